@@ -6,37 +6,37 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The ratios that a group serves, by their index in gpu.Activity.All.
-func basicRatios() []int { return []int{0, 1, 2, 3, 7} } // graphics engine, SM, occupancy, tensor, DRAM
-func pipeRatios() []int  { return []int{4, 5, 6} }       // FP64, FP32, FP16
+// The ratios of each group, by their index in gpu.Activity.All.
+func basicActivityRatios() []int { return []int{0, 1, 2, 3, 7} } // graphics engine, SM, occupancy, tensor, DRAM
+func pipeActivityRatios() []int  { return []int{4, 5, 6} }       // FP64, FP32, FP16
 
 func newActivity(c *catalog) collectFunc {
-	write := newRatios(c, basicRatios())
-	source := c.family("nvidia_gpu_activity_source",
+	write := newActivityRatios(c, basicActivityRatios())
+	source := c.newFamily("nvidia_gpu_activity_source",
 		"Where the activity ratios of the GPU and its instances come from (gpm or dcgm), with the value 1; absent if there are none.",
 		"rollup is true where the GPU's own ratios are rolled up from its GPU instances, else false.", "source", "rollup")
-	anomalies := c.family("nvidia_gpu_activity_anomalies_total",
+	anomalies := c.newFamily("nvidia_gpu_activity_anomalies_total",
 		"Activity ratios that cannot be: above 1, which are passed on, and such as are no numbers, which are absent.",
 		"Those of its instances are counted here too.")
-	return func(k *sink, v *view) {
-		write(k, v)
+	return func(w *metricWriter, v *view) {
+		write(w, v)
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			if g.ActivitySource != gpu.ActivityUnknown && tellsActivity(g.GPU) {
+			if g.ActivitySource != gpu.ActivityUnknown && hasAnyActivity(g.GPU) {
 				l := g.labels.extend("source", string(g.ActivitySource), "rollup", strconv.FormatBool(g.ActivityRollup))
-				k.add(source, l, 1)
+				w.add(source, l, 1)
 			}
-			countOpt(k, anomalies, g.labels, g.Totals.ActivityAnomalies)
+			addOptCounter(w, anomalies, g.labels, g.Totals.ActivityAnomalies)
 		}
 	}
 }
 
-func newPipes(c *catalog) collectFunc { return collectFunc(newRatios(c, pipeRatios())) }
+func newPipes(c *catalog) collectFunc { return collectFunc(newActivityRatios(c, pipeActivityRatios())) }
 
-// newRatios declares some of the ratios at every level and returns what writes them.
-func newRatios(c *catalog, which []int) func(*sink, *view) {
+// newActivityRatios declares some of the ratios at every level and returns a function that writes them.
+func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 	const above = ", over the SMs of the largest profile. Absent where one of them does not tell."
-	board := newActivityFamilies(c, which, "nvidia_gpu_", "the GPU", activityMeaning{
+	gpuFamilies := newActivityFamilies(c, which, "nvidia_gpu_", "the GPU", activityMeaning{
 		sm: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its SMs" + above,
 		dram: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its memory slices, " +
 			"over the memory slices of the largest profile. Absent where one of them does not tell.",
@@ -48,17 +48,17 @@ func newRatios(c *catalog, which []int) func(*sink, *view) {
 	compute := newActivityFamilies(c, which, "nvidia_mig_compute_instance_", "the compute instance", activityMeaning{
 		sm: "Relative to the compute instance: 1 is all of its own SMs, not those of its GPU instance. " + splitOnly,
 	})
-	return func(k *sink, v *view) {
+	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
-			board.write(k, v.gpus[i].use, &v.gpus[i].Activity)
+			gpuFamilies.writeRatios(w, v.gpus[i].use, &v.gpus[i].Activity)
 		}
-		v.eachInstance(func(_ *gpuView, gi *instanceView) { instance.write(k, gi.use, &gi.Activity) })
-		v.eachPart(func(ci *computeView) { compute.write(k, ci.use, &ci.Activity) })
+		v.eachInstance(func(_ *gpuView, gi *instanceView) { instance.writeRatios(w, gi.use, &gi.Activity) })
+		v.eachSplitCompute(func(ci *computeView) { compute.writeRatios(w, ci.use, &ci.Activity) })
 	}
 }
 
-// tellsActivity reports whether there is any ratio of the GPU or of a device of it: a source may have none for a while.
-func tellsActivity(g *gpu.GPU) bool {
+// hasAnyActivity reports whether the GPU or any instance has a ratio: a source may have none for a while.
+func hasAnyActivity(g *gpu.GPU) bool {
 	some := hasRatio(&g.Activity)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -79,14 +79,15 @@ func hasRatio(a *gpu.Activity) bool {
 	return false
 }
 
-// activityMeaning is what the ratios mean under MIG: of the SMs, and of the memory; empty where there is none of it.
+// activityMeaning is what the ratios mean under MIG: those of the SMs, and that of DRAM; empty if the device has no
+// such ratio.
 type activityMeaning struct{ sm, dram string }
 
-// activityFamilies are the same for a GPU, a GPU instance and a compute instance.
+// activityFamilies are the families of one level: GPU, GPU instance or compute instance.
 type activityFamilies struct {
-	// of are the families in the order of gpu.Activity's fields; nil for a ratio that the device does not have or that another
+	// families are in the order of gpu.Activity's fields; nil for a ratio that the device does not have or that another
 	// group serves.
-	of [8]*family
+	families [8]*family
 }
 
 func newActivityFamilies(c *catalog, which []int, prefix, of string, mig activityMeaning) activityFamilies {
@@ -106,16 +107,16 @@ func newActivityFamilies(c *catalog, which []int, prefix, of string, mig activit
 	var f activityFamilies
 	for _, i := range which {
 		if texts[i].mig != "" {
-			f.of[i] = c.family(prefix+texts[i].name+"_ratio", texts[i].help, texts[i].mig)
+			f.families[i] = c.newFamily(prefix+texts[i].name+"_ratio", texts[i].help, texts[i].mig)
 		}
 	}
 	return f
 }
 
-func (f *activityFamilies) write(k *sink, l labels, a *gpu.Activity) {
+func (f *activityFamilies) writeRatios(w *metricWriter, l labels, a *gpu.Activity) {
 	for i, ratio := range a.All() {
-		if f.of[i] != nil {
-			addOpt(k, f.of[i], l, *ratio)
+		if f.families[i] != nil {
+			addOpt(w, f.families[i], l, *ratio)
 		}
 	}
 }

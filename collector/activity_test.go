@@ -12,7 +12,7 @@ func activityCases() []groupCase {
 		{"activity pipes", func(g *gpu.GPU) {
 			g.Activity = gpu.Activity{GraphicsEngine: gpu.Some(0.845), Tensor: gpu.Some(0.0), DRAM: gpu.Some(0.5)}
 			g.ActivitySource, g.ActivityRollup = gpu.ActivityGPM, true
-			g.Totals.ActivityAnomalies = gpu.Some(begun(2))
+			g.Totals.ActivityAnomalies = gpu.Some(newCounter(2))
 			gi := &g.Instances[0]
 			gi.Activity = gpu.Activity{
 				SM: gpu.Some(1.0211), SMOccupancy: gpu.Some(0.6), FP64: gpu.Some(0.1), FP32: gpu.Some(0.2), FP16: gpu.Some(0.3), DRAM: gpu.Some(0.7)}
@@ -58,7 +58,7 @@ func activityCases() []groupCase {
 func TestActivityBeforeItsFirstWindow(t *testing.T) {
 	g := migGPU()
 	g.ActivitySource = gpu.ActivityDCGM
-	expect(t, text(t, mustNew(t, fixedOptions("activity")), node(g)), "")
+	expectText(t, renderText(t, mustNew(t, fixedOptions("activity")), newNode(g)), "")
 }
 
 // A compute instance has no memory of its own: what a source says of it is the GPU instance's.
@@ -70,5 +70,5 @@ func TestNoDRAMActivityOfComputeInstances(t *testing.T) {
 	}
 	g := migGPU()
 	g.Instances[0].ComputeInstances[0].Activity.DRAM = gpu.Some(0.5)
-	expect(t, text(t, mustNew(t, fixedOptions("activity")), node(g)), "")
+	expectText(t, renderText(t, mustNew(t, fixedOptions("activity")), newNode(g)), "")
 }

@@ -10,7 +10,7 @@ import (
 func BenchmarkGather(b *testing.B) {
 	for _, mode := range []PodLabelMode{PodLabelsSeries, PodLabelsInfo} {
 		b.Run(string(mode), func(b *testing.B) {
-			opts := everything()
+			opts := allOptions()
 			opts.PodLabels, opts.PodLabelNames = mode, []string{"app.kubernetes.io/name"}
 			c := mustNew(b, opts)
 			s := richNode(9, 7)

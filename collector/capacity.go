@@ -3,15 +3,15 @@ package collector
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 func newCapacity(c *catalog) collectFunc {
-	slices := c.family("nvidia_gpu_mig_slices",
+	slices := c.newFamily("nvidia_gpu_mig_slices",
 		"Slices of a kind (compute or memory) by state; used, free and stranded add up to the total.",
 		"Memory is stranded where no profile that could still be placed covers it; compute slices are where they are beyond what the "+
 			"best completion of the layout could use.",
 		"kind", "state")
-	available := c.family("nvidia_gpu_mig_profile_instances_available",
+	available := c.newFamily("nvidia_gpu_mig_profile_instances_available",
 		"GPU instances of the profile that could be created now.",
 		"0 while MIG is off. Given what is placed; profiles compete for the same slices, so do not add them up.", "mig_profile")
-	return func(k *sink, v *view) {
+	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			capacity, ok := g.Capacity.Get()
@@ -19,31 +19,31 @@ func newCapacity(c *catalog) collectFunc {
 				continue
 			}
 			if g.MIG.Enabled.Or(false) {
-				addSlices(k, slices, g.labels.extend("kind", "compute"), capacity.Compute)
-				addSlices(k, slices, g.labels.extend("kind", "memory"), capacity.Memory)
+				addSlices(w, slices, g.labels.extend("kind", "compute"), capacity.Compute)
+				addSlices(w, slices, g.labels.extend("kind", "memory"), capacity.Memory)
 			}
 			for _, p := range capacity.Profiles {
-				k.add(available, g.labels.extend("mig_profile", p.Name), float64(p.Available))
+				w.add(available, g.labels.extend("mig_profile", p.Name), float64(p.Available))
 			}
 		}
 	}
 }
 
 func newProfileMax(c *catalog) collectFunc {
-	most := c.family("nvidia_gpu_mig_profile_instances_max", "GPU instances of the profile that fit on the empty GPU.",
+	most := c.newFamily("nvidia_gpu_mig_profile_instances_max", "GPU instances of the profile that fit on the empty GPU.",
 		"Also told while MIG is off, where the driver lists its profiles.", "mig_profile")
-	return func(k *sink, v *view) {
+	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			for _, p := range g.Capacity.Or(gpu.Capacity{}).Profiles {
-				k.add(most, g.labels.extend("mig_profile", p.Name), float64(p.Max))
+				w.add(most, g.labels.extend("mig_profile", p.Name), float64(p.Max))
 			}
 		}
 	}
 }
 
-func addSlices(k *sink, f *family, l labels, c gpu.SliceCount) {
-	k.add(f, l.extend("state", "used"), float64(c.Used))
-	k.add(f, l.extend("state", "free"), float64(c.Free))
-	k.add(f, l.extend("state", "stranded"), float64(c.Stranded))
+func addSlices(w *metricWriter, f *family, l labels, c gpu.SliceCount) {
+	w.add(f, l.extend("state", "used"), float64(c.Used))
+	w.add(f, l.extend("state", "free"), float64(c.Free))
+	w.add(f, l.extend("state", "stranded"), float64(c.Stranded))
 }

@@ -1,4 +1,4 @@
-// Package collector translates a Snapshot into metrics. It never calls a driver, the kubelet or anything else that can
+// Package collector converts a Snapshot to metrics. It never calls a driver, the kubelet or anything else that can
 // block: what is not in the Snapshot has no series.
 package collector
 
@@ -15,7 +15,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// PodLabelMode says where the holder of a device is shown.
+// PodLabelMode is where the holder of a device is shown.
 type PodLabelMode string
 
 // The modes.
@@ -26,29 +26,31 @@ const (
 	PodLabelsOff       PodLabelMode = "off"       // nowhere
 )
 
-// Options are what a Collector is made with.
+// Options configure a Collector.
 type Options struct {
 	PodLabels PodLabelMode // empty means PodLabelsContainer
 	// PodLabelNames are the Kubernetes labels of a pod that its info series carry, as label_<name>.
 	PodLabelNames []string
-	// Jobs says that a scheduler's mapping of devices to batch jobs is read: info families and those of containers tell hpc_job.
+	// Jobs adds the label hpc_job to info families and to those of containers; set if a scheduler's mapping of devices
+	// to batch jobs is read.
 	Jobs bool
-	// Disabled says of collectors whether they are switched off; those that it does not name are on unless they are opt-in.
+	// Disabled is whether a collector is switched off, by its name. Those that it does not name are on unless they are
+	// opt-in.
 	Disabled map[string]bool
-	// DriverCalls is the number of driver calls made so far; nil if they are not counted. It must not block.
+	// DriverCalls returns the number of driver calls so far; nil if they are not counted. It must not block.
 	DriverCalls func() uint64
-	// ProfilerCalls is the same of DCGM; nil where it is not asked.
+	// ProfilerCalls returns the same for DCGM; nil if it is not used.
 	ProfilerCalls func() uint64
 	Now           func() time.Time // for durations; nil means time.Now
-	// Former is a Collector of the same labels that this one replaces, nil for none: histograms and windows go on. It must not
-	// observe any more.
+	// Former is a Collector of the same labels that this one replaces, nil for none: its histograms and windows
+	// continue. It must not observe any more Snapshots.
 	Former *Collector
-	Names  Names // under which metrics are served; empty means NamesNative
+	Names  Names // empty means NamesNative
 
 	// About dcgm-exporter's names:
 
-	Counters []Counter // what is served, as ParseCounters gives it; nil means DefaultCounters
-	// RepeatGPUFields repeats what is the whole GPU's for each of its GPU instances, beside the GPU's own series.
+	Counters []Counter // as returned by ParseCounters; nil means DefaultCounters
+	// RepeatGPUFields repeats the values of the whole GPU for each of its GPU instances, besides the GPU's own series.
 	RepeatGPUFields bool
 	HostnameLabel   HostnameLabel // empty means HostnameUpper
 	NodeName        string        // value of that label; empty means the Snapshot's host name
@@ -56,22 +58,22 @@ type Options struct {
 	XIDWindow, ClockEventsWindow time.Duration
 }
 
-// Collector makes metrics of Snapshots. Its methods may be called from several goroutines at once.
+// Collector makes metrics of Snapshots. It is safe for concurrent use.
 type Collector struct {
-	groups        []enabledGroup
-	groupNames    map[string]string // the group of each native family, "" for those about the groups themselves
-	pods          podLabels
-	distributions *distributions
-	dcgm          *dcgmGroup // nil: nothing under dcgm-exporter's names
-	now           func() time.Time
-	success       *family
-	duration      *family
+	groups     []enabledGroup
+	groupNames map[string]string // the group of each native family, "" for those about the groups themselves
+	podLabels  podLabels
+	histograms *histogramStore
+	dcgm       *dcgmGroup // nil: nothing under dcgm-exporter's names
+	now        func() time.Time
+	success    *family
+	duration   *family
 
-	mu   sync.Mutex
-	root labelSet // the labels of the last Snapshot
-	size int      // number of metrics of the last Snapshot
+	mu          sync.Mutex
+	rootLabels  labelSet // the labels of the last Snapshot
+	metricCount int      // number of metrics of the last Snapshot
 
-	renderedText, renderedProtobuf rendered
+	renderedText, renderedProtobuf renderState
 }
 
 // enabledGroup is a group that is switched on, ready to collect.
@@ -80,31 +82,31 @@ type enabledGroup struct {
 	collect collectFunc
 }
 
-// New returns a Collector. An error names the option that is wrong.
+// New returns a Collector. An error names the invalid option.
 func New(opts Options) (*Collector, error) {
 	pods, err := newPodLabels(opts.PodLabels, opts.PodLabelNames)
 	if err != nil {
 		return nil, err
 	}
 	pods.jobs = opts.Jobs
-	if err := checkNames(opts.Disabled); err != nil {
+	if err := checkGroupNames(opts.Disabled); err != nil {
 		return nil, err
 	}
-	native, asDCGM, err := opts.Names.serves()
+	native, asDCGM, err := opts.Names.parse()
 	if err != nil {
 		return nil, err
 	}
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	c := &Collector{pods: pods, distributions: newDistributions(), now: opts.Now}
+	c := &Collector{podLabels: pods, histograms: newHistogramStore(), now: opts.Now}
 	if opts.Former != nil {
-		c.distributions = opts.Former.distributions
+		c.histograms = opts.Former.histograms
 	}
-	cat := &catalog{driverCalls: opts.DriverCalls, profilerCalls: opts.ProfilerCalls, distributions: c.distributions, pods: pods}
+	cat := &catalog{driverCalls: opts.DriverCalls, profilerCalls: opts.ProfilerCalls, histograms: c.histograms, pods: pods}
 	c.success, c.duration = statusFamilies(cat)
 	for _, g := range groups() {
-		if !g.off(opts.Disabled) && (native || g.name == groupExporter) {
+		if !g.isDisabled(opts.Disabled) && (native || g.name == ExporterGroup) {
 			cat.group = g.name
 			c.groups = append(c.groups, enabledGroup{name: g.name, collect: g.build(cat)})
 		}
@@ -118,101 +120,101 @@ func New(opts Options) (*Collector, error) {
 			return nil, err
 		}
 		if former := opts.Former; former != nil && former.dcgm != nil {
-			c.dcgm.counts.goOn(former.dcgm.counts)
+			c.dcgm.counters.takeOver(former.dcgm.counters)
 		}
 		c.groups = append(c.groups, enabledGroup{name: string(NamesDCGM), collect: c.dcgm.collect})
 	}
 	return c, nil
 }
 
-// Observe takes the readings of a published Snapshot into the distributions and forgets the devices that it does not
-// have. It is called once for every published Snapshot, in their order.
+// Observe adds the readings of a published Snapshot to the histograms and drops the devices that it does not have. It
+// is called once for every published Snapshot, in their order.
 func (c *Collector) Observe(s *gpu.Snapshot) {
-	c.distributions.observe(s)
+	c.histograms.observe(s)
 	if c.dcgm != nil {
-		c.dcgm.counts.observe(s)
+		c.dcgm.counters.observe(s)
 	}
 }
 
-// Gather returns the metrics of a Snapshot, which must not be nil, sorted. As with every prometheus.Gatherer the families are valid and to be
-// served even when there is an error: it tells which metrics had to be left out, and is for the log. The families
-// share memory with each other and must not be modified.
+// Gather returns the metrics of a Snapshot, which must not be nil, sorted. As with every prometheus.Gatherer the
+// families are valid and to be served even with an error, which says what had to be left out. The families share memory
+// with each other and must not be modified.
 func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
-	k := &sink{}
-	runs := c.collect(k, s)
-	families, err := gather(k.metrics)
+	w := &metricWriter{}
+	runs := c.collect(w, s)
+	families, err := gatherMetrics(w.metrics)
 	if err == nil {
 		return families, joinErrors(runs)
 	}
-	// The registry left metrics out, such as one of two with equal labels: find out whose they are.
+	// The registry left metrics out, such as one of two with equal labels: find their groups.
 	for i := range runs {
-		if _, err := gather(k.metrics[runs[i].from:runs[i].to]); err != nil {
+		if _, err := gatherMetrics(w.metrics[runs[i].from:runs[i].to]); err != nil {
 			runs[i].err = errors.Join(runs[i].err, err)
 		}
 	}
-	k.metrics = k.metrics[:len(k.metrics)-2*len(runs)] // without the report
+	w.metrics = w.metrics[:len(w.metrics)-2*len(runs)] // without the status families
 	c.mu.Lock()
-	c.report(k, runs)
+	c.writeStatus(w, runs)
 	c.mu.Unlock()
-	families, err = gather(k.metrics)
+	families, err = gatherMetrics(w.metrics)
 	return families, errors.Join(err, joinErrors(runs))
 }
 
-// run is what became of one group in one gathering.
-type run struct {
+// groupRun is the outcome of one group in one gathering.
+type groupRun struct {
 	group    string
 	from, to int // its metrics in the sink
 	took     time.Duration
 	err      error
 }
 
-// collect writes the metrics of all groups and the report on the groups to k.
-func (c *Collector) collect(k *sink, s *gpu.Snapshot) []run {
+// collect writes the metrics of all groups and the status families to w.
+func (c *Collector) collect(w *metricWriter, s *gpu.Snapshot) []groupRun {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.collectLocked(k, s)
+	return c.collectLocked(w, s)
 }
 
 // collectLocked is collect with c.mu held.
-func (c *Collector) collectLocked(k *sink, s *gpu.Snapshot) []run {
-	v := newView(s, &c.root, c.pods)
-	if k.metrics == nil {
-		k.metrics = make(metrics, 0, c.size)
+func (c *Collector) collectLocked(w *metricWriter, s *gpu.Snapshot) []groupRun {
+	v := newView(s, &c.rootLabels, c.podLabels)
+	if w.metrics == nil {
+		w.metrics = make(metrics, 0, c.metricCount)
 	}
-	runs := make([]run, len(c.groups))
+	runs := make([]groupRun, len(c.groups))
 	for i := range c.groups {
-		runs[i] = c.run(&c.groups[i], k, v)
+		runs[i] = c.runGroup(&c.groups[i], w, v)
 	}
-	c.report(k, runs)
-	c.size = len(k.metrics)
-	c.root.sweep()
+	c.writeStatus(w, runs)
+	c.metricCount = len(w.metrics)
+	c.rootLabels.dropUnused()
 	return runs
 }
 
-// run collects one group. What it had collected when it failed stays.
-func (c *Collector) run(g *enabledGroup, k *sink, v *view) (r run) {
+// runGroup collects one group. After a failure, the metrics collected before it stay.
+func (c *Collector) runGroup(g *enabledGroup, w *metricWriter, v *view) (r groupRun) {
 	begin := c.now()
-	r.group, r.from, k.err = g.name, len(k.metrics), nil
+	r.group, r.from, w.err = g.name, len(w.metrics), nil
 	defer func() {
 		if p := recover(); p != nil {
-			k.err = errors.Join(k.err, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
+			w.err = errors.Join(w.err, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
-		r.to, r.err, r.took = len(k.metrics), k.err, c.now().Sub(begin)
+		r.to, r.err, r.took = len(w.metrics), w.err, c.now().Sub(begin)
 	}()
-	g.collect(k, v)
+	g.collect(w, v)
 	return r
 }
 
-// report writes what became of the groups. The caller holds c.mu.
-func (c *Collector) report(k *sink, runs []run) {
+// writeStatus writes the status families: success and duration of every group. The caller holds c.mu.
+func (c *Collector) writeStatus(w *metricWriter, runs []groupRun) {
 	for i := range runs {
-		l := c.root.extend(statusLabel, runs[i].group)
-		k.flag(c.success, l, runs[i].err == nil)
-		k.add(c.duration, l, runs[i].took.Seconds())
+		l := c.rootLabels.extend(statusLabel, runs[i].group)
+		w.addBool(c.success, l, runs[i].err == nil)
+		w.add(c.duration, l, runs[i].took.Seconds())
 	}
 }
 
-func joinErrors(runs []run) error {
+func joinErrors(runs []groupRun) error {
 	var errs []error
 	for i := range runs {
 		if runs[i].err != nil {
@@ -222,8 +224,8 @@ func joinErrors(runs []run) error {
 	return errors.Join(errs...)
 }
 
-// metrics is a prometheus.Collector of metrics that exist already. It describes nothing, which makes it an unchecked
-// one: a family's series differ in their labels where only some devices are held.
+// metrics is a prometheus.Collector of existing metrics. It describes nothing, which makes it an unchecked one: the
+// labels of a family differ between devices that are held and others.
 type metrics []series
 
 // Describe implements prometheus.Collector.
@@ -236,8 +238,8 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// gather has a registry check, group and sort the metrics.
-func gather(m metrics) ([]*dto.MetricFamily, error) {
+// gatherMetrics checks, groups and sorts the metrics by a registry.
+func gatherMetrics(m metrics) ([]*dto.MetricFamily, error) {
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(m); err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -33,8 +34,8 @@ func labelOf(m *dto.Metric, name string) string {
 	return ""
 }
 
-// value is the value of a family's first series, NaN where it has none.
-func value(families []*dto.MetricFamily, name string) float64 {
+// metricValue returns the value of a family's first series, NaN if it has none.
+func metricValue(families []*dto.MetricFamily, name string) float64 {
 	for _, m := range metricsOf(families, name) {
 		return m.GetGauge().GetValue() + m.GetCounter().GetValue()
 	}
@@ -42,7 +43,7 @@ func value(families []*dto.MetricFamily, name string) float64 {
 }
 
 func TestLint(t *testing.T) {
-	c := mustNew(t, everything())
+	c := mustNew(t, allOptions())
 	s := richNode(3, 7)
 	c.Observe(s)
 	problems, err := testutil.GatherAndLint(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return c.Gather(s) }))
@@ -56,7 +57,7 @@ func TestLint(t *testing.T) {
 
 // What is documented is what is served: every declared family has a series here, with its type and within its labels.
 func TestFamiliesAreWhatIsServed(t *testing.T) {
-	c := mustNew(t, everything())
+	c := mustNew(t, allOptions())
 	s := richNode(3, 2)
 	split := richInstance(2, 6)
 	split.ComputeInstances = append(split.ComputeInstances, split.ComputeInstances[0])
@@ -132,12 +133,12 @@ func TestDisabled(t *testing.T) {
 			t.Errorf("%s is served though its collector is off", f.GetName())
 		}
 	}
-	if got, want := len(metricsOf(families, "mig_exporter_collector_success")), len(groupNames())-switchedOff; got != want {
+	if got, want := len(metricsOf(families, "mig_exporter_collector_success")), len(listGroupNames())-switchedOff; got != want {
 		t.Errorf("%d collectors report, want %d", got, want)
 	}
 }
 
-func success(families []*dto.MetricFamily) map[string]bool {
+func successByGroup(families []*dto.MetricFamily) map[string]bool {
 	of := map[string]bool{}
 	for _, m := range metricsOf(families, "mig_exporter_collector_success") {
 		of[labelOf(m, "collector")] = m.GetGauge().GetValue() == 1
@@ -151,12 +152,12 @@ func TestPanicCostsOneCollector(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "collector exporter: panic: no such counter") {
 		t.Errorf("error %v does not name the panic", err)
 	}
-	for name, ok := range success(families) {
+	for name, ok := range successByGroup(families) {
 		if ok != (name != "exporter") {
 			t.Errorf("success of %s is %v", name, ok)
 		}
 	}
-	if got := value(families, "nvidia_gpu_up"); got != 1 {
+	if got := metricValue(families, "nvidia_gpu_up"); got != 1 {
 		t.Errorf("nvidia_gpu_up is %v, want 1: the others go on", got)
 	}
 }
@@ -169,7 +170,7 @@ func TestBadValuesAreLeftOut(t *testing.T) {
 	if err == nil {
 		t.Error("no error")
 	}
-	if got := success(families); got["power"] || !got["memory"] {
+	if got := successByGroup(families); got["power"] || !got["memory"] {
 		t.Errorf("success %v, want power alone to fail", got)
 	}
 	for name, want := range map[string]int{"nvidia_gpu_power_watts": 2, "nvidia_gpu_energy_joules_total": 2, "nvidia_gpu_power_limit_watts": 3} {
@@ -181,7 +182,7 @@ func TestBadValuesAreLeftOut(t *testing.T) {
 
 // Two devices that say the same of themselves make equal series: one of each is served.
 func TestDuplicatesAreLeftOut(t *testing.T) {
-	s := node(plainGPU(0), plainGPU(0))
+	s := newNode(plainGPU(0), plainGPU(0))
 	s.GPUs[0].Readings.PowerWatts = gpu.Some(1.0)
 	families, err := mustNew(t, Options{}).Gather(s)
 	if err == nil {
@@ -190,8 +191,9 @@ func TestDuplicatesAreLeftOut(t *testing.T) {
 	if got := len(metricsOf(families, "nvidia_gpu_up")); got != 1 {
 		t.Errorf("nvidia_gpu_up has %d series, want 1", got)
 	}
-	if got := success(families); got["up"] || got["info"] || !got["power"] || !got["exporter"] {
-		t.Errorf("success %v, want up and info to fail and power to succeed", got)
+	got := successByGroup(families)
+	for group, want := range map[string]bool{"up": false, "info": false, "power": true, "exporter": true} {
+		cmptest.Equal(t, "success of "+group, got[group], want)
 	}
 }
 
@@ -199,7 +201,7 @@ func TestLabelValues(t *testing.T) {
 	g := plainGPU(0)
 	g.Name = "quote \" backslash \\ newline \n bytes \xff\xfe end"
 	c := mustNew(t, fixedOptions("info"))
-	expect(t, text(t, c, node(g)), `# TYPE nvidia_gpu_info gauge
+	expectText(t, renderText(t, c, newNode(g)), `# TYPE nvidia_gpu_info gauge
 		nvidia_gpu_info{gpu="0",name="quote \" backslash \\ newline \n bytes `+"\uFFFD"+` end",uuid="GPU-0"} 1`)
 }
 
@@ -220,7 +222,7 @@ func TestCreatedTimestamps(t *testing.T) {
 					t.Errorf("%s: created %v, want none", f.Name, created.AsTime())
 				}
 			default:
-				if want := begun(0).Since; !created.AsTime().Equal(want) {
+				if want := newCounter(0).Since; !created.AsTime().Equal(want) {
 					t.Errorf("%s: created %v, want %v", f.Name, created.AsTime(), want)
 				}
 			}
@@ -230,7 +232,7 @@ func TestCreatedTimestamps(t *testing.T) {
 
 func TestManyDevices(t *testing.T) {
 	const gpus, instances = 2501, 4 // with the compute instances more than 20,000 devices
-	c := mustNew(t, Options{Disabled: only("up", "info")})
+	c := mustNew(t, Options{Disabled: onlyGroups("up", "info")})
 	families, err := c.Gather(richNode(gpus, instances))
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,7 @@ func newContainers(c *catalog) collectFunc {
 	of := []string{"gpu_instance", "mig_profile", "compute_instance", "mig_uuid", "namespace", "pod", "container", "hpc_job", "sharing"}
 	const device = "gpu_instance, mig_profile, compute_instance and mig_uuid say which device, where it is a part of the GPU."
 	const alone = "of the device that a container has to itself; absent for a device that containers share. "
-	declare := func(name, help string) *family { return c.family("nvidia_gpu_container_"+name, help, device, of...) }
+	declare := func(name, help string) *family { return c.newFamily("nvidia_gpu_container_"+name, help, device, of...) }
 	memory := declare("memory_used_bytes", "Framebuffer memory that a container uses: all of a device that it has to itself, that of the "+
 		"processes there where this is a part of a split GPU instance, and that of the container's own processes on a device that containers share.")
 	ratios := []struct {
@@ -21,7 +21,7 @@ func newContainers(c *catalog) collectFunc {
 	watts := declare("power_estimate_watts", "Power "+alone+"A whole GPU's is measured, that of a part of one estimated.")
 	joules := declare("energy_estimate_joules_total", "Energy "+alone+"It begins at 0 when the container gets the device.")
 	pods := c.pods
-	return func(k *sink, v *view) {
+	return func(w *metricWriter, v *view) {
 		if !pods.namesContainers() {
 			return
 		}
@@ -29,26 +29,26 @@ func newContainers(c *catalog) collectFunc {
 			g := &v.gpus[i]
 			for u := range g.Containers {
 				use := &g.Containers[u]
-				device, activity := g.deviceOf(use)
+				device, activity := g.findDevice(use)
 				if device == nil || use.Container == (gpu.Container{}) && !pods.jobs {
 					continue
 				}
 				l := device.extend(pods.usePairs(use)...)
-				addOpt(k, memory, l, use.MemoryUsed)
-				addOpt(k, watts, l, use.PowerWatts)
-				countOpt(k, joules, l, use.EnergyJoules)
+				addOpt(w, memory, l, use.MemoryUsed)
+				addOpt(w, watts, l, use.PowerWatts)
+				addOptCounter(w, joules, l, use.EnergyJoules)
 				if use.Sharing != gpu.SharingExclusive {
 					continue
 				}
 				for r := range ratios {
-					addOpt(k, ratios[r].family, l, ratios[r].of(activity))
+					addOpt(w, ratios[r].family, l, ratios[r].of(activity))
 				}
 			}
 		}
 	}
 }
 
-// usePairs returns the labels of a use besides its device's, as alternating names and values.
+// usePairs returns the labels of a use besides those of its device, as alternating names and values.
 func (p podLabels) usePairs(use *gpu.ContainerUse) []string {
 	pairs := append(containerPairs(use.Container), "sharing", string(use.Sharing))
 	if p.jobs {
@@ -57,8 +57,8 @@ func (p podLabels) usePairs(use *gpu.ContainerUse) []string {
 	return pairs
 }
 
-// deviceOf returns the labels and the activity of the device that is used; nil if it does not stand.
-func (g *gpuView) deviceOf(use *gpu.ContainerUse) (labels, *gpu.Activity) {
+// findDevice returns the labels and the activity of the used device; nil if it does not exist.
+func (g *gpuView) findDevice(use *gpu.ContainerUse) (labels, *gpu.Activity) {
 	instance, isPart := use.Instance.Get()
 	if !isPart {
 		return g.labels, &g.Activity
@@ -72,8 +72,8 @@ func (g *gpuView) deviceOf(use *gpu.ContainerUse) (labels, *gpu.Activity) {
 		if !isCompute {
 			return gi.labels, &gi.Activity
 		}
-		for c := range gi.computes {
-			switch ci := &gi.computes[c]; {
+		for c := range gi.computeInstances {
+			switch ci := &gi.computeInstances[c]; {
 			case ci.ID != compute:
 			case gi.IsSplit():
 				return ci.labels, &ci.Activity

@@ -16,7 +16,7 @@ func usedNode() *gpu.Snapshot {
 	busy := gpu.Activity{SM: gpu.Some(0.5), DRAM: gpu.Some(0.25), Tensor: gpu.Some(0.125)}
 	whole.Activity, shared.Activity = busy, busy
 	all := use("whole", gpu.SharingExclusive)
-	all.MemoryUsed, all.PowerWatts, all.EnergyJoules = gpu.Some[uint64](10), gpu.Some(200.0), gpu.Some(begun(70))
+	all.MemoryUsed, all.PowerWatts, all.EnergyJoules = gpu.Some[uint64](10), gpu.Some(200.0), gpu.Some(newCounter(70))
 	whole.Containers = []gpu.ContainerUse{all}
 	one, two := use("one", gpu.SharingTimeSlicing), use("two", gpu.SharingTimeSlicing)
 	one.MemoryUsed, two.MemoryUsed = gpu.Some[uint64](11), gpu.Some[uint64](12)
@@ -35,7 +35,7 @@ func usedNode() *gpu.Snapshot {
 	gone.Instance, gone.PowerWatts = gpu.Some(gpu.InstanceID(9)), gpu.Some(1.0)
 	job := gpu.ContainerUse{Job: "41", Sharing: gpu.SharingExclusive, Instance: gpu.Some(gpu.InstanceID(1)), PowerWatts: gpu.Some(60.0)}
 	cut.Containers = []gpu.ContainerUse{left, small, gone, job}
-	return node(whole, shared, cut)
+	return newNode(whole, shared, cut)
 }
 
 func TestContainers(t *testing.T) {
@@ -78,7 +78,7 @@ func TestContainers(t *testing.T) {
 		t.Run(string(tt.mode), func(t *testing.T) {
 			opts := fixedOptions("containers")
 			opts.PodLabels, opts.Jobs = tt.mode, tt.jobs
-			expect(t, text(t, mustNew(t, opts), usedNode()), tt.want)
+			expectText(t, renderText(t, mustNew(t, opts), usedNode()), tt.want)
 		})
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Control counts what partition control does. It is a prometheus.Collector of its own: its values are not those of a
+// Control has the metrics of partition control. It is a prometheus.Collector of its own: its values are not those of a
 // Snapshot.
 type Control struct {
 	operations *prometheus.CounterVec
@@ -22,13 +22,13 @@ type Control struct {
 	mu sync.Mutex // a scrape sees one state
 }
 
-// ControlOptions name the values that the labels can have, so that every series is there from the start.
+// ControlOptions are the possible label values, so that every series exists from the start.
 type ControlOptions struct {
 	Verbs, Results, States []string
 	Now                    func() time.Time
 }
 
-// NewControl returns the counters of partition control, in the first of the states.
+// NewControl returns the metrics of partition control, in the first of the states.
 func NewControl(opts ControlOptions) *Control {
 	c := &Control{
 		operations: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -67,7 +67,7 @@ func NewControl(opts ControlOptions) *Control {
 	return c
 }
 
-// Ended counts an operation. failed says whether its result is an error.
+// Ended counts an operation that has ended. failed is whether its result is an error.
 func (c *Control) Ended(verb, result string, took time.Duration, failed bool) {
 	c.operations.WithLabelValues(verb, result).Inc()
 	c.duration.WithLabelValues(verb).Observe(took.Seconds())
@@ -76,10 +76,10 @@ func (c *Control) Ended(verb, result string, took time.Duration, failed bool) {
 	}
 }
 
-// Read counts a call that only reads.
+// Read counts an API request that only reads.
 func (c *Control) Read() { c.reads.Inc() }
 
-// SetState says which of the states partition control is in. A state of no name known is left out.
+// SetState sets the current state. An unknown state is ignored.
 func (c *Control) SetState(state string) {
 	if !slices.Contains(c.states, state) {
 		return
@@ -87,11 +87,7 @@ func (c *Control) SetState(state string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.states {
-		value := 0.0
-		if s == state {
-			value = 1
-		}
-		c.state.WithLabelValues(s).Set(value)
+		c.state.WithLabelValues(s).Set(boolToFloat(s == state))
 	}
 }
 

@@ -2,21 +2,21 @@ package collector
 
 import "strconv"
 
-// newPerformanceState declares the performance state and returns what writes it for a GPU.
-func newPerformanceState(c *catalog, mig string) func(*sink, *gpuView) {
-	state := c.family("nvidia_gpu_performance_state",
+// newPerformanceState declares the performance state and returns a function that writes it for a GPU.
+func newPerformanceState(c *catalog, mig string) func(*metricWriter, *gpuView) {
+	state := c.newFamily("nvidia_gpu_performance_state",
 		"Performance state (P-state) as a number: 0 is the fastest, 15 the slowest. Many data-center GPUs stay in 0.", mig)
-	return func(k *sink, g *gpuView) { addOpt(k, state, g.labels, g.Readings.PerformanceState) }
+	return func(w *metricWriter, g *gpuView) { addOpt(w, state, g.labels, g.Readings.PerformanceState) }
 }
 
-// newFans declares the fans and returns what writes them for a GPU.
-func newFans(c *catalog) func(*sink, *gpuView) {
-	speed := c.family("nvidia_gpu_fan_speed_ratio",
+// newFans declares the fans and returns a function that writes them for a GPU.
+func newFans(c *catalog) func(*metricWriter, *gpuView) {
+	speed := c.newFamily("nvidia_gpu_fan_speed_ratio",
 		"Speed that a fan, counted from 0, is told to turn at, of the loudest that the product allows. It can be above 1, and a fan that is "+
 			"blocked shows it too. Absent if the GPU has no fan, as GPUs that their servers cool.", "Of the whole GPU.", "fan")
-	return func(k *sink, g *gpuView) {
+	return func(w *metricWriter, g *gpuView) {
 		for _, f := range g.Readings.Fans {
-			k.add(speed, g.labels.extend("fan", strconv.Itoa(f.Index)), f.Speed)
+			w.add(speed, g.labels.extend("fan", strconv.Itoa(f.Index)), f.Speed)
 		}
 	}
 }

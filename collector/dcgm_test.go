@@ -8,10 +8,11 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-func rows(fields ...string) []Counter {
+func newCounters(fields ...string) []Counter {
 	known := dcgmFields()
 	var counters []Counter
 	for _, f := range fields {
@@ -27,16 +28,16 @@ func rows(fields ...string) []Counter {
 // dcgmText is the exposition of some fields of a node, the exporter's own families aside.
 func dcgmText(t *testing.T, opts Options, s *gpu.Snapshot, fields ...string) string {
 	t.Helper()
-	opts.Names, opts.Now, opts.Counters = NamesDCGM, epoch, rows(fields...)
-	opts.Disabled = map[string]bool{groupExporter: true}
+	opts.Names, opts.Now, opts.Counters = NamesDCGM, testEpoch, newCounters(fields...)
+	opts.Disabled = map[string]bool{ExporterGroup: true}
 	c := mustNew(t, opts)
 	c.Observe(s)
-	return text(t, c, s)
+	return renderText(t, c, s)
 }
 
-// bare is a node whose GPUs have an index and a UUID for labels and nothing else.
-func bare(gpus ...gpu.GPU) *gpu.Snapshot {
-	s := node(gpus...)
+// bareSnapshot is a node whose GPUs have an index and a UUID for labels and nothing else.
+func bareSnapshot(gpus ...gpu.GPU) *gpu.Snapshot {
+	s := newNode(gpus...)
 	for i := range s.GPUs {
 		s.GPUs[i].Name, s.GPUs[i].PCIBusID = "", ""
 	}
@@ -89,7 +90,7 @@ func TestDCGMValues(t *testing.T) {
 	s := dcgmNode()
 	s.GPUs = s.GPUs[:1]
 	s.GPUs[0].MIG.Enabled = gpu.Some(false)
-	for _, n := range dcgmNewNames() { // the others are the old ones under another name
+	for _, n := range dcgmRenamedFields() { // the others are the old ones under another name
 		if v, ok := want[n.old]; ok && n.id == 0 {
 			want[n.name] = v
 		}
@@ -98,7 +99,7 @@ func TestDCGMValues(t *testing.T) {
 		if f.label {
 			continue
 		}
-		c := mustNew(t, Options{Names: NamesDCGM, Counters: rows(f.name)})
+		c := mustNew(t, Options{Names: NamesDCGM, Counters: newCounters(f.name)})
 		c.Observe(s)
 		families, err := c.Gather(s)
 		if err != nil {
@@ -110,7 +111,7 @@ func TestDCGMValues(t *testing.T) {
 			t.Errorf("%s is %v, want %v", f.name, metrics, v)
 		case !wanted && len(metrics) > 0:
 			t.Errorf("%s is %v, want none", f.name, metrics)
-		case !wanted && !f.without() && f.source != fromCounting && !strings.Contains(f.name, "_ECC_"):
+		case !wanted && !f.hasNoValue() && f.source != fromCounting && !strings.Contains(f.name, "_ECC_"):
 			t.Errorf("%s is served and not tested", f.name)
 		}
 	}
@@ -118,8 +119,8 @@ func TestDCGMValues(t *testing.T) {
 
 // What is the whole GPU's is there once; what instances have is theirs alone.
 func TestDCGMUnderMIG(t *testing.T) {
-	s := bare(dcgmNode().GPUs[1:3]...)
-	expect(t, dcgmText(t, Options{}, s, "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_DEV_GPU_UTIL"), `
+	s := bareSnapshot(dcgmNode().GPUs[1:3]...)
+	expectText(t, dcgmText(t, Options{}, s, "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE", "DCGM_FI_DEV_GPU_UTIL"), `
 		# TYPE DCGM_FI_DEV_FB_USED gauge
 		DCGM_FI_DEV_FB_USED{UUID="GPU-2",device="nvidia2",gpu="2"} 10240
 		DCGM_FI_DEV_FB_USED{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",device="nvidia1",gpu="1"} 2048
@@ -142,12 +143,12 @@ func TestDCGMUnderMIG(t *testing.T) {
 
 // A pod that holds several compute instances of one GPU instance is on its memory once and on its activity once each.
 func TestDCGMOnePodOfAll(t *testing.T) {
-	s := bare(dcgmNode().GPUs[1])
+	s := bareSnapshot(dcgmNode().GPUs[1])
 	gi := &s.GPUs[0].Instances[1]
 	s.GPUs[0].Instances = s.GPUs[0].Instances[1:]
-	holder := []gpu.Holder{exclusive("all")}
+	holder := []gpu.Holder{exclusiveHolder("all")}
 	gi.Holders, gi.ComputeInstances[0].Holders, gi.ComputeInstances[1].Holders = holder, holder, holder
-	expect(t, dcgmText(t, Options{}, s, "DCGM_FI_DEV_FB_USED", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"), `
+	expectText(t, dcgmText(t, Options{}, s, "DCGM_FI_DEV_FB_USED", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"), `
 		# TYPE DCGM_FI_DEV_FB_USED gauge
 		DCGM_FI_DEV_FB_USED{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",container="main",device="nvidia1",gpu="1",namespace="ml",pod="all"} 2048
 		# TYPE DCGM_FI_PROF_GR_ENGINE_ACTIVE gauge
@@ -157,13 +158,13 @@ func TestDCGMOnePodOfAll(t *testing.T) {
 	`)
 }
 
-// A single compute instance has series of its own where it is a part of its GPU instance.
+// A single compute instance has series of its own if it is a part of its GPU instance.
 func TestDCGMPartOfAnInstance(t *testing.T) {
 	for _, test := range []struct {
 		slices gpu.Opt[int]
 		series int
 	}{{gpu.Some(3), 1}, {gpu.None[int](), 1}, {gpu.Some(1), 2}} {
-		s := bare(dcgmNode().GPUs[1])
+		s := bareSnapshot(dcgmNode().GPUs[1])
 		s.GPUs[0].Instances = s.GPUs[0].Instances[:1]
 		gi := &s.GPUs[0].Instances[0]
 		gi.ComputeSlices, gi.ComputeInstances[0].ComputeSlices = gpu.Some(3), test.slices
@@ -175,8 +176,8 @@ func TestDCGMPartOfAnInstance(t *testing.T) {
 }
 
 func TestDCGMRepeatGPUFields(t *testing.T) {
-	s := bare(dcgmNode().GPUs[1])
-	expect(t, dcgmText(t, Options{RepeatGPUFields: true}, s, "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED", "DCGM_EXP_XID_ERRORS_COUNT",
+	s := bareSnapshot(dcgmNode().GPUs[1])
+	expectText(t, dcgmText(t, Options{RepeatGPUFields: true}, s, "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_FB_USED", "DCGM_EXP_XID_ERRORS_COUNT",
 		"DCGM_FI_PROF_PCIE_TX_BYTES", "DCGM_FI_PROF_NVLINK_RX_BYTES", "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"), `
 		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-1",device="nvidia1",gpu="1",window_size_in_ms="300000"} 0
@@ -198,13 +199,13 @@ func TestDCGMRepeatGPUFields(t *testing.T) {
 	`)
 }
 
-// TestDCGMMedia: of GPU instances where their GPM tells, of GPUs by the driver's utilization.
+// TestDCGMMedia: of GPU instances by GPM, of GPUs by the driver's utilization.
 func TestDCGMMedia(t *testing.T) {
-	s := bare(dcgmNode().GPUs[:2]...)
+	s := bareSnapshot(dcgmNode().GPUs[:2]...)
 	s.GPUs[1].Instances = s.GPUs[1].Instances[1:]
 	s.GPUs[1].Instances[0].Media = gpu.Media{Decoder: gpu.Some(0.126)}
 	s.GPUs[0].Holders = nil
-	expect(t, dcgmText(t, Options{RepeatGPUFields: true}, s, "DCGM_FI_DEV_ENC_UTIL", "DCGM_FI_DEV_DEC_UTIL", "DCGM_FI_DEV_DEC_UTIL_RATIO"), `
+	expectText(t, dcgmText(t, Options{RepeatGPUFields: true}, s, "DCGM_FI_DEV_ENC_UTIL", "DCGM_FI_DEV_DEC_UTIL", "DCGM_FI_DEV_DEC_UTIL_RATIO"), `
 		# TYPE DCGM_FI_DEV_DEC_UTIL gauge
 		DCGM_FI_DEV_DEC_UTIL{UUID="GPU-0",device="nvidia0",gpu="0"} 22
 		DCGM_FI_DEV_DEC_UTIL{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-1",device="nvidia1",gpu="1"} 13
@@ -218,7 +219,7 @@ func TestDCGMMedia(t *testing.T) {
 
 func TestDCGMLabels(t *testing.T) {
 	labelsOf := func(t *testing.T, opts Options, s *gpu.Snapshot, fields ...string) map[string]string {
-		opts.Names, opts.Counters = NamesDCGM, rows(append(fields, "DCGM_FI_DEV_GPU_TEMP")...)
+		opts.Names, opts.Counters = NamesDCGM, newCounters(append(fields, "DCGM_FI_DEV_GPU_TEMP")...)
 		families, err := mustNew(t, opts).Gather(s)
 		if err != nil {
 			t.Fatal(err)
@@ -253,7 +254,7 @@ func TestDCGMLabels(t *testing.T) {
 			change: func(g *gpu.GPU) { g.Jobs = []string{"4711"} }, want: []map[string]string{device, {"hpc_job": "4711"}}},
 		{name: "several jobs", opts: Options{HostnameLabel: HostnameOff}, change: func(g *gpu.GPU) { g.Jobs = []string{"1", "2"} },
 			want: []map[string]string{device, pod}},
-		{name: "shared", opts: Options{HostnameLabel: HostnameOff}, change: func(g *gpu.GPU) { g.Holders = []gpu.Holder{replica("a", "0"), replica("b", "1")} },
+		{name: "shared", opts: Options{HostnameLabel: HostnameOff}, change: func(g *gpu.GPU) { g.Holders = []gpu.Holder{replicaHolder("a", "0"), replicaHolder("b", "1")} },
 			want: []map[string]string{device}},
 		{name: "texts", opts: Options{HostnameLabel: HostnameOff}, fields: all, want: []map[string]string{device, pod, {
 			"DCGM_FI_DRIVER_VERSION": "580.95.05", "DCGM_FI_SYSTEM_DRIVER_VERSION": "580.95.05", "DCGM_FI_NVML_VERSION": "13.580.95.05",
@@ -292,9 +293,10 @@ func TestNamesServed(t *testing.T) {
 		has := func(prefix string) bool {
 			return slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return strings.HasPrefix(f.GetName(), prefix) })
 		}
-		if has("nvidia_gpu_") != test.native || has("DCGM_") != test.dcgm || !has("mig_exporter_snapshot_timestamp_seconds") {
-			t.Errorf("%s: native names %v, dcgm-exporter's %v", test.names, has("nvidia_gpu_"), has("DCGM_"))
-		}
+		what := string(test.names) + ": has families of "
+		cmptest.Equal(t, what+"GPUs", has("nvidia_gpu_"), test.native)
+		cmptest.Equal(t, what+"dcgm-exporter", has("DCGM_"), test.dcgm)
+		cmptest.Equal(t, what+"the exporter", has("mig_exporter_snapshot_timestamp_seconds"), true)
 	}
 }
 
@@ -305,7 +307,7 @@ func TestNewRefusesDCGM(t *testing.T) {
 	}{
 		{Options{Names: "DCGM"}, `names "DCGM": expected native, dcgm or both`},
 		{Options{Names: NamesDCGM, HostnameLabel: "host"}, `hostname label "host": expected Hostname, hostname or off`},
-		{Options{Names: NamesBoth, Counters: rows("DCGM_FI_DEV_MAX_SM_CLOCK")}, `counters: field DCGM_FI_DEV_MAX_SM_CLOCK: DCGM has it`},
+		{Options{Names: NamesBoth, Counters: newCounters("DCGM_FI_DEV_MAX_SM_CLOCK")}, `counters: field DCGM_FI_DEV_MAX_SM_CLOCK: DCGM has it`},
 		{Options{Names: NamesBoth, Counters: []Counter{{Field: "DCGM_FI_DRIVER_VERSION", Type: CounterGauge}}}, `counters: type gauge: `},
 	} {
 		if _, err := New(test.opts); err == nil || !strings.HasPrefix(err.Error(), test.want) {
@@ -314,32 +316,36 @@ func TestNewRefusesDCGM(t *testing.T) {
 	}
 }
 
-// The type is the row's, whatever the field is. When its counting began is not told: DCGM does not tell it either.
+// The type is the row's, whatever the field is. It has no created timestamp: DCGM has none either.
 func TestDCGMTypes(t *testing.T) {
-	s := bare(dcgmNode().GPUs[0])
+	s := bareSnapshot(dcgmNode().GPUs[0])
 	c := mustNew(t, Options{Names: NamesDCGM, Counters: []Counter{{"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", CounterCounter, "x"}}})
 	families, err := c.Gather(s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := metricsOf(families, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL")
-	if len(m) != 1 || m[0].GetCounter().GetValue() != 3 || m[0].GetCounter().CreatedTimestamp != nil {
-		t.Errorf("got %v", m)
+	if len(m) != 1 {
+		t.Fatalf("got %v, want one series", m)
+	}
+	cmptest.Equal(t, "value", m[0].GetCounter().GetValue(), 3)
+	if created := m[0].GetCounter().CreatedTimestamp; created != nil {
+		t.Errorf("created %v, want none", created)
 	}
 }
 
 // The labels of a device are made once for all its families.
 func TestDCGMSharesLabels(t *testing.T) {
-	d, err := newDCGM(Options{Counters: rows("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE")}, podLabels{mode: PodLabelsSeries})
+	d, err := newDCGM(Options{Counters: newCounters("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE")}, podLabels{mode: PodLabelsSeries})
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &sink{}
-	d.collect(k, newView(bare(dcgmNode().GPUs[0]), &labelSet{}, d.pods))
-	if len(k.metrics) != 2 {
-		t.Fatalf("%d metrics", len(k.metrics))
+	w := &metricWriter{}
+	d.collect(w, newView(bareSnapshot(dcgmNode().GPUs[0]), &labelSet{}, d.podLabels))
+	if len(w.metrics) != 2 {
+		t.Fatalf("%d metrics", len(w.metrics))
 	}
-	a, b := k.metrics[0], k.metrics[1]
+	a, b := w.metrics[0], w.metrics[1]
 	if a.labels != b.labels {
 		t.Error("two families of a GPU have labels of their own")
 	}

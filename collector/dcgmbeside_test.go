@@ -29,7 +29,7 @@ func theirDefaults(t *testing.T) map[string]theirRow {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close() //nolint:errcheck // only read
+	defer file.Close()
 	r := csv.NewReader(file)
 	r.Comment, r.FieldsPerRecord = '#', 3
 	list, err := r.ReadAll()
@@ -103,7 +103,7 @@ func placesUnderMIG(t *testing.T) map[string]string {
 		gi := &s.GPUs[0].Instances[i]
 		gi.Media = gpu.Media{Encoder: gpu.Some(0.1), Decoder: gpu.Some(0.2)}
 	}
-	c := mustNew(t, Options{Names: NamesDCGM, Disabled: map[string]bool{groupExporter: true}})
+	c := mustNew(t, Options{Names: NamesDCGM, Disabled: map[string]bool{ExporterGroup: true}})
 	c.Observe(s)
 	families, err := c.Gather(s)
 	if err != nil {

@@ -11,17 +11,17 @@ import (
 // CounterType is the second column of a counters file.
 type CounterType string
 
-// The types. A label is no family of its own: its value is a label on all others, under the field's name.
+// The types. A label has no family of its own: its value is a label of all others, named after the field.
 const (
 	CounterGauge   CounterType = "gauge"
 	CounterCounter CounterType = "counter"
 	CounterLabel   CounterType = "label"
 )
 
-// Counter is one row of a counters file: a field of DCGM, or a counter of dcgm-exporter's own, that is to be served.
+// Counter is one row of a counters file: a field of DCGM, or a counter that only dcgm-exporter has.
 type Counter struct {
 	Field string
-	Type  CounterType // as written: a rate that is called a counter is served as one
+	Type  CounterType // as in the file: a rate with type counter is served as a counter
 	Help  string
 }
 
@@ -32,14 +32,14 @@ type CounterError struct {
 	Text         string // what is wrong and what was expected
 }
 
-// Error is "file:line:column: text".
+// Error returns "file:line:column: text".
 func (e *CounterError) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Text)
 }
 
-// ParseCounters reads a counters file as dcgm-exporter's: three columns, lines that begin with # and blank ones aside.
-// The counters are those that can be served. faulty are the rows that cannot, each a *CounterError; who is not lenient
-// refuses the file for any of them. The last result tells that the file could not be read to its end.
+// ParseCounters parses a counters file in dcgm-exporter's format: three columns, besides lines that begin with # and
+// blank ones. faulty are the rows that cannot be served, each a *CounterError; a strict caller rejects the file for any
+// of them. err is set if the file could not be read to its end.
 func ParseCounters(file string, r io.Reader) (counters []Counter, faulty []error, err error) {
 	p := counterParser{file: file, csv: csv.NewReader(r), fields: dcgmFields(), lines: map[string]int{}}
 	p.csv.Comment, p.csv.FieldsPerRecord = '#', -1
@@ -51,11 +51,11 @@ func ParseCounters(file string, r io.Reader) (counters []Counter, faulty []error
 			return p.counters, p.faulty, nil
 		case errors.As(err, &bad):
 			// A quote that is not closed swallows the rest of the file: where it begins is what helps.
-			p.fail(bad.StartLine, bad.Column, "%v: expected field, type, help, with the help in quotes where it has commas or quotes", bad.Err)
+			p.addFault(bad.StartLine, bad.Column, "%v: expected field, type, help, with the help in quotes where it has commas or quotes", bad.Err)
 		case err != nil:
 			return nil, nil, fmt.Errorf("read %s: %w", file, err)
 		default:
-			p.row(row)
+			p.parseRow(row)
 		}
 	}
 }
@@ -69,47 +69,47 @@ type counterParser struct {
 	faulty   []error
 }
 
-func (p *counterParser) fail(line, column int, format string, args ...any) {
+func (p *counterParser) addFault(line, column int, format string, args ...any) {
 	p.faulty = append(p.faulty, &CounterError{File: p.file, Line: line, Column: column, Text: fmt.Sprintf(format, args...)})
 }
 
-// row takes one row.
-func (p *counterParser) row(row []string) {
+// parseRow adds a row to the counters or to the faulty rows.
+func (p *counterParser) parseRow(row []string) {
 	if len(row) == 1 && strings.TrimSpace(row[0]) == "" {
 		return
 	}
-	line, column := p.position(row, 0)
+	line, column := p.positionOf(row, 0)
 	if len(row) != 3 {
-		p.fail(line, column, "%d columns: expected 3, field, type, help, with the help in quotes where it has commas", len(row))
+		p.addFault(line, column, "%d columns: expected 3, field, type, help, with the help in quotes where it has commas", len(row))
 		return
 	}
 	c := Counter{Field: strings.TrimSpace(row[0]), Type: CounterType(strings.TrimSpace(row[1])),
 		Help: strings.ToValidUTF8(strings.TrimSpace(row[2]), "\uFFFD")}
 	field, known := p.fields[c.Field]
 	if !known {
-		p.fail(line, column, "%s", unservedField(c.Field))
+		p.addFault(line, column, "%s", unservedField(c.Field))
 		return
 	}
 	if first, twice := p.lines[c.Field]; twice {
-		p.fail(line, column, "field %s: given in line %d already, expected once", c.Field, first)
+		p.addFault(line, column, "field %s: given in line %d already, expected once", c.Field, first)
 		return
 	}
 	if wrong := field.wrongType(c); wrong != "" {
-		line, column = p.position(row, 1)
-		p.fail(line, column, "%s", wrong)
+		line, column = p.positionOf(row, 1)
+		p.addFault(line, column, "%s", wrong)
 		return
 	}
 	p.lines[c.Field] = line
 	p.counters = append(p.counters, c)
 }
 
-// position is where a column's text begins.
-func (p *counterParser) position(row []string, i int) (line, column int) {
+// positionOf returns where a column's text begins.
+func (p *counterParser) positionOf(row []string, i int) (line, column int) {
 	line, column = p.csv.FieldPos(i)
 	return line, column + len(row[i]) - len(strings.TrimLeft(row[i], " \t"))
 }
 
-// wrongType says why a field cannot be served as the type of its row; nothing where it can.
+// wrongType returns why a field cannot be served with the type of its row; empty if it can.
 func (f *dcgmField) wrongType(c Counter) string {
 	switch c.Type {
 	case CounterGauge, CounterCounter:
@@ -126,7 +126,7 @@ func (f *dcgmField) wrongType(c Counter) string {
 	return ""
 }
 
-// unservedField says what is wrong with a field that is not served, as far as that is known.
+// unservedField returns why a field is not served, as far as known.
 func unservedField(name string) string {
 	if current, ok := strings.CutPrefix(name, "dcgm_"); ok && current != "" {
 		return fmt.Sprintf("field %q: the names of dcgm-exporter 1.x are not served, expected one that begins with DCGM_FI_ or DCGM_EXP_", name)
@@ -142,13 +142,13 @@ func knownToDCGM(name string) bool {
 	return name != "" && !strings.ContainsAny(name, " \n") && strings.Contains(dcgmNames, " "+name+"\n")
 }
 
-// WithoutValue lists the fields among the counters that no source of this program tells: they are accepted, for
+// WithoutValue returns the fields among the counters for which this program has no source: they are accepted, because
 // dcgm-exporter's own files have them, and have no series.
 func WithoutValue(counters []Counter) []string {
 	fields := dcgmFields()
 	var names []string
 	for _, c := range counters {
-		if f, ok := fields[c.Field]; ok && f.without() {
+		if f, ok := fields[c.Field]; ok && f.hasNoValue() {
 			names = append(names, c.Field)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -111,22 +112,30 @@ func FuzzParseCounters(f *testing.F) {
 		lines := 1 + strings.Count(text, "\n")
 		for _, one := range faulty {
 			var fault *CounterError
-			if !errors.As(one, &fault) || fault.Line < 1 || fault.Line > lines || fault.Column < 1 || fault.Text == "" {
-				t.Errorf("fault %#v in a file of %d lines", one, lines)
+			if !errors.As(one, &fault) || fault.Text == "" {
+				t.Fatalf("fault %#v, want a *CounterError with a text", one)
+			}
+			if fault.Line < 1 || fault.Line > lines {
+				t.Errorf("fault %v in a file of %d lines", fault, lines)
+			}
+			if fault.Column < 1 {
+				t.Errorf("fault %v, want a column from 1", fault)
 			}
 		}
 		if _, err := New(Options{Names: NamesDCGM, Counters: append([]Counter{}, counters...)}); err != nil {
 			t.Errorf("parsed and refused: %v", err)
 		}
-		again, faulty, err := ParseCounters("f", strings.NewReader(written(counters)))
-		if err != nil || len(faulty) > 0 || !slices.Equal(again, counters) {
-			t.Errorf("written and read again: %v, %v, %v; want %v", again, faulty, err, counters)
+		again, faulty, err := ParseCounters("f", strings.NewReader(formatCounters(counters)))
+		cmptest.Equal(t, "error of the second time", err, nil)
+		cmptest.Equal(t, "faulty rows of the second time", len(faulty), 0)
+		if !slices.Equal(again, counters) {
+			cmptest.Equal(t, "counters of the second time", again, counters)
 		}
 	})
 }
 
-// written writes counters as a file.
-func written(counters []Counter) string {
+// formatCounters writes counters as a file.
+func formatCounters(counters []Counter) string {
 	var b strings.Builder
 	for _, c := range counters {
 		fmt.Fprintf(&b, "%s,%s,\"%s\"\n", c.Field, c.Type, strings.ReplaceAll(c.Help, `"`, `""`))
@@ -161,7 +170,7 @@ func TestDCGMFieldIDs(t *testing.T) {
 func TestDCGMNewNames(t *testing.T) {
 	fields := dcgmFields()
 	units := 0
-	for i, n := range dcgmNewNames() {
+	for i, n := range dcgmRenamedFields() {
 		old, newer := fields[n.old], fields[n.name]
 		if (old.id == newer.id) != (old.unit == newer.unit) {
 			t.Errorf("%s is %d in %q, %s is %d in %q", old.name, old.id, old.unit, newer.name, newer.id, newer.unit)
@@ -182,7 +191,7 @@ func TestDCGMNewNames(t *testing.T) {
 
 func TestDefaultCounters(t *testing.T) {
 	counters := DefaultCounters()
-	if again := mustParse(t, written(counters)); !slices.Equal(again, counters) {
+	if again := mustParse(t, formatCounters(counters)); !slices.Equal(again, counters) {
 		t.Errorf("the default list as a file is %v, want %v", again, counters)
 	}
 	if len(counters) != 26 {

@@ -37,7 +37,7 @@ func docOfDCGM(f *dcgmField) dcgmDoc {
 
 func migCell(f *dcgmField) string {
 	switch {
-	case f.without():
+	case f.hasNoValue():
 		return "-"
 	case f.noMIG:
 		return "- (the driver tells none)"
@@ -67,7 +67,7 @@ func dcgmPage(t *testing.T) map[string]any {
 		case f.newer, strings.Contains(f.name, "_ECC_") && !strings.HasSuffix(f.name, "_TOTAL") && !f.label:
 		case f.byDefault != "":
 			byDefault = append(byDefault, doc)
-		case f.without():
+		case f.hasNoValue():
 			silent = append(silent, f.name)
 		case f.label:
 			labels = append(labels, f.name)
@@ -75,7 +75,7 @@ func dcgmPage(t *testing.T) map[string]any {
 			optional = append(optional, doc)
 		}
 	}
-	for i, n := range dcgmNewNames() {
+	for i, n := range dcgmRenamedFields() {
 		if i >= renamedIn49 {
 			newer = append(newer, n.name)
 			continue

@@ -12,34 +12,34 @@ import (
 //go:embed dcgm_fields.txt
 var dcgmNames string
 
-// dcgmField is a field of DCGM, or a counter of dcgm-exporter's own, and where its value is in a Snapshot. At most one of
+// dcgmField is a field of DCGM, or a counter that only dcgm-exporter has, and its value in a Snapshot. At most one of
 // the functions is set; a field without any is accepted and has no series.
 type dcgmField struct {
 	name string
-	id   int // DCGM's; 0 for counters that are dcgm-exporter's own
+	id   int // DCGM's; 0 for a counter that only dcgm-exporter has
 	unit string
-	// byDefault is the row of the built-in list; its zero value is none. Its help is the project's own wording.
+	// byDefault is the type in the built-in list; empty if it is not there. The help is the project's own wording.
 	byDefault CounterType
 	help      string
 	source    dcgmSource
-	newer     bool // a name that DCGM has since 4.6 or 4.7
-	noMIG     bool // the driver does not tell it while MIG is on
+	newer     bool // a name that DCGM introduced in 4.6 or 4.7
+	noMIG     bool // the driver has no value while MIG is on
 	label     bool // text, for rows of the type label
-	gpuOnly   bool // DCGM has it for no GPU instance, not even as a copy
+	gpuOnly   bool // DCGM never has it for a GPU instance, not even repeated
 
-	board    func(*gpu.GPU) gpu.Opt[float64]      // of the whole GPU
-	memory   func(*gpu.Memory) gpu.Opt[float64]   // of each GPU instance, else of the whole GPU
-	media    func(*gpu.Media) gpu.Opt[float64]    // of each GPU instance, else of the whole GPU; read only where it is served
-	activity func(*gpu.Activity) gpu.Opt[float64] // of each GPU instance and of parts of one, else of the whole GPU
-	text     func(*gpu.Snapshot, *gpu.GPU) string
-	own      func(*dcgmCounts, *gpu.GPU, emitFunc)
-	xids     func(*xidCounts, emitFunc) // of the whole GPU, and of each GPU instance
+	wholeGPU   func(*gpu.GPU) gpu.Opt[float64]      // of the whole GPU
+	memory     func(*gpu.Memory) gpu.Opt[float64]   // of each GPU instance, else of the whole GPU
+	media      func(*gpu.Media) gpu.Opt[float64]    // of each GPU instance, else of the whole GPU; read only where it is served
+	activity   func(*gpu.Activity) gpu.Opt[float64] // of each GPU instance and of parts of one, else of the whole GPU
+	text       func(*gpu.Snapshot, *gpu.GPU) string
+	ownCounter func(*dcgmCounters, *gpu.GPU, emitFunc)
+	xids       func(*xidCounts, emitFunc) // of the whole GPU, and of each GPU instance
 }
 
-// emitFunc writes a value of a GPU with labels beside its own, as alternating names and values.
+// emitFunc writes a value of a device with additional labels, as alternating names and values.
 type emitFunc func(value float64, pairs ...string)
 
-// dcgmSource says who tells a field's value.
+// dcgmSource is where a field's value comes from.
 type dcgmSource string
 
 // The sources.
@@ -50,23 +50,23 @@ const (
 	fromNowhere   dcgmSource = ""
 )
 
-func (f *dcgmField) without() bool {
-	return f.board == nil && f.memory == nil && f.media == nil && f.activity == nil && f.text == nil && f.own == nil && f.xids == nil
+func (f *dcgmField) hasNoValue() bool {
+	return f.wholeGPU == nil && f.memory == nil && f.media == nil && f.activity == nil && f.text == nil && f.ownCounter == nil && f.xids == nil
 }
 
-// dcgmFieldList lists every field that a counters file may name, in the order of the documentation.
+// dcgmFieldList returns every field that a counters file may have, in the order of the documentation.
 func dcgmFieldList() []dcgmField {
 	var all []dcgmField
 	for _, part := range [][]dcgmField{
 		dcgmStateFields(), dcgmMediaFields(), dcgmMemoryFields(), dcgmLinkFields(), dcgmFaultFields(), dcgmECCFields(), dcgmClockEventFields(),
-		dcgmActivityFields(), dcgmOwnCounters(), dcgmTextFields(), dcgmSilentFields(),
+		dcgmActivityFields(), exporterCounterFields(), dcgmTextFields(), dcgmFieldsWithoutValue(),
 	} {
 		all = append(all, part...)
 	}
-	return append(all, dcgmNewerNames(all)...)
+	return append(all, newNameFields(all)...)
 }
 
-// dcgmFields are the fields by name.
+// dcgmFields returns the fields by name.
 func dcgmFields() map[string]*dcgmField {
 	list := dcgmFieldList()
 	fields := make(map[string]*dcgmField, len(list))
@@ -76,7 +76,7 @@ func dcgmFields() map[string]*dcgmField {
 	return fields
 }
 
-// DefaultCounters is the built-in list: the rows that dcgm-exporter's own default file has switched on.
+// DefaultCounters returns the built-in list: the rows that dcgm-exporter's own default file has switched on.
 func DefaultCounters() []Counter {
 	var counters []Counter
 	for _, f := range dcgmFieldList() {
@@ -87,38 +87,33 @@ func DefaultCounters() []Counter {
 	return counters
 }
 
-// times is a value in another unit.
-func times[T ~int | ~uint64 | ~float64](value gpu.Opt[T], factor float64) gpu.Opt[float64] {
+// convert returns f of a value, absent if the value is.
+func convert[T, U any](value gpu.Opt[T], f func(T) U) gpu.Opt[U] {
 	v, ok := value.Get()
 	if !ok {
-		return gpu.None[float64]()
+		return gpu.None[U]()
 	}
-	return gpu.Some(float64(v) * factor)
+	return gpu.Some(f(v))
 }
 
-// whole rounds to a whole number, which is what DCGM's integer fields are.
-func whole(value gpu.Opt[float64]) gpu.Opt[float64] {
-	v, ok := value.Get()
-	if !ok {
-		return value
-	}
-	return gpu.Some(math.Round(v))
+// scale returns a value in another unit.
+func scale[T ~int | ~uint64 | ~float64](value gpu.Opt[T], factor float64) gpu.Opt[float64] {
+	return convert(value, func(v T) float64 { return float64(v) * factor })
 }
 
-// percent is a ratio in whole percent.
-func percent(ratio gpu.Opt[float64]) gpu.Opt[float64] { return whole(times(ratio, 100)) }
+// roundToInteger rounds a value, because DCGM's fields are integers.
+func roundToInteger(value gpu.Opt[float64]) gpu.Opt[float64] { return convert(value, math.Round) }
 
-// mebibytes are whole ones, rounded down as DCGM does.
-func mebibytes(bytes gpu.Opt[uint64]) gpu.Opt[float64] {
-	b, ok := bytes.Get()
-	if !ok {
-		return gpu.None[float64]()
-	}
-	return gpu.Some(float64(b >> 20))
+// toPercent returns a ratio in whole percent.
+func toPercent(ratio gpu.Opt[float64]) gpu.Opt[float64] { return roundToInteger(scale(ratio, 100)) }
+
+// toMebibytes returns whole mebibytes, rounded down as in DCGM.
+func toMebibytes(bytes gpu.Opt[uint64]) gpu.Opt[float64] {
+	return convert(bytes, func(b uint64) float64 { return float64(b >> 20) })
 }
 
-// truth is 1 for true and 0 for false.
-func truth(set bool) float64 {
+// boolToFloat returns 1 for true and 0 for false.
+func boolToFloat(set bool) float64 {
 	if set {
 		return 1
 	}
@@ -134,43 +129,45 @@ const (
 func dcgmStateFields() []dcgmField {
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_SM_CLOCK", id: 100, unit: "MHz", byDefault: CounterGauge, help: "Clock of the SMs (in MHz).", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return times(g.Readings.ClockHertz.SM, 1/hertzPerMegahertz) }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.SM, 1/hertzPerMegahertz) }},
 		{name: "DCGM_FI_DEV_MEM_CLOCK", id: 101, unit: "MHz", byDefault: CounterGauge, help: "Clock of the memory (in MHz).", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return times(g.Readings.ClockHertz.Memory, 1/hertzPerMegahertz) }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.Memory, 1/hertzPerMegahertz) }},
 		{name: "DCGM_FI_DEV_VIDEO_CLOCK", id: 102, unit: "MHz", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return times(g.Readings.ClockHertz.Video, 1/hertzPerMegahertz) }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.Video, 1/hertzPerMegahertz) }},
 		{name: "DCGM_FI_DEV_MEMORY_TEMP", id: 140, unit: "C", byDefault: CounterGauge, help: "Temperature of the memory (in C).", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.MemoryCelsius }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.MemoryCelsius }},
 		{name: "DCGM_FI_DEV_GPU_TEMP", id: 150, unit: "C", byDefault: CounterGauge, help: "Temperature of the GPU (in C).", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.TemperatureCelsius }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.TemperatureCelsius }},
 		{name: "DCGM_FI_DEV_POWER_USAGE", id: 155, unit: "W", byDefault: CounterGauge, help: "Power that the GPU draws (in W).", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.PowerWatts }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.PowerWatts }},
 		{name: "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", id: 156, unit: "mJ", byDefault: CounterCounter,
 			help: "Energy that the GPU has used since the driver was loaded (in mJ).", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return whole(times(g.Readings.EnergyJoules, millijoulesPerJoule)) }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] {
+				return roundToInteger(scale(g.Readings.EnergyJoules, millijoulesPerJoule))
+			}},
 		{name: "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", id: 164, unit: "W", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.PowerLimitWatts }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.PowerLimitWatts }},
 		{name: "DCGM_FI_DEV_GPU_UTIL", id: 203, unit: "%", byDefault: CounterGauge, noMIG: true,
 			help: "Part of the time with at least one kernel running (in %).", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return percent(g.Readings.Utilization) }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return toPercent(g.Readings.Utilization) }},
 		{name: "DCGM_FI_DEV_MEM_COPY_UTIL", id: 204, unit: "%", byDefault: CounterGauge, noMIG: true,
 			help: "Part of the time in which memory was read or written (in %).", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return percent(g.Readings.MemoryCopy) }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return toPercent(g.Readings.MemoryCopy) }},
 		{name: "DCGM_FI_DEV_PSTATE", id: 190, unit: "0 to 15", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return times(g.Readings.PerformanceState, 1) }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.PerformanceState, 1) }},
 		{name: "DCGM_FI_DEV_FAN_SPEED", id: 191, unit: "%", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return percent(firstFan(g)) }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return toPercent(firstFan(g)) }},
 		{name: "DCGM_FI_DEV_MIG_MODE", id: 67, unit: "0 or 1", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] {
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] {
 				if !g.Up { // the mode of a GPU that is down is the last one known
 					return gpu.None[float64]()
 				}
-				return truthOf(g.MIG.Enabled)
+				return convert(g.MIG.Enabled, boolToFloat)
 			}},
 	}
 }
 
-// firstFan is the speed of a GPU's first fan, which stands for all: DCGM has one value for a GPU.
+// firstFan returns the speed of a GPU's first fan: DCGM has one value for all fans.
 func firstFan(g *gpu.GPU) gpu.Opt[float64] {
 	for _, f := range g.Readings.Fans {
 		return gpu.Some(f.Speed)
@@ -182,37 +179,29 @@ func dcgmMediaFields() []dcgmField {
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_ENC_UTIL", id: 206, unit: "%", byDefault: CounterGauge,
 			help: "Part of the time with the encoder active (in %).", source: fromNVML,
-			media: func(m *gpu.Media) gpu.Opt[float64] { return percent(m.Encoder) }},
+			media: func(m *gpu.Media) gpu.Opt[float64] { return toPercent(m.Encoder) }},
 		{name: "DCGM_FI_DEV_DEC_UTIL", id: 207, unit: "%", byDefault: CounterGauge,
 			help: "Part of the time with the decoder active (in %).", source: fromNVML,
-			media: func(m *gpu.Media) gpu.Opt[float64] { return percent(m.Decoder) }},
+			media: func(m *gpu.Media) gpu.Opt[float64] { return toPercent(m.Decoder) }},
 	}
-}
-
-func truthOf(value gpu.Opt[bool]) gpu.Opt[float64] {
-	set, ok := value.Get()
-	if !ok {
-		return gpu.None[float64]()
-	}
-	return gpu.Some(truth(set))
 }
 
 func dcgmMemoryFields() []dcgmField {
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_FB_TOTAL", id: 250, unit: "MiB", source: fromNVML,
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return mebibytes(m.Total) }},
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Total) }},
 		{name: "DCGM_FI_DEV_FB_FREE", id: 251, unit: "MiB", byDefault: CounterGauge, help: "Framebuffer memory that is free (in MiB).", source: fromNVML,
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return mebibytes(m.Free) }},
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Free) }},
 		{name: "DCGM_FI_DEV_FB_USED", id: 252, unit: "MiB", byDefault: CounterGauge, help: "Framebuffer memory in use (in MiB).", source: fromNVML,
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return mebibytes(m.Used) }},
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Used) }},
 		{name: "DCGM_FI_DEV_FB_RESERVED", id: 253, unit: "MiB", byDefault: CounterGauge,
 			help: "Framebuffer memory that the driver and the firmware keep (in MiB).", source: fromNVML,
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return mebibytes(m.Reserved) }},
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Reserved) }},
 		{name: "DCGM_FI_DEV_FB_USED_PERCENT", id: 254, unit: "ratio", source: fromNVML, memory: usedRatio},
 	}
 }
 
-// usedRatio is used/(total-reserved), 0-1 whatever the field's name says (dcgm_fields.h).
+// usedRatio returns used/(total-reserved), 0-1 whatever the field's name says (dcgm_fields.h).
 func usedRatio(m *gpu.Memory) gpu.Opt[float64] {
 	used, usedOK := m.Used.Get()
 	total, totalOK := m.Total.Get()
@@ -264,9 +253,9 @@ func dcgmTextFields() []dcgmField {
 	}
 }
 
-// dcgmSilentFields are in the files that dcgm-exporter comes with, some switched on and some as examples, and nothing that
-// this program reads tells them.
-func dcgmSilentFields() []dcgmField {
+// dcgmFieldsWithoutValue returns the fields in dcgm-exporter's files, switched on or as examples, for which this
+// program has no source.
+func dcgmFieldsWithoutValue() []dcgmField {
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_VGPU_LICENSE_STATUS", id: 526, byDefault: CounterGauge, help: "Whether the vGPU is licensed."},
 		{name: "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION", id: 243, unit: "ns"},

@@ -10,16 +10,16 @@ import (
 // dcgmNode is a node with a GPU of each kind: 0 whole and held by a pod; 1 cut into two halves, the first held by one pod
 // and the second by two pods, each of which has a compute instance of it; 2 cut into nothing; 3 whole and shared.
 func dcgmNode() *gpu.Snapshot {
-	s := node(dcgmBoard(0), dcgmBoard(1), dcgmBoard(2), dcgmBoard(3))
+	s := newNode(dcgmBoard(0), dcgmBoard(1), dcgmBoard(2), dcgmBoard(3))
 	s.Hostname = "dgx"
 	s.Driver = gpu.Some(gpu.Driver{Version: "580.95.05", NVML: "13.580.95.05", CUDA: "13.0"})
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		switch i {
 		case 0:
-			g.Holders = []gpu.Holder{exclusive("whole")}
+			g.Holders = []gpu.Holder{exclusiveHolder("whole")}
 		case 3:
-			g.Holders = []gpu.Holder{replica("a", "0"), replica("b", "1")}
+			g.Holders = []gpu.Holder{replicaHolder("a", "0"), replicaHolder("b", "1")}
 		default:
 			g.MIG = gpu.MIGState{Enabled: gpu.Some(true), Pending: gpu.Some(true)}
 			g.Readings.Media = gpu.Media{}
@@ -55,9 +55,9 @@ func dcgmBoard(index int) gpu.GPU {
 	g.Activity = dcgmActivity(0.5)
 	g.ActivitySource = gpu.ActivityDCGM
 	g.Rates = gpu.LinkRates{PCIeReceive: gpu.Some(1e6), PCIeTransmit: gpu.Some(2e6), NVLinkReceive: gpu.Some(1.024e6), NVLinkTransmit: gpu.Some(2.048e6)}
-	g.Totals = gpu.Totals{XIDs: begun(0)}
+	g.Totals = gpu.Totals{XIDs: newCounter(0)}
 	for _, r := range gpu.ClockEventReasons() {
-		g.Totals.ClockEvents = append(g.Totals.ClockEvents, gpu.ReasonSeconds{Reason: r.Name, Seconds: begun(float64(r.Bit) / 8)})
+		g.Totals.ClockEvents = append(g.Totals.ClockEvents, gpu.ReasonSeconds{Reason: r.Name, Seconds: newCounter(float64(r.Bit) / 8)})
 	}
 	return g
 }
@@ -71,7 +71,7 @@ func dcgmActivity(v float64) gpu.Activity {
 
 func dcgmInstance(id int, activity float64, computes ...gpu.ComputeInstance) gpu.GPUInstance {
 	return gpu.GPUInstance{
-		ID: gpu.InstanceID(id), Profile: "3g.20gb", Up: true, LastRead: epoch(), Activity: dcgmActivity(activity), ComputeInstances: computes,
+		ID: gpu.InstanceID(id), Profile: "3g.20gb", Up: true, LastRead: testEpoch(), Activity: dcgmActivity(activity), ComputeInstances: computes,
 		Memory: gpu.Memory{Total: gpu.Some[uint64](20 << 30), Used: gpu.Some(uint64(id) << 30), Free: gpu.Some(uint64(19-id) << 30), Reserved: gpu.Some[uint64](0)},
 	}
 }
@@ -79,7 +79,7 @@ func dcgmInstance(id int, activity float64, computes ...gpu.ComputeInstance) gpu
 func dcgmCompute(id int, profile string, activity float64, pod string) gpu.ComputeInstance {
 	a := dcgmActivity(activity)
 	a.DRAM = gpu.None[float64]()
-	return gpu.ComputeInstance{ID: gpu.ComputeID(id), Profile: profile, Up: true, Activity: a, Holders: []gpu.Holder{exclusive(pod)}}
+	return gpu.ComputeInstance{ID: gpu.ComputeID(id), Profile: profile, Up: true, Activity: a, Holders: []gpu.Holder{exclusiveHolder(pod)}}
 }
 
 // TestDocsDCGMFixture holds the exposition that internal/promtest runs dashboards' queries on. With -update it
@@ -89,8 +89,8 @@ func TestDocsDCGMFixture(t *testing.T) {
 	for _, f := range []string{"DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_FB_TOTAL"} {
 		all = append(all, Counter{Field: f, Type: CounterGauge, Help: "An optional row."})
 	}
-	c := mustNew(t, Options{Names: NamesDCGM, Counters: all, Disabled: map[string]bool{groupExporter: true}, Now: epoch})
+	c := mustNew(t, Options{Names: NamesDCGM, Counters: all, Disabled: map[string]bool{ExporterGroup: true}, Now: testEpoch})
 	s := dcgmNode()
 	c.Observe(s)
-	upToDate(t, filepath.Join("..", "internal", "promtest", "testdata", "dcgm.prom"), []byte(text(t, c, s)))
+	upToDate(t, filepath.Join("..", "internal", "promtest", "testdata", "dcgm.prom"), []byte(renderText(t, c, s)))
 }

@@ -9,7 +9,7 @@ import (
 func dcgmLinkFields() []dcgmField {
 	rate := func(name string, id int, help string, read func(*gpu.LinkRates) gpu.Opt[float64]) dcgmField {
 		f := dcgmField{name: name, id: id, unit: "B/s", help: help, source: fromProfiling, gpuOnly: true,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return read(&g.Rates) }}
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return read(&g.Rates) }}
 		if help != "" {
 			f.byDefault = CounterGauge
 		}
@@ -17,11 +17,11 @@ func dcgmLinkFields() []dcgmField {
 	}
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", id: 202, unit: "1", byDefault: CounterCounter, help: "Retries on the PCIe link.", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return times(g.Readings.PCIe.Replays, 1) }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.PCIe.Replays, 1) }},
 		{name: "DCGM_FI_DEV_PCIE_LINK_GEN", id: 237, unit: "1", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return times(g.Readings.PCIe.LinkGeneration, 1) }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.PCIe.LinkGeneration, 1) }},
 		{name: "DCGM_FI_DEV_PCIE_LINK_WIDTH", id: 238, unit: "1", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return times(g.Readings.PCIe.LinkWidth, 1) }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.PCIe.LinkWidth, 1) }},
 		rate("DCGM_FI_PROF_PCIE_TX_BYTES", 1009, "Data and protocol sent over PCIe (in bytes per second).",
 			func(r *gpu.LinkRates) gpu.Opt[float64] { return r.PCIeTransmit }),
 		rate("DCGM_FI_PROF_PCIE_RX_BYTES", 1010, "Data and protocol received over PCIe (in bytes per second).",
@@ -31,7 +31,7 @@ func dcgmLinkFields() []dcgmField {
 		// DCGM divides KiB/s by 1000 and calls that MB/s. dcgm-exporter's list called the rate a counter until 4.8.3.
 		{name: "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", id: 449, unit: "MB/s", byDefault: CounterCounter,
 			help: "NVLink traffic of all links, both directions (in MB/s).", source: fromProfiling,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return times(nvlinkRate(g), 1.0/1024/1000) }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(nvlinkRate(g), 1.0/1024/1000) }},
 		nvlinkErrors("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", 409, "crc_flit"),
 		nvlinkErrors("DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", 419, "crc_data"),
 		nvlinkErrors("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", 429, "replay"),
@@ -39,7 +39,7 @@ func dcgmLinkFields() []dcgmField {
 	}
 }
 
-// nvlinkRate is both directions together in bytes per second.
+// nvlinkRate returns the sum of both directions in bytes per second.
 func nvlinkRate(g *gpu.GPU) gpu.Opt[float64] {
 	sent, sentOK := g.Rates.NVLinkTransmit.Get()
 	received, receivedOK := g.Rates.NVLinkReceive.Get()
@@ -50,7 +50,7 @@ func nvlinkRate(g *gpu.GPU) gpu.Opt[float64] {
 }
 
 func nvlinkErrors(name string, id int, kind string) dcgmField {
-	return dcgmField{name: name, id: id, unit: "1", source: fromNVML, board: func(g *gpu.GPU) gpu.Opt[float64] {
+	return dcgmField{name: name, id: id, unit: "1", source: fromNVML, wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] {
 		errs := g.Readings.NVLink.Errors
 		i := slices.IndexFunc(errs, func(e gpu.NVLinkErrors) bool { return e.Kind == kind })
 		if i < 0 {
@@ -63,13 +63,7 @@ func nvlinkErrors(name string, id int, kind string) dcgmField {
 func dcgmFaultFields() []dcgmField {
 	rows := func(name string, id int, kind CounterType, help string, read func(gpu.RemappedRows) float64) dcgmField {
 		return dcgmField{name: name, id: id, unit: "1", byDefault: kind, help: help, source: fromNVML, noMIG: true,
-			board: func(g *gpu.GPU) gpu.Opt[float64] {
-				r, ok := g.Readings.RemappedRows.Get()
-				if !ok {
-					return gpu.None[float64]()
-				}
-				return gpu.Some(read(r))
-			}}
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return convert(g.Readings.RemappedRows, read) }}
 	}
 	return []dcgmField{
 		rows("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", 393, CounterCounter, "Rows of memory replaced for uncorrectable errors.",
@@ -77,13 +71,13 @@ func dcgmFaultFields() []dcgmField {
 		rows("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", 394, CounterCounter, "Rows of memory replaced for correctable errors.",
 			func(r gpu.RemappedRows) float64 { return float64(r.Correctable) }),
 		rows("DCGM_FI_DEV_ROW_REMAP_FAILURE", 395, CounterGauge, "1 when a row of memory could not be replaced, else 0.",
-			func(r gpu.RemappedRows) float64 { return truth(r.Failure) }),
-		rows("DCGM_FI_DEV_ROW_REMAP_PENDING", 396, "", "", func(r gpu.RemappedRows) float64 { return truth(r.Pending) }),
-		{name: "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", id: 1523, unit: "NVML's number", source: fromNVML, board: recoveryNumber},
+			func(r gpu.RemappedRows) float64 { return boolToFloat(r.Failure) }),
+		rows("DCGM_FI_DEV_ROW_REMAP_PENDING", 396, "", "", func(r gpu.RemappedRows) float64 { return boolToFloat(r.Pending) }),
+		{name: "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", id: 1523, unit: "NVML's number", source: fromNVML, wholeGPU: recoveryNumber},
 	}
 }
 
-// recoveryNumber is NVML's number of the action (nvml.h, nvmlDeviceGpuRecoveryAction_t).
+// recoveryNumber returns NVML's number of the action (nvml.h, nvmlDeviceGpuRecoveryAction_t).
 func recoveryNumber(g *gpu.GPU) gpu.Opt[float64] {
 	action, ok := g.Readings.RecoveryAction.Get()
 	number := slices.Index([]gpu.RecoveryAction{gpu.RecoveryNone, gpu.RecoveryReset, gpu.RecoveryReboot, gpu.RecoveryDrain,
@@ -94,7 +88,7 @@ func recoveryNumber(g *gpu.GPU) gpu.Opt[float64] {
 	return gpu.Some(float64(number))
 }
 
-// dcgmECCFields are the totals and those locations that Ampere and later have.
+// dcgmECCFields returns the totals, and the locations of Ampere and later.
 func dcgmECCFields() []dcgmField {
 	var fields []dcgmField
 	// The ids go up by lifetime and location, single-bit before double-bit errors.
@@ -117,7 +111,7 @@ func dcgmECCFields() []dcgmField {
 
 func eccField(name string, id int, severity, lifetime, location string) dcgmField {
 	return dcgmField{name: name, id: id, unit: "1", source: fromNVML, noMIG: lifetime == "volatile",
-		board: func(g *gpu.GPU) gpu.Opt[float64] { return eccCount(g, severity, lifetime, location) }}
+		wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return eccCount(g, severity, lifetime, location) }}
 }
 
 func eccCount(g *gpu.GPU, severity, lifetime, location string) gpu.Opt[float64] {
@@ -129,17 +123,17 @@ func eccCount(g *gpu.GPU, severity, lifetime, location string) gpu.Opt[float64] 
 	return gpu.None[float64]()
 }
 
-// dcgmClockEventFields are the times for which clocks were held down. This program counts them from when it was started,
-// by its readings of what holds the clocks down at that moment.
+// dcgmClockEventFields returns the times for which clocks were held down. This program counts them from its start, by
+// the reasons at the time of each reading.
 func dcgmClockEventFields() []dcgmField {
 	held := func(name string, id int, reasons ...string) dcgmField {
 		seconds := heldSeconds(reasons...)
 		return dcgmField{name: name, id: id, unit: "ns", source: fromCounting,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return whole(times(seconds(g), nanosPerSecond)) }}
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return roundToInteger(scale(seconds(g), nanosPerSecond)) }}
 	}
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_CLOCKS_EVENT_REASONS", id: 112, unit: "bits", source: fromNVML,
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return times(g.Readings.ClockEvents, 1) }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockEvents, 1) }},
 		held("DCGM_FI_DEV_POWER_VIOLATION", 240, "sw_power_cap"),
 		held("DCGM_FI_DEV_THERMAL_VIOLATION", 241, "sw_thermal_slowdown", "hw_thermal_slowdown"),
 		held("DCGM_FI_DEV_SYNC_BOOST_VIOLATION", 242, "sync_boost"),
@@ -151,7 +145,7 @@ func dcgmClockEventFields() []dcgmField {
 	}
 }
 
-// heldSeconds adds up the time for which reasons held the clocks down.
+// heldSeconds returns a function that adds up the time for which reasons held the clocks down.
 func heldSeconds(reasons ...string) func(*gpu.GPU) gpu.Opt[float64] {
 	return func(g *gpu.GPU) gpu.Opt[float64] {
 		sum, found := 0.0, false

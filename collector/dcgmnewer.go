@@ -2,41 +2,41 @@ package collector
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// dcgmNewName is a field's name since DCGM 4.6 or 4.7. dcgm-exporter serves them since 4.9, where 11 of its 23 renamed rows
-// have another unit too; these are further fields to DCGM, with ids of their own.
-type dcgmNewName struct {
+// dcgmRenamedField is a field's name since DCGM 4.6 or 4.7. dcgm-exporter serves them since 4.9; 11 of its 23 renamed
+// rows also have another unit. To DCGM these are additional fields, with ids of their own.
+type dcgmRenamedField struct {
 	name, old string
 	id        int // 0: that of the old name
 	unit      string
-	board     func(*gpu.GPU) gpu.Opt[float64]
+	wholeGPU  func(*gpu.GPU) gpu.Opt[float64]
 	memory    func(*gpu.Memory) gpu.Opt[float64]
 	media     func(*gpu.Media) gpu.Opt[float64]
 }
 
-// dcgmNewNames lists the new names. The first 23 are those of dcgm-exporter 4.9's default and profiling rows.
-func dcgmNewNames() []dcgmNewName {
-	return []dcgmNewName{
+// dcgmRenamedFields returns the new names. The first 23 are those of dcgm-exporter 4.9's default and profiling rows.
+func dcgmRenamedFields() []dcgmRenamedField {
+	return []dcgmRenamedField{
 		{name: "DCGM_FI_DEV_SM_CLOCK_HERTZ", old: "DCGM_FI_DEV_SM_CLOCK", id: 1603, unit: "Hz",
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.ClockHertz.SM }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.ClockHertz.SM }},
 		{name: "DCGM_FI_DEV_MEMORY_CLOCK_HERTZ", old: "DCGM_FI_DEV_MEM_CLOCK", id: 1604, unit: "Hz",
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.ClockHertz.Memory }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.ClockHertz.Memory }},
 		{name: "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL", old: "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", id: 1611, unit: "J",
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.EnergyJoules }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.EnergyJoules }},
 		{name: "DCGM_FI_DEV_GPU_UTIL_RATIO", old: "DCGM_FI_DEV_GPU_UTIL", id: 1613, unit: "ratio",
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.Utilization }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.Utilization }},
 		{name: "DCGM_FI_DEV_MEMORY_UTIL_RATIO", old: "DCGM_FI_DEV_MEM_COPY_UTIL", id: 1614, unit: "ratio",
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.MemoryCopy }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.MemoryCopy }},
 		{name: "DCGM_FI_DEV_ENC_UTIL_RATIO", old: "DCGM_FI_DEV_ENC_UTIL", id: 1615, unit: "ratio",
 			media: func(m *gpu.Media) gpu.Opt[float64] { return m.Encoder }},
 		{name: "DCGM_FI_DEV_DEC_UTIL_RATIO", old: "DCGM_FI_DEV_DEC_UTIL", id: 1616, unit: "ratio",
 			media: func(m *gpu.Media) gpu.Opt[float64] { return m.Decoder }},
 		{name: "DCGM_FI_DEV_FB_FREE_BYTES", old: "DCGM_FI_DEV_FB_FREE", id: 1626, unit: "B",
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return times(m.Free, 1) }},
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Free, 1) }},
 		{name: "DCGM_FI_DEV_FB_USED_BYTES", old: "DCGM_FI_DEV_FB_USED", id: 1627, unit: "B",
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return times(m.Used, 1) }},
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Used, 1) }},
 		{name: "DCGM_FI_DEV_FB_RESERVED_BYTES", old: "DCGM_FI_DEV_FB_RESERVED", id: 1628, unit: "B",
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return times(m.Reserved, 1) }},
-		{name: "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", old: "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", id: 1648, unit: "B/s", board: nvlinkRate},
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Reserved, 1) }},
+		{name: "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", old: "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", id: 1648, unit: "B/s", wholeGPU: nvlinkRate},
 		{name: "DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", old: "DCGM_FI_DEV_MEMORY_TEMP"},
 		{name: "DCGM_FI_DEV_GPU_TEMP_CELSIUS", old: "DCGM_FI_DEV_GPU_TEMP"},
 		{name: "DCGM_FI_DEV_BOARD_POWER_WATTS", old: "DCGM_FI_DEV_POWER_USAGE"},
@@ -50,10 +50,10 @@ func dcgmNewNames() []dcgmNewName {
 		{name: "DCGM_FI_PROF_TENSOR_UTIL_RATIO", old: "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"},
 		{name: "DCGM_FI_PROF_DRAM_UTIL_RATIO", old: "DCGM_FI_PROF_DRAM_ACTIVE"},
 		{name: "DCGM_FI_DEV_FB_CAPACITY_BYTES", old: "DCGM_FI_DEV_FB_TOTAL", id: 1625, unit: "B",
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return times(m.Total, 1) }},
+			memory: func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Total, 1) }},
 		{name: "DCGM_FI_DEV_VIDEO_CLOCK_HERTZ", old: "DCGM_FI_DEV_VIDEO_CLOCK", id: 1605, unit: "Hz",
-			board: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.ClockHertz.Video }},
-		{name: "DCGM_FI_DEV_FAN_SPEED_RATIO", old: "DCGM_FI_DEV_FAN_SPEED", id: 1612, unit: "ratio", board: firstFan},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.ClockHertz.Video }},
+		{name: "DCGM_FI_DEV_FAN_SPEED_RATIO", old: "DCGM_FI_DEV_FAN_SPEED", id: 1612, unit: "ratio", wholeGPU: firstFan},
 		{name: "DCGM_FI_DEV_FB_USED_RATIO", old: "DCGM_FI_DEV_FB_USED_PERCENT"},
 		{name: "DCGM_FI_DEV_NVLINK_THROUGHPUT_TOTAL", old: "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"},
 		{name: "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_TOTAL", old: "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL"},
@@ -65,9 +65,9 @@ func dcgmNewNames() []dcgmNewName {
 		{name: "DCGM_FI_PROF_FP64_UTIL_RATIO", old: "DCGM_FI_PROF_PIPE_FP64_ACTIVE"},
 		{name: "DCGM_FI_PROF_FP32_UTIL_RATIO", old: "DCGM_FI_PROF_PIPE_FP32_ACTIVE"},
 		{name: "DCGM_FI_DEV_GPU_POWER_THROTTLE_SECONDS_TOTAL", old: "DCGM_FI_DEV_POWER_VIOLATION", id: 1617, unit: "s",
-			board: heldSeconds("sw_power_cap")},
+			wholeGPU: heldSeconds("sw_power_cap")},
 		{name: "DCGM_FI_DEV_GPU_THERMAL_THROTTLE_SECONDS_TOTAL", old: "DCGM_FI_DEV_THERMAL_VIOLATION", id: 1618, unit: "s",
-			board: heldSeconds("sw_thermal_slowdown", "hw_thermal_slowdown")},
+			wholeGPU: heldSeconds("sw_thermal_slowdown", "hw_thermal_slowdown")},
 		{name: "DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL", old: "DCGM_FI_DEV_RETIRED_SBE"},
 		{name: "DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL", old: "DCGM_FI_DEV_RETIRED_DBE"},
 		{name: "DCGM_FI_DEV_PAGE_RETIRED_PENDING", old: "DCGM_FI_DEV_RETIRED_PENDING"},
@@ -75,21 +75,22 @@ func dcgmNewNames() []dcgmNewName {
 	}
 }
 
-// renamedIn49 is how many of dcgmNewNames dcgm-exporter 4.9 has in its own files instead of the old ones.
+// renamedIn49 is how many of dcgmRenamedFields the files of dcgm-exporter 4.9 have instead of the old ones.
 const renamedIn49 = 23
 
-// dcgmNewerNames are the fields under their new names: as the old ones where nothing else is said.
-func dcgmNewerNames(old []dcgmField) []dcgmField {
+// newNameFields returns the fields with their new names, otherwise as the old ones unless dcgmRenamedFields has another
+// id.
+func newNameFields(old []dcgmField) []dcgmField {
 	byName := make(map[string]*dcgmField, len(old))
 	for i := range old {
 		byName[old[i].name] = &old[i]
 	}
 	var fields []dcgmField
-	for _, n := range dcgmNewNames() {
+	for _, n := range dcgmRenamedFields() {
 		f := *byName[n.old]
 		f.name, f.newer, f.byDefault, f.help = n.name, true, "", ""
 		if n.id != 0 {
-			f.id, f.unit, f.board, f.memory, f.media = n.id, n.unit, n.board, n.memory, n.media
+			f.id, f.unit, f.wholeGPU, f.memory, f.media = n.id, n.unit, n.wholeGPU, n.memory, n.media
 		}
 		fields = append(fields, f)
 	}

@@ -9,29 +9,29 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// dcgmOwnCounters are those that dcgm-exporter makes itself, and the XID field, whose labels it makes.
-func dcgmOwnCounters() []dcgmField {
+// exporterCounterFields returns the counters that dcgm-exporter makes itself, and the XID field, whose labels it makes.
+func exporterCounterFields() []dcgmField {
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_XID_ERRORS", id: 230, unit: "XID", byDefault: CounterGauge, help: "The last XID error; it stays until the next one.",
-			source: fromNVML, xids: lastXID},
-		{name: "DCGM_EXP_XID_ERRORS_COUNT", unit: "1", source: fromCounting, xids: recentXIDs},
-		{name: "DCGM_EXP_XID_ERRORS_TOTAL", unit: "1", source: fromCounting, xids: allXIDs},
-		{name: "DCGM_EXP_CLOCK_EVENTS_COUNT", unit: "readings", source: fromCounting, own: recentClockEvents},
-		{name: "DCGM_EXP_CLOCK_EVENTS_TOTAL", unit: "1", source: fromCounting, own: allClockEvents},
-		{name: "DCGM_EXP_GPU_HEALTH_STATUS", unit: "0, 10 or 20", source: fromNVML, own: health},
+			source: fromNVML, xids: writeLastXID},
+		{name: "DCGM_EXP_XID_ERRORS_COUNT", unit: "1", source: fromCounting, xids: writeRecentXIDs},
+		{name: "DCGM_EXP_XID_ERRORS_TOTAL", unit: "1", source: fromCounting, xids: writeAllXIDs},
+		{name: "DCGM_EXP_CLOCK_EVENTS_COUNT", unit: "readings", source: fromCounting, ownCounter: writeRecentClockEvents},
+		{name: "DCGM_EXP_CLOCK_EVENTS_TOTAL", unit: "1", source: fromCounting, ownCounter: writeAllClockEvents},
+		{name: "DCGM_EXP_GPU_HEALTH_STATUS", unit: "0, 10 or 20", source: fromNVML, ownCounter: writeHealth},
 	}
 }
 
-// xidCounts are the XIDs of a GPU, those of its instances aside, or of a GPU instance.
+// xidCounts are the XIDs of a GPU, without those of its instances, or of a GPU instance.
 type xidCounts struct {
-	board  bool
+	isGPU  bool
 	list   []gpu.XIDCount
-	recent map[uint64]float64 // how often each was seen within the window
+	recent map[uint64]float64 // counts within the window
 	window time.Duration
 }
 
-// lastXID is the XID that was seen last, 0 where none was.
-func lastXID(x *xidCounts, emit emitFunc) {
+// writeLastXID writes the XID that was seen last, 0 if none was.
+func writeLastXID(x *xidCounts, emit emitFunc) {
 	var last gpu.XIDCount
 	for _, one := range x.list {
 		if !one.Last.Before(last.Last) {
@@ -41,10 +41,11 @@ func lastXID(x *xidCounts, emit emitFunc) {
 	emit(float64(last.XID), "err_code", formatUint(last.XID), "err_msg", xidText(last.XID))
 }
 
-// allXIDs counts by XID. On a GPU those that alerts are for begin at 0, so that increase() sees the first; others with the first.
-func allXIDs(x *xidCounts, emit emitFunc) {
+// writeAllXIDs writes the counts by XID. On a GPU those of WatchedXIDs begin at 0, so that increase() sees the first;
+// others begin with the first.
+func writeAllXIDs(x *xidCounts, emit emitFunc) {
 	for _, xid := range gpu.WatchedXIDs() {
-		if x.board && !slices.ContainsFunc(x.list, func(one gpu.XIDCount) bool { return one.XID == xid }) {
+		if x.isGPU && !slices.ContainsFunc(x.list, func(one gpu.XIDCount) bool { return one.XID == xid }) {
 			emit(0, "xid", formatUint(xid))
 		}
 	}
@@ -53,9 +54,9 @@ func allXIDs(x *xidCounts, emit emitFunc) {
 	}
 }
 
-// recentXIDs counts the XIDs of the window, a 0 without an XID where there was none.
-func recentXIDs(x *xidCounts, emit emitFunc) {
-	window := milliseconds(x.window)
+// writeRecentXIDs writes the counts of the window by XID, or a 0 without an XID.
+func writeRecentXIDs(x *xidCounts, emit emitFunc) {
+	window := formatMilliseconds(x.window)
 	if len(x.recent) == 0 {
 		emit(0, "window_size_in_ms", window)
 	}
@@ -64,15 +65,15 @@ func recentXIDs(x *xidCounts, emit emitFunc) {
 	}
 }
 
-// recentClockEvents counts the readings of the window at which a reason held the clocks down, a 0 without a reason where
-// there was none.
-func recentClockEvents(c *dcgmCounts, g *gpu.GPU, emit emitFunc) {
+// writeRecentClockEvents writes how many readings of the window had each reason that holds the clocks down, or a 0
+// without a reason.
+func writeRecentClockEvents(c *dcgmCounters, g *gpu.GPU, emit emitFunc) {
 	if !g.Readings.ClockEvents.Present() {
 		return
 	}
-	window := milliseconds(c.clockWindow)
+	window := formatMilliseconds(c.clockWindow)
 	none := true
-	for i, n := range c.of(g.UUID).recentClockEvents() {
+	for i, n := range c.history(g.UUID).recentClockEvents() {
 		if n > 0 {
 			none = false
 			emit(float64(n), "window_size_in_ms", window, "clock_event", dcgmClockEvents()[i].name)
@@ -83,9 +84,9 @@ func recentClockEvents(c *dcgmCounts, g *gpu.GPU, emit emitFunc) {
 	}
 }
 
-// allClockEvents counts how often each reason began to hold the clocks down.
-func allClockEvents(c *dcgmCounts, g *gpu.GPU, emit emitFunc) {
-	for i, n := range c.of(g.UUID).begun {
+// writeAllClockEvents writes how often each reason began to hold the clocks down.
+func writeAllClockEvents(c *dcgmCounters, g *gpu.GPU, emit emitFunc) {
+	for i, n := range c.history(g.UUID).starts {
 		if n > 0 {
 			emit(float64(n), "clock_event", dcgmClockEvents()[i].name)
 		}
@@ -99,9 +100,9 @@ const (
 	healthFail = 20
 )
 
-// health says what the driver's readings tell of two of DCGM's health watches. It is not DCGM's own verdict, which has
-// thresholds over time and further watches.
-func health(_ *dcgmCounts, g *gpu.GPU, emit emitFunc) {
+// writeHealth writes the results of two of DCGM's health watches as the driver's readings show them. This is not DCGM's
+// own result, which has thresholds over time and further watches.
+func writeHealth(_ *dcgmCounters, g *gpu.GPU, emit emitFunc) {
 	rows, rowsOK := g.Readings.RemappedRows.Get()
 	errors, errorsOK := eccCount(g, "uncorrected", "volatile", "total").Get()
 	watch := func(name string, result float64, code string) {
@@ -129,7 +130,7 @@ func health(_ *dcgmCounts, g *gpu.GPU, emit emitFunc) {
 	}
 }
 
-func milliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+func formatMilliseconds(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 // dcgmClockEvent is a reason that holds clocks down and its name in dcgm-exporter.
 type dcgmClockEvent struct {
@@ -137,7 +138,7 @@ type dcgmClockEvent struct {
 	name string
 }
 
-func dcgmClockEvents() [clockEventReasons]dcgmClockEvent {
+func dcgmClockEvents() [clockEventReasonCount]dcgmClockEvent {
 	return [...]dcgmClockEvent{{0x1, "gpu_idle"}, {0x2, "clocks_setting"}, {0x4, "power_cap"}, {0x8, "hw_slowdown"}, {0x10, "sync_boost"},
 		{0x20, "sw_thermal"}, {0x40, "hw_thermal"}, {0x80, "hw_power_brake"}, {0x100, "display_clocks"}}
 }

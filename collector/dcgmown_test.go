@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -18,26 +19,26 @@ type dcgmClock struct {
 }
 
 func newDCGMClock(t *testing.T, opts Options, fields ...string) *dcgmClock {
-	opts.Names, opts.Now, opts.Counters, opts.Disabled = NamesDCGM, epoch, rows(fields...), map[string]bool{groupExporter: true}
+	opts.Names, opts.Now, opts.Counters, opts.Disabled = NamesDCGM, testEpoch, newCounters(fields...), map[string]bool{ExporterGroup: true}
 	g := plainGPU(0)
-	g.Totals.XIDs = begun(0)
+	g.Totals.XIDs = newCounter(0)
 	return &dcgmClock{t: t, c: mustNew(t, opts), g: g}
 }
 
-// publish shows a Snapshot that was made and read so long after epoch.
-func (d *dcgmClock) publish(after time.Duration) {
-	d.g.LastRead = epoch().Add(after)
+// publishAfter shows a Snapshot that was made and read so long after epoch.
+func (d *dcgmClock) publishAfter(after time.Duration) {
+	d.g.LastRead = testEpoch().Add(after)
 	d.publishUnread(after)
 }
 
 func (d *dcgmClock) publishUnread(after time.Duration) {
-	d.s = node(d.g)
-	d.s.Time = epoch().Add(after)
+	d.s = newNode(d.g)
+	d.s.Time = testEpoch().Add(after)
 	d.c.Observe(d.s)
 }
 
-// xid lets the GPU report an XID so often altogether, last so long after epoch.
-func (d *dcgmClock) xid(xid uint64, total float64, after time.Duration) {
+// publishXID lets the GPU report an XID so often altogether, last so long after epoch.
+func (d *dcgmClock) publishXID(xid uint64, total float64, after time.Duration) {
 	counts := d.g.Totals.XIDErrors
 	d.g.Totals.XIDErrors = nil
 	for _, x := range counts {
@@ -45,13 +46,13 @@ func (d *dcgmClock) xid(xid uint64, total float64, after time.Duration) {
 			d.g.Totals.XIDErrors = append(d.g.Totals.XIDErrors, x)
 		}
 	}
-	d.g.Totals.XIDErrors = append(d.g.Totals.XIDErrors, gpu.XIDCount{XID: xid, Counter: begun(total), Last: epoch().Add(after)})
+	d.g.Totals.XIDErrors = append(d.g.Totals.XIDErrors, gpu.XIDCount{XID: xid, Counter: newCounter(total), Last: testEpoch().Add(after)})
 	d.g.Totals.GPUXIDs = d.g.Totals.XIDErrors
 }
 
-func (d *dcgmClock) expect(want string) {
+func (d *dcgmClock) expectSeries(want string) {
 	d.t.Helper()
-	expect(d.t, text(d.t, d.c, d.s), want)
+	expectText(d.t, renderText(d.t, d.c, d.s), want)
 }
 
 // allXIDsText is DCGM_EXP_XID_ERRORS_TOTAL: 0 for every XID that alerts are for, so that increase() sees the first, a count for
@@ -70,21 +71,21 @@ func allXIDsText(of31 int, more string) string {
 
 func TestDCGMLastXID(t *testing.T) {
 	d := newDCGMClock(t, Options{}, "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_TOTAL")
-	d.publish(0)
-	d.expect(allXIDsText(0, "") + `
+	d.publishAfter(0)
+	d.expectSeries(allXIDsText(0, "") + `
 		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
 		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0
 	`)
-	d.xid(31, 2, time.Second)
-	d.xid(999, 1, 0)
-	d.publish(2 * time.Second)
-	d.expect(allXIDsText(2, `DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="999"} 1`) + `
+	d.publishXID(31, 2, time.Second)
+	d.publishXID(999, 1, 0)
+	d.publishAfter(2 * time.Second)
+	d.expectSeries(allXIDsText(2, `DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="999"} 1`) + `
 		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
 		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="31",err_msg="GPU memory page fault",gpu="0"} 31
 	`)
-	d.xid(999, 2, time.Hour)
-	d.publish(time.Hour)
-	d.expect(allXIDsText(2, `DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="999"} 2`) + `
+	d.publishXID(999, 2, time.Hour)
+	d.publishAfter(time.Hour)
+	d.expectSeries(allXIDsText(2, `DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="999"} 2`) + `
 		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
 		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="999",err_msg="Unknown Error",gpu="0"} 999
 	`)
@@ -95,7 +96,7 @@ func TestDCGMXIDsOfAnInstance(t *testing.T) {
 	for _, repeat := range []bool{false, true} {
 		d := newDCGMClock(t, Options{RepeatGPUFields: repeat}, "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT")
 		d.g.Instances = []gpu.GPUInstance{{ID: 1, Profile: "3g.20gb", Generation: 1}, {ID: 2, Profile: "3g.20gb", Generation: 1}}
-		d.publish(0)
+		d.publishAfter(0)
 		const board = `
 		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="300000"} 0%s
@@ -104,20 +105,20 @@ func TestDCGMXIDsOfAnInstance(t *testing.T) {
 	`
 		const none = `
 		DCGM_FI_DEV_XID_ERRORS{GPU_I_ID="%d",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0`
-		d.expect(fmt.Sprintf(board, "", fmt.Sprintf(none, 1)+fmt.Sprintf(none, 2)))
-		ofInstance := []gpu.XIDCount{{XID: 31, Counter: begun(2), Last: epoch().Add(time.Second)}}
+		d.expectSeries(fmt.Sprintf(board, "", fmt.Sprintf(none, 1)+fmt.Sprintf(none, 2)))
+		ofInstance := []gpu.XIDCount{{XID: 31, Counter: newCounter(2), Last: testEpoch().Add(time.Second)}}
 		d.g.Totals.XIDErrors, d.g.Instances[1].XIDErrors = ofInstance, ofInstance
-		d.publish(2 * time.Second)
+		d.publishAfter(2 * time.Second)
 		const last = `
 		DCGM_FI_DEV_XID_ERRORS{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",err_code="31",err_msg="GPU memory page fault",gpu="0"} 31`
 		const recent = `
 		DCGM_EXP_XID_ERRORS_COUNT{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="300000"`
-		d.expect(fmt.Sprintf(board, recent+`,xid="31"} 2`, fmt.Sprintf(none, 1)+last))
-		d.publish(10 * time.Minute)
-		d.expect(fmt.Sprintf(board, recent+`} 0`, fmt.Sprintf(none, 1)+last))
+		d.expectSeries(fmt.Sprintf(board, recent+`,xid="31"} 2`, fmt.Sprintf(none, 1)+last))
+		d.publishAfter(10 * time.Minute)
+		d.expectSeries(fmt.Sprintf(board, recent+`} 0`, fmt.Sprintf(none, 1)+last))
 		d.g.Instances = []gpu.GPUInstance{{ID: 2, Profile: "3g.20gb", Generation: 2}}
-		d.publish(11 * time.Minute)
-		d.expect(fmt.Sprintf(board, "", fmt.Sprintf(none, 2)))
+		d.publishAfter(11 * time.Minute)
+		d.expectSeries(fmt.Sprintf(board, "", fmt.Sprintf(none, 2)))
 	}
 }
 
@@ -125,8 +126,8 @@ func TestDCGMXIDsOfAnInstance(t *testing.T) {
 func TestDCGMXIDsOfAnUnreadGPU(t *testing.T) {
 	d := newDCGMClock(t, Options{}, "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT")
 	d.g.Totals.XIDs = gpu.Counter{}
-	d.publish(0)
-	d.expect("")
+	d.publishAfter(0)
+	d.expectSeries("")
 }
 
 func TestDCGMXIDWindow(t *testing.T) {
@@ -135,51 +136,51 @@ func TestDCGMXIDWindow(t *testing.T) {
 		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000"} 0
 	`
-	d.publish(0)
-	d.expect(none)
-	d.xid(31, 2, 10*time.Second)
-	d.publish(11 * time.Second)
-	d.xid(31, 3, 40*time.Second)
-	d.xid(79, 1, 41*time.Second)
-	d.publish(42 * time.Second)
-	d.expect(`
+	d.publishAfter(0)
+	d.expectSeries(none)
+	d.publishXID(31, 2, 10*time.Second)
+	d.publishAfter(11 * time.Second)
+	d.publishXID(31, 3, 40*time.Second)
+	d.publishXID(79, 1, 41*time.Second)
+	d.publishAfter(42 * time.Second)
+	d.expectSeries(`
 		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000",xid="31"} 3
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000",xid="79"} 1
 	`)
-	d.publish(70 * time.Second)
-	d.expect(`
+	d.publishAfter(70 * time.Second)
+	d.expectSeries(`
 		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000",xid="31"} 1
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000",xid="79"} 1
 	`)
-	d.publish(101 * time.Second)
-	d.expect(none)
+	d.publishAfter(101 * time.Second)
+	d.expectSeries(none)
 }
 
 // TestDCGMXIDWindowGoesOn: a collector that replaces another counts on, and no XID of before comes again.
 func TestDCGMXIDWindowGoesOn(t *testing.T) {
 	const field = "DCGM_EXP_XID_ERRORS_COUNT"
 	opts := func(former *Collector, fields ...string) Options {
-		return Options{XIDWindow: time.Minute, Names: NamesDCGM, Now: epoch, Counters: rows(fields...), Disabled: map[string]bool{groupExporter: true}, Former: former}
+		return Options{XIDWindow: time.Minute, Names: NamesDCGM, Now: testEpoch, Counters: newCounters(fields...), Disabled: map[string]bool{ExporterGroup: true}, Former: former}
 	}
 	for name, before := range map[string]struct {
 		field string
 		want  int
 	}{"a collector with windows": {field, 1}, "one without": {"DCGM_FI_DEV_GPU_TEMP", 0}} {
 		d := newDCGMClock(t, Options{XIDWindow: time.Minute}, before.field)
-		d.publish(0)
-		d.xid(31, 500, -time.Hour)
-		d.publish(time.Second)
-		d.xid(31, 501, 10*time.Second)
-		d.publish(11 * time.Second)
+		d.publishAfter(0)
+		d.publishXID(31, 500, -time.Hour)
+		d.publishAfter(time.Second)
+		d.publishXID(31, 501, 10*time.Second)
+		d.publishAfter(11 * time.Second)
 		d.c = mustNew(t, opts(d.c, field))
-		d.publish(12 * time.Second)
+		d.publishAfter(12 * time.Second)
 		want := fmt.Sprintf("# TYPE %s gauge\n%s{UUID=\"GPU-0\",device=\"nvidia0\",gpu=\"0\",window_size_in_ms=\"60000\"", field, field)
 		if before.want > 0 {
 			want += `,xid="31"`
 		}
-		if got := text(t, d.c, d.s); got != want+fmt.Sprintf("} %d\n", before.want) {
+		if got := renderText(t, d.c, d.s); got != want+fmt.Sprintf("} %d\n", before.want) {
 			t.Errorf("after %s: %s", name, got)
 		}
 	}
@@ -189,19 +190,19 @@ func TestDCGMClockEvents(t *testing.T) {
 	d := newDCGMClock(t, Options{ClockEventsWindow: time.Minute}, "DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_CLOCK_EVENTS_TOTAL")
 	show := func(after time.Duration, events gpu.ClockEvents) {
 		d.g.Readings.ClockEvents = gpu.Some(events)
-		d.publish(after)
+		d.publishAfter(after)
 	}
 	show(0, 0x1) // idle from before: no beginning was seen
 	show(1*time.Second, 0x1)
 	d.publishUnread(2 * time.Second) // it did not answer: the reading is an old one
-	d.expect(`
+	d.expectSeries(`
 		# TYPE DCGM_EXP_CLOCK_EVENTS_COUNT gauge
 		DCGM_EXP_CLOCK_EVENTS_COUNT{UUID="GPU-0",clock_event="gpu_idle",device="nvidia0",gpu="0",window_size_in_ms="60000"} 2
 	`)
 	show(30*time.Second, 0x24)
 	show(31*time.Second, 0x4)
 	show(32*time.Second, 0x24)
-	d.expect(`
+	d.expectSeries(`
 		# TYPE DCGM_EXP_CLOCK_EVENTS_COUNT gauge
 		DCGM_EXP_CLOCK_EVENTS_COUNT{UUID="GPU-0",clock_event="gpu_idle",device="nvidia0",gpu="0",window_size_in_ms="60000"} 2
 		DCGM_EXP_CLOCK_EVENTS_COUNT{UUID="GPU-0",clock_event="power_cap",device="nvidia0",gpu="0",window_size_in_ms="60000"} 3
@@ -211,7 +212,7 @@ func TestDCGMClockEvents(t *testing.T) {
 		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="sw_thermal",device="nvidia0",gpu="0"} 2
 	`)
 	show(2*time.Minute, 0)
-	d.expect(`
+	d.expectSeries(`
 		# TYPE DCGM_EXP_CLOCK_EVENTS_COUNT gauge
 		DCGM_EXP_CLOCK_EVENTS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="60000"} 0
 		# TYPE DCGM_EXP_CLOCK_EVENTS_TOTAL gauge
@@ -219,8 +220,8 @@ func TestDCGMClockEvents(t *testing.T) {
 		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="sw_thermal",device="nvidia0",gpu="0"} 2
 	`)
 	d.g.Readings.ClockEvents = gpu.None[gpu.ClockEvents]() // not told any more: the window says nothing
-	d.publish(2*time.Minute + time.Second)
-	d.expect(`
+	d.publishAfter(2*time.Minute + time.Second)
+	d.expectSeries(`
 		# TYPE DCGM_EXP_CLOCK_EVENTS_TOTAL gauge
 		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="power_cap",device="nvidia0",gpu="0"} 1
 		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="sw_thermal",device="nvidia0",gpu="0"} 2
@@ -232,15 +233,17 @@ func TestDCGMWindowsDoNotGrow(t *testing.T) {
 	d := newDCGMClock(t, Options{}, "DCGM_EXP_CLOCK_EVENTS_COUNT")
 	d.g.Readings.ClockEvents = gpu.Some(gpu.ClockEvents(1))
 	for i := range 10_000 {
-		d.xid(31, float64(i), time.Duration(i)*time.Second)
-		d.publish(time.Duration(i) * time.Second)
+		d.publishXID(31, float64(i), time.Duration(i)*time.Second)
+		d.publishAfter(time.Duration(i) * time.Second)
 	}
-	h := d.c.dcgm.counts.of(d.g.UUID)
-	if n, m := len(h.clocks), len(h.xids); n != 300 || m != 300 || cap(h.clocks) > 2000 {
-		t.Errorf("%d readings (room for %d) and %d XIDs, want 300 of five minutes", n, cap(h.clocks), m)
+	h := d.c.dcgm.counters.history(d.g.UUID)
+	cmptest.Equal(t, "readings of five minutes", len(h.clocks), 300)
+	cmptest.Equal(t, "XIDs of five minutes", len(h.xids), 300)
+	if room := cap(h.clocks); room > 2000 {
+		t.Errorf("room for %d readings, want 2000 at most", room)
 	}
-	d.c.Observe(node())
-	if n := len(d.c.dcgm.counts.gpus); n != 0 {
+	d.c.Observe(newNode())
+	if n := len(d.c.dcgm.counters.gpus); n != 0 {
 		t.Errorf("%d GPUs are remembered", n)
 	}
 }
@@ -281,8 +284,8 @@ func TestDCGMHealth(t *testing.T) {
 			d := newDCGMClock(t, Options{}, "DCGM_EXP_GPU_HEALTH_STATUS")
 			d.g.Readings = gpu.Readings{RemappedRows: gpu.Some(gpu.RemappedRows{}), ClockEvents: gpu.Some(gpu.ClockEvents(4))}
 			test.change(&d.g.Readings)
-			d.publish(0)
-			d.expect(test.want)
+			d.publishAfter(0)
+			d.expectSeries(test.want)
 		})
 	}
 }

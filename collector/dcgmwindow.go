@@ -8,37 +8,37 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// dcgmCounts remembers what dcgm-exporter counts over a window of time. It is fed by observe with every Snapshot.
-type dcgmCounts struct {
+// dcgmCounters keeps what dcgm-exporter counts over a window of time. observe adds every Snapshot.
+type dcgmCounters struct {
 	xidWindow, clockWindow time.Duration
-	seed                   bool // the first Snapshot is one of a program that has run for a while
-	wanted                 bool // whether any row needs it
+	ignoreFirstCounts      bool // the XIDs of the first Snapshot are older than these counters
+	isUsed                 bool // a row needs the counts
 
 	mu   sync.Mutex
 	gpus map[gpu.UUID]*dcgmHistory
 }
 
-func newDCGMCounts(opts Options, rows []dcgmRow) *dcgmCounts {
-	c := &dcgmCounts{xidWindow: opts.XIDWindow, clockWindow: opts.ClockEventsWindow, gpus: map[gpu.UUID]*dcgmHistory{}}
+func newDCGMCounters(opts Options, rows []dcgmRow) *dcgmCounters {
+	c := &dcgmCounters{xidWindow: opts.XIDWindow, clockWindow: opts.ClockEventsWindow, gpus: map[gpu.UUID]*dcgmHistory{}}
 	if c.xidWindow == 0 {
 		c.xidWindow = dcgmWindow
 	}
 	if c.clockWindow == 0 {
 		c.clockWindow = dcgmWindow
 	}
-	c.wanted = slices.ContainsFunc(rows, func(r dcgmRow) bool { return (r.own != nil || r.xids != nil) && r.source == fromCounting })
+	c.isUsed = slices.ContainsFunc(rows, func(r dcgmRow) bool { return (r.ownCounter != nil || r.xids != nil) && r.source == fromCounting })
 	return c
 }
 
-// goOn takes over the histories of the counts that it replaces, which are not modified any more.
-func (c *dcgmCounts) goOn(former *dcgmCounts) {
+// takeOver continues with the histories of the counters that it replaces, which are not modified any more.
+func (c *dcgmCounters) takeOver(former *dcgmCounters) {
 	former.mu.Lock()
 	defer former.mu.Unlock()
-	c.gpus, c.seed = former.gpus, !former.wanted
+	c.gpus, c.ignoreFirstCounts = former.gpus, !former.isUsed
 }
 
-// of is the history of a GPU, empty for one that was not observed.
-func (c *dcgmCounts) of(uuid gpu.UUID) *dcgmHistory {
+// history returns the history of a GPU, an empty one for a GPU that was not observed.
+func (c *dcgmCounters) history(uuid gpu.UUID) *dcgmHistory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if h := c.gpus[uuid]; h != nil {
@@ -47,29 +47,29 @@ func (c *dcgmCounts) of(uuid gpu.UUID) *dcgmHistory {
 	return &dcgmHistory{}
 }
 
-// observe takes a published Snapshot in and forgets the GPUs that it does not have.
-func (c *dcgmCounts) observe(s *gpu.Snapshot) {
-	if !c.wanted {
+// observe adds a published Snapshot and drops the GPUs that it does not have.
+func (c *dcgmCounters) observe(s *gpu.Snapshot) {
+	if !c.isUsed {
 		return
 	}
 	next := make(map[gpu.UUID]*dcgmHistory, len(s.GPUs))
 	xidsSince := s.Time.Add(-c.xidWindow)
-	if c.seed {
-		xidsSince, c.seed = s.Time, false // earlier XIDs were not counted
+	if c.ignoreFirstCounts {
+		xidsSince, c.ignoreFirstCounts = s.Time, false // earlier XIDs were not counted
 	}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		n := &dcgmHistory{instances: map[gpu.InstanceKey]*xidHistory{}}
-		h := c.of(g.UUID)
-		n.takeXIDs(&h.xidHistory, g.Totals.GPUXIDs, xidsSince)
+		h := c.history(g.UUID)
+		n.addXIDs(&h.xidHistory, g.Totals.GPUXIDs, xidsSince)
 		for k := range g.Instances {
 			if gi := &g.Instances[k]; len(gi.XIDErrors) > 0 {
 				of := &xidHistory{}
-				of.takeXIDs(h.instances[g.Key(gi)], gi.XIDErrors, xidsSince)
+				of.addXIDs(h.instances[g.Key(gi)], gi.XIDErrors, xidsSince)
 				n.instances[g.Key(gi)] = of
 			}
 		}
-		n.takeClocks(h, g, s.Time.Add(-c.clockWindow))
+		n.addClockReading(h, g, s.Time.Add(-c.clockWindow))
 		next[g.UUID] = n
 	}
 	c.mu.Lock()
@@ -77,27 +77,27 @@ func (c *dcgmCounts) observe(s *gpu.Snapshot) {
 	c.gpus = next
 }
 
-// dcgmHistory is what the windows hold of one GPU. It is not modified once it can be read.
+// dcgmHistory is the content of the windows of one GPU. It is not modified once readers have it.
 type dcgmHistory struct {
-	xidHistory                                 // those of instances aside
+	xidHistory                                 // without those of instances
 	instances  map[gpu.InstanceKey]*xidHistory // of those that had one
 
-	clocks   []clockReading // those at which something held the clocks down, in their order
-	begun    [clockEventReasons]uint64
+	clocks   []clockReading // those with a reason that held the clocks down, in their order
+	starts   [clockEventReasonCount]uint64
 	lastRead time.Time // zero: the clocks were never read
 	active   gpu.ClockEvents
 }
 
-// xidHistory is what the window holds of a GPU's or a GPU instance's XIDs.
+// xidHistory is the content of the window for the XIDs of a GPU or a GPU instance.
 type xidHistory struct {
 	xids []xidBurst
-	seen map[uint64]float64 // how often each XID was seen altogether
+	seen map[uint64]float64 // all occurrences of each XID
 }
 
-// clockEventReasons is how many reasons dcgm-exporter names.
-const clockEventReasons = 9
+// clockEventReasonCount is the number of reasons that dcgm-exporter has.
+const clockEventReasonCount = 9
 
-// xidBurst is how often an XID came between two Snapshots. It counts at the time of the last of them.
+// xidBurst is the number of occurrences of an XID between two Snapshots. They count at the time of the last of them.
 type xidBurst struct {
 	at    time.Time
 	xid   uint64
@@ -109,8 +109,8 @@ type clockReading struct {
 	events gpu.ClockEvents
 }
 
-// takeXIDs fills the window that begins after since from how often each XID was seen altogether. before is nil if there is none.
-func (h *xidHistory) takeXIDs(before *xidHistory, counts []gpu.XIDCount, since time.Time) {
+// addXIDs fills the window that begins after since from all occurrences of each XID. before is nil if there is none.
+func (h *xidHistory) addXIDs(before *xidHistory, counts []gpu.XIDCount, since time.Time) {
 	if before == nil {
 		before = &xidHistory{}
 	}
@@ -128,14 +128,14 @@ func (h *xidHistory) takeXIDs(before *xidHistory, counts []gpu.XIDCount, since t
 	}
 }
 
-// takeClocks fills the window that begins after since. A reading that was taken already, as of a GPU that did not answer,
-// does not count again; what held the clocks down when they were first read did not begin under our eyes.
-func (h *dcgmHistory) takeClocks(before *dcgmHistory, g *gpu.GPU, since time.Time) {
+// addClockReading fills the window that begins after since. A reading counts once, even if a GPU that does not answer
+// has it in several Snapshots. The reasons of the first reading do not count as starts.
+func (h *dcgmHistory) addClockReading(before *dcgmHistory, g *gpu.GPU, since time.Time) {
 	first := slices.IndexFunc(before.clocks, func(r clockReading) bool { return r.at.After(since) })
 	if first >= 0 {
 		h.clocks = before.clocks[first:]
 	}
-	h.begun, h.lastRead, h.active = before.begun, before.lastRead, before.active
+	h.starts, h.lastRead, h.active = before.starts, before.lastRead, before.active
 	events, ok := g.Readings.ClockEvents.Get()
 	if !ok || !g.LastRead.After(before.lastRead) {
 		return
@@ -145,13 +145,13 @@ func (h *dcgmHistory) takeClocks(before *dcgmHistory, g *gpu.GPU, since time.Tim
 	}
 	for i, e := range dcgmClockEvents() {
 		if !before.lastRead.IsZero() && events&^before.active&e.bit != 0 {
-			h.begun[i]++
+			h.starts[i]++
 		}
 	}
 	h.lastRead, h.active = g.LastRead, events
 }
 
-// recentXIDs counts each XID of the window. A nil history holds none.
+// recentXIDs returns the count of each XID in the window; nil for a nil history.
 func (h *xidHistory) recentXIDs() map[uint64]float64 {
 	if h == nil {
 		return nil
@@ -163,9 +163,9 @@ func (h *xidHistory) recentXIDs() map[uint64]float64 {
 	return counts
 }
 
-// recentClockEvents counts the readings of the window at which each reason held the clocks down.
-func (h *dcgmHistory) recentClockEvents() [clockEventReasons]uint64 {
-	var counts [clockEventReasons]uint64
+// recentClockEvents returns how many readings of the window have each reason.
+func (h *dcgmHistory) recentClockEvents() [clockEventReasonCount]uint64 {
+	var counts [clockEventReasonCount]uint64
 	for _, r := range h.clocks {
 		for i, e := range dcgmClockEvents() {
 			if r.events&e.bit != 0 {

@@ -2,7 +2,7 @@ package collector
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// xidText returns the label err_msg of an XID; 0 stands for no XID.
+// xidText returns the label err_msg of an XID; 0 means no XID.
 func xidText(xid uint64) string {
 	if xid == 0 {
 		return "No Error"

@@ -11,75 +11,67 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The native histograms are kept here rather than by prometheus.Histogram, whose created timestamps come from a clock
-// of its own: these must come from the Snapshot, or a run on a simulated clock could not be repeated to the byte.
+// The native histograms are kept here rather than in prometheus.Histogram, whose created timestamps come from its own
+// clock: these must come from the Snapshot, so that a run on a simulated clock is the same to the byte.
 
-// distributed is a reading of GPUs and GPU instances that has a histogram.
-type distributed struct {
-	board, instance           string // names
-	help, boardMIG, memberMIG string
-	// schema makes 2^schema buckets for every power of two.
+// histogramReading is a reading of GPUs and GPU instances that has a histogram.
+type histogramReading struct {
+	gpuName, instanceName     string // names
+	help, gpuMIG, instanceMIG string
+	// schema is that of the native histogram: 2^schema buckets for every power of two.
 	schema int32
-	// zeroThreshold bounds the number of buckets: up to here a device is as good as empty.
+	// zeroThreshold limits the number of buckets: values up to it are in the zero bucket.
 	zeroThreshold float64
-	ofBoard       func(*gpu.GPU) gpu.Opt[float64]
+	ofGPU         func(*gpu.GPU) gpu.Opt[float64]
 	ofInstance    func(*gpu.GPUInstance) gpu.Opt[float64]
 }
 
-// eightBuckets is a schema: eight for every power of two, each at most 10 % wider than the one before.
+// eightBuckets is the schema of eight buckets for every power of two, each at most 10 % wider than the one before.
 const eightBuckets = 3
 
-// distributedCount is how many readings are distributed.
-const distributedCount = 3
+// histogramReadingCount is the number of readings that have a histogram.
+const histogramReadingCount = 3
 
-func distributedReadings() [distributedCount]distributed {
+func histogramReadings() [histogramReadingCount]histogramReading {
 	const help = " at each reading, as a native histogram: peaks between two scrapes are in it. Its upper quantile is the bound of a " +
 		"bucket, up to 9 % above the highest reading. Not in text formats."
 	const anew = "; starts again with the instance."
 	// A ratio from 0.001 to 1 has 80 buckets.
 	const idle = 0.001
-	return [distributedCount]distributed{
+	return [histogramReadingCount]histogramReading{
 		{
-			board: "nvidia_gpu_memory_used_distribution_bytes", instance: "nvidia_mig_gpu_instance_memory_used_distribution_bytes",
-			help: "How much memory was in use" + help, boardMIG: "The whole GPU.", memberMIG: "The GPU instance's own memory" + anew,
+			gpuName: "nvidia_gpu_memory_used_distribution_bytes", instanceName: "nvidia_mig_gpu_instance_memory_used_distribution_bytes",
+			help: "How much memory was in use" + help, gpuMIG: "The whole GPU.", instanceMIG: "The GPU instance's own memory" + anew,
 			schema: eightBuckets, zeroThreshold: 1 << 20, // memory of up to 1 TiB above it has 160 buckets
-			ofBoard:    func(g *gpu.GPU) gpu.Opt[float64] { return asFloat(g.Readings.Memory.Used) },
-			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return asFloat(gi.Memory.Used) },
+			ofGPU:      func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.Memory.Used, 1) },
+			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return scale(gi.Memory.Used, 1) },
 		}, {
-			board: "nvidia_gpu_sm_activity_distribution", instance: "nvidia_mig_gpu_instance_sm_activity_distribution",
-			help: "What the SM activity ratio was" + help, boardMIG: "Rolled up, as nvidia_gpu_sm_activity_ratio is.",
-			memberMIG: "Relative to the GPU instance" + anew, schema: eightBuckets, zeroThreshold: idle,
-			ofBoard:    func(g *gpu.GPU) gpu.Opt[float64] { return g.Activity.SM },
+			gpuName: "nvidia_gpu_sm_activity_distribution", instanceName: "nvidia_mig_gpu_instance_sm_activity_distribution",
+			help: "What the SM activity ratio was" + help, gpuMIG: "Rolled up, as nvidia_gpu_sm_activity_ratio is.",
+			instanceMIG: "Relative to the GPU instance" + anew, schema: eightBuckets, zeroThreshold: idle,
+			ofGPU:      func(g *gpu.GPU) gpu.Opt[float64] { return g.Activity.SM },
 			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return gi.Activity.SM },
 		}, {
-			board: "nvidia_gpu_dram_activity_distribution", instance: "nvidia_mig_gpu_instance_dram_activity_distribution",
-			help: "What the DRAM activity ratio was" + help, boardMIG: "Rolled up, as nvidia_gpu_dram_activity_ratio is.",
-			memberMIG: "Relative to the GPU instance" + anew, schema: eightBuckets, zeroThreshold: idle,
-			ofBoard:    func(g *gpu.GPU) gpu.Opt[float64] { return g.Activity.DRAM },
+			gpuName: "nvidia_gpu_dram_activity_distribution", instanceName: "nvidia_mig_gpu_instance_dram_activity_distribution",
+			help: "What the DRAM activity ratio was" + help, gpuMIG: "Rolled up, as nvidia_gpu_dram_activity_ratio is.",
+			instanceMIG: "Relative to the GPU instance" + anew, schema: eightBuckets, zeroThreshold: idle,
+			ofGPU:      func(g *gpu.GPU) gpu.Opt[float64] { return g.Activity.DRAM },
 			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return gi.Activity.DRAM },
 		},
 	}
 }
 
-func asFloat(n gpu.Opt[uint64]) gpu.Opt[float64] {
-	v, ok := n.Get()
-	if !ok {
-		return gpu.None[float64]()
-	}
-	return gpu.Some(float64(v))
-}
-
-func newDistribution(c *catalog) collectFunc {
-	readings := distributedReadings()
-	var boards, instances [distributedCount]*family
+func newDistributionGroup(c *catalog) collectFunc {
+	readings := histogramReadings()
+	var gpuFamilies, instances [histogramReadingCount]*family
 	for i := range readings {
 		r := &readings[i]
-		boards[i] = c.histogram(r.board, r.help, r.boardMIG)
-		instances[i] = c.histogram(r.instance, r.help, r.memberMIG)
+		gpuFamilies[i] = c.newHistogram(r.gpuName, r.help, r.gpuMIG)
+		instances[i] = c.newHistogram(r.instanceName, r.help, r.instanceMIG)
 	}
-	store := c.distributions
-	return func(k *sink, v *view) {
-		if k.text {
+	store := c.histograms
+	return func(w *metricWriter, v *view) {
+		if w.text {
 			return
 		}
 		store.mu.Lock()
@@ -88,8 +80,8 @@ func newDistribution(c *catalog) collectFunc {
 			g := &v.gpus[i]
 			d := store.gpus[g.UUID]
 			for r := range readings {
-				if readings[r].ofBoard(g.GPU).Present() {
-					d.write(k, boards[r], g.labels, r, &readings[r])
+				if readings[r].ofGPU(g.GPU).Present() {
+					d.writeHistogram(w, gpuFamilies[r], g.labels, r, &readings[r])
 				}
 			}
 		}
@@ -97,41 +89,42 @@ func newDistribution(c *catalog) collectFunc {
 			d := store.instances[g.Key(gi.GPUInstance)]
 			for r := range readings {
 				if readings[r].ofInstance(gi.GPUInstance).Present() {
-					d.write(k, instances[r], gi.labels, r, &readings[r])
+					d.writeHistogram(w, instances[r], gi.labels, r, &readings[r])
 				}
 			}
 		})
 	}
 }
 
-// distributions are the histograms of all devices of the last Snapshot that was observed.
-type distributions struct {
-	readings [distributedCount]distributed
+// histogramStore has the histograms of all devices of the last observed Snapshot.
+type histogramStore struct {
+	readings [histogramReadingCount]histogramReading
 
 	mu        sync.Mutex
-	gpus      map[gpu.UUID]*distribution
-	instances map[gpu.InstanceKey]*distribution
+	gpus      map[gpu.UUID]*deviceHistograms
+	instances map[gpu.InstanceKey]*deviceHistograms
 }
 
-func newDistributions() *distributions {
-	return &distributions{
-		readings: distributedReadings(), gpus: map[gpu.UUID]*distribution{}, instances: map[gpu.InstanceKey]*distribution{},
+func newHistogramStore() *histogramStore {
+	return &histogramStore{
+		readings: histogramReadings(), gpus: map[gpu.UUID]*deviceHistograms{}, instances: map[gpu.InstanceKey]*deviceHistograms{},
 	}
 }
 
-// observe takes the readings of every device that was read since the last Snapshot; what is gone is forgotten.
-func (d *distributions) observe(s *gpu.Snapshot) {
+// observe adds the readings of every device that was read since the last Snapshot, and drops the devices that it does
+// not have.
+func (d *histogramStore) observe(s *gpu.Snapshot) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	gpus := make(map[gpu.UUID]*distribution, len(s.GPUs))
-	instances := make(map[gpu.InstanceKey]*distribution, len(d.instances))
+	gpus := make(map[gpu.UUID]*deviceHistograms, len(s.GPUs))
+	instances := make(map[gpu.InstanceKey]*deviceHistograms, len(d.instances))
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		one := d.gpus[g.UUID].orNew(s.Time)
 		gpus[g.UUID] = one
-		if one.fresh(g.LastRead) {
+		if one.recordReadTime(g.LastRead) {
 			for r := range d.readings {
-				one.of[r].take(d.readings[r].ofBoard(g), &d.readings[r])
+				one.histograms[r].add(d.readings[r].ofGPU(g), &d.readings[r])
 			}
 		}
 		for j := range g.Instances {
@@ -139,9 +132,9 @@ func (d *distributions) observe(s *gpu.Snapshot) {
 			key := g.Key(gi)
 			one := d.instances[key].orNew(s.Time)
 			instances[key] = one
-			if one.fresh(gi.LastRead) {
+			if one.recordReadTime(gi.LastRead) {
 				for r := range d.readings {
-					one.of[r].take(d.readings[r].ofInstance(gi), &d.readings[r])
+					one.histograms[r].add(d.readings[r].ofInstance(gi), &d.readings[r])
 				}
 			}
 		}
@@ -149,31 +142,31 @@ func (d *distributions) observe(s *gpu.Snapshot) {
 	d.gpus, d.instances = gpus, instances
 }
 
-// distribution is the histograms of one device.
-type distribution struct {
-	since    time.Time
-	lastRead time.Time
-	of       [distributedCount]histogram
+// deviceHistograms are the histograms of one device.
+type deviceHistograms struct {
+	since      time.Time
+	lastRead   time.Time
+	histograms [histogramReadingCount]valueHistogram
 }
 
-// histogram counts one reading.
-type histogram struct {
+// valueHistogram is the histogram of one reading.
+type valueHistogram struct {
 	count, zero uint64
 	sum         float64
-	buckets     map[int]int64 // made with the first value above the zero threshold
+	buckets     map[int]int64 // nil until a value is above the zero threshold
 }
 
-// orNew returns the distribution, or a new one for nil.
-func (d *distribution) orNew(now time.Time) *distribution {
+// orNew returns d, or new histograms for nil.
+func (d *deviceHistograms) orNew(now time.Time) *deviceHistograms {
 	if d == nil {
-		return &distribution{since: now}
+		return &deviceHistograms{since: now}
 	}
 	return d
 }
 
-// fresh tells a reading from the one that was counted last: a Snapshot is published also when a device did not answer,
-// with its last reading.
-func (d *distribution) fresh(read time.Time) bool {
+// recordReadTime records the time of a reading and reports whether it is new: if a device did not answer, a Snapshot
+// has its last reading again.
+func (d *deviceHistograms) recordReadTime(read time.Time) bool {
 	if !read.After(d.lastRead) {
 		return false
 	}
@@ -181,8 +174,8 @@ func (d *distribution) fresh(read time.Time) bool {
 	return true
 }
 
-// take counts a reading.
-func (h *histogram) take(reading gpu.Opt[float64], as *distributed) {
+// add counts one value.
+func (h *valueHistogram) add(reading gpu.Opt[float64], as *histogramReading) {
 	value, ok := reading.Get()
 	if !ok || math.IsNaN(value) || math.IsInf(value, 0) {
 		return
@@ -196,28 +189,28 @@ func (h *histogram) take(reading gpu.Opt[float64], as *distributed) {
 	if h.buckets == nil {
 		h.buckets = map[int]int64{}
 	}
-	h.buckets[bucketOf(value, as.schema)]++
+	h.buckets[bucketIndex(value, as.schema)]++
 }
 
-// bucketOf is the index of the bucket (2^((i-1)/n), 2^(i/n)] that holds the value; n is 2^schema.
-func bucketOf(value float64, schema int32) int {
+// bucketIndex returns the index of the bucket (2^((i-1)/n), 2^(i/n)] that contains the value; n is 2^schema.
+func bucketIndex(value float64, schema int32) int {
 	return int(math.Ceil(math.Log2(value) * float64(int(1)<<schema)))
 }
 
-// write writes the histogram of one reading where there is one.
-func (d *distribution) write(k *sink, f *family, l labels, reading int, as *distributed) {
-	if d == nil || d.of[reading].count == 0 {
+// writeHistogram writes the histogram of one reading, if it has any value.
+func (d *deviceHistograms) writeHistogram(w *metricWriter, f *family, l labels, reading int, as *histogramReading) {
+	if d == nil || d.histograms[reading].count == 0 {
 		return
 	}
-	h := &d.of[reading]
+	h := &d.histograms[reading]
 	m, err := prometheus.NewConstNativeHistogram(f.desc, h.count, h.sum, h.buckets, nil, h.zero, as.schema, as.zeroThreshold, d.since)
 	var full dto.Metric
 	if err == nil {
 		err = m.Write(&full)
 	}
 	if err != nil {
-		k.fail(err)
+		w.addError(err)
 		return
 	}
-	k.metrics = append(k.metrics, series{family: f, labels: l, histogram: full.Histogram})
+	w.metrics = append(w.metrics, series{family: f, labels: l, histogram: full.Histogram})
 }

@@ -17,11 +17,11 @@ import (
 
 const instanceDistribution = "nvidia_mig_gpu_instance_memory_used_distribution_bytes"
 
-// watched is the Snapshot of one MIG GPU at a number of seconds after epoch, with so much memory used by its instance.
-func watched(seconds int, used uint64, holders ...gpu.Holder) *gpu.Snapshot {
+// usedSnapshot is the Snapshot of one MIG GPU at a number of seconds after epoch, with so much memory used by its instance.
+func usedSnapshot(seconds int, used uint64, holders ...gpu.Holder) *gpu.Snapshot {
 	g := migGPU()
-	s := node(g)
-	s.Time = epoch().Add(time.Duration(seconds) * time.Second)
+	s := newNode(g)
+	s.Time = testEpoch().Add(time.Duration(seconds) * time.Second)
 	gi := &s.GPUs[0].Instances[0]
 	gi.LastRead, gi.Memory.Used, gi.Holders = s.Time, gpu.Some(used), holders
 	return s
@@ -56,7 +56,7 @@ func TestActivityDistributions(t *testing.T) {
 	c := mustNew(t, fixedOptions("distribution"))
 	var last *gpu.Snapshot
 	observe := func(i int, of func(name string) gpu.Opt[float64]) {
-		last = watched(i, 1<<30)
+		last = usedSnapshot(i, 1<<30)
 		g := &last.GPUs[0]
 		g.LastRead = last.Time
 		g.Activity = gpu.Activity{SM: of("nvidia_gpu_sm_activity_distribution"), DRAM: of("nvidia_gpu_dram_activity_distribution")}
@@ -114,7 +114,7 @@ func TestDistributionIsWhatTheLibraryCounts(t *testing.T) {
 	var last *gpu.Snapshot
 	for i, v := range values {
 		oracle.Observe(float64(v))
-		last = watched(i, v)
+		last = usedSnapshot(i, v)
 		c.Observe(last)
 	}
 	var want dto.Metric
@@ -122,7 +122,7 @@ func TestDistributionIsWhatTheLibraryCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := histogramOf(t, c, last)
-	if created := got.GetCreatedTimestamp().AsTime(); !created.Equal(epoch()) {
+	if created := got.GetCreatedTimestamp().AsTime(); !created.Equal(testEpoch()) {
 		t.Errorf("created %v, want that of the first Snapshot", created)
 	}
 	got.CreatedTimestamp, want.Histogram.CreatedTimestamp = nil, nil
@@ -135,10 +135,10 @@ func TestBucketBounds(t *testing.T) {
 	const perDouble = 1 << eightBuckets
 	for i := -80; i < 400; i++ {
 		bound := math.Exp2(float64(i) / perDouble)
-		if got := bucketOf(bound, eightBuckets); i%perDouble == 0 && got != i {
+		if got := bucketIndex(bound, eightBuckets); i%perDouble == 0 && got != i {
 			t.Errorf("the upper bound of bucket %d falls into bucket %d", i, got)
 		}
-		if got := bucketOf(bound*1.0001, eightBuckets); got != i+1 {
+		if got := bucketIndex(bound*1.0001, eightBuckets); got != i+1 {
 			t.Errorf("just above the upper bound of bucket %d: bucket %d", i, got)
 		}
 	}
@@ -146,19 +146,19 @@ func TestBucketBounds(t *testing.T) {
 
 func TestDistributionCountsEveryReadingOnce(t *testing.T) {
 	c := mustNew(t, fixedOptions("distribution"))
-	s := watched(0, 5<<30)
+	s := usedSnapshot(0, 5<<30)
 	c.Observe(s)
-	hung := watched(1, 5<<30) // the Snapshot is new, the reading is not
+	hung := usedSnapshot(1, 5<<30) // the Snapshot is new, the reading is not
 	hung.GPUs[0].Instances[0].LastRead = s.Time
 	c.Observe(hung)
 	if got := histogramOf(t, c, hung).GetSampleCount(); got != 1 {
 		t.Errorf("%d readings counted, want 1", got)
 	}
-	stale := watched(2, 0)
+	stale := usedSnapshot(2, 0)
 	stale.GPUs[0].Instances[0].Memory = gpu.Memory{}
 	c.Observe(stale)
-	expect(t, text(t, c, stale), "")
-	back := watched(3, 6<<30)
+	expectText(t, renderText(t, c, stale), "")
+	back := usedSnapshot(3, 6<<30)
 	c.Observe(back)
 	if got := histogramOf(t, c, back).GetSampleCount(); got != 2 {
 		t.Errorf("%d readings counted, want 2", got)
@@ -181,15 +181,15 @@ func TestDistributionBeginsAnew(t *testing.T) {
 			opts := fixedOptions("distribution")
 			opts.PodLabels, opts.Jobs = PodLabelsSeries, true
 			c := mustNew(t, opts)
-			c.Observe(watched(0, 5<<30, exclusive("first")))
-			next := watched(1, 6<<30, exclusive("first"))
+			c.Observe(usedSnapshot(0, 5<<30, exclusiveHolder("first")))
+			next := usedSnapshot(1, 6<<30, exclusiveHolder("first"))
 			test.next(next)
 			c.Observe(next)
 			h := histogramOf(t, c, next)
 			if h.GetSampleCount() != test.count {
 				t.Errorf("%d readings counted, want %d", h.GetSampleCount(), test.count)
 			}
-			if since := int(h.GetCreatedTimestamp().AsTime().Sub(epoch()).Seconds()); since != test.since {
+			if since := int(h.GetCreatedTimestamp().AsTime().Sub(testEpoch()).Seconds()); since != test.since {
 				t.Errorf("began at %d s, want %d", since, test.since)
 			}
 		})
@@ -199,19 +199,19 @@ func TestDistributionBeginsAnew(t *testing.T) {
 func TestDistributionForgetsWhatIsGone(t *testing.T) {
 	c := mustNew(t, fixedOptions("distribution"))
 	c.Observe(richNode(4, 7))
-	small := watched(1, 5<<30)
+	small := usedSnapshot(1, 5<<30)
 	c.Observe(small)
-	if g, i := len(c.distributions.gpus), len(c.distributions.instances); g != 1 || i != 1 {
+	if g, i := len(c.histograms.gpus), len(c.histograms.instances); g != 1 || i != 1 {
 		t.Errorf("%d GPUs and %d instances are kept, want 1 and 1", g, i)
 	}
-	c.Observe(node())
-	expect(t, text(t, c, small), "")
+	c.Observe(newNode())
+	expectText(t, renderText(t, c, small), "")
 }
 
 // TestDistributionNotInText: a sum and a count without buckets say nothing of how values are distributed.
 func TestDistributionNotInText(t *testing.T) {
 	c := mustNew(t, fixedOptions("distribution"))
-	s := watched(0, 5<<30, exclusive("first"))
+	s := usedSnapshot(0, 5<<30, exclusiveHolder("first"))
 	c.Observe(s)
 	for _, format := range expfmt.DefaultOpenMetricsAcceptedFormats() {
 		var out bytes.Buffer

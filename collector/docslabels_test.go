@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -99,8 +100,8 @@ func TestUndeclaredLabels(t *testing.T) {
 // The page says how many series of a GPU, and of a GPU instance, change with the holder under --kubernetes.labels=series.
 func TestDocumentedSeriesOfHolders(t *testing.T) {
 	s := richNode(2, 1)
-	s.GPUs[0].Holders = []gpu.Holder{exclusive("whole")}
-	families, err := mustNew(t, Options{PodLabels: PodLabelsSeries, Now: epoch}).Gather(s)
+	s.GPUs[0].Holders = []gpu.Holder{exclusiveHolder("whole")}
+	families, err := mustNew(t, Options{PodLabels: PodLabelsSeries, Now: testEpoch}).Gather(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +120,9 @@ func TestDocumentedSeriesOfHolders(t *testing.T) {
 	}
 	said := regexp.MustCompile(`(\d+) for a GPU instance, (\d+) for a GPU \|`).FindStringSubmatch(string(page))
 	instance := of[s.GPUs[1].Instances[0].Holders[0].Pod]
-	if said == nil || said[1] != strconv.Itoa(instance) || said[2] != strconv.Itoa(of["whole"]) {
-		t.Errorf("%d for a GPU instance, %d for a GPU; the page says %q", instance, of["whole"], said)
+	if said == nil {
+		t.Fatal("the page does not say how many")
 	}
+	cmptest.Equal(t, "of a GPU instance, as the page says", said[1], strconv.Itoa(instance))
+	cmptest.Equal(t, "of a GPU, as the page says", said[2], strconv.Itoa(of["whole"]))
 }

@@ -10,43 +10,43 @@ import (
 const eccTotal = "total"
 
 func newECC(c *catalog) collectFunc {
-	const board = "Of the whole GPU."
+	const gpuWide = "Of the whole GPU."
 	const withheld = "Of the whole GPU; the driver gives none while it has instances."
-	errs := c.family("nvidia_gpu_ecc_errors_total",
+	errs := c.newFamily("nvidia_gpu_ecc_errors_total",
 		"Memory errors by severity (corrected or uncorrected), lifetime (volatile: since the driver was loaded; aggregate: of the GPU's "+
 			"life) and location; total where the driver tells no location.",
 		"Of the whole GPU; the driver gives no volatile counts.", "severity", "lifetime", "location")
-	rows := c.family("nvidia_gpu_remapped_rows",
+	rows := c.newFamily("nvidia_gpu_remapped_rows",
 		"Rows of memory replaced by spare ones, by the severity of the errors that led to it (corrected or uncorrected).",
 		withheld, "severity")
-	failure := c.family("nvidia_gpu_row_remap_failure", "1 when a row could not be replaced: no spare is left.", withheld)
-	pending := c.family("nvidia_gpu_row_remap_pending", "1 when a row will be replaced at the next reset.", withheld)
-	recovery := c.family("nvidia_gpu_recovery_action",
+	failure := c.newFamily("nvidia_gpu_row_remap_failure", "1 when a row could not be replaced: no spare is left.", withheld)
+	pending := c.newFamily("nvidia_gpu_row_remap_pending", "1 when a row will be replaced at the next reset.", withheld)
+	recovery := c.newFamily("nvidia_gpu_recovery_action",
 		"What the driver asks an operator to do (none, reset, reboot, drain, ...), with the value 1.",
-		board, "action")
-	return func(k *sink, v *view) {
+		gpuWide, "action")
+	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			for _, e := range g.Readings.ECC {
 				if e.Location == eccTotal && hasLocations(g.Readings.ECC, e) {
 					continue
 				}
-				k.add(errs, g.labels.extend("severity", e.Severity, "lifetime", e.Lifetime, "location", e.Location), float64(e.Count))
+				w.add(errs, g.labels.extend("severity", e.Severity, "lifetime", e.Lifetime, "location", e.Location), float64(e.Count))
 			}
 			if r, ok := g.Readings.RemappedRows.Get(); ok {
-				k.add(rows, g.labels.extend("severity", "corrected"), float64(r.Correctable))
-				k.add(rows, g.labels.extend("severity", "uncorrected"), float64(r.Uncorrectable))
-				k.flag(failure, g.labels, r.Failure)
-				k.flag(pending, g.labels, r.Pending)
+				w.add(rows, g.labels.extend("severity", "corrected"), float64(r.Correctable))
+				w.add(rows, g.labels.extend("severity", "uncorrected"), float64(r.Uncorrectable))
+				w.addBool(failure, g.labels, r.Failure)
+				w.addBool(pending, g.labels, r.Pending)
 			}
 			if action, ok := g.Readings.RecoveryAction.Get(); ok {
-				k.add(recovery, g.labels.extend("action", string(action)), 1)
+				w.add(recovery, g.labels.extend("action", string(action)), 1)
 			}
 		}
 	}
 }
 
-// hasLocations reports whether the errors of a total are counted by location, too.
+// hasLocations reports whether the errors of a total are also counted by location.
 func hasLocations(counts []gpu.ECCCount, total gpu.ECCCount) bool {
 	return slices.ContainsFunc(counts, func(e gpu.ECCCount) bool {
 		return e.Location != eccTotal && e.Severity == total.Severity && e.Lifetime == total.Lifetime

@@ -3,48 +3,48 @@ package collector
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 func newExporter(c *catalog) collectFunc {
-	at := c.family("mig_exporter_snapshot_timestamp_seconds", "When the Snapshot that is served was made, as Unix time.", "")
-	generation := c.family("mig_exporter_snapshot_generation", "Number of the Snapshot that is served, from 1 at the start.", "")
-	up := c.family("mig_exporter_source_up",
+	at := c.newFamily("mig_exporter_snapshot_timestamp_seconds", "When the Snapshot that is served was made, as Unix time.", "")
+	generation := c.newFamily("mig_exporter_snapshot_generation", "Number of the Snapshot that is served, from 1 at the start.", "")
+	up := c.newFamily("mig_exporter_source_up",
 		"1 when the source (nvml, dcgm, kubelet, kubelet_checkpoint, kubernetes, hpc_jobs) answered last, else 0.", "", "source")
-	stale := c.family("mig_exporter_source_stale",
+	stale := c.newFamily("mig_exporter_source_stale",
 		"1 while what the source said last is still in use although it no longer answers, else 0.", "", "source")
-	success := c.family("mig_exporter_source_last_success_timestamp_seconds", "When the source last answered, as Unix time.",
+	success := c.newFamily("mig_exporter_source_last_success_timestamp_seconds", "When the source last answered, as Unix time.",
 		"", "source")
-	calls := c.family("mig_exporter_driver_calls_total", "Calls made to the driver (nvml) and to the DCGM host engine (dcgm).", "", "source")
-	hung := c.family("mig_exporter_hung_driver_calls", "Driver calls that have not returned in time and may never return.", "")
-	unmatched := c.family("mig_exporter_unmatched_device_ids",
+	calls := c.newFamily("mig_exporter_driver_calls_total", "Calls made to the driver (nvml) and to the DCGM host engine (dcgm).", "", "source")
+	hung := c.newFamily("mig_exporter_hung_driver_calls", "Driver calls that have not returned in time and may never return.", "")
+	unmatched := c.newFamily("mig_exporter_unmatched_device_ids",
 		"Device ids that the kubelet gave out and that name no device of this node.", "")
-	driver := c.family("nvidia_driver_info", "Versions of the driver, of NVML and of CUDA, with the value 1.", "",
+	driver := c.newFamily("nvidia_driver_info", "Versions of the driver, of NVML and of CUDA, with the value 1.", "",
 		"driver_version", "nvml_version", "cuda_version")
 	driverCalls, profilerCalls := c.driverCalls, c.profilerCalls
-	return func(k *sink, v *view) {
-		k.timestamp(at, nil, v.Time)
-		k.add(generation, nil, float64(v.Generation))
+	return func(w *metricWriter, v *view) {
+		w.addTimestamp(at, nil, v.Time)
+		w.add(generation, nil, float64(v.Generation))
 		for _, s := range v.Sources {
 			l := v.root.extend("source", s.Name)
-			k.flag(up, l, s.Up)
-			k.flag(stale, l, s.Stale)
-			k.timestamp(success, l, s.LastSuccess)
+			w.addBool(up, l, s.Up)
+			w.addBool(stale, l, s.Stale)
+			w.addTimestamp(success, l, s.LastSuccess)
 		}
-		k.add(hung, nil, float64(v.HungCalls))
-		k.add(unmatched, nil, float64(len(v.Unmatched)))
+		w.add(hung, nil, float64(v.HungCalls))
+		w.add(unmatched, nil, float64(len(v.Unmatched)))
 		if d, ok := v.Driver.Get(); ok {
-			k.add(driver, v.root.extend("driver_version", d.Version, "nvml_version", d.NVML, "cuda_version", d.CUDA), 1)
+			w.add(driver, v.root.extend("driver_version", d.Version, "nvml_version", d.NVML, "cuda_version", d.CUDA), 1)
 		}
 		if driverCalls != nil {
-			k.add(calls, v.root.extend("source", gpu.SourceNVML), float64(driverCalls()))
+			w.add(calls, v.root.extend("source", gpu.SourceNVML), float64(driverCalls()))
 		}
 		if profilerCalls != nil {
-			k.add(calls, v.root.extend("source", gpu.SourceDCGM), float64(profilerCalls()))
+			w.add(calls, v.root.extend("source", gpu.SourceDCGM), float64(profilerCalls()))
 		}
 	}
 }
 
-// statusFamilies report on the groups themselves and cannot be switched off.
+// statusFamilies declares the families about the groups themselves, which cannot be switched off.
 func statusFamilies(c *catalog) (success, duration *family) {
-	success = c.family("mig_exporter_collector_success",
+	success = c.newFamily("mig_exporter_collector_success",
 		"1 when the collector could write everything that the Snapshot has for it, 0 when something had to be left out.", "", "collector")
-	duration = c.family("mig_exporter_collector_duration_seconds", "Time that the collector took to write its metrics.", "", "collector")
+	duration = c.newFamily("mig_exporter_collector_duration_seconds", "Time that the collector took to write its metrics.", "", "collector")
 	return success, duration
 }

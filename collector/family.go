@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Level tells what a family has a series for.
+// Level is what a family has one series for.
 type Level string
 
 // The levels.
@@ -17,17 +17,17 @@ const (
 	LevelCompute  Level = "compute instance"
 )
 
-// FamilyInfo describes a family for people.
+// FamilyInfo describes a family for the documentation.
 type FamilyInfo struct {
 	Name  string
 	Type  string // "gauge", "counter" or "histogram"
 	Unit  string // base unit; empty for numbers without one
 	Level Level
-	// Labels are those of the level and the family's own; labels of a pod are not among them.
+	// Labels are those of the level and the family's own, without labels of pods.
 	Labels []string
 	Help   string
-	MIG    string // what the value means under MIG; empty for families of the node
-	Group  string // the collector; empty for families that cannot be switched off
+	MIG    string // meaning of the value under MIG; empty for families of the node
+	Group  string // name of the collector; empty for families that cannot be switched off
 }
 
 // family is a declared family.
@@ -36,7 +36,7 @@ type family struct {
 	counter bool
 }
 
-// catalog records the families that groups declare and hands them what they need besides the Snapshot. Its zero value
+// catalog records the families that groups declare, and has what groups need besides the Snapshot. Its zero value
 // serves to list the families.
 type catalog struct {
 	group    string
@@ -44,15 +44,15 @@ type catalog struct {
 
 	profilerCalls func() uint64
 	driverCalls   func() uint64
-	distributions *distributions
+	histograms    *histogramStore
 	pods          podLabels
 }
 
-// splitOnly says of families when a compute instance has them.
+// splitOnly is the help text about which compute instances have a family.
 const splitOnly = "Only where the GPU instance is split; elsewhere its own says the same."
 
-// levels maps the beginning of a name to the level and its labels.
-func levels() []struct {
+// listLevels returns the level and its labels for each prefix of a name; the first match counts.
+func listLevels() []struct {
 	prefix string
 	level  Level
 	labels []string
@@ -70,24 +70,24 @@ func levels() []struct {
 	}
 }
 
-// family declares a family. Type, unit and level are in its name: a counter ends in _total.
-func (c *catalog) family(name, help, mig string, labels ...string) *family {
+// newFamily declares a family. Type, unit and level are in its name: a counter ends in _total.
+func (c *catalog) newFamily(name, help, mig string, labels ...string) *family {
 	counter := strings.HasSuffix(name, "_total")
 	kind := "gauge"
 	if counter {
 		kind = "counter"
 	}
-	return &family{desc: c.declare(kind, name, help, mig, labels), counter: counter}
+	return &family{desc: c.newDesc(kind, name, help, mig, labels), counter: counter}
 }
 
-// histogram declares a native histogram.
-func (c *catalog) histogram(name, help, mig string) *family {
-	return &family{desc: c.declare("histogram", name, help, mig, nil)}
+// newHistogram declares a native histogram.
+func (c *catalog) newHistogram(name, help, mig string) *family {
+	return &family{desc: c.newDesc("histogram", name, help, mig, nil)}
 }
 
-func (c *catalog) declare(kind, name, help, mig string, labels []string) *prometheus.Desc {
+func (c *catalog) newDesc(kind, name, help, mig string, labels []string) *prometheus.Desc {
 	info := FamilyInfo{Name: name, Type: kind, Unit: unitOf(name), Help: help, MIG: mig, Group: c.group}
-	for _, l := range levels() {
+	for _, l := range listLevels() {
 		if strings.HasPrefix(name, l.prefix) {
 			info.Level = l.level
 			info.Labels = append(append(info.Labels, l.labels...), labels...)
@@ -98,11 +98,11 @@ func (c *catalog) declare(kind, name, help, mig string, labels []string) *promet
 	if mig != "" {
 		help += " " + mig
 	}
-	// Without label names: the metrics bring their own, see series, and nothing compares them with the Desc.
+	// Without label names: the metrics have their own (see series), and nothing compares them with the Desc.
 	return prometheus.NewDesc(name, help, nil, nil)
 }
 
-// unitOf reads the base unit out of a name.
+// unitOf returns the base unit in a name.
 func unitOf(name string) string {
 	name = strings.TrimSuffix(name, "_total")
 	if strings.HasSuffix(name, "_activity_distribution") {

@@ -7,20 +7,20 @@ import (
 )
 
 // collectFunc writes one group's metrics of a Snapshot.
-type collectFunc func(*sink, *view)
+type collectFunc func(*metricWriter, *view)
 
 // group is a set of families that are switched on and off together.
 type group struct {
 	name, help string
-	// build declares the group's families and returns what collects them.
+	// build declares the group's families and returns the function that collects them.
 	build func(*catalog) collectFunc
 	optIn bool // off unless asked for
 }
 
-// groupExporter is served under all names.
-const groupExporter = "exporter"
+// ExporterGroup is the name of the collector for metrics about the exporter itself, which is served under all names.
+const ExporterGroup = "exporter"
 
-// groups lists the collectors in the order in which they run.
+// groups returns the collectors in the order in which they run.
 func groups() []group {
 	return []group{
 		{name: "info", help: "what every GPU, GPU instance and compute instance is", build: newInfo},
@@ -49,8 +49,8 @@ func groups() []group {
 		{name: "pods", help: "who holds which device", build: newPods},
 		{name: "containers", help: "what containers and batch jobs use of the devices they hold", build: newContainers},
 		{name: "jobs", help: "which batch jobs hold which device", build: newJobs},
-		{name: "distribution", help: "native histograms of memory used, SM activity and DRAM activity", build: newDistribution},
-		{name: groupExporter, help: "the exporter's sources, Snapshot and driver version", build: newExporter},
+		{name: "distribution", help: "native histograms of memory used, SM activity and DRAM activity", build: newDistributionGroup},
+		{name: ExporterGroup, help: "the exporter's sources, Snapshot and driver version", build: newExporter},
 	}
 }
 
@@ -60,7 +60,7 @@ type GroupInfo struct {
 	OptIn      bool // off by default
 }
 
-// Groups lists the collectors.
+// Groups returns the collectors.
 func Groups() []GroupInfo {
 	var list []GroupInfo
 	for _, g := range groups() {
@@ -69,8 +69,8 @@ func Groups() []GroupInfo {
 	return list
 }
 
-// groupNames lists the collectors' names.
-func groupNames() []string {
+// listGroupNames returns the collectors' names.
+func listGroupNames() []string {
 	var names []string
 	for _, g := range groups() {
 		names = append(names, g.name)
@@ -78,15 +78,15 @@ func groupNames() []string {
 	return names
 }
 
-// off reports whether a group is switched off: as disabled says, or as it is by default.
-func (g *group) off(disabled map[string]bool) bool {
+// isDisabled reports whether a group is switched off, by disabled or else by default.
+func (g *group) isDisabled(disabled map[string]bool) bool {
 	if off, said := disabled[g.name]; said {
 		return off
 	}
 	return g.optIn
 }
 
-// Families lists every family that a Collector can serve, by group.
+// Families returns every family that a Collector can serve, by group.
 func Families() []FamilyInfo {
 	cat := &catalog{}
 	statusFamilies(cat)
@@ -97,9 +97,9 @@ func Families() []FamilyInfo {
 	return cat.families
 }
 
-// checkNames reports a name that is no collector's.
-func checkNames(disabled map[string]bool) error {
-	known := groupNames()
+// checkGroupNames returns an error for a name that is no collector's.
+func checkGroupNames(disabled map[string]bool) error {
+	known := listGroupNames()
 	for _, name := range slices.Sorted(maps.Keys(disabled)) {
 		if !slices.Contains(known, name) {
 			return fmt.Errorf("collector %q: unknown, expected one of %v", name, known)

@@ -13,7 +13,7 @@ func migGPU() gpu.GPU {
 	g := plainGPU(2)
 	g.MIG.Enabled = gpu.Some(true)
 	g.Instances = []gpu.GPUInstance{{
-		ID: 1, Profile: "3g.20gb", Up: true, LastRead: epoch(),
+		ID: 1, Profile: "3g.20gb", Up: true, LastRead: testEpoch(),
 		ComputeInstances: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-a", Up: true}, {ID: 1, UUID: "MIG-b"}},
 	}}
 	return g
@@ -48,7 +48,7 @@ func identityCases() []groupCase {
 			# TYPE nvidia_mig_gpu_instance_sms gauge
 			nvidia_mig_gpu_instance_sms{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2"} 42`},
 		{"up", func(g *gpu.GPU) {
-			g.Totals.ReadErrors = []gpu.ErrorCount{{Reading: gpu.ReadingPower, Reason: gpu.ReasonTimeout, Counter: begun(2)}}
+			g.Totals.ReadErrors = []gpu.ErrorCount{{Reading: gpu.ReadingPower, Reason: gpu.ReasonTimeout, Counter: newCounter(2)}}
 		}, `# TYPE nvidia_gpu_last_read_timestamp_seconds gauge
 			nvidia_gpu_last_read_timestamp_seconds{gpu="2",uuid="GPU-2"} 1.75e+09
 			# TYPE nvidia_gpu_read_errors_total counter
@@ -85,8 +85,8 @@ func readingCases() []groupCase {
 		{"power", func(g *gpu.GPU) {
 			g.Readings.PowerWatts, g.Readings.PowerLimitWatts, g.Readings.EnergyJoules = gpu.Some(100.0), gpu.Some(400.0), gpu.Some(5e6)
 			g.Power = gpu.PowerEstimate{Method: gpu.PowerByActivity, IdleWatts: gpu.Some(52.0), UnallocatedWatts: gpu.Some(30.0)}
-			g.Totals.EnergyUnallocatedJoules = gpu.Some(begun(300))
-			g.Instances[0].PowerWatts, g.Instances[0].EnergyJoules = gpu.Some(70.0), gpu.Some(begun(700))
+			g.Totals.EnergyUnallocatedJoules = gpu.Some(newCounter(300))
+			g.Instances[0].PowerWatts, g.Instances[0].EnergyJoules = gpu.Some(70.0), gpu.Some(newCounter(700))
 		}, `# TYPE nvidia_gpu_energy_joules_total counter
 			nvidia_gpu_energy_joules_total{gpu="2",uuid="GPU-2"} 5e+06
 			# TYPE nvidia_gpu_energy_unallocated_joules_total counter
@@ -127,7 +127,7 @@ func boardCases() []groupCase {
 			g.Readings.ClockHertz = gpu.Clocks{SM: gpu.Some(1.41e9), Video: gpu.Some(1.275e9)}
 			g.Readings.ClockEvents, g.Readings.PerformanceState = gpu.Some(gpu.ClockEvents(0x4)), gpu.Some(8)
 			g.Totals.ClockEvents = []gpu.ReasonSeconds{
-				{Reason: "gpu_idle", Seconds: begun(0)}, {Reason: "sw_power_cap", Active: true, Seconds: begun(12.5)}}
+				{Reason: "gpu_idle", Seconds: newCounter(0)}, {Reason: "sw_power_cap", Active: true, Seconds: newCounter(12.5)}}
 		}, `# TYPE nvidia_gpu_clock_event_seconds_total counter
 			nvidia_gpu_clock_event_seconds_total{gpu="2",reason="sw_power_cap",uuid="GPU-2"} 12.5
 			# TYPE nvidia_gpu_clock_hertz gauge
@@ -136,7 +136,7 @@ func boardCases() []groupCase {
 			# TYPE nvidia_gpu_performance_state gauge
 			nvidia_gpu_performance_state{gpu="2",uuid="GPU-2"} 8`},
 		{"pcie", func(g *gpu.GPU) {
-			g.Totals.PCIeReceive, g.Totals.PCIeTransmit = gpu.Some(begun(5)), gpu.Some(begun(6))
+			g.Totals.PCIeReceive, g.Totals.PCIeTransmit = gpu.Some(newCounter(5)), gpu.Some(newCounter(6))
 			g.Readings.PCIe = gpu.PCIe{
 				ReceiveBytes: gpu.Some[uint64](1), Replays: gpu.Some[uint64](3), LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)}
 		}, `# TYPE nvidia_gpu_pcie_link_generation gauge
@@ -150,7 +150,7 @@ func boardCases() []groupCase {
 			# TYPE nvidia_gpu_pcie_transmit_bytes_total counter
 			nvidia_gpu_pcie_transmit_bytes_total{gpu="2",uuid="GPU-2"} 6`},
 		{"nvlink", func(g *gpu.GPU) {
-			g.Totals.NVLinkReceive, g.Totals.NVLinkTransmit = gpu.Some(begun(5)), gpu.Some(begun(6))
+			g.Totals.NVLinkReceive, g.Totals.NVLinkTransmit = gpu.Some(newCounter(5)), gpu.Some(newCounter(6))
 			g.Readings.NVLink.Errors = []gpu.NVLinkErrors{{Kind: "crc_flit", Count: 4}}
 		}, `# TYPE nvidia_gpu_nvlink_errors_total counter
 			nvidia_gpu_nvlink_errors_total{gpu="2",kind="crc_flit",uuid="GPU-2"} 4
@@ -179,9 +179,9 @@ func errorCases() []groupCase {
 			# TYPE nvidia_gpu_row_remap_pending gauge
 			nvidia_gpu_row_remap_pending{gpu="2",uuid="GPU-2"} 1`},
 		{"xid", func(g *gpu.GPU) {
-			g.Totals.XIDs = begun(3)
-			g.Totals.XIDErrors = []gpu.XIDCount{{XID: 79, Counter: begun(3), Last: epoch()}}
-			g.Instances[0].XIDErrors = []gpu.XIDCount{{XID: 79, Counter: begun(1), Last: epoch()}}
+			g.Totals.XIDs = newCounter(3)
+			g.Totals.XIDErrors = []gpu.XIDCount{{XID: 79, Counter: newCounter(3), Last: testEpoch()}}
+			g.Instances[0].XIDErrors = []gpu.XIDCount{{XID: 79, Counter: newCounter(1), Last: testEpoch()}}
 		}, `# TYPE nvidia_gpu_xid_errors_total counter
 			nvidia_gpu_xid_errors_total{gpu="2",uuid="GPU-2",xid="79"} 3
 			# TYPE nvidia_gpu_xid_last_timestamp_seconds gauge
@@ -207,7 +207,7 @@ func errorCases() []groupCase {
 func layoutCases() []groupCase {
 	return []groupCase{
 		{"mig", func(g *gpu.GPU) {
-			g.MIG.Pending, g.Totals.LayoutChanges = gpu.Some(false), begun(4)
+			g.MIG.Pending, g.Totals.LayoutChanges = gpu.Some(false), newCounter(4)
 		}, `# TYPE nvidia_gpu_mig_enabled gauge
 			nvidia_gpu_mig_enabled{gpu="2",uuid="GPU-2"} 1
 			# TYPE nvidia_gpu_mig_layout_changes_total counter
@@ -241,7 +241,7 @@ func TestGroups(t *testing.T) {
 		t.Run(test.group, func(t *testing.T) {
 			g := migGPU()
 			test.fill(&g)
-			expect(t, text(t, mustNew(t, fixedOptions(strings.Fields(test.group)...)), node(g)), test.want)
+			expectText(t, renderText(t, mustNew(t, fixedOptions(strings.Fields(test.group)...)), newNode(g)), test.want)
 		})
 	}
 }
@@ -257,20 +257,20 @@ func TestGroupsWithoutReadings(t *testing.T) {
 		case "exporter":
 			continue // it is not about GPUs
 		}
-		expect(t, text(t, mustNew(t, fixedOptions(g.Name)), node(silent)), want)
+		expectText(t, renderText(t, mustNew(t, fixedOptions(g.Name)), newNode(silent)), want)
 	}
 }
 
 func TestExporterGroup(t *testing.T) {
-	s := node()
+	s := newNode()
 	s.Driver = gpu.Some(gpu.Driver{Version: "580.95.05", NVML: "13.580.95.05"})
 	s.Sources = []gpu.SourceState{
-		{Name: gpu.SourceNVML, Up: true, LastSuccess: epoch()}, {Name: gpu.SourceKubelet, Stale: true, LastSuccess: epoch()},
-		{Name: gpu.SourceDCGM, Up: true, LastSuccess: epoch()}, {Name: gpu.SourceJobs}}
+		{Name: gpu.SourceNVML, Up: true, LastSuccess: testEpoch()}, {Name: gpu.SourceKubelet, Stale: true, LastSuccess: testEpoch()},
+		{Name: gpu.SourceDCGM, Up: true, LastSuccess: testEpoch()}, {Name: gpu.SourceJobs}}
 	s.Unmatched, s.HungCalls = make([]gpu.Assignment, 2), 1
 	opts := fixedOptions("exporter")
 	opts.DriverCalls = func() uint64 { return 99 }
-	expect(t, text(t, mustNew(t, opts), s), `# TYPE mig_exporter_driver_calls_total counter
+	expectText(t, renderText(t, mustNew(t, opts), s), `# TYPE mig_exporter_driver_calls_total counter
 		mig_exporter_driver_calls_total{source="nvml"} 99
 		# TYPE mig_exporter_hung_driver_calls gauge
 		mig_exporter_hung_driver_calls 1

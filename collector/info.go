@@ -7,44 +7,44 @@ import (
 )
 
 func newInfo(c *catalog) collectFunc {
-	gpuInfo := c.family("nvidia_gpu_info", "What the GPU is, with the value 1.",
+	gpuInfo := c.newFamily("nvidia_gpu_info", "What the GPU is, with the value 1.",
 		"Facts of the whole GPU, once per GPU whatever its layout.",
 		"name", "architecture", "pci_bus_id", "serial", "vbios", "minor")
-	gpuSMs := c.family("nvidia_gpu_sms", "Streaming multiprocessors of the GPU.",
+	gpuSMs := c.newFamily("nvidia_gpu_sms", "Streaming multiprocessors of the GPU.",
 		"All of the GPU; absent while MIG is on, when the driver does not tell it.")
-	giInfo := c.family("nvidia_mig_gpu_instance_info", "What the GPU instance is, with the value 1.",
+	giInfo := c.newFamily("nvidia_mig_gpu_instance_info", "What the GPU instance is, with the value 1.",
 		"placement is start:size in memory slices, as nvidia-smi prints it; there also for an instance without a compute instance.",
 		"placement", "compute_slices", "memory_slices")
-	giSMs := c.family("nvidia_mig_gpu_instance_sms", "Streaming multiprocessors of the GPU instance.",
+	giSMs := c.newFamily("nvidia_mig_gpu_instance_sms", "Streaming multiprocessors of the GPU instance.",
 		"Not proportional to its compute slices.")
-	ciInfo := c.family("nvidia_mig_compute_instance_info", "What the compute instance is, with the value 1.",
+	ciInfo := c.newFamily("nvidia_mig_compute_instance_info", "What the compute instance is, with the value 1.",
 		"placement is start:size in compute slices of its GPU instance; compute_profile is the MIG device's own name, "+
 			"while mig_profile stays that of its GPU instance.",
 		"placement", "compute_profile")
-	ciSMs := c.family("nvidia_mig_compute_instance_sms", "Streaming multiprocessors of the compute instance.",
+	ciSMs := c.newFamily("nvidia_mig_compute_instance_sms", "Streaming multiprocessors of the compute instance.",
 		"A part of those of its GPU instance. "+splitOnly)
-	return func(k *sink, v *view) {
+	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			k.add(gpuInfo, g.labels.extend("name", g.Name, "architecture", g.Architecture, "pci_bus_id", g.PCIBusID,
+			w.add(gpuInfo, g.labels.extend("name", g.Name, "architecture", g.Architecture, "pci_bus_id", g.PCIBusID,
 				"serial", g.Serial, "vbios", g.VBIOS, "minor", decimal(g.Minor)), 1)
-			addOpt(k, gpuSMs, g.labels, g.SMs)
+			addOpt(w, gpuSMs, g.labels, g.SMs)
 		}
 		var text [16]byte
 		v.eachInstance(func(_ *gpuView, gi *instanceView) {
-			k.add(giInfo, gi.labels.extend("placement", string(appendPlacement(text[:0], gi.Placement)),
+			w.add(giInfo, gi.labels.extend("placement", string(appendPlacement(text[:0], gi.Placement)),
 				"compute_slices", decimal(gi.ComputeSlices), "memory_slices", decimal(gi.MemorySlices)), 1)
-			addOpt(k, giSMs, gi.labels, gi.SMs)
+			addOpt(w, giSMs, gi.labels, gi.SMs)
 		})
 		v.eachCompute(func(ci *computeView) {
-			k.add(ciInfo, ci.labels.extend("placement", string(appendPlacement(text[:0], ci.Placement)),
+			w.add(ciInfo, ci.labels.extend("placement", string(appendPlacement(text[:0], ci.Placement)),
 				"compute_profile", ci.Profile), 1)
 		})
-		v.eachPart(func(ci *computeView) { addOpt(k, ciSMs, ci.labels, ci.SMs) })
+		v.eachSplitCompute(func(ci *computeView) { addOpt(w, ciSMs, ci.labels, ci.SMs) })
 	}
 }
 
-// decimal is a number as a label value, empty where it is absent.
+// decimal returns a number as a label value, empty if it is absent.
 func decimal(o gpu.Opt[int]) string {
 	if n, ok := o.Get(); ok {
 		return strconv.Itoa(n)
@@ -52,7 +52,7 @@ func decimal(o gpu.Opt[int]) string {
 	return ""
 }
 
-// appendPlacement appends a placement as Placement.String has it, nothing where it is absent.
+// appendPlacement appends a placement in the form of Placement.String, nothing if it is absent.
 func appendPlacement(dst []byte, o gpu.Opt[gpu.Placement]) []byte {
 	p, ok := o.Get()
 	if !ok {

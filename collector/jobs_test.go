@@ -3,6 +3,7 @@ package collector
 import (
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -10,11 +11,11 @@ import (
 func jobNode() *gpu.Snapshot {
 	whole, shared, cut := plainGPU(0), plainGPU(1), migGPU()
 	whole.Jobs, shared.Jobs = []string{"41"}, []string{"42", "43"}
-	whole.Totals.LayoutChanges = begun(3)
+	whole.Totals.LayoutChanges = newCounter(3)
 	cut.Instances[0].Jobs = []string{"44"}
 	cut.Instances[0].ComputeInstances = cut.Instances[0].ComputeInstances[:1]
 	cut.Instances = append(cut.Instances, gpu.GPUInstance{ID: 2, Profile: "3g.20gb", Jobs: []string{"45", "46"}})
-	return node(whole, shared, cut)
+	return newNode(whole, shared, cut)
 }
 
 // TestJobsOnSeries: in mode series the families of use name the job of a device that has one alone.
@@ -28,7 +29,7 @@ func TestJobsOnSeries(t *testing.T) {
 	}
 	opts := fixedOptions("memory")
 	opts.Jobs, opts.PodLabels = true, PodLabelsSeries
-	expect(t, text(t, mustNew(t, opts), s), `# TYPE nvidia_gpu_memory_used_bytes gauge
+	expectText(t, renderText(t, mustNew(t, opts), s), `# TYPE nvidia_gpu_memory_used_bytes gauge
 		nvidia_gpu_memory_used_bytes{gpu="1",uuid="GPU-1"} 1
 		nvidia_gpu_memory_used_bytes{gpu="2",uuid="GPU-2"} 2
 		nvidia_gpu_memory_used_bytes{gpu="0",hpc_job="41",uuid="GPU-0"} 0
@@ -55,14 +56,14 @@ func TestJobInfo(t *testing.T) {
 	} {
 		opts := fixedOptions("jobs")
 		opts.PodLabels, opts.Jobs = test.mode, test.jobs
-		expect(t, text(t, mustNew(t, opts), jobNode()), test.want)
+		expectText(t, renderText(t, mustNew(t, opts), jobNode()), test.want)
 	}
 }
 
 // Only where they are asked for, and only in the mode that puts holders on series.
 func TestJobsNotOnSeries(t *testing.T) {
 	for _, opts := range []Options{{Jobs: true}, {Jobs: true, PodLabels: PodLabelsInfo}, {Jobs: true, PodLabels: PodLabelsOff}, {PodLabels: PodLabelsSeries}} {
-		opts.Disabled = only("memory")
+		opts.Disabled = onlyGroups("memory")
 		families, err := mustNew(t, opts).Gather(jobNode())
 		if err != nil {
 			t.Fatal(err)
@@ -82,17 +83,19 @@ func TestJobsNotOnSeries(t *testing.T) {
 func TestJobBesideAPod(t *testing.T) {
 	g := migGPU()
 	gi := &g.Instances[0]
-	gi.Holders, gi.Jobs, gi.EnergyJoules = []gpu.Holder{exclusive("slurmd")}, []string{"41"}, gpu.Some(begun(3))
+	gi.Holders, gi.Jobs, gi.EnergyJoules = []gpu.Holder{exclusiveHolder("slurmd")}, []string{"41"}, gpu.Some(newCounter(3))
 	opts := fixedOptions("power")
 	opts.Jobs, opts.PodLabels = true, PodLabelsSeries
-	families, err := mustNew(t, opts).Gather(node(g))
+	families, err := mustNew(t, opts).Gather(newNode(g))
 	if err != nil {
 		t.Fatal(err)
 	}
 	list := metricsOf(families, "nvidia_mig_gpu_instance_energy_estimate_joules_total")
-	if len(list) != 1 || labelOf(list[0], "pod") != "slurmd" || labelOf(list[0], "hpc_job") != "41" {
-		t.Fatalf("got %v, want pod slurmd and job 41", list)
+	if len(list) != 1 {
+		t.Fatalf("got %v, want one series", list)
 	}
+	cmptest.Equal(t, "pod", labelOf(list[0], "pod"), "slurmd")
+	cmptest.Equal(t, "job", labelOf(list[0], "hpc_job"), "41")
 	if created := list[0].GetCounter().GetCreatedTimestamp(); created != nil {
 		t.Errorf("created %v, want none", created.AsTime())
 	}

@@ -9,14 +9,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// podLabels makes labels of the holders of devices.
+// podLabels makes labels for the holders of devices.
 type podLabels struct {
 	mode    PodLabelMode
-	jobs    bool // batch jobs are told too
+	jobs    bool // batch jobs have labels, too
 	allowed []allowedLabel
 }
 
-// allowedLabel is a pod label that is shown: its Kubernetes name and its Prometheus name.
+// allowedLabel is a pod label that is served: its Kubernetes name and its Prometheus name.
 type allowedLabel struct {
 	kubernetes, prometheus string
 }
@@ -35,7 +35,7 @@ func newPodLabels(mode PodLabelMode, names []string) (podLabels, error) {
 		if name == "" {
 			return podLabels{}, fmt.Errorf("pod label %q: expected the name of a Kubernetes label", name)
 		}
-		as := "label_" + sanitise(name)
+		as := "label_" + sanitizeLabelName(name)
 		if other, ok := taken[as]; ok {
 			return podLabels{}, fmt.Errorf("pod label %q: %q is shown as %s already", name, other, as)
 		}
@@ -45,8 +45,8 @@ func newPodLabels(mode PodLabelMode, names []string) (podLabels, error) {
 	return p, nil
 }
 
-// sanitise makes every character that a Prometheus label name cannot have an underscore.
-func sanitise(name string) string {
+// sanitizeLabelName replaces every character that a Prometheus label name cannot have by an underscore.
+func sanitizeLabelName(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
@@ -56,11 +56,11 @@ func sanitise(name string) string {
 	}, name)
 }
 
-// infoPairs appends to pairs the labels of a holder's info series, as alternating names and values: its container, the chosen
-// labels of its pod and how it holds the device.
+// infoPairs appends the labels of a holder's info series to pairs, as alternating names and values: its container, the
+// chosen labels of its pod and how it holds the device.
 func (p podLabels) infoPairs(pairs []string, h *gpu.Holder) []string {
 	pairs = append(append(pairs, containerPairs(h.Container)...), "workload", h.Workload, "resource", h.Resource, "sharing", string(h.Sharing),
-		"replica", h.Replica, "confirmed", strconv.FormatBool(confirmed(h)))
+		"replica", h.Replica, "confirmed", strconv.FormatBool(isConfirmed(h)))
 	for _, a := range p.allowed {
 		i := slices.IndexFunc(h.Labels, func(l gpu.Label) bool { return l.Name == a.kubernetes })
 		if i >= 0 {
@@ -74,18 +74,17 @@ func containerPairs(c gpu.Container) []string {
 	return []string{"namespace", c.Namespace, "pod", c.Pod, "container", c.Name}
 }
 
-// confirmed reports whether it is known that the container holds the device.
-func confirmed(h *gpu.Holder) bool { return h.Unconfirmed == "" }
+// isConfirmed reports whether the container is known to hold the device.
+func isConfirmed(h *gpu.Holder) bool { return h.Unconfirmed == "" }
 
 // namesContainers reports whether containers have series of their own.
 func (p podLabels) namesContainers() bool {
 	return p.mode == PodLabelsContainer || p.mode == PodLabelsSeries
 }
 
-// nameable returns the holder that series of a device can name, nil for none. It is the only holder of the device, or the
-// only confirmed one beside unconfirmed ones, and has the device to itself. Series carry its container and nothing else
-// of it: what becomes known later, or changes, would end them and begin others.
-func nameable(holders []gpu.Holder) *gpu.Holder {
+// nameableHolder returns the exclusive holder of a device if series may name it, else nil. Series have the labels of
+// its container and no others: a label that becomes known later, or changes, would end them and begin others.
+func nameableHolder(holders []gpu.Holder) *gpu.Holder {
 	if one := gpu.ExclusiveHolder(holders); one != nil && !one.Undescribed {
 		return one
 	}

@@ -10,39 +10,39 @@ import (
 // labels are the labels of a series; nil is none. They are shared between series and their pairs are never modified.
 type labels = *labelSet
 
-// labelSet is a set of labels and the sets that extend it. The sets of a Collector form a tree, which is kept between
-// Snapshots: the series of a device whose name and holder are unchanged have the same set again. Collector.mu guards
-// everything but pairs.
+// labelSet is a set of labels and the sets that extend it. The sets of a Collector form a tree that is kept between
+// Snapshots: while the name and the holder of a device do not change, its series have the identical set. Collector.mu
+// guards everything but pairs.
 type labelSet struct {
-	pairs    []*dto.LabelPair // sorted by name
-	added    []string         // what extend was called with
-	children []*labelSet
-	next     int  // index of the child after the one that was asked for last: children are asked for in the same order
-	used     bool // since the last sweep
+	pairs     []*dto.LabelPair // sorted by name
+	extension []string         // the arguments of extend
+	children  []*labelSet
+	next      int  // index of the likely next child: extend is called in the same order each time
+	used      bool // since the last dropUnused
 }
 
-// extend returns the labels together with more, given as alternating names and values. An empty value leaves its label
-// out: to Prometheus both are the same. Bytes that are no UTF-8 become U+FFFD, for a label value must be UTF-8.
-// The pairs are not retained.
+// extend returns the labels together with more, given as alternating names and values. A label with an empty value is
+// left out, which means the same to Prometheus. Invalid UTF-8 becomes U+FFFD, because a label value must be UTF-8. The
+// pairs are not retained.
 func (l *labelSet) extend(pairs ...string) labels {
 	if l == nil {
 		return (&labelSet{}).extend(pairs...)
 	}
 	for i := range l.children {
 		at := (l.next + i) % len(l.children)
-		if child := l.children[at]; slices.Equal(child.added, pairs) {
+		if child := l.children[at]; slices.Equal(child.extension, pairs) {
 			l.next, child.used = at+1, true
 			return child
 		}
 	}
-	child := &labelSet{used: true, pairs: slices.Clone(l.pairs), added: make([]string, len(pairs))}
+	child := &labelSet{used: true, pairs: slices.Clone(l.pairs), extension: make([]string, len(pairs))}
 	for i := range pairs {
-		child.added[i] = strings.Clone(pairs[i])
+		child.extension[i] = strings.Clone(pairs[i])
 	}
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
-			value := strings.ToValidUTF8(child.added[i+1], "\uFFFD")
-			child.pairs = append(child.pairs, &dto.LabelPair{Name: &child.added[i], Value: &value})
+			value := strings.ToValidUTF8(child.extension[i+1], "\uFFFD")
+			child.pairs = append(child.pairs, &dto.LabelPair{Name: &child.extension[i], Value: &value})
 		}
 	}
 	slices.SortFunc(child.pairs, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) })
@@ -50,27 +50,27 @@ func (l *labelSet) extend(pairs ...string) labels {
 	return child
 }
 
-// sweep drops the sets that were not asked for since the last sweep.
-func (l *labelSet) sweep() {
+// dropUnused drops the sets that were not used since the last call.
+func (l *labelSet) dropUnused() {
 	l.children = slices.DeleteFunc(l.children, func(c *labelSet) bool { return !c.used })
 	for _, child := range l.children {
-		child.sweep()
+		child.dropUnused()
 		child.used = false
 	}
 	l.next = 0
 }
 
-// list returns the pairs, none for nil.
-func (l *labelSet) list() []*dto.LabelPair {
+// pairList returns the pairs, none for nil.
+func (l *labelSet) pairList() []*dto.LabelPair {
 	if l == nil {
 		return nil
 	}
 	return l.pairs
 }
 
-// equal reports whether two sets have the same names and values. Sets of one tree usually are equal only if they are identical.
+// equal reports whether two sets have the same names and values. Equal sets of one tree are usually identical.
 func (l *labelSet) equal(other labels) bool {
-	return l == other || slices.EqualFunc(l.list(), other.list(), func(a, b *dto.LabelPair) bool {
+	return l == other || slices.EqualFunc(l.pairList(), other.pairList(), func(a, b *dto.LabelPair) bool {
 		return a.GetName() == b.GetName() && a.GetValue() == b.GetValue()
 	})
 }

@@ -6,38 +6,38 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// groupMedia is the collector of media engines, which the source asks for where they are served.
+// groupMedia is the collector of media engines, which are read only if it is switched on.
 const groupMedia = "media"
 
 func newMedia(c *catalog) collectFunc {
 	const help = "Part of the time in which the media engines of a kind (encoder, decoder, jpeg, or ofa for the optical flow accelerator) were busy, "
-	board := c.family("nvidia_gpu_media_activity_ratio", help+"by the driver's own utilization of the GPU, 0-1.",
+	gpuFamily := c.newFamily("nvidia_gpu_media_activity_ratio", help+"by the driver's own utilization of the GPU, 0-1.",
 		"Absent while MIG is on: the driver tells none. See those of the GPU instances.", "engine")
-	instance := c.family("nvidia_mig_gpu_instance_media_activity_ratio", help+"the mean over the GPU instance's engines of the kind, 0-1.",
+	instance := c.newFamily("nvidia_mig_gpu_instance_media_activity_ratio", help+"the mean over the GPU instance's engines of the kind, 0-1.",
 		"Relative to the GPU instance: 1 is all of its own engines of the kind. By GPM: absent before Hopper, and for kinds that its profile "+
 			"does not have. Its compute instances share the engines.", "engine")
-	return func(k *sink, v *view) {
+	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			writeMedia(k, board, g.use, &g.Readings.Media)
+			writeMedia(w, gpuFamily, g.use, &g.Readings.Media)
 		}
-		v.eachInstance(func(_ *gpuView, gi *instanceView) { writeMedia(k, instance, gi.use, &gi.Media) })
+		v.eachInstance(func(_ *gpuView, gi *instanceView) { writeMedia(w, instance, gi.use, &gi.Media) })
 	}
 }
 
-func writeMedia(k *sink, f *family, l labels, m *gpu.Media) {
+func writeMedia(w *metricWriter, f *family, l labels, m *gpu.Media) {
 	for _, one := range [...]struct {
 		engine string
 		ratio  gpu.Opt[float64]
 	}{{"encoder", m.Encoder}, {"decoder", m.Decoder}, {"jpeg", m.JPEG}, {"ofa", m.OFA}} {
 		if one.ratio.Present() {
-			addOpt(k, f, l.extend("engine", one.engine), one.ratio)
+			addOpt(w, f, l.extend("engine", one.engine), one.ratio)
 		}
 	}
 }
 
-// ServesMedia reports whether anything that is served is of media engines: by their collector, or by a counter under
-// dcgm-exporter's names. It is safe for concurrent use.
+// ServesMedia reports whether a collector or a counter under dcgm-exporter's names serves the media engines. It is safe
+// for concurrent use.
 func (c *Collector) ServesMedia() bool {
 	return slices.ContainsFunc(c.groups, func(g enabledGroup) bool { return g.name == groupMedia }) ||
 		c.dcgm != nil && slices.ContainsFunc(c.dcgm.rows, func(r dcgmRow) bool { return r.media != nil })

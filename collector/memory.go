@@ -24,32 +24,32 @@ func newMemoryDetails(c *catalog) collectFunc {
 // memoryReading is a reading of the memory of a GPU or GPU instance.
 type memoryReading struct {
 	name, help string // % in help stands for the device
-	isUse      bool   // it says how the device is used
+	isUse      bool   // whether it is about how the device is used
 	of         func(*gpu.Memory) gpu.Opt[uint64]
 }
 
-// newMemoryReadings declares readings at both levels and returns what writes them.
+// newMemoryReadings declares readings at both levels and returns a function that writes them.
 func newMemoryReadings(c *catalog, readings []memoryReading) collectFunc {
-	var boards, instances []*family
+	var gpuFamilies, instances []*family
 	for _, r := range readings {
-		boards = append(boards, c.family("nvidia_gpu_memory_"+r.name, strings.Replace(r.help, "%", "the GPU", 1),
+		gpuFamilies = append(gpuFamilies, c.newFamily("nvidia_gpu_memory_"+r.name, strings.Replace(r.help, "%", "the GPU", 1),
 			"The whole GPU with all its instances: never add it to theirs."))
-		instances = append(instances, c.family("nvidia_mig_gpu_instance_memory_"+r.name, strings.Replace(r.help, "%", "the GPU instance", 1),
+		instances = append(instances, c.newFamily("nvidia_mig_gpu_instance_memory_"+r.name, strings.Replace(r.help, "%", "the GPU instance", 1),
 			"Memory belongs to the GPU instance; its compute instances share it."))
 	}
-	write := func(k *sink, families []*family, d *deviceLabels, m *gpu.Memory) {
+	write := func(w *metricWriter, families []*family, d *deviceLabels, m *gpu.Memory) {
 		for i := range readings {
 			l := d.labels
 			if readings[i].isUse {
 				l = d.use
 			}
-			addOpt(k, families[i], l, readings[i].of(m))
+			addOpt(w, families[i], l, readings[i].of(m))
 		}
 	}
-	return func(k *sink, v *view) {
+	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
-			write(k, boards, &v.gpus[i].deviceLabels, &v.gpus[i].Readings.Memory)
+			write(w, gpuFamilies, &v.gpus[i].deviceLabels, &v.gpus[i].Readings.Memory)
 		}
-		v.eachInstance(func(_ *gpuView, gi *instanceView) { write(k, instances, &gi.deviceLabels, &gi.Memory) })
+		v.eachInstance(func(_ *gpuView, gi *instanceView) { write(w, instances, &gi.deviceLabels, &gi.Memory) })
 	}
 }

@@ -1,20 +1,20 @@
 package collector
 
 func newNVLink(c *catalog) collectFunc {
-	const board = "Of the whole GPU."
-	receive := c.family("nvidia_gpu_nvlink_receive_bytes_total",
-		"Data that the GPU received over all its NVLinks, without protocol overhead.", board)
-	transmit := c.family("nvidia_gpu_nvlink_transmit_bytes_total",
-		"Data that the GPU sent over all its NVLinks, without protocol overhead.", board)
-	errs := c.family("nvidia_gpu_nvlink_errors_total",
-		"NVLink errors over all links: crc_flit, crc_data, replay or recovery.", board, "kind")
-	return func(k *sink, v *view) {
+	const gpuWide = "Of the whole GPU."
+	receive := c.newFamily("nvidia_gpu_nvlink_receive_bytes_total",
+		"Data that the GPU received over all its NVLinks, without protocol overhead.", gpuWide)
+	transmit := c.newFamily("nvidia_gpu_nvlink_transmit_bytes_total",
+		"Data that the GPU sent over all its NVLinks, without protocol overhead.", gpuWide)
+	errs := c.newFamily("nvidia_gpu_nvlink_errors_total",
+		"NVLink errors over all links: crc_flit, crc_data, replay or recovery.", gpuWide, "kind")
+	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			countOpt(k, receive, g.labels, g.Totals.NVLinkReceive)
-			countOpt(k, transmit, g.labels, g.Totals.NVLinkTransmit)
+			addOptCounter(w, receive, g.labels, g.Totals.NVLinkReceive)
+			addOptCounter(w, transmit, g.labels, g.Totals.NVLinkTransmit)
 			for _, e := range g.Readings.NVLink.Errors {
-				k.add(errs, g.labels.extend("kind", e.Kind), float64(e.Count))
+				w.add(errs, g.labels.extend("kind", e.Kind), float64(e.Count))
 			}
 		}
 	}

@@ -1,22 +1,22 @@
 package collector
 
 func newPCIe(c *catalog) collectFunc {
-	const board = "Of the whole GPU: instances share its link."
-	receive := c.family("nvidia_gpu_pcie_receive_bytes_total",
-		"Bytes that the GPU received over PCIe. The driver's counter wraps; this one does not.", board)
-	transmit := c.family("nvidia_gpu_pcie_transmit_bytes_total",
-		"Bytes that the GPU sent over PCIe. The driver's counter wraps; this one does not.", board)
-	replays := c.family("nvidia_gpu_pcie_replays_total", "PCIe packets sent again because of errors.", board)
-	width := c.family("nvidia_gpu_pcie_link_width", "Lanes of the PCIe link in use.", board)
-	generation := c.family("nvidia_gpu_pcie_link_generation", "PCIe generation of the link in use; lower while the GPU idles.", board)
-	return func(k *sink, v *view) {
+	const gpuWide = "Of the whole GPU: instances share its link."
+	receive := c.newFamily("nvidia_gpu_pcie_receive_bytes_total",
+		"Bytes that the GPU received over PCIe. The driver's counter wraps; this one does not.", gpuWide)
+	transmit := c.newFamily("nvidia_gpu_pcie_transmit_bytes_total",
+		"Bytes that the GPU sent over PCIe. The driver's counter wraps; this one does not.", gpuWide)
+	replays := c.newFamily("nvidia_gpu_pcie_replays_total", "PCIe packets sent again because of errors.", gpuWide)
+	width := c.newFamily("nvidia_gpu_pcie_link_width", "Lanes of the PCIe link in use.", gpuWide)
+	generation := c.newFamily("nvidia_gpu_pcie_link_generation", "PCIe generation of the link in use; lower while the GPU idles.", gpuWide)
+	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			countOpt(k, receive, g.labels, g.Totals.PCIeReceive)
-			countOpt(k, transmit, g.labels, g.Totals.PCIeTransmit)
-			addOpt(k, replays, g.labels, g.Readings.PCIe.Replays)
-			addOpt(k, width, g.labels, g.Readings.PCIe.LinkWidth)
-			addOpt(k, generation, g.labels, g.Readings.PCIe.LinkGeneration)
+			addOptCounter(w, receive, g.labels, g.Totals.PCIeReceive)
+			addOptCounter(w, transmit, g.labels, g.Totals.PCIeTransmit)
+			addOpt(w, replays, g.labels, g.Readings.PCIe.Replays)
+			addOpt(w, width, g.labels, g.Readings.PCIe.LinkWidth)
+			addOpt(w, generation, g.labels, g.Readings.PCIe.LinkGeneration)
 		}
 	}
 }

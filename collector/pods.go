@@ -11,59 +11,59 @@ func newPods(c *catalog) collectFunc {
 	const shared = "One series at most is exclusive and confirmed; a device that containers share has one for each, with their sharing and " +
 		"replica. sharing is unknown while what is known contradicts itself, confirmed false while it is not known whether the container still holds the device."
 	const unknown = "absent while it is not known, as after a restart of the kubelet or this exporter until the kubelet's list is complete."
-	gpuPod := c.family("nvidia_gpu_pod_info", "A container that was given the whole GPU, with the value 1.",
+	gpuPod := c.newFamily("nvidia_gpu_pod_info", "A container that was given the whole GPU, with the value 1.",
 		"Who holds an instance of it is told there. "+shared, of...)
-	giPod := c.family("nvidia_mig_gpu_instance_pod_info",
+	giPod := c.newFamily("nvidia_mig_gpu_instance_pod_info",
 		"The pod that holds every compute instance of the GPU instance, with the value 1.",
 		"Absent where pods have parts of it. "+shared, of...)
-	ciPod := c.family("nvidia_mig_compute_instance_pod_info", "A container that was given the compute instance, with the value 1.",
+	ciPod := c.newFamily("nvidia_mig_compute_instance_pod_info", "A container that was given the compute instance, with the value 1.",
 		"A MIG device. "+splitOnly+" "+shared, of...)
-	gpuAllocated := c.family("nvidia_gpu_allocated", "1 when a container holds the GPU, else 0; "+unknown,
+	gpuAllocated := c.newFamily("nvidia_gpu_allocated", "1 when a container holds the GPU, else 0; "+unknown,
 		"1 also when a container holds any device of it.")
-	giAllocated := c.family("nvidia_mig_gpu_instance_allocated",
+	giAllocated := c.newFamily("nvidia_mig_gpu_instance_allocated",
 		"1 when a container holds the GPU instance, else 0; "+unknown,
 		"1 also when a container holds any compute instance of it.")
-	ciAllocated := c.family("nvidia_mig_compute_instance_allocated",
+	ciAllocated := c.newFamily("nvidia_mig_compute_instance_allocated",
 		"1 when a container holds the compute instance, else 0; "+unknown, "A MIG device. "+splitOnly)
 	pods := c.pods
-	return func(k *sink, v *view) {
+	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			flagOpt(k, gpuAllocated, g.labels, g.Allocated)
-			pods.info(k, gpuPod, g.labels, g.Holders)
+			addOptBool(w, gpuAllocated, g.labels, g.Allocated)
+			pods.writeHolderInfo(w, gpuPod, g.labels, g.Holders)
 		}
 		v.eachInstance(func(_ *gpuView, gi *instanceView) {
-			flagOpt(k, giAllocated, gi.labels, gi.Allocated)
-			pods.info(k, giPod, gi.labels, gi.Holders)
+			addOptBool(w, giAllocated, gi.labels, gi.Allocated)
+			pods.writeHolderInfo(w, giPod, gi.labels, gi.Holders)
 		})
-		v.eachPart(func(ci *computeView) {
-			flagOpt(k, ciAllocated, ci.labels, ci.Allocated)
-			pods.info(k, ciPod, ci.labels, ci.Holders)
+		v.eachSplitCompute(func(ci *computeView) {
+			addOptBool(w, ciAllocated, ci.labels, ci.Allocated)
+			pods.writeHolderInfo(w, ciPod, ci.labels, ci.Holders)
 		})
 	}
 }
 
-// info writes a series for every holder of a device. The documented joins need at most one confirmed exclusive holder of a
-// device: if there are several, it writes none of them and fails.
-func (p podLabels) info(k *sink, f *family, device labels, holders []gpu.Holder) {
+// writeHolderInfo writes a series for every holder of a device. The documented joins need at most one confirmed
+// exclusive holder of a device: if there are several, it writes none of them and records an error.
+func (p podLabels) writeHolderInfo(w *metricWriter, f *family, device labels, holders []gpu.Holder) {
 	if p.mode == PodLabelsOff {
 		return
 	}
 	exclusive := 0
 	for i := range holders {
-		if holders[i].Sharing == gpu.SharingExclusive && confirmed(&holders[i]) {
+		if holders[i].Sharing == gpu.SharingExclusive && isConfirmed(&holders[i]) {
 			exclusive++
 		}
 	}
 	if exclusive > 1 {
-		k.fail(fmt.Errorf("%s: a device with %d confirmed exclusive holders", f.desc, exclusive))
+		w.addError(fmt.Errorf("%s: a device with %d confirmed exclusive holders", f.desc, exclusive))
 	}
 	for i := range holders {
 		h := &holders[i]
-		if h.Undescribed || h.Sharing == gpu.SharingExclusive && confirmed(h) && exclusive > 1 {
+		if h.Undescribed || h.Sharing == gpu.SharingExclusive && isConfirmed(h) && exclusive > 1 {
 			continue
 		}
 		var pairs [16]string
-		k.add(f, device.extend(p.infoPairs(pairs[:0], h)...), 1)
+		w.add(f, device.extend(p.infoPairs(pairs[:0], h)...), 1)
 	}
 }

@@ -13,13 +13,13 @@ import (
 // instances of a pod each.
 func heldGPUs() *gpu.Snapshot {
 	whole, shared, cut := plainGPU(0), plainGPU(1), migGPU()
-	whole.Holders = []gpu.Holder{exclusive("whole")}
-	shared.Holders = []gpu.Holder{replica("one", "0"), replica("two", "1")}
-	cut.Instances[0].ComputeInstances[0].Holders = []gpu.Holder{exclusive("left")}
-	cut.Instances[0].ComputeInstances[1].Holders = []gpu.Holder{exclusive("right")}
+	whole.Holders = []gpu.Holder{exclusiveHolder("whole")}
+	shared.Holders = []gpu.Holder{replicaHolder("one", "0"), replicaHolder("two", "1")}
+	cut.Instances[0].ComputeInstances[0].Holders = []gpu.Holder{exclusiveHolder("left")}
+	cut.Instances[0].ComputeInstances[1].Holders = []gpu.Holder{exclusiveHolder("right")}
 	cut.Allocated, cut.Instances[0].Allocated = gpu.Some(true), gpu.Some(true)
 	cut.Instances[0].ComputeInstances[0].Allocated, cut.Instances[0].ComputeInstances[1].Allocated = gpu.Some(true), gpu.Some(true)
-	return node(whole, shared, cut)
+	return newNode(whole, shared, cut)
 }
 
 const heldInfo = `# TYPE nvidia_gpu_pod_info gauge
@@ -59,7 +59,7 @@ func TestPodsOfTwoComputeInstancesAndOfSharedDevices(t *testing.T) {
 		t.Run(string(test.mode), func(t *testing.T) {
 			opts := fixedOptions("pods")
 			opts.PodLabels = test.mode
-			expect(t, text(t, mustNew(t, opts), heldGPUs()), test.want)
+			expectText(t, renderText(t, mustNew(t, opts), heldGPUs()), test.want)
 		})
 	}
 }
@@ -71,7 +71,7 @@ func TestHolderOnSeries(t *testing.T) {
 	whole, gi := &s.GPUs[0], &s.GPUs[2].Instances[0]
 	whole.Readings.PowerWatts, whole.Readings.PowerLimitWatts = gpu.Some(100.0), gpu.Some(300.0)
 	gi.PowerWatts, gi.ComputeInstances[0].PowerWatts = gpu.Some(20.0), gpu.Some(9.0)
-	same := exclusive("both")
+	same := exclusiveHolder("both")
 	same.Name = "" // two containers of one pod
 	gi.Holders = []gpu.Holder{same}
 	for mode, labels := range map[PodLabelMode][2]string{
@@ -81,7 +81,7 @@ func TestHolderOnSeries(t *testing.T) {
 	} {
 		opts := fixedOptions("power")
 		opts.PodLabels = mode
-		expect(t, text(t, mustNew(t, opts), s), `# TYPE nvidia_gpu_power_limit_watts gauge
+		expectText(t, renderText(t, mustNew(t, opts), s), `# TYPE nvidia_gpu_power_limit_watts gauge
 			nvidia_gpu_power_limit_watts{gpu="0",uuid="GPU-0"} 300
 			# TYPE nvidia_gpu_power_watts gauge
 			nvidia_gpu_power_watts{`+labels[0]+`} 100
@@ -89,7 +89,7 @@ func TestHolderOnSeries(t *testing.T) {
 			nvidia_mig_gpu_instance_power_estimate_watts{`+labels[1]+`} 20`)
 		opts = fixedOptions("up")
 		opts.PodLabels = mode
-		if got := text(t, mustNew(t, opts), s); strings.Contains(got, "pod=") {
+		if got := renderText(t, mustNew(t, opts), s); strings.Contains(got, "pod=") {
 			t.Errorf("%s: a pod is on what says whether devices answer:\n%s", mode, got)
 		}
 	}
@@ -97,12 +97,12 @@ func TestHolderOnSeries(t *testing.T) {
 
 // TestChosenPodLabels are on the info series alone: they can come late, and the series of a device must not change with them.
 func TestChosenPodLabels(t *testing.T) {
-	s := node(plainGPU(0))
-	s.GPUs[0].Holders = []gpu.Holder{exclusive("whole")}
+	s := newNode(plainGPU(0))
+	s.GPUs[0].Holders = []gpu.Holder{exclusiveHolder("whole")}
 	s.GPUs[0].Allocated = gpu.Some(true)
 	opts := fixedOptions("pods")
 	opts.PodLabelNames = []string{"app.kubernetes.io/name", "team"}
-	expect(t, text(t, mustNew(t, opts), s), `# TYPE nvidia_gpu_allocated gauge
+	expectText(t, renderText(t, mustNew(t, opts), s), `# TYPE nvidia_gpu_allocated gauge
 		nvidia_gpu_allocated{gpu="0",uuid="GPU-0"} 1
 		# TYPE nvidia_gpu_pod_info gauge
 		nvidia_gpu_pod_info{confirmed="true",container="main",gpu="0",label_app_kubernetes_io_name="train",namespace="ml",pod="whole",resource="nvidia.com/gpu",sharing="exclusive",uuid="GPU-0",workload="Deployment/train"} 1`)
@@ -123,18 +123,18 @@ func TestUnconfirmedHolders(t *testing.T) {
 		info    string
 		series  string
 	}{
-		{"the only one", []gpu.Holder{unconfirmed(exclusive("a"))}, "a:false", "a"},
-		{"a successor", []gpu.Holder{unconfirmed(exclusive("a")), exclusive("b")}, "a:false b:true", "b"},
-		{"several before it", []gpu.Holder{unconfirmed(exclusive("a")), unconfirmed(exclusive("b")), exclusive("c")}, "a:false b:false c:true", "c"},
-		{"two", []gpu.Holder{unconfirmed(exclusive("a")), unconfirmed(exclusive("b"))}, "a:false b:false", ""},
-		{"of a replica", []gpu.Holder{unconfirmed(replica("a", "0"))}, "a:false", ""},
-		{"beside a replica", []gpu.Holder{unconfirmed(exclusive("a")), replica("b", "0")}, "a:false b:true", ""},
-		{"not described yet", []gpu.Holder{undescribed(exclusive("a"))}, "", ""},
-		{"a successor that is not described yet", []gpu.Holder{unconfirmed(exclusive("a")), undescribed(exclusive("b"))}, "a:false", ""},
-		{"unknown", []gpu.Holder{unknown(exclusive("a")), unknown(exclusive("b"))}, "a:true b:true", ""},
+		{"the only one", []gpu.Holder{unconfirmed(exclusiveHolder("a"))}, "a:false", "a"},
+		{"a successor", []gpu.Holder{unconfirmed(exclusiveHolder("a")), exclusiveHolder("b")}, "a:false b:true", "b"},
+		{"several before it", []gpu.Holder{unconfirmed(exclusiveHolder("a")), unconfirmed(exclusiveHolder("b")), exclusiveHolder("c")}, "a:false b:false c:true", "c"},
+		{"two", []gpu.Holder{unconfirmed(exclusiveHolder("a")), unconfirmed(exclusiveHolder("b"))}, "a:false b:false", ""},
+		{"of a replica", []gpu.Holder{unconfirmed(replicaHolder("a", "0"))}, "a:false", ""},
+		{"beside a replica", []gpu.Holder{unconfirmed(exclusiveHolder("a")), replicaHolder("b", "0")}, "a:false b:true", ""},
+		{"not described yet", []gpu.Holder{undescribed(exclusiveHolder("a"))}, "", ""},
+		{"a successor that is not described yet", []gpu.Holder{unconfirmed(exclusiveHolder("a")), undescribed(exclusiveHolder("b"))}, "a:false", ""},
+		{"unknown", []gpu.Holder{unknown(exclusiveHolder("a")), unknown(exclusiveHolder("b"))}, "a:true b:true", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s := node(plainGPU(0))
+			s := newNode(plainGPU(0))
 			s.GPUs[0].Holders, s.GPUs[0].Readings.PowerWatts = test.holders, gpu.Some(1.0)
 			opts := fixedOptions("pods", "power")
 			opts.PodLabels = PodLabelsSeries
@@ -159,14 +159,14 @@ func TestUnconfirmedHolders(t *testing.T) {
 
 // The joins need one confirmed exclusive holder of a device at most: of several none is served. The others stay.
 func TestSeveralExclusiveHolders(t *testing.T) {
-	s := node(plainGPU(0), plainGPU(1))
-	s.GPUs[0].Holders = []gpu.Holder{exclusive("old"), exclusive("new"), replica("shared", "3")}
-	s.GPUs[1].Holders = []gpu.Holder{exclusive("other")}
+	s := newNode(plainGPU(0), plainGPU(1))
+	s.GPUs[0].Holders = []gpu.Holder{exclusiveHolder("old"), exclusiveHolder("new"), replicaHolder("shared", "3")}
+	s.GPUs[1].Holders = []gpu.Holder{exclusiveHolder("other")}
 	families, err := mustNew(t, fixedOptions("pods")).Gather(s)
 	if err == nil || !strings.Contains(err.Error(), "2 confirmed exclusive holders") {
 		t.Errorf("error %v does not tell of the two holders", err)
 	}
-	if got := value(families, "mig_exporter_collector_success"); got != 0 {
+	if got := metricValue(families, "mig_exporter_collector_success"); got != 0 {
 		t.Errorf("success is %v, want 0", got)
 	}
 	var pods []string
@@ -186,16 +186,16 @@ func TestCountersGoOnWithoutABeginningForTheNextHolder(t *testing.T) {
 		since time.Time
 		want  bool
 	}{
-		{"holds it since the counter began", begun(7).Since, true},
-		{"came later", begun(7).Since.Add(time.Second), false},
+		{"holds it since the counter began", newCounter(7).Since, true},
+		{"came later", newCounter(7).Since.Add(time.Second), false},
 	} {
 		g := migGPU()
-		holder := exclusive("p")
+		holder := exclusiveHolder("p")
 		holder.Since = tt.since
-		g.Instances[0].Holders, g.Instances[0].EnergyJoules = []gpu.Holder{holder}, gpu.Some(begun(7))
+		g.Instances[0].Holders, g.Instances[0].EnergyJoules = []gpu.Holder{holder}, gpu.Some(newCounter(7))
 		opts := fixedOptions("power")
 		opts.PodLabels = PodLabelsSeries
-		families, err := mustNew(t, opts).Gather(node(g))
+		families, err := mustNew(t, opts).Gather(newNode(g))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,10 +208,10 @@ func TestCountersGoOnWithoutABeginningForTheNextHolder(t *testing.T) {
 
 // TestGPUWithoutAHandle has its index, that it is down and its errors; anything more would be told of no GPU at all.
 func TestGPUWithoutAHandle(t *testing.T) {
-	s := &gpu.Snapshot{Time: epoch(), GPUs: []gpu.GPU{{Facts: gpu.Facts{Index: 3}, Totals: gpu.Totals{
+	s := &gpu.Snapshot{Time: testEpoch(), GPUs: []gpu.GPU{{Facts: gpu.Facts{Index: 3}, Totals: gpu.Totals{
 		ReadErrors: []gpu.ErrorCount{{Reading: gpu.ReadingDevice, Reason: gpu.ReasonLost, Counter: gpu.Counter{Value: 2}}},
 	}}}}
-	c := mustNew(t, Options{Now: epoch})
+	c := mustNew(t, Options{Now: testEpoch})
 	families, err := c.Gather(s)
 	if err != nil {
 		t.Fatal(err)

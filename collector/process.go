@@ -5,17 +5,17 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 func newProcess(c *catalog) collectFunc {
 	const where = "gpu_instance and compute_instance say which MIG device, where it runs on one. "
 	of := []string{"gpu_instance", "compute_instance", "pid", "namespace", "pod", "container"}
-	used := c.family("nvidia_gpu_process_memory_used_bytes",
+	used := c.newFamily("nvidia_gpu_process_memory_used_bytes",
 		"Framebuffer memory that a process uses, by its id on the host. A part of the device's: never add them up.", where+
 			"A process on several MIG devices has one series for each.", of...)
-	busy := c.family("nvidia_gpu_process_sm_utilization_ratio",
+	busy := c.newFamily("nvidia_gpu_process_sm_utilization_ratio",
 		"Part of the SMs' time that a process used by the driver's last samples of it, 0-1.",
 		where+"Absent while MIG is on: the driver gives none.", of...)
-	omitted := c.family("nvidia_gpu_processes_omitted",
+	omitted := c.newFamily("nvidia_gpu_processes_omitted",
 		"Processes of the GPU that have no series of their own: only the 256 that use most memory have.",
 		"Those of all its instances together.")
 	pods := c.pods
-	return func(k *sink, v *view) {
+	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			list, ok := g.Readings.Processes.Get()
@@ -23,17 +23,18 @@ func newProcess(c *catalog) collectFunc {
 				continue
 			}
 			shown := gpu.LargestFirst(list)[:min(len(list), gpu.MaxProcesses)]
-			k.add(omitted, g.labels, float64(len(list)-len(shown)))
+			w.add(omitted, g.labels, float64(len(list)-len(shown)))
 			for j := range shown {
 				l := g.labels.extend(pods.processPairs(&shown[j])...)
-				addOpt(k, used, l, shown[j].MemoryBytes)
-				addOpt(k, busy, l, shown[j].SM)
+				addOpt(w, used, l, shown[j].MemoryBytes)
+				addOpt(w, busy, l, shown[j].SM)
 			}
 		}
 	}
 }
 
-// processPairs returns the labels of a process, its MIG device and, if series of their own name containers, its container.
+// processPairs returns the labels of a process, its MIG device and, if the mode of pod labels includes them, its
+// container.
 func (p podLabels) processPairs(of *gpu.Process) []string {
 	pairs := []string{"pid", formatUint(of.PID)}
 	if id, ok := of.Instance.Get(); ok {

@@ -18,7 +18,7 @@ func processNode() *gpu.Snapshot {
 		{PID: 7, MemoryBytes: gpu.Some[uint64](0), Instance: gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(0))},
 		{PID: 7, MemoryBytes: gpu.Some[uint64](5), Instance: gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(1))},
 	})
-	return node(whole, plainGPU(1), cut)
+	return newNode(whole, plainGPU(1), cut)
 }
 
 func TestProcess(t *testing.T) {
@@ -29,14 +29,14 @@ func TestProcess(t *testing.T) {
 		nvidia_gpu_processes_omitted{gpu="0",uuid="GPU-0"} 0
 		nvidia_gpu_processes_omitted{gpu="2",uuid="GPU-2"} 0`
 	opts := fixedOptions("process")
-	expect(t, text(t, mustNew(t, opts), processNode()), `# TYPE nvidia_gpu_process_memory_used_bytes gauge
+	expectText(t, renderText(t, mustNew(t, opts), processNode()), `# TYPE nvidia_gpu_process_memory_used_bytes gauge
 		`+cut+`nvidia_gpu_process_memory_used_bytes{container="main",gpu="0",namespace="ml",pid="7",pod="a",uuid="GPU-0"} 70
 		# TYPE nvidia_gpu_process_sm_utilization_ratio gauge
 		nvidia_gpu_process_sm_utilization_ratio{gpu="0",pid="8",uuid="GPU-0"} 0
 		nvidia_gpu_process_sm_utilization_ratio{container="main",gpu="0",namespace="ml",pid="7",pod="a",uuid="GPU-0"} 0.25
 		`+omitted)
 	for _, opts.PodLabels = range []PodLabelMode{PodLabelsInfo, PodLabelsOff} { // pods are in the info families alone, or nowhere
-		expect(t, text(t, mustNew(t, opts), processNode()), `# TYPE nvidia_gpu_process_memory_used_bytes gauge
+		expectText(t, renderText(t, mustNew(t, opts), processNode()), `# TYPE nvidia_gpu_process_memory_used_bytes gauge
 			nvidia_gpu_process_memory_used_bytes{gpu="0",pid="7",uuid="GPU-0"} 70
 			`+cut+`# TYPE nvidia_gpu_process_sm_utilization_ratio gauge
 			nvidia_gpu_process_sm_utilization_ratio{gpu="0",pid="7",uuid="GPU-0"} 0.25
@@ -53,11 +53,11 @@ func TestProcessesAreBounded(t *testing.T) {
 		list = append(list, gpu.Process{PID: i, MemoryBytes: gpu.Some(uint64(i))})
 	}
 	g.Readings.Processes = gpu.Some(list)
-	families, err := mustNew(t, fixedOptions("process")).Gather(node(g))
+	families, err := mustNew(t, fixedOptions("process")).Gather(newNode(g))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := value(families, "nvidia_gpu_processes_omitted"); got != 744 {
+	if got := metricValue(families, "nvidia_gpu_processes_omitted"); got != 744 {
 		t.Errorf("%v are left out, want 744", got)
 	}
 	shown := metricsOf(families, "nvidia_gpu_process_memory_used_bytes")

@@ -3,31 +3,32 @@ package collector
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 func newProcesses(c *catalog) collectFunc {
-	board := c.family("nvidia_gpu_processes", "Processes with a context on the GPU.",
+	gpuFamily := c.newFamily("nvidia_gpu_processes", "Processes with a context on the GPU.",
 		"Those of all its instances; absent without the right to see them.")
-	return func(k *sink, v *view) {
+	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			if list, ok := g.Readings.Processes.Get(); ok {
-				k.add(board, g.labels, float64(distinct(list)))
+				w.add(gpuFamily, g.labels, float64(countDistinct(list)))
 			}
 		}
 	}
 }
 
 func newInstanceProcesses(c *catalog) collectFunc {
-	instance := c.family("nvidia_mig_gpu_instance_processes", "Processes with a context on the GPU instance.",
+	instance := c.newFamily("nvidia_mig_gpu_instance_processes", "Processes with a context on the GPU instance.",
 		"A part of the GPU's.")
-	compute := c.family("nvidia_mig_compute_instance_processes", "Processes with a context on the compute instance.",
+	compute := c.newFamily("nvidia_mig_compute_instance_processes", "Processes with a context on the compute instance.",
 		"A part of its GPU instance's. "+splitOnly)
-	return func(k *sink, v *view) {
-		v.eachInstance(func(_ *gpuView, gi *instanceView) { addOpt(k, instance, gi.labels, gi.Processes) })
-		v.eachPart(func(ci *computeView) { addOpt(k, compute, ci.labels, ci.Processes) })
+	return func(w *metricWriter, v *view) {
+		v.eachInstance(func(_ *gpuView, gi *instanceView) { addOpt(w, instance, gi.labels, gi.Processes) })
+		v.eachSplitCompute(func(ci *computeView) { addOpt(w, compute, ci.labels, ci.Processes) })
 	}
 }
 
-// distinct counts processes; one with a compute and a graphics context, or on several instances, is listed repeatedly.
-func distinct(list []gpu.Process) int {
+// countDistinct returns the number of processes; one with a compute and a graphics context, or on several instances, is
+// in the list repeatedly.
+func countDistinct(list []gpu.Process) int {
 	seen := make(map[uint32]struct{}, len(list))
 	for i := range list {
 		seen[list[i].PID] = struct{}{}

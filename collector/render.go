@@ -12,18 +12,18 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// An exposition is mostly names and labels, which change with a layout or a holder, while values change with every Snapshot.
-// Render therefore has the Prometheus library check, sort and encode the series once, keeps what it encoded without the values
-// as a template, and fills in the values of each Snapshot for as long as the series are the same.
+// An exposition is mostly names and labels, which change with a layout or a holder, while values change with every
+// Snapshot. Render therefore has the Prometheus library check, sort and encode the series once, keeps the encoding
+// without the values as a template, and fills in the values of each Snapshot until the series change.
 
-// rendered is what Render keeps for text formats, or for protobuf: only the latter has native histograms, so that their metrics
-// differ. Collector.mu guards it.
-type rendered struct {
-	snap *gpu.Snapshot // that metrics are of; nil for none
-	// metrics are all series of snap in the order in which they were collected. The memory is used again.
+// renderState is what Render keeps for text formats, or for protobuf, whose metrics differ: only protobuf has native
+// histograms. Collector.mu guards it.
+type renderState struct {
+	snapshot *gpu.Snapshot // of metrics; nil for none
+	// metrics are all series of snapshot in the order in which they were collected. The memory is reused.
 	metrics metrics
-	err     error // what the groups could not write
-	// layout is the series of the metrics that the templates were made of: what is in a template besides values.
+	err     error // why groups left metrics out
+	// layout is the series of the metrics from which the templates were made: the content of a template besides values.
 	layout    []layoutSeries
 	templates map[expfmt.Format]layoutTemplate // of layout; nil for a format in which it cannot be rendered
 }
@@ -34,25 +34,26 @@ type layoutSeries struct {
 	since  time.Time
 }
 
-// layoutTemplate is an exposition of a layout without what differs between Snapshots. What text and protobuf have between values,
-// and what a selection leaves out, has little in common: each is a type of its own.
+// layoutTemplate is an exposition of a layout without its values. How text and protobuf separate values, and leave out
+// groups, has little in common: each has its own type.
 type layoutTemplate interface {
-	// fill appends the exposition of the selected groups to dst with the values of the metrics in it. If it fails, a part may
-	// have been appended.
-	fill(dst *bytes.Buffer, m metrics, selected selection) error
+	// fill appends the exposition of the selected groups to dst with the values of the metrics. After an error, a part
+	// may have been appended.
+	fill(dst *bytes.Buffer, m metrics, selected groupSelection) error
 }
 
-// libraryFamily is a family as the library gathers and encodes it: what templates are made of.
+// libraryFamily is a family as the library gathers and encodes it, from which templates are made.
 type libraryFamily struct {
 	*dto.MetricFamily
 	encoded []byte
 	series  []int // for each metric, the index in rendered.metrics
 }
 
-// Render appends the metrics of a Snapshot to dst, byte for byte as Gather, Filter with the names and an encoder of the expfmt
-// package give them but for the duration of the collectors. It reports whether it could: it renders text, OpenMetrics 1.0 and
-// delimited protobuf only, and nothing that the registry refuses in part. If it could not, nothing was appended. The error is
-// that of Gather. All selections of a Snapshot share one gathering for text and one for protobuf, and one template for each format.
+// Render appends the metrics of a Snapshot to dst, byte for byte as Gather, Filter with the names and an encoder of the
+// expfmt package return them, except for the duration of the collectors. ok is false, and nothing was appended, for
+// other formats than text, OpenMetrics 1.0 and delimited protobuf, and if the registry refuses metrics. The error is
+// that of Gather. All selections of a Snapshot share one gathering for text and one for protobuf, and one template for
+// each format.
 func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (ok bool, err error) {
 	r, text := &c.renderedText, isText(format)
 	if !text {
@@ -63,14 +64,14 @@ func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.For
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if r.snap != s {
-		r.snap = nil // if this panics, the metrics are of no Snapshot
-		k := sink{metrics: r.metrics[:0], text: text}
-		r.err = joinErrors(c.collectLocked(&k, s))
-		r.metrics, r.snap = k.metrics, s
+	if r.snapshot != s {
+		r.snapshot = nil // in case of a panic
+		w := metricWriter{metrics: r.metrics[:0], text: text}
+		r.err = joinErrors(c.collectLocked(&w, s))
+		r.metrics, r.snapshot = w.metrics, s
 		r.keepLayout()
 	}
-	if !r.fill(dst, format, c.groupOf, c.selection(names)) {
+	if !r.fill(dst, format, c.groupIndex, c.selectGroups(names)) {
 		return false, nil
 	}
 	return true, r.err
@@ -92,7 +93,7 @@ func isOpenMetrics(format expfmt.Format) bool {
 type groupFunc func(family string, m *dto.Metric) int
 
 // fill appends the selected metrics to dst and reports whether they could be rendered.
-func (r *rendered) fill(dst *bytes.Buffer, format expfmt.Format, groupOf groupFunc, selected selection) bool {
+func (r *renderState) fill(dst *bytes.Buffer, format expfmt.Format, groupOf groupFunc, selected groupSelection) bool {
 	t, made := r.templates[format]
 	if !made {
 		t = r.newTemplate(format, groupOf)
@@ -109,8 +110,8 @@ func (r *rendered) fill(dst *bytes.Buffer, format expfmt.Format, groupOf groupFu
 	return true
 }
 
-// keepLayout drops the templates if the series are others than those that they were made of.
-func (r *rendered) keepLayout() {
+// keepLayout drops the templates if the series have changed since they were made.
+func (r *renderState) keepLayout() {
 	same := slices.EqualFunc(r.layout, r.metrics, func(a layoutSeries, b series) bool {
 		return a.family == b.family && a.since.Equal(b.since) && a.labels.equal(b.labels)
 	})
@@ -123,9 +124,9 @@ func (r *rendered) keepLayout() {
 	}
 }
 
-// newTemplate has the library gather and encode the metrics and takes the values out of what it encoded. It returns nil if
-// anything is refused, or if what the library encoded is not what fill makes of the template.
-func (r *rendered) newTemplate(format expfmt.Format, groupOf groupFunc) layoutTemplate {
+// newTemplate has the library gather and encode the metrics and removes the values. It returns nil if anything is
+// refused, or if filling the template does not reproduce the encoding.
+func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) layoutTemplate {
 	families, whole := r.encodeByLibrary(format)
 	if families == nil {
 		return nil
@@ -151,9 +152,9 @@ func (r *rendered) newTemplate(format expfmt.Format, groupOf groupFunc) layoutTe
 	return t
 }
 
-// encodeByLibrary gathers and encodes the metrics, family by family and as a whole. It returns nil if anything is refused.
-func (r *rendered) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []byte) {
-	gathered, err := gather(r.metrics)
+// encodeByLibrary gathers and encodes the metrics, by family and as a whole. It returns nil if anything is refused.
+func (r *renderState) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []byte) {
+	gathered, err := gatherMetrics(r.metrics)
 	if err != nil {
 		return nil, nil
 	}
@@ -186,7 +187,7 @@ func (r *rendered) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []byt
 	return families, whole.Bytes()
 }
 
-// pointerOf returns what a metric shares with its series: the pointer to its value or its histogram.
+// pointerOf returns the pointer that a metric shares with its series: that to its value or its histogram.
 func pointerOf(m *dto.Metric) any {
 	switch {
 	case m.Histogram != nil:

@@ -14,11 +14,12 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// encoded is what the library makes of a Snapshot.
-func encoded(t testing.TB, c *Collector, s *gpu.Snapshot, format expfmt.Format) (string, error) {
+// gatherAndEncode is what the library makes of a Snapshot.
+func gatherAndEncode(t testing.TB, c *Collector, s *gpu.Snapshot, format expfmt.Format) (string, error) {
 	t.Helper()
 	families, err := c.Gather(s)
 	text, encodeErr := encode(families, format)
@@ -45,7 +46,7 @@ func expectRendered(t testing.TB, c *Collector, s *gpu.Snapshot) error {
 	t.Helper()
 	var last error
 	for _, format := range rendersIn {
-		want, wantErr := encoded(t, c, s, format)
+		want, wantErr := gatherAndEncode(t, c, s, format)
 		var got bytes.Buffer
 		ok, err := c.Render(&got, s, format, nil)
 		if !ok {
@@ -63,8 +64,8 @@ func expectRendered(t testing.TB, c *Collector, s *gpu.Snapshot) error {
 }
 
 func renderOptions() Options {
-	opts := everything()
-	opts.Now, opts.PodLabelNames = epoch, []string{"app.kubernetes.io/name"}
+	opts := allOptions()
+	opts.Now, opts.PodLabelNames = testEpoch, []string{"app.kubernetes.io/name"}
 	return opts
 }
 
@@ -84,18 +85,18 @@ func TestRenderUnderChurn(t *testing.T) {
 				one.Readings.PowerWatts = gpu.Some(values[r.IntN(len(values))])
 				one.Readings.TemperatureCelsius = gpu.Some(values[r.IntN(len(values))])
 				if i%2 == 1 { // else the labels may stay while this changes
-					one.Totals.XIDs.Since = epoch().Add(time.Duration(r.IntN(3)) * time.Hour)
+					one.Totals.XIDs.Since = testEpoch().Add(time.Duration(r.IntN(3)) * time.Hour)
 				}
-				one.LastRead = epoch().Add(time.Duration(i) * time.Second)
+				one.LastRead = testEpoch().Add(time.Duration(i) * time.Second)
 				if r.IntN(4) == 0 {
-					one.Totals.XIDErrors = append(one.Totals.XIDErrors, gpu.XIDCount{XID: 79, Counter: begun(2), Last: epoch()})
+					one.Totals.XIDErrors = append(one.Totals.XIDErrors, gpu.XIDCount{XID: 79, Counter: newCounter(2), Last: testEpoch()})
 				}
 				if r.IntN(4) == 0 {
 					one.Jobs = nil
 				}
 				for j := range one.Instances {
 					if r.IntN(3) == 0 {
-						one.Instances[j].Holders = []gpu.Holder{exclusive(`odd "\` + "\n\xff#" + fmt.Sprint(i))}
+						one.Instances[j].Holders = []gpu.Holder{exclusiveHolder(`odd "\` + "\n\xff#" + fmt.Sprint(i))}
 					}
 				}
 			}
@@ -119,14 +120,19 @@ func TestRenderWithFailures(t *testing.T) {
 	if err := expectRendered(t, c, invalid); err == nil {
 		t.Error("no error with a value that cannot be served")
 	}
-	c.groups = append(c.groups, enabledGroup{name: "bad", collect: func(*sink, *view) { panic("bad") }})
+	c.groups = append(c.groups, enabledGroup{name: "bad", collect: func(*metricWriter, *view) { panic("bad") }})
 	var out bytes.Buffer
-	if ok, err := c.Render(&out, richNode(2, 2), expfmt.FmtText, nil); !ok || err == nil || !strings.Contains(out.String(), `{collector="bad"} 0`) {
-		t.Errorf("after a panic: rendered %v, %v", ok, err)
+	ok, err := c.Render(&out, richNode(2, 2), expfmt.FmtText, nil)
+	cmptest.Equal(t, "rendered after a panic", ok, true)
+	if err == nil {
+		t.Error("no error after a panic")
+	}
+	if want := `{collector="bad"} 0`; !strings.Contains(out.String(), want) {
+		t.Errorf("no series with %s", want)
 	}
 }
 
-// What the registry refuses is not rendered: Gather tells whose it is.
+// What the registry refuses is not rendered: Gather names its collector.
 func TestRenderRefuses(t *testing.T) {
 	c := mustNew(t, renderOptions())
 	good, twice := richNode(2, 2), richNode(2, 2)
@@ -150,10 +156,10 @@ func TestRenderRefuses(t *testing.T) {
 			t.Errorf("%s: rendered %v, %v", format, ok, err)
 		}
 	}
-	if err := expectRendered(t, c, node()); err != nil {
+	if err := expectRendered(t, c, newNode()); err != nil {
 		t.Errorf("empty Snapshot: %v", err)
 	}
-	if err := expectRendered(t, mustNew(t, Options{Now: epoch, Disabled: only("")}), node()); err != nil {
+	if err := expectRendered(t, mustNew(t, Options{Now: testEpoch, Disabled: onlyGroups("")}), newNode()); err != nil {
 		t.Errorf("no collectors: %v", err)
 	}
 }
@@ -176,11 +182,11 @@ func TestRenderKeepsLittle(t *testing.T) {
 	if allocations := testing.AllocsPerRun(10, render); allocations > 100 {
 		t.Errorf("%v allocations", allocations)
 	}
-	count := func() int { return sets(&c.root) }
+	count := func() int { return countLabelSets(&c.rootLabels) }
 	before := count()
 	for i := range 50 {
 		s := richNode(9, 7)
-		s.GPUs[1].Instances[0].Holders = []gpu.Holder{exclusive(fmt.Sprint("churn-", i))}
+		s.GPUs[1].Instances[0].Holders = []gpu.Holder{exclusiveHolder(fmt.Sprint("churn-", i))}
 		snaps[0], snaps[1] = s, s
 		render()
 	}
@@ -192,10 +198,10 @@ func TestRenderKeepsLittle(t *testing.T) {
 	}
 }
 
-func sets(l labels) int {
+func countLabelSets(l labels) int {
 	n := 1
 	for _, child := range l.children {
-		n += sets(child)
+		n += countLabelSets(child)
 	}
 	return n
 }
@@ -209,7 +215,7 @@ func TestRenderConcurrently(t *testing.T) {
 	for _, s := range snaps {
 		want[s] = map[expfmt.Format]string{}
 		for _, format := range rendersIn {
-			want[s][format], _ = encoded(t, c, s, format)
+			want[s][format], _ = gatherAndEncode(t, c, s, format)
 		}
 	}
 	var all sync.WaitGroup
@@ -218,10 +224,14 @@ func TestRenderConcurrently(t *testing.T) {
 			for round := range 10 {
 				s, format := snaps[(i+round)%len(snaps)], rendersIn[i%len(rendersIn)]
 				var out bytes.Buffer
-				if ok, err := c.Render(&out, s, format, nil); !ok || err != nil || out.String() != want[s][format] {
-					t.Errorf("rendered %v, %v, or other text than alone", ok, err)
+				ok, err := c.Render(&out, s, format, nil)
+				if !ok || err != nil {
+					t.Errorf("rendered %v, %v", ok, err)
 				}
-				if got, err := encoded(t, c, s, format); err != nil || got != want[s][format] {
+				if out.String() != want[s][format] {
+					t.Error("rendered other text than alone")
+				}
+				if got, err := gatherAndEncode(t, c, s, format); err != nil || got != want[s][format] {
 					t.Errorf("%v, or encoded other text than alone", err)
 				}
 			}
@@ -234,7 +244,7 @@ func TestRenderConcurrently(t *testing.T) {
 func BenchmarkRender(b *testing.B) {
 	for name, format := range map[string]expfmt.Format{"text": expfmt.FmtText, "protobuf": expfmt.FmtProtoDelim} {
 		b.Run(name, func(b *testing.B) {
-			c := mustNew(b, everything())
+			c := mustNew(b, allOptions())
 			snaps := []*gpu.Snapshot{richNode(9, 7), richNode(9, 7)}
 			c.Observe(snaps[0])
 			var out bytes.Buffer

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// protoTemplate is a delimited protobuf exposition of a layout. The value of a gauge or of a counter always takes eight bytes
-// there, so that between Snapshots most families differ in those bytes alone. The library encodes the others each time.
+// protoTemplate is a delimited protobuf exposition of a layout. The value of a gauge or a counter always takes eight
+// bytes, so that most families differ only in those between Snapshots. The library encodes the others each time.
 type protoTemplate struct {
 	format   expfmt.Format
 	groupOf  groupFunc
@@ -21,8 +21,9 @@ type protoTemplate struct {
 // protoFamily is a family of a template.
 type protoFamily struct {
 	libraryFamily
-	// slots are the offsets of the values in encoded. They are nil, as encoded is, if the library encodes the family each time: if
-	// it is of histograms, which vary in length, or of several groups, for its bytes begin with a length that depends on the selection.
+	// slots are the offsets of the values in encoded. Both are nil if the library encodes the family each time: if it
+	// has histograms, which vary in length, or series of several groups, because its encoding begins with a length that
+	// depends on the selection.
 	slots []int
 	group int // of all its series, if there are slots
 }
@@ -30,7 +31,7 @@ type protoFamily struct {
 // valueSize is the length of a double in protobuf.
 const valueSize = 8
 
-// newProtoTemplate returns nil if it does not find the values. It owns the families.
+// newProtoTemplate returns nil if it cannot find the values. It takes ownership of the families.
 func newProtoTemplate(families []libraryFamily, format expfmt.Format, groupOf groupFunc) layoutTemplate {
 	t := &protoTemplate{format: format, groupOf: groupOf, families: make([]protoFamily, len(families))}
 	for i, f := range families {
@@ -48,14 +49,15 @@ func newProtoTemplate(families []libraryFamily, format expfmt.Format, groupOf gr
 	return t
 }
 
-// findSlots has the library encode the family with all bits of its values inverted: the bytes that differ are the values. It
-// reports whether there is one for each metric. It replaces the values of the metrics, not those of the series, which they point to.
+// findSlots has the library encode the family with all bits of its values inverted: the bytes that differ are the
+// values. It reports whether there is one for each metric. It replaces the metrics' values, not the values of the
+// series that they point to.
 func (f *protoFamily) findSlots(format expfmt.Format) bool {
 	for _, m := range f.Metric {
 		if m.Gauge != nil {
-			m.Gauge.Value = inverted(m.Gauge.Value)
+			m.Gauge.Value = invertBits(m.Gauge.Value)
 		} else {
-			m.Counter.Value = inverted(m.Counter.Value)
+			m.Counter.Value = invertBits(m.Counter.Value)
 		}
 	}
 	var other bytes.Buffer
@@ -77,18 +79,18 @@ func (f *protoFamily) findSlots(format expfmt.Format) bool {
 	return true
 }
 
-func inverted(value *float64) *float64 {
+func invertBits(value *float64) *float64 {
 	v := math.Float64frombits(^math.Float64bits(*value))
 	return &v
 }
 
 // fill implements layoutTemplate.
-func (t *protoTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) error {
+func (t *protoTemplate) fill(dst *bytes.Buffer, m metrics, selected groupSelection) error {
 	encoder := expfmt.NewEncoder(dst, t.format)
 	for i := range t.families {
 		f := &t.families[i]
 		if f.slots != nil {
-			if selected.has(f.group) {
+			if selected.includes(f.group) {
 				f.fill(dst, m)
 			}
 			continue

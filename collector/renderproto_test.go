@@ -28,11 +28,11 @@ func TestRenderCreatedTimestamps(t *testing.T) {
 		}
 		return templateOf(c)
 	}
-	first := render(epoch(), 1)
-	if render(epoch().In(time.FixedZone("", 3600)), 2) != first {
+	first := render(testEpoch(), 1)
+	if render(testEpoch().In(time.FixedZone("", 3600)), 2) != first {
 		t.Error("another template for the same created timestamps")
 	}
-	for _, since := range []time.Time{epoch().Add(1), {}, time.Unix(0, 0), time.Unix(-1, 5)} {
+	for _, since := range []time.Time{testEpoch().Add(1), {}, time.Unix(0, 0), time.Unix(-1, 5)} {
 		if render(since, 3) == first {
 			t.Errorf("the template is the same though a counter began at %v", since)
 		}
@@ -47,7 +47,7 @@ func TestRenderHistograms(t *testing.T) {
 		s := richNode(3, 2)
 		for g := range s.GPUs {
 			one := &s.GPUs[g]
-			one.LastRead = epoch().Add(time.Duration(i) * time.Second)
+			one.LastRead = testEpoch().Add(time.Duration(i) * time.Second)
 			one.Activity.SM = gpu.Some(0.001 * float64(int(1)<<i))
 			for j := range one.Instances {
 				one.Instances[j].LastRead = one.LastRead
@@ -70,7 +70,7 @@ func TestRenderHistograms(t *testing.T) {
 // Another scrape of other series has the memory of the metrics moved, which templates must not notice.
 func TestRenderBetweenLayouts(t *testing.T) {
 	c := mustNew(t, renderOptions())
-	for i, s := range []*gpu.Snapshot{richNode(2, 2), richNode(2, 2), richNode(9, 7), richNode(2, 2), node(), richNode(2, 2)} {
+	for i, s := range []*gpu.Snapshot{richNode(2, 2), richNode(2, 2), richNode(9, 7), richNode(2, 2), newNode(), richNode(2, 2)} {
 		c.Observe(s)
 		for g := range s.GPUs {
 			s.GPUs[g].Readings.PowerWatts = gpu.Some(float64(100*i + g))
@@ -99,8 +99,12 @@ func TestRenderEscapedProtobuf(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got bytes.Buffer
-		if ok, err := c.Render(&got, s, format, nil); !ok || err != nil || got.String() != want {
-			t.Errorf("%s: rendered %v, %v, or other bytes than the library's", format, ok, err)
+		ok, err := c.Render(&got, s, format, nil)
+		if !ok || err != nil {
+			t.Errorf("%s: rendered %v, %v", format, ok, err)
+		}
+		if got.String() != want {
+			t.Errorf("%s: rendered other bytes than the library's", format)
 		}
 		distinct[c.renderedProtobuf.templates[format]] = true
 	}

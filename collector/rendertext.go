@@ -7,8 +7,8 @@ import (
 	"strconv"
 )
 
-// textTemplate is a text exposition of a layout without its values: for each family its comments, then its lines. All that is
-// done here besides is to format numbers.
+// textTemplate is a text exposition of a layout without its values: for each family its comments, then its lines.
+// Filling it only formats numbers.
 type textTemplate struct {
 	text        []byte
 	families    []textFamily
@@ -16,24 +16,24 @@ type textTemplate struct {
 	openMetrics bool // numbers are written as in OpenMetrics
 }
 
-// textFamily is a family of a template. Its text begins at the end of the family before.
+// textFamily is a family of a template. Its text begins at the end of the previous family.
 type textFamily struct {
 	comments int // end of its comments in the text
 	slots    int // end of its slots
 }
 
-// slot is a line of a template, at whose end a value goes.
+// slot is a line of a template, to which a value is appended.
 type slot struct {
-	end    int // of the line in the text; it begins at the end of what is before it
+	end    int // of the line in the text; it begins at the previous end
 	series int // index in rendered.metrics
-	group  int // that the series belongs to, as Collector.groupOf returns it
+	group  int // that the series belongs to, as Collector.groupIndex returns it
 }
 
-// newTextTemplate returns nil if the text is not as expected.
+// newTextTemplate returns nil if the text does not have the expected form.
 func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFunc) layoutTemplate {
 	t := &textTemplate{openMetrics: openMetrics}
 	for i := range families {
-		if !t.add(&families[i], groupOf) {
+		if !t.addFamily(&families[i], groupOf) {
 			return nil
 		}
 	}
@@ -41,9 +41,9 @@ func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFu
 	return t
 }
 
-// add appends an encoded family without its values, which stand at the ends of the lines that are no comments. It reports
-// whether there is a value for each line, and no comment among the lines.
-func (t *textTemplate) add(f *libraryFamily, groupOf groupFunc) bool {
+// addFamily appends an encoded family without its values, which are at the ends of the lines that are no comments. It
+// reports whether there is a value for each line, and no comment between the lines.
+func (t *textTemplate) addFamily(f *libraryFamily, groupOf groupFunc) bool {
 	first, comments := len(t.slots), len(t.text)
 	for line := range bytes.Lines(f.encoded) {
 		done := len(t.slots) - first
@@ -67,7 +67,7 @@ func (t *textTemplate) add(f *libraryFamily, groupOf groupFunc) bool {
 }
 
 // fill implements layoutTemplate.
-func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) error {
+func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected groupSelection) error {
 	if selected == nil {
 		dst.Grow(len(t.text) + 12*len(t.slots))
 	}
@@ -80,7 +80,7 @@ func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) er
 			at := &t.slots[i]
 			line := t.text[begin:at.end]
 			begin = at.end
-			if selected.has(at.group) {
+			if selected.includes(at.group) {
 				out = append(append(out, comments...), line...)
 				out = append(appendFloat(out, m[at.series].value, t.openMetrics), '\n')
 				comments = nil
@@ -91,7 +91,7 @@ func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected selection) er
 	return err
 }
 
-// appendFloat appends a number as the text format has it or, with a point or an exponent in it, as OpenMetrics has it.
+// appendFloat appends a number in the text format; in OpenMetrics it always has a point or an exponent.
 func appendFloat(dst []byte, f float64, openMetrics bool) []byte {
 	switch {
 	case f == 0: // a negative zero, too

@@ -7,20 +7,17 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// ExporterGroup is the name of the collector that tells about the exporter itself.
-const ExporterGroup = groupExporter
-
-// statusLabel is the label by which the families about the collectors themselves tell whose a series is.
+// statusLabel is the label with the collector's name in the status families.
 const statusLabel = "collector"
 
-// selection says of every group of a Collector, by its index, whether its series are asked for; nil asks for all.
-type selection []bool
+// groupSelection is whether each group of a Collector, by its index, is selected; nil selects all.
+type groupSelection []bool
 
-// has reports whether the group with an index is selected.
-func (s selection) has(group int) bool { return s == nil || group < len(s) && s[group] }
+// includes reports whether the group with an index is selected.
+func (s groupSelection) includes(group int) bool { return s == nil || group < len(s) && s[group] }
 
-// enabled lists the names of the collectors that are switched on, in the order in which they run.
-func (c *Collector) enabled() []string {
+// enabledNames returns the names of the enabled collectors in the order in which they run.
+func (c *Collector) enabledNames() []string {
 	names := make([]string, len(c.groups))
 	for i := range c.groups {
 		names[i] = c.groups[i].name
@@ -28,14 +25,14 @@ func (c *Collector) enabled() []string {
 	return names
 }
 
-// CheckCollectors returns an error unless each name is that of a collector that is switched on. The error names the first
-// one that is not, and what was expected.
+// CheckCollectors returns an error unless all names are those of enabled collectors. The error has the first other name
+// and what was expected.
 func (c *Collector) CheckCollectors(names []string) error {
-	enabled := c.enabled()
+	enabled := c.enabledNames()
 	for _, name := range names {
 		switch {
 		case slices.Contains(enabled, name):
-		case name == string(NamesDCGM) || slices.Contains(groupNames(), name):
+		case name == string(NamesDCGM) || slices.Contains(listGroupNames(), name):
 			return fmt.Errorf("collector %q is switched off by the flags of the exporter, expected one of %v", name, enabled)
 		default:
 			return fmt.Errorf("unknown collector %.64q, expected one of %v", name, enabled)
@@ -44,20 +41,20 @@ func (c *Collector) CheckCollectors(names []string) error {
 	return nil
 }
 
-// selection returns the selection of the named collectors, nil for no names. Names of others select nothing.
-func (c *Collector) selection(names []string) selection {
+// selectGroups returns the selection of the named collectors, nil for no names. Unknown names select nothing.
+func (c *Collector) selectGroups(names []string) groupSelection {
 	if len(names) == 0 {
 		return nil
 	}
-	selected := make(selection, len(c.groups))
+	selected := make(groupSelection, len(c.groups))
 	for i := range c.groups {
 		selected[i] = slices.Contains(names, c.groups[i].name)
 	}
 	return selected
 }
 
-// groupOf returns the index of the group that a series of a family belongs to, -1 for none.
-func (c *Collector) groupOf(family string, m *dto.Metric) int {
+// groupIndex returns the index of the group that a series of a family belongs to, -1 for none.
+func (c *Collector) groupIndex(family string, m *dto.Metric) int {
 	name, native := c.groupNames[family]
 	switch {
 	case !native:
@@ -72,30 +69,30 @@ func (c *Collector) groupOf(family string, m *dto.Metric) int {
 	return slices.IndexFunc(c.groups, func(g enabledGroup) bool { return g.name == name })
 }
 
-// Filter returns what the named collectors have in families that Gather returned; all of it for no names. The result
-// shares memory with families and must not be modified either.
+// Filter returns the families and series of the named collectors among those that Gather returned; all for no names.
+// The result shares memory with families and must not be modified either.
 func (c *Collector) Filter(families []*dto.MetricFamily, names []string) []*dto.MetricFamily {
-	selected := c.selection(names)
+	selected := c.selectGroups(names)
 	if selected == nil {
 		return families
 	}
 	var kept []*dto.MetricFamily
 	for _, f := range families {
-		if part := selected.filter(f, c.groupOf); part != nil {
+		if part := selected.filter(f, c.groupIndex); part != nil {
 			kept = append(kept, part)
 		}
 	}
 	return kept
 }
 
-// filter returns a family with the selected ones of its metrics, nil for none. The family is not modified.
-func (s selection) filter(f *dto.MetricFamily, groupOf groupFunc) *dto.MetricFamily {
+// filter returns a family with the selected metrics alone, nil if there are none. The family is not modified.
+func (s groupSelection) filter(f *dto.MetricFamily, groupOf groupFunc) *dto.MetricFamily {
 	if s == nil {
 		return f
 	}
 	var metrics []*dto.Metric
 	for _, m := range f.GetMetric() {
-		if s.has(groupOf(f.GetName(), m)) {
+		if s.includes(groupOf(f.GetName(), m)) {
 			metrics = append(metrics, m)
 		}
 	}

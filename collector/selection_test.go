@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// filtered is what the library makes of some collectors' families of a Snapshot.
-func filtered(t *testing.T, c *Collector, families []*dto.MetricFamily, names []string, format expfmt.Format) string {
+// encodeFiltered is what the library makes of some collectors' families of a Snapshot.
+func encodeFiltered(t *testing.T, c *Collector, families []*dto.MetricFamily, names []string, format expfmt.Format) string {
 	t.Helper()
 	text, err := encode(c.Filter(families, names), format)
 	if err != nil {
@@ -34,36 +34,40 @@ func TestSelections(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all := filtered(t, c, families, nil, expfmt.FmtText)
+		all := encodeFiltered(t, c, families, nil, expfmt.FmtText)
 		lines := 0
-		selections := [][]string{nil, {"exporter"}, c.enabled()}
-		for _, name := range c.enabled() {
+		selections := [][]string{nil, {"exporter"}, c.enabledNames()}
+		for _, name := range c.enabledNames() {
 			selections = append(selections, []string{name}, []string{"exporter", name})
-			one := filtered(t, c, families, []string{name}, expfmt.FmtText)
-			lines += samples(one)
+			one := encodeFiltered(t, c, families, []string{name}, expfmt.FmtText)
+			lines += countSamples(one)
 			for _, want := range []string{"mig_exporter_collector_success", "mig_exporter_collector_duration_seconds"} {
 				if n := strings.Count(one, "\n"+want+"{"); n != 1 || !strings.Contains(one, want+`{collector="`+name+`"} `) {
 					t.Errorf("%s: %d series of %s, want that of the collector", name, n, want)
 				}
 			}
 		}
-		if lines != samples(all) {
-			t.Errorf("%s: the collectors have %d series one by one, %d together", names, lines, samples(all))
+		if lines != countSamples(all) {
+			t.Errorf("%s: the collectors have %d series one by one, %d together", names, lines, countSamples(all))
 		}
 		for _, selected := range selections {
 			for _, format := range rendersIn {
-				want := filtered(t, c, families, selected, format)
+				want := encodeFiltered(t, c, families, selected, format)
 				var got bytes.Buffer
-				if ok, err := c.Render(&got, s, format, selected); !ok || err != nil || got.String() != want {
-					t.Errorf("%s, %v, %s: rendered %v, %v:\n%s\nwant\n%s", names, selected, format, ok, err, got.String(), want)
+				ok, err := c.Render(&got, s, format, selected)
+				if !ok || err != nil {
+					t.Errorf("%s, %v, %s: rendered %v, %v", names, selected, format, ok, err)
+				}
+				if got.String() != want {
+					t.Errorf("%s, %v, %s: rendered\n%s\nwant\n%s", names, selected, format, got.String(), want)
 				}
 			}
 		}
 	}
 }
 
-// samples counts the lines that are no comments.
-func samples(text string) int {
+// countSamples counts the lines that are no comments.
+func countSamples(text string) int {
 	n := 0
 	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "#") {
@@ -80,9 +84,9 @@ func TestFilterModifiesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := filtered(t, c, families, nil, expfmt.FmtText)
-	filtered(t, c, families, []string{"memory"}, expfmt.FmtText)
-	if after := filtered(t, c, families, nil, expfmt.FmtText); after != before {
+	before := encodeFiltered(t, c, families, nil, expfmt.FmtText)
+	encodeFiltered(t, c, families, []string{"memory"}, expfmt.FmtText)
+	if after := encodeFiltered(t, c, families, nil, expfmt.FmtText); after != before {
 		t.Error("other families than before")
 	}
 }
@@ -91,7 +95,7 @@ func TestFilterModifiesNothing(t *testing.T) {
 func TestSelectionsGatherOnce(t *testing.T) {
 	c := mustNew(t, renderOptions())
 	collected := 0
-	c.groups = append(c.groups, enabledGroup{name: "counted", collect: func(*sink, *view) { collected++ }})
+	c.groups = append(c.groups, enabledGroup{name: "counted", collect: func(*metricWriter, *view) { collected++ }})
 	s := richNode(2, 2)
 	for _, names := range [][]string{nil, {"memory"}, {"power", "up"}} {
 		for _, format := range rendersIn {
@@ -117,7 +121,7 @@ func TestDocumentedSelections(t *testing.T) {
 		t.Fatalf("%d jobs pick collectors, want 2", len(picks))
 	}
 	got := slices.Concat(strings.Split(picks[0][1], ", "), strings.Split(picks[1][1], ", "))
-	want := mustNew(t, Options{}).enabled()
+	want := mustNew(t, Options{}).enabledNames()
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {

@@ -13,25 +13,25 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// epoch is the time of all Snapshots in these tests.
-func epoch() time.Time { return time.Unix(1_750_000_000, 0).UTC() }
+// testEpoch is the time of all Snapshots in these tests.
+func testEpoch() time.Time { return time.Unix(1_750_000_000, 0).UTC() }
 
-// begun is a counter that began a minute before epoch.
-func begun(value float64) gpu.Counter {
-	return gpu.Counter{Value: value, Since: epoch().Add(-time.Minute)}
+// newCounter is a counter that began a minute before epoch.
+func newCounter(value float64) gpu.Counter {
+	return gpu.Counter{Value: value, Since: testEpoch().Add(-time.Minute)}
 }
 
-// node makes a Snapshot of some GPUs.
-func node(gpus ...gpu.GPU) *gpu.Snapshot {
-	return &gpu.Snapshot{Generation: 7, Time: epoch(), GPUs: gpus}
+// newNode makes a Snapshot of some GPUs.
+func newNode(gpus ...gpu.GPU) *gpu.Snapshot {
+	return &gpu.Snapshot{Generation: 7, Time: testEpoch(), GPUs: gpus}
 }
 
 // plainGPU is a GPU with short names and nothing to read.
 func plainGPU(index int) gpu.GPU {
-	return gpu.GPU{Facts: gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", index)), Index: index}, Up: true, LastRead: epoch()}
+	return gpu.GPU{Facts: gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", index)), Index: index}, Up: true, LastRead: testEpoch()}
 }
 
-func exclusive(pod string) gpu.Holder {
+func exclusiveHolder(pod string) gpu.Holder {
 	return gpu.Holder{
 		Container: gpu.Container{Namespace: "ml", Pod: pod, Name: "main"},
 		Workload:  "Deployment/train", Resource: "nvidia.com/gpu", Sharing: gpu.SharingExclusive,
@@ -39,16 +39,16 @@ func exclusive(pod string) gpu.Holder {
 	}
 }
 
-func replica(pod, n string) gpu.Holder {
-	h := exclusive(pod)
+func replicaHolder(pod, n string) gpu.Holder {
+	h := exclusiveHolder(pod)
 	h.Sharing, h.Replica, h.Workload, h.Labels = gpu.SharingTimeSlicing, n, "", nil
 	return h
 }
 
-// only disables every group but some.
-func only(groups ...string) map[string]bool {
+// onlyGroups disables every group but some.
+func onlyGroups(groups ...string) map[string]bool {
 	disabled := map[string]bool{}
-	for _, name := range groupNames() {
+	for _, name := range listGroupNames() {
 		disabled[name] = !slices.Contains(groups, name)
 	}
 	return disabled
@@ -57,20 +57,20 @@ func only(groups ...string) map[string]bool {
 // everyGroup switches everything on.
 func everyGroup() map[string]bool {
 	disabled := map[string]bool{}
-	for _, name := range groupNames() {
+	for _, name := range listGroupNames() {
 		disabled[name] = false
 	}
 	return disabled
 }
 
-// everything are Options with all that can be switched on.
-func everything() Options {
+// allOptions are Options with all that can be switched on.
+func allOptions() Options {
 	return Options{Jobs: true, Disabled: everyGroup(), DriverCalls: func() uint64 { return 1 }}
 }
 
 // fixedOptions are Options with a clock that stands still.
 func fixedOptions(groups ...string) Options {
-	return Options{Disabled: only(groups...), Now: epoch}
+	return Options{Disabled: onlyGroups(groups...), Now: testEpoch}
 }
 
 func mustNew(t testing.TB, opts Options) *Collector {
@@ -82,8 +82,8 @@ func mustNew(t testing.TB, opts Options) *Collector {
 	return c
 }
 
-// text gathers and returns the text exposition without help and without the report on the collectors.
-func text(t testing.TB, c *Collector, s *gpu.Snapshot) string {
+// renderText gathers and returns the text exposition without help and without the report on the collectors.
+func renderText(t testing.TB, c *Collector, s *gpu.Snapshot) string {
 	t.Helper()
 	families, err := c.Gather(s)
 	if err != nil {
@@ -107,8 +107,8 @@ func text(t testing.TB, c *Collector, s *gpu.Snapshot) string {
 	return strings.Join(kept, "")
 }
 
-// expect compares an exposition with lines that a test writes indented.
-func expect(t testing.TB, got, want string) {
+// expectText compares an exposition with lines that a test writes indented.
+func expectText(t testing.TB, got, want string) {
 	t.Helper()
 	var lines []string
 	for line := range strings.Lines(want) {
@@ -124,10 +124,10 @@ func expect(t testing.TB, got, want string) {
 // richNode has everything that a Snapshot can have: count GPUs, each with instances GPU instances of one compute
 // instance that a pod of its own holds; the first GPU is without MIG and held by two replicas.
 func richNode(count, instances int) *gpu.Snapshot {
-	s := node()
+	s := newNode()
 	s.Driver = gpu.Some(gpu.Driver{Version: "580.95.05", NVML: "13.580.95.05", CUDA: "13.0"})
 	s.Sources = []gpu.SourceState{
-		{Name: gpu.SourceNVML, Up: true, LastSuccess: epoch()}, {Name: gpu.SourceKubelet, Up: true, LastSuccess: epoch()},
+		{Name: gpu.SourceNVML, Up: true, LastSuccess: testEpoch()}, {Name: gpu.SourceKubelet, Up: true, LastSuccess: testEpoch()},
 	}
 	for i := range count {
 		g := richGPU(i)
@@ -136,7 +136,7 @@ func richNode(count, instances int) *gpu.Snapshot {
 			g.Readings.Utilization, g.Readings.MemoryCopy = gpu.Some(0.5), gpu.Some(0.25)
 			g.Readings.Media = gpu.Media{Encoder: gpu.Some(0.1), Decoder: gpu.Some(0.2), JPEG: gpu.Some(0.3), OFA: gpu.Some(0.4)}
 			g.Readings.Fans = []gpu.Fan{{Index: 0, Speed: 0.3}, {Index: 1, Speed: 0.31}}
-			g.Holders = []gpu.Holder{replica("a", "0"), replica("b", "1")}
+			g.Holders = []gpu.Holder{replicaHolder("a", "0"), replicaHolder("b", "1")}
 			g.Containers = []gpu.ContainerUse{
 				{Container: g.Holders[0].Container, Sharing: gpu.SharingTimeSlicing, MemoryUsed: gpu.Some[uint64](1 << 30)}}
 			g.Power.UnallocatedWatts, g.Power.Method = gpu.None[float64](), gpu.PowerNotApplicable
@@ -146,7 +146,7 @@ func richNode(count, instances int) *gpu.Snapshot {
 				g.Instances = append(g.Instances, gi)
 				g.Containers = append(g.Containers, gpu.ContainerUse{
 					Container: gi.Holders[0].Container, Instance: gpu.Some(gi.ID), Compute: gpu.Some(gi.ComputeInstances[0].ID), Sharing: gpu.SharingExclusive,
-					MemoryUsed: gi.Memory.Used, PowerWatts: gi.PowerWatts, EnergyJoules: gpu.Some(begun(50)),
+					MemoryUsed: gi.Memory.Used, PowerWatts: gi.PowerWatts, EnergyJoules: gpu.Some(newCounter(50)),
 				})
 			}
 		}
@@ -187,17 +187,17 @@ func richGPU(i int) gpu.GPU {
 		capacity.Profiles = append(capacity.Profiles, gpu.ProfileCapacity{Name: name, Max: 7})
 	}
 	g.Capacity = gpu.Some(capacity)
-	traffic := gpu.Some(begun(1e9))
+	traffic := gpu.Some(newCounter(1e9))
 	g.Totals = gpu.Totals{
-		XIDs: begun(1), XIDErrors: []gpu.XIDCount{{XID: 31, Counter: begun(1), Last: epoch()}},
-		ReadErrors:  []gpu.ErrorCount{{Reading: gpu.ReadingECC, Reason: gpu.ReasonTimeout, Counter: begun(1)}},
+		XIDs: newCounter(1), XIDErrors: []gpu.XIDCount{{XID: 31, Counter: newCounter(1), Last: testEpoch()}},
+		ReadErrors:  []gpu.ErrorCount{{Reading: gpu.ReadingECC, Reason: gpu.ReasonTimeout, Counter: newCounter(1)}},
 		PCIeReceive: traffic, PCIeTransmit: traffic, NVLinkReceive: traffic, NVLinkTransmit: traffic,
-		ActivityAnomalies: gpu.Some(begun(2)),
-		LayoutChanges:     begun(0), EnergyUnallocatedJoules: gpu.Some(begun(100)),
+		ActivityAnomalies: gpu.Some(newCounter(2)),
+		LayoutChanges:     newCounter(0), EnergyUnallocatedJoules: gpu.Some(newCounter(100)),
 	}
 	g.Readings.ClockEvents, g.Readings.PerformanceState = gpu.Some(gpu.ClockEvents(0)), gpu.Some(0)
 	for _, r := range gpu.ClockEventReasons() {
-		g.Totals.ClockEvents = append(g.Totals.ClockEvents, gpu.ReasonSeconds{Reason: r.Name, Seconds: begun(0)})
+		g.Totals.ClockEvents = append(g.Totals.ClockEvents, gpu.ReasonSeconds{Reason: r.Name, Seconds: newCounter(0)})
 	}
 	g.Power = gpu.PowerEstimate{Method: gpu.PowerByActivity, IdleWatts: gpu.Some(52.0), UnallocatedWatts: gpu.Some(1.5)}
 	return g
@@ -212,17 +212,17 @@ func richActivity() gpu.Activity {
 
 func richInstance(i, j int) gpu.GPUInstance {
 	bytes := gpu.Some(uint64(j+1) << 30)
-	holders := []gpu.Holder{exclusive(fmt.Sprintf("train-%d-%d", i, j))}
+	holders := []gpu.Holder{exclusiveHolder(fmt.Sprintf("train-%d-%d", i, j))}
 	compute := richActivity()
 	compute.DRAM = gpu.None[float64]()
 	return gpu.GPUInstance{
 		ID: gpu.InstanceID(7 + j), Generation: 1, Profile: "1g.5gb", Placement: gpu.Some(gpu.Placement{Start: j, Size: 1}),
-		ComputeSlices: gpu.Some(1), MemorySlices: gpu.Some(1), SMs: gpu.Some(14), Up: true, LastRead: epoch(),
+		ComputeSlices: gpu.Some(1), MemorySlices: gpu.Some(1), SMs: gpu.Some(14), Up: true, LastRead: testEpoch(),
 		Memory:   gpu.Memory{Total: bytes, Used: bytes, Free: bytes, Reserved: bytes},
 		Media:    gpu.Media{Decoder: gpu.Some(0.5)},
 		Activity: richActivity(), Processes: gpu.Some(1), Allocated: gpu.Some(true), Holders: holders, Jobs: []string{"4242"},
-		XIDErrors:  []gpu.XIDCount{{XID: 31, Counter: begun(1), Last: epoch()}},
-		PowerWatts: gpu.Some(30.0), EnergyJoules: gpu.Some(begun(10)),
+		XIDErrors:  []gpu.XIDCount{{XID: 31, Counter: newCounter(1), Last: testEpoch()}},
+		PowerWatts: gpu.Some(30.0), EnergyJoules: gpu.Some(newCounter(10)),
 		ComputeInstances: []gpu.ComputeInstance{{
 			ID: 0, Generation: 1, UUID: gpu.MIGUUID(fmt.Sprintf("MIG-00000000-0000-0000-%04d-%012d", i, j)), Profile: "1g.5gb",
 			Placement: gpu.Some(gpu.Placement{Start: 0, Size: 1}), ComputeSlices: gpu.Some(1), SMs: gpu.Some(14), Up: true,

@@ -10,16 +10,16 @@ import (
 // view is a Snapshot with the labels of its devices, which are made once for all groups.
 type view struct {
 	*gpu.Snapshot
-	root labels // none: what all labels of the Snapshot extend
-	gpus []gpuView
-	lost []gpuView // GPUs that give no handle: nothing but their index and errors is known
+	root          labels // the empty set, which all labels of the Snapshot extend
+	gpus          []gpuView
+	withoutHandle []gpuView // GPUs without a handle: only their index and errors are known
 }
 
 // deviceLabels are the labels of one device.
 type deviceLabels struct {
-	labels labels // of what the device is and does: they stay for as long as it stands
-	use    labels // of how it is used: with its holder where that is shown there too
-	// heldSince is when the holder that use names got the device; zero if it names none.
+	labels labels // for what the device is and does; they stay as long as the device exists
+	use    labels // for how the device is used; with its holder in the mode series
+	// heldSince is when the holder in use got the device; zero if there is none.
 	heldSince time.Time
 }
 
@@ -32,7 +32,7 @@ type gpuView struct {
 type instanceView struct {
 	*gpu.GPUInstance
 	deviceLabels
-	computes []computeView
+	computeInstances []computeView
 }
 
 type computeView struct {
@@ -42,30 +42,30 @@ type computeView struct {
 
 func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 	v := &view{Snapshot: s, root: root, gpus: make([]gpuView, 0, len(s.GPUs))}
-	instances, computes := allocate(s)
+	instances, computes := allocateViews(s)
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		plain := root.extend("gpu", strconv.Itoa(g.Index), "uuid", string(g.UUID))
 		one := gpuView{
-			GPU: g, deviceLabels: pods.ofDevice(plain, g.Holders, g.Jobs, s.Time),
+			GPU: g, deviceLabels: pods.labelsOfDevice(plain, g.Holders, g.Jobs, s.Time),
 		}
 		if g.UUID == "" {
-			v.lost = append(v.lost, one)
+			v.withoutHandle = append(v.withoutHandle, one)
 			continue
 		}
 		one.instances, instances = instances[:len(g.Instances):len(g.Instances)], instances[len(g.Instances):]
 		for j := range g.Instances {
 			gi := &g.Instances[j]
-			one.instances[j].computes, computes = computes[:len(gi.ComputeInstances):len(gi.ComputeInstances)], computes[len(gi.ComputeInstances):]
-			one.instances[j].set(plain, gi, pods, s.Time)
+			one.instances[j].computeInstances, computes = computes[:len(gi.ComputeInstances):len(gi.ComputeInstances)], computes[len(gi.ComputeInstances):]
+			one.instances[j].setInstance(plain, gi, pods, s.Time)
 		}
 		v.gpus = append(v.gpus, one)
 	}
 	return v
 }
 
-// allocate returns as many views as the Snapshot has devices: one allocation of each kind, not one for each device.
-func allocate(s *gpu.Snapshot) ([]instanceView, []computeView) {
+// allocateViews returns views for all devices of the Snapshot: one allocation of each kind, not one for each device.
+func allocateViews(s *gpu.Snapshot) ([]instanceView, []computeView) {
 	instances, computes := 0, 0
 	for i := range s.GPUs {
 		instances += len(s.GPUs[i].Instances)
@@ -76,25 +76,25 @@ func allocate(s *gpu.Snapshot) ([]instanceView, []computeView) {
 	return make([]instanceView, instances), make([]computeView, computes)
 }
 
-// set fills in everything of a GPU instance; the view has room for its compute instances.
-func (v *instanceView) set(parent labels, gi *gpu.GPUInstance, pods podLabels, now time.Time) {
+// setInstance sets everything of a GPU instance; the view has room for its compute instances.
+func (v *instanceView) setInstance(parent labels, gi *gpu.GPUInstance, pods podLabels, now time.Time) {
 	plain := parent.extend("gpu_instance", formatUint(gi.ID), "mig_profile", gi.Profile)
-	v.GPUInstance, v.deviceLabels = gi, pods.ofDevice(plain, gi.Holders, gi.Jobs, now)
+	v.GPUInstance, v.deviceLabels = gi, pods.labelsOfDevice(plain, gi.Holders, gi.Jobs, now)
 	for k := range gi.ComputeInstances {
 		ci := &gi.ComputeInstances[k]
 		own := plain.extend("compute_instance", formatUint(ci.ID), "mig_uuid", string(ci.UUID))
-		v.computes[k] = computeView{ComputeInstance: ci, deviceLabels: pods.ofDevice(own, ci.Holders, gi.Jobs, now)}
+		v.computeInstances[k] = computeView{ComputeInstance: ci, deviceLabels: pods.labelsOfDevice(own, ci.Holders, gi.Jobs, now)}
 	}
 }
 
-// ofDevice returns the labels of a device. The families of use name its holder and its batch job, if it has one alone, where
-// that was asked for. It is not known when a job began: it counts as one that begins now.
-func (p podLabels) ofDevice(plain labels, holders []gpu.Holder, jobs []string, now time.Time) deviceLabels {
+// labelsOfDevice returns the labels of a device. In the mode series, families of use name its exclusive holder and its
+// only batch job. When a job began is not known: it counts as beginning now.
+func (p podLabels) labelsOfDevice(plain labels, holders []gpu.Holder, jobs []string, now time.Time) deviceLabels {
 	d := deviceLabels{labels: plain, use: plain}
 	if p.mode != PodLabelsSeries {
 		return d
 	}
-	if h := nameable(holders); h != nil {
+	if h := nameableHolder(holders); h != nil {
 		d.use, d.heldSince = plain.extend(containerPairs(h.Container)...), h.Since
 	}
 	if p.jobs && len(jobs) == 1 {
@@ -115,20 +115,21 @@ func (v *view) eachInstance(f func(*gpuView, *instanceView)) {
 // eachCompute calls f for every compute instance of the node.
 func (v *view) eachCompute(f func(*computeView)) {
 	v.eachInstance(func(_ *gpuView, gi *instanceView) {
-		for k := range gi.computes {
-			f(&gi.computes[k])
+		for k := range gi.computeInstances {
+			f(&gi.computeInstances[k])
 		}
 	})
 }
 
-// eachPart calls f for every compute instance that is a part of its GPU instance. Another one does what its GPU instance does.
-func (v *view) eachPart(f func(*computeView)) {
+// eachSplitCompute calls f for every compute instance of a split GPU instance. Other compute instances have the same
+// readings as their GPU instance.
+func (v *view) eachSplitCompute(f func(*computeView)) {
 	v.eachInstance(func(_ *gpuView, gi *instanceView) {
 		if !gi.IsSplit() {
 			return
 		}
-		for k := range gi.computes {
-			f(&gi.computes[k])
+		for k := range gi.computeInstances {
+			f(&gi.computeInstances[k])
 		}
 	})
 }

@@ -1,37 +1,37 @@
 package collector
 
 func newXID(c *catalog) collectFunc {
-	all := c.family("nvidia_gpu_xids_total",
+	all := c.newFamily("nvidia_gpu_xids_total",
 		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. Absent where the driver does not report them.",
 		"Those of its instances are counted here too.")
-	byXID := c.family("nvidia_gpu_xid_errors_total",
+	byXID := c.newFamily("nvidia_gpu_xid_errors_total",
 		"XID errors of the GPU by XID. It begins with the first at 1, which increase() does not see: alerts take the timestamp.",
 		"Those of its instances are counted here too.", "xid")
-	last := c.family("nvidia_gpu_xid_last_timestamp_seconds", "When the XID was last seen on the GPU, as Unix time.",
+	last := c.newFamily("nvidia_gpu_xid_last_timestamp_seconds", "When the XID was last seen on the GPU, as Unix time.",
 		"Those of its instances count too.", "xid")
-	giByXID := c.family("nvidia_mig_gpu_instance_xid_errors_total",
+	giByXID := c.newFamily("nvidia_mig_gpu_instance_xid_errors_total",
 		"XID errors by XID that the driver laid on the GPU instance.",
 		"A part of the GPU's: never add them up. XIDs of the GPU as a whole name no instance.", "xid")
-	giLast := c.family("nvidia_mig_gpu_instance_xid_last_timestamp_seconds",
+	giLast := c.newFamily("nvidia_mig_gpu_instance_xid_last_timestamp_seconds",
 		"When the driver last laid the XID on the GPU instance, as Unix time.",
 		"XIDs of the GPU as a whole name no instance.", "xid")
-	return func(k *sink, v *view) {
+	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			if !g.Totals.XIDs.Since.IsZero() { // otherwise its XIDs are not received: it was never read, or the driver does not report them
-				k.count(all, g.labels, g.Totals.XIDs)
+				w.addCounter(all, g.labels, g.Totals.XIDs)
 			}
 			for _, x := range g.Totals.XIDErrors {
 				l := g.labels.extend("xid", formatUint(x.XID))
-				k.count(byXID, l, x.Counter)
-				k.timestamp(last, l, x.Last)
+				w.addCounter(byXID, l, x.Counter)
+				w.addTimestamp(last, l, x.Last)
 			}
 		}
 		v.eachInstance(func(_ *gpuView, gi *instanceView) {
 			for _, x := range gi.XIDErrors {
 				l := gi.labels.extend("xid", formatUint(x.XID))
-				k.count(giByXID, l, x.Counter)
-				k.timestamp(giLast, l, x.Last)
+				w.addCounter(giByXID, l, x.Counter)
+				w.addTimestamp(giLast, l, x.Last)
 			}
 		})
 	}

@@ -64,8 +64,11 @@ func TestProvisioning(t *testing.T) {
 		if err := yaml.Unmarshal(text, &file); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if list, ok := file[key].([]any); !ok || len(list) != 1 || file["apiVersion"] != 1 {
-			t.Errorf("%s: %v", name, file)
+		if list, ok := file[key].([]any); !ok || len(list) != 1 {
+			t.Errorf("%s: %s is %v, want a list of one", name, key, file[key])
+		}
+		if file["apiVersion"] != 1 {
+			t.Errorf("%s: apiVersion is %v, want 1", name, file["apiVersion"])
 		}
 	}
 }

@@ -11,14 +11,14 @@ const (
 type dcgmScope struct{ all string }
 
 func (d dcgmScope) of(field string, more ...string) string {
-	return in("DCGM_FI_"+field, d.all, more...)
+	return selectFamily("DCGM_FI_"+field, d.all, more...)
 }
 
 // wholeGPU returns a value of the whole GPU, once.
-func (d dcgmScope) wholeGPU(field string) string { return by("max", byGPU, d.of(field)) }
+func (d dcgmScope) wholeGPU(field string) string { return aggregate("max", byGPU, d.of(field)) }
 
 // each returns one value for each instance: while a pod of the exporter is replaced, there are two.
-func (d dcgmScope) each(expr string) string { return by("max", dcgmUnit, expr) }
+func (d dcgmScope) each(expr string) string { return aggregate("max", dcgmUnit, expr) }
 
 // held returns one value for each device and pod that holds it. Where Prometheus honors labels, the pod is in `pod`; on devices that are not held
 // that is the exporter's own, as Prometheus adds it to what it scrapes, up included. Where it does not, as with dcgm-exporter's chart, the pod is in
@@ -26,11 +26,11 @@ func (d dcgmScope) each(expr string) string { return by("max", dcgmUnit, expr) }
 func (d dcgmScope) held() string {
 	const of = `{__name__=~"DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_GR_ENGINE_ACTIVE",`
 	honored := of + `pod!="",exported_pod="",` + d.all + `} unless on (cluster, instance, namespace, pod) up`
-	exported := by("max", dcgmUnit+", exported_namespace, exported_pod", of+`exported_pod!="",`+d.all+`}`)
+	exported := aggregate("max", dcgmUnit+", exported_namespace, exported_pod", of+`exported_pod!="",`+d.all+`}`)
 	for _, name := range []string{"namespace", "pod"} {
 		exported = `label_replace(` + exported + `, "` + name + `", "$1", "exported_` + name + `", "(.+)")`
 	}
-	return by("max", dcgmUnit+", namespace, pod", any2(honored, exported))
+	return aggregate("max", dcgmUnit+", namespace, pod", either(honored, exported))
 }
 
 // named names instances by profile and id, which is all that these names have: 3g.20gb#1.
@@ -45,17 +45,17 @@ func (d dcgmScope) units(field string) string {
 }
 
 func (d dcgmScope) device(field string) string {
-	return by("max", byDevice, d.named("("+d.units(field)+")"))
+	return aggregate("max", byDevice, d.named("("+d.units(field)+")"))
 }
 
 // onGPUs returns one value for each GPU, in its row of a table.
 func (d dcgmScope) onGPUs(expr string) string {
-	return called("max by (cluster, instance, gpu, UUID) ("+expr+")", wholeGPU)
+	return withSlice("max by (cluster, instance, gpu, UUID) ("+expr+")", wholeGPU)
 }
 
 // inventory has a row for each GPU and each instance.
 func (d dcgmScope) inventory() string {
-	return by("max", dcgmRows, any2(
+	return aggregate("max", dcgmRows, either(
 		d.onGPUs(d.of("DEV_GPU_TEMP")),
 		d.named(d.of("DEV_FB_USED", `GPU_I_ID!=""`))))
 }
@@ -63,17 +63,17 @@ func (d dcgmScope) inventory() string {
 func (d dcgmScope) onInventory(ofGPU, ofInstance string) string {
 	values := d.onGPUs(ofGPU)
 	if ofInstance != "" {
-		values = any2(values, d.named(ofInstance))
+		values = either(values, d.named(ofInstance))
 	}
-	return any2(by("max", dcgmRows, values), d.inventory()+" * NaN")
+	return either(aggregate("max", dcgmRows, values), d.inventory()+" * NaN")
 }
 
 func dcgm() dashboard {
 	d := dcgmScope{`cluster=~"$cluster",instance="$node",gpu=~"$gpu",GPU_I_PROFILE=~"$profile"`}
 	xid := d.of("DEV_XID_ERRORS")
 	const on = "cluster, instance, gpu, err_code"
-	count := "count by (" + byGPU + ") (" + by("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED"))
-	before := "count by (" + byGPU + ") (" + by("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED")+" offset $__rate_interval")
+	count := "count by (" + byGPU + ") (" + aggregate("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED"))
+	before := "count by (" + byGPU + ") (" + aggregate("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED")+" offset $__rate_interval")
 	return dashboard{
 		uid: dcgmUID, title: "GPU node (dcgm-exporter's metrics)", from: "now-6h", tags: []string{"gpu", "mig", "dcgm"},
 		description: "The node's dashboard on the metrics of dcgm-exporter, by their names before 4.9 (--metrics.names=dcgm or both). It works with dcgm-exporter too, as its chart installs it, except for what that does not serve.",
@@ -111,7 +111,7 @@ func dcgmStats(d dcgmScope) []panel {
 func dcgmMemoryShare(d dcgmScope, more ...string) string {
 	field := func(name string) string { return d.each(d.of(name, more...)) }
 	unreserved := field("DEV_FB_USED") + " + " + field("DEV_FB_FREE")
-	return field("DEV_FB_USED") + " / (" + any2(unreserved+" + "+field("DEV_FB_RESERVED"), unreserved) + ")"
+	return field("DEV_FB_USED") + " / (" + either(unreserved+" + "+field("DEV_FB_RESERVED"), unreserved) + ")"
 }
 
 func dcgmTable(d dcgmScope) panel {
@@ -120,16 +120,16 @@ func dcgmTable(d dcgmScope) panel {
 		return d.onInventory(d.of(field, gpu), d.of(field, instance, `GPU_CI_ID=""`))
 	}
 	pods := d.held()
-	count := by("count", dcgmUnit, pods)
+	count := aggregate("count", dcgmUnit, pods)
 	single := `label_join(` + pods + ` and on (` + dcgmUnit + `) (` + count + ` == 1), "holder", "/", "namespace", "pod")`
 	several := `label_replace(count_values by (` + dcgmUnit + `) ("n", ` + count + ` > 1), "holder", "$1 pods", "n", "(.*)")`
-	holder := by("max", dcgmRows+", holder", `label_replace(`+d.named("("+single+" or "+several+")")+`, "slice", "`+wholeGPU+`", "slice", "whole")`)
-	bySlice := label(d.onGPUs(d.of("DEV_FB_USED", instance)), "holder", "by slice")
+	holder := aggregate("max", dcgmRows+", holder", `label_replace(`+d.named("("+single+" or "+several+")")+`, "slice", "`+wholeGPU+`", "slice", "whole")`)
+	bySlice := setLabel(d.onGPUs(d.of("DEV_FB_USED", instance)), "holder", "by slice")
 	return panel{
 		kind: table, title: "GPUs and slices, and the pods that hold them", hue: fine, w: 24, h: 11,
 		description: "One row for each GPU, then one for each slice of it. n/a: these metrics do not have it, or a slice has no such reading. free or unknown: no series names a pod; these metrics do not distinguish the two. The same dashboard with mig-exporter's own metrics shows placement, state, and the power of a slice.",
 		queries: []query{
-			{ref: "Holder", expr: holder + " or on (" + dcgmRows + ") " + bySlice + " or on (" + dcgmRows + ") " + label(d.inventory(), "holder", "free or unknown")},
+			{ref: "Holder", expr: holder + " or on (" + dcgmRows + ") " + bySlice + " or on (" + dcgmRows + ") " + setLabel(d.inventory(), "holder", "free or unknown")},
 			{ref: "Engine", expr: both("PROF_GR_ENGINE_ACTIVE")},
 			{ref: "Tensor", expr: both("PROF_PIPE_TENSOR_ACTIVE")},
 			{ref: "DRAM", expr: both("PROF_DRAM_ACTIVE")},
@@ -172,7 +172,7 @@ func dcgmUse(d dcgmScope) []panel {
 func dcgmMemory(d dcgmScope) []panel {
 	stack := lines("Memory used", "mbytes", memoryHue, "Memory in use on each device, on top of each other. A GPU with slices is there as its slices only.", d.device("DEV_FB_USED"), deviceLegend)
 	stack.stacked = true
-	who := by("max", byDevice+", namespace, pod", d.named(d.held())) + " * 0 + 1"
+	who := aggregate("max", byDevice+", namespace, pod", d.named(d.held())) + " * 0 + 1"
 	return []panel{stack, {kind: stateTimeline, title: "Pods by device", unit: "none", hue: activityHue, w: 12, h: 8,
 		description: "Each pod for as long as it held a device: its labels are on the device's series, which end when another pod gets the device.",
 		values:      []valueMap{{"1", "held", activityHue}},
@@ -198,7 +198,7 @@ func dcgmErrors(d dcgmScope) []panel {
 		{kind: stateTimeline, title: "Last XID", unit: "none", hue: red, w: 12, h: 8,
 			description: "The number of the last XID of each GPU and slice, which stays until the next one or a restart: 0 is none since then. An XID of a slice is not repeated on its GPU. Alert on DCGM_EXP_XID_ERRORS_COUNT instead.",
 			values:      []valueMap{{"0", "none", fine}},
-			queries:     []query{{expr: by("max", byDevice, d.named(d.of("DEV_XID_ERRORS", `GPU_CI_ID=""`))), legend: deviceLegend}}},
+			queries:     []query{{expr: aggregate("max", byDevice, d.named(d.of("DEV_XID_ERRORS", `GPU_CI_ID=""`))), legend: deviceLegend}}},
 		lines("Remapped rows", "none", red, "Rows of memory that were replaced after uncorrectable errors. The driver does not report them while a GPU has slices.", d.wholeGPU("DEV_UNCORRECTABLE_REMAPPED_ROWS"), gpuLegend),
 	}
 }

@@ -6,14 +6,14 @@ import (
 	"text/template"
 )
 
-// page is what the documentation says of a dashboard.
+// page is the documentation of a dashboard.
 type page struct {
 	Title, Description string
 	Pictures           []picture
 	Rows               []pageRow
 }
 
-// picture is in docs/images.
+// picture is a file in docs/images and its alternative text.
 type picture struct{ File, Text string }
 
 func pictures(uid string) []picture {
@@ -43,14 +43,14 @@ type pageRow struct {
 
 type pagePanel struct{ Title, Description string }
 
-// Docs fills a template in with what the dashboards say of their panels.
+// Docs executes a template with the titles and descriptions of dashboards and panels.
 func Docs(text string) ([]byte, error) {
 	t, err := template.New("docs").Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("parse the page: %w", err)
 	}
 	var pages []page
-	for _, d := range all() {
+	for _, d := range allDashboards() {
 		p := page{Title: d.title, Description: d.description, Pictures: pictures(d.uid)}
 		for _, r := range d.rows {
 			line := pageRow{Title: r.title, Collapsed: r.collapsed}

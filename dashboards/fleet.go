@@ -57,7 +57,7 @@ func fleetStats() []panel {
 			queries:     []query{{expr: "count(" + up + " == 0) or 0 * count(" + up + ")", legend: "do not answer"}}},
 		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 4, h: 4,
 			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, and free ones of GPUs that do not answer, are in neither number." + ruled,
-			queries:     []query{{expr: "sum by (state) (" + in("instance:nvidia_devices:count", inFleet) + ")", legend: "{{state}}"}}},
+			queries:     []query{{expr: "sum by (state) (" + selectFamily("instance:nvidia_devices:count", inFleet) + ")", legend: "{{state}}"}}},
 		{kind: stat, title: "Power now", unit: "watt", hue: powerHue, w: 4, h: 4,
 			description: "What all GPUs draw now. Slices are inside: nothing is counted twice.",
 			queries:     []query{{expr: "sum(" + fleetScope().eachGPU("nvidia_gpu_power_watts") + ")", legend: "drawn"}}},
@@ -69,8 +69,8 @@ func fleetScope() scope { return scope{gpus: inFleet, slices: inFleet} }
 func fleetProblems() panel {
 	s := fleetScope()
 	wrong := "(" + s.state() + ") < " + stateFine
-	gone := label(label(constant(stateGone, stopped), "slice", "(node)"), "gpu", "All")
-	healthy := label(constant(stateFine, "count("+in("nvidia_gpu_up", inFleet)+")"), "slice", "(all that report)")
+	gone := setLabel(setLabel(constant(stateGone, stopped), "slice", "(node)"), "gpu", "All")
+	healthy := setLabel(constant(stateFine, "count("+selectFamily("nvidia_gpu_up", inFleet)+")"), "slice", "(all that report)")
 	return panel{
 		kind: table, title: "Problems and affected pods", hue: fine, w: 24, h: 10,
 		description: "GPUs and slices with a problem, the worst first, with the pods that hold them, and nodes that stopped reporting within the last day. One row with ok: nothing is wrong on the nodes that report. Empty: there is no data at all. Click a node for its dashboard, a holder for the pod.",
@@ -94,9 +94,9 @@ func fleetProblems() panel {
 func fleetNodes() panel {
 	s := fleetScope()
 	inventory := "count by (" + nodeRows + ") (" + s.eachGPU("nvidia_gpu_up") + ")"
-	of := func(expr string) string { return any2(expr, inventory+" * NaN") }
+	of := func(expr string) string { return either(expr, inventory+" * NaN") }
 	rule := func(name string, more ...string) string {
-		return "sum by (" + nodeRows + ") (" + in(name, inFleet, more...) + ")"
+		return "sum by (" + nodeRows + ") (" + selectFamily(name, inFleet, more...) + ")"
 	}
 	sum := func(family string, more ...string) string {
 		return "sum by (" + nodeRows + ") (" + s.eachGPU(family, more...) + ")"
@@ -138,7 +138,9 @@ const (
 )
 
 func fleetUse() []panel {
-	sum := func(name, labels string) string { return "sum by (" + labels + ") (" + in(name, inFleet) + ")" }
+	sum := func(name, labels string) string {
+		return "sum by (" + labels + ") (" + selectFamily(name, inFleet) + ")"
+	}
 	activity := ofOne(lines("SM activity of whole GPUs and of slices", "percentunit", activityHue,
 		"Of all SMs of the devices, 5-minute means. whole: GPUs without MIG; slice: GPU instances. SMs in no slice, and devices that do not report activity, are not in it. Whole GPUs are often at 10 to 30 %."+ruled,
 		sum("instance:nvidia_sms_active:sum", "kind")+" / "+sum("instance:nvidia_sms:sum", "kind"), "{{kind}}"))
@@ -210,16 +212,16 @@ func fleetUnderused() panel {
 func fleetRoom() []panel {
 	room := lines("Memory slices: used, free, stranded", "none", countHue,
 		"Of all GPUs with MIG. Stranded ones are free, but no profile that could still be placed covers them."+ruled,
-		"sum by (state) ("+in("instance:nvidia_mig_slices:sum", inFleet, `kind="memory"`)+")", "{{state}}")
+		"sum by (state) ("+selectFamily("instance:nvidia_mig_slices:sum", inFleet, `kind="memory"`)+")", "{{state}}")
 	room.stacked, room.colors = true, ofSlices()
 	return []panel{
 		room,
 		{kind: barGauge, title: "Room for more slices", unit: "none", hue: countHue, w: 6, h: 8,
 			description: "GPU instances of each profile that could be created now, on all nodes. Profiles compete for the same room: these numbers do not add up.",
-			queries:     []query{{expr: "sort_desc(" + by("sum", "mig_profile", fleetScope().eachSlice("nvidia_gpu_mig_profile_instances_available", `mig_profile=~"$profile"`)) + ")", legend: "{{mig_profile}}"}}},
+			queries:     []query{{expr: "sort_desc(" + aggregate("sum", "mig_profile", fleetScope().eachSlice("nvidia_gpu_mig_profile_instances_available", `mig_profile=~"$profile"`)) + ")", legend: "{{mig_profile}}"}}},
 		{kind: table, title: "GPUs with stranded memory slices", hue: fine, w: 6, h: 8,
 			description: "Another layout would make these slices usable. migctl plans one that keeps the slices that are held.",
-			queries:     []query{{ref: "Slices", expr: "max by (cluster, instance, gpu) (" + in("nvidia_gpu_mig_slices", inFleet, `kind="memory",state="stranded"`) + ") > 0"}},
+			queries:     []query{{ref: "Slices", expr: "max by (cluster, instance, gpu) (" + selectFamily("nvidia_gpu_mig_slices", inFleet, `kind="memory",state="stranded"`) + ") > 0"}},
 			columns: []column{
 				{field: "instance", title: "Node", links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
 				{field: "gpu", title: "GPU", width: 60}, {field: "Slices", title: "Slices", unit: "none", hue: countHue, width: 70},
@@ -229,7 +231,7 @@ func fleetRoom() []panel {
 }
 
 func fleetPower() []panel {
-	sum := func(name string) string { return "sum by (cluster) (" + in(name, inFleet) + ")" }
+	sum := func(name string) string { return "sum by (cluster) (" + selectFamily(name, inFleet) + ")" }
 	power := lines("Power", "watt", powerHue,
 		"What the GPUs of each cluster draw, and the sum of their limits. not in a slice: the part of GPUs with MIG that no slice is given, such as idle power of free room."+ruled,
 		sum("instance:nvidia_power_watts:sum"), "{{cluster}} drawn")
@@ -239,13 +241,13 @@ func fleetPower() []panel {
 	power.colors = map[string]string{"limit": "#7fd1c7", "not in a slice": slate}
 	return []panel{power, {kind: barGauge, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue, w: 12, h: 8,
 		description: "Of all GPUs: power, added up each minute. Minutes without data are not in it." + ruled,
-		queries:     []query{{expr: "sum by (cluster) (sum_over_time(" + in("instance:nvidia_power_watts:sum", inFleet) + "[$__range])) * 60 / 3.6e6", legend: "{{cluster}}"}}}}
+		queries:     []query{{expr: "sum by (cluster) (sum_over_time(" + selectFamily("instance:nvidia_power_watts:sum", inFleet) + "[$__range])) * 60 / 3.6e6", legend: "{{cluster}}"}}}}
 }
 
 func fleetHistory() []panel {
 	changed := func(title, hue, text, rule string) panel {
 		return counts(title, hue, text+" In the 5 minutes before each point; the line at 0 is of all other nodes."+ruled,
-			"sum by (cluster, instance) ("+in(rule, inFleet)+") > 0 or on () label_replace(sum("+in(rule, inFleet)+`), "instance", "all nodes", "", "")`, "{{instance}}")
+			"sum by (cluster, instance) ("+selectFamily(rule, inFleet)+") > 0 or on () label_replace(sum("+selectFamily(rule, inFleet)+`), "instance", "all nodes", "", "")`, "{{instance}}")
 	}
 	return []panel{
 		changed("Layout changes", countHue, "Slices that were created or destroyed, by any program.", "instance:nvidia_layout_changes:increase5m"),
@@ -255,12 +257,12 @@ func fleetHistory() []panel {
 
 func fleetControl() []panel {
 	state := func(name, value string) string {
-		return "max by (" + nodeRows + ") (" + in("mig_control_state", inFleet, `state="`+name+`"`) + " == 1) * " + value
+		return "max by (" + nodeRows + ") (" + selectFamily("mig_control_state", inFleet, `state="`+name+`"`) + " == 1) * " + value
 	}
 	return []panel{
 		counts("Operations", countHue,
 			"Operations of partition control that ended in each interval, by kind and result. failed and interrupted: migctl operations says why.",
-			"sum by (verb, result) (max by (cluster, instance, verb, result) (increase("+in("mig_control_operations_total", inFleet)+"[$__rate_interval]))) > 0 or on () label_replace(0 * sum("+in("mig_control_state", inFleet)+`), "result", "none", "", "")`, "{{verb}} {{result}}"),
+			"sum by (verb, result) (max by (cluster, instance, verb, result) (increase("+selectFamily("mig_control_operations_total", inFleet)+"[$__rate_interval]))) > 0 or on () label_replace(0 * sum("+selectFamily("mig_control_state", inFleet)+`), "result", "none", "", "")`, "{{verb}} {{result}}"),
 		{kind: stateTimeline, title: "State of partition control", unit: "none", hue: fine, w: 12, h: 8,
 			description: "degraded, stuck, read-only and off need an operator: migctl on the node says what to do. Nodes without partition control have no line.",
 			values:      []valueMap{{"1", "idle", fine}, {"2", "running", activityHue}, {"3", "degraded", amber}, {"4", "stuck", red}, {"5", "read-only", amber}, {"6", "off", amber}},

@@ -33,13 +33,13 @@ type query struct {
 	instant           bool
 }
 
-// all returns the dashboards, in the order in which people need them.
-func all() []dashboard { return []dashboard{fleet(), node(), workloads(), health(), dcgm()} }
+// allDashboards returns the dashboards in the order of the documentation.
+func allDashboards() []dashboard { return []dashboard{fleet(), node(), workloads(), health(), dcgm()} }
 
 // Files returns the dashboards by the name of their file.
 func Files() (map[string][]byte, error) {
 	files := map[string][]byte{}
-	for _, d := range all() {
+	for _, d := range allDashboards() {
 		text, err := d.encode()
 		if err != nil {
 			return nil, fmt.Errorf("encode %s: %w", d.uid, err)

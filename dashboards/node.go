@@ -10,7 +10,7 @@ func nodeVariables(up, info, profile string) []object {
 	}
 }
 
-// events are what changes the meaning of everything else: a new layout, and XIDs.
+// events returns annotations of the events that explain other changes: new layouts and XIDs.
 func events(s scope, text string) []object {
 	return []object{
 		annotation("Layout changes", countHue, "sum by (cluster, instance, gpu) (increase("+s.gpu("nvidia_gpu_mig_layout_changes_total")+"[$__rate_interval])) > 0",
@@ -45,7 +45,7 @@ func node() dashboard {
 func nodeStats(s scope) []panel {
 	up := s.eachGPU("nvidia_gpu_up")
 	count := func(expr string) string { return "count(" + expr + ") or 0 * count(" + up + ")" }
-	allocated := any2("("+s.eachGPU("nvidia_gpu_allocated")+" unless "+s.eachGPU("nvidia_gpu_mig_enabled")+" == 1)", s.eachSlice("nvidia_mig_gpu_instance_allocated"))
+	allocated := either("("+s.eachGPU("nvidia_gpu_allocated")+" unless "+s.eachGPU("nvidia_gpu_mig_enabled")+" == 1)", s.eachSlice("nvidia_mig_gpu_instance_allocated"))
 	return []panel{
 		{kind: stat, title: "GPUs", unit: "none", hue: countHue, w: 4, h: 4,
 			description: "GPUs that the exporter knows, also those that do not answer. \"no data\": the exporter of this node is not scraped; look at Exporter health.",
@@ -55,7 +55,7 @@ func nodeStats(s scope) []panel {
 			queries:     []query{{expr: count(up + " == 0"), legend: "do not answer"}}},
 		{kind: stat, title: "GPUs that need maintenance", unit: "none", hue: fine, steps: problemFrom(red), w: 5, h: 4,
 			description: "GPUs for which the driver asks for a reset, a reboot or a drain, or whose memory could not be repaired. Drain the node and do what the table's state says.",
-			queries:     []query{{legend: "need maintenance", expr: count(by("max", onGPU, any2(s.gpu("nvidia_gpu_recovery_action", `action!="none"`), s.gpu("nvidia_gpu_row_remap_failure")+" > 0")))}}},
+			queries:     []query{{legend: "need maintenance", expr: count(aggregate("max", onGPU, either(s.gpu("nvidia_gpu_recovery_action", `action!="none"`), s.gpu("nvidia_gpu_row_remap_failure")+" > 0")))}}},
 		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 5, h: 4,
 			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, and free ones of GPUs that do not answer, are in neither number. \"no data\": neither a kubelet nor a batch scheduler reports any.",
 			queries: []query{
@@ -71,7 +71,7 @@ func nodeStats(s scope) []panel {
 	}
 }
 
-// mostWatts is the end of gauges of power: no GPU of today draws more. Without an end, one that is n/a would empty all of them.
+// mostWatts is the maximum of power gauges: no present GPU draws more. Without a maximum, one gauge that is n/a would empty all.
 const mostWatts = 1400
 
 func nodeTable(s scope) panel {

@@ -103,7 +103,7 @@ func (p panel) defaults() object {
 	return o
 }
 
-// drawing is how lines are drawn. Gaps stay gaps: a GPU that does not report has no value.
+// drawing returns how lines are drawn. Gaps remain: a GPU that does not report has no value.
 func (p panel) drawing() object {
 	fill, stacking, style := 0, "none", "line"
 	if p.events {

@@ -18,7 +18,7 @@ const (
 	wholeGPU = "(whole GPU)"
 )
 
-// scope is the selectors of a dashboard.
+// scope has the label selectors of a dashboard.
 type scope struct {
 	gpus, slices string // of GPU families, and of those that can be filtered by profile
 }
@@ -33,21 +33,25 @@ func (s scope) withGPU() scope {
 	return scope{gpus: gpus, slices: gpus + `,mig_profile=~"$profile"`}
 }
 
-// in selects a family, with further matchers.
-func in(family, selector string, more ...string) string {
+// selectFamily selects a family, with further matchers.
+func selectFamily(family, selector string, more ...string) string {
 	return family + "{" + strings.Join(append([]string{selector}, more...), ",") + "}"
 }
 
-func (s scope) gpu(family string, more ...string) string   { return in(family, s.gpus, more...) }
-func (s scope) slice(family string, more ...string) string { return in(family, s.slices, more...) }
+func (s scope) gpu(family string, more ...string) string {
+	return selectFamily(family, s.gpus, more...)
+}
+func (s scope) slice(family string, more ...string) string {
+	return selectFamily(family, s.slices, more...)
+}
 
 // eachGPU and eachSlice return one value for each GPU, or each slice, of a family.
 func (s scope) eachGPU(family string, more ...string) string {
-	return by("max", onGPU, s.gpu(family, more...))
+	return aggregate("max", onGPU, s.gpu(family, more...))
 }
 
 func (s scope) eachSlice(family string, more ...string) string {
-	return by("max", onSlice+", mig_profile", s.slice(family, more...))
+	return aggregate("max", onSlice+", mig_profile", s.slice(family, more...))
 }
 
 // sumOfGPUs adds up over GPUs, by labels of which label is one of the family.
@@ -56,59 +60,59 @@ func sumOfGPUs(labels, label, expr string) string {
 	if label != "" {
 		labels, inner = labels+", "+label, onGPU+", "+label
 	}
-	return by("sum", labels, by("max", inner, expr))
+	return aggregate("sum", labels, aggregate("max", inner, expr))
 }
 
 func (s scope) sliceInfo() string { return s.slice("nvidia_mig_gpu_instance_info") }
 
-// placed names the slices of an expression by profile and placement, as nvidia-smi prints it: 3g.20gb@4:4.
-func (s scope) placed(expr string) string {
-	place := "topk by (" + onSlice + ") (1, " + by("max", onSlice+", placement", s.sliceInfo()) + ")" // never two of one instance
-	return named(expr + " * on (" + onSlice + ") group_left (placement) " + place)
+// withPlacement adds the label slice, profile and placement as nvidia-smi prints them: 3g.20gb@4:4.
+func (s scope) withPlacement(expr string) string {
+	place := "topk by (" + onSlice + ") (1, " + aggregate("max", onSlice+", placement", s.sliceInfo()) + ")" // never two of one instance
+	return withSliceName(expr + " * on (" + onSlice + ") group_left (placement) " + place)
 }
 
-func named(expr string) string {
+func withSliceName(expr string) string {
 	return `label_join(` + expr + `, "slice", "@", "mig_profile", "placement")`
 }
 
-func called(expr, slice string) string { return label(expr, "slice", slice) }
+func withSlice(expr, slice string) string { return setLabel(expr, "slice", slice) }
 
-// label sets a label.
-func label(expr, name, value string) string {
+// setLabel sets a label of an expression to a value.
+func setLabel(expr, name, value string) string {
 	return `label_replace(` + expr + `, "` + name + `", "` + value + `", "", "")`
 }
 
-func by(op, labels, expr string) string { return op + " by (" + labels + ") (" + expr + ")" }
+func aggregate(op, labels, expr string) string { return op + " by (" + labels + ") (" + expr + ")" }
 
-func any2(a, b string) string { return a + " or " + b }
+func either(a, b string) string { return a + " or " + b }
 
 // devices returns one line for each device from an expression of GPUs and one of slices.
 func (s scope) devices(ofGPU, ofSlice string) string {
-	whole := called("("+ofGPU+") unless on ("+onGPU+") ("+s.gpu("nvidia_gpu_mig_enabled")+" == 1)", "whole")
-	return by("max", byDevice, any2(s.placed("("+ofSlice+")"), whole))
+	whole := withSlice("("+ofGPU+") unless on ("+onGPU+") ("+s.gpu("nvidia_gpu_mig_enabled")+" == 1)", "whole")
+	return aggregate("max", byDevice, either(s.withPlacement("("+ofSlice+")"), whole))
 }
 
-// device is devices of a family that both have.
+// device returns devices for a family that GPUs and slices have.
 func (s scope) device(family string) string {
 	return s.devices(s.slice("nvidia_gpu_"+family), s.slice("nvidia_mig_gpu_instance_"+family))
 }
 
-// inventory is what there is: every GPU, also one that does not answer, and every slice.
+// inventory returns every GPU, also those that do not answer, and every slice.
 func (s scope) inventory() string {
-	return by("max", rows, any2(called(s.slice("nvidia_gpu_up"), wholeGPU), named(s.sliceInfo())))
+	return aggregate("max", rows, either(withSlice(s.slice("nvidia_gpu_up"), wholeGPU), withSliceName(s.sliceInfo())))
 }
 
-// onInventory returns a value for every row of a table, NaN where the expressions have none. ofSlice is "" for what is of whole
-// GPUs alone.
+// onInventory returns a value for every row of a table, NaN if the expressions have none. ofSlice is "" for families
+// that only whole GPUs have.
 func (s scope) onInventory(ofGPU, ofSlice string) string {
-	values := called("("+ofGPU+")", wholeGPU)
+	values := withSlice("("+ofGPU+")", wholeGPU)
 	if ofSlice != "" {
-		values = any2(values, s.placed("("+ofSlice+")"))
+		values = either(values, s.withPlacement("("+ofSlice+")"))
 	}
-	return any2(by("max", rows, values), s.inventory()+" * NaN")
+	return either(aggregate("max", rows, values), s.inventory()+" * NaN")
 }
 
-// ratios divide a family of a device by another one.
+// ratioOfGPU divides one family by another.
 func (s scope) ratioOfGPU(used, total string) string {
 	return s.eachGPU("nvidia_gpu_"+used) + " / " + s.eachGPU("nvidia_gpu_"+total)
 }
@@ -122,7 +126,7 @@ func (s scope) memoryRatios() (ofGPU, ofSlice string) {
 // missing, and not one for each of many kinds.
 func (s scope) only(label, none, expr string) string {
 	last := label[strings.LastIndex(label, " ")+1:]
-	return sumOfGPUs(byGPU, label, expr) + " > 0 or on (" + byGPU + ") label_replace(" + by("sum", byGPU, expr) + `, "` + last + `", "` + none + `", "", "")`
+	return sumOfGPUs(byGPU, label, expr) + " > 0 or on (" + byGPU + ") label_replace(" + aggregate("sum", byGPU, expr) + `, "` + last + `", "` + none + `", "", "")`
 }
 
 // The states of a device, the worst first: the least of them is shown.
@@ -157,7 +161,7 @@ func constant(value, expr string) string { return "(" + expr + ") * 0 + " + valu
 
 // state returns the worst state of every row.
 func (s scope) state() string {
-	return any2(by("max", rows, any2(called("("+s.gpuState()+")", wholeGPU), s.placed("("+s.sliceState()+")"))), s.inventory()+" * NaN")
+	return either(aggregate("max", rows, either(withSlice("("+s.gpuState()+")", wholeGPU), s.withPlacement("("+s.sliceState()+")"))), s.inventory()+" * NaN")
 }
 
 const xidOfSlice = "nvidia_mig_gpu_instance_xid_last_timestamp_seconds"
@@ -167,11 +171,11 @@ func recent(timestamps string) string { return "time() - " + timestamps + " < 60
 
 // xidsOfGPU selects the recent XIDs of GPUs that the driver blames on no slice.
 func (s scope) xidsOfGPU(more ...string) string {
-	return recent(s.slice("nvidia_gpu_xid_last_timestamp_seconds", more...)) + " unless on (" + onGPU + ", xid) " + recent(in(xidOfSlice, s.gpus))
+	return recent(s.slice("nvidia_gpu_xid_last_timestamp_seconds", more...)) + " unless on (" + onGPU + ", xid) " + recent(selectFamily(xidOfSlice, s.gpus))
 }
 
 func (s scope) gpuState() string {
-	worst := func(expr string) string { return by("max", onGPU, expr) }
+	worst := func(expr string) string { return aggregate("max", onGPU, expr) }
 	return strings.Join([]string{
 		worst(constant(stateDown, s.slice("nvidia_gpu_up")+" == 0")),
 		worst(constant(stateRecovery, s.slice("nvidia_gpu_recovery_action", `action!="none"`))),
@@ -186,7 +190,7 @@ func (s scope) gpuState() string {
 }
 
 func (s scope) sliceState() string {
-	worst := func(expr string) string { return by("max", onSlice+", mig_profile", expr) }
+	worst := func(expr string) string { return aggregate("max", onSlice+", mig_profile", expr) }
 	return strings.Join([]string{
 		worst(constant(stateDown, s.slice("nvidia_mig_gpu_instance_up")+" == 0")),
 		worst(constant(stateFatalXID, recent(s.slice(xidOfSlice, `xid=~"`+fatalXIDs+`"`)))),
@@ -204,19 +208,19 @@ const podInfo = `__name__=~"nvidia_(gpu|mig_gpu_instance|mig_compute_instance)_p
 func (s scope) holders() string {
 	const who = onSlice + ", mig_profile, namespace, pod"
 	pods := func(confirmed string) string {
-		return `label_join(` + by("max", who, "{"+podInfo+","+confirmed+","+s.slices+"}") + `, "holder", "/", "namespace", "pod")`
+		return `label_join(` + aggregate("max", who, "{"+podInfo+","+confirmed+","+s.slices+"}") + `, "holder", "/", "namespace", "pod")`
 	}
 	unsure := `label_replace(` + pods(`confirmed="false"`) + `, "holder", "$1 (unconfirmed)", "holder", "(.*)")`
 	all := pods(`confirmed!="false"`) + " or on (" + who + ") " + unsure
-	count := by("count", onSlice+", mig_profile", all)
+	count := aggregate("count", onSlice+", mig_profile", all)
 	several := `label_replace(count_values by (` + onSlice + `, mig_profile) ("n", ` + count + ` > 1), "holder", "$1 pods", "n", "(.*)")`
-	known := any2("("+all+") and on ("+onSlice+") ("+count+" == 1)", several)
+	known := either("("+all+") and on ("+onSlice+") ("+count+" == 1)", several)
 	labels := rows + ", namespace, pod, holder"
-	say := func(expr, holder string) string { return label(expr, "holder", holder) }
-	ofGPU := called(`((`+known+`) unless on (`+onSlice+`) `+s.sliceInfo()+`)`, wholeGPU)
-	return allPods(by("max", labels, any2(ofGPU, s.placed(`(`+known+`)`))) +
-		" or on (" + rows + ") " + say(by("max", rows, called(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)), "by slice") +
-		" or on (" + rows + ") " + say(by("max", rows, any2(called(s.slice("nvidia_gpu_allocated")+" == 0", wholeGPU), s.placed("("+s.slice("nvidia_mig_gpu_instance_allocated")+" == 0)"))), "free") +
+	say := func(expr, holder string) string { return setLabel(expr, "holder", holder) }
+	ofGPU := withSlice(`((`+known+`) unless on (`+onSlice+`) `+s.sliceInfo()+`)`, wholeGPU)
+	return allPods(aggregate("max", labels, either(ofGPU, s.withPlacement(`(`+known+`)`))) +
+		" or on (" + rows + ") " + say(aggregate("max", rows, withSlice(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)), "by slice") +
+		" or on (" + rows + ") " + say(aggregate("max", rows, either(withSlice(s.slice("nvidia_gpu_allocated")+" == 0", wholeGPU), s.withPlacement("("+s.slice("nvidia_mig_gpu_instance_allocated")+" == 0)"))), "free") +
 		" or on (" + rows + ") " + say(s.inventory(), "n/a"))
 }
 

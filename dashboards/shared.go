@@ -1,6 +1,6 @@
 package dashboards
 
-// What all dashboards share: where their data is, how they are chosen and linked, and what colors mean.
+// This file has what all dashboards share: the data source, the variables, the links between them, and the colors.
 
 const (
 	tag         = "mig-exporter"
@@ -60,9 +60,9 @@ func annotation(name, color, expr, title, text string) object {
 	}
 }
 
-// nodeEvents are what changes the meaning of everything else, by node: a new layout, and XIDs.
+// nodeEvents returns annotations of the events that explain other changes, by node: new layouts and XIDs.
 func nodeEvents() []object {
-	rule := func(name string) string { return "sum by (" + nodeRows + ") (" + in(name, inFleet) + ") > 0" }
+	rule := func(name string) string { return "sum by (" + nodeRows + ") (" + selectFamily(name, inFleet) + ") > 0" }
 	return []object{
 		annotation("Layout changes", countHue, rule("instance:nvidia_layout_changes:increase5m"), "Layout changed", "{{instance}}"),
 		annotation("XIDs", red, rule("instance:nvidia_xids:increase5m"), "XID", "{{instance}}"),
@@ -76,7 +76,7 @@ func grafanaAnnotations() object {
 	}
 }
 
-// dashboardLinks lead to the other dashboards with the data source, the variables and the time kept.
+// dashboardLinks returns links to the other dashboards that keep the data source, the variables and the time.
 func dashboardLinks() []object {
 	return []object{{
 		"asDropdown": true, "icon": "dashboard", "includeVars": true, "keepTime": true, "tags": []string{tag},
@@ -84,7 +84,7 @@ func dashboardLinks() []object {
 	}}
 }
 
-// linkTo leads from a cell to a dashboard with the row's values as variables, its cluster among them.
+// linkTo returns a link from a cell to a dashboard with values of the row as variables, its cluster included.
 func linkTo(title, uid string, variables ...string) object {
 	url := "/d/" + uid + "?${datasource:queryparam}&" + fromField("cluster", linkCluster)
 	for _, v := range variables {
@@ -93,7 +93,7 @@ func linkTo(title, uid string, variables ...string) object {
 	return object{"title": title, "url": url + "&${__url_time_range}", "targetBlank": false}
 }
 
-// fromField sets a variable to the value that the row has in a field.
+// fromField returns the URL parameter that sets a variable to the row's value of a field.
 func fromField(variable, field string) string {
 	return "var-" + variable + "=${__data.fields." + field + ":percentencode}"
 }
@@ -102,10 +102,10 @@ func fromField(variable, field string) string {
 const linkCluster = "link_cluster"
 
 func withCluster(expr string) string {
-	return `label_replace(` + label(expr, linkCluster, "All") + `, "` + linkCluster + `", "$1", "cluster", "(.+)")`
+	return `label_replace(` + setLabel(expr, linkCluster, "All") + `, "` + linkCluster + `", "$1", "cluster", "(.+)")`
 }
 
-// valueMap shows numbers by name.
+// valueMap is the text and color that a panel shows for a number.
 type valueMap struct {
 	value       string
 	text, color string
@@ -125,7 +125,7 @@ func mappings(values ...valueMap) []object {
 	}})
 }
 
-// step is a color from a value on.
+// step is the color of values from a threshold on.
 type step struct {
 	from  float64
 	color string
@@ -139,10 +139,10 @@ func thresholds(base string, steps ...step) object {
 	return object{"mode": "absolute", "steps": list}
 }
 
-// problemFrom is the color of a count of problems: none of them is no color, not green.
+// problemFrom returns the steps for a count of problems: 0 has no color, not green.
 func problemFrom(color string) []step { return []step{{1, color}} }
 
-// ofSlices and ofDevices are the colors of what has few named parts.
+// ofSlices and ofDevices return the colors of panels with few named parts.
 func ofSlices() map[string]string {
 	return map[string]string{"used": activityHue, "free": slate, "stranded": powerHue}
 }

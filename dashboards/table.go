@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// The queries of a table have the same labels, so that Grafana can merge them into one row for each device. Each has a value
-// for every row, NaN where it is not known, so that no column is missing: see onInventory.
+// The queries of a table have the same labels, so that Grafana can merge them into one row for each device. Each has a value for
+// every row, NaN if it is not known, so that no column is missing: see onInventory.
 
-// name is what the table calls the column before it is renamed.
-func (p panel) name(c column) string {
+// fieldName returns Grafana's name of a column before it is renamed.
+func (p panel) fieldName(c column) string {
 	for _, q := range p.queries {
 		if q.ref != c.field {
 			continue
@@ -25,7 +25,7 @@ func (p panel) name(c column) string {
 func (p panel) transformations() []object {
 	order, names, keep := object{}, object{}, []string{}
 	for i, c := range p.allColumns() {
-		name := p.name(c)
+		name := p.fieldName(c)
 		order[name] = i
 		keep = append(keep, name)
 		if c.title != "" && !c.hidden {
@@ -52,7 +52,7 @@ func (p panel) overrides() []object {
 	for _, c := range p.allColumns() {
 		name := c.title
 		if c.hidden || name == "" {
-			name = p.name(c)
+			name = p.fieldName(c)
 		}
 		properties := c.properties()
 		if len(properties) == 0 {
@@ -107,7 +107,7 @@ func (c column) properties() []object {
 	return list
 }
 
-// allColumns returns the columns of a table, with the one that its links take the cluster from. Other panels have none.
+// allColumns returns the columns of a table and the hidden one that links take the cluster from. Other panels have none.
 func (p panel) allColumns() []column {
 	if p.kind != table {
 		return nil

@@ -47,23 +47,23 @@ func workloadStats() []panel {
 			queries:     []query{{expr: "sum(" + eachContainer("power_estimate_watts") + ")", legend: "of these pods"}, {expr: "sum(" + s.eachGPU("nvidia_gpu_power_watts") + ")", legend: "of all GPUs"}}},
 		{kind: stat, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue, w: 6, h: 4,
 			description: "Of the chosen namespaces, on devices that containers had to themselves: power, added up each minute. Slices have estimates." + ruled,
-			queries:     []query{{expr: "sum(sum_over_time(" + in("namespace:nvidia_power_watts:sum", namespaces) + "[$__range])) * 60 / 3.6e6", legend: "energy"}}},
+			queries:     []query{{expr: "sum(sum_over_time(" + selectFamily("namespace:nvidia_power_watts:sum", namespaces) + "[$__range])) * 60 / 3.6e6", legend: "energy"}}},
 	}
 }
 
 // onPods returns a value for every pod, NaN where there is none.
 func onPods(expr string) string {
-	return any2(expr, "max by ("+podRows+") ({"+podInfo+","+pods+"}) * NaN")
+	return either(expr, "max by ("+podRows+") ({"+podInfo+","+pods+"}) * NaN")
 }
 
 // eachContainer returns one value for each container and device of the chosen pods.
 func eachContainer(family string, more ...string) string {
-	return by("max", deviceRow+", compute_instance, namespace, pod, container, hpc_job", in("nvidia_gpu_container_"+family, pods, more...))
+	return aggregate("max", deviceRow+", compute_instance, namespace, pod, container, hpc_job", selectFamily("nvidia_gpu_container_"+family, pods, more...))
 }
 
 func workloadTable() panel {
 	of := func(op, family string) string {
-		return onPods(by(op, podRows, eachContainer(family)))
+		return onPods(aggregate(op, podRows, eachContainer(family)))
 	}
 	holding := "{" + podInfo + "," + pods + "}"
 	state := strings.Join([]string{
@@ -101,7 +101,9 @@ func workloadTable() panel {
 }
 
 func workloadNamespaces() []panel {
-	sum := func(rule string) string { return "sum by (cluster, namespace) (" + in(rule, namespaces) + ")" }
+	sum := func(rule string) string {
+		return "sum by (cluster, namespace) (" + selectFamily(rule, namespaces) + ")"
+	}
 	stack := func(title, unit, hue, text, expr string) panel {
 		p := lines(title, unit, hue, text+ruled, expr, "{{namespace}}")
 		p.stacked = true
@@ -109,7 +111,7 @@ func workloadNamespaces() []panel {
 	}
 	held := lines("Devices: held and free", "none", countHue,
 		"Slices and GPUs without MIG of the chosen nodes. Devices whose holder is unknown are not in it."+ruled,
-		"sum by (state) ("+in("instance:nvidia_devices:count", inFleet)+")", "{{state}}")
+		"sum by (state) ("+selectFamily("instance:nvidia_devices:count", inFleet)+")", "{{state}}")
 	held.stacked, held.colors = true, ofDevices()
 	return []panel{
 		held,
@@ -121,7 +123,7 @@ func workloadNamespaces() []panel {
 		stack("Power, by namespace", "watt", powerHue, "Of devices that containers have to themselves. A slice's power is an estimate.", sum("namespace:nvidia_power_watts:sum")),
 		{kind: barGauge, title: "Energy in the time range, by namespace", unit: "kwatth", decimals: 2, hue: powerHue, w: 12, h: 8,
 			description: "Power, added up each minute: the basis of a bill." + ruled,
-			queries:     []query{{expr: "sort_desc(sum by (cluster, namespace) (sum_over_time(" + in("namespace:nvidia_power_watts:sum", namespaces) + "[$__range]))) * 60 / 3.6e6", legend: "{{namespace}}"}}},
+			queries:     []query{{expr: "sort_desc(sum by (cluster, namespace) (sum_over_time(" + selectFamily("namespace:nvidia_power_watts:sum", namespaces) + "[$__range]))) * 60 / 3.6e6", legend: "{{namespace}}"}}},
 	}
 }
 
@@ -130,7 +132,7 @@ func workloadPods() []panel {
 	const legend = "{{namespace}}/{{pod}} {{container}}: {{instance}} GPU {{gpu}} {{slice}}"
 	const labels = "cluster, instance, namespace, pod, container, gpu, slice"
 	line := func(op, family string) string {
-		return by(op, labels, any2(fleetScope().placed(eachContainer(family)), called(eachContainer(family, `gpu_instance=""`), "whole")))
+		return aggregate(op, labels, either(fleetScope().withPlacement(eachContainer(family)), withSlice(eachContainer(family, `gpu_instance=""`), "whole")))
 	}
 	memory := lines("Memory used by each pod", "bytes", memoryHue,
 		"On each device. On one that pods share it is what the pod's own processes use. A line that ends with its pod near the device's size: it probably ran out of memory.", line("sum", "memory_used_bytes"), legend)

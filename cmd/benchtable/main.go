@@ -1,4 +1,4 @@
-// benchtable makes the tables of docs/performance.md of what `go test -bench` prints: make bench runs both.
+// Benchtable makes the tables of docs/performance.md from what `go test -bench` prints: make bench runs both.
 package main
 
 import (
@@ -15,7 +15,7 @@ func main() {
 	}
 }
 
-// write reads benchmarks and writes their tables. An error is for benchmarks of the tables that are not there, too.
+// write reads benchmarks and writes their tables. It returns an error if one of a table is missing, too.
 func write(to io.Writer, from io.Reader, machine string) error {
 	runs, cpu, err := read(from)
 	if err != nil {

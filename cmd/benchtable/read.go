@@ -10,19 +10,16 @@ import (
 	"strings"
 )
 
-// metric is one figure of one benchmark.
+// metric names one figure of one benchmark.
 type metric struct{ benchmark, unit string }
 
-// results holds the value of every run.
+// results holds the values of every run.
 type results map[metric][]float64
 
-// ofProcs is what the testing package appends to names: the number of processors.
-func ofProcs() *regexp.Regexp { return regexp.MustCompile(`-\d+$`) }
-
-// read takes in the output of `go test -bench`; cpu is the processor's name as it prints it.
+// read reads the output of `go test -bench`; cpu is the processor's name in it.
 func read(from io.Reader) (found results, cpu string, err error) {
 	found = results{}
-	procs := ofProcs()
+	processors := regexp.MustCompile(`-\d+$`) // the testing package appends their number to names
 	lines := bufio.NewScanner(from)
 	for lines.Scan() {
 		if name, ok := strings.CutPrefix(lines.Text(), "cpu: "); ok {
@@ -33,7 +30,7 @@ func read(from io.Reader) (found results, cpu string, err error) {
 		if len(fields) < 4 || len(fields)%2 != 0 || !strings.HasPrefix(fields[0], "Benchmark") {
 			continue
 		}
-		name := procs.ReplaceAllString(strings.TrimPrefix(fields[0], "Benchmark"), "")
+		name := processors.ReplaceAllString(strings.TrimPrefix(fields[0], "Benchmark"), "")
 		for i := 2; i < len(fields); i += 2 {
 			value, err := strconv.ParseFloat(fields[i], 64)
 			if err != nil {
@@ -46,10 +43,10 @@ func read(from io.Reader) (found results, cpu string, err error) {
 	return found, cpu, lines.Err()
 }
 
-// best is the least value; all figures are costs.
+// best returns the smallest value; all figures are costs.
 func best(values []float64) float64 { return slices.Min(values) }
 
-// median is the value in the middle, the larger one of two.
+// median returns the value in the middle, the larger one of two.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[len(sorted)/2]

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// line is a line of the first table. A target of 0 is none.
+// line is a line of a table. A target of 0 means that there is none.
 type line struct {
 	title  string
 	metric metric
 	target float64
 }
 
-// forms are the forms of a scrape, as the benchmarks name them.
+// forms lists the forms of a scrape, as the benchmarks name them.
 func forms() []string {
 	return []string{"text/identity", "text/gzip", "protobuf/identity", "protobuf/gzip"}
 }
@@ -23,7 +23,7 @@ const (
 	gpusOfBench = "gpus=8"
 )
 
-// lines are those of the first table: the lone scrape first, which is what most nodes see.
+// lines lists those of the first table: first the lone scrape, which is what most nodes serve.
 func lines() []line {
 	var list []line
 	for _, form := range forms() {
@@ -65,7 +65,7 @@ func lines() []line {
 	)
 }
 
-// loneTarget is a target of a lone scrape in a form, 0 for protobuf, which is not rendered from templates.
+// loneTarget returns the target of a lone scrape in a form, 0 for protobuf, which is not rendered from templates.
 func loneTarget(form string, target float64) float64 {
 	if strings.HasPrefix(form, "text/") {
 		return target
@@ -73,7 +73,7 @@ func loneTarget(form string, target float64) float64 {
 	return 0
 }
 
-// tables writes all tables and lists the benchmarks that are not there.
+// tables returns all tables and lists the benchmarks that are missing.
 func tables(found results, machine string) (text string, missing []string) {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s.\n\n| what | best | median | target | |\n|---|--:|--:|--:|---|\n", machine)
@@ -95,7 +95,7 @@ func tables(found results, machine string) (text string, missing []string) {
 	return out.String() + "\n" + levels + "\n" + growth, slices.Concat(missing, none, lacking)
 }
 
-// levelTable is the time and the result of compressing a scrape at several levels, the best of the runs of each.
+// levelTable shows the time and the result of compressing a scrape at several levels, the best of the runs of each.
 func levelTable(found results) (text string, missing []string) {
 	var out strings.Builder
 	out.WriteString("| gzip level | text: p50 | text: packed | protobuf: p50 | protobuf: packed |\n|--:|--:|--:|--:|--:|\n")
@@ -112,7 +112,7 @@ func levelTable(found results) (text string, missing []string) {
 	return out.String(), missing
 }
 
-// cell is the best of the runs of a figure, or nothing and an entry in missing.
+// cell returns the best of the runs of a figure, or nothing and an entry in missing.
 func cell(found results, m metric, missing *[]string) string {
 	values := found[m]
 	if len(values) == 0 {
@@ -122,7 +122,7 @@ func cell(found results, m metric, missing *[]string) string {
 	return format(best(values), m.unit)
 }
 
-// growthTable is the same figures on nodes of several sizes, the best of the runs of each.
+// growthTable shows the same figures on nodes of several sizes, the best of the runs of each.
 func growthTable(found results) (text string, missing []string) {
 	sizes := []string{"1", "2", "4", "8", "16"}
 	var out strings.Builder
@@ -146,7 +146,7 @@ func growthTable(found results) (text string, missing []string) {
 	return out.String(), missing
 }
 
-// verdict holds the runs to a target: the one in the middle counts.
+// verdict compares the median of the runs with a target.
 func verdict(values []float64, target float64) string {
 	switch {
 	case target == 0:
@@ -159,7 +159,7 @@ func verdict(values []float64, target float64) string {
 	return "missed"
 }
 
-// format writes a figure in the unit that people read it in.
+// format returns a figure in the unit of the table.
 func format(value float64, unit string) string {
 	switch {
 	case strings.HasSuffix(unit, "-ns"):

@@ -11,14 +11,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
-// The codes (dcgmReturn_t) that the host engine does not give by itself.
+// The codes (dcgmReturn_t) that the host engine does not return.
 const (
 	genericError  hostengine.Code = -3
 	uninitialized hostengine.Code = -10
 	tooSmall      hostengine.Code = -31
 )
 
-// codeOf is DCGM's code for an error of the engine.
+// codeOf returns DCGM's code for an error of the engine.
 func codeOf(err error) hostengine.Code {
 	if err == nil {
 		return hostengine.OK
@@ -40,16 +40,16 @@ type args struct {
 
 func (a args) uint(i int) uint32 { return uint32(a.raw[i]) }
 
-// at is an argument that points to a T; nil for NULL.
+// at returns an argument that points to a T; nil for NULL.
 func at[T any](a args, i int) *T { return *(**T)(unsafe.Pointer(&a.raw[i])) }
 
-// array is an argument that points to n of T.
+// array returns an argument that points to n values of type T.
 func array[T any](a args, i int, n int) []T { return unsafe.Slice(at[T](a, i), n) }
 
-// text is an argument that points to a string; empty for NULL.
+// text returns an argument that points to a string; empty for NULL.
 func text(a args, i int) string { return C.GoString(at[C.char](a, i)) }
 
-// notNull refuses NULL for some arguments before anything else is looked at.
+// notNull refuses NULL for some arguments, given by their indexes, before anything else is checked.
 func notNull(do call, indexes ...int) call {
 	return func(l *library, a args) hostengine.Code {
 		for _, i := range indexes {
@@ -61,17 +61,15 @@ func notNull(do call, indexes ...int) call {
 	}
 }
 
-// cString fills a char array of a struct.
-func cString(to []C.char, text string) {
-	for i := range to {
-		to[i] = 0
-	}
+// putCString fills a char array of a struct.
+func putCString(to []C.char, text string) {
+	clear(to)
 	for i := range min(len(text), len(to)-1) {
 		to[i] = C.char(text[i])
 	}
 }
 
-// flag is a bool of C.
+// flag returns C's form of a bool.
 func flag(on bool) C.uint {
 	if on {
 		return 1

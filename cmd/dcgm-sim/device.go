@@ -9,72 +9,67 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
-// deviceCalls are those about GPUs and their instances.
+// deviceCalls answer about the engine, GPUs and their instances.
 func deviceCalls() map[string]call {
 	return map[string]call{
-		"dcgmHostengineVersionInfo":        connected(engineVersion, 1),
-		"dcgmGetAllDevices":                connected(devices, 1, 2),
-		"dcgmGetAllSupportedDevices":       connected(devices, 1, 2),
-		"dcgmGetEntityGroupEntities":       connected(entityGroup, 2, 3),
-		"dcgmGetDeviceAttributes":          connected(attributes, 2),
-		"dcgmGetGpuStatus":                 connected(gpuStatus, 2),
-		"dcgmGetGpuInstanceHierarchy":      connected(hierarchy, 1),
-		"dcgmGetNvLinkLinkStatus":          connected(linkStatus, 1),
-		"dcgmProfGetSupportedMetricGroups": connected(metricGroups, 1),
+		"dcgmHostengineVersionInfo":        onSession(engineVersion, 1),
+		"dcgmGetAllDevices":                onSession(devices, 1, 2),
+		"dcgmGetAllSupportedDevices":       onSession(devices, 1, 2),
+		"dcgmGetEntityGroupEntities":       onSession(entityGroup, 2, 3),
+		"dcgmGetDeviceAttributes":          onSession(attributes, 2),
+		"dcgmGetGpuStatus":                 onSession(gpuStatus, 2),
+		"dcgmGetGpuInstanceHierarchy":      onSession(hierarchy, 1),
+		"dcgmGetNvLinkLinkStatus":          onSession(linkStatus, 1),
+		"dcgmProfGetSupportedMetricGroups": onSession(metricGroups, 1),
 	}
 }
 
-// versionInfo fills in what DCGM says of a build.
-func versionInfo(to *C.sim_dcgmVersionInfo_v2, version string) hostengine.Code {
+// putVersion writes what DCGM says of a build.
+func putVersion(to *C.sim_dcgmVersionInfo_v2, version string) error {
 	if to.version != C.SIM_dcgmVersionInfo_version2 {
 		return hostengine.VersionMismatch
 	}
-	cString(to.rawBuildInfoString[:], "version:"+version+";arch:x86_64;buildtype:Simulated")
-	return hostengine.OK
+	putCString(to.rawBuildInfoString[:], "version:"+version+";arch:x86_64;buildtype:Simulated")
+	return nil
 }
 
 func libraryVersion(_ *library, a args) hostengine.Code {
-	return versionInfo(at[C.sim_dcgmVersionInfo_v2](a, 0), hostengine.Version)
+	return codeOf(putVersion(at[C.sim_dcgmVersionInfo_v2](a, 0), hostengine.Version))
 }
 
-func engineVersion(_ *library, s *hostengine.Session, a args) hostengine.Code {
+func engineVersion(_ *library, s *hostengine.Session, a args) error {
 	version, err := s.Version()
 	if err != nil {
-		return codeOf(err)
+		return err
 	}
-	return versionInfo(at[C.sim_dcgmVersionInfo_v2](a, 1), version)
+	return putVersion(at[C.sim_dcgmVersionInfo_v2](a, 1), version)
 }
 
-// versionOfConnect reports whether the parameters of a connection have the version that this library knows.
-func versionOfConnect(a args) bool {
-	return at[C.sim_dcgmConnectV2Params_v2](a, 1).version == C.SIM_dcgmConnectV2Params_version2
-}
-
-func devices(_ *library, s *hostengine.Session, a args) hostengine.Code {
+func devices(_ *library, s *hostengine.Session, a args) error {
 	ids, err := s.GPUs()
 	if err != nil {
-		return codeOf(err)
+		return err
 	}
 	n := copy(array[uint32](a, 1, C.SIM_MAX_DEVICES), ids)
 	*at[int32](a, 2) = int32(n)
-	return hostengine.OK
+	return nil
 }
 
-func entityGroup(_ *library, s *hostengine.Session, a args) hostengine.Code {
+func entityGroup(_ *library, s *hostengine.Session, a args) error {
 	level := hostengine.Level(a.uint(1))
 	ids, err := s.GPUs()
 	if level != hostengine.GPU {
 		var members []hostengine.Member
 		ids = nil
 		members, err = s.Hierarchy()
-		for i := range members {
-			if members[i].Entity.Level == level {
-				ids = append(ids, members[i].Entity.ID)
+		for _, m := range members {
+			if m.Entity.Level == level {
+				ids = append(ids, m.Entity.ID)
 			}
 		}
 	}
 	if err != nil {
-		return codeOf(err)
+		return err
 	}
 	room := int(*at[int32](a, 3))
 	*at[int32](a, 3) = int32(len(ids))
@@ -82,10 +77,10 @@ func entityGroup(_ *library, s *hostengine.Session, a args) hostengine.Code {
 		return tooSmall
 	}
 	copy(array[uint32](a, 2, room), ids)
-	return hostengine.OK
+	return nil
 }
 
-func gpuStatus(_ *library, s *hostengine.Session, a args) hostengine.Code {
+func gpuStatus(_ *library, s *hostengine.Session, a args) error {
 	const ok, lost = 1, 4 // DcgmEntityStatus_t
 	_, err := s.Device(int(a.uint(1)))
 	switch code := codeOf(err); code {
@@ -96,19 +91,19 @@ func gpuStatus(_ *library, s *hostengine.Session, a args) hostengine.Code {
 	default:
 		return code
 	}
-	return hostengine.OK
+	return nil
 }
 
 const blank32 = 0x7ffffff0 // DCGM_INT32_BLANK
 
-func attributes(l *library, s *hostengine.Session, a args) hostengine.Code {
+func attributes(l *library, s *hostengine.Session, a args) error {
 	to := at[C.sim_dcgmDeviceAttributes_v3](a, 2)
 	if to.version != C.SIM_dcgmDeviceAttributes_version3 {
 		return hostengine.VersionMismatch
 	}
 	state, err := s.Device(int(a.uint(1)))
 	if err != nil {
-		return codeOf(err)
+		return err
 	}
 	const mebi = 1 << 20
 	*to = C.sim_dcgmDeviceAttributes_v3{version: to.version}
@@ -117,23 +112,23 @@ func attributes(l *library, s *hostengine.Session, a args) hostengine.Code {
 	p := &to.powerLimits
 	p.curPowerLimit, p.defaultPowerLimit, p.enforcedPowerLimit, p.minPowerLimit, p.maxPowerLimit = limit, limit, limit, blank32, limit
 	id := &to.identifiers
-	cString(id.brandName[:], hostengine.Brand)
-	cString(id.deviceName[:], state.Name)
-	cString(id.pciBusId[:], hostengine.BusID(state.PCI))
-	cString(id.serial[:], state.Serial)
-	cString(id.uuid[:], string(state.UUID))
-	cString(id.vbios[:], state.VBIOS)
-	cString(id.inforomImageVersion[:], hostengine.TextNotSupported)
-	cString(id.driverVersion[:], l.node.Scenario().Node.Driver)
+	putCString(id.brandName[:], hostengine.Brand)
+	putCString(id.deviceName[:], state.Name)
+	putCString(id.pciBusId[:], hostengine.BusID(state.PCI))
+	putCString(id.serial[:], state.Serial)
+	putCString(id.uuid[:], string(state.UUID))
+	putCString(id.vbios[:], state.VBIOS)
+	putCString(id.inforomImageVersion[:], hostengine.TextNotSupported)
+	putCString(id.driverVersion[:], l.node.Scenario().Node.Driver)
 	id.pciDeviceId, id.pciSubSystemId = C.uint(state.PCI.DeviceID), C.uint(state.PCI.Subsystem)
 	m := &to.memoryUsage
 	m.bar1Total, m.fbTotal, m.fbUsed = blank32, C.uint(state.MemoryTotal/mebi), C.uint(state.MemoryUsed/mebi)
 	m.fbFree = C.uint((state.MemoryTotal - state.MemoryUsed - state.MemoryReserved) / mebi)
 	to.settings.persistenceModeEnabled, to.settings.migModeEnabled = 1, flag(state.MIGEnabled)
-	return hostengine.OK
+	return nil
 }
 
-func hierarchy(_ *library, s *hostengine.Session, a args) hostengine.Code {
+func hierarchy(_ *library, s *hostengine.Session, a args) error {
 	to := at[C.sim_dcgmMigHierarchy_v2](a, 1)
 	if to.version != C.SIM_dcgmMigHierarchy_version2 {
 		return hostengine.VersionMismatch
@@ -141,7 +136,7 @@ func hierarchy(_ *library, s *hostengine.Session, a args) hostengine.Code {
 	members, err := s.Hierarchy()
 	switch {
 	case err != nil:
-		return codeOf(err)
+		return err
 	case len(members) > len(to.entityList):
 		return tooSmall
 	}
@@ -149,7 +144,7 @@ func hierarchy(_ *library, s *hostengine.Session, a args) hostengine.Code {
 	for i := range members {
 		m, c := &members[i], &to.entityList[i]
 		*c = C.sim_dcgmMigHierarchyInfo_v2{entity: pair(m.Entity), parent: pair(m.Parent)}
-		cString(c.info.gpuUuid[:], string(m.UUID))
+		putCString(c.info.gpuUuid[:], string(m.UUID))
 		c.info.nvmlGpuIndex, c.info.nvmlInstanceId = C.uint(m.GPU), C.uint(m.Instance)
 		c.info.nvmlComputeInstanceId = ^C.uint(0)
 		if m.Entity.Level == hostengine.ComputeInstance {
@@ -157,7 +152,7 @@ func hierarchy(_ *library, s *hostengine.Session, a args) hostengine.Code {
 		}
 		c.info.nvmlMigProfileId, c.info.nvmlProfileSlices = C.uint(m.ProfileID), C.uint(m.Slices)
 	}
-	return hostengine.OK
+	return nil
 }
 
 func pair(e hostengine.Entity) C.sim_dcgmGroupEntityPair_t {
@@ -165,7 +160,7 @@ func pair(e hostengine.Entity) C.sim_dcgmGroupEntityPair_t {
 }
 
 // linkStatus reports all links of all GPUs as up; there are no switches.
-func linkStatus(_ *library, s *hostengine.Session, a args) hostengine.Code {
+func linkStatus(_ *library, s *hostengine.Session, a args) error {
 	const up = 3 // DcgmNvLinkLinkStateUp; 0: not supported
 	to := at[C.sim_dcgmNvLinkStatus_v4](a, 1)
 	if to.version != C.SIM_dcgmNvLinkStatus_version4 {
@@ -173,30 +168,30 @@ func linkStatus(_ *library, s *hostengine.Session, a args) hostengine.Code {
 	}
 	ids, err := s.GPUs()
 	if err != nil {
-		return codeOf(err)
+		return err
 	}
 	*to = C.sim_dcgmNvLinkStatus_v4{version: to.version, numGpus: C.uint(len(ids))}
 	for i, id := range ids {
 		state, err := s.Device(int(id))
 		if err != nil {
-			return codeOf(err)
+			return err
 		}
 		to.gpus[i].entityId = C.uint(id)
 		for link := range min(state.NVLinks, len(to.gpus[i].linkState)) {
 			to.gpus[i].linkState[link] = up
 		}
 	}
-	return hostengine.OK
+	return nil
 }
 
-// metricGroups tells one group with all fields: nothing is multiplexed here.
-func metricGroups(_ *library, s *hostengine.Session, a args) hostengine.Code {
+// metricGroups answers with one group of all fields: nothing is multiplexed here.
+func metricGroups(_ *library, s *hostengine.Session, a args) error {
 	to := at[C.sim_dcgmProfGetMetricGroups_v3](a, 1)
 	if to.version != C.SIM_dcgmProfGetMetricGroups_version3 {
 		return hostengine.VersionMismatch
 	}
 	if err := s.MetricGroups(int(to.gpuId)); err != nil {
-		return codeOf(err)
+		return err
 	}
 	g := &to.metricGroups[0]
 	*g = C.sim_dcgmProfMetricGroupInfo_v2{majorId: 1, minorId: 1}
@@ -206,5 +201,5 @@ func metricGroups(_ *library, s *hostengine.Session, a args) hostengine.Code {
 		g.numFieldIds++
 	}
 	to.numMetricGroups = 1
-	return hostengine.OK
+	return nil
 }

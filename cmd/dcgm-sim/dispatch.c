@@ -9,13 +9,13 @@
 #include "abi.h"
 #include "dispatch.h"
 
-/* The library's state belongs to Go; C keeps its handle, made by whichever call is the first. */
+/* The library's state belongs to Go; C keeps a handle of it, which the first call gets. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uintptr_t library;
 
 static void open_library(void) { library = simdcgmOpen(); }
 
-/* A process forked from one that had loaded the library has Go's state but not its threads: a call could wait for ever. */
+/* A process forked from one that had loaded the library has Go's state but not its threads: a call could block forever. */
 static volatile int forked;
 
 static void in_child(void) { forked = 1; }
@@ -63,7 +63,7 @@ __attribute__((visibility("hidden"))) void dcgm_sim_leave_thread(void)
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* The texts are DCGM's: go-dcgm hands out nothing else of most errors. */
+/* DCGM's texts: of most errors, go-dcgm returns nothing else. */
 const char *errorString(int result)
 {
 	static const char *const texts[] = {
@@ -135,7 +135,7 @@ int DcgmFieldsInit(void) { return 0; }
 
 int DcgmFieldsTerm(void) { return 0; }
 
-/* Of a field that this library does not know nothing is told: NULL, as DCGM does for one that there is not. */
+/* Returns NULL for a field that this library does not know, as DCGM does for one that does not exist. */
 const sim_dcgm_field_meta_t *DcgmFieldGetById(unsigned short id)
 {
 	if (!forked)

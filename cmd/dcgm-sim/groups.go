@@ -9,38 +9,38 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
-// groupCalls are those of groups, field groups and watches.
+// groupCalls create and destroy groups, field groups and watches.
 func groupCalls() map[string]call {
 	return map[string]call{
-		"dcgmGroupCreate":       connected(createGroup, 2, 3),
-		"dcgmGroupDestroy":      connected(destroyGroup),
-		"dcgmGroupAddDevice":    connected(addDevice),
-		"dcgmGroupAddEntity":    connected(addEntity),
-		"dcgmFieldGroupCreate":  connected(createFieldGroup, 2, 3, 4),
-		"dcgmFieldGroupDestroy": connected(destroyFieldGroup),
-		"dcgmWatchFields":       connected(watchFields),
-		"dcgmUnwatchFields":     connected(unwatchFields),
+		"dcgmGroupCreate":       onSession(createGroup, 2, 3),
+		"dcgmGroupDestroy":      onSession(destroyGroup),
+		"dcgmGroupAddDevice":    onSession(addDevice),
+		"dcgmGroupAddEntity":    onSession(addEntity),
+		"dcgmFieldGroupCreate":  onSession(createFieldGroup, 2, 3, 4),
+		"dcgmFieldGroupDestroy": onSession(destroyFieldGroup),
+		"dcgmWatchFields":       onSession(watchFields),
+		"dcgmUnwatchFields":     onSession(unwatchFields),
 	}
 }
 
-// The types of groups (dcgmGroupType_t) that there are here.
+// The types of groups (dcgmGroupType_t) that are supported.
 const (
 	groupOfAll = 0
 	groupEmpty = 1
 )
 
-func createGroup(_ *library, s *hostengine.Session, a args) hostengine.Code {
+func createGroup(_ *library, s *hostengine.Session, a args) error {
 	kind := a.uint(1)
 	if kind != groupOfAll && kind != groupEmpty {
 		return hostengine.NotSupported
 	}
 	id, err := s.CreateGroup(text(a, 2))
 	if err != nil {
-		return codeOf(err)
+		return err
 	}
 	*at[uintptr](a, 3) = id
 	if kind == groupEmpty {
-		return hostengine.OK
+		return nil
 	}
 	gpus, err := s.GPUs()
 	for _, g := range gpus {
@@ -48,22 +48,22 @@ func createGroup(_ *library, s *hostengine.Session, a args) hostengine.Code {
 			err = s.AddEntity(id, hostengine.Entity{Level: hostengine.GPU, ID: g})
 		}
 	}
-	return codeOf(err)
+	return err
 }
 
-func destroyGroup(_ *library, s *hostengine.Session, a args) hostengine.Code {
-	return codeOf(s.DestroyGroup(a.raw[1]))
+func destroyGroup(_ *library, s *hostengine.Session, a args) error {
+	return s.DestroyGroup(a.raw[1])
 }
 
-func addDevice(_ *library, s *hostengine.Session, a args) hostengine.Code {
-	return codeOf(s.AddEntity(a.raw[1], hostengine.Entity{Level: hostengine.GPU, ID: a.uint(2)}))
+func addDevice(_ *library, s *hostengine.Session, a args) error {
+	return s.AddEntity(a.raw[1], hostengine.Entity{Level: hostengine.GPU, ID: a.uint(2)})
 }
 
-func addEntity(_ *library, s *hostengine.Session, a args) hostengine.Code {
-	return codeOf(s.AddEntity(a.raw[1], hostengine.Entity{Level: hostengine.Level(a.uint(2)), ID: a.uint(3)}))
+func addEntity(_ *library, s *hostengine.Session, a args) error {
+	return s.AddEntity(a.raw[1], hostengine.Entity{Level: hostengine.Level(a.uint(2)), ID: a.uint(3)})
 }
 
-func createFieldGroup(_ *library, s *hostengine.Session, a args) hostengine.Code {
+func createFieldGroup(_ *library, s *hostengine.Session, a args) error {
 	n := int(int32(a.uint(1)))
 	if n < 1 || n > 128 { // DCGM_MAX_FIELD_IDS_PER_FIELD_GROUP
 		return hostengine.BadParam
@@ -72,17 +72,17 @@ func createFieldGroup(_ *library, s *hostengine.Session, a args) hostengine.Code
 	if err == nil {
 		*at[uintptr](a, 4) = id
 	}
-	return codeOf(err)
+	return err
 }
 
-func destroyFieldGroup(_ *library, s *hostengine.Session, a args) hostengine.Code {
-	return codeOf(s.DestroyFieldGroup(a.raw[1]))
+func destroyFieldGroup(_ *library, s *hostengine.Session, a args) error {
+	return s.DestroyFieldGroup(a.raw[1])
 }
 
-func watchFields(_ *library, s *hostengine.Session, a args) hostengine.Code {
-	return codeOf(s.Watch(a.raw[1], a.raw[2], time.Duration(int64(a.raw[3]))*time.Microsecond))
+func watchFields(_ *library, s *hostengine.Session, a args) error {
+	return s.Watch(a.raw[1], a.raw[2], time.Duration(int64(a.raw[3]))*time.Microsecond)
 }
 
-func unwatchFields(_ *library, s *hostengine.Session, a args) hostengine.Code {
-	return codeOf(s.Unwatch(a.raw[1], a.raw[2]))
+func unwatchFields(_ *library, s *hostengine.Session, a args) error {
+	return s.Unwatch(a.raw[1], a.raw[2])
 }

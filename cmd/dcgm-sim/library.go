@@ -1,5 +1,6 @@
 package main
 
+// #include "abi.h"
 // #include "dispatch.h"
 import "C"
 
@@ -13,38 +14,37 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
-// library is the state of the loaded library. The node is started by the first connection and lives as long as the process,
+// library is the state of the loaded library. The first connection starts the node, which lives as long as the process,
 // as does the remote engine, which outlives its clients.
 type library struct {
 	getenv func(string) string
 	calls  []call // by number
 
-	mu       sync.Mutex
-	users    int // dcgmInit less dcgmShutdown
-	told     string
-	node     *sim.Node
-	engines  map[hostengine.Kind]*hostengine.Engine
-	last     uintptr
-	sessions map[uintptr]*hostengine.Session // by handle
+	mu         sync.Mutex
+	users      int    // calls of dcgmInit less those of dcgmShutdown
+	lastError  string // the last line on stderr
+	node       *sim.Node
+	engines    map[hostengine.Kind]*hostengine.Engine
+	lastHandle uintptr
+	sessions   map[uintptr]*hostengine.Session // by handle
 }
 
 func newLibrary(getenv func(string) string) *library {
 	l := &library{getenv: getenv, sessions: make(map[uintptr]*hostengine.Session)}
 	known := calls()
 	for _, name := range functionNames() {
-		do, ok := known[name]
-		if !ok {
-			do = func(*library, args) hostengine.Code { return hostengine.NotSupported }
+		if name == "dcgmInit" {
+			l.calls = append(l.calls, (*library).init)
+			continue
 		}
-		l.calls = append(l.calls, l.initialised(name, do))
+		l.calls = append(l.calls, whileInitialized(known[name]))
 	}
 	return l
 }
 
-// calls is what the library answers, by the names of dcgm_agent.h.
+// calls returns what an initialized library answers, by the names of dcgm_agent.h.
 func calls() map[string]call {
 	all := map[string]call{
-		"dcgmInit":          (*library).init,
 		"dcgmShutdown":      (*library).shutdown,
 		"dcgmStartEmbedded": notNull((*library).startEmbedded, 1),
 		"dcgmStopEmbedded":  (*library).disconnect,
@@ -59,17 +59,17 @@ func calls() map[string]call {
 	return all
 }
 
-// initialised keeps a function from being called too early or too late.
-func (*library) initialised(name string, do call) call {
-	if name == "dcgmInit" {
-		return do
-	}
+// whileInitialized refuses calls of a function before dcgmInit and after dcgmShutdown. A nil function is not supported.
+func whileInitialized(do call) call {
 	return func(l *library, a args) hostengine.Code {
 		l.mu.Lock()
 		ready := l.users > 0
 		l.mu.Unlock()
-		if !ready {
+		switch {
+		case !ready:
 			return uninitialized
+		case do == nil:
+			return hostengine.NotSupported
 		}
 		return do(l, a)
 	}
@@ -95,10 +95,10 @@ func (l *library) shutdown(args) hostengine.Code {
 	return hostengine.OK
 }
 
-// startEmbedded starts an engine within this process. What one that needs root leaves behind (a line on stderr, a thread) was
-// seen on DCGM 4.5.3.
+// startEmbedded starts an engine in this process. One that requires root leaves a line on stderr and a thread behind,
+// as seen on DCGM 4.5.3.
 func (l *library) startEmbedded(a args) hostengine.Code {
-	code := l.open(hostengine.Embedded, at[uintptr](a, 1))
+	code := l.openSession(hostengine.Embedded, at[uintptr](a, 1))
 	if code == hostengine.InitError {
 		fmt.Fprintf(os.Stderr, "CacheManager Init Failed. Error: %d\n", hostengine.RequiresRoot)
 		C.dcgm_sim_leave_thread()
@@ -106,48 +106,49 @@ func (l *library) startEmbedded(a args) hostengine.Code {
 	return code
 }
 
-func (l *library) connect(a args) hostengine.Code { return l.dial(text(a, 0), at[uintptr](a, 1)) }
+func (l *library) connect(a args) hostengine.Code { return l.connectTo(text(a, 0), at[uintptr](a, 1)) }
 
 func (l *library) connectV2(a args) hostengine.Code {
-	if !versionOfConnect(a) {
+	if at[C.sim_dcgmConnectV2Params_v2](a, 1).version != C.SIM_dcgmConnectV2Params_version2 {
 		return hostengine.VersionMismatch
 	}
-	return l.dial(text(a, 0), at[uintptr](a, 2))
+	return l.connectTo(text(a, 0), at[uintptr](a, 2))
 }
 
-// dial connects to the only engine that there is, where the environment does not give it another address.
-func (l *library) dial(address string, handle *uintptr) hostengine.Code {
+// connectTo connects to the remote engine, which has every address unless the environment gives it one.
+func (l *library) connectTo(address string, handle *uintptr) hostengine.Code {
 	if own := l.getenv("MIG_SIM_DCGM_ADDRESS"); own != "" && own != address {
 		return hostengine.ConnectionNotValid
 	}
-	return l.open(hostengine.Remote, handle)
+	return l.openSession(hostengine.Remote, handle)
 }
 
-func (l *library) open(kind hostengine.Kind, handle *uintptr) hostengine.Code {
+// openSession connects to an engine and writes the handle of the session.
+func (l *library) openSession(kind hostengine.Kind, handle *uintptr) hostengine.Code {
 	engine, code := l.engine(kind)
 	if code != hostengine.OK {
 		return code
 	}
-	s, err := engine.Open() // an embedded engine can hang as it starts
+	s, err := engine.Open() // not under the lock: an embedded engine can hang as it starts
 	if err != nil {
 		return codeOf(err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.last++
-	l.sessions[l.last] = s
-	*handle = l.last
+	l.lastHandle++
+	l.sessions[l.lastHandle] = s
+	*handle = l.lastHandle
 	return hostengine.OK
 }
 
-// engine returns the node's engine of a kind.
+// engine returns the engine of a kind. It starts the node unless it runs.
 func (l *library) engine(kind hostengine.Kind) (*hostengine.Engine, hostengine.Code) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.node == nil {
 		node, err := sim.FromEnvironment(l.getenv)
 		if err != nil {
-			l.say(err)
+			l.printError(err)
 			return nil, hostengine.NVMLError
 		}
 		l.node = node
@@ -170,17 +171,18 @@ func (l *library) disconnect(a args) hostengine.Code {
 	return hostengine.OK
 }
 
-// say tells on stderr what a return code cannot, once for as long as it stays the same.
-func (l *library) say(err error) {
-	if err.Error() == l.told {
+// printError writes to stderr what a return code cannot say, unless it is the same as the last time. It requires l.mu.
+func (l *library) printError(err error) {
+	if err.Error() == l.lastError {
 		return
 	}
-	l.told = err.Error()
+	l.lastError = err.Error()
 	fmt.Fprintf(os.Stderr, "libdcgm.so.4 (simulated node): %v\n", err)
 }
 
-// connected answers a call whose first argument is the handle of a connection.
-func connected(do func(l *library, s *hostengine.Session, a args) hostengine.Code, notNulls ...int) call {
+// onSession answers for the session whose handle is the first argument. The pointers are the arguments that must not be
+// NULL.
+func onSession(answer func(l *library, s *hostengine.Session, a args) error, pointers ...int) call {
 	return notNull(func(l *library, a args) hostengine.Code {
 		l.mu.Lock()
 		s := l.sessions[a.raw[0]]
@@ -188,6 +190,6 @@ func connected(do func(l *library, s *hostengine.Session, a args) hostengine.Cod
 		if s == nil {
 			return hostengine.ConnectionNotValid
 		}
-		return do(l, s, a)
-	}, notNulls...)
+		return codeOf(answer(l, s, a))
+	}, pointers...)
 }

@@ -2,10 +2,10 @@
 // libdcgm.so.4 that go-dcgm can load. docs/simulated-node.md says how to use it.
 //
 // Its exported C functions are generated from dcgm_agent.h and all end in one dispatcher; the tables of calls in this
-// package say what each answers. A function that stands in no table is not supported.
+// package say what each answers. A function that is in no table is not supported.
 package main
 
-//go:generate go run generate.go
+//go:generate go run ../../internal/sim/clibrary/generate dcgm_agent.h
 
 // #cgo LDFLAGS: ${SRCDIR}/exports.ld.so
 // #include <stdlib.h>
@@ -27,21 +27,21 @@ func main() {
 	os.Exit(2)
 }
 
-// simdcgmOpen makes the state that the loaded library keeps for the life of its process.
+// simdcgmOpen returns a handle of the library's state, which lives as long as the process.
 //
 //export simdcgmOpen
 func simdcgmOpen() C.uintptr_t {
 	return C.uintptr_t(cgo.NewHandle(newLibrary(getenv)))
 }
 
-// getenv asks C: the client may have set a variable since Go has read its own copy.
+// getenv reads C's environment: the client may have set a variable after Go copied it.
 func getenv(name string) string {
 	key := C.CString(name)
 	defer C.free(unsafe.Pointer(key))
 	return C.GoString(C.getenv(key))
 }
 
-// simdcgmFields describes at most n fields, in memory that is zero, and returns how many there are.
+// simdcgmFields describes at most n fields, in memory that is zeroed, and returns how many there are.
 //
 //export simdcgmFields
 func simdcgmFields(to *C.sim_dcgm_field_meta_t, formats *C.sim_dcgm_field_output_format_t, n C.int) C.int {
@@ -52,15 +52,15 @@ func simdcgmFields(to *C.sim_dcgm_field_meta_t, formats *C.sim_dcgm_field_output
 		m.fieldId, m.fieldType, m.size = C.ushort(f.ID), C.char(f.Type), C.uchar(f.Size)
 		m.scope, m.nvmlFieldId, m.entityLevel = C.int(flag(f.Level != hostengine.NoEntity)), C.int(f.NVML), C.uint(f.Level)
 		m.valueFormat = &texts[i]
-		cString(m.tag[:], f.Tag)
-		cString(texts[i].shortName[:], f.Short)
-		cString(texts[i].unit[:], f.Unit)
+		putCString(m.tag[:], f.Tag)
+		putCString(texts[i].shortName[:], f.Short)
+		putCString(texts[i].unit[:], f.Unit)
 		texts[i].width = C.short(f.Width)
 	}
 	return C.int(len(all))
 }
 
-// simdcgmCall answers the function with a number. What its arguments point to is the caller's.
+// simdcgmCall answers the function of a number. The caller owns what the arguments point to.
 //
 //export simdcgmCall
 func simdcgmCall(state C.uintptr_t, function C.int, arguments *C.uintptr_t) C.int {

@@ -12,23 +12,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
-// valueCalls are those that read values.
+// valueCalls read values.
 func valueCalls() map[string]call {
 	return map[string]call{
-		"dcgmUpdateAllFields":          connected(update),
-		"dcgmEntitiesGetLatestValues":  connected(entitiesLatest, 1, 3, 6),
-		"dcgmEntityGetLatestValues":    connected(entityLatest, 3, 5),
-		"dcgmGetValuesSince_v2":        connected(valuesSince, 4, 5),
-		"dcgmGetLatestValuesForFields": connected(deviceLatest, 2, 4),
+		"dcgmUpdateAllFields":          onSession(update),
+		"dcgmEntitiesGetLatestValues":  onSession(entitiesLatest, 1, 3, 6),
+		"dcgmEntityGetLatestValues":    onSession(entityLatest, 3, 5),
+		"dcgmGetValuesSince_v2":        onSession(valuesSince, 4, 5),
+		"dcgmGetLatestValuesForFields": onSession(deviceLatest, 2, 4),
 	}
 }
 
 // liveData is DCGM_FV_FLAG_LIVE_DATA.
 const liveData = 1
 
-func update(_ *library, s *hostengine.Session, _ args) hostengine.Code { return codeOf(s.Update()) }
+func update(_ *library, s *hostengine.Session, _ args) error { return s.Update() }
 
-func entitiesLatest(_ *library, s *hostengine.Session, a args) hostengine.Code {
+func entitiesLatest(_ *library, s *hostengine.Session, a args) error {
 	if a.uint(2) == 0 || a.uint(2) > C.SIM_MAX_ENTITIES || a.uint(4) == 0 || a.uint(4) > math.MaxUint16 {
 		return hostengine.BadParam
 	}
@@ -42,7 +42,7 @@ func entitiesLatest(_ *library, s *hostengine.Session, a args) hostengine.Code {
 	}
 	values, err := read(entities, array[uint16](a, 3, int(a.uint(4))))
 	if err != nil {
-		return codeOf(err)
+		return err
 	}
 	to := array[C.sim_dcgmFieldValue_v2](a, 6, len(values))
 	for i := range values {
@@ -51,44 +51,45 @@ func entitiesLatest(_ *library, s *hostengine.Session, a args) hostengine.Code {
 		c.entityGroupId, c.entityId = C.uint(v.Entity.Level), C.uint(v.Entity.ID)
 		c.fieldId, c.fieldType = C.ushort(v.Field), C.ushort(v.Type)
 		c.status, c.unused, c.ts = C.int(v.Status), 0, C.int64_t(v.Micros)
-		put(unsafe.Slice((*byte)(unsafe.Pointer(&c.value)), len(c.value)), v)
+		putValue(unsafe.Slice((*byte)(unsafe.Pointer(&c.value)), len(c.value)), v)
 	}
-	return hostengine.OK
+	return nil
 }
 
-func deviceLatest(_ *library, s *hostengine.Session, a args) hostengine.Code {
+func deviceLatest(_ *library, s *hostengine.Session, a args) error {
 	of := hostengine.Entity{Level: hostengine.GPU, ID: a.uint(1)}
 	return latestOf(s, of, array[uint16](a, 2, int(a.uint(3))), array[C.sim_dcgmFieldValue_v1](a, 4, int(a.uint(3))))
 }
 
-func entityLatest(_ *library, s *hostengine.Session, a args) hostengine.Code {
+func entityLatest(_ *library, s *hostengine.Session, a args) error {
 	of := hostengine.Entity{Level: hostengine.Level(a.uint(1)), ID: a.uint(2)}
 	return latestOf(s, of, array[uint16](a, 3, int(a.uint(4))), array[C.sim_dcgmFieldValue_v1](a, 5, int(a.uint(4))))
 }
 
-func latestOf(s *hostengine.Session, of hostengine.Entity, fields []uint16, to []C.sim_dcgmFieldValue_v1) hostengine.Code {
+func latestOf(s *hostengine.Session, of hostengine.Entity, fields []uint16, to []C.sim_dcgmFieldValue_v1) error {
 	values, err := s.Latest([]hostengine.Entity{of}, fields)
 	if err != nil {
-		return codeOf(err)
+		return err
 	}
 	for i := range values {
-		putV1(&to[i], &values[i])
+		putValueV1(&to[i], &values[i])
 	}
-	return hostengine.OK
+	return nil
 }
 
-func putV1(c *C.sim_dcgmFieldValue_v1, v *hostengine.Value) {
+// putValueV1 writes a value in version 1 of the struct.
+func putValueV1(c *C.sim_dcgmFieldValue_v1, v *hostengine.Value) {
 	c.version = C.SIM_dcgmFieldValue_version1
 	c.fieldId, c.fieldType = C.ushort(v.Field), C.ushort(v.Type)
 	c.status, c.ts = C.int(v.Status), C.int64_t(v.Micros)
-	put(unsafe.Slice((*byte)(unsafe.Pointer(&c.value)), len(c.value)), v)
+	putValue(unsafe.Slice((*byte)(unsafe.Pointer(&c.value)), len(c.value)), v)
 }
 
-// valuesSince hands the values of each entity to the client's function, until that wants no more.
-func valuesSince(_ *library, s *hostengine.Session, a args) hostengine.Code {
+// valuesSince passes the values of each entity to the client's function until it stops the enumeration.
+func valuesSince(_ *library, s *hostengine.Session, a args) error {
 	values, next, err := s.ValuesSince(a.raw[1], a.raw[2], int64(a.raw[3]))
 	if err != nil {
-		return codeOf(err)
+		return err
 	}
 	*at[int64](a, 4) = next
 	for len(values) > 0 {
@@ -96,28 +97,29 @@ func valuesSince(_ *library, s *hostengine.Session, a args) hostengine.Code {
 		for n < len(values) && values[n].Entity == of {
 			n++
 		}
-		if !handOver(of, values[:n], at[byte](a, 5), at[byte](a, 6)) {
+		if !passValues(of, values[:n], at[byte](a, 5), at[byte](a, 6)) {
 			break
 		}
 		values = values[n:]
 	}
-	return hostengine.OK
+	return nil
 }
 
-// handOver calls the client's function with the values of an entity, in C's memory; it reports whether that wants more.
-func handOver(of hostengine.Entity, values []hostengine.Value, callback, user *byte) bool {
+// passValues calls the client's function with the values of an entity, in C's memory, and reports whether to continue.
+func passValues(of hostengine.Entity, values []hostengine.Value, callback, user *byte) bool {
 	memory := C.calloc(C.size_t(len(values)), C.sizeof_sim_dcgmFieldValue_v1)
 	defer C.free(memory)
 	to := unsafe.Slice((*C.sim_dcgmFieldValue_v1)(memory), len(values))
 	for i := range values {
-		putV1(&to[i], &values[i])
+		putValueV1(&to[i], &values[i])
 	}
 	return C.dcgm_sim_enumerate(
 		unsafe.Pointer(callback), C.uint(of.Level), C.uint(of.ID), memory, C.int(len(values)), unsafe.Pointer(user)) == 0
 }
 
-// put writes a value into the union of a dcgmFieldValue: the bytes behind it stay what the caller had there, as with DCGM.
-func put(to []byte, v *hostengine.Value) {
+// putValue writes a value into the union of a dcgmFieldValue. The other bytes of the union keep what the caller had
+// there, as with DCGM.
+func putValue(to []byte, v *hostengine.Value) {
 	switch v.Type {
 	case 'i':
 		*(*int64)(unsafe.Pointer(&to[0])) = v.Int

@@ -13,10 +13,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// activityNote notes that GPUs have no activity because their driver does not measure it and DCGM is not asked. It is safe for
+// activityNote reports that GPUs have no activity because their driver does not measure it and DCGM is not asked. It is safe for
 // concurrent use.
 type activityNote struct {
-	remedy string // empty: nothing is to be noted
+	remedy string // empty: nothing is reported
 	logger log.Logger
 
 	mu     sync.Mutex
@@ -27,9 +27,9 @@ type activityNote struct {
 // newActivityNote returns a note for a node: silent if activity is switched off, DCGM is asked or the node is a recording.
 func newActivityNote(cfg *Config, node *node, logger log.Logger) *activityNote {
 	n := &activityNote{logger: logger}
-	replay := node.clock != nil && node.simulated == nil
+	_, recorded := node.kind.(recording)
 	switch {
-	case node.profiler != nil || cfg.Profiling == profilingOff || replay:
+	case node.profiler != nil || cfg.Profiling == profilingOff || recorded:
 	case cfg.Profiling == profilingGPM:
 		n.remedy = "ask DCGM: --profiling.source=auto with --dcgm.mode=remote --dcgm.address=HOST:PORT, or with --dcgm.mode=embedded; or accept it: --profiling.source=off"
 	default:
@@ -38,14 +38,14 @@ func newActivityNote(cfg *Config, node *node, logger log.Logger) *activityNote {
 	return n
 }
 
-// observe takes a Snapshot. The log has the first that has such GPUs.
+// observe looks for such GPUs in a Snapshot, and logs the first time that it finds some.
 func (n *activityNote) observe(s *gpu.Snapshot) {
 	if n.remedy == "" {
 		return
 	}
 	var without []string
 	for i := range s.GPUs {
-		if withoutProfiling(&s.GPUs[i]) {
+		if lacksActivity(&s.GPUs[i]) {
 			without = append(without, strconv.Itoa(s.GPUs[i].Index))
 		}
 	}
@@ -60,8 +60,8 @@ func (n *activityNote) observe(s *gpu.Snapshot) {
 		"gpus", n.gpus, "remedy", n.remedy)
 }
 
-// withoutProfiling reports whether the driver answers for a GPU and does not measure its activity.
-func withoutProfiling(g *gpu.GPU) bool {
+// lacksActivity reports whether the driver answers for a GPU and does not measure its activity.
+func lacksActivity(g *gpu.GPU) bool {
 	if !g.Up || g.ActivitySource != gpu.ActivityUnknown {
 		return false
 	}
@@ -73,7 +73,7 @@ func withoutProfiling(g *gpu.GPU) bool {
 	return true
 }
 
-// notes are lines of the readiness answer.
+// notes returns lines of the readiness answer.
 func (n *activityNote) notes() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

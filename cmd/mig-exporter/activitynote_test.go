@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // TestNoActivityIsExplained: the log and /-/ready name GPUs that only DCGM can profile, once, if DCGM is not asked.
@@ -37,11 +39,10 @@ gpus: [{model: H100-80GB}, {model: A100-40GB, count: 2}]
 			if tt.says == "" {
 				want = 0
 			}
-			if lines != want || strings.Contains(string(ready.body), "no activity") != (want == 1) {
-				t.Errorf("%d lines in the log, want %d, and as much in /-/ready:\n%s\n%s", lines, want, p.logText(), ready.body)
-			}
-			if want == 1 && (!strings.Contains(p.logText(), tt.says) || !strings.Contains(p.logText(), "gpus=1,2 ")) {
-				t.Errorf("the log does not have %q and which GPUs:\n%s", tt.says, p.logText())
+			cmptest.Equal(t, "lines in the log", lines, want)
+			cmptest.Equal(t, "is in /-/ready", strings.Contains(string(ready.body), "no activity"), want == 1)
+			if want == 1 {
+				expectTexts(t, p.logText(), tt.says, "gpus=1,2 ")
 			}
 		})
 	}

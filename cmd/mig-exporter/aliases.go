@@ -16,10 +16,10 @@ type alias struct {
 	name  string // without dashes
 	short string // another name, one letter but once, or empty
 	env   string
-	// flag is the one of this program that it stands for; where the command line or the environment has that, the alias'
-	// environment variable counts for nothing.
+	// flag is this program's flag that it stands for. If the command line or the environment sets that, the alias's environment
+	// variable is ignored.
 	flag string
-	// switches has no value, and is on where it is named.
+	// switches reports whether the flag takes no value and is on if it is given.
 	switches bool
 	// translate turns a value into flags of this program; nil if no flag stands for it.
 	translate func(value string) ([]string, error)
@@ -27,53 +27,55 @@ type alias struct {
 	// The rest is for aliases without translate.
 
 	verdict verdict
-	// accepted lists the values that ask for nothing but what the program always does, dcgm-exporter's default first.
+	// accepted lists the values with which the program behaves as always, dcgm-exporter's default first.
 	accepted []string
 	advice   string // what to do instead, or why there is nothing to do
 }
 
 // aliases lists all flags and environment variables of dcgm-exporter.
-func aliases() []alias { return slices.Concat(understood(), unserved(), harmless()) }
+func aliases() []alias {
+	return slices.Concat(translatedAliases(), unservedAliases(), harmlessAliases())
+}
 
-// understood lists dcgm-exporter's flags and environment variables that flags of this program stand for.
-func understood() []alias {
+// translatedAliases lists dcgm-exporter's flags and environment variables that flags of this program stand for.
+func translatedAliases() []alias {
 	as := func(flag string) func(string) ([]string, error) {
 		return func(value string) ([]string, error) { return []string{"--" + flag + "=" + value}, nil }
 	}
 	return []alias{
 		{name: "collectors", short: "f", env: "DCGM_EXPORTER_COLLECTORS", flag: "dcgm.counters", translate: as("dcgm.counters")},
 		{name: "address", short: "a", env: "DCGM_EXPORTER_LISTEN", flag: "web.listen-address", translate: as("web.listen-address")},
-		{name: "collect-interval", short: "c", env: "DCGM_EXPORTER_INTERVAL", flag: "poll.interval", translate: milliseconds("poll.interval")},
+		{name: "collect-interval", short: "c", env: "DCGM_EXPORTER_INTERVAL", flag: "poll.interval", translate: translateMilliseconds("poll.interval")},
 		{name: "kubernetes", short: "k", env: "DCGM_EXPORTER_KUBERNETES", flag: "kubernetes.labels", switches: true,
-			translate: oneOf("kubernetes.labels", "container", "off")},
+			translate: translateSwitch("kubernetes.labels", "container", "off")},
 		{name: "remote-hostengine-info", short: "r", env: "DCGM_REMOTE_HOSTENGINE_INFO", flag: "dcgm.address",
 			translate: func(value string) ([]string, error) {
 				return []string{"--dcgm.mode=remote", "--dcgm.address=" + strings.TrimPrefix(value, "tcp://")}, nil
 			}},
 		{name: "no-hostname", short: "n", env: "DCGM_EXPORTER_NO_HOSTNAME", flag: "dcgm.hostname-label", switches: true,
-			translate: oneOf("dcgm.hostname-label", "off", "")},
+			translate: translateSwitch("dcgm.hostname-label", "off", "")},
 		{name: "web-config-file", env: "DCGM_EXPORTER_WEB_CONFIG_FILE", flag: "web.config.file", translate: as("web.config.file")},
 		{name: "web-systemd-socket", env: "DCGM_EXPORTER_SYSTEMD_SOCKET", flag: "web.systemd-socket", switches: true,
-			translate: oneOf("web.systemd-socket", "true", "false")},
+			translate: translateSwitch("web.systemd-socket", "true", "false")},
 		{name: "pod-resources-kubelet-socket", env: "DCGM_POD_RESOURCES_KUBELET_SOCKET", flag: "kubernetes.socket",
 			translate: as("kubernetes.socket")},
-		{name: "nvidia-resource-names", env: "NVIDIA_RESOURCE_NAMES", flag: "kubernetes.resource-name", translate: resourceNames},
+		{name: "nvidia-resource-names", env: "NVIDIA_RESOURCE_NAMES", flag: "kubernetes.resource-name", translate: translateResourceNames},
 		{name: "hpc-job-mapping-dir", env: "DCGM_HPC_JOB_MAPPING_DIR", flag: "hpc.job-mapping-dir", translate: as("hpc.job-mapping-dir")},
 		{name: "enable-pprof", env: "DCGM_EXPORTER_ENABLE_PPROF", flag: "web.pprof", switches: true,
-			translate: oneOf("web.pprof", "true", "false")},
+			translate: translateSwitch("web.pprof", "true", "false")},
 		{name: "max-concurrent-scrapes", env: "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES", flag: "web.max-scrapes",
 			translate: as("web.max-scrapes")},
-		{name: "debug", env: "DCGM_EXPORTER_DEBUG", flag: "log.level", switches: true, translate: oneOf("log.level", "debug", "")},
-		{name: "log-format", env: "DCGM_EXPORTER_LOG_FORMAT", flag: "log.format", translate: logFormat},
+		{name: "debug", env: "DCGM_EXPORTER_DEBUG", flag: "log.level", switches: true, translate: translateSwitch("log.level", "debug", "")},
+		{name: "log-format", env: "DCGM_EXPORTER_LOG_FORMAT", flag: "log.format", translate: translateLogFormat},
 		{name: "xid-count-window-size", short: "x", env: "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", flag: "dcgm.xid-window",
-			translate: milliseconds("dcgm.xid-window")},
+			translate: translateMilliseconds("dcgm.xid-window")},
 		{name: "clock-events-count-window-size", env: "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE", flag: "dcgm.clock-events-window",
-			translate: milliseconds("dcgm.clock-events-window")},
+			translate: translateMilliseconds("dcgm.clock-events-window")},
 	}
 }
 
-// oneOf translates a switch into one value of a flag or another; an empty one is no flag.
-func oneOf(flag, on, off string) func(string) ([]string, error) {
+// translateSwitch returns a translation of a switch into a flag with the value on or off. An empty value is no flag.
+func translateSwitch(flag, on, off string) func(string) ([]string, error) {
 	return func(value string) ([]string, error) {
 		is, err := strconv.ParseBool(value)
 		if err != nil {
@@ -95,8 +97,8 @@ func oneOf(flag, on, off string) func(string) ([]string, error) {
 	}
 }
 
-// milliseconds translates a number of milliseconds into a flag that is a duration.
-func milliseconds(flag string) func(string) ([]string, error) {
+// translateMilliseconds returns a translation of a number of milliseconds into a flag with a duration.
+func translateMilliseconds(flag string) func(string) ([]string, error) {
 	return func(value string) ([]string, error) {
 		n, err := strconv.ParseUint(value, 10, 31)
 		if err != nil {
@@ -106,7 +108,7 @@ func milliseconds(flag string) func(string) ([]string, error) {
 	}
 }
 
-func resourceNames(value string) ([]string, error) {
+func translateResourceNames(value string) ([]string, error) {
 	var flags []string
 	for name := range strings.SplitSeq(value, ",") {
 		if name = strings.TrimSpace(name); name != "" {
@@ -116,7 +118,7 @@ func resourceNames(value string) ([]string, error) {
 	return flags, nil
 }
 
-func logFormat(value string) ([]string, error) {
+func translateLogFormat(value string) ([]string, error) {
 	switch value {
 	case "text":
 		return []string{"--log.format=logfmt"}, nil
@@ -126,9 +128,9 @@ func logFormat(value string) ([]string, error) {
 	return nil, fmt.Errorf("%q: expected text or json", value)
 }
 
-// apply returns the flags that an alias with a value stands for. Name is what it was given as: a flag with its dashes, or a
-// variable.
-func (a *alias) apply(name, value string) (flags []string, warnings []warning, err error) {
+// resolveValue returns the flags that an alias with a value stands for. Name is the flag, with its dashes, or the variable that
+// gave the value.
+func (a *alias) resolveValue(name, value string) (flags []string, warnings []warning, err error) {
 	if a.translate != nil {
 		flags, err = a.translate(value)
 		if err != nil {
@@ -171,7 +173,7 @@ func translateAliases(args []string, lookup lookupFunc) (out []string, warnings 
 			continue
 		}
 		given[w.alias.name] = true
-		flags, warns, err := w.alias.apply(w.text, w.value)
+		flags, warns, err := w.alias.resolveValue(w.text, w.value)
 		out, warnings, errs = append(out, flags...), append(warnings, warns...), append(errs, err)
 	}
 	out = append(out, rest...)
@@ -180,15 +182,15 @@ func translateAliases(args []string, lookup lookupFunc) (out []string, warnings 
 	return append(flags, out...), append(warnings, warns...), errors.Join(append(errs, err)...)
 }
 
-// word is an argument of a command line.
-type word struct {
-	text  string // as it stands there; of a flag of dcgm-exporter without its value
+// argument is an argument of a command line, with its value if it is a flag of dcgm-exporter.
+type argument struct {
+	text  string // as given; of a flag of dcgm-exporter without its value
 	alias *alias // nil if it is no flag of dcgm-exporter
 	value string // of a flag of dcgm-exporter
 }
 
 // splitLine splits a command line into its words, and what "--" and the arguments after it are.
-func splitLine(args []string) (words []word, rest []string, err error) {
+func splitLine(args []string) (words []argument, rest []string, err error) {
 	known := aliases()
 	for i := 0; i < len(args); i++ {
 		if args[i] == "--" {
@@ -208,13 +210,13 @@ func splitLine(args []string) (words []word, rest []string, err error) {
 		default:
 			return nil, nil, fmt.Errorf("%s: expected a value", name)
 		}
-		words = append(words, word{name, a, value})
+		words = append(words, argument{name, a, value})
 	}
 	return words, nil, nil
 }
 
 // flags returns the flags of this program that a word sets, each with its value as far as that is in the word.
-func (w *word) flags() []string {
+func (w *argument) flags() []string {
 	if w.alias == nil {
 		return []string{w.text}
 	}
@@ -243,7 +245,7 @@ func checkRepeated(app *kingpin.Application, args []string) error {
 		var by []string
 		byAlias := false
 		for _, w := range words {
-			if named(w.flags(), flag.Name) {
+			if hasFlag(w.flags(), flag.Name) {
 				name, _, _ := strings.Cut(w.text, "=")
 				by, byAlias = append(by, name), byAlias || w.alias != nil
 			}
@@ -269,8 +271,8 @@ func findAlias(known []alias, word string) *alias {
 	return &known[i]
 }
 
-// translateEnvironment gives the flags of dcgm-exporter's environment variables. What this program's own flags or variables
-// say counts more; a variable that is set but empty says nothing.
+// translateEnvironment returns the flags that dcgm-exporter's environment variables stand for. This program's own flags and
+// variables take precedence; a variable that is set but empty is ignored.
 func translateEnvironment(known []alias, args []string, lookup lookupFunc) (out []string, warnings []warning, err error) {
 	var errs []error
 	for _, a := range known {
@@ -278,19 +280,19 @@ func translateEnvironment(known []alias, args []string, lookup lookupFunc) (out 
 		own := false
 		if a.flag != "" {
 			variable, _ := lookup(envName(a.flag))
-			own = variable != "" || named(args, a.flag)
+			own = variable != "" || hasFlag(args, a.flag)
 		}
 		if value == "" || own {
 			continue
 		}
-		flags, warns, err := a.apply(a.env, value)
+		flags, warns, err := a.resolveValue(a.env, value)
 		out, warnings, errs = append(out, flags...), append(warnings, warns...), append(errs, err)
 	}
 	return out, warnings, errors.Join(errs...)
 }
 
-// named reports whether a command line has a flag.
-func named(args []string, flag string) bool {
+// hasFlag reports whether a command line has a flag.
+func hasFlag(args []string, flag string) bool {
 	return slices.ContainsFunc(args, func(arg string) bool {
 		name, _, _ := strings.Cut(arg, "=")
 		return name == "--"+flag || name == "--no-"+flag

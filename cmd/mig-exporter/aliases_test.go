@@ -84,10 +84,8 @@ func TestRepeatedAliases(t *testing.T) {
 		"capture --output=x -k -- --enable-pprof":  "unexpected --enable-pprof",
 		"--poll.interval=1s --poll.interval=2s -k": "'poll.interval' cannot be repeated",
 	} {
-		_, err := parse(strings.Fields(args), environment())
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%s: %v, want %q", args, err, want)
-		}
+		_, err := parseCommandLine(strings.Fields(args), environment())
+		expectError(t, args, err, want)
 	}
 }
 
@@ -99,7 +97,7 @@ func TestWindows(t *testing.T) {
 		"--dcgm.clock-events-window=-1s":  "--dcgm.clock-events-window=-1s: expected",
 		"--dcgm.clock-events-window=long": "--dcgm.clock-events-window=long: expected a duration such as 5m",
 	} {
-		if _, err := parse(strings.Fields(args), environment()); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := parseCommandLine(strings.Fields(args), environment()); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}
 	}
@@ -135,7 +133,7 @@ func TestEveryAliasHasItsFlag(t *testing.T) {
 	for _, f := range app.Model().Flags {
 		flags[f.Name] = f
 	}
-	for _, a := range understood() {
+	for _, a := range translatedAliases() {
 		f := flags[a.flag]
 		if f == nil {
 			t.Errorf("--%s stands for --%s, which there is not", a.name, a.flag)

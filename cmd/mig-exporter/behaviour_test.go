@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 func write(t *testing.T, name, text string) string {
@@ -126,13 +127,13 @@ func TestCheckConfig(t *testing.T) {
 		}
 	}
 	bad := write(t, "bad.yaml", "version: 1\ngpus:\n  - {model: A100-40GB, cuont: 2}\n")
-	if code, text := check("--sim.scenario=" + bad); code != exitFailure || !strings.Contains(text, bad+":3") || !strings.Contains(text, "cuont") {
-		t.Errorf("scenario with a misspelt key: exit code %d, %q; want file, line and key", code, text)
-	}
+	code, text := check("--sim.scenario=" + bad)
+	cmptest.Equal(t, "exit code with a misspelt key of a scenario", code, exitFailure)
+	expectTexts(t, text, bad+":3", "cuont")
 	web := write(t, "web.yml", "tls_server_config:\n  cert_flie: x\n")
-	if code, text := check("--web.config.file=" + web); code != exitFailure || !strings.Contains(text, web) || !strings.Contains(text, "cert_flie") {
-		t.Errorf("web config with a misspelt key: exit code %d, %q; want file and key", code, text)
-	}
+	code, text = check("--web.config.file=" + web)
+	cmptest.Equal(t, "exit code with a misspelt key of a web configuration", code, exitFailure)
+	expectTexts(t, text, web, "cert_flie")
 }
 
 // TestFlagsFromTheEnvironment: MIG_EXPORTER_ and the flag's name.
@@ -140,23 +141,24 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 	t.Setenv("MIG_EXPORTER_POLL_INTERVAL", "250ms")
 	t.Setenv("MIG_EXPORTER_WEB_LISTEN_ADDRESS", "127.0.0.1:0")
 	t.Setenv("MIG_EXPORTER_KUBERNETES_LABELS", "info")
-	inv, err := parse([]string{"--no-collector.ecc"}, os.LookupEnv)
+	inv, err := parseCommandLine([]string{"--no-collector.ecc"}, os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := inv.Config
-	if inv.Command != commandServe || c.PollInterval != 250*time.Millisecond || c.Addresses[0] != "127.0.0.1:0" || c.PodLabels != "info" {
-		t.Errorf("parsed %+v", inv)
-	}
+	cmptest.Equal(t, "command", inv.Command, commandServe)
+	cmptest.Equal(t, "poll interval", c.PollInterval, 250*time.Millisecond)
+	cmptest.Equal(t, "addresses", c.Addresses, []string{"127.0.0.1:0"})
+	cmptest.Equal(t, "pod labels", c.PodLabels, "info")
 	for _, g := range collector.Groups() {
 		if off, want := c.Disabled[g.Name], g.OptIn || g.Name == "ecc"; off != want {
 			t.Errorf("collector %s is off: %v, want %v", g.Name, off, want)
 		}
 	}
-	if c.processes() {
+	if c.servesProcesses() {
 		t.Error("single processes are asked for")
 	}
-	if inv, err = parse([]string{"--collector.process", "-c", "30000"}, os.LookupEnv); err != nil || !inv.Config.processes() {
+	if inv, err = parseCommandLine([]string{"--collector.process", "-c", "30000"}, os.LookupEnv); err != nil || !inv.Config.servesProcesses() {
 		t.Errorf("--collector.process: %v, %v", inv.Config.Disabled, err)
 	}
 	if c := inv.Config; c.PollInterval != 30*time.Second || c.ReadyMaxAge != 90*time.Second {
@@ -325,7 +327,8 @@ faults: [{at: 10s, gpu: 0, kind: external-reconfigure, layout: ["4g.20gb@0", "3g
 		t.Errorf("before: %s, no change counted: %v", got, changes(0))
 	}
 	p.advance(10 * time.Second)
-	if got := profiles(); got != "3g.20gb 4g.20gb" && got != "4g.20gb 3g.20gb" || !changes(1) {
-		t.Errorf("after: %s, one change counted: %v", got, changes(1))
+	if got := profiles(); got != "3g.20gb 4g.20gb" && got != "4g.20gb 3g.20gb" {
+		t.Errorf("profiles after the change: %s", got)
 	}
+	cmptest.Equal(t, "one change counted", changes(1), true)
 }

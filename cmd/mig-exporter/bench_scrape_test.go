@@ -84,7 +84,7 @@ func (r *renewed) renew() {
 func renewedHandler(x *exporter, freshFor time.Duration) (http.Handler, *renewed) {
 	snaps := &renewed{}
 	snaps.Store(x.poller.Current())
-	fresh, _ := freshRegistry()
+	fresh, _ := newProcessRegistry()
 	opts := web.Options{Register: fresh, FreshFor: freshFor, FreshCollector: collector.ExporterGroup}
 	return web.NewHandler(opts, snaps, x.metrics, fresh, log.NewNopLogger()), snaps
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 )
 
-// CaptureConfig is what the flags of the command capture say.
+// CaptureConfig is the configuration of the command capture.
 type CaptureConfig struct {
 	Output         string // "-" is standard output
 	Force          bool
@@ -29,14 +29,14 @@ type CaptureConfig struct {
 	KeepIdentities bool
 }
 
-// How many polls a recording has by default, and at most: it is read by people and kept in memory.
+// The default and the largest number of polls in a recording, which people read and the program keeps in memory.
 const (
 	defaultCapturePolls = 3
 	maxCapturePolls     = 1000
 )
 
-// runCapture polls the node some times and writes what its driver said. A driver that is missing or does not match is
-// what it said, too.
+// runCapture polls the node and writes the answers of its driver to a file. That the driver is missing or does not match its
+// library is recorded, too.
 func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writer) error {
 	if err := checkOutput(&cfg.Capture); err != nil {
 		return err
@@ -47,7 +47,7 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	}
 	defer node.close()
 	recorder := capture.NewRecorder(node.library, node.now())
-	last, err := record(ctx, cfg, node, recorder, logger)
+	last, err := recordPolls(ctx, cfg, node, recorder, logger)
 	if err != nil {
 		return err
 	}
@@ -71,12 +71,12 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	return nil
 }
 
-// always asks for what is opt-in: a capture is of everything.
+// always turns on what is opt-in elsewhere: a capture has everything.
 func always() bool { return true }
 
-// record polls and returns the last Snapshot, nil where not even the first poll came to an end.
-func record(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder, logger log.Logger) (*gpu.Snapshot, error) {
-	source := nvmlsource.New(recorder.Library(), nvmlsource.Options{Now: node.now, GPM: cfg.gpm(), ProcessUtilization: true, Media: always, Logger: logger})
+// recordPolls polls and returns the last Snapshot, nil if not even the first poll was completed.
+func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder, logger log.Logger) (*gpu.Snapshot, error) {
+	source := nvmlsource.New(recorder.Library(), nvmlsource.Options{Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: true, Media: always, Logger: logger})
 	defer closeSource(source, logger)
 	opts := pollOptions(cfg, node, nil, logger, nil)
 	opts.Interval = 0 // the polls are asked for below
@@ -85,28 +85,28 @@ func record(ctx context.Context, cfg *Config, node *node, recorder *capture.Reco
 	defer cancel()
 	loop := make(chan error, 1)
 	go func() { loop <- poller.Run(ctx) }()
-	err := pollTimes(ctx, cfg, node, recorder, poller)
+	err := pollRepeatedly(ctx, cfg, node, recorder, poller)
 	cancel()
 	loopErr := <-loop
 	switch {
 	case errors.Is(loopErr, gpu.ErrVersionMismatch):
-		level.Warn(logger).Log("msg", "The driver does not match its library; the capture ends here and says so", "err", loopErr)
+		level.Warn(logger).Log("msg", "The driver does not match its library; the capture ends here and records it", "err", loopErr)
 		return poller.Current(), nil
 	case err != nil:
 		return nil, fmt.Errorf("capture: %w", err)
 	}
 	last := poller.Current()
 	if last != nil && len(last.Sources) > 0 && last.Sources[0].Err != nil {
-		level.Warn(logger).Log("msg", "The driver does not answer; the capture says so", "err", last.Sources[0].Err)
+		level.Warn(logger).Log("msg", "The driver does not answer; the capture records it", "err", last.Sources[0].Err)
 	}
 	return last, nil
 }
 
-// errFirstPoll is how pollTimes waits for the first poll without another.
+// errFirstPoll is the error by which pollRepeatedly waits for the first poll without asking for another.
 var errFirstPoll = errors.New("the first poll is done")
 
-// pollTimes polls as often as is asked for, an interval apart. On a stepped clock it is the one who moves it.
-func pollTimes(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder, poller *poll.Poller) error {
+// pollRepeatedly makes the polls that were asked for, an interval apart. It moves a stepped clock itself.
+func pollRepeatedly(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder, poller *poll.Poller) error {
 	// Run makes the first poll by itself.
 	if err := poller.Poll(ctx, func() error { return errFirstPoll }); !errors.Is(err, errFirstPoll) {
 		return err
@@ -126,7 +126,7 @@ func pollTimes(ctx context.Context, cfg *Config, node *node, recorder *capture.R
 			}
 		}
 		err := poller.Poll(ctx, func() error {
-			return recorder.Next(func() (time.Time, error) { return node.move(ctx, cfg) })
+			return recorder.Next(func() (time.Time, error) { return node.moveToNextPoll(ctx, cfg) })
 		})
 		if err != nil {
 			return err
@@ -135,21 +135,19 @@ func pollTimes(ctx context.Context, cfg *Config, node *node, recorder *capture.R
 	return nil
 }
 
-// move brings the node to the next poll, and its clock where that is stepped. It returns the time there.
-func (n *node) move(ctx context.Context, cfg *Config) (time.Time, error) {
-	if cfg.stepped() {
-		if err := n.clock.Advance(cfg.PollInterval); err != nil {
+// moveToNextPoll advances a stepped clock and a recording to the next poll, and returns the time of it.
+func (n *node) moveToNextPoll(ctx context.Context, cfg *Config) (time.Time, error) {
+	if clock, ok := n.kind.(movableClock); ok && cfg.stepped() {
+		if err := clock.Advance(cfg.PollInterval); err != nil {
 			return n.now(), err
 		}
-		n.clock.Settle(ctx)
+		clock.Settle(ctx)
 	}
-	if n.polled != nil {
-		n.polled()
-	}
+	n.polled()
 	return n.now(), nil
 }
 
-// checkOutput refuses early what writeOutput would refuse after the capture.
+// checkOutput returns, before the capture, the errors of the output that writeOutput would return after it.
 func checkOutput(c *CaptureConfig) error {
 	if c.Output == "-" {
 		return nil
@@ -174,13 +172,13 @@ func checkOutput(c *CaptureConfig) error {
 	return nil
 }
 
-// writeOutput writes all or nothing: a file appears under its name when it is complete.
+// writeOutput writes the file under another name and renames it when it is complete.
 func writeOutput(c *CaptureConfig, data []byte, out io.Writer) error {
 	if c.Output == "-" {
 		_, err := out.Write(data)
 		return err
 	}
-	if err := checkOutput(c); err != nil { // it took a while since
+	if err := checkOutput(c); err != nil { // some time has passed
 		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(c.Output), "."+filepath.Base(c.Output)+".*")

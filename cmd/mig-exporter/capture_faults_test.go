@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // lockedScenario: the driver answers for itself, no GPU does.
@@ -88,8 +90,8 @@ func TestCaptureIsWholeOrNotThere(t *testing.T) {
 		p.cmd.Args = append([]string{"sh", "-c", `ulimit -f 2; exec "$0" "$@"`, binary}, p.cmd.Args[1:]...)
 		for range p.lines() {
 		}
-		if code := p.exitCode(); code != exitFailure || p.said("file too large") == 0 || len(left(t, dir)) != 0 {
-			t.Errorf("exit code %d, left behind: %v\n%s", code, left(t, dir), p.logText())
-		}
+		cmptest.Equal(t, "exit code", p.exitCode(), exitFailure)
+		expectTexts(t, p.logText(), "file too large")
+		cmptest.Equal(t, "files left behind", len(left(t, dir)), 0)
 	})
 }

@@ -77,7 +77,7 @@ func shipped(t *testing.T) []string {
 
 func configOf(t *testing.T, args ...string) *Config {
 	t.Helper()
-	inv, err := parse(append(args, "--driver=sim", "--sim.clock=step"), os.LookupEnv)
+	inv, err := parseCommandLine(append(args, "--driver=sim", "--sim.clock=step"), os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,17 +93,17 @@ func served(t *testing.T, r captureRun) []string {
 		t.Fatal(err)
 	}
 	x := &exporter{
-		node: n, source: nvmlsource.New(n.library, nvmlsource.Options{Now: n.now, GPM: cfg.gpm(), ProcessUtilization: true, Media: always, Logger: logger}), logger: logger,
+		node: n, source: nvmlsource.New(n.library, nvmlsource.Options{Now: n.now, GPM: cfg.asksGPM(), ProcessUtilization: true, Media: always, Logger: logger}), logger: logger,
 	}
 	defer closeSource(x.source, logger)
 	defer n.close() // before the driver: what hangs returns
 	metrics, err := collector.New(collector.Options{
 		DriverCalls: x.source.DriverCalls, Now: n.now, Disabled: map[string]bool{"media": false},
 	})
-	if x.metrics = serveMetrics(metrics); err != nil {
+	if x.metrics = newServedMetrics(metrics); err != nil {
 		t.Fatal(err)
 	}
-	x.fresh, _ = freshRegistry()
+	x.fresh, _ = newProcessRegistry()
 	x.poller = poll.New(x.source, pollOptions(cfg, n, nil, logger, func(s *gpu.Snapshot, _ time.Duration) { x.metrics.Observe(s) }))
 	h := web.NewHandler(x.webOptions(cfg), x.poller, x.metrics, x.fresh, logger)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -40,7 +40,7 @@ const (
 	readyIntervals     = 3
 )
 
-// Config is everything that the command line and the environment say.
+// Config is the configuration from the command line and the environment.
 type Config struct {
 	Driver       string
 	Hostname     string // of the node, in what is served; empty: the host's, or the scenario's
@@ -78,7 +78,7 @@ type Config struct {
 
 	KubeletSocket    string // empty: there is no kubelet
 	kubeletSocketSet bool
-	WitnessPod       string // empty: the own one
+	WitnessPod       string // empty: the exporter's own pod
 	Checkpoint       string // empty: it is not read
 	PodLabels        collector.PodLabelMode
 	PodsStaleAfter   time.Duration
@@ -94,7 +94,7 @@ type Config struct {
 	Capture CaptureConfig
 }
 
-// Validate checks what a flag's own type cannot. Files are read when they are used.
+// Validate checks what the types of the flags do not. Files are read when they are used.
 func (c *Config) Validate() error {
 	var errs []error
 	add := func(ok bool, format string, args ...any) {
@@ -143,26 +143,26 @@ func isWitness(text string) bool {
 	return found && namespace != "" && isName(namespace) && isName(name) && !strings.HasSuffix(text, "/")
 }
 
-// minInterval keeps a slip of the pen from asking the driver all the time.
+// minInterval prevents that a typing error makes the program poll the driver all the time.
 const minInterval = 50 * time.Millisecond
 
-// maxWindow bounds what the windows of dcgm-exporter's counts hold: the clock events of each poll.
+// maxWindow bounds the memory of the windows of dcgm-exporter's counts, which hold the clock events of each poll.
 const maxWindow = 24 * time.Hour
 
-// speed is by how much the clock of the configuration runs faster than real time: the limits that are measured by it
-// grow with it.
-func (c *Config) speed() time.Duration {
+// clockSpeed is the factor by which the clock of the configuration runs faster than real time. Limits in its time are multiplied
+// by it.
+func (c *Config) clockSpeed() time.Duration {
 	if c.Driver == driverSim && c.SimClock == sim.ClockX60 {
 		return 60
 	}
 	return 1
 }
 
-// gpm reports whether the driver is asked for activity.
-func (c *Config) gpm() bool { return c.Profiling == profilingAuto || c.Profiling == profilingGPM }
+// asksGPM reports whether the driver is asked for activity.
+func (c *Config) asksGPM() bool { return c.Profiling == profilingAuto || c.Profiling == profilingGPM }
 
-// processes reports whether single processes are served.
-func (c *Config) processes() bool {
+// servesProcesses reports whether metrics of single processes are served.
+func (c *Config) servesProcesses() bool {
 	off, said := c.Disabled[processCollector]
 	return said && !off
 }
@@ -170,8 +170,8 @@ func (c *Config) processes() bool {
 // processCollector is the collector of single processes, which is off by default.
 const processCollector = "process"
 
-// freshFor is for how long scrapers share what the process says of itself: for as long as they share a Snapshot, so that
-// only who waits for a poll that is late gathers it for an old one.
+// freshFor is the time for which scrapers share the metrics of the process: as long as they share a Snapshot, so that these are
+// gathered again for an old Snapshot only if a poll is late.
 func (c *Config) freshFor() time.Duration { return max(minFresh, c.PollInterval) }
 
 // stepped reports whether time only moves by /-/sim/advance.

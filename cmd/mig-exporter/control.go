@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -27,38 +24,35 @@ import (
 // auditFile is the name of the audit log in the state folder.
 const auditFile = "audit.jsonl"
 
-// controller is partition control without its sockets. Nothing in it runs by itself yet.
+// controller is partition control without its sockets. run starts it.
 type controller struct {
 	engine  *control.Engine
 	server  server.Options
-	layouts map[string][]api.LayoutRule // those in force; the reloader's once it runs
+	layouts map[string][]api.LayoutRule // in force; owned by the reloader once it runs
 	metrics *collector.Control
 	status  *controlStatus
 	closers []func() error
 	logger  log.Logger
 }
 
-// openControl makes the engine over the exporter's parts. It touches neither the state folder nor a socket: if these cannot be
-// used, metrics are served all the same.
+// openControl creates the engine and what it needs. It opens neither the state folder nor a socket: if these cannot be used,
+// metrics are served nevertheless.
 func openControl(cfg *Config, x *exporter) (*controller, error) {
 	c := &controller{logger: log.With(x.logger, "component", "control")}
-	if err := c.open(cfg, x); err != nil {
+	if err := c.openParts(cfg, x); err != nil {
 		c.close()
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *controller) open(cfg *Config, x *exporter) error {
-	if x.node.clock != nil && x.node.simulated == nil {
-		return errors.New("--control.enabled: a recording cannot be repartitioned; expected a scenario or this node's driver")
-	}
+func (c *controller) openParts(cfg *Config, x *exporter) error {
 	if cfg.Control.ConfigFile != "" {
 		if err := server.CheckConfig(cfg.Control.ConfigFile); err != nil {
 			return err
 		}
 	}
-	if err := x.node.openNeighbours(cfg); err != nil {
+	if err := x.node.kind.openDependencies(x.node, cfg); err != nil {
 		return err
 	}
 	opts, err := c.engineOptions(cfg, x)
@@ -99,23 +93,19 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 	if err != nil {
 		return control.Options{}, err
 	}
-	boot, err := x.node.bootID()
-	if err != nil {
-		return control.Options{}, err
-	}
 	c.metrics = newControlMetrics(x.node.now)
-	c.status = &controlStatus{metrics: c.metrics, engine: "running"} // it finishes what the last run left first
+	c.status = &controlStatus{metrics: c.metrics, engine: "running"} // first it finishes the operation of the last run
 	if err := x.fresh.Register(c.metrics); err != nil {
 		return control.Options{}, err
 	}
 	opts := control.Options{
 		Hostname:      x.node.hostname,
-		BootID:        boot,
+		BootID:        x.node.bootID,
 		Apply:         cfg.Control.Mode == controlApply,
 		Restore:       cfg.Control.Restore,
 		Layouts:       layouts,
 		Actuator:      x.source.Actuator(),
-		Node:          x.poller,
+		Poller:        x.poller,
 		Assignments:   x.node.devices,
 		Handles:       x.node.handles,
 		Cluster:       x.node.cluster,
@@ -132,7 +122,7 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 	return opts, nil
 }
 
-// layouts reads the file of named layouts, where there is one.
+// layouts reads the file of named layouts, if one is configured.
 func (c *ControlConfig) layouts() (map[string][]api.LayoutRule, error) {
 	if c.LayoutsFile == "" {
 		return nil, nil
@@ -157,13 +147,13 @@ func (c *ControlConfig) hooks() ([]control.Hook, error) {
 	return list, nil
 }
 
-// retryServing is how long after its API could not be served partition control tries again.
+// retryServing is the time after which partition control tries again to serve its API.
 const retryServing = 5 * time.Second
 
-// run finishes what a crash has left, and serves until ctx ends. What keeps it from doing so is a state of partition control,
-// and no reason to end the program.
+// run finishes the operation that a crash interrupted, and serves the API until ctx ends. An error in that is a state of partition
+// control, and does not end the program.
 func (c *controller) run(ctx context.Context) error {
-	return sideBySide(ctx, []func(context.Context) error{c.engine.Run, c.serveAPI})
+	return runTogether(ctx, []func(context.Context) error{c.engine.Run, c.serveAPI})
 }
 
 func (c *controller) serveAPI(ctx context.Context) error {
@@ -190,10 +180,10 @@ func (c *controller) serveAPI(ctx context.Context) error {
 	}
 }
 
-// notes says what an operator should know of partition control.
+// notes returns what keeps partition control from working, as lines of the readiness answer.
 func (c *controller) notes() []string {
 	var list []string
-	if off := c.status.reason(); off != "" {
+	if off := c.status.offReason(); off != "" {
 		list = append(list, "partition control is off: "+off)
 	}
 	reason := c.engine.Reason()
@@ -230,14 +220,14 @@ func (o observer) Read() { o.metrics.Read() }
 
 func (o observer) Audited(err error) { o.status.setAudit(err) }
 
-// controlStatus joins the state of the engine with whether its API is served.
+// controlStatus combines the state of the engine, its API and its audit log.
 type controlStatus struct {
 	metrics *collector.Control
 
 	mu     sync.Mutex
 	engine string
 	off    string // why the API is not served
-	audit  string // why changes are refused for the audit log's sake
+	audit  string // why the audit log cannot be written, so that changes are refused
 }
 
 func (s *controlStatus) setAudit(err error) {
@@ -246,7 +236,7 @@ func (s *controlStatus) setAudit(err error) {
 	if s.audit = ""; err != nil {
 		s.audit = server.AuditFailure(err)
 	}
-	s.show()
+	s.updateMetric()
 }
 
 func (s *controlStatus) auditFailure() string {
@@ -259,20 +249,20 @@ func (s *controlStatus) setEngine(state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.engine = state
-	s.show()
+	s.updateMetric()
 }
 
-// setOff notes why the API is not served, and reports whether that is news.
+// setOff sets why the API is not served, and reports whether that has changed.
 func (s *controlStatus) setOff(reason string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	news := s.off != reason
 	s.off = reason
-	s.show()
+	s.updateMetric()
 	return news
 }
 
-func (s *controlStatus) show() {
+func (s *controlStatus) updateMetric() {
 	switch {
 	case s.off != "":
 		s.metrics.SetState("off")
@@ -283,7 +273,7 @@ func (s *controlStatus) show() {
 	}
 }
 
-func (s *controlStatus) reason() string {
+func (s *controlStatus) offReason() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.off
@@ -299,16 +289,4 @@ func newControlMetrics(now func() time.Time) *collector.Control {
 		States: []string{"idle", "running", "degraded", "stuck", "read-only", "off"},
 		Now:    now,
 	})
-}
-
-// bootID tells one boot of the node from another: GPU instances do not outlive it.
-func (n *node) bootID() (string, error) {
-	if n.simulated != nil {
-		return n.simulated.BootID(), nil
-	}
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return "", fmt.Errorf("boot id: %w", err)
-	}
-	return strings.TrimSpace(string(text)), nil
 }

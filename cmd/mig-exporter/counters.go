@@ -15,8 +15,8 @@ import (
 // dcgmExporterFiles is the folder of counters files in dcgm-exporter's image, which its manifests name.
 const dcgmExporterFiles = "/etc/dcgm-exporter/"
 
-// loadCounters reads the counters file of dcgm-exporter's names; without one the built-in list counts. Rows that are wrong
-// are an error, or with --dcgm.counters.lenient a line of the log each.
+// loadCounters reads the counters file of dcgm-exporter's names; nil is the built-in list. Invalid rows are an error, or with
+// --dcgm.counters.lenient a line of the log each.
 func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	if cfg.CountersFile == "" {
 		return nil, nil
@@ -43,7 +43,7 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 		level.Warn(logger).Log("msg", "Counter left out", "err", row)
 	}
 	if without := collector.WithoutValue(counters); len(without) > 0 {
-		level.Info(logger).Log("msg", "Counters that nothing here has a value for; they have no series", "fields", fmt.Sprint(without))
+		level.Info(logger).Log("msg", "Counters without a source; they have no series", "fields", fmt.Sprint(without))
 	}
 	return counters, nil
 }

@@ -26,15 +26,15 @@ const dcgmExporterPrefix = "DCGM_EXPORTER_"
 // nodeNameVariable is the variable by which dcgm-exporter's manifests name the node: the host name of a pod is the pod's.
 const nodeNameVariable = "NODE_NAME"
 
-// envName is the environment variable of a flag of this program.
+// envName returns the environment variable of a flag of this program.
 func envName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(flag))
 }
 
-// allFlags returns the flags of all commands, with values that belong to no configuration.
+// allFlags returns the flags of all commands. Setting their values changes no configuration.
 func allFlags() []*kingpin.FlagModel {
 	app := newApp()
-	declare(app, &invocation{Config: Config{Disabled: map[string]bool{}}})
+	declareCommands(app, &invocation{Config: Config{Disabled: map[string]bool{}}})
 	model := app.Model()
 	flags := slices.Clone(model.Flags)
 	for _, c := range model.Commands {
@@ -43,10 +43,9 @@ func allFlags() []*kingpin.FlagModel {
 	return slices.DeleteFunc(flags, func(f *kingpin.FlagModel) bool { return f.Hidden || f.Name == "help" || f.Name == "version" })
 }
 
-// typedAs returns the name by which a command line has a flag, its own or that of one of dcgm-exporter's that stands for it; empty
-// if it has neither.
-func typedAs(args []string, flag string) string {
-	if named(args, flag) {
+// flagAsTyped returns the name under which a command line sets a flag, its own or an alias of dcgm-exporter; empty if it does not.
+func flagAsTyped(args []string, flag string) string {
+	if hasFlag(args, flag) {
 		return "--" + flag
 	}
 	known := aliases()
@@ -61,7 +60,7 @@ func typedAs(args []string, flag string) string {
 
 // variableOf returns the environment variable that gives a flag its value, empty if none does.
 func variableOf(flag string, args []string, lookup lookupFunc) string {
-	if typedAs(args, flag) != "" {
+	if flagAsTyped(args, flag) != "" {
 		return ""
 	}
 	if value, _ := lookup(envName(flag)); value != "" {
@@ -75,8 +74,8 @@ func variableOf(flag string, args []string, lookup lookupFunc) string {
 	return ""
 }
 
-// badVariables returns the errors of variables that are no values of their flags, nil if there are none.
-func badVariables(args []string, lookup lookupFunc) error {
+// checkVariables returns the errors of variables whose values their flags do not accept.
+func checkVariables(args []string, lookup lookupFunc) error {
 	var errs []error
 	for _, f := range allFlags() {
 		name := envName(f.Name)
@@ -95,8 +94,8 @@ func badVariables(args []string, lookup lookupFunc) error {
 	return errors.Join(errs...)
 }
 
-// withVariables adds to an error about flags which variables of the environment set them.
-func withVariables(err error, args []string, lookup lookupFunc) error {
+// addVariables adds to an error about flags the variables of the environment that set them.
+func addVariables(err error, args []string, lookup lookupFunc) error {
 	var set []string
 	for _, m := range regexp.MustCompile(`--([a-z][a-z0-9.-]*[a-z0-9])`).FindAllStringSubmatch(err.Error(), -1) {
 		variable := variableOf(m[1], args, lookup)
@@ -110,14 +109,14 @@ func withVariables(err error, args []string, lookup lookupFunc) error {
 	return fmt.Errorf("%w (%s)", err, strings.Join(set, ", "))
 }
 
-// effect is what flags need to have an effect.
-type effect struct {
+// requirement is a condition without which flags have no effect.
+type requirement struct {
 	flags []string
 	has   func(*Config) bool
 	needs string
 }
 
-func effects() []effect {
+func requirements() []requirement {
 	asDCGM := func(c *Config) bool { return c.Names != collector.NamesNative }
 	var control []string
 	for _, f := range allFlags() {
@@ -125,7 +124,7 @@ func effects() []effect {
 			control = append(control, f.Name)
 		}
 	}
-	return []effect{
+	return []requirement{
 		{control, func(c *Config) bool { return c.Control.Enabled }, controlEnabled},
 		{[]string{"dcgm.counters", "dcgm.counters.lenient", "dcgm.repeat-gpu-fields", "dcgm.hostname-label", "dcgm.xid-window",
 			"dcgm.clock-events-window"}, asDCGM, "--metrics.names=dcgm or both"},
@@ -135,19 +134,20 @@ func effects() []effect {
 	}
 }
 
-// controlEnabled is what the flags of partition control need. Without it they are refused: given alone, they would seem to switch control on.
+// controlEnabled is the requirement of the flags of partition control. Without it they are refused: given alone, they would seem to
+// turn control on.
 const controlEnabled = "--control.enabled"
 
-// ineffective returns the flags and variables that have no effect beside the others: those that are refused as an error, those
-// that are warned of by the names that they were given.
-func ineffective(cfg *Config, args []string, lookup lookupFunc) (warnings []warning, err error) {
+// findIneffective returns the flags and variables that have no effect with the others: an error about those that are refused, and
+// warnings about the others.
+func findIneffective(cfg *Config, args []string, lookup lookupFunc) (warnings []warning, err error) {
 	var errs []error
-	for _, e := range effects() {
+	for _, e := range requirements() {
 		if e.has(cfg) {
 			continue
 		}
 		for _, flag := range e.flags {
-			variable, name := variableOf(flag, args, lookup), typedAs(args, flag)
+			variable, name := variableOf(flag, args, lookup), flagAsTyped(args, flag)
 			switch {
 			case variable != "":
 				warnings = append(warnings, warning{"A variable has no effect", []any{"variable", variable, "needs", e.needs}})
@@ -194,9 +194,9 @@ func unknownVariables(environ []string) []warning {
 	var list []warning
 	for _, name := range names {
 		switch {
-		case slices.Contains(known, name) || ofService(name, names):
+		case slices.Contains(known, name) || isServiceVariable(name, names):
 		case strings.HasPrefix(name, envPrefix):
-			best := slices.MinFunc(own, func(a, b string) int { return distance(name, a) - distance(name, b) })
+			best := slices.MinFunc(own, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
 			list = append(list, warning{"A variable that no flag has is set; it has no effect", []any{"variable", name, "nearest", best, "flag", flags[best]}})
 		case strings.HasPrefix(name, dcgmExporterPrefix):
 			list = append(list, warning{"A variable that is not known of dcgm-exporter is set; it has no effect", []any{"variable", name, "see", "docs/migration.md"}})
@@ -208,8 +208,8 @@ func unknownVariables(environ []string) []warning {
 // serviceSuffix ends the names of the variables that the kubelet sets for a service, after the service's own name.
 const serviceSuffix = `_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`
 
-// ofService reports whether the kubelet has set a variable, sorted among names, for a service such as "mig-exporter".
-func ofService(name string, names []string) bool {
+// isServiceVariable reports whether the kubelet has set a variable, sorted among names, for a service such as "mig-exporter".
+func isServiceVariable(name string, names []string) bool {
 	at := regexp.MustCompile(serviceSuffix).FindStringIndex(name)
 	if at == nil {
 		return false
@@ -218,8 +218,8 @@ func ofService(name string, names []string) bool {
 	return found
 }
 
-// distance is the number of letters to insert, delete or replace to make b of a.
-func distance(a, b string) int {
+// editDistance is the number of letters to insert, delete or replace to turn a into b.
+func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // TestBadVariables: an error about a value names the variable that it comes from.
@@ -23,7 +25,7 @@ func TestBadVariables(t *testing.T) {
 		t.Run(tt.env, func(t *testing.T) {
 			name, value, _ := strings.Cut(tt.env, "=")
 			t.Setenv(name, value)
-			_, err := parse(strings.Fields(tt.args), os.LookupEnv)
+			_, err := parseCommandLine(strings.Fields(tt.args), os.LookupEnv)
 			for _, want := range tt.says {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%v; want %q in it", err, want)
@@ -32,15 +34,15 @@ func TestBadVariables(t *testing.T) {
 		})
 	}
 	t.Setenv("MIG_EXPORTER_POLL_INTERVAL", "1us")
-	_, err := parse([]string{"--poll.interval=2us"}, os.LookupEnv)
+	_, err := parseCommandLine([]string{"--poll.interval=2us"}, os.LookupEnv)
 	if err == nil || strings.Contains(err.Error(), "MIG_EXPORTER") {
 		t.Errorf("the command line has the value: %v", err)
 	}
-	if _, err := parse([]string{"--poll.interval=2s"}, os.LookupEnv); err != nil {
+	if _, err := parseCommandLine([]string{"--poll.interval=2s"}, os.LookupEnv); err != nil {
 		t.Errorf("the command line overrules a bad variable: %v", err)
 	}
 	t.Setenv("MIG_EXPORTER_VERSION", "1.2.3")
-	if _, err := parse([]string{"--poll.interval=2s"}, os.LookupEnv); err != nil {
+	if _, err := parseCommandLine([]string{"--poll.interval=2s"}, os.LookupEnv); err != nil {
 		t.Errorf("a variable that images have: %v", err)
 	}
 }
@@ -85,7 +87,7 @@ func TestIneffective(t *testing.T) {
 			if name, value, ok := strings.Cut(tt.env, "="); ok {
 				t.Setenv(name, value)
 			}
-			inv, err := parse(strings.Fields(tt.args), os.LookupEnv)
+			inv, err := parseCommandLine(strings.Fields(tt.args), os.LookupEnv)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -96,10 +98,8 @@ func TestIneffective(t *testing.T) {
 	}
 	t.Setenv("MIG_EXPORTER_POL_INTERVAL", "1s")
 	var out, errOut strings.Builder
-	if code := execute(t.Context(), []string{"check-config"}, &out, &errOut); code != exitOK || !strings.Contains(errOut.String(), "level=warn") ||
-		!strings.Contains(errOut.String(), "nearest=MIG_EXPORTER_POLL_INTERVAL") {
-		t.Errorf("exit code %d, log %s", code, errOut.String())
-	}
+	cmptest.Equal(t, "exit code", execute(t.Context(), []string{"check-config"}, &out, &errOut), exitOK)
+	expectTexts(t, errOut.String(), "level=warn", "nearest=MIG_EXPORTER_POLL_INTERVAL")
 }
 
 // TestHostnameInAPod: dcgm-exporter's manifests name the node by NODE_NAME; the host name of a pod is the pod's, another after each
@@ -112,10 +112,11 @@ func TestHostnameInAPod(t *testing.T) {
 		{"NODE_NAME=gpu-7", "--kubernetes.node-name=gpu-8", "gpu-8", "gpu-7"},
 		{"NODE_NAME=gpu-7", "--driver=sim --sim.scenario=s.yaml", "", "gpu-7"}, // the host name is that of the scenario
 	} {
-		inv, err := parse(strings.Fields(tt.args), environment(tt.env))
-		if err != nil || inv.Config.Hostname != tt.want || inv.Config.DCGMNodeName != tt.label {
-			t.Errorf("%q %q: %q, label %q, %v; want %q, %q", tt.env, tt.args, inv.Config.Hostname, inv.Config.DCGMNodeName, err, tt.want, tt.label)
-		}
+		inv, err := parseCommandLine(strings.Fields(tt.args), environment(tt.env))
+		what := tt.env + " " + tt.args
+		expectError(t, what, err, "")
+		cmptest.Equal(t, what+": host name", inv.Config.Hostname, tt.want)
+		cmptest.Equal(t, what+": label", inv.Config.DCGMNodeName, tt.label)
 	}
 	opts := pollOptions(&Config{Hostname: "gpu-7"}, &node{hostname: "exporter-x2x4z"}, nil, nil, nil)
 	if opts.Hostname != "gpu-7" {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // profiledNode is an A100 in two GPU instances, whose first is busy by 20 of its 42 SMs, with the given faults.
@@ -89,9 +91,8 @@ func TestDCGMWithoutRights(t *testing.T) {
 		t.Errorf("said %d times, want two: at first, and that three starts were all:\n%s", said, p.logText())
 	}
 	calls := s.of("mig_exporter_driver_calls_total", `source="dcgm"`)
-	if later := p.seconds(150).of("mig_exporter_driver_calls_total", `source="dcgm"`); len(calls) != 1 || later[0] != calls[0] || calls[0] != 3 {
-		t.Errorf("%v calls of DCGM, then %v; want 3", calls, later)
-	}
+	cmptest.Equal(t, "calls of DCGM", calls, []float64{3})
+	cmptest.Equal(t, "calls of DCGM later", p.seconds(150).of("mig_exporter_driver_calls_total", `source="dcgm"`), []float64{3})
 	p.hangUp("Nothing was reloaded")
 	p.seconds(10).expectProfiled(t, "with rights, after a reload", busy)
 }

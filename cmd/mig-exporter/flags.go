@@ -27,7 +27,7 @@ type logOptions struct {
 	Level, Format string
 }
 
-// invocation is what a command line asks for.
+// invocation is a parsed command line.
 type invocation struct {
 	Command  string
 	Config   Config
@@ -35,11 +35,11 @@ type invocation struct {
 	Warnings []warning // for the log, once there is one
 }
 
-// parse reads the command line. Each flag can come from the environment too: MIG_EXPORTER_ and the flag's name in upper
+// parseCommandLine reads the command line. Each flag can come from the environment too: MIG_EXPORTER_ and the flag's name in upper
 // case with dots and dashes as underscores.
 //
-// What dcgm-exporter's flags and variables say is understood, too: see aliases.
-func parse(line []string, lookup lookupFunc) (invocation, error) {
+// Flags and variables of dcgm-exporter are accepted, too: see aliases.
+func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 	args, warnings, err := translateAliases(line, lookup)
 	if err != nil {
 		return invocation{}, fmt.Errorf("%w (see docs/migration.md)", err)
@@ -47,13 +47,13 @@ func parse(line []string, lookup lookupFunc) (invocation, error) {
 	app := newApp()
 	inv := invocation{Config: Config{Disabled: map[string]bool{}, Capture: CaptureConfig{Polls: defaultCapturePolls}}}
 	cfg := &inv.Config
-	enabled := declare(app, &inv)
+	enabled := declareCommands(app, &inv)
 	if err := checkRepeated(app, line); err != nil {
 		return invocation{}, fmt.Errorf("%w (see docs/migration.md)", err)
 	}
 	command, err := app.Parse(args)
 	if err != nil {
-		if bad := badVariables(line, lookup); bad != nil {
+		if bad := checkVariables(line, lookup); bad != nil {
 			err = bad // it names the variable
 		}
 		return invocation{}, fmt.Errorf("%w (see mig-exporter --help; docs/migration.md has dcgm-exporter's flags)", err)
@@ -72,25 +72,25 @@ func parse(line []string, lookup lookupFunc) (invocation, error) {
 	for name, on := range enabled {
 		cfg.Disabled[name] = !*on
 	}
-	without, err := ineffective(cfg, line, lookup)
+	without, err := findIneffective(cfg, line, lookup)
 	inv.Warnings = append(warnings, without...)
 	if err = errors.Join(cfg.Validate(), err); err != nil {
-		return invocation{}, withVariables(err, line, lookup)
+		return invocation{}, addVariables(err, line, lookup)
 	}
 	return inv, nil
 }
 
-// declare declares the commands and all flags; the result says which collectors are on.
-func declare(app *kingpin.Application, inv *invocation) map[string]*bool {
+// declareCommands declares the commands and all flags; the result has whether each collector is on.
+func declareCommands(app *kingpin.Application, inv *invocation) map[string]*bool {
 	enabled := declareFlags(app, &inv.Config, &inv.Log)
 	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
-	app.Command(commandCheck, "Check the flags and the files that they name, and say what is wrong.")
-	captureFlags(app.Command(commandCapture, "Write what this node's driver says down as a file for --sim.scenario: "+
-		"inventory, readings and errors, without identities. Nothing is served, pods are not asked for."), &inv.Config.Capture)
+	app.Command(commandCheck, "Check the flags and the files that they name.")
+	captureFlags(app.Command(commandCapture, "Write the answers of this node's driver to a file for --sim.scenario: "+
+		"inventory, readings and errors, without identities. Nothing is served, and pods are not captured."), &inv.Config.Capture)
 	return enabled
 }
 
-// declareFlags declares the flags of all commands; the result says which collectors are on.
+// declareFlags declares the flags of all commands; the result has whether each collector is on.
 func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[string]*bool {
 	sourceFlags(app, cfg)
 	profilingFlags(app, cfg)
@@ -106,7 +106,7 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[s
 
 func newApp() *kingpin.Application {
 	app := kingpin.New("mig-exporter", "Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances (MIG). "+
-		"Flags and environment variables of dcgm-exporter are understood, or refused with what to do instead (docs/migration.md). "+
+		"Flags and environment variables of dcgm-exporter are accepted, or refused with what to use instead (docs/migration.md). "+
 		"SIGHUP reads the counters file, the layouts and control's configuration again; SIGTERM and SIGINT stop (docs/faults.md).")
 	app.Version(version.Print("mig-exporter"))
 	app.HelpFlag.Short('h').NoEnvar()
@@ -132,12 +132,12 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 }
 
 func profilingFlags(app *kingpin.Application, cfg *Config) {
-	enumFlag(app, "profiling.source", "Where activity comes from: auto (for each GPU, GPM where the driver has it for it, else DCGM), "+
+	enumFlag(app, "profiling.source", "Where activity comes from: auto (for each GPU, GPM if its driver has it, else DCGM), "+
 		"gpm, dcgm (GPM where DCGM fails) or off.", profilingAuto, &cfg.Profiling, profilingAuto, profilingGPM, profilingDCGM, profilingOff)
 	enumFlag(app, "dcgm.mode", "How DCGM is reached: off, embedded (libdcgm.so.4 in this process) or remote (a host engine at "+
 		"--dcgm.address).", dcgmOff, &cfg.DCGMMode, dcgmOff, dcgmEmbedded, dcgmRemote)
 	app.Flag("dcgm.address", "Address of a DCGM host engine: host:port, or the path of a unix socket.").StringVar(&cfg.DCGMAddress)
-	app.Flag("hpc.job-mapping-dir", "Folder in which a batch scheduler says which job holds which GPU: files <gpu> and "+
+	app.Flag("hpc.job-mapping-dir", "Folder in which a batch scheduler writes which job has which GPU: files <gpu> and "+
 		"<gpu>.<GPU instance>, a job in each line.").StringVar(&cfg.JobDir)
 }
 
@@ -147,9 +147,9 @@ func metricsFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag("dcgm.counters", "Counters file of dcgm-exporter (CSV) that chooses the metrics under its names; by default a built-in list. "+
 		"Read again with SIGHUP.").
 		StringVar(&cfg.CountersFile)
-	app.Flag("dcgm.counters.lenient", "Start although lines of the counters file are wrong; they are logged and left out.").
+	app.Flag("dcgm.counters.lenient", "Start even if lines of the counters file are invalid; they are logged and left out.").
 		BoolVar(&cfg.CountersLenient)
-	app.Flag("dcgm.repeat-gpu-fields", "Repeat what is the whole GPU's for each of its GPU instances under dcgm-exporter's names, "+
+	app.Flag("dcgm.repeat-gpu-fields", "Repeat the values of a GPU for each of its GPU instances under dcgm-exporter's names, "+
 		"as it does. Sums over such series count it several times.").BoolVar(&cfg.RepeatGPUFields)
 	enumFlag(app, "dcgm.hostname-label", "Label with the host's name under dcgm-exporter's names: Hostname, hostname (since its 4.8.3) or off.",
 		collector.HostnameUpper, &cfg.HostnameLabel, collector.HostnameUpper, collector.HostnameLower, collector.HostnameOff)
@@ -166,7 +166,7 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 		BoolVar(&cfg.SystemdSocket)
 	app.Flag("web.telemetry-path", "Path of the metrics.").Default(web.TelemetryPathDefault).StringVar(&cfg.TelemetryPath)
 	intFlag(app, "web.max-scrapes", "Scrapes gathered and encoded at the same time; those beyond it get 503. 0 is no limit.", "40", &cfg.MaxScrapes)
-	durationFlag(app, "web.ready-max-age", "Age of the last reading of the node from which /-/ready says no; 0s is never. "+
+	durationFlag(app, "web.ready-max-age", "Age of the last reading of the node from which /-/ready answers 503; 0s is never. "+
 		"By default it is at least three times --poll.interval.", defaultReadyMaxAge.String(), &cfg.ReadyMaxAge).IsSetByUser(&cfg.readyMaxAgeSet)
 	app.Flag("web.state", "Serve the node's state as JSON at /api/v1/node, and on the landing page.").Default("true").
 		BoolVar(&cfg.State)
@@ -174,7 +174,7 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 }
 
 func kubernetesFlags(app *kingpin.Application, cfg *Config) {
-	app.Flag("kubernetes.socket", "The kubelet's pod-resources socket. It need not exist; an empty path says that this node has no kubelet.").
+	app.Flag("kubernetes.socket", "The kubelet's pod-resources socket. It need not exist; an empty path means that this node has no kubelet.").
 		Default(podresources.DefaultSocket).IsSetByUser(&cfg.kubeletSocketSet).StringVar(&cfg.KubeletSocket)
 	app.Flag("kubernetes.witness-pod", "Pod of the API server, NAMESPACE/NAME, a trailing * is a prefix, whose presence in the kubelet's list "+
 		"shows that the list is complete after a restart: no device counts as free before. By default the exporter's own pod; "+
@@ -185,9 +185,9 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 	enumFlag(app, "kubernetes.labels", "Where pods are named: container (in the info families and in nvidia_gpu_container_*), series (also on the "+
 		"memory, activity, power and energy of what they hold), info (in the info families only), off.", collector.PodLabelsContainer, &cfg.PodLabels,
 		collector.PodLabelsContainer, collector.PodLabelsSeries, collector.PodLabelsInfo, collector.PodLabelsOff)
-	durationFlag(app, "kubernetes.stale-after", "Time for which what the kubelet said last still counts after it has stopped answering.",
+	durationFlag(app, "kubernetes.stale-after", "Time for which the kubelet's last answer is used after it has stopped answering.",
 		"5m", &cfg.PodsStaleAfter)
-	app.Flag("kubernetes.resource-name", "Resource name that stands for NVIDIA devices beside nvidia.com/gpu, "+
+	app.Flag("kubernetes.resource-name", "Resource name of NVIDIA devices besides nvidia.com/gpu, "+
 		"nvidia.com/gpu.shared and nvidia.com/mig-*; a trailing * is a prefix; repeatable.").StringsVar(&cfg.ResourceNames)
 	app.Flag("kubernetes.pod-label", "Pod label to show as label_NAME on the info series of pods; needs "+
 		"--kubernetes.node-name; repeatable.").StringsVar(&cfg.PodLabelNames)
@@ -199,7 +199,7 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 
 func captureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {
 	command.Flag("output", "File to write, or - for standard output.").Required().StringVar(&cfg.Output)
-	command.Flag("force", "Replace the file where it is there already.").BoolVar(&cfg.Force)
+	command.Flag("force", "Replace the file if it exists.").BoolVar(&cfg.Force)
 	intFlag(command, "capture.polls", "Readings of all GPUs to capture, --poll.interval apart.", strconv.Itoa(defaultCapturePolls), &cfg.Polls)
 	command.Flag("capture.keep-identities", "Keep UUIDs, serial numbers, process ids and the host's name instead of pseudonyms.").
 		BoolVar(&cfg.KeepIdentities)

@@ -10,7 +10,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 )
 
-// ControlConfig says how partitions are controlled.
+// ControlConfig is the configuration of partition control.
 type ControlConfig struct {
 	Enabled       bool
 	Mode          string
@@ -30,14 +30,14 @@ type ControlConfig struct {
 	SettleTimeout time.Duration
 }
 
-// How far partition control goes.
+// What partition control may do.
 const (
 	controlPlan  = "plan"
 	controlApply = "apply"
 )
 
 func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
-	app.Flag("control.enabled", "Offer partition control to migctl on --control.socket (docs/partition-control.md).").BoolVar(&cfg.Enabled)
+	app.Flag("control.enabled", "Serve partition control for migctl on --control.socket (docs/partition-control.md).").BoolVar(&cfg.Enabled)
 	enumFlag(app, "control.mode", "What partition control may do: plan changes nothing; apply repartitions GPUs, which is experimental: "+
 		"it has not been proven on every model.", controlPlan, &cfg.Mode, controlPlan, controlApply)
 	app.Flag("control.socket", "Unix socket of partition control, for root and --control.allow-gid.").
@@ -48,10 +48,10 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		StringVar(&cfg.ListenAddress)
 	app.Flag("control.config.file", "Certificates, tokens and rights of --control.listen-address (YAML). Read again when it has changed, "+
 		"and with SIGHUP.").StringVar(&cfg.ConfigFile)
-	app.Flag("control.audience", "Audience that Kubernetes tokens must be for, so that one sent here is of no use at the API server; repeatable. "+
+	app.Flag("control.audience", "Audience that Kubernetes tokens must have, so that the API server does not accept them; repeatable. "+
 		"By default the API server's own.").StringsVar(&cfg.Audiences)
 	app.Flag("control.layouts", "File of named layouts, in mig-parted's form. Read again with SIGHUP.").StringVar(&cfg.LayoutsFile)
-	app.Flag("control.state-dir", "Folder of the operations' state and the audit log; it is made if it is missing.").
+	app.Flag("control.state-dir", "Folder of the operations' state and the audit log; it is created if it is missing.").
 		Default("/var/lib/mig-exporter").StringVar(&cfg.StateDir)
 	app.Flag("control.restore", "After a reboot, restore the layouts that operations have made, on GPUs without instances.").
 		BoolVar(&cfg.Restore)
@@ -62,15 +62,15 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 	durationFlag(app, "control.hook-timeout", "Time after which a hook is killed.", "1m", &cfg.HookTimeout)
 	durationFlag(app, "control.call-timeout", "Time after which a change that the driver has not answered counts as stuck.", "30s", &cfg.CallTimeout)
 	durationFlag(app, "control.idle-for", "Time for which an instance must have been inactive to count as idle.", "1m", &cfg.IdleFor)
-	durationFlag(app, "control.settle-timeout", "Time for which an operation waits until the kubelet shows the new devices; it blocks only its own GPUs meanwhile.", "2m",
+	durationFlag(app, "control.settle-timeout", "Time for which an operation waits for the kubelet to list the new devices; meanwhile it blocks only its own GPUs.", "2m",
 		&cfg.SettleTimeout)
 }
 
-// longestSocketDir leaves room for the socket's own name, and for the one under which it is made, in the 107 bytes that a
-// unix address has.
+// longestSocketDir leaves room for the socket's name, and for the temporary name under which it is created, in the 107 bytes of a
+// unix address.
 const longestSocketDir = 80
 
-// validate checks what a flag's own type cannot.
+// validate checks what the types of the flags do not.
 func (c *ControlConfig) validate() error {
 	if !c.Enabled {
 		return nil

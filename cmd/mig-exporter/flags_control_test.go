@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // What cannot be is refused with the flag that says it and what was expected.
@@ -31,7 +33,7 @@ func TestControlFlags(t *testing.T) {
 		{"cordon without a node name", []string{"--control.enabled", "--control.cordon"}, "--kubernetes.node-name"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := parse(tt.args, environment())
+			_, err := parseCommandLine(tt.args, environment())
 			switch {
 			case tt.says == "" && err != nil:
 				t.Error(err)
@@ -53,9 +55,9 @@ func TestCheckConfigOfControl(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, text)
 	}
 	bad := write(t, "layouts.yaml", "version: v1\nmig-configs:\n  half:\n  - {devices: all, mig-enabled: true, mig-devcies: {}}\n")
-	if code, text := check("--control.layouts=" + bad); code != exitFailure || !strings.Contains(text, "mig-devcies") || !strings.Contains(text, "line 4") {
-		t.Errorf("layouts with a misspelt key: exit code %d, %q; want line and key", code, text)
-	}
+	code, text := check("--control.layouts=" + bad)
+	cmptest.Equal(t, "exit code with a misspelt key of layouts", code, exitFailure)
+	expectTexts(t, text, bad+":4: mig-configs.half[0].mig-devcies: ")
 	file := write(t, "control.yml", "tokens: []\ntokns: []\n")
 	if code, text := check("--control.listen-address=:0", "--control.config.file="+file); code != exitFailure || !strings.Contains(text, "--control.config.file") {
 		t.Errorf("a configuration with a misspelt key: exit code %d, %q", code, text)

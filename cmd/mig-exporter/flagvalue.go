@@ -10,7 +10,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 )
 
-// flagValue is a flag's value that says in its errors which flag it is and what was expected; kingpin's own do not.
+// flagValue is the value of a flag whose errors name the flag and what was expected, which kingpin's own do not.
 type flagValue struct {
 	flag     string
 	expected string
@@ -28,7 +28,7 @@ func (v *flagValue) Set(s string) error {
 	return nil
 }
 
-// flagOwner is what a flag belongs to: the program or one of its commands.
+// flagOwner is the program, or one of its commands, that has a flag.
 type flagOwner interface {
 	Flag(name, help string) *kingpin.FlagClause
 }

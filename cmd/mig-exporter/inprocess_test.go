@@ -3,21 +3,57 @@ package main
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
+
+// expectTexts fails the test for each part that a text lacks.
+func expectTexts(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is missing in:\n%s", part, text)
+		}
+	}
+}
+
+// expectNone fails the test for each part that a text has.
+func expectNone(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			t.Errorf("%q is in:\n%s", part, text)
+		}
+	}
+}
+
+// expectError fails the test unless an error has a text; the empty text means no error.
+func expectError(t *testing.T, what string, err error, text string) {
+	t.Helper()
+	switch {
+	case text == "" && err != nil:
+		t.Errorf("%s: %v, want no error", what, err)
+	case text != "" && err == nil:
+		t.Errorf("%s: no error, want %q", what, text)
+	case err != nil:
+		expectTexts(t, err.Error(), text)
+	}
+}
 
 // runInProcess runs the program on a simulated node with a stepped clock, without its sockets, and polls once. A test ends with
 // what the loop and partition control return.
 func runInProcess(tb testing.TB, flags ...string) *exporter {
 	tb.Helper()
-	inv, err := parse(append([]string{"--driver=sim", "--sim.clock=step"}, flags...), os.LookupEnv)
+	inv, err := parseCommandLine(append([]string{"--driver=sim", "--sim.clock=step"}, flags...), os.LookupEnv)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	x, err := assemble(&inv.Config, log.NewNopLogger())
+	x, err := newExporter(&inv.Config, log.NewNopLogger())
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -27,7 +63,7 @@ func runInProcess(tb testing.TB, flags ...string) *exporter {
 		parts = append(parts, x.control.run)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- sideBySide(ctx, parts) }()
+	go func() { ended <- runTogether(ctx, parts) }()
 	tb.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -48,7 +84,10 @@ func pollOnce(tb testing.TB, x *exporter) {
 // advanceBy moves the clock and polls.
 func advanceBy(tb testing.TB, x *exporter, by time.Duration) {
 	tb.Helper()
-	if err := x.poller.Poll(context.Background(), func() error { return x.node.simulated.Advance(by) }); err != nil {
+	if err := x.poller.Poll(context.Background(), func() error { return simulatedNode(x).Advance(by) }); err != nil {
 		tb.Fatal(err)
 	}
 }
+
+// simulatedNode returns the simulated node of an exporter.
+func simulatedNode(x *exporter) *sim.Node { return x.node.kind.(simulation).Node }

@@ -1,124 +1,31 @@
 package main
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 	"github.com/mig-exporter/mig-exporter/internal/podmeta"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
-	"github.com/mig-exporter/mig-exporter/internal/sim"
-	"github.com/mig-exporter/mig-exporter/internal/sim/kubelet"
 )
 
-// metadata is an API server with the state that the exporter shows of it.
+// metadata is an API server, with its state as a source.
 type metadata interface {
 	podresources.Metadata
 	State() gpu.SourceState
 }
 
-// openPods makes the node's kubelet the one that is asked. A recording has none.
-func (n *node) openPods(cfg *Config) error {
-	switch {
-	case n.simulated != nil && n.simulated.Scenario().Node.Kubernetes:
-		return n.startKubelet(cfg)
-	case n.clock != nil:
-		return nil
-	}
-	if err := n.openMetadata(cfg); err != nil {
-		return err
-	}
-	n.containers = podresources.NewContainers(podresources.ContainersOptions{
-		ProcDir: cfg.ProcDir, LogDir: cfg.ContainerLogs, Now: time.Now, Logger: n.logger,
-	})
-	if cfg.KubeletSocket == "" {
-		return nil
-	}
-	opts := podresources.Options{
-		Socket: cfg.KubeletSocket, Checkpoint: cfg.Checkpoint, Witness: n.witness(cfg), NodeNames: n.names(cfg),
-		Expected: n.inCluster || cfg.kubeletSocketSet, Traces: append(kubeletTraces(), filepath.Dir(cfg.KubeletSocket)),
-	}
-	if cfg.Control.Enabled {
-		boot, err := n.bootID()
-		if err != nil {
-			return err
-		}
-		mark := kubeletMark{path: filepath.Join(cfg.Control.StateDir, "kubelet-boot"), boot: boot, logger: n.logger}
-		opts.Expected = opts.Expected || mark.isSet()
-		opts.Answered = mark.set
-	}
-	n.askKubelet(cfg, opts)
-	return nil
-}
-
-// openMetadata starts to ask the API server about the node's pods, if the node is named.
-func (n *node) openMetadata(cfg *Config) error {
-	if cfg.NodeName == "" {
-		return nil
-	}
-	server, err := kubeapi.InClusterServer(os.Getenv)
-	if err != nil {
-		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
-	}
-	m, err := podmeta.New(podmeta.Options{
-		Server: server, CredentialsDir: kubeapi.DefaultCredentialsDir, UserAgent: userAgent(), Node: cfg.NodeName, Labels: cfg.PodLabelNames, Logger: n.logger,
-	})
-	if err != nil {
-		return err
-	}
-	n.onClose(m.Close)
-	n.metadata = m
-	return nil
-}
-
-// startKubelet runs the simulated kubelet on a socket of its own and asks it instead of this machine's, unless the node is to have
-// none.
-func (n *node) startKubelet(cfg *Config) error {
-	if cfg.KubeletSocket == "" {
-		return nil
-	}
-	dir, err := os.MkdirTemp("", "mig-exporter-sim-")
-	if err != nil {
-		return fmt.Errorf("simulated kubelet: %w", err)
-	}
-	n.closers = append(n.closers, func() error { return os.RemoveAll(dir) })
-	server, err := kubelet.New(n.simulated, dir, n.logger)
-	if err != nil {
-		return err
-	}
-	n.closers = append(n.closers, server.Close)
-	n.metadata = simulatedMetadata{node: n.simulated, labels: cfg.PodLabelNames}
-	n.containers = podresources.NewContainers(podresources.ContainersOptions{
-		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
-	})
-	checkpoint := server.Checkpoint()
-	if cfg.Checkpoint == "" {
-		checkpoint = ""
-	}
-	n.askKubelet(cfg, podresources.Options{
-		Socket: server.Socket(), Checkpoint: checkpoint, Witness: cmp.Or(cfg.WitnessPod, sim.OwnNamespace+"/"+sim.OwnPod), Expected: true,
-	})
-	faulty := faultyKubelet{Assignments: n.devices, node: n.simulated, server: server}
-	n.pods, n.devices = faulty, faulty
-	return nil
-}
-
-// askKubelet asks the kubelet that opts describe, with what the node and the configuration have for all.
-func (n *node) askKubelet(cfg *Config, opts podresources.Options) {
-	opts.ResourceNames, opts.StaleAfter = cfg.ResourceNames, cfg.PodsStaleAfter*cfg.speed()
+// openKubelet opens the kubelet that opts describe, with what all kinds of nodes have in common.
+func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
+	opts.ResourceNames, opts.StaleAfter = cfg.ResourceNames, cfg.PodsStaleAfter*cfg.clockSpeed()
 	opts.Now, opts.Logger = n.now, n.logger
-	opts.Running = func(a *gpu.Assignment) bool { return n.running.has(n.containers, a) }
+	opts.Running = func(a *gpu.Assignment) bool { return n.running.isRunning(n.containers, a) }
 	if n.metadata != nil {
 		opts.Metadata = n.metadata
 	}
@@ -127,7 +34,7 @@ func (n *node) askKubelet(cfg *Config, opts podresources.Options) {
 	n.pods, n.devices = n.kubelet, n.kubelet
 }
 
-// sources returns the states of those sources that the poll loop does not ask itself.
+// sources returns the states of the sources that the poll loop does not read itself.
 func (n *node) sources() []gpu.SourceState {
 	var list []gpu.SourceState
 	if n.kubelet != nil {
@@ -143,54 +50,8 @@ func (n *node) sources() []gpu.SourceState {
 	return list
 }
 
-// kubeletTraces are the folders of kubelets (Kubernetes', microk8s', k0s'), and what a container has that cannot see its host's.
-func kubeletTraces() []string {
-	return []string{
-		"/var/lib/kubelet", "/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/k0s/kubelet",
-		"/.dockerenv", "/run/.containerenv",
-	}
-}
-
-// names returns the names that the kubelet may have for this node: it ends the names of static pods with its own.
-func (n *node) names(cfg *Config) []string {
-	short, _, _ := strings.Cut(n.hostname, ".")
-	var names []string
-	for _, name := range []string{cfg.NodeName, n.hostname, short} {
-		if name != "" {
-			names = append(names, strings.ToLower(name))
-		}
-	}
-	return names
-}
-
-// ownPod returns "namespace/name" of the pod that this process runs in, as the downward API, or else the service account and
-// the host name tell; empty if they do not.
-func ownPod(getenv func(string) string, credentialsDir, hostname string) string {
-	namespace, name := getenv("POD_NAMESPACE"), cmp.Or(getenv("POD_NAME"), hostname)
-	if namespace == "" {
-		text, err := os.ReadFile(filepath.Join(credentialsDir, "namespace"))
-		if err != nil {
-			return ""
-		}
-		namespace = strings.TrimSpace(string(text))
-	}
-	if namespace == "" || name == "" {
-		return ""
-	}
-	return namespace + "/" + name
-}
-
-// witness returns the pod whose presence in the kubelet's list shows that the list is complete: the configured one or, in a
-// cluster, the own one.
-func (n *node) witness(cfg *Config) string {
-	if cfg.WitnessPod != "" || !n.inCluster {
-		return cfg.WitnessPod
-	}
-	return ownPod(os.Getenv, kubeapi.DefaultCredentialsDir, n.hostname)
-}
-
-// kubeletMark remembers in a file that a kubelet has answered since the node has booted: then its silence, or that of its
-// empty folders, is no sign that there is none.
+// kubeletMark is a file that says that a kubelet has answered since the node booted. Then neither its silence nor its empty folders
+// mean that the node has no kubelet.
 type kubeletMark struct {
 	path, boot string
 	logger     log.Logger
@@ -210,28 +71,28 @@ func (m kubeletMark) set() {
 		err = os.WriteFile(m.path, []byte(m.boot), 0o600)
 	}
 	if err != nil {
-		level.Warn(m.logger).Log("msg", "cannot remember that this node has a kubelet", "err", err)
+		level.Warn(m.logger).Log("msg", "Cannot write down that this node has a kubelet", "err", err)
 	}
 }
 
-// runningContainers tells which containers have a process on which device, by the last Snapshot.
+// runningContainers knows from the last Snapshot which containers have processes on which devices.
 type runningContainers struct {
-	current func() *gpu.Snapshot // nil before there is a loop
+	current func() *gpu.Snapshot // nil before the poll loop exists
 
 	mu         sync.Mutex
 	generation uint64
 	devices    *gpu.Devices
-	on         map[placed]bool
+	on         map[containerOnDevice]bool
 }
 
-// placed is a container with a process on a GPU, in a GPU instance, in a compute instance: Whole stands for any.
-type placed struct {
+// containerOnDevice is a container with a process on a device. An instance that is gpu.Whole means any.
+type containerOnDevice struct {
 	device    gpu.Device
 	container gpu.Container
 }
 
-// has reports whether the container of an assignment had a process on its device when the GPUs were read last.
-func (r *runningContainers) has(containers poll.Containers, a *gpu.Assignment) bool {
+// isRunning reports whether the container of an assignment had a process on its device when the GPUs were read last.
+func (r *runningContainers) isRunning(containers poll.Containers, a *gpu.Assignment) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.current == nil || containers == nil {
@@ -245,11 +106,11 @@ func (r *runningContainers) has(containers poll.Containers, a *gpu.Assignment) b
 		r.index(s, containers)
 	}
 	d, match := r.devices.Resolve(a.Device)
-	return match != gpu.MatchNothing && r.on[placed{d, a.Holder.Container}]
+	return match != gpu.MatchNothing && r.on[containerOnDevice{d, a.Holder.Container}]
 }
 
 func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
-	r.generation, r.devices, r.on = s.Generation, gpu.NewDevices(s.GPUs), map[placed]bool{}
+	r.generation, r.devices, r.on = s.Generation, gpu.NewDevices(s.GPUs), map[containerOnDevice]bool{}
 	for g := range s.GPUs {
 		for _, p := range s.GPUs[g].Readings.Processes.Or(nil) {
 			c, ok := containers.ContainerOf(p.PID)
@@ -257,9 +118,9 @@ func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
 				continue
 			}
 			d, _ := r.devices.Resolve(gpu.DeviceRef{GPU: s.GPUs[g].UUID, Instance: p.Instance, Compute: p.Compute})
-			r.on[placed{gpu.Device{GPU: g, Instance: gpu.Whole, Compute: gpu.Whole}, c}] = true
-			r.on[placed{gpu.Device{GPU: g, Instance: d.Instance, Compute: gpu.Whole}, c}] = true
-			r.on[placed{d, c}] = true
+			r.on[containerOnDevice{gpu.Device{GPU: g, Instance: gpu.Whole, Compute: gpu.Whole}, c}] = true
+			r.on[containerOnDevice{gpu.Device{GPU: g, Instance: d.Instance, Compute: gpu.Whole}, c}] = true
+			r.on[containerOnDevice{d, c}] = true
 		}
 	}
 }

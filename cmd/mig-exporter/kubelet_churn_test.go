@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -80,7 +81,7 @@ func TestNoHeldDeviceIsToldFree(t *testing.T) {
 				advanceBy(t, x, time.Second)
 				checkpoint, _ := x.node.kubelet.CheckpointState()
 				var held []sim.Holding
-				for _, h := range x.node.simulated.Holdings() {
+				for _, h := range simulatedNode(x).Holdings() {
 					if h.Present && (checkpoint.Up || !h.Init) {
 						held = append(held, h)
 					}
@@ -183,9 +184,12 @@ faults:
 		}
 		return yes, no, unknown
 	}
-	if yes, no, unknown := allocated(); yes != 2 || no != 0 || unknown != 0 {
-		t.Fatalf("before the restart %d are allocated, %d are not, of %d it is not known", yes, no, unknown)
+	expectAllocated := func(when string) {
+		t.Helper()
+		yes, no, unknown := allocated()
+		cmptest.Equal(t, when+", devices (allocated, not allocated, unknown)", [3]int{yes, no, unknown}, [3]int{2, 0, 0})
 	}
+	expectAllocated("before the restart")
 	advanceBy(t, x, 5*time.Second)
 	for second := range 130 {
 		yes, no, unknown := allocated()
@@ -193,10 +197,14 @@ faults:
 		if second >= 2 {
 			want = 1 // the static pod
 		}
-		if second < 128 && (yes < want || no != 0 || yes+unknown != 2) {
-			t.Fatalf("%d s after the restart %d are allocated, %d are not, of %d it is not known", second, yes, no, unknown)
+		if second < 128 {
+			cmptest.Equal(t, fmt.Sprintf("devices not allocated %d s after the restart", second), no, 0)
+			cmptest.Equal(t, fmt.Sprintf("devices allocated or unknown %d s after the restart", second), yes+unknown, 2)
+			if yes < want {
+				t.Errorf("%d s after the restart %d devices are allocated, want %d or more", second, yes, want)
+			}
 		}
-		if plans := tryPlan(t, x, x.node.simulated.Holdings()); plans != 0 {
+		if plans := tryPlan(t, x, simulatedNode(x).Holdings()); plans != 0 {
 			t.Fatalf("%d s after the restart there is a plan", second)
 		}
 		advanceBy(t, x, time.Second)
@@ -204,9 +212,7 @@ faults:
 	for range 10 {
 		advanceBy(t, x, time.Second)
 	}
-	if yes, no, unknown := allocated(); yes != 2 || no != 0 || unknown != 0 {
-		t.Errorf("once the API server is back %d are allocated, %d are not, of %d it is not known", yes, no, unknown)
-	}
+	expectAllocated("once the API server is back")
 }
 
 // controlledNode starts a node with partition control, as run does, and polls it once. Operations wait until control is ready.

@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/go-kit/log"
@@ -59,10 +58,8 @@ func TestKubernetesFlags(t *testing.T) {
 		{"--kubernetes.checkpoint=", ""},
 		{"--kubernetes.socket=", ""},
 	} {
-		_, err := parse([]string{tt.flag}, func(string) (string, bool) { return "", false })
-		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
-			t.Errorf("%s: %v, want %q", tt.flag, err, tt.want)
-		}
+		_, err := parseCommandLine([]string{tt.flag}, func(string) (string, bool) { return "", false })
+		expectError(t, tt.flag, err, tt.want)
 	}
 }
 
@@ -98,12 +95,12 @@ func TestRunningContainers(t *testing.T) {
 		{a, gpu.DeviceRef{MIG: "MIG-4"}, false},
 		{b, gpu.DeviceRef{MIG: "MIG-1"}, false},
 	} {
-		got := r.has(pidContainers{1: a}, &gpu.Assignment{Device: tt.device, Holder: gpu.Holder{Container: tt.container}})
+		got := r.isRunning(pidContainers{1: a}, &gpu.Assignment{Device: tt.device, Holder: gpu.Holder{Container: tt.container}})
 		if got != tt.want {
 			t.Errorf("%s on %+v: %v, want %v", tt.container.Pod, tt.device, got, tt.want)
 		}
 	}
-	if (&runningContainers{}).has(pidContainers{1: a}, &gpu.Assignment{}) {
+	if (&runningContainers{}).isRunning(pidContainers{1: a}, &gpu.Assignment{}) {
 		t.Error("something runs before the first Snapshot")
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -66,16 +65,8 @@ func scrapeUntil(t *testing.T, url string, stop <-chan struct{}) (scrapes int) {
 			return scrapes
 		default:
 		}
-		f := benchForms[scrapes%len(benchForms)]
-		resp, err := client.Do(scrapeRequest(t, url, f.accept, f.coding))
-		if err != nil {
+		if err := scrapeInTurn(t, client, url, scrapes); err != nil {
 			t.Error(err)
-			return scrapes
-		}
-		n, err := io.Copy(io.Discard, resp.Body)
-		resp.Body.Close()
-		if err != nil || resp.StatusCode != http.StatusOK || n == 0 {
-			t.Errorf("scrape %d: status %d, %d bytes, %v", scrapes, resp.StatusCode, n, err)
 			return scrapes
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -59,17 +60,10 @@ func TestNothingGrows(t *testing.T) {
 	for i := 1; i <= polls; i++ {
 		pollOnce(t, x)
 		if i%(longPolls/longScrapes) == 0 {
-			f := benchForms[scrapes%len(benchForms)]
-			scrapes++
-			resp, err := client.Do(scrapeRequest(t, server.URL+"/metrics", f.accept, f.coding))
-			if err != nil {
+			if err := scrapeInTurn(t, client, server.URL+"/metrics", scrapes); err != nil {
 				t.Fatal(err)
 			}
-			n, err := io.Copy(io.Discard, resp.Body)
-			resp.Body.Close()
-			if err != nil || resp.StatusCode != http.StatusOK || n == 0 {
-				t.Fatalf("scrape %d: status %d, %d bytes, %v", scrapes, resp.StatusCode, n, err)
-			}
+			scrapes++
 		}
 		if i == settled {
 			early = holds(t, x)
@@ -78,6 +72,27 @@ func TestNothingGrows(t *testing.T) {
 	late := holds(t, x)
 	t.Logf("after %d polls %+v; after %d polls and %d scrapes %+v", settled, early, polls, scrapes, late)
 	expectNoGrowth(t, early, late, heapTolerance)
+}
+
+// scrapeInTurn makes the scrape with a number, which chooses its format and encoding, and reads the whole answer.
+func scrapeInTurn(t *testing.T, client *http.Client, url string, number int) error {
+	t.Helper()
+	f := benchForms[number%len(benchForms)]
+	resp, err := client.Do(scrapeRequest(t, url, f.accept, f.coding))
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	n, err := io.Copy(io.Discard, resp.Body)
+	switch {
+	case err != nil:
+		return fmt.Errorf("scrape %d: %w", number, err)
+	case resp.StatusCode != http.StatusOK:
+		return fmt.Errorf("scrape %d: status %d", number, resp.StatusCode)
+	case n == 0:
+		return fmt.Errorf("scrape %d: empty", number)
+	}
+	return nil
 }
 
 // expectNoGrowth compares what is held late with what was held early.

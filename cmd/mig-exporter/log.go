@@ -18,16 +18,15 @@ func newLogger(w io.Writer, opts logOptions) log.Logger {
 	if opts.Format == "json" {
 		logger = log.NewJSONLogger(w)
 	}
-	logger = level.NewFilter(inOrder{logger}, level.Allow(level.ParseDefault(opts.Level, level.InfoValue())))
+	logger = level.NewFilter(orderedLogger{logger}, level.Allow(level.ParseDefault(opts.Level, level.InfoValue())))
 	return log.With(logger, "ts", log.DefaultTimestampUTC)
 }
 
-// inOrder gives all lines one order of fields, whichever package or library logs them: ts, level, msg, then the others as they
-// come.
-type inOrder struct{ next log.Logger }
+// orderedLogger writes the fields of all lines in one order: ts, level, msg, then the others as they were logged.
+type orderedLogger struct{ next log.Logger }
 
 // Log implements log.Logger.
-func (o inOrder) Log(keyvals ...any) error {
+func (o orderedLogger) Log(keyvals ...any) error {
 	ordered := make([]any, 0, len(keyvals))
 	first := []any{"ts", level.Key(), "msg"}
 	for _, key := range first {
@@ -45,13 +44,13 @@ func (o inOrder) Log(keyvals ...any) error {
 	return o.next.Log(ordered...)
 }
 
-// stopSignal is why the context of the program ends: the operator or the system asked for it.
+// stopSignal is the cause with which a signal ends the context of the program.
 type stopSignal struct{ os.Signal }
 
 // Error implements error.
 func (s stopSignal) Error() string { return s.String() }
 
-// announceStop logs the signal that ends ctx when it does. The caller calls the result once it no longer waits for one.
+// announceStop logs the signal that ends ctx. The result ends the wait for it.
 func announceStop(ctx context.Context, logger log.Logger) (end func()) {
 	said := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {

@@ -37,7 +37,7 @@ func main() {
 
 // execute runs one command line to its end and returns the exit code.
 func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
-	inv, err := parse(args, os.LookupEnv)
+	inv, err := parseCommandLine(args, os.LookupEnv)
 	if err != nil {
 		fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
 		return exitUsage
@@ -55,7 +55,7 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	}
 	if inv.Command == commandCapture {
 		if !signal.Ignored(syscall.SIGHUP) { // as under nohup
-			hangup, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // its terminal went away
+			hangup, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
 			defer stop()
 			ctx = hangup
 		}
@@ -70,6 +70,6 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 		level.Error(logger).Log("msg", "The NVIDIA driver was replaced under this process; it must be restarted", "err", err)
 		return exitMismatch
 	}
-	level.Error(logger).Log("msg", "Cannot go on", "err", err)
+	level.Error(logger).Log("msg", "Cannot continue", "err", err)
 	return exitFailure
 }

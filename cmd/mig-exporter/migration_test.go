@@ -88,7 +88,7 @@ func TestMigrationTableIsWhatTheProgramDoes(t *testing.T) {
 func checkMigration(t *testing.T, row migrationRow, name string, line []string, lookup lookupFunc) {
 	t.Helper()
 	needed := []string{"--metrics.names=both"} // or -f and -n have no effect
-	inv, err := parse(append(line, needed...), lookup)
+	inv, err := parseCommandLine(append(line, needed...), lookup)
 	if row.here == "error" {
 		for _, part := range []string{name + "=" + row.example, row.remark, "docs/migration.md"} {
 			if err == nil || !strings.Contains(err.Error(), part) {
@@ -110,7 +110,7 @@ func checkMigration(t *testing.T, row migrationRow, name string, line []string, 
 	default:
 		flags = strings.Fields(row.here)
 	}
-	want, err := parse(append(flags, needed...), environment())
+	want, err := parseCommandLine(append(flags, needed...), environment())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,10 +125,10 @@ func checkMigration(t *testing.T, row migrationRow, name string, line []string, 
 
 // TestDefaultsOfDCGMExporterAreAccepted: a flag or variable with the default of dcgm-exporter is never an error.
 func TestDefaultsOfDCGMExporterAreAccepted(t *testing.T) {
-	for _, a := range append(unserved(), harmless()...) {
+	for _, a := range append(unservedAliases(), harmlessAliases()...) {
 		for _, value := range a.accepted {
 			for _, try := range []struct{ args, env []string }{{args: []string{"--" + a.name + "=" + value}}, {env: []string{a.env + "=" + value}}} {
-				inv, err := parse(try.args, environment(try.env...))
+				inv, err := parseCommandLine(try.args, environment(try.env...))
 				if err != nil || len(inv.Warnings) > 0 {
 					t.Errorf("%s %s: %v, warnings %v", try.args, try.env, err, inv.Warnings)
 				}
@@ -139,7 +139,7 @@ func TestDefaultsOfDCGMExporterAreAccepted(t *testing.T) {
 
 // TestRefusalsAreTogether: one start names everything that has to be changed.
 func TestRefusalsAreTogether(t *testing.T) {
-	_, err := parse([]string{"-m", "gpu:counters", "-o"}, environment("DCGM_EXPORTER_USE_FAKE_GPUS=1"))
+	_, err := parseCommandLine([]string{"-m", "gpu:counters", "-o"}, environment("DCGM_EXPORTER_USE_FAKE_GPUS=1"))
 	for _, want := range []string{"-m=gpu:counters", "-o=true", "DCGM_EXPORTER_USE_FAKE_GPUS=true", "docs/migration.md"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %s in it", err, want)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/go-kit/log"
@@ -14,57 +13,67 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/capture"
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
+	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/hpcjobs"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
-	"github.com/mig-exporter/mig-exporter/internal/sim"
-	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// node is what the program reads: this machine, or a simulated one behind the same interfaces.
+// nodeKind is what a node is: this machine, a simulation, or the recording of another machine.
+type nodeKind interface {
+	// openPods opens the sources of the node's pods and containers, if there are any.
+	openPods(n *node, cfg *Config) error
+	// hostEngine returns the DCGM host engine of the node and the user that starts it, nil if the node has none.
+	hostEngine(cfg *Config) (dcgmsource.Engine, func() int)
+	// openDependencies opens what partition control asks besides the driver and the kubelet. It fails if the node cannot be
+	// repartitioned.
+	openDependencies(n *node, cfg *Config) error
+}
+
+// movableClock is the clock of a node that is no machine. It can be moved if it is a stepped one.
+type movableClock interface {
+	Advance(by time.Duration) error
+	Settle(ctx context.Context)
+}
+
+// node is what the program reads, behind the same interfaces whichever kind of node it is.
 type node struct {
+	kind       nodeKind
 	hostname   string
 	now        func() time.Time
 	library    nvmlsource.Library
 	pods       poll.Pods       // nil: holders are not known
-	containers poll.Containers // nil with it
+	containers poll.Containers // nil: the containers of processes are not known
 	profiler   poll.Profiler   // nil: DCGM is not asked
 	jobs       poll.Jobs       // nil: there are no batch jobs
 
-	// What partition control asks and needs; each may be nil.
+	// What partition control asks; each but bootID may be nil. The kind of the node sets those after releaser.
 	devices  control.Assignments
+	releaser control.Profiling
 	handles  control.Handles
 	cluster  control.Cluster
-	releaser control.Profiling
 	reviewer server.Reviewer
+	bootID   string // of this boot of the node: GPU instances do not outlive it
 
-	profilerCalls func() uint64        // nil with it
-	retryProfiler func()               // nil with it
-	simulated     *sim.Node            // nil for this machine and a replay
-	clock         movable              // nil for this machine
-	polled        func()               // nil, or to be called after each poll
-	inCluster     bool                 // in a pod of a Kubernetes cluster: there is a kubelet
-	kubelet       *podresources.Client // nil where it is not asked
-	metadata      metadata             // nil where the API server is not asked
+	profilerCalls func() uint64        // nil if DCGM is not asked
+	retryProfiler func()               // nil if DCGM is not asked
+	polled        func()               // is called after each poll
+	kubelet       *podresources.Client // nil if it is not asked
+	metadata      metadata             // nil if the API server is not asked
 	running       runningContainers
 	closers       []func() error
 	logger        log.Logger
 }
 
-// movable is a clock that may be a stepped one.
-type movable interface {
-	Advance(by time.Duration) error
-	Settle(ctx context.Context)
-}
-
-// openNode opens a node with who holds its devices.
+// openNode opens a node with the sources of its pods, activity and jobs.
 func openNode(cfg *Config, logger log.Logger) (*node, error) {
 	n, err := openDriver(cfg, logger)
 	if err != nil {
 		return nil, err
 	}
-	if err := n.openPods(cfg); err != nil {
+	if err := n.kind.openPods(n, cfg); err != nil {
 		n.close()
 		return nil, err
 	}
@@ -75,71 +84,21 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 	return n, nil
 }
 
-// openDriver opens a node without a source of holders.
+// openDriver opens a node without the sources of its pods.
 func openDriver(cfg *Config, logger log.Logger) (*node, error) {
+	n := &node{polled: func() {}, logger: logger}
 	switch {
 	case cfg.Driver == driverSim && capture.IsRecording(cfg.SimScenario):
-		return openRecording(cfg, logger)
+		return n, n.openRecording(cfg)
 	case cfg.Driver == driverSim:
-		return openSimulated(cfg, logger)
+		return n, n.openSimulation(cfg)
 	case cfg.SimScenario != "":
 		return nil, fmt.Errorf("--sim.scenario=%s: expected --driver=sim with it", cfg.SimScenario)
 	}
-	name, err := os.Hostname()
-	if err != nil {
-		return nil, fmt.Errorf("host name: %w", err)
-	}
-	return &node{
-		hostname: name, now: time.Now, library: nvmlsource.Open(cfg.NVMLLibrary), logger: logger,
-		inCluster: os.Getenv("KUBERNETES_SERVICE_HOST") != "",
-	}, nil
+	return n, n.openMachine(cfg)
 }
 
-// openSimulated starts the simulated node of a scenario.
-func openSimulated(cfg *Config, logger log.Logger) (*node, error) {
-	scenario, err := sim.Load(cfg.SimScenario)
-	if err != nil {
-		return nil, err
-	}
-	simulated, err := startSimulated(scenario, cfg.SimClock)
-	if err != nil {
-		return nil, err
-	}
-	level.Info(logger).Log("msg", "This is a simulated node: its GPUs and pods do not exist", "scenario", cfg.SimScenario)
-	return &node{
-		hostname:  scenario.Node.Hostname,
-		now:       simulated.Now,
-		library:   simnvml.New(simulated),
-		simulated: simulated,
-		clock:     simulated,
-		closers:   []func() error{simulated.Close},
-		logger:    logger,
-	}, nil
-}
-
-// openRecording opens a recording in the place of a driver.
-func openRecording(cfg *Config, logger log.Logger) (*node, error) {
-	if cfg.SimClock == sim.ClockX60 {
-		return nil, fmt.Errorf("--sim.clock=%s: expected real or step with %s, which is a recording", cfg.SimClock, cfg.SimScenario)
-	}
-	recording, err := capture.Load(cfg.SimScenario)
-	if err != nil {
-		return nil, err
-	}
-	replay := capture.NewReplay(recording, cfg.stepped())
-	n := &node{
-		hostname: recording.Node.Hostname, now: replay.Now, library: replay.Library(), clock: replay,
-		closers: []func() error{replay.Close}, logger: logger,
-	}
-	if !cfg.stepped() {
-		n.polled = replay.Next
-	}
-	level.Info(logger).Log("msg", "This is a recording: another node's GPUs, as they were", "file", cfg.SimScenario,
-		"start", recording.Recorded.Start.Format(time.RFC3339), "polls", len(recording.Recorded.Polls))
-	return n, nil
-}
-
-// onClose notes what has nothing to say when it is closed.
+// onClose registers a function that cannot fail for close.
 func (n *node) onClose(f func()) {
 	n.closers = append(n.closers, func() error {
 		f()
@@ -147,7 +106,7 @@ func (n *node) onClose(f func()) {
 	})
 }
 
-// close ends what the node started, the last first.
+// close closes what the node has opened, in reverse order.
 func (n *node) close() {
 	var errs []error
 	for i := len(n.closers) - 1; i >= 0; i-- {
@@ -158,10 +117,47 @@ func (n *node) close() {
 	}
 }
 
-// handlers are those that only a simulated node has.
+// handlers returns the handlers of a node whose clock can be moved, nil for a machine.
 func (n *node) handlers(poller *poll.Poller) map[string]http.Handler {
-	if n.clock == nil {
+	clock, ok := n.kind.(movableClock)
+	if !ok {
 		return nil
 	}
-	return map[string]http.Handler{"POST /-/sim/advance": advance(n.clock, poller)}
+	return map[string]http.Handler{"POST /-/sim/advance": advanceHandler(clock, poller)}
+}
+
+// stepper is the poll loop, which publishes a Snapshot after the clock has moved.
+type stepper interface {
+	Poll(ctx context.Context, first func() error) error
+	Current() *gpu.Snapshot
+}
+
+// advanceHandler answers POST /-/sim/advance?by=DURATION: it moves a stepped clock and answers when the Snapshot of the new time
+// is published.
+func advanceHandler(clock movableClock, loop stepper) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		by, err := time.ParseDuration(r.URL.Query().Get("by"))
+		if err != nil || by < 0 {
+			http.Error(w, fmt.Sprintf("by=%q: expected a duration such as 1s or 10m", r.URL.Query().Get("by")), http.StatusBadRequest)
+			return
+		}
+		// The clock moves between two polls, so that all readings of a poll have one time.
+		err = loop.Poll(r.Context(), func() error {
+			if err := clock.Advance(by); err != nil {
+				return err
+			}
+			clock.Settle(r.Context()) // the loop knows what has happened before it polls
+			return nil
+		})
+		switch {
+		case errors.Is(err, poll.ErrStopped) || r.Context().Err() != nil:
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusConflict)
+			return
+		}
+		s := loop.Current()
+		fmt.Fprintf(w, "generation %d at %s\n", s.Generation, s.Time.UTC().Format(time.RFC3339Nano))
+	})
 }

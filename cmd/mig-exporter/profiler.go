@@ -2,30 +2,25 @@ package main
 
 import (
 	"context"
-	"os"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
-	"github.com/mig-exporter/mig-exporter/internal/sim/simdcgm"
 )
 
-// leastProfilingInterval is DCGM's for profiling.
+// leastProfilingInterval is the shortest interval at which DCGM profiles.
 const leastProfilingInterval = 100 * time.Millisecond
 
-// openProfiler makes DCGM the one that is asked for the activity of what the driver does not profile. A simulated node has
-// a host engine of its own, which is what embedded means there; a recording has none.
+// openProfiler opens DCGM, if it is to be asked for the activity that the driver does not measure.
 func (n *node) openProfiler(cfg *Config) {
-	replay := n.clock != nil && n.simulated == nil
-	if cfg.DCGMMode == dcgmOff || cfg.Profiling == profilingOff || cfg.Profiling == profilingGPM || replay {
+	if cfg.DCGMMode == dcgmOff || cfg.Profiling == profilingOff || cfg.Profiling == profilingGPM {
 		return
 	}
-	mode := dcgmsource.Mode(cfg.DCGMMode)
-	engine, user := dcgmsource.Open(mode, cfg.DCGMAddress), os.Geteuid
-	if n.simulated != nil && mode == dcgmsource.ModeEmbedded {
-		engine, user = simdcgm.New(n.simulated), n.simulatedUser
+	engine, user := n.kind.hostEngine(cfg)
+	if engine == nil {
+		return
 	}
 	source := dcgmsource.New(engine, dcgmsource.Options{
-		Mode:       mode,
+		Mode:       dcgmsource.Mode(cfg.DCGMMode),
 		Address:    cfg.DCGMAddress,
 		Interval:   max(cfg.PollInterval, leastProfilingInterval),
 		Everything: cfg.Profiling == profilingDCGM,
@@ -39,15 +34,4 @@ func (n *node) openProfiler(cfg *Config) {
 		defer cancel()
 		return source.Close(ctx)
 	})
-}
-
-// unprivilegedUID is the id of a user that is not root.
-const unprivilegedUID = 65534
-
-// simulatedUser is the user that the program runs as on a simulated node.
-func (n *node) simulatedUser() int {
-	if n.simulated.HostEngine().NonRoot {
-		return unprivilegedUID
-	}
-	return 0
 }

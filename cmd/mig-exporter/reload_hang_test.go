@@ -51,12 +51,12 @@ func TestHangUpWithAFileThatHangs(t *testing.T) {
 		release := make(chan struct{})
 		reads, applied := 0, 0
 		change := func(context.Context) ([]string, error) { applied++; return []string{"day added"}, nil }
-		hanging := &reloadable{flag: "--dcgm.counters", path: "reload.go", broken: keepsOld, read: func() (inForce, error) {
+		hanging := &reloadable{flag: "--dcgm.counters", path: "reload.go", broken: keepsOld, read: func() (applyFunc, error) {
 			reads++
 			<-release
 			return change, nil
 		}}
-		good := &reloadable{flag: "--control.layouts", path: "reload.go", broken: keepsOld, read: func() (inForce, error) { return change, nil }}
+		good := &reloadable{flag: "--control.layouts", path: "reload.go", broken: keepsOld, read: func() (applyFunc, error) { return change, nil }}
 		r := &reloader{files: []*reloadable{hanging, good}, logger: log.NewLogfmtLogger(&said)}
 		ctx, cancel := context.WithCancel(t.Context())
 		signals, done := make(chan os.Signal, 1), make(chan error, 1)

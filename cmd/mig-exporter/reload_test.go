@@ -77,9 +77,7 @@ func TestHangUpReadsTheCountersFile(t *testing.T) {
 	}
 	rewrite(t, file, temperature+"DCGM_FI_DEV_POWER_USAGE, gouge, Power.\n")
 	said := p.hangUp("what was read before stays in force")
-	if !strings.Contains(said, file) || !strings.Contains(said, "gouge") || !strings.Contains(said, "level=error") {
-		t.Errorf("the log does not name the file and the error:\n%s", said)
-	}
+	expectTexts(t, said, file, "gouge", "level=error")
 	p.advance(time.Second)
 	if serves("DCGM_FI_DEV_GPU_TEMP") || !serves("DCGM_FI_DEV_POWER_USAGE") {
 		t.Error("a broken file took the old one out of force")

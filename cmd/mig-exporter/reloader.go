@@ -17,33 +17,33 @@ import (
 // reloader reads again the files that may change while the program runs.
 type reloader struct {
 	files  []*reloadable
-	retry  func() // nil, or what a signal tries again beside the files
+	retry  func() // is called with every signal; may be nil
 	logger log.Logger
 }
 
-// inForce puts what was read of a file in force and returns what changed, nothing if nothing did. It ends with its context.
-type inForce func(context.Context) ([]string, error)
+// applyFunc puts the content of a file in force and returns what has changed. It returns when its context ends.
+type applyFunc func(context.Context) ([]string, error)
 
-// reloadable is such a file. It is owned by the reloader's goroutine.
+// reloadable is a file that is read again. It is owned by the reloader's goroutine.
 type reloadable struct {
 	flag, path string
-	// read reads the file. It may block for as long as a file system hangs: it is called from a goroutine that can be abandoned,
-	// never twice at once, and changes nothing.
-	read    func() (inForce, error)
-	broken  string // what holds after an error
-	reading *reading
+	// read reads the file and changes nothing. It may block while a file system hangs, so it is called from a goroutine that can be
+	// abandoned, never twice at once.
+	read    func() (applyFunc, error)
+	broken  string // the log message after an error
+	reading *fileReading
 }
 
-// reading is a call of read.
-type reading struct {
+// fileReading is a call of read.
+type fileReading struct {
 	began time.Time
 	stale bool          // there was a signal since: the file may have changed
 	done  chan struct{} // closed once the rest is valid
-	apply inForce
+	apply applyFunc
 	err   error
 }
 
-// keepsOld is what holds after an error in most files, lateRead after a reading that takes too long.
+// The log messages after an error in most files, and after a reading that takes too long.
 const (
 	keepsOld = "A file cannot be used; what was read before stays in force"
 	lateRead = "A file cannot be read in time; what was read before stays in force"
@@ -52,7 +52,7 @@ const (
 // readTimeout is how long a signal waits for its files, all together.
 const readTimeout = 10 * time.Second
 
-// errLate says that a file was not read in time.
+// errLate is the error of a file that was not read in time.
 var errLate = errors.New("its file system does not answer")
 
 // newReloader lists the files that the flags name.
@@ -60,19 +60,19 @@ func newReloader(cfg *Config, x *exporter) *reloader {
 	r := &reloader{logger: x.logger, retry: x.node.retryProfiler}
 	if cfg.CountersFile != "" && cfg.Names != collector.NamesNative {
 		r.files = append(r.files, &reloadable{flag: "--dcgm.counters", path: cfg.CountersFile, broken: keepsOld,
-			read: func() (inForce, error) { return x.readCounters(cfg) }})
+			read: func() (applyFunc, error) { return x.readCounters(cfg) }})
 	}
 	if x.control == nil {
 		return r
 	}
 	if cfg.Control.LayoutsFile != "" {
 		r.files = append(r.files, &reloadable{flag: "--control.layouts", path: cfg.Control.LayoutsFile, broken: keepsOld,
-			read: func() (inForce, error) { return x.control.readLayouts(&cfg.Control) }})
+			read: func() (applyFunc, error) { return x.control.readLayouts(&cfg.Control) }})
 	}
 	if cfg.Control.ConfigFile != "" {
 		r.files = append(r.files, &reloadable{flag: "--control.config.file", path: cfg.Control.ConfigFile,
 			broken: "A file cannot be used; TLS keeps its certificate, but partition control refuses all TCP clients until the file is valid",
-			read: func() (inForce, error) {
+			read: func() (applyFunc, error) {
 				apply := x.control.server.Reloader.Read(cfg.Control.ConfigFile)
 				return func(context.Context) ([]string, error) { return apply() }, nil
 			}})
@@ -80,35 +80,35 @@ func newReloader(cfg *Config, x *exporter) *reloader {
 	return r
 }
 
-// run reloads with every signal until ctx ends. It does not wait for a file that hangs then.
+// run reloads the files with every signal until ctx ends. It does not wait for a reading that hangs.
 func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) error {
 	for {
 		select {
 		case <-ctx.Done():
-			r.abandon()
+			r.logAbandoned()
 			return nil
 		case s := <-signals:
 			level.Info(r.logger).Log("msg", "Reading files again", "signal", s, "files", len(r.files))
 			if r.retry != nil {
 				r.retry()
 			}
-			r.reload(ctx)
+			r.reloadFiles(ctx)
 		}
 	}
 }
 
-// reload reads every file again and logs what became of it.
-func (r *reloader) reload(ctx context.Context) {
+// reloadFiles reads every file again and logs the results.
+func (r *reloader) reloadFiles(ctx context.Context) {
 	if len(r.files) == 0 {
 		level.Info(r.logger).Log("msg", "Nothing was reloaded: no flag names a file that is read again")
 	}
 	inTime, stop := context.WithTimeout(ctx, readTimeout)
 	defer stop()
 	for _, f := range r.files {
-		f.start(time.Now())
+		f.startReading(time.Now())
 	}
 	for _, f := range r.files {
-		changes, err := f.finish(ctx, inTime)
+		changes, err := f.finishReading(ctx, inTime)
 		switch {
 		case ctx.Err() != nil:
 			return // the program stops
@@ -124,17 +124,17 @@ func (r *reloader) reload(ctx context.Context) {
 	}
 }
 
-// abandon logs the readings that are left behind.
-func (r *reloader) abandon() {
+// logAbandoned logs the readings that have not returned.
+func (r *reloader) logAbandoned() {
 	for _, f := range r.files {
-		if f.hangs() {
+		if f.isReading() {
 			level.Warn(r.logger).Log("msg", "Abandoned the reading of a file that did not return", "flag", f.flag, "file", f.path)
 		}
 	}
 }
 
-// hangs reports whether a reading is under way.
-func (f *reloadable) hangs() bool {
+// isReading reports whether a reading is under way.
+func (f *reloadable) isReading() bool {
 	if f.reading == nil {
 		return false
 	}
@@ -146,13 +146,13 @@ func (f *reloadable) hangs() bool {
 	}
 }
 
-// start begins to read the file, unless an earlier reading has not returned.
-func (f *reloadable) start(now time.Time) {
-	if f.hangs() {
+// startReading begins to read the file, unless an earlier reading has not returned.
+func (f *reloadable) startReading(now time.Time) {
+	if f.isReading() {
 		f.reading.stale = true
 		return
 	}
-	one := &reading{began: now, done: make(chan struct{})}
+	one := &fileReading{began: now, done: make(chan struct{})}
 	f.reading = one
 	go func() {
 		defer close(one.done)
@@ -160,20 +160,20 @@ func (f *reloadable) start(now time.Time) {
 	}()
 }
 
-// finish waits until inTime ends for a reading that began after the signal, and puts what was read in force.
-func (f *reloadable) finish(ctx, inTime context.Context) ([]string, error) {
+// finishReading waits for a reading that began after the signal, at most until inTime ends, and applies it.
+func (f *reloadable) finishReading(ctx, inTime context.Context) ([]string, error) {
 	for {
 		select {
 		case <-f.reading.done:
 		case <-inTime.Done():
-			if f.hangs() {
+			if f.isReading() {
 				return nil, fmt.Errorf("%w: the reading that began at %s has not returned", errLate, f.reading.began.UTC().Format(time.RFC3339))
 			}
 		}
 		if !f.reading.stale {
 			break
 		}
-		f.start(time.Now())
+		f.startReading(time.Now())
 	}
 	if f.reading.err != nil {
 		return nil, f.reading.err
@@ -181,11 +181,11 @@ func (f *reloadable) finish(ctx, inTime context.Context) ([]string, error) {
 	return f.reading.apply(ctx)
 }
 
-// expectRegular returns an error if a path is there and is no regular file: to open a pipe is to wait for who writes it.
+// expectRegular returns an error if a path exists and is no regular file. Opening a pipe would block until another process writes.
 func expectRegular(path string) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().IsRegular() {
-		return nil //nolint:nilerr // reading it tells
+		return nil //nolint:nilerr // reading the file returns the error
 	}
 	return errors.New(path + ": expected a regular file")
 }

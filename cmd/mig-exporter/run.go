@@ -25,22 +25,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
 
-// shutdownTimeout bounds each part of the way down: requests in flight, driver calls under way.
+// shutdownTimeout bounds each part of the shutdown: requests in flight, driver calls under way.
 const shutdownTimeout = 5 * time.Second
 
-// minFresh is the least time for which scrapers share what the process says of itself.
+// minFresh is the shortest time for which scrapers share the metrics of the process.
 const minFresh = time.Second
 
-// stepGrace is how many intervals of real time a poll on a stepped clock waits for a reading before it goes on without.
+// stepGrace is the number of intervals of real time for which a poll on a stepped clock waits for a reading.
 const stepGrace = 10
 
-// run serves until ctx ends. It returns nil then, or why it could not start or go on.
+// run serves until ctx ends. It returns nil then, or why it could not start or continue.
 func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 	level.Info(logger).Log("msg", "Starting mig-exporter", "version", version.Info(), "build", version.BuildContext())
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups) // after the driver was shut down: the signal kills then
-	x, err := assemble(cfg, logger)
+	x, err := newExporter(cfg, logger)
 	if err != nil {
 		return err
 	}
@@ -57,25 +57,25 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 	if x.control != nil {
 		parts = append(parts, x.control.run)
 	}
-	return sideBySide(ctx, parts)
+	return runTogether(ctx, parts)
 }
 
-// exporter is the program without its command line and its sockets. Nothing in it runs by itself yet.
+// exporter is the program without its command line and its sockets. Its parts are not started.
 type exporter struct {
 	node     *node
 	source   *nvmlsource.Source
-	counters []collector.Counter // those in force; the reloader's once it runs
+	counters []collector.Counter // in force; owned by the reloader once it runs
 	metrics  *servedMetrics
 	fresh    *prometheus.Registry
 	poller   *poll.Poller
 	handler  http.Handler
-	control  *controller // nil where it is off
+	control  *controller // nil if it is off
 	activity *activityNote
 	logger   log.Logger
 }
 
-// assemble puts the parts together; its caller closes the result.
-func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
+// newExporter opens the node and creates the parts of the program. The caller closes the result.
+func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	node, err := openNode(cfg, logger)
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 		logger:   logger,
 	}
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{
-		Now: node.now, GPM: cfg.gpm(), ProcessUtilization: cfg.processes(), Logger: logger,
+		Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: cfg.servesProcesses(), Logger: logger,
 		Media:  func() bool { return x.metrics.ServesMedia() },
 		GPMFor: func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },
 	})
@@ -95,14 +95,12 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 		return nil, err
 	}
 	var pollSeconds prometheus.Histogram
-	x.fresh, pollSeconds = freshRegistry()
+	x.fresh, pollSeconds = newProcessRegistry()
 	x.poller = poll.New(x.source, pollOptions(cfg, node, x.source.Actuator().HungCalls, logger, func(s *gpu.Snapshot, took time.Duration) {
 		x.metrics.Observe(s)
 		x.activity.observe(s)
 		pollSeconds.Observe(took.Seconds())
-		if node.polled != nil {
-			node.polled()
-		}
+		node.polled()
 	}))
 	node.running.current = x.poller.Current
 	if cfg.Control.Enabled {
@@ -115,7 +113,7 @@ func assemble(cfg *Config, logger log.Logger) (*exporter, error) {
 	return x, nil
 }
 
-// openMetrics reads the counters file and makes the collector.
+// openMetrics reads the counters file and creates the collector.
 func (x *exporter) openMetrics(cfg *Config) error {
 	counters, err := loadCounters(cfg, x.logger)
 	if err != nil {
@@ -125,11 +123,11 @@ func (x *exporter) openMetrics(cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	x.counters, x.metrics = counters, serveMetrics(c)
+	x.counters, x.metrics = counters, newServedMetrics(c)
 	return nil
 }
 
-// newCollector makes the collector that the configuration and the counters file ask for.
+// newCollector creates the collector that the configuration and the counters file ask for.
 func newCollector(cfg *Config, counters []collector.Counter, driverCalls, profilerCalls func() uint64, former *collector.Collector) (*collector.Collector, error) {
 	return collector.New(collector.Options{
 		PodLabels:       cfg.PodLabels,
@@ -156,7 +154,7 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 		MaxScrapes:     cfg.MaxScrapes,
 		FreshFor:       cfg.freshFor(),
 		FreshCollector: collector.ExporterGroup,
-		ReadyMaxAge:    cfg.ReadyMaxAge * cfg.speed(),
+		ReadyMaxAge:    cfg.ReadyMaxAge * cfg.clockSpeed(),
 		State:          cfg.State,
 		Hosts:          hostNames(cfg.Addresses, x.node.hostname),
 		Pprof:          cfg.Pprof,
@@ -169,7 +167,7 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 	}
 }
 
-// notes are what the readiness answer says besides the sources.
+// notes returns the lines of the readiness answer that are not about sources.
 func (x *exporter) notes() []string {
 	var list []string
 	if x.activity != nil {
@@ -181,7 +179,7 @@ func (x *exporter) notes() []string {
 	return list
 }
 
-// hostNames lists the names under which this node may be asked for: its own, and those of the addresses that are listened on.
+// hostNames lists the host names that requests may have: those of the node and of the addresses that the program listens on.
 func hostNames(addresses []string, node string) []string {
 	names := []string{node}
 	if own, err := os.Hostname(); err == nil {
@@ -195,7 +193,7 @@ func hostNames(addresses []string, node string) []string {
 	return names
 }
 
-// close ends the driver before the node that it belongs to.
+// close closes the driver before the node that it belongs to.
 func (x *exporter) close() {
 	if x.control != nil {
 		x.control.close()
@@ -204,8 +202,8 @@ func (x *exporter) close() {
 	x.node.close()
 }
 
-// sideBySide runs the parts of the program; the first that ends, ends all.
-func sideBySide(ctx context.Context, parts []func(context.Context) error) error {
+// runTogether runs the parts of the program until the first of them returns, which ends all.
+func runTogether(ctx context.Context, parts []func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ends := make(chan error, len(parts))
@@ -229,9 +227,9 @@ func pollOptions(
 		Hostname:       cmp.Or(cfg.Hostname, node.hostname),
 		Interval:       cfg.PollInterval,
 		Grace:          min(cfg.PollInterval, cfg.PollTimeout),
-		Timeout:        cfg.PollTimeout * cfg.speed(),
-		StaleAfter:     time.Duration(cfg.StaleAfter) * cfg.PollInterval * cfg.speed(),
-		PodsStaleAfter: cfg.PodsStaleAfter * cfg.speed(),
+		Timeout:        cfg.PollTimeout * cfg.clockSpeed(),
+		StaleAfter:     time.Duration(cfg.StaleAfter) * cfg.PollInterval * cfg.clockSpeed(),
+		PodsStaleAfter: cfg.PodsStaleAfter * cfg.clockSpeed(),
 		Now:            node.now,
 		Pods:           node.pods,
 		Sources:        node.sources,
@@ -241,17 +239,17 @@ func pollOptions(
 		HungElsewhere:  hung,
 		Observe:        observe,
 
-		ProcessContainers: cfg.processes(),
+		ProcessContainers: cfg.servesProcesses(),
 		Logger:            logger,
 	}
-	if cfg.stepped() { // time stands still while one waits: there is no hurry
+	if cfg.stepped() { // simulated time does not pass while the poll waits
 		opts.Interval, opts.Grace = 0, stepGrace*cfg.PollInterval
 	}
 	return opts
 }
 
-// freshRegistry holds what is gathered again with every scrape: the process itself.
-func freshRegistry() (*prometheus.Registry, prometheus.Histogram) {
+// newProcessRegistry returns the registry of the metrics of the process itself, and the histogram of the duration of polls.
+func newProcessRegistry() (*prometheus.Registry, prometheus.Histogram) {
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "mig_exporter_poll_duration_seconds",
 		Help:    "Time from the beginning of a reading of all GPUs until its result was published.",

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
@@ -25,9 +26,10 @@ func TestApplyAsksFollowsAndTellsHowToUndo(t *testing.T) {
 		t.Fatalf("started %+v", started)
 	}
 	var body api.OperationRequest
-	if err := json.Unmarshal([]byte(started[0].body), &body); err != nil || body.Plan != repartition().ID || body.Hash != repartition().Hash {
-		t.Errorf("body %s", started[0].body)
+	if err := json.Unmarshal([]byte(started[0].body), &body); err != nil {
+		t.Errorf("body %s: %v", started[0].body, err)
 	}
+	cmptest.Equal(t, "body", body, api.OperationRequest{Plan: repartition().ID, Hash: repartition().Hash})
 }
 
 func TestApplyWithoutAnAnswer(t *testing.T) {
@@ -45,9 +47,9 @@ func TestApplyWithoutAnAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, address := serve(t, applied())
 			got := c.runner.run(t, address, "apply", "--gpus=2", "--devices=2g.10gb=1")
-			if got.code != c.code || !strings.Contains(got.err, c.says) || len(f.requests("POST /operations")) > 0 {
-				t.Errorf("exit code %d, asked %v: %s", got.code, f.requests(""), got.err)
-			}
+			cmptest.Equal(t, "exit code", got.code, c.code)
+			expectTexts(t, got.err, c.says)
+			cmptest.Equal(t, "started", f.bodies(t, "POST /operations"), nil)
 		})
 	}
 }
@@ -55,10 +57,10 @@ func TestApplyWithoutAnAnswer(t *testing.T) {
 func TestApplyOfAPlanSeenBefore(t *testing.T) {
 	f, address := serve(t, applied())
 	got := runner{}.run(t, address, "apply", "--plan=plan-7c31e0", "--hash=what-was-seen", "--yes")
-	started := f.requests("POST /operations")
-	if got.code != exitOK || len(started) != 1 || !strings.Contains(started[0].body, `"hash":"what-was-seen"`) {
-		t.Errorf("exit code %d, started %+v", got.code, started)
-	}
+	cmptest.Equal(t, "exit code", got.code, exitOK)
+	started := f.bodies(t, "POST /operations")
+	cmptest.Equal(t, "operations started", len(started), 1)
+	expectTexts(t, strings.Join(started, " "), `"hash":"what-was-seen"`)
 	if got := (runner{}).run(t, address, "apply", "--plan=plan-7c31e0", "--yes"); got.code != exitUsage {
 		t.Errorf("without a hash: exit code %d", got.code)
 	}
@@ -139,19 +141,15 @@ func TestInterruptedTheOperationGoesOn(t *testing.T) {
 	}
 	_, address := serve(t, routes)
 	got := runner{ctx: ctx}.run(t, address, "apply", "--layout=x", "--yes")
-	if got.code != exitInterrupted || !strings.Contains(got.out, "goes on") ||
-		!strings.Contains(got.out, "migctl operations --follow op-20260304-1") {
-		t.Errorf("exit code %d: %s", got.code, got.out)
-	}
+	cmptest.Equal(t, "exit code", got.code, exitInterrupted)
+	expectTexts(t, got.out, "goes on", "migctl operations --follow op-20260304-1")
 }
 
 func TestRollback(t *testing.T) {
 	f, address := serve(t, applied())
 	got := runner{terminal: true, in: "yes\n", env: map[string]string{"LANG": "C.UTF-8", "NO_COLOR": "1"}}.run(t, address, "rollback", "op-20260304-1")
-	asked := f.requests("POST /operations/op-20260304-1/rollback")
-	if got.code != exitOK || len(asked) != 1 || asked[0].key == "" || asked[0].body != "" {
-		t.Errorf("exit code %d, asked %+v: %s", got.code, asked, got.err)
-	}
+	cmptest.Equal(t, "exit code", got.code, exitOK)
+	cmptest.Equal(t, "asked", f.bodies(t, "POST /operations/op-20260304-1/rollback"), []string{""})
 	fits(t, got.out)
 	golden(t, "rollback.txt", got.out)
 }
@@ -173,10 +171,8 @@ func TestMode(t *testing.T) {
 	}
 	f.routes["PUT /gpus/"+uuid+"/mig-mode"] = answer(operation(api.Pending))
 	got := runner{terminal: true, in: "y\n", env: map[string]string{"LANG": "C.UTF-8", "NO_COLOR": "1"}}.run(t, address, "mode", "on", "0", "2")
-	asked := f.requests(put)
-	if got.code != exitOK || len(asked) != 1 || asked[0].body != `{"enabled":true}` || asked[0].key == "" {
-		t.Errorf("exit code %d, asked %+v: %s", got.code, asked, got.err)
-	}
+	cmptest.Equal(t, "exit code", got.code, exitOK)
+	cmptest.Equal(t, "asked", f.bodies(t, put), []string{`{"enabled":true}`})
 	fits(t, got.out)
 	golden(t, "mode.txt", got.out)
 }

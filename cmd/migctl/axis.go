@@ -9,11 +9,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// slot is a run of units on a GPU's placement axis as it is drawn.
+// slot is a box on the drawn placement axis of a GPU.
 type slot struct {
 	gpu.Placement
-	at          gpu.Opt[gpu.Placement] // of an instance that is not laid out yet
-	label, note string                 // what it is, and its users
+	at          gpu.Opt[gpu.Placement] // the placement of the instance, before it is laid out
+	label, note string                 // the profile, and the users
 	color       color
 	stranded    bool
 }
@@ -21,22 +21,22 @@ type slot struct {
 const (
 	axisIndent   = 2
 	axisColumns  = tableWidth - axisIndent - 1
-	unitMax      = 18 // columns of a unit: a short axis is not drawn wide
+	unitMax      = 18 // columns of a unit at most: a short axis does not fill the line
 	unitsDrawn   = 24 // a longer axis would have no room for a profile
 	freeLabel    = "free"
 	strandedText = "stranded"
 )
 
-// strokes are what boxes are drawn of.
-type strokes struct {
+// boxLines are the characters that boxes are drawn with.
+type boxLines struct {
 	left, mid, right, footLeft, footMid, footRight, bar, edge, waste string
 }
 
-func (p *page) strokes() strokes {
+func (p *page) boxLines() boxLines {
 	if p.utf8 {
-		return strokes{"┌", "┬", "┐", "└", "┴", "┘", "─", "│", "╱"}
+		return boxLines{"┌", "┬", "┐", "└", "┴", "┘", "─", "│", "╱"}
 	}
-	return strokes{"+", "+", "+", "+", "+", "+", "-", "|", "/"}
+	return boxLines{"+", "+", "+", "+", "+", "+", "-", "|", "/"}
 }
 
 // drawAxis draws slots, gapless from 0 and in order, as boxes whose widths are those of their placements. The numbers
@@ -46,17 +46,17 @@ func (p *page) drawAxis(units int, slots []slot) {
 		return
 	}
 	unit := min(unitMax, axisColumns/units)
-	k := p.strokes()
+	k := p.boxLines()
 	indent := strings.Repeat(" ", axisIndent)
 	var head, foot strings.Builder
 	rows := [2][]span{{text("%s", indent)}, {text("%s", indent)}}
 	for i, s := range slots {
 		inner := s.Size*unit - 1
 		head.WriteString(pick(i == 0, k.left, k.mid) + strings.Repeat(k.bar, inner))
-		foot.WriteString(pick(i == 0, k.footLeft, k.footMid) + ruler(s, unit, k.bar))
-		top, bottom := s.texts(inner)
+		foot.WriteString(pick(i == 0, k.footLeft, k.footMid) + axisNumbers(s, unit, k.bar))
+		top, bottom := s.boxTexts(inner)
 		for r, t := range []string{top, bottom} {
-			rows[r] = append(rows[r], text("%s", k.edge), span{p.fill(t, inner, s.stranded, k.waste), s.color})
+			rows[r] = append(rows[r], text("%s", k.edge), span{p.fillBox(t, inner, s.stranded, k.waste), s.color})
 		}
 	}
 	p.line(text("%s%s%s", indent, head.String(), k.right))
@@ -66,8 +66,8 @@ func (p *page) drawAxis(units int, slots []slot) {
 	p.line(text("%s%s%s", indent, foot.String(), k.footRight))
 }
 
-// texts are the two lines in a box: the profile and its holder, or the profile in two lines where the box is narrow.
-func (s slot) texts(inner int) (top, bottom string) {
+// boxTexts returns the two lines in a box: the profile and its users, or the profile on two lines if the box is narrow.
+func (s slot) boxTexts(inner int) (top, bottom string) {
 	if utf8.RuneCountInString(s.label) <= inner {
 		return s.label, s.note
 	}
@@ -77,8 +77,8 @@ func (s slot) texts(inner int) (top, bottom string) {
 	return s.label, s.note
 }
 
-// fill makes a text as wide as its box. Stranded room is hatched.
-func (p *page) fill(s string, inner int, stranded bool, waste string) string {
+// fillBox pads a text to the width of its box. Stranded room is hatched.
+func (p *page) fillBox(s string, inner int, stranded bool, waste string) string {
 	if !stranded {
 		return p.cell(s, inner)
 	}
@@ -88,8 +88,8 @@ func (p *page) fill(s string, inner int, stranded bool, waste string) string {
 	return s + strings.Repeat(waste, inner-utf8.RuneCountInString(s))
 }
 
-// ruler is the foot of a box with the number of each unit at its left.
-func ruler(s slot, unit int, bar string) string {
+// axisNumbers returns the lower edge of a box, with the number of each unit at its left.
+func axisNumbers(s slot, unit int, bar string) string {
 	var b strings.Builder
 	for u := s.Start; u < s.End(); u++ {
 		number := strconv.Itoa(u)
@@ -108,8 +108,9 @@ func pick(first bool, a, b string) string {
 	return b
 }
 
-// withRoom lays out the slots of instances, with the room between them. It returns nil if that is not possible.
-func withRoom(axis nodedoc.Axis, instances []slot) []slot {
+// layOutSlots returns the slots of instances in the order of the axis, with slots for the room between them. It returns nil if
+// that is not possible.
+func layOutSlots(axis nodedoc.Axis, instances []slot) []slot {
 	placements := make([]gpu.Opt[gpu.Placement], 0, len(instances))
 	for _, s := range instances {
 		placements = append(placements, s.at)

@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// unconfirmedHint says how to settle whether holders hold a device of which that is not known.
+// unconfirmedHint says how to find out whether unconfirmed holders use a device.
 func unconfirmedHint(holds []api.Hold) string {
 	var ways []string
 	if slices.ContainsFunc(holds, func(h api.Hold) bool { return h.Unconfirmed() && !h.ByClaim() }) {
@@ -20,7 +20,7 @@ func unconfirmedHint(holds []api.Hold) string {
 		". Or look whether anything uses the device (crictl ps, nvidia-smi), confirm that it is free, then repeat the command."
 }
 
-// blockedHint is about what is in use, or does not fit beside it.
+// blockedHint says what to do about instances in use, or a layout that does not fit beside them.
 func blockedHint(p *api.Problem, o *options) string {
 	var holds []api.Hold
 	for i := range p.Blocking {
@@ -41,13 +41,13 @@ func blockedHint(p *api.Problem, o *options) string {
 	return usedHint(p, o)
 }
 
-// writeConfirmation prints the command that confirms what may be in use. What is in use as well cannot be confirmed.
+// writeConfirmation prints the command that confirms that devices are free that may be in use. It leaves out those in use.
 func writeConfirmation(p *page, problem *api.Problem, o *options) {
 	command := "migctl " + commandConfirm
 	for i := range problem.Blocking {
 		b := &problem.Blocking[i]
 		if slices.ContainsFunc(b.Holders, api.Hold.Unconfirmed) && !slices.ContainsFunc(b.Holders, api.Hold.Confirmed) {
-			command += " " + quote(b.Instance)
+			command += " " + quoteForShell(b.Instance)
 		}
 	}
 	if o.Command != commandConfirm && command != "migctl "+commandConfirm {
@@ -71,8 +71,7 @@ func usedHint(p *api.Problem, o *options) string {
 	return "end the work of the holders, or move it to another node (kubectl drain), and plan again."
 }
 
-// writeForced prints the command that destroys what is in the way, whole, so that it can be copied. It plans only, where the
-// command before it did.
+// writeForced prints the same command with --force for each instance in the way, uncut so that it can be copied.
 func writeForced(p *page, problem *api.Problem, o *options) {
 	if problem.Type != api.Infeasible && problem.Type != api.Busy || len(problem.Blocking) == 0 {
 		return
@@ -81,7 +80,7 @@ func writeForced(p *page, problem *api.Problem, o *options) {
 		return
 	}
 	p.para("", plain, "To destroy it on purpose (right force; it ends no process, and the driver refuses while one runs):")
-	words := append([]string{"migctl " + o.Command}, o.Spec.words()...)
+	words := append([]string{"migctl " + o.Command}, o.Spec.flags()...)
 	if o.TakeOver {
 		words = append(words, "--take-over")
 	}
@@ -92,7 +91,7 @@ func writeForced(p *page, problem *api.Problem, o *options) {
 		}
 	}
 	for _, f := range force {
-		words = append(words, "--force "+quote(f))
+		words = append(words, "--force "+quoteForShell(f))
 	}
 	for i, w := range words {
 		if i > 0 {
@@ -105,13 +104,13 @@ func writeForced(p *page, problem *api.Problem, o *options) {
 	}
 }
 
-// words are the flags of a spec, as they were given.
-func (o *specOptions) words() []string {
+// flags returns the flags of a spec, quoted, as they were given.
+func (o *specOptions) flags() []string {
 	var all []string
 	add := func(flag string, values ...string) {
 		for _, v := range values {
 			if v != "" {
-				all = append(all, flag+" "+quote(v))
+				all = append(all, flag+" "+quoteForShell(v))
 			}
 		}
 	}
@@ -123,8 +122,8 @@ func (o *specOptions) words() []string {
 	return all
 }
 
-// quote makes one word of a shell's command line.
-func quote(s string) string {
+// quoteForShell quotes a text so that a shell reads it as one word.
+func quoteForShell(s string) string {
 	const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-"
 	if s != "" && strings.Trim(s, safe) == "" {
 		return s

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -33,13 +34,13 @@ func TestForceIsOneCommand(t *testing.T) {
 		t.Fatal(got.err)
 	}
 	s := session{out: io.Discard, errOut: io.Discard}
-	if _, err := s.parse(shellWords(t, strings.ReplaceAll(command, "\\\n", " "))); err != nil {
+	if _, err := s.parseCommandLine(shellWords(t, strings.ReplaceAll(command, "\\\n", " "))); err != nil {
 		t.Fatal(err, command)
 	}
-	if o := s.opts; o.Command != commandApply || strings.Join(o.Spec.Force, " ") != "MIG-0 MIG-1 MIG-2" || !o.TakeOver || o.Yes ||
-		strings.Join(o.Spec.GPUs, " ") != "2" || strings.Join(o.Spec.Devices, " ") != "1g.5gb+me=1,it's=1" {
-		t.Errorf("%+v from\n%s", o, command)
-	}
+	cmptest.Equal(t, command, s.opts, options{
+		Command: commandApply, TakeOver: true, Address: s.opts.Address, Timeout: s.opts.Timeout, Color: s.opts.Color,
+		Spec: specOptions{GPUs: []string{"2"}, Devices: []string{"1g.5gb+me=1,it's=1"}, Force: []string{"MIG-0", "MIG-1", "MIG-2"}},
+	})
 }
 
 func TestLongCommandsAreNotCut(t *testing.T) {
@@ -74,9 +75,8 @@ func TestNoForceWhereThereIsNone(t *testing.T) {
 			routes["PUT /gpus/GPU-5f65f8d5-d4b3-5c36-b975-c901d71a2c3a/mig-mode"] = c.answer
 			_, address := serve(t, routes)
 			got := runner{}.run(t, address, strings.Fields(c.args)...)
-			if text := flat(got.err); !strings.Contains(text, c.says) || strings.Contains(text, "--force") || strings.Contains(text, "0:0") {
-				t.Error(got.err)
-			}
+			expectTexts(t, flat(got.err), c.says)
+			expectNone(t, got.err, "--force", "0:0")
 		})
 	}
 }
@@ -93,9 +93,9 @@ func TestInterruptAtTheQuestion(t *testing.T) {
 		lookup: func(string) (string, bool) { return "", false },
 	}
 	code := execute(ctx, []string{"--address=" + address, "apply", "--gpus=2", "--devices=2g.10gb=1"}, s)
-	if code != exitInterrupted || len(f.requests("POST /operations")) > 0 || !strings.Contains(asked.text.String(), "Nothing was done.") {
-		t.Errorf("exit code %d: %s", code, asked.text.String())
-	}
+	cmptest.Equal(t, "exit code", code, exitInterrupted)
+	cmptest.Equal(t, "started", f.bodies(t, "POST /operations"), nil)
+	expectTexts(t, asked.text.String(), "Nothing was done.")
 }
 
 // onQuestion interrupts when it is asked something.

@@ -22,8 +22,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// client speaks to the control API. Its errors are *api.Problem where the server refused, unreachable where it did not
-// answer, or the context's.
+// client is a client of the control API. Its errors are *api.Problem if the server refuses, *unreachable if it does not answer,
+// or the context's.
 type client struct {
 	http    *http.Client
 	base    string
@@ -41,7 +41,7 @@ type unreachable struct {
 func (e *unreachable) Error() string { return fmt.Sprintf("cannot reach %s: %v", e.address, e.err) }
 func (e *unreachable) Unwrap() error { return e.err }
 
-// maxAnswer bounds an answer; a node of 16 GPUs with 7 instances each says 300 KB.
+// maxAnswer bounds an answer. That of a node of 16 GPUs with 7 instances each has 300 KB.
 const maxAnswer = 32 << 20
 
 func newClient(o *options) (*client, error) {
@@ -49,7 +49,7 @@ func newClient(o *options) (*client, error) {
 	transport := &http.Transport{ForceAttemptHTTP2: true}
 	c.http = &http.Client{
 		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token goes nowhere else
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token is sent to no other server
 	}
 	socket, isSocket := strings.CutPrefix(o.Address, "unix://")
 	if strings.HasPrefix(o.Address, "/") {
@@ -107,12 +107,12 @@ func tlsConfig(o *options) (*tls.Config, error) {
 
 func (c *client) close() { c.http.CloseIdleConnections() }
 
-// get asks for a document and returns it as the server wrote it.
-func (c *client) get(ctx context.Context, path string) ([]byte, error) {
-	return c.call(ctx, http.MethodGet, path, nil, "")
+// getDocument asks for a document and returns it as the server wrote it.
+func (c *client) getDocument(ctx context.Context, path string) ([]byte, error) {
+	return c.request(ctx, http.MethodGet, path, nil, "")
 }
 
-// send calls a method with a document, or nil for none, and decodes the answer.
+// send sends a document, or none if request is nil, and decodes the answer.
 func (c *client) send(ctx context.Context, method, path string, request any, key string, answer any) error {
 	var body []byte
 	if request != nil {
@@ -121,36 +121,36 @@ func (c *client) send(ctx context.Context, method, path string, request any, key
 			return fmt.Errorf("write the request: %w", err)
 		}
 	}
-	data, err := c.call(ctx, method, path, body, key)
+	data, err := c.request(ctx, method, path, body, key)
 	if err != nil {
 		return err
 	}
-	return c.decode(data, answer)
+	return c.decodeAnswer(data, answer)
 }
 
 // fetch asks for a document and decodes it.
 func (c *client) fetch(ctx context.Context, path string, answer any) error {
-	data, err := c.get(ctx, path)
+	data, err := c.getDocument(ctx, path)
 	if err != nil {
 		return err
 	}
-	return c.decode(data, answer)
+	return c.decodeAnswer(data, answer)
 }
 
-func (c *client) decode(data []byte, answer any) error {
+func (c *client) decodeAnswer(data []byte, answer any) error {
 	if err := json.Unmarshal(data, answer); err != nil {
 		return &unreachable{c.address, fmt.Errorf("the answer is not what migctl %s understands: %w", version.Version, err)}
 	}
 	return nil
 }
 
-// call makes one request. With an idempotency key it is made again once where the connection broke: the server does it once.
-func (c *client) call(ctx context.Context, method, path string, body []byte, key string) ([]byte, error) {
+// request makes one request. With an idempotency key it repeats it once if the connection broke; the server executes it once.
+func (c *client) request(ctx context.Context, method, path string, body []byte, key string) ([]byte, error) {
 	timed, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	data, err := c.try(timed, method, path, body, key)
-	if err != nil && key != "" && timed.Err() == nil && brokeOff(err) {
-		data, err = c.try(timed, method, path, body, key)
+	data, err := c.requestOnce(timed, method, path, body, key)
+	if err != nil && key != "" && timed.Err() == nil && connectionBroke(err) {
+		data, err = c.requestOnce(timed, method, path, body, key)
 	}
 	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		return nil, &unreachable{c.address, fmt.Errorf("no answer within %s: %w", c.timeout, os.ErrDeadlineExceeded)}
@@ -158,14 +158,14 @@ func (c *client) call(ctx context.Context, method, path string, body []byte, key
 	return data, err
 }
 
-// brokeOff: the server may or may not have read the request.
-func brokeOff(err error) bool {
+// connectionBroke reports whether a connection was made and then broke: the server may have read the request.
+func connectionBroke(err error) bool {
 	var dial *net.OpError
 	return errors.As(err, new(*unreachable)) && (!errors.As(err, &dial) || dial.Op != "dial")
 }
 
-func (c *client) try(ctx context.Context, method, path string, body []byte, key string) ([]byte, error) {
-	res, err := c.do(ctx, method, path, body, func(h http.Header) {
+func (c *client) requestOnce(ctx context.Context, method, path string, body []byte, key string) ([]byte, error) {
+	res, err := c.sendRequest(ctx, method, path, body, func(h http.Header) {
 		if key != "" {
 			h.Set("Idempotency-Key", key)
 		}
@@ -176,13 +176,13 @@ func (c *client) try(ctx context.Context, method, path string, body []byte, key 
 	defer res.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return nil, c.failure(ctx, err)
+		return nil, c.connectionError(ctx, err)
 	}
 	return data, nil
 }
 
-// do makes a request and returns an answer that is no error; its body is the caller's to close.
-func (c *client) do(ctx context.Context, method, path string, body []byte, headers func(http.Header)) (*http.Response, error) {
+// sendRequest makes a request and returns the answer unless its status is an error. The caller closes the body.
+func (c *client) sendRequest(ctx context.Context, method, path string, body []byte, headers func(http.Header)) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.base+"/api/v1"+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, usageError{fmt.Sprintf("%q cannot be asked for", path)}
@@ -198,17 +198,17 @@ func (c *client) do(ctx context.Context, method, path string, body []byte, heade
 	headers(req.Header)
 	res, err := c.http.Do(req)
 	if err != nil {
-		return nil, c.failure(ctx, err)
+		return nil, c.connectionError(ctx, err)
 	}
 	if res.StatusCode/100 == 2 {
 		return res, nil
 	}
 	defer res.Body.Close()
-	return nil, c.problem(res)
+	return nil, c.readProblem(res)
 }
 
-// failure is why no answer came: without the method and the address that net/http puts before it.
-func (c *client) failure(ctx context.Context, err error) error {
+// connectionError returns why no answer came, without the method and the address that net/http puts before it.
+func (c *client) connectionError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -219,8 +219,8 @@ func (c *client) failure(ctx context.Context, err error) error {
 	return &unreachable{c.address, err}
 }
 
-// problem reads a problem document. An error without one comes from a proxy or another server.
-func (c *client) problem(res *http.Response) error {
+// readProblem reads a problem document. An answer without one comes from a proxy or another server.
+func (c *client) readProblem(res *http.Response) error {
 	media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	var p api.Problem
 	if err == nil && media == "application/problem+json" {
@@ -232,5 +232,5 @@ func (c *client) problem(res *http.Response) error {
 	return &p
 }
 
-// errForeign: what answers is not mig-exporter's control API.
+// errForeign is the error of an address at which another server than mig-exporter's control API answers.
 var errForeign = errors.New("this does not seem to be mig-exporter's control address")

@@ -1,17 +1,98 @@
 package main
 
-import "embed"
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
 
-// The completion scripts ask migctl __complete, so that they know what the program knows.
-//
-//go:embed completion/migctl.bash completion/migctl.zsh completion/migctl.fish
-var completionScripts embed.FS
+	"github.com/alecthomas/kingpin/v2"
 
-func (s *session) printCompletion() error {
-	script, err := completionScripts.ReadFile("completion/migctl." + s.opts.Shell)
-	if err != nil {
-		return err
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
+)
+
+// hintTimeout bounds the requests for the hints of a flag or an argument: a shell waits for them.
+const hintTimeout = time.Second
+
+// completions returns the values that the shell completes a flag or an argument with. They come from the server that o names; if it
+// cannot be asked, there are none.
+func (o *options) completions(list func(context.Context, *client) []string) kingpin.HintAction {
+	return sync.OnceValue(func() []string { // kingpin calls it for each word
+		c, err := newClient(o)
+		if err != nil {
+			return nil
+		}
+		defer c.close()
+		ctx, cancel := context.WithTimeout(context.Background(), hintTimeout)
+		defer cancel()
+		return list(ctx, c)
+	})
+}
+
+// fetchGPUs returns the GPUs of the node, none if the server does not answer.
+func fetchGPUs(ctx context.Context, c *client) []nodedoc.GPU {
+	var node nodedoc.Node
+	if c.fetch(ctx, "/node", &node) != nil {
+		return nil
 	}
-	_, err = s.out.Write(script)
-	return err
+	return node.GPUs
+}
+
+func listGPUs(ctx context.Context, c *client) []string {
+	var indexes, uuids []string
+	for _, g := range fetchGPUs(ctx, c) {
+		indexes = append(indexes, fmt.Sprint(g.Index))
+		uuids = append(uuids, string(g.UUID))
+	}
+	return append(indexes, uuids...)
+}
+
+func listMIGDevices(ctx context.Context, c *client) []string {
+	var all []string
+	for _, g := range fetchGPUs(ctx, c) {
+		for _, inst := range g.GPUInstances {
+			for _, ci := range inst.ComputeInstances {
+				all = append(all, string(ci.UUID))
+			}
+		}
+	}
+	return all
+}
+
+// listDevices returns one instance of each profile, as a value of --devices.
+func listDevices(ctx context.Context, c *client) []string {
+	var all []string
+	for _, g := range fetchGPUs(ctx, c) {
+		for _, p := range g.Profiles {
+			all = append(all, p.Name+"=1")
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func listOperationIDs(ctx context.Context, c *client) []string {
+	var list api.Operations
+	if c.fetch(ctx, "/operations", &list) != nil {
+		return nil
+	}
+	var all []string
+	for i := range list.Operations {
+		all = append(all, list.Operations[i].ID)
+	}
+	return all
+}
+
+func listLayoutNames(ctx context.Context, c *client) []string {
+	var list api.NamedLayouts
+	if c.fetch(ctx, "/layouts", &list) != nil {
+		return nil
+	}
+	var all []string
+	for i := range list.Layouts {
+		all = append(all, list.Layouts[i].Name)
+	}
+	return all
 }

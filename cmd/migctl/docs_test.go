@@ -70,14 +70,14 @@ func TestCommandsOfThePagesParse(t *testing.T) {
 		for _, command := range all {
 			command, _, _ = strings.Cut(command, " | ") // what follows is another program
 			s := session{out: io.Discard, errOut: io.Discard, in: strings.NewReader("{gpus: [0], devices: {}}")}
-			if _, err := s.parse(shellWords(t, command)[1:]); err != nil {
+			if _, err := s.parseCommandLine(shellWords(t, command)[1:]); err != nil {
 				t.Errorf("%s: %s: %v", name, command, err)
 				continue
 			}
 			if o := &s.opts.Spec; o.File != "" && o.File != "-" || o.isEmpty() {
 				continue
 			}
-			if _, err := s.request(); err != nil {
+			if _, err := s.planRequest(); err != nil {
 				t.Errorf("%s: %s: %v", name, command, err)
 			}
 		}

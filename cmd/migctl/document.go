@@ -13,7 +13,7 @@ func (s *session) printDocument(data []byte) error {
 	var out bytes.Buffer
 	var err error
 	if s.opts.Output == formYAML {
-		err = toYAML(&out, data)
+		err = writeYAML(&out, data)
 	} else if err = json.Indent(&out, bytes.TrimSpace(data), "", "  "); err == nil {
 		out.WriteByte('\n')
 	}
@@ -24,13 +24,13 @@ func (s *session) printDocument(data []byte) error {
 	return err
 }
 
-// toYAML goes over YAML's own tree: JSON is YAML, and so numbers keep their digits and keys their order.
-func toYAML(out *bytes.Buffer, data []byte) error {
+// writeYAML converts JSON by way of a YAML tree, so that numbers keep their digits and keys their order.
+func writeYAML(out *bytes.Buffer, data []byte) error {
 	var tree yaml.Node
 	if err := yaml.Unmarshal(data, &tree); err != nil {
 		return err
 	}
-	blockStyle(&tree)
+	setBlockStyle(&tree)
 	encoder := yaml.NewEncoder(out)
 	encoder.SetIndent(2)
 	if err := encoder.Encode(&tree); err != nil {
@@ -39,10 +39,10 @@ func toYAML(out *bytes.Buffer, data []byte) error {
 	return encoder.Close()
 }
 
-// blockStyle drops JSON's braces and quotes; the encoder quotes again what would not be a string without.
-func blockStyle(n *yaml.Node) {
+// setBlockStyle removes JSON's braces and quotes. The encoder quotes again what would otherwise not be a string.
+func setBlockStyle(n *yaml.Node) {
 	n.Style = 0
 	for _, child := range n.Content {
-		blockStyle(child)
+		setBlockStyle(child)
 	}
 }

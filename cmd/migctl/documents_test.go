@@ -26,14 +26,14 @@ func holds() []api.Hold {
 
 // repartition is a plan that destroys a busy instance, keeps one whose compute instances it replaces, and creates two.
 func repartition() *api.Plan {
-	whole := func(uuid gpu.MIGUUID, slices int, fate api.Fate, holders ...api.Hold) []api.Compute {
-		return []api.Compute{{ID: gpu.Some(gpu.ComputeID(0)), UUID: uuid, Placement: at(0, slices), Fate: fate, Holders: holders}}
+	whole := func(uuid gpu.MIGUUID, slices int, fate api.Fate, holders ...api.Hold) []api.ComputeInstance {
+		return []api.ComputeInstance{{ID: gpu.Some(gpu.ComputeID(0)), UUID: uuid, Placement: at(0, slices), Fate: fate, Holders: holders}}
 	}
 	one, two := gpu.Some(gpu.InstanceID(1)), gpu.Some(gpu.InstanceID(2))
 	step := func(op mig.StepOp, profile string, place gpu.Placement) mig.Step {
 		return mig.Step{Op: op, GPU: gpu2, Profile: profile, Placement: place}
 	}
-	half := []api.Compute{{Placement: at(0, 1), Fate: api.Create}, {Placement: at(1, 2), Fate: api.Create}}
+	half := []api.ComputeInstance{{Placement: at(0, 1), Fate: api.Create}, {Placement: at(1, 2), Fate: api.Create}}
 	return &api.Plan{
 		APIVersion: api.Version, ID: "plan-7c31e0", Hash: "sha256:6f1d9c55d0f7b1a4e0c8a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f6",
 		Created: began, Node: "dgx-a100",
@@ -82,7 +82,7 @@ func operation(state api.OperationState) *api.Operation {
 		op.Steps = append(op.Steps, api.OperationStep{Step: s, State: "pending"})
 	}
 	op.Steps[0].UUID, op.Steps[0].Compute = trainer, gpu.Some(at(0, 3))
-	if !atEnd(state) {
+	if !hasStopped(state) {
 		return op
 	}
 	op.Ended = began.Add(2300 * time.Millisecond)
@@ -119,7 +119,7 @@ func partial(state api.OperationState) *api.Operation {
 	op.GPUs = []api.OperationGPU{
 		{GPU: gpu2, State: state, Error: "create compute instance: INSUFFICIENT_RESOURCES", Standing: []api.Instance{
 			{ID: gpu.Some(gpu.InstanceID(2)), Profile: "3g.20gb", ProfileID: 9, Placement: at(4, 4), Fate: api.Keep,
-				Compute: []api.Compute{{ID: gpu.Some(gpu.ComputeID(0)), UUID: kept, Placement: at(0, 3), Fate: api.Keep}}},
+				Compute: []api.ComputeInstance{{ID: gpu.Some(gpu.ComputeID(0)), UUID: kept, Placement: at(0, 3), Fate: api.Keep}}},
 		}},
 		{GPU: "GPU-00911850-bd8c-5ae1-96ad-c6abb1e0f5e7", State: api.RolledBack},
 	}

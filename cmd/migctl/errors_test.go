@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
@@ -60,10 +61,12 @@ func TestEveryProblemSaysWhatToDo(t *testing.T) {
 			_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": refuse(p)})
 			got := runner{}.run(t, address, "plan", "--layout=x")
 			text := flat(got.err)
-			if got.code != c.code || !strings.HasPrefix(text, "migctl: It was refused: Because.") || !strings.Contains(text, c.says) ||
-				!strings.Contains(text, "What to do: ") || strings.ContainsAny(text, "{}") {
-				t.Errorf("exit code %d, want %d and %q: %s", got.code, c.code, c.says, text)
+			cmptest.Equal(t, "exit code", got.code, c.code)
+			if !strings.HasPrefix(text, "migctl: It was refused: Because.") {
+				t.Error(text)
 			}
+			expectTexts(t, text, c.says, "What to do: ")
+			expectNone(t, text, "{", "}")
 			fits(t, got.err)
 		})
 	}
@@ -93,14 +96,14 @@ func TestNobodyAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := runner{}.run(t, c.address, "get")
-			if got.code != c.code || !strings.Contains(flat(got.err), c.says) || got.out != "" {
-				t.Errorf("exit code %d: %s", got.code, got.err)
-			}
+			cmptest.Equal(t, "exit code", got.code, c.code)
+			expectTexts(t, flat(got.err), c.says)
+			cmptest.Equal(t, "standard output", got.out, "")
 		})
 	}
 	t.Run("permission denied", func(t *testing.T) { // root may open every socket: the error itself
 		e := &unreachable{"unix:///s", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EACCES)}}
-		if h := reachHint(e); !strings.Contains(h, "--control.allow-gid") {
+		if h := unreachableHint(e); !strings.Contains(h, "--control.allow-gid") {
 			t.Error(h)
 		}
 	})
@@ -120,9 +123,8 @@ func TestSlowServer(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": func(http.ResponseWriter, *http.Request) { <-release }})
 	t.Cleanup(func() { close(release) })
 	got := runner{}.run(t, address, "get", "--timeout=20ms")
-	if got.code != exitUnreachable || !strings.Contains(flat(got.err), "no answer within 20ms") || !strings.Contains(got.err, "--timeout") {
-		t.Errorf("exit code %d: %s", got.code, got.err)
-	}
+	cmptest.Equal(t, "exit code", got.code, exitUnreachable)
+	expectTexts(t, flat(got.err), "no answer within 20ms", "--timeout")
 }
 
 func TestAnswersThatAreNone(t *testing.T) {
@@ -176,9 +178,8 @@ func TestOverTLSWithAToken(t *testing.T) {
 	token := write("token", []byte("s3cret\n"))
 	got := runner{}.run(t, server.URL, "get", "--ca-file", ca, "--token-file", token)
 	asked := f.requests("GET /node")
-	if got.code != exitOK || len(asked) != 1 || asked[0].token != "Bearer s3cret" {
-		t.Errorf("exit code %d, asked %+v: %s", got.code, asked, got.err)
-	}
+	cmptest.Equal(t, "exit code", got.code, exitOK)
+	cmptest.Equal(t, "asked", asked, []request{{line: "GET /node", token: "Bearer s3cret"}})
 	if got := (runner{}).run(t, server.URL, "get"); got.code != exitUnreachable || !strings.Contains(got.err, "--ca-file") {
 		t.Errorf("unknown authority: exit code %d: %s", got.code, got.err)
 	}
@@ -196,8 +197,8 @@ func TestARequestWhoseConnectionBreaksIsRepeatedOnce(t *testing.T) {
 	routes["POST /operations"] = inTurn(abort, routes["POST /operations"])
 	f, address := serve(t, routes)
 	got := runner{}.run(t, address, "apply", "--layout=x", "--yes")
+	cmptest.Equal(t, "exit code", got.code, exitOK)
+	cmptest.Equal(t, "times asked", len(f.bodies(t, "POST /operations")), 2)
 	asked := f.requests("POST /operations")
-	if got.code != exitOK || len(asked) != 2 || asked[0].key == "" || asked[0].key != asked[1].key {
-		t.Errorf("exit code %d, asked %+v: %s", got.code, asked, got.err)
-	}
+	cmptest.Equal(t, "second request", asked[1], asked[0])
 }

@@ -37,13 +37,16 @@ type fleetOptions struct {
 	Time                string
 	Match, Prices       []string
 	ClusterLabel        string
-	Advise              advise.Options
+	Headroom            float64
+	TargetBusy          float64
+	MaxStretch          float64
+	Strict              bool
 }
 
 // fleetCommand declares fleet. Values land in o.
 func fleetCommand(app *kingpin.Application, o *options) {
 	f := &o.Fleet
-	f.Advise = advise.DefaultOptions()
+	defaults := advise.DefaultOptions()
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 	c := app.Command(commandFleet, "Find the whole GPUs of a fleet that could be slices, in Prometheus' history of mig-exporter or dcgm-exporter. "+
 		"Asks no mig-exporter and changes nothing.")
@@ -58,20 +61,21 @@ func fleetCommand(app *kingpin.Application, o *options) {
 	c.Flag("cluster-label", "The label that names a GPU's cluster.").Default("cluster").StringVar(&f.ClusterLabel)
 	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.").
 		PlaceHolder("MODEL=NUMBER").StringsVar(&f.Prices)
-	c.Flag("headroom", "Share of memory that must stay free above the most that was seen.").Default(number(f.Advise.Headroom)).
-		Float64Var(&f.Advise.Headroom)
-	c.Flag("target-busy", "Highest p99 of busy time in a slice that stretches requests, 0-1.").Default(number(f.Advise.TargetBusy)).
-		Float64Var(&f.Advise.TargetBusy)
-	c.Flag("max-stretch", "How much longer than on the whole GPU a request may take, at p95.").Default(number(f.Advise.MaxStretch)).
-		Float64Var(&f.Advise.MaxStretch)
+	c.Flag("headroom", "Share of memory that must stay free above the most that was seen.").Default(number(defaults.Headroom)).
+		Float64Var(&f.Headroom)
+	c.Flag("target-busy", "Highest p99 of busy time in a slice that stretches requests, 0-1.").Default(number(defaults.TargetBusy)).
+		Float64Var(&f.TargetBusy)
+	c.Flag("max-stretch", "How much longer than on the whole GPU a request may take, at p95.").Default(number(defaults.MaxStretch)).
+		Float64Var(&f.MaxStretch)
 	c.Flag("min-evidence", "Time for which a GPU must have been held and observed.").Default("1d").StringVar(&f.MinEvidence)
-	c.Flag("strict", "Decide by the worst mix of kernels that the means allow.").BoolVar(&f.Advise.Strict)
+	c.Flag("strict", "Decide by the worst mix of kernels that the means allow.").BoolVar(&f.Strict)
 	outputFlag(c, o, formText, formJSON, formCSV, formMarkdown)
 }
 
 // read checks the flags.
 func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
-	o := fleet.Options{End: now, Match: f.Match, ClusterLabel: f.ClusterLabel, Advise: f.Advise}
+	o := fleet.Options{End: now, Match: f.Match, ClusterLabel: f.ClusterLabel, Advise: advise.DefaultOptions()}
+	o.Advise.Headroom, o.Advise.TargetBusy, o.Advise.MaxStretch, o.Advise.Strict = f.Headroom, f.TargetBusy, f.MaxStretch, f.Strict
 	window, err := model.ParseDuration(f.Window)
 	if err != nil {
 		return o, fmt.Errorf("--window is %q; expected a time such as 7d", f.Window)
@@ -140,7 +144,7 @@ func (s *session) fleet(ctx context.Context) error {
 // reportQuery tells why Prometheus gave no answer, and returns the exit code.
 func reportQuery(p *page, e *fleet.QueryError) int {
 	p.para("migctl: ", red, e.Error())
-	hint(p, e.Hint)
+	writeHint(p, e.Hint)
 	if e.Reached {
 		return exitFailed
 	}

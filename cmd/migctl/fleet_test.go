@@ -210,7 +210,7 @@ func TestFleetCommandsOfThePageParse(t *testing.T) {
 	for _, command := range all {
 		command, _, _ = strings.Cut(command, " > ")
 		s := session{out: io.Discard, errOut: io.Discard}
-		if _, err := s.parse(shellWords(t, command)[1:]); err != nil {
+		if _, err := s.parseCommandLine(shellWords(t, command)[1:]); err != nil {
 			t.Errorf("%s: %v", command, err)
 		}
 	}

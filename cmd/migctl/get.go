@@ -12,14 +12,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// get draws the node, or prints its document.
-func (s *session) get(ctx context.Context) error {
-	data, err := s.client.get(ctx, "/node")
+// showNode draws the node, or prints its document.
+func (s *session) showNode(ctx context.Context) error {
+	data, err := s.client.getDocument(ctx, "/node")
 	if err != nil {
 		return err
 	}
 	var node nodedoc.Node
-	if err := s.client.decode(data, &node); err != nil {
+	if err := s.client.decodeAnswer(data, &node); err != nil {
 		return err
 	}
 	chosen, err := chooseGPUs(s.opts.GPUs, node.GPUs)
@@ -27,22 +27,22 @@ func (s *session) get(ctx context.Context) error {
 		return err
 	}
 	if s.opts.Output == formJSON || s.opts.Output == formYAML {
-		if data, err = onlyGPUs(data, s.opts.GPUs); err != nil {
+		if data, err = filterGPUs(data, s.opts.GPUs); err != nil {
 			return err
 		}
 		return s.printDocument(data)
 	}
 	node.GPUs = chosen
 	var list api.Operations
-	if err := s.client.fetch(ctx, "/operations", &list); err != nil { // the node is shown without what blocks its GPUs
+	if err := s.client.fetch(ctx, "/operations", &list); err != nil { // the node is shown without the operations that block its GPUs
 		list = api.Operations{}
 	}
 	drawNode(s.page, newNodeView(node), &list, s.opts.Output == formWide)
 	return nil
 }
 
-// onlyGPUs drops from a node's document the GPUs that are not named; everything else stays as the server wrote it.
-func onlyGPUs(data []byte, words []string) ([]byte, error) {
+// filterGPUs drops from a node's document the GPUs that are not named; everything else stays as the server wrote it.
+func filterGPUs(data []byte, words []string) ([]byte, error) {
 	if len(words) == 0 || slices.Contains(words, "all") {
 		return data, nil
 	}
@@ -71,7 +71,7 @@ func onlyGPUs(data []byte, words []string) ([]byte, error) {
 	return json.Marshal(document)
 }
 
-// columns are the widths of the node's table; 0 is as wide as it takes.
+// columns are the widths of the columns in the node's table; 0 is no limit. With full, UUIDs are not shortened.
 type columns struct {
 	name, uuid, use, profile, migUUID int
 	full                              bool
@@ -100,7 +100,7 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 		orUnknown(node.doc.Node.DriverVersion), node.doc.Time.UTC().Format(time.RFC3339)).in(dim))
 	for _, src := range node.doc.Node.Sources {
 		if !src.Up || src.Stale {
-			p.para("! ", red, sourceTrouble(&src))
+			p.para("! ", red, sourceErrorText(&src))
 		}
 	}
 	if n := node.doc.Node.HungCalls; n > 0 {
@@ -127,13 +127,13 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 		p.para("? = unconfirmed: ", yellow, "it is not known whether this pod holds the device, so the device counts as in use. "+
 			"migctl get -o json has the reason (unconfirmedReason).")
 	}
-	if node.shows(func(u deviceUse) bool { return u.text() == confirmedIdle }) {
+	if node.showsUse(func(u deviceUse) bool { return u.summary() == confirmedIdle }) {
 		p.line()
 		p.para(confirmedIdle+": ", yellow, "an operator has confirmed that nothing uses the device (migctl confirm-free); it is not known otherwise.")
 	}
 	if stranded {
 		p.line()
-		p.para("stranded: ", yellow, "room that no profile can use as the other instances lie.")
+		p.para("stranded: ", yellow, "room that no profile can use beside the present instances.")
 	}
 	if len(node.doc.Node.UnmatchedDevices) > 0 {
 		p.line()
@@ -145,13 +145,13 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	}
 }
 
-func sourceTrouble(src *nodedoc.Source) string {
+func sourceErrorText(src *nodedoc.Source) string {
 	t := src.Name + " is not available"
 	if src.Error != "" {
 		t += ": " + src.Error
 	}
 	if src.Stale {
-		t += "; what is shown of it is old"
+		t += "; its last answer is shown"
 	}
 	if !src.LastSuccess.IsZero() {
 		t += "; last success " + src.LastSuccess.UTC().Format(time.RFC3339)
@@ -164,7 +164,7 @@ const staleAfter = 10 * time.Second
 
 func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c columns) {
 	now := node.doc.Time
-	headGPU(p, node, g, c)
+	drawGPUHead(p, node, g, c)
 	if list.Blocked[g.UUID] != "" {
 		p.para("  ! ", red, blockedText(list, g.UUID))
 	}
@@ -176,19 +176,19 @@ func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c co
 		p.para("  ! ", red, t)
 	}
 	if age := now.Sub(g.LastRead); g.Up && !g.LastRead.IsZero() && age > staleAfter {
-		p.para("  ! ", yellow, fmt.Sprintf("what is shown is old: last read %s before", age.Round(time.Second)))
+		p.para("  ! ", yellow, fmt.Sprintf("the readings are old: last read %s before", age.Round(time.Second)))
 	}
 	if m := g.MIGMode; m.Pending != "" && m.Pending != m.Current {
 		p.para("  * ", yellow, fmt.Sprintf("MIG mode is %s, and will be %s after a reset of the GPU or a reboot", m.Current, m.Pending))
 	}
-	troubles(p, "  ", g.Errors)
+	writeErrors(p, "  ", g.Errors)
 	if !isMIG(g) {
 		return
 	}
 	slots := node.slots(g)
 	p.drawAxis(axisOf(g).Units, slots)
 	if slots == nil && len(g.GPUInstances) > 0 {
-		p.para("  ", dim, "Where the instances lie is not known: the driver tells it to privileged processes only.")
+		p.para("  ", dim, "The placements are not known: the driver reports them to privileged processes only.")
 	}
 	if len(g.GPUInstances) == 0 {
 		return
@@ -199,12 +199,12 @@ func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c co
 	}
 }
 
-// headGPU is the line of a GPU; of one that is not cut it is all.
-func headGPU(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
+// drawGPUHead draws the line of a GPU. A GPU without MIG has no other.
+func drawGPUHead(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
 	use, useColor := "", plain
 	if !isMIG(g) {
-		shown := node.use(&g.Use)
-		use, useColor = shown.text(), useColorOf(shown)
+		shown := node.useOf(&g.Use)
+		use, useColor = shown.summary(), useColorOf(shown)
 	}
 	state := bold
 	if !g.Up {
@@ -238,7 +238,7 @@ func useColorOf(u deviceUse) color {
 	return dim
 }
 
-func troubles(p *page, indent string, errs []nodedoc.Error) {
+func writeErrors(p *page, indent string, errs []nodedoc.Error) {
 	for _, e := range errs {
 		p.para(indent+"! ", red, fmt.Sprintf("%s: %s: %s", e.Reading, e.Reason, e.Message))
 	}
@@ -249,17 +249,17 @@ func (v *nodeView) slots(g *nodedoc.GPU) []slot {
 	slots := make([]slot, 0, len(g.GPUInstances))
 	for i := range g.GPUInstances {
 		inst := &g.GPUInstances[i]
-		use := v.wholeUse(inst)
-		s := slot{at: inst.Placement, label: orUnknown(inst.Profile), note: use.text(), color: useColorOf(use)}
+		use := v.instanceUse(inst)
+		s := slot{at: inst.Placement, label: orUnknown(inst.Profile), note: use.summary(), color: useColorOf(use)}
 		if len(use.Holders) > 0 {
-			s.note = use.pods()
+			s.note = use.podNames()
 		}
 		if !inst.Up {
 			s.note, s.color = "not answering", red
 		}
 		slots = append(slots, s)
 	}
-	return withRoom(axisOf(g), slots)
+	return layOutSlots(axisOf(g), slots)
 }
 
 func tableHead(p *page, c columns) string {
@@ -275,13 +275,13 @@ func instanceCells(p *page, c columns, cells [8]string) string {
 func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	cells := [...]string{
 		strconv.Itoa(int(inst.ID)), orUnknown(inst.Profile), placeText(inst.Placement), "", "",
-		memoryText(inst.Memory), percentText(inst.Activity.SM), node.use(&inst.Use).text(),
+		memoryText(inst.Memory), percentText(inst.Activity.SM), node.useOf(&inst.Use).summary(),
 	}
 	whole := len(inst.ComputeInstances) == 1 && (inst.ComputeInstances[0].Profile == inst.Profile || inst.ComputeInstances[0].Profile == "")
 	switch {
 	case whole:
 		cells[3], cells[4] = strconv.Itoa(int(inst.ComputeInstances[0].ID)), c.id(string(inst.ComputeInstances[0].UUID))
-		cells[7] = node.wholeUse(inst).text()
+		cells[7] = node.instanceUse(inst).summary()
 	case len(inst.ComputeInstances) == 0:
 		cells[7] = "no compute instance"
 	default:
@@ -291,19 +291,19 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	if !inst.Up {
 		p.line(text("      ! GPU instance %d does not answer", inst.ID).in(red))
 	}
-	troubles(p, "      ", inst.Errors)
+	writeErrors(p, "      ", inst.Errors)
 	for i := range inst.ComputeInstances {
 		ci := &inst.ComputeInstances[i]
 		if !whole {
 			p.line(text("  "), span{instanceCells(p, c, [...]string{
 				"", " " + orUnknown(ci.Profile), placeText(ci.Placement), strconv.Itoa(int(ci.ID)), c.id(string(ci.UUID)),
-				"", percentText(ci.Activity.SM), node.use(&ci.Use).text(),
-			}), useColorOf(node.use(&ci.Use))})
+				"", percentText(ci.Activity.SM), node.useOf(&ci.Use).summary(),
+			}), useColorOf(node.useOf(&ci.Use))})
 		}
 		if !ci.Up {
 			p.line(text("      ! compute instance %d does not answer", ci.ID).in(red))
 		}
-		troubles(p, "      ", ci.Errors)
+		writeErrors(p, "      ", ci.Errors)
 	}
 }
 
@@ -311,7 +311,7 @@ func instanceColor(node *nodeView, inst *nodedoc.Instance) color {
 	if !inst.Up {
 		return red
 	}
-	if node.wholeUse(inst).inUse() {
+	if node.instanceUse(inst).inUse() {
 		return plain
 	}
 	return dim

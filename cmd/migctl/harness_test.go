@@ -208,7 +208,40 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// fits holds that no line is wider than a terminal.
+// bodies returns the bodies of requests that change something; each must have an idempotency key.
+func (f *fake) bodies(t *testing.T, prefix string) []string {
+	t.Helper()
+	var all []string
+	for _, r := range f.requests(prefix) {
+		if r.key == "" {
+			t.Errorf("%s: no idempotency key", r.line)
+		}
+		all = append(all, r.body)
+	}
+	return all
+}
+
+// expectTexts fails the test for each part that a text lacks.
+func expectTexts(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is missing in:\n%s", part, text)
+		}
+	}
+}
+
+// expectNone fails the test for each part that a text has.
+func expectNone(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			t.Errorf("%q is in:\n%s", part, text)
+		}
+	}
+}
+
+// fits checks that no line is wider than a terminal.
 func fits(t *testing.T, out string) {
 	t.Helper()
 	out = strings.ReplaceAll(out, "[y/N] ", "[y/N] \n") // a terminal echoes the answer

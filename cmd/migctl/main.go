@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-// The exit codes, as --help and the man page tell them.
+// The exit codes, as --help lists them.
 const (
 	exitOK          = 0
 	exitFailed      = 1 // refused, or failed and rolled back
 	exitUsage       = 2
 	exitUnreachable = 3
-	exitDegraded    = 4 // degraded or stuck: an operator is wanted
+	exitDegraded    = 4 // degraded or stuck: an operator must act
 	exitNeither     = 5 // interrupted or accepted: the layout is neither the previous nor the planned one, and nothing is blocked
 	exitInterrupted = 130
 )

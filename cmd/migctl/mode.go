@@ -13,15 +13,14 @@ import (
 
 func pathEscape(s string) string { return url.PathEscape(s) }
 
-// modeWarning is what an operator approves: what the driver may do by itself.
+// modeWarning is what the operator accepts: what the driver may do by itself.
 const modeWarning = "A change of MIG mode needs GPUs without instances and without users. mig-exporter asks for no reset. The " +
 	"driver itself may unbind or reset the GPU on it: then everything that runs on the GPU ends, and the number of its device " +
 	"file (/dev/nvidiaN) may change. In a virtual machine that an Ampere GPU (A100, A30) is passed through to, the mode stays pending " +
 	"until the GPU is reset or the machine reboots."
 
-// mode switches the MIG mode of GPUs, one after the other, after asking. It goes on to the next GPU where one is done; the
-// first that fails ends it.
-func (s *session) mode(ctx context.Context) error {
+// setMode asks the operator and switches the MIG mode of GPUs, one after the other. It stops at the first that fails.
+func (s *session) setMode(ctx context.Context) error {
 	var node nodedoc.Node
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
@@ -49,7 +48,7 @@ func (s *session) mode(ctx context.Context) error {
 		if n := len(g.GPUInstances); n > 0 {
 			s.page.para("  ! ", yellow, "it has "+plural(n, "GPU instance", "GPU instances")+", which must be destroyed first")
 		}
-		for _, who := range newNodeView(node).use(&g.Use).texts() {
+		for _, who := range newNodeView(node).useOf(&g.Use).users() {
 			s.page.para("  in use: ", yellow, who)
 		}
 	}
@@ -60,7 +59,7 @@ func (s *session) mode(ctx context.Context) error {
 	s.page.line()
 	s.page.para("! ", yellow, modeWarning)
 	s.page.line()
-	if err := s.ask(ctx, fmt.Sprintf("Switch MIG mode of %s to %s?", plural(len(changing), "GPU", "GPUs"), s.opts.State)); err != nil {
+	if err := s.askOperator(ctx, fmt.Sprintf("Switch MIG mode of %s to %s?", plural(len(changing), "GPU", "GPUs"), s.opts.State)); err != nil {
 		return err
 	}
 	return s.switchModes(ctx, changing)
@@ -70,7 +69,7 @@ func (s *session) switchModes(ctx context.Context, gpus []nodedoc.GPU) error {
 	request := api.ModeRequest{Enabled: s.opts.State == "on", TakeOver: s.opts.TakeOver}
 	for i := range gpus {
 		s.page.line(text("GPU %d", gpus[i].Index).in(bold))
-		err := s.start(ctx, http.MethodPut, "/gpus/"+pathEscape(string(gpus[i].UUID))+"/mig-mode", request)
+		err := s.startOperation(ctx, http.MethodPut, "/gpus/"+pathEscape(string(gpus[i].UUID))+"/mig-mode", request)
 		if err != nil {
 			if rest := len(gpus) - i - 1; rest > 0 && !errors.Is(err, context.Canceled) {
 				s.page.line(text("Not tried: %s", plural(rest, "GPU", "GPUs")).in(yellow))
@@ -81,7 +80,7 @@ func (s *session) switchModes(ctx context.Context, gpus []nodedoc.GPU) error {
 	return nil
 }
 
-// writeMode shows the mode that was asked for, the mode in force and the pending one, and what that waits for.
+// writeMode shows the wanted, the current and the pending mode, and what the pending one waits for.
 func writeMode(p *page, m *api.ModeResult) {
 	if m == nil {
 		return

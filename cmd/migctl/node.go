@@ -9,27 +9,27 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// nodeView is the document of a node as it is shown.
+// nodeView is the document of a node with what is needed to show it.
 type nodeView struct {
 	doc nodedoc.Node
-	// kubelet is set if the node has a kubelet: its list is not complete, or reports of any device whether it is allocated. A
-	// device that is not said to be allocated or free is unknown then.
+	// kubelet is set if the node has a kubelet: its list is not complete, or reports of any device whether it is allocated. Then
+	// a device that is reported neither allocated nor free is unknown.
 	kubelet bool
 }
 
 func newNodeView(n nodedoc.Node) *nodeView {
 	v := &nodeView{doc: n, kubelet: n.Node.HoldersIncomplete != ""}
-	v.kubelet = v.kubelet || v.shows(func(u deviceUse) bool { return u.Allocated.Present() })
+	v.kubelet = v.kubelet || v.showsUse(func(u deviceUse) bool { return u.Allocated.Present() })
 	return v
 }
 
-// deviceUse is the use of a device as it is shown.
+// deviceUse is the use of a device, with kubelet of its nodeView.
 type deviceUse struct {
 	nodedoc.Use
 	kubelet bool
 }
 
-func (v *nodeView) use(u *nodedoc.Use) deviceUse { return deviceUse{*u, v.kubelet} }
+func (v *nodeView) useOf(u *nodedoc.Use) deviceUse { return deviceUse{*u, v.kubelet} }
 
 func isUnconfirmed(h *nodedoc.Holder) bool { return !h.Confirmed.Or(true) }
 
@@ -42,11 +42,11 @@ func containerName(namespace, pod, container string) string {
 	return t
 }
 
-// texts names the users of the device: pods and jobs, or else its processes.
-func (u deviceUse) texts() []string {
+// users names the users of the device: pods and jobs, or else its processes.
+func (u deviceUse) users() []string {
 	var all []string
 	for i := range u.Holders {
-		if t := u.mark(i) + u.Holders[i].Namespace + "/" + u.Holders[i].Pod; !slices.Contains(all, t) {
+		if t := u.unconfirmedMark(i) + u.Holders[i].Namespace + "/" + u.Holders[i].Pod; !slices.Contains(all, t) {
 			all = append(all, t)
 		}
 	}
@@ -62,9 +62,9 @@ func (u deviceUse) texts() []string {
 // confirmedIdle is the use of a device that is free by an operator's confirmation alone.
 const confirmedIdle = "idle (confirmed)"
 
-// text describes the use of the device in one cell.
-func (u deviceUse) text() string {
-	switch all := u.texts(); {
+// summary describes the use of the device in one cell.
+func (u deviceUse) summary() string {
+	switch all := u.users(); {
 	case len(all) > 0:
 		return strings.Join(all, ", ")
 	case u.Allocated.Or(false):
@@ -79,20 +79,20 @@ func (u deviceUse) text() string {
 	return "unknown"
 }
 
-// pods names the pods without their namespaces.
-func (u deviceUse) pods() string {
+// podNames names the pods without their namespaces.
+func (u deviceUse) podNames() string {
 	var all []string
 	for i := range u.Holders {
-		if t := u.mark(i) + u.Holders[i].Pod; !slices.Contains(all, t) {
+		if t := u.unconfirmedMark(i) + u.Holders[i].Pod; !slices.Contains(all, t) {
 			all = append(all, t)
 		}
 	}
 	return strings.Join(all, ", ")
 }
 
-// mark comes before the pod of a holder if no container of the pod is known to hold the device. It comes first, since what
-// follows may be cut.
-func (u deviceUse) mark(i int) string {
+// unconfirmedMark returns the mark before the pod of holder i, empty if a container of the pod is confirmed to hold the device. It
+// comes first, since what follows may be cut.
+func (u deviceUse) unconfirmedMark(i int) string {
 	h := &u.Holders[i]
 	if slices.ContainsFunc(u.Holders, func(o nodedoc.Holder) bool { return o.Namespace == h.Namespace && o.Pod == h.Pod && !isUnconfirmed(&o) }) {
 		return ""
@@ -102,23 +102,23 @@ func (u deviceUse) mark(i int) string {
 
 // hasUnconfirmed reports whether the drawing of the node has a pod with a mark.
 func (v *nodeView) hasUnconfirmed() bool {
-	return v.shows(func(u deviceUse) bool {
-		return slices.ContainsFunc(u.texts(), func(t string) bool { return strings.HasPrefix(t, "? ") })
+	return v.showsUse(func(u deviceUse) bool {
+		return slices.ContainsFunc(u.users(), func(t string) bool { return strings.HasPrefix(t, "? ") })
 	})
 }
 
-// shows reports whether the drawing of the node has a use of a kind.
-func (v *nodeView) shows(kind func(deviceUse) bool) bool {
+// showsUse reports whether the drawing of the node shows a device whose use is of a kind.
+func (v *nodeView) showsUse(kind func(deviceUse) bool) bool {
 	return slices.ContainsFunc(v.doc.GPUs, func(g nodedoc.GPU) bool {
-		return !isMIG(&g) && kind(v.use(&g.Use)) || slices.ContainsFunc(g.GPUInstances, func(i nodedoc.Instance) bool {
-			return kind(v.wholeUse(&i)) || slices.ContainsFunc(i.ComputeInstances, func(c nodedoc.Compute) bool { return kind(v.use(&c.Use)) })
+		return !isMIG(&g) && kind(v.useOf(&g.Use)) || slices.ContainsFunc(g.GPUInstances, func(i nodedoc.Instance) bool {
+			return kind(v.instanceUse(&i)) || slices.ContainsFunc(i.ComputeInstances, func(c nodedoc.ComputeInstance) bool { return kind(v.useOf(&c.Use)) })
 		})
 	})
 }
 
-// wholeUse returns the use of a GPU instance and of all parts of it.
-func (v *nodeView) wholeUse(i *nodedoc.Instance) deviceUse {
-	use := v.use(&i.Use)
+// instanceUse returns the use of a GPU instance and of all parts of it.
+func (v *nodeView) instanceUse(i *nodedoc.Instance) deviceUse {
+	use := v.useOf(&i.Use)
 	use.Holders = slices.Clone(use.Holders)
 	for j := range i.ComputeInstances {
 		c := &i.ComputeInstances[j]
@@ -133,7 +133,7 @@ func (v *nodeView) wholeUse(i *nodedoc.Instance) deviceUse {
 	return use
 }
 
-func (u deviceUse) inUse() bool { return len(u.texts()) > 0 || u.Allocated.Or(false) }
+func (u deviceUse) inUse() bool { return len(u.users()) > 0 || u.Allocated.Or(false) }
 
 // isMIG reports whether the GPU is in MIG mode, or still has instances.
 func isMIG(g *nodedoc.GPU) bool { return g.MIGMode.Current == "enabled" || len(g.GPUInstances) > 0 }

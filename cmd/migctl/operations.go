@@ -11,20 +11,20 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// operations lists operations, shows one, or follows it.
-func (s *session) operations(ctx context.Context) error {
+// showOperations lists the operations, or shows or follows one.
+func (s *session) showOperations(ctx context.Context) error {
 	if s.opts.Operation == "" {
 		if s.opts.Follow {
 			return usageError{"--follow needs the operation's id; migctl operations lists them"}
 		}
 		return s.listOperations(ctx)
 	}
-	data, err := s.client.get(ctx, operationPath(s.opts.Operation))
+	data, err := s.client.getDocument(ctx, operationPath(s.opts.Operation))
 	if err != nil {
 		return err
 	}
 	var op api.Operation
-	if err := s.client.decode(data, &op); err != nil {
+	if err := s.client.decodeAnswer(data, &op); err != nil {
 		return err
 	}
 	if s.opts.Output != formTable {
@@ -35,11 +35,11 @@ func (s *session) operations(ctx context.Context) error {
 	}
 	if s.opts.Follow {
 		s.page.line(text("Operation ").in(dim), text("%s", op.ID).in(bold))
-		return s.follow(ctx, &op)
+		return s.followOperation(ctx, &op)
 	}
 	writeOperation(s.page, &op)
-	if atEnd(op.State) {
-		writeEnd(s.page, &op)
+	if hasStopped(op.State) {
+		writeOutcome(s.page, &op)
 		return nil
 	}
 	s.page.command("To follow it", "migctl operations --follow", op.ID)
@@ -50,7 +50,7 @@ func (s *session) operations(ctx context.Context) error {
 }
 
 func (s *session) listOperations(ctx context.Context) error {
-	data, err := s.client.get(ctx, "/operations")
+	data, err := s.client.getDocument(ctx, "/operations")
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (s *session) listOperations(ctx context.Context) error {
 		return s.printDocument(data)
 	}
 	var list api.Operations
-	if err := s.client.decode(data, &list); err != nil {
+	if err := s.client.decodeAnswer(data, &list); err != nil {
 		return err
 	}
 	writeControl(s.page, &list)
@@ -81,7 +81,7 @@ func (s *session) listOperations(ctx context.Context) error {
 	return nil
 }
 
-// writeControl says why partition control changes nothing, or what else is wrong with it.
+// writeControl shows what is wrong with partition control, if anything is.
 func writeControl(p *page, list *api.Operations) {
 	switch {
 	case list.Reason != "":
@@ -178,17 +178,17 @@ func stepPlace(st *mig.Step) string {
 	return fmt.Sprintf("%s %s at %s", what, st.Profile, st.Placement)
 }
 
-// layouts lists the named layouts that the node knows.
-func (s *session) layouts(ctx context.Context) error {
-	data, err := s.client.get(ctx, "/layouts")
+// showLayouts lists the named layouts of the node.
+func (s *session) showLayouts(ctx context.Context) error {
+	data, err := s.client.getDocument(ctx, "/layouts")
 	if err != nil {
 		return err
 	}
 	if s.opts.Output != formTable {
 		return s.printDocument(data)
 	}
-	var list api.Layouts
-	if err := s.client.decode(data, &list); err != nil {
+	var list api.NamedLayouts
+	if err := s.client.decodeAnswer(data, &list); err != nil {
 		return err
 	}
 	if len(list.Layouts) == 0 {

@@ -23,8 +23,6 @@ const (
 	commandProfiles   = "profiles"
 	commandOperations = "operations"
 	commandLayouts    = "layouts"
-	commandCompletion = "completion"
-	commandMan        = "man"
 )
 
 // The forms of output.
@@ -39,15 +37,18 @@ const (
 const (
 	defaultAddress = "unix:///run/mig-exporter/control.sock"
 	programHelp    = "Show and repartition the GPUs of a node: a client of mig-exporter's partition control (--control.enabled). " +
-		"A plan changes nothing; apply shows the plan, asks, and tells how to undo. " +
-		"GPUs are named by index, UUID or PCI bus id, profiles by name or id.\n\n" + exitHelp
+		"A plan changes nothing; apply shows the plan, asks, and says how to undo it. " +
+		"GPUs are named by index, UUID or PCI bus id, profiles by name or id.\n\n" + exitHelp + "\n\n" + setupHelp
 	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the command line or the spec " +
-		"is wrong; 3 the server cannot be reached; 4 degraded or stuck, an operator is wanted; 5 the layout is neither the " +
+		"is wrong; 3 the server cannot be reached; 4 degraded or stuck, an operator must act; 5 the layout is neither the " +
 		"previous nor the planned one (another client interrupted the operation, or it was accepted as it stands), plan again; " +
 		"130 Ctrl-C, the operation goes on."
+	setupHelp = "The flags before the command can also be set as variables: MIGCTL_ADDRESS, MIGCTL_TOKEN_FILE, MIGCTL_CA_FILE, " +
+		"MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR.\n\n" +
+		"Completion: source <(migctl --completion-script-bash), or --completion-script-zsh. Man page: migctl --help-man | man -l -"
 )
 
-// options is what a command line says.
+// options are the values of a command line.
 type options struct {
 	Command string
 
@@ -69,12 +70,11 @@ type options struct {
 	Operation string
 	Follow    bool
 	TakeOver  bool
-	Shell     string
 
 	Fleet fleetOptions
 }
 
-// specOptions say what is wanted, from a file or on the command line.
+// specOptions are the wanted layout, from a file or on the command line.
 type specOptions struct {
 	File    string
 	Layout  string
@@ -89,19 +89,24 @@ type usageError struct{ text string }
 
 func (e usageError) Error() string { return e.text }
 
-// answered is what kingpin's terminate throws: it has printed help or the version.
-type answered struct{}
+// helpPrinted is the panic that ends kingpin's parsing after it has printed help, the version or a completion.
+type helpPrinted struct{}
 
-// parse reads the command line. done says that it has been answered already: --help, --version.
-func (s *session) parse(args []string) (done bool, err error) {
+// parseCommandLine reads the command line. It reports done if nothing is left to do, as after --help or --version.
+func (s *session) parseCommandLine(args []string) (done bool, err error) {
 	app := newApp(&s.opts)
+	// app.Version would put the lines of the version into the first line of the man page.
+	app.Flag("version", "Show the version.").PreAction(func(*kingpin.ParseContext) error {
+		fmt.Fprintln(s.out, version.Print("migctl"))
+		panic(helpPrinted{})
+	}).Bool()
 	app.UsageWriter(s.out)
 	app.ErrorWriter(s.errOut)
-	app.Terminate(func(int) { panic(answered{}) }) // kingpin goes on where it returns
+	app.Terminate(func(int) { panic(helpPrinted{}) }) // kingpin would continue if it returned
 	defer func() {
 		switch r := recover(); {
 		case r == nil:
-		case r != answered{}:
+		case r != helpPrinted{}:
 			panic(r)
 		case slices.ContainsFunc(args, asksForHelp):
 			done = true
@@ -109,14 +114,14 @@ func (s *session) parse(args []string) (done bool, err error) {
 			err = usageError{"a command is missing, see above"}
 		}
 	}()
-	if s.opts.Command, err = app.Parse(joinDash(args)); err != nil {
+	if s.opts.Command, err = app.Parse(joinLoneDash(args)); err != nil {
 		return false, usageError{err.Error()}
 	}
-	return false, s.opts.check()
+	return false, s.opts.checkFlags()
 }
 
-// joinDash makes one word of "-f -": kingpin does not take a lone dash for a flag's value.
-func joinDash(args []string) []string {
+// joinLoneDash joins "-f -" into one argument: kingpin accepts no lone dash as the value of a flag.
+func joinLoneDash(args []string) []string {
 	var joined []string
 	for i := 0; i < len(args); i++ {
 		if (args[i] == "-f" || args[i] == "--file") && i+1 < len(args) && args[i+1] == "-" {
@@ -133,8 +138,8 @@ func asksForHelp(arg string) bool {
 	return arg == "help" || arg == "-h" || strings.HasPrefix(arg, "--help") || arg == "--version" || strings.HasPrefix(arg, "--completion-")
 }
 
-// check holds flags against each other.
-func (o *options) check() error {
+// checkFlags returns an error if flags contradict each other.
+func (o *options) checkFlags() error {
 	if o.Command != commandPlan && o.Command != commandApply {
 		return nil
 	}
@@ -148,7 +153,7 @@ func (o *options) check() error {
 		return nil
 	}
 	if o.Spec.isEmpty() {
-		return usageError{"what is wanted is missing: -f FILE, --layout NAME, --gpus with --devices, or --demand"}
+		return usageError{"the wanted layout is missing: -f FILE, --layout NAME, --gpus with --devices, or --demand"}
 	}
 	return nil
 }
@@ -156,79 +161,78 @@ func (o *options) check() error {
 // newApp declares commands and flags. Values land in o.
 func newApp(o *options) *kingpin.Application {
 	app := kingpin.New("migctl", programHelp)
-	app.Version(version.Print("migctl"))
 	app.HelpFlag.Short('h')
-	app.Flag("address", "Where mig-exporter's control listens: unix:///PATH or https://HOST:PORT.").Default(defaultAddress).
+	app.Flag("address", "Address of mig-exporter's control API: unix:///PATH or https://HOST:PORT.").Default(defaultAddress).
 		Envar("MIGCTL_ADDRESS").StringVar(&o.Address)
-	app.Flag("token-file", "File with the bearer token to show.").Envar("MIGCTL_TOKEN_FILE").StringVar(&o.TokenFile)
+	app.Flag("token-file", "File with the bearer token.").Envar("MIGCTL_TOKEN_FILE").StringVar(&o.TokenFile)
 	app.Flag("ca-file", "File with the certificates to trust (PEM); by default the system's.").Envar("MIGCTL_CA_FILE").
 		StringVar(&o.CAFile)
 	app.Flag("cert-file", "File with the client's certificate (PEM).").Envar("MIGCTL_CERT_FILE").StringVar(&o.CertFile)
 	app.Flag("key-file", "File with the client's key (PEM).").Envar("MIGCTL_KEY_FILE").StringVar(&o.KeyFile)
-	app.Flag("timeout", "Time that one answer may take; an operation is followed for as long as it takes.").Default("30s").
+	app.Flag("timeout", "Time within which a request must be answered. Following an operation has no limit.").Default("30s").
 		Envar("MIGCTL_TIMEOUT").DurationVar(&o.Timeout)
-	app.Flag("color", "Colours: auto (on a terminal, unless NO_COLOR is set), always or never.").Default("auto").
+	app.Flag("color", "Colors: auto (on a terminal, unless NO_COLOR is set), always or never.").Default("auto").
 		Envar("MIGCTL_COLOR").EnumVar(&o.Color, "auto", "always", "never")
 	readCommands(app, o)
 	planFlags(app.Command(commandPlan, "Show what a change would do, and change nothing."), o, false)
-	planFlags(app.Command(commandApply, "Change the layout: show the plan, ask, follow the operation, tell how to undo it."), o, true)
+	planFlags(app.Command(commandApply, "Change the layout: show the plan, ask, follow the operation, say how to undo it."), o, true)
+	ids, gpus := o.completions(listOperationIDs), o.completions(listGPUs)
 	rollback := app.Command(commandRollback, "Roll back to the layout before an operation; or try again to roll back one that is degraded.")
-	rollback.Arg("operation", "The operation's id.").Required().StringVar(&o.Operation)
+	rollback.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	rollback.Flag("abandon", "Replaced by migctl accept.").Hidden().BoolVar(&o.Abandon)
 	yesFlag(rollback, o)
 	accept := app.Command(commandAccept, "Accept the layout as it stands and close an operation that is degraded or stuck. Changes no GPU.")
-	accept.Arg("operation", "The operation's id.").Required().StringVar(&o.Operation)
+	accept.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	yesFlag(accept, o)
-	settled := app.Command(commandSettled, "End the wait for the kubelet of an operation that settles.")
-	settled.Arg("operation", "The operation's id.").Required().StringVar(&o.Operation)
+	settled := app.Command(commandSettled, "End an operation's wait for the kubelet.")
+	settled.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	yesFlag(settled, o)
-	confirm := app.Command(commandConfirm, "Confirm that nothing uses devices, although the kubelet does not tell. Changes no GPU; needs the right force.")
-	confirm.Arg("device", "The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
+	confirm := app.Command(commandConfirm, "Confirm that nothing uses devices if the kubelet does not report it. Changes no GPU; needs the right force.")
+	confirm.Arg("device", "The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by index, UUID or PCI bus id.").Required().
+		HintAction(o.completions(listMIGDevices)).HintAction(gpus).StringsVar(&o.GPUs)
 	yesFlag(confirm, o)
 	mode := app.Command(commandMode, "Switch MIG mode. The GPUs must have no instances and no users. Never resets a GPU by itself.")
-	mode.Arg("state", "on or off.").Required().EnumVar(&o.State, "on", "off")
-	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
+	mode.Arg("state", "on or off.").Required().HintOptions("on", "off").EnumVar(&o.State, "on", "off")
+	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().HintAction(gpus).StringsVar(&o.GPUs)
 	mode.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
 	yesFlag(mode, o)
 	fleetCommand(app, o)
-	completion := app.Command(commandCompletion, "Print a shell's completion script: source <(migctl completion bash).")
-	completion.Arg("shell", "bash, zsh or fish.").Required().EnumVar(&o.Shell, "bash", "zsh", "fish")
-	app.Command(commandMan, "Print the man page: migctl man | man -l -.")
 	return app
 }
 
-// readCommands are those that only look.
+// readCommands declares the commands that change and plan nothing.
 func readCommands(app *kingpin.Application, o *options) {
-	get := app.Command(commandGet, "Draw the node: GPUs, their slices on the placement axis, who uses them, free and stranded room.")
-	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").StringsVar(&o.GPUs)
+	get := app.Command(commandGet, "Draw the node: GPUs, their slices on the placement axis, their users, free and stranded room.")
+	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").HintAction(o.completions(listGPUs)).StringsVar(&o.GPUs)
 	outputFlag(get, o, formTable, formWide, formJSON, formYAML)
 	profiles := app.Command(commandProfiles, "List the profiles that GPUs offer: id, free and possible instances, size, placements; and the compute instance profiles.")
-	profiles.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").StringsVar(&o.GPUs)
+	profiles.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").HintAction(o.completions(listGPUs)).StringsVar(&o.GPUs)
 	outputFlag(profiles, o, formTable, formJSON, formYAML)
 	operations := app.Command(commandOperations, "List the operations, the latest first; or show one with its steps.")
-	operations.Arg("operation", "The operation's id.").StringVar(&o.Operation)
+	operations.Arg("operation", "The operation's id.").HintAction(o.completions(listOperationIDs)).StringVar(&o.Operation)
 	operations.Flag("follow", "Follow the operation to its end.").BoolVar(&o.Follow)
 	outputFlag(operations, o, formTable, formJSON, formYAML)
-	outputFlag(app.Command(commandLayouts, "List the named layouts that the node knows."), o, formTable, formJSON, formYAML)
+	outputFlag(app.Command(commandLayouts, "List the node's named layouts."), o, formTable, formJSON, formYAML)
 }
 
 func planFlags(c *kingpin.CmdClause, o *options, apply bool) {
 	c.Flag("file", "File with the spec, YAML or JSON; - is standard input.").Short('f').PlaceHolder("FILE").StringVar(&o.Spec.File)
-	c.Flag("layout", "A named layout, of the file or of the node.").PlaceHolder("NAME").StringVar(&o.Spec.Layout)
+	c.Flag("layout", "A named layout, of the file or of the node.").PlaceHolder("NAME").
+		HintAction(o.completions(listLayoutNames)).StringVar(&o.Spec.Layout)
 	c.Flag("gpus", "The GPUs to give a layout: index, UUID or PCI bus id, or all; comma-separated or repeated.").PlaceHolder("GPU,...").
-		StringsVar(&o.Spec.GPUs)
-	c.Flag("devices", "Their instances: 1g.10gb=4,3g.40gb=1; none for no instances. What else stands on these GPUs goes.").
-		PlaceHolder("PROFILE=COUNT,...").StringsVar(&o.Spec.Devices)
-	c.Flag("demand", "Further instances of whichever profile: memory=12GiB,sms=20,count=3. Repeatable.").
+		HintAction(o.completions(listGPUs)).HintOptions("all").StringsVar(&o.Spec.GPUs)
+	c.Flag("devices", "Their instances: 1g.10gb=4,3g.40gb=1; none for no instances. All others on these GPUs are destroyed.").
+		PlaceHolder("PROFILE=COUNT,...").HintAction(o.completions(listDevices)).StringsVar(&o.Spec.Devices)
+	c.Flag("demand", "Further instances, of any profile: memory=12GiB,sms=20,count=3. Repeatable.").
 		PlaceHolder("memory=SIZE,sms=N,count=N").StringsVar(&o.Spec.Demand)
 	c.Flag("force", "A busy instance that may be destroyed: its MIG UUID, or GPU-<uuid>/<GPU instance>. Repeatable.").
-		PlaceHolder("UUID").StringsVar(&o.Spec.Force)
+		PlaceHolder("UUID").HintAction(o.completions(listMIGDevices)).StringsVar(&o.Spec.Force)
 	c.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
 	if !apply {
 		outputFlag(c, o, formText, formJSON, formYAML)
 		return
 	}
-	c.Flag("plan", "Apply this plan, which was looked at before, instead of a new one.").PlaceHolder("ID").StringVar(&o.Plan)
+	c.Flag("plan", "Apply this plan, which migctl plan has shown, instead of a new one.").PlaceHolder("ID").StringVar(&o.Plan)
 	c.Flag("hash", "The hash of that plan.").StringVar(&o.Hash)
 	yesFlag(c, o)
 }

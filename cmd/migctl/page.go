@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// tableWidth is what every text but -o wide keeps to.
+// tableWidth is the width of all output but that of -o wide.
 const tableWidth = 80
 
 // color is an SGR parameter; empty is the terminal's own.
@@ -25,7 +25,7 @@ const (
 	cyan   color = "36"
 )
 
-// span is a piece of a line in one colour.
+// span is a piece of a line in one color.
 type span struct {
 	text  string
 	color color
@@ -35,7 +35,7 @@ func text(format string, args ...any) span { return span{text: fmt.Sprintf(forma
 
 func (s span) in(c color) span { return span{text: s.text, color: c} }
 
-// page writes lines that keep to a width. It buffers: flush gives the first error of the writer.
+// page writes lines of limited width to a buffer; flush returns the first error of the writer.
 type page struct {
 	w     *bufio.Writer
 	color bool
@@ -49,8 +49,8 @@ func newPage(w io.Writer, color, utf8 bool) *page {
 
 func (p *page) flush() error { return p.w.Flush() }
 
-// line writes spans, cut to the width, without spaces at the end. What came from the server cannot move the cursor:
-// control characters are dropped.
+// line writes spans as a line, cut to the width, without trailing spaces. Control characters are dropped, so that a text from the
+// server cannot move the cursor.
 func (p *page) line(spans ...span) {
 	p.part(spans...)
 	p.w.WriteByte('\n') //nolint:errcheck // a bufio.Writer keeps its first error for Flush
@@ -66,7 +66,7 @@ func (p *page) command(purpose, command, operation string) {
 	p.line(text("%s: ", purpose).in(cyan), text("%s %s", command, operation))
 }
 
-// part writes a line that is not ended yet.
+// part writes spans as line does, without ending the line.
 func (p *page) part(spans ...span) {
 	left := p.width
 	for n := len(spans); n > 0; n-- {
@@ -87,7 +87,7 @@ func (p *page) part(spans ...span) {
 	}
 }
 
-// clean makes foreign text safe for a terminal, and ASCII where that is all that it has.
+// clean makes a text safe for the terminal: it drops control characters, and replaces those that the terminal lacks.
 func (p *page) clean(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -102,7 +102,7 @@ func (p *page) clean(s string) string {
 	}, s)
 }
 
-// cut shortens a text to a number of columns; the last says that something is missing.
+// cut shortens a text to a number of columns, with an ellipsis in the last.
 func (p *page) cut(s string, columns int) string {
 	if utf8.RuneCountInString(s) <= columns {
 		return s
@@ -113,7 +113,7 @@ func (p *page) cut(s string, columns int) string {
 	return string([]rune(s)[:columns-1]) + p.ellipsis()
 }
 
-// cell cuts and fills a text to a number of columns; with 0 it is as long as it is.
+// cell cuts or pads a text to a number of columns; 0 leaves it as it is.
 func (p *page) cell(s string, columns int) string {
 	if columns == 0 {
 		return s
@@ -122,7 +122,7 @@ func (p *page) cell(s string, columns int) string {
 	return s + strings.Repeat(" ", columns-utf8.RuneCountInString(s))
 }
 
-// right is cell with the text at the right.
+// right is cell with the text aligned to the right.
 func (p *page) right(s string, columns int) string {
 	s = p.cut(p.clean(s), columns)
 	return strings.Repeat(" ", max(0, columns-utf8.RuneCountInString(s))) + s
@@ -135,8 +135,8 @@ func (p *page) ellipsis() string {
 	return "~"
 }
 
-// para writes a text in as many lines as it takes, the first after a mark, the others below its text. A word longer than
-// a line (a path, a UUID) is not cut but broken.
+// para writes a text as a paragraph, the first line after a mark, the others indented below the text. A word longer than a line
+// (a path, a UUID) is broken, not cut.
 func (p *page) para(mark string, c color, s string) {
 	indent := strings.Repeat(" ", utf8.RuneCountInString(mark))
 	for _, l := range wrap(p.clean(s), p.width-len(indent)) {

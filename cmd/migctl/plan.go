@@ -14,9 +14,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// plan shows what a change would do.
-func (s *session) plan(ctx context.Context) error {
-	request, err := s.request()
+// showPlan shows what a change would do.
+func (s *session) showPlan(ctx context.Context) error {
+	request, err := s.planRequest()
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func (s *session) plan(ctx context.Context) error {
 		return s.printDocument(data)
 	}
 	var plan api.Plan
-	if err := s.client.decode(data, &plan); err != nil {
+	if err := s.client.decodeAnswer(data, &plan); err != nil {
 		return err
 	}
 	writePlan(s.page, &plan)
@@ -41,7 +41,7 @@ func (s *session) plan(ctx context.Context) error {
 	return nil
 }
 
-// writePlan shows a plan: each GPU before and after, what goes, comes and stays, and what it costs.
+// writePlan shows a plan: each GPU before and after, which instances are destroyed, created and kept, and the workloads affected.
 func writePlan(p *page, plan *api.Plan) {
 	p.line(text("Plan ").in(dim), text("%s", plan.ID).in(bold), text(" for node %s", orUnknown(plan.Node)).in(dim))
 	for i := range plan.GPUs {
@@ -52,7 +52,7 @@ func writePlan(p *page, plan *api.Plan) {
 	if len(plan.Steps) == 0 {
 		p.line(text("Nothing to do: the node has this layout already.").in(green))
 	} else {
-		writeCost(p, plan)
+		writeEffects(p, plan)
 	}
 	for _, o := range plan.Owners {
 		p.para("! ", yellow, "managed by another owner: "+o)
@@ -68,12 +68,12 @@ func writePlan(p *page, plan *api.Plan) {
 func writePlanGPU(p *page, g *api.PlanGPU) {
 	p.line(span{gpuTitle(p, g.Index, g.Name, g.UUID), bold})
 	before, after := planSlots(g.Before), planSlots(g.After)
-	if changes(g) {
+	if changesLayout(g) {
 		p.line(text("  before").in(dim))
-		p.drawAxis(g.AxisUnits, withRoom(nodedoc.Axis{Units: g.AxisUnits}, before))
+		p.drawAxis(g.AxisUnits, layOutSlots(nodedoc.Axis{Units: g.AxisUnits}, before))
 		p.line(text("  after").in(dim))
 	}
-	p.drawAxis(g.AxisUnits, withRoom(nodedoc.Axis{Units: g.AxisUnits}, after))
+	p.drawAxis(g.AxisUnits, layOutSlots(nodedoc.Axis{Units: g.AxisUnits}, after))
 	for i := range g.Before {
 		if g.Before[i].Fate == api.Destroy {
 			writeInstance(p, "-", red, &g.Before[i], g.Before[i].Compute)
@@ -85,7 +85,7 @@ func writePlanGPU(p *page, g *api.PlanGPU) {
 			writeInstance(p, "+", green, inst, inst.Compute)
 			continue
 		}
-		writeKept(p, inst, standing(g.Before, inst.Placement))
+		writeKept(p, inst, keptInstance(g.Before, inst.Placement))
 	}
 	if len(g.Before)+len(g.After) == 0 {
 		p.line(text("  no instances").in(dim))
@@ -97,14 +97,14 @@ func writePlanGPU(p *page, g *api.PlanGPU) {
 	}
 }
 
-func changes(g *api.PlanGPU) bool {
+func changesLayout(g *api.PlanGPU) bool {
 	differs := func(i api.Instance) bool {
-		return i.Fate != api.Keep || slices.ContainsFunc(i.Compute, func(c api.Compute) bool { return c.Fate != api.Keep })
+		return i.Fate != api.Keep || slices.ContainsFunc(i.Compute, func(c api.ComputeInstance) bool { return c.Fate != api.Keep })
 	}
 	return slices.ContainsFunc(g.Before, differs) || slices.ContainsFunc(g.After, differs)
 }
 
-// planSlots marks fates by sign and colour, so that they are told without colours, too.
+// planSlots marks the fate of each instance by sign and color, so that it can be read without colors.
 func planSlots(instances []api.Instance) []slot {
 	var slots []slot
 	for i := range instances {
@@ -121,15 +121,15 @@ func planSlots(instances []api.Instance) []slot {
 	return slots
 }
 
-func standing(before []api.Instance, at gpu.Placement) *api.Instance {
+func keptInstance(before []api.Instance, at gpu.Placement) *api.Instance {
 	if i := slices.IndexFunc(before, func(b api.Instance) bool { return b.Placement == at && b.Fate == api.Keep }); i >= 0 {
 		return &before[i]
 	}
 	return &api.Instance{}
 }
 
-// writeInstance tells of a GPU instance that goes or comes, with its compute instances.
-func writeInstance(p *page, sign string, c color, inst *api.Instance, computes []api.Compute) {
+// writeInstance shows a GPU instance that is destroyed or created, with its compute instances.
+func writeInstance(p *page, sign string, c color, inst *api.Instance, computes []api.ComputeInstance) {
 	t := fmt.Sprintf("%s %s at %s", sign, inst.Profile, inst.Placement)
 	if id, ok := inst.ID.Get(); ok {
 		t += fmt.Sprintf(", GPU instance %d", id)
@@ -147,7 +147,7 @@ func writeInstance(p *page, sign string, c color, inst *api.Instance, computes [
 	writeHolds(p, "      ", holdsOf(inst, computes))
 }
 
-// writeKept tells of a GPU instance that stays, and of compute instances in it that do not.
+// writeKept shows a GPU instance that is kept, and its compute instances if there are several or some change.
 func writeKept(p *page, inst, before *api.Instance) {
 	t := fmt.Sprintf("  = %s at %s", inst.Profile, inst.Placement)
 	if id, ok := inst.ID.Get(); ok {
@@ -161,10 +161,10 @@ func writeKept(p *page, inst, before *api.Instance) {
 		sign string
 		c    color
 		fate api.Fate
-		list []api.Compute
+		list []api.ComputeInstance
 	}{{"-", red, api.Destroy, before.Compute}, {"+", green, api.Create, inst.Compute}, {"=", dim, api.Keep, inst.Compute}} {
-		changed := slices.DeleteFunc(slices.Clone(side.list), func(c api.Compute) bool { return c.Fate != side.fate })
-		if len(changed) == 0 || side.fate == api.Keep && len(inst.Compute) == 1 { // the line of the GPU instance names it
+		changed := slices.DeleteFunc(slices.Clone(side.list), func(c api.ComputeInstance) bool { return c.Fate != side.fate })
+		if len(changed) == 0 || side.fate == api.Keep && len(inst.Compute) == 1 { // it is in the line of the GPU instance
 			continue
 		}
 		writeComputes(p, side.sign, side.c, changed)
@@ -174,7 +174,7 @@ func writeKept(p *page, inst, before *api.Instance) {
 	}
 }
 
-func writeComputes(p *page, sign string, c color, computes []api.Compute) {
+func writeComputes(p *page, sign string, c color, computes []api.ComputeInstance) {
 	if len(computes) == 0 {
 		p.line(span{"      without compute instances", dim})
 	}
@@ -188,8 +188,8 @@ func writeComputes(p *page, sign string, c color, computes []api.Compute) {
 	}
 }
 
-// holdsOf are all holders of a GPU instance and of compute instances of it, each once.
-func holdsOf(inst *api.Instance, computes []api.Compute) []api.Hold {
+// holdsOf returns all holders of a GPU instance and of compute instances of it, each once.
+func holdsOf(inst *api.Instance, computes []api.ComputeInstance) []api.Hold {
 	holds := slices.Clone(inst.Holders)
 	for i := range computes {
 		for _, h := range computes[i].Holders {
@@ -235,7 +235,7 @@ func holdText(h api.Hold) string {
 	return h.What + pid
 }
 
-// processText names a process by its number and its command, where that is known.
+// processText names a process by its id, and by its command if that is known.
 func processText(h api.Hold) string {
 	t := fmt.Sprintf("process %d", h.PID)
 	if h.What == "" || h.What == t || h.What == fmt.Sprint(h.PID) {
@@ -244,8 +244,8 @@ func processText(h api.Hold) string {
 	return t + " (" + h.What + ")"
 }
 
-// writeCost says in a few lines what the plan does to whom.
-func writeCost(p *page, plan *api.Plan) {
+// writeEffects summarizes what a plan destroys and creates, and the workloads that it affects.
+func writeEffects(p *page, plan *api.Plan) {
 	ops := map[mig.StepOp]int{}
 	for i := range plan.Steps {
 		ops[plan.Steps[i].Op]++
@@ -255,16 +255,16 @@ func writeCost(p *page, plan *api.Plan) {
 	var holds []api.Hold
 	for i := range plan.GPUs {
 		g := &plan.GPUs[i]
-		if changes(g) {
+		if changesLayout(g) {
 			touched++
 		}
 		for j := range g.Before {
-			affected = append(affected, losers(&g.Before[j])...)
-			holds = append(holds, lost(&g.Before[j])...)
+			affected = append(affected, affectedUsers(&g.Before[j])...)
+			holds = append(holds, lostHolds(&g.Before[j])...)
 		}
 	}
-	p.line(text("Destroys ").in(dim), text("%s", counts(ops[mig.DestroyInstance], ops[mig.DestroyCompute])))
-	p.line(text("Creates  ").in(dim), text("%s", counts(ops[mig.CreateInstance], ops[mig.CreateCompute])))
+	p.line(text("Destroys ").in(dim), text("%s", countsText(ops[mig.DestroyInstance], ops[mig.DestroyCompute])))
+	p.line(text("Creates  ").in(dim), text("%s", countsText(ops[mig.CreateInstance], ops[mig.CreateCompute])))
 	p.line(text("Takes    ").in(dim), text("%s on %s", plural(len(plan.Steps), "step", "steps"), plural(touched, "GPU", "GPUs")))
 	if len(affected) == 0 {
 		p.line(text("Affects  ").in(dim), text("no workload: nothing that is in use is destroyed").in(green))
@@ -281,10 +281,10 @@ func writeCost(p *page, plan *api.Plan) {
 	}
 }
 
-// losers are those who hold what goes.
-func losers(inst *api.Instance) []string {
+// affectedUsers names the users of what is destroyed.
+func affectedUsers(inst *api.Instance) []string {
 	var all []string
-	for _, h := range lost(inst) {
+	for _, h := range lostHolds(inst) {
 		switch h.Kind {
 		case api.HoldProcess, api.HoldHandle:
 			all = append(all, processText(h))
@@ -297,8 +297,8 @@ func losers(inst *api.Instance) []string {
 	return all
 }
 
-// lost are the holders of what goes.
-func lost(inst *api.Instance) []api.Hold {
+// lostHolds returns the holders of what is destroyed.
+func lostHolds(inst *api.Instance) []api.Hold {
 	var holds []api.Hold
 	if inst.Fate == api.Destroy {
 		holds = slices.Clone(inst.Holders)
@@ -311,6 +311,6 @@ func lost(inst *api.Instance) []api.Hold {
 	return holds
 }
 
-func counts(instances, computes int) string {
+func countsText(instances, computes int) string {
 	return plural(instances, "GPU instance", "GPU instances") + " and " + plural(computes, "compute instance", "compute instances")
 }

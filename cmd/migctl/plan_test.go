@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
@@ -40,9 +41,9 @@ func TestPlanShowsADiff(t *testing.T) {
 func TestPlanOfWhatStandsAlready(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": answer(nothingToDo())})
 	got := runner{}.run(t, address, counted()...)
-	if got.code != exitOK || !strings.Contains(got.out, "Nothing to do") || strings.Contains(got.out, "To do this") {
-		t.Errorf("exit code %d: %s", got.code, got.out)
-	}
+	cmptest.Equal(t, "exit code", got.code, exitOK)
+	expectTexts(t, got.out, "Nothing to do")
+	expectNone(t, got.out, "To do this")
 	golden(t, "plan-nothing.txt", got.out)
 	if got := (runner{}).run(t, address, "apply", "--gpus", "2", "--devices", "none"); got.code != exitOK || got.err != "" {
 		t.Errorf("apply: exit code %d, %s", got.code, got.err) // no question if there is nothing to do
@@ -72,7 +73,7 @@ func TestSpecs(t *testing.T) {
 		"a file's layout":   {args: []string{"-f", write(parted), "--layout", "all-1g"}, want: `{"layout":"all-1g","version":"v1","mig-configs":{"all-1g":[{"devices":"all","mig-enabled":true,"mig-devices":{"1g.5gb":7}}]}}`},
 		"unknown key":       {args: []string{"-f", write("gpus: [0]\ndevises: {}\n")}, want: "!devises"},
 		"no file":           {args: []string{"-f", "/no/such/file"}, want: "!no such file"},
-		"nothing":           {want: "!what is wanted is missing"},
+		"nothing":           {want: "!the wanted layout is missing"},
 		"devices alone":     {args: []string{"--devices=1g.5gb=1"}, want: "!--devices needs --gpus"},
 		"gpus alone":        {args: []string{"--gpus=0"}, want: "!--gpus needs --devices"},
 		"bad count":         {args: []string{"--gpus=0", "--devices=1g.5gb=x"}, want: "!expected each profile once"},
@@ -86,14 +87,13 @@ func TestSpecs(t *testing.T) {
 			got := runner{in: c.in}.run(t, address, append([]string{"plan"}, c.args...)...)
 			asked := f.requests("")
 			if wrong, ok := strings.CutPrefix(c.want, "!"); ok {
-				if flat := strings.Join(strings.Fields(got.err), " "); got.code != exitUsage || !strings.Contains(flat, wrong) || len(asked) > 0 {
-					t.Errorf("exit code %d, asked %v: %s", got.code, asked, got.err)
-				}
+				cmptest.Equal(t, "exit code", got.code, exitUsage)
+				expectTexts(t, flat(got.err), wrong)
+				cmptest.Equal(t, "requests", len(asked), 0)
 				return
 			}
-			if got.code != exitOK || len(asked) != 1 || asked[0].body != `{"spec":`+c.want+`}` {
-				t.Errorf("exit code %d, asked %+v: %s", got.code, asked, got.err)
-			}
+			cmptest.Equal(t, "exit code", got.code, exitOK)
+			cmptest.Equal(t, "asked", asked, []request{{line: "POST /plans", body: `{"spec":` + c.want + `}`}})
 		})
 	}
 }

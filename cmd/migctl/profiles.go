@@ -25,8 +25,8 @@ type gpuProfiles struct {
 	Available []gpu.ProfileCapacity `json:"available,omitempty"`
 }
 
-// profiles lists what the GPUs offer. GPUs that offer the same are listed together.
-func (s *session) profiles(ctx context.Context) error {
+// showProfiles lists what the GPUs offer. GPUs that offer the same are listed together.
+func (s *session) showProfiles(ctx context.Context) error {
 	var node nodedoc.Node
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err

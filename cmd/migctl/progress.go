@@ -8,8 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// progress shows the events of an operation. A step has one line, which is begun when the step begins and completed when the
-// step has ended.
+// progress shows the events of an operation. The line of a step is begun when the step begins, and completed when it has ended.
 type progress struct {
 	page *page
 	op   *api.Operation
@@ -23,22 +22,22 @@ type stepRef struct {
 	number   int
 }
 
-// close completes the line of a step that has not ended.
-func (g *progress) close() {
+// closeLine completes the line of a step that has not ended.
+func (g *progress) closeLine() {
 	if g.open != (stepRef{}) {
 		g.page.line()
 		g.open = stepRef{}
 	}
 }
 
-// event shows an event with the time since the start of the operation.
-func (g *progress) event(e *api.Event) {
+// showEvent shows an event with the time since the start of the operation.
+func (g *progress) showEvent(e *api.Event) {
 	lead := fmt.Sprintf("%7.1fs  ", max(0, e.Time.Sub(g.op.Started)).Seconds())
 	if e.Kind == api.EventStep && e.Step != nil {
-		g.step(lead, e)
+		g.showStep(lead, e)
 		return
 	}
-	g.close()
+	g.closeLine()
 	if e.Kind == api.EventHook && e.Hook != nil {
 		writeHook(g.page, lead, e.Hook)
 		return
@@ -46,12 +45,12 @@ func (g *progress) event(e *api.Event) {
 	g.page.para(lead, eventColor(e), cmp.Or(e.Text, string(e.State)))
 }
 
-// step shows that a step has begun, or how it ended.
-func (g *progress) step(lead string, e *api.Event) {
+// showStep shows that a step has begun, or how it ended.
+func (g *progress) showStep(lead string, e *api.Event) {
 	ref := stepRef{e.Rollback, e.Index.Or(0) + 1}
 	if g.open != ref {
-		g.close()
-		head := lead + g.label(ref) + " " + stepText(&e.Step.Step)
+		g.closeLine()
+		head := lead + g.stepNumber(ref) + " " + stepText(&e.Step.Step)
 		g.page.part(text("%s", head))
 		g.open, g.used = ref, utf8.RuneCountInString(head)
 	}
@@ -59,9 +58,9 @@ func (g *progress) step(lead string, e *api.Event) {
 	case api.StepPending, api.StepRunning:
 		return
 	case api.StepDone:
-		g.outcome("done", green)
+		g.completeLine("done", green)
 	case api.StepUndone:
-		g.outcome("rolled back", yellow)
+		g.completeLine("rolled back", yellow)
 	default:
 		g.page.line()
 		g.page.para("            ", red, cmp.Or(e.Step.Error, string(e.Step.State)))
@@ -69,8 +68,8 @@ func (g *progress) step(lead string, e *api.Event) {
 	g.open = stepRef{}
 }
 
-// label is the number of a step. How many steps a rollback has is not known before it ends.
-func (g *progress) label(ref stepRef) string {
+// stepNumber returns the number of a step, with their total if it is known: that of a rollback is not.
+func (g *progress) stepNumber(ref stepRef) string {
 	switch total := len(g.op.Steps); {
 	case ref.rollback:
 		return fmt.Sprintf("rollback [%d]", ref.number)
@@ -81,8 +80,8 @@ func (g *progress) label(ref stepRef) string {
 	}
 }
 
-// outcome completes the line of a step, on the next line if the text does not fit.
-func (g *progress) outcome(t string, c color) {
+// completeLine completes the line of a step, on the next line if the text does not fit.
+func (g *progress) completeLine(t string, c color) {
 	if g.page.width > 0 && g.used+1+len(t) > g.page.width {
 		g.page.line()
 		g.page.line(text("           "), text(" %s", t).in(c))

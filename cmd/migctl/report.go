@@ -16,9 +16,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/fleet"
 )
 
-// report tells an error and what to do next on standard error, and returns the exit code.
-func (s *session) report(err error) int {
-	p := newPage(s.errOut, wantsColor(s.opts.Color, s.errTerminal, s.lookup), speaksUTF8(s.lookup))
+// reportError writes an error to standard error, with what to do next, and returns the exit code.
+func (s *session) reportError(err error) int {
+	p := newPage(s.errOut, wantsColor(s.opts.Color, s.errTerminal, s.lookup), usesUTF8(s.lookup))
 	defer p.flush() // an error that cannot be written cannot be reported
 	var usage usageError
 	var problem *api.Problem
@@ -32,19 +32,19 @@ func (s *session) report(err error) int {
 		return exitFailed
 	case errors.As(err, &usage):
 		p.para("migctl: ", red, usage.text)
-		p.line(text("migctl --help, migctl help COMMAND and migctl man tell more."))
+		p.line(text("See migctl --help and migctl help COMMAND."))
 		return exitUsage
-	case errors.As(err, &ended): // its end has been shown
+	case errors.As(err, &ended): // its outcome has been shown
 		return ended.code
 	case errors.As(err, &refused):
 		refused.report(p, &s.opts)
 		return exitFailed
 	case errors.As(err, &problem):
 		reportProblem(p, problem, &s.opts)
-		return problemCode(problem)
+		return exitCodeOf(problem)
 	case errors.As(err, &silent):
 		p.para("migctl: ", red, silent.Error())
-		hint(p, reachHint(silent))
+		writeHint(p, unreachableHint(silent))
 		return exitUnreachable
 	case errors.As(err, &query):
 		return reportQuery(p, query)
@@ -56,7 +56,7 @@ func (s *session) report(err error) int {
 	return exitFailed
 }
 
-func hint(p *page, s string) {
+func writeHint(p *page, s string) {
 	if s != "" {
 		p.para("What to do: ", cyan, s)
 	}
@@ -76,7 +76,7 @@ func reportProblem(p *page, problem *api.Problem, o *options) {
 	if len(problem.Profiles) > 0 && !strings.Contains(problem.Detail, problem.Profiles[0]) {
 		p.para("  offered: ", plain, strings.Join(problem.Profiles, ", "))
 	}
-	hint(p, problemHint(problem, o))
+	writeHint(p, problemHint(problem, o))
 	writeCommands(p, problem, o)
 	writeConfirmation(p, problem, o)
 	writeForced(p, problem, o)
@@ -99,8 +99,8 @@ func writeCommands(p *page, problem *api.Problem, o *options) {
 	}
 }
 
-// problemCode is the exit code of a refusal.
-func problemCode(p *api.Problem) int {
+// exitCodeOf is the exit code of a refusal.
+func exitCodeOf(p *api.Problem) int {
 	switch p.Type {
 	case api.DegradedNode, api.StuckNode:
 		return exitDegraded
@@ -110,11 +110,11 @@ func problemCode(p *api.Problem) int {
 	return exitFailed
 }
 
-// problemHint says what to do about a refusal; Detail has what is particular.
+// problemHint says what to do about a refusal. The particulars are in its Detail.
 func problemHint(p *api.Problem, o *options) string {
 	switch p.Type {
 	case api.Unauthenticated:
-		return "show who you are: --token-file, or --cert-file and --key-file. On the node itself, use the unix socket as root or as a member of the group of --control.allow-gid."
+		return "authenticate with --token-file, or with --cert-file and --key-file. On the node itself, use the unix socket as root or as a member of the group of --control.allow-gid."
 	case api.Forbidden:
 		if !strings.HasPrefix(o.Address, "https:") {
 			return "on the socket root has all rights, the group of --control.allow-gid all but force and take-over, other users none: use sudo, or join that group."
@@ -129,7 +129,7 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.InProgress:
 		return "wait for the other operation to end."
 	case api.DegradedNode:
-		return "see which step failed, and mend its cause. Then try again to roll back, or accept the layout as it stands."
+		return "see which step failed, and fix its cause. Then try again to roll back, or accept the layout as it stands."
 	case api.LayoutChanged:
 		if o.Command == commandRollback {
 			return "the layout is no longer the one that the operation has left, so it is not rolled back. Look at it with migctl get."
@@ -155,11 +155,11 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.DriverFailed:
 		return "see which step failed and what the driver said."
 	}
-	return wantHint(p, o)
+	return specHint(p, o)
 }
 
-// wantHint is about what was wanted: a spec that cannot be done as it is.
-func wantHint(p *api.Problem, o *options) string {
+// specHint says what to do about a spec that cannot be executed as it is.
+func specHint(p *api.Problem, o *options) string {
 	switch p.Type {
 	case api.Infeasible, api.Busy:
 		return blockedHint(p, o)
@@ -171,15 +171,15 @@ func wantHint(p *api.Problem, o *options) string {
 		if slices.Contains([]string{commandRollback, commandAccept, commandSettled}, o.Command) {
 			return "migctl operations shows what has become of it, migctl get the layout as it is. Nothing was changed."
 		}
-		return "correct the spec: migctl profiles, migctl layouts and migctl get tell the names that it may use."
+		return "correct the spec: migctl profiles, migctl layouts and migctl get list the names that it may use."
 	case api.ForeignOwner:
 		return "let the other owner change it, or stop that owner on this node. --take-over overrides it: then two may be at work on one GPU."
 	}
 	return ""
 }
 
-// reachHint says why a server may not answer.
-func reachHint(e *unreachable) string {
+// unreachableHint says what to do if a server does not answer.
+func unreachableHint(e *unreachable) string {
 	socket := !strings.HasPrefix(e.address, "https:")
 	var dns *net.DNSError
 	switch {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// session is what one command line runs with.
+// session is one run of the program: its files, its environment and its command line.
 type session struct {
 	in                                   io.Reader
 	out, errOut                          io.Writer
@@ -26,36 +26,27 @@ type session struct {
 
 // execute runs one command line to its end and returns the exit code.
 func execute(ctx context.Context, args []string, s *session) int {
-	if len(args) > 0 && args[0] == completeCommand {
-		s.complete(ctx, args[1:])
-		return exitOK
-	}
-	done, err := s.parse(args)
+	done, err := s.parseCommandLine(args)
 	if done {
 		return exitOK
 	}
-	s.page = newPage(s.out, wantsColor(s.opts.Color, s.outTerminal, s.lookup), speaksUTF8(s.lookup))
+	s.page = newPage(s.out, wantsColor(s.opts.Color, s.outTerminal, s.lookup), usesUTF8(s.lookup))
 	if err == nil {
-		err = s.dispatch(ctx)
+		err = s.runCommand(ctx)
 	}
 	if flushed := s.page.flush(); err == nil {
 		err = flushed
 	}
-	if err == nil || errors.Is(err, syscall.EPIPE) { // the reader, head for instance, has seen enough
+	if err == nil || errors.Is(err, syscall.EPIPE) { // the reader, such as head, has closed the pipe
 		return exitOK
 	}
-	return s.report(err)
+	return s.reportError(err)
 }
 
-// dispatch runs the command.
-func (s *session) dispatch(ctx context.Context) error {
+// runCommand runs the command.
+func (s *session) runCommand(ctx context.Context) error {
 	o := &s.opts
-	switch o.Command {
-	case commandCompletion:
-		return s.printCompletion()
-	case commandMan:
-		return s.printMan()
-	case commandFleet:
+	if o.Command == commandFleet {
 		return s.fleet(ctx)
 	}
 	var err error
@@ -65,34 +56,34 @@ func (s *session) dispatch(ctx context.Context) error {
 	defer s.client.close()
 	switch o.Command {
 	case commandGet:
-		return s.get(ctx)
+		return s.showNode(ctx)
 	case commandPlan:
-		return s.plan(ctx)
+		return s.showPlan(ctx)
 	case commandApply:
-		return s.apply(ctx)
+		return s.applyPlan(ctx)
 	case commandRollback:
-		return s.rollback(ctx)
+		return s.rollBackOperation(ctx)
 	case commandAccept:
-		return s.accept(ctx)
+		return s.acceptOperation(ctx)
 	case commandSettled:
 		return s.endSettling(ctx)
 	case commandConfirm:
 		return s.confirmFree(ctx)
 	case commandMode:
-		return s.mode(ctx)
+		return s.setMode(ctx)
 	case commandProfiles:
-		return s.profiles(ctx)
+		return s.showProfiles(ctx)
 	case commandOperations:
-		return s.operations(ctx)
+		return s.showOperations(ctx)
 	case commandLayouts:
-		return s.layouts(ctx)
+		return s.showLayouts(ctx)
 	}
 	return usageError{fmt.Sprintf("unknown command %q", o.Command)}
 }
 
-// ask puts a question to the operator. Without a terminal --yes is required. An interrupt is an
-// answer: a read from a terminal does not end with ctx, and is left behind.
-func (s *session) ask(ctx context.Context, question string) error {
+// askOperator asks the operator a question and returns nil if the answer is yes. Without a terminal it requires --yes. It also
+// returns when ctx ends; the read from the terminal, which does not end with ctx, is abandoned.
+func (s *session) askOperator(ctx context.Context, question string) error {
 	if s.opts.Yes {
 		return nil
 	}
@@ -131,5 +122,5 @@ func (s *session) ask(ctx context.Context, question string) error {
 	}
 }
 
-// errDeclined: the operator said no.
+// errDeclined is the error of a question that the operator answered with no.
 var errDeclined = errors.New("nothing was done")

@@ -18,15 +18,14 @@ func (o *specOptions) isEmpty() bool {
 	return o.File == "" && o.Layout == "" && len(o.GPUs) == 0 && len(o.Devices) == 0 && len(o.Demand) == 0
 }
 
-// maxSpec bounds a spec; the server takes no more either.
+// maxSpec bounds a spec, in bytes; it is the server's limit, too.
 const maxSpec = 1 << 20
 
-// request is the question for a plan that the command line asks. What is wrong with it is told here, before the server is
-// asked.
-func (s *session) request() (api.PlanRequest, error) {
+// planRequest returns the request for a plan. It refuses a spec that is wrong before the server is asked.
+func (s *session) planRequest() (api.PlanRequest, error) {
 	o := &s.opts.Spec
 	r := api.PlanRequest{Force: o.Force, TakeOver: s.opts.TakeOver}
-	data, err := o.document(s.in)
+	data, err := o.specDocument(s.in)
 	if err != nil {
 		return r, err
 	}
@@ -40,8 +39,8 @@ func (s *session) request() (api.PlanRequest, error) {
 	return r, nil
 }
 
-// document is the spec as a document: the file's, or one of the flags.
-func (o *specOptions) document(in io.Reader) ([]byte, error) {
+// specDocument returns the spec as a document: that of the file, or one made of the flags.
+func (o *specOptions) specDocument(in io.Reader) ([]byte, error) {
 	flags := len(o.GPUs) + len(o.Devices) + len(o.Demand)
 	switch {
 	case o.File != "" && flags > 0:
@@ -51,13 +50,13 @@ func (o *specOptions) document(in io.Reader) ([]byte, error) {
 		if err != nil || o.Layout == "" {
 			return data, err
 		}
-		return chooseLayout(data, o.Layout)
+		return selectLayout(data, o.Layout)
 	case o.Layout != "" && flags > 0, len(o.Demand) > 0 && flags > len(o.Demand):
 		return nil, usageError{"--layout, --gpus with --devices, and --demand are three ways to say it: choose one"}
 	case o.Layout != "":
 		return json.Marshal(map[string]string{"layout": o.Layout})
 	case len(o.Demand) > 0:
-		needs, err := needsOf(o.Demand)
+		needs, err := parseDemand(o.Demand)
 		if err != nil {
 			return nil, err
 		}
@@ -67,11 +66,11 @@ func (o *specOptions) document(in io.Reader) ([]byte, error) {
 	case len(o.Devices) == 0:
 		return nil, usageError{"--gpus needs --devices: PROFILE=COUNT,..., or none for no instances"}
 	}
-	devices, err := devicesOf(o.Devices)
+	devices, err := parseDevices(o.Devices)
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(map[string]any{"gpus": commas(o.GPUs), "devices": devices})
+	return json.Marshal(map[string]any{"gpus": splitCommas(o.GPUs), "devices": devices})
 }
 
 func readSpec(name string, in io.Reader) ([]byte, error) {
@@ -93,8 +92,8 @@ func readSpec(name string, in io.Reader) ([]byte, error) {
 	return data, nil
 }
 
-// chooseLayout says in a file of layouts which one is wanted.
-func chooseLayout(data []byte, layout string) ([]byte, error) {
+// selectLayout sets the wanted layout in a file of layouts.
+func selectLayout(data []byte, layout string) ([]byte, error) {
 	var tree yaml.Node
 	if err := yaml.Unmarshal(data, &tree); err != nil {
 		return nil, usageError{fmt.Sprintf("-f: %v", err)}
@@ -114,10 +113,10 @@ func chooseLayout(data []byte, layout string) ([]byte, error) {
 	return yaml.Marshal(&tree)
 }
 
-// devicesOf reads PROFILE=COUNT,...; none is no instances.
-func devicesOf(words []string) (map[string]int, error) {
+// parseDevices parses PROFILE=COUNT,...; none is no instances.
+func parseDevices(words []string) (map[string]int, error) {
 	devices := map[string]int{}
-	all := commas(words)
+	all := splitCommas(words)
 	if len(all) == 1 && all[0] == "none" {
 		return devices, nil
 	}
@@ -132,8 +131,8 @@ func devicesOf(words []string) (map[string]int, error) {
 	return devices, nil
 }
 
-// needsOf reads memory=SIZE,sms=N,count=N, one need each.
-func needsOf(words []string) ([]map[string]any, error) {
+// parseDemand parses words of memory=SIZE,sms=N,count=N, each of which is one need.
+func parseDemand(words []string) ([]map[string]any, error) {
 	var needs []map[string]any
 	for _, w := range words {
 		need := map[string]any{"count": 1}
@@ -154,8 +153,8 @@ func needsOf(words []string) ([]map[string]any, error) {
 	return needs, nil
 }
 
-// commas splits words at commas, too.
-func commas(words []string) []string {
+// splitCommas splits each word at its commas.
+func splitCommas(words []string) []string {
 	var all []string
 	for _, w := range words {
 		for _, part := range strings.Split(w, ",") {

@@ -14,9 +14,9 @@ func isTerminal(f *os.File) bool {
 	return errno == 0
 }
 
-// speaksUTF8 reports whether the locale's character set is UTF-8: the first of the three variables that is set decides, as
-// setlocale(3) has it.
-func speaksUTF8(lookup func(string) (string, bool)) bool {
+// usesUTF8 reports whether the locale's character set is UTF-8. The first of the three variables that is set decides, as in
+// setlocale(3).
+func usesUTF8(lookup func(string) (string, bool)) bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if v, _ := lookup(name); v != "" {
 			v = strings.ToLower(v)
@@ -26,8 +26,8 @@ func speaksUTF8(lookup func(string) (string, bool)) bool {
 	return false
 }
 
-// wantsColor decides over colours: always and never are obeyed, auto is a terminal without NO_COLOR (no-color.org) that is
-// not dumb.
+// wantsColor reports whether to write colors: always and never decide; with auto, a terminal that is not dumb has them unless
+// NO_COLOR (no-color.org) is set.
 func wantsColor(when string, terminal bool, lookup func(string) (string, bool)) bool {
 	switch when {
 	case "always":

@@ -35,7 +35,7 @@ const (
 	unknown               result = C.SIM_NVML_ERROR_UNKNOWN
 )
 
-// resultOf is NVML's code for an error of the node.
+// resultOf returns NVML's code for an error of the node.
 func resultOf(err error) result {
 	if err == nil {
 		return success
@@ -64,7 +64,7 @@ func resultOf(err error) result {
 	return unknown
 }
 
-// call answers one function of NVML while the library is initialised.
+// call answers a function of NVML.
 type call func(l *library, a args) result
 
 // args are the arguments of a function as they were passed: numbers, handles, and addresses in the caller's memory.
@@ -74,13 +74,25 @@ type args struct {
 
 func (a args) uint(i int) uint32 { return uint32(a.raw[i]) }
 
-// at is an argument that points to a T; nil for NULL.
+// at returns an argument that points to a T; nil for NULL.
 func at[T any](a args, i int) *T { return *(**T)(unsafe.Pointer(&a.raw[i])) }
 
-// array is an argument that points to n of T.
+// array returns an argument that points to n values of type T.
 func array[T any](a args, i int, n uint32) []T { return unsafe.Slice(at[T](a, i), n) }
 
-// notNull refuses NULL for some arguments before anything else is looked at.
+// put writes a value to where an argument points.
+func put[T any](a args, i int, value T) result {
+	*at[T](a, i) = value
+	return success
+}
+
+// putTwo writes a value to where an argument points, and another one to where the next does.
+func putTwo[T any](a args, i int, first, second T) result {
+	put(a, i, first)
+	return put(a, i+1, second)
+}
+
+// notNull refuses NULL for some arguments, given by their indexes, before anything else is checked.
 func notNull(do call, indexes ...int) call {
 	return func(l *library, a args) result {
 		for _, i := range indexes {
@@ -97,15 +109,15 @@ func putText(a args, i int, text string) result {
 	if int(a.uint(i+1)) <= len(text) {
 		return insufficientSize
 	}
-	to := array[byte](a, i, uint32(len(text)+1)) // all that is written: size may be more than there is
+	to := array[byte](a, i, uint32(len(text)+1)) // no longer: the size may be more than there is
 	to[copy(to, text)] = 0
 	return success
 }
 
-// list writes a list as NVML does where the caller tells in *count how many fit: without room nothing but the count.
-func list[T any](a args, count, items int, values []T) result {
+// putList writes as many values as *count, which is set to how many there are; if they do not fit, none.
+func putList[T any](a args, count, items int, values []T) result {
 	room := *at[uint32](a, count)
-	*at[uint32](a, count) = uint32(len(values))
+	put(a, count, uint32(len(values)))
 	if int(room) < len(values) {
 		return insufficientSize
 	}
@@ -120,21 +132,20 @@ func list[T any](a args, count, items int, values []T) result {
 }
 
 // putStart writes the first bytes of a struct, for a call that is older than the rest of it.
-func putStart[T any](a args, i int, from *T, size uintptr) {
-	copy(array[byte](a, i, uint32(size)), unsafe.Slice((*byte)(unsafe.Pointer(from)), size))
+func putStart[T any](a args, i int, from T, size uintptr) result {
+	copy(array[byte](a, i, uint32(size)), unsafe.Slice((*byte)(unsafe.Pointer(&from)), size))
+	return success
 }
 
-// cString fills a char array of a struct.
-func cString(to []C.char, text string) {
-	for i := range to {
-		to[i] = 0
-	}
+// putCString fills a char array of a struct.
+func putCString(to []C.char, text string) {
+	clear(to)
 	for i := range min(len(text), len(to)-1) {
 		to[i] = C.char(text[i])
 	}
 }
 
-// flag is nvmlEnableState_t, and NVML's MIG mode.
+// flag returns NVML's form of a switch (nvmlEnableState_t) and of a MIG mode.
 func flag(on bool) uint32 {
 	if on {
 		return C.SIM_NVML_FEATURE_ENABLED
@@ -142,7 +153,7 @@ func flag(on bool) uint32 {
 	return C.SIM_NVML_FEATURE_DISABLED
 }
 
-// idOrNone is NVML's form of an id that may be absent.
+// idOrNone returns NVML's form of an id that may be absent.
 func idOrNone[T gpu.InstanceID | gpu.ComputeID](id gpu.Opt[T]) uint32 {
 	v, ok := id.Get()
 	if !ok {

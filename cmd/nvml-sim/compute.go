@@ -12,24 +12,24 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// computeCalls are about the compute instances of a GPU instance. All need rights.
+// computeCalls answer about the compute instances of a GPU instance. All require privileges.
 func computeCalls() map[string]call {
 	return map[string]call{
-		"nvmlGpuInstanceGetComputeInstanceProfileInfo":        notNull(instance(plainComputeProfile), 3),
-		"nvmlGpuInstanceGetComputeInstanceProfileInfoV":       notNull(instance(versionedComputeProfile), 3),
-		"nvmlGpuInstanceGetComputeInstanceRemainingCapacity":  notNull(instance(remainingComputes), 2),
-		"nvmlGpuInstanceGetComputeInstancePossiblePlacements": notNull(instance(computePlacements), 3),
-		"nvmlGpuInstanceCreateComputeInstance":                notNull(createCompute, 2),
-		"nvmlGpuInstanceCreateComputeInstanceWithPlacement":   notNull(createComputeAt, 2, 3),
-		"nvmlComputeInstanceDestroy":                          destroyCompute,
-		"nvmlGpuInstanceGetComputeInstances":                  notNull(instance(computesOfProfile), 2, 3),
-		"nvmlGpuInstanceGetComputeInstanceById":               notNull(instance(computeByID), 2),
-		"nvmlComputeInstanceGetInfo":                          notNull(computeInfo(unsafe.Offsetof(C.sim_nvmlComputeInstanceInfo_t{}.placement)), 1),
-		"nvmlComputeInstanceGetInfo_v2":                       notNull(computeInfo(unsafe.Sizeof(C.sim_nvmlComputeInstanceInfo_t{})), 1),
+		"nvmlGpuInstanceGetComputeInstanceProfileInfo":        readInstance(plainComputeProfile, 3),
+		"nvmlGpuInstanceGetComputeInstanceProfileInfoV":       readInstance(versionedComputeProfile, 3),
+		"nvmlGpuInstanceGetComputeInstanceRemainingCapacity":  readInstance(withComputeProfile(remainingComputeInstances), 2),
+		"nvmlGpuInstanceGetComputeInstancePossiblePlacements": readInstance(withComputeProfile(computePlacements), 3),
+		"nvmlGpuInstanceCreateComputeInstance":                notNull(onHandle(createCompute, aGPUInstance), 2),
+		"nvmlGpuInstanceCreateComputeInstanceWithPlacement":   notNull(onHandle(createComputeAt, aGPUInstance), 2, 3),
+		"nvmlComputeInstanceDestroy":                          onHandle(destroyCompute, aComputeInstance),
+		"nvmlGpuInstanceGetComputeInstances":                  readInstance(computeInstancesOfProfile, 2, 3),
+		"nvmlGpuInstanceGetComputeInstanceById":               readInstance(computeInstanceByID, 2),
+		"nvmlComputeInstanceGetInfo":                          computeInfo(unsafe.Offsetof(C.sim_nvmlComputeInstanceInfo_t{}.placement)),
+		"nvmlComputeInstanceGetInfo_v2":                       computeInfo(unsafe.Sizeof(C.sim_nvmlComputeInstanceInfo_t{})),
 	}
 }
 
-// computeProfile is a kind of compute instance of one GPU instance. NVML's number for it is its id too.
+// computeProfile is a kind of compute instance of one GPU instance. NVML's number for it is its id, too.
 type computeProfile struct {
 	id         uint32
 	size       int
@@ -37,7 +37,7 @@ type computeProfile struct {
 	placements []gpu.Placement
 }
 
-// computeProfileOf finds a compute profile; those that the GPU instance has no room for are not supported.
+// computeProfileOf finds a compute profile; those that are larger than the GPU instance are not supported.
 func computeProfileOf(i *sim.Instance, id uint32) (computeProfile, result) {
 	if id >= C.SIM_NVML_COMPUTE_INSTANCE_PROFILE_COUNT {
 		return computeProfile{}, invalidArgument
@@ -57,8 +57,20 @@ func computeProfileOf(i *sim.Instance, id uint32) (computeProfile, result) {
 	return computeProfile{}, notSupported
 }
 
-// askedProfile is the one of the second argument, with the engine profile of the third: only the shared one exists.
-func askedProfile(i *sim.Instance, a args) (computeProfile, result) {
+// withComputeProfile answers about the compute profile of the second argument in a GPU instance.
+func withComputeProfile(answer func(i *sim.Instance, f computeProfile, a args) result) instanceAnswer {
+	return func(_ *sim.State, i *sim.Instance, a args) result {
+		f, ret := computeProfileOf(i, a.uint(1))
+		if ret != success {
+			return ret
+		}
+		return answer(i, f, a)
+	}
+}
+
+// sharedProfile finds the compute profile of the second argument with the engine profile of the third: only the shared
+// one exists.
+func sharedProfile(i *sim.Instance, a args) (computeProfile, result) {
 	if a.uint(2) != C.SIM_NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED {
 		return computeProfile{}, invalidArgument
 	}
@@ -66,11 +78,11 @@ func askedProfile(i *sim.Instance, a args) (computeProfile, result) {
 }
 
 func plainComputeProfile(_ *sim.State, i *sim.Instance, a args) result {
-	f, ret := askedProfile(i, a)
-	if ret == success {
-		*at[C.sim_nvmlComputeInstanceProfileInfo_t](a, 3) = f.info(i)
+	f, ret := sharedProfile(i, a)
+	if ret != success {
+		return ret
 	}
-	return ret
+	return put(a, 3, f.info(i))
 }
 
 func (f computeProfile) info(i *sim.Instance) C.sim_nvmlComputeInstanceProfileInfo_t {
@@ -84,13 +96,13 @@ func (f computeProfile) info(i *sim.Instance) C.sim_nvmlComputeInstanceProfileIn
 	}
 }
 
-// versionedComputeProfile answers in version 2, or in version 3, which is 2 with capabilities behind it.
+// versionedComputeProfile answers in version 2, or in version 3, which appends the capabilities.
 func versionedComputeProfile(_ *sim.State, i *sim.Instance, a args) result {
 	version := *at[uint32](a, 3)
 	if version != C.SIM_nvmlComputeInstanceProfileInfo_v2 && version != C.SIM_nvmlComputeInstanceProfileInfo_v3 {
-		return invalidArgument // so nvml.h, not ARGUMENT_VERSION_MISMATCH
+		return invalidArgument // by nvml.h; not ARGUMENT_VERSION_MISMATCH
 	}
-	f, ret := askedProfile(i, a)
+	f, ret := sharedProfile(i, a)
 	if ret != success {
 		return ret
 	}
@@ -102,19 +114,15 @@ func versionedComputeProfile(_ *sim.State, i *sim.Instance, a args) result {
 		sharedDecoderCount: plain.sharedDecoderCount, sharedEncoderCount: plain.sharedEncoderCount,
 		sharedJpegCount: plain.sharedJpegCount, sharedOfaCount: plain.sharedOfaCount,
 	}
-	cString(info.name[:], "MIG "+f.name)
+	putCString(info.name[:], "MIG "+f.name)
 	if version == C.SIM_nvmlComputeInstanceProfileInfo_v3 {
 		at[C.sim_nvmlComputeInstanceProfileInfo_v3_t](a, 3).capabilities = 0
 	}
 	return success
 }
 
-// remainingComputes counts those that could be made now, one after the other.
-func remainingComputes(_ *sim.State, i *sim.Instance, a args) result {
-	f, ret := computeProfileOf(i, a.uint(1))
-	if ret != success {
-		return ret
-	}
+// remainingComputeInstances counts those that could be created now, one after the other.
+func remainingComputeInstances(i *sim.Instance, f computeProfile, a args) result {
 	count, end := 0, 0
 	for _, p := range f.placements {
 		taken := slices.ContainsFunc(i.ComputeInstances, func(c sim.Compute) bool { return c.Placement.Overlaps(p) })
@@ -122,67 +130,51 @@ func remainingComputes(_ *sim.State, i *sim.Instance, a args) result {
 			count, end = count+1, p.End()
 		}
 	}
-	*at[uint32](a, 2) = uint32(count)
-	return success
+	return put(a, 2, uint32(count))
 }
 
-func computePlacements(_ *sim.State, i *sim.Instance, a args) result {
+func computePlacements(_ *sim.Instance, f computeProfile, a args) result {
+	return putPlacements(a, f.placements)
+}
+
+func createCompute(l *library, h handle, a args) result { return l.createCompute(h, nil, a, 2) }
+
+func createComputeAt(l *library, h handle, a args) result {
+	p := at[C.sim_nvmlComputeInstancePlacement_t](a, 2)
+	return l.createCompute(h, &gpu.Placement{Start: int(p.start), Size: int(p.size)}, a, 3)
+}
+
+// createCompute creates a compute instance of the profile in the second argument, at any place if where is nil, and
+// writes its handle to where argument to points.
+func (l *library) createCompute(h handle, where *gpu.Placement, a args, to int) result {
+	_, i, ret := l.instance(h)
+	if ret != success {
+		return ret
+	}
 	f, ret := computeProfileOf(i, a.uint(1))
 	if ret != success {
 		return ret
 	}
-	*at[uint32](a, 3) = uint32(len(f.placements))
-	if a.raw[2] == 0 {
-		return success
-	}
-	to := array[C.sim_nvmlComputeInstancePlacement_t](a, 2, uint32(len(f.placements)))
-	for k, p := range f.placements {
-		to[k] = C.sim_nvmlComputeInstancePlacement_t{start: C.sim_u32(p.Start), size: C.sim_u32(p.Size)}
-	}
-	return success
-}
-
-func createCompute(l *library, a args) result {
-	return makeCompute(l, a, nil, at[uintptr](a, 2))
-}
-
-func createComputeAt(l *library, a args) result {
-	p := at[C.sim_nvmlComputeInstancePlacement_t](a, 2)
-	return makeCompute(l, a, &gpu.Placement{Start: int(p.start), Size: int(p.size)}, at[uintptr](a, 3))
-}
-
-func makeCompute(l *library, a args, where *gpu.Placement, made *uintptr) result {
-	return instance(func(s *sim.State, i *sim.Instance, a args) result {
-		f, ret := computeProfileOf(i, a.uint(1))
-		if ret != success {
-			return ret
+	var start gpu.Opt[int]
+	if where != nil {
+		if !slices.Contains(f.placements, *where) {
+			return invalidArgument
 		}
-		var start gpu.Opt[int]
-		if where != nil {
-			if !slices.Contains(f.placements, *where) {
-				return invalidArgument
-			}
-			start = gpu.Some(where.Start)
-		}
-		id, err := l.node.CreateComputeInstanceAt(s.Index, i.ID, f.size, start)
-		if err != nil {
-			return l.failed(err)
-		}
-		*made = handle{aComputeInstance, s.Index, i.ID, id}.raw()
-		return success
-	})(l, a)
+		start = gpu.Some(where.Start)
+	}
+	id, err := l.node.CreateComputeInstanceAt(h.gpu, h.instance, f.size, start)
+	if err != nil {
+		return l.failed(err)
+	}
+	return putHandle(a, to, handle{aComputeInstance, h.gpu, h.instance, id})
 }
 
-func destroyCompute(l *library, a args) result {
-	h, ok := handleOf(a.raw[0])
-	if !ok || h.kind != aComputeInstance {
-		return invalidArgument
-	}
+func destroyCompute(l *library, h handle, _ args) result {
 	return l.failed(l.node.DestroyComputeInstance(h.gpu, h.instance, h.compute))
 }
 
-// computesOfProfile writes as many as there are: the caller has room for the profile's instanceCount (nvml.h).
-func computesOfProfile(s *sim.State, i *sim.Instance, a args) result {
+// computeInstancesOfProfile writes as many as there are: the caller has room for the profile's instanceCount (nvml.h).
+func computeInstancesOfProfile(s *sim.State, i *sim.Instance, a args) result {
 	f, ret := computeProfileOf(i, a.uint(1))
 	if ret != success {
 		return ret
@@ -193,41 +185,34 @@ func computesOfProfile(s *sim.State, i *sim.Instance, a args) result {
 			handles = append(handles, handle{aComputeInstance, s.Index, i.ID, c.ID}.raw())
 		}
 	}
-	putHandles(a, handles)
-	return success
+	return putHandles(a, handles)
 }
 
-func computeByID(s *sim.State, i *sim.Instance, a args) result {
+func computeInstanceByID(s *sim.State, i *sim.Instance, a args) result {
 	at := slices.IndexFunc(i.ComputeInstances, func(c sim.Compute) bool { return uint32(c.ID) == a.uint(1) })
 	if at < 0 {
 		return notFound
 	}
-	putRaw(a, 2, handle{aComputeInstance, s.Index, i.ID, i.ComputeInstances[at].ID})
-	return success
+	return putHandle(a, 2, handle{aComputeInstance, s.Index, i.ID, i.ComputeInstances[at].ID})
 }
 
-// computeInfo writes the first bytes of the struct: it had no placement before its second version. It needs rights too.
-// The handle may be stale.
+// computeInfo writes the first bytes of the struct: it had no placement before its second version.
 func computeInfo(size uintptr) call {
-	return func(l *library, a args) result {
-		h, ok := handleOf(a.raw[0])
-		if !ok || h.kind != aComputeInstance {
-			return invalidArgument
+	return notNull(onHandle(func(l *library, h handle, a args) result {
+		_, i, ret := l.instance(h)
+		if ret != success {
+			return ret
 		}
-		a.raw[0] = handle{kind: aGPUInstance, gpu: h.gpu, instance: h.instance}.raw()
-		return instance(func(_ *sim.State, i *sim.Instance, a args) result {
-			k := slices.IndexFunc(i.ComputeInstances, func(c sim.Compute) bool { return c.ID == h.compute })
-			if k < 0 {
-				return notFound
-			}
-			c := &i.ComputeInstances[k]
-			id, _ := sim.ComputeProfileID(c.Placement.Size)
-			info := C.sim_nvmlComputeInstanceInfo_t{id: C.sim_u32(c.ID), profileId: C.sim_u32(id)}
-			putHandle(&info.device, handle{kind: aGPU, gpu: h.gpu})
-			putHandle(&info.gpuInstance, handle{kind: aGPUInstance, gpu: h.gpu, instance: h.instance})
-			info.placement.start, info.placement.size = C.sim_u32(c.Placement.Start), C.sim_u32(c.Placement.Size)
-			putStart(a, 1, &info, size)
-			return success
-		})(l, a)
-	}
+		k := slices.IndexFunc(i.ComputeInstances, func(c sim.Compute) bool { return c.ID == h.compute })
+		if k < 0 {
+			return notFound
+		}
+		c := &i.ComputeInstances[k]
+		id, _ := sim.ComputeProfileID(c.Placement.Size)
+		info := C.sim_nvmlComputeInstanceInfo_t{id: C.sim_u32(c.ID), profileId: C.sim_u32(id)}
+		setHandle(&info.device, handle{kind: aGPU, gpu: h.gpu})
+		setHandle(&info.gpuInstance, handle{kind: aGPUInstance, gpu: h.gpu, instance: h.instance})
+		info.placement.start, info.placement.size = C.sim_u32(c.Placement.Start), C.sim_u32(c.Placement.Size)
+		return putStart(a, 1, info, size)
+	}, aComputeInstance), 1)
 }

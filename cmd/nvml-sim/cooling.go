@@ -5,12 +5,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// coolingCalls tell of fans, which GPUs that their servers cool do not have.
+// coolingCalls answer about fans. GPUs that the server's fans cool have none.
 func coolingCalls() map[string]call {
 	return map[string]call{
-		"nvmlDeviceGetNumFans":     notNull(physical(gpu.ReadingFans, fanCount), 1),
-		"nvmlDeviceGetFanSpeed":    notNull(physical(gpu.ReadingFans, func(s *sim.State, a args) result { return fanSpeed(s, a, 0, 1) }), 1),
-		"nvmlDeviceGetFanSpeed_v2": notNull(physical(gpu.ReadingFans, func(s *sim.State, a args) result { return fanSpeed(s, a, a.uint(1), 2) }), 2),
+		"nvmlDeviceGetNumFans": readGPU(gpu.ReadingFans, fanCount, 1),
+		"nvmlDeviceGetFanSpeed": readGPU(gpu.ReadingFans, func(s *sim.State, a args) result {
+			return fanSpeed(s, a, 0, 1)
+		}, 1),
+		"nvmlDeviceGetFanSpeed_v2": readGPU(gpu.ReadingFans, func(s *sim.State, a args) result {
+			return fanSpeed(s, a, a.uint(1), 2)
+		}, 2),
 	}
 }
 
@@ -18,11 +22,10 @@ func fanCount(s *sim.State, a args) result {
 	if len(s.Fans) == 0 {
 		return notSupported
 	}
-	*at[uint32](a, 1) = uint32(len(s.Fans))
-	return success
+	return put(a, 1, uint32(len(s.Fans)))
 }
 
-// fanSpeed writes the speed of a fan to an argument, in percent.
+// fanSpeed answers with the speed of a fan in percent.
 func fanSpeed(s *sim.State, a args, fan uint32, to int) result {
 	switch {
 	case len(s.Fans) == 0:
@@ -30,6 +33,5 @@ func fanSpeed(s *sim.State, a args, fan uint32, to int) result {
 	case int64(fan) >= int64(len(s.Fans)):
 		return invalidArgument
 	}
-	*at[uint32](a, to) = s.Fans[fan]
-	return success
+	return put(a, to, s.Fans[fan])
 }

@@ -12,63 +12,63 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// deviceCalls tell what a device is.
+// deviceCalls answer what a device is.
 func deviceCalls() map[string]call {
 	return map[string]call{
-		"nvmlDeviceGetUUID": textOf(gpu.ReadingDevice, func(s *sim.State) string { return string(s.UUID) },
+		"nvmlDeviceGetUUID": readText(gpu.ReadingDevice, func(s *sim.State) string { return string(s.UUID) },
 			func(_ *sim.State, d *sim.Device) string { return string(d.Compute.UUID) }),
-		"nvmlDeviceGetName": textOf(gpu.ReadingInventory, func(s *sim.State) string { return s.Name },
+		"nvmlDeviceGetName": readText(gpu.ReadingInventory, func(s *sim.State) string { return s.Name },
 			func(s *sim.State, d *sim.Device) string { return s.Name + " MIG " + d.Compute.Profile }),
-		"nvmlDeviceGetSerial":             textOf(gpu.ReadingInventory, func(s *sim.State) string { return s.Serial }, nil),
-		"nvmlDeviceGetVbiosVersion":       textOf(gpu.ReadingInventory, func(s *sim.State) string { return s.VBIOS }, nil),
-		"nvmlDeviceGetBoardPartNumber":    textOf(gpu.ReadingInventory, partNumber, nil),
-		"nvmlDeviceGetMinorNumber":        inventory(func(s *sim.State) uint32 { return uint32(s.Minor) }),
-		"nvmlDeviceGetModuleId":           inventory(func(s *sim.State) uint32 { return uint32(s.Index) }),
-		"nvmlDeviceGetBoardId":            inventory(func(s *sim.State) uint32 { return s.PCI.Domain<<16 | s.PCI.Bus<<8 }),
-		"nvmlDeviceGetMultiGpuBoard":      inventory(func(*sim.State) uint32 { return 0 }),
-		"nvmlDeviceGetBrand":              inventory(func(*sim.State) uint32 { return C.SIM_NVML_BRAND_NVIDIA }),
-		"nvmlDeviceGetBusType":            inventory(func(*sim.State) uint32 { return C.SIM_NVML_BUS_TYPE_PCIE }),
-		"nvmlDeviceGetArchitecture":       inventory(architecture),
-		"nvmlDeviceGetAddressingMode":     notNull(before(addressingBranch, missing, physical(gpu.ReadingInventory, addressingMode)), 1),
-		"nvmlDeviceGetNumGpuCores":        notNull(physical(gpu.ReadingInventory, cores), 1),
-		"nvmlDeviceGetPersistenceMode":    inventory(func(*sim.State) uint32 { return flag(true) }),
-		"nvmlDeviceGetDisplayMode":        inventory(func(*sim.State) uint32 { return flag(false) }),
-		"nvmlDeviceGetDisplayActive":      inventory(func(*sim.State) uint32 { return flag(false) }),
-		"nvmlDeviceGetAccountingMode":     inventory(func(*sim.State) uint32 { return flag(false) }),
-		"nvmlDeviceGetVirtualizationMode": inventory(func(*sim.State) uint32 { return C.SIM_NVML_GPU_VIRTUALIZATION_MODE_NONE }),
+		"nvmlDeviceGetSerial":          readText(gpu.ReadingInventory, func(s *sim.State) string { return s.Serial }, nil),
+		"nvmlDeviceGetVbiosVersion":    readText(gpu.ReadingInventory, func(s *sim.State) string { return s.VBIOS }, nil),
+		"nvmlDeviceGetBoardPartNumber": readText(gpu.ReadingInventory, partNumber, nil),
+		"nvmlDeviceGetMinorNumber":     readInventory(func(s *sim.State) uint32 { return uint32(s.Minor) }),
+		"nvmlDeviceGetModuleId":        readInventory(func(s *sim.State) uint32 { return uint32(s.Index) }),
+		"nvmlDeviceGetBoardId":         readInventory(func(s *sim.State) uint32 { return s.PCI.Domain<<16 | s.PCI.Bus<<8 }),
+		"nvmlDeviceGetMultiGpuBoard":   readInventory(func(*sim.State) uint32 { return 0 }),
+		"nvmlDeviceGetBrand":           readInventory(func(*sim.State) uint32 { return C.SIM_NVML_BRAND_NVIDIA }),
+		"nvmlDeviceGetBusType":         readInventory(func(*sim.State) uint32 { return C.SIM_NVML_BUS_TYPE_PCIE }),
+		"nvmlDeviceGetArchitecture":    readInventory(architecture),
+		"nvmlDeviceGetAddressingMode": notNull(beforeBranch(addressingBranch,
+			missingFunction, readGPU(gpu.ReadingInventory, addressingMode)), 1),
+		"nvmlDeviceGetNumGpuCores":        readGPU(gpu.ReadingInventory, cores, 1),
+		"nvmlDeviceGetPersistenceMode":    readInventory(func(*sim.State) uint32 { return flag(true) }),
+		"nvmlDeviceGetDisplayMode":        readInventory(func(*sim.State) uint32 { return flag(false) }),
+		"nvmlDeviceGetDisplayActive":      readInventory(func(*sim.State) uint32 { return flag(false) }),
+		"nvmlDeviceGetAccountingMode":     readInventory(func(*sim.State) uint32 { return flag(false) }),
+		"nvmlDeviceGetVirtualizationMode": readInventory(func(*sim.State) uint32 { return C.SIM_NVML_GPU_VIRTUALIZATION_MODE_NONE }),
 		"nvmlDeviceGetPciInfo":            oldPCIInfo(16 + 4*4),
 		"nvmlDeviceGetPciInfo_v2":         oldPCIInfo(16 + 5*4),
-		"nvmlDeviceGetPciInfo_v3":         inventory(pciInfo),
-		"nvmlDeviceGetPciInfoExt":         notNull(physical(gpu.ReadingInventory, pciInfoExt), 1),
-		"nvmlDeviceGetIndex":              notNull(device(gpu.ReadingDevice, gpuIndex, migIndex), 1),
-		"nvmlDeviceGetComputeMode":        notNull(device(gpu.ReadingInventory, computeMode, migComputeMode), 1),
-		"nvmlDeviceGetAttributes":         notNull(device(gpu.ReadingMIG, nil, oldAttributes), 1),
-		"nvmlDeviceGetAttributes_v2":      notNull(device(gpu.ReadingMIG, nil, attributes), 1),
-		"nvmlDeviceGetCudaComputeCapability": notNull(device(gpu.ReadingInventory, capability,
-			func(s *sim.State, _ *sim.Device, a args) result { return capability(s, a) }), 1, 2),
+		"nvmlDeviceGetPciInfo_v3":         readInventory(pciInfo),
+		"nvmlDeviceGetPciInfoExt":         readGPU(gpu.ReadingInventory, pciInfoExt, 1),
+		"nvmlDeviceGetIndex":              readDevice(gpu.ReadingDevice, gpuIndex, migIndex, 1),
+		"nvmlDeviceGetComputeMode":        readDevice(gpu.ReadingInventory, computeMode, gpuAnswer(computeMode).ofMIGDevice, 1),
+		"nvmlDeviceGetAttributes":         readDevice(gpu.ReadingMIG, nil, oldAttributes, 1),
+		"nvmlDeviceGetAttributes_v2":      readDevice(gpu.ReadingMIG, nil, attributes, 1),
+		"nvmlDeviceGetCudaComputeCapability": readDevice(gpu.ReadingInventory,
+			capability, gpuAnswer(capability).ofMIGDevice, 1, 2),
 	}
 }
 
-// number answers with one value, in the second argument.
-func number[T any](reading gpu.Reading, value func(s *sim.State) T) call {
-	return notNull(physical(reading, func(s *sim.State, a args) result {
-		*at[T](a, 1) = value(s)
-		return success
-	}), 1)
+// readValue answers with one value of a GPU, in the second argument.
+func readValue[T any](reading gpu.Reading, value func(s *sim.State) T) call {
+	return readGPU(reading, func(s *sim.State, a args) result { return put(a, 1, value(s)) }, 1)
 }
 
-func inventory[T any](value func(s *sim.State) T) call { return number(gpu.ReadingInventory, value) }
+func readInventory[T any](value func(s *sim.State) T) call {
+	return readValue(gpu.ReadingInventory, value)
+}
 
-// textOf answers with a text, in a buffer that is the second argument.
-func textOf(reading gpu.Reading, whole func(s *sim.State) string, slice func(s *sim.State, d *sim.Device) string) call {
-	onGPU := func(s *sim.State, a args) result { return putText(a, 1, whole(s)) }
-	if slice == nil {
-		return notNull(physical(reading, onGPU), 1)
+// readText answers with a text, in a buffer that is the second argument. MIG devices are not supported if slice is nil.
+func readText(reading gpu.Reading, whole func(s *sim.State) string, slice func(s *sim.State, d *sim.Device) string) call {
+	var migText migAnswer
+	if slice != nil {
+		migText = func(s *sim.State, d *sim.Device, a args) result { return putText(a, 1, slice(s, d)) }
 	}
-	return notNull(device(reading, onGPU, func(s *sim.State, d *sim.Device, a args) result { return putText(a, 1, slice(s, d)) }), 1)
+	return readDevice(reading, func(s *sim.State, a args) result { return putText(a, 1, whole(s)) }, migText, 1)
 }
 
-// partNumber is in the form of NVIDIA's, made out of the device id.
+// partNumber makes a number of NVIDIA's form out of the device id.
 func partNumber(s *sim.State) string { return fmt.Sprintf("900-2%04X-0000-000", s.PCI.DeviceID>>16) }
 
 func architecture(s *sim.State) uint32 {
@@ -81,10 +81,12 @@ func architecture(s *sim.State) uint32 {
 	return C.SIM_NVML_DEVICE_ARCH_AMPERE
 }
 
-// addressingBranch is the first driver branch taken to have the function; nvidia-smi of older ones knows the mode by another way.
+// addressingBranch is the first driver branch that is assumed to have the function; nvidia-smi of older ones reads the
+// mode in another way.
 const addressingBranch = 580
 
-// addressingMode is none, as nvidia-smi shows of an H100: neither page tables are shared, nor is system memory mirrored.
+// addressingMode answers none, as nvidia-smi shows of an H100: page tables are not shared and system memory is not
+// mirrored.
 func addressingMode(_ *sim.State, a args) result {
 	m := at[C.sim_nvmlDeviceAddressingMode_v1_t](a, 1)
 	if m.version != C.SIM_nvmlDeviceAddressingMode_v1 {
@@ -94,18 +96,16 @@ func addressingMode(_ *sim.State, a args) result {
 	return success
 }
 
-// cores are not told while MIG is on (nvml.h).
+// cores is not supported while MIG is on (nvml.h).
 func cores(s *sim.State, a args) result {
 	if s.MIGEnabled {
 		return notSupported
 	}
-	*at[uint32](a, 1) = uint32(s.Cores)
-	return success
+	return put(a, 1, uint32(s.Cores))
 }
 
 func capability(s *sim.State, a args) result {
-	*at[int32](a, 1), *at[int32](a, 2) = int32(s.Capability[0]), int32(s.Capability[1])
-	return success
+	return putTwo(a, 1, int32(s.Capability[0]), int32(s.Capability[1]))
 }
 
 func busID(s *sim.State, domainDigits int) string {
@@ -117,21 +117,17 @@ func pciInfo(s *sim.State) C.sim_nvmlPciInfo_t {
 		domain: C.sim_u32(s.PCI.Domain), bus: C.sim_u32(s.PCI.Bus), device: C.sim_u32(s.PCI.Device),
 		pciDeviceId: C.sim_u32(s.PCI.DeviceID), pciSubSystemId: C.sim_u32(s.PCI.Subsystem),
 	}
-	cString(info.busId[:], busID(s, 8))
-	cString(info.busIdLegacy[:], busID(s, 4))
+	putCString(info.busId[:], busID(s, 8))
+	putCString(info.busIdLegacy[:], busID(s, 4))
 	return info
 }
 
 // oldPCIInfo writes the first bytes of the struct: it was shorter before its third version.
 func oldPCIInfo(size uintptr) call {
-	return notNull(physical(gpu.ReadingInventory, func(s *sim.State, a args) result {
-		info := pciInfo(s)
-		putStart(a, 1, &info, size)
-		return success
-	}), 1)
+	return readGPU(gpu.ReadingInventory, func(s *sim.State, a args) result { return putStart(a, 1, pciInfo(s), size) }, 1)
 }
 
-// pciInfoExt tells the class of a 3D controller, 0x0302.
+// pciInfoExt answers with the class of a 3D controller, 0x0302.
 func pciInfoExt(s *sim.State, a args) result {
 	info := at[C.sim_nvmlPciInfoExt_v1_t](a, 1)
 	if info.version != C.SIM_nvmlPciInfoExt_v1 {
@@ -143,41 +139,31 @@ func pciInfoExt(s *sim.State, a args) result {
 		pciDeviceId: C.sim_u32(s.PCI.DeviceID), pciSubSystemId: C.sim_u32(s.PCI.Subsystem),
 		baseClass: 3, subClass: 2,
 	}
-	cString(info.busId[:], busID(s, 8))
+	putCString(info.busId[:], busID(s, 8))
 	return success
 }
 
 func gpuIndex(s *sim.State, a args) result {
-	*at[uint32](a, 1) = uint32(s.Index)
-	return success
+	return put(a, 1, uint32(s.Index))
 }
 
-// migIndex is the one of nvmlDeviceGetMigDeviceHandleByIndex.
+// migIndex answers with the index of nvmlDeviceGetMigDeviceHandleByIndex.
 func migIndex(s *sim.State, d *sim.Device, a args) result {
-	*at[uint32](a, 1) = uint32(slices.Index(s.Devices, d))
-	return success
+	return put(a, 1, uint32(slices.Index(s.Devices, d)))
 }
 
 func computeMode(s *sim.State, a args) result {
-	*at[uint32](a, 1) = C.SIM_NVML_COMPUTEMODE_DEFAULT
 	if s.ExclusiveProcess {
-		*at[uint32](a, 1) = C.SIM_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+		return put[uint32](a, 1, C.SIM_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
 	}
-	return success
+	return put[uint32](a, 1, C.SIM_NVML_COMPUTEMODE_DEFAULT)
 }
 
-func migComputeMode(s *sim.State, _ *sim.Device, a args) result { return computeMode(s, a) }
+func attributes(_ *sim.State, d *sim.Device, a args) result { return put(a, 1, attributesOf(d)) }
 
-func attributes(_ *sim.State, d *sim.Device, a args) result {
-	*at[C.sim_nvmlDeviceAttributes_t](a, 1) = attributesOf(d)
-	return success
-}
-
-// oldAttributes fills what the struct had before its second version, the counts that come first.
+// oldAttributes writes what the struct had before its second version, the counts that come first.
 func oldAttributes(_ *sim.State, d *sim.Device, a args) result {
-	info := attributesOf(d)
-	putStart(a, 1, &info, unsafe.Offsetof(info.gpuInstanceSliceCount))
-	return success
+	return putStart(a, 1, attributesOf(d), unsafe.Offsetof(C.sim_nvmlDeviceAttributes_t{}.gpuInstanceSliceCount))
 }
 
 func attributesOf(d *sim.Device) C.sim_nvmlDeviceAttributes_t {

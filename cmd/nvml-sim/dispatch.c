@@ -8,14 +8,14 @@
 
 char sim_handles[SIM_HANDLES];
 
-/* The library's state belongs to Go; C keeps its handle, made by whichever call is the first. */
+/* The library's state belongs to Go; C keeps a handle of it, which the first call gets. */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uintptr_t library;
 
 static void open_library(void) { library = simOpen(); }
 
 /*
- * A process forked from one that had loaded the library has Go's state but not its threads: a call could wait for ever.
+ * A process forked from one that had loaded the library has Go's state but not its threads: a call could block forever.
  * It is refused; what the child executes, or a library loaded after the fork, works.
  */
 static volatile int forked;
@@ -41,7 +41,7 @@ int sim_call(int function, uintptr_t *args)
 	return simCall(library, function, args);
 }
 
-/* The texts are those that clients of NVML show and some of them compare. */
+/* NVML's texts: clients show them, and some compare them. */
 const char *nvmlErrorString(int result)
 {
 	static const char *const texts[] = {

@@ -13,7 +13,7 @@
 int sim_call(int function, uintptr_t *args);
 
 /*
- * Handles are addresses in this array, which nobody reads or writes: they are valid pointers of C, stay the same for
+ * Handles are addresses in this array, which is never read or written: they are valid pointers of C, stay the same for
  * the life of the process, and encode what they stand for by their offset.
  */
 #define SIM_HANDLES (5 * 4096 * 32 * 8)

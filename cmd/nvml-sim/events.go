@@ -11,22 +11,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// eventTypes are what simulated GPUs report. They accept registration for more than ever happens to them.
+// eventTypes are the events that can be registered for: more than those that simulated GPUs report, which are XIDs and
+// MIG changes.
 const eventTypes = C.SIM_nvmlEventTypeXidCriticalError | C.SIM_nvmlEventMigConfigChange |
 	C.SIM_nvmlEventTypeSingleBitEccError | C.SIM_nvmlEventTypeDoubleBitEccError | C.SIM_nvmlEventTypePState | C.SIM_nvmlEventTypeClock
 
 func eventCalls() map[string]call {
 	return map[string]call{
-		"nvmlEventSetCreate":               notNull(createSet, 0),
+		"nvmlEventSetCreate":               askDriver(createSet, 0),
 		"nvmlEventSetFree":                 freeSet,
-		"nvmlEventSetWait":                 notNull(waitSet(putOldEvent), 1),
-		"nvmlEventSetWait_v2":              notNull(waitSet(putEvent), 1),
-		"nvmlDeviceRegisterEvents":         registerEvents,
-		"nvmlDeviceGetSupportedEventTypes": number(gpu.ReadingEvents, func(*sim.State) uint64 { return eventTypes }),
+		"nvmlEventSetWait":                 waitSet(putOldEvent),
+		"nvmlEventSetWait_v2":              waitSet(putEvent),
+		"nvmlDeviceRegisterEvents":         onHandle(registerEvents, aGPU, aMIGDevice),
+		"nvmlDeviceGetSupportedEventTypes": readValue(gpu.ReadingEvents, func(*sim.State) uint64 { return eventTypes }),
 	}
 }
 
-// eventSet is a queue of one client's own.
+// eventSet is the queue of one client.
 type eventSet struct {
 	queue *sim.Subscription
 	freed sync.Once
@@ -34,23 +35,18 @@ type eventSet struct {
 
 // createSet makes a set under the lowest free number.
 func createSet(l *library, a args) result {
-	err := l.node.Driver()
-	if err != nil {
-		return l.failed(err)
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for number := range maxGPUs {
 		if l.sets[number] == nil {
 			l.sets[number] = &eventSet{queue: l.node.Subscribe()}
-			putRaw(a, 0, handle{kind: anEventSet, gpu: number})
-			return success
+			return putHandle(a, 0, handle{kind: anEventSet, gpu: number})
 		}
 	}
 	return insufficientResources
 }
 
-// set finds the set of a handle; nil where there is none, or none any more.
+// set returns the set of a handle; nil if there is none.
 func (l *library) set(raw uintptr) *eventSet {
 	h, ok := handleOf(raw)
 	if !ok || h.kind != anEventSet {
@@ -61,7 +57,7 @@ func (l *library) set(raw uintptr) *eventSet {
 	return l.sets[h.gpu]
 }
 
-// freeSet ends the calls that wait for the set.
+// freeSet ends the calls that wait for the set, too.
 func freeSet(l *library, a args) result {
 	set := l.set(a.raw[0])
 	if set == nil {
@@ -77,12 +73,11 @@ func freeSet(l *library, a args) result {
 
 func (s *eventSet) free() { s.freed.Do(s.queue.Close) }
 
-// registerEvents registers all of the types, or none where one is not supported.
-func registerEvents(l *library, a args) result {
-	h, ok := handleOf(a.raw[0])
+// registerEvents registers a GPU for all of the types, or for none if one is not supported.
+func registerEvents(l *library, h handle, a args) result {
 	set, types := l.set(a.raw[2]), uint64(a.raw[1])
 	switch {
-	case !ok || h.kind > aMIGDevice || h.gpu >= l.node.Count() || set == nil:
+	case set == nil:
 		return invalidArgument
 	case h.kind == aMIGDevice || types&^eventTypes != 0:
 		return notSupported
@@ -102,9 +97,9 @@ func registerEvents(l *library, a args) result {
 	return success
 }
 
-// waitSet waits for at most as many milliseconds as the third argument says.
-func waitSet(put func(a args, e sim.Event)) call {
-	return func(l *library, a args) result {
+// waitSet answers with the next event, for which it waits at most as many milliseconds as the third argument says.
+func waitSet(answer func(a args, e sim.Event)) call {
+	return notNull(func(l *library, a args) result {
 		set := l.set(a.raw[0])
 		if set == nil {
 			return invalidArgument
@@ -113,15 +108,15 @@ func waitSet(put func(a args, e sim.Event)) call {
 		if err != nil {
 			return l.failed(err)
 		}
-		put(a, e)
+		answer(a, e)
 		return success
-	}
+	}, 1)
 }
 
-// putOldEvent fills what the struct had before its second version.
+// putOldEvent writes what the struct had before its second version.
 func putOldEvent(a args, e sim.Event) {
 	data := at[C.sim_nvmlEventData_t](a, 1)
-	putHandle(&data.device, handle{kind: aGPU, gpu: e.GPU})
+	setHandle(&data.device, handle{kind: aGPU, gpu: e.GPU})
 	data.eventType, data.eventData = C.SIM_nvmlEventMigConfigChange, 0
 	if e.Kind == gpu.EventXID {
 		data.eventType, data.eventData = C.SIM_nvmlEventTypeXidCriticalError, C.sim_u64(e.XID)

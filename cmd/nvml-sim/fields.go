@@ -9,17 +9,23 @@ import (
 )
 
 func fieldCalls() map[string]call {
-	return map[string]call{"nvmlDeviceGetFieldValues": notNull(fieldValues, 2)}
+	return map[string]call{"nvmlDeviceGetFieldValues": notNull(onHandle(fieldValues, aGPU, aMIGDevice), 2)}
 }
 
 // allLinks is the scope of a field that is a total over all NVLinks.
 const allLinks = 0xFFFFFFFF
 
-// recoveryBranch is the first driver branch taken to know the recovery action (unverified).
+// recoveryBranch is the first driver branch that is assumed to know the recovery action (unverified).
 const recoveryBranch = 565
 
-// rawOverhead is what protocol adds to data on NVLink.
+// rawOverhead is the ratio of all bytes on NVLink, those of the protocol included, to those of data.
 const rawOverhead = 1.125
+
+// The types of the values of most fields (nvmlValueType_t).
+const (
+	unsignedInt  C.int = C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT
+	unsignedLong C.int = C.SIM_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
+)
 
 // field is how a field id is answered.
 type field struct {
@@ -28,13 +34,12 @@ type field struct {
 	value   func(s *sim.State, scope uint32) (uint64, result)
 }
 
-// fieldValues answers each field by itself, with a code of its own; the call succeeds where the GPU can be asked.
-func fieldValues(l *library, a args) result {
-	h, ok := handleOf(a.raw[0])
-	if !ok || h.kind > aMIGDevice || h.gpu >= l.node.Count() || int32(a.uint(1)) <= 0 {
+// fieldValues answers each field with a code of its own; the call succeeds if the GPU can be read.
+func fieldValues(l *library, h handle, a args) result {
+	switch {
+	case int32(a.uint(1)) <= 0:
 		return invalidArgument
-	}
-	if h.kind == aMIGDevice {
+	case h.kind == aMIGDevice:
 		return notSupported
 	}
 	s, err := l.node.Read(h.gpu, gpu.ReadingDevice)
@@ -66,25 +71,25 @@ func fieldValues(l *library, a args) result {
 	return success
 }
 
-// unanswered is the code of a field that has no value here: one that nvml.h defines is not supported.
+// unanswered returns the code of a field without a value here: one that nvml.h defines is not supported.
 func unanswered(id uint32) result {
 	if id == 0 || id >= C.SIM_NVML_FI_MAX || id == C.SIM_NVML_FI_DEV_GET_GPU_RECOVERY_ACTION {
-		return invalidArgument // the last one: of drivers that do not know it yet
+		return invalidArgument // the recovery action is unknown to drivers before recoveryBranch
 	}
 	return notSupported
 }
 
-// fields are those that have values with a driver branch.
+// fields returns the fields that have values in a driver branch.
 func fields(branch int) map[uint32]field {
 	known := map[uint32]field{
-		C.SIM_NVML_FI_DEV_ECC_CURRENT:                  simple(gpu.ReadingECC, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, func(*sim.State) uint64 { return 1 }),
-		C.SIM_NVML_FI_DEV_ECC_PENDING:                  simple(gpu.ReadingECC, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, func(*sim.State) uint64 { return 1 }),
-		C.SIM_NVML_FI_DEV_MEMORY_TEMP:                  {gpu.ReadingTemperature, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, memoryTemperature},
-		C.SIM_NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION:     simple(gpu.ReadingEnergy, C.SIM_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, millijoules),
-		C.SIM_NVML_FI_DEV_PCIE_REPLAY_COUNTER:          simple(gpu.ReadingPCIe, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, none),
-		C.SIM_NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER: simple(gpu.ReadingPCIe, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, none),
-		C.SIM_NVML_FI_DEV_PCIE_COUNT_TX_BYTES:          simple(gpu.ReadingPCIe, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, pcieBytes),
-		C.SIM_NVML_FI_DEV_PCIE_COUNT_RX_BYTES:          simple(gpu.ReadingPCIe, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, pcieBytes),
+		C.SIM_NVML_FI_DEV_ECC_CURRENT:                  unscoped(gpu.ReadingECC, unsignedInt, func(*sim.State) uint64 { return 1 }),
+		C.SIM_NVML_FI_DEV_ECC_PENDING:                  unscoped(gpu.ReadingECC, unsignedInt, func(*sim.State) uint64 { return 1 }),
+		C.SIM_NVML_FI_DEV_MEMORY_TEMP:                  {gpu.ReadingTemperature, unsignedInt, memoryTemperature},
+		C.SIM_NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION:     unscoped(gpu.ReadingEnergy, unsignedLong, millijoules),
+		C.SIM_NVML_FI_DEV_PCIE_REPLAY_COUNTER:          unscoped(gpu.ReadingPCIe, unsignedInt, none),
+		C.SIM_NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER: unscoped(gpu.ReadingPCIe, unsignedInt, none),
+		C.SIM_NVML_FI_DEV_PCIE_COUNT_TX_BYTES:          unscoped(gpu.ReadingPCIe, unsignedInt, pcieBytes),
+		C.SIM_NVML_FI_DEV_PCIE_COUNT_RX_BYTES:          unscoped(gpu.ReadingPCIe, unsignedInt, pcieBytes),
 		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX:    nvlinkKiB(1),
 		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX:    nvlinkKiB(1),
 		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX:     nvlinkKiB(rawOverhead),
@@ -95,26 +100,27 @@ func fields(branch int) map[uint32]field {
 		C.SIM_NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT:  limitMargin(C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX),
 		C.SIM_NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT:  limitMargin(C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX),
 
-		C.SIM_NVML_FI_DEV_RESET_STATUS: simple(gpu.ReadingRecovery, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT,
+		C.SIM_NVML_FI_DEV_RESET_STATUS: unscoped(gpu.ReadingRecovery, unsignedInt,
 			func(s *sim.State) uint64 { return uint64(flag(s.Recovery == gpu.RecoveryReset)) }),
-		C.SIM_NVML_FI_DEV_DRAIN_AND_RESET_STATUS: simple(gpu.ReadingRecovery, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT,
+		C.SIM_NVML_FI_DEV_DRAIN_AND_RESET_STATUS: unscoped(gpu.ReadingRecovery, unsignedInt,
 			func(s *sim.State) uint64 { return uint64(flag(s.Recovery == gpu.RecoveryDrainAndReset)) }),
 	}
-	powerFields(known)
+	addPowerFields(known)
 	for _, id := range []uint32{
 		C.SIM_NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, C.SIM_NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
 		C.SIM_NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, C.SIM_NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
 	} {
-		known[id] = field{gpu.ReadingNVLink, C.SIM_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, nvlinkErrors}
+		known[id] = field{gpu.ReadingNVLink, unsignedLong, nvlinkErrors}
 	}
 	if branch >= recoveryBranch {
-		known[C.SIM_NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = simple(gpu.ReadingRecovery, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, recoveryAction)
+		known[C.SIM_NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = unscoped(gpu.ReadingRecovery, unsignedInt, recoveryAction)
 	}
 	return known
 }
 
-// powerFields adds the fields 185 to 192. Their scope is the GPU; module and memory are of GPUs that are not simulated.
-func powerFields(known map[uint32]field) {
+// addPowerFields adds the fields 185 to 192. Their scope is the GPU; only GPUs that are not simulated have those of
+// module and memory.
+func addPowerFields(known map[uint32]field) {
 	limit := func(s *sim.State) uint64 { return uint64(milli(s.LimitWatts)) }
 	draw := func(s *sim.State) uint64 { return uint64(milli(s.Watts)) }
 	for id, value := range map[uint32]func(s *sim.State) uint64{
@@ -125,10 +131,10 @@ func powerFields(known map[uint32]field) {
 		C.SIM_NVML_FI_DEV_POWER_CURRENT_LIMIT:   limit,
 		C.SIM_NVML_FI_DEV_POWER_REQUESTED_LIMIT: limit,
 	} {
-		known[id] = field{gpu.ReadingPower, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, ofGPU(value)}
+		known[id] = field{gpu.ReadingPower, unsignedInt, ofGPU(value)}
 	}
-	known[C.SIM_NVML_FI_DEV_ENERGY] = field{gpu.ReadingEnergy, C.SIM_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, ofGPU(millijoules)}
-	known[C.SIM_NVML_FI_DEV_POWER_AVERAGE] = field{gpu.ReadingPower, C.SIM_NVML_VALUE_TYPE_UNSIGNED_INT, func(s *sim.State, scope uint32) (uint64, result) {
+	known[C.SIM_NVML_FI_DEV_ENERGY] = field{gpu.ReadingEnergy, unsignedLong, ofGPU(millijoules)}
+	known[C.SIM_NVML_FI_DEV_POWER_AVERAGE] = field{gpu.ReadingPower, unsignedInt, func(s *sim.State, scope uint32) (uint64, result) {
 		if s.Architecture == sim.Ampere { // the simulated ones are GA100, which has no average (nvml.h)
 			return 0, notSupported
 		}
@@ -136,7 +142,7 @@ func powerFields(known map[uint32]field) {
 	}}
 }
 
-// ofGPU answers in the scope of the GPU.
+// ofGPU answers in the scope of the GPU alone.
 func ofGPU(value func(s *sim.State) uint64) func(s *sim.State, scope uint32) (uint64, result) {
 	return func(s *sim.State, scope uint32) (uint64, result) {
 		switch {
@@ -149,14 +155,14 @@ func ofGPU(value func(s *sim.State) uint64) func(s *sim.State, scope uint32) (ui
 	}
 }
 
-// none is a counter of errors, which the simulation does not have.
+// none is the counter of errors that the simulation does not have.
 func none(*sim.State) uint64 { return 0 }
 
 // pcieBytes is a counter of 32 bits: it wraps.
 func pcieBytes(s *sim.State) uint64 { return uint64(uint32(s.PCIeBytes)) }
 
-// simple is a field without a scope that every GPU has.
-func simple(reading gpu.Reading, kind C.int, value func(s *sim.State) uint64) field {
+// unscoped returns a field that has no scope and that every GPU has.
+func unscoped(reading gpu.Reading, kind C.int, value func(s *sim.State) uint64) field {
 	return field{reading, kind, func(s *sim.State, _ uint32) (uint64, result) { return value(s), success }}
 }
 
@@ -168,9 +174,9 @@ func memoryTemperature(s *sim.State, _ uint32) (uint64, result) {
 	return uint64(celsius), success
 }
 
-// nvlinkKiB is a counter in KiB, of one link or of all.
+// nvlinkKiB returns a counter in KiB, of one link or of all.
 func nvlinkKiB(overhead float64) field {
-	return field{gpu.ReadingNVLink, C.SIM_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, func(s *sim.State, scope uint32) (uint64, result) {
+	return field{gpu.ReadingNVLink, unsignedLong, func(s *sim.State, scope uint32) (uint64, result) {
 		if s.NVLinks == 0 {
 			return 0, notSupported
 		}
@@ -185,7 +191,7 @@ func nvlinkKiB(overhead float64) field {
 	}}
 }
 
-// nvlinkErrors are none: the simulation has no faulty links.
+// nvlinkErrors counts no errors: the simulation has no faulty links.
 func nvlinkErrors(s *sim.State, _ uint32) (uint64, result) {
 	if s.NVLinks == 0 {
 		return 0, notSupported

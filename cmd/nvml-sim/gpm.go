@@ -11,25 +11,24 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// sample holds the counters of one entity. Clients have an address in C's memory for it, which is never read: one that
-// was freed, or that no client can have got from here, is refused instead of followed.
+// sample holds the counters of one GPU or instance. Clients have an address in C's memory for it, which is never read:
+// an address that was freed, or that this library has not given out, is refused.
 type sample struct {
 	counters sim.Counters
-	filled   bool
+	filled   bool // the client has taken the sample
 }
 
-// gpmCalls are GPU performance monitoring, which GPUs before Hopper do not have.
+// gpmCalls answer about GPU performance monitoring (GPM), which GPUs before Hopper do not support.
 func gpmCalls() map[string]call {
 	return map[string]call{
-		"nvmlGpmQueryDeviceSupport": notNull(device(gpu.ReadingActivity, gpmSupport,
-			func(s *sim.State, _ *sim.Device, a args) result { return gpmSupport(s, a) }), 1),
-		"nvmlGpmSampleAlloc":             notNull(allocSample, 0),
+		"nvmlGpmQueryDeviceSupport":      readDevice(gpu.ReadingActivity, gpmSupport, gpuAnswer(gpmSupport).ofMIGDevice, 1),
+		"nvmlGpmSampleAlloc":             askDriver(allocSample, 0),
 		"nvmlGpmSampleFree":              freeSample,
-		"nvmlGpmSampleGet":               notNull(sampleDevice, 1),
-		"nvmlGpmMigSampleGet":            notNull(sampleInstance, 2),
+		"nvmlGpmSampleGet":               notNull(onHandle(sampleDevice, aGPU, aMIGDevice), 1),
+		"nvmlGpmMigSampleGet":            notNull(onHandle(sampleInstance, aGPU), 2),
 		"nvmlGpmMetricsGet":              notNull(gpmMetrics, 0),
-		"nvmlGpmQueryIfStreamingEnabled": notNull(queryStreaming, 1),
-		"nvmlGpmSetStreamingEnabled":     setStreaming,
+		"nvmlGpmQueryIfStreamingEnabled": notNull(onHandle(queryStreaming, aGPU), 1),
+		"nvmlGpmSetStreamingEnabled":     onHandle(setStreaming, aGPU),
 	}
 }
 
@@ -43,10 +42,6 @@ func gpmSupport(s *sim.State, a args) result {
 }
 
 func allocSample(l *library, a args) result {
-	err := l.node.Driver()
-	if err != nil {
-		return l.failed(err)
-	}
 	address := uintptr(C.calloc(1, 1))
 	if address == 0 {
 		return insufficientResources
@@ -54,8 +49,7 @@ func allocSample(l *library, a args) result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.samples[address] = sample{}
-	*at[uintptr](a, 0) = address
-	return success
+	return put(a, 0, address)
 }
 
 func freeSample(l *library, a args) result {
@@ -70,8 +64,8 @@ func freeSample(l *library, a args) result {
 	return success
 }
 
-// fill takes counters of a GPU into the sample at an address.
-func (l *library) fill(address uintptr, index int, read func() (sim.Counters, error)) result {
+// fillSample stores counters of a GPU in the sample at an address.
+func (l *library) fillSample(address uintptr, index int, read func() (sim.Counters, error)) result {
 	counters, err := read()
 	switch {
 	case err != nil:
@@ -88,12 +82,8 @@ func (l *library) fill(address uintptr, index int, read func() (sim.Counters, er
 	return success
 }
 
-func sampleDevice(l *library, a args) result {
-	h, ok := handleOf(a.raw[0])
-	if !ok || h.kind > aMIGDevice || h.gpu >= l.node.Count() {
-		return invalidArgument
-	}
-	return l.fill(a.raw[1], h.gpu, func() (sim.Counters, error) {
+func sampleDevice(l *library, h handle, a args) result {
+	return l.fillSample(a.raw[1], h.gpu, func() (sim.Counters, error) {
 		if h.kind == aMIGDevice {
 			return l.node.ComputeCounters(h.gpu, h.instance, h.compute)
 		}
@@ -101,18 +91,14 @@ func sampleDevice(l *library, a args) result {
 	})
 }
 
-func sampleInstance(l *library, a args) result {
-	h, ok := handleOf(a.raw[0])
-	if !ok || h.kind != aGPU || h.gpu >= l.node.Count() {
-		return invalidArgument
-	}
-	return l.fill(a.raw[2], h.gpu, func() (sim.Counters, error) {
+func sampleInstance(l *library, h handle, a args) result {
+	return l.fillSample(a.raw[2], h.gpu, func() (sim.Counters, error) {
 		return l.node.InstanceCounters(h.gpu, gpu.InstanceID(a.uint(1)))
 	})
 }
 
-// gpmMetrics computes each metric of the window between two samples of one entity, with a return code of its own. It gives no names.
-// That samples of two entities are refused is unverified.
+// gpmMetrics answers with each metric of the window between two samples of the same GPU or instance, with a return code
+// of its own and without names. That samples of two are refused is unverified.
 func gpmMetrics(l *library, a args) result {
 	get := at[C.sim_nvmlGpmMetricsGet_t](a, 0)
 	if get.version != C.SIM_NVML_GPM_METRICS_GET_VERSION {
@@ -139,13 +125,9 @@ func gpmMetrics(l *library, a args) result {
 	return success
 }
 
-// onStreaming answers about the streaming mode of a GPU that has GPM. Sampling is the same with it and without.
-func onStreaming(l *library, a args, do func(index int)) result {
-	h, ok := handleOf(a.raw[0])
-	switch {
-	case !ok || h.kind != aGPU || h.gpu >= l.node.Count():
-		return invalidArgument
-	case !l.node.HasGPM(h.gpu):
+// withStreaming calls do for the streaming mode of a GPU that has GPM. The mode changes nothing about samples.
+func (l *library) withStreaming(h handle, do func()) result {
+	if !l.node.HasGPM(h.gpu) {
 		return notSupported
 	}
 	if _, err := l.node.Read(h.gpu, gpu.ReadingActivity); err != nil {
@@ -153,17 +135,17 @@ func onStreaming(l *library, a args, do func(index int)) result {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	do(h.gpu)
+	do()
 	return success
 }
 
-func queryStreaming(l *library, a args) result {
-	return onStreaming(l, a, func(index int) { *at[uint32](a, 1) = flag(l.streaming[index]) })
+func queryStreaming(l *library, h handle, a args) result {
+	return l.withStreaming(h, func() { put(a, 1, flag(l.streaming[h.gpu])) })
 }
 
-func setStreaming(l *library, a args) result {
+func setStreaming(l *library, h handle, a args) result {
 	if a.uint(1) > C.SIM_NVML_FEATURE_ENABLED {
 		return invalidArgument
 	}
-	return onStreaming(l, a, func(index int) { l.streaming[index] = a.uint(1) == C.SIM_NVML_FEATURE_ENABLED })
+	return l.withStreaming(h, func() { l.streaming[h.gpu] = a.uint(1) == C.SIM_NVML_FEATURE_ENABLED })
 }

@@ -10,91 +10,95 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// instanceCalls make, list and destroy GPU instances. All need rights.
+// instanceCalls create, list and destroy GPU instances. All require privileges.
 func instanceCalls() map[string]call {
 	return map[string]call{
-		"nvmlDeviceCreateGpuInstance":              notNull(createInstance, 2),
-		"nvmlDeviceCreateGpuInstanceWithPlacement": notNull(createInstanceAt, 2, 3),
-		"nvmlGpuInstanceDestroy":                   destroyInstance,
-		"nvmlDeviceGetGpuInstances":                notNull(onGPU(instancesOfProfile), 2, 3),
-		"nvmlDeviceGetGpuInstanceById":             notNull(onGPU(instanceByID), 2),
-		"nvmlGpuInstanceGetInfo":                   notNull(instance(instanceInfo), 1),
+		"nvmlDeviceCreateGpuInstance":              notNull(onHandle(createInstance, aGPU), 2),
+		"nvmlDeviceCreateGpuInstanceWithPlacement": notNull(onHandle(createInstanceAt, aGPU), 2, 3),
+		"nvmlGpuInstanceDestroy":                   onHandle(destroyInstance, aGPUInstance),
+		"nvmlDeviceGetGpuInstances":                readMIG(withInstances(instancesOfProfile), 2, 3),
+		"nvmlDeviceGetGpuInstanceById":             readMIG(withInstances(instanceByID), 2),
+		"nvmlGpuInstanceGetInfo":                   readInstance(instanceInfo, 1),
 	}
 }
 
-// instance answers about the GPU instance of the first argument, whose handle may be stale.
-func instance(answer func(s *sim.State, i *sim.Instance, a args) result) call {
-	return func(l *library, a args) result {
-		h, ok := handleOf(a.raw[0])
-		if !ok || h.kind != aGPUInstance {
-			return invalidArgument
-		}
-		s, err := l.node.Read(h.gpu, gpu.ReadingMIG)
-		if err != nil {
-			return l.failed(err)
-		}
-		if !s.Privileged {
-			return noPermission
-		}
-		i, ok := s.Instance(h.instance)
-		if !ok {
-			return notFound
-		}
-		return answer(&s, i, a)
+// instance reads the GPU instance of a handle, or says why it cannot. It requires privileges.
+func (l *library) instance(h handle) (*sim.State, *sim.Instance, result) {
+	s, err := l.node.Read(h.gpu, gpu.ReadingMIG)
+	switch {
+	case err != nil:
+		return nil, nil, l.failed(err)
+	case !s.Privileged:
+		return nil, nil, noPermission
 	}
+	i, ok := s.Instance(h.instance)
+	if !ok {
+		return nil, nil, notFound
+	}
+	return &s, i, success
 }
 
-func createInstance(l *library, a args) result {
-	return makeInstance(l, a, gpu.Opt[int]{}, at[uintptr](a, 2))
+// instanceAnswer answers about a GPU instance from what was read of its GPU.
+type instanceAnswer func(s *sim.State, i *sim.Instance, a args) result
+
+// readInstance answers about the GPU instance of the first argument.
+func readInstance(answer instanceAnswer, pointers ...int) call {
+	return notNull(onHandle(func(l *library, h handle, a args) result {
+		s, i, ret := l.instance(h)
+		if ret != success {
+			return ret
+		}
+		return answer(s, i, a)
+	}, aGPUInstance), pointers...)
 }
 
-func createInstanceAt(l *library, a args) result {
+func createInstance(l *library, h handle, a args) result {
+	return l.createInstance(h, gpu.None[int](), a, 2)
+}
+
+func createInstanceAt(l *library, h handle, a args) result {
 	p := at[C.sim_nvmlGpuInstancePlacement_t](a, 2)
-	h, ok := handleOf(a.raw[0])
-	if !ok || h.kind != aGPU {
-		return invalidArgument
-	}
 	s, err := l.node.Read(h.gpu, gpu.ReadingMIG)
 	if err != nil {
 		return l.failed(err)
 	}
 	wanted := gpu.Placement{Start: int(p.start), Size: int(p.size)}
-	if f, ret := byID(&s, a.uint(1)); ret != success || !slices.Contains(f.Placements, wanted) {
+	if f, ret := profileByID(&s, a.uint(1)); ret != success || !slices.Contains(f.Placements, wanted) {
 		return invalidArgument
 	}
-	return makeInstance(l, a, gpu.Some(wanted.Start), at[uintptr](a, 3))
+	return l.createInstance(h, gpu.Some(wanted.Start), a, 3)
 }
 
-func makeInstance(l *library, a args, start gpu.Opt[int], made *uintptr) result {
-	h, ok := handleOf(a.raw[0])
-	if !ok || h.kind != aGPU {
-		return invalidArgument
-	}
+// createInstance creates a GPU instance of the profile in the second argument, and writes its handle to where argument
+// to points.
+func (l *library) createInstance(h handle, start gpu.Opt[int], a args, to int) result {
 	id, err := l.node.CreateGPUInstance(h.gpu, a.uint(1), start)
 	if err != nil {
 		return l.failed(err)
 	}
-	*made = handle{kind: aGPUInstance, gpu: h.gpu, instance: id}.raw()
-	return success
+	return putHandle(a, to, handle{kind: aGPUInstance, gpu: h.gpu, instance: id})
 }
 
-func destroyInstance(l *library, a args) result {
-	h, ok := handleOf(a.raw[0])
-	if !ok || h.kind != aGPUInstance {
-		return invalidArgument
-	}
+func destroyInstance(l *library, h handle, _ args) result {
 	return l.failed(l.node.DestroyGPUInstance(h.gpu, h.instance))
+}
+
+// withInstances answers about the GPU instances of a GPU. It requires MIG and privileges.
+func withInstances(answer gpuAnswer) gpuAnswer {
+	return func(s *sim.State, a args) result {
+		switch {
+		case !s.MIGEnabled:
+			return notSupported
+		case !s.Privileged:
+			return noPermission
+		}
+		return answer(s, a)
+	}
 }
 
 // instancesOfProfile writes as many as there are: the caller has room for the profile's instanceCount (nvml.h).
 func instancesOfProfile(s *sim.State, a args) result {
-	switch {
-	case !s.MIGEnabled:
-		return notSupported
-	case !s.Privileged:
-		return noPermission
-	}
-	if _, ret := byID(s, a.uint(1)); ret != success {
+	if _, ret := profileByID(s, a.uint(1)); ret != success {
 		return ret
 	}
 	var handles []uintptr
@@ -103,34 +107,26 @@ func instancesOfProfile(s *sim.State, a args) result {
 			handles = append(handles, handle{kind: aGPUInstance, gpu: s.Index, instance: i.ID}.raw())
 		}
 	}
-	putHandles(a, handles)
-	return success
+	return putHandles(a, handles)
 }
 
-// putHandles writes a list of handles into the third argument and their count into the fourth.
-func putHandles(a args, handles []uintptr) {
+// putHandles writes a list of handles to the third argument and their count to the fourth.
+func putHandles(a args, handles []uintptr) result {
 	copy(array[uintptr](a, 2, uint32(len(handles))), handles)
-	*at[uint32](a, 3) = uint32(len(handles))
+	return put(a, 3, uint32(len(handles)))
 }
 
 func instanceByID(s *sim.State, a args) result {
-	switch {
-	case !s.MIGEnabled:
-		return notSupported
-	case !s.Privileged:
-		return noPermission
-	}
 	i, ok := s.Instance(gpu.InstanceID(a.uint(1)))
 	if !ok {
 		return notFound
 	}
-	putRaw(a, 2, handle{kind: aGPUInstance, gpu: s.Index, instance: i.ID})
-	return success
+	return putHandle(a, 2, handle{kind: aGPUInstance, gpu: s.Index, instance: i.ID})
 }
 
 func instanceInfo(s *sim.State, i *sim.Instance, a args) result {
 	info := at[C.sim_nvmlGpuInstanceInfo_t](a, 1)
-	putHandle(&info.device, handle{kind: aGPU, gpu: s.Index})
+	setHandle(&info.device, handle{kind: aGPU, gpu: s.Index})
 	info.id, info.profileId = C.sim_u32(i.ID), C.sim_u32(i.Profile.ID)
 	info.placement.start, info.placement.size = C.sim_u32(i.Placement.Start), C.sim_u32(i.Placement.Size)
 	return success

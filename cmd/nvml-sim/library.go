@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"sync"
 
@@ -10,37 +11,36 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// library is the state of the loaded library. The node is started by the first nvmlInit that succeeds and lives as long
-// as the process, as a driver outlives its clients.
+// library is the state of the loaded library. The first nvmlInit that succeeds starts the node, which lives as long as
+// the process, as a driver outlives its clients.
 type library struct {
 	getenv func(string) string
 	calls  []call // by number
 
-	mu    sync.Mutex
-	users int // nvmlInit less nvmlShutdown
-	told  string
-	node  *sim.Node
-	sets  map[int]*eventSet
-	// samples are what nvmlGpmSampleAlloc has given out, by address; streaming are the GPUs set to it.
-	samples   map[uintptr]sample
-	streaming map[int]bool
+	mu        sync.Mutex
+	users     int    // calls of nvmlInit less those of nvmlShutdown
+	lastError string // the last line on stderr
+	node      *sim.Node
+	sets      map[int]*eventSet
+	samples   map[uintptr]sample // of nvmlGpmSampleAlloc, by address
+	streaming map[int]bool       // the GPUs in GPM's streaming mode
 }
 
 func newLibrary(getenv func(string) string) *library {
 	l := &library{getenv: getenv, sets: map[int]*eventSet{}, samples: map[uintptr]sample{}, streaming: map[int]bool{}}
-	always, initialised := initCalls(), tables()
+	always, initialized := initCalls(), tables()
 	for _, name := range functionNames() {
 		do, ok := always[name]
 		if !ok {
-			do = whileInitialised(initialised[name])
+			do = whileInitialized(initialized[name])
 		}
 		l.calls = append(l.calls, do)
 	}
 	return l
 }
 
-// whileInitialised keeps a function from being called too early or too late; nil is one that is not supported.
-func whileInitialised(do call) call {
+// whileInitialized refuses calls of a function before nvmlInit and after nvmlShutdown. A nil function is not supported.
+func whileInitialized(do call) call {
 	return func(l *library, a args) result {
 		l.mu.Lock()
 		ready := l.users > 0
@@ -55,21 +55,19 @@ func whileInitialised(do call) call {
 	}
 }
 
-// tables is what an initialised library answers, by the names of nvml.h.
+// tables returns what an initialized library answers, by the names of nvml.h.
 func tables() map[string]call {
 	all := make(map[string]call)
 	for _, table := range []map[string]call{
 		systemCalls(), deviceCalls(), readingCalls(), memoryCalls(), processCalls(), fieldCalls(),
 		linkCalls(), eventCalls(), migCalls(), instanceCalls(), computeCalls(), gpmCalls(), coolingCalls(), mediaCalls(), temperatureCalls(),
 	} {
-		for name, do := range table {
-			all[name] = do
-		}
+		maps.Copy(all, table)
 	}
 	return all
 }
 
-// initCalls are those that need no initialised library.
+// initCalls are the functions that can be called at any time.
 func initCalls() map[string]call {
 	return map[string]call{
 		"nvmlInit":          (*library).init,
@@ -83,7 +81,7 @@ func (l *library) init(args) result {
 	if !l.start() {
 		return driverNotLoaded
 	}
-	if err := l.node.Driver(); err != nil { // it may wait for long, and others must not wait for the same
+	if err := l.node.Driver(); err != nil { // not under the lock: it may block for long
 		return l.failed(err)
 	}
 	l.mu.Lock()
@@ -92,7 +90,7 @@ func (l *library) init(args) result {
 	return success
 }
 
-// start starts the node unless that is done, or tells why it cannot.
+// start starts the node unless it runs, and reports whether it does. Why it does not is written to stderr.
 func (l *library) start() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,29 +99,29 @@ func (l *library) start() bool {
 	}
 	node, err := sim.FromEnvironment(l.getenv)
 	if err != nil {
-		l.say(err)
+		l.printError(err)
 		return false
 	}
 	l.node = node
 	return true
 }
 
-// failed is NVML's code for an error of the node. What is wrong with the state file is told in words.
+// failed returns NVML's code for an error of the node. What is wrong with the state file is written to stderr, too.
 func (l *library) failed(err error) result {
 	if errors.Is(err, sim.ErrState) {
 		l.mu.Lock()
-		l.say(err)
+		l.printError(err)
 		l.mu.Unlock()
 	}
 	return resultOf(err)
 }
 
-// say tells on stderr what a return code cannot, once for as long as it stays the same.
-func (l *library) say(err error) {
-	if err.Error() == l.told {
+// printError writes to stderr what a return code cannot say, unless it is the same as the last time. It requires l.mu.
+func (l *library) printError(err error) {
+	if err.Error() == l.lastError {
 		return
 	}
-	l.told = err.Error()
+	l.lastError = err.Error()
 	fmt.Fprintf(os.Stderr, "libnvidia-ml.so.1 (simulated node): %v\n", err)
 }
 
@@ -134,7 +132,7 @@ func (l *library) shutdown(args) result {
 		return uninitialized
 	}
 	if l.users--; l.users == 0 {
-		for number, set := range l.sets { // a call that still waits finds the library uninitialized
+		for number, set := range l.sets { // a call that waits for one returns uninitialized
 			set.free()
 			delete(l.sets, number)
 		}
@@ -142,19 +140,25 @@ func (l *library) shutdown(args) result {
 	return success
 }
 
-// physical answers about the GPU of the first argument. MIG devices do not have what it asks for.
-func physical(reading gpu.Reading, answer func(s *sim.State, a args) result) call {
-	return device(reading, answer, nil)
+// gpuAnswer answers about a GPU, and migAnswer about a MIG device, from what was read of the GPU.
+type (
+	gpuAnswer func(s *sim.State, a args) result
+	migAnswer func(s *sim.State, d *sim.Device, a args) result
+)
+
+// ofMIGDevice answers about a MIG device what answer says of its GPU.
+func (answer gpuAnswer) ofMIGDevice(s *sim.State, _ *sim.Device, a args) result { return answer(s, a) }
+
+// readGPU answers about the GPU of the first argument, and does not support MIG devices. The pointers are the arguments
+// that must not be NULL.
+func readGPU(reading gpu.Reading, answer gpuAnswer, pointers ...int) call {
+	return readDevice(reading, answer, nil, pointers...)
 }
 
-// device answers about the GPU of the first argument, or about a MIG device: nil where that is not supported.
-func device(reading gpu.Reading, whole func(s *sim.State, a args) result, slice func(s *sim.State, d *sim.Device, a args) result) call {
-	return func(l *library, a args) result {
-		h, ok := handleOf(a.raw[0])
-		switch {
-		case !ok || h.kind > aMIGDevice || h.gpu >= l.node.Count():
-			return invalidArgument
-		case h.kind == aGPU && whole == nil, h.kind == aMIGDevice && slice == nil:
+// readDevice answers about the GPU or the MIG device of the first argument. What has no answer is not supported.
+func readDevice(reading gpu.Reading, whole gpuAnswer, slice migAnswer, pointers ...int) call {
+	return notNull(onHandle(func(l *library, h handle, a args) result {
+		if h.kind == aGPU && whole == nil || h.kind == aMIGDevice && slice == nil {
 			return notSupported
 		}
 		s, err := l.node.Read(h.gpu, reading)
@@ -169,5 +173,5 @@ func device(reading gpu.Reading, whole func(s *sim.State, a args) result, slice 
 			return invalidArgument
 		}
 		return slice(&s, d, a)
-	}
+	}, aGPU, aMIGDevice), pointers...)
 }

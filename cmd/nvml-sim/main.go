@@ -1,12 +1,12 @@
-// Nvml-sim is the simulated node as NVIDIA's management library: built with -buildmode=c-shared it is a libnvidia-ml.so.1
-// that any client of NVML can load. docs/simulated-node.md says how to use it.
+// Nvml-sim is the simulated node as NVIDIA's management library: built with -buildmode=c-shared it is a
+// libnvidia-ml.so.1 that any client of NVML can load. docs/simulated-node.md says how to use it.
 //
 // Its exported C functions are generated from nvml.h and all end in one dispatcher; the tables of calls in this package
-// say what each answers. A function that stands in no table is not supported. What a comment calls unverified follows
+// say what each answers. A function that is in no table is not supported. What a comment calls unverified follows
 // nvml.h or published captures, not a measurement.
 package main
 
-//go:generate go run generate.go
+//go:generate go run ../../internal/sim/clibrary/generate nvml.h
 
 // #cgo LDFLAGS: ${SRCDIR}/exports.ld.so
 // #include <stdlib.h>
@@ -26,21 +26,21 @@ func main() {
 	os.Exit(2)
 }
 
-// simOpen makes the state that the loaded library keeps for the life of its process.
+// simOpen returns a handle of the library's state, which lives as long as the process.
 //
 //export simOpen
 func simOpen() C.uintptr_t {
 	return C.uintptr_t(cgo.NewHandle(newLibrary(getenv)))
 }
 
-// getenv asks C: the client may have set a variable since Go has read its own copy.
+// getenv reads C's environment: the client may have set a variable after Go copied it.
 func getenv(name string) string {
 	key := C.CString(name)
 	defer C.free(unsafe.Pointer(key))
 	return C.GoString(C.getenv(key))
 }
 
-// simCall answers the function with a number. What its arguments point to is the caller's.
+// simCall answers the function of a number. The caller owns what the arguments point to.
 //
 //export simCall
 func simCall(state C.uintptr_t, function C.int, arguments *C.uintptr_t) C.int {

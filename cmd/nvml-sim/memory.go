@@ -10,29 +10,29 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// memoryCalls tell of memory, and of its errors.
+// memoryCalls answer about memory and its errors.
 func memoryCalls() map[string]call {
-	eccMode := notNull(physical(gpu.ReadingECC, func(_ *sim.State, a args) result {
-		*at[uint32](a, 1), *at[uint32](a, 2) = flag(true), flag(true)
-		return success
-	}), 1, 2)
 	return map[string]call{
-		"nvmlDeviceGetMemoryInfo":           notNull(before(newMemory, device(gpu.ReadingMemory, oldMemory, migMemory), device(gpu.ReadingMemory, memory, migMemory)), 1),
-		"nvmlDeviceGetMemoryInfo_v2":        notNull(before(newMemory, missing, device(gpu.ReadingMemory, memory2, migMemory2)), 1),
-		"nvmlDeviceGetBAR1MemoryInfo":       notNull(device(gpu.ReadingMemory, bar1, migBAR1), 1),
-		"nvmlDeviceGetEccMode":              eccMode,
-		"nvmlDeviceGetDefaultEccMode":       number(gpu.ReadingECC, func(*sim.State) uint32 { return flag(true) }),
-		"nvmlDeviceGetTotalEccErrors":       notNull(physical(gpu.ReadingECC, totalErrors), 3),
-		"nvmlDeviceGetDetailedEccErrors":    notNull(physical(gpu.ReadingECC, detailedErrors), 3),
-		"nvmlDeviceGetMemoryErrorCounter":   notNull(physical(gpu.ReadingECC, errorCounter), 4),
-		"nvmlDeviceGetRemappedRows":         notNull(physical(gpu.ReadingRowRemap, remappedRows), 1, 2, 3, 4),
-		"nvmlDeviceGetRemappedRows_v2":      notNull(physical(gpu.ReadingRowRemap, remappedRows2), 1),
-		"nvmlDeviceGetRowRemapperHistogram": notNull(physical(gpu.ReadingRowRemap, rowHistogram), 1),
+		"nvmlDeviceGetMemoryInfo": notNull(beforeBranch(newMemory,
+			readDevice(gpu.ReadingMemory, oldMemory, migMemory), readDevice(gpu.ReadingMemory, memory, migMemory)), 1),
+		"nvmlDeviceGetMemoryInfo_v2": notNull(beforeBranch(newMemory,
+			missingFunction, readDevice(gpu.ReadingMemory, memory2, migMemory2)), 1),
+		"nvmlDeviceGetBAR1MemoryInfo": readDevice(gpu.ReadingMemory, bar1, migBAR1, 1),
+		"nvmlDeviceGetEccMode": readGPU(gpu.ReadingECC, func(_ *sim.State, a args) result {
+			return putTwo(a, 1, flag(true), flag(true))
+		}, 1, 2),
+		"nvmlDeviceGetDefaultEccMode":       readValue(gpu.ReadingECC, func(*sim.State) uint32 { return flag(true) }),
+		"nvmlDeviceGetTotalEccErrors":       readECC(totalErrors, 3),
+		"nvmlDeviceGetDetailedEccErrors":    readECC(detailedErrors, 3),
+		"nvmlDeviceGetMemoryErrorCounter":   readECC(errorCounter, 4),
+		"nvmlDeviceGetRemappedRows":         readRows(remappedRows, 1, 2, 3, 4),
+		"nvmlDeviceGetRemappedRows_v2":      readRows(remappedRows2, 1),
+		"nvmlDeviceGetRowRemapperHistogram": readRows(rowHistogram, 1),
 	}
 }
 
-// before is a function that answered otherwise in drivers before a branch.
-func before(branch int, old, now call) call {
+// beforeBranch answers with old for drivers before a branch, else with now.
+func beforeBranch(branch int, old, now call) call {
 	return func(l *library, a args) result {
 		if l.node.Scenario().Node.DriverBranch() < branch {
 			return old(l, a)
@@ -41,14 +41,14 @@ func before(branch int, old, now call) call {
 	}
 }
 
-// missing answers as the symbol of a library that does not have it.
-func missing(*library, args) result { return functionNotFound }
+// missingFunction answers as go-nvml does for a function that the library does not export.
+func missingFunction(*library, args) result { return functionNotFound }
 
-// newMemory is a change of behaviour in R510: reserved memory is told, and total and used count it in the old call too
-// (the latter unverified).
+// newMemory is the first driver branch that reports reserved memory. The old call counts it in the total and as used
+// since (the latter is unverified).
 const newMemory = 510
 
-// memory is the whole of a GPU. It needs rights where MIG is on (nvml.h).
+// memory answers about all of a GPU's memory, which requires privileges if MIG is on (nvml.h).
 func memory(s *sim.State, a args) result {
 	return putMemory(s, a, s.MemoryTotal, s.MemoryUsed+s.MemoryReserved)
 }
@@ -61,15 +61,16 @@ func putMemory(s *sim.State, a args, total, used uint64) result {
 	if s.MIGEnabled && !s.Privileged {
 		return noPermission
 	}
-	*at[C.sim_nvmlMemory_t](a, 1) = C.sim_nvmlMemory_t{total: C.sim_u64(total), free: C.sim_u64(total - used), used: C.sim_u64(used)}
-	return success
+	return put(a, 1, memoryOf(total, used))
 }
 
-// migMemory is that of the GPU instance: its compute instances share one memory and say the same.
+func memoryOf(total, used uint64) C.sim_nvmlMemory_t {
+	return C.sim_nvmlMemory_t{total: C.sim_u64(total), free: C.sim_u64(total - used), used: C.sim_u64(used)}
+}
+
+// migMemory answers about the memory of the GPU instance, which its compute instances share.
 func migMemory(_ *sim.State, d *sim.Device, a args) result {
-	total, used := d.Instance.Profile.MemoryBytes, d.Instance.MemoryUsed
-	*at[C.sim_nvmlMemory_t](a, 1) = C.sim_nvmlMemory_t{total: C.sim_u64(total), free: C.sim_u64(total - used), used: C.sim_u64(used)}
-	return success
+	return put(a, 1, memoryOf(d.Instance.Profile.MemoryBytes, d.Instance.MemoryUsed))
 }
 
 func memory2(s *sim.State, a args) result {
@@ -95,13 +96,10 @@ func migMemory2(_ *sim.State, d *sim.Device, a args) result {
 	return success
 }
 
-// bar1 is a window as large as the memory, rounded up to a power of two; the driver has 1 MiB of it in use.
-func bar1(s *sim.State, a args) result {
-	putBAR1(a, bar1Size(s), 1<<20)
-	return success
-}
+// bar1 answers with a window as large as the memory, rounded up to a power of two; the driver uses 1 MiB of it.
+func bar1(s *sim.State, a args) result { return putBAR1(a, bar1Size(s), 1<<20) }
 
-// migBAR1 is a share as of the memory, less 1 MiB: a 3g.20gb of an A100 shows 32767 MiB.
+// migBAR1 answers with the same share as of the memory, less 1 MiB: a 3g.20gb of an A100 shows 32767 MiB.
 func migBAR1(s *sim.State, d *sim.Device, a args) result {
 	axis := 0
 	for _, f := range s.Profiles {
@@ -109,19 +107,29 @@ func migBAR1(s *sim.State, d *sim.Device, a args) result {
 			axis = max(axis, p.End())
 		}
 	}
-	putBAR1(a, bar1Size(s)/uint64(axis)*uint64(d.Instance.Placement.Size)-1<<20, 0)
-	return success
+	return putBAR1(a, bar1Size(s)/uint64(axis)*uint64(d.Instance.Placement.Size)-1<<20, 0)
 }
 
 func bar1Size(s *sim.State) uint64 { return 1 << bits.Len64(s.MemoryTotal-1) }
 
-func putBAR1(a args, total, used uint64) {
-	*at[C.sim_nvmlBAR1Memory_t](a, 1) = C.sim_nvmlBAR1Memory_t{
+func putBAR1(a args, total, used uint64) result {
+	return put(a, 1, C.sim_nvmlBAR1Memory_t{
 		bar1Total: C.sim_u64(total), bar1Free: C.sim_u64(total - used), bar1Used: C.sim_u64(used),
-	}
+	})
 }
 
-// eccErrors counts errors of a severity and a lifetime. With MIG on, a whole GPU tells no volatile counts.
+// readECC answers about the errors of the severity and the lifetime that the second and the third argument name.
+func readECC(answer func(count uint64, a args) result, pointer int) call {
+	return readGPU(gpu.ReadingECC, func(s *sim.State, a args) result {
+		count, ret := eccErrors(s, a.uint(1), a.uint(2))
+		if ret != success {
+			return ret
+		}
+		return answer(count, a)
+	}, pointer)
+}
+
+// eccErrors counts errors of a severity and a lifetime. With MIG on, a GPU has no volatile counts.
 func eccErrors(s *sim.State, severity, lifetime uint32) (uint64, result) {
 	if s.MIGEnabled && lifetime == C.SIM_NVML_VOLATILE_ECC {
 		return 0, notSupported
@@ -138,73 +146,51 @@ func eccErrors(s *sim.State, severity, lifetime uint32) (uint64, result) {
 	return count, success
 }
 
-func totalErrors(s *sim.State, a args) result {
-	count, ret := eccErrors(s, a.uint(1), a.uint(2))
-	if ret == success {
-		*at[uint64](a, 3) = count
-	}
-	return ret
+func totalErrors(count uint64, a args) result { return put(a, 3, count) }
+
+func detailedErrors(count uint64, a args) result {
+	return put(a, 3, C.sim_nvmlEccErrorCounts_t{deviceMemory: C.sim_u64(count)})
 }
 
-func detailedErrors(s *sim.State, a args) result {
-	count, ret := eccErrors(s, a.uint(1), a.uint(2))
-	if ret == success {
-		*at[C.sim_nvmlEccErrorCounts_t](a, 3) = C.sim_nvmlEccErrorCounts_t{deviceMemory: C.sim_u64(count)}
-	}
-	return ret
-}
-
-// errorCounter tells of device memory and SRAM; the simulation has errors in device memory alone.
-func errorCounter(s *sim.State, a args) result {
-	count, ret := eccErrors(s, a.uint(1), a.uint(2))
-	if ret != success {
-		return ret
-	}
+// errorCounter answers about device memory, which has all the errors, and SRAM, which has none.
+func errorCounter(count uint64, a args) result {
 	switch a.uint(3) {
 	case C.SIM_NVML_MEMORY_LOCATION_DEVICE_MEMORY:
+		return put(a, 4, count)
 	case C.SIM_NVML_MEMORY_LOCATION_SRAM:
-		count = 0
-	default:
-		return notSupported
+		return put[uint64](a, 4, 0)
 	}
-	*at[uint64](a, 4) = count
-	return success
+	return notSupported
 }
 
-func remappedRows(s *sim.State, a args) result {
-	rows, ok := s.Remapped.Get()
-	if !ok {
-		return notSupported
-	}
-	*at[uint32](a, 1), *at[uint32](a, 2) = uint32(rows.Correctable), uint32(rows.Uncorrectable)
-	*at[uint32](a, 3), *at[uint32](a, 4) = flag(rows.Pending), flag(rows.Failure)
-	return success
+// readRows answers about the remapped rows of a GPU, which not all GPUs report.
+func readRows(answer func(rows gpu.RemappedRows, a args) result, pointers ...int) call {
+	return readGPU(gpu.ReadingRowRemap, func(s *sim.State, a args) result {
+		rows, ok := s.Remapped.Get()
+		if !ok {
+			return notSupported
+		}
+		return answer(rows, a)
+	}, pointers...)
 }
 
-func remappedRows2(s *sim.State, a args) result {
-	rows, ok := s.Remapped.Get()
-	if !ok {
-		return notSupported
-	}
-	*at[C.sim_nvmlRemappedRowsInfo_v2_t](a, 1) = C.sim_nvmlRemappedRowsInfo_v2_t{
+func remappedRows(rows gpu.RemappedRows, a args) result {
+	putTwo(a, 1, uint32(rows.Correctable), uint32(rows.Uncorrectable))
+	return putTwo(a, 3, flag(rows.Pending), flag(rows.Failure))
+}
+
+func remappedRows2(rows gpu.RemappedRows, a args) result {
+	return put(a, 1, C.sim_nvmlRemappedRowsInfo_v2_t{
 		corrActiveRemaps: C.sim_u32(rows.Correctable), uncActiveRemaps: C.sim_u32(rows.Uncorrectable),
 		bPending: C.sim_u32(flag(rows.Pending)), bFailureOccurred: C.sim_u32(flag(rows.Failure)),
-	}
-	return success
+	})
 }
 
-// rowHistogram: every bank has all of its spare rows but for the few that were used.
-func rowHistogram(s *sim.State, a args) result {
-	rows, ok := s.Remapped.Get()
-	if !ok {
-		return notSupported
-	}
-	used := min(rows.Correctable+rows.Uncorrectable, banks)
-	*at[C.sim_nvmlRowRemapperHistogramValues_t](a, 1) = C.sim_nvmlRowRemapperHistogramValues_t{
-		max: C.sim_u32(banks - used), high: C.sim_u32(used),
-	}
-	return success
-}
-
-// banks is how many banks of memory nvidia-smi shows of an A100 or H100 (640).
+// banks is how many banks of memory nvidia-smi shows of an A100 or H100.
 const banks = 640
+
+// rowHistogram answers that every bank has all of its spare rows, but for as many banks as rows were remapped.
+func rowHistogram(rows gpu.RemappedRows, a args) result {
+	used := min(rows.Correctable+rows.Uncorrectable, banks)
+	return put(a, 1, C.sim_nvmlRowRemapperHistogramValues_t{max: C.sim_u32(banks - used), high: C.sim_u32(used)})
+}

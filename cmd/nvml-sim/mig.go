@@ -12,60 +12,57 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// migCalls are about MIG mode, MIG devices, and the GPU instances that a GPU can have.
+// migCalls answer about MIG mode, MIG devices, and the GPU instances that a GPU can have.
 func migCalls() map[string]call {
-	placements := notNull(onGPU(possiblePlacements), 3)
+	placements := readMIG(possiblePlacements, 3)
 	return map[string]call{
-		"nvmlDeviceGetMigMode": notNull(onGPU(migMode), 1, 2),
-		"nvmlDeviceSetMigMode": notNull(setMIGMode, 2),
-		"nvmlDeviceGetMaxMigDeviceCount": notNull(onGPU(func(s *sim.State, a args) result {
-			*at[uint32](a, 1) = uint32(s.MaxMIGDevices)
-			return success
-		}), 1),
-		"nvmlDeviceIsMigDeviceHandle":         notNull(isMIGDevice, 1),
-		"nvmlDeviceGetMigDeviceHandleByIndex": notNull(onGPU(migHandleByIndex), 2),
-		"nvmlDeviceGetDeviceHandleFromMigDeviceHandle": notNull(onMIGDevice(func(s *sim.State, _ *sim.Device, a args) result {
-			putRaw(a, 1, handle{kind: aGPU, gpu: s.Index})
-			return success
-		}), 1),
-		"nvmlDeviceGetGpuInstanceId": notNull(onMIGDevice(func(_ *sim.State, d *sim.Device, a args) result {
-			*at[uint32](a, 1) = uint32(d.Instance.ID)
-			return success
-		}), 1),
-		"nvmlDeviceGetComputeInstanceId": notNull(onMIGDevice(func(_ *sim.State, d *sim.Device, a args) result {
-			*at[uint32](a, 1) = uint32(d.Compute.ID)
-			return success
-		}), 1),
-		"nvmlDeviceGetGpuInstanceProfileInfo":           notNull(onGPU(plainProfile), 2),
-		"nvmlDeviceGetGpuInstanceProfileInfoV":          notNull(onGPU(versionedProfile(byEnum)), 2),
-		"nvmlDeviceGetGpuInstanceProfileInfoByIdV":      notNull(onGPU(versionedProfile(byID)), 2),
+		"nvmlDeviceGetMigMode": readMIG(migMode, 1, 2),
+		"nvmlDeviceSetMigMode": notNull(onHandle(setMIGMode, aGPU), 2),
+		"nvmlDeviceGetMaxMigDeviceCount": readMIG(func(s *sim.State, a args) result {
+			return put(a, 1, uint32(s.MaxMIGDevices))
+		}, 1),
+		"nvmlDeviceIsMigDeviceHandle":         notNull(onHandle(isMIGDevice, aGPU, aMIGDevice), 1),
+		"nvmlDeviceGetMigDeviceHandleByIndex": readMIG(migHandleByIndex, 2),
+		"nvmlDeviceGetDeviceHandleFromMigDeviceHandle": readMIGDevice(func(s *sim.State, _ *sim.Device, a args) result {
+			return putHandle(a, 1, handle{kind: aGPU, gpu: s.Index})
+		}),
+		"nvmlDeviceGetGpuInstanceId": readMIGDevice(func(_ *sim.State, d *sim.Device, a args) result {
+			return put(a, 1, uint32(d.Instance.ID))
+		}),
+		"nvmlDeviceGetComputeInstanceId": readMIGDevice(func(_ *sim.State, d *sim.Device, a args) result {
+			return put(a, 1, uint32(d.Compute.ID))
+		}),
+		"nvmlDeviceGetGpuInstanceProfileInfo":           readMIG(plainProfile, 2),
+		"nvmlDeviceGetGpuInstanceProfileInfoV":          readMIG(versionedProfile(profileByNumber), 2),
+		"nvmlDeviceGetGpuInstanceProfileInfoByIdV":      readMIG(versionedProfile(profileByID), 2),
 		"nvmlDeviceGetGpuInstancePossiblePlacements":    placements,
 		"nvmlDeviceGetGpuInstancePossiblePlacements_v2": placements,
-		"nvmlDeviceGetGpuInstanceRemainingCapacity":     notNull(remainingCapacity, 2),
+		"nvmlDeviceGetGpuInstanceRemainingCapacity":     notNull(onHandle(remainingCapacity, aGPU), 2),
 	}
 }
 
-// onGPU is a call of MIG management about a physical GPU: a MIG device is not what it takes.
-func onGPU(answer func(s *sim.State, a args) result) call {
-	return device(gpu.ReadingMIG, answer, func(*sim.State, *sim.Device, args) result { return invalidArgument })
+// readMIG answers about the MIG mode or the instances of the GPU of the first argument. A MIG device is an invalid
+// argument.
+func readMIG(answer gpuAnswer, pointers ...int) call {
+	refuse := func(*sim.State, *sim.Device, args) result { return invalidArgument }
+	return readDevice(gpu.ReadingMIG, answer, refuse, pointers...)
 }
 
-// onMIGDevice is a call that takes MIG devices alone.
-func onMIGDevice(answer func(s *sim.State, d *sim.Device, a args) result) call {
-	return device(gpu.ReadingMIG, func(*sim.State, args) result { return invalidArgument }, answer)
+// readMIGDevice answers about the MIG device of the first argument in the second. A GPU is an invalid argument.
+func readMIGDevice(answer migAnswer) call {
+	return readDevice(gpu.ReadingMIG, func(*sim.State, args) result { return invalidArgument }, answer, 1)
 }
 
 func migMode(s *sim.State, a args) result {
-	*at[uint32](a, 1), *at[uint32](a, 2) = flag(s.MIGEnabled), flag(s.MIGPending)
-	return success
+	return putTwo(a, 1, flag(s.MIGEnabled), flag(s.MIGPending))
 }
 
-// setMIGMode returns separately what became of the activation (nvml.h): the mode is pending on a GPU in use, and on an Ampere one in
-// a pass-through machine until a reset. The mode that a GPU has can be set at any time (unverified).
-func setMIGMode(l *library, a args) result {
-	h, ok := handleOf(a.raw[0])
-	mode, activation := a.uint(1), at[int32](a, 2)
-	if !ok || h.kind != aGPU || mode > C.SIM_NVML_DEVICE_MIG_ENABLE {
+// setMIGMode returns the result of the activation separately (nvml.h): the mode stays pending while a GPU is in use,
+// and on an Ampere GPU of a virtual machine with pass-through until a reset. The mode that a GPU has can be set at any
+// time (unverified).
+func setMIGMode(l *library, h handle, a args) result {
+	mode := a.uint(1)
+	if mode > C.SIM_NVML_DEVICE_MIG_ENABLE {
 		return invalidArgument
 	}
 	refused := l.node.SetMIGMode(h.gpu, mode == C.SIM_NVML_DEVICE_MIG_ENABLE)
@@ -77,25 +74,16 @@ func setMIGMode(l *library, a args) result {
 	case err != nil:
 		return l.failed(err)
 	case refused != nil:
-		*activation = int32(inUse)
+		return put(a, 2, inUse)
 	case s.MIGEnabled != s.MIGPending:
-		*activation = int32(resetRequired)
-	default:
-		*activation = int32(success)
+		return put(a, 2, resetRequired)
 	}
-	return success
+	return put(a, 2, success)
 }
 
-func isMIGDevice(l *library, a args) result {
-	h, ok := handleOf(a.raw[0])
-	if !ok || h.kind > aMIGDevice || h.gpu >= l.node.Count() {
-		return invalidArgument
-	}
-	*at[uint32](a, 1) = flag(h.kind == aMIGDevice)
-	return success
-}
+func isMIGDevice(_ *library, h handle, a args) result { return put(a, 1, flag(h.kind == aMIGDevice)) }
 
-// migHandleByIndex needs no rights. The indexes are sparse: NOT_FOUND says that others may follow.
+// migHandleByIndex requires no privileges. The indexes are sparse: others may follow one that is not found.
 func migHandleByIndex(s *sim.State, a args) result {
 	index := int(a.uint(1))
 	switch {
@@ -105,12 +93,11 @@ func migHandleByIndex(s *sim.State, a args) result {
 		return notFound
 	}
 	d := s.Devices[index]
-	putRaw(a, 2, handle{aMIGDevice, s.Index, d.Instance.ID, d.Compute.ID})
-	return success
+	return putHandle(a, 2, handle{aMIGDevice, s.Index, d.Instance.ID, d.Compute.ID})
 }
 
-// byEnum finds a profile by NVML's number for its kind; those that this GPU does not have are not supported.
-func byEnum(s *sim.State, number uint32) (gpu.Profile, result) {
+// profileByNumber finds a profile by NVML's number for its kind; those that this GPU does not have are not supported.
+func profileByNumber(s *sim.State, number uint32) (gpu.Profile, result) {
 	if number >= C.SIM_NVML_GPU_INSTANCE_PROFILE_COUNT {
 		return gpu.Profile{}, invalidArgument
 	}
@@ -118,21 +105,21 @@ func byEnum(s *sim.State, number uint32) (gpu.Profile, result) {
 	if at < 0 {
 		return gpu.Profile{}, notSupported
 	}
-	return told(s, s.Profiles[at]), success
+	return reportedProfile(s, s.Profiles[at]), success
 }
 
-// byID finds a profile by the driver's id of it.
-func byID(s *sim.State, id uint32) (gpu.Profile, result) {
+// profileByID finds a profile by the driver's id.
+func profileByID(s *sim.State, id uint32) (gpu.Profile, result) {
 	at := slices.IndexFunc(s.Profiles, func(f gpu.Profile) bool { return f.ID == id })
 	if at < 0 {
 		return gpu.Profile{}, invalidArgument
 	}
-	return told(s, s.Profiles[at]), success
+	return reportedProfile(s, s.Profiles[at]), success
 }
 
-// told is a profile as the driver tells of it. A30's has a defect: too many instances, of at least one profile; which is
-// unverified.
-func told(s *sim.State, f gpu.Profile) gpu.Profile {
+// reportedProfile returns a profile as the driver reports it: on an A30 too many instances of at least one profile
+// (which one is unverified).
+func reportedProfile(s *sim.State, f gpu.Profile) gpu.Profile {
 	if s.Name == "NVIDIA A30" && f.Enum == C.SIM_NVML_GPU_INSTANCE_PROFILE_2_SLICE {
 		f.MaxInstances = 4
 	}
@@ -140,26 +127,25 @@ func told(s *sim.State, f gpu.Profile) gpu.Profile {
 }
 
 func plainProfile(s *sim.State, a args) result {
-	f, ret := byEnum(s, a.uint(1))
+	f, ret := profileByNumber(s, a.uint(1))
 	if ret != success {
 		return ret
 	}
 	e := f.Engines.Or(gpu.Engines{})
-	*at[C.sim_nvmlGpuInstanceProfileInfo_t](a, 2) = C.sim_nvmlGpuInstanceProfileInfo_t{
+	return put(a, 2, C.sim_nvmlGpuInstanceProfileInfo_t{
 		id: C.sim_u32(f.ID), sliceCount: C.sim_u32(f.ComputeSlices), instanceCount: C.sim_u32(f.MaxInstances),
 		multiprocessorCount: C.sim_u32(f.SMs), copyEngineCount: C.sim_u32(e.Copy), decoderCount: C.sim_u32(e.Decoder),
 		encoderCount: C.sim_u32(e.Encoder), jpegCount: C.sim_u32(e.JPEG), ofaCount: C.sim_u32(e.OFA),
 		memorySizeMB: C.sim_u64(f.MemoryBytes >> 20),
-	}
-	return success
+	})
 }
 
-// versionedProfile is not supported while MIG is off, unlike the plain call (nvml.h).
-func versionedProfile(find func(s *sim.State, number uint32) (gpu.Profile, result)) func(s *sim.State, a args) result {
+// versionedProfile is not supported while MIG is off, unlike plainProfile (nvml.h).
+func versionedProfile(find func(s *sim.State, number uint32) (gpu.Profile, result)) gpuAnswer {
 	return func(s *sim.State, a args) result {
 		version := *at[uint32](a, 2)
 		if version != C.SIM_nvmlGpuInstanceProfileInfo_v2 && version != C.SIM_nvmlGpuInstanceProfileInfo_v3 {
-			return invalidArgument // so nvml.h, not ARGUMENT_VERSION_MISMATCH
+			return invalidArgument // by nvml.h; not ARGUMENT_VERSION_MISMATCH
 		}
 		f, ret := find(s, a.uint(1))
 		switch {
@@ -178,7 +164,7 @@ func versionedProfile(find func(s *sim.State, number uint32) (gpu.Profile, resul
 				encoderCount: C.sim_u32(e.Encoder), jpegCount: C.sim_u32(e.JPEG), ofaCount: C.sim_u32(e.OFA),
 				memorySizeMB: C.sim_u64(f.MemoryBytes >> 20),
 			}
-			cString(info.name[:], "MIG "+f.Name)
+			putCString(info.name[:], "MIG "+f.Name)
 			return success
 		}
 		info := at[C.sim_nvmlGpuInstanceProfileInfo_v3_t](a, 2)
@@ -189,7 +175,7 @@ func versionedProfile(find func(s *sim.State, number uint32) (gpu.Profile, resul
 			encoderCount: C.sim_u32(e.Encoder), jpegCount: C.sim_u32(e.JPEG), ofaCount: C.sim_u32(e.OFA),
 			memorySizeMB: C.sim_u64(f.MemoryBytes >> 20),
 		}
-		cString(info.name[:], "MIG "+f.Name)
+		putCString(info.name[:], "MIG "+f.Name)
 		if strings.Contains(f.Name, "+gfx") {
 			info.capabilities = C.SIM_NVML_GPU_INSTANCE_PROFILE_CAPS_GFX
 		}
@@ -197,32 +183,34 @@ func versionedProfile(find func(s *sim.State, number uint32) (gpu.Profile, resul
 	}
 }
 
-// possiblePlacements lists a profile's placements, free or not, with MIG on or off. It needs rights. NULL asks for the
-// count alone; otherwise there must be room for all of them, whatever *count says (nvml.h).
+// possiblePlacements lists a profile's placements, free or not, with MIG on or off. It requires privileges.
 func possiblePlacements(s *sim.State, a args) result {
 	if !s.Privileged {
 		return noPermission
 	}
-	f, ret := byID(s, a.uint(1))
+	f, ret := profileByID(s, a.uint(1))
 	if ret != success {
 		return ret
 	}
-	*at[uint32](a, 3) = uint32(len(f.Placements))
+	return putPlacements(a, f.Placements)
+}
+
+// putPlacements writes the count of placements to the fourth argument, and all of them to the third unless that is
+// NULL: there must be room for them, whatever the count was (nvml.h). The structs for GPU instances and for compute
+// instances are the same.
+func putPlacements(a args, placements []gpu.Placement) result {
+	put(a, 3, uint32(len(placements)))
 	if a.raw[2] == 0 {
 		return success
 	}
-	to := array[C.sim_nvmlGpuInstancePlacement_t](a, 2, uint32(len(f.Placements)))
-	for i, p := range f.Placements {
+	to := array[C.sim_nvmlGpuInstancePlacement_t](a, 2, uint32(len(placements)))
+	for i, p := range placements {
 		to[i] = C.sim_nvmlGpuInstancePlacement_t{start: C.sim_u32(p.Start), size: C.sim_u32(p.Size)}
 	}
 	return success
 }
 
-func remainingCapacity(l *library, a args) result {
-	h, ok := handleOf(a.raw[0])
-	if !ok || h.kind != aGPU {
-		return invalidArgument
-	}
+func remainingCapacity(l *library, h handle, a args) result {
 	s, err := l.node.Read(h.gpu, gpu.ReadingMIG)
 	if err != nil {
 		return l.failed(err)
@@ -234,6 +222,5 @@ func remainingCapacity(l *library, a args) result {
 	if err != nil {
 		return l.failed(err)
 	}
-	*at[uint32](a, 2) = uint32(count)
-	return success
+	return put(a, 2, uint32(count))
 }

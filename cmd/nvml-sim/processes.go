@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// processCalls list what runs on a device. NVML lists the MPS server instead of its clients; nothing simulated draws.
+// processCalls list what runs on a device. NVML lists the MPS server instead of its clients. No simulated process uses
+// graphics.
 func processCalls() map[string]call {
 	all := make(map[string]call)
 	for name, wanted := range map[string]func(p sim.Process) bool{
@@ -16,10 +17,10 @@ func processCalls() map[string]call {
 		"nvmlDeviceGetMPSComputeRunningProcesses": func(p sim.Process) bool { return p.MPSClient },
 		"nvmlDeviceGetGraphicsRunningProcesses":   func(sim.Process) bool { return false },
 	} {
-		all[name] = processes(wanted, func(p sim.Process) C.sim_nvmlProcessInfo_v1_t {
+		all[name] = listProcesses(wanted, func(p sim.Process) C.sim_nvmlProcessInfo_v1_t {
 			return C.sim_nvmlProcessInfo_v1_t{pid: C.sim_u32(p.PID), usedGpuMemory: C.sim_u64(p.MemoryBytes)}
 		})
-		newer := processes(wanted, func(p sim.Process) C.sim_nvmlProcessInfo_v2_t {
+		newer := listProcesses(wanted, func(p sim.Process) C.sim_nvmlProcessInfo_v2_t {
 			return C.sim_nvmlProcessInfo_v2_t{
 				pid: C.sim_u32(p.PID), usedGpuMemory: C.sim_u64(p.MemoryBytes),
 				gpuInstanceId: C.sim_u32(idOrNone(p.Instance)), computeInstanceId: C.sim_u32(idOrNone(p.Compute)),
@@ -27,11 +28,12 @@ func processCalls() map[string]call {
 		})
 		all[name+"_v2"], all[name+"_v3"] = newer, newer
 	}
-	all["nvmlDeviceGetProcessUtilization"] = notNull(physical(gpu.ReadingProcesses, processUse), 2)
+	all["nvmlDeviceGetProcessUtilization"] = readGPU(gpu.ReadingProcesses, processUse, 2)
 	return all
 }
 
-// processUse tells the SM use of each process of a GPU without MIG, as of now: newer than any time stamp told before.
+// processUse answers with the SM use of each process of a GPU without MIG, as of now: newer than any timestamp of an
+// earlier call.
 func processUse(s *sim.State, a args) result {
 	if s.MIGEnabled {
 		return notSupported
@@ -46,14 +48,14 @@ func processUse(s *sim.State, a args) result {
 		})
 	}
 	if a.raw[1] == 0 { // the number of samples is asked for
-		*at[uint32](a, 2) = uint32(len(samples))
+		put(a, 2, uint32(len(samples)))
 		return insufficientSize
 	}
-	return list(a, 2, 1, samples)
+	return putList(a, 2, 1, samples)
 }
 
-// processes lists those of a whole GPU, which needs rights with MIG on, or a MIG device's own.
-func processes[T any](wanted func(p sim.Process) bool, info func(p sim.Process) T) call {
+// listProcesses lists those of a GPU, which requires privileges if MIG is on, or those of a MIG device.
+func listProcesses[T any](wanted func(p sim.Process) bool, info func(p sim.Process) T) call {
 	collect := func(s *sim.State, keep func(p sim.Process) bool) []T {
 		infos := []T{}
 		for _, p := range s.Processes {
@@ -63,14 +65,14 @@ func processes[T any](wanted func(p sim.Process) bool, info func(p sim.Process) 
 		}
 		return infos
 	}
-	return notNull(device(gpu.ReadingProcesses, func(s *sim.State, a args) result {
+	return readDevice(gpu.ReadingProcesses, func(s *sim.State, a args) result {
 		if s.MIGEnabled && !s.Privileged {
 			return noPermission
 		}
-		return list(a, 1, 2, collect(s, func(sim.Process) bool { return true }))
+		return putList(a, 1, 2, collect(s, func(sim.Process) bool { return true }))
 	}, func(s *sim.State, d *sim.Device, a args) result {
-		return list(a, 1, 2, collect(s, func(p sim.Process) bool {
+		return putList(a, 1, 2, collect(s, func(p sim.Process) bool {
 			return p.Instance == gpu.Some(d.Instance.ID) && p.Compute == gpu.Some(d.Compute.ID)
 		}))
-	}), 1)
+	}, 1)
 }

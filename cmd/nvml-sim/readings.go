@@ -10,33 +10,33 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// readingCalls tell what a GPU does.
+// readingCalls answer what a GPU does.
 func readingCalls() map[string]call {
-	limit := number(gpu.ReadingPower, func(s *sim.State) uint32 { return milli(s.LimitWatts) })
-	clock := notNull(physical(gpu.ReadingClocks, clockNow), 2)
-	maxClock := notNull(physical(gpu.ReadingClocks, clockMax), 2)
-	reasons := number(gpu.ReadingClockEvents, func(s *sim.State) uint64 { return uint64(s.ClockEvents) })
-	supportedReasons := number(gpu.ReadingClockEvents, func(*sim.State) uint64 {
+	limit := readValue(gpu.ReadingPower, func(s *sim.State) uint32 { return milli(s.LimitWatts) })
+	clock := readGPU(gpu.ReadingClocks, clockNow, 2)
+	maxClock := readGPU(gpu.ReadingClocks, clockMax, 2)
+	reasons := readValue(gpu.ReadingClockEvents, func(s *sim.State) uint64 { return uint64(s.ClockEvents) })
+	supportedReasons := readValue(gpu.ReadingClockEvents, func(*sim.State) uint64 {
 		return C.SIM_nvmlClocksEventReasonGpuIdle | C.SIM_nvmlClocksEventReasonSwPowerCap | C.SIM_nvmlClocksEventReasonSwThermalSlowdown
 	})
-	maxGeneration := number(gpu.ReadingPCIe, func(s *sim.State) uint32 { return uint32(s.PCI.MaxGeneration) })
-	width := number(gpu.ReadingPCIe, func(s *sim.State) uint32 { return uint32(s.PCI.Width) })
-	pstate := number(gpu.ReadingClocks, func(s *sim.State) uint32 { return uint32(s.PerformanceState) })
+	maxGeneration := readValue(gpu.ReadingPCIe, func(s *sim.State) uint32 { return uint32(s.PCI.MaxGeneration) })
+	width := readValue(gpu.ReadingPCIe, func(s *sim.State) uint32 { return uint32(s.PCI.Width) })
+	pstate := readValue(gpu.ReadingClocks, func(s *sim.State) uint32 { return uint32(s.PerformanceState) })
 	return map[string]call{
-		"nvmlDeviceGetUtilizationRates": notNull(physical(gpu.ReadingUtilization, utilization), 1),
+		"nvmlDeviceGetUtilizationRates": readGPU(gpu.ReadingUtilization, utilization, 1),
 
-		"nvmlDeviceGetPowerUsage":                      number(gpu.ReadingPower, func(s *sim.State) uint32 { return milli(s.Watts) }),
+		"nvmlDeviceGetPowerUsage":                      readValue(gpu.ReadingPower, func(s *sim.State) uint32 { return milli(s.Watts) }),
 		"nvmlDeviceGetEnforcedPowerLimit":              limit,
 		"nvmlDeviceGetPowerManagementLimit":            limit,
 		"nvmlDeviceGetPowerManagementDefaultLimit":     limit,
-		"nvmlDeviceGetPowerManagementLimitConstraints": notNull(physical(gpu.ReadingPower, limitConstraints), 1, 2),
-		"nvmlDeviceGetPowerManagementMode":             number(gpu.ReadingPower, func(*sim.State) uint32 { return flag(true) }),
-		"nvmlDeviceGetTotalEnergyConsumption":          number(gpu.ReadingEnergy, millijoules),
+		"nvmlDeviceGetPowerManagementLimitConstraints": readGPU(gpu.ReadingPower, limitConstraints, 1, 2),
+		"nvmlDeviceGetPowerManagementMode":             readValue(gpu.ReadingPower, func(*sim.State) uint32 { return flag(true) }),
+		"nvmlDeviceGetTotalEnergyConsumption":          readValue(gpu.ReadingEnergy, millijoules),
 
 		"nvmlDeviceGetClockInfo":                      clock,
 		"nvmlDeviceGetMaxClockInfo":                   maxClock,
 		"nvmlDeviceGetMaxCustomerBoostClock":          maxClock,
-		"nvmlDeviceGetClock":                          notNull(physical(gpu.ReadingClocks, clockByID), 3),
+		"nvmlDeviceGetClock":                          readGPU(gpu.ReadingClocks, clockByID, 3),
 		"nvmlDeviceGetCurrentClocksEventReasons":      reasons,
 		"nvmlDeviceGetCurrentClocksThrottleReasons":   reasons,
 		"nvmlDeviceGetSupportedClocksEventReasons":    supportedReasons,
@@ -44,13 +44,13 @@ func readingCalls() map[string]call {
 		"nvmlDeviceGetPerformanceState":               pstate,
 		"nvmlDeviceGetPowerState":                     pstate,
 
-		"nvmlDeviceGetCurrPcieLinkGeneration":   number(gpu.ReadingPCIe, func(s *sim.State) uint32 { return uint32(s.PCI.Generation) }),
+		"nvmlDeviceGetCurrPcieLinkGeneration":   readValue(gpu.ReadingPCIe, func(s *sim.State) uint32 { return uint32(s.PCI.Generation) }),
 		"nvmlDeviceGetMaxPcieLinkGeneration":    maxGeneration,
 		"nvmlDeviceGetGpuMaxPcieLinkGeneration": maxGeneration,
 		"nvmlDeviceGetCurrPcieLinkWidth":        width,
 		"nvmlDeviceGetMaxPcieLinkWidth":         width,
-		"nvmlDeviceGetPcieReplayCounter":        number(gpu.ReadingPCIe, func(*sim.State) uint32 { return 0 }),
-		"nvmlDeviceGetPcieThroughput":           notNull(physical(gpu.ReadingPCIe, pcieThroughput), 2),
+		"nvmlDeviceGetPcieReplayCounter":        readValue(gpu.ReadingPCIe, func(*sim.State) uint32 { return 0 }),
+		"nvmlDeviceGetPcieThroughput":           readGPU(gpu.ReadingPCIe, pcieThroughput, 2),
 	}
 }
 
@@ -63,19 +63,17 @@ func utilization(s *sim.State, a args) result {
 	if !ok {
 		return notSupported
 	}
-	*at[C.sim_nvmlUtilization_t](a, 1) = C.sim_nvmlUtilization_t{gpu: C.sim_u32(u.GPU), memory: C.sim_u32(u.Memory)}
-	return success
+	return put(a, 1, C.sim_nvmlUtilization_t{gpu: C.sim_u32(u.GPU), memory: C.sim_u32(u.Memory)})
 }
 
-// lowestLimit is about a quarter of the highest on most GPUs.
+// lowestLimit returns the lowest power limit, about a quarter of the highest on most GPUs.
 func lowestLimit(s *sim.State) float64 { return s.LimitWatts / 4 }
 
 func limitConstraints(s *sim.State, a args) result {
-	*at[uint32](a, 1), *at[uint32](a, 2) = milli(lowestLimit(s)), milli(s.LimitWatts)
-	return success
+	return putTwo(a, 1, milli(lowestLimit(s)), milli(s.LimitWatts))
 }
 
-// clocks are the frequencies that a GPU has, in MHz; ok is false for what is no kind of clock.
+// clocks returns the frequencies of a kind of clock, in MHz; ok is false for an unknown kind.
 func clocks(s *sim.State, clock uint32) (now, highest uint32, ok bool) {
 	switch clock {
 	case C.SIM_NVML_CLOCK_GRAPHICS, C.SIM_NVML_CLOCK_SM:
@@ -93,8 +91,7 @@ func clockNow(s *sim.State, a args) result {
 	if !ok {
 		return invalidArgument
 	}
-	*at[uint32](a, 2) = now
-	return success
+	return put(a, 2, now)
 }
 
 func clockMax(s *sim.State, a args) result {
@@ -102,8 +99,7 @@ func clockMax(s *sim.State, a args) result {
 	if !ok {
 		return invalidArgument
 	}
-	*at[uint32](a, 2) = highest
-	return success
+	return put(a, 2, highest)
 }
 
 func clockByID(s *sim.State, a args) result {
@@ -113,22 +109,18 @@ func clockByID(s *sim.State, a args) result {
 	}
 	switch a.uint(2) {
 	case C.SIM_NVML_CLOCK_ID_CURRENT:
-		*at[uint32](a, 3) = now
+		return put(a, 3, now)
 	case C.SIM_NVML_CLOCK_ID_CUSTOMER_BOOST_MAX:
-		*at[uint32](a, 3) = highest
-	default:
-		return notSupported
+		return put(a, 3, highest)
 	}
-	return success
+	return notSupported
 }
 
-// pcieThroughput is in KB/s.
+// pcieThroughput answers in KB/s.
 func pcieThroughput(s *sim.State, a args) result {
 	switch a.uint(1) {
 	case C.SIM_NVML_PCIE_UTIL_TX_BYTES, C.SIM_NVML_PCIE_UTIL_RX_BYTES:
-		*at[uint32](a, 2) = uint32(s.PCIeRate / 1000)
-	default:
-		return invalidArgument
+		return put(a, 2, uint32(s.PCIeRate/1000))
 	}
-	return success
+	return invalidArgument
 }

@@ -5,19 +5,20 @@ import "C"
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// systemCalls are those about the node as a whole, and those that find a device.
+// systemCalls answer about the node as a whole, and find devices.
 func systemCalls() map[string]call {
-	count := system(func(l *library, a args) { *at[uint32](a, 0) = uint32(l.node.Count()) }, 0)
-	cuda := system(func(l *library, a args) { *at[int32](a, 0) = int32(l.node.Scenario().Node.CUDAVersion()) }, 0)
-	none := system(func(_ *library, a args) { *at[uint32](a, 0) = 0 }, 0)
+	count := askDriver(func(l *library, a args) result { return put(a, 0, uint32(l.node.Count())) }, 0)
+	cuda := askDriver(func(l *library, a args) result { return put(a, 0, int32(l.node.Scenario().Node.CUDAVersion())) }, 0)
+	none := askDriver(func(_ *library, a args) result { return put[uint32](a, 0, 0) }, 0)
 	return map[string]call{
-		"nvmlSystemGetDriverVersion": systemText(func(n *sim.NodeSpec) string { return n.Driver }),
-		"nvmlSystemGetNVMLVersion": systemText(func(n *sim.NodeSpec) string {
+		"nvmlSystemGetDriverVersion": askDriverText(func(n *sim.NodeSpec) string { return n.Driver }),
+		"nvmlSystemGetNVMLVersion": askDriverText(func(n *sim.NodeSpec) string {
 			return fmt.Sprintf("%d.%s", n.CUDAVersion()/1000, n.Driver)
 		}),
 		"nvmlSystemGetCudaDriverVersion":    cuda,
@@ -39,26 +40,19 @@ func systemCalls() map[string]call {
 	}
 }
 
-// system answers for the driver as a whole, unless that has a fault.
-func system(answer func(l *library, a args), pointers ...int) call {
+// askDriver answers for the driver as a whole, unless that has a fault.
+func askDriver(answer call, pointers ...int) call {
 	return notNull(func(l *library, a args) result {
 		err := l.node.Driver()
 		if err != nil {
 			return l.failed(err)
 		}
-		answer(l, a)
-		return success
+		return answer(l, a)
 	}, pointers...)
 }
 
-func systemText(text func(n *sim.NodeSpec) string) call {
-	return notNull(func(l *library, a args) result {
-		err := l.node.Driver()
-		if err != nil {
-			return l.failed(err)
-		}
-		return putText(a, 0, text(&l.node.Scenario().Node))
-	}, 0)
+func askDriverText(text func(n *sim.NodeSpec) string) call {
+	return askDriver(func(l *library, a args) result { return putText(a, 0, text(&l.node.Scenario().Node)) }, 0)
 }
 
 func driverBranch(l *library, a args) result {
@@ -70,7 +64,7 @@ func driverBranch(l *library, a args) result {
 	if int(a.uint(1)) <= len(branch) {
 		return insufficientSize
 	}
-	cString(info.branch[:], branch)
+	putCString(info.branch[:], branch)
 	return success
 }
 
@@ -83,35 +77,33 @@ func handleByIndex(l *library, a args) result {
 	if err != nil {
 		return l.failed(err)
 	}
-	putRaw(a, 1, handle{kind: aGPU, gpu: int(index)})
-	return success
+	return putHandle(a, 1, handle{kind: aGPU, gpu: int(index)})
 }
 
-// find looks for the first device that is meant. A GPU that cannot be asked is none of them; with nothing found, that is
-// what the answer says.
-func find(l *library, a args, meant func(s *sim.State) (handle, bool)) result {
-	missing := notFound
+// findDevice answers with the first device that is meant. A GPU that cannot be read is skipped; its error is the answer
+// if no device is found.
+func findDevice(l *library, a args, meant func(s *sim.State) (handle, bool)) result {
+	otherwise := notFound
 	for index := range l.node.Count() {
 		s, err := l.node.Read(index, gpu.ReadingDevice)
 		if err != nil {
-			missing = l.failed(err)
+			otherwise = l.failed(err)
 			continue
 		}
 		if h, ok := meant(&s); ok {
-			*at[uintptr](a, 1) = h.raw()
-			return success
+			return putHandle(a, 1, h)
 		}
 	}
-	return missing
+	return otherwise
 }
 
 func handleByUUID(l *library, a args) result {
 	return findUUID(l, a, C.GoString(at[C.char](a, 0)))
 }
 
-// findUUID finds a GPU or a MIG device by its UUID, in the form of its driver or in the legacy one.
+// findUUID answers with the GPU or the MIG device of a UUID, in the form of its driver or in the legacy one.
 func findUUID(l *library, a args, uuid string) result {
-	return find(l, a, func(s *sim.State) (handle, bool) {
+	return findDevice(l, a, func(s *sim.State) (handle, bool) {
 		if uuid == string(s.UUID) {
 			return handle{kind: aGPU, gpu: s.Index}, true
 		}
@@ -128,7 +120,7 @@ func findUUID(l *library, a args, uuid string) result {
 	})
 }
 
-// handleByUUIDV takes the text of a UUID, or the 16 bytes of a GPU's.
+// handleByUUIDV takes the text of a UUID, or the 16 bytes of that of a GPU.
 func handleByUUIDV(l *library, a args) result {
 	id := at[C.sim_nvmlUUID_v1_t](a, 0)
 	if id.version != C.SIM_nvmlUUID_v1 {
@@ -136,7 +128,8 @@ func handleByUUIDV(l *library, a args) result {
 	}
 	switch id._type {
 	case C.SIM_NVML_UUID_TYPE_ASCII:
-		return findUUID(l, a, C.GoStringN(&id.value[0], C.int(cLength(id.value[:]))))
+		text, _, _ := strings.Cut(C.GoStringN(&id.value[0], C.int(len(id.value))), "\x00") // it may fill the array
+		return findUUID(l, a, text)
 	case C.SIM_NVML_UUID_TYPE_BINARY:
 		b := C.GoStringN(&id.value[0], 16)
 		return findUUID(l, a, fmt.Sprintf("GPU-%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]))
@@ -144,17 +137,7 @@ func handleByUUIDV(l *library, a args) result {
 	return invalidArgument
 }
 
-// cLength is the length of a C string that may fill its array.
-func cLength(text []C.char) int {
-	for i, c := range text {
-		if c == 0 {
-			return i
-		}
-	}
-	return len(text)
-}
-
-// handleByPCI takes "domain:bus:device.function", or without the domain.
+// handleByPCI takes "domain:bus:device.function", or that without the domain.
 func handleByPCI(l *library, a args) result {
 	text := C.GoString(at[C.char](a, 0))
 	var domain, bus, dev, function uint32
@@ -164,14 +147,14 @@ func handleByPCI(l *library, a args) result {
 			return invalidArgument
 		}
 	}
-	return find(l, a, func(s *sim.State) (handle, bool) {
+	return findDevice(l, a, func(s *sim.State) (handle, bool) {
 		return handle{kind: aGPU, gpu: s.Index}, s.PCI.Domain == domain && s.PCI.Bus == bus && s.PCI.Device == dev && function == 0
 	})
 }
 
 func handleBySerial(l *library, a args) result {
 	serial := C.GoString(at[C.char](a, 0))
-	return find(l, a, func(s *sim.State) (handle, bool) {
+	return findDevice(l, a, func(s *sim.State) (handle, bool) {
 		return handle{kind: aGPU, gpu: s.Index}, serial == s.Serial
 	})
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// temperatureCalls answer about temperatures and the thresholds of them.
+// temperatureCalls answer about temperatures and their thresholds.
 func temperatureCalls() map[string]call {
 	return map[string]call{
-		"nvmlDeviceGetTemperature":          notNull(physical(gpu.ReadingTemperature, temperature), 2),
-		"nvmlDeviceGetTemperatureV":         notNull(physical(gpu.ReadingTemperature, temperatureV), 1),
-		"nvmlDeviceGetTemperatureThreshold": notNull(physical(gpu.ReadingTemperature, threshold), 2),
-		"nvmlDeviceGetMarginTemperature":    notNull(physical(gpu.ReadingTemperature, margin), 1),
+		"nvmlDeviceGetTemperature":          readGPU(gpu.ReadingTemperature, temperature, 2),
+		"nvmlDeviceGetTemperatureV":         readGPU(gpu.ReadingTemperature, temperatureV, 1),
+		"nvmlDeviceGetTemperatureThreshold": readGPU(gpu.ReadingTemperature, threshold, 2),
+		"nvmlDeviceGetMarginTemperature":    readGPU(gpu.ReadingTemperature, margin, 1),
 	}
 }
 
@@ -22,8 +22,7 @@ func temperature(s *sim.State, a args) result {
 	if a.uint(1) != C.SIM_NVML_TEMPERATURE_GPU {
 		return invalidArgument
 	}
-	*at[uint32](a, 2) = uint32(s.Celsius)
-	return success
+	return put(a, 2, uint32(s.Celsius))
 }
 
 func temperatureV(s *sim.State, a args) result {
@@ -38,7 +37,7 @@ func temperatureV(s *sim.State, a args) result {
 	return success
 }
 
-// thresholds are those of a GPU in Celsius.
+// thresholds returns the thresholds of a GPU in Celsius, by NVML's number of each.
 func thresholds(s *sim.State) map[uint32]int {
 	t := s.Thresholds()
 	all := map[uint32]int{
@@ -60,12 +59,11 @@ func threshold(s *sim.State, a args) result {
 	case !ok:
 		return notSupported
 	}
-	*at[uint32](a, 2) = uint32(celsius)
-	return success
+	return put(a, 2, uint32(celsius))
 }
 
-// margin is what nvidia-smi calls the GPU's T.Limit: how far it is from its highest operating temperature. Boards before Ada do not
-// report it.
+// margin answers with what nvidia-smi calls the GPU's T.Limit: how far it is from its highest operating temperature.
+// GPUs before Ada do not report it.
 func margin(s *sim.State, a args) result {
 	m := at[C.sim_nvmlMarginTemperature_v1_t](a, 1)
 	switch {
@@ -78,8 +76,8 @@ func margin(s *sim.State, a args) result {
 	return success
 }
 
-// limitMargin is a threshold as a field: relative to the highest operating temperature, or of memory to its own. Boards before Ada
-// have them in absolute degrees only, nvmlDeviceGetTemperatureThreshold.
+// limitMargin returns a threshold as a field: relative to the highest operating temperature, or that of memory to its
+// own. GPUs before Ada report absolute degrees alone (nvmlDeviceGetTemperatureThreshold).
 func limitMargin(which uint32) field {
 	return field{gpu.ReadingTemperature, C.SIM_NVML_VALUE_TYPE_SIGNED_INT, func(s *sim.State, _ uint32) (uint64, result) {
 		all := thresholds(s)

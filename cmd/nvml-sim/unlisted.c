@@ -16,9 +16,9 @@ int nvmlGetBlacklistDeviceInfoByIndex(U index, P info) { return nvmlGetExcludedD
 static int not_supported(void) { return SIM_NVML_ERROR_NOT_SUPPORTED; }
 
 /*
- * NVIDIA's nvidia-smi asks for a table of functions that have no names, calls them by their place in it, and goes without one that
- * is not supported. The first entry is the table's size in bytes, by which nvidia-smi tells whether a place exists: 535 and 550 were
- * seen to use places up to 249.
+ * NVIDIA's nvidia-smi gets a table of functions without names, calls them by their place in it, and works without one that is not
+ * supported. The first entry is the table's size in bytes, which shows nvidia-smi which places exist: 535 and 550 use places
+ * up to 249.
  */
 #define PLACES 1024
 static const void *const table[PLACES] = {(const void *)sizeof table, [1 ... PLACES - 1] = (const void *)not_supported};

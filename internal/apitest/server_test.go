@@ -47,11 +47,11 @@ func (engine) plan(id string, force []string) *api.Plan {
 			UUID: gpu0, Name: "NVIDIA A100-SXM4-40GB", AxisUnits: 8, Left: "3g.20gb",
 			Before: []api.Instance{{
 				ID: gpu.Some(gpu.InstanceID(2)), Profile: "3g.20gb", ProfileID: 9, Placement: gpu.Placement{Start: 4, Size: 4}, Fate: api.Destroy, Holders: hold,
-				Compute: []api.Compute{{ID: gpu.Some(gpu.ComputeID(0)), UUID: mig0, Placement: gpu.Placement{Start: 0, Size: 3}, Fate: api.Destroy, Holders: hold}},
+				Compute: []api.ComputeInstance{{ID: gpu.Some(gpu.ComputeID(0)), UUID: mig0, Placement: gpu.Placement{Start: 0, Size: 3}, Fate: api.Destroy, Holders: hold}},
 			}},
 			After: []api.Instance{{
 				Profile: "2g.10gb", ProfileID: 14, Placement: gpu.Placement{Start: 4, Size: 2}, Fate: api.Create, Need: gpu.Some(0),
-				Compute: []api.Compute{{Placement: gpu.Placement{Start: 0, Size: 2}, Fate: api.Create}},
+				Compute: []api.ComputeInstance{{Placement: gpu.Placement{Start: 0, Size: 2}, Fate: api.Create}},
 			}},
 		}},
 	}
@@ -101,8 +101,8 @@ func (e engine) PlanByID(id string) (*api.Plan, error) {
 	return e.plan(id, nil), nil
 }
 
-func (engine) Layouts(context.Context) (*api.Layouts, error) {
-	return &api.Layouts{APIVersion: api.Version, Layouts: []api.Layout{{
+func (engine) Layouts(context.Context) (*api.NamedLayouts, error) {
+	return &api.NamedLayouts{APIVersion: api.Version, Layouts: []api.NamedLayout{{
 		Name: "half", Applies: []gpu.UUID{gpu0}, Rules: []api.LayoutRule{
 			{Devices: api.DeviceList{All: true}, DeviceFilter: api.Strings{"0x20B210DE"}, MIGEnabled: true, MIGDevices: map[string]int{"1g.5gb": 2}},
 			{Devices: api.DeviceList{Indexes: []int{0}}, DeviceFilter: api.Strings{"a", "b"}},

@@ -11,8 +11,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// callType is a function of NVML as the driver seam has it: the names that its arguments may have, and the type of its
-// answer.
+// callType describes a function of NVML at the driver seam: the names of its arguments' values, and the type of its answer.
 type callType struct {
 	name   string
 	args   []names
@@ -22,8 +21,8 @@ type callType struct {
 // none is the answer of a call that returns a code and nothing else.
 type none struct{}
 
-// nodeCalls, gpuCalls and migCalls list the calls of each kind of entity. Those whose methods are generated are generated,
-// too; a GPU instance has no others.
+// nodeCalls, gpuCalls and migCalls return the calls of each kind of entity. Calls whose methods are generated are listed in generated
+// functions; GPU instances have only those.
 func nodeCalls() []callType {
 	return append(generatedLibraryCalls(),
 		returns[handleCount]("nvmlDeviceGetCount"),
@@ -55,17 +54,17 @@ func profiledCalls() []callType {
 	}
 }
 
-// returns makes the type of a call whose answer is a T.
+// returns is the type of a call whose answer is a T.
 func returns[T any](name string, args ...names) callType {
 	return callType{name, args, reflect.TypeFor[T]()}
 }
 
-// callOf writes a call with its arguments.
+// callOf returns a call with its arguments, as it is written in a file.
 func callOf(function string, args ...string) string {
 	return function + "(" + strings.Join(args, ", ") + ")"
 }
 
-// findCall reads a call, and returns it with the form in which it is looked up: one with names for arguments that have one.
+// findCall parses a call. It returns its type and its canonical form, in which arguments are written by name if they have one.
 func findCall(known []callType, text string) (c callType, canonical string, err error) {
 	name, inner, hasArgs := strings.Cut(text, "(")
 	var args []string
@@ -94,8 +93,8 @@ func findCall(known []callType, text string) (c callType, canonical string, err 
 	return c, callOf(name, args...), nil
 }
 
-// names lists values with their names, such as " 0:GRAPHICS 1:SM "; a value without one is written as a number. The names
-// are those of nvml.h without the prefix that all of them have.
+// names lists values with their names, such as " 0:GRAPHICS 1:SM "; other values are written as numbers. The names are those of nvml.h
+// without their common prefix.
 type names string
 
 const (
@@ -103,7 +102,7 @@ const (
 	windowNames names = " 4294967295:WHOLE " // what a window of samples is of: a GPU instance by its id, or the entity itself
 )
 
-// name is that of a value, or its number.
+// name returns the name of a value, or its number.
 func (n names) name(value uint64) string {
 	number := strconv.FormatUint(value, 10)
 	_, rest, found := strings.Cut(string(n), " "+number+":")
@@ -114,7 +113,7 @@ func (n names) name(value uint64) string {
 	return name
 }
 
-// value reads a name or a number.
+// value parses a name or a number.
 func (n names) value(text string) (uint64, bool) {
 	number := text
 	if before, _, found := strings.Cut(string(n), ":"+text+" "); found && !strings.Contains(text, " ") {

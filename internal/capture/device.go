@@ -6,7 +6,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// device is a physical GPU. There is one for each handle, so that handles of the same GPU are equal.
+// device is a physical GPU. Each handle of the driver has one, so that handles of the same GPU are equal.
 type device struct {
 	entity
 	name   gpuName
@@ -27,8 +27,8 @@ type gpuInstance struct {
 	driver nvmlsource.GPUInstance // nil in a replay
 }
 
-// GetFieldValues records the call and each field apart: which fields are read together varies. The times that the driver
-// puts beside a value are left out, nothing reads them.
+// GetFieldValues records the call and each field separately: which fields are read together varies. The timestamps of the values
+// are not recorded, since they are not used.
 func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	const function = "nvmlDeviceGetFieldValues"
 	ret := queryCode(d.entity, function, func() nvml.Return { return d.driver.GetFieldValues(values) })
@@ -46,16 +46,15 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// GetProcessUtilization is recorded without the time since which samples are wanted: a replay is called for those of the
-// same polls.
+// GetProcessUtilization is recorded without lastSeen: a replay is called for the samples of the same polls.
 func (d *device) GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 	return query(d.entity, "nvmlDeviceGetProcessUtilization", func() ([]nvml.ProcessUtilizationSample, nvml.Return) {
 		return d.driver.GetProcessUtilization(lastSeen)
 	})
 }
 
-// GetMigDeviceHandleByIndex: the calls of the handle stand under its index. After a repartition another device answers
-// there.
+// GetMigDeviceHandleByIndex returns a handle whose calls are recorded by its index. After a repartition they are those of another
+// MIG device.
 func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
 	m := migDevice{}
 	ret := queryCode(d.entity, callOf("nvmlDeviceGetMigDeviceHandleByIndex", numbers.name(uint64(index))), func() (ret nvml.Return) {
@@ -69,7 +68,7 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvm
 	return m, ret
 }
 
-// GetGpuInstances: the answer is how many there are; the calls of each stand under profile and position.
+// GetGpuInstances records how many there are; the calls of each are recorded by profile and position.
 func (d *device) GetGpuInstances(profileID uint32, capacity int) ([]nvmlsource.GPUInstance, nvml.Return) {
 	var handles []nvmlsource.GPUInstance
 	call := callOf("nvmlDeviceGetGpuInstances", numbers.name(uint64(profileID)))

@@ -9,14 +9,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// eventQueue is how far a replay has delivered its events. The timeline's mu guards it.
+// eventQueue is the state of delivering the events of a replay. The timeline's mu guards it.
 type eventQueue struct {
-	next   int  // the first event that is not delivered
-	failed bool // a failure was delivered and no set has been waited on since
+	next   int  // index of the first event that was not delivered
+	failed bool // a failure was delivered, and no set was waited on after it
 	sets   map[*eventSet]bool
 }
 
-// due returns the event that a replay has to deliver now, nil if there is none. The caller holds the timeline's mu.
+// due returns the event that a replay has to deliver now, or nil. The caller holds the timeline's mu.
 func (l *library) due() *eventRecord {
 	if events := l.rec.Recorded.Events; l.events.next < len(events) && events[l.events.next].Before <= l.time.poll {
 		return &events[l.events.next]
@@ -24,12 +24,12 @@ func (l *library) due() *eventRecord {
 	return nil
 }
 
-// eventSet is a queue of the driver's, or of a replay.
+// eventSet is a queue of the driver, or of a replay.
 type eventSet struct {
 	lib    *library
 	driver nvmlsource.EventSet // nil in a replay
-	// Both of a replay, guarded by the timeline's mu.
-	waiting bool // a call of Wait found nothing and waits
+	// Both are of a replay, and guarded by the timeline's mu.
+	waiting bool // a call of Wait has found no event and blocks
 	freed   bool
 }
 
@@ -58,7 +58,7 @@ func (d *device) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Retu
 	})
 }
 
-// Wait records what comes, a timeout excepted: the next poll is the first that can know of it.
+// Wait records an event or a failure, but no timeout. The first poll that can have seen it is the next one.
 func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	if s.lib.time.replays {
 		return s.replay(time.Duration(timeoutMillis) * time.Millisecond)
@@ -86,17 +86,17 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	return e, ret
 }
 
-// replay delivers what came before the current poll. The first wait after a failure of the queue ends at once: the waiter
-// knows then that the queue works again.
+// replay delivers the events before the current poll. The first wait after a failure of the queue returns at once, which tells its
+// caller that the queue works again.
 func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return) {
 	t, q := s.lib.time, s.lib.events
-	var came *eventRecord
+	var found *eventRecord
 	arrived := func() bool {
 		if s.freed || q.failed {
 			q.failed = q.failed && s.freed
 			return true
 		}
-		if came = s.lib.due(); came == nil {
+		if found = s.lib.due(); found == nil {
 			if !s.waiting {
 				s.waiting = true
 				t.wake()
@@ -104,7 +104,7 @@ func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return)
 			return false
 		}
 		q.next++
-		q.failed = came.Error != 0
+		q.failed = found.Error != 0
 		s.waiting = false
 		t.wake()
 		return true
@@ -118,16 +118,16 @@ func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return)
 	switch {
 	case ended:
 		return nvmlsource.Event{}, nvml.ERROR_UNINITIALIZED
-	case came == nil:
+	case found == nil:
 		return nvmlsource.Event{}, nvml.ERROR_TIMEOUT
-	case came.Event == nil:
-		return nvmlsource.Event{}, nvml.Return(came.Error)
+	case found.Event == nil:
+		return nvmlsource.Event{}, nvml.Return(found.Error)
 	}
 	e := nvmlsource.Event{
-		Type: uint64(came.Event.Type), Data: came.Event.Data,
-		GPUInstanceID: came.Event.GPUInstanceID, ComputeInstanceID: came.Event.ComputeInstanceID,
+		Type: uint64(found.Event.Type), Data: found.Event.Data,
+		GPUInstanceID: found.Event.GPUInstanceID, ComputeInstanceID: found.Event.ComputeInstanceID,
 	}
-	if d := s.lib.find(func(d *device) bool { return d.name == came.Event.GPU }); d != nil {
+	if d := s.lib.find(func(d *device) bool { return d.name == found.Event.GPU }); d != nil {
 		e.Device = d
 	}
 	return e, nvml.SUCCESS

@@ -15,8 +15,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// Types of which not every value is valid in a recording. Those that are written as a name have UnmarshalText, whose error
-// is what was expected.
+// Types of which not every value is valid in a recording. Valid returns what was expected, and so does the error of UnmarshalText,
+// which types have that are written as a name.
 type (
 	formatVersion int
 	kubelet       bool
@@ -24,12 +24,12 @@ type (
 	pollNumber    int    // counted from 0
 	gpuName       string // a GPU of the recording
 	handleCount   int    // how many handles there are
-	slot          string // where a GPU instance stands in the driver's lists: PROFILE/POSITION
+	slot          string // the position of a GPU instance in the driver's lists: PROFILE/POSITION
 	code          nvml.Return
 	eventType     uint64
 )
 
-// maxHandles bounds a list of GPUs or GPU instances; none has a tenth of it.
+// maxHandles bounds a list of GPUs or GPU instances; real ones have less than a tenth of it.
 const maxHandles = 1 << 10
 
 func (v formatVersion) Valid(any) (bool, string) { return v == 1, "1, the format's version" }
@@ -47,7 +47,7 @@ func (p pollNumber) Valid(root any) (bool, string) {
 	return p >= 0 && p <= last, fmt.Sprintf("at most %d, the last poll", last)
 }
 
-// lastPoll is 0 if the polls could not be read.
+// lastPoll returns the number of the last poll, or 0 if the polls could not be read.
 func (r *Recording) lastPoll() pollNumber { return pollNumber(max(len(r.Recorded.Polls)-1, 0)) }
 
 func (g gpuName) Valid(root any) (bool, string) {
@@ -58,7 +58,7 @@ func (c handleCount) Valid(any) (bool, string) {
 	return c >= 0 && c <= maxHandles, fmt.Sprintf("a number of handles, at most %d", maxHandles)
 }
 
-// slotOf is the slot of a position in the list of a profile. The handle has no other name before it is asked.
+// slotOf returns the slot of a position in the list of a profile. Before a call for a handle nothing else is known of it.
 func slotOf(profile uint32, position int) slot { return slot(fmt.Sprintf("%d/%d", profile, position)) }
 
 func (s slot) Valid(any) (bool, string) {
@@ -73,7 +73,7 @@ func (e eventRecord) Valid(any) (bool, string) {
 	return (e.Error == 0) != (e.Event == nil), "either an event or an error"
 }
 
-// MarshalText writes NVML's name of a code, without NVML_ERROR_, or its number: drivers know codes that headers do not.
+// MarshalText returns NVML's name of a code, without NVML_ERROR_, or its number: drivers have codes that headers do not.
 func (c code) MarshalText() ([]byte, error) {
 	if c < 0 {
 		return []byte(strconv.Itoa(int(c))), nil
@@ -95,7 +95,7 @@ func (c *code) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalText writes NVML's name of the type, or its number.
+// MarshalText returns NVML's name of the type, or its number.
 func (e eventType) MarshalText() ([]byte, error) { return []byte(eventNames.name(uint64(e))), nil }
 
 // UnmarshalText reads the name of a type, or its number.
@@ -121,14 +121,14 @@ func (*none) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
 	}
 }
 
-// fieldValue is a value of nvmlDeviceGetFieldValues: its nvmlValueType_t, and its bytes as they lie in memory. Those
-// beyond the type's are left out of a file.
+// fieldValue is a value of nvmlDeviceGetFieldValues: its nvmlValueType_t, and its bytes in memory. A file has only as many bytes as
+// the type.
 type fieldValue struct {
 	kind  uint32
 	bytes [8]byte
 }
 
-// newValue returns a pointer to a zero value of the field's type, to the bytes for a type that is not known here.
+// newValue returns a pointer to a zero value of the field's type, or of 8 bytes for an unknown type.
 func (f fieldValue) newValue() any {
 	byType := []any{new(float64), new(uint32), new(uint64), new(uint64), new(int64), new(int32), new(uint16)} // from VALUE_TYPE_DOUBLE on
 	if int(f.kind) < len(byType) {

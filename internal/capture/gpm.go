@@ -6,14 +6,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// Only the driver knows what is in a sample. So the samples of a recording are empty, and what is recorded is the metrics
-// of windows, with the entity of the window's last sample: like fields, the call and each metric apart.
+// The contents of a sample are opaque. So the samples of a replay are empty, and the metrics of windows are recorded, with the entity
+// of the window's last sample. As for fields, the call and each metric are recorded separately.
 
-// gpmSample is a sample, with what it was last taken of. It belongs to one reading at a time.
+// gpmSample is a sample, with the entity that it was last taken of. It belongs to one reading at a time.
 type gpmSample struct {
 	driver nvmlsource.GPMSample // nil in a replay
 	of     entity
-	window string // the GPU instance of it, or the entity as a whole, as it is written; empty before that
+	window string // the GPU instance of the entity, or the entity as a whole, as in a file; empty before a sample was taken
 }
 
 func (s *gpmSample) Free() nvml.Return {

@@ -9,16 +9,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// library is the driver seam over a recording: in front of a driver while that is recorded, in its place in a replay. One
-// implementation of both keeps the names and types of the calls the same. The methods that are not here or beside it are
-// generated from the seam.
+// library is the driver seam over a recording: it calls a driver and records the answers, or answers instead of a driver in a
+// replay. One implementation of both keeps the names and types of the calls the same. Its other methods are generated from the seam.
 type library struct {
 	entity
 	driver nvmlsource.Library // nil in a replay
 	events *eventQueue
 
-	// Both are guarded by the timeline's mu. Each GPU has one device for each handle that the driver gives, the same every
-	// time.
+	// Both are guarded by the timeline's mu. There is one device for each handle that the driver has returned.
 	rec     *Recording
 	devices []*device
 }
@@ -63,7 +61,7 @@ func (l *library) DeviceGetCount() (int, nvml.Return) {
 	return int(n), ret
 }
 
-// DeviceGetHandleByIndex: the answer is the GPU's name in the recording.
+// DeviceGetHandleByIndex records the GPU's name in the recording.
 func (l *library) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
 	name, ret := query(l.entity, callOf("nvmlDeviceGetHandleByIndex", numbers.name(uint64(index))), func() (gpuName, nvml.Return) {
 		h, ret := l.driver.DeviceGetHandleByIndex(index)
@@ -101,7 +99,7 @@ func (l *library) deviceOf(h nvmlsource.Device, index int) *device {
 	return d
 }
 
-// find returns the first device that is wanted, or nil.
+// find returns the first device for which wanted returns true, or nil.
 func (l *library) find(wanted func(*device) bool) *device {
 	l.time.mu.Lock()
 	defer l.time.mu.Unlock()

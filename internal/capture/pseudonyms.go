@@ -13,12 +13,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// firstPID is the lowest pseudonym of a process.
+// firstPID is the lowest pseudonym of a process id.
 const firstPID = 1001
 
 // Pseudonymize returns the recording with pseudonyms for UUIDs, serial numbers, process ids and the host's name: the same
 // for the same node, whenever it is captured (processes excepted). Those of UUIDs are hashes of them, which cannot be
-// guessed; serial numbers and host names are short enough to be guessed, so theirs are made of UUIDs. Process ids are
+// guessed; serial numbers and host names are short enough to be guessed, so theirs are hashes of UUIDs. Process ids are
 // numbered in their order.
 func (r *Recording) Pseudonymize() *Recording {
 	out := r.clone()
@@ -60,7 +60,7 @@ func (r *Recording) Pseudonymize() *Recording {
 	return out
 }
 
-// answers iterates over those of the GPU and its MIG devices, by their calls. GPU instances have no identity.
+// answers iterates over the answers of the GPU and its MIG devices, by their calls. Those of GPU instances contain no identity.
 func (g *gpuRecord) answers() iter.Seq2[string, *answer] {
 	return func(yield func(string, *answer) bool) {
 		all := []answers{answers(g.Answers)}
@@ -79,7 +79,7 @@ func (g *gpuRecord) answers() iter.Seq2[string, *answer] {
 	}
 }
 
-// texts lists the answers of a call whose answer is text.
+// texts returns the answers of a call whose answers are text.
 func (a gpuAnswers) texts(call string) []string {
 	var list []string
 	if s := a[call]; s != nil {
@@ -92,7 +92,7 @@ func (a gpuAnswers) texts(call string) []string {
 	return list
 }
 
-// copyPIDs puts a copy in the place of an answer that is a list of what has a process id, and returns the ids.
+// copyPIDs replaces an answer that is a list of structs by a copy, and returns pointers to the process ids in it.
 func (a *answer) copyPIDs() []*uint32 {
 	list := reflect.ValueOf(a.value)
 	if list.Kind() != reflect.Slice || list.Type().Elem().Kind() != reflect.Struct {
@@ -109,8 +109,8 @@ func (a *answer) copyPIDs() []*uint32 {
 	return pids
 }
 
-// pseudonymOfUUID keeps the form of a UUID: of a GPU, of a MIG device, or the old one of a MIG device, which contains its
-// GPU's.
+// pseudonymOfUUID returns a UUID of the same form: of a GPU, of a MIG device, or the legacy one of a MIG device, which contains the
+// UUID of its GPU.
 func pseudonymOfUUID(s string) string {
 	if _, old, err := gpu.ParseMIGUUID(s); err == nil {
 		if of, ok := old.Get(); ok {
@@ -121,7 +121,7 @@ func pseudonymOfUUID(s string) string {
 	return "GPU-" + uuidOf(digest("uuid", s))
 }
 
-// uuidOf puts hexadecimal digits in the form of a UUID.
+// uuidOf formats hexadecimal digits as a UUID.
 func uuidOf(hexDigits string) string {
 	h := hexDigits
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:32]

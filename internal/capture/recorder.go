@@ -7,10 +7,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// Recorder writes down what a driver answers.
+// Recorder records the answers of a driver.
 type Recorder struct{ lib *library }
 
-// NewRecorder puts a recorder in front of a driver. The first poll is at a time.
+// NewRecorder returns a recorder in front of a driver. Its first poll begins at start.
 func NewRecorder(driver nvmlsource.Library, start time.Time) *Recorder {
 	rec := &Recording{Version: 1, Recorded: recorded{
 		Start: start.Round(0).UTC(), Polls: pollTimes{0}, Node: nodeAnswers{}, GPUs: map[gpuName]*gpuRecord{},
@@ -18,11 +18,11 @@ func NewRecorder(driver nvmlsource.Library, start time.Time) *Recorder {
 	return &Recorder{newLibrary(rec, driver)}
 }
 
-// Library is the driver as it is recorded. Only calls that are made through it are.
+// Library returns the driver whose calls are recorded.
 func (r *Recorder) Library() nvmlsource.Library { return r.lib }
 
-// Next begins another poll, and runs move, which returns its time, between the two: what happens in it belongs to the next
-// poll. It must not be called during one.
+// Next begins another poll. Before that it runs move, which returns the time of the new poll; events during move belong to the new
+// poll. Next must not be called during a poll.
 func (r *Recorder) Next(move func() (time.Time, error)) error {
 	t, of := r.lib.time, &r.lib.rec.Recorded
 	t.mu.Lock()
@@ -37,7 +37,7 @@ func (r *Recorder) Next(move func() (time.Time, error)) error {
 	return err
 }
 
-// Recording is what was answered up to now. Calls that have not returned are in it as such.
+// Recording returns what was recorded until now. Calls that have not returned are in it as calls that hang.
 func (r *Recorder) Recording(hostname, by string) *Recording {
 	r.lib.time.mu.Lock()
 	defer r.lib.time.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package capture writes down what a node's driver answers, call by call, as a file that a person can read and send; and
-// answers from such a file as that driver did, poll by poll. It stands at the driver seam of nvmlsource: what is above it
+// Package capture records what a node's driver answers, call by call, in a file that a person can read and send, and
+// answers from such a file as that driver did, poll by poll. It implements the driver seam of nvmlsource, whose callers
 // cannot tell a replay from the node.
 package capture
 
@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Recording is what the driver of one node answered during some polls, in the form of its file.
+// Recording is what the driver of one node answered during some polls. Its fields are those of the file.
 type Recording struct {
 	Version  formatVersion `yaml:"version"`
 	Node     nodeInfo      `yaml:"node,flow"`
@@ -36,7 +36,7 @@ type recorded struct {
 	GPUs       map[gpuName]*gpuRecord `yaml:"gpus"`
 }
 
-// gpuRecord is what was answered by one GPU, or rather by one handle of it.
+// gpuRecord is what was answered for one handle of a GPU.
 type gpuRecord struct {
 	Answers      gpuAnswers               `yaml:"answers"`
 	MIGDevices   map[int]migAnswers       `yaml:"mig_devices,omitempty"` // by NVML's index
@@ -45,7 +45,7 @@ type gpuRecord struct {
 
 // eventRecord is an event of the driver, or the failure of its queue.
 type eventRecord struct {
-	Before pollNumber `yaml:"before"` // the poll before which it came
+	Before pollNumber `yaml:"before"` // the poll before which it arrived
 	Error  code       `yaml:"error,omitempty"`
 	Event  *event     `yaml:"event,omitempty,flow"`
 }
@@ -59,7 +59,7 @@ type event struct {
 	ComputeInstanceID uint32    `yaml:"compute_instance_id"`
 }
 
-// clone copies the recording but for the values of its answers, which are never modified.
+// clone returns a copy, which shares the values of answers: they are never modified.
 func (r *Recording) clone() *Recording {
 	out := *r
 	out.Recorded.Node = cloneSeries(r.Recorded.Node)
@@ -100,7 +100,7 @@ const head = `# What the NVIDIA driver of one node answered, call by call, writt
 # while this was recorded.
 `
 
-// Bytes is the recording as a scenario file. The same recording gives the same bytes.
+// Bytes returns the recording as a scenario file. Equal recordings give equal bytes.
 func (r *Recording) Bytes() ([]byte, error) {
 	identities := "THE NODE'S OWN (--capture.keep-identities)"
 	if r.Recorded.Pseudonyms {

@@ -8,23 +8,24 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// Replay answers as a recorded driver did: during the first poll with what it answered in the first that was recorded, and
-// so on; the last poll stays.
+// Replay answers as a recorded driver did: in the first poll with the answers of the first recorded poll, and so on. After the last
+// recorded poll its answers remain.
 type Replay struct {
 	lib     *library
 	stepped bool
 	beyond  time.Duration // how far a stepped clock went after the last poll; guarded by the timeline's mu
 }
 
-// NewReplay opens a recording. Its clock is the recorded one, moved by Advance, if it is stepped, and real time otherwise.
+// NewReplay returns a replay of a recording. If it is stepped, its clock is the recorded one, which Advance moves; otherwise it is
+// real time.
 func NewReplay(rec *Recording, stepped bool) *Replay {
 	return &Replay{lib: newLibrary(rec.clone(), nil), stepped: stepped}
 }
 
-// Library is the recorded driver.
+// Library returns the recorded driver.
 func (r *Replay) Library() nvmlsource.Library { return r.lib }
 
-// Now is the time of the current poll on a stepped clock.
+// Now returns the time of the current poll on a stepped clock, and real time otherwise.
 func (r *Replay) Now() time.Time {
 	if !r.stepped {
 		return time.Now()
@@ -35,7 +36,7 @@ func (r *Replay) Now() time.Time {
 	return of.Start.Add(of.Polls[r.lib.time.poll] + r.beyond)
 }
 
-// Next goes on to the next poll; the last stays. It is called between two polls.
+// Next goes on to the next poll, if there is one. It must be called between two polls.
 func (r *Replay) Next() { r.next(0) }
 
 // next goes on to the next poll, or moves the clock after the last one.
@@ -51,8 +52,8 @@ func (r *Replay) next(beyond time.Duration) {
 	t.wake()
 }
 
-// Advance goes on to the next poll and its time, however far off that is: each poll is answered as a recorded one. After
-// the last poll the clock moves by the given time.
+// Advance goes on to the next poll and its recorded time, however long after the current one that is. After the last poll it moves
+// the clock by the given duration.
 func (r *Replay) Advance(by time.Duration) error {
 	switch {
 	case !r.stepped:
@@ -64,7 +65,7 @@ func (r *Replay) Advance(by time.Duration) error {
 	return nil
 }
 
-// settleTimeout bounds the wait for a queue of events that never works again.
+// settleTimeout bounds the wait for a queue of events that does not work any more.
 const settleTimeout = 5 * time.Second
 
 // Settle blocks until the events of the current poll have been delivered and their receiver waits for more, at most until

@@ -11,7 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// The series of one entity are by the call as it is written: function(argument, ...). Each kind of entity has calls of its
+// The series of one entity, by the call as it is written in a file: function(argument, ...). Each kind of entity has calls of its
 // own.
 type (
 	answers         map[string]*series
@@ -34,12 +34,11 @@ func (a *instanceAnswers) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key str
 	*a = readSeries(r, n, key, generatedGPUInstanceCalls())
 }
 
-// series is every answer to one call, in the order of calling.
+// series is every answer to one call, in the order of the calls.
 type series struct {
 	entries []entry
-	// How often the call has been made in the last poll in which it was.
-	poll  pollNumber
-	calls int
+	poll    pollNumber // the last one with such a call
+	calls   int        // such calls in that poll
 }
 
 // entry is an answer with its place in time: that of the nth such call (from 1) in a poll.
@@ -61,7 +60,7 @@ type answer struct {
 // never is the poll of an answer that did not come while the node was captured.
 const never pollNumber = -1
 
-// next counts one more call in a poll and returns which one of it this is.
+// next counts a call in a poll and returns its number in that poll, from 1.
 func (s *series) next(poll pollNumber) int {
 	if s.poll != poll {
 		s.poll, s.calls = poll, 0
@@ -70,7 +69,7 @@ func (s *series) next(poll pollNumber) int {
 	return s.calls
 }
 
-// at is the last answer given up to the nth call in a poll; before the first it is the first.
+// at returns the last answer up to the nth call in a poll, or the first answer if all are later.
 func (s *series) at(poll pollNumber, nth int) answer {
 	found := s.entries[0].answer
 	for _, e := range s.entries {
@@ -82,7 +81,7 @@ func (s *series) at(poll pollNumber, nth int) answer {
 	return found
 }
 
-// MarshalYAML writes the answers that differ from the one before them; one that holds throughout stands alone.
+// MarshalYAML writes the answers that differ from the one before them; a single answer is written without its poll.
 func (s *series) MarshalYAML() (any, error) {
 	changes := &yaml.Node{Kind: yaml.MappingNode}
 	var last *yaml.Node
@@ -104,7 +103,7 @@ func (s *series) MarshalYAML() (any, error) {
 	return strictyaml.Mapping("polls", changes), nil
 }
 
-// encode writes an answer to a call of a poll.
+// encode returns an answer to a call of a poll as YAML.
 func (a answer) encode(poll pollNumber) *yaml.Node {
 	switch {
 	case a.until == never:
@@ -178,7 +177,7 @@ func parsePoll(text string) (poll pollNumber, nth int, ok bool) {
 	return pollNumber(number), nth, err == nil && nth > 1
 }
 
-// readAnswer reads a value, an error, or what comes late, of a call in a poll.
+// readAnswer reads the answer to a call in a poll: a value, an error, or one that came in a later poll or never.
 func readAnswer(r *strictyaml.Reader, n *yaml.Node, key string, t reflect.Type, poll pollNumber) answer {
 	switch {
 	case strictyaml.HasKey(n, "error"):

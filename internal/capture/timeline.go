@@ -12,12 +12,12 @@ type timeline struct {
 	mu      sync.Mutex
 	replays bool
 	poll    pollNumber
-	between bool // of a recorder: the poll has not begun
+	between bool // a recorder has counted the poll, which has not begun
 	closed  bool
 	changed chan struct{} // closed and replaced when any of this changes, and by the queue of events
 }
 
-// wake makes all waiters check their conditions again. The caller holds mu.
+// wake makes all calls of waitUntil check their conditions again. The caller holds mu.
 func (t *timeline) wake() {
 	close(t.changed)
 	t.changed = make(chan struct{})
@@ -28,7 +28,7 @@ func (t *timeline) wake() {
 func (t *timeline) waitUntil(ctx context.Context, holds func() bool) bool {
 	for {
 		t.mu.Lock()
-		ok := holds() // it may wake others, and with them itself: what to wait for is read after it
+		ok := holds() // it may call wake, which replaces changed: that is read afterwards
 		closed, changed := t.closed, t.changed
 		t.mu.Unlock()
 		if ok || closed {
@@ -42,7 +42,7 @@ func (t *timeline) waitUntil(ctx context.Context, holds func() bool) bool {
 	}
 }
 
-// entity is what calls are made of: the node, a GPU, a MIG device, a GPU instance.
+// entity is an object that calls are about: the node, a GPU, a MIG device, a GPU instance.
 type entity struct {
 	time    *timeline
 	answers answers // guarded by the timeline's mu
@@ -58,7 +58,7 @@ func entityIn[K comparable, A ~map[string]*series](t *timeline, all map[K]A, at 
 	return entity{t, answers(all[at])}
 }
 
-// query makes a call of the driver and records the answer, or answers as recorded without making it.
+// query makes a call of the driver and records the answer, or returns the recorded answer without the call.
 func query[T any](e entity, call string, f func() (T, nvml.Return)) (T, nvml.Return) {
 	if e.time.replays {
 		a := e.replay(call)
@@ -97,8 +97,8 @@ func (e entity) begin(call string) (s *series, at int) {
 	return s, len(s.entries) - 1
 }
 
-// replay answers as the driver did, and blocks for as long as the call hung. A call that was never made is answered as by
-// a library without the function.
+// replay returns the recorded answer, and blocks for as long as the call hung. A call that was not recorded is answered as by a library
+// without the function.
 func (e entity) replay(call string) answer {
 	e.time.mu.Lock()
 	s := e.answers[call]

@@ -92,8 +92,8 @@ func activityOf(own bool) activityCheck {
 }
 
 // addLastPoll is addLastPolls for one GPU.
-func (e *Engine) addLastPoll(c *usage, g mig.NodeGPU, check activityCheck) {
-	s := e.o.Node.Current()
+func (e *Engine) addLastPoll(c *usage, g mig.GPULayout, check activityCheck) {
+	s := e.o.Poller.Current()
 	e.active.observe(s)
 	if s == nil {
 		c.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "activity: nothing was polled yet"})
@@ -114,11 +114,11 @@ func (e *Engine) addLastPoll(c *usage, g mig.NodeGPU, check activityCheck) {
 }
 
 // pollAndAdd is addLastPoll, after a poll if there was none yet, as right after the start.
-func (e *Engine) pollAndAdd(ctx context.Context, c *usage, g mig.NodeGPU, check activityCheck) {
-	if e.o.Node.Current() == nil {
+func (e *Engine) pollAndAdd(ctx context.Context, c *usage, g mig.GPULayout, check activityCheck) {
+	if e.o.Poller.Current() == nil {
 		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		defer cancel()
-		if err := e.o.Node.Poll(call, nil); err != nil {
+		if err := e.o.Poller.Poll(call, nil); err != nil {
 			c.addToGPU(g, unknownHold("activity and batch jobs", err))
 			return
 		}
@@ -127,7 +127,7 @@ func (e *Engine) pollAndAdd(ctx context.Context, c *usage, g mig.NodeGPU, check 
 }
 
 // addJobs adds the batch jobs of the GPU as a whole and of its instances.
-func (e *Engine) addJobs(c *usage, g mig.NodeGPU, s *gpu.Snapshot) {
+func (e *Engine) addJobs(c *usage, g mig.GPULayout, s *gpu.Snapshot) {
 	for _, source := range s.Sources {
 		if source.Name == gpu.SourceJobs && !source.Up {
 			c.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "batch jobs: their source does not answer"})
@@ -150,7 +150,7 @@ func (e *Engine) addJobs(c *usage, g mig.NodeGPU, s *gpu.Snapshot) {
 }
 
 // polledInstance returns an instance as the last poll has read it, or nil if that has not seen it.
-func polledInstance(polled *gpu.GPU, i mig.NodeInstance) *gpu.GPUInstance {
+func polledInstance(polled *gpu.GPU, i mig.Instance) *gpu.GPUInstance {
 	at := slices.IndexFunc(polled.Instances, func(p gpu.GPUInstance) bool {
 		return p.ID == i.ID && p.Placement.Or(i.Placement) == i.Placement && p.ProfileID.Or(i.ProfileID) == i.ProfileID
 	})
@@ -160,7 +160,7 @@ func polledInstance(polled *gpu.GPU, i mig.NodeInstance) *gpu.GPUInstance {
 	return &polled.Instances[at]
 }
 
-func (e *Engine) addActivity(c *usage, g mig.NodeGPU, polled *gpu.GPU, now time.Time, check activityCheck) {
+func (e *Engine) addActivity(c *usage, g mig.GPULayout, polled *gpu.GPU, now time.Time, check activityCheck) {
 	failed := slices.ContainsFunc(polled.Errors, activityFailed)
 	for _, i := range g.Instances {
 		u := unit{gpu: g.UUID, instance: i.ID}

@@ -15,7 +15,7 @@ import (
 // target is a device that an operator names: a GPU, a GPU instance or a compute instance of it. At has the indices of the
 // GPU's instances.
 type target struct {
-	g  mig.NodeGPU
+	g  mig.GPULayout
 	at gpu.Device
 }
 

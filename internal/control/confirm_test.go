@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -55,9 +56,10 @@ func TestConfirmFree(t *testing.T) {
 			got, err := w.engine(t, func(o *Options) { o.Apply = false }).ConfirmFree(t.Context(), everything, tt.device)
 			if tt.refused != "" {
 				p := isProblem(t, err, api.Busy)
-				if !strings.Contains(p.Detail, "ml/0 (main)") || !strings.HasSuffix(p.Detail, tt.refused) || len(p.Blocking) != 1 || len(w.pods.Free) > 0 {
-					t.Errorf("refused: %+v", p)
-				}
+				wantText(t, "p.Detail", p.Detail, "ml/0 (main)")
+				cmptest.Equal(t, "strings.HasSuffix(p.Detail, tt.refused)", strings.HasSuffix(p.Detail, tt.refused), true)
+				cmptest.Equal(t, "len(p.Blocking)", len(p.Blocking), 1)
+				cmptest.Equal(t, "len(w.pods.Free)", len(w.pods.Free), 0)
 				return
 			}
 			if err != nil {
@@ -67,9 +69,11 @@ func TestConfirmFree(t *testing.T) {
 			for _, h := range got.Confirmed {
 				pods += h.Pod
 			}
-			if pods != tt.pods || got.Note == "" || len(w.pods.List) != len(tt.missing)-len(tt.pods) {
-				t.Errorf("confirmed %+v; %d are left", got, len(w.pods.List))
+			cmptest.Equal(t, "pods", pods, tt.pods)
+			if got.Note == "" {
+				t.Error("got.Note is empty")
 			}
+			cmptest.Equal(t, "len(w.pods.List)", len(w.pods.List), len(tt.missing)-len(tt.pods))
 			if free := w.pods.Free[len(tt.known):]; !slices.Equal(free, tt.free) {
 				t.Errorf("free %+v, want %+v", free, tt.free)
 			}
@@ -121,9 +125,13 @@ func TestNothingToConfirm(t *testing.T) {
 	} {
 		w := newWorld(t)
 		got, err := w.engine(t, func(o *Options) { change(w, o) }).ConfirmFree(t.Context(), everything, sevenG)
-		if err != nil || len(got.Confirmed) != 0 || !strings.Contains(got.Note, "nothing to confirm") || got.Device != sevenG || len(w.pods.Free) > 0 {
-			t.Errorf("%s: %+v, %v", name, got, err)
+		if err != nil {
+			t.Fatal(name, err)
 		}
+		cmptest.Equal(t, name+": len(got.Confirmed)", len(got.Confirmed), 0)
+		wantText(t, name+": got.Note", got.Note, "nothing to confirm")
+		cmptest.Equal(t, name+": got.Device", got.Device, sevenG)
+		cmptest.Equal(t, name+": len(w.pods.Free)", len(w.pods.Free), 0)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -47,10 +48,10 @@ func prepared(t *testing.T, name string) (w *world, before, after string) {
 	w = newWorld(t)
 	if name == "compute instances" {
 		twin := newWorld(t)
-		if op := twin.engine(t, nil).applied(t, parts()); op.State != api.Succeeded || len(twin.gpu(gpu1).Instances[0].ComputeInstances) != 2 ||
-			twin.gpu(gpu1).Instances[0].ID != w.gpu(gpu1).Instances[0].ID {
-			t.Fatalf("prepared: operation is %s\n%s", op.State, twin.cutting())
-		}
+		op := twin.engine(t, nil).applied(t, parts())
+		cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+		cmptest.Equal(t, "len(twin.gpu(gpu1).Instances[0].ComputeInstances)", len(twin.gpu(gpu1).Instances[0].ComputeInstances), 2)
+		cmptest.Equal(t, "twin.gpu(gpu1).Instances[0].ID", twin.gpu(gpu1).Instances[0].ID, w.gpu(gpu1).Instances[0].ID)
 		return w, mixedBefore, twin.cutting()
 	}
 	if name == "roll back" {
@@ -246,13 +247,12 @@ func TestFullDisk(t *testing.T) {
 					}
 				}
 				if failed {
-					if p := e.free(t, gpu1); p == nil || p.Type != api.ReadOnly || !strings.Contains(p.Detail, "no room is left") {
-						t.Errorf("a new operation gets %v, want read-only", p)
-					}
+					p := isProblem(t, e.free(t, gpu1), api.ReadOnly)
+					wantText(t, "p.Detail", p.Detail, "no room is left")
 				}
 				w.saving = nil
 				e.repairStore()
-				e.retryParked(t.Context()) // by itself, now that there is room again
+				e.retryDegraded(t.Context()) // by itself, now that there is room again
 				e.drive(t)
 				if n > 0 {
 					w.afterFailure(t, e, before, after)

@@ -16,20 +16,20 @@ import (
 )
 
 // Actuator reads and changes GPUs through the driver. Each method gives up when its context ends, with gpu.ErrTimeout; the
-// call that hangs goes on by itself. Errors are the sentinels of gpu.
+// call that hangs is abandoned, not stopped. Errors are the sentinels of gpu.
 type Actuator interface {
 	// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read is left
 	// out of the list and its error is in the map.
-	Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error)
+	Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error)
 	// Processes lists the processes on a GPU, with the instances of each if it is in MIG mode.
 	Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error)
 	// PerformStep does one step on a GPU that must have the expected instances: it reads them immediately before the change,
 	// and changes nothing but returns mig.ErrLayoutChanged if they are others. After the change, whether it succeeded or failed,
 	// it reads them again into the Outcome. A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver
 	// reported success; a destruction after which the instance is still there is an error.
-	PerformStep(ctx context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error)
+	PerformStep(ctx context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error)
 	// SetMIGMode asks for a mode and returns what it reads back. It releases its own handles of the GPU first.
-	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (ModeChange, error)
+	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error)
 }
 
 // Hanging is an Actuator that knows of its calls that were given up and have not returned. While there is one for a GPU, what
@@ -38,12 +38,11 @@ type Hanging interface {
 	Hung(id gpu.UUID) bool
 }
 
-// ModeChange is what the driver made of a mode asked for.
-type ModeChange = mig.ModeChange
-
-// Node is the running exporter: what it saw last, and a poll that is over when it returns.
-type Node interface {
+// Poller is the exporter's poll loop.
+type Poller interface {
+	// Current returns the last Snapshot, nil before the first.
 	Current() *gpu.Snapshot
+	// Poll runs one cycle and returns when its Snapshot is published. first, unless it is nil, runs before the cycle.
 	Poll(ctx context.Context, first func() error) error
 }
 
@@ -60,14 +59,14 @@ type Assignments interface {
 	ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed []gpu.Assignment) bool
 }
 
-// Handles tells which processes have which device or capability files of a GPU open.
+// Handles finds the processes that have device or capability files of a GPU open.
 type Handles interface {
-	// Open lists the processes that have files of the GPU open, by instance where the file is that of one. The own process
-	// is left out.
-	Open(ctx context.Context, g mig.NodeGPU) ([]Handle, error)
+	// Open lists the processes that have files of the GPU open, by instance if the file is that of one. It leaves out this
+	// process.
+	Open(ctx context.Context, g mig.GPULayout) ([]Handle, error)
 }
 
-// Handle is an open file of a GPU: of the whole GPU where Instance is absent.
+// Handle is an open file of a GPU: of the whole GPU if Instance is absent.
 type Handle struct {
 	PID      uint32
 	Command  string
@@ -79,8 +78,8 @@ type Handle struct {
 type Cluster interface {
 	// Owners lists other controllers that manage the partitions of GPUs of this node, by what shows it; the key "" is all.
 	Owners(ctx context.Context) (map[gpu.UUID][]string, error)
-	// Cordon keeps new pods away and marks the node as cordoned by this program; false where the node was cordoned already,
-	// by whomever.
+	// Cordon keeps new pods away and marks the node as cordoned by this program; false if the node was cordoned
+	// already.
 	Cordon(ctx context.Context) (bool, error)
 	// Uncordon undoes a cordon that bears this program's mark, be it from before a crash. It leaves any other alone.
 	Uncordon(ctx context.Context) error
@@ -130,7 +129,7 @@ type Observer interface {
 	State(state string) // "idle", "running", "degraded", "stuck", "read-only"
 }
 
-// Options say how to control. Optional ones are nil where the node has no such thing.
+// Options configure an Engine. Optional dependencies are nil if the node has no such thing.
 type Options struct {
 	Hostname string
 	BootID   string
@@ -139,7 +138,7 @@ type Options struct {
 	Layouts  map[string][]api.LayoutRule // --control.layouts, until SetLayouts
 
 	Actuator    Actuator
-	Node        Node
+	Poller      Poller
 	Assignments Assignments // optional
 	Handles     Handles     // optional
 	Cluster     Cluster     // optional

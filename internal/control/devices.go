@@ -11,7 +11,7 @@ import (
 )
 
 // devicesOf returns the devices of GPUs as they are given, to resolve references to them. Devices have the indices of gpus.
-func devicesOf(gpus ...mig.NodeGPU) *gpu.Devices {
+func devicesOf(gpus ...mig.GPULayout) *gpu.Devices {
 	list := make([]gpu.GPU, len(gpus))
 	for n, g := range gpus {
 		list[n].UUID, list[n].Minor, list[n].Up = g.UUID, g.Minor, true
@@ -26,8 +26,8 @@ func devicesOf(gpus ...mig.NodeGPU) *gpu.Devices {
 	return gpu.NewDevices(list)
 }
 
-// turnover is what an operation has changed of the MIG devices of its GPUs.
-type turnover struct {
+// deviceChanges is what an operation has changed of the MIG devices of its GPUs.
+type deviceChanges struct {
 	before, after      *gpu.Devices
 	created, destroyed []migDevice // destroyed are devices of before, created are devices of after
 }
@@ -42,15 +42,15 @@ type migDevice struct {
 	profile  string // empty if it is not known
 }
 
-// turnover compares the GPUs of an operation as they were with how it has left them. Minor numbers are read anew.
-func (e *Engine) turnover(ctx context.Context, op *operation) turnover {
-	var before, after []mig.NodeGPU
+// compareDevices compares the GPUs of an operation as they were with how it has left them. Minor numbers are read anew.
+func (e *Engine) compareDevices(ctx context.Context, op *operation) deviceChanges {
+	var before, after []mig.GPULayout
 	for _, p := range op.Parts {
-		before = append(before, mig.NodeGPU{UUID: p.GPU, Instances: p.Before})
-		after = append(after, mig.NodeGPU{UUID: p.GPU, Instances: p.Expected})
+		before = append(before, p.layoutOf(p.Before))
+		after = append(after, p.layoutOf(p.Expected))
 	}
 	was, is := migDevices(before), migDevices(after)
-	t := turnover{created: lacking(was, is), destroyed: lacking(is, was)}
+	t := deviceChanges{created: lacking(was, is), destroyed: lacking(is, was)}
 	if len(t.created)+len(t.destroyed) == 0 {
 		return t
 	}
@@ -64,7 +64,7 @@ func (e *Engine) turnover(ctx context.Context, op *operation) turnover {
 	return t
 }
 
-func migDevices(gpus []mig.NodeGPU) []migDevice {
+func migDevices(gpus []mig.GPULayout) []migDevice {
 	var list []migDevice
 	for n, g := range gpus {
 		for m, i := range g.Instances {
@@ -80,7 +80,7 @@ func migDevices(gpus []mig.NodeGPU) []migDevice {
 
 // profileOf returns the profile of a MIG device: that of its GPU instance, with the compute slices before it if these are not all
 // of the instance's ("1c.3g.20gb"). It is empty if the slices are not known.
-func profileOf(i mig.NodeInstance, c mig.NodeCompute) string {
+func profileOf(i mig.Instance, c mig.ComputeInstance) string {
 	switch {
 	case c.Slices == 0:
 		return ""
@@ -107,7 +107,7 @@ func lacking(others, list []migDevice) []migDevice {
 // compareOffers returns the UUIDs of the created devices that an allocator does not offer, and of the destroyed ones that it does, by
 // what it offers; of all of them if it returned an error. An offer of a device that stands is none of a destroyed one, unless its
 // resource is that of the destroyed one's profile.
-func (t *turnover) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
+func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
 	standing, gone := map[gpu.Device]bool{}, map[gpu.Device]bool{}
 	misnamed := map[gpu.Device]string{} // destroyed devices: by which resource what stands there is offered
 	for _, o := range offers {
@@ -139,8 +139,8 @@ func (t *turnover) compareOffers(offers []gpu.Offer, err error) (missing, stale 
 }
 
 // isFormer reports whether a resource is that of the profile of a destroyed device and not that of the created one which has its
-// names. A resource that tells of no profile, as that of strategy single or one that an operator has named, is neither.
-func (t *turnover) isFormer(resource string, was, now gpu.Device) bool {
+// names. A resource that names no profile, as that of strategy single or one that an operator has named, is neither.
+func (t *deviceChanges) isFormer(resource string, was, now gpu.Device) bool {
 	is := func(list []migDevice, at gpu.Device) bool {
 		return slices.ContainsFunc(list, func(d migDevice) bool {
 			return d.at == at && d.profile != "" && resourceNamesProfile(resource, d.profile)

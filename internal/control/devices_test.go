@@ -11,36 +11,37 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
 // namer names a compute instance as an allocator does.
-type namer func(g mig.NodeGPU, i mig.NodeInstance, c mig.NodeCompute) gpu.DeviceRef
+type namer func(g mig.GPULayout, i mig.Instance, c mig.ComputeInstance) gpu.DeviceRef
 
 // namers are the ways in which allocators name MIG devices.
 func namers() map[string]namer {
 	return map[string]namer{
-		"MIG UUID": func(_ mig.NodeGPU, _ mig.NodeInstance, c mig.NodeCompute) gpu.DeviceRef {
+		"MIG UUID": func(_ mig.GPULayout, _ mig.Instance, c mig.ComputeInstance) gpu.DeviceRef {
 			return gpu.DeviceRef{MIG: c.UUID}
 		},
-		"legacy UUID": func(g mig.NodeGPU, i mig.NodeInstance, c mig.NodeCompute) gpu.DeviceRef {
+		"legacy UUID": func(g mig.GPULayout, i mig.Instance, c mig.ComputeInstance) gpu.DeviceRef {
 			return gpu.DeviceRef{GPU: g.UUID, Instance: gpu.Some(i.ID), Compute: gpu.Some(c.ID)}
 		},
-		"GKE": func(g mig.NodeGPU, i mig.NodeInstance, _ mig.NodeCompute) gpu.DeviceRef {
+		"GKE": func(g mig.GPULayout, i mig.Instance, _ mig.ComputeInstance) gpu.DeviceRef {
 			return gpu.DeviceRef{Minor: g.Minor, Instance: gpu.Some(i.ID)}
 		},
-		"DRA": func(g mig.NodeGPU, i mig.NodeInstance, _ mig.NodeCompute) gpu.DeviceRef {
+		"DRA": func(g mig.GPULayout, i mig.Instance, _ mig.ComputeInstance) gpu.DeviceRef {
 			return gpu.DeviceRef{Minor: g.Minor, PlacementStart: gpu.Some(i.Placement.Start), ProfileID: gpu.Some(i.ProfileID)}
 		},
-		"HAMi": func(g mig.NodeGPU, i mig.NodeInstance, _ mig.NodeCompute) gpu.DeviceRef {
+		"HAMi": func(g mig.GPULayout, i mig.Instance, _ mig.ComputeInstance) gpu.DeviceRef {
 			return gpu.DeviceRef{GPU: g.UUID, PlacementStart: gpu.Some(i.Placement.Start)}
 		},
 	}
 }
 
-func (n namer) all(gpus []mig.NodeGPU) []gpu.DeviceRef {
+func (n namer) all(gpus []mig.GPULayout) []gpu.DeviceRef {
 	var list []gpu.DeviceRef
 	for _, g := range gpus {
 		for _, i := range g.Instances {
@@ -97,9 +98,13 @@ func TestSettlingByEveryName(t *testing.T) {
 					begun := time.Now()
 					op := e.applied(t, second(two3g))
 					warned := slices.ContainsFunc(op.Warnings, func(s string) bool { return strings.Contains(s, want) })
-					if took := time.Since(begun); op.State != api.Succeeded || (took > 2*time.Second) != (want != "") ||
-						want == "" && len(op.Warnings) > 0 || want != "" && !warned {
-						t.Errorf("operation is %s after %s: %q", op.State, took, op.Warnings)
+					took := time.Since(begun)
+					cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+					cmptest.Equal(t, "took > 2*time.Second", took > 2*time.Second, want != "")
+					if want == "" {
+						cmptest.Equal(t, "op.Warnings", op.Warnings, nil)
+					} else {
+						cmptest.Equal(t, "warned", warned, true)
 					}
 				})
 			})
@@ -217,8 +222,15 @@ func TestSettlingOfDestruction(t *testing.T) {
 				e := w.engine(t, func(o *Options) { o.Assignments = k })
 				op := e.applied(t, second(map[string]api.DeviceRequest{}))
 				took := time.Since(k.begun)
-				if op.State != api.Succeeded || took != tt.took || k.asked == 0 || k.exposed || w.cordonedBy != "" || len(op.Warnings) != len(tt.warns) {
-					t.Errorf("operation is %s after %s, asked %d times, exposed %t, cordoned by %q: %q", op.State, took, k.asked, k.exposed, w.cordonedBy, op.Warnings)
+				cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+				cmptest.Equal(t, "time taken", took, tt.took)
+				if k.asked == 0 {
+					t.Errorf("k.asked is %v, want another", k.asked)
+				}
+				cmptest.Equal(t, "k.exposed", k.exposed, false)
+				cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
+				if len(op.Warnings) != len(tt.warns) {
+					t.Fatalf("op.Warnings: %+v, want len(tt.warns) of them", op.Warnings)
 				}
 				for n, want := range tt.warns {
 					if n < len(op.Warnings) && !strings.Contains(op.Warnings[n], want) {
@@ -257,9 +269,10 @@ func TestSettlingByClaims(t *testing.T) {
 				begun := time.Now()
 				op := e.applied(t, second(two3g))
 				blamed := slices.ContainsFunc(op.Warnings, func(w string) bool { return strings.Contains(w, "device plugin") })
-				if took := time.Since(begun); op.State != api.Succeeded || took != tt.took || blamed != (tt.took > 0) {
-					t.Errorf("operation is %s after %s: %q", op.State, took, op.Warnings)
-				}
+				took := time.Since(begun)
+				cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+				cmptest.Equal(t, "time taken", took, tt.took)
+				cmptest.Equal(t, "blamed", blamed, tt.took > 0)
 			})
 		})
 	}
@@ -314,13 +327,13 @@ func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 // a device plugin offers it shows whether the plugin knows.
 func TestSettlingByProfile(t *testing.T) {
 	const uuid = gpu.MIGUUID("MIG-same")
-	instance := func(profile string, slices int) []mig.NodeInstance {
-		return []mig.NodeInstance{{ID: 7, Placed: mig.Placed{Profile: profile, Placement: gpu.Placement{Start: 6, Size: 1}},
-			ComputeInstances: []mig.NodeCompute{{UUID: uuid, Slices: slices}}}}
+	instance := func(profile string, slices int) []mig.Instance {
+		return []mig.Instance{{ID: 7, Placed: mig.Placed{Profile: profile, Placement: gpu.Placement{Start: 6, Size: 1}},
+			ComputeInstances: []mig.ComputeInstance{{UUID: uuid, Slices: slices}}}}
 	}
 	single, media := instance("1g.5gb", 1), instance("1g.5gb+me", 1)
 	for name, tt := range map[string]struct {
-		before, after []mig.NodeInstance
+		before, after []mig.Instance
 		resources     []string // by which the device is offered
 		missing       []string
 		stale         []string
@@ -340,7 +353,7 @@ func TestSettlingByProfile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			op := &operation{record: record{Parts: []*part{{GPU: gpu1, Before: tt.before, Expected: tt.after}}}}
-			changed := w.engine(t, nil).turnover(t.Context(), op)
+			changed := w.engine(t, nil).compareDevices(t.Context(), op)
 			var offers []gpu.Offer
 			for _, r := range tt.resources {
 				offers = append(offers, gpu.Offer{Device: gpu.DeviceRef{MIG: uuid}, Resource: r})

@@ -54,7 +54,7 @@ type Engine struct {
 
 // New makes an engine. Run comes next.
 func New(o Options) (*Engine, error) {
-	if o.Actuator == nil || o.Node == nil || o.Store == nil {
+	if o.Actuator == nil || o.Poller == nil || o.Store == nil {
 		return nil, errors.New("control: an actuator, a node and a store are required")
 	}
 	if o.CallTimeout <= 0 {
@@ -98,7 +98,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		if n%10 == 9 {
 			e.restoreLater(ctx)
 		}
-		e.retryParked(ctx)
+		e.retryDegraded(ctx)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -114,7 +114,7 @@ func (e *Engine) observeActivity(ctx context.Context) {
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		e.active.observe(e.o.Node.Current())
+		e.active.observe(e.o.Poller.Current())
 		select {
 		case <-ctx.Done():
 		case <-tick.C:

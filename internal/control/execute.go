@@ -184,7 +184,7 @@ func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []s
 // recordOutcome records the outcome of a step. It changes what the operation expects of the GPU only to what was read, and only if that
 // is what the step leads to.
 func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
-	after, notAfter := afterStep(p.Expected, s, out.Instances)
+	after, notAfter := verifyOutcome(p.Expected, s, out.Instances)
 	reported := err == nil || errors.Is(err, mig.ErrNotAsAsked) // success, by the driver
 	switch {
 	case errors.Is(err, mig.ErrLayoutChanged):
@@ -221,7 +221,7 @@ func isRefused(err error) bool {
 // foreignError says that another client has changed a GPU in the middle of an operation.
 type foreignError struct {
 	gpu      gpu.UUID
-	standing []mig.NodeInstance // nil: they could not be read
+	standing []mig.Instance // nil: they could not be read
 }
 
 func newForeignError(id gpu.UUID, out mig.Outcome) *foreignError {
@@ -233,8 +233,8 @@ func newForeignError(id gpu.UUID, out mig.Outcome) *foreignError {
 }
 
 // knownInstances copies instances that were read: the copy is never nil.
-func knownInstances(list []mig.NodeInstance) []mig.NodeInstance {
-	return append([]mig.NodeInstance{}, list...)
+func knownInstances(list []mig.Instance) []mig.Instance {
+	return append([]mig.Instance{}, list...)
 }
 
 func (f *foreignError) Error() string {
@@ -265,44 +265,37 @@ func sleep(ctx context.Context, d time.Duration) {
 // itself, which the poll may not have seen yet, only activity that was seen counts.
 func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []string, own bool) error {
 	g := p.live()
-	at := slices.IndexFunc(g.Instances, func(i mig.NodeInstance) bool { return i.Placement == s.Placement && i.ProfileID == s.ProfileID })
-	if at < 0 {
+	if s.IndexIn(g.Instances) < 0 {
 		return fmt.Errorf("GPU instance does not stand: %w", gpu.ErrNotFound)
 	}
-	c := e.collectHolders(ctx, []mig.NodeGPU{g})
+	c := e.collectHolders(ctx, []mig.GPULayout{g})
 	if s.Op == mig.DestroyCompute {
 		e.pollAndAdd(ctx, c, g, activityOf(own))
 	} else {
 		e.pollAndAdd(ctx, c, g, noActivity)
 	}
-	return c.busyError(g, g.Instances[at], s, force)
-}
-
-// busyError returns a problem if anything holds what a step would destroy.
-func (c *usage) busyError(g mig.NodeGPU, i mig.NodeInstance, s mig.Step, force []string) error {
-	holds := c.busyHolds(g, i, s, force)
-	if len(holds) == 0 {
+	blocking := c.listBlockers(g, s, force)
+	if len(blocking) == 0 {
 		return nil
 	}
-	name := cmp.Or(string(s.UUID), instanceName(g, i))
-	p := problemf(api.Busy, "%s came into use: %s", name, holdsText(holds))
-	p.Blocking = []api.Blocker{{GPU: g.UUID, Instance: name, Profile: i.Profile, Placement: i.Placement, Holders: holds}}
-	return withHint(p)
+	problem := problemf(api.Busy, "%s came into use: %s", blocking[0].Instance, holdsText(blocking[0].Holders))
+	problem.Blocking = blocking
+	return withHint(problem)
 }
 
 // gpu finds a GPU that could be read.
-func (c *usage) gpu(id gpu.UUID) (mig.NodeGPU, error) {
+func (c *usage) gpu(id gpu.UUID) (mig.GPULayout, error) {
 	return findGPU(c.gpus, c.unreadable, id)
 }
 
-func findGPU(gpus []mig.NodeGPU, unreadable map[gpu.UUID]error, id gpu.UUID) (mig.NodeGPU, error) {
-	if at := slices.IndexFunc(gpus, func(g mig.NodeGPU) bool { return g.UUID == id }); at >= 0 {
+func findGPU(gpus []mig.GPULayout, unreadable map[gpu.UUID]error, id gpu.UUID) (mig.GPULayout, error) {
+	if at := slices.IndexFunc(gpus, func(g mig.GPULayout) bool { return g.UUID == id }); at >= 0 {
 		return gpus[at], nil
 	}
 	if err := unreadable[id]; err != nil {
-		return mig.NodeGPU{}, fmt.Errorf("%s cannot be read: %w", id, err)
+		return mig.GPULayout{}, fmt.Errorf("%s cannot be read: %w", id, err)
 	}
-	return mig.NodeGPU{}, fmt.Errorf("%s is gone: %w", id, gpu.ErrLost)
+	return mig.GPULayout{}, fmt.Errorf("%s is gone: %w", id, gpu.ErrLost)
 }
 
 // verify reads all GPUs of the operation once more: each must be as the operation has left it, and that is as planned.

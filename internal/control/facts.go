@@ -19,7 +19,7 @@ import (
 func (e *Engine) collectFacts(c *usage, p *api.Plan) []string {
 	list := []string{"node " + e.o.Hostname, "boot " + e.o.BootID}
 	generations := map[gpu.UUID]uint64{}
-	if s := e.o.Node.Current(); s != nil {
+	if s := e.o.Poller.Current(); s != nil {
 		if d, ok := s.Driver.Get(); ok {
 			list = append(list, "driver "+d.Version)
 		}
@@ -36,7 +36,7 @@ func (e *Engine) collectFacts(c *usage, p *api.Plan) []string {
 	}
 	list = append(list, "force "+strings.Join(p.Forced, ","), "owners "+strings.Join(p.Owners, ","), "take over "+strconv.FormatBool(p.TakeOver))
 	for _, pg := range p.GPUs {
-		at := slices.IndexFunc(c.gpus, func(g mig.NodeGPU) bool { return g.UUID == pg.UUID })
+		at := slices.IndexFunc(c.gpus, func(g mig.GPULayout) bool { return g.UUID == pg.UUID })
 		if at < 0 {
 			continue
 		}
@@ -50,7 +50,7 @@ func (e *Engine) collectFacts(c *usage, p *api.Plan) []string {
 	return list
 }
 
-func (c *usage) instanceFacts(g mig.NodeGPU, i mig.NodeInstance, gone map[place]bool) []string {
+func (c *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[place]bool) []string {
 	name := fmt.Sprintf("GPU instance %d (%s at %s) of %s", i.ID, i.Profile, i.Placement, g.UUID)
 	list := []string{name}
 	p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
@@ -110,7 +110,7 @@ func describeChanges(before, now []string) string {
 }
 
 // gpusOfRules returns the GPUs that the rules of a layout match.
-func gpusOfRules(gpus []mig.NodeGPU, wanted mig.Spec) []gpu.UUID {
+func gpusOfRules(gpus []mig.GPULayout, wanted mig.Spec) []gpu.UUID {
 	list := []gpu.UUID{}
 	for _, g := range gpus {
 		if slices.ContainsFunc(wanted.Rules, func(r mig.Rule) bool { return ruleMatches(r, g) }) {
@@ -120,7 +120,7 @@ func gpusOfRules(gpus []mig.NodeGPU, wanted mig.Spec) []gpu.UUID {
 	return list
 }
 
-func ruleMatches(r mig.Rule, g mig.NodeGPU) bool {
+func ruleMatches(r mig.Rule, g mig.GPULayout) bool {
 	if r.PCIDevices != nil && !slices.Contains(r.PCIDevices, g.PCIDevice) {
 		return false
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ import (
 // world is a node in memory with everything that an engine speaks to. It lives on when an engine is dropped.
 type world struct {
 	mu        sync.Mutex
-	gpus      []mig.NodeGPU
+	gpus      []mig.GPULayout
 	next      gpu.InstanceID
 	epoch     int // part of new UUIDs
 	processes map[gpu.UUID][]gpu.Process
@@ -31,14 +32,14 @@ type world struct {
 	dieAt  int // -1: never
 	dead   bool
 
-	calls   int                                 // of PerformStep that reached the driver
-	before  func(n int, s mig.Step) error       // an error instead of the step
-	after   func(n int, s mig.Step) error       // an error although it was done
-	reading func() error                        // an error instead of a reading
-	saving  func(n int, document []byte) error  // an error instead of saving
-	saves   int                                 //
-	mode    func(on bool) (ModeChange, error)   //
-	asking  func(id gpu.UUID) ([]Handle, error) //
+	calls   int                                   // of PerformStep that reached the driver
+	before  func(n int, s mig.Step) error         // an error instead of the step
+	after   func(n int, s mig.Step) error         // an error although it was done
+	reading func() error                          // an error instead of a reading
+	saving  func(n int, document []byte) error    // an error instead of saving
+	saves   int                                   //
+	mode    func(on bool) (mig.ModeChange, error) //
+	asking  func(id gpu.UUID) ([]Handle, error)   //
 
 	pods        gpu.Assignments
 	podsErr     error
@@ -73,8 +74,8 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{next: 1, dieAt: -1, processes: map[gpu.UUID][]gpu.Process{}}
 	for n, id := range []gpu.UUID{gpu0, gpu1} {
-		w.gpus = append(w.gpus, mig.NodeGPU{UUID: id, Index: n, Minor: gpu.Some(n), Name: model.Name, MIG: gpu.Some(true), Pending: gpu.Some(true),
-			PCIBusID: fmt.Sprintf("00000000:0%d:00.0", n+1), Profiles: model.Profiles})
+		w.gpus = append(w.gpus, mig.GPULayout{MIG: gpu.Some(true), Pending: gpu.Some(true), Facts: gpu.Facts{UUID: id, Index: n, Minor: gpu.Some(n),
+			Name: model.Name, PCIBusID: fmt.Sprintf("00000000:0%d:00.0", n+1), Profiles: model.Profiles}})
 	}
 	w.stand(gpu0, "3g.20gb", 0)
 	w.stand(gpu0, "3g.20gb", 4)
@@ -100,8 +101,8 @@ func (w *world) stand(id gpu.UUID, profile string, start int) {
 	}
 }
 
-func (w *world) gpu(id gpu.UUID) *mig.NodeGPU {
-	at := slices.IndexFunc(w.gpus, func(g mig.NodeGPU) bool { return g.UUID == id })
+func (w *world) gpu(id gpu.UUID) *mig.GPULayout {
+	at := slices.IndexFunc(w.gpus, func(g mig.GPULayout) bool { return g.UUID == id })
 	return &w.gpus[at]
 }
 
@@ -135,7 +136,7 @@ func (w *world) Hung(id gpu.UUID) bool { return id == w.hung }
 
 func (w *world) revive() { w.dead, w.dieAt, w.points = false, -1, 0 }
 
-func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
+func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.dead {
@@ -148,7 +149,7 @@ func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, m
 	}
 	list := slices.Clone(w.gpus)
 	if len(only) > 0 {
-		list = slices.DeleteFunc(list, func(g mig.NodeGPU) bool { return !slices.Contains(only, g.UUID) })
+		list = slices.DeleteFunc(list, func(g mig.GPULayout) bool { return !slices.Contains(only, g.UUID) })
 	}
 	for n := range list {
 		list[n].Instances = copyInstances(list[n].Instances)
@@ -165,7 +166,7 @@ func (w *world) Processes(_ context.Context, id gpu.UUID) ([]gpu.Process, error)
 	return slices.Clone(w.processes[id]), w.processErr
 }
 
-func (w *world) PerformStep(_ context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error) {
+func (w *world) PerformStep(_ context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.point() {
@@ -220,15 +221,15 @@ func (w *world) do(s mig.Step) (mig.Done, error) {
 // perform is what a driver does with a step.
 func (w *world) perform(s mig.Step) (mig.Done, error) {
 	g := w.gpu(s.GPU)
-	at := slices.IndexFunc(g.Instances, func(i mig.NodeInstance) bool { return i.ProfileID == s.ProfileID && i.Placement == s.Placement })
+	at := slices.IndexFunc(g.Instances, func(i mig.Instance) bool { return i.ProfileID == s.ProfileID && i.Placement == s.Placement })
 	if s.Op == mig.CreateInstance {
-		if slices.ContainsFunc(g.Instances, func(i mig.NodeInstance) bool { return i.Placement.Overlaps(s.Placement) }) {
+		if slices.ContainsFunc(g.Instances, func(i mig.Instance) bool { return i.Placement.Overlaps(s.Placement) }) {
 			return mig.Done{}, gpu.ErrInsufficientResources
 		}
-		i := mig.NodeInstance{ID: w.next, Placed: mig.Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement}}
+		i := mig.Instance{ID: w.next, Placed: mig.Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement}}
 		w.next++
 		g.Instances = append(g.Instances, i)
-		slices.SortFunc(g.Instances, func(a, b mig.NodeInstance) int { return a.Placement.Start - b.Placement.Start })
+		slices.SortFunc(g.Instances, func(a, b mig.Instance) int { return a.Placement.Start - b.Placement.Start })
 		return mig.Done{Instance: i.ID}, nil
 	}
 	if at < 0 {
@@ -244,17 +245,17 @@ func (w *world) perform(s mig.Step) (mig.Done, error) {
 		g.Instances = slices.Delete(g.Instances, at, at+1)
 		return mig.Done{}, nil
 	case mig.CreateCompute:
-		if slices.ContainsFunc(i.ComputeInstances, func(c mig.NodeCompute) bool {
+		if slices.ContainsFunc(i.ComputeInstances, func(c mig.ComputeInstance) bool {
 			return c.Placement.Or(gpu.Placement{}).Overlaps(s.Compute.Or(gpu.Placement{}))
 		}) {
 			return mig.Done{}, gpu.ErrInsufficientResources
 		}
-		c := mig.NodeCompute{ID: gpu.ComputeID(len(i.ComputeInstances)), Slices: s.Compute.Or(gpu.Placement{}).Size, Placement: s.Compute,
+		c := mig.ComputeInstance{ID: gpu.ComputeID(len(i.ComputeInstances)), Slices: s.Compute.Or(gpu.Placement{}).Size, Placement: s.Compute,
 			UUID: gpu.MIGUUID(fmt.Sprintf("MIG-%d-%s-%s-e%d", g.Index, s.Placement, s.Compute.Or(gpu.Placement{}), w.epoch))}
 		i.ComputeInstances = append(i.ComputeInstances, c)
 		return mig.Done{Instance: i.ID, ComputeID: gpu.Some(c.ID), UUID: c.UUID}, nil
 	default:
-		k := slices.IndexFunc(i.ComputeInstances, func(c mig.NodeCompute) bool { return c.Placement == s.Compute })
+		k := slices.IndexFunc(i.ComputeInstances, func(c mig.ComputeInstance) bool { return c.Placement == s.Compute })
 		if k < 0 {
 			return mig.Done{}, gpu.ErrNotFound
 		}
@@ -266,11 +267,11 @@ func (w *world) perform(s mig.Step) (mig.Done, error) {
 	}
 }
 
-func (w *world) SetMIGMode(_ context.Context, id gpu.UUID, on bool) (ModeChange, error) {
+func (w *world) SetMIGMode(_ context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.point() {
-		return ModeChange{}, errDead
+		return mig.ModeChange{}, errDead
 	}
 	if w.mode != nil {
 		return w.mode(on)
@@ -278,9 +279,9 @@ func (w *world) SetMIGMode(_ context.Context, id gpu.UUID, on bool) (ModeChange,
 	g := w.gpu(id)
 	g.MIG, g.Pending = gpu.Some(on), gpu.Some(on)
 	if w.point() {
-		return ModeChange{}, errDead
+		return mig.ModeChange{}, errDead
 	}
-	return ModeChange{Current: on, Pending: on}, nil
+	return mig.ModeChange{Current: on, Pending: on}, nil
 }
 
 func (w *world) Current() *gpu.Snapshot {
@@ -407,7 +408,7 @@ func (c *cluster) Uncordon(context.Context) error {
 
 type files struct{ *world }
 
-func (f files) Open(_ context.Context, g mig.NodeGPU) ([]Handle, error) {
+func (f files) Open(_ context.Context, g mig.GPULayout) ([]Handle, error) {
 	if f.asking == nil {
 		return nil, nil
 	}
@@ -431,7 +432,7 @@ var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, App
 // engine starts one over the world, as a process would.
 func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 	t.Helper()
-	o := Options{Hostname: "node", BootID: "boot-1", Apply: true, Actuator: w, Node: w, Assignments: kubelet{w}, Handles: files{w},
+	o := Options{Hostname: "node", BootID: "boot-1", Apply: true, Actuator: w, Poller: w, Assignments: kubelet{w}, Handles: files{w},
 		Cluster: &cluster{w}, Profiling: &profiling{w}, Store: &folder{w}, Observer: &observer{w}, CallTimeout: 10 * time.Second,
 		IdleFor: time.Minute, SettleTimeout: 20 * time.Second, Hooks: []Hook{{Argv: []string{"restart"}}},
 		RunHook: func(_ context.Context, h Hook, env []string) api.HookResult {
@@ -528,8 +529,19 @@ func (w *world) cutting() string {
 func isProblem(t *testing.T, err error, kind api.ProblemType) *api.Problem {
 	t.Helper()
 	var p *api.Problem
-	if !errors.As(err, &p) || p.Type != kind {
+	if !errors.As(err, &p) || p == nil {
 		t.Fatalf("error %v, want a problem %s", err, kind)
 	}
+	if p.Type != kind {
+		t.Fatalf("problem %s, want %s: %v", p.Type, kind, err)
+	}
 	return p
+}
+
+// wantText fails the test, which continues, unless a text contains a part.
+func wantText(t *testing.T, what, got, part string) {
+	t.Helper()
+	if !strings.Contains(got, part) {
+		t.Errorf("%s: %q, want it to contain %q", what, got, part)
+	}
 }

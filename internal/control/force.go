@@ -89,7 +89,7 @@ func (c *usage) warnOfProcesses(forced []string) []string {
 }
 
 // busyHolds returns the holds on what a step would destroy, without those that force overrides.
-func (c *usage) busyHolds(g mig.NodeGPU, i mig.NodeInstance, s mig.Step, force []string) []api.Hold {
+func (c *usage) busyHolds(g mig.GPULayout, i mig.Instance, s mig.Step, force []string) []api.Hold {
 	whole := slices.Contains(force, bareName(g.UUID, i.ID))
 	ci, ok := s.ComputeID.Get()
 	switch own := c.holds[unit{gpu: g.UUID, instance: i.ID}]; {
@@ -109,7 +109,7 @@ func (c *usage) widenForce(force []string) []string {
 	wide := slices.Clone(force)
 	for _, g := range c.gpus {
 		for _, i := range g.Instances {
-			held := slices.ContainsFunc(i.ComputeInstances, func(n mig.NodeCompute) bool { return !slices.Contains(force, string(n.UUID)) })
+			held := slices.ContainsFunc(i.ComputeInstances, func(n mig.ComputeInstance) bool { return !slices.Contains(force, string(n.UUID)) })
 			if len(i.ComputeInstances) > 0 && !held {
 				wide = append(wide, bareName(g.UUID, i.ID))
 			}

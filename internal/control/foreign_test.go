@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -74,9 +75,12 @@ func TestForeignLayoutAfterDegraded(t *testing.T) {
 				if !strings.HasSuffix(w.cutting(), foreign) || w.calls != calls {
 					t.Errorf("the other client's layout was changed:\n%s", w.cutting())
 				}
-				if op.State != api.Interrupted || e.State() != idle || len(op.GPUs) != 1 || len(op.GPUs[0].Standing) != 4 {
-					t.Errorf("operation is %s (%+v), state %s", op.State, op.GPUs, e.State())
+				cmptest.Equal(t, "state of the operation", op.State, api.Interrupted)
+				cmptest.Equal(t, "state of the engine", e.State(), idle)
+				if len(op.GPUs) != 1 {
+					t.Fatalf("op.GPUs: %+v, want 1 of them", op.GPUs)
 				}
+				cmptest.Equal(t, "len(op.GPUs[0].Standing)", len(op.GPUs[0].Standing), 4)
 				if p := e.free(t, gpu1); p != nil {
 					t.Errorf("the GPU is blocked: %v", p)
 				}
@@ -153,9 +157,10 @@ func TestForeignDestroyBeforeFirstStep(t *testing.T) {
 		w.gpu(gpu1).Instances[0].ComputeInstances = nil
 		e.drive(t)
 		op := e.now(t, started.ID)
-		if op.State != api.Failed || op.Error.Type != api.LayoutChanged || w.calls != 0 || e.State() != idle {
-			t.Errorf("operation is %s: %v, %d calls, state %s", op.State, op.Error, w.calls, e.State())
-		}
+		cmptest.Equal(t, "state of the operation", op.State, api.Failed)
+		cmptest.Equal(t, "problem of the operation", op.Error.Type, api.LayoutChanged)
+		cmptest.Equal(t, "changes asked of the driver", w.calls, 0)
+		cmptest.Equal(t, "state of the engine", e.State(), idle)
 		for _, id := range []gpu.UUID{gpu0, gpu1} {
 			if p := e.free(t, id); p != nil {
 				t.Errorf("%s is blocked: %v", id, p)
@@ -172,9 +177,9 @@ func TestRefusedStepIsAnOrdinaryFailure(t *testing.T) {
 	for _, cause := range []error{gpu.ErrInUse, gpu.ErrInsufficientResources} {
 		synctest.Test(t, func(t *testing.T) {
 			_, e, op := survives(t, api.RolledBack, func(w *world) { w.before = first(mig.CreateInstance, gpu1, cause) })
-			if op.Error.Type != api.DriverFailed || op.GPUs[1].State != api.RolledBack || e.State() != idle {
-				t.Errorf("%v: %+v, %+v", cause, op.Error, op.GPUs)
-			}
+			cmptest.Equal(t, "problem of the operation", op.Error.Type, api.DriverFailed)
+			cmptest.Equal(t, "op.GPUs[1].State", op.GPUs[1].State, api.RolledBack)
+			cmptest.Equal(t, "state of the engine", e.State(), idle)
 		})
 	}
 }
@@ -206,9 +211,10 @@ func TestViewIsLost(t *testing.T) {
 				was, calls := w.cutting(), w.calls
 				next := w.engine(t, c.options)
 				op := next.Operations().Operations[0]
-				if op.State != api.Interrupted || !strings.Contains(op.Error.Detail, c.says) || next.State() != idle || w.cordonedBy != "" {
-					t.Errorf("operation is %s: %v; state %s, cordoned by %q", op.State, op.Error, next.State(), w.cordonedBy)
-				}
+				cmptest.Equal(t, "state of the operation", op.State, api.Interrupted)
+				wantText(t, "op.Error.Detail", op.Error.Detail, c.says)
+				cmptest.Equal(t, "state of the next engine", next.State(), idle)
+				cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
 				if w.cutting() != was || w.calls != calls {
 					t.Errorf("something was changed:\n%s", w.cutting())
 				}

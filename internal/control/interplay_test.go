@@ -5,13 +5,13 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -41,9 +41,12 @@ func TestUseThatBeginsBetweenCheckAndDestroy(t *testing.T) {
 				}
 				e.drive(t)
 				got := e.now(t, op.ID)
-				if got.State != api.Failed || got.Error == nil || got.Error.Type != api.Busy || w.calls != 0 {
-					t.Fatalf("operation is %s after %d changes: %v", got.State, w.calls, got.Error)
+				cmptest.Equal(t, "state of the operation", got.State, api.Failed)
+				if got.Error == nil {
+					t.Fatal("the operation has no error")
 				}
+				cmptest.Equal(t, "problem of the operation", got.Error.Type, api.Busy)
+				cmptest.Equal(t, "changes asked of the driver", w.calls, 0)
 				if len(got.Error.Blocking) != 1 || !slices.ContainsFunc(got.Error.Blocking[0].Holders, func(h api.Hold) bool { return h.Kind == c.kind }) {
 					t.Errorf("blocking %+v, want %s", got.Error.Blocking, c.kind)
 				}
@@ -157,14 +160,14 @@ func (e *Engine) bother(ctx context.Context, n int) {
 // hangingActuator never answers a change.
 type hangingActuator struct{ *world }
 
-func (hangingActuator) PerformStep(ctx context.Context, _ mig.Step, _ []mig.NodeInstance) (mig.Outcome, error) {
+func (hangingActuator) PerformStep(ctx context.Context, _ mig.Step, _ []mig.Instance) (mig.Outcome, error) {
 	<-ctx.Done()
 	return mig.Outcome{}, gpu.ErrTimeout
 }
 
-func (hangingActuator) SetMIGMode(ctx context.Context, _ gpu.UUID, _ bool) (ModeChange, error) {
+func (hangingActuator) SetMIGMode(ctx context.Context, _ gpu.UUID, _ bool) (mig.ModeChange, error) {
 	<-ctx.Done()
-	return ModeChange{}, gpu.ErrTimeout
+	return mig.ModeChange{}, gpu.ErrTimeout
 }
 
 // TestStopWhileACallHangs: whatever time a call has, the program ends soon, and the next start goes on.
@@ -252,8 +255,16 @@ func TestStuckForADay(t *testing.T) {
 		e.mu.Lock()
 		size, events := len(w.documents.History), len(e.operations[0].events)
 		e.mu.Unlock()
-		if state := e.now(t, op.ID).State; state != api.Stuck || w.calls < 100 || w.calls > 400 || size > reserveBase || events > maxEvents {
-			t.Errorf("operation is %s; %d changes tried, %d bytes on disk, %d events", state, w.calls, size, events)
+		state := e.now(t, op.ID).State
+		cmptest.Equal(t, "state", state, api.Stuck)
+		if w.calls < 100 || w.calls > 400 {
+			t.Errorf("%d driver calls, want 100 to 400", w.calls)
+		}
+		if size > reserveBase {
+			t.Errorf("size is %v, want at most reserveBase", size)
+		}
+		if events > maxEvents {
+			t.Errorf("events is %v, want at most maxEvents", events)
 		}
 		w.before = nil
 		w.sound(t, w.engine(t, nil), mixedBefore, mixedBefore)
@@ -286,8 +297,11 @@ func TestEventsAreBounded(t *testing.T) {
 		e.addNote(op, "")
 	}
 	for after, want := range map[int]int{0: op.seq - len(op.events) + 1, op.seq - 1: op.seq, op.seq - 100: op.seq - 99} {
-		if list := op.eventsAfter(after); list[0].Seq != want || list[len(list)-1].Seq != op.seq || len(list) > maxEvents {
-			t.Errorf("after %d: %d events from %d, want from %d to %d", after, len(list), list[0].Seq, want, op.seq)
+		list := op.eventsAfter(after)
+		cmptest.Equal(t, "list[0].Seq", list[0].Seq, want)
+		cmptest.Equal(t, "list[len(list)-1].Seq", list[len(list)-1].Seq, op.seq)
+		if len(list) > maxEvents {
+			t.Errorf("len(list) is %v, want at most maxEvents", len(list))
 		}
 	}
 	if list := op.eventsAfter(op.seq); len(list) != 0 {
@@ -308,9 +322,12 @@ func TestNoKubelet(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine(t, func(o *Options) { o.Assignments = noKubelet{kubelet{w}} })
 		begun := time.Now()
-		if op := e.applied(t, mixed()); op.State != api.Succeeded || len(op.Warnings) != 0 || time.Since(begun) != 0 {
-			t.Errorf("operation is %s after %s: %v", op.State, time.Since(begun), op.Warnings)
+		op := e.applied(t, mixed())
+		cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+		if len(op.Warnings) > 0 {
+			t.Errorf("warnings: %v, want none", op.Warnings)
 		}
+		cmptest.Equal(t, "time taken", time.Since(begun), 0)
 	})
 }
 
@@ -369,14 +386,15 @@ func TestPlanOnlyFinishesNothing(t *testing.T) {
 			}
 			cancel()
 			op := planning.Operations().Operations[0]
-			if w.cutting() != half || w.calls != calls || planning.State() != degraded || !strings.Contains(op.Error.Detail, "--control.mode=apply") {
-				t.Errorf("%d changes, state %s, %v\n%s", w.calls-calls, planning.State(), op.Error, w.cutting())
-			}
+			cmptest.Equal(t, "layout", w.cutting(), half)
+			cmptest.Equal(t, "changes asked of the driver", w.calls, calls)
+			cmptest.Equal(t, "planning.State()", planning.State(), degraded)
+			wantText(t, "op.Error.Detail", op.Error.Detail, "--control.mode=apply")
 		}
 		next := w.engine(t, nil) // two hours later: nothing is done without being asked for
-		if w.cutting() != half || w.calls != calls || next.State() != degraded {
-			t.Errorf("state %s\n%s", next.State(), w.cutting())
-		}
+		cmptest.Equal(t, "layout", w.cutting(), half)
+		cmptest.Equal(t, "changes asked of the driver", w.calls, calls)
+		cmptest.Equal(t, "state of the next engine", next.State(), degraded)
 		w.afterFailure(t, next, before, after)
 	})
 }

@@ -1,7 +1,6 @@
 package control
 
 import (
-	"cmp"
 	"errors"
 	"slices"
 
@@ -12,8 +11,8 @@ import (
 
 // layout is what a GPU is partitioned into. Wanted instances have no ids. All compute instances have a placement.
 type layout struct {
-	GPU       gpu.UUID           `json:"gpu"`
-	Instances []mig.NodeInstance `json:"instances"`
+	GPU       gpu.UUID       `json:"gpu"`
+	Instances []mig.Instance `json:"instances"`
 }
 
 // place names an instance by where it stands.
@@ -29,7 +28,7 @@ func placeOf(s mig.Step) place {
 }
 
 // copyInstances copies what stands, without what was found out about its holders.
-func copyInstances(list []mig.NodeInstance) []mig.NodeInstance {
+func copyInstances(list []mig.Instance) []mig.Instance {
 	copied := slices.Clone(list)
 	for n := range copied {
 		copied[n].Busy = false
@@ -41,13 +40,13 @@ func copyInstances(list []mig.NodeInstance) []mig.NodeInstance {
 	return copied
 }
 
-// instancesAfter are the instances that a plan leads to.
-func instancesAfter(after []mig.PlannedInstance) []mig.NodeInstance {
-	var list []mig.NodeInstance
+// withoutIDs returns the instances that a plan leads to as an operation remembers them: without ids, those that stay included.
+func withoutIDs(after []mig.Instance) []mig.Instance {
+	var list []mig.Instance
 	for _, i := range after {
-		n := mig.NodeInstance{Placed: i.Placed}
+		n := mig.Instance{Placed: i.Placed}
 		for _, c := range i.ComputeInstances {
-			n.ComputeInstances = append(n.ComputeInstances, mig.NodeCompute{Slices: c.Placement.Size, Placement: gpu.Some(c.Placement)})
+			n.ComputeInstances = append(n.ComputeInstances, mig.ComputeInstance{Slices: c.Slices, Placement: c.Placement})
 		}
 		list = append(list, n)
 	}
@@ -55,15 +54,15 @@ func instancesAfter(after []mig.PlannedInstance) []mig.NodeInstance {
 }
 
 // samePlace reports whether two GPU instances have the same profile and place.
-func samePlace(a, b mig.NodeInstance) bool {
+func samePlace(a, b mig.Instance) bool {
 	return a.ProfileID == b.ProfileID && a.Placement == b.Placement
 }
 
 // stepsBetween leads from the instances of a GPU to those wanted: first what goes, then what comes.
-func stepsBetween(id gpu.UUID, live, wanted []mig.NodeInstance) []mig.Step {
+func stepsBetween(id gpu.UUID, live, wanted []mig.Instance) []mig.Step {
 	var goes, comes []mig.Step
 	for _, i := range live {
-		at := slices.IndexFunc(wanted, func(w mig.NodeInstance) bool { return samePlace(w, i) })
+		at := slices.IndexFunc(wanted, func(w mig.Instance) bool { return samePlace(w, i) })
 		var computes []gpu.Placement
 		if at >= 0 {
 			computes = mig.ComputePlacements(wanted[at])
@@ -82,7 +81,7 @@ func stepsBetween(id gpu.UUID, live, wanted []mig.NodeInstance) []mig.Step {
 		comes = append(comes, createComputes(id, wanted[at], places)...)
 	}
 	for _, w := range wanted {
-		if !slices.ContainsFunc(live, func(i mig.NodeInstance) bool { return samePlace(i, w) }) {
+		if !slices.ContainsFunc(live, func(i mig.Instance) bool { return samePlace(i, w) }) {
 			comes = append(comes, mig.Step{Op: mig.CreateInstance, GPU: id, ProfileID: w.ProfileID, Profile: w.Profile, Placement: w.Placement})
 			comes = append(comes, createComputes(id, w, nil)...)
 		}
@@ -90,12 +89,12 @@ func stepsBetween(id gpu.UUID, live, wanted []mig.NodeInstance) []mig.Step {
 	return append(goes, comes...)
 }
 
-func destroyCompute(id gpu.UUID, i mig.NodeInstance, n int, at gpu.Placement) mig.Step {
+func destroyCompute(id gpu.UUID, i mig.Instance, n int, at gpu.Placement) mig.Step {
 	return mig.Step{Op: mig.DestroyCompute, GPU: id, ProfileID: i.ProfileID, Profile: i.Profile, Placement: i.Placement,
 		Compute: gpu.Some(at), UUID: i.ComputeInstances[n].UUID, Instance: gpu.Some(i.ID), ComputeID: gpu.Some(i.ComputeInstances[n].ID)}
 }
 
-func createComputes(id gpu.UUID, w mig.NodeInstance, standing []gpu.Placement) []mig.Step {
+func createComputes(id gpu.UUID, w mig.Instance, standing []gpu.Placement) []mig.Step {
 	var steps []mig.Step
 	for _, at := range mig.ComputePlacements(w) {
 		if !slices.Contains(standing, at) {
@@ -106,12 +105,12 @@ func createComputes(id gpu.UUID, w mig.NodeInstance, standing []gpu.Placement) [
 	return steps
 }
 
-// errOtherStep says that a tree is not the one after a step.
+// errOtherStep says that instances are not those after a step.
 var errOtherStep = errors.New("the instances are not those after the step")
 
-// afterStep returns the instances after a step was done on those before: what was read, with the MIG UUIDs that were known
-// before. The error says that what was read is not what the step leads to, and nothing else has changed.
-func afterStep(before []mig.NodeInstance, s mig.Step, read []mig.NodeInstance) ([]mig.NodeInstance, error) {
+// verifyOutcome returns the instances that were read after a step, with the MIG UUIDs that were known before. It returns
+// errOtherStep if they are not what the step makes of those before, or if anything else has changed.
+func verifyOutcome(before []mig.Instance, s mig.Step, read []mig.Instance) ([]mig.Instance, error) {
 	// What the step adds is taken away again, from a copy of what was read; what it takes away, from one of what was before.
 	added, removed := copyInstances(read), copyInstances(before)
 	list := &removed
@@ -123,7 +122,7 @@ func afterStep(before []mig.NodeInstance, s mig.Step, read []mig.NodeInstance) (
 	}
 	after := copyInstances(read)
 	for n := range after {
-		at := slices.IndexFunc(before, func(i mig.NodeInstance) bool { return i.ID == after[n].ID && samePlace(i, after[n]) })
+		at := slices.IndexFunc(before, func(i mig.Instance) bool { return i.ID == after[n].ID && samePlace(i, after[n]) })
 		if at >= 0 {
 			keepUUIDs(after[n].ComputeInstances, before[at].ComputeInstances)
 		}
@@ -131,9 +130,9 @@ func afterStep(before []mig.NodeInstance, s mig.Step, read []mig.NodeInstance) (
 	return after, nil
 }
 
-func keepUUIDs(now, before []mig.NodeCompute) {
+func keepUUIDs(now, before []mig.ComputeInstance) {
 	for n := range now {
-		at := slices.IndexFunc(before, func(c mig.NodeCompute) bool { return c.ID == now[n].ID && c.Placement == now[n].Placement })
+		at := slices.IndexFunc(before, func(c mig.ComputeInstance) bool { return c.ID == now[n].ID && c.Placement == now[n].Placement })
 		if at >= 0 && now[n].UUID == "" {
 			now[n].UUID = before[at].UUID
 		}
@@ -141,8 +140,8 @@ func keepUUIDs(now, before []mig.NodeCompute) {
 }
 
 // removeOne removes what a step creates or destroys, which must be there, and empty if it is a GPU instance.
-func removeOne(list *[]mig.NodeInstance, s mig.Step) bool {
-	at := slices.IndexFunc(*list, func(i mig.NodeInstance) bool { return i.ProfileID == s.ProfileID && i.Placement == s.Placement })
+func removeOne(list *[]mig.Instance, s mig.Step) bool {
+	at := s.IndexIn(*list)
 	if at < 0 {
 		return false
 	}
@@ -155,7 +154,7 @@ func removeOne(list *[]mig.NodeInstance, s mig.Step) bool {
 		*list = slices.Delete(*list, at, at+1)
 		return true
 	}
-	k := slices.IndexFunc(*computes, func(c mig.NodeCompute) bool { return c.Placement == gpu.Some(place) })
+	k := slices.IndexFunc(*computes, func(c mig.ComputeInstance) bool { return c.Placement == gpu.Some(place) })
 	if k < 0 {
 		return false
 	}
@@ -187,7 +186,7 @@ func (l layout) devices() map[place]gpu.MIGUUID {
 }
 
 // uuids of the MIG devices of instances.
-func uuids(list []mig.NodeInstance) []string {
+func uuids(list []mig.Instance) []string {
 	var found []string
 	for _, i := range list {
 		for _, c := range i.ComputeInstances {
@@ -200,8 +199,8 @@ func uuids(list []mig.NodeInstance) []string {
 }
 
 // describeInstances draws the instances of a GPU for a plan: with fates by place, holders by unit.
-func (c *usage) describeInstances(g mig.NodeGPU, gone map[place]bool) []api.Instance {
-	list := describeStanding(knownInstances(g.Instances))
+func (c *usage) describeInstances(g mig.GPULayout, gone map[place]bool) []api.Instance {
+	list := describeLayout(knownInstances(g.Instances))
 	for n := range list {
 		d, i := &list[n], g.Instances[n]
 		p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
@@ -216,7 +215,7 @@ func (c *usage) describeInstances(g mig.NodeGPU, gone map[place]bool) []api.Inst
 }
 
 // standingOn are the instances of a GPU among those that were read; nil if it was not.
-func standingOn(gpus []mig.NodeGPU, id gpu.UUID) []mig.NodeInstance {
+func standingOn(gpus []mig.GPULayout, id gpu.UUID) []mig.Instance {
 	g, err := findGPU(gpus, nil, id)
 	if err != nil {
 		return nil
@@ -224,18 +223,26 @@ func standingOn(gpus []mig.NodeGPU, id gpu.UUID) []mig.NodeInstance {
 	return knownInstances(g.Instances)
 }
 
-// describeStanding draws instances that stand; nil if they are not known.
-func describeStanding(instances []mig.NodeInstance) []api.Instance {
+// describeLayout returns instances for the API, by placement: those that exist, or those that a plan leads to. It is nil if
+// they are not known.
+func describeLayout(instances []mig.Instance) []api.Instance {
 	if instances == nil {
 		return nil
 	}
 	list := []api.Instance{}
 	for _, i := range instances {
-		d := api.Instance{ID: gpu.Some(i.ID), Profile: i.Profile, ProfileID: i.ProfileID, Placement: i.Placement,
-			Compute: []api.Compute{}, Fate: api.Keep}
+		d := api.Instance{Profile: i.Profile, ProfileID: i.ProfileID, Placement: i.Placement, Compute: []api.ComputeInstance{},
+			Fate: fateOf(i.New, api.Create), Need: i.Need}
+		if !i.New {
+			d.ID = gpu.Some(i.ID)
+		}
 		for n, at := range mig.ComputePlacements(i) {
 			ci := i.ComputeInstances[n]
-			d.Compute = append(d.Compute, api.Compute{ID: gpu.Some(ci.ID), UUID: ci.UUID, Placement: at, Fate: api.Keep})
+			dc := api.ComputeInstance{UUID: ci.UUID, Placement: at, Fate: fateOf(ci.New, api.Create)}
+			if !ci.New {
+				dc.ID = gpu.Some(ci.ID)
+			}
+			d.Compute = append(d.Compute, dc)
 		}
 		list = append(list, d)
 	}
@@ -247,28 +254,4 @@ func fateOf(changes bool, to api.Fate) api.Fate {
 		return to
 	}
 	return api.Keep
-}
-
-// describeAfter draws the instances that a plan leads to.
-func describeAfter(g mig.NodeGPU, after []mig.PlannedInstance) []api.Instance {
-	list := []api.Instance{}
-	for _, i := range after {
-		d := api.Instance{Profile: i.Profile, ProfileID: i.ProfileID, Placement: i.Placement, Compute: []api.Compute{},
-			Fate: fateOf(!i.Standing.Present(), api.Create), Need: i.Need}
-		var own mig.NodeInstance
-		if at, ok := i.Standing.Get(); ok {
-			own = g.Instances[at]
-			d.ID = gpu.Some(own.ID)
-		}
-		for _, ci := range i.ComputeInstances {
-			dc := api.Compute{Placement: ci.Placement, Fate: fateOf(!ci.Standing.Present(), api.Create)}
-			if at, ok := ci.Standing.Get(); ok {
-				dc.ID, dc.UUID = gpu.Some(own.ComputeInstances[at].ID), own.ComputeInstances[at].UUID
-			}
-			d.Compute = append(d.Compute, dc)
-		}
-		list = append(list, d)
-	}
-	slices.SortFunc(list, func(a, b api.Instance) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
-	return list
 }

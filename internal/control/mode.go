@@ -59,7 +59,7 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 
 // checkModeChange returns a problem if instances or users of the GPU prevent another mode. Monitoring programs are no
 // users; if the driver cannot do it with them, it says so, and they are named in the result.
-func (c *usage) checkModeChange(g mig.NodeGPU) *api.Problem {
+func (c *usage) checkModeChange(g mig.GPULayout) *api.Problem {
 	if len(g.Instances) > 0 {
 		p := problemf(api.Busy, "GPU %d (%s) has %d GPU instances: apply a layout without instances first", g.Index, g.UUID, len(g.Instances))
 		for _, i := range g.Instances {
@@ -104,7 +104,7 @@ func (e *Engine) changeMode(ctx context.Context, op *operation) {
 	case isTimeout(err) && e.deferToRestart(ctx, op):
 	case isTimeout(err):
 		e.setGPU(op, id, api.Stuck, err, nil)
-		e.markParked(op, err)
+		e.markDegraded(op, err)
 	case isBusy(err): // nothing was asked for
 		e.endOperation(ctx, op, api.Failed, failureProblem(err))
 	case err != nil: // the mode may have been set
@@ -132,7 +132,7 @@ func (e *Engine) checkModeFree(ctx context.Context, id gpu.UUID) error {
 }
 
 // callSetMode releases the GPU, asks for the mode and resumes what was released.
-func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (ModeChange, error) {
+func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
 	if e.o.Profiling != nil {
 		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		resume, err := e.o.Profiling.Release(call)
@@ -141,7 +141,7 @@ func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (ModeCha
 			defer resume()
 		}
 		if err != nil {
-			return ModeChange{}, problemf(api.Busy, "profiling does not let go of the GPU: %s", reasonText(err))
+			return mig.ModeChange{}, problemf(api.Busy, "profiling does not let go of the GPU: %s", reasonText(err))
 		}
 	}
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
@@ -150,7 +150,7 @@ func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (ModeCha
 }
 
 // endMode ends a mode change. A mode that is pending counts as a success.
-func (e *Engine) endMode(ctx context.Context, op *operation, change ModeChange) {
+func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChange) {
 	r := api.ModeResult{GPU: op.Operation.Mode.GPU, Wanted: op.Operation.Mode.Wanted, Current: change.Current, Pending: change.Pending}
 	if c, err := e.readUsage(ctx, r.GPU); err == nil {
 		r.Holders = c.whole[r.GPU]
@@ -208,7 +208,7 @@ func waitsFor(activation error) string {
 func (e *Engine) endModeFromDriver(ctx context.Context, op *operation, failed error) {
 	id := op.Operation.Mode.GPU
 	gpus, unreadable, err := e.readLayouts(ctx, id)
-	var g mig.NodeGPU
+	var g mig.GPULayout
 	if err == nil {
 		g, err = findGPU(gpus, unreadable, id)
 	}
@@ -221,9 +221,9 @@ func (e *Engine) endModeFromDriver(ctx context.Context, op *operation, failed er
 			state = api.Stuck
 		}
 		e.setGPU(op, id, state, err, nil)
-		e.markParked(op, err)
+		e.markDegraded(op, err)
 		return
 	}
 	current := g.MIG.Or(false)
-	e.endMode(ctx, op, ModeChange{Current: current, Pending: g.Pending.Or(current), Activation: failed})
+	e.endMode(ctx, op, mig.ModeChange{Current: current, Pending: g.Pending.Or(current), Activation: failed})
 }

@@ -5,8 +5,10 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
 // bare is a world whose second GPU has no instances.
@@ -34,9 +36,11 @@ func TestModeChange(t *testing.T) {
 		w := bare(t)
 		e := w.engine(t, nil)
 		op := e.switched(t)
-		if op.State != api.Succeeded || op.Mode.Current || op.Mode.Waits != "" || w.gpu(gpu1).MIG.Or(true) || op.Warnings[0] != modeWarning {
-			t.Errorf("operation %+v, mode %+v", op, op.Mode)
-		}
+		cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+		cmptest.Equal(t, "op.Mode.Current", op.Mode.Current, false)
+		cmptest.Equal(t, "op.Mode.Waits", op.Mode.Waits, "")
+		cmptest.Equal(t, "w.gpu(gpu1).MIG.Or(true)", w.gpu(gpu1).MIG.Or(true), false)
+		cmptest.Equal(t, "op.Warnings[0]", op.Warnings[0], modeWarning)
 		if w.released != 1 || w.resumed != 1 {
 			t.Errorf("profiling: %d released, %d resumed", w.released, w.resumed)
 		}
@@ -95,11 +99,14 @@ func TestHandleThatBlocks(t *testing.T) {
 		for waits, err := range map[string]error{"in use": gpu.ErrInUse, "reset": gpu.ErrResetRequired, "reboot": gpu.ErrNotSupported} {
 			w := bare(t)
 			w.asking = func(gpu.UUID) ([]Handle, error) { return []Handle{{PID: 4, Command: "nv-hostengine"}}, nil }
-			w.mode = func(on bool) (ModeChange, error) { return ModeChange{Current: !on, Pending: on, Activation: err}, nil }
-			op := w.engine(t, nil).switched(t)
-			if op.State != api.Succeeded || op.Mode.Waits != waits || !op.Mode.Current || op.Mode.Pending {
-				t.Errorf("%s: operation is %s, mode %+v", waits, op.State, op.Mode)
+			w.mode = func(on bool) (mig.ModeChange, error) {
+				return mig.ModeChange{Current: !on, Pending: on, Activation: err}, nil
 			}
+			op := w.engine(t, nil).switched(t)
+			cmptest.Equal(t, waits+": op.State", op.State, api.Succeeded)
+			cmptest.Equal(t, waits+": op.Mode.Waits", op.Mode.Waits, waits)
+			cmptest.Equal(t, waits+": op.Mode.Current", op.Mode.Current, true)
+			cmptest.Equal(t, waits+": op.Mode.Pending", op.Mode.Pending, false)
 			if len(op.Mode.Holders) != 1 || op.Mode.Holders[0].PID != 4 {
 				t.Errorf("%s: holders %+v", waits, op.Mode.Holders)
 			}
@@ -110,12 +117,14 @@ func TestHandleThatBlocks(t *testing.T) {
 func TestModeThatTheDriverRefuses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := bare(t)
-		w.mode = func(bool) (ModeChange, error) { return ModeChange{}, gpu.ErrNoPermission }
+		w.mode = func(bool) (mig.ModeChange, error) { return mig.ModeChange{}, gpu.ErrNoPermission }
 		e := w.engine(t, nil)
-		if op := e.switched(t); op.State != api.Failed || !strings.Contains(op.Error.Detail, "no permission") || e.State() != idle || w.resumed != 1 {
-			t.Errorf("operation is %s: %v; state %s", op.State, op.Error, e.State())
-		}
-		w.mode = func(on bool) (ModeChange, error) { return ModeChange{Current: !on, Pending: !on}, nil }
+		op := e.switched(t)
+		cmptest.Equal(t, "state of the operation", op.State, api.Failed)
+		wantText(t, "op.Error.Detail", op.Error.Detail, "no permission")
+		cmptest.Equal(t, "state of the engine", e.State(), idle)
+		cmptest.Equal(t, "w.resumed", w.resumed, 1)
+		w.mode = func(on bool) (mig.ModeChange, error) { return mig.ModeChange{Current: !on, Pending: !on}, nil }
 		if op := e.switched(t); op.State != api.Failed {
 			t.Errorf("a mode that was not taken: operation is %s", op.State)
 		}
@@ -125,15 +134,15 @@ func TestModeThatTheDriverRefuses(t *testing.T) {
 func TestModeChangeThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := bare(t)
-		w.mode = func(on bool) (ModeChange, error) {
+		w.mode = func(on bool) (mig.ModeChange, error) {
 			w.gpus[1].MIG, w.gpus[1].Pending = gpu.Some(on), gpu.Some(on) // it is done, late
-			return ModeChange{}, gpu.ErrTimeout
+			return mig.ModeChange{}, gpu.ErrTimeout
 		}
 		e := w.engine(t, nil)
 		op := e.switched(t)
-		if op.State != api.Stuck || e.State() != stuck || w.resumed != 1 {
-			t.Fatalf("operation is %s, state %s", op.State, e.State())
-		}
+		cmptest.Equal(t, "state of the operation", op.State, api.Stuck)
+		cmptest.Equal(t, "state of the engine", e.State(), stuck)
+		cmptest.Equal(t, "w.resumed", w.resumed, 1)
 		if _, err := e.Rollback(t.Context(), everything, op.ID); err != nil {
 			t.Fatal(err)
 		}

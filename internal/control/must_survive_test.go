@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -73,9 +74,12 @@ func TestCreatedInstanceIsGone(t *testing.T) {
 		for _, step := range []mig.StepOp{mig.CreateInstance, mig.CreateCompute} {
 			w, e, op := survives(t, api.Interrupted, func(w *world) { w.before = first(step, gpu1, errLie) })
 			calls := w.calls
-			if op.GPUs[0].State != api.RolledBack || op.GPUs[1].State != api.Interrupted || op.GPUs[1].Standing == nil || e.State() != idle {
-				t.Errorf("%s: %+v, state %s", step, op.GPUs, e.State())
+			cmptest.Equal(t, string(step)+": op.GPUs[0].State", op.GPUs[0].State, api.RolledBack)
+			cmptest.Equal(t, string(step)+": op.GPUs[1].State", op.GPUs[1].State, api.Interrupted)
+			if op.GPUs[1].Standing == nil {
+				t.Fatalf("%s: no instances of GPU 1 in the operation", step)
 			}
+			cmptest.Equal(t, string(step)+": e.State()", e.State(), idle)
 			if next := w.engine(t, nil); w.calls != calls || next.State() != idle {
 				t.Errorf("%s: state %s after a restart", step, next.State())
 			}
@@ -132,9 +136,12 @@ func TestProcessThatStartsBetweenCheckAndDestroy(t *testing.T) {
 			}
 			e.drive(t)
 			got := e.now(t, op.ID)
-			if got.State != api.RolledBack || got.Error.Type != api.Busy || len(got.Error.Blocking) != 1 || got.Error.Blocking[0].Holders[0].PID != 77 {
-				t.Errorf("operation is %s: %+v", got.State, got.Error)
+			cmptest.Equal(t, "state of the operation", got.State, api.RolledBack)
+			cmptest.Equal(t, "problem of the operation", got.Error.Type, api.Busy)
+			if len(got.Error.Blocking) != 1 {
+				t.Fatalf("got.Error.Blocking: %+v, want 1 of them", got.Error.Blocking)
 			}
+			cmptest.Equal(t, "got.Error.Blocking[0].Holders[0].PID", got.Error.Blocking[0].Holders[0].PID, 77)
 			if w.gpu(gpu1).Instances[0].ID != 3 {
 				t.Error("what came into use was destroyed")
 			}
@@ -196,9 +203,8 @@ func TestHangInMidOperation(t *testing.T) {
 		_, err = next.Rollback(t.Context(), everything, op.ID) // reading answers, and the call is still under way
 		isProblem(t, err, api.StuckNode)
 		w.hung = ""
-		if p := e.free(t, gpu1); p == nil || p.Type != api.StuckNode || p.Operation != op.ID {
-			t.Errorf("a new operation gets %v", p)
-		}
+		p := isProblem(t, e.free(t, gpu1), api.StuckNode)
+		cmptest.Equal(t, "operation of the problem", p.Operation, op.ID)
 		w.afterFailure(t, next, mixedBefore, mixedBefore)
 	})
 }
@@ -259,9 +265,8 @@ func failingRollBack(t *testing.T, restart bool) {
 	if e.State() != degraded {
 		t.Errorf("state %s", e.State())
 	}
-	if p := e.free(t, gpu0); p == nil || p.Type != api.DegradedNode || p.Operation != op.ID {
-		t.Errorf("a new operation gets %v", p)
-	}
+	p := isProblem(t, e.free(t, gpu0), api.DegradedNode)
+	cmptest.Equal(t, "operation of the problem", p.Operation, op.ID)
 	if p := e.free(t, gpu1); p != nil {
 		t.Errorf("a GPU that the operation has not touched is blocked: %v", p)
 	}
@@ -309,9 +314,10 @@ func TestKubeletUnavailableIsBusy(t *testing.T) {
 	}
 	w.podsErr = gpu.ErrUnavailable // between the check and the destruction
 	synctest.Test(t, func(t *testing.T) { e.drive(t) })
-	if got := e.now(t, op.ID); got.State != api.Failed || got.Error.Type != api.Busy || w.cutting() != mixedBefore {
-		t.Errorf("operation is %s: %v", got.State, got.Error)
-	}
+	got := e.now(t, op.ID)
+	cmptest.Equal(t, "state of the operation", got.State, api.Failed)
+	cmptest.Equal(t, "problem of the operation", got.Error.Type, api.Busy)
+	cmptest.Equal(t, "layout", w.cutting(), mixedBefore)
 }
 
 func TestFragmentationReportsTheBlocker(t *testing.T) {
@@ -319,9 +325,11 @@ func TestFragmentationReportsTheBlocker(t *testing.T) {
 	e := w.engine(t, nil)
 	_, err := e.Plan(t.Context(), everything, api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"0"}, Devices: map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}}})
 	p := isProblem(t, err, api.Infeasible)
-	if len(p.Blocking) != 1 || p.Blocking[0].Instance != "MIG-0-0:4-0:3-e0" || p.Blocking[0].Holders[0].PID != 42 {
-		t.Errorf("blocking %+v", p.Blocking)
+	if len(p.Blocking) != 1 {
+		t.Fatalf("p.Blocking: %+v, want 1 of them", p.Blocking)
 	}
+	cmptest.Equal(t, "p.Blocking[0].Instance", p.Blocking[0].Instance, "MIG-0-0:4-0:3-e0")
+	cmptest.Equal(t, "p.Blocking[0].Holders[0].PID", p.Blocking[0].Holders[0].PID, 42)
 }
 
 func TestRebootInMidOperation(t *testing.T) {
@@ -340,9 +348,10 @@ func TestRebootInMidOperation(t *testing.T) {
 		w.stand(gpu1, "1g.5gb", 0) // by a human, after the reboot
 		next := w.engine(t, func(o *Options) { o.BootID = "boot-2" })
 		op := next.Operations().Operations[0]
-		if op.State != api.Interrupted || !strings.Contains(op.Error.Detail, "rebooted") || next.State() != idle || w.cordonedBy != "" {
-			t.Errorf("operation is %s: %v; state %s", op.State, op.Error, next.State())
-		}
+		cmptest.Equal(t, "state of the operation", op.State, api.Interrupted)
+		wantText(t, "op.Error.Detail", op.Error.Detail, "rebooted")
+		cmptest.Equal(t, "state of the next engine", next.State(), idle)
+		cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
 		if w.cutting() != "0:\n1: 1g.5gb@0:1[0:1]\n" {
 			t.Errorf("something was touched:\n%s", w.cutting())
 		}

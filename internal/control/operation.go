@@ -34,9 +34,9 @@ type operation struct {
 	inSlots bool
 	task    task
 	settled chan struct{} // closed when the operator ends the wait for the kubelet
-	// retryable says that an operation which could not be finished is taken up by itself: at the time again, then after backoff.
+	// retryable is set if the engine itself retries an operation that could not be finished: at the time again, then after backoff.
 	retryable bool
-	parked    bool // it was counted as degraded or stuck
+	counted   bool // as degraded or stuck, for the observer
 	again     time.Time
 	backoff   time.Duration
 }
@@ -198,12 +198,12 @@ func (e *Engine) setState(op *operation, state api.OperationState, text string) 
 
 // setGPU changes the state of one GPU of an operation. err is why it is not as planned, or nil; standing are the instances to
 // be shown for it.
-func (e *Engine) setGPU(op *operation, id gpu.UUID, state api.OperationState, err error, standing []mig.NodeInstance) {
+func (e *Engine) setGPU(op *operation, id gpu.UUID, state api.OperationState, err error, standing []mig.Instance) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	at := slices.IndexFunc(op.Operation.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
 	g := &op.Operation.GPUs[at]
-	g.State, g.Error, g.Standing = state, "", describeStanding(standing)
+	g.State, g.Error, g.Standing = state, "", describeLayout(standing)
 	if err != nil {
 		g.Error = failureText(err)
 	}

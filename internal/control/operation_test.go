@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -36,9 +37,13 @@ func TestEventsAreReplayedAndEnd(t *testing.T) {
 		for ev := range quick {
 			list = append(list, ev)
 		}
-		if n := len(list); n < 10 || list[0].Seq != 1 || list[n-1].State != api.Succeeded || list[n-1].Seq != n {
-			t.Errorf("events %+v", list)
+		n := len(list)
+		if n < 10 {
+			t.Errorf("n is %v, want at least 10", n)
 		}
+		cmptest.Equal(t, "list[0].Seq", list[0].Seq, 1)
+		cmptest.Equal(t, "list[n-1].State", list[n-1].State, api.Succeeded)
+		cmptest.Equal(t, "list[n-1].Seq", list[n-1].Seq, n)
 		synctest.Wait()
 		var late []api.Event
 		for ev := range slow {
@@ -82,9 +87,12 @@ func TestStopInMidOperation(t *testing.T) {
 		if err := e.Run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if got := e.now(t, op.ID); got.State != api.Succeeded || time.Since(begun) > 2*time.Second || len(w.hooks) != 1 {
-			t.Errorf("operation is %s after %s, hooks %v", got.State, time.Since(begun), w.hooks)
+		got := e.now(t, op.ID)
+		cmptest.Equal(t, "state of the operation", got.State, api.Succeeded)
+		if time.Since(begun) > 2*time.Second {
+			t.Errorf("time.Since(begun) is %v, want at most 2*time.Second", time.Since(begun))
 		}
+		cmptest.Equal(t, "number of hooks run", len(w.hooks), 1)
 	})
 }
 
@@ -150,10 +158,11 @@ func TestRollbackOfWhatHasSucceeded(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.drive(t)
-		if got := e.now(t, next.ID); got.State != api.Succeeded || got.Verb != api.VerbRollback || w.cutting() != mixedBefore ||
-			got.Renamed[sevenG] != "MIG-1-0:8-0:7-e1" {
-			t.Errorf("operation is %s\n%s", got.State, w.cutting())
-		}
+		got := e.now(t, next.ID)
+		cmptest.Equal(t, "state of the operation", got.State, api.Succeeded)
+		cmptest.Equal(t, "got.Verb", got.Verb, api.VerbRollback)
+		cmptest.Equal(t, "layout", w.cutting(), mixedBefore)
+		cmptest.Equal(t, "got.Renamed[sevenG]", got.Renamed[sevenG], "MIG-1-0:8-0:7-e1")
 	})
 }
 
@@ -184,8 +193,10 @@ func TestRenamedDevicesAreTold(t *testing.T) {
 		w.epoch = 1
 		w.before = first(mig.CreateInstance, gpu1, gpu.ErrDriver)
 		op := e.applied(t, mixed())
-		if op.State != api.RolledBack || op.Renamed[sevenG] != "MIG-1-0:8-0:7-e1" || len(op.Renamed) != 2 {
-			t.Errorf("operation is %s, renamed %v", op.State, op.Renamed)
+		cmptest.Equal(t, "state of the operation", op.State, api.RolledBack)
+		cmptest.Equal(t, "op.Renamed[sevenG]", op.Renamed[sevenG], "MIG-1-0:8-0:7-e1")
+		if len(op.Renamed) != 2 {
+			t.Fatalf("op.Renamed: %+v, want 2 of them", op.Renamed)
 		}
 		if len(w.hooks) != 1 || !slices.Contains(w.hooks[0], "MIG_CONTROL_RESULT=rolled-back") {
 			t.Errorf("hooks %v", w.hooks)
@@ -215,9 +226,11 @@ func TestHistoryIsBounded(t *testing.T) {
 		}
 		e = w.engine(t, nil)
 		list := e.Operations().Operations
-		if len(list) != maxOperations || list[0].ID != last.ID || len(list[0].Steps) != len(last.Steps) {
-			t.Errorf("%d operations are known", len(list))
+		if len(list) != maxOperations {
+			t.Fatalf("list: %+v, want maxOperations of them", list)
 		}
+		cmptest.Equal(t, "list[0].ID", list[0].ID, last.ID)
+		cmptest.Equal(t, "len(list[0].Steps)", len(list[0].Steps), len(last.Steps))
 		if _, err := e.Rollback(t.Context(), everything, last.ID); err != nil {
 			t.Errorf("rollback after a restart: %v", err)
 		}
@@ -280,9 +293,9 @@ func TestRestoreWaitsForTheDriver(t *testing.T) {
 		if err := e.Run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if w.cutting() != mixedAfter || e.Operations().Operations[0].Verb != api.VerbRestore || e.Operations().Operations[0].State != api.Succeeded {
-			t.Errorf("layout\n%s operations %+v", w.cutting(), e.Operations().Operations[0])
-		}
+		cmptest.Equal(t, "layout", w.cutting(), mixedAfter)
+		cmptest.Equal(t, "e.Operations().Operations[0].Verb", e.Operations().Operations[0].Verb, api.VerbRestore)
+		cmptest.Equal(t, "e.Operations().Operations[0].State", e.Operations().Operations[0].State, api.Succeeded)
 	})
 }
 
@@ -299,9 +312,9 @@ func TestCrashDuringRestore(t *testing.T) {
 			died = w.dead
 			w.revive()
 			e := w.engine(t, reboot)
-			if w.cutting() != mixedAfter || e.State() != idle || w.cordonedBy != "" {
-				t.Errorf("state %s, cordoned %q, layout\n%s", e.State(), w.cordonedBy, w.cutting())
-			}
+			cmptest.Equal(t, "layout", w.cutting(), mixedAfter)
+			cmptest.Equal(t, "state of the engine", e.State(), idle)
+			cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
 		})
 		if t.Failed() {
 			t.Fatalf("crash point %d", n)

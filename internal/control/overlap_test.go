@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -170,7 +171,7 @@ func TestHungOperationDelaysNoOther(t *testing.T) {
 		full, w.before, w.saving = false, nil, nil
 		e.repairStore()
 		for range 100 {
-			e.retryParked(t.Context())
+			e.retryDegraded(t.Context())
 			e.drive(t)
 			time.Sleep(time.Minute)
 		}
@@ -211,8 +212,10 @@ func TestUnreadableBeforeFirstStep(t *testing.T) {
 		}
 		e.drive(t)
 		got := e.now(t, op.ID)
-		if w.calls != 0 || got.State != api.Failed || len(w.hooks) != 0 {
-			t.Errorf("%d changes, operation is %s (GPU %s), %d hooks", w.calls, got.State, got.GPUs[0].State, len(w.hooks))
+		cmptest.Equal(t, "changes asked of the driver", w.calls, 0)
+		cmptest.Equal(t, "state of the operation", got.State, api.Failed)
+		if len(w.hooks) > 0 {
+			t.Errorf("hooks run: %v, want none", w.hooks)
 		}
 	})
 }
@@ -281,10 +284,10 @@ func TestModeFailsAfterChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := bare(t)
 		e := w.engine(t, nil)
-		w.mode = func(on bool) (ModeChange, error) {
+		w.mode = func(on bool) (mig.ModeChange, error) {
 			g := w.gpu(gpu1)
 			g.MIG, g.Pending = gpu.Some(on), gpu.Some(on)
-			return ModeChange{}, gpu.ErrLost
+			return mig.ModeChange{}, gpu.ErrLost
 		}
 		op := e.switched(t)
 		if op.State == api.Failed {

@@ -78,8 +78,8 @@ func (e *Engine) buildPlan(c *usage, node mig.NodePlan, r api.PlanRequest, owner
 	for _, pg := range node.GPUs {
 		g := c.gpus[pg.GPU]
 		plan.GPUs = append(plan.GPUs, api.PlanGPU{UUID: g.UUID, Index: g.Index, Name: g.Name, AxisUnits: axisLength(g.Profiles),
-			Before: c.describeInstances(g, gone), After: describeAfter(g, pg.After), Left: pg.Left})
-		n.after = append(n.after, layout{GPU: g.UUID, Instances: instancesAfter(pg.After)})
+			Before: c.describeInstances(g, gone), After: describeLayout(knownInstances(pg.After)), Left: pg.Left})
+		n.after = append(n.after, layout{GPU: g.UUID, Instances: withoutIDs(pg.After)})
 	}
 	n.facts = e.collectFacts(c, plan)
 	plan.Hash = hashFacts(n.facts)
@@ -139,20 +139,20 @@ func (e *Engine) PlanByID(id string) (*api.Plan, error) {
 }
 
 // Layouts lists the named layouts that the node knows, by name, and the GPUs that each is for.
-func (e *Engine) Layouts(ctx context.Context) (*api.Layouts, error) {
-	list := &api.Layouts{APIVersion: api.Version, Layouts: []api.Layout{}}
+func (e *Engine) Layouts(ctx context.Context) (*api.NamedLayouts, error) {
+	list := &api.NamedLayouts{APIVersion: api.Version, Layouts: []api.NamedLayout{}}
 	gpus, _, err := e.readLayouts(ctx)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
 	named := *e.named.Load()
 	for name, rules := range named {
-		l := api.Layout{Name: name, Rules: rules, Applies: []gpu.UUID{}}
+		l := api.NamedLayout{Name: name, Rules: rules, Applies: []gpu.UUID{}}
 		if wanted, err := spec.Resolve(api.Spec{Layout: name}, named); err == nil {
 			l.Applies = gpusOfRules(gpus, wanted)
 		}
 		list.Layouts = append(list.Layouts, l)
 	}
-	slices.SortFunc(list.Layouts, func(a, b api.Layout) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(list.Layouts, func(a, b api.NamedLayout) int { return strings.Compare(a.Name, b.Name) })
 	return list, nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -31,21 +32,29 @@ func TestPlanChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.calls != 0 || w.saves != appends || w.cutting() != mixedBefore {
-		t.Error("a plan has changed something")
-	}
+	cmptest.Equal(t, "changes asked of the driver", w.calls, 0)
+	cmptest.Equal(t, "w.saves", w.saves, appends)
+	cmptest.Equal(t, "layout", w.cutting(), mixedBefore)
 	again, err := e.Plan(t.Context(), everything, mixed())
-	if err != nil || again.Hash != plan.Hash || again.ID == plan.ID {
-		t.Errorf("the same plan again: %v, hash %s and %s", err, again.Hash, plan.Hash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmptest.Equal(t, "again.Hash", again.Hash, plan.Hash)
+	if again.ID == plan.ID {
+		t.Errorf("again.ID is %v, want another", again.ID)
 	}
 	if got, err := e.PlanByID(plan.ID); err != nil || got.Hash != plan.Hash {
 		t.Errorf("plan by id: %v", err)
 	}
 	g := plan.GPUs[0]
-	if len(plan.GPUs) != 2 || g.AxisUnits != 8 || g.Before[0].Fate != api.Keep || g.Before[1].Fate != api.Destroy || g.Before[1].Compute[0].Fate != api.Destroy ||
-		len(g.Before[0].Compute[0].Holders) != 1 || g.After[0].Fate != api.Keep || g.After[1].Fate != api.Create {
-		t.Errorf("GPU 0: %+v", g)
-	}
+	cmptest.Equal(t, "len(plan.GPUs)", len(plan.GPUs), 2)
+	cmptest.Equal(t, "g.AxisUnits", g.AxisUnits, 8)
+	cmptest.Equal(t, "g.Before[0].Fate", g.Before[0].Fate, api.Keep)
+	cmptest.Equal(t, "g.Before[1].Fate", g.Before[1].Fate, api.Destroy)
+	cmptest.Equal(t, "g.Before[1].Compute[0].Fate", g.Before[1].Compute[0].Fate, api.Destroy)
+	cmptest.Equal(t, "len(g.Before[0].Compute[0].Holders)", len(g.Before[0].Compute[0].Holders), 1)
+	cmptest.Equal(t, "g.After[0].Fate", g.After[0].Fate, api.Keep)
+	cmptest.Equal(t, "g.After[1].Fate", g.After[1].Fate, api.Create)
 }
 
 // A caller that plans without end loses only its own plans.
@@ -158,9 +167,11 @@ func TestBusy(t *testing.T) {
 			c.make(w)
 			_, err := e.Plan(t.Context(), everything, second(two3g))
 			p := isProblem(t, err, api.Infeasible)
-			if len(p.Blocking) != 1 || p.Blocking[0].GPU != gpu1 || p.Blocking[0].Instance != sevenG {
-				t.Fatalf("blocking %+v", p.Blocking)
+			if len(p.Blocking) != 1 {
+				t.Fatalf("p.Blocking: %+v, want 1 of them", p.Blocking)
 			}
+			cmptest.Equal(t, "p.Blocking[0].GPU", p.Blocking[0].GPU, gpu1)
+			cmptest.Equal(t, "p.Blocking[0].Instance", p.Blocking[0].Instance, sevenG)
 			if !slices.ContainsFunc(p.Blocking[0].Holders, func(h api.Hold) bool { return h.Kind == c.kind }) {
 				t.Errorf("holders %+v, want %s", p.Blocking[0].Holders, c.kind)
 			}
@@ -294,9 +305,11 @@ func TestStart(t *testing.T) {
 	}
 	w.pods = gpu.Assignments{}
 	op, err := e.Start(t.Context(), everything, request)
-	if err != nil || op.State != api.Pending || e.State() != running {
-		t.Fatalf("started: %+v, %v, %s", op, err, e.State())
+	if err != nil {
+		t.Fatal(err)
 	}
+	cmptest.Equal(t, "state of the operation", op.State, api.Pending)
+	cmptest.Equal(t, "state of the engine", e.State(), running)
 	_, err = e.Start(t.Context(), everything, request)
 	if p := isProblem(t, err, api.InProgress); p.Operation != op.ID {
 		t.Errorf("in progress: %+v", p)
@@ -307,9 +320,11 @@ func TestStart(t *testing.T) {
 	_, err = e.Start(t.Context(), everything, request) // what was planned is done
 	isProblem(t, err, api.StalePlan)
 	same, err := e.start(t, mixed())
-	if err != nil || same.State != api.Succeeded || len(same.Steps) != 0 {
-		t.Errorf("a plan without steps: %+v, %v", same, err)
+	if err != nil {
+		t.Fatal(err)
 	}
+	cmptest.Equal(t, "same.State", same.State, api.Succeeded)
+	cmptest.Equal(t, "len(same.Steps)", len(same.Steps), 0)
 }
 
 func TestPlanOnly(t *testing.T) {
@@ -366,7 +381,7 @@ func TestLayoutsSayWhomTheyAreFor(t *testing.T) {
 	if err != nil || len(got.Layouts) != 3 {
 		t.Fatalf("layouts %+v, %v", got, err)
 	}
-	for n, want := range []api.Layout{{Name: "all", Applies: []gpu.UUID{gpu0, gpu1}}, {Name: "by index", Applies: []gpu.UUID{gpu1}}, {Name: "by model", Applies: []gpu.UUID{gpu0}}} {
+	for n, want := range []api.NamedLayout{{Name: "all", Applies: []gpu.UUID{gpu0, gpu1}}, {Name: "by index", Applies: []gpu.UUID{gpu1}}, {Name: "by model", Applies: []gpu.UUID{gpu0}}} {
 		if l := got.Layouts[n]; l.Name != want.Name || !slices.Equal(l.Applies, want.Applies) {
 			t.Errorf("layout %s applies to %v, want %s to %v", l.Name, l.Applies, want.Name, want.Applies)
 		}

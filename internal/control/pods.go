@@ -12,7 +12,7 @@ import (
 
 // addPods finds out which containers hold instances, or may hold them: a container that is missing in the kubelet's list may
 // run on, with its devices.
-func (e *Engine) addPods(ctx context.Context, c *usage, gpus []mig.NodeGPU) {
+func (e *Engine) addPods(ctx context.Context, c *usage, gpus []mig.GPULayout) {
 	if e.o.Assignments == nil || len(gpus) == 0 {
 		return
 	}
@@ -45,7 +45,7 @@ func podHold(h gpu.Holder) api.Hold {
 
 // holdUnknown adds a hold to all of a GPU that free does not cover. A GPU covers all of its instances, a GPU instance its
 // compute instances, and these cover their GPU instance once all of them are free.
-func (c *usage) holdUnknown(g mig.NodeGPU, free []gpu.DeviceRef, h api.Hold) {
+func (c *usage) holdUnknown(g mig.GPULayout, free []gpu.DeviceRef, h api.Hold) {
 	covered := coveredBy(g, free)
 	if covered[gpu.Device{Instance: gpu.Whole, Compute: gpu.Whole}] {
 		return
@@ -71,7 +71,7 @@ func (c *usage) holdUnknown(g mig.NodeGPU, free []gpu.DeviceRef, h api.Hold) {
 }
 
 // coveredBy returns the devices of a GPU that references name. A reference to what does not stand names nothing.
-func coveredBy(g mig.NodeGPU, free []gpu.DeviceRef) map[gpu.Device]bool {
+func coveredBy(g mig.GPULayout, free []gpu.DeviceRef) map[gpu.Device]bool {
 	return devicesOf(g).Cover(free)
 }
 

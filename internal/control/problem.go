@@ -117,7 +117,7 @@ func (c *usage) blocker(b mig.Blocking) api.Blocker {
 }
 
 // holders returns the holds on an instance and on all its compute instances.
-func (c *usage) holders(g mig.NodeGPU, i mig.NodeInstance) []api.Hold {
+func (c *usage) holders(g mig.GPULayout, i mig.Instance) []api.Hold {
 	list := slices.Clone(c.holds[unit{gpu: g.UUID, instance: i.ID}])
 	for _, ci := range i.ComputeInstances {
 		for _, h := range c.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}] {
@@ -130,11 +130,11 @@ func (c *usage) holders(g mig.NodeGPU, i mig.NodeInstance) []api.Hold {
 }
 
 // instanceName is the name of an instance in requests: its MIG UUID if it has exactly one compute instance.
-func instanceName(g mig.NodeGPU, i mig.NodeInstance) string {
+func instanceName(g mig.GPULayout, i mig.Instance) string {
 	if len(i.ComputeInstances) == 1 && i.ComputeInstances[0].UUID != "" {
 		return string(i.ComputeInstances[0].UUID)
 	}
-	return fmt.Sprintf("%s/%d", g.UUID, i.ID)
+	return bareName(g.UUID, i.ID)
 }
 
 // withHint adds to a refusal how to confirm or clear the unconfirmed holders among the blockers.

@@ -38,23 +38,28 @@ type record struct {
 type part struct {
 	GPU gpu.UUID `json:"gpu"`
 	// Before are the instances that stood when the operation was accepted, After those that it is to lead to, without ids.
-	Before []mig.NodeInstance `json:"before"`
-	After  []mig.NodeInstance `json:"after"`
+	Before []mig.Instance `json:"before"`
+	After  []mig.Instance `json:"after"`
 	// Expected are the instances as the operation has left them. Pending is the step that was begun last, as long as it is not
 	// known whether it was done.
-	Expected []mig.NodeInstance `json:"expected"`
-	Pending  *mig.Step          `json:"pending,omitempty"`
+	Expected []mig.Instance `json:"expected"`
+	Pending  *mig.Step      `json:"pending,omitempty"`
 	// Changed says that a step of the operation was done on this GPU, or may have been.
 	Changed bool `json:"changed,omitempty"`
 
-	facts mig.NodeGPU // of the GPU, as read last; without a meaning for its instances
+	facts mig.GPULayout // of the GPU, as read last; without a meaning for its instances
 }
 
 // live is the GPU with the instances that are expected to stand.
-func (p *part) live() mig.NodeGPU {
+func (p *part) live() mig.GPULayout {
 	g := p.facts
 	g.UUID, g.Instances = p.GPU, p.Expected
 	return g
+}
+
+// layoutOf is the GPU with these instances; nothing else is known of it but its UUID.
+func (p *part) layoutOf(instances []mig.Instance) mig.GPULayout {
+	return mig.GPULayout{Facts: gpu.Facts{UUID: p.GPU}, Instances: instances}
 }
 
 func (p *part) before() layout { return layout{GPU: p.GPU, Instances: p.Before} }

@@ -44,7 +44,7 @@ func (e *Engine) recover(ctx context.Context) {
 	// What is resumed overwrites the slots: the operation that they have must be in the history first, or be the only one.
 	saved := len(open) < 2 || e.saveHistory() == nil
 	for _, op := range open {
-		if parked := op.Operation.State == api.Degraded || op.Operation.State == api.Stuck; parked && !saved {
+		if isDegraded(op.Operation.State) && !saved {
 			op.retryable = true
 			continue
 		}
@@ -125,7 +125,7 @@ func (e *Engine) load(ctx context.Context) error {
 }
 
 // assessDamage makes an operation for the operator to accept if a document is damaged, and the GPUs are not provably as the
-// readable ones say. The slots are written in turn, so that the older one tells what was done before the newer one was
+// readable ones say. The slots are written in turn, so that the older one says what was done before the newer one was
 // written: if the GPUs are as it says, nothing was done after it.
 func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record) *operation {
 	if !docs.OperationDamaged && !docs.HistoryDamaged {
@@ -157,7 +157,7 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 	op.Operation.State = api.Degraded
 	op.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", what)
 	for _, id := range suspect {
-		op.Operation.GPUs = append(op.Operation.GPUs, api.OperationGPU{GPU: id, State: api.Degraded, Standing: describeStanding(standingOn(gpus, id))})
+		op.Operation.GPUs = append(op.Operation.GPUs, api.OperationGPU{GPU: id, State: api.Degraded, Standing: describeLayout(standingOn(gpus, id))})
 	}
 	return op
 }
@@ -173,22 +173,22 @@ func (e *Engine) resume(ctx, safe context.Context, op *operation) {
 
 func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	state := op.Operation.State
-	parked := state == api.Degraded || state == api.Stuck
+	left := isDegraded(state)
 	begun := op.changed() || slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Pending != nil })
 	isMode := op.Operation.Verb == api.VerbMode
 	switch lost := e.viewLost(ctx, op); {
 	case state == api.Settling && op.Boot != e.o.BootID: // nothing of it stands any more; its layout is what a restore makes
 		e.endOperation(ctx, op, api.Succeeded, nil)
 	case state == api.Settling:
-	case !isMode && !begun && !parked:
+	case !isMode && !begun && !left:
 		e.endOperation(ctx, op, api.Failed, problemf(api.DriverFailed, "%s, before anything was changed", errInterrupted))
 	case isMode:
 		e.endModeFromDriver(ctx, op, errInterrupted)
-	case lost != "" && !parked, op.Boot != e.o.BootID:
+	case lost != "" && !left, op.Boot != e.o.BootID:
 		e.endInterrupted(ctx, op, lost)
 	case lost != "": // an operator may still ask for its rollback, if the GPUs are as it was left
 	case !e.o.Apply:
-		e.parkForApply(op)
+		e.deferToApply(op)
 	case state == api.Running && e.isFinished(ctx, op) && e.commit(op) == nil:
 	case state == api.Running:
 		e.startRollback(ctx, op, errInterrupted)
@@ -251,25 +251,25 @@ func (e *Engine) endInterrupted(ctx context.Context, op *operation, why string) 
 	e.endOperation(ctx, op, state, problem)
 }
 
-// parkForApply leaves an operation to a start that may change partitions.
-func (e *Engine) parkForApply(op *operation) {
+// deferToApply leaves an operation to a start with --control.mode=apply.
+func (e *Engine) deferToApply(op *operation) {
 	p := problemf(api.PlanOnly, "%s, and this program only plans: it is rolled back by a start with --control.mode=apply", errInterrupted)
 	for _, q := range op.Parts {
 		if !e.gpuState(op, q.GPU).Final() {
 			e.setGPU(op, q.GPU, api.Degraded, p, knownInstances(q.Expected))
 		}
 	}
-	e.markParked(op, p)
+	e.markDegraded(op, p)
 }
 
 // driverVersion is that of the last poll. Right after the start it asks for one.
 func (e *Engine) driverVersion(ctx context.Context) string {
-	if e.o.Node.Current() == nil {
+	if e.o.Poller.Current() == nil {
 		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		defer cancel()
-		_ = e.o.Node.Poll(call, nil) // without one the version is unknown, which is another than any
+		_ = e.o.Poller.Poll(call, nil) // without one the version is unknown, which is another than any
 	}
-	if s := e.o.Node.Current(); s != nil {
+	if s := e.o.Poller.Current(); s != nil {
 		if d, ok := s.Driver.Get(); ok {
 			return d.Version
 		}

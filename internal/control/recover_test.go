@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -35,8 +36,10 @@ func TestHooksAfterCrashesInTheRollBack(t *testing.T) {
 		next := w.engine(t, nil)
 		w.sound(t, next, mixedBefore, mixedBefore)
 		op := next.Operations().Operations[0]
-		if op.State != api.RolledBack || len(w.hooks) != 1 || op.Renamed[sevenG] == "" {
-			t.Errorf("operation is %s, renamed %v, %d hooks", op.State, op.Renamed, len(w.hooks))
+		cmptest.Equal(t, "state of the operation", op.State, api.RolledBack)
+		cmptest.Equal(t, "number of hooks run", len(w.hooks), 1)
+		if op.Renamed[sevenG] == "" {
+			t.Error("op.Renamed[sevenG] is empty")
 		}
 	})
 }
@@ -68,10 +71,13 @@ func TestModeRunsHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := bare(t)
 		op := w.engine(t, nil).switched(t)
-		if op.State != api.Succeeded || len(op.Hooks) != 1 || len(w.hooks) != 1 || !strings.Contains(strings.Join(w.hooks[0], " "), "MIG_CONTROL_VERB=mode") ||
-			!strings.Contains(strings.Join(w.hooks[0], " "), "MIG_CONTROL_GPUS="+string(gpu1)) {
-			t.Errorf("operation %+v, hooks %v", op, w.hooks)
+		cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+		cmptest.Equal(t, "len(op.Hooks)", len(op.Hooks), 1)
+		if len(w.hooks) != 1 {
+			t.Fatalf("w.hooks: %+v, want 1 of them", w.hooks)
 		}
+		wantText(t, "w.hooks[0]", strings.Join(w.hooks[0], " "), "MIG_CONTROL_VERB=mode")
+		wantText(t, "w.hooks[0]", strings.Join(w.hooks[0], " "), "MIG_CONTROL_GPUS="+string(gpu1))
 	})
 }
 
@@ -102,12 +108,19 @@ func TestIdenticalInstanceOfAnotherClient(t *testing.T) {
 			w.revive()
 			w.saving, w.before = nil, nil
 			next := w.engine(t, nil)
-			if got := w.gpu(gpu1).Instances; len(got) != 1 || got[0].Profile != "1g.5gb" || next.State() != idle {
-				t.Errorf("crash %t: state %s, the other client's instance: %+v", crash, next.State(), got)
+			got := w.gpu(gpu1).Instances
+			if len(got) != 1 {
+				t.Fatalf("got: %+v, want 1 of them", got)
 			}
+			cmptest.Equal(t, "got[0].Profile", got[0].Profile, "1g.5gb")
+			cmptest.Equal(t, "state of the next engine", next.State(), idle)
 			op := next.Operations().Operations[0]
-			if op.State != api.Failed || op.Error == nil || !crash && op.Error.Type != api.LayoutChanged {
-				t.Errorf("crash %t: operation is %s: %v", crash, op.State, op.Error)
+			cmptest.Equal(t, "state of the operation", op.State, api.Failed)
+			if op.Error == nil {
+				t.Fatal("the operation has no error")
+			}
+			if !crash {
+				cmptest.Equal(t, "problem of the operation", op.Error.Type, api.LayoutChanged)
 			}
 		})
 	}

@@ -29,7 +29,7 @@ func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UU
 	if p := e.claimReservation(retried); p != nil {
 		return p
 	}
-	e.reviewParked(ctx, gpus)
+	e.reviewDegraded(ctx, gpus)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, id := range gpus {

@@ -67,7 +67,7 @@ func (e *Engine) restoreOnce(ctx context.Context) {
 }
 
 // notRestored returns why a GPU is not restored, or "" if it was.
-func (e *Engine) notRestored(ctx context.Context, g mig.NodeGPU, l layout, err error) string {
+func (e *Engine) notRestored(ctx context.Context, g mig.GPULayout, l layout, err error) string {
 	switch {
 	case err != nil:
 		return reasonText(err)

@@ -13,14 +13,14 @@ import (
 )
 
 // matches reports whether instances are those that the operation has left, before or after the step that is pending.
-func (p *part) matches(live []mig.NodeInstance) bool {
+func (p *part) matches(live []mig.Instance) bool {
 	if mig.SameInstances(live, p.Expected) {
 		return true
 	}
 	if p.Pending == nil {
 		return false
 	}
-	_, err := afterStep(p.Expected, *p.Pending, live)
+	_, err := verifyOutcome(p.Expected, *p.Pending, live)
 	return err == nil
 }
 
@@ -40,7 +40,7 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 		return nil, p
 	}
 	defer e.releaseReservation()
-	if p := e.parkedProblem(op, "accept"); p != nil {
+	if p := e.retryProblem(op, "accept"); p != nil {
 		return nil, p
 	}
 	e.addWarning(op, "%s has accepted the layout as it stands", by.Name)
@@ -82,12 +82,15 @@ func (e *Engine) acceptDamage(ctx context.Context, op *operation) (*api.Operatio
 	return e.Operation(op.Operation.ID)
 }
 
-// parkedProblem returns a problem unless an operation waits to be retried or accepted.
-func (e *Engine) parkedProblem(op *operation, what string) *api.Problem {
+// isDegraded reports whether an operation in this state waits to be retried or accepted.
+func isDegraded(state api.OperationState) bool { return state == api.Degraded || state == api.Stuck }
+
+// retryProblem returns a problem unless an operation can be retried or accepted now.
+func (e *Engine) retryProblem(op *operation, what string) *api.Problem {
 	e.mu.Lock()
 	state := op.Operation.State
 	e.mu.Unlock()
-	if state != api.Degraded && state != api.Stuck {
+	if !isDegraded(state) {
 		return problemf(api.BadSpec, "operation %s is %s: there is nothing to %s", op.Operation.ID, state, what)
 	}
 	for _, g := range op.Operation.GPUs {
@@ -110,19 +113,18 @@ func (e *Engine) hasHungCall(id gpu.UUID) bool {
 // the driver and the disk busy.
 const maxBackoff = 5 * time.Minute
 
-// retryParked resumes operations whose driver call has returned, or for which there is room on disk again: at
-// once, then at growing intervals.
-func (e *Engine) retryParked(ctx context.Context) {
+// retryDegraded resumes an operation whose driver call has returned, or for which there is room on disk again: at once, then
+// at growing intervals.
+func (e *Engine) retryDegraded(ctx context.Context) {
 	e.mu.Lock()
 	var due []*operation
 	if e.o.Apply && e.current == nil && e.unusable == "" && !e.recovering {
 		due = slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool {
-			parked := op.Operation.State == api.Degraded || op.Operation.State == api.Stuck
-			return !parked || !op.retryable || e.o.Now().Before(op.again)
+			return !isDegraded(op.Operation.State) || !op.retryable || e.o.Now().Before(op.again)
 		})
 	}
 	e.mu.Unlock()
-	at := slices.IndexFunc(due, func(op *operation) bool { return e.parkedProblem(op, "retry") == nil })
+	at := slices.IndexFunc(due, func(op *operation) bool { return e.retryProblem(op, "retry") == nil })
 	if at < 0 {
 		return
 	}
@@ -151,7 +153,7 @@ func (e *Engine) retry(ctx context.Context, op *operation) (*api.Operation, erro
 	if over { // another client has changed its GPUs
 		return e.Operation(op.Operation.ID)
 	}
-	if p := e.parkedProblem(op, "retry"); p != nil {
+	if p := e.retryProblem(op, "retry"); p != nil {
 		return nil, p
 	}
 	op.task = doRollback
@@ -167,13 +169,13 @@ func (e *Engine) retry(ctx context.Context, op *operation) (*api.Operation, erro
 	return e.Operation(op.Operation.ID)
 }
 
-// reviewParked ends operations that could not be rolled back on those of their GPUs that another client has changed since:
-// they are never rolled back there. It is called with the place of the current operation reserved.
-func (e *Engine) reviewParked(ctx context.Context, gpus []gpu.UUID) {
+// reviewDegraded ends operations that could not be rolled back on those of their GPUs that another client has changed since:
+// they are never rolled back there. It is called with the reservation held.
+func (e *Engine) reviewDegraded(ctx context.Context, gpus []gpu.UUID) {
 	e.mu.Lock()
-	parked := slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool { return op.Operation.State != api.Degraded })
+	left := slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool { return op.Operation.State != api.Degraded })
 	e.mu.Unlock()
-	for _, op := range parked {
+	for _, op := range left {
 		reviewed := false
 		for _, p := range op.Parts {
 			if !slices.Contains(gpus, p.GPU) || e.gpuState(op, p.GPU) != api.Degraded {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -30,9 +31,12 @@ func TestAccept(t *testing.T) {
 		isProblem(t, err, api.StuckNode)
 		w.hung, w.before = "", nil
 		got, err := e.Accept(t.Context(), everything, op.ID)
-		if err != nil || got.State != api.Accepted || got.GPUs[0].State != api.Accepted || !strings.Contains(strings.Join(got.Warnings, "\n"), "accepted") {
-			t.Fatalf("%v, %+v", err, got)
+		if err != nil {
+			t.Fatal(err)
 		}
+		cmptest.Equal(t, "state of the operation", got.State, api.Accepted)
+		cmptest.Equal(t, "got.GPUs[0].State", got.GPUs[0].State, api.Accepted)
+		wantText(t, "got.Warnings", strings.Join(got.Warnings, "\n"), "accepted")
 		_, err = e.Accept(t.Context(), everything, op.ID)
 		isProblem(t, err, api.BadSpec)
 		for _, engine := range []*Engine{e, w.engine(t, nil)} {
@@ -55,13 +59,13 @@ func TestUnstick(t *testing.T) {
 				return gpu.ErrTimeout
 			}
 		})
-		e.retryParked(t.Context())
+		e.retryDegraded(t.Context())
 		e.drive(t)
 		if e.State() != stuck {
 			t.Fatalf("the call hangs, and the state is %s", e.State())
 		}
 		w.hung = ""
-		e.retryParked(t.Context())
+		e.retryDegraded(t.Context())
 		e.drive(t)
 		if now := e.now(t, op.ID); now.State != api.Failed || e.State() != idle {
 			t.Errorf("operation %s, state %s", now.State, e.State())

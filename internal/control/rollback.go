@@ -68,7 +68,7 @@ func (e *Engine) rollBack(ctx context.Context, op *operation) {
 		e.recordRollback(ctx, op, p, err)
 	}
 	if failed != nil {
-		e.markParked(op, failed)
+		e.markDegraded(op, failed)
 		return
 	}
 	e.finishRollback(ctx, op)
@@ -132,7 +132,7 @@ func (e *Engine) regainView(ctx context.Context, op *operation, p *part) error {
 		return nil
 	}
 	if p.Pending != nil {
-		if after, err := afterStep(p.Expected, *p.Pending, g.Instances); err == nil {
+		if after, err := verifyOutcome(p.Expected, *p.Pending, g.Instances); err == nil {
 			op.endPendingStep(p, api.StepDone)
 			p.Expected, p.Changed = after, true
 			return nil
@@ -167,8 +167,8 @@ func (e *Engine) markUndone(op *operation, id gpu.UUID) {
 	}
 }
 
-// markParked leaves an operation unfinished until it is retried: by the engine once the cause is gone, by an operator, or by the next start.
-func (e *Engine) markParked(op *operation, err error) {
+// markDegraded leaves an operation unfinished until it is retried: by the engine once the cause is gone, by an operator, or by the next start.
+func (e *Engine) markDegraded(op *operation, err error) {
 	state := api.Degraded
 	if e.anyGPU(op, api.Stuck) {
 		state = api.Stuck
@@ -187,10 +187,10 @@ func (e *Engine) markParked(op *operation, err error) {
 	e.mu.Unlock()
 	e.setState(op, state, string(state))
 	_ = e.saveOperation(op) // if it cannot be saved, the engine is read-only, and the slots have what was done so far
-	if !op.parked {
+	if !op.counted {
 		e.countOperation(op, state)
 	}
-	op.parked = true
+	op.counted = true
 }
 
 // anyGPU reports whether a GPU of the operation is in a state.

@@ -61,7 +61,7 @@ func (e *Engine) EndSettling(_ context.Context, by Actor, id string) (*api.Opera
 func (e *Engine) pollLayout(ctx context.Context, op *operation) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
-	if err := e.o.Node.Poll(ctx, nil); err != nil {
+	if err := e.o.Poller.Poll(ctx, nil); err != nil {
 		e.addWarning(op, "the node could not be polled at once; metrics follow with the next poll")
 	}
 }
@@ -113,7 +113,7 @@ func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
 	if e.o.Assignments == nil {
 		return
 	}
-	changed := e.turnover(ctx, op)
+	changed := e.compareDevices(ctx, op)
 	if len(changed.created)+len(changed.destroyed) == 0 {
 		return
 	}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -56,7 +57,7 @@ func (e *Engine) newRecord(ctx context.Context, verb api.Verb, by string, steps 
 }
 
 // addGPU adds a GPU that is to have the instances after.
-func (r *record) addGPU(g mig.NodeGPU, after []mig.NodeInstance) {
+func (r *record) addGPU(g mig.GPULayout, after []mig.Instance) {
 	if !slices.ContainsFunc(r.Operation.Steps, func(s api.OperationStep) bool { return s.GPU == g.UUID }) {
 		r.Untouched = append(r.Untouched, layout{GPU: g.UUID, Instances: after})
 		return
@@ -149,7 +150,7 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 	switch {
 	case p != nil:
 		return nil, p
-	case state == api.Degraded || state == api.Stuck:
+	case isDegraded(state):
 		return e.retry(ctx, op)
 	case !state.Final():
 		p := problemf(api.InProgress, "operation %s is %s", id, state)
@@ -184,7 +185,7 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 	}
 	var steps []mig.Step
 	var blocking []api.Blocker
-	var live []mig.NodeGPU
+	var live []mig.GPULayout
 	for _, p := range op.Parts {
 		g, err := c.gpu(p.GPU)
 		if err != nil {
@@ -199,7 +200,7 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 		}
 		for _, s := range list {
 			if !isCreation(s) {
-				blocking = append(blocking, c.listBlockers(g, s)...)
+				blocking = append(blocking, c.listBlockers(g, s, nil)...)
 			}
 		}
 		live, steps = append(live, g), append(steps, list...)
@@ -220,21 +221,18 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 	return &r, nil
 }
 
-// listBlockers returns the holders of what a step would destroy.
-func (c *usage) listBlockers(g mig.NodeGPU, s mig.Step) []api.Blocker {
-	at := slices.IndexFunc(g.Instances, func(i mig.NodeInstance) bool { return i.Placement == s.Placement && i.ProfileID == s.ProfileID })
+// listBlockers returns the instance that a step would destroy if it has holders that force does not override.
+func (c *usage) listBlockers(g mig.GPULayout, s mig.Step, force []string) []api.Blocker {
+	at := s.IndexIn(g.Instances)
 	if at < 0 {
 		return nil
 	}
 	i := g.Instances[at]
-	holds := c.busyHolds(g, i, s, nil)
+	holds := c.busyHolds(g, i, s, force)
 	if len(holds) == 0 {
 		return nil
 	}
-	name := string(s.UUID)
-	if name == "" {
-		name = instanceName(g, i)
-	}
+	name := cmp.Or(string(s.UUID), instanceName(g, i))
 	return []api.Blocker{{GPU: g.UUID, Instance: name, Profile: i.Profile, Placement: i.Placement, Holders: holds}}
 }
 

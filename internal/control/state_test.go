@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -47,17 +47,16 @@ func TestDamagedState(t *testing.T) {
 					return
 				}
 				op := e.Operations().Operations[0]
-				p := e.free(t, gpu0)
-				if e.State() != readOnly || p == nil || p.Type != api.ReadOnly || !strings.Contains(p.Detail, "migctl accept "+op.ID) {
-					t.Fatalf("state %s, a new operation gets %v", e.State(), p)
-				}
+				p := isProblem(t, e.free(t, gpu0), api.ReadOnly)
+				cmptest.Equal(t, "state of the engine", e.State(), readOnly)
+				wantText(t, "p.Detail", p.Detail, "migctl accept "+op.ID)
 				var named []gpu.UUID
 				for _, g := range op.GPUs {
 					named = append(named, g.GPU)
 				}
-				if op.Verb != api.VerbRecovery || op.State != api.Degraded || !slices.Equal(named, c.blocked) {
-					t.Errorf("operation %+v", op)
-				}
+				cmptest.Equal(t, "op.Verb", op.Verb, api.VerbRecovery)
+				cmptest.Equal(t, "state of the operation", op.State, api.Degraded)
+				cmptest.Equal(t, "named", named, c.blocked)
 				_, err := e.Rollback(t.Context(), everything, op.ID)
 				isProblem(t, err, api.ReadOnly)
 				e.repairStore() // it does not go away by itself, nor with a restart
@@ -69,9 +68,9 @@ func TestDamagedState(t *testing.T) {
 				}
 				w.documents.OperationDamaged, w.documents.HistoryDamaged = false, false // both were written anew
 				for _, e := range []*Engine{e, w.engine(t, nil)} {
-					if e.State() != idle || w.cutting() != was || w.calls != calls {
-						t.Errorf("state %s: %s\n%s", e.State(), e.Reason(), w.cutting())
-					}
+					cmptest.Equal(t, "state of the engine", e.State(), idle)
+					cmptest.Equal(t, "layout", w.cutting(), was)
+					cmptest.Equal(t, "changes asked of the driver", w.calls, calls)
 				}
 			})
 		})
@@ -116,10 +115,9 @@ func TestStateFolderComesLater(t *testing.T) {
 		w.after = nil
 		w.opening = syscall.EROFS
 		next := w.engine(t, nil)
-		p := next.free(t, gpu0)
-		if next.State() != readOnly || p == nil || p.Type != api.ReadOnly || !strings.Contains(next.Reason(), "cannot be written") {
-			t.Errorf("state %s: %s; a new operation gets %v", next.State(), next.Reason(), p)
-		}
+		isProblem(t, next.free(t, gpu0), api.ReadOnly)
+		cmptest.Equal(t, "state of the next engine", next.State(), readOnly)
+		wantText(t, "next.Reason()", next.Reason(), "cannot be written")
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- next.Run(ctx) }()
@@ -137,7 +135,7 @@ func TestStateFolderComesLater(t *testing.T) {
 }
 
 // TestStateFolderReplaced: the folder is replaced under the running program in mid-operation. The operation goes on in the new
-// one, or is parked if another program uses it.
+// one, or is left degraded if another program uses it.
 func TestStateFolderReplaced(t *testing.T) {
 	for _, foreign := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -160,14 +158,14 @@ func TestStateFolderReplaced(t *testing.T) {
 			}
 			op := e.applied(t, mixed())
 			if !foreign {
-				if op.State != api.Succeeded || w.cutting() != mixedAfter || e.State() != idle {
-					t.Errorf("operation is %s, state %s\n%s", op.State, e.State(), w.cutting())
-				}
+				cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+				cmptest.Equal(t, "layout", w.cutting(), mixedAfter)
+				cmptest.Equal(t, "state of the engine", e.State(), idle)
 				return
 			}
-			if op.State != api.Degraded || e.State() != readOnly || !strings.Contains(e.Reason(), "by another program") {
-				t.Errorf("operation is %s, state %s: %s", op.State, e.State(), e.Reason())
-			}
+			cmptest.Equal(t, "state of the operation", op.State, api.Degraded)
+			cmptest.Equal(t, "state of the engine", e.State(), readOnly)
+			wantText(t, "e.Reason()", e.Reason(), "by another program")
 		})
 	}
 }
@@ -227,9 +225,8 @@ func TestSettlingBlocksItsGPUsOnly(t *testing.T) {
 		if got := e.now(t, first.ID); got.State != api.Settling || e.Operations().Blocked[gpu1] != first.ID {
 			t.Fatalf("operation is %s, blocked %v", got.State, e.Operations().Blocked)
 		}
-		if p := e.free(t, gpu1); p == nil || p.Type != api.InProgress || p.Operation != first.ID {
-			t.Errorf("its GPU: %v", p)
-		}
+		p := isProblem(t, e.free(t, gpu1), api.InProgress)
+		cmptest.Equal(t, "operation of the problem", p.Operation, first.ID)
 		other, err := e.start(t, api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"0"}, Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1}}}})
 		if err != nil {
 			t.Fatal(err)
@@ -247,10 +244,11 @@ func TestSettlingBlocksItsGPUsOnly(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		got := e.now(t, first.ID)
-		if got.State != api.Succeeded || w.cordonedBy != "" || e.State() != idle || len(e.Operations().Blocked) != 0 ||
-			!strings.Contains(strings.Join(got.Warnings, "\n"), "uid:0 has ended the wait") {
-			t.Errorf("operation is %s: %v; cordoned by %q, state %s", got.State, got.Warnings, w.cordonedBy, e.State())
-		}
+		cmptest.Equal(t, "state of the operation", got.State, api.Succeeded)
+		cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
+		cmptest.Equal(t, "state of the engine", e.State(), idle)
+		cmptest.Equal(t, "len(e.Operations().Blocked)", len(e.Operations().Blocked), 0)
+		wantText(t, "got.Warnings", strings.Join(got.Warnings, "\n"), "uid:0 has ended the wait")
 		_, err = e.EndSettling(t.Context(), everything, first.ID)
 		isProblem(t, err, api.BadSpec)
 		cancel()
@@ -266,9 +264,13 @@ func TestDocumentsAreReadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _, _ := survives(t, api.Succeeded, func(*world) {})
 		var h history
-		if err := json.Unmarshal(w.documents.History, &h); err != nil || len(h.Operations) != 1 || len(h.Layouts) != 2 || h.Restored != "boot-1" {
-			t.Errorf("%+v, %v", h, err)
+		err := json.Unmarshal(w.documents.History, &h)
+		if err != nil {
+			t.Fatal(err)
 		}
+		cmptest.Equal(t, "len(h.Operations)", len(h.Operations), 1)
+		cmptest.Equal(t, "len(h.Layouts)", len(h.Layouts), 2)
+		cmptest.Equal(t, "h.Restored", h.Restored, "boot-1")
 		again, err := json.Marshal(h)
 		if err != nil || string(again) != string(w.documents.History) {
 			t.Errorf("%v\n%s\nread and written:\n%s", err, w.documents.History, again)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -40,9 +41,13 @@ func TestKubeletRestart(t *testing.T) {
 				restart(w)
 				_, err = e.Plan(t.Context(), everything, second(two3g))
 				p := isProblem(t, err, api.Infeasible)
-				if len(p.Blocking) != 1 || len(p.Blocking[0].Holders) == 0 || !strings.Contains(p.Detail, "confirm") {
-					t.Errorf("refusal %+v", p)
+				if len(p.Blocking) != 1 {
+					t.Fatalf("p.Blocking: %+v, want 1 of them", p.Blocking)
 				}
+				if len(p.Blocking[0].Holders) == 0 {
+					t.Error("p.Blocking[0].Holders is empty")
+				}
+				wantText(t, "p.Detail", p.Detail, "confirm")
 				for _, h := range p.Blocking[0].Holders {
 					if h.Kind != api.HoldUnconfirmed {
 						t.Errorf("holder %+v", h)
@@ -81,9 +86,13 @@ func TestKubeletRestartDuringOperation(t *testing.T) {
 		}
 		w.pods.Incomplete = kubeletRestarted
 		e.drive(t)
-		if got := e.now(t, op.ID); got.State != api.Failed || got.Error == nil || got.Error.Type != api.Busy || w.cutting() != before {
-			t.Errorf("operation is %s: %v\n%s", got.State, got.Error, w.cutting())
+		got := e.now(t, op.ID)
+		cmptest.Equal(t, "state of the operation", got.State, api.Failed)
+		if got.Error == nil {
+			t.Fatal("the operation has no error")
 		}
+		cmptest.Equal(t, "problem of the operation", got.Error.Type, api.Busy)
+		cmptest.Equal(t, "layout", w.cutting(), before)
 	})
 }
 
@@ -156,7 +165,7 @@ func TestFreeCovers(t *testing.T) {
 		w.split()
 		w.pods = gpu.Assignments{Incomplete: kubeletRestarted, Free: tt.free}
 		c := &usage{holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
-		w.engine(t, nil).addPods(t.Context(), c, []mig.NodeGPU{*w.gpu(gpu1)})
+		w.engine(t, nil).addPods(t.Context(), c, []mig.GPULayout{*w.gpu(gpu1)})
 		for _, u := range []unit{whole, first, other} {
 			if held := len(c.holds[u]) > 0; held != slices.Contains(tt.held, u) {
 				t.Errorf("%s: %+v is held: %t", name, u, held)
@@ -175,5 +184,5 @@ func (w *world) split() {
 	first.Slices, first.Placement, first.UUID = 3, gpu.Some(gpu.Placement{Size: 3}), "MIG-first"
 	other := first
 	other.ID, other.Placement, other.UUID = 1, gpu.Some(gpu.Placement{Start: 3, Size: 3}), "MIG-other"
-	i.ComputeInstances = []mig.NodeCompute{first, other}
+	i.ComputeInstances = []mig.ComputeInstance{first, other}
 }

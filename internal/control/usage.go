@@ -22,7 +22,7 @@ type unit struct {
 // usage is the current layout of the node and the holds on its GPUs and instances. A hold on a GPU instance as a whole is not repeated at
 // its compute instances.
 type usage struct {
-	gpus       []mig.NodeGPU
+	gpus       []mig.GPULayout
 	unreadable map[gpu.UUID]error
 	holds      map[unit][]api.Hold
 	whole      map[gpu.UUID][]api.Hold // of GPUs as a whole: these block a change of their MIG mode
@@ -31,7 +31,7 @@ type usage struct {
 }
 
 // readLayouts reads the layouts of all GPUs, or only of those named.
-func (e *Engine) readLayouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
+func (e *Engine) readLayouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	gpus, unreadable, err := e.o.Actuator.Layouts(ctx, only...)
@@ -42,7 +42,7 @@ func (e *Engine) readLayouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeG
 }
 
 // fillPlacements gives every compute instance the placement that it is taken to have, so that all speak of the same place.
-func fillPlacements(instances []mig.NodeInstance) {
+func fillPlacements(instances []mig.Instance) {
 	for n := range instances {
 		for k, at := range mig.ComputePlacements(instances[n]) {
 			instances[n].ComputeInstances[k].Placement = gpu.Some(at)
@@ -63,7 +63,7 @@ func (e *Engine) readUsage(ctx context.Context, only ...gpu.UUID) (*usage, error
 
 // collectHolders collects what holds the instances of GPUs: processes, open files and pods, each read now. Each check
 // that fails is a hold of its own.
-func (e *Engine) collectHolders(ctx context.Context, gpus []mig.NodeGPU) *usage {
+func (e *Engine) collectHolders(ctx context.Context, gpus []mig.GPULayout) *usage {
 	c := &usage{gpus: gpus, holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
 	for _, g := range gpus {
 		e.addProcesses(ctx, c, g)
@@ -88,7 +88,7 @@ func (e *Engine) collectUsage(ctx context.Context) (*usage, error) {
 }
 
 // addToGPU adds a hold to every instance of a GPU, and to the GPU.
-func (c *usage) addToGPU(g mig.NodeGPU, h api.Hold) {
+func (c *usage) addToGPU(g mig.GPULayout, h api.Hold) {
 	c.whole[g.UUID] = append(c.whole[g.UUID], h)
 	for _, i := range g.Instances {
 		c.addToUnit(unit{gpu: g.UUID, instance: i.ID}, h)
@@ -104,7 +104,7 @@ func (c *usage) addToUnit(u unit, h api.Hold) {
 // addToDevice adds a hold to the device of a GPU that a reference means. Of a device that does not stand (any more) it adds it to its
 // GPU instance, or to the whole GPU if that does not stand either: the device may be any. A minor number may be that of a GPU
 // whose own is not known.
-func (c *usage) addToDevice(g mig.NodeGPU, ref gpu.DeviceRef, h api.Hold) {
+func (c *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
 	d, match := resolve(g, ref)
 	switch {
 	case match == gpu.MatchNothing:
@@ -119,14 +119,14 @@ func (c *usage) addToDevice(g mig.NodeGPU, ref gpu.DeviceRef, h api.Hold) {
 }
 
 // resolve returns the device of a GPU that a reference means, or may mean by a minor number if the GPU's own is not known.
-func resolve(g mig.NodeGPU, ref gpu.DeviceRef) (gpu.Device, gpu.Match) {
+func resolve(g mig.GPULayout, ref gpu.DeviceRef) (gpu.Device, gpu.Match) {
 	if ref.Minor.Present() && !g.Minor.Present() {
 		ref.Minor, ref.GPU = gpu.None[int](), g.UUID
 	}
 	return devicesOf(g).Resolve(ref)
 }
 
-func (e *Engine) addProcesses(ctx context.Context, c *usage, g mig.NodeGPU) {
+func (e *Engine) addProcesses(ctx context.Context, c *usage, g mig.GPULayout) {
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	list, err := e.o.Actuator.Processes(call, g.UUID)
@@ -139,7 +139,7 @@ func (e *Engine) addProcesses(ctx context.Context, c *usage, g mig.NodeGPU) {
 	}
 }
 
-func (e *Engine) addHandles(ctx context.Context, c *usage, g mig.NodeGPU) {
+func (e *Engine) addHandles(ctx context.Context, c *usage, g mig.GPULayout) {
 	if e.o.Handles == nil {
 		return
 	}

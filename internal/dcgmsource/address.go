@@ -10,7 +10,7 @@ import (
 // defaultPort is nv-hostengine's.
 const defaultPort = "5555"
 
-// maxSocketPath is how long the path of a unix socket may be (sockaddr_un, without its NUL).
+// maxSocketPath is the longest path of a unix socket (sockaddr_un, without its NUL).
 const maxSocketPath = 107
 
 // Address is where a host engine listens: a host and a port, or a path.
@@ -19,7 +19,7 @@ type Address struct {
 	Unix   bool
 }
 
-// String is the address as it was meant.
+// String returns the address with its scheme, in a form that ParseAddress reads.
 func (a Address) String() string {
 	if a.Unix {
 		return "unix://" + a.Target
@@ -66,7 +66,7 @@ func ParseAddress(s string) (Address, error) {
 	return Address{Target: s}, nil
 }
 
-// isHost reports whether a host can be one: brackets are for IPv6 addresses alone.
+// isHost reports whether a host is valid: brackets are for IPv6 addresses alone.
 func isHost(host, whole string) bool {
 	if strings.HasPrefix(whole, "[") {
 		ip := net.ParseIP(host)

@@ -11,7 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// cycle asks the engine once. Its errors mean that the connection is lost; what concerns one GPU ends there.
+// cycle reads all GPUs once. An error means that the connection is lost; the errors of one GPU are logged.
 func (s *Source) cycle(snapshot *gpu.Snapshot, now time.Time) (map[gpu.UUID]gpu.Profiling, error) {
 	s.choose(snapshot)
 	if err := s.releaseLeftover(); err != nil {
@@ -51,7 +51,7 @@ func (s *Source) cycle(snapshot *gpu.Snapshot, now time.Time) (map[gpu.UUID]gpu.
 	return answer, nil
 }
 
-// choose lists the GPUs to profile, and a unit for each. Units of others are forgotten by releaseLeftover.
+// choose lists the GPUs to profile, with a unit for each. releaseLeftover drops the other units.
 func (s *Source) choose(snapshot *gpu.Snapshot) {
 	s.wanted = s.wanted[:0]
 	for _, u := range s.units {
@@ -72,7 +72,7 @@ func (s *Source) choose(snapshot *gpu.Snapshot) {
 	}
 }
 
-// locate finds the engine's numbers of the GPUs. A GPU that it does not know is looked for again ever more rarely.
+// locate finds the engine's numbers of the GPUs. It searches for GPUs that the engine does not know with a backoff.
 func (s *Source) locate(now time.Time) error {
 	missing := false
 	for _, g := range s.wanted {
@@ -80,12 +80,11 @@ func (s *Source) locate(now time.Time) error {
 		u.device.ID, u.located = s.devices[u.id]
 		missing = missing || !u.located
 	}
-	if !missing || !s.looked.due(now) {
+	if !missing || !s.search.due(now) {
 		return nil
 	}
-	s.looked.failed(now)
-	s.calls.Add(1)
-	list, err := s.session.Devices()
+	s.search.failed(now)
+	list, err := s.call().Devices()
 	if err != nil && lost(err) {
 		return err
 	}
@@ -98,18 +97,18 @@ func (s *Source) locate(now time.Time) error {
 		u.device.ID, u.located = s.devices[u.id]
 		switch {
 		case err != nil:
-			s.complain(u, err)
+			s.logFailure(u, err)
 		case !u.located:
-			s.complain(u, fmt.Errorf("find GPU: %w", gpu.ErrNotFound))
+			s.logFailure(u, fmt.Errorf("find GPU: %w", gpu.ErrNotFound))
 		}
 	}
 	return nil
 }
 
-// readHierarchy reads the instances of all GPUs. It reports whether the engine lists any; if it fails to, treeErr says why.
+// readHierarchy reads the instances of all GPUs. It reports whether the engine lists any; if it fails to, treeErr says
+// why.
 func (s *Source) readHierarchy() (bool, error) {
-	s.calls.Add(1)
-	tree, err := s.session.Hierarchy(s.tree[:0])
+	tree, err := s.call().Hierarchy(s.tree[:0])
 	s.treeErr = nil
 	switch {
 	case err == nil:
@@ -125,8 +124,9 @@ func (s *Source) readHierarchy() (bool, error) {
 	return err == nil, nil
 }
 
-// watchBoards keeps one watch of all GPUs: they outlive layouts, and groups are few. Where the engine
-// refuses them together each gets its own, so that one which can't be profiled costs no other's series.
+// watchBoards keeps one watch of all GPUs: they outlive layouts, and the engine has few groups. If the engine refuses
+// to watch them together, each gets its own watch, so that one that cannot be profiled does not cost the others their
+// series.
 func (s *Source) watchBoards() error {
 	s.refused = false
 	if s.split {
@@ -138,7 +138,7 @@ func (s *Source) watchBoards() error {
 			s.ids = append(s.ids, u.device)
 		}
 	}
-	// A GPU that is not wanted for now stays in the group: to create that again would cost the others their values.
+	// A GPU that is not wanted now stays in the group: to create the group again would cost the others their values.
 	missing := func(w *watch) bool {
 		return slices.ContainsFunc(s.ids, func(e Entity) bool { return !slices.Contains(w.entities, e) })
 	}
@@ -167,14 +167,14 @@ func (s *Source) watchBoards() error {
 	return nil
 }
 
-// complain logs what keeps a GPU from being profiled, once until it changes or ends. What is the same for all GPUs is said once,
-// with what to do.
-func (s *Source) complain(u *unit, err error) {
+// logFailure logs why a GPU cannot be profiled, once until the reason changes or ends. A reason that all GPUs share is
+// logged once, with what to do.
+func (s *Source) logFailure(u *unit, err error) {
 	text := err.Error()
-	if text == u.said {
+	if text == u.logged {
 		return
 	}
-	u.said = text
+	u.logged = text
 	for _, common := range []struct {
 		err  error
 		text string

@@ -1,5 +1,5 @@
-// Package dcgmsource profiles GPUs, GPU instances and compute instances by DCGM. It is the only importer of go-dcgm, which
-// stands behind the seam of this file: what a host engine is asked for, in plain types.
+// Package dcgmsource profiles GPUs, GPU instances and compute instances by DCGM. It is the only importer of go-dcgm,
+// which implements the interfaces of this file: what a host engine is asked for, in plain types.
 package dcgmsource
 
 import (
@@ -28,8 +28,8 @@ type Entity struct {
 	ID    uint32
 }
 
-// MIGEntity is an instance in DCGM's hierarchy: its number and what NVML calls it. Compute is that of a compute instance
-// alone. Slices are its profile's compute slices, 0 where the engine does not tell.
+// MIGEntity is an instance in DCGM's hierarchy: DCGM's number and NVML's ids. Only a compute instance has Compute.
+// Slices are its profile's compute slices, 0 if the engine does not report them.
 type MIGEntity struct {
 	Entity            Entity
 	GPU               gpu.UUID
@@ -49,7 +49,7 @@ type Group uintptr
 // FieldGroup is the handle of a set of fields, valid for one Session.
 type FieldGroup uintptr
 
-// The types of a Value (DCGM_FT_*). What has another one is no number.
+// The types of a Value (DCGM_FT_*) that is a number.
 const (
 	TypeDouble byte = 'd'
 	TypeInt64  byte = 'i'
@@ -60,20 +60,20 @@ type Value struct {
 	Entity Entity
 	Field  uint16
 	Type   byte
-	Status int   // DCGM_ST_*; 0 is none that tells a blank from a value
-	Micros int64 // when the engine took it, microseconds since 1970 by the engine's clock
+	Status int   // DCGM_ST_*; a blank may have 0, too
+	Micros int64 // when the engine measured it, in microseconds since 1970 by the engine's clock
 	Double float64
 	Int64  int64
 }
 
-// Engine is a DCGM host engine that is not connected to: it can be asked for nothing but that. (A call of libdcgm before
-// a successful dcgmInit ends the process.)
+// Engine is a DCGM host engine before there is a connection. (A call of libdcgm before a successful dcgmInit ends the
+// process.)
 type Engine interface {
 	Connect() (Session, error)
 }
 
-// Session is a connection to a host engine. Its errors wrap the sentinels of this package. It is not safe for concurrent
-// use, and no method may be called after Close.
+// Session is a connection to a host engine. Its errors wrap the sentinels of this package. It is not safe for
+// concurrent use, and no method may be called after Close.
 type Session interface {
 	Devices() ([]Device, error)
 	// Hierarchy appends the instances of all GPUs to a list.
@@ -87,14 +87,14 @@ type Session interface {
 	Unwatch(g Group, f FieldGroup) error
 	// Latest appends the latest values of the fields of the entities, all of one level, to a list: at most maxValues.
 	Latest(to []Value, entities []Entity, fields []uint16) ([]Value, error)
-	// Close disconnects. The engine drops what the Session made.
+	// Close disconnects. The engine drops what was created in the Session.
 	Close() error
 }
 
 // maxValues is how many values are read at once: go-dcgm allocates 4 KiB for each, in a pool of up to so many.
 const maxValues = 256
 
-// Fields by their numbers (DCGM_FI_PROF_*), which stay when names change.
+// The fields by their numbers (DCGM_FI_PROF_*), which stay the same when names change.
 const (
 	fieldGraphicsEngine uint16 = 1001 + iota
 	fieldSM
@@ -110,7 +110,7 @@ const (
 	fieldNVLinkReceive
 )
 
-// fieldsOf lists what a level has. The others would come as blanks, or as the parent's.
+// fieldsOf lists the fields of a level. Others would come as blanks, or with the parent's values.
 func fieldsOf(l Level) []uint16 {
 	ratios := []uint16{fieldGraphicsEngine, fieldSM, fieldOccupancy, fieldTensor, fieldFP64, fieldFP32, fieldFP16}
 	switch l {

@@ -10,44 +10,45 @@ import (
 
 // The errors of a host engine. They are wrapped together with those of package gpu that say the same.
 var (
-	// ErrNoLibrary: there is no libdcgm.so.4.
+	// ErrNoLibrary means that there is no libdcgm.so.4.
 	ErrNoLibrary = errors.New("libdcgm.so.4 not found: install DCGM 4 or set --dcgm.mode=off")
-	// ErrLibrary: there is a libdcgm.so.4 that cannot be used.
+	// ErrLibrary means that there is a libdcgm.so.4 that cannot be used.
 	ErrLibrary = errors.New("libdcgm.so.4 cannot be loaded")
-	// ErrVersion: the library, the engine or this program understands another version of the API.
+	// ErrVersion means that the library, the engine and this program do not have the same version of the API.
 	ErrVersion = errors.New("DCGM has another version of the API")
-	// ErrStart: an engine within this process did not start.
+	// ErrStart means that an engine in this process did not start.
 	ErrStart = errors.New("DCGM did not start")
-	// ErrNoModule: the engine has no profiling module. DCGM 4 has it in a package of its own, which GPUs without GPM need.
+	// ErrNoModule means that the engine has no profiling module, which GPUs without GPM need. DCGM 4 has it in a separate
+	// package.
 	ErrNoModule = errors.New("the profiling module of DCGM is not loaded")
-	// ErrConnection: the engine does not answer, or it has closed the connection.
+	// ErrConnection means that the engine does not answer, or that it has closed the connection.
 	ErrConnection = errors.New("no connection to the DCGM host engine")
-	// ErrRequiresRoot: the engine may not profile.
+	// ErrRequiresRoot means that the engine may not profile.
 	ErrRequiresRoot = errors.New("profiling requires a DCGM host engine that runs as root")
-	// ErrLimit: the engine holds no more groups (64 of all its clients).
+	// ErrLimit means that the engine can hold no more groups (64 for all its clients).
 	ErrLimit = errors.New("the DCGM host engine holds no more groups")
-	// ErrPaused: the engine has been paused.
+	// ErrPaused means that profiling is paused.
 	ErrPaused = errors.New("profiling is paused in the DCGM host engine")
-	// ErrNotWatched: the engine has forgotten a watch.
+	// ErrNotWatched means that the engine has forgotten a watch.
 	ErrNotWatched = errors.New("not watched by the DCGM host engine")
-	// ErrStale: the engine's hierarchy goes on to be of another layout.
+	// ErrStale means that the engine's hierarchy still differs from the driver's layout.
 	ErrStale = errors.New("the DCGM host engine lists other instances than the driver")
-	// ErrGone: the engine does not know a group or an entity (any more).
+	// ErrGone means that the engine does not know a group or an entity.
 	ErrGone = errors.New("not known to the DCGM host engine")
 )
 
-// DCGM_ST_* that a Value may carry and that mean more than that there is no value.
+// statusNotWatched is the one status of a Value (DCGM_ST_*) that means more than that there is no value.
 const statusNotWatched = -16
 
-// failure is one of DCGM's return codes that this package tells from others.
+// failure is one of DCGM's return codes that this package distinguishes.
 type failure struct {
 	code int
-	text string // a part of what errorString says of it, of DCGM 3 and 4, in lower case
+	text string // a part of what errorString of DCGM 3 and 4 returns for it, in lower case
 	errs [2]error
 }
 
-// failures is the one place where DCGM's codes and texts become errors. go-dcgm hands out the code of some functions and
-// the text alone of most.
+// failures maps DCGM's codes and texts to errors. go-dcgm returns the codes of some functions, and of most the text
+// alone.
 func failures() []failure {
 	return []failure{
 		{-7, "dcgm initialization error", [2]error{ErrStart, gpu.ErrUnavailable}},
@@ -76,11 +77,11 @@ func failures() []failure {
 	}
 }
 
-// Translate makes an error of what go-dcgm says: of its code where there is one (code is not 0), else of its text.
+// Translate returns the error for a code of DCGM or, if the code is 0, for a text.
 func Translate(op string, code int, text string) error {
 	lower := strings.ToLower(text)
 	for _, f := range failures() {
-		if code != 0 && code != f.code || code == 0 && !says(lower, f.text) {
+		if code != 0 && code != f.code || code == 0 && !matches(lower, f.text) {
 			continue
 		}
 		err := f.errs[0]
@@ -92,13 +93,14 @@ func Translate(op string, code int, text string) error {
 	return fmt.Errorf("%s: %w: DCGM: %q", op, gpu.ErrDriver, text)
 }
 
-// says reports whether a text is of one failure. "Timeout" is all that DCGM says of one: texts that hold it are others.
-func says(text, part string) bool {
+// matches reports whether a text contains the part of a failure. "Timeout" must be the whole text: others contain it,
+// too.
+func matches(text, part string) bool {
 	if part == "timeout" {
 		return text == part || strings.HasSuffix(text, ": "+part)
 	}
 	return strings.Contains(text, part)
 }
 
-// lost reports whether the connection is of no more use.
+// lost reports whether an error means that the connection is of no more use.
 func lost(err error) bool { return errors.Is(err, ErrConnection) || errors.Is(err, ErrVersion) }

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// library is DCGM by go-dcgm: at most one Session at a time, since the handle is global to the process. A process may
-// have one library for that reason. (A second dcgm.Init would hand out the first one's connection, whatever its address.)
+// library is the Engine by go-dcgm. It has at most one Session at a time, and a process has at most one library, since
+// go-dcgm's handle is global: a second dcgm.Init would return the first one's connection, whatever its address.
 type library struct {
 	mode    Mode
 	address string
@@ -22,11 +22,11 @@ type library struct {
 	open   bool
 }
 
-// Open makes an Engine that connects to a host engine at an address (see ParseAddress), or starts one within this
-// process, where it is called for the first time. A process makes at most one.
+// Open returns an Engine that connects to a host engine at an address (see ParseAddress), or starts one in this
+// process. A process may call it once.
 func Open(mode Mode, address string) Engine { return &library{mode: mode, address: address} }
 
-// Connect loads the library, and connects.
+// Connect loads the library unless it is loaded, and connects.
 func (l *library) Connect() (Session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,7 +47,7 @@ func (l *library) Connect() (Session, error) {
 	return &session{library: l}, nil
 }
 
-// begin starts an engine within this process, or connects to one.
+// begin starts an engine in this process, or connects to a running one.
 func (l *library) begin() error {
 	if l.mode == ModeEmbedded {
 		_, err := dcgm.Init(dcgm.Embedded)
@@ -65,7 +65,7 @@ func (l *library) begin() error {
 	return l.translate("connect to DCGM at "+address.String(), err)
 }
 
-// translate makes one of this package's errors out of go-dcgm's.
+// translate returns this package's error for one of go-dcgm's.
 func (l *library) translate(op string, err error) error {
 	if err == nil {
 		return nil
@@ -97,7 +97,7 @@ func (s *session) Close() error {
 
 const (
 	fieldUUID dcgm.Short = 54 // DCGM_FI_DEV_UUID
-	liveData  uint       = 1  // DCGM_FV_FLAG_LIVE_DATA: asks the driver, no watch needed
+	liveData  uint       = 1  // DCGM_FV_FLAG_LIVE_DATA: reads from the driver, without a watch
 )
 
 func (s *session) Devices() ([]Device, error) {
@@ -114,8 +114,8 @@ func (s *session) Devices() ([]Device, error) {
 	return list, nil
 }
 
-// uuidOf asks for one field of one GPU: dcgm.GetDeviceInfo makes groups and watches for what is not needed here. It is
-// empty where the engine does not tell.
+// uuidOf reads one field of one GPU: dcgm.GetDeviceInfo would create groups and watches for more than that. It returns
+// "" if the engine does not report a UUID.
 func uuidOf(id uint) gpu.UUID {
 	values, err := dcgm.EntitiesGetLatestValues(
 		[]dcgm.GroupEntityPair{{EntityGroupId: dcgm.FE_GPU, EntityId: id}}, []dcgm.Short{fieldUUID}, liveData)
@@ -181,9 +181,7 @@ func (s *session) shorts(fields []uint16) []dcgm.Short {
 }
 
 func (s *session) DestroyFieldGroup(f FieldGroup) error {
-	var h dcgm.FieldHandle
-	h.SetHandle(uintptr(f))
-	return s.library.translate("destroy field group", dcgm.FieldGroupDestroy(h))
+	return s.library.translate("destroy field group", dcgm.FieldGroupDestroy(fieldHandle(f)))
 }
 
 func (s *session) CreateGroup(name string) (Group, error) {
@@ -194,31 +192,33 @@ func (s *session) CreateGroup(name string) (Group, error) {
 	return Group(g.GetHandle()), nil
 }
 
-func group(g Group) dcgm.GroupHandle {
+func groupHandle(g Group) dcgm.GroupHandle {
 	var h dcgm.GroupHandle
 	h.SetHandle(uintptr(g))
 	return h
 }
 
+func fieldHandle(f FieldGroup) dcgm.FieldHandle {
+	var h dcgm.FieldHandle
+	h.SetHandle(uintptr(f))
+	return h
+}
+
 func (s *session) AddToGroup(g Group, e Entity) error {
-	return s.library.translate("add to group", dcgm.AddEntityToGroup(group(g), groupOf(e.Level), uint(e.ID)))
+	return s.library.translate("add to group", dcgm.AddEntityToGroup(groupHandle(g), groupOf(e.Level), uint(e.ID)))
 }
 
 func (s *session) DestroyGroup(g Group) error {
-	return s.library.translate("destroy group", dcgm.DestroyGroup(group(g)))
+	return s.library.translate("destroy group", dcgm.DestroyGroup(groupHandle(g)))
 }
 
-// Watch keeps one sample: the latest is all that is read.
+// Watch keeps one sample: only the latest is read.
 func (s *session) Watch(g Group, f FieldGroup, every time.Duration) error {
-	var h dcgm.FieldHandle
-	h.SetHandle(uintptr(f))
-	return s.library.translate("watch", dcgm.WatchFieldsWithGroupEx(h, group(g), every.Microseconds(), 0, 1))
+	return s.library.translate("watch", dcgm.WatchFieldsWithGroupEx(fieldHandle(f), groupHandle(g), every.Microseconds(), 0, 1))
 }
 
 func (s *session) Unwatch(g Group, f FieldGroup) error {
-	var h dcgm.FieldHandle
-	h.SetHandle(uintptr(f))
-	return s.library.translate("unwatch", dcgm.UnwatchFields(h, group(g)))
+	return s.library.translate("unwatch", dcgm.UnwatchFields(fieldHandle(f), groupHandle(g)))
 }
 
 func (s *session) Latest(to []Value, entities []Entity, fields []uint16) ([]Value, error) {

@@ -9,7 +9,7 @@ package dcgmsource
 #include <stdio.h>
 #include <stdlib.h>
 
-// openLibrary is dlopen as go-dcgm calls it. Where it fails, what dlerror says is in text.
+// openLibrary calls dlopen as go-dcgm does. If that fails, text is what dlerror says.
 static void *openLibrary(const char *name, char *text, size_t size) {
 	void *library = dlopen(name, RTLD_LAZY | RTLD_GLOBAL);
 	if (!library)
@@ -17,7 +17,7 @@ static void *openLibrary(const char *name, char *text, size_t size) {
 	return library;
 }
 
-// fileOf is the file that a library was loaded from.
+// fileOf returns the path of the file that a library was loaded from.
 static const char *fileOf(void *library) {
 	struct link_map *map = NULL;
 	return dlinfo(library, RTLD_DI_LINKMAP, &map) || !map ? "" : map->l_name;
@@ -39,7 +39,8 @@ typedef struct {
 	unsigned int version, persistAfterDisconnect, timeoutMs, addressIsUnixSocket;
 } connectParams;
 
-// engineVersion asks a running engine for its version over a connection of its own: go-dcgm does not tell its handle.
+// engineVersion reads a running engine's version over a separate connection: go-dcgm does not export the handle of its
+// own.
 static int engineVersion(void *connect, void *ask, void *disconnect, const char *address, unsigned int isSocket, versionInfo *info) {
 	connectParams params = { sizeof(params) | 2u << 24, 0, 2000, isSocket };
 	uintptr_t handle;
@@ -66,11 +67,11 @@ import (
 
 const libraryName = "libdcgm.so.4"
 
-// builtFor is the DCGM whose headers go-dcgm has.
+// builtFor is the version of DCGM whose headers go-dcgm has.
 const builtFor = "4.5"
 
-// functions lists what go-dcgm calls of the library for this package. A call of a function that the library lacks ends the process:
-// the dynamic linker looks it up then.
+// functions lists the functions of the library that go-dcgm calls for this package. The dynamic linker looks a function
+// up with the first call, and ends the process if the library lacks it.
 func functions() []string {
 	return []string{
 		"errorString", "dcgmInit", "dcgmShutdown", "dcgmStartEmbedded", "dcgmStopEmbedded", "dcgmConnect_v2", "dcgmDisconnect",
@@ -80,11 +81,11 @@ func functions() []string {
 	}
 }
 
-// loaded is the library once it can be used. It stays loaded: go-dcgm unloads it with every shutdown, also where disconnecting failed
-// and the library's threads still run its code.
+// loaded is the library once it can be used. This handle keeps it loaded: go-dcgm releases its own with every shutdown,
+// even if disconnecting failed and the library's threads still run its code.
 type loaded struct{ handle unsafe.Pointer }
 
-// loadLibrary loads the library and looks up what is called of it.
+// loadLibrary loads the library and looks up the functions that are called.
 func loadLibrary() (*loaded, error) {
 	handle, text := open(libraryName)
 	if handle == nil {
@@ -100,16 +101,16 @@ func loadLibrary() (*loaded, error) {
 	if len(missing) > 0 {
 		file := C.GoString(C.fileOf(l.handle))
 		if target, err := filepath.EvalSymlinks(file); err == nil {
-			file = target // its name has the version
+			file = target // its name contains the version
 		}
-		C.dlclose(l.handle) // another one may be installed meanwhile
+		C.dlclose(l.handle) // so that another one can be installed and loaded
 		return nil, fmt.Errorf("load DCGM: %w: %w: %s lacks %s: install DCGM %s or later, or set --dcgm.mode=off",
 			ErrLibrary, gpu.ErrUnavailable, file, strings.Join(missing, ", "), builtFor)
 	}
 	return l, nil
 }
 
-// open opens a library; where it is not opened, the text says why.
+// open opens a library. If that fails, the handle is nil and the text says why.
 func open(name string) (handle unsafe.Pointer, text string) {
 	named := C.CString(name)
 	defer C.free(unsafe.Pointer(named))
@@ -124,8 +125,8 @@ func (l *loaded) symbol(name string) unsafe.Pointer {
 	return C.dlsym(l.handle, text)
 }
 
-// loadError makes an error of what the dynamic linker says: there is no library, or there is one that cannot be used. The name of
-// another library that it needs stands first where that one is missing.
+// loadError returns the error for what the dynamic linker says: there is no library, or there is one that cannot be
+// used. If it needs another library that is missing, the text begins with the name of that one.
 func loadError(text string) error {
 	if strings.HasPrefix(text, libraryName+":") && strings.Contains(text, "No such file or directory") {
 		return fmt.Errorf("load DCGM: %w: %w", ErrNoLibrary, gpu.ErrUnavailable)
@@ -133,7 +134,7 @@ func loadError(text string) error {
 	return fmt.Errorf("load DCGM: %w: %w: %s: install DCGM %s or later again, or set --dcgm.mode=off", ErrLibrary, gpu.ErrUnavailable, text, builtFor)
 }
 
-// ownVersion asks the library for its version. It must have been initialized.
+// ownVersion returns the library's version. It must have been initialized.
 func (l *loaded) ownVersion() string {
 	function := l.symbol("dcgmVersionInfo")
 	var info C.versionInfo
@@ -143,7 +144,7 @@ func (l *loaded) ownVersion() string {
 	return versionIn(&info)
 }
 
-// engineVersion asks a running engine for its version.
+// engineVersion returns a running engine's version.
 func (l *loaded) engineVersion(address Address) string {
 	ask := l.symbol("dcgmHostengineVersionInfo")
 	if ask == nil {
@@ -175,8 +176,8 @@ func versionIn(info *C.versionInfo) string {
 
 func orUnknown(version string) string { return cmp.Or(version, "of an unknown version") }
 
-// explainVersion adds to an error about the version of the API what the versions are, and what to do. The library that is loaded is used
-// until the process ends.
+// explainVersion adds to an error about the version of the API which versions there are, and what to do. The loaded
+// library is used until the process ends.
 func (l *library) explainVersion(err error) error {
 	here := fmt.Sprintf("%s here is DCGM %s, this program is made for DCGM %s", libraryName, orUnknown(l.loaded.ownVersion()), builtFor)
 	address, invalid := ParseAddress(l.address)

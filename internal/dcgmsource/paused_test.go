@@ -1,9 +1,12 @@
 package dcgmsource
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -29,9 +32,10 @@ func TestPaused(t *testing.T) {
 			frozen = h.engine.now.UnixMicro()
 			h.engine.value = tt.change
 			for id, got := range h.after(5) {
-				if got.Board != (gpu.Activity{}) || len(got.Instances) != 0 || !got.Time.IsZero() || got.Paused != tt.paused {
-					t.Errorf("%s: %+v", id, got)
-				}
+				cmptest.Equal(t, fmt.Sprintf("activity of %s", id), got.Board, gpu.Activity{})
+				cmptest.Equal(t, fmt.Sprintf("instances of %s", id), len(got.Instances), 0)
+				cmptest.Equal(t, fmt.Sprintf("time of %s", id), got.Time, time.Time{})
+				cmptest.Equal(t, fmt.Sprintf("%s is paused", id), got.Paused, tt.paused)
 			}
 			h.engine.value = nil
 			if got := h.after(1)[uuidA]; len(got.Instances) != 2 || got.Paused {
@@ -71,9 +75,11 @@ func TestPausedBeforeConnecting(t *testing.T) {
 			seconds = 20
 		}
 		h.engine.fail, h.engine.value = nil, nil
-		if got := h.after(4); len(got[uuidA].Instances) != 2 || !got[uuidB].Board.SM.Present() || got[uuidA].Paused || len(h.engine.groups) != 3 {
-			t.Errorf("refuses %v, when it goes on: %+v, %d groups", refuses, got, len(h.engine.groups))
-		}
+		got, when := h.after(4), fmt.Sprintf("refuses %v, when it goes on: ", refuses)
+		cmptest.Equal(t, when+"GPU instances", len(got[uuidA].Instances), 2)
+		cmptest.Equal(t, when+"the other GPU is present", got[uuidB].Board.SM.Present(), true)
+		cmptest.Equal(t, when+"paused", got[uuidA].Paused, false)
+		cmptest.Equal(t, when+"groups", len(h.engine.groups), 3)
 		if n := strings.Count(h.lines.String(), "does not profile a GPU"); n > 2 {
 			t.Errorf("said %d times:\n%s", n, h.lines.String())
 		}

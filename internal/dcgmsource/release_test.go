@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -13,9 +14,12 @@ func TestRelease(t *testing.T) {
 	h := mixed(t)
 	h.after(5)
 	resume, err := h.source.Release(context.Background())
-	if err != nil || h.engine.closed != 1 || len(h.engine.groups)+len(h.engine.fields) > 0 {
-		t.Fatalf("%v; closed %d times, %d groups and %d field groups are left", err, h.engine.closed, len(h.engine.groups), len(h.engine.fields))
+	if err != nil {
+		t.Fatal(err)
 	}
+	cmptest.Equal(t, "closed sessions", h.engine.closed, 1)
+	cmptest.Equal(t, "groups left", len(h.engine.groups), 0)
+	cmptest.Equal(t, "field groups left", len(h.engine.fields), 0)
 	if _, err := h.ask(); !errors.Is(err, gpu.ErrUnavailable) || h.engine.sessions != 1 {
 		t.Errorf("released: %v, %d sessions", err, h.engine.sessions)
 	}

@@ -16,10 +16,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Mode is how a host engine is had.
+// Mode is where the host engine runs.
 type Mode string
 
-// The modes: within this process, or one that runs.
+// The modes: in this process, or in a running nv-hostengine.
 const (
 	ModeEmbedded Mode = "embedded"
 	ModeRemote   Mode = "remote"
@@ -28,13 +28,13 @@ const (
 const (
 	defaultInterval = time.Second
 	minInterval     = 100 * time.Millisecond // DCGM's for profiling
-	// settle is for how long the engine's hierarchy may be of a layout that has passed: 1-2 s have been seen.
+	// settle is how long the engine's hierarchy may show the previous layout: 1-2 s have been seen.
 	settle = 2 * time.Second
-	// hierarchyTimeout is for how long a hierarchy of another layout is taken for one that lags behind. An engine in this process is
-	// started again then, a running one is left to the operator.
+	// hierarchyTimeout is how long the engine's hierarchy may differ from the driver's layout before it counts as stale.
+	// Then an engine in this process is started again; a running one is left to the operator.
 	hierarchyTimeout         = 30 * time.Second
 	hierarchyTimeoutEmbedded = 10 * time.Second
-	// updateLag is how much later than its interval a value may be taken.
+	// updateLag is how much later than its interval a value may be measured.
 	updateLag  = time.Second
 	minBackoff = time.Second
 	maxBackoff = time.Minute
@@ -43,18 +43,18 @@ const (
 // Options of a Source.
 type Options struct {
 	Mode    Mode
-	Address string // of a remote engine, for what is said of it
+	Address string // of a remote engine, for messages
 	// Interval between two values of the engine: 1 s unless set, at least 100 ms.
 	Interval time.Duration
-	// Everything profiles the GPUs too that the driver itself profiles (by GPM).
+	// Everything includes the GPUs that the driver itself profiles (by GPM).
 	Everything bool
-	Now        func() time.Time // the clock that the engine's values are stamped by; time.Now unless set
+	Now        func() time.Time // the clock of the engine's timestamps; time.Now unless set
 	// User returns the effective user id of this process; os.Geteuid unless set.
 	User   func() int
 	Logger log.Logger
 }
 
-// Source profiles GPUs by a DCGM host engine. Profile may be called from any goroutine, by one at a time.
+// Source profiles GPUs by a DCGM host engine. It is safe for concurrent use; calls of Profile wait for each other.
 type Source struct {
 	engine Engine
 	opts   Options
@@ -65,34 +65,34 @@ type Source struct {
 
 	mu        sync.Mutex // held for a cycle, and so for as long as a call hangs
 	session   Session    // nil while not connected
-	connected bool       // and a cycle has succeeded since
+	connected bool       // a cycle has succeeded in this session
 	retry     backoff
 	lastErr   error
 	starts    startLimit
-	rootless  bool  // an engine in this process would not start now, for lack of root
-	advised   error // what keeps all GPUs from being profiled and is in the log
+	rootless  bool  // an engine in this process would not start now: this process is not root
+	advised   error // prevents profiling of all GPUs, and is in the log
 	units     map[gpu.UUID]*unit
 	devices   map[gpu.UUID]uint32
-	looked    backoff // looking for GPUs that the engine does not know
+	search    backoff // for GPUs that the engine does not know
 	fields    [levels]FieldGroup
 	named     [levels]bool // which field groups exist
 	boards    *watch       // of all GPUs; nil if each has its own
-	split     bool         // the GPUs can't be watched together
+	split     bool         // the GPUs cannot be watched together
 	refused   bool         // they could not be watched in this cycle: profiling is paused
 	leftover  []*watch     // could not be destroyed yet
-	made      int          // groups, for their names
+	created   int          // counts groups, for their names
 	sets      [levels][]uint16
 	ratios    int // how many of a GPU's fields are ratios; its traffic follows
 	tree      []MIGEntity
-	treeErr   error // why it could not be read in this cycle
-	// restarted are the layouts for which an engine in this process was started again because it did not follow.
+	treeErr   error // why the tree could not be read in this cycle
+	// restarted holds the layouts for which an engine in this process was started again because it did not follow.
 	restarted map[gpu.UUID]uint64
 	values    []Value
 	wanted    []*gpu.GPU
 	ids       []Entity
 }
 
-// New makes a Source. It connects with the first Profile.
+// New returns a Source, which connects with the first Profile.
 func New(engine Engine, opts Options) *Source {
 	if opts.Interval == 0 {
 		opts.Interval = defaultInterval
@@ -115,11 +115,17 @@ func New(engine Engine, opts Options) *Source {
 	return s
 }
 
-// Calls counts the calls of the engine.
+// Calls returns how many calls of the engine there were.
 func (s *Source) Calls() uint64 { return s.calls.Load() }
 
-// Profile returns the activity of the GPUs that are the engine's to profile, for the layout that the Snapshot shows. A GPU
-// that can't be profiled is left out and logged; an error means that the engine cannot be asked: gpu.ErrUnavailable.
+// call returns the session for one call of it, which it counts.
+func (s *Source) call() Session {
+	s.calls.Add(1)
+	return s.session
+}
+
+// Profile returns the activity of the GPUs that the engine is to profile, for the layout that the Snapshot shows. A GPU
+// that cannot be profiled is left out and logged; an error means that the engine does not answer: gpu.ErrUnavailable.
 func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,9 +154,9 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 	return answer, nil
 }
 
-// startOver ends an engine within this process that does not follow a change of a GPU's instances, as none does a change of the MIG
-// mode; the next cycle starts another one, once for each layout. (A running nv-hostengine followed such changes by itself.) An engine
-// that would not start again is kept: it still serves the other GPUs.
+// startOver ends an engine in this process that does not follow a change of a GPU's instances, as none follows a change
+// of the MIG mode; the next cycle starts another one, once for each layout. (A running nv-hostengine follows such
+// changes by itself.) An engine that would not start again is kept: it still serves the other GPUs.
 func (s *Source) startOver(now time.Time) {
 	if s.opts.Mode != ModeEmbedded || s.rootless {
 		return
@@ -170,11 +176,10 @@ func (s *Source) startOver(now time.Time) {
 	}
 }
 
-// Retry makes the next Profile connect at once if there is no connection, also where an engine is not started any more. It does not
-// block.
+// Retry makes the next Profile connect at once if there is no connection, even after maxStarts. It does not block.
 func (s *Source) Retry() { s.again.Store(true) }
 
-// connect connects if it is time for that.
+// connect connects unless there is a session. Until the next attempt is due, it returns the last error.
 func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	if s.again.Swap(false) && !s.versionIsFinal() {
 		s.retry, s.starts = backoff{}, startLimit{}
@@ -204,7 +209,7 @@ func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	return nil
 }
 
-// failed is the error of this attempt, and of all until the next one.
+// failed returns the error of this attempt, which is that of all calls until the next one.
 func (s *Source) failed(err error, now time.Time) error {
 	if errors.Is(err, gpu.ErrUnavailable) {
 		s.lastErr = fmt.Errorf("profile by DCGM: %w", err)
@@ -222,20 +227,19 @@ func (s *Source) failed(err error, now time.Time) error {
 	return s.lastErr
 }
 
-// disconnect forgets what was made in the session: the engine drops it with the connection, or has already.
+// disconnect forgets what was created in the session: the engine drops it with the connection, or has done so already.
 func (s *Source) disconnect() {
-	s.calls.Add(1)
-	if err := s.session.Close(); err != nil {
+	if err := s.call().Close(); err != nil {
 		level.Debug(s.opts.Logger).Log("msg", "Closing the connection to DCGM failed", "err", err)
 	}
-	s.session, s.connected, s.boards, s.split, s.leftover, s.looked, s.advised = nil, false, nil, false, nil, backoff{}, nil
+	s.session, s.connected, s.boards, s.split, s.leftover, s.search, s.advised = nil, false, nil, false, nil, backoff{}, nil
 	clear(s.units)
 	clear(s.devices)
 	s.named = [levels]bool{}
 }
 
-// Close destroys what was made in the engine and disconnects. Where a call of the engine hangs it is abandoned when ctx
-// ends, with gpu.ErrTimeout, and what it holds goes with the process.
+// Close destroys what was created in the engine, and disconnects. If a call of the engine hangs, Close abandons it when
+// ctx ends and returns gpu.ErrTimeout; what the call holds is released with the process.
 func (s *Source) Close(ctx context.Context) error {
 	s.closed.Store(true)
 	if err := s.leave(ctx); err != nil {
@@ -244,9 +248,9 @@ func (s *Source) Close(ctx context.Context) error {
 	return nil
 }
 
-// Release lets go of all GPUs for a change of the MIG mode: an engine in this process holds them open, and does not follow the change
-// until it is started again; a running one, which follows, holds what was made in it. Until resume is called, Profile
-// returns gpu.ErrUnavailable. An error is as Close's: then nothing is to be resumed.
+// Release disconnects from the engine for a change of the MIG mode: an engine in this process holds the GPUs open and
+// does not follow the change; a running one follows, but holds the watches that were created in it. Until resume is
+// called, Profile returns gpu.ErrUnavailable. The errors are those of Close; after one there is nothing to resume.
 func (s *Source) Release(ctx context.Context) (resume func(), err error) {
 	s.paused.Add(1)
 	if err := s.leave(ctx); err != nil {
@@ -256,7 +260,7 @@ func (s *Source) Release(ctx context.Context) (resume func(), err error) {
 	return sync.OnceFunc(func() { s.paused.Add(-1) }), nil
 }
 
-// leave tears down, unless a call hangs for longer than ctx lasts.
+// leave calls tearDown, and waits for it until ctx ends.
 func (s *Source) leave(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() {
@@ -280,8 +284,7 @@ func (s *Source) tearDown() error {
 	if err == nil {
 		for l, exists := range s.named {
 			if exists {
-				s.calls.Add(1)
-				err = errors.Join(err, s.session.DestroyFieldGroup(s.fields[l]))
+				err = errors.Join(err, s.call().DestroyFieldGroup(s.fields[l]))
 			}
 		}
 	}

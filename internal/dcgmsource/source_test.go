@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -31,8 +32,10 @@ func TestProfile(t *testing.T) {
 		t.Errorf("groups: %s", groups)
 	}
 	a, b := got[uuidA], got[uuidB]
-	if a.Source != gpu.ActivityDCGM || a.LayoutGeneration != 1 || !a.Time.Equal(h.engine.now) {
-		t.Errorf("%+v", a)
+	cmptest.Equal(t, "source", a.Source, gpu.ActivityDCGM)
+	cmptest.Equal(t, "layout generation", a.LayoutGeneration, 1)
+	if !a.Time.Equal(h.engine.now) {
+		t.Errorf("time: got %v, want %v", a.Time, h.engine.now)
 	}
 	for i, field := range []uint16{1001, 1002, 1003, 1004, 1006, 1007, 1008, 1005} {
 		checkRatio(t, "board", b.Board.All()[i], Entity{LevelGPU, 1}, field)
@@ -199,9 +202,9 @@ func TestValues(t *testing.T) {
 				}
 			}
 			got := h.after(8)[uuidB]
-			if got.Board.SM != tt.want || got.Invalid != tt.invalid || !got.Board.GraphicsEngine.Present() {
-				t.Errorf("%+v invalid %d, want %+v", got.Board.SM, got.Invalid, tt.want)
-			}
+			cmptest.Equal(t, "SM activity", got.Board.SM, tt.want)
+			cmptest.Equal(t, "invalid values", got.Invalid, tt.invalid)
+			cmptest.Equal(t, "another ratio is present", got.Board.GraphicsEngine.Present(), true)
 		})
 	}
 }
@@ -214,9 +217,10 @@ func TestChunks(t *testing.T) {
 		e.add(0, uint32(100+i), gpu.InstanceID(i), 2, 1)
 		h.cut(0, gpu.InstanceID(i), 2, 1)
 	}
-	if got := h.after(4)[uuidA]; len(got.Instances) != 40 || len(got.ComputeInstances) != 40 || e.biggest != 256 {
-		t.Errorf("%d instances, %d compute instances, %d values at once", len(got.Instances), len(got.ComputeInstances), e.biggest)
-	}
+	got := h.after(4)[uuidA]
+	cmptest.Equal(t, "GPU instances", len(got.Instances), 40)
+	cmptest.Equal(t, "compute instances", len(got.ComputeInstances), 40)
+	cmptest.Equal(t, "most values read at once", e.biggest, 256)
 }
 
 // TestOneGPUFails: what the engine refuses of one GPU costs no other's values, is said once, and is tried again.
@@ -243,9 +247,10 @@ func TestOneGPUFails(t *testing.T) {
 				return nil
 			}
 			got := h.after(10)
-			if a := got[uuidA]; a.Rates.PCIeReceive.Present() != tt.board || (len(a.Instances) > 0) != tt.instances || !a.ComputeInstances[[2]uint32{2, 0}].SM.Present() {
-				t.Errorf("its own: %+v", a)
-			}
+			a := got[uuidA]
+			cmptest.Equal(t, "its rates are present", a.Rates.PCIeReceive.Present(), tt.board)
+			cmptest.Equal(t, "its instances are present", len(a.Instances) > 0, tt.instances)
+			cmptest.Equal(t, "its compute instance is present", a.ComputeInstances[[2]uint32{2, 0}].SM.Present(), true)
 			if !got[uuidB].Board.SM.Present() {
 				t.Errorf("the other's: %+v", got[uuidB])
 			}
@@ -327,9 +332,10 @@ func TestForgottenWatches(t *testing.T) {
 	h := mixed(t)
 	h.after(5)
 	clear(h.engine.watches)
-	if got := h.after(3); len(got[uuidA].Instances) != 2 || !got[uuidB].Board.SM.Present() || len(h.engine.groups) != 3 {
-		t.Errorf("%+v, %d groups", got, len(h.engine.groups))
-	}
+	got := h.after(3)
+	cmptest.Equal(t, "GPU instances", len(got[uuidA].Instances), 2)
+	cmptest.Equal(t, "the other GPU is present", got[uuidB].Board.SM.Present(), true)
+	cmptest.Equal(t, "groups", len(h.engine.groups), 3)
 }
 
 // TestGroupLimit: what one more group would have brought is absent; groups that can't be destroyed are tried again.
@@ -342,9 +348,10 @@ func TestGroupLimit(t *testing.T) {
 		}
 		return nil
 	}
-	if got := h.after(9); len(got[uuidA].Instances) != 2 || got[uuidA].ComputeInstances[[2]uint32{2, 0}].SM.Present() || !got[uuidB].Board.SM.Present() {
-		t.Errorf("%+v", got)
-	}
+	got := h.after(9)
+	cmptest.Equal(t, "GPU instances", len(got[uuidA].Instances), 2)
+	cmptest.Equal(t, "a compute instance is present", got[uuidA].ComputeInstances[[2]uint32{2, 0}].SM.Present(), false)
+	cmptest.Equal(t, "the other GPU is present", got[uuidB].Board.SM.Present(), true)
 	limit = 64
 	if got := h.after(9)[uuidA]; !got.ComputeInstances[[2]uint32{2, 0}].SM.Present() {
 		t.Errorf("%+v", got)

@@ -8,24 +8,24 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// maxStarts is how often an engine within this process is started without success. Each failed start leaves a thread behind in
-// libdcgm (seen with DCGM 4.5.3).
+// maxStarts is how often an engine in this process is started without success. Each failed start leaves a thread of
+// libdcgm behind (seen with DCGM 4.5.3).
 const maxStarts = 3
 
-// startLimit counts the starts of an engine that failed. The count starts again when the GPUs change: their MIG modes or layouts, or one
-// answers again.
+// startLimit counts the failed starts of an engine. The count starts again when the GPUs change: their MIG modes or
+// layouts, or when one answers again.
 type startLimit struct {
 	failed int
 	gpus   []gpuLayout // when they were counted
 	next   []gpuLayout
 }
 
-// leavesThread reports whether a start failed in the library.
+// leavesThread reports whether a start failed in the library, which leaves a thread behind.
 func leavesThread(err error) bool {
 	return !errors.Is(err, ErrNoLibrary) && !errors.Is(err, ErrLibrary) && !errors.Is(err, ErrConnection)
 }
 
-// gpuLayout is what a start of an engine may depend on.
+// gpuLayout is what a start of an engine may depend on of one GPU.
 type gpuLayout struct {
 	id         gpu.UUID
 	mig        gpu.Opt[bool]
@@ -33,7 +33,7 @@ type gpuLayout struct {
 	up         bool
 }
 
-// changed reports whether a start that failed may succeed now. A GPU that has gone down helps none.
+// changed reports whether a start that failed may succeed now. It does not succeed because a GPU goes down.
 func (l gpuLayout) changed(from gpuLayout) bool {
 	return l.id != from.id || l.mig != from.mig || l.generation != from.generation || l.up && !from.up
 }
@@ -43,7 +43,7 @@ func (l *startLimit) changed(s *gpu.Snapshot) bool {
 	l.next = l.next[:0]
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		if !g.Up && !g.MIG.Enabled.Present() { // what is known of it has been dropped
+		if !g.Up && !g.MIG.Enabled.Present() { // keep the last known layout
 			if at := slices.IndexFunc(l.gpus, func(one gpuLayout) bool { return one.id == g.UUID }); at >= 0 {
 				l.next = append(l.next, gpuLayout{g.UUID, l.gpus[at].mig, l.gpus[at].generation, false})
 				continue
@@ -59,13 +59,14 @@ func (l *startLimit) changed(s *gpu.Snapshot) bool {
 	return !same
 }
 
-// versionIsFinal reports whether no start of an engine in this process can succeed any more: the library, which stays loaded, is of
-// another version.
+// versionIsFinal reports whether no start of an engine in this process can succeed any more: the library, which stays
+// loaded, is of another version.
 func (s *Source) versionIsFinal() bool {
 	return s.opts.Mode == ModeEmbedded && s.starts.failed >= maxStarts && errors.Is(s.lastErr, ErrVersion)
 }
 
-// needsRoot reports whether an engine in this process, which is not root, would not start: one does not while a GPU is in MIG mode.
+// needsRoot reports whether an engine in this process, which is not root, would not start: one does not while a GPU is
+// in MIG mode.
 func (s *Source) needsRoot(snapshot *gpu.Snapshot) bool {
 	return s.opts.Mode == ModeEmbedded && s.opts.User() != 0 &&
 		slices.ContainsFunc(snapshot.GPUs, func(g gpu.GPU) bool { return g.MIG.Enabled.Or(false) })

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -164,9 +165,10 @@ func TestNotStartedAgainWithoutRoot(t *testing.T) {
 		h.node.GPUs[i].MIG.LayoutGeneration++
 	}
 	got := h.after(60)
-	if h.engine.sessions != 1 || h.engine.closed != 0 || !got["GPU-c"].Board.SM.Present() || len(got[uuidA].Instances) != 0 {
-		t.Errorf("%d sessions, %d closed, %+v", h.engine.sessions, h.engine.closed, got)
-	}
+	cmptest.Equal(t, "sessions", h.engine.sessions, 1)
+	cmptest.Equal(t, "closed sessions", h.engine.closed, 0)
+	cmptest.Equal(t, "the third GPU is present", got["GPU-c"].Board.SM.Present(), true)
+	cmptest.Equal(t, "GPU instances", len(got[uuidA].Instances), 0)
 	if n := strings.Count(h.lines.String(), "run this program as root"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, h.lines.String())
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -29,9 +30,12 @@ func TestParseAddress(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || got.String() != tt.want || got.Unix != strings.HasPrefix(tt.want, "unix") {
-			t.Errorf("%q: %+v, %v, want %q", tt.in, got, err, tt.want)
+		if err != nil {
+			t.Errorf("%q: %v", tt.in, err)
+			continue
 		}
+		cmptest.Equal(t, "address of "+tt.in, got.String(), tt.want)
+		cmptest.Equal(t, "unix socket of "+tt.in, got.Unix, strings.HasPrefix(tt.want, "unix"))
 	}
 }
 
@@ -73,8 +77,9 @@ func TestTranslate(t *testing.T) {
 				t.Errorf("%d %q: %v, want %v", tt.code, tt.text, err, want)
 			}
 		}
-		if lost(err) != (tt.want[0] == ErrConnection || tt.want[0] == ErrVersion) || !strings.HasPrefix(err.Error(), "try: ") {
-			t.Errorf("%d %q: %v", tt.code, tt.text, err)
+		cmptest.Equal(t, err.Error()+": lost", lost(err), tt.want[0] == ErrConnection || tt.want[0] == ErrVersion)
+		if !strings.HasPrefix(err.Error(), "try: ") {
+			t.Errorf("%d %q: got %q, want the operation first", tt.code, tt.text, err)
 		}
 	}
 }

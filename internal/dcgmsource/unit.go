@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// unit is the profiling of one GPU.
+// unit is the state of profiling one GPU.
 type unit struct {
 	id      gpu.UUID
 	device  Entity
@@ -18,23 +18,23 @@ type unit struct {
 	wanted  bool
 
 	layout  uint64
-	since   time.Time // for how long the engine's hierarchy has agreed with this layout by these nodes
-	agreed  bool
-	differs time.Time // since when they have not; zero: they do
+	since   time.Time // when layout or nodes changed last, or the hierarchy was last seen not to agree
+	agreed  bool      // the engine's hierarchy shows the layout
+	differs time.Time // since when it does not; zero: it does
 	nodes   []node    // GPU instances, then compute instances, by id
 	next    []node
 	byLevel [levels][]Entity // of the nodes that are watched
-	rolled  bool             // the activity of the GPU is made of its instances' by others: only its traffic is read
+	rolled  bool             // package poll computes the GPU's activity from its instances': only its traffic is read
 	unread  error            // why the hierarchy of its instances could not be read
 
-	board   *watch // its own, where GPUs are not watched together
+	board   *watch // its own, if GPUs are not watched together
 	watches [levels]*watch
 	retry   backoff
-	refused bool      // a watch was refused since profiling is paused
-	said    string    // the last complaint
+	refused bool      // a watch was refused because profiling is paused
+	logged  string    // the last failure in the log
 	paused  time.Time // when the engine last showed that profiling is paused; zero: it is not
 
-	read []gpu.Activity // of the nodes
+	read []gpu.Activity // of the nodes, in this cycle
 }
 
 // node is an instance in the engine's hierarchy.
@@ -42,13 +42,12 @@ type node struct {
 	entity            Entity
 	instance, compute uint32
 	slices            int
-	whole             bool // a compute instance that is all of its GPU instance: it is not watched, its values are those
+	whole             bool // a compute instance with all slices of its GPU instance: it has the same values, and is not watched
 }
 
-// follow maps the instances anew by the hierarchy. Where the layout, or the mapping, is another one, or the hierarchy
-// is not of the Snapshot's layout, the watches of instances end at once: a value counts only while both have agreed for
-// the settle time. What a hierarchy of a passed layout names can be told from the present by nothing else, since ids are
-// reused.
+// follow maps the engine's hierarchy to the instances of the Snapshot. If the layout or the mapping has changed, or if
+// they do not agree, the watches of instances end at once: a value counts only while both have agreed for the settle
+// time. Nothing else distinguishes an entity of the previous layout from one of the present, since ids are reused.
 func (s *Source) follow(u *unit, g *gpu.GPU, mapped bool, now time.Time) error {
 	u.next = u.next[:0]
 	for i := range s.tree {
@@ -92,8 +91,8 @@ func (s *Source) follow(u *unit, g *gpu.GPU, mapped bool, now time.Time) error {
 	return s.releaseInstances(u)
 }
 
-// markWhole marks the compute instances that have all slices of their GPU instances: the same SMs, so the same values, but for those
-// of the memory, which no compute instance has.
+// markWhole marks the compute instances that have all slices of their GPU instances: the same SMs, so the same values,
+// except those of the memory, which no compute instance has.
 func markWhole(nodes []node) {
 	for i := range nodes {
 		n := &nodes[i]
@@ -106,45 +105,46 @@ func markWhole(nodes []node) {
 	}
 }
 
-// stale reports whether the hierarchy has been of another layout for longer than a time.
+// stale reports whether the hierarchy has differed from the layout for at least limit.
 func (u *unit) stale(now time.Time, limit time.Duration) bool {
 	return !u.differs.IsZero() && now.Sub(u.differs) >= limit
 }
 
-// settled reports whether the instances may be watched: not before the settle time has passed, nor before a value of them
-// can only be of a window (one interval) that began in this layout.
+// settled reports whether the instances may be watched: the settle time has passed, and so has an interval, so that the
+// window of every value began in this layout.
 func (s *Source) settled(u *unit, now time.Time) bool {
 	return u.agreed && now.Sub(u.since) >= max(settle, s.opts.Interval)
 }
 
-// agree reports whether the hierarchy names the very instances of the Snapshot: ids and, where known, slices. A process
-// that may not list GPU instances (and so sees no placement) misses those without compute instances.
+// agree reports whether the hierarchy has exactly the instances of the Snapshot, by ids and, if known, slices. A
+// process without the privilege to list GPU instances (and so without their placements) does not see those without
+// compute instances.
 func agree(g *gpu.GPU, nodes []node) bool {
 	hidden, count := true, 0
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		hidden = hidden && !gi.Placement.Present()
-		if !names(nodes, LevelInstance, uint32(gi.ID), 0, gi.ComputeSlices) {
+		if !listsOnce(nodes, LevelInstance, uint32(gi.ID), 0, gi.ComputeSlices) {
 			return false
 		}
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
-			if !names(nodes, LevelCompute, uint32(gi.ID), uint32(ci.ID), ci.ComputeSlices) {
+			if !listsOnce(nodes, LevelCompute, uint32(gi.ID), uint32(ci.ID), ci.ComputeSlices) {
 				return false
 			}
 		}
 		count += 1 + len(gi.ComputeInstances)
 	}
 	for _, n := range nodes {
-		if hidden && n.entity.Level == LevelInstance && bare(nodes, n.instance) && !has(g, n.instance) {
+		if hidden && n.entity.Level == LevelInstance && isEmpty(nodes, n.instance) && !hasInstance(g, n.instance) {
 			count++
 		}
 	}
 	return count == len(nodes)
 }
 
-// names reports whether an instance is among the nodes, once.
-func names(nodes []node, l Level, instance, compute uint32, want gpu.Opt[int]) bool {
+// listsOnce reports whether an instance is among the nodes, once, with the wanted slices.
+func listsOnce(nodes []node, l Level, instance, compute uint32, want gpu.Opt[int]) bool {
 	found := 0
 	for _, n := range nodes {
 		if n.entity.Level == l && n.instance == instance && n.compute == compute {
@@ -157,16 +157,16 @@ func names(nodes []node, l Level, instance, compute uint32, want gpu.Opt[int]) b
 	return found == 1
 }
 
-func has(g *gpu.GPU, instance uint32) bool {
+func hasInstance(g *gpu.GPU, instance uint32) bool {
 	return slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return uint32(gi.ID) == instance })
 }
 
-// bare reports whether a GPU instance has no compute instance.
-func bare(nodes []node, instance uint32) bool {
+// isEmpty reports whether a GPU instance has no compute instance.
+func isEmpty(nodes []node, instance uint32) bool {
 	return !slices.ContainsFunc(nodes, func(n node) bool { return n.entity.Level == LevelCompute && n.instance == instance })
 }
 
-// profile watches what is not watched yet and reads what is; false where nothing is watched.
+// profile watches what is not watched yet and reads what is. It returns false if nothing is watched.
 func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 	var failed error
 	if u.retry.due(now) {
@@ -207,16 +207,16 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 	}
 	switch {
 	case failed != nil:
-		s.complain(u, failed)
+		s.logFailure(u, failed)
 	case u.retry.wait == 0:
-		u.said = ""
+		u.logged = ""
 	}
 	r.finish()
 	return p, watched || p.Paused, nil
 }
 
-// isPaused reports whether a GPU has no ratios because profiling is paused: new blanks show it, or what is refused. Watches that are too new
-// to show anything, as after a layout change, change nothing about it for a while.
+// isPaused reports whether a GPU has no ratios because profiling is paused, which new blanks or a refused watch show.
+// While all watches are too new to show anything, as after a layout change, the last answer holds for a while.
 func (s *Source) isPaused(u *unit, r *reading, failed error, now time.Time) bool {
 	switch {
 	case r.ratio:
@@ -241,7 +241,7 @@ func (s *Source) explainStale() error {
 	return fmt.Errorf("map instances: %w: it has not followed a change for %s; restart the nv-hostengine at %s", ErrStale, hierarchyTimeout, s.opts.Address)
 }
 
-// watchUnit watches the GPU where it is to have its own watch, and the instances as soon as they have settled.
+// watchUnit watches the GPU if GPUs are not watched together, and the instances as soon as they have settled.
 func (s *Source) watchUnit(u *unit, now time.Time) error {
 	var failed error
 	try := func(w **watch, l Level, entities []Entity) {

@@ -7,8 +7,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Blanks are numbers that stand for none (DCGM_FP64_BLANK and so on): each type has the blank itself, then "not found",
-// "not supported" and "not permissioned". They come with any status, and are compared exactly: larger numbers are values.
+// Blanks are numbers that mean that there is no value (DCGM_FP64_BLANK and so on): each type has the blank itself, then
+// "not found", "not supported" and "not permissioned". They come with any status, and are compared exactly: larger
+// numbers are values.
 const (
 	blankDouble       = 140737488355328.0
 	blankInt32  int64 = 0x7ffffff0
@@ -16,7 +17,8 @@ const (
 	blanks            = 4
 )
 
-// isBlank reports whether a value is the blank itself, which is what paused profiling gives, and not one that says why there is none.
+// isBlank reports whether a value is the blank itself, which paused profiling gives, and not one of those with a
+// reason.
 func (v *Value) isBlank() bool {
 	switch v.Type {
 	case TypeDouble:
@@ -27,7 +29,8 @@ func (v *Value) isBlank() bool {
 	return false
 }
 
-// number is a value as one; known is false for a blank, invalid true for what is no number.
+// number returns a value as a float64. It is not known if it is a blank or of another type; it is invalid if it is NaN
+// or infinite.
 func (v *Value) number() (x float64, known, invalid bool) {
 	switch v.Type {
 	case TypeDouble:
@@ -50,13 +53,13 @@ func (v *Value) number() (x float64, known, invalid bool) {
 	return 0, false, false
 }
 
-// reading is what one cycle takes in of one GPU.
+// reading is what one cycle reads of one GPU.
 type reading struct {
 	unit   *unit
 	into   *gpu.Profiling
 	oldest int64 // older values are of profiling that has stopped: microseconds since 1970
 	newest int64
-	last   int  // the node of the last value; its neighbour has the next
+	last   int  // the node of the last value, or the next one: the next value is likely of either
 	ratio  bool // a ratio has a value
 	mature bool // the watch of a ratio has had the time to bring values
 	blank  bool // and has brought a blank
@@ -78,8 +81,7 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 	for most := maxValues / len(fields); len(entities) > 0; {
 		part := entities[:min(most, len(entities))]
 		entities = entities[len(part):]
-		s.calls.Add(1)
-		values, err := s.session.Latest(s.values[:0], part, fields)
+		values, err := s.call().Latest(s.values[:0], part, fields)
 		if err != nil {
 			return err
 		}
@@ -91,8 +93,8 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 	return nil
 }
 
-// take lays one value to its device, if it is one that the watch brought: younger than the watch, which is younger than
-// the layout, and than profiling that has been paused.
+// take stores one value with its GPU or instance if the watch brought it: the value is newer than the watch, which is
+// newer than the layout, and it is not from before profiling was paused.
 func (r *reading) take(v *Value, w *watch) {
 	w.asked++
 	if v.Status == statusNotWatched {
@@ -124,7 +126,7 @@ func (r *reading) take(v *Value, w *watch) {
 	r.newest = max(r.newest, v.Micros)
 }
 
-// activity is that of an entity of this GPU; nil where it is none.
+// activity returns where the values of an entity belong; nil if it is not of this GPU.
 func (r *reading) activity(e Entity) *gpu.Activity {
 	u := r.unit
 	if e.Level == LevelGPU {
@@ -145,7 +147,7 @@ func (r *reading) activity(e Entity) *gpu.Activity {
 	return nil
 }
 
-// finish writes what was read of the instances.
+// finish stores what was read of the instances.
 func (r *reading) finish() {
 	if r.newest > 0 {
 		r.into.Time = time.UnixMicro(r.newest)
@@ -173,7 +175,7 @@ func (r *reading) finish() {
 	}
 }
 
-// ratio is where a field belongs; nil where it is no ratio.
+// ratio returns where a field belongs; nil if it is no ratio.
 func ratio(a *gpu.Activity, field uint16) *gpu.Opt[float64] {
 	switch field {
 	case fieldGraphicsEngine:
@@ -196,7 +198,7 @@ func ratio(a *gpu.Activity, field uint16) *gpu.Opt[float64] {
 	return nil
 }
 
-// rate is where a field of traffic belongs; nil where it is none.
+// rate returns where a field of traffic belongs; nil if it is none.
 func rate(r *gpu.LinkRates, field uint16) *gpu.Opt[float64] {
 	switch field {
 	case fieldPCIeTransmit:

@@ -7,48 +7,45 @@ import (
 	"slices"
 )
 
-// watch is a group of entities of one level whose fields the engine keeps. An engine holds 64 groups, of all its clients:
-// one for all GPUs, and for each MIG GPU one of its GPU instances and one of its compute instances, which pass with
-// its layout. 8 MIG GPUs come to 17, 30 to 61.
+// watch is a group of entities of one level whose fields the engine measures. An engine has 64 groups for all its
+// clients. A Source uses one for all GPUs and, until the layout changes, two for each MIG GPU: its GPU instances and
+// its compute instances. That makes 17 for 8 MIG GPUs and 61 for 30.
 type watch struct {
 	level    Level
 	group    Group
 	entities []Entity
 	watching bool
-	since    int64 // when it was made: microseconds since 1970
+	since    int64 // when it was created: microseconds since 1970
 
 	asked, unwatched int // values of the last cycle, and those that the engine does not watch
 }
 
-// forgotten reports whether the engine has forgotten the watch, as one that was restarted behind the connection, and
-// begins to count anew.
+// forgotten reports whether the engine has forgotten the watch, as one does that was restarted without losing the
+// connection. It resets the counts of values.
 func (w *watch) forgotten() bool {
 	forgotten := w.asked > 0 && w.asked == w.unwatched
 	w.asked, w.unwatched = 0, 0
 	return forgotten
 }
 
-// watch makes a group and watches it. What it made is destroyed again where it fails.
+// watch creates a group and watches it. If that fails, it destroys the group again.
 func (s *Source) watch(l Level, entities []Entity) (*watch, error) {
 	fields, err := s.fieldGroup(l)
 	if err != nil {
 		return nil, err
 	}
 	w := &watch{level: l, entities: slices.Clone(entities)}
-	s.calls.Add(1)
-	if w.group, err = s.session.CreateGroup(s.name(l)); err != nil {
+	if w.group, err = s.call().CreateGroup(s.newName(l)); err != nil {
 		return nil, err
 	}
 	for _, e := range entities {
-		s.calls.Add(1)
-		if err = s.session.AddToGroup(w.group, e); err != nil {
+		if err = s.call().AddToGroup(w.group, e); err != nil {
 			break
 		}
 	}
 	if err == nil {
-		s.calls.Add(1)
 		w.watching = true
-		err = s.session.Watch(w.group, fields, s.opts.Interval)
+		err = s.call().Watch(w.group, fields, s.opts.Interval)
 	}
 	if err != nil {
 		if !lost(err) {
@@ -60,19 +57,18 @@ func (s *Source) watch(l Level, entities []Entity) (*watch, error) {
 	return w, nil
 }
 
-// name is one that no other client of the engine has.
-func (s *Source) name(l Level) string {
-	s.made++
-	return fmt.Sprintf("mig-exporter-%s-%d-%d", l, os.Getpid(), s.made)
+// newName returns a name that no other client of the engine uses.
+func (s *Source) newName(l Level) string {
+	s.created++
+	return fmt.Sprintf("mig-exporter-%s-%d-%d", l, os.Getpid(), s.created)
 }
 
-// fieldGroup makes the group of the fields of a level with its first use in a session.
+// fieldGroup returns the group of the fields of a level, which is created with its first use in a session.
 func (s *Source) fieldGroup(l Level) (FieldGroup, error) {
 	if s.named[l] {
 		return s.fields[l], nil
 	}
-	s.calls.Add(1)
-	f, err := s.session.CreateFieldGroup(s.name(l), s.sets[l])
+	f, err := s.call().CreateFieldGroup(s.newName(l), s.sets[l])
 	if err != nil {
 		return 0, err
 	}
@@ -80,19 +76,17 @@ func (s *Source) fieldGroup(l Level) (FieldGroup, error) {
 	return f, nil
 }
 
-// release ends a watch. What the engine won't destroy now is tried again in the next cycle; an error means that the
-// connection is lost.
+// release ends a watch. If the engine does not destroy its group now, the next cycle tries again; an error means that
+// the connection is lost.
 func (s *Source) release(w *watch) error {
 	if w.watching {
-		s.calls.Add(1)
-		// A watch that the engine does not know is gone; with the group goes what else is left of it.
-		if err := s.session.Unwatch(w.group, s.fields[w.level]); err != nil && lost(err) {
+		// An error means that the engine does not know the watch, or drops it with the group.
+		if err := s.call().Unwatch(w.group, s.fields[w.level]); err != nil && lost(err) {
 			return err
 		}
 		w.watching = false
 	}
-	s.calls.Add(1)
-	err := s.session.DestroyGroup(w.group)
+	err := s.call().DestroyGroup(w.group)
 	switch {
 	case err == nil || errors.Is(err, ErrGone):
 	case lost(err):
@@ -117,8 +111,8 @@ func (s *Source) releaseInstances(u *unit) error {
 	return nil
 }
 
-// releaseLeftover ends the watches of GPUs that are no longer profiled, and those that the engine has forgotten, and
-// tries again what could not be destroyed.
+// releaseLeftover ends the watches of GPUs that are no longer profiled and those that the engine has forgotten, and
+// retries those that could not be destroyed.
 func (s *Source) releaseLeftover() error {
 	again := s.leftover
 	s.leftover = nil

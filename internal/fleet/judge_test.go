@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"maps"
 	"math"
 	"strings"
 	"testing"
@@ -30,20 +31,28 @@ func narrow(o Options) *device {
 	return &device{uuid: "GPU-1", cluster: "a", node: "n", name: "NVIDIA H100 80GB HBM3", names: 1, dialect: &d, history: h}
 }
 
-func TestJudgment(t *testing.T) {
+// judgment is a change of a narrow GPU's history and what follows: action, reason, profile.
+type judgment struct {
+	change func(*device, *history)
+	want   string
+}
+
+// hours calls f for the steps of some hours.
+func hours(from, to int, f func(at int)) {
+	for at := from * 12; at < to*12; at++ {
+		f(at)
+	}
+}
+
+// lose drops what is known of some hours.
+func lose(h *history, from, to int) {
 	nan := float32(math.NaN())
-	hours := func(h *history, from, to int, f func(at int)) {
-		for at := from * 12; at < to*12; at++ {
-			f(at)
-		}
-	}
-	lose := func(h *history) func(int) {
-		return func(at int) { h.busy[at], h.sms[at], h.bandwidth[at], h.held[at] = nan, nan, nan, false }
-	}
-	for name, c := range map[string]struct {
-		change func(*device, *history)
-		want   string // action, reason, profile
-	}{
+	hours(from, to, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at], h.held[at] = nan, nan, nan, false })
+}
+
+// judgmentsOfHistories are about what is known of a GPU.
+func judgmentsOfHistories() map[string]judgment {
+	return map[string]judgment{
 		"as it is":        {func(*device, *history) {}, "slice  1g.10gb"},
 		"MIG mode":        {func(_ *device, h *history) { h.mig = true }, "keep mig-mode "},
 		"another model":   {func(d *device, _ *history) { d.names = 2 }, "keep model-changed "},
@@ -51,30 +60,37 @@ func TestJudgment(t *testing.T) {
 		"a V100":          {func(d *device, _ *history) { d.name = "Tesla V100-SXM2-32GB" }, "keep model-unknown "},
 		"another size":    {func(_ *device, h *history) { h.total = 64 << 30 }, "keep model-unknown "},
 		"profiles unsaid": {func(d *device, _ *history) { d.name = "NVIDIA B200" }, "keep model-unknown "},
-		"no busy time":    {func(_ *device, h *history) { hours(h, 0, 168, lose(h)) }, "keep no-history "},
+		"no busy time":    {func(_ *device, h *history) { lose(h, 0, 168) }, "keep no-history "},
 		"no memory": {func(_ *device, h *history) {
 			for at := range h.memory {
 				h.memory[at] = math.NaN()
 			}
 		}, "keep no-history "},
-		"gone":         {func(_ *device, h *history) { hours(h, 166, 168, lose(h)) }, "keep gone "},
-		"free":         {func(_ *device, h *history) { hours(h, 0, 168, func(at int) { h.held[at] = false }) }, "free  "},
-		"held briefly": {func(_ *device, h *history) { hours(h, 0, 150, func(at int) { h.held[at] = false }) }, "keep little-evidence "},
-		"a gap":        {func(_ *device, h *history) { hours(h, 50, 60, lose(h)) }, "keep low-coverage "},
-		"a short gap":  {func(_ *device, h *history) { hours(h, 50, 55, lose(h)) }, "slice  1g.10gb"},
-		"new":          {func(_ *device, h *history) { hours(h, 0, 100, lose(h)) }, "slice  1g.10gb"},
+		"gone":         {func(_ *device, h *history) { lose(h, 166, 168) }, "keep gone "},
+		"free":         {func(_ *device, h *history) { hours(0, 168, func(at int) { h.held[at] = false }) }, "free  "},
+		"held briefly": {func(_ *device, h *history) { hours(0, 150, func(at int) { h.held[at] = false }) }, "keep little-evidence "},
+		"a gap":        {func(_ *device, h *history) { lose(h, 50, 60) }, "keep low-coverage "},
+		"a short gap":  {func(_ *device, h *history) { lose(h, 50, 55) }, "slice  1g.10gb"},
+		"new":          {func(_ *device, h *history) { lose(h, 0, 100) }, "slice  1g.10gb"},
 		"free for a time": {func(_ *device, h *history) {
-			hours(h, 50, 100, func(at int) { h.held[at], h.busy[at] = false, 0 })
+			hours(50, 100, func(at int) { h.held[at], h.busy[at] = false, 0 })
 		}, "slice  1g.10gb"},
+	}
+}
+
+// judgmentsOfLoads are about what ran on a GPU.
+func judgmentsOfLoads() map[string]judgment {
+	nan := float32(math.NaN())
+	return map[string]judgment{
 		"shared":    {func(_ *device, h *history) { h.shared = true }, "keep shared-device "},
 		"multi-GPU": {func(_ *device, h *history) { h.multi = true }, "keep multi-gpu "},
 		"NVLink":    {func(_ *device, h *history) { h.nvlink = 2 << 20 }, "keep nvlink "},
 		"no NVLink": {func(_ *device, h *history) { h.nvlink = math.NaN() }, "slice  1g.10gb"},
 		"utilization alone": {func(_ *device, h *history) {
-			hours(h, 0, 168, func(at int) { h.sms[at], h.bandwidth[at] = nan, nan })
+			hours(0, 168, func(at int) { h.sms[at], h.bandwidth[at] = nan, nan })
 		}, "keep no-activity "},
 		"utilization alone, and idle": {func(_ *device, h *history) {
-			hours(h, 0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0, nan, nan })
+			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0, nan, nan })
 		}, "slice  1g.10gb"},
 		"all memory": {func(_ *device, h *history) {
 			for at := range h.memory {
@@ -89,12 +105,18 @@ func TestJudgment(t *testing.T) {
 		}, "slice  3g.40gb"},
 		"a decoder": {func(_ *device, h *history) { h.media["decoder"] = 0.1 }, "slice  1g.10gb"},
 		"rare and wide": {func(_ *device, h *history) {
-			hours(h, 0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.05, 0.049, 0.03 })
+			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.05, 0.049, 0.03 })
 		}, "share stretch "},
 		"wide": {func(_ *device, h *history) {
-			hours(h, 0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.9, 0.88, 0.6 })
+			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.9, 0.88, 0.6 })
 		}, "keep stretch "},
-	} {
+	}
+}
+
+func TestJudgment(t *testing.T) {
+	all := judgmentsOfHistories()
+	maps.Copy(all, judgmentsOfLoads())
+	for name, c := range all {
 		t.Run(name, func(t *testing.T) {
 			o := weekly()
 			d := narrow(o)

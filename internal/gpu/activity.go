@@ -2,9 +2,9 @@ package gpu
 
 import "time"
 
-// Activity is how busy a device was, by its profiling counters, over the window between their last two readings: each
-// relative to the device itself. 0-1, except where the hardware says more than 1, which is published for mixed profiles
-// of A100 and passed through.
+// Activity is how busy a device was, by its profiling counters, over the window between their last two readings. Each
+// ratio is relative to the device itself, 0-1; the hardware reports more than 1 for mixed profiles of A100, which is
+// passed on.
 type Activity struct {
 	GraphicsEngine Opt[float64] `json:"graphicsEngineRatio,omitzero"` // time with the graphics or compute engine active
 	SM             Opt[float64] `json:"smRatio,omitzero"`             // time with at least one warp on an SM, mean over the SMs
@@ -16,7 +16,7 @@ type Activity struct {
 	DRAM           Opt[float64] `json:"dramRatio,omitzero"` // time in which device memory moved data; never of a compute instance
 }
 
-// All points to every ratio, in the order of the fields.
+// All returns pointers to every ratio, in the order of the fields.
 func (a *Activity) All() [8]*Opt[float64] {
 	return [8]*Opt[float64]{&a.GraphicsEngine, &a.SM, &a.SMOccupancy, &a.Tensor, &a.FP64, &a.FP32, &a.FP16, &a.DRAM}
 }
@@ -29,8 +29,8 @@ type Media struct {
 	OFA     Opt[float64] `json:"ofaRatio,omitzero"` // the optical flow accelerator
 }
 
-// LinkRates are a GPU's traffic over the same window as its Activity, in bytes per second, where its profiling counters
-// tell it.
+// LinkRates are a GPU's traffic over the same window as its Activity, in bytes per second, if its profiling counters
+// report it.
 type LinkRates struct {
 	PCIeReceive, PCIeTransmit, NVLinkReceive, NVLinkTransmit Opt[float64]
 }
@@ -38,16 +38,16 @@ type LinkRates struct {
 // ActivitySource names where Activity comes from.
 type ActivitySource string
 
-// The sources. ActivityUnknown: none, or none that this GPU can be asked by.
+// The sources. ActivityUnknown: there is none, or none that can profile this GPU.
 const (
 	ActivityUnknown ActivitySource = ""
 	ActivityGPM     ActivitySource = "gpm"
 	ActivityDCGM    ActivitySource = "dcgm"
 )
 
-// Profiling is what a source beside NVML says of the activity of one GPU. It is immutable once handed out.
+// Profiling is the activity of one GPU as a source other than NVML reports it. It must not be modified once returned.
 type Profiling struct {
-	// LayoutGeneration is the one of the Snapshot that it was asked for: with another layout it says nothing.
+	// LayoutGeneration is that of the Snapshot that the activity was read for; it is not valid for another layout.
 	LayoutGeneration uint64
 	Source           ActivitySource
 	Board            Activity
@@ -56,6 +56,6 @@ type Profiling struct {
 	ComputeInstances map[[2]uint32]Activity // by GPU instance and compute instance id
 	Invalid          int                    // values that were no numbers, dropped
 	Time             time.Time              // of the newest value; zero if there is none
-	// Paused says that there are no ratios because profiling is paused, as while another program uses the counters.
+	// Paused is set if there are no ratios because profiling is paused, as while another program uses the counters.
 	Paused bool
 }

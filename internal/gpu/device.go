@@ -1,7 +1,7 @@
 package gpu
 
-// DeviceRef is the way in which an allocator names a device. Exactly one group of fields is used: GPU alone, GPU with
-// Instance and Compute (legacy MIG UUIDs) or with PlacementStart (HAMi), MIG, or Minor, with Instance (GKE), or with
+// DeviceRef is how an allocator names a device. Exactly one group of fields is used: GPU alone, GPU with Instance and
+// Compute (legacy MIG UUIDs) or with PlacementStart (HAMi), MIG, or Minor, alone, with Instance (GKE), or with
 // PlacementStart and ProfileID (DRA).
 type DeviceRef struct {
 	GPU            UUID
@@ -13,7 +13,8 @@ type DeviceRef struct {
 	ProfileID      Opt[uint32]
 }
 
-// ParseMIGRef reads the UUID of a MIG device, in either form, as a reference. One in the legacy form names its instances.
+// ParseMIGRef parses the UUID of a MIG device in either form. One in the legacy form becomes a reference to its
+// instances.
 func ParseMIGRef(s string) (DeviceRef, error) {
 	uuid, legacy, err := ParseMIGUUID(s)
 	if l, ok := legacy.Get(); ok {
@@ -22,67 +23,67 @@ func ParseMIGRef(s string) (DeviceRef, error) {
 	return DeviceRef{MIG: uuid}, err
 }
 
-// Device is a place in a list of GPUs, by indices: a whole GPU, a GPU instance, or a compute instance. Instance and Compute
-// are Whole if it is none.
+// Device identifies an element in a list of GPUs by indices: a whole GPU, a GPU instance, or a compute instance.
+// Instance and Compute are Whole if the device is not that deep.
 type Device struct {
 	GPU, Instance, Compute int
 }
 
-// Whole is the index that stands for no part of a GPU or GPU instance, but all of it.
+// Whole is the index that stands for all of a GPU or GPU instance.
 const Whole = -1
 
-// Match says how much of what a DeviceRef names there is.
+// Match is how much of a DeviceRef was found.
 type Match int
 
-// The matches. An unknown MIG UUID matches nothing: it does not tell its GPU.
+// The matches. An unknown MIG UUID matches nothing: it does not contain its GPU.
 const (
 	// MatchNothing: the reference names no GPU of the list.
 	MatchNothing Match = iota
-	// MatchParent: the GPU is in the list, or even the GPU instance, but the part of it that is named does not stand.
+	// MatchParent: the GPU was found, or even the GPU instance, but not the named part of it.
 	MatchParent
-	// MatchDevice: the device stands.
+	// MatchDevice: the device was found.
 	MatchDevice
 )
 
 // Devices resolves references to the devices of a list of GPUs. It uses the GPUs' UUIDs, minor numbers and Up, and the ids,
 // UUIDs, profile ids and placements of their instances; it must not be used after any of these has changed.
 type Devices struct {
-	gpus  []GPU
-	uuid  map[UUID]int
-	minor map[int]int
-	mig   map[MIGUUID]Device
+	gpus      []GPU
+	byUUID    map[UUID]int
+	byMinor   map[int]int
+	byMIGUUID map[MIGUUID]Device
 }
 
-// NewDevices returns the devices of gpus. Of two GPUs with one minor number the one that is up counts: the other may have
-// had the number before.
+// NewDevices returns the devices of gpus. Of two GPUs with one minor number the one that is up counts: the other may
+// have had the number before.
 func NewDevices(gpus []GPU) *Devices {
 	d := &Devices{
-		gpus:  gpus,
-		uuid:  make(map[UUID]int, len(gpus)),
-		minor: make(map[int]int, len(gpus)),
-		mig:   map[MIGUUID]Device{},
+		gpus:      gpus,
+		byUUID:    make(map[UUID]int, len(gpus)),
+		byMinor:   make(map[int]int, len(gpus)),
+		byMIGUUID: map[MIGUUID]Device{},
 	}
 	for g := range gpus {
-		d.uuid[gpus[g].UUID] = g
+		d.byUUID[gpus[g].UUID] = g
 		if m, ok := gpus[g].Minor.Get(); ok {
-			if other, taken := d.minor[m]; !taken || gpus[g].Up && !gpus[other].Up {
-				d.minor[m] = g
+			if other, taken := d.byMinor[m]; !taken || gpus[g].Up && !gpus[other].Up {
+				d.byMinor[m] = g
 			}
 		}
 		for i := range gpus[g].Instances {
 			for c := range gpus[g].Instances[i].ComputeInstances {
-				d.mig[gpus[g].Instances[i].ComputeInstances[c].UUID] = Device{g, i, c}
+				d.byMIGUUID[gpus[g].Instances[i].ComputeInstances[c].UUID] = Device{g, i, c}
 			}
 		}
 	}
 	return d
 }
 
-// Resolve returns the device that ref means if it stands (MatchDevice), or the part of the node that it would be in
-// (MatchParent). A reference to a GPU instance means the whole of it, however many compute instances it has.
+// Resolve returns the device that ref names if it exists (MatchDevice), or what it would be a part of (MatchParent). A
+// reference to a GPU instance names all of it, however many compute instances it has.
 func (d *Devices) Resolve(ref DeviceRef) (Device, Match) {
 	if ref.MIG != "" {
-		if at, ok := d.mig[ref.MIG]; ok {
+		if at, ok := d.byMIGUUID[ref.MIG]; ok {
 			return at, MatchDevice
 		}
 		return Device{}, MatchNothing
@@ -96,7 +97,7 @@ func (d *Devices) Resolve(ref DeviceRef) (Device, Match) {
 		return at, MatchDevice
 	}
 	for i := range d.gpus[g].Instances {
-		if gi := &d.gpus[g].Instances[i]; ref.names(gi) {
+		if gi := &d.gpus[g].Instances[i]; ref.matchesInstance(gi) {
 			at.Instance = i
 			return findCompute(at, gi, ref.Compute)
 		}
@@ -106,16 +107,16 @@ func (d *Devices) Resolve(ref DeviceRef) (Device, Match) {
 
 func (d *Devices) findGPU(ref DeviceRef) (int, bool) {
 	if minor, ok := ref.Minor.Get(); ok {
-		g, ok := d.minor[minor]
+		g, ok := d.byMinor[minor]
 		return g, ok
 	}
-	g, ok := d.uuid[ref.GPU]
+	g, ok := d.byUUID[ref.GPU]
 	return g, ok && ref.GPU != ""
 }
 
-// names reports whether a GPU instance of the reference's GPU is the one meant: by its id, or by its placement, and its
-// profile if that is named.
-func (ref *DeviceRef) names(gi *GPUInstance) bool {
+// matchesInstance reports whether the reference names a GPU instance of its GPU: by id, or by placement and, if
+// present, profile.
+func (ref *DeviceRef) matchesInstance(gi *GPUInstance) bool {
 	if id, ok := ref.Instance.Get(); ok {
 		return gi.ID == id
 	}
@@ -137,8 +138,8 @@ func findCompute(at Device, gi *GPUInstance, want Opt[ComputeID]) (Device, Match
 	return at, MatchParent
 }
 
-// Cover returns the devices that references name and all that is within them. Compute instances that are all covered cover their
-// GPU instance.
+// Cover returns the devices that references name and everything within them. Compute instances that are all covered
+// cover their GPU instance.
 func (d *Devices) Cover(refs []DeviceRef) map[Device]bool {
 	covered := map[Device]bool{}
 	for _, ref := range refs {

@@ -8,9 +8,9 @@ const (
 	downGPU  = UUID("GPU-cccccccc-0000-0000-0000-000000000000") // its minor number is another's now
 )
 
-// referenced is a node: on migGPU a 3g of two compute instances at 0:4, GPU instance 7, and a 1g.24gb at 4:2, GPU instance 2,
+// referenceGPUs is a node: on migGPU a 3g of two compute instances at 0:4, GPU instance 7, and a 1g.24gb at 4:2, GPU instance 2,
 // whose placement starts where that of a GPU instance of another profile may.
-func referenced() []GPU {
+func referenceGPUs() []GPU {
 	instance := func(id InstanceID, profile uint32, at Placement, computes ...ComputeInstance) GPUInstance {
 		return GPUInstance{ID: id, ProfileID: Some(profile), Placement: Some(at), ComputeInstances: computes}
 	}
@@ -84,7 +84,7 @@ func TestResolve(t *testing.T) {
 		"gpu-1-mig-1g24gb-19-4, no":    {byDRA(1, 19, 4), Device{}, MatchNothing},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if at, match := NewDevices(referenced()).Resolve(tt.ref); at != tt.at || match != tt.match {
+			if at, match := NewDevices(referenceGPUs()).Resolve(tt.ref); at != tt.at || match != tt.match {
 				t.Errorf("%+v: got %v, match %d; want %v, match %d", tt.ref, at, match, tt.at, tt.match)
 			}
 		})
@@ -93,7 +93,7 @@ func TestResolve(t *testing.T) {
 
 // TestMinorNumberIsOfTheGPUThatIsUp has the GPU that is down behind the other.
 func TestMinorNumberIsOfTheGPUThatIsUp(t *testing.T) {
-	gpus := referenced()
+	gpus := referenceGPUs()
 	gpus[0], gpus[1] = gpus[1], gpus[0]
 	if at, match := NewDevices(gpus).Resolve(byGKE(0, 5)); at != (Device{0, Whole, Whole}) || match != MatchParent {
 		t.Errorf("got %v, match %d", at, match)

@@ -1,7 +1,7 @@
 package gpu
 
-// Delta is what changed from one Snapshot to a later one. Instances are compared by key, so that one which was destroyed
-// and created again between the two counts as both.
+// Delta is what changed from one Snapshot to a later one. Instances are compared by key: one that was destroyed and
+// created again in between is in both lists.
 type Delta struct {
 	Appeared, Vanished []UUID // GPUs
 	WentUp, WentDown   []UUID // GPUs in both Snapshots
@@ -9,7 +9,7 @@ type Delta struct {
 	Created, Destroyed []InstanceChange
 }
 
-// InstanceChange is a GPU instance, or a compute instance of one, that came or went.
+// InstanceChange is a GPU instance, or a compute instance of one, that was created or destroyed.
 type InstanceChange struct {
 	Key     InstanceKey
 	Compute Opt[ComputeID] // present for a compute instance
@@ -31,7 +31,7 @@ func Diff(before, after *Snapshot) Delta {
 	}
 	for i := range after.GPUs {
 		now := &after.GPUs[i]
-		if now.UUID == "" { // it gives no handle and cannot be told from another
+		if now.UUID == "" { // without a UUID it has no identity
 			continue
 		}
 		was, ok := old[now.UUID]
@@ -41,7 +41,7 @@ func Diff(before, after *Snapshot) Delta {
 			d.Created = appendMissing(d.Created, now, nil)
 			continue
 		}
-		d.compare(was, now)
+		d.addGPUChanges(was, now)
 	}
 	if before == nil {
 		return d
@@ -55,7 +55,7 @@ func Diff(before, after *Snapshot) Delta {
 	return d
 }
 
-func (d *Delta) compare(was, now *GPU) {
+func (d *Delta) addGPUChanges(was, now *GPU) {
 	switch {
 	case now.Up && !was.Up:
 		d.WentUp = append(d.WentUp, now.UUID)
@@ -72,7 +72,7 @@ func (d *Delta) compare(was, now *GPU) {
 	d.Destroyed = appendMissing(d.Destroyed, was, now)
 }
 
-// appendMissing appends the instances of g that other (which may be nil) has not.
+// appendMissing appends the instances of g that other, which may be nil, does not have.
 func appendMissing(to []InstanceChange, g, other *GPU) []InstanceChange {
 	have := map[ComputeKey]bool{}
 	haveGI := map[InstanceKey]bool{}

@@ -1,14 +1,15 @@
 package gpu
 
 import (
-	"reflect"
 	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 func node(gpus ...GPU) *Snapshot { return &Snapshot{GPUs: gpus} }
 
-// cut is a GPU that is up, with one GPU instance of one compute instance.
-func cut(id UUID, layout uint64) GPU {
+// newMIGGPU is a GPU that is up, with one GPU instance of one compute instance.
+func newMIGGPU(id UUID, layout uint64) GPU {
 	return GPU{
 		Facts: Facts{UUID: id}, Up: true, MIG: MIGState{Enabled: Some(true), Pending: Some(true), LayoutGeneration: layout},
 		Instances: []GPUInstance{{ID: 1, Generation: layout, Profile: "3g.20gb",
@@ -20,7 +21,7 @@ func TestDiff(t *testing.T) {
 	gi := InstanceChange{Key: InstanceKey{"GPU-a", 1, 1}, Profile: "3g.20gb"}
 	ci := InstanceChange{Key: gi.Key, Compute: Some(ComputeID(0)), Profile: "3g.20gb", UUID: "MIG-x"}
 	again := func(c InstanceChange) InstanceChange { c.Key.Generation = 2; return c }
-	down, off := cut("GPU-a", 1), cut("GPU-a", 1)
+	down, off := newMIGGPU("GPU-a", 1), newMIGGPU("GPU-a", 1)
 	down.Up = false
 	off.MIG.Pending = Some(false)
 	tests := []struct {
@@ -28,35 +29,29 @@ func TestDiff(t *testing.T) {
 		before, after *Snapshot
 		want          Delta
 	}{
-		{"nothing", node(cut("GPU-a", 1)), node(cut("GPU-a", 1)), Delta{}},
-		{"the first", nil, node(cut("GPU-a", 1)), Delta{Appeared: []UUID{"GPU-a"}, Created: []InstanceChange{gi, ci}}},
-		{"a GPU vanishes", node(cut("GPU-a", 1)), node(), Delta{Vanished: []UUID{"GPU-a"}, Destroyed: []InstanceChange{gi, ci}}},
+		{"nothing", node(newMIGGPU("GPU-a", 1)), node(newMIGGPU("GPU-a", 1)), Delta{}},
+		{"the first", nil, node(newMIGGPU("GPU-a", 1)), Delta{Appeared: []UUID{"GPU-a"}, Created: []InstanceChange{gi, ci}}},
+		{"a GPU vanishes", node(newMIGGPU("GPU-a", 1)), node(), Delta{Vanished: []UUID{"GPU-a"}, Destroyed: []InstanceChange{gi, ci}}},
 		{"a GPU without a handle", node(GPU{Facts: Facts{Index: 1}}), node(GPU{Facts: Facts{Index: 1}}), Delta{}},
 		{"a GPU without a handle is found", node(GPU{}), node(GPU{Facts: Facts{UUID: "GPU-a"}}), Delta{Appeared: []UUID{"GPU-a"}}},
-		{"a GPU goes down", node(cut("GPU-a", 1)), node(down), Delta{WentDown: []UUID{"GPU-a"}}},
-		{"a GPU comes back", node(down), node(cut("GPU-a", 1)), Delta{WentUp: []UUID{"GPU-a"}}},
-		{"a mode change is pending", node(cut("GPU-a", 1)), node(off), Delta{ModeChanged: []UUID{"GPU-a"}}},
-		{"the same ids, repartitioned", node(cut("GPU-a", 1)), node(cut("GPU-a", 2)), Delta{
+		{"a GPU goes down", node(newMIGGPU("GPU-a", 1)), node(down), Delta{WentDown: []UUID{"GPU-a"}}},
+		{"a GPU comes back", node(down), node(newMIGGPU("GPU-a", 1)), Delta{WentUp: []UUID{"GPU-a"}}},
+		{"a mode change is pending", node(newMIGGPU("GPU-a", 1)), node(off), Delta{ModeChanged: []UUID{"GPU-a"}}},
+		{"the same ids, repartitioned", node(newMIGGPU("GPU-a", 1)), node(newMIGGPU("GPU-a", 2)), Delta{
 			Created: []InstanceChange{again(gi), again(ci)}, Destroyed: []InstanceChange{gi, ci}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := Diff(tt.before, tt.after)
-			if !reflect.DeepEqual(got, tt.want) {
-				t.Errorf("got %+v\nwant %+v", got, tt.want)
-			}
+			cmptest.Equal(t, "changes", Diff(tt.before, tt.after), tt.want)
 		})
 	}
 }
 
-// TestDiffOfAComputeInstance: a compute instance that is made within a GPU instance that stays.
+// TestDiffOfAComputeInstance: a compute instance that is created within a GPU instance that stays.
 func TestDiffOfAComputeInstance(t *testing.T) {
-	before, after := cut("GPU-a", 1), cut("GPU-a", 1)
+	before, after := newMIGGPU("GPU-a", 1), newMIGGPU("GPU-a", 1)
 	after.MIG.LayoutGeneration = 2
 	after.Instances[0].ComputeInstances = append(after.Instances[0].ComputeInstances, ComputeInstance{ID: 1, Generation: 2, UUID: "MIG-y"})
-	got := Diff(node(before), node(after))
 	want := Delta{Created: []InstanceChange{{Key: InstanceKey{"GPU-a", 1, 1}, Compute: Some(ComputeID(1)), UUID: "MIG-y"}}}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v\nwant %+v", got, want)
-	}
+	cmptest.Equal(t, "changes", Diff(node(before), node(after)), want)
 }

@@ -2,16 +2,16 @@ package gpu
 
 import "errors"
 
-// The errors of drivers and their neighbours, translated once at the edge and wrapped `op: %w`. Package variables are
-// sentinel errors only.
+// The errors of drivers and other dependencies, translated once where they occur and wrapped `op: %w`. Package
+// variables are sentinel errors only.
 var (
 	// ErrNotSupported: the hardware or the driver does not offer it; not a failure.
 	ErrNotSupported = errors.New("not supported")
 	// ErrNoPermission: the process lacks a right (root, or a MIG capability).
 	ErrNoPermission = errors.New("no permission")
-	// ErrNotFound: the entity does not exist (any more).
+	// ErrNotFound: the entity does not exist, or no longer.
 	ErrNotFound = errors.New("not found")
-	// ErrReplaced: another entity stands where the one that was meant stood, or bears its id.
+	// ErrReplaced: another entity has the place or the id of the one that was meant.
 	ErrReplaced = errors.New("replaced by another")
 	// ErrLost: the GPU has fallen off the bus or is otherwise inaccessible.
 	ErrLost = errors.New("GPU is lost")
@@ -23,24 +23,24 @@ var (
 	ErrInUse = errors.New("in use")
 	// ErrInsufficientResources: the placement is occupied or nothing is left.
 	ErrInsufficientResources = errors.New("insufficient resources")
-	// ErrInvalidArgument: the driver does not know what was asked for.
+	// ErrInvalidArgument: the driver does not know the value that it was given.
 	ErrInvalidArgument = errors.New("invalid argument")
 	// ErrNoDriver: no NVIDIA driver or library answers on this node.
 	ErrNoDriver = errors.New("no NVIDIA driver")
 	// ErrVersionMismatch: the loaded library and the kernel driver differ; only a restart of this process helps.
 	ErrVersionMismatch = errors.New("driver and library version mismatch")
-	// ErrUnavailable: a neighbour (kubelet, host engine) does not answer.
+	// ErrUnavailable: a dependency (kubelet, host engine) does not answer.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrNoKubelet: the node has no kubelet: none is expected, and there is no trace of one.
 	ErrNoKubelet = errors.New("no kubelet on this node")
-	// ErrDriver: the driver said something else; the wrapping text has it.
+	// ErrDriver: any other error of the driver; the wrapping text has it.
 	ErrDriver = errors.New("driver error")
 )
 
 // Reason is the value of the label `reason` of a read error: a fixed set.
 type Reason string
 
-// The reasons. ReasonOther stands for everything that is none of the others.
+// The reasons. ReasonOther stands for all errors without a reason of their own.
 const (
 	ReasonNoPermission  Reason = "no_permission"
 	ReasonNotFound      Reason = "not_found"
@@ -50,7 +50,7 @@ const (
 	ReasonOther         Reason = "other"
 )
 
-// ReasonOf names the reason of a failed reading.
+// ReasonOf returns the reason of a failed reading.
 func ReasonOf(err error) Reason {
 	for _, known := range []struct {
 		err    error
@@ -100,9 +100,9 @@ const (
 type ReadError struct {
 	Reading Reading
 	Err     error
-	// Remembered says that it is no new failure: an earlier one still holds, whether the driver was asked again or not.
+	// Remembered marks an earlier failure that still holds, whether the driver was called again or not.
 	Remembered bool
 }
 
-// Reason names why the reading failed.
+// Reason returns why the reading failed.
 func (e ReadError) Reason() Reason { return ReasonOf(e.Err) }

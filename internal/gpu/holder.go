@@ -2,7 +2,7 @@ package gpu
 
 import "time"
 
-// Sharing tells how the holders of one device share it.
+// Sharing is how the holders of one device share it.
 type Sharing string
 
 // The ways of sharing. SharingReplica is time-slicing or MPS before it is known which.
@@ -13,7 +13,7 @@ const (
 	SharingHAMi        Sharing = "hami"
 	SharingClaim       Sharing = "claim" // several containers of one DRA claim
 	SharingReplica     Sharing = "replica"
-	SharingUnknown     Sharing = "unknown" // allocators contradict each other, or do not tell
+	SharingUnknown     Sharing = "unknown" // allocators contradict each other, or do not report it
 )
 
 // Label is one pod label that an operator chose to show, under its Kubernetes name.
@@ -21,7 +21,7 @@ type Label struct {
 	Name, Value string
 }
 
-// PodMetadata is what the API server knows of a pod. It is immutable once handed out.
+// PodMetadata is what the API server knows of a pod. It must not be modified once returned.
 type PodMetadata struct {
 	UID      string
 	Workload string // the pod's owner, "Deployment/resnet"; empty for a bare pod and for a static one
@@ -48,19 +48,19 @@ type Holder struct {
 	Container
 	PodUID   string // empty if unknown
 	Workload string // the pod's owner, "Deployment/resnet"; empty where unknown
-	Resource string // what it asked for, such as "nvidia.com/mig-3g.20gb"; a DRA claim as "claim/<namespace>/<name>"
+	Resource string // what it requested, such as "nvidia.com/mig-3g.20gb"; a DRA claim as "claim/<namespace>/<name>"
 	Sharing  Sharing
 	Replica  string // which part of a shared device; empty where exclusive
 	Labels   []Label
-	// Since is when it was first seen to hold the device alone; zero where it shares it.
+	// Since is when the holder was first seen to hold the device exclusively; zero if it shares it.
 	Since time.Time
-	// Unconfirmed says why it is not known whether the container holds the device. It is empty for a holder that the kubelet
-	// lists. An unconfirmed holder may have the device: the device is neither allocated nor free.
+	// Unconfirmed is why it is not known whether the container holds the device; empty for a holder that the kubelet
+	// lists. A device with an unconfirmed holder is neither allocated nor free.
 	Unconfirmed string
 	// Rightsizing is what the pod's annotations say about right-sizing.
 	Rightsizing RightsizingHints
-	// Undescribed is set for at most a second while the API server is asked about the pod of a new holder: no series names
-	// the holder yet.
+	// Undescribed is set for at most a second while the API server is asked about the pod of a new holder: no series
+	// names the holder yet.
 	Undescribed bool
 }
 
@@ -71,8 +71,8 @@ type RightsizingHints struct {
 	MaxStretch Opt[float64] // max-stretch: "1.5"
 }
 
-// ExclusiveHolder returns the holder that has a device to itself: the only one, or the only confirmed one beside unconfirmed
-// ones. It returns nil if there is none. The result points into holders.
+// ExclusiveHolder returns the holder that has a device to itself: the only one, or the only confirmed one besides
+// unconfirmed ones. It returns nil if there is none. The result points into holders.
 func ExclusiveHolder(holders []Holder) *Holder {
 	var one *Holder
 	for i := range holders {
@@ -90,51 +90,50 @@ func ExclusiveHolder(holders []Holder) *Holder {
 	return one
 }
 
-// ContainerUse is what one container uses of one device that was given to it: a GPU, a GPU instance without a compute
-// instance, or a compute instance. On bare nodes it can be a batch job instead, of which Container is zero.
+// ContainerUse is what one container uses of a device that it was given: a GPU, a GPU instance without a compute
+// instance, or a compute instance. On nodes without Kubernetes it can be a batch job, whose Container is zero.
 type ContainerUse struct {
 	Container
 	Job      string          // the batch job; empty where none is known, or several are
 	Instance Opt[InstanceID] // present if the device is a part of the GPU
 	Compute  Opt[ComputeID]  // present if it is a compute instance
 	Sharing  Sharing
-	// MemoryUsed is in bytes: all that is used of a device that is held exclusively, that of the processes on it where it is a
-	// part of a split GPU instance, and that of the container's processes on a device that is shared.
+	// MemoryUsed is in bytes: all used memory of an exclusively held device, that of the processes on a part of a split
+	// GPU instance, and that of the container's own processes on a shared device.
 	MemoryUsed Opt[uint64]
-	// PowerWatts and EnergyJoules are the device's, estimated if it is a part of a GPU; absent for a shared device.
+	// PowerWatts and EnergyJoules are the device's, estimated for a part of a GPU; absent for a shared device.
 	// EnergyJoules begins at 0 with the holding.
 	PowerWatts   Opt[float64]
 	EnergyJoules Opt[Counter]
 }
 
-// Offer is a device that an allocator can give out.
+// Offer is a device that an allocator can assign.
 type Offer struct {
 	Device   DeviceRef
-	Resource string // what a container asks for to be given it, such as "nvidia.com/mig-3g.20gb"
+	Resource string // what a container requests to get it, such as "nvidia.com/mig-3g.20gb"
 }
 
-// Assignment is one device, or one part of it, given to one container.
+// Assignment is one device, or one part of it, assigned to one container.
 type Assignment struct {
 	ID     string // of the device, as the allocator writes it
 	Device DeviceRef
 	Holder Holder
 	// Seen orders assignments by when they were first seen; of two exclusive holders of a device the later one counts.
 	Seen uint64
-	// Listed is when the allocator last told of it. A device that was created later is another one.
+	// Listed is when the allocator last listed it. A device that was created later is a different one.
 	Listed time.Time
 }
 
-// Assignments is what is known of who holds the devices of a node. It is immutable once handed out.
+// Assignments is what is known of the holders of a node's devices. It must not be modified once returned.
 type Assignments struct {
 	List []Assignment
 	// Unreadable are the assignments whose ID has no known form. Their Device is empty.
 	Unreadable []Assignment
-	// Incomplete says why a device without a holder in List may be held all the same. It is empty if there are no other
-	// holders than those in List.
+	// Incomplete is why a device without a holder in List may be held nevertheless; empty if List has all holders.
 	Incomplete string
-	// Free are the devices that an operator has confirmed to be free although Incomplete says that this is not known. A GPU
-	// stands for all of its instances.
+	// Free are the devices that an operator has confirmed to be free although Incomplete is set. A GPU stands for all
+	// of its instances.
 	Free []DeviceRef
-	// Epoch grows when what is known of an allocator that has restarted is no longer what was known before.
+	// Epoch grows when an allocator has restarted and earlier knowledge no longer counts.
 	Epoch uint64
 }

@@ -11,7 +11,7 @@ import (
 type UUID string
 
 // MIGUUID names a MIG device (a compute instance): "MIG-" and a UUID since driver R470, "MIG-GPU-<uuid>/<gi>/<ci>"
-// before. It is deterministic from chip and placement, hence reused after a layout change.
+// before. It is derived from chip and placement, hence reused after a layout change.
 type MIGUUID string
 
 // InstanceID is the driver's id of a GPU instance, unique within its GPU at a time and reused after a layout change.
@@ -20,7 +20,7 @@ type InstanceID uint32
 // ComputeID is the driver's id of a compute instance within its GPU instance.
 type ComputeID uint32
 
-// InstanceKey identifies a GPU instance over time: Generation tells it from a later one with the same id.
+// InstanceKey identifies a GPU instance over time: Generation separates it from later ones with the same id.
 type InstanceKey struct {
 	GPU        UUID
 	ID         InstanceID
@@ -35,7 +35,7 @@ type ComputeKey struct {
 	Generation uint64
 }
 
-// ParseUUID reads a GPU's UUID in the driver's form.
+// ParseUUID parses a GPU's UUID in the driver's form.
 func ParseUUID(s string) (UUID, error) {
 	rest, ok := strings.CutPrefix(s, "GPU-")
 	if !ok || !isUUID(rest) {
@@ -44,14 +44,14 @@ func ParseUUID(s string) (UUID, error) {
 	return UUID(s), nil
 }
 
-// LegacyMIG is what the old form of a MIG UUID says: the GPU and the ids of the instances.
+// LegacyMIG is the content of a legacy MIG UUID: the GPU and the ids of the instances.
 type LegacyMIG struct {
 	GPU      UUID
 	Instance InstanceID
 	Compute  ComputeID
 }
 
-// ParseMIGUUID reads a MIG device's UUID in either form; the second result is present for the legacy one.
+// ParseMIGUUID parses a MIG device's UUID in either form; the second result is present for the legacy one.
 func ParseMIGUUID(s string) (MIGUUID, Opt[LegacyMIG], error) {
 	bad := func() (MIGUUID, Opt[LegacyMIG], error) {
 		return "", None[LegacyMIG](), fmt.Errorf(
@@ -80,8 +80,8 @@ func ParseMIGUUID(s string) (MIGUUID, Opt[LegacyMIG], error) {
 	return MIGUUID(s), Some(LegacyMIG{GPU: parent, Instance: InstanceID(gi), Compute: ComputeID(ci)}), nil
 }
 
-// ParseDecimal reads an unsigned 32-bit number written in plain decimal digits without sign or leading zeros, the only
-// form in which drivers and device plugins write ids.
+// ParseDecimal parses an unsigned 32-bit number in plain decimal digits without sign or leading zeros, the only form in
+// which drivers and device plugins write ids.
 func ParseDecimal(s string) (uint32, bool) {
 	if s == "" || (len(s) > 1 && s[0] == '0') || s[0] < '0' || s[0] > '9' {
 		return 0, false

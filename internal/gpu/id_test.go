@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 const someUUID = "5f65f8d5-d4b3-5c36-b975-c901d71a2c3a"
@@ -40,8 +42,10 @@ func TestParseMIGUUID(t *testing.T) {
 		{"MIG-GPU-" + someUUID + "/4294967296/0", None[LegacyMIG](), false},
 	} {
 		id, legacy, err := ParseMIGUUID(tt.text)
-		if (err == nil) != tt.ok || legacy != tt.legacy || tt.ok && string(id) != tt.text {
-			t.Errorf("%q: %q %v %v", tt.text, id, legacy, err)
+		cmptest.Equal(t, tt.text+": valid", err == nil, tt.ok)
+		cmptest.Equal(t, tt.text+": legacy", legacy, tt.legacy)
+		if tt.ok {
+			cmptest.Equal(t, "UUID", string(id), tt.text)
 		}
 	}
 }
@@ -66,9 +70,12 @@ func FuzzParseMIGUUID(f *testing.F) {
 
 func TestPlacements(t *testing.T) {
 	p, err := ParsePlacement("4:4")
-	if err != nil || p != (Placement{4, 4}) || p.String() != "4:4" || p.End() != 8 {
-		t.Errorf("got %v, %v", p, err)
+	if err != nil {
+		t.Fatal(err)
 	}
+	cmptest.Equal(t, "placement", p, Placement{4, 4})
+	cmptest.Equal(t, "text", p.String(), "4:4")
+	cmptest.Equal(t, "end", p.End(), 8)
 	for _, bad := range []string{"", "4", "4:", ":4", "4:0", "-1:4", "04:4", "4:4:4", "1000:1"} {
 		if _, err := ParsePlacement(bad); err == nil {
 			t.Errorf("%q is taken for a placement", bad)
@@ -101,9 +108,11 @@ func TestOptIsAbsentOrAValue(t *testing.T) {
 	if null, err := json.Marshal([]Opt[int]{None[int]()}); err != nil || string(null) != "[null]" {
 		t.Errorf("absent in a list: %s, %v", null, err)
 	}
-	if v, ok := None[int]().Get(); ok || v != 0 || None[int]().Or(7) != 7 || Some(1).Or(7) != 1 {
-		t.Error("Get or Or is wrong")
-	}
+	v, ok := None[int]().Get()
+	cmptest.Equal(t, "value of None", v, 0)
+	cmptest.Equal(t, "None is present", ok, false)
+	cmptest.Equal(t, "Or of None", None[int]().Or(7), 7)
+	cmptest.Equal(t, "Or of Some", Some(1).Or(7), 1)
 }
 
 func TestReasonOf(t *testing.T) {

@@ -8,10 +8,10 @@ type GPUInstance struct {
 	// Generation is the layout generation in which this instance was first seen: with it the id is unique over time.
 	Generation uint64
 	Since      time.Time // when that was
-	// Profile is its profile's name as the driver names it, such as "3g.20gb"; empty where the driver withholds it.
+	// Profile is the driver's name of its profile, such as "3g.20gb"; empty if the driver withholds it.
 	Profile       string
 	ProfileID     Opt[uint32]
-	Placement     Opt[Placement] // absent where the process may not see it
+	Placement     Opt[Placement] // absent without the right to see it
 	ComputeSlices Opt[int]
 	MemorySlices  Opt[int]
 	SMs           Opt[int]
@@ -24,11 +24,11 @@ type GPUInstance struct {
 	Media     Media // of its own engines; its compute instances share them
 	Processes Opt[int]
 	Allocated Opt[bool]
-	// ConfirmedFree is as the GPU's.
+	// ConfirmedFree is as that of GPU.
 	ConfirmedFree bool
-	// Holders: the pod that holds every compute instance of it, where one does.
+	// Holders has the pod that holds all compute instances, if there is one.
 	Holders          []Holder
-	Jobs             []string // batch jobs, where a scheduler tells
+	Jobs             []string // batch jobs, if a scheduler reports them
 	XIDErrors        []XIDCount
 	PowerWatts       Opt[float64] // estimate
 	EnergyJoules     Opt[Counter] // estimate
@@ -41,7 +41,7 @@ type ComputeInstance struct {
 	Generation uint64
 	Since      time.Time
 	UUID       MIGUUID
-	// Profile is the MIG device's own name, "1c.3g.20gb" where it is a part of its GPU instance.
+	// Profile is the MIG device's own name, "1c.3g.20gb" if it is a part of its GPU instance.
 	Profile string
 	// Placement is in compute slices within the GPU instance.
 	Placement     Opt[Placement]
@@ -50,7 +50,7 @@ type ComputeInstance struct {
 	Up            bool
 	Errors        []ReadError
 	Activity      Activity // never DRAM
-	// PowerWatts is an estimate, made where the GPU instance is split.
+	// PowerWatts is an estimate, present if the GPU instance is split.
 	PowerWatts Opt[float64]
 	Processes  Opt[int]
 	Allocated  Opt[bool]
@@ -59,8 +59,8 @@ type ComputeInstance struct {
 	Holders       []Holder
 }
 
-// IsSplit reports whether the compute instances are parts of the GPU instance. One that is all of it has nothing to tell that
-// the GPU instance does not.
+// IsSplit reports whether the compute instances are parts of the GPU instance. A compute instance that is all of it has
+// the same readings as the GPU instance.
 func (i *GPUInstance) IsSplit() bool {
 	if len(i.ComputeInstances) != 1 {
 		return len(i.ComputeInstances) > 1

@@ -1,11 +1,11 @@
 package gpu
 
-// Inventory is which GPUs a driver has.
+// Inventory lists the GPUs that a driver has.
 type Inventory struct {
 	Driver Driver
-	// GPUs are those with an answer, by index.
+	// GPUs are those with a handle, by index.
 	GPUs []FoundGPU
-	// Missing are indexes whose GPU gives no handle, with the reason.
+	// Missing are the indexes without a handle, with the reason.
 	Missing []MissingGPU
 }
 
@@ -19,5 +19,5 @@ type FoundGPU struct {
 type MissingGPU struct {
 	Index int
 	Err   error
-	Hung  bool // the driver was asked for it and has not answered yet
+	Hung  bool // its lookup has not returned yet
 }

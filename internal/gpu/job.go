@@ -1,10 +1,10 @@
 package gpu
 
-// JobDevice names what a batch scheduler gives to jobs: a GPU by its index, or a GPU instance of it.
+// JobDevice names what a batch scheduler assigns to jobs: a GPU by its index, or a GPU instance of it.
 type JobDevice struct {
 	Index    int
 	Instance Opt[InstanceID]
 }
 
-// Jobs are the batch jobs on each device. They are immutable once handed out.
+// Jobs are the batch jobs on each device. They must not be modified once returned.
 type Jobs map[JobDevice][]string

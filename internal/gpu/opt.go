@@ -2,8 +2,8 @@ package gpu
 
 import "encoding/json"
 
-// Opt is a value that may be absent. Its zero value is absent. A reading that the hardware does not give is an absent
-// Opt, never a zero or a sentinel.
+// Opt is a value that may be absent, as its zero value is. A reading that the hardware does not offer is an absent Opt,
+// never a zero or a sentinel.
 type Opt[T any] struct {
 	value T
 	ok    bool
@@ -21,7 +21,7 @@ func (o Opt[T]) Get() (T, bool) { return o.value, o.ok }
 // Present reports whether there is a value.
 func (o Opt[T]) Present() bool { return o.ok }
 
-// Or returns the value, or other where it is absent.
+// Or returns the value, or other if it is absent.
 func (o Opt[T]) Or(other T) T {
 	if o.ok {
 		return o.value
@@ -32,7 +32,7 @@ func (o Opt[T]) Or(other T) T {
 // IsZero makes `omitzero` leave an absent value out of JSON; a present zero stays.
 func (o Opt[T]) IsZero() bool { return !o.ok }
 
-// MarshalJSON writes the value, or null where it is absent.
+// MarshalJSON encodes the value, or null if it is absent.
 func (o Opt[T]) MarshalJSON() ([]byte, error) {
 	if !o.ok {
 		return []byte("null"), nil
@@ -40,7 +40,7 @@ func (o Opt[T]) MarshalJSON() ([]byte, error) {
 	return json.Marshal(o.value)
 }
 
-// UnmarshalJSON reads a value; null is an absent one.
+// UnmarshalJSON decodes a value; null is an absent one.
 func (o *Opt[T]) UnmarshalJSON(b []byte) error {
 	*o = Opt[T]{}
 	if string(b) == "null" {

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// MaxProcesses is how many processes of a GPU are told one by one.
+// MaxProcesses is how many processes of a GPU have series of their own.
 const MaxProcesses = 256
 
-// LargestFirst returns a copy of a GPU's processes in which those come first that use most memory.
+// LargestFirst returns a copy of a GPU's processes, ordered by the memory that they use, the largest first.
 func LargestFirst(list []Process) []Process {
 	sorted := slices.Clone(list)
 	slices.SortFunc(sorted, func(a, b Process) int {

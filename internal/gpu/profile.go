@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// Placement is a run of memory slices on a GPU's placement axis: [Start, Start+Size).
+// Placement is a range of memory slices on a GPU's placement axis: [Start, Start+Size).
 type Placement struct {
 	Start int `json:"start"`
 	Size  int `json:"size"`
 }
 
-// End is the first unit after the placement.
+// End returns the first unit after the placement.
 func (p Placement) End() int { return p.Start + p.Size }
 
 // Overlaps reports whether two placements share a unit.
 func (p Placement) Overlaps(q Placement) bool { return p.Start < q.End() && q.Start < p.End() }
 
-// String is "start:size", as nvidia-smi prints it.
+// String returns "start:size", as nvidia-smi prints it.
 func (p Placement) String() string { return fmt.Sprintf("%d:%d", p.Start, p.Size) }
 
-// ParsePlacement reads "start:size".
+// ParsePlacement parses "start:size".
 func ParsePlacement(s string) (Placement, error) {
 	start, size, ok := strings.Cut(s, ":")
 	a, aOK := ParseDecimal(start)
@@ -45,7 +45,8 @@ type Engines struct {
 
 // Profile is one kind of GPU instance that a GPU offers, as its driver describes it.
 type Profile struct {
-	// ID is what the driver takes and nvidia-smi prints; it is specific to the model (14 is 2g on A100, 1g on A30).
+	// ID is the id that the driver takes and nvidia-smi prints; it is specific to the model (14 is 2g on A100, 1g on
+	// A30).
 	ID uint32 `json:"id"`
 	// Enum is NVML's NVML_GPU_INSTANCE_PROFILE_*, the same on every model.
 	Enum int `json:"-"`
@@ -58,7 +59,7 @@ type Profile struct {
 	MemoryBytes  uint64 `json:"memoryBytes"`
 	// MaxInstances is how many fit on an empty GPU.
 	MaxInstances int `json:"maxInstances"`
-	// Placements are all possible ones, occupied or not; nil where the driver withholds them.
+	// Placements are all possible ones, occupied or not; nil if the driver withholds them.
 	Placements []Placement  `json:"placements,omitempty"`
 	Engines    Opt[Engines] `json:"engines,omitzero"`
 }

@@ -10,7 +10,7 @@ type Memory struct {
 	Reserved Opt[uint64] `json:"reservedBytes,omitzero"`
 }
 
-// Readings are what the driver says of a whole GPU, as it says it; counters run since the driver was loaded.
+// Readings are the driver's values for a whole GPU; counters run since the driver was loaded.
 type Readings struct {
 	Memory                Memory
 	Utilization           Opt[float64] // 0-1, time with a kernel running; the driver gives none while MIG is on
@@ -46,7 +46,7 @@ type TemperatureThreshold struct {
 	Celsius float64
 }
 
-// Fan is the speed that one fan of a GPU is told to turn at, of the one that is as loud as the product may be. It can be above 1.
+// Fan is one fan's target speed as a ratio of the loudest that the product allows, which it may exceed.
 type Fan struct {
 	Index int     `json:"fan"`
 	Speed float64 `json:"speedRatio"`
@@ -83,7 +83,7 @@ type PCIe struct {
 	LinkWidth, LinkGeneration   Opt[int]
 }
 
-// NVLink are the totals over all links: data, without protocol overhead, in bytes.
+// NVLink has the totals over all links: data in bytes, without protocol overhead.
 type NVLink struct {
 	ReceiveBytes, TransmitBytes Opt[uint64]
 	Errors                      []NVLinkErrors
@@ -111,7 +111,7 @@ type RemappedRows struct {
 	Failure       bool   `json:"failure"`
 }
 
-// RecoveryAction is what the driver asks an operator to do.
+// RecoveryAction is the action that the driver requests of an operator.
 type RecoveryAction string
 
 // The recovery actions (nvml.h, nvmlDeviceGpuRecoveryAction_t).
@@ -139,14 +139,14 @@ type Process struct {
 // EventKind tells what an Event reports.
 type EventKind int
 
-// The kinds of events. EventsLost says that events may have been missed: the queue failed and was created again.
+// The kinds of events. EventsLost: the queue failed and was created again, so that events may have been missed.
 const (
 	EventXID EventKind = iota + 1
 	EventMIGChange
 	EventsLost
 )
 
-// Event is something that the driver reported by itself.
+// Event is a report that the driver sent on its own.
 type Event struct {
 	Kind     EventKind
 	GPU      UUID

@@ -1,5 +1,5 @@
-// Package gpu is the domain: what a node's GPUs, GPU instances and compute instances are, hold and do at one moment.
-// It is pure and imports the standard library alone.
+// Package gpu is the domain: what a node's GPUs, GPU instances and compute instances are, hold and do at one moment. It
+// is pure and imports the standard library alone.
 package gpu
 
 import "time"
@@ -16,7 +16,7 @@ type Snapshot struct {
 	GPUs       []GPU // by index
 	// Unmatched are the assignments whose IDs name no device of this node, by container.
 	Unmatched []Assignment
-	// HoldersIncomplete says why a device without a holder may be held all the same. It is empty if it is not.
+	// HoldersIncomplete is why a device without a holder may be held nevertheless; empty if all holders are known.
 	HoldersIncomplete string
 	// HungCalls counts the driver calls that have not returned in time and may never return.
 	HungCalls int
@@ -38,19 +38,20 @@ const (
 	SourceJobs       = "hpc_jobs"
 )
 
-// SourceState says whether a source answered when the Snapshot was made.
+// SourceState is whether a source answered when the Snapshot was made.
 type SourceState struct {
 	Name string
 	Up   bool
-	// Stale is set while what the source said last is still in use although it no longer answers.
+	// Stale is set while the source does not answer and its last answer is still in use.
 	Stale       bool
 	LastSuccess time.Time // zero before the first
 	Err         error     // why it is not up
 }
 
-// Facts are a GPU's identity and what stands still while its driver is loaded. Empty strings are absent facts.
+// Facts are a GPU's identity and properties that do not change while its driver is loaded. Empty strings are absent
+// facts.
 type Facts struct {
-	// UUID is empty for a GPU that the driver counts and gives no handle for; nothing but its errors is known then.
+	// UUID is empty for a GPU that the driver counts but gives no handle for; only its errors are known then.
 	UUID         UUID
 	Index        int
 	Minor        Opt[int]
@@ -60,9 +61,9 @@ type Facts struct {
 	Serial       string
 	VBIOS        string
 	SMs          Opt[int]
-	// Profiles are the kinds of GPU instances that it offers; nil where it has no MIG or the driver withholds them.
+	// Profiles are the kinds of GPU instances that it offers; nil if it has no MIG or the driver withholds them.
 	Profiles []Profile
-	// NoXIDs says that the driver has refused to report XIDs of it from the start: a count of 0 would be made up.
+	// NoXIDs is set if the driver has refused to report its XIDs from the start: a count of 0 would be wrong.
 	NoXIDs bool
 }
 
@@ -75,15 +76,15 @@ type GPU struct {
 	Errors   []ReadError
 	// Readings are zero (all absent) while the GPU is stale.
 	Readings Readings
-	// Activity is rolled up from the GPU instances where ActivityRollup is set, else the GPU's own. A source can be known
-	// with no value yet: the first window has not passed.
+	// Activity is rolled up from the GPU instances if ActivityRollup is set, else the GPU's own. A source can be known
+	// without any value yet, until its first window has passed.
 	Activity       Activity
 	ActivitySource ActivitySource
 	ActivityRollup bool
 	Rates          LinkRates
-	// InvalidActivity counts the values of this reading that were no numbers and are absent for it.
+	// InvalidActivity counts the values of this reading that were no numbers and were dropped.
 	InvalidActivity int
-	// Jobs are the batch jobs that hold the whole GPU, where a scheduler tells.
+	// Jobs are the batch jobs that hold the whole GPU, if a scheduler reports them.
 	Jobs     []string
 	MIG      MIGState
 	Capacity Opt[Capacity]
@@ -91,20 +92,20 @@ type GPU struct {
 	Power    PowerEstimate
 	// Instances are the GPU instances by placement; empty when MIG is off.
 	Instances []GPUInstance
-	Holders   []Holder // who holds the whole GPU
+	Holders   []Holder // of the whole GPU
 	// Allocated is set when a container holds the GPU or any device of it; absent if that is not known.
 	Allocated Opt[bool]
-	// ConfirmedFree is set if the GPU is free because an operator has confirmed it: that is not known otherwise. So are those of
+	// ConfirmedFree is set if the GPU counts as free only because an operator has confirmed it. The same holds for
 	// instances.
 	ConfirmedFree bool
 	// Containers are what containers and batch jobs use of the GPU and of its devices, the GPU first, then by instance.
 	Containers []ContainerUse
 }
 
-// MIGState is a GPU's MIG mode: absent where the GPU has none.
+// MIGState is a GPU's MIG mode, absent if the GPU has none, and its layout.
 type MIGState struct {
 	Enabled, Pending Opt[bool]
-	// LayoutGeneration grows by one with every change of the GI/CI tree that was seen; 1 is the first layout.
+	// LayoutGeneration grows by one with every observed change of the GPU and compute instances; 1 is the first layout.
 	LayoutGeneration uint64
 }
 
@@ -135,18 +136,18 @@ type ReasonSeconds struct {
 	Seconds Counter
 }
 
-// Totals are what the poll loop adds up over time for one GPU.
+// Totals are the running totals of one GPU, kept by the poll loop.
 type Totals struct {
 	XIDs                          Counter
 	XIDErrors                     []XIDCount // by XID
-	GPUXIDs                       []XIDCount // those of them that named no GPU instance
+	GPUXIDs                       []XIDCount // those that named no GPU instance
 	ReadErrors                    []ErrorCount
-	ClockEvents                   []ReasonSeconds // empty where the driver tells none
+	ClockEvents                   []ReasonSeconds // empty if the driver reports none
 	PCIeReceive, PCIeTransmit     Opt[Counter]    // unwrapped bytes
 	NVLinkReceive, NVLinkTransmit Opt[Counter]
 	LayoutChanges                 Counter // zero for a GPU that has no MIG
-	// ActivityAnomalies counts what the profiling counters said that cannot be: values above 1, which are passed on, and such
-	// as are no numbers, which are not. Absent where nothing was ever profiled.
+	// ActivityAnomalies counts impossible values of the profiling counters: those above 1, which are passed on, and
+	// those that are no numbers, which are dropped. Absent if the GPU was never profiled.
 	ActivityAnomalies       Opt[Counter]
 	EnergyUnallocatedJoules Opt[Counter]
 }
@@ -161,7 +162,7 @@ const (
 	PowerNotApplicable PowerMethod = ""            // no MIG
 )
 
-// PowerEstimate is how the power of a MIG GPU was shared: IdleWatts is the learnt idle power of any GPU.
+// PowerEstimate is how the power of a MIG GPU was shared among its instances. IdleWatts is present without MIG, too.
 type PowerEstimate struct {
 	Method           PowerMethod
 	IdleWatts        Opt[float64]

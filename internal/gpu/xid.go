@@ -1,10 +1,10 @@
 package gpu
 
-// XIDName returns what NVIDIA's catalog of XID errors calls an XID, shortened; it is empty for an XID that is not well known.
+// XIDName returns the short name of an XID in NVIDIA's catalog of XID errors; empty for one that is not well known.
 func XIDName(xid uint64) string { return xidNames()[xid] }
 
-// WatchedXIDs are the XIDs that docs/faults.md says what to do about, in order: counters by XID that have to begin at 0 have
-// these.
+// WatchedXIDs returns the XIDs for which docs/faults.md says what to do, in order. Families by XID that begin at 0 have
+// a counter for each of them.
 func WatchedXIDs() []uint64 { return []uint64{13, 31, 43, 48, 63, 64, 74, 79, 94, 95, 119, 120} }
 
 func xidNames() map[uint64]string {

@@ -1,6 +1,6 @@
-// Package hpcjobs reads which batch jobs hold which GPU, from a folder that a scheduler's prolog and epilog keep: a file for
-// each GPU, named by its index ("0"), or for a GPU instance, by the index and the driver's id of the instance ("0.7"), with a
-// job in each line. It is the form that NVIDIA's dcgm-exporter reads.
+// Package hpcjobs reads which batch jobs hold which GPU, from a folder that a scheduler's prolog and epilog maintain: a
+// file for each GPU, named by its index ("0"), or for a GPU instance, by the index and the driver's id of the instance
+// ("0.7"), with a job in each line. This is the format of NVIDIA's dcgm-exporter.
 package hpcjobs
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The limits of what is read, so that the folder cannot make series without end. A job id has some ten characters.
+// Limits of what is read, so that the folder cannot make series without end. A job id has some ten characters.
 const (
 	maxFile = 64 << 10 // bytes of one file
 	maxJob  = 128      // bytes of one job id
@@ -33,17 +33,17 @@ const (
 type Folder struct {
 	path   string
 	logger log.Logger
-	said   map[string]string // by file name, why it is left out, as it was logged
+	logged map[string]string // the logged reason of each file that is left out
 }
 
 // New returns the folder of a path, which need not exist yet.
 func New(path string, logger log.Logger) *Folder {
-	return &Folder{path: path, logger: logger, said: map[string]string{}}
+	return &Folder{path: path, logger: logger, logged: map[string]string{}}
 }
 
-// Jobs reads the files of devices; whatever else is in the folder is not looked at, however much it is. A file that cannot be
-// used is left out, and logged once for each reason; then the error wraps gpu.ErrUnavailable, and the jobs of the other devices are
-// returned. With nil jobs none are known: the error wraps gpu.ErrNotFound if the folder does not exist.
+// Jobs reads the files of devices; other files in the folder are ignored. A file that cannot be used is left out and
+// logged once for each reason; then the error wraps gpu.ErrUnavailable, and the jobs of the other devices are returned.
+// If the whole folder cannot be read, the jobs are nil; the error wraps gpu.ErrNotFound if it does not exist.
 func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 	_, err := os.Stat(f.path + "/.") // the right to search the folder, too
 	switch {
@@ -55,7 +55,7 @@ func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 	jobs := gpu.Jobs{}
 	faulty := map[string]string{}
 	for _, device := range devices {
-		name := nameOf(device)
+		name := fileName(device)
 		list, err := readJobs(filepath.Join(f.path, name))
 		if err != nil {
 			faulty[name] = err.Error()
@@ -65,39 +65,39 @@ func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 			jobs[device] = list
 		}
 	}
-	f.report(faulty)
+	f.logFaulty(faulty)
 	if len(faulty) > 0 {
 		return jobs, fmt.Errorf("job mapping: the jobs of %d devices are not known: %w", len(faulty), gpu.ErrUnavailable)
 	}
 	return jobs, nil
 }
 
-// report logs why files are left out, each once until the reason changes.
-func (f *Folder) report(faulty map[string]string) {
+// logFaulty logs why files are left out, each once until the reason changes.
+func (f *Folder) logFaulty(faulty map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(faulty)) {
-		if f.said[name] != faulty[name] {
+		if f.logged[name] != faulty[name] {
 			level.Warn(f.logger).Log("msg", "Job file left out; the devices of other files keep their jobs",
 				"file", filepath.Join(f.path, name), "err", faulty[name])
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(f.said)) {
+	for _, name := range slices.Sorted(maps.Keys(f.logged)) {
 		if _, still := faulty[name]; !still {
 			level.Info(f.logger).Log("msg", "Job file is no longer left out", "file", filepath.Join(f.path, name))
 		}
 	}
-	f.said = faulty
+	f.logged = faulty
 }
 
-// nameOf returns the name of a device's file: "0", or "0.7".
-func nameOf(device gpu.JobDevice) string {
+// fileName returns the name of a device's file: "0", or "0.7".
+func fileName(device gpu.JobDevice) string {
 	if id, ok := device.Instance.Get(); ok {
 		return fmt.Sprintf("%d.%d", device.Index, id)
 	}
 	return strconv.Itoa(device.Index)
 }
 
-// readJobs reads a file's lines in their order, each once. A device without a file has no jobs; what is no regular file is
-// not read: a pipe would keep the reader waiting.
+// readJobs reads a file's lines in their order, without repetitions. A device without a file has no jobs. Only regular
+// files are read: a pipe would block.
 func readJobs(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
@@ -124,7 +124,7 @@ func readJobs(path string) ([]string, error) {
 	return parseJobs(string(text))
 }
 
-// parseJobs reads the job ids of a file's text. They become the values of labels.
+// parseJobs parses the job ids of a file. They become label values.
 func parseJobs(text string) ([]string, error) {
 	var jobs []string
 	number := 0
@@ -136,7 +136,7 @@ func parseJobs(text string) ([]string, error) {
 			continue
 		case len(job) > maxJob:
 			return nil, fmt.Errorf("line %d has %d bytes: expected a job id of at most %d", number, len(job), maxJob)
-		case strings.ContainsFunc(job, unprintable):
+		case strings.ContainsFunc(job, func(r rune) bool { return !unicode.IsPrint(r) }):
 			return nil, fmt.Errorf("line %d is %q: expected a job id without control characters", number, job)
 		case len(jobs) == maxJobs:
 			return nil, fmt.Errorf("more than %d jobs: expected those that hold one device", maxJobs)
@@ -145,6 +145,3 @@ func parseJobs(text string) ([]string, error) {
 	}
 	return jobs, nil
 }
-
-// unprintable reports whether r does not show: control and format characters, line separators.
-func unprintable(r rune) bool { return !unicode.IsPrint(r) }

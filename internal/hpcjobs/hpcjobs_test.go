@@ -6,13 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -23,8 +23,8 @@ func write(t *testing.T, dir, name, text string) {
 	}
 }
 
-// of returns GPUs by index and, of the first, GPU instances up to an id.
-func of(gpus, instances int) []gpu.JobDevice {
+// devicesOf returns GPUs by index and, of the first, GPU instances up to an id.
+func devicesOf(gpus, instances int) []gpu.JobDevice {
 	var list []gpu.JobDevice
 	for i := range gpus {
 		list = append(list, gpu.JobDevice{Index: i})
@@ -55,7 +55,7 @@ func TestJobsOfAFolder(t *testing.T) {
 	}
 	write(t, dir, "9", "4714\n") // there is no such GPU
 	write(t, dir, "1.8", "4714\n")
-	got, err := New(dir, log.NewNopLogger()).Jobs(append(of(9, 0), gpu.JobDevice{Index: 1, Instance: gpu.Some(gpu.InstanceID(7))}))
+	got, err := New(dir, log.NewNopLogger()).Jobs(append(devicesOf(9, 0), gpu.JobDevice{Index: 1, Instance: gpu.Some(gpu.InstanceID(7))}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,17 +72,17 @@ func TestJobsOfAFolder(t *testing.T) {
 func TestFolderThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
 	f := New(filepath.Join(dir, "later"), log.NewNopLogger())
-	if _, err := f.Jobs(of(3, 0)); !errors.Is(err, gpu.ErrNotFound) || !strings.Contains(err.Error(), "later") {
+	if _, err := f.Jobs(devicesOf(3, 0)); !errors.Is(err, gpu.ErrNotFound) || !strings.Contains(err.Error(), "later") {
 		t.Errorf("a folder that is not there: %v", err)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "later"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if jobs, err := f.Jobs(of(3, 0)); err != nil || len(jobs) != 0 {
+	if jobs, err := f.Jobs(devicesOf(3, 0)); err != nil || len(jobs) != 0 {
 		t.Errorf("an empty folder that came later: %v, %v", jobs, err)
 	}
 	write(t, dir, "0", "1\n")
-	if _, err := New(filepath.Join(dir, "0"), log.NewNopLogger()).Jobs(of(1, 0)); err == nil {
+	if _, err := New(filepath.Join(dir, "0"), log.NewNopLogger()).Jobs(devicesOf(1, 0)); err == nil {
 		t.Error("a file in the place of the folder is no error")
 	}
 }
@@ -114,20 +114,25 @@ func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 			write(t, dir, "0", "4711\n")
 			write(t, dir, "1", tt.text)
 			for range 3 {
-				jobs, err := f.Jobs(of(3, 0))
-				if !errors.Is(err, gpu.ErrUnavailable) || len(jobs) != 1 || !slices.Equal(jobs[gpu.JobDevice{Index: 0}], []string{"4711"}) {
-					t.Fatalf("jobs %v, %v; want those of the other file", jobs, err)
-				}
+				jobs, err := f.Jobs(devicesOf(3, 0))
+				cmptest.Equal(t, "error", err, gpu.ErrUnavailable)
+				cmptest.Equal(t, "jobs of the other file", jobs, gpu.Jobs{{Index: 0}: {"4711"}})
 			}
-			if n := strings.Count(said.String(), "\n"); n != 1 || !strings.Contains(said.String(), tt.says) || !strings.Contains(said.String(), filepath.Join(dir, "1")) {
-				t.Errorf("the log does not say once %q and the file:\n%s", tt.says, said.String())
+			cmptest.Equal(t, "logged lines", strings.Count(said.String(), "\n"), 1)
+			for _, want := range []string{tt.says, filepath.Join(dir, "1")} {
+				if !strings.Contains(said.String(), want) {
+					t.Errorf("the log does not have %q:\n%s", want, said.String())
+				}
 			}
 			if strings.ContainsAny(said.String(), "\x1b\x00\u202e") {
 				t.Errorf("a control character is in the log: %q", said.String())
 			}
 			write(t, dir, "1", "4712\n")
-			if jobs, err := f.Jobs(of(3, 0)); err != nil || len(jobs) != 2 || !strings.Contains(said.String(), "no longer left out") {
-				t.Errorf("the file is good again: %v, %v\n%s", jobs, err, said.String())
+			jobs, err := f.Jobs(devicesOf(3, 0))
+			cmptest.Equal(t, "error once the file is good", err, nil)
+			cmptest.Equal(t, "devices with jobs once the file is good", len(jobs), 2)
+			if want := "no longer left out"; !strings.Contains(said.String(), want) {
+				t.Errorf("the log does not have %q:\n%s", want, said.String())
 			}
 		})
 	}
@@ -144,11 +149,11 @@ func TestStrayFilesHideNoJob(t *testing.T) {
 	write(t, dir, "3", "4712\n")
 	write(t, dir, "0.9", "4713\n")
 	var said strings.Builder
-	jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(of(4, 10))
+	jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(devicesOf(4, 10))
 	want := gpu.Jobs{{Index: 3}: {"4712"}, {Instance: gpu.Some(gpu.InstanceID(9))}: {"4713"}}
-	if err != nil || !reflect.DeepEqual(jobs, want) || said.Len() > 0 {
-		t.Errorf("jobs %v, %v, want %v and nothing in the log: %s", jobs, err, want, said.String())
-	}
+	cmptest.Equal(t, "error", err, nil)
+	cmptest.Equal(t, "jobs", jobs, want)
+	cmptest.Equal(t, "log", said.String(), "")
 }
 
 // TestFolderThatMayNotBeSearched is one fault, not one of each device.
@@ -163,7 +168,10 @@ func TestFolderThatMayNotBeSearched(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.Chmod(dir, 0o700) })
 	var said strings.Builder
-	if jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(of(2, 2)); err == nil || jobs != nil || said.Len() > 0 {
-		t.Errorf("jobs %v, error %v, log %q", jobs, err, said.String())
+	jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(devicesOf(2, 2))
+	if err == nil {
+		t.Error("no error")
 	}
+	cmptest.Equal(t, "jobs", jobs, nil)
+	cmptest.Equal(t, "log", said.String(), "")
 }

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// action returns what the request does as a right is written in a ClusterRole: the verb and the resource with its group,
-// "get resourceclaims.resource.k8s.io"; for a path that is no resource's, the verb and the path.
+// requiredRight returns the right that the request needs, as in a ClusterRole: the verb and the resource with its
+// group, "get resourceclaims.resource.k8s.io"; for a path that is no resource's, the verb and the path.
 //
 // https://kubernetes.io/docs/reference/access-authn-authz/authorization/#determine-the-request-verb
-func (r Request) action() string {
+func (r Request) requiredRight() string {
 	resource, named := resourceOf(r.Path)
 	if resource == "" {
 		return strings.ToLower(r.Method) + " " + r.Path
@@ -26,8 +26,9 @@ func (r Request) action() string {
 	return verb + " " + resource
 }
 
-// resourceOf returns the resource of a path and whether the path names an object of it; nothing for a path that is no
-// resource's. Paths are /api/v1/... and /apis/GROUP/VERSION/..., followed by [namespaces/NAMESPACE/]RESOURCE[/NAME[/SUBRESOURCE]].
+// resourceOf returns the resource of a path and whether the path names an object; empty for a path that is no
+// resource's. Paths are /api/v1/... and /apis/GROUP/VERSION/..., followed by
+// [namespaces/NAMESPACE/]RESOURCE[/NAME[/SUBRESOURCE]].
 func resourceOf(path string) (resource string, named bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	group := ""

@@ -31,13 +31,13 @@ func TestAction(t *testing.T) {
 		{http.MethodGet, "/apis/apps/v1", "get /apis/apps/v1"},
 		{http.MethodGet, "/version", "get /version"},
 	} {
-		if got := (Request{Method: tc.method, Path: tc.path}).action(); got != tc.want {
+		if got := (Request{Method: tc.method, Path: tc.path}).requiredRight(); got != tc.want {
 			t.Errorf("%s %s: got %q, want %q", tc.method, tc.path, got, tc.want)
 		}
 	}
 }
 
-// What is missing stands in the error by name, and a refusal is not told as no answer.
+// The error names the missing right, and a refusal is not reported as a missing response.
 func TestErrorsNameTheRight(t *testing.T) {
 	list := Request{Method: http.MethodGet, Path: "/api/v1/pods"}
 	for _, tc := range []struct {

@@ -1,4 +1,5 @@
-// Package kubeapi speaks to the API server of the cluster that this process runs in, with the service account of its pod.
+// Package kubeapi is a client of the API server of the cluster that this process runs in, with the service account of
+// its pod.
 package kubeapi
 
 import (
@@ -25,10 +26,10 @@ const DefaultCredentialsDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 // defaultAgent is the User-Agent of a Client that was given none.
 const defaultAgent = "mig-exporter"
 
-// defaultLimit bounds an answer in bytes where the request does not.
+// defaultLimit bounds a response in bytes if the request does not.
 const defaultLimit = 4 << 20
 
-// InClusterServer is the URL of the API server of the cluster that this process runs in, from its environment.
+// InClusterServer returns the URL of the API server of the cluster that this process runs in, from its environment.
 func InClusterServer(getenv func(string) string) (string, error) {
 	host, port := getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
@@ -50,15 +51,16 @@ type Options struct {
 	Transport http.RoundTripper
 }
 
-// Client asks one API server. It may be used from several goroutines.
+// Client sends requests to one API server. It is safe for concurrent use.
 type Client struct {
-	http   *http.Client
-	server *url.URL
-	token  string // path of the file
-	agent  string
+	http      *http.Client
+	server    *url.URL
+	tokenPath string // path of the file
+	userAgent string
 }
 
-// New connects to nothing yet. It fails if the certificate authority cannot be read or the server's URL is none.
+// New returns a Client without connecting. It fails if the certificate authority cannot be read or the URL of the
+// server is invalid.
 func New(opts Options) (*Client, error) {
 	transport := opts.Transport
 	if transport == nil {
@@ -77,22 +79,22 @@ func New(opts Options) (*Client, error) {
 	}
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &Client{
-		http:   &http.Client{Transport: transport, CheckRedirect: refuse},
-		server: server,
-		token:  filepath.Join(opts.CredentialsDir, "token"),
-		agent:  cmp.Or(opts.UserAgent, defaultAgent),
+		http:      &http.Client{Transport: transport, CheckRedirect: refuse},
+		server:    server,
+		tokenPath: filepath.Join(opts.CredentialsDir, "token"),
+		userAgent: cmp.Or(opts.UserAgent, defaultAgent),
 	}, nil
 }
 
-// Close lets go of idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// PodUID returns the UID of the pod that the service account's token was issued to, which is this program's; nothing if the
-// token does not have it.
+// PodUID returns the UID of the pod that the service account's token was issued to, which is this program's; empty if
+// the token has none.
 //
 // https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
 func (c *Client) PodUID() string {
-	token, err := os.ReadFile(c.token)
+	token, err := os.ReadFile(c.tokenPath)
 	if err != nil {
 		return ""
 	}
@@ -117,28 +119,28 @@ func (c *Client) PodUID() string {
 	return claims.Kubernetes.Pod.UID
 }
 
-// Request is what is asked of the API server.
+// Request is a request to the API server.
 type Request struct {
 	Method string
 	Path   string // from the root: /api/v1/nodes/n
 	Query  url.Values
 	// Accept names formats besides JSON, which are preferred.
 	Accept string
-	// Body is sent as JSON, of the type ContentType where that is not plain JSON; nil sends none.
+	// Body is sent as JSON, with ContentType unless that is empty; nil sends none.
 	Body        any
 	ContentType string
-	// Limit bounds the answer, in bytes; zero is 4 MiB.
+	// Limit bounds the response, in bytes; zero is 4 MiB.
 	Limit int64
 }
 
-// Do sends the request and decodes the answer into answer; nil leaves it unread. It takes as long as ctx allows.
+// Do sends the request and decodes the response into answer; if that is nil, the response is not read. It has no timeout but that of ctx.
 //
-// An error names the request as a right is written, and wraps gpu.ErrNoPermission if the API server refuses it (then it is a
-// *RefusedError), else gpu.ErrUnavailable; gpu.ErrTimeout too if ctx ended by its deadline, gpu.ErrNotFound if there is no
-// such object, ErrNotServed too if there is no such resource, ErrConflict if the object has changed. It contains nothing of
-// the request's or the answer's body.
+// An error names the right that the request needs, and wraps gpu.ErrNoPermission if the API server refuses it (then it
+// is a *RefusedError), else gpu.ErrUnavailable; also gpu.ErrTimeout if ctx ended by its deadline, gpu.ErrNotFound if
+// there is no such object, ErrNotServed if there is no such resource, ErrConflict if the object has changed. It
+// contains nothing of the body of the request or the response.
 func (c *Client) Do(ctx context.Context, r Request, answer any) error {
-	return c.do(ctx, r, func(body io.Reader) error {
+	return c.sendAndRead(ctx, r, func(body io.Reader) error {
 		if answer == nil {
 			return nil
 		}
@@ -146,35 +148,35 @@ func (c *Client) Do(ctx context.Context, r Request, answer any) error {
 	})
 }
 
-// do sends the request and passes the body of an answer that is no error to read.
-func (c *Client) do(ctx context.Context, r Request, read func(body io.Reader) error) error {
-	if err := c.send(ctx, r, read); err != nil {
-		return fmt.Errorf("%s: %w", r.action(), err)
+// sendAndRead sends the request and calls read with the body of a successful response.
+func (c *Client) sendAndRead(ctx context.Context, r Request, read func(body io.Reader) error) error {
+	if err := c.sendRequest(ctx, r, read); err != nil {
+		return fmt.Errorf("%s: %w", r.requiredRight(), err)
 	}
 	return nil
 }
 
-func (c *Client) send(ctx context.Context, r Request, read func(body io.Reader) error) error {
-	request, err := c.request(ctx, r)
+func (c *Client) sendRequest(ctx context.Context, r Request, read func(body io.Reader) error) error {
+	request, err := c.newHTTPRequest(ctx, r)
 	if err != nil {
 		return err
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return failed(ctx, err)
+		return unansweredError(ctx, err)
 	}
 	defer response.Body.Close()
-	if err := refusal(r, response); err != nil {
+	if err := statusError(r, response); err != nil {
 		return err
 	}
 	if err := read(http.MaxBytesReader(nil, response.Body, cmp.Or(r.Limit, defaultLimit))); err != nil {
-		return failed(ctx, fmt.Errorf("read the answer: %w", err))
+		return unansweredError(ctx, fmt.Errorf("read the answer: %w", err))
 	}
 	return nil
 }
 
-func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) {
-	token, err := os.ReadFile(c.token)
+func (c *Client) newHTTPRequest(ctx context.Context, r Request) (*http.Request, error) {
+	token, err := os.ReadFile(c.tokenPath)
 	if err != nil {
 		return nil, fmt.Errorf("token: %w: %w", err, gpu.ErrUnavailable)
 	}
@@ -196,7 +198,7 @@ func (c *Client) request(ctx context.Context, r Request) (*http.Request, error) 
 		accept = r.Accept + "," + accept
 	}
 	request.Header.Set("Accept", accept)
-	request.Header.Set("User-Agent", c.agent)
+	request.Header.Set("User-Agent", c.userAgent)
 	if r.Body != nil {
 		request.Header.Set("Content-Type", cmp.Or(r.ContentType, "application/json"))
 	}

@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -64,9 +65,9 @@ func TestDoSendsAndReads(t *testing.T) {
 		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 			t.Error(err)
 		}
-		if r.Method != http.MethodPatch || r.URL.String() != "/api/v1/nodes/n?dryRun=All" || in.Text != "hello" {
-			t.Errorf("%s %s with %+v", r.Method, r.URL, in)
-		}
+		cmptest.Equal(t, "method", r.Method, http.MethodPatch)
+		cmptest.Equal(t, "URL", r.URL.String(), "/api/v1/nodes/n?dryRun=All")
+		cmptest.Equal(t, "text of the body", in.Text, "hello")
 		if got := r.Header.Get("Content-Type"); got != "application/merge-patch+json" {
 			t.Errorf("Content-Type: %s", got)
 		}

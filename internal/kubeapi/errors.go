@@ -12,16 +12,16 @@ import (
 )
 
 var (
-	// ErrConflict says that an object was changed by another client since it was read.
+	// ErrConflict means that the object was changed by another client since it was read.
 	ErrConflict = errors.New("changed by another")
-	// ErrNotServed says that the API server has no such group, version or resource. It comes with gpu.ErrNotFound.
+	// ErrNotServed means that the API server has no such group, version or resource. It comes with gpu.ErrNotFound.
 	ErrNotServed = errors.New("the API server does not serve it")
 )
 
 // maxStatus bounds what is read of the body of a 404, in bytes.
 const maxStatus = 64 << 10
 
-// RefusedError says that the API server answered and refused the request. It wraps gpu.ErrNoPermission.
+// RefusedError is the error of a request that the API server has refused. It wraps gpu.ErrNoPermission.
 type RefusedError struct {
 	// Right is the right that the request needs: "list pods", "create tokenreviews.authentication.k8s.io".
 	Right string
@@ -37,7 +37,7 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the API server refuses it (403 Forbidden): %s: %v", e.Refusal(), gpu.ErrNoPermission)
 }
 
-// Refusal returns what is missing, in words that an answer to a user may contain.
+// Refusal returns what is missing, in words that a response to a user may contain.
 func (e *RefusedError) Refusal() string {
 	if e.Credentials {
 		return "the API server does not accept the credentials of the service account"
@@ -48,8 +48,9 @@ func (e *RefusedError) Refusal() string {
 // Unwrap returns gpu.ErrNoPermission.
 func (e *RefusedError) Unwrap() error { return gpu.ErrNoPermission }
 
-// failed returns the error of a request that was not answered, or not whole: the reason that ctx ended, if it did.
-func failed(ctx context.Context, err error) error {
+// unansweredError returns the error of a request without a complete response: the cause of the end of ctx, if it has
+// ended.
+func unansweredError(ctx context.Context, err error) error {
 	switch cause := context.Cause(ctx); {
 	case cause == nil:
 		return fmt.Errorf("%w: %w", err, gpu.ErrUnavailable)
@@ -60,16 +61,16 @@ func failed(ctx context.Context, err error) error {
 	}
 }
 
-// refusal returns the error that an answer's status stands for.
-func refusal(r Request, response *http.Response) error {
+// statusError returns the error for a response's status, nil for success.
+func statusError(r Request, response *http.Response) error {
 	kind := gpu.ErrUnavailable
 	switch response.StatusCode {
 	case http.StatusOK, http.StatusCreated:
 		return nil
 	case http.StatusUnauthorized:
-		return &RefusedError{Right: r.action(), Credentials: true}
+		return &RefusedError{Right: r.requiredRight(), Credentials: true}
 	case http.StatusForbidden:
-		return &RefusedError{Right: r.action()}
+		return &RefusedError{Right: r.requiredRight()}
 	case http.StatusNotFound:
 		kind = fmt.Errorf("%w: %w", gpu.ErrNotFound, gpu.ErrUnavailable)
 		if !namesObject(response.Body) {
@@ -81,8 +82,8 @@ func refusal(r Request, response *http.Response) error {
 	return fmt.Errorf("the API server says %s: %w", response.Status, kind)
 }
 
-// namesObject reports whether the body of a 404 names the object that does not exist. It does not where the API server has no
-// such path: then it is text, or a Status without the name.
+// namesObject reports whether the body of a 404 names the missing object. Otherwise the API server has no such path:
+// the body is text, or a Status without the name.
 func namesObject(body io.Reader) bool {
 	var status struct {
 		Details struct {

@@ -8,17 +8,17 @@ import (
 	"io"
 )
 
-// List sends a request for a list and calls each with every item of the answer. Items are decoded one by one, and what T has
-// no field for is skipped, so that the memory in use is that of one item. After an error, some items may have been passed to
-// each. Errors are those of Client.Do; an answer that is not a whole list is one.
+// List sends a request for a list and calls each with every item of the response. Items are decoded one by one, and
+// fields that T lacks are skipped, so that only one item is in memory. After an error, some items may have been passed
+// to each. Errors are those of Client.Do; an incomplete list is one.
 func List[T any](ctx context.Context, c *Client, r Request, each func(item *T)) error {
-	return c.do(ctx, r, func(body io.Reader) error { return decodeList(body, each) })
+	return c.sendAndRead(ctx, r, func(body io.Reader) error { return decodeList(body, each) })
 }
 
-// decodeList reads a list object. A list is whole if it has items, even none, and nothing remains to be asked for.
+// decodeList decodes a list object. It is complete if it has items, even none, and no continuation.
 func decodeList[T any](body io.Reader, each func(item *T)) error {
 	d := json.NewDecoder(body)
-	if err := expect(d, json.Delim('{')); err != nil {
+	if err := expectDelim(d, json.Delim('{')); err != nil {
 		return err
 	}
 	var metadata struct {
@@ -43,7 +43,7 @@ func decodeList[T any](body io.Reader, each func(item *T)) error {
 			return err
 		}
 	}
-	switch err := expect(d, json.Delim('}')); {
+	switch err := expectDelim(d, json.Delim('}')); {
 	case err != nil:
 		return err
 	case !hasItems:
@@ -54,7 +54,7 @@ func decodeList[T any](body io.Reader, each func(item *T)) error {
 	return nil
 }
 
-// decodeItems reads an array, or null.
+// decodeItems decodes an array, or null.
 func decodeItems[T any](d *json.Decoder, each func(item *T)) error {
 	switch start, err := d.Token(); {
 	case err != nil:
@@ -71,11 +71,11 @@ func decodeItems[T any](d *json.Decoder, each func(item *T)) error {
 		}
 		each(item)
 	}
-	return expect(d, json.Delim(']'))
+	return expectDelim(d, json.Delim(']'))
 }
 
-// expect reads a token, which is an opening or closing bracket. The end of the answer is one before its time.
-func expect(d *json.Decoder, want json.Delim) error {
+// expectDelim reads an opening or closing bracket. An end of the response is unexpected.
+func expectDelim(d *json.Decoder, want json.Delim) error {
 	switch token, err := d.Token(); {
 	case errors.Is(err, io.EOF):
 		return io.ErrUnexpectedEOF

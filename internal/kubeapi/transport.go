@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// An API server or a load balancer that is gone without a word is found out this long after its last one: a request that
-// times out does not end its HTTP/2 connection, and all later ones would follow it.
+// A connection is closed this long after the last message of an API server or load balancer that has silently gone
+// away: a request that times out does not close its HTTP/2 connection, which all later requests would use.
 const (
 	pingAfter   = 15 * time.Second
 	pingTimeout = 5 * time.Second
 )
 
-// transport trusts the cluster's certificate authority alone, and reads it anew for every request: it is replaced while
-// the process runs.
+// transport trusts only the cluster's certificate authority, and reads it for every request, since the file is replaced
+// while the process runs.
 type transport struct {
-	path string
+	caPath string
 
 	mu      sync.Mutex
 	ca      []byte
@@ -30,30 +30,30 @@ type transport struct {
 }
 
 func newTransport(credentialsDir string) (*transport, error) {
-	t := &transport{path: filepath.Join(credentialsDir, "ca.crt")}
-	_, err := t.trusting()
+	t := &transport{caPath: filepath.Join(credentialsDir, "ca.crt")}
+	_, err := t.currentTransport()
 	return t, err
 }
 
 // RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
-	current, err := t.trusting()
+	current, err := t.currentTransport()
 	if err != nil {
 		return nil, err
 	}
 	return current.RoundTrip(request)
 }
 
-// CloseIdleConnections is what http.Client calls.
+// CloseIdleConnections is called by http.Client.
 func (t *transport) CloseIdleConnections() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.current.CloseIdleConnections()
 }
 
-// trusting gives the transport that trusts what the file has now.
-func (t *transport) trusting() (*http.Transport, error) {
-	ca, err := os.ReadFile(t.path)
+// currentTransport returns the transport that trusts the current content of the file.
+func (t *transport) currentTransport() (*http.Transport, error) {
+	ca, err := os.ReadFile(t.caPath)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
@@ -64,7 +64,7 @@ func (t *transport) trusting() (*http.Transport, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("certificate authority: no certificate in %s", t.path)
+		return nil, fmt.Errorf("certificate authority: no certificate in %s", t.caPath)
 	}
 	if t.current != nil {
 		t.current.CloseIdleConnections()

@@ -77,13 +77,13 @@ func TestClientTrustsTheClusterOnly(t *testing.T) {
 	}
 }
 
-// silenced is a connection whose other end may be gone without a word: what is written is lost, and nothing comes.
-type silenced struct {
+// silentConn is a connection whose other end may be gone without a word: what is written is lost, and nothing comes.
+type silentConn struct {
 	net.Conn
 	gone *atomic.Bool
 }
 
-func (c silenced) Write(p []byte) (int, error) {
+func (c silentConn) Write(p []byte) (int, error) {
 	if c.gone.Load() {
 		return len(p), nil
 	}
@@ -134,7 +134,7 @@ func TestClientLeavesADeadConnection(t *testing.T) {
 			near, far := net.Pipe()
 			last = &atomic.Bool{}
 			listener.incoming <- far
-			return silenced{near, last}, nil
+			return silentConn{near, last}, nil
 		}
 		c, err := New(Options{Server: "https://127.0.0.1", CredentialsDir: dir, Transport: transport})
 		if err != nil {

@@ -8,12 +8,12 @@ import (
 
 // arrangement is how compute instances of wanted sizes stand in a GPU instance.
 type arrangement struct {
-	computes []PlannedCompute // by placement
-	gone     []int            // indexes of standing compute instances that go
-	busy     []int            // of these, those that may not
+	computes []ComputeInstance // by placement
+	gone     []int             // indexes of present compute instances that are destroyed
+	busy     []int             // of these, those that must not be
 }
 
-// unknownStart is the start of a compute instance's placement that the driver does not tell.
+// unknownStart is the start of a compute instance's placement that the driver does not report.
 const unknownStart = -1
 
 // computeSizes lists the sizes in slices that compute instances of a GPU instance can have.
@@ -29,15 +29,15 @@ func computeSizes(ofInstance int) []int {
 
 // arrange finds places for compute instances of the given sizes, which fit together. Of all ways it takes the one that
 // destroys the fewest that may not go, then the fewest of all. New ones stand where the driver would let them on any GPU if
-// that is possible, at multiples of 2 and 4 slices; then the larger and the earlier stand lower. ok is false where a standing
-// GPU instance (nil: a new one) cannot be kept, as it is not known where its compute instances are.
-func arrange(ofInstance int, sizes []int, standing *NodeInstance) (best arrangement, ok bool) {
+// that is possible, at multiples of 2 and 4 slices; then the larger and the earlier stand lower. ok is false if a present
+// GPU instance (nil: a new one) cannot be kept because the placements of its compute instances are not known.
+func arrange(ofInstance int, sizes []int, standing *Instance) (best arrangement, ok bool) {
 	a := arranger{ofInstance: ofInstance, sizes: slices.Clone(sizes)}
 	slices.SortFunc(a.sizes, func(x, y int) int { return y - x })
 	if standing != nil {
 		a.standing = standing
 		for _, c := range standing.ComputeInstances {
-			place, known := computePlace(ofInstance, c)
+			place, known := computePlace(ofInstance, c).Get()
 			if !known {
 				return keptWhole(ofInstance, a.sizes, standing)
 			}
@@ -48,20 +48,16 @@ func arrange(ofInstance int, sizes []int, standing *NodeInstance) (best arrangem
 	return a.arrangement(), a.best != nil
 }
 
-// computePlace is where a compute instance stands: one of all slices does at the only place there is.
-func computePlace(ofInstance int, c NodeCompute) (gpu.Placement, bool) {
-	place, known := c.Placement.Get()
-	if !known && c.Slices == ofInstance {
-		return gpu.Placement{Start: 0, Size: c.Slices}, true
+// computePlace returns the placement of a compute instance. That of one with all slices of its GPU instance is always known.
+func computePlace(ofInstance int, c ComputeInstance) gpu.Opt[gpu.Placement] {
+	if !c.Placement.Present() && c.Slices == ofInstance {
+		return gpu.Some(gpu.Placement{Size: c.Slices})
 	}
-	if !known {
-		return gpu.Placement{Start: unknownStart, Size: c.Slices}, false
-	}
-	return place, true
+	return c.Placement
 }
 
-// keptWhole keeps an instance as it is, where it has the sizes that are wanted.
-func keptWhole(ofInstance int, sizes []int, standing *NodeInstance) (arrangement, bool) {
+// keptWhole keeps an instance as it is, if it has the sizes that are wanted.
+func keptWhole(ofInstance int, sizes []int, standing *Instance) (arrangement, bool) {
 	var has []int
 	for _, c := range standing.ComputeInstances {
 		has = append(has, c.Slices)
@@ -70,29 +66,30 @@ func keptWhole(ofInstance int, sizes []int, standing *NodeInstance) (arrangement
 	if !slices.Equal(has, sizes) {
 		return arrangement{}, false
 	}
-	return asItIs(ofInstance, standing), true
+	return arrangement{computes: asItIs(ofInstance, standing)}, true
 }
 
-// asItIs is the arrangement that stands.
-func asItIs(ofInstance int, standing *NodeInstance) arrangement {
-	var a arrangement
-	for i, c := range standing.ComputeInstances {
-		place, _ := computePlace(ofInstance, c)
-		a.computes = append(a.computes, PlannedCompute{Placement: place, Standing: gpu.Some(i)})
+// asItIs returns the present compute instances of an instance by placement.
+func asItIs(ofInstance int, standing *Instance) []ComputeInstance {
+	list := slices.Clone(standing.ComputeInstances)
+	for i := range list {
+		list[i].Placement = computePlace(ofInstance, list[i])
 	}
-	sortComputes(a.computes)
-	return a
+	sortComputes(list)
+	return list
 }
 
-func sortComputes(list []PlannedCompute) {
-	slices.SortStableFunc(list, func(x, y PlannedCompute) int { return x.Placement.Start - y.Placement.Start })
+// sortComputes sorts compute instances by placement, those without a known one first.
+func sortComputes(list []ComputeInstance) {
+	start := func(c ComputeInstance) int { return c.Placement.Or(gpu.Placement{Start: unknownStart}).Start }
+	slices.SortStableFunc(list, func(x, y ComputeInstance) int { return start(x) - start(y) })
 }
 
 // arranger goes through all arrangements.
 type arranger struct {
 	ofInstance int
 	sizes      []int // descending
-	standing   *NodeInstance
+	standing   *Instance
 	places     []gpu.Placement // of the standing compute instances
 
 	chosen   []gpu.Placement
@@ -157,11 +154,12 @@ func alignment(size int) int {
 func (a *arranger) arrangement() arrangement {
 	var list arrangement
 	for _, at := range a.best {
-		planned := PlannedCompute{Placement: at}
+		c := ComputeInstance{Slices: at.Size, New: true}
 		if i := slices.Index(a.places, at); i >= 0 {
-			planned.Standing = gpu.Some(i)
+			c = a.standing.ComputeInstances[i]
 		}
-		list.computes = append(list.computes, planned)
+		c.Placement = gpu.Some(at)
+		list.computes = append(list.computes, c)
 	}
 	for i, place := range a.places {
 		if slices.Contains(a.best, place) {

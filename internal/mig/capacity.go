@@ -8,16 +8,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Placed is a GPU instance that exists, and where. Its profile is the one with its id, or with its name where the id
-// belongs to a profile of another name. An instance of no known profile still occupies its placement and, where its
-// name can be read, compute slices.
+// Placed is the profile and the placement of a GPU instance. Its profile is the one with its id, or with its name if the id
+// belongs to a profile of another name. An instance of no known profile still occupies its placement and, if its name can be
+// parsed, compute slices.
 type Placed struct {
 	ProfileID uint32
 	Profile   string
 	Placement gpu.Placement
 }
 
-// CapacityOf says what could still be created on a GPU with these profiles, given all of its instances.
+// CapacityOf returns what could still be created on a GPU with these profiles, given all of its instances.
 //
 // How many of a profile there can be follows from its placements, the GPU's compute slices, its engines and the rule that
 // one instance at most has media extensions (+me, +me.all), not from MaxInstances, which drivers report wrongly for A30.
@@ -128,7 +128,7 @@ func profileOf(profiles []gpu.Profile, instance Placed) gpu.Profile {
 }
 
 // hasMediaExtensions reports whether the profile is one of those of which a GPU can have a single instance: all of them
-// want its only OFA engine. NVML's enum tells where a driver gives no names.
+// want its only OFA engine. NVML's enum decides if a driver reports no names.
 func hasMediaExtensions(p gpu.Profile) bool {
 	switch p.Enum {
 	case enum1SliceMedia, enum2SliceMedia, enum1SliceAllMedia, enum2SliceAllMedia:

@@ -31,7 +31,7 @@ func (n Need) met(p gpu.Profile) bool {
 
 // planDemand finds room for further instances on the GPUs that are in MIG mode. What stands stays, but for idle instances
 // that are in the way. Of equally good ways it takes the one that uses the first GPUs.
-func planDemand(w *watch, gpus []NodeGPU, needs []Need) ([]PlannedGPU, error) {
+func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) {
 	total := 0
 	for i, n := range needs {
 		if n.Count < 0 || n.SMs < 0 {
@@ -57,7 +57,7 @@ func planDemand(w *watch, gpus []NodeGPU, needs []Need) ([]PlannedGPU, error) {
 		return nil, &SpecError{fmt.Sprintf("a demand of %d instances of %d different kinds can be split up in too many ways: ask for some of them at a time",
 			total, len(d.kinds))}
 	}
-	best := d.solve(mindBusy)
+	best := d.solve(keepBusy)
 	if best == nil {
 		return nil, d.infeasible(total)
 	}
@@ -68,7 +68,7 @@ func planDemand(w *watch, gpus []NodeGPU, needs []Need) ([]PlannedGPU, error) {
 // number whose digits, in mixed bases, say how many instances of each kind it has.
 type demand struct {
 	watch *watch
-	gpus  []NodeGPU
+	gpus  []GPULayout
 	inMIG []int // indexes of the GPUs in MIG mode
 	kinds []kind
 	parts int // number of parts; the last is the whole
@@ -79,16 +79,16 @@ type demand struct {
 
 // kind is all needs that the same profiles meet.
 type kind struct {
-	fits  [][]*cut // for each GPU
-	needs []int    // index of the need, for each of its instances
-	base  int      // of its digit
+	fits  [][]*searchProfile // for each GPU
+	needs []int              // index of the need, for each of its instances
+	base  int                // of its digit
 }
 
 func (k kind) fitsNowhere() bool {
-	return !slices.ContainsFunc(k.fits, func(fits []*cut) bool { return len(fits) > 0 })
+	return !slices.ContainsFunc(k.fits, func(fits []*searchProfile) bool { return len(fits) > 0 })
 }
 
-func newDemand(w *watch, gpus []NodeGPU, needs []Need) *demand {
+func newDemand(w *watch, gpus []GPULayout, needs []Need) *demand {
 	d := &demand{watch: w, gpus: gpus, parts: 1}
 	for i := range gpus {
 		if gpus[i].inMIG() {
@@ -103,8 +103,8 @@ func newDemand(w *watch, gpus []NodeGPU, needs []Need) *demand {
 		var k kind
 		var key strings.Builder
 		for _, b := range d.inMIG {
-			var fits []*cut
-			for _, p := range cutsOf(gpus[b].Profiles) {
+			var fits []*searchProfile
+			for _, p := range searchProfiles(gpus[b].Profiles) {
 				if n.met(p.Profile) {
 					fits = append(fits, p)
 					fmt.Fprintf(&key, "%d/%s ", p.ID, p.Name)
@@ -154,21 +154,21 @@ func (d *demand) digit(part, kind int) int {
 // way is how a part of the demand is met by the first GPUs.
 type way struct {
 	cost
-	met    int     // part that the GPUs before the last of them meet; -1 where there is no way
+	met    int     // part that the GPUs before the last of them meet; -1 if there is no way
 	option *option // of the last
 }
 
-// minding says which of the standing instances may go.
-type minding int
+// busyPolicy says which of the present instances a search may destroy.
+type busyPolicy int
 
 const (
-	mindBusy  minding = iota // idle ones
-	overBusy                 // all; but only in place of a busy one there may be another of its kind
-	freshBusy                // all
+	keepBusy    busyPolicy = iota // idle ones
+	replaceBusy                   // all, but only in place of a busy one there may be another of its kind
+	ignoreBusy                    // all
 )
 
 // solve returns the best way to meet the whole demand, as the options of each GPU; nil for none.
-func (d *demand) solve(m minding) []*option {
+func (d *demand) solve(p busyPolicy) []*option {
 	ways := make([]way, d.parts)
 	for part := range ways {
 		ways[part].met = -1
@@ -180,7 +180,7 @@ func (d *demand) solve(m minding) []*option {
 		key := d.likeness(b)
 		options, ok := known[key]
 		if !ok {
-			options = d.options(b, m)
+			options = d.options(b, p)
 			known[key] = options
 		}
 		ways = d.join(ways, options)
@@ -241,12 +241,12 @@ func (d *demand) addable(a, b int) bool {
 	return ((whole|d.spare)-d.packed[a]-d.packed[b])&d.spare == d.spare
 }
 
-// options are the best ways of one GPU to meet each part of the demand, nil where it cannot. What meets a part meets
+// options returns the best way of one GPU to meet each part of the demand, nil if it cannot. What meets a part meets
 // every smaller one.
-func (d *demand) options(at int, m minding) []*option {
+func (d *demand) options(at int, p busyPolicy) []*option {
 	g := &d.gpus[d.inMIG[at]]
 	most := shapeOf(g.Profiles).axis
-	own, all := g.cutsOfInstances(), cutsOf(g.Profiles)
+	own, all := g.profilesOfInstances(), searchProfiles(g.Profiles)
 	groups, known := d.groups(at), map[string]*option{}
 	list := make([]*option, d.parts)
 	for part := range d.parts {
@@ -256,7 +256,7 @@ func (d *demand) options(at int, m minding) []*option {
 		items, counts := d.items(at, groups, part)
 		o, ok := known[counts]
 		if !ok {
-			f := fitting{watch: d.watch, gpu: g, minding: m, own: own, all: all, items: items}
+			f := fitting{watch: d.watch, gpu: g, policy: p, own: own, all: all, items: items}
 			o = f.run()
 			known[counts] = o
 		}
@@ -287,7 +287,7 @@ func (d *demand) groups(at int) [][]int {
 	var groups [][]int
 	for j, k := range d.kinds {
 		alike := func(group []int) bool {
-			return slices.EqualFunc(d.kinds[group[0]].fits[at], k.fits[at], (*cut).same)
+			return slices.EqualFunc(d.kinds[group[0]].fits[at], k.fits[at], (*searchProfile).same)
 		}
 		if at := slices.IndexFunc(groups, alike); at >= 0 {
 			groups[at] = append(groups[at], j)
@@ -319,19 +319,19 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 			continue
 		}
 		g := &d.gpus[d.inMIG[b]]
-		var after []PlannedInstance
+		var after []Instance
 		for i := range g.Instances {
 			if o.gone>>i&1 == 0 {
-				own := profileOf(g.Profiles, g.Instances[i].Placed)
-				after = append(after, PlannedInstance{
-					Placed: g.Instances[i].Placed, Standing: gpu.Some(i), ComputeInstances: asItIs(own.ComputeSlices, &g.Instances[i]).computes,
-				})
+				kept := g.Instances[i]
+				kept.ComputeInstances = asItIs(profileOf(g.Profiles, kept.Placed).ComputeSlices, &kept)
+				after = append(after, kept)
 			}
 		}
 		for _, f := range o.fits {
 			whole, _ := arrange(f.profile.ComputeSlices, []int{f.profile.ComputeSlices}, nil)
-			after = append(after, PlannedInstance{
-				Placed: placedAt(f.fitted), ComputeInstances: whole.computes, Need: gpu.Some(d.kinds[f.kind].needs[met[f.kind]]),
+			after = append(after, Instance{
+				Placed: placedAt(f.fitted), ComputeInstances: whole.computes,
+				New: true, Need: gpu.Some(d.kinds[f.kind].needs[met[f.kind]]),
 			})
 			met[f.kind]++
 		}
@@ -340,12 +340,12 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 	return list
 }
 
-// infeasible says why: it names the fewest busy instances that would have to go, where that is what is in the way.
+// infeasible returns the reason: if busy instances are in the way, it names the fewest that would have to be destroyed.
 func (d *demand) infeasible(total int) error {
 	problem := &InfeasibleError{GPU: -1}
-	without := d.solve(overBusy)
+	without := d.solve(replaceBusy)
 	switch {
-	case without == nil && d.solve(freshBusy) == nil:
+	case without == nil && d.solve(ignoreBusy) == nil:
 		problem.Reason = fmt.Sprintf("%d more instances do not fit on the GPUs with MIG on, not even if they were empty", total)
 		return problem
 	case without == nil:

@@ -78,7 +78,7 @@ func TestPlansDoNotOverdrawEngines(t *testing.T) {
 	for _, x := range []naiveInstance{{0, 0}, {0, 1}, {0, 2}} { // 1g.24gb
 		standing = append(standing, naiveStanding{naiveInstance: x})
 	}
-	node := []NodeGPU{g.nodeGPU(0, standing)}
+	node := []GPULayout{g.nodeGPU(0, standing)}
 	both := []Want{{Profile: "2g.48gb", Count: 1}, {Profile: "2g.48gb+me.all", Count: 1}}
 	rule := func(want []Want) Spec { return Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: want}}} }
 	_, err := PlanNode(t.Context(), node, rule(both))
@@ -102,7 +102,7 @@ func TestPlansDoNotOverdrawEngines(t *testing.T) {
 
 // What is left beside 2g.48gb+me.all is a profile without media engines.
 func TestLargestProfileLeftCountsEngines(t *testing.T) {
-	node := []NodeGPU{unexplored(model(t, "RTX PRO 6000")).nodeGPU(0, nil)}
+	node := []GPULayout{unexplored(model(t, "RTX PRO 6000")).nodeGPU(0, nil)}
 	plan, err := PlanNode(t.Context(), node, Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true, Want: []Want{{Profile: "2g.48gb+me.all", Count: 1}}}}})
 	if err != nil || plan.GPUs[0].Left != "2g.48gb-me" {
 		t.Errorf("%+v, %v", plan, err)

@@ -7,14 +7,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// InfeasibleError says why a node cannot have what is wanted. It has not been touched.
+// InfeasibleError is returned if a node cannot have the instances that a spec wants.
 type InfeasibleError struct {
-	// GPU is the index, in the list planned for, of the GPU that cannot; -1 where no GPU of the node has room.
+	// GPU is the index, in the list planned for, of the GPU that cannot; -1 if no GPU of the node has room.
 	GPU    int
 	Reason string
 	// Blocking are the busy instances that would have to go.
 	Blocking []Blocking
-	// FitsEmpty reports whether it would fit if nothing stood there.
+	// FitsEmpty is set if it would fit on empty GPUs.
 	FitsEmpty bool
 }
 
@@ -31,7 +31,7 @@ type ModeError struct {
 	GPU     int // index in the list planned for
 	UUID    gpu.UUID
 	Index   int
-	Current gpu.Opt[bool] // absent where the GPU has no MIG
+	Current gpu.Opt[bool] // absent if the GPU has no MIG
 	Pending gpu.Opt[bool]
 	Wanted  bool
 }
@@ -62,7 +62,7 @@ func onOff(on bool) string {
 
 // SelectorError says that a selector names no GPU, or a rule's none at all.
 type SelectorError struct {
-	Selector string   // as it was given; empty where no rule selects a GPU
+	Selector string   // as it was given; empty if no rule selects a GPU
 	Has      []string // the GPUs of the node, as "0 (GPU-..., 00000000:07:00.0)"
 }
 

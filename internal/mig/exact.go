@@ -11,9 +11,9 @@ import (
 
 // exact looks for the best way to give one GPU exactly the wanted instances.
 type exact struct {
-	gpu    *NodeGPU
-	own    []*cut // profiles of the standing instances
-	all    []*cut
+	gpu    *GPULayout
+	own    []*searchProfile // profiles of the standing instances
+	all    []*searchProfile
 	wanted []wanted // one entry for each instance, equal ones side by side
 	kept   map[[2]int]*arrangement
 
@@ -24,22 +24,22 @@ type exact struct {
 // wanted is a GPU instance that there shall be.
 type wanted struct {
 	group   int
-	profile *cut
+	profile *searchProfile
 	sizes   []int // of its compute instances, descending
 }
 
 // planExact plans one GPU for a rule's wants. Of several equally good layouts it takes the one whose largest instance
 // stands at the most preferred place, then the next. position is the GPU's index in the list planned for.
-func planExact(w *watch, g *NodeGPU, position int, wants []Want) (PlannedGPU, error) {
+func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, error) {
 	list, err := resolve(g, position, wants)
 	if err != nil {
 		return PlannedGPU{}, err
 	}
-	e := &exact{gpu: g, own: g.cutsOfInstances(), all: cutsOf(g.Profiles), wanted: list, kept: map[[2]int]*arrangement{}}
+	e := &exact{gpu: g, own: g.profilesOfInstances(), all: searchProfiles(g.Profiles), wanted: list, kept: map[[2]int]*arrangement{}}
 	s := search{watch: w, judge: e.judge}
 	slicesWanted, shape := 0, shapeOf(g.Profiles)
 	for _, each := range list {
-		s.items = append(s.items, item{group: each.group, fits: []*cut{each.profile}})
+		s.items = append(s.items, item{group: each.group, fits: []*searchProfile{each.profile}})
 		slicesWanted += each.profile.ComputeSlices
 	}
 	if slicesWanted <= shape.compute {
@@ -55,7 +55,7 @@ func planExact(w *watch, g *NodeGPU, position int, wants []Want) (PlannedGPU, er
 	return planned(g, position, e.after()), nil
 }
 
-// whyNot says which of the wanted profiles has no placements that the driver reports, or of which engines there are too few.
+// whyNot returns which of the wanted profiles has no placements that the driver reports, or of which engines there are too few.
 func whyNot(list []wanted, s shape) string {
 	var need [len(engineCounts{})]int
 	for _, w := range list {
@@ -75,7 +75,7 @@ func whyNot(list []wanted, s shape) string {
 }
 
 // resolve finds the wanted profiles, the largest first, each as often as it is wanted.
-func resolve(g *NodeGPU, position int, wants []Want) ([]wanted, error) {
+func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 	var list []wanted
 	s := shapeOf(g.Profiles)
 	for _, w := range wants {
@@ -91,7 +91,7 @@ func resolve(g *NodeGPU, position int, wants []Want) ([]wanted, error) {
 		if err != nil {
 			return nil, err
 		}
-		ready := cutOf(p, s)
+		ready := newSearchProfile(p, s)
 		for range w.Count {
 			list = append(list, wanted{profile: ready, sizes: sizes})
 		}
@@ -175,7 +175,7 @@ func (e *exact) judge(o occupancy, chosen []fitted) {
 	}
 }
 
-// costOf is what a layout does to a standing instance.
+// costOf returns the cost of what a layout does to a present instance.
 func (e *exact) costOf(chosen []fitted, standing int) cost {
 	instance := &e.gpu.Instances[standing]
 	if a := e.keeps(chosen, standing); a != nil {
@@ -189,11 +189,11 @@ func (e *exact) costOf(chosen []fitted, standing int) cost {
 }
 
 // inUse reports whether anything of an instance is busy: then it cannot go as a whole.
-func (i *NodeInstance) inUse() bool {
-	return i.Busy || slices.ContainsFunc(i.ComputeInstances, func(c NodeCompute) bool { return c.Busy })
+func (i *Instance) inUse() bool {
+	return i.Busy || slices.ContainsFunc(i.ComputeInstances, func(c ComputeInstance) bool { return c.Busy })
 }
 
-// keeps is how a standing instance is kept in a layout; nil where it goes.
+// keeps returns how a present instance is kept in a layout, nil if it is destroyed.
 func (e *exact) keeps(chosen []fitted, standing int) *arrangement {
 	own, at := e.own[standing], e.gpu.Instances[standing].Placement
 	k := slices.IndexFunc(chosen, func(f fitted) bool { return f.at == at && f.profile.same(own) })
@@ -213,19 +213,20 @@ func (e *exact) keeps(chosen []fitted, standing int) *arrangement {
 }
 
 // after is the best layout.
-func (e *exact) after() []PlannedInstance {
-	var list []PlannedInstance
+func (e *exact) after() []Instance {
+	var list []Instance
 	keeps := map[gpu.Placement]bool{}
 	for i, instance := range e.gpu.Instances {
 		if a := e.keeps(e.best, i); a != nil {
 			keeps[instance.Placement] = true
-			list = append(list, PlannedInstance{Placed: instance.Placed, Standing: gpu.Some(i), ComputeInstances: a.computes})
+			instance.ComputeInstances = a.computes
+			list = append(list, instance)
 		}
 	}
 	for _, f := range e.best {
 		if !keeps[f.at] {
 			a, _ := arrange(f.profile.ComputeSlices, e.wanted[f.item].sizes, nil)
-			list = append(list, PlannedInstance{Placed: placedAt(f), ComputeInstances: a.computes})
+			list = append(list, Instance{Placed: placedAt(f), ComputeInstances: a.computes, New: true})
 		}
 	}
 	return list
@@ -253,8 +254,8 @@ func (e *exact) blocked(position int, wants []Want) error {
 	return problem
 }
 
-// names says what is in the way on a GPU.
-func (g *NodeGPU) names(blocking []Blocking) string {
+// names lists the instances of a GPU that are in the way.
+func (g *GPULayout) names(blocking []Blocking) string {
 	var parts []string
 	for _, b := range blocking {
 		instance := g.Instances[b.Instance]

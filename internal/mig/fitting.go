@@ -34,22 +34,22 @@ func (o *option) of(items []item) *option {
 
 // fitting looks for room on one GPU for some further instances.
 type fitting struct {
-	watch   *watch
-	gpu     *NodeGPU
-	minding minding
-	items   []item
-	own     []*cut // profiles of the standing instances
-	all     []*cut
-	best    *option
+	watch  *watch
+	gpu    *GPULayout
+	policy busyPolicy
+	items  []item
+	own    []*searchProfile // profiles of the standing instances
+	all    []*searchProfile
+	best   *option
 }
 
 func (f *fitting) run() *option {
 	o := newOccupancy(shapeOf(f.gpu.Profiles), f.gpu.Profiles, nil)
 	s := search{watch: f.watch, items: f.items, judge: f.judge}
-	if f.minding != freshBusy {
+	if f.policy != ignoreBusy {
 		s.taken = f.stands
 	}
-	if f.minding == mindBusy { // what is busy stands
+	if f.policy == keepBusy { // what is busy stands
 		for i := range f.gpu.Instances {
 			if f.gpu.Instances[i].inUse() {
 				o = o.with(f.own[i], f.gpu.Instances[i].Placement)
@@ -61,10 +61,10 @@ func (f *fitting) run() *option {
 }
 
 // stands reports whether there is such an instance already: destroyed and created again it would be no further one.
-func (f *fitting) stands(p *cut, at gpu.Placement) bool {
+func (f *fitting) stands(p *searchProfile, at gpu.Placement) bool {
 	for i := range f.gpu.Instances {
 		if f.gpu.Instances[i].Placement == at && f.own[i].same(p) {
-			return f.minding == mindBusy || !f.gpu.Instances[i].inUse()
+			return f.policy == keepBusy || !f.gpu.Instances[i].inUse()
 		}
 	}
 	return false
@@ -77,7 +77,7 @@ func (f *fitting) judge(o occupancy, chosen []fitted) {
 	var may []int
 	for i := range f.gpu.Instances {
 		switch instance := &f.gpu.Instances[i]; {
-		case f.minding == mindBusy && instance.inUse(): // stands already
+		case f.policy == keepBusy && instance.inUse(): // stands already
 		case units(instance.Placement)&o.units != 0:
 			gone |= 1 << i
 			start = start.plus(f.costOf(i))

@@ -14,9 +14,9 @@ import (
 )
 
 // mixedNode has GPUs of every model, empty.
-func mixedNode(tb testing.TB, count int) []NodeGPU {
+func mixedNode(tb testing.TB, count int) []GPULayout {
 	models := modelsWithPlacements(tb)
-	var gpus []NodeGPU
+	var gpus []GPULayout
 	for i := range count {
 		gpus = append(gpus, unexplored(models[i%len(models)]).nodeGPU(i, nil))
 	}
@@ -50,8 +50,11 @@ func TestDemandOverAMixedNode(t *testing.T) {
 				need := needs[a.Need.Or(-1)]
 				met[a.Need.Or(-1)]++
 				p := profiles[slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.ID == a.ProfileID })]
-				if p.MemoryBytes < need.MemoryBytes || p.SMs < need.SMs || !slices.Contains(p.Placements, a.Placement) {
-					t.Fatalf("%+v for %+v", a, need)
+				if p.MemoryBytes < need.MemoryBytes || p.SMs < need.SMs {
+					t.Fatalf("%+v is too small for %+v", a, need)
+				}
+				if !slices.Contains(p.Placements, a.Placement) {
+					t.Fatalf("%+v: not a placement of %s", a, p.Name)
 				}
 			}
 		}
@@ -68,7 +71,7 @@ func TestDemandOverAMixedNode(t *testing.T) {
 
 // On a GPU that tells two kinds not apart they are one group: an order of their instances is tried once.
 func TestKindsThatAreAlikeOnAGPU(t *testing.T) {
-	gpus := []NodeGPU{unexplored(model(t, "A30-24GB")).nodeGPU(0, nil), unexplored(model(t, "H100-80GB")).nodeGPU(1, nil)}
+	gpus := []GPULayout{unexplored(model(t, "A30-24GB")).nodeGPU(0, nil), unexplored(model(t, "H100-80GB")).nodeGPU(1, nil)}
 	d := newDemand(&watch{}, gpus, []Need{{Count: 2}, {MemoryBytes: 8 << 30, Count: 1}, {SMs: 99, Count: 1}})
 	if got := fmt.Sprint(d.groups(0), d.groups(1)); got != "[[0] [1] [2]] [[0 1] [2]]" {
 		t.Errorf("groups %s", got)
@@ -93,13 +96,16 @@ func TestInstancesThatTheProfilesDoNotExplain(t *testing.T) {
 	strange := a.nodeGPU(0, nil)
 	strange.Profiles = slices.DeleteFunc(slices.Clone(a.profiles), func(p gpu.Profile) bool { return p.ComputeSlices > 3 })
 	for i, start := range []int{0, 4} {
-		strange.Instances = append(strange.Instances, NodeInstance{
+		strange.Instances = append(strange.Instances, Instance{
 			ID: gpu.InstanceID(1 + i), Placed: Placed{ProfileID: 9, Profile: "3g.20gb", Placement: gpu.Placement{Start: start, Size: 4}},
 		})
 	}
-	plan, err := PlanNode(t.Context(), []NodeGPU{strange, b.nodeGPU(1, nil)}, Spec{Demand: []Need{{SMs: 98, Count: 1}}})
-	if err != nil || len(plan.GPUs) != 1 || plan.GPUs[0].GPU != 1 {
-		t.Errorf("%+v, %v", plan.GPUs, err)
+	plan, err := PlanNode(t.Context(), []GPULayout{strange, b.nodeGPU(1, nil)}, Spec{Demand: []Need{{SMs: 98, Count: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(plan.GPUs) != 1 || plan.GPUs[0].GPU != 1 {
+		t.Errorf("%+v, want GPU 1 alone", plan.GPUs)
 	}
 }
 
@@ -144,12 +150,11 @@ func TestPlanNodeStopsWithItsCaller(t *testing.T) {
 	for _, spec := range []Spec{{Demand: many}, {Rules: rules}} {
 		gpus := mixedNode(t, 16)
 		if spec.Rules != nil { // as many small searches as one large one
-			gpus = slices.Repeat([]NodeGPU{unexplored(model(t, "RTX PRO 6000")).nodeGPU(0, nil)}, stepsBetween)
+			gpus = slices.Repeat([]GPULayout{unexplored(model(t, "RTX PRO 6000")).nodeGPU(0, nil)}, stepsBetween)
 		}
 		plan, err := PlanNode(ctx, gpus, spec)
-		if !errors.Is(err, context.Canceled) || plan.GPUs != nil || plan.Steps != nil {
-			t.Errorf("%v, %+v", err, plan)
-		}
+		cmptest.Equal(t, "error", err, context.Canceled)
+		cmptest.Equal(t, "plan", plan, NodePlan{})
 		if _, err := PlanNode(t.Context(), gpus, spec); errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}

@@ -13,12 +13,12 @@ import (
 
 // modelTable is the table of known models: published captures and documents, named in each entry's "source". It serves
 // the simulated node, tests and offline planning; on a real GPU the driver is the authority, whose names, memory sizes
-// and even profile sets differ between versions. null means that no source tells.
+// and even profile sets differ between versions. null means that no source has the value.
 //
 //go:embed models.json
 var modelTable []byte
 
-// Model is one kind of GPU that offers MIG. A number or list that no source tells is zero or empty here; that includes
+// Model is one kind of GPU that offers MIG. A number or list that no source has is zero or empty here; that includes
 // the ids of profiles, so only a model with PlacementsKnown has profiles that can be told apart by id.
 type Model struct {
 	Name, Architecture string

@@ -47,8 +47,12 @@ func TestModelsWithKnownPlacements(t *testing.T) {
 func TestModelTableIsConsistent(t *testing.T) {
 	boards := map[uint32]string{}
 	for _, m := range Models() {
-		if m.Name == "" || m.Architecture == "" || m.Source == "" || len(m.Profiles) == 0 {
-			t.Errorf("%+v: name, architecture, source and profiles are required", m)
+		for field, missing := range map[string]bool{
+			"name": m.Name == "", "architecture": m.Architecture == "", "source": m.Source == "", "profiles": len(m.Profiles) == 0,
+		} {
+			if missing {
+				t.Errorf("%+v: no %s", m, field)
+			}
 		}
 		for _, id := range m.PCIDeviceIDs {
 			if boards[id] != "" {
@@ -77,8 +81,13 @@ func TestGeometryTablesAreComplete(t *testing.T) {
 				t.Errorf("%s %s: its id %d is another's, too", m.Name, p.Name, p.ID)
 			}
 			ids[p.ID] = true
-			if p.SMs == 0 || p.MemoryBytes == 0 || p.MemorySlices == 0 || p.Engines.Or(gpu.Engines{}).Copy == 0 {
-				t.Errorf("%s %s: SMs, memory, memory slices and engines are required: %+v", m.Name, p.Name, p)
+			for field, missing := range map[string]bool{
+				"SMs": p.SMs == 0, "memory": p.MemoryBytes == 0, "memory slices": p.MemorySlices == 0,
+				"copy engines": p.Engines.Or(gpu.Engines{}).Copy == 0,
+			} {
+				if missing {
+					t.Errorf("%s %s: no %s", m.Name, p.Name, field)
+				}
 			}
 			for _, placement := range p.Placements {
 				if placement.Size != p.MemorySlices || placement.End() > m.AxisUnits {
@@ -92,7 +101,7 @@ func TestGeometryTablesAreComplete(t *testing.T) {
 				largest = p
 			}
 		}
-		if largest.SMs != m.SMs || largest.ComputeSlices != m.ComputeSlices || largest.MemorySlices != m.AxisUnits {
+		if [...]int{largest.SMs, largest.ComputeSlices, largest.MemorySlices} != [...]int{m.SMs, m.ComputeSlices, m.AxisUnits} {
 			t.Errorf("%s: %d SMs, %d compute slices, %d units; its largest profile has %d, %d, %d", m.Name,
 				m.SMs, m.ComputeSlices, m.AxisUnits, largest.SMs, largest.ComputeSlices, largest.MemorySlices)
 		}

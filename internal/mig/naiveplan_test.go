@@ -212,15 +212,16 @@ func (g *naiveGPU) naiveCostOf(standing []naiveStanding, layout []naiveInstance,
 }
 
 // nodeGPU is the naive GPU as the planner takes it.
-func (g *naiveGPU) nodeGPU(index int, standing []naiveStanding) NodeGPU {
-	n := NodeGPU{
-		UUID: gpu.UUID(fmt.Sprintf("GPU-%d", index)), Index: index, Name: "model", PCIBusID: fmt.Sprintf("00000000:%02X:00.0", index+1),
-		PCIDevice: 0x20B010DE, MIG: gpu.Some(true), Pending: gpu.Some(true), Profiles: g.profiles,
+func (g *naiveGPU) nodeGPU(index int, standing []naiveStanding) GPULayout {
+	n := GPULayout{
+		Facts: gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", index)), Index: index, Name: "model",
+			PCIBusID: fmt.Sprintf("00000000:%02X:00.0", index+1), Profiles: g.profiles},
+		PCIDevice: 0x20B010DE, MIG: gpu.Some(true), Pending: gpu.Some(true),
 	}
 	for i, s := range standing {
-		instance := NodeInstance{ID: gpu.InstanceID(i + 1), Placed: g.placed([]naiveInstance{s.naiveInstance})[0], Busy: s.busy}
+		instance := Instance{ID: gpu.InstanceID(i + 1), Placed: g.placed([]naiveInstance{s.naiveInstance})[0], Busy: s.busy}
 		for k, c := range s.computes {
-			compute := NodeCompute{
+			compute := ComputeInstance{
 				ID: gpu.ComputeID(k), UUID: gpu.MIGUUID(fmt.Sprintf("MIG-%d-%d-%d", index, i, k)), Slices: c.size, Busy: c.busy,
 			}
 			if !c.untold {

@@ -7,43 +7,41 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// NodeGPU is one GPU of a node to plan for.
-type NodeGPU struct {
-	UUID     gpu.UUID
-	Index    int
-	PCIBusID string
-	// Minor is the number of its device file, /dev/nvidia<minor>; absent where the driver tells not.
-	Minor gpu.Opt[int]
-	// PCIDevice is the PCI device id with the vendor's below it, as the driver gives it: 0x20B010DE. 0 is unknown.
+// GPULayout is a GPU as it is partitioned now: what a plan is made from.
+type GPULayout struct {
+	gpu.Facts
+	// PCIDevice is the PCI device id with the vendor's below it, as the driver reports it: 0x20B010DE. 0 is unknown.
 	PCIDevice uint32
-	Name      string
-	// MIG is its current mode; absent where the GPU has none.
-	MIG gpu.Opt[bool]
-	// Pending is the mode that comes with the next reset or reboot.
-	Pending  gpu.Opt[bool]
-	Profiles []gpu.Profile
+	// MIG is the current MIG mode, absent if the GPU has none; Pending is the mode after the next reset or reboot.
+	MIG, Pending gpu.Opt[bool]
 	// Instances are its GPU instances by placement.
-	Instances []NodeInstance
+	Instances []Instance
 }
 
-// NodeInstance is a GPU instance that stands.
-type NodeInstance struct {
-	ID gpu.InstanceID
+// Instance is a GPU instance of a layout: of one that was read from the driver, or of one that a plan leads to.
+type Instance struct {
+	ID gpu.InstanceID // 0 if it does not exist yet
 	Placed
-	// Busy says that it may not be destroyed, nor any of its compute instances: what could not be checked is busy.
-	Busy             bool
-	ComputeInstances []NodeCompute // by id
+	// Busy is set if neither it nor any of its compute instances may be destroyed. What could not be checked is busy.
+	Busy bool
+	// ComputeInstances are ordered by id; those of a plan by placement.
+	ComputeInstances []ComputeInstance
+	// New is set in a plan if the plan creates the instance; Need is then the index of the need that it is created for, in a
+	// demand.
+	New  bool         `json:"-"`
+	Need gpu.Opt[int] `json:"-"`
 }
 
-// NodeCompute is a compute instance that stands.
-type NodeCompute struct {
-	ID   gpu.ComputeID
+// ComputeInstance is a compute instance of an Instance.
+type ComputeInstance struct {
+	ID   gpu.ComputeID // 0 if it does not exist yet
 	UUID gpu.MIGUUID
-	// Slices is its size in compute slices, Placement where they are in its GPU instance; absent where the driver tells not.
+	// Slices is its size in compute slices, Placement its place in the GPU instance; absent if the driver does not report it.
 	Slices    int
 	Placement gpu.Opt[gpu.Placement]
-	// Busy says that it may not be destroyed; then neither may its GPU instance, but the other compute instances of it may.
+	// Busy is set if it may not be destroyed. Then neither may its GPU instance, but the other compute instances of it may.
 	Busy bool
+	New  bool `json:"-"` // set in a plan if the plan creates it
 }
 
 // StepOp is what one step does.
@@ -86,7 +84,7 @@ type Done struct {
 type Outcome struct {
 	Done Done
 	// Instances are the GPU's instances as read after the step, by placement; Read reports whether they could be read.
-	Instances []NodeInstance
+	Instances []Instance
 	Read      bool
 }
 
@@ -103,13 +101,13 @@ var ErrNotAsAsked = errors.New("the driver reported success, and what it created
 
 // SameInstances reports whether two lists have the same GPU instances and compute instances: ids, profile ids and placements.
 // Both are by placement. MIG UUIDs are compared if both lists have them; Busy and the names of profiles are not compared.
-func SameInstances(a, b []NodeInstance) bool {
-	return slices.EqualFunc(a, b, func(x, y NodeInstance) bool {
+func SameInstances(a, b []Instance) bool {
+	return slices.EqualFunc(a, b, func(x, y Instance) bool {
 		return x.ID == y.ID && x.ProfileID == y.ProfileID && x.Placement == y.Placement && slices.EqualFunc(x.ComputeInstances, y.ComputeInstances, sameCompute)
 	})
 }
 
-func sameCompute(a, b NodeCompute) bool {
+func sameCompute(a, b ComputeInstance) bool {
 	return a.ID == b.ID && a.Slices == b.Slices && a.Placement == b.Placement && (a.UUID == b.UUID || a.UUID == "" || b.UUID == "")
 }
 
@@ -154,30 +152,11 @@ type NodePlan struct {
 	GPUs []PlannedGPU
 }
 
-// PlannedGPU is what becomes of one GPU.
+// PlannedGPU is the planned layout of one GPU.
 type PlannedGPU struct {
-	GPU  int // index in the list planned for
-	Keep []int
-	// Destroy are the GPU instances that go as a whole; of one that is kept single compute instances may go or come.
-	Destroy []int
-	// After is the whole layout, by placement. Instances that are created have no ids.
-	After []PlannedInstance
-	// Left is the largest profile that could still be created afterwards; empty where nothing could.
+	GPU int // index in the list planned for
+	// After are all its instances, by placement: those that stay with their ids, and those that are New.
+	After []Instance
+	// Left is the largest profile that could still be created afterwards; empty if none could.
 	Left string
-}
-
-// PlannedInstance is a GPU instance of a layout to come.
-type PlannedInstance struct {
-	Placed
-	Standing         gpu.Opt[int] // index of the one that it is already
-	ComputeInstances []PlannedCompute
-	// Need is the index of the need that it is created for, in a demand.
-	Need gpu.Opt[int]
-}
-
-// PlannedCompute is a compute instance of a layout to come. The start of its placement is -1 where the driver does not tell
-// where one that is kept stands.
-type PlannedCompute struct {
-	Placement gpu.Placement
-	Standing  gpu.Opt[int] // index of the one that it is already
 }

@@ -17,7 +17,7 @@ import (
 //
 // Errors are *SpecError, *SelectorError, *ModeError, *ProfileError and *InfeasibleError, and ctx's own, wrapped, if it ends
 // before a long search does.
-func PlanNode(ctx context.Context, gpus []NodeGPU, spec Spec) (NodePlan, error) {
+func PlanNode(ctx context.Context, gpus []GPULayout, spec Spec) (NodePlan, error) {
 	if len(spec.Rules) > 0 && len(spec.Demand) > 0 {
 		return NodePlan{}, &SpecError{"rules and a demand: expected one of them"}
 	}
@@ -38,13 +38,13 @@ func PlanNode(ctx context.Context, gpus []NodeGPU, spec Spec) (NodePlan, error) 
 	order := slices.Clone(plan.GPUs)
 	slices.SortStableFunc(order, func(a, b PlannedGPU) int { return cmp.Compare(gpus[a.GPU].Index, gpus[b.GPU].Index) })
 	for _, p := range order {
-		plan.Steps = append(plan.Steps, steps(&gpus[p.GPU], p)...)
+		plan.Steps = append(plan.Steps, steps(&gpus[p.GPU], p.After)...)
 	}
 	return plan, nil
 }
 
 // planRules plans each GPU by itself, for the last rule that selects it.
-func planRules(w *watch, gpus []NodeGPU, rules []Rule) ([]PlannedGPU, error) {
+func planRules(w *watch, gpus []GPULayout, rules []Rule) ([]PlannedGPU, error) {
 	for i, r := range rules {
 		if err := r.check(gpus); err != nil {
 			return nil, fmt.Errorf("rule %d: %w", i, err)
@@ -77,9 +77,9 @@ func planRules(w *watch, gpus []NodeGPU, rules []Rule) ([]PlannedGPU, error) {
 }
 
 // check finds what is wrong with a rule on any GPU.
-func (r *Rule) check(gpus []NodeGPU) error {
+func (r *Rule) check(gpus []GPULayout) error {
 	for _, s := range r.GPUs {
-		if s != AllGPUs && !slices.ContainsFunc(gpus, func(g NodeGPU) bool { return g.is(s) }) {
+		if s != AllGPUs && !slices.ContainsFunc(gpus, func(g GPULayout) bool { return g.is(s) }) {
 			return &SelectorError{Selector: s, Has: listed(gpus)}
 		}
 	}
@@ -95,10 +95,10 @@ func (r *Rule) check(gpus []NodeGPU) error {
 }
 
 // inMIG reports whether a GPU has instances and goes on having them.
-func (g *NodeGPU) inMIG() bool { return g.MIG.Or(false) && g.Pending.Or(true) }
+func (g *GPULayout) inMIG() bool { return g.MIG.Or(false) && g.Pending.Or(true) }
 
 // inModeFor reports whether the rule's layout is one for the GPU's mode.
-func (g *NodeGPU) inModeFor(position int, r *Rule) error {
+func (g *GPULayout) inModeFor(position int, r *Rule) error {
 	current, pending := g.MIG.Or(false), g.Pending.Or(g.MIG.Or(false))
 	if current == r.Enabled && pending == r.Enabled {
 		return nil
@@ -106,76 +106,75 @@ func (g *NodeGPU) inModeFor(position int, r *Rule) error {
 	return &ModeError{GPU: position, UUID: g.UUID, Index: g.Index, Current: g.MIG, Pending: g.Pending, Wanted: r.Enabled}
 }
 
-// planned says what becomes of a GPU whose layout is to be the given one.
-func planned(g *NodeGPU, position int, after []PlannedInstance) PlannedGPU {
-	p := PlannedGPU{GPU: position, After: after}
-	slices.SortStableFunc(p.After, func(a, b PlannedInstance) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
-	stays := make([]bool, len(g.Instances))
+// planned returns the plan of a GPU that is to have the instances after, in any order.
+func planned(g *GPULayout, position int, after []Instance) PlannedGPU {
+	slices.SortStableFunc(after, func(a, b Instance) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
 	var all []Placed
-	for _, a := range p.After {
-		if i, ok := a.Standing.Get(); ok {
-			stays[i] = true
-		}
+	for _, a := range after {
 		all = append(all, a.Placed)
 	}
-	for i, stay := range stays {
-		if stay {
-			p.Keep = append(p.Keep, i)
-		} else {
-			p.Destroy = append(p.Destroy, i)
-		}
-	}
-	p.Left, _ = newOccupancy(shapeOf(g.Profiles), g.Profiles, all).largest(cutsOf(g.Profiles))
-	return p
+	left, _ := newOccupancy(shapeOf(g.Profiles), g.Profiles, all).largest(searchProfiles(g.Profiles))
+	return PlannedGPU{GPU: position, After: after, Left: left}
 }
 
-// steps lead from what stands on a GPU to its layout to come: what goes first, compute instances before what they are in.
-func steps(g *NodeGPU, p PlannedGPU) []Step {
+// steps returns the steps from the present instances of a GPU to those after: destructions first, those of compute instances
+// before those of GPU instances.
+func steps(g *GPULayout, after []Instance) []Step {
 	var destroyComputes, destroyInstances, createInstances, createComputes []Step
-	for _, i := range p.Destroy {
+	for i := range g.Instances {
 		instance := &g.Instances[i]
-		for k := range instance.ComputeInstances {
-			destroyComputes = append(destroyComputes, g.destroyCompute(instance, k))
+		if slices.ContainsFunc(after, instance.isKeptAs) {
+			continue
+		}
+		for _, c := range instance.ComputeInstances {
+			destroyComputes = append(destroyComputes, g.destroyCompute(instance, c))
 		}
 		s := step(DestroyInstance, g.UUID, instance.Placed)
 		s.Instance = gpu.Some(instance.ID)
 		destroyInstances = append(destroyInstances, s)
 	}
-	for _, a := range p.After {
-		var stays []int
-		i, kept := a.Standing.Get()
-		if !kept {
+	for _, a := range after {
+		if a.New {
 			createInstances = append(createInstances, step(CreateInstance, g.UUID, a.Placed))
 		}
 		for _, c := range a.ComputeInstances {
-			if k, ok := c.Standing.Get(); ok {
-				stays = append(stays, k)
-				continue
+			if c.New {
+				s := step(CreateCompute, g.UUID, a.Placed)
+				s.Compute = c.Placement
+				createComputes = append(createComputes, s)
 			}
-			s := step(CreateCompute, g.UUID, a.Placed)
-			s.Compute = gpu.Some(c.Placement)
-			createComputes = append(createComputes, s)
 		}
-		if kept {
-			for k := range g.Instances[i].ComputeInstances {
-				if !slices.Contains(stays, k) {
-					destroyComputes = append(destroyComputes, g.destroyCompute(&g.Instances[i], k))
-				}
+		for i := range g.Instances {
+			if g.Instances[i].isKeptAs(a) {
+				destroyComputes = append(destroyComputes, g.destroyMissing(&g.Instances[i], a.ComputeInstances)...)
 			}
 		}
 	}
 	return slices.Concat(destroyComputes, destroyInstances, createInstances, createComputes)
 }
 
+// isKeptAs reports whether an instance of a plan is i, which exists.
+func (i *Instance) isKeptAs(planned Instance) bool { return !planned.New && planned.ID == i.ID }
+
 func step(op StepOp, id gpu.UUID, p Placed) Step {
 	return Step{Op: op, GPU: id, ProfileID: p.ProfileID, Profile: p.Profile, Placement: p.Placement}
 }
 
-func (g *NodeGPU) destroyCompute(instance *NodeInstance, k int) Step {
-	c := instance.ComputeInstances[k]
+// destroyMissing returns the steps that destroy the compute instances of an instance that are not among those after.
+func (g *GPULayout) destroyMissing(instance *Instance, after []ComputeInstance) []Step {
+	var list []Step
+	for _, c := range instance.ComputeInstances {
+		if !slices.ContainsFunc(after, func(a ComputeInstance) bool { return !a.New && a.ID == c.ID }) {
+			list = append(list, g.destroyCompute(instance, c))
+		}
+	}
+	return list
+}
+
+func (g *GPULayout) destroyCompute(instance *Instance, c ComputeInstance) Step {
 	s := step(DestroyCompute, g.UUID, instance.Placed)
-	place, _ := computePlace(profileOf(g.Profiles, instance.Placed).ComputeSlices, c)
-	s.Compute = gpu.Some(place)
+	place := computePlace(profileOf(g.Profiles, instance.Placed).ComputeSlices, c)
+	s.Compute = gpu.Some(place.Or(gpu.Placement{Start: unknownStart, Size: c.Slices}))
 	s.UUID, s.Instance, s.ComputeID = c.UUID, gpu.Some(instance.ID), gpu.Some(c.ID)
 	return s
 }

@@ -11,7 +11,7 @@ func (g *naiveGPU) comparePlan(t *testing.T, rng *rand.Rand, standing []naiveSta
 	t.Helper()
 	node := g.nodeGPU(0, standing)
 	asked := g.asWants(rng, wants)
-	plan, err := PlanNode(t.Context(), []NodeGPU{node}, Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: asked}}})
+	plan, err := PlanNode(t.Context(), []GPULayout{node}, Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: asked}}})
 	best, ok := g.naiveBest(standing, wants, true)
 	var infeasible *InfeasibleError
 	if (err == nil) != ok || err != nil && !errors.As(err, &infeasible) {
@@ -19,8 +19,14 @@ func (g *naiveGPU) comparePlan(t *testing.T, rng *rand.Rand, standing []naiveSta
 	}
 	if err != nil {
 		_, fits := g.naiveBest(standing, wants, false)
-		if fits != infeasible.FitsEmpty || fits != (len(infeasible.Blocking) > 0) || infeasible.GPU != 0 || len(plan.Steps)+len(plan.GPUs) > 0 {
-			t.Fatalf("%v of %+v: %v, %+v; it fits where nothing is busy: %v", asked, standing, err, infeasible, fits)
+		if infeasible.FitsEmpty != fits || (len(infeasible.Blocking) > 0) != fits {
+			t.Fatalf("%v of %+v: %v, %+v; it fits if nothing is busy: %v", asked, standing, err, infeasible, fits)
+		}
+		if infeasible.GPU != 0 {
+			t.Fatalf("%v of %+v: GPU %d is in the way, want 0", asked, standing, infeasible.GPU)
+		}
+		if len(plan.Steps)+len(plan.GPUs) > 0 {
+			t.Fatalf("%v of %+v: an error with a plan, %+v", asked, standing, plan)
 		}
 		g.checkBlocking(t, node, infeasible)
 		return false
@@ -38,7 +44,7 @@ func (g *naiveGPU) comparePlan(t *testing.T, rng *rand.Rand, standing []naiveSta
 }
 
 // checkBlocking: what is in the way is busy.
-func (g *naiveGPU) checkBlocking(t *testing.T, node NodeGPU, e *InfeasibleError) {
+func (g *naiveGPU) checkBlocking(t *testing.T, node GPULayout, e *InfeasibleError) {
 	t.Helper()
 	for _, b := range e.Blocking {
 		instance := node.Instances[b.Instance]

@@ -48,7 +48,7 @@ func TestPlacementsOnAnEmptyGPU(t *testing.T) {
 		for _, id := range strings.Fields(tt.wanted) {
 			want = append(want, Want{Profile: id, Count: 1})
 		}
-		plan, err := PlanNode(t.Context(), []NodeGPU{unexplored(m).nodeGPU(0, nil)}, Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true, Want: want}}})
+		plan, err := PlanNode(t.Context(), []GPULayout{unexplored(m).nodeGPU(0, nil)}, Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true, Want: want}}})
 		if err != nil {
 			t.Errorf("%s %s: %v", tt.model, tt.wanted, err)
 			continue
@@ -79,12 +79,12 @@ func TestPreferenceComesLast(t *testing.T) {
 		{Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true, Want: []Want{{Profile: "19", Count: 2, ComputeInstances: []int{}}}}}}, "1g.5gb@0 1g.5gb@2"}, // leaves 3g@4
 		{Spec{Demand: []Need{{MemoryBytes: 4 << 30, Count: 4}}}, "1g.5gb@2 1g.5gb@3 1g.5gb@4 1g.5gb@5 1g.5gb@6"},                                             // leaves 2g@0
 	} {
-		plan, err := PlanNode(t.Context(), []NodeGPU{at2}, tt.spec)
+		plan, err := PlanNode(t.Context(), []GPULayout{at2}, tt.spec)
 		if err != nil || after(plan) != tt.want {
 			t.Errorf("%+v: %s, %v, want %s", tt.spec, after(plan), err, tt.want)
 		}
 	}
-	empty := []NodeGPU{g.nodeGPU(0, nil)}
+	empty := []GPULayout{g.nodeGPU(0, nil)}
 	plan, err := PlanNode(t.Context(), empty, Spec{Demand: []Need{{MemoryBytes: 4 << 30, Count: 2}}})
 	if err != nil || after(plan) != "1g.5gb@4 1g.5gb@6" {
 		t.Errorf("%s, %v", after(plan), err)

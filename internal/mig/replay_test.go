@@ -22,7 +22,7 @@ type replayedInstance struct {
 
 // replay does a plan's steps one after the other. Each must be one that a driver would do, nothing busy may go, and in the
 // end there must stand what the plan said, at the cost that is returned.
-func replay(t *testing.T, g *naiveGPU, node NodeGPU, standing []naiveStanding, plan NodePlan, planned *PlannedGPU) naiveCost {
+func replay(t *testing.T, g *naiveGPU, node GPULayout, standing []naiveStanding, plan NodePlan, planned *PlannedGPU) naiveCost {
 	t.Helper()
 	r := &replayed{t: t, g: g}
 	for _, s := range standing {
@@ -74,7 +74,7 @@ func (r *replayed) find(profile string, id uint32, at gpu.Placement) int {
 	})
 }
 
-func (r *replayed) destroyCompute(node NodeGPU, s Step) {
+func (r *replayed) destroyCompute(node GPULayout, s Step) {
 	r.t.Helper()
 	k := r.find(s.Profile, s.ProfileID, s.Placement)
 	if k < 0 {
@@ -82,30 +82,39 @@ func (r *replayed) destroyCompute(node NodeGPU, s Step) {
 	}
 	i := r.instances[k]
 	place, _ := s.Compute.Get()
-	of := node.Instances[slices.IndexFunc(node.Instances, func(n NodeInstance) bool { return n.Placement == s.Placement })]
-	which := slices.IndexFunc(of.ComputeInstances, func(c NodeCompute) bool { return c.UUID == s.UUID })
+	of := node.Instances[slices.IndexFunc(node.Instances, func(n Instance) bool { return n.Placement == s.Placement })]
+	which := slices.IndexFunc(of.ComputeInstances, func(c ComputeInstance) bool { return c.UUID == s.UUID })
 	c := slices.IndexFunc(i.computes, func(c naiveCompute) bool {
 		return c.size == place.Size && (c.start == place.Start || c.untold && place.Start == -1)
 	})
-	if c < 0 || which < 0 || s.Instance != gpu.Some(of.ID) || s.ComputeID != gpu.Some(of.ComputeInstances[which].ID) {
-		r.t.Fatalf("%+v of %+v", s, i)
+	if c < 0 || which < 0 {
+		r.t.Fatalf("%+v: no such compute instance in %+v", s, i)
+	}
+	if s.Instance != gpu.Some(of.ID) || s.ComputeID != gpu.Some(of.ComputeInstances[which].ID) {
+		r.t.Fatalf("%+v: ids, want those of %+v", s, of)
 	}
 	if place.Start >= 0 && of.ComputeInstances[which].Placement.Or(place) != place {
 		r.t.Fatalf("%+v names one that stands at %v", s, of.ComputeInstances[which].Placement)
 	}
-	if i.busy || i.computes[c].busy || of.ComputeInstances[which].Busy {
-		r.t.Fatalf("%+v: busy", s)
+	if i.busy {
+		r.t.Fatalf("%+v: the GPU instance is busy", s)
+	}
+	if i.computes[c].busy || of.ComputeInstances[which].Busy {
+		r.t.Fatalf("%+v: the compute instance is busy", s)
 	}
 	i.computes = slices.Delete(i.computes, c, c+1)
 }
 
-func (r *replayed) destroyInstance(node NodeGPU, s Step) {
+func (r *replayed) destroyInstance(node GPULayout, s Step) {
 	r.t.Helper()
 	k := r.find(s.Profile, s.ProfileID, s.Placement)
-	if k < 0 || len(r.instances[k].computes) > 0 || r.instances[k].busy {
-		r.t.Fatalf("%+v: not there, busy, or with compute instances", s)
+	if k < 0 {
+		r.t.Fatalf("%+v: no such instance", s)
 	}
-	of := slices.IndexFunc(node.Instances, func(n NodeInstance) bool { return n.Placement == s.Placement })
+	if i := r.instances[k]; len(i.computes) > 0 || i.busy {
+		r.t.Fatalf("%+v: %+v is busy or has compute instances", s, i)
+	}
+	of := slices.IndexFunc(node.Instances, func(n Instance) bool { return n.Placement == s.Placement })
 	if s.Instance != gpu.Some(node.Instances[of].ID) || s.Compute.Present() {
 		r.t.Fatalf("%+v is of another", s)
 	}
@@ -121,8 +130,11 @@ func (r *replayed) create(s Step) {
 	for i, p := range r.g.profiles {
 		if j := slices.Index(p.Placements, s.Placement); p.Name == s.Profile && p.ID == s.ProfileID && j >= 0 {
 			x := naiveInstance{i, j}
-			if !r.g.canAdd(layout, x) || s.Instance.Present() || s.Compute.Present() {
-				r.t.Fatalf("%+v beside %v", s, layout)
+			if !r.g.canAdd(layout, x) {
+				r.t.Fatalf("%+v does not fit beside %v", s, layout)
+			}
+			if s.Instance.Present() || s.Compute.Present() {
+				r.t.Fatalf("%+v: the creation of a GPU instance names an existing one, or a compute instance", s)
 			}
 			r.instances = append(r.instances, &replayedInstance{naiveInstance: x})
 			return
@@ -135,8 +147,11 @@ func (r *replayed) createCompute(s Step) {
 	r.t.Helper()
 	k := r.find(s.Profile, s.ProfileID, s.Placement)
 	place, ok := s.Compute.Get()
-	if k < 0 || !ok || s.UUID != "" || s.ComputeID.Present() {
-		r.t.Fatalf("%+v: %v", s, r.instances)
+	if k < 0 || !ok {
+		r.t.Fatalf("%+v: no GPU instance for it in %v, or no placement", s, r.instances)
+	}
+	if s.UUID != "" || s.ComputeID.Present() {
+		r.t.Fatalf("%+v: the creation of a compute instance names an existing one", s)
 	}
 	i := r.instances[k]
 	if place.Start < 0 || place.Start+place.Size > r.g.profiles[i.profile].ComputeSlices {
@@ -154,9 +169,9 @@ func (r *replayed) createCompute(s Step) {
 }
 
 // compare holds what stands in the end to the plan's layout.
-func (r *replayed) compare(node NodeGPU, planned *PlannedGPU) {
+func (r *replayed) compare(node GPULayout, planned *PlannedGPU) {
 	r.t.Helper()
-	if len(planned.After) != len(r.instances) || len(planned.Keep)+len(planned.Destroy) != len(node.Instances) {
+	if len(planned.After) != len(r.instances) {
 		r.t.Fatalf("%+v; in the end there are %d", planned, len(r.instances))
 	}
 	for n, a := range planned.After {
@@ -167,13 +182,14 @@ func (r *replayed) compare(node NodeGPU, planned *PlannedGPU) {
 		if k < 0 || len(r.instances[k].computes) != len(a.ComputeInstances) {
 			r.t.Fatalf("%+v is not what stands in the end", a)
 		}
-		if i, ok := a.Standing.Get(); ok && (!slices.Contains(planned.Keep, i) || node.Instances[i].Placed != a.Placed) {
-			r.t.Fatalf("%+v is not the standing %+v", a, node.Instances[i])
+		if a.New == slices.ContainsFunc(node.Instances, func(i Instance) bool { return i.ID == a.ID && i.Placed == a.Placed }) {
+			r.t.Fatalf("%+v: new, or not one of %+v", a, node.Instances)
 		}
 		left := slices.Clone(r.instances[k].computes)
 		for _, c := range a.ComputeInstances {
 			at := slices.IndexFunc(left, func(x naiveCompute) bool {
-				return x.size == c.Placement.Size && (x.start == c.Placement.Start || x.untold && c.Placement.Start == -1)
+				place, known := c.Placement.Get()
+				return x.size == c.Slices && (known && place == gpu.Placement{Start: x.start, Size: x.size} || x.untold && !known)
 			})
 			if at < 0 {
 				r.t.Fatalf("%+v: %+v is not what stands in the end", a, c)

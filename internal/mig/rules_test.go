@@ -9,18 +9,19 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // ruleNode is a node of four: an A100, an A30 that is busy, one with MIG off and one that has none.
-func ruleNode(t *testing.T) []NodeGPU {
+func ruleNode(t *testing.T) []GPULayout {
 	t.Helper()
 	a100, a30 := newNaiveGPU(model(t, "A100-40GB")), newNaiveGPU(model(t, "A30-24GB"))
-	gpus := []NodeGPU{a100.nodeGPU(0, nil), a30.nodeGPU(1, nil), a100.nodeGPU(2, nil), a100.nodeGPU(3, nil)}
+	gpus := []GPULayout{a100.nodeGPU(0, nil), a30.nodeGPU(1, nil), a100.nodeGPU(2, nil), a100.nodeGPU(3, nil)}
 	gpus[0].Name, gpus[1].Name, gpus[1].PCIDevice = "NVIDIA A100-SXM4-40GB", "NVIDIA A30", 0x20B710DE
-	gpus[1].Instances = []NodeInstance{{
+	gpus[1].Instances = []Instance{{
 		ID: 3, Placed: Placed{ProfileID: 5, Profile: "2g.12gb", Placement: gpu.Placement{Start: 0, Size: 2}},
-		ComputeInstances: []NodeCompute{
+		ComputeInstances: []ComputeInstance{
 			{ID: 0, UUID: "MIG-a", Slices: 1, Placement: gpu.Some(gpu.Placement{Start: 0, Size: 1})},
 			{ID: 1, UUID: "MIG-b", Slices: 1, Placement: gpu.Some(gpu.Placement{Start: 1, Size: 1}), Busy: true},
 		},
@@ -30,7 +31,7 @@ func ruleNode(t *testing.T) []NodeGPU {
 	return gpus
 }
 
-func planOf(t *testing.T, gpus []NodeGPU, rules ...Rule) NodePlan {
+func planOf(t *testing.T, gpus []GPULayout, rules ...Rule) NodePlan {
 	t.Helper()
 	plan, err := PlanNode(t.Context(), gpus, Spec{Rules: rules})
 	if err != nil {
@@ -75,15 +76,18 @@ func TestTheLastRuleThatSelectsAGPUCounts(t *testing.T) {
 // TestStepsGoByIndex, whatever the order of the list.
 func TestStepsGoByIndex(t *testing.T) {
 	g := newNaiveGPU(model(t, "A30-24GB"))
-	gpus := []NodeGPU{g.nodeGPU(7, nil), g.nodeGPU(2, nil)}
+	gpus := []GPULayout{g.nodeGPU(7, nil), g.nodeGPU(2, nil)}
 	plan := planOf(t, gpus, Rule{GPUs: []string{"all"}, Enabled: true, Want: []Want{{Profile: "4g.24gb", Count: 1}}})
-	if len(plan.Steps) != 4 || plan.Steps[0].GPU != "GPU-2" || plan.Steps[2].GPU != "GPU-7" || plan.GPUs[0].GPU != 0 {
-		t.Errorf("%+v", plan)
+	if len(plan.Steps) != 4 {
+		t.Fatalf("plan.Steps: %+v, want 4 of them", plan.Steps)
 	}
+	cmptest.Equal(t, "plan.Steps[0].GPU", plan.Steps[0].GPU, "GPU-2")
+	cmptest.Equal(t, "plan.Steps[2].GPU", plan.Steps[2].GPU, "GPU-7")
+	cmptest.Equal(t, "plan.GPUs[0].GPU", plan.GPUs[0].GPU, 0)
 }
 
 func TestGPUsAreNamedByIndexUUIDAndBusID(t *testing.T) {
-	g := NodeGPU{Index: 3, UUID: "GPU-fb8bbc70-d551-45f9-43d4-9734f9cddb2c", PCIBusID: "00000000:0A:00.0"}
+	g := GPULayout{Facts: gpu.Facts{Index: 3, UUID: "GPU-fb8bbc70-d551-45f9-43d4-9734f9cddb2c", PCIBusID: "00000000:0A:00.0"}}
 	for _, s := range []string{"3", string(g.UUID), strings.ToUpper(string(g.UUID)), "00000000:0A:00.0", "0000:0a:00.0", "0000:0A:00.0"} {
 		if !g.is(s) {
 			t.Errorf("%q does not name it", s)
@@ -131,8 +135,18 @@ func TestRulesSayWhatIsWrong(t *testing.T) {
 	} {
 		plan, err := PlanNode(t.Context(), gpus, Spec{Rules: []Rule{tt.rule}})
 		target := reflect.New(reflect.TypeOf(tt.kind))
-		if err == nil || !errors.As(err, target.Interface()) || !strings.Contains(err.Error(), tt.says) || plan.Steps != nil || plan.GPUs != nil {
-			t.Errorf("%+v: %T %v, want %T %q", tt.rule, err, err, tt.kind, tt.says)
+		if err == nil {
+			t.Fatalf("no error, want %q", tt.says)
+		}
+		cmptest.Equal(t, fmt.Sprintf("whether %v is a %T", err, tt.kind), errors.As(err, target.Interface()), true)
+		if !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("err.Error(): %q, want it to contain %q", err.Error(), tt.says)
+		}
+		if plan.Steps != nil {
+			t.Errorf("plan.Steps is %v, want nil", plan.Steps)
+		}
+		if plan.GPUs != nil {
+			t.Errorf("plan.GPUs is %v, want nil", plan.GPUs)
 		}
 	}
 }
@@ -145,10 +159,15 @@ func TestOneGPUThatCannotFailsTheWholePlan(t *testing.T) {
 		{GPUs: []string{"1"}, Enabled: true, Want: []Want{{Profile: "4g.24gb", Count: 1}}},
 	}})
 	var infeasible *InfeasibleError
-	if !errors.As(err, &infeasible) || infeasible.GPU != 1 || !infeasible.FitsEmpty || plan.Steps != nil ||
-		!slices.Equal(infeasible.Blocking, []Blocking{{GPU: 1, Instance: 0}}) {
-		t.Errorf("%+v, %+v", plan, infeasible)
+	if !errors.As(err, &infeasible) {
+		t.Fatalf("%v, want an InfeasibleError", err)
 	}
+	cmptest.Equal(t, "infeasible.GPU", infeasible.GPU, 1)
+	cmptest.Equal(t, "infeasible.FitsEmpty", infeasible.FitsEmpty, true)
+	if plan.Steps != nil {
+		t.Errorf("plan.Steps is %v, want nil", plan.Steps)
+	}
+	cmptest.Equal(t, "infeasible.Blocking", infeasible.Blocking, []Blocking{{GPU: 1, Instance: 0}})
 }
 
 func TestAModeThatIsPendingIsTold(t *testing.T) {
@@ -195,7 +214,7 @@ func TestSplitsFindTheirInstances(t *testing.T) {
 		{[]naiveStanding{whole}, want([]int{1, 2}, nil), "create-gi 3g.20gb@0:4, create-ci 3g.20gb@0:4 0:2, create-ci 3g.20gb@0:4 2:1"},
 		{[]naiveStanding{split}, want(nil, []int{1, 2}), "create-gi 3g.20gb@4:4, create-ci 3g.20gb@4:4 0:3"},
 	} {
-		plan := planOf(t, []NodeGPU{g.nodeGPU(0, tt.standing)}, tt.rule)
+		plan := planOf(t, []GPULayout{g.nodeGPU(0, tt.standing)}, tt.rule)
 		var steps []string
 		for _, s := range plan.Steps {
 			text := fmt.Sprintf("%s %s@%s", s.Op, s.Profile, s.Placement)
@@ -208,7 +227,7 @@ func TestSplitsFindTheirInstances(t *testing.T) {
 			t.Errorf("%+v: %s, want %s", tt.rule.Want, got, tt.steps)
 		}
 	}
-	_, err := PlanNode(t.Context(), []NodeGPU{g.nodeGPU(0, []naiveStanding{split, whole})}, Spec{Rules: []Rule{want([]int{2}, nil)}})
+	_, err := PlanNode(t.Context(), []GPULayout{g.nodeGPU(0, []naiveStanding{split, whole})}, Spec{Rules: []Rule{want([]int{2}, nil)}})
 	const says = "GPU 0: 2 x 3g.20gb fit only without compute instance 0 of 3g.20gb@0:4, busy"
 	if fmt.Sprint(err) != says {
 		t.Errorf("%v, want %s", err, says)
@@ -230,7 +249,7 @@ func TestNewComputeInstancesStandAligned(t *testing.T) {
 		a, ok := arrange(7, tt.sizes, nil)
 		var places []gpu.Placement
 		for _, c := range a.computes {
-			places = append(places, c.Placement)
+			places = append(places, c.Placement.Or(gpu.Placement{Start: unknownStart}))
 		}
 		if got := fmt.Sprint(places); !ok || got != tt.want {
 			t.Errorf("%v: %s, want %s", tt.sizes, got, tt.want)
@@ -244,7 +263,7 @@ func TestPlansOfSeveralGPUsAreAsGoodAsBruteForce(t *testing.T) {
 	rng := rand.New(rand.NewPCG(17, 4))
 	feasible := 0
 	for range 300 {
-		var gpus []NodeGPU
+		var gpus []GPULayout
 		var layouts [][]naiveStanding
 		var want naiveCost
 		var rules []Rule

@@ -8,15 +8,15 @@ import (
 )
 
 // cut is a profile made ready for the search: its placements are in the order of preference.
-type cut struct {
+type searchProfile struct {
 	gpu.Profile
 	media   bool // of which a GPU can have one
 	engines engineCounts
 	sets    []uint64 // units of each of its placements; none for one that is not on an axis
 }
 
-func cutOf(p gpu.Profile, s shape) *cut {
-	c := &cut{Profile: p, media: hasMediaExtensions(p), engines: countsOf(p)}
+func newSearchProfile(p gpu.Profile, s shape) *searchProfile {
+	c := &searchProfile{Profile: p, media: hasMediaExtensions(p), engines: countsOf(p)}
 	c.Placements = preferred(p, s)
 	for _, at := range c.Placements {
 		c.sets = append(c.sets, units(at))
@@ -24,21 +24,21 @@ func cutOf(p gpu.Profile, s shape) *cut {
 	return c
 }
 
-func cutsOf(profiles []gpu.Profile) []*cut {
-	var list []*cut
+func searchProfiles(profiles []gpu.Profile) []*searchProfile {
+	var list []*searchProfile
 	s := shapeOf(profiles)
 	for _, p := range profiles {
-		list = append(list, cutOf(p, s))
+		list = append(list, newSearchProfile(p, s))
 	}
 	return list
 }
 
-// cutsOfInstances are those of the standing instances.
-func (g *NodeGPU) cutsOfInstances() []*cut {
-	var list []*cut
+// profilesOfInstances are those of the standing instances.
+func (g *GPULayout) profilesOfInstances() []*searchProfile {
+	var list []*searchProfile
 	s := shapeOf(g.Profiles)
 	for _, standing := range g.Instances {
-		list = append(list, cutOf(profileOf(g.Profiles, standing.Placed), s))
+		list = append(list, newSearchProfile(profileOf(g.Profiles, standing.Placed), s))
 	}
 	return list
 }
@@ -48,18 +48,18 @@ func (g *NodeGPU) cutsOfInstances() []*cut {
 type item struct {
 	group int
 	kind  int // of a demand
-	fits  []*cut
+	fits  []*searchProfile
 }
 
 // fitted is where an item went.
 type fitted struct {
 	item    int
-	profile *cut
+	profile *searchProfile
 	at      gpu.Placement
 	choice  int // position of the profile and placement among those that the item can have
 }
 
-// watch ends a search when its caller has gone away. It asks once in a few thousand steps: a step takes far less time.
+// watch ends a search when its context ends. It looks once in stepsBetween steps, since a step takes far less time than that.
 type watch struct {
 	gone    <-chan struct{}
 	steps   int
@@ -84,8 +84,8 @@ func (w *watch) step() bool {
 type search struct {
 	watch *watch
 	items []item
-	// taken tells of places that are out of the question; nil is none.
-	taken func(*cut, gpu.Placement) bool
+	// taken reports whether a placement must not be used; nil allows all.
+	taken func(*searchProfile, gpu.Placement) bool
 	// judge is called with each layout, in a fixed order: that of the items' profiles and of the preference for their
 	// placements, for the first item first. It must not keep the list.
 	judge func(occupancy, []fitted)
@@ -126,14 +126,14 @@ func (s *search) run(o occupancy) {
 }
 
 // has reports whether one more instance is possible, at any placement.
-func (o *occupancy) has(p *cut) bool {
+func (o *occupancy) has(p *searchProfile) bool {
 	return p.ComputeSlices <= o.compute && !(o.media && p.media) && o.left.cover(p.engines)
 }
 
 func (o occupancy) isFree(set uint64) bool { return set != 0 && set&o.units == 0 }
 
 // with is the occupancy with one more instance.
-func (o occupancy) with(p *cut, at gpu.Placement) occupancy {
+func (o occupancy) with(p *searchProfile, at gpu.Placement) occupancy {
 	o.units |= units(at)
 	o.compute -= p.ComputeSlices
 	o.media = o.media || p.media
@@ -142,7 +142,7 @@ func (o occupancy) with(p *cut, at gpu.Placement) occupancy {
 }
 
 // largest is the largest profile that could still be created, by memory slices and then by compute slices, and its rank.
-func (o occupancy) largest(profiles []*cut) (name string, rank int) {
+func (o occupancy) largest(profiles []*searchProfile) (name string, rank int) {
 	for _, p := range profiles {
 		if size := p.MemorySlices*maxUnits + p.ComputeSlices; size > rank && o.has(p) && slices.ContainsFunc(p.sets, o.isFree) {
 			name, rank = p.Name, size
@@ -152,7 +152,7 @@ func (o occupancy) largest(profiles []*cut) (name string, rank int) {
 }
 
 // same reports whether two profiles are one.
-func (c *cut) same(d *cut) bool { return c.ID == d.ID && c.Name == d.Name }
+func (c *searchProfile) same(d *searchProfile) bool { return c.ID == d.ID && c.Name == d.Name }
 
 // cost of a way to get what is wanted, in the order in which its fields count; less is better. That of several GPUs
 // together adds up, but for left, of which the least counts: so the best way of a whole is made of best ways of its parts.

@@ -10,9 +10,9 @@ import (
 // AllGPUs is the selector of every GPU.
 const AllGPUs = "all"
 
-// ruleFor is the last rule that selects a GPU; nil where none does. As in mig-parted, one for all GPUs passes over those
+// ruleFor returns the last rule that selects a GPU, nil if none does. As in mig-parted, one for all GPUs passes over those
 // that have no MIG, unless it wants them without.
-func ruleFor(g *NodeGPU, rules []Rule) *Rule {
+func ruleFor(g *GPULayout, rules []Rule) *Rule {
 	for i := len(rules) - 1; i >= 0; i-- {
 		r := &rules[i]
 		if len(r.PCIDevices) > 0 && (g.PCIDevice == 0 || !slices.Contains(r.PCIDevices, g.PCIDevice)) {
@@ -27,11 +27,8 @@ func ruleFor(g *NodeGPU, rules []Rule) *Rule {
 	return nil
 }
 
-// Selected reports whether rules are for a GPU.
-func Selected(g NodeGPU, rules []Rule) bool { return ruleFor(&g, rules) != nil }
-
 // is reports whether a selector names the GPU: its index, UUID or PCI bus id, the latter two in any case.
-func (g *NodeGPU) is(selector string) bool {
+func (g *GPULayout) is(selector string) bool {
 	if selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID)) {
 		return true
 	}
@@ -67,7 +64,7 @@ func parseBusID(s string) (busID, bool) {
 	return busID{numbers[0], numbers[1], numbers[2], numbers[3]}, true
 }
 
-func listed(gpus []NodeGPU) []string {
+func listed(gpus []GPULayout) []string {
 	var list []string
 	for _, g := range gpus {
 		list = append(list, fmt.Sprintf("%d (%s, %s)", g.Index, g.UUID, g.PCIBusID))

@@ -9,7 +9,7 @@ import (
 
 // ComputePlacements returns the placements of the compute instances of i, in their order. One that the driver does not report
 // is taken to be the first free one, by id, which is where drivers create compute instances.
-func ComputePlacements(i NodeInstance) []gpu.Placement {
+func ComputePlacements(i Instance) []gpu.Placement {
 	placements := make([]gpu.Placement, len(i.ComputeInstances))
 	var taken []gpu.Placement
 	for n, c := range i.ComputeInstances {
@@ -32,14 +32,19 @@ func ComputePlacements(i NodeInstance) []gpu.Placement {
 	return placements
 }
 
+// IndexIn returns the index of the step's GPU instance in a list, by profile and placement, or -1 if it is not there.
+func (s Step) IndexIn(list []Instance) int {
+	return slices.IndexFunc(list, func(i Instance) bool { return i.ProfileID == s.ProfileID && i.Placement == s.Placement })
+}
+
 // AfterStep returns the instances of a GPU as s leaves them if it does what it says and nothing else changes. The ids of what
 // it creates are those of d. It does not modify before.
-func AfterStep(before []NodeInstance, s Step, d Done) []NodeInstance {
+func AfterStep(before []Instance, s Step, d Done) []Instance {
 	after := slices.Clone(before)
-	at := slices.IndexFunc(after, func(i NodeInstance) bool { return i.Placement == s.Placement && i.ProfileID == s.ProfileID })
+	at := s.IndexIn(after)
 	if s.Op == CreateInstance {
-		after = append(after, NodeInstance{ID: d.Instance, Placed: Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement}})
-		slices.SortStableFunc(after, func(a, b NodeInstance) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
+		after = append(after, Instance{ID: d.Instance, Placed: Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement}})
+		slices.SortStableFunc(after, func(a, b Instance) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
 		return after
 	}
 	if at < 0 {
@@ -59,9 +64,9 @@ func AfterStep(before []NodeInstance, s Step, d Done) []NodeInstance {
 			}
 		}
 	case CreateCompute:
-		made := NodeCompute{ID: d.ComputeID.Or(0), UUID: d.UUID, Slices: place.Size, Placement: s.Compute}
-		computes := append(slices.Clone(after[at].ComputeInstances), made)
-		slices.SortFunc(computes, func(a, b NodeCompute) int { return cmp.Compare(a.ID, b.ID) })
+		created := ComputeInstance{ID: d.ComputeID.Or(0), UUID: d.UUID, Slices: place.Size, Placement: s.Compute}
+		computes := append(slices.Clone(after[at].ComputeInstances), created)
+		slices.SortFunc(computes, func(a, b ComputeInstance) int { return cmp.Compare(a.ID, b.ID) })
 		after[at].ComputeInstances = computes
 	}
 	return after

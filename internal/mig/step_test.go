@@ -8,17 +8,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-func standing(id gpu.InstanceID, profile uint32, start, size int, computes ...mig.NodeCompute) mig.NodeInstance {
-	return mig.NodeInstance{ID: id, Placed: mig.Placed{ProfileID: profile, Placement: gpu.Placement{Start: start, Size: size}}, ComputeInstances: computes}
+func standing(id gpu.InstanceID, profile uint32, start, size int, computes ...mig.ComputeInstance) mig.Instance {
+	return mig.Instance{ID: id, Placed: mig.Placed{ProfileID: profile, Placement: gpu.Placement{Start: start, Size: size}}, ComputeInstances: computes}
 }
 
-func computeAt(id gpu.ComputeID, start, size int) mig.NodeCompute {
-	return mig.NodeCompute{ID: id, Slices: size, Placement: gpu.Some(gpu.Placement{Start: start, Size: size})}
+func computeAt(id gpu.ComputeID, start, size int) mig.ComputeInstance {
+	return mig.ComputeInstance{ID: id, Slices: size, Placement: gpu.Some(gpu.Placement{Start: start, Size: size})}
 }
 
 // Compute instances whose placements the driver does not report stand in the first room that is left.
 func TestComputePlacements(t *testing.T) {
-	got := mig.ComputePlacements(standing(1, 9, 0, 4, mig.NodeCompute{ID: 0, Slices: 1}, computeAt(1, 0, 1), mig.NodeCompute{ID: 2}))
+	got := mig.ComputePlacements(standing(1, 9, 0, 4, mig.ComputeInstance{ID: 0, Slices: 1}, computeAt(1, 0, 1), mig.ComputeInstance{ID: 2}))
 	want := []gpu.Placement{{Start: 1, Size: 1}, {Start: 0, Size: 1}, {Start: 2, Size: 1}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -27,31 +27,31 @@ func TestComputePlacements(t *testing.T) {
 
 func TestAfterStep(t *testing.T) {
 	place := func(start, size int) gpu.Placement { return gpu.Placement{Start: start, Size: size} }
-	before := []mig.NodeInstance{standing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(2, 1, 2)), standing(5, 19, 6, 1)}
+	before := []mig.Instance{standing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(2, 1, 2)), standing(5, 19, 6, 1)}
 	ofFirst := mig.Step{ProfileID: 9, Placement: place(0, 4)}
 	for about, tc := range map[string]struct {
 		step mig.Step
 		done mig.Done
-		want []mig.NodeInstance
+		want []mig.Instance
 	}{
 		"create a GPU instance": {
 			mig.Step{Op: mig.CreateInstance, ProfileID: 14, Placement: place(4, 2)}, mig.Done{Instance: 3},
-			[]mig.NodeInstance{before[0], standing(3, 14, 4, 2), before[1]},
+			[]mig.Instance{before[0], standing(3, 14, 4, 2), before[1]},
 		},
 		"destroy a GPU instance": {mig.Step{Op: mig.DestroyInstance, ProfileID: 19, Placement: place(6, 1)}, mig.Done{Instance: 5}, before[:1]},
 		"create a compute instance": {
 			mig.Step{Op: mig.CreateCompute, ProfileID: 19, Placement: place(6, 1), Compute: gpu.Some(place(0, 1))},
 			mig.Done{Instance: 5, ComputeID: gpu.Some(gpu.ComputeID(0))},
-			[]mig.NodeInstance{before[0], standing(5, 19, 6, 1, computeAt(0, 0, 1))},
+			[]mig.Instance{before[0], standing(5, 19, 6, 1, computeAt(0, 0, 1))},
 		},
 		"create a compute instance between others": {
 			mig.Step{Op: mig.CreateCompute, ProfileID: 9, Placement: place(0, 4), Compute: gpu.Some(place(3, 1))},
 			mig.Done{Instance: 1, ComputeID: gpu.Some(gpu.ComputeID(1))},
-			[]mig.NodeInstance{standing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(1, 3, 1), computeAt(2, 1, 2)), before[1]},
+			[]mig.Instance{standing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(1, 3, 1), computeAt(2, 1, 2)), before[1]},
 		},
 		"destroy a compute instance": {
 			mig.Step{Op: mig.DestroyCompute, ProfileID: 9, Placement: place(0, 4), Compute: gpu.Some(place(0, 1))}, mig.Done{},
-			[]mig.NodeInstance{standing(1, 9, 0, 4, computeAt(2, 1, 2)), before[1]},
+			[]mig.Instance{standing(1, 9, 0, 4, computeAt(2, 1, 2)), before[1]},
 		},
 		"an instance that does not stand": {mig.Step{Op: mig.DestroyInstance, ProfileID: 14, Placement: place(4, 2)}, mig.Done{}, before},
 		"no step":                         {ofFirst, mig.Done{}, before},
@@ -60,45 +60,45 @@ func TestAfterStep(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", about, got, tc.want)
 		}
 	}
-	if !mig.SameInstances(before, []mig.NodeInstance{standing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(2, 1, 2)), standing(5, 19, 6, 1)}) {
+	if !mig.SameInstances(before, []mig.Instance{standing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(2, 1, 2)), standing(5, 19, 6, 1)}) {
 		t.Errorf("the list before was modified: %+v", before)
 	}
 }
 
 func TestSameInstances(t *testing.T) {
-	list := func(change func(i *mig.NodeInstance)) []mig.NodeInstance {
+	list := func(change func(i *mig.Instance)) []mig.Instance {
 		i := standing(1, 9, 0, 4, computeAt(0, 0, 1))
 		i.Profile, i.ComputeInstances[0].UUID = "3g.20gb", "MIG-1"
 		change(&i)
-		return []mig.NodeInstance{i}
+		return []mig.Instance{i}
 	}
-	unchanged := list(func(*mig.NodeInstance) {})
-	for about, change := range map[string]func(i *mig.NodeInstance){
-		"busy":            func(i *mig.NodeInstance) { i.Busy, i.ComputeInstances[0].Busy = true, true },
-		"without a UUID":  func(i *mig.NodeInstance) { i.ComputeInstances[0].UUID = "" },
-		"name of profile": func(i *mig.NodeInstance) { i.Profile = "" },
+	unchanged := list(func(*mig.Instance) {})
+	for about, change := range map[string]func(i *mig.Instance){
+		"busy":            func(i *mig.Instance) { i.Busy, i.ComputeInstances[0].Busy = true, true },
+		"without a UUID":  func(i *mig.Instance) { i.ComputeInstances[0].UUID = "" },
+		"name of profile": func(i *mig.Instance) { i.Profile = "" },
 	} {
 		if !mig.SameInstances(unchanged, list(change)) {
 			t.Errorf("%s: not the same", about)
 		}
 	}
-	for about, change := range map[string]func(i *mig.NodeInstance){
-		"id":         func(i *mig.NodeInstance) { i.ID = 2 },
-		"profile":    func(i *mig.NodeInstance) { i.ProfileID = 10 },
-		"placement":  func(i *mig.NodeInstance) { i.Placement.Start = 4 },
-		"UUID":       func(i *mig.NodeInstance) { i.ComputeInstances[0].UUID = "MIG-2" },
-		"compute id": func(i *mig.NodeInstance) { i.ComputeInstances[0].ID = 1 },
-		"place in it": func(i *mig.NodeInstance) {
+	for about, change := range map[string]func(i *mig.Instance){
+		"id":         func(i *mig.Instance) { i.ID = 2 },
+		"profile":    func(i *mig.Instance) { i.ProfileID = 10 },
+		"placement":  func(i *mig.Instance) { i.Placement.Start = 4 },
+		"UUID":       func(i *mig.Instance) { i.ComputeInstances[0].UUID = "MIG-2" },
+		"compute id": func(i *mig.Instance) { i.ComputeInstances[0].ID = 1 },
+		"place in it": func(i *mig.Instance) {
 			i.ComputeInstances[0].Placement = gpu.Some(gpu.Placement{Start: 1, Size: 1})
 		},
-		"compute is gone":  func(i *mig.NodeInstance) { i.ComputeInstances = nil },
-		"place is unknown": func(i *mig.NodeInstance) { i.ComputeInstances[0].Placement = gpu.None[gpu.Placement]() },
+		"compute is gone":  func(i *mig.Instance) { i.ComputeInstances = nil },
+		"place is unknown": func(i *mig.Instance) { i.ComputeInstances[0].Placement = gpu.None[gpu.Placement]() },
 	} {
 		if mig.SameInstances(unchanged, list(change)) {
 			t.Errorf("%s: the same", about)
 		}
 	}
-	if mig.SameInstances(unchanged, nil) || !mig.SameInstances(nil, []mig.NodeInstance{}) {
+	if mig.SameInstances(unchanged, nil) || !mig.SameInstances(nil, []mig.Instance{}) {
 		t.Error("of none")
 	}
 }

@@ -94,7 +94,7 @@ type GPU struct {
 	GPUInstances []Instance    `json:"gpuInstances"`
 }
 
-// Use is the use of a device: who holds it, and what runs on it.
+// Use is the use of a device: its holders, and what runs on it.
 type Use struct {
 	Processes gpu.Opt[int]  `json:"processes,omitzero"`
 	Allocated gpu.Opt[bool] `json:"allocated,omitzero"`
@@ -260,13 +260,13 @@ type Instance struct {
 	PowerEstimateWatts   gpu.Opt[float64]       `json:"powerEstimateWatts,omitzero"`
 	EnergyEstimateJoules gpu.Opt[float64]       `json:"energyEstimateJoules,omitzero"`
 	Use
-	XIDErrors        []XID     `json:"xidErrors,omitempty"`
-	Errors           []Error   `json:"errors"`
-	ComputeInstances []Compute `json:"computeInstances"`
+	XIDErrors        []XID             `json:"xidErrors,omitempty"`
+	Errors           []Error           `json:"errors"`
+	ComputeInstances []ComputeInstance `json:"computeInstances"`
 }
 
-// Compute is a compute instance.
-type Compute struct {
+// ComputeInstance is a compute instance.
+type ComputeInstance struct {
 	ID            gpu.ComputeID          `json:"id"`
 	Generation    uint64                 `json:"generation"`
 	UUID          gpu.MIGUUID            `json:"uuid,omitempty"`

@@ -123,8 +123,8 @@ func newInstance(i *gpu.GPUInstance) Instance {
 	}
 }
 
-func newCompute(c *gpu.ComputeInstance) Compute {
-	return Compute{
+func newCompute(c *gpu.ComputeInstance) ComputeInstance {
+	return ComputeInstance{
 		ID:            c.ID,
 		Generation:    c.Generation,
 		UUID:          c.UUID,

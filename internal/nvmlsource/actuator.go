@@ -11,7 +11,7 @@ import (
 
 // Actuator reads and changes GPUs for partition control, through the driver of its Source but by handles of its own: every
 // call looks up anew what it needs. Each method gives up when its context ends, with gpu.ErrTimeout; the driver call that
-// hangs goes on by itself, and nothing further is changed when it returns. While it hangs, calls of the same kind for the
+// hangs is abandoned, and nothing further is changed when it returns. While it hangs, calls of the same kind for the
 // same GPU are refused at once with gpu.ErrTimeout: no two changes of one GPU are ever under way.
 type Actuator struct {
 	source *Source

@@ -13,6 +13,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
@@ -26,24 +27,40 @@ func TestLayouts(t *testing.T) {
 	n := newNode(t, "", cutBoard+"\n  - {model: H100-80GB}")
 	ids := n.discover()
 	g := n.layout(0)
-	if g.UUID != ids[0] || g.Index != 0 || g.PCIBusID != "00000000:07:00.0" || g.PCIDevice != 0x20B010DE || g.Minor != gpu.Some(0) || g.Name != "NVIDIA A100-SXM4-40GB" ||
-		g.MIG != gpu.Some(true) || g.Pending != gpu.Some(true) || len(g.Profiles) < 5 || len(g.Profiles[0].Placements) != 7 {
-		t.Errorf("%+v", g)
+	cmptest.Equal(t, "GPU 0", g, mig.GPULayout{
+		Facts: gpu.Facts{UUID: ids[0], PCIBusID: "00000000:07:00.0", Minor: gpu.Some(0), Name: "NVIDIA A100-SXM4-40GB", Profiles: g.Profiles},
+		MIG:   gpu.Some(true), Pending: gpu.Some(true), PCIDevice: 0x20B010DE, Instances: g.Instances,
+	})
+	if len(g.Profiles) < 5 {
+		t.Errorf("len(g.Profiles) is %v, want at least 5", len(g.Profiles))
 	}
+	cmptest.Equal(t, "len(g.Profiles[0].Placements)", len(g.Profiles[0].Placements), 7)
 	if len(g.Instances) != 1 {
 		t.Fatalf("instances %+v", g.Instances)
 	}
 	i := g.Instances[0]
-	if i.Placed != (mig.Placed{ProfileID: 9, Profile: "3g.20gb", Placement: gpu.Placement{Start: 0, Size: 4}}) || i.Busy || len(i.ComputeInstances) != 2 {
-		t.Fatalf("instance %+v", i)
+	cmptest.Equal(t, "i.Placed", i.Placed, (mig.Placed{ProfileID: 9, Profile: "3g.20gb", Placement: gpu.Placement{Start: 0, Size: 4}}))
+	cmptest.Equal(t, "i.Busy", i.Busy, false)
+	if len(i.ComputeInstances) != 2 {
+		t.Fatalf("i.ComputeInstances: %+v, want 2 of them", i.ComputeInstances)
 	}
 	for k, want := range []gpu.Placement{{Start: 0, Size: 1}, {Start: 1, Size: 2}} {
-		if c := i.ComputeInstances[k]; c.Slices != want.Size || c.Placement != gpu.Some(want) || c.UUID == "" || c.ID != gpu.ComputeID(k) {
-			t.Errorf("compute instance %+v", c)
+		c := i.ComputeInstances[k]
+		cmptest.Equal(t, "c.Slices", c.Slices, want.Size)
+		cmptest.Equal(t, "c.Placement", c.Placement, gpu.Some(want))
+		if c.UUID == "" {
+			t.Error("c.UUID is empty")
 		}
+		cmptest.Equal(t, "c.ID", c.ID, gpu.ComputeID(k))
 	}
-	if off := n.layout(2); off.MIG != gpu.Some(false) || len(off.Instances) != 0 || len(off.Profiles) == 0 || len(off.Profiles[0].Placements) == 0 {
-		t.Errorf("with MIG off: %+v", off)
+	off := n.layout(2)
+	cmptest.Equal(t, "off.MIG", off.MIG, gpu.Some(false))
+	cmptest.Equal(t, "len(off.Instances)", len(off.Instances), 0)
+	if len(off.Profiles) == 0 {
+		t.Error("off.Profiles is empty")
+	}
+	if len(off.Profiles[0].Placements) == 0 {
+		t.Error("off.Profiles[0].Placements is empty")
 	}
 }
 
@@ -58,13 +75,16 @@ func TestStepsAndTheirUndoing(t *testing.T) {
 	madeGI := n.do(gi)
 	ci := s.createCI(gi, 1, 1)
 	madeCI := n.do(ci)
-	if madeCI.UUID == "" || madeCI.Instance != madeGI.Instance || !madeCI.ComputeID.Present() {
-		t.Fatalf("made %+v, %+v", madeGI, madeCI)
+	if madeCI.UUID == "" {
+		t.Error("madeCI.UUID is empty")
 	}
+	cmptest.Equal(t, "madeCI.Instance", madeCI.Instance, madeGI.Instance)
+	cmptest.Equal(t, "madeCI.ComputeID.Present()", madeCI.ComputeID.Present(), true)
 	at := n.layout(0).Instances[1]
-	if at.ID != madeGI.Instance || at.Placement != gi.Placement || at.ComputeInstances[0].Placement != ci.Compute || at.ComputeInstances[0].UUID != madeCI.UUID {
-		t.Errorf("layout %+v", at)
-	}
+	cmptest.Equal(t, "at.ID", at.ID, madeGI.Instance)
+	cmptest.Equal(t, "at.Placement", at.Placement, gi.Placement)
+	cmptest.Equal(t, "at.ComputeInstances[0].Placement", at.ComputeInstances[0].Placement, ci.Compute)
+	cmptest.Equal(t, "at.ComputeInstances[0].UUID", at.ComputeInstances[0].UUID, madeCI.UUID)
 	if g := n.read(id); len(g.Instances) != 2 || g.Instances[1].ComputeInstances[0].UUID != madeCI.UUID {
 		t.Errorf("read %+v", g.Instances)
 	}
@@ -216,9 +236,14 @@ processes: [{device: "0/3g.20gb@0/1", workload: w}]`)
 	id := n.discover()[0]
 	a := n.source.Actuator()
 	list, err := a.Processes(t.Context(), id)
-	if err != nil || len(list) != 1 || list[0].Compute != gpu.Some(gpu.ComputeID(1)) || !list[0].Instance.Present() {
-		t.Fatalf("%+v, %v", list, err)
+	if err != nil {
+		t.Fatal(err)
 	}
+	if len(list) != 1 {
+		t.Fatalf("list: %+v, want 1 of them", list)
+	}
+	cmptest.Equal(t, "list[0].Compute", list[0].Compute, gpu.Some(gpu.ComputeID(1)))
+	cmptest.Equal(t, "list[0].Instance.Present()", list[0].Instance.Present(), true)
 	i := n.layout(0).Instances[0]
 	s := steps{id}
 	busy := s.destroy(s.createCI(s.createGI(9, 0, 4), 1, 2), mig.Done{Instance: i.ID, ComputeID: gpu.Some(i.ComputeInstances[1].ID), UUID: i.ComputeInstances[1].UUID})
@@ -249,14 +274,27 @@ func TestLayoutsOfSomeGPUs(t *testing.T) {
 	n := newNode(t, "", cutBoard+"\nfaults: [{gpu: 0, kind: no-permission}]")
 	ids := n.discover()
 	list, errs, err := n.source.Actuator().Layouts(t.Context())
-	if err != nil || len(list) != 1 || list[0].UUID != ids[1] || len(errs) != 1 || !errors.Is(errs[ids[0]], gpu.ErrNoPermission) {
-		t.Errorf("%+v, %v, %v", list, errs, err)
+	if err != nil {
+		t.Fatal(err)
 	}
+	if len(list) != 1 {
+		t.Fatalf("list: %+v, want 1 of them", list)
+	}
+	cmptest.Equal(t, "list[0].UUID", list[0].UUID, ids[1])
+	if len(errs) != 1 {
+		t.Fatalf("errs: %+v, want 1 of them", errs)
+	}
+	cmptest.Equal(t, "errs[ids[0]]", errs[ids[0]], gpu.ErrNoPermission)
 	n = newNode(t, "", cutBoard+"\nfaults: [{gpu: 1, kind: lost}]")
 	list, errs, err = n.source.Actuator().Layouts(t.Context())
-	if err != nil || len(list) != 1 || list[0].Index != 0 || !errors.Is(errs["1"], gpu.ErrLost) {
-		t.Errorf("%+v, %v, %v", list, errs, err)
+	if err != nil {
+		t.Fatal(err)
 	}
+	if len(list) != 1 {
+		t.Fatalf("list: %+v, want 1 of them", list)
+	}
+	cmptest.Equal(t, "list[0].Index", list[0].Index, 0)
+	cmptest.Equal(t, `errs["1"]`, errs["1"], gpu.ErrLost)
 }
 
 // Who asks for one GPU gets that one, and does not wait for another that hangs.
@@ -272,9 +310,17 @@ func TestLayoutOfOneGPU(t *testing.T) {
 		}
 		begun := time.Now()
 		list, errs, err := a.Layouts(t.Context(), ids[1])
-		if err != nil || len(errs) > 0 || len(list) != 1 || list[0].UUID != ids[1] || time.Since(begun) != 0 {
-			t.Errorf("%v, %v, %v after %s", list, errs, err, time.Since(begun))
+		if err != nil {
+			t.Fatal(err)
 		}
+		if len(errs) > 0 {
+			t.Errorf("errors: %v, want none", errs)
+		}
+		if len(list) != 1 {
+			t.Fatalf("list: %+v, want 1 of them", list)
+		}
+		cmptest.Equal(t, "list[0].UUID", list[0].UUID, ids[1])
+		cmptest.Equal(t, "time taken", time.Since(begun), 0)
 		n.advance(10 * time.Second) // the call returns
 		synctest.Wait()
 	})
@@ -300,9 +346,11 @@ func TestTornLayouts(t *testing.T) {
 			t.Fatal(err, errs)
 		}
 		g := list[0]
-		if len(g.Instances) != 1 || g.Instances[0].Placement.Start != 4 || len(g.Instances[0].ComputeInstances) != 1 {
-			t.Errorf("%s: %+v", name, g.Instances)
+		if len(g.Instances) != 1 {
+			t.Fatalf("g.Instances: %+v, want 1 of them", g.Instances)
 		}
+		cmptest.Equal(t, name+": g.Instances[0].Placement.Start", g.Instances[0].Placement.Start, 4)
+		cmptest.Equal(t, name+": len(g.Instances[0].ComputeInstances)", len(g.Instances[0].ComputeInstances), 1)
 	}
 	var toggle atomic.Uint64
 	n.spy.mu.Lock()
@@ -340,8 +388,13 @@ func TestStepThatHangs(t *testing.T) {
 			t.Fatalf("%v, %d calls hang", err, a.HungCalls())
 		}
 		begun := time.Now()
-		if err := within(ids[0]); !errors.Is(err, gpu.ErrTimeout) || !strings.Contains(err.Error(), "still hangs") || time.Since(begun) > 0 {
-			t.Errorf("a second one: %v", err)
+		err := within(ids[0])
+		cmptest.Equal(t, "error", err, gpu.ErrTimeout)
+		if !strings.Contains(err.Error(), "still hangs") {
+			t.Errorf("err.Error(): %q, want it to contain %q", err.Error(), "still hangs")
+		}
+		if time.Since(begun) > 0 {
+			t.Errorf("time.Since(begun) is %v, want at most 0", time.Since(begun))
 		}
 		if calls := n.spy.taken()["CreateGpuInstance"]; calls != 1 {
 			t.Errorf("%d calls", calls)
@@ -352,9 +405,15 @@ func TestStepThatHangs(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		list, errs, err := a.Layouts(ctx)
-		if err != nil || len(list) != 1 || list[0].Index != 1 || !errors.Is(errs[ids[0]], gpu.ErrTimeout) || a.HungCalls() != 2 {
-			t.Errorf("layouts %+v, %v, %v; %d calls hang", list, errs, err, a.HungCalls())
+		if err != nil {
+			t.Fatal(err)
 		}
+		if len(list) != 1 {
+			t.Fatalf("list: %+v, want 1 of them", list)
+		}
+		cmptest.Equal(t, "list[0].Index", list[0].Index, 1)
+		cmptest.Equal(t, "errs[ids[0]]", errs[ids[0]], gpu.ErrTimeout)
+		cmptest.Equal(t, "number of hung calls", a.HungCalls(), 2)
 		n.advance(10 * time.Second)
 		synctest.Wait()
 		if a.HungCalls() != 0 {
@@ -408,8 +467,14 @@ func TestActuatorOfADriverThatIsOnlyRead(t *testing.T) {
 	source := nvmlsource.New(readOnly{n.spy}, nvmlsource.Options{Now: n.Now, Logger: discard()})
 	defer source.Close(t.Context())
 	list, errs, err := source.Actuator().Layouts(t.Context())
-	if err != nil || len(errs) != 0 || len(list) != 2 {
-		t.Fatal(list, errs, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(errs) > 0 {
+		t.Errorf("errors: %v, want none", errs)
+	}
+	if len(list) != 2 {
+		t.Fatalf("list: %+v, want 2 of them", list)
 	}
 	if _, err := source.Actuator().Do(t.Context(), steps{list[0].UUID}.createGI(19, 6, 1)); !errors.Is(err, gpu.ErrNotSupported) {
 		t.Error(err)

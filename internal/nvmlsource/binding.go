@@ -9,9 +9,9 @@ import (
 )
 
 // The driver seam over go-nvml. Calling a function that the installed library lacks kills the process (go-nvml binds
-// lazily), so every method asks for its symbol first and returns ERROR_FUNCTION_NOT_FOUND without it.
+// lazily), so every method looks up its symbol first and returns ERROR_FUNCTION_NOT_FOUND without it.
 
-// Open returns NVML over a library, looked up as the dynamic linker does where the path is a bare name; empty is
+// Open returns NVML over a library. A path that is a bare name is looked up as the dynamic linker does; empty is
 // libnvidia-ml.so.1. Nothing is loaded before Init. Since go-nvml binds symbols for the whole process, a process must
 // not use two libraries.
 func Open(libraryPath string) Library {
@@ -21,19 +21,19 @@ func Open(libraryPath string) Library {
 	return &library{path: libraryPath, nvml: nvml.New(nvml.WithLibraryPath(libraryPath))}
 }
 
-// library is go-nvml's, with the symbols that it was found to have.
+// library is go-nvml's NVML, and which symbols the loaded library has.
 type library struct {
 	gpm  gpmRequests
 	path string
 	nvml nvml.Interface
 
 	mu      sync.Mutex
-	loaded  bool // Init has succeeded: from then on symbols stand
+	loaded  bool // Init has succeeded, and symbols can be looked up
 	loadErr error
 	symbols map[string]bool
 }
 
-// Init loads the library, however late it appears, and initialises it. go-nvml counts a failed nvmlInit like a
+// Init loads the library, which may appear after a first call, and initialises it. go-nvml counts a failed nvmlInit like a
 // successful one, so the library then stays mapped for the life of the process; that is harmless.
 func (l *library) Init() nvml.Return {
 	err := probe(l.path)
@@ -52,15 +52,15 @@ func (l *library) Init() nvml.Return {
 	return ret
 }
 
-// LoadError says why the last Init could not load the library, which go-nvml does not tell.
+// LoadError returns why the last Init could not load the library, which go-nvml does not report.
 func (l *library) LoadError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.loadErr
 }
 
-// probe loads the library for a moment: the linker's error names what is wrong, and what is not an NVML at all is found
-// out before go-nvml calls into it.
+// probe loads the library and closes it again: the linker's error names what is wrong, and a library that is not NVML is
+// refused before go-nvml calls into it.
 func probe(path string) error {
 	d := dl.New(path, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
 	if err := d.Open(); err != nil {
@@ -74,13 +74,6 @@ func probe(path string) error {
 		return fmt.Errorf("%s: not an NVML library: it has no nvmlInit", path)
 	}
 	return nil
-}
-
-func (l *library) Shutdown() nvml.Return {
-	if !l.has("nvmlShutdown") {
-		return nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return l.nvml.Shutdown()
 }
 
 // has reports whether the loaded library exports one of some symbols, which are versions of one function.
@@ -103,20 +96,13 @@ func (l *library) has(symbols ...string) bool {
 	return false
 }
 
-// call runs a function of NVML where the library has it.
-func call[T any](l *library, symbol string, f func() (T, nvml.Return)) (T, nvml.Return) {
-	if !l.has(symbol) {
+// call calls a function of NVML if the library has one of some symbols, which are versions of it.
+func call[T any](l *library, f func() (T, nvml.Return), symbols ...string) (T, nvml.Return) {
+	if !l.has(symbols...) {
 		var none T
 		return none, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 	return f()
-}
-
-func (l *library) DeviceGetCount() (int, nvml.Return) {
-	if !l.has("nvmlDeviceGetCount", "nvmlDeviceGetCount_v2") {
-		return 0, nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return l.nvml.DeviceGetCount()
 }
 
 func (l *library) DeviceGetHandleByIndex(index int) (Device, nvml.Return) {
@@ -128,7 +114,7 @@ func (l *library) DeviceGetHandleByIndex(index int) (Device, nvml.Return) {
 }
 
 func (l *library) EventSetCreate() (EventSet, nvml.Return) {
-	set, ret := call(l, "nvmlEventSetCreate", l.nvml.EventSetCreate)
+	set, ret := call(l, l.nvml.EventSetCreate, "nvmlEventSetCreate")
 	return eventSet{l, set}, ret
 }
 
@@ -153,11 +139,4 @@ func (s eventSet) Wait(timeoutMillis uint32) (Event, nvml.Return) {
 		GPUInstanceID:     e.GpuInstanceId,
 		ComputeInstanceID: e.ComputeInstanceId,
 	}, ret
-}
-
-func (s eventSet) Free() nvml.Return {
-	if !s.lib.has("nvmlEventSetFree") {
-		return nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return s.set.Free()
 }

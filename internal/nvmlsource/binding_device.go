@@ -9,20 +9,12 @@ type entity struct {
 }
 
 func (e entity) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
-	m, ret := call(e.lib, "nvmlDeviceGetMemoryInfo_v2", e.dev.GetMemoryInfo_v2)
+	m, ret := call(e.lib, e.dev.GetMemoryInfo_v2, "nvmlDeviceGetMemoryInfo_v2")
 	if ret != nvml.ERROR_FUNCTION_NOT_FOUND && ret != nvml.ERROR_ARGUMENT_VERSION_MISMATCH {
 		return m, ret
 	}
-	old, ret := call(e.lib, "nvmlDeviceGetMemoryInfo", e.dev.GetMemoryInfo)
+	old, ret := call(e.lib, e.dev.GetMemoryInfo, "nvmlDeviceGetMemoryInfo")
 	return nvml.Memory_v2{Total: old.Total, Free: old.Free, Used: old.Used}, ret
-}
-
-func (e entity) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	if !e.lib.has("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2",
-		"nvmlDeviceGetComputeRunningProcesses") {
-		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return e.dev.GetComputeRunningProcesses()
 }
 
 // device is a physical GPU.
@@ -40,13 +32,11 @@ func (d device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
 }
 
 func (d device) GetTemperature() (int, nvml.Return) {
-	t, ret := call(d.lib, "nvmlDeviceGetTemperatureV", d.dev.GetTemperatureV().V1)
+	t, ret := call(d.lib, d.dev.GetTemperatureV().V1, "nvmlDeviceGetTemperatureV")
 	if ret != nvml.ERROR_FUNCTION_NOT_FOUND && ret != nvml.ERROR_ARGUMENT_VERSION_MISMATCH {
 		return int(t.Temperature), ret
 	}
-	old, ret := call(d.lib, "nvmlDeviceGetTemperature", func() (uint32, nvml.Return) {
-		return d.dev.GetTemperature(nvml.TEMPERATURE_GPU)
-	})
+	old, ret := call(d.lib, func() (uint32, nvml.Return) { return d.dev.GetTemperature(nvml.TEMPERATURE_GPU) }, "nvmlDeviceGetTemperature")
 	return int(old), ret
 }
 
@@ -55,7 +45,7 @@ func (d device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
 	if d.lib.has("nvmlDeviceGetCurrentClocksEventReasons") {
 		return d.dev.GetCurrentClocksEventReasons()
 	}
-	return call(d.lib, "nvmlDeviceGetCurrentClocksThrottleReasons", d.dev.GetCurrentClocksThrottleReasons)
+	return call(d.lib, d.dev.GetCurrentClocksThrottleReasons, "nvmlDeviceGetCurrentClocksThrottleReasons")
 }
 
 func (d device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
@@ -68,22 +58,6 @@ func (d device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	return d.dev.GetFieldValues(values)
 }
 
-func (d device) GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	if !d.lib.has("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2",
-		"nvmlDeviceGetGraphicsRunningProcesses") {
-		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return d.dev.GetGraphicsRunningProcesses()
-}
-
-func (d device) GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	if !d.lib.has("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2",
-		"nvmlDeviceGetMPSComputeRunningProcesses") {
-		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return d.dev.GetMPSComputeRunningProcesses()
-}
-
 func (d device) RegisterEvents(types uint64, set EventSet) nvml.Return {
 	s, ok := set.(eventSet)
 	if !ok {
@@ -93,4 +67,32 @@ func (d device) RegisterEvents(types uint64, set EventSet) nvml.Return {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 	return d.dev.RegisterEvents(types, s.set)
+}
+
+func (d device) GetFanSpeed(fan int) (uint32, nvml.Return) {
+	return call(d.lib, func() (uint32, nvml.Return) { return d.dev.GetFanSpeed_v2(fan) }, "nvmlDeviceGetFanSpeed_v2")
+}
+
+func (d device) GetEncoderUtilization() (uint32, nvml.Return) {
+	return d.mediaUtilization("nvmlDeviceGetEncoderUtilization", nvml.Device.GetEncoderUtilization)
+}
+
+func (d device) GetDecoderUtilization() (uint32, nvml.Return) {
+	return d.mediaUtilization("nvmlDeviceGetDecoderUtilization", nvml.Device.GetDecoderUtilization)
+}
+
+func (d device) GetJpgUtilization() (uint32, nvml.Return) {
+	return d.mediaUtilization("nvmlDeviceGetJpgUtilization", nvml.Device.GetJpgUtilization)
+}
+
+func (d device) GetOfaUtilization() (uint32, nvml.Return) {
+	return d.mediaUtilization("nvmlDeviceGetOfaUtilization", nvml.Device.GetOfaUtilization)
+}
+
+// mediaUtilization leaves out the sampling period, which the driver reports, too.
+func (d device) mediaUtilization(symbol string, f func(nvml.Device) (percent, micros uint32, ret nvml.Return)) (uint32, nvml.Return) {
+	return call(d.lib, func() (uint32, nvml.Return) {
+		percent, _, ret := f(d.dev)
+		return percent, ret
+	}, symbol)
 }

@@ -6,6 +6,13 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
+func (l *library) Shutdown() (ret nvml.Return) {
+	if !l.has("nvmlShutdown") {
+		return nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return l.nvml.Shutdown()
+}
+
 func (l *library) SystemGetDriverVersion() (v0 string, ret nvml.Return) {
 	if !l.has("nvmlSystemGetDriverVersion") {
 		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
@@ -27,6 +34,13 @@ func (l *library) SystemGetCudaDriverVersion() (v0 int, ret nvml.Return) {
 	return l.nvml.SystemGetCudaDriverVersion()
 }
 
+func (l *library) DeviceGetCount() (v0 int, ret nvml.Return) {
+	if !l.has("nvmlDeviceGetCount", "nvmlDeviceGetCount_v2") {
+		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return l.nvml.DeviceGetCount()
+}
+
 func (e entity) GetUUID() (v0 string, ret nvml.Return) {
 	if !e.lib.has("nvmlDeviceGetUUID") {
 		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
@@ -39,6 +53,13 @@ func (e entity) GetName() (v0 string, ret nvml.Return) {
 		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 	return e.dev.GetName()
+}
+
+func (e entity) GetComputeRunningProcesses() (v0 []nvml.ProcessInfo, ret nvml.Return) {
+	if !e.lib.has("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses_v3") {
+		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return e.dev.GetComputeRunningProcesses()
 }
 
 func (d device) GetArchitecture() (v0 nvml.DeviceArchitecture, ret nvml.Return) {
@@ -188,6 +209,20 @@ func (d device) GetComputeMode() (v0 nvml.ComputeMode, ret nvml.Return) {
 	return d.dev.GetComputeMode()
 }
 
+func (d device) GetGraphicsRunningProcesses() (v0 []nvml.ProcessInfo, ret nvml.Return) {
+	if !d.lib.has("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses_v2", "nvmlDeviceGetGraphicsRunningProcesses_v3") {
+		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return d.dev.GetGraphicsRunningProcesses()
+}
+
+func (d device) GetMPSComputeRunningProcesses() (v0 []nvml.ProcessInfo, ret nvml.Return) {
+	if !d.lib.has("nvmlDeviceGetMPSComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses_v2", "nvmlDeviceGetMPSComputeRunningProcesses_v3") {
+		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return d.dev.GetMPSComputeRunningProcesses()
+}
+
 func (d device) GetMigMode() (current int, pending int, ret nvml.Return) {
 	if !d.lib.has("nvmlDeviceGetMigMode") {
 		return current, pending, nvml.ERROR_FUNCTION_NOT_FOUND
@@ -214,4 +249,25 @@ func (m migDevice) GetComputeInstanceId() (v0 int, ret nvml.Return) {
 		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 	return m.dev.GetComputeInstanceId()
+}
+
+func (m migDevice) GetAttributes() (v0 nvml.DeviceAttributes, ret nvml.Return) {
+	if !m.lib.has("nvmlDeviceGetAttributes", "nvmlDeviceGetAttributes_v2") {
+		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return m.dev.GetAttributes()
+}
+
+func (s eventSet) Free() (ret nvml.Return) {
+	if !s.lib.has("nvmlEventSetFree") {
+		return nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return s.set.Free()
+}
+
+func (s gpmSample) Free() (ret nvml.Return) {
+	if !s.lib.has("nvmlGpmSampleFree") {
+		return nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return s.sample.Free()
 }

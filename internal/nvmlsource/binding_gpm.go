@@ -6,25 +6,18 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// gpmSample is go-nvml's, of a library that has GPM.
+// gpmSample is go-nvml's sample.
 type gpmSample struct {
 	lib    *library
 	sample nvml.GpmSample
 }
 
-func (s gpmSample) Free() nvml.Return {
-	if !s.lib.has("nvmlGpmSampleFree") {
-		return nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return s.sample.Free()
-}
-
 func (l *library) GpmSampleAlloc() (GPMSample, nvml.Return) {
-	sample, ret := call(l, "nvmlGpmSampleAlloc", l.nvml.GpmSampleAlloc)
+	sample, ret := call(l, l.nvml.GpmSampleAlloc, "nvmlGpmSampleAlloc")
 	return gpmSample{lib: l, sample: sample}, ret
 }
 
-// gpmRequests are go-nvml's structs for GpmMetricsGet, 13 KiB each: as many as there are calls at once.
+// gpmRequests keeps go-nvml's structs for GpmMetricsGet, 13 KiB each, for later calls: as many as there were calls at once.
 type gpmRequests struct {
 	mu    sync.Mutex
 	spare []*nvml.GpmMetricsGetType
@@ -48,7 +41,7 @@ func (g *gpmRequests) put(request *nvml.GpmMetricsGetType) {
 	g.spare = append(g.spare, request)
 }
 
-// GpmMetricsGet goes through go-nvml's own struct, which that copies twice.
+// GpmMetricsGet uses go-nvml's own struct, which go-nvml copies twice.
 func (l *library) GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nvml.Return {
 	if !l.has("nvmlGpmMetricsGet") {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
@@ -71,39 +64,37 @@ func (l *library) GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nv
 	return ret
 }
 
-func (e entity) GpmSampleGet(s GPMSample) nvml.Return {
+// fillSample fills a sample by a function of NVML, if the library has it.
+func (l *library) fillSample(symbol string, s GPMSample, take func(nvml.GpmSample) nvml.Return) nvml.Return {
 	sample, ok := s.(gpmSample)
 	if !ok {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	if !e.lib.has("nvmlGpmSampleGet") {
+	if !l.has(symbol) {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
-	return e.dev.GpmSampleGet(sample.sample)
+	return take(sample.sample)
+}
+
+func (e entity) GpmSampleGet(s GPMSample) nvml.Return {
+	return e.lib.fillSample("nvmlGpmSampleGet", s, e.dev.GpmSampleGet)
 }
 
 func (d device) GpmMigSampleGet(gpuInstance int, s GPMSample) nvml.Return {
-	sample, ok := s.(gpmSample)
-	if !ok {
-		return nvml.ERROR_INVALID_ARGUMENT
-	}
-	if !d.lib.has("nvmlGpmMigSampleGet") {
-		return nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return d.dev.GpmMigSampleGet(gpuInstance, sample.sample)
+	return d.lib.fillSample("nvmlGpmMigSampleGet", s, func(s nvml.GpmSample) nvml.Return { return d.dev.GpmMigSampleGet(gpuInstance, s) })
 }
 
 func (d device) GpmQueryDeviceSupport() (bool, nvml.Return) {
-	support, ret := call(d.lib, "nvmlGpmQueryDeviceSupport", d.dev.GpmQueryDeviceSupport)
+	support, ret := call(d.lib, d.dev.GpmQueryDeviceSupport, "nvmlGpmQueryDeviceSupport")
 	return support.IsSupportedDevice != 0, ret
 }
 
 func (d device) GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
-	return call(d.lib, "nvmlDeviceGetProcessUtilization", func() ([]nvml.ProcessUtilizationSample, nvml.Return) {
-		samples, ret := d.dev.GetProcessUtilization(lastSeen)
-		if ret == nvml.ERROR_INSUFFICIENT_SIZE && samples != nil {
-			ret = nvml.SUCCESS // go-nvml's word for "there are none"
-		}
-		return samples, ret
-	})
+	samples, ret := call(d.lib, func() ([]nvml.ProcessUtilizationSample, nvml.Return) {
+		return d.dev.GetProcessUtilization(lastSeen)
+	}, "nvmlDeviceGetProcessUtilization")
+	if ret == nvml.ERROR_INSUFFICIENT_SIZE && samples != nil {
+		ret = nvml.SUCCESS // go-nvml's answer if there are none
+	}
+	return samples, ret
 }

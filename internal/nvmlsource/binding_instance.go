@@ -9,16 +9,16 @@ func (d device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	return d.dev.SetMigMode(mode)
 }
 
-// canChange reports whether the library can put everything back to its place that it takes away. The places of compute
-// instances came with R525; without them an instance could be destroyed, and neither the layout to come nor the one before
-// could be made. So nothing is changed there.
+// canChange reports whether the library can create again, at the same placement, all that it can destroy. The placements of
+// compute instances came with R525; without them an instance could be destroyed, and neither the next layout nor the previous
+// one created. So nothing is changed there.
 func (l *library) canChange() bool {
 	return l.has("nvmlDeviceCreateGpuInstanceWithPlacement") && l.has("nvmlGpuInstanceDestroy") &&
 		l.has("nvmlGpuInstanceGetComputeInstancePossiblePlacements") && l.has("nvmlGpuInstanceCreateComputeInstanceWithPlacement") &&
 		l.has("nvmlComputeInstanceGetInfo_v2") && l.has("nvmlGpuInstanceGetComputeInstances") && l.has("nvmlComputeInstanceDestroy")
 }
 
-// change makes a call that changes instances where the library has all of those calls.
+// change makes a call that changes instances, if the library has all of those calls.
 func change[T any](l *library, f func() (T, nvml.Return)) (T, nvml.Return) {
 	if !l.canChange() {
 		var none T
@@ -35,34 +35,34 @@ func (d device) CreateGpuInstanceWithPlacement(profileID uint32, at nvml.GpuInst
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	return gpuInstance{d.lib, gi}, ret
+	return gpuInstanceHandle{d.lib, gi}, ret
 }
 
-// gpuInstance is a GPU instance handle.
-type gpuInstance struct {
+// gpuInstanceHandle is go-nvml's handle of a GPU instance.
+type gpuInstanceHandle struct {
 	lib *library
 	gi  nvml.GpuInstance
 }
 
-func (g gpuInstance) GetInfo() (GPUInstanceInfo, nvml.Return) {
-	info, ret := call(g.lib, "nvmlGpuInstanceGetInfo", g.gi.GetInfo)
+func (g gpuInstanceHandle) GetInfo() (GPUInstanceInfo, nvml.Return) {
+	info, ret := call(g.lib, g.gi.GetInfo, "nvmlGpuInstanceGetInfo")
 	return GPUInstanceInfo{ID: info.Id, ProfileID: info.ProfileId, Placement: info.Placement}, ret
 }
 
-// GetComputeInstances goes through the compute profiles, up to the first beyond the header's that the driver does not know. Only the shared
-// engine profile exists (nvml.h). The first version of the call tells no placement, which is 0 then.
-func (g gpuInstance) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) {
+// GetComputeInstances goes through the compute profiles, up to the first beyond the header's that the driver does not know. Only the
+// shared engine profile exists (nvml.h). The first version of the call reports no placement, which is 0 then.
+func (g gpuInstanceHandle) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) {
 	if !g.lib.has("nvmlGpuInstanceGetComputeInstanceProfileInfo") || !g.lib.has("nvmlGpuInstanceGetComputeInstances") ||
 		!g.lib.has("nvmlComputeInstanceGetInfo_v2", "nvmlComputeInstanceGetInfo") {
 		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 	var list []ComputeInstanceInfo
 	for profile := range maxProfiles {
-		info, ret := g.gi.GetComputeInstanceProfileInfo(profile, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
+		info, ret := g.GetComputeInstanceProfileInfo(profile)
 		if ret == nvml.ERROR_INVALID_ARGUMENT && profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 			break
 		}
-		// Of the first it says that the GPU instance is gone.
+		// Of the first profile, ERROR_INVALID_ARGUMENT says that the GPU instance is gone.
 		if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT && profile > 0 {
 			continue
 		}
@@ -85,67 +85,64 @@ func (g gpuInstance) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) 
 }
 
 // GetComputeInstancesOf: of the profile's info go-nvml uses the id and, as the size of its buffer, InstanceCount.
-func (g gpuInstance) GetComputeInstancesOf(profileID uint32, capacity int) ([]ComputeInstance, nvml.Return) {
+func (g gpuInstanceHandle) GetComputeInstancesOf(profileID uint32, capacity int) ([]ComputeInstance, nvml.Return) {
 	info := nvml.ComputeInstanceProfileInfo{Id: profileID, InstanceCount: capacityFor(uint32(capacity))}
-	handles, ret := call(g.lib, "nvmlGpuInstanceGetComputeInstances", func() ([]nvml.ComputeInstance, nvml.Return) {
+	handles, ret := call(g.lib, func() ([]nvml.ComputeInstance, nvml.Return) {
 		return g.gi.GetComputeInstances(&info)
-	})
+	}, "nvmlGpuInstanceGetComputeInstances")
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
 	list := make([]ComputeInstance, 0, len(handles))
 	for _, h := range handles {
-		list = append(list, computeInstance{g.lib, h})
+		list = append(list, computeInstanceHandle{g.lib, h})
 	}
 	return list, ret
 }
 
-func (g gpuInstance) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
-	return call(g.lib, "nvmlGpuInstanceGetComputeInstanceProfileInfo", func() (nvml.ComputeInstanceProfileInfo, nvml.Return) {
+func (g gpuInstanceHandle) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
+	return call(g.lib, func() (nvml.ComputeInstanceProfileInfo, nvml.Return) {
 		return g.gi.GetComputeInstanceProfileInfo(profile, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
-	})
+	}, "nvmlGpuInstanceGetComputeInstanceProfileInfo")
 }
 
 // GetComputeInstancePossiblePlacements: of the profile's info go-nvml uses the id.
-func (g gpuInstance) GetComputeInstancePossiblePlacements(profileID uint32) ([]nvml.ComputeInstancePlacement, nvml.Return) {
-	return call(g.lib, "nvmlGpuInstanceGetComputeInstancePossiblePlacements", func() ([]nvml.ComputeInstancePlacement, nvml.Return) {
+func (g gpuInstanceHandle) GetComputeInstancePossiblePlacements(profileID uint32) ([]nvml.ComputeInstancePlacement, nvml.Return) {
+	return call(g.lib, func() ([]nvml.ComputeInstancePlacement, nvml.Return) {
 		return g.gi.GetComputeInstancePossiblePlacements(&nvml.ComputeInstanceProfileInfo{Id: profileID})
-	})
+	}, "nvmlGpuInstanceGetComputeInstancePossiblePlacements")
 }
 
 // CreateComputeInstanceWithPlacement: of the profile's info go-nvml uses the id.
-func (g gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32, at nvml.ComputeInstancePlacement) (ComputeInstance, nvml.Return) {
+func (g gpuInstanceHandle) CreateComputeInstanceWithPlacement(profileID uint32, at nvml.ComputeInstancePlacement) (ComputeInstance, nvml.Return) {
 	ci, ret := change(g.lib, func() (nvml.ComputeInstance, nvml.Return) {
 		return g.gi.CreateComputeInstanceWithPlacement(&nvml.ComputeInstanceProfileInfo{Id: profileID}, &at)
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	return computeInstance{g.lib, ci}, ret
+	return computeInstanceHandle{g.lib, ci}, ret
 }
 
-func (g gpuInstance) Destroy() nvml.Return {
+func (g gpuInstanceHandle) Destroy() nvml.Return {
 	if !g.lib.canChange() {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 	return g.gi.Destroy()
 }
 
-// computeInstance is a compute instance handle.
-type computeInstance struct {
+// computeInstanceHandle is go-nvml's handle of a compute instance.
+type computeInstanceHandle struct {
 	lib *library
 	ci  nvml.ComputeInstance
 }
 
-func (c computeInstance) GetInfo() (ComputeInstanceInfo, nvml.Return) {
-	if !c.lib.has("nvmlComputeInstanceGetInfo_v2", "nvmlComputeInstanceGetInfo") {
-		return ComputeInstanceInfo{}, nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	info, ret := c.ci.GetInfo()
+func (c computeInstanceHandle) GetInfo() (ComputeInstanceInfo, nvml.Return) {
+	info, ret := call(c.lib, c.ci.GetInfo, "nvmlComputeInstanceGetInfo_v2", "nvmlComputeInstanceGetInfo")
 	return ComputeInstanceInfo{ID: info.Id, ProfileID: info.ProfileId, Placement: info.Placement}, ret
 }
 
-func (c computeInstance) Destroy() nvml.Return {
+func (c computeInstanceHandle) Destroy() nvml.Return {
 	if !c.lib.canChange() {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}

@@ -2,8 +2,8 @@ package nvmlsource
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// The least and the most instances to make room for. Drivers have told too small an InstanceCount for some profiles, and NVML
-// writes as many as there are, whatever the room; one that is far too large is no reason to take that much memory.
+// The least and the most instances to allocate a buffer for. Drivers have reported too small an InstanceCount for some profiles, and
+// NVML writes as many as there are, whatever the size of the buffer; one that is far too large is no reason to take that much memory.
 const minCapacity, maxCapacity = 16, 256
 
 func capacityFor(instanceCount uint32) uint32 {
@@ -11,9 +11,9 @@ func capacityFor(instanceCount uint32) uint32 {
 }
 
 func (d device) GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Return) {
-	m, ret := call(d.lib, "nvmlDeviceGetMigDeviceHandleByIndex", func() (nvml.Device, nvml.Return) {
+	m, ret := call(d.lib, func() (nvml.Device, nvml.Return) {
 		return d.dev.GetMigDeviceHandleByIndex(index)
-	})
+	}, "nvmlDeviceGetMigDeviceHandleByIndex")
 	return migDevice{entity{d.lib, m}}, ret
 }
 
@@ -30,9 +30,9 @@ func (d device) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileI
 			return fromV2(info), ret
 		}
 	}
-	info, ret := call(d.lib, "nvmlDeviceGetGpuInstanceProfileInfo", func() (nvml.GpuInstanceProfileInfo, nvml.Return) {
+	info, ret := call(d.lib, func() (nvml.GpuInstanceProfileInfo, nvml.Return) {
 		return d.dev.GetGpuInstanceProfileInfo(profile)
-	})
+	}, "nvmlDeviceGetGpuInstanceProfileInfo")
 	return fromV1(info), ret
 }
 
@@ -62,34 +62,26 @@ func fromV1(v nvml.GpuInstanceProfileInfo) nvml.GpuInstanceProfileInfo_v3 {
 }
 
 func (d device) GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuInstancePlacement, nvml.Return) {
-	if !d.lib.has("nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlDeviceGetGpuInstancePossiblePlacements") {
-		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return d.dev.GetGpuInstancePossiblePlacements(&nvml.GpuInstanceProfileInfo{Id: profileID})
+	return call(d.lib, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
+		return d.dev.GetGpuInstancePossiblePlacements(&nvml.GpuInstanceProfileInfo{Id: profileID})
+	}, "nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlDeviceGetGpuInstancePossiblePlacements")
 }
 
 // GetGpuInstances: of the profile's info go-nvml uses the id and, as the size of its buffer, InstanceCount.
 func (d device) GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return) {
 	info := nvml.GpuInstanceProfileInfo{Id: profileID, InstanceCount: capacityFor(uint32(capacity))}
-	handles, ret := call(d.lib, "nvmlDeviceGetGpuInstances", func() ([]nvml.GpuInstance, nvml.Return) {
+	handles, ret := call(d.lib, func() ([]nvml.GpuInstance, nvml.Return) {
 		return d.dev.GetGpuInstances(&info)
-	})
+	}, "nvmlDeviceGetGpuInstances")
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
 	list := make([]GPUInstance, 0, len(handles))
 	for _, h := range handles {
-		list = append(list, gpuInstance{d.lib, h})
+		list = append(list, gpuInstanceHandle{d.lib, h})
 	}
 	return list, ret
 }
 
 // migDevice is a MIG device handle.
 type migDevice struct{ entity }
-
-func (m migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
-	if !m.lib.has("nvmlDeviceGetAttributes_v2", "nvmlDeviceGetAttributes") {
-		return nvml.DeviceAttributes{}, nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return m.dev.GetAttributes()
-}

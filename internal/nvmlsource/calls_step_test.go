@@ -22,7 +22,7 @@ const (
 type stepBench struct {
 	*bench
 	gpu      gpu.UUID
-	expected []mig.NodeInstance
+	expected []mig.Instance
 	idle     []mig.Step // that create the idle GPU instances
 	table    strings.Builder
 }
@@ -50,7 +50,7 @@ func newStepBench(t *testing.T, fault string) *stepBench {
 	return b
 }
 
-func (b *stepBench) layouts(only ...gpu.UUID) []mig.NodeGPU {
+func (b *stepBench) layouts(only ...gpu.UUID) []mig.GPULayout {
 	b.t.Helper()
 	list, failed, err := b.source.Actuator().Layouts(b.t.Context(), only...)
 	if err != nil || len(failed) > 0 {

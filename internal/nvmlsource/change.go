@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// createInstance creates a GPU instance at the step's placement. It checks what the driver reports to have created:
-// mig.ErrNotAsAsked. It is never destroyed again, since what stands by then may be another client's.
+// createInstance creates a GPU instance at the step's placement. If the driver reports to have created another one, the error is
+// mig.ErrNotAsAsked. Nothing is destroyed then: the instance may be another client's by now.
 func (c *stepCall) createInstance() (mig.Done, error) {
 	want := GPUInstanceInfo{
 		ProfileID: c.step.ProfileID,
@@ -37,6 +37,7 @@ func (c *stepCall) createInstance() (mig.Done, error) {
 	return mig.Done{Instance: gpu.InstanceID(info.ID)}, nil
 }
 
+// createCompute creates a compute instance at the step's placement in a GPU instance, with the same errors.
 func (c *stepCall) createCompute(t *tables, at *standingInstance, gi MutableInstance) (mig.Done, error) {
 	place, ok := c.step.Compute.Get()
 	if !ok {
@@ -62,7 +63,7 @@ func (c *stepCall) createCompute(t *tables, at *standingInstance, gi MutableInst
 	}
 	done := mig.Done{Instance: at.ID, ComputeID: gpu.Some(gpu.ComputeID(info.ID))}
 	if err == nil {
-		done.UUID, err = c.uuidOf(t, unit{at.ID, gpu.ComputeID(info.ID)})
+		done.UUID, err = c.uuidOf(t, computeKey{at.ID, gpu.ComputeID(info.ID)})
 	}
 	if err != nil {
 		return mig.Done{}, fmt.Errorf("%w: %w", mig.ErrNotAsAsked, err)
@@ -71,8 +72,8 @@ func (c *stepCall) createCompute(t *tables, at *standingInstance, gi MutableInst
 }
 
 // uuidOf returns the UUID of the MIG device of a compute instance.
-func (c *stepCall) uuidOf(t *tables, of unit) (gpu.MIGUUID, error) {
-	found, err := c.devices(c.gpu, t.mostMIG, gpu.Some(of))
+func (c *stepCall) uuidOf(t *tables, of computeKey) (gpu.MIGUUID, error) {
+	found, err := c.readDevices(c.gpu, t.mostMIG, gpu.Some(of))
 	if err != nil {
 		return "", err
 	}
@@ -82,8 +83,8 @@ func (c *stepCall) uuidOf(t *tables, of unit) (gpu.MIGUUID, error) {
 	return found[of], nil
 }
 
-// chooseProfile chooses among the compute profiles with as many slices as are wanted, and that can be at the place, the
-// one with the most SMs: newer drivers have several. The place is as the driver has it (standing.add).
+// chooseProfile returns, of the compute profiles that have the wanted number of slices and can be at the placement, the one with the
+// most SMs: newer drivers have several. The placement is the driver's, which may be longer than the slices (standingInstance.add).
 func (c *stepCall) chooseProfile(t *tables, gi MutableInstance, at gpu.Placement) (id uint32, place nvml.ComputeInstancePlacement, err error) {
 	profiles, err := c.computeProfiles(t, gi, c.step.ProfileID)
 	if err != nil {

@@ -3,6 +3,7 @@ package nvmlsource_test
 import (
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
@@ -18,10 +19,11 @@ func TestAPlaceThatIsLongerThanItsSlices(t *testing.T) {
 	ci := s.createCI(gi, 0, 7)
 	madeCI := n.do(ci)
 	g := n.layout(0)
-	if c := g.Instances[0].ComputeInstances[0]; c.Placement != gpu.Some(gpu.Placement{Start: 0, Size: 7}) || c.Slices != 7 || c.UUID != madeCI.UUID {
-		t.Errorf("%+v", c)
-	}
-	plan, err := mig.PlanNode(t.Context(), []mig.NodeGPU{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{"0"}, Enabled: true, Want: []mig.Want{{Profile: "7g.40gb", Count: 1}}}}})
+	c := g.Instances[0].ComputeInstances[0]
+	cmptest.Equal(t, "placement of the compute instance", c.Placement, gpu.Some(gpu.Placement{Start: 0, Size: 7}))
+	cmptest.Equal(t, "its slices", c.Slices, 7)
+	cmptest.Equal(t, "its UUID", c.UUID, madeCI.UUID)
+	plan, err := mig.PlanNode(t.Context(), []mig.GPULayout{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{"0"}, Enabled: true, Want: []mig.Want{{Profile: "7g.40gb", Count: 1}}}}})
 	if err != nil || len(plan.Steps) != 0 {
 		t.Errorf("%+v, %v", plan.Steps, err)
 	}

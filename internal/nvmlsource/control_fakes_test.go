@@ -149,7 +149,7 @@ func (n *node) do(s mig.Step) mig.Done {
 }
 
 // layout is one GPU's, from the driver.
-func (n *node) layout(index int) mig.NodeGPU {
+func (n *node) layout(index int) mig.GPULayout {
 	n.t.Helper()
 	list, errs, err := n.source.Actuator().Layouts(n.t.Context())
 	if err != nil || len(errs) > 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readPerformanceState leaves out the state that the driver does not know either (NVML_PSTATE_UNKNOWN).
+// readPerformanceState reads the performance state; it is absent if the driver reports NVML_PSTATE_UNKNOWN.
 func (r *gpuRead) readPerformanceState() gpu.Opt[int] {
 	state, ok := query(&r.querier, "nvmlDeviceGetPerformanceState", gpu.ReadingClocks, r.dev.GetPerformanceState)
 	if !ok || state < nvml.PSTATE_0 || state > nvml.PSTATE_15 {
@@ -17,10 +17,10 @@ func (r *gpuRead) readPerformanceState() gpu.Opt[int] {
 	return gpu.Some(int(state))
 }
 
-// maxFans bounds the fans that are asked for, whatever the driver counts.
+// maxFans bounds the calls for fans, however many the driver counts.
 const maxFans = 16
 
-// readFans reads the fans of a GPU that has any: those in servers have none.
+// readFans reads the fans. GPUs in servers have none.
 func (r *gpuRead) readFans(to *gpu.Readings) {
 	count, _ := query(&r.querier, "nvmlDeviceGetNumFans", gpu.ReadingFans, r.dev.GetNumFans)
 	for i := range min(count, maxFans) {

@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// slot is the GPU at one index of the driver, or why there is none.
+// slot is the GPU at one index of the driver, or the error because of which there is none.
 type slot struct {
 	state *gpuState
 	err   error
@@ -34,7 +34,7 @@ func (s *Source) Discover() (gpu.Inventory, error) {
 		err = s.enumerate()
 	}
 	if err != nil {
-		if errors.Is(err, gpu.ErrNoDriver) { // the driver was unloaded: all handles are void
+		if errors.Is(err, gpu.ErrNoDriver) { // the driver was unloaded: all handles are invalid
 			s.initialised, s.versioned = false, false
 			s.replaceSlots(nil)
 		}
@@ -98,7 +98,7 @@ func (s *Source) enumerate() error {
 		return nil
 	}
 	if !same {
-		s.lookups = map[int]*lookup{} // an index may be that of another GPU now
+		s.lookups = map[int]lookup{} // an index may be that of another GPU now
 	}
 	next := make([]slot, count)
 	var unknown []int
@@ -132,7 +132,7 @@ func (s *Source) replaceSlots(next []slot) {
 			continue
 		}
 		if gpus[at.state.uuid] != nil {
-			// If the driver has renumbered its GPUs, the next lookup finds the one that is there now.
+			// If the driver has renumbered its GPUs, the next lookup finds the GPU that is at this index now.
 			next[i] = slot{err: fmt.Errorf("GPU %d: %w: its UUID is also that of another GPU", i, gpu.ErrDriver)}
 			s.inventory.Missing = append(s.inventory.Missing, gpu.MissingGPU{Index: i, Err: next[i].err})
 			continue

@@ -7,10 +7,10 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 // The driver seam: what this package calls of NVML, in NVML's own types and return codes. The methods mean what nvml.h
 // says of the function of the same name. go-nvml satisfies it through the adapter in binding.go, the simulated node
 // through internal/sim/simnvml. Methods of the adapter, of the recorder in internal/capture and of the fakes of this
-// package's tests that only pass a call on are generated from it; those that deal in handles, and in the adapter those of
-// functions that NVML has in versions, are written by hand.
+// package's tests that only pass a call on are generated from it; those that deal in handles, and in the adapter those that
+// go-nvml has in other types or as several functions, are written by hand.
 
-// Library is NVML as a whole. A Library may also have a method LoadError() error, which says why Init found no library.
+// Library is NVML as a whole. A Library may also have a method LoadError() error, which returns why Init found no library.
 type Library interface {
 	Init() nvml.Return
 	Shutdown() nvml.Return
@@ -20,14 +20,14 @@ type Library interface {
 	DeviceGetCount() (int, nvml.Return)
 	DeviceGetHandleByIndex(index int) (Device, nvml.Return)
 	EventSetCreate() (EventSet, nvml.Return)
-	// GpmSampleAlloc makes a sample, which belongs to the caller until it is freed.
+	// GpmSampleAlloc allocates a sample, which belongs to the caller until it is freed.
 	GpmSampleAlloc() (GPMSample, nvml.Return)
-	// GpmMetricsGet computes metrics of the window between two samples of one entity: it fills in value and return code of
-	// each whose id stands in the list.
+	// GpmMetricsGet computes metrics of the window between two samples of one entity: it fills in the value and the return code
+	// of each metric of the list, by its id.
 	GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nvml.Return
 }
 
-// GPMSample is nvmlGpmSample_t: room for the profiling counters of one entity at one moment.
+// GPMSample is nvmlGpmSample_t: a buffer for the profiling counters of one entity at one moment.
 type GPMSample interface {
 	Free() nvml.Return
 }
@@ -138,7 +138,7 @@ type GPUInstance interface {
 	GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return)
 }
 
-// Calls that change the layout of a GPU are separate: drivers that are only read do not have them.
+// Calls that change the layout of a GPU are in interfaces of their own: drivers that are only read do not have them.
 
 // MutableDevice is a Device whose partition can be changed.
 type MutableDevice interface {

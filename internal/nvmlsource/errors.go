@@ -20,37 +20,34 @@ func (s *Source) checkReturn(op string, ret nvml.Return) error {
 
 // driverError does not ask the driver for its own text: nvmlErrorString may be what is missing.
 func driverError(op string, ret nvml.Return) error {
-	switch ret {
-	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_DEPRECATED:
-		return fmt.Errorf("%s: %w", op, gpu.ErrNotSupported)
-	case nvml.ERROR_NO_PERMISSION:
-		return fmt.Errorf("%s: %w", op, gpu.ErrNoPermission)
-	case nvml.ERROR_NOT_FOUND:
-		return fmt.Errorf("%s: %w", op, gpu.ErrNotFound)
-	case nvml.ERROR_INVALID_ARGUMENT:
-		return fmt.Errorf("%s: %w", op, gpu.ErrInvalidArgument)
-	case nvml.ERROR_GPU_IS_LOST:
-		return fmt.Errorf("%s: %w", op, gpu.ErrLost)
-	case nvml.ERROR_RESET_REQUIRED:
-		return fmt.Errorf("%s: %w", op, gpu.ErrResetRequired)
-	case nvml.ERROR_TIMEOUT:
-		return fmt.Errorf("%s: %w", op, gpu.ErrTimeout)
-	case nvml.ERROR_OPERATING_SYSTEM:
-		return fmt.Errorf("%s: %w: the operating system blocks the device, as a cgroup that does not allow its device node does", op, gpu.ErrDriver)
-	case nvml.ERROR_GPU_NOT_FOUND:
-		return fmt.Errorf("%s: %w: NVML finds no GPU", op, gpu.ErrNotFound)
-	case nvml.ERROR_IN_USE:
-		return fmt.Errorf("%s: %w", op, gpu.ErrInUse)
-	case nvml.ERROR_INSUFFICIENT_RESOURCES:
-		return fmt.Errorf("%s: %w", op, gpu.ErrInsufficientResources)
-	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
-		return fmt.Errorf("%s: %w", op, gpu.ErrVersionMismatch)
-	case nvml.ERROR_LIBRARY_NOT_FOUND:
-		return fmt.Errorf("%s: %w: the library cannot be loaded", op, gpu.ErrNoDriver)
-	case nvml.ERROR_DRIVER_NOT_LOADED:
-		return fmt.Errorf("%s: %w: the kernel driver is not loaded", op, gpu.ErrNoDriver)
-	case nvml.ERROR_UNINITIALIZED:
-		return fmt.Errorf("%s: %w: NVML is not initialised", op, gpu.ErrNoDriver)
+	for _, e := range [...]struct {
+		ret   nvml.Return
+		err   error
+		notes string
+	}{
+		{nvml.ERROR_NOT_SUPPORTED, gpu.ErrNotSupported, ""},
+		{nvml.ERROR_FUNCTION_NOT_FOUND, gpu.ErrNotSupported, ""},
+		{nvml.ERROR_ARGUMENT_VERSION_MISMATCH, gpu.ErrNotSupported, ""},
+		{nvml.ERROR_DEPRECATED, gpu.ErrNotSupported, ""},
+		{nvml.ERROR_NO_PERMISSION, gpu.ErrNoPermission, ""},
+		{nvml.ERROR_NOT_FOUND, gpu.ErrNotFound, ""},
+		{nvml.ERROR_INVALID_ARGUMENT, gpu.ErrInvalidArgument, ""},
+		{nvml.ERROR_GPU_IS_LOST, gpu.ErrLost, ""},
+		{nvml.ERROR_RESET_REQUIRED, gpu.ErrResetRequired, ""},
+		{nvml.ERROR_TIMEOUT, gpu.ErrTimeout, ""},
+		{nvml.ERROR_IN_USE, gpu.ErrInUse, ""},
+		{nvml.ERROR_INSUFFICIENT_RESOURCES, gpu.ErrInsufficientResources, ""},
+		{nvml.ERROR_LIB_RM_VERSION_MISMATCH, gpu.ErrVersionMismatch, ""},
+		{nvml.ERROR_OPERATING_SYSTEM, gpu.ErrDriver,
+			": the operating system blocks the device, as a cgroup that does not allow its device node does"},
+		{nvml.ERROR_GPU_NOT_FOUND, gpu.ErrNotFound, ": NVML finds no GPU"},
+		{nvml.ERROR_LIBRARY_NOT_FOUND, gpu.ErrNoDriver, ": the library cannot be loaded"},
+		{nvml.ERROR_DRIVER_NOT_LOADED, gpu.ErrNoDriver, ": the kernel driver is not loaded"},
+		{nvml.ERROR_UNINITIALIZED, gpu.ErrNoDriver, ": NVML is not initialised"},
+	} {
+		if e.ret == ret {
+			return fmt.Errorf("%s: %w%s", op, e.err, e.notes)
+		}
 	}
 	return fmt.Errorf("%s: %w: NVML code %d", op, gpu.ErrDriver, int32(ret))
 }

@@ -11,16 +11,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// How long the queue waits in the driver at a time, which Close may have to wait for; how many events may be waiting to
-// be read; and the pauses before a failed queue is created again.
 const (
-	waitMillis  = 250
-	eventBuffer = 256
+	waitMillis  = 250 // of one wait in the driver, which Close may have to wait for
+	eventBuffer = 256 // events that are kept until they are read; further ones are dropped
 	minBackoff  = 250 * time.Millisecond
-	maxBackoff  = 30 * time.Second
+	maxBackoff  = 30 * time.Second // before a failed queue is created again
 )
 
-// eventQueue receives what the driver reports, in a goroutine of its own that starts with the first GPU.
+// eventQueue receives the driver's events, in a goroutine of its own that starts with the first GPU.
 type eventQueue struct {
 	lib   Library
 	opts  Options
@@ -28,20 +26,20 @@ type eventQueue struct {
 	quit  chan struct{}
 	ended chan struct{} // closed when the goroutine has ended, or never started and never will
 
-	// mu is held while the set is changed, and never while the driver is asked.
+	// mu guards what follows up to registering. It is never held during a driver call.
 	mu            sync.Mutex
 	running       bool
 	stopped       bool
 	set           *queueSet // nil until there is a GPU, and after a failure
-	setErr        error     // why there is none, if the driver gives none
+	setErr        error     // why there is none, if the driver could not create it
 	lostGPU       bool      // the last set failed because a GPU is lost
 	gpus          []*gpuState
 	registrations map[Device]*registration
-	withheld      map[Device]int // GPUs that are not to be registered, and how many want that
+	withheld      map[Device]int // GPUs that must not be registered, with the number of calls of withholdGPU that hold
 
 	registering sync.WaitGroup // calls under way that register GPUs
 
-	overflow bool // events were dropped, and EventsLost was not sent yet; of the goroutine
+	overflow bool // events were dropped, and EventsLost was not sent yet; only the goroutine uses it
 }
 
 func newEventQueue(lib Library, opts Options) eventQueue {
@@ -55,8 +53,8 @@ func newEventQueue(lib Library, opts Options) eventQueue {
 	}
 }
 
-// startRegistering sets the GPUs whose events are received. Events before it are lost. A GPU that is gone stays registered
-// until the queue is created again: NVML cannot remove it.
+// startRegistering sets the GPUs whose events are received. Earlier events are lost. A GPU that is no longer listed stays
+// registered until the queue is created again: NVML cannot remove it.
 func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	if !q.startQueue(gpus) {
 		return
@@ -79,7 +77,7 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 	q.mu.Lock()
 	q.gpus = gpus
-	idle, running, said := q.stopped || len(gpus) == 0, q.running, q.setErr != nil
+	idle, running, logged := q.stopped || len(gpus) == 0, q.running, q.setErr != nil
 	q.mu.Unlock()
 	if idle || running {
 		return !idle
@@ -88,13 +86,13 @@ func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 	if err == nil {
 		return true
 	}
-	if !said {
+	if !logged {
 		level.Warn(q.opts.Logger).Log("msg", "No event queue; XIDs are not seen until there is one", "err", err)
 	}
 	return !errors.Is(err, gpu.ErrNotSupported) // readings find changes of the layout, too
 }
 
-// stop ends the goroutine; ended says when.
+// stop makes the goroutine end; ended is closed when it has.
 func (q *eventQueue) stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -108,6 +106,7 @@ func (q *eventQueue) stop() {
 	}
 }
 
+// waitForEvents is the goroutine: it receives events until the queue is stopped.
 func (q *eventQueue) waitForEvents() {
 	defer close(q.ended)
 	defer q.dropSet()
@@ -132,11 +131,14 @@ func (q *eventQueue) waitForEvents() {
 		e, ret := set.Wait(waitMillis)
 		switch ret {
 		case nvml.SUCCESS, nvml.ERROR_TIMEOUT:
-			if broken { // only now is it known to work
+			if broken { // it is known to work again
 				q.send(gpu.Event{Kind: gpu.EventsLost, Time: q.opts.Now()})
 			}
 			backoff, broken = minBackoff, false
-			q.deliver(e, ret == nvml.SUCCESS)
+			q.deliverOverflow()
+			if ret == nvml.SUCCESS {
+				q.deliver(e)
+			}
 		default:
 			level.Warn(q.opts.Logger).Log("msg", "Event queue failed; it is created again", "err", driverError("nvmlEventSetWait", ret))
 			q.mu.Lock()
@@ -151,10 +153,10 @@ func (q *eventQueue) waitForEvents() {
 func (q *eventQueue) current() *queueSet {
 	q.mu.Lock()
 	set := q.set
-	spoilt, released := set != nil && set.spoilt, set != nil && set.released
+	broken, released := set != nil && set.broken, set != nil && set.released
 	q.mu.Unlock()
 	switch {
-	case spoilt:
+	case broken:
 		q.dropSet()
 		return nil
 	case released:
@@ -163,17 +165,18 @@ func (q *eventQueue) current() *queueSet {
 	return set
 }
 
-// maxSetGap is how long the other GPUs may be in no set before events count as lost.
+// maxSetGap is how long a replacement of the set may take before the events of its GPUs count as lost.
 const maxSetGap = time.Second
 
-// replaceSet replaces a set that was released, after it has delivered the set's events; it returns nil if that fails.
+// replaceSet delivers the events of a released set and returns a new set, or nil if none can be created.
 func (q *eventQueue) replaceSet(set *queueSet) *queueSet {
 	for range eventBuffer {
 		e, ret := set.Wait(0)
 		if ret != nvml.SUCCESS {
 			break
 		}
-		q.deliver(e, true)
+		q.deliverOverflow()
+		q.deliver(e)
 	}
 	began := time.Now()
 	q.dropSet()
@@ -186,8 +189,8 @@ func (q *eventQueue) replaceSet(set *queueSet) *queueSet {
 	return q.set
 }
 
-// restoreSet tries to create the set again; the caller repeats it if that fails. It returns false if there are no GPUs:
-// nothing was tried.
+// restoreSet tries to create the set again; the caller repeats it if that fails. It returns false, without a try, if there are no
+// GPUs.
 func (q *eventQueue) restoreSet() bool {
 	q.mu.Lock()
 	gpus := q.gpus
@@ -196,12 +199,12 @@ func (q *eventQueue) restoreSet() bool {
 	if idle {
 		return false
 	}
-	_ = q.renewSet() // it is in setErr, for the readings
+	_ = q.renewSet() // the error is in setErr, for the readings
 	q.register(gpus)
 	return true
 }
 
-// sleep returns false if the queue was stopped meanwhile.
+// sleep waits, and returns false if the queue was stopped meanwhile.
 func (q *eventQueue) sleep(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -213,15 +216,16 @@ func (q *eventQueue) sleep(d time.Duration) bool {
 	}
 }
 
-// deliver passes an event on, and that others were lost before it.
-func (q *eventQueue) deliver(e Event, is bool) {
+// deliverOverflow sends EventsLost if events were dropped.
+func (q *eventQueue) deliverOverflow() {
 	if q.overflow {
 		q.overflow = false
 		q.send(gpu.Event{Kind: gpu.EventsLost, Time: q.opts.Now()})
 	}
-	if !is {
-		return
-	}
+}
+
+// deliver converts an event of the driver and sends it.
+func (q *eventQueue) deliver(e Event) {
 	out := gpu.Event{GPU: q.uuidOf(e.Device), Time: q.opts.Now()}
 	switch {
 	case e.Type&nvml.EventTypeXidCriticalError != 0:
@@ -241,8 +245,8 @@ func (q *eventQueue) deliver(e Event, is bool) {
 	q.send(out)
 }
 
-// markLayoutChanged makes the next reading of a GPU try unsupported calls again: what is supported depends on its instances, and was
-// perhaps read while they were changing.
+// markLayoutChanged makes the next reading of a GPU try unsupported calls again: what is supported depends on its instances, which
+// the last reading may have found in the middle of a change.
 func (q *eventQueue) markLayoutChanged(d Device) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -253,7 +257,7 @@ func (q *eventQueue) markLayoutChanged(d Device) {
 	}
 }
 
-// send never blocks: the queue in the driver must be emptied even if no reader listens.
+// send never blocks: the driver's queue must be emptied even if the events are not read.
 func (q *eventQueue) send(e gpu.Event) {
 	select {
 	case q.out <- e:
@@ -262,7 +266,7 @@ func (q *eventQueue) send(e gpu.Event) {
 	}
 }
 
-// uuidOf returns the GPU of an event by its handle: a GPU that has just been lost does not answer.
+// uuidOf returns the UUID of the GPU of an event, by its handle if that was registered: a GPU that has just been lost does not answer.
 func (q *eventQueue) uuidOf(d Device) gpu.UUID {
 	if d == nil {
 		return ""

@@ -9,6 +9,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -42,13 +43,9 @@ func TestEvents(t *testing.T) {
 		want := gpu.Event{
 			Kind: gpu.EventXID, GPU: ids[1], Instance: gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(1)), XID: 13, Time: n.Now(),
 		}
-		if e := n.next(); e != want {
-			t.Errorf("event %+v, want %+v", e, want)
-		}
+		cmptest.Equal(t, "event", n.next(), want)
 		n.advance(time.Minute)
-		if e := n.next(); e.Kind != gpu.EventXID || e.GPU != ids[0] || e.XID != 79 || e.Instance.Present() || e.Compute.Present() {
-			t.Errorf("event %+v", e)
-		}
+		cmptest.Equal(t, "event", n.next(), gpu.Event{Kind: gpu.EventXID, GPU: ids[0], XID: 79, Time: n.Now()})
 		g := n.read(ids[1])
 		if err := n.DestroyGPUInstance(1, g.Instances[1].ID); err != nil {
 			t.Fatal(err)

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readFacts reads, once, what does not change while the handle and the MIG mode do not. What has failed is read again with the
-// slow tier, and what was not supported whenever that is tried again.
+// readFacts reads, once, what stays the same as long as the handle and the MIG mode do. What has failed is read again with the slow
+// tier, and what was not supported when unsupported calls are tried again.
 func (r *gpuRead) readFacts() {
 	st := &r.state.static
 	if r.fatal != nil || st.have && !(len(st.errs) > 0 && r.slow) && !r.retryAll {
@@ -40,7 +40,7 @@ func (r *gpuRead) readMissingFacts() {
 	}
 }
 
-// queryFact queries a fact that is not known yet.
+// queryFact queries a fact unless it is known, and passes the answer to take.
 func queryFact[T any](r *gpuRead, question string, f func() (T, nvml.Return), take func(T)) {
 	st := &r.state.static
 	if st.answered[question] {
@@ -74,7 +74,7 @@ func (r *gpuRead) readSMs() gpu.Opt[int] {
 	return gpu.Some(cores / perSM)
 }
 
-// coresPerSM is from the CUDA C++ Programming Guide, "Compute Capabilities"; 0 if the capability is unknown.
+// coresPerSM returns the CUDA cores of an SM (CUDA C++ Programming Guide, "Compute Capabilities"); 0 if the capability is unknown.
 func coresPerSM(major, minor int) int {
 	switch {
 	case major == 5, major == 6 && minor != 0, major == 8 && minor != 0, major == 9, major == 10, major == 11, major == 12:
@@ -87,32 +87,19 @@ func coresPerSM(major, minor int) int {
 
 // architecture returns the name of an answer of nvmlDeviceGetArchitecture; "" if it is unknown.
 func architecture(a nvml.DeviceArchitecture) string {
-	switch a {
-	case nvml.DEVICE_ARCH_KEPLER:
-		return "Kepler"
-	case nvml.DEVICE_ARCH_MAXWELL:
-		return "Maxwell"
-	case nvml.DEVICE_ARCH_PASCAL:
-		return "Pascal"
-	case nvml.DEVICE_ARCH_VOLTA:
-		return "Volta"
-	case nvml.DEVICE_ARCH_TURING:
-		return "Turing"
-	case nvml.DEVICE_ARCH_AMPERE:
-		return "Ampere"
-	case nvml.DEVICE_ARCH_ADA:
-		return "Ada"
-	case nvml.DEVICE_ARCH_HOPPER:
-		return "Hopper"
-	case nvml.DEVICE_ARCH_BLACKWELL:
-		return "Blackwell"
-	case nvml.DEVICE_ARCH_RUBIN:
-		return "Rubin"
+	names := [...]string{
+		nvml.DEVICE_ARCH_KEPLER: "Kepler", nvml.DEVICE_ARCH_MAXWELL: "Maxwell", nvml.DEVICE_ARCH_PASCAL: "Pascal",
+		nvml.DEVICE_ARCH_VOLTA: "Volta", nvml.DEVICE_ARCH_TURING: "Turing", nvml.DEVICE_ARCH_AMPERE: "Ampere", nvml.DEVICE_ARCH_ADA: "Ada",
+		nvml.DEVICE_ARCH_HOPPER: "Hopper", nvml.DEVICE_ARCH_BLACKWELL: "Blackwell", nvml.DEVICE_ARCH_RUBIN: "Rubin",
 	}
-	return ""
+	if uint64(a) >= uint64(len(names)) {
+		return ""
+	}
+	return names[a]
 }
 
-// pciBusID is the long form, 00000000:07:00.0, in lower case. Old structs have only numbers and a short form.
+// pciBusID returns the PCI bus id in its long form and in lower case, 00000000:07:00.0. Old structs have only numbers and a short
+// form.
 func pciBusID(pci nvml.PciInfo) string {
 	if id := cString(pci.BusId[:]); id != "" {
 		return strings.ToLower(id)

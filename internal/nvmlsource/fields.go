@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -18,31 +19,45 @@ type field struct {
 	id, scope uint32
 	slow      bool
 	reading   gpu.Reading
-	question  string
+	name      string // nvml.h's, without NVML_FI_DEV_
 	take      func(*gpu.Readings, *nvml.FieldValue)
+	question  string
 }
 
 // fields lists what is read by id. The raw NVLink counters (140, 141) contain the data ones: they are never added.
 func fields() []field {
-	return []field{
-		{nvml.FI_DEV_MEMORY_TEMP, 0, false, gpu.ReadingTemperature, "nvmlDeviceGetFieldValues(MEMORY_TEMP)", takeMemoryTemperature},
-		{nvml.FI_DEV_PCIE_COUNT_TX_BYTES, 0, false, gpu.ReadingPCIe, "nvmlDeviceGetFieldValues(PCIE_COUNT_TX_BYTES)",
-			func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.TransmitBytes = uintValue(v) }},
-		{nvml.FI_DEV_PCIE_COUNT_RX_BYTES, 0, false, gpu.ReadingPCIe, "nvmlDeviceGetFieldValues(PCIE_COUNT_RX_BYTES)",
-			func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.ReceiveBytes = uintValue(v) }},
-		{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, allLinks, false, gpu.ReadingNVLink, "nvmlDeviceGetFieldValues(NVLINK_THROUGHPUT_DATA_TX)",
-			func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.TransmitBytes = kibibytes(v) }},
-		{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, allLinks, false, gpu.ReadingNVLink, "nvmlDeviceGetFieldValues(NVLINK_THROUGHPUT_DATA_RX)",
-			func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.ReceiveBytes = kibibytes(v) }},
-		{nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, 0, true, gpu.ReadingNVLink,
-			"nvmlDeviceGetFieldValues(NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL)", takeLinkErrors("crc_flit")},
-		{nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, 0, true, gpu.ReadingNVLink,
-			"nvmlDeviceGetFieldValues(NVLINK_CRC_DATA_ERROR_COUNT_TOTAL)", takeLinkErrors("crc_data")},
-		{nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, 0, true, gpu.ReadingNVLink,
-			"nvmlDeviceGetFieldValues(NVLINK_REPLAY_ERROR_COUNT_TOTAL)", takeLinkErrors("replay")},
-		{nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, 0, true, gpu.ReadingNVLink,
-			"nvmlDeviceGetFieldValues(NVLINK_RECOVERY_ERROR_COUNT_TOTAL)", takeLinkErrors("recovery")},
-		{nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, 0, true, gpu.ReadingRecovery, "nvmlDeviceGetFieldValues(GET_GPU_RECOVERY_ACTION)", takeRecovery},
+	list := []field{
+		{id: nvml.FI_DEV_MEMORY_TEMP, name: "MEMORY_TEMP", reading: gpu.ReadingTemperature,
+			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.MemoryCelsius = floatValue(v) }},
+		{id: nvml.FI_DEV_PCIE_COUNT_TX_BYTES, name: "PCIE_COUNT_TX_BYTES", reading: gpu.ReadingPCIe,
+			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.TransmitBytes = uintValue(v) }},
+		{id: nvml.FI_DEV_PCIE_COUNT_RX_BYTES, name: "PCIE_COUNT_RX_BYTES", reading: gpu.ReadingPCIe,
+			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.ReceiveBytes = uintValue(v) }},
+		{id: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, name: "NVLINK_THROUGHPUT_DATA_TX", scope: allLinks, reading: gpu.ReadingNVLink,
+			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.TransmitBytes = kibibytes(v) }},
+		{id: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, name: "NVLINK_THROUGHPUT_DATA_RX", scope: allLinks, reading: gpu.ReadingNVLink,
+			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.ReceiveBytes = kibibytes(v) }},
+		linkErrors(nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, "crc_flit"),
+		linkErrors(nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, "crc_data"),
+		linkErrors(nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, "replay"),
+		linkErrors(nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "recovery"),
+		{id: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, name: "GET_GPU_RECOVERY_ACTION", slow: true, reading: gpu.ReadingRecovery, take: takeRecovery},
+	}
+	for i := range list {
+		list[i].question = "nvmlDeviceGetFieldValues(" + list[i].name + ")"
+	}
+	return list
+}
+
+// linkErrors returns the field that counts a kind of NVLink errors.
+func linkErrors(id uint32, kind string) field {
+	return field{
+		id: id, slow: true, reading: gpu.ReadingNVLink, name: "NVLINK_" + strings.ToUpper(kind) + "_ERROR_COUNT_TOTAL",
+		take: func(r *gpu.Readings, v *nvml.FieldValue) {
+			if count, ok := uintValue(v).Get(); ok {
+				r.NVLink.Errors = append(r.NVLink.Errors, gpu.NVLinkErrors{Kind: kind, Count: count})
+			}
+		},
 	}
 }
 
@@ -134,38 +149,19 @@ func (r *gpuRead) addFieldError(f *field, ret nvml.Return, slowErrs *[]gpu.ReadE
 	}
 }
 
-func takeMemoryTemperature(r *gpu.Readings, v *nvml.FieldValue) { r.MemoryCelsius = floatValue(v) }
-
-func takeLinkErrors(kind string) func(*gpu.Readings, *nvml.FieldValue) {
-	return func(r *gpu.Readings, v *nvml.FieldValue) {
-		if count, ok := uintValue(v).Get(); ok {
-			r.NVLink.Errors = append(r.NVLink.Errors, gpu.NVLinkErrors{Kind: kind, Count: count})
-		}
-	}
-}
-
 func takeRecovery(r *gpu.Readings, v *nvml.FieldValue) {
-	action, ok := uintValue(v).Get()
-	if !ok || action > math.MaxInt32 {
-		return
+	actions := [...]gpu.RecoveryAction{
+		nvml.GPU_RECOVERY_ACTION_NONE: gpu.RecoveryNone, nvml.GPU_RECOVERY_ACTION_GPU_RESET: gpu.RecoveryReset,
+		nvml.GPU_RECOVERY_ACTION_NODE_REBOOT: gpu.RecoveryReboot, nvml.GPU_RECOVERY_ACTION_DRAIN_P2P: gpu.RecoveryDrain,
+		nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET:     gpu.RecoveryDrainAndReset,
+		nvml.GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: gpu.RecoveryIMEXDomain,
 	}
-	switch nvml.DeviceGpuRecoveryAction(action) {
-	case nvml.GPU_RECOVERY_ACTION_NONE:
-		r.RecoveryAction = gpu.Some(gpu.RecoveryNone)
-	case nvml.GPU_RECOVERY_ACTION_GPU_RESET:
-		r.RecoveryAction = gpu.Some(gpu.RecoveryReset)
-	case nvml.GPU_RECOVERY_ACTION_NODE_REBOOT:
-		r.RecoveryAction = gpu.Some(gpu.RecoveryReboot)
-	case nvml.GPU_RECOVERY_ACTION_DRAIN_P2P:
-		r.RecoveryAction = gpu.Some(gpu.RecoveryDrain)
-	case nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET:
-		r.RecoveryAction = gpu.Some(gpu.RecoveryDrainAndReset)
-	case nvml.GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN:
-		r.RecoveryAction = gpu.Some(gpu.RecoveryIMEXDomain)
+	if action, ok := uintValue(v).Get(); ok && action < uint64(len(actions)) {
+		r.RecoveryAction = gpu.Some(actions[action])
 	}
 }
 
-// floatValue decodes a field's value by its type; absent if the type is unknown or the value is not finite.
+// floatValue decodes a field's value by its type. It is absent if the type is unknown or the value is not finite.
 func floatValue(v *nvml.FieldValue) gpu.Opt[float64] {
 	bits := binary.NativeEndian.Uint64(v.Value[:])
 	switch nvml.ValueType(int32(v.ValueType)) {
@@ -187,7 +183,7 @@ func floatValue(v *nvml.FieldValue) gpu.Opt[float64] {
 	return gpu.Some(float64(u))
 }
 
-// uintValue decodes a field's value as a count: absent if it is negative, no number, or too large.
+// uintValue decodes a field's value as a count. It is absent if it is negative, not a number, or too large.
 func uintValue(v *nvml.FieldValue) gpu.Opt[uint64] {
 	bits := binary.NativeEndian.Uint64(v.Value[:])
 	switch nvml.ValueType(int32(v.ValueType)) {
@@ -205,7 +201,7 @@ func uintValue(v *nvml.FieldValue) gpu.Opt[uint64] {
 	return gpu.None[uint64]()
 }
 
-// kibibytes turns a field in KiB into bytes; absent if that overflows.
+// kibibytes decodes a field in KiB, in bytes. It is absent if that overflows.
 func kibibytes(v *nvml.FieldValue) gpu.Opt[uint64] {
 	kib, ok := uintValue(v).Get()
 	if !ok || kib > math.MaxUint64>>10 {

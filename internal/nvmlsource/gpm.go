@@ -10,9 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// GPM, the profiling counters of Hopper and later. A sample holds an entity's counters of one moment; the metrics are
-// those of the window between two samples. In each reading every entity is sampled once, and its window goes from the reading
-// before to this one.
+// GPM, the profiling counters of Hopper and later. A sample holds an entity's counters of one moment; metrics are computed of the
+// window between two samples. Each reading samples every entity once, and its window goes from the previous reading to this one.
 //
 // Ids and handles are reused after a layout change, and a window between samples of two instances has meaningless values. So
 // the samples of a reading are taken before its scan of the tree, by the tree of the reading before, and the scan confirms
@@ -22,46 +21,38 @@ import (
 // minWindow is the least time between two samples that nvml.h asks for.
 const minWindow = 100 * time.Millisecond
 
-// gpmState is the state of GPM of one GPU. Like the rest of gpuState it belongs to the Read under way.
+// gpmState is the state of GPM of one GPU. Like the rest of gpuState it belongs to the Read under way. The windows of instances are
+// in the nodes of its tree.
 type gpmState struct {
-	wanted           bool // in this reading
-	asked, supported bool
-	own              window
-	instances        map[instanceRef]*window
-	// layoutChanged is set if the tree has changed in this reading, or could not be read.
-	layoutChanged bool
+	wanted        bool // in this reading
+	asked         bool // supported is known
+	supported     bool
+	layoutChanged bool      // the tree has changed since the samples were taken
 	sampled       bool      // samples were taken in this reading
 	lastAt        time.Time // when samples were taken last
 	invalid       int       // values of this reading that were no numbers
+	own           window    // of the GPU as a whole
 }
-
-// instanceRef names a GPU instance (compute wholeInstance) or a compute instance within a layout.
-type instanceRef struct {
-	instance gpu.InstanceID
-	compute  int64
-}
-
-const wholeInstance = -1
 
 // window has the last two samples of one entity, and the metrics between them.
 type window struct {
 	samples  [2]GPMSample
-	count    int             // how many hold counters: the newest is in samples[1]
+	count    int             // samples that hold counters: the newest is in samples[1]
 	errs     []gpu.ReadError // why it has no metrics
 	activity gpu.Activity
 	rates    gpu.LinkRates
 	media    gpu.Media // of a GPU instance
 }
 
-// samplePool has the spare samples. They belong to no GPU until they are filled.
+// samplePool has the samples that no window uses, and all, to be freed.
 type samplePool struct {
 	mu    sync.Mutex
 	spare []GPMSample
 	all   []GPMSample
 }
 
-// takeSample returns a spare sample, or a new one.
-func (s *Source) takeSample() (GPMSample, error) {
+// spareSample removes a sample from the pool, or allocates one.
+func (s *Source) spareSample() (GPMSample, error) {
 	p := &s.samples
 	p.mu.Lock()
 	if n := len(p.spare); n > 0 {
@@ -94,7 +85,14 @@ func (p *samplePool) put(w *window) {
 	*w = window{}
 }
 
-// free frees every sample, when no call is under way.
+// putAll adds the samples of all instances of a tree to the pool.
+func (p *samplePool) putAll(t *tree) {
+	for w := range t.windows() {
+		p.put(w)
+	}
+}
+
+// freeSamples frees every sample, when no call is under way.
 func (s *Source) freeSamples() {
 	s.samples.mu.Lock()
 	defer s.samples.mu.Unlock()
@@ -104,8 +102,8 @@ func (s *Source) freeSamples() {
 	s.samples.all, s.samples.spare = nil, nil
 }
 
-// retireGPU returns the samples of a GPU that is no longer in use to the pool. If a call for it hangs, the Read does so that the
-// call belongs to, when it returns.
+// retireGPU returns the samples of a GPU that is no longer in use to the pool. If a Read of it is under way, that Read does so when it
+// returns.
 func (s *Source) retireGPU(b *gpuState) {
 	b.retired.Store(true)
 	if !b.reading.TryLock() {
@@ -118,10 +116,7 @@ func (s *Source) retireGPU(b *gpuState) {
 // emptyWindows returns the samples of a GPU to the pool. The caller holds its reading lock.
 func (s *Source) emptyWindows(b *gpuState) {
 	s.samples.put(&b.gpm.own)
-	for ref, w := range b.gpm.instances {
-		s.samples.put(w)
-		delete(b.gpm.instances, ref)
-	}
+	s.samples.putAll(&b.tree)
 }
 
 // takeSamples takes the samples of a reading, before its tree is scanned.
@@ -139,7 +134,7 @@ func (r *gpuRead) takeSamples() {
 	}
 	since := r.source.opts.Now().Sub(g.lastAt)
 	if !g.lastAt.IsZero() && since >= 0 && since < minWindow {
-		return // the metrics of the last window still hold
+		return // the metrics of the last window stay
 	}
 	if !g.layoutChanged {
 		r.sampleEntities()
@@ -164,68 +159,42 @@ func (r *gpuRead) gpmSupported() bool {
 	return g.supported
 }
 
-// sampleEntities samples the GPU and all instances of the tree that are known.
+// sampleEntities samples the GPU, and all instances of the tree if the nodes are of its last scan.
 func (r *gpuRead) sampleEntities() {
-	b := r.state
+	b, t := r.state, &r.state.tree
 	b.gpm.sampled = true
 	defer func() { b.gpm.lastAt = r.source.opts.Now() }() // calls may have taken long since the reading began
-	a := r.entityQuerier(r.answers)
-	r.sampleInto(&b.gpm.own, &a, r.dev, wholeGPU)
-	for i := range b.tree.nodes {
-		n := &b.tree.nodes[i]
-		a := r.entityQuerier(n.answers)
-		r.sampleInto(r.windowOf(instanceRef{n.ID, wholeInstance}), &a, r.dev, int(n.ID))
+	const sample, migSample = "nvmlGpmSampleGet", "nvmlGpmMigSampleGet"
+	r.sampleInto(&b.gpm.own, r.answers, sample, r.dev.GpmSampleGet)
+	if !t.known {
+		return
+	}
+	for i := range t.nodes {
+		n := &t.nodes[i]
+		r.sampleInto(&n.window, n.answers, migSample, func(s GPMSample) nvml.Return { return r.dev.GpmMigSampleGet(int(n.ID), s) })
 		for j := range n.computes {
 			c := &n.computes[j]
-			a := r.entityQuerier(c.answers)
-			r.sampleInto(r.windowOf(instanceRef{n.ID, int64(c.ID)}), &a, b.tree.scan.devices[c.device].handle, wholeGPU)
+			r.sampleInto(&c.window, c.answers, sample, t.handleOf(c).GpmSampleGet)
 		}
 	}
 }
 
-// wholeGPU is no GPU instance.
-const wholeGPU = -1
-
-// windowOf returns the window of an instance.
-func (r *gpuRead) windowOf(ref instanceRef) *window {
-	g := &r.state.gpm
-	w := g.instances[ref]
-	if w == nil {
-		if g.instances == nil {
-			g.instances = map[instanceRef]*window{}
-		}
-		w = &window{}
-		g.instances[ref] = w
-	}
-	return w
-}
-
-// sampleInto takes one sample into a window: of an entity, or of a GPU instance of it. If that fails the window starts
-// again.
-func (r *gpuRead) sampleInto(w *window, a *querier, of Entity, instance int) {
-	question := "nvmlGpmSampleGet"
-	if instance != wholeGPU {
-		question = "nvmlGpmMigSampleGet"
-	}
+// sampleInto takes one sample of an entity into its window. If that fails the window starts again.
+func (r *gpuRead) sampleInto(w *window, known answers, question string, take func(GPMSample) nvml.Return) {
+	a := r.entityQuerier(known)
 	if !a.mayQuery(question, gpu.ReadingActivity) {
 		w.reset(a.errs)
 		return
 	}
 	if w.samples[0] == nil {
-		sample, err := r.source.takeSample()
+		sample, err := r.source.spareSample()
 		if err != nil {
 			w.reset([]gpu.ReadError{{Reading: gpu.ReadingActivity, Err: err}})
 			return
 		}
 		w.samples[0] = sample
 	}
-	var ret nvml.Return
-	if instance != wholeGPU {
-		ret = r.dev.GpmMigSampleGet(instance, w.samples[0])
-	} else {
-		ret = of.GpmSampleGet(w.samples[0])
-	}
-	if !a.accept(question, gpu.ReadingActivity, ret) {
+	if !a.accept(question, gpu.ReadingActivity, take(w.samples[0])) {
 		r.fatal = a.fatal
 		w.reset(a.errs)
 		return
@@ -258,13 +227,12 @@ func (r *gpuRead) readActivity() {
 	r.fillActivity()
 }
 
-// restartWindows starts all windows again, by the present tree. The next scan finds what changes after this.
+// restartWindows starts all windows again, with samples of the present tree. The next scan finds later changes.
 func (r *gpuRead) restartWindows() {
 	g := &r.state.gpm
 	g.own.reset(nil)
-	for ref, w := range g.instances {
-		r.source.samples.put(w)
-		delete(g.instances, ref)
+	for w := range r.state.tree.windows() {
+		w.reset(nil)
 	}
 	g.lastAt = time.Time{}
 	if r.scan.err == nil {
@@ -274,29 +242,28 @@ func (r *gpuRead) restartWindows() {
 
 // computeActivity computes the metrics of every window that has two samples.
 func (r *gpuRead) computeActivity() {
-	r.computeWindow(&r.state.gpm.own, boardMetrics)
+	r.computeWindow(&r.state.gpm.own, gpuMetrics)
 	for i := range r.state.tree.nodes {
 		n := &r.state.tree.nodes[i]
-		whole := r.windowOf(instanceRef{n.ID, wholeInstance})
-		r.computeWindow(whole, instanceMetrics)
-		r.measureMedia(whole, n)
+		r.computeWindow(&n.window, instanceMetrics)
+		r.readInstanceMedia(n)
 		for j := range n.computes {
-			r.computeWindow(r.windowOf(instanceRef{n.ID, int64(n.computes[j].ID)}), computeMetrics)
+			r.computeWindow(&n.computes[j].window, computeMetrics)
 		}
 	}
 }
 
-// How many of the metrics an entity has: those of the GPU alone and of the memory come last.
+// How many of gpmMetrics an entity has: compute instances have no metric of the memory, and only the GPU has those of links.
 const (
 	computeMetrics  = 7
 	instanceMetrics = 8
-	boardMetrics    = 12
+	gpuMetrics      = 12
 )
 
-// gpmMetrics returns the metrics that are computed.
-func gpmMetrics() [boardMetrics]GPMMetric {
-	var list [boardMetrics]GPMMetric
-	for i, id := range [boardMetrics]nvml.GpmMetricId{
+// gpmMetrics returns the metrics that are computed, in the order of gpu.Activity.All and gpu.LinkRates.
+func gpmMetrics() [gpuMetrics]GPMMetric {
+	var list [gpuMetrics]GPMMetric
+	for i, id := range [gpuMetrics]nvml.GpmMetricId{
 		nvml.GPM_METRIC_GRAPHICS_UTIL, nvml.GPM_METRIC_SM_UTIL, nvml.GPM_METRIC_SM_OCCUPANCY, nvml.GPM_METRIC_ANY_TENSOR_UTIL,
 		nvml.GPM_METRIC_FP64_UTIL, nvml.GPM_METRIC_FP32_UTIL, nvml.GPM_METRIC_FP16_UTIL,
 		nvml.GPM_METRIC_DRAM_BW_UTIL,
@@ -338,7 +305,7 @@ func (r *gpuRead) computeWindow(w *window, count int) {
 	}
 }
 
-// setMetric sets one metric. A value that is no number, or negative, is dropped and counted.
+// setMetric sets one metric, in multiples of a unit. A value that is not a number, or negative, is dropped and counted.
 func (r *gpuRead) setMetric(to *gpu.Opt[float64], m *GPMMetric, unit float64) {
 	switch {
 	case m.Return != nvml.SUCCESS:
@@ -349,28 +316,24 @@ func (r *gpuRead) setMetric(to *gpu.Opt[float64], m *GPMMetric, unit float64) {
 	}
 }
 
-// fillActivity lays what the windows say to the result.
+// fillActivity copies the metrics of the windows into the result, whose instances are in the order of the nodes.
 func (r *gpuRead) fillActivity() {
 	g := &r.state.gpm
 	r.out.Activity, r.out.Rates, r.out.InvalidActivity = g.own.activity, g.own.rates, g.invalid
 	r.errs = r.windowErrors(r.errs, &g.own)
 	for i := range r.out.Instances {
-		gi := &r.out.Instances[i]
-		if w := g.instances[instanceRef{gi.ID, wholeInstance}]; w != nil {
-			gi.Activity, gi.Media = w.activity, w.media
-			gi.Errors = r.windowErrors(gi.Errors, w)
-		}
+		gi, n := &r.out.Instances[i], &r.state.tree.nodes[i]
+		gi.Activity, gi.Media = n.window.activity, n.window.media
+		gi.Errors = r.windowErrors(gi.Errors, &n.window)
 		for j := range gi.ComputeInstances {
-			ci := &gi.ComputeInstances[j]
-			if w := g.instances[instanceRef{gi.ID, int64(ci.ID)}]; w != nil {
-				ci.Activity = w.activity
-				ci.Errors = r.windowErrors(ci.Errors, w)
-			}
+			ci, w := &gi.ComputeInstances[j], &n.computes[j].window
+			ci.Activity = w.activity
+			ci.Errors = r.windowErrors(ci.Errors, w)
 		}
 	}
 }
 
-// windowErrors appends why a window says nothing. What was not tried again in this round has been counted.
+// windowErrors appends the errors of a window. Those that were not tried again in this reading have been reported before.
 func (r *gpuRead) windowErrors(list []gpu.ReadError, w *window) []gpu.ReadError {
 	for _, e := range w.errs {
 		e.Remembered = e.Remembered || !r.state.gpm.sampled

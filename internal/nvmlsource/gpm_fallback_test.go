@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
@@ -27,9 +28,10 @@ func TestGPMWhileItIsNeeded(t *testing.T) {
 		t.Helper()
 		n.advance(time.Second)
 		g, other := n.read(ids[1]), n.read(ids[0])
-		if g.ActivitySource != source || g.Activity.SM.Present() != values || g.Instances[0].Activity.SM.Present() != values || len(g.Errors) > 0 {
-			t.Errorf("%s: source %q, %+v, instance %+v, errors %v", when, g.ActivitySource, g.Activity, g.Instances[0].Activity, g.Errors)
-		}
+		cmptest.Equal(t, when+": source", g.ActivitySource, source)
+		cmptest.Equal(t, when+": the GPU has activity", g.Activity.SM.Present(), values)
+		cmptest.Equal(t, when+": the instance has activity", g.Instances[0].Activity.SM.Present(), values)
+		cmptest.Equal(t, when+": errors", g.Errors, nil)
 		if other.ActivitySource != gpu.ActivityUnknown || other.Activity != (gpu.Activity{}) {
 			t.Errorf("%s: another GPU: %q, %+v", when, other.ActivitySource, other.Activity)
 		}

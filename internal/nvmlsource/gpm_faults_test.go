@@ -3,6 +3,7 @@ package nvmlsource_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -11,18 +12,11 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
-
-// window reads twice, a second apart.
-func (n *node) window(id gpu.UUID) gpu.GPU {
-	n.t.Helper()
-	n.read(id)
-	n.advance(time.Second)
-	return n.read(id)
-}
 
 // TestMetricsThatAreNoNumbers: what is no number or below nothing is dropped and counted, of each entity; what is above 1
 // passes; a metric that is not offered is absent and no error.
@@ -37,15 +31,15 @@ func TestMetricsThatAreNoNumbers(t *testing.T) {
 		uint32(nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC): {Value: math.Inf(-1)},
 	}
 	ids := n.discover()
-	g := n.window(ids[1])
+	g := n.poll(ids[1])
 	for _, a := range []gpu.Activity{g.Activity, g.Instances[0].Activity, g.Instances[1].ComputeInstances[0].Activity} {
-		if a.SM.Present() || a.SMOccupancy.Present() || a.Tensor.Present() || a.FP32.Present() || !about(a.FP64, 2.5) || !a.FP16.Present() {
-			t.Errorf("%+v", a)
-		}
+		want := gpu.Activity{GraphicsEngine: a.GraphicsEngine, FP64: gpu.Some(2.5), FP16: a.FP16, DRAM: a.DRAM}
+		cmptest.Equal(t, "activity", a, want, approx())
+		cmptest.Equal(t, "there is activity of FP16", a.FP16.Present(), true)
 	}
-	if want := 3*6 + 1; g.InvalidActivity != want || g.Rates.NVLinkReceive.Present() || len(g.Errors) > 0 {
-		t.Errorf("%d values dropped, want %d; rates %+v, errors %v", g.InvalidActivity, want, g.Rates, g.Errors)
-	}
+	cmptest.Equal(t, "dropped values", g.InvalidActivity, 3*6+1)
+	cmptest.Equal(t, "rate of NVLink", g.Rates.NVLinkReceive, gpu.None[float64]())
+	cmptest.Equal(t, "errors", g.Errors, nil)
 	n.advance(time.Millisecond)
 	if again := n.read(ids[1]); again.InvalidActivity != 0 {
 		t.Errorf("counted again without a new window: %d", again.InvalidActivity)
@@ -70,19 +64,20 @@ func TestGPMRefusals(t *testing.T) {
 	} {
 		n := profiledNode(t, gpmScenario)
 		n.spy.set(c.call, c.ret)
-		g := n.window(n.discover()[1])
+		g := n.poll(n.discover()[1])
 		gi := g.Instances[0]
 		ci := gi.ComputeInstances[0]
-		if g.Activity.SM.Present() != c.gpu || gi.Activity.SM.Present() != c.instance || ci.Activity.SM.Present() != c.computes {
-			t.Errorf("%s %d: GPU %+v, instance %+v, compute instance %+v", c.call, c.ret, g.Activity, gi.Activity, ci.Activity)
-		}
+		refused := fmt.Sprintf("%s returns %d: ", c.call, c.ret)
+		cmptest.Equal(t, refused+"the GPU has activity", g.Activity.SM.Present(), c.gpu)
+		cmptest.Equal(t, refused+"the GPU instance has activity", gi.Activity.SM.Present(), c.instance)
+		cmptest.Equal(t, refused+"the compute instance has activity", ci.Activity.SM.Present(), c.computes)
 		if got := len(gi.Errors) + len(ci.Errors); got != c.errs || (len(g.Errors) > 0) == c.gpu {
 			t.Errorf("%s %d: errors %v, %v, %v", c.call, c.ret, g.Errors, gi.Errors, ci.Errors)
 		}
 		n.spy.set(c.call, nvml.SUCCESS)
 		n.advance(15 * time.Second)
 		if c.ret != nvml.ERROR_NOT_SUPPORTED {
-			if back := n.window(n.discover()[1]).Instances[0]; !back.Activity.SM.Present() || !back.ComputeInstances[0].Activity.SM.Present() {
+			if back := n.poll(n.discover()[1]).Instances[0]; !back.Activity.SM.Present() || !back.ComputeInstances[0].Activity.SM.Present() {
 				t.Errorf("%s %d, and well again: %+v", c.call, c.ret, back)
 			}
 		}
@@ -97,7 +92,7 @@ func TestDeniedInstancesAreToldOnce(t *testing.T) {
 	n.spy.set("GpmMigSampleGet", nvml.ERROR_NO_PERMISSION)
 	id := n.discover()[1]
 	for range 40 {
-		n.window(id)
+		n.poll(id)
 	}
 	if said := strings.Count(n.logged.String(), "activity"); said != 1 {
 		t.Errorf("said %d times:\n%s", said, n.logged)
@@ -109,8 +104,8 @@ func TestLibraryWithoutGPM(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
 	n.spy.set("GpmQueryDeviceSupport", nvml.ERROR_FUNCTION_NOT_FOUND)
 	id := n.discover()[1]
-	n.window(id)
-	g := n.window(id)
+	n.poll(id)
+	g := n.poll(id)
 	taken := n.spy.taken()
 	if taken["GpmQueryDeviceSupport"] != 1 || taken["GpmSampleAlloc"]+taken["GpmSampleGet"]+taken["GpmMigSampleGet"]+taken["MIG.GpmSampleGet"] > 0 {
 		t.Errorf("calls %v", taken)
@@ -124,7 +119,7 @@ func TestLibraryWithoutGPM(t *testing.T) {
 func TestSamplesOfLostGPUs(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
 	ids := n.discover()
-	n.window(ids[1])
+	n.poll(ids[1])
 	made := n.spy.taken()["GpmSampleAlloc"]
 	for range 20 {
 		n.spy.set("GetMemoryInfo", nvml.ERROR_GPU_IS_LOST)
@@ -134,7 +129,7 @@ func TestSamplesOfLostGPUs(t *testing.T) {
 		}
 		n.spy.set("GetMemoryInfo", nvml.SUCCESS)
 		n.discover()
-		if g := n.window(ids[1]); !g.Instances[0].Activity.SM.Present() {
+		if g := n.poll(ids[1]); !g.Instances[0].Activity.SM.Present() {
 			t.Fatalf("found again: %+v", g.Instances[0])
 		}
 	}
@@ -151,7 +146,7 @@ func TestSamplesOfLostGPUs(t *testing.T) {
 func TestNoSampleIsFreedUnderACall(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
 	ids := n.discover()
-	n.window(ids[0])
+	n.poll(ids[0])
 	hangs, returns, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	n.spy.do("GpmSampleGet", func() {
 		close(hangs)
@@ -163,7 +158,7 @@ func TestNoSampleIsFreedUnderACall(t *testing.T) {
 		n.source.Read(ids[0])
 	}()
 	<-hangs
-	if g := n.window(ids[1]); !g.Instances[0].Activity.SM.Present() {
+	if g := n.poll(ids[1]); !g.Instances[0].Activity.SM.Present() {
 		t.Errorf("another GPU meanwhile: %+v", g.Instances[0])
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -183,7 +178,7 @@ func TestNoSampleIsFreedUnderACall(t *testing.T) {
 func TestModeChangeAsksAnew(t *testing.T) {
 	n := profiledNode(t, "version: 1\nnode: {kubernetes: false}\ngpus:\n  - {model: H100-80GB, mig: true, layout: [\"4g.40gb@0\"]}\n")
 	id := n.discover()[0]
-	n.window(id)
+	n.poll(id)
 	i := n.read(id).Instances[0]
 	must(t, n.DestroyComputeInstance(0, i.ID, i.ComputeInstances[0].ID))
 	must(t, n.DestroyGPUInstance(0, i.ID))
@@ -209,7 +204,7 @@ func TestPollsByGPMAllocateNothingMore(t *testing.T) {
 		t.Cleanup(func() { n.source.Close(t.Context()) })
 		id := n.discover()[1]
 		for range 3 {
-			n.window(id)
+			n.poll(id)
 		}
 		allocs[i] = testing.AllocsPerRun(200, func() {
 			n.advance(time.Second)

@@ -1,12 +1,14 @@
 package nvmlsource_test
 
 import (
-	"math"
 	"testing"
 	"time"
 
 	"github.com/go-kit/log"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
@@ -41,10 +43,8 @@ func profiledNode(t *testing.T, scenario string) *node {
 	return n
 }
 
-func about(got gpu.Opt[float64], want float64) bool {
-	v, ok := got.Get()
-	return ok && math.Abs(v-want) < 1e-7
-}
+// approx lets numbers differ by 1e-7.
+func approx() cmp.Option { return cmpopts.EquateApprox(0, 1e-7) }
 
 func TestActivityByGPM(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
@@ -57,26 +57,26 @@ func TestActivityByGPM(t *testing.T) {
 	}
 	n.advance(time.Second)
 	whole, cut, old := n.read(ids[0]), n.read(ids[1]), n.read(ids[2])
-	a := whole.Activity
-	if whole.ActivitySource != gpu.ActivityGPM || !about(a.GraphicsEngine, 0.75) || !about(a.SM, 0.5) || !about(a.SMOccupancy, 0.125) ||
-		!about(a.Tensor, 0.2) || !about(a.FP64, 0.01) || !about(a.FP32, 0.1) || !about(a.FP16, 0.05) || !about(a.DRAM, 0.25) {
-		t.Errorf("a whole GPU: source %q, %+v", whole.ActivitySource, a)
-	}
-	if r := whole.Rates; !about(r.PCIeReceive, 100<<20) || !about(r.PCIeTransmit, 100<<20) || !about(r.NVLinkReceive, 50<<20) || !about(r.NVLinkTransmit, 50<<20) {
-		t.Errorf("traffic %+v", r)
-	}
-	if got := cut.Instances[0].Activity; !about(got.SM, 0.5) || !about(got.DRAM, 0.1) {
-		t.Errorf("a GPU instance: %+v", got)
-	}
-	if got := cut.Instances[0].ComputeInstances[0].Activity; !about(got.SM, 0.5) || got.DRAM.Present() {
-		t.Errorf("its compute instance, which has no memory of its own: %+v", got)
-	}
-	if got := cut.Instances[1]; !about(got.Activity.SM, 10.0/60) || !about(got.ComputeInstances[0].Activity.SM, 0) || !about(got.ComputeInstances[1].Activity.SM, 10.0/40) {
-		t.Errorf("two compute instances: %+v in %+v", got.ComputeInstances, got.Activity)
-	}
-	if old.ActivitySource != gpu.ActivityUnknown || old.Activity != (gpu.Activity{}) || len(old.Errors) > 0 {
-		t.Errorf("an A100: source %q, %+v, errors %v; want nothing", old.ActivitySource, old.Activity, old.Errors)
-	}
+	cmptest.Equal(t, "source of a whole GPU", whole.ActivitySource, gpu.ActivityGPM)
+	cmptest.Equal(t, "activity of a whole GPU", whole.Activity, gpu.Activity{
+		GraphicsEngine: gpu.Some(0.75), SM: gpu.Some(0.5), SMOccupancy: gpu.Some(0.125), Tensor: gpu.Some(0.2),
+		FP64: gpu.Some(0.01), FP32: gpu.Some(0.1), FP16: gpu.Some(0.05), DRAM: gpu.Some(0.25),
+	}, approx())
+	const mebi = 1 << 20
+	cmptest.Equal(t, "traffic of a whole GPU", whole.Rates, gpu.LinkRates{
+		PCIeReceive: gpu.Some(100.0 * mebi), PCIeTransmit: gpu.Some(100.0 * mebi), NVLinkReceive: gpu.Some(50.0 * mebi), NVLinkTransmit: gpu.Some(50.0 * mebi),
+	}, approx())
+	one, two := cut.Instances[0], cut.Instances[1]
+	cmptest.Equal(t, "SM activity of a GPU instance", one.Activity.SM, gpu.Some(0.5), approx())
+	cmptest.Equal(t, "DRAM activity of a GPU instance", one.Activity.DRAM, gpu.Some(0.1), approx())
+	cmptest.Equal(t, "SM activity of its compute instance", one.ComputeInstances[0].Activity.SM, gpu.Some(0.5), approx())
+	cmptest.Equal(t, "DRAM activity of its compute instance", one.ComputeInstances[0].Activity.DRAM, gpu.None[float64]())
+	cmptest.Equal(t, "SM activity of two compute instances", two.Activity.SM, gpu.Some(10.0/60), approx())
+	cmptest.Equal(t, "SM activity of the idle one", two.ComputeInstances[0].Activity.SM, gpu.Some(0.0), approx())
+	cmptest.Equal(t, "SM activity of the other", two.ComputeInstances[1].Activity.SM, gpu.Some(10.0/40), approx())
+	cmptest.Equal(t, "source of an A100", old.ActivitySource, gpu.ActivityUnknown)
+	cmptest.Equal(t, "activity of an A100", old.Activity, gpu.Activity{})
+	cmptest.Equal(t, "errors of an A100", old.Errors, nil)
 }
 
 // TestShortWindowsAreWaitedOut: a poll too soon after the last one keeps what that said.
@@ -124,9 +124,9 @@ func TestLayoutChangeBeginsNewWindows(t *testing.T) {
 		}
 	}
 	n.advance(time.Second)
-	if after = n.read(ids[1]); !about(after.Instances[0].Activity.SM, 0.5) || !about(after.Instances[1].ComputeInstances[0].Activity.SM, 10.0/40) {
-		t.Errorf("one poll later: %+v, %+v", after.Instances[0].Activity, after.Instances[1].ComputeInstances)
-	}
+	after = n.read(ids[1])
+	cmptest.Equal(t, "activity one poll later", after.Instances[0].Activity.SM, gpu.Some(0.5), approx())
+	cmptest.Equal(t, "activity of the compute instance left", after.Instances[1].ComputeInstances[0].Activity.SM, gpu.Some(10.0/40), approx())
 }
 
 // TestProcessUse: how busy a process keeps the SMs is told of whole GPUs, to who wants it.
@@ -138,9 +138,11 @@ func TestProcessUse(t *testing.T) {
 	n.source = nvmlsource.New(n.spy, nvmlsource.Options{Now: n.Now, ProcessUtilization: true, Logger: log.NewNopLogger()})
 	t.Cleanup(func() { n.source.Close(t.Context()) })
 	ids := n.discover()
-	if whole := n.read(ids[0]).Readings.Processes.Or(nil); len(whole) != 1 || !about(whole[0].SM, 0.5) {
-		t.Errorf("a whole GPU: %+v", whole)
+	whole := n.read(ids[0]).Readings.Processes.Or(nil)
+	if len(whole) != 1 {
+		t.Fatalf("processes of a whole GPU: %+v", whole)
 	}
+	cmptest.Equal(t, "SM utilization of a process", whole[0].SM, gpu.Some(0.5), approx())
 	cut := n.read(ids[1])
 	for _, p := range cut.Readings.Processes.Or(nil) {
 		if p.SM.Present() || len(cut.Errors) > 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// gpuState is what is known of one GPU behind one handle. A GPU that is lost and found again gets a new state: a call that
-// hangs with the old handle touches nothing that is in use.
+// gpuState is what is known of one GPU behind one handle. A GPU that is lost and found again gets a new state, so that a call
+// that hangs with the old handle cannot modify what is in use.
 type gpuState struct {
 	uuid   gpu.UUID
 	handle Device
@@ -21,7 +21,7 @@ type gpuState struct {
 	wasRead       atomic.Bool
 	retired       atomic.Bool            // another state has replaced it
 	layoutChanged atomic.Bool            // the driver has reported a change of its instances since the last reading began
-	ourChange     atomic.Bool            // we have changed it since the last reading began
+	ourChange     atomic.Bool            // the Actuator has changed it since the last reading began
 	tables        atomic.Pointer[tables] // of the Actuator
 
 	// reading is held by the Read under way; the rest belongs to it.
@@ -41,9 +41,9 @@ type gpuState struct {
 	gpm     gpmState
 	// processesSeen is the newest time stamp, in microseconds, of the driver's samples of processes.
 	processesSeen uint64
-	metrics       [boardMetrics]GPMMetric // reused by every Read
-	mediaMetrics  []GPMMetric             // likewise
-	freshAt       time.Time               // when answers were last empty
+	metrics       [gpuMetrics]GPMMetric // reused by every Read
+	mediaMetrics  []GPMMetric           // likewise
+	freshAt       time.Time             // when answers were last empty
 }
 
 // modeState is the answer of nvmlDeviceGetMigMode; both are absent if the GPU has no MIG.
@@ -57,8 +57,8 @@ type static struct {
 	errs      []gpu.ReadError // of facts that failed: they are read again with the slow tier
 	answered  map[string]bool // questions whose answers are among the facts
 	profiles  []profileEntry
-	counted   bool // the profiles are all there are
-	placed    bool // they have their placements
+	counted   bool // the profiles are complete
+	placed    bool // the profiles have their placements
 	mostMIG   int  // how many MIG devices the GPU can have
 	mostKnown bool
 }
@@ -70,14 +70,8 @@ func newGPUState(uuid gpu.UUID, h Device, index int) *gpuState {
 	return b
 }
 
-// clearAnswers clears the cache of refused calls and makes the slow tier due, after a change of what the GPU can answer.
-func (b *gpuState) clearAnswers() {
-	b.answers = newAnswers()
-	b.slowAt = time.Time{}
-}
-
 // supportEvery is how often unsupported calls are tried again: for a while after it was loaded, or a GPU was reset, a driver
-// also answers so to calls that it supports.
+// reports calls as unsupported that it supports.
 const supportEvery = 10 * time.Minute
 
 // retryUnsupported clears the cache of unsupported calls if that is due, and reports whether it did.

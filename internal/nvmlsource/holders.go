@@ -48,9 +48,8 @@ func (a *Actuator) processes(id gpu.UUID) ([]gpu.Process, error) {
 	return list, nil
 }
 
-// unlessNotOffered leaves out that a driver does not offer a list of processes besides that of compute. A GPU on which no
-// graphics can run has none to list, and what drivers knew of MPS before they listed its clients, its server, is among the
-// compute processes.
+// unlessNotOffered returns the error unless it says that the driver does not offer a list of processes. A GPU on which no graphics can
+// run has none to list, and drivers that do not list clients of MPS have its server among the compute processes.
 func unlessNotOffered(err error) error {
 	if errors.Is(err, gpu.ErrNotSupported) {
 		return nil

@@ -36,8 +36,8 @@ func (r *gpuRead) buildInstances(processes *processes) (vanished bool) {
 		gi := n.GPUInstance
 		if len(n.computes) > 0 {
 			vanished = r.readInstanceMemory(n, &gi) || vanished
-		} else { // its memory has no handle; its size is that of the profile
-			gi.Memory.Total = r.profileMemory(gi.ProfileID)
+		} else if p, _ := r.profileOf(gi.ProfileID); p.MemoryBytes > 0 { // no handle reports its memory; its size is that of the profile
+			gi.Memory.Total = gpu.Some(p.MemoryBytes)
 		}
 		gi.ComputeInstances = slices.Grow([]gpu.ComputeInstance(nil), len(n.computes))
 		for j := range n.computes {
@@ -76,25 +76,15 @@ func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
 	return list
 }
 
-// entityQuerier returns a querier for one MIG device of the GPU.
+// entityQuerier returns a querier for one entity of the GPU.
 func (r *gpuRead) entityQuerier(known answers) querier {
 	return querier{source: r.source, answers: known, slow: r.slow, fatal: r.fatal}
-}
-
-// profileMemory returns the memory of instances of a profile, in bytes.
-func (r *gpuRead) profileMemory(id gpu.Opt[uint32]) gpu.Opt[uint64] {
-	for i := range r.state.static.profiles {
-		if p := &r.state.static.profiles[i]; gpu.Some(p.ID) == id && p.MemoryBytes > 0 {
-			return gpu.Some(p.MemoryBytes)
-		}
-	}
-	return gpu.None[uint64]()
 }
 
 // readInstanceMemory reads a GPU instance's memory, which any of its MIG devices reports.
 func (r *gpuRead) readInstanceMemory(n *instanceNode, gi *gpu.GPUInstance) (vanished bool) {
 	a := r.entityQuerier(n.answers)
-	h := r.state.tree.scan.devices[n.computes[0].device].handle
+	h := r.state.tree.handleOf(&n.computes[0])
 	if m, ok := query(&a, "nvmlDeviceGetMemoryInfo", gpu.ReadingMemory, h.GetMemoryInfo); ok {
 		gi.Memory = memoryOf(m)
 	}
@@ -103,10 +93,10 @@ func (r *gpuRead) readInstanceMemory(n *instanceNode, gi *gpu.GPUInstance) (vani
 	return a.stale
 }
 
-// readComputeProcesses reads a MIG device's own list.
+// readComputeProcesses reads the processes of one compute instance, from its MIG device's own list.
 func (r *gpuRead) readComputeProcesses(c *computeNode, in gpu.InstanceID, ci *gpu.ComputeInstance, own *processes) (vanished bool) {
 	a := r.entityQuerier(c.answers)
-	h := r.state.tree.scan.devices[c.device].handle
+	h := r.state.tree.handleOf(c)
 	infos, ok := query(&a, "nvmlDeviceGetComputeRunningProcesses", gpu.ReadingProcesses, h.GetComputeRunningProcesses)
 	if !ok {
 		own.ok = false

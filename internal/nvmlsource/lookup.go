@@ -5,20 +5,16 @@ import (
 	"maps"
 	"time"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// lookupTimeout is how long Discover waits for lookups, in real time, so that a GPU that hangs does not block the others.
+// lookupTimeout is how long Discover waits for all its lookups, in real time, so that a GPU that hangs does not block the others.
 const lookupTimeout = time.Second
 
-// lookup is a query for the GPU at an index, which may never return.
-type lookup struct {
-	done chan found // buffered
-}
+// lookup receives the result of a call for the GPU at an index, which may never return. It is buffered.
+type lookup chan found
 
-// found is the result of a lookup: a handle and its UUID, or an error.
+// found is the result of a lookup: a handle and its UUID, unless there is an error.
 type found struct {
 	handle Device
 	uuid   gpu.UUID
@@ -55,18 +51,18 @@ func (s *Source) lookUp(indexes []int) map[int]found {
 	return answers
 }
 
-// answer waits until expired, which it sets to nil then, so that no further lookup is waited for.
-func (l *lookup) answer(expired *<-chan time.Time) (found, bool) {
+// answer returns the result if there is one before expired, which it then sets to nil: further lookups are not waited for.
+func (l lookup) answer(expired *<-chan time.Time) (found, bool) {
 	if *expired != nil {
 		select {
-		case answer := <-l.done:
+		case answer := <-l:
 			return answer, true
 		case <-*expired:
 			*expired = nil
 		}
 	}
 	select {
-	case answer := <-l.done:
+	case answer := <-l:
 		return answer, true
 	default:
 		return found{}, false
@@ -84,31 +80,27 @@ func (s *Source) handles() map[Device]gpu.UUID {
 	return known
 }
 
-// beginLookup starts a lookup. It does not read the UUID of a known handle again. Like a Read it keeps NVML loaded.
-func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) *lookup {
-	l := &lookup{done: make(chan found, 1)}
+// beginLookup starts a lookup. It does not read the UUID of a known handle again. NVML stays loaded until it returns.
+func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) lookup {
+	l := make(lookup, 1)
 	known = maps.Clone(known)
 	if err := s.beginCall(); err != nil {
-		l.done <- found{err: err}
+		l <- found{err: err}
 		return l
 	}
 	go func() {
 		defer s.endCall()
 		h, ret := s.lib.DeviceGetHandleByIndex(index)
 		if err := s.checkReturn("nvmlDeviceGetHandleByIndex", ret); err != nil {
-			l.done <- found{err: err}
+			l <- found{err: err}
 			return
 		}
 		if uuid, ok := known[h]; ok {
-			l.done <- found{handle: h, uuid: uuid}
+			l <- found{handle: h, uuid: uuid}
 			return
 		}
 		uuid, ret := h.GetUUID()
-		err := s.checkReturn("nvmlDeviceGetUUID", ret)
-		if ret != nvml.SUCCESS {
-			h = nil
-		}
-		l.done <- found{handle: h, uuid: gpu.UUID(validUTF8(uuid)), err: err}
+		l <- found{handle: h, uuid: gpu.UUID(validUTF8(uuid)), err: s.checkReturn("nvmlDeviceGetUUID", ret)}
 	}()
 	return l
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Media engines: of a GPU without MIG the driver tells their utilization. With MIG it does not (nvml.h); there GPM has a metric for
-// each engine, from which those of each GPU instance are read, in a call of its own: a driver that does not know one of these
-// metrics must not take the activity with it.
+// Media engines: the driver reports their utilization for a GPU without MIG. With MIG it does not (nvml.h), but GPM has a metric for
+// each engine of a GPU instance. These are read in a call of their own: a driver that does not know one of them refuses all of a
+// call, and activity must not be lost with it.
 
 // readMedia reads the utilization of the media engines of a GPU without MIG, if that is enabled.
 func (r *gpuRead) readMedia() gpu.Media {
@@ -18,26 +18,18 @@ func (r *gpuRead) readMedia() gpu.Media {
 		return gpu.Media{}
 	}
 	return gpu.Media{
-		Encoder: r.readEngine("nvmlDeviceGetEncoderUtilization", r.dev.GetEncoderUtilization),
-		Decoder: r.readEngine("nvmlDeviceGetDecoderUtilization", r.dev.GetDecoderUtilization),
-		JPEG:    r.readEngine("nvmlDeviceGetJpgUtilization", r.dev.GetJpgUtilization),
-		OFA:     r.readEngine("nvmlDeviceGetOfaUtilization", r.dev.GetOfaUtilization),
+		Encoder: queryScaled(&r.querier, "nvmlDeviceGetEncoderUtilization", gpu.ReadingMedia, r.dev.GetEncoderUtilization, 100),
+		Decoder: queryScaled(&r.querier, "nvmlDeviceGetDecoderUtilization", gpu.ReadingMedia, r.dev.GetDecoderUtilization, 100),
+		JPEG:    queryScaled(&r.querier, "nvmlDeviceGetJpgUtilization", gpu.ReadingMedia, r.dev.GetJpgUtilization, 100),
+		OFA:     queryScaled(&r.querier, "nvmlDeviceGetOfaUtilization", gpu.ReadingMedia, r.dev.GetOfaUtilization, 100),
 	}
 }
 
-func (r *gpuRead) readEngine(question string, f func() (uint32, nvml.Return)) gpu.Opt[float64] {
-	percent, ok := query(&r.querier, question, gpu.ReadingMedia, f)
-	if !ok {
-		return gpu.None[float64]()
-	}
-	return gpu.Some(float64(percent) / 100)
-}
-
-// mediaKind is a kind of media engine with its metrics of GPM, one for each engine that there can be.
+// mediaKind is a kind of media engine with its metrics of GPM, one for each engine that a GPU can have.
 type mediaKind struct {
 	question    string // the call for its metrics alone
 	first, last nvml.GpmMetricId
-	of          func(*gpu.Media) *gpu.Opt[float64]
+	field       func(*gpu.Media) *gpu.Opt[float64]
 	count       func(*gpu.Engines) int
 }
 
@@ -60,15 +52,17 @@ func mediaKinds() [kindsOfMedia]mediaKind {
 	}
 }
 
-// measureMedia asks for the metrics of the media engines that a GPU instance has, in one call. If the driver refuses that, it asks
-// for each kind in a call of its own, until it is known which kinds are refused; the others are in one call again then.
-func (r *gpuRead) measureMedia(w *window, n *instanceNode) {
+// readInstanceMedia reads the metrics of the media engines that a GPU instance has, in one call. If the driver refuses that, it reads
+// each kind by a call of its own, until it is known which kinds are refused; the others are read by one call again then.
+func (r *gpuRead) readInstanceMedia(n *instanceNode) {
+	w := &n.window
 	w.media = gpu.Media{}
 	if !r.media || w.count < 2 || len(w.errs) > 0 {
 		return
 	}
 	a := r.entityQuerier(n.answers)
-	engines := r.profileEngines(n.ProfileID)
+	profile, _ := r.profileOf(n.ProfileID)
+	engines := profile.Engines
 	var list [kindsOfMedia]mediaKind
 	kinds := list[:0]
 	for _, kind := range mediaKinds() {
@@ -91,8 +85,7 @@ func (r *gpuRead) measureMedia(w *window, n *instanceNode) {
 	w.errs = append(w.errs, a.errs...)
 }
 
-// queryMedia asks for the metrics of some kinds in one call. A kind whose metrics are all refused is not asked for again for as long
-// as what is not supported.
+// queryMedia reads the metrics of some kinds in one call. A kind whose metrics are all refused is cached as unsupported.
 func (r *gpuRead) queryMedia(w *window, a *querier, question string, kinds []mediaKind, engines gpu.Opt[gpu.Engines]) {
 	if !a.mayQuery(question, gpu.ReadingMedia) {
 		return
@@ -106,7 +99,7 @@ func (r *gpuRead) queryMedia(w *window, a *querier, question string, kinds []med
 	r.state.mediaMetrics = metrics
 	ret := r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)
 	if ret == nvml.ERROR_INVALID_ARGUMENT {
-		ret = nvml.ERROR_NOT_SUPPORTED // activity was made of the same samples: it is a metric that the driver does not know
+		ret = nvml.ERROR_NOT_SUPPORTED // the samples are valid, since activity was computed of them: a metric is unknown to the driver
 	}
 	if !a.accept(question, gpu.ReadingMedia, ret) {
 		return
@@ -115,16 +108,13 @@ func (r *gpuRead) queryMedia(w *window, a *querier, question string, kinds []med
 		kind := &kinds[i]
 		of := metrics[:kind.last-kind.first+1]
 		metrics = metrics[len(of):]
-		*kind.of(&w.media) = r.meanUtilization(of, kind.most(engines))
-		if !slices.ContainsFunc(of, func(m GPMMetric) bool { return !refusesMetric(m.Return) }) {
+		*kind.field(&w.media) = r.meanUtilization(of, kind.most(engines))
+		if !slices.ContainsFunc(of, func(m GPMMetric) bool {
+			return m.Return != nvml.ERROR_NOT_SUPPORTED && m.Return != nvml.ERROR_INVALID_ARGUMENT
+		}) {
 			a.unsupported[kind.question] = true
 		}
 	}
-}
-
-// refusesMetric reports whether a metric's return code says that the driver does not have it.
-func refusesMetric(ret nvml.Return) bool {
-	return ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT
 }
 
 // most returns how many engines of the kind a device has, or their maximum if that is not known.
@@ -135,30 +125,20 @@ func (k *mediaKind) most(engines gpu.Opt[gpu.Engines]) int {
 	return int(k.last-k.first) + 1
 }
 
-// meanUtilization returns the mean over the engines of a kind that tell, of which the device has at most so many: a driver may tell 0 of
-// engines that it does not have, too.
+// meanUtilization returns the mean over the engines of a kind that have a value, of which the instance has at most so many: a driver may
+// report 0 for engines that do not exist, too.
 func (r *gpuRead) meanUtilization(metrics []GPMMetric, most int) gpu.Opt[float64] {
-	sum, told := 0.0, 0
+	sum, count := 0.0, 0
 	for i := range metrics {
 		var one gpu.Opt[float64]
 		r.setMetric(&one, &metrics[i], 0.01)
 		if ratio, ok := one.Get(); ok {
 			sum += ratio
-			told++
+			count++
 		}
 	}
-	if told == 0 || most == 0 {
+	if count == 0 || most == 0 {
 		return gpu.None[float64]()
 	}
-	return gpu.Some(sum / float64(min(told, most)))
-}
-
-// profileEngines are the engines that instances of a profile have.
-func (r *gpuRead) profileEngines(id gpu.Opt[uint32]) gpu.Opt[gpu.Engines] {
-	for i := range r.state.static.profiles {
-		if p := &r.state.static.profiles[i]; gpu.Some(p.ID) == id {
-			return p.Engines
-		}
-	}
-	return gpu.None[gpu.Engines]()
+	return gpu.Some(sum / float64(min(count, most)))
 }

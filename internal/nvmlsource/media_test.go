@@ -1,7 +1,7 @@
 package nvmlsource_test
 
 import (
-	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +10,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
@@ -67,34 +68,19 @@ func (n *node) poll(id gpu.UUID) gpu.GPU {
 	return n.read(id)
 }
 
-func sameMedia(got, want gpu.Media) bool {
-	return near(got.Encoder, want.Encoder) && near(got.Decoder, want.Decoder) && near(got.JPEG, want.JPEG) && near(got.OFA, want.OFA)
-}
-
-func near(got, want gpu.Opt[float64]) bool {
-	w, present := want.Get()
-	return !present && !got.Present() || present && about(got, w)
-}
-
 // Of a GPU without MIG the driver tells the utilization of its engines; of the GPU instances of a Hopper or later GPM does, of the
 // kinds that their profiles have; those of an A100 have none.
 func TestMediaEngines(t *testing.T) {
 	wanted := true
 	n, ids := mediaNode(t, &wanted)
 	whole, cut, old := n.poll(ids[0]), n.poll(ids[1]), n.poll(ids[2])
-	want := gpu.Media{Encoder: gpu.Some(0.5), Decoder: gpu.Some(0.25), JPEG: gpu.Some(0.1), OFA: gpu.Some(0.25)}
-	if !sameMedia(whole.Readings.Media, want) {
-		t.Errorf("a whole GPU: %+v, want %+v", whole.Readings.Media, want)
-	}
-	if cut.Readings.Media != (gpu.Media{}) {
-		t.Errorf("a GPU with MIG: %+v, want none", cut.Readings.Media)
-	}
-	if want := (gpu.Media{Decoder: gpu.Some(0.5), JPEG: gpu.Some(0.2)}); !sameMedia(cut.Instances[0].Media, want) {
-		t.Errorf("a 2g of two decoders and two JPEG engines: %+v, want %+v", cut.Instances[0].Media, want)
-	}
-	if want := (gpu.Media{Decoder: gpu.Some(1.0), JPEG: gpu.Some(0.4), OFA: gpu.Some(0.25)}); !sameMedia(cut.Instances[1].Media, want) {
-		t.Errorf("a 1g+me of one of each: %+v, want %+v", cut.Instances[1].Media, want)
-	}
+	cmptest.Equal(t, "a whole GPU", whole.Readings.Media,
+		gpu.Media{Encoder: gpu.Some(0.5), Decoder: gpu.Some(0.25), JPEG: gpu.Some(0.1), OFA: gpu.Some(0.25)}, approx())
+	cmptest.Equal(t, "a GPU with MIG", cut.Readings.Media, gpu.Media{})
+	cmptest.Equal(t, "a 2g of two decoders and two JPEG engines", cut.Instances[0].Media,
+		gpu.Media{Decoder: gpu.Some(0.5), JPEG: gpu.Some(0.2)}, approx())
+	cmptest.Equal(t, "a 1g+me of one of each", cut.Instances[1].Media,
+		gpu.Media{Decoder: gpu.Some(1.0), JPEG: gpu.Some(0.4), OFA: gpu.Some(0.25)}, approx())
 	if old.Instances[0].Media != (gpu.Media{}) || len(old.Errors)+len(old.Instances[0].Errors) > 0 {
 		t.Errorf("an A100's instance: %+v, errors %v", old.Instances[0].Media, old.Errors)
 	}
@@ -126,10 +112,10 @@ func TestMediaEnginesOnlyWhenWanted(t *testing.T) {
 	wanted = true
 	_, on, _ := calls(ids[0])
 	cut, underMIG, with := calls(ids[1])
-	if on != 4 || underMIG != 0 || with != without+2 || !cut.Instances[0].Media.Decoder.Present() {
-		t.Errorf("wanted: %d calls of a whole GPU, %d of one with MIG, %d more for two instances; %+v",
-			on, underMIG, with-without, cut.Instances[0].Media)
-	}
+	cmptest.Equal(t, "calls for a whole GPU", on, 4)
+	cmptest.Equal(t, "calls for a GPU with MIG", underMIG, 0)
+	cmptest.Equal(t, "calls for metrics of two instances", with-without, 2)
+	cmptest.Equal(t, "decoders of an instance are read", cut.Instances[0].Media.Decoder.Present(), true)
 	wanted = false
 	if cut, _, _ := calls(ids[1]); cut.Instances[0].Media != (gpu.Media{}) {
 		t.Errorf("no longer wanted: %+v", cut.Instances[0].Media)
@@ -155,9 +141,9 @@ func TestMediaEnginesThatDoNotTell(t *testing.T) {
 		{"none", map[uint32]nvmlsource.GPMMetric{decoder0: {Return: nvml.ERROR_UNKNOWN}, decoder1: {Return: nvml.ERROR_UNKNOWN}}, gpu.None[float64]()},
 	} {
 		n.spy.metrics = c.lies
-		if gi := n.poll(ids[1]).Instances[0]; !near(gi.Media.Decoder, c.want) || !near(gi.Media.JPEG, gpu.Some(0.2)) || len(gi.Errors) > 0 {
-			t.Errorf("%s: %+v, errors %v; want %v", c.about, gi.Media, gi.Errors, c.want)
-		}
+		gi := n.poll(ids[1]).Instances[0]
+		cmptest.Equal(t, c.about, gi.Media, gpu.Media{Decoder: c.want, JPEG: gpu.Some(0.2)}, approx())
+		cmptest.Equal(t, c.about+": errors", gi.Errors, nil)
 	}
 }
 
@@ -169,10 +155,10 @@ func TestMediaEnginesNotSupported(t *testing.T) {
 	for id := uint32(nvml.GPM_METRIC_NVDEC_0_UTIL); id <= uint32(nvml.GPM_METRIC_NVOFA_1_UTIL); id++ {
 		n.spy.metrics[id] = nvmlsource.GPMMetric{Return: nvml.ERROR_NOT_SUPPORTED}
 	}
-	g := n.poll(ids[1])
-	if gi := g.Instances[0]; gi.Media != (gpu.Media{}) || !gi.Activity.SM.Present() || len(gi.Errors) > 0 {
-		t.Errorf("%+v, activity %+v, errors %v", gi.Media, gi.Activity, gi.Errors)
-	}
+	gi := n.poll(ids[1]).Instances[0]
+	cmptest.Equal(t, "media engines", gi.Media, gpu.Media{})
+	cmptest.Equal(t, "there is activity", gi.Activity.SM.Present(), true)
+	cmptest.Equal(t, "errors", gi.Errors, nil)
 	wanted = false
 	n.advance(time.Second)
 	n.spy.taken()
@@ -230,18 +216,16 @@ func TestMediaEnginesOfRefusedCalls(t *testing.T) {
 				calls = 0
 				n.advance(time.Second)
 				g := n.read(id)
-				if gi := g.Instances[0]; !sameMedia(gi.Media, c.want) || !gi.Activity.SM.Present() || len(gi.Errors)+len(g.Errors) > 0 {
-					t.Errorf("%s refused with %d: %+v, errors %v %v; want %+v", c.about, ret, gi.Media, gi.Errors, g.Errors, c.want)
-				}
-				if calls != c.calls {
-					t.Errorf("%s refused with %d: %d calls, want %d", c.about, ret, calls, c.calls)
-				}
+				gi, about := g.Instances[0], fmt.Sprintf("%s refused with %d: ", c.about, ret)
+				cmptest.Equal(t, about+"media engines", gi.Media, c.want, approx())
+				cmptest.Equal(t, about+"there is activity", gi.Activity.SM.Present(), true)
+				cmptest.Equal(t, about+"errors of the instance", gi.Errors, nil)
+				cmptest.Equal(t, about+"errors of the GPU", g.Errors, nil)
+				cmptest.Equal(t, about+"calls", calls, c.calls)
 			}
 			refused = func([]nvmlsource.GPMMetric) bool { return false }
 			n.advance(10 * time.Minute)
-			if gi := n.poll(id).Instances[0]; !sameMedia(gi.Media, gpu.Media{Decoder: decoder, JPEG: jpeg}) {
-				t.Errorf("%s, no longer refused: %+v", c.about, gi.Media)
-			}
+			cmptest.Equal(t, c.about+", no longer refused", n.poll(id).Instances[0].Media, gpu.Media{Decoder: decoder, JPEG: jpeg}, approx())
 		}
 	}
 }
@@ -258,9 +242,7 @@ func TestMediaEnginesOfFailedCalls(t *testing.T) {
 	}
 	for range 2 {
 		gi := n.poll(ids[1]).Instances[0]
-		if len(gi.Errors) != 1 || gi.Errors[0].Reading != gpu.ReadingMedia || gi.Errors[0].Remembered || !errors.Is(gi.Errors[0].Err, gpu.ErrDriver) {
-			t.Errorf("errors %v", gi.Errors)
-		}
+		cmptest.Equal(t, "errors", gi.Errors, []gpu.ReadError{{Reading: gpu.ReadingMedia, Err: gpu.ErrDriver}})
 		if gi.Media != (gpu.Media{}) || !gi.Activity.SM.Present() {
 			t.Errorf("%+v, activity %+v", gi.Media, gi.Activity)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// SetMIGMode asks for a MIG mode and reads back what became of it. Before it does, it gives up what the Source holds of the
-// GPU: its events and its profiling samples, which start again with the next Reads. It never resets a GPU; the driver may.
+// SetMIGMode sets the pending MIG mode and reads both modes afterwards. Before that it releases what the Source holds of the
+// GPU, its events and its profiling samples, which start again with the next Reads. It never resets a GPU; the driver may.
 func (a *Actuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
 	m, err := runQueued(ctx, a, queueKey{id: id, changes: true}, func() (mig.ModeChange, error) { return a.setMode(ctx, id, on) })
 	if err != nil {
@@ -32,7 +32,7 @@ func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeC
 	}
 	_, _, ret := b.handle.GetMigMode()
 	if err := a.source.checkReturn("nvmlDeviceGetMigMode", ret); err != nil {
-		return mig.ModeChange{}, err // a GPU that has no MIG, or does not answer: nothing is given up for it
+		return mig.ModeChange{}, err // the GPU has no MIG, or does not answer: nothing is released
 	}
 	b.tables.Store(nil)
 	restore := a.source.queue.withholdGPU(b.handle)
@@ -40,7 +40,9 @@ func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeC
 		restore()
 		a.markChanged(id) // a Read that began before did not register its events
 	}()
-	a.releaseSamples(b)
+	b.reading.Lock() // waits for a Read of the GPU that is under way
+	a.source.emptyWindows(b)
+	b.reading.Unlock()
 	if ctx.Err() != nil {
 		return mig.ModeChange{}, abandonedError(ctx)
 	}
@@ -58,20 +60,13 @@ func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeC
 		m.Activation = driverError("activation", activation)
 	}
 	if m.Current, m.Pending, err = a.readMode(id); err != nil {
-		return mig.ModeChange{}, fmt.Errorf("to look what became of it: %w", err)
+		return mig.ModeChange{}, fmt.Errorf("read it back: %w", err)
 	}
 	return m, nil
 }
 
-// releaseSamples gives up the profiling samples of a GPU. It waits for a Read of the GPU that is under way.
-func (a *Actuator) releaseSamples(b *gpuState) {
-	b.reading.Lock()
-	defer b.reading.Unlock()
-	a.source.emptyWindows(b)
-}
-
-// readMode reads the MIG mode after a change, with which the driver may have unbound the GPU: its handle is looked up again
-// where it is not good any more.
+// readMode reads the MIG mode after a change, in which the driver may have unbound the GPU: a handle that is not valid any more
+// is looked up again.
 func (a *Actuator) readMode(id gpu.UUID) (current, pending bool, err error) {
 	for range 2 {
 		var b *gpuState

@@ -17,7 +17,7 @@ type partition []standingInstance
 
 // standingInstance is a GPU instance with the handles that it had when it was read. Its MIG devices' UUIDs are not read.
 type standingInstance struct {
-	mig.NodeInstance
+	mig.Instance
 	handle  GPUInstance
 	handles map[gpu.ComputeID]ComputeInstance // empty if the driver can only be read
 }
@@ -34,10 +34,10 @@ var (
 	errUnsteady = errors.New("its instances change all the time")
 )
 
-func (p partition) instances() []mig.NodeInstance {
-	var list []mig.NodeInstance
+func (p partition) instances() []mig.Instance {
+	var list []mig.Instance
 	for i := range p {
-		list = append(list, p[i].NodeInstance)
+		list = append(list, p[i].Instance)
 	}
 	return list
 }
@@ -70,7 +70,7 @@ func (a *Actuator) readView(b *gpuState) (view, error) {
 
 // readExpected looks at a GPU until it has the expected instances, or the same ones twice: a look is many calls, between which
 // another client may change the GPU. After maxTornScans it gives up with errUnsteady, or errTorn if the last look was not complete.
-func (a *Actuator) readExpected(b *gpuState, expected []mig.NodeInstance) (view, error) {
+func (a *Actuator) readExpected(b *gpuState, expected []mig.Instance) (view, error) {
 	var last *view
 	for range maxTornScans {
 		v, err := a.readView(b)
@@ -151,7 +151,7 @@ func (t *tables) standing(h GPUInstance, info GPUInstanceInfo) standingInstance 
 			placed.Profile = t.profiles[i].Name
 		}
 	}
-	return standingInstance{NodeInstance: mig.NodeInstance{ID: gpu.InstanceID(info.ID), Placed: placed}, handle: h, handles: map[gpu.ComputeID]ComputeInstance{}}
+	return standingInstance{Instance: mig.Instance{ID: gpu.InstanceID(info.ID), Placed: placed}, handle: h, handles: map[gpu.ComputeID]ComputeInstance{}}
 }
 
 // readComputes lists the compute instances of a GPU instance.
@@ -214,7 +214,7 @@ func (t *tables) computeSlices(profileID uint32) int {
 // add adds a compute instance. Its placement is as long as it has slices: a driver may report a longer one. (In the tables of
 // NVIDIA's emulated GPUs, in go-nvml, the one of all 7 slices has a placement of 8.)
 func (at *standingInstance) add(info ComputeInstanceInfo, slices int) {
-	c := mig.NodeCompute{ID: gpu.ComputeID(info.ID), Slices: slices}
+	c := mig.ComputeInstance{ID: gpu.ComputeID(info.ID), Slices: slices}
 	if info.Placement.Size > 0 {
 		c.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: slices})
 	}
@@ -223,8 +223,8 @@ func (at *standingInstance) add(info ComputeInstanceInfo, slices int) {
 
 // complete orders the compute instances and fills in the placements that the driver does not report.
 func (at *standingInstance) complete() {
-	slices.SortFunc(at.ComputeInstances, func(a, b mig.NodeCompute) int { return cmp.Compare(a.ID, b.ID) })
-	for k, place := range mig.ComputePlacements(at.NodeInstance) {
+	slices.SortFunc(at.ComputeInstances, func(a, b mig.ComputeInstance) int { return cmp.Compare(a.ID, b.ID) })
+	for k, place := range mig.ComputePlacements(at.Instance) {
 		at.ComputeInstances[k].Placement = gpu.Some(place)
 	}
 }

@@ -22,7 +22,7 @@ import (
 // A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver reported success. A destruction after which the
 // instance is still there is gpu.ErrDriver. What the step is about must be among the instances as the step describes it; otherwise nothing is changed and
 // the error is gpu.ErrNotFound or gpu.ErrReplaced. Outcome.Done is what the driver says of a step that succeeded.
-func (a *Actuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error) {
+func (a *Actuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error) {
 	out, err := runQueued(ctx, a, queueKey{id: s.GPU, changes: true}, func() (mig.Outcome, error) {
 		b, err := a.stateOf(s.GPU)
 		if err != nil {
@@ -47,7 +47,7 @@ type stepCall struct {
 	*Actuator
 	ctx      context.Context
 	step     mig.Step
-	expected []mig.NodeInstance
+	expected []mig.Instance
 	gpu      *gpuState
 	device   MutableDevice
 }
@@ -137,10 +137,10 @@ func (c *stepCall) findInstance(p partition) (*standingInstance, error) {
 }
 
 // findCompute finds the compute instance that the step is about in the same way. Its UUID is that of the expected instances.
-func (c *stepCall) findCompute(at *standingInstance) (mig.NodeCompute, error) {
+func (c *stepCall) findCompute(at *standingInstance) (mig.ComputeInstance, error) {
 	place, ok := c.step.Compute.Get()
 	if !ok {
-		return mig.NodeCompute{}, fmt.Errorf("%w: the place of the compute instance is missing", gpu.ErrInvalidArgument)
+		return mig.ComputeInstance{}, fmt.Errorf("%w: the place of the compute instance is missing", gpu.ErrInvalidArgument)
 	}
 	uuid := c.expectedUUID(at.ID)
 	for _, ci := range at.ComputeInstances {
@@ -149,12 +149,12 @@ func (c *stepCall) findCompute(at *standingInstance) (mig.NodeCompute, error) {
 		switch {
 		case !where.Overlaps(place):
 		case where != place, ci.ID != c.step.ComputeID.Or(ci.ID), known != "" && c.step.UUID != "" && known != c.step.UUID:
-			return mig.NodeCompute{}, fmt.Errorf("compute instance: %w: compute instance %d has its place", gpu.ErrReplaced, ci.ID)
+			return mig.ComputeInstance{}, fmt.Errorf("compute instance: %w: compute instance %d has its place", gpu.ErrReplaced, ci.ID)
 		default:
 			return ci, nil
 		}
 	}
-	return mig.NodeCompute{}, fmt.Errorf("compute instance: %w", gpu.ErrNotFound)
+	return mig.ComputeInstance{}, fmt.Errorf("compute instance: %w", gpu.ErrNotFound)
 }
 
 // expectedUUID returns the UUIDs that a GPU instance's compute instances are expected to have, as far as they are known.
@@ -173,18 +173,18 @@ func (c *stepCall) expectedUUID(id gpu.InstanceID) map[gpu.ComputeID]gpu.MIGUUID
 var errStillThere = errors.New("the driver said that it was destroyed, but it is still there")
 
 // survived reports whether what the step destroyed is among the instances.
-func (c *stepCall) survived(done mig.Done, now []mig.NodeInstance) bool {
-	at := slices.IndexFunc(now, func(i mig.NodeInstance) bool { return i.ID == done.Instance && i.Placement == c.step.Placement })
+func (c *stepCall) survived(done mig.Done, now []mig.Instance) bool {
+	at := slices.IndexFunc(now, func(i mig.Instance) bool { return i.ID == done.Instance && i.Placement == c.step.Placement })
 	if at < 0 || c.step.Op == mig.DestroyInstance {
 		return at >= 0 && c.step.Op == mig.DestroyInstance
 	}
-	return c.step.Op == mig.DestroyCompute && slices.ContainsFunc(now[at].ComputeInstances, func(ci mig.NodeCompute) bool {
+	return c.step.Op == mig.DestroyCompute && slices.ContainsFunc(now[at].ComputeInstances, func(ci mig.ComputeInstance) bool {
 		return gpu.Some(ci.ID) == done.ComputeID && ci.Placement == c.step.Compute
 	})
 }
 
 // setUUID gives the compute instance that was created its UUID.
-func setUUID(now []mig.NodeInstance, done mig.Done) {
+func setUUID(now []mig.Instance, done mig.Done) {
 	for _, i := range now {
 		for k := range i.ComputeInstances {
 			if i.ID == done.Instance && gpu.Some(i.ComputeInstances[k].ID) == done.ComputeID {

@@ -3,7 +3,6 @@ package nvmlsource_test
 import (
 	"context"
 	"errors"
-	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
@@ -19,7 +19,7 @@ import (
 type performer struct {
 	*node
 	steps
-	expected []mig.NodeInstance
+	expected []mig.Instance
 }
 
 func newPerformer(t *testing.T, faults ...string) *performer {
@@ -73,9 +73,12 @@ func TestPerformEachStep(t *testing.T) {
 	before := p.expected
 	gi := p.perform(p.instance())
 	ci := p.perform(p.compute())
-	if c := p.expected[1].ComputeInstances[0]; ci.UUID == "" || c.UUID != ci.UUID || p.layout(0).Instances[1].ComputeInstances[0].UUID != ci.UUID {
-		t.Errorf("created %+v, in the outcome %+v", ci, c)
+	c := p.expected[1].ComputeInstances[0]
+	if ci.UUID == "" {
+		t.Error("ci.UUID is empty")
 	}
+	cmptest.Equal(t, "c.UUID", c.UUID, ci.UUID)
+	cmptest.Equal(t, "UUID in the layout", p.layout(0).Instances[1].ComputeInstances[0].UUID, ci.UUID)
 	destroyed := p.perform(p.destroy(p.compute(), ci))
 	if destroyed.ComputeID != ci.ComputeID || destroyed.Instance != gi.Instance {
 		t.Errorf("destroyed %+v, created %+v", destroyed, ci)
@@ -111,9 +114,11 @@ func TestPerformStepOnAnotherLayout(t *testing.T) {
 		for _, s := range []mig.Step{p.instance(), p.destroy(p.createCI(p.createGI(9, 0, 4), 0, 1), mig.Done{Instance: p.expected[0].ID})} {
 			p.spy.taken()
 			out, err := p.try(s)
-			if !errors.Is(err, mig.ErrLayoutChanged) || !strings.Contains(err.Error(), string(s.GPU)) || out.Done != (mig.Done{}) {
-				t.Errorf("%s: %+v, %v", about, out, err)
+			cmptest.Equal(t, about+": error", err, mig.ErrLayoutChanged)
+			if !strings.Contains(err.Error(), string(s.GPU)) {
+				t.Errorf("err.Error(): %q, want it to contain %q", err.Error(), string(s.GPU))
 			}
+			cmptest.Equal(t, about+": out.Done", out.Done, (mig.Done{}))
 			noChange(t, p.node)
 			p.sameAsLayout(out)
 		}
@@ -150,9 +155,12 @@ func TestPerformStepOnAGPUThatIsChangedAllTheTime(t *testing.T) {
 	p.spy.mu.Unlock()
 	p.spy.taken()
 	out, err := p.try(p.instance())
-	if !errors.Is(err, mig.ErrLayoutChanged) || out.Read || out.Instances != nil || looks != 4 {
-		t.Errorf("%+v, %v after %d looks", out, err, looks)
+	cmptest.Equal(t, "error", err, mig.ErrLayoutChanged)
+	cmptest.Equal(t, "whether the instances were read", out.Read, false)
+	if out.Instances != nil {
+		t.Errorf("out.Instances is %v, want nil", out.Instances)
 	}
+	cmptest.Equal(t, "times that the GPU was read", looks, 4)
 	noChange(t, p.node)
 }
 
@@ -170,9 +178,15 @@ func TestPerformStepBeforeAGPUIsChangedAllTheTime(t *testing.T) {
 		p.spy.mu.Unlock()
 	})
 	out, err := p.try(p.createGI(19, 0, 1))
-	if !errors.Is(err, gpu.ErrDriver) || errors.Is(err, gpu.ErrInUse) || errors.Is(err, mig.ErrLayoutChanged) || out.Read || looks != 4 {
-		t.Errorf("%+v, %v after %d looks", out, err, looks)
+	cmptest.Equal(t, "error", err, gpu.ErrDriver)
+	if errors.Is(err, gpu.ErrInUse) {
+		t.Errorf("error %v, want another one", err)
 	}
+	if errors.Is(err, mig.ErrLayoutChanged) {
+		t.Errorf("error %v, want another one", err)
+	}
+	cmptest.Equal(t, "whether the instances were read", out.Read, false)
+	cmptest.Equal(t, "times that the GPU was read", looks, 4)
 }
 
 // Another client is at work in the middle of a step: the outcome has what stands, whether the step succeeded or not.
@@ -180,16 +194,22 @@ func TestAnotherClientInTheMiddleOfAStep(t *testing.T) {
 	p := newPerformer(t, `{gpu: 0, kind: external-reconfigure, on: destroy-ci, layout: ["7g.40gb@0"]}`)
 	i := p.expected[0]
 	out, err := p.try(p.destroy(p.createCI(p.createGI(9, 0, 4), 0, 1), mig.Done{Instance: i.ID, ComputeID: gpu.Some(i.ComputeInstances[0].ID), UUID: i.ComputeInstances[0].UUID}))
-	if !errors.Is(err, gpu.ErrNotFound) || errors.Is(err, mig.ErrLayoutChanged) || mig.SameInstances(out.Instances, p.expected) {
-		t.Errorf("%+v, %v", out, err)
+	cmptest.Equal(t, "error", err, gpu.ErrNotFound)
+	if errors.Is(err, mig.ErrLayoutChanged) {
+		t.Errorf("error %v, want another one", err)
 	}
+	cmptest.Equal(t, "whether the instances are as expected", mig.SameInstances(out.Instances, p.expected), false)
 	p.sameAsLayout(out)
 
 	p = newPerformer(t)
 	p.spy.do("CreateGpuInstance", func() { p.anotherClient(19, 6) })
 	out, err = p.try(p.instance())
-	if err != nil || len(out.Instances) != 3 || mig.SameInstances(out.Instances, mig.AfterStep(p.expected, p.instance(), out.Done)) {
-		t.Errorf("%+v, %v", out, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmptest.Equal(t, "len(out.Instances)", len(out.Instances), 3)
+	if mig.SameInstances(out.Instances, mig.AfterStep(p.expected, p.instance(), out.Done)) {
+		t.Errorf("the other client's instance is missing: %+v", out.Instances)
 	}
 	p.sameAsLayout(out)
 
@@ -245,9 +265,9 @@ func TestStepsThatFail(t *testing.T) {
 			step.ComputeID = gpu.Some(p.expected[0].ComputeInstances[1].ID)
 		}
 		out, err := p.try(step)
-		if !errors.Is(err, want) || !mig.SameInstances(out.Instances, p.expected) || !reflect.DeepEqual(out.Done, mig.Done{}) {
-			t.Errorf("%s: %+v, %v", fault, out, err)
-		}
+		cmptest.Equal(t, fault+": error", err, want)
+		cmptest.Equal(t, fault+": whether the instances are as expected", mig.SameInstances(out.Instances, p.expected), true)
+		cmptest.Equal(t, fault+": out.Done", out.Done, mig.Done{})
 		p.sameAsLayout(out)
 	}
 }
@@ -261,9 +281,12 @@ func TestInstancesThatCannotBeReadAfterAStep(t *testing.T) {
 	} {
 		p := newPerformer(t, fault)
 		out, err := p.try(p.instance())
-		if !errors.Is(err, want) || out.Read || out.Instances != nil || strings.Count(err.Error(), want.Error()) != 2 {
-			t.Errorf("%s: %+v, %v", fault, out, err)
+		cmptest.Equal(t, fault+": error", err, want)
+		cmptest.Equal(t, fault+": out.Read", out.Read, false)
+		if out.Instances != nil {
+			t.Errorf("out.Instances is %v, want nil", out.Instances)
 		}
+		cmptest.Equal(t, fault+": number of errors", strings.Count(err.Error(), want.Error()), 2)
 		p.spy.taken()
 		if out, err := p.try(p.instance()); !errors.Is(err, want) || out.Read {
 			t.Errorf("%s, the next step: %+v, %v", fault, out, err)
@@ -273,8 +296,10 @@ func TestInstancesThatCannotBeReadAfterAStep(t *testing.T) {
 	p := newPerformer(t)
 	p.spy.do("CreateGpuInstance", func() { p.spy.set("GetGpuInstances", nvml.ERROR_NO_PERMISSION) })
 	out, err := p.try(p.instance())
-	if !errors.Is(err, gpu.ErrNoPermission) || out.Read || out.Instances != nil {
-		t.Errorf("%+v, %v", out, err)
+	cmptest.Equal(t, "error", err, gpu.ErrNoPermission)
+	cmptest.Equal(t, "whether the instances were read", out.Read, false)
+	if out.Instances != nil {
+		t.Errorf("out.Instances is %v, want nil", out.Instances)
 	}
 	p.spy.set("GetGpuInstances", nvml.SUCCESS)
 	if g := p.layout(0); len(g.Instances) != 2 || g.Instances[1].ID != out.Done.Instance {
@@ -300,9 +325,11 @@ func TestStepsThatHangInEachCall(t *testing.T) {
 			p.spy.do(call, func() { <-returns })
 			p.spy.taken()
 			out, err := p.try(s)
-			if !errors.Is(err, gpu.ErrTimeout) || out.Read || !a.Hung(p.gpu) || a.Hung(p.discover()[1]) || a.HungCalls() != 1 {
-				t.Errorf("%s hangs: %+v, %v; %d calls hang", call, out, err, a.HungCalls())
-			}
+			cmptest.Equal(t, "error", err, gpu.ErrTimeout)
+			cmptest.Equal(t, "whether the instances were read", out.Read, false)
+			cmptest.Equal(t, "a.Hung(p.gpu)", a.Hung(p.gpu), true)
+			cmptest.Equal(t, "a.Hung(p.discover()[1])", a.Hung(p.discover()[1]), false)
+			cmptest.Equal(t, "number of hung calls", a.HungCalls(), 1)
 			begun := time.Now()
 			if _, err := p.try(s); !errors.Is(err, gpu.ErrTimeout) || time.Since(begun) > 0 {
 				t.Errorf("%s hangs; a second step: %v", call, err)

@@ -9,14 +9,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// privilege logs, once, what is missing for lack of privilege, and again only if it was there meanwhile.
+// privilege logs, once, which readings are missing for lack of privilege, and again only if they were read meanwhile.
 type privilege struct {
 	logger log.Logger
 	mu     sync.Mutex
 	logged map[gpu.Reading]bool
 }
 
-// The rights whose lack hides readings. A process with CAP_SYS_ADMIN has them all.
+// What a process needs for readings that are denied. One with CAP_SYS_ADMIN has all of it.
 const (
 	needsConfig = "root, or the MIG config capability: read access to the device node that " +
 		"/proc/driver/nvidia/capabilities/mig/config names (containers: NVIDIA_MIG_CONFIG_DEVICES=all with CAP_SYS_ADMIN)"

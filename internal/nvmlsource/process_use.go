@@ -6,15 +6,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readProcessUse sets the SM utilization of each process, by the driver's newest sample of it since the last reading.
-// The driver has samples of active processes only, and none under MIG.
+// readProcessUse sets the SM utilization of each process to that of the driver's newest sample since the last reading, or 0 without
+// one: the driver has samples of active processes only. It has none under MIG.
 func (r *gpuRead) readProcessUse(list []gpu.Process) {
 	const question = "nvmlDeviceGetProcessUtilization"
 	if !r.source.opts.ProcessUtilization || r.state.mode.enabled.Or(false) || !r.mayQuery(question, gpu.ReadingProcesses) {
 		return
 	}
 	if r.state.processesSeen > uint64(r.now.UnixMicro()) {
-		r.state.processesSeen = 0 // the clock was set back: nothing would ever be newer
+		r.state.processesSeen = 0 // the clock was set back: no sample would be newer
 	}
 	samples, ret := r.dev.GetProcessUtilization(r.state.processesSeen)
 	if ret == nvml.ERROR_NOT_FOUND { // no process was active

@@ -11,15 +11,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// processes are those of a whole GPU; ok reports whether the list is complete; if not, err says why there is none.
+// processes are the processes of a whole GPU.
 type processes struct {
 	list []gpu.Process
-	ok   bool
-	err  error
+	ok   bool  // the list is complete
+	err  error // why it is not
 }
 
-// ownLists returns where to collect the MIG devices' own lists, or nil if they are not needed or the GPU has no
-// tree. Nothing runs outside of them.
+// ownLists returns a value in which to collect the lists of the MIG devices, or nil if they are not needed or the GPU has no tree.
+// All processes run in MIG devices.
 func (p *processes) ownLists(hasTree bool) *processes {
 	if p.ok || p.err == nil || !hasTree {
 		return nil
@@ -81,7 +81,7 @@ func (r *gpuRead) addProcessError(err error) {
 }
 
 // mergeProcesses merges lists by process and instance. The lists overlap: a process may both compute and draw, and
-// drivers list MPS clients among the compute processes or apart; each list gives all of the process's memory.
+// drivers list MPS clients among the compute processes or apart; each list has the whole memory of the process.
 func mergeProcesses(compute, graphics, mps []nvml.ProcessInfo) []gpu.Process {
 	list := make([]gpu.Process, 0, len(compute)+len(graphics)+len(mps))
 	for _, info := range compute {

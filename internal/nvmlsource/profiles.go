@@ -14,34 +14,44 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// maxProfiles bounds the walk over NVML's profile enums, whose end a driver marks with ERROR_INVALID_ARGUMENT; the
-// newest header has 18. Drivers know enums that headers do not. Of those that headers know the error is not the end:
-// NVIDIA's own tools go on after it (go-nvlib, VisitMigProfiles), and a profile that is missed hides its instances.
+// maxProfiles bounds the loops over NVML's profile enums, of which the newest header has 18. Drivers know enums that headers do not,
+// and return ERROR_INVALID_ARGUMENT for the first beyond their last. For an enum of the header that error is not the end: NVIDIA's own
+// tools go on after it (go-nvlib, VisitMigProfiles), and a profile that is missed hides its instances.
 const maxProfiles = 64
 
 // profileEntry is a profile with what every reading needs of it.
 type profileEntry struct {
 	gpu.Profile
 	instanceCount int
-	list          string // the call that lists its instances
+	call          string // that lists its instances
 }
 
-// readProfiles reads the kinds of GPU instances that the GPU offers, and their possible placements; none if the GPU has no MIG.
+// profileOf returns the profile with an id, and whether the GPU has it.
+func (r *gpuRead) profileOf(id gpu.Opt[uint32]) (gpu.Profile, bool) {
+	for i := range r.state.static.profiles {
+		if p := &r.state.static.profiles[i].Profile; gpu.Some(p.ID) == id {
+			return *p, true
+		}
+	}
+	return gpu.Profile{}, false
+}
+
+// readProfiles reads the profiles of GPU instances that the GPU offers, and their possible placements; none if the GPU has no MIG.
 func (r *gpuRead) readProfiles() {
 	st := &r.state.static
 	if !r.state.mode.enabled.Present() {
 		return
 	}
 	if !st.counted || len(st.profiles) == 0 {
-		st.profiles, st.placed = r.countProfiles(), false
+		st.profiles, st.placed = r.readProfileInfos(), false
 	}
 	if !st.placed {
 		r.readPlacements()
 	}
 }
 
-// countProfiles reads the profiles that the GPU has.
-func (r *gpuRead) countProfiles() []profileEntry {
+// readProfileInfos reads the profiles without their placements.
+func (r *gpuRead) readProfileInfos() []profileEntry {
 	const question = "nvmlDeviceGetGpuInstanceProfileInfo"
 	var entries []profileEntry
 	unnamed, ended := false, true
@@ -87,9 +97,9 @@ func (r *gpuRead) gpuMemory() uint64 {
 	return m.Total
 }
 
-// readPlacements adds the possible placements, if the process may read them, and what follows from them: those of all
-// profiles or none, for what could still be created follows from all of them. How many instances there can be is concluded
-// from placements: the driver's number is wrong for some profiles of A30.
+// readPlacements adds the possible placements, if the process may read them, and what follows from them. It adds those of all profiles
+// or none, since what could still be created follows from all of them. How many instances there can be is computed from placements:
+// the driver's number is wrong for some profiles of A30.
 func (r *gpuRead) readPlacements() {
 	const question = "nvmlDeviceGetGpuInstancePossiblePlacements"
 	st := &r.state.static
@@ -135,7 +145,7 @@ func newProfileEntry(enum int, info nvml.GpuInstanceProfileInfo_v3) profileEntry
 	return profileEntry{
 		Profile:       p,
 		instanceCount: int(info.InstanceCount),
-		list:          "nvmlDeviceGetGpuInstances(" + strconv.Itoa(int(p.ID)) + ")",
+		call:          "nvmlDeviceGetGpuInstances(" + strconv.Itoa(int(p.ID)) + ")",
 	}
 }
 
@@ -155,10 +165,10 @@ func enginesOf(info nvml.GpuInstanceProfileInfo_v3) gpu.Opt[gpu.Engines] {
 }
 
 // nameProfiles names the profiles whose name the driver does not report: before R525 or so, and while MIG is off.
-func nameProfiles(entries []profileEntry, boardBytes uint64) {
+func nameProfiles(entries []profileEntry, gpuBytes uint64) {
 	for i := range entries {
 		if e := &entries[i]; e.Name == "" {
-			e.Name = derivedName(e.ComputeSlices, e.MemoryBytes, boardBytes) + enumAttributes(e.Enum)
+			e.Name = derivedName(e.ComputeSlices, e.MemoryBytes, gpuBytes) + enumAttributes(e.Enum)
 		}
 	}
 }
@@ -170,8 +180,8 @@ func derivedName(slices int, memory, total uint64) string {
 		return fmt.Sprintf("%dg.%dgb", slices, (memory+1<<30-1)>>30)
 	}
 	share := math.Ceil(float64(memory)/float64(total)*8) / 8
-	boardGB := float64((total + 1<<30 - 1) >> 30)
-	return fmt.Sprintf("%dg.%dgb", slices, int(math.Round(share*boardGB)))
+	gpuGB := float64((total + 1<<30 - 1) >> 30)
+	return fmt.Sprintf("%dg.%dgb", slices, int(math.Round(share*gpuGB)))
 }
 
 // enumAttributes returns the suffix of the name of a profile with this enum (nvml.h, NVML_GPU_INSTANCE_PROFILE_*).

@@ -13,7 +13,7 @@ import (
 type answers struct {
 	unsupported map[string]bool
 	denied      map[string]error     // for lack of privilege
-	refused     map[gpu.Reading]bool // readings whose denial was reported: one that repeats is nothing new
+	refused     map[gpu.Reading]bool // readings whose denial was reported: a repeated one is no new error
 }
 
 func newAnswers() answers {
@@ -28,7 +28,7 @@ type querier struct {
 	slow  bool // the slow tier is due: denied calls are tried again
 	errs  []gpu.ReadError
 	fatal error // the GPU as a whole does not answer; no further call is made
-	stale bool  // the entity, a MIG device or an instance, is not what it was (losesEntity); without meaning for a GPU
+	stale bool  // the entity, a MIG device or an instance, is not what it was (losesEntity); meaningless for a GPU
 }
 
 // query makes one call, unless its refusal is cached, and reports whether it has answered. The call is named by the function
@@ -40,6 +40,24 @@ func query[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvm
 	}
 	answer, ret := f()
 	return answer, q.accept(call, reading, ret)
+}
+
+// queryOpt is query for an answer that is a reading.
+func queryOpt[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return)) gpu.Opt[T] {
+	answer, ok := query(q, call, reading, f)
+	if !ok {
+		return gpu.None[T]()
+	}
+	return gpu.Some(answer)
+}
+
+// queryScaled is query for a number in a fraction of the reading's unit, such as 1000 for mW.
+func queryScaled[T int | uint32 | uint64](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return), fraction float64) gpu.Opt[float64] {
+	answer, ok := query(q, call, reading, f)
+	if !ok {
+		return gpu.None[float64]()
+	}
+	return gpu.Some(float64(answer) / fraction)
 }
 
 // queryKnown is query for a call with an argument that not every driver knows. A driver answers such a call as one with an
@@ -87,7 +105,7 @@ func (q *querier) record(reading gpu.Reading, err error) bool {
 	return false
 }
 
-// classify is accept without adding an error to the reading: it returns the error, or nil if the call has answered.
+// classify counts a call, updates the caches, and returns the call's error, which it does not add to the reading.
 func (q *querier) classify(call string, reading gpu.Reading, ret nvml.Return) error {
 	err := q.source.checkReturn(call, ret)
 	switch {

@@ -37,16 +37,16 @@ func newGPURead(s *Source, b *gpuState) *gpuRead {
 	}
 }
 
-// read reads everything. A GPU that does not answer at all can fail in any step; the steps after it make no calls.
+// read reads everything. If the GPU as a whole does not answer in a step, the later steps make no calls.
 func (r *gpuRead) read() (gpu.GPU, error) {
 	r.readMode()  // first: a change of the mode makes everything else new
-	r.readFacts() // the profiles are among them, which the tree is read by
+	r.readFacts() // the profiles among them are needed to read the tree
 	r.takeSamples()
 	r.readTree()
 	r.readFast()
 	r.readSlow()
 	r.readInstances() // reads the tree again if an instance has vanished
-	r.readActivity()  // of the samples, if the tree that was read is the one they were taken by
+	r.readActivity()  // from the samples, if the tree has not changed since they were taken
 	r.readEvents()
 	if r.fatal != nil {
 		return gpu.GPU{}, r.fatal
@@ -70,10 +70,10 @@ func markRemembered(errs []gpu.ReadError) {
 	}
 }
 
-// forgetAnswers clears, in the middle of a reading, the cache of refused calls, and makes the slow tier due.
+// forgetAnswers clears the cache of refused calls and makes the slow tier due, after a change of what the GPU can answer.
 func (r *gpuRead) forgetAnswers() {
-	r.state.clearAnswers()
-	r.answers = r.state.answers
+	r.answers = newAnswers()
+	r.state.answers, r.state.slowAt = r.answers, time.Time{}
 	r.slow = true
 }
 
@@ -103,7 +103,7 @@ func (r *gpuRead) readMode() {
 		r.state.gpm.asked, r.state.gpm.layoutChanged = false, true
 		r.state.static = static{answered: map[string]bool{}}
 		r.state.facts = gpu.Facts{}
-		r.state.tree = tree{}
+		r.dropTree()
 	}
 	r.state.known, r.state.mode = true, mode
 	r.out.MIG.Enabled, r.out.MIG.Pending = mode.enabled, mode.pending

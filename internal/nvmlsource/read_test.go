@@ -2,13 +2,13 @@ package nvmlsource_test
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -31,23 +31,21 @@ func errorOf(errs []gpu.ReadError, reading gpu.Reading) error {
 func TestFactsOfAWholeGPU(t *testing.T) {
 	n := newNode(t, "", whole)
 	g := n.read(n.discover()[0])
-	if g.Name != "NVIDIA A100-SXM4-40GB" || g.Architecture != "Ampere" || g.PCIBusID != "00000000:07:00.0" || g.Index != 0 ||
-		g.Minor != gpu.Some(0) || g.SMs != gpu.Some(108) || g.VBIOS == "" || g.Serial == "" {
+	if g.VBIOS == "" || g.Serial == "" {
 		t.Errorf("facts: %+v", g.Facts)
 	}
-	if !g.Up || len(g.Errors) != 0 || g.Instances != nil || g.MIG.Enabled != gpu.Some(false) {
-		t.Errorf("up %v, errors %v, instances %v, MIG %+v", g.Up, g.Errors, g.Instances, g.MIG)
-	}
-	if limit := g.Readings.PowerLimitWatts; limit != gpu.Some(400.0) {
-		t.Errorf("power limit %v, want 400 W", limit)
-	}
-	thresholds := []gpu.TemperatureThreshold{{Kind: "shutdown", Celsius: 92}, {Kind: "slowdown", Celsius: 89}, {Kind: "mem_max", Celsius: 95}}
-	if got := g.Readings.TemperatureThresholds; !slices.Equal(got, thresholds) {
-		t.Errorf("temperature thresholds %v, want %v", got, thresholds)
-	}
-	if total := g.Readings.Memory.Total; total != gpu.Some(uint64(40960<<20)) {
-		t.Errorf("memory %v", total)
-	}
+	cmptest.Equal(t, "facts", g.Facts, gpu.Facts{
+		UUID: g.UUID, Index: 0, Minor: gpu.Some(0), PCIBusID: "00000000:07:00.0", Name: "NVIDIA A100-SXM4-40GB", Architecture: "Ampere",
+		Serial: g.Serial, VBIOS: g.VBIOS, SMs: gpu.Some(108), Profiles: g.Profiles,
+	})
+	cmptest.Equal(t, "the GPU is up", g.Up, true)
+	cmptest.Equal(t, "errors", g.Errors, nil)
+	cmptest.Equal(t, "instances", g.Instances, nil)
+	cmptest.Equal(t, "MIG", g.MIG.Enabled, gpu.Some(false))
+	cmptest.Equal(t, "power limit in watts", g.Readings.PowerLimitWatts, gpu.Some(400.0))
+	cmptest.Equal(t, "temperature thresholds", g.Readings.TemperatureThresholds,
+		[]gpu.TemperatureThreshold{{Kind: "shutdown", Celsius: 92}, {Kind: "slowdown", Celsius: 89}, {Kind: "mem_max", Celsius: 95}})
+	cmptest.Equal(t, "memory", g.Readings.Memory.Total, gpu.Some(uint64(40960<<20)))
 	if clock := g.Readings.ClockHertz.Memory; clock != gpu.Some(1215e6) {
 		t.Errorf("memory clock %v Hz", clock)
 	}
@@ -189,12 +187,15 @@ func TestOneFailedReadingIsAnErrorAndNothingElseIsMissing(t *testing.T) {
 	n.spy.set("GetEnforcedPowerLimit", nvml.ERROR_TIMEOUT)
 	for range 2 { // what failed in the slow tier stands until the next
 		g := n.read(id)
-		if len(g.Errors) != 2 || !errors.Is(g.Errors[0].Err, gpu.ErrDriver) || !errors.Is(g.Errors[1].Err, gpu.ErrTimeout) {
+		if len(g.Errors) != 2 {
 			t.Fatalf("errors: %v", g.Errors)
 		}
-		if g.Readings.PowerWatts.Present() || g.Readings.PowerLimitWatts.Present() || !g.Readings.EnergyJoules.Present() || !g.Up {
-			t.Errorf("readings: %+v", g.Readings)
-		}
+		cmptest.Equal(t, "first error", g.Errors[0].Err, gpu.ErrDriver)
+		cmptest.Equal(t, "second error", g.Errors[1].Err, gpu.ErrTimeout)
+		cmptest.Equal(t, "power", g.Readings.PowerWatts, gpu.None[float64]())
+		cmptest.Equal(t, "power limit", g.Readings.PowerLimitWatts, gpu.None[float64]())
+		cmptest.Equal(t, "there is energy", g.Readings.EnergyJoules.Present(), true)
+		cmptest.Equal(t, "the GPU is up", g.Up, true)
 		if !strings.Contains(g.Errors[0].Err.Error(), "nvmlDeviceGetPowerUsage") {
 			t.Errorf("the error does not name the function: %v", g.Errors[0].Err)
 		}
@@ -259,9 +260,9 @@ func TestFactsThatAreKnownAreNotReadAgain(t *testing.T) {
 	if calls["GetSerial"] != 1 || calls["GetGpuInstancePossiblePlacements"] != 1 {
 		t.Errorf("calls %v; want what failed asked again", calls)
 	}
-	if second.Name != first.Name || second.SMs != gpu.Some(108) || len(second.Profiles) != len(first.Profiles) || len(second.Errors) != len(first.Errors) {
-		t.Errorf("facts %+v, errors %v", second.Facts, second.Errors)
-	}
+	cmptest.Equal(t, "facts", second.Facts, first.Facts)
+	cmptest.Equal(t, "SMs", second.SMs, gpu.Some(108))
+	cmptest.Equal(t, "errors", len(second.Errors), len(first.Errors))
 }
 
 // A call for fields that fails as a whole is an error of everything it asks for; what is seldom read stands.
@@ -269,9 +270,11 @@ func TestFieldsThatFailAsAWhole(t *testing.T) {
 	n := newNode(t, "", whole)
 	id := n.discover()[0]
 	before := n.read(id).Readings
-	if len(before.NVLink.Errors) == 0 || !before.PCIe.TransmitBytes.Present() || !before.MemoryCelsius.Present() {
-		t.Fatalf("readings %+v", before)
+	if len(before.NVLink.Errors) == 0 {
+		t.Error("no errors of NVLink are read")
 	}
+	cmptest.Equal(t, "there are bytes of PCIe", before.PCIe.TransmitBytes.Present(), true)
+	cmptest.Equal(t, "there is a temperature of the memory", before.MemoryCelsius.Present(), true)
 	n.advance(15 * time.Second)
 	n.spy.set("GetFieldValues", nvml.ERROR_UNKNOWN)
 	g := n.read(id)
@@ -280,9 +283,9 @@ func TestFieldsThatFailAsAWhole(t *testing.T) {
 			t.Errorf("no error of %s in %v", reading, g.Errors)
 		}
 	}
-	if g.Readings.MemoryCelsius.Present() || len(g.Readings.NVLink.Errors) != len(before.NVLink.Errors) || g.Readings.RecoveryAction != before.RecoveryAction {
-		t.Errorf("readings %+v", g.Readings)
-	}
+	cmptest.Equal(t, "temperature of the memory", g.Readings.MemoryCelsius, gpu.None[float64]())
+	cmptest.Equal(t, "errors of NVLink", g.Readings.NVLink.Errors, before.NVLink.Errors)
+	cmptest.Equal(t, "recovery action", g.Readings.RecoveryAction, before.RecoveryAction)
 	n.spy.set("GetFieldValues", nvml.ERROR_NO_PERMISSION)
 	n.read(id)
 	n.spy.taken()

@@ -8,29 +8,23 @@ import (
 
 // readFast reads what every reading reads, of the GPU as a whole.
 func (r *gpuRead) readFast() {
-	to := &r.out.Readings
+	to, q := &r.out.Readings, &r.querier
 	r.readMemory(to)
-	if u, ok := query(&r.querier, "nvmlDeviceGetUtilizationRates", gpu.ReadingUtilization, r.dev.GetUtilizationRates); ok {
+	if u, ok := query(q, "nvmlDeviceGetUtilizationRates", gpu.ReadingUtilization, r.dev.GetUtilizationRates); ok {
 		to.Utilization = gpu.Some(float64(u.Gpu) / 100)
 		to.MemoryCopy = gpu.Some(float64(u.Memory) / 100)
 	}
 	to.Media = r.readMedia()
-	if milliwatts, ok := query(&r.querier, "nvmlDeviceGetPowerUsage", gpu.ReadingPower, r.dev.GetPowerUsage); ok {
-		to.PowerWatts = gpu.Some(float64(milliwatts) / 1000)
-	}
-	if millijoules, ok := query(&r.querier, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy, r.dev.GetTotalEnergyConsumption); ok {
-		to.EnergyJoules = gpu.Some(float64(millijoules) / 1000)
-	}
-	if celsius, ok := query(&r.querier, "nvmlDeviceGetTemperature", gpu.ReadingTemperature, r.dev.GetTemperature); ok {
-		to.TemperatureCelsius = gpu.Some(float64(celsius))
-	}
+	to.PowerWatts = queryScaled(q, "nvmlDeviceGetPowerUsage", gpu.ReadingPower, r.dev.GetPowerUsage, 1000)
+	to.EnergyJoules = queryScaled(q, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy, r.dev.GetTotalEnergyConsumption, 1000)
+	to.TemperatureCelsius = queryScaled(q, "nvmlDeviceGetTemperature", gpu.ReadingTemperature, r.dev.GetTemperature, 1)
 	to.ClockHertz = gpu.Clocks{
 		SM:       r.readClock("nvmlDeviceGetClockInfo(SM)", nvml.CLOCK_SM),
 		Memory:   r.readClock("nvmlDeviceGetClockInfo(MEM)", nvml.CLOCK_MEM),
 		Graphics: r.readClock("nvmlDeviceGetClockInfo(GRAPHICS)", nvml.CLOCK_GRAPHICS),
 		Video:    r.readClock("nvmlDeviceGetClockInfo(VIDEO)", nvml.CLOCK_VIDEO),
 	}
-	reasons, ok := query(&r.querier, "nvmlDeviceGetCurrentClocksEventReasons", gpu.ReadingClockEvents, r.dev.GetCurrentClocksEventReasons)
+	reasons, ok := query(q, "nvmlDeviceGetCurrentClocksEventReasons", gpu.ReadingClockEvents, r.dev.GetCurrentClocksEventReasons)
 	if ok {
 		to.ClockEvents = gpu.Some(gpu.ClockEvents(reasons))
 	}
@@ -54,7 +48,7 @@ func (r *gpuRead) readMemory(to *gpu.Readings) {
 	}
 }
 
-// memoryOf leaves out what the older version of the call does not report.
+// memoryOf converts an answer. The older version of the call does not report reserved memory.
 func memoryOf(m nvml.Memory_v2) gpu.Memory {
 	memory := gpu.Memory{Total: gpu.Some(m.Total), Used: gpu.Some(m.Used), Free: gpu.Some(m.Free)}
 	if m.Version != 0 {
@@ -106,25 +100,20 @@ func (r *gpuRead) readSlow() {
 }
 
 func (r *gpuRead) readLimits(to *gpu.Readings) {
-	if milliwatts, ok := query(&r.querier, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower, r.dev.GetEnforcedPowerLimit); ok {
-		to.PowerLimitWatts = gpu.Some(float64(milliwatts) / 1000)
-	}
-	if replays, ok := query(&r.querier, "nvmlDeviceGetPcieReplayCounter", gpu.ReadingPCIe, r.dev.GetPcieReplayCounter); ok && replays >= 0 {
+	q := &r.querier
+	to.PowerLimitWatts = queryScaled(q, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower, r.dev.GetEnforcedPowerLimit, 1000)
+	if replays, ok := query(q, "nvmlDeviceGetPcieReplayCounter", gpu.ReadingPCIe, r.dev.GetPcieReplayCounter); ok && replays >= 0 {
 		to.PCIe.Replays = gpu.Some(uint64(replays))
 	}
-	if width, ok := query(&r.querier, "nvmlDeviceGetCurrPcieLinkWidth", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkWidth); ok {
-		to.PCIe.LinkWidth = gpu.Some(width)
-	}
-	if generation, ok := query(&r.querier, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkGeneration); ok {
-		to.PCIe.LinkGeneration = gpu.Some(generation)
-	}
-	if mode, ok := query(&r.querier, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode); ok {
+	to.PCIe.LinkWidth = queryOpt(q, "nvmlDeviceGetCurrPcieLinkWidth", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkWidth)
+	to.PCIe.LinkGeneration = queryOpt(q, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkGeneration)
+	if mode, ok := query(q, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode); ok {
 		to.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
 	}
 }
 
-// readThresholds reads the temperatures at which the GPU protects itself. A threshold that the driver does not know is one
-// that the GPU has not; 0 is none either.
+// readThresholds reads the temperatures at which the GPU protects itself. A GPU does not have a threshold that its driver does not
+// know, or reports as 0.
 func (r *gpuRead) readThresholds(to *gpu.Readings) {
 	for threshold, kind := range []string{
 		nvml.TEMPERATURE_THRESHOLD_SHUTDOWN: "shutdown", nvml.TEMPERATURE_THRESHOLD_SLOWDOWN: "slowdown",
@@ -165,7 +154,7 @@ type eccCounter struct {
 
 const eccTotal = nvml.MEMORY_LOCATION_COUNT
 
-// eccCounters lists every kind there is; most GPUs have few.
+// eccCounters returns every kind of count; most GPUs have few.
 func eccCounters() []eccCounter {
 	locations := []string{
 		nvml.MEMORY_LOCATION_L1_CACHE: "l1_cache", nvml.MEMORY_LOCATION_L2_CACHE: "l2_cache",
@@ -194,22 +183,20 @@ func eccCounters() []eccCounter {
 	return list
 }
 
-// readECC reads the counts that the GPU has. A location that the driver does not know is one that the GPU has not.
+// readECC reads the counts that the GPU has. A GPU does not have a location that its driver does not know.
 func (r *gpuRead) readECC(to *gpu.Readings) {
 	for i := range r.state.ecc {
 		c := &r.state.ecc[i]
-		count, ok := queryKnown(&r.querier, c.question, gpu.ReadingECC, func() (uint64, nvml.Return) { return r.readECCCounter(c) })
+		count, ok := queryKnown(&r.querier, c.question, gpu.ReadingECC, func() (uint64, nvml.Return) {
+			if c.location == eccTotal {
+				return r.dev.GetTotalEccErrors(c.severity, c.lifetime)
+			}
+			return r.dev.GetMemoryErrorCounter(c.severity, c.lifetime, c.location)
+		})
 		if ok {
 			counted := c.ECCCount
 			counted.Count = count
 			to.ECC = append(to.ECC, counted)
 		}
 	}
-}
-
-func (r *gpuRead) readECCCounter(c *eccCounter) (uint64, nvml.Return) {
-	if c.location == eccTotal {
-		return r.dev.GetTotalEccErrors(c.severity, c.lifetime)
-	}
-	return r.dev.GetMemoryErrorCounter(c.severity, c.lifetime, c.location)
 }

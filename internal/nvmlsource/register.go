@@ -16,32 +16,32 @@ type queueSet struct {
 	EventSet
 	users   int  // calls under way that register GPUs with it
 	dropped bool // it is not waited on any more; the last user frees it
-	spoilt  bool // it must not be waited on again, though it may be waited on now
+	broken  bool // it is undefined after a failure and must not be waited on again; a wait may be under way
 	// released is set if a GPU is to be removed, which NVML cannot do: the set is replaced by one without that GPU, after its
 	// events have been read.
 	released bool
 	freed    chan struct{}
 }
 
-// eventKinds are registered one by one: if one is not supported, none of a mask is.
+// eventKinds are the events that are received. They are registered one by one: NVML refuses a mask of which one is not supported.
 const eventKinds = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange
 
-// registration is how far the events of one GPU are received. It is kept by handle, as the driver does: a GPU that is
-// found again behind its old handle is in the set still, and must not be put into it twice.
+// registration is the state of receiving the events of one GPU. It is kept by handle, as the driver does: a GPU that is
+// found again behind its old handle is still in the set, and must not be put into it twice.
 type registration struct {
 	uuid    gpu.UUID
-	state   *gpuState // that was tried last
+	state   *gpuState // of the last attempt
 	busy    bool      // a call is under way, perhaps with an earlier set
 	kinds   uint64    // registered with the set in use
 	triedAt time.Time
 	pause   time.Duration // until what failed is tried again
-	spoils  bool          // the set broke over it
-	suspect bool          // a set failed because a GPU is lost, which may be this one: it must be read well first
+	breaks  bool          // the last attempt broke the set
+	suspect bool          // a set failed because a GPU is lost, perhaps this one: it is not registered before it was read
 
-	heard  bool  // XIDs were received before
-	err    error // why XIDs are not received; nil if they are, or registering was not tried yet
-	passed bool  // a reading has reported err
-	logged bool
+	received bool  // XIDs were received at some time
+	err      error // why XIDs are not received; nil if they are, or registering was not tried yet
+	reported bool  // a reading has reported err
+	logged   bool
 }
 
 // due reports whether a GPU is to be registered for kinds that it lacks.
@@ -51,11 +51,11 @@ func (r *registration) due(b *gpuState, now time.Time) bool {
 	}
 	since := now.Sub(r.triedAt)
 	waits := since >= 0 && since < r.pause
-	return !waits || r.state != b && !r.spoils
+	return !waits || r.state != b && !r.breaks
 }
 
-// renewSet creates a set if there is none, or sets setErr. The caller calls register then. Only the
-// goroutine that waits may call it, and the Discover that starts that one.
+// renewSet creates a set, or sets setErr. The caller then calls register. Only the goroutine that waits for events may call it,
+// and the Discover that starts that goroutine.
 func (q *eventQueue) renewSet() error {
 	set, ret := q.lib.EventSetCreate()
 	q.mu.Lock()
@@ -74,7 +74,7 @@ func (q *eventQueue) renewSet() error {
 		current[h] = r
 		r.kinds = 0
 		r.suspect = r.suspect || listening >= 0 && q.lostGPU && q.gpus[listening].lost.Load()
-		if !r.spoils {
+		if !r.breaks {
 			r.state = nil
 		}
 	}
@@ -105,7 +105,7 @@ func (s *queueSet) freeOnce() {
 }
 
 // withholdGPU removes a GPU from the queue until restore is called: a set that it is in is replaced, since NVML cannot remove a
-// GPU from one. It waits a while for that.
+// GPU from one. It waits for that for at most lookupTimeout.
 func (q *eventQueue) withholdGPU(d Device) (restore func()) {
 	q.mu.Lock()
 	q.withheld[d]++
@@ -141,8 +141,8 @@ type registerAttempt struct {
 	kinds        uint64
 }
 
-// register registers the GPUs that are due, one after the other. A call that hangs is abandoned after a
-// while, so that it does not block the others.
+// register registers the GPUs that are due, one after the other. It waits for at most lookupTimeout: a call that hangs is
+// abandoned, so that it does not block the others.
 func (q *eventQueue) register(gpus []*gpuState) {
 	timer := time.NewTimer(lookupTimeout)
 	defer timer.Stop()
@@ -172,7 +172,7 @@ func (q *eventQueue) register(gpus []*gpuState) {
 func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.set == nil || q.set.spoilt || q.set.released || q.stopped {
+	if q.set == nil || q.set.broken || q.set.released || q.stopped {
 		return registerAttempt{}, false
 	}
 	now := q.opts.Now()
@@ -198,9 +198,9 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 	defer q.registering.Done()
 	var done uint64
 	errs := map[uint64]error{}
-	spoilt := false
+	broken := false
 	for _, kind := range []uint64{nvml.EventTypeXidCriticalError, nvml.EventMigConfigChange} {
-		if a.kinds&kind == 0 || spoilt {
+		if a.kinds&kind == 0 || broken {
 			continue
 		}
 		ret := a.state.handle.RegisterEvents(kind, a.set.EventSet)
@@ -209,17 +209,17 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 			continue
 		}
 		errs[kind] = driverError("nvmlDeviceRegisterEvents", ret)
-		spoilt = ret == nvml.ERROR_UNKNOWN // the set is undefined now (nvml.h)
+		broken = ret == nvml.ERROR_UNKNOWN // the set is undefined now (nvml.h)
 	}
 	q.mu.Lock()
 	a.set.users--
-	a.set.spoilt = a.set.spoilt || spoilt
+	a.set.broken = a.set.broken || broken
 	free := a.set.dropped && a.set.users == 0
 	late := q.set != nil && q.set != a.set
 	if r := a.registration; late {
 		r.busy, r.state = false, nil
 	} else {
-		r.busy, r.kinds, r.spoils = false, r.kinds|done, spoilt
+		r.busy, r.kinds, r.breaks = false, r.kinds|done, broken
 		r.recordErrors(errs, q.opts.SlowEvery)
 		q.logAttempt(a)
 	}
@@ -235,13 +235,13 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 // recordErrors records the errors of a call, by kind.
 func (r *registration) recordErrors(errs map[uint64]error, soon time.Duration) {
 	r.suspect, r.err = false, errs[nvml.EventTypeXidCriticalError]
-	r.passed = false
-	r.heard = r.heard || r.kinds&nvml.EventTypeXidCriticalError != 0
+	r.reported = false
+	r.received = r.received || r.kinds&nvml.EventTypeXidCriticalError != 0
 	for _, err := range errs {
 		if r.pause == 0 {
 			r.pause = supportEvery
 		}
-		if !r.spoils && !errors.Is(err, gpu.ErrNotSupported) {
+		if !r.breaks && !errors.Is(err, gpu.ErrNotSupported) {
 			r.pause = soon
 		}
 		r.suspect = r.suspect || losesDevice(err)
@@ -261,21 +261,22 @@ func (q *eventQueue) logAttempt(a registerAttempt) {
 
 // xidState is whether the XIDs of a GPU are received.
 type xidState struct {
-	err  error // why they are not; nil if they are
-	ever bool  // they were received before
-	told bool  // an earlier reading has reported err
+	err      error // why they are not; nil if they are
+	received bool  // they were at some time
+	reported bool  // an earlier reading has reported err
 }
 
+// xidsOf returns the state for a reading, which reports its error.
 func (q *eventQueue) xidsOf(b *gpuState) xidState {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var state xidState
 	if r := q.registrations[b.handle]; r != nil {
-		state = xidState{err: r.err, ever: r.heard, told: r.passed}
-		r.passed = true
+		state = xidState{err: r.err, received: r.received, reported: r.reported}
+		r.reported = true
 	}
 	if q.setErr != nil {
-		state.err, state.told = q.setErr, true // it is in the log
+		state.err, state.reported = q.setErr, true // it is in the log
 	}
 	return state
 }
@@ -290,8 +291,8 @@ func (r *gpuRead) readEvents() {
 		queue.register([]*gpuState{r.state})
 	}
 	xids := queue.xidsOf(r.state)
-	r.state.facts.NoXIDs = xids.err != nil && !xids.ever
+	r.state.facts.NoXIDs = xids.err != nil && !xids.received
 	if xids.err != nil && !errors.Is(xids.err, gpu.ErrNotSupported) {
-		r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingEvents, Err: xids.err, Remembered: xids.told})
+		r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingEvents, Err: xids.err, Remembered: xids.reported})
 	}
 }

@@ -2,6 +2,7 @@ package nvmlsource
 
 import (
 	"errors"
+	"iter"
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -9,14 +10,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// scan lists the entities of a GPU's tree of GPU instances and compute instances, by few calls. Two scans with the same
-// identities are of the same tree. Handles are those of the moment, and become stale with any change.
+// scan lists the GPU instances and MIG devices of a GPU, by few calls. Two scans with the same identities are of the same tree.
+// Handles become stale with any change of the tree.
 type scan struct {
 	devices   []migEntry      // MIG devices, by NVML's index
 	instances []instanceEntry // GPU instances; empty if the process may not list them
-	listed    bool            // the instances are all there are
+	listed    bool            // the list of instances is complete
 }
 
+// migEntry is a MIG device of a scan.
 type migEntry struct {
 	handle MIGDevice
 	identity
@@ -26,25 +28,32 @@ type migEntry struct {
 // profile of the GPU instance, of which several fit some placements, is in the name, and in the list of GPU instances if the
 // process may read that.
 type identity struct {
-	instance gpu.InstanceID
-	compute  gpu.ComputeID
-	uuid     gpu.MIGUUID
-	name     string
-	named    bool // the name was read
+	computeKey
+	uuid  gpu.MIGUUID
+	name  string
+	named bool // the name was read
 }
 
+// computeKey names a compute instance of a GPU by the driver's ids.
+type computeKey struct {
+	instance gpu.InstanceID
+	compute  gpu.ComputeID
+}
+
+// instanceEntry is a GPU instance of a scan.
 type instanceEntry struct {
 	handle GPUInstance
 	info   GPUInstanceInfo
 }
 
+// equal reports whether two scans are of the same tree.
 func (s *scan) equal(other *scan) bool {
 	return slices.EqualFunc(s.devices, other.devices, func(a, b migEntry) bool { return a.identity == b.identity }) &&
 		slices.EqualFunc(s.instances, other.instances, func(a, b instanceEntry) bool { return a.info == b.info })
 }
 
-func (s *scan) has(instance gpu.InstanceID, compute gpu.ComputeID) bool {
-	return slices.ContainsFunc(s.devices, func(e migEntry) bool { return e.instance == instance && e.compute == compute })
+func (s *scan) has(of computeKey) bool {
+	return slices.ContainsFunc(s.devices, func(e migEntry) bool { return e.computeKey == of })
 }
 
 // isTorn reports whether the scan contradicts itself, as it does if the layout changed between its calls: a MIG device is of an
@@ -72,38 +81,65 @@ func (e instanceEntry) placement() gpu.Placement {
 	return gpu.Placement{Start: int(e.info.Placement.Start), Size: int(e.info.Placement.Size)}
 }
 
-// scanTree scans the tree and reports whether that succeeded; if not, it has added an error. It sets r.scan.vanished if
-// something vanished meanwhile.
+// scanTree scans the tree and reports whether that succeeded; if not, it adds an error to the reading. It sets r.scan.vanished if
+// an entity vanished meanwhile.
 func (r *gpuRead) scanTree(to *scan) bool {
 	to.devices, to.instances = to.devices[:0], to.instances[:0]
-	var ok bool
-	to.listed, ok = r.scanInstances(to)
-	return ok && r.scanDevices(to, !to.listed)
+	return r.scanInstances(to) && r.scanDevices(to, !to.listed)
 }
 
-// addScanError adds the error of an entity that does not report what it is, also if that is not supported: without it the
-// tree is not known.
+// addScanError adds the error of an entity whose identity cannot be read, also if that is not supported: without it the tree is not
+// known.
 func (r *gpuRead) addScanError(err error) {
 	r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: err})
 }
 
-// scanDevices lists the MIG devices, with their names if named. Their indexes are sparse.
+// migDevices iterates over the handles of a GPU's MIG devices, of which it can have at most so many, and the errors of those that
+// have none. Their indexes are sparse.
+func (s *Source) migDevices(d Device, most int) iter.Seq2[MIGDevice, error] {
+	return func(yield func(MIGDevice, error) bool) {
+		for i := range most {
+			h, ret := d.GetMigDeviceHandleByIndex(i)
+			err := s.checkReturn("nvmlDeviceGetMigDeviceHandleByIndex", ret)
+			if errors.Is(err, gpu.ErrInvalidArgument) || errors.Is(err, gpu.ErrNotSupported) {
+				return // there is no further index
+			}
+			if !errors.Is(err, gpu.ErrNotFound) && !yield(h, err) {
+				return
+			}
+		}
+	}
+}
+
+// readIdentity reads the ids and the UUID of a MIG device. If only one is looked for, it makes no further call once the device is
+// another one, and returns no UUID.
+func (s *Source) readIdentity(h MIGDevice, only gpu.Opt[computeKey]) (of computeKey, uuid gpu.MIGUUID, err error) {
+	wanted, one := only.Get()
+	instance, ret := h.GetGpuInstanceId()
+	of.instance = gpu.InstanceID(instance)
+	if err := s.checkReturn("nvmlDeviceGetGpuInstanceId", ret); err != nil || one && of.instance != wanted.instance {
+		return computeKey{}, "", err
+	}
+	compute, ret := h.GetComputeInstanceId()
+	of.compute = gpu.ComputeID(compute)
+	if err := s.checkReturn("nvmlDeviceGetComputeInstanceId", ret); err != nil || one && of != wanted {
+		return computeKey{}, "", err
+	}
+	text, ret := h.GetUUID()
+	return of, gpu.MIGUUID(validUTF8(text)), s.checkReturn("nvmlDeviceGetUUID", ret)
+}
+
+// scanDevices lists the MIG devices, with their names if named.
 func (r *gpuRead) scanDevices(to *scan, named bool) bool {
 	most, ok := r.maxDevices()
 	denied := false
-	for i := 0; ok && i < most; i++ {
-		h, ret := r.dev.GetMigDeviceHandleByIndex(i)
-		err := r.source.checkReturn("nvmlDeviceGetMigDeviceHandleByIndex", ret)
+	for h, err := range r.source.migDevices(r.dev, most) {
 		var e migEntry
 		if err == nil {
 			e, err = r.identifyDevice(h, named)
-		} else if errors.Is(err, gpu.ErrInvalidArgument) || errors.Is(err, gpu.ErrNotSupported) {
-			break // there is no further index
-		} else if errors.Is(err, gpu.ErrNotFound) {
-			continue
 		}
 		switch {
-		case err == nil && !to.has(e.instance, e.compute):
+		case err == nil && !to.has(e.computeKey):
 			to.devices = append(to.devices, e)
 		case err == nil, losesEntity(err): // one that is listed twice was created again meanwhile
 			r.scan.vanished = true
@@ -141,22 +177,13 @@ func (r *gpuRead) maxDevices() (int, bool) {
 	return st.mostMIG, true
 }
 
-// identifyDevice reads the identity of a MIG device.
+// identifyDevice reads the identity of a MIG device, with its name if named, or if the UUID does not determine the placements.
 func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 	e := migEntry{handle: h}
-	instance, ret := h.GetGpuInstanceId()
-	if err := r.source.checkReturn("nvmlDeviceGetGpuInstanceId", ret); err != nil {
+	var err error
+	if e.computeKey, e.uuid, err = r.source.readIdentity(h, gpu.None[computeKey]()); err != nil {
 		return e, err
 	}
-	compute, ret := h.GetComputeInstanceId()
-	if err := r.source.checkReturn("nvmlDeviceGetComputeInstanceId", ret); err != nil {
-		return e, err
-	}
-	uuid, ret := h.GetUUID()
-	if err := r.source.checkReturn("nvmlDeviceGetUUID", ret); err != nil {
-		return e, err
-	}
-	e.instance, e.compute, e.uuid = gpu.InstanceID(instance), gpu.ComputeID(compute), gpu.MIGUUID(validUTF8(uuid))
 	if _, legacy, err := gpu.ParseMIGUUID(string(e.uuid)); named || err != nil || legacy.Present() {
 		name, ret := h.GetName()
 		if err := r.source.checkReturn("nvmlDeviceGetName", ret); err != nil && !errors.Is(err, gpu.ErrNotSupported) {
@@ -168,22 +195,22 @@ func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 }
 
 // scanInstances lists the GPU instances, also those without a compute instance. That needs privilege; without it the tree is
-// inferred from the MIG devices. listed reports whether all are listed; ok is false if that is not known.
-func (r *gpuRead) scanInstances(to *scan) (listed, ok bool) {
-	listed = len(r.state.static.profiles) > 0
+// inferred from the MIG devices. It reports whether the listing did not fail.
+func (r *gpuRead) scanInstances(to *scan) bool {
+	to.listed = len(r.state.static.profiles) > 0
 	for i := range r.state.static.profiles {
 		p := &r.state.static.profiles[i]
-		list, ok := query(&r.querier, p.list, gpu.ReadingMIG, func() ([]GPUInstance, nvml.Return) {
+		list, ok := query(&r.querier, p.call, gpu.ReadingMIG, func() ([]GPUInstance, nvml.Return) {
 			return r.dev.GetGpuInstances(p.ID, max(p.instanceCount, len(p.Placements)))
 		})
 		switch {
-		case r.denied[p.list] != nil:
-			to.instances = to.instances[:0]
-			return false, true
-		case !ok && !r.unsupported[p.list]:
-			return false, false
+		case r.denied[p.call] != nil:
+			to.instances, to.listed = to.instances[:0], false
+			return true
+		case !ok && !r.unsupported[p.call]:
+			return false
 		case !ok:
-			listed = false
+			to.listed = false
 		}
 		for _, h := range list {
 			info, ret := h.GetInfo()
@@ -195,12 +222,12 @@ func (r *gpuRead) scanInstances(to *scan) (listed, ok bool) {
 				r.scan.vanished = true
 			case losesDevice(err):
 				r.fatal = err
-				return false, false
+				return false
 			default:
 				r.addScanError(err)
-				return false, false
+				return false
 			}
 		}
 	}
-	return listed, true
+	return true
 }

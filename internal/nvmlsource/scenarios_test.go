@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -29,9 +30,11 @@ func TestShippedScenarios(t *testing.T) {
 				for i, id := range n.discover() {
 					g := n.read(id)
 					r := g.Readings
-					if g.Index != i || len(g.Errors) != 0 || !r.Memory.Used.Present() || !r.PowerWatts.Present() || !r.Processes.Present() {
-						t.Errorf("GPU %d: errors %v, readings %+v", i, g.Errors, r)
-					}
+					cmptest.Equal(t, "index", g.Index, i)
+					cmptest.Equal(t, "errors", g.Errors, nil)
+					cmptest.Equal(t, "there is memory in use", r.Memory.Used.Present(), true)
+					cmptest.Equal(t, "there is power", r.PowerWatts.Present(), true)
+					cmptest.Equal(t, "there are processes", r.Processes.Present(), true)
 					if r.Utilization.Present() == g.MIG.Enabled.Or(false) {
 						t.Errorf("GPU %d: utilization %v with MIG %v", i, r.Utilization, g.MIG.Enabled)
 					}
@@ -49,14 +52,23 @@ func checkInstances(t *testing.T, g *gpu.GPU) {
 	end := 0
 	for _, gi := range g.Instances {
 		at, ok := gi.Placement.Get()
-		if !gi.Up || gi.Profile == "" || !gi.SMs.Present() || !ok || at.Start < end || gi.Memory.Used.Present() != (len(gi.ComputeInstances) > 0) {
-			t.Errorf("%s: GPU instance %+v", g.UUID, gi)
+		cmptest.Equal(t, "the GPU instance is up", gi.Up, true)
+		cmptest.Equal(t, "it has SMs", gi.SMs.Present(), true)
+		cmptest.Equal(t, "its memory in use is known", gi.Memory.Used.Present(), len(gi.ComputeInstances) > 0)
+		if gi.Profile == "" {
+			t.Errorf("%s: GPU instance %+v has no profile", g.UUID, gi)
+		}
+		if !ok || at.Start < end {
+			t.Errorf("%s: GPU instance at %v, want it from slice %d on", g.UUID, gi.Placement, end)
 		}
 		end = at.End()
 		processes += gi.Processes.Or(0)
 		for _, ci := range gi.ComputeInstances {
-			if !ci.Up || ci.Profile == "" || !ci.SMs.Present() || !ci.Placement.Present() || ci.UUID == "" {
-				t.Errorf("%s: compute instance %+v", g.UUID, ci)
+			cmptest.Equal(t, "the compute instance is up", ci.Up, true)
+			cmptest.Equal(t, "it has SMs", ci.SMs.Present(), true)
+			cmptest.Equal(t, "it has a placement", ci.Placement.Present(), true)
+			if ci.Profile == "" || ci.UUID == "" {
+				t.Errorf("%s: compute instance %+v has no profile or no UUID", g.UUID, ci)
 			}
 		}
 	}

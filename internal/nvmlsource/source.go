@@ -17,8 +17,8 @@ import (
 type Options struct {
 	// Now is the clock that events and the slow tier go by.
 	Now func() time.Time
-	// SlowEvery is how often readings are taken that are expensive or seldom change, and how often calls refused for lack of
-	// privilege are tried again; 0 is 15 s.
+	// SlowEvery is the period of the slow tier: readings that are expensive or seldom change, and another try of calls that were
+	// refused for lack of privilege. 0 is 15 s.
 	SlowEvery time.Duration
 	// GPM enables activity by GPM, on GPUs that have it.
 	GPM bool
@@ -50,8 +50,8 @@ type Source struct {
 	initialised bool // nvmlInit has succeeded
 	versioned   bool // driver has been read
 	driver      gpu.Driver
-	slots       []slot          // by index
-	lookups     map[int]*lookup // under way, by index
+	slots       []slot         // by index
+	lookups     map[int]lookup // under way, by index
 	inventory   gpu.Inventory
 
 	// mu guards what follows and is never held during a driver call.
@@ -72,7 +72,7 @@ func New(lib Library, opts Options) *Source {
 		lib:       lib,
 		opts:      opts,
 		privilege: privilege{logger: opts.Logger},
-		lookups:   map[int]*lookup{},
+		lookups:   map[int]lookup{},
 		gpus:      map[gpu.UUID]*gpuState{},
 		finished:  make(chan struct{}),
 	}
@@ -85,10 +85,9 @@ func New(lib Library, opts Options) *Source {
 // if it is not read, events are dropped and gpu.EventsLost says so.
 func (s *Source) Events() <-chan gpu.Event { return s.queue.out }
 
-// DriverCalls returns how many calls of the driver seam (Library) Discover and Read have made, which mean
-// the same for the simulated node and for NVML. The binding may need several calls of the C library for one of them:
-// if it tries versions of a function, or goes through profiles. The event queue's own are not counted: it waits in the
-// driver all the time.
+// DriverCalls returns how many calls of the driver seam (Library) were made, which means the same for the simulated node and for
+// NVML. The binding may need several calls of the C library for one of them: if it tries versions of a function, or goes through
+// profiles. Those of the event queue are not counted: it waits in the driver all the time.
 func (s *Source) DriverCalls() uint64 { return s.calls.Load() }
 
 var errClosed = errors.New("nvmlsource: closed")

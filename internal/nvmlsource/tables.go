@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// tables are what a GPU offers, as the Actuator read it last: what does not change while the driver runs and the MIG mode
-// stays the same. They are read again after supportEvery, since drivers leave something out for a while after they were loaded
+// tables are what a GPU offers, as the Actuator read it last: what stays the same as long as the driver runs and the MIG mode does not
+// change. They are read again after supportEvery, since drivers leave something out for a while after they were loaded
 // or a GPU was reset, and when the GPU's instances contradict them.
 type tables struct {
 	enabled   gpu.Opt[bool] // the MIG mode that they were read in
@@ -27,7 +27,7 @@ type tables struct {
 	computes map[uint32][]nvml.ComputeInstanceProfileInfo // by the profile id of the GPU instance
 }
 
-// tablesOf returns the tables of a GPU in a MIG mode. They are kept if everything of them could be read.
+// tablesOf returns the tables of a GPU in a MIG mode. They are kept if they could be read completely.
 func (a *Actuator) tablesOf(b *gpuState, mode modeState) (*tables, error) {
 	now := a.source.opts.Now()
 	if t := b.tables.Load(); t != nil && t.enabled == mode.enabled {
@@ -61,7 +61,7 @@ func (a *Actuator) tablesOf(b *gpuState, mode modeState) (*tables, error) {
 	return t, nil
 }
 
-// computeProfiles returns the kinds of compute instances that a GPU instance of a profile can have.
+// computeProfiles returns the profiles of compute instances that a GPU instance of a profile can have.
 func (a *Actuator) computeProfiles(t *tables, gi MutableInstance, profileID uint32) ([]nvml.ComputeInstanceProfileInfo, error) {
 	t.mu.Lock()
 	list := t.computes[profileID]

@@ -4,6 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -71,5 +74,28 @@ func repartitionTo(t *testing.T, n *node, old gpu.InstanceID, layout string) {
 	}
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// Instances that a failed scan has left without handles are not sampled: the driver may list fewer MIG devices by then.
+func TestScanFailsInTheMiddleOfALayoutChange(t *testing.T) {
+	n := profiledNode(t, "version: 1\ngpus:\n  - {model: H100-80GB, mig: true, layout: [1g.10gb@0, 1g.10gb@1]}\n")
+	id := n.discover()[0]
+	old := n.read(id).Instances
+	n.advance(time.Second)
+	n.spy.do("GetMigDeviceHandleByIndex", func() {
+		must(t, errors.Join(n.DestroyComputeInstance(0, old[0].ID, 0), n.DestroyGPUInstance(0, old[0].ID)))
+		repartitionTo(t, n, old[1].ID, "7g.40gb@0")
+		n.spy.set("GetGpuInstances", nvml.ERROR_UNKNOWN)
+	})
+	for range 2 {
+		if g := n.read(id); g.Instances[0].Up {
+			t.Errorf("instances of a failed scan are up: %+v", g.Instances)
+		}
+		n.advance(time.Second)
+	}
+	n.spy.set("GetGpuInstances", nvml.SUCCESS)
+	if g := n.read(id); len(g.Instances) != 1 || g.Instances[0].Profile != "7g.80gb" {
+		t.Errorf("afterwards: %+v", g.Instances)
 	}
 }

@@ -3,6 +3,7 @@ package nvmlsource
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 
@@ -12,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// tree is a GPU's tree of GPU instances and compute instances in detail. The details are read when a scan differs from the
-// last one, and with the slow tier: a scan may not show every change.
+// tree is a GPU's tree of GPU instances and compute instances with their details. These are read when a scan differs from the last
+// one, and with the slow tier: a scan may not show every change.
 type tree struct {
 	known   bool
 	hidden  bool // MIG devices are denied
@@ -24,18 +25,46 @@ type tree struct {
 	errs    []gpu.ReadError // of the details; they are reported until these are read again
 }
 
-// instanceNode is a GPU instance without its readings.
+// instanceNode is a GPU instance without its readings, and what is kept from one reading to the next.
 type instanceNode struct {
 	gpu.GPUInstance
 	computes []computeNode
 	answers  answers
+	window   window
 }
 
-// computeNode is a compute instance without its readings.
+// computeNode is a compute instance without its readings, and what is kept from one reading to the next.
 type computeNode struct {
 	gpu.ComputeInstance
 	device  int // index of its MIG device in the scan
 	answers answers
+	window  window
+}
+
+// handleOf returns the handle that the last scan found for a compute instance.
+func (t *tree) handleOf(c *computeNode) MIGDevice { return t.scan.devices[c.device].handle }
+
+// windows iterates over the windows of all instances.
+func (t *tree) windows() iter.Seq[*window] {
+	return func(yield func(*window) bool) {
+		for i := range t.nodes {
+			n := &t.nodes[i]
+			if !yield(&n.window) {
+				return
+			}
+			for j := range n.computes {
+				if !yield(&n.computes[j].window) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// dropTree drops all that is known of the tree.
+func (r *gpuRead) dropTree() {
+	r.source.samples.putAll(&r.state.tree)
+	r.state.tree = tree{}
 }
 
 // treeScan is how the scans of a GPU's tree went in one reading.
@@ -63,7 +92,7 @@ func (r *gpuRead) readTreeOnce() {
 	t := &r.state.tree
 	r.scan.vanished = false
 	if !r.state.mode.enabled.Or(false) {
-		*t = tree{}
+		r.dropTree()
 		return
 	}
 	if r.fatal != nil || !r.scanSpare(t) {
@@ -101,8 +130,8 @@ const maxTornScans = 4
 // changes, and each can come in between.
 const maxRepeats = 3
 
-// shouldRescan counts and permits reading the tree again. If the last repetition found no change, what cannot be read is there
-// and cannot be read.
+// shouldRescan reports whether the tree is to be read again, and counts that. If the last repetition found no change, what cannot be
+// read exists and will not be readable the next time.
 func (r *gpuRead) shouldRescan() bool {
 	if r.scan.repeats == maxRepeats || r.scan.repeats > 0 && !r.scan.changed {
 		return false
@@ -147,10 +176,13 @@ func (r *gpuRead) buildTree(t *tree, changed bool) {
 		placeComputes(&detail, nodes, e)
 	}
 	sortNodes(nodes)
-	if !changed {
-		keepAnswers(nodes, t.nodes)
+	if changed {
+		r.source.samples.putAll(t)
 	}
 	if changed || len(detail.errs) == 0 && !detail.stale && detail.fatal == nil {
+		if !changed {
+			moveState(nodes, t.nodes)
+		}
 		t.nodes = nodes
 	}
 	t.known, t.errs = true, detail.errs
@@ -160,21 +192,15 @@ func (r *gpuRead) buildTree(t *tree, changed bool) {
 	}
 }
 
-// keepAnswers copies the cached refusals of instances that are still there.
-func keepAnswers(nodes, from []instanceNode) {
-	for i := range nodes {
-		n := &nodes[i]
-		at := slices.IndexFunc(from, func(old instanceNode) bool { return old.ID == n.ID })
-		if at < 0 {
-			continue
-		}
-		n.answers = from[at].answers
+// moveState moves what is kept of instances from their old nodes to their new ones. Both are of equal scans, and so of the same
+// instances in the same order.
+func moveState(to, from []instanceNode) {
+	for i := range to {
+		n, old := &to[i], &from[i]
+		n.answers, n.window = old.answers, old.window
 		for j := range n.computes {
-			for _, old := range from[at].computes {
-				if old.ID == n.computes[j].ID {
-					n.computes[j].answers = old.answers
-				}
-			}
+			c, old := &n.computes[j], &old.computes[j]
+			c.answers, c.window = old.answers, old.window
 		}
 	}
 }
@@ -185,10 +211,8 @@ func (r *gpuRead) listedNode(info GPUInstanceInfo) instanceNode {
 	n.ProfileID = gpu.Some(info.ProfileID)
 	n.Placement = gpu.Some(instanceEntry{info: info}.placement())
 	n.MemorySlices = gpu.Some(int(info.Placement.Size))
-	for _, p := range r.state.static.profiles {
-		if p.ID == info.ProfileID {
-			n.setProfile(p.Profile)
-		}
+	if p, ok := r.profileOf(n.ProfileID); ok {
+		n.setProfile(p)
 	}
 	return n
 }

@@ -2,12 +2,14 @@ package nvmlsource_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -18,32 +20,38 @@ func TestTreeWithTwoComputeInstancesAndAnOrphan(t *testing.T) {
 		t.Fatalf("%d GPU instances, want 2", len(g.Instances))
 	}
 	shared, orphan := g.Instances[0], g.Instances[1]
-	for _, gi := range g.Instances {
-		if gi.Profile != "3g.20gb" || gi.ProfileID != gpu.Some(uint32(9)) || gi.SMs != gpu.Some(42) ||
-			gi.ComputeSlices != gpu.Some(3) || gi.MemorySlices != gpu.Some(4) || !gi.Up {
-			t.Errorf("GPU instance: %+v", gi)
-		}
+	want := gpu.GPUInstance{
+		ID: orphan.ID, Profile: "3g.20gb", ProfileID: gpu.Some(uint32(9)), Placement: gpu.Some(gpu.Placement{Start: 4, Size: 4}),
+		ComputeSlices: gpu.Some(3), MemorySlices: gpu.Some(4), SMs: gpu.Some(42), Up: true, Processes: gpu.Some(0),
+		Memory: gpu.Memory{Total: gpu.Some(uint64(20096 << 20))}, // its profile's; the use is not known
 	}
-	if shared.Placement != gpu.Some(gpu.Placement{Start: 0, Size: 4}) || orphan.Placement != gpu.Some(gpu.Placement{Start: 4, Size: 4}) {
-		t.Errorf("placements %v, %v", shared.Placement, orphan.Placement)
-	}
-	if len(orphan.ComputeInstances) != 0 || orphan.Memory != (gpu.Memory{Total: gpu.Some(uint64(20096 << 20))}) { // its profile's; the use is not known
-		t.Errorf("orphan: %+v", orphan)
-	}
-	if !shared.Memory.Total.Present() || len(shared.ComputeInstances) != 2 {
+	cmptest.Equal(t, "orphan", orphan, want)
+	want.ID, want.Placement = shared.ID, gpu.Some(gpu.Placement{Start: 0, Size: 4})
+	want.Memory, want.ComputeInstances = shared.Memory, shared.ComputeInstances
+	cmptest.Equal(t, "GPU instance with compute instances", shared, want)
+	if !shared.Memory.Used.Present() || len(shared.ComputeInstances) != 2 {
 		t.Fatalf("shared: %+v", shared)
 	}
-	for i, want := range []struct {
-		profile   string
-		sms       int
-		placement gpu.Placement
-	}{{"1c.3g.20gb", 14, gpu.Placement{Start: 0, Size: 1}}, {"2c.3g.20gb", 28, gpu.Placement{Start: 1, Size: 2}}} {
+	for i, want := range []gpu.ComputeInstance{
+		{Profile: "1c.3g.20gb", SMs: gpu.Some(14), ComputeSlices: gpu.Some(1), Placement: gpu.Some(gpu.Placement{Start: 0, Size: 1})},
+		{Profile: "2c.3g.20gb", SMs: gpu.Some(28), ComputeSlices: gpu.Some(2), Placement: gpu.Some(gpu.Placement{Start: 1, Size: 2})},
+	} {
 		ci := shared.ComputeInstances[i]
-		if ci.Profile != want.profile || ci.SMs != gpu.Some(want.sms) || ci.Placement != gpu.Some(want.placement) ||
-			!strings.HasPrefix(string(ci.UUID), "MIG-") || ci.ID != gpu.ComputeID(i) || !ci.Up {
-			t.Errorf("compute instance %d: %+v", i, ci)
+		if !strings.HasPrefix(string(ci.UUID), "MIG-") {
+			t.Errorf("compute instance %d has the UUID %q", i, ci.UUID)
 		}
+		want.ID, want.UUID, want.Up, want.Processes = gpu.ComputeID(i), ci.UUID, true, gpu.Some(0)
+		cmptest.Equal(t, "compute instance", ci, want)
 	}
+}
+
+// computesOf returns how many compute instances each GPU instance has.
+func computesOf(g gpu.GPU) []int {
+	var counts []int
+	for _, gi := range g.Instances {
+		counts = append(counts, len(gi.ComputeInstances))
+	}
+	return counts
 }
 
 const oneProcess = `
@@ -58,17 +66,20 @@ func TestProcessesWithoutInstances(t *testing.T) {
 	n.advance(time.Second)
 	g := n.read(id)
 	computes := g.Instances[0].ComputeInstances
-	if computes[0].Processes != gpu.Some(0) || computes[1].Processes != gpu.Some(1) || len(g.Readings.Processes.Or(nil)) != 1 || len(g.Errors) != 0 {
-		t.Errorf("compute instances %+v, processes %v, errors %v", computes, g.Readings.Processes, g.Errors)
-	}
+	cmptest.Equal(t, "processes of the first compute instance", computes[0].Processes, gpu.Some(0))
+	cmptest.Equal(t, "processes of the second compute instance", computes[1].Processes, gpu.Some(1))
+	cmptest.Equal(t, "processes of the GPU", len(g.Readings.Processes.Or(nil)), 1)
+	cmptest.Equal(t, "errors", g.Errors, nil)
 	n.spy.set("MIG.GetComputeRunningProcesses", nvml.ERROR_UNKNOWN)
 	g = n.read(id)
-	if ci := g.Instances[0].ComputeInstances[1]; ci.Up || ci.Processes.Present() || g.Instances[0].Processes.Present() || g.Readings.Processes.Present() {
-		t.Errorf("instances %+v, processes %v", g.Instances, g.Readings.Processes)
-	}
+	ci := g.Instances[0].ComputeInstances[1]
+	cmptest.Equal(t, "the compute instance is up", ci.Up, false)
+	cmptest.Equal(t, "its processes", ci.Processes, gpu.None[int]())
+	cmptest.Equal(t, "processes of the GPU instance", g.Instances[0].Processes, gpu.None[int]())
+	cmptest.Equal(t, "processes of the GPU", g.Readings.Processes, gpu.None[[]gpu.Process]())
 }
 
-// Without rights the tree is what the MIG devices tell: no orphan and no placements, but profiles, memory and processes.
+// Without privilege the tree is what the MIG devices report: no orphan and no placements, but profiles, memory and processes.
 func TestUnprivilegedSeesLess(t *testing.T) {
 	n := newNode(t, ", privileged: false", twoCIs+oneProcess)
 	id := n.discover()[0]
@@ -79,17 +90,21 @@ func TestUnprivilegedSeesLess(t *testing.T) {
 			t.Fatalf("instances: %+v", g.Instances)
 		}
 		gi := g.Instances[0]
-		if gi.Profile != "3g.20gb" || gi.ProfileID != gpu.Some(uint32(9)) || gi.SMs != gpu.Some(42) || gi.ComputeSlices != gpu.Some(3) {
-			t.Errorf("GPU instance: %+v", gi)
+		if !gi.Memory.Used.Present() {
+			t.Errorf("memory of the GPU instance: %+v", gi.Memory)
 		}
-		if gi.Placement.Present() || !gi.Memory.Used.Present() || !gi.Up || gi.Processes != gpu.Some(1) {
-			t.Errorf("GPU instance: %+v", gi)
-		}
-		if gi.ComputeInstances[0].Processes != gpu.Some(0) || gi.ComputeInstances[1].Processes != gpu.Some(1) || gi.ComputeInstances[0].Profile != "1c.3g.20gb" {
-			t.Errorf("compute instances: %+v", gi.ComputeInstances)
-		}
-		if list, ok := g.Readings.Processes.Get(); !ok || len(list) != 1 || list[0].Compute != gpu.Some(gpu.ComputeID(1)) {
-			t.Errorf("processes: %v", g.Readings.Processes)
+		cmptest.Equal(t, "GPU instance", gi, gpu.GPUInstance{
+			ID: gi.ID, Profile: "3g.20gb", ProfileID: gpu.Some(uint32(9)), ComputeSlices: gpu.Some(3), SMs: gpu.Some(42), Up: true,
+			Memory: gi.Memory, Processes: gpu.Some(1), ComputeInstances: gi.ComputeInstances,
+		})
+		first, second := gi.ComputeInstances[0], gi.ComputeInstances[1]
+		cmptest.Equal(t, "profile of the first compute instance", first.Profile, "1c.3g.20gb")
+		cmptest.Equal(t, "processes of the first compute instance", first.Processes, gpu.Some(0))
+		cmptest.Equal(t, "processes of the second compute instance", second.Processes, gpu.Some(1))
+		if list := g.Readings.Processes.Or(nil); len(list) != 1 {
+			t.Errorf("processes: %v, want one", list)
+		} else {
+			cmptest.Equal(t, "compute instance of the process", list[0].Compute, gpu.Some(second.ID))
 		}
 		if g.Readings.Memory.Total.Present() || !errors.Is(errorOf(g.Errors, gpu.ReadingMemory), gpu.ErrNoPermission) {
 			t.Errorf("memory of the GPU %v, errors %v", g.Readings.Memory, g.Errors)
@@ -110,10 +125,9 @@ func TestUnprivilegedSeesLess(t *testing.T) {
 func TestUnprivilegedWithMIGOnAndEmpty(t *testing.T) {
 	n := newNode(t, ", privileged: false", "  - {model: A100-40GB, mig: true}")
 	g := n.read(n.discover()[0])
-	list, ok := g.Readings.Processes.Get()
-	if !ok || len(list) != 0 || errorOf(g.Errors, gpu.ReadingProcesses) != nil || g.Instances != nil {
-		t.Errorf("processes %v, instances %v, errors %v", g.Readings.Processes, g.Instances, g.Errors)
-	}
+	cmptest.Equal(t, "processes", g.Readings.Processes, gpu.Some([]gpu.Process{}))
+	cmptest.Equal(t, "error of the processes", errorOf(g.Errors, gpu.ReadingProcesses), nil)
+	cmptest.Equal(t, "instances", g.Instances, nil)
 }
 
 func TestPrivilegeRegainedAndLostAgain(t *testing.T) {
@@ -132,8 +146,10 @@ func TestPrivilegeRegainedAndLostAgain(t *testing.T) {
 	}
 	n.advance(15 * time.Second)
 	g := n.read(id)
-	if len(g.Instances) != 2 || g.Profiles[0].Placements == nil || len(g.Errors) != 0 {
-		t.Errorf("instances %+v, placements %v, errors %v", g.Instances, g.Profiles[0].Placements, g.Errors)
+	cmptest.Equal(t, "compute instances of each GPU instance", computesOf(g), []int{2, 0})
+	cmptest.Equal(t, "errors", g.Errors, nil)
+	if g.Profiles[0].Placements == nil {
+		t.Error("the placements are still missing")
 	}
 	if !strings.Contains(n.logged.String(), "there again") {
 		t.Errorf("nothing logged about regained permission: %s", n.logged)
@@ -189,12 +205,12 @@ func TestLayoutChangeShowsInTheNextRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := n.read(id)
-	if len(g.Instances) != 2 || g.Instances[1].Profile != "2g.10gb" || g.Instances[1].ID != made || len(g.Instances[1].ComputeInstances) != 1 {
-		t.Errorf("instances: %+v", g.Instances)
+	if got := computesOf(g); !slices.Equal(got, []int{2, 1}) {
+		t.Fatalf("%v compute instances, want 2 and 1", got)
 	}
-	if g.Instances[1].ComputeInstances[0].Profile != "2g.10gb" {
-		t.Errorf("compute instance: %+v", g.Instances[1].ComputeInstances[0])
-	}
+	cmptest.Equal(t, "id of the created GPU instance", g.Instances[1].ID, made)
+	cmptest.Equal(t, "its profile", g.Instances[1].Profile, "2g.10gb")
+	cmptest.Equal(t, "profile of its compute instance", g.Instances[1].ComputeInstances[0].Profile, "2g.10gb")
 	if len(before.Instances) != 2 || before.Instances[1].Profile != "3g.20gb" {
 		t.Error("an earlier result was modified")
 	}
@@ -219,9 +235,9 @@ func TestLayoutChangeIntoAnotherProfileAtTheSamePlace(t *testing.T) {
 			t.Fatal(err)
 		}
 		after := n.read(id).Instances[0]
-		if before.Profile != "1g.10gb" || after.Profile != "2g.10gb" || after.SMs != gpu.Some(28) {
-			t.Errorf("before %+v\nafter %+v", before, after)
-		}
+		cmptest.Equal(t, "profile before", before.Profile, "1g.10gb")
+		cmptest.Equal(t, "profile after", after.Profile, "2g.10gb")
+		cmptest.Equal(t, "SMs after", after.SMs, gpu.Some(28))
 		if after.ID != before.ID || after.ComputeInstances[0].UUID != before.ComputeInstances[0].UUID {
 			t.Errorf("the driver tells them apart: before %+v\nafter %+v", before, after)
 		}
@@ -254,9 +270,9 @@ func TestMIGModeThatIsNotSupportedForAWhile(t *testing.T) {
 	}
 	n.spy.set("GetMigMode", nvml.ERROR_NOT_SUPPORTED)
 	g := n.read(id)
-	if g.MIG.Enabled != gpu.Some(true) || len(g.Instances) != 2 || errorOf(g.Errors, gpu.ReadingMIG) == nil {
-		t.Errorf("MIG %+v, instances %+v, errors %v", g.MIG, g.Instances, g.Errors)
-	}
+	cmptest.Equal(t, "MIG", g.MIG.Enabled, gpu.Some(true))
+	cmptest.Equal(t, "GPU instances", len(g.Instances), 2)
+	cmptest.Equal(t, "error of MIG", errorOf(g.Errors, gpu.ReadingMIG), gpu.ErrNotSupported)
 }
 
 // A compute instance is replaced by a larger one with the same ids, in the old form of UUIDs, which has only ids.
@@ -296,12 +312,13 @@ func TestLayoutChangeInTheMiddleOfARead(t *testing.T) {
 		}
 	})
 	g := n.read(id)
-	if len(g.Instances) != 1 || g.Instances[0].Profile != "2g.10gb" || !g.Instances[0].Up || len(g.Errors) != 0 {
-		t.Fatalf("instances %+v, errors %v", g.Instances, g.Errors)
+	if len(g.Instances) != 1 {
+		t.Fatalf("instances %+v", g.Instances)
 	}
-	if total := g.Instances[0].Memory.Total.Or(0) >> 20; total != 9984 {
-		t.Errorf("memory %d MiB, want that of 2g.10gb", total)
-	}
+	cmptest.Equal(t, "errors", g.Errors, nil)
+	cmptest.Equal(t, "the instance is up", g.Instances[0].Up, true)
+	cmptest.Equal(t, "profile", g.Instances[0].Profile, "2g.10gb")
+	cmptest.Equal(t, "memory of 2g.10gb in MiB", g.Instances[0].Memory.Total.Or(0)>>20, 9984)
 }
 
 func TestInstanceThatStaysUnreadableIsDown(t *testing.T) {
@@ -312,13 +329,13 @@ func TestInstanceThatStaysUnreadableIsDown(t *testing.T) {
 	n.spy.taken()
 	g := n.read(id)
 	for _, gi := range g.Instances {
-		if gi.Up || !errors.Is(errorOf(gi.Errors, gpu.ReadingMemory), gpu.ErrNotFound) || gi.Memory.Total.Present() {
-			t.Errorf("GPU instance: %+v", gi)
-		}
+		cmptest.Equal(t, "the GPU instance is up", gi.Up, false)
+		cmptest.Equal(t, "its error", errorOf(gi.Errors, gpu.ReadingMemory), gpu.ErrNotFound)
+		cmptest.Equal(t, "its memory", gi.Memory.Total, gpu.None[uint64]())
 	}
-	if len(g.Instances) != 2 || !g.Up || !g.Readings.PowerWatts.Present() {
-		t.Errorf("GPU: %+v", g)
-	}
+	cmptest.Equal(t, "GPU instances", len(g.Instances), 2)
+	cmptest.Equal(t, "the GPU is up", g.Up, true)
+	cmptest.Equal(t, "the GPU has a power reading", g.Readings.PowerWatts.Present(), true)
 	if again := n.spy.taken()["MIG.GetMemoryInfo"]; again != 4 {
 		t.Errorf("memory asked %d times, want twice for each of 2 instances", again)
 	}
@@ -333,23 +350,23 @@ func TestInstanceThatStaysUnreadableIsDown(t *testing.T) {
 func TestFailedScanKeepsTheTree(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	id := n.discover()[0]
-	n.read(id)
+	before := n.read(id)
 	n.spy.taken()
 	for _, call := range []string{"MIG.GetUUID", "GetMigDeviceHandleByIndex", "GetGpuInstances"} {
 		n.spy.set(call, nvml.ERROR_UNKNOWN)
 		g := n.read(id)
-		if len(g.Instances) != 2 || len(g.Instances[0].ComputeInstances) != 2 || !errors.Is(errorOf(g.Errors, gpu.ReadingMIG), gpu.ErrDriver) {
-			t.Errorf("%s fails: instances %+v, errors %v", call, g.Instances, g.Errors)
-		}
-		for _, gi := range g.Instances {
-			if gi.Up || gi.Memory.Used.Present() || gi.Processes.Present() || !errors.Is(errorOf(gi.Errors, gpu.ReadingMIG), gpu.ErrDriver) {
-				t.Errorf("%s fails: GPU instance %+v", call, gi)
+		cmptest.Equal(t, call+" fails: compute instances of each GPU instance", computesOf(g), []int{2, 0})
+		cmptest.Equal(t, call+" fails: error of MIG", errorOf(g.Errors, gpu.ReadingMIG), gpu.ErrDriver)
+		down := []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver, Remembered: true}}
+		for i, gi := range g.Instances {
+			want := before.Instances[i]
+			want.Up, want.Errors, want.Memory, want.Processes = false, down, gpu.Memory{}, gpu.None[int]()
+			want.ComputeInstances = slices.Clone(want.ComputeInstances)
+			for j := range want.ComputeInstances {
+				ci := &want.ComputeInstances[j]
+				ci.Up, ci.Errors, ci.Processes = false, down, gpu.None[int]()
 			}
-			for _, ci := range gi.ComputeInstances {
-				if ci.Up || ci.Processes.Present() || ci.UUID == "" {
-					t.Errorf("%s fails: compute instance %+v", call, ci)
-				}
-			}
+			cmptest.Equal(t, call+" fails: GPU instance", gi, want)
 		}
 		if n.spy.taken()["MIG.GetMemoryInfo"] != 0 {
 			t.Errorf("%s fails: instances are read by handles of an earlier scan", call)
@@ -387,9 +404,10 @@ func TestMIGModeChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := n.read(id)
-	if g.MIG.Enabled != gpu.Some(false) || !g.Readings.Utilization.Present() || g.Instances != nil || !g.Readings.RemappedRows.Present() {
-		t.Errorf("MIG %+v, readings %+v", g.MIG, g.Readings)
-	}
+	cmptest.Equal(t, "MIG", g.MIG.Enabled, gpu.Some(false))
+	cmptest.Equal(t, "instances", g.Instances, nil)
+	cmptest.Equal(t, "there is utilization", g.Readings.Utilization.Present(), true)
+	cmptest.Equal(t, "there are remapped rows", g.Readings.RemappedRows.Present(), true)
 }
 
 // A driver that lacks what tells the instances apart fails the scan like any other, and says why.
@@ -414,7 +432,7 @@ func TestDeviceThatShowsTwice(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	id := n.discover()[0]
 	n.spy.twice = true
-	if g := n.read(id); len(g.Instances) != 2 || len(g.Instances[0].ComputeInstances) != 2 || len(g.Errors) != 0 {
-		t.Errorf("instances %+v, errors %v", g.Instances, g.Errors)
-	}
+	g := n.read(id)
+	cmptest.Equal(t, "compute instances of each GPU instance", computesOf(g), []int{2, 0})
+	cmptest.Equal(t, "errors", g.Errors, nil)
 }

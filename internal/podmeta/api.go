@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// maxBody bounds an answer in bytes. The metadata of a pod takes some kilobytes, and a node has hundreds of pods.
+	// maxBody bounds a response in bytes. The metadata of a pod takes some kilobytes, and a node has hundreds of pods.
 	maxBody = 32 << 20
 	// timeout bounds one request.
 	timeout = 10 * time.Second
 )
 
-// errNoAnswer is the cause of a request that took too long.
+// errNoAnswer is the cancellation cause of a request that timed out.
 var errNoAnswer = errors.New("the API server did not answer in time")
 
-// acceptMetadata asks for the pods' metadata without their specs and states.
+// acceptMetadata requests the metadata of pods without their specs and states.
 const acceptMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 // api reads pods and claims from the API server.
 type api struct {
-	client *kubeapi.Client
-	list   kubeapi.Request // of pods, without a query
-	node   string          // the field selector of the node's pods
-	labels []string
+	client       *kubeapi.Client
+	listRequest  kubeapi.Request // of pods, without a query
+	nodeSelector string          // the field selector of the node's pods
+	labels       []string
 }
 
 func newAPI(opts Options, client *kubeapi.Client) (*api, error) {
@@ -40,19 +40,19 @@ func newAPI(opts Options, client *kubeapi.Client) (*api, error) {
 	}
 	return &api{
 		client: client,
-		list: kubeapi.Request{
+		listRequest: kubeapi.Request{
 			Method: http.MethodGet,
 			Path:   "/api/v1/pods",
 			Accept: acceptMetadata,
 			Limit:  maxBody,
 		},
-		node:   "spec.nodeName=" + opts.Node,
-		labels: distinct(opts.Labels),
+		nodeSelector: "spec.nodeName=" + opts.Node,
+		labels:       removeDuplicates(opts.Labels),
 	}, nil
 }
 
-// distinct keeps the first of each: a label that is told twice would make a series that is not valid.
-func distinct(names []string) []string {
+// removeDuplicates keeps the first of equal names: a label that is listed twice would make an invalid series.
+func removeDuplicates(names []string) []string {
 	var out []string
 	for _, name := range names {
 		if !slices.Contains(out, name) {
@@ -62,29 +62,29 @@ func distinct(names []string) []string {
 	return out
 }
 
-func (a *api) close() { a.client.Close() }
+func (a *api) closeConnections() { a.client.Close() }
 
-// podName identifies a pod at a time. A successor may have the same.
+// podName identifies a pod at one time. A later pod may have the same name.
 type podName struct{ namespace, name string }
 
-// answer is the pods of the node in one answer of the API server. It is immutable.
-type answer struct {
-	started    time.Time // when the request was
-	consistent bool      // it has what was written before; other answers come from a cache, which may lag behind
-	pods       map[podName]gpu.PodMetadata
-	uids       map[string]podName
-	own        bool // it has the pod that this program runs in
-	anonymous  bool // that pod's UID is not known
+// podList is the pods of the node in one response of the API server. It is immutable.
+type podList struct {
+	started       time.Time // when the request was started
+	consistent    bool      // not from the API server's cache, which may lag behind
+	pods          map[podName]gpu.PodMetadata
+	uids          map[string]podName
+	hasOwnPod     bool // it has this program's own pod
+	ownUIDUnknown bool // the UID of this program's own pod is not known
 }
 
-// has reports whether the answer has a pod of the UID, or one of the name.
-func (a *answer) has(id podID) bool {
+// hasPod reports whether the list has a pod with the UID, or one with the name.
+func (a *podList) hasPod(id podID) bool {
 	_, byUID := a.uids[id.uid]
 	_, byName := a.pods[id.podName]
 	return id.uid != "" && byUID || id.name != "" && byName
 }
 
-// podMetadata is what is read of a pod. What it has no field for, such as managedFields, is skipped.
+// podMetadata has the decoded fields of a pod; all others, such as managedFields, are skipped.
 type podMetadata struct {
 	Metadata struct {
 		Name            string            `json:"name"`
@@ -95,24 +95,25 @@ type podMetadata struct {
 		OwnerReferences []ownerReference  `json:"ownerReferences"`
 		Annotations     struct {
 			MIG string `json:"hami.io/vgpu-mig-allocations"`
-			// The UID that the kubelet knows a static pod by. The UID of its object in the API server is another.
+			// The kubelet's UID of a static pod, whose object in the API server has another one.
 			StaticUID string `json:"kubernetes.io/config.mirror"`
 		} `json:"annotations"`
 	} `json:"metadata"`
 }
 
-// pods lists the pods of the node that have not ended: from the API server's cache, or a consistent list, which is more work
-// for it. An error wraps gpu.ErrNoPermission if the service account may not list pods, else gpu.ErrUnavailable.
-func (a *api) pods(ctx context.Context, consistent bool) (*answer, error) {
+// listPods lists the pods of the node that have not ended, from the API server's cache or, if consistent is set, from
+// its storage, which costs it more. An error wraps gpu.ErrNoPermission if the service account may not list pods, else
+// gpu.ErrUnavailable.
+func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNoAnswer)
 	defer cancel()
-	request := a.list
+	request := a.listRequest
 	// A pod that has ended holds nothing.
-	request.Query = url.Values{"fieldSelector": {a.node + ",status.phase!=Succeeded,status.phase!=Failed"}}
+	request.Query = url.Values{"fieldSelector": {a.nodeSelector + ",status.phase!=Succeeded,status.phase!=Failed"}}
 	if !consistent {
 		request.Query.Set("resourceVersion", "0")
 	}
-	out := &answer{
+	out := &podList{
 		started: time.Now(), consistent: consistent,
 		pods: map[podName]gpu.PodMetadata{}, uids: map[string]podName{},
 	}
@@ -128,8 +129,8 @@ func (a *api) pods(ctx context.Context, consistent bool) (*answer, error) {
 		}
 		out.pods[name] = gpu.PodMetadata{
 			UID:        uid,
-			Workload:   workload(m.OwnerReferences, m.Labels, m.Created),
-			Labels:     a.choose(m.Labels),
+			Workload:   workloadOf(m.OwnerReferences, m.Labels, m.Created),
+			Labels:     a.selectLabels(m.Labels),
 			MIGDevices: migDevices(m.Annotations.MIG),
 		}
 	})
@@ -137,17 +138,17 @@ func (a *api) pods(ctx context.Context, consistent bool) (*answer, error) {
 		return nil, err
 	}
 	own := a.client.PodUID()
-	_, out.own = out.uids[own]
-	out.anonymous = own == ""
+	_, out.hasOwnPod = out.uids[own]
+	out.ownUIDUnknown = own == ""
 	return out, nil
 }
 
-// names lists the names of the pods of the node, those that have ended included.
-func (a *api) names(ctx context.Context) (map[podName]bool, error) {
+// listPodNames lists the names of all pods of the node, including those that have ended.
+func (a *api) listPodNames(ctx context.Context) (map[podName]bool, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNoAnswer)
 	defer cancel()
-	request := a.list
-	request.Query = url.Values{"fieldSelector": {a.node}, "resourceVersion": {"0"}}
+	request := a.listRequest
+	request.Query = url.Values{"fieldSelector": {a.nodeSelector}, "resourceVersion": {"0"}}
 	out := map[podName]bool{}
 	err := kubeapi.List(ctx, a.client, request, func(pod *podMetadata) {
 		out[podName{pod.Metadata.Namespace, pod.Metadata.Name}] = true
@@ -155,8 +156,8 @@ func (a *api) names(ctx context.Context) (map[podName]bool, error) {
 	return out, err
 }
 
-// choose returns the labels to tell, in the order in which they were configured.
-func (a *api) choose(labels map[string]string) []gpu.Label {
+// selectLabels returns the configured labels that the pod has, in the order of the configuration.
+func (a *api) selectLabels(labels map[string]string) []gpu.Label {
 	var out []gpu.Label
 	for _, name := range a.labels {
 		if value, ok := labels[name]; ok {

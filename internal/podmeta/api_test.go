@@ -8,6 +8,7 @@ import (
 	stdlog "log"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
@@ -67,7 +69,7 @@ func testAPI(t *testing.T, handler http.HandlerFunc, labels ...string) (*api, st
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(a.close)
+	t.Cleanup(a.closeConnections)
 	return a, dir
 }
 
@@ -80,7 +82,7 @@ func TestPods(t *testing.T) {
 	for _, token := range []string{"first", "second"} {
 		writeToken(t, dir, token)
 		consistent := token == "second"
-		got, err := a.pods(t.Context(), consistent)
+		got, err := a.listPods(t.Context(), consistent)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,10 +101,13 @@ func TestPods(t *testing.T) {
 			t.Errorf("got %v, want %v", got.uids, uids)
 		}
 		r := <-requests
-		if r.Method != http.MethodGet || r.URL.Path != "/api/v1/pods" || r.URL.Query().Has("resourceVersion") == consistent ||
-			r.URL.Query().Get("fieldSelector") != "spec.nodeName=node-1,status.phase!=Succeeded,status.phase!=Failed" {
-			t.Errorf("request %s %s", r.Method, r.URL)
+		cmptest.Equal(t, "method", r.Method, http.MethodGet)
+		cmptest.Equal(t, "path", r.URL.Path, "/api/v1/pods")
+		query := url.Values{"fieldSelector": {"spec.nodeName=node-1,status.phase!=Succeeded,status.phase!=Failed"}}
+		if !consistent {
+			query.Set("resourceVersion", "0")
 		}
+		cmptest.Equal(t, "query", r.URL.Query(), query)
 		if got := r.Header.Get("Authorization"); got != "Bearer "+token {
 			t.Errorf("Authorization: %s, want token %s", got, token)
 		}
@@ -143,9 +148,10 @@ func TestPodsErrors(t *testing.T) {
 		}, gpu.ErrUnavailable},
 	} {
 		a, _ := testAPI(t, tc.handler)
-		got, err := a.pods(t.Context(), false)
-		if got != nil || !errors.Is(err, tc.want) || !strings.HasPrefix(err.Error(), "list pods: ") {
-			t.Errorf("%s: got %v, %v, want %v", tc.name, got, err, tc.want)
+		got, err := a.listPods(t.Context(), false)
+		cmptest.Equal(t, tc.name+": pods", got, nil)
+		if !errors.Is(err, tc.want) || !strings.HasPrefix(err.Error(), "list pods: ") {
+			t.Errorf("%s: error %v, want list pods: ... %v", tc.name, err, tc.want)
 		}
 	}
 }
@@ -155,7 +161,7 @@ func TestPodsNeedsTheToken(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "token")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.pods(t.Context(), false); !errors.Is(err, gpu.ErrUnavailable) {
+	if _, err := a.listPods(t.Context(), false); !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("got %v, want %v", err, gpu.ErrUnavailable)
 	}
 }
@@ -226,7 +232,7 @@ func BenchmarkPods(b *testing.B) {
 	}
 	var list strings.Builder
 	bigList(&list, pods)
-	client, err := kubeapi.New(kubeapi.Options{Server: "https://api", CredentialsDir: dir, Transport: canned(list.String())})
+	client, err := kubeapi.New(kubeapi.Options{Server: "https://api", CredentialsDir: dir, Transport: cannedTransport(list.String())})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -237,7 +243,7 @@ func BenchmarkPods(b *testing.B) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for b.Loop() {
-		got, err := a.pods(b.Context(), false)
+		got, err := a.listPods(b.Context(), false)
 		if err != nil || len(got.pods) != pods {
 			b.Fatal(got, err)
 		}
@@ -247,9 +253,9 @@ func BenchmarkPods(b *testing.B) {
 	b.ReportMetric(float64(list.Len())/pods, "wireB/pod")
 }
 
-// canned is the body of every answer.
-type canned string
+// cannedTransport is the body of every answer.
+type cannedTransport string
 
-func (c canned) RoundTrip(r *http.Request) (*http.Response, error) {
+func (c cannedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(string(c))), Request: r}, nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
-// How often claims are asked for at most.
+// How often claims are read at most.
 const (
 	claimEvery = 200 * time.Millisecond
 	claimBurst = 20
@@ -27,105 +27,105 @@ const (
 // claimVersions are the versions of resource.k8s.io that have status.allocation.devices, the latest first.
 func claimVersions() []string { return []string{"v1", "v1beta2", "v1beta1"} }
 
-// errNoSuchDevice says that a claim has no allocation with a device, or none yet.
+// errNoSuchDevice: the claim has no allocation with the device, or none yet.
 var errNoSuchDevice = errors.New("the claim has no such device")
 
 type claimName struct{ namespace, name string }
 
-// allocated is one device in the status of a claim.
-type allocated struct {
+// allocatedDevice is one device in a claim's status.
+type allocatedDevice struct {
 	Driver      string `json:"driver"`
 	Pool        string `json:"pool"`
 	Device      string `json:"device"`
 	AdminAccess bool   `json:"adminAccess"`
 }
 
-// resourceClaim is what is read of a ResourceClaim.
+// resourceClaim has the decoded fields of a ResourceClaim.
 type resourceClaim struct {
 	Status struct {
 		Allocation struct {
 			Devices struct {
-				Results []allocated `json:"results"`
+				Results []allocatedDevice `json:"results"`
 			} `json:"devices"`
 		} `json:"allocation"`
 	} `json:"status"`
 }
 
-// claim is a ResourceClaim that is asked for.
-type claim struct {
-	question
-	started time.Time // when the last request was that was answered: with devices, or that there is no such claim
-	devices []allocated
+// claimState is a ResourceClaim that is looked up.
+type claimState struct {
+	lookup
+	started time.Time // when the last request that returned devices, or that there is no such claim, was started
+	devices []allocatedDevice
 	err     error // why it is not known; nil if devices are
 }
 
-// claims reads ResourceClaims that are asked for, each once for every new since.
-type claims struct {
+// claimReader reads ResourceClaims on demand, each once for every later since.
+type claimReader struct {
 	api     *api
 	logger  log.Logger
 	wake    chan struct{}
 	limit   *rate.Limiter
-	version int // index in claimVersions of the one that is served, as far as known; used by run alone
+	version int // index in claimVersions of the version to try first; used by run alone
 
-	mu      sync.Mutex
-	known   map[claimName]*claim
-	refused map[string]refusal // by namespace
+	mu       sync.Mutex
+	states   map[claimName]*claimState
+	refusals map[string]refusal // by namespace
 }
 
-// refusal is an error that holds for all claims of a namespace until it is tried again.
+// refusal is an error that applies to all claims of a namespace until it is retried.
 type refusal struct {
 	err   error
 	until time.Time
 }
 
-func newClaims(api *api, logger log.Logger) *claims {
-	return &claims{
+func newClaimReader(api *api, logger log.Logger) *claimReader {
+	return &claimReader{
 		api: api, logger: logger, wake: make(chan struct{}, 1), limit: rate.NewLimiter(rate.Every(claimEvery), claimBurst),
-		known: map[claimName]*claim{}, refused: map[string]refusal{},
+		states: map[claimName]*claimState{}, refusals: map[string]refusal{},
 	}
 }
 
-// AdminAccess implements podresources.Metadata. A claim that has no allocation with the device is asked for again, and the error
-// wraps gpu.ErrNotFound.
+// AdminAccess implements podresources.Metadata. A claim that has no allocation with the device is read again, and the
+// error wraps gpu.ErrNotFound.
 func (p *Poller) AdminAccess(d gpu.ClaimDevice, since time.Time) (bool, error) {
 	return p.claims.adminAccess(d, since, time.Now())
 }
 
-func (c *claims) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool, error) {
+func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool, error) {
 	name := claimName{d.Namespace, d.Claim}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	known := c.known[name]
+	known := c.states[name]
 	if known == nil {
-		known = &claim{err: fmt.Errorf("claim %s/%s: not asked for yet: %w", d.Namespace, d.Claim, gpu.ErrUnavailable)}
-		c.known[name] = known
+		known = &claimState{err: fmt.Errorf("claim %s/%s: not asked for yet: %w", d.Namespace, d.Claim, gpu.ErrUnavailable)}
+		c.states[name] = known
 	}
 	known.renew(since, now)
 	if known.started.IsZero() || known.started.Before(since) {
-		c.ask(known, now)
-		if refused, ok := c.refused[d.Namespace]; ok {
+		c.schedule(known, now)
+		if refused, ok := c.refusals[d.Namespace]; ok {
 			return false, refused.err
 		}
-		if !known.started.IsZero() { // of a claim that was there before
+		if !known.started.IsZero() { // the state is of an earlier claim
 			return false, fmt.Errorf("claim %s/%s: not asked for since: %w", d.Namespace, d.Claim, gpu.ErrUnavailable)
 		}
 		return false, known.err
 	}
 	if known.err != nil {
-		c.ask(known, now)
+		c.schedule(known, now)
 		return false, known.err
 	}
-	admin, ok := adminAccess(known.devices, d)
+	admin, ok := hasAdminAccess(known.devices, d)
 	if !ok {
-		c.ask(known, now)
+		c.schedule(known, now)
 		return false, fmt.Errorf("claim %s/%s: %w: %w", d.Namespace, d.Claim, errNoSuchDevice, gpu.ErrNotFound)
 	}
 	return admin, nil
 }
 
-// adminAccess reports whether all allocations of a device are for administrative access. It returns false as ok if there is
+// hasAdminAccess reports whether all allocations of a device are for administrative access; ok is false if there is
 // none.
-func adminAccess(devices []allocated, d gpu.ClaimDevice) (admin, ok bool) {
+func hasAdminAccess(devices []allocatedDevice, d gpu.ClaimDevice) (admin, ok bool) {
 	admin = true
 	for _, a := range devices {
 		if a.Driver == d.Driver && a.Pool == d.Pool && a.Device == d.Device {
@@ -135,19 +135,19 @@ func adminAccess(devices []allocated, d gpu.ClaimDevice) (admin, ok bool) {
 	return admin && ok, ok
 }
 
-// ask makes a request due for a claim, at once or after the gap since the last, unless one is due already.
-func (c *claims) ask(known *claim, now time.Time) {
+// schedule makes a claim due, at once or after the gap since its last request, unless it is due already.
+func (c *claimReader) schedule(known *claimState, now time.Time) {
 	if known.due.IsZero() {
 		known.due = now.Add(known.gap)
-		notify(c.wake)
+		wakeUp(c.wake)
 	}
 }
 
-func (c *claims) run(ctx context.Context) {
+func (c *claimReader) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		name, at := c.next()
+		name, at := c.nextDue()
 		timer.Reset(time.Until(at))
 		select {
 		case <-ctx.Done():
@@ -162,24 +162,24 @@ func (c *claims) run(ctx context.Context) {
 		if c.limit.Wait(ctx) != nil {
 			return // ctx has ended
 		}
-		c.read(ctx, name)
+		c.readClaim(ctx, name)
 	}
 }
 
-// next returns the claim that is due first, and when. It forgets claims that nothing asks for any more, and puts off those of
-// a namespace in which the API server refuses them.
-func (c *claims) next() (claimName, time.Time) {
+// nextDue returns the claim that is due first, and when. It drops claims that were not looked up for long, and
+// postpones those of a namespace in which the API server refuses them.
+func (c *claimReader) nextDue() (claimName, time.Time) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.known, func(_ claimName, known *claim) bool { return now.Sub(known.last) > forget })
+	maps.DeleteFunc(c.states, func(_ claimName, known *claimState) bool { return now.Sub(known.lastAsked) > forgetAfter })
 	first, at := claimName{}, now.Add(interval)
-	for name, known := range c.known {
+	for name, known := range c.states {
 		if known.due.IsZero() {
 			continue
 		}
 		due := known.due
-		if until := c.refused[name.namespace].until; due.Before(until) {
+		if until := c.refusals[name.namespace].until; due.Before(until) {
 			due = until
 		}
 		if due.Before(at) {
@@ -189,29 +189,29 @@ func (c *claims) next() (claimName, time.Time) {
 	return first, at
 }
 
-// read asks the API server for a claim.
-func (c *claims) read(ctx context.Context, name claimName) {
+// readClaim reads a claim from the API server and updates its state.
+func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 	started := time.Now()
-	got, err := c.get(ctx, name)
+	got, err := c.getDevices(ctx, name)
 	if ctx.Err() != nil {
 		return
 	}
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	was, wasRefused := c.refused[name.namespace]
+	was, wasRefused := c.refusals[name.namespace]
 	if errors.Is(err, gpu.ErrNoPermission) {
-		c.refused[name.namespace] = refusal{err, now.Add(jitter(interval))}
+		c.refusals[name.namespace] = refusal{err, now.Add(jitter(interval))}
 		if !wasRefused || was.err.Error() != err.Error() {
 			level.Warn(c.logger).Log("msg", "cannot tell whether claims have administrative access; trying again", "namespace", name.namespace, "err", err)
 		}
 		return
 	}
-	delete(c.refused, name.namespace)
+	delete(c.refusals, name.namespace)
 	if wasRefused {
 		level.Info(c.logger).Log("msg", "claims can be read again", "namespace", name.namespace)
 	}
-	known := c.known[name]
+	known := c.states[name]
 	if known == nil {
 		return
 	}
@@ -219,8 +219,8 @@ func (c *claims) read(ctx context.Context, name claimName) {
 	if err == nil || errors.Is(err, gpu.ErrNotFound) {
 		known.started, known.devices = started, got
 	}
-	if started.Before(known.first) {
-		return // it was asked for anew meanwhile
+	if started.Before(known.firstAsked) {
+		return // it was looked up with a later since meanwhile
 	}
 	known.gap, known.due = nextGap(known.gap), time.Time{}
 	if err != nil && !errors.Is(err, gpu.ErrNotFound) {
@@ -228,9 +228,9 @@ func (c *claims) read(ctx context.Context, name claimName) {
 	}
 }
 
-// get returns the devices of a claim, by the latest version of the API that the API server serves. An error wraps
-// gpu.ErrNoPermission, gpu.ErrNotFound if there is no such claim, or gpu.ErrUnavailable, and only one of them.
-func (c *claims) get(ctx context.Context, name claimName) ([]allocated, error) {
+// getDevices returns the devices of a claim, by the latest API version that the API server serves. An error wraps
+// exactly one of gpu.ErrNoPermission, gpu.ErrNotFound (there is no such claim) and gpu.ErrUnavailable.
+func (c *claimReader) getDevices(ctx context.Context, name claimName) ([]allocatedDevice, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNoAnswer)
 	defer cancel()
 	versions := claimVersions()
@@ -246,7 +246,7 @@ func (c *claims) get(ctx context.Context, name claimName) ([]allocated, error) {
 			c.version = (c.version + 1) % len(versions)
 			continue
 		case errors.Is(err, gpu.ErrNoPermission):
-			return nil, err // it holds for all claims
+			return nil, err // it applies to all claims
 		case errors.Is(err, gpu.ErrNotFound):
 			return nil, fmt.Errorf("claim %s/%s: %w", name.namespace, name.name, gpu.ErrNotFound)
 		case err != nil:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -62,37 +63,37 @@ func (s *fakeServer) claimRequests() []string {
 }
 
 func TestAdminAccess(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.claims[claimPath("v1", "c")] = allocation })
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() { s.claims[claimPath("v1", "c")] = allocation })
 		since := time.Now()
 		wantAccess(t, p, device("gpu-0"), since, gpu.ErrUnavailable)
 		wantAccess(t, p, device("gpu-1"), since, gpu.ErrUnavailable)
-		after(soon)
+		waitFor(soon)
 		for range 100 {
 			wantAccess(t, p, device("gpu-0"), since, true)
 			wantAccess(t, p, device("gpu-1"), since, false)
 			wantAccess(t, p, device("gpu-2"), since, false)
-			after(time.Second)
+			waitFor(time.Second)
 		}
 		if got := s.claimRequests(); len(got) != 1 {
 			t.Errorf("%d requests for one claim: %v", len(got), got)
 		}
 		// Another claim under the same name.
 		since = time.Now()
-		s.set(func() { s.claims[claimPath("v1", "c")] = strings.ReplaceAll(allocation, "true", "false") })
+		s.update(func() { s.claims[claimPath("v1", "c")] = strings.ReplaceAll(allocation, "true", "false") })
 		wantAccess(t, p, device("gpu-0"), since, gpu.ErrUnavailable)
-		after(soon)
+		waitFor(soon)
 		wantAccess(t, p, device("gpu-0"), since, false)
-		after(forget + 2*interval)
-		if n := len(p.claims.known); n != 0 {
+		waitFor(forgetAfter + 2*interval)
+		if n := len(p.claims.states); n != 0 {
 			t.Errorf("%d claims are remembered that nothing asks for", n)
 		}
 	})
 }
 
 func TestAdminAccessByOlderVersions(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() {
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() {
 			for i := range 10 {
 				s.claims[claimPath("v1beta1", fmt.Sprint("c", i))] = allocation
 			}
@@ -102,28 +103,30 @@ func TestAdminAccessByOlderVersions(t *testing.T) {
 			d := device("gpu-0")
 			d.Claim = fmt.Sprint("c", i)
 			p.AdminAccess(d, time.Time{})
-			after(soon)
+			waitFor(soon)
 			wantAccess(t, p, d, time.Time{}, true)
 		}
 		absent := device("gpu-0")
 		absent.Claim = "absent"
 		p.AdminAccess(absent, time.Time{})
-		after(soon)
+		waitFor(soon)
 		wantAccess(t, p, absent, time.Time{}, gpu.ErrNotFound)
-		if got := s.claimRequests(); len(got) != 2+11 || got[0] != claimPath("v1", "c0") || got[1] != claimPath("v1beta2", "c0") || got[2] != claimPath("v1beta1", "c0") {
-			t.Errorf("requests %v", got)
+		got := s.claimRequests()
+		if len(got) != 2+11 {
+			t.Fatalf("requests %v, want 13", got)
 		}
+		cmptest.Equal(t, "first requests", got[:3], []string{claimPath("v1", "c0"), claimPath("v1beta2", "c0"), claimPath("v1beta1", "c0")})
 	})
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		p.AdminAccess(device("gpu-0"), time.Time{})
-		after(soon)
+		waitFor(soon)
 		wantAccess(t, p, device("gpu-0"), time.Time{}, gpu.ErrUnavailable)
 		_, err := p.AdminAccess(device("gpu-0"), time.Time{})
 		if err == nil || !strings.Contains(err.Error(), "[v1 v1beta2 v1beta1]") {
 			t.Errorf("without dynamic resource allocation: %v", err)
 		}
-		s.set(func() { s.claims[claimPath("v1", "c")] = allocation })
-		after(10 * time.Second)
+		s.update(func() { s.claims[claimPath("v1", "c")] = allocation })
+		waitFor(10 * time.Second)
 		wantAccess(t, p, device("gpu-0"), time.Time{}, true)
 	})
 }
@@ -139,22 +142,22 @@ func TestAdminAccessOfAClaimThatIsNotThereYet(t *testing.T) {
 		"no status":       `{}`,
 		"a null in place": `{"status": {"allocation": null}}`,
 	} {
-		bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-			s.set(func() { s.claims[claimPath("v1", "c")] = body })
+		runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+			s.update(func() { s.claims[claimPath("v1", "c")] = body })
 			since := time.Now()
 			wantAccess(t, p, device("gpu-0"), since, gpu.ErrUnavailable)
-			after(soon)
+			waitFor(soon)
 			for range 300 {
 				wantAccess(t, p, device("gpu-0"), since, gpu.ErrNotFound)
-				after(time.Second)
+				waitFor(time.Second)
 			}
 			if n := len(s.claimRequests()); n < 10 || n > 17 {
 				t.Errorf("%s: %d requests in 300 s", name, n)
 			}
-			s.set(func() { s.claims[claimPath("v1", "c")] = allocation })
+			s.update(func() { s.claims[claimPath("v1", "c")] = allocation })
 			for range int(interval.Seconds()) {
 				p.AdminAccess(device("gpu-0"), since)
-				after(time.Second)
+				waitFor(time.Second)
 			}
 			wantAccess(t, p, device("gpu-0"), since, true)
 		})
@@ -163,17 +166,17 @@ func TestAdminAccessOfAClaimThatIsNotThereYet(t *testing.T) {
 
 func TestAdminAccessIsRefused(t *testing.T) {
 	var buf bytes.Buffer
-	bubble(t, log.NewLogfmtLogger(log.NewSyncWriter(&buf)), func(t *testing.T, p *Poller, s *fakeServer) {
-		after(firstList)
-		s.set(func() { s.claims[claimPath("v1", "c")], s.status = allocation, http.StatusForbidden })
+	runInBubble(t, log.NewLogfmtLogger(log.NewSyncWriter(&buf)), func(t *testing.T, p *Poller, s *fakeServer) {
+		waitFor(firstList)
+		s.update(func() { s.claims[claimPath("v1", "c")], s.status = allocation, http.StatusForbidden })
 		p.AdminAccess(device("gpu-0"), time.Now())
-		after(soon)
+		waitFor(soon)
 		for i := range 60 {
 			wantAccess(t, p, device("gpu-0"), time.Now(), gpu.ErrNoPermission)
 			other := device("gpu-0")
 			other.Claim = fmt.Sprint("other-", i)
 			wantAccess(t, p, other, time.Now(), gpu.ErrNoPermission)
-			after(time.Second)
+			waitFor(time.Second)
 		}
 		if n := len(s.claimRequests()); n > 4 {
 			t.Errorf("%d requests in 60 s that are refused", n)
@@ -184,8 +187,8 @@ func TestAdminAccessIsRefused(t *testing.T) {
 		}
 		since := time.Now()
 		p.AdminAccess(device("gpu-0"), since)
-		s.set(func() { s.status = http.StatusOK })
-		after(longestInterval + 20*time.Second)
+		s.update(func() { s.status = http.StatusOK })
+		waitFor(longestInterval + 20*time.Second)
 		wantAccess(t, p, device("gpu-0"), since, true)
 	})
 	if n := strings.Count(buf.String(), "the right to get resourceclaims.resource.k8s.io"); n != 1 {
@@ -194,37 +197,37 @@ func TestAdminAccessIsRefused(t *testing.T) {
 }
 
 func TestAdminAccessWhileTheServerFails(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.claims[claimPath("v1", "c")], s.hang = `{"status": 5}`, true })
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() { s.claims[claimPath("v1", "c")], s.hang = `{"status": 5}`, true })
 		since := time.Now()
 		for range 60 {
 			wantAccess(t, p, device("gpu-0"), since, gpu.ErrUnavailable)
-			after(time.Second)
+			waitFor(time.Second)
 		}
-		s.set(func() { s.hang = false })
-		after(longestInterval + timeout)
+		s.update(func() { s.hang = false })
+		waitFor(longestInterval + timeout)
 		wantAccess(t, p, device("gpu-0"), since, gpu.ErrUnavailable) // it is no claim
-		s.set(func() { s.claims[claimPath("v1", "c")] = allocation })
-		after(longestInterval)
+		s.update(func() { s.claims[claimPath("v1", "c")] = allocation })
+		waitFor(longestInterval)
 		wantAccess(t, p, device("gpu-0"), since, true)
 		// What was answered stays while the server fails.
-		s.set(func() { s.hang = true })
-		after(2 * longestInterval)
+		s.update(func() { s.hang = true })
+		waitFor(2 * longestInterval)
 		wantAccess(t, p, device("gpu-0"), since, true)
 	})
 }
 
 func TestClaimsAreLimited(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.claims[claimPath("v1", "c")] = allocation })
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() { s.claims[claimPath("v1", "c")] = allocation })
 		p.AdminAccess(device("gpu-0"), time.Now())
-		after(soon)
+		waitFor(soon)
 		for i := range 300 { // ten new ones every second
 			d := device("gpu-0")
 			d.Claim = fmt.Sprint("c-", i)
-			s.set(func() { s.claims[claimPath("v1", d.Claim)] = allocation })
+			s.update(func() { s.claims[claimPath("v1", d.Claim)] = allocation })
 			p.AdminAccess(d, time.Now())
-			after(100 * time.Millisecond)
+			waitFor(100 * time.Millisecond)
 		}
 		if n, most := len(s.claimRequests()), claimBurst+int(31*time.Second/claimEvery); n > most {
 			t.Errorf("%d requests in 30 s, want %d at most", n, most)

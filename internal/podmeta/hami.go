@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// migAllocation is what is read of one entry of the annotation. The container's index counts the pod's init containers,
-// then its containers.
+// migAllocation has the decoded fields of one entry of the annotation. The container's index counts the pod's init
+// containers, then its containers.
 type migAllocation struct {
 	ContainerIndex int    `json:"containerIndex"`
 	DeviceIndex    int    `json:"deviceIndex"`
@@ -21,12 +21,12 @@ type migAllocation struct {
 	} `json:"placement"`
 }
 
-// migDevices reads the annotation hami.io/vgpu-mig-allocations: the devices of each container that has any, by the containers'
-// index. One entry that is not whole makes all of it unusable, for HAMi too.
+// migDevices parses the annotation hami.io/vgpu-mig-allocations: the devices of each container that has any, by the
+// containers' index. One incomplete entry makes all of it unusable, for HAMi too.
 //
-// It has the MIG devices that HAMi, from 2.10 on, reserved for a pod. Its scheduler writes GPU and placement before it binds the
-// pod; its device plugin adds the UUID once it has made the device, at exactly that placement. Earlier releases tell a template
-// and a slot of it, from which no device can be derived.
+// The annotation has the MIG devices that HAMi, from 2.10 on, reserved for a pod. Its scheduler writes GPU and
+// placement before it binds the pod; its device plugin adds the UUID once it has created the device, at exactly that
+// placement. Earlier releases write a template and a slot of it, from which no device can be derived.
 //
 // https://github.com/Project-HAMi/HAMi, pkg/device/nvidia/mig_allocations.go
 func migDevices(annotation string) [][]gpu.DeviceRef {
@@ -40,7 +40,7 @@ func migDevices(annotation string) [][]gpu.DeviceRef {
 	var out [][]gpu.DeviceRef
 	for i := range list {
 		a := &list[i]
-		ref, ok := a.device()
+		ref, ok := a.deviceRef()
 		twice := i > 0 && a.ContainerIndex == list[i-1].ContainerIndex && a.DeviceIndex == list[i-1].DeviceIndex
 		if !ok || twice {
 			return nil
@@ -53,8 +53,8 @@ func migDevices(annotation string) [][]gpu.DeviceRef {
 	return out
 }
 
-// device names the MIG device by its UUID, or by its placement while the UUID is not told.
-func (a *migAllocation) device() (gpu.DeviceRef, bool) {
+// deviceRef returns the MIG device by its UUID, or by its placement while it has none.
+func (a *migAllocation) deviceRef() (gpu.DeviceRef, bool) {
 	parent, err := gpu.ParseUUID(a.GPU)
 	if err != nil || a.ContainerIndex < 0 || a.DeviceIndex < 0 || a.Placement.Size == 0 {
 		return gpu.DeviceRef{}, false

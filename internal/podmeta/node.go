@@ -5,43 +5,43 @@ import (
 	"time"
 )
 
-// misnamedAfter is how long pods are looked for before their absence speaks against the name of the node.
+// misnamedAfter is how long pods are looked up in vain before the name of the node is in doubt.
 const misnamedAfter = 10 * time.Second
 
-// suspectNode reports, after an answer, whether no pod that the kubelet lists has ever been in one, and all have been asked for
-// long enough.
-func (p *Poller) suspectNode(now time.Time) bool {
+// isNodeNameSuspect reports, after a list, whether no list has ever had a pod that the kubelet lists, although all of
+// them have been looked up for misnamedAfter.
+func (p *Poller) isNodeNameSuspect(now time.Time) bool {
 	listed, recent := false, false
-	for name, q := range p.asked {
-		if _, ok := p.last.pods[name]; ok {
-			p.found = true
+	for name, l := range p.lookups {
+		if _, ok := p.lastList.pods[name]; ok {
+			p.foundByName = true
 		}
-		if now.Sub(q.last) <= current {
+		if now.Sub(l.lastAsked) <= recentlyAsked {
 			listed = true
-			recent = recent || p.last.started.Sub(q.first) < misnamedAfter
+			recent = recent || p.lastList.started.Sub(l.firstAsked) < misnamedAfter
 		}
 	}
-	suspect := listed && !recent && !p.found && !p.right
+	suspect := listed && !recent && !p.foundByName && !p.foundByUID
 	p.misnamed = p.misnamed && suspect
 	return suspect
 }
 
-// checkNode looks for the pods that are asked for among all pods of the node: a kubelet may list pods that have ended, which
-// other answers leave out.
-func (p *Poller) checkNode(ctx context.Context) {
+// checkNodeName searches all pods of the node for the looked-up pods: a kubelet may list pods that have ended, which
+// other lists leave out.
+func (p *Poller) checkNodeName(ctx context.Context) {
 	if p.limit.Wait(ctx) != nil {
 		return // ctx has ended
 	}
-	all, err := p.api.names(ctx)
+	all, err := p.api.listPodNames(ctx)
 	if err != nil {
-		return // the next list says why
+		return // the next list fails for the same reason
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for name := range p.asked {
+	for name := range p.lookups {
 		if all[name] {
-			p.found = true
+			p.foundByName = true
 		}
 	}
-	p.misnamed = !p.found && !p.right
+	p.misnamed = !p.foundByName && !p.foundByUID
 }

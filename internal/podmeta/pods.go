@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// linger is how long a pod is told that is missing in the API server's answers: the kubelet lists an ended pod for a moment
-	// longer.
-	linger = 10 * time.Second
-	// forget is how long a pod or a claim is remembered that nothing asks for.
-	forget = 5 * time.Minute
-	// current is how recently a pod must have been asked for to be one that the kubelet lists.
-	current = time.Minute
-	// maxAge is how long PodByUID uses an answer.
-	maxAge = 3 * interval
+	// keepMissing is how long a pod is kept after the API server stopped listing it: the kubelet lists an ended pod for
+	// a moment longer.
+	keepMissing = 10 * time.Second
+	// forgetAfter is how long a pod or a claim is remembered after its last lookup.
+	forgetAfter = 5 * time.Minute
+	// recentlyAsked is how recent a lookup of a pod must be to show that the kubelet lists the pod.
+	recentlyAsked = time.Minute
+	// maxListAge is how long PodByUID uses a list.
+	maxListAge = 3 * interval
 )
 
 // podID identifies a pod by its UID and its name; either may be empty.
@@ -24,119 +24,120 @@ type podID struct {
 	uid string
 }
 
-// entry is a pod of the last answer, or one that was in an earlier answer.
-type entry struct {
+// podEntry is a pod of the last list, or of an earlier one.
+type podEntry struct {
 	gpu.PodMetadata
-	told      time.Time // when the last request was started whose answer had it
-	confirmed time.Time // when the last request for a consistent list was, whose answer had it
-	gone      time.Time // when the first request was whose answer did not have it any more; zero if it is in the last answer
+	seenAt       time.Time // when the last list that had it was started
+	confirmedAt  time.Time // when the last consistent list that had it was started
+	missingSince time.Time // when the first list without it was started; zero if the last list has it
 }
 
-// question is a pod that is asked for.
-type question struct {
-	since time.Time // an answer must be from a request that was started then or later
-	first time.Time // when it was first asked for with this since
-	last  time.Time // when it was last asked for
-	due   time.Time // when a list is to be started for it; zero if none is needed
-	gap   time.Duration
-	// Of PodMetadata: the UID that was told last, and the one that was told last with an earlier since.
-	uid, former string
+// lookup is a pod or claim that is looked up.
+type lookup struct {
+	since      time.Time // only lists that were started then or later count
+	firstAsked time.Time // with this since
+	lastAsked  time.Time
+	due        time.Time // when a list is to be started for it; zero if none is needed
+	gap        time.Duration
+	// Of PodMetadata: the UID that it returned last, and the one that it returned last for an earlier since.
+	lastUID, formerUID string
 }
 
-// before returns the earlier of at and the time when a list is due for q.
-func (q *question) before(at time.Time) time.Time {
-	if !q.due.IsZero() && q.due.Before(at) {
-		return q.due
+// earlier returns the earlier of at and the time when a list is due for q.
+func (l *lookup) earlier(at time.Time) time.Time {
+	if !l.due.IsZero() && l.due.Before(at) {
+		return l.due
 	}
 	return at
 }
 
-// renew notes that q is asked for, and reports whether since is later than before.
-func (q *question) renew(since, now time.Time) bool {
-	q.last = now
-	if !q.first.IsZero() && !since.After(q.since) {
+// renew records a lookup, and reports whether its since is later than before.
+func (l *lookup) renew(since, now time.Time) bool {
+	l.lastAsked = now
+	if !l.firstAsked.IsZero() && !since.After(l.since) {
 		return false
 	}
-	q.since, q.first, q.due, q.gap = since, now, time.Time{}, 0
+	l.since, l.firstAsked, l.due, l.gap = since, now, time.Time{}, 0
 	return true
 }
 
-// request makes a list due soon, unless one is due already.
-func (p *Poller) request(q *question, now time.Time) {
-	if q.due.IsZero() {
-		q.due = now.Add(gather)
-		notify(p.wake)
+// schedule makes a list due soon, unless one is due already.
+func (p *Poller) schedule(l *lookup, now time.Time) {
+	if l.due.IsZero() {
+		l.due = now.Add(batchDelay)
+		wakeUp(p.wake)
 	}
 }
 
-// notify wakes the goroutine that reads c, unless it has been woken already.
-func notify(c chan struct{}) {
+// wakeUp wakes the goroutine that receives from c, unless that is pending already.
+func wakeUp(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// PodMetadata implements podresources.Metadata. A later since than before asks for the pod anew: what was known under the name is
-// withheld until an answer has it, and if that is from a cache and has the pod that was told before, until a consistent list
-// has it too.
+// PodMetadata implements podresources.Metadata. A later since than before looks the pod up again: until then nothing is
+// returned for the name. If a list from the cache has the pod that was returned before, a consistent list must confirm
+// it first.
 func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
 	name, now := podName{namespace, pod}, time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	q := p.asked[name]
-	if q == nil {
-		q = &question{}
-		p.asked[name] = q
+	l := p.lookups[name]
+	if l == nil {
+		l = &lookup{}
+		p.lookups[name] = l
 	}
-	if q.renew(since, now) {
-		q.former = q.uid
+	if l.renew(since, now) {
+		l.formerUID = l.lastUID
 	}
-	known, ok := p.known(name, q, since)
+	known, ok := p.findPod(name, l, since)
 	if !ok {
-		p.request(q, now)
+		p.schedule(l, now)
 		return gpu.PodMetadata{}, false
 	}
-	p.found = true
-	if !since.Before(q.since) {
-		q.due, q.uid = time.Time{}, known.UID
+	p.foundByName = true
+	if !since.Before(l.since) {
+		l.due, l.lastUID = time.Time{}, known.UID
 	}
 	return known.PodMetadata, true
 }
 
-// known returns the pod that was in an answer to a request started at since or later.
-func (p *Poller) known(name podName, q *question, since time.Time) (entry, bool) {
+// findPod returns the pod of a list that was started at since or later.
+func (p *Poller) findPod(name podName, l *lookup, since time.Time) (podEntry, bool) {
 	e, ok := p.pods[name]
-	if !ok || e.told.Before(since) || !since.Before(q.since) && q.doubts(e) {
-		return entry{}, false
+	if !ok || e.seenAt.Before(since) || !since.Before(l.since) && l.mayBePredecessor(e) {
+		return podEntry{}, false
 	}
 	return e, true
 }
 
-// doubts reports whether e may be the predecessor of the pod that is asked for, which a cache still has.
-func (q *question) doubts(e entry) bool {
-	return e.UID != "" && e.UID == q.former && e.confirmed.Before(q.since)
+// mayBePredecessor reports whether e may be an earlier pod of the same name that the cache still has.
+func (l *lookup) mayBePredecessor(e podEntry) bool {
+	return e.UID != "" && e.UID == l.formerUID && e.confirmedAt.Before(l.since)
 }
 
-// succeeded reports whether e is known to have replaced the pod of a UID.
-func (q *question) succeeded(e entry, uid string) bool {
-	return uid != "" && uid == q.former && e.UID != "" && e.UID != uid && !e.told.Before(q.since)
+// isSuccessor reports whether e is known to have replaced the pod of a UID.
+func (l *lookup) isSuccessor(e podEntry, uid string) bool {
+	return uid != "" && uid == l.formerUID && e.UID != "" && e.UID != uid && !e.seenAt.Before(l.since)
 }
 
 // PodByUID implements podresources.Metadata.
 func (p *Poller) PodByUID(uid string) (namespace, pod string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.last == nil || time.Since(p.last.started) > maxAge {
+	if p.lastList == nil || time.Since(p.lastList.started) > maxListAge {
 		return "", "", false
 	}
-	name, ok := p.last.uids[uid]
-	p.right = p.right || ok
+	name, ok := p.lastList.uids[uid]
+	p.foundByUID = p.foundByUID || ok
 	return name.namespace, name.name, ok
 }
 
-// PodGone implements podresources.Metadata. Only a consistent list proves that a pod is gone, since a cache may lag behind; and none
-// does before a pod that is known to be on this node has been in an answer, since every pod is missing under a wrong node name.
+// PodGone implements podresources.Metadata. Only a consistent list proves that a pod is gone, since a cache may lag
+// behind. None does until a list has had a pod that is certainly on this node: with a wrong node name every pod is
+// missing.
 func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	id, now := podID{podName: podName{namespace, pod}, uid: uid}, time.Now()
 	if uid == "" && pod == "" {
@@ -144,110 +145,112 @@ func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	q := p.leaving[id]
-	if q == nil {
-		q = &question{}
-		p.leaving[id] = q
+	l := p.goneLookups[id]
+	if l == nil {
+		l = &lookup{}
+		p.goneLookups[id] = l
 	}
-	q.renew(since, now)
-	if p.gone(id, since) {
+	l.renew(since, now)
+	if p.isProvedGone(id, since) {
 		return true
 	}
-	p.request(q, now)
+	p.schedule(l, now)
 	return false
 }
 
-// gone reports whether a consistent list started at since or later has proved that the pod is gone.
-func (p *Poller) gone(id podID, since time.Time) bool {
-	return p.isRightNode() && p.proof != nil && !p.proof.started.Before(since) && !p.proof.has(id)
+// isProvedGone reports whether a consistent list that was started at since or later proves that the pod is gone.
+func (p *Poller) isProvedGone(id podID, since time.Time) bool {
+	return p.isNodeNameProved() && p.lastConsistent != nil && !p.lastConsistent.started.Before(since) && !p.lastConsistent.hasPod(id)
 }
 
-// isRightNode reports whether a pod that is on this node for sure has been in an answer. A name may be that of another node's pod; it
-// counts only if the UID of the own pod is not known.
-func (p *Poller) isRightNode() bool {
-	return p.right || p.found && p.last.anonymous
+// isNodeNameProved reports whether a list has had a pod that is certainly on this node. A pod found by name alone may
+// be another node's; it counts only if the UID of this program's own pod is not known.
+func (p *Poller) isNodeNameProved() bool {
+	return p.foundByUID || p.foundByName && p.lastList.ownUIDUnknown
 }
 
-// needsProof reports whether the next list is to be a consistent one. None is needed for a pod that the last answer still has.
-func (p *Poller) needsProof() bool {
+// needsConsistentList reports whether the next list must be consistent. None is needed for a pod that the last list
+// still has.
+func (p *Poller) needsConsistentList() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Now().Before(p.noProof) {
+	if time.Now().Before(p.noConsistentBefore) {
 		return false
 	}
-	for id, q := range p.leaving {
-		if !q.due.IsZero() && (p.proof == nil || p.proof.started.Before(q.since) || p.proof.has(id) && !p.last.has(id)) {
+	for id, l := range p.goneLookups {
+		if !l.due.IsZero() && (p.lastConsistent == nil || p.lastConsistent.started.Before(l.since) || p.lastConsistent.hasPod(id) && !p.lastList.hasPod(id)) {
 			return true
 		}
 	}
-	for name, q := range p.asked {
-		if e, ok := p.pods[name]; ok && !q.due.IsZero() && q.doubts(e) {
+	for name, l := range p.lookups {
+		if e, ok := p.pods[name]; ok && !l.due.IsZero() && l.mayBePredecessor(e) {
 			return true
 		}
 	}
 	return false
 }
 
-// accept takes an answer.
-func (p *Poller) accept(got *answer) {
-	pods := make(map[podName]entry, len(got.pods))
+// mergeList replaces the known pods by those of a list, and keeps missing ones for a while.
+func (p *Poller) mergeList(got *podList) {
+	pods := make(map[podName]podEntry, len(got.pods))
 	for name, e := range p.pods {
-		if e.gone.IsZero() {
-			e.gone = got.started
+		if e.missingSince.IsZero() {
+			e.missingSince = got.started
 		}
-		if got.started.Sub(e.gone) < linger {
+		if got.started.Sub(e.missingSince) < keepMissing {
 			pods[name] = e
 		}
 	}
 	for name, m := range got.pods {
 		was := p.pods[name]
-		if q := p.asked[name]; q != nil && q.succeeded(was, m.UID) {
+		if l := p.lookups[name]; l != nil && l.isSuccessor(was, m.UID) {
 			pods[name] = was // a cache that lags behind has the predecessor
 			continue
 		}
-		e := entry{PodMetadata: m, told: got.started}
+		e := podEntry{PodMetadata: m, seenAt: got.started}
 		if was.UID == m.UID {
-			e.confirmed = was.confirmed
+			e.confirmedAt = was.confirmedAt
 		}
 		if got.consistent {
-			e.confirmed = got.started
+			e.confirmedAt = got.started
 		}
 		pods[name] = e
 	}
-	p.pods, p.last, p.right = pods, got, p.right || got.own
+	p.pods, p.lastList, p.foundByUID = pods, got, p.foundByUID || got.hasOwnPod
 	if got.consistent {
-		p.proof = got
+		p.lastConsistent = got
 	}
 }
 
-// settle plans, after an answer, when to ask for what was not in it, and forgets what nothing asks for any more.
-func (p *Poller) settle(now time.Time) {
-	for name, q := range p.asked {
-		if now.Sub(q.last) > forget {
-			delete(p.asked, name)
+// rescheduleLookups decides, after a list, when to list again for the lookups that it did not answer, and drops old
+// lookups.
+func (p *Poller) rescheduleLookups(now time.Time) {
+	for name, l := range p.lookups {
+		if now.Sub(l.lastAsked) > forgetAfter {
+			delete(p.lookups, name)
 			continue
 		}
-		_, ok := p.known(name, q, q.since)
-		q.postpone(ok, p.last.started, now)
+		_, ok := p.findPod(name, l, l.since)
+		l.reschedule(ok, p.lastList.started, now)
 	}
-	for id, q := range p.leaving {
-		if now.Sub(q.last) > forget {
-			delete(p.leaving, id)
+	for id, l := range p.goneLookups {
+		if now.Sub(l.lastAsked) > forgetAfter {
+			delete(p.goneLookups, id)
 			continue
 		}
-		_, there := p.last.uids[id.uid]
-		p.right = p.right || there
-		q.postpone(p.gone(id, q.since), p.last.started, now)
+		_, there := p.lastList.uids[id.uid]
+		p.foundByUID = p.foundByUID || there
+		l.reschedule(p.isProvedGone(id, l.since), p.lastList.started, now)
 	}
 }
 
-// postpone notes that a list which was started at a time has answered q or not.
-func (q *question) postpone(answered bool, started, now time.Time) {
+// reschedule updates when a list is due for q, after a list that was started at a time has answered it or not.
+func (l *lookup) reschedule(answered bool, started, now time.Time) {
 	switch {
-	case answered, now.Sub(q.last) > current:
-		q.due = time.Time{}
-	case !q.due.IsZero() && !started.Before(q.first):
-		q.gap = nextGap(q.gap)
-		q.due = now.Add(q.gap)
+	case answered, now.Sub(l.lastAsked) > recentlyAsked:
+		l.due = time.Time{}
+	case !l.due.IsZero() && !started.Before(l.firstAsked):
+		l.gap = nextGap(l.gap)
+		l.due = now.Add(l.gap)
 	}
 }

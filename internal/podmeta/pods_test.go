@@ -6,48 +6,51 @@ import (
 	"time"
 
 	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // What is known under a name from before a new assignment is withheld until the API server has been asked again.
 func TestPodMetadataIsNotOlderThanTheAssignment(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.pods = []fakePod{{"db-0", "old", "j"}} })
-		after(firstList)
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() { s.pods = []fakePod{{"db-0", "old", "j"}} })
+		waitFor(firstList)
 		wantKnown(t, p, "db-0", true)
-		after(5 * time.Second)
+		waitFor(5 * time.Second)
 		since := time.Now()
-		s.set(func() { s.pods = []fakePod{{"db-0", "new", "successor"}} })
+		s.update(func() { s.pods = []fakePod{{"db-0", "new", "successor"}} })
 		if known, ok := p.PodMetadata("ns", "db-0", since); ok {
 			t.Errorf("told at once: %+v", known)
 		}
-		after(soon)
-		if known, ok := p.PodMetadata("ns", "db-0", since); !ok || known.Workload != "Job/successor" || known.UID != "new" {
-			t.Errorf("told after the answer: %+v, %v", known, ok)
-		}
+		waitFor(soon)
+		known, ok := p.PodMetadata("ns", "db-0", since)
+		cmptest.Equal(t, "known after the list", ok, true)
+		cmptest.Equal(t, "metadata after the list", known, gpu.PodMetadata{UID: "new", Workload: "Job/successor"})
 		if n := s.count(); n != 2 {
 			t.Errorf("%d requests, want 2", n)
 		}
 	})
 }
 
-// A cache that lags behind has the predecessor of a pod under the same name: it is never told for the successor.
+// A cache that lags behind has the predecessor of a pod under the same name: it is never returned for the successor.
 func TestPredecessorIsNeverTold(t *testing.T) {
 	for _, ended := range []bool{false, true} {
-		bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 			first := time.Now()
-			s.set(func() { s.pods = []fakePod{{"db-0", "old", "predecessor"}} })
+			s.update(func() { s.pods = []fakePod{{"db-0", "old", "predecessor"}} })
 			p.PodMetadata("ns", "db-0", first)
-			after(soon)
+			waitFor(soon)
 			if known, ok := p.PodMetadata("ns", "db-0", first); !ok || known.UID != "old" {
 				t.Fatalf("the first pod: %+v, %v", known, ok)
 			}
 			if ended { // it is missing in an answer before it is replaced
-				s.set(func() { s.pods = nil })
+				s.update(func() { s.pods = nil })
 				p.PodMetadata("ns", "other", first)
-				after(soon)
+				waitFor(soon)
 			}
 			since := time.Now()
-			s.set(func() {
+			s.update(func() {
 				s.cached, s.lagging = []fakePod{{"db-0", "old", "predecessor"}}, true
 				s.pods = []fakePod{{"db-0", "new", "successor"}}
 			})
@@ -59,7 +62,7 @@ func TestPredecessorIsNeverTold(t *testing.T) {
 				case ok && told.IsZero():
 					told = time.Now()
 				}
-				after(100 * time.Millisecond)
+				waitFor(100 * time.Millisecond)
 			}
 			if told.IsZero() || told.Sub(since) > 2*time.Second {
 				t.Errorf("the successor was told at %v", told.Sub(since))
@@ -74,46 +77,46 @@ func TestPredecessorIsNeverTold(t *testing.T) {
 	}
 }
 
-// The same pod under a new assignment is told again, by a consistent list.
+// The same pod under a new assignment is returned again after a consistent list.
 func TestTheSamePodIsToldAgain(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.pods = []fakePod{pod("a")} })
-		after(firstList)
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() { s.pods = []fakePod{pod("a")} })
+		waitFor(firstList)
 		wantKnown(t, p, "a", true)
-		after(time.Second)
+		waitFor(time.Second)
 		since := time.Now()
 		p.PodMetadata("ns", "a", since)
-		after(soon)
+		waitFor(soon)
 		known, ok := p.PodMetadata("ns", "a", since)
-		if !ok || known.UID != "uid-of-a" || s.count("consistent") != 1 {
-			t.Errorf("told %+v, %v after %d consistent lists", known, ok, s.count("consistent"))
-		}
+		cmptest.Equal(t, "known", ok, true)
+		cmptest.Equal(t, "UID", known.UID, "uid-of-a")
+		cmptest.Equal(t, "consistent lists", s.count("consistent"), 1)
 		// The other container of the pod, assigned before.
 		wantKnown(t, p, "a", true)
 	})
 }
 
 func TestPodByUID(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.pods = []fakePod{pod("a")} })
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() { s.pods = []fakePod{pod("a")} })
 		if _, _, ok := p.PodByUID("uid-of-a"); ok {
 			t.Error("known before the first answer")
 		}
-		after(firstList)
-		if namespace, name, ok := p.PodByUID("uid-of-a"); !ok || namespace != "ns" || name != "a" {
-			t.Errorf("got %s/%s, %v", namespace, name, ok)
-		}
+		waitFor(firstList)
+		namespace, name, ok := p.PodByUID("uid-of-a")
+		cmptest.Equal(t, "found by UID", ok, true)
+		cmptest.Equal(t, "pod of the UID", podName{namespace, name}, podName{"ns", "a"})
 		for _, uid := range []string{"", "other"} {
 			if namespace, name, ok := p.PodByUID(uid); ok {
 				t.Errorf("UID %q: got %s/%s", uid, namespace, name)
 			}
 		}
-		s.set(func() { s.hang = true })
-		after(maxAge)
+		s.update(func() { s.hang = true })
+		waitFor(maxListAge)
 		if _, _, ok := p.PodByUID("uid-of-a"); !ok {
 			t.Error("forgotten too early")
 		}
-		after(longestInterval)
+		waitFor(longestInterval)
 		if _, _, ok := p.PodByUID("uid-of-a"); ok {
 			t.Error("told by an answer that is too old")
 		}
@@ -126,23 +129,23 @@ func TestPodGone(t *testing.T) {
 		"by name":         {podName: podName{"ns", "a"}},
 		"by name and UID": {podName{"ns", "a"}, "uid-of-a"},
 	} {
-		bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 			gone := func(since time.Time) bool { return p.PodGone(id.namespace, id.name, id.uid, since) }
 			own := fakePod{"exporter", "own", "j"}
-			s.set(func() { s.pods = []fakePod{pod("a"), pod("b"), own} })
-			after(firstList)
+			s.update(func() { s.pods = []fakePod{pod("a"), pod("b"), own} })
+			waitFor(firstList)
 			since := time.Now()
 			for range 60 {
 				if gone(since) {
 					t.Fatalf("%s: gone while it is there", name)
 				}
-				after(time.Second)
+				waitFor(time.Second)
 			}
 			if n := s.count("consistent"); n != 1 {
 				t.Errorf("%s: %d consistent lists while the pod is there, want 1", name, n)
 			}
 			// A cache does not prove that it is gone; a consistent list does.
-			s.set(func() { s.pods = []fakePod{pod("b"), pod("c"), own} })
+			s.update(func() { s.pods = []fakePod{pod("b"), pod("c"), own} })
 			if gone(since) {
 				t.Errorf("%s: gone without an answer", name)
 			}
@@ -150,7 +153,7 @@ func TestPodGone(t *testing.T) {
 				if i > 2*int(longestInterval.Seconds()) {
 					t.Fatalf("%s: not gone after %d s", name, i)
 				}
-				after(time.Second)
+				waitFor(time.Second)
 			}
 			if n := s.count("consistent"); n != 2 {
 				t.Errorf("%s: %d consistent lists, want 2", name, n)
@@ -160,7 +163,7 @@ func TestPodGone(t *testing.T) {
 			if gone(later) {
 				t.Errorf("%s: gone by an older answer", name)
 			}
-			after(soon)
+			waitFor(soon)
 			if !gone(later) || !gone(since) {
 				t.Errorf("%s: not gone by a later answer", name)
 			}
@@ -176,20 +179,20 @@ func TestPodGone(t *testing.T) {
 
 // A stale cache that still has the pod does not hide that it is gone, nor does one that lacks it prove it.
 func TestPodGoneNeedsAConsistentList(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.pods, s.lagging = []fakePod{pod("a")}, true })
-		after(firstList)
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() { s.pods, s.lagging = []fakePod{pod("a")}, true })
+		waitFor(firstList)
 		since := time.Now()
 		for range 60 {
 			if p.PodGone("ns", "a", "uid-of-a", since) {
 				t.Fatal("gone by a cache that lacks it")
 			}
-			after(time.Second)
+			waitFor(time.Second)
 		}
-		s.set(func() { s.pods, s.cached = nil, []fakePod{pod("a")} })
+		s.update(func() { s.pods, s.cached = nil, []fakePod{pod("a")} })
 		since = time.Now()
 		p.PodGone("ns", "a", "uid-of-a", since)
-		after(soon)
+		waitFor(soon)
 		if !p.PodGone("ns", "a", "uid-of-a", since) {
 			t.Error("not gone by a consistent list")
 		}
@@ -211,13 +214,13 @@ func TestPodGoneNeedsTheRightNode(t *testing.T) {
 		"a UID of the kubelet's":  {[]fakePod{pod("x")}, func(p *Poller) { p.PodByUID("uid-of-x") }, true},
 		"another that is leaving": {[]fakePod{pod("x")}, func(p *Poller) { p.PodGone("", "", "uid-of-x", time.Time{}) }, true},
 	} {
-		bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-			s.set(func() { s.pods = tc.pods })
+		runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+			s.update(func() { s.pods = tc.pods })
 			since, got := time.Now(), false
 			for range 60 {
 				tc.ask(p)
 				got = p.PodGone("ns", "gone", "uid", since)
-				after(time.Second)
+				waitFor(time.Second)
 			}
 			if got != tc.want {
 				t.Errorf("%s: gone is %v, want %v", name, got, tc.want)
@@ -231,19 +234,19 @@ func TestPodGoneNeedsTheRightNode(t *testing.T) {
 
 // Consistent lists that fail do not keep new pods from being known.
 func TestPodsAreKnownWithoutConsistentLists(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.pods, s.noProofs = []fakePod{pod("a")}, true })
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() { s.pods, s.noProofs = []fakePod{pod("a")}, true })
 		since := time.Now()
 		for range 20 {
 			p.PodGone("ns", "gone", "", since)
 			p.PodMetadata("ns", "a", since)
-			after(time.Second)
+			waitFor(time.Second)
 		}
 		wantKnown(t, p, "a", true)
 		before := s.count("consistent")
 		for range 300 {
 			p.PodGone("ns", "gone", "", since)
-			after(time.Second)
+			waitFor(time.Second)
 		}
 		if n := s.count("consistent") - before; n > 11 {
 			t.Errorf("%d consistent lists in 300 s that all fail", n)
@@ -257,13 +260,13 @@ func namedPods(p *Poller, d time.Duration, pods ...string) {
 		for _, pod := range pods {
 			p.PodMetadata("ns", pod, time.Time{})
 		}
-		after(time.Second)
+		waitFor(time.Second)
 	}
 }
 
 func TestWrongNodeNameIsTold(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.pods = []fakePod{pod("of-another-node")} })
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() { s.pods = []fakePod{pod("of-another-node")} })
 		namedPods(p, misnamedAfter-2*time.Second, "a", "b")
 		if state := p.State(); !state.Up {
 			t.Errorf("too early: %v", state.Err)
@@ -273,12 +276,12 @@ func TestWrongNodeNameIsTold(t *testing.T) {
 		if state := p.State(); state.Up || fmt.Sprint(state.Err) != want {
 			t.Errorf("got %+v", state)
 		}
-		s.set(func() { s.pods = []fakePod{pod("a")} })
+		s.update(func() { s.pods = []fakePod{pod("a")} })
 		namedPods(p, longestInterval, "a", "b")
 		if state := p.State(); !state.Up {
 			t.Errorf("after a pod was found: %v", state.Err)
 		}
-		s.set(func() { s.pods = nil })
+		s.update(func() { s.pods = nil })
 		namedPods(p, 2*longestInterval, "b")
 		if state := p.State(); !state.Up {
 			t.Errorf("the name has been found right: %v", state.Err)
@@ -289,7 +292,7 @@ func TestWrongNodeNameIsTold(t *testing.T) {
 func TestRightNodeNameIsNotDoubted(t *testing.T) {
 	for name, list := range map[string]func(p *Poller, s *fakeServer){
 		"one new pod that lags behind": func(p *Poller, s *fakeServer) {
-			s.set(func() { s.pods = []fakePod{pod("a")} })
+			s.update(func() { s.pods = []fakePod{pod("a")} })
 			namedPods(p, 40*time.Second, "a", "lagging")
 		},
 		"new pods all the time": func(p *Poller, _ *fakeServer) {
@@ -297,16 +300,16 @@ func TestRightNodeNameIsNotDoubted(t *testing.T) {
 				namedPods(p, 5*time.Second, fmt.Sprint("new-", i))
 			}
 		},
-		"no pod": func(*Poller, *fakeServer) { after(2 * longestInterval) },
+		"no pod": func(*Poller, *fakeServer) { waitFor(2 * longestInterval) },
 		"only pods that have ended": func(p *Poller, s *fakeServer) {
-			s.set(func() { s.ended = []fakePod{pod("a")} })
+			s.update(func() { s.ended = []fakePod{pod("a")} })
 			namedPods(p, 2*time.Minute, "a")
 			if n := s.count(); n > 12 {
 				t.Errorf("%d requests", n)
 			}
 		},
 	} {
-		bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 			list(p, s)
 			if state := p.State(); !state.Up {
 				t.Errorf("%s: %v", name, state.Err)
@@ -317,16 +320,16 @@ func TestRightNodeNameIsNotDoubted(t *testing.T) {
 
 // A pod of a StatefulSet has moved to another node, whose name is taken for this one's: its name is no proof of that.
 func TestAPodOfTheSameNameOnAnotherNode(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.pods = []fakePod{{"db-0", "on-the-other-node", "j"}} }) // own pod "own" is not there
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() { s.pods = []fakePod{{"db-0", "on-the-other-node", "j"}} }) // own pod "own" is not there
 		since := time.Now()
 		p.PodMetadata("ns", "db-0", since) // the kubelet still lists the terminated db-0
-		after(firstList)
+		waitFor(firstList)
 		p.PodMetadata("ns", "db-0", since)
 		gone := false
 		for range 20 {
 			gone = gone || p.PodGone("ns", "running-here", "uid-of-a-live-pod", since)
-			after(5 * time.Second)
+			waitFor(5 * time.Second)
 		}
 		if gone {
 			t.Error("a pod of this node is told to be gone, though no pod of a known UID was in an answer")

@@ -1,12 +1,13 @@
-// Package podmeta knows what the Kubernetes API server knows of the pods of one node and the kubelet's pod-resources API does
-// not tell: UIDs, owners, labels, the MIG devices that HAMi reserved, and whether a claim's devices are for administrative access.
+// Package podmeta reads what the Kubernetes API server knows of the pods of one node and the kubelet's pod-resources
+// API does not report: UIDs, owners, labels, the MIG devices that HAMi reserved, and whether a claim's devices are for
+// administrative access.
 //
 // It uses the service account of the pod that it runs in, which needs by ClusterRole:
 //
 //	""               pods             list
 //	resource.k8s.io  resourceclaims   get, if the cluster allocates GPUs dynamically (DRA)
 //
-// Lookups return what is known and never wait. What is not known is asked for in the background.
+// Lookups return what is known and never wait. What is not known is read in the background.
 package podmeta
 
 import (
@@ -25,17 +26,17 @@ import (
 )
 
 const (
-	// interval is the time between two lists, spread by a tenth either way so that a cluster's exporters do not ask all at
-	// once.
-	interval = 30 * time.Second
-	spread   = 0.1
-	// gather is how long a list waits for other pods of the same reading of the kubelet to be asked for.
-	gather = 20 * time.Millisecond
-	// firstList is how long the first list waits for a pod to be asked for: what is asked for later needs another list.
+	// interval is the time between two lists. It varies by jitterShare, so that the exporters of a cluster do not list
+	// at the same time.
+	interval    = 30 * time.Second
+	jitterShare = 0.1
+	// batchDelay is how long a list waits for lookups of other pods of the same kubelet list.
+	batchDelay = 20 * time.Millisecond
+	// firstList is how long the first list waits for lookups, to avoid a second list.
 	firstList = time.Second
-	// firstGap is the time until what was not in an answer is asked for again. It doubles up to interval.
+	// firstGap is the time until the next list if a list does not answer a lookup. It doubles up to interval.
 	firstGap = time.Second
-	// listEvery and listBurst bound how often lists are asked for, however many pods come and go.
+	// listEvery and listBurst limit the rate of lists, however many pods come and go.
 	listEvery = 2 * time.Second
 	listBurst = 5
 )
@@ -48,15 +49,15 @@ type Options struct {
 	CredentialsDir string
 	// UserAgent names this program and its version to the API server.
 	UserAgent string
-	// Node is the name of the node whose pods count, as Kubernetes has it.
+	// Node is the Kubernetes name of the node.
 	Node string
-	// Labels are the names of the pod labels to tell.
+	// Labels are the names of the pod labels to return.
 	Labels []string
 	Logger log.Logger
 }
 
-// Poller reads the metadata of a node's pods now and then, and when it is asked for a pod that it does not know. Its methods
-// are safe for concurrent use. It implements podresources.Metadata, over the clock of time.Now.
+// Poller reads the metadata of a node's pods periodically, and when a pod that it does not know is looked up. Its
+// methods are safe for concurrent use. It implements podresources.Metadata with the clock of time.Now.
 type Poller struct {
 	api     *api
 	node    string
@@ -64,28 +65,28 @@ type Poller struct {
 	running sync.WaitGroup
 	wake    chan struct{} // the time of the next list may have changed
 	limit   *rate.Limiter // of lists
-	claims  *claims
+	claims  *claimReader
 
-	mu       sync.Mutex
-	pods     map[podName]entry
-	last     *answer // nil before the first
-	proof    *answer // the last consistent one, nil before the first
-	asked    map[podName]*question
-	leaving  map[podID]*question // asked for by PodGone
-	next     time.Time           // of the next list that nothing has asked for
-	earliest time.Time           // of the next list after a failure
-	gap      time.Duration       // before another list after a failure; 0 after a success
-	noProof  time.Time           // no consistent list is asked for before; one has failed
-	err      error               // of the last list; wraps ErrNotAsked before the first
-	found    bool                // a pod that was asked for by name has been in an answer
-	right    bool                // a pod that is on this node by its UID has been in an answer: the node's name is right
-	misnamed bool                // no pod that was asked for has been, for long
+	mu                 sync.Mutex
+	pods               map[podName]podEntry
+	lastList           *podList // nil before the first
+	lastConsistent     *podList // the last consistent one, nil before the first
+	lookups            map[podName]*lookup
+	goneLookups        map[podID]*lookup // of PodGone
+	nextList           time.Time         // of the next periodic list
+	earliest           time.Time         // of the next list after a failure
+	gap                time.Duration     // before another list after a failure; 0 after a success
+	noConsistentBefore time.Time         // after a failed consistent list
+	err                error             // of the last list; wraps ErrNotAsked before the first
+	foundByName        bool              // a list has had a pod that was looked up by name
+	foundByUID         bool              // a list has had a pod that is on this node by its UID: the node's name is right
+	misnamed           bool              // no list has had a pod that was looked up, for long
 }
 
-// ErrNotAsked is the error of State before the first answer or failure.
+// ErrNotAsked is the error of State before the first list has ended.
 var ErrNotAsked = errors.New("not asked yet")
 
-// New starts to read. It fails if the credentials cannot be read or the options lack something.
+// New starts to read pods. It fails if the credentials cannot be read or an option is missing.
 func New(opts Options) (*Poller, error) {
 	client, err := kubeapi.New(kubeapi.Options{Server: opts.Server, CredentialsDir: opts.CredentialsDir, UserAgent: opts.UserAgent})
 	if err != nil {
@@ -95,36 +96,36 @@ func New(opts Options) (*Poller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pod metadata: %w", err)
 	}
-	return start(api, opts.Node, opts.Logger), nil
+	return startPoller(api, opts.Node, opts.Logger), nil
 }
 
-func start(api *api, node string, logger log.Logger) *Poller {
+func startPoller(api *api, node string, logger log.Logger) *Poller {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Poller{
-		api:     api,
-		node:    node,
-		cancel:  cancel,
-		wake:    make(chan struct{}, 1),
-		limit:   rate.NewLimiter(rate.Every(listEvery), listBurst),
-		claims:  newClaims(api, logger),
-		asked:   map[podName]*question{},
-		leaving: map[podID]*question{},
-		next:    time.Now().Add(firstList),
-		err:     fmt.Errorf("list pods: %w: %w", ErrNotAsked, gpu.ErrUnavailable),
+		api:         api,
+		node:        node,
+		cancel:      cancel,
+		wake:        make(chan struct{}, 1),
+		limit:       rate.NewLimiter(rate.Every(listEvery), listBurst),
+		claims:      newClaimReader(api, logger),
+		lookups:     map[podName]*lookup{},
+		goneLookups: map[podID]*lookup{},
+		nextList:    time.Now().Add(firstList),
+		err:         fmt.Errorf("list pods: %w: %w", ErrNotAsked, gpu.ErrUnavailable),
 	}
 	p.running.Go(func() { p.run(ctx) })
 	p.running.Go(func() { p.claims.run(ctx) })
 	return p
 }
 
-// Close ends requests under way.
+// Close cancels requests under way and waits for their end.
 func (p *Poller) Close() {
 	p.cancel()
 	p.running.Wait()
-	p.api.close()
+	p.api.closeConnections()
 }
 
-// State returns the state of the API server as a source. LastSuccess is when the request of the last answer was started.
+// State returns the state of the API server as a source. LastSuccess is when the last successful list was started.
 func (p *Poller) State() gpu.SourceState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,8 +134,8 @@ func (p *Poller) State() gpu.SourceState {
 		s.Err = fmt.Errorf("the API server has none of the pods that the kubelet lists on node %q: is --kubernetes.node-name right?", p.node)
 	}
 	s.Up = s.Err == nil
-	if p.last != nil {
-		s.LastSuccess = p.last.started
+	if p.lastList != nil {
+		s.LastSuccess = p.lastList.started
 		s.Stale = p.err != nil
 	}
 	return s
@@ -144,7 +145,7 @@ func (p *Poller) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		timer.Reset(time.Until(p.due()))
+		timer.Reset(time.Until(p.nextListTime()))
 		select {
 		case <-ctx.Done():
 			return
@@ -155,20 +156,20 @@ func (p *Poller) run(ctx context.Context) {
 		if p.limit.Wait(ctx) != nil {
 			return // ctx has ended
 		}
-		p.refresh(ctx)
+		p.listPods(ctx)
 	}
 }
 
-// due returns when the next list is to start.
-func (p *Poller) due() time.Time {
+// nextListTime returns when the next list is to start.
+func (p *Poller) nextListTime() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at := p.next
-	for _, q := range p.asked {
-		at = q.before(at)
+	at := p.nextList
+	for _, l := range p.lookups {
+		at = l.earlier(at)
 	}
-	for _, q := range p.leaving {
-		at = q.before(at)
+	for _, l := range p.goneLookups {
+		at = l.earlier(at)
 	}
 	if at.Before(p.earliest) {
 		return p.earliest
@@ -176,50 +177,50 @@ func (p *Poller) due() time.Time {
 	return at
 }
 
-// refresh lists the pods. What was known stays if it fails.
-func (p *Poller) refresh(ctx context.Context) {
-	consistent := p.needsProof()
-	got, err := p.api.pods(ctx, consistent)
+// listPods lists the pods and merges them. If that fails, the known pods stay.
+func (p *Poller) listPods(ctx context.Context) {
+	consistent := p.needsConsistentList()
+	got, err := p.api.listPods(ctx, consistent)
 	switch {
 	case ctx.Err() != nil:
 		return
 	case err != nil:
-		p.fail(err, consistent)
-	case p.take(got):
-		p.checkNode(ctx)
+		p.recordFailure(err, consistent)
+	case p.recordList(got):
+		p.checkNodeName(ctx)
 	}
 }
 
-// fail notes that a list failed.
-func (p *Poller) fail(err error, consistent bool) {
+// recordFailure schedules the next list after a failed one.
+func (p *Poller) recordFailure(err error, consistent bool) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.err = err
 	p.gap = nextGap(p.gap)
 	p.earliest = now.Add(jitter(p.gap))
-	p.next = p.earliest
+	p.nextList = p.earliest
 	if consistent {
-		p.noProof = now.Add(interval)
+		p.noConsistentBefore = now.Add(interval)
 	}
 }
 
-// take takes an answer. It reports whether the name of the node may be wrong.
-func (p *Poller) take(got *answer) bool {
+// recordList merges a list. It reports whether the name of the node may be wrong.
+func (p *Poller) recordList(got *podList) bool {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.err, p.gap, p.earliest = nil, 0, time.Time{}
-	p.next = now.Add(jitter(interval))
-	p.accept(got)
-	p.settle(now)
-	return p.suspectNode(now)
+	p.nextList = now.Add(jitter(interval))
+	p.mergeList(got)
+	p.rescheduleLookups(now)
+	return p.isNodeNameSuspect(now)
 }
 
-// nextGap returns the gap after one of d.
+// nextGap returns the gap after a gap of d.
 func nextGap(d time.Duration) time.Duration { return min(max(2*d, firstGap), interval) }
 
-// jitter spreads d by a tenth either way.
+// jitter varies d randomly by up to a tenth.
 func jitter(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (1 - spread + 2*spread*rand.Float64()))
+	return time.Duration(float64(d) * (1 - jitterShare + 2*jitterShare*rand.Float64()))
 }

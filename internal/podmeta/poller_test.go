@@ -1,7 +1,6 @@
 package podmeta
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
@@ -86,7 +86,7 @@ func (s *fakeServer) list(r *http.Request, kind string) string {
 	return `{"items": [` + strings.Join(items, ",") + `]}`
 }
 
-func (s *fakeServer) set(f func()) {
+func (s *fakeServer) update(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
@@ -108,8 +108,8 @@ func (s *fakeServer) count(kinds ...string) int {
 // ownToken is the service account's; it was issued to the pod of UID "own".
 const ownToken = "e30.eyJrdWJlcm5ldGVzLmlvIjp7InBvZCI6eyJ1aWQiOiJvd24ifX19.c2ln"
 
-// bubble runs a poller on a clock that jumps ahead once everyone waits.
-func bubble(t *testing.T, logger log.Logger, test func(t *testing.T, p *Poller, s *fakeServer)) {
+// runInBubble runs a poller on a clock that jumps ahead once everyone waits.
+func runInBubble(t *testing.T, logger log.Logger, test func(t *testing.T, p *Poller, s *fakeServer)) {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "token"), []byte(ownToken), 0o600); err != nil {
@@ -125,14 +125,14 @@ func bubble(t *testing.T, logger log.Logger, test func(t *testing.T, p *Poller, 
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := start(a, "n", logger)
+		p := startPoller(a, "n", logger)
 		defer p.Close()
 		synctest.Wait()
 		test(t, p, server)
 	})
 }
 
-func after(d time.Duration) {
+func waitFor(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -154,41 +154,39 @@ const longestInterval = interval + interval/10
 func pod(name string) fakePod { return fakePod{name, "uid-of-" + name, "j"} }
 
 func TestPollerReadsNowAndThen(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		if s := p.State(); s.Up || !errors.Is(s.Err, gpu.ErrUnavailable) || s.Stale || !s.LastSuccess.IsZero() || s.Name != gpu.SourceKubernetes {
-			t.Errorf("before the first answer: %+v", s)
-		}
-		after(firstList)
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		cmptest.Equal(t, "state before the first list", p.State(), gpu.SourceState{Name: gpu.SourceKubernetes, Err: gpu.ErrUnavailable})
+		waitFor(firstList)
 		if n := s.count(); n != 1 {
 			t.Errorf("%d requests at the start, want 1", n)
 		}
-		if state := p.State(); !state.Up || state.Err != nil || !state.LastSuccess.Equal(s.requests[0].at) {
-			t.Errorf("after the first answer: %+v", state)
-		}
-		s.set(func() { s.pods = []fakePod{pod("a")} })
-		after(10 * longestInterval)
-		if n := s.count("cached"); n < 11 || n > 13 || n != s.count() {
-			t.Errorf("%d requests in ten intervals, %d cached", s.count(), n)
+		want := gpu.SourceState{Name: gpu.SourceKubernetes, Up: true, LastSuccess: s.requests[0].at}
+		cmptest.Equal(t, "state after the first list", p.State(), want)
+		s.update(func() { s.pods = []fakePod{pod("a")} })
+		waitFor(10 * longestInterval)
+		cmptest.Equal(t, "requests that are not cached", s.count()-s.count("cached"), 0)
+		if n := s.count(); n < 11 || n > 13 {
+			t.Errorf("%d requests in ten intervals, want 11 to 13", n)
 		}
 		wantKnown(t, p, "a", true)
 	})
 }
 
 func TestPollerLooksForAnUnknownPodAtOnce(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.pods = []fakePod{pod("first"), pod("second")} })
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() { s.pods = []fakePod{pod("first"), pod("second")} })
 		wantKnown(t, p, "first", false)
 		wantKnown(t, p, "second", false)
-		after(soon)
+		waitFor(soon)
 		wantKnown(t, p, "first", true)
 		wantKnown(t, p, "second", true)
 		if n := s.count(); n != 1 {
 			t.Errorf("%d requests for the pods of one reading, want 1", n)
 		}
-		after(10 * time.Second)
-		s.set(func() { s.pods = append(s.pods, pod("new")) })
+		waitFor(10 * time.Second)
+		s.update(func() { s.pods = append(s.pods, pod("new")) })
 		wantKnown(t, p, "new", false)
-		after(soon)
+		waitFor(soon)
 		wantKnown(t, p, "new", true)
 		if n := s.count(); n != 2 {
 			t.Errorf("%d requests, want 2", n)
@@ -198,26 +196,27 @@ func TestPollerLooksForAnUnknownPodAtOnce(t *testing.T) {
 
 // A pod that is not in the answer yet is asked for after 1 s, 2 s, 4 s and so on, up to the usual interval.
 func TestPollerAsksAgainWithGrowingGaps(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		after(firstList)
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		waitFor(firstList)
 		begin := time.Now()
 		for range 32 {
 			wantKnown(t, p, "never", false)
-			after(time.Second)
+			waitFor(time.Second)
 		}
 		var at []string
 		for _, r := range s.requests[1:] {
 			at = append(at, fmt.Sprint(int(r.at.Sub(begin).Seconds())))
 		}
 		// With that of the usual interval, and one that looks whether the pod has ended.
-		if n := len(at); n < 5 || n > 8 || strings.Join(at[:4], " ") != "0 1 3 7" {
-			t.Errorf("requests at %v s", at)
+		if n := len(at); n < 5 || n > 8 {
+			t.Fatalf("requests at %v s, want 5 to 8", at)
 		}
+		cmptest.Equal(t, "seconds of the first requests", at[:4], []string{"0", "1", "3", "7"})
 		before := s.count()
-		s.set(func() { s.pods = []fakePod{pod("late")} })
+		s.update(func() { s.pods = []fakePod{pod("late")} })
 		for range 600 {
 			wantKnown(t, p, "never", false)
-			after(time.Second)
+			waitFor(time.Second)
 		}
 		if n := s.count() - before; n > 2*600/27+2 {
 			t.Errorf("%d requests in 10 min for one pod that never comes", n)
@@ -226,89 +225,93 @@ func TestPollerAsksAgainWithGrowingGaps(t *testing.T) {
 }
 
 func TestPollerIsLimitedUnderChurn(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		after(firstList)
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		waitFor(firstList)
 		const pods = 600
 		for i := range pods { // five new ones every second
-			s.set(func() { s.pods = []fakePod{pod(fmt.Sprint("pod-", i))} })
+			s.update(func() { s.pods = []fakePod{pod(fmt.Sprint("pod-", i))} })
 			p.PodMetadata("ns", fmt.Sprint("pod-", i), time.Now())
-			after(200 * time.Millisecond)
+			waitFor(200 * time.Millisecond)
 		}
 		if n, most := s.count(), listBurst+pods/5/2+1; n > most {
 			t.Errorf("%d requests in 120 s, want %d at most", n, most)
 		}
-		after(forget + 2*longestInterval)
-		if n := len(p.asked); n != 0 {
+		waitFor(forgetAfter + 2*longestInterval)
+		if n := len(p.lookups); n != 0 {
 			t.Errorf("%d pods are remembered that nothing asks for", n)
 		}
 	})
 }
 
 func TestPollerKeepsAPodForAWhile(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.pods = []fakePod{pod("a")} })
-		after(firstList)
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() { s.pods = []fakePod{pod("a")} })
+		waitFor(firstList)
 		wantKnown(t, p, "a", true)
-		s.set(func() { s.pods = nil })
+		s.update(func() { s.pods = nil })
 		for range 4 {
 			wantKnown(t, p, "b", false) // makes it ask
-			after(linger / 5)
+			waitFor(keepMissing / 5)
 		}
 		wantKnown(t, p, "a", true)
 		if _, _, ok := p.PodByUID("uid-of-a"); ok {
 			t.Error("a pod that has ended is told by its UID")
 		}
-		after(linger + longestInterval)
+		waitFor(keepMissing + longestInterval)
 		wantKnown(t, p, "a", false)
 	})
 }
 
 func TestPollerKeepsWhatItKnowsWhenTheServerFails(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.pods = []fakePod{pod("a")} })
-		after(longestInterval)
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() { s.pods = []fakePod{pod("a")} })
+		waitFor(longestInterval)
 		success := p.State().LastSuccess
-		s.set(func() { s.status = http.StatusInternalServerError })
-		after(longestInterval)
-		if state := p.State(); state.Up || !state.Stale || !state.LastSuccess.Equal(success) && !state.LastSuccess.After(success) || !errors.Is(state.Err, gpu.ErrUnavailable) {
-			t.Errorf("while it fails: %+v", state)
+		s.update(func() { s.status = http.StatusInternalServerError })
+		waitFor(longestInterval)
+		state := p.State()
+		if state.LastSuccess.Before(success) {
+			t.Errorf("last success %v while it fails, want %v or later", state.LastSuccess, success)
 		}
-		s.set(func() { s.status = http.StatusForbidden })
-		after(5 * longestInterval)
+		failing := gpu.SourceState{Name: gpu.SourceKubernetes, Stale: true, LastSuccess: state.LastSuccess, Err: gpu.ErrUnavailable}
+		cmptest.Equal(t, "state while it fails", state, failing)
+		s.update(func() { s.status = http.StatusForbidden })
+		waitFor(5 * longestInterval)
 		wantKnown(t, p, "a", true)
 		want := "list pods: the API server refuses it (403 Forbidden): the service account needs the right to list pods: no permission"
-		if state := p.State(); state.Err == nil || state.Err.Error() != want || !errors.Is(state.Err, gpu.ErrNoPermission) {
-			t.Errorf("while it refuses: %+v", state)
+		if err := p.State().Err; err == nil || err.Error() != want {
+			t.Errorf("while it refuses: %v, want %s", err, want)
 		}
+		cmptest.Equal(t, "error while it refuses", p.State().Err, gpu.ErrNoPermission)
 		before := s.count()
 		for i := range 300 { // a new one every second
 			p.PodMetadata("ns", fmt.Sprint("new-", i), time.Now())
-			after(time.Second)
+			waitFor(time.Second)
 		}
 		if n := s.count() - before; n > 300/27+1 {
 			t.Errorf("%d requests in 300 s to a server that refuses", n)
 		}
-		s.set(func() { s.status = http.StatusOK })
-		after(longestInterval)
+		s.update(func() { s.status = http.StatusOK })
+		waitFor(longestInterval)
 		wantKnown(t, p, "a", true)
-		if state := p.State(); !state.Up || state.Stale || state.Err != nil {
-			t.Errorf("after it recovered: %+v", state)
-		}
+		state = p.State()
+		recovered := gpu.SourceState{Name: gpu.SourceKubernetes, Up: true, LastSuccess: state.LastSuccess}
+		cmptest.Equal(t, "state after it recovered", state, recovered)
 	})
 }
 
 func TestPollerGivesUpAServerThatHangs(t *testing.T) {
-	bubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		s.set(func() { s.hang = true })
-		after(firstList + timeout - time.Second)
+	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
+		s.update(func() { s.hang = true })
+		waitFor(firstList + timeout - time.Second)
 		wantKnown(t, p, "a", false) // at once, while a request is under way
 		if n := s.count(); n != 1 {
 			t.Errorf("%d requests, want 1", n)
 		}
-		after(2 * time.Second)
+		waitFor(2 * time.Second)
 		if err := p.State().Err; err == nil || !strings.Contains(err.Error(), "did not answer in time") {
 			t.Errorf("the state is %v", err)
 		}
-		after(longestInterval) // closed in the middle of a request
+		waitFor(longestInterval) // closed in the middle of a request
 	})
 }

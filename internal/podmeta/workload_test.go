@@ -29,7 +29,7 @@ func TestWorkload(t *testing.T) {
 		{append([]ownerReference{{"v1", "Queue", "q", false}}, controller("Job", "train")...), nil, "Job/train"},
 		{[]ownerReference{{"batch.volcano.sh/v1alpha1", "Job", "train-29454480", true}}, nil, "Job/train-29454480"},
 	} {
-		if got := workload(tc.owners, tc.labels, time.Unix(29454480*60, 0)); got != tc.want {
+		if got := workloadOf(tc.owners, tc.labels, time.Unix(29454480*60, 0)); got != tc.want {
 			t.Errorf("workload(%v, %v) = %q, want %q", tc.owners, tc.labels, got, tc.want)
 		}
 	}
@@ -61,7 +61,7 @@ func TestWorkloadOfACronJob(t *testing.T) {
 		{"resnet-50", scheduled, "Job/resnet-50"},
 		{"run-20260101", scheduled, "Job/run-20260101"},
 	} {
-		if got := workload(controller("Job", tc.job), nil, tc.created); got != tc.want {
+		if got := workloadOf(controller("Job", tc.job), nil, tc.created); got != tc.want {
 			t.Errorf("Job %s, pod of %s: got %q, want %q", tc.job, tc.created, got, tc.want)
 		}
 	}

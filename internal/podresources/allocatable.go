@@ -9,11 +9,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// allocatable reads which devices the kubelet can give out. Ids in no known form are left out.
-func (r replyReader) allocatable(reply *kubeletapi.AllocatableResourcesResponse) []gpu.Offer {
+// readAllocatable returns the devices that the kubelet can assign. Ids in no known form are left out.
+func (r replyReader) readAllocatable(reply *kubeletapi.AllocatableResourcesResponse) []gpu.Offer {
 	var out []gpu.Offer
 	for _, entry := range reply.GetDevices() {
-		if !r.names.match(entry.GetResourceName()) {
+		if !r.names.matches(entry.GetResourceName()) {
 			continue
 		}
 		for _, id := range entry.GetDeviceIds() {

@@ -15,7 +15,7 @@ import (
 )
 
 func TestAllocatable(t *testing.T) {
-	got := replyReader{newResourceNames(nil)}.allocatable(&kubeletapi.AllocatableResourcesResponse{Devices: slices.Concat(
+	got := replyReader{newResourceNames(nil)}.readAllocatable(&kubeletapi.AllocatableResourcesResponse{Devices: slices.Concat(
 		devices("nvidia.com/gpu.shared", gpuB+"::1", gpuB+"::0"),
 		devices("nvidia.com/mig-3g.20gb", migA, "MIG-"+gpuA+"/2/1"),
 		devices("nvidia.com/gpu", "nvidia7/gi2/vgpu0", "nvidia7/gi2/vgpu1", gpuA+"-9", gpuA+"-8", "garbage", "garbage"),

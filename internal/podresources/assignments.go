@@ -10,33 +10,33 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// assignments returns what is known at now; err is why the kubelet did not answer, if it did not.
-func (g *ledger) assignments(err error, now time.Time) gpu.Assignments {
+// assignmentsAt returns what is known at now; err is the error of the last call to the kubelet, if any.
+func (g *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
 	out := gpu.Assignments{
-		List:       make([]gpu.Assignment, 0, len(g.held)),
+		List:       make([]gpu.Assignment, 0, len(g.holdings)),
 		Unreadable: g.unreadable,
-		Incomplete: g.incomplete(err, now),
+		Incomplete: g.incompleteReason(err, now),
 		Epoch:      g.epoch,
 		Free:       slices.Clone(g.free),
 	}
 	var orders []int
-	for group := range groupByPod(g.held) {
+	for group := range groupByPod(g.holdings) {
 		first := len(out.List)
 		orders = orders[:0]
-		state := g.pods.states[group[0].pod()]
-		awaited := state.describe(group, g.metadata, now)
+		state := g.pods.byName[group[0].podName()]
+		awaited := state.fetchMetadata(group, g.metadata, now)
 		described := true
 		for n := range group {
-			if a, holds := g.assignment(&group[n], state, awaited, now); holds {
+			if a, holds := g.assignmentOf(&group[n], state, awaited, now); holds {
 				out.List, orders = append(out.List, a), append(orders, group[n].order)
-				described = described && state.describes(&group[n])
+				described = described && state.isOfPod(&group[n])
 			}
 		}
-		if reserved := state.meta.MIGDevices; len(reserved) > 0 && described {
-			useReserved(out.List[first:], orders, reserved)
+		if reserved := state.metadata.MIGDevices; len(reserved) > 0 && described {
+			applyReservations(out.List[first:], orders, reserved)
 		}
 	}
-	if rest := g.unlisted.assignments(g.settled, g.checkpoint.readAt()); len(rest) > 0 {
+	if rest := g.unlisted.listAssignments(g.settled, g.checkpoint.readAt()); len(rest) > 0 {
 		out.List = append(out.List, rest...)
 		slices.SortFunc(out.List, func(a, b gpu.Assignment) int {
 			return cmp.Or(compareAssignments(&a, &b), cmp.Compare(a.Holder.PodUID, b.Holder.PodUID))
@@ -45,17 +45,17 @@ func (g *ledger) assignments(err error, now time.Time) gpu.Assignments {
 	return out
 }
 
-// assignment returns a holding as it is known, and false if it holds nothing.
-func (g *ledger) assignment(h *holding, state *podState, awaited bool, now time.Time) (gpu.Assignment, bool) {
+// assignmentOf returns a holding with what is known of it; false if it holds nothing.
+func (g *ledger) assignmentOf(h *holding, state *podState, awaited bool, now time.Time) (gpu.Assignment, bool) {
 	a := h.Assignment
-	a.Holder.PodUID = g.pods.uid(h)
-	if state.describes(h) {
-		a.Holder.Workload, a.Holder.Labels = state.meta.Workload, state.meta.Labels
+	a.Holder.PodUID = g.pods.podUID(h)
+	if state.isOfPod(h) {
+		a.Holder.Workload, a.Holder.Labels = state.metadata.Workload, state.metadata.Labels
 	}
 	a.Holder.Undescribed = awaited
-	running := (h.dismissed || !h.missing.IsZero()) && g.isRunning(&h.Assignment) // what is listed is not looked for
-	if !h.missing.IsZero() && !running {
-		a.Holder.Unconfirmed = g.reasonMissing(h)
+	running := (h.dismissed || !h.missingSince.IsZero()) && g.isRunning(&h.Assignment) // a listed one needs no process
+	if !h.missingSince.IsZero() && !running {
+		a.Holder.Unconfirmed = g.missingReason(h)
 	}
 	if (h.claim == gpu.ClaimDevice{}) {
 		return a, !h.dismissed || running
@@ -65,22 +65,22 @@ func (g *ledger) assignment(h *holding, state *podState, awaited bool, now time.
 		if err != nil {
 			a.Holder.Sharing = gpu.SharingUnknown
 			a.Holder.Unconfirmed = cmp.Or(a.Holder.Unconfirmed, "its claim may be for administrative access, which reserves nothing: "+err.Error())
-			a.Holder.Undescribed = awaited || g.metadata != nil && now.Sub(state.since) < describeWait
+			a.Holder.Undescribed = awaited || g.metadata != nil && now.Sub(state.since) < metadataWait
 			return a, !h.dismissed || running
 		}
 		h.admin = gpu.Some(admin)
-		h.dismissed = h.dismissed && !h.missing.IsZero()
+		h.dismissed = h.dismissed && !h.missingSince.IsZero()
 	}
 	return a, !h.admin.Or(false) && (!h.dismissed || running)
 }
 
-// reasonMissing says what is known of a holding that the kubelet does not list.
-func (g *ledger) reasonMissing(h *holding) string {
+// missingReason returns what is known of a holding that the kubelet does not list.
+func (g *ledger) missingReason(h *holding) string {
 	reason := "the kubelet listed it last at " + formatTime(h.Listed)
-	if g.checkpoint.has(h) {
+	if g.checkpoint.hasDevice(h) {
 		reason += "; its checkpoint has it"
 	}
-	if uid := g.pods.uid(h); g.metadata != nil && uid != "" {
+	if uid := g.pods.podUID(h); g.metadata != nil && uid != "" {
 		if _, _, ok := g.metadata.PodByUID(uid); ok {
 			reason += "; the API server has the pod"
 		}
@@ -100,18 +100,19 @@ func (g *ledger) adminAccess(d gpu.ClaimDevice, since time.Time) (bool, error) {
 // isRunning reports whether a process of the container runs on the device.
 func (g *ledger) isRunning(a *gpu.Assignment) bool { return g.running != nil && g.running(a) }
 
-// silentFor is for how long a device counts as free by the last list although the kubelet does not answer.
-const silentFor = 5 * time.Second
+// maxSilence is how long the last list proves devices free while the kubelet does not answer.
+const maxSilence = 5 * time.Second
 
-// incomplete says why a device that nothing is known to hold may be held all the same.
-func (g *ledger) incomplete(err error, now time.Time) string {
+// incompleteReason returns why a device without a known holder may be held nevertheless; empty if all holders are
+// known.
+func (g *ledger) incompleteReason(err error, now time.Time) string {
 	switch {
-	case err != nil && (!g.settled || now.Sub(g.heard) >= silentFor):
-		return "the kubelet does not answer: " + failure(err)
+	case err != nil && (!g.settled || now.Sub(g.lastAnswer) >= maxSilence):
+		return "the kubelet does not answer: " + clientMessage(err)
 	case g.overflow:
 		return fmt.Sprintf("more than %d devices have left the kubelet's list at once", maxMissing)
 	case !g.settled:
-		return g.settlement.reason()
+		return g.settlement.unsettledReason()
 	case len(g.unreadable) > 0:
 		return fmt.Sprintf("%d device ids that the kubelet gave out have no known form, the first is %q of resource %q",
 			len(g.unreadable), g.unreadable[0].ID, g.unreadable[0].Holder.Resource)
@@ -119,8 +120,8 @@ func (g *ledger) incomplete(err error, now time.Time) string {
 	return ""
 }
 
-// failure says why the kubelet does not answer without the paths of the node, since it is told to clients.
-func failure(err error) string {
+// clientMessage returns why the kubelet does not answer, without paths of the node, since clients see it.
+func clientMessage(err error) string {
 	switch {
 	case errors.Is(err, gpu.ErrNotFound):
 		return "there is no socket at --kubernetes.socket (is its folder mounted? An empty path says that this node has no kubelet)"

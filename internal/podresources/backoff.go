@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// The delay doubles from the first to the longest and is spread by a fifth either way, so that the exporters of a
-// cluster do not come back in step.
+// The delay doubles from the first to the longest and varies by a fifth, so that the exporters of a cluster do not
+// retry in step.
 const (
 	firstDelay   = 500 * time.Millisecond
 	longestDelay = 30 * time.Second
-	spread       = 0.2
+	jitterShare  = 0.2
 )
 
-// backoff remembers a failure until it is worth trying again. Its zero value has none.
+// backoff keeps a failure until it is time to retry. Its zero value has none.
 type backoff struct {
 	delay time.Duration // of the last failure, without the spread
 	until time.Time
@@ -22,17 +22,17 @@ type backoff struct {
 
 func (b *backoff) reset() { *b = backoff{} }
 
-// pending returns the last error while it is too early to try again.
-func (b *backoff) pending(now time.Time) error {
+// pendingError returns the last error while it is too early to try again.
+func (b *backoff) pendingError(now time.Time) error {
 	if b.err != nil && now.Before(b.until) {
 		return b.err
 	}
 	return nil
 }
 
-func (b *backoff) fail(now time.Time, err error) {
+func (b *backoff) recordFailure(now time.Time, err error) {
 	b.delay = min(max(2*b.delay, firstDelay), longestDelay)
-	factor := 1 - spread + 2*spread*rand.Float64()
+	factor := 1 - jitterShare + 2*jitterShare*rand.Float64()
 	b.until = now.Add(time.Duration(float64(b.delay) * factor))
 	b.err = err
 }

@@ -9,28 +9,28 @@ import (
 func TestBackoff(t *testing.T) {
 	var b backoff
 	now := time.Unix(1000, 0)
-	if err := b.pending(now); err != nil {
+	if err := b.pendingError(now); err != nil {
 		t.Fatalf("a fresh backoff waits: %v", err)
 	}
 	failure := errors.New("refused")
 	want := firstDelay
 	for range 10 {
-		b.fail(now, failure)
-		if err := b.pending(now.Add(time.Duration(float64(want)*(1-spread)) - 1)); !errors.Is(err, failure) {
+		b.recordFailure(now, failure)
+		if err := b.pendingError(now.Add(time.Duration(float64(want)*(1-jitterShare)) - 1)); !errors.Is(err, failure) {
 			t.Errorf("after %v it tries again too early (%v)", want, err)
 		}
-		now = now.Add(time.Duration(float64(want)*(1+spread)) + 1)
-		if err := b.pending(now); err != nil {
+		now = now.Add(time.Duration(float64(want)*(1+jitterShare)) + 1)
+		if err := b.pendingError(now); err != nil {
 			t.Errorf("after more than %v it still waits", want)
 		}
 		want = min(2*want, longestDelay)
 	}
-	b.fail(now, failure)
+	b.recordFailure(now, failure)
 	b.reset()
-	if err := b.pending(now); err != nil {
+	if err := b.pendingError(now); err != nil {
 		t.Errorf("it waits after a reset: %v", err)
 	}
-	b.fail(now, failure)
+	b.recordFailure(now, failure)
 	if b.delay != firstDelay {
 		t.Errorf("the first delay after a reset is %v", b.delay)
 	}

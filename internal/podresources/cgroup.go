@@ -8,9 +8,9 @@ import (
 // containerIDLen is the length of a container's id: 32 bytes in hexadecimal digits, with every runtime of Kubernetes.
 const containerIDLen = 64
 
-// containerIDs extracts the ids of the containers that a process is in from its /proc/<pid>/cgroup, the innermost
-// first: a node may itself be a container, and a container may run others. Of every path, in cgroup v1 and v2, those
-// elements count that end in an id:
+// containerIDs returns the ids of the containers that a process is in, from its /proc/<pid>/cgroup, the innermost
+// first: a node may itself be a container, and a container may run others. In every path, of cgroup v1 and v2, the
+// elements that end in an id count:
 //
 //	/kubepods/burstable/pod<uid>/<id>                                              cgroupfs driver
 //	/kubepods.slice/.../cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope   systemd driver
@@ -18,7 +18,7 @@ const containerIDLen = 64
 func containerIDs(cgroup string) []string {
 	var ids []string
 	for line := range strings.Lines(cgroup) {
-		// hierarchy:controllers:path, and the path may hold colons.
+		// hierarchy:controllers:path, and the path may contain colons.
 		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(parts) != 3 {
 			continue

@@ -14,39 +14,39 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// DefaultCheckpoint is where the kubelet's device manager keeps what it has given out. Only root can read it.
+// DefaultCheckpoint is where the kubelet's device manager stores its assignments. Only root can read it.
 const DefaultCheckpoint = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 
 // maxCheckpoint bounds the checkpoint in bytes: 110 pods with 64 devices each come to less than 2 MiB.
 const maxCheckpoint = 16 << 20
 
-// storedDevice is one device of the checkpoint.
-type storedDevice struct {
-	uid                     string // of the pod, whose name is not told
+// checkpointDevice is one device of the checkpoint.
+type checkpointDevice struct {
+	uid                     string // of the pod, whose name the file does not have
 	container, resource, id string
 }
 
-// storedKey is what the checkpoint and the kubelet's list have in common.
-type storedKey struct{ container, resource, id string }
+// checkpointKey is what the checkpoint and the kubelet's list have in common.
+type checkpointKey struct{ container, resource, id string }
 
-// checkpoint is the file of the kubelet's device manager. It has the devices of every container throughout a restart, those
-// of plain init containers, too, and those of pods that have ended until something else is given out. Its checksum is over
-// the kubelet's own structures and cannot be verified.
+// checkpoint is the file of the kubelet's device manager. It keeps the devices of every container during a restart,
+// including those of init containers, and those of pods that have ended until another device is assigned. Its checksum
+// covers the kubelet's own structures and cannot be verified.
 type checkpoint struct {
 	path  string
 	names resourceNames
 	now   func() time.Time
 
-	file    os.FileInfo // when it was read last; nil before
-	version uint64      // grows by one with every change of the file that was seen
-	devices []storedDevice
-	byKey   map[storedKey][]string // UIDs
-	success time.Time
-	err     error
+	lastFile    os.FileInfo // of the last successful read; nil before
+	version     uint64      // grows by one with every observed change of the file
+	devices     []checkpointDevice
+	byKey       map[checkpointKey][]string // UIDs
+	lastSuccess time.Time
+	err         error
 }
 
-// read reads the file if it has changed. What it had when it could be read last stays otherwise.
-func (c *checkpoint) read() {
+// readIfChanged reads the file if it has changed. If that fails, the devices of the last successful read stay.
+func (c *checkpoint) readIfChanged() {
 	if c == nil {
 		return
 	}
@@ -54,18 +54,18 @@ func (c *checkpoint) read() {
 	if err == nil && !file.Mode().IsRegular() {
 		err = errors.New(c.path + ": expected a regular file")
 	}
-	if err == nil && c.err == nil && sameFile(file, c.file) {
-		c.success = c.now()
+	if err == nil && c.err == nil && sameFile(file, c.lastFile) {
+		c.lastSuccess = c.now()
 		return
 	}
 	if err == nil {
-		var devices []storedDevice
+		var devices []checkpointDevice
 		if devices, err = c.load(); err == nil {
-			if !sameFile(file, c.file) {
+			if !sameFile(file, c.lastFile) {
 				c.version++
 			}
-			c.file, c.devices, c.success = file, devices, c.now()
-			c.index()
+			c.lastFile, c.devices, c.lastSuccess = file, devices, c.now()
+			c.indexDevices()
 		}
 	}
 	if c.err = nil; err != nil {
@@ -73,10 +73,10 @@ func (c *checkpoint) read() {
 	}
 }
 
-func (c *checkpoint) index() {
-	c.byKey = make(map[storedKey][]string, len(c.devices))
+func (c *checkpoint) indexDevices() {
+	c.byKey = make(map[checkpointKey][]string, len(c.devices))
 	for _, d := range c.devices {
-		key := storedKey{d.container, d.resource, d.id}
+		key := checkpointKey{d.container, d.resource, d.id}
 		if !slices.Contains(c.byKey[key], d.uid) {
 			c.byKey[key] = append(c.byKey[key], d.uid)
 		}
@@ -93,8 +93,8 @@ func checkpointError(err error) error {
 	return fmt.Errorf("kubelet checkpoint: %w: %w", err, gpu.ErrUnavailable)
 }
 
-// load reads the devices of the resources that count.
-func (c *checkpoint) load() ([]storedDevice, error) {
+// load reads the devices of the matching resources.
+func (c *checkpoint) load() ([]checkpointDevice, error) {
 	f, err := os.Open(c.path)
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (c *checkpoint) load() ([]storedDevice, error) {
 	return devices, nil
 }
 
-// checkpointFile is the file's form since Kubernetes 1.20 (pkg/kubelet/cm/devicemanager/checkpoint).
+// checkpointFile is the file's format since Kubernetes 1.20 (pkg/kubelet/cm/devicemanager/checkpoint).
 type checkpointFile struct {
 	Data *struct {
 		PodDeviceEntries []struct {
@@ -126,8 +126,8 @@ type checkpointFile struct {
 	}
 }
 
-// parseCheckpoint returns the devices of the resources that count.
-func parseCheckpoint(text []byte, names resourceNames) ([]storedDevice, error) {
+// parseCheckpoint returns the devices of the matching resources.
+func parseCheckpoint(text []byte, names resourceNames) ([]checkpointDevice, error) {
 	var file checkpointFile
 	d := json.NewDecoder(bytes.NewReader(text))
 	if err := d.Decode(&file); err != nil {
@@ -136,9 +136,9 @@ func parseCheckpoint(text []byte, names resourceNames) ([]storedDevice, error) {
 	if file.Data == nil {
 		return nil, errors.New("expected the JSON of the kubelet's device manager: it has no Data")
 	}
-	var devices []storedDevice
+	var devices []checkpointDevice
 	for _, e := range file.Data.PodDeviceEntries {
-		if !names.match(e.ResourceName) {
+		if !names.matches(e.ResourceName) {
 			continue
 		}
 		if e.PodUID == "" || e.ContainerName == "" {
@@ -149,7 +149,7 @@ func parseCheckpoint(text []byte, names resourceNames) ([]storedDevice, error) {
 				if _, ok := parseDeviceID(id); !ok {
 					return nil, fmt.Errorf("device id %.128q of resource %q has no known form", id, e.ResourceName)
 				}
-				devices = append(devices, storedDevice{e.PodUID, e.ContainerName, e.ResourceName, id})
+				devices = append(devices, checkpointDevice{e.PodUID, e.ContainerName, e.ResourceName, id})
 			}
 		}
 	}
@@ -163,35 +163,35 @@ func (c *checkpoint) currentVersion() uint64 {
 	return c.version
 }
 
-// readAt returns when the file was last found to be as it was read; zero if never.
+// readAt returns when the devices were last known to be those of the file; zero if never.
 func (c *checkpoint) readAt() time.Time {
 	if c == nil {
 		return time.Time{}
 	}
-	return c.success
+	return c.lastSuccess
 }
 
-// uids returns the pods that have the device of a holding in a container of that name.
-func (c *checkpoint) uids(h *holding) []string {
-	return c.byKey[storedKey{h.Holder.Name, h.Holder.Resource, h.ID}]
+// podUIDs returns the UIDs of the pods that have the device of a holding in a container of the same name.
+func (c *checkpoint) podUIDs(h *holding) []string {
+	return c.byKey[checkpointKey{h.Holder.Name, h.Holder.Resource, h.ID}]
 }
 
-// has reports whether the checkpoint can be read and has the device for the holding's pod.
-func (c *checkpoint) has(h *holding) bool {
-	return c != nil && c.err == nil && h.Holder.PodUID != "" && slices.Contains(c.uids(h), h.Holder.PodUID)
+// hasDevice reports whether the checkpoint can be read and has the device for the holding's pod.
+func (c *checkpoint) hasDevice(h *holding) bool {
+	return c != nil && c.err == nil && h.Holder.PodUID != "" && slices.Contains(c.podUIDs(h), h.Holder.PodUID)
 }
 
-// rewrittenWithout reports whether the file was written again since a holding went missing and has it no longer.
+// rewrittenWithout reports whether the file was written since a holding went missing, and no longer has it.
 func (c *checkpoint) rewrittenWithout(h *holding) bool {
-	return c != nil && c.err == nil && c.version > h.version && !slices.Contains(c.uids(h), h.Holder.PodUID)
+	return c != nil && c.err == nil && c.version > h.checkpointVersion && !slices.Contains(c.podUIDs(h), h.Holder.PodUID)
 }
 
-// state returns the source as the exporter shows it, and false as long as there was no file that may be read.
-func (c *checkpoint) state() (gpu.SourceState, bool) {
-	if c.file == nil && (c.err == nil || errors.Is(c.err, gpu.ErrNotFound) || errors.Is(c.err, gpu.ErrNoPermission)) {
+// sourceState returns the state of the source; false if there never was a file with permission to read it.
+func (c *checkpoint) sourceState() (gpu.SourceState, bool) {
+	if c.lastFile == nil && (c.err == nil || errors.Is(c.err, gpu.ErrNotFound) || errors.Is(c.err, gpu.ErrNoPermission)) {
 		return gpu.SourceState{}, false
 	}
 	return gpu.SourceState{
-		Name: gpu.SourceCheckpoint, Up: c.err == nil, Stale: c.err != nil && c.file != nil, LastSuccess: c.success, Err: c.err,
+		Name: gpu.SourceCheckpoint, Up: c.err == nil, Stale: c.err != nil && c.lastFile != nil, LastSuccess: c.lastSuccess, Err: c.err,
 	}, true
 }

@@ -1,13 +1,14 @@
 package podresources
 
 import (
-	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -16,24 +17,25 @@ func TestAPlainInitContainerHolds(t *testing.T) {
 	c := &fakeCluster{gone: map[string]bool{}}
 	g := newTestLedger(t, c)
 	g.checkpoint = testCheckpoint(t, uidA+" c "+gpuA, uidA+" init "+gpuB, uidB+" init "+gpuC)
-	got := g.settle(t, holder("a", gpuA))
-	if text(got.List) != "? a a" {
-		t.Fatalf("got %s, want the container and the init container of a, and another pod's of which nothing is known", text(got.List))
+	got := g.listUntilSettled(t, podWithDevices("a", gpuA))
+	if formatAssignments(got.List) != "? a a" {
+		t.Fatalf("got %s, want the container and the init container of a, and another pod's of which nothing is known", formatAssignments(got.List))
 	}
-	if h := got.List[2].Holder; h.Name != "init" || h.PodUID != uidA || got.List[2].Device.GPU != gpuB {
-		t.Errorf("the init container of a: %+v", got.List[2])
-	}
+	init := got.List[2]
+	cmptest.Equal(t, "container of the init container's device", init.Holder.Name, "init")
+	cmptest.Equal(t, "its pod", init.Holder.PodUID, uidA)
+	cmptest.Equal(t, "its device", init.Device.GPU, gpuB)
 	c.pods = map[string]gpu.PodMetadata{"ns/b": {UID: uidB}}
-	if got := text(g.list(holder("a", gpuA)).List); got != "a a b" {
+	if got := formatAssignments(g.list(podWithDevices("a", gpuA)).List); got != "a a b" {
 		t.Errorf("once the API server has b: %s", got)
 	}
 	c.pods, c.gone[uidB] = nil, true
-	if got := text(g.list(holder("a", gpuA)).List); got != "a a" {
+	if got := formatAssignments(g.list(podWithDevices("a", gpuA)).List); got != "a a" {
 		t.Errorf("once the API server has it no longer: %s", got)
 	}
 	// The checkpoint has the devices of pods that have ended until something else is given out.
-	if got := g.list(); text(got.List) != "" || got.Incomplete != "" {
-		t.Errorf("once a has ended: %s, incomplete %q", text(got.List), got.Incomplete)
+	if got := g.list(); formatAssignments(got.List) != "" || got.Incomplete != "" {
+		t.Errorf("once a has ended: %s, incomplete %q", formatAssignments(got.List), got.Incomplete)
 	}
 }
 
@@ -42,17 +44,19 @@ func TestTheCheckpointOfARestart(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.checkpoint = testCheckpoint(t, uidA+" c "+gpuA)
 	got := g.list().List
-	if text(got) != "?" || got[0].Device.GPU != gpuA || got[0].Holder.PodUID != uidA {
-		t.Fatalf("got %+v", got)
+	if formatAssignments(got) != "?" {
+		t.Fatalf("got %+v, want one unconfirmed device", got)
 	}
+	cmptest.Equal(t, "device", got[0].Device.GPU, gpuA)
+	cmptest.Equal(t, "pod", got[0].Holder.PodUID, uidA)
 	g.confirm(nil, got)
-	if got := text(g.list().List); got != "" {
+	if got := formatAssignments(g.list().List); got != "" {
 		t.Errorf("an operator has said that it is free, but %q", got)
 	}
-	if got := text(g.list(holder("a", gpuA)).List); got != "a" {
+	if got := formatAssignments(g.list(podWithDevices("a", gpuA)).List); got != "a" {
 		t.Errorf("once the kubelet lists it: %q", got)
 	}
-	if got := text(g.list(holder("b", gpuA)).List); got != "b" {
+	if got := formatAssignments(g.list(podWithDevices("b", gpuA)).List); got != "b" {
 		t.Errorf("once the kubelet lists it for another: %q", got)
 	}
 }
@@ -64,9 +68,9 @@ func TestTheCheckpointByResource(t *testing.T) {
 	writeText(t, g.checkpoint.path, `{"Data": {"PodDeviceEntries": [
 		{"PodUID": "`+uidA+`", "ContainerName": "init", "ResourceName": "nvidia.com/gpu", "DeviceIDs": {"-1": ["`+gpuA+`"]}},
 		{"PodUID": "`+uidB+`", "ContainerName": "c", "ResourceName": "nvidia.com/gpu.shared", "DeviceIDs": {"-1": ["`+gpuA+`"]}}]}}`)
-	got := g.settle(t, pod("ns", "b", container("c", devices("nvidia.com/gpu.shared", gpuA))))
-	if text(got.List) != "? b" {
-		t.Errorf("got %s, want b and the init container of which nothing is known", text(got.List))
+	got := g.listUntilSettled(t, pod("ns", "b", container("c", devices("nvidia.com/gpu.shared", gpuA))))
+	if formatAssignments(got.List) != "? b" {
+		t.Errorf("got %s, want b and the init container of which nothing is known", formatAssignments(got.List))
 	}
 }
 
@@ -84,8 +88,8 @@ func TestParseCheckpoint(t *testing.T) {
 		{"garbage", entry(`"PodUID":"u","ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":["x"]}`), `device id "x" of resource "nvidia.com/gpu"`},
 	} {
 		_, err := parseCheckpoint([]byte(tt.text), newResourceNames(nil))
-		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
-			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
+		if got := fmt.Sprint(err); tt.want == "" && err != nil || !strings.Contains(got, tt.want) {
+			t.Errorf("%s: %s, want %q", tt.name, got, tt.want)
 		}
 	}
 }
@@ -95,8 +99,11 @@ func FuzzParseCheckpoint(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		list, err := parseCheckpoint(text, newResourceNames(nil))
 		for _, d := range list {
-			if _, ok := parseDeviceID(d.id); err != nil || !ok || d.uid == "" || d.container == "" {
-				t.Errorf("%+v with error %v", d, err)
+			if _, ok := parseDeviceID(d.id); !ok {
+				t.Errorf("%+v: an id in no known form", d)
+			}
+			if err != nil || d.uid == "" || d.container == "" {
+				t.Errorf("%+v with error %v, want pod and container without one", d, err)
 			}
 		}
 	})
@@ -107,13 +114,14 @@ func TestCheckpointState(t *testing.T) {
 	c := &checkpoint{path: path, names: newResourceNames(nil), now: time.Now}
 	expect := func(up, stale bool, want error) {
 		t.Helper()
-		c.read()
-		if s, shown := c.state(); !shown || s.Up != up || s.Stale != stale || !errors.Is(s.Err, want) || s.LastSuccess.IsZero() == (up || stale) {
-			t.Errorf("got %+v, want up %v, stale %v, error %v", s, up, stale, want)
-		}
+		c.readIfChanged()
+		s, shown := c.sourceState()
+		cmptest.Equal(t, "shown", shown, true)
+		cmptest.Equal(t, "never read", s.LastSuccess.IsZero(), !up && !stale)
+		cmptest.Equal(t, "state", s, gpu.SourceState{Name: gpu.SourceCheckpoint, Up: up, Stale: stale, LastSuccess: s.LastSuccess, Err: want})
 	}
-	c.read()
-	if s, shown := c.state(); shown {
+	c.readIfChanged()
+	if s, shown := c.sourceState(); shown {
 		t.Errorf("a file that is not there is shown as %+v", s)
 	}
 	writeCheckpoint(t, path, uidA+" c "+gpuA)

@@ -31,7 +31,7 @@ type modelNode struct {
 func (n *modelNode) step(t *testing.T, r *rand.Rand, g *testLedger, c *fakeCluster) {
 	switch r.IntN(12) {
 	case 0, 1, 2, 3:
-		n.admit(t, r, g)
+		n.admitPod(t, r, g)
 	case 4, 5:
 		if len(n.live) > 0 {
 			at := r.IntN(len(n.live))
@@ -39,7 +39,7 @@ func (n *modelNode) step(t *testing.T, r *rand.Rand, g *testLedger, c *fakeClust
 		}
 	case 6:
 		n.lists = 0
-		g.restart(g.now)
+		g.resetForRestart(g.now)
 	case 7, 8, 9:
 		if n.lists < 1 || n.api {
 			n.lists = min(n.lists+1, 2)
@@ -70,8 +70,8 @@ func (n *modelNode) step(t *testing.T, r *rand.Rand, g *testLedger, c *fakeClust
 
 func modelUID(number int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", number) }
 
-// admit gives a device to a new pod, if the kubelet knows its pods and one is free. Its name may be that of a former one.
-func (n *modelNode) admit(t *testing.T, r *rand.Rand, g *testLedger) {
+// admitPod gives a device to a new pod, if the kubelet knows its pods and one is free. Its name may be that of a former one.
+func (n *modelNode) admitPod(t *testing.T, r *rand.Rand, g *testLedger) {
 	id := n.devices[r.IntN(len(n.devices))]
 	name := fmt.Sprint("p", r.IntN(6))
 	taken := func(p livePod) bool { return p.id == id || p.name == name }
@@ -94,8 +94,8 @@ func (n *modelNode) admit(t *testing.T, r *rand.Rand, g *testLedger) {
 	}
 }
 
-// listed is what the kubelet lists.
-func (n *modelNode) listed() []*kubeletapi.PodResources {
+// listedPods is what the kubelet lists.
+func (n *modelNode) listedPods() []*kubeletapi.PodResources {
 	var pods []*kubeletapi.PodResources
 	for _, p := range n.live {
 		switch {
@@ -103,7 +103,7 @@ func (n *modelNode) listed() []*kubeletapi.PodResources {
 		case p.init:
 			pods = append(pods, pod("ns", p.name, container("main", nil)))
 		default:
-			pods = append(pods, holder(p.name, p.id))
+			pods = append(pods, podWithDevices(p.name, p.id))
 		}
 	}
 	if n.lists == 2 {
@@ -131,12 +131,12 @@ func TestChurn(t *testing.T) {
 		complete, known := 0, map[string]bool{} // by UID: the ledger has had its holding
 		for step := range 400 {
 			n.step(t, r, g, c)
-			got := g.list(n.listed()...)
+			got := g.list(n.listedPods()...)
 			if got.Incomplete == "" {
 				complete++
 			}
 			for _, p := range n.live {
-				if why := contradiction(p, got, known, g.checkpoint != nil); why != "" {
+				if why := findContradiction(p, got, known, g.checkpoint != nil); why != "" {
 					t.Fatalf("seed %d, step %d: pod %s (%s) holds %s: %s:\n%+v", seed, step, p.name, p.uid, p.id, why, got)
 				}
 			}
@@ -147,8 +147,8 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// contradiction returns how what is known contradicts that a pod holds its device; empty if it does not.
-func contradiction(p livePod, got gpu.Assignments, known map[string]bool, checkpoint bool) string {
+// findContradiction returns how what is known contradicts that a pod holds its device; empty if it does not.
+func findContradiction(p livePod, got gpu.Assignments, known map[string]bool, checkpoint bool) string {
 	held, named := false, false
 	for _, a := range got.List {
 		if a.ID != p.id {

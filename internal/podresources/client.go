@@ -1,7 +1,8 @@
-// Package podresources asks the kubelet which container holds which device, and finds the container that a process runs in.
+// Package podresources reads from the kubelet which container holds which device, and finds the container that a
+// process runs in.
 //
-// The kubelet answers on a unix socket with its pod-resources API, v1. Nothing here is on the path of a scrape: the
-// poll loop calls Client.List once per cycle, with a deadline.
+// The kubelet serves its pod-resources API, v1, on a unix socket. No scrape waits for it: the poll loop calls
+// Client.List once per cycle, with a deadline.
 package podresources
 
 import (
@@ -31,61 +32,64 @@ import (
 // DefaultSocket is where the kubelet listens.
 const DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
-// callTimeout bounds a call to the kubelet, for which other callers wait.
+// callTimeout bounds a call to the kubelet, since other callers wait for it.
 const callTimeout = 5 * time.Second
 
 // maxReply bounds a reply in bytes: gRPC's own limit of 4 MiB is too small for a node with thousands of devices.
 const maxReply = 16 << 20
 
-// Metadata is what the API server knows. Its methods return at once: what is not known is asked for and told later. Times
-// are of the Client's clock.
+// Metadata looks up what the API server knows. Its methods return at once: what is not known is read in the background
+// for later calls. Times are of the Client's clock.
 type Metadata interface {
-	// PodMetadata returns the pod that the API server had under a name on this node when it was asked at since or later. It
-	// returns false if the API server has not been asked since, or had no such pod.
+	// PodMetadata returns the pod of a name on this node if the API server had one when it was read at since or later.
+	// It returns false if the API server has not been read since, or had no such pod.
 	PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool)
-	// PodByUID returns the name of a pod that the API server had on this node when it was asked last, not ended.
+	// PodByUID returns the name of a pod that was on this node and had not ended when the API server was last read.
 	PodByUID(uid string) (namespace, pod string, ok bool)
-	// PodGone reports whether the API server, asked at since or later and not from a cache, had neither a pod of that UID on this
-	// node nor one of that name. Pods that have ended do not count. An empty name is not looked for.
+	// PodGone reports whether the API server, read at since or later and not from its cache, had neither a pod of that
+	// UID on this node nor one of that name. Pods that have ended do not count. An empty name is not looked up.
 	PodGone(namespace, pod, uid string, since time.Time) bool
-	// AdminAccess reports whether a device was allocated to a claim for administrative access, which holds nothing. An error
-	// wraps gpu.ErrUnavailable if the API server has not answered since, gpu.ErrNoPermission if it refuses, gpu.ErrNotFound if
-	// it has no such claim.
+	// AdminAccess reports whether a device was allocated to a claim for administrative access, which reserves nothing.
+	// An error wraps gpu.ErrUnavailable if the API server has not answered since, gpu.ErrNoPermission if it refuses,
+	// gpu.ErrNotFound if it has no such claim.
 	AdminAccess(d gpu.ClaimDevice, since time.Time) (bool, error)
 }
 
 // Options configures a Client.
 type Options struct {
-	// Socket is the path of the kubelet's socket, relative to the directory in which New is called if it is. Neither the
-	// socket nor its directory need exist yet.
+	// Socket is the path of the kubelet's socket; if relative, to the working directory of New. Neither the socket nor
+	// its directory need exist yet.
 	Socket string
-	// ResourceNames are counted as NVIDIA devices beside the usual names: exact, or a prefix that ends in "*".
+	// ResourceNames are the resources of NVIDIA devices besides the usual names: exact, or a prefix that ends in "*".
 	ResourceNames []string
-	// Metadata is what the API server knows; nil: it is not asked.
+	// Metadata looks up what the API server knows; nil: it is not used.
 	Metadata Metadata
-	// Witness is a pod of the API server whose presence in the kubelet's list shows that the list is complete: "namespace/name",
-	// or a prefix of that which ends in "*". It must not be a static pod. If it is empty, no list is known to be complete.
+	// Witness is a pod of the API server whose presence in the kubelet's list shows that the list is complete:
+	// "namespace/name", or a prefix of that which ends in "*". It must not be a static pod. If it is empty, no list is
+	// known to be complete.
 	Witness string
-	// NodeNames are names of this node. A static pod's name ends in one of them, so that it is not taken for the witness.
+	// NodeNames are names of this node. The name of a static pod ends in one of them, which keeps it from being the
+	// witness.
 	NodeNames []string
 	// Checkpoint is the path of the file of the kubelet's device manager; empty: it is not read.
 	Checkpoint string
-	// StaleAfter is for how long what the kubelet listed last is a fact although it does not answer.
+	// StaleAfter is how long the last list counts while the kubelet does not answer.
 	StaleAfter time.Duration
-	// Running reports whether a process of an assignment's container runs on its device; nil: it is not known. It must not block.
+	// Running reports whether a process of an assignment's container runs on its device; nil: this is not known. It
+	// must not block.
 	Running func(*gpu.Assignment) bool
-	// Expected says that the node has a kubelet, whatever can be seen of it. Else it has none if neither of Traces exists and
-	// none has answered yet.
+	// Expected is set if the node must have a kubelet. Otherwise it has none if no path of Traces exists and none has
+	// answered yet.
 	Expected bool
 	Traces   []string
-	// Answered is called once, with the first answer of a kubelet; nil: it is not.
+	// Answered is called once, after the first answer of a kubelet, unless it is nil.
 	Answered func()
-	// Now is the clock of the backoff, and of what the kubelet has listed when.
+	// Now is the clock of the backoff, and of when the kubelet has listed a device.
 	Now    func() time.Time
 	Logger log.Logger
 }
 
-// Client asks one kubelet. Its methods may be called from several goroutines; one call runs at a time.
+// Client calls one kubelet. It is safe for concurrent use; one call runs at a time.
 type Client struct {
 	socket string
 	now    func() time.Time
@@ -97,24 +101,25 @@ type Client struct {
 	staleAfter time.Duration
 	expected   bool
 	traces     []string
-	answered   func() // nil once it was called
+	answered   func() // nil once called
 
-	mu         sync.Mutex // held during a call
-	conn       *grpc.ClientConn
-	file       os.FileInfo // the socket at the last call; nil for none
-	backoff    backoff
-	seen       bool        // a kubelet has answered
-	saidNone   bool        // that the node has none was logged
-	checkpoint *checkpoint // nil: it is not read
-	ledger     ledger
+	mu              sync.Mutex // held during a call
+	conn            *grpc.ClientConn
+	socketFile      os.FileInfo // the socket at the last call; nil for none
+	backoff         backoff
+	kubeletAnswered bool        // a kubelet has answered
+	loggedNoKubelet bool        // that the node has no kubelet was logged
+	checkpoint      *checkpoint // nil: it is not read
+	ledger          ledger
 
-	stored atomic.Pointer[gpu.SourceState] // the state of the checkpoint; nil if there is none that may be read
+	checkpointState atomic.Pointer[gpu.SourceState] // of the checkpoint; nil if there is none that may be read
 }
 
-// New starts to watch the socket's directory. It does not connect: the first List does.
+// New starts to watch the socket's directory. The first List connects.
 func New(opts Options) *Client {
 	ctx, cancel := context.WithCancel(context.Background())
-	// The watch names files as it was told, and gRPC takes no relative path. Without a working directory it stays as it is.
+	// The watch reports files by the path that it was given, and gRPC takes no relative one. Without a working
+	// directory it stays relative.
 	socket, err := filepath.Abs(opts.Socket)
 	if err != nil {
 		socket = opts.Socket
@@ -142,51 +147,51 @@ func New(opts Options) *Client {
 	return c
 }
 
-// List asks who holds which device, and returns what is known then, whatever the error. The result is sorted; it does not
-// depend on the order of the kubelet's answer.
+// List calls the kubelet and returns what is known of the holders afterwards, also with an error. The result is sorted;
+// it does not depend on the order of the kubelet's reply.
 //
-// An error wraps gpu.ErrUnavailable; gpu.ErrNotFound too if there is no socket, gpu.ErrTimeout if the kubelet did
-// not answer before ctx ended, and gpu.ErrNoKubelet if the node has none: what is returned is complete then. After a failure
-// List returns the same error at once until the backoff is over or a new socket shows.
+// An error wraps gpu.ErrUnavailable; also gpu.ErrNotFound if there is no socket, gpu.ErrTimeout if the kubelet did not
+// answer before ctx ended, and gpu.ErrNoKubelet if the node has none: then the result is complete. After a failure List
+// returns the same error at once until the backoff is over or a new socket appears.
 func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
 	defer c.publishCheckpoint()
-	c.checkpoint.read()
+	c.checkpoint.readIfChanged()
 	version := c.checkpoint.currentVersion()
 	var reply *kubeletapi.ListPodResourcesResponse
-	err := c.try(ctx, "list pod resources", func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
+	err := c.callKubelet(ctx, "list pod resources", func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
 		reply, err = kubelet.List(ctx, &kubeletapi.ListPodResourcesRequest{})
 		return err
 	})
 	switch {
 	case errors.Is(err, gpu.ErrNoKubelet):
-		if !c.saidNone {
+		if !c.loggedNoKubelet {
 			level.Info(c.ledger.logger).Log("msg", "this node has no kubelet: no container holds a device through one", "socket", c.socket)
-			c.saidNone = true
+			c.loggedNoKubelet = true
 		}
 		return gpu.Assignments{}, err
 	case err == nil:
-		c.noteAnswer()
-		l := c.replies.read(reply)
-		if c.replaced(now) {
-			l.pods = nil // which of the two kubelets has answered is not known
+		c.recordAnswer()
+		l := c.replies.readReply(reply)
+		if c.checkSocketReplaced(now) {
+			l.pods = nil // either of the two kubelets may have answered
 		}
-		c.checkpoint.read()
-		c.ledger.update(&l, version == c.checkpoint.currentVersion(), now)
+		c.checkpoint.readIfChanged()
+		c.ledger.recordList(&l, version == c.checkpoint.currentVersion(), now)
 	default:
-		if now.Sub(c.ledger.heard) > c.staleAfter {
-			c.ledger.expire(now)
+		if now.Sub(c.ledger.lastAnswer) > c.staleAfter {
+			c.ledger.markAllMissing(now)
 		}
-		c.ledger.unlisted.update(&c.ledger, now)
+		c.ledger.unlisted.compareWithLedger(&c.ledger, now)
 	}
-	return c.ledger.assignments(err, now), err
+	return c.ledger.assignmentsAt(err, now), err
 }
 
-// ConfirmFree records that an operator confirmed devices to be free: List no longer returns the unconfirmed assignments named, and
-// has the devices in Free for ten minutes, until the kubelet restarts or its list is complete. It reports whether the kubelet has
-// not restarted since the List of the epoch.
+// ConfirmFree records that an operator confirmed devices to be free: List no longer returns the named unconfirmed
+// assignments, and returns the devices in Free for ten minutes, or until the kubelet restarts or its list is complete.
+// It returns false, and records nothing, if the kubelet has restarted since the List of the epoch.
 func (c *Client) ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed []gpu.Assignment) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,7 +200,7 @@ func (c *Client) ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed 
 
 // CheckpointState returns the state of the kubelet's checkpoint, and false if there is none that may be read. It does not block.
 func (c *Client) CheckpointState() (gpu.SourceState, bool) {
-	if state := c.stored.Load(); state != nil {
+	if state := c.checkpointState.Load(); state != nil {
 		return *state, true
 	}
 	return gpu.SourceState{}, false
@@ -205,82 +210,82 @@ func (c *Client) publishCheckpoint() {
 	if c.checkpoint == nil {
 		return
 	}
-	if state, ok := c.checkpoint.state(); ok {
-		c.stored.Store(&state)
+	if state, ok := c.checkpoint.sourceState(); ok {
+		c.checkpointState.Store(&state)
 	}
 }
 
-func (c *Client) noteAnswer() {
-	c.seen = true
+func (c *Client) recordAnswer() {
+	c.kubeletAnswered = true
 	if c.answered != nil {
 		c.answered()
 		c.answered = nil
 	}
 }
 
-// replaced reports whether a new socket was made since the call was begun.
-func (c *Client) replaced(now time.Time) bool {
+// checkSocketReplaced reports whether a new socket was created since the call began; the connection is closed then.
+func (c *Client) checkSocketReplaced(now time.Time) bool {
 	file, err := os.Stat(c.socket)
-	if err == nil && sameFile(file, c.file) {
+	if err == nil && sameFile(file, c.socketFile) {
 		return false
 	}
-	c.file = nil
+	c.socketFile = nil
 	if err == nil {
-		c.file = file
+		c.socketFile = file
 	}
 	c.disconnect()
-	c.ledger.restart(now)
+	c.ledger.resetForRestart(now)
 	return true
 }
 
-// hasKubelet reports whether the node must be taken to have a kubelet. A path that cannot be read counts as present.
+// hasKubelet reports whether the node has a kubelet, as far as known. A path that cannot be read counts as present.
 func (c *Client) hasKubelet() bool {
-	return c.expected || c.seen || slices.ContainsFunc(c.traces, func(path string) bool {
+	return c.expected || c.kubeletAnswered || slices.ContainsFunc(c.traces, func(path string) bool {
 		_, err := os.Stat(path)
 		return !errors.Is(err, fs.ErrNotExist)
 	})
 }
 
-// Allocatable asks which devices the kubelet can give out, given out already or not: sorted, each once for each resource, though
-// it may stand for several replicas. Devices of dynamic resource allocation are not among them, which the kubelet does not know
-// until they are claimed. Errors are as of List, and the backoff is the same.
+// Allocatable returns the devices that the kubelet can assign, assigned already or not: sorted, each once for each
+// resource, even if it stands for several replicas. Devices of dynamic resource allocation are missing, since the
+// kubelet does not know them before they are claimed. Errors are those of List, and the backoff is shared.
 func (c *Client) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var reply *kubeletapi.AllocatableResourcesResponse
-	err := c.try(ctx, "allocatable resources", func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
+	err := c.callKubelet(ctx, "allocatable resources", func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
 		reply, err = kubelet.GetAllocatableResources(ctx, &kubeletapi.AllocatableResourcesRequest{})
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return c.replies.allocatable(reply), nil
+	return c.replies.readAllocatable(reply), nil
 }
 
-// call is one call of the kubelet's API.
-type call func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) error
+// kubeletCall is one call of the kubelet's API.
+type kubeletCall func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) error
 
-// try makes a call over the connection to who listens on the socket now, unless it is too early after a failure.
-func (c *Client) try(ctx context.Context, op string, call call) error {
+// callKubelet makes a call to the current listener of the socket, unless a backoff is pending.
+func (c *Client) callKubelet(ctx context.Context, op string, call kubeletCall) error {
 	if c.ctx.Err() != nil {
 		return fmt.Errorf("%s: client is closed: %w", op, gpu.ErrUnavailable)
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: another call took too long: %w: %w", op, gpu.ErrUnavailable, gpu.ErrTimeout)
 	}
-	// The watch stands before the socket is looked at, so that a kubelet that starts in between is seen.
-	c.watch.ensure()
-	renewed := c.watch.takeRenewed()
-	file, err := c.stat(op)
-	if !sameFile(file, c.file) {
+	// The watch is started before the socket is examined, so that a kubelet that starts in between is noticed.
+	c.watch.startWatching()
+	renewed := c.watch.resetSocketCreated()
+	file, err := c.statSocket(op)
+	if !sameFile(file, c.socketFile) {
 		renewed = true
-		c.file = file
-		c.ledger.restart(c.now())
+		c.socketFile = file
+		c.ledger.resetForRestart(c.now())
 	}
 	if renewed {
 		c.disconnect()
-		c.backoff.reset() // looking for a file is cheap, and a new one means a new kubelet
+		c.backoff.reset() // a new socket means a new kubelet
 	}
 	if errors.Is(err, gpu.ErrNotFound) && !c.hasKubelet() {
 		return fmt.Errorf("%w: %w", err, gpu.ErrNoKubelet)
@@ -288,14 +293,14 @@ func (c *Client) try(ctx context.Context, op string, call call) error {
 	if err != nil {
 		return err
 	}
-	if err := c.backoff.pending(c.now()); err != nil {
+	if err := c.backoff.pendingError(c.now()); err != nil {
 		return err
 	}
-	if err := c.ask(ctx, op, call); err != nil {
-		// gRPC would wait by its own schedule before it connects again: a new connection starts afresh.
+	if err := c.callOnce(ctx, op, call); err != nil {
+		// gRPC would reconnect by its own schedule; a new connection has none yet.
 		c.disconnect()
 		if !errors.Is(err, context.Canceled) {
-			c.backoff.fail(c.now(), err)
+			c.backoff.recordFailure(c.now(), err)
 		}
 		return err
 	}
@@ -303,7 +308,7 @@ func (c *Client) try(ctx context.Context, op string, call call) error {
 	return nil
 }
 
-// Close ends a call under way, the connection and the watch.
+// Close cancels a call under way and closes the connection and the watch.
 func (c *Client) Close() {
 	c.cancel()
 	c.watch.close()
@@ -312,7 +317,7 @@ func (c *Client) Close() {
 	c.disconnect()
 }
 
-func (c *Client) ask(ctx context.Context, op string, call call) error {
+func (c *Client) callOnce(ctx context.Context, op string, call kubeletCall) error {
 	if err := c.connect(); err != nil {
 		return fmt.Errorf("%s: %w: %w", op, err, gpu.ErrUnavailable)
 	}
@@ -358,8 +363,8 @@ func (c *Client) disconnect() {
 	}
 }
 
-// stat looks at the socket. An error says why it cannot be there to answer.
-func (c *Client) stat(op string) (os.FileInfo, error) {
+// statSocket returns the file of the socket. An error says why the kubelet cannot answer there.
+func (c *Client) statSocket(op string) (os.FileInfo, error) {
 	info, err := os.Stat(c.socket)
 	switch {
 	case err == nil:
@@ -372,8 +377,8 @@ func (c *Client) stat(op string) (os.FileInfo, error) {
 	return nil, fmt.Errorf("%s: kubelet socket: %w: %w", op, err, gpu.ErrUnavailable)
 }
 
-// sameFile reports whether no new file was made between two looks. The watch misses a new socket if a directory above it was
-// replaced. A new file may have the number of the old one, but not its time.
+// sameFile reports whether both are the same file, unchanged. The watch misses a new socket if a directory above it was
+// replaced. A new file may have the inode number of the old one, but not its time.
 func sameFile(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil

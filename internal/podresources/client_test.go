@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -29,11 +30,11 @@ func (rawCodec) Unmarshal(mem.BufferSlice, any) error { return nil }
 // serveRaw answers every call with the same bytes, on a socket of that name.
 func serveRaw(t *testing.T, name string, answer []byte) string {
 	t.Helper()
-	return serve(t, name, func() []byte { return answer })
+	return serveReplies(t, name, func() []byte { return answer })
 }
 
-// serve answers every call with what answer returns, on a socket of that name.
-func serve(t *testing.T, name string, answer func() []byte) string {
+// serveReplies answers every call with what answer returns, on a socket of that name.
+func serveReplies(t *testing.T, name string, answer func() []byte) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), name)
 	listener, err := net.Listen("unix", socket)
@@ -58,9 +59,11 @@ func TestClientReadsInvalidUTF8(t *testing.T) {
 	c := New(Options{Socket: serveRaw(t, "kubelet.sock", encodeBadUTF8(t)), Now: time.Now, Logger: log.NewNopLogger()})
 	defer c.Close()
 	got, err := c.List(t.Context())
-	if err != nil || len(got.List) != 1 || len(got.Unreadable) != 1 {
-		t.Errorf("got %+v, %v, want one assignment and an unreadable id", got, err)
+	if err != nil {
+		t.Error(err)
 	}
+	cmptest.Equal(t, "number of assignments", len(got.List), 1)
+	cmptest.Equal(t, "number of unreadable ids", len(got.Unreadable), 1)
 }
 
 func TestClientBacksOff(t *testing.T) {
@@ -116,9 +119,9 @@ func TestNoKubelet(t *testing.T) {
 			Socket: filepath.Join(dir, "x", "kubelet.sock"), Traces: tt.traces, Expected: tt.expected, Witness: "ns/w", Now: time.Now, Logger: log.NewNopLogger(),
 		})
 		got, err := c.List(t.Context())
-		if !errors.Is(err, gpu.ErrNotFound) || errors.Is(err, gpu.ErrNoKubelet) == tt.want || (got.Incomplete != "") != tt.want {
-			t.Errorf("%s: incomplete because %q, %v", tt.name, got.Incomplete, err)
-		}
+		cmptest.Equal(t, tt.name+": no socket", errors.Is(err, gpu.ErrNotFound), true)
+		cmptest.Equal(t, tt.name+": has a kubelet", !errors.Is(err, gpu.ErrNoKubelet), tt.want)
+		cmptest.Equal(t, tt.name+": incomplete", got.Incomplete != "", tt.want)
 		if _, err := c.Allocatable(t.Context()); errors.Is(err, gpu.ErrNoKubelet) == tt.want {
 			t.Errorf("%s: allocatable: %v", tt.name, err)
 		}
@@ -142,9 +145,11 @@ func TestAKubeletThatHasAnswered(t *testing.T) {
 	if err := os.Remove(socket); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := c.List(t.Context()); errors.Is(err, gpu.ErrNoKubelet) || err == nil || got.Incomplete == "" {
-		t.Errorf("without its socket: incomplete because %q, %v", got.Incomplete, err)
+	got, err := c.List(t.Context())
+	if err == nil || errors.Is(err, gpu.ErrNoKubelet) {
+		t.Errorf("without its socket: %v, want another error than %v", err, gpu.ErrNoKubelet)
 	}
+	cmptest.Equal(t, "incomplete without its socket", got.Incomplete != "", true)
 }
 
 // TestASocketThatIsReplacedDuringTheCall: which kubelet has answered is not known, so the list is another kubelet's first.
@@ -155,7 +160,7 @@ func TestASocketThatIsReplacedDuringTheCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	var replace func()
-	socket := serve(t, "kubelet.sock", func() []byte {
+	socket := serveReplies(t, "kubelet.sock", func() []byte {
 		if replace != nil {
 			replace()
 		}

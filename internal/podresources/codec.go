@@ -12,9 +12,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// A few bytes of an encoded reply can take hundreds once decoded, so that the limit on its length is none on memory.
-// These are about what the parts take, an id with the assignment that is made of it; a node's reply with 20,000 devices
-// and their topology comes to 26 MiB.
+// A few bytes of an encoded reply can take hundreds once decoded: a limit on its length does not limit memory. These
+// are approximate sizes of the parts, an id with its assignment; the reply of a node with 20,000 devices and their
+// topology takes 26 MiB.
 const (
 	maxDecoded   = 64 << 20
 	messageBytes = 192
@@ -22,9 +22,9 @@ const (
 	numberBytes  = 16 // in a slice that grows
 )
 
-// replyCodec is gRPC's protobuf codec with a limit on the memory that a reply takes, and without the insistence on valid
-// UTF-8. Kubelets up to 1.34 encode without looking (gogo/protobuf) and pass device ids on as they got them; one device
-// plugin that hands out bytes would otherwise cost the whole reply.
+// replyCodec is gRPC's protobuf codec with a limit on the memory of a reply, and without the check for valid UTF-8.
+// Kubelets up to 1.34 encode device ids without that check (gogo/protobuf): one device plugin with invalid ids would
+// otherwise make the whole reply unreadable.
 type replyCodec struct {
 	encoding.CodecV2
 }
@@ -40,7 +40,7 @@ func (c replyCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		return c.CodecV2.Unmarshal(data, v)
 	}
 	raw := data.Materialize() // a copy
-	size, err := prepare(raw, message.ProtoReflect().Descriptor())
+	size, err := sanitizeAndMeasure(raw, message.ProtoReflect().Descriptor())
 	if err != nil {
 		return err
 	}
@@ -50,9 +50,9 @@ func (c replyCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return proto.Unmarshal(raw, message)
 }
 
-// prepare replaces invalid UTF-8 in the strings of an encoded message and of those within it, in place, and estimates
-// what the message takes decoded, without the bytes of its strings.
-func prepare(raw []byte, desc protoreflect.MessageDescriptor) (size int, err error) {
+// sanitizeAndMeasure replaces invalid UTF-8 in all strings of an encoded message, in place, and returns the approximate
+// size of the decoded message without the bytes of its strings.
+func sanitizeAndMeasure(raw []byte, desc protoreflect.MessageDescriptor) (size int, err error) {
 	for len(raw) > 0 {
 		num, typ, n := protowire.ConsumeTag(raw)
 		if n < 0 {
@@ -66,7 +66,7 @@ func prepare(raw []byte, desc protoreflect.MessageDescriptor) (size int, err err
 		raw = raw[n+length:]
 		fd := desc.Fields().ByNumber(num)
 		if fd == nil {
-			continue // kept as it is, in no more bytes
+			continue // kept encoded
 		}
 		if typ != protowire.BytesType {
 			size += numberBytes
@@ -75,25 +75,25 @@ func prepare(raw []byte, desc protoreflect.MessageDescriptor) (size int, err err
 		content, _ := protowire.ConsumeBytes(value)
 		switch fd.Kind() {
 		case protoreflect.StringKind:
-			replaceInvalid(content)
+			replaceInvalidUTF8(content)
 			if fd.IsList() {
 				size += idBytes
 			}
 		case protoreflect.MessageKind:
-			within, err := prepare(content, fd.Message())
+			within, err := sanitizeAndMeasure(content, fd.Message())
 			if err != nil {
 				return 0, err
 			}
 			size += messageBytes + within
-		default: // packed numbers, of a byte at least
+		default: // packed numbers of at least a byte each
 			size += numberBytes * len(content)
 		}
 	}
 	return size, nil
 }
 
-// replaceInvalid puts a question mark in the place of each byte that is not valid UTF-8, so that lengths stay.
-func replaceInvalid(s []byte) {
+// replaceInvalidUTF8 replaces each byte that is not valid UTF-8 by a question mark, so that lengths stay.
+func replaceInvalidUTF8(s []byte) {
 	for len(s) > 0 {
 		r, size := utf8.DecodeRune(s)
 		if r == utf8.RuneError && size == 1 {

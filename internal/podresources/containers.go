@@ -16,23 +16,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// DefaultLogDir is where the kubelet keeps a symbolic link for every container, to its log.
+// DefaultLogDir is where the kubelet keeps a symbolic link to the log of every container.
 const DefaultLogDir = "/var/log/containers"
 
 const (
-	// maxCgroupBytes bounds what is read of one process' cgroup file.
+	// maxCgroupBytes bounds what is read of a process's cgroup file.
 	maxCgroupBytes = 64 << 10
-	// maxUnknown bounds the ids that are remembered to belong to no container of the kubelet's.
+	// maxUnknown bounds the remembered ids that belong to no container of the kubelet.
 	maxUnknown = 4096
-	// retryUnknown is the time after which an unknown id is looked for again: the kubelet makes the link a moment after
+	// retryUnknown is the time after which an unknown id is looked up again: the kubelet creates the link shortly after
 	// the container has started.
 	retryUnknown = 2 * time.Second
-	// maxFileName is the longest file name, at which the kubelet cuts the names of its links.
+	// maxFileName is the longest file name, to which the kubelet truncates the names of its links.
 	maxFileName = 255
-	// minTruncatedID is how much of a container's id must be left of such a name.
+	// minTruncatedID is the shortest rest of a container's id in such a name that is used.
 	minTruncatedID = 12
-	// enoughAbsent is how many processes must not be in ProcDir, and none be, before it is taken for another PID
-	// namespace's: single ones have just ended.
+	// enoughAbsent is how many processes must be missing in ProcDir, with none found, before it counts as the /proc of
+	// another PID namespace: single processes may have just ended.
 	enoughAbsent = 10
 )
 
@@ -42,58 +42,58 @@ type ContainersOptions struct {
 	ProcDir string
 	// LogDir has the kubelet's links to the logs of containers, DefaultLogDir on most nodes.
 	LogDir string
-	// Now is the clock by which unknown ids are looked for again.
+	// Now is the clock for retryUnknown.
 	Now    func() time.Time
 	Logger log.Logger
 }
 
-// Containers finds the container that a process runs in: the process' cgroup has the container's id, and the kubelet
+// Containers finds the container that a process runs in: the process's cgroup has the container's id, and the kubelet
 // links the id to namespace, pod and container in a directory of logs. Neither the API server nor the container runtime
-// is asked.
+// is involved.
 //
-// It needs the host's PID namespace (hostPID in a pod), since the driver names processes by their ids there, and the
+// It needs the host's PID namespace (hostPID in a pod), since the driver reports the process ids of the host, and the
 // host's process and log directories.
 type Containers struct {
 	opts ContainersOptions
 
-	mu        sync.Mutex
-	byID      map[string]gpu.Container // what LogDir had when it was last read
-	truncated map[string]gpu.Container // by the part of the id that is left
-	unknown   map[string]time.Time     // when an id was last looked for in vain
-	failed    bool                     // LogDir could not be read the last time
-	absent    int                      // processes that were not in ProcDir, until one is
-	seen      bool                     // a process was in ProcDir
+	mu              sync.Mutex
+	byID            map[string]gpu.Container // as of the last read of LogDir
+	truncated       map[string]gpu.Container // by the truncated id
+	unknown         map[string]time.Time     // when an id was last not found
+	logDirFailed    bool                     // the last read of LogDir failed
+	absentProcesses int                      // processes missing in ProcDir, until one is found
+	procDirWorks    bool                     // a process was found in ProcDir
 }
 
-// NewContainers reads nothing yet.
+// NewContainers returns Containers that have read nothing yet.
 func NewContainers(opts ContainersOptions) *Containers {
 	return &Containers{opts: opts, unknown: map[string]time.Time{}}
 }
 
-// ContainerOf names the container that a process of the host's PID namespace runs in now; false for one that is gone or
-// that belongs to no container of the kubelet's. The cgroup is read anew each time, so that a process id that was used
-// again never gets its predecessor's container.
+// ContainerOf returns the container that a process of the host's PID namespace runs in; false if it has ended or is in
+// no container of the kubelet. The cgroup is read every time, so that a reused process id never gets the container of
+// an earlier process.
 func (c *Containers) ContainerOf(pid uint32) (gpu.Container, bool) {
 	cgroup, err := c.readCgroup(pid)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
-		c.noteAbsent(err)
+		c.recordAbsent(err)
 		return gpu.Container{}, false // the process has ended
 	}
-	c.seen = true
+	c.procDirWorks = true
 	ids := containerIDs(cgroup)
 	for _, id := range ids {
-		if found, ok := c.lookup(id); ok {
+		if found, ok := c.findContainer(id); ok {
 			return found, true
 		}
 	}
-	if !c.worthReading(ids) {
+	if !c.shouldReadLogDir(ids) {
 		return gpu.Container{}, false
 	}
-	c.refresh()
+	c.readLogDir()
 	for _, id := range ids {
-		if found, ok := c.lookup(id); ok {
+		if found, ok := c.findContainer(id); ok {
 			return found, true
 		}
 	}
@@ -113,19 +113,19 @@ func (c *Containers) readCgroup(pid uint32) (string, error) {
 	return string(content), nil
 }
 
-// noteAbsent says once that ProcDir knows none of the processes that the driver names.
-func (c *Containers) noteAbsent(err error) {
-	if c.seen || c.absent >= enoughAbsent {
+// recordAbsent logs once that ProcDir has none of the processes that the driver reports.
+func (c *Containers) recordAbsent(err error) {
+	if c.procDirWorks || c.absentProcesses >= enoughAbsent {
 		return
 	}
-	c.absent++
-	if c.absent == enoughAbsent {
+	c.absentProcesses++
+	if c.absentProcesses == enoughAbsent {
 		level.Warn(c.opts.Logger).Log("msg", "cannot find the processes on the GPUs; memory of containers that share a GPU is not known: is this the host's PID namespace (hostPID)?",
 			"proc", c.opts.ProcDir, "err", err)
 	}
 }
 
-func (c *Containers) lookup(id string) (gpu.Container, bool) {
+func (c *Containers) findContainer(id string) (gpu.Container, bool) {
 	if found, ok := c.byID[id]; ok {
 		return found, true
 	}
@@ -137,9 +137,9 @@ func (c *Containers) lookup(id string) (gpu.Container, bool) {
 	return gpu.Container{}, false
 }
 
-// worthReading reports whether one of the ids, none of which is known, was not looked for lately, and notes that they are
-// now: processes in containers that are not the kubelet's must not have the directory read for each.
-func (c *Containers) worthReading(ids []string) bool {
+// shouldReadLogDir reports whether one of the ids, all of which are unknown, was not looked up recently, and records
+// the lookup: processes in containers of others must not cause a read of the directory each.
+func (c *Containers) shouldReadLogDir(ids []string) bool {
 	now := c.opts.Now()
 	worth := false
 	for _, id := range ids {
@@ -159,17 +159,17 @@ func (c *Containers) worthReading(ids []string) bool {
 	return true
 }
 
-// refresh reads LogDir. It keeps nothing of containers that are gone, which bounds the cache by the directory.
-func (c *Containers) refresh() {
+// readLogDir replaces the known containers by those of LogDir, which bounds the cache by the directory.
+func (c *Containers) readLogDir() {
 	entries, err := os.ReadDir(c.opts.LogDir)
 	if err != nil {
-		if !c.failed {
+		if !c.logDirFailed {
 			level.Warn(c.opts.Logger).Log("msg", "cannot read the kubelet's links to container logs; memory of containers that share a GPU is not known", "err", err)
 		}
-		c.failed = true
+		c.logDirFailed = true
 		return
 	}
-	c.failed = false
+	c.logDirFailed = false
 	c.byID, c.truncated = make(map[string]gpu.Container, len(entries)), map[string]gpu.Container{}
 	for _, entry := range entries {
 		id, container, ok := parseLogName(entry.Name())
@@ -183,8 +183,8 @@ func (c *Containers) refresh() {
 	}
 }
 
-// parseLogName reads the name of a link, "<pod>_<namespace>_<container>-<id>.log"; none of the names may hold an
-// underscore. The kubelet cuts a name that would be longer than a file name can be, and with it the id
+// parseLogName parses the name of a link, "<pod>_<namespace>_<container>-<id>.log"; none of the names contains an
+// underscore. The kubelet truncates a name that would be too long for a file, and with it the id
 // (pkg/kubelet/kuberuntime/legacy.go, legacyLogSymlink).
 func parseLogName(name string) (string, gpu.Container, bool) {
 	base, ok := strings.CutSuffix(name, ".log")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -56,8 +57,9 @@ func FuzzContainerIDs(f *testing.F) {
 	f.Add("11:memory:/system.slice/containerd.service/kubepods.slice:cri-containerd:" + idA + "\n0::/docker/" + idB)
 	f.Fuzz(func(t *testing.T, cgroup string) {
 		for _, id := range containerIDs(cgroup) {
-			if len(id) != containerIDLen || !isHex(id) || !strings.Contains(cgroup, id) {
-				t.Errorf("%q is not a container's id of %q", id, cgroup)
+			cmptest.Equal(t, "length of "+id, len(id), containerIDLen)
+			if !isHex(id) || !strings.Contains(cgroup, id) {
+				t.Errorf("%q is not a hexadecimal part of %q", id, cgroup)
 			}
 		}
 	})
@@ -66,14 +68,14 @@ func FuzzContainerIDs(f *testing.F) {
 func TestParseLogName(t *testing.T) {
 	want := gpu.Container{Namespace: "vision", Pod: "resnet-0", Name: "side-car"}
 	id, got, ok := parseLogName("resnet-0_vision_side-car-" + idA + ".log")
-	if !ok || id != idA || got != want {
-		t.Errorf("got %q, %+v, %v", id, got, ok)
-	}
+	cmptest.Equal(t, "valid name", ok, true)
+	cmptest.Equal(t, "id", id, idA)
+	cmptest.Equal(t, "container", got, want)
 	cut := func(pod string) string { return (pod + "_ns_main-" + idA)[:251] + ".log" }
 	id, got, ok = parseLogName(cut(strings.Repeat("p", 251-len("_ns_main-")-20)))
-	if !ok || id != idA[:20] || got.Name != "main" {
-		t.Errorf("a name that was cut: got %q, %+v, %v", id, got, ok)
-	}
+	cmptest.Equal(t, "valid truncated name", ok, true)
+	cmptest.Equal(t, "truncated id", id, idA[:20])
+	cmptest.Equal(t, "container of a truncated name", got.Name, "main")
 	for _, name := range []string{
 		"", ".log", "a.log", "a_b_c.log", "a_b_c-" + idA, "a_b_c_d-" + idA + ".log", "a_b_c-" + idA[1:] + ".log", "a_b_c-" + idA + "0.log",
 		"a_b_c-" + strings.ToUpper(idA) + ".log", cut(strings.Repeat("p", 251-len("_ns_main-")-5)),
@@ -84,27 +86,27 @@ func TestParseLogName(t *testing.T) {
 	}
 }
 
-// host is a /proc and a directory of container logs.
-type host struct {
+// fakeHost is a /proc and a directory of container logs.
+type fakeHost struct {
 	t          *testing.T
 	proc, logs string
 	now        time.Time
 	log        bytes.Buffer
 }
 
-func newHost(t *testing.T) *host {
+func newHost(t *testing.T) *fakeHost {
 	t.Helper()
-	h := &host{t: t, proc: t.TempDir(), logs: t.TempDir(), now: time.Unix(1000, 0)}
+	h := &fakeHost{t: t, proc: t.TempDir(), logs: t.TempDir(), now: time.Unix(1000, 0)}
 	return h
 }
 
-func (h *host) containers() *Containers {
+func (h *fakeHost) containers() *Containers {
 	return NewContainers(ContainersOptions{
 		ProcDir: h.proc, LogDir: h.logs, Now: func() time.Time { return h.now }, Logger: log.NewLogfmtLogger(&h.log),
 	})
 }
 
-func (h *host) process(pid int, id string) {
+func (h *fakeHost) addProcess(pid int, id string) {
 	h.t.Helper()
 	dir := filepath.Join(h.proc, fmt.Sprint(pid))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -116,7 +118,7 @@ func (h *host) process(pid int, id string) {
 	}
 }
 
-func (h *host) link(pod, id string) {
+func (h *fakeHost) addLogLink(pod, id string) {
 	h.t.Helper()
 	if err := os.Symlink("/nowhere", filepath.Join(h.logs, pod+"_ns_main-"+id+".log")); err != nil {
 		h.t.Fatal(err)
@@ -137,15 +139,15 @@ func wantPod(t *testing.T, c *Containers, pid uint32, pod string) {
 
 func TestContainerOf(t *testing.T) {
 	h := newHost(t)
-	h.process(100, idA)
-	h.link("first", idA)
+	h.addProcess(100, idA)
+	h.addLogLink("first", idA)
 	c := h.containers()
 	wantPod(t, c, 100, "first")
 	wantPod(t, c, 101, "") // no such process
 
 	// The process id is used again by another container, which was not looked up before.
-	h.process(100, idB)
-	h.link("second", idB)
+	h.addProcess(100, idB)
+	h.addLogLink("second", idB)
 	wantPod(t, c, 100, "second")
 
 	if err := os.RemoveAll(filepath.Join(h.proc, "100")); err != nil {
@@ -156,10 +158,10 @@ func TestContainerOf(t *testing.T) {
 
 func TestContainerOfFindsALateLink(t *testing.T) {
 	h := newHost(t)
-	h.process(100, idA)
+	h.addProcess(100, idA)
 	c := h.containers()
 	wantPod(t, c, 100, "")
-	h.link("late", idA)
+	h.addLogLink("late", idA)
 	h.now = h.now.Add(retryUnknown - 1)
 	wantPod(t, c, 100, "")
 	h.now = h.now.Add(1)
@@ -168,16 +170,16 @@ func TestContainerOfFindsALateLink(t *testing.T) {
 
 func TestContainerOfInsideAContainerOfThePod(t *testing.T) {
 	h := newHost(t)
-	h.process(100, idA+".scope/docker/"+idB)
-	h.link("outer", idA)
+	h.addProcess(100, idA+".scope/docker/"+idB)
+	h.addLogLink("outer", idA)
 	wantPod(t, h.containers(), 100, "outer")
 }
 
 func TestContainerOfATruncatedName(t *testing.T) {
 	h := newHost(t)
-	h.process(100, idA)
+	h.addProcess(100, idA)
 	pod := strings.Repeat("p", 251-len("_ns_main-")-30)
-	h.link(pod, idA[:30])
+	h.addLogLink(pod, idA[:30])
 	wantPod(t, h.containers(), 100, pod)
 }
 
@@ -185,26 +187,26 @@ func TestContainerOfForgetsWhatIsGone(t *testing.T) {
 	h := newHost(t)
 	c := h.containers()
 	for i := range maxUnknown + 10 {
-		h.process(100, fmt.Sprintf("%064x", i))
+		h.addProcess(100, fmt.Sprintf("%064x", i))
 		wantPod(t, c, 100, "")
 	}
 	if len(c.unknown) > maxUnknown {
 		t.Errorf("%d unknown ids are remembered", len(c.unknown))
 	}
-	h.process(100, idA)
-	h.link("first", idA)
+	h.addProcess(100, idA)
+	h.addLogLink("first", idA)
 	wantPod(t, c, 100, "first")
 	if err := os.Remove(filepath.Join(h.logs, "first_ns_main-"+idA+".log")); err != nil {
 		t.Fatal(err)
 	}
-	h.process(101, idB)
+	h.addProcess(101, idB)
 	wantPod(t, c, 101, "")
 	if len(c.byID) != 0 {
 		t.Errorf("%d containers are remembered of an empty directory", len(c.byID))
 	}
 }
 
-func (h *host) wantLogged(text string, times int) {
+func (h *fakeHost) wantLogged(text string, times int) {
 	h.t.Helper()
 	if n := strings.Count(h.log.String(), text); n != times {
 		h.t.Errorf("%q was logged %d times, want %d:\n%s", text, n, times, h.log.String())
@@ -213,7 +215,7 @@ func (h *host) wantLogged(text string, times int) {
 
 func TestContainerOfSaysThatTheLinksAreMissing(t *testing.T) {
 	h := newHost(t)
-	h.process(100, idA)
+	h.addProcess(100, idA)
 	if err := os.Remove(h.logs); err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +243,7 @@ func TestContainerOfSaysThatProcessesAreMissing(t *testing.T) {
 
 	// One process is enough to know that the others have ended.
 	h.log.Reset()
-	h.process(100, idA)
+	h.addProcess(100, idA)
 	c = h.containers()
 	wantPod(t, c, 100, "")
 	for i := range uint32(2 * enoughAbsent) {

@@ -6,31 +6,31 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// device is what a device id says.
-type device struct {
+// parsedDevice is the content of a device id.
+type parsedDevice struct {
 	ref     gpu.DeviceRef
 	sharing gpu.Sharing
-	replica string // empty where exclusive
+	replica string // empty if exclusive
 }
 
 // The length of "GPU-" and a UUID.
 const gpuUUIDLen = 40
 
-// parseDeviceID reads a device plugin's id in any of the known forms:
+// parseDeviceID parses a device plugin's id in any of the known forms:
 //
 //	GPU-<uuid>, MIG-<uuid>, MIG-GPU-<uuid>/<gi>/<ci>   NVIDIA's device plugin
 //	<one of these>::<n>                                its replicas, by time-slicing or MPS
 //	GPU-<uuid>-<n>                                     HAMi
 //	nvidia<minor>[/gi<gi>][/vgpu<n>]                   GKE
-func parseDeviceID(id string) (device, bool) {
+func parseDeviceID(id string) (parsedDevice, bool) {
 	if strings.HasPrefix(id, "nvidia") {
 		return parseGKE(id)
 	}
-	d := device{sharing: gpu.SharingExclusive}
+	d := parsedDevice{sharing: gpu.SharingExclusive}
 	name, replica, replicated := strings.Cut(id, "::")
 	if replicated {
 		if _, ok := gpu.ParseDecimal(replica); !ok {
-			return device{}, false
+			return parsedDevice{}, false
 		}
 		d.sharing, d.replica = gpu.SharingReplica, replica
 	}
@@ -42,7 +42,7 @@ func parseDeviceID(id string) (device, bool) {
 	if !replicated && len(name) > gpuUUIDLen && name[gpuUUIDLen] == '-' {
 		d.sharing, d.replica = gpu.SharingHAMi, name[gpuUUIDLen+1:]
 		if _, ok := gpu.ParseDecimal(d.replica); !ok {
-			return device{}, false
+			return parsedDevice{}, false
 		}
 		name = name[:gpuUUIDLen]
 	}
@@ -51,27 +51,27 @@ func parseDeviceID(id string) (device, bool) {
 	return d, err == nil
 }
 
-// parseGKE reads the ids of GKE's device plugin: the name of the device node, hence the minor number, then the GPU
-// instance, then which share of it.
-func parseGKE(id string) (device, bool) {
-	d := device{sharing: gpu.SharingExclusive}
+// parseGKE parses the ids of GKE's device plugin: the name of the device node, hence the minor number, then the GPU
+// instance, then the share of it.
+func parseGKE(id string) (parsedDevice, bool) {
+	d := parsedDevice{sharing: gpu.SharingExclusive}
 	node, rest, more := strings.Cut(id, "/")
-	minor, ok := numbered(node, "nvidia")
+	minor, ok := parseNumber(node, "nvidia")
 	if !ok {
-		return device{}, false
+		return parsedDevice{}, false
 	}
 	d.ref.Minor = gpu.Some(int(minor))
 	if part, after, further := strings.Cut(rest, "/"); more && strings.HasPrefix(part, "gi") {
-		gi, ok := numbered(part, "gi")
+		gi, ok := parseNumber(part, "gi")
 		if !ok {
-			return device{}, false
+			return parsedDevice{}, false
 		}
 		d.ref.Instance = gpu.Some(gpu.InstanceID(gi))
 		rest, more = after, further
 	}
 	if more {
-		if _, ok := numbered(rest, "vgpu"); !ok {
-			return device{}, false
+		if _, ok := parseNumber(rest, "vgpu"); !ok {
+			return parsedDevice{}, false
 		}
 		d.sharing, d.replica = gpu.SharingReplica, strings.TrimPrefix(rest, "vgpu")
 	}
@@ -117,8 +117,8 @@ func parseDRADevice(name string) (gpu.DeviceRef, bool) {
 	return ref, profileOK && startOK
 }
 
-// numbered reads a number that follows a prefix.
-func numbered(s, prefix string) (uint32, bool) {
+// parseNumber parses the number after a prefix.
+func parseNumber(s, prefix string) (uint32, bool) {
 	digits, ok := strings.CutPrefix(s, prefix)
 	if !ok {
 		return 0, false

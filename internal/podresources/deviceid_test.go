@@ -20,7 +20,7 @@ func TestParseDeviceID(t *testing.T) {
 	minor := func(n int) gpu.Opt[int] { return gpu.Some(n) }
 	legacy := gpu.DeviceRef{GPU: gpuA, Instance: gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(0))}
 	gi7 := gpu.DeviceRef{Minor: minor(0), Instance: gpu.Some(gpu.InstanceID(7))}
-	for id, want := range map[string]device{
+	for id, want := range map[string]parsedDevice{
 		gpuA:                       {gpu.DeviceRef{GPU: gpuA}, gpu.SharingExclusive, ""},
 		gpuA + "::3":               {gpu.DeviceRef{GPU: gpuA}, gpu.SharingReplica, "3"},
 		migA:                       {gpu.DeviceRef{MIG: migA}, gpu.SharingExclusive, ""},
@@ -84,7 +84,7 @@ func TestParseDRADevice(t *testing.T) {
 }
 
 // idOf writes a device as the allocator does that names it so.
-func idOf(d device) string {
+func idOf(d parsedDevice) string {
 	var id string
 	gi, hasGI := d.ref.Instance.Get()
 	ci, hasCI := d.ref.Compute.Get()

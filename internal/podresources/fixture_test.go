@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// fakeCluster is an API server that is told what to say.
+// fakeCluster is an API server with the answers of its fields.
 type fakeCluster struct {
 	pods  map[string]gpu.PodMetadata // by namespace/name
 	asked time.Time                  // of its last answer
@@ -50,7 +50,7 @@ func newTestLedger(t *testing.T, metadata Metadata) *testLedger {
 	g := &testLedger{now: time.Unix(1000, 0), ledger: &ledger{
 		metadata: metadata, logger: log.NewNopLogger(), settlement: settlement{witness: "ns/witness"},
 	}}
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	return g
 }
 
@@ -58,10 +58,10 @@ func newTestLedger(t *testing.T, metadata Metadata) *testLedger {
 func (g *testLedger) list(pods ...*kubeletapi.PodResources) gpu.Assignments {
 	g.now = g.now.Add(time.Second)
 	before := g.checkpoint.currentVersion()
-	l := replyReader{newResourceNames(nil)}.read(reply(pods...))
-	g.checkpoint.read()
-	g.update(&l, before == g.checkpoint.currentVersion(), g.now)
-	return g.assignments(nil, g.now)
+	l := replyReader{newResourceNames(nil)}.readReply(reply(pods...))
+	g.checkpoint.readIfChanged()
+	g.recordList(&l, before == g.checkpoint.currentVersion(), g.now)
+	return g.assignmentsAt(nil, g.now)
 }
 
 // confirm records an operator's confirmation in the present epoch.
@@ -69,8 +69,8 @@ func (g *testLedger) confirm(devices []gpu.DeviceRef, unconfirmed []gpu.Assignme
 	return g.confirmFree(g.epoch, devices, unconfirmed, g.now)
 }
 
-// settle gives the ledger lists with the witness until they are settled.
-func (g *testLedger) settle(t *testing.T, pods ...*kubeletapi.PodResources) gpu.Assignments {
+// listUntilSettled gives the ledger lists with the witness until they are settled.
+func (g *testLedger) listUntilSettled(t *testing.T, pods ...*kubeletapi.PodResources) gpu.Assignments {
 	t.Helper()
 	for range 2 {
 		g.list(append(pods, witness())...)
@@ -84,8 +84,8 @@ func (g *testLedger) settle(t *testing.T, pods ...*kubeletapi.PodResources) gpu.
 
 func witness() *kubeletapi.PodResources { return pod("ns", "witness", container("c", nil)) }
 
-// holder is a pod of namespace ns with devices of nvidia.com/gpu.
-func holder(name string, ids ...string) *kubeletapi.PodResources {
+// podWithDevices is a pod of namespace ns with devices of nvidia.com/gpu.
+func podWithDevices(name string, ids ...string) *kubeletapi.PodResources {
 	return pod("ns", name, container("c", devices("nvidia.com/gpu", ids...)))
 }
 
@@ -113,12 +113,12 @@ func claim(namespace, name string, resources ...*kubeletapi.ClaimResource) []*ku
 	return []*kubeletapi.DynamicResource{{ClaimNamespace: namespace, ClaimName: name, ClaimResources: resources}}
 }
 
-func claimed(driver, device string) *kubeletapi.ClaimResource {
+func claimResource(driver, device string) *kubeletapi.ClaimResource {
 	return &kubeletapi.ClaimResource{DriverName: driver, PoolName: "node-1", DeviceName: device}
 }
 
-// text is a list as "pod" for a fact and "pod?" for what is unconfirmed.
-func text(list []gpu.Assignment) string {
+// formatAssignments is a list as "pod" for a fact and "pod?" for what is unconfirmed.
+func formatAssignments(list []gpu.Assignment) string {
 	out := ""
 	for _, a := range list {
 		if out != "" {

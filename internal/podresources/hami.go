@@ -7,16 +7,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// useReserved puts the MIG devices that HAMi reserved for a pod in the place of the GPUs that its ids name. HAMi offers
-// the kubelet the same ids whether it cuts a GPU or not, and what it gives a container need not be of the GPU that the
-// id names; its reservations go by the container's index in the pod's spec, init containers first. The kubelet lists
-// containers in that order but leaves out init containers that end, which the metadata does not tell apart: where the
-// two do not have as many containers with as many devices each, what the ids name stays. orders has the index of each
-// assignment's container in the kubelet's list.
+// applyReservations replaces the GPUs that the ids of a pod name by the MIG devices that HAMi reserved for it. HAMi
+// offers the kubelet the same ids whether it partitions a GPU or not, and the device of a container need not be on the
+// GPU that the id names. Its reservations are ordered by the container's index in the pod's spec, init containers
+// first. The kubelet lists containers in that order but leaves out init containers that end, which the metadata does
+// not distinguish: unless both have the same number of containers with the same number of devices each, the ids count.
+// orders has the index of each assignment's container in the kubelet's list.
 //
-// This is from HAMi's sources (github.com/Project-HAMi/HAMi, pkg/device/nvidia/mig_allocations.go, and GetContainerDeviceStrArray
-// of its device plugin); it was not tried on a cluster with HAMi.
-func useReserved(pod []gpu.Assignment, orders []int, reserved [][]gpu.DeviceRef) {
+// This is from HAMi's sources (github.com/Project-HAMi/HAMi, pkg/device/nvidia/mig_allocations.go, and
+// GetContainerDeviceStrArray of its device plugin); it was not tried on a cluster with HAMi.
+func applyReservations(pod []gpu.Assignment, orders []int, reserved [][]gpu.DeviceRef) {
 	byOrder := map[int][]*gpu.Assignment{} // by container
 	for n := range pod {
 		if pod[n].Holder.Sharing == gpu.SharingHAMi {

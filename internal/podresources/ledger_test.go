@@ -11,6 +11,7 @@ import (
 
 	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -27,25 +28,25 @@ func TestNothingIsFreeBeforeTheListIsSettled(t *testing.T) {
 		want string // in the reason; empty: complete
 	}{
 		{nil, "ns/witness (--kubernetes.witness-pod) has not been listed since this exporter began"},
-		{[]*kubeletapi.PodResources{holder("a", gpuA)}, "has not been listed"},
-		{[]*kubeletapi.PodResources{holder("a", gpuA), witness()}, "new ones still appear"},
-		{[]*kubeletapi.PodResources{holder("a", gpuA), holder("b", gpuB)}, "new ones still appear"},
-		{[]*kubeletapi.PodResources{holder("a", gpuA), holder("b", gpuB)}, "new ones still appear"},
-		{[]*kubeletapi.PodResources{holder("a", gpuA), holder("b", gpuB)}, ""},
-		{[]*kubeletapi.PodResources{holder("a", gpuA), holder("c", gpuC)}, ""}, // it stays settled
+		{[]*kubeletapi.PodResources{podWithDevices("a", gpuA)}, "has not been listed"},
+		{[]*kubeletapi.PodResources{podWithDevices("a", gpuA), witness()}, "new ones still appear"},
+		{[]*kubeletapi.PodResources{podWithDevices("a", gpuA), podWithDevices("b", gpuB)}, "new ones still appear"},
+		{[]*kubeletapi.PodResources{podWithDevices("a", gpuA), podWithDevices("b", gpuB)}, "new ones still appear"},
+		{[]*kubeletapi.PodResources{podWithDevices("a", gpuA), podWithDevices("b", gpuB)}, ""},
+		{[]*kubeletapi.PodResources{podWithDevices("a", gpuA), podWithDevices("c", gpuC)}, ""}, // it stays settled
 	} {
 		got := g.list(step.pods...)
 		if step.want == "" && got.Incomplete != "" || !strings.Contains(got.Incomplete, step.want) {
 			t.Errorf("%d pods: incomplete because %q, want %q", len(step.pods), got.Incomplete, step.want)
 		}
 	}
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	if got := g.list(witness()); !strings.Contains(got.Incomplete, "since the kubelet began") {
 		t.Errorf("after a restart of the kubelet: %q", got.Incomplete)
 	}
 	g.settlement.witness = ""
-	g.restart(g.now)
-	if got := g.settlement.reason(); !strings.Contains(got, "--kubernetes.witness-pod") {
+	g.resetForRestart(g.now)
+	if got := g.settlement.unsettledReason(); !strings.Contains(got, "--kubernetes.witness-pod") {
 		t.Errorf("without a witness: %q", got)
 	}
 	for range 10 {
@@ -54,10 +55,10 @@ func TestNothingIsFreeBeforeTheListIsSettled(t *testing.T) {
 		}
 	}
 	g.settlement.witness = "ns/wit*"
-	g.settle(t) // a prefix names it
+	g.listUntilSettled(t) // a prefix names it
 	g.settlement.nodes = []string{"node-1"}
 	static := pod("ns", "witness-node-1", container("c", nil))
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	for range 10 {
 		if g.list(static).Incomplete == "" {
 			t.Fatal("a static pod is the witness")
@@ -68,39 +69,39 @@ func TestNothingIsFreeBeforeTheListIsSettled(t *testing.T) {
 // TestARestartedKubeletForgets: what it does not list yet is unconfirmed, and the same as before once it does.
 func TestARestartedKubeletForgets(t *testing.T) {
 	g := newTestLedger(t, nil)
-	before := g.settle(t, holder("a", gpuA), holder("b", gpuB), holder("static", gpuC))
-	g.restart(g.now)
+	before := g.listUntilSettled(t, podWithDevices("a", gpuA), podWithDevices("b", gpuB), podWithDevices("static", gpuC))
+	g.resetForRestart(g.now)
 	empty := g.list()
-	if got := text(empty.List); got != "a? b? static?" || empty.Incomplete == "" {
+	if got := formatAssignments(empty.List); got != "a? b? static?" || empty.Incomplete == "" {
 		t.Errorf("an empty list gives %s, incomplete %q", got, empty.Incomplete)
 	}
 	if why := empty.List[0].Holder.Unconfirmed; !strings.Contains(why, "the kubelet listed it last at 1970-01-01T00:16:43Z") {
 		t.Errorf("unconfirmed because %q", why)
 	}
 	for range 200 {
-		if got := text(g.list(holder("static", gpuC)).List); got != "a? b? static" {
+		if got := formatAssignments(g.list(podWithDevices("static", gpuC)).List); got != "a? b? static" {
 			t.Fatalf("with the static pod alone: %s", got)
 		}
 	}
-	back := g.list(holder("a", gpuA), holder("static", gpuC), witness())
-	if got := text(back.List); got != "a b? static" || back.List[0].Seen != before.List[0].Seen {
+	back := g.list(podWithDevices("a", gpuA), podWithDevices("static", gpuC), witness())
+	if got := formatAssignments(back.List); got != "a b? static" || back.List[0].Seen != before.List[0].Seen {
 		t.Errorf("with the API server's pods: %s, seen %d, want %d", got, back.List[0].Seen, before.List[0].Seen)
 	}
 	for range 2 {
-		if got := text(g.list(holder("a", gpuA), holder("static", gpuC), witness()).List); got != "a b? static" {
+		if got := formatAssignments(g.list(podWithDevices("a", gpuA), podWithDevices("static", gpuC), witness()).List); got != "a b? static" {
 			t.Errorf("a list that is not settled, or one that is, ends b: %s", got)
 		}
 	}
-	if got := text(g.list(holder("a", gpuA), holder("static", gpuC), witness()).List); got != "a static" {
+	if got := formatAssignments(g.list(podWithDevices("a", gpuA), podWithDevices("static", gpuC), witness()).List); got != "a static" {
 		t.Errorf("two settled lists without b give %s", got)
 	}
 }
 
 func TestAPodThatLeavesASettledListIsGone(t *testing.T) {
 	g := newTestLedger(t, nil)
-	g.settle(t, holder("a", gpuA), holder("b", gpuB))
-	if got := g.list(holder("b", gpuB)); text(got.List) != "b" || got.Incomplete != "" {
-		t.Errorf("got %s, incomplete %q", text(got.List), got.Incomplete)
+	g.listUntilSettled(t, podWithDevices("a", gpuA), podWithDevices("b", gpuB))
+	if got := g.list(podWithDevices("b", gpuB)); formatAssignments(got.List) != "b" || got.Incomplete != "" {
+		t.Errorf("got %s, incomplete %q", formatAssignments(got.List), got.Incomplete)
 	}
 }
 
@@ -120,25 +121,25 @@ func TestProofs(t *testing.T) {
 			writeCheckpoint(t, g.checkpoint.path, uidA+" c "+gpuA, uidB+" c "+gpuB)
 		}, nil, "? a?"}, // and what it has for another pod
 		{"the checkpoint, cut short", func(g *testLedger, _ *fakeCluster) { writeText(t, g.checkpoint.path, `{"Data": {"PodDev`) }, nil, "a?"},
-		{"the device of another pod", func(*testLedger, *fakeCluster) {}, []*kubeletapi.PodResources{holder("b", gpuA)}, "b"},
+		{"the device of another pod", func(*testLedger, *fakeCluster) {}, []*kubeletapi.PodResources{podWithDevices("b", gpuA)}, "b"},
 		{"the device of another pod, by another resource", func(*testLedger, *fakeCluster) {},
 			[]*kubeletapi.PodResources{pod("ns", "b", container("c", devices("nvidia.com/gpu.shared", gpuA)))}, "a? b"},
-		{"another device of another pod", func(*testLedger, *fakeCluster) {}, []*kubeletapi.PodResources{holder("b", gpuB)}, "a? b"},
+		{"another device of another pod", func(*testLedger, *fakeCluster) {}, []*kubeletapi.PodResources{podWithDevices("b", gpuB)}, "a? b"},
 		{"an operator", func(g *testLedger, _ *fakeCluster) {
-			g.confirm([]gpu.DeviceRef{{GPU: gpuA}}, g.assignments(nil, g.now).List)
+			g.confirm([]gpu.DeviceRef{{GPU: gpuA}}, g.assignmentsAt(nil, g.now).List)
 		}, nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}}, gone: map[string]bool{}, asked: time.Unix(9999, 0)}
 			g := newTestLedger(t, c)
 			g.checkpoint = testCheckpoint(t, uidA+" c "+gpuA)
-			g.settle(t, holder("a", gpuA))
-			g.restart(g.now)
-			if got := text(g.list().List); got != "a?" {
+			g.listUntilSettled(t, podWithDevices("a", gpuA))
+			g.resetForRestart(g.now)
+			if got := formatAssignments(g.list().List); got != "a?" {
 				t.Fatalf("before: %s", got)
 			}
 			tt.prove(g, c)
-			if got := text(g.list(tt.then...).List); got != tt.want {
+			if got := formatAssignments(g.list(tt.then...).List); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
@@ -152,14 +153,14 @@ func TestALiveProcessOverrulesProofs(t *testing.T) {
 	g.running = func(a *gpu.Assignment) bool {
 		return running && a.Holder.Container == gpu.Container{Namespace: "ns", Pod: "a", Name: "c"}
 	}
-	g.settle(t, holder("a", gpuA))
+	g.listUntilSettled(t, podWithDevices("a", gpuA))
 	for range 3 {
-		if got := text(g.list().List); got != "a" {
+		if got := formatAssignments(g.list().List); got != "a" {
 			t.Fatalf("while its process runs: %q", got)
 		}
 	}
 	running = false
-	if got := text(g.list().List); got != "" {
+	if got := formatAssignments(g.list().List); got != "" {
 		t.Errorf("once its process has ended: %q", got)
 	}
 }
@@ -168,8 +169,8 @@ func TestALiveProcessOverrulesProofs(t *testing.T) {
 func TestProcessesAreNotLookedForInVain(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.running = func(a *gpu.Assignment) bool { t.Errorf("looked for a process of %s", a.Holder.Pod); return false }
-	g.settle(t, holder("a", gpuA))
-	if got := text(g.list(holder("a", gpuA)).List); got != "a" {
+	g.listUntilSettled(t, podWithDevices("a", gpuA))
+	if got := formatAssignments(g.list(podWithDevices("a", gpuA)).List); got != "a" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -179,14 +180,14 @@ func TestAStaticPodIsNotTheAPIServers(t *testing.T) {
 	const uid = "d41d8cd98f00b204e9800998ecf8427e"
 	g := newTestLedger(t, &fakeCluster{gone: map[string]bool{uid: true}})
 	g.checkpoint = testCheckpoint(t, uid+" c "+gpuA)
-	g.settle(t, holder("a", gpuA))
-	g.restart(g.now)
-	if got := text(g.list().List); got != "a?" {
+	g.listUntilSettled(t, podWithDevices("a", gpuA))
+	g.resetForRestart(g.now)
+	if got := formatAssignments(g.list().List); got != "a?" {
 		t.Errorf("got %q, want it unconfirmed", got)
 	}
 }
 
-// TestANameIsUsedAgain: what the API server has said of a pod is not told of the next one of that name.
+// TestANameIsUsedAgain: metadata of a pod is not used for the next pod of that name.
 func TestANameIsUsedAgain(t *testing.T) {
 	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}}, asked: time.Unix(1002, 0)}
 	g := newTestLedger(t, c)
@@ -197,22 +198,22 @@ func TestANameIsUsedAgain(t *testing.T) {
 		}
 		return fmt.Sprint(got.List[0].Holder.Workload, " ", got.List[0].Holder.Undescribed)
 	}
-	if got := workload(g.settle(t, holder("a", gpuA))); got != "Job/first false" {
+	if got := workload(g.listUntilSettled(t, podWithDevices("a", gpuA))); got != "Job/first false" {
 		t.Fatalf("the first: %s", got)
 	}
 	g.list()
-	if got := workload(g.list(holder("a", gpuB))); got != " true" {
+	if got := workload(g.list(podWithDevices("a", gpuB))); got != " true" {
 		t.Errorf("the API server has not been asked since: %s, want it to be awaited", got)
 	}
-	if got := workload(g.list(holder("a", gpuB))); got != " false" {
+	if got := workload(g.list(podWithDevices("a", gpuB))); got != " false" {
 		t.Errorf("a second later: %s, want it to be shown without", got)
 	}
 	c.asked = g.now
 	c.pods["ns/a"] = gpu.PodMetadata{UID: uidB, Workload: "Job/second"}
-	if got := workload(g.list(holder("a", gpuB))); got != "Job/second false" {
+	if got := workload(g.list(podWithDevices("a", gpuB))); got != "Job/second false" {
 		t.Errorf("the second: %s", got)
 	}
-	if got := workload(g.list(holder("a", gpuC))); got != " true" {
+	if got := workload(g.list(podWithDevices("a", gpuC))); got != " true" {
 		t.Errorf("another one with no list in between: %s", got)
 	}
 }
@@ -222,18 +223,18 @@ func TestTheCheckpointTellsPodsOfOneNameApart(t *testing.T) {
 	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}}, asked: time.Unix(9999, 0)}
 	g := newTestLedger(t, c)
 	g.checkpoint = testCheckpoint(t, uidA+" c "+gpuA)
-	g.settle(t, holder("a", gpuA))
+	g.listUntilSettled(t, podWithDevices("a", gpuA))
 	writeCheckpoint(t, g.checkpoint.path, uidB+" c "+gpuA)
-	g.list(holder("a", gpuA)) // the checkpoint has changed meanwhile
-	if got := g.list(holder("a", gpuA)).List[0].Holder; got.Workload != "" || got.PodUID != uidB {
+	g.list(podWithDevices("a", gpuA)) // the checkpoint has changed meanwhile
+	if got := g.list(podWithDevices("a", gpuA)).List[0].Holder; got.Workload != "" || got.PodUID != uidB {
 		t.Errorf("got workload %q of pod %s, want none of %s", got.Workload, got.PodUID, uidB)
 	}
 }
 
 func TestUnreadableIDsMakeTheListIncomplete(t *testing.T) {
 	g := newTestLedger(t, nil)
-	g.settle(t)
-	got := g.list(witness(), holder("a", "garbage"))
+	g.listUntilSettled(t)
+	got := g.list(witness(), podWithDevices("a", "garbage"))
 	if !strings.Contains(got.Incomplete, `"garbage"`) || len(got.Unreadable) != 1 {
 		t.Errorf("incomplete because %q, unreadable %+v", got.Incomplete, got.Unreadable)
 	}
@@ -242,19 +243,19 @@ func TestUnreadableIDsMakeTheListIncomplete(t *testing.T) {
 // TestAConfirmationLastsUntilTheKubeletRestarts, or until it is too old.
 func TestAConfirmationLastsUntilTheKubeletRestarts(t *testing.T) {
 	g := newTestLedger(t, nil)
-	g.list(holder("a", gpuA))
+	g.list(podWithDevices("a", gpuA))
 	g.confirm([]gpu.DeviceRef{{GPU: gpuB}}, nil)
 	if got := g.list(); !slices.Equal(got.Free, []gpu.DeviceRef{{GPU: gpuB}}) {
 		t.Errorf("free: %v", got.Free)
 	}
-	g.confirm(nil, g.assignments(nil, g.now).List)
-	if got := text(g.list().List); got != "" {
+	g.confirm(nil, g.assignmentsAt(nil, g.now).List)
+	if got := formatAssignments(g.list().List); got != "" {
 		t.Errorf("dismissed, but %q", got)
 	}
-	if got := text(g.list(holder("a", gpuA)).List); got != "a" {
+	if got := formatAssignments(g.list(podWithDevices("a", gpuA)).List); got != "a" {
 		t.Errorf("a listed holder is a fact, but %q", got)
 	}
-	if got := text(g.list().List); got != "a?" {
+	if got := formatAssignments(g.list().List); got != "a?" {
 		t.Errorf("the confirmation was about another time, but %q", got)
 	}
 	g.confirm([]gpu.DeviceRef{{GPU: gpuB}}, nil)
@@ -263,7 +264,7 @@ func TestAConfirmationLastsUntilTheKubeletRestarts(t *testing.T) {
 		t.Errorf("free after %s: %v", freeFor, got.Free)
 	}
 	g.confirm([]gpu.DeviceRef{{GPU: gpuB}}, nil)
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	if got := g.list(); len(got.Free) != 0 {
 		t.Errorf("free after a restart: %v", got.Free)
 	}
@@ -271,28 +272,32 @@ func TestAConfirmationLastsUntilTheKubeletRestarts(t *testing.T) {
 
 func TestClaims(t *testing.T) {
 	device := gpu.ClaimDevice{Namespace: "ns", Claim: "one", Driver: draDriver, Pool: "node-1", Device: "gpu-1"}
-	pod := pod("ns", "a", &kubeletapi.ContainerResources{Name: "c", DynamicResources: claim("ns", "one", claimed(draDriver, "gpu-1"))})
+	pod := pod("ns", "a", &kubeletapi.ContainerResources{Name: "c", DynamicResources: claim("ns", "one", claimResource(draDriver, "gpu-1"))})
 	c := &fakeCluster{err: fmt.Errorf("get resourceclaims: %w", gpu.ErrNoPermission)}
 	g := newTestLedger(t, c)
-	first := g.settle(t, pod).List
-	if len(first) != 1 || first[0].Holder.Sharing != gpu.SharingUnknown || !strings.Contains(first[0].Holder.Unconfirmed, "no permission") {
-		t.Errorf("not told: %+v", first)
+	first := g.listUntilSettled(t, pod).List
+	if len(first) != 1 || !strings.Contains(first[0].Holder.Unconfirmed, "no permission") {
+		t.Fatalf("without permission: %+v, want one unconfirmed holder", first)
 	}
+	cmptest.Equal(t, "sharing without permission", first[0].Holder.Sharing, gpu.SharingUnknown)
 	c.err = nil
-	if got := g.list(pod, witness()).List; len(got) != 1 || got[0].Holder.Sharing != gpu.SharingExclusive || got[0].Holder.Unconfirmed != "" {
-		t.Errorf("an ordinary claim: %+v", got)
+	got := g.list(pod, witness()).List
+	if len(got) != 1 {
+		t.Fatalf("an ordinary claim: %+v, want one holder", got)
 	}
+	cmptest.Equal(t, "sharing of an ordinary claim", got[0].Holder.Sharing, gpu.SharingExclusive)
+	cmptest.Equal(t, "an ordinary claim is unconfirmed", got[0].Holder.Unconfirmed, "")
 	c.err = gpu.ErrUnavailable
 	if got := g.list(pod, witness()).List; len(got) != 1 || got[0].Holder.Unconfirmed != "" {
 		t.Errorf("what was told is forgotten in an outage: %+v", got)
 	}
 	c.err, c.admin = nil, map[gpu.ClaimDevice]bool{device: true}
 	g = newTestLedger(t, c)
-	if got := g.settle(t, pod); len(got.List) != 0 {
+	if got := g.listUntilSettled(t, pod); len(got.List) != 0 {
 		t.Errorf("a claim for administrative access holds %+v", got.List)
 	}
 	g = newTestLedger(t, nil)
-	if got := g.settle(t, pod).List; len(got) != 1 || !strings.Contains(got[0].Holder.Unconfirmed, "--kubernetes.node-name") {
+	if got := g.listUntilSettled(t, pod).List; len(got) != 1 || !strings.Contains(got[0].Holder.Unconfirmed, "--kubernetes.node-name") {
 		t.Errorf("without the API server: %+v", got)
 	}
 }
@@ -301,23 +306,23 @@ func TestClaims(t *testing.T) {
 func TestAKubeletThatIsAwayForLong(t *testing.T) {
 	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}, "ns/b": {UID: uidB}}, gone: map[string]bool{}, asked: time.Unix(9999, 0)}
 	g := newTestLedger(t, c)
-	g.settle(t, holder("a", gpuA), holder("b", gpuB))
-	if got := g.assignments(gpu.ErrTimeout, g.now.Add(silentFor-1)); text(got.List) != "a b" || got.Incomplete != "" {
-		t.Errorf("at first: %s, incomplete because %q", text(got.List), got.Incomplete)
+	g.listUntilSettled(t, podWithDevices("a", gpuA), podWithDevices("b", gpuB))
+	if got := g.assignmentsAt(gpu.ErrTimeout, g.now.Add(maxSilence-1)); formatAssignments(got.List) != "a b" || got.Incomplete != "" {
+		t.Errorf("at first: %s, incomplete because %q", formatAssignments(got.List), got.Incomplete)
 	}
-	if got := g.assignments(gpu.ErrTimeout, g.now.Add(silentFor)); text(got.List) != "a b" || !strings.Contains(got.Incomplete, "timed out") {
-		t.Errorf("a while later: %s, incomplete because %q", text(got.List), got.Incomplete)
+	if got := g.assignmentsAt(gpu.ErrTimeout, g.now.Add(maxSilence)); formatAssignments(got.List) != "a b" || !strings.Contains(got.Incomplete, "timed out") {
+		t.Errorf("a while later: %s, incomplete because %q", formatAssignments(got.List), got.Incomplete)
 	}
-	g.expire(g.now)
-	if got := g.assignments(gpu.ErrTimeout, g.now); text(got.List) != "a? b?" || !strings.Contains(got.Incomplete, "timed out") {
-		t.Errorf("got %s, incomplete because %q", text(got.List), got.Incomplete)
+	g.markAllMissing(g.now)
+	if got := g.assignmentsAt(gpu.ErrTimeout, g.now); formatAssignments(got.List) != "a? b?" || !strings.Contains(got.Incomplete, "timed out") {
+		t.Errorf("got %s, incomplete because %q", formatAssignments(got.List), got.Incomplete)
 	}
 	c.gone[uidA] = true
-	g.expire(g.now)
-	if got := text(g.assignments(gpu.ErrTimeout, g.now).List); got != "b?" {
+	g.markAllMissing(g.now)
+	if got := formatAssignments(g.assignmentsAt(gpu.ErrTimeout, g.now).List); got != "b?" {
 		t.Errorf("with a gone: %s", got)
 	}
-	if got := text(g.list(holder("b", gpuB)).List); got != "b" {
+	if got := formatAssignments(g.list(podWithDevices("b", gpuB)).List); got != "b" {
 		t.Errorf("once it is back: %s", got)
 	}
 }
@@ -326,7 +331,7 @@ func testCheckpoint(t *testing.T, entries ...string) *checkpoint {
 	t.Helper()
 	c := &checkpoint{path: filepath.Join(t.TempDir(), "kubelet_internal_checkpoint"), names: newResourceNames(nil), now: time.Now}
 	writeCheckpoint(t, c.path, entries...)
-	c.read()
+	c.readIfChanged()
 	if c.err != nil {
 		t.Fatal(c.err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -18,10 +19,10 @@ import (
 func TestAProcessOfTheSuccessorIsOnItsOwnDevice(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.running = func(a *gpu.Assignment) bool { return a.Holder.Pod == "web-0" && a.ID == gpuB }
-	g.settle(t, holder("web-0", gpuA))
+	g.listUntilSettled(t, podWithDevices("web-0", gpuA))
 	var got gpu.Assignments
 	for range 100 {
-		got = g.list(holder("web-0", gpuB), witness())
+		got = g.list(podWithDevices("web-0", gpuB), witness())
 	}
 	for _, a := range got.List {
 		if a.ID == gpuA {
@@ -33,14 +34,14 @@ func TestAProcessOfTheSuccessorIsOnItsOwnDevice(t *testing.T) {
 // The kubelet lists the pod again between the check and the confirmation, which must not hide a fact.
 func TestAListedHolderOverrulesAnOperator(t *testing.T) {
 	g := newTestLedger(t, nil)
-	g.settle(t, holder("a", gpuA))
-	g.restart(g.now)
+	g.listUntilSettled(t, podWithDevices("a", gpuA))
+	g.resetForRestart(g.now)
 	seen := g.list() // a? : what control has seen
-	g.list(holder("a", gpuA), witness())
+	g.list(podWithDevices("a", gpuA), witness())
 	g.confirm(nil, seen.List)
 	for range 3 {
-		if got := g.list(holder("a", gpuA), witness()); text(got.List) != "a" {
-			t.Fatalf("the kubelet lists a, told is %q, incomplete %q", text(got.List), got.Incomplete)
+		if got := g.list(podWithDevices("a", gpuA), witness()); formatAssignments(got.List) != "a" {
+			t.Fatalf("the kubelet lists a, told is %q, incomplete %q", formatAssignments(got.List), got.Incomplete)
 		}
 	}
 }
@@ -48,9 +49,9 @@ func TestAListedHolderOverrulesAnOperator(t *testing.T) {
 // The kubelet restarts between the check and the confirmation: the confirmation is about the former one.
 func TestAConfirmationIsOfAnEpoch(t *testing.T) {
 	g := newTestLedger(t, nil)
-	g.list(holder("a", gpuA))
+	g.list(podWithDevices("a", gpuA))
 	seen := g.list()
-	g.restart(g.now)
+	g.resetForRestart(g.now)
 	g.list()
 	if g.confirmFree(seen.Epoch, []gpu.DeviceRef{{GPU: gpuB}}, nil, g.now) {
 		t.Error("taken")
@@ -64,11 +65,11 @@ func TestALiveProcessOverrulesAnOperator(t *testing.T) {
 	running := false
 	g := newTestLedger(t, nil)
 	g.running = func(*gpu.Assignment) bool { return running }
-	g.settle(t, holder("a", gpuA))
-	g.restart(g.now)
+	g.listUntilSettled(t, podWithDevices("a", gpuA))
+	g.resetForRestart(g.now)
 	g.confirm(nil, g.list().List)
 	running = true
-	if got := text(g.list().List); got != "a" {
+	if got := formatAssignments(g.list().List); got != "a" {
 		t.Errorf("its process runs, told is %q", got)
 	}
 }
@@ -78,9 +79,9 @@ func TestTheAPIServerOverrulesAnOperator(t *testing.T) {
 	c := &fakeCluster{gone: map[string]bool{}}
 	g := newTestLedger(t, c)
 	g.checkpoint = testCheckpoint(t, uidA+" init "+gpuA)
-	g.confirm(nil, g.settle(t).List)
+	g.confirm(nil, g.listUntilSettled(t).List)
 	c.pods = map[string]gpu.PodMetadata{"ns/a": {UID: uidA}}
-	if got := text(g.list(witness()).List); got != "a" {
+	if got := formatAssignments(g.list(witness()).List); got != "a" {
 		t.Errorf("the API server has the pod, told is %q", got)
 	}
 }
@@ -88,7 +89,7 @@ func TestTheAPIServerOverrulesAnOperator(t *testing.T) {
 // With an id of no known form the list is incomplete as long as that pod runs, and confirm-free lasts for one list.
 func TestAConfirmationBesideUnreadableIDs(t *testing.T) {
 	g := newTestLedger(t, nil)
-	strange := holder("strange", "some-vendor-id")
+	strange := podWithDevices("strange", "some-vendor-id")
 	g.list(strange, witness())
 	g.list(strange, witness())
 	if got := g.list(strange, witness()); !strings.Contains(got.Incomplete, "no known form") {
@@ -105,7 +106,7 @@ func TestAStaticPodThatIsPutBack(t *testing.T) {
 	const uid = "d41d8cd98f00b204e9800998ecf8427e"
 	g := newTestLedger(t, nil)
 	g.checkpoint = testCheckpoint(t, uid+" c "+gpuA)
-	g.settle(t, holder("static", gpuA))
+	g.listUntilSettled(t, podWithDevices("static", gpuA))
 	g.list(witness()) // the manifest was removed
 	// It is put back, with an init container that has the device first.
 	writeCheckpoint(t, g.checkpoint.path, uid+" init "+gpuB)
@@ -122,15 +123,15 @@ func TestAClaimOfTheSameName(t *testing.T) {
 	g := newTestLedger(t, c)
 	device := gpu.ClaimDevice{Namespace: "ns", Claim: "gpu", Driver: draDriver, Pool: "node-1", Device: "gpu-0"}
 	p := pod("ns", "web-0", container("c", nil))
-	p.Containers[0].DynamicResources = claim("ns", "gpu", claimed(draDriver, "gpu-0"))
+	p.Containers[0].DynamicResources = claim("ns", "gpu", claimResource(draDriver, "gpu-0"))
 	c.admin[device] = true
-	if got := text(g.settle(t, p).List); got != "" {
+	if got := formatAssignments(g.listUntilSettled(t, p).List); got != "" {
 		t.Fatalf("an administrative claim: %q", got)
 	}
 	c.admin[device] = false
 	c.pods["ns/web-0"] = gpu.PodMetadata{UID: uidB}
 	for range 100 {
-		if got := g.list(p, witness()); text(got.List) == "web-0" {
+		if got := g.list(p, witness()); formatAssignments(got.List) == "web-0" {
 			return
 		}
 	}
@@ -141,12 +142,12 @@ func TestAClaimOfTheSameName(t *testing.T) {
 func TestTheSamePodComesBack(t *testing.T) {
 	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}}, asked: time.Unix(99999, 0)}
 	g := newTestLedger(t, c)
-	g.settle(t, holder("a", gpuA))
+	g.listUntilSettled(t, podWithDevices("a", gpuA))
 	g.list(witness())
 	for range 2000 { // more than formerFor
-		g.list(holder("a", gpuA), witness())
+		g.list(podWithDevices("a", gpuA), witness())
 	}
-	if got := g.list(holder("a", gpuA), witness()).List[0].Holder; got.Workload != "Job/first" {
+	if got := g.list(podWithDevices("a", gpuA), witness()).List[0].Holder; got.Workload != "Job/first" {
 		t.Errorf("workload %q", got.Workload)
 	}
 }
@@ -157,7 +158,7 @@ func TestTheCheckpointTellsNow(t *testing.T) {
 	g := newTestLedger(t, c)
 	g.checkpoint = testCheckpoint(t, uidA+" init "+gpuA)
 	g.checkpoint.now = func() time.Time { return g.now }
-	g.settle(t)
+	g.listUntilSettled(t)
 	for range 10 {
 		g.list(witness())
 	}
@@ -173,7 +174,7 @@ func TestReplicasWithoutAWitness(t *testing.T) {
 	g.settlement.witness = ""
 	var got gpu.Assignments
 	for n := range 500 {
-		got = g.list(holder(fmt.Sprint("job-", n), gpuA+"::0"))
+		got = g.list(podWithDevices(fmt.Sprint("job-", n), gpuA+"::0"))
 	}
 	if len(got.List) > 10 {
 		t.Errorf("one replica has %d holders", len(got.List))
@@ -184,7 +185,7 @@ func TestReplicasWithoutAWitness(t *testing.T) {
 // answer.
 func TestCheckpointStateDoesNotWait(t *testing.T) {
 	asked, release := make(chan struct{}), make(chan struct{})
-	socket := serve(t, "kubelet.sock", func() []byte {
+	socket := serveReplies(t, "kubelet.sock", func() []byte {
 		close(asked)
 		<-release
 		return nil
@@ -228,17 +229,17 @@ func TestACallerWithoutTimeIsNotTheKubeletsFault(t *testing.T) {
 // One settled list lacks b, since the kubelet takes pods in slowly; then the kubelet restarts: an unsettled list is not the second.
 func TestTwoListsAreBothSettled(t *testing.T) {
 	g := newTestLedger(t, nil)
-	g.settle(t, holder("a", gpuA), holder("b", gpuB))
-	g.restart(g.now)
+	g.listUntilSettled(t, podWithDevices("a", gpuA), podWithDevices("b", gpuB))
+	g.resetForRestart(g.now)
 	g.list()
-	g.list(holder("a", gpuA), witness())
-	g.list(holder("a", gpuA), witness())
-	if got := text(g.list(holder("a", gpuA), witness()).List); got != "a b?" {
+	g.list(podWithDevices("a", gpuA), witness())
+	g.list(podWithDevices("a", gpuA), witness())
+	if got := formatAssignments(g.list(podWithDevices("a", gpuA), witness()).List); got != "a b?" {
 		t.Fatalf("one settled list: %q", got)
 	}
-	g.restart(g.now) // the kubelet crashes and starts again
-	if got := g.list(); text(got.List) != "a? b?" {
-		t.Errorf("an empty list that is not settled ends b: %q", text(got.List))
+	g.resetForRestart(g.now) // the kubelet crashes and starts again
+	if got := g.list(); formatAssignments(got.List) != "a? b?" {
+		t.Errorf("an empty list that is not settled ends b: %q", formatAssignments(got.List))
 	}
 }
 
@@ -247,8 +248,8 @@ func TestAReservationOfTheFormerPod(t *testing.T) {
 	c := &fakeCluster{asked: time.Unix(1003, 0), gone: map[string]bool{}, pods: map[string]gpu.PodMetadata{
 		"ns/a": {UID: uidA, MIGDevices: [][]gpu.DeviceRef{{{MIG: "MIG-1"}}}}}}
 	g := newTestLedger(t, c)
-	g.settle(t, holder("a", gpuA+"-3"))
-	g.restart(g.now)
+	g.listUntilSettled(t, podWithDevices("a", gpuA+"-3"))
+	g.resetForRestart(g.now)
 	g.list()
 	// a is missing; the API server has a successor of that name, with another reservation.
 	c.pods["ns/a"] = gpu.PodMetadata{UID: uidB, MIGDevices: [][]gpu.DeviceRef{{{MIG: "MIG-2"}}}}
@@ -263,14 +264,14 @@ func TestAnOrdinaryClaimOverrulesAnOperator(t *testing.T) {
 	c := &fakeCluster{err: gpu.ErrUnavailable}
 	g := newTestLedger(t, c)
 	p := pod("ns", "a", container("c", nil))
-	p.Containers[0].DynamicResources = claim("ns", "gpu", claimed(draDriver, "gpu-0"))
-	g.confirm(nil, g.settle(t, p).List)
-	if got := text(g.list(p, witness()).List); got != "" {
+	p.Containers[0].DynamicResources = claim("ns", "gpu", claimResource(draDriver, "gpu-0"))
+	g.confirm(nil, g.listUntilSettled(t, p).List)
+	if got := formatAssignments(g.list(p, witness()).List); got != "" {
 		t.Errorf("the confirmation does not count: %q", got)
 	}
 	c.err = nil
 	for range 2 {
-		if got := text(g.list(p, witness()).List); got != "a" {
+		if got := formatAssignments(g.list(p, witness()).List); got != "a" {
 			t.Errorf("an ordinary claim is hidden: %q", got)
 		}
 	}
@@ -283,8 +284,11 @@ func TestAFileThatIsNoCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &checkpoint{path: path, names: newResourceNames(nil), now: time.Now}
-	c.read()
-	if state, shown := c.state(); !shown || state.Up || !strings.Contains(state.Err.Error(), "expected a regular file") {
-		t.Errorf("got %+v, %v", state, shown)
+	c.readIfChanged()
+	state, shown := c.sourceState()
+	cmptest.Equal(t, "shown", shown, true)
+	cmptest.Equal(t, "up", state.Up, false)
+	if got, want := fmt.Sprint(state.Err), "expected a regular file"; !strings.Contains(got, want) {
+		t.Errorf("error %s, want %s", got, want)
 	}
 }

@@ -7,28 +7,28 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// describeWait is how long a new pod is not named while the API server is asked about it.
-const describeWait = time.Second
+// metadataWait is how long a new pod stays undescribed while its metadata is looked up.
+const metadataWait = time.Second
 
 // podState is what is known of a pod that has holdings.
 type podState struct {
-	since time.Time // its first listing: what the API server said before may be about another pod of that name
-	uid   string    // as the checkpoint has it; empty if unknown
-	known bool      // the API server has told of it
-	meta  gpu.PodMetadata
+	since       time.Time // its first listing; earlier metadata may be that of another pod of the name
+	uid         string    // by the checkpoint; empty if unknown
+	hasMetadata bool      // metadata is set
+	metadata    gpu.PodMetadata
 }
 
-// pods remembers the pods of holdings by name. A name is used again, by another owner, too.
-type pods struct {
-	states map[podName]*podState
+// podStates keeps the pods of holdings by name. Another pod may reuse a name, even of another owner.
+type podStates struct {
+	byName map[podName]*podState
 }
 
-// update follows the holdings, in which those of one pod stand together.
-func (p *pods) update(held []holding, round uint64, now time.Time) {
-	states := make(map[podName]*podState, len(p.states))
+// updateStates updates the states from the holdings, in which those of one pod are adjacent.
+func (p *podStates) updateStates(held []holding, round uint64, now time.Time) {
+	states := make(map[podName]*podState, len(p.byName))
 	for group := range groupByPod(held) {
-		name := group[0].pod()
-		state, uid := p.states[name], listedUID(group)
+		name := group[0].podName()
+		state, uid := p.byName[name], listedUID(group)
 		if state == nil || isSuccessor(group, state, uid, round) {
 			state = &podState{since: now}
 			forgetClaims(group)
@@ -38,48 +38,48 @@ func (p *pods) update(held []holding, round uint64, now time.Time) {
 		}
 		states[name] = state
 	}
-	p.states = states
+	p.byName = states
 }
 
-// listedUID returns the UID that the checkpoint has of a pod that is listed; empty if it has none.
+// listedUID returns the UID of a listed pod by the checkpoint; empty if it has none.
 func listedUID(group []holding) string {
 	for n := range group {
-		if h := &group[n]; h.missing.IsZero() && h.Holder.PodUID != "" {
+		if h := &group[n]; h.missingSince.IsZero() && h.Holder.PodUID != "" {
 			return h.Holder.PodUID
 		}
 	}
 	return ""
 }
 
-// uid returns the UID of a holding's pod, by the checkpoint or by the API server; empty if neither has told.
-func (p *pods) uid(h *holding) string {
-	if state := p.states[h.pod()]; h.Holder.PodUID == "" && state != nil && state.describes(h) {
-		return state.meta.UID
+// podUID returns the UID of a holding's pod by the checkpoint or the API server; empty if neither has it.
+func (p *podStates) podUID(h *holding) string {
+	if state := p.byName[h.podName()]; h.Holder.PodUID == "" && state != nil && state.isOfPod(h) {
+		return state.metadata.UID
 	}
 	return h.Holder.PodUID
 }
 
-// describes reports whether a holding is that of the state's pod, not of one that had its name before.
-func (s *podState) describes(h *holding) bool { return s.known && !h.Listed.Before(s.since) }
+// isOfPod reports whether the metadata is of the holding's pod, not of a later pod of the same name.
+func (s *podState) isOfPod(h *holding) bool { return s.hasMetadata && !h.Listed.Before(s.since) }
 
-// forgetClaims forgets what was known of the claims of listed holdings: those of another pod have their names.
+// forgetClaims drops what was known of the claims of listed holdings, because another pod has claims of the same names.
 func forgetClaims(group []holding) {
 	for n := range group {
-		if h := &group[n]; h.missing.IsZero() {
+		if h := &group[n]; h.missingSince.IsZero() {
 			h.admin, h.dismissed = gpu.None[bool](), false
 		}
 	}
 }
 
-// isSuccessor reports whether the listed holdings of a name are another pod's than those that the state is of: another UID's,
-// or all new.
+// isSuccessor reports whether the listed holdings of a name are of a later pod than the state: one with another UID, or
+// with new holdings only.
 func isSuccessor(group []holding, state *podState, uid string, round uint64) bool {
 	if uid != "" && state.uid != "" && uid != state.uid {
 		return true
 	}
 	listed := 0
 	for n := range group {
-		if group[n].missing.IsZero() {
+		if group[n].missingSince.IsZero() {
 			if group[n].Seen != round {
 				return false
 			}
@@ -89,29 +89,29 @@ func isSuccessor(group []holding, state *podState, uid string, round uint64) boo
 	return listed > 0
 }
 
-// describe asks what the API server knows of a pod that is listed, and reports whether that is awaited. A pod of the name that has
-// another UID than the one before is another pod.
-func (s *podState) describe(group []holding, m Metadata, now time.Time) (awaited bool) {
-	if m == nil || !slices.ContainsFunc(group, func(h holding) bool { return h.missing.IsZero() }) {
+// fetchMetadata looks up the metadata of a listed pod, and reports whether to wait for it. Metadata with another UID
+// than before is of another pod of the name.
+func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (awaited bool) {
+	if m == nil || !slices.ContainsFunc(group, func(h holding) bool { return h.missingSince.IsZero() }) {
 		return false
 	}
 	meta, ok := m.PodMetadata(group[0].Holder.Namespace, group[0].Holder.Pod, s.since)
 	if ok && (s.uid == "" || meta.UID == s.uid) {
-		if s.known && meta.UID != s.meta.UID {
+		if s.hasMetadata && meta.UID != s.metadata.UID {
 			s.since = now
 			forgetClaims(group)
 		}
-		s.meta, s.known = meta, true
+		s.metadata, s.hasMetadata = meta, true
 	}
-	return !s.known && now.Sub(s.since) < describeWait
+	return !s.hasMetadata && now.Sub(s.since) < metadataWait
 }
 
-// groupByPod yields the holdings of one pod after the other.
+// groupByPod yields the holdings of each pod.
 func groupByPod(held []holding) func(yield func([]holding) bool) {
 	return func(yield func([]holding) bool) {
 		for len(held) > 0 {
 			n := 1
-			for n < len(held) && held[n].pod() == held[0].pod() {
+			for n < len(held) && held[n].podName() == held[0].podName() {
 				n++
 			}
 			if !yield(held[:n:n]) {

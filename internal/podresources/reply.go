@@ -13,41 +13,43 @@ import (
 const (
 	// draDriver is the name of NVIDIA's driver for dynamic resource allocation of GPUs.
 	draDriver = "gpu.nvidia.com"
-	// draPassthrough begins the names of GPUs that are given to virtual machines; the node's own driver does not have them.
+	// draPassthrough is the prefix of GPUs that are passed to virtual machines; the driver of the node does not have
+	// them.
 	draPassthrough = "gpu-vfio-"
 )
 
-// maxIDLength bounds what is kept of a device id that has no known form.
+// maxIDLength bounds the kept part of a device id in no known form.
 const maxIDLength = 128
 
 // podName names a pod.
 type podName struct{ namespace, name string }
 
-// entry is one assignment as the kubelet lists it: its Device and Sharing are those that the id tells.
-type entry struct {
+// listedDevice is one assignment as the kubelet lists it: its Device and Sharing are parsed from the id.
+type listedDevice struct {
 	gpu.Assignment
-	claim gpu.ClaimDevice // zero unless the device was given by a ResourceClaim
+	claim gpu.ClaimDevice // zero unless a ResourceClaim allocated the device
 	order int             // of the container in its pod
 }
 
-func (e *entry) pod() podName { return podName{e.Holder.Namespace, e.Holder.Pod} }
+func (e *listedDevice) podName() podName { return podName{e.Holder.Namespace, e.Holder.Pod} }
 
-// pluginDevice is a device of a device plugin. The kubelet gives each id of a resource to one container, those of replicas, too. It
-// knows nothing of other resources: a plugin that is configured anew (strategy single to mixed, a resource that is renamed) or a GPU
-// instance of another profile can bring an id under another one, while a container still holds it by the former.
+// pluginDevice is a device of a device plugin. The kubelet assigns each id of a resource, including those of replicas,
+// to one container. It does not relate resources: after a new configuration of the plugin (strategy single to mixed, a
+// renamed resource) or a GPU instance of another profile, an id can be listed under a new resource while a container
+// still holds it under the old one.
 type pluginDevice struct{ resource, id string }
 
-func (e *entry) pluginDevice() pluginDevice { return pluginDevice{e.Holder.Resource, e.ID} }
+func (e *listedDevice) pluginDevice() pluginDevice { return pluginDevice{e.Holder.Resource, e.ID} }
 
-// fromPlugin reports whether the device was given by a device plugin.
-func (e *entry) fromPlugin() bool { return e.claim == gpu.ClaimDevice{} }
+// fromPlugin reports whether a device plugin assigned the device.
+func (e *listedDevice) fromPlugin() bool { return e.claim == gpu.ClaimDevice{} }
 
-// listing is what one reply of the kubelet says.
+// listing is the content of one reply of the kubelet.
 type listing struct {
-	pods       map[podName]bool // those without a device, too
-	entries    []entry          // by compareAssignments, each once
-	unreadable []gpu.Assignment
-	owners     map[pluginDevice]podName // of the devices that plugins gave out; nil until asked for
+	pods         map[podName]bool // including those without a device
+	entries      []listedDevice   // by compareAssignments, each once
+	unreadable   []gpu.Assignment
+	deviceOwners map[pluginDevice]podName // of devices of device plugins; nil until needed
 }
 
 // replyReader reads replies of the kubelet. It is immutable.
@@ -55,29 +57,29 @@ type replyReader struct {
 	names resourceNames
 }
 
-// read returns what a reply says. The result does not depend on the order of the reply's pods and devices.
-func (r replyReader) read(reply *kubeletapi.ListPodResourcesResponse) listing {
+// readReply returns the content of a reply. It does not depend on the order of the reply's pods and devices.
+func (r replyReader) readReply(reply *kubeletapi.ListPodResourcesResponse) listing {
 	l := listing{pods: make(map[podName]bool, len(reply.GetPodResources()))}
 	shared := sharedClaims(reply)
 	for _, pod := range reply.GetPodResources() {
 		l.pods[podName{pod.GetNamespace(), pod.GetName()}] = true
 		for order, c := range pod.GetContainers() {
-			e := entry{order: order}
+			e := listedDevice{order: order}
 			e.Holder.Container = gpu.Container{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Name: c.GetName()}
 			r.readDevices(&l, e, c.GetDevices())
 			readClaims(&l, e, c.GetDynamicResources(), shared)
 		}
 	}
-	// A device that is listed twice for one container is held once; its series may not come twice.
-	slices.SortFunc(l.entries, func(a, b entry) int { return compareAssignments(&a.Assignment, &b.Assignment) })
-	l.entries = slices.CompactFunc(l.entries, func(a, b entry) bool { return compareAssignments(&a.Assignment, &b.Assignment) == 0 })
+	// A device that is listed twice for one container is held once, and has one series.
+	slices.SortFunc(l.entries, func(a, b listedDevice) int { return compareAssignments(&a.Assignment, &b.Assignment) })
+	l.entries = slices.CompactFunc(l.entries, func(a, b listedDevice) bool { return compareAssignments(&a.Assignment, &b.Assignment) == 0 })
 	slices.SortFunc(l.unreadable, func(a, b gpu.Assignment) int { return compareAssignments(&a, &b) })
 	return l
 }
 
-func (r replyReader) readDevices(l *listing, e entry, devices []*kubeletapi.ContainerDevices) {
+func (r replyReader) readDevices(l *listing, e listedDevice, devices []*kubeletapi.ContainerDevices) {
 	for _, given := range devices {
-		if !r.names.match(given.GetResourceName()) {
+		if !r.names.matches(given.GetResourceName()) {
 			continue
 		}
 		e.Holder.Resource = given.GetResourceName()
@@ -93,11 +95,11 @@ func (r replyReader) readDevices(l *listing, e entry, devices []*kubeletapi.Cont
 	}
 }
 
-func readClaims(l *listing, e entry, claims []*kubeletapi.DynamicResource, shared map[gpu.ClaimDevice]int) {
+func readClaims(l *listing, e listedDevice, claims []*kubeletapi.DynamicResource, shared map[gpu.ClaimDevice]int) {
 	for _, claim := range claims {
 		e.Holder.Resource = "claim/" + claim.GetClaimNamespace() + "/" + claim.GetClaimName()
 		for _, resource := range claim.GetClaimResources() {
-			// The API keeps claims without a device for kinds of resources to come.
+			// The API allows claims without a device, for future kinds of resources.
 			name := resource.GetDeviceName()
 			if resource.GetDriverName() != draDriver || name == "" || strings.HasPrefix(name, draPassthrough) {
 				continue
@@ -117,7 +119,7 @@ func readClaims(l *listing, e entry, claims []*kubeletapi.DynamicResource, share
 	}
 }
 
-func (l *listing) addUnreadable(e entry, id string) {
+func (l *listing) addUnreadable(e listedDevice, id string) {
 	if len(id) > maxIDLength {
 		id = strings.ToValidUTF8(id[:maxIDLength], "") + "..."
 	}
@@ -131,8 +133,8 @@ func claimDeviceOf(claim *kubeletapi.DynamicResource, resource *kubeletapi.Claim
 	}
 }
 
-// sharedClaims counts the containers that hold each claimed device: containers, also of several pods, may name one
-// claim, and then they share what it was given.
+// sharedClaims returns the number of containers that hold each claimed device: several containers, even of different
+// pods, may name one claim and share its devices.
 func sharedClaims(reply *kubeletapi.ListPodResourcesResponse) map[gpu.ClaimDevice]int {
 	holders := map[gpu.ClaimDevice]int{}
 	for _, pod := range reply.GetPodResources() {
@@ -147,7 +149,8 @@ func sharedClaims(reply *kubeletapi.ListPodResourcesResponse) map[gpu.ClaimDevic
 	return holders
 }
 
-// compareAssignments orders by pod, container, resource, id and share: the names that make two assignments the same.
+// compareAssignments orders by pod, container, resource, id and share. Assignments that are equal in these are the
+// same.
 func compareAssignments(a, b *gpu.Assignment) int {
 	x, y := &a.Holder, &b.Holder
 	return cmp.Or(

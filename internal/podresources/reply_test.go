@@ -9,11 +9,12 @@ import (
 
 	kubeletapi "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 func readReply(in *kubeletapi.ListPodResourcesResponse, resources ...string) listing {
-	return replyReader{newResourceNames(resources)}.read(in)
+	return replyReader{newResourceNames(resources)}.readReply(in)
 }
 
 func TestReadIgnoresOtherResources(t *testing.T) {
@@ -81,13 +82,15 @@ func TestReadListsADeviceOnceForAContainer(t *testing.T) {
 
 func TestReadKeepsUnreadableIDs(t *testing.T) {
 	long := strings.Repeat("é", 1000)
-	got := readReply(reply(holder("p", "garbage", gpuA, "two words", long)))
+	got := readReply(reply(podWithDevices("p", "garbage", gpuA, "two words", long)))
 	if len(got.unreadable) != 3 || len(got.entries) != 1 {
 		t.Fatalf("got %+v, want three unreadable ids and an entry", got)
 	}
 	for _, a := range got.unreadable {
-		if a.Holder.Pod != "p" || a.ID == "" || len(a.ID) > maxIDLength+3 || strings.ToValidUTF8(a.ID, "") != a.ID {
-			t.Errorf("got %+v, want the pod and at most %d bytes of the id", a, maxIDLength)
+		cmptest.Equal(t, "pod", a.Holder.Pod, "p")
+		cmptest.Equal(t, "id without invalid UTF-8", a.ID, strings.ToValidUTF8(a.ID, ""))
+		if n := len(a.ID); n == 0 || n > maxIDLength+3 {
+			t.Errorf("id of %d bytes, want 1 to %d", n, maxIDLength+3)
 		}
 	}
 }
@@ -95,9 +98,9 @@ func TestReadKeepsUnreadableIDs(t *testing.T) {
 func TestReadClaims(t *testing.T) {
 	share := "d1b8"
 	alone := &kubeletapi.ContainerResources{Name: "alone", DynamicResources: claim("ml", "train-gpu",
-		claimed(draDriver, "gpu-2-mig-1g24gb-19-0"), claimed("nic.example.com", "eth0"), claimed(draDriver, ""), claimed(draDriver, "gpu-vfio-0"), claimed(draDriver, "garbage"))}
-	one := &kubeletapi.ContainerResources{Name: "one", DynamicResources: claim("ml", "both", claimed(draDriver, "gpu-1"))}
-	two := &kubeletapi.ContainerResources{Name: "two", DynamicResources: claim("ml", "both", claimed(draDriver, "gpu-1"))}
+		claimResource(draDriver, "gpu-2-mig-1g24gb-19-0"), claimResource("nic.example.com", "eth0"), claimResource(draDriver, ""), claimResource(draDriver, "gpu-vfio-0"), claimResource(draDriver, "garbage"))}
+	one := &kubeletapi.ContainerResources{Name: "one", DynamicResources: claim("ml", "both", claimResource(draDriver, "gpu-1"))}
+	two := &kubeletapi.ContainerResources{Name: "two", DynamicResources: claim("ml", "both", claimResource(draDriver, "gpu-1"))}
 	part := &kubeletapi.ContainerResources{Name: "part", DynamicResources: claim("ml", "part", &kubeletapi.ClaimResource{
 		DriverName: draDriver, PoolName: "node-1", DeviceName: "gpu-3", ShareId: &share})}
 	got := readReply(reply(pod("ml", "train-0", alone, one, two, part)))

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// resourceNames tells which of the kubelet's resources are NVIDIA devices. Others (network cards, FPGAs) are none of
-// this program's business.
+// resourceNames matches the names of resources that are NVIDIA devices, not network cards or FPGAs.
 type resourceNames struct {
 	exact    []string
 	prefixes []string
 }
 
-// newResourceNames accepts what NVIDIA's and GKE's device plugins and HAMi offer by default, with and without the
-// suffix .shared of replicas, and the configured names: exact, or a prefix that ends in "*".
+// newResourceNames returns a matcher for the resources that NVIDIA's and GKE's device plugins and HAMi offer by
+// default, with and without the suffix .shared of replicas, and for the configured names: exact, or a prefix that ends
+// in "*".
 func newResourceNames(configured []string) resourceNames {
 	r := resourceNames{
 		exact:    []string{"nvidia.com/gpu", "nvidia.com/gpu.shared"},
@@ -29,7 +29,7 @@ func newResourceNames(configured []string) resourceNames {
 	return r
 }
 
-func (r resourceNames) match(name string) bool {
+func (r resourceNames) matches(name string) bool {
 	return slices.Contains(r.exact, name) ||
 		slices.ContainsFunc(r.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }

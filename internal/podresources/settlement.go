@@ -6,43 +6,44 @@ import (
 	"time"
 )
 
-// settlement decides whether the kubelet's list has all of the node's pods. A kubelet that restarts lists none at first,
-// then the static pods, then those of the API server. So the list is settled once a pod of the API server, the witness, has
-// been listed since the kubelet's socket was made, and no other pod has appeared for a moment: the kubelet takes its pods in one by
-// one, the oldest first.
+// settlement decides whether the kubelet's list has all pods of the node. A restarting kubelet lists none at first,
+// then the static pods, then those of the API server. So the list is settled once a pod of the API server, the witness,
+// has been listed since the kubelet's socket was created, and no other pod has appeared for settleAfter: the kubelet
+// adds its pods one by one, the oldest first.
 type settlement struct {
-	witness string   // "namespace/name", or a prefix of it that ends in "*"; empty: there is none, and no list is settled
-	nodes   []string // names of this node: a pod whose name ends in one of them is a static pod, and no witness
-	began   time.Time
-	first   bool             // began is when this program began, not the kubelet
-	listed  bool             // the witness has been, since
-	pods    map[podName]bool // that have been listed since; nil once the list is settled
-	grew    time.Time        // when one of them appeared last
-	settled bool
+	witness           string   // "namespace/name", or a prefix of it that ends in "*"; if empty, no list is ever settled
+	nodes             []string // names of this node: a pod whose name ends in one of them is static and no witness
+	startedAt         time.Time
+	sinceProgramStart bool             // startedAt is the start of this program, not of the kubelet
+	witnessListed     bool             // since startedAt
+	podsSeen          map[podName]bool // listed since startedAt; nil once the list is settled
+	lastNewPod        time.Time        // when one of podsSeen was first listed last
+	settled           bool
 }
 
-func (s *settlement) restart(now time.Time) {
-	*s = settlement{witness: s.witness, nodes: s.nodes, first: s.began.IsZero(), began: now, pods: map[podName]bool{}, grew: now}
+func (s *settlement) reset(now time.Time) {
+	*s = settlement{witness: s.witness, nodes: s.nodes, sinceProgramStart: s.startedAt.IsZero(), startedAt: now, podsSeen: map[podName]bool{}, lastNewPod: now}
 }
 
-// observe takes the pods of a list in and reports whether it is settled.
-func (s *settlement) observe(listed map[podName]bool, isStatic func(podName) bool, now time.Time) bool {
+// recordPods records the pods of a list and reports whether the list is settled.
+func (s *settlement) recordPods(listed map[podName]bool, isStatic func(podName) bool, now time.Time) bool {
 	if s.settled {
 		return true
 	}
 	for pod := range listed {
-		if !s.pods[pod] {
-			s.pods[pod], s.grew = true, now
+		if !s.podsSeen[pod] {
+			s.podsSeen[pod], s.lastNewPod = true, now
 		}
 	}
-	s.listed = s.listed || s.hasWitness(listed, isStatic)
-	if s.settled = s.listed && now.Sub(s.grew) >= quiet; s.settled {
-		s.pods = nil
+	s.witnessListed = s.witnessListed || s.hasWitness(listed, isStatic)
+	if s.settled = s.witnessListed && now.Sub(s.lastNewPod) >= settleAfter; s.settled {
+		s.podsSeen = nil
 	}
 	return s.settled
 }
 
-// hasWitness reports whether the witness is among the pods. A static pod is none: the kubelet lists those before the others.
+// hasWitness reports whether the witness is among the pods. Static pods do not count: the kubelet lists them before the
+// others.
 func (s *settlement) hasWitness(listed map[podName]bool, isStatic func(podName) bool) bool {
 	if s.witness == "" {
 		return false
@@ -61,17 +62,17 @@ func (s *settlement) hasWitness(listed map[podName]bool, isStatic func(podName) 
 	return false
 }
 
-// reason says why the list is not settled.
-func (s *settlement) reason() string {
+// unsettledReason returns why the list is not settled.
+func (s *settlement) unsettledReason() string {
 	began := "this exporter"
-	if !s.first {
+	if !s.sinceProgramStart {
 		began = "the kubelet"
 	}
-	began += " began at " + formatTime(s.began)
+	began += " began at " + formatTime(s.startedAt)
 	switch {
 	case s.witness == "":
 		return "the kubelet's list may lack pods, and no pod is named whose presence would show that it is complete (--kubernetes.witness-pod)"
-	case !s.listed:
+	case !s.witnessListed:
 		return "the kubelet's list may lack pods: pod " + s.witness + " (--kubernetes.witness-pod) has not been listed since " + began + ", or it is a static pod"
 	}
 	return "the kubelet's list may lack pods: new ones still appear since " + began

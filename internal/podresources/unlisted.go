@@ -7,59 +7,60 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// unlisted are the devices that the checkpoint has and the kubelet does not list: of plain init containers, of a kubelet
-// that does not list its pods yet, and of pods that have ended.
-type unlisted struct {
-	devices map[storedDevice]*unlistedDevice
-	// ended are the UIDs of pods that were listed and are over, with the version of the checkpoint then. A static pod that is put
-	// back has the UID of the former one; the checkpoint is written then.
-	ended map[string]uint64
+// unlistedDevices are the devices that the checkpoint has and the kubelet does not list: those of init containers, of
+// pods that a restarting kubelet does not list yet, and of pods that have ended.
+type unlistedDevices struct {
+	byDevice map[checkpointDevice]*unlistedDevice
+	// endedPods are the UIDs of pods that were listed and have ended, with the version of the checkpoint then. A static
+	// pod that is created again has the same UID; the checkpoint is rewritten for it.
+	endedPods map[string]uint64
 }
 
 type unlistedDevice struct {
-	since     time.Time // when it was found
-	seen      uint64
-	dismissed bool // an operator has said that it is free
-	// pod is the pod of the UID if it is known to run: the kubelet lists it with other devices, or the API server has it.
-	pod   podName
-	alive bool
-	meta  gpu.PodMetadata // of the pod, once the API server has told
+	since     time.Time // when it was first seen
+	listCount uint64    // of the ledger at that time
+	dismissed bool      // an operator has confirmed that it is free
+	// pod is the pod of the UID if it is known to run: the kubelet lists it with other devices, or the API server has
+	// it.
+	pod      podName
+	alive    bool
+	metadata gpu.PodMetadata // of the pod, once known
 }
 
-// end takes note of a holding that is over: the checkpoint may have it for a while.
-func (u *unlisted) end(h *holding, version uint64) {
+// recordEnd records a holding that has ended: the checkpoint may have it for a while.
+func (u *unlistedDevices) recordEnd(h *holding, version uint64) {
 	if h.Holder.PodUID == "" {
 		return
 	}
-	if u.ended == nil {
-		u.ended = map[string]uint64{}
+	if u.endedPods == nil {
+		u.endedPods = map[string]uint64{}
 	}
-	u.ended[h.Holder.PodUID] = version
+	u.endedPods[h.Holder.PodUID] = version
 }
 
-// hasEnded reports whether the pod of a UID was listed and is over.
-func (u *unlisted) hasEnded(uid string, version uint64) bool {
-	at, ended := u.ended[uid]
+// hasEnded reports whether the pod of a UID was listed and has ended.
+func (u *unlistedDevices) hasEnded(uid string, version uint64) bool {
+	at, ended := u.endedPods[uid]
 	return ended && (isAPIUID(uid) || at == version)
 }
 
-// dismiss records that an operator confirmed a device to be free that only the checkpoint has.
-func (u *unlisted) dismiss(a *gpu.Assignment) {
-	for d, device := range u.devices {
+// dismissDevice records that an operator confirmed that a device, which only the checkpoint has, is free.
+func (u *unlistedDevices) dismissDevice(a *gpu.Assignment) {
+	for d, device := range u.byDevice {
 		if d.uid == a.Holder.PodUID && d.container == a.Holder.Name && d.resource == a.Holder.Resource && d.id == a.ID {
 			device.dismissed = true
 		}
 	}
 }
 
-// update compares the checkpoint with the ledger.
-func (u *unlisted) update(g *ledger, now time.Time) {
+// compareWithLedger updates the devices from the checkpoint and the holdings of the ledger.
+func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 	if g.checkpoint == nil || len(g.checkpoint.devices) == 0 {
-		u.devices, u.ended = nil, nil
+		u.byDevice, u.endedPods = nil, nil
 		return
 	}
-	held, listed, owned := u.index(g)
-	devices := make(map[storedDevice]*unlistedDevice, len(u.devices))
+	held, listed, owned := u.indexLedger(g)
+	devices := make(map[checkpointDevice]*unlistedDevice, len(u.byDevice))
 	uids := map[string]bool{}
 	for _, d := range g.checkpoint.devices {
 		uids[d.uid] = true
@@ -68,9 +69,9 @@ func (u *unlisted) update(g *ledger, now time.Time) {
 		if held[byUID] || held[byName] || u.hasEnded(d.uid, g.checkpoint.version) || owned[pluginDevice{d.resource, d.id}] {
 			continue
 		}
-		device := u.devices[d]
+		device := u.byDevice[d]
 		if device == nil {
-			device = &unlistedDevice{since: now, seen: g.round}
+			device = &unlistedDevice{since: now, listCount: g.listCount}
 		}
 		device.pod, device.alive = listed[d.uid]
 		if !device.alive && g.metadata != nil {
@@ -82,58 +83,58 @@ func (u *unlisted) update(g *ledger, now time.Time) {
 		device.dismissed = device.dismissed && !device.alive
 		if device.alive && g.metadata != nil {
 			if meta, ok := g.metadata.PodMetadata(device.pod.namespace, device.pod.name, device.since); ok && meta.UID == d.uid {
-				device.meta = meta
+				device.metadata = meta
 			}
 		}
 		devices[d] = device
 	}
-	u.devices = devices
-	for uid := range u.ended {
+	u.byDevice = devices
+	for uid := range u.endedPods {
 		if _, again := listed[uid]; again || !uids[uid] {
-			delete(u.ended, uid)
+			delete(u.endedPods, uid)
 		}
 	}
 }
 
-// index returns the devices of the ledger's holdings, the pods that the kubelet lists by UID, and the devices that it lists
-// as given by plugins. A pod that is listed with a device and that the checkpoint has no longer
-// has ended: the device may be another's.
-func (u *unlisted) index(g *ledger) (held map[storedDevice]bool, listed map[string]podName, owned map[pluginDevice]bool) {
-	held, listed, owned = map[storedDevice]bool{}, map[string]podName{}, map[pluginDevice]bool{}
-	for n := range g.held {
-		h := &g.held[n]
+// indexLedger returns the devices of the ledger's holdings, the listed pods by UID, and the devices of plugins that are
+// listed as held. It leaves out the latter if the checkpoint no longer has the pod: the pod has ended, and the device
+// may be another's.
+func (u *unlistedDevices) indexLedger(g *ledger) (held map[checkpointDevice]bool, listed map[string]podName, owned map[pluginDevice]bool) {
+	held, listed, owned = map[checkpointDevice]bool{}, map[string]podName{}, map[pluginDevice]bool{}
+	for n := range g.holdings {
+		h := &g.holdings[n]
 		if h.Holder.PodUID != "" || !h.dismissed {
-			held[storedDevice{h.Holder.PodUID, h.Holder.Name, h.Holder.Resource, h.ID}] = true
+			held[checkpointDevice{h.Holder.PodUID, h.Holder.Name, h.Holder.Resource, h.ID}] = true
 		}
-		if !h.missing.IsZero() {
+		if !h.missingSince.IsZero() {
 			continue
 		}
 		if h.Holder.PodUID != "" {
-			listed[h.Holder.PodUID] = h.pod()
+			listed[h.Holder.PodUID] = h.podName()
 		}
-		if h.fromPlugin() && (g.checkpoint.err != nil || len(g.checkpoint.uids(h)) > 0) {
+		if h.fromPlugin() && (g.checkpoint.err != nil || len(g.checkpoint.podUIDs(h)) > 0) {
 			owned[h.pluginDevice()] = true
 		}
 	}
 	return held, listed, owned
 }
 
-// isAPIUID reports whether a UID is one of the API server's: a static pod has another, of which the API server may know
-// nothing while the pod runs.
+// isAPIUID reports whether a UID is from the API server. That of a static pod is not: the API server may not know the
+// pod while it runs.
 func isAPIUID(uid string) bool { return strings.Contains(uid, "-") }
 
-// assignments returns the devices as holdings, in no order. A pod that is known to run holds what it was given if the list is
-// settled, whether it is listed or not; of others nothing is known. The checkpoint was read at a time.
-func (u *unlisted) assignments(settled bool, read time.Time) []gpu.Assignment {
+// listAssignments returns the devices as assignments, in no order. With a settled list, a pod that is known to run
+// holds its devices; all others are unconfirmed. read is when the checkpoint was read.
+func (u *unlistedDevices) listAssignments(settled bool, read time.Time) []gpu.Assignment {
 	var list []gpu.Assignment
-	for d, device := range u.devices {
+	for d, device := range u.byDevice {
 		parsed, ok := parseDeviceID(d.id)
 		if device.dismissed || !ok {
 			continue
 		}
-		a := gpu.Assignment{ID: d.id, Device: parsed.ref, Seen: device.seen, Listed: read, Holder: gpu.Holder{
+		a := gpu.Assignment{ID: d.id, Device: parsed.ref, Seen: device.listCount, Listed: read, Holder: gpu.Holder{
 			Container: gpu.Container{Namespace: device.pod.namespace, Pod: device.pod.name, Name: d.container},
-			PodUID:    d.uid, Workload: device.meta.Workload, Labels: device.meta.Labels,
+			PodUID:    d.uid, Workload: device.metadata.Workload, Labels: device.metadata.Labels,
 			Resource: d.resource, Sharing: parsed.sharing, Replica: parsed.replica,
 		}}
 		switch {

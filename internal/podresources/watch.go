@@ -11,92 +11,91 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// socketWatch notices that a new socket was made in place of the old one, which is what a kubelet does when it starts.
-// Without a watch (the kernel's limit on inotify instances is often reached on busy nodes) only the backoff's end
-// brings the connection back.
+// socketWatch notices that a new socket replaced the old one, as when a kubelet starts. Without a watch (busy nodes
+// often reach the kernel's limit on inotify instances) a new connection waits for the end of the backoff.
 type socketWatch struct {
-	socket   string // absolute
-	dir      string
-	logger   log.Logger
-	notify   *fsnotify.Watcher // nil where the system gives none
-	watching atomic.Bool
-	renewed  atomic.Bool
-	warned   bool          // a failure to watch was logged
-	done     chan struct{} // closed when the goroutine has ended
+	socket        string // absolute
+	dir           string
+	logger        log.Logger
+	watcher       *fsnotify.Watcher // nil if the system has none left
+	watching      atomic.Bool
+	socketCreated atomic.Bool
+	warned        bool          // a failure to watch was logged
+	done          chan struct{} // closed when the goroutine has ended
 }
 
 func newSocketWatch(socket string, logger log.Logger) *socketWatch {
 	w := &socketWatch{socket: socket, dir: filepath.Dir(socket), logger: logger, done: make(chan struct{})}
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
-		w.warn(err)
+		w.warnOnce(err)
 		close(w.done)
 		return w
 	}
-	w.notify = notify
-	go w.run()
+	w.watcher = notify
+	go w.handleEvents()
 	return w
 }
 
-// ensure watches the directory if it is there and is not watched yet. It is called from one goroutine at a time.
-func (w *socketWatch) ensure() {
-	if w.notify == nil || w.watching.Load() {
+// startWatching watches the directory if it exists and is not watched yet. It is not safe for concurrent use.
+func (w *socketWatch) startWatching() {
+	if w.watcher == nil || w.watching.Load() {
 		return
 	}
-	w.watching.Store(true) // before Add: the goroutine may learn at once that the directory is gone again
-	if err := w.notify.Add(w.dir); err != nil {
+	w.watching.Store(true) // before Add: the goroutine may see at once that the directory was removed
+	if err := w.watcher.Add(w.dir); err != nil {
 		w.watching.Store(false)
 		if !errors.Is(err, fs.ErrNotExist) {
-			w.warn(err)
+			w.warnOnce(err)
 		}
 		return
 	}
-	w.renewed.Store(true) // a socket may have been created before
+	w.socketCreated.Store(true) // a socket may have been created before Add
 }
 
-// takeRenewed reports whether a new socket was made since the last call.
-func (w *socketWatch) takeRenewed() bool { return w.renewed.Swap(false) }
+// resetSocketCreated reports whether a new socket was created since the last call.
+func (w *socketWatch) resetSocketCreated() bool { return w.socketCreated.Swap(false) }
 
 func (w *socketWatch) close() {
-	if w.notify != nil {
-		// It can only say that it is closed already.
-		_ = w.notify.Close()
+	if w.watcher != nil {
+		// The only error is that it is closed already.
+		_ = w.watcher.Close()
 	}
 	<-w.done
 }
 
-func (w *socketWatch) run() {
+func (w *socketWatch) handleEvents() {
 	defer close(w.done)
 	for {
 		select {
-		case event, ok := <-w.notify.Events:
+		case event, ok := <-w.watcher.Events:
 			if !ok {
 				return
 			}
-			w.see(event)
-		case err, ok := <-w.notify.Errors:
+			w.handleEvent(event)
+		case err, ok := <-w.watcher.Errors:
 			if !ok {
 				return
 			}
-			// Events were lost, and the new socket's may be among them.
+			// Events were lost, perhaps that of a new socket.
 			level.Debug(w.logger).Log("msg", "watch on the kubelet's socket", "dir", w.dir, "err", err)
-			w.renewed.Store(true)
+			w.socketCreated.Store(true)
 		}
 	}
 }
 
-func (w *socketWatch) see(event fsnotify.Event) {
+func (w *socketWatch) handleEvent(event fsnotify.Event) {
 	switch {
 	case event.Name == w.socket && event.Has(fsnotify.Create):
-		w.renewed.Store(true)
+		w.socketCreated.Store(true)
 	case event.Name == w.dir && (event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename)):
-		// The watch went with the directory. Its error says that nothing is left to remove.
-		_ = w.notify.Remove(w.dir)
+		// The watch ended with the directory; the only error is that it does not exist.
+		_ = w.watcher.Remove(w.dir)
 		w.watching.Store(false)
 	}
 }
 
-func (w *socketWatch) warn(err error) {
+func (w *socketWatch) warnOnce(err error) {
 	if w.warned {
 		return
 	}

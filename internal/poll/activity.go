@@ -6,34 +6,36 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// profiled is what the profiler said last of one GPU.
-type profiled struct {
+// profilerReading is the last answer of the profiler for one GPU.
+type profilerReading struct {
 	gpu.Profiling
-	asked   time.Time // by the loop's clock; zero: it has said nothing
-	counted bool      // what is odd in it has been counted
+	requestedAt      time.Time // by the loop's clock; zero: there is no answer
+	anomaliesCounted bool      // its anomalies are in the GPU's total
 }
 
-// addActivity completes a reading with the activity that the driver itself does not tell, and rolls the instances' up.
-func (t *tracked) addActivity(g *gpu.GPU, at time.Time) {
+// addActivity adds the profiler's activity to a reading that has none of its own, and rolls the activity of the
+// instances up.
+func (t *trackedGPU) addActivity(g *gpu.GPU, at time.Time) {
 	own := g.ActivitySource != gpu.ActivityUnknown
 	if !own {
-		t.takeProfiling(g, at)
+		t.applyProfiling(g, at)
 	}
 	if g.ActivitySource == gpu.ActivityUnknown {
 		return
 	}
-	if own || !t.profiled.counted {
-		t.profiled.counted = !own
-		t.countOdd(g, at)
+	if own || !t.profiling.anomaliesCounted {
+		t.profiling.anomaliesCounted = !own
+		t.countAnomalies(g, at)
 	}
-	rollUp(g)
+	rollUpActivity(g)
 }
 
-// takeProfiling lays what the profiler said to the GPU and its instances. It was asked for the layout of the last Snapshot
-// and has answered before this reading began: where the layout is still the same, nothing was repartitioned in between.
-func (t *tracked) takeProfiling(g *gpu.GPU, at time.Time) {
-	p := &t.profiled
-	if p.asked.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration || at.Sub(p.asked) >= t.maxGap {
+// applyProfiling copies the profiler's last answer to the GPU and its instances. The answer is for the layout of the
+// last Snapshot and came before this reading began: if the layout generation is still the same, the GPU was not
+// repartitioned in between.
+func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
+	p := &t.profiling
+	if p.requestedAt.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration || at.Sub(p.requestedAt) >= t.maxGap {
 		return
 	}
 	g.ActivitySource, g.Activity, g.Rates, g.InvalidActivity = p.Source, p.Board, p.Rates, p.Invalid
@@ -47,8 +49,9 @@ func (t *tracked) takeProfiling(g *gpu.GPU, at time.Time) {
 	}
 }
 
-// countOdd counts the values of one reading that cannot be.
-func (t *tracked) countOdd(g *gpu.GPU, at time.Time) {
+// countAnomalies adds the values of one reading that are impossible, those above 1 and those that are no numbers, to
+// the total.
+func (t *trackedGPU) countAnomalies(g *gpu.GPU, at time.Time) {
 	above := countAboveOne(&g.Activity)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -65,24 +68,25 @@ func (t *tracked) countOdd(g *gpu.GPU, at time.Time) {
 	t.totals.ActivityAnomalies = gpu.Some(counter)
 }
 
-// rounding is what a ratio of 1 may be off by after a source has divided.
-const rounding = 1e-9
+// ratioTolerance is by how much rounding can raise a ratio above 1.
+const ratioTolerance = 1e-9
 
 func countAboveOne(a *gpu.Activity) int {
 	n := 0
 	for _, ratio := range a.All() {
-		if ratio.Or(0) > 1+rounding {
+		if ratio.Or(0) > 1+ratioTolerance {
 			n++
 		}
 	}
 	return n
 }
 
-// rollUp makes a MIG GPU's activity out of its instances': by their SMs, and that of the memory by their memory slices,
-// of those of the largest profile. (NVIDIA's example: two 3g at 98.6 % are 2*42/98*0.986 = 84.5 % of an A100.) A ratio
-// that one instance with a compute instance does not tell is absent: a part of the sum would pass for all of it.
-func rollUp(g *gpu.GPU) {
-	if !g.MIG.Enabled.Or(false) || !canWork(g) {
+// rollUpActivity derives the activity of a MIG GPU from that of its instances, weighted by their SMs, or by their
+// memory slices for DRAM, relative to the largest profile. (NVIDIA's example: two 3g at 98.6 % are 2*42/98*0.986 = 84.5
+// % of an A100.) A ratio is absent if an instance that has a compute instance does not report it: a partial sum would
+// look like the whole.
+func rollUpActivity(g *gpu.GPU) {
+	if !g.MIG.Enabled.Or(false) || !hasComputeInstances(g) {
 		return
 	}
 	g.ActivityRollup = true
@@ -93,12 +97,13 @@ func rollUp(g *gpu.GPU) {
 		if whole == dram {
 			weights = byMemory
 		}
-		*whole = rolledUp(g, m, weights)
+		*whole = weightedRatio(g, m, weights)
 	}
 }
 
-// rolledUp is one ratio of the GPU, the m-th of Activity.
-func rolledUp(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
+// weightedRatio returns the m-th ratio of Activity as the weighted sum over the GPU instances; absent if one is
+// missing.
+func weightedRatio(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	sum := 0.0
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -114,8 +119,9 @@ func rolledUp(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	return gpu.Some(sum)
 }
 
-// canWork reports whether any GPU instance has a compute instance. A GPU without one has no more than its own counters.
-func canWork(g *gpu.GPU) bool {
+// hasComputeInstances reports whether any GPU instance has a compute instance. Nothing can run on instances without
+// one.
+func hasComputeInstances(g *gpu.GPU) bool {
 	for i := range g.Instances {
 		if len(g.Instances[i].ComputeInstances) > 0 {
 			return true
@@ -124,8 +130,8 @@ func canWork(g *gpu.GPU) bool {
 	return false
 }
 
-// memoryShares are the instances' shares of the memory slices of the largest profile; nil where the driver does not tell
-// how many there are.
+// memoryShares returns the instances' shares of the memory slices of the largest profile; nil if the driver does not
+// report how many there are.
 func memoryShares(g *gpu.GPU) []float64 {
 	most := 0
 	for i := range g.Profiles {

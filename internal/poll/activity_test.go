@@ -4,8 +4,10 @@ import (
 	"errors"
 	"math"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -25,10 +27,10 @@ func profiledGPU(first, second gpu.Opt[float64]) gpu.GPU {
 
 // TestActivityIsRolledUp: NVIDIA's worked example, two 3g at 98.6 % on an A100, are 84.5 %.
 func TestActivityIsRolledUp(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	g := profiledGPU(gpu.Some(0.986), gpu.Some(0.986))
 	g.Activity.SM = gpu.Some(0.1) // the GPU's own counters give way
-	tr.absorb(g, time.Unix(1, 0))
+	tr.recordReading(g, time.Unix(1, 0))
 	if !tr.last.ActivityRollup {
 		t.Error("not marked as rolled up")
 	}
@@ -56,25 +58,26 @@ func TestRollUpNeedsEveryInstance(t *testing.T) {
 		{"MIG is off", func(g *gpu.GPU) { g.MIG.Enabled, g.Instances = gpu.Some(false), nil }, gpu.Some(0.25), false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tr := track()
+			tr := newTestGPU()
 			g := profiledGPU(gpu.Some(0.5), gpu.Some(0.5))
 			g.Activity.SM = gpu.Some(0.25)
 			tt.change(&g)
-			tr.absorb(g, time.Unix(1, 0))
+			tr.recordReading(g, time.Unix(1, 0))
 			got := tr.last.Activity.SM
-			if got.Present() != tt.want.Present() || math.Abs(got.Or(0)-tt.want.Or(0)) > 1e-9 || tr.last.ActivityRollup != tt.rollup {
-				t.Errorf("SM activity %v, rolled up %v; want %v, %v", got, tr.last.ActivityRollup, tt.want, tt.rollup)
+			if got.Present() != tt.want.Present() || math.Abs(got.Or(0)-tt.want.Or(0)) > 1e-9 {
+				t.Errorf("SM activity %v, want %v", got, tt.want)
 			}
+			cmptest.Equal(t, "rolled up", tr.last.ActivityRollup, tt.rollup)
 		})
 	}
 }
 
 func TestWhatCannotBeIsPassedOnAndCounted(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	g := profiledGPU(gpu.Some(0.5), gpu.Some(0.5))
 	g.Instances[0].Activity.SM, g.Instances[1].ComputeInstances[0].Activity.SM = gpu.Some(1.2), gpu.Some(1.1)
 	g.InvalidActivity = 3
-	tr.absorb(g, time.Unix(1, 0))
+	tr.recordReading(g, time.Unix(1, 0))
 	if got := tr.last.Instances[0].Activity.SM; got != gpu.Some(1.2) {
 		t.Errorf("an activity of 1.2 was made %v", got)
 	}
@@ -82,8 +85,8 @@ func TestWhatCannotBeIsPassedOnAndCounted(t *testing.T) {
 		t.Errorf("counted %+v; want 2 above 1 and 3 invalid", got)
 	}
 	plain := migGPU()
-	fresh := track()
-	fresh.absorb(plain, time.Unix(1, 0))
+	fresh := newTestGPU()
+	fresh.recordReading(plain, time.Unix(1, 0))
 	if fresh.totals.ActivityAnomalies.Present() || fresh.last.ActivityRollup {
 		t.Error("a GPU that nothing profiles has a count of what its profiling said")
 	}
@@ -128,16 +131,15 @@ func TestProfilerCompletesWhatTheDriverDoesNotTell(t *testing.T) {
 	own.ActivitySource, own.Activity.SM = gpu.ActivityGPM, gpu.Some(0.9)
 	src.gpus[uuidB] = own
 	p := &fakeProfiler{sm: 0.5}
-	h := start(t, src, withProfiler(p))
-	stop := h.run()
+	h := newHarness(t, src, withProfiler(p))
+	stop := h.startLoop()
 	defer stop()
-	h.step(time.Second)
-	s := h.step(time.Second)
-	a, b := find(t, s, uuidA), find(t, s, uuidB)
-	if a.ActivitySource != gpu.ActivityDCGM || a.Instances[0].Activity.SM != gpu.Some(0.5) ||
-		a.Instances[1].ComputeInstances[0].Activity.SM != gpu.Some(0.5) {
-		t.Errorf("source %q, instance %v", a.ActivitySource, a.Instances[0].Activity)
-	}
+	h.pollAfter(time.Second)
+	s := h.pollAfter(time.Second)
+	a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB)
+	cmptest.Equal(t, "source of A", a.ActivitySource, gpu.ActivityDCGM)
+	cmptest.Equal(t, "SM activity of a GPU instance", a.Instances[0].Activity.SM, gpu.Some(0.5))
+	cmptest.Equal(t, "SM activity of a compute instance", a.Instances[1].ComputeInstances[0].Activity.SM, gpu.Some(0.5))
 	if b.ActivitySource != gpu.ActivityGPM || b.Activity.SM != gpu.Some(0.9) {
 		t.Errorf("what the driver said was replaced: %q, %v", b.ActivitySource, b.Activity.SM)
 	}
@@ -147,8 +149,8 @@ func TestProfilerCompletesWhatTheDriverDoesNotTell(t *testing.T) {
 	}
 
 	p.err = errors.New("connection lost")
-	s = h.step(10 * time.Second)
-	if a := find(t, s, uuidA); a.ActivitySource != "" || a.Instances[0].Activity.SM.Present() {
+	s = h.pollAfter(10 * time.Second)
+	if a := findGPU(t, s, uuidA); a.ActivitySource != "" || a.Instances[0].Activity.SM.Present() {
 		t.Error("values outlive a profiler that is gone")
 	}
 	if state := s.Sources[len(s.Sources)-1]; state.Up || state.Err == nil {
@@ -160,11 +162,11 @@ func TestProfilerCompletesWhatTheDriverDoesNotTell(t *testing.T) {
 func TestProfilingEndsWithItsLayout(t *testing.T) {
 	src := newFakeSource(uuidA)
 	src.gpus[uuidA] = migGPU()
-	h := start(t, src, withProfiler(&fakeProfiler{sm: 0.5}))
-	stop := h.run()
+	h := newHarness(t, src, withProfiler(&fakeProfiler{sm: 0.5}))
+	stop := h.startLoop()
 	defer stop()
-	h.step(time.Second)
-	if g := find(t, h.step(time.Second), uuidA); !g.Instances[0].Activity.SM.Present() {
+	h.pollAfter(time.Second)
+	if g := findGPU(t, h.pollAfter(time.Second), uuidA); !g.Instances[0].Activity.SM.Present() {
 		t.Fatal("no activity to begin with")
 	}
 	src.set(func() {
@@ -172,34 +174,35 @@ func TestProfilingEndsWithItsLayout(t *testing.T) {
 		g.Instances[0].Placement = gpu.Some(gpu.Placement{Start: 0, Size: 2})
 		src.gpus[uuidA] = g
 	})
-	if g := find(t, h.step(time.Second), uuidA); g.Instances[0].Activity.SM.Present() || g.Instances[1].Activity.SM.Present() {
+	if g := findGPU(t, h.pollAfter(time.Second), uuidA); g.Instances[0].Activity.SM.Present() || g.Instances[1].Activity.SM.Present() {
 		t.Errorf("activity of the layout before: %v", g.Instances[0].Activity)
 	}
-	if g := find(t, h.step(time.Second), uuidA); !g.Instances[0].Activity.SM.Present() {
+	if g := findGPU(t, h.pollAfter(time.Second), uuidA); !g.Instances[0].Activity.SM.Present() {
 		t.Error("no activity of the new layout in the poll after it was seen")
 	}
 }
 
 // TestHungProfilerCostsNoReading: the GPUs are read all the same.
 func TestHungProfilerCostsNoReading(t *testing.T) {
-	src := newFakeSource(uuidA)
-	p := &fakeProfiler{wait: make(chan struct{})}
-	h := start(t, src, func(o *Options) { o.Profiler, o.Grace = p, 20*time.Millisecond })
-	stop := h.run()
-	for range 7 {
-		h.step(time.Second)
-	}
-	s := h.Current()
-	if g := find(t, s, uuidA); !g.Up || !g.LastRead.Equal(s.Time) {
-		t.Errorf("the GPU is up: %v, read at %v of %v", g.Up, g.LastRead, s.Time)
-	}
-	if state := s.Sources[len(s.Sources)-1]; state.Up || !errors.Is(state.Err, gpu.ErrTimeout) || s.HungCalls != 1 {
-		t.Errorf("source state %+v, %d hung calls", state, s.HungCalls)
-	}
-	close(p.wait)
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA)
+		p := &fakeProfiler{wait: make(chan struct{})}
+		h := newHarness(t, src, withProfiler(p))
+		stop := h.startLoop()
+		for range 7 {
+			h.pollAfter(time.Second)
+		}
+		s := h.Current()
+		if g := findGPU(t, s, uuidA); !g.Up || !g.LastRead.Equal(s.Time) {
+			t.Errorf("the GPU is up: %v, read at %v of %v", g.Up, g.LastRead, s.Time)
+		}
+		cmptest.Equal(t, "profiler", s.Sources[len(s.Sources)-1], gpu.SourceState{Name: gpu.SourceDCGM, Err: gpu.ErrTimeout})
+		cmptest.Equal(t, "hung calls", s.HungCalls, 1)
+		close(p.wait)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // fakeJobs answers with a mapping or an error.
@@ -221,14 +224,13 @@ func TestJobsAreLaidToTheirDevices(t *testing.T) {
 		{Index: 0, Instance: gpu.Some(gpu.InstanceID(2))}: {"17", "18"},
 		{Index: 1}: {"19"},
 	}}
-	h := start(t, src, func(o *Options) { o.Jobs = jobs })
-	stop := h.run()
+	h := newHarness(t, src, func(o *Options) { o.Jobs = jobs })
+	stop := h.startLoop()
 	defer stop()
-	s := h.step(time.Second)
-	a, b := find(t, s, uuidA), find(t, s, uuidB)
-	if len(a.Jobs) != 0 || len(a.Instances[0].Jobs) != 2 || len(a.Instances[1].Jobs) != 0 || len(b.Jobs) != 1 {
-		t.Errorf("jobs %v, %v, %v, %v", a.Jobs, a.Instances[0].Jobs, a.Instances[1].Jobs, b.Jobs)
-	}
+	s := h.pollAfter(time.Second)
+	a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB)
+	got := []int{len(a.Jobs), len(a.Instances[0].Jobs), len(a.Instances[1].Jobs), len(b.Jobs)}
+	cmptest.Equal(t, "number of jobs of A, its instances, and B", got, []int{0, 2, 0, 1})
 	want := map[gpu.JobDevice]bool{{Index: 0}: true, {Index: 1}: true}
 	for _, gi := range a.Instances {
 		want[gpu.JobDevice{Instance: gpu.Some(gi.ID)}] = true
@@ -243,13 +245,13 @@ func TestJobsAreLaidToTheirDevices(t *testing.T) {
 		t.Errorf("not asked for the jobs of %+v", want)
 	}
 	jobs.err = errors.New("one file cannot be read")
-	s = h.step(time.Second)
-	if b, state := find(t, s, uuidB), s.Sources[len(s.Sources)-1]; len(b.Jobs) != 1 || state.Up {
+	s = h.pollAfter(time.Second)
+	if b, state := findGPU(t, s, uuidB), s.Sources[len(s.Sources)-1]; len(b.Jobs) != 1 || state.Up {
 		t.Errorf("jobs %v of a mapping that can be read in part, source %+v", b.Jobs, state)
 	}
 	jobs.jobs, jobs.err = nil, errors.New("stale file handle")
-	s = h.step(time.Second)
-	if b := find(t, s, uuidB); len(b.Jobs) != 0 {
+	s = h.pollAfter(time.Second)
+	if b := findGPU(t, s, uuidB); len(b.Jobs) != 0 {
 		t.Errorf("jobs %v of a mapping that cannot be read", b.Jobs)
 	}
 	if state := s.Sources[len(s.Sources)-1]; state.Name != gpu.SourceJobs || state.Up {

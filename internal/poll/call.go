@@ -2,65 +2,66 @@ package poll
 
 import "time"
 
-// call runs one function at a time, in a goroutine that may never return when a driver hangs. It is owned by the loop's
-// goroutine; an abandoned function leaves its result in the buffer and ends by itself.
-type call[T any] struct {
-	done    chan result[T]
+// asyncCall runs one function at a time in a goroutine, which never returns if the driver hangs. It is owned by the
+// loop's goroutine. An abandoned function leaves its result in the channel's buffer and its goroutine ends.
+type asyncCall[T any] struct {
+	done    chan callResult[T]
 	started time.Time // by the loop's clock
 	running bool
 }
 
-type result[T any] struct {
+type callResult[T any] struct {
 	value   T
 	err     error
-	started time.Time // by the loop's clock; take sets it
+	started time.Time // by the loop's clock; receive sets it
 }
 
 // start runs f unless an earlier one has not returned yet, and reports whether it did.
-func (c *call[T]) start(now time.Time, f func() (T, error)) bool {
+func (c *asyncCall[T]) start(now time.Time, f func() (T, error)) bool {
 	if c.running {
 		return false
 	}
 	if c.done == nil {
-		c.done = make(chan result[T], 1)
+		c.done = make(chan callResult[T], 1)
 	}
 	c.running, c.started = true, now
 	done := c.done
 	go func() {
 		v, err := f()
-		done <- result[T]{value: v, err: err}
+		done <- callResult[T]{value: v, err: err}
 	}()
 	return true
 }
 
-// take returns the result if there is one. It waits for it until expired delivers; a nil expired means not at all.
-func (c *call[T]) take(expired <-chan struct{}) (result[T], bool) {
+// receive returns the result, if there is one, and waits for it until expired is closed. With a nil expired it does not
+// wait.
+func (c *asyncCall[T]) receive(expired <-chan struct{}) (callResult[T], bool) {
 	if !c.running {
-		return result[T]{}, false
+		return callResult[T]{}, false
 	}
 	select {
 	case r := <-c.done:
-		return c.end(r), true
+		return c.finish(r), true
 	default:
 	}
 	if expired == nil {
-		return result[T]{}, false
+		return callResult[T]{}, false
 	}
 	select {
 	case r := <-c.done:
-		return c.end(r), true
+		return c.finish(r), true
 	case <-expired:
-		return result[T]{}, false
+		return callResult[T]{}, false
 	}
 }
 
-func (c *call[T]) end(r result[T]) result[T] {
+func (c *asyncCall[T]) finish(r callResult[T]) callResult[T] {
 	c.running = false
 	r.started = c.started
 	return r
 }
 
-// hung reports whether the running function has been at it for longer than limit.
-func (c *call[T]) hung(now time.Time, limit time.Duration) bool {
+// isHung reports whether the running function has not returned for limit or longer.
+func (c *asyncCall[T]) isHung(now time.Time, limit time.Duration) bool {
 	return c.running && now.Sub(c.started) >= limit
 }

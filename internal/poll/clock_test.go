@@ -1,11 +1,12 @@
 package poll
 
 import (
-	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -24,8 +25,8 @@ func busyGPU(n int) gpu.GPU {
 	return g
 }
 
-// counters are the running totals of a GPU that may only grow.
-func counters(g *gpu.GPU) []float64 {
+// growingTotals are the running totals of a GPU that may only grow.
+func growingTotals(g *gpu.GPU) []float64 {
 	list := []float64{g.Totals.PCIeReceive.Or(gpu.Counter{}).Value, g.Totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value}
 	for _, r := range g.Totals.ClockEvents {
 		list = append(list, r.Seconds.Value)
@@ -42,26 +43,25 @@ func TestClockThatJumps(t *testing.T) {
 		pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{
 			{Device: gpu.DeviceRef{MIG: "MIG-3"}, Holder: gpu.Holder{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}},
 		}}}
-		h := start(t, src, func(o *Options) { o.Pods = pods })
+		h := newHarness(t, src, func(o *Options) { o.Pods = pods })
 		src.gpus[uuidA] = busyGPU(0)
-		stop := h.run()
+		stop := h.startLoop()
 		var before []float64
 		for n, jump := range jumps {
 			src.set(func() { src.gpus[uuidA] = busyGPU(n + 1) })
-			s := h.step(jump)
-			g := find(t, s, uuidA)
-			if !g.Up || !g.LastRead.Equal(s.Time) || !g.Readings.PowerWatts.Present() {
-				t.Errorf("%d: after %s: up %v, last read %s at %s", n, jump, g.Up, g.LastRead, s.Time)
-			}
+			s := h.pollAfter(jump)
+			g := findGPU(t, s, uuidA)
+			at := fmt.Sprintf("step %d, after %s", n, jump)
+			cmptest.Equal(t, at+": up", g.Up, true)
+			cmptest.Equal(t, at+": last read", g.LastRead, s.Time)
+			cmptest.Equal(t, at+": power", g.Readings.PowerWatts, busyGPU(0).Readings.PowerWatts)
 			for _, source := range s.Sources {
-				if !source.Up || source.Stale || !source.LastSuccess.Equal(s.Time) {
-					t.Errorf("%d: after %s: %+v at %s", n, jump, source, s.Time)
-				}
+				cmptest.Equal(t, at+": source", source, gpu.SourceState{Name: source.Name, Up: true, LastSuccess: s.Time})
 			}
 			if holders := g.Instances[1].ComputeInstances[0].Holders; len(holders) != 1 {
 				t.Errorf("%d: after %s: holders %+v", n, jump, holders)
 			}
-			now := counters(g)
+			now := growingTotals(g)
 			for i := range before {
 				if now[i] < before[i] {
 					t.Errorf("%d: after %s: counter %d went from %g to %g", n, jump, i, before[i], now[i])
@@ -85,34 +85,36 @@ func TestClockSetBackInAnOutage(t *testing.T) {
 		pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{
 			{Device: gpu.DeviceRef{GPU: uuidA}, Holder: gpu.Holder{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}},
 		}}}
-		h := start(t, src, func(o *Options) { o.Pods = pods })
-		stop := h.run()
-		h.step(time.Second)
+		h := newHarness(t, src, func(o *Options) { o.Pods = pods })
+		stop := h.startLoop()
+		h.pollAfter(time.Second)
 		release := make(chan struct{})
 		src.set(func() { src.hang[uuidB] = release })
 		pods.err = gpu.ErrUnavailable
-		h.step(time.Second)
-		s := h.step(-time.Hour)
-		if a, b := find(t, s, uuidA), find(t, s, uuidB); !b.Up || b.LastRead.After(s.Time) || len(a.Holders) != 1 {
-			t.Errorf("at the jump: up %v, last read %s at %s, holders %v", b.Up, b.LastRead, s.Time, a.Holders)
-		}
-		s = h.step(5 * time.Second)
-		if b := find(t, s, uuidB); b.Up || b.Readings.PowerWatts.Present() || s.HungCalls != 1 {
-			t.Errorf("past the timeout: up %v, power %v, %d hung calls", b.Up, b.Readings.PowerWatts, s.HungCalls)
-		}
-		if a := find(t, s, uuidA); !a.Up || len(a.Holders) != 1 {
+		h.pollAfter(time.Second)
+		s := h.pollAfter(-time.Hour)
+		b := findGPU(t, s, uuidB)
+		cmptest.Equal(t, "at the jump: up", b.Up, true)
+		cmptest.Equal(t, "at the jump: last read in the future", b.LastRead.After(s.Time), false)
+		cmptest.Equal(t, "at the jump: number of holders", len(findGPU(t, s, uuidA).Holders), 1)
+		s = h.pollAfter(5 * time.Second)
+		b = findGPU(t, s, uuidB)
+		cmptest.Equal(t, "past the timeout: up", b.Up, false)
+		cmptest.Equal(t, "past the timeout: power", b.Readings.PowerWatts, gpu.None[float64]())
+		cmptest.Equal(t, "past the timeout: hung calls", s.HungCalls, 1)
+		if a := findGPU(t, s, uuidA); !a.Up || len(a.Holders) != 1 {
 			t.Errorf("past the timeout: the other GPU is up %v, held by %v", a.Up, a.Holders)
 		}
-		pods.long = true
-		s = h.step(h.opts.PodsStaleAfter)
-		if a := find(t, s, uuidA); len(a.Holders) != 1 || a.Holders[0].Unconfirmed == "" {
+		pods.unconfirmed = true
+		s = h.pollAfter(h.opts.PodsStaleAfter)
+		if a := findGPU(t, s, uuidA); len(a.Holders) != 1 || a.Holders[0].Unconfirmed == "" {
 			t.Errorf("past stale-after: held by %v, want it unconfirmed", a.Holders)
 		}
 		src.set(func() { delete(src.hang, uuidB) })
 		close(release)
 		synctest.Wait()
-		s = h.step(time.Second)
-		if b := find(t, s, uuidB); !b.Up || !b.LastRead.Equal(s.Time) {
+		s = h.pollAfter(time.Second)
+		if b := findGPU(t, s, uuidB); !b.Up || !b.LastRead.Equal(s.Time) {
 			t.Errorf("after the hang: up %v, last read %s at %s", b.Up, b.LastRead, s.Time)
 		}
 		if err := stop(); err != nil {
@@ -126,28 +128,32 @@ func TestLookupThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA)
 		src.inv.Missing = []gpu.MissingGPU{{Index: 1, Err: gpu.ErrTimeout, Hung: true}}
-		h := start(t, src, nil)
-		stop := h.run()
-		s := h.step(4 * time.Second)
+		h := newHarness(t, src, nil)
+		stop := h.startLoop()
+		s := h.pollAfter(4 * time.Second)
 		if len(s.GPUs) != 1 || s.HungCalls != 0 {
 			t.Errorf("before the timeout: %d GPUs, %d hung calls", len(s.GPUs), s.HungCalls)
 		}
 		for range 3 {
-			s = h.step(time.Second)
-			if len(s.GPUs) != 2 || s.GPUs[1].Up || !errors.Is(s.GPUs[1].Errors[0].Err, gpu.ErrTimeout) || s.HungCalls != 1 {
-				t.Fatalf("after the timeout: %+v, %d hung calls", s.GPUs, s.HungCalls)
+			s = h.pollAfter(time.Second)
+			if len(s.GPUs) != 2 {
+				t.Fatalf("after the timeout: %d GPUs, want 2", len(s.GPUs))
 			}
+			cmptest.Equal(t, "after the timeout: up", s.GPUs[1].Up, false)
+			cmptest.Equal(t, "after the timeout: errors", s.GPUs[1].Errors, []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrTimeout}})
+			cmptest.Equal(t, "after the timeout: hung calls", s.HungCalls, 1)
 			if n := errorCount(&s.GPUs[1], gpu.ReadingDevice, gpu.ReasonTimeout); n != 1 {
 				t.Errorf("%g timeouts", n)
 			}
 		}
 		src.set(func() {
-			src.inv = gpu.Inventory{Driver: src.inv.Driver, GPUs: found(uuidA, uuidB)}
+			src.inv = gpu.Inventory{Driver: src.inv.Driver, GPUs: foundGPUs(uuidA, uuidB)}
 			src.gpus[uuidB] = gpu.GPU{Facts: gpu.Facts{UUID: uuidB, Index: 1}}
 		})
-		if s = h.step(time.Second); len(s.GPUs) != 2 || !s.GPUs[1].Up || s.HungCalls != 0 {
-			t.Errorf("found at last: %+v, %d hung calls", s.GPUs, s.HungCalls)
-		}
+		s = h.pollAfter(time.Second)
+		cmptest.Equal(t, "GPUs that are found at last", gpuUUIDs(s), []gpu.UUID{uuidA, uuidB})
+		cmptest.Equal(t, "found at last: up", findGPU(t, s, uuidB).Up, true)
+		cmptest.Equal(t, "found at last: hung calls", s.HungCalls, 0)
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

@@ -2,9 +2,9 @@ package poll
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// markConfirmed marks the devices that are free. It is for GPUs of which it is not known who holds them: no device is free then but by
-// an operator's confirmation.
-func markConfirmed(gpus []gpu.GPU) {
+// markConfirmedFree marks the free devices as confirmed. It is called while the holders are not completely known: then
+// a device counts as free only because an operator has confirmed it.
+func markConfirmedFree(gpus []gpu.GPU) {
 	free := gpu.Some(false)
 	for i := range gpus {
 		g := &gpus[i]

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -13,10 +14,10 @@ func TestFreeByConfirmation(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	src.gpus[uuidA] = migGPU()
 	pods := &fakePods{list: gpu.Assignments{Incomplete: "the kubelet has restarted", Free: []gpu.DeviceRef{{MIG: "MIG-3"}, {GPU: uuidB}}}}
-	h := start(t, src, func(o *Options) { o.Pods = pods })
-	defer h.run()()
-	s := h.step(time.Second)
-	a, b := find(t, s, uuidA), find(t, s, uuidB)
+	h := newHarness(t, src, func(o *Options) { o.Pods = pods })
+	defer h.startLoop()()
+	s := h.pollAfter(time.Second)
+	a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB)
 	if !b.ConfirmedFree || a.ConfirmedFree {
 		t.Errorf("GPUs: %v of the one that was confirmed, %v of the other", b.ConfirmedFree, a.ConfirmedFree)
 	}
@@ -28,8 +29,9 @@ func TestFreeByConfirmation(t *testing.T) {
 		}
 	}
 	pods.list = gpu.Assignments{}
-	s = h.step(time.Second)
-	if a, b := find(t, s, uuidA), find(t, s, uuidB); a.ConfirmedFree || b.ConfirmedFree || b.Allocated != gpu.Some(false) || a.Instances[0].ConfirmedFree {
-		t.Errorf("the list is complete: GPUs %v, %v", a.ConfirmedFree, b.ConfirmedFree)
-	}
+	s = h.pollAfter(time.Second)
+	a, b = findGPU(t, s, uuidA), findGPU(t, s, uuidB)
+	got := []bool{a.ConfirmedFree, b.ConfirmedFree, a.Instances[0].ConfirmedFree}
+	cmptest.Equal(t, "confirmed with a complete list: A, B, an instance of A", got, []bool{false, false, false})
+	cmptest.Equal(t, "B is allocated", b.Allocated, gpu.Some(false))
 }

@@ -32,7 +32,7 @@ type fakeSource struct {
 
 func newFakeSource(ids ...gpu.UUID) *fakeSource {
 	s := &fakeSource{
-		inv:    gpu.Inventory{Driver: gpu.Driver{Version: "580.95.05"}, GPUs: found(ids...)},
+		inv:    gpu.Inventory{Driver: gpu.Driver{Version: "580.95.05"}, GPUs: foundGPUs(ids...)},
 		gpus:   map[gpu.UUID]gpu.GPU{},
 		errs:   map[gpu.UUID]error{},
 		hang:   map[gpu.UUID]chan struct{}{},
@@ -45,7 +45,7 @@ func newFakeSource(ids ...gpu.UUID) *fakeSource {
 	return s
 }
 
-func found(ids ...gpu.UUID) []gpu.FoundGPU {
+func foundGPUs(ids ...gpu.UUID) []gpu.FoundGPU {
 	var list []gpu.FoundGPU
 	for i, id := range ids {
 		list = append(list, gpu.FoundGPU{Index: i, UUID: id})
@@ -95,11 +95,11 @@ func cloneInstances(list []gpu.GPUInstance) []gpu.GPUInstance {
 // fakePods answers with a list of now or, if there is an error, with what is known without an answer: the last list, whose
 // holders are unconfirmed if that is long ago.
 type fakePods struct {
-	list gpu.Assignments
-	err  error
-	long bool
-	now  func() time.Time // start sets it
-	last time.Time
+	list        gpu.Assignments
+	err         error
+	unconfirmed bool
+	now         func() time.Time // start sets it
+	last        time.Time
 }
 
 func (p *fakePods) List(context.Context) (gpu.Assignments, error) {
@@ -110,7 +110,7 @@ func (p *fakePods) List(context.Context) (gpu.Assignments, error) {
 	}
 	for n := range list.List {
 		list.List[n].Listed = p.last
-		if p.long {
+		if p.unconfirmed {
 			list.List[n].Holder.Unconfirmed = "no answer"
 		}
 	}
@@ -152,7 +152,7 @@ type harness struct {
 	clock *clock
 }
 
-func start(t *testing.T, src Source, change func(*Options)) *harness {
+func newHarness(t *testing.T, src Source, change func(*Options)) *harness {
 	t.Helper()
 	c := newClock()
 	opts := Options{
@@ -169,8 +169,8 @@ func start(t *testing.T, src Source, change func(*Options)) *harness {
 	return h
 }
 
-// run starts the loop; the returned function stops it and returns its error.
-func (h *harness) run() (stop func() error) {
+// startLoop starts the loop; the returned function stops it and returns its error.
+func (h *harness) startLoop() (stop func() error) {
 	ctx, cancel := context.WithCancel(h.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- h.Run(ctx) }()
@@ -180,8 +180,8 @@ func (h *harness) run() (stop func() error) {
 	}
 }
 
-// step advances the clock, polls and returns the new Snapshot.
-func (h *harness) step(d time.Duration) *gpu.Snapshot {
+// pollAfter advances the clock, polls and returns the new Snapshot.
+func (h *harness) pollAfter(d time.Duration) *gpu.Snapshot {
 	h.t.Helper()
 	if err := h.Poll(h.t.Context(), func() error { h.clock.advance(d); return nil }); err != nil {
 		h.t.Fatalf("poll: %v", err)
@@ -189,7 +189,7 @@ func (h *harness) step(d time.Duration) *gpu.Snapshot {
 	return h.Current()
 }
 
-func find(t *testing.T, s *gpu.Snapshot, id gpu.UUID) *gpu.GPU {
+func findGPU(t *testing.T, s *gpu.Snapshot, id gpu.UUID) *gpu.GPU {
 	t.Helper()
 	for i := range s.GPUs {
 		if s.GPUs[i].UUID == id {

@@ -6,18 +6,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// gpmSource is a driver that measures the activity of the first GPU where it is asked to; it has no GPM for the second.
+// gpmSource is a driver that measures the activity of the first GPU on request; it has no GPM for the second.
 type gpmSource struct {
 	*fakeSource
-	asked func(gpu.UUID) bool
+	askDriver func(gpu.UUID) bool
 }
 
 func (s *gpmSource) Read(id gpu.UUID) (gpu.GPU, error) {
 	g, err := s.fakeSource.Read(id)
-	if id == uuidA && s.asked(id) {
+	if id == uuidA && s.askDriver(id) {
 		g.ActivitySource = gpu.ActivityGPM
 		for i := range g.Instances {
 			g.Instances[i].Activity = gpu.Activity{GraphicsEngine: gpu.Some(0.5), SM: gpu.Some(0.5)}
@@ -71,25 +72,25 @@ type fallbackNode struct {
 func startFallback(t *testing.T) (n *fallbackNode, stop func() error) {
 	n = &fallbackNode{source: &gpmSource{fakeSource: newFakeSource(uuidA, uuidB)}, profiler: &reportingProfiler{}}
 	n.source.gpus[uuidA] = migGPU()
-	n.harness = start(t, n.source, withProfiler(n.profiler))
-	n.source.asked, n.profiler.now = n.ProfilerFails, n.clock.Now
-	return n, n.run()
+	n.harness = newHarness(t, n.source, withProfiler(n.profiler))
+	n.source.askDriver, n.profiler.now = n.ProfilerFails, n.clock.Now
+	return n, n.startLoop()
 }
 
-// second lets one pass and returns the source of the activity of both GPUs.
-func (n *fallbackNode) second() (a, b gpu.ActivitySource) {
+// pollSecond lets one pass and returns the source of the activity of both GPUs.
+func (n *fallbackNode) pollSecond() (a, b gpu.ActivitySource) {
 	n.t.Helper()
 	n.joules += 100
 	g := n.source.gpus[uuidA]
 	g.Readings.EnergyJoules, g.Readings.PowerWatts = gpu.Some(n.joules), gpu.Some(100.0)
 	n.source.set(func() { n.source.gpus[uuidA] = g })
-	s := n.step(time.Second)
-	return find(n.t, s, uuidA).ActivitySource, find(n.t, s, uuidB).ActivitySource
+	s := n.pollAfter(time.Second)
+	return findGPU(n.t, s, uuidA).ActivitySource, findGPU(n.t, s, uuidB).ActivitySource
 }
 
-// energy is what has been shared among the instances of the MIG GPU, and the rest.
-func (n *fallbackNode) energy() (sum float64) {
-	g := find(n.t, n.Current(), uuidA)
+// totalEnergy is what has been shared among the instances of the MIG GPU, and the rest.
+func (n *fallbackNode) totalEnergy() (sum float64) {
+	g := findGPU(n.t, n.Current(), uuidA)
 	for i := range g.Instances {
 		sum += g.Instances[i].EnergyJoules.Or(gpu.Counter{}).Value
 	}
@@ -116,35 +117,34 @@ func TestFallBackToTheDriver(t *testing.T) {
 			n, stop := startFallback(t)
 			defer stop()
 			for range 5 {
-				n.second()
+				n.pollSecond()
 			}
-			before := n.energy()
+			before := n.totalEnergy()
 			tt.change(n.profiler)
 			for second := 1; second <= 30; second++ {
-				a, b := n.second()
+				a, b := n.pollSecond()
 				if (a == gpu.ActivityGPM) != (second >= tt.after) || second >= tt.after && b != tt.other {
 					t.Errorf("second %d: by %q, the other by %q", second, a, b)
 				}
-				if spent := n.energy() - before; math.Abs(spent-float64(second)*100) > 1e-6 {
+				if spent := n.totalEnergy() - before; math.Abs(spent-float64(second)*100) > 1e-6 {
 					t.Errorf("second %d: %v J", second, spent)
 				}
 			}
 			*n.profiler = reportingProfiler{now: n.clock.Now, withoutInstances: true}
-			if a, _ := n.second(); a != gpu.ActivityGPM {
+			if a, _ := n.pollSecond(); a != gpu.ActivityGPM {
 				t.Errorf("back without its instances: by %q", a)
 			}
 			n.profiler.withoutInstances = false
 			for second := 1; second <= 5; second++ {
-				if a, _ := n.second(); a != gpu.ActivityGPM {
+				if a, _ := n.pollSecond(); a != gpu.ActivityGPM {
 					t.Errorf("complete for %d s: by %q", second, a)
 				}
 			}
-			a, b := n.second()
-			g := find(t, n.Current(), uuidA)
-			if a != gpu.ActivityDCGM || b != gpu.ActivityDCGM || g.Instances[0].Activity.SM != gpu.Some(0.25) {
-				t.Errorf("back: by %q and %q, SM activity %v", a, b, g.Instances[0].Activity.SM)
-			}
-			if spent := n.energy() - before; math.Abs(spent-3700) > 1e-6 {
+			a, b := n.pollSecond()
+			g := findGPU(t, n.Current(), uuidA)
+			cmptest.Equal(t, "sources with the profiler back", []gpu.ActivitySource{a, b}, []gpu.ActivitySource{gpu.ActivityDCGM, gpu.ActivityDCGM})
+			cmptest.Equal(t, "SM activity with the profiler back", g.Instances[0].Activity.SM, gpu.Some(0.25))
+			if spent := n.totalEnergy() - before; math.Abs(spent-3700) > 1e-6 {
 				t.Errorf("after it: %v J", spent)
 			}
 		})
@@ -156,10 +156,10 @@ func TestFallBackToTheDriver(t *testing.T) {
 func TestNoGapAfterAReconnect(t *testing.T) {
 	for _, outage := range []int{4, 8, 30} {
 		n, stop := startFallback(t)
-		n.second()
+		n.pollSecond()
 		n.profiler.err = errors.New("connection lost")
 		for range outage {
-			n.second()
+			n.pollSecond()
 		}
 		for second, p := range []reportingProfiler{
 			{blank: true}, {blank: true}, {without: uuidA}, {withoutInstances: true}, {withoutInstances: true}, {blank: true}, {}, {}, {}, {}, {}, {}, {},
@@ -170,8 +170,8 @@ func TestNoGapAfterAReconnect(t *testing.T) {
 			if second >= 11 {
 				want, sm = gpu.ActivityDCGM, 0.25
 			}
-			a, _ := n.second()
-			if got := find(t, n.Current(), uuidA).Instances[0].Activity.SM; a != want || got != gpu.Some(sm) {
+			a, _ := n.pollSecond()
+			if got := findGPU(t, n.Current(), uuidA).Instances[0].Activity.SM; a != want || got != gpu.Some(sm) {
 				t.Errorf("outage of %d s, second %d after it: by %q, SM activity %v", outage, second+1, a, got)
 			}
 		}
@@ -186,10 +186,10 @@ func TestNoGapAfterAReconnect(t *testing.T) {
 func TestProfilerThatAnswersInPart(t *testing.T) {
 	for _, part := range []reportingProfiler{{withoutInstances: true}, {blank: true}, {behind: 1}} {
 		n, stop := startFallback(t)
-		n.second()
+		n.pollSecond()
 		n.profiler.err = errors.New("connection lost")
 		for range 5 {
-			n.second()
+			n.pollSecond()
 		}
 		for second := range 60 {
 			*n.profiler = reportingProfiler{}
@@ -197,7 +197,7 @@ func TestProfilerThatAnswersInPart(t *testing.T) {
 				*n.profiler = part
 			}
 			n.profiler.now = n.clock.Now
-			if a, _ := n.second(); a != gpu.ActivityGPM {
+			if a, _ := n.pollSecond(); a != gpu.ActivityGPM {
 				t.Errorf("%+v, second %d: by %q", part, second, a)
 			}
 		}
@@ -214,11 +214,11 @@ func TestPausedProfilerIsLeftAlone(t *testing.T) {
 		before.now = n.clock.Now
 		*n.profiler = before
 		for range 5 {
-			n.second()
+			n.pollSecond()
 		}
 		*n.profiler = reportingProfiler{paused: true}
 		for range 60 {
-			if a, _ := n.second(); a == gpu.ActivityGPM || n.ProfilerFails(uuidA) {
+			if a, _ := n.pollSecond(); a == gpu.ActivityGPM || n.ProfilerFails(uuidA) {
 				t.Fatal("the driver was asked")
 			}
 		}

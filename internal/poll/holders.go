@@ -9,56 +9,57 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// attach writes who holds what into the GPUs and returns the assignments that name no device of this node.
-func attach(gpus []gpu.GPU, known gpu.Assignments, containers Containers) []gpu.Assignment {
-	all := gpu.NewDevices(gpus)
+// attachHolders stores the holders of each device in gpus and returns the assignments that name no device of this node.
+func attachHolders(gpus []gpu.GPU, known gpu.Assignments, containers Containers) []gpu.Assignment {
+	index := gpu.NewDevices(gpus)
 	unmatched := slices.Clone(known.Unreadable)
-	v := vacancy{complete: known.Incomplete == "", free: all.Cover(known.Free), doubtful: map[gpu.Device]bool{}}
-	claims := map[gpu.Device][]gpu.Assignment{}
-	var devices []gpu.Device
+	state := allocationState{complete: known.Incomplete == "", free: index.Cover(known.Free), doubtful: map[gpu.Device]bool{}}
+	byDevice := map[gpu.Device][]gpu.Assignment{}
+	var held []gpu.Device
 	for _, a := range known.List {
-		d, match := all.Resolve(a.Device)
+		d, match := index.Resolve(a.Device)
 		if match != gpu.MatchDevice && a.Holder.Unconfirmed == "" {
 			unmatched = append(unmatched, a)
 		}
-		switch d = onlyCompute(gpus, d); {
+		switch d = narrowToCompute(gpus, d); {
 		case match == gpu.MatchNothing:
 			continue
-		case match == gpu.MatchParent, since(gpus, d).After(a.Listed):
-			// It is not the device that the assignment names, or may have been created since.
-			v.doubtful[d] = true
+		case match == gpu.MatchParent, firstSeenAt(gpus, d).After(a.Listed):
+			// Only the parent of the device exists, or the device may have been created after it was listed.
+			state.doubtful[d] = true
 			continue
 		}
-		if claims[d] == nil {
-			devices = append(devices, d)
+		if byDevice[d] == nil {
+			held = append(held, d)
 		}
-		claims[d] = append(claims[d], a)
+		byDevice[d] = append(byDevice[d], a)
 	}
-	// Whole GPU instances before their compute instances: what was given more exactly counts.
-	slices.SortFunc(devices, func(a, b gpu.Device) int {
+	// GPU instances before their compute instances, whose own holders take precedence.
+	slices.SortFunc(held, func(a, b gpu.Device) int {
 		return cmp.Or(cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Compute, b.Compute))
 	})
-	for _, d := range devices {
-		place(&gpus[d.GPU], d, settle(&gpus[d.GPU], d, claims[d], containers))
+	for _, d := range held {
+		storeHolders(&gpus[d.GPU], d, resolveSharing(&gpus[d.GPU], d, byDevice[d], containers))
 	}
 	for g := range gpus {
 		if gpus[g].UUID != "" {
-			v.summarise(gpus, g)
+			state.summarizeGPU(gpus, g)
 		}
 	}
 	return unmatched
 }
 
-// onlyCompute narrows a GPU instance down to its compute instance if it has just one: that is then what was given.
-func onlyCompute(gpus []gpu.GPU, d gpu.Device) gpu.Device {
+// narrowToCompute returns the only compute instance of a GPU instance, or d if it has none or several: the compute
+// instance is the MIG device that was assigned.
+func narrowToCompute(gpus []gpu.GPU, d gpu.Device) gpu.Device {
 	if d.Instance != gpu.Whole && d.Compute == gpu.Whole && len(gpus[d.GPU].Instances[d.Instance].ComputeInstances) == 1 {
 		d.Compute = 0
 	}
 	return d
 }
 
-// since is when a device was first seen; the zero time for a whole GPU, whose identity is not used again.
-func since(gpus []gpu.GPU, d gpu.Device) time.Time {
+// firstSeenAt returns when a device was first seen; the zero time for a whole GPU, whose identity is never reused.
+func firstSeenAt(gpus []gpu.GPU, d gpu.Device) time.Time {
 	switch {
 	case d.Instance == gpu.Whole:
 		return time.Time{}
@@ -68,16 +69,15 @@ func since(gpus []gpu.GPU, d gpu.Device) time.Time {
 	return gpus[d.GPU].Instances[d.Instance].ComputeInstances[d.Compute].Since
 }
 
-// place stores the holders of a device. A whole GPU instance that was given away is given with all its compute
-// instances.
-func place(g *gpu.GPU, d gpu.Device, holders []gpu.Holder) {
+// storeHolders stores the holders of a device. Holders of a whole GPU instance hold all its compute instances, too.
+func storeHolders(g *gpu.GPU, d gpu.Device, holders []gpu.Holder) {
 	switch {
 	case d.Instance == gpu.Whole:
 		g.Holders = holders
 	case d.Compute != gpu.Whole:
 		ci := &g.Instances[d.Instance].ComputeInstances[d.Compute]
 		if slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }) {
-			ci.Holders = nil // those of the whole GPU instance
+			ci.Holders = nil // they were inherited from the GPU instance
 		}
 		ci.Holders = append(ci.Holders, holders...)
 	default:
@@ -89,11 +89,12 @@ func place(g *gpu.GPU, d gpu.Device, holders []gpu.Holder) {
 	}
 }
 
-// settle decides how the holders of one device share it and orders them: confirmed ones first.
-func settle(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) []gpu.Holder {
+// resolveSharing returns the holders of one device, with the way in which they share it, ordered by their names; a
+// confirmed holder comes before an unconfirmed one of the same container.
+func resolveSharing(g *gpu.GPU, d gpu.Device, assignments []gpu.Assignment, containers Containers) []gpu.Holder {
 	var holders []gpu.Holder
 	var exclusive []gpu.Assignment
-	for _, c := range claims {
+	for _, c := range assignments {
 		h := c.Holder
 		switch {
 		case h.Sharing == gpu.SharingExclusive && h.Unconfirmed == "":
@@ -105,20 +106,20 @@ func settle(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Contai
 		holders = append(holders, h)
 	}
 	if len(exclusive) > 0 {
-		holders = append(holders, contenders(g, d, exclusive, containers)...)
+		holders = append(holders, resolveExclusive(g, d, exclusive, containers)...)
 	}
 	slices.SortFunc(holders, func(a, b gpu.Holder) int {
 		return cmp.Or(compareContainers(a.Container, b.Container), strings.Compare(a.Resource, b.Resource),
 			strings.Compare(a.Replica, b.Replica), strings.Compare(a.Unconfirmed, b.Unconfirmed))
 	})
-	// A pod that was created again under its name can hold what it held before: the confirmed one counts.
+	// A pod that was created again under its name can hold the same device: the confirmed holder counts.
 	return slices.CompactFunc(holders, func(a, b gpu.Holder) bool {
 		return a.Container == b.Container && a.Resource == b.Resource && a.Replica == b.Replica
 	})
 }
 
-// replicaSharing tells how a replica shares its GPU: by a common DRA claim, or by time-slicing or MPS, whose control
-// daemon sets the exclusive-process compute mode and whose clients are listed apart.
+// replicaSharing returns how a replica shares its device: by a common DRA claim, by MPS, or by time-slicing. MPS shows
+// in the exclusive-process compute mode, which its control daemon sets, or in the list of MPS clients.
 func replicaSharing(g *gpu.GPU, d gpu.Device, h gpu.Holder) gpu.Sharing {
 	if strings.HasPrefix(h.Resource, "claim/") {
 		return gpu.SharingClaim
@@ -134,19 +135,20 @@ func replicaSharing(g *gpu.GPU, d gpu.Device, h gpu.Holder) gpu.Sharing {
 	return gpu.SharingTimeSlicing
 }
 
-// contenders returns the exclusive holder of a device. Of several to whom a device plugin gave one id the kubelet still lists
-// those that have ended: the one seen last counts, among equals the one with a process on the device. In all other cases
-// several exclusive holders are a contradiction, and how they share the device is unknown.
-func contenders(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) []gpu.Holder {
-	latest := claims
-	if ofOnePlugin(claims) {
-		best := slices.MaxFunc(claims, func(a, b gpu.Assignment) int { return cmp.Compare(a.Seen, b.Seen) })
-		latest = slices.DeleteFunc(slices.Clone(claims), func(c gpu.Assignment) bool { return c.Seen < best.Seen })
+// resolveExclusive returns the exclusive holders of a device. If a device plugin gave one id to several containers, the
+// kubelet still lists some that have ended: the one seen last counts, and among those seen at once the one with a
+// process on the device. In all other cases several exclusive holders contradict each other, and how they share the
+// device is unknown.
+func resolveExclusive(g *gpu.GPU, d gpu.Device, assignments []gpu.Assignment, containers Containers) []gpu.Holder {
+	latest := assignments
+	if isOnePluginDevice(assignments) {
+		best := slices.MaxFunc(assignments, func(a, b gpu.Assignment) int { return cmp.Compare(a.Seen, b.Seen) })
+		latest = slices.DeleteFunc(slices.Clone(assignments), func(c gpu.Assignment) bool { return c.Seen < best.Seen })
 	}
 	if len(latest) == 1 {
 		return []gpu.Holder{latest[0].Holder}
 	}
-	if h, ok := withProcess(g, d, latest, containers); ok && ofOnePlugin(claims) {
+	if h, ok := holderWithProcess(g, d, latest, containers); ok && isOnePluginDevice(assignments) {
 		return []gpu.Holder{h}
 	}
 	holders := make([]gpu.Holder, len(latest))
@@ -157,15 +159,15 @@ func contenders(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Co
 	return holders
 }
 
-// ofOnePlugin reports whether a device plugin gave all of the assignments, by one id.
-func ofOnePlugin(claims []gpu.Assignment) bool {
-	return !slices.ContainsFunc(claims, func(c gpu.Assignment) bool {
-		return c.ID != claims[0].ID || strings.HasPrefix(c.Holder.Resource, "claim/")
+// isOnePluginDevice reports whether all assignments are of one device id of a device plugin.
+func isOnePluginDevice(assignments []gpu.Assignment) bool {
+	return !slices.ContainsFunc(assignments, func(c gpu.Assignment) bool {
+		return c.ID != assignments[0].ID || strings.HasPrefix(c.Holder.Resource, "claim/")
 	})
 }
 
-// withProcess returns the holder that has a process on the device, if one alone has.
-func withProcess(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers Containers) (gpu.Holder, bool) {
+// holderWithProcess returns the only holder that has a process on the device; false if none has, or several.
+func holderWithProcess(g *gpu.GPU, d gpu.Device, assignments []gpu.Assignment, containers Containers) (gpu.Holder, bool) {
 	if containers == nil {
 		return gpu.Holder{}, false
 	}
@@ -175,7 +177,7 @@ func withProcess(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers C
 			continue
 		}
 		c, ok := containers.ContainerOf(p.PID)
-		at := slices.IndexFunc(claims, func(l gpu.Assignment) bool { return l.Holder.Container == c })
+		at := slices.IndexFunc(assignments, func(l gpu.Assignment) bool { return l.Holder.Container == c })
 		if !ok || at < 0 || at == found {
 			continue
 		}
@@ -187,7 +189,7 @@ func withProcess(g *gpu.GPU, d gpu.Device, claims []gpu.Assignment, containers C
 	if found < 0 {
 		return gpu.Holder{}, false
 	}
-	return claims[found].Holder, true
+	return assignments[found].Holder, true
 }
 
 // runsOn reports whether a process runs on a device.
@@ -202,16 +204,16 @@ func runsOn(g *gpu.GPU, d gpu.Device, p gpu.Process) bool {
 	return d.Compute == gpu.Whole || p.Compute == gpu.Some(gi.ComputeInstances[d.Compute].ID)
 }
 
-// vacancy tells devices that are free from those of which it is not known.
-type vacancy struct {
-	complete bool // there are no other holders than those that are known
+// allocationState separates devices that are free from those whose holders are not known.
+type allocationState struct {
+	complete bool // all holders of the node are known
 	free     map[gpu.Device]bool
-	// doubtful are devices of which a known holder may hold a part, or all.
+	// doubtful are devices that a known holder may hold, as a whole or in part.
 	doubtful map[gpu.Device]bool
 }
 
-// allocated reports whether a device with these holders is allocated: absent if that is not known.
-func (v *vacancy) allocated(d gpu.Device, holders []gpu.Holder) gpu.Opt[bool] {
+// allocated reports whether a device with these holders is allocated; absent if that is not known.
+func (v *allocationState) allocated(d gpu.Device, holders []gpu.Holder) gpu.Opt[bool] {
 	switch {
 	case slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }):
 		return gpu.Some(true)
@@ -221,17 +223,18 @@ func (v *vacancy) allocated(d gpu.Device, holders []gpu.Holder) gpu.Opt[bool] {
 	return gpu.Some(false)
 }
 
-// isDoubtful reports whether a known holder may hold the device, or something that it is a part of.
-func (v *vacancy) isDoubtful(d gpu.Device) bool {
+// isDoubtful reports whether a known holder may hold the device, or a device that contains it.
+func (v *allocationState) isDoubtful(d gpu.Device) bool {
 	return v.doubtful[d] || v.doubtful[gpu.Device{GPU: d.GPU, Instance: d.Instance, Compute: gpu.Whole}] ||
 		v.doubtful[gpu.Device{GPU: d.GPU, Instance: gpu.Whole, Compute: gpu.Whole}]
 }
 
-// summarise derives from the holders of compute instances who holds the GPU instance, and what is allocated.
-func (v *vacancy) summarise(gpus []gpu.GPU, at int) {
+// summarizeGPU sets Allocated of a GPU and its instances, and derives the holders of GPU instances from those of their
+// compute instances.
+func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 	g := &gpus[at]
 	if len(g.Holders) > 0 {
-		v.doubtful[gpu.Device{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}] = true // of which part is not known
+		v.doubtful[gpu.Device{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}] = true // the holder may have any part
 	}
 	parts := make([]gpu.Opt[bool], 0, len(g.Instances)+1)
 	for i := range g.Instances {
@@ -261,7 +264,7 @@ func (v *vacancy) summarise(gpus []gpu.GPU, at int) {
 	g.Allocated = anyAllocated(parts)
 }
 
-// anyAllocated tells of a whole whether any part is allocated; absent if none is and of some it is not known.
+// anyAllocated reports whether any part is allocated; absent if none is, but not all are known.
 func anyAllocated(parts []gpu.Opt[bool]) gpu.Opt[bool] {
 	if slices.Contains(parts, gpu.Some(true)) {
 		return gpu.Some(true)
@@ -272,8 +275,8 @@ func anyAllocated(parts []gpu.Opt[bool]) gpu.Opt[bool] {
 	return gpu.Some(false)
 }
 
-// commonHolder returns the pod that has every compute instance of a split GPU instance to itself, if one has. Its container is
-// named if it is one, and it is confirmed if it is so everywhere.
+// commonHolder returns the pod that exclusively holds every compute instance of a split GPU instance, or nil. Container
+// name and resource are kept if they are the same everywhere; the holder is confirmed if all are.
 func commonHolder(gi *gpu.GPUInstance) []gpu.Holder {
 	var common gpu.Holder
 	for c := range gi.ComputeInstances {

@@ -1,13 +1,13 @@
 package poll
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -39,14 +39,14 @@ func migGPU() gpu.GPU {
 	}
 }
 
-func assign(ref gpu.DeviceRef, pod string, seen uint64) gpu.Assignment {
+func newAssignment(ref gpu.DeviceRef, pod string, seen uint64) gpu.Assignment {
 	return gpu.Assignment{Device: ref, Seen: seen, Holder: gpu.Holder{
 		Container: gpu.Container{Namespace: "ns", Pod: pod, Name: "main"}, Resource: "nvidia.com/gpu", Sharing: gpu.SharingExclusive,
 	}}
 }
 
-func unconfirmed(ref gpu.DeviceRef, pod string) gpu.Assignment {
-	a := assign(ref, pod, 1)
+func unconfirmedAssignment(ref gpu.DeviceRef, pod string) gpu.Assignment {
+	a := newAssignment(ref, pod, 1)
 	a.Holder.Unconfirmed = "for a test"
 	return a
 }
@@ -56,14 +56,14 @@ func withID(a gpu.Assignment, id string) gpu.Assignment {
 	return a
 }
 
-func replica(ref gpu.DeviceRef, pod, n string) gpu.Assignment {
-	a := assign(ref, pod, 1)
+func replicaAssignment(ref gpu.DeviceRef, pod, n string) gpu.Assignment {
+	a := newAssignment(ref, pod, 1)
 	a.Holder.Sharing, a.Holder.Replica = gpu.SharingReplica, n
 	return a
 }
 
-// held prints who holds what: "gpu", "gi/ID", "ci/GI/ID".
-func held(g *gpu.GPU) map[string][]string {
+// formatHolders returns the holders by device: "gpu", "gi/ID", "ci/GI/ID".
+func formatHolders(g *gpu.GPU) map[string][]string {
 	out := map[string][]string{}
 	add := func(key string, holders []gpu.Holder) {
 		for _, h := range holders {
@@ -104,54 +104,54 @@ type attachTest struct {
 // attachTests are ways of naming and sharing the devices of migGPU.
 func attachTests() []attachTest {
 	sharedClaim := func(pod string) gpu.Assignment {
-		a := assign(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))}, pod, 1)
+		a := newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))}, pod, 1)
 		a.Holder.Resource, a.Holder.Sharing = "claim/ns/big", gpu.SharingReplica
 		return a
 	}
 	claimOf := func(pod string, seen uint64) gpu.Assignment {
-		a := assign(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4)}, pod, seen)
+		a := newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4)}, pod, seen)
 		a.Holder.Resource = "claim/ns/" + pod
 		return a
 	}
 	return []attachTest{
-		{name: "whole GPU by UUID", list: []gpu.Assignment{assign(gpu.DeviceRef{GPU: uuidA}, "p", 1)},
+		{name: "whole GPU by UUID", list: []gpu.Assignment{newAssignment(gpu.DeviceRef{GPU: uuidA}, "p", 1)},
 			want: map[string][]string{"gpu": {"p"}}},
 		{name: "whole GPU by minor number, not index", list: []gpu.Assignment{
-			assign(gpu.DeviceRef{Minor: gpu.Some(4)}, "p", 1), assign(gpu.DeviceRef{Minor: gpu.Some(0)}, "q", 1)},
+			newAssignment(gpu.DeviceRef{Minor: gpu.Some(4)}, "p", 1), newAssignment(gpu.DeviceRef{Minor: gpu.Some(0)}, "q", 1)},
 			want: map[string][]string{"gpu": {"p"}}, unmatched: 1},
 		{name: "two pods on two compute instances of one GPU instance", list: []gpu.Assignment{
-			assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), assign(gpu.DeviceRef{MIG: "MIG-2"}, "q", 1)},
+			newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), newAssignment(gpu.DeviceRef{MIG: "MIG-2"}, "q", 1)},
 			want: map[string][]string{"ci/2/0": {"p"}, "ci/2/1": {"q"}}},
 		{name: "one pod on every compute instance holds the GPU instance", list: []gpu.Assignment{
-			assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), assign(legacyRef(2, 1), "p", 1)},
+			newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), newAssignment(legacyRef(2, 1), "p", 1)},
 			want: map[string][]string{"ci/2/0": {"p"}, "ci/2/1": {"p"}, "gi/2": {"p"}}},
 		{name: "GKE names the GPU instance", list: []gpu.Assignment{
-			assign(gpu.DeviceRef{Minor: gpu.Some(4), Instance: gpu.Some(gpu.InstanceID(1))}, "p", 1)},
+			newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), Instance: gpu.Some(gpu.InstanceID(1))}, "p", 1)},
 			want: map[string][]string{"ci/1/0": {"p"}, "gi/1": {"p"}}},
 		{name: "DRA names the placement", list: []gpu.Assignment{
-			assign(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))}, "p", 1),
-			assign(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(19))}, "q", 1)},
+			newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))}, "p", 1),
+			newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(19))}, "q", 1)},
 			want: map[string][]string{"ci/1/0": {"p"}, "gi/1": {"p"}}, unmatched: 1},
 		{name: "a claim of several containers", list: []gpu.Assignment{sharedClaim("p"), sharedClaim("q")},
 			want: map[string][]string{"ci/1/0": {"p claim ", "q claim "}, "gi/1": {"p claim ", "q claim "}}},
 		{name: "of a lingering pod and its successor the newer counts", list: []gpu.Assignment{
-			assign(gpu.DeviceRef{MIG: "MIG-3"}, "old", 1), assign(gpu.DeviceRef{MIG: "MIG-3"}, "new", 2)},
+			newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "old", 1), newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "new", 2)},
 			want: map[string][]string{"ci/1/0": {"new"}, "gi/1": {"new"}}},
 		{name: "both seen first at once, and no process", list: []gpu.Assignment{
-			assign(gpu.DeviceRef{MIG: "MIG-1"}, "a", 1), assign(gpu.DeviceRef{MIG: "MIG-1"}, "b", 1)},
+			newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "a", 1), newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "b", 1)},
 			want: map[string][]string{"ci/2/0": {"a unknown ", "b unknown "}}},
 		{name: "two claims of one device", list: []gpu.Assignment{claimOf("a", 1), claimOf("b", 2)},
 			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}, "gi/1": {"a unknown ", "b unknown "}}},
-		{name: "a claim and a device plugin", list: []gpu.Assignment{claimOf("a", 1), assign(gpu.DeviceRef{MIG: "MIG-3"}, "b", 2)},
+		{name: "a claim and a device plugin", list: []gpu.Assignment{claimOf("a", 1), newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "b", 2)},
 			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}, "gi/1": {"a unknown ", "b unknown "}}},
 		{name: "two ids for one device", list: []gpu.Assignment{
-			assign(gpu.DeviceRef{MIG: "MIG-3"}, "a", 1), withID(assign(legacyRef(1, 0), "b", 2), "MIG-GPU-x/1/0")},
+			newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "a", 1), withID(newAssignment(legacyRef(1, 0), "b", 2), "MIG-GPU-x/1/0")},
 			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}, "gi/1": {"a unknown ", "b unknown "}}},
 		{name: "a successor of an unconfirmed holder", list: []gpu.Assignment{
-			unconfirmed(gpu.DeviceRef{MIG: "MIG-3"}, "a"), assign(gpu.DeviceRef{MIG: "MIG-3"}, "b", 2)},
+			unconfirmedAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "a"), newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "b", 2)},
 			want: map[string][]string{"ci/1/0": {"a?", "b"}, "gi/1": {"a?", "b"}}},
 		{name: "both seen first at once: the one with a process counts", list: []gpu.Assignment{
-			assign(gpu.DeviceRef{MIG: "MIG-1"}, "a", 1), assign(gpu.DeviceRef{MIG: "MIG-1"}, "b", 1)},
+			newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "a", 1), newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "b", 1)},
 			pids: fakeContainers{11: {Namespace: "ns", Pod: "a", Name: "main"}},
 			want: map[string][]string{"ci/2/0": {"a"}}},
 	}
@@ -161,12 +161,12 @@ func attachTests() []attachTest {
 func sharedTests() []attachTest {
 	return []attachTest{
 		{name: "time-slicing", list: []gpu.Assignment{
-			replica(gpu.DeviceRef{GPU: uuidA}, "q", "1"), replica(gpu.DeviceRef{GPU: uuidA}, "p", "0")},
+			replicaAssignment(gpu.DeviceRef{GPU: uuidA}, "q", "1"), replicaAssignment(gpu.DeviceRef{GPU: uuidA}, "p", "0")},
 			want: map[string][]string{"gpu": {"p time-slicing 0", "q time-slicing 1"}}},
-		{name: "MPS by the compute mode", mps: true, list: []gpu.Assignment{replica(gpu.DeviceRef{MIG: "MIG-3"}, "p", "0")},
+		{name: "MPS by the compute mode", mps: true, list: []gpu.Assignment{replicaAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "p", "0")},
 			want: map[string][]string{"ci/1/0": {"p mps 0"}, "gi/1": {"p mps 0"}}},
 		{name: "unknown devices", list: []gpu.Assignment{
-			assign(gpu.DeviceRef{GPU: uuidB}, "p", 1), assign(gpu.DeviceRef{MIG: "MIG-9"}, "p", 1), assign(legacyRef(9, 0), "p", 1), assign(legacyRef(2, 9), "p", 1)},
+			newAssignment(gpu.DeviceRef{GPU: uuidB}, "p", 1), newAssignment(gpu.DeviceRef{MIG: "MIG-9"}, "p", 1), newAssignment(legacyRef(9, 0), "p", 1), newAssignment(legacyRef(2, 9), "p", 1)},
 			want: map[string][]string{}, unmatched: 4, doubtful: true},
 	}
 }
@@ -177,8 +177,8 @@ func TestAttach(t *testing.T) {
 			g := migGPU()
 			g.Readings.ExclusiveComputeMode = gpu.Some(tt.mps)
 			gpus := []gpu.GPU{g}
-			unmatched := len(attach(gpus, gpu.Assignments{List: tt.list}, tt.pids))
-			if got := held(&gpus[0]); !reflect.DeepEqual(got, tt.want) {
+			unmatched := len(attachHolders(gpus, gpu.Assignments{List: tt.list}, tt.pids))
+			if got := formatHolders(&gpus[0]); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("holders %v, want %v", got, tt.want)
 			}
 			if unmatched != tt.unmatched {
@@ -191,10 +191,10 @@ func TestAttach(t *testing.T) {
 	}
 }
 
-// TestAllocated: only what is known to be free is told so.
+// TestAllocated: only a device that is known to be free counts as free.
 func TestAllocated(t *testing.T) {
 	yes, no, unknown := gpu.Some(true), gpu.Some(false), gpu.None[bool]()
-	p, q := assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), unconfirmed(gpu.DeviceRef{MIG: "MIG-2"}, "q")
+	p, q := newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), unconfirmedAssignment(gpu.DeviceRef{MIG: "MIG-2"}, "q")
 	all := []gpu.Opt[bool]{no, no, no, no, no, no}
 	for _, tt := range []struct {
 		name  string
@@ -214,7 +214,7 @@ func TestAllocated(t *testing.T) {
 			[]gpu.Opt[bool]{yes, yes, yes, no, no, no}},
 	} {
 		gpus := []gpu.GPU{migGPU()}
-		attach(gpus, tt.known, nil)
+		attachHolders(gpus, tt.known, nil)
 		g := &gpus[0]
 		got := []gpu.Opt[bool]{g.Allocated}
 		for _, gi := range g.Instances {
@@ -232,42 +232,45 @@ func TestAllocated(t *testing.T) {
 func TestKubeletGone(t *testing.T) {
 	src := newFakeSource(uuidA)
 	pods := &fakePods{err: fmt.Errorf("dial /x/kubelet.sock: %w: %w", gpu.ErrNotFound, gpu.ErrNoKubelet)}
-	h := start(t, src, func(o *Options) { o.Pods = pods })
-	defer h.run()()
-	s := h.step(time.Second)
+	h := newHarness(t, src, func(o *Options) { o.Pods = pods })
+	defer h.startLoop()()
+	s := h.pollAfter(time.Second)
 	if len(s.Sources) != 1 || s.GPUs[0].Allocated.Present() {
 		t.Errorf("a node without a kubelet: sources %+v, allocated %v", s.Sources, s.GPUs[0].Allocated)
 	}
 	pods.err, pods.list = fmt.Errorf("no socket: %w", gpu.ErrNotFound), gpu.Assignments{Incomplete: "no socket"}
-	s = h.step(time.Second)
-	if len(s.Sources) != 2 || s.Sources[1].Up || s.GPUs[0].Allocated.Present() || s.HoldersIncomplete != "no socket" {
-		t.Errorf("a kubelet that does not answer: %+v, allocated %v, incomplete %q", s.Sources, s.GPUs[0].Allocated, s.HoldersIncomplete)
-	}
-	listed := []gpu.Assignment{assign(gpu.DeviceRef{GPU: uuidA}, "p", 1)}
+	s = h.pollAfter(time.Second)
+	kubelet := gpu.SourceState{Name: gpu.SourceKubelet, Err: gpu.ErrNotFound}
+	cmptest.Equal(t, "a kubelet that does not answer", s.Sources[1:], []gpu.SourceState{kubelet})
+	cmptest.Equal(t, "allocated", s.GPUs[0].Allocated, gpu.None[bool]())
+	cmptest.Equal(t, "why holders are incomplete", s.HoldersIncomplete, "no socket")
+	listed := []gpu.Assignment{newAssignment(gpu.DeviceRef{GPU: uuidA}, "p", 1)}
 	pods.err, pods.list = nil, gpu.Assignments{List: listed}
-	s = h.step(time.Second)
-	if len(s.Sources) != 2 || !s.Sources[1].Up || len(s.GPUs[0].Holders) != 1 {
-		t.Errorf("kubelet up: %+v, holders %v", s.Sources, s.GPUs[0].Holders)
-	}
+	s = h.pollAfter(time.Second)
+	kubelet = gpu.SourceState{Name: gpu.SourceKubelet, Up: true, LastSuccess: s.Time}
+	cmptest.Equal(t, "a kubelet that answers", s.Sources[1:], []gpu.SourceState{kubelet})
+	cmptest.Equal(t, "holders", formatHolders(&s.GPUs[0]), map[string][]string{"gpu": {"p"}})
 	pods.err = fmt.Errorf("list: %w", gpu.ErrUnavailable)
-	s = h.step(30 * time.Second)
-	if k := s.Sources[1]; k.Up || !k.Stale || !errors.Is(k.Err, gpu.ErrUnavailable) || s.GPUs[0].Allocated != gpu.Some(true) || s.HoldersIncomplete != "" {
-		t.Errorf("kubelet gone for 30 s: %+v, holders %v; want the last answer, marked stale", k, s.GPUs[0].Holders)
-	}
-	pods.long, pods.list.Incomplete = true, "no answer"
-	s = h.step(31 * time.Second)
-	if k := s.Sources[1]; k.Stale || len(s.GPUs[0].Holders) != 1 || s.GPUs[0].Holders[0].Unconfirmed == "" || s.GPUs[0].Allocated.Present() || k.LastSuccess.IsZero() {
-		t.Errorf("kubelet gone for 61 s: %+v, holders %v; want what is known without it", k, s.GPUs[0].Holders)
-	}
+	s = h.pollAfter(30 * time.Second)
+	kubelet.Up, kubelet.Stale, kubelet.Err = false, true, gpu.ErrUnavailable
+	cmptest.Equal(t, "a kubelet that is gone for 30 s", s.Sources[1], kubelet)
+	cmptest.Equal(t, "allocated by its last answer", s.GPUs[0].Allocated, gpu.Some(true))
+	cmptest.Equal(t, "why holders are incomplete", s.HoldersIncomplete, "")
+	pods.unconfirmed, pods.list.Incomplete = true, "no answer"
+	s = h.pollAfter(31 * time.Second)
+	kubelet.Stale = false
+	cmptest.Equal(t, "a kubelet that is gone for 61 s", s.Sources[1], kubelet)
+	cmptest.Equal(t, "holders without it", formatHolders(&s.GPUs[0]), map[string][]string{"gpu": {"p?"}})
+	cmptest.Equal(t, "allocated without it", s.GPUs[0].Allocated, gpu.None[bool]())
 }
 
 // TestSourcesOfOthers are shown beside the kubelet.
 func TestSourcesOfOthers(t *testing.T) {
-	h := start(t, newFakeSource(uuidA), func(o *Options) {
+	h := newHarness(t, newFakeSource(uuidA), func(o *Options) {
 		o.Sources = func() []gpu.SourceState { return []gpu.SourceState{{Name: gpu.SourceKubernetes, Up: true}} }
 	})
-	defer h.run()()
-	if s := h.step(time.Second); len(s.Sources) != 2 || s.Sources[1].Name != gpu.SourceKubernetes {
+	defer h.startLoop()()
+	if s := h.pollAfter(time.Second); len(s.Sources) != 2 || s.Sources[1].Name != gpu.SourceKubernetes {
 		t.Errorf("sources %+v", s.Sources)
 	}
 }
@@ -276,11 +279,11 @@ func TestSourcesOfOthers(t *testing.T) {
 func TestMappingIsOlderThanTheInstance(t *testing.T) {
 	src := newFakeSource(uuidA)
 	src.gpus[uuidA] = migGPU()
-	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)}}}
-	h := start(t, src, func(o *Options) { o.Pods = pods })
-	defer h.run()()
+	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)}}}
+	h := newHarness(t, src, func(o *Options) { o.Pods = pods })
+	defer h.startLoop()()
 	holders := func(s *gpu.Snapshot) []gpu.Holder { return s.GPUs[0].Instances[1].ComputeInstances[0].Holders }
-	s := h.step(time.Second)
+	s := h.pollAfter(time.Second)
 	if got := holders(s); len(got) != 1 || !got[0].Since.Equal(h.clock.Now().Add(-time.Second)) {
 		t.Errorf("holders %+v, want p since the start", got)
 	}
@@ -290,12 +293,12 @@ func TestMappingIsOlderThanTheInstance(t *testing.T) {
 		g.Instances[1].Profile, g.Instances[1].ProfileID = "4g.20gb", gpu.Some(uint32(5))
 		src.gpus[uuidA] = g
 	})
-	s = h.step(time.Second)
+	s = h.pollAfter(time.Second)
 	if got := holders(s); len(got) != 0 || len(s.Unmatched) != 0 {
 		t.Errorf("holders %+v of an instance that is newer than the mapping", got)
 	}
 	pods.err = nil
-	s = h.step(time.Second)
+	s = h.pollAfter(time.Second)
 	if got := holders(s); len(got) != 1 || !got[0].Since.Equal(h.clock.Now()) {
 		t.Errorf("holders %+v, want p since now", got)
 	}
@@ -307,9 +310,9 @@ func TestDeviceFoundAfterItsHolder(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	g := []gpu.GPU{migGPU()}
 	g[0].Instances[1].Since, g[0].Instances[1].ComputeInstances[0].Since = t0.Add(time.Minute), t0.Add(time.Minute)
-	a := assign(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)
+	a := newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)
 	a.Listed = t0
-	attach(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
+	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
 	if got := g[0].Instances[1].ComputeInstances[0].Allocated; got == gpu.Some(false) {
 		t.Error("a confirmed holder was dropped and its device is told to be free")
 	}
@@ -318,9 +321,9 @@ func TestDeviceFoundAfterItsHolder(t *testing.T) {
 // A pod holds the GPU, or an unknown part of it (a HAMi id before its reservation is known): no instance is free.
 func TestHolderOfAGPUWithInstances(t *testing.T) {
 	g := []gpu.GPU{migGPU()}
-	a := assign(gpu.DeviceRef{GPU: uuidA}, "p", 1)
+	a := newAssignment(gpu.DeviceRef{GPU: uuidA}, "p", 1)
 	a.Holder.Sharing, a.Holder.Replica = gpu.SharingHAMi, "3"
-	attach(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
+	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
 	if got := g[0].Instances[0].ComputeInstances[0].Allocated; got == gpu.Some(false) {
 		t.Error("an instance of a GPU that a pod has a part of is told to be free")
 	}
@@ -329,8 +332,8 @@ func TestHolderOfAGPUWithInstances(t *testing.T) {
 // An unconfirmed holder whose reference names the GPU and no instance that stands may hold any of it.
 func TestUnconfirmedParent(t *testing.T) {
 	g := []gpu.GPU{migGPU()}
-	a := unconfirmed(gpu.DeviceRef{GPU: uuidA, PlacementStart: gpu.Some(2)}, "p")
-	attach(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
+	a := unconfirmedAssignment(gpu.DeviceRef{GPU: uuidA, PlacementStart: gpu.Some(2)}, "p")
+	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
 	if got := g[0].Instances[0].ComputeInstances[0].Allocated; got == gpu.Some(false) {
 		t.Error("told to be free, though control holds the whole GPU")
 	}

@@ -6,37 +6,37 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// holdings remembers who has had the devices of one GPU to themselves, since when, and the energy that they have used. Energy
-// is added between two readings to who held the device before the second: what a pod used up to its end is never laid to its
-// successor.
+// holdings tracks the exclusive holders of a GPU's devices: since when they have held them, and the energy used. The
+// energy between two readings is credited to the holder before the second one: what a pod used up to its end is never
+// credited to its successor.
 type holdings struct {
-	open map[part]*holding
-	// ended are those that ended with the last update, with nothing but their energy.
+	open map[deviceKey]*holding
+	// ended are the uses that ended with the last update; they have their energy alone.
 	ended []gpu.ContainerUse
 }
 
-// part is a device of the GPU; instance and compute are absent for the whole GPU. The generation tells apart devices that have
-// had the same ids.
-type part struct {
+// deviceKey identifies a device of the GPU; instance and compute are absent for the whole GPU. The generation separates
+// devices that had the same ids one after the other.
+type deviceKey struct {
 	instance   gpu.Opt[gpu.InstanceID]
 	compute    gpu.Opt[gpu.ComputeID]
 	generation uint64
 }
 
-func instancePart(gi *gpu.GPUInstance) part {
-	return part{instance: gpu.Some(gi.ID), generation: gi.Generation}
+func instanceDeviceKey(gi *gpu.GPUInstance) deviceKey {
+	return deviceKey{instance: gpu.Some(gi.ID), generation: gi.Generation}
 }
 
-func computePart(gi *gpu.GPUInstance, ci *gpu.ComputeInstance) part {
-	return part{instance: gpu.Some(gi.ID), compute: gpu.Some(ci.ID), generation: ci.Generation}
+func computeDeviceKey(gi *gpu.GPUInstance, ci *gpu.ComputeInstance) deviceKey {
+	return deviceKey{instance: gpu.Some(gi.ID), compute: gpu.Some(ci.ID), generation: ci.Generation}
 }
 
 type holding struct {
-	by      tenant
-	since   time.Time
-	energy  gpu.Opt[gpu.Counter] // absent while the device's is not known, or its holder not described
-	counted time.Time            // since when energy is counted
-	told    bool                 // its use has been told
+	tenant       tenant
+	since        time.Time
+	energy       gpu.Opt[gpu.Counter] // absent while the device's energy is unknown, or the holder not described
+	countedSince time.Time            // when counting began
+	reported     bool                 // its use has been in a Snapshot
 }
 
 // tenant is a container or a batch job, or both.
@@ -46,14 +46,15 @@ type tenant struct {
 	job       string
 }
 
-// isSame reports whether two tenants are one: a pod that was created again under its name is another. A UID may be known late.
+// isSame reports whether both are the same tenant: a pod that was created again under its name is not, but a UID may
+// become known late.
 func (t *tenant) isSame(other *tenant) bool {
 	return t.container == other.container && t.job == other.job &&
 		(t.podUID == other.podUID || t.container.Pod != "" && (t.podUID == "" || other.podUID == ""))
 }
 
-// exclusiveTenant returns who has a device to itself: its only holder, and its only batch job; false for neither. The holder points
-// into holders.
+// exclusiveTenant returns the container that exclusively holds a device, and its only batch job; ok is false if there
+// is neither. The holder points into holders.
 func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gpu.Holder, ok bool) {
 	if holder = gpu.ExclusiveHolder(holders); holder != nil {
 		by.container, by.podUID = holder.Container, holder.PodUID
@@ -64,60 +65,60 @@ func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gp
 	return by, holder, holder != nil || by.job != ""
 }
 
-// update writes into the GPU's exclusive holders since when they have held their device. Holdings begin and end with it.
-// boardEnergy says whether the energy of the whole GPU is known.
-func (h *holdings) update(g *gpu.GPU, boardEnergy bool, now time.Time) {
+// update begins, continues and ends the holdings of the GPU, and sets Since of its exclusive holders. gpuEnergyKnown
+// says whether the energy of the whole GPU is known.
+func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	before := h.open
-	h.open, h.ended = make(map[part]*holding, len(before)), nil
-	if !holdsParts(g) {
-		h.keep(before[part{}], part{}, g.Holders, g.Jobs, boardEnergy, now)
+	h.open, h.ended = make(map[deviceKey]*holding, len(before)), nil
+	if !hasHeldParts(g) {
+		h.updateHolding(before[deviceKey{}], deviceKey{}, g.Holders, g.Jobs, gpuEnergyKnown, now)
 	}
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		key := instancePart(gi)
-		h.keep(before[key], key, gi.Holders, gi.Jobs, gi.EnergyJoules.Present(), now)
+		key := instanceDeviceKey(gi)
+		h.updateHolding(before[key], key, gi.Holders, gi.Jobs, gi.EnergyJoules.Present(), now)
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
 			known := gi.EnergyJoules.Present() && (!gi.IsSplit() || ci.SMs.Present())
-			key := computePart(gi, ci)
-			h.keep(before[key], key, ci.Holders, gi.Jobs, known, now)
+			key := computeDeviceKey(gi, ci)
+			h.updateHolding(before[key], key, ci.Holders, gi.Jobs, known, now)
 		}
 	}
 }
 
-// keep goes on with a holding, or begins one in its place.
-func (h *holdings) keep(one *holding, key part, holders []gpu.Holder, jobs []string, energyKnown bool, now time.Time) {
+// updateHolding continues the current holding of a device, or ends it and begins that of another tenant.
+func (h *holdings) updateHolding(current *holding, key deviceKey, holders []gpu.Holder, jobs []string, energyKnown bool, now time.Time) {
 	by, holder, held := exclusiveTenant(holders, jobs)
-	if one != nil && (!held || !one.by.isSame(&by)) {
-		if one.told && one.energy.Present() && (one.by.container != by.container || one.by.job != by.job) {
+	if current != nil && (!held || !current.tenant.isSame(&by)) {
+		if current.reported && current.energy.Present() && (current.tenant.container != by.container || current.tenant.job != by.job) {
 			h.ended = append(h.ended, gpu.ContainerUse{
-				Container: one.by.container, Job: one.by.job, Instance: key.instance, Compute: key.compute,
-				Sharing: gpu.SharingExclusive, EnergyJoules: one.energy,
+				Container: current.tenant.container, Job: current.tenant.job, Instance: key.instance, Compute: key.compute,
+				Sharing: gpu.SharingExclusive, EnergyJoules: current.energy,
 			})
 		}
-		one = nil
+		current = nil
 	}
 	if !held {
 		return
 	}
-	if one == nil {
-		one = &holding{by: by, since: now}
+	if current == nil {
+		current = &holding{tenant: by, since: now}
 	}
 	if by.podUID != "" {
-		one.by.podUID = by.podUID
+		current.tenant.podUID = by.podUID
 	}
 	if holder != nil {
-		holder.Since = one.since
+		holder.Since = current.since
 	}
-	if energyKnown && !one.energy.Present() && (holder == nil || !holder.Undescribed) {
-		one.energy, one.counted = gpu.Some(gpu.Counter{Since: now}), now
+	if energyKnown && !current.energy.Present() && (holder == nil || !holder.Undescribed) {
+		current.energy, current.countedSince = gpu.Some(gpu.Counter{Since: now}), now
 	}
-	h.open[key] = one
+	h.open[key] = current
 }
 
-// holdsParts reports whether a part of the GPU is held. A holder of the whole GPU beside it contradicts that, and has no use of
-// its own: it would be counted twice.
-func holdsParts(g *gpu.GPU) bool {
+// hasHeldParts reports whether a container or a batch job holds a part of the GPU. A holder of the whole GPU then
+// contradicts that, and no use is reported of it: it would count twice.
+func hasHeldParts(g *gpu.GPU) bool {
 	for i := range g.Instances {
 		if len(g.Instances[i].Holders) > 0 || len(g.Instances[i].Jobs) > 0 {
 			return true
@@ -131,24 +132,24 @@ func holdsParts(g *gpu.GPU) bool {
 	return false
 }
 
-// spend adds energy that a device used between two readings to its holding. Of a holding that began in between only the share
-// of the time since then is its own.
-func (h *holdings) spend(key part, joules float64, before, at time.Time) {
-	one := h.open[key]
-	if one == nil {
+// addEnergy adds energy that a device used between two readings to its holding. If the holding began in between, only
+// the share of the time since then is added.
+func (h *holdings) addEnergy(key deviceKey, joules float64, before, at time.Time) {
+	current := h.open[key]
+	if current == nil {
 		return
 	}
-	counter, begun := one.energy.Get()
+	counter, begun := current.energy.Get()
 	if !begun {
 		return
 	}
-	if one.counted.After(before) {
-		whole, own := at.Sub(before), at.Sub(one.counted)
+	if current.countedSince.After(before) {
+		whole, own := at.Sub(before), at.Sub(current.countedSince)
 		if own <= 0 || whole <= 0 {
 			return
 		}
 		joules *= float64(own) / float64(whole)
 	}
 	counter.Value += joules
-	one.energy = gpu.Some(counter)
+	current.energy = gpu.Some(counter)
 }

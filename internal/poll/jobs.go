@@ -10,20 +10,19 @@ import (
 
 // jobState is the last mapping of devices to batch jobs.
 type jobState struct {
-	list    call[gpu.Jobs]
-	fresh   bool // asked in this cycle
-	last    gpu.Jobs
-	success time.Time // of the last answer; zero before the first
-	err     error
+	sourceStatus
+	call      asyncCall[gpu.Jobs]
+	requested bool // in this cycle
+	last      gpu.Jobs
 }
 
-// start asks for the jobs of devices, unless an earlier question has not been answered.
-func (s *jobState) start(now time.Time, jobs Jobs, devices []gpu.JobDevice) {
-	s.take(nil) // an answer that came after its cycle
-	s.fresh = s.list.start(now, func() (gpu.Jobs, error) { return jobs.Jobs(devices) })
+// request starts to read the jobs of devices, unless an earlier call has not returned.
+func (s *jobState) request(now time.Time, jobs Jobs, devices []gpu.JobDevice) {
+	s.receive(nil) // the result of a call that outlasted its cycle
+	s.requested = s.call.start(now, func() (gpu.Jobs, error) { return jobs.Jobs(devices) })
 }
 
-// jobDevices lists the GPUs and their GPU instances as they were read last.
+// jobDevices returns the GPUs and GPU instances of the last readings.
 func (p *Poller) jobDevices() []gpu.JobDevice {
 	known := map[gpu.JobDevice]bool{}
 	for _, t := range p.gpus {
@@ -38,20 +37,20 @@ func (p *Poller) jobDevices() []gpu.JobDevice {
 	return slices.Collect(maps.Keys(known))
 }
 
-// finish takes the answer if it comes before expired is closed. Without one there are no jobs: an old mapping would lay
-// the work of one job to another. An answer with an error may have the jobs of some devices.
-func (s *jobState) finish(now time.Time, expired <-chan struct{}, timeout time.Duration) {
-	if !s.fresh {
+// collect receives the result, waiting until expired is closed. There are no jobs without a result: an outdated mapping
+// would credit one job's work to another. A result with an error may have the jobs of some devices.
+func (s *jobState) collect(now time.Time, expired <-chan struct{}, timeout time.Duration) {
+	if !s.requested {
 		expired = nil
 	}
-	if !s.take(expired) && s.list.hung(now, timeout) {
+	if !s.receive(expired) && s.call.isHung(now, timeout) {
 		s.err, s.last = gpu.ErrTimeout, nil
 	}
 }
 
-// take takes the answer if there is one, waiting for it until expired is closed, and reports whether there was.
-func (s *jobState) take(expired <-chan struct{}) bool {
-	r, ok := s.list.take(expired)
+// receive stores the result, if there is one, and reports whether there was. It waits until expired is closed.
+func (s *jobState) receive(expired <-chan struct{}) bool {
+	r, ok := s.call.receive(expired)
 	if !ok {
 		return false
 	}
@@ -59,14 +58,6 @@ func (s *jobState) take(expired <-chan struct{}) bool {
 		s.success = r.started
 	}
 	return true
-}
-
-// state is nothing if no source is configured.
-func (s *jobState) state() (gpu.SourceState, bool) {
-	if s.success.IsZero() && s.err == nil {
-		return gpu.SourceState{}, false
-	}
-	return gpu.SourceState{Name: gpu.SourceJobs, Up: s.err == nil, LastSuccess: s.success, Err: s.err}, true
 }
 
 // attachJobs writes the jobs to their devices.

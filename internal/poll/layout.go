@@ -9,21 +9,21 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// layout follows a GPU's GI/CI tree over time. Ids and UUIDs are reused after a layout change: an instance keeps its generation
-// only while it stands unchanged in every reading.
-type layout struct {
+// layoutTracker follows a GPU's GPU and compute instances over time. Ids and UUIDs are reused after a layout change: an
+// instance keeps its generation only while every reading has it unchanged.
+type layoutTracker struct {
 	generation uint64 // 0: the tree has not been seen yet
-	tree       []treeNode
+	tree       []instanceNode
 }
 
-// treeNode is what identifies one GPU instance and its compute instances within one layout.
-type treeNode struct {
-	id         gpu.InstanceID
-	profile    string
-	placement  gpu.Opt[gpu.Placement]
-	generation uint64
-	since      time.Time
-	computes   []computeNode
+// instanceNode identifies a GPU instance and its compute instances within a layout.
+type instanceNode struct {
+	id               gpu.InstanceID
+	profile          string
+	placement        gpu.Opt[gpu.Placement]
+	generation       uint64
+	since            time.Time
+	computeInstances []computeNode
 }
 
 type computeNode struct {
@@ -34,43 +34,45 @@ type computeNode struct {
 	since      time.Time
 }
 
-// same reports whether two are one instance. A placement that is not told (the right to see it was lost) agrees with any.
-func (a treeNode) same(b treeNode) bool {
+// matches reports whether both are the same instance. A placement is compared only if both are known: the right to see
+// placements may be lost.
+func (a instanceNode) matches(b instanceNode) bool {
 	placed := a.placement.Present() && b.placement.Present()
 	return a.id == b.id && a.profile == b.profile && (!placed || a.placement == b.placement)
 }
 
-func (a computeNode) same(b computeNode) bool {
+func (a computeNode) matches(b computeNode) bool {
 	return a.id == b.id && a.uuid == b.uuid && a.profile == b.profile
 }
 
-// update writes the generations into g and reports whether the tree differs from the one before; the first is no change.
-func (l *layout) update(g *gpu.GPU, at time.Time) bool {
+// update sets the generations of the instances of g and reports whether the layout changed; the first layout is no
+// change.
+func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	first := l.generation == 0
 	next := l.generation + 1
-	hidden := l.hidden(g)
+	hidden := l.hiddenNodes(g)
 	changed := first || len(g.Instances)+len(hidden) != len(l.tree)
-	tree := make([]treeNode, len(g.Instances))
+	tree := make([]instanceNode, len(g.Instances))
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		node := treeNode{id: gi.ID, profile: gi.Profile, placement: gi.Placement, generation: next, since: at}
-		old := slices.IndexFunc(l.tree, node.same)
+		node := instanceNode{id: gi.ID, profile: gi.Profile, placement: gi.Placement, generation: next, since: at}
+		old := slices.IndexFunc(l.tree, node.matches)
 		if old >= 0 {
 			node.generation, node.since = l.tree[old].generation, l.tree[old].since
-			changed = changed || len(gi.ComputeInstances) != len(l.tree[old].computes)
+			changed = changed || len(gi.ComputeInstances) != len(l.tree[old].computeInstances)
 		} else {
 			changed = true
 		}
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
-			cn := computeNode{id: ci.ID, uuid: ci.UUID, profile: ci.Profile, generation: next, since: at}
-			if was := l.findCompute(old, cn); was != nil {
-				cn.generation, cn.since = was.generation, was.since
+			compute := computeNode{id: ci.ID, uuid: ci.UUID, profile: ci.Profile, generation: next, since: at}
+			if known := l.findCompute(old, compute); known != nil {
+				compute.generation, compute.since = known.generation, known.since
 			} else {
 				changed = true
 			}
-			ci.Generation, ci.Since = cn.generation, cn.since
-			node.computes = append(node.computes, cn)
+			ci.Generation, ci.Since = compute.generation, compute.since
+			node.computeInstances = append(node.computeInstances, compute)
 		}
 		gi.Generation, gi.Since = node.generation, node.since
 		tree[i] = node
@@ -82,36 +84,37 @@ func (l *layout) update(g *gpu.GPU, at time.Time) bool {
 	return changed && !first
 }
 
-// hidden are the nodes that a reading cannot have seen: the right to list GPU instances was lost, and without it those
-// that have no compute instance do not show. They count as unchanged until they could be seen again.
-func (l *layout) hidden(g *gpu.GPU) []treeNode {
-	if !unseen(g) {
+// hiddenNodes returns the instances that the reading cannot have seen: without the right to list GPU instances, those
+// without a compute instance do not show. They count as unchanged until they can be seen again.
+func (l *layoutTracker) hiddenNodes(g *gpu.GPU) []instanceNode {
+	if !mayLackInstances(g) {
 		return nil
 	}
-	var list []treeNode
+	var list []instanceNode
 	for _, node := range l.tree {
 		seen := slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return gi.ID == node.id })
-		if len(node.computes) == 0 && !seen {
+		if len(node.computeInstances) == 0 && !seen {
 			list = append(list, node)
 		}
 	}
 	return list
 }
 
-// unseen reports whether a reading may have left out GPU instances for lack of a right.
-func unseen(g *gpu.GPU) bool {
+// mayLackInstances reports whether a reading may have left out GPU instances because of missing permission.
+func mayLackInstances(g *gpu.GPU) bool {
 	return slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool {
 		return e.Reading == gpu.ReadingMIG && errors.Is(e.Err, gpu.ErrNoPermission)
 	})
 }
 
-// findCompute finds a compute instance in the node at an index of the tree before, -1 for none.
-func (l *layout) findCompute(node int, c computeNode) *computeNode {
+// findCompute returns the matching compute instance of the previous layout's node with an index; nil if there is none
+// or the index is -1.
+func (l *layoutTracker) findCompute(node int, c computeNode) *computeNode {
 	if node < 0 {
 		return nil
 	}
-	if i := slices.IndexFunc(l.tree[node].computes, c.same); i >= 0 {
-		return &l.tree[node].computes[i]
+	if i := slices.IndexFunc(l.tree[node].computeInstances, c.matches); i >= 0 {
+		return &l.tree[node].computeInstances[i]
 	}
 	return nil
 }
@@ -124,12 +127,12 @@ type capacityCache struct {
 	value      gpu.Capacity
 }
 
-// of returns what could still be created on g, absent where the profiles or what is placed are not known. While MIG is off
-// nothing can be created, and there are no slices: only what the empty GPU could hold is told.
-func (c *capacityCache) of(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
+// get returns what could still be created on g; absent if the profiles or the placements are not known. While MIG is
+// off nothing can be created and there are no slices: only the maximum of each profile is set.
+func (c *capacityCache) get(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 	enabled, hasMIG := g.MIG.Enabled.Get()
 	placeable := slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool { return len(p.Placements) > 0 })
-	if !hasMIG || !placeable || unseen(g) || g.MIG.LayoutGeneration == 0 {
+	if !hasMIG || !placeable || mayLackInstances(g) || g.MIG.LayoutGeneration == 0 {
 		return gpu.None[gpu.Capacity]()
 	}
 	if c.generation == g.MIG.LayoutGeneration && c.profiles == len(g.Profiles) && c.enabled == enabled {

@@ -4,19 +4,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 func TestLayoutGenerations(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	see := func(g gpu.GPU) gpu.GPU {
-		tr.absorb(g, tr.last.LastRead.Add(time.Second))
+		tr.recordReading(g, tr.last.LastRead.Add(time.Second))
 		return tr.last
 	}
 	g := see(migGPU())
-	if g.MIG.LayoutGeneration != 1 || g.Instances[0].Generation != 1 || tr.totals.LayoutChanges.Value != 0 {
-		t.Errorf("first layout: generation %d, changes %v", g.MIG.LayoutGeneration, tr.totals.LayoutChanges.Value)
-	}
+	cmptest.Equal(t, "first generation", g.MIG.LayoutGeneration, 1)
+	cmptest.Equal(t, "first generation of an instance", g.Instances[0].Generation, 1)
+	cmptest.Equal(t, "changes before the first", tr.totals.LayoutChanges.Value, 0)
 	g = see(migGPU())
 	if g.MIG.LayoutGeneration != 1 || tr.totals.LayoutChanges.Value != 0 {
 		t.Errorf("same layout: generation %d, changes %v", g.MIG.LayoutGeneration, tr.totals.LayoutChanges.Value)
@@ -59,8 +60,8 @@ func instanceGeneration(g gpu.GPU, id gpu.InstanceID) uint64 {
 
 func TestWrappedCounters(t *testing.T) {
 	at := time.Unix(1, 0)
-	var w wrapped
-	if got := w.add(gpu.None[uint64](), false, true, at); got.Present() {
+	var w growingCounter
+	if got := w.update(gpu.None[uint64](), false, true, at); got.Present() {
 		t.Errorf("never read: %v", got)
 	}
 	total := 0.0
@@ -80,51 +81,54 @@ func TestWrappedCounters(t *testing.T) {
 		{"a wide one that fell started again", gpu.Some(uint64(7)), true, 7},
 	} {
 		total += step.grow
-		got := w.add(step.raw, true, step.wraps, at).Or(gpu.Counter{})
+		got := w.update(step.raw, true, step.wraps, at).Or(gpu.Counter{})
 		if got.Value != total || !got.Since.Equal(at) {
 			t.Errorf("%s: %+v, want %v", step.name, got, total)
 		}
 	}
-	if got := w.add(gpu.None[uint64](), false, true, at); got.Present() {
+	if got := w.update(gpu.None[uint64](), false, true, at); got.Present() {
 		t.Errorf("no longer told: %v, want nothing", got)
 	}
 }
 
 // TestInstancesThatWereNotSeen: a scan that fails is no layout change, nor is the loss of the right to see placements.
 func TestInstancesThatWereNotSeen(t *testing.T) {
-	tr := track()
-	tr.absorb(migGPU(), time.Unix(1, 0))
+	tr := newTestGPU()
+	tr.recordReading(migGPU(), time.Unix(1, 0))
 	blind := migGPU()
 	blind.Instances = nil
 	blind.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}}
-	tr.absorb(blind, time.Unix(2, 0))
-	if len(tr.last.Instances) != 2 || tr.last.Instances[0].Up || tr.totals.LayoutChanges.Value != 0 {
-		t.Errorf("after a failed scan: %d instances, up %v, %v changes", len(tr.last.Instances), tr.last.Instances[0].Up, tr.totals.LayoutChanges.Value)
+	tr.recordReading(blind, time.Unix(2, 0))
+	up := []bool{}
+	for i := range tr.last.Instances {
+		up = append(up, tr.last.Instances[i].Up)
 	}
+	cmptest.Equal(t, "instances that are up after a failed scan", up, []bool{false, false})
+	cmptest.Equal(t, "changes after a failed scan", tr.totals.LayoutChanges.Value, 0)
 	narrow := migGPU()
 	for i := range narrow.Instances {
 		narrow.Instances[i].Placement = gpu.None[gpu.Placement]()
 	}
-	tr.absorb(narrow, time.Unix(3, 0))
+	tr.recordReading(narrow, time.Unix(3, 0))
 	if tr.totals.LayoutChanges.Value != 0 || tr.last.Instances[0].Generation != 1 {
 		t.Errorf("placements no longer told: %v changes, generation %d", tr.totals.LayoutChanges.Value, tr.last.Instances[0].Generation)
 	}
 	empty := migGPU()
 	empty.Instances = nil
-	tr.absorb(empty, time.Unix(4, 0))
+	tr.recordReading(empty, time.Unix(4, 0))
 	if tr.totals.LayoutChanges.Value != 1 || len(tr.last.Instances) != 0 {
 		t.Errorf("all destroyed: %v changes, %d instances", tr.totals.LayoutChanges.Value, len(tr.last.Instances))
 	}
 }
 
-// TestMIGModeThatCouldNotBeRead: a GPU whose MIG mode is not told by one reading that failed still has MIG. Its instances stand,
-// and what was counted of it goes on; a GPU that has no MIG counts no changes.
+// TestMIGModeThatCouldNotBeRead: after a failed reading of the MIG mode, the instances and totals stay; a GPU that has
+// no MIG counts no layout changes.
 func TestMIGModeThatCouldNotBeRead(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	tr.totals.LayoutChanges.Since = time.Unix(1, 0)
 	see := func(at int64, g gpu.GPU) gpu.GPU {
-		tr.absorb(g, time.Unix(at, 0))
-		return tr.publish(time.Unix(at, 0), time.Minute)
+		tr.recordReading(g, time.Unix(at, 0))
+		return tr.snapshotGPU(time.Unix(at, 0), time.Minute)
 	}
 	blind := gpu.GPU{Errors: []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}}}
 	if g := see(1, blind); !g.Totals.LayoutChanges.Since.IsZero() {
@@ -136,12 +140,12 @@ func TestMIGModeThatCouldNotBeRead(t *testing.T) {
 	want := see(3, less)
 	for at, next := range map[string]gpu.GPU{"failed": blind, "read again": less} {
 		g := see(4, next)
-		if g.Totals.LayoutChanges != want.Totals.LayoutChanges || g.Totals.LayoutChanges.Value != 1 || g.Totals.LayoutChanges.Since.IsZero() {
-			t.Errorf("%s: layout changes %+v, want %+v", at, g.Totals.LayoutChanges, want.Totals.LayoutChanges)
+		cmptest.Equal(t, at+": layout changes", g.Totals.LayoutChanges, gpu.Counter{Value: 1, Since: time.Unix(1, 0)})
+		if len(g.Instances) != 1 {
+			t.Fatalf("%s: %d instances, want 1", at, len(g.Instances))
 		}
-		if len(g.Instances) != 1 || g.Instances[0].Generation != want.Instances[0].Generation || g.Instances[0].Up == (at == "failed") {
-			t.Errorf("%s: instances %+v", at, g.Instances)
-		}
+		cmptest.Equal(t, at+": generation", g.Instances[0].Generation, want.Instances[0].Generation)
+		cmptest.Equal(t, at+": up", g.Instances[0].Up, at != "failed")
 	}
 	see(5, blind)
 	if g := see(6, gpu.GPU{}); !g.Totals.LayoutChanges.Since.IsZero() || len(g.Instances) != 0 {
@@ -152,24 +156,26 @@ func TestMIGModeThatCouldNotBeRead(t *testing.T) {
 // TestPermissionToSeeTheTree: a GPU instance without a compute instance shows only with the right to list it. That it is
 // out of sight is no change of the layout, nor is what could still be created known then.
 func TestPermissionToSeeTheTree(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	all := migGPU()
 	all.Instances[1].ComputeInstances = nil
 	all.Profiles[0].Placements = []gpu.Placement{{Start: 0, Size: 4}, {Start: 4, Size: 4}}
-	tr.absorb(all, time.Unix(1, 0))
+	tr.recordReading(all, time.Unix(1, 0))
 	denied := []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrNoPermission, Remembered: true}}
 	see := func(at int64, errs []gpu.ReadError, instances ...gpu.GPUInstance) (generation uint64, capacity bool) {
 		g := all
 		g.Errors, g.Instances = errs, cloneInstances(instances)
-		tr.absorb(g, time.Unix(at, 0))
+		tr.recordReading(g, time.Unix(at, 0))
 		return tr.last.MIG.LayoutGeneration, tr.last.Capacity.Present()
 	}
-	if generation, capacity := see(2, denied, all.Instances[0]); generation != 1 || capacity || len(tr.last.Instances) != 1 {
-		t.Errorf("out of sight: generation %d, capacity %v, %d instances", generation, capacity, len(tr.last.Instances))
-	}
-	if generation, capacity := see(3, nil, all.Instances...); generation != 1 || !capacity || !tr.last.Instances[1].Since.Equal(time.Unix(1, 0)) {
-		t.Errorf("in sight again: generation %d, capacity %v, since %v", generation, capacity, tr.last.Instances[1].Since)
-	}
+	generation, capacity := see(2, denied, all.Instances[0])
+	cmptest.Equal(t, "out of sight: generation", generation, 1)
+	cmptest.Equal(t, "out of sight: capacity", capacity, false)
+	cmptest.Equal(t, "out of sight: number of instances", len(tr.last.Instances), 1)
+	generation, capacity = see(3, nil, all.Instances...)
+	cmptest.Equal(t, "in sight again: generation", generation, 1)
+	cmptest.Equal(t, "in sight again: capacity", capacity, true)
+	cmptest.Equal(t, "in sight again: since", tr.last.Instances[1].Since, time.Unix(1, 0))
 	less := cloneInstances(all.Instances)[0]
 	less.ComputeInstances = less.ComputeInstances[:1]
 	if generation, _ := see(4, denied, less); generation != 2 {
@@ -187,43 +193,45 @@ func TestPermissionToSeeTheTree(t *testing.T) {
 }
 
 func TestRememberedErrorsAreNotCounted(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	g := migGPU()
 	g.Errors = []gpu.ReadError{{Reading: gpu.ReadingECC, Err: gpu.ErrDriver}, {Reading: gpu.ReadingMIG, Err: gpu.ErrNoPermission, Remembered: true}}
-	tr.absorb(g, time.Unix(1, 0))
-	tr.absorb(g, time.Unix(2, 0))
-	published := tr.publish(time.Unix(2, 0), time.Minute)
+	tr.recordReading(g, time.Unix(1, 0))
+	tr.recordReading(g, time.Unix(2, 0))
+	published := tr.snapshotGPU(time.Unix(2, 0), time.Minute)
 	if ecc, mig := errorCount(&published, gpu.ReadingECC, gpu.ReasonOther), errorCount(&published, gpu.ReadingMIG, gpu.ReasonNoPermission); ecc != 2 || mig != 0 {
 		t.Errorf("ECC failed %v times, MIG %v; want 2 and 0", ecc, mig)
 	}
 }
 
-// TestCapacityWithoutMIG tells what the empty GPU could hold, and that nothing can be created now.
+// TestCapacityWithoutMIG: while MIG is off, only the maximum of each profile is set, and nothing can be created.
 func TestCapacityWithoutMIG(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	g := migGPU()
 	g.Instances, g.MIG.Enabled = nil, gpu.Some(false)
 	g.Profiles = []gpu.Profile{
 		{ID: 9, Name: "3g.20gb", ComputeSlices: 3, MemorySlices: 4, Placements: []gpu.Placement{{Start: 0, Size: 4}, {Start: 4, Size: 4}}},
 		{ID: 0, Name: "7g.40gb", ComputeSlices: 7, MemorySlices: 8, Placements: []gpu.Placement{{Start: 0, Size: 8}}},
 	}
-	tr.absorb(g, time.Unix(1, 0))
+	tr.recordReading(g, time.Unix(1, 0))
 	got, ok := tr.last.Capacity.Get()
-	if !ok || len(got.Profiles) != 2 || got.Profiles[0].Max != 2 || got.Profiles[0].Available != 0 || got.Memory != (gpu.SliceCount{}) {
-		t.Errorf("capacity %+v", got)
+	if !ok {
+		t.Fatal("no capacity while MIG is off")
 	}
+	cmptest.Equal(t, "profiles while MIG is off", got.Profiles, []gpu.ProfileCapacity{{Name: "3g.20gb", Max: 2}, {Name: "7g.40gb", Max: 1}})
+	cmptest.Equal(t, "memory slices while MIG is off", got.Memory, gpu.SliceCount{})
 	g.MIG.Enabled = gpu.Some(true)
-	tr.absorb(g, time.Unix(2, 0))
+	tr.recordReading(g, time.Unix(2, 0))
 	if got := tr.last.Capacity.Or(gpu.Capacity{}); got.Profiles[0].Available != 2 || got.Memory.Free != 8 {
 		t.Errorf("capacity with MIG on %+v", got)
 	}
 }
 
 func TestClockEventSeconds(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	at := time.Unix(100, 0)
 	see := func(events gpu.Opt[gpu.ClockEvents]) {
-		tr.absorb(gpu.GPU{Readings: gpu.Readings{ClockEvents: events}}, at)
+		tr.recordReading(gpu.GPU{Readings: gpu.Readings{ClockEvents: events}}, at)
 		at = at.Add(2 * time.Second)
 	}
 	see(gpu.None[gpu.ClockEvents]())

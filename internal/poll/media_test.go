@@ -3,6 +3,7 @@ package poll
 import (
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -14,7 +15,6 @@ func TestStaleReadingsHaveNoMedia(t *testing.T) {
 		Instances: []gpu.GPUInstance{{Media: busy}},
 	}
 	dropReadings(&g)
-	if g.Readings.Media != (gpu.Media{}) || g.Readings.PerformanceState.Present() || g.Readings.Fans != nil || g.Instances[0].Media != (gpu.Media{}) {
-		t.Errorf("%+v, instances %+v", g.Readings, g.Instances)
-	}
+	cmptest.Equal(t, "readings", g.Readings, gpu.Readings{})
+	cmptest.Equal(t, "media of an instance", g.Instances[0].Media, gpu.Media{})
 }

@@ -8,39 +8,39 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// podState is what is known of who holds which device, and how old it is.
+// podState is the last answer about the holders of devices.
 type podState struct {
-	list    call[gpu.Assignments]
-	cancel  context.CancelFunc
-	fresh   bool // asked in this cycle
-	last    gpu.Assignments
-	known   bool      // last is something
-	success time.Time // of the last answer; zero before the first
-	stale   bool      // what the kubelet said last still counts although it does not answer
-	err     error     // why the kubelet did not answer last; gpu.ErrNoKubelet if there is none
+	sourceStatus
+	call      asyncCall[gpu.Assignments]
+	cancel    context.CancelFunc
+	requested bool // in this cycle
+	last      gpu.Assignments
+	known     bool // last is set, and the node has a kubelet
+	stale     bool // the kubelet does not answer, and its last answer is still in use
 }
 
-// start asks who holds what, unless an earlier question has not been answered.
-func (s *podState) start(ctx context.Context, now time.Time, opts *Options) {
-	if s.list.running {
-		s.fresh = false
+// request starts to list the holders, unless an earlier call has not returned.
+func (s *podState) request(ctx context.Context, now time.Time, opts *Options) {
+	if s.call.running {
+		s.requested = false
 		return
 	}
 	// The deadline is real time: a hung kubelet hangs for real, whatever the simulated clock says.
 	ctx, cancel := context.WithTimeout(ctx, max(opts.Timeout, opts.Grace))
 	s.cancel = cancel
-	s.fresh = s.list.start(now, func() (gpu.Assignments, error) {
+	s.requested = s.call.start(now, func() (gpu.Assignments, error) {
 		defer cancel()
 		return opts.Pods.List(ctx)
 	})
 }
 
-// finish takes the answer if it comes before expired is closed: what is known, whether the kubelet has answered or not.
-func (s *podState) finish(now time.Time, expired <-chan struct{}, staleAfter time.Duration) {
-	if !s.fresh {
+// collect receives the result, waiting until expired is closed. Even with an error the result has the holders that are
+// known.
+func (s *podState) collect(now time.Time, expired <-chan struct{}, staleAfter time.Duration) {
+	if !s.requested {
 		expired = nil
 	}
-	r, ok := s.list.take(expired)
+	r, ok := s.call.receive(expired)
 	if !ok {
 		return
 	}
@@ -52,19 +52,23 @@ func (s *podState) finish(now time.Time, expired <-chan struct{}, staleAfter tim
 	s.last, s.known = r.value, !errors.Is(r.err, gpu.ErrNoKubelet)
 }
 
-// state is nothing if no source is configured, and if there is no kubelet on this node.
-func (s *podState) state() (gpu.SourceState, bool) {
-	if s.success.IsZero() && s.err == nil || errors.Is(s.err, gpu.ErrNoKubelet) {
-		return gpu.SourceState{}, false
+// sources returns the state of the kubelet; none if it is not called, or the node has none.
+func (s *podState) sources() []gpu.SourceState {
+	if errors.Is(s.err, gpu.ErrNoKubelet) {
+		return nil
 	}
-	return gpu.SourceState{Name: gpu.SourceKubelet, Up: s.err == nil, Stale: s.stale, LastSuccess: s.success, Err: s.err}, true
+	states := s.sourceStatus.sources(gpu.SourceKubelet)
+	for i := range states {
+		states[i].Stale = s.stale
+	}
+	return states
 }
 
-// join ends the question under way.
-func (s *podState) join() {
-	if s.list.running {
+// cancelAndWait cancels the call under way and waits for its end.
+func (s *podState) cancelAndWait() {
+	if s.call.running {
 		s.cancel()
-		<-s.list.done
-		s.list.running = false
+		<-s.call.done
+		s.call.running = false
 	}
 }

@@ -1,5 +1,5 @@
-// Package poll is the one loop: it reads the node's GPUs and who holds them, merges both and publishes an immutable
-// Snapshot. It adds up what only time can tell: counters, layout generations, idle power.
+// Package poll is the one loop: it reads the node's GPUs and their holders, merges both, and publishes an immutable
+// Snapshot. It keeps what needs time to be known: counters, layout generations, idle power.
 package poll
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Options say how to poll. Durations other than Interval and Grace are measured by Now.
+// Options configure a Poller. Durations other than Interval and Grace are measured by Now.
 type Options struct {
 	Hostname string
 	// Interval is the time between two cycles; 0 leaves the pace to Poll alone (a stepped clock).
@@ -25,48 +25,48 @@ type Options struct {
 	Timeout time.Duration
 	// StaleAfter is the age at which the readings of a GPU that is down are dropped.
 	StaleAfter time.Duration
-	// PodsStaleAfter is how long what the kubelet said last outlives a kubelet that does not answer.
+	// PodsStaleAfter is how long the last answer of a kubelet stays in use while it does not answer.
 	PodsStaleAfter time.Duration
 	Now            func() time.Time
 	Pods           Pods       // nil: holders are not known
 	Containers     Containers // nil: processes are not mapped to containers
-	// ProcessContainers asks for the containers of single processes, not only of those that share a device.
+	// ProcessContainers looks up the container of every process, not only of those that share a device.
 	ProcessContainers bool
-	Profiler          Profiler // nil: only the driver is asked for activity
+	Profiler          Profiler // nil: activity comes from the driver alone
 	Jobs              Jobs     // nil: there are no batch jobs
-	// Sources returns the states of sources that others ask; nil: there are none.
+	// Sources returns the states of sources outside the loop; nil: there are none.
 	Sources func() []gpu.SourceState
-	// HungElsewhere counts driver calls of others in this process that do not return; nil: there are none.
+	// HungElsewhere counts hung driver calls of this process outside the loop; nil: there are none.
 	HungElsewhere func() int
 	// Observe is called with every Snapshot just before it is published, and with the real time that its cycle took.
 	Observe func(*gpu.Snapshot, time.Duration)
 	Logger  log.Logger
 }
 
-// Poller owns the loop. Run must run for Poll to return.
+// Poller owns the loop. Poll returns only while Run runs, or after it has.
 type Poller struct {
-	opts     Options
-	source   Source
-	current  atomic.Pointer[gpu.Snapshot]
-	byDriver atomic.Pointer[map[gpu.UUID]bool] // of chooseSources; not modified once stored
-	requests chan request
-	stopped  chan struct{} // closed when Run has returned
+	opts               Options
+	source             Source
+	current            atomic.Pointer[gpu.Snapshot]
+	activityFromDriver atomic.Pointer[map[gpu.UUID]bool] // set by chooseSources; not modified once stored
+	requests           chan pollRequest
+	stopped            chan struct{} // closed when Run has returned
 
 	// What follows is owned by the goroutine of Run.
-	generation uint64
-	last       time.Time // of the last cycle
-	discover   call[gpu.Inventory]
-	inventory  gpu.Inventory
-	driverErr  error
-	driverSeen time.Time
-	gpus       map[gpu.UUID]*tracked
-	missing    map[int]*tracked // GPUs without a handle, by index
-	pods       podState
-	profiling  profileState
-	jobs       jobState
+	generation       uint64
+	lastCycle        time.Time // of the last cycle
+	discovery        asyncCall[gpu.Inventory]
+	inventory        gpu.Inventory
+	driverErr        error
+	driverAnsweredAt time.Time
+	gpus             map[gpu.UUID]*trackedGPU
+	missing          map[int]*trackedGPU // GPUs without a handle, by index
+	pods             podState
+	profiling        profilerState
+	jobs             jobState
 }
 
-// ErrStopped says that the loop has ended.
+// ErrStopped is returned by Poll once Run has returned.
 var ErrStopped = errors.New("poll: the loop has stopped")
 
 var errNoAnswerYet = errors.New("the driver has not answered yet")
@@ -76,10 +76,10 @@ func New(source Source, opts Options) *Poller {
 	return &Poller{
 		opts:      opts,
 		source:    source,
-		requests:  make(chan request),
+		requests:  make(chan pollRequest),
 		stopped:   make(chan struct{}),
-		gpus:      map[gpu.UUID]*tracked{},
-		missing:   map[int]*tracked{},
+		gpus:      map[gpu.UUID]*trackedGPU{},
+		missing:   map[int]*trackedGPU{},
 		driverErr: errNoAnswerYet,
 	}
 }
@@ -87,18 +87,18 @@ func New(source Source, opts Options) *Poller {
 // Current returns the last Snapshot, nil before the first.
 func (p *Poller) Current() *gpu.Snapshot { return p.current.Load() }
 
-// request asks for a cycle.
-type request struct {
-	first func() error
-	done  chan error
+// pollRequest requests a cycle; before is run first.
+type pollRequest struct {
+	before func() error
+	done   chan error
 }
 
-// Poll runs one cycle and returns when its Snapshot is published. first, where it is not nil, runs before the cycle and
-// never during one; its error is returned without a cycle.
-func (p *Poller) Poll(ctx context.Context, first func() error) error {
+// Poll runs one cycle and returns when its Snapshot is published. before, unless it is nil, runs before the cycle and
+// never during one; if it fails, its error is returned without a cycle.
+func (p *Poller) Poll(ctx context.Context, before func() error) error {
 	done := make(chan error, 1)
 	select {
-	case p.requests <- request{first: first, done: done}:
+	case p.requests <- pollRequest{before: before, done: done}:
 	case <-p.stopped:
 		return ErrStopped
 	case <-ctx.Done():
@@ -115,7 +115,7 @@ func (p *Poller) Poll(ctx context.Context, first func() error) error {
 }
 
 // Run polls until ctx ends, then waits for the calls under way, at most Grace and maxJoin long, and abandons those that
-// hang. It returns an error only where going on is of no use: gpu.ErrVersionMismatch.
+// hang. It returns an error only if it cannot go on: gpu.ErrVersionMismatch.
 func (p *Poller) Run(ctx context.Context) error {
 	var ticks <-chan time.Time
 	events := p.source.Events()
@@ -124,11 +124,11 @@ func (p *Poller) Run(ctx context.Context) error {
 		defer ticker.Stop()
 		ticks = ticker.C
 	} else {
-		events = nil // a stepped clock moves nothing by itself: events wait for the next cycle
+		events = nil // with a stepped clock, events wait for the next cycle
 	}
 	defer close(p.stopped)
-	defer p.join()
-	if err := p.cycle(ctx); err != nil {
+	defer p.waitForCalls()
+	if err := p.runCycle(ctx); err != nil {
 		return err
 	}
 	for {
@@ -137,12 +137,12 @@ func (p *Poller) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticks:
-			err = p.cycle(ctx)
+			err = p.runCycle(ctx)
 		case r := <-p.requests:
-			err = p.answer(ctx, r)
+			err = p.handleRequest(ctx, r)
 		case e := <-events:
-			if p.event(e) {
-				err = p.cycle(ctx)
+			if p.handleEvent(e) {
+				err = p.runCycle(ctx)
 			}
 		}
 		if err != nil {
@@ -151,32 +151,32 @@ func (p *Poller) Run(ctx context.Context) error {
 	}
 }
 
-// answer runs what a request asks for; the error is the cycle's.
-func (p *Poller) answer(ctx context.Context, r request) error {
-	if r.first != nil {
-		if err := r.first(); err != nil {
+// handleRequest runs the request's function and a cycle; the error is the cycle's.
+func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
+	if r.before != nil {
+		if err := r.before(); err != nil {
 			r.done <- err
-			return nil //nolint:nilerr // it is the asker's error; the loop goes on
+			return nil //nolint:nilerr // it is the caller's error; the loop goes on
 		}
 	}
-	err := p.cycle(ctx)
+	err := p.runCycle(ctx)
 	r.done <- err
 	return err
 }
 
-// cycle reads, merges and publishes once. Events that arrive during it are left for after it: they may speak of a layout
-// that it has not seen.
-func (p *Poller) cycle(ctx context.Context) error {
+// runCycle reads, merges and publishes once. Events that arrive meanwhile are handled after it: they may concern a
+// layout that it has not seen.
+func (p *Poller) runCycle(ctx context.Context) error {
 	began := time.Now()
 	now := p.opts.Now()
-	p.turnBack(now)
-	expired, stop := after(ctx, p.opts.Grace)
+	p.adjustForClockSetBack(now)
+	expired, stop := closedAfter(ctx, p.opts.Grace)
 	defer stop()
 	p.drainEvents()
 	if p.opts.Pods != nil {
-		p.pods.start(ctx, now, &p.opts)
+		p.pods.request(ctx, now, &p.opts)
 	}
-	p.profile(ctx, now)
+	p.requestProfiling(ctx, now)
 	p.chooseSources(now)
 	if err := p.discoverGPUs(now, expired); err != nil {
 		return err
@@ -185,38 +185,40 @@ func (p *Poller) cycle(ctx context.Context) error {
 		return err
 	}
 	if p.opts.Jobs != nil {
-		p.jobs.start(now, p.opts.Jobs, p.jobDevices())
+		p.jobs.request(now, p.opts.Jobs, p.jobDevices())
 	}
-	p.pods.finish(now, expired, p.opts.PodsStaleAfter)
-	p.jobs.finish(now, expired, p.opts.Timeout)
+	p.pods.collect(now, expired, p.opts.PodsStaleAfter)
+	p.jobs.collect(now, expired, p.opts.Timeout)
 	if ctx.Err() != nil {
-		return nil // what was cut short is no reading
+		return nil // the cycle was interrupted
 	}
 	before := p.current.Load()
-	s := p.snapshot(now)
+	s := p.buildSnapshot(now)
 	if p.opts.Observe != nil {
 		p.opts.Observe(s, time.Since(began))
 	}
 	p.current.Store(s)
-	p.report(before, s)
+	p.logChanges(before, s)
 	return nil
 }
 
-// after returns a channel that is closed once d has passed or ctx has ended, and what frees its timer.
-func after(ctx context.Context, d time.Duration) (<-chan struct{}, func()) {
+// closedAfter returns a channel that is closed once d has passed or ctx has ended, and a function that releases its
+// timer.
+func closedAfter(ctx context.Context, d time.Duration) (<-chan struct{}, func()) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	return ctx.Done(), cancel
 }
 
-// maxJoin bounds the wait for the calls under way at the end. Who shuts the driver down after it waits for them again.
+// maxJoin bounds the wait for the calls under way at the end. The caller waits for them again when it shuts the driver
+// down.
 const maxJoin = 2 * time.Second
 
-// event takes one event in and reports whether it calls for a poll at once.
-func (p *Poller) event(e gpu.Event) bool {
+// handleEvent records one event and reports whether it requires a poll at once.
+func (p *Poller) handleEvent(e gpu.Event) bool {
 	switch e.Kind {
 	case gpu.EventXID:
 		if t := p.gpus[e.GPU]; t != nil {
-			p.takeXID(t, e)
+			p.recordXID(t, e)
 		}
 		return false
 	case gpu.EventsLost:
@@ -232,31 +234,31 @@ func (p *Poller) drainEvents() {
 	for {
 		select {
 		case e := <-p.source.Events():
-			p.event(e)
+			p.handleEvent(e)
 		default:
 			return
 		}
 	}
 }
 
-// join waits for what is under way.
-func (p *Poller) join() {
-	expired, stop := after(context.Background(), min(p.opts.Grace, maxJoin))
+// waitForCalls waits for the calls under way, and logs those that it abandons.
+func (p *Poller) waitForCalls() {
+	expired, stop := closedAfter(context.Background(), min(p.opts.Grace, maxJoin))
 	defer stop()
 	abandoned := 0
-	if _, ok := p.discover.take(expired); !ok && p.discover.running {
+	if _, ok := p.discovery.receive(expired); !ok && p.discovery.running {
 		abandoned++
 	}
 	for _, t := range p.gpus {
-		if _, ok := t.read.take(expired); !ok && t.read.running {
+		if _, ok := t.read.receive(expired); !ok && t.read.running {
 			abandoned++
 		}
 	}
-	if _, ok := p.profiling.ask.take(expired); !ok && p.profiling.ask.running {
+	if _, ok := p.profiling.call.receive(expired); !ok && p.profiling.call.running {
 		abandoned++
 	}
-	p.jobs.list.take(expired)
-	p.pods.join()
+	p.jobs.call.receive(expired)
+	p.pods.cancelAndWait()
 	if abandoned > 0 {
 		level.Warn(p.opts.Logger).Log("msg", "Abandoned driver calls that did not return", "calls", abandoned)
 	}

@@ -8,31 +8,32 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 func TestHungGPUCostsOnlyItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA, uuidB)
-		h := start(t, src, nil)
-		stop := h.run()
-		h.step(time.Second)
+		h := newHarness(t, src, nil)
+		stop := h.startLoop()
+		h.pollAfter(time.Second)
 		release := make(chan struct{})
 		src.set(func() { src.hang[uuidB] = release })
 
-		s := h.step(time.Second)
-		if b := find(t, s, uuidB); !b.Up || !b.Readings.PowerWatts.Present() {
+		s := h.pollAfter(time.Second)
+		if b := findGPU(t, s, uuidB); !b.Up || !b.Readings.PowerWatts.Present() {
 			t.Errorf("1 s into a hang: up %v, power %v; want the last reading still there", b.Up, b.Readings.PowerWatts)
 		}
-		s = h.step(3 * time.Second)
-		if b := find(t, s, uuidB); !b.Up || !b.Readings.PowerWatts.Present() {
+		s = h.pollAfter(3 * time.Second)
+		if b := findGPU(t, s, uuidB); !b.Up || !b.Readings.PowerWatts.Present() {
 			t.Error("before the timeout a slow GPU counts as down or has lost its readings")
 		}
-		s = h.step(2 * time.Second)
-		if b := find(t, s, uuidB); b.Readings.PowerWatts.Present() {
+		s = h.pollAfter(2 * time.Second)
+		if b := findGPU(t, s, uuidB); b.Readings.PowerWatts.Present() {
 			t.Error("readings of a GPU that is down outlive stale-after")
 		}
-		a, b := find(t, s, uuidA), find(t, s, uuidB)
+		a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB)
 		if b.Up || !errors.Is(b.Errors[0].Err, gpu.ErrTimeout) {
 			t.Errorf("past the timeout: up %v, errors %v; want down by ErrTimeout", b.Up, b.Errors)
 		}
@@ -42,20 +43,21 @@ func TestHungGPUCostsOnlyItself(t *testing.T) {
 		if s.HungCalls != 1 {
 			t.Errorf("hung calls %d, want 1", s.HungCalls)
 		}
-		s = h.step(10 * time.Second)
+		s = h.pollAfter(10 * time.Second)
 		if n := src.reads[uuidB]; n != 3 {
 			t.Errorf("%d reads of the hung GPU, want 3: two good ones and the one that hangs", n)
 		}
-		if n := errorCount(find(t, s, uuidB), gpu.ReadingDevice, gpu.ReasonTimeout); n != 1 {
+		if n := errorCount(findGPU(t, s, uuidB), gpu.ReadingDevice, gpu.ReasonTimeout); n != 1 {
 			t.Errorf("timeouts counted %v, want 1 per hang", n)
 		}
 		src.set(func() { delete(src.hang, uuidB) })
 		close(release)
 		synctest.Wait()
-		s = h.step(time.Second)
-		if b := find(t, s, uuidB); !b.Up || !b.LastRead.Equal(s.Time) || s.HungCalls != 0 {
-			t.Errorf("after the hang: up %v, last read %v, hung %d; want recovered", b.Up, b.LastRead, s.HungCalls)
-		}
+		s = h.pollAfter(time.Second)
+		b = findGPU(t, s, uuidB)
+		cmptest.Equal(t, "up after the hang", b.Up, true)
+		cmptest.Equal(t, "last read after the hang", b.LastRead, s.Time)
+		cmptest.Equal(t, "hung calls after the hang", s.HungCalls, 0)
 		if err := stop(); err != nil {
 			t.Errorf("Run: %v", err)
 		}
@@ -75,8 +77,8 @@ func errorCount(g *gpu.GPU, reading gpu.Reading, reason gpu.Reason) float64 {
 func TestMIGChangeWakesTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA)
-		h := start(t, src, func(o *Options) { o.Interval = time.Hour })
-		stop := h.run()
+		h := newHarness(t, src, func(o *Options) { o.Interval = time.Hour })
+		stop := h.startLoop()
 		synctest.Wait()
 		release := make(chan struct{})
 		src.set(func() { src.hang[uuidA] = release })
@@ -101,15 +103,15 @@ func TestSlowReadingsAreServed(t *testing.T) {
 		t.Run(fmt.Sprintf("%d polls", polls), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				src := newFakeSource(uuidA)
-				h := start(t, src, nil)
-				stop := h.run()
-				h.step(time.Second)
+				h := newHarness(t, src, nil)
+				stop := h.startLoop()
+				h.pollAfter(time.Second)
 				for range 3 {
 					release := make(chan struct{})
 					src.set(func() { src.hang[uuidA] = release })
 					for range polls {
-						s := h.step(time.Second)
-						if g := find(t, s, uuidA); !g.Up || !g.Readings.PowerWatts.Present() {
+						s := h.pollAfter(time.Second)
+						if g := findGPU(t, s, uuidA); !g.Up || !g.Readings.PowerWatts.Present() {
 							t.Errorf("up %v, power %v while a slow reading is under way", g.Up, g.Readings.PowerWatts)
 						}
 					}
@@ -131,12 +133,12 @@ func TestFirstReadingUnderWay(t *testing.T) {
 		src := newFakeSource(uuidA)
 		release := make(chan struct{})
 		src.hang[uuidA] = release
-		h := start(t, src, nil)
-		stop := h.run()
-		if s := h.step(time.Second); len(s.GPUs) != 0 {
+		h := newHarness(t, src, nil)
+		stop := h.startLoop()
+		if s := h.pollAfter(time.Second); len(s.GPUs) != 0 {
 			t.Errorf("GPUs %+v during the first reading, want none", s.GPUs)
 		}
-		if s := h.step(5 * time.Second); len(s.GPUs) != 1 || s.GPUs[0].Up {
+		if s := h.pollAfter(5 * time.Second); len(s.GPUs) != 1 || s.GPUs[0].Up {
 			t.Errorf("GPUs %+v past the timeout, want one that is down", s.GPUs)
 		}
 		close(release)
@@ -151,27 +153,28 @@ func TestFirstReadingUnderWay(t *testing.T) {
 func TestXIDsThatAreNotReported(t *testing.T) {
 	src := newFakeSource(uuidA)
 	src.gpus[uuidA] = gpu.GPU{Facts: gpu.Facts{UUID: uuidA, NoXIDs: true}}
-	h := start(t, src, nil)
-	defer h.run()()
-	if s := h.step(time.Second); !s.GPUs[0].Totals.XIDs.Since.IsZero() {
+	h := newHarness(t, src, nil)
+	defer h.startLoop()()
+	if s := h.pollAfter(time.Second); !s.GPUs[0].Totals.XIDs.Since.IsZero() {
 		t.Errorf("XIDs %+v", s.GPUs[0].Totals.XIDs)
 	}
 	src.set(func() { src.gpus[uuidA] = gpu.GPU{Facts: gpu.Facts{UUID: uuidA}} })
-	if s := h.step(time.Second); s.GPUs[0].Totals.XIDs.Since.IsZero() {
+	if s := h.pollAfter(time.Second); s.GPUs[0].Totals.XIDs.Since.IsZero() {
 		t.Error("there is no count once they are")
 	}
 }
 
 func TestDriverStumbles(t *testing.T) {
 	src := newFakeSource(uuidA)
-	h := start(t, src, nil)
-	defer h.run()()
-	h.step(time.Second)
+	h := newHarness(t, src, nil)
+	defer h.startLoop()()
+	h.pollAfter(time.Second)
 	src.set(func() { src.invErr = fmt.Errorf("nvmlDeviceGetCount: %w", gpu.ErrDriver) })
-	s := h.step(time.Second)
-	if s.Sources[0].Up || !s.Sources[0].Stale || !s.GPUs[0].Up || !s.Driver.Present() {
-		t.Errorf("one failed enumeration: source %+v, GPU up %v", s.Sources[0], s.GPUs[0].Up)
-	}
+	s := h.pollAfter(time.Second)
+	cmptest.Equal(t, "source is up", s.Sources[0].Up, false)
+	cmptest.Equal(t, "source is stale", s.Sources[0].Stale, true)
+	cmptest.Equal(t, "GPU is up", s.GPUs[0].Up, true)
+	cmptest.Equal(t, "driver is known", s.Driver.Present(), true)
 }
 
 func TestStoppingEndsWhileAReadHangs(t *testing.T) {
@@ -179,8 +182,8 @@ func TestStoppingEndsWhileAReadHangs(t *testing.T) {
 		src := newFakeSource(uuidA, uuidB)
 		release := make(chan struct{})
 		src.hang[uuidA], src.hang[uuidB] = release, release
-		h := start(t, src, func(o *Options) { o.Grace = time.Minute })
-		stop := h.run()
+		h := newHarness(t, src, func(o *Options) { o.Grace = time.Minute })
+		stop := h.startLoop()
 		synctest.Wait()
 		began := time.Now()
 		if err := stop(); err != nil {
@@ -196,30 +199,30 @@ func TestStoppingEndsWhileAReadHangs(t *testing.T) {
 
 func TestFailedReadingKeepsTheOthers(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
-	h := start(t, src, nil)
-	defer h.run()()
-	h.step(time.Second)
+	h := newHarness(t, src, nil)
+	defer h.startLoop()()
+	h.pollAfter(time.Second)
 	src.set(func() { src.errs[uuidB] = fmt.Errorf("nvmlDeviceGetMigMode: %w", gpu.ErrLost) })
-	s := h.step(time.Second)
-	b := find(t, s, uuidB)
-	if b.Up || !b.Readings.PowerWatts.Present() || b.LastRead.Equal(s.Time) {
-		t.Errorf("lost GPU: up %v, power %v, last read %v", b.Up, b.Readings.PowerWatts, b.LastRead)
-	}
-	if !find(t, s, uuidA).Up {
+	s := h.pollAfter(time.Second)
+	b := findGPU(t, s, uuidB)
+	cmptest.Equal(t, "lost GPU is up", b.Up, false)
+	cmptest.Equal(t, "lost GPU has its last power", b.Readings.PowerWatts.Present(), true)
+	cmptest.Equal(t, "lost GPU was read now", b.LastRead.Equal(s.Time), false)
+	if !findGPU(t, s, uuidA).Up {
 		t.Error("the other GPU went down too")
 	}
-	s = h.step(3 * time.Second)
-	if find(t, s, uuidB).Readings.PowerWatts.Present() {
+	s = h.pollAfter(3 * time.Second)
+	if findGPU(t, s, uuidB).Readings.PowerWatts.Present() {
 		t.Error("stale readings are still served")
 	}
-	src.set(func() { src.inv.GPUs = found(uuidA) })
-	s = h.step(time.Second)
-	if find(t, s, uuidB).Up {
+	src.set(func() { src.inv.GPUs = foundGPUs(uuidA) })
+	s = h.pollAfter(time.Second)
+	if findGPU(t, s, uuidB).Up {
 		t.Error("a GPU that vanished counts as up")
 	}
-	src.set(func() { src.inv.GPUs = found(uuidA, uuidB); delete(src.errs, uuidB) })
-	s = h.step(time.Second)
-	if !find(t, s, uuidB).Up {
+	src.set(func() { src.inv.GPUs = foundGPUs(uuidA, uuidB); delete(src.errs, uuidB) })
+	s = h.pollAfter(time.Second)
+	if !findGPU(t, s, uuidB).Up {
 		t.Error("a GPU that came back is still down")
 	}
 }
@@ -227,45 +230,45 @@ func TestFailedReadingKeepsTheOthers(t *testing.T) {
 func TestMissingGPUIsServedByIndex(t *testing.T) {
 	src := newFakeSource(uuidA)
 	src.inv.Missing = []gpu.MissingGPU{{Index: 1, Err: gpu.ErrLost}}
-	h := start(t, src, nil)
-	defer h.run()()
-	s := h.step(time.Second)
-	if len(s.GPUs) != 2 || s.GPUs[1].Index != 1 || s.GPUs[1].Up || !errors.Is(s.GPUs[1].Errors[0].Err, gpu.ErrLost) {
-		t.Errorf("GPUs %+v; want the missing one at index 1, down and lost", s.GPUs)
-	}
+	h := newHarness(t, src, nil)
+	defer h.startLoop()()
+	s := h.pollAfter(time.Second)
+	cmptest.Equal(t, "GPUs, with the missing one", gpuUUIDs(s), []gpu.UUID{uuidA, ""})
+	cmptest.Equal(t, "missing GPU's index", s.GPUs[1].Index, 1)
+	cmptest.Equal(t, "missing GPU is up", s.GPUs[1].Up, false)
+	cmptest.Equal(t, "missing GPU's errors", s.GPUs[1].Errors, []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrLost}})
 	if before := errorCount(&s.GPUs[1], gpu.ReadingDevice, gpu.ReasonLost); before == 0 {
 		t.Error("its errors are not counted")
 	}
 	src.set(func() {
-		src.inv = gpu.Inventory{GPUs: found(uuidA, uuidB)}
+		src.inv = gpu.Inventory{GPUs: foundGPUs(uuidA, uuidB)}
 		src.gpus[uuidB] = gpu.GPU{Facts: gpu.Facts{UUID: uuidB, Index: 1}}
 	})
-	s = h.step(time.Second)
-	if len(s.GPUs) != 2 || s.GPUs[1].UUID != uuidB || !s.GPUs[1].Up {
-		t.Errorf("GPUs %+v; want it found", s.GPUs)
-	}
+	s = h.pollAfter(time.Second)
+	cmptest.Equal(t, "GPUs once it is found", gpuUUIDs(s), []gpu.UUID{uuidA, uuidB})
+	cmptest.Equal(t, "found GPU is up", findGPU(t, s, uuidB).Up, true)
 }
 
 func TestDriverArrivesLate(t *testing.T) {
 	src := newFakeSource()
 	src.invErr = fmt.Errorf("libnvidia-ml.so.1: %w", gpu.ErrNoDriver)
-	h := start(t, src, nil)
-	defer h.run()()
-	s := h.step(time.Second)
-	if len(s.GPUs) != 0 || s.Sources[0].Up || !errors.Is(s.Sources[0].Err, gpu.ErrNoDriver) || s.Driver.Present() {
-		t.Errorf("without a driver: %+v", s)
-	}
+	h := newHarness(t, src, nil)
+	defer h.startLoop()()
+	s := h.pollAfter(time.Second)
+	cmptest.Equal(t, "GPUs without a driver", gpuUUIDs(s), nil)
+	cmptest.Equal(t, "source without a driver", s.Sources[0], gpu.SourceState{Name: gpu.SourceNVML, Err: gpu.ErrNoDriver})
+	cmptest.Equal(t, "driver", s.Driver, gpu.None[gpu.Driver]())
 	src.set(func() {
 		src.invErr = nil
-		src.inv.GPUs = found(uuidA)
+		src.inv.GPUs = foundGPUs(uuidA)
 		src.gpus[uuidA] = gpu.GPU{Facts: gpu.Facts{UUID: uuidA}}
 	})
-	s = h.step(time.Second)
-	if len(s.GPUs) != 1 || !s.GPUs[0].Up || !s.Sources[0].Up {
-		t.Errorf("with the driver: %+v", s)
-	}
+	s = h.pollAfter(time.Second)
+	cmptest.Equal(t, "GPUs with the driver", gpuUUIDs(s), []gpu.UUID{uuidA})
+	cmptest.Equal(t, "GPU is up", findGPU(t, s, uuidA).Up, true)
+	cmptest.Equal(t, "source is up", s.Sources[0].Up, true)
 	src.set(func() { src.invErr = gpu.ErrNoDriver })
-	s = h.step(time.Second)
+	s = h.pollAfter(time.Second)
 	if len(s.GPUs) != 1 || s.GPUs[0].Up {
 		t.Errorf("driver unloaded: %+v; want the GPU known and down", s.GPUs)
 	}
@@ -281,7 +284,7 @@ func TestVersionMismatchEndsTheLoop(t *testing.T) {
 			} else {
 				src.errs[uuidA] = mismatch
 			}
-			h := start(t, src, nil)
+			h := newHarness(t, src, nil)
 			if err := h.Run(t.Context()); !errors.Is(err, gpu.ErrVersionMismatch) {
 				t.Errorf("Run returned %v, want ErrVersionMismatch", err)
 			}
@@ -298,9 +301,9 @@ func TestEvents(t *testing.T) {
 		g := src.gpus[uuidA]
 		g.Instances = []gpu.GPUInstance{{ID: 3}}
 		src.gpus[uuidA] = g
-		h := start(t, src, nil)
-		stop := h.run()
-		first := h.step(time.Second)
+		h := newHarness(t, src, nil)
+		stop := h.startLoop()
+		first := h.pollAfter(time.Second)
 		if xids := first.GPUs[0].Totals.XIDs; xids.Value != 0 || xids.Since.IsZero() {
 			t.Errorf("XIDs at the start: %+v, want 0 with a start time", xids)
 		}
@@ -308,16 +311,17 @@ func TestEvents(t *testing.T) {
 		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 79, Time: at}
 		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 13, Instance: gpu.Some(gpu.InstanceID(3)), Time: at}
 		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 79, Time: at}
-		s := h.step(time.Second)
+		s := h.pollAfter(time.Second)
 		tot := s.GPUs[0].Totals
-		if tot.XIDs.Value != 3 || len(tot.XIDErrors) != 2 || tot.XIDErrors[0].XID != 13 || tot.XIDErrors[1].Value != 2 {
-			t.Errorf("XIDs %+v %+v", tot.XIDs, tot.XIDErrors)
-		}
+		cmptest.Equal(t, "all XIDs", tot.XIDs.Value, 3)
+		cmptest.Equal(t, "counts by XID", tot.XIDErrors, []gpu.XIDCount{
+			{XID: 13, Counter: gpu.Counter{Value: 1, Since: at}, Last: at}, {XID: 79, Counter: gpu.Counter{Value: 2, Since: at}, Last: at},
+		})
 		if gi := s.GPUs[0].Instances[0]; len(gi.XIDErrors) != 1 || gi.XIDErrors[0].XID != 13 {
 			t.Errorf("XIDs of the GPU instance: %+v", gi.XIDErrors)
 		}
 		src.events <- gpu.Event{Kind: gpu.EventsLost, Time: at}
-		s = h.step(time.Second)
+		s = h.pollAfter(time.Second)
 		if n := errorCount(&s.GPUs[0], gpu.ReadingEvents, gpu.ReasonOther); n != 1 {
 			t.Errorf("lost events counted %v times, want once", n)
 		}
@@ -330,10 +334,10 @@ func TestEvents(t *testing.T) {
 func TestPublishedSnapshotsStayAsTheyAre(t *testing.T) {
 	src := newFakeSource(uuidA)
 	src.set(func() { src.gpus[uuidA] = migGPU() })
-	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}}}
-	h := start(t, src, func(o *Options) { o.Pods = pods })
-	defer h.run()()
-	s := h.step(time.Second)
+	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}}}
+	h := newHarness(t, src, func(o *Options) { o.Pods = pods })
+	defer h.startLoop()()
+	s := h.pollAfter(time.Second)
 	holder := s.GPUs[0].Instances[0].ComputeInstances[0].Holders[0]
 	saved := *s
 	saved.GPUs = append([]gpu.GPU(nil), s.GPUs...)
@@ -342,7 +346,7 @@ func TestPublishedSnapshotsStayAsTheyAre(t *testing.T) {
 	pods.list = gpu.Assignments{}
 	src.set(func() { src.errs[uuidA] = gpu.ErrLost })
 	for range 5 {
-		h.step(time.Second)
+		h.pollAfter(time.Second)
 	}
 	if !reflect.DeepEqual(saved, *s) || !reflect.DeepEqual(s.GPUs[0].Instances[0].ComputeInstances[0].Holders[0], holder) {
 		t.Errorf("a published Snapshot changed:\n%+v\n%+v", saved, *s)

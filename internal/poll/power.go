@@ -7,21 +7,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// No sensor exists below the GPU, so an instance's power is an estimate. Active power (the GPU's - idle, never negative)
-// is shared by w*u / sum(w*u), w the instance's share of the SMs of the largest profile and u its graphics engine
-// activity; idle power by w. What is left is unallocated, so that the parts add up to the GPU.
+// No sensor exists below the GPU, so an instance's power is an estimate. Active power (the GPU's minus idle, never
+// negative) is shared by w*u / sum(w*u), where w is the instance's share of the SMs of the largest profile and u its
+// graphics engine activity; idle power is shared by w. The rest is unallocated, so that the parts add up to the GPU's
+// power.
 
-// idlePower learns a GPU's idle power: the lowest seen while nothing ran, a default for the model until then.
+// idlePower estimates a GPU's idle power: the lowest power seen while nothing ran, or a default for the model until
+// then.
 type idlePower struct {
-	learnt gpu.Opt[float64]
+	lowest gpu.Opt[float64]
 }
 
 // defaultIdleShare is the idle power of a GPU whose model has no default, as a share of its power limit.
 const defaultIdleShare = 0.1
 
-// defaultIdleWatts lists idle GPU power by a part of the model's name, the first match counts. They serve until an
-// idle moment was seen. Sources: the A100 PCIe figure is a published nvidia-smi capture (34 W); the others are what
-// idle GPUs of that kind commonly show and are marked as defaults in the docs.
+// defaultIdleWatts returns the idle power of a GPU until it was seen idle, by the first match of a part of the model's
+// name. Sources: the A100 PCIe figure is a published nvidia-smi capture (34 W); the others are what idle GPUs of that
+// kind commonly show and are marked as defaults in the docs.
 func defaultIdleWatts(name string) (float64, bool) {
 	for _, d := range []struct {
 		part  string
@@ -37,18 +39,18 @@ func defaultIdleWatts(name string) (float64, bool) {
 	return 0, false
 }
 
-// watts takes one reading in and returns the idle power, absent where nothing is known of it.
-func (p *idlePower) watts(g *gpu.GPU) gpu.Opt[float64] {
-	board, haveBoard := g.Readings.PowerWatts.Get()
-	procs, haveProcs := g.Readings.Processes.Get()
-	// A list that is empty because nothing may be seen is told apart by the driver's own utilization, where it has one.
-	if haveBoard && board > 0 && haveProcs && len(procs) == 0 && g.Readings.Utilization.Or(0) == 0 {
-		if low, ok := p.learnt.Get(); !ok || board < low {
-			p.learnt = gpu.Some(board)
+// update records one reading and returns the idle power; absent if nothing is known of it.
+func (p *idlePower) update(g *gpu.GPU) gpu.Opt[float64] {
+	gpuWatts, hasWatts := g.Readings.PowerWatts.Get()
+	procs, hasProcesses := g.Readings.Processes.Get()
+	// Without the right to see processes the list is empty, too: the driver's utilization, if present, shows that the GPU works.
+	if hasWatts && gpuWatts > 0 && hasProcesses && len(procs) == 0 && g.Readings.Utilization.Or(0) == 0 {
+		if low, ok := p.lowest.Get(); !ok || gpuWatts < low {
+			p.lowest = gpu.Some(gpuWatts)
 		}
 	}
-	if p.learnt.Present() {
-		return p.learnt
+	if p.lowest.Present() {
+		return p.lowest
 	}
 	if w, ok := defaultIdleWatts(g.Name); ok {
 		return gpu.Some(w)
@@ -59,37 +61,37 @@ func (p *idlePower) watts(g *gpu.GPU) gpu.Opt[float64] {
 	return gpu.None[float64]()
 }
 
-// estimatePower shares the GPU's power and energy among the GPU instances and the parts of split ones.
-func (t *tracked) estimatePower(g *gpu.GPU, at time.Time) {
-	idle := t.idle.watts(g)
+// estimatePower shares the GPU's power and energy among the GPU instances and the compute instances of split ones.
+func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
+	idle := t.idle.update(g)
 	g.Power = gpu.PowerEstimate{IdleWatts: idle}
-	defer t.tellEnergy(g)
+	defer t.writeEnergy(g)
 	if t.hasMIG && !g.MIG.Enabled.Present() {
-		return // the next reading that tells the mode shares the energy since the last one that did
+		return // the next reading with a MIG mode shares the energy since the last one
 	}
-	boardJ, before := g.Readings.EnergyJoules, t.boardAt
-	spent := energySince(t.boardJ, boardJ)
+	boardJ, before := g.Readings.EnergyJoules, t.energyReadAt
+	spent := counterGrowth(t.energyCounter, boardJ)
 	if boardJ.Present() {
-		t.boardJ, t.boardAt = boardJ, at
+		t.energyCounter, t.energyReadAt = boardJ, at
 	}
-	t.holdings.spend(part{}, spent, before, at)
+	t.holdings.addEnergy(deviceKey{}, spent, before, at)
 	if !g.MIG.Enabled.Or(false) {
 		t.totals.EnergyUnallocatedJoules = gpu.None[gpu.Counter]()
 		return
 	}
-	board, ok := g.Readings.PowerWatts.Get()
+	gpuWatts, ok := g.Readings.PowerWatts.Get()
 	g.Power.Method = gpu.PowerUnallocated
 	if ok {
-		var parts []watts
-		parts, g.Power.Method = sharePower(g, board, min(idle.Or(board), board))
-		rest := board
+		var parts []devicePower
+		parts, g.Power.Method = sharePower(g, gpuWatts, min(idle.Or(gpuWatts), gpuWatts))
+		rest := gpuWatts
 		for i := range g.Instances {
 			gi := &g.Instances[i]
 			if !gi.SMs.Present() {
 				continue
 			}
-			gi.PowerWatts = gpu.Some(parts[i].sum())
-			rest -= parts[i].sum()
+			gi.PowerWatts = gpu.Some(parts[i].total())
+			rest -= parts[i].total()
 			if gi.IsSplit() {
 				sharePowerOfInstance(gi, parts[i])
 			}
@@ -101,41 +103,41 @@ func (t *tracked) estimatePower(g *gpu.GPU, at time.Time) {
 	}
 }
 
-// tellEnergy writes the energy of the instances, over a failed reading, too.
-func (t *tracked) tellEnergy(g *gpu.GPU) {
+// writeEnergy sets the energy of the instances, also if this reading has none.
+func (t *trackedGPU) writeEnergy(g *gpu.GPU) {
 	for i := range g.Instances {
 		g.Instances[i].EnergyJoules = t.instances[g.Instances[i].ID].energy
 	}
 }
 
-// watts is the power of a device: what it draws without work, and the rest.
-type watts struct{ idle, active float64 }
+// devicePower is the power of a device: what it draws while idle, and the rest.
+type devicePower struct{ idle, active float64 }
 
-func (w watts) sum() float64 { return w.idle + w.active }
+func (w devicePower) total() float64 { return w.idle + w.active }
 
-// sharePower splits GPU power among the instances; idle is the part of it that is drawn without work.
-func sharePower(g *gpu.GPU, board, idle float64) ([]watts, gpu.PowerMethod) {
-	parts := make([]watts, len(g.Instances))
+// sharePower splits the GPU's power among the instances; idleWatts is the part that is drawn without work.
+func sharePower(g *gpu.GPU, gpuWatts, idleWatts float64) ([]devicePower, gpu.PowerMethod) {
+	parts := make([]devicePower, len(g.Instances))
 	weights := smShares(g)
-	work := make([]gpu.Opt[float64], len(g.Instances))
+	activity := make([]gpu.Opt[float64], len(g.Instances))
 	for i := range g.Instances {
 		if g.Instances[i].SMs.Present() {
-			work[i] = busy(&g.Instances[i])
+			activity[i] = engineActivity(&g.Instances[i])
 		}
-		parts[i].idle = idle * weights[i]
+		parts[i].idle = idleWatts * weights[i]
 	}
-	if !shareActive(parts, weights, work, board-idle) {
+	if !shareActive(parts, weights, activity, gpuWatts-idleWatts) {
 		return parts, gpu.PowerUnallocated
 	}
 	return parts, gpu.PowerByActivity
 }
 
-// sharePowerOfInstance splits the power of a split GPU instance among its compute instances by the same rule. What is not
-// shared, as the active power if the activity of one is unknown, is no compute instance's.
-func sharePowerOfInstance(gi *gpu.GPUInstance, of watts) {
-	parts := make([]watts, len(gi.ComputeInstances))
+// sharePowerOfInstance splits the power of a split GPU instance among its compute instances by the same rule. A
+// remainder, such as the active power if one activity is unknown, belongs to none of them.
+func sharePowerOfInstance(gi *gpu.GPUInstance, instance devicePower) {
+	parts := make([]devicePower, len(gi.ComputeInstances))
 	weights := make([]float64, len(gi.ComputeInstances))
-	work := make([]gpu.Opt[float64], len(gi.ComputeInstances))
+	activity := make([]gpu.Opt[float64], len(gi.ComputeInstances))
 	total := 0
 	for c := range gi.ComputeInstances {
 		total += gi.ComputeInstances[c].SMs.Or(0)
@@ -145,47 +147,48 @@ func sharePowerOfInstance(gi *gpu.GPUInstance, of watts) {
 		ci := &gi.ComputeInstances[c]
 		if sms, ok := ci.SMs.Get(); ok && total > 0 {
 			weights[c] = float64(sms) / float64(total)
-			work[c] = ci.Activity.GraphicsEngine
+			activity[c] = ci.Activity.GraphicsEngine
 		}
-		parts[c].idle = of.idle * weights[c]
+		parts[c].idle = instance.idle * weights[c]
 	}
-	shareActive(parts, weights, work, of.active)
+	shareActive(parts, weights, activity, instance.active)
 	for c := range gi.ComputeInstances {
 		if gi.ComputeInstances[c].SMs.Present() {
-			gi.ComputeInstances[c].PowerWatts = gpu.Some(parts[c].sum())
+			gi.ComputeInstances[c].PowerWatts = gpu.Some(parts[c].total())
 		}
 	}
 }
 
-// shareActive shares active power by weight and work. It reports false, and shares nothing, if the work of one part is unknown
-// or none does any.
-func shareActive(parts []watts, weights []float64, work []gpu.Opt[float64], active float64) bool {
+// shareActive shares active power by weight and activity. It returns false and shares nothing if the activity of one
+// part is unknown or all are idle.
+func shareActive(parts []devicePower, weights []float64, activity []gpu.Opt[float64], active float64) bool {
 	sum := 0.0
 	for i := range parts {
-		u, known := work[i].Get()
+		activity, known := activity[i].Get()
 		if !known {
 			return false
 		}
-		sum += weights[i] * max(u, 0)
+		sum += weights[i] * max(activity, 0)
 	}
 	if sum <= 0 {
 		return false
 	}
 	for i := range parts {
-		parts[i].active = active * weights[i] * max(work[i].Or(0), 0) / sum
+		parts[i].active = active * weights[i] * max(activity[i].Or(0), 0) / sum
 	}
 	return true
 }
 
-// busy is the instance's graphics engine activity. One without a compute instance does nothing.
-func busy(gi *gpu.GPUInstance) gpu.Opt[float64] {
+// engineActivity returns the instance's graphics engine activity; 0 without a compute instance, since nothing can run
+// on it.
+func engineActivity(gi *gpu.GPUInstance) gpu.Opt[float64] {
 	if len(gi.ComputeInstances) == 0 {
 		return gpu.Some(0.0)
 	}
 	return gi.Activity.GraphicsEngine
 }
 
-// smShares are the instances' shares of the SMs of the largest profile; together they are at most 1.
+// smShares returns the instances' shares of the SMs of the largest profile; together they are at most 1.
 func smShares(g *gpu.GPU) []float64 {
 	largest := g.SMs.Or(0)
 	if len(g.Profiles) > 0 {
@@ -209,8 +212,8 @@ func smShares(g *gpu.GPU) []float64 {
 	return shares
 }
 
-// energySince is what the GPU's counter grew by; it started again where it fell.
-func energySince(before, now gpu.Opt[float64]) float64 {
+// counterGrowth returns by how much the GPU's counter grew; a counter that fell has restarted at 0.
+func counterGrowth(before, now gpu.Opt[float64]) float64 {
 	from, ok := before.Get()
 	to, okNow := now.Get()
 	switch {
@@ -222,40 +225,40 @@ func energySince(before, now gpu.Opt[float64]) float64 {
 	return to - from
 }
 
-// addEnergy gives each instance its share of the energy spent since the last reading. One that is new had no part in
-// it: its counter begins at 0 now.
-func (t *tracked) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) {
+// addEnergy adds to each instance its share of the energy spent since the last reading. The counter of a new instance
+// begins at 0 with this reading.
+func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) {
 	rest := spent
-	board := g.Readings.PowerWatts.Or(0)
+	gpuWatts := g.Readings.PowerWatts.Or(0)
 	share := func(power gpu.Opt[float64]) float64 {
-		if board <= 0 {
+		if gpuWatts <= 0 {
 			return 0
 		}
-		return spent * power.Or(0) / board
+		return spent * power.Or(0) / gpuWatts
 	}
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		if !gi.SMs.Present() {
 			continue
 		}
-		it := t.instances[gi.ID]
-		counter, begun := it.energy.Get()
+		totals := t.instances[gi.ID]
+		counter, begun := totals.energy.Get()
 		if !begun {
 			counter.Since = at
 		} else {
 			own := share(gi.PowerWatts)
 			counter.Value += own
 			rest -= own
-			t.holdings.spend(instancePart(gi), own, before, at)
+			t.holdings.addEnergy(instanceDeviceKey(gi), own, before, at)
 			for c := range gi.ComputeInstances {
 				ci := &gi.ComputeInstances[c]
 				if gi.IsSplit() {
 					own = share(ci.PowerWatts)
 				}
-				t.holdings.spend(computePart(gi, ci), own, before, at)
+				t.holdings.addEnergy(computeDeviceKey(gi, ci), own, before, at)
 			}
 		}
-		it.energy = gpu.Some(counter)
+		totals.energy = gpu.Some(counter)
 	}
 	unallocated, begun := t.totals.EnergyUnallocatedJoules.Get()
 	if !begun {

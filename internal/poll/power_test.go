@@ -16,7 +16,7 @@ import (
 func TestEstimatesAddUpToTheBoard(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
-		tr := track()
+		tr := newTestGPU()
 		at := time.Unix(1000, 0)
 		energy := rng.Float64() * 1e6
 		var counted, first float64 // what all counters grew by, destroyed instances' too
@@ -37,16 +37,16 @@ func TestEstimatesAddUpToTheBoard(t *testing.T) {
 			if rng.IntN(3) > 0 {
 				g.ActivitySource = gpu.ActivityGPM
 			}
-			board := rng.Float64() * 400
-			energy += board
-			g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.Some(board), gpu.Some(energy)
+			gpuWatts := rng.Float64() * 400
+			energy += gpuWatts
+			g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.Some(gpuWatts), gpu.Some(energy)
 			if rng.IntN(2) == 0 {
 				g.Readings.Processes = gpu.Some([]gpu.Process{})
 			}
-			before := joules(tr)
-			tr.absorb(g, at)
+			before := energyByInstance(tr)
+			tr.recordReading(g, at)
 			at = at.Add(time.Second)
-			counted += growth(before, joules(tr))
+			counted += sumGrowth(before, energyByInstance(tr))
 			unallocated, ok := tr.last.Power.UnallocatedWatts.Get()
 			if !ok || unallocated < 0 {
 				t.Fatalf("unallocated %v", tr.last.Power.UnallocatedWatts)
@@ -59,8 +59,8 @@ func TestEstimatesAddUpToTheBoard(t *testing.T) {
 				}
 				sum += w.Or(0)
 			}
-			if math.Abs(sum-board) > 1e-9 {
-				t.Fatalf("watts add up to %v, the board draws %v", sum, board)
+			if math.Abs(sum-gpuWatts) > 1e-9 {
+				t.Fatalf("watts add up to %v, the board draws %v", sum, gpuWatts)
 			}
 			if step == 0 {
 				first = energy
@@ -72,8 +72,8 @@ func TestEstimatesAddUpToTheBoard(t *testing.T) {
 	}
 }
 
-// joules is every energy counter by what it belongs to; the zero key is the unallocated part.
-func joules(tr *tracked) map[gpu.InstanceKey]float64 {
+// energyByInstance is every energy counter by what it belongs to; the zero key is the unallocated part.
+func energyByInstance(tr *trackedGPU) map[gpu.InstanceKey]float64 {
 	out := map[gpu.InstanceKey]float64{{}: tr.totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value}
 	for i := range tr.last.Instances {
 		gi := &tr.last.Instances[i]
@@ -84,12 +84,12 @@ func joules(tr *tracked) map[gpu.InstanceKey]float64 {
 	return out
 }
 
-// track is a GPU that has not been read yet.
-func track() *tracked {
-	return newTracked(uuidA, time.Time{}, &Options{StaleAfter: time.Hour, Logger: log.NewNopLogger()})
+// newTestGPU is a GPU that has not been read yet.
+func newTestGPU() *trackedGPU {
+	return newTrackedGPU(uuidA, time.Time{}, &Options{StaleAfter: time.Hour, Logger: log.NewNopLogger()})
 }
 
-func growth(before, after map[gpu.InstanceKey]float64) float64 {
+func sumGrowth(before, after map[gpu.InstanceKey]float64) float64 {
 	var sum float64
 	for k, v := range after {
 		sum += v - before[k]
@@ -98,13 +98,13 @@ func growth(before, after map[gpu.InstanceKey]float64) float64 {
 }
 
 func TestActivePowerGoesToWhatIsActive(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	idle := migGPU()
 	idle.Readings.PowerWatts, idle.Readings.Processes = gpu.Some(49.0), gpu.Some([]gpu.Process{})
-	tr.absorb(idle, time.Unix(1, 0))
+	tr.recordReading(idle, time.Unix(1, 0))
 	busy := migGPU() // 200 W
 	busy.Instances[0].Activity.GraphicsEngine, busy.Instances[1].Activity.GraphicsEngine = gpu.Some(0.9), gpu.Some(0.3)
-	tr.absorb(busy, time.Unix(2, 0))
+	tr.recordReading(busy, time.Unix(2, 0))
 	g := tr.last
 	if g.Power.Method != gpu.PowerByActivity || g.Power.IdleWatts != gpu.Some(49.0) {
 		t.Errorf("method %q, idle %v; want activity and the 49 W seen while nothing ran", g.Power.Method, g.Power.IdleWatts)
@@ -119,7 +119,7 @@ func TestActivePowerGoesToWhatIsActive(t *testing.T) {
 		t.Errorf("unallocated %v W, want 7: idle power of the SMs that no instance has", got)
 	}
 	busy.Instances[1].Activity = gpu.Activity{}
-	tr.absorb(busy, time.Unix(3, 0))
+	tr.recordReading(busy, time.Unix(3, 0))
 	if g := tr.last; g.Power.Method != gpu.PowerUnallocated || math.Abs(g.Power.UnallocatedWatts.Or(0)-158) > 1e-9 {
 		t.Errorf("activity unknown: method %q, unallocated %v; want all 151 W of work and 7 W idle", g.Power.Method, g.Power.UnallocatedWatts)
 	}
@@ -137,21 +137,21 @@ func TestIdlePowerDefaults(t *testing.T) {
 		{"some future board", gpu.None[float64](), gpu.None[float64]()},
 	} {
 		g := gpu.GPU{Facts: gpu.Facts{Name: tt.name}, Readings: gpu.Readings{PowerLimitWatts: tt.limit, PowerWatts: gpu.Some(20.0)}}
-		if got := (&idlePower{}).watts(&g); got != tt.want {
+		if got := (&idlePower{}).update(&g); got != tt.want {
 			t.Errorf("%s with limit %v: idle %v, want %v", tt.name, tt.limit, got, tt.want)
 		}
 	}
 }
 
 func TestEnergyOfANewInstanceBeginsAtZero(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	g := migGPU()
 	g.Instances[0].Activity.GraphicsEngine, g.Instances[1].Activity.GraphicsEngine = gpu.Some(1.0), gpu.Some(1.0)
-	tr.absorb(g, time.Unix(1, 0))
+	tr.recordReading(g, time.Unix(1, 0))
 	g = migGPU()
 	g.Readings.EnergyJoules = gpu.Some(1200.0)
 	g.Instances[0].Placement = gpu.Some(gpu.Placement{Start: 0, Size: 2}) // same id, repartitioned
-	tr.absorb(g, time.Unix(2, 0))
+	tr.recordReading(g, time.Unix(2, 0))
 	if e := tr.last.Instances[0].EnergyJoules.Or(gpu.Counter{Value: -1}); e.Value != 0 || !e.Since.Equal(time.Unix(2, 0)) {
 		t.Errorf("energy of the layout change instance %+v, want 0 from now", e)
 	}
@@ -163,16 +163,16 @@ func TestEnergyOfANewInstanceBeginsAtZero(t *testing.T) {
 // TestEnergySurvivesALostRight: a GPU instance that does not show for lack of permission keeps its energy counter, and its
 // share of what was spent meanwhile is unallocated. One that was destroyed meanwhile starts again.
 func TestEnergySurvivesALostRight(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	all := migGPU()
 	all.Instances[1].ComputeInstances = nil // shows only with the right to list GPU instances
-	board := 1000.0
+	gpuWatts := 1000.0
 	see := func(at int64, errs []gpu.ReadError, instances ...gpu.GPUInstance) {
 		g := all
-		board += 100
-		g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.Some(100.0), gpu.Some(board)
+		gpuWatts += 100
+		g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.Some(100.0), gpu.Some(gpuWatts)
 		g.Errors, g.Instances = errs, cloneInstances(instances)
-		tr.absorb(g, time.Unix(at, 0))
+		tr.recordReading(g, time.Unix(at, 0))
 	}
 	energy := func() gpu.Counter { return tr.last.Instances[1].EnergyJoules.Or(gpu.Counter{Value: -1}) }
 	denied := []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrNoPermission}}
@@ -202,17 +202,17 @@ func TestEnergySurvivesALostRight(t *testing.T) {
 
 // TestEnergyOverAFailedReadingOfTheMode: the energy until a reading that cannot tell whether MIG is on is shared with the next one.
 func TestEnergyOverAFailedReadingOfTheMode(t *testing.T) {
-	tr := track()
-	board := 0.0
+	tr := newTestGPU()
+	gpuWatts := 0.0
 	read := func(at int64, fail bool) {
 		g := migGPU()
-		board += 100
-		g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.Some(100.0), gpu.Some(board)
+		gpuWatts += 100
+		g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.Some(100.0), gpu.Some(gpuWatts)
 		if fail {
 			g.MIG, g.Instances = gpu.MIGState{}, nil
 			g.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrUnavailable}}
 		}
-		tr.absorb(g, time.Unix(at, 0))
+		tr.recordReading(g, time.Unix(at, 0))
 	}
 	sum := func() (joules float64) {
 		joules = tr.totals.EnergyUnallocatedJoules.Or(gpu.Counter{Value: math.NaN()}).Value

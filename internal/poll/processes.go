@@ -2,9 +2,9 @@ package poll
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// nameProcesses fills in the containers of those processes of a GPU that are told one by one. The list is the reading's,
-// which a later Snapshot may have again: a copy takes its place.
-func nameProcesses(g *gpu.GPU, containers Containers) {
+// setProcessContainers sets the containers of the processes that get series of their own. The list belongs to the
+// reading, which later Snapshots may share: it is replaced by a copy.
+func setProcessContainers(g *gpu.GPU, containers Containers) {
 	list, ok := g.Readings.Processes.Get()
 	if !ok || len(list) == 0 {
 		return

@@ -1,9 +1,11 @@
 package poll
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -30,9 +32,9 @@ func TestProcessContainers(t *testing.T) {
 		g.Readings.Processes = gpu.Some(list)
 		src.gpus[uuidA] = g
 		containers := countingContainers{fakeContainers{11: main}, map[uint32]int{}}
-		h := start(t, src, func(o *Options) { o.Containers, o.ProcessContainers = containers, asked })
-		stop := h.run()
-		s := h.step(time.Second)
+		h := newHarness(t, src, func(o *Options) { o.Containers, o.ProcessContainers = containers, asked })
+		stop := h.startLoop()
+		s := h.pollAfter(time.Second)
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
@@ -44,9 +46,7 @@ func TestProcessContainers(t *testing.T) {
 		if asked {
 			want = main
 		}
-		if len(got) != 2 || got[11] != want || got[12] != (gpu.Container{}) {
-			t.Errorf("asked %v: %v, want %v for 11 and none for 12", asked, got, want)
-		}
+		cmptest.Equal(t, fmt.Sprintf("containers by process, asked %v", asked), got, map[uint32]gpu.Container{11: want, 12: {}})
 		if list[0] != (gpu.Process{PID: 11, MemoryBytes: gpu.Some[uint64](1)}) {
 			t.Errorf("asked %v: the reading was changed: %+v", asked, list[0])
 		}
@@ -56,7 +56,7 @@ func TestProcessContainers(t *testing.T) {
 	}
 }
 
-// TestProcessContainersAreBounded: no more processes are looked up than are told, the largest.
+// TestProcessContainersAreBounded: only the largest processes, which have series, are looked up.
 func TestProcessContainersAreBounded(t *testing.T) {
 	g := gpu.GPU{}
 	var list []gpu.Process
@@ -65,10 +65,10 @@ func TestProcessContainersAreBounded(t *testing.T) {
 	}
 	g.Readings.Processes = gpu.Some(list)
 	containers := countingContainers{fakeContainers{}, map[uint32]int{}}
-	nameProcesses(&g, containers)
-	if len(containers.asked) != gpu.MaxProcesses || containers.asked[999] != 1 || containers.asked[0] != 0 {
-		t.Errorf("%d processes were looked up, want the %d largest", len(containers.asked), gpu.MaxProcesses)
-	}
+	setProcessContainers(&g, containers)
+	cmptest.Equal(t, "number of looked-up processes", len(containers.asked), gpu.MaxProcesses)
+	cmptest.Equal(t, "lookups of the largest process", containers.asked[999], 1)
+	cmptest.Equal(t, "lookups of the smallest process", containers.asked[0], 0)
 	if n := len(g.Readings.Processes.Or(nil)); n != 1000 {
 		t.Errorf("%d processes are left, want all", n)
 	}

@@ -8,38 +8,37 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// profileState is the asking of the profiler, and what came of it last.
-type profileState struct {
-	ask     call[map[gpu.UUID]gpu.Profiling]
-	success time.Time // of the last answer; zero before the first
-	err     error
+// profilerState is the call to the profiler and its last outcome.
+type profilerState struct {
+	sourceStatus
+	call asyncCall[map[gpu.UUID]gpu.Profiling]
 }
 
-// profile asks for the activity of the GPUs of the last Snapshot before anything else is read: the readings that follow
-// show whether the layout that it was asked for still stands. It waits for half of the cycle's time at most; what comes
-// later serves the next cycle.
-func (p *Poller) profile(ctx context.Context, now time.Time) {
+// requestProfiling starts to read the activity of the GPUs of the last Snapshot before anything else is read: the
+// readings that follow show whether that layout is still current. It waits for at most half of the cycle's time; a
+// later result serves the next cycle.
+func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 	before := p.current.Load()
 	if p.opts.Profiler == nil || before == nil {
 		return
 	}
-	expired, stop := after(ctx, p.opts.Grace/2)
+	expired, stop := closedAfter(ctx, p.opts.Grace/2)
 	defer stop()
 	s := &p.profiling
-	p.takeProfile(nil) // one that ended after its cycle
-	if !s.ask.start(now, func() (map[gpu.UUID]gpu.Profiling, error) { return p.opts.Profiler.Profile(before) }) {
-		if s.ask.hung(p.opts.Now(), p.opts.Timeout) {
+	p.receiveProfiling(nil) // the result of a call that outlasted its cycle
+	if !s.call.start(now, func() (map[gpu.UUID]gpu.Profiling, error) { return p.opts.Profiler.Profile(before) }) {
+		if s.call.isHung(p.opts.Now(), p.opts.Timeout) {
 			s.err = fmt.Errorf("ask for activity: %w: a call has not returned, as while a GPU hangs, which blocks a host engine for all GPUs", gpu.ErrTimeout)
 		}
 		return
 	}
-	p.takeProfile(expired)
+	p.receiveProfiling(expired)
 }
 
-// takeProfile takes an answer if there is one, waiting for it until expired is closed.
-func (p *Poller) takeProfile(expired <-chan struct{}) {
+// receiveProfiling stores the result, if there is one. It waits until expired is closed.
+func (p *Poller) receiveProfiling(expired <-chan struct{}) {
 	s := &p.profiling
-	r, ok := s.ask.take(expired)
+	r, ok := s.call.receive(expired)
 	if !ok {
 		return
 	}
@@ -51,10 +50,10 @@ func (p *Poller) takeProfile(expired <-chan struct{}) {
 	for id, t := range p.gpus {
 		answer, ok := r.value[id]
 		if !ok {
-			t.profiled = profiled{}
+			t.profiling = profilerReading{}
 			continue
 		}
-		t.profiled = profiled{Profiling: answer, asked: r.started}
+		t.profiling = profilerReading{Profiling: answer, requestedAt: r.started}
 		all := answer.Paused || reportsAll(&answer, &t.last)
 		switch {
 		case !all:
@@ -63,28 +62,28 @@ func (p *Poller) takeProfile(expired <-chan struct{}) {
 			t.completeSince = r.started
 		}
 		if all {
-			t.reportedAll = r.started
+			t.lastReportedAll = r.started
 		}
 		if all || !answer.Time.IsZero() {
-			t.reported = r.started
+			t.lastReported = r.started
 		}
 	}
 }
 
-// incompleteLimit is for how long a profiler may leave out instances of a GPU that it reports otherwise. After a layout change one
-// needs some 5 s.
+// incompleteLimit is how long a profiler may omit instances of a GPU that it reports otherwise. After a layout change
+// it needs some 5 s.
 const incompleteLimit = 10 * time.Second
 
-// completeFor is for how long a profiler that has failed must report everything of a GPU before it is used again: one that answers in
-// part every few seconds would make the activity come and go.
+// completeFor is how long a profiler that has failed must report a GPU completely before it is used again: with one
+// that answers in part every few seconds, the activity would come and go.
 const completeFor = 5 * time.Second
 
-// reportsAll reports whether an answer has the activity of everything of a GPU that can work.
+// reportsAll reports whether an answer has the activity of the GPU, or of all its instances on which something can run.
 func reportsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 	if answer.LayoutGeneration != g.MIG.LayoutGeneration {
 		return false
 	}
-	if !g.MIG.Enabled.Or(false) || !canWork(g) {
+	if !g.MIG.Enabled.Or(false) || !hasComputeInstances(g) {
 		return answer.Board.GraphicsEngine.Present()
 	}
 	for i := range g.Instances {
@@ -96,9 +95,9 @@ func reportsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 	return true
 }
 
-// chooseSources decides, before the GPUs are read, of which the driver is to be asked for activity because the profiler does not
-// report it: from when its last values no longer count until it has reported all of the GPU for a while. A profiler that is paused is
-// left alone: the driver's own profiling would disturb the program that it is paused for.
+// chooseSources decides, before the GPUs are read, which of them get their activity from the driver because the
+// profiler does not report it: from when its last values expire until it has reported all of the GPU for a while. A
+// paused profiler changes nothing: the driver's own profiling would disturb the program that it is paused for.
 func (p *Poller) chooseSources(now time.Time) {
 	if p.opts.Profiler == nil {
 		return
@@ -106,36 +105,28 @@ func (p *Poller) chooseSources(now time.Time) {
 	own := map[gpu.UUID]bool{}
 	for id, t := range p.gpus {
 		switch {
-		case now.Sub(later(t.reported, t.since)) >= t.maxGap || now.Sub(later(t.reportedAll, t.since)) >= incompleteLimit:
-			t.byDriver, t.completeSince = true, time.Time{}
-		case t.profiled.Paused || !t.completeSince.IsZero() && now.Sub(t.completeSince) >= completeFor:
-			t.byDriver = false
+		case now.Sub(laterOf(t.lastReported, t.firstSeen)) >= t.maxGap || now.Sub(laterOf(t.lastReportedAll, t.firstSeen)) >= incompleteLimit:
+			t.activityFromDriver, t.completeSince = true, time.Time{}
+		case t.profiling.Paused || !t.completeSince.IsZero() && now.Sub(t.completeSince) >= completeFor:
+			t.activityFromDriver = false
 		}
-		if t.byDriver {
+		if t.activityFromDriver {
 			own[id] = true
 		}
 	}
-	p.byDriver.Store(&own)
+	p.activityFromDriver.Store(&own)
 }
 
-func later(a, b time.Time) time.Time {
+func laterOf(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b
 	}
 	return a
 }
 
-// ProfilerFails reports whether the profiler does not report the activity of a GPU, or of all its instances, so that the driver is to be
-// asked for it. It is safe for concurrent use.
+// ProfilerFails reports whether the profiler does not report the activity of a GPU or of all its instances, so that it
+// must be read from the driver. It is safe for concurrent use.
 func (p *Poller) ProfilerFails(id gpu.UUID) bool {
-	own := p.byDriver.Load()
+	own := p.activityFromDriver.Load()
 	return own != nil && (*own)[id]
-}
-
-// state is nothing where there is no profiler, or it has not been asked yet.
-func (s *profileState) state() (gpu.SourceState, bool) {
-	if s.success.IsZero() && s.err == nil {
-		return gpu.SourceState{}, false
-	}
-	return gpu.SourceState{Name: gpu.SourceDCGM, Up: s.err == nil, LastSuccess: s.success, Err: s.err}, true
 }

@@ -8,16 +8,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// discoverGPUs finds the GPUs of the node. While the driver does not answer, the last inventory stays; without a driver
-// there is none.
+// discoverGPUs updates the inventory of GPUs. While the driver does not answer, the last inventory stays; without a
+// driver it is empty.
 func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 	wait := expired
-	if !p.discover.start(now, p.source.Discover) {
-		wait = nil // it has hung since an earlier cycle, which has waited for it
+	if !p.discovery.start(now, p.source.Discover) {
+		wait = nil // an earlier cycle has waited for it
 	}
-	r, ok := p.discover.take(wait)
+	r, ok := p.discovery.receive(wait)
 	switch {
-	case !ok && p.discover.hung(p.opts.Now(), p.opts.Timeout):
+	case !ok && p.discovery.isHung(p.opts.Now(), p.opts.Timeout):
 		p.driverErr = fmt.Errorf("discover GPUs: %w", gpu.ErrTimeout)
 	case !ok:
 	case errors.Is(r.err, gpu.ErrVersionMismatch):
@@ -28,24 +28,25 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 			p.inventory = gpu.Inventory{}
 		}
 	default:
-		p.driverErr, p.inventory, p.driverSeen = nil, r.value, r.started
+		p.driverErr, p.inventory, p.driverAnsweredAt = nil, r.value, r.started
 	}
-	p.follow(now)
+	p.updateTracked(now)
 	return nil
 }
 
-// follow keeps a tracked GPU for everything that the inventory has, and takes note of what it has no longer.
-func (p *Poller) follow(now time.Time) {
+// updateTracked creates a trackedGPU for every new GPU of the inventory and marks those that the inventory lacks as
+// down.
+func (p *Poller) updateTracked(now time.Time) {
 	present := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
 	taken := make(map[int]bool, len(p.inventory.GPUs)) // indexes
 	for _, found := range p.inventory.GPUs {
 		present[found.UUID], taken[found.Index] = true, true
 		t := p.gpus[found.UUID]
 		if t == nil {
-			t = newTracked(found.UUID, now, &p.opts)
+			t = newTrackedGPU(found.UUID, now, &p.opts)
 			p.gpus[found.UUID] = t
 		}
-		t.last.Index, t.displaced = found.Index, time.Time{}
+		t.last.Index, t.displacedSince = found.Index, time.Time{}
 	}
 	for id, t := range p.gpus {
 		switch {
@@ -55,32 +56,33 @@ func (p *Poller) follow(now time.Time) {
 			delete(p.gpus, id)
 			continue
 		case t.up:
-			t.fail(p.goneBecause(t.last.Index), now)
+			t.markDown(p.lossReason(t.last.Index), now)
 		}
 		if !taken[t.last.Index] {
-			t.displaced = time.Time{}
-		} else if t.forget(now) {
+			t.displacedSince = time.Time{}
+		} else if t.isDisplacedTooLong(now) {
 			delete(p.gpus, id)
 		}
 	}
-	p.followMissing(now)
+	p.updateMissing(now)
 }
 
-// keepDisplaced is how long a lost GPU is kept whose index another GPU has: its counts of XIDs must be scraped, and stay in the
-// range of alerts.
+// keepDisplaced is how long a lost GPU is kept after another GPU got its index: its counts of XIDs must be scraped, and
+// stay in the range of alerts.
 const keepDisplaced = 15 * time.Minute
 
-// forget reports whether a lost GPU whose index another GPU has is to be dropped.
-func (t *tracked) forget(now time.Time) bool {
-	if t.displaced.IsZero() {
-		t.displaced = now
+// isDisplacedTooLong reports whether a lost GPU is to be dropped because another GPU has had its index for
+// keepDisplaced.
+func (t *trackedGPU) isDisplacedTooLong(now time.Time) bool {
+	if t.displacedSince.IsZero() {
+		t.displacedSince = now
 	}
-	return now.Sub(t.displaced) >= keepDisplaced
+	return now.Sub(t.displacedSince) >= keepDisplaced
 }
 
-// followMissing takes note of the GPUs that the driver counts and gives no handle for. One that has answered before is
-// known by its UUID still.
-func (p *Poller) followMissing(now time.Time) {
+// updateMissing updates the GPUs that the driver counts but gives no handle for. A GPU that has answered before is
+// still known by its UUID and stays there.
+func (p *Poller) updateMissing(now time.Time) {
 	known := map[int]bool{}
 	for _, t := range p.gpus {
 		known[t.last.Index] = true
@@ -93,15 +95,15 @@ func (p *Poller) followMissing(now time.Time) {
 		still[m.Index] = true
 		t := p.missing[m.Index]
 		if t == nil {
-			t = newTracked("", now, &p.opts)
+			t = newTrackedGPU("", now, &p.opts)
 			t.last.Index = m.Index
 			p.missing[m.Index] = t
 		}
 		switch {
 		case !m.Hung:
-			t.fail(m.Err, now)
-		case now.Sub(t.since) >= p.opts.Timeout:
-			t.hang(t.since)
+			t.markDown(m.Err, now)
+		case now.Sub(t.firstSeen) >= p.opts.Timeout:
+			t.markHung(t.firstSeen)
 		}
 	}
 	for index := range p.missing {
@@ -111,8 +113,8 @@ func (p *Poller) followMissing(now time.Time) {
 	}
 }
 
-// goneBecause tells why a GPU that answered before is no longer among those that can be asked.
-func (p *Poller) goneBecause(index int) error {
+// lossReason returns why a GPU that answered before is no longer in the inventory.
+func (p *Poller) lossReason(index int) error {
 	for _, m := range p.inventory.Missing {
 		if m.Index == index {
 			return m.Err
@@ -124,13 +126,13 @@ func (p *Poller) goneBecause(index int) error {
 	return fmt.Errorf("GPU %d: %w", index, gpu.ErrLost)
 }
 
-// readGPUs starts a reading of every GPU of the inventory that is not still at an earlier one, and takes what comes in time. A
-// reading of a GPU that the inventory does not have any more says nothing of now: it is dropped.
+// readGPUs starts a reading of every GPU of the inventory that has none under way, and receives those that end in time.
+// The reading of a GPU that is no longer in the inventory is outdated and dropped.
 func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 	fresh := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
 	for _, found := range p.inventory.GPUs {
 		t := p.gpus[found.UUID]
-		if err := p.take(t, found.Index, now, nil); err != nil { // one that ended after its cycle
+		if err := p.receiveReading(t, found.Index, now, nil); err != nil { // a reading that outlasted its cycle
 			return err
 		}
 		fresh[found.UUID] = t.read.start(now, func() (gpu.GPU, error) { return p.source.Read(found.UUID) })
@@ -140,38 +142,38 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 		if fresh[found.UUID] {
 			wait = expired
 		}
-		if err := p.take(p.gpus[found.UUID], found.Index, now, wait); err != nil {
+		if err := p.receiveReading(p.gpus[found.UUID], found.Index, now, wait); err != nil {
 			return err
 		}
 	}
 	for id, t := range p.gpus {
 		if _, present := fresh[id]; !present {
-			if _, ended := t.read.take(nil); ended {
-				t.hanging = false
+			if _, ended := t.read.receive(nil); ended {
+				t.hangCounted = false
 			}
 		}
-		if t.read.hung(p.opts.Now(), p.opts.Timeout) {
-			t.hang(t.read.started)
+		if t.read.isHung(p.opts.Now(), p.opts.Timeout) {
+			t.markHung(t.read.started)
 		}
 	}
 	return nil
 }
 
-// take takes a GPU's reading if there is one, waiting for it until expired is closed. The index is the inventory's: the GPU may
-// have had another one when the reading began.
-func (p *Poller) take(t *tracked, index int, now time.Time, expired <-chan struct{}) error {
-	r, ok := t.read.take(expired)
+// receiveReading records a GPU's reading, if there is one, and waits for it until expired is closed. The index is the
+// inventory's: the GPU may have had another one when the reading began.
+func (p *Poller) receiveReading(t *trackedGPU, index int, now time.Time, expired <-chan struct{}) error {
+	r, ok := t.read.receive(expired)
 	switch {
 	case !ok:
 		return nil
 	case errors.Is(r.err, gpu.ErrVersionMismatch):
 		return r.err
 	case r.err != nil:
-		t.fail(r.err, r.started)
+		t.markDown(r.err, r.started)
 	default:
 		r.value.Index = index
-		t.absorb(r.value, r.started)
-		t.taken = now
+		t.recordReading(r.value, r.started)
+		t.receivedAt = now
 	}
 	return nil
 }

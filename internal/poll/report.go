@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// report logs what changed and what is missing, once each.
-func (p *Poller) report(before, now *gpu.Snapshot) {
+// logChanges logs what changed between two Snapshots, and what is missing, once each.
+func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 	d := gpu.Diff(before, now)
 	info, warn := level.Info(p.opts.Logger), level.Warn(p.opts.Logger)
 	for _, id := range d.Appeared {
@@ -38,14 +38,14 @@ func (p *Poller) report(before, now *gpu.Snapshot) {
 		}
 	}
 	for _, s := range now.Sources {
-		p.reportSource(before, s)
+		p.logSource(before, s)
 	}
-	p.reportHolders(before, now)
-	p.reportUnmatched(before.Unmatched, now.Unmatched)
+	p.logHolders(before, now)
+	p.logUnmatched(before.Unmatched, now.Unmatched)
 }
 
-// reportHolders logs when it is no longer known, and known again, who holds the devices.
-func (p *Poller) reportHolders(before, now *gpu.Snapshot) {
+// logHolders logs when the holders of devices become unknown, and known again.
+func (p *Poller) logHolders(before, now *gpu.Snapshot) {
 	was, is := firstUnknown(before), firstUnknown(now)
 	switch {
 	case is != "" && was == "":
@@ -55,8 +55,8 @@ func (p *Poller) reportHolders(before, now *gpu.Snapshot) {
 	}
 }
 
-// firstUnknown returns why the holders of devices are not known: of all, or of the first that has an unconfirmed one; empty if
-// they are known.
+// firstUnknown returns why the holders of all devices are not known, or of the first device with an unconfirmed one;
+// empty if all are known.
 func firstUnknown(s *gpu.Snapshot) string {
 	if s.HoldersIncomplete != "" {
 		return s.HoldersIncomplete
@@ -91,8 +91,8 @@ func unconfirmedHolder(g *gpu.GPU) *gpu.Holder {
 // maxUnmatchedLogged bounds the unmatched device ids that are logged after one poll.
 const maxUnmatchedLogged = 20
 
-// reportUnmatched logs the device ids that name no device of this node and did not stand there before.
-func (p *Poller) reportUnmatched(before, now []gpu.Assignment) {
+// logUnmatched logs the device ids that name no device of this node and were not in the Snapshot before.
+func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 	logged := 0
 	for _, a := range now {
 		known := slices.ContainsFunc(before, func(b gpu.Assignment) bool { return b.ID == a.ID && b.Holder.Container == a.Holder.Container })
@@ -108,8 +108,8 @@ func (p *Poller) reportUnmatched(before, now []gpu.Assignment) {
 	}
 }
 
-// reportSource logs a source that went away or came back, and why it is away each time that the reason changes.
-func (p *Poller) reportSource(before *gpu.Snapshot, now gpu.SourceState) {
+// logSource logs a source that stopped or resumed answering, and each new reason why it does not answer.
+func (p *Poller) logSource(before *gpu.Snapshot, now gpu.SourceState) {
 	was := gpu.SourceState{Up: true}
 	for _, s := range before.Sources {
 		if s.Name == now.Name {

@@ -8,58 +8,52 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// snapshot merges what is known into a Snapshot that shares nothing with the loop's own state.
-func (p *Poller) snapshot(now time.Time) *gpu.Snapshot {
+// buildSnapshot merges everything into a Snapshot that shares no memory with the loop's own state.
+func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	p.generation++
 	s := &gpu.Snapshot{Generation: p.generation, Time: now, Hostname: p.opts.Hostname}
 	up := p.driverErr == nil
 	s.Sources = append(s.Sources, gpu.SourceState{
 		Name:        gpu.SourceNVML,
 		Up:          up,
-		Stale:       !up && !p.driverSeen.IsZero() && now.Sub(p.driverSeen) < p.opts.StaleAfter,
-		LastSuccess: p.driverSeen,
+		Stale:       !up && !p.driverAnsweredAt.IsZero() && now.Sub(p.driverAnsweredAt) < p.opts.StaleAfter,
+		LastSuccess: p.driverAnsweredAt,
 		Err:         p.driverErr,
 	})
 	if p.inventory.Driver != (gpu.Driver{}) {
 		s.Driver = gpu.Some(p.inventory.Driver)
 	}
-	if k, ok := p.pods.state(); ok {
-		s.Sources = append(s.Sources, k)
-	}
+	s.Sources = append(s.Sources, p.pods.sources()...)
 	if p.opts.Sources != nil {
 		s.Sources = append(s.Sources, p.opts.Sources()...)
 	}
-	if d, ok := p.profiling.state(); ok {
-		s.Sources = append(s.Sources, d)
-	}
-	if j, ok := p.jobs.state(); ok {
-		s.Sources = append(s.Sources, j)
-	}
-	s.GPUs = p.gpuList(now)
+	s.Sources = append(s.Sources, p.profiling.sources(gpu.SourceDCGM)...)
+	s.Sources = append(s.Sources, p.jobs.sources(gpu.SourceJobs)...)
+	s.GPUs = p.listGPUs(now)
 	attachJobs(s.GPUs, p.jobs.last)
 	if p.pods.known {
-		s.Unmatched = attach(s.GPUs, p.pods.last, p.opts.Containers)
+		s.Unmatched = attachHolders(s.GPUs, p.pods.last, p.opts.Containers)
 		if s.HoldersIncomplete = p.pods.last.Incomplete; s.HoldersIncomplete != "" {
-			markConfirmed(s.GPUs)
+			markConfirmedFree(s.GPUs)
 		}
 	}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		if t := p.gpus[g.UUID]; t != nil {
-			t.holdings.update(g, t.boardJ.Present(), now)
-			g.Containers = t.holdings.usesOf(g, p.opts.Containers, t.isStale(now, p.opts.StaleAfter))
+			t.holdings.update(g, t.energyCounter.Present(), now)
+			g.Containers = t.holdings.collectUses(g, p.opts.Containers, t.isStale(now, p.opts.StaleAfter))
 		}
 	}
 	if p.opts.ProcessContainers && p.opts.Containers != nil {
 		for i := range s.GPUs {
-			nameProcesses(&s.GPUs[i], p.opts.Containers)
+			setProcessContainers(&s.GPUs[i], p.opts.Containers)
 		}
 	}
 	s.HungCalls = p.hungCalls()
 	return s
 }
 
-// hungCalls counts the driver calls that have not returned in time.
+// hungCalls returns the number of driver calls that have not returned in time.
 func (p *Poller) hungCalls() int {
 	n := 0
 	if p.opts.HungElsewhere != nil {
@@ -67,55 +61,56 @@ func (p *Poller) hungCalls() int {
 	}
 	late := p.opts.Now()
 	for _, t := range p.gpus {
-		if t.read.hung(late, p.opts.Timeout) {
+		if t.read.isHung(late, p.opts.Timeout) {
 			n++
 		}
 	}
 	for _, t := range p.missing {
-		if t.hanging {
+		if t.hangCounted {
 			n++
 		}
 	}
-	if p.discover.hung(late, p.opts.Timeout) {
+	if p.discovery.isHung(late, p.opts.Timeout) {
 		n++
 	}
-	if p.profiling.ask.hung(late, p.opts.Timeout) {
+	if p.profiling.call.isHung(late, p.opts.Timeout) {
 		n++
 	}
 	return n
 }
 
-// gpuList is every GPU that has answered or failed to, by index. A lost GPU comes after the one that has its index now.
-func (p *Poller) gpuList(now time.Time) []gpu.GPU {
+// listGPUs returns every GPU that has answered or failed, by index. A lost GPU comes after the GPU that has its index
+// now.
+func (p *Poller) listGPUs(now time.Time) []gpu.GPU {
 	list := make([]gpu.GPU, 0, len(p.gpus)+len(p.missing))
 	for _, t := range p.gpus {
 		if t.last.LastRead.IsZero() && len(t.failure) == 0 {
-			continue // its first reading is under way: nothing is known of it
+			continue // its first reading is under way
 		}
-		list = append(list, t.publish(now, p.opts.StaleAfter))
+		list = append(list, t.snapshotGPU(now, p.opts.StaleAfter))
 	}
 	for _, t := range p.missing {
 		if len(t.failure) == 0 {
-			continue // it is being looked up
+			continue // its lookup is under way
 		}
-		list = append(list, t.publish(now, p.opts.StaleAfter))
+		list = append(list, t.snapshotGPU(now, p.opts.StaleAfter))
 	}
 	slices.SortFunc(list, func(a, b gpu.GPU) int {
-		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(p.isDisplaced(a.UUID), p.isDisplaced(b.UUID)), cmp.Compare(a.UUID, b.UUID))
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(p.displacedRank(a.UUID), p.displacedRank(b.UUID)), cmp.Compare(a.UUID, b.UUID))
 	})
 	return list
 }
 
-// isDisplaced returns 1 for a lost GPU whose index another GPU has, else 0.
-func (p *Poller) isDisplaced(id gpu.UUID) int {
-	if t := p.gpus[id]; t != nil && !t.displaced.IsZero() {
+// displacedRank returns 1 for a lost GPU whose index another GPU has, else 0.
+func (p *Poller) displacedRank(id gpu.UUID) int {
+	if t := p.gpus[id]; t != nil && !t.displacedSince.IsZero() {
 		return 1
 	}
 	return 0
 }
 
-// publish returns the GPU as it stands, without readings where they are stale.
-func (t *tracked) publish(now time.Time, staleAfter time.Duration) gpu.GPU {
+// snapshotGPU returns a copy of the GPU for a Snapshot, without its readings if they are stale.
+func (t *trackedGPU) snapshotGPU(now time.Time, staleAfter time.Duration) gpu.GPU {
 	g := t.last
 	g.Up = t.up
 	if !t.up {
@@ -136,8 +131,8 @@ func (t *tracked) publish(now time.Time, staleAfter time.Duration) gpu.GPU {
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		gi.ComputeInstances = slices.Clone(gi.ComputeInstances)
-		if it := t.instances[gi.ID]; it != nil {
-			gi.XIDErrors = slices.Clone(it.xids)
+		if totals := t.instances[gi.ID]; totals != nil {
+			gi.XIDErrors = slices.Clone(totals.xids)
 		}
 		gi.Up = gi.Up && t.up
 		for c := range gi.ComputeInstances {
@@ -150,13 +145,13 @@ func (t *tracked) publish(now time.Time, staleAfter time.Duration) gpu.GPU {
 	return g
 }
 
-// isStale reports whether the GPU has been down for so long that its last readings say nothing of it any more.
-func (t *tracked) isStale(now time.Time, staleAfter time.Duration) bool {
-	return !t.up && now.Sub(t.taken) >= staleAfter
+// isStale reports whether the GPU has been down for so long that its last readings no longer count.
+func (t *trackedGPU) isStale(now time.Time, staleAfter time.Duration) bool {
+	return !t.up && now.Sub(t.receivedAt) >= staleAfter
 }
 
-// dropReadings leaves identity, facts, counts of errors, and the last MIG mode and layout, which belong together: a hung GPU must not stay at
-// 98 % for hours.
+// dropReadings removes the readings: a hung GPU must not stay at 98 % for hours. Identity, facts, error counts, and the
+// last MIG mode and layout stay.
 func dropReadings(g *gpu.GPU) {
 	noCounter := gpu.None[gpu.Counter]()
 	g.Readings = gpu.Readings{}

@@ -2,42 +2,58 @@ package poll
 
 import (
 	"context"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Source is where GPUs come from. Its methods may block for as long as a driver hangs; each is called from a goroutine
-// that the loop can abandon. Read is called for different GPUs at once, never twice at once for the same.
+// Source reads GPUs. Its methods block for as long as a driver hangs; each is called from a goroutine that the loop can
+// abandon. Read is called concurrently for different GPUs, never for the same one.
 type Source interface {
-	// Discover lists the GPUs that can be asked now, by index, and the versions in use. It finds a driver that arrives
-	// late (ErrNoDriver until then), drops GPUs that are gone and finds them again.
+	// Discover lists the GPUs that can be read now, by index, and the versions in use. It finds a driver that is loaded
+	// later (ErrNoDriver until then), drops GPUs that are lost and finds them again.
 	Discover() (gpu.Inventory, error)
 	// Read reads one GPU: identity, MIG tree, readings. Of the Snapshot's GPU it fills Facts, Errors, Readings, MIG
 	// (mode only) and Instances (ids, profiles, placements, memory, processes; up and errors of each). Counters are the
 	// driver's. An error means that the GPU as a whole could not be read.
 	Read(id gpu.UUID) (gpu.GPU, error)
-	// Events delivers what the driver reports; the channel is never closed.
+	// Events returns the channel of the driver's events; it is never closed.
 	Events() <-chan gpu.Event
 }
 
-// Pods tells who holds which device. List may block until its context ends.
+// Pods lists the holders of devices. List may block until its context ends.
 type Pods interface {
 	List(ctx context.Context) (gpu.Assignments, error)
 }
 
-// Profiler tells the activity of GPUs that the driver itself does not profile: those of a Snapshot whose ActivitySource is
-// unknown, or not its own. It must not modify the Snapshot. Values belong to the layout that the Snapshot shows. Profile may
-// block for as long as its source hangs; it is called from a goroutine that the loop can abandon, never twice at once.
+// Profiler reads the activity of GPUs that the driver itself does not profile: those of a Snapshot whose ActivitySource
+// is unknown, or this profiler's. It must not modify the Snapshot. Its values are for the layout that the Snapshot
+// shows. Profile may block for as long as its source hangs; it is called from a goroutine that the loop can abandon,
+// never concurrently.
 type Profiler interface {
 	Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error)
 }
 
-// Jobs tells which batch jobs hold devices. It may block for as long as a file system hangs.
+// Jobs lists the batch jobs that hold devices. It may block for as long as a file system hangs.
 type Jobs interface {
 	Jobs(devices []gpu.JobDevice) (gpu.Jobs, error)
 }
 
-// Containers finds the container that a process runs in, from the host's process table.
+// Containers finds the container of a process in the host's process table.
 type Containers interface {
 	ContainerOf(pid uint32) (gpu.Container, bool)
+}
+
+// sourceStatus is the outcome of the calls to a source.
+type sourceStatus struct {
+	success time.Time // of the last answer; zero before the first
+	err     error     // of the last call
+}
+
+// sources returns the state of the source; none before the first call has ended.
+func (s *sourceStatus) sources(name string) []gpu.SourceState {
+	if s.success.IsZero() && s.err == nil {
+		return nil
+	}
+	return []gpu.SourceState{{Name: name, Up: s.err == nil, LastSuccess: s.success, Err: s.err}}
 }

@@ -10,56 +10,56 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// tracked is one GPU over time: its last good reading and what has been added up since it was first seen.
-type tracked struct {
+// trackedGPU is one GPU over time: its last good reading and the totals since it was first seen.
+type trackedGPU struct {
 	logger log.Logger
-	maxGap time.Duration // the longest time between two readings over which something is taken to have lasted
+	maxGap time.Duration // a state counts as lasting between two readings for at most this long
 
-	since time.Time // when it was first seen
-	read  call[gpu.GPU]
-	// last is the last good reading with what was derived from it; its LastRead is zero before the first. Its UUID is
+	firstSeen time.Time // when it was first seen
+	read      asyncCall[gpu.GPU]
+	// last is the last good reading with the values derived from it; its LastRead is zero before the first. Its UUID is
 	// empty for a GPU without a handle.
-	last    gpu.GPU
-	taken   time.Time // when the last good reading was taken in: it may have begun long before
-	up      bool
-	failure []gpu.ReadError // why it is not up
-	hanging bool            // the present hang has been counted
-	// displaced is when another GPU was first seen under its index while it is lost; zero if none is.
-	displaced time.Time
-	xidLogged map[uint64]time.Time // when each XID was last logged
+	last        gpu.GPU
+	receivedAt  time.Time // when the last good reading was received; it may have begun long before
+	up          bool
+	failure     []gpu.ReadError // why it is not up
+	hangCounted bool            // the current hang has been counted
+	// displacedSince is when another GPU was first seen with the index of this lost one; zero if none is.
+	displacedSince time.Time
+	lastXIDLog     map[uint64]time.Time // when each XID was last logged
 
-	// hasMIG says whether the GPU has MIG, by the last reading that could tell.
+	// hasMIG is whether the GPU has MIG, by the last reading that could read the mode.
 	hasMIG    bool
-	layout    layout
+	layout    layoutTracker
 	holdings  holdings
 	capacity  capacityCache
 	totals    gpu.Totals
 	instances map[gpu.InstanceID]*instanceTotals
-	pcie      [2]wrapped // receive, transmit
-	nvlink    [2]wrapped
-	profiled  profiled
-	// When the profiler reported something of the GPU last, and when everything.
-	reported, reportedAll time.Time
-	completeSince         time.Time // since when each answer has reported everything; zero if the last one has not
+	pcie      [2]growingCounter // receive, transmit
+	nvlink    [2]growingCounter
+	profiling profilerReading
+	// When the profiler last reported anything of the GPU, and when everything.
+	lastReported, lastReportedAll time.Time
+	completeSince                 time.Time // since when every answer has been complete; zero if the last one was not
 
-	byDriver bool // the driver is asked for the activity instead
-	idle     idlePower
-	boardJ   gpu.Opt[float64] // the GPU's energy counter when it was last shared
-	boardAt  time.Time        // when that was
+	activityFromDriver bool // the profiler fails: activity comes from the driver
+	idle               idlePower
+	energyCounter      gpu.Opt[float64] // the GPU's energy counter when it was last shared
+	energyReadAt       time.Time        // when that was
 }
 
-// instanceTotals is what is added up for one GPU instance; it ends with it.
+// instanceTotals are the totals of one GPU instance; they end with it.
 type instanceTotals struct {
 	generation uint64
 	xids       []gpu.XIDCount
 	energy     gpu.Opt[gpu.Counter]
 }
 
-func newTracked(id gpu.UUID, now time.Time, opts *Options) *tracked {
-	t := &tracked{
+func newTrackedGPU(id gpu.UUID, now time.Time, opts *Options) *trackedGPU {
+	t := &trackedGPU{
 		logger:    opts.Logger,
 		maxGap:    opts.StaleAfter,
-		since:     now,
+		firstSeen: now,
 		last:      gpu.GPU{Facts: gpu.Facts{UUID: id}},
 		instances: map[gpu.InstanceID]*instanceTotals{},
 	}
@@ -69,9 +69,9 @@ func newTracked(id gpu.UUID, now time.Time, opts *Options) *tracked {
 	return t
 }
 
-// initialErrors are the errors whose counters begin at 0 with the GPU, so that increase() sees the first: what can happen to
-// a whole GPU, and to its events. docs/metrics.md names them. All other combinations of a reading and a reason would be a
-// hundred series for each GPU.
+// initialErrors returns the errors whose counters begin at 0 with the GPU, so that increase() sees the first: those of
+// a whole GPU and of its events. docs/metrics.md names them. All other combinations of a reading and a reason would be
+// a hundred series for each GPU.
 func initialErrors(now time.Time) []gpu.ErrorCount {
 	begun := gpu.Counter{Since: now}
 	return []gpu.ErrorCount{
@@ -83,23 +83,23 @@ func initialErrors(now time.Time) []gpu.ErrorCount {
 	}
 }
 
-// absorb takes a good reading that was begun at a time.
-func (t *tracked) absorb(g gpu.GPU, at time.Time) {
+// recordReading makes a good reading that began at a time the last one, and derives totals, activity and power from it.
+func (t *trackedGPU) recordReading(g gpu.GPU, at time.Time) {
 	before := t.last
-	t.up, t.failure, t.hanging = true, nil, false
+	t.up, t.failure, t.hangCounted = true, nil, false
 	t.countErrors(&g, at)
-	if g.MIG.Enabled.Present() || !failed(&g, gpu.ReadingMIG) {
+	if g.MIG.Enabled.Present() || !readingFailed(&g, gpu.ReadingMIG) {
 		t.hasMIG = g.MIG.Enabled.Present()
 	}
-	if treeUnknown(&g, &before) {
+	if isTreeUnknown(&g, &before) {
 		g.Instances, g.MIG.LayoutGeneration = lastInstances(&before), t.layout.generation
 	} else if t.layout.update(&g, at) {
 		t.totals.LayoutChanges.Value++
 	}
-	t.pruneInstances(&g)
-	g.Capacity = t.capacity.of(&g)
+	t.syncInstanceTotals(&g)
+	g.Capacity = t.capacity.get(&g)
 	elapsed := at.Sub(before.LastRead)
-	if before.LastRead.IsZero() || elapsed < 0 { // a clock set back gives no interval
+	if before.LastRead.IsZero() || elapsed < 0 { // the clock was set back
 		elapsed = 0
 	}
 	t.addClockEvents(&g, min(elapsed, t.maxGap), at)
@@ -113,13 +113,14 @@ func (t *tracked) absorb(g gpu.GPU, at time.Time) {
 	t.last = g
 }
 
-// treeUnknown reports whether a reading failed to see the instances, or to tell whether MIG is on. That is no layout change. If the
-// right to list GPU instances is missing and there were none before, what the reading has counts: later ones see no more.
-func treeUnknown(g, before *gpu.GPU) bool {
-	return len(g.Instances) == 0 && g.MIG.Enabled.Or(true) && failed(g, gpu.ReadingMIG) && (len(before.Instances) > 0 || !unseen(g))
+// isTreeUnknown reports whether a reading failed to see the instances or the MIG mode, which is no layout change. If
+// only the right to list GPU instances is missing and there were none before, the reading counts: later ones see no
+// more.
+func isTreeUnknown(g, before *gpu.GPU) bool {
+	return len(g.Instances) == 0 && g.MIG.Enabled.Or(true) && readingFailed(g, gpu.ReadingMIG) && (len(before.Instances) > 0 || !mayLackInstances(g))
 }
 
-// lastInstances are the instances of an earlier reading without what was read of them.
+// lastInstances returns the instances of an earlier reading, down and without their readings.
 func lastInstances(before *gpu.GPU) []gpu.GPUInstance {
 	list := slices.Clone(before.Instances)
 	for i := range list {
@@ -134,28 +135,28 @@ func lastInstances(before *gpu.GPU) []gpu.GPUInstance {
 	return list
 }
 
-// failed reports whether a reading of the GPU as a whole failed; else its absence means that there is none.
-func failed(g *gpu.GPU, reading gpu.Reading) bool {
+// readingFailed reports whether a reading of the whole GPU failed; an absent value without a failure is not supported.
+func readingFailed(g *gpu.GPU, reading gpu.Reading) bool {
 	return slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == reading })
 }
 
-// fail takes a reading that failed as a whole.
-func (t *tracked) fail(err error, at time.Time) {
+// markDown records that a GPU could not be read as a whole.
+func (t *trackedGPU) markDown(err error, at time.Time) {
 	e := gpu.ReadError{Reading: gpu.ReadingDevice, Err: err}
-	t.up, t.failure, t.hanging = false, []gpu.ReadError{e}, false
+	t.up, t.failure, t.hangCounted = false, []gpu.ReadError{e}, false
 	t.countError(e, at)
 }
 
-// hang marks a GPU for which a call that began at a time has not returned in time; it counts once per hang.
-func (t *tracked) hang(since time.Time) {
-	if t.hanging {
+// markHung marks a GPU as down because a call that began at a time has not returned; each hang counts once.
+func (t *trackedGPU) markHung(since time.Time) {
+	if t.hangCounted {
 		return
 	}
-	t.fail(gpu.ErrTimeout, since)
-	t.hanging = true
+	t.markDown(gpu.ErrTimeout, since)
+	t.hangCounted = true
 }
 
-func (t *tracked) countErrors(g *gpu.GPU, at time.Time) {
+func (t *trackedGPU) countErrors(g *gpu.GPU, at time.Time) {
 	for _, e := range g.Errors {
 		t.countError(e, at)
 	}
@@ -172,7 +173,7 @@ func (t *tracked) countErrors(g *gpu.GPU, at time.Time) {
 }
 
 // countError counts a failure, and logs the first of its kind.
-func (t *tracked) countError(e gpu.ReadError, at time.Time) {
+func (t *trackedGPU) countError(e gpu.ReadError, at time.Time) {
 	if e.Remembered { // it has been counted
 		return
 	}
@@ -191,13 +192,14 @@ func (t *tracked) countError(e gpu.ReadError, at time.Time) {
 		gpu.ErrorCount{Reading: e.Reading, Reason: reason, Counter: gpu.Counter{Value: 1, Since: at}})
 }
 
-func (t *tracked) logFailure(e gpu.ReadError) {
+func (t *trackedGPU) logFailure(e gpu.ReadError) {
 	level.Warn(t.logger).Log("msg", "A reading failed; further failures of this kind are only counted",
 		"gpu", t.last.UUID, "index", t.last.Index, "reading", e.Reading, "err", e.Err)
 }
 
-// pruneInstances keeps totals for the instances in g and for those of the layout that the reading could not see.
-func (t *tracked) pruneInstances(g *gpu.GPU) {
+// syncInstanceTotals creates totals for the new instances of g, and drops those of instances that neither g nor the
+// layout has. The layout has the instances that the reading could not see.
+func (t *trackedGPU) syncInstanceTotals(g *gpu.GPU) {
 	have := make(map[gpu.InstanceID]bool, len(g.Instances))
 	for _, node := range t.layout.tree {
 		have[node.id] = true
@@ -205,7 +207,7 @@ func (t *tracked) pruneInstances(g *gpu.GPU) {
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		have[gi.ID] = true
-		if it := t.instances[gi.ID]; it == nil || it.generation != gi.Generation {
+		if totals := t.instances[gi.ID]; totals == nil || totals.generation != gi.Generation {
 			t.instances[gi.ID] = &instanceTotals{generation: gi.Generation}
 		}
 	}
@@ -217,13 +219,13 @@ func (t *tracked) pruneInstances(g *gpu.GPU) {
 }
 
 // addClockEvents adds the time since the last reading to the reasons that are active now.
-func (t *tracked) addClockEvents(g *gpu.GPU, elapsed time.Duration, at time.Time) {
+func (t *trackedGPU) addClockEvents(g *gpu.GPU, elapsed time.Duration, at time.Time) {
 	bits, ok := g.Readings.ClockEvents.Get()
 	if !ok {
-		if !failed(g, gpu.ReadingClockEvents) {
+		if !readingFailed(g, gpu.ReadingClockEvents) {
 			t.totals.ClockEvents = nil
 		}
-		return // what has been added up stays over one failed reading
+		return // the totals survive a failed reading
 	}
 	if t.totals.ClockEvents == nil {
 		for _, r := range gpu.ClockEventReasons() {

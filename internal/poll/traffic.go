@@ -6,25 +6,25 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// wrapped turns a driver's byte counter, which may wrap or start again, into one that only grows.
-type wrapped struct {
+// growingCounter turns a driver's byte counter, which may wrap or restart, into one that only grows.
+type growingCounter struct {
 	total gpu.Opt[gpu.Counter]
 	last  uint64
 	wide  bool // it has been seen above 32 bits
 }
 
-// The width at which counters wrap. nvml.h says of the PCIe counters only that "value can be wrapped", not where; one
-// that has never been seen above 32 bits is taken for a 32-bit one (unverified on hardware).
+// The width at which counters wrap. nvml.h says of the PCIe counters only that "value can be wrapped", not where; a
+// counter that was never seen above 32 bits counts as a 32-bit one (unverified on hardware).
 const wrap32 = 1 << 32
 
-// add takes the driver's value and returns the running total. A counter that fell has wrapped where it may, else it
-// started again at 0. failed says that there is no value because the reading failed: the total stays then, and ends where
-// the GPU does not tell it.
-func (w *wrapped) add(raw gpu.Opt[uint64], failed, wraps bool, at time.Time) gpu.Opt[gpu.Counter] {
+// update adds the driver's value and returns the running total. A counter that fell has wrapped, if it may, or
+// restarted at 0. failed says that raw is absent because the reading failed: the total then stays; otherwise it ends
+// with the value.
+func (w *growingCounter) update(raw gpu.Opt[uint64], failed, wraps bool, at time.Time) gpu.Opt[gpu.Counter] {
 	now, ok := raw.Get()
 	if !ok {
 		if !failed {
-			*w = wrapped{}
+			*w = growingCounter{}
 		}
 		return w.total
 	}
@@ -44,15 +44,15 @@ func (w *wrapped) add(raw gpu.Opt[uint64], failed, wraps bool, at time.Time) gpu
 	return w.total
 }
 
-// addTraffic adds the bytes that went over PCIe and NVLink. Where the GPU's energy counter fell too, the driver was
-// loaded again and nothing has wrapped.
-func (t *tracked) addTraffic(g *gpu.GPU, at time.Time) {
+// addTraffic adds the bytes transferred over PCIe and NVLink. If the GPU's energy counter fell too, the driver was
+// reloaded and nothing has wrapped.
+func (t *trackedGPU) addTraffic(g *gpu.GPU, at time.Time) {
 	r := &g.Readings
-	before, hadEnergy := t.boardJ.Get()
+	before, hadEnergy := t.energyCounter.Get()
 	reloaded := hadEnergy && r.EnergyJoules.Or(before) < before
-	failedPCIe, failedNVLink := failed(g, gpu.ReadingPCIe), failed(g, gpu.ReadingNVLink)
-	t.totals.PCIeReceive = t.pcie[0].add(r.PCIe.ReceiveBytes, failedPCIe, !reloaded, at)
-	t.totals.PCIeTransmit = t.pcie[1].add(r.PCIe.TransmitBytes, failedPCIe, !reloaded, at)
-	t.totals.NVLinkReceive = t.nvlink[0].add(r.NVLink.ReceiveBytes, failedNVLink, false, at)
-	t.totals.NVLinkTransmit = t.nvlink[1].add(r.NVLink.TransmitBytes, failedNVLink, false, at)
+	failedPCIe, failedNVLink := readingFailed(g, gpu.ReadingPCIe), readingFailed(g, gpu.ReadingNVLink)
+	t.totals.PCIeReceive = t.pcie[0].update(r.PCIe.ReceiveBytes, failedPCIe, !reloaded, at)
+	t.totals.PCIeTransmit = t.pcie[1].update(r.PCIe.TransmitBytes, failedPCIe, !reloaded, at)
+	t.totals.NVLinkReceive = t.nvlink[0].update(r.NVLink.ReceiveBytes, failedNVLink, false, at)
+	t.totals.NVLinkTransmit = t.nvlink[1].update(r.NVLink.TransmitBytes, failedNVLink, false, at)
 }

@@ -6,14 +6,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// usesOf lists what containers and batch jobs use of a GPU and its devices. A stale GPU has no readings.
-func (h *holdings) usesOf(g *gpu.GPU, containers Containers, stale bool) []gpu.ContainerUse {
-	u := uses{holdings: h, gpu: g, stale: stale}
-	if containers != nil && sharesAny(g) {
-		u.processes = sumByContainer(g, containers)
+// collectUses returns what containers and batch jobs use of a GPU and its devices. A stale GPU has no readings.
+func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []gpu.ContainerUse {
+	u := useCollector{holdings: h, gpu: g, stale: stale}
+	if containers != nil && hasSharedDevice(g) {
+		u.processes = sumMemoryByContainer(g, containers)
 	}
-	if !holdsParts(g) {
-		u.add(part{}, g.Holders, g.Jobs, gpu.ContainerUse{MemoryUsed: g.Readings.Memory.Used, PowerWatts: g.Readings.PowerWatts})
+	if !hasHeldParts(g) {
+		u.addDevice(deviceKey{}, g.Holders, g.Jobs, gpu.ContainerUse{MemoryUsed: g.Readings.Memory.Used, PowerWatts: g.Readings.PowerWatts})
 	}
 	for i := range g.Instances {
 		u.addInstance(&g.Instances[i])
@@ -24,8 +24,8 @@ func (h *holdings) usesOf(g *gpu.GPU, containers Containers, stale bool) []gpu.C
 	return u.list
 }
 
-// uses collects what containers use of the devices of one GPU.
-type uses struct {
+// useCollector collects the uses of the devices of one GPU.
+type useCollector struct {
 	holdings  *holdings
 	gpu       *gpu.GPU
 	stale     bool
@@ -33,43 +33,44 @@ type uses struct {
 	list      []gpu.ContainerUse
 }
 
-// addInstance adds what is used of the compute instances, for they are what containers are given, or of a GPU instance without
-// any. A batch job has all of its GPU instance, until a container has a part of it.
-func (u *uses) addInstance(gi *gpu.GPUInstance) {
+// addInstance adds the uses of the compute instances, which containers are given, or of the GPU instance if none of
+// them is held. A batch job uses all of its GPU instance unless containers hold parts of it.
+func (u *useCollector) addInstance(gi *gpu.GPUInstance) {
 	whole := gpu.ContainerUse{Instance: gpu.Some(gi.ID), MemoryUsed: gi.Memory.Used, PowerWatts: gi.PowerWatts}
 	held := slices.ContainsFunc(gi.ComputeInstances, func(ci gpu.ComputeInstance) bool { return len(ci.Holders) > 0 })
 	if !held {
-		u.add(instancePart(gi), gi.Holders, gi.Jobs, whole)
+		u.addDevice(instanceDeviceKey(gi), gi.Holders, gi.Jobs, whole)
 		return
 	}
 	for c := range gi.ComputeInstances {
 		ci := &gi.ComputeInstances[c]
-		one := whole
-		one.Compute = gpu.Some(ci.ID)
+		part := whole
+		part.Compute = gpu.Some(ci.ID)
 		if gi.IsSplit() {
-			one.MemoryUsed, one.PowerWatts = memoryOfProcesses(u.gpu, gi.ID, ci.ID), ci.PowerWatts
+			part.MemoryUsed, part.PowerWatts = memoryOfProcesses(u.gpu, gi.ID, ci.ID), ci.PowerWatts
 		}
-		u.add(computePart(gi, ci), ci.Holders, gi.Jobs, one)
+		u.addDevice(computeDeviceKey(gi, ci), ci.Holders, gi.Jobs, part)
 	}
 }
 
-// add adds the use of one device: by who has it to itself, or by each of the containers that share it.
-func (u *uses) add(key part, holders []gpu.Holder, jobs []string, of gpu.ContainerUse) {
+// addDevice adds the use of one device: by its exclusive tenant, or by each of the containers that share it.
+func (u *useCollector) addDevice(key deviceKey, holders []gpu.Holder, jobs []string, use gpu.ContainerUse) {
 	by, holder, held := exclusiveTenant(holders, jobs)
 	switch {
 	case holder == nil && len(holders) > 0:
-		u.addShared(holders, by.job, of)
+		u.addShared(holders, by.job, use)
 	case held && (holder == nil || !holder.Undescribed):
-		of.Container, of.Job, of.Sharing = by.container, by.job, gpu.SharingExclusive
-		if one := u.holdings.open[key]; one != nil && !u.stale {
-			of.EnergyJoules, one.told = one.energy, true
+		use.Container, use.Job, use.Sharing = by.container, by.job, gpu.SharingExclusive
+		if holding := u.holdings.open[key]; holding != nil && !u.stale {
+			use.EnergyJoules, holding.reported = holding.energy, true
 		}
-		u.list = append(u.list, of)
+		u.list = append(u.list, use)
 	}
 }
 
-// addShared adds the memory of each of the containers that share a device. If some of them are confirmed, the others do not count.
-func (u *uses) addShared(holders []gpu.Holder, job string, of gpu.ContainerUse) {
+// addShared adds the memory of each container that shares a device. If some of them are confirmed, the others do not
+// count.
+func (u *useCollector) addShared(holders []gpu.Holder, job string, use gpu.ContainerUse) {
 	anyConfirmed := slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" })
 	added := map[gpu.Container]bool{} // one may have several replicas
 	for i := range holders {
@@ -78,21 +79,21 @@ func (u *uses) addShared(holders []gpu.Holder, job string, of gpu.ContainerUse) 
 			continue
 		}
 		added[h.Container] = true
-		one := gpu.ContainerUse{Container: h.Container, Job: job, Instance: of.Instance, Compute: of.Compute, Sharing: h.Sharing}
-		if len(u.processes) > 0 { // processes of the host are seen: a container without one uses nothing
-			one.MemoryUsed = gpu.Some(uint64(0))
+		shared := gpu.ContainerUse{Container: h.Container, Job: job, Instance: use.Instance, Compute: use.Compute, Sharing: h.Sharing}
+		if len(u.processes) > 0 { // the host's processes are visible: a container without one uses nothing
+			shared.MemoryUsed = gpu.Some(uint64(0))
 		}
 		for p := range u.processes {
-			if by := &u.processes[p]; by.Container == h.Container && by.Instance == of.Instance && by.Compute == of.Compute {
-				one.MemoryUsed = by.MemoryUsed
+			if by := &u.processes[p]; by.Container == h.Container && by.Instance == use.Instance && by.Compute == use.Compute {
+				shared.MemoryUsed = by.MemoryUsed
 			}
 		}
-		u.list = append(u.list, one)
+		u.list = append(u.list, shared)
 	}
 }
 
-// memoryOfProcesses adds up the memory of the processes on a compute instance, which has no reading of its own. It is absent if
-// no process is seen on the whole GPU: without the host's process ids none may be.
+// memoryOfProcesses returns the memory of the processes on a compute instance, which has no reading of its own. It is
+// absent if the whole GPU shows no process: without the host's process ids none may be visible.
 func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeID) gpu.Opt[uint64] {
 	list := g.Readings.Processes.Or(nil)
 	sum := uint64(0)
@@ -112,8 +113,8 @@ func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeI
 	return gpu.Some(sum)
 }
 
-// sumByContainer adds up the memory of containers on a GPU and each of its devices by their processes.
-func sumByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
+// sumMemoryByContainer returns the memory of each container on a GPU and its devices, by their processes.
+func sumMemoryByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
 	var list []gpu.ContainerUse
 	for _, p := range g.Readings.Processes.Or(nil) {
 		used, ok := p.MemoryBytes.Get()
@@ -136,8 +137,8 @@ func sumByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
 	return list
 }
 
-// sharesAny reports whether containers share the GPU or a compute instance of it.
-func sharesAny(g *gpu.GPU) bool {
+// hasSharedDevice reports whether containers share the GPU or a compute instance of it.
+func hasSharedDevice(g *gpu.GPU) bool {
 	isShared := func(holders []gpu.Holder) bool { return len(holders) > 0 && gpu.ExclusiveHolder(holders) == nil }
 	if isShared(g.Holders) {
 		return true

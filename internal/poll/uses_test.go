@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -36,19 +37,19 @@ func TestUses(t *testing.T) {
 		list []gpu.Assignment
 		want []gpu.ContainerUse
 	}{
-		{"a part of a split GPU instance", []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}, []gpu.ContainerUse{
+		{"a part of a split GPU instance", []gpu.Assignment{newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}, []gpu.ContainerUse{
 			{Instance: split, Compute: first, MemoryUsed: gpu.Some(uint64(150)), PowerWatts: gpu.Some(20.0), Sharing: gpu.SharingExclusive},
 		}},
-		{"a part without a process", []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-2"}, "p", 1)}, []gpu.ContainerUse{
+		{"a part without a process", []gpu.Assignment{newAssignment(gpu.DeviceRef{MIG: "MIG-2"}, "p", 1)}, []gpu.ContainerUse{
 			{Instance: split, Compute: gpu.Some(gpu.ComputeID(1)), MemoryUsed: gpu.Some(uint64(0)), Sharing: gpu.SharingExclusive},
 		}},
-		{"a GPU instance", []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)}, []gpu.ContainerUse{
+		{"a GPU instance", []gpu.Assignment{newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)}, []gpu.ContainerUse{
 			{Instance: other, Compute: first, MemoryUsed: mib(300), PowerWatts: gpu.Some(30.0), Sharing: gpu.SharingExclusive},
 		}},
-		{"a GPU", []gpu.Assignment{assign(gpu.DeviceRef{GPU: uuidA}, "p", 1)}, []gpu.ContainerUse{
+		{"a GPU", []gpu.Assignment{newAssignment(gpu.DeviceRef{GPU: uuidA}, "p", 1)}, []gpu.ContainerUse{
 			{PowerWatts: gpu.Some(200.0), Sharing: gpu.SharingExclusive},
 		}},
-		{"a shared part", []gpu.Assignment{replica(gpu.DeviceRef{MIG: "MIG-1"}, "p", "0"), replica(gpu.DeviceRef{MIG: "MIG-1"}, "q", "1")}, []gpu.ContainerUse{
+		{"a shared part", []gpu.Assignment{replicaAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", "0"), replicaAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "q", "1")}, []gpu.ContainerUse{
 			{Instance: split, Compute: first, MemoryUsed: gpu.Some(uint64(100)), Sharing: gpu.SharingTimeSlicing},
 		}},
 		{"nothing", nil, nil},
@@ -56,10 +57,10 @@ func TestUses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			gpus := []gpu.GPU{g}
 			gpus[0].Instances = cloneInstances(g.Instances)
-			attach(gpus, gpu.Assignments{List: tt.list}, pids)
+			attachHolders(gpus, gpu.Assignments{List: tt.list}, pids)
 			var h holdings
 			h.update(&gpus[0], true, time.Unix(1, 0))
-			gpus[0].Containers = h.usesOf(&gpus[0], pids, false)
+			gpus[0].Containers = h.collectUses(&gpus[0], pids, false)
 			of := 0
 			for i := range gpus[0].Containers {
 				if gpus[0].Containers[i].Pod == "p" {
@@ -71,9 +72,11 @@ func TestUses(t *testing.T) {
 			}
 			for _, want := range tt.want {
 				got := useOf(&gpus[0], "p", want.Instance, want.Compute)
-				if got == nil || got.MemoryUsed != want.MemoryUsed || got.PowerWatts != want.PowerWatts || got.Sharing != want.Sharing {
-					t.Errorf("%+v, want %+v", gpus[0].Containers, want)
+				if got == nil {
+					t.Fatalf("%+v, want %+v", gpus[0].Containers, want)
 				}
+				want.Container, want.EnergyJoules = got.Container, got.EnergyJoules
+				cmptest.Equal(t, "use", *got, want)
 			}
 		})
 	}
@@ -87,25 +90,26 @@ func TestUsesOfJobs(t *testing.T) {
 	g.Instances[1].ComputeInstances[0].Holders = []gpu.Holder{{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}}
 	var h holdings
 	h.update(&g, true, time.Unix(1, 0))
-	uses := h.usesOf(&g, nil, false)
-	if len(uses) != 2 || uses[0].Job != "41" || uses[0].Compute.Present() || uses[0].MemoryUsed != gpu.Some(uint64(7)) ||
-		uses[1].Job != "42" || uses[1].Pod != "p" || !uses[1].Compute.Present() {
-		t.Errorf("%+v, want job 41 on the split GPU instance, and job 42 with pod p", uses)
-	}
+	uses := h.collectUses(&g, nil, false)
+	p := gpu.Container{Pod: "p"}
+	cmptest.Equal(t, "uses", uses, []gpu.ContainerUse{
+		{Job: "41", Instance: gpu.Some(gpu.InstanceID(2)), Sharing: gpu.SharingExclusive, MemoryUsed: gpu.Some(uint64(7))},
+		{Container: p, Job: "42", Instance: gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(0)), Sharing: gpu.SharingExclusive},
+	})
 }
 
 // TestPowerOfASplitInstance: its compute instances share it by the rule by which it has its own, and never get more.
 func TestPowerOfASplitInstance(t *testing.T) {
-	tr := track()
+	tr := newTestGPU()
 	g := migGPU()
 	g.Readings.PowerWatts, g.Readings.Processes = gpu.Some(98.0), gpu.Some([]gpu.Process{})
-	tr.absorb(g, time.Unix(1, 0)) // 98 W idle
-	g = migGPU()                  // 200 W
+	tr.recordReading(g, time.Unix(1, 0)) // 98 W idle
+	g = migGPU()                         // 200 W
 	split := &g.Instances[0]
 	split.Activity.GraphicsEngine, g.Instances[1].Activity.GraphicsEngine = gpu.Some(0.8), gpu.Some(0.0)
 	split.ComputeInstances[0].SMs, split.ComputeInstances[1].SMs = gpu.Some(14), gpu.Some(28)
 	split.ComputeInstances[0].Activity.GraphicsEngine, split.ComputeInstances[1].Activity.GraphicsEngine = gpu.Some(1.0), gpu.Some(0.5)
-	tr.absorb(g, time.Unix(2, 0))
+	tr.recordReading(g, time.Unix(2, 0))
 	// 42 of 98 W idle by SMs, and all 102 W of work, of which each compute instance did a half.
 	for c, want := range []float64{14 + 51, 28 + 51} {
 		if got := tr.last.Instances[0].ComputeInstances[c].PowerWatts.Or(-1); math.Abs(got-want) > 1e-9 {
@@ -116,7 +120,7 @@ func TestPowerOfASplitInstance(t *testing.T) {
 		t.Error("the compute instance of a GPU instance that is not split has power of its own")
 	}
 	g.Instances[0].ComputeInstances[1].Activity = gpu.Activity{}
-	tr.absorb(g, time.Unix(3, 0))
+	tr.recordReading(g, time.Unix(3, 0))
 	for c, want := range []float64{14, 28} {
 		if got := tr.last.Instances[0].ComputeInstances[c].PowerWatts.Or(-1); math.Abs(got-want) > 1e-9 {
 			t.Errorf("activity unknown: compute instance %d draws %v W, want its %v W idle", c, got, want)
@@ -130,8 +134,8 @@ func TestPowerOfASplitInstance(t *testing.T) {
 func TestEnergyOfHoldings(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		c := &churn{
-			tr: track(), at: time.Unix(1000, 0), pods: map[gpu.MIGUUID]gpu.Holder{}, used: map[gpu.MIGUUID]float64{}, told: map[holdingKey]told{},
+		c := &holdingsModel{
+			tr: newTestGPU(), at: time.Unix(1000, 0), pods: map[gpu.MIGUUID]gpu.Holder{}, used: map[gpu.MIGUUID]float64{}, reported: map[holdingKey]reportedUse{},
 		}
 		for step := range 80 {
 			if err := c.step(r, step); err != nil {
@@ -139,22 +143,22 @@ func TestEnergyOfHoldings(t *testing.T) {
 			}
 			c.at = c.at.Add(time.Second)
 		}
-		if c.ended == 0 || c.handovers == 0 || c.compared == 0 {
-			t.Errorf("seed %d: %d hand-overs, %d last increases, %d compared: nothing was tried", seed, c.handovers, c.ended, c.compared)
+		if min(c.ended, c.handovers, c.compared) == 0 {
+			t.Errorf("seed %d: %d hand-overs, %d last increases, %d compared: want some of each", seed, c.handovers, c.ended, c.compared)
 		}
 	}
 }
 
-// churn is a GPU whose compute instances change hands at random.
-type churn struct {
-	tr    *tracked
-	at    time.Time
-	board float64 // the GPU's counter
-	read  float64 // its value when it was last shared
-	since time.Time
-	pods  map[gpu.MIGUUID]gpu.Holder
-	used  map[gpu.MIGUUID]float64 // energy of each device
-	told  map[holdingKey]told     // of each holding in the last Snapshot
+// holdingsModel is a GPU whose compute instances change hands at random.
+type holdingsModel struct {
+	tr       *trackedGPU
+	at       time.Time
+	board    float64 // the GPU's counter
+	read     float64 // its value when it was last shared
+	since    time.Time
+	pods     map[gpu.MIGUUID]gpu.Holder
+	used     map[gpu.MIGUUID]float64    // energy of each device
+	reported map[holdingKey]reportedUse // of each holding in the last Snapshot
 
 	handovers, ended, compared int
 }
@@ -165,43 +169,43 @@ type holdingKey struct {
 	pod, podUID string
 }
 
-// told is the energy of a holding, that of its device at the last reading, and when that and the holding were begun.
-type told struct {
+// reportedUse is the energy of a holding, that of its device at the last reading, and when that and the holding were begun.
+type reportedUse struct {
 	value, device float64
 	read, begun   time.Time
 }
 
-// step reads the GPU, or fails to, lets a pod come or go and compares what a Snapshot tells.
-func (c *churn) step(r *rand.Rand, step int) error {
+// step reads the GPU, or fails to, lets a pod come or go, and checks the uses of a Snapshot.
+func (c *holdingsModel) step(r *rand.Rand, step int) error {
 	c.board += r.Float64() * 400
 	if c.read == 0 || r.IntN(10) > 0 {
-		c.take(r)
+		c.readGPU(r)
 	}
-	c.change(r, step)
+	c.changePods(r, step)
 	var list []gpu.Assignment
 	for uuid, h := range c.pods {
-		a := assign(gpu.DeviceRef{MIG: uuid}, h.Pod, 1)
+		a := newAssignment(gpu.DeviceRef{MIG: uuid}, h.Pod, 1)
 		a.Holder.PodUID, a.Listed = h.PodUID, c.at
 		list = append(list, a)
 	}
-	gpus := []gpu.GPU{c.tr.publish(c.at, time.Hour)}
-	attach(gpus, gpu.Assignments{List: list}, nil)
+	gpus := []gpu.GPU{c.tr.snapshotGPU(c.at, time.Hour)}
+	attachHolders(gpus, gpu.Assignments{List: list}, nil)
 	c.tr.holdings.update(&gpus[0], true, c.at)
-	now := map[holdingKey]told{}
-	for _, u := range c.tr.holdings.usesOf(&gpus[0], nil, false) {
-		if err := c.compare(&u, now); err != nil {
+	now := map[holdingKey]reportedUse{}
+	for _, u := range c.tr.holdings.collectUses(&gpus[0], nil, false) {
+		if err := c.compareUse(&u, now); err != nil {
 			return err
 		}
 	}
 	if len(now) != len(c.pods) {
 		return fmt.Errorf("%d holdings told, %d pods", len(now), len(c.pods))
 	}
-	c.told = now
+	c.reported = now
 	return nil
 }
 
-// compare compares one use with what its device has used since the last Snapshot.
-func (c *churn) compare(u *gpu.ContainerUse, now map[holdingKey]told) error {
+// compareUse compares one use with what its device has used since the last Snapshot.
+func (c *holdingsModel) compareUse(u *gpu.ContainerUse, now map[holdingKey]reportedUse) error {
 	uuid := map[[2]uint32]gpu.MIGUUID{{2, 0}: "MIG-1", {2, 1}: "MIG-2", {1, 0}: "MIG-3"}[[2]uint32{uint32(u.Instance.Or(0)), uint32(u.Compute.Or(9))}]
 	joules, ok := u.EnergyJoules.Get()
 	if !ok || uuid == "" {
@@ -209,21 +213,24 @@ func (c *churn) compare(u *gpu.ContainerUse, now map[holdingKey]told) error {
 	}
 	key := holdingKey{uuid, u.Pod, c.pods[uuid].PodUID}
 	isOpen := c.pods[uuid].Pod == u.Pod
-	if !isOpen { // told once more
-		for k := range c.told {
+	if !isOpen { // its last use
+		for k := range c.reported {
 			if k.device == uuid && k.pod == u.Pod {
 				key = k
 			}
 		}
 		c.ended++
 	}
-	before, held := c.told[key]
+	before, held := c.reported[key]
 	device := c.used[uuid]
 	if !held {
-		if joules.Value != 0 || !joules.Since.Equal(c.at) || !isOpen {
-			return fmt.Errorf("the holding of %s begins with %+v", u.Pod, joules)
+		if !isOpen {
+			return fmt.Errorf("the holding of %s ends before it began", u.Pod)
 		}
-		now[key] = told{device: device, read: c.since, begun: c.at}
+		if joules.Value != 0 || !joules.Since.Equal(c.at) {
+			return fmt.Errorf("the holding of %s begins with %+v, want 0 J since %v", u.Pod, joules, c.at)
+		}
+		now[key] = reportedUse{device: device, read: c.since, begun: c.at}
 		return nil
 	}
 	want := device - before.device
@@ -235,13 +242,13 @@ func (c *churn) compare(u *gpu.ContainerUse, now map[holdingKey]told) error {
 	}
 	c.compared++
 	if isOpen {
-		now[key] = told{joules.Value, device, c.since, before.begun}
+		now[key] = reportedUse{joules.Value, device, c.since, before.begun}
 	}
 	return nil
 }
 
-// take absorbs a reading, perhaps one that lacks something, and adds up what each device has used, by the power that it is told to have.
-func (c *churn) take(r *rand.Rand) {
+// readGPU records a reading, perhaps an incomplete one, and adds up what each device has used, by its estimated power.
+func (c *holdingsModel) readGPU(r *rand.Rand) {
 	g := energyReading(r, c.board)
 	first := c.read == 0
 	if lacks := r.IntN(12); !first {
@@ -255,12 +262,12 @@ func (c *churn) take(r *rand.Rand) {
 		}
 	}
 	spent := c.board - c.read
-	c.tr.absorb(g, c.at)
+	c.tr.recordReading(g, c.at)
 	if !g.MIG.Enabled.Present() || !g.Readings.EnergyJoules.Present() {
 		return
 	}
 	c.read, c.since = c.board, c.at
-	board, known := g.Readings.PowerWatts.Get()
+	gpuWatts, known := g.Readings.PowerWatts.Get()
 	for i := range c.tr.last.Instances {
 		gi := &c.tr.last.Instances[i]
 		for k := range gi.ComputeInstances {
@@ -269,16 +276,16 @@ func (c *churn) take(r *rand.Rand) {
 				watts = gi.ComputeInstances[k].PowerWatts
 			}
 			if known && !first {
-				c.used[gi.ComputeInstances[k].UUID] += spent * watts.Or(math.NaN()) / board
+				c.used[gi.ComputeInstances[k].UUID] += spent * watts.Or(math.NaN()) / gpuWatts
 			}
 		}
 	}
 }
 
 // energyReading is a reading with random activity.
-func energyReading(r *rand.Rand, board float64) gpu.GPU {
+func energyReading(r *rand.Rand, gpuWatts float64) gpu.GPU {
 	g := migGPU()
-	g.Readings.EnergyJoules, g.Readings.PowerWatts = gpu.Some(board), gpu.Some(150+r.Float64()*200)
+	g.Readings.EnergyJoules, g.Readings.PowerWatts = gpu.Some(gpuWatts), gpu.Some(150+r.Float64()*200)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		gi.Activity.GraphicsEngine = gpu.Some(r.Float64())
@@ -289,8 +296,8 @@ func energyReading(r *rand.Rand, board float64) gpu.GPU {
 	return g
 }
 
-// change lets a pod end, and another have its device at once or later, perhaps under the same name.
-func (c *churn) change(r *rand.Rand, step int) {
+// changePods lets a pod end, and another have its device at once or later, perhaps under the same name.
+func (c *holdingsModel) changePods(r *rand.Rand, step int) {
 	device := []gpu.MIGUUID{"MIG-1", "MIG-2", "MIG-3"}[r.IntN(3)]
 	if _, held := c.pods[device]; held {
 		delete(c.pods, device)
@@ -303,7 +310,8 @@ func (c *churn) change(r *rand.Rand, step int) {
 	}
 }
 
-// TestUsesOfContradictions: of a device whose holders contradict each other, or are not all confirmed, no more is told than is known.
+// TestUsesOfContradictions: a device whose holders contradict each other, or are not all confirmed, has no more uses
+// than are certain.
 func TestUsesOfContradictions(t *testing.T) {
 	pids := fakeContainers{11: {Namespace: "ns", Pod: "a", Name: "main"}, 12: {Namespace: "ns", Pod: "b", Name: "main"}}
 	ref, gpuRef := gpu.DeviceRef{MIG: "MIG-1"}, gpu.DeviceRef{GPU: uuidA}
@@ -313,26 +321,26 @@ func TestUsesOfContradictions(t *testing.T) {
 		list []gpu.Assignment
 		want string
 	}{
-		"exclusive beside an unconfirmed claim":  {[]gpu.Assignment{assign(ref, "a", 1), doubtful(replica(ref, "b", "0"))}, "a exclusive 150"},
-		"a replica beside an unconfirmed holder": {[]gpu.Assignment{replica(ref, "b", "0"), unconfirmed(ref, "a")}, "b time-slicing 50"},
-		"unconfirmed replicas":                   {[]gpu.Assignment{doubtful(replica(ref, "a", "0")), doubtful(replica(ref, "b", "1"))}, "a time-slicing 100, b time-slicing 50"},
-		"two replicas of one container":          {[]gpu.Assignment{replica(ref, "a", "0"), replica(ref, "a", "1")}, "a time-slicing 100"},
-		"a replica without a process":            {[]gpu.Assignment{replica(ref, "a", "0"), replica(ref, "c", "1")}, "a time-slicing 100, c time-slicing 0"},
-		"a replica that is not described yet":    {[]gpu.Assignment{undescribed(replica(ref, "a", "0")), replica(ref, "b", "1")}, "b time-slicing 50"},
-		"several unconfirmed ones":               {[]gpu.Assignment{unconfirmed(ref, "a"), unconfirmed(ref, "b")}, ""},
-		"the GPU and a part of it":               {[]gpu.Assignment{assign(gpuRef, "whole", 1), assign(ref, "a", 1)}, "a exclusive 150"},
-		"the GPU, and processes of no holder":    {[]gpu.Assignment{replica(gpuRef, "c", "0"), replica(gpuRef, "d", "1")}, "c time-slicing 0, d time-slicing 0"},
+		"exclusive beside an unconfirmed claim":  {[]gpu.Assignment{newAssignment(ref, "a", 1), doubtful(replicaAssignment(ref, "b", "0"))}, "a exclusive 150"},
+		"a replica beside an unconfirmed holder": {[]gpu.Assignment{replicaAssignment(ref, "b", "0"), unconfirmedAssignment(ref, "a")}, "b time-slicing 50"},
+		"unconfirmed replicas":                   {[]gpu.Assignment{doubtful(replicaAssignment(ref, "a", "0")), doubtful(replicaAssignment(ref, "b", "1"))}, "a time-slicing 100, b time-slicing 50"},
+		"two replicas of one container":          {[]gpu.Assignment{replicaAssignment(ref, "a", "0"), replicaAssignment(ref, "a", "1")}, "a time-slicing 100"},
+		"a replica without a process":            {[]gpu.Assignment{replicaAssignment(ref, "a", "0"), replicaAssignment(ref, "c", "1")}, "a time-slicing 100, c time-slicing 0"},
+		"a replica that is not described yet":    {[]gpu.Assignment{undescribed(replicaAssignment(ref, "a", "0")), replicaAssignment(ref, "b", "1")}, "b time-slicing 50"},
+		"several unconfirmed ones":               {[]gpu.Assignment{unconfirmedAssignment(ref, "a"), unconfirmedAssignment(ref, "b")}, ""},
+		"the GPU and a part of it":               {[]gpu.Assignment{newAssignment(gpuRef, "whole", 1), newAssignment(ref, "a", 1)}, "a exclusive 150"},
+		"the GPU, and processes of no holder":    {[]gpu.Assignment{replicaAssignment(gpuRef, "c", "0"), replicaAssignment(gpuRef, "d", "1")}, "c time-slicing 0, d time-slicing 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := migGPU()
 			gpus := []gpu.GPU{g}
 			list := g.Readings.Processes.Or(nil)
 			list[1].MemoryBytes = gpu.Some(uint64(50))
-			attach(gpus, gpu.Assignments{List: tt.list}, pids)
+			attachHolders(gpus, gpu.Assignments{List: tt.list}, pids)
 			var h holdings
 			h.update(&gpus[0], true, time.Unix(1, 0))
 			var got []string
-			for _, u := range h.usesOf(&gpus[0], pids, false) {
+			for _, u := range h.collectUses(&gpus[0], pids, false) {
 				got = append(got, fmt.Sprint(u.Pod, " ", u.Sharing, " ", u.MemoryUsed.Or(999)))
 			}
 			if text := strings.Join(got, ", "); text != tt.want {

@@ -18,10 +18,10 @@ const (
 	maxXIDPods     = 8
 )
 
-// takeXID counts an XID of a GPU and logs it with the pods that held the device in the last Snapshot.
-func (p *Poller) takeXID(t *tracked, e gpu.Event) {
-	t.xid(e)
-	if !t.xidIsDue(e.XID, p.opts.Now()) {
+// recordXID counts an XID of a GPU and logs it with the pods that held the device in the last Snapshot.
+func (p *Poller) recordXID(t *trackedGPU, e gpu.Event) {
+	t.countXID(e)
+	if !t.shouldLogXID(e.XID, p.opts.Now()) {
 		return
 	}
 	fields := []any{"msg", "XID error", "gpu", e.GPU, "index", t.last.Index, "xid", e.XID}
@@ -34,27 +34,27 @@ func (p *Poller) takeXID(t *tracked, e gpu.Event) {
 	if id, ok := e.Compute.Get(); ok {
 		fields = append(fields, "compute_instance", id)
 	}
-	if pods := podsOf(p.current.Load(), e); pods != "" {
+	if pods := podsOnDevice(p.current.Load(), e); pods != "" {
 		fields = append(fields, "pod", pods)
 	}
 	level.Warn(p.opts.Logger).Log(fields...)
 }
 
-// xidIsDue reports whether an XID is to be logged now, and takes note if it is.
-func (t *tracked) xidIsDue(xid uint64, now time.Time) bool {
-	if last, ok := t.xidLogged[xid]; ok && !now.Before(last) && now.Sub(last) < xidLogInterval {
+// shouldLogXID reports whether an XID is to be logged now, and records the time if it is.
+func (t *trackedGPU) shouldLogXID(xid uint64, now time.Time) bool {
+	if last, ok := t.lastXIDLog[xid]; ok && !now.Before(last) && now.Sub(last) < xidLogInterval {
 		return false
 	}
-	if t.xidLogged == nil {
-		t.xidLogged = map[uint64]time.Time{}
+	if t.lastXIDLog == nil {
+		t.lastXIDLog = map[uint64]time.Time{}
 	}
-	t.xidLogged[xid] = now
+	t.lastXIDLog[xid] = now
 	return true
 }
 
-// podsOf returns the pods that hold the device of an event, as "namespace/pod" joined by commas. An event that names no
+// podsOnDevice returns the pods that hold the device of an event, as "namespace/pod" joined by commas. An event that names no
 // instance concerns all of the GPU.
-func podsOf(s *gpu.Snapshot, e gpu.Event) string {
+func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	if s == nil {
 		return ""
 	}
@@ -88,21 +88,21 @@ func podsOf(s *gpu.Snapshot, e gpu.Event) string {
 	return strings.Join(pods, ", ")
 }
 
-// xid counts an XID for the GPU and for the GPU instance that it names, or else among those of the GPU alone.
-func (t *tracked) xid(e gpu.Event) {
+// countXID counts an XID for the GPU, and for the GPU instance that it names or else among those of the GPU alone.
+func (t *trackedGPU) countXID(e gpu.Event) {
 	t.totals.XIDs.Value++
-	t.totals.XIDErrors = countXID(t.totals.XIDErrors, e)
+	t.totals.XIDErrors = incrementXID(t.totals.XIDErrors, e)
 	if id, ok := e.Instance.Get(); ok {
-		if it := t.instances[id]; it != nil {
-			it.xids = countXID(it.xids, e)
+		if totals := t.instances[id]; totals != nil {
+			totals.xids = incrementXID(totals.xids, e)
 			return
 		}
 	}
-	t.totals.GPUXIDs = countXID(t.totals.GPUXIDs, e)
+	t.totals.GPUXIDs = incrementXID(t.totals.GPUXIDs, e)
 }
 
-// countXID counts in a list ordered by XID.
-func countXID(list []gpu.XIDCount, e gpu.Event) []gpu.XIDCount {
+// incrementXID increments the count of an XID in a list that is ordered by XID.
+func incrementXID(list []gpu.XIDCount, e gpu.Event) []gpu.XIDCount {
 	i, found := slices.BinarySearchFunc(list, e.XID, func(c gpu.XIDCount, xid uint64) int {
 		return cmp.Compare(c.XID, xid)
 	})

@@ -3,12 +3,14 @@ package poll
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -19,48 +21,51 @@ func TestXIDsOfALostGPUStay(t *testing.T) {
 	lost := migGPU()
 	lost.UUID, lost.Index = uuidA, 0
 	src.gpus[uuidA] = lost
-	h := start(t, src, nil)
-	defer h.run()()
-	h.step(time.Second)
+	h := newHarness(t, src, nil)
+	defer h.startLoop()()
+	h.pollAfter(time.Second)
 	src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 79, Time: h.clock.Now()}
 	src.set(func() {
-		src.inv.GPUs = found(uuidB)
+		src.inv.GPUs = foundGPUs(uuidB)
 		src.gpus[uuidB] = gpu.GPU{Facts: gpu.Facts{UUID: uuidB, Index: 0}}
 	})
 	left := time.Duration(0)
 	for ; left < keepDisplaced; left += 30 * time.Second {
-		s := h.step(30 * time.Second)
-		if len(s.GPUs) != 2 || s.GPUs[0].UUID != uuidB || s.GPUs[1].UUID != uuidA {
-			t.Fatalf("%v after the loss: %v, want the GPU that has the index now, then the lost one", left, uuids(s))
+		s := h.pollAfter(30 * time.Second)
+		if want := []gpu.UUID{uuidB, uuidA}; !slices.Equal(gpuUUIDs(s), want) {
+			t.Fatalf("%v after the loss: %v, want %v", left, gpuUUIDs(s), want)
 		}
 		g := &s.GPUs[1]
-		if g.Up || g.Totals.XIDs.Value != 1 || len(g.Totals.XIDErrors) != 1 || g.Totals.LayoutChanges.Since.IsZero() {
-			t.Errorf("%v after the loss: up %v, XIDs %+v, layout changes %+v", left, g.Up, g.Totals.XIDErrors, g.Totals.LayoutChanges)
-		}
+		what := fmt.Sprintf("%v after the loss: ", left)
+		cmptest.Equal(t, what+"up", g.Up, false)
+		cmptest.Equal(t, what+"all XIDs", g.Totals.XIDs.Value, 1)
+		cmptest.Equal(t, what+"number of XIDs", len(g.Totals.XIDErrors), 1)
+		cmptest.Equal(t, what+"layout changes are counted", g.Totals.LayoutChanges.Since.IsZero(), false)
 		if n := errorCount(g, gpu.ReadingDevice, gpu.ReasonLost); n != 1 {
 			t.Errorf("the loss counts %v times, want once", n)
 		}
 	}
-	if s := h.step(30 * time.Second); len(s.GPUs) != 1 || s.GPUs[0].UUID != uuidB {
-		t.Errorf("%v after the loss: %v, want the other GPU alone", left, uuids(s))
+	if s := h.pollAfter(30 * time.Second); len(s.GPUs) != 1 || s.GPUs[0].UUID != uuidB {
+		t.Errorf("%v after the loss: %v, want the other GPU alone", left, gpuUUIDs(s))
 	}
 }
 
 // TestLostGPUComesBack: it is the same GPU then, and another loss is kept for 15 minutes again.
 func TestLostGPUComesBack(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
-	h := start(t, src, nil)
-	defer h.run()()
-	h.step(time.Second)
+	h := newHarness(t, src, nil)
+	defer h.startLoop()()
+	h.pollAfter(time.Second)
 	for range 2 {
-		src.set(func() { src.inv.GPUs = found(uuidB) })
-		h.step(time.Second)
-		if s := h.step(10 * time.Minute); len(s.GPUs) != 2 {
-			t.Fatalf("ten minutes after the loss: %v", uuids(s))
+		src.set(func() { src.inv.GPUs = foundGPUs(uuidB) })
+		h.pollAfter(time.Second)
+		if s := h.pollAfter(10 * time.Minute); len(s.GPUs) != 2 {
+			t.Fatalf("ten minutes after the loss: %v", gpuUUIDs(s))
 		}
-		src.set(func() { src.inv.GPUs = found(uuidA, uuidB) })
-		if s := h.step(time.Second); len(s.GPUs) != 2 || s.GPUs[0].UUID != uuidA || !s.GPUs[0].Up {
-			t.Fatalf("after it came back: %v", uuids(s))
+		src.set(func() { src.inv.GPUs = foundGPUs(uuidA, uuidB) })
+		s := h.pollAfter(time.Second)
+		if want := []gpu.UUID{uuidA, uuidB}; !slices.Equal(gpuUUIDs(s), want) || !s.GPUs[0].Up {
+			t.Fatalf("after it came back: %v, first up %v, want %v", gpuUUIDs(s), s.GPUs[0].Up, want)
 		}
 	}
 }
@@ -70,30 +75,30 @@ func TestLostGPUComesBack(t *testing.T) {
 func TestLayoutOfADownGPUStays(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	src.gpus[uuidA] = migGPU()
-	h := start(t, src, nil)
-	defer h.run()()
-	h.step(time.Second)
+	h := newHarness(t, src, nil)
+	defer h.startLoop()()
+	h.pollAfter(time.Second)
 	src.set(func() { src.errs[uuidA] = gpu.ErrLost })
-	h.step(time.Second)
-	s := h.step(14 * time.Minute)
-	g := find(t, s, uuidA)
-	if g.MIG.Enabled != gpu.Some(true) || len(g.Instances) != len(migGPU().Instances) || g.Totals.LayoutChanges.Since.IsZero() {
-		t.Errorf("MIG mode %v, %d instances, layout changes %+v, want all as before", g.MIG.Enabled, len(g.Instances), g.Totals.LayoutChanges)
-	}
+	h.pollAfter(time.Second)
+	s := h.pollAfter(14 * time.Minute)
+	g := findGPU(t, s, uuidA)
+	cmptest.Equal(t, "MIG mode", g.MIG.Enabled, gpu.Some(true))
+	cmptest.Equal(t, "number of instances", len(g.Instances), len(migGPU().Instances))
+	cmptest.Equal(t, "layout changes are counted", g.Totals.LayoutChanges.Since.IsZero(), false)
 	if g.MIG.Pending.Present() || g.Readings.PowerWatts.Present() {
 		t.Errorf("pending MIG mode %v, power %v, want neither", g.MIG.Pending, g.Readings.PowerWatts)
 	}
-	if plain := find(t, s, uuidB); !plain.Totals.LayoutChanges.Since.IsZero() {
+	if plain := findGPU(t, s, uuidB); !plain.Totals.LayoutChanges.Since.IsZero() {
 		t.Errorf("a GPU without MIG counts layout changes: %+v", plain.Totals.LayoutChanges)
 	}
 }
 
 // TestKnownReadErrorsBeginAtZero, so that increase() sees the first.
 func TestKnownReadErrorsBeginAtZero(t *testing.T) {
-	h := start(t, newFakeSource(uuidA), nil)
-	defer h.run()()
+	h := newHarness(t, newFakeSource(uuidA), nil)
+	defer h.startLoop()()
 	var got []string
-	for _, e := range h.step(time.Second).GPUs[0].Totals.ReadErrors {
+	for _, e := range h.pollAfter(time.Second).GPUs[0].Totals.ReadErrors {
 		if e.Value != 0 || e.Since.IsZero() {
 			t.Errorf("%s, %s: %+v, want 0 since the start", e.Reading, e.Reason, e.Counter)
 		}
@@ -109,24 +114,24 @@ func TestXIDIsLogged(t *testing.T) {
 	var out bytes.Buffer
 	src := newFakeSource(uuidA)
 	src.gpus[uuidA] = migGPU()
-	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{assign(gpu.DeviceRef{MIG: "MIG-1"}, "train-0", 1)}}}
-	h := start(t, src, func(o *Options) { o.Pods, o.Logger = pods, log.NewLogfmtLogger(&out) })
-	stop := h.run()
-	held := h.step(time.Second).GPUs[0].Instances[0]
+	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "train-0", 1)}}}
+	h := newHarness(t, src, func(o *Options) { o.Pods, o.Logger = pods, log.NewLogfmtLogger(&out) })
+	stop := h.startLoop()
+	held := h.pollAfter(time.Second).GPUs[0].Instances[0]
 	of := func(xid uint64) gpu.Event {
 		return gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: xid, Instance: gpu.Some(held.ID), Time: h.clock.Now()}
 	}
 	src.events <- of(43)
 	pods.list = gpu.Assignments{} // it ends its pod
-	h.step(time.Second)
+	h.pollAfter(time.Second)
 	for range 58 { // within the minute
 		src.events <- of(43)
-		h.step(time.Second)
+		h.pollAfter(time.Second)
 	}
 	src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 9999, Time: h.clock.Now()}
-	h.step(time.Second)
+	h.pollAfter(time.Second)
 	src.events <- of(43)
-	h.step(2 * time.Second)
+	h.pollAfter(2 * time.Second)
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +152,7 @@ func TestXIDIsLogged(t *testing.T) {
 	}
 }
 
-func uuids(s *gpu.Snapshot) []gpu.UUID {
+func gpuUUIDs(s *gpu.Snapshot) []gpu.UUID {
 	var ids []gpu.UUID
 	for i := range s.GPUs {
 		ids = append(ids, s.GPUs[i].UUID)

@@ -179,7 +179,7 @@ func TestControlAlertsFireAndClear(t *testing.T) {
 	if len(alerts) < 4 {
 		t.Errorf("only %d alerts in the documents: %q", len(alerts), alerts)
 	}
-	e := Open(t)
+	e := NewPrometheus(t)
 	at := scraped()
 	states := []string{"idle", "running", "degraded", "stuck", "read-only", "off"}
 	fired := map[string]int{}
@@ -193,7 +193,7 @@ func TestControlAlertsFireAndClear(t *testing.T) {
 			text += `mig_control_state{state="` + state + `"} ` + value + "\n"
 		}
 		at = at.Add(scrapeInterval)
-		e.Load(t, at, Text, []byte(text))
+		e.AddScrape(t, at, Text, []byte(text))
 		for _, alert := range alerts {
 			want := strings.Contains(alert, `"`+in+`"`) || strings.Contains(alert, "=~") && in != "idle" && in != "running"
 			got := len(e.Query(t, alert)) > 0

@@ -13,7 +13,7 @@ import (
 
 // ruledFleet is some targets with one Prometheus.
 type ruledFleet struct {
-	*Engine
+	*Prometheus
 	*ruler
 	t       *testing.T
 	at      time.Time
@@ -22,8 +22,8 @@ type ruledFleet struct {
 
 func newFleet(t *testing.T, nodes ...string) *ruledFleet {
 	t.Helper()
-	e := Open(t)
-	f := &ruledFleet{Engine: e, ruler: newRuler(t, e.db, scraped(), rules.EngineQueryFunc(e.promql, e.db)), t: t, at: scraped()}
+	e := NewPrometheus(t)
+	f := &ruledFleet{Prometheus: e, ruler: newRuler(t, e.db, scraped(), rules.EngineQueryFunc(e.promql, e.db)), t: t, at: scraped()}
 	for _, node := range nodes {
 		f.targets = append(f.targets, &scrapeTarget{engine: e, target: target{labels: labels.FromStrings(
 			"instance", node, "job", "mig-exporter", "namespace", "monitoring", "pod", "mig-exporter-"+node, "container", "mig-exporter")}})
@@ -40,7 +40,7 @@ func (f *ruledFleet) run(minutes int, exposition func(node string, minute int) s
 			if text := exposition(x.labels.Get("instance"), m); text != "" {
 				x.scrape(f.t, f.at, Text, []byte(text))
 			} else {
-				x.fail(f.t, f.at)
+				x.failScrape(f.t, f.at)
 			}
 		}
 		f.eval(f.at)

@@ -71,7 +71,7 @@ func (l level) shown(x exposition) (map[string]series, error) {
 }
 
 // checkJoins runs the join of every family and returns how many results each level gave.
-func checkJoins(e *Engine, x exposition) ([]int, error) {
+func checkJoins(e *Prometheus, x exposition) ([]int, error) {
 	results := make([]int, len(levels()))
 	var errs []error
 	for i, l := range levels() {
@@ -100,7 +100,7 @@ func checkJoins(e *Engine, x exposition) ([]int, error) {
 }
 
 // expect compares the results of a query, by their labels, with the wanted values.
-func expect(e *Engine, expr string, want map[string]float64) error {
+func expect(e *Prometheus, expr string, want map[string]float64) error {
 	v, err := e.Eval(expr)
 	if err != nil {
 		return err
@@ -231,7 +231,7 @@ func checkHolders(x exposition) error {
 const allEstimates = `sum by (uuid) ({__name__=~"nvidia_mig_gpu_instance_power_estimate_watts|nvidia_gpu_power_unallocated_watts"})`
 
 // checkPower: the GPUs' power is counted once each, and a MIG GPU's estimates and its rest add up to it.
-func checkPower(e *Engine, x exposition) error {
+func checkPower(e *Prometheus, x exposition) error {
 	total := 0.0
 	parts, estimates := map[string]float64{}, map[string]float64{}
 	for _, family := range []string{"nvidia_mig_gpu_instance_power_estimate_watts", "nvidia_gpu_power_unallocated_watts"} {
@@ -256,7 +256,7 @@ func checkPower(e *Engine, x exposition) error {
 }
 
 // checkSlices: used, free and stranded slices add up to the model's, and the used ones are those of the instances.
-func checkSlices(e *Engine, x exposition) error {
+func checkSlices(e *Prometheus, x exposition) error {
 	totals, used := map[string]float64{}, map[string]float64{}
 	model := map[string]string{}
 	for _, s := range x.of("nvidia_gpu_info") {
@@ -300,7 +300,7 @@ const freeGPUs = `sum by (name) ((nvidia_gpu_allocated == bool 0) * on (uuid) gr
 
 // checkFree: free GPUs by model come out of nvidia_gpu_allocated, which is 1 if a container holds the GPU or a device of it.
 // If that is not known, as on a node without a kubelet, the family is absent.
-func checkFree(e *Engine, x exposition) error {
+func checkFree(e *Prometheus, x exposition) error {
 	held := map[string]bool{}
 	for _, l := range levels() {
 		for _, s := range x.of(l.holders) {

@@ -18,8 +18,8 @@ func checkAll(t *testing.T, text []byte, mode string) ([]int, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := Open(t)
-	e.Load(t, scraped(), Text, text)
+	e := NewPrometheus(t)
+	e.AddScrape(t, scraped(), Text, text)
 	results, err := checkJoins(e, x)
 	return results, errors.Join(err, checkOnce(x), checkPodLabels(x, mode), checkContainers(x, mode), checkHolders(x), checkPower(e, x), checkSlices(e, x), checkFree(e, x), checkPods(e, x))
 }
@@ -105,11 +105,11 @@ func TestChecksFindWhatIsWrong(t *testing.T) {
 
 // TestJoinsHoldWhenAPodFollowsAnother: the series of the pod before have ended, so that the successor is the one result.
 func TestJoinsHoldWhenAPodFollowsAnother(t *testing.T) {
-	e := Open(t)
+	e := NewPrometheus(t)
 	before := readNode(t)
 	after := strings.ReplaceAll(before, "resnet-0", "resnet-1")
-	e.Load(t, scraped(), Text, []byte(before))
-	e.Load(t, scraped().Add(15*time.Second), Text, []byte(after))
+	e.AddScrape(t, scraped(), Text, []byte(before))
+	e.AddScrape(t, scraped().Add(15*time.Second), Text, []byte(after))
 	x, err := readExposition([]byte(after))
 	if err != nil {
 		t.Fatal(err)

@@ -84,7 +84,7 @@ func (p grafanaPanel) colors(t *testing.T, title string) map[string]string {
 // that the driver blames, else that of the GPU.
 func TestXIDColors(t *testing.T) {
 	t.Parallel()
-	f := &fleet{Engine: Open(t)}
+	f := &fleet{Prometheus: NewPrometheus(t)}
 	const xids = 200
 	v := loadBad(t, f, "xids", func(since time.Duration) string {
 		var b strings.Builder
@@ -144,11 +144,11 @@ func TestXIDColors(t *testing.T) {
 // without data; a node whose GPUs are seen nowhere is.
 func TestRolledOutNodeIsNotGone(t *testing.T) {
 	t.Parallel()
-	f, to := &fleet{Engine: Open(t)}, scraped().Add(badRuns)
+	f, to := &fleet{Prometheus: NewPrometheus(t)}, scraped().Add(badRuns)
 	old, replaced, dead := fleetNode{name: "10.0.0.1:9400"}, fleetNode{name: "10.0.0.2:9400"}, fleetNode{name: "10.0.0.3:9400"}
 	serve := func(node fleetNode, uuid string, at time.Time) {
 		on := fmt.Sprintf(`{gpu="0",uuid="%s"`, uuid)
-		f.scrape(t, node.target("pod"), at, Text, []byte("nvidia_gpu_up"+on+"} 1\nnvidia_gpu_info"+on+",name=\"A30\",pci_bus_id=\"0\"} 1\n"))
+		f.addScrapeOf(t, node.target("pod"), at, Text, []byte("nvidia_gpu_up"+on+"} 1\nnvidia_gpu_info"+on+",name=\"A30\",pci_bus_id=\"0\"} 1\n"))
 	}
 	for at := scraped().Add(scrapeInterval); !at.After(to); at = at.Add(scrapeInterval) {
 		first := at.Before(scraped().Add(badRuns / 2))
@@ -160,7 +160,7 @@ func TestRolledOutNodeIsNotGone(t *testing.T) {
 		serve(replaced, "GPU-a", at)
 		for _, node := range []fleetNode{old, dead} {
 			if f.targets[node.target("pod").String()].seen != nil {
-				f.end(t, node.target("pod"), at)
+				f.removeTarget(t, node.target("pod"), at)
 			}
 		}
 	}
@@ -243,7 +243,7 @@ func (d idleDevice) serve(i int) string {
 // TestIdlePanelsAgreeWithTheAlerts: what the fleet and the workloads call idle is what GpuAllocatedIdle and MigSliceAllocatedIdle fire for.
 func TestIdlePanelsAgreeWithTheAlerts(t *testing.T) {
 	t.Parallel()
-	f := &fleet{Engine: Open(t)}
+	f := &fleet{Prometheus: NewPrometheus(t)}
 	v := loadBad(t, f, "idle", func(since time.Duration) string {
 		text := ""
 		for i, d := range idleDevices() {

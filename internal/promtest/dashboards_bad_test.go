@@ -2,6 +2,7 @@ package promtest
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ func loadBad(t *testing.T, f *fleet, name string, serve func(since time.Duration
 	t.Helper()
 	node := fleetNode{name: name}
 	for since := scrapeInterval; since <= badRuns; since += scrapeInterval {
-		f.scrape(t, node.target("old"), scraped().Add(since), Text, []byte(serve(since)))
+		f.addScrapeOf(t, node.target("old"), scraped().Add(since), Text, []byte(serve(since)))
 	}
 	return view{from: scraped(), to: scraped().Add(badRuns), step: fleetStep, set: map[string]string{"node": name}}
 }
@@ -22,7 +23,7 @@ func loadBad(t *testing.T, f *fleet, name string, serve func(since time.Duration
 // TestCounterResetIsNoDrop: counters that start again, as after a restart of the exporter, make no negative rate and no spike.
 func TestCounterResetIsNoDrop(t *testing.T) {
 	t.Parallel()
-	f := &fleet{Engine: Open(t)}
+	f := &fleet{Prometheus: NewPrometheus(t)}
 	const on = `{gpu="0",uuid="GPU-0"`
 	v := loadBad(t, f, "reset", func(since time.Duration) string {
 		count := since / scrapeInterval
@@ -66,7 +67,7 @@ func TestCounterResetIsNoDrop(t *testing.T) {
 // TestReplacedGPUKeepsItsLine: the GPU at an index, and the slice at a place, are one line whatever their identity.
 func TestReplacedGPUKeepsItsLine(t *testing.T) {
 	t.Parallel()
-	f := &fleet{Engine: Open(t)}
+	f := &fleet{Prometheus: NewPrometheus(t)}
 	v := loadBad(t, f, "replaced", func(since time.Duration) string {
 		uuid, gi := "GPU-old", "1"
 		if since > badRuns/2 {
@@ -91,8 +92,8 @@ nvidia_mig_gpu_instance_sm_activity_ratio%[3]s} 0.75
 		got[legend(p.Targets[0].LegendFormat, s)] = len(s.Floats)
 	}
 	points := int(badRuns / fleetStep)
-	if len(got) != 2 || got["GPU 0 whole"] != points || got["GPU 1 3g.40gb@0:4"] != points {
-		t.Errorf("lines with points %v, want two of %d", got, points)
+	if want := map[string]int{"GPU 0 whole": points, "GPU 1 3g.40gb@0:4": points}; !maps.Equal(got, want) {
+		t.Errorf("points of each line: got %v, want %v", got, want)
 	}
 }
 
@@ -110,7 +111,7 @@ func TestReadingsThatStop(t *testing.T) {
 		"hangs": {func(since time.Duration) time.Duration { return min(since, badRuns-40*time.Minute) }, 2400, 600},
 		"hung":  {func(since time.Duration) time.Duration { return max(0, since-badRuns/2) }, 2400, 0},
 	} {
-		f := &fleet{Engine: Open(t)}
+		f := &fleet{Prometheus: NewPrometheus(t)}
 		v := loadBad(t, f, name, func(since time.Duration) string {
 			return fmt.Sprintf("mig_exporter_build_info{version=\"1\"} 1\nmig_exporter_snapshot_timestamp_seconds %d\n", scraped().Add(c.read(since)).Unix())
 		})
@@ -131,7 +132,7 @@ func TestReadingsThatStop(t *testing.T) {
 // TestIdleAcrossLayouts: the id of an instance comes back with another profile. Its new pod is not the one that was idle for an hour.
 func TestIdleAcrossLayouts(t *testing.T) {
 	t.Parallel()
-	f := &fleet{Engine: Open(t)}
+	f := &fleet{Prometheus: NewPrometheus(t)}
 	v := loadBad(t, f, "layouts", func(since time.Duration) string {
 		profile, pod := "3g.40gb", "first"
 		if since > badRuns/2 {

@@ -39,7 +39,7 @@ func hostileNode(time.Duration) string {
 // TestHostileNames: names of pods reach legends, cells and links as they are, and are no patterns.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
-	f, names := &fleet{Engine: Open(t)}, hostileNames()
+	f, names := &fleet{Prometheus: NewPrometheus(t)}, hostileNames()
 	v := loadBad(t, f, "hostile", hostileNode)
 	f.recordAll(t, time.Minute, v.to)
 	boards := loadDashboards(t)

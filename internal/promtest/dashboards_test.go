@@ -100,7 +100,7 @@ func (f *fleet) everyQueryAnswers(t *testing.T, boards map[string]grafanaDashboa
 
 // noDataIsNoZero: of a node that never was there is nothing, not a 0, and where Prometheus has nothing at all.
 func (f *fleet) noDataIsNoZero(t *testing.T, boards map[string]grafanaDashboard) {
-	empty := &fleet{Engine: Open(t)}
+	empty := &fleet{Prometheus: NewPrometheus(t)}
 	for uid, d := range boards {
 		for _, p := range d.all() {
 			for _, target := range p.Targets {

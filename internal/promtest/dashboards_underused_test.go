@@ -76,7 +76,7 @@ func (g underusedGPU) serve(i int) string {
 // TestUnderusedPanelAgreesWithTheAlert: the table of candidates for MIG lists the GPUs and pods for which GpuUnderused fires.
 func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 	t.Parallel()
-	f, node := &fleet{Engine: Open(t)}, fleetNode{name: "days"}
+	f, node := &fleet{Prometheus: NewPrometheus(t)}, fleetNode{name: "days"}
 	end := scraped().Add(underusedRuns)
 	for since := 2 * time.Minute; since <= underusedRuns; since += 2 * time.Minute {
 		text := ""
@@ -86,7 +86,7 @@ func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 			}
 			text += g.serve(i)
 		}
-		f.LoadFrom(t, node.target("old"), scraped().Add(since), Text, []byte(text))
+		f.AddScrapeFrom(t, node.target("old"), scraped().Add(since), Text, []byte(text))
 		if to := scraped().Add(since); since%(10*time.Hour) == 0 { // storage takes no samples that are much older than its last
 			f.recordRules(t, alertRecords, to.Add(5*time.Minute-10*time.Hour), to, 5*time.Minute)
 		}

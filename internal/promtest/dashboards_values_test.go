@@ -176,8 +176,12 @@ func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard, node 
 	for _, s := range f.query(t, d.panel(t, "Pods by device"), "A", fleetView(node)).series {
 		held[s.Metric.Get("namespace")+"/"+s.Metric.Get("pod")] = true
 	}
-	if !held["vision/resnet-7c9f-x2k4p"] || held["gpu-monitoring/mig-exporter-old"] || held["gpu-monitoring/mig-exporter-new"] {
-		t.Errorf("pods on %s: %v", node, held)
+	for pod, want := range map[string]bool{
+		"vision/resnet-7c9f-x2k4p": true, "gpu-monitoring/mig-exporter-old": false, "gpu-monitoring/mig-exporter-new": false,
+	} {
+		if held[pod] != want {
+			t.Errorf("%s is a holder on %s: got %t, want %t", pod, node, held[pod], want)
+		}
 	}
 	activity := f.query(t, d.panel(t, "Tensor activity of each device"), "A", fleetView(node))
 	native := f.query(t, boards["mig-node"].panel(t, "Tensor activity of each device"), "A", fleetView("mixed"))

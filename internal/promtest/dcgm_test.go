@@ -47,9 +47,9 @@ func TestDCGMDashboards(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			e := Open(t)
-			e.Load(t, scraped(), Text, text)
-			e.Load(t, scraped().Add(15*time.Second), Text, text)
+			e := NewPrometheus(t)
+			e.AddScrape(t, scraped(), Text, text)
+			e.AddScrape(t, scraped().Add(15*time.Second), Text, text)
 			if err := errors.Join(checkDCGMOnce(x), checkDCGMPanels(e, x), checkDCGMPods(e, x)); err != nil {
 				t.Error(err)
 			}
@@ -133,7 +133,7 @@ func means(sums, counts map[string]float64) map[string]float64 {
 }
 
 // checkDCGMPanels: temperature, power, clocks, utilization and memory, of the fleet, by host and by GPU.
-func checkDCGMPanels(e *Engine, x exposition) error {
+func checkDCGMPanels(e *Prometheus, x exposition) error {
 	power, boards := by(x.of("DCGM_FI_DEV_POWER_USAGE"), "Hostname")
 	energy, _ := by(x.of("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"), "gpu", "UUID")
 	for group := range energy {
@@ -169,7 +169,7 @@ func checkDCGMPanels(e *Engine, x exposition) error {
 
 // checkDCGMPods: activity and memory by GPU instance and by pod. What a pod has is counted once, also where it has several
 // compute instances of a GPU instance.
-func checkDCGMPods(e *Engine, x exposition) error {
+func checkDCGMPods(e *Prometheus, x exposition) error {
 	var instances, held, memory []series
 	for _, s := range x.of("DCGM_FI_PROF_GR_ENGINE_ACTIVE") {
 		if s.labels["GPU_I_ID"] != "" && s.labels["GPU_CI_ID"] == "" {

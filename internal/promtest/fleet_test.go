@@ -97,7 +97,7 @@ func (n fleetNode) target(pod string) labels.Labels {
 
 // fleet is the Prometheus that scraped the nodes, and what each served last, in text.
 type fleet struct {
-	*Engine
+	*Prometheus
 	last       map[string]exposition
 	ruleSample int64 // most samples that one evaluation of a rule read
 }
@@ -105,15 +105,15 @@ type fleet struct {
 // runFleet runs all nodes for fleetRuns, scrapes them, and evaluates the recording rules of the dashboards.
 func runFleet(t *testing.T, nodes []fleetNode) *fleet {
 	t.Helper()
-	e := Open(t)
-	f := &fleet{Engine: e, last: map[string]exposition{}}
+	e := NewPrometheus(t)
+	f := &fleet{Prometheus: e, last: map[string]exposition{}}
 	for _, node := range nodes {
 		n := startNode(t, node.scenario, node.args...)
 		for n.elapsed < fleetRuns {
 			n.elapsed += scrapeInterval
 			n.request(http.MethodPost, "/-/sim/advance?by="+scrapeInterval.String())
 			if node.ends > 0 && n.elapsed > node.ends || n.elapsed > node.gap[0] && n.elapsed <= node.gap[1] {
-				e.down(t, node.target("old"), n.now())
+				e.addFailedScrape(t, node.target("old"), n.now())
 				continue
 			}
 			e.scrapePods(t, n, node)
@@ -149,12 +149,12 @@ func (f *fleet) control(t *testing.T) {
 			}
 			text += fmt.Sprintf("mig_control_state{state=%q} %d\n", state, value)
 		}
-		f.LoadFrom(t, node.target("old"), at, Text, []byte(text))
+		f.AddScrapeFrom(t, node.target("old"), at, Text, []byte(text))
 	}
 }
 
 // scrapePods scrapes the pods of the node's exporter that there are now.
-func (e *Engine) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
+func (e *Prometheus) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
 	t.Helper()
 	if node.format == "" {
 		node.format = Text
@@ -165,17 +165,17 @@ func (e *Engine) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
 	}
 	before, after := node.target("old"), node.target("new")
 	if node.replaced == 0 || n.elapsed <= node.replaced+overlap {
-		e.scrape(t, before, n.now(), node.format, body)
+		e.addScrapeOf(t, before, n.now(), node.format, body)
 	}
 	if node.replaced > 0 && n.elapsed > node.replaced {
-		e.scrape(t, after, n.now(), node.format, body)
+		e.addScrapeOf(t, after, n.now(), node.format, body)
 	}
 	if node.replaced > 0 && n.elapsed == node.replaced+overlap {
 		// Series that both serve, since they have pods of their own, go on.
 		for hash := range e.targets[after.String()].seen {
 			delete(e.targets[before.String()].seen, hash)
 		}
-		e.end(t, before, n.now().Add(scrapeInterval/2))
+		e.removeTarget(t, before, n.now().Add(scrapeInterval/2))
 	}
 }
 
@@ -186,23 +186,23 @@ func asDCGMExporter(body []byte) []byte {
 	return regexp.MustCompile(`(?m)^DCGM_FI_DEV_FB_RESERVED\{.*\n`).ReplaceAll(body, nil)
 }
 
-// scrape loads what a target serves, with what Prometheus adds to a scrape.
-func (e *Engine) scrape(t *testing.T, of labels.Labels, at time.Time, format Format, body []byte) {
+// addScrapeOf adds a scrape of a target, with the series that Prometheus itself adds.
+func (e *Prometheus) addScrapeOf(t *testing.T, of labels.Labels, at time.Time, format Format, body []byte) {
 	t.Helper()
-	e.LoadFrom(t, of, at, format, body)
-	e.report(t, of, at, 1, float64(strings.Count(string(body), "\n")))
+	e.AddScrapeFrom(t, of, at, format, body)
+	e.addScrapeSeries(t, of, at, 1, float64(strings.Count(string(body), "\n")))
 }
 
-// end is when a target is removed.
-func (e *Engine) end(t *testing.T, of labels.Labels, at time.Time) {
+// removeTarget marks all series of a target stale.
+func (e *Prometheus) removeTarget(t *testing.T, of labels.Labels, at time.Time) {
 	t.Helper()
-	e.LoadFrom(t, of, at, Text, nil)
+	e.AddScrapeFrom(t, of, at, Text, nil)
 	stale := math.Float64frombits(value.StaleNaN)
-	e.report(t, of, at, stale, stale)
+	e.addScrapeSeries(t, of, at, stale, stale)
 }
 
-// report adds the series that Prometheus itself makes of a scrape.
-func (e *Engine) report(t *testing.T, of labels.Labels, at time.Time, up, samples float64) {
+// addScrapeSeries adds the series that Prometheus itself adds for a scrape.
+func (e *Prometheus) addScrapeSeries(t *testing.T, of labels.Labels, at time.Time, up, samples float64) {
 	t.Helper()
 	app := e.db.Appender(t.Context())
 	for name, value := range map[string]float64{"up": up, "scrape_duration_seconds": min(samples, 0.01), "scrape_samples_scraped": samples} {
@@ -217,12 +217,12 @@ func (e *Engine) report(t *testing.T, of labels.Labels, at time.Time, up, sample
 	}
 }
 
-// down is a scrape that failed.
-func (e *Engine) down(t *testing.T, of labels.Labels, at time.Time) {
+// addFailedScrape adds a scrape without an answer.
+func (e *Prometheus) addFailedScrape(t *testing.T, of labels.Labels, at time.Time) {
 	t.Helper()
-	e.LoadFrom(t, of, at, Text, nil)
-	e.report(t, of, at, 0, 0)
+	e.AddScrapeFrom(t, of, at, Text, nil)
+	e.addScrapeSeries(t, of, at, 0, 0)
 }
 
-// end is when all nodes were scraped last.
+// fleetEnd returns the time of the last scrape of all nodes.
 func fleetEnd() time.Time { return scraped().Add(fleetRuns) }

@@ -51,7 +51,7 @@ func TestRulesWithoutADriver(t *testing.T) {
 	r.run(59 * time.Minute)
 	clear(r.fired)
 	r.run(90 * time.Minute)
-	r.end(false)
+	r.stopPod(false)
 	r.start("gpu-node-1", "mig-exporter-b")
 	r.run(120 * time.Minute)
 	r.expectStory("MigDriverUnavailable", "GpuReadErrors")

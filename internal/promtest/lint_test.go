@@ -16,14 +16,23 @@ func TestDashboardsAreSound(t *testing.T) {
 		t.Errorf("%d dashboards", len(boards))
 	}
 	for uid, d := range boards {
-		if d.SchemaVersion != 39 || d.GraphTooltip != 1 || d.Title == "" || d.Description == "" || !slices.Contains(d.Tags, "mig-exporter") {
-			t.Errorf("%s: schema %d, tooltip %d, title %q, description %q, tags %v", uid, d.SchemaVersion, d.GraphTooltip, d.Title, d.Description, d.Tags)
+		if d.SchemaVersion != 39 || d.GraphTooltip != 1 {
+			t.Errorf("%s: got schema %d and tooltip %d, want 39 and 1", uid, d.SchemaVersion, d.GraphTooltip)
+		}
+		if d.Title == "" || d.Description == "" {
+			t.Errorf("%s: got title %q and description %q, want both", uid, d.Title, d.Description)
+		}
+		if !slices.Contains(d.Tags, "mig-exporter") {
+			t.Errorf("%s: got the tags %v, want mig-exporter among them", uid, d.Tags)
 		}
 		if len(d.Annotations.List) != 3 {
 			t.Errorf("%s: annotations %v, want layout changes, XIDs and Grafana's own", uid, d.Annotations.List)
 		}
-		if len(d.Links) != 1 || !d.Links[0].IncludeVars || !d.Links[0].KeepTime {
-			t.Errorf("%s: links %v do not keep the variables and the time", uid, d.Links)
+		if len(d.Links) != 1 {
+			t.Fatalf("%s: got %d links, want 1", uid, len(d.Links))
+		}
+		if link := d.Links[0]; !link.IncludeVars || !link.KeepTime {
+			t.Errorf("%s: the link keeps the variables: %t, the time: %t; want both", uid, link.IncludeVars, link.KeepTime)
 		}
 		d.lintIDs(t)
 		d.lintGrid(t)
@@ -39,8 +48,11 @@ func (d grafanaDashboard) lintIDs(t *testing.T) {
 	ids, titles := map[int]bool{}, map[string]bool{}
 	for _, p := range d.Panels {
 		for _, p := range append(slices.Clone(p.Panels), p) {
-			if p.ID == 0 || ids[p.ID] || titles[p.Title] {
-				t.Errorf("%s: panel %d, %s, is there twice", d.UID, p.ID, p.Title)
+			if p.ID == 0 || ids[p.ID] {
+				t.Errorf("%s: %s has the id %d, which is 0 or used twice", d.UID, p.Title, p.ID)
+			}
+			if titles[p.Title] {
+				t.Errorf("%s: two panels have the title %s", d.UID, p.Title)
 			}
 			ids[p.ID], titles[p.Title] = true, true
 		}
@@ -52,8 +64,11 @@ func (d grafanaDashboard) lintGrid(t *testing.T) {
 	check := func(panels []grafanaPanel) {
 		for i, a := range panels {
 			g := a.GridPos
-			if g.W < 1 || g.H < 1 || g.X < 0 || g.X+g.W > 24 {
-				t.Errorf("%s: %s is at %+v", d.UID, a.Title, g)
+			if g.W < 1 || g.H < 1 {
+				t.Errorf("%s: %s is %d wide and %d high", d.UID, a.Title, g.W, g.H)
+			}
+			if g.X < 0 || g.X+g.W > 24 {
+				t.Errorf("%s: %s reaches from %d to %d, want 0 to 24", d.UID, a.Title, g.X, g.X+g.W)
 			}
 			for _, b := range panels[:i] {
 				o := b.GridPos
@@ -124,8 +139,13 @@ func (p grafanaPanel) lint(t *testing.T, uid string) {
 	}
 	refs := map[string]bool{}
 	for _, target := range p.Targets {
-		if p.Datasource.UID != "${datasource}" || target.Datasource.UID != "${datasource}" || refs[target.RefID] {
-			t.Errorf("%s, %s, %s: asks %v", uid, p.Title, target.RefID, target.Datasource)
+		for _, got := range []string{p.Datasource.UID, target.Datasource.UID} {
+			if got != "${datasource}" {
+				t.Errorf("%s, %s, %s: got the data source %q, want ${datasource}", uid, p.Title, target.RefID, got)
+			}
+		}
+		if refs[target.RefID] {
+			t.Errorf("%s, %s: two queries have the name %s", uid, p.Title, target.RefID)
 		}
 		refs[target.RefID] = true
 		if target.LegendFormat == "" && p.Type != "table" || target.Instant == target.Range {

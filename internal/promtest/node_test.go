@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 
 // scrapedNode is the program on a simulated node, and the Prometheus that scrapes it.
 type scrapedNode struct {
-	*Engine
+	*Prometheus
 	t       *testing.T
 	url     string
 	elapsed time.Duration
@@ -63,7 +63,7 @@ type scrapedNode struct {
 func startNode(t *testing.T, scenario string, args ...string) *scrapedNode {
 	t.Helper()
 	url, _ := launch(t, nil, append([]string{"--sim.scenario=" + scenarioFile(t, scenario)}, args...)...)
-	return &scrapedNode{Engine: Open(t), t: t, url: url}
+	return &scrapedNode{Prometheus: NewPrometheus(t), t: t, url: url}
 }
 
 func scenarioFile(t *testing.T, scenario string) string {
@@ -156,7 +156,7 @@ func (n *scrapedNode) run(until time.Duration, each func(at time.Time)) {
 		n.elapsed += time.Second
 		n.request(http.MethodPost, "/-/sim/advance?by=1s")
 		if n.elapsed%scrapeInterval == scrapeOffset {
-			n.Load(n.t, n.now(), Text, n.request(http.MethodGet, "/metrics"))
+			n.AddScrape(n.t, n.now(), Text, n.request(http.MethodGet, "/metrics"))
 		}
 		if each != nil && n.elapsed%ruleInterval == 0 {
 			each(n.now())

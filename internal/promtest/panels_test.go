@@ -159,7 +159,7 @@ type answer struct {
 }
 
 // ask runs a query as Grafana does.
-func (e *Engine) ask(target grafanaTarget, v view) (answer, error) {
+func (e *Prometheus) ask(target grafanaTarget, v view) (answer, error) {
 	ctx := context.Background()
 	expr := v.fill(target.Expr)
 	if regexp.MustCompile(`\$\{?[a-zA-Z_]`).MatchString(expr) {

@@ -12,6 +12,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/prometheus/promql"
 )
 
 // Documented queries that no golden answers, word for word.
@@ -39,8 +40,8 @@ DCGM_FI_DEV_FB_USED{UUID="GPU-3"} 5
 
 func TestTeamsAreJoined(t *testing.T) {
 	t.Parallel()
-	e := Open(t)
-	e.Load(t, scraped(), Text, []byte(teamFamilies))
+	e := NewPrometheus(t)
+	e.AddScrape(t, scraped(), Text, []byte(teamFamilies))
 	of := func(pairs ...string) string {
 		labels := map[string]string{"namespace": "ml", "container": "m", "label_team": "red"}
 		for i := 0; i < len(pairs); i += 2 {
@@ -66,10 +67,10 @@ func TestDistributionsAnswer(t *testing.T) {
 	if err != nil || !strings.Contains(string(page), partAbove80) {
 		t.Errorf("docs/metrics.md has no %s (%v)", partAbove80, err)
 	}
-	e := Open(t)
+	e := NewPrometheus(t)
 	for i := range 4 {
 		n := int64(10 * i)
-		e.Load(t, scraped().Add(time.Duration(i)*10*time.Minute), Protobuf, encode(t,
+		e.AddScrape(t, scraped().Add(time.Duration(i)*10*time.Minute), Protobuf, encode(t,
 			// 2^33 is 8 GiB; bucket k ends at 2^(k/8).
 			histogram("nvidia_mig_gpu_instance_memory_used_distribution_bytes", 8*33, []int64{3 * n, 0, n}),
 			// Buckets -7 to 0 end at 0.545, 0.595, 0.648, 0.707, 0.771, 0.841, 0.917 and 1: 0.8 is within that of 0.841.
@@ -109,4 +110,25 @@ func encode(t *testing.T, families ...*dto.MetricFamily) []byte {
 		}
 	}
 	return body.Bytes()
+}
+
+// queryValue returns the value of an expression that must have one sample.
+func (e *Prometheus) queryValue(t testing.TB, expr string) float64 {
+	t.Helper()
+	value, err := singleValue(e.Eval(expr))
+	if err != nil {
+		t.Fatalf("%s: %v", expr, err)
+	}
+	return value
+}
+
+// singleValue returns the value of a result that has one sample.
+func singleValue(v promql.Vector, err error) (float64, error) {
+	if err != nil {
+		return 0, err
+	}
+	if len(v) != 1 {
+		return 0, fmt.Errorf("got %v, want one sample", v)
+	}
+	return v[0].F, nil
 }

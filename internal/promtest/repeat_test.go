@@ -53,7 +53,7 @@ func TestSlicesAreCounted(t *testing.T) {
 			power["map[]"] = n.Query(t, `sum(DCGM_FI_DEV_POWER_USAGE)`)[0].F
 		}
 		if err := errors.Join(
-			expect(n.Engine, slicesByCopies, test.copies), expect(n.Engine, slicesByMemory, test.memories), expect(n.Engine, powerOfBoards, power),
+			expect(n.Prometheus, slicesByCopies, test.copies), expect(n.Prometheus, slicesByMemory, test.memories), expect(n.Prometheus, powerOfBoards, power),
 		); err != nil {
 			t.Errorf("%q: %v", test.args, err)
 		}

@@ -24,7 +24,7 @@ faults:
 // reboot has another node in the place of this one, with the same clock: GPUs have the same UUIDs.
 func (r *rollout) reboot(scenario, pod string) {
 	r.t.Helper()
-	r.end(false)
+	r.stopPod(false)
 	r.env = []string{"MIG_SIM_STATE=" + filepath.Join(r.t.TempDir(), "node.json")}
 	r.args = []string{"--sim.scenario=" + scenarioFile(r.t, scenario)}
 	r.behind = r.elapsed
@@ -44,7 +44,7 @@ func TestRulesOverRestarts(t *testing.T) {
 	r.expectStory("GpuRowRemapPending", "GpuRowRemapFailed", "GpuXidMemory", "GpuXidHardware")
 
 	clear(r.fired)
-	r.end(true)
+	r.stopPod(true)
 	r.run(50 * time.Minute)
 	r.start("gpu-node-1", "mig-exporter-a")
 	r.run(60 * time.Minute)
@@ -52,7 +52,7 @@ func TestRulesOverRestarts(t *testing.T) {
 	r.expectSummary("MigExporterDown", "mig-exporter at gpu-node-1 cannot be scraped (GPUs without readings: 3).")
 
 	clear(r.fired)
-	r.end(false)
+	r.stopPod(false)
 	r.run(80 * time.Minute)
 	r.start("gpu-node-1", "mig-exporter-b")
 	r.run(90 * time.Minute)

@@ -15,7 +15,7 @@ import (
 
 // rollout is a simulated node that outlives its exporters, and a Prometheus that scrapes those that run, each as a target of its own.
 type rollout struct {
-	*Engine
+	*Prometheus
 	*ruler
 	t         *testing.T
 	env, args []string
@@ -34,9 +34,9 @@ type exporter struct {
 
 func newRollout(t *testing.T, scenario string, args ...string) *rollout {
 	t.Helper()
-	e := Open(t)
+	e := NewPrometheus(t)
 	return &rollout{
-		Engine: e, ruler: newRuler(t, e.db, scraped(), rules.EngineQueryFunc(e.promql, e.db)), t: t,
+		Prometheus: e, ruler: newRuler(t, e.db, scraped(), rules.EngineQueryFunc(e.promql, e.db)), t: t,
 		env:  []string{"MIG_SIM_STATE=" + filepath.Join(t.TempDir(), "node.json")},
 		args: append([]string{"--sim.scenario=" + scenarioFile(t, scenario)}, args...),
 	}
@@ -48,27 +48,27 @@ func (r *rollout) start(instance, pod string) {
 	r.exporters = slices.DeleteFunc(r.exporters, func(x *exporter) bool { return x.stop == nil })
 	url, stop := launch(r.t, r.env, r.args...)
 	r.exporters = append(r.exporters, &exporter{
-		scrapedNode: &scrapedNode{Engine: r.Engine, t: r.t, url: url}, stop: stop,
-		target: &scrapeTarget{engine: r.Engine, target: target{keep: ruledFamilies(r.t), labels: labels.FromStrings(
+		scrapedNode: &scrapedNode{Prometheus: r.Prometheus, t: r.t, url: url}, stop: stop,
+		target: &scrapeTarget{engine: r.Prometheus, target: target{keep: ruledFamilies(r.t), labels: labels.FromStrings(
 			"instance", instance, "job", "monitoring/mig-exporter", "namespace", "monitoring", "pod", pod, "container", "mig-exporter", "endpoint", "metrics")}},
 	})
 }
 
-// end ends the first exporter. Service discovery drops its target, or keeps it, so that scrapes fail.
-func (r *rollout) end(keepTarget bool) {
+// stopPod stops the oldest exporter. Service discovery drops its target, or keeps it, so that scrapes fail.
+func (r *rollout) stopPod(keepTarget bool) {
 	r.t.Helper()
 	x := r.exporters[0]
 	x.stop()
 	x.stop = nil
 	if !keepTarget {
-		x.target.gone(r.t, r.now().Add(time.Second)) // Prometheus does so at the next scrape that there is not
+		x.target.remove(r.t, r.now().Add(time.Second)) // Prometheus does so at the next scrape that there is not
 		r.exporters = r.exporters[1:]
 	}
 }
 
 func (r *rollout) now() time.Time { return r.ruler.start.Add(r.elapsed) }
 
-// run lets the node go on, scraped every 30 seconds, with the rules evaluated every minute.
+// run runs the node until then, scraped every 30 seconds, with the rules evaluated every minute.
 func (r *rollout) run(until time.Duration) {
 	r.t.Helper()
 	for r.elapsed < until {
@@ -76,7 +76,7 @@ func (r *rollout) run(until time.Duration) {
 		r.behind += scrapeInterval
 		for _, x := range r.exporters {
 			if x.stop == nil {
-				x.target.fail(r.t, r.now())
+				x.target.failScrape(r.t, r.now())
 				continue
 			}
 			x.request(http.MethodPost, "/-/sim/advance?by="+r.behind.String()) // the clock is that of the node
@@ -149,12 +149,12 @@ func TestRulesWhileAnExportersPodIsReplaced(t *testing.T) {
 			r.start("gpu-node-1", "mig-exporter-a")
 			r.run(75 * time.Minute)
 			if overlap == 0 {
-				r.end(false)
+				r.stopPod(false)
 			}
 			r.start("gpu-node-1", "mig-exporter-b")
 			r.run(75*time.Minute + overlap)
 			if overlap > 0 {
-				r.end(false)
+				r.stopPod(false)
 			}
 			r.run(95 * time.Minute)
 			for m, want := range undisturbed.firing {
@@ -182,7 +182,7 @@ func TestRulesWhereInstanceIsAnAddress(t *testing.T) {
 	before := slices.Sorted(maps.Keys(r.fired))
 	r.start("10.0.0.2:9401", "mig-exporter-b")
 	r.run(77 * time.Minute)
-	r.end(false)
+	r.stopPod(false)
 	r.run(130 * time.Minute)
 	if after := slices.Sorted(maps.Keys(r.fired)); !slices.Equal(before, after) {
 		t.Errorf("%s fired before the exporter was replaced, %s in all", before, after)

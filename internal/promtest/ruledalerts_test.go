@@ -27,7 +27,7 @@ func startRuledNode(t *testing.T, scenario string, args ...string) *ruledNode {
 	return &ruledNode{
 		scrapedNode: n, ruler: newRuler(t, n.db, scraped(), rules.EngineQueryFunc(n.promql, n.db)),
 		format: Text,
-		target: &scrapeTarget{engine: n.Engine, target: target{
+		target: &scrapeTarget{engine: n.Prometheus, target: target{
 			keep: ruledFamilies(t), labels: labels.FromStrings("instance", "gpu-node-1:9401", "job", "mig-exporter"),
 		}},
 	}
@@ -223,8 +223,8 @@ func TestRulesOverHandOvers(t *testing.T) {
 		n.expectStory()
 		holders, err := n.EvalAt(`count(count by (pod) (
 			max_over_time(mig:gpu_holder:sole[20m]) or max_over_time(mig:gpu_instance_holder:sole[20m])))`, n.now())
-		if err != nil || len(holders) != 1 || holders[0].F != 8 {
-			t.Errorf("holders of whole devices: %v, want 8 (%v)", holders, err)
+		if got, err := singleValue(holders, err); err != nil || got != 8 {
+			t.Errorf("holders of whole devices: got %v (%v), want 8", got, err)
 		}
 		native, err := n.EvalAt(`histogram_count(nvidia_gpu_sm_activity_distribution)`, n.now())
 		if err != nil || (len(native) > 0) != (format == Protobuf) {

@@ -184,7 +184,7 @@ func compareAlerts(t *testing.T, want alertTest, groups []*rules.Group) {
 
 // TestAlertTestsAreChecked: a test that could only pass is refused.
 func TestAlertTestsAreChecked(t *testing.T) {
-	e := Open(t)
+	e := NewPrometheus(t)
 	groups := loadRules(t, rules.EngineQueryFunc(e.promql, e.db), e.db, time.Minute, "../../deploy/prometheus/alerts-gpu.rules.yaml")
 	minute := model.Duration(time.Minute)
 	for _, c := range []struct {

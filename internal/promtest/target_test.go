@@ -12,10 +12,10 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// scrapeTarget is a target whose `up` is stored, too: it says whether the last scrape succeeded. Several may share an Engine.
+// scrapeTarget is a target whose `up` is stored, too: it says whether the last scrape succeeded. Several may share an Prometheus.
 type scrapeTarget struct {
 	target
-	engine *Engine
+	engine *Prometheus
 }
 
 // scrape stores an exposition, as of the given time.
@@ -27,23 +27,23 @@ func (x *scrapeTarget) scrape(t testing.TB, at time.Time, format Format, exposit
 	}
 	app := x.engine.db.Appender(context.Background())
 	seen, err := x.append(app, p, at.UnixMilli())
-	if err = errors.Join(err, x.end(app, at, seen, 1)); err != nil {
+	if err = errors.Join(err, x.finishScrape(app, at, seen, 1)); err != nil {
 		t.Fatalf("scrape of %s at %s: %v", x.labels, at.UTC().Format(time.RFC3339), err)
 	}
 }
 
-// fail is a scrape that had no answer.
-func (x *scrapeTarget) fail(t testing.TB, at time.Time) {
+// failScrape stores a scrape without an answer.
+func (x *scrapeTarget) failScrape(t testing.TB, at time.Time) {
 	t.Helper()
-	if err := x.end(x.engine.db.Appender(context.Background()), at, nil, 0); err != nil {
+	if err := x.finishScrape(x.engine.db.Appender(context.Background()), at, nil, 0); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// gone ends all series of a target that service discovery has dropped.
-func (x *scrapeTarget) gone(t testing.TB, at time.Time) {
+// remove ends all series of a target that service discovery has dropped.
+func (x *scrapeTarget) remove(t testing.TB, at time.Time) {
 	t.Helper()
-	up := x.with(labels.FromStrings(model.MetricNameLabel, "up"))
+	up := x.withLabels(labels.FromStrings(model.MetricNameLabel, "up"))
 	if x.seen == nil {
 		x.seen = map[uint64]labels.Labels{}
 	}
@@ -55,12 +55,12 @@ func (x *scrapeTarget) gone(t testing.TB, at time.Time) {
 	x.seen = nil
 }
 
-// end marks series stale that are no more, and stores `up`.
-func (x *scrapeTarget) end(app storage.Appender, at time.Time, seen map[uint64]labels.Labels, up float64) error {
+// finishScrape marks ended series stale and stores `up`.
+func (x *scrapeTarget) finishScrape(app storage.Appender, at time.Time, seen map[uint64]labels.Labels, up float64) error {
 	err := x.markStale(app, seen, at.UnixMilli())
 	x.seen = seen
 	if err == nil {
-		_, err = app.Append(0, x.with(labels.FromStrings(model.MetricNameLabel, "up")), at.UnixMilli(), up)
+		_, err = app.Append(0, x.withLabels(labels.FromStrings(model.MetricNameLabel, "up")), at.UnixMilli(), up)
 	}
 	if err != nil {
 		return errors.Join(err, app.Rollback())

@@ -59,10 +59,10 @@ func TestRulesAreSilentOnAHealthyNode(t *testing.T) {
 	n.runLong(2 * day)
 	migctl(t, socket, "apply", "--yes", "--gpus", "3", "--devices", "2g.20gb=2,3g.40gb=1")
 	n.runLong(4 * day)
-	n.end(false)
+	n.stopPod(false)
 	n.start("gpu-node-1", "mig-exporter-b")
 	n.runLong(5 * day)
-	n.end(false)
+	n.stopPod(false)
 	n.start("gpu-node-1", "mig-exporter-b") // the same pod: its container was restarted
 	n.runLong(7 * day)
 	n.expectStory()
@@ -73,8 +73,8 @@ func TestRulesAreSilentOnAHealthyNode(t *testing.T) {
 		`sum(max_over_time(mig_control_operations_total{verb="apply",result="succeeded",pod="mig-exporter-a"}[6d]))`: 1,
 		`count(count by (pod) (last_over_time(mig_control_state{state="idle"}[6d]) == 1))`:                           2,
 	} {
-		if v, err := n.EvalAt(query, n.now()); err != nil || len(v) != 1 || v[0].F != want {
-			t.Errorf("%s: %v (%v), want %v", query, v, err, want)
+		if got, err := singleValue(n.EvalAt(query, n.now())); err != nil || got != want {
+			t.Errorf("%s: got %v (%v), want %v", query, got, err, want)
 		}
 	}
 }
@@ -107,7 +107,7 @@ func tryMigctl(t *testing.T, socket string, args ...string) (out string, code in
 func (r *rollout) runLong(until time.Duration) {
 	r.t.Helper()
 	if r.ahead == nil {
-		r.ahead = &rangeQueries{Engine: r.Engine, of: map[string]map[int64]promql.Vector{}}
+		r.ahead = &rangeQueries{Prometheus: r.Prometheus, of: map[string]map[int64]promql.Vector{}}
 		r.ruler = newRuler(r.t, r.db, r.ruler.start, r.ahead.query)
 	}
 	x := r.exporters[0]
@@ -130,7 +130,7 @@ func (r *rollout) runLong(until time.Duration) {
 // rangeQueries answers the instant queries of rules from range queries of the same engine, over the time from one to another: it parses and looks
 // up series once for many evaluations, which is what makes a week affordable.
 type rangeQueries struct {
-	*Engine
+	*Prometheus
 	from, to time.Time
 	of       map[string]map[int64]promql.Vector // by expression and time; those of this span
 }

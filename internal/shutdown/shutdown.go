@@ -1,4 +1,4 @@
-// Package shutdown ends HTTP servers in bounded time.
+// Package shutdown shuts HTTP servers down in bounded time.
 package shutdown
 
 import (
@@ -19,15 +19,15 @@ type silentConns struct {
 	closed bool
 }
 
-// Prepare has a server close at its Shutdown the connections that have not sent a request yet: net/http waits 5 s for each, so
-// that one client that connects and says nothing uses up the time of requests in flight. It takes the server's ConnState.
+// Prepare makes a server close, at its Shutdown, the connections that have not sent a request yet: net/http waits 5 s
+// for each, so that one silent client would use up the time of requests in flight. It replaces the server's ConnState.
 func Prepare(server *http.Server) {
 	silent := &silentConns{conns: make(map[net.Conn]struct{})}
-	server.ConnState = silent.track
-	server.RegisterOnShutdown(silent.close)
+	server.ConnState = silent.trackConn
+	server.RegisterOnShutdown(silent.closeAll)
 }
 
-func (s *silentConns) track(conn net.Conn, state http.ConnState) {
+func (s *silentConns) trackConn(conn net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if state != http.StateNew {
@@ -41,8 +41,8 @@ func (s *silentConns) track(conn net.Conn, state http.ConnState) {
 	s.conns[conn] = struct{}{}
 }
 
-// close closes them, and those that are still to come.
-func (s *silentConns) close() {
+// closeAll closes the connections, and makes trackConn close those that are still accepted.
+func (s *silentConns) closeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
@@ -51,7 +51,7 @@ func (s *silentConns) close() {
 	}
 }
 
-// All ends servers side by side: requests in flight have until the timeout, then they are cut off.
+// All shuts servers down concurrently: requests in flight are cut off after the timeout.
 func All(servers []*http.Server, timeout time.Duration, logger log.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()

@@ -59,9 +59,9 @@ func TestDriverAndPlansPreferTheSamePlacement(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			empty := mig.NodeGPU{UUID: "GPU-0", MIG: gpu.Some(true), Pending: gpu.Some(true), Profiles: model.Profiles}
+			empty := mig.GPULayout{Facts: gpu.Facts{UUID: "GPU-0", Profiles: model.Profiles}, MIG: gpu.Some(true), Pending: gpu.Some(true)}
 			rule := mig.Rule{GPUs: []string{"0"}, Enabled: true, Want: []mig.Want{{Profile: fmt.Sprint(f.ID), Count: 1}}}
-			plan, err := mig.PlanNode(t.Context(), []mig.NodeGPU{empty}, mig.Spec{Rules: []mig.Rule{rule}})
+			plan, err := mig.PlanNode(t.Context(), []mig.GPULayout{empty}, mig.Spec{Rules: []mig.Rule{rule}})
 			if err != nil || plan.Steps[0].Placement.String() != placements[0] {
 				t.Errorf("%s %s: %+v, %v; the driver has it at %s", b.key, f.Name, plan.Steps, err, placements[0])
 			}

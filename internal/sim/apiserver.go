@@ -60,7 +60,7 @@ func (n *Node) PodByUID(uid string) (APIPod, bool) {
 	return n.apiPod(now, func(p *pod) bool { return p.uid == uid })
 }
 
-// apiPod returns the latest pod of those meant that the API server tells of.
+// apiPod returns the latest pod that the API server shows of those meant.
 func (n *Node) apiPod(now time.Time, meant func(p *pod) bool) (APIPod, bool) {
 	asOf, _ := n.askedAt(now)
 	for i := len(n.known) - 1; i >= 0; i-- {
@@ -76,7 +76,7 @@ func (n *Node) apiPod(now time.Time, meant func(p *pod) bool) (APIPod, bool) {
 }
 
 // PodGone reports whether the API server answers and has neither a pod of a UID nor one of that name; pods that have ended do
-// not count, and an empty name is not looked for. A fault that delays what it tells (api-server-slow) makes no pod gone.
+// not count, and an empty name is not looked for. A fault that delays what it shows (api-server-slow) makes no pod gone.
 func (n *Node) PodGone(namespace, name, uid string) bool {
 	now := n.lock()
 	defer n.mu.Unlock()

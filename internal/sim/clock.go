@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ClockMode tells how simulated time passes.
+// ClockMode is how simulated time passes.
 type ClockMode string
 
 // The modes of a clock.
@@ -87,7 +87,7 @@ func (c *Clock) moveTo(now time.Time) {
 // maxAdvance bounds one step: every second of it is simulated.
 const maxAdvance = 24 * time.Hour
 
-// checkAdvance tells what stands against a step.
+// checkAdvance returns an error if the clock cannot make a step.
 func (c *Clock) checkAdvance(by time.Duration) error {
 	if c.speed != 0 {
 		return fmt.Errorf("advance: the clock moves by itself; only a stepped clock can be advanced")
@@ -111,7 +111,7 @@ func (c *Clock) Advance(by time.Duration) error {
 	return nil
 }
 
-// until tells how long it is, in real time, to a simulated time; ok is false where only Advance can bring it about.
+// until returns the real time left to a simulated time; ok is false if only Advance can reach it.
 func (c *Clock) until(t time.Time) (d time.Duration, ok bool) {
 	if c.speed == 0 {
 		return 0, false

@@ -31,7 +31,7 @@ func (s *State) Thresholds() Thresholds {
 	return t
 }
 
-// fans are the speeds of the GPU's fans in percent, all the same; nil where it has none.
+// fans are the speeds of the GPU's fans in percent, all the same; nil if it has none.
 func (b *simGPU) fans() []uint32 {
 	var speeds []uint32
 	for range b.fanCount {

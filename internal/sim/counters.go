@@ -36,7 +36,7 @@ func (n *Node) BoardCounters(index int) (Counters, error) {
 	}, nil
 }
 
-// InstanceCounters reads those of a GPU instance; gpu.ErrNotFound where there is none with this id.
+// InstanceCounters reads those of a GPU instance; gpu.ErrNotFound if there is none with this id.
 func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) {
 	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {
@@ -55,7 +55,7 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 }
 
 // ComputeCounters reads those of a compute instance, without the memory's, which belongs to its GPU instance;
-// gpu.ErrNotFound where there is none with these ids.
+// gpu.ErrNotFound if there is none with these ids.
 func (n *Node) ComputeCounters(index int, id gpu.InstanceID, ci gpu.ComputeID) (Counters, error) {
 	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {

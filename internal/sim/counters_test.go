@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -169,9 +170,10 @@ processes: [{gpu: 0, workload: w}, {gpu: 0, workload: w}]
 			t.Errorf("metric %d is %g MiB/s, %v; want %g", metric, v, has, want)
 		}
 	}
-	if s := state(t, n, 0); s.PCIeBytes != 480<<20 || s.PCIeRate != 48<<20 || s.NVLinkBytes != 1280<<20 {
-		t.Errorf("PCIe %d bytes, now %g per second, NVLink %d bytes", s.PCIeBytes, s.PCIeRate, s.NVLinkBytes)
-	}
+	s := state(t, n, 0)
+	cmptest.Equal(t, "bytes over PCIe", s.PCIeBytes, 480<<20)
+	cmptest.Equal(t, "bytes per second over PCIe", s.PCIeRate, 48<<20)
+	cmptest.Equal(t, "bytes over NVLink", s.NVLinkBytes, 1280<<20)
 	if s := state(t, n, 1); s.PCIeRate != idlePCIe || s.NVLinkBytes != 0 {
 		t.Errorf("an idle GPU: PCIe %g bytes per second, NVLink %d bytes", s.PCIeRate, s.NVLinkBytes)
 	}

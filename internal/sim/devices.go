@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// offer is a device that the allocator gives to containers: to one, or to several where it is shared.
+// offer is a device that the allocator gives to containers: to one, or to several if it is shared.
 type offer struct {
 	place
 	resource string
@@ -39,7 +39,7 @@ func (n *Node) offers() []offer {
 func (n *Node) offer(p place) offer {
 	spec := &n.scenario.Node
 	o := offer{place: p, resource: "nvidia.com/gpu", replicas: p.board.sharing.Replicas}
-	byProfile := !spec.SingleStrategy && (spec.Allocator == AllocatorDevicePlugin || spec.Allocator == AllocatorDRA)
+	byProfile := spec.Strategy != "single" && (spec.Allocator == AllocatorDevicePlugin || spec.Allocator == AllocatorDRA)
 	if p.compute != nil && byProfile {
 		o.resource = "nvidia.com/mig-" + strings.ReplaceAll(p.compute.profile(), "+", ".")
 	}

@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
 // docs/simulated-node.md is true: its examples are scenarios, and it names everything that a scenario can.
@@ -36,10 +38,11 @@ func TestPageOfTheSimulatedNode(t *testing.T) {
 	for _, b := range gpuModels() {
 		names = append(names, b.key)
 	}
-	for _, object := range regexp.MustCompile(`(?s)p\.object\([^"]*?((?:"\w+"(?:, )?)+)\)`).FindAllStringSubmatch(sources(t), -1) {
-		for _, key := range regexp.MustCompile(`"(\w+)"`).FindAllStringSubmatch(object[1], -1) {
-			names = append(names, key[1])
-		}
+	for _, section := range []any{
+		&scenarioFile{}, &NodeSpec{}, &gpuEntry{}, &SharingSpec{}, &layoutEntry{}, &workloadEntry{}, &signalShape[share]{}, &sineEntry[share]{},
+		&stepEntry[share]{}, &podEntry{}, &listedContainer{}, &processEntry{}, &faultEntry{},
+	} {
+		names = append(names, keysOf(t, section)...)
 	}
 	for _, name := range names {
 		if !strings.Contains(page, "`"+name+"`") && !regexp.MustCompile(`[{ ]`+name+`: `).MatchString(page) {
@@ -48,16 +51,16 @@ func TestPageOfTheSimulatedNode(t *testing.T) {
 	}
 }
 
-// sources is the parser's code, where the keys of every mapping stand.
-func sources(t *testing.T) string {
+// keysOf lists the keys of a mapping in scenarios: those that the error of an unknown key names.
+func keysOf(t *testing.T, section any) []string {
 	t.Helper()
-	var all strings.Builder
-	for _, name := range []string{"parse", "parse_node", "parse_pod", "parse_workload", "parse_fault"} {
-		text, err := os.ReadFile(name + ".go")
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.Write(text)
+	err := strictyaml.Decode("keys.yaml", []byte("unknown: 1"), section)
+	if err == nil {
+		t.Fatalf("%T takes an unknown key", section)
 	}
-	return all.String()
+	found := regexp.MustCompile(`unknown: is not known here; expected one of (.*)`).FindStringSubmatch(err.Error())
+	if found == nil {
+		t.Fatalf("%T: %v", section, err)
+	}
+	return strings.Split(found[1], ", ")
 }

@@ -106,7 +106,7 @@ func (s *Subscription) pause(deadline <-chan time.Time, arrived <-chan struct{},
 	return nil
 }
 
-// next takes an event off the queue. Where there is none it tells what to wait for: an event that another call to the
+// next takes an event off the queue. If there is none it returns what to wait for: an event that another call to the
 // node brings about, or a real time (0: none) after which the scenario does something.
 func (s *Subscription) next() (e Event, arrived <-chan struct{}, wake time.Duration, ok bool) {
 	n := s.node
@@ -159,13 +159,13 @@ func (n *Node) Settle(ctx context.Context) {
 	}
 }
 
-// settled tells who waits in Settle to look again. The caller holds the lock.
+// settled wakes the callers that wait in Settle. The caller holds the lock.
 func (n *Node) settled() {
 	close(n.idle)
 	n.idle = make(chan struct{})
 }
 
-// emit delivers an event to those who watch for it.
+// emit delivers an event to the subscriptions that watch for it.
 func (n *Node) emit(e Event) {
 	n.gpus[e.GPU].history.add(e)
 	for _, s := range n.watches {

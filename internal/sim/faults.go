@@ -53,24 +53,25 @@ const (
 // FaultSpec is a fault that holds for a time, or happens at one.
 type FaultSpec struct {
 	Kind FaultKind
-	At   time.Duration
-	For  time.Duration // 0: it does not end
-	GPU  gpu.Opt[int]  // absent: every GPU
+	At   time.Duration `yaml:",omitempty"`
+	For  time.Duration `yaml:",omitempty"` // 0: it does not end
+	GPU  gpu.Opt[int]  `yaml:"-"`          // absent: every GPU
 
-	Reading  gpu.Reading // of not-supported and no-permission
-	During   gpu.Reading // the fault begins with the first call for this reading after At; empty: at At
-	On       ChangeOp    // the fault is about changes of the partition of this kind, anyChange for all; see call.go
-	After    int         // so many of them go well before
-	Times    int         // how many it strikes, of a fault that is about single ones
-	Error    error       // of change-fails
-	Delay    time.Duration
-	By       time.Duration // of a clock-jump; negative: backwards
-	Celsius  int           // of an overheat
-	XID      uint64
-	Instance gpu.Opt[gpu.InstanceID] // where an XID is reported
-	Compute  gpu.Opt[gpu.ComputeID]
-	Recovery gpu.RecoveryAction // what the driver asks for while an XID's time lasts; empty: nothing
-	Layout   []LayoutSpec       // of an external-reconfigure
+	Reading  gpu.Reading             `yaml:",omitempty"`                  // of not-supported and no-permission
+	During   gpu.Reading             `yaml:",omitempty"`                  // the fault begins with the first call for this reading after At; empty: at At
+	On       ChangeOp                `yaml:",omitempty"`                  // the fault is about changes of the partition of this kind, anyChange for all; see call.go
+	After    int                     `yaml:",omitempty" range:"0..65536"` // so many of them go well before
+	Times    int                     `default:"1" range:"1..65536"`       // how many it strikes, of a fault that is about single ones
+	Error    error                   `yaml:"-"`                           // of change-fails
+	Delay    time.Duration           `yaml:",omitempty"`
+	By       time.Duration           `yaml:"-"`                         // of a clock-jump; negative: backwards
+	Celsius  int                     `yaml:",omitempty" range:"0..127"` // of an overheat
+	XID      uint64                  `yaml:"-"`
+	Instance gpu.Opt[gpu.InstanceID] `yaml:"-"` // where an XID is reported
+	Compute  gpu.Opt[gpu.ComputeID]  `yaml:"-"`
+	// Recovery is what the driver asks for while an XID's time lasts; empty: nothing.
+	Recovery gpu.RecoveryAction `yaml:",omitempty" oneof:"none reset reboot drain drain_and_reset"`
+	Layout   []LayoutSpec       `yaml:"-"` // of an external-reconfigure
 }
 
 // active reports whether the fault holds for a GPU after a time; index -1 is the driver as a whole.
@@ -85,7 +86,7 @@ func (f *FaultSpec) active(index int, t time.Duration) bool {
 const driverAsWhole = -1
 
 // beginCall begins a call to the driver about a GPU. It blocks while a fault makes the call hang, and fails as the faults of
-// the moment want it to. Where err is nil it holds the lock, with the state brought up to now.
+// the moment want it to. If err is nil it holds the lock, with the state brought up to now.
 func (n *Node) beginCall(index int, reading gpu.Reading) (now time.Time, err error) {
 	if index < 0 || index >= len(n.gpus) {
 		return time.Time{}, gpu.ErrInvalidArgument
@@ -93,7 +94,7 @@ func (n *Node) beginCall(index int, reading gpu.Reading) (now time.Time, err err
 	return n.enterAny(index, reading)
 }
 
-// enterAny is enter for a GPU that there is, or for driverAsWhole.
+// enterAny is beginCall for a GPU that exists, or for driverAsWhole.
 func (n *Node) enterAny(index int, reading gpu.Reading) (now time.Time, err error) {
 	slept := false
 	for {

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -163,9 +164,8 @@ func TestXID(t *testing.T) {
 	if rows, ok := s.Remapped.Get(); !ok || rows.Uncorrectable != 1 || !rows.Pending {
 		t.Errorf("remapped rows %+v", rows)
 	}
-	if s.ECC.UncorrectedVolatile != 1 || s.ECC.UncorrectedAggregate != 1 || s.Recovery != gpu.RecoveryReset {
-		t.Errorf("ECC %+v, recovery %s", s.ECC, s.Recovery)
-	}
+	cmptest.Equal(t, "uncorrected errors since the boot and ever", [2]uint64{s.ECC.UncorrectedVolatile, s.ECC.UncorrectedAggregate}, [2]uint64{1, 1})
+	cmptest.Equal(t, "recovery", s.Recovery, gpu.RecoveryReset)
 	advance(t, n, 10*time.Second)
 	if s := state(t, n, 1); s.Recovery != gpu.RecoveryNone {
 		t.Errorf("recovery %s after the fault", s.Recovery)

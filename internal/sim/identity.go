@@ -38,7 +38,7 @@ func noise(key uint64, step int64) float64 {
 // migUUID names a MIG device. The modern form depends on the chip and the places of the instances alone, so a device
 // that is made again where one stood has its UUID.
 func (n *Node) migUUID(b *simGPU, i *instance, c *compute) gpu.MIGUUID {
-	if n.scenario.Node.LegacyMIGUUIDs {
+	if n.scenario.Node.MIGUUIDs == "legacy" {
 		return gpu.MIGUUID(fmt.Sprintf("MIG-%s/%d/%d", b.uuid, i.id, c.id))
 	}
 	return gpu.MIGUUID("MIG-" + uuidOf(b.uuid, i.placement, c.placement))

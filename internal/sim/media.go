@@ -20,9 +20,6 @@ type Media [mediaEngines]float64
 // MediaUtilization is the driver's own, in percent.
 type MediaUtilization [mediaEngines]uint32
 
-// mediaNames are the kinds as scenarios name them.
-func mediaNames() [mediaEngines]string { return [...]string{"encoder", "decoder", "jpeg", "ofa"} }
-
 // mediaCounts are the media engines of a device.
 func mediaCounts(e gpu.Engines) [mediaEngines]int {
 	return [...]int{e.Encoder, e.Decoder, e.JPEG, e.OFA}
@@ -69,7 +66,7 @@ func busyMedia(wanted Media, counts [mediaEngines]int) Media {
 	return busy
 }
 
-// engines are those of an instance of all the GPU's slices; none where they are not known.
+// engines are those of an instance of all the GPU's slices; none if they are not known.
 func (b *simGPU) engines() gpu.Engines {
 	for _, f := range b.mig.Profiles {
 		if all, known := f.Engines.Get(); known && f.ComputeSlices == b.mig.ComputeSlices && f.MemorySlices == b.mig.AxisUnits {

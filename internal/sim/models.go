@@ -39,10 +39,10 @@ type gpuModel struct {
 	memoryMHz   uint32
 	pcieGen     int
 	nvlinks     int
-	memoryTemp  bool // tells its memory's temperature
+	memoryTemp  bool // reports its memory's temperature
 	idleState   int  // performance state without work: only GPUs with several memory clocks leave P0
 
-	mig mig.Model // its geometry, out of the table of known models; filled in by findBoard
+	mig mig.Model // its geometry, out of the table of known models; filled in by findModel
 }
 
 // gpuModels lists the models that can be simulated.

@@ -107,7 +107,7 @@ func (b *simGPU) layoutState() layoutState {
 }
 
 // commit makes the operation last: where the state is shared, all others see it from now on. On an error nothing has
-// happened, but that who watches the GPU may have got an event for it.
+// happened, but that a client that watches the GPU may have got an event for it.
 func (op *operation) commit(c Change) error {
 	n := op.node
 	if n.shared != nil {

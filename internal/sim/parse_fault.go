@@ -3,10 +3,10 @@ package sim
 import (
 	"maps"
 	"slices"
-
-	"go.yaml.in/yaml/v3"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
 // faultKeys are the keys of a fault beside kind, at and for: those that it needs, then those that it may have.
@@ -61,86 +61,76 @@ func faultKinds() []string {
 	return kinds
 }
 
-// fault reads one fault and holds it to the keys of its kind.
-func (p *parser) fault(n *yaml.Node, key string, s *Scenario) {
-	o := p.object(n, key, "at", "for", "kind", "gpu", "reading", "during", "delay", "by", "xid", "gi", "ci", "recovery", "layout",
-		"on", "after", "times", "error", "celsius")
-	if o.fields == nil {
-		return
-	}
-	if o.required("kind") == "" {
-		return
-	}
-	kind := FaultKind(o.choice("kind", "", faultKinds()...))
-	keys, ok := faultKeys()[kind]
-	if !ok {
-		return
-	}
-	always := []string{"at", "for", "kind"}
-	for _, name := range keys[0] {
-		if !o.has(name) {
-			p.fail(n, o.sub(name), "is missing; a %s fault needs it", kind)
-		}
-	}
-	for _, name := range n.Content {
-		if o.fields[name.Value] != nil && !slices.Contains(slices.Concat(always, keys[0], keys[1]), name.Value) {
-			p.fail(name, o.sub(name.Value), "has no meaning for a %s fault", kind)
-		}
-	}
-	f := FaultSpec{Kind: kind, At: o.duration("at"), For: o.duration("for"), Delay: o.duration("delay")}
-	if o.has("gpu") {
-		f.GPU = gpu.Some(int(o.integer("gpu", 0, 0, int64(len(s.GPUs)-1))))
-	}
-	f.Celsius = int(o.integer("celsius", 0, 0, 127))
-	f.XID = uint64(o.integer("xid", 0, 1, 1<<20))
-	if o.has("gi") {
-		f.Instance = gpu.Some(gpu.InstanceID(o.integer("gi", 0, 0, 255)))
-	}
-	if o.has("ci") {
-		f.Compute = gpu.Some(gpu.ComputeID(o.integer("ci", 0, 0, 255)))
-	}
-	if o.has("recovery") {
-		f.Recovery = gpu.RecoveryAction(o.choice("recovery", "none", "none", "reset", "reboot", "drain", "drain_and_reset"))
-	}
-	if o.has("reading") {
-		f.Reading = gpu.Reading(o.choice("reading", "", readingNames()...))
-	}
-	if o.has("during") {
-		f.During = gpu.Reading(o.choice("during", "", readingNames()...))
-	}
-	if o.has("by") {
-		f.By = o.offset("by")
-	}
-	p.faultOfCall(n, o, &f)
-	if layout := o.fields["layout"]; layout != nil {
-		p.faultLayout(layout, o.sub("layout"), &f, s)
-	}
-	s.Faults = append(s.Faults, f)
+// faultEntry is a fault with the keys of all kinds.
+type faultEntry struct {
+	FaultSpec
+	GPU    *int             `yaml:"gpu,omitempty"`
+	GI     *int             `yaml:"gi,omitempty" range:"0..255"`
+	CI     *int             `yaml:"ci,omitempty" range:"0..255"`
+	XID    int              `yaml:"xid,omitempty" range:"1..1048576"`
+	By     clockOffset      `yaml:",omitempty"`
+	Error  string           `yaml:",omitempty"`
+	Layout *strictyaml.Node `yaml:",omitempty"`
 }
 
-// maxCalls bounds how many changes a fault waits for, or strikes.
-const maxCalls = 1 << 16
-
-// faultOfCall reads what a fault has to do with changes of the partition.
-func (p *parser) faultOfCall(n *yaml.Node, o object, f *FaultSpec) {
-	if f.Kind == FaultProcessStarts {
-		f.On = opDestroyCI
+// DecodeYAML reads an entry, checks it against the keys of its kind, and adds the fault.
+func (e *faultEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	type plain faultEntry
+	if !r.Decode(n, key, (*plain)(e)) {
+		return
 	}
-	if o.has("on") {
-		f.On = ChangeOp(o.choice("on", "", changesOf(f.Kind)...))
+	keys, ok := faultKeys()[e.Kind]
+	if !ok {
+		checkChoice(r, n, key, "kind", string(e.Kind), faultKinds())
+		return
 	}
-	for _, name := range []string{"after", "times"} {
-		if o.has(name) && f.On == "" {
-			p.fail(n, o.sub(name), "has no meaning without on")
+	for _, name := range keys[0] {
+		if !strictyaml.HasKey(n, name) {
+			r.FailAt(n, key, name, "is missing; a %s fault needs it", e.Kind)
 		}
 	}
-	if f.On != "" && f.During != "" {
-		p.fail(n, o.sub("on"), "stands beside during; a fault begins with one or the other")
+	for name := range strictyaml.Pairs(n) {
+		if !slices.Contains(slices.Concat([]string{"at", "for", "kind"}, keys[0], keys[1]), name.Value) {
+			r.Fail(name, key+"."+name.Value, "has no meaning for a %s fault", e.Kind)
+		}
 	}
-	f.After = int(o.integer("after", 0, 0, maxCalls))
-	f.Times = int(o.integer("times", 1, 1, maxCalls))
-	if o.has("error") {
-		f.Error = changeErrors()[o.choice("error", "", slices.Sorted(maps.Keys(changeErrors()))...)]
+	checkChoice(r, n, key, "reading", string(e.Reading), readingNames())
+	checkChoice(r, n, key, "during", string(e.During), readingNames())
+	e.checkCall(r, n, key)
+	spec := e.FaultSpec
+	spec.By, spec.XID, spec.Error = time.Duration(e.By), uint64(e.XID), changeErrors()[e.Error]
+	if e.GI != nil {
+		spec.Instance = gpu.Some(gpu.InstanceID(*e.GI))
+	}
+	if e.CI != nil {
+		spec.Compute = gpu.Some(gpu.ComputeID(*e.CI))
+	}
+	f := fileOf(r)
+	if e.GPU != nil {
+		spec.GPU = gpu.Some(*e.GPU)
+		if gpus := f.scenario.GPUs; *e.GPU < 0 || *e.GPU >= len(gpus) {
+			r.FailAt(n, key, "gpu", "is %d; expected a whole number from 0 to %d", *e.GPU, len(gpus)-1)
+		} else if e.Layout != nil {
+			spec.Layout = readLayout(r, e.Layout, key+".layout", gpus[*e.GPU].board)
+		}
+	}
+	f.scenario.Faults = append(f.scenario.Faults, spec)
+}
+
+// checkCall reads what a fault has to do with changes of the partition.
+func (e *faultEntry) checkCall(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	checkChoice(r, n, key, "on", string(e.On), changesOf(e.Kind))
+	checkChoice(r, n, key, "error", e.Error, slices.Sorted(maps.Keys(changeErrors())))
+	if e.Kind == FaultProcessStarts {
+		e.On = opDestroyCI
+	}
+	for _, name := range []string{"after", "times"} {
+		if strictyaml.HasKey(n, name) && e.On == "" {
+			r.FailAt(n, key, name, "has no meaning without on")
+		}
+	}
+	if e.On != "" && e.During != "" {
+		r.FailAt(n, key, "on", "stands beside during; a fault begins with one or the other")
 	}
 }
 
@@ -155,15 +145,6 @@ func changesOf(kind FaultKind) []string {
 		list = append(list, string(op))
 	}
 	return list
-}
-
-// faultLayout reads the layout that another client gives to a GPU; it may be empty.
-func (p *parser) faultLayout(n *yaml.Node, key string, f *FaultSpec, s *Scenario) {
-	index, ok := f.GPU.Get()
-	if !ok || index >= len(s.GPUs) {
-		return
-	}
-	f.Layout = p.layout(n, key, s.GPUs[index].board)
 }
 
 // readingNames are the readings that a fault can strike.

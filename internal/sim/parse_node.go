@@ -2,43 +2,27 @@ package sim
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// node reads the node section; every key has a default.
-func (p *parser) node(top object) NodeSpec {
-	spec := NodeSpec{
-		Hostname: "gpu-node", Driver: "580.95.05", CUDA: "13.0", Kubernetes: true, Privileged: true,
-		Allocator: AllocatorDevicePlugin, GIIDs: GIIDByPlacement,
+// DecodeYAML reads the node section, in which every key has a default.
+func (s *NodeSpec) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	type plain NodeSpec
+	if !r.Decode(n, key, (*plain)(s)) {
+		return
 	}
-	n := top.fields["node"]
-	if n == nil {
-		return spec
+	if _, ok := driverMajor(s.Driver); !ok {
+		r.FailAt(n, key, "driver", "is %q; expected a driver version such as \"580.95.05\"", s.Driver)
 	}
-	o := p.object(n, "node", "hostname", "driver", "cuda", "kubernetes", "privileged", "allocator", "strategy", "migUUIDs", "giIDs", "passThrough")
-	spec.Hostname = o.text("hostname", spec.Hostname)
-	spec.Driver = o.text("driver", spec.Driver)
-	if _, ok := driverMajor(spec.Driver); !ok {
-		p.fail(o.at("driver"), "node.driver", "is %q; expected a driver version such as \"580.95.05\"", spec.Driver)
+	if _, ok := cudaVersion(s.CUDA); !ok {
+		r.FailAt(n, key, "cuda", "is %q; expected a CUDA version such as \"13.0\"", s.CUDA)
 	}
-	spec.CUDA = o.text("cuda", spec.CUDA)
-	if _, ok := cudaVersion(spec.CUDA); !ok {
-		p.fail(o.at("cuda"), "node.cuda", "is %q; expected a CUDA version such as \"13.0\"", spec.CUDA)
-	}
-	spec.Kubernetes = o.boolean("kubernetes", spec.Kubernetes)
-	spec.Privileged = o.boolean("privileged", spec.Privileged)
-	spec.Allocator = Allocator(o.choice("allocator", string(spec.Allocator),
-		string(AllocatorDevicePlugin), string(AllocatorGKE), string(AllocatorHAMi), string(AllocatorDRA)))
-	spec.SingleStrategy = o.choice("strategy", "mixed", "mixed", "single") == "single"
-	spec.LegacyMIGUUIDs = o.choice("migUUIDs", "uuid", "uuid", "legacy") == "legacy"
-	spec.PassThrough = o.boolean("passThrough", false)
-	spec.GIIDs = GIIDOrder(o.choice("giIDs", string(spec.GIIDs), string(GIIDByPlacement), string(GIIDByCreation)))
-	return spec
 }
 
 // driverMajor is the branch of a driver version: 580 of "580.95.05".
@@ -59,126 +43,119 @@ func cudaVersion(version string) (int, bool) {
 // maxGPUs bounds a node; it leaves room for far more devices than any node has.
 const maxGPUs = 4096
 
-// maxFans bounds the fans of a GPU.
-const maxFans = 8
+// gpuEntry is one or several GPUs that are alike.
+type gpuEntry struct {
+	Model   string
+	Count   int              `default:"1" range:"1..4096"`
+	Minor   *int             `yaml:",omitempty" range:"0..65536"`
+	Fans    int              `yaml:",omitempty" range:"0..8"`
+	MIG     MIGModeSpec      `yaml:"mig,omitempty"`
+	Layout  *strictyaml.Node `yaml:",omitempty"`
+	Sharing *SharingSpec     `yaml:",omitempty"`
+}
 
-// gpus reads the list of GPUs, one GPUSpec for each GPU.
-func (p *parser) gpus(top object, s *Scenario) {
-	for _, item := range top.list("gpus") {
-		o := p.object(item.node, item.key, "model", "count", "minor", "fans", "mig", "layout", "sharing")
-		spec := GPUSpec{Model: o.required("model")}
-		count := o.integer("count", 1, 1, maxGPUs)
-		board, ok := p.model(spec.Model)
-		if !ok {
-			if spec.Model != "" {
-				p.fail(o.at("model"), o.sub("model"), "is %q, which cannot be simulated; expected one of %s", spec.Model, modelKeys())
-			}
-			continue
+// DecodeYAML reads an entry and adds its GPUs.
+func (e *gpuEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	type plain gpuEntry
+	if !r.Decode(n, key, (*plain)(e)) {
+		return
+	}
+	f := fileOf(r)
+	model, ok := f.model(e.Model)
+	if !ok {
+		r.FailAt(n, key, "model", "is %q, which cannot be simulated; expected one of %s", e.Model, modelKeys())
+		return
+	}
+	spec := GPUSpec{Model: e.Model, board: model, Fans: e.Fans, MIG: e.MIG}
+	if e.Minor != nil {
+		spec.Minor = gpu.Some(*e.Minor)
+		if e.Count > 1 {
+			r.FailAt(n, key, "minor", "is given for %d GPUs; expected one GPU in an entry with a minor number", e.Count)
 		}
-		spec.board = board
-		if o.has("minor") {
-			spec.Minor = gpu.Some(int(o.integer("minor", 0, 0, 1<<16)))
-			if count > 1 {
-				p.fail(o.at("minor"), o.sub("minor"), "is given for %d GPUs; expected one GPU in an entry with a minor number", count)
-			}
+	}
+	if e.Layout != nil {
+		if e.MIG != MIGOn {
+			r.FailAt(n, key, "layout", "is given without mig: true")
 		}
-		spec.Fans = int(o.integer("fans", 0, 0, maxFans))
-		spec.MIG = o.migMode()
-		if n := o.fields["layout"]; n != nil {
-			if spec.MIG != MIGOn {
-				p.fail(n, o.sub("layout"), "is given without mig: true")
-			}
-			spec.Layout = p.layout(n, o.sub("layout"), board)
+		spec.Layout = readLayout(r, e.Layout, key+".layout", model)
+	}
+	if e.Sharing != nil {
+		spec.Sharing = *e.Sharing
+	}
+	if len(f.scenario.GPUs)+e.Count > maxGPUs {
+		r.Fail(n, key, "makes more than %d GPUs", maxGPUs)
+		return
+	}
+	f.scenario.GPUs = append(f.scenario.GPUs, slices.Repeat([]GPUSpec{spec}, e.Count)...)
+}
+
+// model returns a model by its name in scenarios.
+func (f *scenarioFile) model(name string) (model gpuModel, ok bool) {
+	if model, ok = f.models[name]; !ok {
+		if model, ok = findModel(name); ok {
+			f.models[name] = model
 		}
-		spec.Sharing = p.sharing(o)
-		if len(s.GPUs)+int(count) > maxGPUs {
-			p.fail(item.node, item.key, "makes more than %d GPUs", maxGPUs)
-			return
-		}
-		for range count {
-			s.GPUs = append(s.GPUs, spec)
-		}
+	}
+	return model, ok
+}
+
+// UnmarshalText reads the value of "mig: true | false | pending".
+func (m *MIGModeSpec) UnmarshalText(text []byte) error {
+	mode, ok := map[string]MIGModeSpec{"false": MIGOff, "true": MIGOn, "pending": MIGPending}[string(text)]
+	if *m = mode; !ok {
+		return errors.New("true, false or pending")
+	}
+	return nil
+}
+
+// layoutEntry is a GPU instance: "3g.20gb@4", or {gi: "3g.20gb@0", ci: ["1c", "2c"]} if its compute instances are not the
+// one that takes it whole.
+type layoutEntry struct {
+	GI string   `yaml:"gi" expected:"a GPU instance such as 3g.20gb@4"`
+	CI []string `yaml:"ci,omitempty"` // nil: one that takes it whole
+}
+
+// DecodeYAML reads both forms.
+func (e *layoutEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	type plain layoutEntry
+	if n.Kind == strictyaml.MappingNode {
+		r.Decode(n, key, (*plain)(e))
+	} else {
+		r.Decode(n, key, &e.GI)
 	}
 }
 
-// model finds a model and keeps it for the next GPU of its kind: the table of models is large.
-func (p *parser) model(name string) (gpuModel, bool) {
-	if b, ok := p.models[name]; ok {
-		return b, true
+// readLayout reads the GPU instances of a GPU of a model.
+func readLayout(r *strictyaml.Reader, list *strictyaml.Node, key string, model gpuModel) []LayoutSpec {
+	var entries []layoutEntry
+	if !r.Decode(list, key, &entries) {
+		return nil
 	}
-	b, ok := findModel(name)
-	if ok {
-		p.models[name] = b
-	}
-	return b, ok
-}
-
-// migMode reads "mig: true | false | pending".
-func (o object) migMode() MIGModeSpec {
-	n := o.fields["mig"]
-	if n != nil && n.Kind == yaml.ScalarNode && n.Value == "pending" {
-		return MIGPending
-	}
-	if n != nil && (n.Kind != yaml.ScalarNode || n.Tag != "!!bool") {
-		o.p.fail(n, o.sub("mig"), "is %s; expected true, false or pending", kindOf(n))
-		return MIGOff
-	}
-	if o.boolean("mig", false) {
-		return MIGOn
-	}
-	return MIGOff
-}
-
-// sharing reads "{kind: mps, replicas: 4, rename: true}".
-func (p *parser) sharing(parent object) SharingSpec {
-	n := parent.fields["sharing"]
-	if n == nil {
-		return SharingSpec{}
-	}
-	o := p.object(n, parent.sub("sharing"), "kind", "replicas", "rename")
-	if o.fields == nil {
-		return SharingSpec{}
-	}
-	return SharingSpec{
-		Kind:     gpu.Sharing(o.choice("kind", "", string(gpu.SharingTimeSlicing), string(gpu.SharingMPS))),
-		Replicas: int(o.integer("replicas", 2, 2, maxReplicas)),
-		Rename:   o.boolean("rename", false),
-	}
-}
-
-// layout reads GPU instances: "3g.20gb@4", or {gi: "3g.20gb@0", ci: ["1c", "2c"]} where its compute instances are not
-// the one that takes it whole.
-func (p *parser) layout(n *yaml.Node, key string, board gpuModel) []LayoutSpec {
 	var layout []LayoutSpec
-	model := board.mig
-	for _, item := range p.list(n, key) {
-		text, computes := item.node, []element(nil)
-		whole := true
-		if item.node.Kind == yaml.MappingNode {
-			o := p.object(item.node, item.key, "gi", "ci")
-			if !o.has("gi") {
-				p.fail(item.node, o.sub("gi"), "is missing; expected a GPU instance such as 3g.20gb@4")
-				continue
-			}
-			text, whole = o.fields["gi"], !o.has("ci")
-			computes = o.list("ci")
-		}
-		spec, ok := p.instance(text, item.key, model.Profiles)
-		if !ok {
+	for i, e := range entries {
+		n, at := list.Content[i], fmt.Sprintf("%s[%d]", key, i)
+		spec, expected := parseInstance(e.GI, model.mig.Profiles)
+		if expected != "" {
+			r.Fail(n, at, "is %q; expected %s", e.GI, expected)
 			continue
 		}
-		if whole {
+		if e.CI == nil {
 			spec.computes = []int{spec.profile.ComputeSlices}
 		}
-		for _, c := range computes {
-			spec.computes = append(spec.computes, p.computeSlices(c, spec))
+		for j, text := range e.CI {
+			size, ok := parseComputeSlices(text, spec.profile)
+			if !ok {
+				r.Fail(strictyaml.Value(n, "ci").Content[j], fmt.Sprintf("%s.ci[%d]", at, j),
+					"is %q; expected a compute instance of %s such as 1c or %dc", text, spec.profile.Name, spec.profile.ComputeSlices)
+			}
+			spec.computes = append(spec.computes, size)
 		}
 		if used := sum(spec.computes); used > spec.profile.ComputeSlices {
-			p.fail(item.node, item.key, "its compute instances take %d slices of %d", used, spec.profile.ComputeSlices)
+			r.Fail(n, at, "its compute instances take %d slices of %d", used, spec.profile.ComputeSlices)
 			continue
 		}
-		if problem := fits(model.ComputeSlices, layout, spec); problem != "" {
-			p.fail(item.node, item.key, "%s", problem)
+		if problem := fits(model.mig.ComputeSlices, layout, spec); problem != "" {
+			r.Fail(n, at, "%s", problem)
 			continue
 		}
 		layout = append(layout, spec)
@@ -186,45 +163,33 @@ func (p *parser) layout(n *yaml.Node, key string, board gpuModel) []LayoutSpec {
 	return layout
 }
 
-// instance reads "profile@start".
-func (p *parser) instance(n *yaml.Node, key string, profiles []gpu.Profile) (LayoutSpec, bool) {
-	text, ok := p.text(n, key)
-	if !ok {
-		return LayoutSpec{}, false
-	}
+// parseInstance reads "profile@start". If it is none of the profiles, the result is what was expected.
+func parseInstance(text string, profiles []gpu.Profile) (spec LayoutSpec, expected string) {
 	name, start, _ := strings.Cut(text, "@")
 	at, isNumber := gpu.ParseDecimal(start)
 	i := slices.IndexFunc(profiles, func(f gpu.Profile) bool { return f.Name == name })
 	if i < 0 {
-		p.fail(n, key, "is %q; expected one of the model's profiles (%s) and where it starts, such as %s@0",
-			text, profileNames(profiles), profiles[0].Name)
-		return LayoutSpec{}, false
+		return LayoutSpec{}, fmt.Sprintf("one of the model's profiles (%s) and where it starts, such as %s@0", profileNames(profiles), profiles[0].Name)
 	}
 	for _, placement := range profiles[i].Placements {
 		if isNumber && placement.Start == int(at) {
-			return LayoutSpec{profile: profiles[i], placement: placement}, true
+			return LayoutSpec{profile: profiles[i], placement: placement}, ""
 		}
 	}
-	p.fail(n, key, "is %q; expected %s at one of its placements, %s", text, name, starts(profiles[i]))
-	return LayoutSpec{}, false
+	return LayoutSpec{}, fmt.Sprintf("%s at one of its placements, %s", name, starts(profiles[i]))
 }
 
-// computeSlices reads "2c".
-func (p *parser) computeSlices(e element, gi LayoutSpec) int {
-	text, ok := p.text(e.node, e.key)
-	if !ok {
-		return 0
-	}
+// parseComputeSlices reads "2c", a compute instance of a GPU instance.
+func parseComputeSlices(text string, profile gpu.Profile) (size int, ok bool) {
 	digits, isC := strings.CutSuffix(text, "c")
 	n, isNumber := gpu.ParseDecimal(digits)
-	if !isC || !isNumber || !slices.Contains(computeSizes(gi.profile.ComputeSlices), int(n)) {
-		p.fail(e.node, e.key, "is %q; expected a compute instance of %s such as 1c or %dc", text, gi.profile.Name, gi.profile.ComputeSlices)
-		return 0
+	if !isC || !isNumber || !slices.Contains(computeSizes(profile.ComputeSlices), int(n)) {
+		return 0, false
 	}
-	return int(n)
+	return int(n), true
 }
 
-// fits tells what stands against one more instance on an empty GPU with the given ones; empty where nothing does.
+// fits returns why a GPU that has the given instances has no room for one more; it is empty if there is room.
 func fits(computeSlices int, have []LayoutSpec, add LayoutSpec) string {
 	used := add.profile.ComputeSlices
 	for _, h := range have {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
 // badScenario is a good scenario with one thing wrong; its error names file, line, key and what was expected.
@@ -23,12 +25,13 @@ func badFiles() []badScenario {
 		{"no YAML", "version: [1\n", "bad.yaml:"},
 		{"a list", "- 1\n", "bad.yaml:1: is a list; expected a mapping"},
 		{"two documents", goodHead + "---\nversion: 1\n", "bad.yaml:4: a second document"},
-		{"no version", "gpus: []\n", "bad.yaml:1: version: expected 1"},
+		{"no version", "gpus: []\n", "bad.yaml:1: version: is missing; expected 1, the version"},
 		{"no gpus", "version: 1\n", "bad.yaml:1: gpus: is missing"},
 		{"unknown key", goodHead + "pod: []\n", "bad.yaml:4: pod: is not known here; expected one of version, node, seed, gpus, workloads, pods"},
 		{"twice", goodHead + "seed: 1\nseed: 2\n", "bad.yaml:5: seed: stands here twice"},
-		{"alias", "version: 1\ngpus: &g\n  - {model: A30}\npods: *g\n", "bad.yaml:4: pods: is an alias"},
-		{"unquoted driver", goodHead + "node: {driver: 580.95}\n", `bad.yaml:4: node.driver: is "580.95"; expected text (in quotes`},
+		{"version", "version: 2\ngpus: []\n", "bad.yaml:1: version: is 2; expected 1, the version"},
+		{"alias of something else", "version: 1\ngpus: &g\n  - {model: A30}\npods: *g\n", "bad.yaml:3: pods[0].model: is not known here; expected one of namespace"},
+		{"unquoted driver", goodHead + "node: {driver: 580.95}\n", `bad.yaml:4: node.driver: is 580.95; expected text (in quotes`},
 		{"driver", goodHead + "node: {driver: new}\n", `bad.yaml:4: node.driver: is "new"; expected a driver version`},
 		{"allocator", goodHead + "node: {allocator: docker}\n", `bad.yaml:4: node.allocator: is "docker"; expected one of device-plugin, gke, hami, dra`},
 	}
@@ -37,8 +40,8 @@ func badFiles() []badScenario {
 func badGPUs() []badScenario {
 	return []badScenario{
 		{"unknown model", "version: 1\ngpus:\n  - {model: B200}\n", `bad.yaml:3: gpus[0].model: is "B200", which cannot be simulated; expected one of A30-24GB, A100-40GB`},
-		{"count", "version: 1\ngpus:\n  - {model: A30, count: 0}\n", `gpus[0].count: is "0"; expected a whole number from 1`},
-		{"fans", "version: 1\ngpus:\n  - {model: A30, fans: 9}\n", `gpus[0].fans: is "9"; expected a whole number from 0 to 8`},
+		{"count", "version: 1\ngpus:\n  - {model: A30, count: 0}\n", `gpus[0].count: is 0; expected a whole number from 1`},
+		{"fans", "version: 1\ngpus:\n  - {model: A30, fans: 9}\n", `gpus[0].fans: is 9; expected a whole number from 0 to 8`},
 		{"layout without MIG", "version: 1\ngpus:\n  - {model: A30, layout: []}\n", "bad.yaml:3: gpus[0].layout: is given without mig: true"},
 		{"unknown profile", "version: 1\ngpus:\n  - {model: A30, mig: true, layout: [\"3g.20gb@0\"]}\n",
 			`gpus[0].layout[0]: is "3g.20gb@0"; expected one of the model's profiles (1g.6gb, `},
@@ -61,8 +64,8 @@ func badGPUs() []badScenario {
 func badWork() []badScenario {
 	return []badScenario{
 		{"bad size", goodHead + "workloads:\n  - {name: w, memory: 6GB}\n", `bad.yaml:5: workloads[0].memory: is "6GB"; expected a size such as 512MiB`},
-		{"bad share", goodHead + "workloads:\n  - {name: w, dram: 1.5}\n", `workloads[0].dram: is "1.5"; expected a number from 0 to 1`},
-		{"bad engines", goodHead + "workloads:\n  - {name: w, decoder: 65}\n", `workloads[0].decoder: is "65"; expected a number from 0 to 64`},
+		{"bad share", goodHead + "workloads:\n  - {name: w, dram: 1.5}\n", `workloads[0].dram: is 1.5; expected a number from 0 to 1`},
+		{"bad engines", goodHead + "workloads:\n  - {name: w, decoder: 65}\n", `workloads[0].decoder: is 65; expected a number from 0 to 64`},
 		{"no shape", goodHead + "workloads:\n  - {name: w, sm: {repeat: 1m}}\n", "workloads[0].sm: has 0 shapes; expected exactly one of sine, steps or trace"},
 		{"bad sine", goodHead + "workloads:\n  - {name: w, sm: {sine: {min: 4, max: 2, period: 1m}}}\n", "workloads[0].sm.sine.max: is below min"},
 		{"no period", goodHead + "workloads:\n  - {name: w, sm: {sine: {min: 1, max: 2}}}\n", "workloads[0].sm.sine.period: is missing"},
@@ -77,9 +80,9 @@ func badWork() []badScenario {
 		{"name twice", goodHead + "pods:\n  - {name: p}\n  - {name: p, at: 1m}\n", `bad.yaml:6: pods[1].name: is "p" while a pod`},
 		{"pod name", goodHead + "pods:\n  - {name: ../p, resource: r}\n", `bad.yaml:5: pods[0].name: is "../p"; expected lower-case letters`},
 		{"misspelt profile", goodHead + "pods:\n  - {name: p, resource: r, device: 0/1g.6gbb@0}\n", `pods[0].device: names profile "1g.6gbb"; expected one of A100-40GB's`},
-		{"no such GPU", goodHead + "pods:\n  - {name: p, resource: r, device: 7}\n", `pods[0].device: is "7"; expected a GPU's index from 0 to 1`},
+		{"no such GPU", goodHead + "pods:\n  - {name: p, resource: r, device: 7}\n", `pods[0].device: is 7; expected a GPU's index from 0 to 1`},
 		{"container beside containers", goodHead + "pods:\n  - {name: p, resource: r, containers: []}\n", "pods[0].resource: stands beside containers"},
-		{"label", goodHead + "pods:\n  - {name: p, labels: {a: 1}}\n", `pods[0].labels.a: is "1"; expected text`},
+		{"label", goodHead + "pods:\n  - {name: p, labels: {a: 1}}\n", `pods[0].labels.a: is 1; expected text`},
 		{"pods without Kubernetes", goodHead + "node: {kubernetes: false}\npods:\n  - {name: p}\n", "pods: the node has kubernetes: false"},
 		{"process nowhere", goodHead + "workloads: [{name: w}]\nprocesses:\n  - {workload: w}\n", "processes[0]: expected either gpu"},
 		{"admin access without claims", goodHead + "pods:\n  - {name: p, resource: nvidia.com/gpu, admin: true}\n",
@@ -90,7 +93,7 @@ func badWork() []badScenario {
 			`bad.yaml:5: pods[0].owner: is "Deployment/p"; expected none`},
 		{"static pod with a claim", goodHead + "node: {allocator: dra}\npods:\n  - {name: p, static: true, resource: nvidia.com/gpu}\n",
 			"bad.yaml:6: pods[0].static: is true; expected a pod of the API server"},
-		{"static that is no boolean", goodHead + "pods:\n  - {name: p, static: 1}\n", `pods[0].static: is "1"; expected true or false`},
+		{"static that is no boolean", goodHead + "pods:\n  - {name: p, static: 1}\n", `pods[0].static: is 1; expected true or false`},
 		{"name of a static pod on its node", goodHead + "pods:\n  - {name: p-gpu-node}\n  - {name: p, static: true}\n", `bad.yaml:6: pods[1].name: is "p" while a pod`},
 		{"the exporter's own pod", goodHead + "pods:\n  - {namespace: monitoring, name: mig-exporter-sim}\n",
 			`bad.yaml:5: pods[0].name: is "mig-exporter-sim", the exporter's own pod in namespace monitoring`},
@@ -123,9 +126,9 @@ func badFaults() []badScenario {
 		{"fault of one GPU's kubelet", goodHead + "faults:\n  - {kind: kubelet-down, gpu: 1}\n", "faults[0].gpu: has no meaning for a kubelet-down fault"},
 		{"jump by nothing", goodHead + "faults:\n  - {kind: clock-jump, by: 0s}\n", "faults[0].by: is \"0s\"; expected a duration such as 10m or -10m"},
 		{"heat without a temperature", goodHead + "faults:\n  - {kind: overheat, gpu: 1}\n", "faults[0].celsius: is missing"},
-		{"heat beyond all", goodHead + "faults:\n  - {kind: overheat, celsius: 200}\n", "faults[0].celsius: is \"200\"; expected a whole number from 0 to 127"},
+		{"heat beyond all", goodHead + "faults:\n  - {kind: overheat, celsius: 200}\n", "faults[0].celsius: is 200; expected a whole number from 0 to 127"},
 		{"fault without xid", goodHead + "faults:\n  - {kind: xid, gpu: 1}\n", "faults[0].xid: is missing"},
-		{"fault's GPU", goodHead + "faults:\n  - {kind: hang, gpu: 2}\n", `faults[0].gpu: is "2"; expected a whole number from 0 to 1`},
+		{"fault's GPU", goodHead + "faults:\n  - {kind: hang, gpu: 2}\n", `faults[0].gpu: is 2; expected a whole number from 0 to 1`},
 	}
 }
 
@@ -136,7 +139,7 @@ func TestBadScenarios(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Fatalf("error %v, want one with %q", err, tc.want)
 			}
-			var parseError *ParseError
+			var parseError *strictyaml.Error
 			if !errors.As(err, &parseError) || parseError.Line < 1 {
 				t.Errorf("%#v has no line", err)
 			}
@@ -223,7 +226,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s, err := Parse("fuzz.yaml", text)
 		if err != nil {
-			var parseError *ParseError
+			var parseError *strictyaml.Error
 			if !errors.As(err, &parseError) {
 				t.Errorf("error %v names no place", err)
 			}

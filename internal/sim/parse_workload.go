@@ -9,152 +9,121 @@ import (
 	"path/filepath"
 	"time"
 
-	"go.yaml.in/yaml/v3"
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// readWorkloads reads the workloads, to be referred to by name.
-func (p *parser) readWorkloads(top object) {
-	p.workloads = make(map[string]*Workload)
-	for _, item := range top.list("workloads") {
-		o := p.object(item.node, item.key,
-			"name", "memory", "sm", "dram", "tensor", "fp64", "fp32", "fp16", "occupancy", "encoder", "decoder", "jpeg", "ofa", "pcie", "nvlink")
-		w := &Workload{Name: o.required("name")}
-		if p.workloads[w.Name] != nil {
-			p.fail(o.at("name"), o.sub("name"), "is %q; a workload with this name stands above", w.Name)
-			continue
-		}
-		share := func(n *yaml.Node, key string) float64 { return p.number(n, key, 1) }
-		sms := func(n *yaml.Node, key string) float64 { return p.number(n, key, 1e6) }
-		w.Memory = o.signal("memory", p.size)
-		w.SM = o.signal("sm", sms)
-		w.DRAM = o.signal("dram", share)
-		w.Tensor = o.signal("tensor", share)
-		w.FP64 = o.signal("fp64", share)
-		w.FP32 = o.signalOr("fp32", share, defaultFP32)
-		w.FP16 = o.signal("fp16", share)
-		w.Occupancy = o.signalOr("occupancy", share, defaultOccupancy)
-		for kind, name := range mediaNames() {
-			w.Media[kind] = o.signal(name, func(n *yaml.Node, key string) float64 { return p.number(n, key, maxMediaEngines) })
-		}
-		w.PCIe = o.signal("pcie", p.size)
-		w.NVLink = o.signal("nvlink", p.size)
-		p.workloads[w.Name] = w
-	}
+// workloadEntry is a workload, to be referred to by name. One that does not say so does some arithmetic, with half of the
+// warps.
+type workloadEntry struct {
+	Name      string
+	Memory    signalEntry[memorySize]  `yaml:",omitempty"`
+	SM        signalEntry[smCount]     `yaml:"sm,omitempty"`
+	DRAM      signalEntry[share]       `yaml:"dram,omitempty"`
+	Tensor    signalEntry[share]       `yaml:",omitempty"`
+	FP64      signalEntry[share]       `yaml:"fp64,omitempty"`
+	FP32      signalEntry[share]       `yaml:"fp32" default:"0.2"`
+	FP16      signalEntry[share]       `yaml:"fp16,omitempty"`
+	Occupancy signalEntry[share]       `default:"0.5"`
+	Encoder   signalEntry[engineCount] `yaml:",omitempty"`
+	Decoder   signalEntry[engineCount] `yaml:",omitempty"`
+	JPEG      signalEntry[engineCount] `yaml:"jpeg,omitempty"`
+	OFA       signalEntry[engineCount] `yaml:"ofa,omitempty"`
+	PCIe      signalEntry[memorySize]  `yaml:"pcie,omitempty"`
+	NVLink    signalEntry[memorySize]  `yaml:"nvlink,omitempty"`
 }
 
-// workload finds the workload that a pod or a process names; nil where it names none.
-func (o object) workload() *Workload {
-	if !o.has("workload") {
-		return nil
+// DecodeYAML reads an entry and adds its workload.
+func (e *workloadEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	type plain workloadEntry
+	if !r.Decode(n, key, (*plain)(e)) {
+		return
 	}
-	name := o.required("workload")
-	w := o.p.workloads[name]
-	if w == nil && name != "" {
-		o.p.fail(o.at("workload"), o.sub("workload"), "is %q; expected the name of one of the workloads", name)
-	}
-	return w
-}
-
-// What a workload does that does not say so: some arithmetic, with half of the warps.
-const (
-	defaultFP32      = 0.2
-	defaultOccupancy = 0.5
-)
-
-// maxMediaEngines bounds how many engines of a kind a process can want.
-const maxMediaEngines = 64
-
-// signalOr is signal, with what holds where the key is absent.
-func (o object) signalOr(name string, value func(*yaml.Node, string) float64, otherwise float64) Signal {
-	if o.fields[name] == nil {
-		return Constant(otherwise)
-	}
-	return o.signal(name, value)
-}
-
-// signal reads a value over time: a constant, {sine: {min, max, period}}, {steps: [{at, value}], repeat} or
-// {trace: file.csv, repeat}.
-func (o object) signal(name string, value func(*yaml.Node, string) float64) Signal {
-	n := o.fields[name]
-	if n == nil {
-		return Signal{}
-	}
-	key := o.sub(name)
-	if n.Kind == yaml.ScalarNode {
-		return Constant(value(n, key))
-	}
-	s := o.p.object(n, key, "sine", "steps", "trace", "repeat")
-	if s.fields == nil {
-		return Signal{}
-	}
-	signal := Signal{repeat: s.duration("repeat")}
-	shapes := 0
-	for _, shape := range []string{"sine", "steps", "trace"} {
-		if s.has(shape) {
-			shapes++
-		}
-	}
-	if shapes != 1 {
-		o.p.fail(n, key, "has %d shapes; expected exactly one of sine, steps or trace", shapes)
-		return Signal{}
-	}
+	f := fileOf(r)
 	switch {
-	case s.has("sine"):
-		signal.sine = s.sine(value)
-		if signal.sine == nil {
-			return Signal{}
+	case e.Name == "":
+		r.FailAt(n, key, "name", "is empty")
+	case f.workloads[e.Name] != nil:
+		r.FailAt(n, key, "name", "is %q; a workload with this name stands above", e.Name)
+	}
+	f.workloads[e.Name] = &Workload{
+		Name: e.Name, Memory: e.Memory.Signal, SM: e.SM.Signal, DRAM: e.DRAM.Signal, Tensor: e.Tensor.Signal,
+		FP64: e.FP64.Signal, FP32: e.FP32.Signal, FP16: e.FP16.Signal, Occupancy: e.Occupancy.Signal,
+		Media: [mediaEngines]Signal{e.Encoder.Signal, e.Decoder.Signal, e.JPEG.Signal, e.OFA.Signal},
+		PCIe:  e.PCIe.Signal, NVLink: e.NVLink.Signal,
+	}
+}
+
+// signalEntry is a value over time: a constant, or a signalShape.
+type signalEntry[V ~float64] struct{ Signal }
+
+// signalShape is {sine: {min, max, period}}, {steps: [{at, value}], repeat} or {trace: file.csv, repeat}.
+type signalShape[V ~float64] struct {
+	Sine   *sineEntry[V]  `yaml:",omitempty"`
+	Steps  []stepEntry[V] `yaml:",omitempty"`
+	Trace  string         `yaml:",omitempty"`
+	Repeat time.Duration  `yaml:",omitempty"`
+}
+
+type sineEntry[V ~float64] struct {
+	Min, Max V
+	Period   time.Duration
+}
+
+type stepEntry[V ~float64] struct {
+	At    time.Duration `yaml:",omitempty"`
+	Value V
+}
+
+// DecodeYAML reads both forms.
+func (e *signalEntry[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	if n.Kind == strictyaml.ScalarNode {
+		var value V
+		r.Decode(n, key, &value)
+		e.Signal = Constant(float64(value))
+		return
+	}
+	var shape signalShape[V]
+	if !r.Decode(n, key, &shape) {
+		return
+	}
+	e.repeat = shape.Repeat
+	var shapes []string
+	for _, name := range []string{"sine", "steps", "trace"} {
+		if strictyaml.HasKey(n, name) {
+			shapes = append(shapes, name)
 		}
-	case s.has("steps"):
-		signal.points = s.steps(value)
+	}
+	if len(shapes) != 1 {
+		r.Fail(n, key, "has %d shapes; expected exactly one of sine, steps or trace", len(shapes))
+		return
+	}
+	switch at, key := strictyaml.Value(n, shapes[0]), key+"."+shapes[0]; shapes[0] {
+	case "sine":
+		e.sine = shape.Sine.wave(r, at, key)
+	case "steps":
+		e.points = points(r, at, key, shape.Steps)
 	default:
-		signal.points = s.trace(value)
+		e.points = readTrace[V](r, at, key, shape.Trace)
 	}
-	return signal
 }
 
-func (o object) sine(value func(*yaml.Node, string) float64) *sineWave {
-	s := o.p.object(o.fields["sine"], o.sub("sine"), "min", "max", "period")
-	for _, name := range []string{"min", "max", "period"} {
-		if s.fields != nil && !s.has(name) {
-			o.p.fail(s.node, s.sub(name), "is missing")
-			return nil
-		}
+func (s *sineEntry[V]) wave(r *strictyaml.Reader, n *strictyaml.Node, key string) *sineWave {
+	if s.Max < s.Min {
+		r.FailAt(n, key, "max", "is below min")
 	}
-	if s.fields == nil {
-		return nil
+	if s.Period == 0 {
+		r.FailAt(n, key, "period", "expected more than no time")
 	}
-	wave := &sineWave{
-		min:    value(s.fields["min"], s.sub("min")),
-		max:    value(s.fields["max"], s.sub("max")),
-		period: s.duration("period"),
-	}
-	if wave.max < wave.min {
-		o.p.fail(s.fields["max"], s.sub("max"), "is below min")
-	}
-	if wave.period <= 0 {
-		o.p.fail(s.fields["period"], s.sub("period"), "expected more than no time")
-		return nil
-	}
-	return wave
+	return &sineWave{min: float64(s.Min), max: float64(s.Max), period: s.Period}
 }
 
-func (o object) steps(value func(*yaml.Node, string) float64) []point {
+func points[V ~float64](r *strictyaml.Reader, n *strictyaml.Node, key string, steps []stepEntry[V]) []point {
 	points := []point{}
-	for _, item := range o.list("steps") {
-		s := o.p.object(item.node, item.key, "at", "value")
-		if s.fields == nil {
-			continue
+	for i, s := range steps {
+		if i > 0 && s.At <= steps[i-1].At {
+			r.FailAt(n.Content[i], fmt.Sprintf("%s[%d]", key, i), "at", "is %s; expected a time after the step before", s.At)
 		}
-		if !s.has("value") {
-			o.p.fail(item.node, s.sub("value"), "is missing")
-			continue
-		}
-		next := point{at: s.duration("at"), value: value(s.fields["value"], s.sub("value"))}
-		if len(points) > 0 && next.at <= points[len(points)-1].at {
-			o.p.fail(s.at("at"), s.sub("at"), "is %s; expected a time after the step before", next.at)
-			continue
-		}
-		points = append(points, next)
+		points = append(points, point{at: s.At, value: float64(s.Value)})
 	}
 	return points
 }
@@ -162,33 +131,28 @@ func (o object) steps(value func(*yaml.Node, string) float64) []point {
 // maxTracePoints bounds a trace.
 const maxTracePoints = 1 << 20
 
-// trace reads a CSV file beside the scenario: seconds and a value in each line, after an optional line of headings.
-func (o object) trace(value func(*yaml.Node, string) float64) []point {
-	n, key := o.fields["trace"], o.sub("trace")
-	name, ok := o.p.text(n, key)
-	if !ok {
-		return nil
-	}
+// readTrace reads a CSV file beside the scenario: seconds and a value in each line, after an optional line of headings.
+func readTrace[V ~float64](r *strictyaml.Reader, n *strictyaml.Node, key, name string) []point {
 	if !filepath.IsLocal(name) {
-		o.p.fail(n, key, "is %q; expected a file below the scenario's folder", name)
+		r.Expected(n, key, "a file below the scenario's folder")
 		return nil
 	}
-	f, err := os.Open(filepath.Join(filepath.Dir(o.p.file), name))
+	file, err := os.Open(filepath.Join(filepath.Dir(fileOf(r).path), name))
 	if err != nil {
-		o.p.fail(n, key, "%v", err)
+		r.Fail(n, key, "%v", err)
 		return nil
 	}
-	defer f.Close()
-	points, err := o.p.readTrace(f, n, key, value)
+	defer file.Close()
+	points, err := readTraceLines[V](file, r, n, key)
 	if err != nil {
-		o.p.fail(n, key, "%s: %v", name, err)
+		r.Fail(n, key, "%s: %v", name, err)
 	}
 	return points
 }
 
-// readTrace reads the lines of a trace. What is wrong with a value names the trace's own line.
-func (p *parser) readTrace(r io.Reader, n *yaml.Node, key string, value func(*yaml.Node, string) float64) ([]point, error) {
-	lines := csv.NewReader(r)
+// readTraceLines reads the lines of a trace. What is wrong with a value is reported with the trace's own line.
+func readTraceLines[V ~float64](file io.Reader, r *strictyaml.Reader, n *strictyaml.Node, key string) ([]point, error) {
+	lines := csv.NewReader(file)
 	lines.FieldsPerRecord = 2
 	lines.TrimLeadingSpace = true
 	points := []point{}
@@ -201,7 +165,7 @@ func (p *parser) readTrace(r io.Reader, n *yaml.Node, key string, value func(*ya
 			return nil, err
 		}
 		line, _ := lines.FieldPos(0)
-		seconds, ok := finite(record[0])
+		seconds, ok := parseFinite(record[0])
 		if !ok && first {
 			continue // headings
 		}
@@ -212,11 +176,11 @@ func (p *parser) readTrace(r io.Reader, n *yaml.Node, key string, value func(*ya
 		if len(points) == maxTracePoints {
 			return nil, fmt.Errorf("line %d: more than %d lines", line, maxTracePoints)
 		}
-		known := len(p.errs)
-		cell := &yaml.Node{Kind: yaml.ScalarNode, Value: record[1], Line: n.Line}
-		points = append(points, point{at: at, value: value(cell, fmt.Sprintf("%s: line %d", key, line))})
-		if len(p.errs) > known {
+		var value V
+		cell := &strictyaml.Node{Kind: strictyaml.ScalarNode, Tag: "!!str", Value: record[1], Line: n.Line}
+		if !r.Decode(cell, fmt.Sprintf("%s: line %d", key, line), &value) {
 			return nil, nil
 		}
+		points = append(points, point{at: at, value: float64(value)})
 	}
 }

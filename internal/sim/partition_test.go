@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -215,9 +216,9 @@ func TestA100TwoHalvesAsPublished(t *testing.T) {
 		}
 		s := state(t, n, 0)
 		i, _ := s.Instance(id)
-		if id != want.id || i.Placement != want.placement || ci != 0 {
-			t.Errorf("GPU instance %d at %v with compute instance %d; want %+v", id, i.Placement, ci, want)
-		}
+		cmptest.Equal(t, "id of the GPU instance", id, want.id)
+		cmptest.Equal(t, "its placement", i.Placement, want.placement)
+		cmptest.Equal(t, "id of its compute instance", ci, 0)
 	}
 	s := state(t, n, 0)
 	if id, ok := ComputeProfileID(3); !ok || id != 2 {
@@ -237,9 +238,8 @@ func TestA100TwoHalvesAsPublished(t *testing.T) {
 	if used, total := s.MemoryUsed>>20, (s.MemoryTotal-s.MemoryReserved)>>20; used != 11 || total != 40536 {
 		t.Errorf("parent: %d of %d MiB, want 11 of 40536", used, total)
 	}
-	if s.Utilization.Present() || s.Watts != 34 || s.LimitWatts != 250 {
-		t.Errorf("parent: utilization %v, %g of %g W; want none, 34 of 250", s.Utilization, s.Watts, s.LimitWatts)
-	}
+	cmptest.Equal(t, "whether the parent has a utilization", s.Utilization.Present(), false)
+	cmptest.Equal(t, "power of the parent and its limit", [2]float64{s.Watts, s.LimitWatts}, [2]float64{34, 250})
 }
 
 func TestInstanceIDsByCreation(t *testing.T) {
@@ -300,9 +300,8 @@ func TestComputeInstancesShareTheirGPUInstance(t *testing.T) {
 		t.Errorf("four slices of three: %v", err)
 	}
 	c := state(t, n, 0).Instances[0].ComputeInstances
-	if c[0].Profile != "1c.3g.20gb" || c[1].Profile != "2c.3g.20gb" || c[0].SMs != 14 || c[1].SMs != 28 {
-		t.Errorf("compute instances %+v", c)
-	}
+	cmptest.Equal(t, "profiles of the compute instances", [2]string{c[0].Profile, c[1].Profile}, [2]string{"1c.3g.20gb", "2c.3g.20gb"})
+	cmptest.Equal(t, "their SMs", [2]int{c[0].SMs, c[1].SMs}, [2]int{14, 28})
 }
 
 func TestLayoutChangeDeviceHasTheSameUUID(t *testing.T) {

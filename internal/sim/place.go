@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// hasMediaExtensions tells a +me profile, of which a GPU can have one.
+// hasMediaExtensions reports whether a profile is a +me profile, of which a GPU can have one instance.
 func hasMediaExtensions(f gpu.Profile) bool { return strings.Contains(f.Name, "+me") }
 
 // computeSizes lists how many slices compute instances of a GPU instance can have.

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 const podsText = `
@@ -183,9 +185,7 @@ pods:
 			lengths[c.Pod+"/"+c.Name] += len(d.IDs)
 		}
 	}
-	if lengths["p/a"] != 2 || lengths["p/b"] != 1 || lengths["q/main"] != 1 || len(lengths) != 3 {
-		t.Errorf("devices: %v; greedy must get none", lengths)
-	}
+	cmptest.Equal(t, "devices of each container (greedy must get none)", lengths, map[string]int{"p/a": 2, "p/b": 1, "q/main": 1})
 	a, b := state(t, n, 0), state(t, n, 1)
 	if len(a.Processes) != 1 || len(b.Processes) != 1 || a.Processes[0].PID != b.Processes[0].PID {
 		t.Errorf("processes %v and %v, want one on both GPUs", a.Processes, b.Processes)

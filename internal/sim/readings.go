@@ -25,7 +25,7 @@ type State struct {
 	MaxMIGDevices          int
 	Profiles               []gpu.Profile
 	Instances              []Instance // by placement
-	// Devices are the MIG devices by handle index, nil where there is none: the list is sparse.
+	// Devices are the MIG devices by handle index, nil if there is none: the list is sparse.
 	Devices []*Device
 
 	MemoryTotal, MemoryUsed, MemoryReserved uint64 // bytes; used leaves out what is reserved

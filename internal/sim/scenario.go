@@ -21,19 +21,19 @@ type Scenario struct {
 
 // NodeSpec is the node as a whole.
 type NodeSpec struct {
-	Hostname   string
-	Driver     string // driver version, "580.95.05"
-	CUDA       string // CUDA driver version, "13.0"
-	Kubernetes bool
-	Privileged bool // whether the driver's callers have root's rights
-	Allocator  Allocator
-	// SingleStrategy is the device plugin's MIG strategy "single": MIG devices are offered as nvidia.com/gpu.
-	SingleStrategy bool
-	// LegacyMIGUUIDs gives MIG devices the names of drivers before R470, MIG-GPU-<uuid>/<gi>/<ci>.
-	LegacyMIGUUIDs bool
-	GIIDs          GIIDOrder
+	Hostname   string    `default:"gpu-node"`
+	Driver     string    `default:"580.95.05"`          // driver version
+	CUDA       string    `yaml:"cuda" default:"'13.0'"` // CUDA driver version
+	Kubernetes bool      `default:"true"`
+	Privileged bool      `default:"true"` // whether the driver's callers have root's rights
+	Allocator  Allocator `default:"device-plugin" oneof:"device-plugin gke hami dra"`
+	// Strategy is the device plugin's MIG strategy. With single, MIG devices are offered as nvidia.com/gpu.
+	Strategy string `default:"mixed" oneof:"mixed single"`
+	// MIGUUIDs is the form of MIG devices' UUIDs. Legacy is that of drivers before R470, MIG-GPU-<uuid>/<gi>/<ci>.
+	MIGUUIDs string    `yaml:"migUUIDs" default:"uuid" oneof:"uuid legacy"`
+	GIIDs    GIIDOrder `yaml:"giIDs" default:"placement" oneof:"placement creation"`
 	// PassThrough makes the node a virtual machine that GPUs are passed through to: the driver cannot reset them itself.
-	PassThrough bool
+	PassThrough bool `yaml:"passThrough,omitempty"`
 }
 
 // DriverBranch is the release branch of the driver, 580 of "580.95.05": what it knows depends on it.
@@ -48,7 +48,7 @@ func (s *NodeSpec) CUDAVersion() int {
 	return version
 }
 
-// Allocator tells who gives out devices, hence the form of their ids.
+// Allocator is the program that assigns devices to containers. It decides the form of their ids.
 type Allocator string
 
 // The allocators.
@@ -59,7 +59,7 @@ const (
 	AllocatorDRA          Allocator = "dra"           // claims: gpu-0, gpu-2-mig-1g24gb-19-0
 )
 
-// GIIDOrder tells how the driver numbers GPU instances: both ways were seen, nothing may depend on it.
+// GIIDOrder is how the driver numbers GPU instances: both ways were seen, nothing may depend on it.
 type GIIDOrder string
 
 // The ways of numbering. Each size of a placement has its own range of ids (0, then 1-2, 3-6, 7-14).
@@ -96,11 +96,11 @@ type LayoutSpec struct {
 	computes  []int // compute slices of each compute instance
 }
 
-// SharingSpec tells how the devices of a GPU are shared among containers. Replicas is 0 where they are not.
+// SharingSpec is how the devices of a GPU are shared among containers. Replicas is 0 if they are not.
 type SharingSpec struct {
-	Kind     gpu.Sharing
-	Replicas int
-	Rename   bool // the resource is called <name>.shared
+	Kind     gpu.Sharing `oneof:"time-slicing mps"`
+	Replicas int         `default:"2" range:"2..128"`
+	Rename   bool        `yaml:",omitempty"` // the resource is called <name>.shared
 }
 
 // Workload is what one process does: demands over the time since its start.
@@ -122,19 +122,20 @@ type Workload struct {
 
 // PodSpec is a pod that asks for devices at a time.
 type PodSpec struct {
-	Namespace, Name string
-	Owner           string // "Deployment/resnet", may be empty
-	Static          bool   // from a file of the node instead of the API server
-	Labels          map[string]string
-	Containers      []ContainerSpec
-	At              time.Duration
-	For             time.Duration // 0: it stays
+	Namespace  string `default:"default"`
+	Name       string
+	Owner      string            `yaml:",omitempty"` // "Deployment/resnet"
+	Static     bool              `yaml:",omitempty"` // from a file of the node instead of the API server
+	Labels     map[string]string `yaml:",omitempty"`
+	Containers []ContainerSpec   `yaml:"-"`
+	At         time.Duration     `yaml:",omitempty"`
+	For        time.Duration     `yaml:",omitempty"` // 0: it stays
 }
 
-// ContainerSpec is a container and the resource that it asks for. Workload is nil where its devices stay idle.
+// ContainerSpec is a container and the resource that it asks for. Workload is nil if its devices stay idle.
 type ContainerSpec struct {
 	Name     string
-	Resource string // empty where it asks for none
+	Resource string // empty if it asks for none
 	Count    int
 	Device   gpu.Opt[DevicePin]
 	Workload *Workload

@@ -27,13 +27,13 @@ type shared struct {
 // lockPatience is for how long a node waits for another that changes the state.
 const lockPatience = 5 * time.Second
 
-// watchInterval is how soon those who wait for an event, or in a fault, learn of what other nodes do.
+// watchInterval is how soon calls that wait for an event, or in a fault, see what other nodes do.
 const watchInterval = 100 * time.Millisecond
 
 // Join starts a node on a state file that it shares with other nodes, mostly of other processes: what a client of one
 // does to the partition of a GPU is seen by all with their next call, and they have one clock. The first makes the file.
 // Scenario and clock mode must be the same for all. A node that comes late goes through everything that has happened.
-// The error wraps ErrState where something is wrong with the file.
+// The error wraps ErrState if something is wrong with the file.
 func Join(s *Scenario, mode ClockMode, path string) (*Node, error) {
 	sh := &shared{path: path, scenario: s}
 	clock, err := sh.open(mode)
@@ -60,7 +60,7 @@ func Join(s *Scenario, mode ClockMode, path string) (*Node, error) {
 	return n, nil
 }
 
-// open reads the state file, or makes it, and the clock that it tells of.
+// open reads or creates the state file, and makes the clock that it describes.
 func (sh *shared) open(mode ClockMode) (clock *Clock, err error) {
 	if sh.lockFile, err = os.OpenFile(sh.path+".lock", os.O_CREATE|os.O_RDWR, 0o666); err != nil {
 		return nil, sh.wrong(err)

@@ -21,8 +21,8 @@ func (n *Node) Driver() error {
 	return err
 }
 
-// Read is one call to the driver about one GPU. It blocks where a fault makes it hang, and fails as a fault wants it to;
-// reading tells which faults strike it.
+// Read is one call to the driver about one GPU. It blocks if a fault makes it hang, and fails as a fault wants it to;
+// reading decides which faults strike it.
 func (n *Node) Read(index int, reading gpu.Reading) (State, error) {
 	now, err := n.beginCall(index, reading)
 	if err != nil {

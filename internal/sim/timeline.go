@@ -89,7 +89,7 @@ func (n *Node) endStep(at time.Time) {
 	n.at = at
 }
 
-// sampleIfChanged begins a new step where something changed; passed is how long the one before has held.
+// sampleIfChanged begins a new step if something changed; passed is how long the one before has held.
 func (n *Node) sampleIfChanged(passed time.Duration) {
 	if n.resample {
 		n.resample = false
@@ -97,7 +97,7 @@ func (n *Node) sampleIfChanged(passed time.Duration) {
 	}
 }
 
-// nextChange is when something next happens by itself; ok is false where nothing is due any more.
+// nextChange is when something next happens by itself; ok is false if nothing is due any more.
 func (n *Node) nextChange() (at time.Time, ok bool) {
 	if len(n.schedule) == 0 {
 		return time.Time{}, false

@@ -58,7 +58,7 @@ func (n *Node) loseEvents() {
 	}
 }
 
-// query notes that the subscription's owner wants an event. One who asks for a second time has got an answer to the
+// query notes that the subscription's owner wants an event. An owner that asks for a second time has got an answer to the
 // first, and knows that the queue works.
 func (s *Subscription) query() {
 	n := s.node
@@ -74,7 +74,7 @@ func (s *Subscription) query() {
 	}
 }
 
-// failed tells, once, that the queue has failed.
+// failed reports, once, that the queue has failed.
 func (s *Subscription) failed() bool {
 	s.node.lock()
 	defer s.node.mu.Unlock()
@@ -117,7 +117,7 @@ type HostEngineState struct {
 	Taken    bool // all groups are another client's
 }
 
-// HostEngine tells how the node's DCGM host engine is.
+// HostEngine returns the condition of the node's DCGM host engine.
 func (n *Node) HostEngine() HostEngineState {
 	state := HostEngineState{NonRoot: !n.scenario.Node.Privileged}
 	now := n.lock() // another process may have moved a shared clock

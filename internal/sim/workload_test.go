@@ -5,6 +5,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // speedOf is how fast the only process of GPU 0 runs.
@@ -54,9 +56,11 @@ processes: [{gpu: 0, workload: train}, {gpu: 1, workload: train}]
 	if s.Watts != 700 || s.ClockEvents != reasonPowerCap || s.SMMHz >= 1980 || s.SMMHz < 990 {
 		t.Errorf("full load: %g W, reasons %x, %d MHz; want the limit and lower clocks", s.Watts, s.ClockEvents, s.SMMHz)
 	}
-	if s := state(t, n, 7); s.Watts != 70 || s.ClockEvents != reasonIdle || s.SMMHz != 345 || s.PCI.Generation != 1 {
-		t.Errorf("idle: %g W, reasons %x, %d MHz, PCIe generation %d", s.Watts, s.ClockEvents, s.SMMHz, s.PCI.Generation)
-	}
+	idle := state(t, n, 7)
+	cmptest.Equal(t, "power of an idle GPU", idle.Watts, 70)
+	cmptest.Equal(t, "its clock event reasons", idle.ClockEvents, reasonIdle)
+	cmptest.Equal(t, "its SM clock", idle.SMMHz, 345)
+	cmptest.Equal(t, "its PCIe generation", idle.PCI.Generation, 1)
 }
 
 func TestSharedSMs(t *testing.T) {

@@ -15,19 +15,36 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// Node is a node of a file, as Decoders read it.
+type Node = yaml.Node
+
+// The kinds of nodes.
+const (
+	ScalarNode   = yaml.ScalarNode
+	SequenceNode = yaml.SequenceNode
+	MappingNode  = yaml.MappingNode
+)
+
 // Error is one thing wrong with a file.
 type Error struct {
-	File    string
-	Line    int
+	File    string // empty for a document that is not from a file
+	Line    int    // 0 for a value that is not from a document
 	Key     string // such as "recorded.gpus.gpu2.answers.nvmlDeviceGetName"
 	Message string // what stands there and what was expected
 }
 
 func (e *Error) Error() string {
-	if e.Key == "" {
-		return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Message)
+	text := e.Message
+	if e.Key != "" {
+		text = e.Key + ": " + text
 	}
-	return fmt.Sprintf("%s:%d: %s: %s", e.File, e.Line, e.Key, e.Message)
+	switch {
+	case e.File != "":
+		return fmt.Sprintf("%s:%d: %s", e.File, e.Line, text)
+	case e.Line > 0:
+		return fmt.Sprintf("line %d: %s", e.Line, text)
+	}
+	return text
 }
 
 // ReadFile reads a file of at most limit bytes.
@@ -37,7 +54,12 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	return ReadAll(f, path, limit)
+}
+
+// ReadAll reads at most limit bytes of a file that is open. The path names it in errors.
+func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(file, limit+1))
 	if err != nil {
 		return nil, err
 	}
@@ -50,10 +72,18 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 // Decode reads a file into a struct, which may be filled in part if there is an error. The error joins every *Error found,
 // in the order of their lines.
 //
-// A key of a struct is that of the field's yaml tag, or its name in snake case, and must be there unless its tag has
-// omitempty. Arrays are text: of C characters, or of bytes in hexadecimal. Numbers are decimal; text that looks like
-// something else has to be quoted. Types may implement Decoder, Checked or encoding.TextUnmarshaler, whose error is what
-// was expected.
+// A key of a struct is that of the field's yaml tag, or its name in snake case; fields of embedded structs are keys of the
+// struct itself. Fields are read in the order of the struct, whatever that of the file. They may have these tags:
+//
+//	yaml:"name,omitempty"  the key, which need not be there; "-" for a field that is not read
+//	default:"YAML"         what is read instead if the key is not there
+//	oneof:"a b"            the values that are valid
+//	range:"1..64"          the lowest and the highest number, or number of entries of a list or mapping
+//	expected:"a count"     what was expected, for the error if the value is missing or not valid
+//
+// Arrays are text: of C characters, or of bytes in hexadecimal. Durations are not negative. Numbers are decimal; text that
+// looks like something else has to be quoted. An alias is read as what it stands for; the nodes read through aliases are
+// bounded. Types may implement Decoder, Checked or encoding.TextUnmarshaler, whose error is what was expected.
 func Decode(file string, data []byte, into any) error {
 	root, err := Document(file, data)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -20,7 +19,19 @@ type Reader struct {
 	root   any
 	errs   []*Error
 	checks []func() // run when everything has been read, since a value may depend on others of the file
+
+	aliases int // that stand around the node that is read
+	aliased int // nodes that have been read through aliases
 }
+
+// maxDuration keeps sums of durations far from overflow.
+const maxDuration = 10 * 365 * 24 * time.Hour
+
+// maxAliased bounds the nodes that are read through aliases, of which a small file can have any number.
+const maxAliased = 200_000
+
+// Root returns what the file is read into: sections that stand before the current one in its struct have been read.
+func (r *Reader) Root() any { return r.root }
 
 // Decoder is implemented by pointers to types that are read in a form of their own.
 type Decoder interface {
@@ -39,6 +50,15 @@ func (r *Reader) Fail(n *yaml.Node, key, format string, args ...any) {
 	r.errs = append(r.errs, &Error{File: r.file, Line: n.Line, Key: key, Message: fmt.Sprintf(format, args...)})
 }
 
+// FailAt reports what is wrong with a key of a mapping, or with its absence.
+func (r *Reader) FailAt(mapping *yaml.Node, key, name, format string, args ...any) {
+	at := Value(mapping, name)
+	if at == nil {
+		at = mapping
+	}
+	r.Fail(at, Join(key, name), format, args...)
+}
+
 // Expected reports that a node is not what was expected there.
 func (r *Reader) Expected(n *yaml.Node, key, format string, args ...any) {
 	r.Fail(n, key, "is %s; expected %s", kindOf(n), fmt.Sprintf(format, args...))
@@ -53,12 +73,27 @@ func (r *Reader) Check(n *yaml.Node, key string, v Checked) {
 	})
 }
 
-// Decode reads a node into the value that into points to.
-func (r *Reader) Decode(n *yaml.Node, key string, into any) {
+// Decode reads a node into the value that into points to, and reports whether it was valid.
+func (r *Reader) Decode(n *yaml.Node, key string, into any) bool {
+	errs := len(r.errs)
 	r.decode(n, key, reflect.ValueOf(into).Elem())
+	return len(r.errs) == errs
 }
 
 func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+		r.aliases++
+		defer func() { r.aliases-- }()
+	}
+	if r.aliases > 0 {
+		if r.aliased++; r.aliased > maxAliased {
+			if r.aliased == maxAliased+1 {
+				r.Fail(n, key, "the document is too large once its aliases are written out")
+			}
+			return
+		}
+	}
 	errs := len(r.errs)
 	switch into := v.Addr().Interface().(type) {
 	case **yaml.Node:
@@ -66,9 +101,9 @@ func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
 	case Decoder:
 		into.DecodeYAML(r, n, key)
 	case *time.Duration:
-		d, err := time.ParseDuration(r.text(n, key))
-		if *into = d; err != nil && len(r.errs) == errs {
-			r.Expected(n, key, "a duration such as 1.5s")
+		d, err := time.ParseDuration(n.Value)
+		if *into = d; err != nil || n.Kind != yaml.ScalarNode || d < 0 || d > maxDuration {
+			r.Expected(n, key, "a duration such as 30s or 1h30m")
 		}
 	case *time.Time:
 		at, err := time.Parse(time.RFC3339Nano, n.Value)
@@ -77,7 +112,7 @@ func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
 		}
 	case encoding.TextUnmarshaler:
 		text := n.Value
-		if n.Kind != yaml.ScalarNode {
+		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
 			text = ""
 		}
 		if err := into.UnmarshalText([]byte(text)); err != nil {
@@ -119,62 +154,6 @@ func (r *Reader) decodeKind(n *yaml.Node, key string, v reflect.Value) {
 	}
 }
 
-// decodeStruct reads a mapping. A key that the struct does not have, stands there twice, or is missing without being
-// optional, is an error.
-func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
-	var names []string
-	fields := map[string]int{}
-	for i := range v.NumField() {
-		if name := keyOf(v.Type().Field(i)); name != "" {
-			names = append(names, name)
-			fields[name] = i
-		}
-	}
-	expected := strings.Join(names, ", ")
-	if !r.IsMapping(n, key, "a mapping with "+expected) {
-		return
-	}
-	found := map[string]bool{}
-	for name, value := range Pairs(n) {
-		i, known := fields[name.Value]
-		at := join(key, name.Value)
-		switch {
-		case name.Kind != yaml.ScalarNode || !known:
-			r.Fail(name, at, "is not known here; expected one of %s", expected)
-		case found[name.Value]:
-			r.Fail(name, at, "stands here twice")
-		default:
-			found[name.Value] = true
-			r.decode(value, at, v.Field(i))
-		}
-	}
-	for _, name := range names {
-		if !found[name] && !strings.Contains(v.Type().Field(fields[name]).Tag.Get("yaml"), ",omitempty") {
-			r.Fail(n, join(key, name), "is missing")
-		}
-	}
-}
-
-// keyOf is the key of a struct's field: of its tag, or memory_size_mb for MemorySizeMB. The compiler's padding, which cgo
-// makes fields of, has none.
-func keyOf(f reflect.StructField) string {
-	if name, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); name != "" {
-		return name
-	}
-	if strings.HasPrefix(f.Name, "Pad_cgo_") {
-		return ""
-	}
-	var out strings.Builder
-	runes := []rune(f.Name)
-	for i, r := range runes {
-		if i > 0 && unicode.IsUpper(r) && unicode.IsLower(runes[i-1]) {
-			out.WriteByte('_')
-		}
-		out.WriteRune(unicode.ToLower(r))
-	}
-	return out.String()
-}
-
 // decodeMap reads a mapping with keys of one type.
 func (r *Reader) decodeMap(n *yaml.Node, key string, v reflect.Value) {
 	if !r.IsMapping(n, key, "a mapping") {
@@ -182,7 +161,7 @@ func (r *Reader) decodeMap(n *yaml.Node, key string, v reflect.Value) {
 	}
 	v.Set(reflect.MakeMap(v.Type()))
 	for name, value := range Pairs(n) {
-		at := join(key, name.Value)
+		at := Join(key, name.Value)
 		k, item := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
 		r.decode(name, at, k)
 		if v.MapIndex(k).IsValid() {
@@ -210,17 +189,23 @@ func (r *Reader) decodeScalar(n *yaml.Node, key string, v reflect.Value) {
 		v.SetFloat(number + 0)
 	case v.CanUint():
 		number, err := strconv.ParseUint(n.Value, 10, v.Type().Bits())
-		if err != nil || !valid("!!int") {
+		if err != nil || !valid("!!int") || isOctal(n.Value) {
 			r.Expected(n, key, "a whole number from 0 to 2^%d-1", v.Type().Bits())
 		}
 		v.SetUint(number)
 	default:
 		number, err := strconv.ParseInt(n.Value, 10, v.Type().Bits())
-		if err != nil || !valid("!!int") {
+		if err != nil || !valid("!!int") || isOctal(n.Value) {
 			r.Expected(n, key, "a whole number of %d bits", v.Type().Bits())
 		}
 		v.SetInt(number)
 	}
+}
+
+// isOctal reports whether YAML 1.1 takes the digits of a number for octal ones.
+func isOctal(number string) bool {
+	digits := strings.TrimLeft(number, "+-")
+	return len(digits) > 1 && digits[0] == '0'
 }
 
 // text reads a string. What looks like a number must be quoted: 580.10 would lose its zero.
@@ -285,35 +270,52 @@ func Pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	}
 }
 
-// HasKey reports whether a node is a mapping with a key.
-func HasKey(n *yaml.Node, key string) bool {
-	for name := range Pairs(n) {
-		if name.Kind == yaml.ScalarNode && name.Value == key {
-			return true
-		}
+// resolve returns what an alias stands for, and any other node as it is.
+func resolve(n *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode {
+		return n.Alias
 	}
-	return false
+	return n
 }
 
-func join(key, name string) string {
+// Value returns what stands at a key of a mapping, or nil; another node has none.
+func Value(n *yaml.Node, key string) *yaml.Node {
+	for name, value := range Pairs(n) {
+		if name.Kind == yaml.ScalarNode && name.Value == key {
+			return resolve(value)
+		}
+	}
+	return nil
+}
+
+// HasKey reports whether a node is a mapping with a key.
+func HasKey(n *yaml.Node, key string) bool { return Value(n, key) != nil }
+
+// Join returns the key of an entry of a mapping. Long names are cut off.
+func Join(key, name string) string {
+	if len(name) > maxShown {
+		name = name[:maxShown] + "..."
+	}
 	if key == "" {
 		return name
 	}
 	return key + "." + name
 }
 
-// kindOf says in a reader's words what a node is.
+// maxShown is how much of a key or value errors show.
+const maxShown = 60
+
+// kindOf says in an author's words what a node is. Text is in quotes.
 func kindOf(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
+	switch n = resolve(n); {
+	case n.Kind == yaml.MappingNode:
 		return "a mapping"
-	case yaml.SequenceNode:
+	case n.Kind == yaml.SequenceNode:
 		return "a list"
-	case yaml.AliasNode:
-		return "an alias, which is not used here"
-	}
-	if n.Tag == "!!null" {
+	case n.Tag == "!!null":
 		return "empty"
+	case n.Tag == "!!int", n.Tag == "!!float", n.Tag == "!!bool":
+		return fmt.Sprintf("%.*s", maxShown, n.Value)
 	}
-	return strconv.Quote(n.Value)
+	return fmt.Sprintf("%.*q", maxShown, n.Value)
 }

@@ -2,9 +2,11 @@ package strictyaml_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,11 +83,11 @@ func TestDecode(t *testing.T) {
 // TestMistakes: every mistake of a file is reported, in the order of its lines, with file, line and key.
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
-		{`"580"`, "580", `f.yaml:1: name: is "580"; expected text (in quotes if it looks like something else)`},
-		{"1.5s", "soon", `f.yaml:2: wait_for: is "soon"; expected a duration such as 1.5s`},
+		{`"580"`, "580", `f.yaml:1: name: is 580; expected text (in quotes if it looks like something else)`},
+		{"1.5s", "soon", `f.yaml:2: wait_for: is "soon"; expected a duration such as 30s`},
 		{".nan", "half", `f.yaml:3: ratio: is "half"; expected a number`},
-		{"255", "256", `f.yaml:4: count: is "256"; expected a whole number from 0 to 2^8-1`},
-		{"-3", "0x10", `f.yaml:5: offset: is "0x10"; expected a whole number of 16 bits`},
+		{"255", "256", `f.yaml:4: count: is 256; expected a whole number from 0 to 2^8-1`},
+		{"-3", "0x10", `f.yaml:5: offset: is 0x10; expected a whole number of 16 bits`},
 		{"enabled: true", "enabled: yes", `f.yaml:6: enabled: is "yes"; expected true or false`},
 		{"memory_size_mb: 1}", "memory: 1}", "f.yaml:7: list[0].memory: is not known here; expected one of memory_size_mb\nf.yaml:7: list[0].memory_size_mb: is missing"},
 		{"[{memory_size_mb: 1}, {memory_size_mb: 18446744073709551615}]", "{}", "f.yaml:7: list: is a mapping; expected a list"},
@@ -93,11 +95,11 @@ func TestMistakes(t *testing.T) {
 		{"7: {", "seven: {", `f.yaml:8: by_index.seven: is "seven"; expected a whole number`},
 		{"abcd", "abcde", "f.yaml:9: c_name: is 5 bytes long; there is room for 4"},
 		{"0aff", "0a", `f.yaml:10: raw: is "0a"; expected 2 bytes in hexadecimal`},
-		{"limit: 4", "limit: 5", `f.yaml:12: limit: is "5"; expected an even number, and a name`},
+		{"limit: 4", "limit: 5", `f.yaml:12: limit: is 5; expected an even number, and a name`},
 		{"limit: 4", "limit:", "f.yaml:12: limit: is empty; expected a whole number"},
 		{"limit: 4", "limit: 4\nlimit: 4", "f.yaml:13: limit: stands here twice"},
 		{"limit: 4\n", "", "f.yaml:1: limit: is missing"},
-		{"name: \"580\"\nwait_for: 1.5s", "wait_for: 1\nname: &x 2", "f.yaml:1: wait_for: is \"1\"; expected text (in quotes if it looks like something else)\nf.yaml:2: name: is \"2\""},
+		{"name: \"580\"\nwait_for: 1.5s", "wait_for: 1\nname: &x 2", "f.yaml:1: wait_for: is 1; expected a duration such as 30s or 1h30m\nf.yaml:2: name: is 2"},
 		{"limit: 4", "limit: [", "f.yaml:"},
 		{"2026-01-01T01", "2026-13-01T01", `f.yaml:13: start: is "2026-13-01T01:00:00.5+01:00"; expected a time such as`},
 		{"2026-01-01T01:00:00.5+01:00", "[]", "f.yaml:13: start: is a list; expected a time such as"},
@@ -149,5 +151,105 @@ func TestReadFile(t *testing.T) {
 	var mistake *strictyaml.Error
 	if _, err := strictyaml.ReadFile(path, 2); !errors.As(err, &mistake) || mistake.Line != 1 {
 		t.Errorf("a file that is too large: %v", err)
+	}
+}
+
+// settings has every tag.
+type settings struct {
+	Limits   limits         `yaml:",omitempty" default:"{}"`
+	Mode     string         `default:"fast" oneof:"fast safe"`
+	Names    []string       `yaml:",omitempty" range:"1..2"`
+	Counts   map[string]int `yaml:",omitempty" range:"0..1"`
+	Hash     [2]uint8       `yaml:",omitempty" expected:"4 digits of a hash"`
+	Required string         `expected:"anything"`
+	common
+}
+
+type limits struct {
+	Jobs int  `default:"3" range:"1..64"`
+	Port *int `yaml:",omitempty" range:"1..65535" expected:"a port"`
+}
+
+type common struct {
+	Version string `default:"'1.0'"`
+}
+
+func TestTags(t *testing.T) {
+	port := 80
+	for _, c := range []struct {
+		text string
+		want settings
+	}{
+		{"required: x", settings{Limits: limits{Jobs: 3}, Mode: "fast", Required: "x", common: common{Version: "1.0"}}},
+		{"{version: '2', limits: {jobs: 64, port: 80}, mode: safe, required: ''}",
+			settings{Limits: limits{64, &port}, Mode: "safe", common: common{Version: "2"}}},
+		{"{required: &a x, names: [*a, b], counts: {*a : 7}}", settings{
+			Limits: limits{Jobs: 3}, Mode: "fast", Names: []string{"x", "b"}, Counts: map[string]int{"x": 7},
+			Required: "x", common: common{Version: "1.0"},
+		}},
+	} {
+		var got settings
+		if err := strictyaml.Decode("f.yaml", []byte(c.text), &got); err != nil || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v (%v), want %+v", c.text, got, err, c.want)
+		}
+	}
+	for text, want := range map[string]string{
+		"mode: slow\nrequired: x":                          `f.yaml:1: mode: is "slow"; expected one of fast, safe`,
+		"mode: safe":                                       "f.yaml:1: required: is missing; expected anything",
+		"required: x\nlimits: {jobs: 65}":                  "f.yaml:2: limits.jobs: is 65; expected a whole number from 1 to 64",
+		"required: x\nlimits: {jobs: many}":                `f.yaml:2: limits.jobs: is "many"; expected a whole number from 1 to 64`,
+		"required: x\nlimits: {jobs: 010}":                 "f.yaml:2: limits.jobs: is 010; expected a whole number from 1 to 64",
+		"required: x\nlimits: {port: 0}":                   "f.yaml:2: limits.port: is 0; expected a port",
+		"required: x\nnames: []":                           "f.yaml:2: names: has 0 entries; expected 1 to 2",
+		"required: x\nnames: a":                            `f.yaml:2: names: is "a"; expected a list`,
+		"required: x\nnames: [1]":                          "f.yaml:2: names[0]: is 1; expected text (in quotes if it looks like something else)",
+		"required: x\ncounts: {a: 1, b: 2}":                "f.yaml:2: counts: has 2 entries; expected 0 to 1",
+		"required: x\nhash: 12345":                         "f.yaml:2: hash: is 12345; expected 4 digits of a hash",
+		"required: x\ncommon: {}":                          "f.yaml:2: common: is not known here; expected one of limits, mode, names, counts, hash, required, version",
+		"required: x\n" + strings.Repeat("y", 100) + ": 1": "f.yaml:2: " + strings.Repeat("y", 60) + "...: is not known here; expected one of limits, mode, names, counts, hash, required, version",
+	} {
+		if err := strictyaml.Decode("f.yaml", []byte(text), &settings{}); err == nil || err.Error() != want {
+			t.Errorf("%s: %v\nwant %s", text, err, want)
+		}
+	}
+}
+
+// sections are read in their order, so that a later one can look at those before.
+type sections struct {
+	First  []string
+	Second later
+}
+
+type later string
+
+func (l *later) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	var text string
+	if r.Decode(n, key, &text) && !slices.Contains(r.Root().(*sections).First, text) {
+		r.Expected(n, key, "one of first")
+	}
+	*l = later(text)
+}
+
+func TestOrderOfSections(t *testing.T) {
+	var s sections
+	if err := strictyaml.Decode("f.yaml", []byte("second: b\nfirst: [a, b]"), &s); err != nil || s.Second != "b" {
+		t.Errorf("second %q, %v", s.Second, err)
+	}
+	if err := strictyaml.Decode("f.yaml", []byte("second: c\nfirst: [a, b]"), &s); err == nil || err.Error() != `f.yaml:1: second: is "c"; expected one of first` {
+		t.Errorf("a value that is not in first: %v", err)
+	}
+}
+
+// TestAliasesAreBounded: a small file whose aliases stand for much.
+func TestAliasesAreBounded(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("a: &a [" + strings.Repeat("x,", 999) + "x]\n")
+	for i := range 1000 {
+		fmt.Fprintf(&text, "b%d: *a\n", i)
+	}
+	err := strictyaml.Decode("", []byte(text.String()), &map[string][]string{})
+	if err == nil || !strings.HasPrefix(err.Error(), "line 1: b199") ||
+		!strings.HasSuffix(err.Error(), ": the document is too large once its aliases are written out") {
+		t.Errorf("got %.200v", err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // draw writes an axis as one letter a unit: a, b, c for the GPU instances in order, . for free and x for stranded room.
 func draw(g *gpu.GPU) string {
 	var b strings.Builder
-	for _, s := range axisOf(g) {
+	for _, s := range layOutAxis(g) {
 		letter := "."
 		if s.Stranded {
 			letter = "x"
@@ -79,7 +79,7 @@ func TestParts(t *testing.T) {
 		"all of it, said above": {mixedGPU(0).Instances[0], "[w1 used:]"},
 	} {
 		var got []string
-		for _, p := range partsOf(&test.inst, false) {
+		for _, p := range newPartViews(&test.inst, false) {
 			got = append(got, fmt.Sprintf("[%s:%s]", p.Class, p.Text))
 		}
 		if strings.Join(got, " ") != test.want {

@@ -9,8 +9,8 @@ import (
 	toolkit "github.com/prometheus/exporter-toolkit/web"
 )
 
-// CheckConfig reads the web configuration and the certificates that it names. The error names the file, and line and
-// key where the parser tells. No file is no error.
+// CheckConfig reads the web configuration and the certificates that it names. The error names the file, and the line and key if
+// the parser reports them. An empty name is no error.
 func CheckConfig(file string) error {
 	err := toolkit.Validate(file)
 	if err == nil {
@@ -29,7 +29,7 @@ func CheckConfig(file string) error {
 	return fmt.Errorf("web config %s: %w", file, err)
 }
 
-// joinLines makes one line of the parser's list: errors end in a log, where line breaks are escaped.
+// joinLines joins the lines of the parser's list: errors are logged, and logs escape line breaks.
 func joinLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {

@@ -20,8 +20,8 @@ const (
 	codingGzip     coding = "gzip"
 )
 
-// negotiateCoding chooses the coding of an answer by Accept-Encoding (RFC 9110, 12.5.3): gzip where the client takes it
-// and weighs it no less than identity, identity otherwise, even where the client excludes both, as servers may.
+// negotiateCoding chooses the coding of an answer by Accept-Encoding (RFC 9110, 12.5.3): gzip if the client accepts it and its
+// weight is at least identity's, and identity otherwise, even if the client excludes both, as servers may.
 func negotiateCoding(h http.Header) coding {
 	const unset = -1.0
 	gzipQ, identityQ, anyQ := unset, unset, unset
@@ -48,7 +48,7 @@ func negotiateCoding(h http.Header) coding {
 	return codingIdentity
 }
 
-// quality reads the q parameter of a header's element: 1 where there is none, 0 where it cannot be read.
+// quality returns the q parameter of a header's element: 1 if there is none, 0 if it is invalid.
 func quality(params string) float64 {
 	for param := range strings.SplitSeq(params, ";") {
 		key, value, _ := strings.Cut(param, "=")
@@ -64,8 +64,8 @@ func quality(params string) float64 {
 	return 1
 }
 
-// answer sends a body that is encoded already, and tells the client, and caches on the way, about its coding.
-func answer(w http.ResponseWriter, c coding, parts ...[]byte) {
+// writeEncoded writes the parts of an encoded body, with the headers about its coding and length.
+func writeEncoded(w http.ResponseWriter, c coding, parts ...[]byte) {
 	header := w.Header()
 	header.Add("Vary", "Accept-Encoding")
 	if c != codingIdentity {
@@ -78,12 +78,12 @@ func answer(w http.ResponseWriter, c coding, parts ...[]byte) {
 	header.Set("Content-Length", strconv.Itoa(length))
 	for _, part := range parts {
 		if _, err := w.Write(part); err != nil {
-			return // a client that is gone is not answered
+			return // the client has disconnected
 		}
 	}
 }
 
-// buffers lends memory for encoding. A buffer is returned emptied; nothing may refer to its bytes afterwards.
+// buffers is a pool of memory for encoding. Nothing may refer to the bytes of a buffer after it was put back.
 type buffers struct {
 	pool      sync.Pool // of *bytes.Buffer
 	deflaters sync.Pool // of *flate.Writer
@@ -101,65 +101,65 @@ func (b *buffers) put(buf *bytes.Buffer) {
 	b.pool.Put(buf)
 }
 
-// opening is the beginning of a body; its zero value is nothing yet. Under gzip its bytes are the beginning of a member,
-// which gzipTrailer ends.
-type opening struct {
+// bodyPrefix is the beginning of a body. With gzip its bytes are the beginning of a member, which gzipTrailer ends. Its zero value
+// is empty.
+type bodyPrefix struct {
 	bytes []byte
 	size  uint32 // of the plain text, modulo 2^32 as in the trailer of gzip
-	sum   uint32 // CRC-32 of the plain text, under gzip
+	sum   uint32 // with gzip: CRC-32 of the plain text
 }
 
 const (
-	// gzipLevel is chosen by measurement, see docs/performance.md: a lone Prometheus waits for the compression on every scrape,
-	// and higher levels take up to twice the time of all the rest for a fifth fewer bytes.
+	// gzipLevel was chosen by measurement, see docs/performance.md: a single Prometheus waits for the compression on every scrape,
+	// and higher levels take up to twice the time of everything else for a fifth fewer bytes.
 	gzipLevel = flate.BestSpeed
 	// gzipHeader begins a member: deflate, no flags, no time, no hint, unknown system (RFC 1952, 2.3).
 	gzipHeader = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-	// deflateEnd is the last block of a deflate stream, with nothing in it (RFC 1951, 3.2.6).
+	// deflateEnd is an empty last block of a deflate stream (RFC 1951, 3.2.6).
 	deflateEnd = "\x03\x00"
 )
 
-// openGzip appends to dst the beginning of a gzip member with all of text in it, up to a byte boundary.
+// gzipPrefix appends to dst the beginning of a gzip member that contains text, up to a byte boundary.
 //
-// RFC 1952 (2.2) lets members be concatenated, but curl, browsers and Python's zlib stop at the end of the first. A body
-// is one member therefore, and the beginning of it is what answers can share.
-func (b *buffers) openGzip(dst *bytes.Buffer, text []byte) opening {
+// RFC 1952 (2.2) allows several members, but curl, browsers and Python's zlib stop at the end of the first one. A body is
+// therefore a single member, the beginning of which answers share.
+func (b *buffers) gzipPrefix(dst *bytes.Buffer, text []byte) bodyPrefix {
 	if len(text) == 0 {
-		return opening{}
+		return bodyPrefix{}
 	}
 	dst.WriteString(gzipHeader)
 	b.deflate(dst, text)
-	return opening{bytes: dst.Bytes(), size: uint32(len(text)), sum: crc32.ChecksumIEEE(text)}
+	return bodyPrefix{bytes: dst.Bytes(), size: uint32(len(text)), sum: crc32.ChecksumIEEE(text)}
 }
 
-// gzip appends to dst a gzip member with all of text in it.
+// gzip appends to dst a gzip member that contains text.
 func (b *buffers) gzip(dst *bytes.Buffer, text []byte) {
-	open := b.openGzip(dst, text)
+	prefix := b.gzipPrefix(dst, text)
 	if len(text) == 0 {
 		dst.WriteString(gzipHeader)
 	}
-	dst.Write(gzipTrailer(open.sum, open.size))
+	dst.Write(gzipTrailer(prefix.sum, prefix.size))
 }
 
-// closeGzip returns the parts of the gzip member that open begins, with all of an ending in it.
-func closeGzip(open opening, end ending) [][]byte {
-	begin := open.bytes
+// joinGzip returns the parts of the gzip member that prefix begins and that continues with trailer.
+func joinGzip(prefix bodyPrefix, trailer bodyTrailer) [][]byte {
+	begin := prefix.bytes
 	if len(begin) == 0 {
 		begin = []byte(gzipHeader)
 	}
-	sum := crc32.Update(open.sum, crc32.IEEETable, end.text)
-	return [][]byte{begin, end.packed, gzipTrailer(sum, open.size+uint32(len(end.text)))}
+	sum := crc32.Update(prefix.sum, crc32.IEEETable, trailer.text)
+	return [][]byte{begin, trailer.packed, gzipTrailer(sum, prefix.size+uint32(len(trailer.text)))}
 }
 
-// gzipTrailer returns what ends a member whose last block ends at a byte boundary.
+// gzipTrailer returns the end of a member whose blocks so far end at a byte boundary.
 func gzipTrailer(sum, size uint32) []byte {
 	trailer := append(make([]byte, 0, len(deflateEnd)+8), deflateEnd...)
 	trailer = binary.LittleEndian.AppendUint32(trailer, sum)
 	return binary.LittleEndian.AppendUint32(trailer, size)
 }
 
-// deflate appends text to dst in blocks of their own, which refer to nothing before them, up to a byte boundary. The stream
-// goes on after them.
+// deflate appends text to dst as deflate blocks that refer to nothing before them and end at a byte boundary. The stream may
+// continue after them.
 func (b *buffers) deflate(dst *bytes.Buffer, text []byte) {
 	zw, ok := b.deflaters.Get().(*flate.Writer)
 	var err error

@@ -49,15 +49,15 @@ func TestGzipIsOneMember(t *testing.T) {
 	long := strings.Repeat("nvidia_gpu_power_watts{gpu=\"0\"} 318.5\n", 5000)
 	for _, shared := range []string{"", "one\n", long} {
 		var head bytes.Buffer
-		open := pool.openGzip(&head, []byte(shared))
-		for _, own := range []string{"", "two\n", long} { // answers share the opening
-			end := ending{text: []byte(own)}
+		prefix := pool.gzipPrefix(&head, []byte(shared))
+		for _, own := range []string{"", "two\n", long} { // answers share the prefix
+			trailer := bodyTrailer{text: []byte(own)}
 			if own != "" {
 				var packed bytes.Buffer
-				pool.deflate(&packed, end.text)
-				end.packed = packed.Bytes()
+				pool.deflate(&packed, trailer.text)
+				trailer.packed = packed.Bytes()
 			}
-			if got := gunzip(t, slices.Concat(closeGzip(open, end)...)); string(got) != shared+own {
+			if got := gunzip(t, slices.Concat(joinGzip(prefix, trailer)...)); string(got) != shared+own {
 				t.Errorf("%d bytes and %d: got %d back", len(shared), len(own), len(got))
 			}
 		}

@@ -14,16 +14,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// wire names one form in which metrics go out. The format has the escaping scheme of names in it; formats come from a
-// closed set (expfmt.NegotiateAccept), so that clients cannot fill the memory with forms.
-type wire struct {
+// outputForm is the form of an answer with metrics. The format includes the escaping scheme of names; there are few formats
+// (expfmt.NegotiateAccept), so that clients cannot fill the memory with forms.
+type outputForm struct {
 	format expfmt.Format
 	coding coding
 }
 
-// exposition is one Snapshot on the wire: gathered once at most, and encoded once in each form that was asked for. Of
-// selections, which clients make up, only the last maxSelections encodings are kept. All methods may be called at once; the
-// first caller does the work and the others wait for it.
+// exposition is one encoded Snapshot: it is gathered at most once, and encoded at most once in each requested form. Of selections,
+// which clients choose, only the last maxSelections encodings are kept. It is safe for concurrent use: the first caller does the
+// work and the others wait for it.
 type exposition struct {
 	snap    *gpu.Snapshot
 	metrics Metrics
@@ -32,64 +32,64 @@ type exposition struct {
 	gather  func() ([]*dto.MetricFamily, error)
 
 	mu       sync.Mutex
-	openings map[wire]encoding // of everything
-	selected recent[selectedWire, encoding]
-	reported bool // that something could not be gathered
+	prefixes map[outputForm]encodeFunc // of all collectors
+	selected recent[selectionForm, encodeFunc]
+	reported bool // an error of gathering
 }
 
-// encoding returns an opening, which the first call makes.
-type encoding func() (opening, error)
+// encodeFunc returns a prefix, which its first call encodes.
+type encodeFunc func() (bodyPrefix, error)
 
-// selectedWire names one form of a selection.
-type selectedWire struct {
-	wire
+// selectionForm is one form of a selection.
+type selectionForm struct {
+	outputForm
 	selection string // its key
 }
 
-// newExposition gathers nothing yet. What goes wrong later is told to report, once each.
+// newExposition returns an exposition, which gathers nothing yet. It reports each later error once.
 func newExposition(snap *gpu.Snapshot, metrics Metrics, pool *buffers, report func(error)) *exposition {
 	return &exposition{
 		snap:    snap,
 		metrics: metrics,
 		pool:    pool,
 		report:  report,
-		// A Gather that panics does so for every scraper of the Snapshot: OnceValues keeps the panic. A half of the
-		// metrics that looks like all of them would be worse.
+		// If Gather panics, OnceValues panics for every scraper of the Snapshot. Serving a part of the metrics as if they were
+		// complete would be worse.
 		gather:   sync.OnceValues(func() ([]*dto.MetricFamily, error) { return metrics.Gather(snap) }),
-		openings: make(map[wire]encoding),
+		prefixes: make(map[outputForm]encodeFunc),
 	}
 }
 
-// opening is the encoded Snapshot, without the end marker of OpenMetrics, of size 0 where nothing could be encoded. Its
-// bytes are shared: they must not be modified. The error says why some or all is missing; it has been reported.
-func (e *exposition) opening(w wire, s selection) (opening, error) {
+// prefix returns the encoded Snapshot, without the end marker of OpenMetrics; its size is 0 if nothing could be encoded. Its bytes
+// are shared and must not be modified. The error says why metrics are missing; it was reported.
+func (e *exposition) prefix(form outputForm, s selection) (bodyPrefix, error) {
 	e.mu.Lock()
-	var made encoding
-	if s.all() {
-		if made = e.openings[w]; made == nil {
-			made = e.encoding(w, nil)
-			e.openings[w] = made
+	var encode encodeFunc
+	if s.isAll() {
+		if encode = e.prefixes[form]; encode == nil {
+			encode = e.newEncodeFunc(form, nil)
+			e.prefixes[form] = encode
 		}
 	} else {
-		made = e.selected.get(selectedWire{w, s.key}, maxSelections, func() encoding { return e.encoding(w, s.names) })
+		encode = e.selected.get(selectionForm{form, s.key}, maxSelections, func() encodeFunc { return e.newEncodeFunc(form, s.names) })
 	}
 	e.mu.Unlock()
-	return made()
+	return encode()
 }
 
-func (e *exposition) encoding(w wire, names []string) encoding {
-	return sync.OnceValues(func() (opening, error) { return e.encode(w, names) })
+func (e *exposition) newEncodeFunc(form outputForm, names []string) encodeFunc {
+	return sync.OnceValues(func() (bodyPrefix, error) { return e.encode(form, names) })
 }
 
-func (e *exposition) encode(w wire, names []string) (opening, error) {
+func (e *exposition) encode(form outputForm, names []string) (bodyPrefix, error) {
 	plain := e.pool.get()
 	defer e.pool.put(plain)
-	rendered, gatherErr := e.metrics.Render(plain, e.snap, w.format, names)
+	rendered, gatherErr := e.metrics.Render(plain, e.snap, form.format, names)
 	var err error
 	if !rendered {
 		var families []*dto.MetricFamily
 		families, gatherErr = e.gather()
-		if err = encodeFamilies(plain, w.format, e.metrics.Filter(families, names)); err != nil {
+		if err = encodeFamilies(plain, form.format, e.metrics.Filter(families, names)); err != nil {
 			e.report(err)
 		}
 	}
@@ -97,17 +97,17 @@ func (e *exposition) encode(w wire, names []string) (opening, error) {
 		gatherErr = fmt.Errorf("gather: %w", gatherErr)
 		e.reportGather(gatherErr)
 	}
-	open := opening{bytes: plain.Bytes(), size: uint32(plain.Len())}
-	if w.coding == codingGzip {
+	prefix := bodyPrefix{bytes: plain.Bytes(), size: uint32(plain.Len())}
+	if form.coding == codingGzip {
 		packed := e.pool.get()
 		defer e.pool.put(packed)
-		open = e.pool.openGzip(packed, plain.Bytes())
+		prefix = e.pool.gzipPrefix(packed, plain.Bytes())
 	}
-	open.bytes = bytes.Clone(open.bytes) // the buffers go back
-	return open, errors.Join(gatherErr, err)
+	prefix.bytes = bytes.Clone(prefix.bytes) // the buffers are reused
+	return prefix, errors.Join(gatherErr, err)
 }
 
-// reportGather reports the first error of gathering: that of another form is the same.
+// reportGather reports the first error of gathering; other forms have the same one.
 func (e *exposition) reportGather(err error) {
 	e.mu.Lock()
 	first := !e.reported
@@ -118,8 +118,8 @@ func (e *exposition) reportGather(err error) {
 	}
 }
 
-// encodeFamilies appends families to dst. One that cannot be encoded is left out as a whole and is in the error. Text formats
-// get no native histograms.
+// encodeFamilies appends families to dst. A family that cannot be encoded is left out completely, and the error names it. Text
+// formats get no native histograms.
 //
 // Created timestamps: protobuf carries them, OpenMetrics does not get _created lines. Prometheus reads those as further
 // series, one for every counter, unless a feature flag is set, and promhttp leaves them out for that reason; scrapers
@@ -140,8 +140,8 @@ func encodeFamilies(dst *bytes.Buffer, format expfmt.Format, families []*dto.Met
 	return errors.Join(errs...)
 }
 
-// isNative reports whether a family is native histograms alone: text formats would have a sum and a count of it, which say nothing
-// of how values are distributed.
+// isNative reports whether a family has native histograms only. In text formats it would have a sum and a count, which say nothing
+// about the distribution.
 func isNative(family *dto.MetricFamily) bool {
 	return family.GetType() == dto.MetricType_HISTOGRAM && !slices.ContainsFunc(family.GetMetric(), func(m *dto.Metric) bool {
 		return len(m.GetHistogram().GetBucket()) > 0
@@ -150,10 +150,10 @@ func isNative(family *dto.MetricFamily) bool {
 
 func isProtobuf(format expfmt.Format) bool { return format.FormatType() == expfmt.TypeProtoDelim }
 
-// finish appends what ends an exposition in its format: the "# EOF" of OpenMetrics.
-func finish(dst *bytes.Buffer, format expfmt.Format) error {
+// appendEndMarker appends the end marker of the format, which only OpenMetrics has: "# EOF".
+func appendEndMarker(dst *bytes.Buffer, format expfmt.Format) error {
 	if !strings.HasPrefix(string(format), expfmt.OpenMetricsType) {
-		return nil // an encoder, for nothing, is ten allocations
+		return nil // without the ten allocations of an encoder
 	}
 	if closer, ok := expfmt.NewEncoder(dst, format).(expfmt.Closer); ok {
 		return closer.Close()

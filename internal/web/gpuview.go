@@ -11,48 +11,44 @@ import (
 
 // gpuView is one GPU's card.
 type gpuView struct {
-	Index     int
-	Name      string
-	UUID      string
-	PCIBusID  string
-	Down      bool
-	Badges    []badge
-	Problem   string // why it is down, and how old what is shown is
-	Gauges    []gauge
-	Holders   []holderView
+	Index    int
+	Name     string
+	UUID     string
+	PCIBusID string
+	Down     bool
+	Badges   []badge
+	Problem  string // since when it is down, and how old the shown readings are
+	Gauges   []gauge
+	holdingView
 	Shared    []sharedView
 	SharedBy  string
 	MIG       bool
-	Units     []int // the axis, one entry a unit; nil: none to draw
-	Axis      []blockView
+	Units     []int       // the labels of the axis; nil: there is no axis
+	Axis      []blockView // as long together as Units
 	Instances []instanceView
 	NoAxis    string // why there is no axis
-	Room      string // what could still be created
+	Available string // what could still be created
 	Errors    []string
-	// HasFree, HasStranded and HasUnknown: what the legend explains.
-	HasFree, HasStranded bool
-	HasUnknown           bool
-	Unallocated          string // watts that no instance is given
-	Free                 bool   // no pod holds it or a part of it
-	Confirmed            bool   // so an operator has confirmed
-	Unknown              bool   // it is not known whether a pod does
-	Unconfirmed          []unconfirmedView
+	// HasFree, HasStranded and HasUnknown are set if the axis has such blocks, which the legend explains.
+	HasFree, HasStranded, HasUnknown bool
+	Unallocated                      string // the power that is not assigned to any instance
+	Unconfirmed                      []unconfirmedView
 }
 
-// gauge is a reading, with a bar where it has an upper end, which Of names.
+// gauge is a reading, with a bar if it has a maximum, which Of names.
 type gauge struct {
 	Label, Value, Of string
 	Percent          int // of the bar
 	Bar              bool
 }
 
-// blockView is a run of the axis.
+// blockView is an instance on the axis, or a free or stranded part of it.
 type blockView struct {
 	Span    int
 	Class   string // "used", "idle", "unknown", "down", "free", "stranded"
 	Title   string
 	Profile string
-	// ProfileRest is what a narrow block leaves out of the profile's name.
+	// ProfileRest is the part of the profile's name that a narrow block does not show.
 	ProfileRest string
 	Holder      string
 	Gauge       *gauge
@@ -62,7 +58,7 @@ type blockView struct {
 // partView is a compute instance in its GPU instance's block, as wide as its slices.
 type partView struct{ Class, Title, Text string }
 
-func gpuViewOf(g *gpu.GPU, now time.Time, kubelet bool) gpuView {
+func newGPUView(g *gpu.GPU, now time.Time, kubelet bool) gpuView {
 	view := gpuView{
 		Index:    g.Index,
 		Name:     g.Name,
@@ -80,14 +76,12 @@ func gpuViewOf(g *gpu.GPU, now time.Time, kubelet bool) gpuView {
 	if !g.Up {
 		view.Problem = downText(g, now)
 	}
-	view.Free, view.Confirmed = !g.Allocated.Or(true), g.ConfirmedFree
-	view.Unknown = g.UUID != "" && kubelet && !g.Allocated.Present()
+	view.holdingView = newHoldingView(g.Holders, g.Allocated, g.ConfirmedFree, kubelet && g.UUID != "")
 	view.Unconfirmed = unconfirmedViews(g)
 	if len(g.Holders) > 0 && g.Holders[0].Sharing != gpu.SharingExclusive {
 		view.SharedBy = sharedText(g.Holders)
 		view.Shared = sharedViews(g)
-	} else {
-		view.Holders = holderViews(g.Holders)
+		view.Holders = nil
 	}
 	if view.MIG {
 		addLayout(&view, g, kubelet)
@@ -107,7 +101,7 @@ func gpuBadges(g *gpu.GPU) []badge {
 		badges = append(badges, mode)
 	}
 	if action := g.Readings.RecoveryAction.Or(gpu.RecoveryNone); action != gpu.RecoveryNone {
-		badges = append(badges, badge{Text: "needs " + words(action), Class: "bad"})
+		badges = append(badges, badge{Text: "needs " + spellOut(action), Class: "bad"})
 	}
 	if rows, ok := g.Readings.RemappedRows.Get(); ok && rows.Failure {
 		badges = append(badges, badge{Text: "row remap failed", Class: "bad"})
@@ -116,7 +110,7 @@ func gpuBadges(g *gpu.GPU) []badge {
 	}
 	for _, e := range g.Totals.ClockEvents {
 		if e.Active && slowsDown(e.Reason) {
-			badges = append(badges, badge{Text: words(e.Reason), Class: "warn", Title: "why clocks are not at their highest"})
+			badges = append(badges, badge{Text: spellOut(e.Reason), Class: "warn", Title: "why clocks are not at their highest"})
 		}
 	}
 	if n := g.Totals.XIDs.Value; n > 0 {
@@ -125,7 +119,7 @@ func gpuBadges(g *gpu.GPU) []badge {
 	return badges
 }
 
-// modeBadge says that MIG is on, or will be otherwise than it is; empty for a GPU without MIG.
+// modeBadge says that MIG is enabled, or that its mode is about to change; it is empty for a GPU without MIG.
 func modeBadge(mode gpu.MIGState) badge {
 	enabled, known := mode.Enabled.Get()
 	pending := mode.Pending.Or(enabled)
@@ -139,14 +133,14 @@ func modeBadge(mode gpu.MIGState) badge {
 	return badge{}
 }
 
-// slowsDown reports whether a clock event reason needs attention, unlike those of normal work: idleness, clocks that
-// were asked for, the power limit under full load.
+// slowsDown reports whether a clock event reason needs attention. Those of normal operation do not: idleness, clocks that were
+// set, the power limit under full load.
 func slowsDown(reason string) bool {
 	return strings.HasPrefix(reason, "hw_") || strings.Contains(reason, "thermal")
 }
 
-// words makes a name of identifiers readable.
-func words[T ~string](name T) string { return strings.ReplaceAll(string(name), "_", " ") }
+// spellOut replaces the underscores of an identifier by spaces.
+func spellOut[T ~string](name T) string { return strings.ReplaceAll(string(name), "_", " ") }
 
 func gpuGauges(g *gpu.GPU) []gauge {
 	r := &g.Readings
@@ -174,7 +168,7 @@ func gpuGauges(g *gpu.GPU) []gauge {
 	return gauges
 }
 
-// smGauge shows SM activity, or a dash without a bar if it is not known: unknown must not look idle.
+// smGauge returns the gauge of SM activity. If it is unknown, the value is a dash without a bar: unknown must not look idle.
 func smGauge(a gpu.Activity) gauge {
 	g := gauge{Label: "SM activity", Value: "–"}
 	if ratio, ok := nodedoc.Finite(a.SM).Get(); ok {
@@ -196,17 +190,17 @@ func memoryGauge(m gpu.Memory) *gauge {
 	return g
 }
 
-// downText says since when a GPU has not answered, and whether old readings are shown.
+// downText says when a GPU answered last, and whether readings of that time are shown.
 func downText(g *gpu.GPU, now time.Time) string {
 	if g.UUID == "" {
-		return "The driver counts this GPU but gives no handle for it."
+		return "The driver counts this GPU but returns no handle for it."
 	}
 	if g.LastRead.IsZero() {
 		return "It has not answered since the exporter started."
 	}
-	text := "It answered last " + ageText(now.Sub(g.LastRead)) + " ago."
+	text := "It last answered " + ageText(now.Sub(g.LastRead)) + " ago."
 	if g.Readings.Memory.Used.Present() || g.Readings.PowerWatts.Present() {
-		return text + " What is shown is from then."
+		return text + " The readings shown are from then."
 	}
 	return text + " Its readings are dropped."
 }
@@ -218,7 +212,7 @@ func errorTexts(errs []gpu.ReadError) []string {
 		if errs[i].Err != nil {
 			message = errs[i].Err.Error()
 		}
-		texts = append(texts, fmt.Sprintf("%s: %s", words(errs[i].Reading), message))
+		texts = append(texts, fmt.Sprintf("%s: %s", spellOut(errs[i].Reading), message))
 	}
 	return texts
 }

@@ -1,5 +1,5 @@
-// Package web is what the node says over HTTP: metrics, health, the JSON state, the page that people look at, and the
-// server itself. Everything is read from the last Snapshot: no request ever calls a driver.
+// Package web serves metrics, health, the state as JSON and the status page over HTTP. Everything is read from the last Snapshot:
+// no request ever calls a driver.
 package web
 
 import (
@@ -17,62 +17,62 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Snapshots gives the last published Snapshot, nil before the first. It must not block, and never goes back to an
-// older Snapshot.
+// Snapshots provides the last published Snapshot.
 type Snapshots interface {
+	// Current returns nil before the first Snapshot, and never an older one than before. It must not block.
 	Current() *gpu.Snapshot
 }
 
-// Metrics turns a Snapshot into metrics. Its methods may be called from several goroutines at once. With an error they give
-// what could be gathered all the same.
+// Metrics turns a Snapshot into metrics. It is safe for concurrent use. Methods that return an error also return what could be
+// gathered.
 type Metrics interface {
-	// CheckCollectors returns an error that says what was expected unless each name is that of a collector that is on.
+	// CheckCollectors returns an error that says what was expected unless each name is that of an enabled collector.
 	CheckCollectors(names []string) error
 	// Gather returns the metric families. It is called once per Snapshot at most; the families are owned by the caller.
 	Gather(*gpu.Snapshot) ([]*dto.MetricFamily, error)
-	// Filter returns what the named collectors have in families that Gather returned; no names are all.
+	// Filter returns the part of gathered families that belongs to the named collectors; no names are all of them.
 	Filter(families []*dto.MetricFamily, names []string) []*dto.MetricFamily
-	// Render appends to dst what an encoder of the format makes of the filtered families, which is quicker, and reports
-	// true. Or it appends nothing and reports false: Gather, Filter and an encoder do it then.
+	// Render appends to dst the same bytes as Gather, Filter and an encoder of the format, but faster, and returns true. It may
+	// append nothing and return false instead.
 	Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (bool, error)
 }
 
-// Options say what the handler serves. The zero value of a field is the default that its comment names.
+// Options configure the handler. The comment of a field names the default for its zero value.
 type Options struct {
 	// TelemetryPath is where metrics are served; "/metrics". See CheckTelemetryPath.
 	TelemetryPath string
-	// NoOpenMetrics leaves OpenMetrics out of the formats that are offered: it makes counters whose names do not end in
-	// _total, as dcgm-exporter's, into metrics of unknown type.
+	// NoOpenMetrics does not offer OpenMetrics, in which counters whose names do not end in _total, such as dcgm-exporter's, are
+	// of unknown type.
 	NoOpenMetrics bool
-	// MaxScrapes bounds the scrapes gathered and encoded at the same time, those beyond it get a 503; 0 is no bound.
+	// MaxScrapes limits the scrapes that are gathered and encoded at once; further ones are answered with 503. 0 is no limit.
 	MaxScrapes int
-	// FreshFor is for how long, in real time, scrapers share what was gathered again for one of them; 0 is not at all.
+	// FreshFor is how long, in real time, scrapers share the fresh families that were gathered for one of them; 0 is not at all.
 	FreshFor time.Duration
-	// FreshCollector is the collector that the fresh families belong to: a scrape that picks others does not get them. Empty is
+	// FreshCollector is the collector that the fresh families belong to: a scrape that selects others does not get them. Empty is
 	// none.
 	FreshCollector string
-	// ReadyMaxAge is the age of the last Snapshot from which the process is not ready; 0 is no bound.
+	// ReadyMaxAge is the age of the last Snapshot above which the process is not ready; 0 is no limit.
 	ReadyMaxAge time.Duration
-	// Notes, if not nil, are lines that the readiness answer has besides those of its sources.
+	// Notes, if not nil, returns further lines of the readiness answer.
 	Notes func() []string
-	// State serves the Snapshot as JSON and shows it on the page.
+	// State enables the Snapshot as JSON and on the page.
 	State bool
 	// Hosts are the node's own names. On a loopback address the state and the page are served for these, localhost and IP addresses.
 	Hosts []string
-	// Pprof serves net/http/pprof under /debug/pprof/.
+	// Pprof enables net/http/pprof under /debug/pprof/.
 	Pprof bool
-	// Simulated marks the page: its GPUs exist in a simulation only.
+	// Simulated marks the node on the page as simulated.
 	Simulated bool
 	Version   string
-	// Now is the clock that the ages of Snapshots are taken by; time.Now.
+	// Now is the clock for the ages of Snapshots; time.Now.
 	Now func() time.Time
-	// Register takes the handler's own counters; nil is nowhere. The registry should be the fresh one.
+	// Register, if not nil, registers the handler's own counters. It should be the registry of the fresh families.
 	Register prometheus.Registerer
-	// Extra are further handlers by their http.ServeMux pattern.
+	// Extra are further handlers, by http.ServeMux pattern.
 	Extra map[string]http.Handler
 }
 
-// TelemetryPathDefault is where metrics are served if nothing else is said.
+// TelemetryPathDefault is the default of Options.TelemetryPath.
 const TelemetryPathDefault = "/metrics"
 
 // The fixed paths.
@@ -83,7 +83,7 @@ const (
 	pathPprof   = "/debug/pprof/"
 )
 
-// CheckTelemetryPath says whether metrics can be served at path: an absolute path other than those of this package.
+// CheckTelemetryPath returns an error unless metrics can be served at path: an absolute path that is not in use by this package.
 func CheckTelemetryPath(path string) error {
 	switch {
 	case !strings.HasPrefix(path, "/"):
@@ -96,8 +96,8 @@ func CheckTelemetryPath(path string) error {
 	return nil
 }
 
-// NewHandler serves everything. fresh is gathered again for scrapes (go_*, process_* and the like), see Options.FreshFor,
-// and must not have a family in common with metrics. It panics if the telemetry path or a pattern of Extra cannot be served.
+// NewHandler returns the handler of all paths. The families of fresh (go_*, process_* and the like) are gathered again for scrapes,
+// see Options.FreshFor; none of them may be in metrics. NewHandler panics if the telemetry path or a pattern of Extra is invalid.
 func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer, logger log.Logger) http.Handler {
 	if opts.TelemetryPath == "" {
 		opts.TelemetryPath = TelemetryPathDefault
@@ -120,36 +120,36 @@ func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus
 	}
 	mux.Handle("GET /{$}", withWriteDeadline(page))
 	if opts.Pprof {
-		handlePprof(mux)
+		registerPprof(mux)
 	}
 	for pattern, h := range opts.Extra {
 		mux.Handle(pattern, h)
 	}
-	return withHeaders(mux)
+	return withNoSniff(mux)
 }
 
-// writeTimeout bounds how long a slow reader may hold an answer in memory.
+// writeTimeout is how long a slow client may keep an answer in memory.
 const writeTimeout = 30 * time.Second
 
-// withWriteDeadline bounds the time in which an answer is written. It is not the server's WriteTimeout, which would
-// cut profiles (/debug/pprof/profile?seconds=60) short.
+// withWriteDeadline limits the time for writing an answer. The server's WriteTimeout would cut off profiles
+// (/debug/pprof/profile?seconds=60).
 func withWriteDeadline(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// A writer that knows no deadlines, as in tests, has no slow reader either.
+		// A writer without deadlines, as in tests, has no slow client either.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 		h.ServeHTTP(w, r)
 	})
 }
 
-// withHeaders forbids browsers to guess content types.
-func withHeaders(h http.Handler) http.Handler {
+// withNoSniff forbids browsers to guess content types.
+func withNoSniff(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		setDefault(w.Header(), "X-Content-Type-Options", "nosniff")
 		h.ServeHTTP(w, r)
 	})
 }
 
-// setDefault sets a header unless it is set: the operator's web configuration, which is applied before, comes first.
+// setDefault sets a header unless it is set: the operator's web configuration, which is applied first, has precedence.
 func setDefault(h http.Header, key, value string) {
 	if h.Get(key) == "" {
 		h.Set(key, value)

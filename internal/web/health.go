@@ -10,12 +10,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// serveHealthy answers as long as the process runs: a missing driver or a hung GPU is no reason to restart it.
+// serveHealthy answers 200 as long as the process runs: a missing driver or a hung GPU is no reason to restart it.
 func serveHealthy(w http.ResponseWriter, _ *http.Request) {
 	writePlain(w, http.StatusOK, "healthy\n")
 }
 
-// readyHandler reports whether metrics say something about this node's GPUs now.
+// readyHandler reports whether the metrics are current.
 type readyHandler struct {
 	snaps  Snapshots
 	maxAge time.Duration
@@ -23,10 +23,10 @@ type readyHandler struct {
 	notes  func() []string
 }
 
-// ServeHTTP answers 200, or 503 with the reasons in words.
+// ServeHTTP answers 200, or 503 with the reasons as text.
 func (h *readyHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	snap := h.snaps.Current()
-	if reasons := notReady(snap, h.now(), h.maxAge); len(reasons) > 0 {
+	if reasons := unreadyReasons(snap, h.now(), h.maxAge); len(reasons) > 0 {
 		writePlain(w, http.StatusServiceUnavailable, "not ready: "+strings.Join(reasons, "; ")+"\n")
 		return
 	}
@@ -45,9 +45,9 @@ func (h *readyHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	writePlain(w, http.StatusOK, b.String())
 }
 
-// notReady gives the reasons why a Snapshot does not stand for the node now; none means ready. Only the driver counts:
-// without the kubelet the readings are complete but for the pods.
-func notReady(snap *gpu.Snapshot, now time.Time, maxAge time.Duration) []string {
+// unreadyReasons returns why a Snapshot does not represent the node now; none means ready. Only the driver counts: without the
+// kubelet only the pods are missing.
+func unreadyReasons(snap *gpu.Snapshot, now time.Time, maxAge time.Duration) []string {
 	if snap == nil {
 		return []string{"no snapshot yet, the first reading of this node has not ended"}
 	}
@@ -65,7 +65,7 @@ func notReady(snap *gpu.Snapshot, now time.Time, maxAge time.Duration) []string 
 	return reasons
 }
 
-// sourceState finds the state of a source by its name.
+// sourceState returns the state of the source with a name.
 func sourceState(snap *gpu.Snapshot, name string) (gpu.SourceState, bool) {
 	for _, s := range snap.Sources {
 		if s.Name == name {
@@ -75,7 +75,7 @@ func sourceState(snap *gpu.Snapshot, name string) (gpu.SourceState, bool) {
 	return gpu.SourceState{}, false
 }
 
-// sourceReason says in words why a source is not up.
+// sourceReason says why a source is not up.
 func sourceReason(s gpu.SourceState) string {
 	reason := s.Name + " does not answer"
 	if s.Err != nil {

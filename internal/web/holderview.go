@@ -9,8 +9,24 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// holderView is a pod that holds a device. Unconfirmed says why this is not known; it is empty if it is.
+// holderView is a pod that holds a device. Unconfirmed says why that is uncertain; it is empty if it is certain.
 type holderView struct{ Name, Unconfirmed string }
+
+// holdingView is whether and by what a device is held.
+type holdingView struct {
+	Holders   []holderView
+	Free      bool // no pod holds it or a part of it
+	Confirmed bool // it is free because an operator has confirmed it
+	Unknown   bool // it is not known whether a pod holds it
+	Empty     bool // a GPU instance without compute instances
+}
+
+// newHoldingView returns the view of a device's holders. kubelet is set if the node has one: see hasKubelet.
+func newHoldingView(holders []gpu.Holder, allocated gpu.Opt[bool], confirmedFree, kubelet bool) holdingView {
+	return holdingView{
+		Holders: holderViews(holders), Free: !allocated.Or(true), Confirmed: confirmedFree, Unknown: kubelet && !allocated.Present(),
+	}
+}
 
 // sharedView is one container that shares a device.
 type sharedView struct {
@@ -18,19 +34,18 @@ type sharedView struct {
 	Memory string
 }
 
-// unconfirmedView is why it is not known whether some pods hold a device.
+// unconfirmedView is a reason why it is uncertain whether pods hold a device.
 type unconfirmedView struct{ Pods, Reason string }
 
 // unmatchedView is a device id that names no device of the node, and the container it was given to.
 type unmatchedView struct{ ID, Resource, Holder string }
 
-// hasKubelet reports whether holders come from a kubelet. Without one nothing is said of devices of which it is not known
-// whether they are held.
+// hasKubelet reports whether a kubelet is a source of holders. Without one the page does not show devices as unknown.
 func hasKubelet(snap *gpu.Snapshot) bool {
 	return slices.ContainsFunc(snap.Sources, func(s gpu.SourceState) bool { return s.Name == gpu.SourceKubelet })
 }
 
-// podText names the pod of a holder, by its UID if its name is unknown.
+// podText returns the name of a holder's pod, or its UID if the name is unknown.
 func podText(h *gpu.Holder) string {
 	if h.Pod == "" {
 		return "pod " + h.PodUID
@@ -39,10 +54,10 @@ func podText(h *gpu.Holder) string {
 }
 
 func holderViews(holders []gpu.Holder) []holderView {
-	return each(holders, func(h *gpu.Holder) holderView { return holderView{Name: podText(h), Unconfirmed: h.Unconfirmed} })
+	return mapSlice(holders, func(h *gpu.Holder) holderView { return holderView{Name: podText(h), Unconfirmed: h.Unconfirmed} })
 }
 
-// sharedViews lists the containers that share a GPU, with their memory where it is known.
+// sharedViews lists the containers that share a GPU, with their memory if it is known.
 func sharedViews(g *gpu.GPU) []sharedView {
 	memory := make(map[gpu.Container]uint64, len(g.Containers))
 	for _, c := range g.Containers {
@@ -50,7 +65,7 @@ func sharedViews(g *gpu.GPU) []sharedView {
 			memory[c.Container] += used
 		}
 	}
-	return each(g.Holders, func(h *gpu.Holder) sharedView {
+	return mapSlice(g.Holders, func(h *gpu.Holder) sharedView {
 		v := sharedView{holderView: holderView{Name: podText(h) + " " + h.Name, Unconfirmed: h.Unconfirmed}}
 		if h.Replica != "" {
 			v.Name += " (" + h.Replica + ")"
@@ -94,7 +109,7 @@ func unconfirmedViews(g *gpu.GPU) []unconfirmedView {
 			add(g.Instances[i].ComputeInstances[c].Holders)
 		}
 	}
-	return each(reasons, func(reason *string) unconfirmedView {
+	return mapSlice(reasons, func(reason *string) unconfirmedView {
 		return unconfirmedView{Pods: strings.Join(pods[*reason], ", "), Reason: *reason}
 	})
 }
@@ -102,7 +117,7 @@ func unconfirmedViews(g *gpu.GPU) []unconfirmedView {
 // maxUnmatched is how many unmatched devices the page names.
 const maxUnmatched = 10
 
-// holderNotices says what is wrong with who holds the devices.
+// holderNotices returns what is wrong with the holders of devices.
 func holderNotices(snap *gpu.Snapshot) []notice {
 	var notices []notice
 	if n := len(snap.Unmatched); n > 0 {
@@ -110,7 +125,7 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 		notices = append(notices, notice{
 			Class: "warn", Title: plural(n, "device id") + " without a device",
 			Text: "Pods were given devices that this node does not have. They run without them.",
-			Unmatched: each(shown, func(a *gpu.Assignment) unmatchedView {
+			Unmatched: mapSlice(shown, func(a *gpu.Assignment) unmatchedView {
 				return unmatchedView{ID: nodedoc.ShortText(a.ID), Resource: nodedoc.ShortText(a.Holder.Resource), Holder: podText(&a.Holder) + " " + a.Holder.Name}
 			}),
 			More: n - len(shown),
@@ -126,8 +141,8 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 	return notices
 }
 
-// freeTile counts the GPUs that no pod holds a part of, and those of which this is not known. It returns false if nothing is
-// known of holders.
+// freeTile counts the GPUs of which no pod holds any part, and those for which that is unknown. It returns false if no holders are
+// known.
 func freeTile(snap *gpu.Snapshot) (tile, bool) {
 	free, unknown := 0, 0
 	for i := range snap.GPUs {
@@ -145,8 +160,8 @@ func freeTile(snap *gpu.Snapshot) (tile, bool) {
 	return t, unknown < len(snap.GPUs) || hasKubelet(snap)
 }
 
-// each maps a list.
-func each[T, V any](list []T, view func(*T) V) []V {
+// mapSlice returns the views of the elements of a list.
+func mapSlice[T, V any](list []T, view func(*T) V) []V {
 	views := make([]V, 0, len(list))
 	for i := range list {
 		views = append(views, view(&list[i]))

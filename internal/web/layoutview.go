@@ -10,66 +10,49 @@ import (
 
 // instanceView is a GPU instance's row in the card's list, with its compute instances.
 type instanceView struct {
-	ID               gpu.InstanceID
-	Profile          string
+	deviceView
 	Placement        string
-	Down             bool
 	Memory           *gauge
-	SM               gauge
 	Power            string
-	Holders          []holderView
-	UUID             string        // the MIG device's, where one compute instance has the whole GPU instance
-	ComputeInstances []computeView // otherwise
-	Empty            bool          // no compute instance
-	Free             bool          // no pod holds it or a part of it
-	Confirmed        bool          // so an operator has confirmed
-	Unknown          bool          // it is not known whether a pod does
-	Errors           []string
+	ComputeInstances []deviceView // none if one compute instance has the whole GPU instance: then the row's UUID is its MIG device's
 }
 
-// computeView is a compute instance's row.
-type computeView struct {
-	ID        gpu.ComputeID
-	Profile   string
-	UUID      string
-	Down      bool
-	Free      bool
-	Confirmed bool
-	Unknown   bool
-	SM        gauge
-	Holders   []holderView
-	Errors    []string
+// deviceView is what the rows of GPU instances and of compute instances share.
+type deviceView struct {
+	ID      int
+	Profile string
+	UUID    string
+	Down    bool
+	SM      gauge
+	holdingView
+	Errors []string
 }
 
-// addLayout fills in what a GPU in MIG mode is cut into.
+// addLayout adds the axis and the instances of a GPU in MIG mode.
 func addLayout(view *gpuView, g *gpu.GPU, kubelet bool) {
-	axis := axisOf(g)
+	axis := layOutAxis(g)
 	for _, s := range axis {
-		block := blockOf(g, s, kubelet)
+		block := newBlockView(g, s, kubelet)
 		view.Axis = append(view.Axis, block)
 		view.HasUnknown = view.HasUnknown || block.Class == "unknown"
+		view.HasFree = view.HasFree || block.Class == "free"
+		view.HasStranded = view.HasStranded || s.Stranded
 		for u := s.Start; u < s.End(); u++ {
 			view.Units = append(view.Units, u)
 		}
 	}
 	if axis == nil && len(g.Instances) > 0 {
-		view.NoAxis = "Where the instances lie on the GPU is not known: the driver tells placements to privileged processes only."
+		view.NoAxis = "Where the instances lie on the GPU is not known: the driver reports placements to privileged processes only."
 	}
-	for i := range g.Instances {
-		view.Instances = append(view.Instances, instanceViewOf(&g.Instances[i], kubelet))
-	}
-	for _, s := range axis {
-		view.HasFree = view.HasFree || s.Instance == nodedoc.Room && !s.Stranded
-		view.HasStranded = view.HasStranded || s.Stranded
-	}
+	view.Instances = mapSlice(g.Instances, func(inst *gpu.GPUInstance) instanceView { return newInstanceView(inst, kubelet) })
 	if w, ok := nodedoc.Finite(g.Power.UnallocatedWatts).Get(); ok && len(g.Instances) > 0 {
 		view.Unallocated = "≈ " + wattsText(w)
 	}
-	view.Room = roomText(g)
+	view.Available = availableText(g)
 }
 
-// axisOf lays out the placement axis of a GPU.
-func axisOf(g *gpu.GPU) []nodedoc.Segment {
+// layOutAxis returns the segments of a GPU's placement axis.
+func layOutAxis(g *gpu.GPU) []nodedoc.Segment {
 	capacity := g.Capacity.Or(gpu.Capacity{})
 	axis := nodedoc.Axis{Units: nodedoc.AxisUnits(capacity.Memory, g.Profiles), Profiles: g.Profiles, Available: capacity.Profiles}
 	placements := make([]gpu.Opt[gpu.Placement], 0, len(g.Instances))
@@ -79,7 +62,7 @@ func axisOf(g *gpu.GPU) []nodedoc.Segment {
 	return axis.LayOut(placements)
 }
 
-func blockOf(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
+func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 	block := blockView{Span: s.Size}
 	units := plural(s.Size, "memory slice")
 	if s.Stranded {
@@ -122,12 +105,12 @@ func blockOf(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 	if block.Class == "unknown" {
 		block.Title += ", not known whether a pod holds it"
 	}
-	block.Parts = partsOf(inst, kubelet)
+	block.Parts = newPartViews(inst, kubelet)
 	return block
 }
 
-// partsOf draws the compute instances of a GPU instance, and its compute slices that have none.
-func partsOf(inst *gpu.GPUInstance, kubelet bool) []partView {
+// newPartViews returns the compute instances of a GPU instance, and a part for the compute slices that have none.
+func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
 	var parts []partView
 	rest := inst.ComputeSlices.Or(0)
 	for i := range inst.ComputeInstances {
@@ -136,7 +119,7 @@ func partsOf(inst *gpu.GPUInstance, kubelet bool) []partView {
 		rest -= slices
 		part := partView{Class: widthClass(slices), Title: fmt.Sprintf("compute instance %d, %s", c.ID, profileText(c.Profile))}
 		if len(c.Holders) > 0 {
-			if len(inst.Holders) == 0 { // else the block says it
+			if len(inst.Holders) == 0 { // else the block names it
 				part.Text = c.Holders[0].Pod
 			}
 			part.Title += ", " + podText(&c.Holders[0])
@@ -163,26 +146,21 @@ func partsOf(inst *gpu.GPUInstance, kubelet bool) []partView {
 	return parts
 }
 
-// widthMax is the widest class that the style sheet has.
+// widthMax is the number of width classes in the style sheet.
 const widthMax = 12
 
-// widthClass is the class that gives a part its share of the width.
+// widthClass returns the class that makes a part as wide as its slices.
 func widthClass(slices int) string { return fmt.Sprintf("w%d", min(max(slices, 1), widthMax)) }
 
-func instanceViewOf(inst *gpu.GPUInstance, kubelet bool) instanceView {
+func newInstanceView(inst *gpu.GPUInstance, kubelet bool) instanceView {
 	view := instanceView{
-		ID:        inst.ID,
-		Profile:   profileText(inst.Profile),
-		Down:      !inst.Up,
-		Memory:    memoryGauge(inst.Memory),
-		SM:        smGauge(inst.Activity),
-		Holders:   holderViews(inst.Holders),
-		Errors:    errorTexts(inst.Errors),
-		Free:      !inst.Allocated.Or(true),
-		Confirmed: inst.ConfirmedFree,
-		Unknown:   kubelet && !inst.Allocated.Present(),
-		Empty:     len(inst.ComputeInstances) == 0,
+		deviceView: deviceView{
+			ID: int(inst.ID), Profile: profileText(inst.Profile), Down: !inst.Up, SM: smGauge(inst.Activity), Errors: errorTexts(inst.Errors),
+			holdingView: newHoldingView(inst.Holders, inst.Allocated, inst.ConfirmedFree, kubelet),
+		},
+		Memory: memoryGauge(inst.Memory),
 	}
+	view.Empty = len(inst.ComputeInstances) == 0
 	if p, ok := inst.Placement.Get(); ok {
 		view.Placement = p.String()
 	}
@@ -199,26 +177,17 @@ func instanceViewOf(inst *gpu.GPUInstance, kubelet bool) instanceView {
 		}
 		return view
 	}
-	for i := range inst.ComputeInstances {
-		c := &inst.ComputeInstances[i]
-		view.ComputeInstances = append(view.ComputeInstances, computeView{
-			ID:        c.ID,
-			Profile:   profileText(c.Profile),
-			UUID:      string(c.UUID),
-			Down:      !c.Up,
-			Free:      !c.Allocated.Or(true),
-			Confirmed: c.ConfirmedFree,
-			Unknown:   kubelet && !c.Allocated.Present(),
-			SM:        smGauge(c.Activity),
-			Holders:   holderViews(c.Holders),
-			Errors:    errorTexts(c.Errors),
-		})
-	}
+	view.ComputeInstances = mapSlice(inst.ComputeInstances, func(c *gpu.ComputeInstance) deviceView {
+		return deviceView{
+			ID: int(c.ID), Profile: profileText(c.Profile), UUID: string(c.UUID), Down: !c.Up, SM: smGauge(c.Activity), Errors: errorTexts(c.Errors),
+			holdingView: newHoldingView(c.Holders, c.Allocated, c.ConfirmedFree, kubelet),
+		}
+	})
 	return view
 }
 
-// roomText says what could still be created on the GPU.
-func roomText(g *gpu.GPU) string {
+// availableText says which instances could still be created on the GPU.
+func availableText(g *gpu.GPU) string {
 	c, ok := g.Capacity.Get()
 	if !ok {
 		return ""

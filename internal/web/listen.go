@@ -11,10 +11,10 @@ import (
 	"github.com/coreos/go-systemd/v22/activation"
 )
 
-// listen opens all addresses or none, or takes the sockets that systemd passes.
-func listen(ctx context.Context, opts ServerOptions) ([]net.Listener, error) {
+// openListeners returns listeners on all addresses or none, or those on the sockets that systemd passes.
+func openListeners(ctx context.Context, opts ServerOptions) ([]net.Listener, error) {
 	if !opts.SystemdSocket {
-		return listenAll(ctx, opts.Addresses)
+		return listenTCP(ctx, opts.Addresses)
 	}
 	listeners, err := activation.Listeners()
 	if err != nil {
@@ -31,8 +31,8 @@ func listen(ctx context.Context, opts ServerOptions) ([]net.Listener, error) {
 	return listeners, nil
 }
 
-// listenAll opens all addresses or none.
-func listenAll(ctx context.Context, addresses []string) ([]net.Listener, error) {
+// listenTCP listens on all addresses or none.
+func listenTCP(ctx context.Context, addresses []string) ([]net.Listener, error) {
 	if len(addresses) == 0 {
 		return nil, errors.New("no address to listen on")
 	}
@@ -43,15 +43,15 @@ func listenAll(ctx context.Context, addresses []string) ([]net.Listener, error) 
 			for _, open := range listeners {
 				_ = open.Close()
 			}
-			return nil, fmt.Errorf("listen on %s: %w", address, listenCause(err))
+			return nil, fmt.Errorf("listen on %s: %w", address, unwrapListenError(err))
 		}
 		listeners = append(listeners, l)
 	}
 	return listeners, nil
 }
 
-// listenCause takes off what net and os wrap around the reason: the operation and the address, said already.
-func listenCause(err error) error {
+// unwrapListenError returns the reason within the errors of net and os, without the operation and the address.
+func unwrapListenError(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
 		err = op.Err

@@ -22,8 +22,8 @@ var (
 	pageJS string
 )
 
-// pageHandler serves the page that people look at. It is one document: style and script are in it, and nothing else
-// may be loaded. Without the script it is the same page, refreshed by the browser.
+// pageHandler serves the status page. It is one document that contains its style and script; nothing else may be loaded. Without
+// scripts the browser reloads the page.
 type pageHandler struct {
 	opts     Options
 	snaps    Snapshots
@@ -43,7 +43,7 @@ func newPageHandler(opts Options, snaps Snapshots, pool *buffers, logger log.Log
 			"default-src 'none'",
 			"style-src '" + sourceHash(pageCSS) + "'",
 			"script-src '" + sourceHash(pageJS) + "'",
-			"connect-src 'self'", // the script fetches the page anew
+			"connect-src 'self'", // the script fetches the page again
 			"img-src data:",      // the icon
 			"base-uri 'none'",
 			"form-action 'none'",
@@ -53,9 +53,9 @@ func newPageHandler(opts Options, snaps Snapshots, pool *buffers, logger log.Log
 	}
 }
 
-// ServeHTTP renders the page for each request: people are few, and the ages in it change by the second.
+// ServeHTTP renders the page for each request: readers are few, and the ages in it change by the second.
 func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	page := pageOf(h.opts, h.snaps.Current(), h.opts.Now())
+	page := newPageView(h.opts, h.snaps.Current(), h.opts.Now())
 	page.CSS, page.JS = template.CSS(pageCSS), template.JS(pageJS)
 	buf := h.pool.get()
 	defer h.pool.put(buf)
@@ -70,20 +70,20 @@ func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cache-Control", "no-store")
 	header.Set("Content-Type", "text/html; charset=utf-8")
 	if negotiateCoding(r.Header) == codingIdentity {
-		answer(w, codingIdentity, buf.Bytes())
+		writeEncoded(w, codingIdentity, buf.Bytes())
 		return
 	}
 	packed := h.pool.get()
 	defer h.pool.put(packed)
 	h.pool.gzip(packed, buf.Bytes())
-	answer(w, codingGzip, packed.Bytes())
+	writeEncoded(w, codingGzip, packed.Bytes())
 }
 
-// sourceHash names inline text in a content security policy.
+// sourceHash returns the name of an inline text in a content security policy.
 func sourceHash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// refreshEvery is how often the page asks for itself; the readings behind it change once a second.
+// refreshEvery is how often the page is fetched again; its readings change once a second.
 const refreshEvery = 5 * time.Second

@@ -43,7 +43,7 @@ func TestPageShowsTheNode(t *testing.T) {
 		"1g.5gb GI 7 at 0:1 3 GiB of 5 GiB 60 % 102 % 100 % ≈ 20 W ml/notebook", "2g.10gb GI 5 at 2:2 20 MiB of 10 GiB 0 % 0 % 0 % ≈ 40 W",
 		"2g.10gb GI 1 at 4:2 9 GiB of 10 GiB 90 % – ≈ 40 W", "SM activity 31 % 31 % Power 172 W", "ml/notebook-7d9c", "not given to an instance ≈ 72 W", "Could still hold 1 × 1g.5gb. Stranded: 1 memory slice.",
 		"1c.3g.20gb CI 0 65 % 65 % ml/embed-0", "2c.3g.20gb CI 1 – ml/train-0", "no compute instance", "Nothing more fits.",
-		"lost", "It answered last 96 s ago. Its readings are dropped.", "device: get handle: GPU is lost",
+		"lost", "It last answered 96 s ago. Its readings are dropped.", "device: get handle: GPU is lost",
 		"Shared by 2 containers (time-slicing)", "hub/jupyter-ben notebook (1) 13 GiB",
 		"MIG pending", "needs reset", "row remap: get remapped rows: no permission",
 		"Where the instances lie on the GPU is not known",
@@ -66,7 +66,7 @@ func TestPageGPUWithoutHandle(t *testing.T) {
 	snap.GPUs = []gpu.GPU{wholeGPU(0), {Facts: gpu.Facts{Index: 1},
 		Errors: []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: fmt.Errorf("get handle: %w", gpu.ErrLost)}}}}
 	page := showPage(t, Options{State: true}, snap)
-	const want = "GPU 1 Unknown model lost The driver counts this GPU but gives no handle for it. device: get handle: GPU is lost"
+	const want = "GPU 1 Unknown model lost The driver counts this GPU but returns no handle for it. device: get handle: GPU is lost"
 	if text := pageText(page); !strings.HasSuffix(text, want) || !strings.Contains(text, "GPUs 2 1 does not answer") {
 		t.Errorf("no %q in\n%s", want, text)
 	}
@@ -174,10 +174,10 @@ func TestPageNotices(t *testing.T) {
 	lost := nodeFixture()
 	lost.Sources = []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrVersionMismatch}}
 	for want, snap := range map[string]*gpu.Snapshot{
-		"Reading the node for the first time":                                                         nil,
-		"The driver answers, but lists no GPU":                                                        {Time: fixtureTime, Sources: up},
-		"Readings have stalled What is shown here is 2 min old.":                                      {Time: fixtureTime.Add(-2 * time.Minute), Sources: up},
-		"The NVIDIA driver does not answer any more driver and library version mismatch The exporter": lost,
+		"Reading the node for the first time":                                                  nil,
+		"The driver answers, but lists no GPU":                                                 {Time: fixtureTime, Sources: up},
+		"Readings have stalled The readings shown here are 2 min old.":                         {Time: fixtureTime.Add(-2 * time.Minute), Sources: up},
+		"The NVIDIA driver no longer answers driver and library version mismatch The exporter": lost,
 	} {
 		if text := pageText(showPage(t, Options{State: true, ReadyMaxAge: 15 * time.Second}, snap)); !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

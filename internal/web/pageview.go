@@ -9,7 +9,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// pageView is what the page's template shows. Texts are plain: the template escapes them.
+// pageView is the data of the page's template, which escapes all texts.
 type pageView struct {
 	CSS       template.CSS
 	JS        template.JS
@@ -23,9 +23,9 @@ type pageView struct {
 	Facts     []string // of the node: driver, CUDA
 	Sources   []badge
 	Notices   []notice
-	Taken     string // when the Snapshot was made, RFC 3339; empty before the first
+	Taken     string // the Snapshot's time, RFC 3339; empty before the first
 	Age       string
-	AgeS      int64 // the same in seconds: the script counts on from it
+	AgeS      int64 // the age in seconds, from which the script continues to count
 	Tiles     []tile
 	GPUs      []gpuView
 }
@@ -35,7 +35,7 @@ type link struct{ Href, Text string }
 // badge is a short word of state; Class is one of "good", "warn", "bad", "plain".
 type badge struct{ Text, Class, Title string }
 
-// notice is what is wrong with the node as a whole. Commands help on.
+// notice is a problem of the node as a whole. Commands may be run to look at the exporter without a GPU.
 type notice struct {
 	Class, Title, Text string
 	Unmatched          []unmatchedView
@@ -46,8 +46,8 @@ type notice struct {
 
 type tile struct{ Label, Value, Note string }
 
-// pageOf builds the page of a Snapshot, nil before the first.
-func pageOf(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
+// newPageView returns the page of a Snapshot; snap is nil before the first.
+func newPageView(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 	page := pageView{
 		RefreshMS: refreshEvery.Milliseconds(),
 		RefreshS:  int64(3 * refreshEvery / time.Second),
@@ -74,9 +74,7 @@ func pageOf(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 			page.Facts = append(page.Facts, "CUDA "+d.CUDA)
 		}
 	}
-	for i := range snap.Sources {
-		page.Sources = append(page.Sources, sourceBadge(&snap.Sources[i]))
-	}
+	page.Sources = mapSlice(snap.Sources, sourceBadge)
 	if n := nodeNotice(opts, snap, now); n != nil {
 		page.Notices = append(page.Notices, *n)
 	}
@@ -84,13 +82,11 @@ func pageOf(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 	if len(snap.GPUs) > 0 {
 		page.Tiles = nodeTiles(snap)
 	}
-	for i := range snap.GPUs {
-		page.GPUs = append(page.GPUs, gpuViewOf(&snap.GPUs[i], now, hasKubelet(snap)))
-	}
+	page.GPUs = mapSlice(snap.GPUs, func(g *gpu.GPU) gpuView { return newGPUView(g, now, hasKubelet(snap)) })
 	return page
 }
 
-// pageLinks are relative, so that they hold behind a proxy that serves the page under a path of its own.
+// pageLinks returns relative links, so that they work behind a proxy that serves the page under another path.
 func pageLinks(opts Options) []link {
 	links := []link{{strings.TrimPrefix(opts.TelemetryPath, "/"), "Metrics"}}
 	if opts.State {
@@ -114,21 +110,21 @@ func sourceBadge(s *gpu.SourceState) badge {
 	}
 }
 
-// nodeNotice says in plain words what is wrong with the node as a whole; nil if nothing is.
+// nodeNotice says what is wrong with the node as a whole; it returns nil if nothing is.
 func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 	driver, _ := sourceState(snap, gpu.SourceNVML)
 	if !driver.Up {
 		n := &notice{Class: "bad", Title: "No NVIDIA driver answers on this node", Text: sourceReason(driver),
 			Hint: "The exporter keeps looking: a driver that arrives later is picked up without a restart."}
 		if len(snap.GPUs) > 0 {
-			n.Title = "The NVIDIA driver does not answer any more"
+			n.Title = "The NVIDIA driver no longer answers"
 		} else if !opts.Simulated {
 			n.Commands = []string{"mig-exporter --driver=sim --sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml"}
 		}
 		return n
 	}
 	if age := now.Sub(snap.Time); opts.ReadyMaxAge > 0 && age > opts.ReadyMaxAge {
-		return &notice{Class: "bad", Title: "Readings have stalled", Text: "What is shown here is " + ageText(age) + " old."}
+		return &notice{Class: "bad", Title: "Readings have stalled", Text: "The readings shown here are " + ageText(age) + " old."}
 	}
 	if len(snap.GPUs) == 0 {
 		return &notice{Class: "plain", Title: "The driver answers, but lists no GPU", Text: "A GPU that appears later is picked up without a restart."}
@@ -136,9 +132,9 @@ func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 	return nil
 }
 
-// nodeTiles sum the node up.
+// nodeTiles returns the totals of the node.
 func nodeTiles(snap *gpu.Snapshot) []tile {
-	var up, mig, instances int
+	var up, migEnabled, instances int
 	var watts, limit float64
 	var used, total uint64
 	for i := range snap.GPUs {
@@ -147,7 +143,7 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 			up++
 		}
 		if g.MIG.Enabled.Or(false) {
-			mig++
+			migEnabled++
 		}
 		instances += len(g.Instances)
 		watts += g.Readings.PowerWatts.Or(0)
@@ -155,19 +151,19 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 		used += g.Readings.Memory.Used.Or(0)
 		total += g.Readings.Memory.Total.Or(0)
 	}
-	answer := "all answer"
+	answering := "all answer"
 	switch silent := len(snap.GPUs) - up; {
 	case silent == 1:
-		answer = "1 does not answer"
+		answering = "1 does not answer"
 	case silent > 1:
-		answer = fmt.Sprintf("%d do not answer", silent)
+		answering = fmt.Sprintf("%d do not answer", silent)
 	}
-	tiles := []tile{{Label: "GPUs", Value: fmt.Sprint(len(snap.GPUs)), Note: answer}}
+	tiles := []tile{{Label: "GPUs", Value: fmt.Sprint(len(snap.GPUs)), Note: answering}}
 	if t, ok := freeTile(snap); ok {
 		tiles = append(tiles, t)
 	}
-	if mig > 0 {
-		tiles = append(tiles, tile{Label: "In MIG mode", Value: fmt.Sprint(mig), Note: plural(instances, "GPU instance")})
+	if migEnabled > 0 {
+		tiles = append(tiles, tile{Label: "In MIG mode", Value: fmt.Sprint(migEnabled), Note: plural(instances, "GPU instance")})
 	}
 	if total > 0 {
 		tiles = append(tiles, tile{Label: "Memory used", Value: bytesText(used), Note: "of " + bytesText(total)})

@@ -5,9 +5,9 @@ import (
 	"net/http/pprof"
 )
 
-// handlePprof serves profiles from this mux. Importing net/http/pprof registers them on http.DefaultServeMux too,
+// registerPprof serves profiles from this mux. Importing net/http/pprof registers them on http.DefaultServeMux too,
 // which nothing here serves.
-func handlePprof(mux *http.ServeMux) {
+func registerPprof(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+pathPprof, pprof.Index)
 	mux.HandleFunc("GET "+pathPprof+"cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET "+pathPprof+"profile", pprof.Profile)

@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// withLocalHost refuses requests that came in on a loopback address for a host name that is not one of the node's. A page on
-// the internet can point its own name at 127.0.0.1 and then read, in the browser of a user of the node and as its own origin,
-// what is served there (DNS rebinding). Its name is then in the Host header, which it cannot change. IP addresses are no names
-// that it could point elsewhere, and with TLS the certificate is not for its name: these are served.
+// withLocalHost refuses requests that arrive on a loopback address for a host name that is not the node's. A web site can resolve
+// its own name to 127.0.0.1 and then read what is served there, as its own origin, in the browser of a user of the node (DNS
+// rebinding). The Host header is then the site's name, which the site cannot change. Requests for an IP address are served, since
+// a site cannot resolve those, and so are requests with TLS, since the certificate is not valid for the site's name.
 //
-// hosts are further names that are the node's. Metrics are served for any host: the jobs of a Prometheus may have any names.
+// hosts are the node's names. Metrics are served for any host: the targets of a Prometheus may have any names.
 func withLocalHost(hosts []string, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil && onLoopback(r) && !isLocalHost(r.Host, hosts) {
@@ -27,7 +27,7 @@ func withLocalHost(hosts []string, h http.Handler) http.Handler {
 	})
 }
 
-// onLoopback reports whether the connection came in on a loopback address. Without an address, as in tests, it did not.
+// onLoopback reports whether the connection's local address is a loopback address. It is not if there is none, as in tests.
 func onLoopback(r *http.Request) bool {
 	address, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	return ok && address.IP.IsLoopback()

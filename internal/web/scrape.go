@@ -20,27 +20,28 @@ import (
 // scrapeHandler serves metrics: the encoded Snapshot, shared by all scrapers, and after it the fresh families.
 type scrapeHandler struct {
 	metrics     Metrics
-	expositions perSnapshot[*exposition]
-	endings     *endings
-	own         string // the collector that the fresh families belong to; empty for none
-	formats     []expfmt.Format
-	slots       chan struct{} // nil: no bound
-	complaints  *complaints
-	served      atomic.Uint64
-	rejected    atomic.Uint64
+	expositions snapshotCache[*exposition]
+	trailers    *trailerCache
+	// freshCollector is the collector that the fresh families belong to; empty if there is none.
+	freshCollector string
+	formats        []expfmt.Format
+	slots          chan struct{} // one for each scrape in progress; nil: no limit
+	errorLog       *limitedLogger
+	served         atomic.Uint64
+	rejected       atomic.Uint64
 }
 
 func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer, pool *buffers, logger log.Logger) *scrapeHandler {
 	h := &scrapeHandler{
-		metrics:    metrics,
-		own:        opts.FreshCollector,
-		formats:    expfmt.DefaultOpenMetricsAcceptedFormats(),
-		complaints: &complaints{logger: logger, now: opts.Now},
+		metrics:        metrics,
+		freshCollector: opts.FreshCollector,
+		formats:        expfmt.DefaultOpenMetricsAcceptedFormats(),
+		errorLog:       &limitedLogger{logger: logger, now: opts.Now},
 	}
-	report := h.complaints.add
-	h.endings = &endings{
+	report := h.errorLog.logError
+	h.trailers = &trailerCache{
 		fresh: fresh, keep: opts.FreshFor, pool: pool, report: report,
-		kept: make(map[endingForm]*keptEnding),
+		cached: make(map[trailerForm]*cachedTrailer),
 	}
 	if opts.NoOpenMetrics {
 		h.formats = expfmt.DefaultAcceptedFormats()
@@ -51,13 +52,13 @@ func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prom
 	if opts.MaxScrapes > 0 {
 		h.slots = make(chan struct{}, opts.MaxScrapes)
 	}
-	h.expositions = perSnapshot[*exposition]{snaps: snaps, make: func(snap *gpu.Snapshot) *exposition {
+	h.expositions = snapshotCache[*exposition]{snaps: snaps, create: func(snap *gpu.Snapshot) *exposition {
 		return newExposition(snap, metrics, pool, report)
 	}}
 	return h
 }
 
-// scrapeCounter counts scrapes of one result; it carries no time of its own, so that equal runs serve equal bytes.
+// scrapeCounter returns a counter of the scrapes with one result. It has no created timestamp, so that equal runs serve equal bytes.
 func scrapeCounter(result string, n *atomic.Uint64) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name:        "mig_exporter_scrapes_total",
@@ -68,19 +69,19 @@ func scrapeCounter(result string, n *atomic.Uint64) prometheus.Collector {
 
 // ServeHTTP serves one scrape.
 func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	chosen, err := selected(r.URL.RawQuery, h.metrics)
+	chosen, err := parseSelection(r.URL.RawQuery, h.metrics)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	if !h.enter() {
+	if !h.acquireSlot() {
 		h.rejected.Add(1)
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, fmt.Sprintf("%d scrapes are being served, which is the limit: try again later", cap(h.slots)),
 			http.StatusServiceUnavailable)
 		return
 	}
-	form := wire{format: expfmt.NegotiateAccept(r.Header, h.formats...), coding: negotiateCoding(r.Header)}
+	form := outputForm{format: expfmt.NegotiateAccept(r.Header, h.formats...), coding: negotiateCoding(r.Header)}
 	parts, err := h.encode(form, chosen)
 	if err != nil {
 		http.Error(w, "nothing could be gathered and encoded: "+err.Error(), http.StatusInternalServerError)
@@ -88,32 +89,32 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", string(form.format))
 	w.Header().Add("Vary", "Accept")
-	answer(w, form.coding, parts...)
+	writeEncoded(w, form.coding, parts...)
 	h.served.Add(1)
 }
 
-// encode returns the parts of an answer: the Snapshot, and the families that are gathered again with what ends an
-// exposition. It gives up its slot before the answer is written, so that slow readers do not block others. What is missing is
-// logged; it is an error only where nothing else is left.
-func (h *scrapeHandler) encode(form wire, chosen selection) ([][]byte, error) {
-	defer h.leave()
-	var open opening
+// encode returns the parts of an answer: the encoded Snapshot, and a trailer with the fresh families. It releases the scrape's slot
+// before the answer is written, so that slow readers do not block others. Missing metrics are logged; they are an error only if
+// there are no others.
+func (h *scrapeHandler) encode(form outputForm, chosen selection) ([][]byte, error) {
+	defer h.releaseSlot()
+	var prefix bodyPrefix
 	var err error
 	current, ok := h.expositions.current()
 	if ok {
-		open, err = current.opening(form, chosen)
+		prefix, err = current.prefix(form, chosen)
 	}
-	last := h.endings.of(form, current, !chosen.all() && !slices.Contains(chosen.names, h.own))
-	if err = errors.Join(err, last.err); err != nil && open.size == 0 && last.empty {
+	trailer := h.trailers.get(form, current, !chosen.isAll() && !slices.Contains(chosen.names, h.freshCollector))
+	if err = errors.Join(err, trailer.err); err != nil && prefix.size == 0 && trailer.empty {
 		return nil, err
 	}
 	if form.coding == codingGzip {
-		return closeGzip(open, last), nil
+		return joinGzip(prefix, trailer), nil
 	}
-	return [][]byte{open.bytes, last.text}, nil
+	return [][]byte{prefix.bytes, trailer.text}, nil
 }
 
-func (h *scrapeHandler) enter() bool {
+func (h *scrapeHandler) acquireSlot() bool {
 	if h.slots == nil {
 		return true
 	}
@@ -125,14 +126,14 @@ func (h *scrapeHandler) enter() bool {
 	}
 }
 
-func (h *scrapeHandler) leave() {
+func (h *scrapeHandler) releaseSlot() {
 	if h.slots != nil {
 		<-h.slots
 	}
 }
 
-// complaints logs errors of scraping, one a minute at most: an error that lasts comes with every Snapshot.
-type complaints struct {
+// limitedLogger logs errors of scraping, at most one in errorLogInterval: a persistent error occurs with every Snapshot.
+type limitedLogger struct {
 	logger log.Logger
 	now    func() time.Time
 
@@ -141,16 +142,16 @@ type complaints struct {
 	suppressed int
 }
 
-const complaintInterval = time.Minute
+const errorLogInterval = time.Minute
 
-func (c *complaints) add(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.now()
-	if !c.logged.IsZero() && now.Sub(c.logged) < complaintInterval {
-		c.suppressed++
+func (l *limitedLogger) logError(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	if !l.logged.IsZero() && now.Sub(l.logged) < errorLogInterval {
+		l.suppressed++
 		return
 	}
-	_ = level.Error(c.logger).Log("msg", "Some metrics are missing from scrapes", "err", err, "suppressed", c.suppressed)
-	c.logged, c.suppressed = now, 0
+	_ = level.Error(l.logger).Log("msg", "Some metrics are missing from scrapes", "err", err, "suppressed", l.suppressed)
+	l.logged, l.suppressed = now, 0
 }

@@ -252,11 +252,14 @@ func TestConcurrentScrapersShareOneEncode(t *testing.T) {
 // TestExpositionEncodesOnce: one encoding per form, whose bytes all callers share.
 func TestExpositionEncodesOnce(t *testing.T) {
 	e := newExposition(nodeFixture(), newRegistry(t), new(buffers), func(err error) { t.Error(err) })
-	for _, form := range []wire{{expfmt.FmtText, codingIdentity}, {expfmt.FmtText, codingGzip}, {expfmt.FmtProtoDelim, codingGzip}} {
-		a, errA := e.opening(form, selection{})
-		b, errB := e.opening(form, selection{})
-		if errA != nil || errB != nil || a.size == 0 || &a.bytes[0] != &b.bytes[0] {
-			t.Errorf("%v: encoded anew (%v, %v)", form, errA, errB)
+	for _, form := range []outputForm{{expfmt.FmtText, codingIdentity}, {expfmt.FmtText, codingGzip}, {expfmt.FmtProtoDelim, codingGzip}} {
+		a, errA := e.prefix(form, selection{})
+		b, errB := e.prefix(form, selection{})
+		if err := errors.Join(errA, errB); err != nil || a.size == 0 {
+			t.Fatalf("%v: %d bytes, %v", form, a.size, err)
+		}
+		if &a.bytes[0] != &b.bytes[0] {
+			t.Errorf("%v: encoded twice", form)
 		}
 	}
 }
@@ -314,8 +317,12 @@ func TestScrapePartial(t *testing.T) {
 				if w.Header().Get("Content-Encoding") == "gzip" {
 					body = gunzip(t, body)
 				}
-				if got := string(body); w.Code != test.code || !strings.Contains(got, test.want) || strings.Contains(got, empty) {
+				got := string(body)
+				if w.Code != test.code || !strings.Contains(got, test.want) {
 					t.Errorf("%q: got %d %q, want %d %q", coding, w.Code, got, test.code, test.want)
+				}
+				if strings.Contains(got, empty) {
+					t.Errorf("%q: %q is in %q", coding, empty, got)
 				}
 			}
 		})

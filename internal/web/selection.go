@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// collectParameter is the query parameter that picks a collector, as node_exporter has it. It may be repeated.
+// collectParameter is the query parameter that selects a collector, as in node_exporter. It may be repeated.
 const collectParameter = "collect[]"
 
-// maxSelections is the number of encoded selections that are kept of a Snapshot.
+// maxSelections is how many encoded selections of a Snapshot are kept.
 const maxSelections = 8
 
-// selection is the set of collectors that a scrape asks for. Its zero value is all of them and the fresh families.
+// selection is the set of collectors that a scrape requests. Its zero value is all of them, with the fresh families.
 type selection struct {
 	key   string   // equal for equal sets
 	names []string // sorted, without duplicates
 }
 
-// selected reads the selection out of a query. An error says what is wrong and what was expected.
-func selected(query string, metrics Metrics) (selection, error) {
+// parseSelection returns the selection of a query string. An error says what is wrong and what was expected.
+func parseSelection(query string, metrics Metrics) (selection, error) {
 	if query == "" {
 		return selection{}, nil
 	}
@@ -29,7 +29,7 @@ func selected(query string, metrics Metrics) (selection, error) {
 		return selection{}, fmt.Errorf("query: %w", err)
 	}
 	for name := range parameters {
-		// Without the brackets, or as an exclusion, it would be ignored, and everything be served.
+		// A parameter without the brackets, or an exclusion, would otherwise be ignored, and all metrics served.
 		if name != collectParameter && (strings.HasPrefix(name, "collect") || strings.HasPrefix(name, "exclude")) {
 			return selection{}, fmt.Errorf("query parameter %.64q is not supported, expected %q", name, collectParameter)
 		}
@@ -46,19 +46,19 @@ func selected(query string, metrics Metrics) (selection, error) {
 	return selection{key: strings.Join(names, ","), names: names}, nil
 }
 
-// all reports whether everything is asked for.
-func (s selection) all() bool { return len(s.names) == 0 }
+// isAll reports whether all collectors are requested.
+func (s selection) isAll() bool { return len(s.names) == 0 }
 
-// recent keeps the values of the keys that were asked for last. Its zero value is empty.
-type recent[K comparable, V any] struct{ entries []recentEntry[K, V] } // the last one first
+// recent keeps the values of the keys that were requested last. Its zero value is empty.
+type recent[K comparable, V any] struct{ entries []recentEntry[K, V] } // the last requested first
 
 type recentEntry[K comparable, V any] struct {
 	key   K
 	value V
 }
 
-// get returns the value of a key. If it is not kept, create returns it, and the value that was asked for longest ago is
-// dropped if there are more than limit.
+// get returns the value of a key. If it is not kept, get calls create, and drops the least recently requested value if there are
+// more than limit.
 func (r *recent[K, V]) get(key K, limit int, create func() V) V {
 	at := slices.IndexFunc(r.entries, func(e recentEntry[K, V]) bool { return e.key == key })
 	if at < 0 {

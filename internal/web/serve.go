@@ -15,19 +15,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/shutdown"
 )
 
-// ServerOptions say where and how to listen.
+// ServerOptions configure where and how to listen.
 type ServerOptions struct {
-	// Addresses are host:port each; port 0 takes a free one. They are not used with SystemdSocket.
+	// Addresses are of the form host:port; port 0 is any free port. They are ignored with SystemdSocket.
 	Addresses []string
 	// ConfigFile is exporter-toolkit's web configuration (TLS, basic auth, headers, rate limit); empty is none.
 	ConfigFile string
 	// SystemdSocket serves on the sockets that systemd passes.
 	SystemdSocket bool
-	// ShutdownTimeout is how long requests in flight may go on once the context has ended.
+	// ShutdownTimeout is how long requests in flight may take after the context has ended.
 	ShutdownTimeout time.Duration
 }
 
-// Limits that a scrape, a browser or a profile never reaches. Answers are bounded where they are written.
+// Limits of requests, which scrapes, browsers and profiles never reach. Answers have a deadline of their own, writeTimeout.
 const (
 	readHeaderTimeout = 10 * time.Second
 	readTimeout       = 30 * time.Second
@@ -35,30 +35,30 @@ const (
 	maxHeaderBytes    = 64 << 10
 )
 
-// Serve serves handler until ctx ends, then stops listening, lets requests in flight finish for ShutdownTimeout and
-// closes the rest. It returns nil after that, or the error for which it could not start or go on.
+// Serve serves handler until ctx ends. It then stops listening, waits up to ShutdownTimeout for requests in flight and closes the
+// remaining connections. It returns nil after that, or the error because of which it could not start or continue.
 func Serve(ctx context.Context, opts ServerOptions, handler http.Handler, logger log.Logger) error {
 	if err := CheckConfig(opts.ConfigFile); err != nil {
 		return err
 	}
-	listeners, err := listen(ctx, opts)
+	listeners, err := openListeners(ctx, opts)
 	if err != nil {
 		return err
 	}
 	return serveOn(ctx, listeners, opts, handler, logger)
 }
 
-// serveOn serves on the listeners, which it closes, until ctx ends or one fails, then shuts all down and joins them.
+// serveOn serves on the listeners, which it closes, until ctx ends or one fails. Then it shuts all servers down and waits for them.
 func serveOn(ctx context.Context, listeners []net.Listener, opts ServerOptions, handler http.Handler, logger log.Logger) error {
 	ended := make(chan error, len(listeners))
-	// A server for each listener: the toolkit wraps a server's handler anew, without a lock, for each one it serves.
+	// A server for each listener: the toolkit wraps the handler of a server again, without a lock, for each listener.
 	servers := make([]*http.Server, len(listeners))
 	for i, l := range listeners {
 		server := newServer(handler, logger)
 		servers[i] = server
 		_ = level.Info(logger).Log("msg", "Listening", "address", l.Addr())
 		go func() {
-			defer l.Close() // the toolkit leaves it open if it cannot begin
+			defer l.Close() // the toolkit does not close it if it cannot start
 			ended <- toolkit.Serve(l, server, &toolkit.FlagConfig{WebConfigFile: &opts.ConfigFile}, toolkitLogger(logger))
 		}()
 	}

@@ -17,7 +17,7 @@ import (
 
 // stateHandler serves the Snapshot as JSON.
 type stateHandler struct {
-	documents perSnapshot[*stateDocument]
+	documents snapshotCache[*stateDocument]
 	logger    log.Logger
 }
 
@@ -36,7 +36,7 @@ func NewStateHandler(snaps Snapshots, logger log.Logger) http.Handler {
 func newStateHandler(snaps Snapshots, pool *buffers, logger log.Logger) *stateHandler {
 	return &stateHandler{
 		logger: logger,
-		documents: perSnapshot[*stateDocument]{snaps: snaps, make: func(snap *gpu.Snapshot) *stateDocument {
+		documents: snapshotCache[*stateDocument]{snaps: snaps, create: func(snap *gpu.Snapshot) *stateDocument {
 			return newStateDocument(snap, pool)
 		}},
 	}
@@ -57,15 +57,15 @@ func newStateDocument(snap *gpu.Snapshot, pool *buffers) *stateDocument {
 		return buf.Bytes(), nil
 	})
 	return &stateDocument{
-		// Weak, as the same state goes out in several codings. Generations start again with the process: the time tells
-		// its Snapshots from those of the process before.
+		// Weak, since the same state is served in several codings. Generations restart with the process: the time distinguishes
+		// its Snapshots from those of the previous process.
 		etag:   fmt.Sprintf(`W/"%d-%x"`, snap.Generation, snap.Time.UnixNano()),
 		plain:  plain,
 		packed: packed,
 	}
 }
 
-// ServeHTTP answers with the state, 304 where the client has it, or a problem document (RFC 9457).
+// ServeHTTP answers with the state, with 304 if the client has it, or with a problem document (RFC 9457).
 func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	doc, ok := h.documents.current()
 	if !ok {
@@ -75,7 +75,7 @@ func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	header := w.Header()
-	// Caches may keep it but have to ask whether it still holds.
+	// Caches may keep it but have to check whether it is still valid.
 	header.Set("Cache-Control", "no-cache")
 	header.Set("ETag", doc.etag)
 	coding := negotiateCoding(r.Header)
@@ -83,7 +83,7 @@ func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if coding == codingGzip {
 		encode = doc.packed
 	}
-	if matches(r.Header, doc.etag) {
+	if matchesETag(r.Header, doc.etag) {
 		header.Add("Vary", "Accept-Encoding")
 		w.WriteHeader(http.StatusNotModified)
 		return
@@ -96,11 +96,11 @@ func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	header.Set("Content-Type", "application/json")
-	answer(w, coding, body)
+	writeEncoded(w, coding, body)
 }
 
-// matches reports whether If-None-Match names the tag, compared weakly as RFC 9110 (13.1.2) wants it for GET.
-func matches(h http.Header, etag string) bool {
+// matchesETag reports whether If-None-Match names the tag, by the weak comparison that RFC 9110 (13.1.2) requires for GET.
+func matchesETag(h http.Header, etag string) bool {
 	opaque := strings.TrimPrefix(etag, "W/")
 	for _, line := range h.Values("If-None-Match") {
 		for tag := range strings.SplitSeq(line, ",") {
@@ -113,7 +113,7 @@ func matches(h http.Header, etag string) bool {
 	return false
 }
 
-// problem is an error as RFC 9457 has it; programs tell errors apart by its type.
+// problem is a problem document (RFC 9457); programs distinguish errors by its type.
 type problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// bytesText is bytes as people read them: GiB from one on, MiB below.
+// bytesText formats bytes in GiB, or in MiB below 1 GiB.
 func bytesText(b uint64) string {
 	const mib, gib = 1 << 20, 1 << 30
 	switch g := float64(b) / gib; {
@@ -29,10 +29,10 @@ func wattsText(w float64) string {
 
 func percentText(ratio float64) string { return fmt.Sprintf("%.0f %%", 100*ratio) }
 
-// percent is a ratio as the length of a bar.
+// percent returns the length of a ratio's bar.
 func percent(ratio float64) int { return int(math.Round(100 * min(max(ratio, 0), 1))) }
 
-// ageText is a duration in one unit.
+// ageText formats a duration in one unit.
 func ageText(d time.Duration) string {
 	switch {
 	case d < time.Second:
@@ -46,7 +46,7 @@ func ageText(d time.Duration) string {
 	}
 }
 
-// plural counts things whose plural takes an s.
+// plural returns a number with a noun whose plural ends in s.
 func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

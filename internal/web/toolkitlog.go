@@ -10,7 +10,7 @@ import (
 	sloggokit "github.com/tjhop/slog-gokit"
 )
 
-// toolkitHandler hands exporter-toolkit's records to the go-kit logger, which adds time and caller and filters levels.
+// toolkitHandler passes exporter-toolkit's records to the go-kit logger, which adds time and caller and filters levels.
 type toolkitHandler struct{ slog.Handler }
 
 func toolkitLogger(logger log.Logger) *slog.Logger {
@@ -20,7 +20,7 @@ func toolkitLogger(logger log.Logger) *slog.Logger {
 // Handle implements slog.Handler.
 func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Message == "Listening on" {
-		return nil // said already
+		return nil // serveOn has logged it
 	}
 	r.Time, r.PC = time.Time{}, 0
 	return h.Handler.Handle(ctx, r)
@@ -36,7 +36,7 @@ func (h toolkitHandler) WithGroup(name string) slog.Handler {
 	return toolkitHandler{h.Handler.WithGroup(name)}
 }
 
-// serverErrorLog takes what net/http has to say: failed TLS handshakes, panics of handlers.
+// serverErrorLog returns the log for errors of net/http, such as failed TLS handshakes and panics of handlers.
 func serverErrorLog(logger log.Logger) *stdlog.Logger {
 	return slog.NewLogLogger(toolkitHandler{sloggokit.NewGoKitHandler(logger, slog.LevelDebug)}, slog.LevelWarn)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
+	"github.com/mig-exporter/mig-exporter/internal/sim/clibrary"
 	"github.com/mig-exporter/mig-exporter/internal/sim/simdcgm"
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
@@ -75,11 +76,11 @@ func inChild(t *testing.T, env ...string) bool {
 // headers is the folder of DCGM's headers, which go-dcgm brings.
 func headers(t *testing.T) string {
 	t.Helper()
-	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-dcgm").Output()
+	path, err := clibrary.FindHeader("dcgm_agent.h")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Join(strings.TrimSpace(string(dir)), "pkg/dcgm")
+	return filepath.Dir(path)
 }
 
 func read(t *testing.T, path string) string {

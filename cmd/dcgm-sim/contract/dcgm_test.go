@@ -10,6 +10,7 @@ import (
 
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
@@ -265,22 +266,33 @@ func TestDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, err := dcgm.GetDeviceInfo(0)
-	if err != nil || d.UUID != string(s.UUID) || d.DCGMSupported != "Yes" || d.Identifiers.Model != s.Name || d.PCI.FBTotal != uint(s.MemoryTotal>>20) {
-		t.Errorf("%+v, %v", d, err)
+	if err != nil {
+		t.Fatal(err)
 	}
+	cmptest.Equal(t, "UUID", d.UUID, string(s.UUID))
+	cmptest.Equal(t, "supported by DCGM", d.DCGMSupported, "Yes")
+	cmptest.Equal(t, "model", d.Identifiers.Model, s.Name)
+	cmptest.Equal(t, "memory in MiB", d.PCI.FBTotal, uint(s.MemoryTotal>>20))
 	if _, err := dcgm.GetDeviceInfo(99); err == nil || err.Error() != "Bad parameter passed to function" {
 		t.Errorf("no such GPU: %v", err)
 	}
 	groups, err := dcgm.GetSupportedMetricGroups(0)
-	if err != nil || len(groups) != 1 || len(groups[0].FieldIds) != 12 || groups[0].FieldIds[0] != 1001 {
-		t.Errorf("metric groups %+v, %v", groups, err)
+	if err != nil {
+		t.Fatal(err)
 	}
+	if len(groups) != 1 || len(groups[0].FieldIds) != 12 {
+		t.Fatalf("got metric groups %+v, want one of 12 fields", groups)
+	}
+	cmptest.Equal(t, "first field of the metric group", groups[0].FieldIds[0], 1001)
 	if count, err := dcgm.GetAllDeviceCount(); err != nil || count != uint(p.node.Count()) {
 		t.Errorf("%d devices, %v", count, err)
 	}
-	if st, err := dcgm.GetDeviceStatus(0); err != nil || st.Power != s.Watts || st.PCI.FBUsed != int64(s.MemoryUsed>>20) {
-		t.Errorf("status %+v, %v", st, err)
+	status, err := dcgm.GetDeviceStatus(0)
+	if err != nil {
+		t.Fatal(err)
 	}
+	cmptest.Equal(t, "power in watts", status.Power, s.Watts)
+	cmptest.Equal(t, "used memory in MiB", status.PCI.FBUsed, int64(s.MemoryUsed>>20))
 	if m := dcgm.FieldGetByID(1002); m.Tag != "sm_active" || m.FieldType != 'd' {
 		t.Errorf("field 1002: %+v", m)
 	}

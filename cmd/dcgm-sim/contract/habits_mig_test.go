@@ -1,11 +1,13 @@
 package contract
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
@@ -183,9 +185,11 @@ faults:
 		step(t, n, tt.at)
 		for of, want := range map[dcgm.GroupEntityPair]int64{gi: tt.gi, board: tt.board} {
 			v, err := dcgm.EntityGetLatestValues(of.EntityGroupId, of.EntityId, []dcgm.Short{dcgm.DCGM_FI_DEV_XID_ERRORS})
-			if err != nil || v[0].Status != 0 || v[0].Int64() != want {
-				t.Errorf("%s: %+v: %d, status %d, %v; want %d", tt.whatItIsOf, of, v[0].Int64(), v[0].Status, err, want)
+			if err != nil {
+				t.Fatalf("%s: %+v: %v", tt.whatItIsOf, of, err)
 			}
+			cmptest.Equal(t, fmt.Sprintf("%s: status of %+v", tt.whatItIsOf, of), v[0].Status, 0)
+			cmptest.Equal(t, fmt.Sprintf("%s: value of %+v", tt.whatItIsOf, of), v[0].Int64(), want)
 		}
 		values, until, err := dcgm.GetValuesSince(group, fields, next)
 		if err != nil || len(values) != len(tt.since) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mig-exporter/mig-exporter/cmd/dcgm-sim/header"
+	"github.com/mig-exporter/mig-exporter/internal/sim/clibrary"
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
@@ -27,19 +27,29 @@ func compile(t *testing.T, code string, args ...string) (program string) {
 	return program
 }
 
-func TestGeneratedFilesFollowTheHeader(t *testing.T) {
-	list, err := header.Functions(read(t, filepath.Join(headers(t), "dcgm_agent.h")))
-	if err != nil || len(list) < 90 {
-		t.Fatalf("%d functions, %v", len(list), err)
+// functions lists those of dcgm_agent.h.
+func functions(t *testing.T) []clibrary.Function {
+	t.Helper()
+	list, err := clibrary.Functions(read(t, filepath.Join(headers(t), "dcgm_agent.h")))
+	if err != nil {
+		t.Fatal(err)
 	}
-	for name, want := range header.Generate(list) {
-		if got := read(t, filepath.Join("..", name)); got != want {
-			t.Errorf("%s is not what generate.go makes: run go generate ./cmd/dcgm-sim", name)
+	if len(list) < 90 {
+		t.Fatalf("only %d functions found in the header", len(list))
+	}
+	return list
+}
+
+func TestGeneratedFilesAreUpToDate(t *testing.T) {
+	for name, want := range clibrary.Generate("dcgm_agent.h", functions(t)) {
+		if read(t, "../"+name) != want {
+			t.Errorf("%s is not what dcgm_agent.h says; run: go generate ./cmd/dcgm-sim", name)
 		}
 	}
 }
 
-// TestStructs compares every struct of abi.h with DCGM's: size, version, and offset and size of every field.
+// TestStructs compares every struct of abi.h with DCGM's: size, version, and offset and size of every field; and the size of every
+// parameter with its kind.
 func TestStructs(t *testing.T) {
 	abi := read(t, "../abi.h")
 	var code strings.Builder
@@ -71,6 +81,12 @@ func TestStructs(t *testing.T) {
 		"SIM_MAX_HIERARCHY": "DCGM_MAX_HIERARCHY_INFO", "SIM_TEXT": "DCGM_MAX_STR_LENGTH",
 	} {
 		fmt.Fprintf(&code, "_Static_assert(%s == %s, \"%s\");\n", own, theirs, own)
+	}
+	size := map[clibrary.Kind]string{clibrary.Pointer: "== 8", clibrary.Long: "== 8", clibrary.Double: "== 8", clibrary.Word: "<= 4"}
+	for _, f := range functions(t) {
+		for _, p := range f.Params {
+			fmt.Fprintf(&code, "_Static_assert(sizeof(%s) %s, \"%s of %s\");\n", p.Type, size[p.Kind], p.Type, f.Name)
+		}
 	}
 	code.WriteString("int main(void) { return 0; }\n")
 	compile(t, code.String(), "-I"+headers(t), "-I..")

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // What DCGM says of the fields of the default list (dcgm_fields.h, dcgm_fields.cpp): number, name, type, size, tag, level and NVML's
@@ -66,10 +68,26 @@ func TestMetadataOfTheDefaultList(t *testing.T) {
 			t.Errorf("%s: scope %d", name, m.Scope)
 		}
 	}
+}
+
+func TestMetadataOfTheOptionalList(t *testing.T) {
+	if !inChild(t, environment(t, scenarios+"a30.yaml")...) {
+		return
+	}
+	defer embedded(t)()
+	if ret := dcgm.FieldsInit(); ret != 0 {
+		t.Fatal(ret)
+	}
 	for _, name := range optionalList() {
 		id, ok := dcgm.GetFieldID(name)
-		if m := dcgm.FieldGetByID(id); !ok || m.FieldID != id || m.Tag == "" || m.FieldType == 0 {
-			t.Errorf("%s: %+v", name, m)
+		if !ok {
+			t.Errorf("%s has no id", name)
+			continue
+		}
+		m := dcgm.FieldGetByID(id)
+		cmptest.Equal(t, "id of "+name, m.FieldID, id)
+		if m.Tag == "" || m.FieldType == 0 {
+			t.Errorf("%s: no tag or no type: %+v", name, m)
 		}
 	}
 }
@@ -145,8 +163,11 @@ func TestExporterServesTheProfilingList(t *testing.T) {
 					t.Errorf("%d fields of profiling, want 5", profiling)
 				}
 				for labels, v := range families["DCGM_FI_PROF_SM_ACTIVE"] { // the workload has 21 SMs: of the GPU, and of the 3g
-					if share, err := strconv.ParseFloat(v, 64); err != nil || share <= 0 || share >= 1 {
-						t.Errorf("SM_ACTIVE %s of %s", v, labels)
+					share, err := strconv.ParseFloat(v, 64)
+					if err != nil {
+						t.Errorf("SM_ACTIVE of %s: %v", labels, err)
+					} else if share <= 0 || share >= 1 {
+						t.Errorf("SM_ACTIVE of %s: got %s, want a share between 0 and 1", labels, v)
 					}
 				}
 			})

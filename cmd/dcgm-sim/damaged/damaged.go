@@ -28,7 +28,7 @@ func WithoutSymbols(library, to string, symbols ...string) error {
 		if at < 0 {
 			return fmt.Errorf("read %s: %s is not exported", library, symbol)
 		}
-		table[at+1] = '_' // the dynamic linker finds neither the old name nor, since its hash is another, the new one
+		table[at+1] = '_' // the dynamic linker does not find the old name, nor the new one by the hash of the old
 	}
 	return os.WriteFile(to, content, 0o777)
 }

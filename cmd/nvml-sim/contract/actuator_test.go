@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
@@ -65,7 +66,7 @@ type control struct {
 	source *nvmlsource.Source
 }
 
-func (c *control) layout(t *testing.T, index int) mig.NodeGPU {
+func (c *control) layout(t *testing.T, index int) mig.GPULayout {
 	t.Helper()
 	list, failed, err := c.Layouts(t.Context())
 	if err != nil || len(failed) > 0 {
@@ -75,9 +76,9 @@ func (c *control) layout(t *testing.T, index int) mig.NodeGPU {
 }
 
 // planned are the steps to a layout of a GPU.
-func (c *control) planned(t *testing.T, g mig.NodeGPU, want ...mig.Want) []mig.Step {
+func (c *control) planned(t *testing.T, g mig.GPULayout, want ...mig.Want) []mig.Step {
 	t.Helper()
-	plan, err := mig.PlanNode(t.Context(), []mig.NodeGPU{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{string(g.UUID)}, Enabled: true, Want: want}}})
+	plan, err := mig.PlanNode(t.Context(), []mig.GPULayout{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{string(g.UUID)}, Enabled: true, Want: want}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,28 +103,49 @@ func (c *control) step(t *testing.T, s mig.Step) (mig.Done, error) {
 	return out.Done, err
 }
 
-func (c *control) instances(t *testing.T, id gpu.UUID) []mig.NodeInstance {
+func (c *control) instances(t *testing.T, id gpu.UUID) []mig.Instance {
 	t.Helper()
 	list, failed, err := c.Layouts(t.Context(), id)
-	if err != nil || len(failed) > 0 || len(list) != 1 {
-		t.Fatalf("layout of %s: %v, %v", id, err, failed)
+	if err != nil {
+		t.Fatalf("layout of %s: %v", id, err)
+	}
+	if len(failed) > 0 {
+		t.Fatalf("layout of %s: failed GPUs %v", id, failed)
+	}
+	if len(list) != 1 {
+		t.Fatalf("layout of %s: got %d layouts, want 1", id, len(list))
 	}
 	return list[0].Instances
+}
+
+// busyLayout returns the layout of GPU 0: one GPU instance of two compute instances, the second of which has a process.
+func (c *control) busyLayout(t *testing.T) mig.GPULayout {
+	t.Helper()
+	before := c.layout(t, 0)
+	if len(before.Instances) != 1 || len(before.Instances[0].ComputeInstances) != 2 {
+		t.Fatalf("got layout %+v, want one GPU instance of two compute instances", before)
+	}
+	instance := &before.Instances[0]
+	cmptest.Equal(t, "placement of the GPU instance", instance.Placement, gpu.Placement{Start: 4, Size: 4})
+	cmptest.Equal(t, "placement of the second compute instance",
+		instance.ComputeInstances[1].Placement, gpu.Some(gpu.Placement{Start: 1, Size: 2}))
+	running, err := c.Processes(t.Context(), before.UUID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(running) != 1 {
+		t.Fatalf("got processes %+v, want one", running)
+	}
+	cmptest.Equal(t, "GPU instance of the process", running[0].Instance, gpu.Some(instance.ID))
+	cmptest.Equal(t, "compute instance of the process", running[0].Compute, gpu.Some(instance.ComputeInstances[1].ID))
+	return before
 }
 
 // repartition: what is busy is refused and stays, an idle compute instance beside it makes room for others, and each step is as
 // it was asked for; the Source reads it at once.
 func (c *control) repartition(t *testing.T) {
-	before := c.layout(t, 0)
+	before := c.busyLayout(t)
 	instance := &before.Instances[0]
-	if len(before.Instances) != 1 || instance.Placement != (gpu.Placement{Start: 4, Size: 4}) || len(instance.ComputeInstances) != 2 ||
-		instance.ComputeInstances[1].Placement != gpu.Some(gpu.Placement{Start: 1, Size: 2}) {
-		t.Fatalf("layout %+v", before)
-	}
-	running, err := c.Processes(t.Context(), before.UUID)
-	if err != nil || len(running) != 1 || running[0].Instance != gpu.Some(instance.ID) || running[0].Compute != gpu.Some(instance.ComputeInstances[1].ID) {
-		t.Fatalf("processes %+v, %v", running, err)
-	}
 	busy := c.planned(t, before)[1] // the second compute instance, of all that goes
 	if _, err := c.step(t, busy); busy.UUID != instance.ComputeInstances[1].UUID || !errors.Is(err, gpu.ErrInUse) {
 		t.Errorf("%+v: %v", busy, err)
@@ -144,8 +166,13 @@ func (c *control) repartition(t *testing.T) {
 	}
 	after := c.layout(t, 0)
 	g, err := c.source.Read(after.UUID)
-	if err != nil || len(g.Errors) > 0 || len(after.Instances) != 3 || len(g.Instances) != 3 || len(uuids) != 4 {
-		t.Fatalf("after: %+v; read %+v, %v", after.Instances, g.Instances, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmptest.Equal(t, "errors of the GPU", len(g.Errors), 0)
+	cmptest.Equal(t, "created UUIDs", len(uuids), 4)
+	if len(after.Instances) != 3 || len(g.Instances) != 3 {
+		t.Fatalf("got %d GPU instances in the layout and %d in the reading, want 3", len(after.Instances), len(g.Instances))
 	}
 	for i, at := range after.Instances {
 		if g.Instances[i].ID != at.ID || len(g.Instances[i].ComputeInstances) != len(at.ComputeInstances) {
@@ -172,12 +199,20 @@ func (c *control) mode(t *testing.T) {
 	set := func(on bool, current bool, why error) {
 		t.Helper()
 		m, err := c.SetMIGMode(t.Context(), id, on)
-		if err != nil || m.Current != current || m.Pending != on || !errors.Is(m.Activation, why) {
-			t.Errorf("%+v, %v", m, err)
+		if err != nil {
+			t.Error(err)
 		}
-		if g, err := c.source.Read(id); err != nil || g.MIG.Enabled != gpu.Some(current) || g.MIG.Pending != gpu.Some(on) {
-			t.Errorf("read %+v, %v", g.MIG, err)
+		cmptest.Equal(t, "current mode", m.Current, current)
+		cmptest.Equal(t, "pending mode", m.Pending, on)
+		if !errors.Is(m.Activation, why) {
+			t.Errorf("activation: got %v, want %v", m.Activation, why)
 		}
+		g, err := c.source.Read(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmptest.Equal(t, "current mode read", g.MIG.Enabled, gpu.Some(current))
+		cmptest.Equal(t, "pending mode read", g.MIG.Pending, gpu.Some(on))
 	}
 	set(true, true, nil)
 	steps := c.planned(t, c.layout(t, 3), mig.Want{Profile: "1g.10gb+me", Count: 1})
@@ -208,8 +243,23 @@ func (c *control) lost(t *testing.T) {
 		t.Errorf("%+v: %+v, %v", steps[1], out, err)
 	}
 	list, failed, err := c.Layouts(t.Context())
-	if err != nil || len(list) != 3 || !errors.Is(failed[g.UUID], gpu.ErrLost) {
-		t.Errorf("%d layouts, %v, %v", len(list), failed, err)
+	if err != nil {
+		t.Error(err)
+	}
+	cmptest.Equal(t, "layouts beside the lost GPU's", len(list), 3)
+	if !errors.Is(failed[g.UUID], gpu.ErrLost) {
+		t.Errorf("layout of the lost GPU: got %v, want %v", failed[g.UUID], gpu.ErrLost)
+	}
+}
+
+// wantHung wants a number of calls to hang, all on one GPU.
+func (c *control) wantHung(t *testing.T, id gpu.UUID, want int) {
+	t.Helper()
+	if got := c.HungCalls(); got != want {
+		t.Fatalf("%d calls hang, want %d", got, want)
+	}
+	if got := c.Hung(id); got != (want > 0) {
+		t.Fatalf("a call hangs on %s: %v, want %v", id, got, want > 0)
 	}
 }
 
@@ -228,16 +278,22 @@ func (c *control) hang(t *testing.T, node *sim.Node) {
 	}
 	soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := c.PerformStep(soon, steps[1], out.Instances); !errors.Is(err, gpu.ErrTimeout) || c.HungCalls() != 1 || !c.Hung(g.UUID) {
-		t.Fatalf("%v; %d calls hang", err, c.HungCalls())
+	if _, err := c.PerformStep(soon, steps[1], out.Instances); !errors.Is(err, gpu.ErrTimeout) {
+		t.Fatalf("a step that hangs: got %v, want %v", err, gpu.ErrTimeout)
 	}
+	c.wantHung(t, g.UUID, 1)
 	if _, err := c.PerformStep(t.Context(), steps[2], out.Instances); !errors.Is(err, gpu.ErrTimeout) {
 		t.Errorf("beside a step that hangs: %v", err)
 	}
 	soon, cancel = context.WithTimeout(t.Context(), 3*time.Second) // in which the other GPUs are read on any machine
 	defer cancel()
-	if list, failed, err := c.Layouts(soon); err != nil || len(list) != 2 || !errors.Is(failed[g.UUID], gpu.ErrTimeout) {
-		t.Errorf("%d layouts, %v, %v", len(list), failed, err)
+	others, failed, err := c.Layouts(soon)
+	if err != nil {
+		t.Error(err)
+	}
+	cmptest.Equal(t, "layouts beside the GPU that hangs", len(others), 2)
+	if !errors.Is(failed[g.UUID], gpu.ErrTimeout) {
+		t.Errorf("layout of the GPU that hangs: got %v, want %v", failed[g.UUID], gpu.ErrTimeout)
 	}
 	if err := node.Advance(2 * time.Minute); err != nil {
 		t.Fatal(err)
@@ -248,9 +304,13 @@ func (c *control) hang(t *testing.T, node *sim.Node) {
 		<-look.C
 	}
 	// The call itself was made before it was given up: its compute instance is gone. The GPU instance stands.
-	list, failed, err := c.Layouts(t.Context())
-	if err != nil || failed[g.UUID] != nil || len(list[1].Instances) != 1 || c.HungCalls() != 0 || c.Hung(g.UUID) {
-		t.Fatalf("%+v, %v, %v; %d calls hang", list, failed, err, c.HungCalls())
+	list, failed, err = c.Layouts(t.Context())
+	if err != nil || failed[g.UUID] != nil {
+		t.Fatalf("layouts after the call: %v, %v", err, failed)
+	}
+	c.wantHung(t, g.UUID, 0)
+	if got := len(list[1].Instances); got != 1 {
+		t.Fatalf("got %d GPU instances, want 1: %+v", got, list)
 	}
 	for _, s := range c.planned(t, list[1]) {
 		if _, err := c.step(t, s); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
@@ -116,9 +117,9 @@ func checkComputePlaces(t *testing.T, l nvml.Interface, _ *sim.Node) {
 // checkLargest: 79.00 GiB.
 func checkLargest(t *testing.T, l nvml.Interface, _ *sim.Node) {
 	p := ok[nvml.GpuInstanceProfileInfo](t)(handleOf(t, l, 0).GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_7_SLICE))
-	if p.MemorySizeMB != 79<<10 || p.CopyEngineCount != 7 || p.DecoderCount != 5 {
-		t.Errorf("profile %+v", p)
-	}
+	cmptest.Equal(t, "memory in MiB", p.MemorySizeMB, 79<<10)
+	cmptest.Equal(t, "copy engines", p.CopyEngineCount, 7)
+	cmptest.Equal(t, "decoders", p.DecoderCount, 5)
 }
 
 // changesMode turns MIG on and off again on an idle GPU: at once, or pending for a reason.
@@ -170,9 +171,10 @@ func checkKnownFields(t *testing.T, l nvml.Interface, _ *sim.Node) {
 // wantField holds a field against a value.
 func wantField(t *testing.T, d nvml.Device, id uint32, kind nvml.ValueType, value uint64) {
 	t.Helper()
-	if ret, is, got := fieldOf(t, d, id, 0); ret != nvml.SUCCESS || is != kind || got != value {
-		t.Errorf("field %d: %d of type %d, return code %d; want %d of type %d", id, got, is, ret, value, kind)
-	}
+	ret, gotKind, got := fieldOf(t, d, id, 0)
+	cmptest.Equal(t, fmt.Sprintf("return code of field %d", id), ret, nvml.SUCCESS)
+	cmptest.Equal(t, fmt.Sprintf("type of field %d", id), gotKind, kind)
+	cmptest.Equal(t, fmt.Sprintf("field %d", id), got, value)
 }
 
 // checkPowerFields: nvidia-smi -q has all its power readings from them; the average is not of GA100, the module is one with a CPU.

@@ -11,22 +11,22 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mig-exporter/mig-exporter/cmd/nvml-sim/header"
+	"github.com/mig-exporter/mig-exporter/internal/sim/clibrary"
 )
 
 // nvmlHeader is the nvml.h of the go-nvml module.
 func nvmlHeader(t *testing.T) string {
 	t.Helper()
-	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml").Output()
+	path, err := clibrary.FindHeader("nvml.h")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Join(strings.TrimSpace(string(dir)), "pkg/nvml/nvml.h")
+	return path
 }
 
-func functions(t *testing.T) []header.Function {
+func functions(t *testing.T) []clibrary.Function {
 	t.Helper()
-	list, err := header.Functions(read(t, nvmlHeader(t)))
+	list, err := clibrary.Functions(read(t, nvmlHeader(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func compile(t *testing.T, code string, args ...string) (program string) {
 }
 
 func TestGeneratedFilesAreUpToDate(t *testing.T) {
-	for name, want := range header.Generate(functions(t)) {
+	for name, want := range clibrary.Generate("nvml.h", functions(t)) {
 		if read(t, "../"+name) != want {
 			t.Errorf("%s is not what nvml.h says; run: go generate ./cmd/nvml-sim", name)
 		}
@@ -141,7 +141,7 @@ func TestABI(t *testing.T) {
 	}
 	for _, f := range functions(t) {
 		for _, p := range f.Params {
-			check("sizeof(%s) == %d", p.Type, map[header.Kind]int{header.Pointer: 8, header.Long: 8, header.Word: 4}[p.Kind])
+			check("sizeof(%s) == %d", p.Type, map[clibrary.Kind]int{clibrary.Pointer: 8, clibrary.Long: 8, clibrary.Word: 4}[p.Kind])
 		}
 	}
 	code.WriteString("int main(void) { return 0; }\n")

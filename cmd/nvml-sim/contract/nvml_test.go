@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // open initialises the library that the environment names a scenario for.
@@ -203,9 +205,13 @@ pods: [{name: a, resource: nvidia.com/gpu, workload: work}]
 	if m := ok[nvml.Memory](t)(d.GetMemoryInfo()); m.Total != 40960<<20 || m.Total != m.Free+m.Used {
 		t.Errorf("memory %+v", m)
 	}
-	if p := ok[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses()); len(p) != 1 || p[0].UsedGpuMemory != 1<<30 || p[0].GpuInstanceId != 0xFFFFFFFF {
-		t.Errorf("processes %+v", p)
+	processes := ok[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses())
+	for i := range processes {
+		processes[i].Pid = 0 // any
 	}
+	cmptest.Equal(t, "processes", processes, []nvml.ProcessInfo{
+		{UsedGpuMemory: 1 << 30, GpuInstanceId: 0xFFFFFFFF, ComputeInstanceId: 0xFFFFFFFF},
+	})
 	program := compile(t, versionsAndRoom, "-ldl", "-I", strings.TrimSuffix(nvmlHeader(t), "/nvml.h"))
 	out, err := exec.Command(program, built("libnvidia-ml.so.1")).CombinedOutput()
 	const expected = "0 0 25 2 7 7 1 0 1 1024 2 2 2 0 0 1 1 00000000:07:00.0\n"
@@ -277,9 +283,11 @@ func TestMIGManagement(t *testing.T) {
 	want(t, "the same place again",
 		code(d.CreateGpuInstanceWithPlacement(&profile, &nvml.GpuInstancePlacement{Start: 4, Size: 4})), nvml.ERROR_INSUFFICIENT_RESOURCES)
 	info := ok[nvml.GpuInstanceInfo](t)(gi.GetInfo())
-	if info.Device != d || info.ProfileId != 9 || info.Placement.Start != 4 {
-		t.Errorf("GPU instance %+v", info)
+	if info.Device != d {
+		t.Errorf("GPU of the instance: got %v, want %v", info.Device, d)
 	}
+	cmptest.Equal(t, "profile of the GPU instance", info.ProfileId, 9)
+	cmptest.Equal(t, "start of the GPU instance", info.Placement.Start, 4)
 	if left := ok[int](t)(d.GetGpuInstanceRemainingCapacity(&profile)); left != 1 {
 		t.Errorf("%d more", left)
 	}
@@ -300,9 +308,9 @@ func TestMIGManagement(t *testing.T) {
 func checkComputes(t *testing.T, d nvml.Device, gi nvml.GpuInstance) {
 	t.Helper()
 	two := ok[nvml.ComputeInstanceProfileInfo](t)(gi.GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_2_SLICE, 0))
-	if two.SliceCount != 2 || two.MultiprocessorCount != 28 || two.InstanceCount != 1 {
-		t.Errorf("compute profile %+v", two)
-	}
+	cmptest.Equal(t, "slices of the compute profile", two.SliceCount, 2)
+	cmptest.Equal(t, "SMs of the compute profile", two.MultiprocessorCount, 28)
+	cmptest.Equal(t, "instances of the compute profile", two.InstanceCount, 1)
 	for name, got := range map[string]string{
 		"MIG 2c.3g.20gb": text(slices.Clone(first(ok[nvml.ComputeInstanceProfileInfo_v2](t)(
 			gi.GetComputeInstanceProfileInfoV(nvml.COMPUTE_INSTANCE_PROFILE_2_SLICE, 0).V2()).Name))),
@@ -325,9 +333,14 @@ func checkComputes(t *testing.T, d nvml.Device, gi nvml.GpuInstance) {
 	}
 	one := ok[nvml.ComputeInstance](t)(gi.CreateComputeInstance(&nvml.ComputeInstanceProfileInfo{Id: 0}))
 	info := ok[nvml.ComputeInstanceInfo](t)(ci.GetInfo())
-	if info.Device != d || info.GpuInstance != gi || info.ProfileId != two.Id || info.Placement.Start != 1 {
-		t.Errorf("compute instance %+v", info)
+	if info.Device != d {
+		t.Errorf("GPU of the compute instance: got %v, want %v", info.Device, d)
 	}
+	if info.GpuInstance != gi {
+		t.Errorf("GPU instance of the compute instance: got %v, want %v", info.GpuInstance, gi)
+	}
+	cmptest.Equal(t, "profile of the compute instance", info.ProfileId, two.Id)
+	cmptest.Equal(t, "start of the compute instance", info.Placement.Start, 1)
 	if list := ok[[]nvml.ComputeInstance](t)(gi.GetComputeInstances(&two)); len(list) != 1 || list[0] != ci {
 		t.Errorf("list %v", list)
 	}
@@ -411,9 +424,12 @@ func TestEventsAcrossProcesses(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	e := ok[nvml.EventData](t)(set.Wait(60_000))
-	if e.Device != d || e.EventType != nvml.EventMigConfigChange || e.GpuInstanceId != 2 || e.ComputeInstanceId != 0xFFFFFFFF {
-		t.Errorf("event %+v", e)
+	if e.Device != d {
+		t.Errorf("GPU of the event: got %v, want %v", e.Device, d)
 	}
+	cmptest.Equal(t, "type of the event", e.EventType, nvml.EventMigConfigChange)
+	cmptest.Equal(t, "GPU instance of the event", e.GpuInstanceId, 2)
+	cmptest.Equal(t, "compute instance of the event", e.ComputeInstanceId, 0xFFFFFFFF)
 	if list := ok[[]nvml.GpuInstance](t)(d.GetGpuInstances(profile)); len(list) != 1 {
 		t.Errorf("%d GPU instances", len(list))
 	}

@@ -270,8 +270,14 @@ func seamFunctions() []string {
 func TestContractHasEveryFunction(t *testing.T) {
 	seam, checked, names := seamFunctions(), map[string]bool{}, map[string]bool{}
 	for _, c := range contractTable() {
-		if names[c.name] || c.check == nil || !slices.Contains(sources(), c.seen) {
-			t.Errorf("%s: twice, or no check, or known from nowhere: %q", c.name, c.seen)
+		if names[c.name] {
+			t.Errorf("%s is in the table twice", c.name)
+		}
+		if c.check == nil {
+			t.Errorf("%s has no check", c.name)
+		}
+		if !slices.Contains(sources(), c.seen) {
+			t.Errorf("%s: known from %q, want one of %q", c.name, c.seen, sources())
 		}
 		names[c.name] = true
 		for _, m := range append(c.methods, c.name) {

@@ -92,8 +92,14 @@ processes: [{gpu: 1, workload: work}]
 		cmd := exec.Command(program, strings.Fields(c.args)...)
 		cmd.Env = env
 		out, _ := cmd.CombinedOutput()
-		if !regexp.MustCompile(c.want).Match(out) || cmd.ProcessState.ExitCode() != c.code || regexp.MustCompile(`Invalid Argument|Unknown Error`).Match(out) {
-			t.Errorf("nvidia-smi %s: exit code %d, want %d and %q\n%s", c.args, cmd.ProcessState.ExitCode(), c.code, c.want, out)
+		if got := cmd.ProcessState.ExitCode(); got != c.code {
+			t.Errorf("nvidia-smi %s: exit code %d, want %d\n%s", c.args, got, c.code, out)
+		}
+		if !regexp.MustCompile(c.want).Match(out) {
+			t.Errorf("nvidia-smi %s: no %q in\n%s", c.args, c.want, out)
+		}
+		if wrong := regexp.MustCompile(`Invalid Argument|Unknown Error`).Find(out); wrong != nil {
+			t.Errorf("nvidia-smi %s: %q in\n%s", c.args, wrong, out)
 		}
 	}
 }

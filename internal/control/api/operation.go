@@ -60,7 +60,7 @@ type Operation struct {
 	ID         string          `json:"id"`
 	Verb       Verb            `json:"verb"`
 	Plan       string          `json:"plan,omitempty"`
-	By         string          `json:"by"` // who asked for it
+	By         string          `json:"by"` // the actor that asked for it
 	State      OperationState  `json:"state"`
 	Started    time.Time       `json:"started"`
 	Ended      time.Time       `json:"ended,omitzero"`
@@ -137,9 +137,9 @@ type ModeResult struct {
 	Wanted  bool     `json:"wanted"`
 	Current bool     `json:"current"`
 	Pending bool     `json:"pending"`
-	// Waits is what a pending mode waits for: "reset", "reboot" or "in use"; empty where it is in force.
+	// Waits is what a pending mode waits for: "reset", "reboot" or "in use"; empty if it is in force.
 	Waits string `json:"waits,omitempty"`
-	// Holders are those who hold the GPU open.
+	// Holders are the processes that have the GPU open.
 	Holders []Hold `json:"holders,omitempty"`
 }
 

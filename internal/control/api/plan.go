@@ -30,7 +30,7 @@ type Plan struct {
 	Steps []mig.Step `json:"steps"` // none: the node has this layout already
 	// Forced are the instances of the request's force that the plan destroys.
 	Forced []string `json:"forced,omitempty"`
-	// Owners are others who manage GPUs of the plan, and are overridden by takeOver.
+	// Owners are other controllers that manage GPUs of the plan; takeOver overrides them.
 	Owners   []string `json:"owners,omitempty"`
 	TakeOver bool     `json:"takeOver,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
@@ -54,7 +54,7 @@ type Instance struct {
 	Profile   string                  `json:"profile"`
 	ProfileID uint32                  `json:"profileId"`
 	Placement gpu.Placement           `json:"placement"`
-	Compute   []Compute               `json:"computeInstances"`
+	Compute   []ComputeInstance       `json:"computeInstances"`
 	// Fate is "keep" or "destroy" in a layout before, "keep" or "create" in one after.
 	Fate Fate `json:"fate"`
 	// Holders is why it is busy; empty for one that is idle.
@@ -63,8 +63,8 @@ type Instance struct {
 	Need gpu.Opt[int] `json:"need,omitzero"`
 }
 
-// Compute is a compute instance of a layout.
-type Compute struct {
+// ComputeInstance is a compute instance of a layout.
+type ComputeInstance struct {
 	ID        gpu.Opt[gpu.ComputeID] `json:"id,omitzero"`
 	UUID      gpu.MIGUUID            `json:"uuid,omitempty"`
 	Placement gpu.Placement          `json:"placement"` // in compute slices of its GPU instance
@@ -99,7 +99,7 @@ const (
 	HoldUnconfirmed HoldKind = "unconfirmed"
 )
 
-// Hold is one reason why an instance is busy. PID is 0 where it is not about one process.
+// Hold is one reason why an instance is busy. PID is 0 if it is not about one process.
 type Hold struct {
 	Kind HoldKind `json:"kind"`
 	PID  uint32   `json:"pid,omitempty"`

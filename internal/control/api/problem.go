@@ -21,7 +21,7 @@ type Problem struct {
 	Operation string `json:"operation,omitempty"`
 }
 
-// Blocker is an instance that is in the way, and who holds it.
+// Blocker is an instance that is in the way, with its holders.
 type Blocker struct {
 	GPU       gpu.UUID      `json:"gpu"`
 	Instance  string        `json:"instance"`

@@ -43,16 +43,16 @@ type DeviceRequest struct {
 	Each []DeviceRequest `json:"-"`
 }
 
-// Layout is a named layout that the node knows.
-type Layout struct {
+// NamedLayout is a named layout that the node knows.
+type NamedLayout struct {
 	Name  string       `json:"name"`
 	Rules []LayoutRule `json:"rules"`
 	// Applies lists the GPUs that its rules are for.
 	Applies []gpu.UUID `json:"applies"`
 }
 
-// Layouts answers GET /api/v1/layouts.
-type Layouts struct {
-	APIVersion string   `json:"apiVersion"`
-	Layouts    []Layout `json:"layouts"`
+// NamedLayouts answers GET /api/v1/layouts.
+type NamedLayouts struct {
+	APIVersion string        `json:"apiVersion"`
+	Layouts    []NamedLayout `json:"layouts"`
 }

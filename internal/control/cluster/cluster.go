@@ -1,5 +1,5 @@
-// Package cluster is the node in its Kubernetes cluster, for partition control: who may ask for what, who else manages
-// the partitions of the node's GPUs, and whether new pods may come.
+// Package cluster connects partition control to the Kubernetes API server: it reviews tokens and rights, finds other controllers of
+// the node's GPUs, and cordons the node.
 //
 // The service account needs, by ClusterRole:
 //
@@ -12,8 +12,8 @@
 // If a right is missing, errors name it: they are, or contain, a *kubeapi.RefusedError.
 //
 // Users of partition control in a cluster need verbs on partitions of the group mig-exporter.io, whose names
-// are those of nodes: get reads; plan, apply, mode, force and take-over are as in docs/partition-control.md. There is no such
-// resource in the API server; it only decides who may.
+// are those of nodes: get reads; plan, apply, mode, force and take-over are as in docs/partition-control.md. The API server has no
+// such resource; it only authorizes.
 package cluster
 
 import (
@@ -39,46 +39,46 @@ type Options struct {
 	API *kubeapi.Client
 	// Node is the name of the node, as Kubernetes has it.
 	Node string
-	// Audiences are those of which a token must be for one; none is the API server's own.
+	// Audiences are the accepted audiences of tokens; if there are none, the API server's.
 	Audiences []string
-	// Now is the clock by which a token is believed for a while.
+	// Now is the clock for the cache of reviewed tokens.
 	Now func() time.Time
 }
 
-// Cluster asks the API server. It may be used from several goroutines.
+// Cluster is a client of the API server. It is safe for concurrent use.
 type Cluster struct {
 	opts Options
-	// reviews has a place for each token that may be asked for at once.
+	// reviews limits the tokens that are reviewed at once.
 	reviews chan struct{}
 
 	mu    sync.Mutex
-	known map[tokenHash]identified
+	known map[tokenHash]cachedActor
 }
 
 var _ control.Cluster = (*Cluster)(nil)
 
-// New asks nothing yet.
+// New returns a Cluster. It sends no requests.
 func New(opts Options) (*Cluster, error) {
 	if opts.Node == "" {
 		return nil, fmt.Errorf("cluster: the name of the node is not known: %w", gpu.ErrInvalidArgument)
 	}
-	return &Cluster{opts: opts, reviews: make(chan struct{}, maxReviews), known: map[tokenHash]identified{}}, nil
+	return &Cluster{opts: opts, reviews: make(chan struct{}, maxReviews), known: map[tokenHash]cachedActor{}}, nil
 }
 
-// do asks within the timeout.
-func (c *Cluster) do(ctx context.Context, r kubeapi.Request, answer any) error {
+// request sends a request and decodes its answer, within the timeout.
+func (c *Cluster) request(ctx context.Context, r kubeapi.Request, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return c.opts.API.Do(ctx, r, answer)
 }
 
-// object is what is read of any object's metadata.
+// object is the metadata of an object.
 type object struct {
 	Name            string            `json:"name"`
 	ResourceVersion string            `json:"resourceVersion"`
 	Labels          map[string]string `json:"labels"`
 	Annotations     map[string]string `json:"annotations"`
-	// ManagedFields tell who wrote which fields last.
+	// ManagedFields are the fields that each manager wrote last.
 	// https://kubernetes.io/docs/reference/using-api/server-side-apply/#field-management
 	ManagedFields []struct {
 		Manager string `json:"manager"`
@@ -88,7 +88,7 @@ type object struct {
 	} `json:"managedFields"`
 }
 
-// node is what is read of the node.
+// node is the node's object.
 type node struct {
 	Metadata object `json:"metadata"`
 	Spec     struct {
@@ -96,11 +96,11 @@ type node struct {
 	} `json:"spec"`
 }
 
-func (c *Cluster) path() string { return "/api/v1/nodes/" + url.PathEscape(c.opts.Node) }
+func (c *Cluster) nodePath() string { return "/api/v1/nodes/" + url.PathEscape(c.opts.Node) }
 
-func (c *Cluster) node(ctx context.Context) (node, error) {
+func (c *Cluster) getNode(ctx context.Context) (node, error) {
 	var n node
-	err := c.do(ctx, kubeapi.Request{Method: http.MethodGet, Path: c.path()}, &n)
+	err := c.request(ctx, kubeapi.Request{Method: http.MethodGet, Path: c.nodePath()}, &n)
 	switch {
 	case errors.Is(err, gpu.ErrNotFound):
 		return node{}, fmt.Errorf("no node %q, is --kubernetes.node-name right?: %w", c.opts.Node, err)

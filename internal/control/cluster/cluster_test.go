@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -28,8 +29,11 @@ func TestActor(t *testing.T) {
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
-	if u := s.reviewing; u.UID != "u-1" || !slices.Equal(u.Groups, []string{"system:authenticated"}) || len(u.Extra["authentication.kubernetes.io/pod-name"]) != 1 {
-		t.Errorf("rights were asked for %+v, not for the whole user", u)
+	if u := s.reviewing; u.UID != "u-1" || !slices.Equal(u.Groups, []string{"system:authenticated"}) {
+		t.Errorf("rights were reviewed for the user %q of %q, want u-1 of system:authenticated", u.UID, u.Groups)
+	}
+	if pods := s.reviewing.Extra["authentication.kubernetes.io/pod-name"]; len(pods) != 1 {
+		t.Errorf("rights were reviewed for the pods %q, want one", pods)
 	}
 	if got, err := c.Actor(t.Context(), "human"); err != nil || got != (control.Actor{Name: "user:alice"}) {
 		t.Errorf("without a right: %+v, %v", got, err)
@@ -67,9 +71,10 @@ func TestActorIsRefused(t *testing.T) {
 		tc.make(s)
 		c, _ := testCluster(t, s, "mig-exporter")
 		got, err := c.Actor(t.Context(), tc.token)
-		if !errors.Is(err, tc.want) || errors.Is(err, tc.not) || got != (control.Actor{}) {
-			t.Errorf("%s: got %+v, %v, want %v", tc.name, got, err, tc.want)
+		if !errors.Is(err, tc.want) || errors.Is(err, tc.not) {
+			t.Errorf("%s: got %v, want %v and not %v", tc.name, err, tc.want, tc.not)
 		}
+		cmptest.Equal(t, tc.name+": the actor", got, control.Actor{})
 		if err != nil && tc.token != "" && tc.token != "other" && strings.Contains(err.Error(), tc.token) || strings.Contains(fmt.Sprint(err), ownToken) {
 			t.Errorf("%s: the error tells the token: %v", tc.name, err)
 		}
@@ -96,15 +101,21 @@ func TestRefusalsNameTheRights(t *testing.T) {
 		if !errors.As(err, &refused) || !strings.Contains(refused.Refusal(), "needs the right to "+right) {
 			t.Errorf("%s: %v", right, err)
 		}
-		if err == nil || strings.Contains(err.Error(), "does not answer") || !strings.Contains(err.Error(), right) {
-			t.Errorf("%s: %v", right, err)
+		if err == nil || !strings.Contains(err.Error(), right) {
+			t.Errorf("got %v, want an error that names %q", err, right)
+		}
+		if strings.Contains(fmt.Sprint(err), "does not answer") {
+			t.Errorf("without the right %q the API server does not answer: %v", right, err)
 		}
 		if right == "get nodes" {
 			s.set(func() { s.forbidden["get resourceslices"] = true })
 			_, err := c.Owners(t.Context())
 			want := "the service account needs the right to get nodes; the service account needs the right to list resourceslices.resource.k8s.io"
-			if !errors.As(err, &refused) || refused.Refusal() != want || !errors.Is(err, gpu.ErrNoPermission) {
-				t.Errorf("two rights: %v", err)
+			if !errors.As(err, &refused) || !errors.Is(err, gpu.ErrNoPermission) {
+				t.Fatalf("two rights: got %v, want a refusal", err)
+			}
+			if got := refused.Refusal(); got != want {
+				t.Errorf("two rights: got %q, want %q", got, want)
 			}
 		}
 		s.set(func() { s.down = true })
@@ -138,7 +149,7 @@ func TestActorIsBelievedForAWhile(t *testing.T) {
 	}
 	actor()
 	s.set(func() { s.grants["alice"] = nil })
-	now.advance(believed - 1)
+	now.advance(cacheTTL - 1)
 	if known, ok := c.Known("good"); !ok || !known.Rights.Read {
 		t.Errorf("known: %+v, %t", known, ok)
 	}
@@ -153,16 +164,16 @@ func TestActorIsBelievedForAWhile(t *testing.T) {
 		t.Error("a right that was taken away is there for ever")
 	}
 	s.set(func() { delete(s.tokens, "good") })
-	now.advance(believed)
+	now.advance(cacheTTL)
 	for range 2 {
 		if _, err := c.Actor(t.Context(), "good"); !errors.Is(err, gpu.ErrNoPermission) {
 			t.Errorf("a token that is void: %v", err)
 		}
 	}
-	for i := range 3 * maxBelieved {
+	for i := range 3 * maxCached {
 		c.remember(tokenHash{byte(i), byte(i >> 8)}, control.Actor{})
 	}
-	if len(c.known) > maxBelieved {
+	if len(c.known) > maxCached {
 		t.Errorf("%d tokens are remembered", len(c.known))
 	}
 }
@@ -211,23 +222,32 @@ func TestReviewsAtOnceAreBounded(t *testing.T) {
 	}
 }
 
+// wantCordon checks whether the node is unschedulable, and its annotation, nil for none.
+func wantCordon(t *testing.T, what string, s *apiServer, unschedulable bool, mark any) {
+	t.Helper()
+	cmptest.Equal(t, what+": unschedulable", s.unschedulable(), unschedulable)
+	cmptest.Equal(t, what+": annotation", s.mark(), mark)
+}
+
 func TestCordon(t *testing.T) {
 	s := newAPIServer()
 	s.metadata()["annotations"] = map[string]any{"other": "stays"}
 	s.meddle = tries - 1
 	c, _ := testCluster(t, s)
-	if ok, err := c.Cordon(t.Context()); !ok || err != nil || !s.unschedulable() || s.mark() != markValue {
-		t.Fatalf("cordon: %v, %v; unschedulable %v, mark %v", ok, err, s.unschedulable(), s.mark())
+	if ok, err := c.Cordon(t.Context()); !ok || err != nil {
+		t.Fatalf("cordon: got %v, %v, want true", ok, err)
 	}
+	wantCordon(t, "cordon", s, true, markValue)
 	if ok, err := c.Cordon(t.Context()); ok || err != nil {
 		t.Errorf("cordon again: %v, %v", ok, err)
 	}
 	// After a crash another process finds its predecessor's mark.
 	successor, _ := testCluster(t, s)
 	s.set(func() { s.meddle = 1 })
-	if err := successor.Uncordon(t.Context()); err != nil || s.unschedulable() || s.mark() != nil {
-		t.Errorf("uncordon: %v; unschedulable %v, mark %v", err, s.unschedulable(), s.mark())
+	if err := successor.Uncordon(t.Context()); err != nil {
+		t.Errorf("uncordon: %v", err)
 	}
+	wantCordon(t, "uncordon", s, false, nil)
 	if got := s.metadata()["annotations"].(map[string]any)["other"]; got != "stays" {
 		t.Errorf("another's annotation is %v", got)
 	}
@@ -271,9 +291,10 @@ func TestUncordonLeavesALaterCordonAlone(t *testing.T) {
 			t.Fatalf("%s: cordon: %v, %v", name, ok, err)
 		}
 		s.set(func() { tc.operator(s); s.version++ })
-		if err := c.Uncordon(t.Context()); err != nil || s.unschedulable() != tc.want || s.mark() != nil {
-			t.Errorf("%s: %v; unschedulable %v, mark %v", name, err, s.unschedulable(), s.mark())
+		if err := c.Uncordon(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
+		wantCordon(t, name, s, tc.want, nil)
 	}
 }
 

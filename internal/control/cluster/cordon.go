@@ -10,26 +10,26 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
-// The mark of a cordon of this program's own, an annotation of the node.
+// The annotation of a node that this program has cordoned.
 const (
 	markName  = "mig-exporter.io/cordoned-by"
 	markValue = "partition-control"
-	// manager is this program among those who write fields of the node.
+	// manager is this program's name among the managers of the node's fields.
 	manager = "mig-exporter-partition-control"
 )
 
-// tries is how often a change of the node is tried again that met another's.
+// tries is how often a change of the node is tried if other clients change the node at the same time.
 const tries = 5
 
 // Cordon implements control.Cluster.
 func (c *Cluster) Cordon(ctx context.Context) (bool, error) {
 	var done bool
-	err := c.change(ctx, func(n node) map[string]any {
+	err := c.patchNode(ctx, func(n node) map[string]any {
 		done = !n.Spec.Unschedulable
 		if !done {
 			return nil
 		}
-		return patch(n, markValue, map[string]any{"unschedulable": true})
+		return newPatch(n, markValue, map[string]any{"unschedulable": true})
 	})
 	if err != nil {
 		return false, fmt.Errorf("cordon: %w", err)
@@ -37,17 +37,17 @@ func (c *Cluster) Cordon(ctx context.Context) (bool, error) {
 	return done, nil
 }
 
-// Uncordon implements control.Cluster. If another client has made the node schedulable meanwhile, and perhaps cordoned it
-// again, only the mark goes.
+// Uncordon implements control.Cluster. If another client has made the node schedulable since, and perhaps cordoned it again,
+// Uncordon only removes the annotation.
 func (c *Cluster) Uncordon(ctx context.Context) error {
-	err := c.change(ctx, func(n node) map[string]any {
+	err := c.patchNode(ctx, func(n node) map[string]any {
 		if n.Metadata.Annotations[markName] != markValue {
 			return nil
 		}
 		if !n.cordonedBy(manager) {
-			return patch(n, nil, nil)
+			return newPatch(n, nil, nil)
 		}
-		return patch(n, nil, map[string]any{"unschedulable": nil})
+		return newPatch(n, nil, map[string]any{"unschedulable": nil})
 	})
 	if err != nil {
 		return fmt.Errorf("uncordon: %w", err)
@@ -55,23 +55,23 @@ func (c *Cluster) Uncordon(ctx context.Context) error {
 	return nil
 }
 
-// cordonedBy reports whether it was this manager who made the node unschedulable. Where the API server does not tell, the
-// mark's word is taken.
+// cordonedBy reports whether the manager made the node unschedulable. If the API server does not say which one did, it reports
+// true: the annotation is enough.
 func (n *node) cordonedBy(manager string) bool {
-	told := false
+	hasOther := false
 	for _, m := range n.Metadata.ManagedFields {
 		if _, ok := m.Fields.Spec["f:unschedulable"]; ok {
 			if m.Manager == manager {
 				return true
 			}
-			told = true
+			hasOther = true
 		}
 	}
-	return n.Spec.Unschedulable && !told
+	return n.Spec.Unschedulable && !hasOther
 }
 
-// patch is a merge patch of the node as it was read. A mark of nil takes it away; a spec of nil stays as it is.
-func patch(n node, mark any, spec map[string]any) map[string]any {
+// newPatch returns a merge patch for the node that was read. A nil mark removes the annotation; a nil spec is not changed.
+func newPatch(n node, mark any, spec map[string]any) map[string]any {
 	body := map[string]any{
 		"metadata": map[string]any{
 			"resourceVersion": n.Metadata.ResourceVersion, // refused where the node has changed
@@ -84,10 +84,10 @@ func patch(n node, mark any, spec map[string]any) map[string]any {
 	return body
 }
 
-// change reads the node and patches it as decided; nil leaves it as it is.
-func (c *Cluster) change(ctx context.Context, decide func(node) map[string]any) error {
+// patchNode reads the node and applies the patch that decide returns; nil is no patch. It tries again if the node has changed.
+func (c *Cluster) patchNode(ctx context.Context, decide func(node) map[string]any) error {
 	for try := 1; ; try++ {
-		n, err := c.node(ctx)
+		n, err := c.getNode(ctx)
 		if err != nil {
 			return err
 		}
@@ -95,8 +95,8 @@ func (c *Cluster) change(ctx context.Context, decide func(node) map[string]any) 
 		if body == nil {
 			return nil
 		}
-		err = c.do(ctx, kubeapi.Request{
-			Method: http.MethodPatch, Path: c.path(), Query: url.Values{"fieldManager": {manager}},
+		err = c.request(ctx, kubeapi.Request{
+			Method: http.MethodPatch, Path: c.nodePath(), Query: url.Values{"fieldManager": {manager}},
 			Body: body, ContentType: "application/merge-patch+json",
 		}, nil)
 		if err == nil {

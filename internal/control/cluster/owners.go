@@ -15,13 +15,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
-// What shows that another controller manages the node's partitions.
+// Labels, annotations and API groups of other controllers that manage the node's partitions.
 const (
-	// The GPU operator's mig-manager applies the layout that the first names, and tells in the second how far it is.
+	// The GPU operator's mig-manager applies the layout that the first label names, and reports its progress in the second.
 	// https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html
 	migManagerConfig = "nvidia.com/mig.config"
 	migManagerState  = "nvidia.com/mig.config.state"
-	// GKE cuts all GPUs of a node pool into partitions of one size.
+	// GKE partitions all GPUs of a node pool into instances of one size.
 	// https://cloud.google.com/kubernetes-engine/docs/how-to/gpus-multi
 	gkePartitionSize = "cloud.google.com/gke-gpu-partition-size"
 	// nos partitions nodes by mig, mps or both; mps does not touch MIG.
@@ -31,7 +31,7 @@ const (
 	// https://github.com/Project-HAMi/HAMi, pkg/device/devices.go
 	hamiRegister = "hami.io/node-nvidia-register"
 	hamiMIG      = "mig"
-	// NVIDIA's driver for dynamic resource allocation offers MIG devices, and may make them when they are claimed.
+	// NVIDIA's driver for dynamic resource allocation offers MIG devices, and may create them when they are claimed.
 	// https://github.com/NVIDIA/k8s-dra-driver-gpu, cmd/gpu-kubelet-plugin/deviceinfo.go
 	draGroup  = "resource.k8s.io"
 	draDriver = "gpu.nvidia.com"
@@ -40,13 +40,13 @@ const (
 	instaSliceGroup = "inference.redhat.com"
 )
 
-// maxList bounds a list's answer, in bytes.
+// maxList is the maximum size of a list in bytes.
 const maxList = 32 << 20
 
-// found collects owners by GPU.
-type found map[gpu.UUID][]string
+// ownersByGPU collects owners by GPU.
+type ownersByGPU map[gpu.UUID][]string
 
-func (f found) add(id gpu.UUID, format string, args ...any) {
+func (f ownersByGPU) add(id gpu.UUID, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	for _, known := range f[id] {
 		if known == text {
@@ -56,25 +56,25 @@ func (f found) add(id gpu.UUID, format string, args ...any) {
 	f[id] = append(f[id], text)
 }
 
-// Owners implements control.Cluster. If one of several requests failed, there is an error, and the owners are those that are
-// known nevertheless. The error's Refusal names all rights that are missing.
+// Owners implements control.Cluster. If some of its requests fail, it returns an error and the owners that the others found. The
+// error's Refusal names all missing rights.
 func (c *Cluster) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
-	out := found{}
+	out := ownersByGPU{}
 	var errs []error
-	n, err := c.node(ctx)
+	n, err := c.getNode(ctx)
 	if err != nil {
 		errs = append(errs, err)
 	}
-	out.marks(n.Metadata)
-	groups, err := c.groups(ctx)
+	out.addMarks(n.Metadata)
+	groups, err := c.listGroups(ctx)
 	if err != nil {
 		errs = append(errs, err)
 	}
 	if version, ok := groups[draGroup]; ok {
-		errs = append(errs, c.slices(ctx, version, out))
+		errs = append(errs, c.addDRA(ctx, version, out))
 	}
 	if version, ok := groups[instaSliceGroup]; ok {
-		errs = append(errs, c.instaSlice(ctx, version, "instaslices", out), c.instaSlice(ctx, version, "nodeaccelerators", out))
+		errs = append(errs, c.addInstaSlice(ctx, version, "instaslices", out), c.addInstaSlice(ctx, version, "nodeaccelerators", out))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return out, joinRefusals(fmt.Errorf("owners of GPUs: %w", err), errs)
@@ -82,7 +82,7 @@ func (c *Cluster) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 	return out, nil
 }
 
-// refusals is an error of several requests, of which the API server has refused some.
+// refusals is the error of several requests of which the API server has refused some.
 type refusals struct {
 	error
 	text string
@@ -91,7 +91,7 @@ type refusals struct {
 func (e *refusals) Unwrap() error   { return e.error }
 func (e *refusals) Refusal() string { return e.text }
 
-// joinRefusals adds to the error of several requests what is missing for those that were refused.
+// joinRefusals returns err with the rights that are missing for the requests that were refused.
 func joinRefusals(err error, errs []error) error {
 	var list []string
 	for _, e := range errs {
@@ -106,8 +106,8 @@ func joinRefusals(err error, errs []error) error {
 	return &refusals{err, strings.Join(list, "; ")}
 }
 
-// marks reads labels and annotations of the node.
-func (f found) marks(n object) {
+// addMarks adds the owners that labels and annotations of the node reveal.
+func (f ownersByGPU) addMarks(n object) {
 	config, state := n.Labels[migManagerConfig], n.Labels[migManagerState]
 	if config != "" || state != "" {
 		f.add("", "mig-manager (label %s=%s, state %s)", migManagerConfig, config, cmp.Or(state, "unknown"))
@@ -119,13 +119,13 @@ func (f found) marks(n object) {
 		f.add("", "nos (label %s=%s)", nosPartitioning, kind)
 	}
 	if register := n.Annotations[hamiRegister]; register != "" {
-		f.hami(register)
+		f.addHAMi(register)
 	}
 }
 
-// hami reads HAMi's register: a JSON list, or in releases before it devices that end in a colon, of fields between commas
-// of which the first is the UUID and the ninth the mode.
-func (f found) hami(register string) {
+// addHAMi adds the GPUs of HAMi's register: a JSON list, or in older releases devices that end in a colon and have fields separated
+// by commas, of which the first is the UUID and the ninth the mode.
+func (f ownersByGPU) addHAMi(register string) {
 	type device struct {
 		ID   string `json:"id"`
 		Mode string `json:"mode"`
@@ -145,7 +145,7 @@ func (f found) hami(register string) {
 	}
 }
 
-// gpuOf names the GPU; "", hence all, for what names none.
+// gpuOf returns the GPU of a name; "", which is all GPUs, if the name is not a UUID.
 func gpuOf(name string) gpu.UUID {
 	id, err := gpu.ParseUUID(name)
 	if err != nil {
@@ -154,8 +154,8 @@ func gpuOf(name string) gpu.UUID {
 	return id
 }
 
-// groups lists the API's groups, with the version that the API server prefers of each. Every account may ask that.
-func (c *Cluster) groups(ctx context.Context) (map[string]string, error) {
+// listGroups returns the preferred version of each API group. Every account has the right to list them.
+func (c *Cluster) listGroups(ctx context.Context) (map[string]string, error) {
 	var list struct {
 		Groups []struct {
 			Name      string `json:"name"`
@@ -164,7 +164,7 @@ func (c *Cluster) groups(ctx context.Context) (map[string]string, error) {
 			} `json:"preferredVersion"`
 		} `json:"groups"`
 	}
-	if err := c.do(ctx, kubeapi.Request{Method: http.MethodGet, Path: "/apis"}, &list); err != nil {
+	if err := c.request(ctx, kubeapi.Request{Method: http.MethodGet, Path: "/apis"}, &list); err != nil {
 		return nil, err
 	}
 	out := map[string]string{}
@@ -174,9 +174,9 @@ func (c *Cluster) groups(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// list asks for the objects of a kind. A kind that the API server does not know has none.
-func (c *Cluster) list(ctx context.Context, path, selector string, into any) error {
-	err := c.do(ctx, kubeapi.Request{
+// listObjects lists the objects of a kind. A kind that the API server does not know has none.
+func (c *Cluster) listObjects(ctx context.Context, path, selector string, into any) error {
+	err := c.request(ctx, kubeapi.Request{
 		Method: http.MethodGet, Path: path, Query: url.Values{"fieldSelector": {selector}}, Limit: maxList,
 	}, into)
 	if errors.Is(err, gpu.ErrNotFound) {
@@ -185,13 +185,13 @@ func (c *Cluster) list(ctx context.Context, path, selector string, into any) err
 	return err
 }
 
-// attributes are those of a device of a ResourceSlice.
+// attributes are the attributes of a ResourceSlice's device.
 type attributes map[string]struct {
 	String string `json:"string"`
 }
 
-// slices looks for MIG devices that the DRA driver offers on the node, those that it would only make included.
-func (c *Cluster) slices(ctx context.Context, version string, out found) error {
+// addDRA adds the GPUs with MIG devices that the DRA driver offers on the node, including devices that do not exist yet.
+func (c *Cluster) addDRA(ctx context.Context, version string, out ownersByGPU) error {
 	var list struct {
 		Items []struct {
 			Spec struct {
@@ -200,7 +200,7 @@ func (c *Cluster) slices(ctx context.Context, version string, out found) error {
 				Devices  []struct {
 					Name       string     `json:"name"`
 					Attributes attributes `json:"attributes"`
-					// Until v1beta1 they were one level below.
+					// Until v1beta1 the attributes were one level below.
 					Basic struct {
 						Attributes attributes `json:"attributes"`
 					} `json:"basic"`
@@ -209,7 +209,7 @@ func (c *Cluster) slices(ctx context.Context, version string, out found) error {
 		} `json:"items"`
 	}
 	selector := "spec.nodeName=" + c.opts.Node + ",spec.driver=" + draDriver
-	if err := c.list(ctx, "/apis/"+draGroup+"/"+version+"/resourceslices", selector, &list); err != nil {
+	if err := c.listObjects(ctx, "/apis/"+draGroup+"/"+version+"/resourceslices", selector, &list); err != nil {
 		return err
 	}
 	for i := range list.Items {
@@ -230,8 +230,8 @@ func (c *Cluster) slices(ctx context.Context, version string, out found) error {
 	return nil
 }
 
-// instaSlice looks for the node's object, which lists the GPUs that are InstaSlice's.
-func (c *Cluster) instaSlice(ctx context.Context, version, kind string, out found) error {
+// addInstaSlice adds the GPUs that InstaSlice's object of the node lists.
+func (c *Cluster) addInstaSlice(ctx context.Context, version, kind string, out ownersByGPU) error {
 	var list struct {
 		Items []struct {
 			Metadata object `json:"metadata"`
@@ -244,7 +244,7 @@ func (c *Cluster) instaSlice(ctx context.Context, version, kind string, out foun
 			} `json:"status"`
 		} `json:"items"`
 	}
-	if err := c.list(ctx, "/apis/"+instaSliceGroup+"/"+version+"/"+kind, "metadata.name="+c.opts.Node, &list); err != nil {
+	if err := c.listObjects(ctx, "/apis/"+instaSliceGroup+"/"+version+"/"+kind, "metadata.name="+c.opts.Node, &list); err != nil {
 		return err
 	}
 	for i := range list.Items {

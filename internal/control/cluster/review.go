@@ -16,12 +16,11 @@ import (
 )
 
 const (
-	// believed is how long a token and its rights are not asked for again: so much later does a right that is taken away
-	// end.
-	believed = 10 * time.Second
-	// maxBelieved bounds how many are remembered, maxToken a token's length in bytes.
-	maxBelieved = 1000
-	maxToken    = 16 << 10
+	// cacheTTL is how long a token and its rights are not reviewed again: a right that is withdrawn ends so much later.
+	cacheTTL = 10 * time.Second
+	// maxCached is the maximum number of cached tokens, maxToken the maximum length of a token in bytes.
+	maxCached = 1000
+	maxToken  = 16 << 10
 	// maxReviews is how many tokens are reviewed at once, with seven requests each: a caller with many tokens must not use
 	// this program to flood the API server.
 	maxReviews = 8
@@ -33,15 +32,15 @@ const (
 	rightsResource = "partitions"
 )
 
-// tokenHash stands for a token, which is not kept.
+// tokenHash identifies a token, which itself is not kept.
 type tokenHash [sha256.Size]byte
 
-type identified struct {
+type cachedActor struct {
 	actor control.Actor
 	until time.Time
 }
 
-// user is whose token it is, as a TokenReview tells and a SubjectAccessReview wants to be told.
+// user is the owner of a token, as a TokenReview returns it and a SubjectAccessReview takes it.
 type user struct {
 	Name   string              `json:"username"`
 	UID    string              `json:"uid"`
@@ -49,12 +48,12 @@ type user struct {
 	Extra  map[string][]string `json:"extra"`
 }
 
-// Actor tells whose token it is and what he may do on this node, by a TokenReview and a SubjectAccessReview for each verb.
-// Both are believed for ten seconds.
+// Actor returns the owner of a token and its rights on this node, by a TokenReview and a SubjectAccessReview for each verb. The
+// result is cached for ten seconds.
 //
-// An error wraps gpu.ErrNoPermission if the token is invalid, or not for this program; gpu.ErrUnavailable if the API server
-// does not answer, or refuses the review to this program: then it contains a *kubeapi.RefusedError, which names the right that
-// is missing. It has nothing of the token in it. A user without any right is no error.
+// The error wraps gpu.ErrNoPermission if the token is invalid or not for this program, and gpu.ErrUnavailable if the API server does
+// not answer or does not let this program review tokens: then it contains a *kubeapi.RefusedError, which names the missing right.
+// It contains no part of the token. A user without rights is no error.
 func (c *Cluster) Actor(ctx context.Context, token string) (control.Actor, error) {
 	if token == "" || len(token) > maxToken {
 		return control.Actor{}, fmt.Errorf("token review: not a token: %w", gpu.ErrNoPermission)
@@ -69,14 +68,14 @@ func (c *Cluster) Actor(ctx context.Context, token string) (control.Actor, error
 	case <-ctx.Done():
 		return control.Actor{}, fmt.Errorf("token review: too many at once: %w: %w", gpu.ErrUnavailable, gpu.ErrTimeout)
 	}
-	if actor, ok := c.recall(hash); ok { // asked for meanwhile by another call
+	if actor, ok := c.recall(hash); ok { // another call has reviewed it meanwhile
 		return actor, nil
 	}
-	u, err := c.review(ctx, token)
+	u, err := c.reviewToken(ctx, token)
 	if err != nil {
 		return control.Actor{}, fmt.Errorf("token review: %w", err)
 	}
-	rights, err := c.rights(ctx, u)
+	rights, err := c.reviewRights(ctx, u)
 	if err != nil {
 		return control.Actor{}, fmt.Errorf("rights of %s: %w", u.Name, err)
 	}
@@ -109,10 +108,10 @@ func (c *Cluster) recall(hash tokenHash) (control.Actor, bool) {
 func (c *Cluster) remember(hash tokenHash, actor control.Actor) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.known) >= maxBelieved {
+	if len(c.known) >= maxCached {
 		clear(c.known)
 	}
-	c.known[hash] = identified{actor, c.opts.Now().Add(believed)}
+	c.known[hash] = cachedActor{actor, c.opts.Now().Add(cacheTTL)}
 }
 
 // tokenReview is authentication.k8s.io/v1's.
@@ -133,43 +132,43 @@ type tokenReviewSpec struct {
 	Audiences []string `json:"audiences,omitempty"`
 }
 
-func (c *Cluster) review(ctx context.Context, token string) (user, error) {
-	ask := tokenReview{
+func (c *Cluster) reviewToken(ctx context.Context, token string) (user, error) {
+	review := tokenReview{
 		APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview",
 		Spec: tokenReviewSpec{Token: token, Audiences: c.opts.Audiences},
 	}
 	var answer tokenReview
-	err := c.do(ctx, kubeapi.Request{Method: http.MethodPost, Path: "/apis/authentication.k8s.io/v1/tokenreviews", Body: ask}, &answer)
+	err := c.request(ctx, kubeapi.Request{Method: http.MethodPost, Path: "/apis/authentication.k8s.io/v1/tokenreviews", Body: review}, &answer)
 	status := &answer.Status
 	switch {
 	case err != nil:
-		return user{}, unreviewed{err}
+		return user{}, reviewError{err}
 	case !status.Authenticated || status.User.Name == "":
 		why := strings.ReplaceAll(status.Error, token, "...")
 		if why == "" {
 			why = "it belongs to no account"
 		}
 		return user{}, fmt.Errorf("the token is refused: %s: %w", why, gpu.ErrNoPermission)
-	case !c.forHere(status.Audiences):
+	case !c.hasAudience(status.Audiences):
 		return user{}, fmt.Errorf("the token is for others: %w", gpu.ErrNoPermission)
 	}
 	return status.User, nil
 }
 
-// forHere reports whether a token is for one of the audiences asked for. An API server that knows nothing of audiences tells
-// none; its word counts only where none was asked for.
-func (c *Cluster) forHere(audiences []string) bool {
+// hasAudience reports whether a token is for one of the configured audiences. An API server without support for audiences returns
+// none; its tokens are accepted only if none is configured.
+func (c *Cluster) hasAudience(audiences []string) bool {
 	return len(c.opts.Audiences) == 0 ||
 		slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(c.opts.Audiences, a) })
 }
 
-// unreviewed is why a review failed. It says nothing of the token: errors.Is finds gpu.ErrUnavailable in it, never
-// gpu.ErrNoPermission. errors.As finds a refusal.
-type unreviewed struct{ err error }
+// reviewError is the error of a review, not of the token: errors.Is finds gpu.ErrUnavailable in it and never gpu.ErrNoPermission.
+// errors.As finds a refusal.
+type reviewError struct{ err error }
 
-func (e unreviewed) Error() string      { return e.err.Error() }
-func (e unreviewed) Unwrap() error      { return gpu.ErrUnavailable }
-func (e unreviewed) As(target any) bool { return errors.As(e.err, target) }
+func (e reviewError) Error() string      { return e.err.Error() }
+func (e reviewError) Unwrap() error      { return gpu.ErrUnavailable }
+func (e reviewError) As(target any) bool { return errors.As(e.err, target) }
 
 // accessReview is authorization.k8s.io/v1's SubjectAccessReview.
 type accessReview struct {
@@ -197,8 +196,8 @@ type resourceAttributes struct {
 	Verb     string `json:"verb"`
 }
 
-// rights asks for all verbs at once.
-func (c *Cluster) rights(ctx context.Context, u user) (control.Rights, error) {
+// reviewRights returns the rights of a user, by concurrent requests for all verbs.
+func (c *Cluster) reviewRights(ctx context.Context, u user) (control.Rights, error) {
 	var rights control.Rights
 	verbs := []struct {
 		verb  string
@@ -208,7 +207,7 @@ func (c *Cluster) rights(ctx context.Context, u user) (control.Rights, error) {
 	errs := make(chan error, len(verbs))
 	for _, v := range verbs {
 		go func() {
-			allowed, err := c.allowed(ctx, u, v.verb)
+			allowed, err := c.isAllowed(ctx, u, v.verb)
 			*v.right = allowed
 			errs <- err
 		}()
@@ -225,8 +224,8 @@ func (c *Cluster) rights(ctx context.Context, u user) (control.Rights, error) {
 	return rights, nil
 }
 
-func (c *Cluster) allowed(ctx context.Context, u user, verb string) (bool, error) {
-	ask := accessReview{
+func (c *Cluster) isAllowed(ctx context.Context, u user, verb string) (bool, error) {
+	review := accessReview{
 		APIVersion: "authorization.k8s.io/v1", Kind: "SubjectAccessReview",
 		Spec: accessReviewSpec{
 			User: u.Name, UID: u.UID, Groups: u.Groups, Extra: u.Extra,
@@ -234,9 +233,9 @@ func (c *Cluster) allowed(ctx context.Context, u user, verb string) (bool, error
 		},
 	}
 	var answer accessReview
-	err := c.do(ctx, kubeapi.Request{Method: http.MethodPost, Path: "/apis/authorization.k8s.io/v1/subjectaccessreviews", Body: ask}, &answer)
+	err := c.request(ctx, kubeapi.Request{Method: http.MethodPost, Path: "/apis/authorization.k8s.io/v1/subjectaccessreviews", Body: review}, &answer)
 	if err != nil {
-		return false, unreviewed{err}
+		return false, reviewError{err}
 	}
 	return answer.Status.Allowed && !answer.Status.Denied, nil
 }

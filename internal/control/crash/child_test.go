@@ -99,14 +99,14 @@ type killedActuator struct {
 	changes *int
 }
 
-func (a killedActuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.NodeInstance) (mig.Outcome, error) {
+func (a killedActuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error) {
 	a.killer.pass("before " + string(s.Op))
 	defer a.killer.pass("after " + string(s.Op))
 	*a.changes++
 	return a.Actuator.PerformStep(ctx, s, expected)
 }
 
-func (a killedActuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (control.ModeChange, error) {
+func (a killedActuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
 	a.killer.pass("before mode")
 	defer a.killer.pass("after mode")
 	*a.changes++
@@ -149,7 +149,7 @@ func play(role string) (err error) {
 	var r report
 	engine, err := control.New(control.Options{
 		Hostname: "crash", BootID: os.Getenv(bootVariable), Apply: true,
-		Actuator: killedActuator{source.Actuator(), kill, &r.Changes}, Node: poller, Store: killedStore{folder, kill}, Observer: ready,
+		Actuator: killedActuator{source.Actuator(), kill, &r.Changes}, Poller: poller, Store: killedStore{folder, kill}, Observer: ready,
 		CallTimeout: callTimeout, Now: time.Now, Logger: logger,
 	})
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
@@ -153,8 +154,11 @@ func (op operation) whole(t *testing.T) (before, after, points []string) {
 	before = n.layout()
 	r, _ := n.run(roleOperate, 0)
 	after = n.layout()
-	if len(r.Operations) != 1 || r.Operations[0].State != op.end || len(r.Points) < op.points {
-		t.Fatalf("without a crash: %d points, %+v", len(r.Points), r.Operations)
+	if len(r.Operations) != 1 || r.Operations[0].State != op.end {
+		t.Fatalf("without a crash: got %+v, want one operation that is %s", r.Operations, op.end)
+	}
+	if len(r.Points) < op.points {
+		t.Fatalf("without a crash: %d points, want %d at least", len(r.Points), op.points)
 	}
 	if (op.end == api.Succeeded) == slices.Equal(before, after) {
 		t.Fatalf("the operation is %s, and the layout %q", op.end, after)
@@ -195,9 +199,10 @@ func (n *node) expectWhole(when string, before, after []string) {
 		}
 	}
 	again, _ := n.run(roleRecover, 0)
-	if again.Changes != 0 || again.State != "idle" || !slices.Equal(n.layout(), got) {
-		n.t.Errorf("%s: the start after has still %d changes to make, state %s", when, again.Changes, again.State)
+	if again.Changes != 0 || again.State != "idle" {
+		n.t.Errorf("%s: the start after it made %d changes and is %s, want none and idle", when, again.Changes, again.State)
 	}
+	cmptest.Equal(n.t, when+": the layout after another start", n.layout(), got)
 }
 
 // stride is the distance of the points at which crashes are followed by another one: all pairs would take too long.
@@ -233,9 +238,10 @@ func TestRebootAfterCrash(t *testing.T) {
 		n.reboot()
 		empty := n.layout()
 		r, _ := n.run(roleRecover, 0)
-		if r.Changes != 0 || r.State != "idle" || !slices.Equal(n.layout(), empty) {
-			t.Errorf("point %d: %d changes, state %s, layout %q", point, r.Changes, r.State, n.layout())
+		if r.Changes != 0 || r.State != "idle" {
+			t.Errorf("point %d: got %d changes and state %s, want none and idle", point, r.Changes, r.State)
 		}
+		cmptest.Equal(t, fmt.Sprintf("point %d: the layout", point), n.layout(), empty)
 		for _, o := range r.Operations {
 			if !o.State.Final() {
 				t.Errorf("point %d: %s", point, o.State)

@@ -14,48 +14,49 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// capability is what a file gives access to: the whole GPU, or an instance.
+// capability is what an open file gives access to: the whole GPU or an instance.
 type capability struct {
 	whole    bool
 	instance gpu.InstanceID
 	compute  gpu.Opt[gpu.ComputeID]
 }
 
-// files are those of one GPU.
-type files struct {
+// gpuFiles are the device and capability files of one GPU.
+type gpuFiles struct {
 	minor int
 	caps  map[int]capability // by the minor number of the capability's device file
 }
 
-// filesOf asks the driver which files are those of a GPU. Which minor number a capability has is told for all that can
-// be in /proc/driver/nvidia-caps/mig-minors, and for those that are in /proc/driver/nvidia/capabilities; the second is
-// hidden in containers.
-func (f *Finder) filesOf(g mig.NodeGPU) (files, error) {
+// filesOf returns the files of a GPU. The driver reports the minor numbers of all possible capabilities in
+// /proc/driver/nvidia-caps/mig-minors, and those of existing ones in /proc/driver/nvidia/capabilities, which is hidden in
+// containers.
+func (f *Finder) filesOf(g mig.GPULayout) (gpuFiles, error) {
 	minor, ok := g.Minor.Get()
 	if !ok {
-		return files{}, fmt.Errorf("its minor number is not known: %w", gpu.ErrNotFound)
+		return gpuFiles{}, fmt.Errorf("its minor number is not known: %w", gpu.ErrNotFound)
 	}
-	out := files{minor: minor}
+	out := gpuFiles{minor: minor}
 	if len(g.Instances) == 0 {
 		return out, nil
 	}
-	caps, err := f.minors(minor)
+	caps, err := f.readMinors(minor)
 	if errors.Is(err, fs.ErrNotExist) {
-		caps, err = f.capabilities(minor)
+		caps, err = f.readCapabilities(minor)
 	}
 	if err != nil {
-		return files{}, fmt.Errorf("capability files: %w", known(err))
+		return gpuFiles{}, fmt.Errorf("capability files: %w", withSentinel(err))
 	}
 	out.caps = caps
 	for i := range g.Instances {
-		if id := g.Instances[i].ID; !out.has(id) {
-			return files{}, fmt.Errorf("capability files: GPU instance %d has none: %w", id, gpu.ErrNotFound)
+		if id := g.Instances[i].ID; !out.haveInstance(id) {
+			return gpuFiles{}, fmt.Errorf("capability files: GPU instance %d has none: %w", id, gpu.ErrNotFound)
 		}
 	}
 	return out, nil
 }
 
-func (f files) has(id gpu.InstanceID) bool {
+// haveInstance reports whether there is a capability file of a GPU instance.
+func (f gpuFiles) haveInstance(id gpu.InstanceID) bool {
 	for _, c := range f.caps {
 		if c.instance == id && !c.compute.Present() {
 			return true
@@ -64,9 +65,9 @@ func (f files) has(id gpu.InstanceID) bool {
 	return false
 }
 
-// minors reads lines such as "gpu0/gi1/access 12" and "gpu0/gi1/ci0/access 13". Others ("config 1", "monitor 2") are of
-// no instance.
-func (f *Finder) minors(gpuMinor int) (map[int]capability, error) {
+// readMinors reads lines such as "gpu0/gi1/access 12" and "gpu0/gi1/ci0/access 13". Other lines ("config 1", "monitor 2") belong
+// to no instance.
+func (f *Finder) readMinors(gpuMinor int) (map[int]capability, error) {
 	file, err := os.Open(filepath.Join(f.proc, "driver", "nvidia-caps", "mig-minors"))
 	if err != nil {
 		return nil, err
@@ -76,7 +77,7 @@ func (f *Finder) minors(gpuMinor int) (map[int]capability, error) {
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
 		name, number, ok := strings.Cut(lines.Text(), " ")
-		minor, isNumber := numbered(strings.TrimSpace(number), "")
+		minor, isNumber := parseNumber(strings.TrimSpace(number), "")
 		of, what, known := parseCapability(strings.Split(name, "/"))
 		if ok && isNumber && known && of == gpuMinor {
 			out[minor] = what
@@ -85,9 +86,9 @@ func (f *Finder) minors(gpuMinor int) (map[int]capability, error) {
 	return out, lines.Err()
 }
 
-// capabilities reads the files gpu<minor>/mig/gi<id>/access and .../ci<id>/access, each with a line
+// readCapabilities reads the files gpu<minor>/mig/gi<id>/access and .../ci<id>/access, each with a line
 // "DeviceFileMinor: 12".
-func (f *Finder) capabilities(gpuMinor int) (map[int]capability, error) {
+func (f *Finder) readCapabilities(gpuMinor int) (map[int]capability, error) {
 	root := filepath.Join(f.proc, "driver", "nvidia", "capabilities", fmt.Sprintf("gpu%d", gpuMinor), "mig")
 	out := map[int]capability{}
 	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
@@ -107,7 +108,7 @@ func (f *Finder) capabilities(gpuMinor int) (map[int]capability, error) {
 			return err
 		}
 		for line := range strings.Lines(string(content)) {
-			if minor, ok := numbered(strings.TrimSpace(line), "DeviceFileMinor: "); ok {
+			if minor, ok := parseNumber(strings.TrimSpace(line), "DeviceFileMinor: "); ok {
 				out[minor] = what
 			}
 		}
@@ -116,7 +117,7 @@ func (f *Finder) capabilities(gpuMinor int) (map[int]capability, error) {
 	return out, err
 }
 
-// withoutMIG takes the folder "mig" out of gpu0/mig/gi1/access.
+// withoutMIG removes the folder "mig" from gpu0/mig/gi1/access.
 func withoutMIG(parts []string) []string {
 	if len(parts) > 1 && parts[1] == "mig" {
 		return append([]string{parts[0]}, parts[2:]...)
@@ -129,28 +130,28 @@ func parseCapability(parts []string) (gpuMinor int, what capability, ok bool) {
 	if len(parts) != 3 && len(parts) != 4 || parts[len(parts)-1] != "access" {
 		return 0, capability{}, false
 	}
-	gpuMinor, ok = numbered(parts[0], "gpu")
-	gi, giOK := numbered(parts[1], "gi")
+	gpuMinor, ok = parseNumber(parts[0], "gpu")
+	gi, giOK := parseNumber(parts[1], "gi")
 	what.instance = gpu.InstanceID(gi)
 	if len(parts) == 4 {
-		ci, ciOK := numbered(parts[2], "ci")
+		ci, ciOK := parseNumber(parts[2], "ci")
 		what.compute = gpu.Some(gpu.ComputeID(ci))
 		ok = ok && ciOK
 	}
 	return gpuMinor, what, ok && giOK
 }
 
-// find tells what an open file gives access to, by its name: to ask the file itself could block, where it is on a file
-// system that does not answer. The folder does not count, which differs between containers. Drivers before 450.51 had
-// their capabilities' own files in /proc opened, not device files.
-func (f files) find(target string) (capability, bool) {
+// capabilityOf returns what an open file gives access to, by its name: opening the file itself could block if its file system does
+// not answer. Its folder does not matter, since it differs between containers. With drivers before 450.51, processes open the
+// capability files in /proc instead of device files.
+func (f gpuFiles) capabilityOf(target string) (capability, bool) {
 	target = strings.TrimSuffix(target, " (deleted)")
 	base := path.Base(target)
-	if minor, ok := numbered(base, "nvidia-cap"); ok {
+	if minor, ok := parseNumber(base, "nvidia-cap"); ok {
 		c, ok := f.caps[minor]
 		return c, ok
 	}
-	if minor, ok := numbered(base, "nvidia"); ok {
+	if minor, ok := parseNumber(base, "nvidia"); ok {
 		return capability{whole: true}, minor == f.minor
 	}
 	if _, below, ok := strings.Cut(target, "/driver/nvidia/capabilities/"); ok {

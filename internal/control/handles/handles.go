@@ -1,13 +1,12 @@
-// Package handles finds the processes that have device or capability files of a GPU open, in /proc.
+// Package handles finds, in /proc, the processes that have device or capability files of a GPU open.
 //
-// A GPU has one device file, /dev/nvidia<minor>. Every process that uses the driver for the GPU has it open: the user of a
-// MIG device, but also every NVML client, which holds up a change of the MIG mode and no destruction of an instance.
-// Who uses an instance has capability files open too, /dev/nvidia-caps/nvidia-cap<minor>: that of its GPU instance
-// and that of its compute instance. So a process with open capability files of a GPU's instances holds those, and one
-// with the GPU's device file alone holds the GPU as a whole.
+// A GPU has one device file, /dev/nvidia<minor>. Every process that uses the driver for the GPU has it open: users of MIG devices,
+// but also NVML clients, which prevent a change of the MIG mode but not the destruction of an instance. A process that uses an
+// instance also has capability files open, /dev/nvidia-caps/nvidia-cap<minor>: those of the GPU instance and of the compute
+// instance. So a process with open capability files of instances holds those, and one with the GPU's device file alone holds the
+// whole GPU.
 //
-// A process with CAP_SYS_ADMIN may use an instance without its capability files; such a one is known by the driver's
-// list of processes only.
+// A process with CAP_SYS_ADMIN may use an instance without its capability files; only the driver's list of processes has it.
 // https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html
 package handles
 
@@ -28,28 +27,25 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// initialNamespace is what /proc/<pid>/ns/pid says in the host's PID namespace: the kernel's PROC_PID_INIT_INO, the same
-// on every Linux.
+// initialNamespace is the target of /proc/<pid>/ns/pid in the host's PID namespace: the kernel's PROC_PID_INIT_INO.
 const initialNamespace = "pid:[4026531836]"
 
-// Finder looks through the processes of one /proc. It keeps nothing; its method may be called from several goroutines.
-type Finder struct {
-	proc string
-}
+// Finder finds open files in one /proc. It is safe for concurrent use.
+type Finder struct{ proc string }
 
 var _ control.Handles = (*Finder)(nil)
 
-// New takes the path of the host's /proc.
+// New returns a Finder for the host's /proc at a path.
 func New(proc string) *Finder { return &Finder{proc: proc} }
 
-// Open implements control.Handles: by process, then by instance. A node without /proc/driver/nvidia has no files of
-// GPUs, hence none that is open.
+// Open implements control.Handles: sorted by process, then by instance. A node without /proc/driver/nvidia has no files of GPUs,
+// so none is open.
 //
-// An error says that processes could not be looked at, and anyone may hold the GPU: it wraps gpu.ErrNoPermission where
-// the right is lacking to see all processes of the host (root with CAP_SYS_PTRACE, in the host's PID namespace),
-// gpu.ErrNotFound where the driver does not tell which files are those of the GPU, gpu.ErrTimeout where ctx ended.
-func (f *Finder) Open(ctx context.Context, g mig.NodeGPU) ([]control.Handle, error) {
-	_, err := os.Stat(f.proc) // to be wrong about the path is not to have no driver
+// With an error, any process may hold the GPU. It wraps gpu.ErrNoPermission if this process may not see all processes of the host
+// (root with CAP_SYS_PTRACE, in the host's PID namespace), gpu.ErrNotFound if the driver does not report the files of the GPU, and
+// gpu.ErrTimeout if ctx has ended.
+func (f *Finder) Open(ctx context.Context, g mig.GPULayout) ([]control.Handle, error) {
+	_, err := os.Stat(f.proc) // a wrong path must not look like a node without a driver
 	if err == nil {
 		_, err = os.Stat(filepath.Join(f.proc, "driver", "nvidia"))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -57,44 +53,44 @@ func (f *Finder) Open(ctx context.Context, g mig.NodeGPU) ([]control.Handle, err
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open files of %s: %w", g.UUID, known(err))
+		return nil, fmt.Errorf("open files of %s: %w", g.UUID, withSentinel(err))
 	}
 	files, err := f.filesOf(g)
 	if err != nil {
 		return nil, fmt.Errorf("open files of %s: %w", g.UUID, err)
 	}
-	own, err := f.own()
+	own, err := f.findOwnPID()
 	if err != nil {
 		return nil, fmt.Errorf("open files of %s: %w", g.UUID, err)
 	}
-	found, err := f.walk(ctx, own, files)
+	found, err := f.findHandles(ctx, own, files)
 	if err != nil {
 		return nil, fmt.Errorf("open files of %s: %w", g.UUID, err)
 	}
 	return found, nil
 }
 
-// own is the id of this process in the namespace that proc shows, which must be the host's: in another one, most
-// processes are not there to be seen.
-func (f *Finder) own() (string, error) {
+// findOwnPID returns the id of this process in the PID namespace of proc, which must be the host's: others do not show most
+// processes.
+func (f *Finder) findOwnPID() (string, error) {
 	namespace, err := os.Readlink(filepath.Join(f.proc, "1", "ns", "pid"))
 	if err != nil {
-		return "", fmt.Errorf("namespace of process 1: %w", known(err))
+		return "", fmt.Errorf("namespace of process 1: %w", withSentinel(err))
 	}
 	if namespace != initialNamespace {
 		return "", fmt.Errorf("%s shows the processes of a PID namespace other than the host's (hostPID): %w", f.proc, gpu.ErrNoPermission)
 	}
 	own, err := os.Readlink(filepath.Join(f.proc, "self"))
 	if err != nil {
-		return "", fmt.Errorf("own process: %w", known(err))
+		return "", fmt.Errorf("own process: %w", withSentinel(err))
 	}
 	return own, nil
 }
 
-func (f *Finder) walk(ctx context.Context, own string, files files) ([]control.Handle, error) {
-	entries, err := names(f.proc)
+func (f *Finder) findHandles(ctx context.Context, own string, files gpuFiles) ([]control.Handle, error) {
+	entries, err := listDir(f.proc)
 	if err != nil {
-		return nil, fmt.Errorf("processes: %w", known(err))
+		return nil, fmt.Errorf("processes: %w", withSentinel(err))
 	}
 	var out []control.Handle
 	for _, name := range entries {
@@ -105,9 +101,9 @@ func (f *Finder) walk(ctx context.Context, own string, files files) ([]control.H
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("processes: %w: %w", err, gpu.ErrTimeout)
 		}
-		held, err := f.process(name, files)
+		held, err := f.processHandles(name, files)
 		if err != nil {
-			return nil, fmt.Errorf("process %d: %w", pid, known(err))
+			return nil, fmt.Errorf("process %d: %w", pid, withSentinel(err))
 		}
 		if len(held) == 0 {
 			continue
@@ -122,11 +118,11 @@ func (f *Finder) walk(ctx context.Context, own string, files files) ([]control.H
 	return out, nil
 }
 
-// process lists what one process has open, without saying who it is. A process that ends meanwhile has nothing.
-func (f *Finder) process(name string, files files) ([]control.Handle, error) {
+// processHandles returns the handles of one process, without its id and name. A process that has ended has none.
+func (f *Finder) processHandles(name string, files gpuFiles) ([]control.Handle, error) {
 	dir := filepath.Join(f.proc, name, "fd")
-	open, err := names(dir)
-	if gone(err) {
+	open, err := listDir(dir)
+	if isGone(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -135,18 +131,18 @@ func (f *Finder) process(name string, files files) ([]control.Handle, error) {
 	var held holding
 	for _, fd := range open {
 		target, err := os.Readlink(dir + "/" + fd)
-		if gone(err) {
+		if isGone(err) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		held.note(files, target)
+		held.addFile(files, target)
 	}
 	return held.handles(), nil
 }
 
-// command is the name of a process; empty for one that has ended.
+// command returns the name of a process; it is empty if the process has ended.
 func (f *Finder) command(name string) string {
 	comm, err := os.ReadFile(filepath.Join(f.proc, name, "comm"))
 	if err != nil {
@@ -155,8 +151,8 @@ func (f *Finder) command(name string) string {
 	return strings.TrimSpace(string(comm))
 }
 
-// names lists a directory, in no order.
-func names(dir string) ([]string, error) {
+// listDir returns the names in a directory, in no order.
+func listDir(dir string) ([]string, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, err
@@ -165,11 +161,11 @@ func names(dir string) ([]string, error) {
 	return list, errors.Join(err, d.Close())
 }
 
-// gone tells that a process or a file of it is no more.
-func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
+// isGone reports whether a process or a file of it no longer exists.
+func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
-// known adds the sentinel of gpu that an error of the file system stands for.
-func known(err error) error {
+// withSentinel adds the sentinel of package gpu for an error of the file system.
+func withSentinel(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: %w", err, gpu.ErrNoPermission)
@@ -179,15 +175,15 @@ func known(err error) error {
 	return fmt.Errorf("%w: %w", err, gpu.ErrUnavailable)
 }
 
-// holding is what one process has open of a GPU.
+// holding is the files of a GPU that one process has open.
 type holding struct {
 	whole     bool
 	instances []control.Handle
 }
 
-// note adds an open file.
-func (h *holding) note(files files, target string) {
-	file, ok := files.find(target)
+// addFile adds an open file.
+func (h *holding) addFile(files gpuFiles, target string) {
+	file, ok := files.capabilityOf(target)
 	switch {
 	case !ok:
 	case file.whole:
@@ -197,8 +193,8 @@ func (h *holding) note(files files, target string) {
 	}
 }
 
-// handles sums up: the file of a GPU instance says nothing more where one of its compute instances is open too, and that
-// of the GPU where any of its instances is.
+// handles returns the handles of a process. It omits a GPU instance of which a compute instance is open, and the GPU if any of its
+// instances is.
 func (h *holding) handles() []control.Handle {
 	if len(h.instances) == 0 {
 		if h.whole {
@@ -206,15 +202,15 @@ func (h *holding) handles() []control.Handle {
 		}
 		return nil
 	}
-	slices.SortFunc(h.instances, func(a, b control.Handle) int { return compare(a, b) })
+	slices.SortFunc(h.instances, compareHandles)
 	var out []control.Handle
 	for _, i := range h.instances {
 		if len(out) > 0 {
 			last := &out[len(out)-1]
-			if compare(*last, i) == 0 {
+			if compareHandles(*last, i) == 0 {
 				continue
 			}
-			if sameInstance(*last, i) && !last.Compute.Present() {
+			if last.Instance == i.Instance && !last.Compute.Present() {
 				*last = i
 				continue
 			}
@@ -224,10 +220,8 @@ func (h *holding) handles() []control.Handle {
 	return out
 }
 
-func sameInstance(a, b control.Handle) bool { return a.Instance == b.Instance }
-
-// compare puts a GPU instance before its compute instances.
-func compare(a, b control.Handle) int {
+// compareHandles orders a GPU instance before its compute instances.
+func compareHandles(a, b control.Handle) int {
 	number := func(h control.Handle) int {
 		compute := -1
 		if c, ok := h.Compute.Get(); ok {
@@ -238,8 +232,8 @@ func compare(a, b control.Handle) int {
 	return number(a) - number(b)
 }
 
-// numbered reads the number that follows a prefix.
-func numbered(s, prefix string) (int, bool) {
+// parseNumber returns the number that follows a prefix.
+func parseNumber(s, prefix string) (int, bool) {
 	digits, ok := strings.CutPrefix(s, prefix)
 	if !ok {
 		return 0, false

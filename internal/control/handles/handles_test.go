@@ -84,10 +84,10 @@ func empty(t testing.TB) proc {
 }
 
 // twoInstances is a GPU of minor number 0 with the GPU instances 1 and 2.
-func twoInstances() mig.NodeGPU {
-	return mig.NodeGPU{
-		UUID: "GPU-fb8bbc70-d551-45f9-43d4-9734f9cddb2c", Minor: gpu.Some(0), MIG: gpu.Some(true),
-		Instances: []mig.NodeInstance{{ID: 1}, {ID: 2}},
+func twoInstances() mig.GPULayout {
+	return mig.GPULayout{
+		Facts: gpu.Facts{UUID: "GPU-fb8bbc70-d551-45f9-43d4-9734f9cddb2c", Minor: gpu.Some(0)}, MIG: gpu.Some(true),
+		Instances: []mig.Instance{{ID: 1}, {ID: 2}},
 	}
 }
 
@@ -188,28 +188,28 @@ func TestOpenReadsSingleCapabilities(t *testing.T) {
 func TestOpenDoesNotGuess(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		make func(p proc, g *mig.NodeGPU)
+		make func(p proc, g *mig.GPULayout)
 		want error
 	}{
-		{"no minor number", func(_ proc, g *mig.NodeGPU) { g.Minor = gpu.None[int]() }, gpu.ErrNotFound},
-		{"an instance without a capability", func(_ proc, g *mig.NodeGPU) { g.Instances = append(g.Instances, mig.NodeInstance{ID: 6}) }, gpu.ErrNotFound},
-		{"another PID namespace", func(p proc, _ *mig.NodeGPU) {
+		{"no minor number", func(_ proc, g *mig.GPULayout) { g.Minor = gpu.None[int]() }, gpu.ErrNotFound},
+		{"an instance without a capability", func(_ proc, g *mig.GPULayout) { g.Instances = append(g.Instances, mig.Instance{ID: 6}) }, gpu.ErrNotFound},
+		{"another PID namespace", func(p proc, _ *mig.GPULayout) {
 			if err := os.Remove(filepath.Join(p.dir, "1", "ns", "pid")); err != nil {
 				p.t.Fatal(err)
 			}
 			p.link("1/ns/pid", "pid:[4026532574]")
 		}, gpu.ErrNoPermission},
-		{"no process 1", func(p proc, _ *mig.NodeGPU) {
+		{"no process 1", func(p proc, _ *mig.GPULayout) {
 			if err := os.RemoveAll(filepath.Join(p.dir, "1")); err != nil {
 				p.t.Fatal(err)
 			}
 		}, gpu.ErrNotFound},
-		{"no own process", func(p proc, _ *mig.NodeGPU) {
+		{"no own process", func(p proc, _ *mig.GPULayout) {
 			if err := os.Remove(filepath.Join(p.dir, "self")); err != nil {
 				p.t.Fatal(err)
 			}
 		}, gpu.ErrNotFound},
-		{"something else than files", func(p proc, _ *mig.NodeGPU) { p.write("8/fd", "") }, gpu.ErrUnavailable},
+		{"something else than files", func(p proc, _ *mig.GPULayout) { p.write("8/fd", "") }, gpu.ErrUnavailable},
 	} {
 		p := empty(t)
 		g := twoInstances()
@@ -261,7 +261,7 @@ func TestKnown(t *testing.T) {
 		&os.PathError{Op: "open", Path: "/proc/1/fd", Err: os.ErrNotExist}:   gpu.ErrNotFound,
 		&os.PathError{Op: "open", Path: "/proc/1/fd", Err: os.ErrInvalid}:    gpu.ErrUnavailable,
 	} {
-		if got := known(err); !errors.Is(got, want) {
+		if got := withSentinel(err); !errors.Is(got, want) {
 			t.Errorf("%v: got %v, want %v", err, got, want)
 		}
 	}

@@ -23,18 +23,17 @@ import (
 )
 
 const (
-	// searchPath is the PATH that hooks get; of the exporter's own environment, which has credentials of its flags, they
-	// get nothing.
+	// searchPath is the PATH of hooks. They do not inherit the exporter's environment, which may contain credentials.
 	searchPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	// grace is what a hook has to clean up after SIGTERM, before it is killed; and how long its output is waited for when
-	// it has ended and a process that it left behind holds it open.
+	// grace is the time between SIGTERM and SIGKILL; and how long the output of a hook that has ended is read if a process that
+	// it started keeps it open.
 	grace = 5 * time.Second
 	// maxOutput is how much of the end of a hook's output is logged, in bytes.
 	maxOutput = 4 << 10
 )
 
 // Parse reads a program and its arguments, written as a JSON list of strings: ["systemctl", "restart", "a.service"].
-// There is no shell, and nothing in the words is replaced. An error wraps gpu.ErrInvalidArgument.
+// There is no shell, and words are passed unchanged. An error wraps gpu.ErrInvalidArgument.
 func Parse(text string, timeout time.Duration) (control.Hook, error) {
 	var argv []string
 	if err := json.Unmarshal([]byte(text), &argv); err != nil {
@@ -52,21 +51,22 @@ func Parse(text string, timeout time.Duration) (control.Hook, error) {
 	return control.Hook{Argv: argv, Timeout: timeout}, nil
 }
 
-// Runner runs hooks. It may be used by several goroutines.
+// Runner runs hooks. It is safe for concurrent use.
 type Runner struct {
 	logger log.Logger
 	grace  time.Duration
 }
 
-// New logs what hooks write, and how they end.
+// New returns a Runner that logs the output of hooks and how they end.
 func New(logger log.Logger) *Runner { return &Runner{logger: logger, grace: grace} }
 
-// Run runs a hook to its end. Its environment is env and a PATH, its input is empty, its folder the root. When its time
-// is over or ctx ends, its process group gets SIGTERM, then SIGKILL. The result's exit code is -1 where it has none.
+// Run runs a hook and waits until it has ended. Its environment is env and a PATH, its input is empty, and its working directory is
+// the root. After its timeout, or when ctx ends, its process group gets SIGTERM, then SIGKILL. The result's exit code is -1 if there
+// is none.
 func (r *Runner) Run(ctx context.Context, h control.Hook, env []string) api.HookResult {
 	began := time.Now()
 	out := &tail{}
-	code, err := r.run(ctx, h, env, out)
+	code, err := r.runProcess(ctx, h, env, out)
 	result := api.HookResult{Argv: h.Argv, OK: err == nil, Seconds: time.Since(began).Seconds(), ExitCode: code}
 	logger := log.With(r.logger, "hook", strings.Join(h.Argv, " "), "seconds", result.Seconds, "output", out.String())
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *Runner) Run(ctx context.Context, h control.Hook, env []string) api.Hook
 	return result
 }
 
-func (r *Runner) run(ctx context.Context, h control.Hook, env []string, out *tail) (code int, err error) {
+func (r *Runner) runProcess(ctx context.Context, h control.Hook, env []string, out *tail) (code int, err error) {
 	if err := ctx.Err(); err != nil {
 		return -1, fmt.Errorf("not started: %w", err)
 	}
@@ -107,22 +107,22 @@ func (r *Runner) run(ctx context.Context, h control.Hook, env []string, out *tai
 		stopped = fmt.Errorf("stopped: %w", context.Cause(ctx))
 	}
 	if stopped != nil {
-		r.stop(cmd.Process.Pid, ended)
+		r.stopGroup(cmd.Process.Pid, ended)
 		return -1, stopped
 	}
 	var exit *exec.ExitError
 	switch {
 	case errors.Is(err, exec.ErrWaitDelay):
-		err = nil // it ended well; what it left running has its output
+		err = nil // the hook succeeded; a process that it started keeps its output open
 	case errors.As(err, &exit):
 		err = errors.New(exit.String()) // "exit status 3", "signal: killed"
 	}
 	return cmd.ProcessState.ExitCode(), err
 }
 
-// stop ends the process group of a hook and waits until the hook has ended.
-func (r *Runner) stop(group int, ended <-chan struct{}) {
-	// The error of an empty group is what is wanted.
+// stopGroup ends the process group of a hook and waits until the hook has ended.
+func (r *Runner) stopGroup(group int, ended <-chan struct{}) {
+	// If the group is empty, the error is irrelevant.
 	_ = syscall.Kill(-group, syscall.SIGTERM)
 	grace := time.NewTimer(r.grace)
 	defer grace.Stop()
@@ -130,11 +130,11 @@ func (r *Runner) stop(group int, ended <-chan struct{}) {
 	case <-ended:
 	case <-grace.C:
 	}
-	_ = syscall.Kill(-group, syscall.SIGKILL) // also those who outlive the hook
+	_ = syscall.Kill(-group, syscall.SIGKILL) // also processes that outlive the hook
 	<-ended
 }
 
-// reason is why a program cannot be started, without its path.
+// reason returns why a program cannot be started, without its path.
 func reason(err error) error {
 	var path *fs.PathError
 	var lookup *exec.Error
@@ -147,8 +147,8 @@ func reason(err error) error {
 	return err
 }
 
-// tail keeps the end of what is written to it. exec writes from one goroutine, which has ended when Wait returns, or
-// still writes for a process that was left behind.
+// tail keeps the end of what is written to it. It is safe for concurrent use: exec may still write the output of a process that
+// outlives the hook.
 type tail struct {
 	mu   sync.Mutex
 	last []byte
@@ -168,7 +168,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the end of the output, with "..." before it where more was written.
+// String returns the end of the output, with "..." before it if more was written.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

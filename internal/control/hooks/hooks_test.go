@@ -20,7 +20,9 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -148,13 +150,26 @@ func pipe(t *testing.T) string {
 	return path
 }
 
+// wantFailure checks the exit code of a hook that has failed, and how its error begins.
+func wantFailure(t *testing.T, what string, got api.HookResult, code int, begin string) {
+	t.Helper()
+	if got.OK || got.ExitCode != code {
+		t.Errorf("%s: got OK %t and exit code %d, want a failure with %d", what, got.OK, got.ExitCode, code)
+	}
+	if !strings.HasPrefix(got.Error, begin) {
+		t.Errorf("%s: got the error %q, want %q", what, got.Error, begin)
+	}
+}
+
 func TestRun(t *testing.T) {
 	t.Setenv("SECRET", "of the exporter")
 	r, out := testRunner()
-	got := r.Run(t.Context(), hook(t, "a b", "$HOME", "*"), []string{roleName + "=show", "OLD=MIG-1"})
-	if !got.OK || got.ExitCode != 0 || got.Error != "" || len(got.Argv) != 4 || got.Seconds <= 0 {
-		t.Errorf("got %+v", got)
+	shown := hook(t, "a b", "$HOME", "*")
+	got := r.Run(t.Context(), shown, []string{roleName + "=show", "OLD=MIG-1"})
+	if got.Seconds <= 0 {
+		t.Errorf("it took %v s", got.Seconds)
 	}
+	cmptest.Equal(t, "the result", got, api.HookResult{OK: true, Argv: shown.Argv, Seconds: got.Seconds})
 	for _, want := range []string{`\"a b\" \"$HOME\" \"*\"`, "OLD=MIG-1", "PATH=/usr/local/sbin", `in=\"\" dir=/ and errors`, "hook is done"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log has no %s: %s", want, out)
@@ -168,24 +183,22 @@ func TestRun(t *testing.T) {
 func TestRunFails(t *testing.T) {
 	r, out := testRunner()
 	got := r.Run(t.Context(), hook(t), role("fail"))
-	if got.OK || got.ExitCode != 3 || got.Error != "exit status 3" {
-		t.Errorf("got %+v", got)
-	}
+	wantFailure(t, "a hook that fails", got, 3, "exit status 3")
+	cmptest.Equal(t, "its error", got.Error, "exit status 3")
 	if !strings.Contains(out.String(), "it is no use") || !strings.Contains(out.String(), "level=warn") {
 		t.Errorf("log: %s", out)
 	}
 	dir := t.TempDir()
 	for _, program := range []string{dir + "/none", "no-such-program-of-mig-exporter", dir} {
 		got := r.Run(t.Context(), control.Hook{Argv: []string{program}, Timeout: time.Minute}, nil)
-		if got.OK || got.ExitCode != -1 || !strings.HasPrefix(got.Error, "cannot start: ") || strings.Contains(got.Error, dir) {
-			t.Errorf("%s: got %+v", program, got)
+		wantFailure(t, program, got, -1, "cannot start: ")
+		if strings.Contains(got.Error, dir) {
+			t.Errorf("%s: the error has the folder %s: %s", program, dir, got.Error)
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if got := r.Run(ended, hook(t), role("show")); got.OK || got.ExitCode != -1 || !strings.Contains(got.Error, "not started") {
-		t.Errorf("after the end: %+v", got)
-	}
+	wantFailure(t, "after the end", r.Run(ended, hook(t), role("show")), -1, "not started")
 }
 
 func TestRunBoundsTheOutput(t *testing.T) {
@@ -193,8 +206,13 @@ func TestRunBoundsTheOutput(t *testing.T) {
 	if got := r.Run(t.Context(), hook(t), role("talk")); !got.OK {
 		t.Errorf("got %+v", got)
 	}
-	if n := len(out.String()); n > 2*maxOutput || !strings.Contains(out.String(), "the end") || !strings.Contains(out.String(), "...") {
-		t.Errorf("the log has %d bytes", n)
+	if n := len(out.String()); n > 2*maxOutput {
+		t.Errorf("the log has %d bytes, want %d at most", n, 2*maxOutput)
+	}
+	for _, want := range []string{"the end", "..."} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the log does not have %q", want)
+		}
 	}
 }
 
@@ -231,9 +249,7 @@ func TestRunEndsTheGroup(t *testing.T) {
 		cancel()
 	}()
 	got := r.Run(stop, hook(t, path), role("stubborn"))
-	if got.OK || got.ExitCode != -1 || !strings.HasPrefix(got.Error, "stopped") {
-		t.Errorf("got %+v", got)
-	}
+	wantFailure(t, "a hook that is stopped", got, -1, "stopped")
 	select {
 	case <-gone:
 	case <-time.After(20 * time.Second):
@@ -302,9 +318,10 @@ func TestRunDoesNotWaitForWhatAHookLeaves(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	got, err := Parse(` ["systemctl", "restart", "a b.service"] `, time.Minute)
-	if err != nil || !slices.Equal(got.Argv, []string{"systemctl", "restart", "a b.service"}) || got.Timeout != time.Minute {
-		t.Errorf("got %+v, %v", got, err)
+	if err != nil {
+		t.Error(err)
 	}
+	cmptest.Equal(t, "the hook", got, control.Hook{Argv: []string{"systemctl", "restart", "a b.service"}, Timeout: time.Minute})
 	for _, text := range []string{"", "systemctl restart a", `"systemctl"`, `[]`, `[""]`, `[1]`, `["a"`, `["a"] b`, `["a", "b\u0000c"]`, `{"argv": ["a"]}`} {
 		if got, err := Parse(text, time.Minute); !errors.Is(err, gpu.ErrInvalidArgument) {
 			t.Errorf("%s: got %+v, %v, want %v", text, got, err, gpu.ErrInvalidArgument)

@@ -13,32 +13,32 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// nvidia is the PCI vendor id, as sysfs writes it.
+// nvidia is NVIDIA's PCI vendor id, as sysfs writes it.
 const nvidia = "0x10de"
 
-// maxFile bounds what is read of one file, in bytes.
+// maxFile is how many bytes of a file are read.
 const maxFile = 4 << 20
 
-// Local looks for owners on the node itself: Slurm, and the host driver of virtual GPUs.
-type Local struct {
+// LocalFinder finds owners by files of the node: Slurm, and the host driver of virtual GPUs.
+type LocalFinder struct {
 	// ProcDir and SysDir are the host's /proc and /sys.
 	ProcDir, SysDir string
-	// GresFiles are where Slurm's gres.conf may be. DefaultGresFiles has the usual places.
+	// GresFiles are the paths at which Slurm's gres.conf may be: see DefaultGresFiles.
 	GresFiles []string
 }
 
-// DefaultGresFiles are where Slurm's packages and slurmd without configuration files keep gres.conf.
+// DefaultGresFiles returns the paths of gres.conf in Slurm's packages, and of slurmd without configuration files.
 func DefaultGresFiles() []string {
 	return []string{"/etc/slurm/gres.conf", "/etc/slurm-llnl/gres.conf", "/run/slurm/conf/gres.conf"}
 }
 
-// Owners implements Source. What cannot be read is an error that wraps gpu.ErrNoPermission or gpu.ErrUnavailable.
-func (l *Local) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
+// Owners implements Finder. If a file cannot be read, the error wraps gpu.ErrNoPermission or gpu.ErrUnavailable.
+func (l *LocalFinder) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 	out := map[gpu.UUID][]string{}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("owners of GPUs: %w: %w", err, gpu.ErrTimeout)
 	}
-	errs := []error{l.virtual(out)}
+	errs := []error{l.addVirtual(out)}
 	for _, file := range l.GresFiles {
 		content, err := readFile(file)
 		switch shown := gresOfGPUs(content); {
@@ -52,9 +52,9 @@ func (l *Local) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 	return out, errors.Join(errs...)
 }
 
-// gresOfGPUs finds the first line of a gres.conf that gives GPUs out: by file, or found by Slurm itself. Names of
-// parameters and of AutoDetect's values are case insensitive, and lines of other nodes count too: which nodes a line is
-// for is an expression of Slurm's own. https://slurm.schedmd.com/gres.conf.html
+// gresOfGPUs returns the first line of a gres.conf that makes GPUs a resource of Slurm: by device file, or by AutoDetect. Names of
+// parameters and values of AutoDetect are case insensitive. Lines of other nodes count too, since the nodes of a line are given by
+// an expression of Slurm. https://slurm.schedmd.com/gres.conf.html
 func gresOfGPUs(content string) string {
 	content = strings.ReplaceAll(content, "\\\n", " ")
 	for line := range strings.Lines(content) {
@@ -72,10 +72,10 @@ func gresOfGPUs(content string) string {
 	return ""
 }
 
-// virtual finds GPUs that are cut for virtual machines: those with SR-IOV functions, and older ones with types of
+// addVirtual adds the GPUs that are divided among virtual machines: those with SR-IOV functions, and older ones with types of
 // mediated devices. The bare-metal driver has neither.
 // https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/index.html
-func (l *Local) virtual(out map[gpu.UUID][]string) error {
+func (l *LocalFinder) addVirtual(out map[gpu.UUID][]string) error {
 	bus := filepath.Join(l.SysDir, "bus", "pci", "devices")
 	devices, err := os.ReadDir(bus)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -105,9 +105,9 @@ func (l *Local) virtual(out map[gpu.UUID][]string) error {
 	return nil
 }
 
-// uuidOf asks the driver for the UUID of a GPU by its PCI address; "" where it does not tell, so that the owner counts
-// for all.
-func (l *Local) uuidOf(address string) gpu.UUID {
+// uuidOf returns the UUID that the driver reports for the GPU at a PCI address. It returns "" if there is none, so that the owner
+// counts for all GPUs.
+func (l *LocalFinder) uuidOf(address string) gpu.UUID {
 	content, err := readFile(filepath.Join(l.ProcDir, "driver", "nvidia", "gpus", address, "information"))
 	if err != nil {
 		return ""
@@ -124,7 +124,7 @@ func (l *Local) uuidOf(address string) gpu.UUID {
 	return ""
 }
 
-// attribute is what a file of sysfs says; empty where there is none.
+// attribute returns the content of a sysfs file; it is empty if there is none.
 func attribute(dir, name string) string {
 	content, err := readFile(filepath.Join(dir, name))
 	if err != nil {
@@ -147,6 +147,7 @@ func readFile(path string) (string, error) {
 	return string(content), errors.Join(err, f.Close())
 }
 
+// unreadable adds the sentinel of package gpu for an error of reading.
 func unreadable(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: %w", err, gpu.ErrNoPermission)

@@ -12,7 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-var _ control.Cluster = (*Node)(nil)
+var _ control.Cluster = (*Cluster)(nil)
 
 const gpuA gpu.UUID = "GPU-fb8bbc70-d551-45f9-43d4-9734f9cddb2c"
 
@@ -44,7 +44,7 @@ func TestGresOfGPUs(t *testing.T) {
 
 func TestLocalOwners(t *testing.T) {
 	dir := t.TempDir()
-	l := &Local{ProcDir: filepath.Join(dir, "proc"), SysDir: filepath.Join(dir, "sys"), GresFiles: []string{filepath.Join(dir, "none"), filepath.Join(dir, "gres.conf")}}
+	l := &LocalFinder{ProcDir: filepath.Join(dir, "proc"), SysDir: filepath.Join(dir, "sys"), GresFiles: []string{filepath.Join(dir, "none"), filepath.Join(dir, "gres.conf")}}
 	want := func(step, want string) {
 		t.Helper()
 		got, err := l.Owners(t.Context())
@@ -103,7 +103,7 @@ func (k *known) Uncordon(context.Context) error {
 func TestNodeJoinsItsSources(t *testing.T) {
 	a := &known{owners: map[gpu.UUID][]string{"": {"Slurm"}, gpuA: {"vGPU"}}}
 	b := &known{owners: map[gpu.UUID][]string{"": {"GKE"}}, err: gpu.ErrNoPermission}
-	n := NewNode(b, a, b)
+	n := NewCluster(b, a, b)
 	got, err := n.Owners(t.Context())
 	if want := "map[:[GKE Slurm] " + string(gpuA) + ":[vGPU]]"; fmt.Sprint(got) != want || !errors.Is(err, gpu.ErrNoPermission) {
 		t.Errorf("got %v, %v, want %s and the error", got, err, want)
@@ -114,7 +114,7 @@ func TestNodeJoinsItsSources(t *testing.T) {
 	if err := n.Uncordon(t.Context()); err != nil || fmt.Sprint(b.calls) != "[cordon uncordon]" {
 		t.Errorf("uncordon: %v, calls %v", err, b.calls)
 	}
-	alone := NewNode(nil)
+	alone := NewCluster(nil)
 	if ok, err := alone.Cordon(t.Context()); ok || err != nil {
 		t.Errorf("cordon without a cluster: %v, %v", ok, err)
 	}

@@ -15,8 +15,8 @@ import (
 
 // The roles of a child process.
 const (
-	roleOurs   = "ours"
-	roleTheirs = "theirs"
+	roleProgram     = "ours"
+	rolePartitioner = "theirs"
 )
 
 // The files of a node, in the folder that its processes work in.
@@ -26,8 +26,8 @@ const (
 	libraryFile  = "./libnvidia-ml.so.1" // a path, not a name that the linker looks up
 )
 
-// message is what is said between the test and a child process of ours, one for each line. The child's begin with its start: a
-// point, to which the test answers with a verdict, or the answer to the last request.
+// message is a line between the test and a child process with our program. After its start, the child sends a point, which the test
+// answers with a verdict, or the answer to the last request.
 type message struct {
 	Point   *point   `json:"point,omitempty"`
 	Answer  *answer  `json:"answer,omitempty"`
@@ -35,16 +35,16 @@ type message struct {
 	Request *request `json:"request,omitempty"`
 }
 
-// playRole is a child process. It ends with its standard input.
+// playRole runs a child process until its standard input ends.
 func playRole(role string) error {
 	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
-	if role == roleTheirs {
-		return playTheirs(in, out)
+	if role == rolePartitioner {
+		return playPartitioner(in, out)
 	}
-	return playOurs(in, out)
+	return playProgram(in, out)
 }
 
-func playTheirs(in *json.Decoder, out *json.Encoder) error {
+func playPartitioner(in *json.Decoder, out *json.Encoder) error {
 	face, err := newNVMLFace(libraryFile)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func playTheirs(in *json.Decoder, out *json.Encoder) error {
 	}
 }
 
-func playOurs(in *json.Decoder, out *json.Encoder) error {
+func playProgram(in *json.Decoder, out *json.Encoder) error {
 	var asking sync.Mutex // a point and its verdict
 	verdicts, requests := make(chan verdict), make(chan request)
 	go func() {
@@ -107,7 +107,7 @@ func playOurs(in *json.Decoder, out *json.Encoder) error {
 	return nil
 }
 
-// child is a process that the test talks to.
+// child is a child process of the test.
 type child struct {
 	t    testing.TB
 	cmd  *exec.Cmd
@@ -139,14 +139,14 @@ func startChild(t testing.TB, role, dir string) *child {
 	return c
 }
 
-func (c *child) say(what any) {
+func (c *child) send(what any) {
 	c.t.Helper()
 	if err := c.in.Encode(what); err != nil {
 		c.t.Fatalf("%s: %v", c.name, err)
 	}
 }
 
-func (c *child) hear(what any) {
+func (c *child) receive(what any) {
 	c.t.Helper()
 	if err := c.out.Decode(what); err != nil {
 		c.t.Fatalf("%s: %v, %v", c.name, err, c.cmd.Wait())
@@ -176,10 +176,10 @@ type otherPartitioner struct {
 
 func (p *otherPartitioner) step(o order) (m move) {
 	if p.c == nil {
-		p.c = startChild(p.t, roleTheirs, p.dir)
+		p.c = startChild(p.t, rolePartitioner, p.dir)
 	}
-	p.c.say(o)
-	p.c.hear(&m)
+	p.c.send(o)
+	p.c.receive(&m)
 	return m
 }
 
@@ -198,39 +198,39 @@ type otherProcess struct {
 }
 
 func (p *otherProcess) start() bool {
-	p.c = startChild(p.h.t, roleOurs, p.dir)
-	_, alive := p.listen()
+	p.c = startChild(p.h.t, roleProgram, p.dir)
+	_, alive := p.awaitAnswer()
 	return alive
 }
 
-// listen answers the points that the process passes until it answers itself, or is killed at one.
-func (p *otherProcess) listen() (answer, bool) {
+// awaitAnswer answers the points that the process passes until it answers itself, or is killed at one.
+func (p *otherProcess) awaitAnswer() (answer, bool) {
 	for {
 		var m message
-		p.c.hear(&m)
+		p.c.receive(&m)
 		if m.Answer != nil {
 			return *m.Answer, true
 		}
-		v := p.h.at(*m.Point)
+		v := p.h.decideAt(*m.Point)
 		if v == die {
 			p.c.kill()
 			return answer{}, false
 		}
-		p.c.say(message{Verdict: &v})
+		p.c.send(message{Verdict: &v})
 	}
 }
 
 func (p *otherProcess) do(r request) (answer, bool) {
-	p.c.say(message{Request: &r})
-	return p.listen()
+	p.c.send(message{Request: &r})
+	return p.awaitAnswer()
 }
 
 func (p *otherProcess) end() { p.c.end() }
 
-// newProcesses is a harness whose sides are processes of their own, over the simulated driver's C library.
+// newProcesses returns a harness whose sides are processes of their own, over the simulated driver's C library.
 func newProcesses(t testing.TB, text string, seed uint64) *harness {
 	t.Helper()
-	dir := inMemory(t)
+	dir := newMemoryDir(t)
 	if err := os.WriteFile(filepath.Join(dir, scenarioFile), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

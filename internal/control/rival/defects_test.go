@@ -51,7 +51,7 @@ func (h *harness) layAnew(index int) {
 	for _, g := range treeOf(h.t, h.node, index) {
 		layout = append(layout, whole(g.Profile, g.Start))
 	}
-	h.let(order{GPU: index, Program: clearAndBuild, Layout: layout})
+	h.runToEnd(order{GPU: index, Program: clearAndBuild, Layout: layout})
 }
 
 // expect compares the state of the latest operation, and that the node is free.
@@ -76,9 +76,9 @@ func (h *harness) expectStanding(t *testing.T, index int, want string) {
 // degrade applies four instances to the first GPU of which the last compute instance cannot be created, nor anything undone.
 func (h *harness) degrade(t *testing.T) {
 	t.Helper()
-	h.begin()
+	h.startProgram()
 	h.chance = chance{failAt: 8, failures: 1000}
-	h.ask(fourInstances())
+	h.makeRequest(fourInstances())
 	h.chance = chance{}
 	h.expect(t, api.Degraded)
 	if n := len(treeOf(t, h.node, 0)); n != 4 {
@@ -94,7 +94,7 @@ func TestRestartLeavesLayoutMadeWhileDegraded(t *testing.T) {
 		h.layAnew(0)
 		want := treeOf(t, h.node, 0).String()
 		h.ours.end()
-		h.begin()
+		h.startProgram()
 		h.expectStanding(t, 0, want)
 		h.expect(t, api.Interrupted)
 	})
@@ -106,7 +106,7 @@ func TestRetryLeavesLayoutMadeWhileDegraded(t *testing.T) {
 		h.degrade(t)
 		h.layAnew(0)
 		want := treeOf(t, h.node, 0).String()
-		h.ask(request{Kind: doRollback, ID: h.judge.ops[0].id})
+		h.makeRequest(request{Kind: doRollback, ID: h.judge.ops[0].id})
 		h.expectStanding(t, 0, want)
 		h.expect(t, api.Interrupted)
 	})
@@ -123,13 +123,13 @@ func TestRollbackLeavesLayoutMadeMeanwhile(t *testing.T) {
 				if changes++; changes == 7 {
 					standing := treeOf(t, h.node, 0)
 					layout := tree{whole(standing[0].Profile, standing[0].Start), whole(standing[1].Profile, standing[1].Start)}
-					h.let(order{GPU: 0, Program: clearAndBuild, Layout: layout})
+					h.runToEnd(order{GPU: 0, Program: clearAndBuild, Layout: layout})
 					want = treeOf(t, h.node, 0).String()
 				}
 			}
 		}
-		h.begin()
-		h.ask(fourInstances())
+		h.startProgram()
+		h.makeRequest(fourInstances())
 		h.expectStanding(t, 0, want)
 		h.expect(t, api.Interrupted)
 	})
@@ -147,12 +147,12 @@ func TestFirstStepFindsItsInstanceGone(t *testing.T) {
 				var want string
 				h.script = func(p point) {
 					if p.Kind == destroyCI && !p.After && want == "" {
-						h.let(o)
+						h.runToEnd(o)
 						want = treeOf(t, h.node, 1).String()
 					}
 				}
-				h.begin()
-				h.ask(apply("1", map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}))
+				h.startProgram()
+				h.makeRequest(apply("1", map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}))
 				h.expectStanding(t, 1, want)
 				h.expect(t, api.Failed)
 				if e := h.last.Operations.Operations[0].Error; e == nil || e.Type != api.LayoutChanged {
@@ -161,7 +161,7 @@ func TestFirstStepFindsItsInstanceGone(t *testing.T) {
 				if h.last.Operations.State != "idle" || len(h.last.Operations.Blocked) > 0 {
 					t.Errorf("the node is %s, blocked are %v", h.last.Operations.State, h.last.Operations.Blocked)
 				}
-				h.ask(fourInstances())
+				h.makeRequest(fourInstances())
 				h.expect(t, api.Succeeded)
 			})
 		})
@@ -174,8 +174,8 @@ func TestSimulatedClientTakesFirstInstance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newSameProcess(t, twoGPUs+"faults: [{kind: external-reconfigure, gpu: 1, on: destroy-ci, layout: "+left+"}]\n", 1)
-				h.begin()
-				h.ask(apply("1", map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}))
+				h.startProgram()
+				h.makeRequest(apply("1", map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}))
 				h.expect(t, api.Failed)
 				want := map[string]string{"nothing left": "{}", "GPU instance left": "{19@0:1[]}"}[name]
 				h.expectStanding(t, 1, want)

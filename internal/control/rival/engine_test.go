@@ -16,7 +16,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 )
 
-// All that these tests know of how an engine is made and run. Whatever changes there changes this file alone.
+// This file has everything that the tests know of how an engine is created and run.
 
 // stateFolder is where an engine keeps what outlives it, in the folder of a node.
 const stateFolder = "state"
@@ -32,7 +32,7 @@ func newProgram(folder, boot string, a control.Actuator, node *poll.Poller, logg
 	p := &program{store: store.New(folder), ready: &readiness{is: make(chan struct{})}}
 	var err error
 	p.engine, err = control.New(control.Options{
-		Hostname: "rival", BootID: boot, Apply: true, Actuator: a, Node: node, Store: p.store, Observer: p.ready,
+		Hostname: "rival", BootID: boot, Apply: true, Actuator: a, Poller: node, Store: p.store, Observer: p.ready,
 		CallTimeout: limit, Now: time.Now, Logger: logger,
 	})
 	return p, err
@@ -72,8 +72,8 @@ func accept(ctx context.Context, e *control.Engine, by control.Actor, id string)
 	return e.Accept(ctx, by, id)
 }
 
-// toldActuator tells which trees the engine was told. It leaves everything else to the Actuator.
-type toldActuator struct {
+// observedActuator passes the layouts that the engine reads to the hook.
+type observedActuator struct {
 	*nvmlsource.Actuator
 	hook *hook
 }

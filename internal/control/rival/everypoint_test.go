@@ -59,17 +59,17 @@ func disturbed(t *testing.T, o order, n int) (h *harness, reached bool) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		h = newSameProcess(t, oneSplit, 1)
-		h.begin()
+		h.startProgram()
 		points := 0
 		h.script = func(p point) {
 			if p.GPU != o.GPU || p.Kind == wholeRead || p.Kind == planned {
 				return
 			}
 			if points++; points == n {
-				h.let(o)
+				h.runToEnd(o)
 			}
 		}
-		h.ask(apply("1", map[string]api.DeviceRequest{"1g.5gb": {Count: 1}}))
+		h.makeRequest(apply("1", map[string]api.DeviceRequest{"1g.5gb": {Count: 1}}))
 		reached = points >= n
 		h.ours.end()
 		h.judge.finish()

@@ -25,14 +25,14 @@ processes:
   - {device: "0/3g.20gb@4", workload: serving}
 `
 
-// theirs is the foreign partitioner, in this process or in one of its own.
-type theirs interface {
+// partitionerSide is the foreign partitioner, in this process or in one of its own.
+type partitionerSide interface {
 	step(order) move
 	kill()
 }
 
-// ours is our program, in this process or in one of its own. do returns false if it was killed meanwhile.
-type ours interface {
+// programSide is our program, in this process or in one of its own. do returns false if it was killed meanwhile.
+type programSide interface {
 	start() (alive bool)
 	do(request) (answer, bool)
 	end()
@@ -44,8 +44,8 @@ type harness struct {
 	node   *sim.Node    // the same that they see
 	rng    *rand.Rand   // of requests
 	rngs   []*rand.Rand // of what happens on each GPU: GPUs are read at the same time
-	rival  theirs
-	ours   ours
+	rival  partitionerSide
+	ours   programSide
 	mu     sync.Mutex
 	judge  *oracle
 	chance chance
@@ -96,8 +96,8 @@ func (h *harness) isBusy(index int, of, id uint32) bool {
 	return false
 }
 
-// at decides what happens at a point of ours. It is the hook of our program.
-func (h *harness) at(p point) verdict {
+// decideAt decides what happens at a point of ours. It is the hook of our program.
+func (h *harness) decideAt(p point) verdict {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	c := &h.chance
@@ -145,12 +145,12 @@ func (h *harness) handOver(p point) {
 		odds = h.chance.atChange
 	}
 	if odds > 0 && h.rngs[p.GPU].Float64() < odds {
-		h.turn(p.GPU)
+		h.takeTurn(p.GPU)
 	}
 }
 
-// turn is a turn of the rival: some calls, or all that its program still has to make.
-func (h *harness) turn(index int) {
+// takeTurn gives the rival a turn: some calls, or all that its program still has to make.
+func (h *harness) takeTurn(index int) {
 	if h.alone {
 		return
 	}
@@ -166,29 +166,29 @@ func (h *harness) turn(index int) {
 	}
 	for range calls {
 		h.orders[index]++
-		if m := h.rivalMoves(order{GPU: index, Seed: h.seed<<32 + h.orders[index]<<8 + uint64(index)}); m.Ended {
+		if m := h.moveRival(order{GPU: index, Seed: h.seed<<32 + h.orders[index]<<8 + uint64(index)}); m.Ended {
 			return
 		}
 	}
 }
 
-func (h *harness) rivalMoves(o order) move {
+func (h *harness) moveRival(o order) move {
 	m := h.rival.step(o)
 	h.judge.moved(m)
 	return m
 }
 
-// let runs a program of the rival to its end.
-func (h *harness) let(o order) {
+// runToEnd runs a program of the rival to its end.
+func (h *harness) runToEnd(o order) {
 	for {
-		if m := h.rivalMoves(o); m.Ended {
+		if m := h.moveRival(o); m.Ended {
 			return
 		}
 	}
 }
 
-// draw draws what may happen during the next request.
-func (h *harness) draw() chance {
+// drawChance draws what may happen during the next request.
+func (h *harness) drawChance() chance {
 	r := h.rng
 	c := chance{}
 	switch r.IntN(4) {
@@ -227,20 +227,20 @@ func (h *harness) request() request {
 	return request{Kind: doApply, Spec: specs()[h.rng.IntN(len(specs()))]}
 }
 
-// play makes so many requests, with whatever happens meanwhile.
-func (h *harness) play(requests int) {
+// makeRequests makes so many requests, with what happens meanwhile.
+func (h *harness) makeRequests(requests int) {
 	h.t.Helper()
 	alive := false
 	for n := 0; n < requests && len(h.judge.broken) == 0; n++ {
-		h.chance = h.draw()
+		h.chance = h.drawChance()
 		if !alive {
-			alive = h.begin()
+			alive = h.startProgram()
 			continue
 		}
-		alive = h.ask(h.request())
+		alive = h.makeRequest(h.request())
 		if !alive {
 			for range h.rng.IntN(3) {
-				h.turn(h.rng.IntN(h.node.Count()))
+				h.takeTurn(h.rng.IntN(h.node.Count()))
 			}
 		}
 	}
@@ -251,13 +251,13 @@ func (h *harness) play(requests int) {
 	h.judge.finish()
 }
 
-// begin starts our program and judges what it has made of what it found.
-func (h *harness) begin() (alive bool) {
+// startProgram starts our program and judges what it has made of what it found.
+func (h *harness) startProgram() (alive bool) {
 	h.judge.note("ours starts")
-	return h.ours.start() && h.ask(request{Kind: doLook})
+	return h.ours.start() && h.makeRequest(request{Kind: doLook})
 }
 
-func (h *harness) ask(r request) (alive bool) {
+func (h *harness) makeRequest(r request) (alive bool) {
 	h.requests++
 	h.judge.note(fmt.Sprintf("%s %s %v", r.Kind, r.ID, r.Spec))
 	if r.Kind == doRollback {
@@ -274,7 +274,7 @@ func (h *harness) ask(r request) (alive bool) {
 	return alive
 }
 
-// report fails the test for every rule that was broken, with the calls that led to the first.
+// report fails the test if a rule was broken, with the calls that led to the first.
 func (h *harness) report(t *testing.T) {
 	t.Helper()
 	if len(h.judge.broken) == 0 {

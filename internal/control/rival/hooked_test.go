@@ -60,19 +60,19 @@ func (p point) changes() bool {
 
 func (p point) reads() bool { return !p.changes() && p.Kind != wholeRead && p.Kind != planned }
 
-// verdict is what becomes of a call.
+// verdict is what happens to a driver call.
 type verdict int
 
 const (
 	proceed verdict = iota
 	fail            // the driver refuses the call
-	die             // the process is gone: nothing that it does has an effect any more
+	die             // the process is killed: none of its later calls has an effect
 )
 
-// hook is asked at every point. Handles of GPUs that have it are comparable, as handles must be.
-type hook struct{ at func(point) verdict }
+// hook is called at every point. It is used by pointer: handles of GPUs contain it and must be comparable.
+type hook struct{ decideAt func(point) verdict }
 
-// hooked is a driver whose calls pass a hook.
+// hooked is a driver that calls a hook at every call.
 type hooked struct {
 	nvmlsource.Library
 	hook *hook
@@ -94,7 +94,7 @@ type hookedDevice struct {
 
 // read makes a call that reads instances.
 func read[T any](h *hook, p point, call func() (T, nvml.Return)) (T, nvml.Return) {
-	if h.at(p) == die {
+	if h.decideAt(p) == die {
 		var none T
 		return none, nvml.ERROR_UNINITIALIZED
 	}
@@ -104,7 +104,7 @@ func read[T any](h *hook, p point, call func() (T, nvml.Return)) (T, nvml.Return
 // change makes a call that changes instances.
 func change[T any](h *hook, p point, call func() (T, nvml.Return), created func(T, *point)) (T, nvml.Return) {
 	var none T
-	switch h.at(p) {
+	switch h.decideAt(p) {
 	case fail:
 		return none, nvml.ERROR_UNKNOWN
 	case die:
@@ -117,7 +117,7 @@ func change[T any](h *hook, p point, call func() (T, nvml.Return), created func(
 	} else if created != nil {
 		created(value, &p)
 	}
-	if h.at(p) == die {
+	if h.decideAt(p) == die {
 		return none, nvml.ERROR_UNINITIALIZED
 	}
 	return value, ret

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// inMemory is a folder in memory if there is such a thing: syncing takes no time there.
-func inMemory(t testing.TB) string {
+// newMemoryDir returns a folder in memory if the system has one: syncing takes no time there.
+func newMemoryDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "rival-") //nolint:usetesting // t.TempDir is on a disk
 	if err != nil {
@@ -24,7 +24,7 @@ func inMemory(t testing.TB) string {
 // newNode is a simulated node of this process.
 func newNode(t testing.TB, text string) *sim.Node {
 	t.Helper()
-	path := filepath.Join(inMemory(t), scenarioFile)
+	path := filepath.Join(newMemoryDir(t), scenarioFile)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func newNode(t testing.TB, text string) *sim.Node {
 	return node
 }
 
-// joinNode is the node of all processes that work in a folder.
+// joinNode returns the node of all processes that work in a folder.
 func joinNode(t testing.TB, dir string) *sim.Node {
 	t.Helper()
 	s, err := sim.Load(filepath.Join(dir, scenarioFile))
@@ -68,7 +68,7 @@ type sameProcess struct {
 func (s *sameProcess) folder() string { return filepath.Join(s.dir, fmt.Sprint("state-", s.starts)) }
 
 func (s *sameProcess) at(p point) verdict {
-	v := s.h.at(p)
+	v := s.h.decideAt(p)
 	if v == die && !s.dead {
 		s.dead = true
 		next := filepath.Join(s.dir, fmt.Sprint("state-", s.starts+1))
@@ -118,6 +118,6 @@ func newSameProcess(t testing.TB, text string, seed uint64) *harness {
 	rival := newPartitioner(nodeFace{node})
 	t.Cleanup(rival.kill)
 	h.rival = rival
-	h.ours = &sameProcess{h: h, dir: inMemory(t)}
+	h.ours = &sameProcess{h: h, dir: newMemoryDir(t)}
 	return h
 }

@@ -73,7 +73,7 @@ func startSession(lib nvmlsource.Library, h *hook, folder, boot string) (*sessio
 		return nil, err
 	}
 	var err error
-	if s.program, err = newProgram(folder, boot, toldActuator{changed.Actuator(), h}, poller, logger); err != nil {
+	if s.program, err = newProgram(folder, boot, observedActuator{changed.Actuator(), h}, poller, logger); err != nil {
 		return nil, err
 	}
 	if err := s.run(s.ctx, s.ended); err != nil {
@@ -109,7 +109,7 @@ func (s *session) do(r request) answer {
 	case doApply:
 		var plan *api.Plan
 		if plan, err = s.engine.Plan(s.ctx, root, api.PlanRequest{Spec: r.Spec}); err == nil {
-			s.hook.at(point{Kind: planned, Plan: plan})
+			s.hook.decideAt(point{Kind: planned, Plan: plan})
 			op, err = s.engine.Start(s.ctx, root, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
 		}
 	case doRollback:
@@ -142,14 +142,14 @@ func (s *session) wait(id string) error {
 	return ctx.Err()
 }
 
-func (a toldActuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.NodeGPU, map[gpu.UUID]error, error) {
+func (a observedActuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
 	list, failed, err := a.Actuator.Layouts(ctx, only...)
 	var told []int
 	for _, g := range list {
 		told = append(told, g.Index)
 	}
 	slices.Sort(told)
-	if len(told) > 0 && a.hook.at(point{Kind: wholeRead, Read: told}) == die {
+	if len(told) > 0 && a.hook.decideAt(point{Kind: wholeRead, Read: told}) == die {
 		return nil, nil, gpu.ErrLost
 	}
 	return list, failed, err

@@ -80,7 +80,7 @@ func (t tree) after(p point) tree {
 	return next
 }
 
-// treeOf reads what stands on a GPU from the simulated node itself, not through any code that is under test.
+// treeOf returns the instances of a GPU, from the simulated node itself, not through any code that is under test.
 func treeOf(t testing.TB, node *sim.Node, index int) tree {
 	t.Helper()
 	s, err := node.Read(index, gpu.ReadingMIG)

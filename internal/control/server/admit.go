@@ -14,13 +14,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// admit authenticates the caller, and refuses callers that call too often.
+// admit authenticates the caller and enforces the limits on its calls and connections.
 func (c *call) admit(a authenticator) error {
 	id, err := c.authenticate(a)
 	var limited *api.Problem
 	switch {
 	case errors.As(err, &limited):
-		c.hangUp()
+		c.closeConnection()
 		return err
 	case errors.Is(err, errCannotCheck):
 		_ = level.Warn(c.s.logger).Log("msg", "Credentials cannot be checked", "from", c.entry.From, "err", err)
@@ -31,7 +31,7 @@ func (c *call) admit(a authenticator) error {
 		}
 		return problem(api.Unavailable, http.StatusServiceUnavailable, "Credentials cannot be checked now. Try again.")
 	case err != nil:
-		c.hangUp()
+		c.closeConnection()
 		c.w.Header().Set("WWW-Authenticate", `Bearer realm="mig-exporter"`)
 		return problem(api.Unauthenticated, http.StatusUnauthorized, "Expected a client certificate or a bearer token that is known.")
 	}
@@ -41,28 +41,28 @@ func (c *call) admit(a authenticator) error {
 		c.entry.From = id.from
 	}
 	if id.powerless() {
-		c.hangUp()
+		c.closeConnection()
 	} else if conn, ok := c.r.Context().Value(connKey{}).(*pooledConn); ok && !conn.admit(c.caller()) {
-		c.hangUp()
-		return c.tooMany(1, "Too many of your connections are open.")
+		c.closeConnection()
+		return c.refuseForNow(1, "Too many of your connections are open.")
 	}
 	if err := new(http.CrossOriginProtection).Check(c.r); err != nil {
 		return problem(api.Forbidden, http.StatusForbidden, "Pages of other origins may not call this.")
 	}
 	if wait, ok := c.s.actors.takeToken(c.caller()); !ok {
-		return c.tooMany(wait, "Too many calls.")
+		return c.refuseForNow(wait, "Too many calls.")
 	}
 	return nil
 }
 
 // authenticate returns the caller's identity. Credentials that can be checked without asking another program are checked
-// first, and a call with a valid one is not limited by its address: many callers may share one. All other calls draw on the
-// address's bucket, those whose token the API server has to review before it is asked.
+// first, and calls with a valid one are not limited by address: many callers may share one. Every other call takes a token of the
+// address's bucket; for a bearer token that the API server has to review, before it is asked.
 //
-// The trade-off is in tokens that were never reviewed here: while a client floods an address with wrong tokens, a valid new
-// token from the same address competes with them for one review in two seconds. It is not locked out for good: a review
-// that succeeds returns what it drew, the token is then remembered for an hour (see reviewedTokens), and two seconds after
-// the flood has ended there is a review for it in any case.
+// The trade-off concerns tokens that were not reviewed yet: while a client floods an address with wrong tokens, a valid new
+// token from the same address competes with them for one review in two seconds. It is not locked out for good: a successful
+// review returns what it took from the bucket, the token is then remembered for an hour (see reviewedTokens), and at the latest
+// two seconds after the flood there is a review for it.
 func (c *call) authenticate(a authenticator) (identity, error) {
 	id, err := a.identify(c.r)
 	if err == nil && !id.powerless() {
@@ -72,7 +72,7 @@ func (c *call) authenticate(a authenticator) (identity, error) {
 	trusted := unreviewed && c.s.reviewed.contains(token)
 	if !trusted {
 		if wait, ok := c.s.fails.takeToken(remote); !ok {
-			return identity{}, c.tooMany(wait, "Too many failed authentications from there.")
+			return identity{}, c.refuseForNow(wait, "Too many failed authentications from there.")
 		}
 	}
 	if !unreviewed {
@@ -91,15 +91,15 @@ func (c *call) authenticate(a authenticator) (identity, error) {
 	return id, err
 }
 
-// powerless reports whether the caller is known but has no right at all. In a cluster every pod has a token of which the API
-// server knows whose it is; without rights it gets no more than a caller without credentials.
+// powerless reports whether the caller is known but has no rights. In a cluster every pod has a token that the API server
+// accepts; without rights it gets no more resources than a caller without credentials.
 func (i identity) powerless() bool { return i.method != "peer" && i.rights == (control.Rights{}) }
 
-// hangUp closes the connection after the answer: connections are few, and for callers that are known.
-func (c *call) hangUp() { c.w.Header().Set("Connection", "close") }
+// closeConnection has the connection closed after the answer: the limited number of connections is for known callers.
+func (c *call) closeConnection() { c.w.Header().Set("Connection", "close") }
 
-// tooMany refuses a call that may be made again in wait seconds.
-func (c *call) tooMany(wait int, why string) error {
+// refuseForNow refuses a call that the client may repeat after wait seconds.
+func (c *call) refuseForNow(wait int, why string) error {
 	c.w.Header().Set("Retry-After", strconv.Itoa(wait))
 	return problem(api.RateLimited, http.StatusTooManyRequests, "%s Try again in %d s.", why, wait)
 }
@@ -109,8 +109,8 @@ const (
 	maxReviewed = 1024
 )
 
-// reviewedTokens remembers, by their hashes, tokens that the API server has found to be those of callers with rights. Their
-// calls are reviewed again, but are not limited by their address. Only valid tokens get in. It is safe for concurrent use.
+// reviewedTokens remembers, by their hashes, tokens that the API server has found to belong to callers with rights. They are
+// reviewed again, but their calls are not limited by address. It is safe for concurrent use.
 type reviewedTokens struct {
 	now   func() time.Time
 	mu    sync.Mutex

@@ -38,7 +38,7 @@ func (r *rig) show(d authenticator, token string, certs ...*x509.Certificate) *h
 	}
 	request.TLS = &tls.ConnectionState{PeerCertificates: certs}
 	w := httptest.NewRecorder()
-	r.handler(d).ServeHTTP(w, request)
+	r.newHandler(d).ServeHTTP(w, request)
 	return w
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// auditEntry is one line of the audit log. A change has two: one before it is begun, and one when it has been answered.
-// Nothing in it is a credential, nor free text of an unknown caller: a path that is no route is not written down.
+// auditEntry is one line of the audit log. A change has two: one before it begins, and one after it was answered. It contains
+// no credentials and no free text of an unauthenticated caller: a path that has no route is not recorded.
 type auditEntry struct {
 	Time      time.Time       `json:"time"`
 	Phase     string          `json:"phase"` // "begin" or "end"
@@ -22,27 +22,28 @@ type auditEntry struct {
 	Plan      string          `json:"plan,omitempty"`
 	Op        string          `json:"operation,omitempty"`
 	GPU       string          `json:"gpu,omitempty"`
-	Device    string          `json:"device,omitempty"`    // that is confirmed to be free
-	Confirmed []string        `json:"confirmed,omitempty"` // containers that are no longer counted as its holders
+	Device    string          `json:"device,omitempty"`    // the device confirmed to be free
+	Confirmed []string        `json:"confirmed,omitempty"` // containers that no longer count as its holders
 	Spec      string          `json:"specSHA256,omitempty"`
 	Force     []string        `json:"force,omitempty"`
-	Enabled   *bool           `json:"enabled,omitempty"`  // the MIG mode asked for
+	Enabled   *bool           `json:"enabled,omitempty"`  // the requested MIG mode
 	TakeOver  bool            `json:"takeOver,omitempty"` // GPUs of another owner may be changed
 	Replay    bool            `json:"replay,omitempty"`   // answered from the store of idempotency keys
 	Status    int             `json:"status,omitempty"`
 	Problem   api.ProblemType `json:"problem,omitempty"`
 	Seconds   float64         `json:"durationSeconds,omitempty"`
-	Calls     int             `json:"calls,omitempty"` // of this caller and status since the last such line, this one included; absent is one
+	// Calls is the number of calls of this caller and status since the last such line, this one included; absent if it is 1.
+	Calls int `json:"calls,omitempty"`
 }
 
-// auditLog writes whole lines.
+// auditLog writes the audit log, line by line. It is safe for concurrent use.
 type auditLog struct {
 	observe func(error) // may be nil
 
 	mu     sync.Mutex
 	w      io.Writer
-	torn   bool  // the last line was not written whole
-	failed error // of the last line
+	torn   bool  // the last line was not written completely
+	failed error // the last line's error
 }
 
 func (a *auditLog) write(e auditEntry, durable bool) error {
@@ -60,7 +61,7 @@ func (a *auditLog) write(e auditEntry, durable bool) error {
 }
 
 func (a *auditLog) append(line []byte, durable bool) error {
-	if a.torn { // what is left of that line stays by itself
+	if a.torn { // the incomplete line remains as a line of its own
 		line = append([]byte{'\n'}, line...)
 	}
 	if _, err := a.w.Write(append(line, '\n')); err != nil {
@@ -74,7 +75,7 @@ func (a *auditLog) append(line []byte, durable bool) error {
 	return nil
 }
 
-// failure says why changes are refused for the audit log's sake; it is empty if they are not.
+// failure returns why changes are refused because of the audit log; it is empty if they are not.
 func (a *auditLog) failure() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -84,5 +85,5 @@ func (a *auditLog) failure() string {
 	return AuditFailure(a.failed)
 }
 
-// AuditFailure says why an audit log cannot be written, without a path of the node.
+// AuditFailure returns why an audit log cannot be written, without a path of the node.
 func AuditFailure(err error) string { return "the audit log cannot be written: " + systemReason(err) }

@@ -66,8 +66,14 @@ func TestAuditFileIsReopenedWhenMoved(t *testing.T) {
 	write("2\n")
 	for name, want := range map[string]string{path + ".1": "1\n", path: "2\n"} {
 		info, err := os.Stat(name)
-		if b, _ := os.ReadFile(name); string(b) != want || err != nil || info.Mode() != 0o600 {
-			t.Errorf("%s: %q, %v %v", name, b, info.Mode(), err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode() != 0o600 {
+			t.Errorf("%s has the mode %v, want 0600", name, info.Mode())
+		}
+		if b, _ := os.ReadFile(name); string(b) != want {
+			t.Errorf("%s has %q, want %q", name, b, want)
 		}
 	}
 }
@@ -202,8 +208,11 @@ func TestAuditFileIsDeletedOrInTheWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.add(1)
-	if text, err := os.ReadFile(l.path + ".1"); err != nil || strings.Count(string(text), "\n") != 2 || !strings.Contains(l.log.String(), "cannot be rotated") {
-		t.Errorf("%q, %v; the log: %s", text, err, &l.log)
+	if text, err := os.ReadFile(l.path + ".1"); err != nil || strings.Count(string(text), "\n") != 2 {
+		t.Errorf("got %q, %v, want two lines", text, err)
+	}
+	if !strings.Contains(l.log.String(), "cannot be rotated") {
+		t.Errorf("the log does not say that the file cannot be rotated: %s", &l.log)
 	}
 	// It was deleted, and no new one can be made: the line would be lost, and the caller is told.
 	if err := os.Remove(l.path + ".1"); err != nil {

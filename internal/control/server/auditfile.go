@@ -23,9 +23,9 @@ const (
 	auditFilesKept = 10
 )
 
-// AuditFile is an audit log on disk. When it has maxAuditBytes, or its first line is maxAuditAge old, it is renamed to PATH.1,
-// PATH.1 to PATH.2 and so on, and a new file is begun. If that fails, lines go on into the same file, and the log says so: no
-// line is lost and no change refused for a failed rotation. It is safe for concurrent use.
+// AuditFile is an audit log on disk. Once it has maxAuditBytes, or its first line is maxAuditAge old, it is renamed to PATH.1,
+// PATH.1 to PATH.2 and so on, and a new file is created. If that fails, an error is logged and lines are appended to the same
+// file: no line is lost and no change refused because of a failed rotation. It is safe for concurrent use.
 type AuditFile struct {
 	path     string
 	logger   log.Logger
@@ -40,9 +40,8 @@ type AuditFile struct {
 	failed bool      // the last rotation failed
 }
 
-// NewAudit is an audit log to append to; a new file is readable by its owner alone. It is opened by the first line that is
-// written; until that succeeds, writing fails. If the file is deleted, or moved away as logrotate does, the next line begins a
-// new one.
+// NewAudit returns the audit log at path, to which lines are appended; a new file is readable by its owner alone. The first Write
+// opens it. If the file is deleted, or moved as logrotate does, the next line goes to a new file.
 func NewAudit(path string, logger log.Logger) *AuditFile {
 	return &AuditFile{path: path, logger: logger, now: time.Now, maxBytes: maxAuditBytes, maxAge: maxAuditAge, kept: auditFilesKept}
 }
@@ -61,13 +60,13 @@ func (a *AuditFile) reopen() error {
 		return err
 	}
 	if a.file != nil {
-		_ = a.file.Close() // all its lines are written
+		_ = a.file.Close() // all of its lines are written
 	}
 	a.file, a.since = file, firstLine(file)
 	return nil
 }
 
-// syncDir returns when the names in a directory are on disk.
+// syncDir blocks until the entries of a directory are on disk.
 func syncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -77,7 +76,8 @@ func syncDir(path string) error {
 	return dir.Sync()
 }
 
-// firstLine returns the time of the file's first line; that of its last change if the line has none, and zero for an empty file.
+// firstLine returns the time of the file's first line. It is the file's modification time if the line has none, and zero if the
+// file is empty.
 func firstLine(file *os.File) time.Time {
 	info, err := file.Stat()
 	if err != nil || info.Size() == 0 {
@@ -131,8 +131,8 @@ func (a *AuditFile) due(size int64) bool {
 	return !a.since.IsZero() && (size > a.maxBytes || a.now().Sub(a.since) >= a.maxAge)
 }
 
-// rotate renames the file and begins a new one. Only files up to the first number that is free are renamed, so that rotations
-// that fail again and again push no file out.
+// rotate renames the file and creates a new one. Only files up to the first free number are renamed, so that rotations that fail
+// repeatedly drop no file.
 func (a *AuditFile) rotate() error {
 	if err := a.file.Sync(); err != nil {
 		return err
@@ -168,7 +168,7 @@ func (a *AuditFile) report(err error) {
 	a.failed = err != nil
 }
 
-// Sync returns when what was written is on disk.
+// Sync blocks until all written lines are on disk.
 func (a *AuditFile) Sync() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

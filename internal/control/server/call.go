@@ -18,34 +18,34 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// call is one request on its way.
+// call is one request while it is handled.
 type call struct {
 	s        *server
-	w        *recorder
+	w        *responseRecorder
 	r        *http.Request
 	identity identity
 	body     []byte
 	turn     *planTicket // of a call for a plan
 	entry    auditEntry
-	// begun is set once the audit log has the line before a change.
+	// begun is set once the audit log has the line that precedes a change.
 	begun bool
 }
 
-// recorder records the status of an answer, and its body if the call has an Idempotency-Key.
-type recorder struct {
+// responseRecorder records the status of an answer, and its body if the call has an Idempotency-Key.
+type responseRecorder struct {
 	http.ResponseWriter
 	status int
 	keep   *bytes.Buffer
 }
 
-func (w *recorder) WriteHeader(status int) {
+func (w *responseRecorder) WriteHeader(status int) {
 	if w.status == 0 {
 		w.status = status
 	}
 	w.ResponseWriter.WriteHeader(status)
 }
 
-func (w *recorder) Write(b []byte) (int, error) {
+func (w *responseRecorder) Write(b []byte) (int, error) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
@@ -56,105 +56,101 @@ func (w *recorder) Write(b []byte) (int, error) {
 }
 
 // Unwrap lets http.ResponseController reach the connection.
-func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *responseRecorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// handler returns the handler of a listener whose callers a authenticates.
-func (s *server) handler(a authenticator) http.Handler {
+// newHandler returns the handler of a listener whose callers are authenticated by a.
+func (s *server) newHandler(a authenticator) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := s.o.Now()
-		c := &call{s: s, w: &recorder{ResponseWriter: w}, r: r}
+		c := &call{s: s, w: &responseRecorder{ResponseWriter: w}, r: r}
 		c.entry = auditEntry{Time: begun, From: a.from(r), Request: "unknown path"}
 		c.w.Header().Set("Cache-Control", "no-store")
 		c.w.Header().Set("X-Content-Type-Options", "nosniff")
-		defer c.end(begun)
+		defer c.logAnswer(begun)
 		defer func() {
 			if broken := recover(); broken != nil {
 				c.answerPanic(broken)
 			}
 		}()
-		if err := c.handle(a); err != nil {
+		if err := c.admit(a); err != nil {
 			c.answerProblem(err)
+			return
 		}
+		s.router.ServeHTTP(c.w, withCall(c))
 	})
 }
 
-// handle checks the call and passes it to its route.
-func (c *call) handle(a authenticator) error {
-	if err := c.admit(a); err != nil {
-		return err
-	}
-	to, err := c.s.findRoute(c.r)
-	if err != nil {
-		return c.notFound(err)
-	}
-	c.entry.Request = to.method + " " + to.pattern
-	c.entry.Verb, c.entry.Device = to.verb, short(c.r.PathValue("uuid"))
-	if err := c.need(to.verb); err != nil {
+// answerRoute checks the call and answers it as the route does.
+func (c *call) answerRoute(to *route) error {
+	changes := c.r.Method != http.MethodGet && c.r.Method != http.MethodHead
+	c.entry.Request = to.pattern
+	c.entry.Verb, c.entry.Device = to.verb, truncateID(c.r.PathValue("uuid"))
+	if err := c.requireRight(to.verb); err != nil {
 		return err
 	}
 	limit := c.s.limits.bodyBytes
 	if to.verb == verbPlan {
 		// Joining comes before reading the body: it bounds how many bodies of one caller are in memory.
 		if c.turn = c.s.plans.enqueue(c.caller()); c.turn == nil {
-			return c.tooMany(1, "Too many of your plans are waiting.")
+			return c.refuseForNow(1, "Too many of your plans are waiting.")
 		}
 		defer c.turn.release()
 		limit = c.s.limits.planBytes
 	}
 	switch {
-	case to.method != http.MethodGet:
-		if err := c.readBody(limit, to.noBody); err != nil {
+	case changes:
+		if err := c.readBody(limit, to.bodyOptional); err != nil {
 			return err
 		}
 	case c.r.ContentLength != 0:
-		// One that never comes would be waited for without a deadline, and with it the connection.
-		c.hangUp()
+		// The server would wait without a deadline for a body that never comes, and keep the connection.
+		c.closeConnection()
 		return problem(api.Malformed, http.StatusBadRequest, "Expected no body.")
 	}
-	// The deadline was for the request. It would end the call's context, and streams are longer than it.
+	// The deadline was for the request. It would end the call's context, and streams last longer.
 	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{}) // not every ResponseWriter of a test has one
-	if key := c.r.Header.Get("Idempotency-Key"); key != "" && to.method != http.MethodGet {
+	if key := c.r.Header.Get("Idempotency-Key"); key != "" && changes {
 		return c.answerOnce(key, to)
 	}
-	return to.do(c)
+	return to.answer(c)
 }
 
-// caller is the name under which a caller's calls are counted together.
+// caller returns the name by which the calls of one caller are counted.
 func (c *call) caller() string { return c.identity.method + " " + c.identity.name }
 
-func (c *call) need(v verb) error {
+func (c *call) requireRight(v verb) error {
 	if !*rightOf(&c.identity.rights, v) {
 		return problem(api.Forbidden, http.StatusForbidden, "%s does not have the right %q.", c.identity.name, v)
 	}
 	return nil
 }
 
-// needFor checks the rights beyond that of the route: to destroy busy instances by name, and to change GPUs that another
-// owner manages.
-func (c *call) needFor(force []string, takeOver bool) error {
+// requireForceAndTakeOver checks the rights that a request requires in addition to its route's: to destroy busy instances by
+// name, and to change GPUs that another owner manages.
+func (c *call) requireForceAndTakeOver(force []string, takeOver bool) error {
 	if len(force) > 0 {
-		if err := c.need(verbForce); err != nil {
+		if err := c.requireRight(verbForce); err != nil {
 			return err
 		}
 	}
 	if c.entry.TakeOver = takeOver; takeOver {
-		return c.need(verbTakeOver)
+		return c.requireRight(verbTakeOver)
 	}
 	return nil
 }
 
-// answerOnce answers a call with an Idempotency-Key: if the key was used before, with the stored answer.
+// answerOnce answers a call that has an Idempotency-Key, with the stored answer if the key was used before.
 func (c *call) answerOnce(key string, to *route) error {
 	if len(key) > maxKey || len(c.r.Header.Values("Idempotency-Key")) > 1 {
 		return problem(api.Malformed, http.StatusBadRequest, "Idempotency-Key: expected one of at most %d characters.", maxKey)
 	}
 	k := replayKey{actor: c.caller(), key: key}
 	request := sha256.Sum256([]byte(c.r.Method + " " + c.r.URL.RequestURI() + "\n" + string(c.body)))
-	stands, full := c.s.replays.claim(k, request)
+	stored, full := c.s.replays.claim(k, request)
 	switch {
 	case full:
 		return problem(api.Unavailable, http.StatusServiceUnavailable, "Too many calls with an Idempotency-Key are in flight.")
-	case stands == nil:
+	case stored == nil:
 		c.w.keep = new(bytes.Buffer)
 		defer func() {
 			status := c.w.status
@@ -163,28 +159,32 @@ func (c *call) answerOnce(key string, to *route) error {
 			}
 			c.s.replays.storeAnswer(k, status, c.w.Header(), c.w.keep.Bytes())
 		}()
-		if err := to.do(c); err != nil {
+		if err := to.answer(c); err != nil {
 			c.answerProblem(err)
 		}
 		return nil
-	case stands.request != request:
+	case stored.request != request:
 		return problem(api.KeyReused, http.StatusUnprocessableEntity, "Use a new key for a new request.")
-	case !stands.done:
+	case !stored.done:
 		return problem(api.InProgress, http.StatusConflict, "The first call with this Idempotency-Key has not been answered yet.")
 	}
 	c.entry.Replay = true
 	for _, name := range []string{"Content-Type", "Location"} {
-		if value := stands.header.Get(name); value != "" {
+		if value := stored.header.Get(name); value != "" {
 			c.w.Header().Set(name, value)
 		}
 	}
-	c.w.WriteHeader(stands.status)
-	_, err := c.w.Write(stands.body)
+	c.w.WriteHeader(stored.status)
+	_, err := c.w.Write(stored.body)
 	return c.logClientGone(err)
 }
 
-// begin writes to the audit log that a change is about to be made. A change that cannot be logged is refused.
-func (c *call) begin() error {
+// logChange writes to the audit log that a change is about to be made. A change that cannot be logged is refused, and so is one
+// too many of its caller, whose lines are limited with its changes.
+func (c *call) logChange() error {
+	if wait, ok := c.s.changes.takeToken(c.caller()); !ok {
+		return c.refuseForNow(wait, "Too many changes.")
+	}
 	e := c.entry
 	e.Phase = "begin"
 	if err := c.s.audit.write(e, true); err != nil {
@@ -195,7 +195,7 @@ func (c *call) begin() error {
 	return nil
 }
 
-// systemReason is what the system says of an error, without a path of the node.
+// systemReason returns the operating system's description of an error, without a path of the node.
 func systemReason(err error) string {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
@@ -204,10 +204,10 @@ func systemReason(err error) string {
 	return "it failed"
 }
 
-// end writes to the audit log how the call was answered. Reads that were not refused are counted instead. A change always has its line.
-// Other calls can be made without end, so each caller has a bounded number of lines for each status (limits.linesBurst and
-// linesPerSecond), and the next line says how many calls it stands for.
-func (c *call) end(begun time.Time) {
+// logAnswer writes to the audit log how the call was answered. Reads that were not refused are only counted. A change always gets
+// a line. The lines of other calls are limited for each caller and status (limits.linesBurst and linesPerSecond), since their
+// number is not; the next line says how many calls it stands for.
+func (c *call) logAnswer(begun time.Time) {
 	e := c.entry
 	if status := c.w.status; e.Verb == verbRead && status != http.StatusForbidden && status != http.StatusTooManyRequests {
 		if c.s.o.Observer != nil {
@@ -251,7 +251,7 @@ func (c *call) answerPanic(broken any) {
 	answered := c.w.status != 0
 	c.answerProblem(problem(api.Internal, http.StatusInternalServerError, "The log of mig-exporter on the node has the cause."))
 	if answered {
-		panic(http.ErrAbortHandler) // the client must not take half an answer for a whole one
+		panic(http.ErrAbortHandler) // the client must not take a partial answer for a complete one
 	}
 }
 
@@ -267,10 +267,10 @@ func (c *call) respond(status int, document any) error {
 	return c.logClientGone(err)
 }
 
-// logClientGone logs, at level debug, that a client did not read its answer. It returns nil, as a route does that has answered.
+// logClientGone logs, at level debug, that the answer could not be written. It returns nil, as a route does that has answered.
 func (c *call) logClientGone(err error) error {
 	if err != nil {
-		_ = level.Debug(c.s.logger).Log("msg", "Answer was not taken", "request", c.entry.Request, "err", err)
+		_ = level.Debug(c.s.logger).Log("msg", "The client did not read the answer", "request", c.entry.Request, "err", err)
 	}
 	return nil
 }
@@ -279,7 +279,7 @@ func (c *call) actor() control.Actor {
 	return control.Actor{Name: c.identity.name, Rights: c.identity.rights}
 }
 
-// awaitTurn blocks until the plan may be computed. ctx is the caller's.
+// awaitTurn blocks until the plan may be computed, the wait is too long or ctx ends.
 func (c *call) awaitTurn(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.s.limits.planWait)
 	defer cancel()
@@ -290,12 +290,13 @@ func (c *call) awaitTurn(ctx context.Context) error {
 	return nil
 }
 
-// reading bounds a call of the engine that changes nothing; it ends with the client.
-func (c *call) reading() (context.Context, context.CancelFunc) {
+// readContext returns the context for a call of the backend that changes nothing; it ends when the client disconnects.
+func (c *call) readContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.r.Context(), c.s.limits.call)
 }
 
-// changing bounds one that does: a client that goes away must not leave open whether it was accepted.
-func (c *call) changing() (context.Context, context.CancelFunc) {
+// changeContext returns the context for a call of the backend that changes something. It does not end when the client
+// disconnects, so that a change is either accepted or refused.
+func (c *call) changeContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(c.r.Context()), c.s.limits.call)
 }

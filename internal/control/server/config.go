@@ -1,22 +1,18 @@
 package server
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-
-	"go.yaml.in/yaml/v3"
 
 	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
 // maxConfig bounds the configuration file in bytes.
@@ -27,22 +23,33 @@ type configDocument struct {
 	TLS struct {
 		Cert     string `yaml:"cert_file"`
 		Key      string `yaml:"key_file"`
-		ClientCA string `yaml:"client_ca_file"`
-	} `yaml:"tls"`
-	// Clients are known by their certificates: by common name, or by a URI of the subject's alternative names.
-	Clients []struct {
-		CN     string   `yaml:"cn"`
-		URI    string   `yaml:"uri"`
-		Rights []string `yaml:"rights"`
-	} `yaml:"clients"`
-	// Tokens are given by their hashes; the file has nothing that admits a caller.
-	Tokens []struct {
-		Name   string   `yaml:"name"`
-		SHA256 string   `yaml:"sha256"`
-		Rights []string `yaml:"rights"`
-	} `yaml:"tokens"`
-	Kubernetes bool `yaml:"kubernetes"`
+		ClientCA string `yaml:"client_ca_file,omitempty"`
+	} `yaml:"tls" expected:"cert_file and key_file"`
+	Clients    []configClient `yaml:",omitempty"`
+	Tokens     configTokens   `yaml:",omitempty"`
+	Kubernetes bool           `yaml:",omitempty"`
 }
+
+// configClient is known by its certificate: by common name, or by a URI of the subject's alternative names.
+type configClient struct {
+	CN     string  `yaml:"cn,omitempty"`
+	URI    string  `yaml:"uri,omitempty"`
+	Rights []right `range:"1..6" expected:"some of read, plan, apply, mode, force, take-over"`
+}
+
+// configTokens are given by their hashes; the file has nothing that admits a caller.
+type configTokens []configToken
+
+type configToken struct {
+	Name   string    `expected:"a name for the audit log"`
+	SHA256 tokenHash `yaml:"sha256"`
+	Rights []right   `range:"1..6" expected:"some of read, plan, apply, mode, force, take-over"`
+}
+
+type tokenHash [sha256.Size]byte
+
+// right is the verb of a right.
+type right verb
 
 // loaded is the configuration, read and checked.
 type loaded struct {
@@ -108,45 +115,110 @@ func readConfig(path string) (*configDocument, error) {
 	if mode := info.Mode().Perm(); mode&0o007 != 0 {
 		return nil, fmt.Errorf("mode %04o: expected no rights for others, such as 0640", mode)
 	}
-	text, err := io.ReadAll(io.LimitReader(file, maxConfig+1))
+	text, err := strictyaml.ReadAll(file, "", maxConfig)
 	if err != nil {
 		return nil, cause(err)
 	}
-	if len(text) > maxConfig {
-		return nil, fmt.Errorf("more than %d bytes", maxConfig)
-	}
 	var doc configDocument
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
-		return nil, errors.New("empty: expected tls, and clients, tokens or kubernetes")
-	} else if err != nil {
-		return nil, yamlCause(err)
-	}
-	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, errors.New("more than one document")
+	if err := strictyaml.Decode("", text, &doc); err != nil {
+		return nil, err
 	}
 	return &doc, nil
 }
 
-func (d *configDocument) load(dir string, c *loaded) error {
-	c.kubernetes = d.Kubernetes
-	if err := d.loadTLS(dir, c); err != nil {
-		return err
-	}
-	if err := d.loadClients(c); err != nil {
-		return err
-	}
-	if err := d.loadTokens(c); err != nil {
-		return err
+// DecodeYAML reads the configuration and checks it as a whole.
+func (d *configDocument) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	type plain configDocument
+	if !r.Decode(n, key, (*plain)(d)) {
+		return
 	}
 	switch {
-	case len(c.clients) == 0 && len(c.tokens) == 0 && !c.kubernetes:
-		return errors.New("no way to authenticate is configured: expected clients, tokens or kubernetes: true")
-	case len(c.clients) > 0 && c.clientCA == nil:
-		return errors.New("clients: expected tls.client_ca_file with them")
+	case len(d.Clients) == 0 && len(d.Tokens) == 0 && !d.Kubernetes:
+		r.Fail(n, key, "no way to authenticate is configured: expected clients, tokens or kubernetes: true")
+	case len(d.Clients) > 0 && d.TLS.ClientCA == "":
+		r.FailAt(n, key, "clients", "expected tls.client_ca_file with them")
 	}
-	return nil
+	for i, client := range d.Clients {
+		sameKey := func(o configClient) bool { return o.key() == client.key() }
+		if slices.ContainsFunc(d.Clients[:i], sameKey) {
+			r.Fail(strictyaml.Value(n, "clients").Content[i], fmt.Sprintf("clients[%d]", i), "%q is there already", client.CN+client.URI)
+		}
+	}
+	for i, token := range d.Tokens {
+		same := func(o configToken) bool { return o.Name == token.Name || o.SHA256 == token.SHA256 }
+		if slices.ContainsFunc(d.Tokens[:i], same) {
+			r.Fail(strictyaml.Value(n, "tokens").Content[i], fmt.Sprintf("tokens[%d]", i), "%q or its hash is there already", token.Name)
+		}
+	}
+}
+
+// DecodeYAML reads a client.
+func (c *configClient) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	type plain configClient
+	if r.Decode(n, key, (*plain)(c)) && (c.CN == "") == (c.URI == "") {
+		r.Fail(n, key, "expected either cn or uri")
+	}
+}
+
+// key is the client as certificates name it.
+func (c *configClient) key() string {
+	if c.URI != "" {
+		return "uri:" + c.URI
+	}
+	return "cn:" + c.CN
+}
+
+// DecodeYAML reads the tokens. Errors do not show what stands in the place of one, which may be a secret.
+func (t *configTokens) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	notMapping := func(item *strictyaml.Node) bool { return item.Kind == strictyaml.ScalarNode }
+	if n.Kind != strictyaml.SequenceNode || slices.ContainsFunc(n.Content, notMapping) {
+		r.Fail(n, key, "expected a list of mappings with name, sha256 and rights")
+		return
+	}
+	if r.Decode(n, key, (*[]configToken)(t)) {
+		for i, token := range *t {
+			if token.Name == "" {
+				r.FailAt(n.Content[i], fmt.Sprintf("%s[%d]", key, i), "name", "expected a name for the audit log")
+			}
+		}
+	}
+}
+
+// DecodeYAML reads a hash. The error does not show what stands in its place, which may be the token itself.
+func (h *tokenHash) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	sum, err := hex.DecodeString(n.Value)
+	if copy(h[:], sum); err != nil || len(sum) != sha256.Size {
+		r.Fail(n, key, "expected 64 hexadecimal digits, from: printf %%s TOKEN | sha256sum")
+	}
+}
+
+// UnmarshalText reads the name of a right.
+func (v *right) UnmarshalText(text []byte) error {
+	switch *v = right(text); verb(text) {
+	case verbRead, verbPlan, verbApply, verbMode, verbForce, verbTakeOver:
+		return nil
+	}
+	return errors.New("one of read, plan, apply, mode, force, take-over")
+}
+
+// load reads the files that the configuration names.
+func (d *configDocument) load(dir string, c *loaded) error {
+	c.kubernetes = d.Kubernetes
+	for _, client := range d.Clients {
+		c.clients[client.key()] = rightsOf(client.Rights)
+	}
+	for _, token := range d.Tokens {
+		c.tokens = append(c.tokens, knownToken{name: token.Name, sum: token.SHA256, rights: rightsOf(token.Rights)})
+	}
+	return d.loadTLS(dir, c)
+}
+
+func rightsOf(list []right) control.Rights {
+	var rights control.Rights
+	for _, v := range list {
+		*rightOf(&rights, verb(v)) = true
+	}
+	return rights
 }
 
 func (d *configDocument) loadTLS(dir string, c *loaded) error {
@@ -155,9 +227,6 @@ func (d *configDocument) loadTLS(dir string, c *loaded) error {
 			return p
 		}
 		return filepath.Join(dir, p)
-	}
-	if d.TLS.Cert == "" || d.TLS.Key == "" {
-		return errors.New("tls: expected cert_file and key_file")
 	}
 	cert, key := at(d.TLS.Cert), at(d.TLS.Key)
 	err := c.stamp(cert, key)
@@ -185,65 +254,6 @@ func (d *configDocument) loadTLS(dir string, c *loaded) error {
 	return nil
 }
 
-func (d *configDocument) loadClients(c *loaded) error {
-	for i, client := range d.Clients {
-		key := "cn:" + client.CN
-		if client.URI != "" {
-			key = "uri:" + client.URI
-		}
-		if (client.CN == "") == (client.URI == "") {
-			return fmt.Errorf("clients[%d]: expected either cn or uri", i)
-		}
-		if _, ok := c.clients[key]; ok {
-			return fmt.Errorf("clients[%d]: %q is there already", i, client.CN+client.URI)
-		}
-		rights, err := parseRights(client.Rights)
-		if err != nil {
-			return fmt.Errorf("clients[%d].rights: %w", i, err)
-		}
-		c.clients[key] = rights
-	}
-	return nil
-}
-
-func (d *configDocument) loadTokens(c *loaded) error {
-	for i, token := range d.Tokens {
-		if token.Name == "" {
-			return fmt.Errorf("tokens[%d].name: expected a name for the audit log", i)
-		}
-		sum, err := hex.DecodeString(token.SHA256)
-		if err != nil || len(sum) != sha256.Size {
-			return fmt.Errorf("tokens[%d].sha256: expected 64 hexadecimal digits, from: printf %%s TOKEN | sha256sum", i)
-		}
-		one := knownToken{name: token.Name, sum: [sha256.Size]byte(sum)}
-		if slices.ContainsFunc(c.tokens, func(t knownToken) bool { return t.name == one.name || t.sum == one.sum }) {
-			return fmt.Errorf("tokens[%d]: %q or its hash is there already", i, token.Name)
-		}
-		if one.rights, err = parseRights(token.Rights); err != nil {
-			return fmt.Errorf("tokens[%d].rights: %w", i, err)
-		}
-		c.tokens = append(c.tokens, one)
-	}
-	return nil
-}
-
-func parseRights(names []string) (control.Rights, error) {
-	var rights control.Rights
-	const expected = "expected some of read, plan, apply, mode, force, take-over"
-	if len(names) == 0 {
-		return rights, errors.New(expected)
-	}
-	for _, name := range names {
-		switch v := verb(name); v {
-		case verbRead, verbPlan, verbApply, verbMode, verbForce, verbTakeOver:
-			*rightOf(&rights, v) = true
-		default:
-			return rights, fmt.Errorf("%q: %s", name, expected)
-		}
-	}
-	return rights, nil
-}
-
 // cause takes off the operation and the path, which are said already.
 func cause(err error) error {
 	var p *os.PathError
@@ -251,18 +261,4 @@ func cause(err error) error {
 		return p.Err
 	}
 	return err
-}
-
-// yamlCause takes Go's types and the library's name off an error.
-func yamlCause(err error) error {
-	var wrong *yaml.TypeError
-	if !errors.As(err, &wrong) {
-		return errors.New(strings.TrimPrefix(err.Error(), "yaml: "))
-	}
-	texts := make([]string, 0, len(wrong.Errors))
-	for _, text := range wrong.Errors {
-		text, _, _ = strings.Cut(text, " in type ")
-		texts = append(texts, text)
-	}
-	return errors.New(strings.Join(texts, "; "))
 }

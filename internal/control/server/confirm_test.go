@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
@@ -29,10 +30,15 @@ func TestConfirmFreeByEveryName(t *testing.T) {
 			wantProblem(t, w, 404, api.NotFound)
 			continue
 		}
-		if w.Code != 200 || !slices.Equal(r.engine.calls, []string{"confirm " + device}) {
-			t.Errorf("%s: %d %s, calls %q", path, w.Code, w.Body, r.engine.calls)
+		if w.Code != 200 || !slices.Equal(r.backend.calls, []string{"confirm " + device}) {
+			t.Errorf("%s: %d %s, calls %q", path, w.Code, w.Body, r.backend.calls)
 		}
 	}
+}
+
+// pick returns what a line says of a confirmation and its caller.
+func pick(e auditEntry) auditEntry {
+	return auditEntry{Phase: e.Phase, Actor: e.Actor, Verb: e.Verb, Device: e.Device, Status: e.Status, Problem: e.Problem, Confirmed: e.Confirmed}
 }
 
 // TestConfirmFreeIsAudited: the audit log has the device before anything counts, and then whom it was about.
@@ -45,31 +51,38 @@ func TestConfirmFreeIsAudited(t *testing.T) {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 	}
-	if r.engine.called() != 1 {
-		t.Errorf("%d calls of the engine", r.engine.called())
+	if r.backend.called() != 1 {
+		t.Errorf("%d calls of the backend", r.backend.called())
 	}
-	r.engine.err = &api.Problem{Type: api.Busy, Title: "In use", Status: 409}
+	r.backend.err = &api.Problem{Type: api.Busy, Title: "In use", Status: 409}
 	wantProblem(t, r.do(all, "POST", "/api/v1/devices/"+strings.Repeat("M", 999)+"/confirm-free", ""), 409, api.Busy)
 	lines := r.audit.entries(t)
 	if len(lines) != 5 {
 		t.Fatalf("%+v", lines)
 	}
 	begin, end, replay, refused := lines[0], lines[1], lines[2], lines[4]
-	if begin.Phase != "begin" || begin.Device != "MIG-1" || begin.Actor != "someone" || begin.Verb != verbForce ||
-		end.Phase != "end" || end.Device != "MIG-1" || end.Status != 200 || !slices.Equal(end.Confirmed, []string{"ml/train-0/main"}) ||
-		!replay.Replay || len(refused.Device) != maxID || refused.Problem != api.Busy || len(refused.Confirmed) > 0 {
-		t.Errorf("%+v", lines)
+	cmptest.Equal(t, "the line before the change", pick(begin),
+		auditEntry{Phase: "begin", Actor: "someone", Verb: verbForce, Device: "MIG-1"})
+	cmptest.Equal(t, "the line after the change", pick(end),
+		auditEntry{Phase: "end", Actor: "someone", Verb: verbForce, Device: "MIG-1", Status: 200, Confirmed: []string{"ml/train-0/main"}})
+	if !replay.Replay {
+		t.Errorf("the second call is not marked as a replay: %+v", replay)
 	}
+	cmptest.Equal(t, "the line of the refused change", pick(refused),
+		auditEntry{Phase: "end", Actor: "someone", Verb: verbForce, Device: strings.Repeat("M", maxID), Status: 409, Problem: api.Busy})
 	if w := r.do(someone(control.Rights{Apply: true}), "POST", "/api/v1/devices/MIG-2/confirm-free", ""); w.Code != 403 {
 		t.Errorf("without the right: %d", w.Code)
 	}
 	lines = r.audit.entries(t)
-	if last := lines[len(lines)-1]; len(lines) != 6 || last.Device != "MIG-2" || last.Status != 403 {
-		t.Errorf("without the right: %+v", last)
+	if len(lines) != 6 {
+		t.Fatalf("%d lines, want 6: %+v", len(lines), lines)
+	}
+	if last := lines[5]; last.Device != "MIG-2" || last.Status != 403 {
+		t.Errorf("without the right: got device %q and status %d, want MIG-2 and 403", last.Device, last.Status)
 	}
 	r.audit.fail = errors.New("no space left on device")
 	wantProblem(t, r.do(all, "POST", "/api/v1/devices/MIG-1/confirm-free", ""), 503, api.ReadOnly)
-	if r.engine.called() != 2 {
-		t.Errorf("%d calls of the engine without an audit log", r.engine.called())
+	if r.backend.called() != 2 {
+		t.Errorf("%d calls of the backend without an audit log", r.backend.called())
 	}
 }

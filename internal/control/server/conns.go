@@ -15,16 +15,16 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// connPool bounds the open connections of a listener. A connection is new until a call on it has shown a valid credential,
-// and from then on its caller's. New connections and those of callers have places of their own.
+// connPool bounds the open connections of a listener. A connection is new until a call on it has a valid credential; then it
+// belongs to that caller. New connections and those of callers are limited separately.
 //
-// A new connection is always accepted; if it is one too many, the oldest new one of the address that has most of them is
-// closed. An address with one new connection loses it only if there are as many addresses as places, so one address does
-// not starve another. A caller behind the address of a flood is served as long as its handshake and first call take less time
-// than the flood needs to open perAddress connections.
+// A new connection is always accepted; if it is one too many, the oldest new one of the address that has most of them is closed.
+// An address with one new connection loses it only if there are as many addresses as places, so one address does not starve
+// another. A caller that shares the address of a flood is served if its handshake and first call take less time than the flood
+// needs to open perAddress connections.
 type connPool struct {
-	fresh, perAddress int // new connections, of all and of one address
-	known, perCaller  int // connections of callers, of all and of one
+	fresh, perAddress int // limits of new connections, in total and of one address
+	known, perCaller  int // limits of callers' connections, in total and of one caller
 
 	mu       sync.Mutex
 	waiting  []*pooledConn  // the new ones, the oldest first
@@ -39,7 +39,7 @@ func newConnPool(l limits) *connPool {
 	}
 }
 
-// listen returns a listener whose connections are in the pool.
+// listen returns a listener that adds its connections to the pool.
 func (p *connPool) listen(l net.Listener) net.Listener { return &pooledListener{Listener: l, pool: p} }
 
 type pooledListener struct {
@@ -55,7 +55,7 @@ func (l *pooledListener) Accept() (net.Conn, error) {
 	return l.pool.add(conn, originOf(conn)), nil
 }
 
-// originOf returns what new connections are counted by: the remote address, or the user at the other end of a unix socket.
+// originOf returns the key by which new connections are counted: the remote address, or the user of a unix socket's peer.
 func originOf(conn net.Conn) string {
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -68,7 +68,7 @@ func originOf(conn net.Conn) string {
 	return fmt.Sprintf("uid:%d", p.uid)
 }
 
-// pooledConn is a connection with a place in a pool, which it leaves when it is closed.
+// pooledConn is a connection in a pool, from which it is removed when it is closed.
 type pooledConn struct {
 	net.Conn
 	pool    *connPool
@@ -88,19 +88,19 @@ func (p *connPool) add(conn net.Conn, address string) *pooledConn {
 	c := &pooledConn{Conn: conn, pool: p, address: address}
 	p.mu.Lock()
 	p.waiting = append(p.waiting, c)
-	victim := p.victim(address)
+	victim := p.chooseVictim(address)
 	if victim != nil {
 		p.remove(victim)
 	}
 	p.mu.Unlock()
 	if victim != nil {
-		_ = victim.Conn.Close() // its server sees that, and closes the rest
+		_ = victim.Conn.Close() // the HTTP server notices and closes the pooledConn
 	}
 	return c
 }
 
-// victim returns the connection to close because one of address is one too many, or nil. p.mu is held.
-func (p *connPool) victim(address string) *pooledConn {
+// chooseVictim returns the connection to close because a new one of address is one too many, or nil. p.mu is held.
+func (p *connPool) chooseVictim(address string) *pooledConn {
 	count := make(map[string]int)
 	for _, c := range p.waiting {
 		count[c.address]++
@@ -121,7 +121,7 @@ func (p *connPool) victim(address string) *pooledConn {
 	return p.waiting[slices.IndexFunc(p.waiting, func(c *pooledConn) bool { return c.address == address })]
 }
 
-// remove takes the place from a connection. p.mu is held.
+// remove removes a connection. p.mu is held.
 func (p *connPool) remove(c *pooledConn) {
 	if c.gone {
 		return
@@ -135,7 +135,7 @@ func (p *connPool) remove(c *pooledConn) {
 	p.waiting = slices.Delete(p.waiting, i, i+1)
 }
 
-// release takes a known connection from its caller. p.mu is held.
+// release removes a connection from its caller's. p.mu is held.
 func (p *connPool) release(c *pooledConn) {
 	p.admitted--
 	if p.callers[c.caller]--; p.callers[c.caller] == 0 {
@@ -143,8 +143,8 @@ func (p *connPool) release(c *pooledConn) {
 	}
 }
 
-// admit makes the connection the caller's and reports whether it did. It does not if the connection was closed meanwhile, or if
-// the caller, or all callers together, have as many connections as they may have.
+// admit assigns the connection to the caller and reports whether it did. It does not if the connection was closed meanwhile, or
+// if the caller or all callers together have reached their limit.
 func (c *pooledConn) admit(caller string) bool {
 	p := c.pool
 	p.mu.Lock()
@@ -156,7 +156,7 @@ func (c *pooledConn) admit(caller string) bool {
 		return true
 	case p.callers[caller] >= p.perCaller || c.caller == "" && p.admitted >= p.known:
 		return false
-	case c.caller != "": // a proxy's, with the calls of several callers
+	case c.caller != "": // a proxy sends the calls of several callers
 		p.release(c)
 	default:
 		i := slices.Index(p.waiting, c)
@@ -170,8 +170,8 @@ func (c *pooledConn) admit(caller string) bool {
 
 type connKey struct{}
 
-// withConn is the ConnContext of all servers: calls find in their context the connection in its pool and, on a unix socket,
-// the peer.
+// withConn is the ConnContext of all servers: it adds the pooled connection to the context of calls and, for a unix socket, the
+// peer.
 func withConn(ctx context.Context, conn net.Conn) context.Context {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn()
@@ -183,8 +183,8 @@ func withConn(ctx context.Context, conn net.Conn) context.Context {
 	return withPeer(ctx, conn)
 }
 
-// errorLog returns the log to which net/http writes errors of connections.
-func errorLog(logger log.Logger) *stdlog.Logger {
+// newErrorLog returns the log to which net/http writes errors of connections.
+func newErrorLog(logger log.Logger) *stdlog.Logger {
 	return stdlog.New(connLog{logger}, "", 0)
 }
 

@@ -51,8 +51,11 @@ func TestOneAddressDoesNotStarveOthers(t *testing.T) {
 	for range 1500 {
 		connect("d")
 	}
-	if early.closed || late.closed || len(p.waiting) != 8 {
-		t.Errorf("closed: %t and %t; %d connections", early.closed, late.closed, len(p.waiting))
+	if early.closed || late.closed {
+		t.Errorf("closed: %t and %t, want neither", early.closed, late.closed)
+	}
+	if len(p.waiting) != 8 {
+		t.Errorf("%d connections, want 8", len(p.waiting))
 	}
 	// As many addresses as places: the oldest goes.
 	for i := range 100 {

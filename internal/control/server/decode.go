@@ -16,11 +16,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// maxDepth bounds the nesting of a body.
+// maxDepth is the maximum nesting of a body.
 const maxDepth = 32
 
-// readBody reads the JSON body of a call, of at most limit bytes. It may be missing if empty is true.
-func (c *call) readBody(limit int64, empty bool) error {
+// readBody reads the JSON body of a call, of at most limit bytes. It may be absent if optional is set.
+func (c *call) readBody(limit int64, optional bool) error {
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
 	var large *http.MaxBytesError
 	switch {
@@ -28,7 +28,7 @@ func (c *call) readBody(limit int64, empty bool) error {
 		return problem(api.TooLarge, http.StatusRequestEntityTooLarge, "The body has more than %d bytes.", limit)
 	case err != nil:
 		return problem(api.Malformed, http.StatusBadRequest, "The body did not come whole, or not in time.")
-	case len(body) == 0 && empty:
+	case len(body) == 0 && optional:
 		return nil
 	}
 	media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
@@ -42,15 +42,15 @@ func (c *call) readBody(limit int64, empty bool) error {
 	return nil
 }
 
-// field is one key of a body: where its value goes, and whether it must be there.
+// field is one key of a body: what its value is stored in, and whether it is required.
 type field struct {
 	into     any
 	required bool
 }
 
-// decode reads the body as an object of these fields, strictly: keys that are unknown, there twice at any depth, null, of
-// another type or in another case, and anything behind the object are errors that name the key.
-func (c *call) decode(fields map[string]field) error {
+// decodeBody decodes the body strictly, as an object of these fields. It is an error, which names the key, if a key is unknown,
+// repeated at any depth, null, of another type or in another case; and if anything follows the object.
+func (c *call) decodeBody(fields map[string]field) error {
 	if err := checkJSON(c.body); err != nil {
 		return problem(api.Malformed, http.StatusBadRequest, "The body: %s.", err)
 	}
@@ -98,7 +98,7 @@ func typeName(into any) string {
 	return "another type"
 }
 
-// checkJSON tells what is wrong with a document that is not exactly one JSON value without repeated keys.
+// checkJSON returns an error that says what is wrong unless the document is exactly one JSON value without repeated keys.
 func checkJSON(body []byte) error {
 	if !utf8.Valid(body) {
 		return errors.New("not UTF-8")
@@ -134,7 +134,7 @@ func checkValue(decoder *json.Decoder, at string, depth int) error {
 			if err != nil {
 				return notJSON(err, decoder)
 			}
-			key, _ := token.(string) // in an object it is one
+			key, _ := token.(string) // always, in an object
 			below = strings.TrimPrefix(at+"."+key, ".")
 			if seen[key] {
 				return fmt.Errorf("field %.120q is there twice", below)

@@ -12,9 +12,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// streams are the streams of events that are open, bounded altogether and for each actor.
+// streams counts the open event streams, and bounds them in total and for each actor.
 type streams struct {
-	most, mostOfOne int
+	total, perActor int
 	closing         chan struct{} // closed when the server shuts down
 
 	mu     sync.Mutex
@@ -23,18 +23,18 @@ type streams struct {
 	all    sync.WaitGroup
 }
 
-func newStreams(most, mostOfOne int) *streams {
-	return &streams{most: most, mostOfOne: mostOfOne, closing: make(chan struct{}), open: make(map[string]int)}
+func newStreams(total, perActor int) *streams {
+	return &streams{total: total, perActor: perActor, closing: make(chan struct{}), open: make(map[string]int)}
 }
 
 func (s *streams) tryOpen(actor string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	total := 0
+	opened := 0
 	for _, n := range s.open {
-		total += n
+		opened += n
 	}
-	if s.closed || total >= s.most || s.open[actor] >= s.mostOfOne {
+	if s.closed || opened >= s.total || s.open[actor] >= s.perActor {
 		return false
 	}
 	s.open[actor]++
@@ -51,7 +51,7 @@ func (s *streams) closeOne(actor string) {
 	s.all.Done()
 }
 
-// close ends all streams, and lets none begin any more.
+// close ends all streams; no further one can be opened.
 func (s *streams) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,9 +63,9 @@ func (s *streams) close() {
 
 func (s *streams) waitAll() { s.all.Wait() }
 
-// events streams what happens in an operation, to its end. A client that comes back with Last-Event-ID misses nothing.
-func (c *call) events() error {
-	id := c.id(&c.entry.Op)
+// streamEvents streams the events of an operation until it ends. A client that reconnects with Last-Event-ID misses none.
+func (c *call) streamEvents() error {
+	id := c.pathID(&c.entry.Op)
 	after := 0
 	if last := c.r.Header.Get("Last-Event-ID"); last != "" {
 		n, err := strconv.Atoi(last)
@@ -75,29 +75,29 @@ func (c *call) events() error {
 		after = n
 	}
 	if !c.s.streams.tryOpen(c.identity.name) {
-		return c.tooMany(5, "Too many streams of events are open.")
+		return c.refuseForNow(5, "Too many streams of events are open.")
 	}
 	defer c.s.streams.closeOne(c.identity.name)
 	ctx, cancel := context.WithCancel(c.r.Context())
 	defer cancel()
-	events, err := c.s.engine.Events(ctx, id, after)
+	events, err := c.s.backend.Events(ctx, id, after)
 	if err != nil {
 		return err
 	}
 	c.w.Header().Set("Content-Type", "text/event-stream")
-	c.w.Header().Set("X-Accel-Buffering", "no") // proxies must not hold it back
+	c.w.Header().Set("X-Accel-Buffering", "no") // proxies must not buffer it
 	c.w.WriteHeader(http.StatusOK)
 	if c.r.Method == http.MethodHead {
 		return nil
 	}
-	return c.logClientGone(c.stream(events))
+	return c.logClientGone(c.writeEvents(events))
 }
 
-// stream writes until there are no more events, the client does not take them in time, or the server shuts down.
-func (c *call) stream(events <-chan api.Event) error {
+// writeEvents writes until the events end, the client does not read them in time, or the server shuts down.
+func (c *call) writeEvents(events <-chan api.Event) error {
 	heartbeat := time.NewTicker(c.s.limits.heartbeat)
 	defer heartbeat.Stop()
-	if err := c.send(": events of an operation\n\n"); err != nil {
+	if err := c.writeEvent(": events of an operation\n\n"); err != nil {
 		return err
 	}
 	for {
@@ -118,14 +118,14 @@ func (c *call) stream(events <-chan api.Event) error {
 			}
 			text = fmt.Sprintf("id: %d\nevent: %s\ndata: %s\n\n", event.Seq, event.Kind, data)
 		}
-		if err := c.send(text); err != nil {
+		if err := c.writeEvent(text); err != nil {
 			return err
 		}
 	}
 }
 
-// send writes within a deadline of its own; the server's is for whole answers.
-func (c *call) send(text string) error {
+// writeEvent writes text within its own deadline: the server's write timeout is for whole answers.
+func (c *call) writeEvent(text string) error {
 	connection := http.NewResponseController(c.w)
 	if err := connection.SetWriteDeadline(time.Now().Add(c.s.limits.eventWrite)); err != nil {
 		return err

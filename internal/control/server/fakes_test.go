@@ -37,8 +37,8 @@ import (
 
 const gpu0 = gpu.UUID("GPU-5d2c1f3a-8a6e-4a57-9f0e-1f8b1a2c3d40")
 
-// fakeEngine answers from fields and records the callers and their calls.
-type fakeEngine struct {
+// fakeBackend answers from fields and records the callers and their calls.
+type fakeBackend struct {
 	mu     sync.Mutex
 	calls  []string
 	actors []control.Actor
@@ -52,7 +52,7 @@ type fakeEngine struct {
 	after    int
 }
 
-func (e *fakeEngine) note(call string, by control.Actor) error {
+func (e *fakeBackend) note(call string, by control.Actor) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.calls = append(e.calls, call)
@@ -60,13 +60,13 @@ func (e *fakeEngine) note(call string, by control.Actor) error {
 	return e.err
 }
 
-func (e *fakeEngine) called() int {
+func (e *fakeBackend) called() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.calls)
 }
 
-func (e *fakeEngine) Plan(ctx context.Context, by control.Actor, r api.PlanRequest) (*api.Plan, error) {
+func (e *fakeBackend) Plan(ctx context.Context, by control.Actor, r api.PlanRequest) (*api.Plan, error) {
 	if e.planning != nil {
 		if err := e.planning(ctx, by); err != nil {
 			return nil, err
@@ -78,7 +78,7 @@ func (e *fakeEngine) Plan(ctx context.Context, by control.Actor, r api.PlanReque
 	return &api.Plan{APIVersion: api.Version, ID: "plan-1", Hash: "h", Forced: r.Force}, nil
 }
 
-func (e *fakeEngine) PlanByID(id string) (*api.Plan, error) {
+func (e *fakeBackend) PlanByID(id string) (*api.Plan, error) {
 	switch id {
 	case "plan-1":
 		return &api.Plan{APIVersion: api.Version, ID: id, Hash: "h"}, nil
@@ -90,11 +90,11 @@ func (e *fakeEngine) PlanByID(id string) (*api.Plan, error) {
 	return nil, &api.Problem{Type: api.NotFound, Title: "No such plan", Status: 404}
 }
 
-func (e *fakeEngine) Layouts(context.Context) (*api.Layouts, error) {
-	return &api.Layouts{APIVersion: api.Version}, e.note("layouts", control.Actor{})
+func (e *fakeBackend) Layouts(context.Context) (*api.NamedLayouts, error) {
+	return &api.NamedLayouts{APIVersion: api.Version}, e.note("layouts", control.Actor{})
 }
 
-func (e *fakeEngine) Start(_ context.Context, by control.Actor, r api.OperationRequest) (*api.Operation, error) {
+func (e *fakeBackend) Start(_ context.Context, by control.Actor, r api.OperationRequest) (*api.Operation, error) {
 	if e.block != nil {
 		e.inside <- struct{}{}
 		<-e.block
@@ -111,19 +111,19 @@ func (e *fakeEngine) Start(_ context.Context, by control.Actor, r api.OperationR
 	return &api.Operation{APIVersion: api.Version, ID: fmt.Sprintf("op-%d", e.called()), State: api.Pending}, nil
 }
 
-func (e *fakeEngine) Rollback(_ context.Context, by control.Actor, id string) (*api.Operation, error) {
+func (e *fakeBackend) Rollback(_ context.Context, by control.Actor, id string) (*api.Operation, error) {
 	return &api.Operation{ID: "op-back-" + id}, e.note("rollback "+id, by)
 }
 
-func (e *fakeEngine) Accept(_ context.Context, by control.Actor, id string) (*api.Operation, error) {
+func (e *fakeBackend) Accept(_ context.Context, by control.Actor, id string) (*api.Operation, error) {
 	return &api.Operation{ID: id, State: api.Accepted}, e.note("accept "+id, by)
 }
 
-func (e *fakeEngine) EndSettling(_ context.Context, by control.Actor, id string) (*api.Operation, error) {
+func (e *fakeBackend) EndSettling(_ context.Context, by control.Actor, id string) (*api.Operation, error) {
 	return &api.Operation{ID: id, State: api.Settling}, e.note("settled "+id, by)
 }
 
-func (e *fakeEngine) ConfirmFree(_ context.Context, by control.Actor, device string) (*api.Confirmation, error) {
+func (e *fakeBackend) ConfirmFree(_ context.Context, by control.Actor, device string) (*api.Confirmation, error) {
 	if err := e.note("confirm "+device, by); err != nil {
 		return nil, err
 	}
@@ -131,23 +131,23 @@ func (e *fakeEngine) ConfirmFree(_ context.Context, by control.Actor, device str
 		Confirmed: []api.UnconfirmedHolder{{Namespace: "ml", Pod: "train-0", Container: "main", Reason: "r"}}}, nil
 }
 
-func (e *fakeEngine) SetMode(_ context.Context, by control.Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error) {
+func (e *fakeBackend) SetMode(_ context.Context, by control.Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error) {
 	return &api.Operation{ID: "op-mode"}, e.note(fmt.Sprintf("mode %s %t", id, r.Enabled), by)
 }
 
-func (e *fakeEngine) Operation(id string) (*api.Operation, error) {
+func (e *fakeBackend) Operation(id string) (*api.Operation, error) {
 	if id == "panic" {
 		panic("index out of range at /usr/src/secret.go")
 	}
 	return &api.Operation{ID: id}, e.note("operation", control.Actor{})
 }
 
-func (e *fakeEngine) Operations() *api.Operations {
+func (e *fakeBackend) Operations() *api.Operations {
 	_ = e.note("operations", control.Actor{})
 	return &api.Operations{APIVersion: api.Version, State: "idle"}
 }
 
-func (e *fakeEngine) Events(ctx context.Context, _ string, after int) (<-chan api.Event, error) {
+func (e *fakeBackend) Events(ctx context.Context, _ string, after int) (<-chan api.Event, error) {
 	if err := e.note("events", control.Actor{}); err != nil {
 		return nil, err
 	}
@@ -230,15 +230,15 @@ func someone(rights control.Rights) authenticator {
 
 type rig struct {
 	*server
-	engine *fakeEngine
-	audit  *lockedBuffer
-	clock  *time.Time
+	backend *fakeBackend
+	audit   *lockedBuffer
+	clock   *time.Time
 }
 
 func newRig(t *testing.T, change ...func(*Options, *limits)) *rig {
 	t.Helper()
 	now := time.Date(2026, 11, 21, 9, 0, 0, 0, time.UTC)
-	r := &rig{engine: &fakeEngine{}, audit: &lockedBuffer{}, clock: &now}
+	r := &rig{backend: &fakeBackend{}, audit: &lockedBuffer{}, clock: &now}
 	o := Options{
 		AllowGID: -1, ShutdownTimeout: 5 * time.Second, Audit: r.audit,
 		Now: func() time.Time { return *r.clock },
@@ -253,7 +253,7 @@ func newRig(t *testing.T, change ...func(*Options, *limits)) *rig {
 	for _, f := range change {
 		f(&o, &l)
 	}
-	r.server = newServer(o, r.engine, log.NewNopLogger(), l)
+	r.server = newServer(o, r.backend, log.NewNopLogger(), l)
 	return r
 }
 
@@ -267,7 +267,7 @@ func (r *rig) do(d authenticator, method, path, body string, header ...string) *
 		request.Header.Set(header[i], header[i+1])
 	}
 	w := httptest.NewRecorder()
-	r.handler(d).ServeHTTP(w, request)
+	r.newHandler(d).ServeHTTP(w, request)
 	return w
 }
 
@@ -278,9 +278,14 @@ func wantProblem(t *testing.T, w *httptest.ResponseRecorder, status int, kind ap
 	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
 		t.Fatalf("status %d: %q: %v", w.Code, w.Body, err)
 	}
-	if w.Code != status || p.Status != status || p.Type != kind || p.Title == "" ||
-		w.Header().Get("Content-Type") != "application/problem+json" {
-		t.Errorf("status %d, %s: %s; want %d, %s", w.Code, w.Header().Get("Content-Type"), w.Body, status, kind)
+	if w.Code != status || p.Status != status {
+		t.Errorf("got status %d, and %d in the document, want %d: %s", w.Code, p.Status, status, w.Body)
+	}
+	if p.Type != kind || p.Title == "" {
+		t.Errorf("got type %s and title %q, want %s with a title", p.Type, p.Title, kind)
+	}
+	if got := w.Header().Get("Content-Type"); got != "application/problem+json" {
+		t.Errorf("got Content-Type %s, want application/problem+json", got)
 	}
 	for _, leak := range []string{"/var", "/usr", "/etc", "/tmp", "/run", ".go:", "goroutine", "s3cret", "kube-"} {
 		if strings.Contains(w.Body.String(), leak) {
@@ -296,7 +301,7 @@ func (r *rig) start(t *testing.T) []net.Addr {
 	ready := make(chan []net.Addr, 1)
 	r.o.Ready = func(a []net.Addr) { ready <- a }
 	ctx, cancel := context.WithCancel(context.Background())
-	listeners, err := r.open(ctx)
+	listeners, err := r.openListeners(ctx)
 	if err != nil {
 		cancel()
 		t.Fatal(err)

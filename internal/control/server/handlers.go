@@ -17,44 +17,44 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// What the audit log takes from a client: bytes of an id, and how many UUIDs to force.
+// What the audit log records of a request: at most so many bytes of an id, and so many UUIDs to force.
 const (
 	maxID    = 128
 	maxForce = 256
 )
 
-func (c *call) node() error {
+func (c *call) getNode() error {
 	if c.s.o.Current() == nil {
-		return c.unread()
+		return c.refuseUnread()
 	}
 	c.s.o.Node.ServeHTTP(c.w, c.r)
 	return nil
 }
 
-func (c *call) openAPI() error {
+func (c *call) getOpenAPI() error {
 	c.w.Header().Set("Content-Type", "application/yaml")
 	_, err := c.w.Write(api.OpenAPI())
 	return c.logClientGone(err)
 }
 
-func (c *call) recommendations() error {
+func (c *call) getRecommendations() error {
 	return problem(api.NotBuilt, http.StatusNotImplemented, "This version gives no recommendations.")
 }
 
-func (c *call) layouts() error {
-	ctx, cancel := c.reading()
+func (c *call) getLayouts() error {
+	ctx, cancel := c.readContext()
 	defer cancel()
-	layouts, err := c.s.engine.Layouts(ctx)
+	layouts, err := c.s.backend.Layouts(ctx)
 	if err != nil {
 		return err
 	}
 	return c.respond(http.StatusOK, layouts)
 }
 
-func (c *call) plan() error {
+func (c *call) createPlan() error {
 	var raw json.RawMessage
 	var request api.PlanRequest
-	if err := c.decode(map[string]field{
+	if err := c.decodeBody(map[string]field{
 		"spec": {into: &raw, required: true}, "force": {into: &request.Force}, "takeOver": {into: &request.TakeOver},
 	}); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (c *call) plan() error {
 	}
 	sum := sha256.Sum256(raw)
 	c.entry.Spec, c.entry.Force = hex.EncodeToString(sum[:]), request.Force
-	if err := c.needFor(request.Force, request.TakeOver); err != nil {
+	if err := c.requireForceAndTakeOver(request.Force, request.TakeOver); err != nil {
 		return err
 	}
 	var err error
@@ -74,12 +74,12 @@ func (c *call) plan() error {
 		}
 		return problem(api.BadSpec, http.StatusUnprocessableEntity, "%s", err)
 	}
-	ctx, cancel := c.reading()
+	ctx, cancel := c.readContext()
 	defer cancel()
 	if err := c.awaitTurn(ctx); err != nil {
 		return err
 	}
-	plan, err := c.s.engine.Plan(ctx, c.actor(), request)
+	plan, err := c.s.backend.Plan(ctx, c.actor(), request)
 	if err != nil {
 		return err
 	}
@@ -88,118 +88,118 @@ func (c *call) plan() error {
 	return c.respond(http.StatusCreated, plan)
 }
 
-func (c *call) planByID() error {
-	plan, err := c.s.engine.PlanByID(c.id(&c.entry.Plan))
+func (c *call) getPlan() error {
+	plan, err := c.s.backend.PlanByID(c.pathID(&c.entry.Plan))
 	if err != nil {
 		return err
 	}
 	return c.respond(http.StatusOK, plan)
 }
 
-// id is the id in the path; the audit log takes as much of it as an id may have.
-func (c *call) id(entry *string) string {
+// pathID returns the id in the path, and sets the audit log's entry to as much of it as an id may have.
+func (c *call) pathID(entry *string) string {
 	id := c.r.PathValue("id")
-	*entry = short(id)
+	*entry = truncateID(id)
 	return id
 }
 
-// short bounds what a client says in the audit log.
-func short(s string) string { return s[:min(len(s), maxID)] }
+// truncateID returns as much of a client's text as the audit log records.
+func truncateID(s string) string { return s[:min(len(s), maxID)] }
 
-func (c *call) operations() error {
-	list := c.s.engine.Operations()
+func (c *call) listOperations() error {
+	list := c.s.backend.Operations()
 	if reason := c.s.audit.failure(); reason != "" && list.Reason == "" {
 		list.State, list.Reason = "read-only", reason
 	}
 	return c.respond(http.StatusOK, list)
 }
 
-func (c *call) operation() error {
-	operation, err := c.s.engine.Operation(c.id(&c.entry.Op))
+func (c *call) getOperation() error {
+	operation, err := c.s.backend.Operation(c.pathID(&c.entry.Op))
 	if err != nil {
 		return err
 	}
 	return c.respond(http.StatusOK, operation)
 }
 
-func (c *call) start() error {
+func (c *call) startOperation() error {
 	var request api.OperationRequest
-	if err := c.decode(map[string]field{
+	if err := c.decodeBody(map[string]field{
 		"plan": {into: &request.Plan, required: true}, "hash": {into: &request.Hash, required: true},
 	}); err != nil {
 		return err
 	}
-	c.entry.Plan = short(request.Plan)
-	// What a plan forces or takes over is fixed. The engine refuses a plan that it does not have.
-	if plan, err := c.s.engine.PlanByID(request.Plan); err == nil {
+	c.entry.Plan = truncateID(request.Plan)
+	// A plan's force and take-over are fixed. The backend refuses a plan that it does not have.
+	if plan, err := c.s.backend.PlanByID(request.Plan); err == nil {
 		c.entry.Force = plan.Forced
-		if err := c.needFor(plan.Forced, plan.TakeOver); err != nil {
+		if err := c.requireForceAndTakeOver(plan.Forced, plan.TakeOver); err != nil {
 			return err
 		}
 	}
-	return c.change(func() (*api.Operation, error) {
-		ctx, cancel := c.changing()
+	return c.answerWithOperation(func() (*api.Operation, error) {
+		ctx, cancel := c.changeContext()
 		defer cancel()
-		return c.s.engine.Start(ctx, c.actor(), request)
+		return c.s.backend.Start(ctx, c.actor(), request)
 	})
 }
 
-func (c *call) rollback() error { return c.onOperation(c.s.engine.Rollback) }
+func (c *call) rollBackOperation() error { return c.changeOperation(c.s.backend.Rollback) }
 
-func (c *call) accept() error { return c.onOperation(c.s.engine.Accept) }
+func (c *call) acceptOperation() error { return c.changeOperation(c.s.backend.Accept) }
 
-func (c *call) endSettling() error { return c.onOperation(c.s.engine.EndSettling) }
+func (c *call) endSettling() error { return c.changeOperation(c.s.backend.EndSettling) }
 
-// onOperation does something with an operation that needs no words.
-func (c *call) onOperation(do func(context.Context, control.Actor, string) (*api.Operation, error)) error {
-	id := c.id(&c.entry.Op)
+// changeOperation answers a call that changes an operation and needs no fields in its body.
+func (c *call) changeOperation(do func(context.Context, control.Actor, string) (*api.Operation, error)) error {
+	id := c.pathID(&c.entry.Op)
 	if c.body != nil {
-		if err := c.decode(nil); err != nil {
+		if err := c.decodeBody(nil); err != nil {
 			return err
 		}
 	}
-	return c.change(func() (*api.Operation, error) {
-		ctx, cancel := c.changing()
+	return c.answerWithOperation(func() (*api.Operation, error) {
+		ctx, cancel := c.changeContext()
 		defer cancel()
 		return do(ctx, c.actor(), id)
 	})
 }
 
-func (c *call) mode() error {
+func (c *call) setMIGMode() error {
 	var request api.ModeRequest
-	if err := c.decode(map[string]field{
+	if err := c.decodeBody(map[string]field{
 		"enabled": {into: &request.Enabled, required: true}, "takeOver": {into: &request.TakeOver},
 	}); err != nil {
 		return err
 	}
-	if err := c.needFor(nil, request.TakeOver); err != nil {
+	if err := c.requireForceAndTakeOver(nil, request.TakeOver); err != nil {
 		return err
 	}
-	id, err := c.gpu(c.r.PathValue("gpu"))
+	id, err := c.findGPU(c.r.PathValue("gpu"))
 	if err != nil {
 		return err
 	}
 	c.entry.GPU, c.entry.Enabled = string(id), &request.Enabled
-	return c.change(func() (*api.Operation, error) {
-		ctx, cancel := c.changing()
+	return c.answerWithOperation(func() (*api.Operation, error) {
+		ctx, cancel := c.changeContext()
 		defer cancel()
-		return c.s.engine.SetMode(ctx, c.actor(), id, request)
+		return c.s.backend.SetMode(ctx, c.actor(), id, request)
 	})
 }
 
 func (c *call) confirmFree() error {
 	device := c.r.PathValue("uuid")
 	if c.body != nil {
-		if err := c.decode(nil); err != nil {
+		if err := c.decodeBody(nil); err != nil {
 			return err
 		}
 	}
-	if err := c.beginChange(); err != nil {
+	if err := c.logChange(); err != nil {
 		return err
 	}
-	ctx, cancel := c.changing()
+	ctx, cancel := c.changeContext()
 	defer cancel()
-	done, err := c.s.engine.ConfirmFree(ctx, c.actor(), device)
+	done, err := c.s.backend.ConfirmFree(ctx, c.actor(), device)
 	if err != nil {
 		return err
 	}
@@ -209,9 +209,9 @@ func (c *call) confirmFree() error {
 	return c.respond(http.StatusOK, done)
 }
 
-// change begins an operation.
-func (c *call) change(do func() (*api.Operation, error)) error {
-	if err := c.beginChange(); err != nil {
+// answerWithOperation logs the change, calls do to start it, and answers with the operation.
+func (c *call) answerWithOperation(do func() (*api.Operation, error)) error {
+	if err := c.logChange(); err != nil {
 		return err
 	}
 	operation, err := do()
@@ -223,25 +223,16 @@ func (c *call) change(do func() (*api.Operation, error)) error {
 	return c.respond(http.StatusAccepted, operation)
 }
 
-// beginChange writes to the audit log that a change is about to be made. Changes of one caller are limited, and with them
-// their lines there.
-func (c *call) beginChange() error {
-	if wait, ok := c.s.changes.takeToken(c.caller()); !ok {
-		return c.tooMany(wait, "Too many changes.")
-	}
-	return c.begin()
-}
-
-func (c *call) unread() error {
+func (c *call) refuseUnread() error {
 	c.w.Header().Set("Retry-After", "1")
 	return problem(api.Unavailable, http.StatusServiceUnavailable, "The GPUs have not been read yet. Try again.")
 }
 
-// gpu finds a GPU by index, UUID or PCI bus id.
-func (c *call) gpu(selector string) (gpu.UUID, error) {
+// findGPU returns the UUID of the GPU that an index, UUID or PCI bus id means.
+func (c *call) findGPU(selector string) (gpu.UUID, error) {
 	snap := c.s.o.Current()
 	if snap == nil {
-		return "", c.unread()
+		return "", c.refuseUnread()
 	}
 	var have []string
 	for i := range snap.GPUs {
@@ -254,15 +245,15 @@ func (c *call) gpu(selector string) (gpu.UUID, error) {
 		}
 		have = append(have, strconv.Itoa(g.Index)+" ("+string(g.UUID)+")")
 	}
-	return "", problem(api.NotFound, http.StatusNotFound, "No GPU %.64q: the node has %s.", selector, orNothing(have))
+	return "", problem(api.NotFound, http.StatusNotFound, "No GPU %.64q: the node has %s.", selector, joinOrNone(have))
 }
 
-// sameBus compares PCI bus ids: NVML writes the domain with eight digits, sysfs with four.
+// sameBus reports whether two PCI bus ids are equal: NVML writes the domain with eight digits, sysfs with four.
 func sameBus(a, b string) bool {
 	return strings.Count(a, ":") == 2 && strings.EqualFold(strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0"))
 }
 
-func orNothing(have []string) string {
+func joinOrNone(have []string) string {
 	if len(have) == 0 {
 		return "none that can be read"
 	}

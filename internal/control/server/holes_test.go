@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -52,8 +53,8 @@ func TestVerbsAreSeparateRights(t *testing.T) {
 				continue
 			}
 			wantProblem(t, w, 403, api.Forbidden)
-			if r.engine.called() != 0 {
-				t.Errorf("%s %s with %q reached the engine", c.method, c.path, right)
+			if r.backend.called() != 0 {
+				t.Errorf("%s %s with %q reached the backend", c.method, c.path, right)
 			}
 		}
 	}
@@ -65,8 +66,8 @@ func TestForceIsARightOfItsOwn(t *testing.T) {
 	body := `{"spec":{"demand":[{"sms":1,"count":1}]},"force":["MIG-1"]}`
 	wantProblem(t, r.do(without, "POST", "/api/v1/plans", body), 403, api.Forbidden)
 	wantProblem(t, r.do(without, "POST", "/api/v1/operations", `{"plan":"forced","hash":"h"}`), 403, api.Forbidden)
-	if r.engine.called() != 0 {
-		t.Error("force without the right reached the engine")
+	if r.backend.called() != 0 {
+		t.Error("force without the right reached the backend")
 	}
 	if w := r.do(someone(allRights()), "POST", "/api/v1/operations", `{"plan":"forced","hash":"h"}`); w.Code != 202 {
 		t.Errorf("with force: %d %s", w.Code, w.Body)
@@ -87,8 +88,8 @@ func TestTakeOverIsARightOfItsOwn(t *testing.T) {
 			t.Errorf("%s %s: the answer does not name the right: %s", c.method, c.path, p.Detail)
 		}
 	}
-	if r.engine.called() != 0 {
-		t.Error("take-over without the right reached the engine")
+	if r.backend.called() != 0 {
+		t.Error("take-over without the right reached the backend")
 	}
 	for _, e := range r.audit.entries(t) {
 		if !e.TakeOver || e.Status != 403 {
@@ -141,8 +142,8 @@ func TestBodiesAreStrict(t *testing.T) {
 			if !strings.Contains(p.Detail, c.says) {
 				t.Errorf("detail %q does not say %q", p.Detail, c.says)
 			}
-			if r.engine.called() != 0 {
-				t.Error("it reached the engine")
+			if r.backend.called() != 0 {
+				t.Error("it reached the backend")
 			}
 		})
 	}
@@ -152,13 +153,25 @@ func TestOtherPathsAndMethods(t *testing.T) {
 	r := newRig(t)
 	all := someone(allRights())
 	wantProblem(t, r.do(all, "GET", "/", ""), 404, api.NotFound)
-	wantProblem(t, r.do(all, "GET", "/api/v1/plans/", ""), 404, api.NotFound)
-	wantProblem(t, r.do(all, "GET", "/api/v1//node", ""), 404, api.NotFound)
-	wantProblem(t, r.do(all, "GET", "/metrics", ""), 404, api.NotFound)
-	w := r.do(all, "DELETE", "/api/v1/operations", "")
-	wantProblem(t, w, 405, api.NoMethod)
-	if got := w.Header().Get("Allow"); got != "GET, POST, HEAD" {
-		t.Errorf("Allow: %q", got)
+	for _, path := range []string{"/api/v1/plans/", "/api/v1/node/", "/api/v1//node", "//api/v1/node", "/api/v1/./node", "/api/../api/v1/node",
+		"/api/v1/operations/op-1/events/more", "/metrics", "*"} {
+		wantProblem(t, r.do(all, "GET", path, ""), 404, api.NotFound)
+		wantProblem(t, r.do(all, "OPTIONS", path, ""), 404, api.NotFound)
+	}
+	for path, allow := range map[string]string{
+		"/api/v1/operations": "GET, POST, HEAD", "/api/v1/node": "GET, HEAD", "/api/v1/plans": "POST", "/api/v1/operations/op-1/accept": "POST",
+	} {
+		w := r.do(all, "DELETE", path, "")
+		wantProblem(t, w, 405, api.NoMethod)
+		if got := w.Header().Get("Allow"); got != allow {
+			t.Errorf("%s allows %q, expected %q", path, got, allow)
+		}
+	}
+	wantProblem(t, r.do(all, "HEAD", "/api/v1/plans", ""), 405, api.NoMethod)
+	for _, e := range r.audit.entries(t) {
+		if e.Request != "unknown path" {
+			t.Errorf("the audit log has the request %q of a call without a route", e.Request)
+		}
 	}
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations/op-1/rollback", "", "Sec-Fetch-Site", "cross-site"), 403, api.Forbidden)
 }
@@ -168,8 +181,11 @@ func TestGPUsAreFoundByEveryName(t *testing.T) {
 	for _, name := range []string{"0", string(gpu0), strings.ToUpper(string(gpu0)), "0000:07:00.0", "00000000:07:00.0"} {
 		r := newRig(t)
 		w := r.do(all, "PUT", "/api/v1/gpus/"+name+"/mig-mode", `{"enabled":true}`)
-		if w.Code != 202 || w.Header().Get("Location") != "/api/v1/operations/op-mode" || r.engine.calls[0] != "mode "+string(gpu0)+" true" {
-			t.Errorf("%s: %d %s %v", name, w.Code, w.Body, r.engine.calls)
+		if w.Code != 202 || w.Header().Get("Location") != "/api/v1/operations/op-mode" {
+			t.Fatalf("%s: got %d %s %s, want 202 and the operation's location", name, w.Code, w.Header().Get("Location"), w.Body)
+		}
+		if got, want := r.backend.calls[0], "mode "+string(gpu0)+" true"; got != want {
+			t.Errorf("%s: the backend's call is %q, want %q", name, got, want)
 		}
 	}
 	for _, name := range []string{"1", "00", ":07:00.0x", "GPU-5d2c1f3a-8a6e-4a57-9f0e-1f8b1a2c3d41", "7:00.0"} {
@@ -189,9 +205,9 @@ func TestEngineProblemsGoThrough(t *testing.T) {
 	all := someone(allRights())
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations", `{"plan":"of-another-node","hash":"h"}`), 404, api.NotFound)
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations", `{"plan":"plan-1","hash":"stale"}`), 409, api.StalePlan)
-	r.engine.err = errors.New("open /var/lib/mig-exporter/journal: s3cret")
+	r.backend.err = errors.New("open /var/lib/mig-exporter/journal: s3cret")
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations", start), 500, api.Internal)
-	r.engine.err = nil
+	r.backend.err = nil
 	wantProblem(t, r.do(all, "GET", "/api/v1/operations/panic", ""), 500, api.Internal)
 }
 
@@ -200,36 +216,41 @@ func TestIdempotencyKey(t *testing.T) {
 	all := someone(allRights())
 	first := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k")
 	again := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k")
-	if first.Code != 202 || again.Code != 202 || first.Body.String() != again.Body.String() ||
-		again.Header().Get("Location") != first.Header().Get("Location") || r.engine.called() != 1 {
-		t.Errorf("replay: %d %s, %d %s, %d calls", first.Code, first.Body, again.Code, again.Body, r.engine.called())
+	type answer struct {
+		Status         int
+		Location, Body string
+	}
+	cmptest.Equal(t, "the replay", answer{again.Code, again.Header().Get("Location"), again.Body.String()},
+		answer{202, first.Header().Get("Location"), first.Body.String()})
+	if first.Code != 202 || r.backend.called() != 1 {
+		t.Errorf("got status %d and %d calls of the backend, want 202 and 1", first.Code, r.backend.called())
 	}
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations", `{"plan":"plan-1","hash":"x"}`, "Idempotency-Key", "k"), 422, api.KeyReused)
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations/op-1/rollback", "", "Idempotency-Key", "k"), 422, api.KeyReused)
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", strings.Repeat("k", 256)), 400, api.Malformed)
 	other := fixedAuthenticator{identity{name: "other", method: "token", rights: allRights()}}
-	if w := r.do(other, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 || r.engine.called() != 2 {
-		t.Errorf("another actor's key: %d, %d calls", w.Code, r.engine.called())
+	if w := r.do(other, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 || r.backend.called() != 2 {
+		t.Errorf("another actor's key: %d, %d calls", w.Code, r.backend.called())
 	}
 	wantProblem(t, r.do(someone(control.Rights{Read: true}), "POST", "/api/v1/operations", start, "Idempotency-Key", "k"), 403, api.Forbidden)
 	*r.clock = r.clock.Add(replayTTL)
-	if w := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 || r.engine.called() != 3 {
-		t.Errorf("after its time: %d, %d calls", w.Code, r.engine.called())
+	if w := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 || r.backend.called() != 3 {
+		t.Errorf("after its time: %d, %d calls", w.Code, r.backend.called())
 	}
 }
 
 func TestIdempotencyKeyInFlightAndAfterFailure(t *testing.T) {
 	r := newRig(t)
 	all := someone(allRights())
-	r.engine.block, r.engine.inside = make(chan struct{}), make(chan struct{})
+	r.backend.block, r.backend.inside = make(chan struct{}), make(chan struct{})
 	first := make(chan *httptest.ResponseRecorder)
 	go func() { first <- r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k") }()
-	<-r.engine.inside
+	<-r.backend.inside
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"), 409, api.InProgress)
-	r.engine.err = errors.New("broken")
-	close(r.engine.block)
+	r.backend.err = errors.New("broken")
+	close(r.backend.block)
 	wantProblem(t, <-first, 500, api.Internal)
-	r.engine.block, r.engine.err = nil, nil
+	r.backend.block, r.backend.err = nil, nil
 	if w := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 {
 		t.Errorf("a failure was kept: %d %s", w.Code, w.Body)
 	}
@@ -368,7 +389,7 @@ func TestNoChangeWithoutAudit(t *testing.T) {
 	} {
 		wantProblem(t, r.do(all, c[0], c[1], c[2]), 503, api.ReadOnly)
 	}
-	if r.engine.called() != 0 {
+	if r.backend.called() != 0 {
 		t.Error("a change was made of which there is no account")
 	}
 	if w := r.do(all, http.MethodGet, "/api/v1/operations", ""); w.Code != 200 {

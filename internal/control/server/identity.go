@@ -17,7 +17,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// verb is one right.
+// verb is the name of a right.
 type verb string
 
 const (
@@ -42,23 +42,24 @@ type identity struct {
 var (
 	errNoCredentials = errors.New("no credentials")
 	errWrong         = errors.New("wrong credentials")
-	errUnreviewed    = errors.New("a token that the API server has to review")
+	errUnreviewed    = errors.New("the API server has to review the token")
 	errCannotCheck   = errors.New("credentials cannot be checked")
 )
 
-// reviewTimeout bounds what the API server is asked for one call.
+// reviewTimeout bounds the API server's review for one call.
 const reviewTimeout = 5 * time.Second
 
 // authenticator identifies the callers of a listener. Errors wrap those above.
 type authenticator interface {
-	// identify asks no other program. With errUnreviewed, the identity has the token for review, and nothing else.
+	// identify asks no other program. With errUnreviewed, the identity has nothing but the token to review.
 	identify(r *http.Request) (identity, error)
 	// review asks the API server for the identity of a token.
 	review(ctx context.Context, token string) (identity, error)
-	// from is the remote whose failures are counted together.
+	// from returns the remote by which failed authentications are counted.
 	from(r *http.Request) string
 }
 
+// rightOf returns where the right of a verb is kept.
 func rightOf(r *control.Rights, v verb) *bool {
 	switch v {
 	case verbRead:
@@ -102,7 +103,7 @@ func (d *tlsAuthenticator) identify(r *http.Request) (identity, error) {
 	return byCertificate(config, r.TLS.PeerCertificates)
 }
 
-// byToken compares with every known token, each in constant time.
+// byToken compares the token with every known one, each in constant time.
 func (d *tlsAuthenticator) byToken(config *loaded, token string) (identity, error) {
 	sum := sha256.Sum256([]byte(token))
 	found := -1
@@ -125,7 +126,7 @@ func (d *tlsAuthenticator) byToken(config *loaded, token string) (identity, erro
 	return identity{token: token}, errUnreviewed
 }
 
-// review asks the API server. Only its answer can admit a caller.
+// review asks the API server.
 func (d *tlsAuthenticator) review(ctx context.Context, token string) (identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
@@ -141,18 +142,18 @@ func (d *tlsAuthenticator) review(ctx context.Context, token string) (identity, 
 	return identity{name: actor.Name, method: "kube", rights: actor.Rights}, nil
 }
 
-// byCertificate verifies the certificate again, as the configuration is now: a connection may be older than that, or last
-// longer than the certificate.
+// byCertificate verifies the certificate against the current configuration: the connection may be older than that, or outlive the
+// certificate.
 func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) {
 	if config.clientCA == nil {
 		return identity{}, errNoCredentials
 	}
-	between := x509.NewCertPool()
+	intermediates := x509.NewCertPool()
 	for _, c := range chain[1:] {
-		between.AddCert(c)
+		intermediates.AddCert(c)
 	}
 	if _, err := chain[0].Verify(x509.VerifyOptions{
-		Roots: config.clientCA, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		Roots: config.clientCA, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}); err != nil {
 		return identity{}, errWrong
 	}
@@ -167,7 +168,7 @@ func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) 
 
 func (d *tlsAuthenticator) from(r *http.Request) string { return remoteOf(r.RemoteAddr) }
 
-// remoteOf returns the remote's IP address; of IPv6 its network of 64 bits, since a host has as many addresses there as it wants.
+// remoteOf returns the remote's IP address, or for IPv6 its /64 network, within which a host may choose any address.
 func remoteOf(address string) string {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

@@ -20,7 +20,7 @@ type peer struct {
 
 type peerKey struct{}
 
-// withPeer adds the peer of a unix socket. It adds none if the kernel does not report it.
+// withPeer returns a context with the peer of a unix socket, or ctx if the kernel does not report it.
 func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -56,8 +56,8 @@ func readPeer(conn *net.UnixConn) (peer, error) {
 // soPeerGroups is SO_PEERGROUPS of asm-generic/socket.h; package syscall does not have it.
 const soPeerGroups = 59
 
-// peerGroups are the supplementary groups that the peer had when it connected; none on kernels before 4.13. /proc is not
-// asked: the process may be another one by then.
+// peerGroups returns the supplementary groups that the peer had when it connected; none on kernels before 4.13. They are not
+// read from /proc, where the process may be another one by then.
 func peerGroups(fd uintptr) []uint32 {
 	for size := uint32(64 * 4); ; { // bytes; the kernel reports how many it needs
 		groups := make([]uint32, size/4)
@@ -91,7 +91,7 @@ func (d peerAuthenticator) identify(r *http.Request) (identity, error) {
 	return id, nil
 }
 
-// review is never called: the kernel's word is enough.
+// review is never called: identify returns no token.
 func (d peerAuthenticator) review(context.Context, string) (identity, error) {
 	return identity{}, errWrong
 }

@@ -6,17 +6,17 @@ import (
 	"sync"
 )
 
-// planQueue bounds the plans that are computed at once. At most one of them is a given caller's, and callers take turns: before
-// a caller gets its second turn, every other caller that waits gets its first. One caller can therefore neither hold all slots
-// nor delay another caller by more than one plan of each caller that is ahead.
+// planQueue bounds the plans that are computed at once. At most one of them belongs to a given caller, and callers take turns:
+// before a caller gets its second turn, every other waiting caller gets its first. One caller can therefore neither occupy all
+// slots nor delay another caller by more than one plan of each caller ahead of it.
 type planQueue struct {
 	slots     int // plans that are computed at once
-	perCaller int // calls of one caller that wait or are computed
+	perCaller int // calls of one caller, waiting or being computed
 
 	mu      sync.Mutex
 	running int
 	callers map[string]*planCaller
-	turns   []*planCaller // callers with waiting calls and none that is computed; the next one is first
+	turns   []*planCaller // callers that have waiting calls and none being computed; the next one is first
 }
 
 // planCaller is a caller with calls in the queue.
@@ -38,7 +38,7 @@ func newPlanQueue(slots, perCaller int) *planQueue {
 	return &planQueue{slots: slots, perCaller: perCaller, callers: make(map[string]*planCaller)}
 }
 
-// enqueue returns a place in the queue, which the call must release, or nil if the caller has as many as it may have.
+// enqueue returns a place in the queue, which the call must release, or nil if the caller has reached its limit.
 func (q *planQueue) enqueue(name string) *planTicket {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -65,10 +65,10 @@ func (t *planTicket) waitTurn(ctx context.Context) error {
 	case <-t.start:
 	case <-ctx.Done():
 	}
-	return ctx.Err() // also if both happened: the result would have no reader
+	return ctx.Err() // also if both happened: no client waits for the plan
 }
 
-// release ends the call's place in the queue, be it waiting or computed.
+// release gives up the call's place in the queue, whether it waits or is being computed.
 func (t *planTicket) release() {
 	q := t.queue
 	q.mu.Lock()
@@ -85,7 +85,7 @@ func (t *planTicket) release() {
 	q.schedule(t.caller)
 }
 
-// schedule brings a caller's place in turns up to date, and starts the next calls if slots are free. q.mu is held.
+// schedule updates whether the caller is in turns, and starts the next calls if slots are free. q.mu is held.
 func (q *planQueue) schedule(caller *planCaller) {
 	i := slices.Index(q.turns, caller)
 	switch eligible := caller.running == nil && len(caller.waiting) > 0; {

@@ -58,8 +58,8 @@ func TestPlansTakeTurns(t *testing.T) {
 			default:
 			}
 		}
-		if q.running != 0 || len(q.callers) != 0 || len(q.turns) != 0 {
-			t.Errorf("something is left: %+v", q)
+		if left := [3]int{q.running, len(q.callers), len(q.turns)}; left != [3]int{} {
+			t.Errorf("running plans, callers and turns that are left: %d", left)
 		}
 		for _, name := range []string{"a", "b", "c"} {
 			if !slices.Contains(order[:3], name) {
@@ -72,11 +72,11 @@ func TestPlansTakeTurns(t *testing.T) {
 	})
 }
 
-// blockPlans lets the engine's plans wait for a value; it returns that channel and one that gets the name of each caller
+// blockPlans lets the backend's plans wait for a value; it returns that channel and one that gets the name of each caller
 // whose plan is being computed.
 func (r *rig) blockPlans() (finish chan struct{}, computing chan string) {
 	finish, computing = make(chan struct{}), make(chan string, 64)
-	r.engine.planning = func(ctx context.Context, by control.Actor) error {
+	r.backend.planning = func(ctx context.Context, by control.Actor) error {
 		computing <- by.Name
 		select {
 		case <-finish:
@@ -96,7 +96,7 @@ func (r *rig) post(ctx context.Context, name string) <-chan *httptest.ResponseRe
 		request := httptest.NewRequestWithContext(ctx, http.MethodPost, "/api/v1/plans", strings.NewReader(planBody))
 		request.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
-		r.handler(d).ServeHTTP(w, request)
+		r.newHandler(d).ServeHTTP(w, request)
 		answer <- w
 	}()
 	return answer

@@ -15,7 +15,7 @@ func problem(kind api.ProblemType, status int, format string, args ...any) *api.
 	return &api.Problem{Type: kind, Title: titles()[kind], Status: status, Detail: fmt.Sprintf(format, args...)}
 }
 
-// titles are those of the problems that arise here; the engine gives its own.
+// titles returns the titles of the problems that arise in this package; the backend sets its own.
 func titles() map[api.ProblemType]string {
 	return map[api.ProblemType]string{
 		api.Malformed:       "The request cannot be read",
@@ -36,14 +36,14 @@ func titles() map[api.ProblemType]string {
 	}
 }
 
-// asProblem returns the problem document of an error. Errors that are no problems are for the log alone: their texts may have
-// paths in them.
+// asProblem returns the problem document for an error. internal is set if the error itself is for the log alone: its text may
+// contain paths.
 func asProblem(err error) (p *api.Problem, internal bool) {
 	if errors.As(err, &p) && p.Status >= 400 && p.Status <= 599 {
 		return p, false
 	}
 	switch {
-	case errors.Is(err, context.Canceled): // the client has gone, or the server shuts down
+	case errors.Is(err, context.Canceled): // the client has disconnected, or the server shuts down
 		return problem(api.Unavailable, http.StatusServiceUnavailable, "The request was cancelled."), false
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, gpu.ErrTimeout):
 		return problem(api.Unavailable, http.StatusServiceUnavailable, "No answer in time. Try again."), true
@@ -55,10 +55,10 @@ func asProblem(err error) (p *api.Problem, internal bool) {
 
 func writeProblem(w http.ResponseWriter, p *api.Problem) {
 	body, err := json.Marshal(p)
-	if err != nil { // it has strings and numbers only
+	if err != nil { // never: it has strings and numbers only
 		body = []byte(`{"type":"` + string(api.Internal) + `","title":"Internal error","status":500}`)
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(append(body, '\n')) // a client that is gone needs no answer
+	_, _ = w.Write(append(body, '\n')) // a client that has disconnected needs no answer
 }

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// bucketsKept bounds the keys that are counted.
+// bucketsKept is the maximum number of keys that have a bucket.
 const bucketsKept = 4096
 
-// buckets are token buckets by key: burst at once, then rate in a second.
+// buckets are token buckets by key. Each holds burst tokens at most and gains rate tokens a second.
 type buckets struct {
 	rate, burst float64
 	now         func() time.Time
@@ -31,7 +31,7 @@ func newBuckets(rate, burst float64, now func() time.Time) *buckets {
 func (b *buckets) takeToken(key string) (wait int, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	current := b.filled(key)
+	current := b.refill(key)
 	if current.left < 1 {
 		return b.secondsUntil(current), false
 	}
@@ -44,7 +44,7 @@ func (b *buckets) takeToken(key string) (wait int, ok bool) {
 func (b *buckets) returnToken(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	current := b.filled(key)
+	current := b.refill(key)
 	current.left = min(b.burst, current.left+1)
 	b.storeBucket(key, current)
 }
@@ -54,7 +54,7 @@ func (b *buckets) returnToken(key string) {
 func (b *buckets) takeLogLine(key string) (calls int, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	current := b.filled(key)
+	current := b.refill(key)
 	defer func() { b.storeBucket(key, current) }()
 	if current.left < 1 {
 		current.missed++
@@ -71,7 +71,8 @@ func (b *buckets) secondsUntil(current bucket) int {
 	return max(1, int(math.Ceil((1-current.left)/b.rate)))
 }
 
-func (b *buckets) filled(key string) bucket {
+// refill returns the bucket of a key with the tokens that it has gained until now.
+func (b *buckets) refill(key string) bucket {
 	now := b.now()
 	current, ok := b.byKey[key]
 	if !ok {
@@ -82,12 +83,12 @@ func (b *buckets) filled(key string) bucket {
 	return current
 }
 
-// storeBucket stores a bucket. If there are too many, those that are full again go, and then any until a quarter of the room is free, so
-// that a flood of new keys does not search all of them for each one.
+// storeBucket stores a bucket. If there are too many, it drops those that are full again, and then any until a quarter of the
+// places is free, so that a flood of new keys does not scan all buckets for each key.
 func (b *buckets) storeBucket(key string, current bucket) {
 	if _, ok := b.byKey[key]; !ok && len(b.byKey) >= bucketsKept {
 		for other := range b.byKey {
-			if b.filled(other).left >= b.burst {
+			if b.refill(other).left >= b.burst {
 				delete(b.byKey, other)
 			}
 		}

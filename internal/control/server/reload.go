@@ -17,20 +17,20 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// configFile is a configuration that is read anew when one of its files has changed. Where that fails, TLS goes on with the
-// last certificate, so that connections can be made, but no caller is known until the file is mended: what was taken out of
-// it must not go on to count.
+// configFile is a configuration that is read again when one of its files has changed. If that fails, TLS continues with the last
+// certificate, so that clients can connect, but no caller is admitted until the file is valid: credentials that were removed from
+// it must not remain in force. It is safe for concurrent use.
 type configFile struct {
 	path   string
 	logger log.Logger
 
 	mu    sync.Mutex
-	last  *loaded // that could be used
-	err   error   // why the files as they are cannot
-	files []stamp // those as they are, as they were before they were read
+	last  *loaded // the last valid configuration
+	err   error   // why the current files are invalid
+	files []stamp // the current files, as they were before they were read
 }
 
-// stamp tells a file from what it was.
+// stamp is the metadata of a file that differs once the file has changed.
 type stamp struct {
 	path    string
 	size    int64
@@ -68,25 +68,26 @@ func stampOf(path string) stamp {
 	return s
 }
 
-// current is the configuration as it stands in the files, or why it cannot be used. The first result is the last that could.
+// current returns the last valid configuration, which it reads again if the files have changed, and an error if the files are
+// invalid now.
 func (f *configFile) current() (*loaded, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !slices.ContainsFunc(f.files, func(was stamp) bool { return stampOf(was.path) != was }) {
 		return f.last, f.err
 	}
-	changes, err := f.use(loadConfig(f.path))
+	changes, err := f.putInForce(loadConfig(f.path))
 	if err != nil {
 		_ = level.Error(f.logger).Log("msg", "Partition control refuses all TCP clients until its configuration is valid", "err", err)
 	} else {
-		_ = level.Info(f.logger).Log("msg", "Partition control read its configuration anew", "path", f.path, "changes", strings.Join(changes, ", "))
+		_ = level.Info(f.logger).Log("msg", "Partition control read its configuration again", "path", f.path, "changes", strings.Join(changes, ", "))
 	}
 	return f.last, f.err
 }
 
-// use puts in force what was read, or why it cannot be used, and returns what differs from those files that could be used last. It
-// is called with mu held.
-func (f *configFile) use(c *loaded, err error) ([]string, error) {
+// putInForce adopts the configuration that was read, or the error of reading it, and returns what differs from the last valid one.
+// It is called with mu held.
+func (f *configFile) putInForce(c *loaded, err error) ([]string, error) {
 	f.files = c.files
 	if err != nil {
 		f.err = fmt.Errorf("configuration: %w", err)
@@ -104,12 +105,12 @@ func (f *configFile) use(c *loaded, err error) ([]string, error) {
 // concurrent use.
 type Reloader struct {
 	mu   sync.Mutex
-	file *configFile // nil: no listener has needed it yet
+	file *configFile // nil: no listener uses it yet
 }
 
-// Read reads the file, for as long as its file system takes, and returns a function that puts it in force and returns what
-// changed. With an error no client is admitted over TCP until the file is valid: a credential that was taken out of it must not go
-// on to count. TLS keeps the last certificate.
+// Read reads the file, which blocks as long as its file system does, and returns a function that puts it in force and returns what
+// changed. After an error no client is admitted over TCP until the file is valid: a credential that was removed from it must not
+// remain in force. TLS keeps the last certificate.
 func (r *Reloader) Read(path string) (apply func() ([]string, error)) {
 	c, err := loadConfig(path)
 	return func() ([]string, error) {
@@ -120,7 +121,7 @@ func (r *Reloader) Read(path string) (apply func() ([]string, error)) {
 		}
 		r.file.mu.Lock()
 		defer r.file.mu.Unlock()
-		return r.file.use(c, err)
+		return r.file.putInForce(c, err)
 	}
 }
 
@@ -133,7 +134,7 @@ func (r *Reloader) set(file *configFile) {
 	r.file = file
 }
 
-// changesTo says in words what differs in a newer configuration, without secrets.
+// changesTo describes what differs in a newer configuration, without secrets.
 func (c *loaded) changesTo(newer *loaded) []string {
 	var list []string
 	note := func(changed bool, what string) {
@@ -165,15 +166,16 @@ func (c *loaded) changesTo(newer *loaded) []string {
 	return list
 }
 
-// tls gives each connection the certificates of its time. Who comes without a certificate may have a token.
-func (f *configFile) tls() *tls.Config {
+// tlsConfig returns a TLS configuration that gives each new connection the current certificates. A client certificate is optional
+// if callers may have tokens.
+func (f *configFile) tlsConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			c, _ := f.current() // callers are authenticated for each call
 			config := &tls.Config{
 				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{c.certificate}, NextProtos: []string{"http/1.1"},
-				SessionTicketsDisabled: true, // a resumed session would bring along a certificate of former times
+				SessionTicketsDisabled: true, // a resumed session would have the certificate of an earlier connection
 			}
 			if c.clientCA == nil {
 				return config, nil

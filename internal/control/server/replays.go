@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What is kept for keys, and for how long.
+// How many answers are kept, of how many bytes in all, and for how long; and the maximum length of a key.
 const (
 	replayTTL   = time.Hour
 	replaysKept = 1024
@@ -15,8 +15,8 @@ const (
 	maxKey      = 255
 )
 
-// replays keeps answers by actor and Idempotency-Key. It does not outlive the process; a plan does not either, and an
-// operation cannot be begun twice from one plan, since its hash is void then.
+// replays keeps answers by actor and Idempotency-Key, in memory: plans do not outlive the process either, and one plan cannot
+// start two operations, since the first makes its hash invalid. It is safe for concurrent use.
 type replays struct {
 	now   func() time.Time
 	mu    sync.Mutex
@@ -40,16 +40,17 @@ func newReplays(now func() time.Time) *replays {
 	return &replays{now: now, byKey: make(map[replayKey]*replay)}
 }
 
-// claim returns the replay of a key, done or not. It returns nil if the key is new; the caller then owns it and must call storeAnswer.
-func (r *replays) claim(k replayKey, request [sha256.Size]byte) (stands *replay, full bool) {
+// claim returns the replay of a key, done or not. It returns nil if the key is new; the caller then owns the key and must call
+// storeAnswer. full is set if there is no place for another key.
+func (r *replays) claim(k replayKey, request [sha256.Size]byte) (stored *replay, full bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.expire()
-	if stands = r.byKey[k]; stands != nil {
-		copied := *stands
+	r.dropExpired()
+	if stored = r.byKey[k]; stored != nil {
+		copied := *stored
 		return &copied, false
 	}
-	if len(r.byKey) >= replaysKept && !r.evict() {
+	if len(r.byKey) >= replaysKept && !r.evictOldest() {
 		return nil, true
 	}
 	r.byKey[k] = &replay{request: request}
@@ -57,8 +58,8 @@ func (r *replays) claim(k replayKey, request [sha256.Size]byte) (stands *replay,
 	return nil, false
 }
 
-// storeAnswer keeps the answer for a claimed key. A failure of the server, or a refusal for now, is not kept: the call may be made
-// again.
+// storeAnswer keeps the answer for a claimed key. Failures of the server and temporary refusals are not kept: the client may
+// repeat the call.
 func (r *replays) storeAnswer(k replayKey, status int, header http.Header, body []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,11 +70,11 @@ func (r *replays) storeAnswer(k replayKey, status int, header http.Header, body 
 	one := r.byKey[k]
 	one.done, one.until, one.status, one.header, one.body = true, r.now().Add(replayTTL), status, header.Clone(), body
 	r.bytes += len(body)
-	for r.bytes > replayBytes && r.evict() {
+	for r.bytes > replayBytes && r.evictOldest() {
 	}
 }
 
-func (r *replays) expire() {
+func (r *replays) dropExpired() {
 	now := r.now()
 	for _, k := range append([]replayKey(nil), r.order...) {
 		if one := r.byKey[k]; one.done && !now.Before(one.until) {
@@ -82,8 +83,8 @@ func (r *replays) expire() {
 	}
 }
 
-// evict drops the oldest answer. There is none where all calls are in flight.
-func (r *replays) evict() bool {
+// evictOldest drops the oldest answer. It reports false if there is none, since all calls are in flight.
+func (r *replays) evictOldest() bool {
 	for _, k := range r.order {
 		if r.byKey[k].done {
 			r.drop(k)

@@ -1,109 +1,98 @@
 package server
 
 import (
+	"context"
 	"net/http"
-	"net/url"
+	"path"
 	"slices"
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// route is one method of one path, the right that it needs, and what it does. An error of do is answered as a problem; what
-// do has answered itself it returns nil for.
+// route is one method of one path, the right that it requires, and what it does.
 type route struct {
-	method, pattern string
-	verb            verb
-	noBody          bool // there may be no body
-	do              func(*call) error
+	pattern      string // as http.ServeMux has it
+	verb         verb
+	bodyOptional bool
+	// answer answers a call, or returns the error with which it is to be answered.
+	answer func(*call) error
 }
 
-// table lists the whole API. HEAD is answered where GET is.
-func (s *server) table() []route {
+// routes lists the whole API. HEAD is answered wherever GET is.
+func routes() []route {
 	return []route{
-		{method: http.MethodGet, pattern: "/api/v1/node", verb: verbRead, do: (*call).node},
-		{method: http.MethodGet, pattern: "/api/v1/layouts", verb: verbRead, do: (*call).layouts},
-		{method: http.MethodGet, pattern: "/api/v1/recommendations", verb: verbRead, do: (*call).recommendations},
-		{method: http.MethodGet, pattern: "/api/v1/openapi.yaml", verb: verbRead, do: (*call).openAPI},
-		{method: http.MethodPost, pattern: "/api/v1/plans", verb: verbPlan, do: (*call).plan},
-		{method: http.MethodGet, pattern: "/api/v1/plans/{id}", verb: verbRead, do: (*call).planByID},
-		{method: http.MethodGet, pattern: "/api/v1/operations", verb: verbRead, do: (*call).operations},
-		{method: http.MethodPost, pattern: "/api/v1/operations", verb: verbApply, do: (*call).start},
-		{method: http.MethodGet, pattern: "/api/v1/operations/{id}", verb: verbRead, do: (*call).operation},
-		{method: http.MethodGet, pattern: "/api/v1/operations/{id}/events", verb: verbRead, do: (*call).events},
-		{method: http.MethodPost, pattern: "/api/v1/operations/{id}/rollback", verb: verbApply, noBody: true, do: (*call).rollback},
-		{method: http.MethodPost, pattern: "/api/v1/operations/{id}/accept", verb: verbApply, noBody: true, do: (*call).accept},
-		{method: http.MethodPost, pattern: "/api/v1/operations/{id}/settled", verb: verbApply, noBody: true, do: (*call).endSettling},
-		{method: http.MethodPost, pattern: "/api/v1/devices/{uuid}/confirm-free", verb: verbForce, noBody: true, do: (*call).confirmFree},
-		{method: http.MethodPut, pattern: "/api/v1/gpus/{gpu}/mig-mode", verb: verbMode, do: (*call).mode},
+		{pattern: "GET /api/v1/node", verb: verbRead, answer: (*call).getNode},
+		{pattern: "GET /api/v1/layouts", verb: verbRead, answer: (*call).getLayouts},
+		{pattern: "GET /api/v1/recommendations", verb: verbRead, answer: (*call).getRecommendations},
+		{pattern: "GET /api/v1/openapi.yaml", verb: verbRead, answer: (*call).getOpenAPI},
+		{pattern: "POST /api/v1/plans", verb: verbPlan, answer: (*call).createPlan},
+		{pattern: "GET /api/v1/plans/{id}", verb: verbRead, answer: (*call).getPlan},
+		{pattern: "GET /api/v1/operations", verb: verbRead, answer: (*call).listOperations},
+		{pattern: "POST /api/v1/operations", verb: verbApply, answer: (*call).startOperation},
+		{pattern: "GET /api/v1/operations/{id}", verb: verbRead, answer: (*call).getOperation},
+		{pattern: "GET /api/v1/operations/{id}/events", verb: verbRead, answer: (*call).streamEvents},
+		{pattern: "POST /api/v1/operations/{id}/rollback", verb: verbApply, bodyOptional: true, answer: (*call).rollBackOperation},
+		{pattern: "POST /api/v1/operations/{id}/accept", verb: verbApply, bodyOptional: true, answer: (*call).acceptOperation},
+		{pattern: "POST /api/v1/operations/{id}/settled", verb: verbApply, bodyOptional: true, answer: (*call).endSettling},
+		{pattern: "POST /api/v1/devices/{uuid}/confirm-free", verb: verbForce, bodyOptional: true, answer: (*call).confirmFree},
+		{pattern: "PUT /api/v1/gpus/{gpu}/mig-mode", verb: verbMode, answer: (*call).setMIGMode},
 	}
 }
 
-// noMethod is that a path is there, for other methods.
-type noMethod struct{ allow []string }
-
-func (noMethod) Error() string { return "no such method" }
-
-// findRoute finds the route of a request and sets the values of its path.
-func (s *server) findRoute(r *http.Request) (*route, error) {
-	method := r.Method
-	if method == http.MethodHead {
-		method = http.MethodGet
+// newRouter returns the handler that answers a call, which is in the context of the request (see withCall), by its route. A path
+// that has no route is answered with 404, and one that has routes for other methods with 405.
+func newRouter() http.Handler {
+	mux := http.NewServeMux()
+	methods := make(map[string][]string) // by path
+	for _, r := range routes() {
+		mux.Handle(r.pattern, callHandler(func(c *call) error { return c.answerRoute(&r) }))
+		method, of, _ := strings.Cut(r.pattern, " ")
+		methods[of] = append(methods[of], method)
 	}
-	var allow []string
-	for i := range s.routes {
-		to := &s.routes[i]
-		values, ok := matchPath(to.pattern, r.URL.EscapedPath())
-		if !ok {
-			continue
+	for of, allowed := range methods {
+		if slices.Contains(allowed, http.MethodGet) {
+			allowed = append(allowed, http.MethodHead)
 		}
-		if to.method != method {
-			allow = append(allow, to.method)
-			continue
-		}
-		for name, value := range values {
-			r.SetPathValue(name, value)
-		}
-		return to, nil
+		mux.Handle(of, callHandler(func(c *call) error { return c.refuseMethod(strings.Join(allowed, ", ")) }))
 	}
-	if allow != nil {
-		return nil, noMethod{allow}
-	}
-	return nil, problem(api.NotFound, http.StatusNotFound, "There is no such path; /api/v1/openapi.yaml lists them.")
+	mux.Handle("/", callHandler((*call).refusePath))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The mux would redirect to the cleaned path, and has an answer of its own to "OPTIONS *".
+		if escaped := r.URL.EscapedPath(); escaped == "*" || escaped != path.Clean(escaped) {
+			callHandler((*call).refusePath).ServeHTTP(w, r)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
-// matchPath compares an escaped path with a pattern; {name} stands for one element that is not empty, and may have slashes that
-// are escaped: MIG UUIDs of old drivers do.
-func matchPath(pattern, path string) (map[string]string, bool) {
-	want, have := strings.Split(pattern, "/"), strings.Split(path, "/")
-	if len(want) != len(have) {
-		return nil, false
-	}
-	values := make(map[string]string)
-	for i, element := range want {
-		name, ok := strings.CutPrefix(element, "{")
-		value, err := url.PathUnescape(have[i])
-		switch {
-		case err != nil:
-			return nil, false
-		case ok && value != "":
-			values[strings.TrimSuffix(name, "}")] = value
-		case ok || element != value:
-			return nil, false
-		}
-	}
-	return values, true
+func (c *call) refusePath() error {
+	return problem(api.NotFound, http.StatusNotFound, "There is no such path; /api/v1/openapi.yaml lists them.")
 }
 
-func (c *call) notFound(err error) error {
-	other, ok := err.(noMethod) //nolint:errorlint // find wraps nothing
-	if !ok {
-		return err
-	}
-	if slices.Contains(other.allow, http.MethodGet) {
-		other.allow = append(other.allow, http.MethodHead)
-	}
-	allow := strings.Join(other.allow, ", ")
+func (c *call) refuseMethod(allow string) error {
 	c.w.Header().Set("Allow", allow)
 	return problem(api.NoMethod, http.StatusMethodNotAllowed, "Expected %s.", allow)
+}
+
+type callKey struct{}
+
+// withCall returns the call's request with the call in its context. The request is then the call's.
+func withCall(c *call) *http.Request {
+	c.r = c.r.WithContext(context.WithValue(c.r.Context(), callKey{}, c))
+	return c.r
+}
+
+// callHandler handles the request of a call. An error is answered with a problem document.
+type callHandler func(*call) error
+
+func (answer callHandler) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	c, ok := r.Context().Value(callKey{}).(*call)
+	if !ok {
+		panic("the request has no call in its context: see withCall")
+	}
+	if err := answer(c); err != nil {
+		c.answerProblem(err)
+	}
 }

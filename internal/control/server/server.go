@@ -1,5 +1,5 @@
-// Package server is the HTTP API of partition control on listeners of its own: it authenticates and authorizes callers, keeps an
-// account of it, and leaves the rest to the engine.
+// Package server is the HTTP API of partition control on its own listeners: it authenticates and authorizes callers, writes the
+// audit log, and passes calls to its backend, the engine.
 package server
 
 import (
@@ -20,12 +20,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/shutdown"
 )
 
-// Engine executes the API's verbs; *control.Engine implements it. Errors that a caller
-// should see are *api.Problem.
-type Engine interface {
+// Backend carries out the calls of the API; *control.Engine implements it. Errors that are meant for the caller are *api.Problem.
+type Backend interface {
 	Plan(ctx context.Context, by control.Actor, r api.PlanRequest) (*api.Plan, error)
 	PlanByID(id string) (*api.Plan, error)
-	Layouts(ctx context.Context) (*api.Layouts, error)
+	Layouts(ctx context.Context) (*api.NamedLayouts, error)
 	Start(ctx context.Context, by control.Actor, r api.OperationRequest) (*api.Operation, error)
 	Rollback(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
 	Accept(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
@@ -37,13 +36,13 @@ type Engine interface {
 	Events(ctx context.Context, id string, after int) (<-chan api.Event, error)
 }
 
-var _ Engine = (*control.Engine)(nil)
+var _ Backend = (*control.Engine)(nil)
 
-// Reviewer asks the Kubernetes API server whose token it is, and for the rights on the partitions of this node. The error wraps
-// gpu.ErrNoPermission if the token is invalid; any other means that the API server did not answer, or that it refuses the
-// review to this program: then errors.As finds an error whose method Refusal names what is missing.
+// Reviewer asks the Kubernetes API server whose token it is, and which rights its owner has on the partitions of this node. The
+// error wraps gpu.ErrNoPermission if the token is invalid. Any other error means that the API server did not answer, or that it
+// does not let this program review tokens: then errors.As finds an error whose method Refusal names the missing right.
 type Reviewer interface {
-	// Known returns the actor of a token that was reviewed just now, without asking again.
+	// Known returns the actor of a token that was reviewed a moment ago, without another request.
 	Known(token string) (control.Actor, bool)
 	Actor(ctx context.Context, token string) (control.Actor, error)
 }
@@ -52,49 +51,49 @@ type Reviewer interface {
 type Observer interface {
 	// Read counts a call that only reads. It is safe for concurrent use.
 	Read()
-	// Audited takes the error of each line of the audit log, nil if it was written. It must not call the server.
+	// Audited is called for each line of the audit log with the error of writing it, or nil. It must not call the server.
 	Audited(err error)
 }
 
-// Options say where to listen and whom to trust. Socket or ListenAddress may be empty, not both.
+// Options configure where to listen and which callers to trust. Socket or ListenAddress may be empty, but not both.
 type Options struct {
-	// Socket is the path of the unix socket. Root has all rights there, members of AllowGID all but force and take-over;
-	// -1 is none.
+	// Socket is the path of the unix socket. Root has all rights there; members of the group AllowGID have all but force and
+	// take-over. -1 is no group.
 	Socket   string
 	AllowGID int
-	// ListenAddress is host:port, served with TLS only, as ConfigFile says; port 0 takes a free one.
+	// ListenAddress is host:port; port 0 is any free port. It is served with TLS only, configured by ConfigFile.
 	ListenAddress string
 	ConfigFile    string
 	// Reloader, if not nil, reads ConfigFile again on request; it is also read again once it has changed.
 	Reloader *Reloader
-	// Reviewer is needed where the configuration has kubernetes: true.
+	// Reviewer is required if the configuration has kubernetes: true.
 	Reviewer Reviewer
 
 	// Node answers GET /api/v1/node.
 	Node http.Handler
-	// Current is what the exporter saw last; GPUs are found in it by index or PCI bus id.
+	// Current returns the last Snapshot, in which GPUs are found by index or PCI bus id.
 	Current func() *gpu.Snapshot
-	// Audit takes a line of JSON for each call that changes something or is refused; see NewAudit. If it has a method Sync, that
-	// is called before a change is begun.
+	// Audit receives a line of JSON for each call that changes something or is refused; see NewAudit. If it has a method Sync,
+	// that is called before a change begins.
 	Audit io.Writer
-	// Observer, if not nil, counts what the audit log does not have.
+	// Observer, if not nil, counts calls that are not in the audit log.
 	Observer Observer
-	// ShutdownTimeout is how long calls in flight may go on once the context has ended.
+	// ShutdownTimeout is how long calls in flight may take after the context has ended.
 	ShutdownTimeout time.Duration
 	Now             func() time.Time
-	// Ready is called once with the addresses that are listened on, unless it is nil.
+	// Ready, if not nil, is called once with the addresses of the listeners.
 	Ready func([]net.Addr)
 }
 
-// limits bound what a client can cost.
+// limits bound the resources that clients can use.
 type limits struct {
 	header, read, write, idle time.Duration
-	call                      time.Duration // of the engine
+	call                      time.Duration // of the backend
 	eventWrite, heartbeat     time.Duration
 	headerBytes               int
 	bodyBytes                 int64 // of a request
-	planBytes                 int64 // of a request for a plan, which has a spec in it
-	plans, plansPerCaller     int   // computed at once; in the queue
+	planBytes                 int64 // of a request for a plan, which contains a spec
+	plans, plansPerCaller     int   // computed at once; of one caller, waiting or computed
 	planWait                  time.Duration
 	newConns                  int // of one listener: connections without a valid credential so far
 	newConnsPerAddress        int
@@ -103,7 +102,7 @@ type limits struct {
 	streams, streamsPerActor  int
 	callsPerSecond            float64 // of one actor
 	callsBurst                float64
-	changesPerSecond          float64 // calls of one actor that begin a change
+	changesPerSecond          float64 // calls of one actor that start a change
 	changesBurst              float64
 	linesPerSecond            float64 // in the audit log, of one caller and status, of calls that change nothing
 	linesBurst                float64
@@ -130,7 +129,7 @@ func defaultLimits() limits {
 // server handles API requests; each listener adds its own authenticator.
 type server struct {
 	o        Options
-	engine   Engine
+	backend  Backend
 	logger   log.Logger
 	limits   limits
 	audit    *auditLog
@@ -142,15 +141,15 @@ type server struct {
 	replays  *replays
 	streams  *streams
 	plans    *planQueue
-	routes   []route
+	router   http.Handler
 }
 
-func newServer(o Options, engine Engine, logger log.Logger, l limits) *server {
+func newServer(o Options, backend Backend, logger log.Logger, l limits) *server {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	s := &server{
-		o: o, engine: engine, logger: logger, limits: l,
+		o: o, backend: backend, logger: logger, limits: l,
 		audit:    &auditLog{w: o.Audit},
 		actors:   newBuckets(l.callsPerSecond, l.callsBurst, o.Now),
 		changes:  newBuckets(l.changesPerSecond, l.changesBurst, o.Now),
@@ -164,16 +163,16 @@ func newServer(o Options, engine Engine, logger log.Logger, l limits) *server {
 	if o.Observer != nil {
 		s.audit.observe = o.Observer.Audited
 	}
-	s.routes = s.table()
+	s.router = newRouter()
 	return s
 }
 
-// Serve answers on both listeners until ctx ends, then stops listening, ends the streams of events, lets calls in flight
-// finish for ShutdownTimeout and closes the rest. It returns nil after that, or the error for which it could not start or
-// go on.
-func Serve(ctx context.Context, o Options, engine Engine, logger log.Logger) error {
-	s := newServer(o, engine, logger, defaultLimits())
-	listeners, err := s.open(ctx)
+// Serve serves the API on both listeners until ctx ends. It then stops listening, ends the event streams, waits up to
+// ShutdownTimeout for calls in flight and closes the remaining connections. It returns nil after that, or the error because of
+// which it could not start or continue.
+func Serve(ctx context.Context, o Options, backend Backend, logger log.Logger) error {
+	s := newServer(o, backend, logger, defaultLimits())
+	listeners, err := s.openListeners(ctx)
 	if err != nil {
 		return err
 	}
@@ -187,8 +186,8 @@ type apiListener struct {
 	serve    func(net.Listener) error
 }
 
-// open opens both listeners or none.
-func (s *server) open(ctx context.Context) ([]apiListener, error) {
+// openListeners opens all configured listeners or none.
+func (s *server) openListeners(ctx context.Context) ([]apiListener, error) {
 	var all []apiListener
 	if s.o.Socket == "" && s.o.ListenAddress == "" {
 		return nil, errors.New("--control.socket: expected a path, or --control.listen-address")
@@ -208,7 +207,7 @@ func (s *server) open(ctx context.Context) ([]apiListener, error) {
 			}
 			return nil, fmt.Errorf("--control.socket=%s: %w", s.o.Socket, err)
 		}
-		e := apiListener{listener: newConnPool(s.limits).listen(l), server: s.httpServer(s.handler(peerAuthenticator{gid: s.o.AllowGID}))}
+		e := apiListener{listener: newConnPool(s.limits).listen(l), server: s.newHTTPServer(s.newHandler(peerAuthenticator{gid: s.o.AllowGID}))}
 		e.serve = e.server.Serve
 		all = append(all, e)
 	}
@@ -231,24 +230,24 @@ func (s *server) openTCP(ctx context.Context) (apiListener, error) {
 	}
 	e := apiListener{
 		listener: newConnPool(s.limits).listen(l),
-		server:   s.httpServer(s.handler(&tlsAuthenticator{config: config, reviewer: s.o.Reviewer})),
+		server:   s.newHTTPServer(s.newHandler(&tlsAuthenticator{config: config, reviewer: s.o.Reviewer})),
 	}
 	s.o.Reloader.set(config)
-	e.server.TLSConfig = config.tls()
+	e.server.TLSConfig = config.tlsConfig()
 	e.serve = func(l net.Listener) error { return e.server.ServeTLS(l, "", "") }
 	return e, nil
 }
 
-func (s *server) httpServer(h http.Handler) *http.Server {
+func (s *server) newHTTPServer(h http.Handler) *http.Server {
 	server := &http.Server{
 		Handler:           h,
 		ConnContext:       withConn,
-		ReadHeaderTimeout: s.limits.header, // and, before it, the time for the TLS handshake
+		ReadHeaderTimeout: s.limits.header, // also the timeout of the TLS handshake before it
 		ReadTimeout:       s.limits.read,
 		WriteTimeout:      s.limits.write,
 		IdleTimeout:       s.limits.idle,
 		MaxHeaderBytes:    s.limits.headerBytes,
-		ErrorLog:          errorLog(s.logger),
+		ErrorLog:          newErrorLog(s.logger),
 		Protocols:         new(http.Protocols),
 		// OPTIONS * is a call like any other: it is authenticated and written to the audit log.
 		DisableGeneralOptionsHandler: true,
@@ -259,7 +258,7 @@ func (s *server) httpServer(h http.Handler) *http.Server {
 	return server
 }
 
-// serve serves until ctx ends or a listener fails, then shuts all down and joins them.
+// serve serves until ctx ends or a listener fails, then shuts all servers down and waits for them.
 func (s *server) serve(ctx context.Context, listeners []apiListener) error {
 	ended := make(chan error, len(listeners))
 	addresses := make([]net.Addr, 0, len(listeners))
@@ -297,7 +296,7 @@ func (s *server) shutdown(listeners []apiListener) {
 	}
 	shutdown.All(servers, s.o.ShutdownTimeout, s.logger)
 	for _, e := range listeners {
-		_ = e.listener.Close() // where serving could not begin
+		_ = e.listener.Close() // still open if its server could not start
 	}
 	s.streams.waitAll()
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// listenUnix creates the socket. Only root and, unless gid is -1, that group can connect. A socket that is there
-// already is removed if no process listens on it; anything else at the path is an error. Closing removes it.
+// listenUnix creates the socket. Only root and, unless gid is -1, that group can connect. An existing socket is removed if no
+// process listens on it; anything else at the path is an error. Closing the listener removes the socket.
 func listenUnix(ctx context.Context, path string, gid int) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -22,15 +22,15 @@ func listenUnix(ctx context.Context, path string, gid int) (net.Listener, error)
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
-	// No process may connect between bind and chmod. The umask would be the whole process's, so the socket is made under another
-	// name in a folder of its own that only this user may enter, and moved.
+	// No process may connect between bind and chmod. The umask is the whole process's, so the socket is created in a folder that
+	// only this user may enter, and then moved.
 	private, err := os.MkdirTemp(dir, ".control-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(private)
-	made := filepath.Join(private, "s")
-	l, err := new(net.ListenConfig).Listen(ctx, "unix", made)
+	created := filepath.Join(private, "s")
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", created)
 	if err != nil {
 		return nil, err
 	}
@@ -40,26 +40,27 @@ func listenUnix(ctx context.Context, path string, gid int) (net.Listener, error)
 		return nil, fmt.Errorf("listener of type %T", l)
 	}
 	unix.SetUnlinkOnClose(false)
-	if err := placeSocket(made, path, gid); err != nil {
+	if err := placeSocket(created, path, gid); err != nil {
 		_ = l.Close()
 		return nil, err
 	}
 	return &placedListener{UnixListener: unix, path: path}, nil
 }
 
-// placeSocket gives a socket its owner, its mode and its name.
-func placeSocket(made, path string, gid int) error {
-	if err := os.Chmod(made, 0o660); err != nil {
+// placeSocket sets the mode and group of a socket and moves it to its path.
+func placeSocket(created, path string, gid int) error {
+	if err := os.Chmod(created, 0o660); err != nil {
 		return err
 	}
 	if gid >= 0 {
-		if err := os.Chown(made, -1, gid); err != nil {
+		if err := os.Chown(created, -1, gid); err != nil {
 			return err
 		}
 	}
-	return os.Rename(made, path)
+	return os.Rename(created, path)
 }
 
+// removeStale removes the socket at path if no process listens on it. It is an error if one does, or if path is no socket.
 func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -79,7 +80,7 @@ func removeStale(ctx context.Context, path string) error {
 		return errors.New("another process listens on it")
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("cannot tell whether another process listens on it: %w", err)
+		return fmt.Errorf("cannot determine whether another process listens on it: %w", err)
 	}
 	return os.Remove(path)
 }
@@ -97,6 +98,6 @@ func (l *placedListener) Close() error {
 	if err := l.UnixListener.Close(); err != nil {
 		return err
 	}
-	_ = removeStale(context.Background(), l.path) // one that is another's by now is left alone; so is one that cannot go
+	_ = removeStale(context.Background(), l.path) // not if another process listens there by now
 	return nil
 }

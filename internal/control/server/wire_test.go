@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
@@ -70,9 +71,8 @@ func TestSocket(t *testing.T) {
 		t.Errorf("no such path: %d %s", status, body)
 	}
 	e := r.audit.entries(t)[0]
-	if e.Actor != fmt.Sprintf("uid:%d", os.Getuid()) || e.Method != "peer" || e.From != fmt.Sprintf("pid:%d", os.Getpid()) {
-		t.Errorf("audit: %+v", e)
-	}
+	cmptest.Equal(t, "the caller in the audit log", auditEntry{Actor: e.Actor, Method: e.Method, From: e.From},
+		auditEntry{Actor: fmt.Sprintf("uid:%d", os.Getuid()), Method: "peer", From: fmt.Sprintf("pid:%d", os.Getpid())})
 	if _, err := listenUnix(t.Context(), path, -1); err == nil || !strings.Contains(err.Error(), "another process listens") {
 		t.Errorf("a second server on the socket: %v", err)
 	}
@@ -97,8 +97,14 @@ func TestFolderOfTheSocketIsLeftAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		info, err := os.Stat(dir)
-		if err != nil || info.Mode().Perm() != 0o750 || int(info.Sys().(*syscall.Stat_t).Gid) != os.Getegid() {
-			t.Errorf("group %d: %v %+v, %v", gid, info.Mode(), info.Sys(), err)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode().Perm(); got != 0o750 {
+			t.Errorf("group %d: got mode %v, want 0750", gid, got)
+		}
+		if got := int(info.Sys().(*syscall.Stat_t).Gid); got != os.Getegid() {
+			t.Errorf("group %d: the socket's group is %d, want %d", gid, got, os.Getegid())
 		}
 		_ = l.Close()
 	}
@@ -159,7 +165,7 @@ func TestPeers(t *testing.T) {
 			}
 			request.Header.Set("Content-Type", "application/json")
 			w := httptest.NewRecorder()
-			r.handler(peerAuthenticator{gid: c.gid}).ServeHTTP(w, request)
+			r.newHandler(peerAuthenticator{gid: c.gid}).ServeHTTP(w, request)
 			if w.Code != want {
 				t.Errorf("%s, %s: %d, want %d", name, plan, w.Code, want)
 			}
@@ -265,8 +271,8 @@ func TestSlowAndHugeRequestsAreCut(t *testing.T) {
 	if got := raw(t, path, withheld); !strings.HasPrefix(got, "HTTP/1.1 400") || !strings.Contains(got, "no body") {
 		t.Errorf("a GET with a body that does not come: %q", got)
 	}
-	if r.engine.called() != 0 {
-		t.Error("the engine was called")
+	if r.backend.called() != 0 {
+		t.Error("the backend was called")
 	}
 }
 
@@ -321,15 +327,18 @@ func TestNamesOfCertificatesAreDistinct(t *testing.T) {
 		t.Errorf("by URI: %+v, %v", byURI, err)
 	}
 	byCN, err := byCertificate(config, []*x509.Certificate{a.leaf(t, &x509.Certificate{Subject: pkix.Name{CommonName: words}})})
-	if err != nil || byCN.rights.Read || byCN.name == byURI.name {
-		t.Errorf("by common name: %+v, %v; by URI: %+v", byCN, err, byURI)
+	if err != nil || byCN.rights.Read {
+		t.Errorf("by common name: got %+v, %v, want no right to read", byCN, err)
+	}
+	if byCN.name == byURI.name {
+		t.Errorf("by common name and by URI the caller is %q", byCN.name)
 	}
 }
 
 func TestEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	r := newRig(t, func(o *Options, l *limits) { o.Socket, l.heartbeat = path, 10*time.Millisecond })
-	r.engine.events = make(chan api.Event)
+	r.backend.events = make(chan api.Event)
 	r.start(t)
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://control/api/v1/operations/op-1/events", nil)
 	if err != nil {
@@ -347,8 +356,8 @@ func TestEvents(t *testing.T) {
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() && lines.Text() != ": still here" {
 	}
-	r.engine.events <- api.Event{Seq: 7, Kind: "state", State: api.Running, Text: "two\nlines"}
-	close(r.engine.events)
+	r.backend.events <- api.Event{Seq: 7, Kind: "state", State: api.Running, Text: "two\nlines"}
+	close(r.backend.events)
 	var got []string
 	for lines.Scan() {
 		if text := lines.Text(); text != "" && text[0] != ':' {
@@ -357,8 +366,8 @@ func TestEvents(t *testing.T) {
 	}
 	want := []string{"id: 7", "event: state",
 		`data: {"seq":7,"time":"0001-01-01T00:00:00Z","kind":"state","state":"running","text":"two\nlines"}`}
-	if strings.Join(got, "\n") != strings.Join(want, "\n") || r.engine.after != 6 {
-		t.Errorf("after %d: %q, want %q", r.engine.after, got, want)
+	if strings.Join(got, "\n") != strings.Join(want, "\n") || r.backend.after != 6 {
+		t.Errorf("after %d: %q, want %q", r.backend.after, got, want)
 	}
 	if status, body := get(t, unixClient(path), "http://control/api/v1/operations/op-1/events", "Last-Event-ID", "-1"); status != 400 {
 		t.Errorf("bad id: %d %s", status, body)
@@ -368,7 +377,7 @@ func TestEvents(t *testing.T) {
 func TestSlowReaderOfEventsIsLeft(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	r := newRig(t, func(o *Options, l *limits) { o.Socket, l.eventWrite, l.streams = path, 50*time.Millisecond, 1 })
-	r.engine.events = make(chan api.Event)
+	r.backend.events = make(chan api.Event)
 	r.start(t)
 	conn, err := net.Dial("unix", path)
 	if err != nil {
@@ -376,17 +385,17 @@ func TestSlowReaderOfEventsIsLeft(t *testing.T) {
 	}
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "GET /api/v1/operations/op-1/events HTTP/1.1\r\nHost: x\r\n\r\n")
-	r.engine.events <- api.Event{Seq: 1}
+	r.backend.events <- api.Event{Seq: 1}
 	if status, _ := get(t, unixClient(path), "http://control/api/v1/operations/op-1/events"); status != 429 {
 		t.Errorf("a stream too many: %d", status)
 	}
-	r.engine.mu.Lock()
-	ctx := r.engine.ctx
-	r.engine.mu.Unlock()
+	r.backend.mu.Lock()
+	ctx := r.backend.ctx
+	r.backend.mu.Unlock()
 	text := strings.Repeat("x", 64<<10)
 	for seq := 2; ctx.Err() == nil; seq++ { // until the connection's buffers are full and the deadline has passed
 		select {
-		case r.engine.events <- api.Event{Seq: seq, Text: text}:
+		case r.backend.events <- api.Event{Seq: seq, Text: text}:
 		case <-ctx.Done():
 		}
 	}
@@ -395,9 +404,9 @@ func TestSlowReaderOfEventsIsLeft(t *testing.T) {
 func TestShutdownEndsStreams(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	r := newRig(t, func(o *Options, _ *limits) { o.Socket = path })
-	r.engine.events = make(chan api.Event)
+	r.backend.events = make(chan api.Event)
 	ctx, cancel := context.WithCancel(t.Context())
-	listeners, err := r.open(ctx)
+	listeners, err := r.openListeners(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -409,7 +418,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	}
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "GET /api/v1/operations/op-1/events HTTP/1.1\r\nHost: x\r\n\r\n")
-	r.engine.events <- api.Event{Seq: 1}
+	r.backend.events <- api.Event{Seq: 1}
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
 func fixtures(t testing.TB, pattern string, atLeast int) map[string][]byte {
@@ -68,7 +69,7 @@ func TestBadSpecs(t *testing.T) {
 	for path, data := range fixtures(t, "*.bad.yaml", 32) {
 		first, _, _ := strings.Cut(string(data), "\n")
 		_, err := Decode(data)
-		var e *Error
+		var e *strictyaml.Error
 		if !errors.As(err, &e) || "# "+err.Error() != first {
 			t.Errorf("%s: %v, want %s", path, err, strings.TrimPrefix(first, "# "))
 		}
@@ -87,18 +88,18 @@ func TestSpecsAreBounded(t *testing.T) {
 	many := func(n int, item string) string { return strings.TrimSuffix(strings.Repeat(item+",", n), ",") }
 	for _, tt := range []struct{ name, spec, says string }{
 		{"size", strings.Repeat(" ", maxSpec+1), "262145 bytes; expected at most 262144"},
-		{"nothing", " \n", "the document is empty"},
+		{"nothing", " \n", "line 1: is empty"},
 		{"aliases", bomb.String(), "the document is too large once its aliases are written out"},
-		{"gpus", "gpus: [" + many(257, "0") + "]\ndevices: {}", "line 1: gpus: has 257 items; expected at most 256"},
-		{"needs", "demand: [" + many(65, "{sms: 1}") + "]", "line 1: demand: has 65 items; expected at most 64"},
-		{"compute", "gpus: [0]\ndevices: {7g.40gb: {compute: [" + many(17, "1c") + "]}}", "line 2: devices.7g.40gb.compute: has 17 items; expected at most 16"},
-		{"name", "layout: " + strings.Repeat("x", 254), "line 1: layout: is the string"},
-		{"key", "gpus: [0]\ndevices: {" + strings.Repeat("x", 254) + ": 1}", "line 2: devices: has a key that is the string"},
-		{"null key", "gpus: [0]\ndevices: {null: 1}", "line 2: devices: has a key that is empty; expected a name"},
+		{"gpus", "gpus: [" + many(257, "0") + "]\ndevices: {}", "line 1: gpus: has 257 entries; expected 0 to 256"},
+		{"needs", "demand: [" + many(65, "{sms: 1}") + "]", "line 1: demand: has 65 entries; expected 0 to 64"},
+		{"compute", "gpus: [0]\ndevices: {7g.40gb: {compute: [" + many(17, "1c") + "]}}", "line 2: devices.7g.40gb.compute: has 17 entries; expected 0 to 16"},
+		{"name", "layout: " + strings.Repeat("x", 254), `line 1: layout: is "xxx`},
+		{"key", "gpus: [0]\ndevices: {" + strings.Repeat("x", 254) + ": 1}", `line 2: devices.` + strings.Repeat("x", 60) + `...: is "xxx`},
+		{"null key", "gpus: [0]\ndevices: {null: 1}", "line 2: devices.null: is empty; expected a name"},
 		{"depth", "layout: " + strings.Repeat("[", 20000), "exceeded max depth"},
 	} {
 		_, err := Decode([]byte(tt.spec))
-		var e *Error
+		var e *strictyaml.Error
 		if !errors.As(err, &e) || !strings.Contains(err.Error(), tt.says) || len(err.Error()) > 400 {
 			t.Errorf("%s: %.500v, want %q", tt.name, err, tt.says)
 		}
@@ -115,7 +116,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := Decode(data)
-		var e *Error
+		var e *strictyaml.Error
 		if err != nil {
 			if !errors.As(err, &e) {
 				t.Fatalf("%T %v", err, err)

@@ -31,12 +31,12 @@ func fieldLayouts() map[string][]string {
 	}
 }
 
-func nodeOf(m mig.Model) []mig.NodeGPU {
-	var gpus []mig.NodeGPU
+func nodeOf(m mig.Model) []mig.GPULayout {
+	var gpus []mig.GPULayout
 	for i := range 2 {
-		gpus = append(gpus, mig.NodeGPU{
-			UUID: gpu.UUID(fmt.Sprintf("GPU-%d", i)), Index: i, Name: m.Name, PCIDevice: m.PCIDeviceIDs[0]<<16 | 0x10DE,
-			MIG: gpu.Some(true), Pending: gpu.Some(true), Profiles: m.Profiles,
+		gpus = append(gpus, mig.GPULayout{
+			Facts:     gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", i)), Index: i, Name: m.Name, Profiles: m.Profiles},
+			PCIDevice: m.PCIDeviceIDs[0]<<16 | 0x10DE, MIG: gpu.Some(true), Pending: gpu.Some(true),
 		})
 	}
 	return gpus

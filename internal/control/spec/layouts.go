@@ -1,157 +1,166 @@
 package spec
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
 // version is the only one of mig-parted's form that there is.
 const version = "v1"
 
-// LoadLayouts reads the named layouts of a file in mig-parted's form, version v1. Errors name the file.
+// LoadLayouts reads the named layouts of a file in mig-parted's form, version v1. The error joins every *strictyaml.Error
+// found, in the order of their lines.
 func LoadLayouts(path string) (map[string][]api.LayoutRule, error) {
-	f, err := os.Open(path)
+	data, err := strictyaml.ReadFile(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("layouts: %w", err)
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err := errors.Join(err, f.Close()); err != nil {
-		return nil, fmt.Errorf("layouts of %s: %w", path, err)
+	var file layoutFile
+	if err := strictyaml.Decode(path, data, &file); err != nil {
+		return nil, fmt.Errorf("layouts: %w", err)
 	}
-	layouts, err := decodeLayouts(data)
-	if err != nil {
-		return nil, fmt.Errorf("layouts of %s: %w", path, err)
-	}
-	return layouts, nil
+	return file.layouts(), nil
 }
 
-func decodeLayouts(data []byte) (map[string][]api.LayoutRule, error) {
-	root, err := document(data, maxFile)
-	if err != nil {
-		return nil, err
-	}
-	var r reader
-	var s api.Spec
-	for _, f := range r.fields(root, "", 2, "version", "mig-configs") {
-		if f.name == "version" {
-			s.Version = r.version(f)
-		} else {
-			s.MIGConfigs = r.layouts(f)
-		}
-	}
-	if r.err == nil {
-		s.Layout = "any"
-		if r.err = checkDocument(s); r.err != nil {
-			r.err.Line = root.Line
-		}
-	}
-	if r.err == nil {
-		r.err = checkLayouts(s.MIGConfigs)
-	}
-	if r.err != nil {
-		return nil, r.err
-	}
-	return s.MIGConfigs, nil
+// layoutDocument is mig-parted's form of layouts.
+type layoutDocument struct {
+	Version    string                `yaml:",omitempty" expected:"v1" oneof:"v1"`
+	MIGConfigs map[profileName]rules `yaml:"mig-configs,omitempty" range:"0..1024"`
 }
 
-func (r *reader) version(f field) string {
-	if f.value.Kind != yaml.ScalarNode || f.value.Value != version {
-		r.fail(f.value, f.key, "is %s; expected %s", kindOf(f.value), version)
-	}
-	return f.value.Value
-}
-
-func (r *reader) layouts(f field) map[string][]api.LayoutRule {
-	m := map[string][]api.LayoutRule{}
-	for _, l := range r.fields(f.value, f.key, maxLayouts) {
-		rules := []api.LayoutRule{}
-		for _, item := range r.items(l.value, l.key, maxRules, "a list of rules") {
-			rules = append(rules, r.rule(item))
-		}
-		if len(rules) == 0 {
-			r.fail(l.at, l.key, "has no rules; expected at least one")
-		}
-		if r.err != nil {
-			return nil
-		}
-		m[l.name] = rules
-	}
-	return m
-}
-
-func (r *reader) rule(f field) api.LayoutRule {
-	var rule api.LayoutRule
-	var has []string
-	for _, g := range r.fields(f.value, f.key, 4, "devices", "device-filter", "mig-enabled", "mig-devices") {
-		has = append(has, g.name)
-		switch g.name {
-		case "devices":
-			rule.Devices = r.deviceList(g)
-		case "device-filter":
-			rule.DeviceFilter = r.filter(g)
-		case "mig-enabled":
-			rule.MIGEnabled = r.boolean(g)
-		case "mig-devices":
-			rule.MIGDevices = map[string]int{}
-			for _, d := range r.fields(g.value, g.key, maxKinds) {
-				rule.MIGDevices[d.name] = r.number(d, maxCount, "a count of 0 to 64")
+func (d *layoutDocument) layouts() map[string][]api.LayoutRule {
+	return convertMap(d.MIGConfigs, func(list rules) []api.LayoutRule {
+		return convertList(list, func(e ruleEntry) api.LayoutRule {
+			return api.LayoutRule{
+				Devices: api.DeviceList(e.Devices), DeviceFilter: convertList(e.DeviceFilter, func(f pciFilter) string { return string(f) }), MIGEnabled: e.MIGEnabled,
+				MIGDevices: convertMap(e.MIGDevices, func(c instanceCount) int { return int(c) }),
 			}
-		}
+		})
+	})
+}
+
+// layoutFile is a file of layouts of which all must be valid.
+type layoutFile struct{ layoutDocument }
+
+// DecodeYAML reads a file and checks its layouts.
+func (f *layoutFile) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	if !r.Decode(n, key, &f.layoutDocument) {
+		return
 	}
-	for _, name := range []string{"devices", "mig-enabled"} {
-		if !slices.Contains(has, name) {
-			r.fail(f.value, join(f.key, name), "is missing")
-		}
+	layouts := f.layouts()
+	err := checkDocument(api.Spec{Layout: "any", Version: f.Version, MIGConfigs: layouts})
+	if err == nil {
+		err = checkLayouts(layouts)
+	}
+	if err != nil {
+		r.Fail(n, err.Key, "%s", err.Message)
+	}
+}
+
+// rules are those of one layout.
+type rules []ruleEntry
+
+// DecodeYAML reads a list that is not empty.
+func (l *rules) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	if entries := len(n.Content); n.Kind == strictyaml.SequenceNode && (entries == 0 || entries > maxRules) {
+		r.Fail(n, key, "has %d rules; expected 1 to %d", entries, maxRules)
+		return
+	}
+	r.Decode(n, key, (*[]ruleEntry)(l))
+}
+
+// ruleEntry is one rule of a layout.
+type ruleEntry struct {
+	Devices      deviceList                    `range:"0..256"`
+	DeviceFilter deviceFilter                  `yaml:"device-filter,omitempty" range:"0..256"`
+	MIGEnabled   bool                          `yaml:"mig-enabled"`
+	MIGDevices   map[profileName]instanceCount `yaml:"mig-devices,omitempty" range:"0..64"`
+}
+
+// DecodeYAML reads a rule.
+func (e *ruleEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	type plain ruleEntry
+	if !r.Decode(n, key, (*plain)(e)) {
+		return
 	}
 	switch {
-	case rule.MIGEnabled && rule.MIGDevices == nil:
-		r.fail(f.value, join(f.key, "mig-devices"), "is missing; expected counts by profile, {} for no instances")
-	case !rule.MIGEnabled && len(rule.MIGDevices) > 0:
-		r.fail(f.value, join(f.key, "mig-devices"), "has instances where mig-enabled is false")
+	case e.MIGEnabled && e.MIGDevices == nil:
+		r.FailAt(n, key, "mig-devices", "is missing; expected counts by profile, {} for no instances")
+	case !e.MIGEnabled && len(e.MIGDevices) > 0:
+		r.FailAt(n, key, "mig-devices", "has instances where mig-enabled is false")
 	}
-	return rule
 }
 
-func (r *reader) deviceList(f field) api.DeviceList {
-	const expected = "all or a list of indexes of GPUs"
-	if f.value.Kind == yaml.ScalarNode && f.value.Value == "all" {
-		return api.DeviceList{All: true}
+// deviceList is all, or a list of indexes of GPUs.
+type deviceList api.DeviceList
+
+// DecodeYAML reads both forms.
+func (d *deviceList) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	switch {
+	case n.Kind == strictyaml.ScalarNode && n.Value == "all":
+		d.All = true
+	case n.Kind != strictyaml.SequenceNode:
+		r.Expected(n, key, "all or a list of indexes of GPUs")
+	default:
+		var list []gpuIndex
+		r.Decode(n, key, &list)
+		d.Indexes = convertList(list, func(i gpuIndex) int { return int(i) })
 	}
-	list := api.DeviceList{Indexes: []int{}}
-	for _, item := range r.items(f.value, f.key, maxList, expected) {
-		list.Indexes = append(list.Indexes, r.number(item, 1<<30, "the index of a GPU"))
-	}
-	return list
 }
 
-// filter reads a device filter; as in mig-parted an empty one lets everything through.
-func (r *reader) filter(f field) api.Strings {
-	const expected = "a PCI device id such as \"0x20B010DE\", or a list of them"
-	if f.value.Kind == yaml.ScalarNode && f.value.Tag == "!!str" && f.value.Value == "" {
-		return api.Strings{}
+type (
+	gpuIndex      int
+	instanceCount int
+)
+
+// DecodeYAML reads the index of a GPU.
+func (i *gpuIndex) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	index, ok := parseWhole(n, maxIndex)
+	if *i = gpuIndex(index); !ok {
+		r.Expected(n, key, "the index of a GPU")
 	}
-	items := []field{f}
-	if f.value.Kind != yaml.ScalarNode {
-		items = r.items(f.value, f.key, maxList, expected)
+}
+
+// DecodeYAML reads how many instances of a profile there are.
+func (c *instanceCount) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	count, ok := parseWhole(n, maxCount)
+	if *c = instanceCount(count); !ok {
+		r.Expected(n, key, "a count of 0 to %d", maxCount)
 	}
-	list := api.Strings{}
-	for _, item := range items {
-		text := r.text(item, expected)
-		if _, ok := pciDevice(text); text != "" && !ok {
-			r.fail(item.value, item.key, "is %s; expected %s", kindOf(item.value), expected)
-		}
-		list = append(list, text)
+}
+
+// deviceFilter is a PCI device id, or a list of them; as in mig-parted an empty one lets everything through.
+type deviceFilter []pciFilter
+
+// DecodeYAML reads both forms.
+func (f *deviceFilter) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	*f = deviceFilter{}
+	switch {
+	case n.Kind == strictyaml.SequenceNode:
+		r.Decode(n, key, (*[]pciFilter)(f))
+	case n.Tag != "!!str" || n.Value != "":
+		var filter pciFilter
+		r.Decode(n, key, &filter)
+		*f = deviceFilter{filter}
 	}
-	return list
+}
+
+// pciFilter is a PCI device id.
+type pciFilter string
+
+const expectedFilter = `a PCI device id such as "0x20B010DE", or a list of them`
+
+// DecodeYAML reads a PCI device id.
+func (f *pciFilter) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	*f = pciFilter(n.Value)
+	if _, ok := pciDevice(n.Value); !ok || n.Kind != strictyaml.ScalarNode || n.Tag != "!!str" {
+		r.Expected(n, key, "%s", expectedFilter)
+	}
 }
 
 func known(layouts map[string][]api.LayoutRule) string {

@@ -9,16 +9,17 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
 // Resolve says a spec in the planner's terms. layouts are those that the node knows by name; a spec that brings its own
-// mig-configs is about those alone. Errors are *Error.
+// mig-configs is about those alone. Errors are *strictyaml.Error.
 func Resolve(s api.Spec, layouts map[string][]api.LayoutRule) (mig.Spec, error) {
 	if err := checkForm(s); err != nil {
 		return mig.Spec{}, err
 	}
 	var resolved mig.Spec
-	var err *Error
+	var err *strictyaml.Error
 	switch {
 	case s.Demand != nil:
 		resolved.Demand, err = resolveDemand(s.Demand)
@@ -33,7 +34,7 @@ func Resolve(s api.Spec, layouts map[string][]api.LayoutRule) (mig.Spec, error) 
 	return resolved, nil
 }
 
-// Rules says a layout in the planner's terms. Errors are *Error.
+// Rules says a layout in the planner's terms. Errors are *strictyaml.Error.
 func Rules(layout []api.LayoutRule) ([]mig.Rule, error) {
 	rules, err := resolveRules("rules", layout)
 	if err != nil {
@@ -42,7 +43,7 @@ func Rules(layout []api.LayoutRule) ([]mig.Rule, error) {
 	return rules, nil
 }
 
-func resolveLayout(s api.Spec, layouts map[string][]api.LayoutRule) ([]mig.Rule, *Error) {
+func resolveLayout(s api.Spec, layouts map[string][]api.LayoutRule) ([]mig.Rule, *strictyaml.Error) {
 	key := "layout"
 	if s.MIGConfigs != nil {
 		layouts, key = s.MIGConfigs, "mig-configs"
@@ -56,20 +57,20 @@ func resolveLayout(s api.Spec, layouts map[string][]api.LayoutRule) ([]mig.Rule,
 	if !ok {
 		return nil, wrong("layout", "%.80q is not known; expected one of: %s", s.Layout, known(layouts))
 	}
-	return resolveRules(join(key, s.Layout), layout)
+	return resolveRules(strictyaml.Join(key, s.Layout), layout)
 }
 
 // checkLayouts holds each layout to what the planner takes.
-func checkLayouts(layouts map[string][]api.LayoutRule) *Error {
+func checkLayouts(layouts map[string][]api.LayoutRule) *strictyaml.Error {
 	for _, name := range slices.Sorted(maps.Keys(layouts)) {
-		if _, err := resolveRules(join("mig-configs", name), layouts[name]); err != nil {
+		if _, err := resolveRules(strictyaml.Join("mig-configs", name), layouts[name]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *Error) {
+func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.Error) {
 	if len(layout) == 0 || len(layout) > maxRules {
 		return nil, wrong(key, "has %d rules; expected 1 to %d", len(layout), maxRules)
 	}
@@ -79,11 +80,11 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *Error) {
 		rule := mig.Rule{Enabled: l.MIGEnabled}
 		switch {
 		case l.MIGEnabled && l.MIGDevices == nil:
-			return nil, wrong(join(at, "mig-devices"), "is missing; expected counts by profile, {} for no instances")
+			return nil, wrong(strictyaml.Join(at, "mig-devices"), "is missing; expected counts by profile, {} for no instances")
 		case !l.MIGEnabled && len(l.MIGDevices) > 0:
-			return nil, wrong(join(at, "mig-devices"), "has instances where mig-enabled is false")
+			return nil, wrong(strictyaml.Join(at, "mig-devices"), "has instances where mig-enabled is false")
 		case !l.Devices.All && l.Devices.Indexes == nil:
-			return nil, wrong(join(at, "devices"), "is missing")
+			return nil, wrong(strictyaml.Join(at, "devices"), "is missing")
 		case len(l.Devices.Indexes) > maxList || len(l.DeviceFilter) > maxList:
 			return nil, wrong(at, "has more than %d devices or device filters", maxList)
 		}
@@ -96,7 +97,7 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *Error) {
 		for _, filter := range l.DeviceFilter {
 			id, ok := pciDevice(filter)
 			if !ok {
-				return nil, wrong(join(at, "device-filter"), `has %.60q; expected a PCI device id such as "0x20B010DE"`, filter)
+				return nil, wrong(strictyaml.Join(at, "device-filter"), `has %.60q; expected a PCI device id such as "0x20B010DE"`, filter)
 			}
 			rule.PCIDevices = append(rule.PCIDevices, id)
 		}
@@ -104,8 +105,8 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *Error) {
 		for name, count := range l.MIGDevices {
 			devices[name] = api.DeviceRequest{Count: count}
 		}
-		var err *Error
-		if rule.Want, err = wants(join(at, "mig-devices"), devices); err != nil {
+		var err *strictyaml.Error
+		if rule.Want, err = wants(strictyaml.Join(at, "mig-devices"), devices); err != nil {
 			return nil, err
 		}
 		rules = append(rules, rule)
@@ -120,7 +121,7 @@ func pciDevice(s string) (uint32, bool) {
 	return uint32(n), ok && err == nil && len(digits) == 8
 }
 
-func resolveCounts(s api.Spec) ([]mig.Rule, *Error) {
+func resolveCounts(s api.Spec) ([]mig.Rule, *strictyaml.Error) {
 	if len(s.GPUs) > maxList {
 		return nil, wrong("gpus", "has %d items; expected at most %d", len(s.GPUs), maxList)
 	}
@@ -131,14 +132,14 @@ func resolveCounts(s api.Spec) ([]mig.Rule, *Error) {
 		}
 		rule.GPUs = append(rule.GPUs, string(selector))
 	}
-	var err *Error
+	var err *strictyaml.Error
 	if rule.Want, err = wants("devices", s.Devices); err != nil {
 		return nil, err
 	}
 	return []mig.Rule{rule}, nil
 }
 
-func resolveDemand(needs []api.Need) ([]mig.Need, *Error) {
+func resolveDemand(needs []api.Need) ([]mig.Need, *strictyaml.Error) {
 	if len(needs) > maxKinds {
 		return nil, wrong("demand", "has %d needs; expected at most %d", len(needs), maxKinds)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
 func TestResolve(t *testing.T) {
@@ -104,7 +105,7 @@ func TestResolveChecksWhatDidNotComeFromAFile(t *testing.T) {
 		{api.Spec{Demand: []api.Need{{}}}, "demand: asks for 0 instances"},
 	} {
 		_, err := Resolve(tt.spec, map[string][]api.LayoutRule{"all": nil, "half": nil})
-		var e *Error
+		var e *strictyaml.Error
 		if !errors.As(err, &e) || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%+v: %v, want %q", tt.spec, err, tt.says)
 		}
@@ -155,21 +156,21 @@ func TestLoadLayoutsNamesTheFile(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for text, says := range map[string]string{
-		"version: v2\nmig-configs: {}":                           `line 1: version: is the string "v2"; expected v1`,
-		"mig-configs: {a: [{devices: all, mig-enabled: false}]}": `line 1: version: is ""; expected v1`,
-		"version: v1\n":                        "line 1: mig-configs: is empty; expected layouts by name",
-		"version: v1\nlayout: x\n":             "line 2: layout: is not known here; expected one of version, mig-configs",
-		"version: v1\nmig-configs:\n  a: []\n": "line 3: mig-configs.a: has no rules; expected at least one",
-		"version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: true, mig-devices: {5c.7g.40gb: 1}}]\n": "mig-configs.a[0].mig-devices.5c.7g.40gb: is a compute instance of 5 slices",
-		strings.Repeat("#", maxFile+1): "4194305 bytes; expected at most 4194304",
+		"version: v2\nmig-configs: {}":                           `:1: version: is "v2"; expected v1`,
+		"mig-configs: {a: [{devices: all, mig-enabled: false}]}": `:1: version: is ""; expected v1`,
+		"version: v1\n":                        ":1: mig-configs: is empty; expected layouts by name",
+		"version: v1\nlayout: x\n":             ":2: layout: is not known here; expected one of version, mig-configs",
+		"version: v1\nmig-configs:\n  a: []\n": ":3: mig-configs.a: has 0 rules; expected 1 to 256",
+		"version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: true, mig-devices: {5c.7g.40gb: 1}}]\n": ":1: mig-configs.a[0].mig-devices.5c.7g.40gb: is a compute instance of 5 slices",
+		strings.Repeat("#", maxFile+1): ":1: is larger than 4194304 bytes",
 	} {
 		path := filepath.Join(t.TempDir(), "layouts.yaml")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		_, err := LoadLayouts(path)
-		var e *Error
-		if !errors.As(err, &e) || !strings.Contains(err.Error(), "layouts of "+path+": "+says) {
+		var e *strictyaml.Error
+		if !errors.As(err, &e) || !strings.Contains(err.Error(), "layouts: "+path+says) {
 			t.Errorf("%.80s: %v, want %q", text, err, says)
 		}
 	}

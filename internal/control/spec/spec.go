@@ -2,53 +2,28 @@
 package spec
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
 // The bounds of what is read. No node comes near them; they keep a hostile or mistaken document from costing much.
 const (
 	maxSpec    = 256 << 10 // bytes
 	maxFile    = 4 << 20   // bytes of a file of layouts
-	maxLayouts = 1024
-	maxRules   = 256 // of a layout
-	maxList    = 256 // GPUs, device filters
-	maxKinds   = 64  // profiles of one rule, needs of a demand
-	maxCount   = 64  // instances of a profile, of a need
-	maxCompute = 16  // compute instances of a GPU instance
-	maxSlices  = 16  // of compute instances that are counted together, and of a GPU instance that they are in: no GPU has more
+	maxRules   = 256       // of a layout
+	maxList    = 256       // GPUs, device filters
+	maxKinds   = 64        // profiles of one rule, needs of a demand
+	maxCount   = 64        // instances of a profile, of a need
+	maxCompute = 16        // compute instances of a GPU instance
+	maxSlices  = 16        // of compute instances that are counted together, and of a GPU instance that they are in: no GPU has more
 	maxText    = 253
-	maxNodes   = 200_000
+	maxIndex   = 1 << 30 // of a GPU
 )
 
-// Error says what is wrong with a spec. Its text is for the author of the spec.
-type Error struct {
-	Line int    // of the document; 0 if it was not read from one
-	Key  string // path to what is wrong, such as devices.3g.40gb.compute[1]; empty for the whole
-	Text string
-}
-
-func (e *Error) Error() string {
-	var b strings.Builder
-	if e.Line > 0 {
-		fmt.Fprintf(&b, "line %d: ", e.Line)
-	}
-	if e.Key != "" {
-		b.WriteString(e.Key)
-		b.WriteString(": ")
-	}
-	b.WriteString(e.Text)
-	return b.String()
-}
-
-func wrong(key, format string, args ...any) *Error {
-	return &Error{Key: key, Text: fmt.Sprintf(format, args...)}
-}
-
 // checkForm reports whether a spec is in exactly one of its forms, and whole.
-func checkForm(s api.Spec) *Error {
+func checkForm(s api.Spec) *strictyaml.Error {
 	var forms []string
 	if s.Layout != "" || s.Version != "" || s.MIGConfigs != nil {
 		forms = append(forms, "a layout")
@@ -76,7 +51,7 @@ func checkForm(s api.Spec) *Error {
 }
 
 // checkDocument is for mig-parted's form.
-func checkDocument(s api.Spec) *Error {
+func checkDocument(s api.Spec) *strictyaml.Error {
 	switch {
 	case s.Version != version:
 		return wrong("version", "is %q; expected %s", s.Version, version)
@@ -88,7 +63,7 @@ func checkDocument(s api.Spec) *Error {
 	return nil
 }
 
-func checkCounts(s api.Spec) *Error {
+func checkCounts(s api.Spec) *strictyaml.Error {
 	switch {
 	case len(s.GPUs) == 0:
 		return wrong("gpus", `is empty; expected indexes, UUIDs or PCI bus ids of GPUs, or ["all"]`)

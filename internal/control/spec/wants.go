@@ -10,18 +10,19 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
 // wants says counts by profile in the planner's terms. Keys are names or ids of profiles, or names of compute instances such
 // as 1c.3g.20gb: those of one profile share as few GPU instances as possible.
-func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *Error) {
+func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *strictyaml.Error) {
 	if len(devices) > maxKinds {
 		return nil, wrong(key, "has %d profiles; expected at most %d", len(devices), maxKinds)
 	}
 	var list []mig.Want
 	parts := map[mig.Name][]int{} // sizes of compute instances, by profile
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
-		request, at := devices[name], join(key, name)
+		request, at := devices[name], strictyaml.Join(key, name)
 		if name == "" || len(name) > maxText {
 			return nil, wrong(key, "has the key %.60q; expected the name or id of a profile", name)
 		}
@@ -58,7 +59,7 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *Error
 }
 
 // wantsOf says a request for instances of a profile in the planner's terms.
-func wantsOf(key, profile string, request api.DeviceRequest) ([]mig.Want, *Error) {
+func wantsOf(key, profile string, request api.DeviceRequest) ([]mig.Want, *strictyaml.Error) {
 	if request.Each == nil {
 		want, err := wantOf(key, profile, request)
 		return []mig.Want{want}, err
@@ -86,7 +87,7 @@ func wantsOf(key, profile string, request api.DeviceRequest) ([]mig.Want, *Error
 	return list, nil
 }
 
-func wantOf(key, profile string, request api.DeviceRequest) (mig.Want, *Error) {
+func wantOf(key, profile string, request api.DeviceRequest) (mig.Want, *strictyaml.Error) {
 	if request.Count < 0 || request.Count > maxCount {
 		return mig.Want{}, wrong(key, "is %d; expected a count of 0 to %d", request.Count, maxCount)
 	}
@@ -95,12 +96,12 @@ func wantOf(key, profile string, request api.DeviceRequest) (mig.Want, *Error) {
 }
 
 // partsOf returns the sizes of the compute instances that a request under a name such as 1c.3g.20gb is for.
-func partsOf(key string, name mig.Name, request api.DeviceRequest) ([]int, *Error) {
+func partsOf(key string, name mig.Name, request api.DeviceRequest) ([]int, *strictyaml.Error) {
 	switch {
 	case request.Each != nil:
 		return nil, wrong(key, "is a list; %s is a compute instance, expected a count of 0 to %d", name, maxCount)
 	case request.Compute != nil:
-		return nil, wrong(join(key, "compute"), "is for a GPU instance; %s is a compute instance", name)
+		return nil, wrong(strictyaml.Join(key, "compute"), "is for a GPU instance; %s is a compute instance", name)
 	case request.Count < 0 || request.Count > maxCount:
 		return nil, wrong(key, "is %d; expected a count of 0 to %d", request.Count, maxCount)
 	case !slices.Contains([]int{1, 2, 3, 4, 7, name.Slices}, name.Part) || name.Slices > maxSlices:
@@ -110,12 +111,12 @@ func partsOf(key string, name mig.Name, request api.DeviceRequest) ([]int, *Erro
 }
 
 // computeSizes reads "1c", "2c"; nil stays nil.
-func computeSizes(key string, compute []string) ([]int, *Error) {
+func computeSizes(key string, compute []string) ([]int, *strictyaml.Error) {
 	if compute == nil {
 		return nil, nil
 	}
 	if len(compute) > maxCompute {
-		return nil, wrong(join(key, "compute"), "has %d items; expected at most %d", len(compute), maxCompute)
+		return nil, wrong(strictyaml.Join(key, "compute"), "has %d items; expected at most %d", len(compute), maxCompute)
 	}
 	sizes := []int{}
 	for i, text := range compute {

@@ -10,9 +10,9 @@ import (
 	"path/filepath"
 )
 
-// A file begins with a line of text: a name, the sequence number of its document, the document's length and a CRC-32C over both
-// and the document. Then comes the document. What stands behind it in a slot is left over from longer ones. A slot of zero bytes
-// alone was never written.
+// A file begins with a line of text: a name, the sequence number of its document, the document's length, and a CRC-32C of both
+// and the document. The document follows. The rest of a slot is left over from longer documents. A slot that has only zero bytes was
+// never written.
 const (
 	headerFormat = "mig-exporter state %016x %08x %08x\n"
 	headerSize   = 54
@@ -22,8 +22,8 @@ const (
 type slot struct {
 	file   *os.File
 	size   int64
-	broken bool // what is on disk is not known: the file must be created again
-	unused bool
+	broken bool // the content on disk is unknown: the file must be created again
+	unused bool // never written
 }
 
 func openSlot(path string) (*slot, error) {
@@ -41,7 +41,8 @@ func openSlot(path string) (*slot, error) {
 	return &slot{file: file, size: info.Size()}, nil
 }
 
-// read returns the slot's document, nil if it was never written.
+// read returns the slot's document and its sequence number; valid is false if the content is invalid. The document is nil, and
+// valid, if the slot was never written.
 func (sl *slot) read() (document []byte, sequence uint64, valid bool, err error) {
 	content, err := io.ReadAll(io.NewSectionReader(sl.file, 0, sl.size))
 	if err != nil {
@@ -78,7 +79,7 @@ func encode(sequence uint64, document []byte) []byte {
 	return append(fmt.Appendf(nil, headerFormat, sequence, len(document), sum), document...)
 }
 
-// grow makes the slot at least size bytes long, with zeros that are on disk, and leaves its document as it is.
+// grow extends the slot to size bytes, with zeros that are on disk, unless it has that size. Its document does not change.
 func (sl *slot) grow(size int64) error {
 	if sl.size >= size {
 		return nil
@@ -94,8 +95,9 @@ func (sl *slot) grow(size int64) error {
 	return nil
 }
 
-// write replaces the slot's document; it allocates room on disk only if too little was reserved. After a failed write or sync, whether the pages are on disk cannot be found out, since a
-// second sync may report success when they are lost: the next write makes a new file.
+// write replaces the slot's document. It allocates disk space only if too little was reserved. After a failed write or sync, there
+// is no way to find out whether the pages are on disk, since a second sync may succeed although they are lost: the next write
+// creates a new file.
 func (sl *slot) write(sequence uint64, document []byte) error {
 	content := encode(sequence, document)
 	if sl.broken {
@@ -113,7 +115,7 @@ func (sl *slot) write(sequence uint64, document []byte) error {
 	return err
 }
 
-// rewrite puts a new file in the place of a broken one.
+// rewrite replaces a broken file by a new one.
 func (sl *slot) rewrite(content []byte) error {
 	path := sl.file.Name()
 	padded := append(content, make([]byte, max(0, sl.size-int64(len(content))))...)
@@ -121,12 +123,12 @@ func (sl *slot) rewrite(content []byte) error {
 	if err != nil {
 		return err
 	}
-	_ = sl.file.Close() // nothing of it is needed any more
+	_ = sl.file.Close() // it is not needed any more
 	sl.file, sl.broken = file, false
 	return nil
 }
 
-// replaceFile writes a file under another name and renames it. The file that it returns has the path as its name.
+// replaceFile writes content to another file and renames it to path. It returns the file, open for reading and writing.
 func replaceFile(path string, content []byte) (*os.File, error) {
 	file, err := os.OpenFile(path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

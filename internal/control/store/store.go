@@ -22,7 +22,7 @@ const (
 	historyName = "history"
 )
 
-// ErrLocked says that another process uses the folder.
+// ErrLocked means that another process uses the folder.
 var ErrLocked = errors.New("state folder is in use by another process")
 
 var _ control.Store = (*Store)(nil)
@@ -36,37 +36,37 @@ type Store struct {
 	slots    [2]*slot
 	sequence uint64 // of the newest operation document
 	saved    fingerprint
-	tried    fingerprint // what was to be saved last: after an error it may be on disk
+	tried    fingerprint // of the last attempt to save: after an error it may be on disk
 }
 
-// fingerprint tells the documents that were saved last from others.
+// fingerprint identifies the documents that were saved last.
 type fingerprint struct {
 	used               bool // something was saved or read
 	operation, history [sha256.Size]byte
 }
 
-// New returns the store of a folder. It does not touch the disk: Open comes next.
+// New returns the store of a folder. It does not access the disk: call Open next.
 func New(dir string) *Store { return &Store{dir: dir} }
 
-// Open takes the folder, makes what is missing and reads its documents. It can be called again after any error; then it refuses
-// a folder whose documents are not those saved last. Errors: ErrLocked, control.ErrStateForeign, and those of the file system.
-// After an error nothing can be saved.
+// Open locks the folder, creates missing files and reads the documents. It may be called again after any error; it then refuses a
+// folder whose documents are not those that were saved last. Errors are ErrLocked, control.ErrStateForeign and those of the file
+// system. After an error nothing can be saved.
 func (s *Store) Open() (control.Documents, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = s.release() // what was saved is on disk
-	docs, err := s.open()
+	_ = s.closeFiles() // their content is on disk
+	docs, err := s.openFiles()
 	if err != nil {
-		return control.Documents{}, fmt.Errorf("open state folder: %w", errors.Join(err, s.release()))
+		return control.Documents{}, fmt.Errorf("open state folder: %w", errors.Join(err, s.closeFiles()))
 	}
 	return docs, nil
 }
 
-func (s *Store) open() (control.Documents, error) {
-	if err := makeDir(s.dir); err != nil {
+func (s *Store) openFiles() (control.Documents, error) {
+	if err := createDir(s.dir); err != nil {
 		return control.Documents{}, err
 	}
-	if err := s.takeLock(); err != nil {
+	if err := s.lockFolder(); err != nil {
 		return control.Documents{}, err
 	}
 	for i := range s.slots {
@@ -97,7 +97,7 @@ func (s *Store) open() (control.Documents, error) {
 	return docs, nil
 }
 
-// readHistory reads the history, nil if there is none. One that is damaged is copied aside for a person to look at.
+// readHistory returns the history, or nil if there is none. A damaged one is copied to another file for the operator.
 func readHistory(path string) (document []byte, damaged bool, err error) {
 	content, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -108,13 +108,13 @@ func readHistory(path string) (document []byte, damaged bool, err error) {
 	}
 	document, _, valid := decode(content)
 	if !valid {
-		_ = os.WriteFile(path+".damaged", content, 0o600) // the original stands until it is replaced
+		_ = os.WriteFile(path+".damaged", content, 0o600) // the original remains until it is replaced
 	}
 	return document, !valid, nil
 }
 
-// makeDir makes the folder if it is missing, and its entry durable.
-func makeDir(dir string) error {
+// createDir creates the folder durably if it is missing.
+func createDir(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
 	}
@@ -124,8 +124,8 @@ func makeDir(dir string) error {
 	return syncDir(filepath.Dir(dir))
 }
 
-// takeLock locks the folder until the file is closed; a process that dies releases it.
-func (s *Store) takeLock() (err error) {
+// lockFolder locks the folder until the lock file is closed, also by the end of the process.
+func (s *Store) lockFolder() (err error) {
 	if s.lock, err = os.OpenFile(filepath.Join(s.dir, lockName), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (s *Store) takeLock() (err error) {
 	return err
 }
 
-// readSlots finds the newest document. An invalid slot beside a valid one may be the newer of the two.
+// readSlots returns the newest valid document. damaged is set if a newer one may have been lost.
 func (s *Store) readSlots() (newest []byte, damaged bool, err error) {
 	s.sequence = 0
 	for i, sl := range s.slots {
@@ -150,16 +150,16 @@ func (s *Store) readSlots() (newest []byte, damaged bool, err error) {
 		}
 	}
 	if empty := s.slots[(s.sequence+1)%2]; s.sequence > 1 && empty.unused {
-		damaged = true // it held the document before, or the one after
+		damaged = true // it had the previous document or the next one
 	}
 	return newest, damaged, nil
 }
 
-// Reserve makes room for documents of an operation of up to size bytes, so that saving them allocates nothing on disk.
+// Reserve allocates disk space for operation documents of up to size bytes, so that saving them allocates none.
 func (s *Store) Reserve(size int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.check(); err != nil {
+	if err := s.checkFiles(); err != nil {
 		return fmt.Errorf("reserve room for an operation: %w", err)
 	}
 	for _, sl := range s.slots {
@@ -170,12 +170,12 @@ func (s *Store) Reserve(size int) error {
 	return nil
 }
 
-// SaveOperation returns when the document is on disk, in the place of the one before the last. After an error the last one
-// still stands, and the next call tries again. Errors: control.ErrStateReplaced, and those of the file system.
+// SaveOperation writes the operation's document to the older slot and blocks until it is on disk. After an error the last document
+// remains, and the next call tries again. Errors are control.ErrStateReplaced and those of the file system.
 func (s *Store) SaveOperation(document []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.check()
+	err := s.checkFiles()
 	if err == nil {
 		s.tried.operation = sha256.Sum256(document)
 		err = s.slots[(s.sequence+1)%2].write(s.sequence+1, document)
@@ -188,11 +188,11 @@ func (s *Store) SaveOperation(document []byte) error {
 	return nil
 }
 
-// SaveHistory returns when the document is on disk in the place of the previous one. After an error one of the two stands.
+// SaveHistory replaces the history and blocks until it is on disk. After an error, one of the two remains.
 func (s *Store) SaveHistory(document []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.check()
+	err := s.checkFiles()
 	if err == nil {
 		s.tried.history = sha256.Sum256(document)
 		var file *os.File
@@ -207,18 +207,18 @@ func (s *Store) SaveHistory(document []byte) error {
 	return nil
 }
 
-// check returns control.ErrStateReplaced if the files in use are not those on disk any more.
-func (s *Store) check() error {
+// checkFiles returns control.ErrStateReplaced if the open files are no longer those in the folder.
+func (s *Store) checkFiles() error {
 	if s.lock == nil {
 		return fmt.Errorf("state folder: %w", os.ErrClosed)
 	}
 	for _, file := range []*os.File{s.lock, s.slots[0].file, s.slots[1].file} {
-		mine, err := file.Stat()
+		opened, err := file.Stat()
 		if err != nil {
 			return err
 		}
-		there, err := os.Stat(file.Name())
-		if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(mine, there) {
+		named, err := os.Stat(file.Name())
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(opened, named) {
 			return control.ErrStateReplaced
 		}
 		if err != nil {
@@ -228,14 +228,14 @@ func (s *Store) check() error {
 	return nil
 }
 
-// Close lets another process use the folder.
+// Close closes and unlocks the folder.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.release()
+	return s.closeFiles()
 }
 
-func (s *Store) release() error {
+func (s *Store) closeFiles() error {
 	var errs []error
 	for i, sl := range s.slots {
 		if sl != nil {

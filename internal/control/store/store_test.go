@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control"
 )
 
@@ -48,9 +49,7 @@ func save(t *testing.T, s *Store, operations ...string) {
 func TestDocumentsOutliveTheProcess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "state")
 	s, docs := open(t, dir)
-	if docs.Operation != nil || docs.History != nil || docs.OperationDamaged || docs.HistoryDamaged {
-		t.Fatalf("a new folder has %+v", docs)
-	}
+	cmptest.Equal(t, "documents of a new folder", docs, control.Documents{})
 	info, err := os.Stat(dir)
 	if err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the folder is %v, %v", info, err)
@@ -64,9 +63,8 @@ func TestDocumentsOutliveTheProcess(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, docs = restart(t, s)
-		if string(docs.Operation) != last || string(docs.History) != history || docs.OperationDamaged || docs.HistoryDamaged {
-			t.Errorf("after save %d: %q, %q, %+v", n, docs.Operation, docs.History, docs)
-		}
+		cmptest.Equal(t, fmt.Sprintf("documents after save %d", n), docs,
+			control.Documents{Operation: []byte(last), History: []byte(history)})
 	}
 }
 

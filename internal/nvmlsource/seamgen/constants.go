@@ -13,13 +13,13 @@ import (
 	"unicode"
 )
 
-// constant is a constant of go-nvml's, of a type that may be none.
+// constant is a constant of go-nvml. Its type may be "".
 type constant struct {
 	name, typ string
 	value     int64
 }
 
-// nvmlConstants lists the constants of nvml.h as go-nvml has them, whose const.go is generated: each has a literal value,
+// nvmlConstants returns the constants of nvml.h from go-nvml's const.go. That is generated: each constant has a literal value,
 // or is the first of its declaration with the value iota.
 func nvmlConstants(dir string) ([]constant, error) {
 	pkg, err := build.Import("github.com/NVIDIA/go-nvml/pkg/nvml", dir, build.FindOnly)
@@ -66,14 +66,14 @@ func intValue(e ast.Expr, at int) (int64, bool) {
 	return 0, false
 }
 
-// table is what the values of one type are called in a recording.
+// table has the names of the values of one type in a recording.
 type table struct {
 	name    string // of the Go constant
 	about   string
 	entries []constant
 }
 
-// tables has one for each type of NVML's that is an argument of the seam, and those that its values name.
+// tables returns the tables of the types that are arguments at the seam, and of values in its structs.
 func tables(constants []constant, arguments []string) ([]table, error) {
 	list := []table{
 		{"returnNames", "NVML's return codes", shortened(constants, func(c constant) bool { return c.typ == "Return" && c.value != 0 }, "ERROR_")},
@@ -96,11 +96,11 @@ func prefixed(prefix string) func(constant) bool {
 	return func(c constant) bool { return strings.HasPrefix(c.name, prefix) }
 }
 
-// tableName is clockTypeNames for nvml.ClockType.
+// tableName returns the name of a type's table: clockTypeNames for nvml.ClockType.
 func tableName(typ string) string { return strings.ToLower(typ[:1]) + typ[1:] + "Names" }
 
-// shortened lists constants, in the order of their values, by their names without a prefix: one of those given, or the one
-// that all of them have. Of two names of one value the later stays; counts and bounds are no values.
+// shortened returns the wanted constants in the order of their values, with names without a prefix: one of those given, or else their
+// common one. Of two names of one value it keeps the later; counts and bounds are left out.
 func shortened(all []constant, wanted func(constant) bool, prefixes ...string) []constant {
 	var list []constant
 	for _, c := range all {
@@ -126,7 +126,7 @@ func shortened(all []constant, wanted func(constant) bool, prefixes ...string) [
 	return list
 }
 
-// commonPrefix is what all names begin with, up to an underscore.
+// commonPrefix returns the longest common prefix of all names that ends in an underscore.
 func commonPrefix(list []constant) string {
 	prefix := list[0].name
 	for _, c := range list {
@@ -137,7 +137,7 @@ func commonPrefix(list []constant) string {
 	return prefix[:strings.LastIndex(prefix, "_")+1]
 }
 
-// upperSnake is XID_CRITICAL_ERROR for XidCriticalError; NVML's own names stay.
+// upperSnake returns XID_CRITICAL_ERROR for XidCriticalError; names in capitals stay.
 func upperSnake(name string) string {
 	var out strings.Builder
 	for i, r := range name {

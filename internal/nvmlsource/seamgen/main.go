@@ -1,8 +1,7 @@
-// Command seamgen writes the methods of the driver seam that pass a call on and do nothing else about it: those of the
-// binding of go-nvml, of the recorder in internal/capture, and of the fakes of a driver in tests. The interfaces of
-// driver.go are its table.
+// Command seamgen generates the methods of the driver seam that only pass a call on: those of the binding of go-nvml, of the
+// recorder in internal/capture, and of the fakes of a driver in tests. Its input are the interfaces of driver.go.
 //
-// A method that is written by hand stays so, and one that gives out or takes handles always has to be.
+// A method that is written by hand is not generated. Methods with handles as parameters or results must be written by hand.
 package main
 
 import (

@@ -16,7 +16,7 @@ type output struct {
 	imports []string
 	types   []receiver
 	method  func(w *bytes.Buffer, r receiver, m method)
-	// before, where not nil, writes what stands before the methods of all types.
+	// before, if not nil, writes what precedes the methods.
 	before func(w *bytes.Buffer, made []typeMethods) error
 }
 
@@ -26,8 +26,8 @@ type receiver struct {
 	typ    string // a pointer or not
 	iface  string
 	driver string // the expression for what the call is passed on to
-	note   string // how the call is noted by a fake, or the library of the binding
-	embeds string // the type in it that has the methods of an Entity
+	note   string // the expression with which a fake notes the call, or that of the binding's library
+	embeds string // the embedded type that has the methods of an Entity
 }
 
 // typeMethods are the methods generated for one type.
@@ -52,6 +52,8 @@ func outputs(constants []constant) []output {
 				{name: "e", typ: "entity", iface: "Entity", driver: "e.dev", note: "e.lib"},
 				{name: "d", typ: "device", iface: "Device", driver: "d.dev", note: "d.lib", embeds: "entity"},
 				{name: "m", typ: "migDevice", iface: "MIGDevice", driver: "m.dev", note: "m.lib", embeds: "entity"},
+				{name: "s", typ: "eventSet", iface: "EventSet", driver: "s.set", note: "s.lib"},
+				{name: "s", typ: "gpmSample", iface: "GPMSample", driver: "s.sample", note: "s.lib"},
 			},
 			method: writeBound,
 		},
@@ -110,7 +112,7 @@ func testOutputs() []output {
 	}
 }
 
-// write makes the file: a method for each of an interface that is not written by hand.
+// write returns the file: the methods of each interface that are not written by hand.
 func (o output) write(dir string, s *seamTypes) ([]byte, error) {
 	known, err := handwritten(filepath.Join(dir, filepath.Dir(o.file)), strings.HasSuffix(o.file, "_test.go"))
 	if err != nil {
@@ -152,10 +154,15 @@ func (o output) write(dir string, s *seamTypes) ([]byte, error) {
 	return format.Source(text)
 }
 
-// writeBound: go-nvml has a method of the same name for a function that is not there in versions.
+// writeBound: go-nvml has a method of the same name, which calls the newest version that the library has.
 func writeBound(w *bytes.Buffer, r receiver, m method) {
 	missing := names(slices.Concat(m.results, []variable{{name: "nvml.ERROR_FUNCTION_NOT_FOUND"}}))
-	fmt.Fprintf(w, "\tif !%s.has(%q) {\n\t\treturn %s\n\t}\n", r.note, nvmlName(r.iface, m.name), missing)
+	function := nvmlName(r.iface, m.name)
+	symbols := fmt.Sprintf("%q", function)
+	for version := 2; version <= newestVersion(function); version++ {
+		symbols += fmt.Sprintf(", %q", fmt.Sprintf("%s_v%d", function, version))
+	}
+	fmt.Fprintf(w, "\tif !%s.has(%s) {\n\t\treturn %s\n\t}\n", r.note, symbols, missing)
 	fmt.Fprintf(w, "\treturn %s.%s(%s)\n", r.driver, m.name, names(m.params))
 }
 
@@ -203,7 +210,7 @@ func writeRecorded(w *bytes.Buffer, r receiver, m method) {
 	}
 }
 
-// answerType is the type of the answer of a recorded call.
+// answerType returns the type of the answer of a recorded call.
 func answerType(r receiver, m method) string {
 	switch len(m.results) {
 	case 0:
@@ -216,7 +223,7 @@ func answerType(r receiver, m method) string {
 
 func fieldName(name string) string { return strings.ToUpper(name[:1]) + name[1:] }
 
-// namesOf is the table of an argument's type, numbers if it is a plain one.
+// namesOf returns the table of names of an argument's type, or numbers if the type is not NVML's.
 func namesOf(typ string) string {
 	if enum, ok := strings.CutPrefix(typ, "nvml."); ok {
 		return tableName(enum)

@@ -19,15 +19,15 @@ type seamTypes struct {
 	types      map[string]bool
 }
 
-// method is one method of an interface of the seam. The last of its results is the return code.
+// method is one method of an interface of the seam. Its last result is the return code.
 type method struct {
 	name    string
 	params  []variable
 	results []variable // without the return code
-	handles bool       // it takes or gives out what is an interface of the seam itself
+	handles bool       // a parameter or a result is an interface of the seam
 }
 
-// variable is a parameter or a result. Every one has a name, made up if driver.go gives none.
+// variable is a parameter or a result. If driver.go gives it no name, seamgen does.
 type variable struct{ name, typ string }
 
 func parseSeam(path string) (*seamTypes, error) {
@@ -48,8 +48,8 @@ func parseSeam(path string) (*seamTypes, error) {
 	return s, nil
 }
 
-// methods lists those of an interface in the order of driver.go, with those of the Entity in it; another embedded
-// interface has receivers of its own. Types are written as by a package that imports the seam.
+// methods returns the methods of an interface in the order of driver.go, with those of an embedded Entity; other embedded interfaces
+// have receivers of their own. Types of the seam are qualified by its package.
 func (s *seamTypes) methods(name string) ([]method, error) {
 	i := s.interfaces[name]
 	if i == nil {
@@ -94,7 +94,7 @@ func (s *seamTypes) hasHandles(f *ast.FuncType) bool {
 	return found
 }
 
-// variables flattens a list of fields; those without a name are called by a prefix and their place.
+// variables flattens a list of fields; those without a name are named by a prefix and their number.
 func (s *seamTypes) variables(fields *ast.FieldList, prefix string) []variable {
 	var list []variable
 	for _, field := range fields.List {
@@ -109,7 +109,7 @@ func (s *seamTypes) variables(fields *ast.FieldList, prefix string) []variable {
 	return list
 }
 
-// typeText writes a type, the seam's own with their package.
+// typeText returns a type as Go code, in which types of the seam are qualified by its package.
 func (s *seamTypes) typeText(e ast.Expr) string {
 	switch t := e.(type) {
 	case *ast.Ident:
@@ -128,20 +128,36 @@ func (s *seamTypes) typeText(e ast.Expr) string {
 	return out.String()
 }
 
-// nvmlName is the function of NVML that a method stands for, without the version of it.
+// nvmlName returns the function of NVML that a method stands for, without its version.
 func nvmlName(iface, method string) string {
 	switch {
 	case iface == "Library" || strings.HasPrefix(method, "Gpm"):
 		return "nvml" + method
 	case iface == "GPUInstance" || iface == "MutableInstance":
 		return "nvmlGpuInstance" + method
+	case iface == "EventSet":
+		return "nvmlEventSet" + method
+	case iface == "GPMSample":
+		return "nvmlGpmSample" + method
 	case iface == "ComputeInstance":
 		return "nvmlComputeInstance" + method
 	}
 	return "nvmlDevice" + method
 }
 
-// handwritten lists the methods that a folder declares outside of generated files, as Type.Method. Tests count for tests.
+// newestVersion returns the newest version of a function that go-nvml calls if the library has it (its updateVersionedSymbols).
+func newestVersion(function string) int {
+	switch function {
+	case "nvmlDeviceGetCount", "nvmlDeviceGetAttributes":
+		return 2
+	case "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses":
+		return 3
+	}
+	return 1
+}
+
+// handwritten returns the methods that a folder declares outside of generated files, as Type.Method; if tests, also those of test
+// files.
 func handwritten(dir string, tests bool) (map[string]bool, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -179,7 +195,7 @@ func receiverType(f *ast.FuncDecl) string {
 	return ""
 }
 
-// joined lists one part of some variables, separated by commas.
+// joined returns a part of each variable, separated by commas.
 func joined(list []variable, part func(variable) string) string {
 	texts := make([]string, 0, len(list))
 	for _, v := range list {
@@ -196,7 +212,7 @@ func declared(list []variable) string {
 	return joined(list, func(v variable) string { return v.name + " " + v.typ })
 }
 
-// signature is a method's, with all results named; the return code is ret.
+// signature returns the method's signature, with all results named; the return code is ret.
 func (m method) signature() string {
 	return fmt.Sprintf("%s(%s) (%s)", m.name, declared(m.params), declared(slices.Concat(m.results, []variable{{"ret", "nvml.Return"}})))
 }

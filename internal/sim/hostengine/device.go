@@ -20,7 +20,7 @@ func (e *Engine) gpuOf(entity Entity) (index int, of *Member, ok bool) {
 	return m.GPU, &m, ok
 }
 
-// Device reads what an engine tells of a GPU.
+// Device reads what an engine reports of a GPU.
 func (s *Session) Device(index int) (sim.State, error) {
 	if err := s.enter(); err != nil {
 		return sim.State{}, err

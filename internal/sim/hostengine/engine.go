@@ -79,7 +79,7 @@ type Member struct {
 	ProfileID      uint32
 	Slices         int
 
-	// What the hierarchy does not tell: the places of the instance and of its GPU instance, and the profile of that.
+	// What the hierarchy does not have: the places of the instance and of its GPU instance, and the profile of that.
 	place, giPlace gpu.Placement
 	giProfile      uint32
 }

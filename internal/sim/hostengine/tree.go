@@ -84,7 +84,7 @@ func (m *Member) in(s *sim.State) bool {
 	return slices.ContainsFunc(i.ComputeInstances, func(c sim.Compute) bool { return c.ID == m.Compute && c.Placement == m.place })
 }
 
-// changedSince returns when a GPU's tree changed first, by its events from a number on; now if they do not tell.
+// changedSince returns when a GPU's tree changed first, by its events from a number on; now if they do not show it.
 func (e *Engine) changedSince(index, from int, now time.Time) time.Time {
 	events, _ := e.node.History(index, from)
 	for _, event := range events {

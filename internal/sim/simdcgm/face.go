@@ -62,7 +62,7 @@ func (s *session) Close() error {
 	return nil
 }
 
-// Devices takes the UUIDs from the node: a real engine tells them live, without a watch.
+// Devices takes the UUIDs from the node: a real engine reports them live, without a watch.
 func (s *session) Devices() ([]dcgmsource.Device, error) {
 	ids, err := s.session.GPUs()
 	if err != nil {

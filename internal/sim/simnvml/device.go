@@ -28,12 +28,12 @@ func read[T any](d *device, reading gpu.Reading, value func(s *sim.State) (T, nv
 	return value(&s)
 }
 
-// fact reads something that every GPU tells.
+// fact reads something that every GPU reports.
 func fact[T any](d *device, reading gpu.Reading, value func(s *sim.State) T) (T, nvml.Return) {
 	return read(d, reading, func(s *sim.State) (T, nvml.Return) { return value(s), nvml.SUCCESS })
 }
 
-// optional reads something that not every GPU tells in every mode.
+// optional reads something that not every GPU reports in every mode.
 func optional[T any](d *device, reading gpu.Reading, value func(s *sim.State) gpu.Opt[T]) (T, nvml.Return) {
 	return read(d, reading, func(s *sim.State) (T, nvml.Return) {
 		v, ok := value(s).Get()

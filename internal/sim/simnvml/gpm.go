@@ -88,7 +88,7 @@ func (d *device) media(kind sim.MediaEngine) (uint32, nvml.Return) {
 	return all[kind], ret
 }
 
-// GetProcessUtilization tells the SM use of each process of a GPU without MIG, as of now.
+// GetProcessUtilization returns the SM use of each process of a GPU without MIG, as of now.
 func (d *device) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 	return read(d, gpu.ReadingProcesses, func(s *sim.State) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 		if s.MIGEnabled {

@@ -13,7 +13,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// New makes a simulated node look like NVML. The node stays its owner's, who closes it.
+// New makes a simulated node look like NVML. The caller keeps the node and closes it.
 func New(node *sim.Node) nvmlsource.Library {
 	l := &library{node: node}
 	for i := range node.Count() {

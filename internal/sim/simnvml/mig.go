@@ -47,7 +47,7 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvm
 }
 
 // GetGpuInstanceProfileInfo answers as the call that the seam stands for: with MIG off the versioned call is not
-// supported, and the unversioned one tells no name.
+// supported, and the unversioned one has no name.
 func (d *device) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
 	return read(d, gpu.ReadingMIG, func(s *sim.State) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
 		if profile < 0 || profile >= nvml.GPU_INSTANCE_PROFILE_COUNT {

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/version"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/cluster"
+	"github.com/mig-exporter/mig-exporter/internal/control/handles"
+	"github.com/mig-exporter/mig-exporter/internal/control/owners"
+	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
+	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/podmeta"
+	"github.com/mig-exporter/mig-exporter/internal/podresources"
+)
+
+// machine is the kind of the node that this process runs on.
+type machine struct {
+	hostname  string
+	inCluster bool // in a pod of a Kubernetes cluster: there is a kubelet
+}
+
+// openMachine opens the driver of this machine.
+func (n *node) openMachine(cfg *Config) error {
+	name, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("host name: %w", err)
+	}
+	n.kind = machine{hostname: name, inCluster: os.Getenv("KUBERNETES_SERVICE_HOST") != ""}
+	n.hostname, n.now, n.library = name, time.Now, nvmlsource.Open(cfg.NVMLLibrary)
+	return nil
+}
+
+// openPods opens the machine's process table and kubelet, and the API server if the configuration names the node.
+func (m machine) openPods(n *node, cfg *Config) error {
+	if err := n.openMetadata(cfg); err != nil {
+		return err
+	}
+	n.containers = podresources.NewContainers(podresources.ContainersOptions{
+		ProcDir: cfg.ProcDir, LogDir: cfg.ContainerLogs, Now: time.Now, Logger: n.logger,
+	})
+	if cfg.KubeletSocket == "" {
+		return nil
+	}
+	opts := podresources.Options{
+		Socket: cfg.KubeletSocket, Checkpoint: cfg.Checkpoint, Witness: m.witness(cfg), NodeNames: m.nodeNames(cfg),
+		Expected: m.inCluster || cfg.kubeletSocketSet, Traces: append(kubeletFolders(), filepath.Dir(cfg.KubeletSocket)),
+	}
+	if cfg.Control.Enabled {
+		boot, err := readBootID()
+		if err != nil {
+			return err
+		}
+		mark := kubeletMark{path: filepath.Join(cfg.Control.StateDir, "kubelet-boot"), boot: boot, logger: n.logger}
+		opts.Expected = opts.Expected || mark.isSet()
+		opts.Answered = mark.set
+	}
+	n.openKubelet(cfg, opts)
+	return nil
+}
+
+// openMetadata starts to ask the API server about the node's pods, if the node is named.
+func (n *node) openMetadata(cfg *Config) error {
+	if cfg.NodeName == "" {
+		return nil
+	}
+	server, err := kubeapi.InClusterServer(os.Getenv)
+	if err != nil {
+		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
+	}
+	m, err := podmeta.New(podmeta.Options{
+		Server: server, CredentialsDir: kubeapi.DefaultCredentialsDir, UserAgent: userAgent(), Node: cfg.NodeName, Labels: cfg.PodLabelNames, Logger: n.logger,
+	})
+	if err != nil {
+		return err
+	}
+	n.onClose(m.Close)
+	n.metadata = m
+	return nil
+}
+
+// kubeletFolders are the folders of kubelets (Kubernetes', microk8s', k0s'), and files of containers, which may not see the host's.
+func kubeletFolders() []string {
+	return []string{
+		"/var/lib/kubelet", "/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/k0s/kubelet",
+		"/.dockerenv", "/run/.containerenv",
+	}
+}
+
+// nodeNames returns the names that the kubelet may have for this node: it ends the names of static pods with its own.
+func (m machine) nodeNames(cfg *Config) []string {
+	short, _, _ := strings.Cut(m.hostname, ".")
+	var names []string
+	for _, name := range []string{cfg.NodeName, m.hostname, short} {
+		if name != "" {
+			names = append(names, strings.ToLower(name))
+		}
+	}
+	return names
+}
+
+// ownPod returns "namespace/name" of the pod that this process runs in, from the downward API, or else from the service account
+// and the host name; empty if they do not have it.
+func ownPod(getenv func(string) string, credentialsDir, hostname string) string {
+	namespace, name := getenv("POD_NAMESPACE"), cmp.Or(getenv("POD_NAME"), hostname)
+	if namespace == "" {
+		text, err := os.ReadFile(filepath.Join(credentialsDir, "namespace"))
+		if err != nil {
+			return ""
+		}
+		namespace = strings.TrimSpace(string(text))
+	}
+	if namespace == "" || name == "" {
+		return ""
+	}
+	return namespace + "/" + name
+}
+
+// witness returns the pod whose presence in the kubelet's list shows that the list is complete: the configured one or, in a
+// cluster, that of this process.
+func (m machine) witness(cfg *Config) string {
+	if cfg.WitnessPod != "" || !m.inCluster {
+		return cfg.WitnessPod
+	}
+	return ownPod(os.Getenv, kubeapi.DefaultCredentialsDir, m.hostname)
+}
+
+// hostEngine opens the host engine that the configuration names.
+func (machine) hostEngine(cfg *Config) (dcgmsource.Engine, func() int) {
+	return dcgmsource.Open(dcgmsource.Mode(cfg.DCGMMode), cfg.DCGMAddress), os.Geteuid
+}
+
+// openDependencies opens the machine's processes, and its cluster if the configuration names the node.
+func (machine) openDependencies(n *node, cfg *Config) error {
+	var err error
+	if n.bootID, err = readBootID(); err != nil {
+		return err
+	}
+	n.handles = handles.New(cfg.ProcDir)
+	local := &owners.LocalFinder{ProcDir: cfg.ProcDir, SysDir: "/sys", GresFiles: owners.DefaultGresFiles()}
+	if cfg.NodeName == "" {
+		n.cluster = owners.NewCluster(nil, local)
+		return nil
+	}
+	address, err := kubeapi.InClusterServer(os.Getenv)
+	if err != nil {
+		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
+	}
+	client, err := kubeapi.New(kubeapi.Options{Server: address, CredentialsDir: kubeapi.DefaultCredentialsDir, UserAgent: userAgent()})
+	if err != nil {
+		return err
+	}
+	n.onClose(client.Close)
+	here, err := cluster.New(cluster.Options{API: client, Node: cfg.NodeName, Audiences: cfg.Control.Audiences, Now: time.Now})
+	if err != nil {
+		return err
+	}
+	n.reviewer = here
+	var cordoner owners.Cordoner
+	if cfg.Control.Cordon {
+		cordoner = here
+	}
+	n.cluster = owners.NewCluster(cordoner, local, here)
+	return nil
+}
+
+// userAgent names this program to the API server.
+func userAgent() string { return "mig-exporter/" + cmp.Or(version.Version, "unknown") }
+
+// readBootID returns the id by which the kernel tells one boot from another.
+func readBootID() (string, error) {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("boot id: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}

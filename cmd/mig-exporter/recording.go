@@ -1,0 +1,44 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/capture"
+	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// recording is the kind of a node whose driver's answers were captured. It has no pods, no DCGM and nothing to repartition.
+type recording struct{ *capture.Replay }
+
+// openRecording replays a recording in the place of the driver.
+func (n *node) openRecording(cfg *Config) error {
+	if cfg.SimClock == sim.ClockX60 {
+		return fmt.Errorf("--sim.clock=%s: expected real or step with %s, which is a recording", cfg.SimClock, cfg.SimScenario)
+	}
+	file, err := capture.Load(cfg.SimScenario)
+	if err != nil {
+		return err
+	}
+	replay := capture.NewReplay(file, cfg.stepped())
+	n.kind, n.hostname, n.now, n.library = recording{replay}, file.Node.Hostname, replay.Now, replay.Library()
+	n.closers = append(n.closers, replay.Close)
+	if !cfg.stepped() {
+		n.polled = replay.Next
+	}
+	level.Info(n.logger).Log("msg", "This is a recording: another node's GPUs, as they were", "file", cfg.SimScenario,
+		"start", file.Recorded.Start.Format(time.RFC3339), "polls", len(file.Recorded.Polls))
+	return nil
+}
+
+func (recording) openPods(*node, *Config) error { return nil }
+
+func (recording) hostEngine(*Config) (dcgmsource.Engine, func() int) { return nil, nil }
+
+func (recording) openDependencies(*node, *Config) error {
+	return errors.New("--control.enabled: a recording cannot be repartitioned; expected a scenario or this node's driver")
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync/atomic"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// servedMetrics is the collector in force, which a reload replaces. It is safe for concurrent use.
+type servedMetrics struct {
+	current atomic.Pointer[collector.Collector]
+}
+
+func newServedMetrics(c *collector.Collector) *servedMetrics {
+	m := &servedMetrics{}
+	m.current.Store(c)
+	return m
+}
+
+// Gather implements web.Metrics.
+func (m *servedMetrics) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
+	return m.current.Load().Gather(s)
+}
+
+// CheckCollectors implements web.Metrics.
+func (m *servedMetrics) CheckCollectors(names []string) error {
+	return m.current.Load().CheckCollectors(names)
+}
+
+// Filter implements web.Metrics.
+func (m *servedMetrics) Filter(families []*dto.MetricFamily, names []string) []*dto.MetricFamily {
+	return m.current.Load().Filter(families, names)
+}
+
+// Render implements web.Metrics.
+func (m *servedMetrics) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (bool, error) {
+	return m.current.Load().Render(dst, s, format, names)
+}
+
+// ServesMedia reports whether media engines are served.
+func (m *servedMetrics) ServesMedia() bool { return m.current.Load().ServesMedia() }
+
+// Observe observes a Snapshot that is about to be published.
+func (m *servedMetrics) Observe(s *gpu.Snapshot) { m.current.Load().Observe(s) }
+
+// readCounters reads the counters file. It takes effect with the next poll; histograms and windows continue.
+func (x *exporter) readCounters(cfg *Config) (applyFunc, error) {
+	if err := expectRegular(cfg.CountersFile); err != nil {
+		return nil, err
+	}
+	counters, err := loadCounters(cfg, x.logger)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) ([]string, error) { return x.setCounters(ctx, cfg, counters) }, nil
+}
+
+// setCounters puts counters in force before the next poll.
+func (x *exporter) setCounters(ctx context.Context, cfg *Config, counters []collector.Counter) ([]string, error) {
+	changes := listChanges(indexByField(x.counters), indexByField(counters))
+	if len(changes) == 0 {
+		return nil, nil
+	}
+	c, err := newCollector(cfg, counters, x.source.DriverCalls, x.node.profilerCalls, x.metrics.current.Load())
+	if err != nil {
+		return nil, err
+	}
+	err = x.poller.Poll(ctx, func() error { // no Snapshot is observed meanwhile
+		x.metrics.current.Store(c)
+		x.counters = counters
+		return nil
+	})
+	if err != nil && x.metrics.current.Load() != c {
+		return nil, fmt.Errorf("poll: %w", err)
+	}
+	return changes, nil
+}
+
+// indexByField indexes counters by their fields.
+func indexByField(counters []collector.Counter) map[string]collector.Counter {
+	m := make(map[string]collector.Counter, len(counters))
+	for _, c := range counters {
+		m[c.Field] = c
+	}
+	return m
+}
+
+// readLayouts reads the file of named layouts, which takes effect for the plans that follow.
+func (c *controller) readLayouts(cfg *ControlConfig) (applyFunc, error) {
+	if err := expectRegular(cfg.LayoutsFile); err != nil {
+		return nil, err
+	}
+	layouts, err := cfg.layouts()
+	if err != nil {
+		return nil, err
+	}
+	return func(context.Context) ([]string, error) {
+		changes := listChanges(c.layouts, layouts)
+		if len(changes) > 0 {
+			c.engine.SetLayouts(layouts)
+			c.layouts = layouts
+		}
+		return changes, nil
+	}, nil
+}
+
+// listChanges lists the names that were added, removed or changed, in their order.
+func listChanges[T any](before, after map[string]T) []string {
+	var list []string
+	for name, now := range after {
+		switch was, had := before[name]; {
+		case !had:
+			list = append(list, name+" added")
+		case !reflect.DeepEqual(was, now):
+			list = append(list, name+" changed")
+		}
+	}
+	for name := range before {
+		if _, has := after[name]; !has {
+			list = append(list, name+" removed")
+		}
+	}
+	slices.Sort(list)
+	return list
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/podresources"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+	"github.com/mig-exporter/mig-exporter/internal/sim/kubelet"
+	"github.com/mig-exporter/mig-exporter/internal/sim/simdcgm"
+	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
+)
+
+// stateVariable names the file by which processes share a simulated node, among them those that load its C library.
+const stateVariable = "MIG_SIM_STATE"
+
+// simulation is the kind of a node whose GPUs, pods and host engine do not exist.
+type simulation struct{ *sim.Node }
+
+// openSimulation starts the simulated node of a scenario.
+func (n *node) openSimulation(cfg *Config) error {
+	scenario, err := sim.Load(cfg.SimScenario)
+	if err != nil {
+		return err
+	}
+	simulated, err := startSimulated(scenario, cfg.SimClock)
+	if err != nil {
+		return err
+	}
+	level.Info(n.logger).Log("msg", "This is a simulated node: its GPUs and pods do not exist", "scenario", cfg.SimScenario)
+	n.kind, n.hostname, n.now, n.library = simulation{simulated}, scenario.Node.Hostname, simulated.Now, simnvml.New(simulated)
+	n.closers = append(n.closers, simulated.Close)
+	return nil
+}
+
+func startSimulated(scenario *sim.Scenario, clock sim.ClockMode) (*sim.Node, error) {
+	if path := os.Getenv(stateVariable); path != "" {
+		return sim.Join(scenario, clock, path)
+	}
+	return sim.New(scenario, sim.NewClock(clock))
+}
+
+// openPods runs the simulated kubelet on a socket of its own and asks it, unless the scenario or the configuration has none.
+func (s simulation) openPods(n *node, cfg *Config) error {
+	if cfg.KubeletSocket == "" || !s.Scenario().Node.Kubernetes {
+		return nil
+	}
+	dir, err := os.MkdirTemp("", "mig-exporter-sim-")
+	if err != nil {
+		return fmt.Errorf("simulated kubelet: %w", err)
+	}
+	n.closers = append(n.closers, func() error { return os.RemoveAll(dir) })
+	server, err := kubelet.New(s.Node, dir, n.logger)
+	if err != nil {
+		return err
+	}
+	n.closers = append(n.closers, server.Close)
+	n.metadata = simulatedMetadata{node: s.Node, labels: cfg.PodLabelNames}
+	n.containers = podresources.NewContainers(podresources.ContainersOptions{
+		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
+	})
+	checkpoint := server.Checkpoint()
+	if cfg.Checkpoint == "" {
+		checkpoint = ""
+	}
+	n.openKubelet(cfg, podresources.Options{
+		Socket: server.Socket(), Checkpoint: checkpoint, Witness: cmp.Or(cfg.WitnessPod, sim.OwnNamespace+"/"+sim.OwnPod), Expected: true,
+	})
+	faulty := faultyKubelet{Assignments: n.devices, node: s.Node, server: server}
+	n.pods, n.devices = faulty, faulty
+	return nil
+}
+
+// unprivilegedUID is the id of a user that is not root.
+const unprivilegedUID = 65534
+
+// hostEngine returns the node's own host engine if DCGM is embedded; a remote one is not simulated.
+func (s simulation) hostEngine(cfg *Config) (dcgmsource.Engine, func() int) {
+	if cfg.DCGMMode != dcgmEmbedded {
+		return dcgmsource.Open(dcgmsource.Mode(cfg.DCGMMode), cfg.DCGMAddress), os.Geteuid
+	}
+	return simdcgm.New(s.Node), func() int {
+		if s.HostEngine().NonRoot {
+			return unprivilegedUID
+		}
+		return 0
+	}
+}
+
+// openDependencies opens none: the processes are the driver's, and no other controller manages the GPUs.
+func (s simulation) openDependencies(n *node, _ *Config) error {
+	n.bootID = s.BootID()
+	return nil
+}
+
+// simulatedMetadata is the API server of a simulated node.
+type simulatedMetadata struct {
+	node   *sim.Node
+	labels []string
+}
+
+// PodMetadata implements podresources.Metadata: a pod's owner and those of its labels that were chosen.
+func (m simulatedMetadata) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
+	p, ok := m.node.PodByName(namespace, pod, since)
+	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner}
+	for _, name := range m.labels {
+		if value, has := p.Labels[name]; has {
+			known.Labels = append(known.Labels, gpu.Label{Name: name, Value: value})
+		}
+	}
+	return known, ok
+}
+
+// PodByUID implements podresources.Metadata.
+func (m simulatedMetadata) PodByUID(uid string) (namespace, pod string, ok bool) {
+	p, ok := m.node.PodByUID(uid)
+	return p.Namespace, p.Name, ok && !p.Ended
+}
+
+// PodGone implements podresources.Metadata. The simulated API server is asked with each call: that is later than since.
+func (m simulatedMetadata) PodGone(namespace, pod, uid string, _ time.Time) bool {
+	return m.node.PodGone(namespace, pod, uid)
+}
+
+// AdminAccess implements podresources.Metadata.
+func (m simulatedMetadata) AdminAccess(d gpu.ClaimDevice, _ time.Time) (bool, error) {
+	admin, err := m.node.AdminAccess(d)
+	if err != nil {
+		return false, fmt.Errorf("claim %s in namespace %s: %w", d.Claim, d.Namespace, err)
+	}
+	return admin, nil
+}
+
+// State implements metadata.
+func (m simulatedMetadata) State() gpu.SourceState {
+	answered, up := m.node.APIServer()
+	state := gpu.SourceState{Name: gpu.SourceKubernetes, Up: up, LastSuccess: answered}
+	if !up {
+		state.Err = fmt.Errorf("simulated API server: %w", gpu.ErrUnavailable)
+	}
+	return state
+}
+
+// faultyKubelet puts the node's faults into effect at the simulated kubelet before each request to it.
+type faultyKubelet struct {
+	control.Assignments
+	node   *sim.Node
+	server *kubelet.Server
+}
+
+// List implements control.Assignments.
+func (k faultyKubelet) List(ctx context.Context) (gpu.Assignments, error) {
+	if err := k.server.Follow(k.node.Kubelet()); err != nil {
+		return gpu.Assignments{}, fmt.Errorf("%w: %w", gpu.ErrUnavailable, err)
+	}
+	return k.Assignments.List(ctx)
+}
+
+// Allocatable implements control.Assignments.
+func (k faultyKubelet) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
+	if err := k.server.Follow(k.node.Kubelet()); err != nil {
+		return nil, fmt.Errorf("%w: %w", gpu.ErrUnavailable, err)
+	}
+	return k.Assignments.Allocatable(ctx)
+}

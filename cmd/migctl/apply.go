@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+const (
+	followRetry    = time.Second // between attempts to reach a server that went away: it may be restarting
+	followAttempts = 60          // in a row without news
+)
+
+// operationError is the error of an operation that did not succeed. Its outcome has been shown.
+type operationError struct {
+	code  int
+	state api.OperationState
+}
+
+func (e *operationError) Error() string { return "the operation is " + string(e.state) }
+
+// newKey makes an Idempotency-Key.
+func newKey() string { return rand.Text() }
+
+// applyPlan shows a plan, asks the operator, and starts it.
+func (s *session) applyPlan(ctx context.Context) error {
+	plan, err := s.planToApply(ctx)
+	if err != nil {
+		return err
+	}
+	writePlan(s.page, plan)
+	if len(plan.Steps) == 0 {
+		return nil
+	}
+	s.page.line()
+	if !s.opts.Yes && !s.inTerminal { // the question cannot be asked: what was shown can be approved as it is
+		s.page.line(text("To do this:").in(cyan))
+		s.page.line(text("  migctl apply --yes --plan %s --hash \\", plan.ID))
+		s.page.line(text("    %s", plan.Hash))
+	}
+	if err := s.askOperator(ctx, "Apply?"); err != nil {
+		return err
+	}
+	request := api.OperationRequest{Plan: plan.ID, Hash: plan.Hash}
+	if s.opts.Hash != "" {
+		request.Hash = s.opts.Hash
+	}
+	return s.startOperation(ctx, http.MethodPost, "/operations", request)
+}
+
+func (s *session) planToApply(ctx context.Context) (*api.Plan, error) {
+	var plan api.Plan
+	if s.opts.Plan != "" {
+		return &plan, s.client.fetch(ctx, "/plans/"+pathEscape(s.opts.Plan), &plan)
+	}
+	request, err := s.planRequest()
+	if err != nil {
+		return nil, err
+	}
+	return &plan, s.client.send(ctx, http.MethodPost, "/plans", request, "", &plan)
+}
+
+// rollBackOperation asks the operator and rolls an operation back.
+func (s *session) rollBackOperation(ctx context.Context) error {
+	if s.opts.Abandon {
+		return usageError{"migctl accept " + s.opts.Operation + " replaces rollback --abandon"}
+	}
+	var op api.Operation
+	if err := s.client.fetch(ctx, operationPath(s.opts.Operation), &op); err != nil {
+		return err
+	}
+	writeOperation(s.page, &op)
+	s.page.line()
+	again := op.State == api.Degraded || op.State == api.Stuck
+	switch {
+	case again:
+		s.page.para("! ", yellow, "The rollback is tried again on the GPUs that are blocked. A GPU that another client has changed since is left alone.")
+	case op.State == api.Succeeded:
+		s.page.para("! ", yellow, "Instances that this operation has created are destroyed again; one that is in use by now is not, and then nothing is changed.")
+	}
+	if again || op.State == api.Succeeded { // otherwise the server says why it cannot be rolled back
+		if err := s.askOperator(ctx, fmt.Sprintf("Roll back operation %s?", op.ID)); err != nil {
+			return err
+		}
+	}
+	err := s.startOperation(ctx, http.MethodPost, operationPath(op.ID)+"/rollback", nil)
+	if ended := (*operationError)(nil); again && errors.As(err, &ended) && (ended.state == api.RolledBack || ended.state == api.Failed) {
+		return nil // nothing of the operation is left, as the operator wanted
+	}
+	return err
+}
+
+// startOperation starts an operation and follows it to its end.
+func (s *session) startOperation(ctx context.Context, method, path string, request any) error {
+	var op api.Operation
+	if err := s.client.send(ctx, method, path, request, newKey(), &op); err != nil {
+		return err
+	}
+	s.page.line(text("Operation ").in(dim), text("%s", op.ID).in(bold))
+	return s.followOperation(ctx, &op)
+}
+
+// followOperation shows the events of an operation as they arrive, and then its outcome.
+func (s *session) followOperation(ctx context.Context, op *api.Operation) error {
+	seen, failures := 0, 0
+	shown := progress{page: s.page, op: op}
+	var stopStream context.CancelFunc
+	show := func(e api.Event) {
+		failures = 0
+		if e.State == api.Stuck { // this may last: fetchEnded finds out whether it still is, and the operator is told now
+			stopStream()
+		}
+		shown.showEvent(&e)
+		s.page.flush() // the page keeps the error, and the operation goes on
+	}
+	for {
+		if err := s.page.flush(); err != nil {
+			return err
+		}
+		var streaming context.Context
+		streaming, stopStream = context.WithCancel(ctx)
+		last, err := s.client.streamEvents(streaming, op.ID, seen, show)
+		stopStream()
+		seen = last
+		shown.closeLine()
+		switch ended := s.fetchEnded(ctx, op.ID, err); {
+		case ended != nil:
+			writeOutcome(s.page, ended)
+			return outcomeError(ended)
+		case ctx.Err() != nil:
+			s.writeContinues(op.ID, "Interrupted.")
+			return ctx.Err()
+		case mayComeBack(err):
+		default:
+			return err
+		}
+		if failures++; failures > followAttempts {
+			s.writeContinues(op.ID, "The server is gone.")
+			return err
+		}
+		select {
+		case <-time.After(s.retry):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// mayComeBack reports whether to ask again after an error, or after the end of a stream: the server may be restarting, or may
+// have dropped a slow reader.
+func mayComeBack(err error) bool {
+	var p *api.Problem
+	return err == nil || errors.Is(err, context.Canceled) || errors.As(err, new(*unreachable)) ||
+		errors.As(err, &p) && (p.Type == api.RateLimited || p.Type == api.Unavailable)
+}
+
+// fetchEnded returns the operation if it has stopped, else nil. streamErr is how the stream of its events ended.
+func (s *session) fetchEnded(ctx context.Context, id string, streamErr error) *api.Operation {
+	var op api.Operation
+	if ctx.Err() != nil || !mayComeBack(streamErr) || s.client.fetch(ctx, operationPath(id), &op) != nil || !hasStopped(op.State) {
+		return nil
+	}
+	return &op
+}
+
+func (s *session) writeContinues(id, why string) {
+	s.page.para("", yellow, why+" The operation goes on without migctl. To follow it:")
+	s.page.line(text("  migctl operations --follow %s", id))
+}
