@@ -16,14 +16,14 @@ import (
 
 // api serves an engine as Prometheus' HTTP API does, as far as migctl fleet asks it.
 type api struct {
-	engine  *Engine
+	engine  *Prometheus
 	promql  *promql.Engine
 	queries atomic.Int64
 	tooMuch atomic.Int64
 }
 
 // serveAPI serves an engine until the test ends.
-func serveAPI(t *testing.T, e *Engine) (*api, string) {
+func serveAPI(t *testing.T, e *Prometheus) (*api, string) {
 	t.Helper()
 	a := &api{engine: e, promql: e.promql}
 	server := httptest.NewServer(a)

@@ -139,7 +139,7 @@ type naming struct {
 
 // seriesID names a series of a GPU briefly: making labels for each sample would take most of the time.
 type seriesID struct {
-	node, index             int
+	node, index        int
 	family, model, pod string
 }
 
@@ -324,4 +324,3 @@ func unitsOf(nodes int) []unit {
 	}
 	return all
 }
-

@@ -62,9 +62,9 @@ const (
 )
 
 // fleetHistory returns an engine with two days of ten nodes, and when they end.
-func fleetHistory(t *testing.T, n naming) (*Engine, []unit, time.Time) {
+func fleetHistory(t *testing.T, n naming) (*Prometheus, []unit, time.Time) {
 	t.Helper()
-	e, units, start := Open(t), unitsOf(historyNodes), scraped()
+	e, units, start := NewPrometheus(t), unitsOf(historyNodes), scraped()
 	open := func() storage.Appender { return e.db.Appender(t.Context()) }
 	if err := appendHistory(open, units, start, 0, historyMinutes, historyMinutes, n); err != nil {
 		t.Fatal(err)
