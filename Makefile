@@ -17,6 +17,7 @@ APITEST       := internal/apitest
 FUZZTIME      ?= 10s
 BENCH_RUNS    ?= 5
 EVALUATE_NODES ?= 1000
+PROMETHEUS    ?= /usr/bin/prometheus
 TEST_TIMEOUT  ?= 15m
 ARGS          ?=
 
@@ -159,6 +160,14 @@ bench: toolchain ## measure and print the tables of docs/performance.md; it take
 	go test -run '^$$' -bench Resident -benchtime 1x -count 2 -timeout 1h ./cmd/mig-exporter >>bin/bench.txt
 	@echo "load average before: $$(cat bin/bench.load)"
 	@go run ./cmd/benchtable <bin/bench.txt
+
+# The blocks, 350 MB for each exporter's names, are written once and kept in bin/fleet.
+.PHONY: bench-fleet
+bench-fleet: toolchain ## ask a Prometheus (PROMETHEUS=/usr/bin/prometheus) about a made-up week of 1,600 GPUs, and measure it
+	@command -v $(PROMETHEUS) >/dev/null || { echo "$(PROMETHEUS) is missing: apt-get install prometheus, or PROMETHEUS=PATH"; exit 1; }
+	@mkdir -p bin/fleet
+	cd $(PROMTEST) && FLEET_BENCH_PROMETHEUS=$(PROMETHEUS) FLEET_BENCH_DIR=$(CURDIR)/bin/fleet \
+		go test -count=1 -v -timeout 1h -run '^TestBenchFleet$$' .
 
 .PHONY: fuzz
 fuzz: toolchain ## fuzz every target for FUZZTIME each (10s)

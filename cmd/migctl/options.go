@@ -74,6 +74,7 @@ type options struct {
 
 	Explain  string // recommend: the GPU
 	WantSpec bool   // recommend
+	Fleet    fleetOptions
 }
 
 // specOptions are the wanted layout, from a file or on the command line.
@@ -201,6 +202,7 @@ func newApp(o *options) *kingpin.Application {
 	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().HintAction(gpus).StringsVar(&o.GPUs)
 	mode.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
 	yesFlag(mode, o)
+	fleetCommand(app, o)
 	return app
 }
 

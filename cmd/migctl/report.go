@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/fleet"
 )
 
 // reportError writes an error to standard error, with what to do next, and returns the exit code.
@@ -24,6 +25,7 @@ func (s *session) reportError(err error) int {
 	var ended *operationError
 	var silent *unreachable
 	var refused *refusals
+	var query *fleet.QueryError
 	switch {
 	case errors.Is(err, errDeclined):
 		p.line(text("Nothing was done."))
@@ -44,6 +46,8 @@ func (s *session) reportError(err error) int {
 		p.para("migctl: ", red, silent.Error())
 		writeHint(p, unreachableHint(silent))
 		return exitUnreachable
+	case errors.As(err, &query):
+		return reportQuery(p, query)
 	case errors.Is(err, context.Canceled):
 		p.line(text("migctl: interrupted."))
 		return exitInterrupted

@@ -46,6 +46,9 @@ func execute(ctx context.Context, args []string, s *session) int {
 // runCommand runs the command.
 func (s *session) runCommand(ctx context.Context) error {
 	o := &s.opts
+	if o.Command == commandFleet {
+		return s.fleet(ctx)
+	}
 	var err error
 	if s.client, err = newClient(o); err != nil {
 		return err

@@ -32,7 +32,7 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	if w.Observed > 0 {
 		e.ThrottledRatio = min(1, w.Throttled/w.Observed)
 	}
-	for kind, name := range [mediaKinds]string{"encoder", "decoder", "jpeg", "ofa"} {
+	for kind, name := range mediaNames() {
 		if isRecent(w.Media[kind], now) {
 			e.MediaEngines = append(e.MediaEngines, name)
 		}

@@ -65,7 +65,7 @@ func (a *Advisor) recommendShrink(
 		return
 	}
 	for _, p := range smallerProfiles(g, of) {
-		t := a.try(w, e, p, of, a.limitsOf(hints))
+		t := try(e, p, of, a.limitsOf(hints), a.options)
 		r.Considered = append(r.Considered, Considered{Profile: p.Name, Reason: t.reason, StretchP95: t.p95})
 		if t.reason != ReasonNone {
 			continue

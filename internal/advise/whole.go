@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -72,24 +71,24 @@ func smallerProfiles(g *gpu.GPU, than capacity) []*gpu.Profile {
 	return list
 }
 
-// try says what a profile would do to a workload that was seen on a device.
-func (a *Advisor) try(w *workload, e *Evidence, p *gpu.Profile, of capacity, limits limits) trial {
+// try says what a profile would do to a workload that was seen on a whole GPU.
+func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) trial {
 	slice := Slice{SMs: float64(p.SMs) / float64(of.sms), Bandwidth: float64(p.MemorySlices) / float64(of.memorySlices)}
 	t := trial{profile: p, share: slice.SMs, median: StretchOf(e.Median, slice), p95: StretchOf(e.decisive, slice)}
 	stretch := t.p95.deciding(limits.strict)
 	t.notChecked = e.MediaUnread && lacksEngines(p, of, [mediaKinds]bool{true, true, true, true})
 	var used [mediaKinds]bool
-	for kind := range used {
-		used[kind] = isRecent(w.Media[kind], a.now)
+	for kind, name := range mediaNames() {
+		used[kind] = slices.Contains(e.MediaEngines, name)
 	}
 	switch {
-	case needBytes(e, a.options.Headroom) > float64(p.MemoryBytes):
+	case needBytes(e, o.Headroom) > float64(p.MemoryBytes):
 		t.reason = ReasonMemory
 	case lacksEngines(p, of, used):
 		t.reason = ReasonMedia
 	case stretch > limits.stretch:
 		t.reason = ReasonStretch
-	case stretch > unchangedStretch && (e.BusyP99*stretch > a.options.TargetBusy || e.Busy10Minutes*stretch > 1):
+	case stretch > unchangedStretch && (e.BusyP99*stretch > o.TargetBusy || e.Busy10Minutes*stretch > 1):
 		t.reason = ReasonBusy
 	}
 	return t
@@ -126,15 +125,13 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, pod
 	r.Evidence, r.Confidence = &e, confidence(&e)
 	r.Provisional = a.now.Sub(w.First) < provisionalBefore
 	of := wholeOf(g)
-	if reason := a.disqualify(g, w, &e, of, r.Pod, pods, hints); reason != ReasonNone {
+	facts := a.factsOf(w, &e, of, r.Pod, pods, hints)
+	if reason := facts.disqualified(g, of, a.options); reason != ReasonNone {
 		r.Action, r.Reason = ActionKeep, reason
 		return nil
 	}
-	var trials []trial
-	for _, p := range smallerProfiles(g, of) {
-		trials = append(trials, a.try(w, &e, p, of, a.limitsOf(hints)))
-	}
-	decided := a.settleAnswer(w, decide(trials, w, &e, of, a.options), g.Profiles)
+	trials := tryAll(g, &e, of, a.limitsOf(hints), a.options)
+	decided := a.settleAnswer(w, decide(trials, &facts, of, a.options), g.Profiles)
 	r.Action, r.Reason, r.Recommended = decided.Action, decided.Reason, decided.Profile
 	for i := range trials {
 		t := &trials[i]
@@ -146,35 +143,25 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, pod
 	return trials
 }
 
-// disqualify returns why a whole GPU stays as it is whatever its load.
-func (a *Advisor) disqualify(
-	g *gpu.GPU, w *workload, e *Evidence, of capacity, pod *Pod, pods map[podKey]int, hints gpu.RightsizingHints,
-) Reason {
-	switch {
-	case hints.OptOut:
-		return ReasonOptedOut
-	case len(g.Profiles) == 0 || !g.MIG.Enabled.Present() || of.sms == 0 || of.memorySlices == 0:
-		return ReasonNoMIG
-	case w.Key.Shared:
-		return ReasonShared
-	case pod != nil && pods[podKey{pod.Namespace, pod.Name}] > 1:
-		return ReasonMultiGPU
-	case time.Duration(w.Observed*float64(time.Second)) < a.options.MinEvidence:
-		return ReasonLittleEvidence
-	case e.CoverageRatio < minCoverage:
-		return ReasonLowCoverage
-	case isRecent(w.NVLink, a.now):
-		return ReasonNVLink
-	case isRecent(w.Graphics, a.now):
-		return ReasonGraphics
-	case isPreallocated(w, e, of.memoryBytes):
-		return ReasonPreallocated
+// factsOf returns what is known of the workload that holds a whole GPU.
+func (a *Advisor) factsOf(
+	w *workload, e *Evidence, of capacity, pod *Pod, pods map[podKey]int, hints gpu.RightsizingHints,
+) Facts {
+	return Facts{
+		Evidence:       e,
+		OptedOut:       hints.OptOut,
+		Shared:         w.Key.Shared,
+		MultiGPU:       pod != nil && pods[podKey{pod.Namespace, pod.Name}] > 1,
+		NVLink:         isRecent(w.NVLink, a.now),
+		Graphics:       isRecent(w.Graphics, a.now),
+		Preallocated:   isPreallocated(w, e, of.memoryBytes),
+		ActivityUnread: isUnread(w.ActivityUnread, w.Observed),
 	}
-	return ReasonNone
 }
 
 // decide returns the smallest profile that does. If there is none, the reason is that of the largest one.
-func decide(trials []trial, w *workload, e *Evidence, of capacity, o Options) answer {
+func decide(trials []trial, f *Facts, of capacity, o Options) answer {
+	e := f.Evidence
 	for i := range trials {
 		if trials[i].reason == ReasonNone {
 			return answer{Action: ActionSlice, Profile: trials[i].profile.Name}
@@ -186,7 +173,7 @@ func decide(trials []trial, w *workload, e *Evidence, of capacity, o Options) an
 	reason := trials[len(trials)-1].reason
 	slow := reason == ReasonStretch || reason == ReasonBusy
 	switch {
-	case slow && isUnread(w.ActivityUnread, w.Observed):
+	case slow && f.ActivityUnread:
 		return answer{Action: ActionKeep, Reason: ReasonNoActivity}
 	case slow && e.BusyP99 <= o.TargetBusy/2 && e.Busy10Minutes <= 0.5 && needBytes(e, o.Headroom) <= of.memoryBytes/2:
 		return answer{Action: ActionShare, Reason: reason}

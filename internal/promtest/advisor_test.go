@@ -1,7 +1,6 @@
 package promtest
 
 import (
-	"net/http"
 	"os"
 	"slices"
 	"strings"

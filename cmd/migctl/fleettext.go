@@ -1,0 +1,225 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/fleet"
+)
+
+// fleetTable is the table of groups as text. Namespaces of a cluster and model are followed by their total.
+type fleetTable struct {
+	head []string
+	rows [][]string
+	left int // columns that are texts, not numbers
+}
+
+// allNamespaces stands for the namespace in a total.
+const allNamespaces = "(all namespaces)"
+
+func newFleetTable(r *fleet.Report) *fleetTable {
+	clusters := slices.ContainsFunc(r.GPUs, func(g fleet.GPU) bool { return g.Cluster != "" })
+	costs := r.Fleet.CostPerWeek != nil
+	t := &fleetTable{}
+	row := func(g *fleet.Group, cluster, model, namespace string) {
+		cells := []string{model, namespace, strconv.Itoa(g.GPUs), strconv.Itoa(g.Slices), strconv.Itoa(g.FreedGPUs),
+			strconv.FormatFloat(g.GPUHoursPerWeek, 'f', 0, 64)}
+		if clusters {
+			cells = append([]string{cluster}, cells...)
+		}
+		if costs {
+			cost := unknown
+			if g.CostPerWeek != nil {
+				cost = strconv.FormatFloat(*g.CostPerWeek, 'f', 2, 64)
+			}
+			cells = append(cells, cost)
+		}
+		t.rows = append(t.rows, cells)
+	}
+	t.head, t.left = []string{"MODEL", "NAMESPACE", "GPUS", "SLICES", "FREED", "GPU-H/WEEK"}, 2
+	if clusters {
+		t.head, t.left = append([]string{"CLUSTER"}, t.head...), 3
+	}
+	if costs {
+		t.head = append(t.head, "COST/WEEK")
+	}
+	for i := range r.Totals {
+		total := &r.Totals[i]
+		members := 0
+		for k := range r.Groups {
+			if g := &r.Groups[k]; g.Cluster == total.Cluster && g.Model == total.Model {
+				row(g, orUnknown(g.Cluster), orUnknown(g.Model), orUnknown(g.Namespace))
+				members++
+			}
+		}
+		if members > 1 {
+			row(total, orUnknown(total.Cluster), orUnknown(total.Model), allNamespaces)
+		}
+	}
+	if len(r.Totals) > 1 {
+		row(&r.Fleet, "(fleet)", "(all models)", allNamespaces)
+	}
+	return t
+}
+
+// widths are those of the columns; texts share what numbers leave of the page.
+func (t *fleetTable) widths(p *page) []int {
+	w := make([]int, len(t.head))
+	for _, row := range append([][]string{t.head}, t.rows...) {
+		for i, cell := range row {
+			w[i] = max(w[i], len([]rune(p.clean(cell))))
+		}
+	}
+	for {
+		sum := len(w) - 1
+		for _, n := range w {
+			sum += n
+		}
+		widest := slices.Index(w, slices.Max(w[:t.left]))
+		if sum <= p.width || w[widest] <= 8 {
+			return w
+		}
+		w[widest]--
+	}
+}
+
+// maxListed is how many GPUs the text lists.
+const maxListed = 20
+
+// writeFleet writes the report as text.
+func writeFleet(p *page, r *fleet.Report) {
+	p.para("", plain, fleetTitle(r))
+	p.line()
+	t := newFleetTable(r)
+	widths := t.widths(p)
+	for i, row := range append([][]string{t.head}, t.rows...) {
+		cells := make([]string, len(row))
+		for k, cell := range row {
+			if cells[k] = p.right(cell, widths[k]); k < t.left {
+				cells[k] = p.cell(cell, widths[k])
+			}
+		}
+		c := plain
+		if i == 0 {
+			c = dim
+		}
+		p.line(text("%s", strings.Join(cells, " ")).in(c))
+	}
+	p.line()
+	writeFleetSlices(p, r)
+	if len(r.Fleet.Reasons) > 0 {
+		p.line(text("Stay as they are:").in(bold))
+		for _, reason := range reasonsByCount(r.Fleet.Reasons) {
+			p.para(fmt.Sprintf("%6d  %-17s ", r.Fleet.Reasons[reason], reason), plain, fleetReason(reason))
+		}
+		p.line()
+	}
+	for _, note := range r.Notes {
+		p.para("- ", dim, note)
+	}
+}
+
+// fleetTitle says what was asked.
+func fleetTitle(r *fleet.Report) string {
+	window := fmt.Sprintf("%.0f h", r.WindowHours)
+	if days := r.WindowHours / 24; days == math.Trunc(days) {
+		window = fmt.Sprintf("%.0f d", days)
+	}
+	return fmt.Sprintf("%d GPUs of %d nodes in the %s before %s, by the history of %s: for %d a slice would do, which would free %d GPUs.",
+		r.Fleet.GPUs, r.Nodes, window, r.Time.Format("2006-01-02 15:04 UTC"), r.Prometheus, r.Fleet.Slices, r.Fleet.FreedGPUs)
+}
+
+// writeFleetSlices lists GPUs of which a slice would do: those that are least busy first.
+func writeFleetSlices(p *page, r *fleet.Report) {
+	var list []*fleet.GPU
+	for i := range r.GPUs {
+		if r.GPUs[i].Action == advise.ActionSlice {
+			list = append(list, &r.GPUs[i])
+		}
+	}
+	if len(list) == 0 {
+		return
+	}
+	slices.SortStableFunc(list, func(a, b *fleet.GPU) int { return cmp.Compare(a.BusyMean, b.BusyMean) })
+	p.line(text("%-13s %-14s %-14s %-11s %5s %4s %9s", "GPU", "NODE", "NAMESPACE", "SLICE", "GIB", "BUSY", "STRETCH").in(dim))
+	for _, g := range list[:min(len(list), maxListed)] {
+		marks := ""
+		if g.Provisional {
+			marks += "p"
+		}
+		if g.NotChecked {
+			marks += "m"
+		}
+		if g.Idle {
+			marks += "i"
+		}
+		p.line(text("%s %s %s %s %5.1f %3.0f%% %s-%s %s", p.cell(shortUUID(g.UUID), 13), p.cell(orUnknown(g.Node), 14),
+			p.cell(orUnknown(g.Namespace), 14), p.cell(g.Profile, 11), g.MemoryBytes/(1<<30), 100*g.BusyMean,
+			fleetStretchText(g.StretchP95.Low), fleetStretchText(g.StretchP95.High), marks))
+	}
+	if more := len(list) - maxListed; more > 0 {
+		p.para("", plain, fmt.Sprintf("... and %d more: -o csv lists all GPUs.", more))
+	}
+	p.para("", dim, "p: provisional. m: the slice lacks media engines of which the use cannot be read. i: held, and ran nothing. Stretch: how many times as long requests "+
+		"take at p95, at least and at most.")
+	p.line()
+}
+
+func fleetStretchText(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) }
+
+// reasonsByCount orders reasons, the most frequent one first.
+func reasonsByCount(reasons map[advise.Reason]int) []advise.Reason {
+	return slices.SortedFunc(maps.Keys(reasons), func(a, b advise.Reason) int {
+		return cmp.Or(cmp.Compare(reasons[b], reasons[a]), cmp.Compare(a, b))
+	})
+}
+
+func fleetReason(r advise.Reason) string {
+	if r == fleet.ReasonFree {
+		return "nothing held it"
+	}
+	return fleet.ReasonText(r)
+}
+
+// writeFleetMarkdown writes the table of groups and the reasons for a page or a ticket.
+func writeFleetMarkdown(p *page, r *fleet.Report) {
+	width := p.width
+	p.width = 0
+	defer func() { p.width = width }()
+	p.line(text("%s", markdownText(fleetTitle(r))))
+	p.line()
+	t := newFleetTable(r)
+	line := func(cells []string) {
+		safe := make([]string, len(cells))
+		for i, cell := range cells {
+			safe[i] = markdownText(cell)
+		}
+		p.line(text("| %s |", strings.Join(safe, " | ")))
+	}
+	line(t.head)
+	p.line(text("|%s%s", strings.Repeat("---|", t.left), strings.Repeat("---:|", len(t.head)-t.left)))
+	for _, row := range t.rows {
+		line(row)
+	}
+	p.line()
+	p.line(text("| GPUs | stay as they are | |"))
+	p.line(text("|---:|---|---|"))
+	for _, reason := range reasonsByCount(r.Fleet.Reasons) {
+		line([]string{strconv.Itoa(r.Fleet.Reasons[reason]), string(reason), fleetReason(reason)})
+	}
+	p.line()
+	for _, note := range r.Notes {
+		p.line(text("- %s", markdownText(note)))
+	}
+}
+
+// markdownText keeps a text from being taken for markup.
+func markdownText(s string) string {
+	return strings.NewReplacer(`\`, `\\`, "|", `\|`, "`", "\\`", "*", `\*`, "_", `\_`, "<", "&lt;", "[", `\[`, "&", "&amp;").Replace(s)
+}

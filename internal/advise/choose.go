@@ -1,0 +1,90 @@
+package advise
+
+import "github.com/mig-exporter/mig-exporter/internal/gpu"
+
+// Facts are what decides over a whole GPU that is held. They come from every Snapshot, or from another history of the GPU.
+type Facts struct {
+	Evidence *Evidence
+	OptedOut bool
+	Shared   bool // by several containers
+	MultiGPU bool // its pod holds others, too
+	NVLink   bool // data was exchanged over it
+	Graphics bool // a graphics process ran
+	// Preallocated: a framework took nearly all memory at its start.
+	Preallocated bool
+	// ActivityUnread: SM or DRAM activity could not be read, so Evidence takes kernels to fill the whole GPU.
+	ActivityUnread bool
+}
+
+// Choice is the answer of Choose.
+type Choice struct {
+	Action Action
+	Reason Reason // for every action but ActionSlice
+	// Profile is the recommended one; nil unless the action is ActionSlice.
+	Profile *gpu.Profile
+	// NotChecked: the use of media engines that the profile lacks cannot be read.
+	NotChecked bool
+	// Share is the profile's share of the GPU's SMs, 0-1.
+	Share      float64
+	StretchP95 Stretch
+}
+
+// Choose returns what is recommended for a whole GPU that is held. Of the GPU it uses the profiles, the number of SMs, the MIG mode
+// and the total memory. Unlike an Advisor, it has no answer from before to settle on.
+func Choose(g *gpu.GPU, f *Facts, o Options) Choice {
+	of := wholeOf(g)
+	if reason := f.disqualified(g, of, o); reason != ReasonNone {
+		return Choice{Action: ActionKeep, Reason: reason}
+	}
+	evidence := *f.Evidence
+	evidence.decisive = evidence.P95 // there are no histograms for a higher quantile
+	trials := tryAll(g, &evidence, of, limits{strict: o.Strict, stretch: o.MaxStretch}, o)
+	decided := decide(trials, f, of, o)
+	c := Choice{Action: decided.Action, Reason: decided.Reason}
+	for i := range trials {
+		if t := &trials[i]; t.profile.Name == decided.Profile {
+			c.Profile, c.NotChecked, c.Share, c.StretchP95 = t.profile, t.notChecked, t.share, t.p95
+		}
+	}
+	return c
+}
+
+// disqualified returns why a whole GPU stays as it is whatever its load.
+func (f *Facts) disqualified(g *gpu.GPU, of capacity, o Options) Reason {
+	switch {
+	case f.OptedOut:
+		return ReasonOptedOut
+	case len(g.Profiles) == 0 || !g.MIG.Enabled.Present() || of.sms == 0 || of.memorySlices == 0:
+		return ReasonNoMIG
+	case f.Shared:
+		return ReasonShared
+	case f.MultiGPU:
+		return ReasonMultiGPU
+	case f.Evidence.ObservedHours < o.MinEvidence.Hours():
+		return ReasonLittleEvidence
+	case f.Evidence.CoverageRatio < minCoverage:
+		return ReasonLowCoverage
+	case f.NVLink:
+		return ReasonNVLink
+	case f.Graphics:
+		return ReasonGraphics
+	case f.Preallocated:
+		return ReasonPreallocated
+	}
+	return ReasonNone
+}
+
+// tryAll tries every profile that is smaller than a whole GPU, the smallest first.
+func tryAll(g *gpu.GPU, e *Evidence, of capacity, limits limits, o Options) []trial {
+	var trials []trial
+	for _, p := range smallerProfiles(g, of) {
+		trials = append(trials, try(e, p, of, limits, o))
+	}
+	return trials
+}
+
+// mediaNames returns the names of the media engines in Evidence, in the order of their kinds.
+func mediaNames() [mediaKinds]string { return [mediaKinds]string{"encoder", "decoder", "jpeg", "ofa"} }
+
+// Text returns a sentence on a reason; empty if it needs the numbers of a Recommendation, whose Explanation has it.
+func (r Reason) Text() string { return fixedText(r) }

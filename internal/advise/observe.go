@@ -1,0 +1,135 @@
+package advise
+
+import (
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// observeWhole adds what a Snapshot says of a whole GPU.
+func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
+	r := &g.Readings
+	busy := g.Activity.GraphicsEngine
+	if !busy.Present() {
+		busy = r.Utilization // width and bandwidth are then taken for the whole GPU
+	}
+	d.observeActivity(busy, g.Activity.SM, g.Activity.DRAM, elapsed)
+	if used, ok := r.Memory.Used.Get(); ok {
+		d.open.memory = max(d.open.memory, float64(used)/(1<<20))
+	}
+	d.observeMedia(&r.Media, elapsed)
+	d.observeLinks(g, elapsed)
+	watts, wattsOK := r.PowerWatts.Get()
+	limit, limitOK := r.PowerLimitWatts.Get()
+	if wattsOK && limitOK && limit > 0 {
+		d.open.power += max(0, watts-g.Power.IdleWatts.Or(0)) / limit * elapsed
+		d.open.powered += elapsed
+	}
+	if events, ok := r.ClockEvents.Get(); ok && events&slowdowns != 0 {
+		d.open.throttled += elapsed
+	}
+	for i := range r.Processes.Or(nil) {
+		p := &r.Processes.Or(nil)[i]
+		d.open.graphics = d.open.graphics || p.Graphics && !p.MPS
+	}
+}
+
+// slowdowns are the reasons of lower clocks that come from outside of the workload: hw_slowdown, sw_thermal_slowdown,
+// hw_thermal_slowdown and hw_power_brake_slowdown.
+const slowdowns gpu.ClockEvents = 0x8 | 0x20 | 0x40 | 0x80
+
+// observeInstance adds what a Snapshot says of a GPU instance. Its power is an estimate and is not used. DCGM's busy time of an instance
+// is trusted unless SM activity passes it: an A100's 2g was seen to reach 50 % at most.
+func (d *device) observeInstance(i *gpu.GPUInstance, elapsed float64, source gpu.ActivitySource) {
+	if busy, ok := i.Activity.GraphicsEngine.Get(); ok && source != gpu.ActivityGPM && d.workload != nil {
+		d.workload.Untrusted = d.workload.Untrusted || i.Activity.SM.Or(0) > busy+0.02
+	}
+	d.observeActivity(i.Activity.GraphicsEngine, i.Activity.SM, i.Activity.DRAM, elapsed)
+	if used, ok := i.Memory.Used.Get(); ok {
+		d.open.memory = max(d.open.memory, float64(used)/(1<<20))
+	}
+	d.observeMedia(&i.Media, elapsed)
+}
+
+// observeActivity adds busy time, and what kernels used while they ran. Activity above 1, which is published for some profiles of
+// A100, counts as 1.
+func (d *device) observeActivity(busy, sm, dram gpu.Opt[float64], elapsed float64) {
+	share, ok := busy.Get()
+	if !ok {
+		d.idle = time.Time{} // what is not known is not idle
+		return
+	}
+	share = min(max(share, 0), 1)
+	d.open.observed += elapsed
+	d.open.busy += share * elapsed
+	if !sm.Present() || !dram.Present() {
+		d.open.activityUnread += elapsed
+	}
+	d.open.sm += min(sm.Or(share), 1) * elapsed
+	d.open.dram += min(dram.Or(share), 1) * elapsed
+	if share > idleShare {
+		d.idle = time.Time{}
+	} else if d.idle.IsZero() {
+		d.idle = d.seen
+	}
+}
+
+// idleShare is the busy time up to which a device counts as idle: what the driver's own work amounts to.
+const idleShare = 0.001
+
+func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
+	unread := false
+	for kind, used := range [mediaKinds]gpu.Opt[float64]{m.Encoder, m.Decoder, m.JPEG, m.OFA} {
+		share, ok := used.Get()
+		unread = unread || !ok
+		d.open.media[kind] = d.open.media[kind] || share > 0
+	}
+	if unread {
+		d.open.mediaUnread += elapsed
+	}
+}
+
+// linkFloor is the traffic in bytes per second up to which a link counts as unused.
+const linkFloor = 1 << 20
+
+// observeLinks adds the traffic of the links since the last Snapshot.
+func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
+	nvlink := total(g.Totals.NVLinkReceive, g.Totals.NVLinkTransmit)
+	pcie := total(g.Totals.PCIeReceive, g.Totals.PCIeTransmit)
+	if moved, ok := grown(d.nvlink, nvlink); ok && elapsed > 0 && moved > linkFloor*elapsed {
+		d.open.nvlink = true
+	}
+	capacity := linkBytes(&g.Readings.PCIe)
+	if moved, ok := grown(d.pcie, pcie); ok && elapsed > 0 && capacity > 0 {
+		d.open.pcie += moved / capacity
+		d.open.linked += elapsed
+	}
+	d.nvlink, d.pcie = nvlink, pcie
+}
+
+// total returns the bytes of both directions, absent if one of them is.
+func total(receive, transmit gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
+	r, rOK := receive.Get()
+	t, tOK := transmit.Get()
+	if !rOK || !tOK {
+		return gpu.None[float64]()
+	}
+	return gpu.Some(r.Value + t.Value)
+}
+
+// grown returns by how much a counter has grown, and false if that is not known because it is absent or was set back.
+func grown(from, to gpu.Opt[float64]) (float64, bool) {
+	before, beforeOK := from.Get()
+	now, nowOK := to.Get()
+	return now - before, beforeOK && nowOK && now >= before
+}
+
+// linkBytes returns what a PCIe link moves in a second in one direction, 0 if it is unknown: 250 MB per lane in the first generation,
+// and twice as much in each further one.
+func linkBytes(p *gpu.PCIe) float64 {
+	width, generation := p.LinkWidth.Or(0), p.LinkGeneration.Or(0)
+	if width <= 0 || generation <= 0 || generation > 7 {
+		return 0
+	}
+	return float64(width) * 250e6 * float64(int(1)<<(generation-1))
+}

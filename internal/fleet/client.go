@@ -1,0 +1,261 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/api"
+	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/config"
+	"github.com/prometheus/common/model"
+)
+
+// ClientOptions say which server to ask, and how.
+type ClientOptions struct {
+	// URL is the server's address with its path prefix, as for Grafana's data source.
+	URL string
+	// ConfigFile is a file of Prometheus' HTTP client configuration, for TLS and authentication; empty for none.
+	ConfigFile string
+	// Timeout is how long one answer may take; waiting for a busy server does not count.
+	Timeout time.Duration
+	// UserAgent is sent with each request.
+	UserAgent string
+}
+
+// Client asks a server that speaks Prometheus' HTTP API. It is safe for concurrent use.
+type Client struct {
+	api     v1.API
+	url     string // for messages, without a password
+	timeout time.Duration
+	wait    func(context.Context, time.Duration) error
+	reached atomic.Bool // the server has answered a query
+	close   func()
+
+	mu       sync.Mutex
+	warnings []string // of the server, each once
+}
+
+// maxWarnings is how many of the server's warnings are kept.
+const maxWarnings = 10
+
+// NewClient checks the options and returns a client. It does not connect.
+func NewClient(o ClientOptions) (*Client, error) {
+	u, err := url.Parse(o.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("the URL of Prometheus is %q; expected http://HOST:PORT or https://HOST:PORT, with the path prefix if it has one", o.URL)
+	}
+	httpConfig := &config.DefaultHTTPClientConfig
+	if o.ConfigFile != "" {
+		if httpConfig, _, err = config.LoadHTTPConfigFile(o.ConfigFile); err != nil {
+			return nil, fmt.Errorf("read the HTTP client configuration %s: %w", o.ConfigFile, err)
+		}
+	}
+	transport, err := config.NewRoundTripperFromConfig(*httpConfig, "migctl", config.WithUserAgent(o.UserAgent))
+	if err != nil {
+		return nil, fmt.Errorf("use the HTTP client configuration %s: %w", o.ConfigFile, err)
+	}
+	client := &http.Client{Transport: &checkedTransport{next: transport}}
+	if !httpConfig.FollowRedirects {
+		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	}
+	c, err := api.NewClient(api.Config{Address: strings.TrimRight(o.URL, "/"), Client: client})
+	if err != nil {
+		return nil, fmt.Errorf("use the URL %q: %w", u.Redacted(), err)
+	}
+	return &Client{api: v1.NewAPI(c), url: u.Redacted(), timeout: o.Timeout, wait: sleep, close: client.CloseIdleConnections}, nil
+}
+
+// Close ends the connections that are not in use.
+func (c *Client) Close() { c.close() }
+
+// URL returns the server's address without a password.
+func (c *Client) URL() string { return c.url }
+
+// sleep returns after a time, or with the context's error when it ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// vector evaluates an expression at a time.
+func (c *Client) vector(ctx context.Context, query string, at time.Time) (model.Vector, error) {
+	value, err := c.ask(ctx, func(ctx context.Context) (model.Value, v1.Warnings, v1.Infos, error) {
+		return c.api.Query(ctx, query, at)
+	})
+	if err != nil {
+		return nil, err
+	}
+	v, ok := value.(model.Vector)
+	if !ok {
+		return nil, c.unexpected(value, model.ValVector)
+	}
+	return v, nil
+}
+
+// matrix evaluates an expression at all steps of a range.
+func (c *Client) matrix(ctx context.Context, query string, r v1.Range) (model.Matrix, error) {
+	value, err := c.ask(ctx, func(ctx context.Context) (model.Value, v1.Warnings, v1.Infos, error) {
+		return c.api.QueryRange(ctx, query, r)
+	})
+	if err != nil {
+		return nil, err
+	}
+	m, ok := value.(model.Matrix)
+	if !ok {
+		return nil, c.unexpected(value, model.ValMatrix)
+	}
+	return m, nil
+}
+
+// unexpected is the error of an answer of another type; of JSON that is no answer at all there is no value.
+func (c *Client) unexpected(value model.Value, expected model.ValueType) error {
+	got := "no value"
+	if value != nil {
+		got = "a " + value.Type().String()
+	}
+	return &QueryError{
+		URL: c.url, Reached: true, Hint: foreignHint,
+		Err: fmt.Errorf("answered with JSON that is not of Prometheus' API: %s; expected a %s", got, expected),
+	}
+}
+
+// The attempts at one query: on a server that says that it is busy, and on one that has answered before and fails.
+const (
+	maxBusyAttempts   = 12
+	maxFailedAttempts = 4
+	longestWait       = time.Minute
+)
+
+// ask makes a query. It waits while the server is busy, and tries again if it fails after it has answered before.
+func (c *Client) ask(
+	ctx context.Context, do func(context.Context) (model.Value, v1.Warnings, v1.Infos, error),
+) (model.Value, error) {
+	busy, failed := 0, 0
+	for {
+		value, err := c.once(ctx, do)
+		var server *ServerError
+		again := time.Duration(0)
+		switch {
+		case err == nil:
+			return value, nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.As(err, &server) && server.Status == http.StatusTooManyRequests && busy < maxBusyAttempts:
+			again = server.retryAfter
+			if again <= 0 {
+				again = time.Second << min(busy, 6)
+			}
+			busy++
+		case isTransient(err) && c.reached.Load() && failed < maxFailedAttempts-1:
+			again = time.Second << failed
+			failed++
+		default:
+			return nil, c.explain(err)
+		}
+		if err := c.wait(ctx, min(again, longestWait)); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// once makes a query once.
+func (c *Client) once(
+	ctx context.Context, do func(context.Context) (model.Value, v1.Warnings, v1.Infos, error),
+) (model.Value, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	value, warnings, _, err := do(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c.reached.Store(true)
+	c.warn(warnings)
+	return value, nil
+}
+
+// warn keeps the server's warnings, such as that a part of the history cannot be reached.
+func (c *Client) warn(warnings []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range warnings {
+		seen := len(c.warnings) == maxWarnings
+		for _, known := range c.warnings {
+			seen = seen || known == w
+		}
+		if !seen {
+			c.warnings = append(c.warnings, w)
+		}
+	}
+}
+
+// Warnings returns what the server warned of.
+func (c *Client) Warnings() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]string(nil), c.warnings...)
+}
+
+// maxBody is how long an answer may be. A longer one counts as too much to ask for at once.
+const maxBody = 64 << 20
+
+// checkedTransport turns answers that are none of Prometheus' API into errors that say what they are.
+type checkedTransport struct{ next http.RoundTripper }
+
+func (t *checkedTransport) CloseIdleConnections() {
+	if c, ok := t.next.(api.CloseIdler); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+func (t *checkedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	redirected := resp.StatusCode/100 == 3
+	isPost := r.Method == http.MethodPost
+	switch resp.StatusCode {
+	case http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		if isPost { // the API's client tries GET then
+			return resp, nil
+		}
+	}
+	if resp.StatusCode != http.StatusOK && !redirected {
+		return nil, readServerError(resp)
+	}
+	if kind := resp.Header.Get("Content-Type"); !redirected && !strings.Contains(kind, "json") {
+		resp.Body.Close()
+		return nil, &foreignError{contentType: kind}
+	}
+	resp.Body = &limitedBody{ReadCloser: resp.Body, left: maxBody}
+	return resp, nil
+}
+
+// limitedBody fails with errTooLong after a number of bytes.
+type limitedBody struct {
+	io.ReadCloser
+	left int64
+}
+
+func (b *limitedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errTooLong
+	}
+	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	return n, err
+}

@@ -1,0 +1,280 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+)
+
+const emptyVector = `{"status":"success","data":{"resultType":"vector","result":[]}}`
+
+// clientOf returns a client that waits for nothing, and how long it would have waited.
+func clientOf(t *testing.T, url string) (*Client, func() []time.Duration) {
+	t.Helper()
+	c, err := NewClient(ClientOptions{URL: url, Timeout: time.Minute, UserAgent: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	var mu sync.Mutex
+	var waits []time.Duration
+	c.wait = func(_ context.Context, d time.Duration) error {
+		mu.Lock()
+		defer mu.Unlock()
+		waits = append(waits, d)
+		return nil
+	}
+	return c, func() []time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return waits
+	}
+}
+
+// serve answers with the handlers in turn, and then with the last.
+func serve(t *testing.T, handlers ...http.HandlerFunc) string {
+	t.Helper()
+	var mu sync.Mutex
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		h := handlers[0]
+		if len(handlers) > 1 {
+			handlers = handlers[1:]
+		}
+		mu.Unlock()
+		h(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func says(status int, contentType, body string, headers ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", contentType)
+		for i := 0; i < len(headers); i += 2 {
+			w.Header().Set(headers[i], headers[i+1])
+		}
+		w.WriteHeader(status)
+		io.WriteString(w, body)
+	}
+}
+
+func problem(status int, kind, message string, headers ...string) http.HandlerFunc {
+	return says(status, "application/json", fmt.Sprintf(`{"status":"error","errorType":%q,"error":%q}`, kind, message), headers...)
+}
+
+func weekly() Options {
+	return Options{Window: 7 * 24 * time.Hour, End: time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC), ClusterLabel: "cluster", Advise: advise.DefaultOptions()}
+}
+
+// TestBadServers: what is no Prometheus, or one that refuses, has an answer that says so, and no survey hangs.
+func TestBadServers(t *testing.T) {
+	refused := httptest.NewServer(http.NotFoundHandler())
+	refused.Close()
+	secure := httptest.NewUnstartedServer(says(200, "application/json", emptyVector))
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	for name, c := range map[string]struct {
+		url       string
+		text      string
+		hint      string
+		unreached bool
+	}{
+		"a web page":        {url: serve(t, says(200, "text/html; charset=utf-8", "<html>Grafana</html>")), text: `answered with "text/html; charset=utf-8"`, hint: "that is no Prometheus"},
+		"a 404 page":        {url: serve(t, says(404, "text/plain", "404 page not found\n")), text: "404 Not Found: 404 page not found", hint: "path prefix"},
+		"a 404 as HTML":     {url: serve(t, says(404, "text/html", "<html>\x1b[31m nothing</html>")), text: "404 Not Found", hint: "path prefix"},
+		"other JSON":        {url: serve(t, says(200, "application/json", `{"databases":["x"]}`)), text: "answered with JSON that is not of Prometheus' API", hint: "check the host"},
+		"a list":            {url: serve(t, says(200, "application/json", `[1,2]`)), text: "not of Prometheus' API", hint: "check the host"},
+		"JSON that ends":    {url: serve(t, says(200, "application/json", emptyVector[:40])), text: "not of Prometheus' API", hint: "check the host"},
+		"another type":      {url: serve(t, says(200, "application/json", `{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}`)), text: "API: a scalar; expected a vector", hint: "check the host"},
+		"no credentials":    {url: serve(t, says(401, "text/plain", "Unauthorized")), text: "401 Unauthorized", hint: "--prometheus.config.file"},
+		"forbidden":         {url: serve(t, says(403, "text/html", "<html>")), text: "403 Forbidden", hint: "--prometheus.config.file"},
+		"a redirect":        {url: serve(t, says(302, "text/html", "", "Location", "/login"), says(200, "text/html", "<form>")), text: "text/html", hint: "a login"},
+		"a query timeout":   {url: serve(t, problem(503, "timeout", "query timed out in expression evaluation")), text: "503 Service Unavailable: query timed out", hint: "--query.timeout"},
+		"not ready":         {url: serve(t, says(503, "text/plain", "Service Unavailable")), text: "503", hint: "not ready"},
+		"too much":          {url: serve(t, problem(422, "execution", "query processing would load too many samples")), text: "422 Unprocessable Entity: query processing", hint: "--query.max-samples"},
+		"always busy":       {url: serve(t, problem(429, "", "too many requests", "Retry-After", "3")), text: "429 Too Many Requests", hint: "stayed busy"},
+		"an empty server":   {url: serve(t, says(200, "application/json", emptyVector)), text: "there is no GPU in the 1w before 2026-03-04T12:00:00Z: none of nvidia_gpu_info", hint: "--match, --window and --time"},
+		"nothing listens":   {url: refused.URL, text: "connection refused", hint: "is Prometheus running there?", unreached: true},
+		"an unknown signer": {url: secure.URL, text: "x509:", hint: "ca_file", unreached: true},
+		"TLS without":       {url: strings.Replace(secure.URL, "https", "http", 1), text: "400 Bad Request"},
+		"no such host":      {url: "http://prometheus.invalid:9090", text: "prometheus.invalid", hint: "host name", unreached: true},
+		"no TLS": {url: strings.Replace(serve(t, says(200, "application/json", emptyVector)), "http", "https", 1), text: "HTTP response to HTTPS client",
+			hint: "http://", unreached: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, _ := clientOf(t, c.url)
+			_, err := Survey(t.Context(), client, weekly())
+			var e *QueryError
+			if !errors.As(err, &e) {
+				t.Fatalf("error %v; want %q", err, c.text)
+			}
+			if !strings.Contains(e.Error(), c.text) || !strings.Contains(e.Hint, c.hint) || e.Reached == c.unreached {
+				t.Errorf("error %q, hint %q, reached %v; want %q, %q", e, e.Hint, e.Reached, c.text, c.hint)
+			}
+			if strings.Contains(e.Error(), "query=") || strings.Contains(e.Error(), "<") {
+				t.Errorf("the error repeats the query or a page: %q", e)
+			}
+		})
+	}
+}
+
+// TestSlowServer: an answer that does not come ends with the timeout, one that the operator does not wait for with the context.
+func TestSlowServer(t *testing.T) {
+	release := make(chan struct{})
+	url := serve(t, func(http.ResponseWriter, *http.Request) { <-release })
+	t.Cleanup(func() { close(release) }) // before the server is closed
+	c, _ := clientOf(t, url)
+	c.timeout = time.Millisecond
+	_, err := Survey(t.Context(), c, weekly())
+	var e *QueryError
+	if !errors.As(err, &e) || !e.Reached || !strings.Contains(e.Error(), "no answer within 1ms") || !strings.Contains(e.Hint, "--prometheus.timeout") {
+		t.Errorf("%v", err)
+	}
+	c.timeout = time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Survey(ctx, c, weekly()); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestBusyServer: the client waits as long as the server says, or longer each time.
+func TestBusyServer(t *testing.T) {
+	busy := func(after string) http.HandlerFunc {
+		return problem(429, "", "too many requests", "Retry-After", after)
+	}
+	c, waits := clientOf(t, serve(t, busy("7"), busy("no number"), busy("86400"), says(200, "application/json", emptyVector)))
+	if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	cmptest.Equal(t, "waits", waits(), []time.Duration{7 * time.Second, 2 * time.Second, longestWait})
+}
+
+// TestFailingServer: a server that has answered is asked again if it fails, one that has not is given up.
+func TestFailingServer(t *testing.T) {
+	ok, bad := says(200, "application/json", emptyVector), says(502, "text/html", "<html>")
+	breaks := func(w http.ResponseWriter, r *http.Request) {
+		says(200, "application/json", emptyVector[:20])(w, r)
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	}
+	c, waits := clientOf(t, serve(t, ok, bad, breaks, ok, bad))
+	for range 2 {
+		if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmptest.Equal(t, "waits", waits(), []time.Duration{time.Second, 2 * time.Second})
+	if _, err := c.vector(t.Context(), "up", time.Now()); err == nil || len(waits()) != 5 {
+		t.Errorf("%v after %v", err, waits())
+	}
+	c, waits = clientOf(t, serve(t, bad, ok))
+	if _, err := c.vector(t.Context(), "up", time.Now()); err == nil || len(waits()) != 0 {
+		t.Errorf("%v after %v", err, waits())
+	}
+}
+
+// TestLongAnswer: an answer that does not end is given up, as too much to ask for at once.
+func TestLongAnswer(t *testing.T) {
+	endless := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, emptyVector[:len(emptyVector)-3])
+		for blank := strings.Repeat(" ", 1<<20); ; {
+			if _, err := io.WriteString(w, blank); err != nil {
+				return
+			}
+		}
+	}
+	c, _ := clientOf(t, serve(t, endless))
+	if _, err := c.vector(t.Context(), "up", time.Now()); !isTooMuch(err) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestPostIsRefused: a proxy that only lets GET through is asked so.
+func TestPostIsRefused(t *testing.T) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		says(200, "application/json", emptyVector)(w, r)
+	})
+	c, _ := clientOf(t, url)
+	if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClientConfiguration: TLS and credentials come from a file in Prometheus' own form, with paths relative to it.
+func TestClientConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write("password", "secret\n")
+	good := write("good.yml", "basic_auth: {username: ops, password_file: password}\ntls_config: {insecure_skip_verify: true}\n")
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "ops" || password != "secret" || r.UserAgent() != "test" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		says(200, "application/json", emptyVector)(w, r)
+	}))
+	t.Cleanup(server.Close)
+	c, err := NewClient(ClientOptions{URL: server.URL + "/", ConfigFile: good, Timeout: time.Minute, UserAgent: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
+		t.Error(err)
+	}
+	for _, file := range []string{filepath.Join(dir, "absent.yml"), write("bad.yml", "basic_auth: {user: ops}\n"), write("none.yml", "\x00"),
+		write("ca.yml", "tls_config: {ca_file: nowhere.pem}\n")} {
+		if _, err := NewClient(ClientOptions{URL: server.URL, ConfigFile: file}); err == nil || !strings.Contains(err.Error(), filepath.Base(file)) {
+			t.Errorf("%s: %v", file, err)
+		}
+	}
+	for _, url := range []string{"", "prometheus:9090", "ftp://h", "http://", "http://h?x=1", "http://h#a", "http://[::1", "file:///etc"} {
+		if _, err := NewClient(ClientOptions{URL: url}); err == nil || !strings.Contains(err.Error(), "expected http://") {
+			t.Errorf("%q: %v", url, err)
+		}
+	}
+	c, err = NewClient(ClientOptions{URL: "http://me:secret@127.0.0.1:1/", Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Survey(t.Context(), c, weekly()); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("a password is in %v", err)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	c, _ := clientOf(t, serve(t, says(200, "application/json", strings.Replace(emptyVector, "{", `{"warnings":["store a is away","store a is away"],`, 1))))
+	for range 3 {
+		if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmptest.Equal(t, "warnings", c.Warnings(), []string{"store a is away"})
+}

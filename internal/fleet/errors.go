@@ -1,0 +1,175 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
+)
+
+// ServerError is a refusal of the server.
+type ServerError struct {
+	Status int
+	// Type and Message are what the server says, if its answer is one of Prometheus' API: "execution", "query processing would ...".
+	Type, Message string
+	retryAfter    time.Duration
+}
+
+func (e *ServerError) Error() string {
+	text := strconv.Itoa(e.Status)
+	if name := http.StatusText(e.Status); name != "" {
+		text += " " + name
+	}
+	if e.Message != "" {
+		text += ": " + e.Message
+	}
+	return text
+}
+
+// foreignError is an answer that is no JSON.
+type foreignError struct{ contentType string }
+
+func (e *foreignError) Error() string {
+	return fmt.Sprintf("answered with %q; expected JSON", e.contentType)
+}
+
+// errTooLong is an answer of more than maxBody bytes.
+var errTooLong = errors.New("the answer is too long")
+
+// QueryError is a server that cannot be reached, or a query that it did not answer. Hint says what to do.
+type QueryError struct {
+	URL  string
+	Hint string
+	// Reached is false if there was no answer at all.
+	Reached bool
+	Err     error
+}
+
+func (e *QueryError) Error() string { return fmt.Sprintf("ask Prometheus at %s: %v", e.URL, e.Err) }
+
+func (e *QueryError) Unwrap() error { return e.Err }
+
+// readServerError reads the error of an answer and closes it.
+func readServerError(resp *http.Response) *ServerError {
+	defer resp.Body.Close()
+	e := &ServerError{Status: resp.StatusCode, retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now())}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err != nil {
+		return e // the status is what is known
+	}
+	var document struct{ ErrorType, Error string }
+	if json.Unmarshal(body, &document) == nil {
+		e.Type, e.Message = document.ErrorType, document.Error
+	} else if text := strings.TrimSpace(string(body)); !strings.HasPrefix(text, "<") {
+		e.Message = text[:min(len(text), 200)]
+	}
+	return e
+}
+
+// retryAfter reads the header: seconds or a date. It returns 0 if there is none.
+func retryAfter(header string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(header); err == nil {
+		return max(0, at.Sub(now))
+	}
+	return 0
+}
+
+// isTooMuch reports whether a smaller query may be answered: 422 is what servers say to too many samples, series or points.
+func isTooMuch(err error) bool {
+	var server *ServerError
+	if errors.As(err, &server) {
+		return server.Status == http.StatusUnprocessableEntity || server.Status == http.StatusRequestEntityTooLarge
+	}
+	return errors.Is(err, errTooLong)
+}
+
+// isTransient reports whether the same query may be answered later.
+func isTransient(err error) bool {
+	var server *ServerError
+	if errors.As(err, &server) {
+		gateway := server.Status == http.StatusBadGateway || server.Status == http.StatusGatewayTimeout
+		return gateway || server.Status == http.StatusServiceUnavailable && server.Type != "timeout"
+	}
+	var foreign *foreignError
+	var broken *net.OpError
+	return !errors.As(err, &foreign) && (errors.As(err, &broken) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF))
+}
+
+const foreignHint = "check the host, the port and the path prefix of --prometheus.url."
+
+// explain adds to an error what to do about it.
+func (c *Client) explain(err error) error {
+	e := &QueryError{URL: c.url, Reached: true, Err: err}
+	var request *url.Error
+	if errors.As(err, &request) { // repeats the whole URL
+		e.Err = request.Err
+	}
+	var server *ServerError
+	var foreign *foreignError
+	var answer *v1.Error
+	switch {
+	case errors.As(err, &server):
+		e.Err, e.Hint = server, hintOf(server)
+	case errors.As(err, &foreign):
+		e.Hint = "that is no Prometheus: check the host, the port, and the path prefix (--web.route-prefix, --web.external-url); a proxy may ask for a login."
+	case errors.Is(err, errTooLong):
+	case errors.As(err, &answer):
+		e.Err = fmt.Errorf("answered with JSON that is not of Prometheus' API: %s", answer.Msg)
+		e.Hint = foreignHint
+	case errors.Is(err, context.DeadlineExceeded):
+		e.Err = fmt.Errorf("no answer within %s", c.timeout)
+		e.Hint = "the server is slow or overloaded: ask for less with --match or --window, or wait longer with --prometheus.timeout."
+	default:
+		e.Reached, e.Hint = false, reachHint(err)
+	}
+	return e
+}
+
+// hintOf says what to do about a refusal.
+func hintOf(e *ServerError) string {
+	switch e.Status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return "give credentials with --prometheus.config.file: basic_auth, authorization, oauth2 or tls_config, as in Prometheus' own configuration."
+	case http.StatusNotFound:
+		return "there is no Prometheus API under this URL: it may have a path prefix, such as http://HOST:9090/prometheus."
+	case http.StatusTooManyRequests:
+		return "the server stayed busy: ask again later, or for less with --match."
+	case http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		if e.Type == "timeout" || e.Status == http.StatusGatewayTimeout {
+			return "the query took longer than the server allows (--query.timeout there): ask for less with --match or --window."
+		}
+		return "the server is not ready; it may replay its log after a start."
+	case http.StatusUnprocessableEntity:
+		return "the server refuses even the smallest part: raise --query.max-samples there, or ask for less with --match or --window."
+	}
+	return ""
+}
+
+// reachHint says why there may be no answer.
+func reachHint(err error) string {
+	var dns *net.DNSError
+	text := err.Error()
+	switch {
+	case errors.As(err, &dns):
+		return "check the host name in --prometheus.url."
+	case strings.Contains(text, "tls:"), strings.Contains(text, "x509:"):
+		return "check tls_config in --prometheus.config.file: ca_file for who signed the server's certificate, server_name, cert_file and key_file."
+	case strings.Contains(text, "server gave HTTP response to HTTPS client"):
+		return "the server does not speak TLS: try http:// in --prometheus.url."
+	case strings.Contains(text, "redirect"):
+		return "the server sends elsewhere: give that URL."
+	}
+	return "is Prometheus running there? Check --prometheus.url, and the way there."
+}

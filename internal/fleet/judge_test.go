@@ -1,0 +1,277 @@
+package fleet
+
+import (
+	"maps"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// surveyOf returns a survey of one cluster of which it is known what holds GPUs.
+func surveyOf(o Options) *survey {
+	return &survey{options: o, end: o.End, models: models{}, holdersKnown: map[string]bool{"a": true}}
+}
+
+// narrow returns an H100 that was held for the window and ran narrow kernels for a part of the time.
+func narrow(o Options) *device {
+	h := newHistory(o.End.Add(-o.Window), o.Window)
+	for i := range h.busy {
+		h.busy[i], h.sms[i], h.bandwidth[i], h.held[i] = 0.2, 0.016, 0.01, true
+	}
+	for i := range h.memory {
+		h.memory[i] = 6 << 30
+	}
+	h.total, h.nvlink, h.namespaces["vision"] = 81559<<20, 0, len(h.held)
+	d := native()
+	return &device{uuid: "GPU-1", cluster: "a", node: "n", name: "NVIDIA H100 80GB HBM3", names: 1, dialect: &d, history: h}
+}
+
+// judgment is a change of a narrow GPU's history and what follows: action, reason, profile.
+type judgment struct {
+	change func(*device, *history)
+	want   string
+}
+
+// hours calls f for the steps of some hours.
+func hours(from, to int, f func(at int)) {
+	for at := from * 12; at < to*12; at++ {
+		f(at)
+	}
+}
+
+// lose drops what is known of some hours.
+func lose(h *history, from, to int) {
+	nan := float32(math.NaN())
+	hours(from, to, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at], h.held[at] = nan, nan, nan, false })
+}
+
+// judgmentsOfHistories are about what is known of a GPU.
+func judgmentsOfHistories() map[string]judgment {
+	return map[string]judgment{
+		"as it is":        {func(*device, *history) {}, "slice  1g.10gb"},
+		"MIG mode":        {func(_ *device, h *history) { h.mig = true }, "keep mig-mode "},
+		"another model":   {func(d *device, _ *history) { d.names = 2 }, "keep model-changed "},
+		"no model":        {func(d *device, _ *history) { d.name = "" }, "keep model-unknown "},
+		"a V100":          {func(d *device, _ *history) { d.name = "Tesla V100-SXM2-32GB" }, "keep model-unknown "},
+		"another size":    {func(_ *device, h *history) { h.total = 64 << 30 }, "keep model-unknown "},
+		"profiles unsaid": {func(d *device, _ *history) { d.name = "NVIDIA B200" }, "keep model-unknown "},
+		"no busy time":    {func(_ *device, h *history) { lose(h, 0, 168) }, "keep no-history "},
+		"no memory": {func(_ *device, h *history) {
+			for at := range h.memory {
+				h.memory[at] = math.NaN()
+			}
+		}, "keep no-history "},
+		"gone":         {func(_ *device, h *history) { lose(h, 166, 168) }, "keep gone "},
+		"free":         {func(_ *device, h *history) { hours(0, 168, func(at int) { h.held[at] = false }) }, "free  "},
+		"held briefly": {func(_ *device, h *history) { hours(0, 150, func(at int) { h.held[at] = false }) }, "keep little-evidence "},
+		"a gap":        {func(_ *device, h *history) { lose(h, 50, 60) }, "keep low-coverage "},
+		"a short gap":  {func(_ *device, h *history) { lose(h, 50, 55) }, "slice  1g.10gb"},
+		"new":          {func(_ *device, h *history) { lose(h, 0, 100) }, "slice  1g.10gb"},
+		"free for a time": {func(_ *device, h *history) {
+			hours(50, 100, func(at int) { h.held[at], h.busy[at] = false, 0 })
+		}, "slice  1g.10gb"},
+	}
+}
+
+// judgmentsOfLoads are about what ran on a GPU.
+func judgmentsOfLoads() map[string]judgment {
+	nan := float32(math.NaN())
+	return map[string]judgment{
+		"shared":    {func(_ *device, h *history) { h.shared = true }, "keep shared-device "},
+		"multi-GPU": {func(_ *device, h *history) { h.multi = true }, "keep multi-gpu "},
+		"NVLink":    {func(_ *device, h *history) { h.nvlink = 2 << 20 }, "keep nvlink "},
+		"no NVLink": {func(_ *device, h *history) { h.nvlink = math.NaN() }, "slice  1g.10gb"},
+		"utilization alone": {func(_ *device, h *history) {
+			hours(0, 168, func(at int) { h.sms[at], h.bandwidth[at] = nan, nan })
+		}, "keep no-activity "},
+		"utilization alone, and idle": {func(_ *device, h *history) {
+			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0, nan, nan })
+		}, "slice  1g.10gb"},
+		"all memory": {func(_ *device, h *history) {
+			for at := range h.memory {
+				h.memory[at] = 75 << 30
+			}
+		}, "keep preallocated "},
+		"all memory for an hour": {func(_ *device, h *history) { h.memory[77] = 75 << 30 }, "keep memory "},
+		"growing memory": {func(_ *device, h *history) {
+			for at := range h.memory {
+				h.memory[at] = float64(4<<30) + float64(at)*(2<<30)/24
+			}
+		}, "slice  3g.40gb"},
+		"a decoder": {func(_ *device, h *history) { h.media["decoder"] = 0.1 }, "slice  1g.10gb"},
+		"rare and wide": {func(_ *device, h *history) {
+			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.05, 0.049, 0.03 })
+		}, "share stretch "},
+		"wide": {func(_ *device, h *history) {
+			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.9, 0.88, 0.6 })
+		}, "keep stretch "},
+	}
+}
+
+func TestJudgment(t *testing.T) {
+	all := judgmentsOfHistories()
+	maps.Copy(all, judgmentsOfLoads())
+	for name, c := range all {
+		t.Run(name, func(t *testing.T) {
+			o := weekly()
+			d := narrow(o)
+			c.change(d, d.history)
+			g := surveyOf(o).summarize(d)
+			if got := string(g.Action) + " " + string(g.Reason) + " " + g.Profile; got != c.want {
+				t.Errorf("%q, want %q: %+v", got, c.want, g)
+			}
+			if g.Provisional != (name == "new") {
+				t.Errorf("provisional: %v", g.Provisional)
+			}
+			if g.Reason != "" && ReasonText(g.Reason) == "" {
+				t.Errorf("%s has no text", g.Reason)
+			}
+		})
+	}
+}
+
+// TestHoldersUnknown: in a cluster without any holder a GPU counts as held whenever it is seen.
+func TestHoldersUnknown(t *testing.T) {
+	o := weekly()
+	d := narrow(o)
+	d.cluster = "b"
+	clear(d.history.held)
+	clear(d.history.namespaces)
+	g := surveyOf(o).summarize(d)
+	if g.Action != advise.ActionSlice || g.HeldHoursPerWeek != 168 || g.Namespace != "" {
+		t.Errorf("%+v", g)
+	}
+}
+
+// TestStrict: thresholds of the operator are those of the choice.
+func TestThresholds(t *testing.T) {
+	o := weekly()
+	d := narrow(o)
+	want := d.history
+	profiles := map[string]func(*advise.Options){
+		"1g.10gb": func(*advise.Options) {}, "1g.20gb": func(a *advise.Options) { a.Headroom = 1 }, "3g.40gb": func(a *advise.Options) { a.Headroom = 3 },
+	}
+	for profile, change := range profiles {
+		o.Advise = advise.DefaultOptions()
+		change(&o.Advise)
+		d.history = want
+		if g := surveyOf(o).summarize(d); g.Profile != profile {
+			t.Errorf("%s, want %s", g.Profile, profile)
+		}
+	}
+}
+
+func TestModels(t *testing.T) {
+	for name, want := range map[string]string{
+		"NVIDIA H100 80GB HBM3": "H100-80GB", "NVIDIA H100 PCIe": "H100-80GB", "NVIDIA H100 NVL": "H100-94GB", "NVIDIA H200": "H200-141GB",
+		"NVIDIA A100-SXM4-40GB": "A100-40GB", "NVIDIA A100-SXM4-80GB": "A100-80GB", "NVIDIA A100 80GB PCIe": "A100-80GB", "A100-PCIE-40GB": "A100-40GB",
+		"NVIDIA A30": "A30-24GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX PRO 6000 Blackwell 96GB",
+		"NVIDIA H100": "", "NVIDIA A100X": "", "NVIDIA L40S": "", "Tesla T4": "", "": "", "\x1b[31m": "",
+	} {
+		m, ok := models{}.find(name, 0)
+		if m.Name != want || ok != (want != "") {
+			t.Errorf("%q is %q, want %q", name, m.Name, want)
+		}
+	}
+	m, _ := models{}.find("NVIDIA A100-SXM4-40GB", 0)
+	if sms := gpuOf(&m, 40<<30).SMs.Or(0); sms != 108 {
+		t.Errorf("an A100 has %d SMs", sms)
+	}
+}
+
+func TestPacking(t *testing.T) {
+	m, _ := mig.FindModel("H100-80GB")
+	repeat := func(n int, name string) []string { return strings.Split(strings.Repeat(name+",", n-1)+name, ",") }
+	join := func(lists ...[]string) (all []string) {
+		for _, l := range lists {
+			all = append(all, l...)
+		}
+		return all
+	}
+	for _, c := range []struct {
+		wanted []string
+		gpus   int
+	}{
+		{nil, 0},
+		{repeat(7, "1g.10gb"), 1},
+		{repeat(8, "1g.10gb"), 2},
+		{repeat(4, "1g.20gb"), 1},
+		{repeat(3, "2g.20gb"), 1},
+		{repeat(4, "2g.20gb"), 2},
+		{repeat(3, "3g.40gb"), 2},
+		{[]string{"3g.40gb", "4g.40gb"}, 1},
+		{[]string{"4g.40gb", "4g.40gb"}, 2},
+		{join(repeat(4, "1g.10gb"), repeat(1, "3g.40gb")), 1},
+		{join(repeat(3, "1g.20gb"), repeat(2, "1g.10gb")), 1},
+		{repeat(2, "1g.10gb+me"), 2},
+		{repeat(1600, "1g.10gb"), 229},
+	} {
+		if got := gpusFor(m.Profiles, c.wanted); got != c.gpus {
+			t.Errorf("%d slices such as %v: %d GPUs, want %d", len(c.wanted), c.wanted[:min(len(c.wanted), 3)], got, c.gpus)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"the window is 30m":           func(o *Options) { o.Window = 30 * time.Minute },
+		"the window is 36d":           func(o *Options) { o.Window = 36 * 24 * time.Hour },
+		"the cluster's label":         func(o *Options) { o.ClusterLabel = "a b" },
+		"a matcher is \"cluster=a\"":  func(o *Options) { o.Match = []string{"cluster=a"} },
+		"a matcher is \"a=\\\"b\\\"}": func(o *Options) { o.Match = []string{`a="b"} or up{`} },
+		"missing closing":             func(o *Options) { o.Match = []string{`a=~"("`} },
+		"the price of":                func(o *Options) { o.Prices = []Price{{Model: "H100", Hour: math.NaN()}} },
+		"headroom is -1":              func(o *Options) { o.Advise.Headroom = -1 },
+		"target-busy is 80":           func(o *Options) { o.Advise.TargetBusy = 80 },
+		"max-stretch is NaN":          func(o *Options) { o.Advise.MaxStretch = math.NaN() },
+		"min-evidence":                func(o *Options) { o.Advise.MinEvidence = 0 },
+	} {
+		o := weekly()
+		change(&o)
+		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	o := weekly()
+	o.Match = []string{`cluster="a"`, `env!~"test|\"dev\"" , region = "eu"`}
+	if err := o.Validate(); err != nil {
+		t.Error(err)
+	}
+	for _, text := range []string{"H100", "H100=", "=2", "H100=-1", "H100=NaN", "H100=Inf", "H100=2,50"} {
+		if _, err := ParsePrice(text); err == nil {
+			t.Errorf("%q is a price", text)
+		}
+	}
+}
+
+func TestPriceOfTheLongestName(t *testing.T) {
+	prices := []Price{{"A100", 1}, {"A100-80GB", 2}, {"a100 80gb pcie", 3}, {"H100", 4}}
+	for name, want := range map[string]float64{
+		"A100-SXM4-40GB": 1, "A100-SXM4-80GB": 2, "A100 80GB PCIe": 3, "H100 80GB HBM3": 4, "L40S": 0,
+	} {
+		if p, _ := priceOf(prices, name, ""); p.Hour != want {
+			t.Errorf("%s costs %v, want %v", name, p.Hour, want)
+		}
+	}
+}
+
+func TestQuantileAndTrend(t *testing.T) {
+	values := []weighted{{3, 1}, {1, 98}, {2, 1}}
+	cmptest.Equal(t, "quantiles", []float64{quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1), quantile(nil, 0.5)}, []float64{1, 2, 3, 0})
+	memory := make([]float64, 72)
+	for at := range memory {
+		memory[at] = 100 + float64(at/24)*10
+	}
+	start := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	if got := memoryTrend(start, memory); math.Abs(got-10) > 1e-9 {
+		t.Errorf("%v a day", got)
+	}
+	if got := memoryTrend(start, memory[:48]); got != 0 {
+		t.Errorf("%v a day, from two days", got)
+	}
+}

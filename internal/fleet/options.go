@@ -1,0 +1,107 @@
+package fleet
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+)
+
+// Options are what an operator asks for.
+type Options struct {
+	// Window is how far back the history is read, from End.
+	Window time.Duration
+	End    time.Time
+	// Match are further label matchers of every selector: cluster="a".
+	Match []string
+	// ClusterLabel is the label that names a GPU's cluster.
+	ClusterLabel string
+	// Prices are per GPU and hour.
+	Prices []Price
+	// Advise are the thresholds.
+	Advise advise.Options
+	// Progress is called with the number of GPUs that are done, by one goroutine at a time; nil for no report.
+	Progress func(done, total int)
+}
+
+// Price is what an hour of a GPU costs.
+type Price struct {
+	Model string // words of the model's name: H100, A100-80GB
+	Hour  float64
+}
+
+// The window: at least so long that there can be evidence, and no more points than a server gives for a series (11,000).
+const (
+	minWindow = time.Hour
+	maxWindow = 35 * 24 * time.Hour
+)
+
+// Validate returns an error that names the first option out of its range.
+func (o *Options) Validate() error {
+	if o.Window < minWindow || o.Window > maxWindow {
+		return fmt.Errorf("the window is %s; expected 1h to 35d", model.Duration(o.Window))
+	}
+	if !model.LegacyValidation.IsValidLabelName(o.ClusterLabel) {
+		return fmt.Errorf("the cluster's label is %q; expected the name of a label", o.ClusterLabel)
+	}
+	for _, m := range o.Match {
+		if err := checkMatchers(m); err != nil {
+			return err
+		}
+	}
+	for _, p := range o.Prices {
+		if !(p.Hour >= 0) || math.IsInf(p.Hour, 0) || len(words(p.Model)) == 0 {
+			return fmt.Errorf("the price of %q is %v; expected a model and a number from 0 on, as in H100=2.50", p.Model, p.Hour)
+		}
+	}
+	return o.Advise.Validate()
+}
+
+// ParsePrice reads a price such as H100=2.50.
+func ParsePrice(text string) (Price, error) {
+	name, number, ok := strings.Cut(text, "=")
+	hour, err := strconv.ParseFloat(number, 64)
+	if !ok || err != nil || !(hour >= 0) || math.IsInf(hour, 0) || len(words(name)) == 0 {
+		return Price{}, fmt.Errorf("a price is %q; expected MODEL=NUMBER, as in H100=2.50", text)
+	}
+	return Price{Model: name, Hour: hour}, nil
+}
+
+// checkMatchers returns an error unless a text is one label matcher or several with commas. It goes into queries as it is.
+func checkMatchers(text string) error {
+	wrong := fmt.Errorf("a matcher is %q; expected label matchers of PromQL, as in cluster=\"a\",env!~\"test|dev\"", text)
+	start := regexp.MustCompile(`^\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(=~|!~|!=|=)\s*`)
+	for rest := text; ; {
+		head := start.FindString(rest)
+		if head == "" {
+			return wrong
+		}
+		value, err := strconv.QuotedPrefix(rest[len(head):])
+		if err != nil || value[0] != '"' {
+			return wrong
+		}
+		pattern, err := strconv.Unquote(value)
+		if err != nil {
+			return wrong
+		}
+		if strings.Contains(head, "~") {
+			if _, err := regexp.Compile(pattern); err != nil {
+				return fmt.Errorf("a matcher is %q: %w", text, err)
+			}
+		}
+		rest = strings.TrimSpace(rest[len(head)+len(value):])
+		if rest == "" {
+			return nil
+		}
+		if !strings.HasPrefix(rest, ",") {
+			return wrong
+		}
+		rest = rest[1:]
+	}
+}

@@ -1,0 +1,289 @@
+package promtest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+)
+
+// fleetReport is what the tests read of migctl fleet -o json.
+type fleetReport struct {
+	GPUs []struct {
+		UUID, Cluster, Node, Model, Namespace, Action, Reason string
+		RecommendedProfile                                    string
+		Provisional, MediaNotChecked, Idle                    bool
+		ObservedHours, HeldHoursPerWeek, CoverageRatio        float64
+		BusyMeanRatio, BusyP99Ratio, BusyMax5MinutesRatio     float64
+		KernelsP95                                            *struct{ WidthRatio, BandwidthRatio float64 }
+		MemoryMaxBytes                                        float64
+	}
+	Groups, Totals []fleetGroup
+	Fleet          fleetGroup
+	Notes          []string
+}
+
+type fleetGroup struct {
+	Cluster, Model, Namespace  string
+	GPUs, Slices, FreedGPUs    int
+	GPUHoursPerWeek            float64
+	CostPerWeek                *float64
+	Reasons                    map[string]int
+	Provisional, MediaNotCheck int
+}
+
+// migctlFleet runs migctl fleet and returns what it writes.
+func migctlFleet(t *testing.T, url string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	path, err := programPath(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(path, append([]string{"fleet", "--prometheus.url=" + url}, args...)...)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err = cmd.Run()
+	return out.String(), errOut.String(), err
+}
+
+const (
+	historyNodes   = 10
+	historyMinutes = 2 * 24 * 60
+)
+
+// fleetHistory returns an engine with two days of ten nodes, and when they end.
+func fleetHistory(t *testing.T, n naming) (*Prometheus, []unit, time.Time) {
+	t.Helper()
+	e, units, start := NewPrometheus(t), unitsOf(historyNodes), scraped()
+	open := func() storage.Appender { return e.db.Appender(t.Context()) }
+	if err := appendHistory(open, units, start, 0, historyMinutes, historyMinutes, n); err != nil {
+		t.Fatal(err)
+	}
+	return e, units, start.Add(historyMinutes * time.Minute)
+}
+
+// askFleet runs migctl fleet over a history.
+func askFleet(t *testing.T, url string, end time.Time, args ...string) fleetReport {
+	t.Helper()
+	out, errOut, err := migctlFleet(t, url, append([]string{"--window=2d", "--time=" + end.Format(time.RFC3339), "-o", "json"}, args...)...)
+	if err != nil {
+		t.Fatalf("migctl fleet: %v\n%s", err, errOut)
+	}
+	var r fleetReport
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	return r
+}
+
+// expected is what follows from a history, computed from its samples.
+type expected struct {
+	observed, coverage, mean, p99, most, width, bandwidth, memory float64
+}
+
+// expectOf computes what is known of a GPU that is held.
+func expectOf(u unit, minutes int) expected {
+	var e expected
+	var busy []float64
+	var widths, bandwidths [][2]float64 // with the busy time that each counts
+	first, last, gaps, run := -1, -1, 0, 0
+	for from := 0; from < minutes; from += 5 {
+		var n, held int
+		var b, s, d float64
+		for m := from; m < from+5; m++ {
+			if r := u.at(m, minutes); r.up {
+				n, b, s, d = n+1, b+r.busy, s+r.sms, d+r.dram
+				if r.held {
+					held++
+					e.memory = max(e.memory, r.memory)
+				}
+			}
+		}
+		if n == 0 {
+			run++
+			continue
+		}
+		if held == 0 {
+			continue
+		}
+		if first < 0 {
+			first, run = from, 0
+		}
+		last, gaps, run = from, gaps+run, 0
+		mean := float64(float32(b / float64(n)))
+		busy = append(busy, mean)
+		e.mean, e.most = e.mean+mean, max(e.most, mean)
+		if mean > 0 {
+			widths = append(widths, [2]float64{s / b, mean})
+			bandwidths = append(bandwidths, [2]float64{d / b, mean})
+		}
+	}
+	if last < 0 {
+		return e
+	}
+	e.observed, e.mean = float64(len(busy))/12, e.mean/float64(len(busy))
+	e.coverage = float64(len(busy)) / float64(len(busy)+gaps)
+	slices.Sort(busy)
+	e.p99 = busy[int(math.Ceil(0.99*float64(len(busy))))-1]
+	e.width, e.bandwidth = weightedQuantile(widths, 0.95), weightedQuantile(bandwidths, 0.95)
+	return e
+}
+
+func weightedQuantile(values [][2]float64, q float64) float64 {
+	slices.SortFunc(values, func(a, b [2]float64) int { return int(math.Copysign(1, a[0]-b[0])) })
+	total, sum := 0., 0.
+	for _, v := range values {
+		total += v[1]
+	}
+	for _, v := range values {
+		if sum += v[1]; sum >= q*total {
+			return v[0]
+		}
+	}
+	return 0
+}
+
+// decisions are what is right for each kind of GPU: action, reason and profile.
+func decisions(n naming) map[string]string {
+	d := map[string]string{
+		"narrow": "slice  1g.20gb", "gaps": "keep low-coverage ", "rare": "share stretch ", "idle": "slice  1g.10gb",
+		"preallocated": "keep preallocated ", "free": "free  ", "visitor": "slice  1g.10gb", "large": "keep memory ", "training": "keep multi-gpu ",
+		"nvlink": "keep nvlink ", "sliced": "keep mig-mode ", "changed": "keep model-changed ",
+	}
+	if n.noSMs { // kernels are taken to fill the GPU
+		d["narrow"], d["visitor"], d["rare"] = "keep no-activity ", "keep no-activity ", "keep no-activity "
+	}
+	return d
+}
+
+// TestFleet holds the answer of migctl fleet against what the samples say, under the names of both exporters.
+func TestFleet(t *testing.T) {
+	t.Parallel()
+	for name, n := range map[string]naming{
+		"mig-exporter": {}, "dcgm-exporter": {dcgm: true}, "dcgm-exporter with honor_labels": {dcgm: true, honored: true},
+		"dcgm-exporter's default list": {dcgm: true, noSMs: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e, units, end := fleetHistory(t, n)
+			_, url := serveAPI(t, e)
+			r := askFleet(t, url, end, "--price=H100=2")
+			if len(r.GPUs) != len(units) {
+				t.Fatalf("%d GPUs, want %d", len(r.GPUs), len(units))
+			}
+			checkUnits(t, r, units, n, historyMinutes)
+			checkGroups(t, r, n)
+			if named := strings.Contains(strings.Join(r.Notes, "\n"), "DCGM_FI_PROF_SM_ACTIVE"); named != n.dcgm {
+				t.Errorf("what dcgm-exporter does not say is in the notes: %v", named)
+			}
+		})
+	}
+}
+
+func checkUnits(t *testing.T, r fleetReport, units []unit, n naming, minutes int) {
+	t.Helper()
+	byUUID := map[string]unit{}
+	for _, u := range units {
+		byUUID[u.uuid()] = u
+	}
+	want := decisions(n)
+	for i := range r.GPUs {
+		g := &r.GPUs[i]
+		u := byUUID[g.UUID]
+		if got := fmt.Sprintf("%s %s %s", g.Action, g.Reason, g.RecommendedProfile); got != want[u.kind] {
+			t.Errorf("%s on node %d: %q, want %q: %+v", u.kind, u.node, got, want[u.kind], *g)
+		}
+		if u.kind == "sliced" || u.kind == "free" || u.kind == "changed" {
+			continue
+		}
+		e := expectOf(u, minutes)
+		near := func(what string, got, want, within float64) {
+			if math.Abs(got-want) > within {
+				t.Errorf("%s of %s %s: %v, want %v", what, u.kind, u.uuid(), got, want)
+			}
+		}
+		near("observed hours", g.ObservedHours, e.observed, 1e-9)
+		near("coverage", g.CoverageRatio, e.coverage, 0.0005001)
+		near("busy mean", g.BusyMeanRatio, e.mean, 0.0006) // in a step with two series of a GPU their mean counts
+		near("busy p99", g.BusyP99Ratio, e.p99, 0.0005001)
+		near("busy maximum", g.BusyMax5MinutesRatio, e.most, 0.0005001)
+		near("memory", g.MemoryMaxBytes, e.memory, 1)
+		if u.kind != "idle" && !n.noSMs {
+			near("width", g.KernelsP95.WidthRatio, e.width, 0.0005001)
+			near("bandwidth", g.KernelsP95.BandwidthRatio, e.bandwidth, 0.0005001)
+		}
+		if want := u.at(0, minutes).namespace; g.Namespace != want || g.Cluster != "a" || g.Node != fmt.Sprintf("node-%03d", u.node) {
+			t.Errorf("%s is of %s, %s, %s; want %s", u.uuid(), g.Cluster, g.Node, g.Namespace, want)
+		}
+	}
+}
+
+// checkGroups holds the groups against what was counted by hand. Of the ten nodes' H100 15 do with 1g.20gb and 7 with 1g.10gb in serving,
+// 8 with 1g.10gb in research, which hold theirs for two thirds of the time. Four 1g.20gb fit on a GPU, or seven 1g.10gb, or three and
+// two. If SM activity is unknown, the 7 that are idle remain.
+func checkGroups(t *testing.T, r fleetReport, n naming) {
+	t.Helper()
+	type counted struct {
+		gpus, slices, freed int
+		hours               float64
+	}
+	want := map[string]counted{"serving": {47, 22, 17, 17 * 168}, "research": {8, 8, 6, 6 * 112}, "training": {9, 0, 0, 0}, "": {16, 0, 0, 0}}
+	fleet := counted{80, 30, 24, 0.8 * (22*168 + 8*112)}
+	if n.noSMs {
+		want["serving"], want["research"] = counted{47, 7, 6, 6 * 168}, counted{8, 0, 0, 0}
+		fleet = counted{80, 7, 6, 6 * 168}
+	}
+	got := map[string]counted{}
+	for _, g := range r.Groups {
+		sum := got[g.Namespace]
+		got[g.Namespace] = counted{sum.gpus + g.GPUs, sum.slices + g.Slices, sum.freed + g.FreedGPUs, sum.hours + g.GPUHoursPerWeek}
+	}
+	for namespace, c := range want {
+		if got[namespace] != c {
+			t.Errorf("%q: %+v, want %+v", namespace, got[namespace], c)
+		}
+	}
+	f := r.Fleet
+	if got := (counted{f.GPUs, f.Slices, f.FreedGPUs, f.GPUHoursPerWeek}); math.Abs(got.hours-fleet.hours) > 0.06 || got.freed != fleet.freed ||
+		got.slices != fleet.slices || got.gpus != fleet.gpus {
+		t.Errorf("the fleet: %+v, want %+v", got, fleet)
+	}
+	if f.CostPerWeek == nil || math.Abs(*f.CostPerWeek-2*f.GPUHoursPerWeek) > 0.01 {
+		t.Errorf("the cost of %v hours is %v", f.GPUHoursPerWeek, f.CostPerWeek)
+	}
+}
+
+// TestFleetIsAskedForInSmallerParts: a server that refuses large queries is asked for fewer nodes at once, with the same result.
+func TestFleetIsAskedForInSmallerParts(t *testing.T) {
+	t.Parallel()
+	e, _, end := fleetHistory(t, naming{})
+	_, url := serveAPI(t, e)
+	whole := askFleet(t, url, end)
+	small, url := serveAPI(t, e)
+	small.promql = promql.NewEngine(promql.EngineOpts{
+		MaxSamples: 30_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{}),
+	})
+	t.Cleanup(func() { small.promql.Close() })
+	parts := askFleet(t, url, end)
+	if small.tooMuch.Load() == 0 {
+		t.Error("no query was refused")
+	}
+	a, errA := json.Marshal(whole)
+	b, errB := json.Marshal(parts)
+	if err := errors.Join(errA, errB); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(a, b) {
+		t.Errorf("in parts %s, at once %s", b, a)
+	}
+}
