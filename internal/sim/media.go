@@ -1,6 +1,11 @@
 package sim
 
-import "github.com/mig-exporter/mig-exporter/internal/gpu"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
 
 // MediaEngine is a kind of media engine.
 type MediaEngine int
@@ -25,8 +30,32 @@ func mediaCounts(e gpu.Engines) [mediaEngines]int {
 	return [...]int{e.Encoder, e.Decoder, e.JPEG, e.OFA}
 }
 
+// needMedia kills the tasks that want a media engine that their device does not have.
+func (n *Node) needMedia(b *simGPU) {
+	for _, t := range slices.Clone(b.tasks) {
+		if t.workload == nil || len(t.proc.tasks) == 0 {
+			continue
+		}
+		have, device := b.engines(), b.mig.Name
+		if i := t.on.instance; i != nil {
+			have, device = i.profile.Engines.Or(gpu.Engines{}), i.profile.Name
+		}
+		for kind, count := range mediaCounts(have) {
+			if count == 0 && t.now(n, t.workload.Media[kind]) > 0 {
+				n.kill(t.proc, fmt.Sprintf("%s has no %s", device, MediaEngine(kind)))
+				break
+			}
+		}
+	}
+}
+
+// String names the kind of engine.
+func (e MediaEngine) String() string {
+	return [...]string{"encoder", "decoder", "JPEG engine", "optical flow accelerator"}[e]
+}
+
 // useMedia shares the media engines of each GPU instance, or of a GPU without MIG, among the tasks there. Tasks that want more than
-// there are keep all of them busy; engines that the device does not have are not used.
+// there are keep all of them busy.
 func (n *Node) useMedia(b *simGPU) {
 	wanted := make(map[*instance]Media)
 	for _, t := range b.tasks {
