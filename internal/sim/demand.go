@@ -44,7 +44,8 @@ func (n *Node) demand(t *task) kernels.Demand {
 		if p.Width == 0 && p.Bandwidth == 0 {
 			return kernels.Demand{}
 		}
-		d.Phases = []kernels.Phase{p}
+		t.kernels[0] = p
+		d.Phases = t.kernels[:]
 	}
 	if r := l.Requests; r != nil {
 		d.Requests = kernels.Requests{Concurrency: r.Concurrency, Rate: t.now(n, r.Rate), GPU: r.GPU, Host: r.Host}
@@ -112,8 +113,8 @@ func tasksBy[K comparable](tasks []*task, key func(t *task) K) iter.Seq2[K, []*t
 			if slices.ContainsFunc(tasks[:first], have) {
 				continue
 			}
-			var group []*task
-			for _, o := range tasks[first:] {
+			group := tasks[first : first+1 : first+1] // mostly all
+			for _, o := range tasks[first+1:] {
 				if have(o) {
 					group = append(group, o)
 				}

@@ -33,7 +33,7 @@ func mediaCounts(e gpu.Engines) [mediaEngines]int {
 // needMedia kills the tasks that want a media engine that their device does not have.
 func (n *Node) needMedia(b *simGPU) {
 	for _, t := range slices.Clone(b.tasks) {
-		if t.workload == nil || len(t.proc.tasks) == 0 {
+		if t.workload == nil || len(t.proc.tasks) == 0 || t.media(n) == (Media{}) {
 			continue
 		}
 		have, device := b.engines(), b.mig.Name
@@ -41,12 +41,21 @@ func (n *Node) needMedia(b *simGPU) {
 			have, device = i.profile.Engines.Or(gpu.Engines{}), i.profile.Name
 		}
 		for kind, count := range mediaCounts(have) {
-			if count == 0 && t.now(n, t.workload.Media[kind]) > 0 {
+			if count == 0 && t.media(n)[kind] > 0 {
 				n.kill(t.proc, fmt.Sprintf("%s has no %s", device, MediaEngine(kind)))
 				break
 			}
 		}
 	}
+}
+
+// media returns the media engines that a task wants now.
+func (t *task) media(n *Node) Media {
+	var wanted Media
+	for kind := range wanted {
+		wanted[kind] = t.now(n, t.workload.Media[kind])
+	}
+	return wanted
 }
 
 // String names the kind of engine.
@@ -63,8 +72,8 @@ func (n *Node) useMedia(b *simGPU) {
 			continue
 		}
 		sum := wanted[t.on.instance]
-		for kind, demand := range t.workload.Media {
-			sum[kind] += t.now(n, demand)
+		for kind, demand := range t.media(n) {
+			sum[kind] += demand
 		}
 		wanted[t.on.instance] = sum
 	}

@@ -35,10 +35,11 @@ type task struct {
 	share    float64 // of the device's memory that it may use; 1 without MPS
 
 	// As of the running step.
-	memory uint64
-	does   kernels.Result
-	sms    float64 // that it keeps busy
-	speed  float64 // of what it could do on a device large enough, 0-1
+	memory  uint64
+	does    kernels.Result
+	kernels [1]kernels.Phase // of a workload without phases
+	sms     float64          // that it keeps busy
+	speed   float64          // of what it could do on a device large enough, 0-1
 }
 
 // now is the value of a signal of its workload.
