@@ -24,11 +24,14 @@ gpus:
   - {model: A100-40GB, mig: true, layout: ["2g.10gb@0"]}
 workloads:
   - {name: video, memory: 1GiB, sm: 4, encoder: 2, decoder: 1, jpeg: 0.4, ofa: 0.25}
+  - {name: flow, memory: 1GiB, sm: 4, decoder: 1, jpeg: 0.4, ofa: 0.25}
+  - {name: frames, memory: 1GiB, sm: 4, decoder: 1, jpeg: 0.4}
+  - {name: film, memory: 1GiB, sm: 4, decoder: 1}
 processes:
   - {device: 0, workload: video}
-  - {device: 1/2g.20gb@0/0, workload: video}
-  - {device: 1/1g.10gb+me@6, workload: video}
-  - {device: 2/2g.10gb@0, workload: video}
+  - {device: 1/2g.20gb@0/0, workload: frames}
+  - {device: 1/1g.10gb+me@6, workload: flow}
+  - {device: 2/2g.10gb@0, workload: film}
 `
 
 const oneInstance = `

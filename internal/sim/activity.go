@@ -13,22 +13,22 @@ type Activity struct {
 	Media     Media // of the device's own engines; a compute instance has none
 }
 
-// use is what a workload does with the SMs that it keeps busy: shares of their time, and of the memory's bandwidth.
+// use is what a workload does with the SMs that it keeps busy: shares of their time.
 type use struct {
-	occupancy, tensor, fp64, fp32, fp16, dram float64
+	occupancy, tensor, fp64, fp32, fp16 float64
 }
 
-// uses is a task's use at the moment. The memory bandwidth counts as a share of its device's.
+// uses is a task's use at the moment.
 func (n *Node) uses(t *task) use {
 	w := t.workload
 	return use{
-		occupancy: t.now(n, w.Occupancy), tensor: t.now(n, w.Tensor), dram: t.now(n, w.DRAM),
+		occupancy: t.now(n, w.Occupancy), tensor: t.now(n, w.Tensor),
 		fp64: t.now(n, w.FP64), fp32: t.now(n, w.FP32), fp16: t.now(n, w.FP16),
 	}
 }
 
-// add adds a task that keeps some of the SMs of a device busy.
-func (a Activity) add(sms, of float64, u use) Activity {
+// add adds a task that keeps some of the SMs of a device busy, and draws a share of its memory bandwidth.
+func (a *Activity) add(sms, of float64, u use, dram float64) {
 	share := sms / of
 	a.SM += share
 	a.Occupancy += share * u.occupancy
@@ -36,25 +36,11 @@ func (a Activity) add(sms, of float64, u use) Activity {
 	a.FP64 += share * u.fp64
 	a.FP32 += share * u.fp32
 	a.FP16 += share * u.fp16
-	a.DRAM += share * u.dram
-	// Work on a part of the SMs leaves less of the time idle than of the SMs; never less than SM, and 1 at full load.
-	a.Graphics = 1 - (1-a.SM)*(1-a.SM)
-	return a
+	a.DRAM += dram
 }
 
-// useSMs shares the SMs of every device among its tasks. Where they want more than there are, each runs slower by the
-// same ratio: a slice too small throttles.
+// useSMs derives the activity of a GPU and of its instances from what the kernels of its tasks do.
 func (n *Node) useSMs(b *simGPU) {
-	wanted := make(map[place]float64)
-	demand := func(t *task) float64 {
-		if t.workload == nil {
-			return 0
-		}
-		return t.now(n, t.workload.SM)
-	}
-	for _, t := range b.tasks {
-		wanted[t.on] += demand(t)
-	}
 	b.sample.activity = Activity{}
 	for _, i := range b.instances {
 		i.activity = Activity{}
@@ -62,25 +48,64 @@ func (n *Node) useSMs(b *simGPU) {
 			c.activity = Activity{}
 		}
 	}
+	n.runKernels(b)
 	for _, t := range b.tasks {
-		t.speed = 1
-		if have := float64(t.on.sms()); wanted[t.on] > have {
-			t.speed = have / wanted[t.on]
-		}
-		t.sms = demand(t) * t.speed
 		if t.workload == nil {
 			continue
 		}
-		u := n.uses(t)
+		u, dram := n.uses(t), n.drawn(t)
 		if i := t.on.instance; i != nil {
-			t.on.compute.activity = t.on.compute.activity.add(t.sms, float64(t.on.compute.sms), u)
-			i.activity = i.activity.add(t.sms, float64(i.profile.SMs), u)
-			share := float64(i.placement.Size) / float64(b.mig.AxisUnits)
-			u.dram *= share * float64(b.model.sms) / float64(i.profile.SMs) // an instance's bandwidth is in proportion to its memory
+			t.on.compute.activity.add(t.sms, float64(t.on.compute.sms), u, dram)
+			i.activity.add(t.sms, float64(i.profile.SMs), u, dram)
+			dram *= i.bandwidth(b)
 		}
-		b.sample.activity = b.sample.activity.add(t.sms, float64(b.model.sms), u)
+		b.sample.activity.add(t.sms, float64(b.model.sms), u, dram)
+	}
+	b.useEngine()
+}
+
+// drawn returns the share of the memory bandwidth of its GPU instance, or of its whole GPU, that a task draws.
+func (n *Node) drawn(t *task) float64 {
+	sms, bandwidth := float64(t.on.board.model.sms), 1.0
+	if i := t.on.instance; i != nil {
+		sms, bandwidth = float64(i.profile.SMs), i.bandwidth(t.on.board)
+	}
+	if t.workload.Demand.ofDevice {
+		return t.sms / sms * t.now(n, t.workload.DRAM)
+	}
+	return t.does.Bandwidth / bandwidth
+}
+
+// useEngine derives for how much of the time the graphics or compute engine is active, on a device whenever any of its kernels runs. That
+// of a GPU with MIG is the mean over its compute slices, as DCGM's is: two 3g.20gb at 0.534 are 0.457. It is never below SM activity.
+func (b *simGPU) useEngine() {
+	var slices float64
+	for on, tasks := range tasksBy(b.tasks, func(t *task) place { return t.on }) {
+		busy := 0.0
+		for _, t := range tasks {
+			if b.sharesByMPS() {
+				busy = either(busy, t.does.Busy)
+			} else {
+				busy = min(1, busy+t.does.Busy)
+			}
+		}
+		if on.compute == nil {
+			b.sample.activity.Graphics = busy
+			continue
+		}
+		on.compute.activity.Graphics = busy
+		on.instance.activity.Graphics = either(on.instance.activity.Graphics, busy)
+	}
+	for _, i := range b.instances {
+		slices += i.activity.Graphics * float64(i.profile.ComputeSlices)
+	}
+	if b.migOn {
+		b.sample.activity.Graphics = max(b.sample.activity.SM, slices/float64(b.mig.ComputeSlices))
 	}
 }
+
+// either returns for how much of the time at least one of two runs that do not depend on each other.
+func either(a, b float64) float64 { return a + b - a*b }
 
 // sms counts the SMs of a device.
 func (p place) sms() int {

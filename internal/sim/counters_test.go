@@ -47,7 +47,7 @@ func near(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
 func TestCountersAreActivityOverTime(t *testing.T) {
 	n := start(t, countersScenario)
 	whole := over(t, n, 1500*time.Millisecond, func() (Counters, error) { return n.BoardCounters(0) })
-	want := Activity{Graphics: 0.75, SM: 0.5, Occupancy: 0.125, Tensor: 0.2, FP32: 0.1, FP16: 0.05, DRAM: 0.25}
+	want := Activity{Graphics: 1, SM: 0.5, Occupancy: 0.125, Tensor: 0.2, FP32: 0.1, FP16: 0.05, DRAM: 0.25}
 	if d := whole.plus(want, -1); !near(d.Graphics, 0) || !near(d.SM, 0) || !near(d.Occupancy, 0) || !near(d.Tensor, 0) ||
 		!near(d.FP32, 0) || !near(d.FP16, 0) || !near(d.FP64, 0) || !near(d.DRAM, 0) {
 		t.Errorf("a whole GPU %+v, want %+v", whole, want)
@@ -153,7 +153,7 @@ func TestTrafficIsAsTheScenarioSays(t *testing.T) {
 version: 1
 node: {kubernetes: false}
 gpus: [{model: H100-80GB, count: 2}]
-workloads: [{name: w, sm: 10, pcie: 24MiB, nvlink: 64MiB}]
+workloads: [{name: w, width: 10, busy: 0.5, pcie: 24MiB, nvlink: 64MiB}]
 processes: [{gpu: 0, workload: w}, {gpu: 0, workload: w}]
 `)
 	before, err := n.BoardCounters(0)

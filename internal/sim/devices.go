@@ -20,6 +20,9 @@ const maxReplicas = 128
 
 // offers lists what the allocator has, by GPU and place.
 func (n *Node) offers() []offer {
+	if n.singleStrategyError() != "" {
+		return nil
+	}
 	var list []offer
 	for _, b := range n.gpus {
 		if !b.migOn {

@@ -40,7 +40,7 @@ func TestPageOfTheSimulatedNode(t *testing.T) {
 	}
 	for _, section := range []any{
 		&scenarioFile{}, &NodeSpec{}, &gpuEntry{}, &SharingSpec{}, &layoutEntry{}, &workloadEntry{}, &signalShape[share]{}, &sineEntry[share]{},
-		&stepEntry[share]{}, &podEntry{}, &listedContainer{}, &processEntry{}, &faultEntry{},
+		&stepEntry[share]{}, &podEntry{}, &listedContainer{}, &processEntry{}, &faultEntry{}, &phaseEntry{}, &requestsEntry{},
 	} {
 		names = append(names, keysOf(t, section)...)
 	}

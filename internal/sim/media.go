@@ -1,6 +1,11 @@
 package sim
 
-import "github.com/mig-exporter/mig-exporter/internal/gpu"
+import (
+	"fmt"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
 
 // MediaEngine is a kind of media engine.
 type MediaEngine int
@@ -25,8 +30,41 @@ func mediaCounts(e gpu.Engines) [mediaEngines]int {
 	return [...]int{e.Encoder, e.Decoder, e.JPEG, e.OFA}
 }
 
+// needMedia kills the tasks that want a media engine that their device does not have.
+func (n *Node) needMedia(b *simGPU) {
+	for _, t := range slices.Clone(b.tasks) {
+		if t.workload == nil || len(t.proc.tasks) == 0 || t.media(n) == (Media{}) {
+			continue
+		}
+		have, device := b.engines(), b.mig.Name
+		if i := t.on.instance; i != nil {
+			have, device = i.profile.Engines.Or(gpu.Engines{}), i.profile.Name
+		}
+		for kind, count := range mediaCounts(have) {
+			if count == 0 && t.media(n)[kind] > 0 {
+				n.kill(t.proc, fmt.Sprintf("%s has no %s", device, MediaEngine(kind)))
+				break
+			}
+		}
+	}
+}
+
+// media returns the media engines that a task wants now.
+func (t *task) media(n *Node) Media {
+	var wanted Media
+	for kind := range wanted {
+		wanted[kind] = t.now(n, t.workload.Media[kind])
+	}
+	return wanted
+}
+
+// String names the kind of engine.
+func (e MediaEngine) String() string {
+	return [...]string{"encoder", "decoder", "JPEG engine", "optical flow accelerator"}[e]
+}
+
 // useMedia shares the media engines of each GPU instance, or of a GPU without MIG, among the tasks there. Tasks that want more than
-// there are keep all of them busy; engines that the device does not have are not used.
+// there are keep all of them busy.
 func (n *Node) useMedia(b *simGPU) {
 	wanted := make(map[*instance]Media)
 	for _, t := range b.tasks {
@@ -34,8 +72,8 @@ func (n *Node) useMedia(b *simGPU) {
 			continue
 		}
 		sum := wanted[t.on.instance]
-		for kind, demand := range t.workload.Media {
-			sum[kind] += t.now(n, demand)
+		for kind, demand := range t.media(n) {
+			sum[kind] += demand
 		}
 		wanted[t.on.instance] = sum
 	}

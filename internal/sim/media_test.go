@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -14,9 +15,9 @@ gpus:
 - {model: H100-80GB}
 - {model: H100-80GB, mig: true, layout: [{gi: "2g.20gb@0", ci: ["1c", "1c"]}, "1g.10gb+me@6"]}
 - {model: RTX-PRO-6000, fans: 2}
-- {model: A100-40GB, mig: true, layout: ["1g.5gb@0"]}
 workloads:
-- {name: video, memory: 1GiB, sm: 4, decoder: 3.5, jpeg: 0.7, ofa: 0.25, encoder: 2}
+- {name: video, memory: 1GiB, sm: 4, decoder: 3.5, jpeg: 0.7, ofa: 0.25}
+- {name: transcode, memory: 1GiB, sm: 4, decoder: 3.5, jpeg: 0.7, ofa: 0.25, encoder: 2}
 - {name: frames, memory: 1GiB, sm: 4, decoder: 0.5}
 - {name: flood, memory: 1GiB, sm: 4, decoder: 9, ofa: 9}
 processes:
@@ -24,8 +25,7 @@ processes:
 - {device: 1/2g.20gb@0/0, workload: frames}
 - {device: 1/2g.20gb@0/1, workload: frames}
 - {device: 1/1g.10gb+me@6, workload: flood}
-- {device: 2, workload: video}
-- {device: 3/1g.5gb@0, workload: flood}
+- {device: 2, workload: transcode}
 `
 
 func stateOf(t *testing.T, n *Node, index int) GPUState {
@@ -60,7 +60,6 @@ func TestMediaEngines(t *testing.T) {
 		gpu.Some(MediaUtilization{0, 50, 10, 25}), // 7 decoders, 7 JPEG engines, an optical flow accelerator, no encoder
 		gpu.None[MediaUtilization](),
 		gpu.Some(MediaUtilization{50, 88, 18, 25}), // 4 of each but one
-		gpu.None[MediaUtilization](),
 	} {
 		if s := stateOf(t, n, index); s.Media != want {
 			t.Errorf("GPU %d: %v, want %v", index, s.Media, want)
@@ -79,8 +78,45 @@ func TestMediaEngines(t *testing.T) {
 	if got, want := s.Activity.Media, (Media{MediaDecoder: 2.0 / 7, MediaOFA: 1}); got != want {
 		t.Errorf("the GPU with both: %v, want %v", got, want)
 	}
-	if got := stateOf(t, n, 3).Instances[0].Activity.Media; got != (Media{}) {
-		t.Errorf("an instance without media engines: %v", got)
+}
+
+// TestMissingMediaEngine: a workload that wants an engine that its device lacks is killed, when it wants it.
+func TestMissingMediaEngine(t *testing.T) {
+	n := start(t, `
+version: 1
+node: {kubernetes: false}
+gpus: [{model: A100-40GB, mig: true, layout: ["1g.5gb@0", "1g.5gb+me@1", "2g.10gb@2"]}, {model: H100-80GB}]
+workloads:
+- {name: video, memory: 1GiB, width: 4, busy: 0.5, decoder: {steps: [{at: 10s, value: 0.1}]}}
+- {name: still, memory: 1GiB, width: 4, busy: 0.5, encoder: 0}
+- {name: recorder, memory: 1GiB, width: 4, busy: 0.5, encoder: 0.1}
+processes:
+- {device: 0/1g.5gb@0, workload: video}
+- {device: 0/1g.5gb+me@1, workload: video}
+- {device: 0/2g.10gb@2, workload: video}
+- {device: 1, workload: still}
+- {device: 1, workload: recorder}
+`)
+	for _, c := range []struct {
+		after  time.Duration
+		failed []string
+	}{
+		{9 * time.Second, []string{"H100-80GB has no encoder"}},
+		{time.Second, []string{"H100-80GB has no encoder", "1g.5gb has no decoder"}},
+	} {
+		advance(t, n, c.after)
+		var failed []string
+		running := 0
+		for _, p := range n.Truth() {
+			if p.Failed == "" {
+				running++
+			} else if failed = append(failed, p.Failed); p.Throughput != 0 || !recorded(n, p.Failed) {
+				t.Errorf("%+v; want throughput 0 and a record", p)
+			}
+		}
+		if !slices.Equal(failed, c.failed) || running != 5-len(failed) {
+			t.Errorf("after %v: %d run, failed %q; want %q", c.after, running, failed, c.failed)
+		}
 	}
 }
 

@@ -23,30 +23,35 @@ type Node struct {
 	closing  sync.Once
 	shared   *shared // with other nodes; nil for a node of its own
 
-	mu        sync.Mutex
-	at        time.Time // the state is that of this moment: the start of the running step
-	resample  bool      // something happened at `at` that ends the step
-	step      int64     // counts full seconds since the start
-	schedule  []scheduledEvent
-	gpus      []*simGPU
-	boots     int    // how often it was rebooted
-	beginning string // names this node among those of other processes
-	pods      []*pod // in the order of their admission; those that have left the list are removed
-	known     []*pod // of the API server: all that were ever admitted
-	own       *pod   // the exporter's; nil without Kubernetes
-	pids      map[uint32]bool
-	records   []Record
-	watches   []*Subscription
-	failed    int                 // queues of events that have failed and whose owner is not back yet
-	sprung    map[*FaultSpec]bool // faults that waited for a call and got it
-	calls     map[*FaultSpec]int  // changes that faults have counted
-	idle      chan struct{}       // closed and replaced whenever a queue is found empty
+	mu           sync.Mutex
+	at           time.Time // the state is that of this moment: the start of the running step
+	resample     bool      // something happened at `at` that ends the step
+	step         int64     // counts full seconds since the start
+	schedule     []scheduledEvent
+	gpus         []*simGPU
+	boots        int    // how often it was rebooted
+	beginning    string // names this node among those of other processes
+	pods         []*pod // in the order of their admission; those that have left the list are removed
+	known        []*pod // of the API server: all that were ever admitted
+	own          *pod   // the exporter's; nil without Kubernetes
+	waiting      []*waitingPod
+	pids         map[uint32]bool
+	records      []Record
+	failures     []Truth // of processes that were killed
+	watches      []*Subscription
+	replacements int                 // of pods, so far
+	failed       int                 // queues of events that have failed and whose owner is not back yet
+	sprung       map[*FaultSpec]bool // faults that waited for a call and got it
+	calls        map[*FaultSpec]int  // changes that faults have counted
+	idle         chan struct{}       // closed and replaced whenever a queue is found empty
 
 	kubeletOutages, apiOutages outages // never change
 
-	checkpoint Checkpoint // of the kubelet's device manager, as if no fault had damaged it
-	frozen     []offer    // what a stale device plugin offers
-	freezes    int        // how many faults keep it stale
+	checkpoint  Checkpoint // of the kubelet's device manager, as if no fault had damaged it
+	frozen      []offer    // what a stale device plugin offers
+	pluginError string     // why the device plugin offers nothing
+
+	freezes int // how many faults keep it stale
 }
 
 // simGPU is one GPU.

@@ -65,6 +65,39 @@ func badGPUs() []badScenario {
 	}
 }
 
+// badDemands are workloads whose keys contradict each other.
+func badDemands() []badScenario {
+	var list []badScenario
+	for keys, want := range map[string]string{
+		"sm: 4, width: 4":                                                              "sm: stands beside width; expected sm alone",
+		"sm: 4, requests: {rate: 1, gpu: 1ms}":                                         "sm: stands beside requests",
+		"dram: 0.5, width: 4, busy: 0.5":                                               "dram: stands beside width; expected bandwidth",
+		"width: 4, phases: [{share: 1, width: 4}], busy: 1":                            "phases: stands beside width; expected the widths of the phases",
+		"bandwidth: 0.4, phases: [{share: 1, width: 4}], busy: 1":                      "phases: stands beside bandwidth",
+		"width: 4, busy: 0.5, requests: {rate: 1, gpu: 1ms}":                           "requests: stands beside busy; expected either",
+		"width: 4, bandwidth: 0.2":                                                     "has width and bandwidth without a time; expected busy or requests",
+		"busy: 0.4":                                                                    "has busy without a width; expected width or phases",
+		"phases: [{share: 0.4, width: 4}, {share: 0.4, width: 9}], busy: 1":            "phases: has shares that add up to 0.8; expected 1",
+		"phases: [], busy: 1":                                                          "phases: has shares that add up to 0; expected 1",
+		"phases: [{share: 1}], busy: 1":                                                "phases[0].width: is missing",
+		"width: 4, bandwidth: 0.95, busy: 1":                                           "bandwidth: is 0.95; expected a number from 0 to 0.9, what kernels reach",
+		"width: 4, requests: {gpu: 1ms}":                                               "requests: expected either concurrency",
+		"width: 4, requests: {gpu: 1ms, rate: 1, concurrency: 1}":                      "requests: expected either concurrency",
+		"width: 4, requests: {gpu: 0s, rate: 1}":                                       "requests.gpu: expected more than no time",
+		"width: 4, requests: {rate: 1}":                                                "requests.gpu: is missing; expected the time on the GPU",
+		"width: 4, requests: {rate: 1, gpu: 1ms, think: 1s}":                           "requests.think: is not known here",
+		"width: 4, busy: 1, loss: 2":                                                   "loss: is 2; expected a number from 0 to 1",
+		"width: 4, requests: {rate: {sine: {min: 9, max: 1, period: 1h}}, gpu: 100ms}": "requests.rate.sine.max: is below min",
+	} {
+		at := "bad.yaml:5: workloads[0]."
+		if strings.HasPrefix(want, "has ") {
+			at = "bad.yaml:5: workloads[0]: "
+		}
+		list = append(list, badScenario{keys, goodHead + "workloads:\n  - {name: w, " + keys + "}\n", at + want})
+	}
+	return list
+}
+
 func badWork() []badScenario {
 	return []badScenario{
 		{"bad size", goodHead + "workloads:\n  - {name: w, memory: 6GB}\n", `bad.yaml:5: workloads[0].memory: is "6GB"; expected a size such as 512MiB`},
@@ -137,7 +170,7 @@ func badFaults() []badScenario {
 }
 
 func TestBadScenarios(t *testing.T) {
-	for _, tc := range slices.Concat(badFiles(), badGPUs(), badWork(), badFaults()) {
+	for _, tc := range slices.Concat(badFiles(), badGPUs(), badWork(), badDemands(), badFaults()) {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := Parse("bad.yaml", []byte(tc.text))
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -181,7 +214,7 @@ func TestTrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sm := s.Pods[0].Containers[0].Workload.SM
+	sm := s.Pods[0].Containers[0].Workload.Demand.Width
 	for at, want := range map[time.Duration]float64{0: 4, 59 * time.Second: 4, time.Minute: 20, 2 * time.Minute: 8, 4 * time.Minute: 20} {
 		if got := sm.At(at, 0); got != want {
 			t.Errorf("after %s: %g, want %g", at, got, want)

@@ -16,6 +16,9 @@ type (
 	smCount     float64
 	engineCount float64       // of one kind of media engine
 	clockOffset time.Duration // forward or backward, not 0
+
+	reachableShare float64 // of the memory bandwidth, as far as kernels reach it
+	requestsPerSec float64
 )
 
 // UnmarshalText reads an amount of memory.

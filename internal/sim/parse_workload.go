@@ -15,10 +15,9 @@ import (
 // workloadEntry is a workload, to be referred to by name. One that does not say so does some arithmetic, with half of the
 // warps.
 type workloadEntry struct {
-	Name      string
-	Memory    signalEntry[memorySize]  `yaml:",omitempty"`
-	SM        signalEntry[smCount]     `yaml:"sm,omitempty"`
-	DRAM      signalEntry[share]       `yaml:"dram,omitempty"`
+	Name   string
+	Memory signalEntry[memorySize] `yaml:",omitempty"`
+	demandEntry
 	Tensor    signalEntry[share]       `yaml:",omitempty"`
 	FP64      signalEntry[share]       `yaml:"fp64,omitempty"`
 	FP32      signalEntry[share]       `yaml:"fp32" default:"0.2"`
@@ -46,7 +45,7 @@ func (e *workloadEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key
 		r.FailAt(n, key, "name", "is %q; a workload with this name stands above", e.Name)
 	}
 	f.workloads[e.Name] = &Workload{
-		Name: e.Name, Memory: e.Memory.Signal, SM: e.SM.Signal, DRAM: e.DRAM.Signal, Tensor: e.Tensor.Signal,
+		Name: e.Name, Memory: e.Memory.Signal, Demand: e.demand(r, n, key), DRAM: e.DRAM.Signal, Tensor: e.Tensor.Signal,
 		FP64: e.FP64.Signal, FP32: e.FP32.Signal, FP16: e.FP16.Signal, Occupancy: e.Occupancy.Signal,
 		Media: [mediaEngines]Signal{e.Encoder.Signal, e.Decoder.Signal, e.JPEG.Signal, e.OFA.Signal},
 		PCIe:  e.PCIe.Signal, NVLink: e.NVLink.Signal,

@@ -52,7 +52,7 @@ func (n *Node) planPods() {
 	for _, i := range numbers {
 		spec := &n.scenario.Pods[i]
 		if at := n.handledFrom(spec.At, spec.Static); at != never {
-			n.schedule = append(n.schedule, scheduledEvent{n.start.Add(at), rankStart, func() { n.admit(i, spec) }})
+			n.schedule = append(n.schedule, scheduledEvent{n.start.Add(at), rankStart, func() { n.arrive(i, spec) }})
 		}
 	}
 }
@@ -84,13 +84,26 @@ func (s *PodSpec) listedName(hostname string) string {
 // title names the pod in records, as the scenario does.
 func (p *pod) title() string { return p.spec.Namespace + "/" + p.spec.Name }
 
-// admit is the kubelet's decision on a pod: every container gets what it asks for, or the pod is refused.
-func (n *Node) admit(number int, spec *PodSpec) {
-	p := n.newPod(spec, "pod", n.scenario.Seed, number)
-	if c := n.allocate(p); c != nil {
-		n.record(Record{Pod: p.title(), Message: fmt.Sprintf("refused: no free device of %s for %d of container %s",
-			c.spec.Resource, c.spec.Count, c.spec.Name)})
+// arrive is when a pod of the scenario comes: it is admitted, waits or is refused.
+func (n *Node) arrive(number int, spec *PodSpec) {
+	identity := []any{"pod", n.scenario.Seed, number}
+	if spec.Waits {
+		w := &waitingPod{spec: spec, identity: identity}
+		n.waiting = append(n.waiting, w)
+		n.admitWaiting(w)
 		return
+	}
+	if short := n.admit(spec, identity...); short != nil {
+		n.record(Record{Pod: spec.Namespace + "/" + spec.Name, Message: "refused: " + short.missing()})
+	}
+}
+
+// admit is the kubelet's decision on a pod: every container gets what it asks for, or the pod is not admitted. It returns the container for
+// which there is too little, nil if there is none.
+func (n *Node) admit(spec *PodSpec, identity ...any) *ContainerSpec {
+	p := n.newPod(spec, identity...)
+	if c := n.allocate(p); c != nil {
+		return c.spec
 	}
 	n.pods = append(n.pods, p)
 	n.introduce(p)
@@ -100,10 +113,14 @@ func (n *Node) admit(number int, spec *PodSpec) {
 	if spec.For > 0 {
 		end := n.at.Add(spec.For)
 		n.scheduleEnd(end, func() { n.end(p) })
-		n.scheduleEnd(end.Add(lingering), func() {
-			n.pods = slices.DeleteFunc(n.pods, func(o *pod) bool { return o == p })
-		})
+		n.scheduleEnd(end.Add(lingering), func() { n.forget(p) })
 	}
+	return nil
+}
+
+// forget takes a pod that has ended off the kubelet's list.
+func (n *Node) forget(p *pod) {
+	n.pods = slices.DeleteFunc(n.pods, func(o *pod) bool { return o == p })
 }
 
 // describeGrants fixes how the allocator names what a container was given.
@@ -171,7 +188,7 @@ func (n *Node) startContainer(p *pod, c *container) {
 	if c.spec.Workload == nil {
 		return
 	}
-	c.process = &process{pid: n.newPID(p.uid, c.spec.Name), pod: p.title()}
+	c.process = &process{pid: n.newPID(p.uid, c.spec.Name), pod: p.title(), of: p, container: c.spec.Name}
 	n.startTask(c.process, c.spec.Workload, places)
 }
 
@@ -183,6 +200,9 @@ func (n *Node) stopContainer(c *container) {
 
 // end is when a pod's containers have succeeded: its devices are free at once, the kubelet's list lags behind.
 func (n *Node) end(p *pod) {
+	if p.ended {
+		return // replaced before its time
+	}
 	p.ended = true
 	n.reportEnd(p)
 	n.record(Record{Pod: p.title(), Message: "ended"})

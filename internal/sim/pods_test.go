@@ -79,8 +79,6 @@ func idCases() []idCase {
 	return []idCase{
 		{"{}", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb",
 			[5]string{"GPU0", "MIG1", "GPU2::0", "GPU2::1", "MIG3::0"}},
-		{"{strategy: single}", "nvidia.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu",
-			[5]string{"GPU0", "MIG1", "GPU2::0", "GPU2::1", "MIG3::0"}},
 		{"{migUUIDs: legacy}", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb",
 			[5]string{"GPU0", "MIG-GPU1/7/0", "GPU2::0", "GPU2::1", "MIG-GPU3/2/0::0"}},
 		{"{allocator: gke}", "nvidia.com/gpu", "nvidia.com/gpu", "nvidia.com/gpu",

@@ -55,10 +55,12 @@ const (
 
 // sampleAll begins a new step for every GPU; passed is how long the one before has held.
 func (n *Node) sampleAll(passed time.Duration) {
+	n.watchPlugin()
 	for again := true; again; again = n.resample {
 		n.resample = false
 		for _, b := range n.gpus {
-			n.useMemory(b) // kills what finds none, maybe on other GPUs too
+			n.needMedia(b)
+			n.useMemory(b) // both kill processes, maybe on other GPUs too
 		}
 	}
 	for _, b := range n.gpus {

@@ -21,6 +21,12 @@ func (n *Node) redo(c Change) error {
 		n.springFault(&n.scenario.Faults[c.Fault], c.GPU)
 	case opCall:
 		n.tookCall(c.Fault, c.GPU, target{c.GI, c.CI})
+	case opReplacePod:
+		replace := n.podToReplace(c.Namespace, c.Pod)
+		if replace == nil {
+			return fmt.Errorf("replace pod %s/%s: %w", c.Namespace, c.Pod, gpu.ErrNotFound)
+		}
+		replace(c.Resource)
 	case opReboot:
 		n.reboot()
 	case opCreateGI:

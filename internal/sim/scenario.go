@@ -107,8 +107,8 @@ type SharingSpec struct {
 type Workload struct {
 	Name   string
 	Memory Signal // bytes
-	SM     Signal // streaming multiprocessors that it could keep busy
-	DRAM   Signal // share of the memory bandwidth of its device in use while all SMs are busy, 0-1
+	Demand Demand
+	DRAM   Signal // of the shorthand sm: share of the memory bandwidth of its device in use while all SMs are busy, 0-1
 	Tensor Signal // share of its SM time with the tensor cores busy, 0-1
 	// Shares of its SM time with the pipe busy, and of the warps that could be resident, 0-1.
 	FP64, FP32, FP16, Occupancy Signal
@@ -130,6 +130,7 @@ type PodSpec struct {
 	Containers []ContainerSpec   `yaml:"-"`
 	At         time.Duration     `yaml:",omitempty"`
 	For        time.Duration     `yaml:",omitempty"` // 0: it stays
+	Waits      bool              `yaml:",omitempty"` // for a free device, instead of being refused
 }
 
 // ContainerSpec is a container and the resource that it asks for. Workload is nil if its devices stay idle.

@@ -31,7 +31,7 @@ func shippedNames(t *testing.T) []string {
 	for _, f := range files {
 		names = append(names, strings.TrimSuffix(filepath.Base(f), ".yaml"))
 	}
-	for _, must := range []string{"dgx-a100-mixed", "h100-underused", "a30", "gke-h100-3g", "mps-and-timeslicing", "chaos", "kubelet-outages", "dra-monitors", "rtx-pro-video"} {
+	for _, must := range []string{"dgx-a100-mixed", "h100-underused", "h100-single", "a30", "gke-h100-3g", "mps-and-timeslicing", "chaos", "kubelet-outages", "dra-monitors", "rtx-pro-video"} {
 		if !slices.Contains(names, must) {
 			t.Errorf("scenario %s is missing", must)
 		}
@@ -191,6 +191,7 @@ func TestStoriesAdmitTheirPods(t *testing.T) {
 	refused := map[string][]string{
 		"dgx-a100-mixed": {"chat/big-0"},
 		"gke-h100-3g":    {"tgi/gemma-6c8d9f-p3vx8"},
+		"h100-single":    {"chat/small-llm-1"},
 	}
 	for _, name := range shippedNames(t) {
 		n := shipped(t, name)
@@ -300,7 +301,7 @@ func TestA30Story(t *testing.T) {
 	s := state(t, n, 0)
 	greedy := mustContainer(t, n, "greedy-0").PIDs[0]
 	at := slices.IndexFunc(s.Processes, func(p Process) bool { return p.PID == greedy })
-	if speed := s.Processes[at].Speed; speed != 14.0/40 {
+	if speed := s.Processes[at].Speed; !near(speed, 14.0/40) {
 		t.Errorf("greedy-0 wants 40 SMs of 14 and runs at %.2f", speed)
 	}
 	if s := state(t, n, 1); s.MIGEnabled || !s.MIGPending || len(s.Processes) != 1 {

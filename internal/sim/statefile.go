@@ -49,6 +49,10 @@ type Change struct {
 	Start   int            `json:"start,omitempty"`
 	Slices  int            `json:"slices,omitempty"` // of a compute instance
 	Fault   int            `json:"fault,omitempty"`  // by its place in the scenario
+
+	Namespace string `json:"namespace,omitempty"`
+	Pod       string `json:"pod,omitempty"`
+	Resource  string `json:"resource,omitempty"`
 }
 
 // ChangeOp is what was done.
@@ -65,6 +69,8 @@ const (
 	opSpring    ChangeOp = "fault"      // Fault, which has waited for a call, begins
 	opCall      ChangeOp = "call"       // Fault has counted a change, of GI and CI
 	opReboot    ChangeOp = "reboot"     // the node, whatever GPU says
+
+	opReplacePod ChangeOp = "replace-pod" // Pod of Namespace, by one that asks for Resource
 )
 
 // The bounds of a state file. Its readers do all of it over again.

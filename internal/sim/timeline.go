@@ -42,6 +42,12 @@ func (n *Node) scheduleEnd(at time.Time, end func()) {
 	n.sortAgenda()
 }
 
+// scheduleStart puts the beginning of something on the schedule of a running node.
+func (n *Node) scheduleStart(at time.Time, begin func()) {
+	n.schedule = append(n.schedule, scheduledEvent{at, rankStart, begin})
+	n.sortAgenda()
+}
+
 func (n *Node) sortAgenda() {
 	slices.SortStableFunc(n.schedule, func(a, b scheduledEvent) int {
 		if c := a.at.Compare(b.at); c != 0 {

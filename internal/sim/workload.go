@@ -6,13 +6,16 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
 )
 
 // process is a process of the host or of a container.
 type process struct {
-	pid   uint32
-	pod   string // namespace/name; empty for a process of the host
-	tasks []*task
+	pid       uint32
+	pod       string // namespace/name; empty for a process of the host
+	of        *pod   // nil for a process of the host
+	container string
+	tasks     []*task
 }
 
 // place is a device: a whole GPU, or a compute instance of it.
@@ -31,9 +34,12 @@ type task struct {
 	phase    float64 // of its swings, 0-1
 	share    float64 // of the device's memory that it may use; 1 without MPS
 
-	memory uint64  // as of the running step
-	sms    float64 // that it keeps busy
-	speed  float64 // of what it could do on a device large enough, 0-1
+	// As of the running step.
+	memory  uint64
+	does    kernels.Result
+	kernels [1]kernels.Phase // of a workload without phases
+	sms     float64          // that it keeps busy
+	speed   float64          // of what it could do on a device large enough, 0-1
 }
 
 // now is the value of a signal of its workload.
@@ -68,6 +74,7 @@ func (n *Node) kill(p *process, why string) {
 		return
 	}
 	n.record(Record{GPU: gpu.Some(p.tasks[0].on.board.index), Pod: p.pod, Message: fmt.Sprintf("process %d was killed: %s", p.pid, why)})
+	n.fail(p, why)
 	n.stop(p)
 }
 

@@ -1,48 +1,12 @@
 package sim
 
 import (
-	"fmt"
 	"math"
 	"testing"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
-
-// speedOf is how fast the only process of GPU 0 runs.
-func speedOf(t *testing.T, n *Node) float64 {
-	t.Helper()
-	s := state(t, n, 0)
-	if len(s.Processes) != 1 {
-		t.Fatalf("processes %v", s.Processes)
-	}
-	return s.Processes[0].Speed
-}
-
-// A published run: Triton on a full A100-PCIE-40GB serves 41.8 inferences/s at concurrency 2 with a latency of 48 ms, on a
-// 3g.20gb of it 20.4 with 99 ms. A workload that can keep 86 SMs busy does the same here.
-func TestThroughputIsCalibrated(t *testing.T) {
-	const text = `
-version: 1
-node: {kubernetes: false}
-gpus: [{model: A100-PCIE-40GB%s}]
-workloads: [{name: triton, memory: 3GiB, sm: 86}]
-processes: [{device: %s, workload: triton}]
-`
-	whole := start(t, fmt.Sprintf(text, "", "0"))
-	half := start(t, fmt.Sprintf(text, `, mig: true, layout: ["3g.20gb@4"]`, "0/3g.20gb@4"))
-	const full, concurrency = 41.8, 2
-	if got := full * speedOf(t, whole); got != full {
-		t.Errorf("whole GPU: %g inferences/s, want %g", got, full)
-	}
-	got := full * speedOf(t, half)
-	if math.Abs(got-20.4) > 0.1 {
-		t.Errorf("3g.20gb: %.1f inferences/s, want 20.4", got)
-	}
-	if latency := concurrency / got * 1000; math.Abs(latency-99) > 2 {
-		t.Errorf("3g.20gb: latency %.0f ms, want 99", latency)
-	}
-}
 
 func TestEightBusyH100DrawNoMoreThanTheyMay(t *testing.T) {
 	n := start(t, `
@@ -61,25 +25,6 @@ processes: [{gpu: 0, workload: train}, {gpu: 1, workload: train}]
 	cmptest.Equal(t, "its clock event reasons", idle.ClockEvents, reasonIdle)
 	cmptest.Equal(t, "its SM clock", idle.SMMHz, 345)
 	cmptest.Equal(t, "its PCIe generation", idle.PCI.Generation, 1)
-}
-
-func TestSharedSMs(t *testing.T) {
-	n := start(t, `
-version: 1
-node: {kubernetes: false}
-gpus: [{model: H100-80GB}]
-workloads: [{name: a, sm: 99}, {name: b, sm: 66}]
-processes: [{gpu: 0, workload: a}, {gpu: 0, workload: b}]
-`)
-	s := state(t, n, 0)
-	if s.Activity.SM < 1-1e-9 || s.Activity.SM > 1+1e-9 {
-		t.Errorf("SM activity %g", s.Activity.SM)
-	}
-	for _, p := range s.Processes {
-		if math.Abs(p.Speed-132.0/165) > 1e-9 {
-			t.Errorf("speed %g, want both slowed down alike", p.Speed)
-		}
-	}
 }
 
 func TestOutOfMemory(t *testing.T) {

@@ -123,30 +123,43 @@ func (r Requests) serve(stretch float64) (perSecond float64, latency time.Durati
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// Share returns what workloads do that share a device: by MPS they run beside each other, and slow down together if they want more SMs or
-// bandwidth than there are; by time-slicing one runs at a time.
+// Share returns what workloads do that share a device.
 func Share(demands []Demand, on Device, mps bool) []Result {
-	alone := make([]Result, len(demands))
-	var busy, sms, bandwidth float64
+	results := make([]Result, len(demands))
+	sharing := make([]*Result, len(demands))
 	for i, d := range demands {
-		alone[i] = Run(d, on)
-		busy += alone[i].Busy
-		sms += alone[i].SMs
-		bandwidth += alone[i].Bandwidth
+		results[i] = Run(d, on)
+		sharing[i] = &results[i]
+	}
+	Contend(sharing, on, mps)
+	return results
+}
+
+// Contend turns what workloads would do if each had a device to itself into what they do together. By MPS they run beside each other, and
+// slow down together if they want more SMs or bandwidth than there are; by time-slicing one runs at a time.
+func Contend(sharing []*Result, on Device, mps bool) {
+	var busy, sms, bandwidth float64
+	for _, r := range sharing {
+		busy += r.Busy
+		sms += r.SMs
+		bandwidth += r.Bandwidth
 	}
 	slower := max(1, busy)
 	if mps {
 		slower = max(1, sms/on.SMs, bandwidth/(Reachable*on.Bandwidth))
 	}
-	for i := range alone {
-		r := &alone[i]
+	if slower == 1 {
+		return
+	}
+	for _, r := range sharing {
 		r.Throughput, r.PerSecond = r.Throughput/slower, r.PerSecond/slower
 		r.SMs, r.Bandwidth = r.SMs/slower, r.Bandwidth/slower
 		r.Stretch *= slower
 		r.Latency = time.Duration(min(float64(maxLatency), float64(r.Latency)*slower))
-		if !mps {
+		if mps {
+			r.Busy = min(1, r.Busy*slower)
+		} else {
 			r.Busy /= slower
 		}
 	}
-	return alone
 }

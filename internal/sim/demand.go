@@ -1,0 +1,127 @@
+package sim
+
+import (
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
+)
+
+// Demand is what a workload asks of the SMs and of the memory bandwidth. Without Width and Phases it does nothing.
+type Demand struct {
+	Width     Signal // SMs that its kernels fill while they run
+	Bandwidth Signal // share of the GPU's memory bandwidth that they draw meanwhile, 0-1
+	// Phases are several kinds of kernels, in the place of Width and Bandwidth.
+	Phases []kernels.Phase
+	// Busy is how much of the time kernels run on a device large enough, 0-1. It is not used if there are Requests.
+	Busy     Signal
+	Requests *Requests
+	// Loss is the share by which its kernels run longer in a slice than SMs and bandwidth explain: what no metric shows, such as a
+	// smaller share of the L2 cache, or lower clocks.
+	Loss float64
+	// ofDevice is set for the shorthand sm: kernels draw the workload's DRAM of what their device has, and are never short of it.
+	ofDevice bool
+}
+
+// Requests are a load in requests: of Concurrency clients that each wait for the answer, or Rate per second that queue.
+type Requests struct {
+	Concurrency int
+	Rate        Signal
+	GPU, Host   time.Duration // that each takes
+}
+
+// demand returns what a task would do now on a device large enough.
+func (n *Node) demand(t *task) kernels.Demand {
+	if t.workload == nil {
+		return kernels.Demand{}
+	}
+	l := &t.workload.Demand
+	d := kernels.Demand{Phases: l.Phases}
+	if d.Phases == nil {
+		p := kernels.Phase{Share: 1, Width: t.now(n, l.Width), Bandwidth: t.now(n, l.Bandwidth)}
+		if p.Width == 0 && p.Bandwidth == 0 {
+			return kernels.Demand{}
+		}
+		t.kernels[0] = p
+		d.Phases = t.kernels[:]
+	}
+	if r := l.Requests; r != nil {
+		d.Requests = kernels.Requests{Concurrency: r.Concurrency, Rate: t.now(n, r.Rate), GPU: r.GPU, Host: r.Host}
+		return d
+	}
+	d.Busy = t.now(n, l.Busy)
+	return d
+}
+
+// kernelDevice returns what a device has for kernels. Those of a slice suffer a loss.
+func (p place) kernelDevice(loss float64) kernels.Device {
+	if p.compute == nil {
+		return kernels.Device{SMs: float64(p.board.model.sms), Bandwidth: 1}
+	}
+	return kernels.Device{SMs: float64(p.compute.sms), Bandwidth: p.instance.bandwidth(p.board), Loss: loss}
+}
+
+// bandwidth returns an instance's share of its GPU's memory bandwidth, which is in proportion to its memory.
+func (i *instance) bandwidth(b *simGPU) float64 {
+	return float64(i.placement.Size) / float64(b.mig.AxisUnits)
+}
+
+// runKernels computes what the tasks of a GPU do: each on its device, and together with the others there. Compute instances of a GPU
+// instance have SMs of their own, but share its memory.
+func (n *Node) runKernels(b *simGPU) {
+	for _, t := range b.tasks {
+		loss := 0.0
+		if t.workload != nil {
+			loss = t.workload.Demand.Loss
+		}
+		t.does = kernels.Run(n.demand(t), t.on.kernelDevice(loss))
+	}
+	for on, tasks := range tasksBy(b.tasks, func(t *task) place { return t.on }) {
+		contend(tasks, on.kernelDevice(0), b.sharesByMPS())
+	}
+	for i, tasks := range tasksBy(b.tasks, func(t *task) *instance { return t.on.instance }) {
+		if i != nil && len(i.computes) > 1 {
+			contend(tasks, kernels.Device{SMs: float64(b.model.sms), Bandwidth: i.bandwidth(b)}, true)
+		}
+	}
+	for _, t := range b.tasks {
+		t.sms, t.speed = t.does.SMs, t.does.Throughput
+	}
+}
+
+func (b *simGPU) sharesByMPS() bool { return b.sharing.Kind == gpu.SharingMPS }
+
+func contend(tasks []*task, on kernels.Device, mps bool) {
+	if len(tasks) < 2 {
+		return
+	}
+	results := make([]*kernels.Result, len(tasks))
+	for i, t := range tasks {
+		results[i] = &t.does
+	}
+	kernels.Contend(results, on, mps)
+}
+
+// tasksBy yields the tasks that have a key in common, in the order of their start.
+func tasksBy[K comparable](tasks []*task, key func(t *task) K) iter.Seq2[K, []*task] {
+	return func(yield func(K, []*task) bool) {
+		for first, t := range tasks {
+			of := key(t)
+			have := func(o *task) bool { return key(o) == of }
+			if slices.ContainsFunc(tasks[:first], have) {
+				continue
+			}
+			group := tasks[first : first+1 : first+1] // mostly all
+			for _, o := range tasks[first+1:] {
+				if have(o) {
+					group = append(group, o)
+				}
+			}
+			if !yield(of, group) {
+				return
+			}
+		}
+	}
+}

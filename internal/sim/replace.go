@@ -1,0 +1,108 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// waitingPod is a pod that is not admitted yet, because there is no free device of its resource or the pod that it replaces has just left.
+type waitingPod struct {
+	spec     *PodSpec
+	identity []any
+	recorded bool // that it waits
+}
+
+// ReplacePod is what happens when the owner of a pod changes its request: the pod leaves, and one with its name, another UID and the new
+// resource in all its containers that ask for devices comes after it has left the kubelet's list. That one waits until there is a free
+// device of the resource. A pod that waits has its request changed. The error is gpu.ErrNotFound if there is no such pod.
+func (n *Node) ReplacePod(namespace, name, resource string) error {
+	n.lock()
+	defer n.mu.Unlock()
+	if len(n.gpus) == 0 || n.podToReplace(namespace, name) == nil {
+		return fmt.Errorf("replace pod %s/%s: %w", namespace, name, gpu.ErrNotFound)
+	}
+	op, err := n.begin(n.gpus[0])
+	if err != nil {
+		return fmt.Errorf("replace pod %s/%s: %w", namespace, name, err)
+	}
+	defer op.settle()
+	if err := op.commit(Change{Op: opReplacePod, Namespace: namespace, Pod: name, Resource: resource}); err != nil {
+		return fmt.Errorf("replace pod %s/%s: %w", namespace, name, err)
+	}
+	n.podToReplace(namespace, name)(resource)
+	return nil
+}
+
+// podToReplace returns what gives another request to a pod that waits or runs; nil if there is none of that name.
+func (n *Node) podToReplace(namespace, name string) func(resource string) {
+	named := func(s *PodSpec) bool {
+		return s.Namespace == namespace && s.listedName(n.scenario.Node.Hostname) == name
+	}
+	for _, w := range n.waiting {
+		if named(w.spec) {
+			return func(resource string) {
+				w.spec, w.recorded = w.spec.asking(resource), false
+			}
+		}
+	}
+	for _, p := range n.pods {
+		if named(p.spec) && !p.ended {
+			return func(resource string) { n.replace(p, resource) }
+		}
+	}
+	return nil
+}
+
+func (n *Node) replace(p *pod, resource string) {
+	n.end(p)
+	n.record(Record{Pod: p.title(), Message: "replaced by one that asks for " + resource})
+	gone := n.at.Add(lingering)
+	n.scheduleEnd(gone, func() { n.forget(p) })
+	n.replacements++
+	w := &waitingPod{spec: p.spec.asking(resource), identity: []any{"replacement", n.scenario.Seed, n.replacements}}
+	n.waiting = append(n.waiting, w)
+	n.scheduleStart(gone, func() { n.admitWaiting(w) })
+}
+
+// asking returns the spec of a pod that asks for another resource, and waits for it.
+func (s *PodSpec) asking(resource string) *PodSpec {
+	asks := *s
+	asks.Waits = true
+	asks.Containers = slices.Clone(s.Containers)
+	for i := range asks.Containers {
+		if c := &asks.Containers[i]; c.Resource != "" {
+			c.Resource, c.Device = resource, gpu.Opt[DevicePin]{}
+		}
+	}
+	return &asks
+}
+
+// admitWaiting admits a pod that waits, or tries again at the next full second. It comes before what clients do at that time, so that all
+// nodes of a shared state give the pod the same device.
+func (n *Node) admitWaiting(w *waitingPod) {
+	passed := n.at.Sub(n.start)
+	if from := n.handledFrom(passed, w.spec.Static); from != passed {
+		if from != never {
+			n.scheduleStart(n.start.Add(from), func() { n.admitWaiting(w) })
+		}
+		return
+	}
+	short := n.admit(w.spec, w.identity...)
+	if short == nil {
+		n.waiting = slices.DeleteFunc(n.waiting, func(o *waitingPod) bool { return o == w })
+		return
+	}
+	if !w.recorded {
+		w.recorded = true
+		n.record(Record{Pod: w.spec.Namespace + "/" + w.spec.Name, Message: "waits: " + short.missing()})
+	}
+	n.scheduleStart(n.start.Add(passed.Truncate(time.Second)+time.Second), func() { n.admitWaiting(w) })
+}
+
+// missing says what a container was not given.
+func (s *ContainerSpec) missing() string {
+	return fmt.Sprintf("no free device of %s for %d of container %s", s.Resource, s.Count, s.Name)
+}

@@ -1,0 +1,71 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
+)
+
+// Truth is what a process achieves on a device: what a test judges recommendations by, and no metric shows.
+type Truth struct {
+	Namespace, Pod, Container string // empty for a process of the host
+	PodUID                    string
+	PID                       uint32
+	Workload                  string // its name in the scenario; empty if the process does nothing
+	GPU                       gpu.UUID
+	MIG                       gpu.MIGUUID // empty for a whole GPU
+	Profile                   string      // of the GPU instance
+
+	// Throughput and Stretch are relative to a whole GPU of this model that the process has to itself: the work done in a time, and
+	// how long its kernels take for it. Throughput is 1 of a process that has nothing to do, and 0 of one that has failed.
+	Throughput, Stretch float64
+	Busy                float64 // share of the time in which its kernels run, 0-1
+	// Of a load in requests: those answered in a second, and how long each takes.
+	PerSecond float64
+	Latency   time.Duration
+
+	// Failed says why the process was killed before its time, and when; empty for one that runs.
+	Failed   string
+	FailedAt time.Time
+}
+
+// Truth returns what every process on every device achieves now, by GPU and start, and after those every process that was killed since the
+// start of the node.
+func (n *Node) Truth() []Truth {
+	n.lock()
+	defer n.mu.Unlock()
+	var list []Truth
+	for _, b := range n.gpus {
+		for _, t := range b.tasks {
+			list = append(list, n.truth(t))
+		}
+	}
+	return append(list, n.failures...)
+}
+
+func (n *Node) truth(t *task) Truth {
+	r := Truth{PID: t.proc.pid, GPU: t.on.board.uuid, Busy: t.does.Busy, PerSecond: t.does.PerSecond, Latency: t.does.Latency}
+	if c := t.on.compute; c != nil {
+		r.MIG, r.Profile = c.uuid, t.on.instance.profile.Name
+	}
+	if p := t.proc.of; p != nil {
+		r.Namespace, r.Pod, r.PodUID, r.Container = p.spec.Namespace, p.name, p.uid, t.proc.container
+	}
+	if t.workload != nil {
+		r.Workload = t.workload.Name
+	}
+	whole := kernels.Run(n.demand(t), place{board: t.on.board}.kernelDevice(0))
+	r.Throughput, r.Stretch = t.does.Throughput/whole.Throughput, t.does.Stretch/whole.Stretch
+	return r
+}
+
+// fail notes what has become of a process that is killed.
+func (n *Node) fail(p *process, why string) {
+	for _, t := range p.tasks {
+		r := n.truth(t)
+		r.Throughput, r.Stretch, r.Busy, r.PerSecond, r.Latency = 0, 0, 0, 0, 0
+		r.Failed, r.FailedAt = why, n.at
+		n.failures = append(n.failures, r)
+	}
+}
