@@ -127,7 +127,11 @@ func (n *node) handlers(poller *poll.Poller, settle func(context.Context)) map[s
 	if !ok {
 		return nil
 	}
-	return map[string]http.Handler{"POST /-/sim/advance": advanceHandler(clock, poller, settle)}
+	all := map[string]http.Handler{"POST /-/sim/advance": advanceHandler(clock, poller, settle)}
+	if s, ok := n.kind.(simulation); ok {
+		all["POST /-/sim/replace-pod"] = replacePodHandler(s)
+	}
+	return all
 }
 
 // stepper is the poll loop, which publishes a Snapshot after the clock has moved.

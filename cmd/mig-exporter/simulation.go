@@ -3,7 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"time"
 
@@ -77,6 +79,27 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 	faulty := faultyKubelet{Assignments: n.devices, node: s.Node, server: server}
 	n.pods, n.devices = faulty, faulty
 	return nil
+}
+
+// replacePodHandler answers POST /-/sim/replace-pod?namespace=N&pod=P&resource=R: the owner of a simulated pod changes its request. The pod
+// leaves, and comes back once there is a free device of the resource.
+func replacePodHandler(s simulation) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		namespace, pod, resource := q.Get("namespace"), q.Get("pod"), q.Get("resource")
+		if namespace == "" || pod == "" || resource == "" {
+			http.Error(w, "expected namespace, pod and resource, such as ?namespace=ml&pod=train-0&resource=nvidia.com/mig-1g.10gb", http.StatusBadRequest)
+			return
+		}
+		switch err := s.ReplacePod(namespace, pod, resource); {
+		case errors.Is(err, gpu.ErrNotFound):
+			http.Error(w, err.Error(), http.StatusNotFound)
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusConflict)
+		default:
+			fmt.Fprintf(w, "%s/%s asks for %s\n", namespace, pod, resource)
+		}
+	})
 }
 
 // unprivilegedUID is the id of a user that is not root.

@@ -22,6 +22,7 @@ const (
 type Advisor struct {
 	options   Options
 	now       time.Time // of the last Snapshot
+	ahead     time.Time // the first time that is far ahead of it; zero if the last one was not
 	devices   map[deviceKey]*device
 	order     []*device // devices in the order in which they came: sums must not depend on that of a map
 	workloads map[Key]*workload
@@ -53,6 +54,7 @@ type device struct {
 // minute is the mean activity of a window.
 type minute struct {
 	busy, sm, dram float32
+	unread         bool // SM or DRAM activity
 }
 
 // holderID is what tells one holder of a device from the next.
@@ -71,12 +73,19 @@ func New(options Options) *Advisor {
 
 // Observe adds what a Snapshot says. In the steady state it allocates nothing.
 func (a *Advisor) Observe(s *gpu.Snapshot) {
+	if a.doubtsClock(s.Time) {
+		return
+	}
 	passed := passedTime{}
 	if !a.now.IsZero() {
 		since := min(max(0, s.Time.Sub(a.now)), maxCountedGap)
 		passed.held = since.Seconds()
 		if since <= a.options.MaxGap {
 			passed.observed = passed.held
+		} else {
+			for _, d := range a.order {
+				d.idle = time.Time{}
+			}
 		}
 	}
 	closing := !a.now.IsZero() && s.Time.Truncate(windowLength).After(a.now.Truncate(windowLength))
@@ -90,6 +99,24 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 	if closing && s.Time.Minute() == 0 {
 		a.forget()
 	}
+}
+
+// A clock that is far ahead is believed once it has been there for clockDoubt: a single wrong time would age all evidence at once.
+const (
+	farAhead   = 24 * time.Hour
+	clockDoubt = 10 * time.Minute
+)
+
+// doubtsClock reports whether a time is too far ahead of the last one to be believed yet.
+func (a *Advisor) doubtsClock(now time.Time) bool {
+	if a.now.IsZero() || now.Sub(a.now) <= farAhead {
+		a.ahead = time.Time{}
+		return false
+	}
+	if a.ahead.IsZero() || now.Before(a.ahead) {
+		a.ahead = now
+	}
+	return now.Sub(a.ahead) < clockDoubt
 }
 
 // passedTime is the time since the last Snapshot in seconds: that for which a device was held, and the part of it that is known from
@@ -117,6 +144,9 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 	for i := range g.Instances {
 		instance := &g.Instances[i]
 		if !instance.Up {
+			if d := a.devices[deviceKey{Instance: g.Key(instance)}]; d != nil {
+				d.observeGap(a.now, passed.held)
+			}
 			continue
 		}
 		d := a.deviceOf(deviceKey{Instance: g.Key(instance)})
@@ -128,10 +158,16 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 // observeGap counts the time in which the devices of a GPU were held and could not be read.
 func (a *Advisor) observeGap(id gpu.UUID, held float64) {
 	for _, d := range a.order {
-		if d.key.Instance.GPU == id && d.workload != nil {
-			d.open.held += held
-			d.seen = a.now
+		if d.key.Instance.GPU == id {
+			d.observeGap(a.now, held)
 		}
+	}
+}
+
+func (d *device) observeGap(now time.Time, held float64) {
+	if d.workload != nil {
+		d.open.held += held
+		d.seen, d.idle = now, time.Time{}
 	}
 }
 
@@ -224,7 +260,9 @@ func (a *Advisor) closeWindows(at time.Time) {
 func (a *Advisor) closeWindow(d *device, at time.Time) {
 	if d.workload != nil && d.open.held > 0 {
 		if o := d.open.observed; o > 0 {
-			d.last10[d.count%len(d.last10)] = minute{float32(d.open.busy / o), float32(d.open.sm / o), float32(d.open.dram / o)}
+			d.last10[d.count%len(d.last10)] = minute{
+				float32(d.open.busy / o), float32(d.open.sm / o), float32(d.open.dram / o), d.open.activityUnread > 0,
+			}
 			d.count++
 		}
 		d.memory = d.open.memory
@@ -237,10 +275,10 @@ func (a *Advisor) closeWindow(d *device, at time.Time) {
 func (d *device) meanOfLast() minute {
 	var mean minute
 	for _, m := range d.last10 {
-		mean = minute{mean.busy + m.busy, mean.sm + m.sm, mean.dram + m.dram}
+		mean = minute{mean.busy + m.busy, mean.sm + m.sm, mean.dram + m.dram, mean.unread || m.unread}
 	}
 	n := float32(len(d.last10))
-	return minute{mean.busy / n, mean.sm / n, mean.dram / n}
+	return minute{mean.busy / n, mean.sm / n, mean.dram / n, mean.unread}
 }
 
 // forget drops devices that have gone and workloads that were not seen for long.

@@ -86,7 +86,7 @@ const maxCheckpoint = 64 << 20
 
 // validate reports numbers that no Advisor writes.
 func (w *workload) validate() error {
-	numbers := []float64{w.Observed, w.MediaUnread, w.ActivityUnread, w.Throttled, w.NextSince, float64(w.FirstMemory), w.Before.Width, w.Before.Bandwidth}
+	numbers := []float64{w.Observed, w.NextSince, w.MemoryUnread, w.MediaUnread, w.ActivityUnread, w.Throttled, float64(w.FirstMemory), w.Before.Width, w.Before.Bandwidth}
 	for _, h := range []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power} {
 		numbers = append(numbers, float64(h.Max), h.total())
 		for _, weight := range h.Weights {
@@ -96,7 +96,7 @@ func (w *workload) validate() error {
 		}
 	}
 	for _, d := range w.Days {
-		for _, v := range []float32{d.Observed, d.Held, d.Memory, d.Busy1, d.Busy10, d.PCIe, d.MinWidth, d.MinBandwidth} {
+		for _, v := range []float32{d.Observed, d.Held, d.Memory, d.Busy10, d.PCIe, d.MinWidth, d.MinBandwidth} {
 			numbers = append(numbers, float64(v))
 		}
 	}

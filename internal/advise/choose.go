@@ -12,6 +12,7 @@ type Facts struct {
 	Graphics bool // a graphics process ran
 	// Preallocated: a framework took nearly all memory at its start.
 	Preallocated bool
+	MemoryUnread bool
 	// ActivityUnread: SM or DRAM activity could not be read, so Evidence takes kernels to fill the whole GPU.
 	ActivityUnread bool
 }
@@ -64,6 +65,8 @@ func (f *Facts) disqualified(g *gpu.GPU, of capacity, o Options) Reason {
 		return ReasonLittleEvidence
 	case f.Evidence.CoverageRatio < minCoverage:
 		return ReasonLowCoverage
+	case f.MemoryUnread:
+		return ReasonMemoryUnread
 	case f.NVLink:
 		return ReasonNVLink
 	case f.Graphics:

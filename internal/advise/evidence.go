@@ -7,7 +7,7 @@ import (
 
 // evidenceOf summarizes what is known of a workload.
 func evidenceOf(w *workload, now time.Time) Evidence {
-	days := w.sums(now)
+	days, observed := w.sums(now), w.Busy.total()
 	e := Evidence{
 		Since:          w.First,
 		ObservedHours:  w.Observed / 3600,
@@ -21,7 +21,9 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		decisive:       Kernels{Width: w.Width.quantile(decisiveQuantile), Bandwidth: w.Bandwidth.quantile(decisiveQuantile)},
 		PowerP95:       w.Power.quantile(0.95),
 		PCIeMax:        float64(days.PCIe),
-		MediaUnread:    isUnread(w.MediaUnread, w.Observed),
+		MemoryUnread:   isUnread(w.MemoryUnread, observed),
+		MediaUnread:    isUnread(w.MediaUnread, observed),
+		activityUnread: isUnread(w.ActivityUnread, observed),
 		BusyHistogram:  w.Busy.tenths(),
 		WidthHistogram: w.Width.tenths(),
 	}
@@ -29,8 +31,8 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	if days.Held > 0 {
 		e.CoverageRatio = min(1, float64(days.Observed/days.Held))
 	}
-	if w.Observed > 0 {
-		e.ThrottledRatio = min(1, w.Throttled/w.Observed)
+	if observed > 0 {
+		e.ThrottledRatio = min(1, w.Throttled/observed)
 	}
 	for kind, name := range mediaNames() {
 		if isRecent(w.Media[kind], now) {
@@ -44,8 +46,8 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 // those that draw the most.
 const decisiveQuantile = 0.975
 
-// isUnread reports whether a reading was absent in more than a twentieth of the observed time.
-func isUnread(unread, observed float64) bool { return unread > 0.05*observed }
+// isUnread reports whether a reading was absent in more than a twentieth of a time.
+func isUnread(unread, of float64) bool { return unread > 0.05*of }
 
 // isRecent reports whether a time in Unix seconds lies in the days that are kept.
 func isRecent(at int64, now time.Time) bool {

@@ -8,9 +8,9 @@ import (
 // The buckets of a histogram hold ratios: bucket 0 those up to smallestRatio, each further one those up to bucketGrowth times the
 // bound of the one before, the last one everything above.
 const (
-	bucketCount   = 64
+	bucketCount   = 56
 	smallestRatio = 0.01
-	bucketGrowth  = 1.0758 // smallestRatio * bucketGrowth^(bucketCount-1) = 1
+	bucketGrowth  = 1.0873 // smallestRatio * bucketGrowth^(bucketCount-1) = 1
 )
 
 // halfLife is the age at which an observation counts half. With one of a day, the kernels of the last hours would outweigh those of the

@@ -14,9 +14,7 @@ func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 		busy = r.Utilization // width and bandwidth are then taken for the whole GPU
 	}
 	d.observeActivity(busy, g.Activity.SM, g.Activity.DRAM, elapsed)
-	if used, ok := r.Memory.Used.Get(); ok {
-		d.open.memory = max(d.open.memory, float64(used)/(1<<20))
-	}
+	d.observeMemory(r.Memory.Used, elapsed)
 	d.observeMedia(&r.Media, elapsed)
 	d.observeLinks(g, elapsed)
 	watts, wattsOK := r.PowerWatts.Get()
@@ -45,10 +43,16 @@ func (d *device) observeInstance(i *gpu.GPUInstance, elapsed float64, source gpu
 		d.workload.Untrusted = d.workload.Untrusted || i.Activity.SM.Or(0) > busy+0.02
 	}
 	d.observeActivity(i.Activity.GraphicsEngine, i.Activity.SM, i.Activity.DRAM, elapsed)
-	if used, ok := i.Memory.Used.Get(); ok {
-		d.open.memory = max(d.open.memory, float64(used)/(1<<20))
-	}
+	d.observeMemory(i.Memory.Used, elapsed)
 	d.observeMedia(&i.Media, elapsed)
+}
+
+func (d *device) observeMemory(used gpu.Opt[uint64], elapsed float64) {
+	bytes, ok := used.Get()
+	if !ok {
+		d.open.memoryUnread += elapsed
+	}
+	d.open.memory = max(d.open.memory, float64(bytes)/(1<<20))
 }
 
 // observeActivity adds busy time, and what kernels used while they ran. Activity above 1, which is published for some profiles of
@@ -125,11 +129,13 @@ func grown(from, to gpu.Opt[float64]) (float64, bool) {
 }
 
 // linkBytes returns what a PCIe link moves in a second in one direction, 0 if it is unknown: 250 MB per lane in the first generation,
-// and twice as much in each further one.
+// and twice as much in each further one. An idle link reports a lower generation than it has under load; GPUs with MIG have the fourth
+// or a later one.
 func linkBytes(p *gpu.PCIe) float64 {
 	width, generation := p.LinkWidth.Or(0), p.LinkGeneration.Or(0)
 	if width <= 0 || generation <= 0 || generation > 7 {
 		return 0
 	}
+	generation = max(generation, 4)
 	return float64(width) * 250e6 * float64(int(1)<<(generation-1))
 }

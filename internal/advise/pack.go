@@ -56,7 +56,13 @@ func pack(devices []Recommendation, gpus []gpu.GPU, single bool) *Packing {
 	models := map[string]bool{}
 	for i := range devices {
 		r := &devices[i]
-		if r.Action != ActionSlice || r.NotChecked || models[r.Model] {
+		if r.Action != ActionSlice {
+			continue
+		}
+		if single && !r.Candidate() {
+			return nil // the node cannot move in part
+		}
+		if !r.Candidate() || models[r.Model] {
 			continue
 		}
 		models[r.Model] = true
@@ -97,7 +103,7 @@ func newPacker(model string, devices []Recommendation, gpus []gpu.GPU, single bo
 		case on || r == nil:
 		case r.Action == ActionFree:
 			free = append(free, target{at: i, cost: 1, power: idleShareOf(g)})
-		case r.Action == ActionSlice && !r.NotChecked:
+		case r.Candidate():
 			at := slices.IndexFunc(g.Profiles, func(q gpu.Profile) bool { return q.Name == r.Recommended })
 			if at < 0 {
 				continue
@@ -221,7 +227,7 @@ func (p *packer) holds(at int) bool {
 	for _, k := range t.taken {
 		power, pcie = power+p.moved[k].power, pcie+p.moved[k].pcie
 	}
-	if len(t.taken) > 1 && (power > maxPower || pcie > maxPCIe) { // alone it is no worse than on a GPU of its own
+	if (len(t.taken) > 1 || t.cost == 0) && (power > maxPower || pcie > maxPCIe) { // alone it is no worse than on a GPU of its own
 		return false
 	}
 	return p.place(at) != nil

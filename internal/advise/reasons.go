@@ -51,7 +51,9 @@ func fixedText(reason Reason) string {
 	case ReasonGraphics:
 		return "a graphics process ran, which a slice does not support"
 	case ReasonNoActivity:
-		return "only utilization is known, not SM activity: kernels are taken to fill the whole GPU"
+		return "SM or memory activity could not be read, or contradicts busy time: kernels are taken to fill the whole GPU"
+	case ReasonMemoryUnread:
+		return "the use of memory could not be read for some of the time: what the workload needs is not known"
 	case ReasonMedia:
 		return "media engines were used that no smaller profile has"
 	case ReasonStretch:

@@ -9,7 +9,7 @@ import (
 // Recommend returns what is recommended for the devices of a Snapshot, which is the last one that was observed, without the packing.
 func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 	report := &Report{APIVersion: "mig-exporter/v1", Time: s.Time, Node: s.Hostname, Strict: a.options.Strict, SingleStrategy: a.options.SingleStrategy}
-	pods := countGPUs(s)
+	held := countGPUs(s)
 	var trials [][]trial // by device
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
@@ -22,11 +22,11 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 			}
 			continue
 		}
-		r, tried := a.computeWhole(s, g, pods)
+		r, tried := a.computeWhole(s, g, held)
 		report.Devices, trials = append(report.Devices, r), append(trials, tried)
 	}
 	if a.options.SingleStrategy {
-		unify(report.Devices, trials)
+		unify(report.Devices, trials, s.GPUs)
 	}
 	for i := range report.Devices {
 		r := &report.Devices[i]
@@ -44,19 +44,47 @@ type podKey struct {
 	namespace, name string
 }
 
-// countGPUs returns how many whole GPUs each pod holds.
-func countGPUs(s *gpu.Snapshot) map[podKey]int {
-	pods := map[podKey]int{}
-	for i := range s.GPUs {
-		for k := range s.GPUs[i].Holders {
-			h := &s.GPUs[i].Holders[k]
-			pods[podKey{h.Namespace, h.Pod}]++
-		}
-	}
-	return pods
+// gpuCounts are how many whole GPUs each pod and each batch job holds, and each process without a pod works on.
+type gpuCounts struct {
+	pods      map[podKey]int
+	jobs      map[string]int
+	processes map[uint32]int
 }
 
-func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, pods map[podKey]int) (Recommendation, []trial) {
+func countGPUs(s *gpu.Snapshot) gpuCounts {
+	c := gpuCounts{map[podKey]int{}, map[string]int{}, map[uint32]int{}}
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		for k := range g.Holders {
+			c.pods[podKey{g.Holders[k].Namespace, g.Holders[k].Pod}]++
+		}
+		for _, job := range g.Jobs {
+			c.jobs[job]++
+		}
+		if len(g.Holders) > 0 {
+			continue
+		}
+		pids := map[uint32]bool{}
+		for _, p := range g.Readings.Processes.Or(nil) {
+			pids[p.PID] = true
+		}
+		for pid := range pids {
+			c.processes[pid]++
+		}
+	}
+	return c
+}
+
+// hasSeveral reports whether a holder of a whole GPU has others, too.
+func (c gpuCounts) hasSeveral(g *gpu.GPU) bool {
+	if len(g.Holders) > 0 {
+		return slices.ContainsFunc(g.Holders, func(h gpu.Holder) bool { return c.pods[podKey{h.Namespace, h.Pod}] > 1 })
+	}
+	return slices.ContainsFunc(g.Jobs, func(job string) bool { return c.jobs[job] > 1 }) ||
+		slices.ContainsFunc(g.Readings.Processes.Or(nil), func(p gpu.Process) bool { return c.processes[p.PID] > 1 })
+}
+
+func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, held gpuCounts) (Recommendation, []trial) {
 	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name}
 	d := a.devices[deviceKey{Instance: gpu.InstanceKey{GPU: g.UUID}, Whole: true}]
 	if d == nil || d.workload == nil {
@@ -64,7 +92,7 @@ func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, pods map[podKey]int)
 		return r, nil
 	}
 	r.Workload, r.Pod = &d.workload.Key, podOf(g.Holders)
-	tried := a.recommendWhole(&r, g, d.workload, pods, hintsOf(g.Holders))
+	tried := a.recommendWhole(&r, g, d.workload, held, hintsOf(g.Holders))
 	return r, tried
 }
 
@@ -111,8 +139,8 @@ func hintsOf(holders []gpu.Holder) gpu.RightsizingHints {
 }
 
 // unify makes the recommendations of a node one that the device plugin's single strategy can carry out: one profile that does for every
-// pod, or none.
-func unify(devices []Recommendation, trials [][]trial) {
+// pod and is no smaller than what is recommended for any of them, or none.
+func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 	held := 0
 	fits := map[string]int{} // devices that each profile does for
 	for i, tried := range trials {
@@ -121,7 +149,10 @@ func unify(devices []Recommendation, trials [][]trial) {
 		}
 		held++
 		for k := range tried {
-			if tried[k].reason == ReasonNone && devices[i].Action == ActionSlice {
+			r, t := &devices[i], &tried[k]
+			profiles := profilesOf(gpus, r.GPU)
+			if r.Action == ActionSlice && t.reason == ReasonNone && !t.notChecked &&
+				sizeOf(t.profile.Name, profiles) >= sizeOf(r.Recommended, profiles) {
 				fits[tried[k].profile.Name]++
 			}
 		}
@@ -147,6 +178,10 @@ func unify(devices []Recommendation, trials [][]trial) {
 		r.Recommended = one
 		r.predict(&tried[at])
 	}
+}
+
+func profilesOf(gpus []gpu.GPU, id gpu.UUID) []gpu.Profile {
+	return gpus[slices.IndexFunc(gpus, func(g gpu.GPU) bool { return g.UUID == id })].Profiles
 }
 
 // notes say what the report could not take into account.

@@ -37,6 +37,7 @@ const (
 	ReasonGraphics       Reason = "graphics"
 	ReasonNoActivity     Reason = "no-activity"     // only utilization is known: width and bandwidth are taken for the whole GPU
 	ReasonPreallocated   Reason = "preallocated"    // the framework takes all memory in advance: the need cannot be seen
+	ReasonMemoryUnread   Reason = "memory-unread"   // its use could not be read for some of the time
 	ReasonMemory         Reason = "memory"          // no smaller profile has enough
 	ReasonMedia          Reason = "media-engines"   // no smaller profile has the engines
 	ReasonStretch        Reason = "stretch"         // a request would take too long in a slice
@@ -120,8 +121,11 @@ type Evidence struct {
 	BusyP99       float64   `json:"busyP99Ratio"`
 	Busy10Minutes float64   `json:"busyMax10MinutesRatio"`
 	// Median and P95 are of the time in which kernels ran.
-	Median         Kernels  `json:"kernelsMedian"`
-	P95            Kernels  `json:"kernelsP95"`
+	Median Kernels `json:"kernelsMedian"`
+	P95    Kernels `json:"kernelsP95"`
+	// MemoryUnread: the use of memory could not be read for some of the time.
+	MemoryUnread   bool `json:"memoryUnread,omitempty"`
+	activityUnread bool
 	decisive       Kernels  // what the p95 of stretch is computed from
 	PowerP95       float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
 	PCIeMax        float64  `json:"pcieMaxRatio,omitempty"`         // of the link

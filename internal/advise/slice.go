@@ -24,13 +24,17 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	w := d.workload
 	e := evidenceOf(w, a.now)
 	r.Evidence, r.Confidence = &e, confidence(&e)
-	r.Provisional = a.now.Sub(w.First) < provisionalBefore
+	r.Provisional = w.isProvisional(a.now)
 	of := instanceCapacity(g, i)
-	switch reason := d.saturation(of, d.stretchedBy(of, wholeOf(g)), a.limitsOf(hints)); {
+	reason := d.saturation(of, d.stretchedBy(of, wholeOf(g)), a.limitsOf(hints))
+	if reason == ReasonMemoryFull && isPreallocated(w, &e, of.memoryBytes) {
+		reason = ReasonNone // a larger one would be full, too
+	}
+	switch {
 	case hints.OptOut:
 		r.Action, r.Reason = ActionKeep, ReasonOptedOut
 	case reason != ReasonNone:
-		r.Action, r.Reason, r.Recommended = ActionGrow, reason, largerProfile(g, of, reason)
+		r.Action, r.Reason, r.Recommended = ActionGrow, reason, largerProfile(g, of, reason, needBytes(&e, a.options.Headroom), e.MediaEngines)
 	case !d.idle.IsZero() && a.now.Sub(d.idle) >= idleAfter:
 		r.Action = ActionIdle
 	case w.Key.Shared || i.IsSplit():
@@ -54,14 +58,17 @@ func (a *Advisor) recommendShrink(
 	switch {
 	case isPreallocated(w, e, of.memoryBytes):
 		r.Reason = ReasonPreallocated
-		return
-	case isUnread(w.ActivityUnread, w.Observed) || w.Untrusted:
+	case e.MemoryUnread:
+		r.Reason = ReasonMemoryUnread
+	case e.activityUnread || w.Untrusted:
 		r.Reason = ReasonNoActivity
-		return
 	case e.P95.Width >= saturatedWidth:
 		return
 	case w.stretch(float64(days.MinWidth), float64(days.MinBandwidth), of, wholeOf(g)) > unchangedStretch:
 		r.Reason = ReasonStretch
+	}
+	if r.Reason != ReasonNone {
+		w.settleRefusal(r.Reason)
 		return
 	}
 	for _, p := range smallerProfiles(g, of) {
@@ -126,10 +133,10 @@ func (d *device) saturation(of capacity, stretch float64, limits limits) Reason 
 	if used := d.memory * (1 << 20); of.memoryBytes > 0 && used >= fullMemory*of.memoryBytes {
 		return ReasonMemoryFull
 	}
-	if d.count < len(d.last10) {
+	last := d.meanOfLast()
+	if d.count < len(d.last10) || last.unread || d.workload.Untrusted {
 		return ReasonNone
 	}
-	last := d.meanOfLast()
 	busy := float64(last.busy)
 	switch {
 	case float64(last.dram) >= saturatedBandwidth:
@@ -142,8 +149,13 @@ func (d *device) saturation(of capacity, stretch float64, limits limits) Reason 
 	return ReasonNone
 }
 
-// largerProfile returns the smallest profile that has more of what is short; empty if there is none but the whole GPU.
-func largerProfile(g *gpu.GPU, than capacity, short Reason) string {
+// largerProfile returns the smallest profile that has more of what is short, the memory that is needed and the media engines that were
+// used; empty if there is none but the whole GPU.
+func largerProfile(g *gpu.GPU, than capacity, short Reason, need float64, engines []string) string {
+	var used [mediaKinds]bool
+	for kind, name := range mediaNames() {
+		used[kind] = slices.Contains(engines, name)
+	}
 	var best *gpu.Profile
 	for i := range g.Profiles {
 		p := &g.Profiles[i]
@@ -151,7 +163,7 @@ func largerProfile(g *gpu.GPU, than capacity, short Reason) string {
 		if short == ReasonBandwidth || short == ReasonMemoryFull {
 			more = p.MemorySlices > than.memorySlices && p.SMs >= than.sms
 		}
-		if more && len(p.Placements) > 0 && (best == nil || isSmaller(p, best)) {
+		if more && len(p.Placements) > 0 && need <= float64(p.MemoryBytes) && !lacksEngines(p, than, used) && (best == nil || isSmaller(p, best)) {
 			best = p
 		}
 	}

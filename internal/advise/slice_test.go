@@ -54,8 +54,8 @@ func sliceCases() []sliceCase {
 			duration: 12 * time.Minute, want: answer{Action: ActionGrow, Reason: ReasonBandwidth, Profile: "7g.80gb"},
 		},
 		{
-			about: "nearly full", profile: "1g.10gb", load: load{busy: 0.2, sm: 0.1, gib: 9.5},
-			duration: 12 * time.Minute, want: answer{Action: ActionGrow, Reason: ReasonMemoryFull, Profile: "1g.20gb"},
+			about: "full from its start, as a framework takes it", profile: "1g.10gb", load: load{busy: 0.2, sm: 0.1, gib: 9.5},
+			want: answer{Action: ActionKeep, Reason: ReasonPreallocated},
 		},
 		{about: "idle for an hour", profile: "1g.10gb", load: load{gib: 1}, duration: 61 * time.Minute, want: answer{Action: ActionIdle}},
 		{

@@ -120,13 +120,15 @@ func (a *Advisor) limitsOf(h gpu.RightsizingHints) limits {
 }
 
 // recommendWhole fills in the recommendation for a whole GPU that is held.
-func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, pods map[podKey]int, hints gpu.RightsizingHints) []trial {
+func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, held gpuCounts, hints gpu.RightsizingHints) []trial {
 	e := evidenceOf(w, a.now)
 	r.Evidence, r.Confidence = &e, confidence(&e)
-	r.Provisional = a.now.Sub(w.First) < provisionalBefore
+	r.Provisional = w.isProvisional(a.now)
 	of := wholeOf(g)
-	facts := a.factsOf(w, &e, of, r.Pod, pods, hints)
+	facts := a.factsOf(w, &e, of, hints)
+	facts.MultiGPU = held.hasSeveral(g)
 	if reason := facts.disqualified(g, of, a.options); reason != ReasonNone {
+		w.settleRefusal(reason)
 		r.Action, r.Reason = ActionKeep, reason
 		return nil
 	}
@@ -144,18 +146,16 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, pod
 }
 
 // factsOf returns what is known of the workload that holds a whole GPU.
-func (a *Advisor) factsOf(
-	w *workload, e *Evidence, of capacity, pod *Pod, pods map[podKey]int, hints gpu.RightsizingHints,
-) Facts {
+func (a *Advisor) factsOf(w *workload, e *Evidence, of capacity, hints gpu.RightsizingHints) Facts {
 	return Facts{
 		Evidence:       e,
 		OptedOut:       hints.OptOut,
 		Shared:         w.Key.Shared,
-		MultiGPU:       pod != nil && pods[podKey{pod.Namespace, pod.Name}] > 1,
 		NVLink:         isRecent(w.NVLink, a.now),
 		Graphics:       isRecent(w.Graphics, a.now),
 		Preallocated:   isPreallocated(w, e, of.memoryBytes),
-		ActivityUnread: isUnread(w.ActivityUnread, w.Observed),
+		MemoryUnread:   e.MemoryUnread,
+		ActivityUnread: e.activityUnread,
 	}
 }
 
@@ -197,19 +197,29 @@ func (a *Advisor) settleAnswer(w *workload, now answer, profiles []gpu.Profile) 
 	return w.Answer
 }
 
+// settleRefusal makes a refusal the answer if it comes from the evidence, so that a bolder one has to hold for as long as any other. One by
+// an operator or by what else the pod holds ends when its reason ends.
+func (w *workload) settleRefusal(reason Reason) {
+	w.Next = answer{}
+	switch reason {
+	case ReasonLowCoverage, ReasonMemoryUnread, ReasonNVLink, ReasonGraphics, ReasonPreallocated, ReasonNoActivity, ReasonStretch:
+		w.Answer = answer{Action: ActionKeep, Reason: reason}
+	}
+}
+
 // isSafer reports whether an answer leaves a workload more than another one did.
 func isSafer(now, before answer, profiles []gpu.Profile) bool {
-	if now.Action != ActionSlice {
-		return true
+	smaller := func(of answer) bool { return of.Action == ActionSlice || of.Action == ActionShrink }
+	return !smaller(now) || smaller(before) && sizeOf(now.Profile, profiles) > sizeOf(before.Profile, profiles)
+}
+
+// sizeOf orders profiles by what they have; one that is offered no longer has nothing.
+func sizeOf(name string, profiles []gpu.Profile) int {
+	at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == name })
+	if at < 0 {
+		return -1
 	}
-	size := func(name string) int {
-		at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == name })
-		if at < 0 {
-			return -1 // offered no longer
-		}
-		return profiles[at].SMs*64 + profiles[at].MemorySlices
-	}
-	return before.Action == ActionSlice && size(now.Profile) > size(before.Profile)
+	return profiles[at].SMs*64 + profiles[at].MemorySlices
 }
 
 // predict fills in what is expected of a workload in a profile.

@@ -37,7 +37,7 @@ type daySums struct {
 	Day            int32 // since 1970; 0 is no day
 	Observed, Held float32
 	Memory         float32 // largest, in MiB
-	Busy1, Busy10  float32 // largest mean over 1 and 10 minutes
+	Busy10         float32 // largest mean over 10 minutes
 	PCIe           float32 // largest mean over 1 minute, as a share of the link
 	// MinWidth and MinBandwidth are the smallest means over ten minutes while kernels ran, as shares of the device; 0 if none ran.
 	MinWidth, MinBandwidth float32
@@ -63,7 +63,7 @@ type workload struct {
 	// seconds, as shares of the device.
 	Busy, Width, Bandwidth, Power histogram
 	Days                          [memoryDays]daySums
-	Observed                      float64 // seconds, all time
+	Observed                      float64 // seconds, all time, those of several devices at once counted once
 	// LastUID is the UID of a pod that ran it last: a restart of the exporter is a gap for a pod that runs on.
 	LastUID string
 	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes all memory in advance shows there.
@@ -72,10 +72,9 @@ type workload struct {
 	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix seconds; 0 if there was none.
 	NVLink, Graphics int64
 	Media            [mediaKinds]int64
-	// MediaUnread, ActivityUnread: seconds of windows in which these could not be read.
-	MediaUnread, ActivityUnread float64
-	Throttled                   float64 // seconds
-	Untrusted                   bool    // busy time of its GPU instance was seen below SM activity
+	// Seconds in which these could not be read, and in which clocks were lowered from outside, with the weights of the histograms.
+	MemoryUnread, MediaUnread, ActivityUnread, Throttled float64
+	Untrusted                                            bool // busy time of its GPU instance was seen below SM activity
 	// Answer is what was last recommended; Next is another answer that has been computed since NextSince without a break.
 	Answer, Next answer
 	NextSince    float64 // Observed when it was first computed
@@ -93,6 +92,7 @@ type window struct {
 	throttled                   float64
 	nvlink, graphics            bool
 	media                       [mediaKinds]bool
+	memoryUnread                float64
 	mediaUnread, activityUnread float64
 }
 
@@ -101,9 +101,12 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	day := w.today(now)
 	day.Held += float32(v.held)
 	day.Memory = max(day.Memory, float32(v.memory))
-	w.MediaUnread += v.mediaUnread
-	w.ActivityUnread += v.activityUnread
-	w.Throttled += v.throttled
+	weight := w.weight(now)
+	w.MemoryUnread += weight * v.memoryUnread
+	w.MediaUnread += weight * v.mediaUnread
+	w.ActivityUnread += weight * v.activityUnread
+	w.Throttled += weight * v.throttled
+	w.Observed += min(v.observed, max(0, now.Sub(w.Last).Seconds()))
 	w.Last = now
 	if now.Before(w.First) {
 		w.First = now // the clock was set back
@@ -120,11 +123,9 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	if v.observed == 0 {
 		return
 	}
-	w.Observed += v.observed
 	day.Observed += float32(v.observed)
-	weight := w.weight(now)
 	busy := v.busy / v.observed
-	day.Busy1, day.Busy10 = max(day.Busy1, float32(busy)), max(day.Busy10, last.busy)
+	day.Busy10 = max(day.Busy10, last.busy)
 	if last.busy >= minBusy {
 		day.MinWidth = lesser(day.MinWidth, last.sm/last.busy)
 		day.MinBandwidth = lesser(day.MinBandwidth, last.dram/last.busy)
@@ -173,12 +174,20 @@ func mark(at *int64, seen bool, now time.Time) {
 
 // today returns the sums of the day of a time. A day that comes takes the place of the oldest.
 func (w *workload) today(now time.Time) *daySums {
-	number := int32(now.Unix() / (24 * 60 * 60))
-	d := &w.Days[number%memoryDays]
+	number := dayOf(now)
+	d := w.slotOf(number)
 	if d.Day != number {
 		*d = daySums{Day: number}
 	}
 	return d
+}
+
+// dayOf returns the number of the day of UTC since 1970.
+func dayOf(at time.Time) int32 { return int32(math.Floor(float64(at.Unix()) / (24 * 60 * 60))) }
+
+// slotOf returns where the sums of a day are kept; they can be those of another day.
+func (w *workload) slotOf(day int32) *daySums {
+	return &w.Days[((day%memoryDays)+memoryDays)%memoryDays]
 }
 
 // maxWeight is the weight at which all weights are scaled down, far below what float32 can hold.
@@ -196,6 +205,9 @@ func (w *workload) weight(now time.Time) float64 {
 	for _, h := range []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power} {
 		h.scale(1 / weight)
 	}
+	for _, sum := range []*float64{&w.MemoryUnread, &w.MediaUnread, &w.ActivityUnread, &w.Throttled} {
+		*sum /= weight
+	}
 	w.Reference = now
 	return 1
 }
@@ -203,7 +215,7 @@ func (w *workload) weight(now time.Time) float64 {
 // sums are the days of the last memoryDays added up.
 func (w *workload) sums(now time.Time) daySums {
 	var all daySums
-	today := int32(now.Unix() / (24 * 60 * 60))
+	today := dayOf(now)
 	for _, d := range w.Days {
 		if d.Day <= today-memoryDays || d.Day > today {
 			continue
@@ -211,21 +223,40 @@ func (w *workload) sums(now time.Time) daySums {
 		all.Observed += d.Observed
 		all.Held += d.Held
 		all.Memory = max(all.Memory, d.Memory)
-		all.Busy1, all.Busy10, all.PCIe = max(all.Busy1, d.Busy1), max(all.Busy10, d.Busy10), max(all.PCIe, d.PCIe)
+		all.Busy10, all.PCIe = max(all.Busy10, d.Busy10), max(all.PCIe, d.PCIe)
 		all.MinWidth, all.MinBandwidth = lesser(all.MinWidth, d.MinWidth), lesser(all.MinBandwidth, d.MinBandwidth)
 	}
 	return all
 }
 
+// observedDays counts the days of the last memoryDays in which something was observed.
+func (w *workload) observedDays(now time.Time) int {
+	days, today := 0, dayOf(now)
+	for _, d := range w.Days {
+		if d.Observed > 0 && d.Day > today-memoryDays && d.Day <= today {
+			days++
+		}
+	}
+	return days
+}
+
+// isProvisional reports whether the evidence is of less than a week: it began later, or misses too many of the last days.
+func (w *workload) isProvisional(now time.Time) bool {
+	return now.Sub(w.First) < provisionalBefore || w.observedDays(now) < minObservedDays
+}
+
+// minObservedDays leaves out a weekend.
+const minObservedDays = 5
+
 // trendBytesPerDay returns the slope of the daily maxima of memory: the steepest of those by least squares over the last days, however many
 // of them, since growth can have begun lately. It is 0 if they shrink or are known for less than a day and a half.
 func (w *workload) trendBytesPerDay(now time.Time) float64 {
 	days := float64(now.Unix()) / (24 * 60 * 60)
-	today := int32(days)
+	today := dayOf(now)
 	steepest := 0.
 	var n, sx, sy, sxx, sxy float64
 	for back := range int32(memoryDays) {
-		d := w.Days[(today-back)%memoryDays]
+		d := w.slotOf(today - back)
 		if d.Day != today-back || d.Memory == 0 {
 			continue
 		}

@@ -226,9 +226,9 @@ func TestOptions(t *testing.T) {
 		"a matcher is \"a=\\\"b\\\"}": func(o *Options) { o.Match = []string{`a="b"} or up{`} },
 		"missing closing":             func(o *Options) { o.Match = []string{`a=~"("`} },
 		"the price of":                func(o *Options) { o.Prices = []Price{{Model: "H100", Hour: math.NaN()}} },
-		"headroom is -1":              func(o *Options) { o.Advise.Headroom = -1 },
-		"target-busy is 80":           func(o *Options) { o.Advise.TargetBusy = 80 },
-		"max-stretch is NaN":          func(o *Options) { o.Advise.MaxStretch = math.NaN() },
+		"headroom=-1: expected":       func(o *Options) { o.Advise.Headroom = -1 },
+		"target-busy=80: expected":    func(o *Options) { o.Advise.TargetBusy = 80 },
+		"max-stretch=NaN: expected":   func(o *Options) { o.Advise.MaxStretch = math.NaN() },
 		"min-evidence":                func(o *Options) { o.Advise.MinEvidence = 0 },
 	} {
 		o := weekly()

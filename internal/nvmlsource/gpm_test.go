@@ -59,7 +59,7 @@ func TestActivityByGPM(t *testing.T) {
 	whole, cut, old := n.read(ids[0]), n.read(ids[1]), n.read(ids[2])
 	cmptest.Equal(t, "source of a whole GPU", whole.ActivitySource, gpu.ActivityGPM)
 	cmptest.Equal(t, "activity of a whole GPU", whole.Activity, gpu.Activity{
-		GraphicsEngine: gpu.Some(0.75), SM: gpu.Some(0.5), SMOccupancy: gpu.Some(0.125), Tensor: gpu.Some(0.2),
+		GraphicsEngine: gpu.Some(1.0), SM: gpu.Some(0.5), SMOccupancy: gpu.Some(0.125), Tensor: gpu.Some(0.2),
 		FP64: gpu.Some(0.01), FP32: gpu.Some(0.1), FP16: gpu.Some(0.05), DRAM: gpu.Some(0.25),
 	}, approx())
 	const mebi = 1 << 20

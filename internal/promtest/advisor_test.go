@@ -1,7 +1,11 @@
 package promtest
 
 import (
+	"encoding/json"
+	"net/http"
+	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -21,49 +25,96 @@ func (r *ruler) gpusOf(name string) string {
 	return strings.Join(gpus, " ")
 }
 
-// TestAdvisorBesideThePlainRule: on the shipped story of underused GPUs the plain rule speaks after two days, the advisor after seven. They agree on five
-// GPUs. The plain rule alone names GPU 4, for which a slice could not keep up, as the advisor says. The advisor alone names
-// GPU 5, which the plain rule leaves to GpuAllocatedIdle. Both fall silent when the pods end.
-func TestAdvisorBesideThePlainRule(t *testing.T) {
+// TestRightsizingLoop goes all the way on the shipped story of underused GPUs: after seven days the advisor's alert fires for four GPUs, and
+// what migctl recommend prints is carried out. The free GPU gets the slices, the owners ask for them. Then the pods work in slices of one
+// GPU, four GPUs are free, and the advice is gone and does not come back.
+func TestRightsizingLoop(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../testdata/scenarios/h100-underused.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	const until = 176 * time.Hour
-	scenario := string(text)
-	for _, pod := range []string{"classifier", "embedder", "reranker", "small-llm", "medium-llm", "notebook", "speech"} {
-		scenario = strings.Replace(scenario, "nvidia.com/gpu, workload: "+pod+"}", "nvidia.com/gpu, workload: "+pod+", for: "+until.String()+"}", 1)
-	}
-	n := newRollout(t, scenario, advisorPolls)
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "control.sock")
+	n := newRollout(t, string(text), advisorPolls, "--control.enabled", "--control.mode=apply", "--control.socket="+socket, "--control.state-dir="+dir)
 	n.start("gpu-node-1:9401", "mig-exporter-a")
-	for _, c := range []struct {
-		at             time.Duration
-		plain, advisor string
-	}{
-		{44 * time.Hour, "", ""},
-		{56 * time.Hour, "0 1 2 3 4 6", ""},
-		{164 * time.Hour, "0 1 2 3 4 6", ""},
-		{172 * time.Hour, "0 1 2 3 4 6", "0 1 2 3 5 6"},
-	} {
-		n.runLong(c.at)
-		if got := n.gpusOf("GpuUnderused"); got != c.plain {
-			t.Errorf("after %s: GpuUnderused fires for GPUs %q, want %q", c.at, got, c.plain)
-		}
-		if got := n.gpusOf("GpuRightsizingCandidate"); got != c.advisor {
-			t.Errorf("after %s: GpuRightsizingCandidate fires for GPUs %q, want %q", c.at, got, c.advisor)
+	for ; n.elapsed < 160*time.Hour; n.elapsed += 15 * time.Minute { // before there is a Prometheus
+		n.exporters[0].request(http.MethodPost, "/-/sim/advance?by=15m")
+	}
+	n.runLong(164 * time.Hour)
+	if got := n.gpusOf("GpuRightsizingCandidate"); got != "" {
+		t.Errorf("before seven days GpuRightsizingCandidate fires for GPUs %q", got)
+	}
+	n.runLong(172 * time.Hour)
+	if got := n.gpusOf("GpuRightsizingCandidate"); got != "0 1 2 5" {
+		t.Errorf("GpuRightsizingCandidate fires for GPUs %q, want 0 1 2 5", got)
+	}
+	before := n.valueNow(`avg(nvidia_gpu_sm_activity_ratio{gpu=~"[0125]"})`)
+	layouts := filepath.Join(dir, "layouts.yaml")
+	if err := os.WriteFile(layouts, []byte(migctl(t, socket, "recommend", "--spec")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pods := movedPods(t, socket)
+	if len(pods) != 4 {
+		t.Errorf("pods that move: %v, want 4", pods)
+	}
+	migctl(t, socket, "mode", "on", "7", "--yes")
+	migctl(t, socket, "apply", "-f", layouts, "--layout", "gpu-7", "--yes")
+	for _, p := range pods {
+		q := url.Values{"namespace": {p.namespace}, "pod": {p.name}, "resource": {p.resource}}
+		n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?"+q.Encode())
+	}
+	n.runLong(184 * time.Hour)
+	if got := n.gpusOf("GpuRightsizingCandidate"); got != "" {
+		t.Errorf("GpuRightsizingCandidate still fires for GPUs %q", got)
+	}
+	if got := n.gpusOf("MigSliceRightsizingGrow") + n.gpusOf("MigSliceRightsizingShrink"); got != "" {
+		t.Errorf("the advisor wants other slices now: %q", got)
+	}
+	if got := n.valueNow(`count(nvidia_mig_gpu_instance_pod_info)`); got != 4 {
+		t.Errorf("%v slices are held, want 4", got)
+	}
+	if got := n.valueNow(`count(nvidia_gpu_allocated == 0)`); got != 4 {
+		t.Errorf("%v GPUs are free, want 4", got)
+	}
+	if after := n.valueNow(`avg(nvidia_mig_gpu_instance_sm_activity_ratio)`); after < 3*before {
+		t.Errorf("SM activity of the slices is %.3f; that of the GPUs was %.3f", after, before)
+	}
+}
+
+// valueNow returns the one sample of a query.
+func (r *rollout) valueNow(expr string) float64 {
+	r.t.Helper()
+	v, err := singleValue(r.EvalAt(expr, r.now()))
+	if err != nil {
+		r.t.Errorf("%s: %v", expr, err)
+	}
+	return v
+}
+
+// movedPod is a pod that the report gives a slice, and what it has to ask for.
+type movedPod struct{ namespace, name, resource string }
+
+func movedPods(t *testing.T, socket string) []movedPod {
+	t.Helper()
+	var report struct {
+		Devices []struct {
+			Action             string
+			RecommendedProfile string
+			Pod                struct{ Namespace, Name string }
 		}
 	}
-	for _, a := range n.firingNow("GpuUnderused") {
-		advice := "The right-sizing advisor advises against a slice, with the reason busy."
-		if got := strings.Contains(a.Annotations.Get("description"), advice); got != (a.Labels.Get("gpu") == "4") {
-			t.Errorf("GPU %s: %s", a.Labels.Get("gpu"), a.Annotations.Get("description"))
+	if err := json.Unmarshal([]byte(migctl(t, socket, "recommend", "-o", "json")), &report); err != nil {
+		t.Fatal(err)
+	}
+	var pods []movedPod
+	for _, d := range report.Devices {
+		if d.Action == "slice" {
+			resource := "nvidia.com/mig-" + strings.ReplaceAll(d.RecommendedProfile, "+", ".")
+			pods = append(pods, movedPod{d.Pod.Namespace, d.Pod.Name, resource})
 		}
 	}
-	n.runLong(until + 8*time.Hour)
-	n.expectStory("GpuUnderused", "GpuAllocatedIdle", "GpuRightsizingCandidate")
-	n.expectSummary("GpuRightsizingCandidate",
-		"GPU 0 of gpu-node-1:9401 is larger than its work needs: 3g.40gb would do and set 54.55% of its SMs free (held by vision/classifier-0).")
+	return pods
 }
 
 // sized has slices that are too small, an idle one and free ones.

@@ -79,12 +79,14 @@ func TestRulesAreSilentOnAHealthyNode(t *testing.T) {
 	}
 }
 
-// migctl runs the command line of partition control, which must succeed.
-func migctl(t *testing.T, socket string, args ...string) {
+// migctl runs the command line of partition control, which must succeed, and returns its output.
+func migctl(t *testing.T, socket string, args ...string) string {
 	t.Helper()
-	if out, code := tryMigctl(t, socket, args...); code != 0 {
+	out, code := tryMigctl(t, socket, args...)
+	if code != 0 {
 		t.Fatalf("migctl %s: exit code %d\n%s", strings.Join(args, " "), code, out)
 	}
+	return out
 }
 
 func tryMigctl(t *testing.T, socket string, args ...string) (out string, code int) {

@@ -1,0 +1,142 @@
+package advise
+
+import (
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// slight is a load for which the smallest profile does.
+func slight() load { return load{busy: 0.5, sm: 0.01, gib: 4} }
+
+const longEnough = 8 * 24 * time.Hour
+
+// TestUnknownMemoryIsNotSmall: what was not read, or not always, is not known to fit.
+func TestUnknownMemoryIsNotSmall(t *testing.T) {
+	g := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
+	g.Readings.Memory.Used = gpu.None[uint64]()
+	cmptest.Equal(t, "never read", recommendFor(fastOptions(), longEnough, g).Reason, ReasonMemoryUnread)
+	i := slicedGPU(t, "H100-80GB", "3g.40gb", load{busy: 0.5, sm: 0.05, gib: 3}, pod("ml", "Deployment/a"))
+	i.Instances[0].Memory.Used = gpu.None[uint64]()
+	r := recommendFor(fastOptions(), longEnough, i)
+	cmptest.Equal(t, "of a slice", answer{Action: r.Action, Reason: r.Reason}, answer{Action: ActionKeep, Reason: ReasonMemoryUnread})
+}
+
+// TestSeveralGPUsWithoutPods: a batch job, or a process, on several GPUs gets no slice.
+func TestSeveralGPUsWithoutPods(t *testing.T) {
+	for about, change := range map[string]func(*gpu.GPU){
+		"batch job": func(g *gpu.GPU) { g.Jobs = []string{"4711"} },
+		"process":   func(g *gpu.GPU) { g.Readings.Processes = gpu.Some([]gpu.Process{{PID: 100}}) },
+	} {
+		gpus := []gpu.GPU{wholeGPU(t, "A100-40GB", 0, slight()), wholeGPU(t, "A100-40GB", 1, slight())}
+		for i := range gpus {
+			change(&gpus[i])
+		}
+		cmptest.Equal(t, about, recommendFor(fastOptions(), longEnough, gpus...).Reason, ReasonMultiGPU)
+	}
+}
+
+// TestGrowKeepsTheEngines: a larger slice has the media engines that were used.
+func TestGrowKeepsTheEngines(t *testing.T) {
+	g := slicedGPU(t, "A100-40GB", "1g.5gb+me", load{busy: 1, sm: 0.97, gib: 2}, pod("video", "Deployment/a"))
+	g.Instances[0].Media.JPEG = gpu.Some(0.3)
+	r := recommendFor(fastOptions(), 15*time.Minute, g)
+	cmptest.Equal(t, "action", r.Action, ActionGrow)
+	for _, p := range g.Profiles {
+		if p.Name == r.Recommended && p.Engines.Or(gpu.Engines{}).JPEG == 0 {
+			t.Errorf("%s has no JPEG engine", p.Name)
+		}
+	}
+}
+
+// TestUnreadBandwidthSaturatesNothing: busy time does not stand in for bandwidth.
+func TestUnreadBandwidthSaturatesNothing(t *testing.T) {
+	g := slicedGPU(t, "H100-80GB", "1g.10gb", load{busy: 0.9, sm: 0.4, gib: 3}, pod("ml", "Deployment/a"))
+	g.Instances[0].Activity.DRAM = gpu.None[float64]()
+	cmptest.Equal(t, "action", recommendFor(fastOptions(), 30*time.Minute, g).Action, ActionKeep)
+}
+
+// TestMemoryThatFillsUp: a slice that was not full from its start has to grow.
+func TestMemoryThatFillsUp(t *testing.T) {
+	a := New(fastOptions())
+	show := func(from time.Time, gib float64) *gpu.Snapshot {
+		return observeFor(a, from, 15*time.Minute, slicedGPU(t, "H100-80GB", "1g.10gb", load{busy: 0.2, sm: 0.1, gib: gib}, pod("ml", "Deployment/a")))
+	}
+	s := show(start(), 4)
+	s = show(s.Time.Add(time.Minute), 9.5)
+	r := recommend(a, s).Devices[0]
+	cmptest.Equal(t, "answer", answer{r.Action, r.Reason, r.Recommended}, answer{ActionGrow, ReasonMemoryFull, "1g.20gb"})
+}
+
+// TestProvisionalAnswersMoveNothing: commands are printed for what is in the packing.
+func TestProvisionalAnswersMoveNothing(t *testing.T) {
+	a := New(fastOptions())
+	report := recommend(a, observeFor(a, start(), 30*time.Hour, wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))))
+	cmptest.Equal(t, "provisional", report.Devices[0].Provisional, true)
+	cmptest.Equal(t, "packing", report.Packing, nil)
+}
+
+// TestClockOf1970: a clock that has not been set yet ends nothing.
+func TestClockOf1970(t *testing.T) {
+	for _, at := range []time.Time{time.Unix(0, 0), time.Unix(-3*24*60*60, 0)} {
+		a := New(fastOptions())
+		recommend(a, observeFor(a, at.UTC(), 3*time.Hour, wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))))
+	}
+}
+
+// TestOneWrongTimeLosesNothing: a time far ahead, once, forgets no workload and ages no evidence.
+func TestOneWrongTimeLosesNothing(t *testing.T) {
+	g, idle := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a")), wholeGPU(t, "H100-80GB", 0, load{})
+	a := New(fastOptions())
+	s := observeFor(a, start(), longEnough, g)
+	s = observeFor(a, s.Time.Add(time.Minute), 10*time.Minute, idle) // it holds nothing now
+	a.Observe(&gpu.Snapshot{Time: s.Time.Add(1000 * 24 * time.Hour).Truncate(time.Hour), Hostname: "node-a", GPUs: []gpu.GPU{idle}})
+	s = observeFor(a, s.Time.Add(time.Minute), 10*time.Minute, g)
+	cmptest.Equal(t, "recommended", recommend(a, s).Devices[0].Recommended, "1g.10gb")
+}
+
+// TestShrinkDoesNotFlap: a smaller slice is recommended only after as much evidence as the answer before.
+func TestShrinkDoesNotFlap(t *testing.T) {
+	a, at := New(fastOptions()), start()
+	show := func(l load, d time.Duration) Action {
+		s := observeFor(a, at, d, slicedGPU(t, "H100-80GB", "2g.20gb", l, pod("ml", "Deployment/a")))
+		at = s.Time.Add(time.Minute)
+		return recommend(a, s).Devices[0].Action
+	}
+	fits, small := load{busy: 0.5, sm: 0.1, gib: 15}, load{busy: 0.5, sm: 0.1, gib: 3}
+	cmptest.Equal(t, "with the memory of 2g", show(fits, 26*time.Hour), ActionKeep)
+	cmptest.Equal(t, "before that is forgotten", show(small, 7*24*time.Hour), ActionKeep)
+	cmptest.Equal(t, "when it has just been forgotten", show(small, 26*time.Hour), ActionKeep)
+	cmptest.Equal(t, "a day later", show(small, 26*time.Hour), ActionShrink)
+}
+
+// TestUnreadMediaFades: what could not be read long ago does not count any more.
+func TestUnreadMediaFades(t *testing.T) {
+	read := wholeGPU(t, "A100-40GB", 0, load{busy: 0.4, sm: 0.02, gib: 2}, pod("ml", "Deployment/a"))
+	unread := read
+	unread.Readings.Media = gpu.Media{}
+	a := New(fastOptions())
+	s := observeFor(a, start(), 10*24*time.Hour, unread)
+	cmptest.Equal(t, "not checked", recommend(a, s).Devices[0].NotChecked, true)
+	s = observeFor(a, s.Time.Add(time.Minute), 40*24*time.Hour, read)
+	cmptest.Equal(t, "not checked, after 40 days", recommend(a, s).Devices[0].NotChecked, false)
+}
+
+// TestReplicasAreOneEvidence: eight pods of one owner are observed for no longer than the clock.
+func TestReplicasAreOneEvidence(t *testing.T) {
+	var gpus []gpu.GPU
+	for i := range 8 {
+		gpus = append(gpus, wholeGPU(t, "H100-80GB", i, slight(), pod("ml", "Deployment/a")))
+	}
+	r := recommendFor(fastOptions(), 4*time.Hour, gpus[:1]...)
+	for i := range gpus {
+		gpus[i].Holders[0].Pod += string(rune('a' + i))
+	}
+	all := recommendFor(fastOptions(), 4*time.Hour, gpus...)
+	if got, want := all.Evidence.ObservedHours, r.Evidence.ObservedHours; got > want+0.1 {
+		t.Errorf("eight pods: observed for %.1f h, one pod: %.1f", got, want)
+	}
+	cmptest.Equal(t, "reason", all.Reason, ReasonLittleEvidence)
+}
