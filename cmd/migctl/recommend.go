@@ -20,7 +20,8 @@ const recommendHint = "mig-exporter makes the first report when it has read the 
 
 func recommendCommand(app *kingpin.Application, o *options) {
 	c := app.Command(commandRecommend,
-		"Show which GPUs are too big for what they do, which slices would do, and the way there. Changes nothing.")
+		"Show which GPUs are too big for what they do, which slices would do, and the procedure to get there. "+
+			"Changes nothing.")
 	gpus := o.completions(listGPUs)
 	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(gpus).StringsVar(&o.GPUs)
 	c.Flag("spec", "Print the recommended layouts, with what the GPUs have now, as a spec for migctl apply -f.").
@@ -284,12 +285,23 @@ func writeSummary(p *page, report *advise.Report) {
 	switch {
 	case packing == nil:
 		p.line(text("No GPU is to be given up for slices."))
-		return
 	case len(packing.GPUs) == 0:
 		p.para("", yellow, "The recommended slices were not placed: they do not fit on GPUs that are free or become "+
 			"free, or the search was broken off.")
-		return
+	default:
+		writePacking(p, packing)
 	}
+	provisional, left := unplaced(report)
+	if len(provisional) > 0 {
+		p.para("", yellow, fmt.Sprintf("Provisionally recommended and not moved yet, with less than seven days of "+
+			"evidence: %s, for GPU %s.", plural(len(provisional), "slice", "slices"), joinNumbers(provisional)))
+	}
+	if len(left) > 0 {
+		p.para("", yellow, fmt.Sprintf("Not moved, although a slice would do: GPU %s.", joinNumbers(left)))
+	}
+}
+
+func writePacking(p *page, packing *advise.Packing) {
 	freed := "none"
 	if len(packing.FreedGPUs) > 0 {
 		freed = "GPU " + joinNumbers(packing.FreedGPUs)
@@ -300,25 +312,32 @@ func writeSummary(p *page, report *advise.Report) {
 		t += " Not proven optimal: the search was broken off, or a model was left out."
 	}
 	p.para("", bold, t)
-	if left := unplaced(report); len(left) > 0 {
-		p.para("", yellow, fmt.Sprintf("Not moved, although a slice would do: GPU %s.", joinNumbers(left)))
-	}
 }
 
-// unplaced returns the whole GPUs that are recommended a slice and that the packing does not move: it leaves out
-// those of which the use of media engines is not known, and what it could not place.
-func unplaced(report *advise.Report) []int {
-	var left []int
+// unplaced returns the whole GPUs that are recommended a slice and that the packing does not move: those with a
+// provisional recommendation, and those of which the use of media engines is not known or that could not be placed.
+func unplaced(report *advise.Report) (provisional, left []int) {
 	for i := range report.Devices {
 		r := &report.Devices[i]
-		moved := slices.ContainsFunc(report.Packing.GPUs, func(g advise.PackedGPU) bool {
-			return slices.ContainsFunc(g.Slices, func(s advise.PackedSlice) bool { return s.From == r.Index })
-		})
-		if r.Action == advise.ActionSlice && !moved {
+		switch {
+		case r.Action != advise.ActionSlice || isMoved(report.Packing, r.Index):
+		case r.Provisional:
+			provisional = append(provisional, r.Index)
+		default:
 			left = append(left, r.Index)
 		}
 	}
-	return left
+	return provisional, left
+}
+
+// isMoved reports whether a packing, which may be nil, gives the workload of a GPU a slice.
+func isMoved(packing *advise.Packing, index int) bool {
+	if packing == nil {
+		return false
+	}
+	return slices.ContainsFunc(packing.GPUs, func(g advise.PackedGPU) bool {
+		return slices.ContainsFunc(g.Slices, func(s advise.PackedSlice) bool { return s.From == index })
+	})
 }
 
 func joinNumbers(numbers []int) string {

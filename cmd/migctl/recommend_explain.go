@@ -87,11 +87,8 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 	writeFact(p, "kernels", fmt.Sprintf("%s of the SMs and %s of the bandwidth at the median, %s and %s at p95",
 		shareText(e.Median.Width), shareText(e.Median.Bandwidth), shareText(e.P95.Width), shareText(e.P95.Bandwidth)))
 	memory := "at most " + gibText(e.MemoryBytes)
-	switch {
-	case e.MemoryTrend > 0:
+	if e.MemoryTrend > 0 {
 		memory += ", growing by " + gibText(e.MemoryTrend) + " a day"
-	case e.MemoryTrend < 0:
-		memory += ", shrinking by " + gibText(-e.MemoryTrend) + " a day"
 	}
 	if r.Predicted != nil {
 		memory += fmt.Sprintf("; %s leaves %s free", r.Recommended, gibText(r.Predicted.MemoryFree))

@@ -74,7 +74,7 @@ func byHand(r *advise.Recommendation, kind, name, was string) string {
 			limit + "."
 	case ownerPod:
 		return "The request of a pod cannot be changed. If it has no owner (kubectl get pod -o yaml: ownerReferences), " +
-			"delete it and create it again with: " + limit + "; else change its owner like that."
+			"create it again, once it has ended, with: " + limit + "; else change its owner like that."
 	case ownerBatch:
 		return fmt.Sprintf("Batch job %s: let it end, and submit the next one for a MIG device of profile %s, with Slurm "+
 			"--gres=gpu:%s:1.", name, r.Recommended, r.Recommended)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
@@ -36,10 +37,11 @@ type procedure struct {
 	done    map[int]bool // indices of targets that have their slices
 	changed map[advise.Key]bool
 	// Said once each.
-	warnedOfRequests, warnedOfPlugin bool
+	warnedOfRequests, warnedOfPlugin, warnedOfMode, warnedOfRollout bool
 }
 
-// writeProcedure writes the way to the recommended layouts: every command, in an order that works. Nothing is executed.
+// writeProcedure writes how to get to the recommended layouts: every command, in an order that works. Nothing is
+// executed.
 func writeProcedure(p *page, report *advise.Report) {
 	if report.Packing == nil || len(report.Packing.GPUs) == 0 {
 		return
@@ -48,7 +50,11 @@ func writeProcedure(p *page, report *advise.Report) {
 		p: p, report: report, node: shellQuote(report.Node), done: map[int]bool{}, changed: map[advise.Key]bool{},
 	}
 	p.line()
-	p.line(text("The way there. Nothing of this is done by itself.").in(bold))
+	if why := singleObstacle(report); why != "" {
+		p.para("", yellow, "No procedure: "+why)
+		return
+	}
+	p.line(text("Procedure. None of it is done automatically.").in(bold))
 	if report.SingleStrategy {
 		w.writeSingle()
 		return
@@ -56,8 +62,7 @@ func writeProcedure(p *page, report *advise.Report) {
 	w.say("The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one partition size: " +
 		"a pool with gpuPartitionSize takes the place of all this, pods keep nvidia.com/gpu and get the node selector " +
 		"cloud.google.com/gke-gpu-partition-size.")
-	w.step("Keep the layouts. Later reports differ, since pods have moved.")
-	w.run("migctl recommend --spec > " + specFile)
+	w.keepLayouts()
 	ready, waiting := w.targets()
 	w.writeReady(ready)
 	for _, t := range inOrder(waiting, w.targetOf) {
@@ -74,6 +79,14 @@ func (w *procedure) say(s string) { w.p.para("    ", dim, s) }
 
 // run writes a command on a line of its own, not cut.
 func (w *procedure) run(command string) { w.p.whole("      " + command) }
+
+// keepLayouts writes how the layouts are kept. They come from a request of their own, and so may their report.
+func (w *procedure) keepLayouts() {
+	w.step("Keep the layouts: later reports differ, since pods have moved.")
+	w.run("migctl recommend --spec > " + specFile)
+	w.say(fmt.Sprintf("Its first line has the time of its report, here %s. If they differ, compare the layouts with "+
+		"the steps below.", w.report.Time.UTC().Format(time.RFC3339)))
+}
 
 // wholeGPU returns the answer for a GPU without MIG mode.
 func (w *procedure) wholeGPU(index int) *advise.Recommendation {
@@ -155,7 +168,7 @@ func (w *procedure) writeReady(ready []target) {
 		}
 	}
 	if len(changing) > 0 {
-		w.step("GPU %s: cut, while no new pods come.", joinNumbers(indexesOf(changing)))
+		w.step("GPU %s: create the slices, while no new pods come.", joinNumbers(indexesOf(changing)))
 		w.run("kubectl cordon " + w.node)
 		w.switchOn(off)
 		for _, t := range changing {
@@ -171,6 +184,7 @@ func (w *procedure) writeReady(ready []target) {
 	for _, t := range ready {
 		w.writeArrivals(&t, -1)
 	}
+	w.waitForSlices(ready)
 }
 
 func indexesOf(targets []target) []int {
@@ -185,9 +199,9 @@ func indexesOf(targets []target) []int {
 func (w *procedure) writeHeld(t target) {
 	waits := !w.done[w.targetOf(t.Index)]
 	if waits {
-		w.step("GPU %d: its pod leaves, and waits for its slice until the GPU is cut.", t.Index)
+		w.step("GPU %d: its pod leaves, and waits for its slice until the GPU is partitioned.", t.Index)
 		if to := w.targetOf(t.Index); to != t.Index {
-			w.say(fmt.Sprintf("It gets it on GPU %d, which comes later: it waits until that one is cut, too.", to))
+			w.say(fmt.Sprintf("It gets it on GPU %d, which comes later: it waits until that one is partitioned, too.", to))
 		}
 	} else {
 		w.step("GPU %d: its pod has moved to GPU %d. Wait until the old one has left.", t.Index, w.targetOf(t.Index))
@@ -206,7 +220,7 @@ func (w *procedure) writeHeld(t target) {
 			w.deletePod(t.own)
 		}
 	}
-	w.step("Cut GPU %d.", t.Index)
+	w.step("Create the slices of GPU %d.", t.Index)
 	w.switchOn([]int{t.Index})
 	w.apply(t.Index)
 	w.restartPlugin()
@@ -216,6 +230,7 @@ func (w *procedure) writeHeld(t target) {
 		w.step("Move to GPU %d what gets a slice there.", t.Index)
 		w.writeArrivals(&t, t.Index)
 	}
+	w.waitForSlices([]target{t})
 }
 
 // writeArrivals writes how the workloads that get a slice on a GPU are moved there, but for the one that held it.
@@ -233,88 +248,20 @@ func (w *procedure) writeArrivals(t *target, but int) {
 	}
 }
 
-// holderText names what holds a whole GPU.
-func holderText(r *advise.Recommendation) string {
-	if r.Pod != nil {
-		return "pod " + r.Pod.Namespace + "/" + r.Pod.Name
-	}
-	return workloadName(r)
-}
-
-// change writes how the owner of what holds a GPU is made to ask for a slice, once.
-func (w *procedure) change(r *advise.Recommendation) ownerChange {
-	c := changeOf(r)
-	if w.changed[*r.Workload] {
-		w.say("Its owner asks for the slice already, see above.")
-		return c
-	}
-	if c.command != "" {
-		w.run(c.command)
-	}
-	w.say(c.words)
-	if other := w.otherProfile(r); other != "" {
-		w.say(fmt.Sprintf("Another pod of this owner is recommended %s: one template cannot ask for both. Let it ask "+
-			"for the larger one.", other))
-	}
-	if c.command != "" && !w.warnedOfRequests {
-		w.say("If the API server refuses the patch because requests names the old resource too: give \"requests\" the same " +
-			"beside \"limits\".")
-		w.warnedOfRequests = true
-	}
-	w.changed[*r.Workload] = true
-	return c
-}
-
-// otherProfile returns a profile that is recommended for another pod of the same owner and container; empty if there
-// is none.
-func (w *procedure) otherProfile(r *advise.Recommendation) string {
-	for i := range w.report.Devices {
-		o := &w.report.Devices[i]
-		if o.Action != advise.ActionSlice || o.Recommended == r.Recommended {
-			continue
-		}
-		a, b := o.Workload, r.Workload
-		if a.Namespace == b.Namespace && a.Owner == b.Owner && a.Container == b.Container {
-			return o.Recommended
-		}
-	}
-	return ""
-}
-
-// isOwnedBy reports whether the owner of what holds a GPU is of one of some kinds.
-func isOwnedBy(r *advise.Recommendation, kinds ...string) bool {
-	kind, _, _ := strings.Cut(r.Workload.Owner, "/")
-	return slices.Contains(kinds, kind)
-}
-
-// remove writes how a pod is made to leave its GPU. kubectl waits until it has.
-func (w *procedure) remove(r *advise.Recommendation) {
-	if r.Pod == nil || isOwnedBy(r, "Job", "CronJob") {
-		w.say("What it has done so far may be lost: rather wait for its end than delete it.")
-		w.waitUntilGone(r)
-		return
-	}
-	w.deletePod(r)
-}
-
-func (w *procedure) deletePod(r *advise.Recommendation) {
-	w.run(kubectl(r.Pod.Namespace, "delete", "pod/"+r.Pod.Name, "--ignore-not-found"))
-}
-
-// waitUntilGone writes how to wait until a pod has left its GPU. The next pod of a StatefulSet has the same name, and
-// that of a Job stays when it has ended: there the GPU itself shows it.
-func (w *procedure) waitUntilGone(r *advise.Recommendation) {
-	if r.Pod == nil || isOwnedBy(r, "StatefulSet", "Job", "CronJob") {
-		w.run(fmt.Sprintf("migctl get %d", r.Index))
-		w.say(fmt.Sprintf("Repeat it until GPU %d is idle.", r.Index))
-		return
-	}
-	w.run(kubectl(r.Pod.Namespace, "wait", "--for=delete", "pod/"+r.Pod.Name, "--timeout=30m"))
-}
-
+// switchOn writes how MIG mode is switched on. migctl mode on succeeds while the mode is pending.
 func (w *procedure) switchOn(indexes []int) {
-	if len(indexes) > 0 {
-		w.run("migctl mode on " + strings.ReplaceAll(joinNumbers(indexes), ",", ""))
+	if len(indexes) == 0 {
+		return
+	}
+	list := strings.ReplaceAll(joinNumbers(indexes), ",", "")
+	w.run("migctl mode on " + list)
+	w.run("migctl get " + list)
+	w.say("Go on when it shows MIG on, without an asterisk: migctl mode on succeeds even while the mode is pending.")
+	if !w.warnedOfMode {
+		w.say("On Ampere (A100, A30) the mode stays pending while a process has the GPU open: end what migctl mode on " +
+			"lists, such as DCGM or dcgm-exporter, GPU feature discovery, nvidia-persistenced and nvsm, then repeat it. If " +
+			"it waits for a reset or a reboot, do what it says first.")
+		w.warnedOfMode = true
 	}
 }
 
@@ -332,39 +279,4 @@ func (w *procedure) restartPlugin() {
 	}
 	w.run(kubectl("gpu-operator", "delete", "pod", "--selector=app=nvidia-device-plugin-daemonset",
 		"--field-selector=spec.nodeName="+w.report.Node))
-}
-
-// writeSingle writes the steps under the single strategy: all GPUs are emptied and cut at once, and pods go on asking
-// for nvidia.com/gpu.
-func (w *procedure) writeSingle() {
-	var all []int
-	w.say(fmt.Sprintf("The device plugin runs with --mig-strategy=single: all GPUs get %s, all pods leave at once, "+
-		"and what they ask for (%s) stays.", singleProfile(w.report), wholeResource))
-	w.step("Keep the layouts.")
-	w.run("migctl recommend --spec > " + specFile)
-	w.step("Empty the node.")
-	w.run("kubectl cordon " + w.node)
-	for i := range w.report.Devices {
-		r := &w.report.Devices[i]
-		if r.Instance.Present() {
-			continue
-		}
-		all = append(all, r.Index)
-		if r.Workload == nil {
-			continue
-		}
-		switch {
-		case isOwnedBy(r, "DaemonSet"):
-			w.say("A DaemonSet ignores the cordon: keep its pod away by its node selector until all GPUs are cut.")
-		case isOwnedBy(r, ownerPod):
-			w.say("If it has no owner it does not come back by itself: keep its manifest (kubectl get pod -o yaml).")
-		}
-		w.remove(r)
-	}
-	w.step("Cut all GPUs.")
-	w.switchOn(all)
-	w.run("migctl apply -f " + specFile)
-	w.restartPlugin()
-	w.step("Let the pods come back, each on a slice.")
-	w.run("kubectl uncordon " + w.node)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -44,21 +45,23 @@ migctl() { show migctl "$@"; }
 	return all
 }
 
-// cluster is a model of a node: which pods hold whole GPUs, which slices are free, who has been told to ask for a
-// slice.
+// cluster is a model of a node: which pods hold whole GPUs, which slices are free, which owners ask for a slice. Pods
+// are replaced as late as can be: when a command waits for it.
 type cluster struct {
 	report   *advise.Report
 	holds    map[int]*advise.Recommendation // by GPU, those that move
+	pending  []*advise.Recommendation       // those that have left, and that their owner creates again
 	slices   map[string]int                 // free ones, by profile
 	patched  map[string]bool                // owners
-	mode     map[int]bool
+	mode     map[int]bool                   // seen to be on, by migctl get
+	switched map[int]bool
 	cordoned bool
 }
 
 func newCluster(report *advise.Report) *cluster {
 	c := &cluster{
 		report: report, holds: map[int]*advise.Recommendation{}, slices: map[string]int{}, patched: map[string]bool{},
-		mode: map[int]bool{},
+		mode: map[int]bool{}, switched: map[int]bool{},
 	}
 	for _, g := range report.Packing.GPUs {
 		for _, s := range g.Slices {
@@ -80,49 +83,80 @@ func newCluster(report *advise.Report) *cluster {
 }
 
 // execute does what a command does. Pods of patched owners that replace their pods leave by themselves when there is
-// a slice for them.
+// a slice for them. It fails if a command comes too early, or would not return.
 func (c *cluster) execute(argv []string) error {
 	last := argv[len(argv)-1]
 	switch {
 	case argv[1] == "cordon":
+		if object := c.canMove(); object != "" {
+			return fmt.Errorf("%s has not moved to its slice", object)
+		}
 		c.cordoned = true
 	case argv[1] == "uncordon":
 		c.cordoned = false
-		c.roll()
 	case argv[1] == "mode":
 		for _, word := range argv[3:] {
 			index, _ := strconv.Atoi(word)
 			if c.holds[index] != nil {
 				return fmt.Errorf("GPU %d is held", index)
 			}
-			c.mode[index] = true
+			c.switched[index] = true
 		}
 	case argv[1] == "apply":
-		return c.cut(last)
+		return c.partition(last)
 	case argv[1] == "get":
-		if index, _ := strconv.Atoi(last); c.holds[index] != nil && isOwnedBy(c.holds[index], "Job", "CronJob") {
-			delete(c.holds, index) // it ends
-		}
+		c.get(argv[2:])
 	case argv[2] == "patch":
 		if c.cordoned && !strings.HasPrefix(argv[3], "cronjob/") && c.canRoll(argv[3]) {
 			return fmt.Errorf("%s has a slice, and the node is cordoned", argv[3])
 		}
 		c.patched[argv[3]] = true
+	case argv[2] == "rollout":
 		c.roll()
-	case argv[2] == "delete" && strings.HasPrefix(argv[3], "pod/"):
-		for index, r := range c.holds {
-			if r.Pod.Name == strings.TrimPrefix(argv[3], "pod/") {
-				delete(c.holds, index)
+		for _, r := range append(slices.Collect(maps.Values(c.holds)), c.pending...) {
+			if objectOf(r) == argv[4] {
+				return fmt.Errorf("pod %s has no slice: the rollout does not end", r.Pod.Name)
 			}
 		}
+	case argv[2] == "delete" && strings.HasPrefix(argv[3], "pod/"):
+		return c.deletePod(strings.TrimPrefix(argv[3], "pod/"))
 	}
 	return nil
 }
 
-func (c *cluster) cut(layout string) error {
+// get waits for whatever migctl get can show: the mode of GPUs, the end of pods that end, pods that get slices.
+func (c *cluster) get(words []string) {
+	for _, word := range words {
+		index, _ := strconv.Atoi(word)
+		if c.switched[index] {
+			c.mode[index] = true
+		}
+		if r := c.holds[index]; r != nil && !isReplaceable(r) {
+			delete(c.holds, index)
+		}
+	}
+	c.roll()
+}
+
+func (c *cluster) deletePod(name string) error {
+	for index, r := range c.holds {
+		if r.Pod.Name != name {
+			continue
+		}
+		if isOwnedBy(r, "Job", "CronJob", "Pod", "RayJob") {
+			return fmt.Errorf("%s loses its work", name)
+		}
+		delete(c.holds, index)
+		c.pending = append(c.pending, r)
+	}
+	return nil
+}
+
+// partition creates the slices of a layout.
+func (c *cluster) partition(layout string) error {
 	index, _ := strconv.Atoi(strings.TrimPrefix(layout, "gpu-"))
 	if c.holds[index] != nil || !c.mode[index] {
-		return fmt.Errorf("GPU %d is held, or MIG mode is off", index)
+		return fmt.Errorf("GPU %d is held, or MIG mode is not seen to be on", index)
 	}
 	for _, g := range c.report.Packing.GPUs {
 		for _, s := range g.Slices {
@@ -149,12 +183,45 @@ func (c *cluster) canRoll(object string) bool {
 	return false
 }
 
-// roll replaces pods in the order that suits the procedure least.
+// canMove names an owner with a pod that gets a slice as soon as its owner or the scheduler comes to it; empty if there
+// is none.
+func (c *cluster) canMove() string {
+	if c.cordoned {
+		return ""
+	}
+	for _, r := range c.pending {
+		if c.slices[r.Recommended] > 0 {
+			return objectOf(r)
+		}
+	}
+	for object := range c.patched {
+		if isRolled(object) && c.canRoll(object) {
+			return object
+		}
+	}
+	return ""
+}
+
+func isRolled(object string) bool {
+	kind, _, _ := strings.Cut(object, "/")
+	return slices.Contains([]string{"deployment", "statefulset", "daemonset"}, kind)
+}
+
+// roll schedules pods that wait, and replaces others in the order that suits the procedure least.
 func (c *cluster) roll() {
+	if c.cordoned {
+		return
+	}
+	c.pending = slices.DeleteFunc(c.pending, func(r *advise.Recommendation) bool {
+		fits := c.slices[r.Recommended] > 0
+		if fits {
+			c.slices[r.Recommended]--
+		}
+		return fits
+	})
 	for _, index := range slices.Backward(sortedKeys(c.holds)) {
 		r := c.holds[index]
-		rolls := slices.Contains([]string{"deployment", "statefulset", "daemonset"}, strings.SplitN(objectOf(r), "/", 2)[0])
-		if rolls && c.patched[objectOf(r)] && !c.cordoned && c.slices[r.Recommended] > 0 {
+		if isRolled(objectOf(r)) && c.patched[objectOf(r)] && c.slices[r.Recommended] > 0 {
 			c.slices[r.Recommended]--
 			delete(c.holds, index)
 		}
@@ -165,11 +232,13 @@ func (c *cluster) roll() {
 func TestHostileNames(t *testing.T) {
 	const evil = "a'; touch /tmp/x; $(id) `id` \\ \"\n\x1b[2J\u202eé <&>"
 	for _, kind := range []string{
-		"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "CronJob", "Job", "Pod", "Evil';Kind", "batch",
+		"Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "CronJob", "Job", "Pod",
+		"Evil';Kind", "batch",
 	} {
 		holder := podOf(evil, evil, kind+"/"+evil)
 		holder.Name = evil
-		report, s := observed(advise.DefaultOptions(), 25*time.Hour, wholeH100(t, 0, tiny, holder), wholeH100(t, 1, load{}))
+		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour,
+			wholeH100(t, 0, tiny, holder), wholeH100(t, 1, load{})))
 		report.Node = evil
 		_, address := serve(t, recommended(report, s))
 		for _, env := range []map[string]string{{"LANG": "C"}, {"LANG": "C.UTF-8"}} {
@@ -191,6 +260,9 @@ func TestHostileNames(t *testing.T) {
 					cmptest.Equal(t, "node of the plugin", argv[len(argv)-1], "--field-selector=spec.nodeName="+evil)
 				case argv[2] == "delete":
 					cmptest.Equal(t, "pod", argv[1:4], []string{"--namespace=" + evil, "delete", "pod/" + evil})
+				case argv[2] == "rollout":
+					want := []string{"--namespace=" + evil, "rollout", "status", strings.ToLower(kind) + "/" + evil}
+					cmptest.Equal(t, "object", argv[1:5], want)
 				case argv[2] == "wait":
 					cmptest.Equal(t, "pod", argv[4], "pod/"+evil)
 				default:
@@ -224,6 +296,34 @@ func checkPatch(t *testing.T, patch string, inJob bool, container string) {
 	cmptest.Equal(t, "patch", got, any(map[string]any{"spec": spec}))
 }
 
+// TestOnlyReplaceablePodsAreDeleted: a pod whose work cannot go on in another one is waited for.
+func TestOnlyReplaceablePodsAreDeleted(t *testing.T) {
+	const deliberately = "Wait until it ends, or delete and recreate it deliberately"
+	for _, c := range []struct {
+		owner   string
+		deletes bool
+		says    string
+	}{
+		{"Deployment/x", true, ""}, {"StatefulSet/x", true, ""}, {"DaemonSet/x", true, ""}, {"ReplicaSet/x", true, ""},
+		{"ReplicationController/x", true, ""}, {"Job/x", false, deliberately},
+		{"CronJob/x", false, deliberately}, {"Workflow/x", false, deliberately},
+		{"PyTorchJob/x", false, deliberately}, {"RayJob/x", false, deliberately},
+		{"label/x", false, deliberately}, {"Pod/x", false, "the work that it has done is lost"},
+		{"batch/4711", false, "to end it earlier loses the work"},
+		{"processes/GPU-1", false, "to end it earlier loses the work"},
+	} {
+		// The only GPU must be emptied before it gets a slice.
+		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour,
+			wholeH100(t, 0, tiny, podOf("ml", "x-0", c.owner))))
+		_, address := serve(t, recommended(report, s))
+		out := runner{}.run(t, address, "recommend").out
+		cmptest.Equal(t, c.owner+": deleted", strings.Contains(out, "delete pod/x-0"), c.deletes)
+		cmptest.Equal(t, c.owner+": waited for", strings.Contains(out, "Repeat it until GPU 0 is idle."), !c.deletes)
+		expectTexts(t, flat(out), c.says, "Its first line has the time of its report, here 2026-03-03T00:59:00Z.")
+		fits(t, withoutCommands(out))
+	}
+}
+
 // TestOwnersThatNoCommandChanges: the words name the resource, the claim or the job.
 func TestOwnersThatNoCommandChanges(t *testing.T) {
 	for _, c := range []struct{ about, owner, resource, says string }{
@@ -235,7 +335,8 @@ func TestOwnersThatNoCommandChanges(t *testing.T) {
 		{"processes", "processes/GPU-1", "", "CUDA_VISIBLE_DEVICES"},
 	} {
 		r := &advise.Recommendation{
-			Recommended: "1g.10gb+me", Workload: &advise.Key{Owner: c.owner, Container: "main"}, Pod: &advise.Pod{Resource: c.resource},
+			Recommended: "1g.10gb+me", Workload: &advise.Key{Owner: c.owner, Container: "main"},
+			Pod: &advise.Pod{Resource: c.resource},
 		}
 		got := changeOf(r)
 		if got.command != "" || got.replaces || !strings.Contains(got.words, c.says) {

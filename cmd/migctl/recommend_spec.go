@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -61,8 +62,8 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 		return fmt.Errorf("write the spec: %w", err)
 	}
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "# Recommended layouts of %s, %s, with the instances that stand on these GPUs.\n",
-		s.page.clean(node.Node.Hostname), report.Time.UTC().Format("2006-01-02 15:04:05Z"))
+	fmt.Fprintf(&out, "# Recommended layouts of %s, %s, with the existing instances of these GPUs.\n",
+		s.page.clean(node.Node.Hostname), report.Time.UTC().Format(time.RFC3339))
 	if document.MIGConfigs != nil {
 		first := fmt.Sprintf(layoutOfGPU, targets[0].gpu.Index)
 		fmt.Fprintf(&out, "# One GPU after the other: migctl apply -f FILE --layout %s. MIG mode must be on.\n", first)
@@ -80,6 +81,9 @@ func targetLayouts(report *advise.Report, gpus []nodedoc.GPU) ([]targetLayout, e
 	if report.Packing == nil {
 		return nil, nil
 	}
+	if why := singleObstacle(report); why != "" {
+		return nil, errors.New("there is no spec to write: " + why)
+	}
 	var targets []targetLayout
 	for i := range gpus {
 		g := &gpus[i]
@@ -87,7 +91,7 @@ func targetLayouts(report *advise.Report, gpus []nodedoc.GPU) ([]targetLayout, e
 		if at < 0 && !report.SingleStrategy {
 			continue
 		}
-		t, err := standingLayout(g)
+		t, err := existingLayout(g)
 		if err != nil {
 			return nil, err
 		}
@@ -126,8 +130,8 @@ func maxInstances(g *nodedoc.GPU, profile string) int {
 	return 0
 }
 
-// standingLayout returns what a GPU has now.
-func standingLayout(g *nodedoc.GPU) (targetLayout, error) {
+// existingLayout returns what a GPU has now.
+func existingLayout(g *nodedoc.GPU) (targetLayout, error) {
 	t := targetLayout{gpu: g, whole: map[string]int{}, splits: map[string][][]string{}}
 	for i := range g.GPUInstances {
 		inst := &g.GPUInstances[i]

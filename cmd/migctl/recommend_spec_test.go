@@ -71,7 +71,7 @@ func asSeen(g gpu.GPU, l *mig.GPULayout, freeProfile string) gpu.GPU {
 	return g
 }
 
-// planOf returns the planner's steps for a spec that migctl has printed. All that stands is busy.
+// planOf returns the planner's steps for a spec that migctl has printed. All existing instances are busy.
 func planOf(t *testing.T, text string, layouts []mig.GPULayout) []mig.Step {
 	t.Helper()
 	document, err := spec.Decode([]byte(text))
@@ -130,7 +130,7 @@ const simulatedGPUs = `  - {model: H100-80GB, count: 5}
 `
 
 // TestSpecIsPlannedAndDestroysNothing: what --spec prints is planned on the simulated node as it was packed, all GPUs
-// at once and one after the other. What stands is busy, split instances included.
+// at once and one after the other. Existing instances are busy, split ones included.
 func TestSpecIsPlannedAndDestroysNothing(t *testing.T) {
 	layouts := simulated(t, simulatedGPUs)
 	var gpus []gpu.GPU
@@ -140,7 +140,7 @@ func TestSpecIsPlannedAndDestroysNothing(t *testing.T) {
 	}
 	gpus = append(gpus, asSeen(wholeH100(t, 4, load{}), &layouts[4], ""))
 	gpus = append(gpus, asSeen(wholeH100(t, 5, load{}), &layouts[5], "1g.20gb"))
-	report, s := observed(advise.DefaultOptions(), 25*time.Hour, gpus...)
+	report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, gpus...))
 	if report.Packing == nil || len(report.Packing.GPUs) < 2 {
 		t.Fatalf("packing %+v", report.Packing)
 	}
@@ -182,7 +182,7 @@ func TestSplitsThatOnlyOneGPUCanKeep(t *testing.T) {
 		asSeen(wholeH100(t, 0, load{}), &layouts[0], ""),
 		asSeen(wholeH100(t, 1, tiny, podOf("ml", "a-0", "Deployment/a")), &layouts[1], ""),
 	}
-	report, s := observed(advise.DefaultOptions(), 25*time.Hour, gpus...)
+	report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, gpus...))
 	_, address := serve(t, recommended(report, s))
 	all := runner{}.run(t, address, "recommend", "--spec")
 	cmptest.Equal(t, "exit code", all.code, exitUsage)
@@ -191,8 +191,8 @@ func TestSplitsThatOnlyOneGPUCanKeep(t *testing.T) {
 	cmptest.Equal(t, "created", newSlices(t, planOf(t, one.out, layouts)), packed(report))
 }
 
-// TestSingleStrategyCutsAllGPUs: every GPU of the node has slices, of one profile, and pods keep their request.
-func TestSingleStrategyCutsAllGPUs(t *testing.T) {
+// TestSingleStrategyPartitionsAllGPUs: every GPU of the node has slices, of one profile, and pods keep their request.
+func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 	layouts := simulated(t, "  - {model: H100-80GB, count: 4}\n")
 	var gpus []gpu.GPU
 	for i, owner := range []string{"Deployment/a", "DaemonSet/b", "Pod/pod-2"} {
@@ -202,27 +202,44 @@ func TestSingleStrategyCutsAllGPUs(t *testing.T) {
 	gpus = append(gpus, asSeen(wholeH100(t, 3, load{}), &layouts[3], ""))
 	o := advise.DefaultOptions()
 	o.SingleStrategy = true
-	report, s := observed(o, 25*time.Hour, gpus...)
+	report, s := established(observed(o, 25*time.Hour, gpus...))
 	_, address := serve(t, recommended(report, s))
 	counts := newSlices(t, planOf(t, runner{}.run(t, address, "recommend", "--spec").out, layouts))
-	cut := map[string]bool{}
+	partitioned := map[string]bool{}
 	for what := range counts {
 		id, profile, _ := strings.Cut(what, " ")
-		cut[id] = true
+		partitioned[id] = true
 		cmptest.Equal(t, "profile", profile, "1g.20gb")
 	}
-	cmptest.Equal(t, "GPUs with slices", len(cut), len(layouts))
+	cmptest.Equal(t, "GPUs with slices", len(partitioned), len(layouts))
 	text := runner{}.run(t, address, "recommend").out
 	golden(t, "recommend-single.txt", text)
 	expectNone(t, text, "kubectl --namespace=ml patch")
-	for i := range 3 {
-		expectTexts(t, text, fmt.Sprintf("kubectl --namespace=ml delete pod/pod-%d", i))
+	expectTexts(t, text, "kubectl --namespace=ml delete pod/pod-0", "kubectl --namespace=ml delete pod/pod-1")
+	expectNone(t, text, "delete pod/pod-2")
+	for _, reserve := range []func(r *advise.Recommendation){
+		func(r *advise.Recommendation) { r.Provisional = true }, func(r *advise.Recommendation) { r.NotChecked = true },
+	} {
+		doubtful := *report
+		doubtful.Devices = slices.Clone(report.Devices)
+		reserve(&doubtful.Devices[1])
+		_, address := serve(t, recommended(&doubtful, s))
+		refused := runner{}.run(t, address, "recommend")
+		cmptest.Equal(t, "exit code", refused.code, exitOK)
+		expectTexts(t, flat(refused.out), "No procedure: under --mig-strategy=single", "for GPU 1, w")
+		expectNone(t, refused.out, "kubectl", "migctl apply")
+		fits(t, refused.out)
+		written := runner{}.run(t, address, "recommend", "--spec")
+		cmptest.Equal(t, "exit code and spec", outcome{code: written.code, out: written.out}, outcome{code: exitFailed})
+		expectTexts(t, flat(written.err), "there is no spec to write: under --mig-strategy=single", "for GPU 1, w")
 	}
 }
 
-// randomNode returns up to eight GPUs: busy ones, free ones and cut ones.
+// randomNode returns up to eight GPUs: busy ones, free ones and partitioned ones.
 func randomNode(t *testing.T, random *rand.Rand) []gpu.GPU {
-	kinds := []string{"Deployment", "Deployment", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob", "Pod", "RayCluster"}
+	kinds := []string{
+		"Deployment", "Deployment", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob", "Pod", "RayJob",
+	}
 	var gpus []gpu.GPU
 	for i := range 2 + random.IntN(7) {
 		owner := fmt.Sprintf("%s/w-%d", kinds[random.IntN(len(kinds))], random.IntN(2))
@@ -240,13 +257,13 @@ func randomNode(t *testing.T, random *rand.Rand) []gpu.GPU {
 	return gpus
 }
 
-// TestProcedureWorksOnRandomNodes executes the printed commands on a model of a cluster: no GPU is cut before its pod
-// has left it, and in the end every pod that moves has its slice.
+// TestProcedureWorksOnRandomNodes executes the printed commands on a model of a cluster: no GPU is partitioned before
+// its pod has left it, no node is cordoned while a pod is to get a slice, and in the end every pod that moves has one.
 func TestProcedureWorksOnRandomNodes(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	moved, waited, followed, later := 0, 0, 0, 0
 	for n := range 25 {
-		report, s := observed(advise.DefaultOptions(), 25*time.Hour, randomNode(t, random)...)
+		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, randomNode(t, random)...))
 		if report.Packing == nil || len(report.Packing.GPUs) == 0 {
 			continue
 		}
@@ -258,8 +275,8 @@ func TestProcedureWorksOnRandomNodes(t *testing.T) {
 				t.Fatalf("node %d: %q: %v\n%s", n, argv, err, out)
 			}
 		}
-		if len(c.holds) > 0 {
-			t.Errorf("node %d: GPUs %v are held still\n%s", n, c.holds, out)
+		if len(c.holds)+len(c.pending) > 0 {
+			t.Errorf("node %d: GPUs %v are held still, pods %v have no slice\n%s", n, c.holds, c.pending, out)
 		}
 		moved += report.Packing.InUse
 		waited += strings.Count(out, "its pod leaves, and waits")
@@ -267,6 +284,7 @@ func TestProcedureWorksOnRandomNodes(t *testing.T) {
 		later += strings.Count(out, "which comes later")
 	}
 	if moved < 50 || waited < 10 || followed < 1 || later > 1 { // one packing has a circle
-		t.Errorf("%d workloads moved, %d had to wait, %d for a later GPU; %d GPUs were empty before", moved, waited, later, followed)
+		t.Errorf("%d workloads moved, %d had to wait, %d for a later GPU; %d GPUs were empty before",
+			moved, waited, later, followed)
 	}
 }

@@ -108,6 +108,15 @@ func observedWith(
 	return report, s
 }
 
+// established returns a report as it is after a week: no answer is provisional.
+func established(report *advise.Report, s *gpu.Snapshot) (*advise.Report, *gpu.Snapshot) {
+	for i := range report.Devices {
+		report.Devices[i].Provisional = false
+	}
+	report.Pack(s)
+	return report, s
+}
+
 // mixedNode has an answer of each kind.
 func mixedNode(t *testing.T) []gpu.GPU {
 	unread := wholeH100(t, 7, tiny, podOf("video", "transcode-0", "StatefulSet/transcode"))
@@ -138,7 +147,7 @@ func isCommand(line string) bool {
 	return strings.HasPrefix(line, "      kubectl ") || strings.HasPrefix(line, "      migctl ")
 }
 
-// withoutCommands drops the lines of commands, which are not cut.
+// withoutCommands drops the lines of commands, which are not wrapped.
 func withoutCommands(out string) string {
 	var kept []string
 	for line := range strings.Lines(out) {
@@ -186,15 +195,40 @@ func TestRecommendShowsTheNode(t *testing.T) {
 
 // TestRecommendOfAFullNode: no GPU is free, so the first pod must wait for its slice.
 func TestRecommendOfAFullNode(t *testing.T) {
-	report, s := observed(advise.DefaultOptions(), 25*time.Hour,
+	report, s := established(observed(advise.DefaultOptions(), 25*time.Hour,
 		wholeH100(t, 0, tiny, podOf("vision", "resnet-7c9f6d5b8-x2x4k", "Deployment/resnet")),
 		wholeH100(t, 1, middle, podOf("speech", "whisper-0", "StatefulSet/whisper")),
 		wholeH100(t, 2, middle, podOf("speech", "whisper-1", "StatefulSet/whisper")),
-		wholeH100(t, 3, small, podOf("ml", "worker-0", "RayCluster/worker")))
+		wholeH100(t, 3, small, podOf("ml", "worker-0", "RayCluster/worker"))))
 	_, address := serve(t, recommended(report, s))
 	got := runner{}.run(t, address, "recommend")
 	fits(t, withoutCommands(got.out))
 	golden(t, "recommend-full.txt", got.out)
+}
+
+// TestRecommendCountsProvisionalSlices: what the packing leaves out is counted beside what it moves.
+func TestRecommendCountsProvisionalSlices(t *testing.T) {
+	report, s := established(observed(advise.DefaultOptions(), 25*time.Hour,
+		wholeH100(t, 0, tiny, podOf("vision", "a-0", "Deployment/a")),
+		wholeH100(t, 1, tiny, podOf("vision", "b-0", "Deployment/b")),
+		wholeH100(t, 2, tiny, podOf("vision", "c-0", "Deployment/c"))))
+	report.Devices[1].Action, report.Devices[2].Action = advise.ActionKeep, advise.ActionKeep
+	report.Pack(s)
+	for _, i := range []int{1, 2} {
+		report.Devices[i].Action, report.Devices[i].Provisional = advise.ActionSlice, true
+	}
+	const counted = "less than seven days of evidence: 2 slices, for GPU 1, 2."
+	routes := recommended(report, s)
+	_, address := serve(t, routes)
+	got := runner{}.run(t, address, "recommend").out
+	expectTexts(t, flat(got), "What moves holds 1 GPU now", counted, "Procedure.")
+	expectNone(t, flat(got), "although a slice would do")
+	fits(t, withoutCommands(got))
+	report.Packing, report.Devices[0].Action = nil, advise.ActionKeep
+	_, address = serve(t, recommended(report, s))
+	got = runner{}.run(t, address, "recommend").out
+	expectTexts(t, flat(got), "No GPU is to be given up for slices.", counted)
+	expectNone(t, got, "Procedure")
 }
 
 // TestRecommendPrintsTheDocument: as the server wrote it, keys that migctl does not know included.
@@ -275,7 +309,7 @@ func TestRecommendOfAnEmptyNode(t *testing.T) {
 		got := runner{}.run(t, address, "recommend")
 		cmptest.Equal(t, "exit code", got.code, exitOK)
 		expectTexts(t, got.out, "No GPU is to be given up for slices.")
-		expectNone(t, got.out, "The way there")
+		expectNone(t, got.out, "Procedure")
 		fits(t, got.out)
 	}
 }

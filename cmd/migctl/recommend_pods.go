@@ -1,0 +1,160 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+)
+
+// holderText names what holds a whole GPU.
+func holderText(r *advise.Recommendation) string {
+	if r.Pod != nil {
+		return "pod " + r.Pod.Namespace + "/" + r.Pod.Name
+	}
+	return workloadName(r)
+}
+
+// change writes how the owner of what holds a GPU is made to ask for a slice, once.
+func (w *procedure) change(r *advise.Recommendation) ownerChange {
+	c := changeOf(r)
+	if w.changed[*r.Workload] {
+		w.say("Its owner asks for the slice already, see above.")
+		return c
+	}
+	if c.command != "" {
+		w.run(c.command)
+	}
+	w.say(c.words)
+	if other := w.otherProfile(r); other != "" {
+		w.say(fmt.Sprintf("Another pod of this owner is recommended %s: one template cannot ask for both. Let it ask "+
+			"for the larger one.", other))
+	}
+	if c.command != "" && !w.warnedOfRequests {
+		w.say("If the API server refuses the patch because requests names the old resource too: give \"requests\" the same " +
+			"beside \"limits\".")
+		w.warnedOfRequests = true
+	}
+	w.changed[*r.Workload] = true
+	return c
+}
+
+// otherProfile returns a profile that is recommended for another pod of the same owner and container; empty if there
+// is none.
+func (w *procedure) otherProfile(r *advise.Recommendation) string {
+	for i := range w.report.Devices {
+		o := &w.report.Devices[i]
+		if o.Action != advise.ActionSlice || o.Recommended == r.Recommended {
+			continue
+		}
+		a, b := o.Workload, r.Workload
+		if a.Namespace == b.Namespace && a.Owner == b.Owner && a.Container == b.Container {
+			return o.Recommended
+		}
+	}
+	return ""
+}
+
+// isOwnedBy reports whether the owner of what holds a GPU is of one of some kinds.
+func isOwnedBy(r *advise.Recommendation, kinds ...string) bool {
+	kind, _, _ := strings.Cut(r.Workload.Owner, "/")
+	return slices.Contains(kinds, kind)
+}
+
+// isReplaceable reports whether the pod that holds a GPU can be deleted: its owner creates another one that goes on
+// with the work.
+func isReplaceable(r *advise.Recommendation) bool {
+	return isOwnedBy(r, "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController")
+}
+
+// remove writes how a pod is made to leave its GPU: by its deletion, for which kubectl waits, if no work is lost by it,
+// else by its end.
+func (w *procedure) remove(r *advise.Recommendation) {
+	switch {
+	case r.Pod != nil && isReplaceable(r):
+		w.deletePod(r)
+		return
+	case isOwnedBy(r, ownerPod):
+		w.say("Wait until it ends. If it has no owner, nothing creates it again: to delete it, keep its manifest (kubectl " +
+			"get pod -o yaml) and create it again; the work that it has done is lost.")
+	case isOwnedBy(r, ownerBatch, ownerProcesses):
+		w.say("Wait until it ends: to end it earlier loses the work that it has done.")
+	default:
+		w.say("Wait until it ends, or delete and recreate it deliberately: the work that it has done may be lost.")
+	}
+	w.waitUntilGone(r)
+}
+
+func (w *procedure) deletePod(r *advise.Recommendation) {
+	w.run(kubectl(r.Pod.Namespace, "delete", "pod/"+r.Pod.Name, "--ignore-not-found"))
+}
+
+// waitUntilGone writes how to wait until a pod has left its GPU. The next pod of a StatefulSet has the same name, and
+// one that has ended may stay: there the GPU itself shows it.
+func (w *procedure) waitUntilGone(r *advise.Recommendation) {
+	if r.Pod == nil || !isReplaceable(r) || isOwnedBy(r, "StatefulSet") {
+		w.run(fmt.Sprintf("migctl get %d", r.Index))
+		w.say(fmt.Sprintf("Repeat it until GPU %d is idle.", r.Index))
+		return
+	}
+	w.run(kubectl(r.Pod.Namespace, "wait", "--for=delete", "pod/"+r.Pod.Name, "--timeout=30m"))
+}
+
+// waitForSlices writes how to wait until the pods that get slices on some GPUs run there. The next cordon would keep
+// out those that do not, and their old pods on the GPUs that they leave.
+func (w *procedure) waitForSlices(targets []target) {
+	waited := map[string]bool{}
+	for _, t := range targets {
+		var others []string
+		for _, slice := range t.Slices {
+			r := w.wholeGPU(slice.From)
+			if r == nil || r.Workload == nil || !isReplaceable(r) {
+				continue
+			}
+			kind, name, _ := strings.Cut(r.Workload.Owner, "/")
+			object := r.Workload.Namespace + "/" + r.Workload.Owner
+			switch {
+			case !w.canFinishRollout(r):
+				if text := r.Workload.Namespace + "/" + name; !slices.Contains(others, text) {
+					others = append(others, text)
+				}
+			case !waited[object]:
+				waited[object] = true
+				w.waitForRollout(r.Workload.Namespace, strings.ToLower(kind)+"/"+name)
+			}
+		}
+		if len(others) > 0 {
+			w.run(fmt.Sprintf("migctl get %d", t.Index))
+			w.say(fmt.Sprintf("Repeat it until GPU %d has the pods of %s on its slices.", t.Index, strings.Join(others, ", ")))
+		}
+	}
+}
+
+// canFinishRollout reports whether the pods of an owner are replaced by a rollout, and all of those on this node have
+// their slices: one that has none yet keeps the rollout from its end.
+func (w *procedure) canFinishRollout(r *advise.Recommendation) bool {
+	if !changeOf(r).replaces {
+		return false
+	}
+	for i := range w.report.Devices {
+		o := &w.report.Devices[i]
+		if o.Instance.Present() || o.Workload == nil {
+			continue
+		}
+		same := o.Workload.Namespace == r.Workload.Namespace && o.Workload.Owner == r.Workload.Owner
+		if same && !w.done[w.targetOf(o.Index)] {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *procedure) waitForRollout(namespace, object string) {
+	w.run(kubectl(namespace, "rollout", "status", object, "--timeout=30m"))
+	if !w.warnedOfRollout {
+		w.say("It ends when all replicas have their slices, those on other nodes too. If some of those cannot, or the " +
+			"update strategy is OnDelete, go on when migctl get shows the pods of this node on theirs.")
+		w.warnedOfRollout = true
+	}
+}
