@@ -80,6 +80,9 @@ func TestRightsizingLoop(t *testing.T) {
 	if after := n.valueNow(`avg(nvidia_mig_gpu_instance_sm_activity_ratio)`); after < 3*before {
 		t.Errorf("SM activity of the slices is %.3f; that of the GPUs was %.3f", after, before)
 	}
+	n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?namespace=ml&pod=notebook-ben&resource=example.com/none") // it is given up
+	n.runLong(188 * time.Hour)
+	n.expectStory("GpuRightsizingCandidate", "GpuAllocatedIdle", "MigSliceRightsizingIdle", "MigSliceAllocatedIdle")
 }
 
 // valueNow returns the one sample of a query.
@@ -126,7 +129,7 @@ gpus:
   - {model: H100-80GB, mig: true, layout: ["3g.40gb@0", "1g.10gb@4", "1g.10gb@6"]}
 workloads:
   - {name: greedy, memory: 4GiB, sm: 132, dram: 0.3, tensor: 0.3}
-  - {name: full, memory: 9600MiB, sm: 4}
+  - {name: full, memory: {steps: [{at: 0s, value: 2GiB}, {at: 90m, value: 9600MiB}]}, sm: 4}
   - {name: notebook, memory: 600MiB}
 pods:
   - {namespace: ml, name: greedy-0, resource: nvidia.com/mig-2g.20gb, device: "0/2g.20gb@4", workload: greedy, for: 12h}
