@@ -133,6 +133,7 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 		a.observeGap(g.UUID, passed.held)
 		return
 	}
+	defer a.dropGone(g.UUID)
 	elapsed := passed.observed
 	if !g.MIG.Enabled.Or(false) {
 		d := a.deviceOf(deviceKey{Instance: gpu.InstanceKey{GPU: g.UUID}, Whole: true})
@@ -165,10 +166,27 @@ func (a *Advisor) observeGap(id gpu.UUID, held float64) {
 }
 
 func (d *device) observeGap(now time.Time, held float64) {
+	d.seen = now
 	if d.workload != nil {
 		d.open.held += held
-		d.seen, d.idle = now, time.Time{}
+		d.idle = time.Time{}
 	}
+}
+
+// dropGone drops the devices of a GPU that its last reading does not have any more, as after a layout change.
+func (a *Advisor) dropGone(id gpu.UUID) {
+	isGone := func(d *device) bool { return d.key.Instance.GPU == id && d.seen != a.now }
+	if !slices.ContainsFunc(a.order, isGone) {
+		return
+	}
+	a.order = slices.DeleteFunc(a.order, func(d *device) bool {
+		if !isGone(d) {
+			return false
+		}
+		a.closeWindow(d, a.now)
+		delete(a.devices, d.key)
+		return true
+	})
 }
 
 // holdersOf returns the holders of a GPU instance, or of the first compute instance that is held if it is split.

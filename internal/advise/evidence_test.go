@@ -140,3 +140,15 @@ func TestReplicasAreOneEvidence(t *testing.T) {
 	}
 	cmptest.Equal(t, "reason", all.Reason, ReasonLittleEvidence)
 }
+
+// TestLayoutChangesLeaveNothing: the devices of layouts that are gone are dropped at once.
+func TestLayoutChangesLeaveNothing(t *testing.T) {
+	a := New(fastOptions())
+	g := slicedGPU(t, "H100-80GB", "1g.10gb", load{busy: 0.5, sm: 0.1, gib: 3}, pod("ml", "Deployment/a"))
+	for i := range 100 {
+		g.Instances[0].Generation = uint64(i)
+		a.Observe(&gpu.Snapshot{Time: start().Add(time.Duration(i) * time.Second), GPUs: []gpu.GPU{g}})
+	}
+	cmptest.Equal(t, "devices", len(a.devices), 1)
+	cmptest.Equal(t, "devices in order", len(a.order), 1)
+}
