@@ -175,7 +175,7 @@ func (d *device) observeGap(now time.Time, held float64) {
 
 // dropGone drops the devices of a GPU that its last reading does not have any more, as after a layout change.
 func (a *Advisor) dropGone(id gpu.UUID) {
-	isGone := func(d *device) bool { return d.key.Instance.GPU == id && d.seen != a.now }
+	isGone := func(d *device) bool { return d.key.Instance.GPU == id && !d.seen.Equal(a.now) }
 	if !slices.ContainsFunc(a.order, isGone) {
 		return
 	}
