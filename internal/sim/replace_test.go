@@ -105,7 +105,7 @@ func TestWaitingPodGetsAnotherRequest(t *testing.T) {
 	if _, uid := device(n, "train-0"); uid != "" {
 		t.Error("did not end after its own time")
 	}
-	if err := n.ReplacePod("ml", "nobody", "nvidia.com/gpu"); !errors.Is(err, gpu.ErrNotFound) {
+	if err := n.ReplacePod("ml", "absent-0", "nvidia.com/gpu"); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("a pod that is not there: %v", err)
 	}
 }
