@@ -13,7 +13,8 @@ func pipeActivityRatios() []int  { return []int{4, 5, 6} }       // FP64, FP32, 
 func newActivity(c *catalog) collectFunc {
 	write := newActivityRatios(c, basicActivityRatios())
 	source := c.newFamily("nvidia_gpu_activity_source",
-		"Where the activity ratios of the GPU and its instances come from (gpm or dcgm), with the value 1; absent if there are none.",
+		"Where the activity ratios of the GPU and its instances come from (gpm or dcgm), with the value 1; absent if there "+
+			"are none.",
 		"rollup is true where the GPU's own ratios are rolled up from its GPU instances, else false.", "source", "rollup")
 	anomalies := c.newFamily("nvidia_gpu_activity_anomalies_total",
 		"Activity ratios that cannot be: above 1, which are passed on, and such as are no numbers, which are absent.",
@@ -37,9 +38,10 @@ func newPipes(c *catalog) collectFunc { return collectFunc(newActivityRatios(c, 
 func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 	const above = ", over the SMs of the largest profile. Absent if the activity of one of them is not reported."
 	gpuFamilies := newActivityFamilies(c, which, "nvidia_gpu_", "the GPU", activityMeaning{
-		sm: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its SMs" + above,
-		dram: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its memory slices, " +
-			"over the memory slices of the largest profile. Absent if the activity of one of them is not reported.",
+		sm: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its SMs" +
+			above,
+		dram: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its memory " +
+			"slices, over the memory slices of the largest profile. Absent if the activity of one of them is not reported.",
 	})
 	instance := newActivityFamilies(c, which, "nvidia_mig_gpu_instance_", "the GPU instance", activityMeaning{
 		sm:   "Relative to the GPU instance: 1 is all of its own SMs, not of the GPU's.",
@@ -95,9 +97,12 @@ func newActivityFamilies(c *catalog, which []int, prefix, of string, mig activit
 		return "Part of the cycles in which the " + says + " of " + of + " were active, 0-1."
 	}
 	texts := [8]struct{ name, help, mig string }{
-		{"graphics_engine_activity", "Part of the time in which the graphics or compute engine of " + of + " was active, 0-1.", mig.sm},
-		{"sm_activity", "Part of the time in which an SM of " + of + " had at least one warp, mean over its SMs, 0-1.", mig.sm},
-		{"sm_occupancy", "Warps that were resident on the SMs of " + of + ", of those possible, mean over its SMs, 0-1.", mig.sm},
+		{"graphics_engine_activity", "Part of the time in which the graphics or compute engine of " + of +
+			" was active, 0-1.", mig.sm},
+		{"sm_activity", "Part of the time in which an SM of " + of + " had at least one warp, mean over its SMs, 0-1.",
+			mig.sm},
+		{"sm_occupancy", "Warps that were resident on the SMs of " + of + ", of those possible, mean over its SMs, 0-1.",
+			mig.sm},
 		{"tensor_activity", pipe("tensor pipes"), mig.sm},
 		{"fp64_activity", pipe("FP64 pipes"), mig.sm},
 		{"fp32_activity", pipe("FP32 pipes"), mig.sm},

@@ -15,7 +15,8 @@ func activityCases() []groupCase {
 			g.Totals.ActivityAnomalies = gpu.Some(newCounter(2))
 			gi := &g.Instances[0]
 			gi.Activity = gpu.Activity{
-				SM: gpu.Some(1.0211), SMOccupancy: gpu.Some(0.6), FP64: gpu.Some(0.1), FP32: gpu.Some(0.2), FP16: gpu.Some(0.3), DRAM: gpu.Some(0.7)}
+				SM: gpu.Some(1.0211), SMOccupancy: gpu.Some(0.6), FP64: gpu.Some(0.1), FP32: gpu.Some(0.2), FP16: gpu.Some(0.3),
+				DRAM: gpu.Some(0.7)}
 			gi.ComputeInstances[0].Activity = gpu.Activity{SM: gpu.Some(0.25)}
 		}, `# TYPE nvidia_gpu_activity_anomalies_total counter
 			nvidia_gpu_activity_anomalies_total{gpu="2",uuid="GPU-2"} 2
@@ -42,7 +43,8 @@ func activityCases() []groupCase {
 			# TYPE nvidia_mig_gpu_instance_sm_occupancy_ratio gauge
 			nvidia_mig_gpu_instance_sm_occupancy_ratio{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2"} 0.6`},
 		{"link_rates", func(g *gpu.GPU) {
-			g.Rates = gpu.LinkRates{PCIeReceive: gpu.Some(1.0), PCIeTransmit: gpu.Some(2.0), NVLinkReceive: gpu.Some(0.0), NVLinkTransmit: gpu.Some(4.0)}
+			g.Rates = gpu.LinkRates{PCIeReceive: gpu.Some(1.0), PCIeTransmit: gpu.Some(2.0), NVLinkReceive: gpu.Some(0.0),
+				NVLinkTransmit: gpu.Some(4.0)}
 		}, `# TYPE nvidia_gpu_nvlink_receive_bytes_per_second gauge
 			nvidia_gpu_nvlink_receive_bytes_per_second{gpu="2",uuid="GPU-2"} 0
 			# TYPE nvidia_gpu_nvlink_transmit_bytes_per_second gauge

@@ -105,7 +105,8 @@ func New(opts Options) (*Collector, error) {
 	if opts.Former != nil {
 		c.histograms = opts.Former.histograms
 	}
-	cat := &catalog{driverCalls: opts.DriverCalls, profilerCalls: opts.ProfilerCalls, advice: opts.Advice, histograms: c.histograms, pods: pods}
+	cat := &catalog{driverCalls: opts.DriverCalls, profilerCalls: opts.ProfilerCalls, advice: opts.Advice,
+		histograms: c.histograms, pods: pods}
 	c.success, c.duration = statusFamilies(cat)
 	for _, g := range groups() {
 		if !g.isDisabled(opts.Disabled) && (native || g.name == ExporterGroup) {

@@ -46,7 +46,9 @@ func TestLint(t *testing.T) {
 	c := mustNew(t, allOptions())
 	s := richNode(3, 7)
 	c.Observe(s)
-	problems, err := testutil.GatherAndLint(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return c.Gather(s) }))
+	problems, err := testutil.GatherAndLint(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		return c.Gather(s)
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +135,8 @@ func TestDisabled(t *testing.T) {
 			t.Errorf("%s is served though its collector is off", f.GetName())
 		}
 	}
-	if got, want := len(metricsOf(families, "mig_exporter_collector_success")), len(listGroupNames())-switchedOff; got != want {
+	if got, want := len(metricsOf(families, "mig_exporter_collector_success")),
+		len(listGroupNames())-switchedOff; got != want {
 		t.Errorf("%d collectors report, want %d", got, want)
 	}
 }
@@ -173,7 +176,8 @@ func TestBadValuesAreLeftOut(t *testing.T) {
 	if got := successByGroup(families); got["power"] || !got["memory"] {
 		t.Errorf("success %v, want power alone to fail", got)
 	}
-	for name, want := range map[string]int{"nvidia_gpu_power_watts": 2, "nvidia_gpu_energy_joules_total": 2, "nvidia_gpu_power_limit_watts": 3} {
+	for name, want := range map[string]int{"nvidia_gpu_power_watts": 2, "nvidia_gpu_energy_joules_total": 2,
+		"nvidia_gpu_power_limit_watts": 3} {
 		if got := len(metricsOf(families, name)); got != want {
 			t.Errorf("%s has %d series, want %d", name, got, want)
 		}
@@ -217,7 +221,8 @@ func TestCreatedTimestamps(t *testing.T) {
 		for _, m := range metricsOf(families, f.Name) {
 			created := m.GetCounter().GetCreatedTimestamp()
 			switch f.Name {
-			case "nvidia_gpu_energy_joules_total", "nvidia_gpu_pcie_replays_total", "nvidia_gpu_nvlink_errors_total", "nvidia_gpu_ecc_errors_total":
+			case "nvidia_gpu_energy_joules_total", "nvidia_gpu_pcie_replays_total", "nvidia_gpu_nvlink_errors_total",
+				"nvidia_gpu_ecc_errors_total":
 				if created != nil { // the driver's own: their start is not known
 					t.Errorf("%s: created %v, want none", f.Name, created.AsTime())
 				}
@@ -238,7 +243,8 @@ func TestManyDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]int{
-		"nvidia_gpu_up": gpus, "nvidia_mig_gpu_instance_up": (gpus - 1) * instances, "nvidia_mig_compute_instance_info": (gpus - 1) * instances,
+		"nvidia_gpu_up": gpus, "nvidia_mig_gpu_instance_up": (gpus - 1) * instances,
+		"nvidia_mig_compute_instance_info": (gpus - 1) * instances,
 	} {
 		if got := len(metricsOf(families, name)); got != want {
 			t.Errorf("%s has %d series, want %d", name, got, want)

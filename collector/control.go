@@ -44,7 +44,8 @@ func NewControl(opts ControlOptions) *Control {
 		}, []string{"verb"}),
 		state: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "mig_control_state",
-			Help: "1 for the state that partition control is in, 0 for the others. degraded, stuck and read-only need an operator.",
+			Help: "1 for the state that partition control is in, 0 for the others. degraded, stuck and read-only need an " +
+				"operator.",
 		}, []string{"state"}),
 		lastError: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mig_control_last_error_timestamp_seconds",

@@ -10,8 +10,9 @@ import (
 
 func newControl() *Control {
 	return NewControl(ControlOptions{
-		Verbs: []string{"apply", "mode"}, Results: []string{"succeeded", "degraded"}, States: []string{"idle", "running", "degraded"},
-		Now: func() time.Time { return time.Unix(1700000000, 500000000) },
+		Verbs: []string{"apply", "mode"}, Results: []string{"succeeded", "degraded"},
+		States: []string{"idle", "running", "degraded"},
+		Now:    func() time.Time { return time.Unix(1700000000, 500000000) },
 	})
 }
 
@@ -38,7 +39,8 @@ mig_control_state{state="idle"} 1
 mig_control_state{state="running"} 0
 `
 	if err := testutil.CollectAndCompare(c, strings.NewReader(want),
-		"mig_control_operations_total", "mig_control_state", "mig_control_last_error_timestamp_seconds", "mig_control_api_reads_total"); err != nil {
+		"mig_control_operations_total", "mig_control_state", "mig_control_last_error_timestamp_seconds",
+		"mig_control_api_reads_total"); err != nil {
 		t.Error(err)
 	}
 	if n := testutil.CollectAndCount(c, "mig_control_operation_duration_seconds"); n != 2 {

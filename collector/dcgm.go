@@ -191,9 +191,11 @@ func (d *dcgmGroup) writeXIDs(w *metricWriter, row *dcgmRow, g *gpuView, whole *
 	to := func(labels labels) emitFunc {
 		return func(value float64, pairs ...string) { w.add(row.family, labels.extend(pairs...), value) }
 	}
-	row.xids(&xidCounts{isGPU: true, list: g.Totals.GPUXIDs, recent: history.recentXIDs(), window: d.counters.xidWindow}, to(whole.labels))
+	row.xids(&xidCounts{isGPU: true, list: g.Totals.GPUXIDs, recent: history.recentXIDs(), window: d.counters.xidWindow},
+		to(whole.labels))
 	for p := range parts {
-		if gi := parts[p].instance; gi != nil && (len(gi.XIDErrors) > 0 || row.source == fromNVML) { // an instance's counts begin with its first XID
+		// an instance's counts begin with its first XID
+		if gi := parts[p].instance; gi != nil && (len(gi.XIDErrors) > 0 || row.source == fromNVML) {
 			recent := history.instances[g.Key(gi)].recentXIDs()
 			row.xids(&xidCounts{list: gi.XIDErrors, recent: recent, window: d.counters.xidWindow}, to(parts[p].labels))
 		}

@@ -19,8 +19,9 @@ const (
 	onInstances = "each GPU instance"
 )
 
-// theirRow is a row that dcgm-exporter's default list has switched on: its type in the releases before 4.8.3, whose labels are the
-// defaults here, and where it has series on a GPU with instances by default (-d f: no entity but the instances is watched).
+// theirRow is a row that dcgm-exporter's default list has switched on: its type in the releases before 4.8.3, whose
+// labels are the defaults here, and where it has series on a GPU with instances by default (-d f: no entity but the
+// instances is watched).
 type theirRow struct{ kind, place string }
 
 func theirDefaults(t *testing.T) map[string]theirRow {
@@ -52,23 +53,26 @@ func theirDefaults(t *testing.T) map[string]theirRow {
 
 // besideNotes are differences in values.
 func besideNotes() map[string]string {
-	const media = "the mean over the engines of an instance where GPM tells them (Hopper and later); DCGM has the GPU's, which is none while MIG is on"
+	const media = "the mean over the engines of an instance where GPM tells them (Hopper and later); DCGM has the " +
+		"GPU's, which is none while MIG is on"
 	const split = "each compute instance of a divided GPU instance has its own, too, with `GPU_CI_ID`"
 	return map[string]string{
 		"DCGM_FI_DEV_ENC_UTIL": media, "DCGM_FI_DEV_DEC_UTIL": media,
 		"DCGM_FI_DEV_XID_ERRORS": "the GPU's own series has the XIDs that name no instance; " +
 			"`err_msg` is in the project's own words",
-		"DCGM_FI_DEV_FB_RESERVED":            "an instance's as the driver tells it, where DCGM 4.5.3 has 0",
-		"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "made of the profiling counters; a rate, and a gauge in dcgm-exporter's list since 4.8.3",
-		"DCGM_FI_PROF_GR_ENGINE_ACTIVE":      split, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": split,
+		"DCGM_FI_DEV_FB_RESERVED": "an instance's as the driver tells it, where DCGM 4.5.3 has 0",
+		"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "made of the profiling counters; a rate, and a gauge in dcgm-exporter's list " +
+			"since 4.8.3",
+		"DCGM_FI_PROF_GR_ENGINE_ACTIVE": split, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": split,
 	}
 }
 
 // besideReasons say why a family has series elsewhere on a GPU with instances: here, and there.
 func besideReasons() map[[2]string]string {
 	return map[[2]string]string{
-		{onGPU, onInstances}:     "once, for the GPU, not a copy for each instance ([why](#where-series-differ-on-purpose))",
-		{onGPU, onNothing}:       "for the GPU; DCGM has it for no instance, and no GPU is watched there by default that has some",
+		{onGPU, onInstances}: "once, for the GPU, not a copy for each instance ([why](#where-series-differ-on-purpose))",
+		{onGPU, onNothing}: "for the GPU; DCGM has it for no instance, and no GPU is watched there by default that " +
+			"has some",
 		{onNothing, onInstances}: "no series at all: nothing that this program reads tells it",
 		{onInstances, onNothing}: "for each GPU instance",
 
@@ -148,13 +152,14 @@ func besideDocs(t *testing.T) []besideDoc {
 	places, theirs := placesUnderMIG(t), theirDefaults(t)
 	var list []besideDoc
 	for _, c := range DefaultCounters() {
-		list = append(list, besideDoc{c.Field, string(c.Type), places[c.Field], besideDCGM(theirs[c.Field], c.Field, string(c.Type), places[c.Field])})
+		list = append(list, besideDoc{c.Field, string(c.Type), places[c.Field],
+			besideDCGM(theirs[c.Field], c.Field, string(c.Type), places[c.Field])})
 	}
 	return list
 }
 
-// TestBesideDCGM holds the comparison complete: every default row of either side is in it, every difference has a reason, and no note
-// is of a family that is not there.
+// TestBesideDCGM holds the comparison complete: every default row of either side is in it, every difference has a
+// reason, and no note is of a family that is not there.
 func TestBesideDCGM(t *testing.T) {
 	rows, list := map[string]bool{}, theirDefaults(t)
 	for _, d := range besideDocs(t) {

@@ -51,7 +51,8 @@ func ParseCounters(file string, r io.Reader) (counters []Counter, faulty []error
 			return p.counters, p.faulty, nil
 		case errors.As(err, &bad):
 			// A quote that is not closed swallows the rest of the file: where it begins is what helps.
-			p.addFault(bad.StartLine, bad.Column, "%v: expected field, type, help, with the help in quotes where it has commas or quotes", bad.Err)
+			p.addFault(bad.StartLine, bad.Column,
+				"%v: expected field, type, help, with the help in quotes where it has commas or quotes", bad.Err)
 		case err != nil:
 			return nil, nil, fmt.Errorf("read %s: %w", file, err)
 		default:
@@ -70,7 +71,8 @@ type counterParser struct {
 }
 
 func (p *counterParser) addFault(line, column int, format string, args ...any) {
-	p.faulty = append(p.faulty, &CounterError{File: p.file, Line: line, Column: column, Text: fmt.Sprintf(format, args...)})
+	p.faulty = append(p.faulty,
+		&CounterError{File: p.file, Line: line, Column: column, Text: fmt.Sprintf(format, args...)})
 }
 
 // parseRow adds a row to the counters or to the faulty rows.
@@ -80,7 +82,8 @@ func (p *counterParser) parseRow(row []string) {
 	}
 	line, column := p.positionOf(row, 0)
 	if len(row) != 3 {
-		p.addFault(line, column, "%d columns: expected 3, field, type, help, with the help in quotes where it has commas", len(row))
+		p.addFault(line, column, "%d columns: expected 3, field, type, help, with the help in quotes where it has commas",
+			len(row))
 		return
 	}
 	c := Counter{Field: strings.TrimSpace(row[0]), Type: CounterType(strings.TrimSpace(row[1])),
@@ -129,10 +132,12 @@ func (f *dcgmField) wrongType(c Counter) string {
 // unservedField returns why a field is not served, as far as known.
 func unservedField(name string) string {
 	if current, ok := strings.CutPrefix(name, "dcgm_"); ok && current != "" {
-		return fmt.Sprintf("field %q: the names of dcgm-exporter 1.x are not served, expected one that begins with DCGM_FI_ or DCGM_EXP_", name)
+		return fmt.Sprintf("field %q: the names of dcgm-exporter 1.x are not served, expected one that begins with "+
+			"DCGM_FI_ or DCGM_EXP_", name)
 	}
 	if knownToDCGM(name) {
-		return fmt.Sprintf("field %s: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md", name)
+		return fmt.Sprintf("field %s: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md",
+			name)
 	}
 	return fmt.Sprintf("field %q: no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP", name)
 }

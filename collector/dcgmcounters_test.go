@@ -52,19 +52,24 @@ func TestParseCountersFaults(t *testing.T) {
 	for _, test := range []struct{ name, row, want string }{
 		{"unknown", "DCGM_FI_DEV_GPU_TEMPERATURE, gauge, x\n",
 			`2:1: field "DCGM_FI_DEV_GPU_TEMPERATURE": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`},
-		{"part of a name", "DCGM_FI_DEV, gauge, x\n", `2:1: field "DCGM_FI_DEV": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`},
-		{"no name", ", gauge, x\n", `2:1: field "": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`},
+		{"part of a name", "DCGM_FI_DEV, gauge, x\n",
+			`2:1: field "DCGM_FI_DEV": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`},
+		{"no name", ", gauge, x\n",
+			`2:1: field "": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`},
 		{"not served", "  DCGM_FI_DEV_MAX_SM_CLOCK, gauge, x\n",
 			`2:3: field DCGM_FI_DEV_MAX_SM_CLOCK: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md`},
 		{"a single media engine", "DCGM_FI_PROF_NVDEC0_ACTIVE, gauge, x\n",
 			`2:1: field DCGM_FI_PROF_NVDEC0_ACTIVE: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md`},
 		{"1.x", "dcgm_gpu_temp, gauge, x\n",
 			`2:1: field "dcgm_gpu_temp": the names of dcgm-exporter 1.x are not served, expected one that begins with DCGM_FI_ or DCGM_EXP_`},
-		{"two columns", "DCGM_FI_DEV_SM_CLOCK, gauge\n", "2:1: 2 columns: expected 3, field, type, help, with the help in quotes where it has commas"},
+		{"two columns", "DCGM_FI_DEV_SM_CLOCK, gauge\n",
+			"2:1: 2 columns: expected 3, field, type, help, with the help in quotes where it has commas"},
 		{"a comma in the help", "DCGM_FI_DEV_SM_CLOCK, gauge, SMs, in MHz\n",
 			"2:1: 4 columns: expected 3, field, type, help, with the help in quotes where it has commas"},
-		{"type", "DCGM_FI_DEV_SM_CLOCK,  level, x\n", `2:24: type "level" of DCGM_FI_DEV_SM_CLOCK: expected gauge, counter or label`},
-		{"text as a number", "DCGM_FI_DRIVER_VERSION, gauge, x\n", "2:25: type gauge: DCGM_FI_DRIVER_VERSION is text, expected label"},
+		{"type", "DCGM_FI_DEV_SM_CLOCK,  level, x\n",
+			`2:24: type "level" of DCGM_FI_DEV_SM_CLOCK: expected gauge, counter or label`},
+		{"text as a number", "DCGM_FI_DRIVER_VERSION, gauge, x\n",
+			"2:25: type gauge: DCGM_FI_DRIVER_VERSION is text, expected label"},
 		{"a number as text", "DCGM_FI_DEV_SM_CLOCK,label, x\n",
 			"2:22: type label: DCGM_FI_DEV_SM_CLOCK is a number that changes, expected gauge or counter"},
 		{"twice", good, "2:1: field DCGM_FI_DEV_GPU_TEMP: given in line 1 already, expected once"},
@@ -74,7 +79,8 @@ func TestParseCountersFaults(t *testing.T) {
 			`2:30: extraneous or missing " in quoted-field: expected field, type, help, with the help in quotes where it has commas or quotes`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			counters, faulty, err := ParseCounters("a/counters.csv", strings.NewReader(good+test.row+"DCGM_FI_DEV_FB_USED, gauge, Used.\n"))
+			counters, faulty, err := ParseCounters("a/counters.csv",
+				strings.NewReader(good+test.row+"DCGM_FI_DEV_FB_USED, gauge, Used.\n"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -93,7 +99,8 @@ func TestParseCountersFaults(t *testing.T) {
 }
 
 func TestParseCountersUnreadable(t *testing.T) {
-	_, _, err := ParseCounters("counters.csv", io.MultiReader(strings.NewReader("DCGM_FI_DEV_FB_USED"), iotest.ErrReader(io.ErrClosedPipe)))
+	_, _, err := ParseCounters("counters.csv",
+		io.MultiReader(strings.NewReader("DCGM_FI_DEV_FB_USED"), iotest.ErrReader(io.ErrClosedPipe)))
 	if !errors.Is(err, io.ErrClosedPipe) || !strings.HasPrefix(err.Error(), "read counters.csv: ") {
 		t.Errorf("error %v", err)
 	}
@@ -170,22 +177,23 @@ func TestDCGMFieldIDs(t *testing.T) {
 func TestDCGMNewNames(t *testing.T) {
 	fields := dcgmFields()
 	units := 0
-	for i, n := range dcgmRenamedFields() {
+	for _, n := range dcgmRenamedFields() {
 		old, newer := fields[n.old], fields[n.name]
 		if (old.id == newer.id) != (old.unit == newer.unit) {
 			t.Errorf("%s is %d in %q, %s is %d in %q", old.name, old.id, old.unit, newer.name, newer.id, newer.unit)
 		}
-		if i < renamedIn49 {
-			if old.byDefault == "" {
-				t.Errorf("%s is no row of the default file", old.name)
-			}
-			if old.unit != newer.unit {
-				units++
-			}
+	}
+	for _, n := range dcgmFieldsRenamedIn49() {
+		old, newer := fields[n.old], fields[n.name]
+		if old.byDefault == "" {
+			t.Errorf("%s is no row of the default file", old.name)
+		}
+		if old.unit != newer.unit {
+			units++
 		}
 	}
 	if units != 11 {
-		t.Errorf("%d of %d rows have another unit in dcgm-exporter 4.9, which says 11", units, renamedIn49)
+		t.Errorf("%d of %d rows have another unit in dcgm-exporter 4.9, which says 11", units, len(dcgmFieldsRenamedIn49()))
 	}
 }
 
@@ -218,15 +226,16 @@ func readCounters(t *testing.T, name string) ([]Counter, []error) {
 	return counters, faulty
 }
 
-// TestCountersFiles reads files as operators have them: every row of a good one has series, and a bad one says all that is
-// wrong at once.
+// TestCountersFiles reads files as operators have them: every row of a good one has series, and a bad one says all
+// that is wrong at once.
 func TestCountersFiles(t *testing.T) {
 	counters, faulty := readCounters(t, "everything.good.csv")
 	if len(counters) != 19 || len(faulty) > 0 {
 		t.Errorf("%d counters, %v", len(counters), faulty)
 	}
 	s := dcgmNode()
-	s.GPUs[0].Readings.ECC = append(s.GPUs[0].Readings.ECC, gpu.ECCCount{Severity: "uncorrected", Lifetime: "volatile", Location: "total"})
+	s.GPUs[0].Readings.ECC = append(s.GPUs[0].Readings.ECC,
+		gpu.ECCCount{Severity: "uncorrected", Lifetime: "volatile", Location: "total"})
 	c := mustNew(t, Options{Names: NamesDCGM, Counters: counters})
 	c.Observe(s)
 	families, err := c.Gather(s)

@@ -75,18 +75,18 @@ func dcgmPage(t *testing.T) map[string]any {
 			optional = append(optional, doc)
 		}
 	}
-	for i, n := range dcgmRenamedFields() {
-		if i >= renamedIn49 {
-			newer = append(newer, n.name)
-			continue
-		}
+	for _, n := range dcgmFieldsRenamed() {
+		newer = append(newer, n.name)
+	}
+	for _, n := range dcgmFieldsRenamedIn49() {
 		doc := dcgmDoc{Name: n.name, Old: n.old, Unit: "as before"}
 		if was, is := fields[n.old].unit, fields[n.name].unit; was != is {
 			doc.Unit = was + " → " + is
 		}
 		renamed = append(renamed, doc)
 	}
-	return map[string]any{"Beside": besideDocs(t), "Default": byDefault, "Optional": optional, "Labels": labels, "Silent": silent, "Renamed": renamed, "Newer": newer}
+	return map[string]any{"Beside": besideDocs(t), "Default": byDefault, "Optional": optional, "Labels": labels,
+		"Silent": silent, "Renamed": renamed, "Newer": newer}
 }
 
 // TestDocsDCGM holds docs/dcgm-names.md to the fields that are served. With -update it rewrites the page.
@@ -136,9 +136,11 @@ func TestDocsNameWhatDCGMHas(t *testing.T) {
 		for _, word := range strings.FieldsFunc(string(text), func(r rune) bool {
 			return r != '_' && r != '*' && r != '<' && ('a' > r || r > 'z') && ('A' > r || r > 'Z') && ('0' > r || r > '9')
 		}) {
-			ours := strings.HasPrefix(word, "nvidia_gpu_") || strings.HasPrefix(word, "nvidia_mig_") || strings.HasPrefix(word, "mig_exporter_")
+			ours := strings.HasPrefix(word, "nvidia_gpu_") || strings.HasPrefix(word, "nvidia_mig_") ||
+				strings.HasPrefix(word, "mig_exporter_")
 			field := strings.HasPrefix(word, "DCGM_FI_") || strings.HasPrefix(word, "DCGM_EXP_")
-			if (ours || field) && !strings.ContainsAny(word, "*<") && !known[word] && !knownToDCGM(word) && word != "nvidia_gpu_exporter" {
+			if (ours || field) && !strings.ContainsAny(word, "*<") && !known[word] && !knownToDCGM(word) &&
+				word != "nvidia_gpu_exporter" {
 				t.Errorf("%s: no family is called %s", path, word)
 			}
 		}

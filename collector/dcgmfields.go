@@ -27,9 +27,10 @@ type dcgmField struct {
 	label     bool // text, for rows of the type label
 	gpuOnly   bool // DCGM never has it for a GPU instance, not even repeated
 
-	wholeGPU   func(*gpu.GPU) gpu.Opt[float64]      // of the whole GPU
-	memory     func(*gpu.Memory) gpu.Opt[float64]   // of each GPU instance, else of the whole GPU
-	media      func(*gpu.Media) gpu.Opt[float64]    // of each GPU instance, else of the whole GPU; read only where it is served
+	wholeGPU func(*gpu.GPU) gpu.Opt[float64]    // of the whole GPU
+	memory   func(*gpu.Memory) gpu.Opt[float64] // of each GPU instance, else of the whole GPU
+	// of each GPU instance, else of the whole GPU; read only where it is served
+	media      func(*gpu.Media) gpu.Opt[float64]
 	activity   func(*gpu.Activity) gpu.Opt[float64] // of each GPU instance and of parts of one, else of the whole GPU
 	text       func(*gpu.Snapshot, *gpu.GPU) string
 	ownCounter func(*dcgmCounters, *gpu.GPU, emitFunc)
@@ -51,14 +52,16 @@ const (
 )
 
 func (f *dcgmField) hasNoValue() bool {
-	return f.wholeGPU == nil && f.memory == nil && f.media == nil && f.activity == nil && f.text == nil && f.ownCounter == nil && f.xids == nil
+	return f.wholeGPU == nil && f.memory == nil && f.media == nil && f.activity == nil && f.text == nil &&
+		f.ownCounter == nil && f.xids == nil
 }
 
 // dcgmFieldList returns every field that a counters file may have, in the order of the documentation.
 func dcgmFieldList() []dcgmField {
 	var all []dcgmField
 	for _, part := range [][]dcgmField{
-		dcgmStateFields(), dcgmMediaFields(), dcgmMemoryFields(), dcgmLinkFields(), dcgmFaultFields(), dcgmECCFields(), dcgmClockEventFields(),
+		dcgmStateFields(), dcgmMediaFields(), dcgmMemoryFields(), dcgmLinkFields(), dcgmFaultFields(), dcgmECCFields(),
+		dcgmClockEventFields(),
 		dcgmActivityFields(), exporterCounterFields(), dcgmTextFields(), dcgmFieldsWithoutValue(),
 	} {
 		all = append(all, part...)
@@ -128,17 +131,22 @@ const (
 
 func dcgmStateFields() []dcgmField {
 	return []dcgmField{
-		{name: "DCGM_FI_DEV_SM_CLOCK", id: 100, unit: "MHz", byDefault: CounterGauge, help: "Clock of the SMs (in MHz).", source: fromNVML,
+		{name: "DCGM_FI_DEV_SM_CLOCK", id: 100, unit: "MHz", byDefault: CounterGauge, help: "Clock of the SMs (in MHz).",
+			source:   fromNVML,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.SM, 1/hertzPerMegahertz) }},
-		{name: "DCGM_FI_DEV_MEM_CLOCK", id: 101, unit: "MHz", byDefault: CounterGauge, help: "Clock of the memory (in MHz).", source: fromNVML,
+		{name: "DCGM_FI_DEV_MEM_CLOCK", id: 101, unit: "MHz", byDefault: CounterGauge, help: "Clock of the memory (in MHz).",
+			source:   fromNVML,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.Memory, 1/hertzPerMegahertz) }},
 		{name: "DCGM_FI_DEV_VIDEO_CLOCK", id: 102, unit: "MHz", source: fromNVML,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.Video, 1/hertzPerMegahertz) }},
-		{name: "DCGM_FI_DEV_MEMORY_TEMP", id: 140, unit: "C", byDefault: CounterGauge, help: "Temperature of the memory (in C).", source: fromNVML,
+		{name: "DCGM_FI_DEV_MEMORY_TEMP", id: 140, unit: "C", byDefault: CounterGauge,
+			help: "Temperature of the memory (in C).", source: fromNVML,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.MemoryCelsius }},
-		{name: "DCGM_FI_DEV_GPU_TEMP", id: 150, unit: "C", byDefault: CounterGauge, help: "Temperature of the GPU (in C).", source: fromNVML,
+		{name: "DCGM_FI_DEV_GPU_TEMP", id: 150, unit: "C", byDefault: CounterGauge, help: "Temperature of the GPU (in C).",
+			source:   fromNVML,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.TemperatureCelsius }},
-		{name: "DCGM_FI_DEV_POWER_USAGE", id: 155, unit: "W", byDefault: CounterGauge, help: "Power that the GPU draws (in W).", source: fromNVML,
+		{name: "DCGM_FI_DEV_POWER_USAGE", id: 155, unit: "W", byDefault: CounterGauge,
+			help: "Power that the GPU draws (in W).", source: fromNVML,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.PowerWatts }},
 		{name: "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", id: 156, unit: "mJ", byDefault: CounterCounter,
 			help: "Energy that the GPU has used since the driver was loaded (in mJ).", source: fromNVML,
@@ -190,9 +198,11 @@ func dcgmMemoryFields() []dcgmField {
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_FB_TOTAL", id: 250, unit: "MiB", source: fromNVML,
 			memory: func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Total) }},
-		{name: "DCGM_FI_DEV_FB_FREE", id: 251, unit: "MiB", byDefault: CounterGauge, help: "Framebuffer memory that is free (in MiB).", source: fromNVML,
+		{name: "DCGM_FI_DEV_FB_FREE", id: 251, unit: "MiB", byDefault: CounterGauge,
+			help: "Framebuffer memory that is free (in MiB).", source: fromNVML,
 			memory: func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Free) }},
-		{name: "DCGM_FI_DEV_FB_USED", id: 252, unit: "MiB", byDefault: CounterGauge, help: "Framebuffer memory in use (in MiB).", source: fromNVML,
+		{name: "DCGM_FI_DEV_FB_USED", id: 252, unit: "MiB", byDefault: CounterGauge,
+			help: "Framebuffer memory in use (in MiB).", source: fromNVML,
 			memory: func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Used) }},
 		{name: "DCGM_FI_DEV_FB_RESERVED", id: 253, unit: "MiB", byDefault: CounterGauge,
 			help: "Framebuffer memory that the driver and the firmware keep (in MiB).", source: fromNVML,
@@ -239,7 +249,9 @@ func dcgmTextFields() []dcgmField {
 	f := func(name string, id int, text func(*gpu.Snapshot, *gpu.GPU) string) dcgmField {
 		return dcgmField{name: name, id: id, label: true, source: fromNVML, text: text}
 	}
-	driver := f("DCGM_FI_DRIVER_VERSION", 1, func(s *gpu.Snapshot, _ *gpu.GPU) string { return s.Driver.Or(gpu.Driver{}).Version })
+	driver := f("DCGM_FI_DRIVER_VERSION", 1, func(s *gpu.Snapshot, _ *gpu.GPU) string {
+		return s.Driver.Or(gpu.Driver{}).Version
+	})
 	driver.byDefault, driver.help = CounterLabel, "Version of the driver."
 	return []dcgmField{
 		driver,

@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// dcgmNode is a node with a GPU of each kind: 0 whole and held by a pod; 1 cut into two halves, the first held by one pod
-// and the second by two pods, each of which has a compute instance of it; 2 cut into nothing; 3 whole and shared.
+// dcgmNode is a node with a GPU of each kind: 0 whole and held by a pod; 1 cut into two halves, the first held by one
+// pod and the second by two pods, each of which has a compute instance of it; 2 cut into nothing; 3 whole and shared.
 func dcgmNode() *gpu.Snapshot {
 	s := newNode(dcgmBoard(0), dcgmBoard(1), dcgmBoard(2), dcgmBoard(3))
 	s.Hostname = "dgx"
@@ -23,7 +23,8 @@ func dcgmNode() *gpu.Snapshot {
 		default:
 			g.MIG = gpu.MIGState{Enabled: gpu.Some(true), Pending: gpu.Some(true)}
 			g.Readings.Media = gpu.Media{}
-			g.Readings.Utilization, g.Readings.MemoryCopy, g.Readings.RemappedRows = gpu.None[float64](), gpu.None[float64](), gpu.None[gpu.RemappedRows]()
+			g.Readings.Utilization, g.Readings.MemoryCopy, g.Readings.RemappedRows = gpu.None[float64](), gpu.None[float64](),
+				gpu.None[gpu.RemappedRows]()
 		}
 	}
 	s.GPUs[1].ActivityRollup = true
@@ -39,25 +40,31 @@ func dcgmBoard(index int) gpu.GPU {
 	g := plainGPU(index)
 	g.Name, g.PCIBusID, g.Serial, g.Minor = "NVIDIA A100-SXM4-40GB", "00000000:b7:00.0", "15", gpu.Some(index+4)
 	g.Readings = gpu.Readings{
-		Memory:      gpu.Memory{Total: gpu.Some[uint64](40 << 30), Used: gpu.Some[uint64](10<<30 + 5), Free: gpu.Some[uint64](29 << 30), Reserved: gpu.Some[uint64](600 << 20)},
+		Memory: gpu.Memory{Total: gpu.Some[uint64](40 << 30), Used: gpu.Some[uint64](10<<30 + 5),
+			Free: gpu.Some[uint64](29 << 30), Reserved: gpu.Some[uint64](600 << 20)},
 		Utilization: gpu.Some(0.29), MemoryCopy: gpu.Some(0.07),
 		Media: gpu.Media{Encoder: gpu.Some(0.11), Decoder: gpu.Some(0.22)}, PerformanceState: gpu.Some(2),
 		Fans:       []gpu.Fan{{Index: 0, Speed: 0.42}, {Index: 1, Speed: 0.9}},
 		PowerWatts: gpu.Some(250.5 + float64(index)), PowerLimitWatts: gpu.Some(400.0), EnergyJoules: gpu.Some(1234.567),
 		TemperatureCelsius: gpu.Some(40.0 + float64(index)), MemoryCelsius: gpu.Some(50.0),
-		ClockHertz:   gpu.Clocks{SM: gpu.Some(1.41e9), Memory: gpu.Some(1.215e9), Video: gpu.Some(1.275e9)},
-		ClockEvents:  gpu.Some(gpu.ClockEvents(0x24)),
-		PCIe:         gpu.PCIe{Replays: gpu.Some[uint64](3), LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)},
-		NVLink:       gpu.NVLink{Errors: []gpu.NVLinkErrors{{Kind: "crc_flit", Count: 1}, {Kind: "crc_data", Count: 2}, {Kind: "replay", Count: 3}, {Kind: "recovery", Count: 4}}},
-		ECC:          []gpu.ECCCount{{Severity: "corrected", Lifetime: "aggregate", Location: "total", Count: 7}, {Severity: "uncorrected", Lifetime: "volatile", Location: "sram", Count: 1}},
-		RemappedRows: gpu.Some(gpu.RemappedRows{Correctable: 2, Uncorrectable: 1, Pending: true}), RecoveryAction: gpu.Some(gpu.RecoveryReboot),
+		ClockHertz:  gpu.Clocks{SM: gpu.Some(1.41e9), Memory: gpu.Some(1.215e9), Video: gpu.Some(1.275e9)},
+		ClockEvents: gpu.Some(gpu.ClockEvents(0x24)),
+		PCIe:        gpu.PCIe{Replays: gpu.Some[uint64](3), LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)},
+		NVLink: gpu.NVLink{Errors: []gpu.NVLinkErrors{{Kind: "crc_flit", Count: 1}, {Kind: "crc_data", Count: 2},
+			{Kind: "replay", Count: 3}, {Kind: "recovery", Count: 4}}},
+		ECC: []gpu.ECCCount{{Severity: "corrected", Lifetime: "aggregate", Location: "total", Count: 7},
+			{Severity: "uncorrected", Lifetime: "volatile", Location: "sram", Count: 1}},
+		RemappedRows:   gpu.Some(gpu.RemappedRows{Correctable: 2, Uncorrectable: 1, Pending: true}),
+		RecoveryAction: gpu.Some(gpu.RecoveryReboot),
 	}
 	g.Activity = dcgmActivity(0.5)
 	g.ActivitySource = gpu.ActivityDCGM
-	g.Rates = gpu.LinkRates{PCIeReceive: gpu.Some(1e6), PCIeTransmit: gpu.Some(2e6), NVLinkReceive: gpu.Some(1.024e6), NVLinkTransmit: gpu.Some(2.048e6)}
+	g.Rates = gpu.LinkRates{PCIeReceive: gpu.Some(1e6), PCIeTransmit: gpu.Some(2e6), NVLinkReceive: gpu.Some(1.024e6),
+		NVLinkTransmit: gpu.Some(2.048e6)}
 	g.Totals = gpu.Totals{XIDs: newCounter(0)}
 	for _, r := range gpu.ClockEventReasons() {
-		g.Totals.ClockEvents = append(g.Totals.ClockEvents, gpu.ReasonSeconds{Reason: r.Name, Seconds: newCounter(float64(r.Bit) / 8)})
+		g.Totals.ClockEvents = append(g.Totals.ClockEvents,
+			gpu.ReasonSeconds{Reason: r.Name, Seconds: newCounter(float64(r.Bit) / 8)})
 	}
 	return g
 }
@@ -71,15 +78,18 @@ func dcgmActivity(v float64) gpu.Activity {
 
 func dcgmInstance(id int, activity float64, computes ...gpu.ComputeInstance) gpu.GPUInstance {
 	return gpu.GPUInstance{
-		ID: gpu.InstanceID(id), Profile: "3g.20gb", Up: true, LastRead: testEpoch(), Activity: dcgmActivity(activity), ComputeInstances: computes,
-		Memory: gpu.Memory{Total: gpu.Some[uint64](20 << 30), Used: gpu.Some(uint64(id) << 30), Free: gpu.Some(uint64(19-id) << 30), Reserved: gpu.Some[uint64](0)},
+		ID: gpu.InstanceID(id), Profile: "3g.20gb", Up: true, LastRead: testEpoch(), Activity: dcgmActivity(activity),
+		ComputeInstances: computes,
+		Memory: gpu.Memory{Total: gpu.Some[uint64](20 << 30), Used: gpu.Some(uint64(id) << 30),
+			Free: gpu.Some(uint64(19-id) << 30), Reserved: gpu.Some[uint64](0)},
 	}
 }
 
 func dcgmCompute(id int, profile string, activity float64, pod string) gpu.ComputeInstance {
 	a := dcgmActivity(activity)
 	a.DRAM = gpu.None[float64]()
-	return gpu.ComputeInstance{ID: gpu.ComputeID(id), Profile: profile, Up: true, Activity: a, Holders: []gpu.Holder{exclusiveHolder(pod)}}
+	return gpu.ComputeInstance{ID: gpu.ComputeID(id), Profile: profile, Up: true, Activity: a,
+		Holders: []gpu.Holder{exclusiveHolder(pod)}}
 }
 
 // TestDocsDCGMFixture holds the exposition that internal/promtest runs dashboards' queries on. With -update it
@@ -89,7 +99,8 @@ func TestDocsDCGMFixture(t *testing.T) {
 	for _, f := range []string{"DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_FB_TOTAL"} {
 		all = append(all, Counter{Field: f, Type: CounterGauge, Help: "An optional row."})
 	}
-	c := mustNew(t, Options{Names: NamesDCGM, Counters: all, Disabled: map[string]bool{ExporterGroup: true}, Now: testEpoch})
+	c := mustNew(t, Options{Names: NamesDCGM, Counters: all, Disabled: map[string]bool{ExporterGroup: true},
+		Now: testEpoch})
 	s := dcgmNode()
 	c.Observe(s)
 	upToDate(t, filepath.Join("..", "internal", "promtest", "testdata", "dcgm.prom"), []byte(renderText(t, c, s)))

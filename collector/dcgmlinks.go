@@ -16,7 +16,8 @@ func dcgmLinkFields() []dcgmField {
 		return f
 	}
 	return []dcgmField{
-		{name: "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", id: 202, unit: "1", byDefault: CounterCounter, help: "Retries on the PCIe link.", source: fromNVML,
+		{name: "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", id: 202, unit: "1", byDefault: CounterCounter,
+			help: "Retries on the PCIe link.", source: fromNVML,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.PCIe.Replays, 1) }},
 		{name: "DCGM_FI_DEV_PCIE_LINK_GEN", id: 237, unit: "1", source: fromNVML,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.PCIe.LinkGeneration, 1) }},
@@ -66,14 +67,18 @@ func dcgmFaultFields() []dcgmField {
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return convert(g.Readings.RemappedRows, read) }}
 	}
 	return []dcgmField{
-		rows("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", 393, CounterCounter, "Rows of memory replaced for uncorrectable errors.",
+		rows("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", 393, CounterCounter,
+			"Rows of memory replaced for uncorrectable errors.",
 			func(r gpu.RemappedRows) float64 { return float64(r.Uncorrectable) }),
 		rows("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", 394, CounterCounter, "Rows of memory replaced for correctable errors.",
 			func(r gpu.RemappedRows) float64 { return float64(r.Correctable) }),
 		rows("DCGM_FI_DEV_ROW_REMAP_FAILURE", 395, CounterGauge, "1 when a row of memory could not be replaced, else 0.",
 			func(r gpu.RemappedRows) float64 { return boolToFloat(r.Failure) }),
-		rows("DCGM_FI_DEV_ROW_REMAP_PENDING", 396, "", "", func(r gpu.RemappedRows) float64 { return boolToFloat(r.Pending) }),
-		{name: "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", id: 1523, unit: "NVML's number", source: fromNVML, wholeGPU: recoveryNumber},
+		rows("DCGM_FI_DEV_ROW_REMAP_PENDING", 396, "", "", func(r gpu.RemappedRows) float64 {
+			return boolToFloat(r.Pending)
+		}),
+		{name: "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION", id: 1523, unit: "NVML's number", source: fromNVML,
+			wholeGPU: recoveryNumber},
 	}
 }
 
@@ -96,7 +101,8 @@ func dcgmECCFields() []dcgmField {
 		suffix, location    string
 		volatile, aggregate int // ids of the single-bit counters
 	}{
-		{"TOTAL", "total", 310, 312}, {"L1", "l1_cache", 314, 324}, {"L2", "l2_cache", 316, 326}, {"DEV", "device_memory", 318, 328},
+		{"TOTAL", "total", 310, 312}, {"L1", "l1_cache", 314, 324}, {"L2", "l2_cache", 316, 326},
+		{"DEV", "device_memory", 318, 328},
 		{"REG", "register_file", 320, 330}, {"TEX", "texture_memory", 322, 332}, {"SHM", "texture_shared_memory", 334, 338},
 		{"CBU", "cbu", 336, 340}, {"SRM", "sram", 342, 344},
 	} {

@@ -1,6 +1,10 @@
 package collector
 
-import "github.com/mig-exporter/mig-exporter/internal/gpu"
+import (
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
 
 // dcgmRenamedField is a field's name since DCGM 4.6 or 4.7. dcgm-exporter serves them since 4.9; 11 of its 23 renamed
 // rows also have another unit. To DCGM these are additional fields, with ids of their own.
@@ -13,8 +17,13 @@ type dcgmRenamedField struct {
 	media     func(*gpu.Media) gpu.Opt[float64]
 }
 
-// dcgmRenamedFields returns the new names. The first 23 are those of dcgm-exporter 4.9's default and profiling rows.
+// dcgmRenamedFields returns all new names.
 func dcgmRenamedFields() []dcgmRenamedField {
+	return slices.Concat(dcgmFieldsRenamedIn49(), dcgmFieldsRenamed())
+}
+
+// dcgmFieldsRenamedIn49 returns the new names of dcgm-exporter 4.9's default and profiling rows.
+func dcgmFieldsRenamedIn49() []dcgmRenamedField {
 	return []dcgmRenamedField{
 		{name: "DCGM_FI_DEV_SM_CLOCK_HERTZ", old: "DCGM_FI_DEV_SM_CLOCK", id: 1603, unit: "Hz",
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.ClockHertz.SM }},
@@ -36,7 +45,8 @@ func dcgmRenamedFields() []dcgmRenamedField {
 			memory: func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Used, 1) }},
 		{name: "DCGM_FI_DEV_FB_RESERVED_BYTES", old: "DCGM_FI_DEV_FB_RESERVED", id: 1628, unit: "B",
 			memory: func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Reserved, 1) }},
-		{name: "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", old: "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", id: 1648, unit: "B/s", wholeGPU: nvlinkRate},
+		{name: "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", old: "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", id: 1648,
+			unit: "B/s", wholeGPU: nvlinkRate},
 		{name: "DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", old: "DCGM_FI_DEV_MEMORY_TEMP"},
 		{name: "DCGM_FI_DEV_GPU_TEMP_CELSIUS", old: "DCGM_FI_DEV_GPU_TEMP"},
 		{name: "DCGM_FI_DEV_BOARD_POWER_WATTS", old: "DCGM_FI_DEV_POWER_USAGE"},
@@ -49,6 +59,12 @@ func dcgmRenamedFields() []dcgmRenamedField {
 		{name: "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", old: "DCGM_FI_PROF_GR_ENGINE_ACTIVE"},
 		{name: "DCGM_FI_PROF_TENSOR_UTIL_RATIO", old: "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"},
 		{name: "DCGM_FI_PROF_DRAM_UTIL_RATIO", old: "DCGM_FI_PROF_DRAM_ACTIVE"},
+	}
+}
+
+// dcgmFieldsRenamed returns the new names that no file of dcgm-exporter 4.9 has.
+func dcgmFieldsRenamed() []dcgmRenamedField {
+	return []dcgmRenamedField{
 		{name: "DCGM_FI_DEV_FB_CAPACITY_BYTES", old: "DCGM_FI_DEV_FB_TOTAL", id: 1625, unit: "B",
 			memory: func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Total, 1) }},
 		{name: "DCGM_FI_DEV_VIDEO_CLOCK_HERTZ", old: "DCGM_FI_DEV_VIDEO_CLOCK", id: 1605, unit: "Hz",
@@ -74,9 +90,6 @@ func dcgmRenamedFields() []dcgmRenamedField {
 		{name: "DCGM_FI_PROF_FP16_UTIL_RATIO", old: "DCGM_FI_PROF_PIPE_FP16_ACTIVE"},
 	}
 }
-
-// renamedIn49 is how many of dcgmRenamedFields the files of dcgm-exporter 4.9 have instead of the old ones.
-const renamedIn49 = 23
 
 // newNameFields returns the fields with their new names, otherwise as the old ones unless dcgmRenamedFields has another
 // id.

@@ -12,7 +12,8 @@ import (
 // exporterCounterFields returns the counters that dcgm-exporter makes itself, and the XID field, whose labels it makes.
 func exporterCounterFields() []dcgmField {
 	return []dcgmField{
-		{name: "DCGM_FI_DEV_XID_ERRORS", id: 230, unit: "XID", byDefault: CounterGauge, help: "The last XID error; it stays until the next one.",
+		{name: "DCGM_FI_DEV_XID_ERRORS", id: 230, unit: "XID", byDefault: CounterGauge,
+			help:   "The last XID error; it stays until the next one.",
 			source: fromNVML, xids: writeLastXID},
 		{name: "DCGM_EXP_XID_ERRORS_COUNT", unit: "1", source: fromCounting, xids: writeRecentXIDs},
 		{name: "DCGM_EXP_XID_ERRORS_TOTAL", unit: "1", source: fromCounting, xids: writeAllXIDs},
@@ -139,6 +140,7 @@ type dcgmClockEvent struct {
 }
 
 func dcgmClockEvents() [clockEventReasonCount]dcgmClockEvent {
-	return [...]dcgmClockEvent{{0x1, "gpu_idle"}, {0x2, "clocks_setting"}, {0x4, "power_cap"}, {0x8, "hw_slowdown"}, {0x10, "sync_boost"},
+	return [...]dcgmClockEvent{{0x1, "gpu_idle"}, {0x2, "clocks_setting"}, {0x4, "power_cap"}, {0x8, "hw_slowdown"},
+		{0x10, "sync_boost"},
 		{0x20, "sw_thermal"}, {0x40, "hw_thermal"}, {0x80, "hw_power_brake"}, {0x100, "display_clocks"}}
 }

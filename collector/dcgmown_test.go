@@ -19,7 +19,8 @@ type dcgmClock struct {
 }
 
 func newDCGMClock(t *testing.T, opts Options, fields ...string) *dcgmClock {
-	opts.Names, opts.Now, opts.Counters, opts.Disabled = NamesDCGM, testEpoch, newCounters(fields...), map[string]bool{ExporterGroup: true}
+	opts.Names, opts.Now, opts.Counters, opts.Disabled = NamesDCGM, testEpoch, newCounters(fields...),
+		map[string]bool{ExporterGroup: true}
 	g := plainGPU(0)
 	g.Totals.XIDs = newCounter(0)
 	return &dcgmClock{t: t, c: mustNew(t, opts), g: g}
@@ -46,7 +47,8 @@ func (d *dcgmClock) publishXID(xid uint64, total float64, after time.Duration) {
 			d.g.Totals.XIDErrors = append(d.g.Totals.XIDErrors, x)
 		}
 	}
-	d.g.Totals.XIDErrors = append(d.g.Totals.XIDErrors, gpu.XIDCount{XID: xid, Counter: newCounter(total), Last: testEpoch().Add(after)})
+	d.g.Totals.XIDErrors = append(d.g.Totals.XIDErrors,
+		gpu.XIDCount{XID: xid, Counter: newCounter(total), Last: testEpoch().Add(after)})
 	d.g.Totals.GPUXIDs = d.g.Totals.XIDErrors
 }
 
@@ -55,8 +57,8 @@ func (d *dcgmClock) expectSeries(want string) {
 	expectText(d.t, renderText(d.t, d.c, d.s), want)
 }
 
-// allXIDsText is DCGM_EXP_XID_ERRORS_TOTAL: 0 for every XID that alerts are for, so that increase() sees the first, a count for
-// XID 31, and more lines.
+// allXIDsText is DCGM_EXP_XID_ERRORS_TOTAL: 0 for every XID that alerts are for, so that increase() sees the first, a
+// count for XID 31, and more lines.
 func allXIDsText(of31 int, more string) string {
 	lines := []string{"# TYPE DCGM_EXP_XID_ERRORS_TOTAL gauge"}
 	for _, xid := range []int{119, 120, 13, 31, 43, 48, 63, 64, 74, 79, 94, 95} {
@@ -64,7 +66,8 @@ func allXIDsText(of31 int, more string) string {
 		if xid == 31 {
 			n = of31
 		}
-		lines = append(lines, fmt.Sprintf(`DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="%d"} %d`, xid, n))
+		lines = append(lines, fmt.Sprintf(`DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="%d"} %d`,
+			xid, n))
 	}
 	return "\n\t\t" + strings.Join(append(lines, more), "\n\t\t")
 }
@@ -95,7 +98,8 @@ func TestDCGMLastXID(t *testing.T) {
 func TestDCGMXIDsOfAnInstance(t *testing.T) {
 	for _, repeat := range []bool{false, true} {
 		d := newDCGMClock(t, Options{RepeatGPUFields: repeat}, "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT")
-		d.g.Instances = []gpu.GPUInstance{{ID: 1, Profile: "3g.20gb", Generation: 1}, {ID: 2, Profile: "3g.20gb", Generation: 1}}
+		d.g.Instances = []gpu.GPUInstance{{ID: 1, Profile: "3g.20gb", Generation: 1},
+			{ID: 2, Profile: "3g.20gb", Generation: 1}}
 		d.publishAfter(0)
 		const board = `
 		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
@@ -162,7 +166,8 @@ func TestDCGMXIDWindow(t *testing.T) {
 func TestDCGMXIDWindowGoesOn(t *testing.T) {
 	const field = "DCGM_EXP_XID_ERRORS_COUNT"
 	opts := func(former *Collector, fields ...string) Options {
-		return Options{XIDWindow: time.Minute, Names: NamesDCGM, Now: testEpoch, Counters: newCounters(fields...), Disabled: map[string]bool{ExporterGroup: true}, Former: former}
+		return Options{XIDWindow: time.Minute, Names: NamesDCGM, Now: testEpoch, Counters: newCounters(fields...),
+			Disabled: map[string]bool{ExporterGroup: true}, Former: former}
 	}
 	for name, before := range map[string]struct {
 		field string
@@ -176,7 +181,8 @@ func TestDCGMXIDWindowGoesOn(t *testing.T) {
 		d.publishAfter(11 * time.Second)
 		d.c = mustNew(t, opts(d.c, field))
 		d.publishAfter(12 * time.Second)
-		want := fmt.Sprintf("# TYPE %s gauge\n%s{UUID=\"GPU-0\",device=\"nvidia0\",gpu=\"0\",window_size_in_ms=\"60000\"", field, field)
+		want := fmt.Sprintf("# TYPE %s gauge\n%s{UUID=\"GPU-0\",device=\"nvidia0\",gpu=\"0\",window_size_in_ms=\"60000\"",
+			field, field)
 		if before.want > 0 {
 			want += `,xid="31"`
 		}
@@ -187,7 +193,8 @@ func TestDCGMXIDWindowGoesOn(t *testing.T) {
 }
 
 func TestDCGMClockEvents(t *testing.T) {
-	d := newDCGMClock(t, Options{ClockEventsWindow: time.Minute}, "DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_CLOCK_EVENTS_TOTAL")
+	d := newDCGMClock(t, Options{ClockEventsWindow: time.Minute}, "DCGM_EXP_CLOCK_EVENTS_COUNT",
+		"DCGM_EXP_CLOCK_EVENTS_TOTAL")
 	show := func(after time.Duration, events gpu.ClockEvents) {
 		d.g.Readings.ClockEvents = gpu.Some(events)
 		d.publishAfter(after)
@@ -274,7 +281,8 @@ func TestDCGMHealth(t *testing.T) {
 			DCGM_EXP_GPU_HEALTH_STATUS{UUID="GPU-0",device="nvidia0",gpu="0",health_error_code="DCGM_FR_ROW_REMAP_FAILURE",health_watch="MEM"} 20
 		`},
 		{"memory errors", func(r *gpu.Readings) {
-			r.ECC, r.ClockEvents = []gpu.ECCCount{{Severity: "uncorrected", Lifetime: "volatile", Location: "total", Count: 1}}, gpu.None[gpu.ClockEvents]()
+			r.ECC, r.ClockEvents = []gpu.ECCCount{{Severity: "uncorrected", Lifetime: "volatile", Location: "total", Count: 1}},
+				gpu.None[gpu.ClockEvents]()
 		}, `
 			# TYPE DCGM_EXP_GPU_HEALTH_STATUS gauge
 			DCGM_EXP_GPU_HEALTH_STATUS{UUID="GPU-0",device="nvidia0",gpu="0",health_error_code="DCGM_FR_VOLATILE_DBE_DETECTED",health_watch="MEM"} 20

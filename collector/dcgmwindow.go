@@ -26,7 +26,9 @@ func newDCGMCounters(opts Options, rows []dcgmRow) *dcgmCounters {
 	if c.clockWindow == 0 {
 		c.clockWindow = dcgmWindow
 	}
-	c.isUsed = slices.ContainsFunc(rows, func(r dcgmRow) bool { return (r.ownCounter != nil || r.xids != nil) && r.source == fromCounting })
+	c.isUsed = slices.ContainsFunc(rows, func(r dcgmRow) bool {
+		return (r.ownCounter != nil || r.xids != nil) && r.source == fromCounting
+	})
 	return c
 }
 

@@ -33,15 +33,18 @@ const eightBuckets = 3
 const histogramReadingCount = 3
 
 func histogramReadings() [histogramReadingCount]histogramReading {
-	const help = " at each reading, as a native histogram: peaks between two scrapes are in it. Its upper quantile is the bound of a " +
-		"bucket, up to 9 % above the highest reading. Not in text formats."
+	const help = " at each reading, as a native histogram: peaks between two scrapes are in it. Its upper quantile is " +
+		"the bound of a bucket, up to 9 % above the highest reading. Not in text formats."
 	const restarts = "; starts again with the instance."
 	// A ratio from 0.001 to 1 has 80 buckets.
 	const idle = 0.001
 	return [histogramReadingCount]histogramReading{
 		{
-			gpuName: "nvidia_gpu_memory_used_distribution_bytes", instanceName: "nvidia_mig_gpu_instance_memory_used_distribution_bytes",
-			help: "How much memory was in use" + help, gpuMIG: "The whole GPU.", instanceMIG: "The GPU instance's own memory" + restarts,
+			gpuName:      "nvidia_gpu_memory_used_distribution_bytes",
+			instanceName: "nvidia_mig_gpu_instance_memory_used_distribution_bytes",
+			help:         "How much memory was in use" + help, gpuMIG: "The whole GPU.",
+			instanceMIG: "The GPU instance's own memory" +
+				restarts,
 			schema: eightBuckets, zeroThreshold: 1 << 20, // memory of up to 1 TiB above it has 160 buckets
 			ofGPU:      func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.Memory.Used, 1) },
 			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return scale(gi.Memory.Used, 1) },
@@ -107,7 +110,8 @@ type histogramStore struct {
 
 func newHistogramStore() *histogramStore {
 	return &histogramStore{
-		readings: histogramReadings(), gpus: map[gpu.UUID]*deviceHistograms{}, instances: map[gpu.InstanceKey]*deviceHistograms{},
+		readings: histogramReadings(), gpus: map[gpu.UUID]*deviceHistograms{},
+		instances: map[gpu.InstanceKey]*deviceHistograms{},
 	}
 }
 
@@ -203,7 +207,8 @@ func (d *deviceHistograms) writeHistogram(w *metricWriter, f *family, l labels, 
 		return
 	}
 	h := &d.histograms[reading]
-	m, err := prometheus.NewConstNativeHistogram(f.desc, h.count, h.sum, h.buckets, nil, h.zero, as.schema, as.zeroThreshold, d.since)
+	m, err := prometheus.NewConstNativeHistogram(f.desc, h.count, h.sum, h.buckets, nil, h.zero, as.schema,
+		as.zeroThreshold, d.since)
 	var full dto.Metric
 	if err == nil {
 		err = m.Write(&full)

@@ -17,7 +17,8 @@ import (
 
 const instanceDistribution = "nvidia_mig_gpu_instance_memory_used_distribution_bytes"
 
-// usedSnapshot is the Snapshot of one MIG GPU at a number of seconds after epoch, with so much memory used by its instance.
+// usedSnapshot is the Snapshot of one MIG GPU at a number of seconds after epoch, with so much memory used by its
+// instance.
 func usedSnapshot(seconds int, used uint64, holders ...gpu.Holder) *gpu.Snapshot {
 	g := migGPU()
 	s := newNode(g)
@@ -45,7 +46,8 @@ func theHistogram(t *testing.T, families []*dto.MetricFamily, name string) *dto.
 	return list[0].GetHistogram()
 }
 
-// Activity is counted as the library counts it too, in each of its histograms what belongs there; no value is one that is not a number.
+// Activity is counted as the library counts it too, in each of its histograms what belongs there; no value is one
+// that is not a number.
 func TestActivityDistributions(t *testing.T) {
 	values := map[string][]float64{
 		"nvidia_gpu_sm_activity_distribution":                {0, 0.5, 0.001, 0.9},
@@ -59,7 +61,8 @@ func TestActivityDistributions(t *testing.T) {
 		last = usedSnapshot(i, 1<<30)
 		g := &last.GPUs[0]
 		g.LastRead = last.Time
-		g.Activity = gpu.Activity{SM: of("nvidia_gpu_sm_activity_distribution"), DRAM: of("nvidia_gpu_dram_activity_distribution")}
+		g.Activity = gpu.Activity{SM: of("nvidia_gpu_sm_activity_distribution"),
+			DRAM: of("nvidia_gpu_dram_activity_distribution")}
 		g.Instances[0].Activity = gpu.Activity{
 			SM:   of("nvidia_mig_gpu_instance_sm_activity_distribution"),
 			DRAM: of("nvidia_mig_gpu_instance_dram_activity_distribution"),
@@ -106,7 +109,8 @@ func TestActivityDistributions(t *testing.T) {
 
 // The histogram of the library is the oracle: the same values must give the same buckets.
 func TestDistributionIsWhatTheLibraryCounts(t *testing.T) {
-	values := []uint64{0, 1, 1 << 20, 1<<20 + 1, 3 << 20, 5 << 30, 5<<30 + 1, 39 << 30, 80 << 30, 1 << 34, 1 << 38, 190 << 30}
+	values := []uint64{0, 1, 1 << 20, 1<<20 + 1, 3 << 20, 5 << 30, 5<<30 + 1, 39 << 30, 80 << 30, 1 << 34, 1 << 38,
+		190 << 30}
 	oracle := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "x", Help: "x", NativeHistogramBucketFactor: 1.1, NativeHistogramZeroThreshold: 1 << 20,
 	})

@@ -25,7 +25,8 @@ type docsRow struct {
 }
 
 func docsLevels() []docsLevel {
-	levels := []docsLevel{{Title: "Per GPU"}, {Title: "Per GPU instance"}, {Title: "Per compute instance"}, {Title: "The node and the exporter"}}
+	levels := []docsLevel{{Title: "Per GPU"}, {Title: "Per GPU instance"}, {Title: "Per compute instance"},
+		{Title: "The node and the exporter"}}
 	at := map[Level]int{LevelGPU: 0, LevelInstance: 1, LevelCompute: 2, LevelNode: 3}
 	own := map[Level]int{LevelGPU: 2, LevelInstance: 4, LevelCompute: 6}
 	for _, f := range Families() {
@@ -53,7 +54,8 @@ func TestDocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var want bytes.Buffer
-	if err := page.Execute(&want, map[string]any{"Levels": docsLevels(), "Groups": Groups(), "Series": string(series)}); err != nil {
+	if err := page.Execute(&want,
+		map[string]any{"Levels": docsLevels(), "Groups": Groups(), "Series": string(series)}); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join("..", "docs", "metrics.md")
@@ -80,18 +82,21 @@ func TestDocsNameWhatExists(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := map[string]bool{"mig_exporter_build_info": true, "mig_exporter_poll_duration_seconds": true, "mig_exporter_scrapes_total": true}
+	known := map[string]bool{"mig_exporter_build_info": true, "mig_exporter_poll_duration_seconds": true,
+		"mig_exporter_scrapes_total": true}
 	for _, f := range Families() {
 		known[f.Name] = true
 	}
-	for _, name := range []string{"operations_total", "operation_duration_seconds", "state", "last_error_timestamp_seconds", "api_reads_total"} {
+	for _, name := range []string{"operations_total", "operation_duration_seconds", "state",
+		"last_error_timestamp_seconds", "api_reads_total"} {
 		known["mig_control_"+name] = true // held by TestControlBeginsAtZero
 	}
 	words := strings.FieldsFunc(string(text), func(r rune) bool {
 		return !(r == '_' || r == '*' || 'a' <= r && r <= 'z' || '0' <= r && r <= '9')
 	})
 	for _, word := range words {
-		if (strings.HasPrefix(word, "nvidia_") || strings.HasPrefix(word, "mig_exporter_") || strings.HasPrefix(word, "mig_control_")) && !strings.Contains(word, "*") && !known[word] {
+		if (strings.HasPrefix(word, "nvidia_") || strings.HasPrefix(word, "mig_exporter_") ||
+			strings.HasPrefix(word, "mig_control_")) && !strings.Contains(word, "*") && !known[word] {
 			t.Errorf("no family is called %s", word)
 		}
 	}

@@ -16,8 +16,10 @@ import (
 // labelsOfFamilies returns the labels that the series of each native family can have.
 func labelsOfFamilies() map[string][]string {
 	of := map[string][]string{ // those that no collector declares
-		"mig_exporter_build_info": {"version", "revision", "branch", "goversion"}, "mig_exporter_poll_duration_seconds": nil, "mig_exporter_scrapes_total": {"result"},
-		"mig_control_operations_total": {"verb", "result"}, "mig_control_operation_duration_seconds": {"verb"}, "mig_control_state": {"state"},
+		"mig_exporter_build_info": {"version", "revision", "branch", "goversion"}, "mig_exporter_poll_duration_seconds": nil,
+		"mig_exporter_scrapes_total":   {"result"},
+		"mig_control_operations_total": {"verb", "result"}, "mig_control_operation_duration_seconds": {"verb"},
+		"mig_control_state":                        {"state"},
 		"mig_control_last_error_timestamp_seconds": nil, "mig_control_api_reads_total": nil,
 	}
 	for _, f := range Families() {
@@ -35,8 +37,8 @@ var (
 	printedMatcher  = regexp.MustCompile(`([a-z_]+)(\s*[=!]~?\s*"[^"]*")?`)
 )
 
-// undeclaredLabels lists the selectors of a text with labels that their family does not have. A selector that stands alone in
-// backticks is one of the family before it.
+// undeclaredLabels lists the selectors of a text with labels that their family does not have. A selector that stands
+// alone in backticks is one of the family before it.
 func undeclaredLabels(text string) []string {
 	families := labelsOfFamilies()
 	var wrong []string
@@ -97,7 +99,8 @@ func TestUndeclaredLabels(t *testing.T) {
 	}
 }
 
-// The page says how many series of a GPU, and of a GPU instance, change with the holder under --kubernetes.labels=series.
+// The page says how many series of a GPU, and of a GPU instance, change with the holder under
+// --kubernetes.labels=series.
 func TestDocumentedSeriesOfHolders(t *testing.T) {
 	s := richNode(2, 1)
 	s.GPUs[0].Holders = []gpu.Holder{exclusiveHolder("whole")}

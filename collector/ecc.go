@@ -13,13 +13,15 @@ func newECC(c *catalog) collectFunc {
 	const gpuWide = "Of the whole GPU."
 	const withheld = "Of the whole GPU; the driver gives none while it has instances."
 	errs := c.newFamily("nvidia_gpu_ecc_errors_total",
-		"Memory errors by severity (corrected or uncorrected), lifetime (volatile: since the driver was loaded; aggregate: of the GPU's "+
+		"Memory errors by severity (corrected or uncorrected), lifetime (volatile: since the driver was loaded; aggregate: "+
+			"of the GPU's "+
 			"life) and location; total if the driver reports no location.",
 		"Of the whole GPU; the driver gives no volatile counts.", "severity", "lifetime", "location")
 	rows := c.newFamily("nvidia_gpu_remapped_rows",
 		"Rows of memory replaced by spare ones, by the severity of the errors that led to it (corrected or uncorrected).",
 		withheld, "severity")
-	failure := c.newFamily("nvidia_gpu_row_remap_failure", "1 when a row could not be replaced: no spare is left.", withheld)
+	failure := c.newFamily("nvidia_gpu_row_remap_failure", "1 when a row could not be replaced: no spare is left.",
+		withheld)
 	pending := c.newFamily("nvidia_gpu_row_remap_pending", "1 when a row will be replaced at the next reset.", withheld)
 	recovery := c.newFamily("nvidia_gpu_recovery_action",
 		"What the driver asks an operator to do (none, reset, reboot, drain, ...), with the value 1.",
@@ -31,7 +33,8 @@ func newECC(c *catalog) collectFunc {
 				if e.Location == eccTotal && hasLocations(g.Readings.ECC, e) {
 					continue
 				}
-				w.add(errs, g.labels.extend("severity", e.Severity, "lifetime", e.Lifetime, "location", e.Location), float64(e.Count))
+				w.add(errs, g.labels.extend("severity", e.Severity, "lifetime", e.Lifetime, "location", e.Location),
+					float64(e.Count))
 			}
 			if r, ok := g.Readings.RemappedRows.Get(); ok {
 				w.add(rows, g.labels.extend("severity", "corrected"), float64(r.Correctable))

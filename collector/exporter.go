@@ -3,16 +3,22 @@ package collector
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 func newExporter(c *catalog) collectFunc {
-	at := c.newFamily("mig_exporter_snapshot_timestamp_seconds", "When the Snapshot that is served was made, as Unix time.", "")
-	generation := c.newFamily("mig_exporter_snapshot_generation", "Number of the Snapshot that is served, from 1 at the start.", "")
+	at := c.newFamily("mig_exporter_snapshot_timestamp_seconds",
+		"When the Snapshot that is served was made, as Unix time.", "")
+	generation := c.newFamily("mig_exporter_snapshot_generation",
+		"Number of the Snapshot that is served, from 1 at the start.", "")
 	up := c.newFamily("mig_exporter_source_up",
-		"1 when the source (nvml, dcgm, kubelet, kubelet_checkpoint, kubernetes, hpc_jobs) answered last, else 0.", "", "source")
+		"1 when the source (nvml, dcgm, kubelet, kubelet_checkpoint, kubernetes, hpc_jobs) answered last, else 0.", "",
+		"source")
 	stale := c.newFamily("mig_exporter_source_stale",
 		"1 while what the source said last is still in use although it no longer answers, else 0.", "", "source")
-	success := c.newFamily("mig_exporter_source_last_success_timestamp_seconds", "When the source last answered, as Unix time.",
+	success := c.newFamily("mig_exporter_source_last_success_timestamp_seconds",
+		"When the source last answered, as Unix time.",
 		"", "source")
-	calls := c.newFamily("mig_exporter_driver_calls_total", "Calls made to the driver (nvml) and to the DCGM host engine (dcgm).", "", "source")
-	hung := c.newFamily("mig_exporter_hung_driver_calls", "Driver calls that have not returned in time and may never return.", "")
+	calls := c.newFamily("mig_exporter_driver_calls_total",
+		"Calls made to the driver (nvml) and to the DCGM host engine (dcgm).", "", "source")
+	hung := c.newFamily("mig_exporter_hung_driver_calls",
+		"Driver calls that have not returned in time and may never return.", "")
 	unmatched := c.newFamily("mig_exporter_unmatched_device_ids",
 		"Device ids that the kubelet gave out and that name no device of this node.", "")
 	driver := c.newFamily("nvidia_driver_info", "Versions of the driver, of NVML and of CUDA, with the value 1.", "",
@@ -44,7 +50,9 @@ func newExporter(c *catalog) collectFunc {
 // statusFamilies declares the families about the groups themselves, which cannot be switched off.
 func statusFamilies(c *catalog) (success, duration *family) {
 	success = c.newFamily("mig_exporter_collector_success",
-		"1 when the collector could write everything that the Snapshot has for it, 0 when something had to be left out.", "", "collector")
-	duration = c.newFamily("mig_exporter_collector_duration_seconds", "Time that the collector took to write its metrics.", "", "collector")
+		"1 when the collector could write everything that the Snapshot has for it, 0 when something had to be left out.", "",
+		"collector")
+	duration = c.newFamily("mig_exporter_collector_duration_seconds",
+		"Time that the collector took to write its metrics.", "", "collector")
 	return success, duration
 }

@@ -31,9 +31,11 @@ func identityCases() []groupCase {
 		{"info", func(g *gpu.GPU) {
 			g.Name, g.Serial, g.Minor, g.SMs = "A100", `1"2`, gpu.Some(3), gpu.Some(108)
 			gi := &g.Instances[0]
-			gi.Placement, gi.ComputeSlices, gi.MemorySlices = gpu.Some(gpu.Placement{Start: 4, Size: 4}), gpu.Some(3), gpu.Some(4)
+			gi.Placement, gi.ComputeSlices, gi.MemorySlices = gpu.Some(gpu.Placement{Start: 4, Size: 4}), gpu.Some(3),
+				gpu.Some(4)
 			gi.SMs, gi.ComputeInstances[0].SMs = gpu.Some(42), gpu.Some(14)
-			gi.ComputeInstances[0].Profile, gi.ComputeInstances[0].Placement = "1c.3g.20gb", gpu.Some(gpu.Placement{Start: 0, Size: 1})
+			gi.ComputeInstances[0].Profile, gi.ComputeInstances[0].Placement = "1c.3g.20gb", gpu.Some(gpu.Placement{Start: 0,
+				Size: 1})
 		}, `# TYPE nvidia_gpu_info gauge
 			nvidia_gpu_info{gpu="2",minor="3",name="A100",serial="1\"2",uuid="GPU-2"} 1
 			# TYPE nvidia_gpu_sms gauge
@@ -48,7 +50,8 @@ func identityCases() []groupCase {
 			# TYPE nvidia_mig_gpu_instance_sms gauge
 			nvidia_mig_gpu_instance_sms{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2"} 42`},
 		{"up", func(g *gpu.GPU) {
-			g.Totals.ReadErrors = []gpu.ErrorCount{{Reading: gpu.ReadingPower, Reason: gpu.ReasonTimeout, Counter: newCounter(2)}}
+			g.Totals.ReadErrors = []gpu.ErrorCount{{Reading: gpu.ReadingPower, Reason: gpu.ReasonTimeout,
+				Counter: newCounter(2)}}
 		}, `# TYPE nvidia_gpu_last_read_timestamp_seconds gauge
 			nvidia_gpu_last_read_timestamp_seconds{gpu="2",uuid="GPU-2"} 1.75e+09
 			# TYPE nvidia_gpu_read_errors_total counter
@@ -83,7 +86,8 @@ func readingCases() []groupCase {
 			# TYPE nvidia_gpu_utilization_ratio gauge
 			nvidia_gpu_utilization_ratio{gpu="2",uuid="GPU-2"} 0.42`},
 		{"power", func(g *gpu.GPU) {
-			g.Readings.PowerWatts, g.Readings.PowerLimitWatts, g.Readings.EnergyJoules = gpu.Some(100.0), gpu.Some(400.0), gpu.Some(5e6)
+			g.Readings.PowerWatts, g.Readings.PowerLimitWatts, g.Readings.EnergyJoules = gpu.Some(100.0), gpu.Some(400.0),
+				gpu.Some(5e6)
 			g.Power = gpu.PowerEstimate{Method: gpu.PowerByActivity, IdleWatts: gpu.Some(52.0), UnallocatedWatts: gpu.Some(30.0)}
 			g.Totals.EnergyUnallocatedJoules = gpu.Some(newCounter(300))
 			g.Instances[0].PowerWatts, g.Instances[0].EnergyJoules = gpu.Some(70.0), gpu.Some(newCounter(700))
@@ -108,7 +112,8 @@ func readingCases() []groupCase {
 		{"temperature", func(g *gpu.GPU) {
 			g.Readings.TemperatureCelsius, g.Readings.MemoryCelsius = gpu.Some(37.0), gpu.Some(45.0)
 			g.Readings.Fans = []gpu.Fan{{Index: 0, Speed: 0.3}, {Index: 2, Speed: 1.02}}
-			g.Readings.TemperatureThresholds = []gpu.TemperatureThreshold{{Kind: "shutdown", Celsius: 92}, {Kind: "mem_max", Celsius: 95}}
+			g.Readings.TemperatureThresholds = []gpu.TemperatureThreshold{{Kind: "shutdown", Celsius: 92},
+				{Kind: "mem_max", Celsius: 95}}
 		}, `# TYPE nvidia_gpu_fan_speed_ratio gauge
 			nvidia_gpu_fan_speed_ratio{fan="0",gpu="2",uuid="GPU-2"} 0.3
 			nvidia_gpu_fan_speed_ratio{fan="2",gpu="2",uuid="GPU-2"} 1.02
@@ -138,7 +143,8 @@ func boardCases() []groupCase {
 		{"pcie", func(g *gpu.GPU) {
 			g.Totals.PCIeReceive, g.Totals.PCIeTransmit = gpu.Some(newCounter(5)), gpu.Some(newCounter(6))
 			g.Readings.PCIe = gpu.PCIe{
-				ReceiveBytes: gpu.Some[uint64](1), Replays: gpu.Some[uint64](3), LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)}
+				ReceiveBytes: gpu.Some[uint64](1), Replays: gpu.Some[uint64](3), LinkWidth: gpu.Some(16),
+				LinkGeneration: gpu.Some(4)}
 		}, `# TYPE nvidia_gpu_pcie_link_generation gauge
 			nvidia_gpu_pcie_link_generation{gpu="2",uuid="GPU-2"} 4
 			# TYPE nvidia_gpu_pcie_link_width gauge
@@ -237,7 +243,8 @@ func layoutCases() []groupCase {
 }
 
 func TestGroups(t *testing.T) {
-	for _, test := range slices.Concat(identityCases(), readingCases(), boardCases(), mediaCases(), errorCases(), layoutCases(), activityCases()) {
+	for _, test := range slices.Concat(identityCases(), readingCases(), boardCases(), mediaCases(), errorCases(),
+		layoutCases(), activityCases()) {
 		t.Run(test.group, func(t *testing.T) {
 			g := migGPU()
 			test.fill(&g)
@@ -265,7 +272,8 @@ func TestExporterGroup(t *testing.T) {
 	s := newNode()
 	s.Driver = gpu.Some(gpu.Driver{Version: "580.95.05", NVML: "13.580.95.05"})
 	s.Sources = []gpu.SourceState{
-		{Name: gpu.SourceNVML, Up: true, LastSuccess: testEpoch()}, {Name: gpu.SourceKubelet, Stale: true, LastSuccess: testEpoch()},
+		{Name: gpu.SourceNVML, Up: true, LastSuccess: testEpoch()},
+		{Name: gpu.SourceKubelet, Stale: true, LastSuccess: testEpoch()},
 		{Name: gpu.SourceDCGM, Up: true, LastSuccess: testEpoch()}, {Name: gpu.SourceJobs}}
 	s.Unmatched, s.HungCalls = make([]gpu.Assignment, 2), 1
 	opts := fixedOptions("exporter")

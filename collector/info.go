@@ -13,7 +13,8 @@ func newInfo(c *catalog) collectFunc {
 	gpuSMs := c.newFamily("nvidia_gpu_sms", "Streaming multiprocessors of the GPU.",
 		"All of the GPU; absent while MIG is on, when the driver does not report it.")
 	giInfo := c.newFamily("nvidia_mig_gpu_instance_info", "What the GPU instance is, with the value 1.",
-		"placement is start:size in memory slices, as nvidia-smi prints it; there also for an instance without a compute instance.",
+		"placement is start:size in memory slices, as nvidia-smi prints it; there also for an instance without a compute "+
+			"instance.",
 		"placement", "compute_slices", "memory_slices")
 	giSMs := c.newFamily("nvidia_mig_gpu_instance_sms", "Streaming multiprocessors of the GPU instance.",
 		"Not proportional to its compute slices.")

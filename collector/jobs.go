@@ -2,7 +2,8 @@ package collector
 
 func newJobs(c *catalog) collectFunc {
 	const several = "A device that several jobs share has one series for each."
-	gpuFamily := c.newFamily("nvidia_gpu_hpc_job_info", "A batch job that the scheduler gave the whole GPU, with the value 1.",
+	gpuFamily := c.newFamily("nvidia_gpu_hpc_job_info",
+		"A batch job that the scheduler gave the whole GPU, with the value 1.",
 		"Jobs of its instances are in the series of the instances. "+several, "hpc_job")
 	instance := c.newFamily("nvidia_mig_gpu_instance_hpc_job_info",
 		"A batch job that the scheduler gave the GPU instance, with the value 1.",

@@ -62,7 +62,8 @@ func TestJobInfo(t *testing.T) {
 
 // Only where they are asked for, and only in the mode that puts holders on series.
 func TestJobsNotOnSeries(t *testing.T) {
-	for _, opts := range []Options{{Jobs: true}, {Jobs: true, PodLabels: PodLabelsInfo}, {Jobs: true, PodLabels: PodLabelsOff}, {PodLabels: PodLabelsSeries}} {
+	for _, opts := range []Options{{Jobs: true}, {Jobs: true, PodLabels: PodLabelsInfo},
+		{Jobs: true, PodLabels: PodLabelsOff}, {PodLabels: PodLabelsSeries}} {
 		opts.Disabled = onlyGroups("memory")
 		families, err := mustNew(t, opts).Gather(jobNode())
 		if err != nil {
@@ -78,8 +79,8 @@ func TestJobsNotOnSeries(t *testing.T) {
 	}
 }
 
-// TestJobBesideAPod: with mode series the job and its pod both stand on the device's series of use. It is not known when the job
-// began, so a counter that is older tells no beginning under its label.
+// TestJobBesideAPod: with mode series the job and its pod both stand on the device's series of use. It is not known
+// when the job began, so a counter that is older tells no beginning under its label.
 func TestJobBesideAPod(t *testing.T) {
 	g := migGPU()
 	gi := &g.Instances[0]

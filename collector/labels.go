@@ -59,7 +59,8 @@ func sanitizeLabelName(name string) string {
 // infoPairs appends the labels of a holder's info series to pairs, as alternating names and values: its container, the
 // chosen labels of its pod and how it holds the device.
 func (p podLabels) infoPairs(pairs []string, h *gpu.Holder) []string {
-	pairs = append(append(pairs, containerPairs(h.Container)...), "workload", h.Workload, "resource", h.Resource, "sharing", string(h.Sharing),
+	pairs = append(append(pairs, containerPairs(h.Container)...), "workload", h.Workload, "resource", h.Resource,
+		"sharing", string(h.Sharing),
 		"replica", h.Replica, "confirmed", strconv.FormatBool(isConfirmed(h)))
 	for _, a := range p.allowed {
 		i := slices.IndexFunc(h.Labels, func(l gpu.Label) bool { return l.Name == a.kubernetes })

@@ -4,10 +4,14 @@ func newLinkRates(c *catalog) collectFunc {
 	const gpuWide = "Of the whole GPU: instances share its links."
 	const byCounters = ", by its profiling counters over their last window; absent if these do not report it. " +
 		"For rates over any other time take the counter."
-	pcieIn := c.newFamily("nvidia_gpu_pcie_receive_bytes_per_second", "Rate at which the GPU received over PCIe"+byCounters, gpuWide)
-	pcieOut := c.newFamily("nvidia_gpu_pcie_transmit_bytes_per_second", "Rate at which the GPU sent over PCIe"+byCounters, gpuWide)
-	nvlinkIn := c.newFamily("nvidia_gpu_nvlink_receive_bytes_per_second", "Rate at which the GPU received over its NVLinks"+byCounters, gpuWide)
-	nvlinkOut := c.newFamily("nvidia_gpu_nvlink_transmit_bytes_per_second", "Rate at which the GPU sent over its NVLinks"+byCounters, gpuWide)
+	pcieIn := c.newFamily("nvidia_gpu_pcie_receive_bytes_per_second",
+		"Rate at which the GPU received over PCIe"+byCounters, gpuWide)
+	pcieOut := c.newFamily("nvidia_gpu_pcie_transmit_bytes_per_second", "Rate at which the GPU sent over PCIe"+byCounters,
+		gpuWide)
+	nvlinkIn := c.newFamily("nvidia_gpu_nvlink_receive_bytes_per_second",
+		"Rate at which the GPU received over its NVLinks"+byCounters, gpuWide)
+	nvlinkOut := c.newFamily("nvidia_gpu_nvlink_transmit_bytes_per_second",
+		"Rate at which the GPU sent over its NVLinks"+byCounters, gpuWide)
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]

@@ -28,13 +28,16 @@ func TestServesMedia(t *testing.T) {
 	}{
 		{"by default", Options{}, false},
 		{"their collector", Options{Disabled: map[string]bool{groupMedia: false}}, true},
-		{"their collector under names that it does not serve", Options{Names: NamesDCGM, Counters: newCounters("DCGM_FI_DEV_GPU_TEMP"),
-			Disabled: map[string]bool{groupMedia: false}}, false},
+		{"their collector under names that it does not serve",
+			Options{Names: NamesDCGM, Counters: newCounters("DCGM_FI_DEV_GPU_TEMP"),
+				Disabled: map[string]bool{groupMedia: false}}, false},
 		{"dcgm-exporter's own list", Options{Names: NamesDCGM}, true},
 		{"both names", Options{Names: NamesBoth}, true},
 		{"a counter", Options{Names: NamesDCGM, Counters: newCounters("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_DEC_UTIL")}, true},
-		{"a counter under its new name", Options{Names: NamesDCGM, Counters: newCounters("DCGM_FI_DEV_ENC_UTIL_RATIO")}, true},
-		{"other counters", Options{Names: NamesDCGM, Counters: newCounters("DCGM_FI_DEV_FAN_SPEED", "DCGM_FI_DEV_PSTATE")}, false},
+		{"a counter under its new name", Options{Names: NamesDCGM, Counters: newCounters("DCGM_FI_DEV_ENC_UTIL_RATIO")},
+			true},
+		{"other counters", Options{Names: NamesDCGM, Counters: newCounters("DCGM_FI_DEV_FAN_SPEED", "DCGM_FI_DEV_PSTATE")},
+			false},
 	} {
 		if got := mustNew(t, c.opts).ServesMedia(); got != c.want {
 			t.Errorf("%s: %t, want %t", c.about, got, c.want)

@@ -34,8 +34,9 @@ func newMemoryReadings(c *catalog, readings []memoryReading) collectFunc {
 	for _, r := range readings {
 		gpuFamilies = append(gpuFamilies, c.newFamily("nvidia_gpu_memory_"+r.name, strings.Replace(r.help, "%", "the GPU", 1),
 			"The whole GPU with all its instances: never add it to theirs."))
-		instances = append(instances, c.newFamily("nvidia_mig_gpu_instance_memory_"+r.name, strings.Replace(r.help, "%", "the GPU instance", 1),
-			"Memory belongs to the GPU instance; its compute instances share it."))
+		instances = append(instances,
+			c.newFamily("nvidia_mig_gpu_instance_memory_"+r.name, strings.Replace(r.help, "%", "the GPU instance", 1),
+				"Memory belongs to the GPU instance; its compute instances share it."))
 	}
 	write := func(w *metricWriter, families []*family, d *deviceLabels, m *gpu.Memory) {
 		for i := range readings {

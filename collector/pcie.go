@@ -8,7 +8,8 @@ func newPCIe(c *catalog) collectFunc {
 		"Bytes that the GPU sent over PCIe. The driver's counter wraps; this one does not.", gpuWide)
 	replays := c.newFamily("nvidia_gpu_pcie_replays_total", "PCIe packets sent again because of errors.", gpuWide)
 	width := c.newFamily("nvidia_gpu_pcie_link_width", "Lanes of the PCIe link in use.", gpuWide)
-	generation := c.newFamily("nvidia_gpu_pcie_link_generation", "PCIe generation of the link in use; lower while the GPU idles.", gpuWide)
+	generation := c.newFamily("nvidia_gpu_pcie_link_generation",
+		"PCIe generation of the link in use; lower while the GPU idles.", gpuWide)
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]

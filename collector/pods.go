@@ -8,15 +8,18 @@ import (
 
 func newPods(c *catalog) collectFunc {
 	of := []string{"namespace", "pod", "container", "workload", "resource", "sharing", "replica", "confirmed"}
-	const shared = "One series at most is exclusive and confirmed; a device that containers share has one for each, with their sharing and " +
-		"replica. sharing is unknown while what is known contradicts itself, confirmed false while it is not known whether the container still holds the device."
-	const unknown = "absent while it is not known, as after a restart of the kubelet or this exporter until the kubelet's list is complete."
+	const shared = "One series at most is exclusive and confirmed; a device that containers share has one for each, " +
+		"with their sharing and replica. sharing is unknown while what is known contradicts itself, confirmed false while " +
+		"it is not known whether the container still holds the device."
+	const unknown = "absent while it is not known, as after a restart of the kubelet or this exporter until the " +
+		"kubelet's list is complete."
 	gpuPod := c.newFamily("nvidia_gpu_pod_info", "A container that was given the whole GPU, with the value 1.",
 		"The holders of its instances are in the series of the instances. "+shared, of...)
 	giPod := c.newFamily("nvidia_mig_gpu_instance_pod_info",
 		"The pod that holds every compute instance of the GPU instance, with the value 1.",
 		"Absent where pods have parts of it. "+shared, of...)
-	ciPod := c.newFamily("nvidia_mig_compute_instance_pod_info", "A container that was given the compute instance, with the value 1.",
+	ciPod := c.newFamily("nvidia_mig_compute_instance_pod_info",
+		"A container that was given the compute instance, with the value 1.",
 		"A MIG device. "+splitOnly+" "+shared, of...)
 	gpuAllocated := c.newFamily("nvidia_gpu_allocated", "1 when a container holds the GPU, else 0; "+unknown,
 		"1 also when a container holds any device of it.")

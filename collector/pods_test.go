@@ -18,7 +18,8 @@ func heldGPUs() *gpu.Snapshot {
 	cut.Instances[0].ComputeInstances[0].Holders = []gpu.Holder{exclusiveHolder("left")}
 	cut.Instances[0].ComputeInstances[1].Holders = []gpu.Holder{exclusiveHolder("right")}
 	cut.Allocated, cut.Instances[0].Allocated = gpu.Some(true), gpu.Some(true)
-	cut.Instances[0].ComputeInstances[0].Allocated, cut.Instances[0].ComputeInstances[1].Allocated = gpu.Some(true), gpu.Some(true)
+	cut.Instances[0].ComputeInstances[0].Allocated, cut.Instances[0].ComputeInstances[1].Allocated = gpu.Some(true),
+		gpu.Some(true)
 	return newNode(whole, shared, cut)
 }
 
@@ -54,7 +55,8 @@ func TestPodsOfTwoComputeInstancesAndOfSharedDevices(t *testing.T) {
 		{PodLabelsContainer, gpuAllocated + heldInfo + bareAllocated + heldComputes},
 		{PodLabelsSeries, gpuAllocated + heldInfo + bareAllocated + heldComputes},
 		{PodLabelsInfo, gpuAllocated + heldInfo + bareAllocated + heldComputes},
-		{PodLabelsOff, gpuAllocated + bareAllocated + strings.TrimSpace(heldComputes[strings.Index(heldComputes, "# TYPE nvidia_mig_gpu"):])},
+		{PodLabelsOff, gpuAllocated + bareAllocated +
+			strings.TrimSpace(heldComputes[strings.Index(heldComputes, "# TYPE nvidia_mig_gpu"):])},
 	} {
 		t.Run(string(test.mode), func(t *testing.T) {
 			opts := fixedOptions("pods")
@@ -64,8 +66,8 @@ func TestPodsOfTwoComputeInstancesAndOfSharedDevices(t *testing.T) {
 	}
 }
 
-// TestHolderOnSeries: a holder is on no series that says what its device is. Mode series adds it to what says how the device that
-// was given away is used, and to nothing else.
+// TestHolderOnSeries: a holder is on no series that says what its device is. Mode series adds it to what says how the
+// device that was given away is used, and to nothing else.
 func TestHolderOnSeries(t *testing.T) {
 	s := heldGPUs()
 	whole, gi := &s.GPUs[0], &s.GPUs[2].Instances[0]
@@ -95,7 +97,8 @@ func TestHolderOnSeries(t *testing.T) {
 	}
 }
 
-// TestChosenPodLabels are on the info series alone: they can come late, and the series of a device must not change with them.
+// TestChosenPodLabels are on the info series alone: they can come late, and the series of a device must not change
+// with them.
 func TestChosenPodLabels(t *testing.T) {
 	s := newNode(plainGPU(0))
 	s.GPUs[0].Holders = []gpu.Holder{exclusiveHolder("whole")}
@@ -125,12 +128,14 @@ func TestUnconfirmedHolders(t *testing.T) {
 	}{
 		{"the only one", []gpu.Holder{unconfirmed(exclusiveHolder("a"))}, "a:false", "a"},
 		{"a successor", []gpu.Holder{unconfirmed(exclusiveHolder("a")), exclusiveHolder("b")}, "a:false b:true", "b"},
-		{"several before it", []gpu.Holder{unconfirmed(exclusiveHolder("a")), unconfirmed(exclusiveHolder("b")), exclusiveHolder("c")}, "a:false b:false c:true", "c"},
+		{"several before it", []gpu.Holder{unconfirmed(exclusiveHolder("a")), unconfirmed(exclusiveHolder("b")),
+			exclusiveHolder("c")}, "a:false b:false c:true", "c"},
 		{"two", []gpu.Holder{unconfirmed(exclusiveHolder("a")), unconfirmed(exclusiveHolder("b"))}, "a:false b:false", ""},
 		{"of a replica", []gpu.Holder{unconfirmed(replicaHolder("a", "0"))}, "a:false", ""},
 		{"beside a replica", []gpu.Holder{unconfirmed(exclusiveHolder("a")), replicaHolder("b", "0")}, "a:false b:true", ""},
 		{"not described yet", []gpu.Holder{undescribed(exclusiveHolder("a"))}, "", ""},
-		{"a successor that is not described yet", []gpu.Holder{unconfirmed(exclusiveHolder("a")), undescribed(exclusiveHolder("b"))}, "a:false", ""},
+		{"a successor that is not described yet",
+			[]gpu.Holder{unconfirmed(exclusiveHolder("a")), undescribed(exclusiveHolder("b"))}, "a:false", ""},
 		{"unknown", []gpu.Holder{unknown(exclusiveHolder("a")), unknown(exclusiveHolder("b"))}, "a:true b:true", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -178,8 +183,8 @@ func TestSeveralExclusiveHolders(t *testing.T) {
 	}
 }
 
-// TestCountersGoOnWithoutABeginningForTheNextHolder: with mode series a counter of a device's use goes on when its pod changes, but
-// is told no beginning under the new pod's labels, which would lay all that came before to it.
+// TestCountersGoOnWithoutABeginningForTheNextHolder: with mode series a counter of a device's use goes on when its
+// pod changes, but is told no beginning under the new pod's labels, which would lay all that came before to it.
 func TestCountersGoOnWithoutABeginningForTheNextHolder(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -8,15 +8,20 @@ func newPower(c *catalog) collectFunc {
 	idle := c.newFamily("nvidia_gpu_power_idle_watts",
 		"Idle power of the GPU: the lowest seen while nothing ran, until then a default for its model.",
 		"Shared among the instances by their part of the SMs.")
-	unallocated := c.newFamily("nvidia_gpu_power_unallocated_watts", "The part of the GPU's power that no GPU instance is given.",
+	unallocated := c.newFamily("nvidia_gpu_power_unallocated_watts",
+		"The part of the GPU's power that no GPU instance is given.",
 		"An estimate. Absent while MIG is off.")
-	joules := c.newFamily("nvidia_gpu_energy_joules_total", "Energy that the GPU used since the driver was loaded.", gpuWide)
+	joules := c.newFamily("nvidia_gpu_energy_joules_total", "Energy that the GPU used since the driver was loaded.",
+		gpuWide)
 	unallocatedJoules := c.newFamily("nvidia_gpu_energy_unallocated_joules_total",
 		"The part of the GPU's energy that no GPU instance was given.", "An estimate. Absent while MIG is off.")
-	method := c.newFamily("nvidia_gpu_power_estimate_method", "How active power is shared among the GPU instances, with the value 1.",
-		"activity: by their part of the SMs and their graphics engine activity; unallocated: nothing is active or the activity of one "+
+	method := c.newFamily("nvidia_gpu_power_estimate_method",
+		"How active power is shared among the GPU instances, with the value 1.",
+		"activity: by their part of the SMs and their graphics engine activity; unallocated: nothing is active or the "+
+			"activity of one "+
 			"is unknown, so it goes to what is unallocated. Absent while MIG is off.", "method")
-	giWatts := c.newFamily("nvidia_mig_gpu_instance_power_estimate_watts", "The GPU instance's part of the GPU's power.", estimate)
+	giWatts := c.newFamily("nvidia_mig_gpu_instance_power_estimate_watts", "The GPU instance's part of the GPU's power.",
+		estimate)
 	giJoules := c.newFamily("nvidia_mig_gpu_instance_energy_estimate_joules_total",
 		"The GPU instance's part of the GPU's energy since it was first seen.", estimate)
 	return func(w *metricWriter, v *view) {

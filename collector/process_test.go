@@ -10,13 +10,16 @@ import (
 func processNode() *gpu.Snapshot {
 	whole, cut := plainGPU(0), migGPU()
 	whole.Readings.Processes = gpu.Some([]gpu.Process{
-		{PID: 7, MemoryBytes: gpu.Some[uint64](70), SM: gpu.Some(0.25), Container: gpu.Container{Namespace: "ml", Pod: "a", Name: "main"}},
+		{PID: 7, MemoryBytes: gpu.Some[uint64](70), SM: gpu.Some(0.25),
+			Container: gpu.Container{Namespace: "ml", Pod: "a", Name: "main"}},
 		{PID: 8, SM: gpu.Some(0.0)},
 		{PID: 9}, // the driver says nothing of it
 	})
 	cut.Readings.Processes = gpu.Some([]gpu.Process{
-		{PID: 7, MemoryBytes: gpu.Some[uint64](0), Instance: gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(0))},
-		{PID: 7, MemoryBytes: gpu.Some[uint64](5), Instance: gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(1))},
+		{PID: 7, MemoryBytes: gpu.Some[uint64](0), Instance: gpu.Some(gpu.InstanceID(1)),
+			Compute: gpu.Some(gpu.ComputeID(0))},
+		{PID: 7, MemoryBytes: gpu.Some[uint64](5), Instance: gpu.Some(gpu.InstanceID(1)),
+			Compute: gpu.Some(gpu.ComputeID(1))},
 	})
 	return newNode(whole, plainGPU(1), cut)
 }
@@ -35,7 +38,8 @@ func TestProcess(t *testing.T) {
 		nvidia_gpu_process_sm_utilization_ratio{gpu="0",pid="8",uuid="GPU-0"} 0
 		nvidia_gpu_process_sm_utilization_ratio{container="main",gpu="0",namespace="ml",pid="7",pod="a",uuid="GPU-0"} 0.25
 		`+omitted)
-	for _, opts.PodLabels = range []PodLabelMode{PodLabelsInfo, PodLabelsOff} { // pods are in the info families alone, or nowhere
+	// pods are in the info families alone, or nowhere
+	for _, opts.PodLabels = range []PodLabelMode{PodLabelsInfo, PodLabelsOff} {
 		expectText(t, renderText(t, mustNew(t, opts), processNode()), `# TYPE nvidia_gpu_process_memory_used_bytes gauge
 			nvidia_gpu_process_memory_used_bytes{gpu="0",pid="7",uuid="GPU-0"} 70
 			`+cut+`# TYPE nvidia_gpu_process_sm_utilization_ratio gauge
@@ -79,7 +83,8 @@ func TestProcessIsOptIn(t *testing.T) {
 	for _, test := range []struct {
 		disabled map[string]bool
 		want     int
-	}{{nil, 0}, {map[string]bool{"process": true}, 0}, {map[string]bool{"process": false}, 3}, {map[string]bool{"ecc": true}, 0}} {
+	}{{nil, 0}, {map[string]bool{"process": true}, 0}, {map[string]bool{"process": false}, 3},
+		{map[string]bool{"ecc": true}, 0}} {
 		families, err := mustNew(t, Options{Disabled: test.disabled}).Gather(processNode())
 		if err != nil {
 			t.Fatal(err)

@@ -54,7 +54,8 @@ type libraryFamily struct {
 // other formats than text, OpenMetrics 1.0 and delimited protobuf, and if the registry refuses metrics. The error is
 // that of Gather. All selections of a Snapshot share one gathering for text and one for protobuf, and one template for
 // each format.
-func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (ok bool, err error) {
+func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format,
+	names []string) (ok bool, err error) {
 	r, text := &c.renderedText, isText(format)
 	if !text {
 		if format.FormatType() != expfmt.TypeProtoDelim {

@@ -89,7 +89,8 @@ func TestRenderUnderChurn(t *testing.T) {
 				}
 				one.LastRead = testEpoch().Add(time.Duration(i) * time.Second)
 				if r.IntN(4) == 0 {
-					one.Totals.XIDErrors = append(one.Totals.XIDErrors, gpu.XIDCount{XID: 79, Counter: newCounter(2), Last: testEpoch()})
+					one.Totals.XIDErrors = append(one.Totals.XIDErrors,
+						gpu.XIDCount{XID: 79, Counter: newCounter(2), Last: testEpoch()})
 				}
 				if r.IntN(4) == 0 {
 					one.Jobs = nil
@@ -164,8 +165,8 @@ func TestRenderRefuses(t *testing.T) {
 	}
 }
 
-// While the series are the same a Snapshot costs few allocations, whatever their number, and what a Collector keeps does
-// not grow with the labels that it has seen.
+// While the series are the same a Snapshot costs few allocations, whatever their number, and what a Collector keeps
+// does not grow with the labels that it has seen.
 func TestRenderKeepsLittle(t *testing.T) {
 	c := mustNew(t, Options{})
 	var out bytes.Buffer

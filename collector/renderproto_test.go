@@ -70,7 +70,8 @@ func TestRenderHistograms(t *testing.T) {
 // Another scrape of other series has the memory of the metrics moved, which templates must not notice.
 func TestRenderBetweenLayouts(t *testing.T) {
 	c := mustNew(t, renderOptions())
-	for i, s := range []*gpu.Snapshot{richNode(2, 2), richNode(2, 2), richNode(9, 7), richNode(2, 2), newNode(), richNode(2, 2)} {
+	for i, s := range []*gpu.Snapshot{richNode(2, 2), richNode(2, 2), richNode(9, 7), richNode(2, 2), newNode(),
+		richNode(2, 2)} {
 		c.Observe(s)
 		for g := range s.GPUs {
 			s.GPUs[g].Readings.PowerWatts = gpu.Some(float64(100*i + g))

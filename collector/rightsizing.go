@@ -13,7 +13,8 @@ type Advice struct {
 	Placement gpu.Opt[gpu.Placement]
 	// Holder is the container that holds the device; zero if there is none, or not one alone.
 	Holder gpu.Container
-	// Action is set if the device should be another one: "slice" for a whole GPU; "shrink", "grow" or "idle" for a GPU instance.
+	// Action is set if the device should be another one: "slice" for a whole GPU; "shrink", "grow" or "idle" for a GPU
+	// instance.
 	Action string
 	// Profile is the recommended one; empty if there is none.
 	Profile string
@@ -41,13 +42,16 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 	f.confidence = c.newFamily("nvidia_gpu_rightsizing_confidence_ratio",
 		"How much the evidence on a whole GPU's workload can be relied on, 0-1: a week of complete observation is 1.", whole)
 	f.stretch = c.newFamily("nvidia_gpu_rightsizing_stretch_ratio",
-		"How many times as long as now a candidate's requests take in the recommended slice, at p95: at least (low), and with "+
+		"How many times as long as now a candidate's requests take in the recommended slice, at p95: at least (low), "+
+			"and with "+
 			"the worst mix of kernels (high).", whole, "bound")
 	f.reclaimable = c.newFamily("nvidia_gpu_rightsizing_reclaimable_ratio",
 		"Share of a candidate's SMs that the recommended slice would set free, 0-1.", whole)
 	f.instance = c.newFamily("nvidia_mig_gpu_instance_rightsizing_candidate",
-		"1 for a GPU instance that should be smaller (action shrink) or larger (grow), or on which nothing has run for an hour "+
-			"although it is held (idle).", "recommended_profile is a profile of the same GPU; absent if no other one is recommended.",
+		"1 for a GPU instance that should be smaller (action shrink) or larger (grow), or on which nothing has run for "+
+			"an hour "+
+			"although it is held (idle).",
+		"recommended_profile is a profile of the same GPU; absent if no other one is recommended.",
 		append([]string{"action"}, pod...)...)
 	return f
 }
@@ -111,7 +115,8 @@ func (g *gpuView) findAdvised(a *Advice) *instanceView {
 	return nil
 }
 
-// isStillHeldBy reports whether a container alone holds a device, or, if it is zero, whether no container does so alone.
+// isStillHeldBy reports whether a container alone holds a device, or, if it is zero, whether no container does so
+// alone.
 func isStillHeldBy(holders []gpu.Holder, container gpu.Container) bool {
 	if len(holders) != 1 {
 		return container == gpu.Container{}

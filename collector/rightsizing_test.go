@@ -15,7 +15,8 @@ func adviseOptions(mode PodLabelMode, list ...Advice) Options {
 // wholeAdvice is about the whole GPU 2, which train holds.
 func wholeAdvice() Advice {
 	return Advice{
-		GPU: "GPU-2", Holder: exclusiveHolder("train").Container, Action: "slice", Profile: "1g.5gb", Confidence: gpu.Some(0.5),
+		GPU: "GPU-2", Holder: exclusiveHolder("train").Container, Action: "slice", Profile: "1g.5gb",
+		Confidence:  gpu.Some(0.5),
 		Reclaimable: gpu.Some(0.75), StretchLow: gpu.Some(1.0), StretchHigh: gpu.Some(1.5),
 	}
 }
@@ -47,7 +48,8 @@ func TestRightsizingOfWholeGPUs(t *testing.T) {
 		nvidia_gpu_rightsizing_rejected{gpu="2",reason="nvlink",uuid="GPU-2"} 1`)
 }
 
-// TestRightsizingOfAnotherHolder: advice that was computed before a device changed hands, or became another, is not shown.
+// TestRightsizingOfAnotherHolder: advice that was computed before a device changed hands, or became another, is not
+// shown.
 func TestRightsizingOfAnotherHolder(t *testing.T) {
 	held := func(change func(*gpu.GPU)) gpu.GPU {
 		g := plainGPU(2)
@@ -71,8 +73,9 @@ func TestRightsizingOfAnotherHolder(t *testing.T) {
 
 func TestRightsizingOfInstances(t *testing.T) {
 	place := gpu.Some(gpu.Placement{Start: 4, Size: 4})
-	advice := Advice{GPU: "GPU-2", Instance: gpu.Some(gpu.InstanceID(1)), Placement: place, Action: "grow", Profile: "4g.20gb",
-		Holder: exclusiveHolder("train").Container}
+	advice := Advice{GPU: "GPU-2", Instance: gpu.Some(gpu.InstanceID(1)), Placement: place, Action: "grow",
+		Profile: "4g.20gb",
+		Holder:  exclusiveHolder("train").Container}
 	node := func(change func(*gpu.GPUInstance)) *gpu.Snapshot {
 		g := migGPU()
 		gi := &g.Instances[0]
@@ -80,14 +83,16 @@ func TestRightsizingOfInstances(t *testing.T) {
 		change(gi)
 		return newNode(g)
 	}
-	const family = "# TYPE nvidia_mig_gpu_instance_rightsizing_candidate gauge\nnvidia_mig_gpu_instance_rightsizing_candidate"
+	const family = "# TYPE nvidia_mig_gpu_instance_rightsizing_candidate " +
+		"gauge\nnvidia_mig_gpu_instance_rightsizing_candidate"
 	for _, c := range []struct {
 		what   string
 		change func(*gpu.GPUInstance)
 		want   string
 	}{
-		{"held", func(*gpu.GPUInstance) {}, family + `{action="grow",container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",` +
-			`namespace="ml",pod="train",recommended_profile="4g.20gb",uuid="GPU-2"} 1`},
+		{"held", func(*gpu.GPUInstance) {},
+			family + `{action="grow",container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",` +
+				`namespace="ml",pod="train",recommended_profile="4g.20gb",uuid="GPU-2"} 1`},
 		{"split: others may have parts of it", func(gi *gpu.GPUInstance) {
 			gi.ComputeInstances, gi.Holders = append(gi.ComputeInstances, gpu.ComputeInstance{ID: 1}), nil
 		}, family + `{action="grow",gpu="2",gpu_instance="1",mig_profile="3g.20gb",recommended_profile="4g.20gb",uuid="GPU-2"} 1`},

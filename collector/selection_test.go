@@ -13,7 +13,8 @@ import (
 )
 
 // encodeFiltered is what the library makes of some collectors' families of a Snapshot.
-func encodeFiltered(t *testing.T, c *Collector, families []*dto.MetricFamily, names []string, format expfmt.Format) string {
+func encodeFiltered(t *testing.T, c *Collector, families []*dto.MetricFamily, names []string,
+	format expfmt.Format) string {
 	t.Helper()
 	text, err := encode(c.Filter(families, names), format)
 	if err != nil {
@@ -109,8 +110,8 @@ func TestSelectionsGatherOnce(t *testing.T) {
 	}
 }
 
-// The pair of scrape jobs of the documentation has every collector that is on by default, each once: a copy of it loses no
-// family and stores none twice.
+// The pair of scrape jobs of the documentation has every collector that is on by default, each once: a copy of it
+// loses no family and stores none twice.
 func TestDocumentedSelections(t *testing.T) {
 	page, err := os.ReadFile("../docs/metrics.md")
 	if err != nil {
@@ -141,12 +142,14 @@ func TestCheckCollectors(t *testing.T) {
 		{"known", native, []string{"memory", "up"}, nil},
 		{"none", native, nil, nil},
 		{"under dcgm-exporter's names", dcgm, []string{"dcgm", "exporter"}, nil},
-		{"unknown", native, []string{"memory", "memry"}, []string{`unknown collector "memry"`, "expected one of", "activity", "xid"}},
+		{"unknown", native, []string{"memory", "memry"}, []string{`unknown collector "memry"`, "expected one of", "activity",
+			"xid"}},
 		{"empty", native, []string{""}, []string{`unknown collector ""`}},
 		{"another case", native, []string{"Memory"}, []string{`unknown collector "Memory"`}},
 		{"switched off", native, []string{"ecc"}, []string{`collector "ecc" is switched off`, "expected one of"}},
 		{"not served by default", native, []string{"dcgm"}, []string{`collector "dcgm" is switched off`}},
-		{"not served under dcgm-exporter's names", dcgm, []string{"memory"}, []string{`collector "memory" is switched off`, "[exporter dcgm]"}},
+		{"not served under dcgm-exporter's names", dcgm, []string{"memory"},
+			[]string{`collector "memory" is switched off`, "[exporter dcgm]"}},
 		{"endless", native, []string{strings.Repeat("x", 10000)}, []string{`unknown collector "xxx`}},
 	} {
 		err := test.c.CheckCollectors(test.names)

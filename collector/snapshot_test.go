@@ -28,7 +28,8 @@ func newNode(gpus ...gpu.GPU) *gpu.Snapshot {
 
 // plainGPU is a GPU with short names and nothing to read.
 func plainGPU(index int) gpu.GPU {
-	return gpu.GPU{Facts: gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", index)), Index: index}, Up: true, LastRead: testEpoch()}
+	return gpu.GPU{Facts: gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", index)), Index: index}, Up: true,
+		LastRead: testEpoch()}
 }
 
 func exclusiveHolder(pod string) gpu.Holder {
@@ -141,7 +142,8 @@ func richNode(count, instances int) *gpu.Snapshot {
 	s := newNode()
 	s.Driver = gpu.Some(gpu.Driver{Version: "580.95.05", NVML: "13.580.95.05", CUDA: "13.0"})
 	s.Sources = []gpu.SourceState{
-		{Name: gpu.SourceNVML, Up: true, LastSuccess: testEpoch()}, {Name: gpu.SourceKubelet, Up: true, LastSuccess: testEpoch()},
+		{Name: gpu.SourceNVML, Up: true, LastSuccess: testEpoch()},
+		{Name: gpu.SourceKubelet, Up: true, LastSuccess: testEpoch()},
 	}
 	for i := range count {
 		g := richGPU(i)
@@ -159,7 +161,8 @@ func richNode(count, instances int) *gpu.Snapshot {
 				gi := richInstance(i, j)
 				g.Instances = append(g.Instances, gi)
 				g.Containers = append(g.Containers, gpu.ContainerUse{
-					Container: gi.Holders[0].Container, Instance: gpu.Some(gi.ID), Compute: gpu.Some(gi.ComputeInstances[0].ID), Sharing: gpu.SharingExclusive,
+					Container: gi.Holders[0].Container, Instance: gpu.Some(gi.ID), Compute: gpu.Some(gi.ComputeInstances[0].ID),
+					Sharing:    gpu.SharingExclusive,
 					MemoryUsed: gi.Memory.Used, PowerWatts: gi.PowerWatts, EnergyJoules: gpu.Some(newCounter(50)),
 				})
 			}
@@ -173,15 +176,17 @@ func richGPU(i int) gpu.GPU {
 	bytes := gpu.Some[uint64](1 << 32)
 	g := plainGPU(i)
 	g.UUID = gpu.UUID(fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i))
-	g.Name, g.Architecture, g.PCIBusID, g.Serial, g.VBIOS = "NVIDIA A100-SXM4-40GB", "Ampere", "00000000:07:00.0", "1", "92.00.45.00.03"
+	g.Name, g.Architecture, g.PCIBusID, g.Serial, g.VBIOS = "NVIDIA A100-SXM4-40GB", "Ampere", "00000000:07:00.0", "1",
+		"92.00.45.00.03"
 	g.Minor, g.SMs, g.Allocated = gpu.Some(i), gpu.Some(108), gpu.Some(true)
 	g.Readings = gpu.Readings{
 		Memory:                gpu.Memory{Total: bytes, Used: bytes, Free: bytes, Reserved: bytes},
 		TemperatureThresholds: []gpu.TemperatureThreshold{{Kind: "slowdown", Celsius: 89}},
 		PowerWatts:            gpu.Some(250.5), PowerLimitWatts: gpu.Some(400.0), EnergyJoules: gpu.Some(1e6),
 		TemperatureCelsius: gpu.Some(40.0), MemoryCelsius: gpu.Some(50.0),
-		ClockHertz: gpu.Clocks{SM: gpu.Some(1.41e9), Memory: gpu.Some(1.215e9), Graphics: gpu.Some(1.41e9), Video: gpu.Some(1.275e9)},
-		PCIe:       gpu.PCIe{Replays: gpu.Some[uint64](3), LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)},
+		ClockHertz: gpu.Clocks{SM: gpu.Some(1.41e9), Memory: gpu.Some(1.215e9), Graphics: gpu.Some(1.41e9),
+			Video: gpu.Some(1.275e9)},
+		PCIe: gpu.PCIe{Replays: gpu.Some[uint64](3), LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)},
 		NVLink: gpu.NVLink{Errors: []gpu.NVLinkErrors{
 			{Kind: "crc_flit"}, {Kind: "crc_data"}, {Kind: "replay", Count: 2}, {Kind: "recovery"}}},
 		ECC: []gpu.ECCCount{
@@ -189,7 +194,8 @@ func richGPU(i int) gpu.GPU {
 			{Severity: "uncorrected", Lifetime: "aggregate", Location: "total"}},
 		RemappedRows: gpu.Some(gpu.RemappedRows{Correctable: 1}), RecoveryAction: gpu.Some(gpu.RecoveryNone),
 		Processes: gpu.Some([]gpu.Process{
-			{PID: 100, MemoryBytes: bytes, SM: gpu.Some(0.25)}, {PID: 101, MemoryBytes: bytes}, {PID: 100, Instance: gpu.Some(gpu.InstanceID(7))}}),
+			{PID: 100, MemoryBytes: bytes, SM: gpu.Some(0.25)}, {PID: 101, MemoryBytes: bytes},
+			{PID: 100, Instance: gpu.Some(gpu.InstanceID(7))}}),
 	}
 	g.Activity, g.ActivitySource, g.ActivityRollup = richActivity(), gpu.ActivityDCGM, true
 	rate := gpu.Some(1e9)

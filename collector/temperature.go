@@ -3,11 +3,12 @@ package collector
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 func newTemperature(c *catalog) collectFunc {
-	celsius := c.newFamily("nvidia_gpu_temperature_celsius", `Temperature of the die (sensor="gpu") or of the memory (sensor="memory").`,
+	celsius := c.newFamily("nvidia_gpu_temperature_celsius",
+		`Temperature of the die (sensor="gpu") or of the memory (sensor="memory").`,
 		"Of the whole GPU.", "sensor")
 	threshold := c.newFamily("nvidia_gpu_temperature_threshold_celsius",
-		`Temperature at which the hardware slows the GPU down (kind="slowdown") or turns it off (kind="shutdown"), and the highest at which `+
-			`its memory may work (kind="mem_max").`,
+		`Temperature at which the hardware slows the GPU down (kind="slowdown") or turns it off (kind="shutdown"), and the `+
+			`highest at which its memory may work (kind="mem_max").`,
 		"Of the whole GPU. A threshold that the driver does not report is absent.", "kind")
 	fans := newFans(c)
 	return func(w *metricWriter, v *view) {

@@ -3,17 +3,20 @@ package collector
 import "slices"
 
 func newUp(c *catalog) collectFunc {
-	gpuUp := c.newFamily("nvidia_gpu_up", "1 when the last reading of the GPU succeeded, 0 when it failed or did not end in time.",
+	gpuUp := c.newFamily("nvidia_gpu_up",
+		"1 when the last reading of the GPU succeeded, 0 when it failed or did not end in time.",
 		"About the GPU as a whole; its instances have their own.")
 	readErrors := c.newFamily("nvidia_gpu_read_errors_total",
 		"Readings of the GPU that failed, by what was read and why. What the hardware does not offer is no error. "+
 			"Failures of the whole GPU (`device`) and lost events (`events`, `other`) begin at 0, others with the first.",
 		"Readings of its instances are counted here too.", "reading", "reason")
-	lastRead := c.newFamily("nvidia_gpu_last_read_timestamp_seconds", "When the GPU was last read with success, as Unix time.",
+	lastRead := c.newFamily("nvidia_gpu_last_read_timestamp_seconds",
+		"When the GPU was last read with success, as Unix time.",
 		"Its instances are read together with it.")
 	giUp := c.newFamily("nvidia_mig_gpu_instance_up", "1 when the last reading of the GPU instance succeeded, else 0.",
 		"0 with its GPU too.")
-	ciUp := c.newFamily("nvidia_mig_compute_instance_up", "1 when the last reading of the compute instance succeeded, else 0.",
+	ciUp := c.newFamily("nvidia_mig_compute_instance_up",
+		"1 when the last reading of the compute instance succeeded, else 0.",
 		"0 with its GPU too. "+splitOnly)
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {

@@ -56,7 +56,8 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 		one.instances, instances = instances[:len(g.Instances):len(g.Instances)], instances[len(g.Instances):]
 		for j := range g.Instances {
 			gi := &g.Instances[j]
-			one.instances[j].computeInstances, computes = computes[:len(gi.ComputeInstances):len(gi.ComputeInstances)], computes[len(gi.ComputeInstances):]
+			one.instances[j].computeInstances, computes = computes[:len(gi.ComputeInstances):len(gi.ComputeInstances)],
+				computes[len(gi.ComputeInstances):]
 			one.instances[j].setInstance(plain, gi, pods, s.Time)
 		}
 		v.gpus = append(v.gpus, one)
@@ -83,7 +84,8 @@ func (v *instanceView) setInstance(parent labels, gi *gpu.GPUInstance, pods podL
 	for k := range gi.ComputeInstances {
 		ci := &gi.ComputeInstances[k]
 		own := plain.extend("compute_instance", formatUint(ci.ID), "mig_uuid", string(ci.UUID))
-		v.computeInstances[k] = computeView{ComputeInstance: ci, deviceLabels: pods.labelsOfDevice(own, ci.Holders, gi.Jobs, now)}
+		v.computeInstances[k] = computeView{ComputeInstance: ci,
+			deviceLabels: pods.labelsOfDevice(own, ci.Holders, gi.Jobs, now)}
 	}
 }
 

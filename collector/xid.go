@@ -2,10 +2,12 @@ package collector
 
 func newXID(c *catalog) collectFunc {
 	all := c.newFamily("nvidia_gpu_xids_total",
-		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. Absent where the driver does not report them.",
+		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. Absent where the driver "+
+			"does not report them.",
 		"Those of its instances are counted here too.")
 	byXID := c.newFamily("nvidia_gpu_xid_errors_total",
-		"XID errors of the GPU by XID. It begins with the first at 1, which increase() does not see: alerts take the timestamp.",
+		"XID errors of the GPU by XID. It begins with the first at 1, which increase() does not see: alerts take the "+
+			"timestamp.",
 		"Those of its instances are counted here too.", "xid")
 	last := c.newFamily("nvidia_gpu_xid_last_timestamp_seconds", "When the XID was last seen on the GPU, as Unix time.",
 		"Those of its instances count too.", "xid")
@@ -18,7 +20,8 @@ func newXID(c *catalog) collectFunc {
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			if !g.Totals.XIDs.Since.IsZero() { // otherwise its XIDs are not received: it was never read, or the driver does not report them
+			// otherwise its XIDs are not received: it was never read, or the driver does not report them
+			if !g.Totals.XIDs.Since.IsZero() {
 				w.addCounter(all, g.labels, g.Totals.XIDs)
 			}
 			for _, x := range g.Totals.XIDErrors {

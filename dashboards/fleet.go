@@ -11,12 +11,14 @@ const (
 func fleet() dashboard {
 	return dashboard{
 		uid: fleetUID, title: "GPU fleet", from: "now-24h", tags: []string{"gpu", "mig"},
-		description: "All nodes: what is wrong, how much of the GPUs and slices is held and used, what is underused or stranded, power, and what changed.",
+		description: "All nodes: what is wrong, how much of the GPUs and slices is held and used, what is underused or " +
+			"stranded, power, and what changed.",
 		variables: []object{
 			datasourceVariable(),
 			choice("cluster", "Cluster", "label_values(nvidia_gpu_up, cluster)", false),
 			choice("node", "Node", `label_values(nvidia_gpu_up{cluster=~"$cluster"}, instance)`, false),
-			choice("profile", "Profile", "label_values(nvidia_gpu_mig_profile_instances_available{"+inFleet+"}, mig_profile)", false),
+			choice("profile", "Profile", "label_values(nvidia_gpu_mig_profile_instances_available{"+inFleet+"}, mig_profile)",
+				false),
 		},
 		annotations: nodeEvents(),
 		rows: []row{
@@ -32,12 +34,13 @@ func fleet() dashboard {
 	}
 }
 
-// stopped is the nodes that reported within a day and do not now. As in the alert MigNodeGone, one of whose GPUs another target reports now is not
-// gone: its exporter has got another address.
+// stopped is the nodes that reported within a day and do not now. As in the alert MigNodeGone, one of whose GPUs
+// another target reports now is not gone: its exporter has got another address.
 const (
 	seen    = "last_over_time(mig:gpu_seen:timestamp_seconds{" + inFleet + "}[1d])"
-	stopped = "(count by (" + nodeRows + ") (topk by (cluster, uuid) (1, max by (" + nodeRows + ", uuid) (" + seen + ")))" +
-		" unless on (" + nodeRows + ") (" + seen + " and on (cluster, uuid) nvidia_gpu_up) unless on (" + nodeRows + ") nvidia_gpu_up)"
+	stopped = "(count by (" + nodeRows + ") (topk by (cluster, uuid) (1, max by (" + nodeRows + ", uuid) (" + seen +
+		"))) unless on (" + nodeRows + ") (" + seen + " and on (cluster, uuid) nvidia_gpu_up) unless on (" + nodeRows +
+		") nvidia_gpu_up)"
 )
 
 func fleetStats() []panel {
@@ -47,8 +50,10 @@ func fleetStats() []panel {
 			description: "Nodes whose exporter reports GPUs now.",
 			queries:     []query{{expr: "count(count by (" + nodeRows + ") (" + up + "))", legend: "report"}}},
 		{kind: stat, title: "Nodes without data", unit: "none", hue: fine, steps: problemFrom(red), w: 4, h: 4,
-			description: "Nodes that reported within the last day and do not now, and whose GPUs no other target reports, as for the alert MigNodeGone. They are in the table below; look at Exporter health, and whether they were taken away on purpose." + ruled,
-			queries:     []query{{expr: "count(" + stopped + ") or 0 * count(" + up + ")", legend: "stopped"}}},
+			description: "Nodes that reported within the last day and do not now, and whose GPUs no other target reports, as " +
+				"for the alert MigNodeGone. They are in the table below; look at Exporter health, and whether they were taken " +
+				"away on purpose." + ruled,
+			queries: []query{{expr: "count(" + stopped + ") or 0 * count(" + up + ")", legend: "stopped"}}},
 		{kind: stat, title: "GPUs", unit: "none", hue: countHue, w: 4, h: 4,
 			description: "GPUs of the nodes that report.",
 			queries:     []query{{expr: "count(" + up + ")", legend: "GPUs"}}},
@@ -56,8 +61,10 @@ func fleetStats() []panel {
 			description: "GPUs whose last reading failed. They are in the table below.",
 			queries:     []query{{expr: "count(" + up + " == 0) or 0 * count(" + up + ")", legend: "do not answer"}}},
 		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 4, h: 4,
-			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, and free ones of GPUs that do not answer, are in neither number." + ruled,
-			queries:     []query{{expr: "sum by (state) (" + selectFamily("instance:nvidia_devices:count", inFleet) + ")", legend: "{{state}}"}}},
+			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, " +
+				"and free ones of GPUs that do not answer, are in neither number." + ruled,
+			queries: []query{{expr: "sum by (state) (" + selectFamily("instance:nvidia_devices:count", inFleet) + ")",
+				legend: "{{state}}"}}},
 		{kind: stat, title: "Power now", unit: "watt", hue: powerHue, w: 4, h: 4,
 			description: "What all GPUs draw now. Slices are inside: nothing is counted twice.",
 			queries:     []query{{expr: "sum(" + fleetScope().eachGPU("nvidia_gpu_power_watts") + ")", legend: "drawn"}}},
@@ -70,10 +77,13 @@ func fleetProblems() panel {
 	s := fleetScope()
 	wrong := "(" + s.state() + ") < " + stateFine
 	gone := setLabel(setLabel(constant(stateGone, stopped), "slice", "(node)"), "gpu", "All")
-	healthy := setLabel(constant(stateFine, "count("+selectFamily("nvidia_gpu_up", inFleet)+")"), "slice", "(all that report)")
+	healthy := setLabel(constant(stateFine, "count("+selectFamily("nvidia_gpu_up", inFleet)+")"), "slice",
+		"(all that report)")
 	return panel{
 		kind: table, title: "Problems and affected pods", hue: fine, w: 24, h: 10,
-		description: "GPUs and slices with a problem, the worst first, with the pods that hold them, and nodes that stopped reporting within the last day. One row with ok: nothing is wrong on the nodes that report. Empty: there is no data at all. Click a node for its dashboard, a holder for the pod.",
+		description: "GPUs and slices with a problem, the worst first, with the pods that hold them, and nodes that " +
+			"stopped reporting within the last day. One row with ok: nothing is wrong on the nodes that report. Empty: there " +
+			"is no data at all. Click a node for its dashboard, a holder for the pod.",
 		queries: []query{
 			{ref: "State", expr: wrong + " or " + gone + " or on () " + healthy},
 			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") (" + wrong + ") or " + allPods(gone)},
@@ -81,9 +91,12 @@ func fleetProblems() panel {
 		columns: []column{
 			{field: "State", title: "State", width: 170, hue: fine, values: stateNames()},
 			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
-			{field: "gpu", title: "GPU", width: 70, links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
+			{field: "gpu", title: "GPU", width: 70,
+				links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
 			{field: "slice", title: "Slice"},
-			{field: "holder", title: "Held by", links: []object{linkTo("Its pods", workloadUID, fromField("node", "instance"), fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+			{field: "holder", title: "Held by",
+				links: []object{linkTo("Its pods", workloadUID, fromField("node", "instance"), fromField("namespace", "namespace"),
+					fromField("pod", "pod"))}},
 			{field: "cluster", title: "Cluster"},
 			{field: "namespace", hidden: true}, {field: "pod", hidden: true},
 		},
@@ -103,7 +116,10 @@ func fleetNodes() panel {
 	}
 	return panel{
 		kind: table, title: "All nodes", hue: fine, w: 24, h: 9,
-		description: "One row for each node that reports. SM activity is of all SMs of its devices, of the last 5 minutes. Held and idle: devices that pods have held for an hour and that were busy for less than 1 % of the time: those for which the alerts GpuAllocatedIdle and MigSliceAllocatedIdle fire. Stranded: memory slices that no profile can use as the layout is. n/a: not known." + ruled,
+		description: "One row for each node that reports. SM activity is of all SMs of its devices, of the last 5 minutes. " +
+			"Held and idle: devices that pods have held for an hour and that were busy for less than 1 % of the time: those " +
+			"for which the alerts GpuAllocatedIdle and MigSliceAllocatedIdle fire. Stranded: memory slices that no profile " +
+			"can use as the layout is. n/a: not known." + ruled,
 		queries: []query{
 			{ref: "GPUs", expr: inventory},
 			{ref: "Held", expr: of(rule("instance:nvidia_devices:count", `state="held"`))},
@@ -133,7 +149,8 @@ func fleetNodes() panel {
 // idle is the devices that were held and idle for an hour, and idleOf its pods. See the rule.
 const (
 	idle   = "device:nvidia_held_idle{" + inFleet + "}"
-	idleOf = "max by (" + deviceRow + ", namespace, pod) (" + idle + " * on (cluster, uuid, gpu_instance) group_right (instance, gpu, mig_profile) (" +
+	idleOf = "max by (" + deviceRow + ", namespace, pod) (" + idle +
+		" * on (cluster, uuid, gpu_instance) group_right (instance, gpu, mig_profile) (" +
 		`mig:holder:info{pod!=""} and on (cluster, uuid, gpu_instance, namespace, pod) mig:holder:info{pod!=""} offset 1h))`
 )
 
@@ -142,34 +159,41 @@ func fleetUse() []panel {
 		return "sum by (" + labels + ") (" + selectFamily(name, inFleet) + ")"
 	}
 	activity := ofOne(lines("SM activity of whole GPUs and of slices", "percentunit", activityHue,
-		"Of all SMs of the devices, 5-minute means. whole: GPUs without MIG; slice: GPU instances. SMs in no slice, and devices that do not report activity, are not in it. Whole GPUs are often at 10 to 30 %."+ruled,
+		"Of all SMs of the devices, 5-minute means. whole: GPUs without MIG; slice: GPU instances. SMs in no slice, and "+
+			"devices that do not report activity, are not in it. Whole GPUs are often at 10 to 30 %."+ruled,
 		sum("instance:nvidia_sms_active:sum", "kind")+" / "+sum("instance:nvidia_sms:sum", "kind"), "{{kind}}"))
 	devices := lines("Devices: held and free", "none", countHue,
-		"Slices and GPUs without MIG, on top of each other. Devices whose holder is unknown are not in it. Free all day: too many; nothing free all day: pods wait."+ruled,
+		"Slices and GPUs without MIG, on top of each other. Devices whose holder is unknown are not in it. Free all day: "+
+			"too many; nothing free all day: pods wait."+ruled,
 		sum("instance:nvidia_devices:count", "kind, state"), "{{kind}}, {{state}}")
-	devices.stacked, devices.colors = true, map[string]string{"slice, held": activityHue, "whole, held": "dark-blue", "free": slate}
+	devices.stacked, devices.colors = true, map[string]string{"slice, held": activityHue, "whole, held": "dark-blue",
+		"free": slate}
 	activity.colors = map[string]string{"whole": "dark-blue", "slice": activityHue}
 	count := lines("Held and idle for an hour", "none", countHue,
-		"Devices that pods have held for an hour and that were busy for less than 1 % of the time: those for which the alerts GpuAllocatedIdle and MigSliceAllocatedIdle fire. The table beside names them."+ruled,
+		"Devices that pods have held for an hour and that were busy for less than 1 % of the time: those for which the "+
+			"alerts GpuAllocatedIdle and MigSliceAllocatedIdle fire. The table beside names them."+ruled,
 		sum("instance:nvidia_devices_held_idle:count", "kind"), "{{kind}}")
 	count.colors = activity.colors
 	return []panel{
 		activity, devices, count,
 		{kind: table, title: "Idle devices and their pods", hue: fine, w: 12, h: 8,
-			description: "Devices that were held and idle for the last hour, and the pods that held them for all of it. Ask the owners whether they still need them; often it is a notebook that was left open." + ruled,
-			queries:     []query{{ref: "Busy", expr: `label_replace(` + idleOf + `, "mig_profile", "whole", "mig_profile", "")`}},
+			description: "Devices that were held and idle for the last hour, and the pods that held them for all of it. Ask " +
+				"the owners whether they still need them; often it is a notebook that was left open." + ruled,
+			queries: []query{{ref: "Busy", expr: `label_replace(` + idleOf +
+				`, "mig_profile", "whole", "mig_profile", "")`}},
 			columns: []column{
 				{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
 				{field: "gpu", title: "GPU", width: 60}, {field: "mig_profile", title: "Profile", width: 100},
 				{field: "namespace", title: "Namespace"},
-				{field: "pod", title: "Pod", links: []object{linkTo("This pod", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+				{field: "pod", title: "Pod",
+					links: []object{linkTo("This pod", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
 			},
 			sortBy: []string{"Namespace"}},
 	}
 }
 
-// underused joins a value of whole GPUs with the pods for which the alert GpuUnderused fires: the conditions are the alert's, on what its rules
-// record.
+// underused joins a value of whole GPUs with the pods for which the alert GpuUnderused fires: the conditions are the
+// alert's, on what its rules record.
 func underused(value string) string {
 	const busy = "mig:gpu_busy:avg5m{" + inFleet + "}[2d]"
 	conditions := strings.Join([]string{
@@ -180,29 +204,37 @@ func underused(value string) string {
 		"count_over_time(" + busy + ") > 500",
 	}, " and on (cluster, uuid) ")
 	const sole = "mig:gpu_holder:sole"
-	holder := sole + " and on (cluster, uuid, namespace, pod) " + sole + " offset 1d and on (cluster, uuid, namespace, pod) " + sole + " offset 2d" +
-		" unless on (cluster, namespace, pod) count by (cluster, namespace, pod) (" + sole + ") > 1"
-	return "max by (" + onGPU + ", namespace, pod) ((" + value + " and on (cluster, uuid) (" + conditions + ")) * on (cluster, uuid) group_left (namespace, pod) (" + holder + ")" +
-		" * on (cluster, uuid) group_left (instance, gpu) mig:gpu_target:sole)"
+	holder := sole + " and on (cluster, uuid, namespace, pod) " + sole +
+		" offset 1d and on (cluster, uuid, namespace, pod) " + sole +
+		" offset 2d unless on (cluster, namespace, pod) count by (cluster, namespace, pod) (" + sole + ") > 1"
+	return "max by (" + onGPU + ", namespace, pod) ((" + value + " and on (cluster, uuid) (" + conditions +
+		")) * on (cluster, uuid) group_left (namespace, pod) (" + holder +
+		") * on (cluster, uuid) group_left (instance, gpu) mig:gpu_target:sole)"
 }
 
 func fleetUnderused() panel {
 	sm := "mig:gpu_sm_activity:avg5m{" + inFleet + "}[2d]"
 	return panel{
 		kind: table, title: "Whole GPUs for which a slice would do", hue: fine, w: 24, h: 8,
-		description: "GPUs without MIG that one pod has held for the last two days, whatever the time range, with SM activity below 30 %, a kernel running less than half of the time, and memory always below 45 % of the GPU's: those for which the alert GpuUnderused fires. Look at the memory and the highest activity, choose a profile that has them, and try it. Needs the recording rules of the alerts (deploy/prometheus/alerts-recording.rules.yaml).",
+		description: "GPUs without MIG that one pod has held for the last two days, whatever the time range, with SM " +
+			"activity below 30 %, a kernel running less than half of the time, and memory always below 45 % of the GPU's: " +
+			"those for which the alert GpuUnderused fires. Look at the memory and the highest activity, choose a profile that " +
+			"has them, and try it. Needs the recording rules of the alerts (deploy/prometheus/alerts-recording.rules.yaml).",
 		queries: []query{
 			{ref: "Mean", expr: underused("avg_over_time(" + sm + ")")},
 			{ref: "Highest", expr: underused("max_over_time(" + sm + ")")},
 			{ref: "Memory", expr: underused("max_over_time(mig:gpu_memory:used_ratio_max5m{" + inFleet + "}[2d])")},
 		},
 		columns: []column{
-			{field: "instance", title: "Node", links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
+			{field: "instance", title: "Node",
+				links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
 			{field: "gpu", title: "GPU", width: 60},
 			{field: "namespace", title: "Namespace"},
-			{field: "pod", title: "Pod", links: []object{linkTo("This pod", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+			{field: "pod", title: "Pod",
+				links: []object{linkTo("This pod", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
 			{field: "Mean", title: "Mean SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 190},
-			{field: "Highest", title: "Highest 5 minutes", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 190},
+			{field: "Highest", title: "Highest 5 minutes", unit: "percentunit", hue: activityHue, gauge: true, max: 1,
+				width: 190},
 			{field: "Memory", title: "Most memory used", unit: "percentunit", hue: memoryHue, gauge: true, max: 1, width: 190},
 		},
 		sortBy: []string{"Mean SM activity"},
@@ -217,13 +249,18 @@ func fleetRoom() []panel {
 	return []panel{
 		room,
 		{kind: barGauge, title: "Room for more slices", unit: "none", hue: countHue, w: 6, h: 8,
-			description: "GPU instances of each profile that could be created now, on all nodes. Profiles compete for the same room: these numbers do not add up.",
-			queries:     []query{{expr: "sort_desc(" + aggregate("sum", "mig_profile", fleetScope().eachSlice("nvidia_gpu_mig_profile_instances_available", `mig_profile=~"$profile"`)) + ")", legend: "{{mig_profile}}"}}},
+			description: "GPU instances of each profile that could be created now, on all nodes. Profiles compete for the " +
+				"same room: these numbers do not add up.",
+			queries: []query{{expr: "sort_desc(" +
+				aggregate("sum", "mig_profile", fleetScope().eachSlice("nvidia_gpu_mig_profile_instances_available",
+					`mig_profile=~"$profile"`)) + ")", legend: "{{mig_profile}}"}}},
 		{kind: table, title: "GPUs with stranded memory slices", hue: fine, w: 6, h: 8,
 			description: "Another layout would make these slices usable. migctl plans one that keeps the slices that are held.",
-			queries:     []query{{ref: "Slices", expr: "max by (cluster, instance, gpu) (" + selectFamily("nvidia_gpu_mig_slices", inFleet, `kind="memory",state="stranded"`) + ") > 0"}},
+			queries: []query{{ref: "Slices", expr: "max by (cluster, instance, gpu) (" +
+				selectFamily("nvidia_gpu_mig_slices", inFleet, `kind="memory",state="stranded"`) + ") > 0"}},
 			columns: []column{
-				{field: "instance", title: "Node", links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
+				{field: "instance", title: "Node",
+					links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
 				{field: "gpu", title: "GPU", width: 60}, {field: "Slices", title: "Slices", unit: "none", hue: countHue, width: 70},
 			},
 			sortBy: []string{"Slices"}},
@@ -233,40 +270,54 @@ func fleetRoom() []panel {
 func fleetPower() []panel {
 	sum := func(name string) string { return "sum by (cluster) (" + selectFamily(name, inFleet) + ")" }
 	power := lines("Power", "watt", powerHue,
-		"What the GPUs of each cluster draw, and the sum of their limits. not in a slice: the part of GPUs with MIG that no slice is given, such as idle power of free room."+ruled,
+		"What the GPUs of each cluster draw, and the sum of their limits. not in a slice: the part of GPUs with MIG that "+
+			"no slice is given, such as idle power of free room."+ruled,
 		sum("instance:nvidia_power_watts:sum"), "{{cluster}} drawn")
 	power.queries = append(power.queries,
 		query{expr: sum("instance:nvidia_power_limit_watts:sum"), legend: "{{cluster}} limit"},
 		query{expr: sum("instance:nvidia_power_unallocated_watts:sum"), legend: "{{cluster}} not in a slice"})
 	power.colors = map[string]string{"limit": "#7fd1c7", "not in a slice": slate}
-	return []panel{power, {kind: barGauge, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue, w: 12, h: 8,
+	return []panel{power, {kind: barGauge, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue,
+		w: 12, h: 8,
 		description: "Of all GPUs: power, added up each minute. Minutes without data are not in it." + ruled,
-		queries:     []query{{expr: "sum by (cluster) (sum_over_time(" + selectFamily("instance:nvidia_power_watts:sum", inFleet) + "[$__range])) * 60 / 3.6e6", legend: "{{cluster}}"}}}}
+		queries: []query{{expr: "sum by (cluster) (sum_over_time(" +
+			selectFamily("instance:nvidia_power_watts:sum", inFleet) + "[$__range])) * 60 / 3.6e6", legend: "{{cluster}}"}}}}
 }
 
 func fleetHistory() []panel {
 	changed := func(title, hue, text, rule string) panel {
 		return counts(title, hue, text+" In the 5 minutes before each point; the line at 0 is of all other nodes."+ruled,
-			"sum by (cluster, instance) ("+selectFamily(rule, inFleet)+") > 0 or on () label_replace(sum("+selectFamily(rule, inFleet)+`), "instance", "all nodes", "", "")`, "{{instance}}")
+			"sum by (cluster, instance) ("+selectFamily(rule, inFleet)+") > 0 or on () label_replace(sum("+selectFamily(rule,
+				inFleet)+`), "instance", "all nodes", "", "")`, "{{instance}}")
 	}
 	return []panel{
-		changed("Layout changes", countHue, "Slices that were created or destroyed, by any program.", "instance:nvidia_layout_changes:increase5m"),
-		changed("XIDs", red, "XIDs by node. The dashboard of the node shows which, and the slice.", "instance:nvidia_xids:increase5m"),
+		changed("Layout changes", countHue, "Slices that were created or destroyed, by any program.",
+			"instance:nvidia_layout_changes:increase5m"),
+		changed("XIDs", red, "XIDs by node. The dashboard of the node shows which, and the slice.",
+			"instance:nvidia_xids:increase5m"),
 	}
 }
 
 func fleetControl() []panel {
 	state := func(name, value string) string {
-		return "max by (" + nodeRows + ") (" + selectFamily("mig_control_state", inFleet, `state="`+name+`"`) + " == 1) * " + value
+		return "max by (" + nodeRows + ") (" + selectFamily("mig_control_state", inFleet, `state="`+name+`"`) + " == 1) * " +
+			value
 	}
 	return []panel{
 		counts("Operations", countHue,
-			"Operations of partition control that ended in each interval, by kind and result. failed and interrupted: migctl operations says why.",
-			"sum by (verb, result) (max by (cluster, instance, verb, result) (increase("+selectFamily("mig_control_operations_total", inFleet)+"[$__rate_interval]))) > 0 or on () label_replace(0 * sum("+selectFamily("mig_control_state", inFleet)+`), "result", "none", "", "")`, "{{verb}} {{result}}"),
+			"Operations of partition control that ended in each interval, by kind and result. failed and interrupted: migctl "+
+				"operations says why.",
+			"sum by (verb, result) (max by (cluster, instance, verb, result) "+
+				"(increase("+selectFamily("mig_control_operations_total",
+				inFleet)+"[$__rate_interval]))) > 0 or on () label_replace(0 * sum("+selectFamily("mig_control_state",
+				inFleet)+`), "result", "none", "", "")`, "{{verb}} {{result}}"),
 		{kind: stateTimeline, title: "State of partition control", unit: "none", hue: fine, w: 12, h: 8,
-			description: "degraded, stuck, read-only and off need an operator: migctl on the node says what to do. Nodes without partition control have no line.",
-			values:      []valueMap{{"1", "idle", fine}, {"2", "running", activityHue}, {"3", "degraded", amber}, {"4", "stuck", red}, {"5", "read-only", amber}, {"6", "off", amber}},
-			queries: []query{{legend: "{{instance}}", expr: state("off", "6") + " or " + state("read-only", "5") + " or " + state("stuck", "4") +
+			description: "degraded, stuck, read-only and off need an operator: migctl on the node says what to do. Nodes " +
+				"without partition control have no line.",
+			values: []valueMap{{"1", "idle", fine}, {"2", "running", activityHue}, {"3", "degraded", amber},
+				{"4", "stuck", red}, {"5", "read-only", amber}, {"6", "off", amber}},
+			queries: []query{{legend: "{{instance}}", expr: state("off", "6") + " or " + state("read-only", "5") + " or " +
+				state("stuck", "4") +
 				" or " + state("degraded", "3") + " or " + state("running", "2") + " or " + state("idle", "1")}}},
 	}
 }

@@ -128,13 +128,15 @@ func (p panel) thresholdStyle() string {
 }
 
 func (p panel) options() object {
-	legend := object{"showLegend": true, "displayMode": "table", "placement": "right", "calcs": []string{"lastNotNull", "max"}, "width": 320}
+	legend := object{"showLegend": true, "displayMode": "table", "placement": "right",
+		"calcs": []string{"lastNotNull", "max"}, "width": 320}
 	tooltip := object{"mode": "multi", "sort": "desc"}
 	last := object{"calcs": []string{"lastNotNull"}, "fields": "", "values": false}
 	switch p.kind {
 	case stat:
 		return object{
-			"colorMode": "value", "graphMode": "none", "justifyMode": "center", "orientation": "vertical", "textMode": "value_and_name",
+			"colorMode": "value", "graphMode": "none", "justifyMode": "center", "orientation": "vertical",
+			"textMode":   "value_and_name",
 			"wideLayout": true, "showPercentChange": false, "reduceOptions": last,
 		}
 	case barGauge:
@@ -153,7 +155,8 @@ func (p panel) options() object {
 		for _, by := range p.sortBy {
 			sorting = append(sorting, object{"displayName": by, "desc": p.descending})
 		}
-		return object{"showHeader": true, "cellHeight": "sm", "footer": object{"show": false, "reducer": []string{}, "countRows": false, "fields": ""}, "sortBy": sorting}
+		return object{"showHeader": true, "cellHeight": "sm",
+			"footer": object{"show": false, "reducer": []string{}, "countRows": false, "fields": ""}, "sortBy": sorting}
 	case timeSeries:
 		if p.w > columns/2 {
 			legend["width"] = 640

@@ -2,12 +2,13 @@ package dashboards
 
 import "strings"
 
-// Queries are written once for whole GPUs and slices. A device is a GPU instance, or a GPU without MIG: each is one line, so that
-// nothing is counted twice. Lines are grouped by place (GPU index and placement), not by identity: they go on when a GPU is
-// replaced, a layout comes back or another pod gets the device.
+// Queries are written once for whole GPUs and slices. A device is a GPU instance, or a GPU without MIG: each is one
+// line, so that nothing is counted twice. Lines are grouped by place (GPU index and placement), not by identity: they
+// go on when a GPU is replaced, a layout comes back or another pod gets the device.
 //
-// While a pod of the exporter is replaced, Prometheus has the series of both for minutes, which differ in the labels that it adds itself
-// (namespace, pod, container, ...). Whatever counts, adds up or matches does so on one value for each GPU or slice: eachGPU, eachSlice.
+// While a pod of the exporter is replaced, Prometheus has the series of both for minutes, which differ in the labels
+// that it adds itself (namespace, pod, container, ...). Whatever counts, adds up or matches does so on one value for
+// each GPU or slice: eachGPU, eachSlice.
 
 const (
 	onGPU   = "cluster, instance, gpu, uuid"
@@ -67,7 +68,8 @@ func (s scope) sliceInfo() string { return s.slice("nvidia_mig_gpu_instance_info
 
 // withPlacement adds the label slice, profile and placement as nvidia-smi prints them: 3g.20gb@4:4.
 func (s scope) withPlacement(expr string) string {
-	place := "topk by (" + onSlice + ") (1, " + aggregate("max", onSlice+", placement", s.sliceInfo()) + ")" // never two of one instance
+	// never two of one instance
+	place := "topk by (" + onSlice + ") (1, " + aggregate("max", onSlice+", placement", s.sliceInfo()) + ")"
 	return withSliceName(expr + " * on (" + onSlice + ") group_left (placement) " + place)
 }
 
@@ -122,11 +124,12 @@ func (s scope) memoryRatios() (ofGPU, ofSlice string) {
 	return s.ratioOfGPU(used, total), s.eachSlice(family+used) + " / " + s.eachSlice(family+total)
 }
 
-// only returns what is above 0 of each GPU by a label, and one line at 0 for a GPU without: explicit, so that healthy differs from
-// missing, and not one for each of many kinds.
+// only returns what is above 0 of each GPU by a label, and one line at 0 for a GPU without: explicit, so that healthy
+// differs from missing, and not one for each of many kinds.
 func (s scope) only(label, none, expr string) string {
 	last := label[strings.LastIndex(label, " ")+1:]
-	return sumOfGPUs(byGPU, label, expr) + " > 0 or on (" + byGPU + ") label_replace(" + aggregate("sum", byGPU, expr) + `, "` + last + `", "` + none + `", "", "")`
+	return sumOfGPUs(byGPU, label, expr) + " > 0 or on (" + byGPU + ") label_replace(" + aggregate("sum", byGPU, expr) +
+		`, "` + last + `", "` + none + `", "", "")`
 }
 
 // The states of a device, the worst first: the least of them is shown.
@@ -143,13 +146,15 @@ const (
 	stateFine      = "9"
 )
 
-// fatalXIDs are those after which the GPU or the node has to be reset: those of the alerts GpuXidNode and GpuXidHardware.
+// fatalXIDs are those after which the GPU or the node has to be reset: those of the alerts GpuXidNode and
+// GpuXidHardware.
 const fatalXIDs = "54|79|151|46|48|62|64|74|95|109|110|119|120|136|140|143|14[4-9]|150|155|156|158"
 
 func stateNames() []valueMap {
 	return []valueMap{
 		{stateGone, "no data", red}, {stateDown, "does not answer", red}, {stateRecovery, "reset or drain", red},
-		{stateMemory, "memory failed", red}, {stateFatalXID, "fatal XID", red}, {stateXID, "XID", amber}, {stateOrphan, "no compute instance", amber},
+		{stateMemory, "memory failed", red}, {stateFatalXID, "fatal XID", red}, {stateXID, "XID", amber},
+		{stateOrphan, "no compute instance", amber},
 		{stateThrottled, "slowed down", amber}, {statePending, "reset pending", amber}, {stateFine, "ok", "transparent"},
 	}
 }
@@ -161,7 +166,8 @@ func constant(value, expr string) string { return "(" + expr + ") * 0 + " + valu
 
 // state returns the worst state of every row.
 func (s scope) state() string {
-	return either(aggregate("max", rows, either(withSlice("("+s.gpuState()+")", wholeGPU), s.withPlacement("("+s.sliceState()+")"))), s.inventory()+" * NaN")
+	return either(aggregate("max", rows,
+		either(withSlice("("+s.gpuState()+")", wholeGPU), s.withPlacement("("+s.sliceState()+")"))), s.inventory()+" * NaN")
 }
 
 const xidOfSlice = "nvidia_mig_gpu_instance_xid_last_timestamp_seconds"
@@ -171,7 +177,8 @@ func recent(timestamps string) string { return "time() - " + timestamps + " < 60
 
 // xidsOfGPU selects the recent XIDs of GPUs that the driver blames on no slice.
 func (s scope) xidsOfGPU(more ...string) string {
-	return recent(s.slice("nvidia_gpu_xid_last_timestamp_seconds", more...)) + " unless on (" + onGPU + ", xid) " + recent(selectFamily(xidOfSlice, s.gpus))
+	return recent(s.slice("nvidia_gpu_xid_last_timestamp_seconds", more...)) + " unless on (" + onGPU + ", xid) " +
+		recent(selectFamily(xidOfSlice, s.gpus))
 }
 
 func (s scope) gpuState() string {
@@ -182,7 +189,8 @@ func (s scope) gpuState() string {
 		worst(constant(stateMemory, s.slice("nvidia_gpu_row_remap_failure")+" > 0")),
 		worst(constant(stateFatalXID, s.xidsOfGPU(`xid=~"`+fatalXIDs+`"`))),
 		worst(constant(stateXID, s.xidsOfGPU())),
-		worst(constant(stateThrottled, "rate("+s.slice("nvidia_gpu_clock_event_seconds_total", throttling)+"[$__rate_interval]) > 0.01")),
+		worst(constant(stateThrottled,
+			"rate("+s.slice("nvidia_gpu_clock_event_seconds_total", throttling)+"[$__rate_interval]) > 0.01")),
 		worst(constant(statePending, s.slice("nvidia_gpu_row_remap_pending")+" > 0")),
 		constant(statePending, s.eachGPU("nvidia_gpu_mig_pending")+" != "+s.eachGPU("nvidia_gpu_mig_enabled")),
 		worst(constant(stateFine, s.slice("nvidia_gpu_up"))),
@@ -203,24 +211,29 @@ func (s scope) sliceState() string {
 // podInfo is who holds GPUs, slices and compute instances: one series for each container and device.
 const podInfo = `__name__=~"nvidia_(gpu|mig_gpu_instance|mig_compute_instance)_pod_info"`
 
-// holders returns one series for each row with the label holder: the pod, how many pods, or that the device is free. namespace and
-// pod are those of a link: of the pod if it is one, else All.
+// holders returns one series for each row with the label holder: the pod, how many pods, or that the device is free.
+// namespace and pod are those of a link: of the pod if it is one, else All.
 func (s scope) holders() string {
 	const who = onSlice + ", mig_profile, namespace, pod"
 	pods := func(confirmed string) string {
-		return `label_join(` + aggregate("max", who, "{"+podInfo+","+confirmed+","+s.slices+"}") + `, "holder", "/", "namespace", "pod")`
+		return `label_join(` + aggregate("max", who, "{"+podInfo+","+confirmed+","+s.slices+"}") +
+			`, "holder", "/", "namespace", "pod")`
 	}
 	unsure := `label_replace(` + pods(`confirmed="false"`) + `, "holder", "$1 (unconfirmed)", "holder", "(.*)")`
 	all := pods(`confirmed!="false"`) + " or on (" + who + ") " + unsure
 	count := aggregate("count", onSlice+", mig_profile", all)
-	several := `label_replace(count_values by (` + onSlice + `, mig_profile) ("n", ` + count + ` > 1), "holder", "$1 pods", "n", "(.*)")`
+	several := `label_replace(count_values by (` + onSlice + `, mig_profile) ("n", ` + count +
+		` > 1), "holder", "$1 pods", "n", "(.*)")`
 	known := either("("+all+") and on ("+onSlice+") ("+count+" == 1)", several)
 	labels := rows + ", namespace, pod, holder"
 	say := func(expr, holder string) string { return setLabel(expr, "holder", holder) }
 	ofGPU := withSlice(`((`+known+`) unless on (`+onSlice+`) `+s.sliceInfo()+`)`, wholeGPU)
 	return allPods(aggregate("max", labels, either(ofGPU, s.withPlacement(`(`+known+`)`))) +
-		" or on (" + rows + ") " + say(aggregate("max", rows, withSlice(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)), "by slice") +
-		" or on (" + rows + ") " + say(aggregate("max", rows, either(withSlice(s.slice("nvidia_gpu_allocated")+" == 0", wholeGPU), s.withPlacement("("+s.slice("nvidia_mig_gpu_instance_allocated")+" == 0)"))), "free") +
+		" or on (" + rows + ") " +
+		say(aggregate("max", rows, withSlice(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)), "by slice") +
+		" or on (" + rows + ") " +
+		say(aggregate("max", rows, either(withSlice(s.slice("nvidia_gpu_allocated")+" == 0", wholeGPU),
+			s.withPlacement("("+s.slice("nvidia_mig_gpu_instance_allocated")+" == 0)"))), "free") +
 		" or on (" + rows + ") " + say(s.inventory(), "n/a"))
 }
 

@@ -2,8 +2,8 @@ package dashboards
 
 import "strings"
 
-// What the advisor says of devices. Its series carry the labels of the pod too, but those of a GPU that no pod holds get the pod of the exporter from
-// the scrape: holders are taken from the pod info.
+// What the advisor says of devices. Its series carry the labels of the pod too, but those of a GPU that no pod holds
+// get the pod of the exporter from the scrape: holders are taken from the pod info.
 const (
 	candidate   = "nvidia_gpu_rightsizing_candidate"
 	judged      = "nvidia_gpu_rightsizing_confidence_ratio" // of all whole GPUs that are held
@@ -18,8 +18,8 @@ func rightsizing() dashboard {
 	s.slices = s.gpus
 	return dashboard{
 		uid: rightsizingUID, title: "GPU right-sizing", from: "now-7d", tags: []string{"gpu", "mig"},
-		description: "Which whole GPUs are too large for what they do, which slice would do, what it costs a request and what it sets free; " +
-			"and which slices are too small, too large or idle. Nothing is changed by itself.",
+		description: "Which whole GPUs are too large for what they do, which slice would do, what it costs a request and " +
+			"what it sets free; and which slices are too small, too large or idle. Nothing is changed by itself.",
 		variables: []object{
 			datasourceVariable(),
 			choice("cluster", "Cluster", "label_values(nvidia_gpu_up, cluster)", false),
@@ -38,7 +38,8 @@ func rightsizing() dashboard {
 	}
 }
 
-// candidates returns the GPUs that are candidates, each once: while an exporter is replaced, two may recommend for one GPU.
+// candidates returns the GPUs that are candidates, each once: while an exporter is replaced, two may recommend for
+// one GPU.
 func (s scope) candidates() string { return s.eachGPU(candidate) }
 
 // oneOf returns one value for each device of a family, with a label that differs between two exporters of the device.
@@ -46,12 +47,15 @@ func oneOf(device, label, expr string) string {
 	return "topk by (" + device + ") (1, " + aggregate("max", device+", "+label, expr) + ")"
 }
 
-// rejections returns the GPUs that the advisor keeps whole, with the reason. An exporter of the same GPU that knows more has the last word.
+// rejections returns the GPUs that the advisor keeps whole, with the reason. An exporter of the same GPU that knows
+// more has the last word.
 func (s scope) rejections() string {
-	return oneOf(onGPU, "reason", s.gpu("nvidia_gpu_rightsizing_rejected")) + " unless on (" + onGPU + ") " + s.gpu(candidate)
+	return oneOf(onGPU, "reason", s.gpu("nvidia_gpu_rightsizing_rejected")) + " unless on (" + onGPU + ") " +
+		s.gpu(candidate)
 }
 
-// advisedSlices returns one value for each slice that should change, made from what is advised: the first of these if two exporters of a slice differ.
+// advisedSlices returns one value for each slice that should change, made from what is advised: the first of these if
+// two exporters of a slice differ.
 func (s scope) advisedSlices(of func(action, selected string) string) string {
 	var list []string
 	for _, action := range []string{"grow", "idle", "shrink"} {
@@ -85,7 +89,8 @@ func rightsizingStats(s scope) []panel {
 			queries: []query{{expr: expr, legend: legend}}}
 	}
 	gained := number("GPUs to be gained", "none", "in GPUs", s.zeroIfJudged("sum("+s.ofCandidates(reclaimable)+")"),
-		"SMs that the candidates would set free, in GPUs. How many whole GPUs become free depends on how the slices can be packed: migctl recommend "+
+		"SMs that the candidates would set free, in GPUs. How many whole GPUs become free depends on how the slices can be "+
+			"packed: migctl recommend "+
 			"on a node shows it."+advisor)
 	gained.decimals = 1
 	slices := number("Slices to change", "none", "slices", "count("+s.sliceActions()+")",
@@ -95,16 +100,19 @@ func rightsizingStats(s scope) []panel {
 		number("Whole GPUs that are held", "none", "observed", count,
 			"GPUs without MIG whose use the advisor observes. \"no data\": none is held, or no advisor runs."),
 		number("A slice would do", "none", "candidates", s.zeroIfJudged("count("+s.candidates()+")"),
-			"GPUs for whose work a slice is enough, by evidence of seven days or more: those for which the alert GpuRightsizingCandidate fires. They are "+
+			"GPUs for whose work a slice is enough, by evidence of seven days or more: those for which the alert "+
+				"GpuRightsizingCandidate fires. They are "+
 				"in the table below."+advisor),
 		gained,
-		number("SMs to be gained", "percentunit", "of GPUs held", "("+s.zeroIfJudged("sum("+s.ofCandidates(reclaimable)+")")+") / "+count,
+		number("SMs to be gained", "percentunit", "of GPUs held",
+			"("+s.zeroIfJudged("sum("+s.ofCandidates(reclaimable)+")")+") / "+count,
 			"SMs that the candidates would set free, as a part of those of all whole GPUs that are held."+advisor),
 		slices,
 	}
 }
 
-// deviceColumns are the first columns of a table of devices: where each is, with a link from the GPU, and which pod has it.
+// deviceColumns are the first columns of a table of devices: where each is, with a link from the GPU, and which pod
+// has it.
 func deviceColumns(fromGPU object) []column {
 	node, namespace, pod := fromField("node", "instance"), fromField("namespace", "namespace"), fromField("pod", "pod")
 	return []column{
@@ -125,15 +133,17 @@ func candidateTable(s scope) panel {
 	}
 	return panel{
 		kind: table, title: "Whole GPUs that should be slices", hue: fine, w: 24, h: 10,
-		description: "Candidates, the most gain first. Request: how many times as long as now a request would take in the slice, if all kernels are alike " +
-			"(at least) and with the worst mix of kernels (at most); 1 costs nothing. Confidence: 100 % is a week of complete observation. migctl recommend " +
-			"--explain GPU on the node has the evidence and the way there. Click a GPU for its evidence below." + advisor,
+		description: "Candidates, the most gain first. Request: how many times as long as now a request would take in the " +
+			"slice, if all kernels are alike (at least) and with the worst mix of kernels (at most); 1 costs nothing. " +
+			"Confidence: 100 % is a week of complete observation. migctl recommend --explain GPU on the node has the evidence " +
+			"and the way there. Click a GPU for its evidence below." + advisor,
 		queries: []query{
 			{ref: "Gain", expr: of(reclaimable)},
 			{ref: "Low", expr: of(stretch, `bound="low"`)},
 			{ref: "High", expr: of(stretch, `bound="high"`)},
 			{ref: "Confidence", expr: of(judged)},
-			{ref: "Profile", expr: aggregate("max", rows+", recommended_profile", wholeGPUs(oneOf(onGPU, "recommended_profile", s.gpu(candidate))))},
+			{ref: "Profile", expr: aggregate("max", rows+", recommended_profile",
+				wholeGPUs(oneOf(onGPU, "recommended_profile", s.gpu(candidate))))},
 			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") " + wholeGPUs(s.candidates())},
 		},
 		columns: append(deviceColumns(toEvidence()),
@@ -150,17 +160,19 @@ func candidateTable(s scope) panel {
 
 func keptByReason(s scope) panel {
 	return panel{kind: barGauge, title: "Why GPUs stay whole", unit: "none", hue: countHue, w: 9, h: 9,
-		description: "GPUs for which no slice is recommended, by reason. stretch, busy: a slice would be too slow. memory: no slice has enough. preallocated: the " +
-			"framework takes all memory in advance; limit it there to let the need be seen. GPUs with too little evidence are not in it." + advisor,
+		description: "GPUs for which no slice is recommended, by reason. stretch, busy: a slice would be too slow. memory: " +
+			"no slice has enough. preallocated: the framework takes all memory in advance; limit it there to let the need be " +
+			"seen. GPUs with too little evidence are not in it." + advisor,
 		queries: []query{{expr: "sort_desc(" + aggregate("count", "reason", s.rejections()) + ")", legend: "{{reason}}"}}}
 }
 
 func keptTable(s scope) panel {
-	confidence := either(s.eachGPU(judged)+" and on ("+onGPU+") ("+s.rejections()+")", aggregate("max", onGPU, s.rejections())+" * NaN")
+	confidence := either(s.eachGPU(judged)+" and on ("+onGPU+") ("+s.rejections()+")",
+		aggregate("max", onGPU, s.rejections())+" * NaN")
 	return panel{
 		kind: table, title: "GPUs that stay whole", hue: fine, w: 15, h: 9,
-		description: "Each with the reason. Some can be changed: a pod that opted out, a framework that takes all memory in advance, activity that is not read. Click a GPU " +
-			"for its evidence below." + advisor,
+		description: "Each with the reason. Some can be changed: a pod that opted out, a framework that takes all memory " +
+			"in advance, activity that is not read. Click a GPU for its evidence below." + advisor,
 		queries: []query{
 			{ref: "Confidence", expr: aggregate("max", rows, wholeGPUs(confidence))},
 			{ref: "Reason", expr: aggregate("max", rows+", reason", wholeGPUs(s.rejections()))},
@@ -176,8 +188,10 @@ func keptTable(s scope) panel {
 
 func slicesByAction(s scope) panel {
 	return panel{kind: barGauge, title: "Slices by what they should do", unit: "none", hue: countHue, w: 6, h: 9,
-		description: "grow: too small; shrink: a smaller profile would do; idle: held, and nothing has run for an hour. Slices that are right are not in it." + advisor,
-		queries:     []query{{expr: "sort_desc(" + aggregate("count", "action", s.sliceActions()) + ")", legend: "{{action}}"}}}
+		description: "grow: too small; shrink: a smaller profile would do; idle: held, and nothing has run for an hour. " +
+			"Slices that are right are not in it." + advisor,
+		queries: []query{{expr: "sort_desc(" + aggregate("count", "action", s.sliceActions()) + ")",
+			legend: "{{action}}"}}}
 }
 
 func sliceTable(s scope) panel {
@@ -187,12 +201,13 @@ func sliceTable(s scope) panel {
 		return constant(number[action], aggregate("max", onSlice+", mig_profile", selected))
 	}))
 	profile := s.advisedSlices(func(_, selected string) string {
-		return `label_replace(` + oneOf(onSlice+", mig_profile", "recommended_profile", selected) + `, "recommended_profile", "n/a", "recommended_profile", "")`
+		return `label_replace(` + oneOf(onSlice+", mig_profile", "recommended_profile", selected) +
+			`, "recommended_profile", "n/a", "recommended_profile", "")`
 	})
 	return panel{
 		kind: table, title: "Slices that should change", hue: fine, w: 18, h: 9,
-		description: "Those that are too small first, with the profile that would do. n/a: the slice is idle, or no profile has more than it has. Click a GPU to see what its " +
-			"slices do." + advisor,
+		description: "Those that are too small first, with the profile that would do. n/a: the slice is idle, or no " +
+			"profile has more than it has. Click a GPU to see what its slices do." + advisor,
 		queries: []query{
 			{ref: "Action", expr: state},
 			{ref: "Profile", expr: placed(rows+", recommended_profile", profile)},
@@ -200,7 +215,8 @@ func sliceTable(s scope) panel {
 		},
 		columns: append(deviceColumns(linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))),
 			column{field: "slice", title: "Slice"},
-			column{field: "Action", title: "Action", width: 100, hue: fine, values: []valueMap{{"1", "grow", amber}, {"2", "idle", "transparent"}, {"3", "shrink", "transparent"}}},
+			column{field: "Action", title: "Action", width: 100, hue: fine,
+				values: []valueMap{{"1", "grow", amber}, {"2", "idle", "transparent"}, {"3", "shrink", "transparent"}}},
 			column{field: "recommended_profile", title: "Profile that would do", width: 170},
 		),
 		sortBy: []string{"Action", "Node"},
@@ -211,15 +227,21 @@ func sliceTable(s scope) panel {
 func evidencePanels(s scope) []panel {
 	line := func(title, hue, text, expr string) panel {
 		whole := "(" + expr + ") unless on (" + onGPU + ") " + s.gpu("nvidia_gpu_mig_enabled") + " == 1"
-		return ofOne(lines(title, "percentunit", hue, text+" Of GPUs without MIG.", aggregate("max", byGPU, whole), "{{instance}} GPU {{gpu}}"))
+		return ofOne(lines(title, "percentunit", hue, text+" Of GPUs without MIG.", aggregate("max", byGPU, whole),
+			"{{instance}} GPU {{gpu}}"))
 	}
 	return []panel{
-		line("Busy time", activityHue, "Part of the time in which any kernel ran. Low beside a high SM activity while it runs: rare kernels that fill the GPU; a slice would "+
-			"stretch each request.", s.eachGPU("nvidia_gpu_graphics_engine_activity_ratio")),
-		line("SM activity", activityHue, "Part of the SMs that were active. Low beside a high busy time: narrow kernels, for which a slice costs nothing.",
+		line("Busy time", activityHue,
+			"Part of the time in which any kernel ran. Low beside a high SM activity while it runs: rare kernels that fill "+
+				"the GPU; a slice would "+
+				"stretch each request.", s.eachGPU("nvidia_gpu_graphics_engine_activity_ratio")),
+		line("SM activity", activityHue,
+			"Part of the SMs that were active. Low beside a high busy time: narrow kernels, for which a slice costs nothing.",
 			s.eachGPU("nvidia_gpu_sm_activity_ratio")),
-		line("Memory bandwidth", activityHue, "Part of the memory bandwidth in use. A slice has that of its memory slices.", s.eachGPU("nvidia_gpu_dram_activity_ratio")),
-		line("Memory used", memoryHue, "Of the GPU's memory. Flat near 100 % from the start: the framework takes it all in advance.",
+		line("Memory bandwidth", activityHue, "Part of the memory bandwidth in use. A slice has that of its memory slices.",
+			s.eachGPU("nvidia_gpu_dram_activity_ratio")),
+		line("Memory used", memoryHue,
+			"Of the GPU's memory. Flat near 100 % from the start: the framework takes it all in advance.",
 			s.ratioOfGPU("memory_used_bytes", "memory_total_bytes")),
 	}
 }
@@ -229,9 +251,11 @@ func rightsizingHistory(s scope) []panel {
 		return aggregate(op, "cluster", expr) + " or 0 * " + aggregate("count", "cluster", s.eachGPU(judged))
 	}
 	return []panel{
-		lines("GPUs for which a slice would do", "none", countHue, "Candidates. Fewer: they became slices, or their work grew; an exporter without --advise.state-dir forgets "+
-			"its evidence when it is started again."+advisor, byCluster("count", s.candidates()), "{{cluster}}"),
-		lines("SMs to be gained, in GPUs", "none", countHue, "What the candidates would set free, over time."+advisor, byCluster("sum", s.ofCandidates(reclaimable)), "{{cluster}}"),
+		lines("GPUs for which a slice would do", "none", countHue,
+			"Candidates. Fewer: they became slices, or their work grew; an exporter without --advise.state-dir forgets "+
+				"its evidence when it is started again."+advisor, byCluster("count", s.candidates()), "{{cluster}}"),
+		lines("SMs to be gained, in GPUs", "none", countHue, "What the candidates would set free, over time."+advisor,
+			byCluster("sum", s.ofCandidates(reclaimable)), "{{cluster}}"),
 	}
 }
 

@@ -53,7 +53,8 @@ func choice(name, label, values string, one bool) object {
 	return v
 }
 
-// annotation returns an annotation whose query is evaluated over the time range: it is there while the value is above 0.
+// annotation returns an annotation whose query is evaluated over the time range: it is there while the value is above
+// 0.
 func annotation(name, color, expr, title, text string) object {
 	return object{
 		"name": name, "datasource": prometheus(), "enable": true, "hide": false, "iconColor": color, "expr": expr,
@@ -65,7 +66,8 @@ func annotation(name, color, expr, title, text string) object {
 func nodeEvents() []object {
 	rule := func(name string) string { return "sum by (" + nodeRows + ") (" + selectFamily(name, inFleet) + ") > 0" }
 	return []object{
-		annotation("Layout changes", countHue, rule("instance:nvidia_layout_changes:increase5m"), "Layout changed", "{{instance}}"),
+		annotation("Layout changes", countHue, rule("instance:nvidia_layout_changes:increase5m"), "Layout changed",
+			"{{instance}}"),
 		annotation("XIDs", red, rule("instance:nvidia_xids:increase5m"), "XID", "{{instance}}"),
 	}
 }
@@ -99,7 +101,8 @@ func fromField(variable, field string) string {
 	return "var-" + variable + "=${__data.fields." + field + ":percentencode}"
 }
 
-// linkCluster is the field that links take the cluster from. Tables have it hidden; it is All where series have no cluster.
+// linkCluster is the field that links take the cluster from. Tables have it hidden; it is All where series have no
+// cluster.
 const linkCluster = "link_cluster"
 
 func withCluster(expr string) string {

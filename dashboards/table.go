@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// The queries of a table have the same labels, so that Grafana can merge them into one row for each device. Each has a value for
-// every row, NaN if it is not known, so that no column is missing: see onInventory.
+// The queries of a table have the same labels, so that Grafana can merge them into one row for each device. Each has
+// a value for every row, NaN if it is not known, so that no column is missing: see onInventory.
 
 // fieldName returns Grafana's name of a column before it is renamed.
 func (p panel) fieldName(c column) string {
@@ -99,7 +99,8 @@ func (c column) properties() []object {
 		set("custom.cellOptions", object{"type": "color-text"})
 	}
 	if c.gauge {
-		set("custom.cellOptions", object{"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}) // a gauge has a max: see mostWatts
+		// a gauge has a max: see mostWatts
+		set("custom.cellOptions", object{"type": "gauge", "mode": "basic", "valueDisplayMode": "text"})
 	}
 	if c.links != nil {
 		set("links", c.links)
@@ -107,7 +108,8 @@ func (c column) properties() []object {
 	return list
 }
 
-// allColumns returns the columns of a table and the hidden one that links take the cluster from. Other panels have none.
+// allColumns returns the columns of a table and the hidden one that links take the cluster from. Other panels have
+// none.
 func (p panel) allColumns() []column {
 	if p.kind != table {
 		return nil

@@ -34,20 +34,27 @@ func workloads() dashboard {
 func workloadStats() []panel {
 	s := fleetScope()
 	held := "max by (cluster, instance, uuid, gpu_instance) ({" + podInfo + "," + pods + "})"
-	all := "count(" + s.eachSlice("nvidia_mig_gpu_instance_info") + " or (" + s.eachGPU("nvidia_gpu_up") + " unless " + s.eachGPU("nvidia_gpu_mig_enabled") + " == 1))"
+	all := "count(" + s.eachSlice("nvidia_mig_gpu_instance_info") + " or (" + s.eachGPU("nvidia_gpu_up") + " unless " +
+		s.eachGPU("nvidia_gpu_mig_enabled") + " == 1))"
 	return []panel{
 		{kind: stat, title: "Pods with a GPU or slice", unit: "none", hue: countHue, w: 6, h: 4,
-			description: "Pods that hold at least one device now. \"no data\": none of those that are chosen does, or the kubelet does not report any.",
-			queries:     []query{{expr: "count(max by (" + podRows + ") ({" + podInfo + "," + pods + "}))", legend: "pods"}}},
+			description: "Pods that hold at least one device now. \"no data\": none of those that are chosen does, or the " +
+				"kubelet does not report any.",
+			queries: []query{{expr: "count(max by (" + podRows + ") ({" + podInfo + "," + pods + "}))", legend: "pods"}}},
 		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 6, h: 4,
-			description: "Slices and GPUs without MIG that the chosen pods hold, and all that there are on the chosen nodes. A device that pods share counts once.",
-			queries:     []query{{expr: "count(" + held + ")", legend: "held"}, {expr: all, legend: "all"}}},
+			description: "Slices and GPUs without MIG that the chosen pods hold, and all that there are on the chosen nodes. " +
+				"A device that pods share counts once.",
+			queries: []query{{expr: "count(" + held + ")", legend: "held"}, {expr: all, legend: "all"}}},
 		{kind: stat, title: "Power", unit: "watt", hue: powerHue, w: 6, h: 4,
-			description: "What the chosen pods draw on devices that they have to themselves, and what all GPUs draw. The difference: other pods, shared devices, idle power of free devices.",
-			queries:     []query{{expr: "sum(" + eachContainer("power_estimate_watts") + ")", legend: "of these pods"}, {expr: "sum(" + s.eachGPU("nvidia_gpu_power_watts") + ")", legend: "of all GPUs"}}},
+			description: "What the chosen pods draw on devices that they have to themselves, and what all GPUs draw. The " +
+				"difference: other pods, shared devices, idle power of free devices.",
+			queries: []query{{expr: "sum(" + eachContainer("power_estimate_watts") + ")", legend: "of these pods"},
+				{expr: "sum(" + s.eachGPU("nvidia_gpu_power_watts") + ")", legend: "of all GPUs"}}},
 		{kind: stat, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue, w: 6, h: 4,
-			description: "Of the chosen namespaces, on devices that containers had to themselves: power, added up each minute. Slices have estimates." + ruled,
-			queries:     []query{{expr: "sum(sum_over_time(" + selectFamily("namespace:nvidia_power_watts:sum", namespaces) + "[$__range])) * 60 / 3.6e6", legend: "energy"}}},
+			description: "Of the chosen namespaces, on devices that containers had to themselves: power, added up each " +
+				"minute. Slices have estimates." + ruled,
+			queries: []query{{expr: "sum(sum_over_time(" + selectFamily("namespace:nvidia_power_watts:sum", namespaces) +
+				"[$__range])) * 60 / 3.6e6", legend: "energy"}}},
 	}
 }
 
@@ -58,7 +65,8 @@ func onPods(expr string) string {
 
 // eachContainer returns one value for each container and device of the chosen pods.
 func eachContainer(family string, more ...string) string {
-	return aggregate("max", deviceRow+", compute_instance, namespace, pod, container, hpc_job", selectFamily("nvidia_gpu_container_"+family, pods, more...))
+	return aggregate("max", deviceRow+", compute_instance, namespace, pod, container, hpc_job",
+		selectFamily("nvidia_gpu_container_"+family, pods, more...))
 }
 
 func workloadTable() panel {
@@ -69,16 +77,24 @@ func workloadTable() panel {
 	state := strings.Join([]string{
 		"max by (" + podRows + ") (" + constant("1", "{"+podInfo+`,sharing="unknown",`+pods+"}") + ")",
 		"max by (" + podRows + ") (" + constant("2", "{"+podInfo+`,confirmed="false",`+pods+"}") + ")",
-		"max by (" + podRows + ") (" + constant("3", holding+" and on (cluster, uuid, gpu_instance, namespace, pod) "+idleOf) + ")",
+		"max by (" + podRows + ") (" +
+			constant("3", holding+" and on (cluster, uuid, gpu_instance, namespace, pod) "+idleOf) + ")",
 		"max by (" + podRows + ") (" + constant("4", holding) + ")",
 	}, " or ")
 	return panel{
 		kind: table, title: "All pods with a GPU or slice", hue: fine, w: 24, h: 11,
-		description: "What each pod uses of all its devices. Activity is the mean over them. Owner: the Deployment, StatefulSet or Job of the pod, where the exporter may ask the API server. n/a: of devices that pods share, activity and power are not known by pod. idle for 1 h: one of its devices was busy for less than 1 % of the time, as the alerts GpuAllocatedIdle and MigSliceAllocatedIdle say; ask its owner whether it still needs it. conflict: the kubelet's answers contradict each other; unconfirmed: the pod may have ended already. Click a node to see it." + ruled,
+		description: "What each pod uses of all its devices. Activity is the mean over them. Owner: the Deployment, " +
+			"StatefulSet or Job of the pod, where the exporter may ask the API server. n/a: of devices that pods share, " +
+			"activity and power are not known by pod. idle for 1 h: one of its devices was busy for less than 1 % of the " +
+			"time, as the alerts GpuAllocatedIdle and MigSliceAllocatedIdle say; ask its owner whether it still needs it. " +
+			"conflict: the kubelet's answers contradict each other; unconfirmed: the pod may have ended already. Click a " +
+			"node to see it." + ruled,
 		queries: []query{
 			{ref: "State", expr: state},
-			{ref: "Owner", expr: `label_replace(topk by (` + podRows + `) (1, max by (` + podRows + `, workload) (` + holding + `)), "workload", "n/a", "workload", "")`},
-			{ref: "Devices", expr: onPods("count by (" + podRows + ") (max by (" + podRows + ", uuid, gpu_instance, compute_instance) (" + holding + "))")},
+			{ref: "Owner", expr: `label_replace(topk by (` + podRows + `) (1, max by (` + podRows + `, workload) (` + holding +
+				`)), "workload", "n/a", "workload", "")`},
+			{ref: "Devices", expr: onPods("count by (" + podRows + ") (max by (" + podRows +
+				", uuid, gpu_instance, compute_instance) (" + holding + "))")},
 			{ref: "SM", expr: of("avg", "sm_activity_ratio")},
 			{ref: "Tensor", expr: of("avg", "tensor_activity_ratio")},
 			{ref: "Memory", expr: of("sum", "memory_used_bytes")},
@@ -86,10 +102,13 @@ func workloadTable() panel {
 		},
 		columns: []column{
 			{field: "namespace", title: "Namespace", width: 140},
-			{field: "pod", title: "Pod", links: []object{linkTo("This pod alone", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+			{field: "pod", title: "Pod",
+				links: []object{linkTo("This pod alone", workloadUID, fromField("namespace", "namespace"),
+					fromField("pod", "pod"))}},
 			{field: "workload", title: "Owner"},
 			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
-			{field: "State", title: "State", width: 130, hue: fine, values: []valueMap{{"1", "conflict", red}, {"2", "unconfirmed", amber}, {"3", "idle for 1 h", amber}, {"4", "ok", "transparent"}}},
+			{field: "State", title: "State", width: 130, hue: fine, values: []valueMap{{"1", "conflict", red},
+				{"2", "unconfirmed", amber}, {"3", "idle for 1 h", amber}, {"4", "ok", "transparent"}}},
 			{field: "Devices", title: "Devices", width: 80, unit: "none", hue: fine},
 			{field: "SM", title: "SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 145},
 			{field: "Tensor", title: "Tensor activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 145},
@@ -115,15 +134,25 @@ func workloadNamespaces() []panel {
 	held.stacked, held.colors = true, ofDevices()
 	return []panel{
 		held,
-		stack("Devices held, by namespace", "none", countHue, "A device that pods of several namespaces share counts once for each of them.", sum("namespace:nvidia_devices_held:count")),
+		stack("Devices held, by namespace", "none", countHue,
+			"A device that pods of several namespaces share counts once for each of them.",
+			sum("namespace:nvidia_devices_held:count")),
 		ofOne(lines("SM activity, by namespace", "percentunit", activityHue,
-			"Mean over the devices that containers of the namespace have to themselves. Low for days: smaller slices would do."+ruled,
+			"Mean over the devices that containers of the namespace have to themselves. Low for days: smaller slices "+
+				"would do."+ruled,
 			sum("namespace:nvidia_sm_activity:sum")+" / "+sum("namespace:nvidia_sm_activity:count"), "{{namespace}}")),
-		stack("Memory used, by namespace", "bytes", memoryHue, "What containers use, on shared devices too where the exporter sees the host's processes.", sum("namespace:nvidia_memory_used_bytes:sum")),
-		stack("Power, by namespace", "watt", powerHue, "Of devices that containers have to themselves. A slice's power is an estimate.", sum("namespace:nvidia_power_watts:sum")),
-		{kind: barGauge, title: "Energy in the time range, by namespace", unit: "kwatth", decimals: 2, hue: powerHue, w: 12, h: 8,
+		stack("Memory used, by namespace", "bytes", memoryHue,
+			"What containers use, on shared devices too where the exporter sees the host's processes.",
+			sum("namespace:nvidia_memory_used_bytes:sum")),
+		stack("Power, by namespace", "watt", powerHue,
+			"Of devices that containers have to themselves. A slice's power is an estimate.",
+			sum("namespace:nvidia_power_watts:sum")),
+		{kind: barGauge, title: "Energy in the time range, by namespace", unit: "kwatth", decimals: 2, hue: powerHue, w: 12,
+			h:           8,
 			description: "Power, added up each minute: the basis of a bill." + ruled,
-			queries:     []query{{expr: "sort_desc(sum by (cluster, namespace) (sum_over_time(" + selectFamily("namespace:nvidia_power_watts:sum", namespaces) + "[$__range]))) * 60 / 3.6e6", legend: "{{namespace}}"}}},
+			queries: []query{{expr: "sort_desc(sum by (cluster, namespace) (sum_over_time(" +
+				selectFamily("namespace:nvidia_power_watts:sum", namespaces) + "[$__range]))) * 60 / 3.6e6",
+				legend: "{{namespace}}"}}},
 	}
 }
 
@@ -132,15 +161,20 @@ func workloadPods() []panel {
 	const legend = "{{namespace}}/{{pod}} {{container}}: {{instance}} GPU {{gpu}} {{slice}}"
 	const labels = "cluster, instance, namespace, pod, container, gpu, slice"
 	line := func(op, family string) string {
-		return aggregate(op, labels, either(fleetScope().withPlacement(eachContainer(family)), withSlice(eachContainer(family, `gpu_instance=""`), "whole")))
+		return aggregate(op, labels, either(fleetScope().withPlacement(eachContainer(family)),
+			withSlice(eachContainer(family, `gpu_instance=""`), "whole")))
 	}
 	memory := lines("Memory used by each pod", "bytes", memoryHue,
-		"On each device. On one that pods share it is what the pod's own processes use. A line that ends with its pod near the device's size: it probably ran out of memory.", line("sum", "memory_used_bytes"), legend)
+		"On each device. On one that pods share it is what the pod's own processes use. A line that ends with its pod near "+
+			"the device's size: it probably ran out of memory.", line("sum", "memory_used_bytes"), legend)
 	memory.w = columns
-	power := lines("Power of each pod", "watt", powerHue, "Measured for a whole GPU, estimated for a slice, absent for shared devices.", line("sum", "power_estimate_watts"), legend)
+	power := lines("Power of each pod", "watt", powerHue,
+		"Measured for a whole GPU, estimated for a slice, absent for shared devices.", line("sum", "power_estimate_watts"),
+		legend)
 	power.w = columns
 	sm := ofOne(lines("SM activity of each pod", "percentunit", activityHue,
-		"Of each device that the pod has to itself, of the device's own SMs. Long at 100 %: a larger slice. Near 0 %: a smaller one, or none.", line("avg", "sm_activity_ratio"), legend))
+		"Of each device that the pod has to itself, of the device's own SMs. Long at 100 %: a larger slice. Near 0 %: a "+
+			"smaller one, or none.", line("avg", "sm_activity_ratio"), legend))
 	sm.w = columns
 	return []panel{sm, memory, power}
 }

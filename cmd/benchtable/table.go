@@ -98,7 +98,8 @@ func tables(found results, machine string) (text string, missing []string) {
 // levelTable shows the time and the result of compressing a scrape at several levels, the best of the runs of each.
 func levelTable(found results) (text string, missing []string) {
 	var out strings.Builder
-	out.WriteString("| gzip level | text: p50 | text: packed | protobuf: p50 | protobuf: packed |\n|--:|--:|--:|--:|--:|\n")
+	out.WriteString("| gzip level | text: p50 | text: packed | protobuf: p50 | protobuf: packed " +
+		"|\n|--:|--:|--:|--:|--:|\n")
 	for level := 1; level <= 6; level++ {
 		fmt.Fprintf(&out, "| %d", level)
 		for _, form := range []string{"text", "protobuf"} {
@@ -126,7 +127,8 @@ func cell(found results, m metric, missing *[]string) string {
 func growthTable(found results) (text string, missing []string) {
 	sizes := []string{"1", "2", "4", "8", "16"}
 	var out strings.Builder
-	fmt.Fprintf(&out, "| growth, best of the runs; GPUs | %s |\n|---|%s\n", strings.Join(sizes, " | "), strings.Repeat("--:|", len(sizes)))
+	fmt.Fprintf(&out, "| growth, best of the runs; GPUs | %s |\n|---|%s\n", strings.Join(sizes, " | "),
+		strings.Repeat("--:|", len(sizes)))
 	for _, l := range []line{
 		{"poll: CPU", metric{"Poll/", "cpu-ns"}, 0},
 		{"poll: driver calls", metric{"Poll/", "calls"}, 0},

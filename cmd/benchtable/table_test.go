@@ -27,8 +27,8 @@ func TestTables(t *testing.T) {
 	}
 	text, missing := tables(runs, "a machine")
 	for _, want := range []string{
-		"a machine.\n\n| what | best | median | target | |\n|---|--:|--:|--:|---|\n| lone scrape, text/gzip: p50 | 2.1 ms | 2.1 ms | < 2 ms | missed |\n" +
-			"| lone scrape, text/gzip: allocations | 190 | 190 | < 200 | met |\n",
+		"a machine.\n\n| what | best | median | target | |\n|---|--:|--:|--:|---|\n| lone scrape, text/gzip: p50 | 2.1 ms " +
+			"| 2.1 ms | < 2 ms | missed |\n| lone scrape, text/gzip: allocations | 190 | 190 | < 200 | met |\n",
 		"| lone scrape, protobuf/gzip: p50 | 9.1 ms | 9.1 ms |  |  |\n",
 		"| repeated scrape of a Snapshot, text/gzip: p50 | 1.4 µs | 1.4 µs |  |  |\n",
 		"| 6 | 3.1 ms | 37 KiB |  |  |\n",
@@ -68,7 +68,8 @@ func TestFormat(t *testing.T) {
 
 func TestMissingBenchmarksFail(t *testing.T) {
 	var out strings.Builder
-	if err := write(&out, strings.NewReader(output), "a machine"); err == nil || !strings.Contains(err.Error(), "ScrapeLone/text/gzip p99-ns") {
+	if err := write(&out, strings.NewReader(output), "a machine"); err == nil ||
+		!strings.Contains(err.Error(), "ScrapeLone/text/gzip p99-ns") {
 		t.Errorf("got %v, want an error that names what is missing", err)
 	}
 	if !strings.Contains(out.String(), "| poll: CPU |") {

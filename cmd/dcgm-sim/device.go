@@ -110,7 +110,8 @@ func attributes(l *library, s *hostengine.Session, a args) error {
 	to.thermalSettings.slowdownTemp, to.thermalSettings.shutdownTemp = blank32, blank32
 	limit := C.uint(state.LimitWatts)
 	p := &to.powerLimits
-	p.curPowerLimit, p.defaultPowerLimit, p.enforcedPowerLimit, p.minPowerLimit, p.maxPowerLimit = limit, limit, limit, blank32, limit
+	p.curPowerLimit, p.defaultPowerLimit, p.enforcedPowerLimit, p.minPowerLimit, p.maxPowerLimit = limit, limit, limit,
+		blank32, limit
 	id := &to.identifiers
 	putCString(id.brandName[:], hostengine.Brand)
 	putCString(id.deviceName[:], state.Name)

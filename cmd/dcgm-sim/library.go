@@ -153,7 +153,8 @@ func (l *library) engine(kind hostengine.Kind) (*hostengine.Engine, hostengine.C
 		}
 		l.node = node
 		l.engines = map[hostengine.Kind]*hostengine.Engine{
-			hostengine.Embedded: hostengine.New(node, hostengine.Embedded), hostengine.Remote: hostengine.New(node, hostengine.Remote),
+			hostengine.Embedded: hostengine.New(node, hostengine.Embedded),
+			hostengine.Remote:   hostengine.New(node, hostengine.Remote),
 		}
 	}
 	return l.engines[kind], hostengine.OK

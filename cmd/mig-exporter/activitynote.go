@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// activityNote reports that GPUs have no activity because their driver does not measure it and DCGM is not asked. It is safe for
-// concurrent use.
+// activityNote reports that GPUs have no activity because their driver does not measure it and DCGM is not asked. It
+// is safe for concurrent use.
 type activityNote struct {
 	remedy string // empty: nothing is reported
 	logger log.Logger
@@ -24,16 +24,19 @@ type activityNote struct {
 	gpus   string // indexes of those without activity
 }
 
-// newActivityNote returns a note for a node: silent if activity is switched off, DCGM is asked or the node is a recording.
+// newActivityNote returns a note for a node: silent if activity is switched off, DCGM is asked or the node is a
+// recording.
 func newActivityNote(cfg *Config, node *node, logger log.Logger) *activityNote {
 	n := &activityNote{logger: logger}
 	_, recorded := node.kind.(recording)
 	switch {
 	case node.profiler != nil || cfg.Profiling == profilingOff || recorded:
 	case cfg.Profiling == profilingGPM:
-		n.remedy = "ask DCGM: --profiling.source=auto with --dcgm.mode=remote --dcgm.address=HOST:PORT, or with --dcgm.mode=embedded; or accept it: --profiling.source=off"
+		n.remedy = "ask DCGM: --profiling.source=auto with --dcgm.mode=remote --dcgm.address=HOST:PORT, or with " +
+			"--dcgm.mode=embedded; or accept it: --profiling.source=off"
 	default:
-		n.remedy = "ask DCGM: --dcgm.mode=remote --dcgm.address=HOST:PORT, or --dcgm.mode=embedded; or accept it: --profiling.source=off"
+		n.remedy = "ask DCGM: --dcgm.mode=remote --dcgm.address=HOST:PORT, or --dcgm.mode=embedded; or accept it: " +
+			"--profiling.source=off"
 	}
 	return n
 }
@@ -56,8 +59,9 @@ func (n *activityNote) observe(s *gpu.Snapshot) {
 		return
 	}
 	n.logged = true
-	level.Warn(n.logger).Log("msg", "GPUs have no activity: their driver has no GPM, which needs Hopper or later, and DCGM is not asked",
-		"gpus", n.gpus, "remedy", n.remedy)
+	level.Warn(n.logger).
+		Log("msg", "GPUs have no activity: their driver has no GPM, which needs Hopper or later, and DCGM is not asked",
+			"gpus", n.gpus, "remedy", n.remedy)
 }
 
 // lacksActivity reports whether the driver answers for a GPU and does not measure its activity.
@@ -80,5 +84,6 @@ func (n *activityNote) notes() []string {
 	if n.gpus == "" {
 		return nil
 	}
-	return []string{fmt.Sprintf("no activity of GPUs %s: their driver has no GPM and DCGM is not asked; %s", n.gpus, n.remedy)}
+	return []string{fmt.Sprintf("no activity of GPUs %s: their driver has no GPM and DCGM is not asked; %s", n.gpus,
+		n.remedy)}
 }

@@ -26,7 +26,8 @@ gpus: [{model: H100-80GB}, {model: A100-40GB, count: 2}]
 		"it is not wanted": {[]string{"--profiling.source=off"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := launch(t, append([]string{"--driver=sim", "--sim.clock=step", "--sim.scenario=" + write(t, "s.yaml", mixed)}, tt.args...)...)
+			p := launch(t, append([]string{"--driver=sim", "--sim.clock=step", "--sim.scenario=" + write(t, "s.yaml", mixed)},
+				tt.args...)...)
 			for range 3 {
 				p.advance(time.Second)
 			}

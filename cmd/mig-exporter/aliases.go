@@ -16,8 +16,8 @@ type alias struct {
 	name  string // without dashes
 	short string // another name, one letter but once, or empty
 	env   string
-	// flag is this program's flag that it stands for. If the command line or the environment sets that, the alias's environment
-	// variable is ignored.
+	// flag is this program's flag that it stands for. If the command line or the environment sets that, the alias's
+	// environment variable is ignored.
 	flag string
 	// switches reports whether the flag takes no value and is on if it is given.
 	switches bool
@@ -43,9 +43,12 @@ func translatedAliases() []alias {
 		return func(value string) ([]string, error) { return []string{"--" + flag + "=" + value}, nil }
 	}
 	return []alias{
-		{name: "collectors", short: "f", env: "DCGM_EXPORTER_COLLECTORS", flag: "dcgm.counters", translate: as("dcgm.counters")},
-		{name: "address", short: "a", env: "DCGM_EXPORTER_LISTEN", flag: "web.listen-address", translate: as("web.listen-address")},
-		{name: "collect-interval", short: "c", env: "DCGM_EXPORTER_INTERVAL", flag: "poll.interval", translate: translateMilliseconds("poll.interval")},
+		{name: "collectors", short: "f", env: "DCGM_EXPORTER_COLLECTORS", flag: "dcgm.counters",
+			translate: as("dcgm.counters")},
+		{name: "address", short: "a", env: "DCGM_EXPORTER_LISTEN", flag: "web.listen-address",
+			translate: as("web.listen-address")},
+		{name: "collect-interval", short: "c", env: "DCGM_EXPORTER_INTERVAL", flag: "poll.interval",
+			translate: translateMilliseconds("poll.interval")},
 		{name: "kubernetes", short: "k", env: "DCGM_EXPORTER_KUBERNETES", flag: "kubernetes.labels", switches: true,
 			translate: translateSwitch("kubernetes.labels", "container", "off")},
 		{name: "remote-hostengine-info", short: "r", env: "DCGM_REMOTE_HOSTENGINE_INFO", flag: "dcgm.address",
@@ -54,22 +57,27 @@ func translatedAliases() []alias {
 			}},
 		{name: "no-hostname", short: "n", env: "DCGM_EXPORTER_NO_HOSTNAME", flag: "dcgm.hostname-label", switches: true,
 			translate: translateSwitch("dcgm.hostname-label", "off", "")},
-		{name: "web-config-file", env: "DCGM_EXPORTER_WEB_CONFIG_FILE", flag: "web.config.file", translate: as("web.config.file")},
+		{name: "web-config-file", env: "DCGM_EXPORTER_WEB_CONFIG_FILE", flag: "web.config.file",
+			translate: as("web.config.file")},
 		{name: "web-systemd-socket", env: "DCGM_EXPORTER_SYSTEMD_SOCKET", flag: "web.systemd-socket", switches: true,
 			translate: translateSwitch("web.systemd-socket", "true", "false")},
 		{name: "pod-resources-kubelet-socket", env: "DCGM_POD_RESOURCES_KUBELET_SOCKET", flag: "kubernetes.socket",
 			translate: as("kubernetes.socket")},
-		{name: "nvidia-resource-names", env: "NVIDIA_RESOURCE_NAMES", flag: "kubernetes.resource-name", translate: translateResourceNames},
-		{name: "hpc-job-mapping-dir", env: "DCGM_HPC_JOB_MAPPING_DIR", flag: "hpc.job-mapping-dir", translate: as("hpc.job-mapping-dir")},
+		{name: "nvidia-resource-names", env: "NVIDIA_RESOURCE_NAMES", flag: "kubernetes.resource-name",
+			translate: translateResourceNames},
+		{name: "hpc-job-mapping-dir", env: "DCGM_HPC_JOB_MAPPING_DIR", flag: "hpc.job-mapping-dir",
+			translate: as("hpc.job-mapping-dir")},
 		{name: "enable-pprof", env: "DCGM_EXPORTER_ENABLE_PPROF", flag: "web.pprof", switches: true,
 			translate: translateSwitch("web.pprof", "true", "false")},
 		{name: "max-concurrent-scrapes", env: "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES", flag: "web.max-scrapes",
 			translate: as("web.max-scrapes")},
-		{name: "debug", env: "DCGM_EXPORTER_DEBUG", flag: "log.level", switches: true, translate: translateSwitch("log.level", "debug", "")},
+		{name: "debug", env: "DCGM_EXPORTER_DEBUG", flag: "log.level", switches: true,
+			translate: translateSwitch("log.level", "debug", "")},
 		{name: "log-format", env: "DCGM_EXPORTER_LOG_FORMAT", flag: "log.format", translate: translateLogFormat},
 		{name: "xid-count-window-size", short: "x", env: "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", flag: "dcgm.xid-window",
 			translate: translateMilliseconds("dcgm.xid-window")},
-		{name: "clock-events-count-window-size", env: "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE", flag: "dcgm.clock-events-window",
+		{name: "clock-events-count-window-size", env: "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",
+			flag:      "dcgm.clock-events-window",
 			translate: translateMilliseconds("dcgm.clock-events-window")},
 	}
 }
@@ -128,8 +136,8 @@ func translateLogFormat(value string) ([]string, error) {
 	return nil, fmt.Errorf("%q: expected text or json", value)
 }
 
-// resolveValue returns the flags that an alias with a value stands for. Name is the flag, with its dashes, or the variable that
-// gave the value.
+// resolveValue returns the flags that an alias with a value stands for. Name is the flag, with its dashes, or the
+// variable that gave the value.
 func (a *alias) resolveValue(name, value string) (flags []string, warnings []warning, err error) {
 	if a.translate != nil {
 		flags, err = a.translate(value)
@@ -158,8 +166,8 @@ func (a *alias) resolveValue(name, value string) (flags []string, warnings []war
 	return nil, nil, fmt.Errorf("%s=%s of dcgm-exporter is not supported: %s", name, value, a.advice)
 }
 
-// translateAliases replaces dcgm-exporter's flags in a command line by this program's, and puts those that its environment
-// variables stand for before them. The error names all that are not supported.
+// translateAliases replaces dcgm-exporter's flags in a command line by this program's, and puts those that its
+// environment variables stand for before them. The error names all that are not supported.
 func translateAliases(args []string, lookup lookupFunc) (out []string, warnings []warning, err error) {
 	words, rest, err := splitLine(args)
 	if err != nil {
@@ -230,8 +238,8 @@ func (w *argument) flags() []string {
 	return flags
 }
 
-// checkRepeated returns an error about the flags of app that a command line sets more than once, at least once by a name of
-// dcgm-exporter, although they have one value. The error names the words that set them.
+// checkRepeated returns an error about the flags of app that a command line sets more than once, at least once by a
+// name of dcgm-exporter, although they have one value. The error names the words that set them.
 func checkRepeated(app *kingpin.Application, args []string) error {
 	words, _, err := splitLine(args)
 	if err != nil {
@@ -257,8 +265,8 @@ func checkRepeated(app *kingpin.Application, args []string) error {
 	return errors.Join(errs...)
 }
 
-// findAlias finds what a word of the command line is the name of: "-f", "--f", "-collectors" or "--collectors", as Go's flag
-// package has it.
+// findAlias finds what a word of the command line is the name of: "-f", "--f", "-collectors" or "--collectors", as
+// Go's flag package has it.
 func findAlias(known []alias, word string) *alias {
 	bare := strings.TrimPrefix(strings.TrimPrefix(word, "-"), "-")
 	if bare == word || bare == "" {
@@ -271,9 +279,10 @@ func findAlias(known []alias, word string) *alias {
 	return &known[i]
 }
 
-// translateEnvironment returns the flags that dcgm-exporter's environment variables stand for. This program's own flags and
-// variables take precedence; a variable that is set but empty is ignored.
-func translateEnvironment(known []alias, args []string, lookup lookupFunc) (out []string, warnings []warning, err error) {
+// translateEnvironment returns the flags that dcgm-exporter's environment variables stand for. This program's own
+// flags and variables take precedence; a variable that is set but empty is ignored.
+func translateEnvironment(known []alias, args []string,
+	lookup lookupFunc) (out []string, warnings []warning, err error) {
 	var errs []error
 	for _, a := range known {
 		value, _ := lookup(a.env)

@@ -22,9 +22,12 @@ func environment(pairs ...string) func(string) (string, bool) {
 
 func TestAliasesOfDCGMExporter(t *testing.T) {
 	for _, tt := range []struct{ args, env, want string }{
-		{args: "-f counters.csv -a :9400 -c 30000", want: "--dcgm.counters=counters.csv --web.listen-address=:9400 --poll.interval=30s"},
-		{args: "--collectors=c.csv -collectors d.csv -f=e.csv", want: "--dcgm.counters=c.csv --dcgm.counters=d.csv --dcgm.counters=e.csv"},
-		{args: "-x 60000 --clock-events-count-window-size=1500", want: "--dcgm.xid-window=1m0s --dcgm.clock-events-window=1.5s"},
+		{args: "-f counters.csv -a :9400 -c 30000",
+			want: "--dcgm.counters=counters.csv --web.listen-address=:9400 --poll.interval=30s"},
+		{args: "--collectors=c.csv -collectors d.csv -f=e.csv",
+			want: "--dcgm.counters=c.csv --dcgm.counters=d.csv --dcgm.counters=e.csv"},
+		{args: "-x 60000 --clock-events-count-window-size=1500",
+			want: "--dcgm.xid-window=1m0s --dcgm.clock-events-window=1.5s"},
 		{args: "-k", want: "--kubernetes.labels=container"},
 		{args: "-k=false", want: "--kubernetes.labels=off"},
 		{args: "-r localhost:5555", want: "--dcgm.mode=remote --dcgm.address=localhost:5555"},
@@ -33,8 +36,10 @@ func TestAliasesOfDCGMExporter(t *testing.T) {
 		{args: "--f c.csv --k", want: "--dcgm.counters=c.csv --kubernetes.labels=container"},
 		{args: "--debug=false", env: "DCGM_EXPORTER_DEBUG=true", want: ""}, // the flag counts more than its variable
 		{args: "--enable-pprof --web-systemd-socket=0", want: "--web.pprof --no-web.systemd-socket"},
-		{args: "--nvidia-resource-names nvidia.com/a100,nvidia.com/a10", want: "--kubernetes.resource-name=nvidia.com/a100 --kubernetes.resource-name=nvidia.com/a10"},
-		{args: "--log-format text --hpc-job-mapping-dir /run/jobs", want: "--log.format=logfmt --hpc.job-mapping-dir=/run/jobs"},
+		{args: "--nvidia-resource-names nvidia.com/a100,nvidia.com/a10",
+			want: "--kubernetes.resource-name=nvidia.com/a100 --kubernetes.resource-name=nvidia.com/a10"},
+		{args: "--log-format text --hpc-job-mapping-dir /run/jobs",
+			want: "--log.format=logfmt --hpc.job-mapping-dir=/run/jobs"},
 		{args: "serve --poll.interval=2s --output - -- -k", want: "serve --poll.interval=2s --output - -- -k"},
 		{env: "DCGM_EXPORTER_LISTEN=:9400 DCGM_EXPORTER_KUBERNETES=true DCGM_EXPORTER_INTERVAL=",
 			want: "--web.listen-address=:9400 --kubernetes.labels=container"},
@@ -43,7 +48,8 @@ func TestAliasesOfDCGMExporter(t *testing.T) {
 		{args: "--no-web.pprof", env: "DCGM_EXPORTER_ENABLE_PPROF=true", want: "--no-web.pprof"},
 		{env: "DCGM_EXPORTER_LISTEN=:9400 MIG_EXPORTER_WEB_LISTEN_ADDRESS=:1", want: ""},
 		{env: "DCGM_EXPORTER_LISTEN=:9400 MIG_EXPORTER_WEB_LISTEN_ADDRESS=", want: "--web.listen-address=:9400"},
-		{args: "serve", env: "DCGM_REMOTE_HOSTENGINE_INFO=dcgm:5555", want: "--dcgm.mode=remote --dcgm.address=dcgm:5555 serve"},
+		{args: "serve", env: "DCGM_REMOTE_HOSTENGINE_INFO=dcgm:5555",
+			want: "--dcgm.mode=remote --dcgm.address=dcgm:5555 serve"},
 	} {
 		got, _, err := translateAliases(strings.Fields(tt.args), environment(strings.Fields(tt.env)...))
 		if err != nil || strings.Join(got, " ") != tt.want {
@@ -69,10 +75,12 @@ func TestAliasesWithBadValues(t *testing.T) {
 	}
 }
 
-// TestRepeatedAliases: a flag that is given twice, by a name of dcgm-exporter, is named by the words that the command line has.
+// TestRepeatedAliases: a flag that is given twice, by a name of dcgm-exporter, is named by the words that the command
+// line has.
 func TestRepeatedAliases(t *testing.T) {
 	for args, want := range map[string]string{
-		"--kubernetes.labels=info -k":              "--kubernetes.labels is set by --kubernetes.labels and -k: expected one of them",
+		"--kubernetes.labels=info -k": "--kubernetes.labels is set by --kubernetes.labels and -k: expected " +
+			"one of them",
 		"-k --kubernetes.labels info":              "--kubernetes.labels is set by -k and --kubernetes.labels: expected",
 		"-f a.csv --collectors=b.csv":              "--dcgm.counters is set by -f and --collectors: expected",
 		"--web.pprof --enable-pprof=false":         "--web.pprof is set by --web.pprof and --enable-pprof: expected",
@@ -97,11 +105,13 @@ func TestWindows(t *testing.T) {
 		"--dcgm.clock-events-window=-1s":  "--dcgm.clock-events-window=-1s: expected",
 		"--dcgm.clock-events-window=long": "--dcgm.clock-events-window=long: expected a duration such as 5m",
 	} {
-		if _, err := parseCommandLine(strings.Fields(args), environment()); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := parseCommandLine(strings.Fields(args), environment()); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}
 	}
-	counters := write(t, "counters.csv", "DCGM_EXP_XID_ERRORS_COUNT, gauge, XIDs.\nDCGM_EXP_CLOCK_EVENTS_COUNT, gauge, Clock events.\n")
+	counters := write(t, "counters.csv",
+		"DCGM_EXP_XID_ERRORS_COUNT, gauge, XIDs.\nDCGM_EXP_CLOCK_EVENTS_COUNT, gauge, Clock events.\n")
 	args := []string{"--sim.scenario=../../testdata/scenarios/a30.yaml", "--metrics.names=dcgm", "-f", counters}
 	for _, test := range []struct {
 		args        []string
@@ -112,7 +122,8 @@ func TestWindows(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		runInProcess(t, append(args, test.args...)...).handler.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-		for field, window := range map[string]string{"DCGM_EXP_XID_ERRORS_COUNT": test.xid, "DCGM_EXP_CLOCK_EVENTS_COUNT": test.clocks} {
+		for field, window := range map[string]string{"DCGM_EXP_XID_ERRORS_COUNT": test.xid,
+			"DCGM_EXP_CLOCK_EVENTS_COUNT": test.clocks} {
 			of := regexp.MustCompile(`(?m)^` + field + `\{.*window_size_in_ms="(\d+)"`).FindStringSubmatch(w.Body.String())
 			if of == nil || of[1] != window {
 				t.Errorf("%q: window of %s: %v, want %s ms", test.args, field, of, window)

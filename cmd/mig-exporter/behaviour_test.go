@@ -45,13 +45,15 @@ func TestWithoutADriver(t *testing.T) {
 	if strings.Contains(metrics, "nvidia_gpu_") {
 		t.Error("GPU metrics without a driver")
 	}
-	for _, want := range []string{"mig_exporter_source_up{source=\"nvml\"} 0", "mig_exporter_build_info", "go_goroutines"} {
+	for _, want := range []string{"mig_exporter_source_up{source=\"nvml\"} 0", "mig_exporter_build_info",
+		"go_goroutines"} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("%s is missing", want)
 		}
 	}
 	// The collectors have written all that there is: that there is no driver is the source's to say.
-	if strings.Count(metrics, "\nmig_exporter_collector_success{") == 0 || regexp.MustCompile(`(?m)^mig_exporter_collector_success\{.*\} 0$`).MatchString(metrics) {
+	if strings.Count(metrics, "\nmig_exporter_collector_success{") == 0 ||
+		regexp.MustCompile(`(?m)^mig_exporter_collector_success\{.*\} 0$`).MatchString(metrics) {
 		t.Error("a collector without a driver has failed, or there is none")
 	}
 	if code := p.stop(); code != exitOK {
@@ -83,12 +85,17 @@ func TestExitCodes(t *testing.T) {
 		{"no number", []string{"--web.max-scrapes=few"}, exitUsage, []string{"--web.max-scrapes=few", "number"}},
 		{"no scenario", []string{"--driver=sim"}, exitUsage, []string{"--sim.scenario"}},
 		{"interval too short", []string{"--poll.interval=1us"}, exitUsage, []string{"--poll.interval=1µs", "50ms"}},
-		{"telemetry path in use", []string{"--web.telemetry-path=/-/ready"}, exitUsage, []string{"--web.telemetry-path", "/-/ready"}},
-		{"scenario without the simulated driver", []string{"--sim.scenario=" + scenario}, exitFailure, []string{"--driver=sim"}},
-		{"scenario file missing", []string{"--driver=sim", "--sim.scenario=/no/such.yaml"}, exitFailure, []string{"/no/such.yaml"}},
-		{"port in use", []string{"--driver=sim", "--sim.scenario=" + scenario, "--web.listen-address=" + taken.Addr().String()},
+		{"telemetry path in use", []string{"--web.telemetry-path=/-/ready"}, exitUsage,
+			[]string{"--web.telemetry-path", "/-/ready"}},
+		{"scenario without the simulated driver", []string{"--sim.scenario=" + scenario}, exitFailure,
+			[]string{"--driver=sim"}},
+		{"scenario file missing", []string{"--driver=sim", "--sim.scenario=/no/such.yaml"}, exitFailure,
+			[]string{"/no/such.yaml"}},
+		{"port in use", []string{"--driver=sim", "--sim.scenario=" + scenario, "--web.listen-address=" + taken.Addr().
+			String()},
 			exitFailure, []string{taken.Addr().String(), "address already in use"}},
-		{"web config missing", []string{"--driver=sim", "--sim.scenario=" + scenario, "--web.listen-address=127.0.0.1:0", "--web.config.file=/no/web.yml"},
+		{"web config missing", []string{"--driver=sim", "--sim.scenario=" + scenario, "--web.listen-address=127.0.0.1:0",
+			"--web.config.file=/no/web.yml"},
 			exitFailure, []string{"/no/web.yml"}},
 	}
 	for _, tt := range tests {
@@ -158,11 +165,13 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 	if c.servesProcesses() {
 		t.Error("single processes are asked for")
 	}
-	if inv, err = parseCommandLine([]string{"--collector.process", "-c", "30000"}, os.LookupEnv); err != nil || !inv.Config.servesProcesses() {
+	if inv, err = parseCommandLine([]string{"--collector.process", "-c", "30000"}, os.LookupEnv); err != nil ||
+		!inv.Config.servesProcesses() {
 		t.Errorf("--collector.process: %v, %v", inv.Config.Disabled, err)
 	}
 	if c := inv.Config; c.PollInterval != 30*time.Second || c.ReadyMaxAge != 90*time.Second {
-		t.Errorf("interval %v of dcgm-exporter's flag, ready for %v; want 30s and three times that", c.PollInterval, c.ReadyMaxAge)
+		t.Errorf("interval %v of dcgm-exporter's flag, ready for %v; want 30s and three times that", c.PollInterval,
+			c.ReadyMaxAge)
 	}
 }
 
@@ -256,7 +265,8 @@ pods:
 	if want := `label_team="a\"b\nc\\d"`; !strings.Contains(body, want) {
 		t.Errorf("%s is missing", want)
 	}
-	if strings.Contains(body, "mig_exporter_collector_success{") && strings.Contains(body, "} 0\nmig_exporter_collector_success") {
+	if strings.Contains(body, "mig_exporter_collector_success{") &&
+		strings.Contains(body, "} 0\nmig_exporter_collector_success") {
 		t.Error("a collector failed")
 	}
 	if r := p.get("/"); r.status != http.StatusOK {
@@ -298,7 +308,8 @@ faults: [{at: 10s, for: 20s, gpu: 1, kind: lost}]
 	}
 }
 
-// TestLayoutChangeByAnyone: a layout change by another client shows in the next poll, without a restart, and what was there is gone.
+// TestLayoutChangeByAnyone: a layout change by another client shows in the next poll, without a restart, and what was
+// there is gone.
 func TestLayoutChangeByAnyone(t *testing.T) {
 	scenario := write(t, "repartition.yaml", `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}

@@ -85,7 +85,8 @@ func TestBenchNode(t *testing.T) {
 		cmptest.Equal(t, "GPUs", len(s.GPUs), gpus)
 		cmptest.Equal(t, "held instances", held, gpus*benchSlices)
 		cmptest.Equal(t, "unmatched devices", len(s.Unmatched), 0)
-		if records := simulatedNode(x).Records(); slices.ContainsFunc(records, func(r sim.Record) bool { return !strings.HasPrefix(r.Message, "admitted") }) {
+		if records := simulatedNode(x).Records(); slices.ContainsFunc(records,
+			func(r sim.Record) bool { return !strings.HasPrefix(r.Message, "admitted") }) {
 			t.Errorf("something happened on the bench: %v", records)
 		}
 	}

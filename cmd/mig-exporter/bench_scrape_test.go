@@ -129,8 +129,8 @@ func benchScrape(b *testing.B, h http.Handler, accept, coding string, before fun
 	reportQuantiles(b, "", took)
 }
 
-// BenchmarkScrapeLone is the scrape of a lone Prometheus, which always meets a new Snapshot: it gathers and encodes it, and
-// what the process says of itself.
+// BenchmarkScrapeLone is the scrape of a lone Prometheus, which always meets a new Snapshot: it gathers and encodes
+// it, and what the process says of itself.
 func BenchmarkScrapeLone(b *testing.B) {
 	x := benchNode(b, benchGPUs)
 	h, snaps := renewedHandler(x, 0)
@@ -147,8 +147,8 @@ func BenchmarkScrapeRepeated(b *testing.B) {
 	}
 }
 
-// TestLoneScrapeAllocatesLittle holds the bound of docs/performance.md for the scrape of a new Snapshot, without what the library
-// allocates to gather go_* and process_*.
+// TestLoneScrapeAllocatesLittle holds the bound of docs/performance.md for the scrape of a new Snapshot, without what
+// the library allocates to gather go_* and process_*.
 func TestLoneScrapeAllocatesLittle(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector empties pools; it runs in the target test-growth")
@@ -181,7 +181,9 @@ func BenchmarkScrapeGrowth(b *testing.B) {
 		x := benchNode(b, gpus)
 		h, snaps := renewedHandler(x, 0)
 		b.Run(fmt.Sprintf("lone/gpus=%d", gpus), func(b *testing.B) { benchScrape(b, h, acceptText, "gzip", snaps.renew) })
-		b.Run(fmt.Sprintf("plain/gpus=%d", gpus), func(b *testing.B) { benchScrape(b, h, acceptText, "identity", snaps.renew) })
+		b.Run(fmt.Sprintf("plain/gpus=%d", gpus), func(b *testing.B) {
+			benchScrape(b, h, acceptText, "identity", snaps.renew)
+		})
 	}
 }
 
@@ -191,7 +193,9 @@ func BenchmarkLoopback(b *testing.B) {
 	x := benchNode(b, benchGPUs)
 	for _, f := range benchForms {
 		for _, scrapers := range []int{1, 8} {
-			b.Run(fmt.Sprintf("%s/scrapers=%d", f.name, scrapers), func(b *testing.B) { benchLoopback(b, x.handler, f.accept, f.coding, scrapers) })
+			b.Run(fmt.Sprintf("%s/scrapers=%d", f.name, scrapers), func(b *testing.B) {
+				benchLoopback(b, x.handler, f.accept, f.coding, scrapers)
+			})
 		}
 	}
 }

@@ -35,8 +35,8 @@ const (
 	maxCapturePolls     = 1000
 )
 
-// runCapture polls the node and writes the answers of its driver to a file. That the driver is missing or does not match its
-// library is recorded, too.
+// runCapture polls the node and writes the answers of its driver to a file. That the driver is missing or does not
+// match its library is recorded, too.
 func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writer) error {
 	if err := checkOutput(&cfg.Capture); err != nil {
 		return err
@@ -67,7 +67,8 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 		found = len(last.GPUs)
 	}
 	level.Info(logger).Log("msg", "Captured", "output", cfg.Capture.Output, "bytes", len(data), "gpus", found,
-		"polls", len(recording.Recorded.Polls), "identities", map[bool]string{false: "pseudonyms", true: "kept"}[cfg.Capture.KeepIdentities])
+		"polls", len(recording.Recorded.Polls), "identities",
+		map[bool]string{false: "pseudonyms", true: "kept"}[cfg.Capture.KeepIdentities])
 	return nil
 }
 
@@ -75,8 +76,10 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 func always() bool { return true }
 
 // recordPolls polls and returns the last Snapshot, nil if not even the first poll was completed.
-func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder, logger log.Logger) (*gpu.Snapshot, error) {
-	source := nvmlsource.New(recorder.Library(), nvmlsource.Options{Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: true, Media: always, Logger: logger})
+func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder,
+	logger log.Logger) (*gpu.Snapshot, error) {
+	source := nvmlsource.New(recorder.Library(),
+		nvmlsource.Options{Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: true, Media: always, Logger: logger})
 	defer closeSource(source, logger)
 	opts := pollOptions(cfg, node, nil, logger, nil)
 	opts.Interval = 0 // the polls are asked for below
@@ -90,7 +93,8 @@ func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture
 	loopErr := <-loop
 	switch {
 	case errors.Is(loopErr, gpu.ErrVersionMismatch):
-		level.Warn(logger).Log("msg", "The driver does not match its library; the capture ends here and records it", "err", loopErr)
+		level.Warn(logger).Log("msg", "The driver does not match its library; the capture ends here and records it", "err",
+			loopErr)
 		return poller.Current(), nil
 	case err != nil:
 		return nil, fmt.Errorf("capture: %w", err)
@@ -106,7 +110,8 @@ func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture
 var errFirstPoll = errors.New("the first poll is done")
 
 // pollRepeatedly makes the polls that were asked for, an interval apart. It moves a stepped clock itself.
-func pollRepeatedly(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder, poller *poll.Poller) error {
+func pollRepeatedly(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder,
+	poller *poll.Poller) error {
 	// Run makes the first poll by itself.
 	if err := poller.Poll(ctx, func() error { return errFirstPoll }); !errors.Is(err, errFirstPoll) {
 		return err

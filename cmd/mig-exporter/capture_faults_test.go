@@ -24,7 +24,8 @@ func captureProgram(t *testing.T, scenario string, args ...string) (p *program, 
 	t.Helper()
 	dir = t.TempDir()
 	p = launchAnyhow(t, append([]string{
-		"capture", "--driver=sim", "--sim.scenario=" + write(t, "node.yaml", scenario), "--output=" + filepath.Join(dir, "captured.yaml"),
+		"capture", "--driver=sim", "--sim.scenario=" + write(t, "node.yaml", scenario),
+		"--output=" + filepath.Join(dir, "captured.yaml"),
 	}, args...)...)
 	return p, dir
 }
@@ -56,7 +57,8 @@ func TestCaptureOfADriverThatHangs(t *testing.T) {
 		t.Errorf("it took %s", took)
 	}
 	text := readText(t, filepath.Join(dir, "captured.yaml"))
-	for _, want := range []string{"nvmlDeviceGetHandleByIndex(0): {hangs: ever}", "nvmlDeviceGetCount: 2", "polls: [0s, "} {
+	for _, want := range []string{"nvmlDeviceGetHandleByIndex(0): {hangs: ever}", "nvmlDeviceGetCount: 2",
+		"polls: [0s, "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the capture does not say %q:\n%s", want, text)
 		}

@@ -93,7 +93,8 @@ func served(t *testing.T, r captureRun) []string {
 		t.Fatal(err)
 	}
 	x := &exporter{
-		node: n, source: nvmlsource.New(n.library, nvmlsource.Options{Now: n.now, GPM: cfg.asksGPM(), ProcessUtilization: true, Media: always, Logger: logger}), logger: logger,
+		node: n, source: nvmlsource.New(n.library, nvmlsource.Options{Now: n.now, GPM: cfg.asksGPM(),
+			ProcessUtilization: true, Media: always, Logger: logger}), logger: logger,
 	}
 	defer closeSource(x.source, logger)
 	defer n.close() // before the driver: what hangs returns
@@ -104,7 +105,9 @@ func served(t *testing.T, r captureRun) []string {
 		t.Fatal(err)
 	}
 	x.fresh, _ = newProcessRegistry()
-	x.poller = poll.New(x.source, pollOptions(cfg, n, nil, logger, func(s *gpu.Snapshot, _ time.Duration) { x.metrics.Observe(s) }))
+	x.poller = poll.New(x.source, pollOptions(cfg, n, nil, logger, func(s *gpu.Snapshot, _ time.Duration) {
+		x.metrics.Observe(s)
+	}))
 	h := web.NewHandler(x.webOptions(cfg), x.poller, x.metrics, x.fresh, logger)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -155,7 +158,8 @@ func ofGPUs(text string) string {
 func captured(t *testing.T, r captureRun, args ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "node.yaml")
-	cfg := r.config(t, append([]string{"capture", "--output=" + path, fmt.Sprintf("--capture.polls=%d", r.polls)}, args...)...)
+	cfg := r.config(t, append([]string{"capture", "--output=" + path, fmt.Sprintf("--capture.polls=%d", r.polls)},
+		args...)...)
 	if err := runCapture(t.Context(), cfg, log.NewNopLogger(), nil); err != nil {
 		t.Fatal(err)
 	}
@@ -232,8 +236,9 @@ func sortLines(text string) string {
 }
 
 var (
-	identities = regexp.MustCompile(`(?:MIG-)?GPU-[0-9a-f-]{36}|MIG-[0-9a-f-]{36}|nvmlDeviceGetSerial: [^\s{}]+|hostname: [^,]+|pid: \d+`)
-	serialKey  = regexp.MustCompile(`^nvmlDeviceGetSerial: "?([^"]+)"?$`)
+	identities = regexp.MustCompile(
+		`(?:MIG-)?GPU-[0-9a-f-]{36}|MIG-[0-9a-f-]{36}|nvmlDeviceGetSerial: [^\s{}]+|hostname: [^,]+|pid: \d+`)
+	serialKey = regexp.MustCompile(`^nvmlDeviceGetSerial: "?([^"]+)"?$`)
 )
 
 // bijection finds the pseudonym of every identity by its place in the file, and wants one for each and each for one.
@@ -360,13 +365,15 @@ func TestCaptureCommand(t *testing.T) {
 	recorded := "--sim.scenario=" + path
 	expect("check-config", exitOK, "good", "check-config", "--driver=sim", recorded)
 	expect("sped up", exitFailure, "--sim.clock=x60", "capture", "--driver=sim", recorded, "--output=-", "--sim.clock=x60")
-	broken := write(t, "broken.yaml", strings.Replace(readText(t, path), "nvmlDeviceGetCount: 2", "nvmlDeviceGetCount: two", 1))
+	broken := write(t, "broken.yaml",
+		strings.Replace(readText(t, path), "nvmlDeviceGetCount: 2", "nvmlDeviceGetCount: two", 1))
 	for _, command := range [][]string{{"check-config"}, {"serve"}, {"capture", "--output=-"}} {
 		expect(command[0]+" of a broken file", exitFailure, broken+":20: recorded.node.nvmlDeviceGetCount: is ",
 			append(command, "--driver=sim", "--sim.scenario="+broken)...)
 	}
 	none := "--nvml.library-path=" + filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	without := expect("without a driver", exitOK, "The driver does not answer", "capture", "--output=-", none, "--capture.polls=1")
+	without := expect("without a driver", exitOK, "The driver does not answer", "capture", "--output=-", none,
+		"--capture.polls=1")
 	if !strings.Contains(without, "nvmlInit: {error: LIBRARY_NOT_FOUND}") {
 		t.Errorf("capture without a driver:\n%s", without)
 	}

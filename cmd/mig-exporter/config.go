@@ -103,11 +103,13 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	add(c.Driver != driverSim || c.SimScenario != "", "--driver=sim: expected --sim.scenario=FILE with the node to simulate")
+	add(c.Driver != driverSim || c.SimScenario != "",
+		"--driver=sim: expected --sim.scenario=FILE with the node to simulate")
 	add(c.PollInterval >= minInterval, "--poll.interval=%s: expected %s or more", c.PollInterval, minInterval)
 	add(c.PollTimeout > 0, "--poll.timeout=%s: expected more than 0s", c.PollTimeout)
 	add(c.StaleAfter >= 1, "--poll.stale-after=%d: expected a number of intervals, 1 or more", c.StaleAfter)
-	add(c.XIDWindow > 0 && c.XIDWindow <= maxWindow, "--dcgm.xid-window=%s: expected more than 0s and at most %s", c.XIDWindow, maxWindow)
+	add(c.XIDWindow > 0 && c.XIDWindow <= maxWindow, "--dcgm.xid-window=%s: expected more than 0s and at most %s",
+		c.XIDWindow, maxWindow)
 	add(c.ClockEventsWindow > 0 && c.ClockEventsWindow <= maxWindow,
 		"--dcgm.clock-events-window=%s: expected more than 0s and at most %s", c.ClockEventsWindow, maxWindow)
 	add(c.MaxScrapes >= 0, "--web.max-scrapes=%d: expected 0 (no limit) or more", c.MaxScrapes)
@@ -117,20 +119,24 @@ func (c *Config) Validate() error {
 	add(c.PodsStaleAfter >= 0, "--kubernetes.stale-after=%s: expected 0s or more", c.PodsStaleAfter)
 	add(c.WitnessPod == "" || isWitness(c.WitnessPod),
 		"--kubernetes.witness-pod=%s: expected NAMESPACE/NAME, or a prefix of it that ends in *", c.WitnessPod)
-	add(c.Checkpoint == "" || filepath.IsAbs(c.Checkpoint), "--kubernetes.checkpoint=%s: expected an absolute path, or none", c.Checkpoint)
+	add(c.Checkpoint == "" || filepath.IsAbs(c.Checkpoint),
+		"--kubernetes.checkpoint=%s: expected an absolute path, or none", c.Checkpoint)
 	add(c.Capture.Polls >= 1 && c.Capture.Polls <= maxCapturePolls,
 		"--capture.polls=%d: expected a number from 1 to %d", c.Capture.Polls, maxCapturePolls)
 	add(len(c.PodLabelNames) == 0 || c.NodeName != "" || c.Driver == driverSim,
 		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server")
-	add(c.DCGMMode != dcgmRemote || c.DCGMAddress != "", "--dcgm.mode=remote: expected --dcgm.address=HOST:PORT or the path of a unix socket")
+	add(c.DCGMMode != dcgmRemote || c.DCGMAddress != "",
+		"--dcgm.mode=remote: expected --dcgm.address=HOST:PORT or the path of a unix socket")
 	if c.DCGMAddress != "" {
 		if _, err := dcgmsource.ParseAddress(c.DCGMAddress); err != nil {
 			errs = append(errs, fmt.Errorf("--dcgm.address: %w", err))
 		}
 	}
 	add(!c.Control.Cordon || c.NodeName != "", "--control.cordon: expected --kubernetes.node-name with it")
-	add(c.DCGMMode == dcgmRemote || c.DCGMAddress == "", "--dcgm.address=%s: expected --dcgm.mode=remote with it", c.DCGMAddress)
-	add(c.Profiling != profilingDCGM || c.DCGMMode != dcgmOff, "--profiling.source=dcgm: expected --dcgm.mode=embedded or remote with it")
+	add(c.DCGMMode == dcgmRemote || c.DCGMAddress == "", "--dcgm.address=%s: expected --dcgm.mode=remote with it",
+		c.DCGMAddress)
+	add(c.Profiling != profilingDCGM || c.DCGMMode != dcgmOff,
+		"--profiling.source=dcgm: expected --dcgm.mode=embedded or remote with it")
 	if err := web.CheckTelemetryPath(c.TelemetryPath); err != nil {
 		errs = append(errs, fmt.Errorf("--web.telemetry-path: %w", err))
 	}
@@ -152,8 +158,8 @@ const minInterval = 50 * time.Millisecond
 // maxWindow bounds the memory of the windows of dcgm-exporter's counts, which hold the clock events of each poll.
 const maxWindow = 24 * time.Hour
 
-// clockSpeed is the factor by which the clock of the configuration runs faster than real time. Limits in its time are multiplied
-// by it.
+// clockSpeed is the factor by which the clock of the configuration runs faster than real time. Limits in its time are
+// multiplied by it.
 func (c *Config) clockSpeed() time.Duration {
 	if c.Driver == driverSim && c.SimClock == sim.ClockX60 {
 		return 60
@@ -173,8 +179,8 @@ func (c *Config) servesProcesses() bool {
 // processCollector is the collector of single processes, which is off by default.
 const processCollector = "process"
 
-// freshFor is the time for which scrapers share the metrics of the process: as long as they share a Snapshot, so that these are
-// gathered again for an old Snapshot only if a poll is late.
+// freshFor is the time for which scrapers share the metrics of the process: as long as they share a Snapshot, so that
+// these are gathered again for an old Snapshot only if a poll is late.
 func (c *Config) freshFor() time.Duration { return max(minFresh, c.PollInterval) }
 
 // stepped reports whether time only moves by /-/sim/advance.

@@ -36,8 +36,8 @@ type controller struct {
 	logger  log.Logger
 }
 
-// openControl creates the engine and what it needs. It opens neither the state folder nor a socket: if these cannot be used,
-// metrics are served nevertheless.
+// openControl creates the engine and what it needs. It opens neither the state folder nor a socket: if these cannot
+// be used, metrics are served nevertheless.
 func openControl(cfg *Config, x *exporter) (*controller, error) {
 	c := &controller{logger: log.With(x.logger, "component", "control")}
 	if err := c.openParts(cfg, x); err != nil {
@@ -156,8 +156,8 @@ func (c *ControlConfig) hooks() ([]control.Hook, error) {
 // retryServing is the time after which partition control tries again to serve its API.
 const retryServing = 5 * time.Second
 
-// run finishes the operation that a crash interrupted, and serves the API until ctx ends. An error in that is a state of partition
-// control, and does not end the program.
+// run finishes the operation that a crash interrupted, and serves the API until ctx ends. An error in that is a state
+// of partition control, and does not end the program.
 func (c *controller) run(ctx context.Context) error {
 	return runTogether(ctx, []func(context.Context) error{c.engine.Run, c.serveAPI})
 }
@@ -287,7 +287,8 @@ func (s *controlStatus) offReason() string {
 
 func newControlMetrics(now func() time.Time) *collector.Control {
 	return collector.NewControl(collector.ControlOptions{
-		Verbs: []string{string(api.VerbApply), string(api.VerbRollback), string(api.VerbMode), string(api.VerbRestore), string(api.VerbRecovery)},
+		Verbs: []string{string(api.VerbApply), string(api.VerbRollback), string(api.VerbMode), string(api.VerbRestore),
+			string(api.VerbRecovery)},
 		Results: []string{
 			string(api.Succeeded), string(api.RolledBack), string(api.Failed), string(api.Interrupted), string(api.Accepted),
 			string(api.Degraded), string(api.Stuck),

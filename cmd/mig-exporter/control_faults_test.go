@@ -88,7 +88,8 @@ func TestAChangeHangs(t *testing.T) {
 	if n := s.of("mig_exporter_hung_driver_calls"); len(n) != 1 || n[0] < 1 {
 		t.Errorf("hung driver calls: %v", n)
 	}
-	if out := c.must(4, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1"); !strings.Contains(out, "A driver call has not returned") {
+	if out := c.must(4, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1"); !strings.Contains(out,
+		"A driver call has not returned") {
 		t.Errorf("migctl does not say why nothing else is begun there:\n%s", out)
 	}
 	c.advance(70 * time.Second)
@@ -99,15 +100,18 @@ func TestAChangeHangs(t *testing.T) {
 	s.expect(t, "over", -1, "nvidia_mig_gpu_instance_processes", `mig_profile="1g.5gb"`)
 }
 
-// TestOneControllerPerNode: a second program on the same state folder serves metrics and is read-only, does no harm to the first,
-// and takes over when the first has ended.
+// TestOneControllerPerNode: a second program on the same state folder serves metrics and is read-only, does no harm
+// to the first, and takes over when the first has ended.
 func TestOneControllerPerNode(t *testing.T) {
 	scenario := write(t, "s.yaml", faultyRepartition)
 	c := controlNode(t, scenario)
-	second := &controlled{dir: t.TempDir(), program: launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--control.enabled",
-		"--control.mode=apply", "--control.socket="+filepath.Join(c.dir, "d.sock"), "--control.state-dir="+filepath.Join(c.dir, "state"))}
+	second := &controlled{dir: t.TempDir(),
+		program: launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--control.enabled",
+			"--control.mode=apply", "--control.socket="+filepath.Join(c.dir, "d.sock"),
+			"--control.state-dir="+filepath.Join(c.dir, "state"))}
 	second.waitFor("Partition control is read-only")
-	second.expectNote("partition control is read-only: the state folder cannot be used: state folder is in use by another process")
+	second.expectNote("partition control is read-only: the state folder cannot be used: state folder is in use by " +
+		"another process")
 	second.scrape().expect(t, "second", 1, "mig_control_state", `state="read-only"`)
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
 	c.stop()
@@ -118,7 +122,9 @@ func TestOneControllerPerNode(t *testing.T) {
 // idle waits until partition control has nothing to do.
 func (c *controlled) idle() {
 	c.t.Helper()
-	c.until("partition control is idle", func(s series) bool { return slices.Equal(s.of("mig_control_state", `state="idle"`), []float64{1}) })
+	c.until("partition control is idle", func(s series) bool {
+		return slices.Equal(s.of("mig_control_state", `state="idle"`), []float64{1})
+	})
 }
 
 // expectNote wants a line in what readiness says, which must be 200 all the same.
@@ -130,8 +136,8 @@ func (c *controlled) expectNote(note string) {
 	}
 }
 
-// TestStateFolderThatCannotBeUsed: metrics are served, plans are answered, changes are refused with the reason; and all is well
-// without a restart when the folder can be used.
+// TestStateFolderThatCannotBeUsed: metrics are served, plans are answered, changes are refused with the reason; and
+// all is well without a restart when the folder can be used.
 func TestStateFolderThatCannotBeUsed(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "state"), []byte("in the way"), 0o600); err != nil {
@@ -141,7 +147,8 @@ func TestStateFolderThatCannotBeUsed(t *testing.T) {
 	c.waitFor("Partition control is read-only")
 	c.expectNote("partition control is read-only: the state folder cannot be used: not a directory")
 	c.must(0, "plan", "--gpus", "0", "--devices", "7g.40gb=1")
-	if out := c.must(1, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1"); !strings.Contains(out, "not a directory") {
+	if out := c.must(1, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1"); !strings.Contains(out,
+		"not a directory") {
 		t.Errorf("migctl does not say why:\n%s", out)
 	}
 	if err := os.Remove(filepath.Join(dir, "state")); err != nil {
@@ -151,7 +158,8 @@ func TestStateFolderThatCannotBeUsed(t *testing.T) {
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1")
 }
 
-// TestAuditLogThatCannotBeWritten: changes are refused, and every place that shows the state says why, until it can be written.
+// TestAuditLogThatCannotBeWritten: changes are refused, and every place that shows the state says why, until it can
+// be written.
 func TestAuditLogThatCannotBeWritten(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", faultyRepartition))
 	path := filepath.Join(c.dir, "state", "audit.jsonl")
@@ -161,7 +169,9 @@ func TestAuditLogThatCannotBeWritten(t *testing.T) {
 	}
 	c.must(1, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
 	c.expectNote("partition control is read-only: the audit log cannot be written: is a directory")
-	c.until("it is read-only", func(s series) bool { return slices.Equal(s.of("mig_control_state", `state="read-only"`), []float64{1}) })
+	c.until("it is read-only", func(s series) bool {
+		return slices.Equal(s.of("mig_control_state", `state="read-only"`), []float64{1})
+	})
 	if out := c.must(0, "operations"); !strings.Contains(out, "the audit log cannot be written") {
 		t.Errorf("the list of operations does not say why:\n%s", out)
 	}
@@ -172,8 +182,8 @@ func TestAuditLogThatCannotBeWritten(t *testing.T) {
 	c.idle()
 }
 
-// TestStateFolderReplaced: it is deleted under the running program, before an operation and after it; the lock alone; and all of
-// it is moved away. The operations that come are on disk, in the new folder.
+// TestStateFolderReplaced: it is deleted under the running program, before an operation and after it; the lock alone;
+// and all of it is moved away. The operations that come are on disk, in the new folder.
 func TestStateFolderReplaced(t *testing.T) {
 	scenario := write(t, "s.yaml", faultyRepartition)
 	c := controlNode(t, scenario)
@@ -192,7 +202,8 @@ func TestStateFolderReplaced(t *testing.T) {
 	c.stop()
 	c = controlNodeIn(t, c.dir, scenario)
 	c.idle()
-	if _, states := c.operations(); len(states) != 4 || slices.ContainsFunc(states, func(s string) bool { return s != "apply succeeded" }) {
+	if _, states := c.operations(); len(states) != 4 ||
+		slices.ContainsFunc(states, func(s string) bool { return s != "apply succeeded" }) {
 		t.Errorf("after a restart: %q", states)
 	}
 }
@@ -204,8 +215,9 @@ func TestSocketThatIsTaken(t *testing.T) {
 	if err := os.WriteFile(socket, []byte("in the way"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := &controlled{dir: dir, program: launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+write(t, "s.yaml", faultyRepartition),
-		"--control.enabled", "--control.socket="+socket, "--control.state-dir="+filepath.Join(dir, "state"))}
+	c := &controlled{dir: dir,
+		program: launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+write(t, "s.yaml", faultyRepartition),
+			"--control.enabled", "--control.socket="+socket, "--control.state-dir="+filepath.Join(dir, "state"))}
 	c.waitFor("Partition control is off")
 	c.expectNote("partition control is off: --control.socket")
 	c.scrape().expect(t, "taken", 1, "mig_control_state", `state="off"`)
@@ -214,11 +226,13 @@ func TestSocketThatIsTaken(t *testing.T) {
 	}
 	c.waitFor("Partition control is listening")
 	c.must(0, "operations")
-	c.until("it is not off", func(s series) bool { return slices.Equal(s.of("mig_control_state", `state="off"`), []float64{0}) })
+	c.until("it is not off", func(s series) bool {
+		return slices.Equal(s.of("mig_control_state", `state="off"`), []float64{0})
+	})
 }
 
-// TestDamagedState: with damaged documents nothing is changed until the operator has accepted what stands, and everything that
-// asks is answered.
+// TestDamagedState: with damaged documents nothing is changed until the operator has accepted what stands, and
+// everything that asks is answered.
 func TestDamagedState(t *testing.T) {
 	scenario := write(t, "s.yaml", faultyRepartition)
 	c := controlNode(t, scenario)
@@ -238,13 +252,16 @@ func TestDamagedState(t *testing.T) {
 		}
 	}
 	c = controlNodeIn(t, c.dir, scenario)
-	c.until("it has read the folder", func(s series) bool { return slices.Equal(s.of("mig_control_state", `state="read-only"`), []float64{1}) })
+	c.until("it has read the folder", func(s series) bool {
+		return slices.Equal(s.of("mig_control_state", `state="read-only"`), []float64{1})
+	})
 	c.must(0, "plan", "--gpus", "0", "--devices", "7g.40gb=1")
 	ids, states := c.operations()
 	if states[0] != "recovery degraded" {
 		t.Fatalf("%q", states)
 	}
-	if out := c.must(1, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1"); !strings.Contains(out, "migctl accept "+ids[0]) {
+	if out := c.must(1, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1"); !strings.Contains(out,
+		"migctl accept "+ids[0]) {
 		t.Errorf("migctl does not say what to do:\n%s", out)
 	}
 	c.must(0, "accept", "--yes", ids[0])
@@ -252,7 +269,8 @@ func TestDamagedState(t *testing.T) {
 	c.stop()
 	c = controlNodeIn(t, c.dir, scenario)
 	c.idle()
-	if _, states := c.operations(); !slices.Equal(states, []string{"apply succeeded", "recovery accepted", "apply succeeded"}) {
+	if _, states := c.operations(); !slices.Equal(states,
+		[]string{"apply succeeded", "recovery accepted", "apply succeeded"}) {
 		t.Errorf("after a restart: %q", states)
 	}
 }

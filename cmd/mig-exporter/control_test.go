@@ -42,7 +42,8 @@ func controlNodeIn(t *testing.T, dir, scenario string, args ...string) *controll
 		args = append(args, "--control.mode=apply")
 	}
 	c := &controlled{dir: dir, program: launch(t, append([]string{
-		"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scenario, "--control.enabled", "--collector.instance_processes",
+		"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scenario, "--control.enabled",
+		"--collector.instance_processes",
 		"--control.socket=" + filepath.Join(dir, "c.sock"), "--control.state-dir=" + filepath.Join(dir, "state"),
 	}, args...)...)}
 	c.waitFor("Partition control is listening")
@@ -184,7 +185,8 @@ func TestRollback(t *testing.T) {
 
 // In a pass-through machine the mode of an Ampere GPU waits for a reset.
 func TestMIGModeInAPassThroughMachine(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", strings.Replace(repartitionScenario, "hostname: n", "hostname: n, passThrough: true", 1)))
+	c := controlNode(t,
+		write(t, "s.yaml", strings.Replace(repartitionScenario, "hostname: n", "hostname: n, passThrough: true", 1)))
 	c.advance(2 * time.Second) // the kubelet's list is settled
 	if out := c.must(0, "mode", "on", "--yes", "2"); !strings.Contains(out, "waits for reset") {
 		t.Errorf("what it waits for is not said:\n%s", out)
@@ -198,7 +200,8 @@ func TestStalePlan(t *testing.T) {
 		"faults: [{at: 5s, gpu: 1, kind: external-reconfigure, layout: [\"1g.10gb@0\"]}]\n"))
 	c.advance(2 * time.Second) // the kubelet's list is settled
 	var plan struct{ ID, Hash string }
-	if err := json.Unmarshal([]byte(c.must(0, "plan", "--gpus", "1", "--devices", "7g.80gb=1", "-o", "json")), &plan); err != nil {
+	if err := json.Unmarshal([]byte(c.must(0, "plan", "--gpus", "1", "--devices", "7g.80gb=1", "-o", "json")),
+		&plan); err != nil {
 		t.Fatal(err)
 	}
 	c.advance(6 * time.Second)
@@ -215,7 +218,8 @@ func TestStalePlan(t *testing.T) {
 func TestPlanMode(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", repartitionScenario), planOnly)
 	c.advance(2 * time.Second) // the kubelet's list is settled
-	if out := c.must(1, "apply", "--yes", "--gpus", "1", "--devices", "7g.80gb=1"); !strings.Contains(out, "--control.mode=apply") {
+	if out := c.must(1, "apply", "--yes", "--gpus", "1", "--devices", "7g.80gb=1"); !strings.Contains(out,
+		"--control.mode=apply") {
 		t.Errorf("migctl does not say why:\n%s", out)
 	}
 	c.must(1, "mode", "on", "--yes", "3")

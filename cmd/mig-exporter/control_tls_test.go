@@ -41,7 +41,8 @@ func certificate(t *testing.T, dir string) (cert, key string) {
 		t.Fatal(err)
 	}
 	cert, key = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
+	for path, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: der},
+		key: {Type: "PRIVATE KEY", Bytes: secret}} {
 		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +54,8 @@ func certificate(t *testing.T, dir string) (cert, key string) {
 func TestControlOverTLS(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := certificate(t, dir)
-	tokens := map[string]string{"operator": "s3cret-of-the-operator", "scheduler": "s3cret-of-the-scheduler", "stranger": "s3cret-of-the-stranger"}
+	tokens := map[string]string{"operator": "s3cret-of-the-operator", "scheduler": "s3cret-of-the-scheduler",
+		"stranger": "s3cret-of-the-stranger"}
 	config := "tls:\n  cert_file: " + cert + "\n  key_file: " + key + "\ntokens:\n"
 	for name, rights := range map[string]string{"operator": "[read, plan, apply]", "scheduler": "[read, plan]"} {
 		sum := sha256.Sum256([]byte(tokens[name]))
@@ -63,7 +65,8 @@ func TestControlOverTLS(t *testing.T) {
 	if err := os.Chmod(file, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--control.listen-address=127.0.0.1:0", "--control.config.file="+file)
+	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--control.listen-address=127.0.0.1:0",
+		"--control.config.file="+file)
 	address := regexp.MustCompile(`Partition control is listening" component=control address=(127\.0\.0\.1:\d+)`)
 	c.waitFor(`Partition control is listening" component=control address=127.0.0.1:`)
 	c.advance(2 * time.Second) // the kubelet's list is settled
@@ -72,12 +75,14 @@ func TestControlOverTLS(t *testing.T) {
 		if err := os.WriteFile(path, []byte(tokens[name]+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return append([]string{"--address=https://" + address.FindStringSubmatch(c.logText())[1], "--ca-file=" + cert, "--token-file=" + path}, args...)
+		return append([]string{"--address=https://" + address.FindStringSubmatch(c.logText())[1], "--ca-file=" + cert,
+			"--token-file=" + path}, args...)
 	}
 	wanted := []string{"--gpus", "1", "--devices", "1g.10gb=2"}
 	c.must(1, as("stranger", "get")...)
 	c.must(0, as("scheduler", append([]string{"plan"}, wanted...)...)...)
-	if out := c.must(1, as("scheduler", append([]string{"apply", "--yes"}, wanted...)...)...); !strings.Contains(out, "right") {
+	if out := c.must(1, as("scheduler", append([]string{"apply", "--yes"}, wanted...)...)...); !strings.Contains(out,
+		"right") {
 		t.Errorf("migctl does not say what is missing:\n%s", out)
 	}
 	c.must(0, as("operator", append([]string{"apply", "--yes"}, wanted...)...)...)
@@ -85,7 +90,8 @@ func TestControlOverTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"actor":"token:operator"`, `"actor":"token:scheduler"`, `"status":401`, `"status":403`, `"status":202`} {
+	for _, want := range []string{`"actor":"token:operator"`, `"actor":"token:scheduler"`, `"status":401`, `"status":403`,
+		`"status":202`} {
 		if !strings.Contains(string(audit), want) {
 			t.Errorf("the audit log has no %s:\n%s", want, audit)
 		}

@@ -15,8 +15,8 @@ import (
 // dcgmExporterFiles is the folder of counters files in dcgm-exporter's image, which its manifests name.
 const dcgmExporterFiles = "/etc/dcgm-exporter/"
 
-// loadCounters reads the counters file of dcgm-exporter's names; nil is the built-in list. Invalid rows are an error, or with
-// --dcgm.counters.lenient a line of the log each.
+// loadCounters reads the counters file of dcgm-exporter's names; nil is the built-in list. Invalid rows are an error,
+// or with --dcgm.counters.lenient a line of the log each.
 func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	if cfg.CountersFile == "" {
 		return nil, nil
@@ -24,7 +24,8 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	file, err := os.Open(cfg.CountersFile)
 	switch {
 	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(cfg.CountersFile, dcgmExporterFiles):
-		return nil, fmt.Errorf("--dcgm.counters: %w: a file of dcgm-exporter's image is not here: leave it out for the built-in list, or mount it "+
+		return nil, fmt.Errorf("--dcgm.counters: %w: a file of dcgm-exporter's image is not here: leave it out for the "+
+			"built-in list, or mount it "+
 			"(see docs/migration.md)", err)
 	case err != nil:
 		return nil, fmt.Errorf("--dcgm.counters: %w", err)
@@ -35,9 +36,11 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	case err != nil:
 		return nil, fmt.Errorf("--dcgm.counters: %w", err)
 	case len(faulty) > 0 && !cfg.CountersLenient:
-		return nil, fmt.Errorf("--dcgm.counters (--dcgm.counters.lenient starts without such rows): %w", errors.Join(faulty...))
+		return nil, fmt.Errorf("--dcgm.counters (--dcgm.counters.lenient starts without such rows): %w",
+			errors.Join(faulty...))
 	case len(counters) == 0:
-		return nil, fmt.Errorf("--dcgm.counters: %s has no counter that can be served: expected rows of field, type, help", cfg.CountersFile)
+		return nil, fmt.Errorf("--dcgm.counters: %s has no counter that can be served: expected rows of field, type, help",
+			cfg.CountersFile)
 	}
 	for _, row := range faulty {
 		level.Warn(logger).Log("msg", "Counter left out", "err", row)

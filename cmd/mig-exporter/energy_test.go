@@ -19,7 +19,8 @@ faults: [{at: 10s, for: 30s, kind: no-permission}]
 	energy := func() map[string]float64 {
 		all := map[string]float64{}
 		for line := range strings.Lines(string(p.get("/metrics").body)) {
-			if name, value, ok := strings.Cut(strings.TrimSpace(line), "} "); ok && strings.HasPrefix(name, "nvidia_mig_gpu_instance_energy") {
+			if name, value, ok := strings.Cut(strings.TrimSpace(line), "} "); ok &&
+				strings.HasPrefix(name, "nvidia_mig_gpu_instance_energy") {
 				all[name], _ = strconv.ParseFloat(value, 64)
 			}
 		}

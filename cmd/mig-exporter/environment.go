@@ -23,7 +23,8 @@ const envPrefix = "MIG_EXPORTER_"
 // dcgmExporterPrefix begins the names of most of dcgm-exporter's variables.
 const dcgmExporterPrefix = "DCGM_EXPORTER_"
 
-// nodeNameVariable is the variable by which dcgm-exporter's manifests name the node: the host name of a pod is the pod's.
+// nodeNameVariable is the variable by which dcgm-exporter's manifests name the node: the host name of a pod is the
+// pod's.
 const nodeNameVariable = "NODE_NAME"
 
 // envName returns the environment variable of a flag of this program.
@@ -40,10 +41,13 @@ func allFlags() []*kingpin.FlagModel {
 	for _, c := range model.Commands {
 		flags = append(flags, c.Flags...)
 	}
-	return slices.DeleteFunc(flags, func(f *kingpin.FlagModel) bool { return f.Hidden || f.Name == "help" || f.Name == "version" })
+	return slices.DeleteFunc(flags, func(f *kingpin.FlagModel) bool {
+		return f.Hidden || f.Name == "help" || f.Name == "version"
+	})
 }
 
-// flagAsTyped returns the name under which a command line sets a flag, its own or an alias of dcgm-exporter; empty if it does not.
+// flagAsTyped returns the name under which a command line sets a flag, its own or an alias of dcgm-exporter; empty if
+// it does not.
 func flagAsTyped(args []string, flag string) string {
 	if hasFlag(args, flag) {
 		return "--" + flag
@@ -130,20 +134,22 @@ func requirements() []requirement {
 	return []requirement{
 		{control, func(c *Config) bool { return c.Control.Enabled }, controlEnabled},
 		{advise, func(c *Config) bool { return c.Advise.Enabled }, "--advise.enabled"},
-		{[]string{"dcgm.counters", "dcgm.counters.lenient", "dcgm.repeat-gpu-fields", "dcgm.hostname-label", "dcgm.xid-window",
+		{[]string{"dcgm.counters", "dcgm.counters.lenient", "dcgm.repeat-gpu-fields", "dcgm.hostname-label",
+			"dcgm.xid-window",
 			"dcgm.clock-events-window"}, asDCGM, "--metrics.names=dcgm or both"},
-		{[]string{"dcgm.counters.lenient"}, func(c *Config) bool { return !asDCGM(c) || c.CountersFile != "" }, "--dcgm.counters=FILE"},
+		{[]string{"dcgm.counters.lenient"}, func(c *Config) bool { return !asDCGM(c) || c.CountersFile != "" },
+			"--dcgm.counters=FILE"},
 		{[]string{"sim.clock"}, func(c *Config) bool { return c.Driver == driverSim }, "--driver=sim"},
 		{[]string{"nvml.library-path"}, func(c *Config) bool { return c.Driver == driverNVML }, "--driver=nvml"},
 	}
 }
 
-// controlEnabled is the requirement of the flags of partition control. Without it they are refused: given alone, they would seem to
-// turn control on.
+// controlEnabled is the requirement of the flags of partition control. Without it they are refused: given alone, they
+// would seem to turn control on.
 const controlEnabled = "--control.enabled"
 
-// findIneffective returns the flags and variables that have no effect with the others: an error about those that are refused, and
-// warnings about the others.
+// findIneffective returns the flags and variables that have no effect with the others: an error about those that are
+// refused, and warnings about the others.
 func findIneffective(cfg *Config, args []string, lookup lookupFunc) (warnings []warning, err error) {
 	var errs []error
 	for _, e := range requirements() {
@@ -178,7 +184,8 @@ func logWarnings(logger log.Logger, list []warning) {
 	}
 }
 
-// unknownVariables returns a warning for each variable of this program's prefix, or of dcgm-exporter's, that no flag has.
+// unknownVariables returns a warning for each variable of this program's prefix, or of dcgm-exporter's, that no flag
+// has.
 func unknownVariables(environ []string) []warning {
 	var own, names []string
 	flags := map[string]string{}
@@ -201,9 +208,11 @@ func unknownVariables(environ []string) []warning {
 		case slices.Contains(known, name) || isServiceVariable(name, names):
 		case strings.HasPrefix(name, envPrefix):
 			best := slices.MinFunc(own, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
-			list = append(list, warning{"A variable that no flag has is set; it has no effect", []any{"variable", name, "nearest", best, "flag", flags[best]}})
+			list = append(list, warning{"A variable that no flag has is set; it has no effect",
+				[]any{"variable", name, "nearest", best, "flag", flags[best]}})
 		case strings.HasPrefix(name, dcgmExporterPrefix):
-			list = append(list, warning{"A variable that is not known of dcgm-exporter is set; it has no effect", []any{"variable", name, "see", "docs/migration.md"}})
+			list = append(list, warning{"A variable that is not known of dcgm-exporter is set; it has no effect",
+				[]any{"variable", name, "see", "docs/migration.md"}})
 		}
 	}
 	return list
@@ -212,7 +221,8 @@ func unknownVariables(environ []string) []warning {
 // serviceSuffix ends the names of the variables that the kubelet sets for a service, after the service's own name.
 const serviceSuffix = `_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`
 
-// isServiceVariable reports whether the kubelet has set a variable, sorted among names, for a service such as "mig-exporter".
+// isServiceVariable reports whether the kubelet has set a variable, sorted among names, for a service such as
+// "mig-exporter".
 func isServiceVariable(name string, names []string) bool {
 	at := regexp.MustCompile(serviceSuffix).FindStringIndex(name)
 	if at == nil {

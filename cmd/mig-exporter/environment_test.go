@@ -54,11 +54,14 @@ func TestVariablesThatNoFlagHas(t *testing.T) {
 		"MIG_EXPORTER_COLLECTOR_ECC=false", "MIG_EXPORTER_CAPTURE_POLLS=3", "MIG_EXPORTER_WEB_PORT=1",
 		"MIG_EXPORTER_SERVICE_HOST=10.0.0.1", "MIG_EXPORTER_SERVICE_PORT=9401", "MIG_EXPORTER_SERVICE_PORT_METRICS=9401",
 		"DCGM_EXPORTER_LISTEN=:9400", "DCGM_EXPORTER_COLECTORS=f.csv", "DCGM_EXPORTER_PORT=tcp://10.0.0.1:9400",
-		"DCGM_EXPORTER_SERVICE_HOST=10.0.0.1", "DCGM_EXPORTER_SERVICE_PORT_METRICS=9400", "DCGM_EXPORTER_PORT_9400_TCP_PROTO=tcp",
-		"MIG_EXPORTER_PORT=tcp://10.0.0.1:9401", "MIG_EXPORTER_PORT_9401_TCP=tcp://10.0.0.1:9401", "MIG_EXPORTER_PORT_9401_TCP_ADDR=10.0.0.1",
+		"DCGM_EXPORTER_SERVICE_HOST=10.0.0.1", "DCGM_EXPORTER_SERVICE_PORT_METRICS=9400",
+		"DCGM_EXPORTER_PORT_9400_TCP_PROTO=tcp",
+		"MIG_EXPORTER_PORT=tcp://10.0.0.1:9401", "MIG_EXPORTER_PORT_9401_TCP=tcp://10.0.0.1:9401",
+		"MIG_EXPORTER_PORT_9401_TCP_ADDR=10.0.0.1",
 	}))
 	for _, want := range []string{
-		"MIG_EXPORTER_POL_INTERVAL nearest MIG_EXPORTER_POLL_INTERVAL", "MIG_EXPORTER_KUBERNETES_NODENAME nearest MIG_EXPORTER_KUBERNETES_NODE_NAME",
+		"MIG_EXPORTER_POL_INTERVAL nearest MIG_EXPORTER_POLL_INTERVAL",
+		"MIG_EXPORTER_KUBERNETES_NODENAME nearest MIG_EXPORTER_KUBERNETES_NODE_NAME",
 		"MIG_EXPORTER_WEB_PORT", "variable DCGM_EXPORTER_COLECTORS see docs/migration.md",
 	} {
 		if !strings.Contains(got, want) {
@@ -81,7 +84,8 @@ func TestIneffective(t *testing.T) {
 		{"", "--dcgm.counters=f.csv --metrics.names=both", ""},
 		{"", "--dcgm.counters.lenient --metrics.names=both", "flag --dcgm.counters.lenient needs --dcgm.counters=FILE"},
 		{"", "--sim.clock=step", "flag --sim.clock needs --driver=sim"},
-		{"MIG_EXPORTER_NVML_LIBRARY_PATH=/x", "--driver=sim --sim.scenario=s.yaml", "variable MIG_EXPORTER_NVML_LIBRARY_PATH needs --driver=nvml"},
+		{"MIG_EXPORTER_NVML_LIBRARY_PATH=/x", "--driver=sim --sim.scenario=s.yaml",
+			"variable MIG_EXPORTER_NVML_LIBRARY_PATH needs --driver=nvml"},
 	} {
 		t.Run(tt.env+" "+tt.args, func(t *testing.T) {
 			if name, value, ok := strings.Cut(tt.env, "="); ok {
@@ -102,8 +106,8 @@ func TestIneffective(t *testing.T) {
 	expectTexts(t, errOut.String(), "level=warn", "nearest=MIG_EXPORTER_POLL_INTERVAL")
 }
 
-// TestHostnameInAPod: dcgm-exporter's manifests name the node by NODE_NAME; the host name of a pod is the pod's, another after each
-// restart.
+// TestHostnameInAPod: dcgm-exporter's manifests name the node by NODE_NAME; the host name of a pod is the pod's,
+// another after each restart.
 func TestHostnameInAPod(t *testing.T) {
 	for _, tt := range []struct{ env, args, want, label string }{
 		{"", "", "", ""},
@@ -127,7 +131,8 @@ func TestHostnameInAPod(t *testing.T) {
 // TestCountersFileOfDCGMExportersImage: its manifests name a file that is in its image only; the error says what to do.
 func TestCountersFileOfDCGMExportersImage(t *testing.T) {
 	var out, errOut strings.Builder
-	code := execute(t.Context(), strings.Fields("check-config --metrics.names=dcgm -f /etc/dcgm-exporter/dcp-metrics-included.csv"), &out, &errOut)
+	code := execute(t.Context(),
+		strings.Fields("check-config --metrics.names=dcgm -f /etc/dcgm-exporter/dcp-metrics-included.csv"), &out, &errOut)
 	for _, want := range []string{"/etc/dcgm-exporter/dcp-metrics-included.csv", "leave it out", "docs/migration.md"} {
 		if code != exitFailure || !strings.Contains(errOut.String(), want) {
 			t.Errorf("exit code %d, %s; want %q", code, errOut.String(), want)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestAGPUThatHangsCostsOneGPUByDCGM: a GPU that hangs blocks the whole host engine. Where the others have GPM the driver tells their
-// activity until the engine answers again; those without have none.
+// TestAGPUThatHangsCostsOneGPUByDCGM: a GPU that hangs blocks the whole host engine. Where the others have GPM the
+// driver tells their activity until the engine answers again; those without have none.
 func TestAGPUThatHangsCostsOneGPUByDCGM(t *testing.T) {
 	p := faultyNode(t, `
 gpus:

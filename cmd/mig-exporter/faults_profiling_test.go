@@ -28,7 +28,8 @@ func (p *program) seconds(n int) series {
 	return p.scrape()
 }
 
-// expectProfiled holds the activity of the busy GPU instance to a value, -1 to none of anything, and what follows from it.
+// expectProfiled holds the activity of the busy GPU instance to a value, -1 to none of anything, and what follows
+// from it.
 func (s series) expectProfiled(t *testing.T, when string, want float64) {
 	t.Helper()
 	s.expect(t, when, want, "nvidia_mig_gpu_instance_sm_activity_ratio", `gpu_instance="1"`)
@@ -80,19 +81,21 @@ func TestProfilingByDCGMIsPaused(t *testing.T) {
 	p.seconds(10).expectProfiled(t, "resumed", busy)
 }
 
-// TestDCGMWithoutRights: an engine in the process does not start without root while MIG is on. What to do is said, and it is not
-// tried for ever.
+// TestDCGMWithoutRights: an engine in the process does not start without root while MIG is on. What to do is said,
+// and it is not tried for ever.
 func TestDCGMWithoutRights(t *testing.T) {
 	p := profiledNode(t, "{at: 0s, for: 200s, kind: dcgm-requires-root}")
 	s := p.seconds(150)
 	s.expectProfiled(t, "without rights", -1)
 	s.expect(t, "without rights", 0, "mig_exporter_source_up", `source="dcgm"`)
-	if said := p.said("run this program as root, or connect it to an nv-hostengine that runs as root by --dcgm.mode=remote"); said != 2 {
+	if said := p.said("run this program as root, or connect it to an nv-hostengine that runs as root by " +
+		"--dcgm.mode=remote"); said != 2 {
 		t.Errorf("said %d times, want two: at first, and that three starts were all:\n%s", said, p.logText())
 	}
 	calls := s.of("mig_exporter_driver_calls_total", `source="dcgm"`)
 	cmptest.Equal(t, "calls of DCGM", calls, []float64{3})
-	cmptest.Equal(t, "calls of DCGM later", p.seconds(150).of("mig_exporter_driver_calls_total", `source="dcgm"`), []float64{3})
+	cmptest.Equal(t, "calls of DCGM later", p.seconds(150).of("mig_exporter_driver_calls_total", `source="dcgm"`),
+		[]float64{3})
 	p.hangUp("Nothing was reloaded")
 	p.seconds(10).expectProfiled(t, "with rights, after a reload", busy)
 }

@@ -17,7 +17,8 @@ import (
 
 // What operators see of every fault: the built program on a stepped clock, from outside.
 
-// faultyNode launches a node with the given GPUs and faults. A poll waits a second of real time for a reading that hangs.
+// faultyNode launches a node with the given GPUs and faults. A poll waits a second of real time for a reading that
+// hangs.
 func faultyNode(t *testing.T, rest string, args ...string) *program {
 	t.Helper()
 	scenario := write(t, "faulty.yaml", `version: 1
@@ -175,13 +176,16 @@ faults: [{for: 1m, gpu: 1, kind: hang}, {at: 70s, gpu: 1, kind: xid, xid: 31}, {
 	p.advance(21 * time.Second)
 	p.until("GPU 1 is found", func(s series) bool { return len(s.of("nvidia_gpu_power_watts", index(1))) == 1 })
 	p.advance(10 * time.Second)
-	p.until("XIDs of GPU 1 are seen", func(s series) bool { return len(s.of("nvidia_gpu_xid_errors_total", index(1), `xid="31"`)) == 1 })
+	p.until("XIDs of GPU 1 are seen", func(s series) bool {
+		return len(s.of("nvidia_gpu_xid_errors_total", index(1), `xid="31"`)) == 1
+	})
 }
 
 // TestScrapesWhileAPollWaits: no scrape waits for a driver call that hangs, nor does SIGTERM.
 func TestScrapesWhileAPollWaits(t *testing.T) {
 	scenario := write(t, "hung.yaml", strings.Replace(hungScenario, "50ms", "10s", 1))
-	p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--poll.interval=10m", "--poll.timeout=1h")
+	p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--poll.interval=10m",
+		"--poll.timeout=1h")
 	p.advance(time.Second)
 	ended := make(chan error, 1)
 	go func() { // it waits for the reading for longer than this test takes
@@ -258,7 +262,8 @@ faults: [{at: 10s, for: 20s, gpu: 1, kind: lost, during: energy}]
 	s := p.scrape()
 	s.expect(t, "lost", 0, "nvidia_gpu_up", index(1))
 	s.expect(t, "lost", 1, "nvidia_gpu_up", index(0))
-	for _, family := range []string{"nvidia_gpu_power_watts", "nvidia_gpu_memory_used_bytes", "nvidia_gpu_temperature_celsius"} {
+	for _, family := range []string{"nvidia_gpu_power_watts", "nvidia_gpu_memory_used_bytes",
+		"nvidia_gpu_temperature_celsius"} {
 		s.expect(t, "lost", -1, family, index(1))
 	}
 	errors := s.of("nvidia_gpu_read_errors_total", index(1), `reason="lost"`)
@@ -274,7 +279,8 @@ faults: [{at: 10s, for: 20s, gpu: 1, kind: lost, during: energy}]
 	}
 }
 
-// TestLayoutChangeBetweenEnumerationAndReading: the poll in which it happens shows the new layout, and nothing of the old.
+// TestLayoutChangeBetweenEnumerationAndReading: the poll in which it happens shows the new layout, and nothing of the
+// old.
 func TestLayoutChangeBetweenEnumerationAndReading(t *testing.T) {
 	p := faultyNode(t, `
 gpus: [{model: A100-40GB, mig: true, layout: ["1g.5gb@0", "3g.20gb@4"]}]
@@ -438,7 +444,8 @@ faults: [{at: 10s, for: 40s, kind: kubelet-down}]
 		s := p.scrape()
 		s.expect(t, when, 1, "nvidia_gpu_pod_info", `confirmed="`+confirmed+`"`)
 		values := s.of("nvidia_gpu_allocated")
-		if n := len(slices.DeleteFunc(slices.Clone(values), func(v float64) bool { return v != 1 })); n != allocated || len(values)-n != free {
+		if n := len(slices.DeleteFunc(slices.Clone(values), func(v float64) bool { return v != 1 })); n != allocated ||
+			len(values)-n != free {
 			t.Errorf("%s: %d GPUs are allocated and %d are free, want %d and %d", when, n, len(values)-n, allocated, free)
 		}
 	}
@@ -459,13 +466,15 @@ faults: [{at: 10s, for: 40s, kind: kubelet-down}]
 }
 
 func TestKubeletSlowAndRestarted(t *testing.T) {
-	p := faultyNode(t, podOnAGPU+"faults: [{at: 10s, for: 10s, kind: kubelet-slow, delay: 50ms}, {at: 30s, kind: kubelet-restart}]\n")
+	p := faultyNode(t,
+		podOnAGPU+"faults: [{at: 10s, for: 10s, kind: kubelet-slow, delay: 50ms}, {at: 30s, kind: kubelet-restart}]\n")
 	for _, when := range []string{"at first", "slow", "quick", "restarted", "later"} {
 		p.advance(8 * time.Second)
 		s := p.scrape()
 		s.expect(t, when, 1, "mig_exporter_source_up", `source="kubelet"`)
 		s.expect(t, when, 0, "mig_exporter_source_stale", `source="kubelet"`)
-		s.expect(t, when, s["mig_exporter_snapshot_timestamp_seconds"], "mig_exporter_source_last_success_timestamp_seconds", `source="kubelet"`)
+		s.expect(t, when, s["mig_exporter_snapshot_timestamp_seconds"], "mig_exporter_source_last_success_timestamp_seconds",
+			`source="kubelet"`)
 		s.expect(t, when, 1, "nvidia_gpu_pod_info", `pod="p"`)
 	}
 }
@@ -523,7 +532,8 @@ func (p *program) signal(s syscall.Signal) {
 
 // TestClockJumps: no GPU is taken for down, and counters go on.
 func TestClockJumps(t *testing.T) {
-	p := faultyNode(t, podOnAGPU+"faults: [{at: 10s, for: 10s, kind: clock-jump, by: 1h}, {at: 30s, for: 10s, kind: clock-jump, by: -1h}]\n")
+	p := faultyNode(t,
+		podOnAGPU+"faults: [{at: 10s, for: 10s, kind: clock-jump, by: 1h}, {at: 30s, for: 10s, kind: clock-jump, by: -1h}]\n")
 	var last series
 	for range 50 {
 		p.advance(time.Second)
@@ -540,8 +550,8 @@ func TestClockJumps(t *testing.T) {
 	}
 }
 
-// TestChaosToTheEnd goes through the shipped scenario: whatever is wrong, scrapes are answered, and in the end the program
-// says why it ends.
+// TestChaosToTheEnd goes through the shipped scenario: whatever is wrong, scrapes are answered, and in the end the
+// program says why it ends.
 func TestChaosToTheEnd(t *testing.T) {
 	p := simulate(t, "chaos", "--poll.interval=50ms")
 	for passed := time.Duration(0); passed < 15*time.Minute-10*time.Second; passed += 10 * time.Second {

@@ -35,8 +35,8 @@ type invocation struct {
 	Warnings []warning // for the log, once there is one
 }
 
-// parseCommandLine reads the command line. Each flag can come from the environment too: MIG_EXPORTER_ and the flag's name in upper
-// case with dots and dashes as underscores.
+// parseCommandLine reads the command line. Each flag can come from the environment too: MIG_EXPORTER_ and the flag's
+// name in upper case with dots and dashes as underscores.
 //
 // Flags and variables of dcgm-exporter are accepted, too: see aliases.
 func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
@@ -86,7 +86,8 @@ func declareCommands(app *kingpin.Application, inv *invocation) map[string]*bool
 	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
 	app.Command(commandCheck, "Check the flags and the files that they name.")
 	captureFlags(app.Command(commandCapture, "Write the answers of this node's driver to a file for --sim.scenario: "+
-		"inventory, readings and errors, without identities. Nothing is served, and pods are not captured."), &inv.Config.Capture)
+		"inventory, readings and errors, without identities. Nothing is served, and pods are not captured."),
+		&inv.Config.Capture)
 	return enabled
 }
 
@@ -101,14 +102,17 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[s
 	controlFlags(app, &cfg.Control)
 	enumFlag(app, "log.level", "Least important messages to log: debug, info, warn or error.", "info", &logs.Level,
 		"debug", "info", "warn", "error")
-	enumFlag(app, "log.format", "Form of the log on standard error: logfmt or json.", "logfmt", &logs.Format, "logfmt", "json")
+	enumFlag(app, "log.format", "Form of the log on standard error: logfmt or json.", "logfmt", &logs.Format, "logfmt",
+		"json")
 	return collectorFlags(app)
 }
 
 func newApp() *kingpin.Application {
 	app := kingpin.New("mig-exporter", "Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances (MIG). "+
-		"Flags and environment variables of dcgm-exporter are accepted, or refused with what to use instead (docs/migration.md). "+
-		"SIGHUP reads the counters file, the layouts and control's configuration again; SIGTERM and SIGINT stop (docs/faults.md).")
+		"Flags and environment variables of dcgm-exporter are accepted, or refused with what to use instead "+
+		"(docs/migration.md). "+
+		"SIGHUP reads the counters file, the layouts and control's configuration again; SIGTERM and SIGINT stop "+
+		"(docs/faults.md).")
 	app.Version(version.Print("mig-exporter"))
 	app.HelpFlag.Short('h').NoEnvar()
 	app.VersionFlag.Short('v').NoEnvar() // dcgm-exporter has -v, too; images set MIG_EXPORTER_VERSION
@@ -117,27 +121,36 @@ func newApp() *kingpin.Application {
 }
 
 func sourceFlags(app *kingpin.Application, cfg *Config) {
-	enumFlag(app, "driver", "Where GPUs come from: nvml, this node's NVIDIA driver, or sim, the simulated node of --sim.scenario.",
+	enumFlag(app, "driver",
+		"Where GPUs come from: nvml, this node's NVIDIA driver, or sim, the simulated node of --sim.scenario.",
 		driverNVML, &cfg.Driver, driverNVML, driverSim)
-	app.Flag("nvml.library-path", "Path of the NVML library; by default libnvidia-ml.so.1 as the dynamic linker finds it.").
+	app.Flag("nvml.library-path",
+		"Path of the NVML library; by default libnvidia-ml.so.1 as the dynamic linker finds it.").
 		StringVar(&cfg.NVMLLibrary)
-	app.Flag("sim.scenario", "Scenario file of the simulated node, or a file that capture wrote.").StringVar(&cfg.SimScenario)
+	app.Flag("sim.scenario", "Scenario file of the simulated node, or a file that capture wrote.").
+		StringVar(&cfg.SimScenario)
 	enumFlag(app, "sim.clock", "How simulated time passes: real, step (only by POST /-/sim/advance?by=1s), or x60.",
 		sim.ClockReal, &cfg.SimClock, sim.ClockReal, sim.ClockStep, sim.ClockX60)
 	durationFlag(app, "poll.interval", "Time between two readings of all GPUs.", "1s", &cfg.PollInterval)
-	durationFlag(app, "poll.timeout", "Time after which a GPU that does not answer counts as down.", "5s", &cfg.PollTimeout)
-	intFlag(app, "poll.stale-after", "Number of intervals after which the readings of a GPU that does not answer are dropped.",
+	durationFlag(app, "poll.timeout", "Time after which a GPU that does not answer counts as down.", "5s",
+		&cfg.PollTimeout)
+	intFlag(app, "poll.stale-after",
+		"Number of intervals after which the readings of a GPU that does not answer are dropped.",
 		"3", &cfg.StaleAfter)
 	app.Flag("path.procfs", "The host's process table, to find the containers that share a GPU.").Default("/proc").
 		StringVar(&cfg.ProcDir)
 }
 
 func profilingFlags(app *kingpin.Application, cfg *Config) {
-	enumFlag(app, "profiling.source", "Where activity comes from: auto (for each GPU, GPM if its driver has it, else DCGM), "+
-		"gpm, dcgm (GPM where DCGM fails) or off.", profilingAuto, &cfg.Profiling, profilingAuto, profilingGPM, profilingDCGM, profilingOff)
-	enumFlag(app, "dcgm.mode", "How DCGM is reached: off, embedded (libdcgm.so.4 in this process) or remote (a host engine at "+
-		"--dcgm.address).", dcgmOff, &cfg.DCGMMode, dcgmOff, dcgmEmbedded, dcgmRemote)
-	app.Flag("dcgm.address", "Address of a DCGM host engine: host:port, or the path of a unix socket.").StringVar(&cfg.DCGMAddress)
+	enumFlag(app, "profiling.source",
+		"Where activity comes from: auto (for each GPU, GPM if its driver has it, else DCGM), "+
+			"gpm, dcgm (GPM where DCGM fails) or off.", profilingAuto, &cfg.Profiling, profilingAuto, profilingGPM,
+		profilingDCGM, profilingOff)
+	enumFlag(app, "dcgm.mode",
+		"How DCGM is reached: off, embedded (libdcgm.so.4 in this process) or remote (a host engine at "+
+			"--dcgm.address).", dcgmOff, &cfg.DCGMMode, dcgmOff, dcgmEmbedded, dcgmRemote)
+	app.Flag("dcgm.address", "Address of a DCGM host engine: host:port, or the path of a unix socket.").
+		StringVar(&cfg.DCGMAddress)
 	app.Flag("hpc.job-mapping-dir", "Folder in which a batch scheduler writes which job has which GPU: files <gpu> and "+
 		"<gpu>.<GPU instance>, a job in each line.").StringVar(&cfg.JobDir)
 }
@@ -145,48 +158,67 @@ func profilingFlags(app *kingpin.Application, cfg *Config) {
 func metricsFlags(app *kingpin.Application, cfg *Config) {
 	enumFlag(app, "metrics.names", "Names of the metrics: native, dcgm (those of dcgm-exporter) or both.",
 		collector.NamesNative, &cfg.Names, collector.NamesNative, collector.NamesDCGM, collector.NamesBoth)
-	app.Flag("dcgm.counters", "Counters file of dcgm-exporter (CSV) that chooses the metrics under its names; by default a built-in list. "+
-		"Read again with SIGHUP.").
+	app.Flag("dcgm.counters",
+		"Counters file of dcgm-exporter (CSV) that chooses the metrics under its names; by default a built-in list. "+
+			"Read again with SIGHUP.").
 		StringVar(&cfg.CountersFile)
-	app.Flag("dcgm.counters.lenient", "Start even if lines of the counters file are invalid; they are logged and left out.").
+	app.Flag("dcgm.counters.lenient",
+		"Start even if lines of the counters file are invalid; they are logged and left out.").
 		BoolVar(&cfg.CountersLenient)
-	app.Flag("dcgm.repeat-gpu-fields", "Repeat the values of a GPU for each of its GPU instances under dcgm-exporter's names, "+
-		"as it does. Sums over such series count it several times.").BoolVar(&cfg.RepeatGPUFields)
-	enumFlag(app, "dcgm.hostname-label", "Label with the host's name under dcgm-exporter's names: Hostname, hostname (since its 4.8.3) or off.",
+	app.Flag("dcgm.repeat-gpu-fields",
+		"Repeat the values of a GPU for each of its GPU instances under dcgm-exporter's names, "+
+			"as it does. Sums over such series count it several times.").BoolVar(&cfg.RepeatGPUFields)
+	enumFlag(app, "dcgm.hostname-label",
+		"Label with the host's name under dcgm-exporter's names: Hostname, hostname (since its 4.8.3) or off.",
 		collector.HostnameUpper, &cfg.HostnameLabel, collector.HostnameUpper, collector.HostnameLower, collector.HostnameOff)
-	durationFlag(app, "dcgm.xid-window", "Time over which DCGM_EXP_XID_ERRORS_COUNT counts, up to the last reading.", "5m", &cfg.XIDWindow)
-	durationFlag(app, "dcgm.clock-events-window", "Time over which DCGM_EXP_CLOCK_EVENTS_COUNT counts, up to the last reading.", "5m",
+	durationFlag(app, "dcgm.xid-window", "Time over which DCGM_EXP_XID_ERRORS_COUNT counts, up to the last reading.",
+		"5m", &cfg.XIDWindow)
+	durationFlag(app, "dcgm.clock-events-window",
+		"Time over which DCGM_EXP_CLOCK_EVENTS_COUNT counts, up to the last reading.", "5m",
 		&cfg.ClockEventsWindow)
 }
 
 func webFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag("web.listen-address", "Address to serve on; repeatable.").Default(":9401").StringsVar(&cfg.Addresses)
-	app.Flag("web.config.file", "Web configuration for TLS, basic auth and HTTP headers, as exporter-toolkit describes it.").
+	app.Flag("web.config.file",
+		"Web configuration for TLS, basic auth and HTTP headers, as exporter-toolkit describes it.").
 		StringVar(&cfg.WebConfigFile)
 	app.Flag("web.systemd-socket", "Serve on the sockets that systemd passes instead of --web.listen-address.").
 		BoolVar(&cfg.SystemdSocket)
 	app.Flag("web.telemetry-path", "Path of the metrics.").Default(web.TelemetryPathDefault).StringVar(&cfg.TelemetryPath)
-	intFlag(app, "web.max-scrapes", "Scrapes gathered and encoded at the same time; those beyond it get 503. 0 is no limit.", "40", &cfg.MaxScrapes)
-	durationFlag(app, "web.ready-max-age", "Age of the last reading of the node from which /-/ready answers 503; 0s is never. "+
-		"By default it is at least three times --poll.interval.", defaultReadyMaxAge.String(), &cfg.ReadyMaxAge).IsSetByUser(&cfg.readyMaxAgeSet)
+	intFlag(app, "web.max-scrapes",
+		"Scrapes gathered and encoded at the same time; those beyond it get 503. 0 is no limit.", "40", &cfg.MaxScrapes)
+	durationFlag(app, "web.ready-max-age",
+		"Age of the last reading of the node from which /-/ready answers 503; 0s is never. "+
+			"By default it is at least three times --poll.interval.", defaultReadyMaxAge.String(), &cfg.ReadyMaxAge).
+		IsSetByUser(&cfg.readyMaxAgeSet)
 	app.Flag("web.state", "Serve the node's state as JSON at /api/v1/node, and on the landing page.").Default("true").
 		BoolVar(&cfg.State)
 	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
 }
 
 func kubernetesFlags(app *kingpin.Application, cfg *Config) {
-	app.Flag("kubernetes.socket", "The kubelet's pod-resources socket. It need not exist; an empty path means that this node has no kubelet.").
+	app.Flag("kubernetes.socket",
+		"The kubelet's pod-resources socket. It need not exist; an empty path means that this node has no kubelet.").
 		Default(podresources.DefaultSocket).IsSetByUser(&cfg.kubeletSocketSet).StringVar(&cfg.KubeletSocket)
-	app.Flag("kubernetes.witness-pod", "Pod of the API server, NAMESPACE/NAME, a trailing * is a prefix, whose presence in the kubelet's list "+
-		"shows that the list is complete after a restart: no device counts as free before. By default the exporter's own pod; "+
-		"on a host name one that always runs there, of a DaemonSet, such as kube-system/calico-node-*; a static pod is none.").StringVar(&cfg.WitnessPod)
-	app.Flag("kubernetes.checkpoint", "The checkpoint of the kubelet's device manager, a second source of who holds a device "+
-		"while the kubelet does not list its pods, and for init containers. Only root can read it; an empty path turns it off.").
+	app.Flag("kubernetes.witness-pod",
+		"Pod of the API server, NAMESPACE/NAME, a trailing * is a prefix, whose presence in the kubelet's list "+
+			"shows that the list is complete after a restart: no device counts as free before. By default the exporter's "+
+			"own pod; "+
+			"on a host name one that always runs there, of a DaemonSet, such as kube-system/calico-node-*; a static pod "+
+			"is none.").StringVar(&cfg.WitnessPod)
+	app.Flag("kubernetes.checkpoint",
+		"The checkpoint of the kubelet's device manager, a second source of who holds a device "+
+			"while the kubelet does not list its pods, and for init containers. Only root can read it; an empty path turns "+
+			"it off.").
 		Default(podresources.DefaultCheckpoint).StringVar(&cfg.Checkpoint)
-	enumFlag(app, "kubernetes.labels", "Where pods are named: container (in the info families and in nvidia_gpu_container_*), series (also on the "+
-		"memory, activity, power and energy of what they hold), info (in the info families only), off.", collector.PodLabelsContainer, &cfg.PodLabels,
+	enumFlag(app, "kubernetes.labels",
+		"Where pods are named: container (in the info families and in nvidia_gpu_container_*), series (also on the "+
+			"memory, activity, power and energy of what they hold), info (in the info families only), off.",
+		collector.PodLabelsContainer, &cfg.PodLabels,
 		collector.PodLabelsContainer, collector.PodLabelsSeries, collector.PodLabelsInfo, collector.PodLabelsOff)
-	durationFlag(app, "kubernetes.stale-after", "Time for which the kubelet's last answer is used after it has stopped answering.",
+	durationFlag(app, "kubernetes.stale-after",
+		"Time for which the kubelet's last answer is used after it has stopped answering.",
 		"5m", &cfg.PodsStaleAfter)
 	app.Flag("kubernetes.resource-name", "Resource name of NVIDIA devices besides nvidia.com/gpu, "+
 		"nvidia.com/gpu.shared and nvidia.com/mig-*; a trailing * is a prefix; repeatable.").StringsVar(&cfg.ResourceNames)
@@ -194,15 +226,18 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 		"--kubernetes.node-name; repeatable.").StringsVar(&cfg.PodLabelNames)
 	app.Flag("kubernetes.node-name", "This node's name at the API server, which is then asked for the owners and labels "+
 		"of its pods; by default it is not asked.").StringVar(&cfg.NodeName)
-	app.Flag("kubernetes.container-logs", "The kubelet's links to container logs, to find the containers that share a GPU.").
+	app.Flag("kubernetes.container-logs",
+		"The kubelet's links to container logs, to find the containers that share a GPU.").
 		Default(podresources.DefaultLogDir).StringVar(&cfg.ContainerLogs)
 }
 
 func captureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {
 	command.Flag("output", "File to write, or - for standard output.").Required().StringVar(&cfg.Output)
 	command.Flag("force", "Replace the file if it exists.").BoolVar(&cfg.Force)
-	intFlag(command, "capture.polls", "Readings of all GPUs to capture, --poll.interval apart.", strconv.Itoa(defaultCapturePolls), &cfg.Polls)
-	command.Flag("capture.keep-identities", "Keep UUIDs, serial numbers, process ids and the host's name instead of pseudonyms.").
+	intFlag(command, "capture.polls", "Readings of all GPUs to capture, --poll.interval apart.",
+		strconv.Itoa(defaultCapturePolls), &cfg.Polls)
+	command.Flag("capture.keep-identities",
+		"Keep UUIDs, serial numbers, process ids and the host's name instead of pseudonyms.").
 		BoolVar(&cfg.KeepIdentities)
 }
 

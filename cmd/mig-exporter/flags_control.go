@@ -37,37 +37,52 @@ const (
 )
 
 func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
-	app.Flag("control.enabled", "Serve partition control for migctl on --control.socket (docs/partition-control.md).").BoolVar(&cfg.Enabled)
-	enumFlag(app, "control.mode", "What partition control may do: plan changes nothing; apply repartitions GPUs, which is experimental: "+
-		"it has not been proven on every model.", controlPlan, &cfg.Mode, controlPlan, controlApply)
+	app.Flag("control.enabled", "Serve partition control for migctl on --control.socket (docs/partition-control.md).").
+		BoolVar(&cfg.Enabled)
+	enumFlag(app, "control.mode",
+		"What partition control may do: plan changes nothing; apply repartitions GPUs, which is experimental: "+
+			"it has not been proven on every model.", controlPlan, &cfg.Mode, controlPlan, controlApply)
 	app.Flag("control.socket", "Unix socket of partition control, for root and --control.allow-gid.").
 		Default("/run/mig-exporter/control.sock").StringVar(&cfg.Socket)
-	intFlag(app, "control.allow-gid", "Group whose members may read, plan, apply and change the MIG mode on the socket, without force and take-over; -1 is none.",
+	intFlag(app, "control.allow-gid",
+		"Group whose members may read, plan, apply and change the MIG mode on the socket, without force and take-over; -1 "+
+			"is none.",
 		"-1", &cfg.AllowGID)
-	app.Flag("control.listen-address", "Address on which partition control is served over TLS too; needs --control.config.file.").
+	app.Flag("control.listen-address",
+		"Address on which partition control is served over TLS too; needs --control.config.file.").
 		StringVar(&cfg.ListenAddress)
-	app.Flag("control.config.file", "Certificates, tokens and rights of --control.listen-address (YAML). Read again when it has changed, "+
-		"and with SIGHUP.").StringVar(&cfg.ConfigFile)
-	app.Flag("control.audience", "Audience that Kubernetes tokens must have, so that the API server does not accept them; repeatable. "+
-		"By default the API server's own.").StringsVar(&cfg.Audiences)
-	app.Flag("control.layouts", "File of named layouts, in mig-parted's form. Read again with SIGHUP.").StringVar(&cfg.LayoutsFile)
+	app.Flag("control.config.file",
+		"Certificates, tokens and rights of --control.listen-address (YAML). Read again when it has changed, "+
+			"and with SIGHUP.").StringVar(&cfg.ConfigFile)
+	app.Flag("control.audience",
+		"Audience that Kubernetes tokens must have, so that the API server does not accept them; repeatable. "+
+			"By default the API server's own.").StringsVar(&cfg.Audiences)
+	app.Flag("control.layouts", "File of named layouts, in mig-parted's form. Read again with SIGHUP.").
+		StringVar(&cfg.LayoutsFile)
 	app.Flag("control.state-dir", "Folder of the operations' state and the audit log; it is created if it is missing.").
 		Default("/var/lib/mig-exporter").StringVar(&cfg.StateDir)
-	app.Flag("control.restore", "After a reboot, restore the layouts that operations have made, on GPUs without instances.").
+	app.Flag("control.restore",
+		"After a reboot, restore the layouts that operations have made, on GPUs without instances.").
 		BoolVar(&cfg.Restore)
-	app.Flag("control.cordon", "Keep new pods from the node during a change; needs --kubernetes.node-name and the right to patch the node.").
+	app.Flag("control.cordon",
+		"Keep new pods from the node during a change; needs --kubernetes.node-name and the right to patch the node.").
 		BoolVar(&cfg.Cordon)
-	app.Flag("control.hook", "Program to run after a change, as a JSON list of its arguments; repeatable. Its environment has the old "+
-		"and new UUIDs.").StringsVar(&cfg.Hooks)
+	app.Flag("control.hook",
+		"Program to run after a change, as a JSON list of its arguments; repeatable. Its environment has the old "+
+			"and new UUIDs.").StringsVar(&cfg.Hooks)
 	durationFlag(app, "control.hook-timeout", "Time after which a hook is killed.", "1m", &cfg.HookTimeout)
-	durationFlag(app, "control.call-timeout", "Time after which a change that the driver has not answered counts as stuck.", "30s", &cfg.CallTimeout)
-	durationFlag(app, "control.idle-for", "Time for which an instance must have been inactive to count as idle.", "1m", &cfg.IdleFor)
-	durationFlag(app, "control.settle-timeout", "Time for which an operation waits for the kubelet to list the new devices; meanwhile it blocks only its own GPUs.", "2m",
+	durationFlag(app, "control.call-timeout",
+		"Time after which a change that the driver has not answered counts as stuck.", "30s", &cfg.CallTimeout)
+	durationFlag(app, "control.idle-for", "Time for which an instance must have been inactive to count as idle.", "1m",
+		&cfg.IdleFor)
+	durationFlag(app, "control.settle-timeout",
+		"Time for which an operation waits for the kubelet to list the new devices; meanwhile it blocks only its own GPUs.",
+		"2m",
 		&cfg.SettleTimeout)
 }
 
-// longestSocketDir leaves room for the socket's name, and for the temporary name under which it is created, in the 107 bytes of a
-// unix address.
+// longestSocketDir leaves room for the socket's name, and for the temporary name under which it is created, in the
+// 107 bytes of a unix address.
 const longestSocketDir = 80
 
 // validate checks what the types of the flags do not.
@@ -82,12 +97,15 @@ func (c *ControlConfig) validate() error {
 		}
 	}
 	add(c.Socket != "" || c.ListenAddress != "", "--control.socket: expected a path, or --control.listen-address")
-	add(len(filepath.Dir(c.Socket)) <= longestSocketDir, "--control.socket=%s: expected a folder of at most %d bytes: the kernel takes no longer ones",
+	add(len(filepath.Dir(c.Socket)) <= longestSocketDir,
+		"--control.socket=%s: expected a folder of at most %d bytes: the kernel takes no longer ones",
 		c.Socket, longestSocketDir)
 	add(c.StateDir != "", "--control.state-dir: expected a folder")
 	add(c.AllowGID >= -1, "--control.allow-gid=%s: expected a group id, or -1 for none", strconv.Itoa(c.AllowGID))
-	add(c.ListenAddress == "" || c.ConfigFile != "", "--control.listen-address=%s: expected --control.config.file=FILE with it", c.ListenAddress)
-	add(c.ConfigFile == "" || c.ListenAddress != "", "--control.config.file=%s: expected --control.listen-address with it", c.ConfigFile)
+	add(c.ListenAddress == "" || c.ConfigFile != "",
+		"--control.listen-address=%s: expected --control.config.file=FILE with it", c.ListenAddress)
+	add(c.ConfigFile == "" || c.ListenAddress != "",
+		"--control.config.file=%s: expected --control.listen-address with it", c.ConfigFile)
 	for _, d := range []struct {
 		flag  string
 		value time.Duration

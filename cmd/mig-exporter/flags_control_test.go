@@ -16,14 +16,20 @@ func TestControlFlags(t *testing.T) {
 		says string // empty: it is good
 	}{
 		{"the socket alone", []string{"--control.enabled"}, ""},
-		{"off", []string{"--control.listen-address=:9402"}, "--control.listen-address has no effect: expected --control.enabled"},
-		{"off, as two words", []string{"--control.mode", "apply"}, "--control.mode has no effect: expected --control.enabled"},
+		{"off", []string{"--control.listen-address=:9402"},
+			"--control.listen-address has no effect: expected --control.enabled"},
+		{"off, as two words", []string{"--control.mode", "apply"},
+			"--control.mode has no effect: expected --control.enabled"},
 		{"off, a switch", []string{"--no-control.restore"}, "--control.restore has no effect"},
-		{"a network address", []string{"--control.enabled", "--control.listen-address=:9402", "--control.config.file=c.yml"}, ""},
-		{"a network address without rights", []string{"--control.enabled", "--control.listen-address=:9402"}, "--control.config.file"},
-		{"rights without a listener", []string{"--control.enabled", "--control.config.file=c.yml"}, "--control.listen-address"},
+		{"a network address", []string{"--control.enabled", "--control.listen-address=:9402", "--control.config.file=c.yml"},
+			""},
+		{"a network address without rights", []string{"--control.enabled", "--control.listen-address=:9402"},
+			"--control.config.file"},
+		{"rights without a listener", []string{"--control.enabled", "--control.config.file=c.yml"},
+			"--control.listen-address"},
 		{"no way in", []string{"--control.enabled", "--control.socket="}, "--control.socket"},
-		{"a socket that the kernel would not take", []string{"--control.enabled", "--control.socket=/run/" + strings.Repeat("x", 90) + "/s"}, "80 bytes"},
+		{"a socket that the kernel would not take",
+			[]string{"--control.enabled", "--control.socket=/run/" + strings.Repeat("x", 90) + "/s"}, "80 bytes"},
 		{"no state", []string{"--control.enabled", "--control.state-dir="}, "--control.state-dir"},
 		{"mode", []string{"--control.enabled", "--control.mode=yes"}, "plan or apply"},
 		{"group", []string{"--control.enabled", "--control.allow-gid=-2"}, "--control.allow-gid=-2"},
@@ -54,12 +60,14 @@ func TestCheckConfigOfControl(t *testing.T) {
 	if code, text := check("--control.layouts=../../testdata/mig-configs/field.yaml"); code != exitOK {
 		t.Errorf("exit code %d: %s", code, text)
 	}
-	bad := write(t, "layouts.yaml", "version: v1\nmig-configs:\n  half:\n  - {devices: all, mig-enabled: true, mig-devcies: {}}\n")
+	bad := write(t, "layouts.yaml",
+		"version: v1\nmig-configs:\n  half:\n  - {devices: all, mig-enabled: true, mig-devcies: {}}\n")
 	code, text := check("--control.layouts=" + bad)
 	cmptest.Equal(t, "exit code with a misspelt key of layouts", code, exitFailure)
 	expectTexts(t, text, bad+":4: mig-configs.half[0].mig-devcies: ")
 	file := write(t, "control.yml", "tokens: []\ntokns: []\n")
-	if code, text := check("--control.listen-address=:0", "--control.config.file="+file); code != exitFailure || !strings.Contains(text, "--control.config.file") {
+	if code, text := check("--control.listen-address=:0", "--control.config.file="+file); code != exitFailure ||
+		!strings.Contains(text, "--control.config.file") {
 		t.Errorf("a configuration with a misspelt key: exit code %d, %q", code, text)
 	}
 }

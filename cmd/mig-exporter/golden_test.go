@@ -28,32 +28,40 @@ var goldens = []struct {
 }{
 	{name: "dgx-a100-mixed", scenario: "dgx-a100-mixed"},
 	// After an XID, an instance that was killed for lack of memory, and a layout change by another client.
-	{name: "dgx-a100-mixed.late", scenario: "dgx-a100-mixed", steps: []time.Duration{46 * time.Minute, 5 * time.Minute, time.Second}},
-	{name: "dgx-a100-mixed.series", scenario: "dgx-a100-mixed", args: []string{"--kubernetes.labels=series", "--dcgm.mode=embedded"}},
+	{name: "dgx-a100-mixed.late", scenario: "dgx-a100-mixed",
+		steps: []time.Duration{46 * time.Minute, 5 * time.Minute, time.Second}},
+	{name: "dgx-a100-mixed.series", scenario: "dgx-a100-mixed",
+		args: []string{"--kubernetes.labels=series", "--dcgm.mode=embedded"}},
 	{name: "dgx-a100-mixed.info", scenario: "dgx-a100-mixed", args: []string{"--kubernetes.labels=info"}},
 	// Activity by DCGM, under native names and under dcgm-exporter's.
 	{name: "dgx-a100-mixed.activity", scenario: "dgx-a100-mixed", args: []string{"--dcgm.mode=embedded"}},
-	{name: "dgx-a100-mixed.dcgm", scenario: "dgx-a100-mixed", args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}},
+	{name: "dgx-a100-mixed.dcgm", scenario: "dgx-a100-mixed",
+		args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}},
 	{name: "h100-underused", scenario: "h100-underused"},
 	{name: "a30", scenario: "a30"},
 	{name: "gke-h100-3g", scenario: "gke-h100-3g"},
 	{name: "mps-and-timeslicing", scenario: "mps-and-timeslicing"},
 	// A second after a restart of the kubelet, with processes and an init container; and in an outage of the API server.
 	{name: "kubelet-outages", scenario: "kubelet-outages"},
-	{name: "kubelet-outages.away", scenario: "kubelet-outages", steps: []time.Duration{2*time.Minute + 9*time.Second, 6 * time.Second, 70 * time.Second}},
+	{name: "kubelet-outages.away", scenario: "kubelet-outages",
+		steps: []time.Duration{2*time.Minute + 9*time.Second, 6 * time.Second, 70 * time.Second}},
 	{name: "dra-monitors", scenario: "dra-monitors"},
 	{name: "rtx-pro-video", scenario: "rtx-pro-video", args: []string{"--collector.media"}},
 	// In and after every fault, up to GPU 0's hang. What comes after that depends on when its call returns.
 	{name: "chaos", scenario: "chaos", args: []string{"--poll.interval=500ms"}, steps: []time.Duration{
-		34 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second, 40 * time.Second, 20 * time.Second, 30 * time.Second,
-		30 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second, 10 * time.Second, 50 * time.Second,
-		20 * time.Second, 10 * time.Second, 30 * time.Second, 3 * time.Second, 57 * time.Second, 20 * time.Second, 10 * time.Second,
+		34 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second, 40 * time.Second, 20 * time.Second,
+		30 * time.Second,
+		30 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second, 10 * time.Second,
+		50 * time.Second,
+		20 * time.Second, 10 * time.Second, 30 * time.Second, 3 * time.Second, 57 * time.Second, 20 * time.Second,
+		10 * time.Second,
 		20 * time.Second, 10 * time.Second, 6 * time.Second,
 	}},
 }
 
 // goldenSteps are what every golden's clock is advanced by before the scrape, a poll each.
-var goldenSteps = []time.Duration{time.Second, time.Second, 28 * time.Second, time.Second, 29 * time.Second, time.Second}
+var goldenSteps = []time.Duration{time.Second, time.Second, 28 * time.Second, time.Second, 29 * time.Second,
+	time.Second}
 
 // notGolden reports whether a family is left out of the goldens: what depends on the build, the process or how long
 // something took.
@@ -198,7 +206,8 @@ func compareGolden(t *testing.T, name string, got []byte, text func([]byte) stri
 	if bytes.Equal(got, want) {
 		return
 	}
-	t.Errorf("%s differs (make golden rewrites it; - golden, + served):\n%s", path, firstDifferences(text(want), text(got), 20))
+	t.Errorf("%s differs (make golden rewrites it; - golden, + served):\n%s", path,
+		firstDifferences(text(want), text(got), 20))
 }
 
 // firstDifferences lists lines that only one of two texts has.

@@ -45,8 +45,8 @@ func expectError(t *testing.T, what string, err error, text string) {
 	}
 }
 
-// runInProcess runs the program on a simulated node with a stepped clock, without its sockets, and polls once. A test ends with
-// what the loop and partition control return.
+// runInProcess runs the program on a simulated node with a stepped clock, without its sockets, and polls once. A test
+// ends with what the loop and partition control return.
 func runInProcess(tb testing.TB, flags ...string) *exporter {
 	tb.Helper()
 	inv, err := parseCommandLine(append([]string{"--driver=sim", "--sim.clock=step"}, flags...), os.LookupEnv)

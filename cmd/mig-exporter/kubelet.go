@@ -50,8 +50,8 @@ func (n *node) sources() []gpu.SourceState {
 	return list
 }
 
-// kubeletMark is a file that says that a kubelet has answered since the node booted. Then neither its silence nor its empty folders
-// mean that the node has no kubelet.
+// kubeletMark is a file that says that a kubelet has answered since the node booted. Then neither its silence nor its
+// empty folders mean that the node has no kubelet.
 type kubeletMark struct {
 	path, boot string
 	logger     log.Logger

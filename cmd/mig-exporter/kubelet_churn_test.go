@@ -20,8 +20,8 @@ import (
 // churnSeconds is how long the node of one seed runs, by its clock.
 const churnSeconds = 300
 
-// churnScenario makes up a node whose pods come and go, use nothing of what they hold, and have a kubelet that restarts and an
-// API server that is away at times.
+// churnScenario makes up a node whose pods come and go, use nothing of what they hold, and have a kubelet that
+// restarts and an API server that is away at times.
 func churnScenario(r *rand.Rand) string {
 	var s strings.Builder
 	s.WriteString(`
@@ -43,7 +43,8 @@ pods:
 		case 0:
 			fmt.Fprintf(&s, "static: true, container: main, resource: %s}\n", resource)
 		case 1:
-			fmt.Fprintf(&s, "owner: Job/j%d, containers: [{name: load, resource: %s, init: true, for: 2s}, {name: main}]}\n", n, resource)
+			fmt.Fprintf(&s, "owner: Job/j%d, containers: [{name: load, resource: %s, init: true, for: 2s}, {name: main}]}\n", n,
+				resource)
 		default:
 			fmt.Fprintf(&s, "owner: Job/j%d, container: main, resource: %s}\n", n, resource)
 		}
@@ -60,8 +61,8 @@ pods:
 	return s.String()
 }
 
-// TestNoHeldDeviceIsToldFree: over random churn, restarts and outages no device that a live pod holds is told to be free, given to
-// another holder, or destroyed by a plan. The devices of plain init containers are not known without
+// TestNoHeldDeviceIsToldFree: over random churn, restarts and outages no device that a live pod holds is told to be
+// free, given to another holder, or destroyed by a plan. The devices of plain init containers are not known without
 // the checkpoint.
 func TestNoHeldDeviceIsToldFree(t *testing.T) {
 	if raceEnabled {
@@ -155,8 +156,8 @@ func tryPlan(t *testing.T, x *exporter, held []sim.Holding) int {
 	return 1
 }
 
-// TestARestartedKubeletEndsNoPod: the kubelet restarts while the API server is away. Its list lacks pods for minutes; nothing that
-// they hold is told to be free, no plan destroys it, and an operator's confirmation settles it.
+// TestARestartedKubeletEndsNoPod: the kubelet restarts while the API server is away. Its list lacks pods for minutes;
+// nothing that they hold is told to be free, no plan destroys it, and an operator's confirmation settles it.
 func TestARestartedKubeletEndsNoPod(t *testing.T) {
 	x := controlledNode(t, `
 version: 1
@@ -215,7 +216,8 @@ faults:
 	expectAllocated("once the API server is back")
 }
 
-// controlledNode starts a node with partition control, as run does, and polls it once. Operations wait until control is ready.
+// controlledNode starts a node with partition control, as run does, and polls it once. Operations wait until control
+// is ready.
 func controlledNode(t *testing.T, text string, flags ...string) *exporter {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ctl-") //nolint:usetesting // the path of a socket has to be short
@@ -228,5 +230,6 @@ func controlledNode(t *testing.T, text string, flags ...string) *exporter {
 		t.Fatal(err)
 	}
 	return runInProcess(t, append([]string{"--sim.scenario=" + scenario, "--control.enabled", "--control.mode=apply",
-		"--control.socket=" + filepath.Join(dir, "c.sock"), "--control.state-dir=" + filepath.Join(dir, "state")}, flags...)...)
+		"--control.socket=" + filepath.Join(dir, "c.sock"), "--control.state-dir=" + filepath.Join(dir, "state")},
+		flags...)...)
 }

@@ -75,7 +75,8 @@ func TestRunningContainers(t *testing.T) {
 	a, b := gpu.Container{Pod: "a"}, gpu.Container{Pod: "b"}
 	s := &gpu.Snapshot{Generation: 1, GPUs: []gpu.GPU{{
 		Facts: gpu.Facts{UUID: "GPU-1"}, Up: true,
-		Readings: gpu.Readings{Processes: gpu.Some([]gpu.Process{{PID: 1, Instance: gpu.Some(gpu.InstanceID(3)), Compute: gpu.Some(gpu.ComputeID(0))}})},
+		Readings: gpu.Readings{Processes: gpu.Some([]gpu.Process{{PID: 1, Instance: gpu.Some(gpu.InstanceID(3)),
+			Compute: gpu.Some(gpu.ComputeID(0))}})},
 		Instances: []gpu.GPUInstance{
 			{ID: 3, ComputeInstances: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-1"}, {ID: 1, UUID: "MIG-2"}}},
 			{ID: 5, ComputeInstances: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-3"}}},
@@ -95,7 +96,8 @@ func TestRunningContainers(t *testing.T) {
 		{a, gpu.DeviceRef{MIG: "MIG-4"}, false},
 		{b, gpu.DeviceRef{MIG: "MIG-1"}, false},
 	} {
-		got := r.isRunning(pidContainers{1: a}, &gpu.Assignment{Device: tt.device, Holder: gpu.Holder{Container: tt.container}})
+		got := r.isRunning(pidContainers{1: a},
+			&gpu.Assignment{Device: tt.device, Holder: gpu.Holder{Container: tt.container}})
 		if got != tt.want {
 			t.Errorf("%s on %+v: %v, want %v", tt.container.Pod, tt.device, got, tt.want)
 		}

@@ -11,15 +11,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// The numbers of layout changes after which nothing may grow, and at which it is looked whether it has: the first is more than
-// the operations that are kept.
+// The numbers of layout changes after which nothing may grow, and at which it is looked whether it has: the first is
+// more than the operations that are kept.
 const (
 	settledChanges = 320
 	longChanges    = 640
 )
 
-// heapOfAChange is what one layout change may leave behind, in bytes. What is held after equal numbers of changes varies by
-// 130 KiB; it does not grow over 2,560.
+// heapOfAChange is what one layout change may leave behind, in bytes. What is held after equal numbers of changes
+// varies by 130 KiB; it does not grow over 2,560.
 const heapOfAChange = 1 << 10
 
 // changeScenario is a node whose second GPU nothing uses.
@@ -35,7 +35,8 @@ gpus:
 func changeLayout(t *testing.T, x *exporter, devices map[string]api.DeviceRequest) {
 	t.Helper()
 	root := control.Actor{Name: "uid:0", Rights: control.Rights{Read: true, Plan: true, Apply: true}}
-	plan, err := x.control.engine.Plan(t.Context(), root, api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"1"}, Devices: devices}})
+	plan, err := x.control.engine.Plan(t.Context(), root,
+		api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"1"}, Devices: devices}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,8 +73,8 @@ func scrapeUntil(t *testing.T, url string, stop <-chan struct{}) (scrapes int) {
 	}
 }
 
-// TestNothingGrowsByLayoutChanges: layout after layout, while metrics are scraped as fast as they come, the process holds no more
-// than after the first of them.
+// TestNothingGrowsByLayoutChanges: layout after layout, while metrics are scraped as fast as they come, the process
+// holds no more than after the first of them.
 func TestNothingGrowsByLayoutChanges(t *testing.T) {
 	if raceEnabled {
 		t.Skip("ten times slower, and the detector's shadow memory is not what is measured")
@@ -102,6 +103,7 @@ func TestNothingGrowsByLayoutChanges(t *testing.T) {
 	}
 	early := change(0, settledChanges)
 	late := change(settledChanges, longChanges)
-	t.Logf("after %d layout changes %+v; after %d of them and %d scrapes %+v", settledChanges, early, longChanges, scrapes, late)
+	t.Logf("after %d layout changes %+v; after %d of them and %d scrapes %+v", settledChanges, early, longChanges,
+		scrapes, late)
 	expectNoGrowth(t, early, late, (longChanges-settledChanges)*heapOfAChange)
 }

@@ -44,7 +44,8 @@ func holds(t *testing.T, x *exporter) held {
 	return least
 }
 
-// TestNothingGrows: after longPolls polls and longScrapes scrapes over TCP the process holds no more than after settled.
+// TestNothingGrows: after longPolls polls and longScrapes scrapes over TCP the process holds no more than after
+// settled.
 func TestNothingGrows(t *testing.T) {
 	polls := longPolls
 	if raceEnabled { // ten times slower, and its shadow memory is not what is measured

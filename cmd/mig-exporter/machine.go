@@ -75,7 +75,8 @@ func (n *node) openMetadata(cfg *Config) error {
 		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
 	}
 	m, err := podmeta.New(podmeta.Options{
-		Server: server, CredentialsDir: kubeapi.DefaultCredentialsDir, UserAgent: userAgent(), Node: cfg.NodeName, Labels: cfg.PodLabelNames,
+		Server: server, CredentialsDir: kubeapi.DefaultCredentialsDir, UserAgent: userAgent(), Node: cfg.NodeName,
+		Labels:        cfg.PodLabelNames,
 		WorkloadLabel: cfg.Advise.WorkloadLabel, Logger: n.logger,
 	})
 	if err != nil {
@@ -86,7 +87,8 @@ func (n *node) openMetadata(cfg *Config) error {
 	return nil
 }
 
-// kubeletFolders are the folders of kubelets (Kubernetes', microk8s', k0s'), and files of containers, which may not see the host's.
+// kubeletFolders are the folders of kubelets (Kubernetes', microk8s', k0s'), and files of containers, which may not
+// see the host's.
 func kubeletFolders() []string {
 	return []string{
 		"/var/lib/kubelet", "/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/k0s/kubelet",
@@ -106,8 +108,8 @@ func (m machine) nodeNames(cfg *Config) []string {
 	return names
 }
 
-// ownPod returns "namespace/name" of the pod that this process runs in, from the downward API, or else from the service account
-// and the host name; empty if they do not have it.
+// ownPod returns "namespace/name" of the pod that this process runs in, from the downward API, or else from the
+// service account and the host name; empty if they do not have it.
 func ownPod(getenv func(string) string, credentialsDir, hostname string) string {
 	namespace, name := getenv("POD_NAMESPACE"), cmp.Or(getenv("POD_NAME"), hostname)
 	if namespace == "" {
@@ -123,8 +125,8 @@ func ownPod(getenv func(string) string, credentialsDir, hostname string) string 
 	return namespace + "/" + name
 }
 
-// witness returns the pod whose presence in the kubelet's list shows that the list is complete: the configured one or, in a
-// cluster, that of this process.
+// witness returns the pod whose presence in the kubelet's list shows that the list is complete: the configured one
+// or, in a cluster, that of this process.
 func (m machine) witness(cfg *Config) string {
 	if cfg.WitnessPod != "" || !m.inCluster {
 		return cfg.WitnessPod
@@ -153,12 +155,14 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 	if err != nil {
 		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
 	}
-	client, err := kubeapi.New(kubeapi.Options{Server: address, CredentialsDir: kubeapi.DefaultCredentialsDir, UserAgent: userAgent()})
+	client, err := kubeapi.New(kubeapi.Options{Server: address, CredentialsDir: kubeapi.DefaultCredentialsDir,
+		UserAgent: userAgent()})
 	if err != nil {
 		return err
 	}
 	n.onClose(client.Close)
-	here, err := cluster.New(cluster.Options{API: client, Node: cfg.NodeName, Audiences: cfg.Control.Audiences, Now: time.Now})
+	here, err := cluster.New(cluster.Options{API: client, Node: cfg.NodeName, Audiences: cfg.Control.Audiences,
+		Now: time.Now})
 	if err != nil {
 		return err
 	}

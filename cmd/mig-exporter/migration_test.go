@@ -66,7 +66,8 @@ func TestMigrationTableHasEveryFlag(t *testing.T) {
 	}
 }
 
-// TestMigrationTableIsWhatTheProgramDoes runs each row through the parser: every spelling of its flag, and its variable.
+// TestMigrationTableIsWhatTheProgramDoes runs each row through the parser: every spelling of its flag, and its
+// variable.
 func TestMigrationTableIsWhatTheProgramDoes(t *testing.T) {
 	for _, row := range migrationTable(t) {
 		for _, flag := range row.flags {
@@ -84,7 +85,8 @@ func TestMigrationTableIsWhatTheProgramDoes(t *testing.T) {
 	}
 }
 
-// checkMigration compares what the parser makes of a command line and environment with a row; name is what a message calls it.
+// checkMigration compares what the parser makes of a command line and environment with a row; name is what a message
+// calls it.
 func checkMigration(t *testing.T, row migrationRow, name string, line []string, lookup lookupFunc) {
 	t.Helper()
 	needed := []string{"--metrics.names=both"} // or -f and -n have no effect

@@ -27,8 +27,8 @@ type nodeKind interface {
 	openPods(n *node, cfg *Config) error
 	// hostEngine returns the DCGM host engine of the node and the user that starts it, nil if the node has none.
 	hostEngine(cfg *Config) (dcgmsource.Connector, func() int)
-	// openDependencies opens what partition control asks besides the driver and the kubelet. It fails if the node cannot be
-	// repartitioned.
+	// openDependencies opens what partition control asks besides the driver and the kubelet. It fails if the node cannot
+	// be repartitioned.
 	openDependencies(n *node, cfg *Config) error
 }
 
@@ -120,8 +120,8 @@ func (n *node) close() {
 	}
 }
 
-// handlers returns the handlers of a node whose clock can be moved, nil for a machine. settle blocks until what follows from the last
-// Snapshot is served.
+// handlers returns the handlers of a node whose clock can be moved, nil for a machine. settle blocks until what
+// follows from the last Snapshot is served.
 func (n *node) handlers(poller *poll.Poller, settle func(context.Context)) map[string]http.Handler {
 	clock, ok := n.kind.(movableClock)
 	if !ok {
@@ -140,13 +140,14 @@ type stepper interface {
 	Current() *gpu.Snapshot
 }
 
-// advanceHandler answers POST /-/sim/advance?by=DURATION: it moves a stepped clock and answers when the Snapshot of the new time
-// is published and has settled.
+// advanceHandler answers POST /-/sim/advance?by=DURATION: it moves a stepped clock and answers when the Snapshot of
+// the new time is published and has settled.
 func advanceHandler(clock movableClock, loop stepper, settle func(context.Context)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		by, err := time.ParseDuration(r.URL.Query().Get("by"))
 		if err != nil || by < 0 {
-			http.Error(w, fmt.Sprintf("by=%q: expected a duration such as 1s or 10m", r.URL.Query().Get("by")), http.StatusBadRequest)
+			http.Error(w, fmt.Sprintf("by=%q: expected a duration such as 1s or 10m", r.URL.Query().Get("by")),
+				http.StatusBadRequest)
 			return
 		}
 		// The clock moves between two polls, so that all readings of a poll have one time.

@@ -104,7 +104,8 @@ func TestWithoutLibdcgm(t *testing.T) {
 	p.advance(time.Second)
 	p.advance(time.Second)
 	body := string(p.get("/metrics").body)
-	if !strings.Contains(body, `mig_exporter_source_up{source="dcgm"} 0`) || !strings.Contains(body, "\nnvidia_gpu_power_watts{") {
+	if !strings.Contains(body, `mig_exporter_source_up{source="dcgm"} 0`) ||
+		!strings.Contains(body, "\nnvidia_gpu_power_watts{") {
 		t.Errorf("without libdcgm:\n%s", body)
 	}
 	if log := p.logText(); !strings.Contains(log, "libdcgm.so.4") || strings.Count(log, "libdcgm.so.4") > 2 {
@@ -145,7 +146,8 @@ func TestJobs(t *testing.T) {
 
 // TestCountersFile: rows that are wrong are named with file, line and column; lenient goes on without them.
 func TestCountersFile(t *testing.T) {
-	file := write(t, "counters.csv", "# comment\nDCGM_FI_DEV_GPU_TEMP, gauge, temperature\nDCGM_FI_NOT_THERE, gauge, nothing\n")
+	file := write(t, "counters.csv",
+		"# comment\nDCGM_FI_DEV_GPU_TEMP, gauge, temperature\nDCGM_FI_NOT_THERE, gauge, nothing\n")
 	var out, errOut bytes.Buffer
 	code := execute(t.Context(), []string{"check-config", "--metrics.names=dcgm", "-f", file}, &out, &errOut)
 	if code != exitFailure || !strings.Contains(errOut.String(), file+":3:1: ") {

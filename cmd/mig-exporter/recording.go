@@ -12,13 +12,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// recording is the kind of a node whose driver's answers were captured. It has no pods, no DCGM and nothing to repartition.
+// recording is the kind of a node whose driver's answers were captured. It has no pods, no DCGM and nothing to
+// repartition.
 type recording struct{ *capture.Replay }
 
 // openRecording replays a recording in the place of the driver.
 func (n *node) openRecording(cfg *Config) error {
 	if cfg.SimClock == sim.ClockX60 {
-		return fmt.Errorf("--sim.clock=%s: expected real or step with %s, which is a recording", cfg.SimClock, cfg.SimScenario)
+		return fmt.Errorf("--sim.clock=%s: expected real or step with %s, which is a recording", cfg.SimClock,
+			cfg.SimScenario)
 	}
 	file, err := capture.Load(cfg.SimScenario)
 	if err != nil {

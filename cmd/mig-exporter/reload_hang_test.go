@@ -21,17 +21,20 @@ func fifo(t *testing.T, path string) {
 	}
 }
 
-// TestHangUpWithAPipe: a file that a pipe has taken the place of is refused, and neither the files after it nor the end of the
-// program wait for it.
+// TestHangUpWithAPipe: a file that a pipe has taken the place of is refused, and neither the files after it nor the
+// end of the program wait for it.
 func TestHangUpWithAPipe(t *testing.T) {
 	const temperature, power = "DCGM_FI_DEV_GPU_TEMP, gauge, Temperature.\n", "DCGM_FI_DEV_POWER_USAGE, gauge, Power.\n"
 	counters := write(t, "counters.csv", temperature)
-	layouts := write(t, "layouts.yaml", "version: v1\nmig-configs:\n  day:\n  - {devices: all, mig-enabled: true, mig-devices: {}}\n")
-	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--metrics.names=both", "--dcgm.counters="+counters, "--control.layouts="+layouts)
+	layouts := write(t, "layouts.yaml",
+		"version: v1\nmig-configs:\n  day:\n  - {devices: all, mig-enabled: true, mig-devices: {}}\n")
+	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--metrics.names=both", "--dcgm.counters="+counters,
+		"--control.layouts="+layouts)
 	fifo(t, counters)
 	said := c.hangUp("flag=--control.layouts")
 	if !strings.Contains(said, `what was read before stays in force" flag=--dcgm.counters file=`+counters) ||
-		!strings.Contains(said, "expected a regular file") || !strings.Contains(said, `"A file has not changed" flag=--control.layouts`) {
+		!strings.Contains(said, "expected a regular file") ||
+		!strings.Contains(said, `"A file has not changed" flag=--control.layouts`) {
 		t.Errorf("the log does not say what is wrong with the file, or not that the other one was read:\n%s", said)
 	}
 	if err := os.Remove(counters); err != nil {
@@ -56,7 +59,8 @@ func TestHangUpWithAFileThatHangs(t *testing.T) {
 			<-release
 			return change, nil
 		}}
-		good := &reloadable{flag: "--control.layouts", path: "reload.go", broken: keepsOld, read: func() (applyFunc, error) { return change, nil }}
+		good := &reloadable{flag: "--control.layouts", path: "reload.go", broken: keepsOld,
+			read: func() (applyFunc, error) { return change, nil }}
 		r := &reloader{files: []*reloadable{hanging, good}, logger: log.NewLogfmtLogger(&said)}
 		ctx, cancel := context.WithCancel(t.Context())
 		signals, done := make(chan os.Signal, 1), make(chan error, 1)
@@ -94,7 +98,8 @@ func TestHangUpWithAFileThatHangs(t *testing.T) {
 		if err := <-done; err != nil || !time.Now().Equal(stopping) {
 			t.Errorf("stopping took %v: %v", time.Since(stopping), err)
 		}
-		if !strings.Contains(said.String(), `msg="Abandoned the reading of a file that did not return" flag=--dcgm.counters`) {
+		if !strings.Contains(said.String(),
+			`msg="Abandoned the reading of a file that did not return" flag=--dcgm.counters`) {
 			t.Errorf("the log does not say what was abandoned:\n%s", said.String())
 		}
 		close(release)

@@ -160,7 +160,8 @@ func TestHangUpReadsControlsFiles(t *testing.T) {
 	rewrite(t, layouts, "version: v2\n")
 	rewrite(t, file, "tokens: [\n")
 	said = c.hangUp(last)
-	for _, want := range []string{"what was read before stays in force\" flag=--control.layouts file=" + layouts, "expected v1",
+	for _, want := range []string{"what was read before stays in force\" flag=--control.layouts file=" + layouts,
+		"expected v1",
 		"refuses all TCP clients", file} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the log lacks %s:\n%s", want, said)

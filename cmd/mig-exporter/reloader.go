@@ -27,8 +27,8 @@ type applyFunc func(context.Context) ([]string, error)
 // reloadable is a file that is read again. It is owned by the reloader's goroutine.
 type reloadable struct {
 	flag, path string
-	// read reads the file and changes nothing. It may block while a file system hangs, so it is called from a goroutine that can be
-	// abandoned, never twice at once.
+	// read reads the file and changes nothing. It may block while a file system hangs, so it is called from a goroutine
+	// that can be abandoned, never twice at once.
 	read    func() (applyFunc, error)
 	broken  string // the log message after an error
 	reading *fileReading
@@ -71,7 +71,8 @@ func newReloader(cfg *Config, x *exporter) *reloader {
 	}
 	if cfg.Control.ConfigFile != "" {
 		r.files = append(r.files, &reloadable{flag: "--control.config.file", path: cfg.Control.ConfigFile,
-			broken: "A file cannot be used; TLS keeps its certificate, but partition control refuses all TCP clients until the file is valid",
+			broken: "A file cannot be used; TLS keeps its certificate, but partition control refuses all TCP clients until " +
+				"the file is valid",
 			read: func() (applyFunc, error) {
 				apply := x.control.server.Reloader.Read(cfg.Control.ConfigFile)
 				return func(context.Context) ([]string, error) { return apply() }, nil
@@ -119,7 +120,8 @@ func (r *reloader) reloadFiles(ctx context.Context) {
 		case len(changes) == 0:
 			level.Info(r.logger).Log("msg", "A file has not changed", "flag", f.flag, "file", f.path)
 		default:
-			level.Info(r.logger).Log("msg", "A file was reloaded", "flag", f.flag, "file", f.path, "changes", strings.Join(changes, ", "))
+			level.Info(r.logger).
+				Log("msg", "A file was reloaded", "flag", f.flag, "file", f.path, "changes", strings.Join(changes, ", "))
 		}
 	}
 }
@@ -128,7 +130,8 @@ func (r *reloader) reloadFiles(ctx context.Context) {
 func (r *reloader) logAbandoned() {
 	for _, f := range r.files {
 		if f.isReading() {
-			level.Warn(r.logger).Log("msg", "Abandoned the reading of a file that did not return", "flag", f.flag, "file", f.path)
+			level.Warn(r.logger).Log("msg", "Abandoned the reading of a file that did not return", "flag", f.flag, "file",
+				f.path)
 		}
 	}
 }
@@ -167,7 +170,8 @@ func (f *reloadable) finishReading(ctx, inTime context.Context) ([]string, error
 		case <-f.reading.done:
 		case <-inTime.Done():
 			if f.isReading() {
-				return nil, fmt.Errorf("%w: the reading that began at %s has not returned", errLate, f.reading.began.UTC().Format(time.RFC3339))
+				return nil, fmt.Errorf("%w: the reading that began at %s has not returned", errLate, f.reading.began.UTC().
+					Format(time.RFC3339))
 			}
 		}
 		if !f.reading.stale {
@@ -181,7 +185,8 @@ func (f *reloadable) finishReading(ctx, inTime context.Context) ([]string, error
 	return f.reading.apply(ctx)
 }
 
-// expectRegular returns an error if a path exists and is no regular file. Opening a pipe would block until another process writes.
+// expectRegular returns an error if a path exists and is no regular file. Opening a pipe would block until another
+// process writes.
 func expectRegular(path string) error {
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().IsRegular() {

@@ -14,20 +14,23 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// TestRenderIsWhatTheLibraryEncodes holds the quick way of a scrape to the bytes of the library's registry and encoders: in
-// every scenario and golden, at every poll, in all formats that are negotiated but those for people.
+// TestRenderIsWhatTheLibraryEncodes holds the quick way of a scrape to the bytes of the library's registry and
+// encoders: in every scenario and golden, at every poll, in all formats that are negotiated but those for people.
 func TestRenderIsWhatTheLibraryEncodes(t *testing.T) {
 	if raceEnabled {
 		t.Skip("ten times slower; it runs in the target test-growth")
 	}
 	cases := slices.Clone(goldens)
 	cases = append(cases, goldens[0], goldens[0])
-	cases[len(cases)-1].name, cases[len(cases)-1].scenario, cases[len(cases)-1].args = "h100-56", "h100-56", []string{"--collector.process"}
-	cases[len(cases)-2].name, cases[len(cases)-2].args = "both", []string{"--dcgm.mode=embedded", "--metrics.names=both", "--kubernetes.labels=off"}
+	cases[len(cases)-1].name, cases[len(cases)-1].scenario, cases[len(cases)-1].args = "h100-56", "h100-56",
+		[]string{"--collector.process"}
+	cases[len(cases)-2].name, cases[len(cases)-2].args = "both", []string{"--dcgm.mode=embedded", "--metrics.names=both",
+		"--kubernetes.labels=off"}
 	for _, g := range cases {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
-			x := runInProcess(t, append([]string{"--sim.scenario=../../testdata/scenarios/" + g.scenario + ".yaml"}, g.args...)...)
+			x := runInProcess(t, append([]string{"--sim.scenario=../../testdata/scenarios/" + g.scenario + ".yaml"},
+				g.args...)...)
 			for _, by := range slices.Concat(goldenSteps, g.steps, []time.Duration{time.Second, time.Second, time.Minute}) {
 				advanceBy(t, x, by)
 				compareRendered(t, x, []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0, expfmt.FmtProtoDelim})
@@ -112,7 +115,8 @@ func splitProtobuf(t *testing.T, encoded []byte) [][]byte {
 
 func renderedFormats() []expfmt.Format {
 	var list []expfmt.Format
-	for _, format := range []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0, expfmt.FmtOpenMetrics_0_0_1, expfmt.FmtProtoDelim} {
+	for _, format := range []expfmt.Format{expfmt.FmtText, expfmt.FmtOpenMetrics_1_0_0, expfmt.FmtOpenMetrics_0_0_1,
+		expfmt.FmtProtoDelim} {
 		list = append(list, format)
 		for _, scheme := range []model.EscapingScheme{
 			model.NoEscaping, model.UnderscoreEscaping, model.DotsEscaping, model.ValueEncodingEscaping,

@@ -39,8 +39,8 @@ func (p *program) observedMinutes() float64 {
 	return e.ObservedHours * 60
 }
 
-// TestRightsizing follows the underused node for a week: metrics and report agree on which GPUs should be slices, and say nothing of
-// the free one.
+// TestRightsizing follows the underused node for a week: metrics and report agree on which GPUs should be slices, and
+// say nothing of the free one.
 func TestRightsizing(t *testing.T) {
 	t.Parallel()
 	p := simulate(t, "h100-underused", "--poll.interval=1h")
@@ -71,7 +71,8 @@ func TestRightsizing(t *testing.T) {
 		cmptest.Equal(t, fmt.Sprintf("GPU %d is rejected", d.Index), has("nvidia_gpu_rightsizing_rejected", ""),
 			!d.Candidate() && d.Action != advise.ActionFree)
 		for _, family := range []string{"stretch_ratio", "reclaimable_ratio"} {
-			cmptest.Equal(t, fmt.Sprintf("GPU %d has %s", d.Index, family), has("nvidia_gpu_rightsizing_"+family, ""), d.Candidate())
+			cmptest.Equal(t, fmt.Sprintf("GPU %d has %s", d.Index, family), has("nvidia_gpu_rightsizing_"+family, ""),
+				d.Candidate())
 		}
 	}
 	cmptest.Equal(t, "devices of one GPU", len(p.recommendations("?gpu=5").Devices), 1)
@@ -84,8 +85,8 @@ func TestRightsizingIsOff(t *testing.T) {
 	expectNone(t, string(p.get("/metrics").body), "nvidia_gpu_rightsizing_")
 }
 
-// TestEvidenceOutlivesTheProcess: killed at any moment, the program loses at most what came since it saved the evidence last; ended by
-// a signal, nothing. A file that it cannot read is set aside and begins anew.
+// TestEvidenceOutlivesTheProcess: killed at any moment, the program loses at most what came since it saved the
+// evidence last; ended by a signal, nothing. A file that it cannot read is set aside and begins anew.
 func TestEvidenceOutlivesTheProcess(t *testing.T) {
 	t.Setenv(stateVariable, filepath.Join(t.TempDir(), "node.json")) // the simulated node and its clock outlive it, too
 	dir := filepath.Join(t.TempDir(), "state")
@@ -210,7 +211,8 @@ func TestAdviseFlags(t *testing.T) {
 		expectError(t, args, err, want)
 	}
 	t.Setenv("MIG_EXPORTER_ADVISE_MAX_STRETCH", "1.5")
-	inv, err := parseCommandLine(strings.Fields("--advise.strict --advise.strategy=single --poll.interval=10s"), os.LookupEnv)
+	inv, err := parseCommandLine(strings.Fields("--advise.strict --advise.strategy=single --poll.interval=10s"),
+		os.LookupEnv)
 	expectError(t, "environment", err, "")
 	want := advise.DefaultOptions()
 	want.MaxStretch, want.Strict, want.SingleStrategy, want.MaxGap = 1.5, true, true, 30*time.Second

@@ -107,15 +107,16 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	}
 	var pollSeconds prometheus.Histogram
 	x.fresh, pollSeconds = newProcessRegistry()
-	x.poller = poll.New(x.source, pollOptions(cfg, node, x.source.Actuator().HungCalls, logger, func(s *gpu.Snapshot, took time.Duration) {
-		x.metrics.Observe(s)
-		x.activity.observe(s)
-		if x.rightsizing != nil {
-			x.rightsizing.observe(s)
-		}
-		pollSeconds.Observe(took.Seconds())
-		node.polled()
-	}))
+	x.poller = poll.New(x.source,
+		pollOptions(cfg, node, x.source.Actuator().HungCalls, logger, func(s *gpu.Snapshot, took time.Duration) {
+			x.metrics.Observe(s)
+			x.activity.observe(s)
+			if x.rightsizing != nil {
+				x.rightsizing.observe(s)
+			}
+			pollSeconds.Observe(took.Seconds())
+			node.polled()
+		}))
 	node.running.current = x.poller.Current
 	if cfg.Control.Enabled {
 		if x.control, err = openControl(cfg, x); err != nil {
@@ -142,7 +143,8 @@ func (x *exporter) openMetrics(cfg *Config) error {
 }
 
 // newCollector creates a collector of what the exporter reads, in the place of a former one if that is not nil.
-func (x *exporter) newCollector(cfg *Config, counters []collector.Counter, former *collector.Collector) (*collector.Collector, error) {
+func (x *exporter) newCollector(cfg *Config, counters []collector.Counter,
+	former *collector.Collector) (*collector.Collector, error) {
 	opts := collectorOptions(cfg, counters)
 	opts.DriverCalls, opts.ProfilerCalls, opts.Former = x.source.DriverCalls, x.node.profilerCalls, former
 	if x.rightsizing != nil {
@@ -205,7 +207,8 @@ func (x *exporter) notes() []string {
 	return list
 }
 
-// hostNames lists the host names that requests may have: those of the node and of the addresses that the program listens on.
+// hostNames lists the host names that requests may have: those of the node and of the addresses that the program
+// listens on.
 func hostNames(addresses []string, node string) []string {
 	names := []string{node}
 	if own, err := os.Hostname(); err == nil {
@@ -274,7 +277,8 @@ func pollOptions(
 	return opts
 }
 
-// newProcessRegistry returns the registry of the metrics of the process itself, and the histogram of the duration of polls.
+// newProcessRegistry returns the registry of the metrics of the process itself, and the histogram of the duration of
+// polls.
 func newProcessRegistry() (*prometheus.Registry, prometheus.Histogram) {
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "mig_exporter_poll_duration_seconds",

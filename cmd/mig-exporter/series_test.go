@@ -25,8 +25,8 @@ const (
 // seriesTable is a part of docs/metrics.md.
 const seriesTable = "../../collector/testdata/series.md"
 
-// TestDocsSeries counts the series of the bench by family, holds the budget, and holds the table of docs/metrics.md to it. With -update it
-// rewrites the table, and `go test ./collector -run TestDocs -update` the page.
+// TestDocsSeries counts the series of the bench by family, holds the budget, and holds the table of docs/metrics.md
+// to it. With -update it rewrites the table, and `go test ./collector -run TestDocs -update` the page.
 func TestDocsSeries(t *testing.T) {
 	x := benchNode(t, benchGPUs)
 	text, protobuf := countSeries(t, x, expfmt.FmtText), countSeries(t, x, expfmt.FmtProtoDelim)
@@ -53,7 +53,8 @@ func TestDocsSeries(t *testing.T) {
 	}
 }
 
-// countSeries scrapes and counts the series by family, as Prometheus stores them. What the runtime and the process say is one family.
+// countSeries scrapes and counts the series by family, as Prometheus stores them. What the runtime and the process
+// say is one family.
 func countSeries(t *testing.T, x *exporter, format expfmt.Format) map[string]int {
 	t.Helper()
 	r := httptest.NewRequest("GET", "/metrics", nil)
@@ -84,7 +85,8 @@ func countSeries(t *testing.T, x *exporter, format expfmt.Format) map[string]int
 	}
 }
 
-// seriesOf counts the series of one metric: a native histogram is one, a classic one has its buckets, a sum and a count.
+// seriesOf counts the series of one metric: a native histogram is one, a classic one has its buckets, a sum and a
+// count.
 func seriesOf(m *dto.Metric) int {
 	switch h := m.GetHistogram(); {
 	case m.GetSummary() != nil:
@@ -115,12 +117,15 @@ func writeSeriesTable(text, protobuf map[string]int) string {
 	for r := range rows {
 		order = append(order, r)
 	}
-	slices.SortFunc(order, func(a, b row) int { return cmp.Or(cmp.Compare(b.text, a.text), cmp.Compare(b.protobuf, a.protobuf)) })
+	slices.SortFunc(order, func(a, b row) int {
+		return cmp.Or(cmp.Compare(b.text, a.text), cmp.Compare(b.protobuf, a.protobuf))
+	})
 	var out strings.Builder
 	out.WriteString("| Series in text | in protobuf | Families |\n|---:|---:|---|\n")
 	for _, r := range order {
 		slices.Sort(rows[r])
-		fmt.Fprintf(&out, "| %s | %s | `%s` |\n", times(r.text, len(rows[r])), times(r.protobuf, len(rows[r])), strings.Join(rows[r], "`, `"))
+		fmt.Fprintf(&out, "| %s | %s | `%s` |\n", times(r.text, len(rows[r])), times(r.protobuf, len(rows[r])),
+			strings.Join(rows[r], "`, `"))
 	}
 	fmt.Fprintf(&out, "| **%d** | **%d** | together |\n", total(text), total(protobuf))
 	return out.String()

@@ -37,8 +37,10 @@ func (n *node) openSimulation(cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	level.Info(n.logger).Log("msg", "This is a simulated node: its GPUs and pods do not exist", "scenario", cfg.SimScenario)
-	n.kind, n.hostname, n.now, n.library = simulation{simulated}, scenario.Node.Hostname, simulated.Now, simnvml.New(simulated)
+	level.Info(n.logger).Log("msg", "This is a simulated node: its GPUs and pods do not exist", "scenario",
+		cfg.SimScenario)
+	n.kind, n.hostname, n.now, n.library = simulation{simulated}, scenario.Node.Hostname, simulated.Now,
+		simnvml.New(simulated)
 	n.closers = append(n.closers, simulated.Close)
 	return nil
 }
@@ -50,7 +52,8 @@ func startSimulated(scenario *sim.Scenario, clock sim.ClockMode) (*sim.Node, err
 	return sim.New(scenario, sim.NewClock(clock))
 }
 
-// openPods runs the simulated kubelet on a socket of its own and asks it, unless the scenario or the configuration has none.
+// openPods runs the simulated kubelet on a socket of its own and asks it, unless the scenario or the configuration
+// has none.
 func (s simulation) openPods(n *node, cfg *Config) error {
 	if cfg.KubeletSocket == "" || !s.Scenario().Node.Kubernetes {
 		return nil
@@ -74,21 +77,24 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 		checkpoint = ""
 	}
 	n.openKubelet(cfg, podresources.Options{
-		Socket: server.Socket(), Checkpoint: checkpoint, Witness: cmp.Or(cfg.WitnessPod, sim.OwnNamespace+"/"+sim.OwnPod), Expected: true,
+		Socket: server.Socket(), Checkpoint: checkpoint, Witness: cmp.Or(cfg.WitnessPod, sim.OwnNamespace+"/"+sim.OwnPod),
+		Expected: true,
 	})
 	faulty := faultyKubelet{Assignments: n.devices, node: s.Node, server: server}
 	n.pods, n.devices = faulty, faulty
 	return nil
 }
 
-// replacePodHandler answers POST /-/sim/replace-pod?namespace=N&pod=P&resource=R: the owner of a simulated pod changes its request. The pod
-// leaves, and comes back once there is a free device of the resource.
+// replacePodHandler answers POST /-/sim/replace-pod?namespace=N&pod=P&resource=R: the owner of a simulated pod
+// changes its request. The pod leaves, and comes back once there is a free device of the resource.
 func replacePodHandler(s simulation) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		namespace, pod, resource := q.Get("namespace"), q.Get("pod"), q.Get("resource")
 		if namespace == "" || pod == "" || resource == "" {
-			http.Error(w, "expected namespace, pod and resource, such as ?namespace=ml&pod=train-0&resource=nvidia.com/mig-1g.10gb", http.StatusBadRequest)
+			http.Error(w,
+				"expected namespace, pod and resource, such as ?namespace=ml&pod=train-0&resource=nvidia.com/mig-1g.10gb",
+				http.StatusBadRequest)
 			return
 		}
 		switch err := s.ReplacePod(namespace, pod, resource); {
@@ -134,7 +140,8 @@ type simulatedMetadata struct {
 // PodMetadata implements podresources.Metadata: a pod's owner and those of its labels that were chosen.
 func (m simulatedMetadata) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
 	p, ok := m.node.PodByName(namespace, pod, since)
-	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner, Rightsizing: gpu.RightsizingHints{Workload: p.Labels[m.workload]}}
+	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner,
+		Rightsizing: gpu.RightsizingHints{Workload: p.Labels[m.workload]}}
 	for _, name := range m.labels {
 		if value, has := p.Labels[name]; has {
 			known.Labels = append(known.Labels, gpu.Label{Name: name, Value: value})

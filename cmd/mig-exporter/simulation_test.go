@@ -34,7 +34,8 @@ func TestSimulatedMetadata(t *testing.T) {
 	t.Cleanup(func() { _ = n.Close() })
 	m := simulatedMetadata{node: n, labels: []string{"app", "none"}}
 	var _ podresources.Metadata = m
-	claim := gpu.ClaimDevice{Namespace: "default", Claim: "monitor-c", Driver: "gpu.nvidia.com", Pool: "n", Device: "gpu-0"}
+	claim := gpu.ClaimDevice{Namespace: "default", Claim: "monitor-c", Driver: "gpu.nvidia.com", Pool: "n",
+		Device: "gpu-0"}
 	began := n.Now()
 
 	known, ok := m.PodMetadata("default", "monitor", began)

@@ -79,9 +79,11 @@ func (s *session) rollBackOperation(ctx context.Context) error {
 	again := op.State == api.Degraded || op.State == api.Stuck
 	switch {
 	case again:
-		s.page.para("! ", yellow, "The rollback is tried again on the GPUs that are blocked. A GPU that another client has changed since is left alone.")
+		s.page.para("! ", yellow, "The rollback is tried again on the GPUs that are blocked. A GPU that another client has "+
+			"changed since is left alone.")
 	case op.State == api.Succeeded:
-		s.page.para("! ", yellow, "Instances that this operation has created are destroyed again; one that is in use by now is not, and then nothing is changed.")
+		s.page.para("! ", yellow, "Instances that this operation has created are destroyed again; one that is in use by "+
+			"now is not, and then nothing is changed.")
 	}
 	if again || op.State == api.Succeeded { // otherwise the server says why it cannot be rolled back
 		if err := s.askOperator(ctx, fmt.Sprintf("Roll back operation %s?", op.ID)); err != nil {
@@ -89,7 +91,8 @@ func (s *session) rollBackOperation(ctx context.Context) error {
 		}
 	}
 	err := s.startOperation(ctx, http.MethodPost, operationPath(op.ID)+"/rollback", nil)
-	if ended := (*operationError)(nil); again && errors.As(err, &ended) && (ended.state == api.RolledBack || ended.state == api.Failed) {
+	if ended := (*operationError)(nil); again && errors.As(err, &ended) &&
+		(ended.state == api.RolledBack || ended.state == api.Failed) {
 		return nil // nothing of the operation is left, as the operator wanted
 	}
 	return err
@@ -150,8 +153,8 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 	}
 }
 
-// mayComeBack reports whether to ask again after an error, or after the end of a stream: the server may be restarting, or may
-// have dropped a slow reader.
+// mayComeBack reports whether to ask again after an error, or after the end of a stream: the server may be
+// restarting, or may have dropped a slow reader.
 func mayComeBack(err error) bool {
 	var p *api.Problem
 	return err == nil || errors.Is(err, context.Canceled) || errors.As(err, new(*unreachable)) ||
@@ -161,7 +164,8 @@ func mayComeBack(err error) bool {
 // fetchEnded returns the operation if it has stopped, else nil. streamErr is how the stream of its events ended.
 func (s *session) fetchEnded(ctx context.Context, id string, streamErr error) *api.Operation {
 	var op api.Operation
-	if ctx.Err() != nil || !mayComeBack(streamErr) || s.client.fetch(ctx, operationPath(id), &op) != nil || !hasStopped(op.State) {
+	if ctx.Err() != nil || !mayComeBack(streamErr) || s.client.fetch(ctx, operationPath(id), &op) != nil ||
+		!hasStopped(op.State) {
 		return nil
 	}
 	return &op

@@ -71,7 +71,8 @@ func TestFollowReconnects(t *testing.T) {
 	all := news()
 	const events = "GET /operations/op-20260304-1/events"
 	routes[events] = inTurn(stream(true, all[:3]...), stream(true), stream(false, append(all[1:3:3], all[3:]...)...))
-	routes["GET /operations/op-20260304-1"] = inTurn(answer(operation(api.Running)), answer(operation(api.Running)), answer(operation(api.Succeeded)))
+	routes["GET /operations/op-20260304-1"] = inTurn(answer(operation(api.Running)), answer(operation(api.Running)),
+		answer(operation(api.Succeeded)))
 	f, address := serve(t, routes)
 	got := runner{}.run(t, address, "apply", "--layout=x", "--yes")
 	if got.code != exitOK {
@@ -84,7 +85,8 @@ func TestFollowReconnects(t *testing.T) {
 	if want := ",3,3"; strings.Join(last, ",") != want {
 		t.Errorf("Last-Event-ID %q, want %q", strings.Join(last, ","), want)
 	}
-	for _, once := range []string{"[1/9] destroy CI 0:3 of 3g.20gb at 0:4 on GPU-00811850 done", "waiting for the kubelet"} {
+	for _, once := range []string{"[1/9] destroy CI 0:3 of 3g.20gb at 0:4 on GPU-00811850 done",
+		"waiting for the kubelet"} {
 		if n := strings.Count(strings.Join(strings.Fields(got.out), " "), once); n != 1 {
 			t.Errorf("%q was told %d times:\n%s", once, n, got.out)
 		}
@@ -94,14 +96,18 @@ func TestFollowReconnects(t *testing.T) {
 func TestEnds(t *testing.T) {
 	unchanged := operation(api.Failed)
 	unchanged.Renamed = nil
-	unchanged.Error = &api.Problem{Type: api.LayoutChanged, Title: "The layout was changed", Status: 409, Detail: "Before step 1 another client has created 1g.5gb at 6:1 on " + string(gpu2) + "."}
+	unchanged.Error = &api.Problem{Type: api.LayoutChanged, Title: "The layout was changed", Status: 409,
+		Detail: "Before step 1 another client has created 1g.5gb at 6:1 on " + string(gpu2) + "."}
 	for i := range unchanged.Steps {
 		unchanged.Steps[i].State = api.StepPending
 	}
 	unreadable := operation(api.Degraded)
-	unreadable.Verb, unreadable.Plan, unreadable.Steps, unreadable.Renamed = api.VerbRecovery, "", []api.OperationStep{}, nil
-	unreadable.GPUs = []api.OperationGPU{{GPU: gpu2, State: api.Degraded, Error: "3g.20gb at 4:4 stands there, which is not in what is on disk"}}
-	unreadable.Error = &api.Problem{Type: api.ReadOnly, Title: "Operations cannot be recorded", Status: 503, Detail: "The newest copy of operation.0 is damaged."}
+	unreadable.Verb, unreadable.Plan, unreadable.Steps, unreadable.Renamed = api.VerbRecovery, "", []api.OperationStep{},
+		nil
+	unreadable.GPUs = []api.OperationGPU{{GPU: gpu2, State: api.Degraded,
+		Error: "3g.20gb at 4:4 stands there, which is not in what is on disk"}}
+	unreadable.Error = &api.Problem{Type: api.ReadOnly, Title: "Operations cannot be recorded", Status: 503,
+		Detail: "The newest copy of operation.0 is damaged."}
 	for name, c := range map[string]struct {
 		op   *api.Operation
 		code int
@@ -147,7 +153,8 @@ func TestInterruptedTheOperationGoesOn(t *testing.T) {
 
 func TestRollback(t *testing.T) {
 	f, address := serve(t, applied())
-	got := runner{terminal: true, in: "yes\n", env: map[string]string{"LANG": "C.UTF-8", "NO_COLOR": "1"}}.run(t, address, "rollback", "op-20260304-1")
+	got := runner{terminal: true, in: "yes\n", env: map[string]string{"LANG": "C.UTF-8", "NO_COLOR": "1"}}.run(t, address,
+		"rollback", "op-20260304-1")
 	cmptest.Equal(t, "exit code", got.code, exitOK)
 	cmptest.Equal(t, "asked", f.bodies(t, "POST /operations/op-20260304-1/rollback"), []string{""})
 	fits(t, got.out)
@@ -160,7 +167,8 @@ func TestMode(t *testing.T) {
 	const put = "PUT /gpus/GPU-5f65f8d5-"
 	op := operation(api.Succeeded)
 	op.Verb, op.Steps, op.Hooks = api.VerbMode, nil, nil
-	op.Mode = &api.ModeResult{GPU: "GPU-5f65f8d5-d4b3-5c36-b975-c901d71a2c3a", Wanted: true, Pending: true, Waits: "reset", Holders: []api.Hold{{Kind: api.HoldHandle, PID: 812, What: "nvidia-persistenced"}}}
+	op.Mode = &api.ModeResult{GPU: "GPU-5f65f8d5-d4b3-5c36-b975-c901d71a2c3a", Wanted: true, Pending: true,
+		Waits: "reset", Holders: []api.Hold{{Kind: api.HoldHandle, PID: 812, What: "nvidia-persistenced"}}}
 	routes["GET /operations/op-20260304-1"] = answer(op)
 	f, address := serve(t, routes)
 	var uuid string
@@ -170,7 +178,8 @@ func TestMode(t *testing.T) {
 		}
 	}
 	f.routes["PUT /gpus/"+uuid+"/mig-mode"] = answer(operation(api.Pending))
-	got := runner{terminal: true, in: "y\n", env: map[string]string{"LANG": "C.UTF-8", "NO_COLOR": "1"}}.run(t, address, "mode", "on", "0", "2")
+	got := runner{terminal: true, in: "y\n", env: map[string]string{"LANG": "C.UTF-8", "NO_COLOR": "1"}}.run(t, address,
+		"mode", "on", "0", "2")
 	cmptest.Equal(t, "exit code", got.code, exitOK)
 	cmptest.Equal(t, "asked", f.bodies(t, put), []string{`{"enabled":true}`})
 	fits(t, got.out)

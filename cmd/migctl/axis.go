@@ -108,8 +108,8 @@ func pick(first bool, a, b string) string {
 	return b
 }
 
-// layOutSlots returns the slots of instances in the order of the axis, with slots for the room between them. It returns nil if
-// that is not possible.
+// layOutSlots returns the slots of instances in the order of the axis, with slots for the room between them. It
+// returns nil if that is not possible.
 func layOutSlots(axis nodedoc.Axis, instances []slot) []slot {
 	placements := make([]gpu.Opt[gpu.Placement], 0, len(instances))
 	for _, s := range instances {

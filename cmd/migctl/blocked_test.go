@@ -25,10 +25,12 @@ func blocked(t api.ProblemType, instances ...string) http.HandlerFunc {
 	return refuse(p)
 }
 
-// TestForceIsOneCommand: what is in the way of a plan can be forced by the command that is printed, which is parsed here.
+// TestForceIsOneCommand: what is in the way of a plan can be forced by the command that is printed, which is parsed
+// here.
 func TestForceIsOneCommand(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": blocked(api.Infeasible, "MIG-1", "MIG-2", "MIG-1")})
-	got := runner{}.run(t, address, "apply", "--gpus", "2", "--devices=1g.5gb+me=1,it's=1", "--force=MIG-0", "--take-over", "-y")
+	got := runner{}.run(t, address, "apply", "--gpus", "2", "--devices=1g.5gb+me=1,it's=1", "--force=MIG-0",
+		"--take-over", "-y")
 	_, command, found := strings.Cut(got.err, "\n  migctl ")
 	if !found {
 		t.Fatal(got.err)
@@ -39,14 +41,16 @@ func TestForceIsOneCommand(t *testing.T) {
 	}
 	cmptest.Equal(t, command, s.opts, options{
 		Command: commandApply, TakeOver: true, Address: s.opts.Address, Timeout: s.opts.Timeout, Color: s.opts.Color,
-		Spec: specOptions{GPUs: []string{"2"}, Devices: []string{"1g.5gb+me=1,it's=1"}, Force: []string{"MIG-0", "MIG-1", "MIG-2"}},
+		Spec: specOptions{GPUs: []string{"2"}, Devices: []string{"1g.5gb+me=1,it's=1"},
+			Force: []string{"MIG-0", "MIG-1", "MIG-2"}},
 	})
 }
 
 func TestLongCommandsAreNotCut(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": blocked(api.Busy, "MIG-1")})
 	demand := "memory=" + strings.Repeat("0", 90) + "1GiB"
-	if got := (runner{}).run(t, address, "plan", "--demand", demand); !strings.Contains(got.err, "--demand "+demand+" \\\n") {
+	if got := (runner{}).run(t, address, "plan", "--demand", demand); !strings.Contains(got.err,
+		"--demand "+demand+" \\\n") {
 		t.Error(got.err)
 	}
 }

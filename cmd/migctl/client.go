@@ -22,8 +22,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// client is a client of the control API. Its errors are *api.Problem if the server refuses, *unreachable if it does not answer,
-// or the context's.
+// client is a client of the control API. Its errors are *api.Problem if the server refuses, *unreachable if it does
+// not answer, or the context's.
 type client struct {
 	http    *http.Client
 	base    string
@@ -48,8 +48,9 @@ func newClient(o *options) (*client, error) {
 	c := &client{address: o.Address, timeout: o.Timeout}
 	transport := &http.Transport{ForceAttemptHTTP2: true}
 	c.http = &http.Client{
-		Transport:     transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // the token is sent to no other server
+		Transport: transport,
+		// the token is sent to no other server
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	socket, isSocket := strings.CutPrefix(o.Address, "unix://")
 	if strings.HasPrefix(o.Address, "/") {
@@ -144,7 +145,8 @@ func (c *client) decodeAnswer(data []byte, answer any) error {
 	return nil
 }
 
-// request makes one request. With an idempotency key it repeats it once if the connection broke; the server executes it once.
+// request makes one request. With an idempotency key it repeats it once if the connection broke; the server executes
+// it once.
 func (c *client) request(ctx context.Context, method, path string, body []byte, key string) ([]byte, error) {
 	timed, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -182,7 +184,8 @@ func (c *client) requestOnce(ctx context.Context, method, path string, body []by
 }
 
 // sendRequest makes a request and returns the answer unless its status is an error. The caller closes the body.
-func (c *client) sendRequest(ctx context.Context, method, path string, body []byte, headers func(http.Header)) (*http.Response, error) {
+func (c *client) sendRequest(ctx context.Context, method, path string, body []byte,
+	headers func(http.Header)) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.base+"/api/v1"+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, usageError{fmt.Sprintf("%q cannot be asked for", path)}

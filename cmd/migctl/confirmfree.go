@@ -13,18 +13,19 @@ import (
 )
 
 // confirmWarning is what the operator accepts.
-const confirmWarning = "mig-exporter will treat the device as free although the kubelet does not say so: a container that uses it " +
-	"nevertheless loses it with the next layout change. Look first: crictl ps on the node, nvidia-smi. This counts for 10 minutes, and no " +
-	"longer than until the kubelet or mig-exporter restarts."
+const confirmWarning = "mig-exporter will treat the device as free although the kubelet does not say so: a container " +
+	"that uses it nevertheless loses it with the next layout change. Look first: crictl ps on the node, nvidia-smi. " +
+	"This counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts."
 
-// deviceToConfirm is a device that the operator confirms to be free: its name in requests, a title, and the use of it and its parts.
+// deviceToConfirm is a device that the operator confirms to be free: its name in requests, a title, and the use of it
+// and its parts.
 type deviceToConfirm struct {
 	name, title string
 	use         nodedoc.Use
 }
 
-// confirmFree shows the known users of devices, asks the operator, and confirms to the server, device by device, that nothing
-// uses them. If the server refuses one, it continues with the others.
+// confirmFree shows the known users of devices, asks the operator, and confirms to the server, device by device, that
+// nothing uses them. If the server refuses one, it continues with the others.
 func (s *session) confirmFree(ctx context.Context) error {
 	var node nodedoc.Document
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
@@ -34,7 +35,8 @@ func (s *session) confirmFree(ctx context.Context) error {
 	for _, word := range s.opts.GPUs {
 		d, ok := findDevice(newNodeView(node), word)
 		if !ok {
-			return usageError{fmt.Sprintf("this node has no device %q: name a MIG device by its UUID, a GPU instance as GPU-<uuid>/<id>, "+
+			return usageError{fmt.Sprintf("this node has no device %q: name a MIG device by its UUID, a GPU instance as "+
+				"GPU-<uuid>/<id>, "+
 				"a GPU by index, UUID or PCI bus id; migctl get -o wide lists them", word)}
 		}
 		if !slices.ContainsFunc(devices, func(o deviceToConfirm) bool { return o.name == d.name }) {
@@ -89,7 +91,8 @@ type refusals struct {
 }
 
 func (r *refusals) Error() string {
-	return fmt.Sprintf("refused for %d of %s: %s", len(r.devices), plural(r.of, "device", "devices"), strings.Join(r.devices, ", "))
+	return fmt.Sprintf("refused for %d of %s: %s", len(r.devices), plural(r.of, "device", "devices"),
+		strings.Join(r.devices, ", "))
 }
 
 // report writes the problem of each refused device, and then their list.
@@ -128,8 +131,8 @@ func writeDevice(p *page, d *deviceToConfirm) {
 	}
 }
 
-// findDevice finds a device by its name, with the use of all its parts; to the use of a compute instance it adds the holders of
-// its GPU instance.
+// findDevice finds a device by its name, with the use of all its parts; to the use of a compute instance it adds the
+// holders of its GPU instance.
 func findDevice(n *nodeView, word string) (deviceToConfirm, bool) {
 	for i := range n.doc.GPUs {
 		g := &n.doc.GPUs[i]
@@ -144,7 +147,8 @@ func findDevice(n *nodeView, word string) (deviceToConfirm, bool) {
 		for j := range g.GPUInstances {
 			inst := &g.GPUInstances[j]
 			if name := fmt.Sprintf("%s/%d", g.UUID, inst.ID); word == name {
-				return deviceToConfirm{name, fmt.Sprintf("GPU instance %d of GPU %d, %s", inst.ID, g.Index, orUnknown(inst.Profile)), n.instanceUse(inst).Use}, true
+				return deviceToConfirm{name, fmt.Sprintf("GPU instance %d of GPU %d, %s", inst.ID, g.Index,
+					orUnknown(inst.Profile)), n.instanceUse(inst).Use}, true
 			}
 			for k := range inst.ComputeInstances {
 				if c := &inst.ComputeInstances[k]; word == string(c.UUID) && word != "" {

@@ -17,7 +17,8 @@ const (
 	mig3  = "MIG-5b0e4f0a-0000-5000-8000-000000000002"
 )
 
-// unsettled is a node whose kubelet has restarted: one of the pods has not come back, and of one device nothing is known.
+// unsettled is a node whose kubelet has restarted: one of the pods has not come back, and of one device nothing is
+// known.
 func unsettled() string {
 	missing := `{"namespace":"ml","pod":"train-0","container":"main","confirmed":false,"unconfirmedReason":"the kubelet has not listed it since it restarted at 10:02:03"}`
 	instance := func(id, uuid, profile, place, use string) string {
@@ -33,7 +34,8 @@ func unsettled() string {
 }
 
 func confirmation(device string, pods ...string) http.HandlerFunc {
-	c := api.Confirmation{APIVersion: api.Version, Device: device, Confirmed: []api.UnconfirmedHolder{}, Note: "this counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts"}
+	c := api.Confirmation{APIVersion: api.Version, Device: device, Confirmed: []api.UnconfirmedHolder{},
+		Note: "this counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts"}
 	for _, pod := range pods {
 		c.Confirmed = append(c.Confirmed, api.UnconfirmedHolder{Namespace: "ml", Pod: pod, Container: "main", Reason: "r"})
 	}
@@ -44,7 +46,8 @@ func TestConfirmFree(t *testing.T) {
 	f, address := serve(t, map[string]http.HandlerFunc{
 		"GET /node": raw(unsettled()), "POST /devices/" + mig2 + "/confirm-free": confirmation(mig2, "train-0"),
 	})
-	if got := plainTerminal("\n").run(t, address, "confirm-free", mig2); got.code != exitFailed || len(f.requests("POST ")) > 0 {
+	if got := plainTerminal("\n").run(t, address, "confirm-free", mig2); got.code != exitFailed ||
+		len(f.requests("POST ")) > 0 {
 		t.Errorf("declined: exit code %d, asked %+v", got.code, f.requests(""))
 	}
 	if got := (runner{}).run(t, address, "confirm-free", mig2); got.code != exitUsage || len(f.requests("POST ")) > 0 {
@@ -58,13 +61,14 @@ func TestConfirmFree(t *testing.T) {
 	golden(t, "confirm-free.txt", got.out)
 }
 
-// TestConfirmFreeByEveryName: devices are named as everywhere, and GPU instances as --force has them. Each is confirmed once, and
-// the others are when one is refused.
+// TestConfirmFreeByEveryName: devices are named as everywhere, and GPU instances as --force has them. Each is
+// confirmed once, and the others are when one is refused.
 func TestConfirmFreeByEveryName(t *testing.T) {
 	f, address := serve(t, map[string]http.HandlerFunc{
 		"GET /node": raw(unsettled()), "POST /devices/" + node2 + "/confirm-free": confirmation(node2),
 		"POST /devices/" + node2 + "%2F3/confirm-free": confirmation(node2+"/3", "train-0"),
-		"POST /devices/" + mig3 + "/confirm-free":      refuse(api.Problem{Type: api.Busy, Title: "In use", Status: 409, Detail: "process 7"}),
+		"POST /devices/" + mig3 +
+			"/confirm-free": refuse(api.Problem{Type: api.Busy, Title: "In use", Status: 409, Detail: "process 7"}),
 	})
 	got := runner{}.run(t, address, "confirm-free", "-y", "0", mig3, "17:00.0", node2, node2+"/3", "0")
 	lines := make([]string, 0, 5)
@@ -76,13 +80,15 @@ func TestConfirmFreeByEveryName(t *testing.T) {
 	expectTexts(t, flat(got.err), "counts more", "refused for 1 of 3 devices: "+mig3)
 	cmptest.Equal(t, "devices confirmed", strings.Count(got.out, "this counts"), 2)
 	for _, word := range []string{"7", "all", "MIG-none", node2 + "/9", "MIG-"} {
-		if got := (runner{}).run(t, address, "confirm-free", "-y", mig2, word); got.code != exitUsage || len(f.requests("POST ")) != len(lines) {
+		if got := (runner{}).run(t, address, "confirm-free", "-y", mig2, word); got.code != exitUsage ||
+			len(f.requests("POST ")) != len(lines) {
 			t.Errorf("%s: exit code %d: %s", word, got.code, got.err)
 		}
 	}
 }
 
-// TestGetWhileHoldersAreNotKnown: neither is a device free whose holder is not known, nor does an id that names none go unseen.
+// TestGetWhileHoldersAreNotKnown: neither is a device free whose holder is not known, nor does an id that names none
+// go unseen.
 func TestGetWhileHoldersAreNotKnown(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": raw(unsettled())})
 	got := runner{}.run(t, address, "get")
@@ -95,14 +101,17 @@ func TestGetWhileHoldersAreNotKnown(t *testing.T) {
 	cmptest.Equal(t, "unknown devices", strings.Count(wide.out, "unknown"), 1)
 }
 
-// TestGetWhatIsConfirmed: a device that is free by an operator's confirmation alone is not shown as one that is known to be free.
+// TestGetWhatIsConfirmed: a device that is free by an operator's confirmation alone is not shown as one that is known
+// to be free.
 func TestGetWhatIsConfirmed(t *testing.T) {
 	at := strings.LastIndex(unsettled(), `{"id":4,`)
-	confirmed := unsettled()[:at] + strings.ReplaceAll(unsettled()[at:], `"processes":0,`, `"processes":0,"allocated":false,"confirmedFree":true,`)
+	confirmed := unsettled()[:at] + strings.ReplaceAll(unsettled()[at:], `"processes":0,`,
+		`"processes":0,"allocated":false,"confirmedFree":true,`)
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": raw(confirmed)})
 	for _, args := range [][]string{{"get"}, {"get", "-o", "wide"}} {
 		got := runner{}.run(t, address, args...)
-		if !strings.Contains(got.out, "idle (confirmed)\n") || !strings.Contains(flat(got.out), "idle (confirmed): an operator has confirmed that nothing uses") {
+		if !strings.Contains(got.out, "idle (confirmed)\n") ||
+			!strings.Contains(flat(got.out), "idle (confirmed): an operator has confirmed that nothing uses") {
 			t.Errorf("%v:\n%s", args, got.out)
 		}
 		if len(args) == 1 {
@@ -113,31 +122,42 @@ func TestGetWhatIsConfirmed(t *testing.T) {
 
 // TestUnconfirmedHoldersInPlans: a refusal and a forced plan say how to settle what is not known.
 func TestUnconfirmedHoldersInPlans(t *testing.T) {
-	hold := api.Hold{Kind: api.HoldUnconfirmed, What: "ml/train-0 (main): the kubelet has not listed it since it restarted at 10:02:03"}
+	hold := api.Hold{Kind: api.HoldUnconfirmed,
+		What: "ml/train-0 (main): the kubelet has not listed it since it restarted at 10:02:03"}
 	blocker := func(instance string, holds ...api.Hold) api.Blocker {
 		return api.Blocker{GPU: node2, Instance: instance, Profile: "1g.5gb", Placement: at(0, 1), Holders: holds}
 	}
 	refused := func(blocking ...api.Blocker) http.HandlerFunc {
 		return refuse(api.Problem{Type: api.Infeasible, Title: "It does not fit", Status: 422, Blocking: blocking})
 	}
-	pod, process := api.Hold{Kind: api.HoldPod, What: "ml/train-1 (main)"}, api.Hold{Kind: api.HoldProcess, PID: 7, What: "7"}
-	handle, down := api.Hold{Kind: api.HoldHandle, PID: 8, What: "python3"}, api.Hold{Kind: api.HoldUnconfirmed, What: "the kubelet does not answer: its socket: unavailable"}
-	claim := api.Hold{Kind: api.HoldUnconfirmed, What: "ml/m-0 (main): its claim may be for administrative access, which holds nothing: the API server is not asked"}
+	pod, process := api.Hold{Kind: api.HoldPod, What: "ml/train-1 (main)"}, api.Hold{Kind: api.HoldProcess, PID: 7,
+		What: "7"}
+	handle, down := api.Hold{Kind: api.HoldHandle, PID: 8, What: "python3"}, api.Hold{Kind: api.HoldUnconfirmed,
+		What: "the kubelet does not answer: its socket: unavailable"}
+	claim := api.Hold{Kind: api.HoldUnconfirmed,
+		What: "ml/m-0 (main): its claim may be for administrative access, which holds nothing: the API server is not asked"}
 	for name, tt := range map[string]struct {
 		answer http.HandlerFunc
 		says   []string
 		not    string
 	}{
 		"unconfirmed only": {refused(blocker(mig2, hold), blocker(node2+"/4", hold)), []string{
-			"may be in use: ml/train-0 (main): the kubelet has not listed it", "What to do: wait until the kubelet lists its pods again.",
+			"may be in use: ml/train-0 (main): the kubelet has not listed it",
+			"What to do: wait until the kubelet lists its pods again.",
 			"(right force): migctl confirm-free " + mig2 + " " + node2 + "/4 To destroy"}, "end the work"},
-		"kubelet is down": {refused(blocker(mig2, down, pod), blocker(mig3, down), blocker(node2+"/4", process, down), blocker(node2+"/5", handle, hold)),
+		"kubelet is down": {refused(blocker(mig2, down, pod), blocker(mig3, down), blocker(node2+"/4", process, down),
+			blocker(node2+"/5", handle, hold)),
 			[]string{"confirm-free " + mig3 + " To destroy"}, "confirm-free " + mig2},
-		"in use, all of them":        {refused(blocker(mig2, down, pod), blocker(mig3, process, hold)), []string{"For what may be in use"}, "migctl confirm-free"},
-		"claim":                      {refused(blocker(mig2, claim)), []string{"What to do: let mig-exporter read claims (--kubernetes.node-name", "migctl confirm-free " + mig2}, "lists its pods again"},
-		"claim and a missing holder": {refused(blocker(mig2, claim, hold)), []string{"What to do: wait until the kubelet lists its pods again, and let mig-exporter"}, "end the work"},
-		"both":                       {refused(blocker(mig2, hold), blocker(mig3, pod)), []string{"end the work", "For what may be in use: wait", "migctl confirm-free " + mig2 + " To destroy"}, "confirm-free " + mig3},
-		"confirmed only":             {refused(blocker(mig3, pod)), []string{"end the work"}, "confirm"},
+		"in use, all of them": {refused(blocker(mig2, down, pod), blocker(mig3, process, hold)),
+			[]string{"For what may be in use"}, "migctl confirm-free"},
+		"claim": {refused(blocker(mig2, claim)),
+			[]string{"What to do: let mig-exporter read claims (--kubernetes.node-name", "migctl confirm-free " + mig2},
+			"lists its pods again"},
+		"claim and a missing holder": {refused(blocker(mig2, claim, hold)),
+			[]string{"What to do: wait until the kubelet lists its pods again, and let mig-exporter"}, "end the work"},
+		"both": {refused(blocker(mig2, hold), blocker(mig3, pod)), []string{"end the work",
+			"For what may be in use: wait", "migctl confirm-free " + mig2 + " To destroy"}, "confirm-free " + mig3},
+		"confirmed only": {refused(blocker(mig3, pod)), []string{"end the work"}, "confirm"},
 	} {
 		_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": tt.answer})
 		got := runner{}.run(t, address, "plan", "--layout=x")
@@ -156,12 +176,14 @@ func TestUnconfirmedHoldersInPlans(t *testing.T) {
 	}
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": answer(plan)})
 	got := runner{}.run(t, address, "plan", "--layout=x")
-	expectTexts(t, flat(got.out), "Affects perhaps ml/train-0 (main): the kubelet has not", "is not known: wait until the kubelet lists its pods again")
+	expectTexts(t, flat(got.out), "Affects perhaps ml/train-0 (main): the kubelet has not",
+		"is not known: wait until the kubelet lists its pods again")
 	expectNone(t, flat(got.out), "no workload")
 	fits(t, got.out)
 }
 
-// TestUseOfWhatIsNotKnown has a device that is not said to be allocated or free be unknown on nodes with a kubelet only.
+// TestUseOfWhatIsNotKnown has a device that is not said to be allocated or free be unknown on nodes with a kubelet
+// only.
 func TestUseOfWhatIsNotKnown(t *testing.T) {
 	use := nodedoc.Use{Processes: gpu.Some(0)}
 	for listed, want := range map[bool]string{false: "idle", true: "unknown"} {

@@ -27,7 +27,8 @@ func holds() []api.Hold {
 // repartition is a plan that destroys a busy instance, keeps one whose compute instances it replaces, and creates two.
 func repartition() *api.Plan {
 	whole := func(uuid gpu.MIGUUID, slices int, fate api.Fate, holders ...api.Hold) []api.ComputeInstance {
-		return []api.ComputeInstance{{ID: gpu.Some(gpu.ComputeID(0)), UUID: uuid, Placement: at(0, slices), Fate: fate, Holders: holders}}
+		return []api.ComputeInstance{{ID: gpu.Some(gpu.ComputeID(0)), UUID: uuid, Placement: at(0, slices), Fate: fate,
+			Holders: holders}}
 	}
 	one, two := gpu.Some(gpu.InstanceID(1)), gpu.Some(gpu.InstanceID(2))
 	step := func(op mig.StepOp, profile string, place gpu.Placement) mig.Step {
@@ -35,17 +36,21 @@ func repartition() *api.Plan {
 	}
 	half := []api.ComputeInstance{{Placement: at(0, 1), Fate: api.Create}, {Placement: at(1, 2), Fate: api.Create}}
 	return &api.Plan{
-		APIVersion: api.Version, ID: "plan-7c31e0", Hash: "sha256:6f1d9c55d0f7b1a4e0c8a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f6",
+		APIVersion: api.Version, ID: "plan-7c31e0",
+		Hash:    "sha256:6f1d9c55d0f7b1a4e0c8a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f6",
 		Created: began, Node: "dgx-a100",
 		GPUs: []api.PlanGPU{{
 			UUID: gpu2, Index: 2, Name: "NVIDIA A100-SXM4-40GB", AxisUnits: 8,
 			Before: []api.Instance{
-				{ID: one, Profile: "3g.20gb", ProfileID: 9, Placement: at(0, 4), Compute: whole(trainer, 3, api.Destroy, holds()...), Fate: api.Destroy},
-				{ID: two, Profile: "3g.20gb", ProfileID: 9, Placement: at(4, 4), Compute: whole(kept, 3, api.Destroy), Fate: api.Keep},
+				{ID: one, Profile: "3g.20gb", ProfileID: 9, Placement: at(0, 4),
+					Compute: whole(trainer, 3, api.Destroy, holds()...), Fate: api.Destroy},
+				{ID: two, Profile: "3g.20gb", ProfileID: 9, Placement: at(4, 4), Compute: whole(kept, 3, api.Destroy),
+					Fate: api.Keep},
 			},
 			After: []api.Instance{
 				{Profile: "2g.10gb", ProfileID: 14, Placement: at(0, 2), Compute: whole("", 2, api.Create), Fate: api.Create},
-				{Profile: "1g.5gb", ProfileID: 19, Placement: at(2, 1), Compute: whole("", 1, api.Create), Fate: api.Create, Need: gpu.Some(0)},
+				{Profile: "1g.5gb", ProfileID: 19, Placement: at(2, 1), Compute: whole("", 1, api.Create), Fate: api.Create,
+					Need: gpu.Some(0)},
 				{ID: two, Profile: "3g.20gb", ProfileID: 9, Placement: at(4, 4), Compute: half, Fate: api.Keep},
 			},
 			Left: "1g.5gb",
@@ -54,7 +59,8 @@ func repartition() *api.Plan {
 			step(mig.DestroyCompute, "3g.20gb", at(0, 4)), step(mig.DestroyInstance, "3g.20gb", at(0, 4)),
 			step(mig.DestroyCompute, "3g.20gb", at(4, 4)), step(mig.CreateInstance, "2g.10gb", at(0, 2)),
 			step(mig.CreateCompute, "2g.10gb", at(0, 2)), step(mig.CreateInstance, "1g.5gb", at(2, 1)),
-			step(mig.CreateCompute, "1g.5gb", at(2, 1)), step(mig.CreateCompute, "3g.20gb", at(4, 4)), step(mig.CreateCompute, "3g.20gb", at(4, 4)),
+			step(mig.CreateCompute, "1g.5gb", at(2, 1)), step(mig.CreateCompute, "3g.20gb", at(4, 4)),
+			step(mig.CreateCompute, "3g.20gb", at(4, 4)),
 		},
 		Forced:   []string{string(trainer)},
 		Owners:   []string{"mig-manager (label nvidia.com/mig.config)"},
@@ -76,7 +82,8 @@ func nothingToDo() *api.Plan {
 // operation is that plan's execution in a state.
 func operation(state api.OperationState) *api.Operation {
 	op := &api.Operation{
-		APIVersion: api.Version, ID: "op-20260304-1", Verb: api.VerbApply, Plan: "plan-7c31e0", By: "root (uid 0)", State: state, Started: began,
+		APIVersion: api.Version, ID: "op-20260304-1", Verb: api.VerbApply, Plan: "plan-7c31e0", By: "root (uid 0)",
+		State: state, Started: began,
 	}
 	for _, s := range repartition().Steps {
 		op.Steps = append(op.Steps, api.OperationStep{Step: s, State: "pending"})
@@ -98,7 +105,8 @@ func operation(state api.OperationState) *api.Operation {
 		return op
 	}
 	op.Hooks = nil
-	op.Steps[4].Done, op.Steps[4].State, op.Steps[4].Error = nil, api.StepFailed, "create compute instance: INSUFFICIENT_RESOURCES"
+	op.Steps[4].Done, op.Steps[4].State, op.Steps[4].Error = nil, api.StepFailed, "create compute instance: "+
+		"INSUFFICIENT_RESOURCES"
 	op.Steps[0].State = api.StepUndone
 	for i := range op.Steps[5:] {
 		op.Steps[5+i].State = api.StepPending
@@ -157,10 +165,11 @@ func news() []api.Event {
 // applied are the routes of a change that succeeds.
 func applied() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
-		"POST /plans":                             answer(repartition()),
-		"GET /plans/plan-7c31e0":                  answer(repartition()),
-		"POST /operations":                        answer(operation(api.Pending)),
-		"GET /operations":                         answer(api.Operations{APIVersion: api.Version, Operations: []api.Operation{*operation(api.Running), *operation(api.Degraded)}}),
+		"POST /plans":            answer(repartition()),
+		"GET /plans/plan-7c31e0": answer(repartition()),
+		"POST /operations":       answer(operation(api.Pending)),
+		"GET /operations": answer(api.Operations{APIVersion: api.Version,
+			Operations: []api.Operation{*operation(api.Running), *operation(api.Degraded)}}),
 		"GET /operations/op-20260304-1":           answer(operation(api.Succeeded)),
 		"GET /operations/op-20260304-1/events":    stream(false, news()...),
 		"POST /operations/op-20260304-1/rollback": answer(operation(api.Pending)),

@@ -120,7 +120,8 @@ func otherServer(t *testing.T) string {
 
 func TestSlowServer(t *testing.T) {
 	release := make(chan struct{})
-	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": func(http.ResponseWriter, *http.Request) { <-release }})
+	_, address := serve(t,
+		map[string]http.HandlerFunc{"GET /node": func(http.ResponseWriter, *http.Request) { <-release }})
 	t.Cleanup(func() { close(release) })
 	got := runner{}.run(t, address, "get", "--timeout=20ms")
 	cmptest.Equal(t, "exit code", got.code, exitUnreachable)
@@ -180,10 +181,12 @@ func TestOverTLSWithAToken(t *testing.T) {
 	asked := f.requests("GET /node")
 	cmptest.Equal(t, "exit code", got.code, exitOK)
 	cmptest.Equal(t, "asked", asked, []request{{line: "GET /node", token: "Bearer s3cret"}})
-	if got := (runner{}).run(t, server.URL, "get"); got.code != exitUnreachable || !strings.Contains(got.err, "--ca-file") {
+	if got := (runner{}).run(t, server.URL, "get"); got.code != exitUnreachable ||
+		!strings.Contains(got.err, "--ca-file") {
 		t.Errorf("unknown authority: exit code %d: %s", got.code, got.err)
 	}
-	for _, args := range [][]string{{"--token-file", "/none"}, {"--ca-file", token}, {"--ca-file", "/none"}, {"--cert-file", ca}, {"--cert-file", ca, "--key-file", ca}} {
+	for _, args := range [][]string{{"--token-file", "/none"}, {"--ca-file", token}, {"--ca-file", "/none"},
+		{"--cert-file", ca}, {"--cert-file", ca, "--key-file", ca}} {
 		got := runner{}.run(t, server.URL, append([]string{"get"}, args...)...)
 		if got.code != exitUsage || strings.Contains(got.err, "s3cret") {
 			t.Errorf("%v: exit code %d: %s", args, got.code, got.err)

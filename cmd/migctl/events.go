@@ -18,8 +18,8 @@ import (
 // maxEvent bounds a line of an event stream.
 const maxEvent = 1 << 20
 
-// streamEvents reads an operation's server-sent events after the one numbered after, until the server ends the stream or the
-// connection breaks. It returns the number of the last one; a nil error is the server's end.
+// streamEvents reads an operation's server-sent events after the one numbered after, until the server ends the stream
+// or the connection breaks. It returns the number of the last one; a nil error is the server's end.
 func (c *client) streamEvents(ctx context.Context, id string, after int, handle func(api.Event)) (int, error) {
 	res, err := c.sendRequest(ctx, http.MethodGet, operationPath(id)+"/events", nil, func(h http.Header) {
 		h.Set("Accept", "text/event-stream")

@@ -48,9 +48,11 @@ func fleetCommand(app *kingpin.Application, o *options) {
 	f := &o.Fleet
 	defaults := advise.DefaultOptions()
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-	c := app.Command(commandFleet, "Find the whole GPUs of a fleet that could be slices, in Prometheus' history of mig-exporter or dcgm-exporter. "+
-		"Asks no mig-exporter and changes nothing.")
-	c.Flag("prometheus.url", "Prometheus, or a server with the same API (Thanos, Mimir, VictoriaMetrics), with its path prefix.").Required().
+	c := app.Command(commandFleet,
+		"Find the whole GPUs of a fleet that could be slices, in Prometheus' history of mig-exporter or dcgm-exporter. "+
+			"Asks no mig-exporter and changes nothing.")
+	c.Flag("prometheus.url",
+		"Prometheus, or a server with the same API (Thanos, Mimir, VictoriaMetrics), with its path prefix.").Required().
 		PlaceHolder("URL").StringVar(&f.URL)
 	c.Flag("prometheus.config.file", "File with TLS and authentication, as in Prometheus' HTTP client configuration.").
 		PlaceHolder("FILE").StringVar(&f.ConfigFile)
@@ -61,13 +63,17 @@ func fleetCommand(app *kingpin.Application, o *options) {
 	c.Flag("cluster-label", "The label that names a GPU's cluster.").Default("cluster").StringVar(&f.ClusterLabel)
 	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.").
 		PlaceHolder("MODEL=NUMBER").StringsVar(&f.Prices)
-	c.Flag("headroom", "Share of memory that must stay free above the most that was seen.").Default(number(defaults.Headroom)).
+	c.Flag("headroom", "Share of memory that must stay free above the most that was seen.").
+		Default(number(defaults.Headroom)).
 		Float64Var(&f.Headroom)
-	c.Flag("target-busy", "Highest p99 of busy time in a slice that stretches requests, 0-1.").Default(number(defaults.TargetBusy)).
+	c.Flag("target-busy", "Highest p99 of busy time in a slice that stretches requests, 0-1.").
+		Default(number(defaults.TargetBusy)).
 		Float64Var(&f.TargetBusy)
-	c.Flag("max-stretch", "How much longer than on the whole GPU a request may take, at p95.").Default(number(defaults.MaxStretch)).
+	c.Flag("max-stretch", "How much longer than on the whole GPU a request may take, at p95.").
+		Default(number(defaults.MaxStretch)).
 		Float64Var(&f.MaxStretch)
-	c.Flag("min-evidence", "Time for which a GPU must have been held and observed.").Default("1d").StringVar(&f.MinEvidence)
+	c.Flag("min-evidence", "Time for which a GPU must have been held and observed.").Default("1d").
+		StringVar(&f.MinEvidence)
 	c.Flag("strict", "Decide by the worst mix of kernels that the means allow.").BoolVar(&f.Strict)
 	outputFlag(c, o, formText, formJSON, formCSV, formMarkdown)
 }
@@ -75,7 +81,8 @@ func fleetCommand(app *kingpin.Application, o *options) {
 // read checks the flags.
 func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
 	o := fleet.Options{End: now, Match: f.Match, ClusterLabel: f.ClusterLabel, Advise: advise.DefaultOptions()}
-	o.Advise.Headroom, o.Advise.TargetBusy, o.Advise.MaxStretch, o.Advise.Strict = f.Headroom, f.TargetBusy, f.MaxStretch, f.Strict
+	o.Advise.Headroom, o.Advise.TargetBusy, o.Advise.MaxStretch, o.Advise.Strict = f.Headroom, f.TargetBusy, f.MaxStretch,
+		f.Strict
 	window, err := model.ParseDuration(f.Window)
 	if err != nil {
 		return o, fmt.Errorf("--window is %q; expected a time such as 7d", f.Window)
@@ -160,7 +167,8 @@ type progressBar struct {
 func (b *progressBar) show(done, total int) {
 	const columns = 30
 	filled := columns * done / max(total, 1)
-	line := fmt.Sprintf("\rasking Prometheus [%s%s] %d/%d GPUs", strings.Repeat("#", filled), strings.Repeat(".", columns-filled), done, total)
+	line := fmt.Sprintf("\rasking Prometheus [%s%s] %d/%d GPUs", strings.Repeat("#", filled),
+		strings.Repeat(".", columns-filled), done, total)
 	b.shown = max(b.shown, len(line))
 	io.WriteString(b.w, line) //nolint:errcheck // a bar that cannot be shown is not missed
 }
@@ -198,14 +206,18 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 	out := csv.NewWriter(w)
 	clean := (&page{utf8: true}).clean
 	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
-	rows := [][]string{{"cluster", "node", "uuid", "model", "namespace", "namespaces", "action", "reason", "recommended_profile", "provisional",
-		"media_not_checked", "idle", "stretch_p95_low", "stretch_p95_expected", "stretch_p95_high", "busy_mean", "busy_p99", "busy_max_5m",
-		"width_p95", "bandwidth_p95", "memory_max_bytes", "memory_trend_bytes_per_day", "observed_hours", "coverage", "held_hours_per_week", "exporter"}}
+	rows := [][]string{{"cluster", "node", "uuid", "model", "namespace", "namespaces", "action", "reason",
+		"recommended_profile", "provisional",
+		"media_not_checked", "idle", "stretch_p95_low", "stretch_p95_expected", "stretch_p95_high", "busy_mean", "busy_p99",
+		"busy_max_5m",
+		"width_p95", "bandwidth_p95", "memory_max_bytes", "memory_trend_bytes_per_day", "observed_hours", "coverage",
+		"held_hours_per_week", "exporter"}}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
 		stretch, kernels := [3]string{}, [2]string{}
 		if g.StretchP95 != nil {
-			stretch = [3]string{fleetStretchText(g.StretchP95.Low), fleetStretchText(g.StretchP95.Expected), fleetStretchText(g.StretchP95.High)}
+			stretch = [3]string{fleetStretchText(g.StretchP95.Low), fleetStretchText(g.StretchP95.Expected),
+				fleetStretchText(g.StretchP95.High)}
 		}
 		if g.Kernels != nil {
 			kernels = [2]string{number(g.Kernels.Width), number(g.Kernels.Bandwidth)}
@@ -215,8 +227,10 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 			row[k] = noFormula(clean(row[k]))
 		}
 		rows = append(rows, append(row, strconv.Itoa(g.Namespaces), string(g.Action), string(g.Reason), g.Profile,
-			strconv.FormatBool(g.Provisional), strconv.FormatBool(g.NotChecked), strconv.FormatBool(g.Idle), stretch[0], stretch[1], stretch[2],
-			number(g.BusyMean), number(g.BusyP99), number(g.BusyMax), kernels[0], kernels[1], number(g.MemoryBytes), number(g.MemoryTrend),
+			strconv.FormatBool(g.Provisional), strconv.FormatBool(g.NotChecked), strconv.FormatBool(g.Idle), stretch[0],
+			stretch[1], stretch[2],
+			number(g.BusyMean), number(g.BusyP99), number(g.BusyMax), kernels[0], kernels[1], number(g.MemoryBytes),
+			number(g.MemoryTrend),
 			number(g.ObservedHours), number(g.Coverage), number(g.HeldHoursPerWeek), g.Exporter))
 	}
 	return errors.Join(out.WriteAll(rows), out.Error())

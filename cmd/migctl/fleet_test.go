@@ -169,7 +169,8 @@ func TestFleetProgress(t *testing.T) {
 	}
 }
 
-// TestFleetFails: what is wrong on the command line and what is wrong with Prometheus have exit codes of their own, and say what to do.
+// TestFleetFails: what is wrong on the command line and what is wrong with Prometheus have exit codes of their own,
+// and say what to do.
 func TestFleetFails(t *testing.T) {
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }))
 	t.Cleanup(page.Close)

@@ -131,7 +131,8 @@ func fleetTitle(r *fleet.Report) string {
 	if days := r.WindowHours / 24; days == math.Trunc(days) {
 		window = fmt.Sprintf("%.0f d", days)
 	}
-	return fmt.Sprintf("%d GPUs of %d nodes in the %s before %s, by the history of %s: for %d a slice would do, which would free %d GPUs.",
+	return fmt.Sprintf("%d GPUs of %d nodes in the %s before %s, by the history of %s: for %d a slice would do, which "+
+		"would free %d GPUs.",
 		r.Fleet.GPUs, r.Nodes, window, r.Time.Format("2006-01-02 15:04 UTC"), r.Prometheus, r.Fleet.Slices, r.Fleet.FreedGPUs)
 }
 
@@ -147,7 +148,8 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 		return
 	}
 	slices.SortStableFunc(list, func(a, b *fleet.GPU) int { return cmp.Compare(a.BusyMean, b.BusyMean) })
-	p.line(text("%-13s %-14s %-14s %-11s %5s %4s %9s", "GPU", "NODE", "NAMESPACE", "SLICE", "GIB", "BUSY", "STRETCH").in(dim))
+	p.line(text("%-13s %-14s %-14s %-11s %5s %4s %9s", "GPU", "NODE", "NAMESPACE", "SLICE", "GIB", "BUSY",
+		"STRETCH").in(dim))
 	for _, g := range list[:min(len(list), maxListed)] {
 		marks := ""
 		if g.Provisional {
@@ -166,7 +168,8 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 	if more := len(list) - maxListed; more > 0 {
 		p.para("", plain, fmt.Sprintf("... and %d more: -o csv lists all GPUs.", more))
 	}
-	p.para("", dim, "p: provisional. m: the slice lacks media engines of which the use cannot be read. i: held, and ran nothing. Stretch: how many times as long requests "+
+	p.para("", dim, "p: provisional. m: the slice lacks media engines of which the use cannot be read. i: held, and ran "+
+		"nothing. Stretch: how many times as long requests "+
 		"take at p95, at least and at most.")
 	p.line()
 }
@@ -221,5 +224,6 @@ func writeFleetMarkdown(p *page, r *fleet.Report) {
 
 // markdownText keeps a text from being taken for markup.
 func markdownText(s string) string {
-	return strings.NewReplacer(`\`, `\\`, "|", `\|`, "`", "\\`", "*", `\*`, "_", `\_`, "<", "&lt;", "[", `\[`, "&", "&amp;").Replace(s)
+	return strings.NewReplacer(`\`, `\\`, "|", `\|`, "`", "\\`", "*", `\*`, "_", `\_`, "<", "&lt;", "[", `\[`, "&",
+		"&amp;").Replace(s)
 }

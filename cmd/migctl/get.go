@@ -37,15 +37,16 @@ func (s *session) showNode(ctx context.Context) error {
 	}
 	node.GPUs = chosen
 	var list api.Operations
-	if err := s.client.fetch(ctx, "/operations", &list); err != nil { // the node is shown without the operations that block its GPUs
+	// the node is shown without the operations that block its GPUs
+	if err := s.client.fetch(ctx, "/operations", &list); err != nil {
 		list = api.Operations{}
 	}
 	drawNode(s.page, newNodeView(node), &list, s.opts.Output == formWide)
 	return nil
 }
 
-// filterList drops from a list of a document the items that the words of the command line do not name; everything else stays as the
-// server wrote it.
+// filterList drops from a list of a document the items that the words of the command line do not name; everything
+// else stays as the server wrote it.
 func filterList[T any](data []byte, key string, words []string, named func(*T) bool) ([]byte, error) {
 	if len(words) == 0 || slices.Contains(words, "all") {
 		return data, nil
@@ -128,12 +129,14 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	}
 	if node.hasUnconfirmed() {
 		p.line()
-		p.para("? = unconfirmed: ", yellow, "it is not known whether this pod holds the device, so the device counts as in use. "+
-			"migctl get -o json has the reason (unconfirmedReason).")
+		p.para("? = unconfirmed: ", yellow,
+			"it is not known whether this pod holds the device, so the device counts as in use. "+
+				"migctl get -o json has the reason (unconfirmedReason).")
 	}
 	if node.showsUse(func(u deviceUse) bool { return u.summary() == confirmedIdle }) {
 		p.line()
-		p.para(confirmedIdle+": ", yellow, "an operator has confirmed that nothing uses the device (migctl confirm-free); it is not known otherwise.")
+		p.para(confirmedIdle+": ", yellow,
+			"an operator has confirmed that nothing uses the device (migctl confirm-free); it is not known otherwise.")
 	}
 	if stranded {
 		p.line()
@@ -144,8 +147,10 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	}
 	for i := range node.doc.Node.UnmatchedDevices {
 		d := &node.doc.Node.UnmatchedDevices[i]
-		p.para("! ", yellow, fmt.Sprintf("device %s of %s, held by %s, does not exist on this node: restart the device plugin, then delete the pod",
-			d.ID, orUnknown(d.Resource), containerName(d.Namespace, d.Pod, d.Container)))
+		p.para("! ", yellow,
+			fmt.Sprintf("device %s of %s, held by %s, does not exist on this node: restart the device plugin, then delete "+
+				"the pod",
+				d.ID, orUnknown(d.Resource), containerName(d.Namespace, d.Pod, d.Container)))
 	}
 }
 
@@ -183,7 +188,8 @@ func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c co
 		p.para("  ! ", yellow, fmt.Sprintf("the readings are old: last read %s before", age.Round(time.Second)))
 	}
 	if m := g.MIGMode; m.Pending != "" && m.Pending != m.Current {
-		p.para("  * ", yellow, fmt.Sprintf("MIG mode is %s, and will be %s after a reset of the GPU or a reboot", m.Current, m.Pending))
+		p.para("  * ", yellow, fmt.Sprintf("MIG mode is %s, and will be %s after a reset of the GPU or a reboot", m.Current,
+			m.Pending))
 	}
 	writeErrors(p, "  ", g.Errors)
 	if !isMIG(g) {
@@ -272,8 +278,10 @@ func tableHead(p *page, c columns) string {
 
 // instanceCells lays out a line of an instance.
 func instanceCells(p *page, c columns, cells [8]string) string {
-	return p.right(cells[0], 2) + "  " + p.cell(cells[1], c.profile) + " " + p.cell(cells[2], 4) + "  " + p.right(cells[3], 2) + "  " +
-		p.cell(cells[4], c.migUUID) + "  " + p.right(cells[5], 11) + " " + p.right(cells[6], 5) + "  " + p.cell(cells[7], c.use)
+	return p.right(cells[0], 2) + "  " + p.cell(cells[1], c.profile) + " " + p.cell(cells[2], 4) + "  " +
+		p.right(cells[3], 2) + "  " +
+		p.cell(cells[4], c.migUUID) + "  " + p.right(cells[5], 11) + " " + p.right(cells[6], 5) + "  " +
+		p.cell(cells[7], c.use)
 }
 
 func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {

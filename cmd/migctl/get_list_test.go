@@ -34,16 +34,19 @@ func TestOperations(t *testing.T) {
 	fits(t, list.out+one.out)
 	golden(t, "operations.txt", list.out)
 	golden(t, "operation.txt", one.out)
-	if got := (runner{}).run(t, address, "operations", "op-20260304-1", "-o", "json"); !strings.Contains(got.out, `"verb": "apply"`) {
+	if got := (runner{}).run(t, address, "operations", "op-20260304-1", "-o", "json"); !strings.Contains(got.out,
+		`"verb": "apply"`) {
 		t.Errorf("%+v", got)
 	}
 	if got := (runner{}).run(t, address, "operations", "--follow"); got.code != exitUsage {
 		t.Errorf("--follow without an operation: %+v", got)
 	}
-	if got := (runner{}).run(t, address, "operations", "../node"); got.code != exitFailed || !strings.Contains(got.err, "Not found") {
+	if got := (runner{}).run(t, address, "operations", "../node"); got.code != exitFailed ||
+		!strings.Contains(got.err, "Not found") {
 		t.Errorf("an id that is a path: %+v", got) // it is escaped, and leads nowhere else
 	}
-	_, empty := serve(t, map[string]http.HandlerFunc{"GET /operations": answer(api.Operations{Operations: []api.Operation{}})})
+	_, empty := serve(t,
+		map[string]http.HandlerFunc{"GET /operations": answer(api.Operations{Operations: []api.Operation{}})})
 	if got := (runner{}).run(t, empty, "operations"); got.out != "No operations yet.\n" {
 		t.Errorf("%+v", got)
 	}
@@ -53,7 +56,8 @@ func TestLayouts(t *testing.T) {
 	layouts := api.NamedLayouts{APIVersion: api.Version, Layouts: []api.NamedLayout{
 		{Name: "all-disabled", Rules: []api.LayoutRule{{Devices: api.DeviceList{All: true}}}, Applies: []gpu.UUID{gpu2}},
 		{Name: "all-balanced", Rules: []api.LayoutRule{
-			{Devices: api.DeviceList{All: true}, DeviceFilter: api.Strings{"0x20B010DE", "0x233010DE"}, MIGEnabled: true, MIGDevices: map[string]int{"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}},
+			{Devices: api.DeviceList{All: true}, DeviceFilter: api.Strings{"0x20B010DE", "0x233010DE"}, MIGEnabled: true,
+				MIGDevices: map[string]int{"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}},
 			{Devices: api.DeviceList{Indexes: []int{0, 1, 7}}, MIGEnabled: true},
 		}},
 	}}

@@ -12,7 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// mainVariable makes the test binary run main: kingpin writes its scripts, hints and man page to the real standard output.
+// mainVariable makes the test binary run main: kingpin writes its scripts, hints and man page to the real standard
+// output.
 const mainVariable = "MIGCTL_TEST_MAIN"
 
 func TestMain(m *testing.M) {
@@ -22,8 +23,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runProgram runs a program with variables that make the test binary, $MIGCTL, migctl for a server at address. It returns what
-// the program writes to standard output; nothing may be on standard error.
+// runProgram runs a program with variables that make the test binary, $MIGCTL, migctl for a server at address. It
+// returns what the program writes to standard output; nothing may be on standard error.
 func runProgram(t *testing.T, address, name string, args ...string) string {
 	t.Helper()
 	binary, err := os.Executable()
@@ -56,7 +57,8 @@ func TestHelpAndManPage(t *testing.T) {
 			t.Errorf("%s is missing in the help or the man page", c.Name)
 		}
 	}
-	facts := []string{"0 done", "1 refused", "2 the command line", "3 the server", "4 degraded or stuck", "5 the layout is neither"}
+	facts := []string{"0 done", "1 refused", "2 the command line", "3 the server", "4 degraded or stuck",
+		"5 the layout is neither"}
 	for _, f := range model.Flags {
 		if f.Envar != "" {
 			facts = append(facts, f.Envar)
@@ -70,13 +72,16 @@ func TestHelpAndManPage(t *testing.T) {
 }
 
 func TestUsage(t *testing.T) {
-	for _, args := range [][]string{nil, {"--color=never"}, {"gett"}, {"get", "--none"}, {"get", "-o", "xml"}, {"mode", "up", "0"}, {"mode", "on"}, {"rollback"}, {"accept"}, {"settled"}, {"confirm-free"}, {"man"}, {"get", "--timeout=soon"}} {
+	for _, args := range [][]string{nil, {"--color=never"}, {"gett"}, {"get", "--none"}, {"get", "-o", "xml"},
+		{"mode", "up", "0"}, {"mode", "on"}, {"rollback"}, {"accept"}, {"settled"}, {"confirm-free"}, {"man"},
+		{"get", "--timeout=soon"}} {
 		got := runner{}.run(t, defaultAddress, args...)
 		if got.code != exitUsage || !strings.Contains(got.err, "migctl: ") {
 			t.Errorf("%v: %+v", args, got)
 		}
 	}
-	if got := (runner{}).run(t, defaultAddress, "--version"); got.code != exitOK || !strings.HasPrefix(got.out, "migctl, version") {
+	if got := (runner{}).run(t, defaultAddress, "--version"); got.code != exitOK ||
+		!strings.HasPrefix(got.out, "migctl, version") {
 		t.Errorf("--version: %+v", got)
 	}
 }
@@ -116,7 +121,8 @@ printf '%s ' "${COMPREPLY[@]}"`
 		{"plan --gpus a", "all"},
 		{"plan --gpus GPU", "GPU-0a6d6b1e-7d1c-5e0e-9f5a-20b1f0c1a000 GPU-0a6d6b1e-7d1c-5e0e-9f5a-20b1f0c1a001"},
 		{"conf", "confirm-free"},
-		{"confirm-free MIG-9d1a0002", "MIG-9d1a0002-6a0b-5c1d-8e2f-3a4b5c6d7e8f MIG-9d1a0002-6a0b-5c1d-8e2f-3a4b5c6d7e8f"}, // the shell shows it once
+		// the shell shows it once
+		{"confirm-free MIG-9d1a0002", "MIG-9d1a0002-6a0b-5c1d-8e2f-3a4b5c6d7e8f MIG-9d1a0002-6a0b-5c1d-8e2f-3a4b5c6d7e8f"},
 		{"confirm-free 0 1", "1"},
 		{"confirm-free --y", "--yes"},
 		{"plan --devices 2", "2g.48gb=1"},

@@ -1,5 +1,5 @@
-// migctl is the operator's command line for partition control: it shows a node's GPUs on their placement axis, plans and
-// applies changes, and follows them. It is a client of mig-exporter's control API and touches no driver itself.
+// migctl is the operator's command line for partition control: it shows a node's GPUs on their placement axis, plans
+// and applies changes, and follows them. It is a client of mig-exporter's control API and touches no driver itself.
 package main
 
 import (
@@ -16,7 +16,8 @@ const (
 	exitUsage       = 2
 	exitUnreachable = 3
 	exitDegraded    = 4 // degraded or stuck: an operator must act
-	exitNeither     = 5 // interrupted or accepted: the layout is neither the previous nor the planned one, and nothing is blocked
+	// interrupted or accepted: the layout is neither the previous nor the planned one, and nothing is blocked
+	exitNeither     = 5
 	exitInterrupted = 130
 )
 

@@ -14,10 +14,10 @@ import (
 func pathEscape(s string) string { return url.PathEscape(s) }
 
 // modeWarning is what the operator accepts: what the driver may do by itself.
-const modeWarning = "A change of MIG mode needs GPUs without instances and without users. mig-exporter asks for no reset. The " +
-	"driver itself may unbind or reset the GPU on it: then everything that runs on the GPU ends, and the number of its device " +
-	"file (/dev/nvidiaN) may change. In a virtual machine that an Ampere GPU (A100, A30) is passed through to, the mode stays pending " +
-	"until the GPU is reset or the machine reboots."
+const modeWarning = "A change of MIG mode needs GPUs without instances and without users. mig-exporter asks for no " +
+	"reset. The driver itself may unbind or reset the GPU on it: then everything that runs on the GPU ends, and the " +
+	"number of its device file (/dev/nvidiaN) may change. In a virtual machine that an Ampere GPU (A100, A30) is passed " +
+	"through to, the mode stays pending until the GPU is reset or the machine reboots."
 
 // setMode asks the operator and switches the MIG mode of GPUs, one after the other. It stops at the first that fails.
 func (s *session) setMode(ctx context.Context) error {
@@ -59,7 +59,8 @@ func (s *session) setMode(ctx context.Context) error {
 	s.page.line()
 	s.page.para("! ", yellow, modeWarning)
 	s.page.line()
-	if err := s.askOperator(ctx, fmt.Sprintf("Switch MIG mode of %s to %s?", plural(len(changing), "GPU", "GPUs"), s.opts.State)); err != nil {
+	if err := s.askOperator(ctx, fmt.Sprintf("Switch MIG mode of %s to %s?", plural(len(changing), "GPU", "GPUs"),
+		s.opts.State)); err != nil {
 		return err
 	}
 	return s.switchModes(ctx, changing)

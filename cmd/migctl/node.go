@@ -12,8 +12,8 @@ import (
 // nodeView is the document of a node with what is needed to show it.
 type nodeView struct {
 	doc nodedoc.Document
-	// kubelet is set if the node has a kubelet: its list is not complete, or reports of any device whether it is allocated. Then
-	// a device that is reported neither allocated nor free is unknown.
+	// kubelet is set if the node has a kubelet: its list is not complete, or reports of any device whether it is
+	// allocated. Then a device that is reported neither allocated nor free is unknown.
 	kubelet bool
 }
 
@@ -90,11 +90,14 @@ func (u deviceUse) podNames() string {
 	return strings.Join(all, ", ")
 }
 
-// unconfirmedMark returns the mark before the pod of holder i, empty if a container of the pod is confirmed to hold the device. It
-// comes first, since what follows may be cut.
+// unconfirmedMark returns the mark before the pod of holder i, empty if a container of the pod is confirmed to hold
+// the device. It comes first, since what follows may be cut.
 func (u deviceUse) unconfirmedMark(i int) string {
 	h := &u.Holders[i]
-	if slices.ContainsFunc(u.Holders, func(o nodedoc.Holder) bool { return o.Namespace == h.Namespace && o.Pod == h.Pod && !isUnconfirmed(&o) }) {
+	if slices.ContainsFunc(u.Holders, func(o nodedoc.Holder) bool {
+		return o.Namespace == h.Namespace && o.Pod == h.Pod &&
+			!isUnconfirmed(&o)
+	}) {
 		return ""
 	}
 	return "? "
@@ -111,7 +114,8 @@ func (v *nodeView) hasUnconfirmed() bool {
 func (v *nodeView) showsUse(kind func(deviceUse) bool) bool {
 	return slices.ContainsFunc(v.doc.GPUs, func(g nodedoc.GPU) bool {
 		return !isMIG(&g) && kind(v.useOf(&g.Use)) || slices.ContainsFunc(g.GPUInstances, func(i nodedoc.Instance) bool {
-			return kind(v.instanceUse(&i)) || slices.ContainsFunc(i.ComputeInstances, func(c nodedoc.ComputeInstance) bool { return kind(v.useOf(&c.Use)) })
+			return kind(v.instanceUse(&i)) ||
+				slices.ContainsFunc(i.ComputeInstances, func(c nodedoc.ComputeInstance) bool { return kind(v.useOf(&c.Use)) })
 		})
 	})
 }
@@ -174,7 +178,8 @@ func chooseGPUs(words []string, gpus []nodedoc.GPU) ([]nodedoc.GPU, error) {
 	}
 	for _, w := range words {
 		if !slices.ContainsFunc(gpus, func(g nodedoc.GPU) bool { return sameGPU(w, &g) }) {
-			return nil, usageError{fmt.Sprintf("this node has no GPU %q: name it by index, UUID or PCI bus id; migctl get lists %s",
+			return nil, usageError{fmt.Sprintf("this node has no GPU %q: name it by index, UUID or PCI bus id; migctl get "+
+				"lists %s",
 				w, plural(len(gpus), "GPU", "GPUs"))}
 		}
 	}

@@ -192,7 +192,8 @@ func (s *session) showLayouts(ctx context.Context) error {
 		return err
 	}
 	if len(list.Layouts) == 0 {
-		s.page.para("", plain, "No layouts: mig-exporter was given no file of layouts. migctl plan -f FILE --layout NAME takes one from a file of your own.")
+		s.page.para("", plain, "No layouts: mig-exporter was given no file of layouts. migctl plan -f FILE --layout NAME "+
+			"takes one from a file of your own.")
 		return nil
 	}
 	s.page.line(text("%-26s %-5s %s", "LAYOUT", "GPUS", "INSTANCES OF EACH").in(dim))

@@ -35,7 +35,8 @@ func TestAccept(t *testing.T) {
 func TestSettled(t *testing.T) {
 	routes := applied()
 	settling := operation(api.Settling)
-	settling.WaitsFor = []string{"the kubelet to offer " + mig2, "the kubelet to stop offering " + mig3 + ", which was destroyed"}
+	settling.WaitsFor = []string{"the kubelet to offer " + mig2, "the kubelet to stop offering " + mig3 +
+		", which was destroyed"}
 	routes["GET /operations/"+op1] = inTurn(answer(settling), answer(operation(api.Succeeded)))
 	routes["POST /operations/"+op1+"/settled"] = answer(settling)
 	f, address := serve(t, routes)
@@ -88,7 +89,8 @@ func TestRollbackOfWhatIsDegraded(t *testing.T) {
 	}
 	routes := applied()
 	routes["GET /operations/"+op1] = answer(partial(api.Degraded))
-	routes["POST /operations/"+op1+"/rollback"] = refuse(api.Problem{Type: api.LayoutChanged, Title: "The layout was changed", Status: 409, Operation: op1})
+	routes["POST /operations/"+op1+"/rollback"] = refuse(api.Problem{Type: api.LayoutChanged,
+		Title: "The layout was changed", Status: 409, Operation: op1})
 	_, address := serve(t, routes)
 	got := runner{}.run(t, address, "rollback", "--yes", op1)
 	if got.code != exitFailed || !strings.Contains(flat(got.err), "migctl accept "+op1) {
@@ -100,13 +102,16 @@ func TestRollbackOfWhatIsDegraded(t *testing.T) {
 func TestBlockedGPUs(t *testing.T) {
 	node := mustNode(t, "node-dgx-a100-mixed.json")
 	list := api.Operations{APIVersion: api.Version, State: "read-only", Reason: "the disk of the state folder is full",
-		Blocked: map[gpu.UUID]string{node.GPUs[2].UUID: op1, "GPU-gone": "op-0"}, Operations: []api.Operation{*operation(api.Degraded)}}
-	f, address := serve(t, map[string]http.HandlerFunc{"GET /operations": answer(list), "GET /node": file(t, "node-dgx-a100-mixed.json")})
+		Blocked:    map[gpu.UUID]string{node.GPUs[2].UUID: op1, "GPU-gone": "op-0"},
+		Operations: []api.Operation{*operation(api.Degraded)}}
+	f, address := serve(t,
+		map[string]http.HandlerFunc{"GET /operations": answer(list), "GET /node": file(t, "node-dgx-a100-mixed.json")})
 	const reason = "! Partition control is read-only: the disk of the state folder is full"
 	blocked := "blocked by operation " + op1 + ", which is degraded"
 	got := runner{}.run(t, address, "operations")
 	fits(t, got.out)
-	for _, want := range []string{reason, "! " + string(node.GPUs[2].UUID) + " is " + blocked, "! GPU-gone is blocked by operation op-0"} {
+	for _, want := range []string{reason, "! " + string(node.GPUs[2].UUID) + " is " + blocked,
+		"! GPU-gone is blocked by operation op-0"} {
 		if !strings.Contains(flat(got.out), want) {
 			t.Errorf("operations: no %q in\n%s", want, got.out)
 		}
@@ -126,9 +131,12 @@ func TestBlockedGPUs(t *testing.T) {
 func TestModeResults(t *testing.T) {
 	for want, m := range map[string]api.ModeResult{
 		"MIG mode is on": {Wanted: true, Current: true, Pending: true},
-		"MIG mode on wanted, off now, on pending: waits for reset to finish: end what uses the GPU, then: nvidia-smi --gpu-reset -i " + string(gpu2): {Wanted: true, Pending: true, Waits: "reset"},
-		"MIG mode off wanted, on now, off pending: waits for reboot to finish: reboot the node":                                                      {Current: true, Waits: "reboot"},
-		"MIG mode on wanted, off now, on pending: waits for the GPU to be free to finish: end what uses the GPU, then repeat the command":            {Wanted: true, Pending: true, Waits: "in use"},
+		"MIG mode on wanted, off now, on pending: waits for reset to finish: end what uses the GPU, then: nvidia-smi " +
+			"--gpu-reset -i " + string(gpu2): {Wanted: true, Pending: true, Waits: "reset"},
+		"MIG mode off wanted, on now, off pending: waits for reboot to finish: reboot " +
+			"the node": {Current: true, Waits: "reboot"},
+		"MIG mode on wanted, off now, on pending: waits for the GPU to be free to finish: end what uses the GPU, then " +
+			"repeat the command": {Wanted: true, Pending: true, Waits: "in use"},
 		"MIG mode on wanted, off now, off pending": {Wanted: true},
 		"MIG mode off wanted, on now, on pending":  {Current: true, Pending: true},
 	} {

@@ -37,16 +37,16 @@ const (
 
 const (
 	defaultAddress = "unix:///run/mig-exporter/control.sock"
-	programHelp    = "Show and repartition the GPUs of a node: a client of mig-exporter's partition control (--control.enabled). " +
-		"A plan changes nothing; apply shows the plan, asks, and says how to undo it. " +
-		"GPUs are named by index, UUID or PCI bus id, profiles by name or id.\n\n" + exitHelp + "\n\n" + setupHelp
-	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the command line or the spec " +
-		"is wrong; 3 the server cannot be reached; 4 degraded or stuck, an operator must act; 5 the layout is neither the " +
-		"previous nor the planned one (another client interrupted the operation, or it was accepted as it stands), plan again; " +
-		"130 Ctrl-C, the operation goes on."
-	setupHelp = "The flags before the command can also be set as variables: MIGCTL_ADDRESS, MIGCTL_TOKEN_FILE, MIGCTL_CA_FILE, " +
-		"MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR.\n\n" +
-		"Completion: source <(migctl --completion-script-bash), or --completion-script-zsh. Man page: migctl --help-man | man -l -"
+	programHelp    = "Show and repartition the GPUs of a node: a client of mig-exporter's partition control " +
+		"(--control.enabled). A plan changes nothing; apply shows the plan, asks, and says how to undo it. GPUs are named " +
+		"by index, UUID or PCI bus id, profiles by name or id.\n\n" + exitHelp + "\n\n" + setupHelp
+	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the command line or the " +
+		"spec is wrong; 3 the server cannot be reached; 4 degraded or stuck, an operator must act; 5 the layout is neither " +
+		"the previous nor the planned one (another client interrupted the operation, or it was accepted as it stands), " +
+		"plan again; 130 Ctrl-C, the operation goes on."
+	setupHelp = "The flags before the command can also be set as variables: MIGCTL_ADDRESS, MIGCTL_TOKEN_FILE, " +
+		"MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR.\n\nCompletion: source <(migctl " +
+		"--completion-script-bash), or --completion-script-zsh. Man page: migctl --help-man | man -l -"
 )
 
 // options are the values of a command line.
@@ -138,7 +138,8 @@ func joinLoneDash(args []string) []string {
 }
 
 func asksForHelp(arg string) bool {
-	return arg == "help" || arg == "-h" || strings.HasPrefix(arg, "--help") || arg == "--version" || strings.HasPrefix(arg, "--completion-")
+	return arg == "help" || arg == "-h" || strings.HasPrefix(arg, "--help") || arg == "--version" ||
+		strings.HasPrefix(arg, "--completion-")
 }
 
 // checkFlags returns an error if flags contradict each other.
@@ -168,36 +169,44 @@ func (o *options) checkFlags() error {
 func newApp(o *options) *kingpin.Application {
 	app := kingpin.New("migctl", programHelp)
 	app.HelpFlag.Short('h')
-	app.Flag("address", "Address of mig-exporter's control API: unix:///PATH or https://HOST:PORT.").Default(defaultAddress).
+	app.Flag("address", "Address of mig-exporter's control API: unix:///PATH or https://HOST:PORT.").
+		Default(defaultAddress).
 		Envar("MIGCTL_ADDRESS").StringVar(&o.Address)
 	app.Flag("token-file", "File with the bearer token.").Envar("MIGCTL_TOKEN_FILE").StringVar(&o.TokenFile)
 	app.Flag("ca-file", "File with the certificates to trust (PEM); by default the system's.").Envar("MIGCTL_CA_FILE").
 		StringVar(&o.CAFile)
 	app.Flag("cert-file", "File with the client's certificate (PEM).").Envar("MIGCTL_CERT_FILE").StringVar(&o.CertFile)
 	app.Flag("key-file", "File with the client's key (PEM).").Envar("MIGCTL_KEY_FILE").StringVar(&o.KeyFile)
-	app.Flag("timeout", "Time within which a request must be answered. Following an operation has no limit.").Default("30s").
+	app.Flag("timeout", "Time within which a request must be answered. Following an operation has no limit.").
+		Default("30s").
 		Envar("MIGCTL_TIMEOUT").DurationVar(&o.Timeout)
 	app.Flag("color", "Colors: auto (on a terminal, unless NO_COLOR is set), always or never.").Default("auto").
 		Envar("MIGCTL_COLOR").EnumVar(&o.Color, "auto", "always", "never")
 	readCommands(app, o)
 	planFlags(app.Command(commandPlan, "Show what a change would do, and change nothing."), o, false)
-	planFlags(app.Command(commandApply, "Change the layout: show the plan, ask, follow the operation, say how to undo it."), o, true)
+	planFlags(app.Command(commandApply,
+		"Change the layout: show the plan, ask, follow the operation, say how to undo it."), o, true)
 	ids, gpus := o.completions(listOperationIDs), o.completions(listGPUs)
-	rollback := app.Command(commandRollback, "Roll back to the layout before an operation; or try again to roll back one that is degraded.")
+	rollback := app.Command(commandRollback,
+		"Roll back to the layout before an operation; or try again to roll back one that is degraded.")
 	rollback.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	rollback.Flag("abandon", "Replaced by migctl accept.").Hidden().BoolVar(&o.Abandon)
 	yesFlag(rollback, o)
-	accept := app.Command(commandAccept, "Accept the layout as it stands and close an operation that is degraded or stuck. Changes no GPU.")
+	accept := app.Command(commandAccept,
+		"Accept the layout as it stands and close an operation that is degraded or stuck. Changes no GPU.")
 	accept.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	yesFlag(accept, o)
 	settled := app.Command(commandSettled, "End an operation's wait for the kubelet.")
 	settled.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	yesFlag(settled, o)
-	confirm := app.Command(commandConfirm, "Confirm that nothing uses devices if the kubelet does not report it. Changes no GPU; needs the right force.")
-	confirm.Arg("device", "The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by index, UUID or PCI bus id.").Required().
+	confirm := app.Command(commandConfirm,
+		"Confirm that nothing uses devices if the kubelet does not report it. Changes no GPU; needs the right force.")
+	confirm.Arg("device", "The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by index, UUID or PCI bus id.").
+		Required().
 		HintAction(o.completions(listMIGDevices)).HintAction(gpus).StringsVar(&o.GPUs)
 	yesFlag(confirm, o)
-	mode := app.Command(commandMode, "Switch MIG mode. The GPUs must have no instances and no users. Never resets a GPU by itself.")
+	mode := app.Command(commandMode,
+		"Switch MIG mode. The GPUs must have no instances and no users. Never resets a GPU by itself.")
 	mode.Arg("state", "on or off.").Required().HintOptions("on", "off").EnumVar(&o.State, "on", "off")
 	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().HintAction(gpus).StringsVar(&o.GPUs)
 	mode.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
@@ -208,11 +217,15 @@ func newApp(o *options) *kingpin.Application {
 
 // readCommands declares the commands that change and plan nothing.
 func readCommands(app *kingpin.Application, o *options) {
-	get := app.Command(commandGet, "Draw the node: GPUs, their slices on the placement axis, their users, free and stranded room.")
+	get := app.Command(commandGet,
+		"Draw the node: GPUs, their slices on the placement axis, their users, free and stranded room.")
 	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").HintAction(o.completions(listGPUs)).StringsVar(&o.GPUs)
 	outputFlag(get, o, formTable, formWide, formJSON, formYAML)
-	profiles := app.Command(commandProfiles, "List the profiles that GPUs offer: id, free and possible instances, size, placements; and the compute instance profiles.")
-	profiles.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").HintAction(o.completions(listGPUs)).StringsVar(&o.GPUs)
+	profiles := app.Command(commandProfiles,
+		"List the profiles that GPUs offer: id, free and possible instances, size, placements; and the compute instance "+
+			"profiles.")
+	profiles.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").HintAction(o.completions(listGPUs)).
+		StringsVar(&o.GPUs)
 	outputFlag(profiles, o, formTable, formJSON, formYAML)
 	operations := app.Command(commandOperations, "List the operations, the latest first; or show one with its steps.")
 	operations.Arg("operation", "The operation's id.").HintAction(o.completions(listOperationIDs)).StringVar(&o.Operation)
@@ -223,12 +236,15 @@ func readCommands(app *kingpin.Application, o *options) {
 }
 
 func planFlags(c *kingpin.CmdClause, o *options, apply bool) {
-	c.Flag("file", "File with the spec, YAML or JSON; - is standard input.").Short('f').PlaceHolder("FILE").StringVar(&o.Spec.File)
+	c.Flag("file", "File with the spec, YAML or JSON; - is standard input.").Short('f').PlaceHolder("FILE").
+		StringVar(&o.Spec.File)
 	c.Flag("layout", "A named layout, of the file or of the node.").PlaceHolder("NAME").
 		HintAction(o.completions(listLayoutNames)).StringVar(&o.Spec.Layout)
-	c.Flag("gpus", "The GPUs to give a layout: index, UUID or PCI bus id, or all; comma-separated or repeated.").PlaceHolder("GPU,...").
+	c.Flag("gpus", "The GPUs to give a layout: index, UUID or PCI bus id, or all; comma-separated or repeated.").
+		PlaceHolder("GPU,...").
 		HintAction(o.completions(listGPUs)).HintOptions("all").StringsVar(&o.Spec.GPUs)
-	c.Flag("devices", "Their instances: 1g.10gb=4,3g.40gb=1; none for no instances. All others on these GPUs are destroyed.").
+	c.Flag("devices",
+		"Their instances: 1g.10gb=4,3g.40gb=1; none for no instances. All others on these GPUs are destroyed.").
 		PlaceHolder("PROFILE=COUNT,...").HintAction(o.completions(listDevices)).StringsVar(&o.Spec.Devices)
 	c.Flag("demand", "Further instances, of any profile: memory=12GiB,sms=20,count=3. Repeatable.").
 		PlaceHolder("memory=SIZE,sms=N,count=N").StringsVar(&o.Spec.Demand)
@@ -239,7 +255,8 @@ func planFlags(c *kingpin.CmdClause, o *options, apply bool) {
 		outputFlag(c, o, formText, formJSON, formYAML)
 		return
 	}
-	c.Flag("plan", "Apply this plan, which migctl plan has shown, instead of a new one.").PlaceHolder("ID").StringVar(&o.Plan)
+	c.Flag("plan", "Apply this plan, which migctl plan has shown, instead of a new one.").PlaceHolder("ID").
+		StringVar(&o.Plan)
 	c.Flag("hash", "The hash of that plan.").StringVar(&o.Hash)
 	yesFlag(c, o)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// hasStopped reports whether an operation in this state does nothing more by itself: it is final, or it waits for an operator or
-// for a driver call.
+// hasStopped reports whether an operation in this state does nothing more by itself: it is final, or it waits for an
+// operator or for a driver call.
 func hasStopped(state api.OperationState) bool {
 	return state.Final() || state == api.Degraded || state == api.Stuck
 }
@@ -194,7 +194,8 @@ func writeAdvice(p *page, op *api.Operation) {
 			writeCommands(p, &failed, &options{})
 		}
 	case api.Interrupted:
-		p.para("", plain, "Another client changed a GPU while this operation ran. From then on this operation changed nothing there, not even to roll back. No GPU is blocked.")
+		p.para("", plain, "Another client changed a GPU while this operation ran. From then on this operation changed "+
+			"nothing there, not even to roll back. No GPU is blocked.")
 		writeHint(p, problemHint(&api.Problem{Type: api.LayoutChanged}, &options{}))
 	case api.Accepted:
 		p.line(text("The layout is accepted as it stands. No GPU is blocked by this operation."))
@@ -217,7 +218,8 @@ func writeBlockedGPUs(p *page, op *api.Operation) {
 	}
 	if op.Verb == api.VerbRecovery {
 		p.line(text("Nothing is changed on any GPU until the layout is accepted."))
-		writeHint(p, "the record of an operation cannot be read, so it cannot be rolled back. Compare migctl get with the layout that you expect, then accept it.")
+		writeHint(p, "the record of an operation cannot be read, so it cannot be rolled back. Compare migctl get with the "+
+			"layout that you expect, then accept it.")
 		p.command("To accept the layout as it stands", "migctl accept", op.ID)
 		return
 	}

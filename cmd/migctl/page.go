@@ -49,8 +49,8 @@ func newPage(w io.Writer, color, utf8 bool) *page {
 
 func (p *page) flush() error { return p.w.Flush() }
 
-// line writes spans as a line, cut to the width, without trailing spaces. Control characters are dropped, so that a text from the
-// server cannot move the cursor.
+// line writes spans as a line, cut to the width, without trailing spaces. Control characters are dropped, so that a
+// text from the server cannot move the cursor.
 func (p *page) line(spans ...span) {
 	p.part(spans...)
 	p.w.WriteByte('\n') //nolint:errcheck // a bufio.Writer keeps its first error for Flush
@@ -135,8 +135,8 @@ func (p *page) ellipsis() string {
 	return "~"
 }
 
-// para writes a text as a paragraph, the first line after a mark, the others indented below the text. A word longer than a line
-// (a path, a UUID) is broken, not cut.
+// para writes a text as a paragraph, the first line after a mark, the others indented below the text. A word longer
+// than a line (a path, a UUID) is broken, not cut.
 func (p *page) para(mark string, c color, s string) {
 	indent := strings.Repeat(" ", utf8.RuneCountInString(mark))
 	for _, l := range wrap(p.clean(s), p.width-len(indent)) {

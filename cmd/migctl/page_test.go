@@ -89,12 +89,15 @@ func TestProgressIsOneLineAStep(t *testing.T) {
 		show(stepEvent(0, true, api.StepDone, ""))
 		show(stepEvent(1, true, api.StepRunning, ""))
 		show(stepEvent(1, false, api.StepUndone, ""))
-		show(api.Event{Kind: api.EventStep, State: api.Running, Index: gpu.Some(7), Text: "a server that does not type its steps"})
+		show(api.Event{Kind: api.EventStep, State: api.Running, Index: gpu.Some(7),
+			Text: "a server that does not type its steps"})
 		newer := stepEvent(5, false, api.StepDone, "")
 		newer.Index = gpu.Some(77)
 		show(newer)
-		show(api.Event{Kind: api.EventHook, State: api.Settling, Hook: &api.HookResult{Argv: []string{"restart", "plugin"}, OK: true, Seconds: 0.4}})
-		show(api.Event{Kind: api.EventHook, State: api.Settling, Hook: &api.HookResult{Argv: []string{"notify"}, ExitCode: 7, Seconds: 1, Error: "no route"}})
+		show(api.Event{Kind: api.EventHook, State: api.Settling,
+			Hook: &api.HookResult{Argv: []string{"restart", "plugin"}, OK: true, Seconds: 0.4}})
+		show(api.Event{Kind: api.EventHook, State: api.Settling,
+			Hook: &api.HookResult{Argv: []string{"notify"}, ExitCode: 7, Seconds: 1, Error: "no route"}})
 		show(stepEvent(5, false, api.StepRunning, ""))
 		g.closeLine()
 	})

@@ -41,7 +41,8 @@ func (s *session) showPlan(ctx context.Context) error {
 	return nil
 }
 
-// writePlan shows a plan: each GPU before and after, which instances are destroyed, created and kept, and the workloads affected.
+// writePlan shows a plan: each GPU before and after, which instances are destroyed, created and kept, and the
+// workloads affected.
 func writePlan(p *page, plan *api.Plan) {
 	p.line(text("Plan ").in(dim), text("%s", plan.ID).in(bold), text(" for node %s", orUnknown(plan.Node)).in(dim))
 	for i := range plan.GPUs {
@@ -99,7 +100,8 @@ func writePlanGPU(p *page, g *api.PlanGPU) {
 
 func changesLayout(g *api.PlanGPU) bool {
 	differs := func(i api.Instance) bool {
-		return i.Fate != api.Keep || slices.ContainsFunc(i.Compute, func(c api.ComputeInstance) bool { return c.Fate != api.Keep })
+		return i.Fate != api.Keep ||
+			slices.ContainsFunc(i.Compute, func(c api.ComputeInstance) bool { return c.Fate != api.Keep })
 	}
 	return slices.ContainsFunc(g.Before, differs) || slices.ContainsFunc(g.After, differs)
 }
@@ -122,7 +124,8 @@ func planSlots(instances []api.Instance) []slot {
 }
 
 func keptInstance(before []api.Instance, at gpu.Placement) *api.Instance {
-	if i := slices.IndexFunc(before, func(b api.Instance) bool { return b.Placement == at && b.Fate == api.Keep }); i >= 0 {
+	if i := slices.IndexFunc(before,
+		func(b api.Instance) bool { return b.Placement == at && b.Fate == api.Keep }); i >= 0 {
 		return &before[i]
 	}
 	return &api.Instance{}
@@ -162,7 +165,8 @@ func writeKept(p *page, inst, before *api.Instance) {
 		c    color
 		fate api.Fate
 		list []api.ComputeInstance
-	}{{"-", red, api.Destroy, before.Compute}, {"+", green, api.Create, inst.Compute}, {"=", dim, api.Keep, inst.Compute}} {
+	}{{"-", red, api.Destroy, before.Compute}, {"+", green, api.Create, inst.Compute},
+		{"=", dim, api.Keep, inst.Compute}} {
 		changed := slices.DeleteFunc(slices.Clone(side.list), func(c api.ComputeInstance) bool { return c.Fate != side.fate })
 		if len(changed) == 0 || side.fate == api.Keep && len(inst.Compute) == 1 { // it is in the line of the GPU instance
 			continue
@@ -265,7 +269,8 @@ func writeEffects(p *page, plan *api.Plan) {
 	}
 	p.line(text("Destroys ").in(dim), text("%s", countsText(ops[mig.DestroyInstance], ops[mig.DestroyCompute])))
 	p.line(text("Creates  ").in(dim), text("%s", countsText(ops[mig.CreateInstance], ops[mig.CreateCompute])))
-	p.line(text("Takes    ").in(dim), text("%s on %s", plural(len(plan.Steps), "step", "steps"), plural(touched, "GPU", "GPUs")))
+	p.line(text("Takes    ").in(dim),
+		text("%s on %s", plural(len(plan.Steps), "step", "steps"), plural(touched, "GPU", "GPUs")))
 	if len(affected) == 0 {
 		p.line(text("Affects  ").in(dim), text("no workload: nothing that is in use is destroyed").in(green))
 	}
@@ -312,5 +317,6 @@ func lostHolds(inst *api.Instance) []api.Hold {
 }
 
 func countsText(instances, computes int) string {
-	return plural(instances, "GPU instance", "GPU instances") + " and " + plural(computes, "compute instance", "compute instances")
+	return plural(instances, "GPU instance", "GPU instances") + " and " +
+		plural(computes, "compute instance", "compute instances")
 }

@@ -24,7 +24,8 @@ func TestPlanShowsADiff(t *testing.T) {
 	fits(t, got.out)
 	golden(t, "plan.txt", got.out)
 	asked := f.requests("POST /plans")
-	want := `{"spec":{"gpus":["2"],"devices":{"1g.5gb":1,"2g.10gb":1}},"force":["` + string(trainer) + `"],"takeOver":true}`
+	want := `{"spec":{"gpus":["2"],"devices":{"1g.5gb":1,"2g.10gb":1}},"force":["` + string(trainer) +
+		`"],"takeOver":true}`
 	if len(asked) != 1 || asked[0].body != want {
 		t.Errorf("asked %+v, want the body %s", asked, want)
 	}
@@ -45,7 +46,8 @@ func TestPlanOfWhatStandsAlready(t *testing.T) {
 	expectTexts(t, got.out, "Nothing to do")
 	expectNone(t, got.out, "To do this")
 	golden(t, "plan-nothing.txt", got.out)
-	if got := (runner{}).run(t, address, "apply", "--gpus", "2", "--devices", "none"); got.code != exitOK || got.err != "" {
+	if got := (runner{}).run(t, address, "apply", "--gpus", "2", "--devices", "none"); got.code != exitOK ||
+		got.err != "" {
 		t.Errorf("apply: exit code %d, %s", got.code, got.err) // no question if there is nothing to do
 	}
 }
@@ -58,19 +60,25 @@ func TestSpecs(t *testing.T) {
 		}
 		return name
 	}
-	parted := "version: v1\nmig-configs:\n  all-1g:\n    - devices: all\n      mig-enabled: true\n      mig-devices: {1g.5gb: 7}\n"
+	parted := "version: v1\nmig-configs:\n  all-1g:\n    - devices: all\n      mig-enabled: true\n      mig-devices: " +
+		"{1g.5gb: 7}\n"
 	for name, c := range map[string]struct {
 		args []string
 		in   string
 		want string // of the spec; with a leading ! of the error
 	}{
-		"counts":            {args: []string{"--gpus=0,all", "--devices=19=7"}, want: `{"gpus":["0","all"],"devices":{"19":7}}`},
-		"no instances":      {args: []string{"--gpus=0", "--devices=none"}, want: `{"gpus":["0"],"devices":{}}`},
-		"demand":            {args: []string{"--demand=memory=12GiB,sms=20,count=3", "--demand", "sms=5"}, want: `{"demand":[{"memory":12884901888,"sms":20,"count":3},{"sms":5,"count":1}]}`},
-		"layout":            {args: []string{"--layout=all-1g"}, want: `{"layout":"all-1g"}`},
-		"a file":            {args: []string{"-f", write("gpus: [GPU-00811850-bd8c-5ae1-96ad-c6abb1e0f5e7]\ndevices: {3g.20gb: {count: 1, compute: [1c, 2c]}}\n")}, want: `{"gpus":["GPU-00811850-bd8c-5ae1-96ad-c6abb1e0f5e7"],"devices":{"3g.20gb":{"count":1,"compute":["1c","2c"]}}}`},
-		"standard input":    {args: []string{"-f", "-"}, in: `{"layout": "x"}`, want: `{"layout":"x"}`},
-		"a file's layout":   {args: []string{"-f", write(parted), "--layout", "all-1g"}, want: `{"layout":"all-1g","version":"v1","mig-configs":{"all-1g":[{"devices":"all","mig-enabled":true,"mig-devices":{"1g.5gb":7}}]}}`},
+		"counts": {args: []string{"--gpus=0,all", "--devices=19=7"},
+			want: `{"gpus":["0","all"],"devices":{"19":7}}`},
+		"no instances": {args: []string{"--gpus=0", "--devices=none"}, want: `{"gpus":["0"],"devices":{}}`},
+		"demand": {args: []string{"--demand=memory=12GiB,sms=20,count=3", "--demand", "sms=5"},
+			want: `{"demand":[{"memory":12884901888,"sms":20,"count":3},{"sms":5,"count":1}]}`},
+		"layout": {args: []string{"--layout=all-1g"}, want: `{"layout":"all-1g"}`},
+		"a file": {args: []string{"-f",
+			write("gpus: [GPU-00811850-bd8c-5ae1-96ad-c6abb1e0f5e7]\ndevices: {3g.20gb: {count: 1, compute: [1c, 2c]}}\n")},
+			want: `{"gpus":["GPU-00811850-bd8c-5ae1-96ad-c6abb1e0f5e7"],"devices":{"3g.20gb":{"count":1,"compute":["1c","2c"]}}}`},
+		"standard input": {args: []string{"-f", "-"}, in: `{"layout": "x"}`, want: `{"layout":"x"}`},
+		"a file's layout": {args: []string{"-f", write(parted), "--layout", "all-1g"},
+			want: `{"layout":"all-1g","version":"v1","mig-configs":{"all-1g":[{"devices":"all","mig-enabled":true,"mig-devices":{"1g.5gb":7}}]}}`},
 		"unknown key":       {args: []string{"-f", write("gpus: [0]\ndevises: {}\n")}, want: "!devises"},
 		"no file":           {args: []string{"-f", "/no/such/file"}, want: "!no such file"},
 		"nothing":           {want: "!the wanted layout is missing"},
@@ -101,8 +109,9 @@ func TestSpecs(t *testing.T) {
 func TestInfeasible(t *testing.T) {
 	problem := api.Problem{
 		Type: api.Infeasible, Title: "It does not fit", Status: 422,
-		Detail:   "1 of 2 x 3g.20gb fits on GPU 2 without destroying what is in use.",
-		Blocking: []api.Blocker{{GPU: gpu2, Instance: string(trainer), Profile: "3g.20gb", Placement: at(0, 4), Holders: holds()}},
+		Detail: "1 of 2 x 3g.20gb fits on GPU 2 without destroying what is in use.",
+		Blocking: []api.Blocker{{GPU: gpu2, Instance: string(trainer), Profile: "3g.20gb", Placement: at(0, 4),
+			Holders: holds()}},
 	}
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": refuse(problem)})
 	got := runner{}.run(t, address, counted()...)

@@ -74,7 +74,8 @@ func (s *session) printProfiles(gpus []nodedoc.GPU) error {
 }
 
 func writeProfiles(p *page, g *nodedoc.GPU) {
-	p.line(text("  %-15s %4s %9s %8s %4s  %-11s %s", "PROFILE", "ID", "FREE/ALL", "GiB", "SMs", "ENGINES", "PLACEMENTS").in(dim))
+	p.line(text("  %-15s %4s %9s %8s %4s  %-11s %s", "PROFILE", "ID", "FREE/ALL", "GiB", "SMs", "ENGINES",
+		"PLACEMENTS").in(dim))
 	for i := range g.Profiles {
 		pr := &g.Profiles[i]
 		c := plain
@@ -82,7 +83,8 @@ func writeProfiles(p *page, g *nodedoc.GPU) {
 		if free == "0" {
 			c = dim
 		}
-		lead := fmt.Sprintf("  %s %4d %9s %8s %4d  %-11s ", p.cell(pr.Name, 15), pr.ID, free+"/"+strconv.Itoa(pr.MaxInstances),
+		lead := fmt.Sprintf("  %s %4d %9s %8s %4d  %-11s ", p.cell(pr.Name, 15), pr.ID,
+			free+"/"+strconv.Itoa(pr.MaxInstances),
 			gib(pr.MemoryBytes), pr.SMs, enginesText(pr.Engines))
 		p.para(lead, c, placementsText(pr.Placements))
 	}
@@ -135,7 +137,8 @@ func enginesText(engines gpu.Opt[gpu.Engines]) string {
 func writeComputeProfiles(p *page, g *nodedoc.GPU) {
 	p.para("  ", dim, "Engines: c copy, d decoder, e encoder, j JPEG, o optical flow.")
 	p.line()
-	p.para("  ", dim, "Compute instances within a GPU instance (spec: compute: [\"1c\", \"2c\"]); without saying so, one of all its slices:")
+	p.para("  ", dim, "Compute instances within a GPU instance (spec: compute: [\"1c\", \"2c\"]); without saying so, "+
+		"one of all its slices:")
 	p.line(text("  %-15s %-10s %s", "GPU INSTANCE", "COMPUTE", "ALL  SMs").in(dim))
 	seen := map[int]bool{}
 	for i := range g.Profiles {
@@ -146,14 +149,15 @@ func writeComputeProfiles(p *page, g *nodedoc.GPU) {
 		seen[pr.ComputeSlices] = true
 		name := pr.Name
 		for _, n := range computeSizes(pr.ComputeSlices) {
-			p.line(text("  %s %-10s %3d %4d", p.cell(name, 15), fmt.Sprintf("%dc", n), pr.ComputeSlices/n, pr.SMs*n/pr.ComputeSlices))
+			p.line(text("  %s %-10s %3d %4d", p.cell(name, 15), fmt.Sprintf("%dc", n), pr.ComputeSlices/n,
+				pr.SMs*n/pr.ComputeSlices))
 			name = ""
 		}
 	}
 }
 
-// computeSizes are the sizes that compute instances of a GPU instance with so many compute slices can have: all of them, or
-// 1, 2, 3, 4 or 7.
+// computeSizes are the sizes that compute instances of a GPU instance with so many compute slices can have: all of
+// them, or 1, 2, 3, 4 or 7.
 func computeSizes(slices int) []int {
 	var sizes []int
 	for n := 1; n <= slices; n++ {

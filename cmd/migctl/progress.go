@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// progress shows the events of an operation. The line of a step is begun when the step begins, and completed when it has ended.
+// progress shows the events of an operation. The line of a step is begun when the step begins, and completed when it
+// has ended.
 type progress struct {
 	page *page
 	op   *api.Operation

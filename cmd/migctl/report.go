@@ -114,16 +114,20 @@ func exitCodeOf(p *api.Problem) int {
 func problemHint(p *api.Problem, o *options) string {
 	switch p.Type {
 	case api.Unauthenticated:
-		return "authenticate with --token-file, or with --cert-file and --key-file. On the node itself, use the unix socket as root or as a member of the group of --control.allow-gid."
+		return "authenticate with --token-file, or with --cert-file and --key-file. On the node itself, use the unix " +
+			"socket as root or as a member of the group of --control.allow-gid."
 	case api.Forbidden:
 		if !strings.HasPrefix(o.Address, "https:") {
-			return "on the socket root has all rights, the group of --control.allow-gid all but force and take-over, other users none: use sudo, or join that group."
+			return "on the socket root has all rights, the group of --control.allow-gid all but force and take-over, other " +
+				"users none: use sudo, or join that group."
 		}
-		return "ask the node's administrator for the right that is missing; read, plan, apply, mode, take-over and force are separate."
+		return "ask the node's administrator for the right that is missing; read, plan, apply, mode, take-over and force " +
+			"are separate."
 	case api.PlanOnly:
 		return "this node only plans. To allow changes restart mig-exporter with --control.mode=apply."
 	case api.NotFound:
-		return "migctl get lists GPUs, migctl operations lists operations, migctl layouts lists layouts. Plans are kept in memory only: make a new one."
+		return "migctl get lists GPUs, migctl operations lists operations, migctl layouts lists layouts. Plans are kept in " +
+			"memory only: make a new one."
 	case api.StalePlan:
 		return "the node has changed since the plan was made. Plan again, look at it, and apply the new one."
 	case api.InProgress:
@@ -132,11 +136,14 @@ func problemHint(p *api.Problem, o *options) string {
 		return "see which step failed, and fix its cause. Then try again to roll back, or accept the layout as it stands."
 	case api.LayoutChanged:
 		if o.Command == commandRollback {
-			return "the layout is no longer the one that the operation has left, so it is not rolled back. Look at it with migctl get."
+			return "the layout is no longer the one that the operation has left, so it is not rolled back. Look at it with " +
+				"migctl get."
 		}
 		return "look at the layout with migctl get, make sure that no other client changes these GPUs, then plan again."
 	case api.StuckNode:
-		return "a driver call hangs. Metrics go on, and changes of its GPU wait. When the call returns, the operation is rolled back by itself. Look into dmesg for XIDs, and do not kill mig-exporter. If the call never returns, reboot the node."
+		return "a driver call hangs. Metrics go on, and changes of its GPU wait. When the call returns, the operation is " +
+			"rolled back by itself. Look into dmesg for XIDs, and do not kill mig-exporter. If the call never returns, reboot " +
+			"the node."
 	case api.KeyReused:
 		return "try again: migctl takes a new key for each attempt."
 	case api.RateLimited:
@@ -150,7 +157,9 @@ func problemHint(p *api.Problem, o *options) string {
 		}
 		return "mig-exporter has no driver to ask, or not the rights: see its log, and migctl get for the GPUs' errors."
 	case api.ReadOnly:
-		return "operations cannot be recorded, so nothing is changed. migctl operations has the reason: the folder of --control.state-dir cannot be used, its disk is full, another process has locked it, or what is in it cannot be read."
+		return "operations cannot be recorded, so nothing is changed. migctl operations has the reason: the folder of " +
+			"--control.state-dir cannot be used, its disk is full, another process has locked it, or what is in it cannot " +
+			"be read."
 	case api.Internal, api.Malformed, api.NoMethod, api.TooLarge, api.MediaType:
 		return "see mig-exporter's log; versions of migctl and mig-exporter that differ may be the reason (migctl --version)."
 	case api.NotBuilt:
@@ -176,7 +185,8 @@ func specHint(p *api.Problem, o *options) string {
 		}
 		return "correct the spec: migctl profiles, migctl layouts and migctl get list the names that it may use."
 	case api.ForeignOwner:
-		return "let the other owner change it, or stop that owner on this node. --take-over overrides it: then two may be at work on one GPU."
+		return "let the other owner change it, or stop that owner on this node. --take-over overrides it: then two may be " +
+			"at work on one GPU."
 	}
 	return ""
 }
@@ -190,7 +200,8 @@ func unreachableHint(e *unreachable) string {
 		return "check --address: control is not on the port of the metrics."
 	case errors.Is(e, syscall.ECONNREFUSED), errors.Is(e, fs.ErrNotExist):
 		if socket {
-			return "is mig-exporter running on this node, with --control.enabled? Its --control.socket must be --address (or MIGCTL_ADDRESS)."
+			return "is mig-exporter running on this node, with --control.enabled? Its --control.socket must be --address (or " +
+				"MIGCTL_ADDRESS)."
 		}
 		return "is mig-exporter running there, with --control.enabled and --control.listen-address?"
 	case errors.Is(e, fs.ErrPermission):
@@ -200,7 +211,8 @@ func unreachableHint(e *unreachable) string {
 	case errors.As(e, &dns):
 		return "check the host name in --address."
 	case strings.Contains(e.Error(), "tls:"), strings.Contains(e.Error(), "x509:"):
-		return "check --ca-file (who signed the server's certificate), the host name in --address, and --cert-file with --key-file."
+		return "check --ca-file (who signed the server's certificate), the host name in --address, and --cert-file with " +
+			"--key-file."
 	}
 	return "check --address, and mig-exporter's log."
 }

@@ -83,14 +83,15 @@ func (s *session) runCommand(ctx context.Context) error {
 	return usageError{fmt.Sprintf("unknown command %q", o.Command)}
 }
 
-// askOperator asks the operator a question and returns nil if the answer is yes. Without a terminal it requires --yes. It also
-// returns when ctx ends; the read from the terminal, which does not end with ctx, is abandoned.
+// askOperator asks the operator a question and returns nil if the answer is yes. Without a terminal it requires
+// --yes. It also returns when ctx ends; the read from the terminal, which does not end with ctx, is abandoned.
 func (s *session) askOperator(ctx context.Context, question string) error {
 	if s.opts.Yes {
 		return nil
 	}
 	if !s.inTerminal {
-		return usageError{"standard input is not a terminal, so migctl cannot ask: look at what would be done, then give --yes"}
+		return usageError{"standard input is not a terminal, so migctl cannot ask: look at what would be done, then " +
+			"give --yes"}
 	}
 	if err := s.page.flush(); err != nil {
 		return err

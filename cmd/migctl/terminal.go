@@ -7,15 +7,16 @@ import (
 	"unsafe"
 )
 
-// isTerminal reports whether a file is a terminal. /dev/null is a character device, too, but has no terminal attributes.
+// isTerminal reports whether a file is a terminal. /dev/null is a character device, too, but has no terminal
+// attributes.
 func isTerminal(f *os.File) bool {
 	var attributes syscall.Termios
 	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TCGETS, uintptr(unsafe.Pointer(&attributes)))
 	return errno == 0
 }
 
-// usesUTF8 reports whether the locale's character set is UTF-8. The first of the three variables that is set decides, as in
-// setlocale(3).
+// usesUTF8 reports whether the locale's character set is UTF-8. The first of the three variables that is set decides,
+// as in setlocale(3).
 func usesUTF8(lookup func(string) (string, bool)) bool {
 	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
 		if v, _ := lookup(name); v != "" {
@@ -26,8 +27,8 @@ func usesUTF8(lookup func(string) (string, bool)) bool {
 	return false
 }
 
-// wantsColor reports whether to write colors: always and never decide; with auto, a terminal that is not dumb has them unless
-// NO_COLOR (no-color.org) is set.
+// wantsColor reports whether to write colors: always and never decide; with auto, a terminal that is not dumb has
+// them unless NO_COLOR (no-color.org) is set.
 func wantsColor(when string, terminal bool, lookup func(string) (string, bool)) bool {
 	switch when {
 	case "always":

@@ -24,8 +24,9 @@ func computeCalls() map[string]call {
 		"nvmlComputeInstanceDestroy":                          onHandle(destroyCompute, aComputeInstance),
 		"nvmlGpuInstanceGetComputeInstances":                  readInstance(computeInstancesOfProfile, 2, 3),
 		"nvmlGpuInstanceGetComputeInstanceById":               readInstance(computeInstanceByID, 2),
-		"nvmlComputeInstanceGetInfo":                          computeInfo(unsafe.Offsetof(C.sim_nvmlComputeInstanceInfo_t{}.placement)),
-		"nvmlComputeInstanceGetInfo_v2":                       computeInfo(unsafe.Sizeof(C.sim_nvmlComputeInstanceInfo_t{})),
+		"nvmlComputeInstanceGetInfo": computeInfo(
+			unsafe.Offsetof(C.sim_nvmlComputeInstanceInfo_t{}.placement)),
+		"nvmlComputeInstanceGetInfo_v2": computeInfo(unsafe.Sizeof(C.sim_nvmlComputeInstanceInfo_t{})),
 	}
 }
 
@@ -91,8 +92,9 @@ func (f computeProfile) info(i *sim.Instance) C.sim_nvmlComputeInstanceProfileIn
 		id: C.sim_u32(f.id), sliceCount: C.sim_u32(f.size),
 		instanceCount:         C.sim_u32(i.Profile.ComputeSlices / f.size),
 		multiprocessorCount:   C.sim_u32(sim.ComputeSMs(i.Profile, f.size)),
-		sharedCopyEngineCount: C.sim_u32(e.Copy), sharedDecoderCount: C.sim_u32(e.Decoder), sharedEncoderCount: C.sim_u32(e.Encoder),
-		sharedJpegCount: C.sim_u32(e.JPEG), sharedOfaCount: C.sim_u32(e.OFA),
+		sharedCopyEngineCount: C.sim_u32(e.Copy), sharedDecoderCount: C.sim_u32(e.Decoder),
+		sharedEncoderCount: C.sim_u32(e.Encoder),
+		sharedJpegCount:    C.sim_u32(e.JPEG), sharedOfaCount: C.sim_u32(e.OFA),
 	}
 }
 

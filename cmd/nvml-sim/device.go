@@ -24,27 +24,32 @@ func deviceCalls() map[string]call {
 		"nvmlDeviceGetBoardPartNumber": readText(gpu.ReadingInventory, partNumber, nil),
 		"nvmlDeviceGetMinorNumber":     readInventory(func(s *sim.GPUState) uint32 { return uint32(s.Minor) }),
 		"nvmlDeviceGetModuleId":        readInventory(func(s *sim.GPUState) uint32 { return uint32(s.Index) }),
-		"nvmlDeviceGetBoardId":         readInventory(func(s *sim.GPUState) uint32 { return s.PCI.Domain<<16 | s.PCI.Bus<<8 }),
-		"nvmlDeviceGetMultiGpuBoard":   readInventory(func(*sim.GPUState) uint32 { return 0 }),
-		"nvmlDeviceGetBrand":           readInventory(func(*sim.GPUState) uint32 { return C.SIM_NVML_BRAND_NVIDIA }),
-		"nvmlDeviceGetBusType":         readInventory(func(*sim.GPUState) uint32 { return C.SIM_NVML_BUS_TYPE_PCIE }),
-		"nvmlDeviceGetArchitecture":    readInventory(architecture),
+		"nvmlDeviceGetBoardId": readInventory(func(s *sim.GPUState) uint32 {
+			return s.PCI.Domain<<16 | s.PCI.Bus<<8
+		}),
+		"nvmlDeviceGetMultiGpuBoard": readInventory(func(*sim.GPUState) uint32 { return 0 }),
+		"nvmlDeviceGetBrand":         readInventory(func(*sim.GPUState) uint32 { return C.SIM_NVML_BRAND_NVIDIA }),
+		"nvmlDeviceGetBusType":       readInventory(func(*sim.GPUState) uint32 { return C.SIM_NVML_BUS_TYPE_PCIE }),
+		"nvmlDeviceGetArchitecture":  readInventory(architecture),
 		"nvmlDeviceGetAddressingMode": notNull(beforeBranch(addressingBranch,
 			missingFunction, readGPU(gpu.ReadingInventory, addressingMode)), 1),
-		"nvmlDeviceGetNumGpuCores":        readGPU(gpu.ReadingInventory, cores, 1),
-		"nvmlDeviceGetPersistenceMode":    readInventory(func(*sim.GPUState) uint32 { return flag(true) }),
-		"nvmlDeviceGetDisplayMode":        readInventory(func(*sim.GPUState) uint32 { return flag(false) }),
-		"nvmlDeviceGetDisplayActive":      readInventory(func(*sim.GPUState) uint32 { return flag(false) }),
-		"nvmlDeviceGetAccountingMode":     readInventory(func(*sim.GPUState) uint32 { return flag(false) }),
-		"nvmlDeviceGetVirtualizationMode": readInventory(func(*sim.GPUState) uint32 { return C.SIM_NVML_GPU_VIRTUALIZATION_MODE_NONE }),
-		"nvmlDeviceGetPciInfo":            oldPCIInfo(16 + 4*4),
-		"nvmlDeviceGetPciInfo_v2":         oldPCIInfo(16 + 5*4),
-		"nvmlDeviceGetPciInfo_v3":         readInventory(pciInfo),
-		"nvmlDeviceGetPciInfoExt":         readGPU(gpu.ReadingInventory, pciInfoExt, 1),
-		"nvmlDeviceGetIndex":              readDevice(gpu.ReadingDevice, gpuIndex, migIndex, 1),
-		"nvmlDeviceGetComputeMode":        readDevice(gpu.ReadingInventory, computeMode, gpuAnswer(computeMode).ofMIGDevice, 1),
-		"nvmlDeviceGetAttributes":         readDevice(gpu.ReadingMIG, nil, oldAttributes, 1),
-		"nvmlDeviceGetAttributes_v2":      readDevice(gpu.ReadingMIG, nil, attributes, 1),
+		"nvmlDeviceGetNumGpuCores":     readGPU(gpu.ReadingInventory, cores, 1),
+		"nvmlDeviceGetPersistenceMode": readInventory(func(*sim.GPUState) uint32 { return flag(true) }),
+		"nvmlDeviceGetDisplayMode":     readInventory(func(*sim.GPUState) uint32 { return flag(false) }),
+		"nvmlDeviceGetDisplayActive":   readInventory(func(*sim.GPUState) uint32 { return flag(false) }),
+		"nvmlDeviceGetAccountingMode":  readInventory(func(*sim.GPUState) uint32 { return flag(false) }),
+		"nvmlDeviceGetVirtualizationMode": readInventory(func(*sim.GPUState) uint32 {
+			return C.SIM_NVML_GPU_VIRTUALIZATION_MODE_NONE
+		}),
+		"nvmlDeviceGetPciInfo":    oldPCIInfo(16 + 4*4),
+		"nvmlDeviceGetPciInfo_v2": oldPCIInfo(16 + 5*4),
+		"nvmlDeviceGetPciInfo_v3": readInventory(pciInfo),
+		"nvmlDeviceGetPciInfoExt": readGPU(gpu.ReadingInventory, pciInfoExt, 1),
+		"nvmlDeviceGetIndex":      readDevice(gpu.ReadingDevice, gpuIndex, migIndex, 1),
+		"nvmlDeviceGetComputeMode": readDevice(gpu.ReadingInventory, computeMode, gpuAnswer(computeMode).ofMIGDevice,
+			1),
+		"nvmlDeviceGetAttributes":    readDevice(gpu.ReadingMIG, nil, oldAttributes, 1),
+		"nvmlDeviceGetAttributes_v2": readDevice(gpu.ReadingMIG, nil, attributes, 1),
 		"nvmlDeviceGetCudaComputeCapability": readDevice(gpu.ReadingInventory,
 			capability, gpuAnswer(capability).ofMIGDevice, 1, 2),
 	}
@@ -60,7 +65,8 @@ func readInventory[T any](value func(s *sim.GPUState) T) call {
 }
 
 // readText answers with a text, in a buffer that is the second argument. MIG devices are not supported if slice is nil.
-func readText(reading gpu.Reading, whole func(s *sim.GPUState) string, slice func(s *sim.GPUState, d *sim.MIGDevice) string) call {
+func readText(reading gpu.Reading, whole func(s *sim.GPUState) string,
+	slice func(s *sim.GPUState, d *sim.MIGDevice) string) call {
 	var migText migAnswer
 	if slice != nil {
 		migText = func(s *sim.GPUState, d *sim.MIGDevice, a args) result { return putText(a, 1, slice(s, d)) }
@@ -124,7 +130,8 @@ func pciInfo(s *sim.GPUState) C.sim_nvmlPciInfo_t {
 
 // oldPCIInfo writes the first bytes of the struct: it was shorter before its third version.
 func oldPCIInfo(size uintptr) call {
-	return readGPU(gpu.ReadingInventory, func(s *sim.GPUState, a args) result { return putStart(a, 1, pciInfo(s), size) }, 1)
+	return readGPU(gpu.ReadingInventory, func(s *sim.GPUState, a args) result { return putStart(a, 1, pciInfo(s), size) },
+		1)
 }
 
 // pciInfoExt answers with the class of a 3D controller, 0x0302.

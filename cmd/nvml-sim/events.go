@@ -14,7 +14,8 @@ import (
 // eventTypes are the events that can be registered for: more than those that simulated GPUs report, which are XIDs and
 // MIG changes.
 const eventTypes = C.SIM_nvmlEventTypeXidCriticalError | C.SIM_nvmlEventMigConfigChange |
-	C.SIM_nvmlEventTypeSingleBitEccError | C.SIM_nvmlEventTypeDoubleBitEccError | C.SIM_nvmlEventTypePState | C.SIM_nvmlEventTypeClock
+	C.SIM_nvmlEventTypeSingleBitEccError | C.SIM_nvmlEventTypeDoubleBitEccError |
+	C.SIM_nvmlEventTypePState | C.SIM_nvmlEventTypeClock
 
 func eventCalls() map[string]call {
 	return map[string]call{

@@ -82,8 +82,10 @@ func unanswered(id uint32) result {
 // fields returns the fields that have values in a driver branch.
 func fields(branch int) map[uint32]field {
 	known := map[uint32]field{
-		C.SIM_NVML_FI_DEV_ECC_CURRENT:                  unscoped(gpu.ReadingECC, unsignedInt, func(*sim.GPUState) uint64 { return 1 }),
-		C.SIM_NVML_FI_DEV_ECC_PENDING:                  unscoped(gpu.ReadingECC, unsignedInt, func(*sim.GPUState) uint64 { return 1 }),
+		C.SIM_NVML_FI_DEV_ECC_CURRENT: unscoped(gpu.ReadingECC, unsignedInt,
+			func(*sim.GPUState) uint64 { return 1 }),
+		C.SIM_NVML_FI_DEV_ECC_PENDING: unscoped(gpu.ReadingECC, unsignedInt,
+			func(*sim.GPUState) uint64 { return 1 }),
 		C.SIM_NVML_FI_DEV_MEMORY_TEMP:                  {gpu.ReadingTemperature, unsignedInt, memoryTemperature},
 		C.SIM_NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION:     unscoped(gpu.ReadingEnergy, unsignedLong, millijoules),
 		C.SIM_NVML_FI_DEV_PCIE_REPLAY_COUNTER:          unscoped(gpu.ReadingPCIe, unsignedInt, none),
@@ -134,12 +136,13 @@ func addPowerFields(known map[uint32]field) {
 		known[id] = field{gpu.ReadingPower, unsignedInt, ofGPU(value)}
 	}
 	known[C.SIM_NVML_FI_DEV_ENERGY] = field{gpu.ReadingEnergy, unsignedLong, ofGPU(millijoules)}
-	known[C.SIM_NVML_FI_DEV_POWER_AVERAGE] = field{gpu.ReadingPower, unsignedInt, func(s *sim.GPUState, scope uint32) (uint64, result) {
-		if s.Architecture == sim.Ampere { // the simulated ones are GA100, which has no average (nvml.h)
-			return 0, notSupported
-		}
-		return ofGPU(draw)(s, scope)
-	}}
+	known[C.SIM_NVML_FI_DEV_POWER_AVERAGE] = field{gpu.ReadingPower, unsignedInt,
+		func(s *sim.GPUState, scope uint32) (uint64, result) {
+			if s.Architecture == sim.Ampere { // the simulated ones are GA100, which has no average (nvml.h)
+				return 0, notSupported
+			}
+			return ofGPU(draw)(s, scope)
+		}}
 }
 
 // ofGPU answers in the scope of the GPU alone.

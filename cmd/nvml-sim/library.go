@@ -60,7 +60,8 @@ func tables() map[string]call {
 	all := make(map[string]call)
 	for _, table := range []map[string]call{
 		systemCalls(), deviceCalls(), readingCalls(), memoryCalls(), processCalls(), fieldCalls(),
-		linkCalls(), eventCalls(), migCalls(), instanceCalls(), computeCalls(), gpmCalls(), coolingCalls(), mediaCalls(), temperatureCalls(),
+		linkCalls(), eventCalls(), migCalls(), instanceCalls(), computeCalls(), gpmCalls(), coolingCalls(), mediaCalls(),
+		temperatureCalls(),
 	} {
 		maps.Copy(all, table)
 	}

@@ -17,7 +17,8 @@ func readingCalls() map[string]call {
 	maxClock := readGPU(gpu.ReadingClocks, clockMax, 2)
 	reasons := readValue(gpu.ReadingClockEvents, func(s *sim.GPUState) uint64 { return uint64(s.ClockEvents) })
 	supportedReasons := readValue(gpu.ReadingClockEvents, func(*sim.GPUState) uint64 {
-		return C.SIM_nvmlClocksEventReasonGpuIdle | C.SIM_nvmlClocksEventReasonSwPowerCap | C.SIM_nvmlClocksEventReasonSwThermalSlowdown
+		return C.SIM_nvmlClocksEventReasonGpuIdle | C.SIM_nvmlClocksEventReasonSwPowerCap |
+			C.SIM_nvmlClocksEventReasonSwThermalSlowdown
 	})
 	maxGeneration := readValue(gpu.ReadingPCIe, func(s *sim.GPUState) uint32 { return uint32(s.PCI.MaxGeneration) })
 	width := readValue(gpu.ReadingPCIe, func(s *sim.GPUState) uint32 { return uint32(s.PCI.Width) })
@@ -25,13 +26,15 @@ func readingCalls() map[string]call {
 	return map[string]call{
 		"nvmlDeviceGetUtilizationRates": readGPU(gpu.ReadingUtilization, utilization, 1),
 
-		"nvmlDeviceGetPowerUsage":                      readValue(gpu.ReadingPower, func(s *sim.GPUState) uint32 { return milli(s.Watts) }),
+		"nvmlDeviceGetPowerUsage": readValue(gpu.ReadingPower,
+			func(s *sim.GPUState) uint32 { return milli(s.Watts) }),
 		"nvmlDeviceGetEnforcedPowerLimit":              limit,
 		"nvmlDeviceGetPowerManagementLimit":            limit,
 		"nvmlDeviceGetPowerManagementDefaultLimit":     limit,
 		"nvmlDeviceGetPowerManagementLimitConstraints": readGPU(gpu.ReadingPower, limitConstraints, 1, 2),
-		"nvmlDeviceGetPowerManagementMode":             readValue(gpu.ReadingPower, func(*sim.GPUState) uint32 { return flag(true) }),
-		"nvmlDeviceGetTotalEnergyConsumption":          readValue(gpu.ReadingEnergy, millijoules),
+		"nvmlDeviceGetPowerManagementMode": readValue(gpu.ReadingPower,
+			func(*sim.GPUState) uint32 { return flag(true) }),
+		"nvmlDeviceGetTotalEnergyConsumption": readValue(gpu.ReadingEnergy, millijoules),
 
 		"nvmlDeviceGetClockInfo":                      clock,
 		"nvmlDeviceGetMaxClockInfo":                   maxClock,
@@ -44,7 +47,8 @@ func readingCalls() map[string]call {
 		"nvmlDeviceGetPerformanceState":               pstate,
 		"nvmlDeviceGetPowerState":                     pstate,
 
-		"nvmlDeviceGetCurrPcieLinkGeneration":   readValue(gpu.ReadingPCIe, func(s *sim.GPUState) uint32 { return uint32(s.PCI.Generation) }),
+		"nvmlDeviceGetCurrPcieLinkGeneration": readValue(gpu.ReadingPCIe,
+			func(s *sim.GPUState) uint32 { return uint32(s.PCI.Generation) }),
 		"nvmlDeviceGetMaxPcieLinkGeneration":    maxGeneration,
 		"nvmlDeviceGetGpuMaxPcieLinkGeneration": maxGeneration,
 		"nvmlDeviceGetCurrPcieLinkWidth":        width,

@@ -81,8 +81,8 @@ func takesHandle(name string) bool {
 	return !regexp.MustCompile(`^nvml(System|Unit|GetEx|EventSetCreate|DeviceGetHandleBy|DeviceGetCount|GpmSampleAlloc|GpmMetricsGet)`).MatchString(name)
 }
 
-// Whatever handle and numbers a client passes, right or wrong, an answered function comes back with a code of NVML's; and
-// none takes NULL for a pointer, with whatever else it comes.
+// Whatever handle and numbers a client passes, right or wrong, an answered function comes back with a code of NVML's;
+// and none takes NULL for a pointer, with whatever else it comes.
 func TestAnsweredFunctionsTakeAnything(t *testing.T) {
 	const room = 1 << 16
 	handles := []uintptr{

@@ -148,7 +148,8 @@ func handleByPCI(l *library, a args) result {
 		}
 	}
 	return findDevice(l, a, func(s *sim.GPUState) (handle, bool) {
-		return handle{kind: aGPU, gpu: s.Index}, s.PCI.Domain == domain && s.PCI.Bus == bus && s.PCI.Device == dev && function == 0
+		return handle{kind: aGPU, gpu: s.Index}, s.PCI.Domain == domain && s.PCI.Bus == bus && s.PCI.Device == dev &&
+			function == 0
 	})
 }
 

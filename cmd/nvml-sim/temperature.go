@@ -79,15 +79,16 @@ func margin(s *sim.GPUState, a args) result {
 // limitMargin returns a threshold as a field: relative to the highest operating temperature, or that of memory to its
 // own. GPUs before Ada report absolute degrees alone (nvmlDeviceGetTemperatureThreshold).
 func limitMargin(which uint32) field {
-	return field{gpu.ReadingTemperature, C.SIM_NVML_VALUE_TYPE_SIGNED_INT, func(s *sim.GPUState, _ uint32) (uint64, result) {
-		all := thresholds(s)
-		celsius, ok := all[which]
-		switch {
-		case !ok || s.Architecture == sim.Ampere:
-			return 0, notSupported
-		case which == C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX:
-			return 0, success
-		}
-		return uint64(uint32(int32(all[C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX] - celsius))), success
-	}}
+	return field{gpu.ReadingTemperature, C.SIM_NVML_VALUE_TYPE_SIGNED_INT,
+		func(s *sim.GPUState, _ uint32) (uint64, result) {
+			all := thresholds(s)
+			celsius, ok := all[which]
+			switch {
+			case !ok || s.Architecture == sim.Ampere:
+				return 0, notSupported
+			case which == C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX:
+				return 0, success
+			}
+			return uint64(uint32(int32(all[C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX] - celsius))), success
+		}}
 }

@@ -101,7 +101,8 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 	}
 }
 
-// A clock that is far ahead is believed once it has been there for clockDoubt: a single wrong time would age all evidence at once.
+// A clock that is far ahead is believed once it has been there for clockDoubt: a single wrong time would age all
+// evidence at once.
 const (
 	farAhead   = 24 * time.Hour
 	clockDoubt = 10 * time.Minute
@@ -119,8 +120,8 @@ func (a *Advisor) doubtsClock(now time.Time) bool {
 	return now.Sub(a.ahead) < clockDoubt
 }
 
-// passedTime is the time since the last Snapshot in seconds: that for which a device was held, and the part of it that is known from
-// readings. They differ in a gap.
+// passedTime is the time since the last Snapshot in seconds: that for which a device was held, and the part of it
+// that is known from readings. They differ in a gap.
 type passedTime struct {
 	held, observed float64
 }
@@ -315,7 +316,8 @@ func (a *Advisor) forget() {
 	}
 }
 
-// forgetOldest drops the tenth of the workloads that were not seen for the longest time, except those that hold a device.
+// forgetOldest drops the tenth of the workloads that were not seen for the longest time, except those that hold a
+// device.
 func (a *Advisor) forgetOldest() {
 	held := map[*workload]bool{}
 	for _, d := range a.devices {

@@ -170,8 +170,8 @@ func TestRecommendedProfiles(t *testing.T) {
 	}
 }
 
-// TestMediaEngines: a video service gets no plain 1g of an A100, which has no decoder. Where the use of decoders cannot be read it is shown
-// and no candidate.
+// TestMediaEngines: a video service gets no plain 1g of an A100, which has no decoder. Where the use of decoders
+// cannot be read it is shown and no candidate.
 func TestMediaEngines(t *testing.T) {
 	for _, c := range []struct {
 		about     string
@@ -231,7 +231,8 @@ func TestCheckpointForgetsNothing(t *testing.T) {
 	}
 }
 
-// TestAnswersDoNotFlap: a workload that grows gets more at once, and less again only after as much evidence as the first answer needed.
+// TestAnswersDoNotFlap: a workload that grows gets more at once, and less again only after as much evidence as the
+// first answer needed.
 func TestAnswersDoNotFlap(t *testing.T) {
 	small, large := load{busy: 0.5, sm: 0.03, gib: 4}, load{busy: 0.5, sm: 0.03, gib: 15}
 	a, at := New(fastOptions()), start()

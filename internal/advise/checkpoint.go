@@ -86,7 +86,8 @@ const maxCheckpoint = 64 << 20
 
 // validate reports numbers that no Advisor writes.
 func (w *workload) validate() error {
-	numbers := []float64{w.Observed, w.NextSince, w.MemoryUnread, w.MediaUnread, w.ActivityUnread, w.Throttled, float64(w.FirstMemory), w.Before.Width, w.Before.Bandwidth}
+	numbers := []float64{w.Observed, w.NextSince, w.MemoryUnread, w.MediaUnread, w.ActivityUnread, w.Throttled,
+		float64(w.FirstMemory), w.Before.Width, w.Before.Bandwidth}
 	for _, h := range []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power} {
 		numbers = append(numbers, float64(h.Max), h.total())
 		for _, weight := range h.Weights {

@@ -2,7 +2,8 @@ package advise
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// Facts are what decides over a whole GPU that is held. They come from every Snapshot, or from another history of the GPU.
+// Facts are what decides over a whole GPU that is held. They come from every Snapshot, or from another history of the
+// GPU.
 type Facts struct {
 	Evidence *Evidence
 	OptedOut bool
@@ -30,8 +31,8 @@ type Choice struct {
 	StretchP95 Stretch
 }
 
-// Choose returns what is recommended for a whole GPU that is held. Of the GPU it uses the profiles, the number of SMs, the MIG mode
-// and the total memory. Unlike an Advisor, it has no answer from before to settle on.
+// Choose returns what is recommended for a whole GPU that is held. Of the GPU it uses the profiles, the number of
+// SMs, the MIG mode and the total memory. Unlike an Advisor, it has no answer from before to settle on.
 func Choose(g *gpu.GPU, f *Facts, o Options) Choice {
 	of := wholeOf(g)
 	if reason := f.disqualified(g, of, o); reason != ReasonNone {

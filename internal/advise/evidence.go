@@ -42,8 +42,8 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	return e
 }
 
-// decisiveQuantile is that of width and of bandwidth: 95 % of the busy time are below both of them, even if the widest kernels are not
-// those that draw the most.
+// decisiveQuantile is that of width and of bandwidth: 95 % of the busy time are below both of them, even if the
+// widest kernels are not those that draw the most.
 const decisiveQuantile = 0.975
 
 // isUnread reports whether a reading was absent in more than a twentieth of a time.
@@ -60,7 +60,8 @@ func isPreallocated(w *workload, e *Evidence, deviceBytes float64) bool {
 	return e.MemoryBytes >= preallocatedShare*deviceBytes && first >= 0.95*e.MemoryBytes
 }
 
-// preallocatedShare is the share of a device's memory from which on it counts as taken in advance: frameworks take 75 to 95 %.
+// preallocatedShare is the share of a device's memory from which on it counts as taken in advance: frameworks take 75
+// to 95 %.
 const preallocatedShare = 0.7
 
 // needBytes returns the memory that a slice must have.
@@ -71,7 +72,8 @@ func needBytes(e *Evidence, headroom float64) float64 {
 // minHeadroomBytes is kept free for the context and what a slice takes itself.
 const minHeadroomBytes = 512 << 20
 
-// confidence returns how much a recommendation can be relied on, 0-1: a week of complete observation is 1, growing memory takes a fifth.
+// confidence returns how much a recommendation can be relied on, 0-1: a week of complete observation is 1, growing
+// memory takes a fifth.
 func confidence(e *Evidence) float64 {
 	c := min(1, e.ObservedHours/provisionalBefore.Hours()) * e.CoverageRatio
 	if e.MemoryTrend > 0.01*e.MemoryBytes {

@@ -21,7 +21,8 @@ func TestUnknownMemoryIsNotSmall(t *testing.T) {
 	i := slicedGPU(t, "H100-80GB", "3g.40gb", load{busy: 0.5, sm: 0.05, gib: 3}, pod("ml", "Deployment/a"))
 	i.Instances[0].Memory.Used = gpu.None[uint64]()
 	r := recommendFor(fastOptions(), longEnough, i)
-	cmptest.Equal(t, "of a slice", answer{Action: r.Action, Reason: r.Reason}, answer{Action: ActionKeep, Reason: ReasonMemoryUnread})
+	cmptest.Equal(t, "of a slice", answer{Action: r.Action, Reason: r.Reason},
+		answer{Action: ActionKeep, Reason: ReasonMemoryUnread})
 }
 
 // TestSeveralGPUsWithoutPods: a batch job, or a process, on several GPUs gets no slice.
@@ -62,7 +63,8 @@ func TestUnreadBandwidthSaturatesNothing(t *testing.T) {
 func TestMemoryThatFillsUp(t *testing.T) {
 	a := New(fastOptions())
 	show := func(from time.Time, gib float64) *gpu.Snapshot {
-		return observeFor(a, from, 15*time.Minute, slicedGPU(t, "H100-80GB", "1g.10gb", load{busy: 0.2, sm: 0.1, gib: gib}, pod("ml", "Deployment/a")))
+		return observeFor(a, from, 15*time.Minute, slicedGPU(t, "H100-80GB", "1g.10gb", load{busy: 0.2, sm: 0.1, gib: gib},
+			pod("ml", "Deployment/a")))
 	}
 	s := show(start(), 4)
 	s = show(s.Time.Add(time.Minute), 9.5)
@@ -73,7 +75,8 @@ func TestMemoryThatFillsUp(t *testing.T) {
 // TestProvisionalAnswersMoveNothing: commands are printed for what is in the packing.
 func TestProvisionalAnswersMoveNothing(t *testing.T) {
 	a := New(fastOptions())
-	report := recommend(a, observeFor(a, start(), 30*time.Hour, wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))))
+	report := recommend(a,
+		observeFor(a, start(), 30*time.Hour, wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))))
 	cmptest.Equal(t, "provisional", report.Devices[0].Provisional, true)
 	cmptest.Equal(t, "packing", report.Packing, nil)
 }
@@ -92,7 +95,8 @@ func TestOneWrongTimeLosesNothing(t *testing.T) {
 	a := New(fastOptions())
 	s := observeFor(a, start(), longEnough, g)
 	s = observeFor(a, s.Time.Add(time.Minute), 10*time.Minute, idle) // it holds nothing now
-	a.Observe(&gpu.Snapshot{Time: s.Time.Add(1000 * 24 * time.Hour).Truncate(time.Hour), Hostname: "node-a", GPUs: []gpu.GPU{idle}})
+	a.Observe(&gpu.Snapshot{Time: s.Time.Add(1000 * 24 * time.Hour).Truncate(time.Hour), Hostname: "node-a",
+		GPUs: []gpu.GPU{idle}})
 	s = observeFor(a, s.Time.Add(time.Minute), 10*time.Minute, g)
 	cmptest.Equal(t, "recommended", recommend(a, s).Devices[0].Recommended, "1g.10gb")
 }

@@ -93,10 +93,12 @@ func TestCountersThatAreSetBack(t *testing.T) {
 		{"no traffic", []totals{{value(1e15), value(1e15)}, {value(1e15), value(1e15)}}, false, 0},
 		{"set back", []totals{{value(1e15), value(1e15)}, {value(10), value(10)}, {value(20), value(20)}}, false, 0},
 		{"set back to 0", []totals{{value(1e15), value(1e15)}, {value(0), value(0)}, {value(0), value(0)}}, false, 0},
-		{"one is missing", []totals{{value(1e15), value(1e15)}, {gpu.None[gpu.Counter](), value(1e15)}, {value(1e15), value(1e15)}}, false, 0},
+		{"one is missing", []totals{{value(1e15), value(1e15)}, {gpu.None[gpu.Counter](), value(1e15)},
+			{value(1e15), value(1e15)}}, false, 0},
 		{"both are missing", []totals{{value(1e15), value(1e15)}, {}, {value(1e15), value(1e15)}}, false, 0},
 		{"begins later", []totals{{}, {value(1e15), value(1e15)}}, false, 0},
-		{"traffic after it was set back", []totals{{value(1e15), value(1e15)}, {value(0), value(0)}, {value(96e9), value(96e9)}}, true, 0.1},
+		{"traffic after it was set back",
+			[]totals{{value(1e15), value(1e15)}, {value(0), value(0)}, {value(96e9), value(96e9)}}, true, 0.1},
 	} {
 		a := New(fastOptions())
 		g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.02, gib: 4}, pod("ml", "Deployment/a"))

@@ -118,7 +118,8 @@ func TestStretchedInASlice(t *testing.T) {
 		s := observeFor(a, start(), 48*time.Hour, whole)
 		s = observeFor(a, s.Time.Add(time.Minute), 15*time.Minute, moved)
 		r := recommend(a, s).Devices[0]
-		cmptest.Equal(t, c.about+": "+r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
+		cmptest.Equal(t, c.about+": "+r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended},
+			c.want)
 		if r.Explanation == "" {
 			t.Errorf("%s: no explanation", c.about)
 		}
@@ -144,7 +145,8 @@ func TestLeakThatBeganLate(t *testing.T) {
 	}
 }
 
-// TestNoShrinkOfAStretchedSlice: a slice that already stretches its kernels is not made smaller, although they are not wide in it.
+// TestNoShrinkOfAStretchedSlice: a slice that already stretches its kernels is not made smaller, although they are
+// not wide in it.
 func TestNoShrinkOfAStretchedSlice(t *testing.T) {
 	for _, c := range []struct {
 		about  string
@@ -160,6 +162,7 @@ func TestNoShrinkOfAStretchedSlice(t *testing.T) {
 		s := observeFor(a, start(), 48*time.Hour, whole)
 		s = observeFor(a, s.Time.Add(time.Minute), 48*time.Hour, moved)
 		r := recommend(a, s).Devices[0]
-		cmptest.Equal(t, c.about+": "+r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
+		cmptest.Equal(t, c.about+": "+r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended},
+			c.want)
 	}
 }

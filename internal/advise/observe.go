@@ -36,8 +36,8 @@ func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 // hw_thermal_slowdown and hw_power_brake_slowdown.
 const slowdowns gpu.ClockEvents = 0x8 | 0x20 | 0x40 | 0x80
 
-// observeInstance adds what a Snapshot says of a GPU instance. Its power is an estimate and is not used. DCGM's busy time of an instance
-// is trusted unless SM activity passes it: an A100's 2g was seen to reach 50 % at most.
+// observeInstance adds what a Snapshot says of a GPU instance. Its power is an estimate and is not used. DCGM's busy
+// time of an instance is trusted unless SM activity passes it: an A100's 2g was seen to reach 50 % at most.
 func (d *device) observeInstance(i *gpu.GPUInstance, elapsed float64, source gpu.ActivitySource) {
 	if busy, ok := i.Activity.GraphicsEngine.Get(); ok && source != gpu.ActivityGPM && d.workload != nil {
 		d.workload.Untrusted = d.workload.Untrusted || i.Activity.SM.Or(0) > busy+0.02
@@ -55,8 +55,8 @@ func (d *device) observeMemory(used gpu.Opt[uint64], elapsed float64) {
 	d.open.memory = max(d.open.memory, float64(bytes)/(1<<20))
 }
 
-// observeActivity adds busy time, and what kernels used while they ran. Activity above 1, which is published for some profiles of
-// A100, counts as 1.
+// observeActivity adds busy time, and what kernels used while they ran. Activity above 1, which is published for some
+// profiles of A100, counts as 1.
 func (d *device) observeActivity(busy, sm, dram gpu.Opt[float64], elapsed float64) {
 	share, ok := busy.Get()
 	if !ok {
@@ -128,9 +128,9 @@ func grown(from, to gpu.Opt[float64]) (float64, bool) {
 	return now - before, beforeOK && nowOK && now >= before
 }
 
-// linkBytes returns what a PCIe link moves in a second in one direction, 0 if it is unknown: 250 MB per lane in the first generation,
-// and twice as much in each further one. An idle link reports a lower generation than it has under load; GPUs with MIG have the fourth
-// or a later one.
+// linkBytes returns what a PCIe link moves in a second in one direction, 0 if it is unknown: 250 MB per lane in the
+// first generation, and twice as much in each further one. An idle link reports a lower generation than it has under
+// load; GPUs with MIG have the fourth or a later one.
 func linkBytes(p *gpu.PCIe) float64 {
 	width, generation := p.LinkWidth.Or(0), p.LinkGeneration.Or(0)
 	if width <= 0 || generation <= 0 || generation > 7 {

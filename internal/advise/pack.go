@@ -9,13 +9,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// What MIG does not isolate is kept in bounds on a GPU that gets slices: power as a share of the limit, traffic as a share of the link.
+// What MIG does not isolate is kept in bounds on a GPU that gets slices: power as a share of the limit, traffic as a
+// share of the link.
 const (
 	maxPower = 0.9
 	maxPCIe  = 0.7
 )
 
-// maxPackingSteps bounds the search for the fewest GPUs, in slices tried on a GPU; 16 GPUs need far fewer. It takes about a second.
+// maxPackingSteps bounds the search for the fewest GPUs, in slices tried on a GPU; 16 GPUs need far fewer. It takes
+// about a second.
 const maxPackingSteps = 500_000
 
 // moved is a workload that is to leave its whole GPU for a slice.
@@ -50,7 +52,8 @@ type packer struct {
 	fits     map[string][]mig.Placed // by target and profiles; nil if they do not fit
 }
 
-// pack places the recommended slices of a node on the fewest of its GPUs. It returns nil if nothing is to be moved, or if it does not fit.
+// pack places the recommended slices of a node on the fewest of its GPUs. It returns nil if nothing is to be moved,
+// or if it does not fit.
 func pack(devices []Recommendation, gpus []gpu.GPU, single bool) *Packing {
 	packing := &Packing{Proven: true, GPUs: []PackedGPU{}, FreedGPUs: []int{}}
 	models := map[string]bool{}
@@ -83,8 +86,8 @@ func pack(devices []Recommendation, gpus []gpu.GPU, single bool) *Packing {
 	return packing
 }
 
-// newPacker collects the moved workloads and the targets of one model. Targets are sorted by what their use costs an operator: GPUs in MIG
-// mode, free GPUs, GPUs that must be drained.
+// newPacker collects the moved workloads and the targets of one model. Targets are sorted by what their use costs an
+// operator: GPUs in MIG mode, free GPUs, GPUs that must be drained.
 func newPacker(model string, devices []Recommendation, gpus []gpu.GPU, single bool) *packer {
 	p := &packer{replicas: map[Key]int{}, fits: map[string][]mig.Placed{}, bestCost: len(gpus) + 1}
 	var drained, free, partitioned []target
@@ -194,8 +197,8 @@ func (p *packer) search(from int) {
 	}
 }
 
-// needed returns how many further whole GPUs the moved workloads from an index on need at least: their memory slices, less all that the
-// used targets have left.
+// needed returns how many further whole GPUs the moved workloads from an index on need at least: their memory slices,
+// less all that the used targets have left.
 func (p *packer) needed(from int) int {
 	axis, slices := 0, 0
 	for i := range p.profiles {
@@ -227,13 +230,15 @@ func (p *packer) holds(at int) bool {
 	for _, k := range t.taken {
 		power, pcie = power+p.moved[k].power, pcie+p.moved[k].pcie
 	}
-	if (len(t.taken) > 1 || t.cost == 0) && (power > maxPower || pcie > maxPCIe) { // alone it is no worse than on a GPU of its own
+	// alone it is no worse than on a GPU of its own
+	if (len(t.taken) > 1 || t.cost == 0) && (power > maxPower || pcie > maxPCIe) {
 		return false
 	}
 	return p.place(at) != nil
 }
 
-// place returns where the slices of a target can be created, or which exist, in the order of taken; nil if they do not fit.
+// place returns where the slices of a target can be created, or which exist, in the order of taken; nil if they do
+// not fit.
 func (p *packer) place(at int) []mig.Placed {
 	t := &p.targets[at]
 	var key strings.Builder
@@ -264,7 +269,8 @@ func (p *packer) arrange(standing, free []mig.Placed, taken []int, placed []mig.
 	}
 	for _, place := range mig.FreePlacements(p.profiles, standing, *profile) {
 		next := mig.Placed{ProfileID: profile.ID, Profile: profile.Name, Placement: place}
-		if all := p.arrange(append(slices.Clone(standing), next), free, taken[1:], append(slices.Clone(placed), next)); all != nil {
+		if all := p.arrange(append(slices.Clone(standing), next), free, taken[1:],
+			append(slices.Clone(placed), next)); all != nil {
 			return all
 		}
 	}

@@ -93,7 +93,8 @@ func fewestGPUs(profiles []gpu.Profile, names []string) int {
 	return best
 }
 
-// checkPacking holds a packing against the geometry: each moved pod has one slice of its profile, and those of a GPU fit beside each other.
+// checkPacking holds a packing against the geometry: each moved pod has one slice of its profile, and those of a GPU
+// fit beside each other.
 func checkPacking(t *testing.T, packing *Packing, gpus []gpu.GPU, devices []Recommendation) {
 	t.Helper()
 	got := map[int]string{}
@@ -139,7 +140,8 @@ func TestPackingUsesSlicesThatExist(t *testing.T) {
 		ComputeInstances: make([]gpu.ComputeInstance, 1),
 	}}
 	packing := pack(devices[:1], gpus, false)
-	cmptest.Equal(t, "slices", packing.GPUs[0].Slices, []PackedSlice{{Profile: "1g.10gb", Placement: gpu.Placement{Start: 4, Size: 1}, Exists: true}})
+	cmptest.Equal(t, "slices", packing.GPUs[0].Slices,
+		[]PackedSlice{{Profile: "1g.10gb", Placement: gpu.Placement{Start: 4, Size: 1}, Exists: true}})
 	cmptest.Equal(t, "whole GPUs needed", packing.Needed, 0)
 }
 
@@ -151,7 +153,8 @@ func TestPackingKeepsTheBounds(t *testing.T) {
 		want   int
 	}{
 		{"nothing in the way", func(*Recommendation) {}, 1},
-		{"power", func(r *Recommendation) { r.Evidence.PowerP95 = 0.3 }, 2}, // idle is 0.11: 0.11 + 2*0.3 <= 0.9 < 0.11 + 3*0.3
+		// idle is 0.11: 0.11 + 2*0.3 <= 0.9 < 0.11 + 3*0.3
+		{"power", func(r *Recommendation) { r.Evidence.PowerP95 = 0.3 }, 2},
 		{"PCIe", func(r *Recommendation) { r.Evidence.PCIeMax = 0.3 }, 2},
 		{"replicas of one owner", func(r *Recommendation) { r.Workload.Owner = "Deployment/one" }, 2},
 	} {

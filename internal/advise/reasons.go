@@ -12,12 +12,16 @@ func explainReason(r *Recommendation, o Options) string {
 	case ReasonLittleEvidence:
 		return fmt.Sprintf("observed for %.1f h; expected %.1f h or more", e.ObservedHours, o.MinEvidence.Hours())
 	case ReasonLowCoverage:
-		return fmt.Sprintf("observed for %.1f %% of the time that it was held; expected %.0f %% or more", 100*e.CoverageRatio, 100*minCoverage)
+		return fmt.Sprintf("observed for %.1f %% of the time that it was held; expected %.0f %% or more",
+			100*e.CoverageRatio, 100*minCoverage)
 	case ReasonPreallocated:
-		return fmt.Sprintf("%.1f GiB were taken at the start and stayed: the framework takes its memory in advance, and what it needs cannot be "+
-			"seen. Limit it there (vLLM: --gpu-memory-utilization, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION) to let it be seen", e.MemoryBytes/(1<<30))
+		return fmt.Sprintf("%.1f GiB were taken at the start and stayed: the framework takes its memory in advance, and "+
+			"what it needs cannot be "+
+			"seen. Limit it there (vLLM: --gpu-memory-utilization, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION) to let it be seen",
+			e.MemoryBytes/(1<<30))
 	case ReasonMemory:
-		return fmt.Sprintf("needs %.1f GiB with headroom and growth; no smaller profile has that", needBytes(e, o.Headroom)/(1<<30))
+		return fmt.Sprintf("needs %.1f GiB with headroom and growth; no smaller profile has that",
+			needBytes(e, o.Headroom)/(1<<30))
 	case ReasonStretch:
 		if r.Action == ActionGrow {
 			return "kernels take longer than on the whole GPU, by more than the limit, for ten minutes"

@@ -6,9 +6,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Recommend returns what is recommended for the devices of a Snapshot, which is the last one that was observed, without the packing.
+// Recommend returns what is recommended for the devices of a Snapshot, which is the last one that was observed,
+// without the packing.
 func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
-	report := &Report{APIVersion: "mig-exporter/v1", Time: s.Time, Node: s.Hostname, Strict: a.options.Strict, SingleStrategy: a.options.SingleStrategy}
+	report := &Report{APIVersion: "mig-exporter/v1", Time: s.Time, Node: s.Hostname, Strict: a.options.Strict,
+		SingleStrategy: a.options.SingleStrategy}
 	held := countGPUs(s)
 	var trials [][]trial // by device
 	for i := range s.GPUs {
@@ -36,7 +38,8 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 	return report
 }
 
-// Pack adds how the recommendations for the devices of a Snapshot fit on the fewest GPUs. It can take a second and needs no Advisor.
+// Pack adds how the recommendations for the devices of a Snapshot fit on the fewest GPUs. It can take a second and
+// needs no Advisor.
 func (r *Report) Pack(s *gpu.Snapshot) { r.Packing = pack(r.Devices, s.GPUs, r.SingleStrategy) }
 
 // podKey names a pod of the node.
@@ -138,8 +141,8 @@ func hintsOf(holders []gpu.Holder) gpu.RightsizingHints {
 	return holders[0].Rightsizing
 }
 
-// unify makes the recommendations of a node one that the device plugin's single strategy can carry out: one profile that does for every
-// pod and is no smaller than what is recommended for any of them, or none.
+// unify makes the recommendations of a node one that the device plugin's single strategy can carry out: one profile
+// that does for every pod and is no smaller than what is recommended for any of them, or none.
 func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 	held := 0
 	fits := map[string]int{} // devices that each profile does for
@@ -172,7 +175,8 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 		}
 		at := slices.IndexFunc(tried, func(t trial) bool { return t.profile.Name == one })
 		if at < 0 {
-			r.Action, r.Reason, r.Recommended, r.Predicted, r.Reclaimable, r.NotChecked = ActionKeep, ReasonSingleStrategy, "", nil, 0, false
+			r.Action, r.Reason, r.Recommended, r.Predicted, r.Reclaimable, r.NotChecked = ActionKeep, ReasonSingleStrategy, "",
+				nil, 0, false
 			continue
 		}
 		r.Recommended = one

@@ -9,11 +9,12 @@ import (
 // Action is what is recommended for a device.
 type Action string
 
-// The actions. Those on a whole GPU: ActionSlice, ActionShare, ActionKeep and, if nothing holds it, ActionFree; on a GPU instance:
-// ActionShrink, ActionGrow, ActionIdle, ActionKeep and ActionFree.
+// The actions. Those on a whole GPU: ActionSlice, ActionShare, ActionKeep and, if nothing holds it, ActionFree; on a
+// GPU instance: ActionShrink, ActionGrow, ActionIdle, ActionKeep and ActionFree.
 const (
-	ActionSlice  Action = "slice"  // a GPU instance of the recommended profile does the work
-	ActionShare  Action = "share"  // its kernels are wide and rare: a slice stretches them too far, sharing the GPU would not
+	ActionSlice Action = "slice" // a GPU instance of the recommended profile does the work
+	// its kernels are wide and rare: a slice stretches them too far, sharing the GPU would not
+	ActionShare  Action = "share"
 	ActionKeep   Action = "keep"   // the reason says why
 	ActionFree   Action = "free"   // nothing holds the device
 	ActionShrink Action = "shrink" // a smaller profile does the work
@@ -35,7 +36,8 @@ const (
 	ReasonLowCoverage    Reason = "low-coverage"
 	ReasonNVLink         Reason = "nvlink"
 	ReasonGraphics       Reason = "graphics"
-	ReasonNoActivity     Reason = "no-activity"     // only utilization is known: width and bandwidth are taken for the whole GPU
+	// only utilization is known: width and bandwidth are taken for the whole GPU
+	ReasonNoActivity     Reason = "no-activity"
 	ReasonPreallocated   Reason = "preallocated"    // the framework takes all memory in advance: the need cannot be seen
 	ReasonMemoryUnread   Reason = "memory-unread"   // its use could not be read for some of the time
 	ReasonMemory         Reason = "memory"          // no smaller profile has enough
@@ -83,8 +85,8 @@ type Recommendation struct {
 	Explanation string `json:"explanation,omitempty"`
 	// Recommended is the profile, for ActionSlice, ActionShrink and ActionGrow; empty if no larger one is offered.
 	Recommended string `json:"recommendedProfile,omitempty"`
-	// Provisional: there is evidence of less than seven days. NotChecked: the use of media engines that the profile lacks cannot be
-	// read. Such a recommendation is shown and is no candidate of the metrics and alerts.
+	// Provisional: there is evidence of less than seven days. NotChecked: the use of media engines that the profile
+	// lacks cannot be read. Such a recommendation is shown and is no candidate of the metrics and alerts.
 	Provisional bool `json:"provisional,omitempty"`
 	NotChecked  bool `json:"mediaNotChecked,omitempty"`
 	// Reclaimable is the share of the GPU's SMs that is set free, 0-1.
@@ -159,8 +161,9 @@ type Considered struct {
 type Packing struct {
 	// GPUs are those that get new slices, by index.
 	GPUs []PackedGPU `json:"gpus"`
-	// InUse counts the GPUs that the moved workloads hold today, Needed the whole GPUs that their slices are created on: free ones count,
-	// GPUs in MIG mode do not. FreedGPUs are the indices of those held today that nothing holds afterwards.
+	// InUse counts the GPUs that the moved workloads hold today, Needed the whole GPUs that their slices are created on:
+	// free ones count, GPUs in MIG mode do not. FreedGPUs are the indices of those held today that nothing holds
+	// afterwards.
 	InUse     int   `json:"gpusInUse"`
 	Needed    int   `json:"gpusNeeded"`
 	FreedGPUs []int `json:"freedGpus"`

@@ -11,8 +11,8 @@ import (
 // idleAfter is how long nothing must have run on a held device before it is called idle.
 const idleAfter = time.Hour
 
-// A slice is saturated from these means over ten minutes on: of busy time, of the width of its kernels, and of the bandwidth that can be
-// reached; and full from this share of memory on.
+// A slice is saturated from these means over ten minutes on: of busy time, of the width of its kernels, and of the
+// bandwidth that can be reached; and full from this share of memory on.
 const (
 	saturatedBusy, saturatedWidth = 0.98, 0.95
 	saturatedBandwidth            = 0.95 * reachableBandwidth
@@ -20,7 +20,8 @@ const (
 )
 
 // recommendInstance fills in the recommendation for a GPU instance that is held.
-func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUInstance, d *device, hints gpu.RightsizingHints) {
+func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUInstance, d *device,
+	hints gpu.RightsizingHints) {
 	w := d.workload
 	e := evidenceOf(w, a.now)
 	r.Evidence, r.Confidence = &e, confidence(&e)
@@ -34,7 +35,8 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	case hints.OptOut:
 		r.Action, r.Reason = ActionKeep, ReasonOptedOut
 	case reason != ReasonNone:
-		r.Action, r.Reason, r.Recommended = ActionGrow, reason, largerProfile(g, of, reason, needBytes(&e, a.options.Headroom), e.MediaEngines)
+		r.Action, r.Reason, r.Recommended = ActionGrow, reason, largerProfile(g, of, reason,
+			needBytes(&e, a.options.Headroom), e.MediaEngines)
 	case !d.idle.IsZero() && a.now.Sub(d.idle) >= idleAfter:
 		r.Action = ActionIdle
 	case w.Key.Shared || i.IsSplit():
@@ -48,8 +50,8 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	}
 }
 
-// recommendShrink looks for a smaller profile. What was seen on a slice that is nearly full of kernels is a lower bound: it does not
-// count as evidence for a smaller one.
+// recommendShrink looks for a smaller profile. What was seen on a slice that is nearly full of kernels is a lower
+// bound: it does not count as evidence for a smaller one.
 func (a *Advisor) recommendShrink(
 	r *Recommendation, g *gpu.GPU, w *workload, e *Evidence, of capacity, hints gpu.RightsizingHints,
 ) {
@@ -109,8 +111,9 @@ func (d *device) stretchedBy(of, whole capacity) float64 {
 	return d.workload.stretch(float64(last.sm/last.busy), float64(last.dram/last.busy), of, whole)
 }
 
-// stretch returns how far kernels are stretched at least in a GPU instance, of which they use these shares while they run: the same work
-// on fewer SMs, or at less bandwidth, takes that much longer. It is 1 if the workload was not seen on the whole GPU.
+// stretch returns how far kernels are stretched at least in a GPU instance, of which they use these shares while they
+// run: the same work on fewer SMs, or at less bandwidth, takes that much longer. It is 1 if the workload was not seen
+// on the whole GPU.
 func (w *workload) stretch(width, drawn float64, of, whole capacity) float64 {
 	stretch := 1.
 	if whole.sms == 0 || whole.memorySlices == 0 {
@@ -149,8 +152,8 @@ func (d *device) saturation(of capacity, stretch float64, limits limits) Reason 
 	return ReasonNone
 }
 
-// largerProfile returns the smallest profile that has more of what is short, the memory that is needed and the media engines that were
-// used; empty if there is none but the whole GPU.
+// largerProfile returns the smallest profile that has more of what is short, the memory that is needed and the media
+// engines that were used; empty if there is none but the whole GPU.
 func largerProfile(g *gpu.GPU, than capacity, short Reason, need float64, engines []string) string {
 	var used [mediaKinds]bool
 	for kind, name := range mediaNames() {
@@ -163,7 +166,8 @@ func largerProfile(g *gpu.GPU, than capacity, short Reason, need float64, engine
 		if short == ReasonBandwidth || short == ReasonMemoryFull {
 			more = p.MemorySlices > than.memorySlices && p.SMs >= than.sms
 		}
-		if more && len(p.Placements) > 0 && need <= float64(p.MemoryBytes) && !lacksEngines(p, than, used) && (best == nil || isSmaller(p, best)) {
+		if more && len(p.Placements) > 0 && need <= float64(p.MemoryBytes) && !lacksEngines(p, than, used) &&
+			(best == nil || isSmaller(p, best)) {
 			best = p
 		}
 	}

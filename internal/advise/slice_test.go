@@ -57,14 +57,17 @@ func sliceCases() []sliceCase {
 			about: "full from its start, as a framework takes it", profile: "1g.10gb", load: load{busy: 0.2, sm: 0.1, gib: 9.5},
 			want: answer{Action: ActionKeep, Reason: ReasonPreallocated},
 		},
-		{about: "idle for an hour", profile: "1g.10gb", load: load{gib: 1}, duration: 61 * time.Minute, want: answer{Action: ActionIdle}},
+		{about: "idle for an hour", profile: "1g.10gb", load: load{gib: 1}, duration: 61 * time.Minute,
+			want: answer{Action: ActionIdle}},
 		{
 			about: "idle for less", profile: "1g.10gb", load: load{gib: 1}, duration: 58 * time.Minute,
 			want: answer{Action: ActionKeep, Reason: ReasonLittleEvidence},
 		},
 		{
-			about: "activity that is not reported is not idleness", profile: "1g.10gb", load: load{gib: 1}, duration: 61 * time.Minute,
-			change: func(g *gpu.GPU) { g.Instances[0].Activity = gpu.Activity{} }, want: answer{Action: ActionKeep, Reason: ReasonLittleEvidence},
+			about: "activity that is not reported is not idleness", profile: "1g.10gb", load: load{gib: 1},
+			duration: 61 * time.Minute,
+			change:   func(g *gpu.GPU) { g.Instances[0].Activity = gpu.Activity{} }, want: answer{Action: ActionKeep,
+				Reason: ReasonLittleEvidence},
 		},
 		{
 			about: "width at the limit is a lower bound", profile: "3g.40gb", load: load{busy: 0.2, sm: 0.2, gib: 3},
@@ -72,7 +75,8 @@ func sliceCases() []sliceCase {
 		},
 		{
 			about: "busy time below SM activity, from DCGM", profile: "3g.40gb", load: load{busy: 0.3, sm: 0.5, gib: 3},
-			change: func(g *gpu.GPU) { g.ActivitySource = gpu.ActivityDCGM }, want: answer{Action: ActionKeep, Reason: ReasonNoActivity},
+			change: func(g *gpu.GPU) { g.ActivitySource = gpu.ActivityDCGM }, want: answer{Action: ActionKeep,
+				Reason: ReasonNoActivity},
 		},
 		{
 			about: "free", profile: "1g.10gb", change: func(g *gpu.GPU) {
@@ -103,7 +107,8 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// TestSingleStrategy: where the device plugin gives all GPUs of a node one profile, it must do for every pod, or nothing is recommended.
+// TestSingleStrategy: where the device plugin gives all GPUs of a node one profile, it must do for every pod, or
+// nothing is recommended.
 func TestSingleStrategy(t *testing.T) {
 	o := fastOptions()
 	o.SingleStrategy = true
@@ -114,7 +119,8 @@ func TestSingleStrategy(t *testing.T) {
 		loads []load
 		want  []answer
 	}{
-		{"one profile does", []load{small, medium}, []answer{{Action: ActionSlice, Profile: "1g.20gb"}, {Action: ActionSlice, Profile: "1g.20gb"}}},
+		{"one profile does", []load{small, medium},
+			[]answer{{Action: ActionSlice, Profile: "1g.20gb"}, {Action: ActionSlice, Profile: "1g.20gb"}}},
 		{
 			"none does", []load{small, wide},
 			[]answer{{Action: ActionKeep, Reason: ReasonSingleStrategy}, {Action: ActionKeep, Reason: ReasonStretch}},

@@ -19,9 +19,9 @@ type Slice struct {
 	SMs, Bandwidth float64
 }
 
-// Stretch is how many times longer kernels run in a slice than on the whole GPU. A mean width hides a mix of narrow and wide
-// kernels: Low holds if all kernels are alike, High for the worst mix with this mean, Expected if widths spread exponentially
-// around it. 1 <= Low <= Expected <= High.
+// Stretch is how many times longer kernels run in a slice than on the whole GPU. A mean width hides a mix of narrow
+// and wide kernels: Low holds if all kernels are alike, High for the worst mix with this mean, Expected if widths
+// spread exponentially around it. 1 <= Low <= Expected <= High.
 type Stretch struct {
 	Low      float64 `json:"low"`
 	Expected float64 `json:"expected"`

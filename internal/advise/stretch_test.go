@@ -22,7 +22,8 @@ func TestStretchOfTheContract(t *testing.T) {
 		{"bandwidth", Kernels{Width: 0.3, Bandwidth: 0.9}, Slice{SMs: 42. / 108, Bandwidth: 0.5}, 2, 2.424, 2.471},
 	} {
 		s := StretchOf(c.kernels, c.slice)
-		for name, v := range map[string][2]float64{"low": {s.Low, c.low}, "expected": {s.Expected, c.exp}, "high": {s.High, c.high}} {
+		for name, v := range map[string][2]float64{"low": {s.Low, c.low}, "expected": {s.Expected, c.exp},
+			"high": {s.High, c.high}} {
 			if math.Abs(v[0]-v[1]) > 0.0015 {
 				t.Errorf("%s: %s is %.4f, want %.3f", c.name, name, v[0], v[1])
 			}
@@ -30,21 +31,23 @@ func TestStretchOfTheContract(t *testing.T) {
 	}
 }
 
-// TestStretchKeepsItsOrder: for all kernels and slices, 1 <= low <= expected <= high <= the stretch of a kernel that fills the GPU.
+// TestStretchKeepsItsOrder: for all kernels and slices, 1 <= low <= expected <= high <= the stretch of a kernel that
+// fills the GPU.
 func TestStretchKeepsItsOrder(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 100_000 {
 		k := Kernels{Width: random.Float64(), Bandwidth: random.Float64()}
 		s := Slice{SMs: 0.05 + 0.95*random.Float64(), Bandwidth: 0.05 + 0.95*random.Float64()}
 		f := StretchOf(k, s)
-		if limit := max(1, 1/s.SMs, 1/s.Bandwidth); !(1 <= f.Low && f.Low <= f.Expected && f.Expected <= f.High && f.High <= limit) {
+		if limit := max(1, 1/s.SMs, 1/s.Bandwidth); !(1 <= f.Low && f.Low <= f.Expected && f.Expected <= f.High &&
+			f.High <= limit) {
 			t.Fatalf("%+v on %+v: %+v", k, s, f)
 		}
 	}
 }
 
-// TestHighBoundsEveryMix: no mix of kernels with the same means is stretched further than high says. The stretch of a kernel is the larger
-// of its SMs and its bandwidth over those of the slice.
+// TestHighBoundsEveryMix: no mix of kernels with the same means is stretched further than high says. The stretch of a
+// kernel is the larger of its SMs and its bandwidth over those of the slice.
 func TestHighBoundsEveryMix(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 20_000 {

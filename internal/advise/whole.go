@@ -52,8 +52,8 @@ func wholeOf(g *gpu.GPU) capacity {
 	return c
 }
 
-// smallerProfiles returns the profiles that are smaller than a device, the smallest first: by memory, SMs and name, plain ones before
-// those with attributes. One with all memory of a GPU is not smaller than the GPU.
+// smallerProfiles returns the profiles that are smaller than a device, the smallest first: by memory, SMs and name,
+// plain ones before those with attributes. One with all memory of a GPU is not smaller than the GPU.
 func smallerProfiles(g *gpu.GPU, than capacity) []*gpu.Profile {
 	var list []*gpu.Profile
 	for i := range g.Profiles {
@@ -94,8 +94,8 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 	return t
 }
 
-// lacksEngines reports whether a profile has no engine of a kind that is used and that the device has. A profile of which the engines
-// are unknown is taken to lack them.
+// lacksEngines reports whether a profile has no engine of a kind that is used and that the device has. A profile of
+// which the engines are unknown is taken to lack them.
 func lacksEngines(p *gpu.Profile, of capacity, used [mediaKinds]bool) bool {
 	have := p.Engines.Or(gpu.Engines{})
 	whole := of.engines.Or(gpu.Engines{Encoder: 1, Decoder: 1, JPEG: 1, OFA: 1})
@@ -120,7 +120,8 @@ func (a *Advisor) limitsOf(h gpu.RightsizingHints) limits {
 }
 
 // recommendWhole fills in the recommendation for a whole GPU that is held.
-func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, held gpuCounts, hints gpu.RightsizingHints) []trial {
+func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, held gpuCounts,
+	hints gpu.RightsizingHints) []trial {
 	e := evidenceOf(w, a.now)
 	r.Evidence, r.Confidence = &e, confidence(&e)
 	r.Provisional = w.isProvisional(a.now)
@@ -181,8 +182,8 @@ func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 	return answer{Action: ActionKeep, Reason: reason}
 }
 
-// settleAnswer returns the answer to show. A safer one takes the place of the last at once, a bolder one only after it has been the answer
-// for as long as the first one needed.
+// settleAnswer returns the answer to show. A safer one takes the place of the last at once, a bolder one only after
+// it has been the answer for as long as the first one needed.
 func (a *Advisor) settleAnswer(w *workload, now answer, profiles []gpu.Profile) answer {
 	switch {
 	case now == w.Answer:
@@ -197,12 +198,13 @@ func (a *Advisor) settleAnswer(w *workload, now answer, profiles []gpu.Profile) 
 	return w.Answer
 }
 
-// settleRefusal makes a refusal the answer if it comes from the evidence, so that a bolder one has to hold for as long as any other. One by
-// an operator or by what else the pod holds ends when its reason ends.
+// settleRefusal makes a refusal the answer if it comes from the evidence, so that a bolder one has to hold for as
+// long as any other. One by an operator or by what else the pod holds ends when its reason ends.
 func (w *workload) settleRefusal(reason Reason) {
 	w.Next = answer{}
 	switch reason {
-	case ReasonLowCoverage, ReasonMemoryUnread, ReasonNVLink, ReasonGraphics, ReasonPreallocated, ReasonNoActivity, ReasonStretch:
+	case ReasonLowCoverage, ReasonMemoryUnread, ReasonNVLink, ReasonGraphics, ReasonPreallocated, ReasonNoActivity,
+		ReasonStretch:
 		w.Answer = answer{Action: ActionKeep, Reason: reason}
 	}
 }
@@ -242,11 +244,14 @@ func (r *Recommendation) explain(o Options) string {
 	gib := func(bytes float64) string { return fmt.Sprintf("%.1f GiB", bytes/(1<<30)) }
 	switch {
 	case r.Action == ActionSlice:
-		return fmt.Sprintf("at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs: %s does the work, "+
-			"requests take %.2f to %.2f times as long at p95", gib(e.MemoryBytes), 100*e.BusyMean, 100*e.P95.Width, r.Recommended,
+		return fmt.Sprintf("at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs: %s does the "+
+			"work, "+
+			"requests take %.2f to %.2f times as long at p95", gib(e.MemoryBytes), 100*e.BusyMean, 100*e.P95.Width,
+			r.Recommended,
 			r.Predicted.StretchP95.Low, r.Predicted.StretchP95.High)
 	case r.Action == ActionShare:
-		return fmt.Sprintf("busy %.0f %% of the time at p99, with kernels on %.0f %% of the SMs: a slice would stretch every request; "+
+		return fmt.Sprintf("busy %.0f %% of the time at p99, with kernels on %.0f %% of the SMs: a slice would stretch "+
+			"every request; "+
 			"MPS or time-slicing would not", 100*e.BusyP99, 100*e.P95.Width)
 	}
 	return explainReason(r, o)

@@ -11,9 +11,9 @@ import (
 // Key identifies a workload on a kind of device, over the pods and devices that come and go.
 type Key struct {
 	Namespace string `json:"namespace,omitempty"`
-	// Owner is the pod's owner, "Deployment/resnet"; "label/<value>" if a label of the pod names its workload, "Pod/<name>" if it has no
-	// owner or none is known, "batch/<name>" for a job of a batch scheduler, and "processes/<GPU UUID>" for processes of no container and
-	// no job.
+	// Owner is the pod's owner, "Deployment/resnet"; "label/<value>" if a label of the pod names its workload,
+	// "Pod/<name>" if it has no owner or none is known, "batch/<name>" for a job of a batch scheduler, and
+	// "processes/<GPU UUID>" for processes of no container and no job.
 	Owner     string `json:"owner"`
 	Container string `json:"container,omitempty"`
 	// Shared is set if several containers hold the device: the workload is what they do together.
@@ -25,7 +25,8 @@ type Key struct {
 
 // compare orders keys.
 func (k Key) compare(l Key) int {
-	return cmp.Or(cmp.Compare(k.Namespace, l.Namespace), cmp.Compare(k.Owner, l.Owner), cmp.Compare(k.Container, l.Container),
+	return cmp.Or(cmp.Compare(k.Namespace, l.Namespace), cmp.Compare(k.Owner, l.Owner),
+		cmp.Compare(k.Container, l.Container),
 		cmp.Compare(k.Model, l.Model), cmp.Compare(k.Profile, l.Profile))
 }
 
@@ -39,7 +40,8 @@ type daySums struct {
 	Memory         float32 // largest, in MiB
 	Busy10         float32 // largest mean over 10 minutes
 	PCIe           float32 // largest mean over 1 minute, as a share of the link
-	// MinWidth and MinBandwidth are the smallest means over ten minutes while kernels ran, as shares of the device; 0 if none ran.
+	// MinWidth and MinBandwidth are the smallest means over ten minutes while kernels ran, as shares of the device; 0 if
+	// none ran.
 	MinWidth, MinBandwidth float32
 }
 
@@ -59,26 +61,30 @@ type workload struct {
 	Last  time.Time // the end of the last window
 	// Reference is the time at which an observation has the weight 1; later ones have more.
 	Reference time.Time
-	// Busy counts 60-second windows by busy time, Power by dynamic power as a share of the power limit; Width and Bandwidth count busy
-	// seconds, as shares of the device.
+	// Busy counts 60-second windows by busy time, Power by dynamic power as a share of the power limit; Width and
+	// Bandwidth count busy seconds, as shares of the device.
 	Busy, Width, Bandwidth, Power histogram
 	Days                          [memoryDays]daySums
 	Observed                      float64 // seconds, all time, those of several devices at once counted once
 	// LastUID is the UID of a pod that ran it last: a restart of the exporter is a gap for a pod that runs on.
 	LastUID string
-	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes all memory in advance shows there.
+	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes all memory in advance
+	// shows there.
 	FirstMemory  float32
 	FirstWindows uint8
-	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix seconds; 0 if there was none.
+	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix seconds; 0 if there
+	// was none.
 	NVLink, Graphics int64
 	Media            [mediaKinds]int64
-	// Seconds in which these could not be read, and in which clocks were lowered from outside, with the weights of the histograms.
+	// Seconds in which these could not be read, and in which clocks were lowered from outside, with the weights of the
+	// histograms.
 	MemoryUnread, MediaUnread, ActivityUnread, Throttled float64
 	Untrusted                                            bool // busy time of its GPU instance was seen below SM activity
 	// Answer is what was last recommended; Next is another answer that has been computed since NextSince without a break.
 	Answer, Next answer
 	NextSince    float64 // Observed when it was first computed
-	// Before is what kernels used at least on the whole GPU, as shares of it, if the workload runs on a GPU instance now and was seen there.
+	// Before is what kernels used at least on the whole GPU, as shares of it, if the workload runs on a GPU instance now
+	// and was seen there.
 	Before Kernels
 }
 
@@ -240,7 +246,8 @@ func (w *workload) observedDays(now time.Time) int {
 	return days
 }
 
-// isProvisional reports whether the evidence is of less than a week: it began later, or misses too many of the last days.
+// isProvisional reports whether the evidence is of less than a week: it began later, or misses too many of the last
+// days.
 func (w *workload) isProvisional(now time.Time) bool {
 	return now.Sub(w.First) < provisionalBefore || w.observedDays(now) < minObservedDays
 }
@@ -248,8 +255,9 @@ func (w *workload) isProvisional(now time.Time) bool {
 // minObservedDays leaves out a weekend.
 const minObservedDays = 5
 
-// trendBytesPerDay returns the slope of the daily maxima of memory: the steepest of those by least squares over the last days, however many
-// of them, since growth can have begun lately. It is 0 if they shrink or are known for less than a day and a half.
+// trendBytesPerDay returns the slope of the daily maxima of memory: the steepest of those by least squares over the
+// last days, however many of them, since growth can have begun lately. It is 0 if they shrink or are known for less
+// than a day and a half.
 func (w *workload) trendBytesPerDay(now time.Time) float64 {
 	days := float64(now.Unix()) / (24 * 60 * 60)
 	today := dayOf(now)
@@ -269,7 +277,8 @@ func (w *workload) trendBytesPerDay(now time.Time) float64 {
 	return steepest * (1 << 20)
 }
 
-// keyOf returns the workload that holds a device, and false if none does. A device with several holders is one joint workload.
+// keyOf returns the workload that holds a device, and false if none does. A device with several holders is one joint
+// workload.
 func keyOf(g *gpu.GPU, profile string, holders []gpu.Holder, jobs []string, processes int) (Key, bool) {
 	key := Key{Model: g.Name, Profile: profile}
 	switch {

@@ -17,20 +17,27 @@ func fullReport() *advise.Report {
 	place := gpu.Placement{Start: 4, Size: 4}
 	kernels := advise.Kernels{Width: 0.25, Bandwidth: 0.125}
 	return &advise.Report{
-		APIVersion: "mig-exporter/v1", Time: time.Unix(1, 5).UTC(), Node: "node-1", Strict: true, SingleStrategy: true, Notes: []string{"a note"},
+		APIVersion: "mig-exporter/v1", Time: time.Unix(1, 5).UTC(), Node: "node-1", Strict: true, SingleStrategy: true,
+		Notes: []string{"a note"},
 		Devices: []advise.Recommendation{{
-			GPU: gpu0, Index: 1, Instance: gpu.Some(gpu.InstanceID(2)), Placement: gpu.Some(place), MIGDevice: mig0, Model: "A100", Profile: "3g.20gb",
-			Pod:      &advise.Pod{Namespace: "ml", Name: "train-0", Container: "main", Resource: "nvidia.com/gpu"},
-			Workload: &advise.Key{Namespace: "ml", Owner: "Job/train", Container: "main", Shared: true, Model: "A100", Profile: "3g.20gb"},
-			Action:   advise.ActionShrink, Reason: advise.ReasonBusy, Explanation: "a sentence", Recommended: "1g.5gb", Provisional: true, NotChecked: true,
+			GPU: gpu0, Index: 1, Instance: gpu.Some(gpu.InstanceID(2)), Placement: gpu.Some(place), MIGDevice: mig0,
+			Model: "A100", Profile: "3g.20gb",
+			Pod: &advise.Pod{Namespace: "ml", Name: "train-0", Container: "main", Resource: "nvidia.com/gpu"},
+			Workload: &advise.Key{Namespace: "ml", Owner: "Job/train", Container: "main", Shared: true, Model: "A100",
+				Profile: "3g.20gb"},
+			Action: advise.ActionShrink, Reason: advise.ReasonBusy, Explanation: "a sentence", Recommended: "1g.5gb",
+			Provisional: true, NotChecked: true,
 			Reclaimable: 0.5, Confidence: 0.25,
 			Evidence: &advise.Evidence{
-				Since: time.Unix(1, 0).UTC(), ObservedHours: 1, CoverageRatio: 1, MemoryBytes: 1, MemoryTrend: 1, BusyMean: 1, BusyP50: 1, BusyP99: 1,
-				Busy10Minutes: 1, Median: kernels, P95: kernels, PowerP95: 1, PCIeMax: 1, MediaEngines: []string{"decoder"}, MediaUnread: true, MemoryUnread: true,
+				Since: time.Unix(1, 0).UTC(), ObservedHours: 1, CoverageRatio: 1, MemoryBytes: 1, MemoryTrend: 1, BusyMean: 1,
+				BusyP50: 1, BusyP99: 1,
+				Busy10Minutes: 1, Median: kernels, P95: kernels, PowerP95: 1, PCIeMax: 1, MediaEngines: []string{"decoder"},
+				MediaUnread: true, MemoryUnread: true,
 				ThrottledRatio: 1, BusyHistogram: [10]float64{1}, WidthHistogram: [10]float64{1},
 			},
 			Predicted: &advise.Predicted{
-				StretchMedian: stretch, StretchP95: stretch, BusyP99: 1, Busy10Minutes: 1, SMActivity: 1, ThroughputRatio: 1, MemoryFree: 1,
+				StretchMedian: stretch, StretchP95: stretch, BusyP99: 1, Busy10Minutes: 1, SMActivity: 1, ThroughputRatio: 1,
+				MemoryFree: 1,
 			},
 			Considered: []advise.Considered{{Profile: "1g.5gb", Reason: advise.ReasonMemory, StretchP95: stretch}},
 		}},
@@ -50,8 +57,8 @@ func recommendations(id gpu.UUID) any {
 	return fullReport()
 }
 
-// TestFullReport: fullReport has every field of its types set, so that the document, which allows no other fields, has all of them; and
-// an empty report of the advisor is valid too.
+// TestFullReport: fullReport has every field of its types set, so that the document, which allows no other fields,
+// has all of them; and an empty report of the advisor is valid too.
 func TestFullReport(t *testing.T) {
 	for _, path := range unset(reflect.ValueOf(*fullReport()), "") {
 		t.Errorf("%s is not set", path)

@@ -272,8 +272,8 @@ func exchanges() []exchange {
 	}
 }
 
-// TestExchanges holds requests and responses against the document. A request that the server takes is valid in it, and one
-// that is not valid there the server refuses.
+// TestExchanges holds requests and responses against the document. A request that the server takes is valid in it,
+// and one that is not valid there the server refuses.
 func TestExchanges(t *testing.T) {
 	d, client := load(t), serve(t)
 	for _, e := range exchanges() {

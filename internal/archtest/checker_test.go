@@ -33,7 +33,8 @@ func TestSourceRules(t *testing.T) {
 	const variable, exit = "package variables are", "only package main may"
 	for _, c := range []struct{ about, file, text, rule string }{
 		{"sentinel", "a/a.go", "import \"errors\"\nvar ErrA = errors.New(\"a\")", ""},
-		{"group of sentinels", "a/a.go", "import \"errors\"\nvar (\n\tErrA = errors.New(\"a\")\n\terrB = errors.New(\"b\")\n)", ""},
+		{"group of sentinels", "a/a.go",
+			"import \"errors\"\nvar (\n\tErrA = errors.New(\"a\")\n\terrB = errors.New(\"b\")\n)", ""},
 		{"embedded", "a/a.go", "import _ \"embed\"\n//go:embed a.json\nvar table []byte", ""},
 		{"embedded, in a group", "a/a.go", "import _ \"embed\"\nvar (\n\t//go:embed a.json\n\ttable []byte\n)", ""},
 		{"assertion", "a/a.go", "var _ error = (*T)(nil)", ""},
@@ -42,7 +43,8 @@ func TestSourceRules(t *testing.T) {
 		{"variable of a test", "a/a_test.go", "var a = 1", ""},
 		{"variable in main", "cmd/a/a.go", "var a = 1", variable},
 		{"variable", "a/a.go", "var a int", variable},
-		{"variable after a sentinel", "a/a.go", "import \"errors\"\nvar (\n\tErrA = errors.New(\"a\")\n\tcount int\n)", variable},
+		{"variable after a sentinel", "a/a.go", "import \"errors\"\nvar (\n\tErrA = errors.New(\"a\")\n\tcount int\n)",
+			variable},
 		{"formatted error", "a/a.go", "import \"fmt\"\nvar ErrA = fmt.Errorf(\"a\")", variable},
 		{"New of another errors", "a/a.go", "import \"b/errors\"\nvar ErrA = errors.New(\"a\")", variable},
 		{"init", "a/a.go", "func init() {}", "there is no init"},
@@ -55,8 +57,10 @@ func TestSourceRules(t *testing.T) {
 		{"another package's Exit", "a/a.go", "import \"a/os2\"\nfunc f(os T) { os.Exit(1) }", ""},
 		{"exit of a test", "a/a_test.go", "import \"os\"\nfunc f() { os.Exit(1) }", ""},
 		{"oracle, table", "internal/sim/a.go", "import \"" + module + "internal/mig\"\nfunc f() { mig.FindModel(\"\") }", ""},
-		{"oracle, algorithm", "internal/sim/a.go", "import \"" + module + "internal/mig\"\nfunc f() { mig.CapacityOf(nil, nil) }", "no algorithm"},
-		{"others, algorithm", "internal/poll/a.go", "import \"" + module + "internal/mig\"\nfunc f() { mig.CapacityOf(nil, nil) }", ""},
+		{"oracle, algorithm", "internal/sim/a.go", "import \"" + module +
+			"internal/mig\"\nfunc f() { mig.CapacityOf(nil, nil) }", "no algorithm"},
+		{"others, algorithm", "internal/poll/a.go", "import \"" + module +
+			"internal/mig\"\nfunc f() { mig.CapacityOf(nil, nil) }", ""},
 	} {
 		checkFound(t, c.about, violationsOf(t, c.file, "package a\n"+c.text+"\n"), c.file+":", c.rule)
 	}

@@ -17,10 +17,11 @@ const (
 	goNVML = "github.com/NVIDIA/go-nvml"
 )
 
-// withoutNVML lists packages that may not depend on go-nvml, not even through others, which depguard does not see: cmd/nvml-sim is a
-// library of its own and would be left with hundreds of undefined NVML symbols.
+// withoutNVML lists packages that may not depend on go-nvml, not even through others, which depguard does not see:
+// cmd/nvml-sim is a library of its own and would be left with hundreds of undefined NVML symbols.
 func withoutNVML() []string {
-	return []string{"internal/gpu", "internal/mig", "internal/sim", "internal/sim/hostengine", "internal/sim/kubelet", "cmd/nvml-sim", "cmd/dcgm-sim"}
+	return []string{"internal/gpu", "internal/mig", "internal/sim", "internal/sim/hostengine", "internal/sim/kubelet",
+		"cmd/nvml-sim", "cmd/dcgm-sim"}
 }
 
 // goImport is one import of a file of the module. All paths in it are relative to the module's root, slash-separated.
@@ -40,7 +41,8 @@ func importViolations(imports []goImport) []string {
 	var found []string
 	for _, dir := range withoutNVML() {
 		if chain := findChain(imports, dir, goNVML, nil); chain != nil {
-			found = append(found, fmt.Sprintf("%s: must not depend on %s, not even through others: %s", dir, goNVML, strings.Join(chain, " -> ")))
+			found = append(found, fmt.Sprintf("%s: must not depend on %s, not even through others: %s", dir, goNVML,
+				strings.Join(chain, " -> ")))
 		}
 	}
 	return found
@@ -68,8 +70,8 @@ func findChain(imports []goImport, dir, library string, seen []string) []string 
 	return nil
 }
 
-// TestEveryPackageHasImportRules: a package of this module outside cmd has a strict depguard rule in .golangci.yml, so that a new one
-// cannot import what it likes. Packages that are only tests need none.
+// TestEveryPackageHasImportRules: a package of this module outside cmd has a strict depguard rule in .golangci.yml,
+// so that a new one cannot import what it likes. Packages that are only tests need none.
 func TestEveryPackageHasImportRules(t *testing.T) {
 	root := filepath.Join("..", "..")
 	var config struct {

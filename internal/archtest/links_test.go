@@ -92,8 +92,9 @@ func TestBrokenLinks(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"other.md": "# A page: `with`, what's *this*\n## Twice\n## Twice\n```\n# no heading\n```\n",
-		"page.md": "# Here\n[a](other.md) [b](other.md#a-page-with-whats-this) [c](#here) [d](other.md#twice-1) [e](https://example.org/none) [f](.)\n" +
-			"```\n[g](code.md)\n```\n[h](gone.go) [i](other.md#twice-2) [j](#there) [k](other.md#no-heading)\n",
+		"page.md": "# Here\n[a](other.md) [b](other.md#a-page-with-whats-this) [c](#here) [d](other.md#twice-1) " +
+			"[e](https://example.org/none) [f](.)\n```\n[g](code.md)\n```\n[h](gone.go) [i](other.md#twice-2) [j](#there) " +
+			"[k](other.md#no-heading)\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

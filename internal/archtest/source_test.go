@@ -77,7 +77,8 @@ func (s source) tooLong() []string {
 		limit = maxTestFileLines
 	}
 	if lines := bytes.Count(s.text, []byte("\n")); lines > limit {
-		found = append(found, fmt.Sprintf("%s: %d lines: a file has at most %d, a test file %d", s.name, lines, maxFileLines, maxTestFileLines))
+		found = append(found, fmt.Sprintf("%s: %d lines: a file has at most %d, a test file %d", s.name, lines, maxFileLines,
+			maxTestFileLines))
 	}
 	for _, d := range s.file.Decls {
 		f, ok := d.(*ast.FuncDecl)
@@ -135,7 +136,8 @@ func isAssertion(v *ast.ValueSpec) bool {
 }
 
 func isEmbedded(doc *ast.CommentGroup) bool {
-	return doc != nil && slices.ContainsFunc(doc.List, func(c *ast.Comment) bool { return strings.HasPrefix(c.Text, "//go:embed ") })
+	return doc != nil &&
+		slices.ContainsFunc(doc.List, func(c *ast.Comment) bool { return strings.HasPrefix(c.Text, "//go:embed ") })
 }
 
 // exits finds what ends the process outside of package main.
@@ -166,7 +168,8 @@ func (s source) sharedWithOracle() []string {
 		e, ok := n.(*ast.SelectorExpr)
 		if ok && s.isOf(e, module+"internal/mig", e.Sel.Name) &&
 			!slices.Contains([]string{"Model", "Models", "FindModel", "Name", "ParseName"}, e.Sel.Name) {
-			found = append(found, s.at(e.Pos(), "mig.%s: the simulated node takes names and tables of internal/mig, no algorithm", e.Sel.Name))
+			found = append(found,
+				s.at(e.Pos(), "mig.%s: the simulated node takes names and tables of internal/mig, no algorithm", e.Sel.Name))
 		}
 		return true
 	})

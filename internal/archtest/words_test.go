@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// forbiddenWords are words and phrases that stand for others in this project, each with the better one. They are few, and none has
-// another use here.
+// forbiddenWords are words and phrases that stand for others in this project, each with the better one. They are few,
+// and none has another use here.
 func forbiddenWords() []forbiddenWord {
 	word := func(pattern, better string) forbiddenWord { return forbiddenWord{regexp.MustCompile(pattern), better} }
 	return []forbiddenWord{
@@ -31,7 +31,8 @@ type forbiddenWord struct {
 	better  string
 }
 
-// wordViolations returns the forbidden words of a file. Of Go only comments are read: a string can be NVIDIA's or a test's.
+// wordViolations returns the forbidden words of a file. Of Go only comments are read: a string can be NVIDIA's or a
+// test's.
 func wordViolations(name, text string) []string {
 	var found []string
 	for number, line := range strings.Split(text, "\n") {
@@ -104,7 +105,8 @@ func TestWordViolations(t *testing.T) {
 			t.Errorf("%s: got %q, want %d", line, got, want)
 		}
 	}
-	if got := wordViolations("a.md", "The roll-back of\nsomebody"); len(got) != 2 || !strings.HasPrefix(got[1], `a.md:2: "somebody"`) {
+	if got := wordViolations("a.md", "The roll-back of\nsomebody"); len(got) != 2 ||
+		!strings.HasPrefix(got[1], `a.md:2: "somebody"`) {
 		t.Errorf("got %q", got)
 	}
 }

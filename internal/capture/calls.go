@@ -11,7 +11,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// callType describes a function of NVML at the driver seam: the names of its arguments' values, and the type of its answer.
+// callType describes a function of NVML at the driver seam: the names of its arguments' values, and the type of its
+// answer.
 type callType struct {
 	name   string
 	args   []names
@@ -21,8 +22,8 @@ type callType struct {
 // none is the answer of a call that returns a code and nothing else.
 type none struct{}
 
-// nodeCalls, gpuCalls and migCalls return the calls of each kind of entity. Calls whose methods are generated are listed in generated
-// functions; GPU instances have only those.
+// nodeCalls, gpuCalls and migCalls return the calls of each kind of entity. Calls whose methods are generated are
+// listed in generated functions; GPU instances have only those.
 func nodeCalls() []callType {
 	return append(generatedLibraryCalls(),
 		returns[handleCount]("nvmlDeviceGetCount"),
@@ -64,7 +65,8 @@ func callOf(function string, args ...string) string {
 	return function + "(" + strings.Join(args, ", ") + ")"
 }
 
-// findCall parses a call. It returns its type and its canonical form, in which arguments are written by name if they have one.
+// findCall parses a call. It returns its type and its canonical form, in which arguments are written by name if they
+// have one.
 func findCall(known []callType, text string) (c callType, canonical string, err error) {
 	name, inner, hasArgs := strings.Cut(text, "(")
 	var args []string
@@ -93,13 +95,14 @@ func findCall(known []callType, text string) (c callType, canonical string, err 
 	return c, callOf(name, args...), nil
 }
 
-// names lists values with their names, such as " 0:GRAPHICS 1:SM "; other values are written as numbers. The names are those of nvml.h
-// without their common prefix.
+// names lists values with their names, such as " 0:GRAPHICS 1:SM "; other values are written as numbers. The names
+// are those of nvml.h without their common prefix.
 type names string
 
 const (
-	numbers     names = ""
-	windowNames names = " 4294967295:WHOLE " // what a window of samples is of: a GPU instance by its id, or the entity itself
+	numbers names = ""
+	// what a window of samples is of: a GPU instance by its id, or the entity itself
+	windowNames names = " 4294967295:WHOLE "
 )
 
 // name returns the name of a value, or its number.

@@ -250,7 +250,8 @@ func TestReplaysEvents(t *testing.T) {
 	if ret := d.RegisterEvents(nvml.EventTypeXidCriticalError, set); ret != nvml.SUCCESS {
 		t.Fatalf("register: %d", ret)
 	}
-	xid := nvmlsource.Event{Device: fake.device, Type: nvml.EventTypeXidCriticalError, Data: 79, GPUInstanceID: 3, ComputeInstanceID: nvmlsource.NoInstance}
+	xid := nvmlsource.Event{Device: fake.device, Type: nvml.EventTypeXidCriticalError, Data: 79, GPUInstanceID: 3,
+		ComputeInstanceID: nvmlsource.NoInstance}
 	fake.events <- xid
 	if e, ret := set.Wait(1000); ret != nvml.SUCCESS || e.Device != d {
 		t.Fatalf("recorded: %+v, %d", e, ret)
@@ -334,7 +335,8 @@ func TestPseudonyms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, secret := range []string{realHost, realUUID, realMIG, realSerial, fmt.Sprint(realPID), realUUID[4:12], realMIG[4:12]} {
+	for _, secret := range []string{realHost, realUUID, realMIG, realSerial, fmt.Sprint(realPID), realUUID[4:12],
+		realMIG[4:12]} {
 		if strings.Contains(string(data), secret) {
 			t.Errorf("%s is in the file", secret)
 		}

@@ -27,8 +27,8 @@ type gpuInstance struct {
 	driver nvmlsource.GPUInstance // nil in a replay
 }
 
-// GetFieldValues records the call and each field separately: which fields are read together varies. The timestamps of the values
-// are not recorded, since they are not used.
+// GetFieldValues records the call and each field separately: which fields are read together varies. The timestamps of
+// the values are not recorded, since they are not used.
 func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	const function = "nvmlDeviceGetFieldValues"
 	ret := queryCode(d.entity, function, func() nvml.Return { return d.driver.GetFieldValues(values) })
@@ -37,7 +37,8 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	}
 	for i := range values {
 		v := &values[i]
-		call := callOf(function, fieldNames.name(uint64(v.FieldId)), numbers.name(uint64(v.ScopeId))) // a link, or all of them
+		// a link, or all of them
+		call := callOf(function, fieldNames.name(uint64(v.FieldId)), numbers.name(uint64(v.ScopeId)))
 		answer, ret := query(d.entity, call, func() (fieldValue, nvml.Return) {
 			return fieldValue{v.ValueType, v.Value}, nvml.Return(int32(v.NvmlReturn))
 		})
@@ -53,14 +54,15 @@ func (d *device) GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizati
 	})
 }
 
-// GetMigDeviceHandleByIndex returns a handle whose calls are recorded by its index. After a repartition they are those of another
-// MIG device.
+// GetMigDeviceHandleByIndex returns a handle whose calls are recorded by its index. After a repartition they are
+// those of another MIG device.
 func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
 	m := migDevice{}
-	ret := queryCode(d.entity, callOf("nvmlDeviceGetMigDeviceHandleByIndex", numbers.name(uint64(index))), func() (ret nvml.Return) {
-		m.driver, ret = d.driver.GetMigDeviceHandleByIndex(index)
-		return ret
-	})
+	ret := queryCode(d.entity, callOf("nvmlDeviceGetMigDeviceHandleByIndex", numbers.name(uint64(index))),
+		func() (ret nvml.Return) {
+			m.driver, ret = d.driver.GetMigDeviceHandleByIndex(index)
+			return ret
+		})
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}

@@ -69,7 +69,8 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	}
 	r := eventRecord{Error: code(ret)}
 	if ret == nvml.SUCCESS {
-		r.Event = &event{Type: eventType(e.Type), Data: e.Data, GPUInstanceID: e.GPUInstanceID, ComputeInstanceID: e.ComputeInstanceID}
+		r.Event = &event{Type: eventType(e.Type), Data: e.Data, GPUInstanceID: e.GPUInstanceID,
+			ComputeInstanceID: e.ComputeInstanceID}
 		known := s.lib.find(func(d *device) bool { return d.driver == e.Device })
 		e.Device = nil
 		if known != nil {
@@ -86,8 +87,8 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	return e, ret
 }
 
-// replay delivers the events before the current poll. The first wait after a failure of the queue returns at once, which tells its
-// caller that the queue works again.
+// replay delivers the events before the current poll. The first wait after a failure of the queue returns at once,
+// which tells its caller that the queue works again.
 func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return) {
 	t, q := s.lib.time, s.lib.events
 	var found *eventRecord

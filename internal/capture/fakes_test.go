@@ -19,7 +19,8 @@ const (
 	realPID    = 3456789
 )
 
-// fakeDriver is one GPU with one MIG device. Its embedded interfaces are nil: what is not overridden is never to be asked.
+// fakeDriver is one GPU with one MIG device. Its embedded interfaces are nil: what is not overridden is never to be
+// asked.
 type fakeDriver struct {
 	nvmlsource.Library
 	device *fakeDevice
@@ -159,11 +160,13 @@ func (m fakeMIG) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
 type fakeInstance struct{ id uint32 }
 
 func (i fakeInstance) GetInfo() (nvmlsource.GPUInstanceInfo, nvml.Return) {
-	return nvmlsource.GPUInstanceInfo{ID: i.id, ProfileID: 9, Placement: nvml.GpuInstancePlacement{Start: 4, Size: 4}}, nvml.SUCCESS
+	return nvmlsource.GPUInstanceInfo{ID: i.id, ProfileID: 9, Placement: nvml.GpuInstancePlacement{Start: 4, Size: 4}},
+		nvml.SUCCESS
 }
 
 func (i fakeInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, nvml.Return) {
-	return []nvmlsource.ComputeInstanceInfo{{ID: 0, ProfileID: 2, Placement: nvml.ComputeInstancePlacement{Size: 3}}}, nvml.SUCCESS
+	return []nvmlsource.ComputeInstanceInfo{{ID: 0, ProfileID: 2, Placement: nvml.ComputeInstancePlacement{Size: 3}}},
+		nvml.SUCCESS
 }
 
 func start() time.Time { return time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC) }

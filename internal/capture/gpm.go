@@ -6,14 +6,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// The contents of a sample are opaque. So the samples of a replay are empty, and the metrics of windows are recorded, with the entity
-// of the window's last sample. As for fields, the call and each metric are recorded separately.
+// The contents of a sample are opaque. So the samples of a replay are empty, and the metrics of windows are recorded,
+// with the entity of the window's last sample. As for fields, the call and each metric are recorded separately.
 
 // gpmSample is a sample, with the entity that it was last taken of. It belongs to one reading at a time.
 type gpmSample struct {
 	driver nvmlsource.GPMSample // nil in a replay
 	of     entity
-	window string // the GPU instance of the entity, or the entity as a whole, as in a file; empty before a sample was taken
+	// the GPU instance of the entity, or the entity as a whole, as in a file; empty before a sample was taken
+	window string
 }
 
 func (s *gpmSample) Free() nvml.Return {
@@ -57,7 +58,8 @@ func (l *library) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nv
 }
 
 // sampleOf takes a sample of an entity, or of a GPU instance of it.
-func sampleOf(e entity, call string, instance uint64, into nvmlsource.GPMSample, take func(nvmlsource.GPMSample) nvml.Return) nvml.Return {
+func sampleOf(e entity, call string, instance uint64, into nvmlsource.GPMSample,
+	take func(nvmlsource.GPMSample) nvml.Return) nvml.Return {
 	s, ok := into.(*gpmSample)
 	if !ok {
 		return nvml.ERROR_INVALID_ARGUMENT
@@ -70,11 +72,13 @@ func sampleOf(e entity, call string, instance uint64, into nvmlsource.GPMSample,
 }
 
 func (d *device) GpmSampleGet(into nvmlsource.GPMSample) nvml.Return {
-	return sampleOf(d.entity, "nvmlGpmSampleGet", nvmlsource.NoInstance, into, func(s nvmlsource.GPMSample) nvml.Return { return d.driver.GpmSampleGet(s) })
+	return sampleOf(d.entity, "nvmlGpmSampleGet", nvmlsource.NoInstance, into,
+		func(s nvmlsource.GPMSample) nvml.Return { return d.driver.GpmSampleGet(s) })
 }
 
 func (m migDevice) GpmSampleGet(into nvmlsource.GPMSample) nvml.Return {
-	return sampleOf(m.entity, "nvmlGpmSampleGet", nvmlsource.NoInstance, into, func(s nvmlsource.GPMSample) nvml.Return { return m.driver.GpmSampleGet(s) })
+	return sampleOf(m.entity, "nvmlGpmSampleGet", nvmlsource.NoInstance, into,
+		func(s nvmlsource.GPMSample) nvml.Return { return m.driver.GpmSampleGet(s) })
 }
 
 func (d *device) GpmMigSampleGet(instance int, into nvmlsource.GPMSample) nvml.Return {

@@ -117,8 +117,8 @@ func profile(t *testing.T, lib nvmlsource.Library) string {
 	return out.String()
 }
 
-// TestReplaysActivity: the metrics of each window, of each entity, come back in order, with the codes; every sample of the
-// driver's is freed; process ids are pseudonyms.
+// TestReplaysActivity: the metrics of each window, of each entity, come back in order, with the codes; every sample
+// of the driver's is freed; process ids are pseudonyms.
 func TestReplaysActivity(t *testing.T) {
 	fake := &profiledFake{fakeDriver: newFake()}
 	rec := NewRecorder(fake, start())
@@ -152,7 +152,8 @@ func TestReplaysActivity(t *testing.T) {
 	if err != nil || strings.Contains(string(data), fmt.Sprint(realPID)) {
 		t.Errorf("the process id is in the file (%v)", err)
 	}
-	for _, line := range []string{`nvmlGpmMetricsGet(2, SM_OCCUPANCY)`, `nvmlGpmMetricsGet(WHOLE, 9999)`, `nvmlGpmMigSampleGet(3): {error: NO_PERMISSION}`} {
+	for _, line := range []string{`nvmlGpmMetricsGet(2, SM_OCCUPANCY)`, `nvmlGpmMetricsGet(WHOLE, 9999)`,
+		`nvmlGpmMigSampleGet(3): {error: NO_PERMISSION}`} {
 		if !slices.ContainsFunc(strings.Split(string(data), "\n"), func(l string) bool { return strings.Contains(l, line) }) {
 			t.Errorf("%s is not in the file:\n%s", line, data)
 		}

@@ -9,8 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// library is the driver seam over a recording: it calls a driver and records the answers, or answers instead of a driver in a
-// replay. One implementation of both keeps the names and types of the calls the same. Its other methods are generated from the seam.
+// library is the driver seam over a recording: it calls a driver and records the answers, or answers instead of a
+// driver in a replay. One implementation of both keeps the names and types of the calls the same. Its other methods
+// are generated from the seam.
 type library struct {
 	entity
 	driver nvmlsource.Library // nil in a replay
@@ -25,7 +26,8 @@ type library struct {
 func newLibrary(rec *Recording, driver nvmlsource.Library) *library {
 	t := &timeline{replays: driver == nil, changed: make(chan struct{})}
 	l := &library{
-		entity: entity{t, answers(rec.Recorded.Node)}, driver: driver, rec: rec, events: &eventQueue{sets: map[*eventSet]bool{}},
+		entity: entity{t, answers(rec.Recorded.Node)}, driver: driver, rec: rec,
+		events: &eventQueue{sets: map[*eventSet]bool{}},
 	}
 	for name, g := range rec.Recorded.GPUs {
 		l.devices = append(l.devices, l.newDevice(name, g))
@@ -63,13 +65,14 @@ func (l *library) DeviceGetCount() (int, nvml.Return) {
 
 // DeviceGetHandleByIndex records the GPU's name in the recording.
 func (l *library) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
-	name, ret := query(l.entity, callOf("nvmlDeviceGetHandleByIndex", numbers.name(uint64(index))), func() (gpuName, nvml.Return) {
-		h, ret := l.driver.DeviceGetHandleByIndex(index)
-		if ret != nvml.SUCCESS {
-			return "", ret
-		}
-		return l.deviceOf(h, index).name, ret
-	})
+	name, ret := query(l.entity, callOf("nvmlDeviceGetHandleByIndex", numbers.name(uint64(index))),
+		func() (gpuName, nvml.Return) {
+			h, ret := l.driver.DeviceGetHandleByIndex(index)
+			if ret != nvml.SUCCESS {
+				return "", ret
+			}
+			return l.deviceOf(h, index).name, ret
+		})
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}

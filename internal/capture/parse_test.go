@@ -72,25 +72,32 @@ func badFiles() []badFile {
 		{"2026-01-01T00:00:00Z", "[]", "f.yaml:5: recorded.start: is a list; expected a time such as"},
 		{"[0s, 1s, 2.5s]", "[0s, 1, 2.5s]", "f.yaml:6: recorded.polls[1]: is 1; expected a duration"},
 		{"[0s, 1s, 2.5s]", "[0s, 1x, 2.5s]", "f.yaml:6: recorded.polls[1]: is \"1x\"; expected a duration"},
-		{"[0s, 1s, 2.5s]", "[1s, 2s, 2.5s]", "f.yaml:6: recorded.polls: is a list; expected the times of one poll or more, the first 0s"},
+		{"[0s, 1s, 2.5s]", "[1s, 2s, 2.5s]",
+			"f.yaml:6: recorded.polls: is a list; expected the times of one poll or more, the first 0s"},
 		{"[0s, 1s, 2.5s]", "[]", "f.yaml:6: recorded.polls: is a list; expected the times of one poll or more"},
 		{"[0s, 1s, 2.5s]", "0s", "f.yaml:6: recorded.polls: is \"0s\"; expected a list"},
 		{"pseudonyms: true", "pseudonyms: kept", "f.yaml:7: recorded.pseudonyms: is \"kept\"; expected true or false"},
-		{"nvmlDeviceGetCount: 1", "nvmlDeviceGetCount: -1", "f.yaml:9: recorded.node.nvmlDeviceGetCount: is -1; expected a number of handles"},
-		{"nvmlDeviceGetCount: 1", "nvmlDeviceGetCount: 99999", "f.yaml:9: recorded.node.nvmlDeviceGetCount: is 99999; expected a number of handles"},
-		{"nvmlDeviceGetCount: 1", "nvmlDeviceGetCount: [1]", "f.yaml:9: recorded.node.nvmlDeviceGetCount: is a list; expected a whole number"},
-		{"(0): gpu0", "(0): gpu1", "f.yaml:10: recorded.node.nvmlDeviceGetHandleByIndex(0): is \"gpu1\"; expected one of the recorded gpus"},
+		{"nvmlDeviceGetCount: 1", "nvmlDeviceGetCount: -1",
+			"f.yaml:9: recorded.node.nvmlDeviceGetCount: is -1; expected a number of handles"},
+		{"nvmlDeviceGetCount: 1", "nvmlDeviceGetCount: 99999",
+			"f.yaml:9: recorded.node.nvmlDeviceGetCount: is 99999; expected a number of handles"},
+		{"nvmlDeviceGetCount: 1", "nvmlDeviceGetCount: [1]",
+			"f.yaml:9: recorded.node.nvmlDeviceGetCount: is a list; expected a whole number"},
+		{"(0): gpu0", "(0): gpu1",
+			"f.yaml:10: recorded.node.nvmlDeviceGetHandleByIndex(0): is \"gpu1\"; expected one of the recorded gpus"},
 		{"nvmlInit: ok", "nvmlInit: fine", "f.yaml:11: recorded.node.nvmlInit: is \"fine\"; expected ok"},
 		{"nvmlInit: ok", "nvmlInits: ok", "f.yaml:11: recorded.node.nvmlInits: is no call"},
 		{"nvmlInit: ok", "nvmlInit(3): ok", "f.yaml:11: recorded.node.nvmlInit(3): is no call"},
 		{"nvmlInit: ok", "nvmlDeviceGetCount: 1", "f.yaml:11: recorded.node.nvmlDeviceGetCount: stands here twice"},
 		{"before: 1", "before: 3", "f.yaml:13: recorded.events[0].before: is 3; expected at most 2"},
 		{"before: 1", "before: -1", "f.yaml:13: recorded.events[0].before: is -1; expected at most 2"},
-		{"{gpu: gpu0", "{gpu: gpu9", "f.yaml:14: recorded.events[0].event.gpu: is \"gpu9\"; expected one of the recorded gpus"},
+		{"{gpu: gpu0", "{gpu: gpu9",
+			"f.yaml:14: recorded.events[0].event.gpu: is \"gpu9\"; expected one of the recorded gpus"},
 		{"XID_CRITICAL_ERROR", "XID", "f.yaml:14: recorded.events[0].event.type: is \"XID\"; expected a type of event"},
 		{", data: 79", "", "f.yaml:14: recorded.events[0].event.data: is missing"},
 		{"error: UNKNOWN", "error: ODD", "f.yaml:15: recorded.events[1].error: is \"ODD\""},
-		{"{before: 2, error: UNKNOWN}", "{before: 2}", "f.yaml:15: recorded.events[1]: is a mapping; expected either an event or an error"},
+		{"{before: 2, error: UNKNOWN}", "{before: 2}",
+			"f.yaml:15: recorded.events[1]: is a mapping; expected either an event or an error"},
 		{"    gpu0:", "    0:", "f.yaml:17: recorded.gpus.0: is 0; expected text"},
 	}
 }
@@ -100,7 +107,8 @@ func badAnswers() []badFile {
 	return []badFile{
 		{`"580"`, "580", "f.yaml:19: recorded.gpus.gpu0.answers.nvmlDeviceGetName: is 580; expected text"},
 		{"0: 100", "0: -100", "f.yaml:20: recorded.gpus.gpu0.answers.nvmlDeviceGetPowerUsage.polls.0: is -100"},
-		{"0: 100", "5: 100", "f.yaml:20: recorded.gpus.gpu0.answers.nvmlDeviceGetPowerUsage.polls.5: is 5; expected at most 2"},
+		{"0: 100", "5: 100",
+			"f.yaml:20: recorded.gpus.gpu0.answers.nvmlDeviceGetPowerUsage.polls.5: is 5; expected at most 2"},
 		{"1.2:", "1.0:", "polls.1.0: is no poll"},
 		{"0: 100", "1: 100", "polls.1: is not after the poll before it"},
 		{"NO_PERMISSION", "0", "polls.1.error: is 0; expected a code"},
@@ -110,7 +118,8 @@ func badAnswers() []badFile {
 		{"hangs: ever", "hangs: 2", "polls.2.hangs: is 2; expected ever"},
 		{"(MEMORY_TEMP, 0)", "(MEMORY_TEMPO, 0)", `has the argument "MEMORY_TEMPO"`},
 		{"(MEMORY_TEMP, 0)", "(MEMORY_TEMP, 0", "is not closed"},
-		{"UNSIGNED_INT: 45", "UNSIGNED_INT: 4500000000", "f.yaml:21: recorded.gpus.gpu0.answers.nvmlDeviceGetFieldValues(MEMORY_TEMP, 0).UNSIGNED_INT:"},
+		{"UNSIGNED_INT: 45", "UNSIGNED_INT: 4500000000",
+			"f.yaml:21: recorded.gpus.gpu0.answers.nvmlDeviceGetFieldValues(MEMORY_TEMP, 0).UNSIGNED_INT:"},
 		{"UNSIGNED_INT: 45", "INT: 45", "is no type of a field's value"},
 		{"UNSIGNED_INT: 45", "DOUBLE: warm", "is \"warm\"; expected a number"},
 		{"UNSIGNED_INT: 45", "99: 012", "is 012; expected text"},
@@ -123,7 +132,8 @@ func badAnswers() []badFile {
 		{" 0: {nvml", " zero: {nvml", "f.yaml:26: recorded.gpus.gpu0.mig_devices.zero: is \"zero\"; expected a whole number"},
 		{"nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetSerial", "mig_devices.0.nvmlDeviceGetSerial: is no call"},
 		{"ComputeInstances: []", "ComputeInstances: *a", "not YAML"},
-		{"9/0:", "9/99999:", "f.yaml:28: recorded.gpus.gpu0.gpu_instances.9/99999: is \"9/99999\"; expected a profile id and a position"},
+		{"9/0:", "9/99999:",
+			"f.yaml:28: recorded.gpus.gpu0.gpu_instances.9/99999: is \"9/99999\"; expected a profile id and a position"},
 		{"9/0:", "09/0:", "gpu_instances.09/0: is \"09/0\"; expected a profile id and a position"},
 		{"version: 1", "version: [", "f.yaml:"},
 		{goodFile, "", "f.yaml:1: is empty"},
@@ -177,8 +187,8 @@ func TestIsRecording(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever a file says, reading it does not crash, every error says where it is, and what is read is written as
-// a file that is read again as the same.
+// FuzzParse: whatever a file says, reading it does not crash, every error says where it is, and what is read is
+// written as a file that is read again as the same.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(goodFile))
 	f.Add([]byte("{version: 1, recorded: {polls: [0s], gpus: {a: {answers: {nvmlDeviceGetName: {hangs: {}, then: x}}}}}}"))

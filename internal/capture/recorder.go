@@ -21,8 +21,8 @@ func NewRecorder(driver nvmlsource.Library, start time.Time) *Recorder {
 // Library returns the driver whose calls are recorded.
 func (r *Recorder) Library() nvmlsource.Library { return r.lib }
 
-// Next begins another poll. Before that it runs move, which returns the time of the new poll; events during move belong to the new
-// poll. Next must not be called during a poll.
+// Next begins another poll. Before that it runs move, which returns the time of the new poll; events during move
+// belong to the new poll. Next must not be called during a poll.
 func (r *Recorder) Next(move func() (time.Time, error)) error {
 	t, of := r.lib.time, &r.lib.rec.Recorded
 	t.mu.Lock()
@@ -33,7 +33,8 @@ func (r *Recorder) Next(move func() (time.Time, error)) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.between = false
-	of.Polls = append(of.Polls, now.Round(0).Sub(of.Start).Round(time.Millisecond)) // the wall clock, which may be set back
+	// the wall clock, which may be set back
+	of.Polls = append(of.Polls, now.Round(0).Sub(of.Start).Round(time.Millisecond))
 	return err
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// The series of one entity, by the call as it is written in a file: function(argument, ...). Each kind of entity has calls of its
-// own.
+// The series of one entity, by the call as it is written in a file: function(argument, ...). Each kind of entity has
+// calls of its own.
 type (
 	answers         map[string]*series
 	nodeAnswers     answers

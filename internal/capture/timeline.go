@@ -97,8 +97,8 @@ func (e entity) begin(call string) (s *series, at int) {
 	return s, len(s.entries) - 1
 }
 
-// replay returns the recorded answer, and blocks for as long as the call hung. A call that was not recorded is answered as by a library
-// without the function.
+// replay returns the recorded answer, and blocks for as long as the call hung. A call that was not recorded is
+// answered as by a library without the function.
 func (e entity) replay(call string) answer {
 	e.time.mu.Lock()
 	s := e.answers[call]

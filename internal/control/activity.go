@@ -46,7 +46,9 @@ func isActive(i *gpu.GPUInstance) bool {
 	if i.Processes.Or(0) > 0 || hasActivity(i.Activity) {
 		return true
 	}
-	return slices.ContainsFunc(i.ComputeInstances, func(c gpu.ComputeInstance) bool { return c.Processes.Or(0) > 0 || hasActivity(c.Activity) })
+	return slices.ContainsFunc(i.ComputeInstances, func(c gpu.ComputeInstance) bool {
+		return c.Processes.Or(0) > 0 || hasActivity(c.Activity)
+	})
 }
 
 func hasActivity(a gpu.Activity) bool {

@@ -12,16 +12,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// target is a device that an operator names: a GPU, a GPU instance or a compute instance of it. At has the indices of the
-// GPU's instances.
+// target is a device that an operator names: a GPU, a GPU instance or a compute instance of it. At has the indices of
+// the GPU's instances.
 type target struct {
 	g  mig.GPULayout
 	at gpu.DeviceIndex
 }
 
-// ConfirmFree records that an operator confirmed that no container holds a device: a GPU ("GPU-<uuid>"), a GPU instance
-// ("GPU-<uuid>/<GPU instance>") or a MIG device ("MIG-<uuid>"). It changes no GPU, and so is allowed in plan mode. What is
-// seen to use the device overrules the operator: a container that the kubelet lists, and a process.
+// ConfirmFree records that an operator confirmed that no container holds a device: a GPU ("GPU-<uuid>"), a GPU
+// instance ("GPU-<uuid>/<GPU instance>") or a MIG device ("MIG-<uuid>"). It changes no GPU, and so is allowed in plan
+// mode. What is seen to use the device overrules the operator: a container that the kubelet lists, and a process.
 func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api.Confirmation, error) {
 	if !by.Rights.Force {
 		return nil, problemf(api.Forbidden, "%s may not confirm that a device is free (right force)", by.Name)
@@ -51,7 +51,8 @@ func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api
 		return nil, problemf(api.Unavailable, "the kubelet has restarted meanwhile: look again, and confirm again")
 	}
 	for _, a := range unconfirmed {
-		h := api.UnconfirmedHolder{Namespace: a.Holder.Namespace, Pod: a.Holder.Pod, Container: a.Holder.Name, Reason: a.Holder.Unconfirmed}
+		h := api.UnconfirmedHolder{Namespace: a.Holder.Namespace, Pod: a.Holder.Pod, Container: a.Holder.Name,
+			Reason: a.Holder.Unconfirmed}
 		if !slices.Contains(done.Confirmed, h) {
 			done.Confirmed = append(done.Confirmed, h)
 		}
@@ -60,7 +61,8 @@ func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api
 	for _, h := range done.Confirmed {
 		pods = append(pods, containerName(gpu.Container{Namespace: h.Namespace, Pod: h.Pod, Name: h.Container}))
 	}
-	level.Info(e.o.Logger).Log("msg", "An operator confirmed that a device is free", "device", done.Device, "operator", by.Name,
+	level.Info(e.o.Logger).Log("msg", "An operator confirmed that a device is free", "device", done.Device, "operator",
+		by.Name,
 		"pods", strings.Join(pods, ", "))
 	done.Note = "this counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts"
 	return done, nil
@@ -88,8 +90,8 @@ func (c *usage) findDevice(device string) (target, bool) {
 	return target{}, false
 }
 
-// unconfirmedAssignments returns the assignments that may hold a device or a part of it and nothing beside it. It is a problem if
-// something is seen to use the device, or if an assignment may hold more than the device.
+// unconfirmedAssignments returns the assignments that may hold a device or a part of it and nothing beside it. It is
+// a problem if something is seen to use the device, or if an assignment may hold more than the device.
 func (c *usage) unconfirmedAssignments(t target) ([]gpu.Assignment, *api.Problem) {
 	if users := c.holdsOn(t); len(users) > 0 {
 		return nil, t.refusal(users, "it is in use")
@@ -103,7 +105,8 @@ func (c *usage) unconfirmedAssignments(t target) ([]gpu.Assignment, *api.Problem
 		switch {
 		case match == gpu.MatchNothing || !t.overlaps(d):
 		case a.Device.Minor.Present() && !t.g.Minor.Present():
-			return nil, t.refusal([]api.Hold{podHold(a.Holder)}, "it may hold another GPU as well, since the minor number of this one is not known")
+			return nil, t.refusal([]api.Hold{podHold(a.Holder)},
+				"it may hold another GPU as well, since the minor number of this one is not known")
 		case !t.contains(d):
 			return nil, t.refusal([]api.Hold{podHold(a.Holder)}, "it may hold more than that: confirm "+target{t.g, d}.name())
 		default:
@@ -125,8 +128,8 @@ func (t target) refusal(holders []api.Hold, why string) *api.Problem {
 	return p
 }
 
-// holdsOn are the containers that the kubelet lists for a device, and the processes that run on it or have it open. Monitoring
-// programs are not users.
+// holdsOn are the containers that the kubelet lists for a device, and the processes that run on it or have it open.
+// Monitoring programs are not users.
 func (c *usage) holdsOn(t target) []api.Hold {
 	var all []api.Hold
 	if t.at.Instance == gpu.Whole {
@@ -159,7 +162,8 @@ func (t target) overlaps(d gpu.DeviceIndex) bool {
 	return same(t.at.Instance, d.Instance) && same(t.at.Compute, d.Compute)
 }
 
-// contains reports whether a device of the GPU is t or a part of it. A GPU instance is a part of its only compute instance.
+// contains reports whether a device of the GPU is t or a part of it. A GPU instance is a part of its only compute
+// instance.
 func (t target) contains(d gpu.DeviceIndex) bool {
 	switch {
 	case t.at.Instance == gpu.Whole:
@@ -172,8 +176,8 @@ func (t target) contains(d gpu.DeviceIndex) bool {
 }
 
 // refs are the references that a confirmation of t is about: to the GPU, or to each compute instance; and to the GPU
-// instance by its placement if it is without compute instances, or if all of them are in free or in t. That one still counts
-// when the compute instances have been destroyed.
+// instance by its placement if it is without compute instances, or if all of them are in free or in t. That one still
+// counts when the compute instances have been destroyed.
 func (t target) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 	if t.at.Instance == gpu.Whole {
 		return []gpu.DeviceRef{{GPU: t.g.UUID}}
@@ -193,7 +197,8 @@ func (t target) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 		}
 	}
 	if all {
-		refs = append(refs, gpu.DeviceRef{GPU: t.g.UUID, PlacementStart: gpu.Some(i.Placement.Start), ProfileID: gpu.Some(i.ProfileID)})
+		refs = append(refs, gpu.DeviceRef{GPU: t.g.UUID, PlacementStart: gpu.Some(i.Placement.Start),
+			ProfileID: gpu.Some(i.ProfileID)})
 	}
 	return refs
 }

@@ -156,7 +156,8 @@ func TestConfirmFreeIsRefused(t *testing.T) {
 	isProblem(t, err, api.Unavailable)
 }
 
-// TestConfirmedPartsAreDestroyed: words on each compute instance are one on their GPU instance, also when these are destroyed.
+// TestConfirmedPartsAreDestroyed: words on each compute instance are one on their GPU instance, also when these are
+// destroyed.
 func TestConfirmedPartsAreDestroyed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -195,7 +196,8 @@ func TestConfirmFreeIsLogged(t *testing.T) {
 	}
 }
 
-// TestHintsForUnconfirmedHolders: a claim that may be for administrative access is not settled by waiting for the kubelet.
+// TestHintsForUnconfirmedHolders: a claim that may be for administrative access is not settled by waiting for the
+// kubelet.
 func TestHintsForUnconfirmedHolders(t *testing.T) {
 	const claim, list = "right get resourceclaims.resource.k8s.io", "lists its pods again"
 	unsettledClaim := "its claim may be for administrative access, which holds nothing: the API server is not asked (--kubernetes.node-name)"

@@ -19,7 +19,8 @@ const (
 	mixedAfter  = "0: 3g.20gb@0:4[0:3] 2g.10gb@4:2[0:2] 1g.5gb@6:1[0:1]\n1: 3g.20gb@0:4[0:3] 3g.20gb@4:4[0:3]\n"
 )
 
-// representative are operations that every crash point and every failure is tried with. Each leads to a started operation.
+// representative are operations that every crash point and every failure is tried with. Each leads to a started
+// operation.
 func representative() map[string]func(t *testing.T, w *world, e *Engine) error {
 	return map[string]func(t *testing.T, w *world, e *Engine) error{
 		"apply to two GPUs": func(t *testing.T, _ *world, e *Engine) error {
@@ -50,7 +51,8 @@ func prepared(t *testing.T, name string) (w *world, before, after string) {
 		twin := newWorld(t)
 		op := twin.engine(t, nil).applied(t, parts())
 		cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
-		cmptest.Equal(t, "len(twin.gpu(gpu1).Instances[0].ComputeInstances)", len(twin.gpu(gpu1).Instances[0].ComputeInstances), 2)
+		cmptest.Equal(t, "len(twin.gpu(gpu1).Instances[0].ComputeInstances)",
+			len(twin.gpu(gpu1).Instances[0].ComputeInstances), 2)
 		cmptest.Equal(t, "twin.gpu(gpu1).Instances[0].ID", twin.gpu(gpu1).Instances[0].ID, w.gpu(gpu1).Instances[0].ID)
 		return w, mixedBefore, twin.cutting()
 	}
@@ -152,7 +154,8 @@ func TestCrashDuringRollBack(t *testing.T) {
 // TestFailureAtEveryStep has every driver call of an operation fail, in every way.
 func TestFailureAtEveryStep(t *testing.T) {
 	for name, begin := range representative() {
-		for _, cause := range []error{gpu.ErrInsufficientResources, gpu.ErrNoPermission, gpu.ErrInUse, gpu.ErrLost, gpu.ErrDriver, gpu.ErrTimeout} {
+		for _, cause := range []error{gpu.ErrInsufficientResources, gpu.ErrNoPermission, gpu.ErrInUse, gpu.ErrLost,
+			gpu.ErrDriver, gpu.ErrTimeout} {
 			for _, done := range []bool{false, true} {
 				if done && isRefused(cause) {
 					continue // nothing was done: what looks like it is another client's, see TestAnotherClient

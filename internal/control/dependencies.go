@@ -1,6 +1,6 @@
-// Package control repartitions GPUs: it plans from the live node, executes plans as durable operations, rolls back what
-// fails, and finishes after a crash what it had begun. It owns only what an operation has created under an unbroken view of
-// the GPU, and leaves a GPU alone as soon as another client has changed it.
+// Package control repartitions GPUs: it plans from the live node, executes plans as durable operations, rolls back
+// what fails, and finishes after a crash what it had begun. It owns only what an operation has created under an
+// unbroken view of the GPU, and leaves a GPU alone as soon as another client has changed it.
 package control
 
 import (
@@ -15,25 +15,26 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Actuator reads and changes GPUs through the driver. Each method gives up when its context ends, with gpu.ErrTimeout; the
-// call that hangs is abandoned, not stopped. Errors are the sentinels of gpu.
+// Actuator reads and changes GPUs through the driver. Each method gives up when its context ends, with
+// gpu.ErrTimeout; the call that hangs is abandoned, not stopped. Errors are the sentinels of gpu.
 type Actuator interface {
-	// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read is left
-	// out of the list and its error is in the map.
+	// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read is
+	// left out of the list and its error is in the map.
 	Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error)
 	// Processes lists the processes on a GPU, with the instances of each if it is in MIG mode.
 	Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error)
-	// PerformStep does one step on a GPU that must have the expected instances: it reads them immediately before the change,
-	// and changes nothing but returns mig.ErrLayoutChanged if they are others. After the change, whether it succeeded or failed,
-	// it reads them again into the Outcome. A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver
-	// reported success; a destruction after which the instance is still there is an error.
+	// PerformStep does one step on a GPU that must have the expected instances: it reads them immediately before the
+	// change, and changes nothing but returns mig.ErrLayoutChanged if they are others. After the change, whether it
+	// succeeded or failed, it reads them again into the Outcome. A creation gives exactly what was asked for, or
+	// mig.ErrNotAsAsked if the driver reported success; a destruction after which the instance is still there is an
+	// error.
 	PerformStep(ctx context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error)
 	// SetMIGMode asks for a mode and returns what it reads back. It releases its own handles of the GPU first.
 	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error)
 }
 
-// Hanging is an Actuator that knows of its calls that were given up and have not returned. While there is one for a GPU, what
-// it will do is not known, and no rollback of that GPU is tried again.
+// Hanging is an Actuator that knows of its calls that were given up and have not returned. While there is one for a
+// GPU, what it will do is not known, and no rollback of that GPU is tried again.
 type Hanging interface {
 	Hung(id gpu.UUID) bool
 }
@@ -48,14 +49,15 @@ type Poller interface {
 
 // Assignments returns the holders of devices, and which devices the kubelet can give out.
 type Assignments interface {
-	// List returns the known assignments, whatever the error: that says why the kubelet did not answer, and
-	// then Incomplete says so, too. The error wraps gpu.ErrNoKubelet if the node has none; what it returns is complete then.
+	// List returns the known assignments, whatever the error: that says why the kubelet did not answer, and then
+	// Incomplete says so, too. The error wraps gpu.ErrNoKubelet if the node has none; what it returns is complete then.
 	List(ctx context.Context) (gpu.Assignments, error)
-	// Allocatable returns the devices that the kubelet can give out. The error wraps gpu.ErrNoKubelet if the node has none.
+	// Allocatable returns the devices that the kubelet can give out. The error wraps gpu.ErrNoKubelet if the node has
+	// none.
 	Allocatable(ctx context.Context) ([]gpu.Offer, error)
-	// ConfirmFree records that an operator confirmed devices to be free: List no longer returns the unconfirmed assignments named,
-	// and has the devices in Free for a while. It reports whether that was possible: not if the kubelet has restarted since
-	// the List whose Epoch it is given.
+	// ConfirmFree records that an operator confirmed devices to be free: List no longer returns the unconfirmed
+	// assignments named, and has the devices in Free for a while. It reports whether that was possible: not if the
+	// kubelet has restarted since the List whose Epoch it is given.
 	ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed []gpu.Assignment) bool
 }
 
@@ -91,11 +93,11 @@ type Profiling interface {
 	Release(ctx context.Context) (resume func(), err error)
 }
 
-// Store keeps the documents of partition control durably, in a folder that no other process uses meanwhile. What was saved is
-// on disk. Errors: ErrStateReplaced, and those of the file system.
+// Store keeps the documents of partition control durably, in a folder that no other process uses meanwhile. What was
+// saved is on disk. Errors: ErrStateReplaced, and those of the file system.
 type Store interface {
-	// Open takes the folder and reads it. It can be called again after any error; then it refuses a folder whose documents are
-	// not those saved last, with ErrStateForeign.
+	// Open takes the folder and reads it. It can be called again after any error; then it refuses a folder whose
+	// documents are not those saved last, with ErrStateForeign.
 	Open() (Documents, error)
 	// Reserve makes room for documents of an operation of up to size bytes, so that saving them allocates nothing on disk.
 	Reserve(size int) error
@@ -116,8 +118,8 @@ type Documents struct {
 }
 
 var (
-	// ErrStateReplaced says that the files of the state folder in use are not those on disk any more: the folder was deleted or
-	// replaced under the running program. Open uses the one that is there now.
+	// ErrStateReplaced says that the files of the state folder in use are not those on disk any more: the folder was
+	// deleted or replaced under the running program. Open uses the one that is there now.
 	ErrStateReplaced = errors.New("state folder was replaced while it was in use")
 	// ErrStateForeign says that a state folder which is opened again has other documents than those saved last.
 	ErrStateForeign = errors.New("state folder was changed by another program: stop that one, and restart this one")
@@ -149,7 +151,8 @@ type Options struct {
 	// CallTimeout bounds each driver call, IdleFor is how long an instance must have been inactive to be idle.
 	CallTimeout time.Duration
 	IdleFor     time.Duration
-	// SettleTimeout is how long an operation waits for the kubelet to offer the new devices, and none of the destroyed ones.
+	// SettleTimeout is how long an operation waits for the kubelet to offer the new devices, and none of the destroyed
+	// ones.
 	SettleTimeout time.Duration
 	// RunHook runs one program, within its timeout, with this environment besides its own.
 	RunHook func(ctx context.Context, h Hook, env []string) api.HookResult

@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// devicesOf returns the devices of GPUs as they are given, to resolve references to them. Devices have the indices of gpus.
+// devicesOf returns the devices of GPUs as they are given, to resolve references to them. Devices have the indices of
+// gpus.
 func devicesOf(gpus ...mig.GPULayout) *gpu.Devices {
 	list := make([]gpu.GPU, len(gpus))
 	for n, g := range gpus {
@@ -32,8 +33,8 @@ type deviceChanges struct {
 	created, destroyed []migDevice // destroyed are devices of before, created are devices of after
 }
 
-// migDevice is a MIG device: its place in a list of GPUs, the names that it goes by, and its profile. A device that is created where
-// another stood can have the names of that one.
+// migDevice is a MIG device: its place in a list of GPUs, the names that it goes by, and its profile. A device that
+// is created where another stood can have the names of that one.
 type migDevice struct {
 	at       gpu.DeviceIndex
 	uuid     gpu.MIGUUID
@@ -42,7 +43,8 @@ type migDevice struct {
 	profile  string // empty if it is not known
 }
 
-// compareDevices compares the GPUs of an operation as they were with how it has left them. Minor numbers are read again.
+// compareDevices compares the GPUs of an operation as they were with how it has left them. Minor numbers are read
+// again.
 func (e *Engine) compareDevices(ctx context.Context, op *operation) deviceChanges {
 	var before, after []mig.GPULayout
 	for _, p := range op.Parts {
@@ -70,7 +72,8 @@ func migDevices(gpus []mig.GPULayout) []migDevice {
 		for m, i := range g.Instances {
 			for k, c := range i.ComputeInstances {
 				if c.UUID != "" {
-					list = append(list, migDevice{gpu.DeviceIndex{GPU: n, Instance: m, Compute: k}, c.UUID, i.ID, c.ID, profileOf(i, c)})
+					list = append(list, migDevice{gpu.DeviceIndex{GPU: n, Instance: m, Compute: k}, c.UUID, i.ID, c.ID,
+						profileOf(i, c)})
 				}
 			}
 		}
@@ -78,8 +81,8 @@ func migDevices(gpus []mig.GPULayout) []migDevice {
 	return list
 }
 
-// profileOf returns the profile of a MIG device: that of its GPU instance, with the compute slices before it if these are not all
-// of the instance's ("1c.3g.20gb"). It is empty if the slices are not known.
+// profileOf returns the profile of a MIG device: that of its GPU instance, with the compute slices before it if these
+// are not all of the instance's ("1c.3g.20gb"). It is empty if the slices are not known.
 func profileOf(i mig.Instance, c mig.ComputeInstance) string {
 	switch {
 	case c.Slices == 0:
@@ -90,7 +93,8 @@ func profileOf(i mig.Instance, c mig.ComputeInstance) string {
 	return fmt.Sprintf("%dc.%s", c.Slices, i.Profile)
 }
 
-// lacking returns the devices of list that have no counterpart in others, a device of the same names and profile on the same GPU.
+// lacking returns the devices of list that have no counterpart in others, a device of the same names and profile on
+// the same GPU.
 func lacking(others, list []migDevice) []migDevice {
 	var alone []migDevice
 	for _, d := range list {
@@ -104,9 +108,9 @@ func lacking(others, list []migDevice) []migDevice {
 	return alone
 }
 
-// compareOffers returns the UUIDs of the created devices that an allocator does not offer, and of the destroyed ones that it does, by
-// what it offers; of all of them if it returned an error. An offer of a device that stands is none of a destroyed one, unless its
-// resource is that of the destroyed one's profile.
+// compareOffers returns the UUIDs of the created devices that an allocator does not offer, and of the destroyed ones
+// that it does, by what it offers; of all of them if it returned an error. An offer of a device that stands is none
+// of a destroyed one, unless its resource is that of the destroyed one's profile.
 func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
 	standing, gone := map[gpu.DeviceIndex]bool{}, map[gpu.DeviceIndex]bool{}
 	misnamed := map[gpu.DeviceIndex]string{} // destroyed devices: by which resource what stands there is offered
@@ -138,8 +142,9 @@ func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, s
 	return missing, stale
 }
 
-// isFormer reports whether a resource is that of the profile of a destroyed device and not that of the created one which has its
-// names. A resource that names no profile, as that of strategy single or one that an operator has named, is neither.
+// isFormer reports whether a resource is that of the profile of a destroyed device and not that of the created one
+// which has its names. A resource that names no profile, as that of strategy single or one that an operator has
+// named, is neither.
 func (t *deviceChanges) isFormer(resource string, was, now gpu.DeviceIndex) bool {
 	is := func(list []migDevice, at gpu.DeviceIndex) bool {
 		return slices.ContainsFunc(list, func(d migDevice) bool {
@@ -149,8 +154,8 @@ func (t *deviceChanges) isFormer(resource string, was, now gpu.DeviceIndex) bool
 	return is(t.destroyed, was) && !is(t.created, now)
 }
 
-// resourceNamesProfile reports whether a resource is a profile's, by the names that NVIDIA's device plugin gives under strategy mixed:
-// nvidia.com/mig-1g.5gb.me for 1g.5gb+me, nvidia.com/mig-1g.5gb.me.shared for its replicas.
+// resourceNamesProfile reports whether a resource is a profile's, by the names that NVIDIA's device plugin gives
+// under strategy mixed: nvidia.com/mig-1g.5gb.me for 1g.5gb+me, nvidia.com/mig-1g.5gb.me.shared for its replicas.
 func resourceNamesProfile(resource, profile string) bool {
 	_, name, _ := strings.Cut(resource, "/")
 	return strings.TrimSuffix(name, ".shared") == "mig-"+strings.ReplaceAll(profile, "+", ".")

@@ -79,8 +79,8 @@ func (k offering) Allocatable(context.Context) ([]gpu.Offer, error) {
 	return offers(append(slices.Clone(k.old), k.name.all(k.gpus)...)), nil
 }
 
-// TestSettlingByEveryName: whatever an allocator calls its devices, an operation ends at once when the new ones are offered and
-// the old ones are not, and warns of either.
+// TestSettlingByEveryName: whatever an allocator calls its devices, an operation ends at once when the new ones are
+// offered and the old ones are not, and warns of either.
 func TestSettlingByEveryName(t *testing.T) {
 	for name, names := range namers() {
 		for kind, want := range map[string]string{"current": "", "late": "does not offer", "stale": "may still offer"} {
@@ -112,8 +112,8 @@ func TestSettlingByEveryName(t *testing.T) {
 	}
 }
 
-// TestHolds has each form of reference hold what it means on the second GPU, whose minor number is 1, with GPU instance 3 at 0;
-// and all of the GPU if it names it and no instance that stands.
+// TestHolds has each form of reference hold what it means on the second GPU, whose minor number is 1, with GPU
+// instance 3 at 0; and all of the GPU if it names it and no instance that stands.
 func TestHolds(t *testing.T) {
 	third, first := gpu.Some(gpu.InstanceID(3)), gpu.Some(1)
 	whole, instance, compute, nothing := "GPU", "instance", "compute", ""
@@ -121,21 +121,25 @@ func TestHolds(t *testing.T) {
 		ref  gpu.DeviceRef
 		want string
 	}{
-		"GPU":                           {gpu.DeviceRef{GPU: gpu1}, whole},
-		"minor number":                  {gpu.DeviceRef{Minor: first}, whole},
-		"another GPU":                   {gpu.DeviceRef{GPU: gpu0}, nothing},
-		"another minor number":          {gpu.DeviceRef{Minor: gpu.Some(0), Instance: third}, nothing},
-		"unknown MIG UUID":              {gpu.DeviceRef{MIG: "MIG-gone"}, nothing},
-		"MIG UUID":                      {gpu.DeviceRef{MIG: sevenG}, compute},
-		"legacy UUID":                   {gpu.DeviceRef{GPU: gpu1, Instance: third, Compute: gpu.Some(gpu.ComputeID(0))}, compute},
-		"compute instance not standing": {gpu.DeviceRef{GPU: gpu1, Instance: third, Compute: gpu.Some(gpu.ComputeID(6))}, instance},
-		"GPU instance not standing":     {gpu.DeviceRef{GPU: gpu1, Instance: gpu.Some(gpu.InstanceID(9))}, whole},
-		"GKE":                           {gpu.DeviceRef{Minor: first, Instance: third}, instance},
-		"GKE, not standing":             {gpu.DeviceRef{Minor: first, Instance: gpu.Some(gpu.InstanceID(9))}, whole},
-		"HAMi":                          {gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(0)}, instance},
-		"HAMi, reserved":                {gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(6)}, whole},
-		"DRA":                           {gpu.DeviceRef{Minor: first, PlacementStart: gpu.Some(0), ProfileID: gpu.Some(uint32(0))}, instance},
-		"DRA, another profile":          {gpu.DeviceRef{Minor: first, PlacementStart: gpu.Some(0), ProfileID: gpu.Some(uint32(9))}, whole},
+		"GPU":                  {gpu.DeviceRef{GPU: gpu1}, whole},
+		"minor number":         {gpu.DeviceRef{Minor: first}, whole},
+		"another GPU":          {gpu.DeviceRef{GPU: gpu0}, nothing},
+		"another minor number": {gpu.DeviceRef{Minor: gpu.Some(0), Instance: third}, nothing},
+		"unknown MIG UUID":     {gpu.DeviceRef{MIG: "MIG-gone"}, nothing},
+		"MIG UUID":             {gpu.DeviceRef{MIG: sevenG}, compute},
+		"legacy UUID": {gpu.DeviceRef{GPU: gpu1, Instance: third, Compute: gpu.Some(gpu.ComputeID(0))},
+			compute},
+		"compute instance not standing": {gpu.DeviceRef{GPU: gpu1, Instance: third, Compute: gpu.Some(gpu.ComputeID(6))},
+			instance},
+		"GPU instance not standing": {gpu.DeviceRef{GPU: gpu1, Instance: gpu.Some(gpu.InstanceID(9))}, whole},
+		"GKE":                       {gpu.DeviceRef{Minor: first, Instance: third}, instance},
+		"GKE, not standing":         {gpu.DeviceRef{Minor: first, Instance: gpu.Some(gpu.InstanceID(9))}, whole},
+		"HAMi":                      {gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(0)}, instance},
+		"HAMi, reserved":            {gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(6)}, whole},
+		"DRA": {gpu.DeviceRef{Minor: first, PlacementStart: gpu.Some(0),
+			ProfileID: gpu.Some(uint32(0))}, instance},
+		"DRA, another profile": {gpu.DeviceRef{Minor: first, PlacementStart: gpu.Some(0),
+			ProfileID: gpu.Some(uint32(9))}, whole},
 	} {
 		for _, minor := range []gpu.Opt[int]{first, {}} {
 			g := *newWorld(t).gpu(gpu1)
@@ -194,9 +198,9 @@ func (k *slowKubelet) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	return list, err
 }
 
-// TestSettlingOfDestruction: an operation that only destroys ends, and the node takes pods again, once the kubelet does not
-// offer what is gone any more. A kubelet that fails for a while is asked again; one that does not answer is not waited for by
-// a single call.
+// TestSettlingOfDestruction: an operation that only destroys ends, and the node takes pods again, once the kubelet
+// does not offer what is gone any more. A kubelet that fails for a while is asked again; one that does not answer is
+// not waited for by a single call.
 func TestSettlingOfDestruction(t *testing.T) {
 	gone := []gpu.DeviceRef{{MIG: sevenG}}
 	for name, tt := range map[string]struct {
@@ -204,15 +208,19 @@ func TestSettlingOfDestruction(t *testing.T) {
 		took  time.Duration
 		warns []string
 	}{
-		"at once":                {took: 0},
-		"offered for a while":    {k: slowKubelet{stale: gone, lags: 5 * time.Second}, took: 5 * time.Second},
-		"offered for good":       {k: slowKubelet{stale: gone, lags: time.Hour}, took: 20 * time.Second, warns: []string{"may still offer " + sevenG + ", which was destroyed: restart the device plugin"}},
-		"fails for a while":      {k: slowKubelet{err: gpu.ErrUnavailable, failing: 8 * time.Second}, took: 8 * time.Second},
-		"is silent for a while":  {k: slowKubelet{silently: true, failing: 8 * time.Second}, took: 11 * time.Second},
-		"fails for good":         {k: slowKubelet{err: gpu.ErrUnavailable, failing: time.Hour}, took: 20 * time.Second, warns: []string{"does not say what it offers (unavailable): mend or restart it", "may still offer " + sevenG}},
-		"is silent for good":     {k: slowKubelet{silently: true, failing: time.Hour}, took: 20 * time.Second, warns: []string{"does not say what it offers (timed out)", "may still offer " + sevenG}},
-		"is not there any more":  {k: slowKubelet{err: gpu.ErrNoKubelet, failing: time.Hour}, took: 0},
-		"offers other ones, too": {k: slowKubelet{stale: []gpu.DeviceRef{{MIG: "MIG-0-0:4-0:3-e0"}, {GPU: gpu1}}, lags: time.Hour}, took: 0},
+		"at once":             {took: 0},
+		"offered for a while": {k: slowKubelet{stale: gone, lags: 5 * time.Second}, took: 5 * time.Second},
+		"offered for good": {k: slowKubelet{stale: gone, lags: time.Hour}, took: 20 * time.Second,
+			warns: []string{"may still offer " + sevenG + ", which was destroyed: restart the device plugin"}},
+		"fails for a while":     {k: slowKubelet{err: gpu.ErrUnavailable, failing: 8 * time.Second}, took: 8 * time.Second},
+		"is silent for a while": {k: slowKubelet{silently: true, failing: 8 * time.Second}, took: 11 * time.Second},
+		"fails for good": {k: slowKubelet{err: gpu.ErrUnavailable, failing: time.Hour}, took: 20 * time.Second,
+			warns: []string{"does not say what it offers (unavailable): mend or restart it", "may still offer " + sevenG}},
+		"is silent for good": {k: slowKubelet{silently: true, failing: time.Hour}, took: 20 * time.Second,
+			warns: []string{"does not say what it offers (timed out)", "may still offer " + sevenG}},
+		"is not there any more": {k: slowKubelet{err: gpu.ErrNoKubelet, failing: time.Hour}, took: 0},
+		"offers other ones, too": {k: slowKubelet{stale: []gpu.DeviceRef{{MIG: "MIG-0-0:4-0:3-e0"}, {GPU: gpu1}},
+			lags: time.Hour}, took: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -247,8 +255,8 @@ type bareKubelet struct{ kubelet }
 
 func (k bareKubelet) Allocatable(context.Context) ([]gpu.Offer, error) { return nil, nil }
 
-// TestSettlingByClaims: where devices are given by DRA claims alone, the kubelet offers none. Nothing is waited for there, and
-// no device plugin is blamed.
+// TestSettlingByClaims: where devices are given by DRA claims alone, the kubelet offers none. Nothing is waited for
+// there, and no device plugin is blamed.
 func TestSettlingByClaims(t *testing.T) {
 	for name, tt := range map[string]struct {
 		resources []string // of pods on another GPU
@@ -278,8 +286,8 @@ func TestSettlingByClaims(t *testing.T) {
 	}
 }
 
-// TestSettlingSaysWhatItWaitsFor: an operation that settles has what is waited for, adds an event when that changes, and logs
-// its warnings at its end.
+// TestSettlingSaysWhatItWaitsFor: an operation that settles has what is waited for, adds an event when that changes,
+// and logs its warnings at its end.
 func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -292,7 +300,8 @@ func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.executeOperation(t.Context(), <-e.queue)
-		for _, want := range []string{"the kubelet to say which devices it offers (unavailable)", "the kubelet to stop offering " + sevenG + ", which was destroyed"} {
+		for _, want := range []string{"the kubelet to say which devices it offers (unavailable)",
+			"the kubelet to stop offering " + sevenG + ", which was destroyed"} {
 			synctest.Wait()
 			if op := e.now(t, started.ID); op.State != api.Settling || !slices.Equal(op.WaitsFor, []string{want}) {
 				t.Errorf("operation is %s and waits for %q, want %q", op.State, op.WaitsFor, want)
@@ -323,8 +332,8 @@ func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 	})
 }
 
-// TestSettlingByProfile: a device that is created where one of another profile stood can have its ids and UUID. The resource by which
-// a device plugin offers it shows whether the plugin knows.
+// TestSettlingByProfile: a device that is created where one of another profile stood can have its ids and UUID. The
+// resource by which a device plugin offers it shows whether the plugin knows.
 func TestSettlingByProfile(t *testing.T) {
 	const uuid = gpu.MIGUUID("MIG-same")
 	instance := func(profile string, slices int) []mig.Instance {
@@ -338,16 +347,21 @@ func TestSettlingByProfile(t *testing.T) {
 		missing       []string
 		stale         []string
 	}{
-		"offered as it is":               {single, media, []string{"nvidia.com/mig-1g.5gb.me"}, nil, nil},
-		"offered as it was":              {single, media, []string{"nvidia.com/mig-1g.5gb"}, []string{"MIG-same"}, []string{"MIG-same as nvidia.com/mig-1g.5gb"}},
-		"offered as both":                {single, media, []string{"nvidia.com/mig-1g.5gb", "nvidia.com/mig-1g.5gb.me"}, nil, []string{"MIG-same as nvidia.com/mig-1g.5gb"}},
-		"shared, as it was":              {media, single, []string{"nvidia.com/mig-1g.5gb.me.shared"}, []string{"MIG-same"}, []string{"MIG-same as nvidia.com/mig-1g.5gb.me.shared"}},
-		"shared, as it is":               {media, single, []string{"nvidia.com/mig-1g.5gb.shared"}, nil, nil},
-		"a resource that tells nothing":  {single, media, []string{"nvidia.com/gpu"}, nil, nil},
-		"a resource of an operator":      {single, media, []string{"example.com/mig-small"}, nil, nil},
-		"not offered":                    {single, media, nil, []string{"MIG-same"}, nil},
-		"compute instance, as it was":    {instance("3g.20gb", 1), instance("3g.20gb", 2), []string{"nvidia.com/mig-1c.3g.20gb"}, []string{"MIG-same"}, []string{"MIG-same as nvidia.com/mig-1c.3g.20gb"}},
-		"compute instance, as it is":     {instance("3g.20gb", 1), instance("3g.20gb", 2), []string{"nvidia.com/mig-2c.3g.20gb"}, nil, nil},
+		"offered as it is": {single, media, []string{"nvidia.com/mig-1g.5gb.me"}, nil, nil},
+		"offered as it was": {single, media, []string{"nvidia.com/mig-1g.5gb"}, []string{"MIG-same"},
+			[]string{"MIG-same as nvidia.com/mig-1g.5gb"}},
+		"offered as both": {single, media, []string{"nvidia.com/mig-1g.5gb", "nvidia.com/mig-1g.5gb.me"}, nil,
+			[]string{"MIG-same as nvidia.com/mig-1g.5gb"}},
+		"shared, as it was": {media, single, []string{"nvidia.com/mig-1g.5gb.me.shared"}, []string{"MIG-same"},
+			[]string{"MIG-same as nvidia.com/mig-1g.5gb.me.shared"}},
+		"shared, as it is":              {media, single, []string{"nvidia.com/mig-1g.5gb.shared"}, nil, nil},
+		"a resource that tells nothing": {single, media, []string{"nvidia.com/gpu"}, nil, nil},
+		"a resource of an operator":     {single, media, []string{"example.com/mig-small"}, nil, nil},
+		"not offered":                   {single, media, nil, []string{"MIG-same"}, nil},
+		"compute instance, as it was": {instance("3g.20gb", 1), instance("3g.20gb", 2),
+			[]string{"nvidia.com/mig-1c.3g.20gb"}, []string{"MIG-same"}, []string{"MIG-same as nvidia.com/mig-1c.3g.20gb"}},
+		"compute instance, as it is": {instance("3g.20gb", 1), instance("3g.20gb", 2),
+			[]string{"nvidia.com/mig-2c.3g.20gb"}, nil, nil},
 		"the same device, not yet there": {single, single, nil, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -23,8 +23,8 @@ const (
 	readOnly = "read-only"
 )
 
-// Engine plans and executes changes of a node's GPUs. Its errors are *api.Problem if the caller's client should see them. It
-// is safe for concurrent use.
+// Engine plans and executes changes of a node's GPUs. Its errors are *api.Problem if the caller's client should see
+// them. It is safe for concurrent use.
 type Engine struct {
 	o        Options
 	named    atomic.Pointer[map[string][]api.LayoutRule] // the named layouts that are in force

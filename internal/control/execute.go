@@ -29,7 +29,8 @@ func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	return safe, func() { stop(); cancel() }
 }
 
-// deferToRestart leaves an operation to the next start if there is no time left: the state folder has all that it needs.
+// deferToRestart leaves an operation to the next start if there is no time left: the state folder has all that it
+// needs.
 func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 	if ctx.Err() == nil {
 		return false
@@ -39,8 +40,8 @@ func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 	return true
 }
 
-// executeOperation executes the current operation until it ends, waits for the kubelet, or waits for an operator. When ctx ends,
-// it skips what can be left to the next start.
+// executeOperation executes the current operation until it ends, waits for the kubelet, or waits for an operator.
+// When ctx ends, it skips what can be left to the next start.
 func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 	safe, cancel := withGrace(ctx)
 	defer cancel()
@@ -61,7 +62,8 @@ func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 	e.mu.Lock()
 	op.inSlots = false
 	e.mu.Unlock()
-	// A failure makes the engine read-only: the slots still have the operation, and are not used for another one until then.
+	// A failure makes the engine read-only: the slots still have the operation, and are not used for another one until
+	// then.
 	_ = e.saveHistory()
 	e.mu.Lock()
 	e.current = nil
@@ -118,8 +120,8 @@ func (e *Engine) commit(op *operation) error {
 	return err
 }
 
-// doStep does one step: it is on disk before it is begun, and what came of it afterwards. The error says why it was not done;
-// the part of the operation then has what is known of the GPU.
+// doStep does one step: it is on disk before it is begun, and what came of it afterwards. The error says why it was
+// not done; the part of the operation then has what is known of the GPU.
 func (e *Engine) doStep(ctx context.Context, op *operation, s mig.Step, at stepRef, force []string) error {
 	p := op.part(s.GPU)
 	e.mu.Lock()
@@ -152,9 +154,10 @@ const (
 )
 
 // performStep performs a step. A GPU instance can be in use for a moment after its compute instances are gone: a
-// destruction is tried again, and each try checks again that nothing holds it. Any step of a rollback is tried again, as long
-// as the GPU is as it was.
-func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, force []string, rollback bool) (*mig.Done, error) {
+// destruction is tried again, and each try checks again that nothing holds it. Any step of a rollback is tried again,
+// as long as the GPU is as it was.
+func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, force []string,
+	rollback bool) (*mig.Done, error) {
 	p := op.part(s.GPU)
 	for n := 1; ; n++ {
 		done, err := e.performOnce(ctx, p, s, force, rollback)
@@ -167,7 +170,8 @@ func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, for
 	}
 }
 
-func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []string, rollback bool) (*mig.Done, error) {
+func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []string,
+	rollback bool) (*mig.Done, error) {
 	if !isCreation(s) {
 		if err := e.checkHolders(ctx, p, s, force, rollback); err != nil {
 			p.Pending = nil
@@ -181,8 +185,8 @@ func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []s
 	return p.recordOutcome(s, out, err)
 }
 
-// recordOutcome records the outcome of a step. It changes what the operation expects of the GPU only to what was read, and only if that
-// is what the step leads to.
+// recordOutcome records the outcome of a step. It changes what the operation expects of the GPU only to what was
+// read, and only if that is what the step leads to.
 func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
 	after, notAfter := verifyOutcome(p.Expected, s, out.Instances)
 	reported := err == nil || errors.Is(err, mig.ErrNotAsAsked) // success, by the driver
@@ -210,7 +214,8 @@ func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done,
 	}
 }
 
-// isRefused reports whether the driver has certainly not done what it was asked for: a change that looks like it is another client's.
+// isRefused reports whether the driver has certainly not done what it was asked for: a change that looks like it is
+// another client's.
 func isRefused(err error) bool {
 	if errors.Is(err, mig.ErrNotAsAsked) {
 		return false
@@ -260,9 +265,9 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// checkHolders returns an error if, right before a destruction, anything holds what the step destroys. What the last poll knows of
-// activity counts for compute instances: nothing is active where there is none any more. Of one that the operation has created
-// itself, which the poll may not have seen yet, only activity that was seen counts.
+// checkHolders returns an error if, right before a destruction, anything holds what the step destroys. What the last
+// poll knows of activity counts for compute instances: nothing is active where there is none any more. Of one that
+// the operation has created itself, which the poll may not have seen yet, only activity that was seen counts.
 func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []string, own bool) error {
 	g := p.live()
 	if s.IndexIn(g.Instances) < 0 {

@@ -13,9 +13,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// collectFacts returns what a plan depends on, one fact in a line, in words that can be shown to an operator when they differ: the node and
-// its boot, the driver, every instance of the plan's GPUs and the pods and jobs that hold it, every holder of what is to
-// be destroyed, and the plan itself. UUIDs alone would not do: they are the same for the same placement.
+// collectFacts returns what a plan depends on, one fact in a line, in words that can be shown to an operator when
+// they differ: the node and its boot, the driver, every instance of the plan's GPUs and the pods and jobs that hold
+// it, every holder of what is to be destroyed, and the plan itself. UUIDs alone would not do: they are the same for
+// the same placement.
 func (e *Engine) collectFacts(c *usage, p *api.Plan) []string {
 	list := []string{"node " + e.o.Hostname, "boot " + e.o.BootID}
 	generations := map[gpu.UUID]uint64{}
@@ -34,7 +35,8 @@ func (e *Engine) collectFacts(c *usage, p *api.Plan) []string {
 			gone[placeOf(s)] = true
 		}
 	}
-	list = append(list, "force "+strings.Join(p.Forced, ","), "owners "+strings.Join(p.Owners, ","), "take over "+strconv.FormatBool(p.TakeOver))
+	list = append(list, "force "+strings.Join(p.Forced, ","), "owners "+strings.Join(p.Owners, ","),
+		"take over "+strconv.FormatBool(p.TakeOver))
 	for _, pg := range p.GPUs {
 		at := slices.IndexFunc(c.gpus, func(g mig.GPULayout) bool { return g.UUID == pg.UUID })
 		if at < 0 {
@@ -125,6 +127,7 @@ func ruleMatches(r mig.Rule, g mig.GPULayout) bool {
 		return false
 	}
 	return slices.ContainsFunc(r.GPUs, func(name string) bool {
-		return name == mig.AllGPUs || name == strconv.Itoa(g.Index) || name == string(g.UUID) || strings.EqualFold(name, g.PCIBusID)
+		return name == mig.AllGPUs || name == strconv.Itoa(g.Index) || name == string(g.UUID) ||
+			strings.EqualFold(name, g.PCIBusID)
 	})
 }

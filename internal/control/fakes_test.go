@@ -74,13 +74,15 @@ func newWorld(t *testing.T) *world {
 	}
 	w := &world{next: 1, dieAt: -1, processes: map[gpu.UUID][]gpu.Process{}}
 	for n, id := range []gpu.UUID{gpu0, gpu1} {
-		w.gpus = append(w.gpus, mig.GPULayout{MIG: gpu.Some(true), Pending: gpu.Some(true), Facts: gpu.Facts{UUID: id, Index: n, Minor: gpu.Some(n),
-			Name: model.Name, PCIBusID: fmt.Sprintf("00000000:0%d:00.0", n+1), Profiles: model.Profiles}})
+		w.gpus = append(w.gpus,
+			mig.GPULayout{MIG: gpu.Some(true), Pending: gpu.Some(true), Facts: gpu.Facts{UUID: id, Index: n, Minor: gpu.Some(n),
+				Name: model.Name, PCIBusID: fmt.Sprintf("00000000:0%d:00.0", n+1), Profiles: model.Profiles}})
 	}
 	w.stand(gpu0, "3g.20gb", 0)
 	w.stand(gpu0, "3g.20gb", 4)
 	w.stand(gpu1, "7g.40gb", 0)
-	w.processes[gpu0] = []gpu.Process{{PID: 42, Instance: gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(0))}}
+	w.processes[gpu0] = []gpu.Process{{PID: 42, Instance: gpu.Some(gpu.InstanceID(1)),
+		Compute: gpu.Some(gpu.ComputeID(0))}}
 	w.look()
 	return w
 }
@@ -113,10 +115,12 @@ func (w *world) look() {
 		s.Generation = w.snapshot.Generation + 1
 	}
 	for _, g := range w.gpus {
-		seen := gpu.GPU{Facts: gpu.Facts{UUID: g.UUID, Index: g.Index}, Up: true, MIG: gpu.MIGState{Enabled: g.MIG, LayoutGeneration: uint64(w.next)}}
+		seen := gpu.GPU{Facts: gpu.Facts{UUID: g.UUID, Index: g.Index}, Up: true,
+			MIG: gpu.MIGState{Enabled: g.MIG, LayoutGeneration: uint64(w.next)}}
 		for _, i := range g.Instances {
-			seen.Instances = append(seen.Instances, gpu.GPUInstance{ID: i.ID, Profile: i.Profile, ProfileID: gpu.Some(i.ProfileID),
-				Placement: gpu.Some(i.Placement), Up: true})
+			seen.Instances = append(seen.Instances,
+				gpu.GPUInstance{ID: i.ID, Profile: i.Profile, ProfileID: gpu.Some(i.ProfileID),
+					Placement: gpu.Some(i.Placement), Up: true})
 		}
 		s.GPUs = append(s.GPUs, seen)
 	}
@@ -221,7 +225,9 @@ func (w *world) do(s mig.Step) (mig.Done, error) {
 // perform is what a driver does with a step.
 func (w *world) perform(s mig.Step) (mig.Done, error) {
 	g := w.gpu(s.GPU)
-	at := slices.IndexFunc(g.Instances, func(i mig.Instance) bool { return i.ProfileID == s.ProfileID && i.Placement == s.Placement })
+	at := slices.IndexFunc(g.Instances, func(i mig.Instance) bool {
+		return i.ProfileID == s.ProfileID && i.Placement == s.Placement
+	})
 	if s.Op == mig.CreateInstance {
 		if slices.ContainsFunc(g.Instances, func(i mig.Instance) bool { return i.Placement.Overlaps(s.Placement) }) {
 			return mig.Done{}, gpu.ErrInsufficientResources
@@ -250,8 +256,10 @@ func (w *world) perform(s mig.Step) (mig.Done, error) {
 		}) {
 			return mig.Done{}, gpu.ErrInsufficientResources
 		}
-		c := mig.ComputeInstance{ID: gpu.ComputeID(len(i.ComputeInstances)), Slices: s.Compute.Or(gpu.Placement{}).Size, Placement: s.Compute,
-			UUID: gpu.MIGUUID(fmt.Sprintf("MIG-%d-%s-%s-e%d", g.Index, s.Placement, s.Compute.Or(gpu.Placement{}), w.epoch))}
+		c := mig.ComputeInstance{ID: gpu.ComputeID(len(i.ComputeInstances)), Slices: s.Compute.Or(gpu.Placement{}).Size,
+			Placement: s.Compute,
+			UUID: gpu.MIGUUID(fmt.Sprintf("MIG-%d-%s-%s-e%d", g.Index, s.Placement, s.Compute.Or(gpu.Placement{}),
+				w.epoch))}
 		i.ComputeInstances = append(i.ComputeInstances, c)
 		return mig.Done{Instance: i.ID, ComputeID: gpu.Some(c.ID), UUID: c.UUID}, nil
 	default:
@@ -427,21 +435,25 @@ type observer struct{ *world }
 func (o *observer) Operation(api.Verb, string, time.Duration) {}
 func (o *observer) State(s string)                            { o.states = append(o.states, s) }
 
-var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true}}
+var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true,
+	TakeOver: true}}
 
 // engine starts one over the world, as a process would.
 func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 	t.Helper()
-	o := Options{Hostname: "node", BootID: "boot-1", Apply: true, Actuator: w, Poller: w, Assignments: kubelet{w}, Handles: files{w},
-		Cluster: &cluster{w}, Profiling: &profiling{w}, Store: &folder{w}, Observer: &observer{w}, CallTimeout: 10 * time.Second,
-		IdleFor: time.Minute, SettleTimeout: 20 * time.Second, Hooks: []Hook{{Argv: []string{"restart"}}},
+	o := Options{Hostname: "node", BootID: "boot-1", Apply: true, Actuator: w, Poller: w, Assignments: kubelet{w},
+		Handles: files{w},
+		Cluster: &cluster{w}, Profiling: &profiling{w}, Store: &folder{w}, Observer: &observer{w},
+		CallTimeout: 10 * time.Second,
+		IdleFor:     time.Minute, SettleTimeout: 20 * time.Second, Hooks: []Hook{{Argv: []string{"restart"}}},
 		RunHook: func(_ context.Context, h Hook, env []string) api.HookResult {
 			w.hooks = append(w.hooks, env)
 			return api.HookResult{Argv: h.Argv, OK: !w.hookFails}
 		},
 		Layouts: map[string][]api.LayoutRule{
 			"mixed": {
-				{Devices: api.DeviceList{Indexes: []int{0}}, MIGEnabled: true, MIGDevices: map[string]int{"3g.20gb": 1, "1g.5gb": 1, "2g.10gb": 1}},
+				{Devices: api.DeviceList{Indexes: []int{0}}, MIGEnabled: true,
+					MIGDevices: map[string]int{"3g.20gb": 1, "1g.5gb": 1, "2g.10gb": 1}},
 				{Devices: api.DeviceList{Indexes: []int{1}}, MIGEnabled: true, MIGDevices: map[string]int{"3g.20gb": 2}},
 			},
 		}}

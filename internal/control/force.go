@@ -10,7 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// markBusy marks the instances that have holders as busy, except those forced by name. It returns a problem for a name that no instance has.
+// markBusy marks the instances that have holders as busy, except those forced by name. It returns a problem for a
+// name that no instance has.
 func (c *usage) markBusy(force []string) *api.Problem {
 	used := map[string]bool{}
 	for n := range c.gpus {
@@ -67,7 +68,8 @@ func stepNames(s mig.Step) []string {
 	}
 }
 
-// warnOfProcesses returns a warning for each process that force does not override: the driver destroys no compute instance on which one runs.
+// warnOfProcesses returns a warning for each process that force does not override: the driver destroys no compute
+// instance on which one runs.
 func (c *usage) warnOfProcesses(forced []string) []string {
 	var list []string
 	for _, g := range c.gpus {
@@ -79,7 +81,9 @@ func (c *usage) warnOfProcesses(forced []string) []string {
 				holds := slices.Concat(c.holds[unit{gpu: g.UUID, instance: i.ID}], c.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}])
 				for _, h := range holds {
 					if h.Kind == api.HoldProcess {
-						list = append(list, fmt.Sprintf("the driver refuses to destroy %s while process %d runs on it: end that first, or all is rolled back", ci.UUID, h.PID))
+						list = append(list,
+							fmt.Sprintf("the driver refuses to destroy %s while process %d runs on it: end that first, or all is "+
+								"rolled back", ci.UUID, h.PID))
 					}
 				}
 			}
@@ -109,7 +113,9 @@ func (c *usage) widenForce(force []string) []string {
 	wide := slices.Clone(force)
 	for _, g := range c.gpus {
 		for _, i := range g.Instances {
-			held := slices.ContainsFunc(i.ComputeInstances, func(n mig.ComputeInstance) bool { return !slices.Contains(force, string(n.UUID)) })
+			held := slices.ContainsFunc(i.ComputeInstances, func(n mig.ComputeInstance) bool {
+				return !slices.Contains(force, string(n.UUID))
+			})
 			if len(i.ComputeInstances) > 0 && !held {
 				wide = append(wide, bareName(g.UUID, i.ID))
 			}

@@ -37,8 +37,9 @@ func degrades(w *world, n int) func(int, mig.Step) error {
 	}
 }
 
-// TestForeignLayoutAfterDegraded: an operation ends degraded, another client lays out the GPU anew, and then: the exporter is
-// restarted, an operator asks for the rollback, or another operation wants the GPU. The other client's layout stands.
+// TestForeignLayoutAfterDegraded: an operation ends degraded, another client lays out the GPU anew, and then: the
+// exporter is restarted, an operator asks for the rollback, or another operation wants the GPU. The other client's
+// layout stands.
 func TestForeignLayoutAfterDegraded(t *testing.T) {
 	for name, goOn := range map[string]func(t *testing.T, w *world, e *Engine, id string) *Engine{
 		"restart": func(t *testing.T, w *world, _ *Engine, _ string) *Engine {
@@ -89,8 +90,9 @@ func TestForeignLayoutAfterDegraded(t *testing.T) {
 	}
 }
 
-// TestForeignLayoutDuringOperation has another client lay out the second GPU anew before and after every step of an operation
-// and of its rollback: from then on nothing is changed there, the other GPU is as it was, and the words are true.
+// TestForeignLayoutDuringOperation has another client lay out the second GPU anew before and after every step of an
+// operation and of its rollback: from then on nothing is changed there, the other GPU is as it was, and the words are
+// true.
 func TestForeignLayoutDuringOperation(t *testing.T) {
 	for _, failing := range []bool{false, true} {
 		for _, late := range []bool{false, true} {
@@ -144,8 +146,8 @@ func TestForeignLayoutDuringOperation(t *testing.T) {
 	}
 }
 
-// TestForeignDestroyBeforeFirstStep: another client destroys the compute instance that the first step is about to destroy, and
-// leaves the GPU instance. Nothing was changed, nothing is put there, and no GPU is blocked.
+// TestForeignDestroyBeforeFirstStep: another client destroys the compute instance that the first step is about to
+// destroy, and leaves the GPU instance. Nothing was changed, nothing is put there, and no GPU is blocked.
 func TestForeignDestroyBeforeFirstStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -194,7 +196,8 @@ func TestViewIsLost(t *testing.T) {
 		"boot":   {func(*world) {}, func(o *Options) { o.BootID = "boot-2" }, "rebooted"},
 		"driver": {func(w *world) { w.snapshot.Driver = gpu.Some(gpu.Driver{Version: "590.1"}) }, nil, "driver"},
 		"late":   {func(*world) { time.Sleep(11 * time.Minute) }, nil, "away for 11m"},
-		"clock":  {func(*world) {}, func(o *Options) { o.Now = func() time.Time { return time.Now().Add(-time.Hour) } }, "away"},
+		"clock": {func(*world) {}, func(o *Options) { o.Now = func() time.Time { return time.Now().Add(-time.Hour) } },
+			"away"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

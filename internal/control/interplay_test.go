@@ -19,7 +19,8 @@ import (
 
 // What happens at the same time, or again and again.
 
-// TestUseThatBeginsBetweenCheckAndDestroy has every kind of use begin after an operation was accepted: nothing is destroyed.
+// TestUseThatBeginsBetweenCheckAndDestroy has every kind of use begin after an operation was accepted: nothing is
+// destroyed.
 func TestUseThatBeginsBetweenCheckAndDestroy(t *testing.T) {
 	for name, c := range uses() {
 		if name == "not polled yet" { // then it is polled
@@ -47,7 +48,8 @@ func TestUseThatBeginsBetweenCheckAndDestroy(t *testing.T) {
 				}
 				cmptest.Equal(t, "problem of the operation", got.Error.Type, api.Busy)
 				cmptest.Equal(t, "changes asked of the driver", w.calls, 0)
-				if len(got.Error.Blocking) != 1 || !slices.ContainsFunc(got.Error.Blocking[0].Holders, func(h api.Hold) bool { return h.Kind == c.kind }) {
+				if len(got.Error.Blocking) != 1 ||
+					!slices.ContainsFunc(got.Error.Blocking[0].Holders, func(h api.Hold) bool { return h.Kind == c.kind }) {
 					t.Errorf("blocking %+v, want %s", got.Error.Blocking, c.kind)
 				}
 			})
@@ -129,7 +131,8 @@ func (e *Engine) bother(ctx context.Context, n int) {
 		}
 		return ""
 	}
-	wanted := []api.PlanRequest{mixed(), second(two3g), parts(), second(map[string]api.DeviceRequest{"7g.40gb": {Count: 1}})}
+	wanted := []api.PlanRequest{mixed(), second(two3g), parts(),
+		second(map[string]api.DeviceRequest{"7g.40gb": {Count: 1}})}
 	for ctx.Err() == nil {
 		switch n % 6 {
 		case 0, 1, 2:
@@ -366,7 +369,8 @@ func TestCordonIsUndoneLater(t *testing.T) {
 	})
 }
 
-// TestPlanOnlyFinishesNothing: with --control.mode=plan nothing is changed, not even for an operation that a crash has left.
+// TestPlanOnlyFinishesNothing: with --control.mode=plan nothing is changed, not even for an operation that a crash
+// has left.
 func TestPlanOnlyFinishesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, before, after := prepared(t, "apply to two GPUs")
@@ -399,7 +403,8 @@ func TestPlanOnlyFinishesNothing(t *testing.T) {
 	})
 }
 
-// TestPendingModeIsAFact: a mode that another client asks for after the plan was made would destroy what the plan creates.
+// TestPendingModeIsAFact: a mode that another client asks for after the plan was made would destroy what the plan
+// creates.
 func TestPendingModeIsAFact(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)

@@ -40,7 +40,8 @@ func copyInstances(list []mig.Instance) []mig.Instance {
 	return copied
 }
 
-// withoutIDs returns the instances that a plan leads to as an operation remembers them: without ids, those that stay included.
+// withoutIDs returns the instances that a plan leads to as an operation remembers them: without ids, those that stay
+// included.
 func withoutIDs(after []mig.Instance) []mig.Instance {
 	var list []mig.Instance
 	for _, i := range after {
@@ -82,7 +83,8 @@ func stepsBetween(id gpu.UUID, live, wanted []mig.Instance) []mig.Step {
 	}
 	for _, w := range wanted {
 		if !slices.ContainsFunc(live, func(i mig.Instance) bool { return samePlace(i, w) }) {
-			comes = append(comes, mig.Step{Op: mig.CreateInstance, GPU: id, ProfileID: w.ProfileID, Profile: w.Profile, Placement: w.Placement})
+			comes = append(comes, mig.Step{Op: mig.CreateInstance, GPU: id, ProfileID: w.ProfileID, Profile: w.Profile,
+				Placement: w.Placement})
 			comes = append(comes, createComputes(id, w, nil)...)
 		}
 	}
@@ -91,7 +93,8 @@ func stepsBetween(id gpu.UUID, live, wanted []mig.Instance) []mig.Step {
 
 func destroyCompute(id gpu.UUID, i mig.Instance, n int, at gpu.Placement) mig.Step {
 	return mig.Step{Op: mig.DestroyCompute, GPU: id, ProfileID: i.ProfileID, Profile: i.Profile, Placement: i.Placement,
-		Compute: gpu.Some(at), UUID: i.ComputeInstances[n].UUID, Instance: gpu.Some(i.ID), ComputeID: gpu.Some(i.ComputeInstances[n].ID)}
+		Compute: gpu.Some(at), UUID: i.ComputeInstances[n].UUID, Instance: gpu.Some(i.ID),
+		ComputeID: gpu.Some(i.ComputeInstances[n].ID)}
 }
 
 func createComputes(id gpu.UUID, w mig.Instance, standing []gpu.Placement) []mig.Step {
@@ -108,10 +111,11 @@ func createComputes(id gpu.UUID, w mig.Instance, standing []gpu.Placement) []mig
 // errOtherStep says that instances are not those after a step.
 var errOtherStep = errors.New("the instances are not those after the step")
 
-// verifyOutcome returns the instances that were read after a step, with the MIG UUIDs that were known before. It returns
-// errOtherStep if they are not what the step makes of those before, or if anything else has changed.
+// verifyOutcome returns the instances that were read after a step, with the MIG UUIDs that were known before. It
+// returns errOtherStep if they are not what the step makes of those before, or if anything else has changed.
 func verifyOutcome(before []mig.Instance, s mig.Step, read []mig.Instance) ([]mig.Instance, error) {
-	// What the step adds is taken away again, from a copy of what was read; what it takes away, from one of what was before.
+	// What the step adds is taken away again, from a copy of what was read; what it takes away, from one of what was
+	// before.
 	added, removed := copyInstances(read), copyInstances(before)
 	list := &removed
 	if isCreation(s) {
@@ -132,7 +136,9 @@ func verifyOutcome(before []mig.Instance, s mig.Step, read []mig.Instance) ([]mi
 
 func keepUUIDs(now, before []mig.ComputeInstance) {
 	for n := range now {
-		at := slices.IndexFunc(before, func(c mig.ComputeInstance) bool { return c.ID == now[n].ID && c.Placement == now[n].Placement })
+		at := slices.IndexFunc(before, func(c mig.ComputeInstance) bool {
+			return c.ID == now[n].ID && c.Placement == now[n].Placement
+		})
 		if at >= 0 && now[n].UUID == "" {
 			now[n].UUID = before[at].UUID
 		}
@@ -162,7 +168,8 @@ func removeOne(list *[]mig.Instance, s mig.Step) bool {
 	return true
 }
 
-// renamedDevices pairs the UUIDs of the MIG devices of a layout with those that stand in their places now, if they differ.
+// renamedDevices pairs the UUIDs of the MIG devices of a layout with those that stand in their places now, if they
+// differ.
 func renamedDevices(before, now layout) map[gpu.MIGUUID]gpu.MIGUUID {
 	changed := map[gpu.MIGUUID]gpu.MIGUUID{}
 	stands := now.devices()
@@ -223,16 +230,17 @@ func standingOn(gpus []mig.GPULayout, id gpu.UUID) []mig.Instance {
 	return knownInstances(g.Instances)
 }
 
-// describeLayout returns instances for the API, by placement: those that exist, or those that a plan leads to. It is nil if
-// they are not known.
+// describeLayout returns instances for the API, by placement: those that exist, or those that a plan leads to. It is
+// nil if they are not known.
 func describeLayout(instances []mig.Instance) []api.Instance {
 	if instances == nil {
 		return nil
 	}
 	list := []api.Instance{}
 	for _, i := range instances {
-		d := api.Instance{Profile: i.Profile, ProfileID: i.ProfileID, Placement: i.Placement, Compute: []api.ComputeInstance{},
-			Fate: fateOf(i.New, api.Create), Need: i.Need}
+		d := api.Instance{Profile: i.Profile, ProfileID: i.ProfileID, Placement: i.Placement,
+			Compute: []api.ComputeInstance{},
+			Fate:    fateOf(i.New, api.Create), Need: i.Need}
 		if !i.New {
 			d.ID = gpu.Some(i.ID)
 		}

@@ -11,7 +11,8 @@ import (
 )
 
 // modeWarning is what an operator must know before a MIG mode is asked for.
-const modeWarning = "the driver itself may unbind or reset the device for this, and its minor number may change; the GPU is never reset by this program"
+const modeWarning = "the driver itself may unbind or reset the device for this, and its minor number may change; the " +
+	"GPU is never reset by this program"
 
 // SetMode asks for a MIG mode of an unused GPU without instances. It never resets the GPU: if the mode waits for
 // that, the operation's result says so.
@@ -42,7 +43,8 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 	}
 	b := e.newRecord(ctx, api.VerbMode, by.Name, nil)
 	b.TakeOver = r.TakeOver
-	b.Operation.Mode = &api.ModeResult{GPU: id, Wanted: r.Enabled, Current: current, Pending: g.Pending.Or(current), Holders: c.whole[id]}
+	b.Operation.Mode = &api.ModeResult{GPU: id, Wanted: r.Enabled, Current: current, Pending: g.Pending.Or(current),
+		Holders: c.whole[id]}
 	b.Operation.GPUs = []api.OperationGPU{{GPU: id, State: api.Pending}}
 	if current == r.Enabled && g.Pending.Or(current) == r.Enabled {
 		return e.acceptOperation(b, doSteps)
@@ -61,10 +63,12 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 // users; if the driver cannot do it with them, it says so, and they are named in the result.
 func (c *usage) checkModeChange(g mig.GPULayout) *api.Problem {
 	if len(g.Instances) > 0 {
-		p := problemf(api.Busy, "GPU %d (%s) has %d GPU instances: apply a layout without instances first", g.Index, g.UUID, len(g.Instances))
+		p := problemf(api.Busy, "GPU %d (%s) has %d GPU instances: apply a layout without instances first", g.Index, g.UUID,
+			len(g.Instances))
 		for _, i := range g.Instances {
-			p.Blocking = append(p.Blocking, api.Blocker{GPU: g.UUID, Instance: instanceName(g, i), Profile: i.Profile, Placement: i.Placement,
-				Holders: c.holders(g, i)})
+			p.Blocking = append(p.Blocking, api.Blocker{GPU: g.UUID, Instance: instanceName(g, i), Profile: i.Profile,
+				Placement: i.Placement,
+				Holders:   c.holders(g, i)})
 		}
 		return withHint(p)
 	}
@@ -151,7 +155,8 @@ func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (mig.Mod
 
 // endMode ends a mode change. A mode that is pending counts as a success.
 func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChange) {
-	r := api.ModeResult{GPU: op.Operation.Mode.GPU, Wanted: op.Operation.Mode.Wanted, Current: change.Current, Pending: change.Pending}
+	r := api.ModeResult{GPU: op.Operation.Mode.GPU, Wanted: op.Operation.Mode.Wanted, Current: change.Current,
+		Pending: change.Pending}
 	if c, err := e.readUsage(ctx, r.GPU); err == nil {
 		r.Holders = c.whole[r.GPU]
 	}
@@ -204,7 +209,8 @@ func waitsFor(activation error) string {
 	}
 }
 
-// endModeFromDriver ends a mode change whose outcome is unknown, by the mode that the driver reports. failed is the error of the call, or nil.
+// endModeFromDriver ends a mode change whose outcome is unknown, by the mode that the driver reports. failed is the
+// error of the call, or nil.
 func (e *Engine) endModeFromDriver(ctx context.Context, op *operation, failed error) {
 	id := op.Operation.Mode.GPU
 	gpus, unreadable, err := e.readLayouts(ctx, id)

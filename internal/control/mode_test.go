@@ -96,7 +96,8 @@ func TestModeRefused(t *testing.T) {
 // TestHandleThatBlocks has a mode wait for what holds the GPU open, for a reset or for a reboot; none is asked for.
 func TestHandleThatBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for waits, err := range map[string]error{"in use": gpu.ErrInUse, "reset": gpu.ErrResetRequired, "reboot": gpu.ErrNotSupported} {
+		for waits, err := range map[string]error{"in use": gpu.ErrInUse, "reset": gpu.ErrResetRequired,
+			"reboot": gpu.ErrNotSupported} {
 			w := bare(t)
 			w.asking = func(gpu.UUID) ([]Handle, error) { return []Handle{{PID: 4, Command: "nv-hostengine"}}, nil }
 			w.mode = func(on bool) (mig.ModeChange, error) {

@@ -67,8 +67,8 @@ func TestDestroySaysOKAndTheInstanceRemains(t *testing.T) {
 	})
 }
 
-// TestCreatedInstanceIsGone: the driver has created it, and it does not stand. Another client must have destroyed it: nothing more is
-// changed there.
+// TestCreatedInstanceIsGone: the driver has created it, and it does not stand. Another client must have destroyed it:
+// nothing more is changed there.
 func TestCreatedInstanceIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, step := range []mig.StepOp{mig.CreateInstance, mig.CreateCompute} {
@@ -97,7 +97,8 @@ func TestChangedInstanceIDs(t *testing.T) {
 	w.gpu(gpu1).Instances[0].ID = 99 // destroyed and created again, with the same UUIDs
 	_, err = e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
 	p := isProblem(t, err, api.StalePlan)
-	if !strings.Contains(p.Detail, "no longer: GPU instance 3 (7g.40gb at 0:8)") || !strings.Contains(p.Detail, "now: GPU instance 99") {
+	if !strings.Contains(p.Detail, "no longer: GPU instance 3 (7g.40gb at 0:8)") ||
+		!strings.Contains(p.Detail, "now: GPU instance 99") {
 		t.Errorf("detail %q does not say what has changed", p.Detail)
 	}
 	w.look()
@@ -107,7 +108,8 @@ func TestChangedInstanceIDs(t *testing.T) {
 	}
 	w.gpu(gpu1).Instances[0].ID = 100 // after the start
 	synctest.Test(t, func(t *testing.T) { e.drive(t) })
-	if got := e.now(t, op.ID); got.State != api.Failed && got.State != api.RolledBack || w.gpu(gpu1).Instances[0].ID != 100 {
+	if got := e.now(t, op.ID); got.State != api.Failed && got.State != api.RolledBack ||
+		w.gpu(gpu1).Instances[0].ID != 100 {
 		t.Errorf("operation is %s, instance %+v", got.State, w.gpu(gpu1).Instances[0])
 	}
 }
@@ -116,7 +118,8 @@ func TestProcessThatStartsBetweenCheckAndDestroy(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			begin := func(w *world) {
-				w.processes[gpu1] = []gpu.Process{{PID: 77, Instance: gpu.Some(gpu.InstanceID(3)), Compute: gpu.Some(gpu.ComputeID(0))}}
+				w.processes[gpu1] = []gpu.Process{{PID: 77, Instance: gpu.Some(gpu.InstanceID(3)),
+					Compute: gpu.Some(gpu.ComputeID(0))}}
 			}
 			w := newWorld(t)
 			e := w.engine(t, nil)
@@ -323,7 +326,9 @@ func TestKubeletUnavailableIsBusy(t *testing.T) {
 func TestFragmentationReportsTheBlocker(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)
-	_, err := e.Plan(t.Context(), everything, api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"0"}, Devices: map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}}})
+	_, err := e.Plan(t.Context(), everything,
+		api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"0"},
+			Devices: map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}}})
 	p := isProblem(t, err, api.Infeasible)
 	if len(p.Blocking) != 1 {
 		t.Fatalf("p.Blocking: %+v, want 1 of them", p.Blocking)

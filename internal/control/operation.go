@@ -21,8 +21,9 @@ const (
 	doMode
 )
 
-// operation is an operation and what executing it needs. Its record and its events are guarded by the engine's mu, but for
-// the record's parts; those and what is below them are changed by the goroutine that executes the operation alone.
+// operation is an operation and what executing it needs. Its record and its events are guarded by the engine's mu,
+// but for the record's parts; those and what is below them are changed by the goroutine that executes the operation
+// alone.
 type operation struct {
 	record
 	events []api.Event   // the latest
@@ -34,7 +35,8 @@ type operation struct {
 	inSlots bool
 	task    task
 	settled chan struct{} // closed when the operator ends the wait for the kubelet
-	// retryable is set if the engine itself retries an operation that could not be finished: at the time again, then after backoff.
+	// retryable is set if the engine itself retries an operation that could not be finished: at the time again, then
+	// after backoff.
 	retryable bool
 	counted   bool // as degraded or stuck, for the observer
 	again     time.Time
@@ -115,17 +117,18 @@ func (e *Engine) findOperation(id string) (*operation, *api.Problem) {
 func (e *Engine) Operations() *api.Operations {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	list := &api.Operations{APIVersion: api.Version, State: e.state(), Reason: e.unusable, Blocked: e.blockedGPUs(), Operations: []api.Operation{}}
+	list := &api.Operations{APIVersion: api.Version, State: e.state(), Reason: e.unusable, Blocked: e.blockedGPUs(),
+		Operations: []api.Operation{}}
 	for _, op := range slices.Backward(e.operations) {
 		list.Operations = append(list.Operations, *op.document())
 	}
 	return list
 }
 
-// Events delivers the events of an operation with a Seq above after: first those that there were, then those that come. The
-// channel is closed when no more will come: at the operation's end, when it waits for an operator, or with ctx. A slow reader
-// delays nothing. Numbers begin again with the process: a reader that asks for what comes after an event that there has not
-// been gets all.
+// Events delivers the events of an operation with a Seq above after: first those that there were, then those that
+// come. The channel is closed when no more will come: at the operation's end, when it waits for an operator, or with
+// ctx. A slow reader delays nothing. Numbers begin again with the process: a reader that asks for what comes after an
+// event that there has not been gets all.
 func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.Event, error) {
 	e.mu.Lock()
 	op, p := e.findOperation(id)
@@ -196,8 +199,8 @@ func (e *Engine) setState(op *operation, state api.OperationState, text string) 
 	e.addEvent(op, api.Event{Kind: api.EventState, Text: text})
 }
 
-// setGPU changes the state of one GPU of an operation. err is why it is not as planned, or nil; standing are the instances to
-// be shown for it.
+// setGPU changes the state of one GPU of an operation. err is why it is not as planned, or nil; standing are the
+// instances to be shown for it.
 func (e *Engine) setGPU(op *operation, id gpu.UUID, state api.OperationState, err error, standing []mig.Instance) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

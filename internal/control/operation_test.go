@@ -173,7 +173,9 @@ func TestRollbackLeavesWhatCameLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine(t, nil)
-		op := e.applied(t, api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"1"}, Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1}}}})
+		op := e.applied(t,
+			api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"1"},
+				Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1}}}})
 		start := 4
 		if w.gpu(gpu1).Instances[0].Placement.Start == 4 {
 			start = 0
@@ -247,14 +249,18 @@ func TestRestoreAfterReboot(t *testing.T) {
 		options func(o *Options)
 		want    string
 	}{
-		"both GPUs":        {nil, reboot, mixedAfter},
-		"not asked for":    {nil, func(o *Options) { o.BootID = "boot-2" }, "0:\n1:\n"},
-		"same boot":        {nil, func(o *Options) { o.Restore = true }, "0:\n1:\n"},
-		"plans only":       {nil, func(o *Options) { reboot(o); o.Apply = false }, "0:\n1:\n"},
-		"instances exist":  {func(w *world) { w.stand(gpu0, "1g.5gb", 0) }, reboot, "0: 1g.5gb@0:1[0:1]\n" + strings.SplitAfter(mixedAfter, "\n")[1]},
-		"mode off":         {func(w *world) { w.gpu(gpu1).MIG = gpu.Some(false) }, reboot, strings.SplitAfter(mixedAfter, "\n")[0] + "1:\n"},
-		"foreign":          {func(w *world) { w.owners = map[gpu.UUID][]string{gpu1: {"slurm"}} }, reboot, strings.SplitAfter(mixedAfter, "\n")[0] + "1:\n"},
-		"driver refuses":   {func(w *world) { w.before = always(mig.CreateCompute, gpu1, gpu.ErrDriver) }, reboot, "0:\n1:\n"},
+		"both GPUs":     {nil, reboot, mixedAfter},
+		"not asked for": {nil, func(o *Options) { o.BootID = "boot-2" }, "0:\n1:\n"},
+		"same boot":     {nil, func(o *Options) { o.Restore = true }, "0:\n1:\n"},
+		"plans only":    {nil, func(o *Options) { reboot(o); o.Apply = false }, "0:\n1:\n"},
+		"instances exist": {func(w *world) { w.stand(gpu0, "1g.5gb", 0) }, reboot, "0: 1g.5gb@0:1[0:1]\n" +
+			strings.SplitAfter(mixedAfter, "\n")[1]},
+		"mode off": {func(w *world) { w.gpu(gpu1).MIG = gpu.Some(false) }, reboot,
+			strings.SplitAfter(mixedAfter, "\n")[0] + "1:\n"},
+		"foreign": {func(w *world) { w.owners = map[gpu.UUID][]string{gpu1: {"slurm"}} }, reboot,
+			strings.SplitAfter(mixedAfter, "\n")[0] + "1:\n"},
+		"driver refuses": {func(w *world) { w.before = always(mig.CreateCompute, gpu1, gpu.ErrDriver) }, reboot,
+			"0:\n1:\n"},
 		"driver says less": {func(w *world) { w.before = first(mig.CreateInstance, gpu1, errLie) }, reboot, "0:\n1:\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

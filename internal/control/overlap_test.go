@@ -15,7 +15,8 @@ import (
 )
 
 func oneG0() api.PlanRequest {
-	return api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"0"}, Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1}, "1g.5gb": {Count: 2}}}}
+	return api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"0"},
+		Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1}, "1g.5gb": {Count: 2}}}}
 }
 
 // degradedThenCrash: A is degraded on gpu1 (in the history), X is running on gpu0 at a crash (in the slots alone).
@@ -44,8 +45,8 @@ func degradedThenCrash(t *testing.T, w *world) (a, x string) {
 	return opA.ID, opX.ID
 }
 
-// TestRecoveryKeepsRunningOperation: an operation that a crash has left in the slots alone is not overwritten by the recovery
-// of a degraded one.
+// TestRecoveryKeepsRunningOperation: an operation that a crash has left in the slots alone is not overwritten by the
+// recovery of a degraded one.
 func TestRecoveryKeepsRunningOperation(t *testing.T) {
 	for n := range 60 {
 		synctest.Test(t, func(t *testing.T) {
@@ -66,8 +67,8 @@ func TestRecoveryKeepsRunningOperation(t *testing.T) {
 	}
 }
 
-// TestHistoryKeepsRetriedOperation: the history that the end of another operation writes has a retried operation that the slots
-// do not have yet.
+// TestHistoryKeepsRetriedOperation: the history that the end of another operation writes has a retried operation that
+// the slots do not have yet.
 func TestHistoryKeepsRetriedOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -141,7 +142,8 @@ func TestRestoreBesideRequest(t *testing.T) {
 		cur := e.current
 		e.mu.Unlock()
 		if cur == nil && len(e.queue) == 1 {
-			t.Errorf("operation %s is queued and not current; state %s, a further request: %v", started.ID, e.State(), e.free(t, gpu0))
+			t.Errorf("operation %s is queued and not current; state %s, a further request: %v", started.ID, e.State(),
+				e.free(t, gpu0))
 		}
 	})
 }
@@ -197,8 +199,8 @@ func TestAcceptedDamageIsAnnounced(t *testing.T) {
 	})
 }
 
-// TestUnreadableBeforeFirstStep: if the GPU cannot be read before the first step, nothing was changed, and the operation says
-// so.
+// TestUnreadableBeforeFirstStep: if the GPU cannot be read before the first step, nothing was changed, and the
+// operation says so.
 func TestUnreadableBeforeFirstStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -291,7 +293,8 @@ func TestModeFailsAfterChange(t *testing.T) {
 		}
 		op := e.switched(t)
 		if op.State == api.Failed {
-			t.Errorf("operation is %s (%v), current %t; the GPU has MIG %v", op.State, op.Error, op.Mode.Current, w.gpu(gpu1).MIG)
+			t.Errorf("operation is %s (%v), current %t; the GPU has MIG %v", op.State, op.Error, op.Mode.Current,
+				w.gpu(gpu1).MIG)
 		}
 	})
 }

@@ -77,8 +77,9 @@ func (e *Engine) buildPlan(c *usage, node mig.NodePlan, r api.PlanRequest, owner
 	n := &planned{plan: plan}
 	for _, pg := range node.GPUs {
 		g := c.gpus[pg.GPU]
-		plan.GPUs = append(plan.GPUs, api.PlanGPU{UUID: g.UUID, Index: g.Index, Name: g.Name, AxisUnits: axisLength(g.Profiles),
-			Before: c.describeInstances(g, gone), After: describeLayout(knownInstances(pg.After)), Left: pg.Left})
+		plan.GPUs = append(plan.GPUs,
+			api.PlanGPU{UUID: g.UUID, Index: g.Index, Name: g.Name, AxisUnits: axisLength(g.Profiles),
+				Before: c.describeInstances(g, gone), After: describeLayout(knownInstances(pg.After)), Left: pg.Left})
 		n.after = append(n.after, layout{GPU: g.UUID, Instances: withoutIDs(pg.After)})
 	}
 	n.facts = e.collectFacts(c, plan)
@@ -120,11 +121,13 @@ func (e *Engine) checkOwners(ctx context.Context, gpus []gpu.UUID, takeOver bool
 		if takeOver {
 			return []string{"unknown: " + clusterText(err)}, nil
 		}
-		return nil, problemf(api.ForeignOwner, "whether another controller manages this node cannot be found out: %s", clusterProblem(err))
+		return nil, problemf(api.ForeignOwner, "whether another controller manages this node cannot be found out: %s",
+			clusterProblem(err))
 	}
 	list := owned(owners, gpus)
 	if len(list) > 0 && !takeOver {
-		return nil, problemf(api.ForeignOwner, "%s; let it make the change, or say that you take over", strings.Join(list, ", "))
+		return nil, problemf(api.ForeignOwner, "%s; let it make the change, or say that you take over",
+			strings.Join(list, ", "))
 	}
 	return list, nil
 }

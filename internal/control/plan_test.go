@@ -109,7 +109,8 @@ func uses() map[string]use {
 	seen := func(w *world) *gpu.GPUInstance { return &w.snapshot.GPUs[1].Instances[0] }
 	return map[string]use{
 		"process on the compute instance": {func(w *world) {
-			w.processes[gpu1] = []gpu.Process{{PID: 9, Instance: gpu.Some(gpu.InstanceID(3)), Compute: gpu.Some(gpu.ComputeID(0))}}
+			w.processes[gpu1] = []gpu.Process{{PID: 9, Instance: gpu.Some(gpu.InstanceID(3)),
+				Compute: gpu.Some(gpu.ComputeID(0))}}
 		}, api.HoldProcess},
 		"process without a known instance": {func(w *world) { w.processes[gpu1] = []gpu.Process{{PID: 9}} }, api.HoldProcess},
 		"process of an instance that does not stand": {func(w *world) {
@@ -146,9 +147,13 @@ func uses() map[string]use {
 		"pod by legacy UUID": {func(w *world) {
 			w.give(gpu.DeviceRef{GPU: gpu1, Instance: gpu.Some(gpu.InstanceID(3)), Compute: gpu.Some(gpu.ComputeID(0))})
 		}, api.HoldPod},
-		"pod by GPU":            {func(w *world) { w.give(gpu.DeviceRef{GPU: gpu1}) }, api.HoldPod},
-		"pod by minor number":   {func(w *world) { w.give(gpu.DeviceRef{Minor: gpu.Some(1), Instance: gpu.Some(gpu.InstanceID(3))}) }, api.HoldPod},
-		"pod by placement":      {func(w *world) { w.give(gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(0)}) }, api.HoldPod},
+		"pod by GPU": {func(w *world) { w.give(gpu.DeviceRef{GPU: gpu1}) }, api.HoldPod},
+		"pod by minor number": {func(w *world) {
+			w.give(gpu.DeviceRef{Minor: gpu.Some(1),
+				Instance: gpu.Some(gpu.InstanceID(3))})
+		}, api.HoldPod},
+		"pod by placement": {func(w *world) { w.give(gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(0)}) },
+			api.HoldPod},
 		"list is incomplete":    {func(w *world) { w.pods.Incomplete = kubeletRestarted }, api.HoldUnconfirmed},
 		"kubelet not available": {func(w *world) { w.podsErr = gpu.ErrUnavailable }, api.HoldUnconfirmed},
 		"pod that is not listed any more": {func(w *world) {
@@ -186,7 +191,8 @@ func TestBusy(t *testing.T) {
 }
 
 func (w *world) give(d gpu.DeviceRef) {
-	w.pods.List = append(w.pods.List, gpu.Assignment{Device: d, Holder: gpu.Holder{Container: gpu.Container{Namespace: "ml", Pod: "train-0", Name: "main"}}})
+	w.pods.List = append(w.pods.List, gpu.Assignment{Device: d,
+		Holder: gpu.Holder{Container: gpu.Container{Namespace: "ml", Pod: "train-0", Name: "main"}}})
 }
 
 func TestIdleIsNotBusy(t *testing.T) {
@@ -199,10 +205,14 @@ func TestIdleIsNotBusy(t *testing.T) {
 				if id == gpu1 {
 					return nil, nil
 				}
-				return []Handle{{PID: 42, Command: "python3"}, {PID: 42, Command: "python3", Instance: gpu.Some(gpu.InstanceID(1))}}, nil
+				return []Handle{{PID: 42, Command: "python3"},
+					{PID: 42, Command: "python3", Instance: gpu.Some(gpu.InstanceID(1))}}, nil
 			}
 		},
-		"a pod has another GPU":         func(w *world) { w.give(gpu.DeviceRef{GPU: gpu0}); w.give(gpu.DeviceRef{Minor: gpu.Some(0)}) },
+		"a pod has another GPU": func(w *world) {
+			w.give(gpu.DeviceRef{GPU: gpu0})
+			w.give(gpu.DeviceRef{Minor: gpu.Some(0)})
+		},
 		"a pod has what stands no more": func(w *world) { w.give(gpu.DeviceRef{MIG: "MIG-gone"}) },
 		"activity long ago": func(w *world) {
 			w.snapshot.GPUs[1].Instances[0].Activity.SM = gpu.Some(0.5)
@@ -258,7 +268,8 @@ func TestForce(t *testing.T) {
 		w.before = func(int, mig.Step) error { w.processes[gpu1] = nil; return nil }
 		e.drive(t)
 	})
-	if got := e.now(t, op.ID); got.State != api.Succeeded || !strings.HasSuffix(w.cutting(), "1: 3g.20gb@0:4[0:3] 3g.20gb@4:4[0:3]\n") {
+	if got := e.now(t, op.ID); got.State != api.Succeeded ||
+		!strings.HasSuffix(w.cutting(), "1: 3g.20gb@0:4[0:3] 3g.20gb@4:4[0:3]\n") {
 		t.Errorf("operation is %s: %v\n%s", got.State, got.Error, w.cutting())
 	}
 }
@@ -300,7 +311,8 @@ func TestStart(t *testing.T) {
 	isProblem(t, err, api.StalePlan)
 	w.give(gpu.DeviceRef{MIG: "MIG-0-0:4-0:3-e0"}) // a pod on what is kept
 	_, err = e.Start(t.Context(), everything, request)
-	if p := isProblem(t, err, api.StalePlan); !strings.Contains(p.Detail, "now: pod ml/train-0 (main) on compute instance 0") {
+	if p := isProblem(t, err, api.StalePlan); !strings.Contains(p.Detail,
+		"now: pod ml/train-0 (main) on compute instance 0") {
 		t.Errorf("detail %q", p.Detail)
 	}
 	w.pods = gpu.Assignments{}
@@ -372,16 +384,19 @@ func TestLayoutsSayWhomTheyAreFor(t *testing.T) {
 	w := newWorld(t)
 	w.gpu(gpu0).PCIDevice = 0x20B010DE
 	layouts := map[string][]api.LayoutRule{
-		"by index": {{Devices: api.DeviceList{Indexes: []int{1}}, MIGEnabled: true, MIGDevices: map[string]int{"7g.40gb": 1}}},
-		"by model": {{Devices: api.DeviceList{All: true}, DeviceFilter: api.Strings{"0x20B010DE"}, MIGEnabled: true, MIGDevices: map[string]int{}}},
-		"all":      {{Devices: api.DeviceList{All: true}, MIGEnabled: true, MIGDevices: map[string]int{}}},
+		"by index": {{Devices: api.DeviceList{Indexes: []int{1}}, MIGEnabled: true,
+			MIGDevices: map[string]int{"7g.40gb": 1}}},
+		"by model": {{Devices: api.DeviceList{All: true}, DeviceFilter: api.Strings{"0x20B010DE"}, MIGEnabled: true,
+			MIGDevices: map[string]int{}}},
+		"all": {{Devices: api.DeviceList{All: true}, MIGEnabled: true, MIGDevices: map[string]int{}}},
 	}
 	e := w.engine(t, func(o *Options) { o.Layouts = layouts })
 	got, err := e.Layouts(t.Context())
 	if err != nil || len(got.Layouts) != 3 {
 		t.Fatalf("layouts %+v, %v", got, err)
 	}
-	for n, want := range []api.NamedLayout{{Name: "all", Applies: []gpu.UUID{gpu0, gpu1}}, {Name: "by index", Applies: []gpu.UUID{gpu1}}, {Name: "by model", Applies: []gpu.UUID{gpu0}}} {
+	for n, want := range []api.NamedLayout{{Name: "all", Applies: []gpu.UUID{gpu0, gpu1}},
+		{Name: "by index", Applies: []gpu.UUID{gpu1}}, {Name: "by model", Applies: []gpu.UUID{gpu0}}} {
 		if l := got.Layouts[n]; l.Name != want.Name || !slices.Equal(l.Applies, want.Applies) {
 			t.Errorf("layout %s applies to %v, want %s to %v", l.Name, l.Applies, want.Name, want.Applies)
 		}

@@ -21,9 +21,9 @@ type planned struct {
 	after []layout // of the plan's GPUs
 }
 
-// plans keeps the latest plans of each caller. A caller's plans evict only plans of the same caller. Only a further caller
-// evicts those of another: of the one that has not planned for the longest time. Callers are identities that the operator has
-// given the right to plan, so a single one of them cannot pose as many.
+// plans keeps the latest plans of each caller. A caller's plans evict only plans of the same caller. Only a further
+// caller evicts those of another: of the one that has not planned for the longest time. Callers are identities that
+// the operator has given the right to plan, so a single one of them cannot pose as many.
 type plans struct {
 	mu      sync.Mutex
 	byID    map[string]*planned
@@ -71,7 +71,9 @@ func (p *plans) get(id string) (*planned, *api.Problem) {
 	defer p.mu.Unlock()
 	n, ok := p.byID[id]
 	if !ok {
-		return nil, problemf(api.NotFound, "this node has no plan %q: it was made for another node, before a restart, or many plans of its caller ago; plan again", id)
+		return nil, problemf(api.NotFound,
+			"this node has no plan %q: it was made for another node, before a restart, or many plans of its caller ago; "+
+				"plan again", id)
 	}
 	return n, nil
 }

@@ -96,7 +96,8 @@ func (c *usage) planProblem(err error) *api.Problem {
 		return problemf(api.ModeDiffers, "%s", mode)
 	case errors.As(err, &selector) && len(c.unreadable) > 0: // it may be one of those
 		return problemf(api.Unavailable, "%s; %s", selector, strings.Join(c.warnings, "; "))
-	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded): // the client is gone, or shutdown began
+	// the client is gone, or shutdown began
+	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
 		return problemf(api.Unavailable, "%s", err)
 	default:
 		return problemf(api.BadSpec, "%s", err)
@@ -109,7 +110,8 @@ func (c *usage) blocker(b mig.Blocking) api.Blocker {
 	d := api.Blocker{GPU: g.UUID, Instance: instanceName(g, i), Profile: i.Profile, Placement: i.Placement}
 	if ci, ok := b.Compute.Get(); ok {
 		d.Instance = string(i.ComputeInstances[ci].UUID)
-		d.Holders = slices.Concat(c.holds[unit{gpu: g.UUID, instance: i.ID}], c.holds[unit{g.UUID, i.ID, gpu.Some(i.ComputeInstances[ci].ID)}])
+		d.Holders = slices.Concat(c.holds[unit{gpu: g.UUID, instance: i.ID}],
+			c.holds[unit{g.UUID, i.ID, gpu.Some(i.ComputeInstances[ci].ID)}])
 		return d
 	}
 	d.Holders = c.holders(g, i)
@@ -150,7 +152,8 @@ func withHint(p *api.Problem) *api.Problem {
 		ways = append(ways, "wait until the kubelet lists its pods again")
 	}
 	if claims {
-		ways = append(ways, "let mig-exporter read claims (--kubernetes.node-name and the right get resourceclaims.resource.k8s.io)")
+		ways = append(ways,
+			"let mig-exporter read claims (--kubernetes.node-name and the right get resourceclaims.resource.k8s.io)")
 	}
 	if len(ways) > 0 {
 		p.Detail += "; for unconfirmed holders " + strings.Join(ways, ", ") + ", or look whether anything uses the device " +

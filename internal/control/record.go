@@ -18,7 +18,8 @@ type record struct {
 	Operation api.Operation `json:"operation"`
 	// Revision grows with every save: of two copies on disk the one with the higher revision counts.
 	Revision int `json:"revision"`
-	// Written is the time of the last save; Boot and Driver name the boot and the driver version that the operation began with.
+	// Written is the time of the last save; Boot and Driver name the boot and the driver version that the operation
+	// began with.
 	Written time.Time `json:"written"`
 	Boot    string    `json:"boot"`
 	Driver  string    `json:"driver"`
@@ -40,8 +41,8 @@ type part struct {
 	// Before are the instances that stood when the operation was accepted, After those that it is to lead to, without ids.
 	Before []mig.Instance `json:"before"`
 	After  []mig.Instance `json:"after"`
-	// Expected are the instances as the operation has left them. Pending is the step that was begun last, as long as it is not
-	// known whether it was done.
+	// Expected are the instances as the operation has left them. Pending is the step that was begun last, as long as it
+	// is not known whether it was done.
 	Expected []mig.Instance `json:"expected"`
 	Pending  *mig.Step      `json:"pending,omitempty"`
 	// Changed says that a step of the operation was done on this GPU, or may have been.
@@ -98,14 +99,16 @@ func (e *Engine) saveOperation(op *operation) error {
 	return err
 }
 
-// save saves something, one after the other. If the state folder was replaced, it is saved in the new one, after the history.
-// An error makes the engine read-only.
+// save saves something, one after the other. If the state folder was replaced, it is saved in the new one, after the
+// history. An error makes the engine read-only.
 func (e *Engine) save(document func() error) error {
 	e.saving.Lock()
 	defer e.saving.Unlock()
 	err := document()
 	if errors.Is(err, ErrStateReplaced) {
-		level.Warn(e.o.Logger).Log("msg", "The state folder was replaced or deleted while in use; all documents are saved again in the one that is there now")
+		level.Warn(e.o.Logger).
+			Log("msg", "The state folder was replaced or deleted while in use; all documents are saved again in the one that "+
+				"is there now")
 		if err = e.reopenStore(); err == nil {
 			err = document()
 		}
@@ -125,9 +128,9 @@ func (e *Engine) encodeOperation(op *operation) ([]byte, error) {
 	return json.Marshal(op.record)
 }
 
-// reserveRoom makes room on disk for all that an operation will have to save, its rollback included. A step takes about 300
-// bytes in the document, one of the rollback and its result twice that, and a rollback has at most as many steps as the
-// operation and the layout before together; four times the first document bounds them.
+// reserveRoom makes room on disk for all that an operation will have to save, its rollback included. A step takes
+// about 300 bytes in the document, one of the rollback and its result twice that, and a rollback has at most as many
+// steps as the operation and the layout before together; four times the first document bounds them.
 func (e *Engine) reserveRoom(op *operation) error {
 	return e.save(func() error {
 		document, err := e.encodeOperation(op)

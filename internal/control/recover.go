@@ -17,13 +17,13 @@ import (
 // errInterrupted is why an operation that a crash has left is rolled back.
 var errInterrupted = errors.New("the exporter stopped in the middle of the operation")
 
-// maxAway is how long after the last save an operation that a crash has left may still be finished: later another client is
-// too likely to have been at work, whatever the instances look like.
+// maxAway is how long after the last save an operation that a crash has left may still be finished: later another
+// client is too likely to have been at work, whatever the instances look like.
 const maxAway = 10 * time.Minute
 
-// recover reads the state folder and finishes what a crash has left, by commit or rollback; after a reboot it restores the
-// layouts that were committed, if that is asked for. It does nothing once the folder was read; before that it can be called
-// again. That a rollback fails, or that the folder cannot be used, is a state of the engine.
+// recover reads the state folder and finishes what a crash has left, by commit or rollback; after a reboot it
+// restores the layouts that were committed, if that is asked for. It does nothing once the folder was read; before
+// that it can be called again. That a rollback fails, or that the folder cannot be used, is a state of the engine.
 func (e *Engine) recover(ctx context.Context) {
 	e.mu.Lock()
 	due := !e.loaded
@@ -118,20 +118,22 @@ func (e *Engine) load(ctx context.Context) error {
 	if damage != nil {
 		e.operations = append(e.operations, damage)
 		e.damaged = true
-		e.unusable = fmt.Sprintf("%s; look at the GPUs that it names, then: migctl accept %s", damage.Operation.Error.Detail, damage.Operation.ID)
+		e.unusable = fmt.Sprintf("%s; look at the GPUs that it names, then: migctl accept %s", damage.Operation.Error.Detail,
+			damage.Operation.ID)
 		level.Error(e.o.Logger).Log("msg", "Partition control is read-only", "err", e.unusable)
 	}
 	return nil
 }
 
-// assessDamage makes an operation for the operator to accept if a document is damaged, and the GPUs are not provably as the
-// readable ones say. The slots are written in turn, so that the older one says what was done before the newer one was
-// written: if the GPUs are as it says, nothing was done after it.
+// assessDamage makes an operation for the operator to accept if a document is damaged, and the GPUs are not provably
+// as the readable ones say. The slots are written in turn, so that the older one says what was done before the newer
+// one was written: if the GPUs are as it says, nothing was done after it.
 func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record) *operation {
 	if !docs.OperationDamaged && !docs.HistoryDamaged {
 		return nil
 	}
-	level.Warn(e.o.Logger).Log("msg", "A document in the state folder cannot be read", "operation", docs.OperationDamaged, "history", docs.HistoryDamaged)
+	level.Warn(e.o.Logger).Log("msg", "A document in the state folder cannot be read", "operation", docs.OperationDamaged,
+		"history", docs.HistoryDamaged)
 	gpus, _, err := e.readLayouts(ctx)
 	if err != nil {
 		level.Warn(e.o.Logger).Log("msg", "The GPUs cannot be compared with the state folder", "err", err)
@@ -157,7 +159,8 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 	op.Operation.State = api.Degraded
 	op.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", what)
 	for _, id := range suspect {
-		op.Operation.GPUs = append(op.Operation.GPUs, api.OperationGPU{GPU: id, State: api.Degraded, Standing: describeLayout(standingOn(gpus, id))})
+		op.Operation.GPUs = append(op.Operation.GPUs,
+			api.OperationGPU{GPU: id, State: api.Degraded, Standing: describeLayout(standingOn(gpus, id))})
 	}
 	return op
 }
@@ -177,7 +180,8 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	begun := op.changed() || slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Pending != nil })
 	isMode := op.Operation.Verb == api.VerbMode
 	switch lost := e.viewLost(ctx, op); {
-	case state == api.Settling && op.Boot != e.o.BootID: // nothing of it stands any more; its layout is what a restore makes
+	// nothing of it stands any more; its layout is what a restore makes
+	case state == api.Settling && op.Boot != e.o.BootID:
 		e.endOperation(ctx, op, api.Succeeded, nil)
 	case state == api.Settling:
 	case !isMode && !begun && !left:
@@ -197,8 +201,8 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	}
 }
 
-// viewLost returns why an operation that a crash has left cannot be known to be the last that has changed its GPUs; it is empty
-// if it can.
+// viewLost returns why an operation that a crash has left cannot be known to be the last that has changed its GPUs;
+// it is empty if it can.
 func (e *Engine) viewLost(ctx context.Context, op *operation) string {
 	away := e.o.Now().Sub(op.Written)
 	switch {
@@ -228,7 +232,8 @@ func (e *Engine) endInterrupted(ctx context.Context, op *operation, why string) 
 	problem := problemf(api.LayoutChanged, "%s: the GPUs are left as they stand", why)
 	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
-		level.Warn(e.o.Logger).Log("msg", "The GPUs of an interrupted operation cannot be read", "operation", op.Operation.ID, "err", err)
+		level.Warn(e.o.Logger).
+			Log("msg", "The GPUs of an interrupted operation cannot be read", "operation", op.Operation.ID, "err", err)
 	}
 	for _, p := range op.Parts {
 		if e.gpuState(op, p.GPU).Final() {
@@ -253,7 +258,8 @@ func (e *Engine) endInterrupted(ctx context.Context, op *operation, why string) 
 
 // deferToApply leaves an operation to a start with --control.mode=apply.
 func (e *Engine) deferToApply(op *operation) {
-	p := problemf(api.PlanOnly, "%s, and this program only plans: it is rolled back by a start with --control.mode=apply", errInterrupted)
+	p := problemf(api.PlanOnly, "%s, and this program only plans: it is rolled back by a start with --control.mode=apply",
+		errInterrupted)
 	for _, q := range op.Parts {
 		if !e.gpuState(op, q.GPU).Final() {
 			e.setGPU(op, q.GPU, api.Degraded, p, knownInstances(q.Expected))

@@ -11,7 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// TestHooksAfterCrashesInTheRollBack: devices that one process has created again, and that the next only finds, are told to hooks.
+// TestHooksAfterCrashesInTheRollBack: devices that one process has created again, and that the next only finds, are
+// told to hooks.
 func TestHooksAfterCrashesInTheRollBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -52,7 +53,8 @@ func TestForceOfOneOfTwoComputeInstances(t *testing.T) {
 		e.applied(t, parts())
 		seven := w.gpu(gpu1).Instances[0]
 		for n := range seven.ComputeInstances {
-			w.processes[gpu1] = append(w.processes[gpu1], gpu.Process{PID: uint32(9 + n), Instance: gpu.Some(seven.ID), Compute: gpu.Some(seven.ComputeInstances[n].ID)})
+			w.processes[gpu1] = append(w.processes[gpu1],
+				gpu.Process{PID: uint32(9 + n), Instance: gpu.Some(seven.ID), Compute: gpu.Some(seven.ComputeInstances[n].ID)})
 		}
 		one, other := string(seven.ComputeInstances[0].UUID), string(seven.ComputeInstances[1].UUID)
 		_, err := e.Plan(t.Context(), everything, second(two3g, one))
@@ -81,8 +83,8 @@ func TestModeRunsHooks(t *testing.T) {
 	})
 }
 
-// TestIdenticalInstanceOfAnotherClient: what another client has created at the very place, of the very profile, is not the
-// operation's, neither for this process nor for the next.
+// TestIdenticalInstanceOfAnotherClient: what another client has created at the very place, of the very profile, is
+// not the operation's, neither for this process nor for the next.
 func TestIdenticalInstanceOfAnotherClient(t *testing.T) {
 	for _, crash := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

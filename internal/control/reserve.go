@@ -17,8 +17,9 @@ import (
 // startTimeout is how long a request waits until what the last process left is finished.
 const startTimeout = 10 * time.Second
 
-// reserve reserves the engine's one current operation for a request that is being checked, until releaseReservation. Other operations must not
-// block any of the GPUs; retried is the one that is to be taken up again, which does not block itself.
+// reserve reserves the engine's one current operation for a request that is being checked, until releaseReservation.
+// Other operations must not block any of the GPUs; retried is the one that is to be taken up again, which does not
+// block itself.
 func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UUID) *api.Problem {
 	select { // a request that comes right after the start waits, instead of being refused
 	case <-e.started:
@@ -46,7 +47,8 @@ func (e *Engine) claimReservation(retried *operation) *api.Problem {
 	defer e.mu.Unlock()
 	switch {
 	case e.current != nil:
-		p := problemf(api.InProgress, "operation %s (%s) is %s", e.current.Operation.ID, e.current.Operation.Verb, e.current.Operation.State)
+		p := problemf(api.InProgress, "operation %s (%s) is %s", e.current.Operation.ID, e.current.Operation.Verb,
+			e.current.Operation.State)
 		p.Operation = e.current.Operation.ID
 		return p
 	case e.recovering:
@@ -66,7 +68,8 @@ func (e *Engine) releaseReservation() {
 	e.mu.Unlock()
 }
 
-// blockingOperation returns the operation that keeps a GPU from being changed, and its state there. It is called with mu held.
+// blockingOperation returns the operation that keeps a GPU from being changed, and its state there. It is called with
+// mu held.
 func (e *Engine) blockingOperation(id gpu.UUID) (*operation, api.OperationState) {
 	for _, op := range e.operations {
 		if op == e.current || op.Operation.State.Final() {
@@ -82,12 +85,14 @@ func (e *Engine) blockingOperation(id gpu.UUID) (*operation, api.OperationState)
 }
 
 func blockedProblem(op *operation, id gpu.UUID, state api.OperationState) *api.Problem {
-	kind, text := api.DegradedNode, "operation %s could not be rolled back on %s: retry its rollback, or accept what stands"
+	kind, text := api.DegradedNode, "operation %s could not be rolled back on %s: retry its rollback, or accept what "+
+		"stands"
 	switch state {
 	case api.Stuck:
 		kind, text = api.StuckNode, "a driver call of operation %s on %s has not returned: its rollback goes on when it does"
 	case api.Settling:
-		kind, text = api.InProgress, "operation %s waits until the kubelet shows the devices of %s: wait for it, or end that wait"
+		kind, text = api.InProgress, "operation %s waits until the kubelet shows the devices of %s: wait for it, or end "+
+			"that wait"
 	}
 	p := problemf(kind, text, op.Operation.ID, id)
 	p.Operation = op.Operation.ID

@@ -24,8 +24,8 @@ func (p *part) matches(live []mig.Instance) bool {
 	return err == nil
 }
 
-// Accept closes an operation that could not be rolled back, and leaves its GPUs as they stand. One of the verb recovery makes
-// damaged documents of the state folder good.
+// Accept closes an operation that could not be rolled back, and leaves its GPUs as they stand. One of the verb
+// recovery makes damaged documents of the state folder good.
 func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
@@ -95,7 +95,8 @@ func (e *Engine) retryProblem(op *operation, what string) *api.Problem {
 	}
 	for _, g := range op.Operation.GPUs {
 		if !e.gpuState(op, g.GPU).Final() && e.hasHungCall(g.GPU) {
-			p := problemf(api.StuckNode, "a driver call for %s has still not returned; try again, or reboot the node if it never does", g.GPU)
+			p := problemf(api.StuckNode,
+				"a driver call for %s has still not returned; try again, or reboot the node if it never does", g.GPU)
 			p.Operation = op.Operation.ID
 			return p
 		}
@@ -109,12 +110,12 @@ func (e *Engine) hasHungCall(id gpu.UUID) bool {
 	return ok && h.Hung(id)
 }
 
-// maxBackoff is the longest time between two attempts to take an operation up again. One that fails each time must not keep
-// the driver and the disk busy.
+// maxBackoff is the longest time between two attempts to take an operation up again. One that fails each time must
+// not keep the driver and the disk busy.
 const maxBackoff = 5 * time.Minute
 
-// retryDegraded resumes an operation whose driver call has returned, or for which there is room on disk again: at once, then
-// at growing intervals.
+// retryDegraded resumes an operation whose driver call has returned, or for which there is room on disk again: at
+// once, then at growing intervals.
 func (e *Engine) retryDegraded(ctx context.Context) {
 	e.mu.Lock()
 	var due []*operation
@@ -134,7 +135,8 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	op.again = e.o.Now().Add(op.backoff)
 	e.mu.Unlock()
 	if _, err := e.retry(ctx, op); err != nil {
-		level.Debug(e.o.Logger).Log("msg", "An operation cannot be taken up again yet", "operation", op.Operation.ID, "err", err)
+		level.Debug(e.o.Logger).Log("msg", "An operation cannot be taken up again yet", "operation", op.Operation.ID, "err",
+			err)
 	}
 }
 
@@ -169,11 +171,13 @@ func (e *Engine) retry(ctx context.Context, op *operation) (*api.Operation, erro
 	return e.Operation(op.Operation.ID)
 }
 
-// reviewDegraded ends operations that could not be rolled back on those of their GPUs that another client has changed since:
-// they are never rolled back there. It is called with the reservation held.
+// reviewDegraded ends operations that could not be rolled back on those of their GPUs that another client has changed
+// since: they are never rolled back there. It is called with the reservation held.
 func (e *Engine) reviewDegraded(ctx context.Context, gpus []gpu.UUID) {
 	e.mu.Lock()
-	left := slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool { return op.Operation.State != api.Degraded })
+	left := slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool {
+		return op.Operation.State != api.Degraded
+	})
 	e.mu.Unlock()
 	for _, op := range left {
 		reviewed := false
@@ -191,7 +195,8 @@ func (e *Engine) reviewDegraded(ctx context.Context, gpus []gpu.UUID) {
 			if !op.changed() {
 				state = api.Failed
 			}
-			e.endOperation(ctx, op, state, problemf(api.LayoutChanged, "another client has changed the GPUs since: they are left as they stand"))
+			e.endOperation(ctx, op, state,
+				problemf(api.LayoutChanged, "another client has changed the GPUs since: they are left as they stand"))
 			e.reportState()
 		} else if reviewed {
 			_ = e.saveHistory() // if it cannot be saved, the engine is read-only

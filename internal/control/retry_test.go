@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// TestAccept: an operation that cannot be rolled back can be accepted as it stands: the layout stays as it is, and the node is
-// in order again, also after a restart.
+// TestAccept: an operation that cannot be rolled back can be accepted as it stands: the layout stays as it is, and
+// the node is in order again, also after a restart.
 func TestAccept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, e, op := survives(t, api.Degraded, func(w *world) {
@@ -90,7 +90,8 @@ func TestForceDoesNotEndProcesses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text := strings.Join(plan.Warnings, "\n"); !strings.Contains(text, "4711") || !strings.Contains(text, string(i.ComputeInstances[0].UUID)) {
+		if text := strings.Join(plan.Warnings, "\n"); !strings.Contains(text, "4711") ||
+			!strings.Contains(text, string(i.ComputeInstances[0].UUID)) {
 			t.Errorf("warnings %q", text)
 		}
 	})

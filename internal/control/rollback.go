@@ -36,8 +36,9 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 	if !op.part(foreign.gpu).Changed {
 		state = api.Failed
 	}
-	level.Warn(e.o.Logger).Log("msg", "Another client has changed a GPU in the middle of an operation; it is left as it stands",
-		"operation", op.Operation.ID, "gpu", foreign.gpu)
+	level.Warn(e.o.Logger).
+		Log("msg", "Another client has changed a GPU in the middle of an operation; it is left as it stands",
+			"operation", op.Operation.ID, "gpu", foreign.gpu)
 	if foreign.standing == nil { // it was changing all the time
 		if gpus, _, err := e.readLayouts(ctx, foreign.gpu); err == nil && len(gpus) == 1 {
 			foreign.standing = knownInstances(gpus[0].Instances)
@@ -46,8 +47,8 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 	e.setGPU(op, foreign.gpu, state, foreign, foreign.standing)
 }
 
-// rollBack restores the previous layout of every GPU of the operation, from what the operation has left there, and leaves
-// alone those that another client has changed. A GPU on which it fails is degraded or stuck; the others go on.
+// rollBack restores the previous layout of every GPU of the operation, from what the operation has left there, and
+// leaves alone those that another client has changed. A GPU on which it fails is degraded or stuck; the others go on.
 func (e *Engine) rollBack(ctx context.Context, op *operation) {
 	if e.deferToRestart(ctx, op) {
 		return
@@ -111,7 +112,8 @@ func (e *Engine) rollBackGPU(ctx context.Context, op *operation, p *part) error 
 	return nil
 }
 
-// regainView reads a GPU. It returns an error unless the GPU is as the operation has left it, before or after the step that is pending.
+// regainView reads a GPU. It returns an error unless the GPU is as the operation has left it, before or after the
+// step that is pending.
 func (e *Engine) regainView(ctx context.Context, op *operation, p *part) error {
 	if e.hasHungCall(p.GPU) {
 		return fmt.Errorf("%w: an earlier call still hangs in the driver", gpu.ErrTimeout)
@@ -143,8 +145,8 @@ func (e *Engine) regainView(ctx context.Context, op *operation, p *part) error {
 	return &foreignError{gpu: p.GPU, standing: knownInstances(g.Instances)}
 }
 
-// endPendingStep records what became of the step that is pending on a GPU, which may be of a former process. It is called with the
-// engine's mu held.
+// endPendingStep records what became of the step that is pending on a GPU, which may be of a former process. It is
+// called with the engine's mu held.
 func (op *operation) endPendingStep(p *part, state api.StepState) {
 	p.Pending = nil
 	for _, list := range [][]api.OperationStep{op.Operation.Steps, op.Operation.Rollback} {
@@ -167,7 +169,8 @@ func (e *Engine) markUndone(op *operation, id gpu.UUID) {
 	}
 }
 
-// markDegraded leaves an operation unfinished until it is retried: by the engine once the cause is gone, by an operator, or by the next start.
+// markDegraded leaves an operation unfinished until it is retried: by the engine once the cause is gone, by an
+// operator, or by the next start.
 func (e *Engine) markDegraded(op *operation, err error) {
 	state := api.Degraded
 	if e.anyGPU(op, api.Stuck) {
@@ -179,7 +182,8 @@ func (e *Engine) markDegraded(op *operation, err error) {
 		p.Blocking = append(p.Blocking, op.Cause.Blocking...)
 	}
 	p.Operation = op.Operation.ID
-	level.Error(e.o.Logger).Log("msg", "An operation could be neither finished nor rolled back", "operation", op.Operation.ID, "state", state, "err", err)
+	level.Error(e.o.Logger).Log("msg", "An operation could be neither finished nor rolled back", "operation",
+		op.Operation.ID, "state", state, "err", err)
 	e.mu.Lock()
 	op.Operation.Error = &p
 	var saving storeError
@@ -283,7 +287,8 @@ func (e *Engine) logEnd(op *operation, state api.OperationState) {
 	e.mu.Lock()
 	warnings := slices.Clone(op.Operation.Warnings)
 	e.mu.Unlock()
-	line := []any{"msg", "An operation has ended", "operation", op.Operation.ID, "verb", op.Operation.Verb, "by", op.Operation.By, "state", state}
+	line := []any{"msg", "An operation has ended", "operation", op.Operation.ID, "verb", op.Operation.Verb, "by",
+		op.Operation.By, "state", state}
 	if len(warnings) == 0 {
 		level.Info(e.o.Logger).Log(line...)
 		return
@@ -297,7 +302,8 @@ func (e *Engine) isCurrent(op *operation) bool {
 	return e.current == op
 }
 
-// rememberLayouts takes the layouts of an operation over into those that a restore would make. It is called with mu held.
+// rememberLayouts takes the layouts of an operation over into those that a restore would make. It is called with mu
+// held.
 func (e *Engine) rememberLayouts(op *operation) {
 	all := slices.Clone(op.Untouched)
 	for _, p := range op.Parts {

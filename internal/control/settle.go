@@ -14,8 +14,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// awaitSettled waits until the Snapshot, the hooks and the kubelet have followed the new layout. No failure of it fails the operation, and it blocks
-// only the operation's GPUs. It returns early when ctx ends; if the grace period ends, the next start does it again.
+// awaitSettled waits until the Snapshot, the hooks and the kubelet have followed the new layout. No failure of it
+// fails the operation, and it blocks only the operation's GPUs. It returns early when ctx ends; if the grace period
+// ends, the next start does it again.
 func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
 	safe, cancel := withGrace(ctx)
 	defer cancel()
@@ -81,7 +82,8 @@ func (e *Engine) runHooks(ctx context.Context, op *operation, state api.Operatio
 	}
 }
 
-// hookEnvironment names for a hook what has changed: the MIG devices of the operation's GPUs before and after, by commas.
+// hookEnvironment names for a hook what has changed: the MIG devices of the operation's GPUs before and after, by
+// commas.
 func (e *Engine) hookEnvironment(ctx context.Context, op *operation, state api.OperationState) []string {
 	var gpus, before, now []string
 	live, _, err := e.readLayouts(ctx, op.gpus()...)
@@ -106,9 +108,9 @@ func (e *Engine) hookEnvironment(ctx context.Context, op *operation, state api.O
 	}
 }
 
-// awaitKubelet waits until the kubelet can give out every MIG device that the operation has created, and none that it has
-// destroyed: a pod that is given one of those has no device. The operation says what it waits for meanwhile. Where devices are
-// given by DRA claims, the kubelet offers none, and there is nothing to wait for.
+// awaitKubelet waits until the kubelet can give out every MIG device that the operation has created, and none that it
+// has destroyed: a pod that is given one of those has no device. The operation says what it waits for meanwhile.
+// Where devices are given by DRA claims, the kubelet offers none, and there is nothing to wait for.
 func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
 	if e.o.Assignments == nil {
 		return
@@ -161,7 +163,8 @@ func (e *Engine) usesOnlyClaims(ctx context.Context) bool {
 	defer cancel()
 	list, _ := e.o.Assignments.List(ctx) // what it has returned before is as good
 	all := slices.Concat(list.List, list.Unreadable)
-	return len(all) > 0 && !slices.ContainsFunc(all, func(a gpu.Assignment) bool { return !strings.HasPrefix(a.Holder.Resource, "claim/") })
+	return len(all) > 0 &&
+		!slices.ContainsFunc(all, func(a gpu.Assignment) bool { return !strings.HasPrefix(a.Holder.Resource, "claim/") })
 }
 
 // waitingFor describes what an operation waits for. failed is the error of the kubelet's last answer, or nil.
@@ -192,22 +195,26 @@ func (e *Engine) setWaiting(op *operation, list []string) {
 	}
 }
 
-// warnUnsettled adds a warning that names what to restart when the kubelet has not followed in time. failed is the error of its last answer, or nil.
+// warnUnsettled adds a warning that names what to restart when the kubelet has not followed in time. failed is the
+// error of its last answer, or nil.
 func (e *Engine) warnUnsettled(op *operation, missing, stale []string, failed error) {
 	if failed != nil {
-		e.addWarning(op, "the kubelet does not say what it offers (%s): mend or restart it, and the device plugin if it does not follow", reasonText(failed))
+		e.addWarning(op, "the kubelet does not say what it offers (%s): mend or restart it, and the device plugin if it "+
+			"does not follow", reasonText(failed))
 	}
 	if len(missing) > 0 {
-		e.addWarning(op, "the kubelet does not offer %s yet: restart the device plugin if it does not follow", strings.Join(missing, ", "))
+		e.addWarning(op, "the kubelet does not offer %s yet: restart the device plugin if it does not follow",
+			strings.Join(missing, ", "))
 	}
 	if len(stale) > 0 {
-		e.addWarning(op, "the kubelet may still offer %s, which was destroyed: restart the device plugin, or the next pod gets a device that does not exist",
+		e.addWarning(op, "the kubelet may still offer %s, which was destroyed: restart the device plugin, or the next pod "+
+			"gets a device that does not exist",
 			strings.Join(stale, ", "))
 	}
 }
 
-// cordonNode keeps new pods away while GPUs are repartitioned. It is on disk first, and a mark on the node says that the cordon is
-// this program's: so it is undone after a crash, and no other cordon is.
+// cordonNode keeps new pods away while GPUs are repartitioned. It is on disk first, and a mark on the node says that
+// the cordon is this program's: so it is undone after a crash, and no other cordon is.
 func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 	if e.o.Cluster == nil {
 		return nil
@@ -222,7 +229,8 @@ func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	if _, err := e.o.Cluster.Cordon(call); err != nil {
-		e.addWarning(op, "the node could not be cordoned (%s): pods may be given new devices before all is done", reasonText(err))
+		e.addWarning(op, "the node could not be cordoned (%s): pods may be given new devices before all is done",
+			reasonText(err))
 	}
 	return nil
 }
@@ -233,14 +241,16 @@ func (e *Engine) setCordoned(op *operation, cordoned bool) {
 	e.mu.Unlock()
 }
 
-// uncordonNode undoes this program's cordon when the last operation that wants it ends. If it fails, Run tries it again, and the
-// next start.
+// uncordonNode undoes this program's cordon when the last operation that wants it ends. If it fails, Run tries it
+// again, and the next start.
 func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 	e.cordoning.Lock()
 	defer e.cordoning.Unlock()
 	e.mu.Lock()
 	mine := op.Cordoned && e.o.Cluster != nil
-	wanted := slices.ContainsFunc(e.operations, func(o *operation) bool { return o != op && o.Cordoned && !o.Operation.State.Final() })
+	wanted := slices.ContainsFunc(e.operations, func(o *operation) bool {
+		return o != op && o.Cordoned && !o.Operation.State.Final()
+	})
 	e.mu.Unlock()
 	if !mine {
 		return

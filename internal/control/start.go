@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Start accepts a plan for execution, if its hash is the one given and still holds. When it returns, the operation is on
-// disk.
+// Start accepts a plan for execution, if its hash is the one given and still holds. When it returns, the operation is
+// on disk.
 func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
@@ -25,7 +25,8 @@ func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*
 	case len(n.plan.Forced) > 0 && !by.Rights.Force:
 		return nil, problemf(api.Forbidden, "%s may not force the destruction of busy instances", by.Name)
 	case n.plan.TakeOver && !by.Rights.TakeOver:
-		return nil, problemf(api.Forbidden, "%s may not take over GPUs that another controller manages (right take-over)", by.Name)
+		return nil, problemf(api.Forbidden, "%s may not take over GPUs that another controller manages (right take-over)",
+			by.Name)
 	}
 	if p := e.reserve(ctx, nil, gpusOfSteps(n.plan.Steps)...); p != nil {
 		return nil, p
@@ -63,7 +64,8 @@ func (r *record) addGPU(g mig.GPULayout, after []mig.Instance) {
 		return
 	}
 	standing := copyInstances(g.Instances)
-	r.Parts = append(r.Parts, &part{GPU: g.UUID, Before: standing, After: after, Expected: copyInstances(standing), facts: g})
+	r.Parts = append(r.Parts, &part{GPU: g.UUID, Before: standing, After: after, Expected: copyInstances(standing),
+		facts: g})
 	r.Operation.GPUs = append(r.Operation.GPUs, api.OperationGPU{GPU: g.UUID, State: api.Pending})
 }
 
@@ -96,7 +98,8 @@ func (e *Engine) checkStillHolds(ctx context.Context, n *planned) (*usage, *api.
 }
 
 func (e *Engine) newHeader(verb api.Verb, by string) api.Operation {
-	return api.Operation{APIVersion: api.Version, ID: newID(), Verb: verb, By: by, State: api.Pending, Started: e.o.Now(), Steps: []api.OperationStep{}}
+	return api.Operation{APIVersion: api.Version, ID: newID(), Verb: verb, By: by, State: api.Pending, Started: e.o.Now(),
+		Steps: []api.OperationStep{}}
 }
 
 // acceptOperation saves an operation and hands it to Run. One without steps is over at once.
@@ -155,7 +158,8 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 	case !state.Final():
 		p := problemf(api.InProgress, "operation %s is %s", id, state)
 		if state == api.Settling {
-			p.Detail = fmt.Sprintf("operation %s waits until the kubelet shows its devices: wait for it, or end that wait, then roll it back", id)
+			p.Detail = fmt.Sprintf("operation %s waits until the kubelet shows its devices: wait for it, or end that wait, "+
+				"then roll it back", id)
 		}
 		p.Operation = id
 		return nil, p
@@ -176,8 +180,8 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 	return e.acceptOperation(*r, doSteps)
 }
 
-// newRollback returns the operation that restores the layout before another one. It destroys what is idle, on GPUs that nothing has
-// changed since.
+// newRollback returns the operation that restores the layout before another one. It destroys what is idle, on GPUs
+// that nothing has changed since.
 func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.Problem) {
 	c, err := e.collectUsage(ctx)
 	if err != nil {
@@ -194,7 +198,8 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 		list := stepsBetween(p.GPU, g.Instances, p.Before)
 		switch {
 		case !mig.SameInstances(g.Instances, p.Expected):
-			return nil, problemf(api.StalePlan, "GPU %d (%s) was changed after operation %s: plan the layout that you want", g.Index, g.UUID, op.Operation.ID)
+			return nil, problemf(api.StalePlan, "GPU %d (%s) was changed after operation %s: plan the layout that you want",
+				g.Index, g.UUID, op.Operation.ID)
 		case len(list) > 0 && !g.MIG.Or(false):
 			return nil, problemf(api.ModeDiffers, "GPU %d (%s) has no MIG mode on any more", g.Index, g.UUID)
 		}

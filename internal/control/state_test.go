@@ -17,8 +17,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// TestDamagedState: a document that cannot be read never proves that nothing was under way. If the GPUs are as the readable one
-// says, nothing was; otherwise nothing is changed until the operator has accepted what stands.
+// TestDamagedState: a document that cannot be read never proves that nothing was under way. If the GPUs are as the
+// readable one says, nothing was; otherwise nothing is changed until the operator has accepted what stands.
 func TestDamagedState(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage  func(w *world)
@@ -29,10 +29,12 @@ func TestDamagedState(t *testing.T) {
 			w.documents.OperationDamaged = true
 			w.takeOver()
 		}, []gpu.UUID{gpu1}},
-		"both slots":          {func(w *world) { w.documents.OperationDamaged, w.documents.Operation = true, nil }, []gpu.UUID{gpu0, gpu1}},
+		"both slots": {func(w *world) { w.documents.OperationDamaged, w.documents.Operation = true, nil },
+			[]gpu.UUID{gpu0, gpu1}},
 		"senseless operation": {func(w *world) { w.documents.Operation = []byte(`{"operation":7}`) }, []gpu.UUID{gpu0, gpu1}},
-		"history":             {func(w *world) { w.documents.HistoryDamaged, w.documents.History = true, nil }, []gpu.UUID{gpu0, gpu1}},
-		"senseless history":   {func(w *world) { w.documents.History = []byte(`[]`) }, []gpu.UUID{gpu0, gpu1}},
+		"history": {func(w *world) { w.documents.HistoryDamaged, w.documents.History = true, nil },
+			[]gpu.UUID{gpu0, gpu1}},
+		"senseless history": {func(w *world) { w.documents.History = []byte(`[]`) }, []gpu.UUID{gpu0, gpu1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -77,8 +79,8 @@ func TestDamagedState(t *testing.T) {
 	}
 }
 
-// TestDamageInMidOperation: the newer document of an operation under way is torn. If the GPUs are as the older one says, the
-// operation is rolled back; the crash was between two writes.
+// TestDamageInMidOperation: the newer document of an operation under way is torn. If the GPUs are as the older one
+// says, the operation is rolled back; the crash was between two writes.
 func TestDamageInMidOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -100,8 +102,8 @@ func TestDamageInMidOperation(t *testing.T) {
 	})
 }
 
-// TestStateFolderComesLater: a folder that cannot be used at the start makes control read-only, and what the last process left
-// is finished once it can be.
+// TestStateFolderComesLater: a folder that cannot be used at the start makes control read-only, and what the last
+// process left is finished once it can be.
 func TestStateFolderComesLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -134,8 +136,8 @@ func TestStateFolderComesLater(t *testing.T) {
 	})
 }
 
-// TestStateFolderReplaced: the folder is replaced under the running program in mid-operation. The operation goes on in the new
-// one, or is left degraded if another program uses it.
+// TestStateFolderReplaced: the folder is replaced under the running program in mid-operation. The operation goes on
+// in the new one, or is left degraded if another program uses it.
 func TestStateFolderReplaced(t *testing.T) {
 	for _, foreign := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -207,8 +209,8 @@ func (r *roomyFolder) SaveOperation(document []byte) error {
 	return r.folder.SaveOperation(document)
 }
 
-// TestSettlingBlocksItsGPUsOnly: while one operation waits for the kubelet, another GPU can be changed, a restart goes on
-// waiting, and an operator can end the wait.
+// TestSettlingBlocksItsGPUsOnly: while one operation waits for the kubelet, another GPU can be changed, a restart
+// goes on waiting, and an operator can end the wait.
 func TestSettlingBlocksItsGPUsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -227,12 +229,15 @@ func TestSettlingBlocksItsGPUsOnly(t *testing.T) {
 		}
 		p := isProblem(t, e.free(t, gpu1), api.InProgress)
 		cmptest.Equal(t, "operation of the problem", p.Operation, first.ID)
-		other, err := e.start(t, api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"0"}, Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1}}}})
+		other, err := e.start(t,
+			api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"0"},
+				Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if got := e.now(t, other.ID); got.State != api.Succeeded || w.cordonedBy != "me" { // it has created no device to wait for
+		// it has created no device to wait for
+		if got := e.now(t, other.ID); got.State != api.Succeeded || w.cordonedBy != "me" {
 			t.Errorf("the other operation is %s, cordoned by %q", got.State, w.cordonedBy)
 		}
 		_, err = e.EndSettling(t.Context(), Actor{Name: "uid:7"}, first.ID)

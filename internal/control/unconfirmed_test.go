@@ -17,8 +17,8 @@ const (
 	notListed        = "the kubelet has not listed it since it restarted at 10:02:03"
 )
 
-// TestKubeletRestart: while a kubelet that has restarted has not got its pods back, their devices are not free, whether they
-// were seen before or not. A confirmation ends that.
+// TestKubeletRestart: while a kubelet that has restarted has not got its pods back, their devices are not free,
+// whether they were seen before or not. A confirmation ends that.
 func TestKubeletRestart(t *testing.T) {
 	for name, restart := range map[string]func(w *world){
 		"empty list at the start of this program": func(w *world) { w.pods = gpu.Assignments{Incomplete: kubeletRestarted} },
@@ -96,7 +96,8 @@ func TestKubeletRestartDuringOperation(t *testing.T) {
 	})
 }
 
-// TestForcedPlanOutlivesReasons: why something is not known is no fact that a forced plan rests on, but who may hold it is.
+// TestForcedPlanOutlivesReasons: why something is not known is no fact that a forced plan rests on, but who may hold
+// it is.
 func TestForcedPlanOutlivesReasons(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)
@@ -107,7 +108,8 @@ func TestForcedPlanOutlivesReasons(t *testing.T) {
 		t.Fatal(err)
 	}
 	request := api.OperationRequest{Plan: plan.ID, Hash: plan.Hash}
-	w.pods.Incomplete, w.pods.List[0].Holder.Unconfirmed = "the kubelet does not answer: connection refused", "in other words"
+	w.pods.Incomplete, w.pods.List[0].Holder.Unconfirmed = "the kubelet does not answer: connection refused",
+		"in other words"
 	w.miss("train-1", gpu.DeviceRef{MIG: sevenG})
 	_, err = e.Start(t.Context(), everything, request)
 	isProblem(t, err, api.StalePlan)
@@ -132,7 +134,8 @@ func TestModeOfUnconfirmedGPU(t *testing.T) {
 	e := w.engine(t, nil)
 	w.pods.Incomplete = kubeletRestarted
 	_, err := e.SetMode(t.Context(), everything, gpu1, api.ModeRequest{})
-	if p := isProblem(t, err, api.Busy); !strings.Contains(p.Detail, kubeletRestarted) || !strings.Contains(p.Detail, "confirm") {
+	if p := isProblem(t, err, api.Busy); !strings.Contains(p.Detail, kubeletRestarted) ||
+		!strings.Contains(p.Detail, "confirm") {
 		t.Errorf("detail %q", p.Detail)
 	}
 	if _, err := e.ConfirmFree(t.Context(), everything, string(gpu1)); err != nil {

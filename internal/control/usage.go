@@ -19,8 +19,8 @@ type unit struct {
 	compute  gpu.Opt[gpu.ComputeID]
 }
 
-// usage is the current layout of the node and the holds on its GPUs and instances. A hold on a GPU instance as a whole is not repeated at
-// its compute instances.
+// usage is the current layout of the node and the holds on its GPUs and instances. A hold on a GPU instance as a
+// whole is not repeated at its compute instances.
 type usage struct {
 	gpus       []mig.GPULayout
 	unreadable map[gpu.UUID]error
@@ -41,7 +41,8 @@ func (e *Engine) readLayouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULa
 	return gpus, unreadable, err
 }
 
-// fillPlacements gives every compute instance the placement that it is taken to have, so that all speak of the same place.
+// fillPlacements gives every compute instance the placement that it is taken to have, so that all speak of the same
+// place.
 func fillPlacements(instances []mig.Instance) {
 	for n := range instances {
 		for k, at := range mig.ComputePlacements(instances[n]) {
@@ -101,9 +102,9 @@ func (c *usage) addToUnit(u unit, h api.Hold) {
 	}
 }
 
-// addToDevice adds a hold to the device of a GPU that a reference means. Of a device that does not stand (any more) it adds it to its
-// GPU instance, or to the whole GPU if that does not stand either: the device may be any. A minor number may be that of a GPU
-// whose own is not known.
+// addToDevice adds a hold to the device of a GPU that a reference means. Of a device that does not stand (any more)
+// it adds it to its GPU instance, or to the whole GPU if that does not stand either: the device may be any. A minor
+// number may be that of a GPU whose own is not known.
 func (c *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
 	d, match := resolve(g, ref)
 	switch {
@@ -118,7 +119,8 @@ func (c *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
 	}
 }
 
-// resolve returns the device of a GPU that a reference means, or may mean by a minor number if the GPU's own is not known.
+// resolve returns the device of a GPU that a reference means, or may mean by a minor number if the GPU's own is not
+// known.
 func resolve(g mig.GPULayout, ref gpu.DeviceRef) (gpu.DeviceIndex, gpu.Match) {
 	if ref.Minor.Present() && !g.Minor.Present() {
 		ref.Minor, ref.GPU = gpu.None[int](), g.UUID
@@ -135,7 +137,8 @@ func (e *Engine) addProcesses(ctx context.Context, c *usage, g mig.GPULayout) {
 		return
 	}
 	for _, p := range list {
-		c.addToDevice(g, gpu.DeviceRef{GPU: g.UUID, Instance: p.Instance, Compute: p.Compute}, api.Hold{Kind: api.HoldProcess, PID: p.PID, What: fmt.Sprint(p.PID)})
+		c.addToDevice(g, gpu.DeviceRef{GPU: g.UUID, Instance: p.Instance, Compute: p.Compute},
+			api.Hold{Kind: api.HoldProcess, PID: p.PID, What: fmt.Sprint(p.PID)})
 	}
 }
 
@@ -156,7 +159,9 @@ func (e *Engine) addHandles(ctx context.Context, c *usage, g mig.GPULayout) {
 		switch {
 		case !h.Instance.Present() && on && isMonitor(h.Command):
 			c.whole[g.UUID] = append(c.whole[g.UUID], hold)
-			c.warnings = append(c.warnings, fmt.Sprintf("GPU %d is open in %s (process %d), a monitoring program, which holds no instance", g.Index, h.Command, h.PID))
+			c.warnings = append(c.warnings,
+				fmt.Sprintf("GPU %d is open in %s (process %d), a monitoring program, which holds no instance", g.Index, h.Command,
+					h.PID))
 		case !h.Instance.Present() && on && hasInstance(list, h.PID):
 			c.whole[g.UUID] = append(c.whole[g.UUID], hold)
 		default:
@@ -171,9 +176,11 @@ func hasInstance(list []Handle, pid uint32) bool {
 }
 
 // isMonitor reports whether a program is a monitoring program: it keeps every GPU of a node open and never computes
-// on it. Were they holders, no GPU of a cluster could be repartitioned. Names are cut to 15 characters, as the kernel does.
+// on it. Were they holders, no GPU of a cluster could be repartitioned. Names are cut to 15 characters, as the kernel
+// does.
 func isMonitor(command string) bool {
-	for _, name := range []string{"nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "nvidia-device-plugin", "nvidia-smi",
+	for _, name := range []string{"nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "nvidia-device-plugin",
+		"nvidia-smi",
 		"nvidia-fabricmanager", "nv-fabricmanager", "gpu-feature-discovery", "nvidia-mig-manager", "nvidia-dra-plugin",
 		"gpu-kubelet-plugin", "config-manager", "mig-exporter", "nvtop"} {
 		if command == name[:min(len(name), 15)] || command == name {
@@ -192,7 +199,8 @@ func reasonText(err error) string {
 	if text := refusalText(err); text != "" {
 		return text
 	}
-	for _, known := range []error{gpu.ErrNotSupported, gpu.ErrNoPermission, gpu.ErrNotFound, gpu.ErrLost, gpu.ErrResetRequired,
+	for _, known := range []error{gpu.ErrNotSupported, gpu.ErrNoPermission, gpu.ErrNotFound, gpu.ErrLost,
+		gpu.ErrResetRequired,
 		gpu.ErrTimeout, gpu.ErrInUse, gpu.ErrInsufficientResources, gpu.ErrInvalidArgument, gpu.ErrNoDriver,
 		gpu.ErrVersionMismatch, gpu.ErrUnavailable} {
 		if errors.Is(err, known) {

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// BenchmarkPoll is what one cycle costs the exporter by go-dcgm, with an engine that answers at once: 8 GPUs of 7 slices, each with
-// one compute instance or two.
+// BenchmarkPoll is what one cycle costs the exporter by go-dcgm, with an engine that answers at once: 8 GPUs of 7
+// slices, each with one compute instance or two.
 func BenchmarkPoll(b *testing.B) {
 	file := filepath.Join(b.TempDir(), libraryName)
 	buildEngine(b, file)
@@ -25,19 +25,23 @@ func BenchmarkPoll(b *testing.B) {
 			b.Setenv("STUB_COMPUTES", fmt.Sprint(computes))
 			node := &gpu.Snapshot{}
 			for i := range 8 {
-				g := gpu.GPU{Facts: gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("GPU-00000000-0000-0000-0000-%012x", i)), Index: i}, Up: true}
+				g := gpu.GPU{Facts: gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("GPU-00000000-0000-0000-0000-%012x", i)), Index: i},
+					Up: true}
 				g.MIG = gpu.MIGState{Enabled: gpu.Some(true), LayoutGeneration: 1}
 				for gi := range 7 {
-					one := gpu.GPUInstance{ID: gpu.InstanceID(gi + 1), ComputeSlices: gpu.Some(computes), Placement: gpu.Some(gpu.Placement{Start: gi, Size: 1})}
+					one := gpu.GPUInstance{ID: gpu.InstanceID(gi + 1), ComputeSlices: gpu.Some(computes),
+						Placement: gpu.Some(gpu.Placement{Start: gi, Size: 1})}
 					for c := range computes {
-						one.ComputeInstances = append(one.ComputeInstances, gpu.ComputeInstance{ID: gpu.ComputeID(c), ComputeSlices: gpu.Some(1)})
+						one.ComputeInstances = append(one.ComputeInstances,
+							gpu.ComputeInstance{ID: gpu.ComputeID(c), ComputeSlices: gpu.Some(1)})
 					}
 					g.Instances = append(g.Instances, one)
 				}
 				node.GPUs = append(node.GPUs, g)
 			}
 			ahead := time.Duration(0)
-			s := New(Open(ModeEmbedded, ""), Options{Mode: ModeEmbedded, Now: func() time.Time { return time.Now().Add(-ahead) }})
+			s := New(Open(ModeEmbedded, ""),
+				Options{Mode: ModeEmbedded, Now: func() time.Time { return time.Now().Add(-ahead) }})
 			defer s.Close(b.Context())
 			ahead = 10 * time.Second
 			ask := func() map[gpu.UUID]gpu.Profiling {

@@ -180,7 +180,8 @@ func (s *Source) logFailure(u *unit, err error) {
 		text string
 	}{
 		{ErrRequiresRoot, "DCGM may not profile: " + s.rootAdvice()},
-		{ErrNoModule, "DCGM cannot profile GPUs without GPM: install the package datacenter-gpu-manager-4-proprietary " + s.place() + " and restart it"},
+		{ErrNoModule, "DCGM cannot profile GPUs without GPM: install the package datacenter-gpu-manager-4-proprietary " +
+			s.place() + " and restart it"},
 	} {
 		if !errors.Is(err, common.err) {
 			continue

@@ -156,7 +156,8 @@ func (e *fakeEngine) Close() error { e.closed++; e.restart(); return e.ask("clos
 func (e *fakeEngine) add(device int, entity uint32, instance gpu.InstanceID, slices, part int) {
 	id := e.devices[device].UUID
 	e.tree = append(e.tree,
-		MIGEntity{Entity: Entity{LevelInstance, entity}, GPU: id, Instance: uint32(instance), Compute: 0xffffffff, Slices: slices},
+		MIGEntity{Entity: Entity{LevelInstance, entity}, GPU: id, Instance: uint32(instance), Compute: 0xffffffff,
+			Slices: slices},
 		MIGEntity{Entity: Entity{LevelCompute, entity}, GPU: id, Instance: uint32(instance), Slices: part})
 }
 
@@ -174,7 +175,8 @@ func harnessOf(t *testing.T, e *fakeEngine, everything bool) *harness {
 	h := &harness{T: t, engine: e}
 	h.use(Options{Mode: ModeRemote, Address: "localhost:5555", Everything: everything})
 	for i, d := range e.devices {
-		h.node.GPUs = append(h.node.GPUs, gpu.GPU{Facts: gpu.Facts{UUID: d.UUID, Index: i}, Up: true, MIG: gpu.MIGState{LayoutGeneration: 1}})
+		h.node.GPUs = append(h.node.GPUs,
+			gpu.GPU{Facts: gpu.Facts{UUID: d.UUID, Index: i}, Up: true, MIG: gpu.MIGState{LayoutGeneration: 1}})
 	}
 	return h
 }

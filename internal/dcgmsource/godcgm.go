@@ -214,7 +214,8 @@ func (s *session) DestroyGroup(g Group) error {
 
 // Watch keeps one sample: only the latest is read.
 func (s *session) Watch(g Group, f FieldGroup, every time.Duration) error {
-	return s.library.translate("watch", dcgm.WatchFieldsWithGroupEx(fieldHandle(f), groupHandle(g), every.Microseconds(), 0, 1))
+	return s.library.translate("watch", dcgm.WatchFieldsWithGroupEx(fieldHandle(f), groupHandle(g), every.Microseconds(),
+		0, 1))
 }
 
 func (s *session) Unwatch(g Group, f FieldGroup) error {

@@ -41,7 +41,8 @@ typedef struct {
 
 // engineVersion reads a running engine's version over a separate connection: go-dcgm does not export the handle of its
 // own.
-static int engineVersion(void *connect, void *ask, void *disconnect, const char *address, unsigned int isSocket, versionInfo *info) {
+static int engineVersion(void *connect, void *ask, void *disconnect, const char *address, unsigned int isSocket,
+	versionInfo *info) {
 	connectParams params = { sizeof(params) | 2u << 24, 0, 2000, isSocket };
 	uintptr_t handle;
 	int result = ((int (*)(const char *, connectParams *, uintptr_t *))connect)(address, &params, &handle);
@@ -74,8 +75,10 @@ const builtFor = "4.5"
 // up with the first call, and ends the process if the library lacks it.
 func functions() []string {
 	return []string{
-		"errorString", "dcgmInit", "dcgmShutdown", "dcgmStartEmbedded", "dcgmStopEmbedded", "dcgmConnect_v2", "dcgmDisconnect",
-		"dcgmGetEntityGroupEntities", "dcgmGetGpuInstanceHierarchy", "dcgmGroupCreate", "dcgmGroupAddEntity", "dcgmGroupDestroy",
+		"errorString", "dcgmInit", "dcgmShutdown", "dcgmStartEmbedded", "dcgmStopEmbedded", "dcgmConnect_v2",
+		"dcgmDisconnect",
+		"dcgmGetEntityGroupEntities", "dcgmGetGpuInstanceHierarchy", "dcgmGroupCreate", "dcgmGroupAddEntity",
+		"dcgmGroupDestroy",
 		"dcgmFieldGroupCreate", "dcgmFieldGroupDestroy", "dcgmWatchFields", "dcgmUnwatchFields", "dcgmUpdateAllFields",
 		"dcgmEntitiesGetLatestValues",
 	}
@@ -131,7 +134,8 @@ func loadError(text string) error {
 	if strings.HasPrefix(text, libraryName+":") && strings.Contains(text, "No such file or directory") {
 		return fmt.Errorf("load DCGM: %w: %w", ErrNoLibrary, gpu.ErrUnavailable)
 	}
-	return fmt.Errorf("load DCGM: %w: %w: %s: install DCGM %s or later again, or set --dcgm.mode=off", ErrLibrary, gpu.ErrUnavailable, text, builtFor)
+	return fmt.Errorf("load DCGM: %w: %w: %s: install DCGM %s or later again, or set --dcgm.mode=off", ErrLibrary,
+		gpu.ErrUnavailable, text, builtFor)
 }
 
 // ownVersion returns the library's version. It must have been initialized.
@@ -179,11 +183,13 @@ func orUnknown(version string) string { return cmp.Or(version, "of an unknown ve
 // explainVersion adds to an error about the version of the API which versions there are, and what to do. The loaded
 // library is used until the process ends.
 func (l *library) explainVersion(err error) error {
-	here := fmt.Sprintf("%s here is DCGM %s, this program is made for DCGM %s", libraryName, orUnknown(l.loaded.ownVersion()), builtFor)
+	here := fmt.Sprintf("%s here is DCGM %s, this program is made for DCGM %s", libraryName,
+		orUnknown(l.loaded.ownVersion()), builtFor)
 	address, invalid := ParseAddress(l.address)
 	if l.mode == ModeEmbedded || invalid != nil {
 		return fmt.Errorf("%w; %s: install DCGM %s or later, then restart this program", err, here, builtFor)
 	}
 	return fmt.Errorf("%w; the host engine at %s is DCGM %s, %s: install one version, DCGM %s or later, in both places; "+
-		"a new %s here takes a restart of this program", err, address, orUnknown(l.loaded.engineVersion(address)), here, builtFor, libraryName)
+		"a new %s here takes a restart of this program", err, address, orUnknown(l.loaded.engineVersion(address)), here,
+		builtFor, libraryName)
 }

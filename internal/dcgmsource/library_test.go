@@ -20,7 +20,8 @@ func buildEngine(tb testing.TB, file string, flags ...string) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	args := append([]string{"-shared", "-fPIC", "-O2", "-Wl,-soname,libdcgm.so.4", "-I", filepath.Join(strings.TrimSpace(string(headers)), "pkg/dcgm"),
+	args := append([]string{"-shared", "-fPIC", "-O2", "-Wl,-soname,libdcgm.so.4", "-I",
+		filepath.Join(strings.TrimSpace(string(headers)), "pkg/dcgm"),
 		"-o", file, filepath.Join("testdata", "engine.c")}, flags...)
 	if out, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
 		tb.Fatalf("gcc: %v\n%s", err, out)
@@ -30,8 +31,8 @@ func buildEngine(tb testing.TB, file string, flags ...string) {
 // childVariable names the test that a child process runs.
 const childVariable = "DCGMSRC_TEST_CHILD"
 
-// inChild runs the calling test again in a process of its own, whose dynamic linker looks for libraries in a folder. It returns true
-// in the child, where the test goes on, and false when the child has ended.
+// inChild runs the calling test again in a process of its own, whose dynamic linker looks for libraries in a folder.
+// It returns true in the child, where the test goes on, and false when the child has ended.
 func inChild(t *testing.T, folder string, env ...string) bool {
 	t.Helper()
 	if os.Getenv(childVariable) == t.Name() {
@@ -45,8 +46,8 @@ func inChild(t *testing.T, folder string, env ...string) bool {
 	return false
 }
 
-// TestIncompleteLibrary: a library that lacks a function, is damaged, or needs what is not there is refused by name, does not end the
-// process, and is found once it is replaced.
+// TestIncompleteLibrary: a library that lacks a function, is damaged, or needs what is not there is refused by name,
+// does not end the process, and is found once it is replaced.
 func TestIncompleteLibrary(t *testing.T) {
 	folder, lacked := os.Getenv("LD_LIBRARY_PATH"), []string{"errorString", "dcgmInit", "dcgmUpdateAllFields"}
 	if os.Getenv(childVariable) == "" {
@@ -115,8 +116,8 @@ func write(t *testing.T, file, text string) {
 	}
 }
 
-// TestFunctionsThatAreCalled: all that a Source does, with a library that has the functions that are looked up and no others. The call
-// of another one would end the child.
+// TestFunctionsThatAreCalled: all that a Source does, with a library that has the functions that are looked up and no
+// others. The call of another one would end the child.
 func TestFunctionsThatAreCalled(t *testing.T) {
 	folder := os.Getenv("LD_LIBRARY_PATH")
 	if os.Getenv(childVariable) == "" {
@@ -150,7 +151,8 @@ func TestFunctionsThatAreCalled(t *testing.T) {
 		}
 		h.use(Options{Mode: mode, Address: "127.0.0.1:5555"})
 		h.source.engine = Open(mode, "127.0.0.1:5555")
-		if got := h.after(8)["GPU-00000000-0000-0000-0000-000000000000"]; len(got.Instances) != 2 || len(got.ComputeInstances) != 4 {
+		if got := h.after(8)["GPU-00000000-0000-0000-0000-000000000000"]; len(got.Instances) != 2 ||
+			len(got.ComputeInstances) != 4 {
 			t.Errorf("%s: %+v\n%s", mode, got, h.lines.String())
 		}
 		h.node.GPUs[0].MIG.LayoutGeneration++
@@ -173,8 +175,9 @@ func TestVersionMismatch(t *testing.T) {
 	}
 	for mode, remedy := range map[Mode]string{
 		ModeEmbedded: "install DCGM 4.5 or later, then restart this program",
-		ModeRemote: "the host engine at 127.0.0.1:5555 is DCGM of an unknown version, libdcgm.so.4 here is DCGM 4.2.3, this program is made for DCGM 4.5: " +
-			"install one version, DCGM 4.5 or later, in both places; a new libdcgm.so.4 here takes a restart of this program",
+		ModeRemote: "the host engine at 127.0.0.1:5555 is DCGM of an unknown version, libdcgm.so.4 here is DCGM 4.2.3, " +
+			"this program is made for DCGM 4.5: install one version, DCGM 4.5 or later, in both places; a new libdcgm.so.4 " +
+			"here takes a restart of this program",
 	} {
 		_, err := Open(mode, "127.0.0.1:5555").Connect()
 		if !errors.Is(err, ErrVersion) || !errors.Is(err, gpu.ErrUnavailable) {

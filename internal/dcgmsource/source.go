@@ -107,7 +107,8 @@ func New(engine Connector, opts Options) *Source {
 	if opts.Logger == nil {
 		opts.Logger = log.NewNopLogger()
 	}
-	s := &Source{engine: engine, opts: opts, units: map[gpu.UUID]*unit{}, devices: map[gpu.UUID]uint32{}, restarted: map[gpu.UUID]uint64{}}
+	s := &Source{engine: engine, opts: opts, units: map[gpu.UUID]*unit{}, devices: map[gpu.UUID]uint32{},
+		restarted: map[gpu.UUID]uint64{}}
 	for l := range s.sets {
 		s.sets[l] = fieldsOf(Level(l))
 	}
@@ -232,7 +233,8 @@ func (s *Source) disconnect() {
 	if err := s.call().Close(); err != nil {
 		level.Debug(s.opts.Logger).Log("msg", "Closing the connection to DCGM failed", "err", err)
 	}
-	s.session, s.connected, s.boards, s.split, s.leftover, s.search, s.advised = nil, false, nil, false, nil, backoff{}, nil
+	s.session, s.connected, s.boards, s.split, s.leftover, s.search, s.advised = nil, false, nil, false, nil, backoff{},
+		nil
 	clear(s.units)
 	clear(s.devices)
 	s.named = [levels]bool{}

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// mixed is a node of one MIG GPU, of two instances, and one whole. The compute instance of the first is all of it, that of the
-// second a part.
+// mixed is a node of one MIG GPU, of two instances, and one whole. The compute instance of the first is all of it,
+// that of the second a part.
 func mixed(t *testing.T) *harness {
 	e := newFake(uuidA, uuidB)
 	e.add(0, 7, 1, 3, 3)
@@ -148,7 +148,8 @@ func TestDisagreement(t *testing.T) {
 			}
 		}, false},
 		{"bare instances, which this process may not see", func(h *harness) {
-			h.engine.tree = append(h.engine.tree, MIGEntity{Entity: Entity{LevelInstance, 9}, GPU: uuidA, Instance: 9, Slices: 1})
+			h.engine.tree = append(h.engine.tree, MIGEntity{Entity: Entity{LevelInstance, 9}, GPU: uuidA, Instance: 9,
+				Slices: 1})
 			for i := range h.node.GPUs[0].Instances {
 				h.node.GPUs[0].Instances[i].Placement = gpu.None[gpu.Placement]()
 			}
@@ -163,7 +164,8 @@ func TestDisagreement(t *testing.T) {
 			}
 			h.after(60)
 			stale := !tt.agrees && tt.name != "none at all"
-			if n := strings.Count(h.lines.String(), "restart the nv-hostengine at localhost:5555"); n != map[bool]int{true: 1}[stale] {
+			if n := strings.Count(h.lines.String(),
+				"restart the nv-hostengine at localhost:5555"); n != map[bool]int{true: 1}[stale] {
 				t.Errorf("said %d times that the hierarchy is stale:\n%s", n, h.lines.String())
 			}
 		})
@@ -291,7 +293,8 @@ func TestRequiresRoot(t *testing.T) {
 	if got := h.after(10); len(got) != 0 {
 		t.Errorf("%v", got)
 	}
-	if n := strings.Count(h.lines.String(), "run the nv-hostengine at localhost:5555 as root"); n != 1 || len(h.engine.groups) != 0 {
+	if n := strings.Count(h.lines.String(), "run the nv-hostengine at localhost:5555 as root"); n != 1 ||
+		len(h.engine.groups) != 0 {
 		t.Errorf("said %d times, %d groups:\n%s", n, len(h.engine.groups), h.lines.String())
 	}
 }

@@ -79,7 +79,8 @@ func (s *Source) explainStart(err error) error {
 	case s.opts.Mode != ModeEmbedded || user == 0:
 		return err
 	case errors.Is(err, ErrStart) && s.rootless:
-		return fmt.Errorf("%w: %w: this process runs as user %d, and a DCGM in it does not start without root while a GPU is in MIG mode: %s",
+		return fmt.Errorf("%w: %w: this process runs as user %d, and a DCGM in it does not start without root while a GPU "+
+			"is in MIG mode: %s",
 			err, ErrRequiresRoot, user, s.rootAdvice())
 	case errors.Is(err, ErrRequiresRoot):
 		return fmt.Errorf("%w: %s", err, s.rootAdvice())

@@ -43,8 +43,8 @@ func initFailed() error {
 	return Translate("start DCGM", 0, "error starting nv-hostengine: DCGM initialization error")
 }
 
-// TestFailedStartsAreFew: each leaves a thread behind. An engine in this process is started three times, and again when something has
-// changed that may help.
+// TestFailedStartsAreFew: each leaves a thread behind. An engine in this process is started three times, and again
+// when something has changed that may help.
 func TestFailedStartsAreFew(t *testing.T) {
 	h, starts := refusing(t, Options{Mode: ModeEmbedded}, initFailed())
 	h.user = 65534
@@ -89,7 +89,8 @@ func TestStartsThatAreNotLimited(t *testing.T) {
 	}
 }
 
-// TestWithoutRoot: with MIG on an engine in this process starts as root alone. What to do is said where that is the reason.
+// TestWithoutRoot: with MIG on an engine in this process starts as root alone. What to do is said where that is the
+// reason.
 func TestWithoutRoot(t *testing.T) {
 	const advice = "run this program as root, or connect it to an nv-hostengine that runs as root by --dcgm.mode=remote"
 	for _, tt := range []struct {
@@ -117,8 +118,8 @@ func TestWithoutRoot(t *testing.T) {
 	}
 }
 
-// TestStartedAgainAfterAChange: an engine in this process that goes on to list the instances of a passed layout is started again,
-// once; a running one is left to the operator.
+// TestStartedAgainAfterAChange: an engine in this process that goes on to list the instances of a passed layout is
+// started again, once; a running one is left to the operator.
 func TestStartedAgainAfterAChange(t *testing.T) {
 	for _, mode := range []Mode{ModeEmbedded, ModeRemote} {
 		h := mixed(t)
@@ -147,14 +148,16 @@ func TestStartedAgainAfterAChange(t *testing.T) {
 		g.MIG.LayoutGeneration++
 		h.engine.tree = old
 		h.after(120)
-		if n := strings.Count(h.lines.String(), "other instances than the driver:"); n != 1 || h.engine.sessions > sessions+1 {
+		if n := strings.Count(h.lines.String(), "other instances than the driver:"); n != 1 ||
+			h.engine.sessions > sessions+1 {
 			t.Errorf("%s: said %d times, %d sessions\n%s", mode, n, h.engine.sessions, h.lines.String())
 		}
 	}
 }
 
-// TestNotStartedAgainWithoutRoot: another client turns MIG on while an engine in this process runs, which is not root. No other would start
-// (DCGM 4.5.3), and this one still serves the other GPUs. When MIG is off again it is started again if it needs to be.
+// TestNotStartedAgainWithoutRoot: another client turns MIG on while an engine in this process runs, which is not
+// root. No other would start (DCGM 4.5.3), and this one still serves the other GPUs. When MIG is off again it is
+// started again if it needs to be.
 func TestNotStartedAgainWithoutRoot(t *testing.T) {
 	h := harnessOf(t, newFake(uuidA, uuidB, "GPU-c"), false)
 	h.use(Options{Mode: ModeEmbedded})
@@ -186,7 +189,8 @@ func TestVersionIsFinal(t *testing.T) {
 	h, starts := refusing(t, Options{Mode: ModeEmbedded}, Translate("start DCGM", -12, ""))
 	for range 2 {
 		err := h.refused(15)
-		if text := err.Error(); *starts != 3 || !strings.Contains(text, "3 starts have failed: the next one is after a restart of this program") {
+		if text := err.Error(); *starts != 3 ||
+			!strings.Contains(text, "3 starts have failed: the next one is after a restart of this program") {
 			t.Errorf("%d starts: %s", *starts, text)
 		}
 		h.source.Retry()
@@ -214,7 +218,8 @@ func TestConnectedIsSaidOfAnEngineThatAnswers(t *testing.T) {
 	}
 }
 
-// TestLastingErrorsAreSaidOnce: what lasts has one line, also where other calls for the GPU succeed; one that comes back has another.
+// TestLastingErrorsAreSaidOnce: what lasts has one line, also where other calls for the GPU succeed; one that comes
+// back has another.
 func TestLastingErrorsAreSaidOnce(t *testing.T) {
 	h := mixed(t)
 	failing := true
@@ -248,7 +253,8 @@ func TestProfilingModuleIsMissing(t *testing.T) {
 		return nil
 	}
 	h.after(60)
-	if n := strings.Count(h.lines.String(), "install the package datacenter-gpu-manager-4-proprietary where the nv-hostengine at localhost:5555 runs"); n != 1 {
+	if n := strings.Count(h.lines.String(),
+		"install the package datacenter-gpu-manager-4-proprietary where the nv-hostengine at localhost:5555 runs"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, h.lines.String())
 	}
 }

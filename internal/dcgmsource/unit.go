@@ -42,7 +42,8 @@ type node struct {
 	entity            Entity
 	instance, compute uint32
 	slices            int
-	whole             bool // a compute instance with all slices of its GPU instance: it has the same values, and is not watched
+	// a compute instance with all slices of its GPU instance: it has the same values, and is not watched
+	whole bool
 }
 
 // follow maps the engine's hierarchy to the instances of the Snapshot. If the layout or the mapping has changed, or if
@@ -60,10 +61,12 @@ func (s *Source) follow(u *unit, g *gpu.GPU, mapped bool, now time.Time) error {
 		}
 	}
 	slices.SortFunc(u.next, func(a, b node) int {
-		return cmp.Or(cmp.Compare(a.entity.Level, b.entity.Level), cmp.Compare(a.instance, b.instance), cmp.Compare(a.compute, b.compute))
+		return cmp.Or(cmp.Compare(a.entity.Level, b.entity.Level), cmp.Compare(a.instance, b.instance),
+			cmp.Compare(a.compute, b.compute))
 	})
 	markWhole(u.next)
-	u.rolled = g.MIG.Enabled.Or(false) && slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return len(gi.ComputeInstances) > 0 })
+	u.rolled = g.MIG.Enabled.Or(false) &&
+		slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return len(gi.ComputeInstances) > 0 })
 	u.unread = nil
 	if len(g.Instances) > 0 {
 		u.unread = s.treeErr
@@ -163,7 +166,9 @@ func hasInstance(g *gpu.GPU, instance uint32) bool {
 
 // isEmpty reports whether a GPU instance has no compute instance.
 func isEmpty(nodes []node, instance uint32) bool {
-	return !slices.ContainsFunc(nodes, func(n node) bool { return n.entity.Level == LevelCompute && n.instance == instance })
+	return !slices.ContainsFunc(nodes, func(n node) bool {
+		return n.entity.Level == LevelCompute && n.instance == instance
+	})
 }
 
 // profile watches what is not watched yet and reads what is. It returns false if nothing is watched.
@@ -233,12 +238,15 @@ func (s *Source) isPaused(u *unit, r *reading, failed error, now time.Time) bool
 func (s *Source) explainStale() error {
 	switch {
 	case s.rootless:
-		return fmt.Errorf("map instances: %w: %w: the DCGM in this process is not started again, as it would not start while a GPU is in MIG mode",
+		return fmt.Errorf("map instances: %w: %w: the DCGM in this process is not started again, as it would not start "+
+			"while a GPU is in MIG mode",
 			ErrStale, ErrRequiresRoot)
 	case s.opts.Mode == ModeEmbedded:
-		return fmt.Errorf("map instances: %w: the DCGM in this process was started again and does so still; restart this program", ErrStale)
+		return fmt.Errorf("map instances: %w: the DCGM in this process was started again and does so still; restart this "+
+			"program", ErrStale)
 	}
-	return fmt.Errorf("map instances: %w: it has not followed a change for %s; restart the nv-hostengine at %s", ErrStale, hierarchyTimeout, s.opts.Address)
+	return fmt.Errorf("map instances: %w: it has not followed a change for %s; restart the nv-hostengine at %s", ErrStale,
+		hierarchyTimeout, s.opts.Address)
 }
 
 // watchUnit watches the GPU if GPUs are not watched together, and the instances as soon as they have settled.

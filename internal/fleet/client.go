@@ -50,7 +50,8 @@ const maxWarnings = 10
 func NewClient(o ClientOptions) (*Client, error) {
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("the URL of Prometheus is %q; expected http://HOST:PORT or https://HOST:PORT, with the path prefix if it has one", o.URL)
+		return nil, fmt.Errorf("the URL of Prometheus is %q; expected http://HOST:PORT or https://HOST:PORT, with the path "+
+			"prefix if it has one", o.URL)
 	}
 	httpConfig := &config.DefaultHTTPClientConfig
 	if o.ConfigFile != "" {
@@ -70,7 +71,8 @@ func NewClient(o ClientOptions) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("use the URL %q: %w", u.Redacted(), err)
 	}
-	return &Client{api: v1.NewAPI(c), url: u.Redacted(), timeout: o.Timeout, wait: sleep, close: client.CloseIdleConnections}, nil
+	return &Client{api: v1.NewAPI(c), url: u.Redacted(), timeout: o.Timeout, wait: sleep,
+		close: client.CloseIdleConnections}, nil
 }
 
 // Close ends the connections that are not in use.

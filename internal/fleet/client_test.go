@@ -133,7 +133,8 @@ func TestBadServers(t *testing.T) {
 	}
 }
 
-// TestSlowServer: an answer that does not come ends with the timeout, one that the operator does not wait for with the context.
+// TestSlowServer: an answer that does not come ends with the timeout, one that the operator does not wait for with
+// the context.
 func TestSlowServer(t *testing.T) {
 	release := make(chan struct{})
 	url := serve(t, func(http.ResponseWriter, *http.Request) { <-release })

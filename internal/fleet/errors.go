@@ -19,7 +19,8 @@ import (
 // ServerError is a refusal of the server.
 type ServerError struct {
 	Status int
-	// Type and Message are what the server says, if its answer is one of Prometheus' API: "execution", "query processing would ...".
+	// Type and Message are what the server says, if its answer is one of Prometheus' API: "execution", "query processing
+	// would ...".
 	Type, Message string
 	retryAfter    time.Duration
 }
@@ -86,7 +87,8 @@ func retryAfter(header string, now time.Time) time.Duration {
 	return 0
 }
 
-// isTooMuch reports whether a smaller query may be answered: 422 is what servers say to too many samples, series or points.
+// isTooMuch reports whether a smaller query may be answered: 422 is what servers say to too many samples, series or
+// points.
 func isTooMuch(err error) bool {
 	var server *ServerError
 	if errors.As(err, &server) {
@@ -104,7 +106,8 @@ func isTransient(err error) bool {
 	}
 	var foreign *foreignError
 	var broken *net.OpError
-	return !errors.As(err, &foreign) && (errors.As(err, &broken) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF))
+	return !errors.As(err, &foreign) &&
+		(errors.As(err, &broken) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF))
 }
 
 const foreignHint = "check the host, the port and the path prefix of --prometheus.url."
@@ -123,14 +126,16 @@ func (c *Client) explain(err error) error {
 	case errors.As(err, &server):
 		e.Err, e.Hint = server, hintOf(server)
 	case errors.As(err, &foreign):
-		e.Hint = "that is no Prometheus: check the host, the port, and the path prefix (--web.route-prefix, --web.external-url); a proxy may ask for a login."
+		e.Hint = "that is no Prometheus: check the host, the port, and the path prefix (--web.route-prefix, " +
+			"--web.external-url); a proxy may ask for a login."
 	case errors.Is(err, errTooLong):
 	case errors.As(err, &answer):
 		e.Err = fmt.Errorf("answered with JSON that is not of Prometheus' API: %s", answer.Msg)
 		e.Hint = foreignHint
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Err = fmt.Errorf("no answer within %s", c.timeout)
-		e.Hint = "the server is slow or overloaded: ask for less with --match or --window, or wait longer with --prometheus.timeout."
+		e.Hint = "the server is slow or overloaded: ask for less with --match or --window, or wait longer with " +
+			"--prometheus.timeout."
 	default:
 		e.Reached, e.Hint = false, reachHint(err)
 	}
@@ -141,7 +146,8 @@ func (c *Client) explain(err error) error {
 func hintOf(e *ServerError) string {
 	switch e.Status {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return "give credentials with --prometheus.config.file: basic_auth, authorization, oauth2 or tls_config, as in Prometheus' own configuration."
+		return "give credentials with --prometheus.config.file: basic_auth, authorization, oauth2 or tls_config, as in " +
+			"Prometheus' own configuration."
 	case http.StatusNotFound:
 		return "there is no Prometheus API under this URL: it may have a path prefix, such as http://HOST:9090/prometheus."
 	case http.StatusTooManyRequests:
@@ -152,7 +158,8 @@ func hintOf(e *ServerError) string {
 		}
 		return "the server is not ready; it may replay its log after a start."
 	case http.StatusUnprocessableEntity:
-		return "the server refuses even the smallest part: raise --query.max-samples there, or ask for less with --match or --window."
+		return "the server refuses even the smallest part: raise --query.max-samples there, or ask for less with --match " +
+			"or --window."
 	}
 	return ""
 }
@@ -165,7 +172,8 @@ func reachHint(err error) string {
 	case errors.As(err, &dns):
 		return "check the host name in --prometheus.url."
 	case strings.Contains(text, "tls:"), strings.Contains(text, "x509:"):
-		return "check tls_config in --prometheus.config.file: ca_file for who signed the server's certificate, server_name, cert_file and key_file."
+		return "check tls_config in --prometheus.config.file: ca_file for who signed the server's certificate, " +
+			"server_name, cert_file and key_file."
 	case strings.Contains(text, "server gave HTTP response to HTTPS client"):
 		return "the server does not speak TLS: try http:// in --prometheus.url."
 	case strings.Contains(text, "redirect"):

@@ -31,7 +31,8 @@ type history struct {
 func newHistory(start time.Time, window time.Duration) *history {
 	steps := int(window / step)
 	h := &history{
-		start: start, held: make([]bool, steps), holders: make([]uint8, steps), namespaces: map[string]int{}, nvlink: math.NaN(), media: map[string]float64{},
+		start: start, held: make([]bool, steps), holders: make([]uint8, steps), namespaces: map[string]int{},
+		nvlink: math.NaN(), media: map[string]float64{},
 		memory: make([]float64, int(window/hour)),
 	}
 	for _, mean := range []*[]float32{&h.busy, &h.sms, &h.bandwidth} {
@@ -93,7 +94,9 @@ func (a *asking) askFacts() {
 	a.facts(a.dialect.mig, func(h *history, _ *model.Sample) { h.mig = true })
 	a.facts(a.dialect.total, func(h *history, row *model.Sample) { h.total = float64(row.Value) })
 	a.facts(a.dialect.nvlink, func(h *history, row *model.Sample) { h.nvlink = float64(row.Value) })
-	a.facts(a.dialect.media, func(h *history, row *model.Sample) { h.media[string(row.Metric["engine"])] = float64(row.Value) })
+	a.facts(a.dialect.media, func(h *history, row *model.Sample) {
+		h.media[string(row.Metric["engine"])] = float64(row.Value)
+	})
 }
 
 // series evaluates an expression about GPUs at the steps of a range. set gets the index of a step.
@@ -133,9 +136,12 @@ func (a *asking) askMeans(gpus []*device) {
 	}
 	all.finish(a.gpus)
 	if a.dialect.used != "" {
-		a.series(a.dialect.used, unlike(gpus, (*history).isHeld), steps, func(h *history, at int, _ model.Metric, _ float64) { h.held[at] = true })
+		a.series(a.dialect.used, unlike(gpus, (*history).isHeld), steps,
+			func(h *history, at int, _ model.Metric, _ float64) { h.held[at] = true })
 	}
-	a.series(a.dialect.memory, gpus, a.survey.hours(), func(h *history, at int, _ model.Metric, v float64) { h.memory[at] = v })
+	a.series(a.dialect.memory, gpus, a.survey.hours(), func(h *history, at int, _ model.Metric, v float64) {
+		h.memory[at] = v
+	})
 }
 
 // means fills in a mean of GPUs. If a GPU has several series, their mean counts.

@@ -15,7 +15,8 @@ type holding struct {
 // holdings are what held some GPUs, by node and the holder's name.
 type holdings map[string][]*holding
 
-// add notes that a GPU was held in a step by what the labels name. Without honor_labels the labels of a pod are called exported_.
+// add notes that a GPU was held in a step by what the labels name. Without honor_labels the labels of a pod are
+// called exported_.
 func (all holdings) add(h *history, at int, labels model.Metric, _ float64) {
 	namespace, pod := labels["namespace"], labels["pod"]
 	if labels["exported_pod"] != "" {

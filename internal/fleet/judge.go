@@ -25,7 +25,8 @@ func ReasonText(r advise.Reason) string {
 	case ReasonMIGMode:
 		return "the GPU was in MIG mode; migctl recommend judges its slices"
 	case ReasonModelUnknown:
-		return "the profiles of this model, or of this size of it, are not in the table that comes with migctl; migctl recommend asks the driver"
+		return "the profiles of this model, or of this size of it, are not in the table that comes with migctl; migctl " +
+			"recommend asks the driver"
 	case ReasonModelChanged:
 		return "the history names several models for it"
 	case ReasonNoHistory:
@@ -37,8 +38,8 @@ func ReasonText(r advise.Reason) string {
 	case advise.ReasonLowCoverage:
 		return "the history has gaps of more than 5 % of the time"
 	case advise.ReasonPreallocated:
-		return "the framework takes all memory in advance, so what it needs cannot be seen; limit it there (vLLM: --gpu-memory-utilization, " +
-			"JAX: XLA_PYTHON_CLIENT_MEM_FRACTION)"
+		return "the framework takes all memory in advance, so what it needs cannot be seen; limit it there (vLLM: " +
+			"--gpu-memory-utilization, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION)"
 	case advise.ReasonMemory:
 		return "no smaller profile has the memory that it needs, with headroom and growth"
 	}
@@ -224,7 +225,8 @@ func (h *history) facts(o *observation) *advise.Facts {
 	e.Median = advise.Kernels{Width: quantile(widths, 0.5), Bandwidth: quantile(bandwidths, 0.5)}
 	e.P95 = advise.Kernels{Width: quantile(widths, 0.95), Bandwidth: quantile(bandwidths, 0.95)}
 	return &advise.Facts{
-		Evidence: e, Shared: h.shared, MultiGPU: h.multi, NVLink: h.nvlink > linkFloor, Preallocated: isPreallocated(memory, h.total),
+		Evidence: e, Shared: h.shared, MultiGPU: h.multi, NVLink: h.nvlink > linkFloor,
+		Preallocated:   isPreallocated(memory, h.total),
 		ActivityUnread: float64(unread) > 0.05*float64(len(o.steps)),
 	}
 }
@@ -240,7 +242,8 @@ func usedWhileBusy(used float32, busy float64) float64 {
 // weighted is a value and what it counts.
 type weighted struct{ value, weight float64 }
 
-// quantile returns the smallest value that a share q of the weight does not exceed, 0 if there is none. It sorts the values.
+// quantile returns the smallest value that a share q of the weight does not exceed, 0 if there is none. It sorts the
+// values.
 func quantile(values []weighted, q float64) float64 {
 	slices.SortFunc(values, func(a, b weighted) int { return cmp.Compare(a.value, b.value) })
 	total, sum := 0., 0.
@@ -255,8 +258,8 @@ func quantile(values []weighted, q float64) float64 {
 	return 0
 }
 
-// memoryTrend returns by how many bytes a day the daily maxima grow, by least squares; 0 if there are fewer than three days. memory is by
-// hour from a time on.
+// memoryTrend returns by how many bytes a day the daily maxima grow, by least squares; 0 if there are fewer than
+// three days. memory is by hour from a time on.
 func memoryTrend(start time.Time, memory []float64) float64 {
 	days := map[int64]float64{}
 	for at, v := range memory {

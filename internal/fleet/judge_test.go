@@ -28,7 +28,8 @@ func narrow(o Options) *device {
 	}
 	h.total, h.nvlink, h.namespaces["vision"] = 81559<<20, 0, len(h.held)
 	d := native()
-	return &device{uuid: "GPU-1", cluster: "a", node: "n", name: "NVIDIA H100 80GB HBM3", names: 1, dialect: &d, history: h}
+	return &device{uuid: "GPU-1", cluster: "a", node: "n", name: "NVIDIA H100 80GB HBM3", names: 1, dialect: &d,
+		history: h}
 }
 
 // judgment is a change of a narrow GPU's history and what follows: action, reason, profile.
@@ -66,12 +67,13 @@ func judgmentsOfHistories() map[string]judgment {
 				h.memory[at] = math.NaN()
 			}
 		}, "keep no-history "},
-		"gone":         {func(_ *device, h *history) { lose(h, 166, 168) }, "keep gone "},
-		"free":         {func(_ *device, h *history) { hours(0, 168, func(at int) { h.held[at] = false }) }, "free  "},
-		"held briefly": {func(_ *device, h *history) { hours(0, 150, func(at int) { h.held[at] = false }) }, "keep little-evidence "},
-		"a gap":        {func(_ *device, h *history) { lose(h, 50, 60) }, "keep low-coverage "},
-		"a short gap":  {func(_ *device, h *history) { lose(h, 50, 55) }, "slice  1g.10gb"},
-		"new":          {func(_ *device, h *history) { lose(h, 0, 100) }, "slice  1g.10gb"},
+		"gone": {func(_ *device, h *history) { lose(h, 166, 168) }, "keep gone "},
+		"free": {func(_ *device, h *history) { hours(0, 168, func(at int) { h.held[at] = false }) }, "free  "},
+		"held briefly": {func(_ *device, h *history) { hours(0, 150, func(at int) { h.held[at] = false }) },
+			"keep little-evidence "},
+		"a gap":       {func(_ *device, h *history) { lose(h, 50, 60) }, "keep low-coverage "},
+		"a short gap": {func(_ *device, h *history) { lose(h, 50, 55) }, "slice  1g.10gb"},
+		"new":         {func(_ *device, h *history) { lose(h, 0, 100) }, "slice  1g.10gb"},
 		"free for a time": {func(_ *device, h *history) {
 			hours(50, 100, func(at int) { h.held[at], h.busy[at] = false, 0 })
 		}, "slice  1g.10gb"},
@@ -154,7 +156,8 @@ func TestThresholds(t *testing.T) {
 	d := narrow(o)
 	want := d.history
 	profiles := map[string]func(*advise.Options){
-		"1g.10gb": func(*advise.Options) {}, "1g.20gb": func(a *advise.Options) { a.Headroom = 1 }, "3g.40gb": func(a *advise.Options) { a.Headroom = 3 },
+		"1g.10gb": func(*advise.Options) {}, "1g.20gb": func(a *advise.Options) { a.Headroom = 1 },
+		"3g.40gb": func(a *advise.Options) { a.Headroom = 3 },
 	}
 	for profile, change := range profiles {
 		o.Advise = advise.DefaultOptions()
@@ -168,9 +171,11 @@ func TestThresholds(t *testing.T) {
 
 func TestModels(t *testing.T) {
 	for name, want := range map[string]string{
-		"NVIDIA H100 80GB HBM3": "H100-80GB", "NVIDIA H100 PCIe": "H100-80GB", "NVIDIA H100 NVL": "H100-94GB", "NVIDIA H200": "H200-141GB",
-		"NVIDIA A100-SXM4-40GB": "A100-40GB", "NVIDIA A100-SXM4-80GB": "A100-80GB", "NVIDIA A100 80GB PCIe": "A100-80GB", "A100-PCIE-40GB": "A100-40GB",
-		"NVIDIA A30": "A30-24GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX PRO 6000 Blackwell 96GB",
+		"NVIDIA H100 80GB HBM3": "H100-80GB", "NVIDIA H100 PCIe": "H100-80GB", "NVIDIA H100 NVL": "H100-94GB",
+		"NVIDIA H200":           "H200-141GB",
+		"NVIDIA A100-SXM4-40GB": "A100-40GB", "NVIDIA A100-SXM4-80GB": "A100-80GB", "NVIDIA A100 80GB PCIe": "A100-80GB",
+		"A100-PCIE-40GB": "A100-40GB",
+		"NVIDIA A30":     "A30-24GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX PRO 6000 Blackwell 96GB",
 		"NVIDIA H100": "", "NVIDIA A100X": "", "NVIDIA L40S": "", "Tesla T4": "", "": "", "\x1b[31m": "",
 	} {
 		m, ok := models{}.find(name, 0)
@@ -262,7 +267,8 @@ func TestPriceOfTheLongestName(t *testing.T) {
 
 func TestQuantileAndTrend(t *testing.T) {
 	values := []weighted{{3, 1}, {1, 98}, {2, 1}}
-	cmptest.Equal(t, "quantiles", []float64{quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1), quantile(nil, 0.5)}, []float64{1, 2, 3, 0})
+	cmptest.Equal(t, "quantiles", []float64{quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1),
+		quantile(nil, 0.5)}, []float64{1, 2, 3, 0})
 	memory := make([]float64, 72)
 	for at := range memory {
 		memory[at] = 100 + float64(at/24)*10

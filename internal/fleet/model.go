@@ -13,8 +13,9 @@ import (
 // models finds the known models that GPUs are of. It remembers them.
 type models map[string]mig.Model
 
-// find returns the model of a GPU by the name that its driver reports, and false if it is none that is known with its profiles or if
-// the memory is another model's. Prometheus has no profiles of a GPU without MIG, so these are the table's.
+// find returns the model of a GPU by the name that its driver reports, and false if it is none that is known with its
+// profiles or if the memory is another model's. Prometheus has no profiles of a GPU without MIG, so these are the
+// table's.
 func (known models) find(name string, totalBytes float64) (mig.Model, bool) {
 	m, ok := known[name]
 	if !ok {
@@ -34,15 +35,16 @@ func (known models) find(name string, totalBytes float64) (mig.Model, bool) {
 	return m, true
 }
 
-// modelNamed returns the model of a name such as "NVIDIA H100 80GB HBM3": the one that is called so, or the only one of which all words
-// are in the name. It is the zero Model if there is none.
+// modelNamed returns the model of a name such as "NVIDIA H100 80GB HBM3": the one that is called so, or the only one
+// of which all words are in the name. It is the zero Model if there is none.
 func modelNamed(name string) mig.Model {
 	if m, ok := mig.FindModel(shortName(name)); ok {
 		return m
 	}
 	var found []mig.Model
 	for _, m := range mig.Models() {
-		if slices.ContainsFunc(append([]string{m.Name}, m.Aliases...), func(called string) bool { return hasWords(name, called) }) {
+		if slices.ContainsFunc(append([]string{m.Name}, m.Aliases...),
+			func(called string) bool { return hasWords(name, called) }) {
 			found = append(found, m)
 		}
 	}
@@ -74,10 +76,13 @@ func hasWords(name, other string) bool {
 
 // words splits a name into letters and digits, in lower case.
 func words(name string) []string {
-	return strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+	return strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	})
 }
 
-// priceOf returns the price of a GPU: of those whose words are all in its name or its model's, the one with the most words.
+// priceOf returns the price of a GPU: of those whose words are all in its name or its model's, the one with the most
+// words.
 func priceOf(prices []Price, name, modelName string) (Price, bool) {
 	best, found := Price{}, false
 	for _, p := range prices {

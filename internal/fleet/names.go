@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// dialect is how an exporter names what is asked. Expressions are templates: $sel are label matchers, $w is the window. All but inventory
-// and holders are by GPU.
+// dialect is how an exporter names what is asked. Expressions are templates: $sel are label matchers, $w is the
+// window. All but inventory and holders are by GPU.
 type dialect struct {
 	name        string // of the exporter
 	family      string // what every GPU has a series of
@@ -18,13 +18,15 @@ type dialect struct {
 	inventory string
 	// holders has a value for each cluster of which it is known what holds GPUs.
 	holders string
-	// At the end of the window: total memory in bytes; the largest NVLink rate in bytes per second; the largest use of media engines, by
-	// engine; and what has a value only if it was so at any time, MIG mode.
+	// At the end of the window: total memory in bytes; the largest NVLink rate in bytes per second; the largest use of
+	// media engines, by engine; and what has a value only if it was so at any time, MIG mode.
 	total, nvlink, media, mig string
-	// At steps of five minutes: means of busy time, of utilization where that is unknown, and of what kernels use of SMs and memory
-	// bandwidth. A GPU may have several series, which are not aggregated: that would take the server longer than all the rest.
+	// At steps of five minutes: means of busy time, of utilization where that is unknown, and of what kernels use of SMs
+	// and memory bandwidth. A GPU may have several series, which are not aggregated: that would take the server longer
+	// than all the rest.
 	busy, utilization, sms, bandwidth string
-	// held are series of what holds the GPU, at the same steps; used one that says that something does, if nothing else is known.
+	// held are series of what holds the GPU, at the same steps; used one that says that something does, if nothing else
+	// is known.
 	held []string
 	used string
 	// memory is the largest use of an hour in bytes, at steps of an hour.
@@ -56,8 +58,8 @@ func native() dialect {
 	return dialect{
 		name: "mig-exporter", family: "nvidia_gpu_info", uuid: "uuid", model: "name",
 		inventory: "sum by (uuid, name, $places) (count_over_time(nvidia_gpu_info{$sel}[$w]))",
-		holders: "group by ($places) (present_over_time(nvidia_gpu_pod_info{$sel}[$w]) or present_over_time(nvidia_gpu_hpc_job_info{$sel}[$w])" +
-			" or present_over_time(nvidia_gpu_processes{$sel}[$w]))",
+		holders: "group by ($places) (present_over_time(nvidia_gpu_pod_info{$sel}[$w]) or " +
+			"present_over_time(nvidia_gpu_hpc_job_info{$sel}[$w]) or present_over_time(nvidia_gpu_processes{$sel}[$w]))",
 		total:       most("nvidia_gpu_memory_total_bytes"),
 		nvlink:      rate("nvidia_gpu_nvlink_transmit_bytes_total") + " + " + rate("nvidia_gpu_nvlink_receive_bytes_total"),
 		media:       "max by (uuid, engine) (max_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w]))",
@@ -66,9 +68,10 @@ func native() dialect {
 		utilization: mean("nvidia_gpu_utilization_ratio"),
 		sms:         mean("nvidia_gpu_sm_activity_ratio"),
 		bandwidth:   mean("nvidia_gpu_dram_activity_ratio"),
-		held:        []string{"present_over_time(nvidia_gpu_pod_info{$sel}[5m])", "present_over_time(nvidia_gpu_hpc_job_info{$sel}[5m])"},
-		used:        "max_over_time(nvidia_gpu_processes{$sel}[5m]) > 0",
-		memory:      "max by (uuid) (max_over_time(nvidia_gpu_memory_used_bytes{$sel}[1h]))",
+		held: []string{"present_over_time(nvidia_gpu_pod_info{$sel}[5m])",
+			"present_over_time(nvidia_gpu_hpc_job_info{$sel}[5m])"},
+		used:   "max_over_time(nvidia_gpu_processes{$sel}[5m]) > 0",
+		memory: "max by (uuid) (max_over_time(nvidia_gpu_memory_used_bytes{$sel}[1h]))",
 	}
 }
 
@@ -82,8 +85,9 @@ type dcgmNames struct {
 
 func oldNames() dcgmNames {
 	return dcgmNames{
-		release: "dcgm-exporter", used: "DCGM_FI_DEV_FB_USED", free: "DCGM_FI_DEV_FB_FREE", utilization: "DCGM_FI_DEV_GPU_UTIL",
-		encoder: "DCGM_FI_DEV_ENC_UTIL", decode: "DCGM_FI_DEV_DEC_UTIL", busy: "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+		release: "dcgm-exporter", used: "DCGM_FI_DEV_FB_USED", free: "DCGM_FI_DEV_FB_FREE",
+		utilization: "DCGM_FI_DEV_GPU_UTIL",
+		encoder:     "DCGM_FI_DEV_ENC_UTIL", decode: "DCGM_FI_DEV_DEC_UTIL", busy: "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
 		sms: "DCGM_FI_PROF_SM_ACTIVE", bandwidth: "DCGM_FI_PROF_DRAM_ACTIVE", nvlink: "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
 		mebibytes: " * 1048576", percent: " / 100", megabytes: " * 1e6",
 	}
@@ -92,14 +96,16 @@ func oldNames() dcgmNames {
 func newNames() dcgmNames {
 	return dcgmNames{
 		release: "dcgm-exporter 4.9", used: "DCGM_FI_DEV_FB_USED_BYTES", free: "DCGM_FI_DEV_FB_FREE_BYTES",
-		utilization: "DCGM_FI_DEV_GPU_UTIL_RATIO", encoder: "DCGM_FI_DEV_ENC_UTIL_RATIO", decode: "DCGM_FI_DEV_DEC_UTIL_RATIO",
-		busy: "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", sms: "DCGM_FI_PROF_SM_UTIL_RATIO", bandwidth: "DCGM_FI_PROF_DRAM_UTIL_RATIO",
-		nvlink: "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
+		utilization: "DCGM_FI_DEV_GPU_UTIL_RATIO", encoder: "DCGM_FI_DEV_ENC_UTIL_RATIO",
+		decode: "DCGM_FI_DEV_DEC_UTIL_RATIO",
+		busy:   "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", sms: "DCGM_FI_PROF_SM_UTIL_RATIO",
+		bandwidth: "DCGM_FI_PROF_DRAM_UTIL_RATIO",
+		nvlink:    "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
 	}
 }
 
-// dcgm makes the dialect of a release. There pods are on the series of their GPUs, which end with them; the pod of the exporter itself,
-// which Prometheus adds to series that have none, is no holder.
+// dcgm makes the dialect of a release. There pods are on the series of their GPUs, which end with them; the pod of
+// the exporter itself, which Prometheus adds to series that have none, is no holder.
 func dcgm(n dcgmNames) dialect {
 	mean := func(family string) string {
 		return `avg by (UUID) (avg_over_time(` + family + `{$sel,GPU_I_ID=""}[5m]))`
@@ -132,5 +138,6 @@ func render(template, selectors string, window time.Duration, places string) str
 	if selectors == "" {
 		template = strings.ReplaceAll(template, "$sel,", "")
 	}
-	return strings.NewReplacer("$sel", selectors, "$w", model.Duration(window).String(), "$places", places).Replace(template)
+	return strings.NewReplacer("$sel", selectors, "$w", model.Duration(window).String(), "$places", places).
+		Replace(template)
 }

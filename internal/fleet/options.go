@@ -36,7 +36,8 @@ type Price struct {
 	Hour  float64
 }
 
-// The window: at least so long that there can be evidence, and no more points than a server gives for a series (11,000).
+// The window: at least so long that there can be evidence, and no more points than a server gives for a series
+// (11,000).
 const (
 	minWindow = time.Hour
 	maxWindow = 35 * 24 * time.Hour
@@ -73,7 +74,8 @@ func ParsePrice(text string) (Price, error) {
 	return Price{Model: name, Hour: hour}, nil
 }
 
-// checkMatchers returns an error unless a text is one label matcher or several with commas. It goes into queries as it is.
+// checkMatchers returns an error unless a text is one label matcher or several with commas. It goes into queries as
+// it is.
 func checkMatchers(text string) error {
 	wrong := fmt.Errorf("a matcher is %q; expected label matchers of PromQL, as in cluster=\"a\",env!~\"test|dev\"", text)
 	start := regexp.MustCompile(`^\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(=~|!~|!=|=)\s*`)

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// gpusFor returns how many GPUs hold slices of the given profiles: each, the largest first, goes to the first GPU on which it fits. Fewer
-// GPUs may do.
+// gpusFor returns how many GPUs hold slices of the given profiles: each, the largest first, goes to the first GPU on
+// which it fits. Fewer GPUs may do.
 func gpusFor(profiles []gpu.Profile, wanted []string) int {
 	p := packer{profiles: profiles, fits: map[string]bool{}}
 	list := make([]int, 0, len(wanted))

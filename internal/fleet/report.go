@@ -20,8 +20,8 @@ type Report struct {
 	Time        time.Time `json:"time"` // the end of the window
 	WindowHours float64   `json:"windowHours"`
 	Nodes       int       `json:"nodes"`
-	// Groups are the GPUs by cluster, model and namespace. Totals are those by cluster and model, with the slices of all namespaces packed
-	// together.
+	// Groups are the GPUs by cluster, model and namespace. Totals are those by cluster and model, with the slices of all
+	// namespaces packed together.
 	Groups []Group `json:"groups"`
 	Totals []Group `json:"totals"`
 	Fleet  Group   `json:"fleet"` // the sum of Totals
@@ -43,8 +43,8 @@ type Group struct {
 	GPUHoursPerWeek float64 `json:"gpuHoursPerWeek"`
 	// CostPerWeek is what these cost; absent without a price.
 	CostPerWeek *float64 `json:"costPerWeek,omitempty"`
-	// Provisional and NotChecked count Slices with evidence of less than seven days, and with profiles that lack media engines of which
-	// the use cannot be read. Idle counts those that were held and ran nothing.
+	// Provisional and NotChecked count Slices with evidence of less than seven days, and with profiles that lack media
+	// engines of which the use cannot be read. Idle counts those that were held and ran nothing.
 	Provisional int `json:"provisional,omitempty"`
 	NotChecked  int `json:"mediaNotChecked,omitempty"`
 	Idle        int `json:"idle,omitempty"`
@@ -93,7 +93,8 @@ type GPU struct {
 // fill fills in the evidence and the choice that follows from it.
 func (g *GPU) fill(f *advise.Facts, nvlinkUnread bool, c advise.Choice) {
 	e := f.Evidence
-	g.Coverage, g.BusyMean, g.BusyP99, g.BusyMax = round3(e.CoverageRatio), round3(e.BusyMean), round3(e.BusyP99), round3(e.Busy10Minutes)
+	g.Coverage, g.BusyMean, g.BusyP99, g.BusyMax = round3(e.CoverageRatio), round3(e.BusyMean), round3(e.BusyP99),
+		round3(e.Busy10Minutes)
 	g.MemoryBytes, g.MemoryTrend = e.MemoryBytes, math.Round(e.MemoryTrend)
 	g.ActivityUnread, g.NVLinkUnread, g.Idle = f.ActivityUnread, nvlinkUnread, e.Busy10Minutes <= idleShare
 	if !f.ActivityUnread {
@@ -208,9 +209,9 @@ func (g *Group) add(more *Group) {
 // notes say what could not be seen.
 func (s *survey) notes(r *Report) []string {
 	notes := []string{
-		"This is coarser than migctl recommend on each node: it judges a GPU with all that ran on it, by means over 5 minutes, and the profiles " +
-			"and SMs are those of a table by model, not the driver's. It does not see graphics processes, annotations of pods, the device plugin's " +
-			"strategy, peer-to-peer traffic over PCIe, L2 cache and clocks.",
+		"This is coarser than migctl recommend on each node: it judges a GPU with all that ran on it, by means over 5 " +
+			"minutes, and the profiles and SMs are those of a table by model, not the driver's. It does not see graphics " +
+			"processes, annotations of pods, the device plugin's strategy, peer-to-peer traffic over PCIe, L2 cache and clocks.",
 	}
 	unseen := map[string]int{}
 	prices := map[string]bool{}
@@ -233,16 +234,21 @@ func (s *survey) notes(r *Report) []string {
 		}
 	}
 	for _, d := range dialects() {
-		add(unseen[d.name], "%d GPUs are known from %s alone, which says nothing of JPEG and optical flow engines, nor, by its default list, of "+
-			"SM activity: add %s to its counters file. Without it, kernels are taken to fill the whole GPU.", unseen[d.name], d.name, "DCGM_FI_PROF_SM_ACTIVE")
+		add(unseen[d.name], "%d GPUs are known from %s alone, which says nothing of JPEG and optical flow engines, nor, by "+
+			"its default list, of "+
+			"SM activity: add %s to its counters file. Without it, kernels are taken to fill the whole GPU.", unseen[d.name],
+			d.name, "DCGM_FI_PROF_SM_ACTIVE")
 	}
 	add(blind, "%d GPUs have no SM or DRAM activity in the history: kernels are taken to fill the whole GPU.", blind)
 	add(links, "NVLink's traffic of %d GPUs is not in the history.", links)
 	add(unheld, "It is not known what held %d GPUs: they count as held all the time.", unheld)
-	add(r.Fleet.NotChecked, "%d of the slices lack media engines of which the use cannot be read (--collector.media of mig-exporter): check "+
-		"that these workloads decode or encode no video.", r.Fleet.NotChecked)
-	add(r.Fleet.Idle, "%d of the GPUs of which a slice would do were held and ran nothing at all: ask whether they are needed.", r.Fleet.Idle)
-	add(r.Fleet.Provisional, "%d of the slices are provisional: there is evidence of less than seven days.", r.Fleet.Provisional)
+	add(r.Fleet.NotChecked,
+		"%d of the slices lack media engines of which the use cannot be read (--collector.media of mig-exporter): check "+
+			"that these workloads decode or encode no video.", r.Fleet.NotChecked)
+	add(r.Fleet.Idle, "%d of the GPUs of which a slice would do were held and ran nothing at all: ask whether they are "+
+		"needed.", r.Fleet.Idle)
+	add(r.Fleet.Provisional, "%d of the slices are provisional: there is evidence of less than seven days.",
+		r.Fleet.Provisional)
 	for _, p := range s.options.Prices {
 		add(count(!prices[p.Model]), "The price of %s is that of no GPU in the fleet that could be a slice.", p.Model)
 	}
@@ -250,7 +256,8 @@ func (s *survey) notes(r *Report) []string {
 		notes = append(notes, "Prometheus warns: "+w)
 	}
 	if s.options.Window < 7*24*time.Hour {
-		notes = append(notes, "The window is "+model.Duration(s.options.Window).String()+"; expected 7d for an answer that is not provisional.")
+		notes = append(notes, "The window is "+model.Duration(s.options.Window).
+			String()+"; expected 7d for an answer that is not provisional.")
 	}
 	return notes
 }

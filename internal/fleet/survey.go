@@ -22,7 +22,8 @@ func Survey(ctx context.Context, c *Client, o Options) (*Report, error) {
 		return nil, err
 	}
 	o.Window = o.Window.Truncate(hour)
-	s := &survey{client: c, options: o, end: o.End.Truncate(step), chunk: firstChunk(o.Window), holdersKnown: map[string]bool{}, models: models{}}
+	s := &survey{client: c, options: o, end: o.End.Truncate(step), chunk: firstChunk(o.Window),
+		holdersKnown: map[string]bool{}, models: models{}}
 	if err := s.listGPUs(ctx); err != nil {
 		return nil, err
 	}
@@ -59,8 +60,8 @@ type device struct {
 	answer                    GPU
 }
 
-// maxPoints is how many points a query may return: well below the 50 million samples that a server holds by default, and 20 million for
-// a week of 1600 GPUs.
+// maxPoints is how many points a query may return: well below the 50 million samples that a server holds by default,
+// and 20 million for a week of 1600 GPUs.
 const maxPoints = 400_000
 
 func firstChunk(window time.Duration) int { return max(1, maxPoints/int(window/step)) }
@@ -102,12 +103,14 @@ func (s *survey) nothingFound() error {
 		URL: s.client.url, Reached: true,
 		Err: fmt.Errorf("there is no GPU in the %s before %s: none of %s has a sample%s", model.Duration(s.options.Window),
 			s.end.UTC().Format(time.RFC3339), strings.Join(families, ", "), where),
-		Hint: "does this Prometheus scrape mig-exporter or dcgm-exporter, and keep the history of that time? Check --match, --window and --time.",
+		Hint: "does this Prometheus scrape mig-exporter or dcgm-exporter, and keep the history of that time? Check " +
+			"--match, --window and --time.",
 	}
 }
 
 // listWindow adds the GPUs of a part of the window, in two halves if that is too much to ask for at once.
-func (s *survey) listWindow(ctx context.Context, d *dialect, end time.Time, window time.Duration, found map[string]*device) error {
+func (s *survey) listWindow(ctx context.Context, d *dialect, end time.Time, window time.Duration,
+	found map[string]*device) error {
 	places := []string{s.options.ClusterLabel}
 	for _, l := range placeLabels() {
 		places = append(places, string(l))
@@ -138,7 +141,8 @@ func (s *survey) listWindow(ctx context.Context, d *dialect, end time.Time, wind
 	return err
 }
 
-// addRow adds a GPU, or what else is known of it. The latest rows come first, and the labels with the most samples of those count.
+// addRow adds a GPU, or what else is known of it. The latest rows come first, and the labels with the most samples of
+// those count.
 func (s *survey) addRow(d *dialect, row *model.Sample, found map[string]*device) {
 	uuid, name := string(row.Metric[d.uuid]), string(row.Metric[d.model])
 	if uuid == "" {
@@ -170,8 +174,8 @@ func (s *survey) addRow(d *dialect, row *model.Sample, found map[string]*device)
 	}
 }
 
-// formNodes makes the list of nodes to ask for: their GPUs are asked for together, since a pod holds GPUs of one node. Names that two
-// exporters have for the GPUs of one node make two of it.
+// formNodes makes the list of nodes to ask for: their GPUs are asked for together, since a pod holds GPUs of one
+// node. Names that two exporters have for the GPUs of one node make two of it.
 func (s *survey) formNodes() {
 	for _, d := range dialects() {
 		for _, g := range s.gpus {

@@ -7,13 +7,16 @@ import "time"
 // passed on.
 type Activity struct {
 	GraphicsEngine Opt[float64] `json:"graphicsEngineRatio,omitzero"` // time with the graphics or compute engine active
-	SM             Opt[float64] `json:"smRatio,omitzero"`             // time with at least one warp on an SM, mean over the SMs
-	SMOccupancy    Opt[float64] `json:"smOccupancyRatio,omitzero"`    // warps resident of those possible, mean over the SMs
-	Tensor         Opt[float64] `json:"tensorRatio,omitzero"`
-	FP64           Opt[float64] `json:"fp64Ratio,omitzero"`
-	FP32           Opt[float64] `json:"fp32Ratio,omitzero"`
-	FP16           Opt[float64] `json:"fp16Ratio,omitzero"`
-	DRAM           Opt[float64] `json:"dramRatio,omitzero"` // time in which device memory moved data; never of a compute instance
+	// time with at least one warp on an SM, mean over the SMs
+	SM Opt[float64] `json:"smRatio,omitzero"`
+	// warps resident of those possible, mean over the SMs
+	SMOccupancy Opt[float64] `json:"smOccupancyRatio,omitzero"`
+	Tensor      Opt[float64] `json:"tensorRatio,omitzero"`
+	FP64        Opt[float64] `json:"fp64Ratio,omitzero"`
+	FP32        Opt[float64] `json:"fp32Ratio,omitzero"`
+	FP16        Opt[float64] `json:"fp16Ratio,omitzero"`
+	// time in which device memory moved data; never of a compute instance
+	DRAM Opt[float64] `json:"dramRatio,omitzero"`
 }
 
 // All returns pointers to every ratio, in the order of the fields.

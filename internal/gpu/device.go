@@ -45,8 +45,8 @@ const (
 	MatchDevice
 )
 
-// Devices resolves references to the devices of a list of GPUs. It uses the GPUs' UUIDs, minor numbers and Up, and the ids,
-// UUIDs, profile ids and placements of their instances; it must not be used after any of these has changed.
+// Devices resolves references to the devices of a list of GPUs. It uses the GPUs' UUIDs, minor numbers and Up, and
+// the ids, UUIDs, profile ids and placements of their instances; it must not be used after any of these has changed.
 type Devices struct {
 	gpus      []GPU
 	byUUID    map[UUID]int
@@ -121,7 +121,8 @@ func (ref *DeviceRef) matchesInstance(gi *GPUInstance) bool {
 		return gi.ID == id
 	}
 	place, known := gi.Placement.Get()
-	return known && place.Start == ref.PlacementStart.Or(Whole) && (!ref.ProfileID.Present() || gi.ProfileID == ref.ProfileID)
+	return known && place.Start == ref.PlacementStart.Or(Whole) &&
+		(!ref.ProfileID.Present() || gi.ProfileID == ref.ProfileID)
 }
 
 func findCompute(at DeviceIndex, gi *GPUInstance, want Opt[ComputeID]) (DeviceIndex, Match) {

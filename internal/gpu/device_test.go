@@ -8,8 +8,8 @@ const (
 	downGPU  = UUID("GPU-cccccccc-0000-0000-0000-000000000000") // its minor number is another's now
 )
 
-// referenceGPUs is a node: on migGPU a 3g of two compute instances at 0:4, GPU instance 7, and a 1g.24gb at 4:2, GPU instance 2,
-// whose placement starts where that of a GPU instance of another profile may.
+// referenceGPUs is a node: on migGPU a 3g of two compute instances at 0:4, GPU instance 7, and a 1g.24gb at 4:2, GPU
+// instance 2, whose placement starts where that of a GPU instance of another profile may.
 func referenceGPUs() []GPU {
 	instance := func(id InstanceID, profile uint32, at Placement, computes ...ComputeInstance) GPUInstance {
 		return GPUInstance{ID: id, ProfileID: Some(profile), Placement: Some(at), ComputeInstances: computes}
@@ -20,7 +20,8 @@ func referenceGPUs() []GPU {
 		}},
 		{Facts: Facts{UUID: plainGPU, Minor: Some(0)}, Up: true},
 		{Facts: Facts{UUID: migGPU, Minor: Some(2)}, Up: true, Instances: []GPUInstance{
-			instance(7, 9, Placement{0, 4}, ComputeInstance{ID: 0, UUID: "MIG-first"}, ComputeInstance{ID: 1, UUID: "MIG-second"}),
+			instance(7, 9, Placement{0, 4}, ComputeInstance{ID: 0, UUID: "MIG-first"},
+				ComputeInstance{ID: 1, UUID: "MIG-second"}),
 			instance(2, 19, Placement{4, 2}, ComputeInstance{ID: 0, UUID: "MIG-third"}),
 			{ID: 3}, // its placement and profile are withheld
 		}},
@@ -42,8 +43,8 @@ func byDRA(minor int, profile uint32, start int) DeviceRef {
 
 func byHAMi(g UUID, start int) DeviceRef { return DeviceRef{GPU: g, PlacementStart: Some(start)} }
 
-// TestResolve has every form of device id: of a device that stands, of one that does not, of another GPU, of none. Replicas
-// (GPU-<uuid>::3, nvidia2/vgpu1, HAMi's GPU-<uuid>-9) are references to what they are replicas of.
+// TestResolve has every form of device id: of a device that stands, of one that does not, of another GPU, of none.
+// Replicas (GPU-<uuid>::3, nvidia2/vgpu1, HAMi's GPU-<uuid>-9) are references to what they are replicas of.
 func TestResolve(t *testing.T) {
 	const down, plain, withMIG = 0, 1, 2
 	for name, tt := range map[string]struct {
@@ -51,10 +52,11 @@ func TestResolve(t *testing.T) {
 		at    DeviceIndex
 		match Match
 	}{
-		"GPU-<uuid>":                   {DeviceRef{GPU: migGPU}, DeviceIndex{withMIG, Whole, Whole}, MatchDevice},
-		"GPU-<uuid> without MIG":       {DeviceRef{GPU: plainGPU}, DeviceIndex{plain, Whole, Whole}, MatchDevice},
-		"GPU-<uuid> that is down":      {DeviceRef{GPU: downGPU}, DeviceIndex{down, Whole, Whole}, MatchDevice},
-		"GPU-<uuid> of another node":   {DeviceRef{GPU: "GPU-dddddddd-0000-0000-0000-000000000000"}, DeviceIndex{}, MatchNothing},
+		"GPU-<uuid>":              {DeviceRef{GPU: migGPU}, DeviceIndex{withMIG, Whole, Whole}, MatchDevice},
+		"GPU-<uuid> without MIG":  {DeviceRef{GPU: plainGPU}, DeviceIndex{plain, Whole, Whole}, MatchDevice},
+		"GPU-<uuid> that is down": {DeviceRef{GPU: downGPU}, DeviceIndex{down, Whole, Whole}, MatchDevice},
+		"GPU-<uuid> of another node": {DeviceRef{GPU: "GPU-dddddddd-0000-0000-0000-000000000000"}, DeviceIndex{},
+			MatchNothing},
 		"no id":                        {DeviceRef{}, DeviceIndex{}, MatchNothing},
 		"MIG-<uuid>":                   {DeviceRef{MIG: "MIG-second"}, DeviceIndex{withMIG, 0, 1}, MatchDevice},
 		"MIG-<uuid> of a GPU down":     {DeviceRef{MIG: "MIG-down"}, DeviceIndex{down, 0, 0}, MatchDevice},

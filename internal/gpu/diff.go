@@ -17,8 +17,8 @@ type InstanceChange struct {
 	UUID    MIGUUID // of a compute instance
 }
 
-// Diff compares two Snapshots; before may be nil. The order of the results is that of the Snapshots. GPUs without a UUID,
-// which give no handle, are left out.
+// Diff compares two Snapshots; before may be nil. The order of the results is that of the Snapshots. GPUs without a
+// UUID, which give no handle, are left out.
 func Diff(before, after *Snapshot) Delta {
 	var d Delta
 	old := map[UUID]*GPU{}

@@ -31,9 +31,11 @@ func TestDiff(t *testing.T) {
 	}{
 		{"nothing", node(newMIGGPU("GPU-a", 1)), node(newMIGGPU("GPU-a", 1)), Delta{}},
 		{"the first", nil, node(newMIGGPU("GPU-a", 1)), Delta{Appeared: []UUID{"GPU-a"}, Created: []InstanceChange{gi, ci}}},
-		{"a GPU vanishes", node(newMIGGPU("GPU-a", 1)), node(), Delta{Vanished: []UUID{"GPU-a"}, Destroyed: []InstanceChange{gi, ci}}},
+		{"a GPU vanishes", node(newMIGGPU("GPU-a", 1)), node(),
+			Delta{Vanished: []UUID{"GPU-a"}, Destroyed: []InstanceChange{gi, ci}}},
 		{"a GPU without a handle", node(GPU{Facts: Facts{Index: 1}}), node(GPU{Facts: Facts{Index: 1}}), Delta{}},
-		{"a GPU without a handle is found", node(GPU{}), node(GPU{Facts: Facts{UUID: "GPU-a"}}), Delta{Appeared: []UUID{"GPU-a"}}},
+		{"a GPU without a handle is found", node(GPU{}), node(GPU{Facts: Facts{UUID: "GPU-a"}}),
+			Delta{Appeared: []UUID{"GPU-a"}}},
 		{"a GPU goes down", node(newMIGGPU("GPU-a", 1)), node(down), Delta{WentDown: []UUID{"GPU-a"}}},
 		{"a GPU comes back", node(down), node(newMIGGPU("GPU-a", 1)), Delta{WentUp: []UUID{"GPU-a"}}},
 		{"a mode change is pending", node(newMIGGPU("GPU-a", 1)), node(off), Delta{ModeChanged: []UUID{"GPU-a"}}},
@@ -51,7 +53,8 @@ func TestDiff(t *testing.T) {
 func TestDiffOfAComputeInstance(t *testing.T) {
 	before, after := newMIGGPU("GPU-a", 1), newMIGGPU("GPU-a", 1)
 	after.MIG.LayoutGeneration = 2
-	after.Instances[0].ComputeInstances = append(after.Instances[0].ComputeInstances, ComputeInstance{ID: 1, Generation: 2, UUID: "MIG-y"})
+	after.Instances[0].ComputeInstances = append(after.Instances[0].ComputeInstances,
+		ComputeInstance{ID: 1, Generation: 2, UUID: "MIG-y"})
 	want := Delta{Created: []InstanceChange{{Key: InstanceKey{"GPU-a", 1, 1}, Compute: Some(ComputeID(1)), UUID: "MIG-y"}}}
 	cmptest.Equal(t, "changes", Diff(node(before), node(after)), want)
 }

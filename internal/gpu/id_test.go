@@ -16,7 +16,8 @@ func TestParseUUID(t *testing.T) {
 	if id, err := ParseUUID("GPU-" + someUUID); err != nil || id != UUID("GPU-"+someUUID) {
 		t.Errorf("got %q, %v", id, err)
 	}
-	for _, bad := range []string{"", "GPU-", someUUID, "gpu-" + someUUID, "MIG-" + someUUID, "GPU-" + someUUID + "0", "GPU-5f65f8d5xd4b3-5c36-b975-c901d71a2c3a", "GPU-zf65f8d5-d4b3-5c36-b975-c901d71a2c3a"} {
+	for _, bad := range []string{"", "GPU-", someUUID, "gpu-" + someUUID, "MIG-" + someUUID, "GPU-" + someUUID + "0",
+		"GPU-5f65f8d5xd4b3-5c36-b975-c901d71a2c3a", "GPU-zf65f8d5-d4b3-5c36-b975-c901d71a2c3a"} {
 		if _, err := ParseUUID(bad); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", bad)) {
 			t.Errorf("%q: error %v, want one that names it", bad, err)
 		}

@@ -55,7 +55,8 @@ func TestJobsOfAFolder(t *testing.T) {
 	}
 	write(t, dir, "9", "4714\n") // there is no such GPU
 	write(t, dir, "1.8", "4714\n")
-	got, err := New(dir, log.NewNopLogger()).Jobs(append(devicesOf(9, 0), gpu.JobDevice{Index: 1, Instance: gpu.Some(gpu.InstanceID(7))}))
+	got, err := New(dir, log.NewNopLogger()).
+		Jobs(append(devicesOf(9, 0), gpu.JobDevice{Index: 1, Instance: gpu.Some(gpu.InstanceID(7))}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +88,8 @@ func TestFolderThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestAFileThatCannotBeUsedCostsItself: the other files' jobs stay, the log says once which file and why, and that it is over.
+// TestAFileThatCannotBeUsedCostsItself: the other files' jobs stay, the log says once which file and why, and that it
+// is over.
 func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 	lines := func(n int) string {
 		var b strings.Builder
@@ -138,8 +140,8 @@ func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 	}
 }
 
-// TestStrayFilesHideNoJob: neither files that are named as devices that do not exist nor files that cannot be used are looked at, and
-// so they are no fault of the folder.
+// TestStrayFilesHideNoJob: neither files that are named as devices that do not exist nor files that cannot be used
+// are looked at, and so they are no fault of the folder.
 func TestStrayFilesHideNoJob(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 600 {

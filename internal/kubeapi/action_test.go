@@ -22,9 +22,11 @@ func TestAction(t *testing.T) {
 		{http.MethodPatch, "/api/v1/nodes/node-1", "patch nodes"},
 		{http.MethodPut, "/api/v1/nodes/node-1/status", "update nodes/status"},
 		{http.MethodPost, "/apis/authentication.k8s.io/v1/tokenreviews", "create tokenreviews.authentication.k8s.io"},
-		{http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews", "create subjectaccessreviews.authorization.k8s.io"},
+		{http.MethodPost, "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+			"create subjectaccessreviews.authorization.k8s.io"},
 		{http.MethodGet, "/apis/resource.k8s.io/v1beta1/resourceslices", "list resourceslices.resource.k8s.io"},
-		{http.MethodGet, "/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims/claim-0", "get resourceclaims.resource.k8s.io"},
+		{http.MethodGet, "/apis/resource.k8s.io/v1/namespaces/ml/resourceclaims/claim-0",
+			"get resourceclaims.resource.k8s.io"},
 		{http.MethodDelete, "/apis/apps/v1/namespaces/ml/deployments/d", "delete deployments.apps"},
 		{http.MethodGet, "/apis", "get /apis"},
 		{http.MethodGet, "/api/v1", "get /api/v1"},
@@ -47,14 +49,20 @@ func TestErrorsNameTheRight(t *testing.T) {
 		refusal       string
 		served, found bool
 	}{
-		{code: 403, body: `{"message": "secret"}`, want: "list pods: the API server refuses it (403 Forbidden): the service account needs the right to list pods: no permission",
+		{code: 403, body: `{"message": "secret"}`,
+			want: "list pods: the API server refuses it (403 Forbidden): the service account needs the right to list pods: no " +
+				"permission",
 			refusal: "the service account needs the right to list pods", served: true, found: true},
-		{code: 401, want: "list pods: the API server does not accept the credentials of the service account (401 Unauthorized): no permission",
+		{code: 401, want: "list pods: the API server does not accept the credentials of the service account (401 " +
+			"Unauthorized): no permission",
 			refusal: "the API server does not accept the credentials of the service account", served: true, found: true},
 		{code: 503, want: "list pods: the API server says 503 Service Unavailable: unavailable", served: true, found: true},
-		{code: 404, body: "404 page not found\n", want: "list pods: the API server says 404 Not Found: the API server does not serve it: not found: unavailable"},
-		{code: 404, body: `{"kind": "Status", "details": {}}`, want: "list pods: the API server says 404 Not Found: the API server does not serve it: not found: unavailable"},
-		{code: 404, body: `{"kind": "Status", "details": {"name": "x", "kind": "pods"}}`, want: "list pods: the API server says 404 Not Found: not found: unavailable", served: true},
+		{code: 404, body: "404 page not found\n",
+			want: "list pods: the API server says 404 Not Found: the API server does not serve it: not found: unavailable"},
+		{code: 404, body: `{"kind": "Status", "details": {}}`,
+			want: "list pods: the API server says 404 Not Found: the API server does not serve it: not found: unavailable"},
+		{code: 404, body: `{"kind": "Status", "details": {"name": "x", "kind": "pods"}}`,
+			want: "list pods: the API server says 404 Not Found: not found: unavailable", served: true},
 	} {
 		c, _ := testClient(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(tc.code)

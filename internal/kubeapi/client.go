@@ -33,7 +33,8 @@ const defaultLimit = 4 << 20
 func InClusterServer(getenv func(string) string) (string, error) {
 	host, port := getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return "", fmt.Errorf("not in a Kubernetes cluster: KUBERNETES_SERVICE_HOST and _PORT are not set: %w", gpu.ErrNotFound)
+		return "", fmt.Errorf("not in a Kubernetes cluster: KUBERNETES_SERVICE_HOST and _PORT are not set: %w",
+			gpu.ErrNotFound)
 	}
 	return "https://" + net.JoinHostPort(host, port), nil
 }
@@ -133,7 +134,8 @@ type Request struct {
 	Limit int64
 }
 
-// Do sends the request and decodes the response into answer; if that is nil, the response is not read. It has no timeout but that of ctx.
+// Do sends the request and decodes the response into answer; if that is nil, the response is not read. It has no
+// timeout but that of ctx.
 //
 // An error names the right that the request needs, and wraps gpu.ErrNoPermission if the API server refuses it (then it
 // is a *RefusedError), else gpu.ErrUnavailable; also gpu.ErrTimeout if ctx ended by its deadline, gpu.ErrNotFound if

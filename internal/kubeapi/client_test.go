@@ -106,8 +106,10 @@ func TestDoErrors(t *testing.T) {
 		{"not found", status(http.StatusNotFound), []error{gpu.ErrNotFound, gpu.ErrUnavailable}, ErrConflict},
 		{"conflict", status(http.StatusConflict), []error{ErrConflict, gpu.ErrUnavailable}, gpu.ErrNotFound},
 		{"down", status(http.StatusServiceUnavailable), []error{gpu.ErrUnavailable}, gpu.ErrNoPermission},
-		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, []error{gpu.ErrUnavailable}, gpu.ErrNotFound},
-		{"no JSON", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }, []error{gpu.ErrUnavailable}, gpu.ErrNoPermission},
+		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) },
+			[]error{gpu.ErrUnavailable}, gpu.ErrNotFound},
+		{"no JSON", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") },
+			[]error{gpu.ErrUnavailable}, gpu.ErrNoPermission},
 		{"too large", func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"a": "`+strings.Repeat("x", 2000)+`"}`)
 		}, []error{gpu.ErrUnavailable}, gpu.ErrNoPermission},
@@ -180,9 +182,13 @@ func TestPodUID(t *testing.T) {
 	c, dir := testClient(t, func(http.ResponseWriter, *http.Request) {})
 	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
 	for token, want := range map[string]string{
-		"e30." + part(`{"kubernetes.io": {"namespace": "gpu", "node": {"name": "n"}, "pod": {"name": "p", "uid": "4d2f"}}}`) + ".c2ln\n": "4d2f",
-		"e30." + part(`{"sub": "system:serviceaccount:gpu:exporter"}`) + ".c2ln":                                                         "",
-		"e30." + part(`{"kubernetes.io": 5}`) + ".c2ln":                                                                                  "",
+		"e30." + part(
+			`{"kubernetes.io": {"namespace": "gpu", "node": {"name": "n"}, "pod": {"name": "p", "uid": "4d2f"}}}`) +
+			".c2ln\n": "4d2f",
+		"e30." + part(`{"sub": "system:serviceaccount:gpu:exporter"}`) +
+			".c2ln": "",
+		"e30." + part(`{"kubernetes.io": 5}`) +
+			".c2ln": "",
 		"e30.!.c2ln": "",
 		"opaque":     "",
 		"":           "",

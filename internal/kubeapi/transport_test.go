@@ -32,7 +32,8 @@ func otherAuthority(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Unix(1<<33, 0)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true,
+		NotAfter: time.Unix(1<<33, 0)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +57,8 @@ func TestClientTrustsTheClusterOnly(t *testing.T) {
 		name string
 		ca   []byte
 		ok   bool
-	}{{"the cluster's", good, true}, {"another", otherAuthority(t), false}, {"none", []byte("nothing"), false}, {"the cluster's again", good, true}} {
+	}{{"the cluster's", good, true}, {"another", otherAuthority(t), false}, {"none", []byte("nothing"), false},
+		{"the cluster's again", good, true}} {
 		if err := os.WriteFile(path, step.ca, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -27,10 +27,11 @@ func computeSizes(ofInstance int) []int {
 	return append(sizes, ofInstance)
 }
 
-// arrange finds places for compute instances of the given sizes, which fit together. Of all ways it takes the one that
-// destroys the fewest that may not go, then the fewest of all. New ones stand where the driver would let them on any GPU if
-// that is possible, at multiples of 2 and 4 slices; then the larger and the earlier stand lower. ok is false if a present
-// GPU instance (nil: a new one) cannot be kept because the placements of its compute instances are not known.
+// arrange finds places for compute instances of the given sizes, which fit together. Of all ways it takes the one
+// that destroys the fewest that may not go, then the fewest of all. New ones stand where the driver would let them on
+// any GPU if that is possible, at multiples of 2 and 4 slices; then the larger and the earlier stand lower. ok is
+// false if a present GPU instance (nil: a new one) cannot be kept because the placements of its compute instances are
+// not known.
 func arrange(ofInstance int, sizes []int, standing *Instance) (best arrangement, ok bool) {
 	a := arranger{ofInstance: ofInstance, sizes: slices.Clone(sizes)}
 	slices.SortFunc(a.sizes, func(x, y int) int { return y - x })
@@ -48,7 +49,8 @@ func arrange(ofInstance int, sizes []int, standing *Instance) (best arrangement,
 	return a.arrangement(), a.best != nil
 }
 
-// computePlace returns the placement of a compute instance. That of one with all slices of its GPU instance is always known.
+// computePlace returns the placement of a compute instance. That of one with all slices of its GPU instance is always
+// known.
 func computePlace(ofInstance int, c ComputeInstance) gpu.Opt[gpu.Placement] {
 	if !c.Placement.Present() && c.Slices == ofInstance {
 		return gpu.Some(gpu.Placement{Size: c.Slices})
@@ -140,8 +142,8 @@ func (a *arranger) judge() {
 
 func (a *arranger) pinned(i int) bool { return a.standing.Busy || a.standing.ComputeInstances[i].Busy }
 
-// alignment is the number of slices at whose multiples a compute instance certainly can stand: by NVIDIA's open kernel modules
-// any start will do, by its emulated GPUs (go-nvml) only these.
+// alignment is the number of slices at whose multiples a compute instance certainly can stand: by NVIDIA's open
+// kernel modules any start will do, by its emulated GPUs (go-nvml) only these.
 func alignment(size int) int {
 	for _, power := range []int{1, 2, 4} {
 		if size <= power {

@@ -8,9 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Placed is the profile and the placement of a GPU instance. Its profile is the one with its id, or with its name if the id
-// belongs to a profile of another name. An instance of no known profile still occupies its placement and, if its name can be
-// parsed, compute slices.
+// Placed is the profile and the placement of a GPU instance. Its profile is the one with its id, or with its name if
+// the id belongs to a profile of another name. An instance of no known profile still occupies its placement and, if
+// its name can be parsed, compute slices.
 type Placed struct {
 	ProfileID uint32
 	Profile   string
@@ -19,9 +19,9 @@ type Placed struct {
 
 // CapacityOf returns what could still be created on a GPU with these profiles, given all of its instances.
 //
-// How many of a profile there can be follows from its placements, the GPU's compute slices, its engines and the rule that
-// one instance at most has media extensions (+me, +me.all), not from MaxInstances, which drivers report wrongly for A30.
-// Profiles without placements are left out. Totals are those of the largest profile.
+// How many of a profile there can be follows from its placements, the GPU's compute slices, its engines and the rule
+// that one instance at most has media extensions (+me, +me.all), not from MaxInstances, which drivers report wrongly
+// for A30. Profiles without placements are left out. Totals are those of the largest profile.
 //
 // Free memory slices are those that an instance of some profile, created now, could have; the other unused ones are
 // stranded. Free compute slices are as many as the best further instances together could have; the rest is stranded.

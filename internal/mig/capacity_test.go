@@ -93,12 +93,14 @@ func capacityCases() []capacityCase {
 			available: "1g.6gb:3 1g.6gb+me:1 2g.12gb:1 2g.12gb+me:1",
 		},
 		{
-			about: "an axis of twelve, +me.all takes all decoders", model: "RTX PRO 6000", layout: []string{"2g.48gb+me.all@0", "1g.24gb-me@9"},
+			about: "an axis of twelve, +me.all takes all decoders", model: "RTX PRO 6000",
+			layout:  []string{"2g.48gb+me.all@0", "1g.24gb-me@9"},
 			compute: gpu.SliceCount{Used: 3, Free: 1}, memory: gpu.SliceCount{Used: 9, Free: 3},
 			available: "1g.24gb-me:1",
 		},
 		{
-			about: "more decoders in use than there are", model: "RTX PRO 6000", layout: []string{"2g.48gb+me.all@0", "1g.24gb@9"},
+			about: "more decoders in use than there are", model: "RTX PRO 6000",
+			layout:  []string{"2g.48gb+me.all@0", "1g.24gb@9"},
 			compute: gpu.SliceCount{Used: 3, Free: 1}, memory: gpu.SliceCount{Used: 9, Free: 3},
 			available: "1g.24gb-me:1",
 		},
@@ -158,7 +160,8 @@ func TestProfileOfAPlacedInstance(t *testing.T) {
 	} {
 		got := CapacityOf(m.Profiles, []Placed{c.placed})
 		if got.Compute.Used != c.compute || got.Memory.Used != 2 {
-			t.Errorf("%s: compute %+v, memory %+v, want %d compute and 2 memory slices used", c.about, got.Compute, got.Memory, c.compute)
+			t.Errorf("%s: compute %+v, memory %+v, want %d compute and 2 memory slices used", c.about, got.Compute, got.Memory,
+				c.compute)
 		}
 		if all := got.Compute.Used + got.Compute.Free + got.Compute.Stranded; all != 7 {
 			t.Errorf("%s: compute %+v does not add up", c.about, got.Compute)
@@ -197,7 +200,8 @@ func TestCapacityOfWithheldPlacements(t *testing.T) {
 	if len(got.Profiles) != len(m.Profiles)-1 || got.Profiles[0].Name != m.Profiles[1].Name {
 		t.Errorf("profiles %+v, want those with placements", got.Profiles)
 	}
-	if got := CapacityOf(nil, []Placed{{Profile: "1g.6gb", Placement: gpu.Placement{Size: 1}}}); !equalCapacity(got, gpu.Capacity{}) {
+	if got := CapacityOf(nil, []Placed{{Profile: "1g.6gb", Placement: gpu.Placement{Size: 1}}}); !equalCapacity(got,
+		gpu.Capacity{}) {
 		t.Errorf("without profiles: %+v, want nothing", got)
 	}
 }
@@ -206,7 +210,8 @@ func TestCapacityOfWithheldPlacements(t *testing.T) {
 func TestCapacityOfImpossibleLayouts(t *testing.T) {
 	m := model(t, "A100-40GB")
 	m.Profiles = append(m.Profiles, gpu.Profile{ID: 77, Name: "odd", Placements: []gpu.Placement{
-		{Start: -1, Size: 2}, {Start: 3, Size: 0}, {Start: 3, Size: -2}, {Start: 1 << 62, Size: 1 << 62}, {Start: 60, Size: 9},
+		{Start: -1, Size: 2}, {Start: 3, Size: 0}, {Start: 3, Size: -2}, {Start: 1 << 62, Size: 1 << 62},
+		{Start: 60, Size: 9},
 	}})
 	seven := m.Profiles[6].Placements[0]
 	for about, placed := range map[string][]Placed{
@@ -215,7 +220,8 @@ func TestCapacityOfImpossibleLayouts(t *testing.T) {
 		"partly on the axis":   {{ProfileID: 9, Placement: gpu.Placement{Start: 6, Size: 4}}},
 		"nowhere":              {{ProfileID: 9, Placement: gpu.Placement{Start: -3, Size: 1 << 62}}},
 		"two +me": {
-			{ProfileID: 20, Placement: gpu.Placement{Start: 0, Size: 1}}, {ProfileID: 20, Placement: gpu.Placement{Start: 1, Size: 1}},
+			{ProfileID: 20, Placement: gpu.Placement{Start: 0, Size: 1}},
+			{ProfileID: 20, Placement: gpu.Placement{Start: 1, Size: 1}},
 		},
 	} {
 		c := CapacityOf(m.Profiles, placed)

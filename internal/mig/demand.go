@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Need asks for a number of further instances of at least so much memory and so many SMs, of whichever profile, each with
-// one compute instance of all its slices.
+// Need asks for a number of further instances of at least so much memory and so many SMs, of whichever profile, each
+// with one compute instance of all its slices.
 type Need struct {
 	MemoryBytes uint64
 	SMs         int
@@ -29,8 +29,8 @@ func (n Need) met(p gpu.Profile) bool {
 	return p.MemoryBytes >= n.MemoryBytes && p.SMs >= n.SMs && len(p.Placements) > 0
 }
 
-// planDemand finds room for further instances on the GPUs that are in MIG mode. What stands stays, but for idle instances
-// that are in the way. Of equally good ways it takes the one that uses the first GPUs.
+// planDemand finds room for further instances on the GPUs that are in MIG mode. What stands stays, but for idle
+// instances that are in the way. Of equally good ways it takes the one that uses the first GPUs.
 func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) {
 	total := 0
 	for i, n := range needs {
@@ -49,12 +49,14 @@ func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) 
 	for _, k := range d.kinds {
 		if k.fitsNowhere() {
 			n := needs[k.needs[0]]
-			return nil, &InfeasibleError{GPU: -1, Reason: fmt.Sprintf("need %d: no GPU with MIG on offers a profile with %d bytes and %d SMs",
-				k.needs[0], n.MemoryBytes, n.SMs)}
+			return nil, &InfeasibleError{GPU: -1,
+				Reason: fmt.Sprintf("need %d: no GPU with MIG on offers a profile with %d bytes and %d SMs",
+					k.needs[0], n.MemoryBytes, n.SMs)}
 		}
 	}
 	if d.parts > maxParts {
-		return nil, &SpecError{fmt.Sprintf("a demand of %d instances of %d different kinds can be split up in too many ways: ask for some of them at a time",
+		return nil, &SpecError{fmt.Sprintf("a demand of %d instances of %d different kinds can be split up in too many "+
+			"ways: ask for some of them at a time",
 			total, len(d.kinds))}
 	}
 	best := d.solve(keepBusy)
@@ -64,8 +66,8 @@ func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) 
 	return d.planned(best), nil
 }
 
-// demand goes from GPU to GPU, and keeps for every part of the demand that can be met so far the best way to. A part is a
-// number whose digits, in mixed bases, say how many instances of each kind it has.
+// demand goes from GPU to GPU, and keeps for every part of the demand that can be met so far the best way to. A part
+// is a number whose digits, in mixed bases, say how many instances of each kind it has.
 type demand struct {
 	watch *watch
 	gpus  []GPULayout
@@ -235,7 +237,8 @@ func (d *demand) join(ways []way, options []*option) []way {
 	return next
 }
 
-// addable reports whether two parts together are not more than the whole: no digit of it is borrowed from its spare bit.
+// addable reports whether two parts together are not more than the whole: no digit of it is borrowed from its spare
+// bit.
 func (d *demand) addable(a, b int) bool {
 	whole := d.packed[d.parts-1]
 	return ((whole|d.spare)-d.packed[a]-d.packed[b])&d.spare == d.spare
@@ -265,8 +268,8 @@ func (d *demand) options(at int, p busyPolicy) []*option {
 	return list
 }
 
-// items are the instances of a part, and how many of them each group of kinds has: parts with the same numbers are met in
-// the same ways.
+// items are the instances of a part, and how many of them each group of kinds has: parts with the same numbers are
+// met in the same ways.
 func (d *demand) items(at int, groups [][]int, part int) (items []item, counts string) {
 	var of []byte
 	for group, kinds := range groups {
@@ -281,8 +284,8 @@ func (d *demand) items(at int, groups [][]int, part int) (items []item, counts s
 	return items, string(of)
 }
 
-// groups are the kinds that the same profiles of one GPU meet, side by side: other GPUs of a mixed node tell them apart, and
-// to try their instances in every order would cost as many times more as there are orders.
+// groups are the kinds that the same profiles of one GPU meet, side by side: other GPUs of a mixed node tell them
+// apart, and to try their instances in every order would cost as many times more as there are orders.
 func (d *demand) groups(at int) [][]int {
 	var groups [][]int
 	for j, k := range d.kinds {
@@ -346,11 +349,13 @@ func (d *demand) infeasible(total int) error {
 	without := d.solve(replaceBusy)
 	switch {
 	case without == nil && d.solve(ignoreBusy) == nil:
-		problem.Reason = fmt.Sprintf("%d more instances do not fit on the GPUs with MIG on, not even if they were empty", total)
+		problem.Reason = fmt.Sprintf("%d more instances do not fit on the GPUs with MIG on, not even if they were empty",
+			total)
 		return problem
 	case without == nil:
 		problem.FitsEmpty = true
-		problem.Reason = fmt.Sprintf("%d more instances do not fit beside those that stand: idle ones would only be created again", total)
+		problem.Reason = fmt.Sprintf("%d more instances do not fit beside those that stand: idle ones would only be "+
+			"created again", total)
 		return problem
 	}
 	problem.FitsEmpty = true

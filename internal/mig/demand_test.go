@@ -199,11 +199,14 @@ func (g *naiveGPU) checkNeeds(t *testing.T, planned *PlannedGPU, needs []Need, m
 			continue
 		}
 		met[need]++
-		p := g.profiles[slices.IndexFunc(g.profiles, func(p gpu.Profile) bool { return p.Name == a.Profile && p.ID == a.ProfileID })]
+		p := g.profiles[slices.IndexFunc(g.profiles, func(p gpu.Profile) bool {
+			return p.Name == a.Profile && p.ID == a.ProfileID
+		})]
 		if p.MemoryBytes < needs[need].MemoryBytes || p.SMs < needs[need].SMs {
 			t.Fatalf("%+v for %+v", a, needs[need])
 		}
-		if len(a.ComputeInstances) != 1 || a.ComputeInstances[0].Placement != gpu.Some(gpu.Placement{Start: 0, Size: p.ComputeSlices}) {
+		if len(a.ComputeInstances) != 1 ||
+			a.ComputeInstances[0].Placement != gpu.Some(gpu.Placement{Start: 0, Size: p.ComputeSlices}) {
 			t.Fatalf("%+v: want one whole compute instance", a)
 		}
 	}
@@ -225,7 +228,8 @@ func TestDemandThatCannotBe(t *testing.T) {
 		infeasible bool
 		says       string
 	}{
-		{on, []Need{{MemoryBytes: 80 << 30, Count: 1}}, true, "need 0: no GPU with MIG on offers a profile with 85899345920 bytes and 0 SMs"},
+		{on, []Need{{MemoryBytes: 80 << 30, Count: 1}}, true,
+			"need 0: no GPU with MIG on offers a profile with 85899345920 bytes and 0 SMs"},
 		{on, []Need{{Count: 8}}, true, "8 more instances do not fit on the GPUs with MIG on, not even if they were empty"},
 		{on, different, true, "30 more instances do not fit"},
 		{[]GPULayout{off, pendingOff}, []Need{{Count: 1}}, true, "no GPU of this node has MIG on"},
@@ -281,12 +285,15 @@ func BenchmarkDemand(b *testing.B) {
 		name  string
 		needs []Need
 	}{
-		{"ThreeNeeds", []Need{{MemoryBytes: 12 << 30, SMs: 20, Count: 3}, {MemoryBytes: 30 << 30, SMs: 40, Count: 2}, {MemoryBytes: 8 << 30, Count: 2}}},
+		{"ThreeNeeds", []Need{{MemoryBytes: 12 << 30, SMs: 20, Count: 3}, {MemoryBytes: 30 << 30, SMs: 40, Count: 2},
+			{MemoryBytes: 8 << 30, Count: 2}}},
 		{"FullNode", []Need{{MemoryBytes: 8 << 30, Count: 60}}},
 		{"ManyKinds", []Need{
-			{MemoryBytes: 8 << 30, Count: 7}, {MemoryBytes: 12 << 30, Count: 7}, {MemoryBytes: 12 << 30, SMs: 30, Count: 7}, {MemoryBytes: 30 << 30, Count: 6},
+			{MemoryBytes: 8 << 30, Count: 7}, {MemoryBytes: 12 << 30, Count: 7}, {MemoryBytes: 12 << 30, SMs: 30, Count: 7},
+			{MemoryBytes: 30 << 30, Count: 6},
 		}},
-		{"Infeasible", []Need{{MemoryBytes: 60 << 30, Count: 12}, {MemoryBytes: 12 << 30, Count: 8}, {MemoryBytes: 30 << 30, Count: 8}}},
+		{"Infeasible", []Need{{MemoryBytes: 60 << 30, Count: 12}, {MemoryBytes: 12 << 30, Count: 8},
+			{MemoryBytes: 30 << 30, Count: 8}}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
 			gpus := sixteen(b)

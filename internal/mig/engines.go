@@ -24,9 +24,10 @@ func countsOf(p gpu.Profile) engineCounts {
 	return counts
 }
 
-// engineTotals returns what the instances of a GPU share: the engines of its largest profile. A kind is unlimited if that
-// profile does not report engines, or if the profiles contradict it: one has more of the kind in as many instances as the
-// driver allows of it. NVIDIA's table for B200 does, with one decoder for the whole GPU and one for each of seven 1g.23gb.
+// engineTotals returns what the instances of a GPU share: the engines of its largest profile. A kind is unlimited if
+// that profile does not report engines, or if the profiles contradict it: one has more of the kind in as many
+// instances as the driver allows of it. NVIDIA's table for B200 does, with one decoder for the whole GPU and one for
+// each of seven 1g.23gb.
 func engineTotals(profiles []gpu.Profile) engineCounts {
 	totals := engineCounts{unlimited, unlimited, unlimited, unlimited, unlimited}
 	if len(profiles) == 0 {

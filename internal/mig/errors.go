@@ -46,7 +46,8 @@ func (e *ModeError) Error() string {
 		return fmt.Sprintf("GPU %d (%s) has MIG %s until its next reset, and the layout is for one where it stays %s",
 			e.Index, e.UUID, onOff(current), onOff(e.Wanted))
 	case e.Pending.Present() && pending == e.Wanted:
-		return fmt.Sprintf("GPU %d (%s) has MIG %s, and %s is pending until its next reset: the layout can be planned after that",
+		return fmt.Sprintf("GPU %d (%s) has MIG %s, and %s is pending until its next reset: the layout can be planned "+
+			"after that",
 			e.Index, e.UUID, onOff(current), onOff(e.Wanted))
 	}
 	return fmt.Sprintf("GPU %d (%s) has MIG %s, and the layout is for one with MIG %s: change the mode first",

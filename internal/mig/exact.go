@@ -35,7 +35,8 @@ func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, 
 	if err != nil {
 		return PlannedGPU{}, err
 	}
-	e := &exact{gpu: g, own: g.profilesOfInstances(), all: searchProfiles(g.Profiles), wanted: list, kept: map[[2]int]*arrangement{}}
+	e := &exact{gpu: g, own: g.profilesOfInstances(), all: searchProfiles(g.Profiles), wanted: list,
+		kept: map[[2]int]*arrangement{}}
 	s := search{watch: w, judge: e.judge}
 	slicesWanted, shape := 0, shapeOf(g.Profiles)
 	for _, each := range list {
@@ -47,15 +48,17 @@ func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, 
 	}
 	switch {
 	case e.best == nil:
-		return PlannedGPU{}, &InfeasibleError{GPU: position, Reason: fmt.Sprintf("GPU %d: %s do not fit on an empty %s together%s",
-			g.Index, describe(wants), g.Name, whyNot(list, shape))}
+		return PlannedGPU{}, &InfeasibleError{GPU: position,
+			Reason: fmt.Sprintf("GPU %d: %s do not fit on an empty %s together%s",
+				g.Index, describe(wants), g.Name, whyNot(list, shape))}
 	case e.bestCost.busy > 0:
 		return PlannedGPU{}, e.blocked(position, wants)
 	}
 	return planned(g, position, e.after()), nil
 }
 
-// whyNot returns which of the wanted profiles has no placements that the driver reports, or of which engines there are too few.
+// whyNot returns which of the wanted profiles has no placements that the driver reports, or of which engines there
+// are too few.
 func whyNot(list []wanted, s shape) string {
 	var need [len(engineCounts{})]int
 	for _, w := range list {
@@ -84,7 +87,8 @@ func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 			at = slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return fmt.Sprint(p.ID) == w.Profile })
 		}
 		if at < 0 {
-			return nil, &ProfileError{GPU: position, Index: g.Index, Model: g.Name, Profile: w.Profile, Offers: offers(g.Profiles)}
+			return nil, &ProfileError{GPU: position, Index: g.Index, Model: g.Name, Profile: w.Profile,
+				Offers: offers(g.Profiles)}
 		}
 		p := g.Profiles[at]
 		sizes, err := sizesOf(p, w.ComputeInstances)
@@ -97,8 +101,10 @@ func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 		}
 	}
 	slices.SortStableFunc(list, func(a, b wanted) int {
-		return cmp.Or(cmp.Compare(b.profile.MemorySlices, a.profile.MemorySlices), cmp.Compare(b.profile.ComputeSlices, a.profile.ComputeSlices),
-			cmp.Compare(a.profile.ID, b.profile.ID), cmp.Compare(a.profile.Name, b.profile.Name), slices.Compare(b.sizes, a.sizes))
+		return cmp.Or(cmp.Compare(b.profile.MemorySlices, a.profile.MemorySlices),
+			cmp.Compare(b.profile.ComputeSlices, a.profile.ComputeSlices),
+			cmp.Compare(a.profile.ID, b.profile.ID), cmp.Compare(a.profile.Name, b.profile.Name),
+			slices.Compare(b.sizes, a.sizes))
 	})
 	for i := 1; i < len(list); i++ {
 		list[i].group = list[i-1].group
@@ -124,7 +130,8 @@ func sizesOf(p gpu.Profile, computes []int) ([]int, error) {
 		sum += size
 	}
 	if sum > p.ComputeSlices {
-		return nil, &SpecError{fmt.Sprintf("profile %s: compute instances of %d slices together: it has %d", p.Name, sum, p.ComputeSlices)}
+		return nil, &SpecError{fmt.Sprintf("profile %s: compute instances of %d slices together: it has %d", p.Name, sum,
+			p.ComputeSlices)}
 	}
 	sizes := slices.Clone(computes)
 	slices.SortFunc(sizes, func(a, b int) int { return b - a })
@@ -165,7 +172,8 @@ func (e *exact) judge(o occupancy, chosen []fitted) {
 	for i := range e.gpu.Instances {
 		c = c.plus(e.costOf(chosen, i))
 	}
-	if e.best != nil && c.compare(cost{busy: e.bestCost.busy, instances: e.bestCost.instances, computes: e.bestCost.computes}) > 0 {
+	if e.best != nil &&
+		c.compare(cost{busy: e.bestCost.busy, instances: e.bestCost.instances, computes: e.bestCost.computes}) > 0 {
 		return
 	}
 	_, rank := o.largest(e.all)
@@ -250,7 +258,8 @@ func (e *exact) blocked(position int, wants []Want) error {
 			}
 		}
 	}
-	problem.Reason = fmt.Sprintf("GPU %d: %s fit only without %s, busy", e.gpu.Index, describe(wants), e.gpu.names(problem.Blocking))
+	problem.Reason = fmt.Sprintf("GPU %d: %s fit only without %s, busy", e.gpu.Index, describe(wants),
+		e.gpu.names(problem.Blocking))
 	return problem
 }
 

@@ -23,7 +23,8 @@ func ExampleFindModel() {
 	// 4g.24gb [0:4] at most 1
 }
 
-// Two further instances with 9 GiB each, on a GPU with two instances: the plan destroys the idle one and keeps the busy one.
+// Two further instances with 9 GiB each, on a GPU with two instances: the plan destroys the idle one and keeps the
+// busy one.
 func ExamplePlanNode() {
 	model, _ := mig.FindModel("A100-40GB")
 	instance := func(id gpu.InstanceID, start int, busy bool) mig.Instance {

@@ -103,7 +103,8 @@ func (f *fitting) stay(o occupancy, chosen []fitted, may []int, c cost, gone uin
 		return
 	}
 	if f.best != nil {
-		if bound := f.best.cost; c.compare(cost{busy: bound.busy, instances: bound.instances, computes: bound.computes, touched: bound.touched}) > 0 {
+		if bound := f.best.cost; c.compare(cost{busy: bound.busy, instances: bound.instances, computes: bound.computes,
+			touched: bound.touched}) > 0 {
 			return
 		}
 	}

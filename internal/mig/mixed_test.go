@@ -26,7 +26,8 @@ func mixedNode(tb testing.TB, count int) []GPULayout {
 // unexplored is a GPU whose layouts are not known to the oracle.
 func unexplored(m Model) *naiveGPU { return &naiveGPU{profiles: m.Profiles} }
 
-// Kinds of needs that only some GPUs tell apart are met each by instances that are enough for it, and as often as asked for.
+// Kinds of needs that only some GPUs tell apart are met each by instances that are enough for it, and as often as
+// asked for.
 func TestDemandOverAMixedNode(t *testing.T) {
 	gpus := mixedNode(t, 16)
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -36,7 +37,8 @@ func TestDemandOverAMixedNode(t *testing.T) {
 		for range 1 + rng.IntN(8) {
 			g := gpus[rng.IntN(len(gpus))]
 			p := g.Profiles[rng.IntN(len(g.Profiles))]
-			needs = append(needs, Need{MemoryBytes: p.MemoryBytes * uint64(rng.IntN(2)), SMs: p.SMs * rng.IntN(2), Count: 1 + rng.IntN(2)})
+			needs = append(needs, Need{MemoryBytes: p.MemoryBytes * uint64(rng.IntN(2)), SMs: p.SMs * rng.IntN(2),
+				Count: 1 + rng.IntN(2)})
 		}
 		plan, err := PlanNode(t.Context(), gpus, Spec{Demand: needs})
 		if err != nil {
@@ -71,7 +73,8 @@ func TestDemandOverAMixedNode(t *testing.T) {
 
 // On a GPU that tells two kinds not apart they are one group: an order of their instances is tried once.
 func TestKindsThatAreAlikeOnAGPU(t *testing.T) {
-	gpus := []GPULayout{unexplored(model(t, "A30-24GB")).nodeGPU(0, nil), unexplored(model(t, "H100-80GB")).nodeGPU(1, nil)}
+	gpus := []GPULayout{unexplored(model(t, "A30-24GB")).nodeGPU(0, nil),
+		unexplored(model(t, "H100-80GB")).nodeGPU(1, nil)}
 	d := newDemand(&watch{}, gpus, []Need{{Count: 2}, {MemoryBytes: 8 << 30, Count: 1}, {SMs: 99, Count: 1}})
 	if got := fmt.Sprint(d.groups(0), d.groups(1)); got != "[[0] [1] [2]] [[0 1] [2]]" {
 		t.Errorf("groups %s", got)
@@ -89,15 +92,16 @@ func TestKindsThatAreAlikeOnAGPU(t *testing.T) {
 	cmptest.Equal(t, "counts of fewer instances", fewer, asMany)
 }
 
-// What stands can stand, also where the profiles that the driver tells let conclude that there is no room for it: such a
-// GPU takes nothing away from what others can do.
+// What stands can stand, also where the profiles that the driver tells let conclude that there is no room for it:
+// such a GPU takes nothing away from what others can do.
 func TestInstancesThatTheProfilesDoNotExplain(t *testing.T) {
 	a, b := unexplored(model(t, "A100-40GB")), unexplored(model(t, "A100-40GB"))
 	strange := a.nodeGPU(0, nil)
 	strange.Profiles = slices.DeleteFunc(slices.Clone(a.profiles), func(p gpu.Profile) bool { return p.ComputeSlices > 3 })
 	for i, start := range []int{0, 4} {
 		strange.Instances = append(strange.Instances, Instance{
-			ID: gpu.InstanceID(1 + i), Placed: Placed{ProfileID: 9, Profile: "3g.20gb", Placement: gpu.Placement{Start: start, Size: 4}},
+			ID:     gpu.InstanceID(1 + i),
+			Placed: Placed{ProfileID: 9, Profile: "3g.20gb", Placement: gpu.Placement{Start: start, Size: 4}},
 		})
 	}
 	plan, err := PlanNode(t.Context(), []GPULayout{strange, b.nodeGPU(1, nil)}, Spec{Demand: []Need{{SMs: 98, Count: 1}}})
@@ -111,7 +115,8 @@ func TestInstancesThatTheProfilesDoNotExplain(t *testing.T) {
 
 // manySelectors is more than a document of 256 KiB can name without aliases.
 func manySelectors() []Rule {
-	return slices.Repeat([]Rule{{Enabled: true, PCIDevices: []uint32{1}, GPUs: slices.Repeat([]string{"00000000:0f:00.0"}, 256)}}, 256)
+	return slices.Repeat([]Rule{{Enabled: true, PCIDevices: []uint32{1},
+		GPUs: slices.Repeat([]string{"00000000:0f:00.0"}, 256)}}, 256)
 }
 
 func BenchmarkManySelectors(b *testing.B) {
@@ -120,7 +125,8 @@ func BenchmarkManySelectors(b *testing.B) {
 		gpus[i].PCIBusID = fmt.Sprintf("00000000:%02X:00.0", i)
 	}
 	for b.Loop() {
-		if _, err := PlanNode(b.Context(), gpus, Spec{Rules: rules}); err == nil || !strings.Contains(err.Error(), "for no GPU") {
+		if _, err := PlanNode(b.Context(), gpus, Spec{Rules: rules}); err == nil ||
+			!strings.Contains(err.Error(), "for no GPU") {
 			b.Fatal(err)
 		}
 	}
@@ -129,8 +135,10 @@ func BenchmarkManySelectors(b *testing.B) {
 func BenchmarkDemandOverAMixedNode(b *testing.B) {
 	gpus := mixedNode(b, 16)
 	needs := []Need{
-		{Count: 2}, {MemoryBytes: 5100273664, SMs: 14, Count: 1}, {MemoryBytes: 6241124352, SMs: 14, Count: 1}, {MemoryBytes: 12549357568, Count: 2},
-		{SMs: 32, Count: 1}, {SMs: 26, Count: 1}, {SMs: 16, Count: 1}, {SMs: 46, Count: 1}, {MemoryBytes: 10200547328, SMs: 14, Count: 2},
+		{Count: 2}, {MemoryBytes: 5100273664, SMs: 14, Count: 1}, {MemoryBytes: 6241124352, SMs: 14, Count: 1},
+		{MemoryBytes: 12549357568, Count: 2},
+		{SMs: 32, Count: 1}, {SMs: 26, Count: 1}, {SMs: 16, Count: 1}, {SMs: 46, Count: 1},
+		{MemoryBytes: 10200547328, SMs: 14, Count: 2},
 	}
 	for b.Loop() {
 		if _, err := PlanNode(b.Context(), gpus, Spec{Demand: needs}); err != nil {
@@ -144,7 +152,8 @@ func TestPlanNodeStopsWithItsCaller(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	many := []Need{
-		{MemoryBytes: 8 << 30, Count: 7}, {MemoryBytes: 12 << 30, Count: 7}, {MemoryBytes: 12 << 30, SMs: 30, Count: 7}, {MemoryBytes: 30 << 30, Count: 6},
+		{MemoryBytes: 8 << 30, Count: 7}, {MemoryBytes: 12 << 30, Count: 7}, {MemoryBytes: 12 << 30, SMs: 30, Count: 7},
+		{MemoryBytes: 30 << 30, Count: 6},
 	}
 	rules := []Rule{{GPUs: []string{AllGPUs}, Enabled: true, Want: []Want{{Profile: "1g.24gb", Count: 1}}}}
 	for _, spec := range []Spec{{Demand: many}, {Rules: rules}} {

@@ -36,10 +36,11 @@ type Model struct {
 	Source string
 }
 
-// PlacementsKnown reports whether the possible placements of every profile are known: then the model has a geometry that
-// can be simulated and planned for, and its profiles have their ids, slices, SMs and memory.
+// PlacementsKnown reports whether the possible placements of every profile are known: then the model has a geometry
+// that can be simulated and planned for, and its profiles have their ids, slices, SMs and memory.
 func (m Model) PlacementsKnown() bool {
-	return len(m.Profiles) > 0 && !slices.ContainsFunc(m.Profiles, func(p gpu.Profile) bool { return len(p.Placements) == 0 })
+	return len(m.Profiles) > 0 &&
+		!slices.ContainsFunc(m.Profiles, func(p gpu.Profile) bool { return len(p.Placements) == 0 })
 }
 
 // Models lists the known models in the table's order. Each call decodes the table again: the caller owns the result.

@@ -48,7 +48,8 @@ func TestModelTableIsConsistent(t *testing.T) {
 	boards := map[uint32]string{}
 	for _, m := range Models() {
 		for field, missing := range map[string]bool{
-			"name": m.Name == "", "architecture": m.Architecture == "", "source": m.Source == "", "profiles": len(m.Profiles) == 0,
+			"name": m.Name == "", "architecture": m.Architecture == "", "source": m.Source == "",
+			"profiles": len(m.Profiles) == 0,
 		} {
 			if missing {
 				t.Errorf("%+v: no %s", m, field)
@@ -101,7 +102,8 @@ func TestGeometryTablesAreComplete(t *testing.T) {
 				largest = p
 			}
 		}
-		if [...]int{largest.SMs, largest.ComputeSlices, largest.MemorySlices} != [...]int{m.SMs, m.ComputeSlices, m.AxisUnits} {
+		if [...]int{largest.SMs, largest.ComputeSlices, largest.MemorySlices} != [...]int{m.SMs, m.ComputeSlices,
+			m.AxisUnits} {
 			t.Errorf("%s: %d SMs, %d compute slices, %d units; its largest profile has %d, %d, %d", m.Name,
 				m.SMs, m.ComputeSlices, m.AxisUnits, largest.SMs, largest.ComputeSlices, largest.MemorySlices)
 		}

@@ -41,12 +41,14 @@ type naiveEngines struct {
 	takes []int
 }
 
-// naiveEnginesOf lists the kinds of engines that count: those that the whole GPU's profile, the first or the last of all,
-// reports, unless some profile would need more in all of its instances.
+// naiveEnginesOf lists the kinds of engines that count: those that the whole GPU's profile, the first or the last of
+// all, reports, unless some profile would need more in all of its instances.
 func naiveEnginesOf(m Model) []naiveEngines {
 	var list []naiveEngines
 	for _, kind := range []func(gpu.Engines) int{
-		func(e gpu.Engines) int { return e.Copy }, func(e gpu.Engines) int { return e.Decoder }, func(e gpu.Engines) int { return e.Encoder },
+		func(e gpu.Engines) int { return e.Copy }, func(e gpu.Engines) int { return e.Decoder }, func(e gpu.Engines) int {
+			return e.Encoder
+		},
 		func(e gpu.Engines) int { return e.JPEG }, func(e gpu.Engines) int { return e.OFA },
 	} {
 		var k naiveEngines

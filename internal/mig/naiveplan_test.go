@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The oracle of the planner's tests: every layout that there is, every way to keep what stands. It shares no code with the
-// planner.
+// The oracle of the planner's tests: every layout that there is, every way to keep what stands. It shares no code
+// with the planner.
 
 // naiveStanding is an instance of a naive GPU with its compute instances.
 type naiveStanding struct {
@@ -30,8 +30,8 @@ type naiveWant struct {
 	sizes   []int
 }
 
-// naiveCost is what a plan comes to, in the order in which it counts: GPU instances destroyed, compute instances destroyed,
-// GPUs touched, minus the rank of what is left.
+// naiveCost is what a plan comes to, in the order in which it counts: GPU instances destroyed, compute instances
+// destroyed, GPUs touched, minus the rank of what is left.
 type naiveCost [4]int
 
 func (c naiveCost) less(d naiveCost) bool { return slices.Compare(c[:], d[:]) < 0 }
@@ -147,7 +147,8 @@ func (g *naiveGPU) naiveLeft(layout []naiveInstance) int {
 	return rank
 }
 
-// naiveAssignments gives the wants to the instances of a layout in every way: given[i] is the want of the i-th instance.
+// naiveAssignments gives the wants to the instances of a layout in every way: given[i] is the want of the i-th
+// instance.
 func naiveAssignments(layout []naiveInstance, wants []naiveWant, visit func(given []int)) {
 	var keys []string
 	for _, w := range wants {
@@ -176,7 +177,8 @@ type naiveKept struct {
 	ok   bool
 }
 
-func (g *naiveGPU) naiveCostOf(standing []naiveStanding, layout []naiveInstance, wants []naiveWant, given []int, minding bool,
+func (g *naiveGPU) naiveCostOf(standing []naiveStanding, layout []naiveInstance, wants []naiveWant, given []int,
+	minding bool,
 	known map[[2]int]naiveKept,
 ) (naiveCost, bool) {
 	var c naiveCost
@@ -234,7 +236,8 @@ func (g *naiveGPU) nodeGPU(index int, standing []naiveStanding) GPULayout {
 	return n
 }
 
-// randomStanding is one of the GPU's layouts. Each instance has one compute instance of all its slices, or with parts any.
+// randomStanding is one of the GPU's layouts. Each instance has one compute instance of all its slices, or with parts
+// any.
 func (g *naiveGPU) randomStanding(rng *rand.Rand, layout []naiveInstance, parts bool) []naiveStanding {
 	var list []naiveStanding
 	for _, x := range layout {

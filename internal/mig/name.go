@@ -29,7 +29,8 @@ const (
 // ParseName reads a profile's name in the driver's form.
 func ParseName(s string) (Name, error) {
 	bad := func(expected string) (Name, error) {
-		return Name{}, fmt.Errorf("profile name %q: expected %s, in a form such as 1g.5gb, 1g.5gb+me or 1c.3g.20gb", s, expected)
+		return Name{}, fmt.Errorf("profile name %q: expected %s, in a form such as 1g.5gb, 1g.5gb+me or 1c.3g.20gb", s,
+			expected)
 	}
 	var n Name
 	rest := s
@@ -93,8 +94,8 @@ func cutNumber(s, unit string) (n int, rest string, ok bool) {
 // maxNameNumber bounds the numbers of a name; the largest known is 278 (GB).
 const maxNameNumber = 1 << 20
 
-// areAttributes reports whether s is a sequence of attributes: a sign and words of lower-case letters and digits joined by
-// single dots. Drivers add new ones, so any word is taken.
+// areAttributes reports whether s is a sequence of attributes: a sign and words of lower-case letters and digits
+// joined by single dots. Drivers add new ones, so any word is taken.
 func areAttributes(s string) bool {
 	inWord, started := false, s == ""
 	for i := range len(s) {

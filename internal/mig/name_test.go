@@ -95,7 +95,8 @@ func FuzzParseName(f *testing.F) {
 			f.Add(p.Name)
 		}
 	}
-	for _, s := range []string{"", "1c.3g.20gb", "0c.1g.5gb", "c.1g.5gb", "1g.5gb+me.all-x", "1g.5gb++", "1048577g.5gb", "1g.05gb"} {
+	for _, s := range []string{"", "1c.3g.20gb", "0c.1g.5gb", "c.1g.5gb", "1g.5gb+me.all-x", "1g.5gb++", "1048577g.5gb",
+		"1g.05gb"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -26,8 +26,8 @@ type Instance struct {
 	Busy bool
 	// ComputeInstances are ordered by id; those of a plan by placement.
 	ComputeInstances []ComputeInstance
-	// New is set in a plan if the plan creates the instance; Need is then the index of the need that it is created for, in a
-	// demand.
+	// New is set in a plan if the plan creates the instance; Need is then the index of the need that it is created for,
+	// in a demand.
 	New  bool         `json:"-"`
 	Need gpu.Opt[int] `json:"-"`
 }
@@ -36,10 +36,12 @@ type Instance struct {
 type ComputeInstance struct {
 	ID   gpu.ComputeID // 0 if it does not exist yet
 	UUID gpu.MIGUUID
-	// Slices is its size in compute slices, Placement its place in the GPU instance; absent if the driver does not report it.
+	// Slices is its size in compute slices, Placement its place in the GPU instance; absent if the driver does not
+	// report it.
 	Slices    int
 	Placement gpu.Opt[gpu.Placement]
-	// Busy is set if it may not be destroyed. Then neither may its GPU instance, but the other compute instances of it may.
+	// Busy is set if it may not be destroyed. Then neither may its GPU instance, but the other compute instances of it
+	// may.
 	Busy bool
 	New  bool `json:"-"` // set in a plan if the plan creates it
 }
@@ -63,8 +65,8 @@ type Step struct {
 	ProfileID uint32        `json:"profileId"`
 	Profile   string        `json:"profile"`
 	Placement gpu.Placement `json:"placement"`
-	// Compute is the compute instance's place in its GPU instance, in compute slices; absent in steps of GPU instances. Where
-	// the driver does not tell the place of one that is to be destroyed, its start is -1.
+	// Compute is the compute instance's place in its GPU instance, in compute slices; absent in steps of GPU instances.
+	// Where the driver does not tell the place of one that is to be destroyed, its start is -1.
 	Compute gpu.Opt[gpu.Placement] `json:"compute,omitzero"`
 	// UUID is the MIG device's, of a compute instance that is to be destroyed.
 	UUID gpu.MIGUUID `json:"uuid,omitempty"`
@@ -88,31 +90,34 @@ type Outcome struct {
 	Read      bool
 }
 
-// ErrLayoutChanged says that a GPU has other instances than those expected, and that nothing was changed for that reason:
-// another client is at work on it.
+// ErrLayoutChanged says that a GPU has other instances than those expected, and that nothing was changed for that
+// reason: another client is at work on it.
 var ErrLayoutChanged = errors.New("the GPU has another layout than expected")
 
 // ErrNotTried says that the driver was not asked for a change, because the GPU could not be read before.
 var ErrNotTried = errors.New("nothing was changed, because the GPU could not be read before")
 
-// ErrNotAsAsked says that the driver reported the success of a creation, and that what was to be created does not stand as it was
-// asked for: the driver did something else, or another client has changed it since.
+// ErrNotAsAsked says that the driver reported the success of a creation, and that what was to be created does not
+// stand as it was asked for: the driver did something else, or another client has changed it since.
 var ErrNotAsAsked = errors.New("the driver reported success, and what it created does not stand as asked for")
 
-// SameInstances reports whether two lists have the same GPU instances and compute instances: ids, profile ids and placements.
-// Both are by placement. MIG UUIDs are compared if both lists have them; Busy and the names of profiles are not compared.
+// SameInstances reports whether two lists have the same GPU instances and compute instances: ids, profile ids and
+// placements. Both are by placement. MIG UUIDs are compared if both lists have them; Busy and the names of profiles
+// are not compared.
 func SameInstances(a, b []Instance) bool {
 	return slices.EqualFunc(a, b, func(x, y Instance) bool {
-		return x.ID == y.ID && x.ProfileID == y.ProfileID && x.Placement == y.Placement && slices.EqualFunc(x.ComputeInstances, y.ComputeInstances, sameCompute)
+		return x.ID == y.ID && x.ProfileID == y.ProfileID && x.Placement == y.Placement &&
+			slices.EqualFunc(x.ComputeInstances, y.ComputeInstances, sameCompute)
 	})
 }
 
 func sameCompute(a, b ComputeInstance) bool {
-	return a.ID == b.ID && a.Slices == b.Slices && a.Placement == b.Placement && (a.UUID == b.UUID || a.UUID == "" || b.UUID == "")
+	return a.ID == b.ID && a.Slices == b.Slices && a.Placement == b.Placement &&
+		(a.UUID == b.UUID || a.UUID == "" || b.UUID == "")
 }
 
-// ModeChange is what the driver made of a MIG mode asked for. Activation is nil, or why the mode is pending: gpu.ErrInUse,
-// gpu.ErrResetRequired, or another error.
+// ModeChange is what the driver made of a MIG mode asked for. Activation is nil, or why the mode is pending:
+// gpu.ErrInUse, gpu.ErrResetRequired, or another error.
 type ModeChange struct {
 	Current, Pending bool
 	Activation       error
@@ -139,8 +144,8 @@ type Rule struct {
 type Want struct {
 	Profile string // by name or id
 	Count   int
-	// ComputeInstances are the sizes, in compute slices, of the compute instances of each of them; nil is one of all its slices, a
-	// list that is empty none.
+	// ComputeInstances are the sizes, in compute slices, of the compute instances of each of them; nil is one of all its
+	// slices, a list that is empty none.
 	ComputeInstances []int
 }
 

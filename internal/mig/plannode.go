@@ -9,14 +9,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// PlanNode finds the steps after which a node is as a spec wants it. Of all ways it takes the one that destroys the fewest
-// GPU instances, then the fewest compute instances, then the one that touches the fewest GPUs, then the one that leaves room
-// for the largest profile, then the one whose new instances stand where the driver would place them (see preferred); what is
-// busy stays where it is. The same node and spec have the same plan. A compute instance of a GPU instance that goes counts as
-// destroyed.
+// PlanNode finds the steps after which a node is as a spec wants it. Of all ways it takes the one that destroys the
+// fewest GPU instances, then the fewest compute instances, then the one that touches the fewest GPUs, then the one
+// that leaves room for the largest profile, then the one whose new instances stand where the driver would place them
+// (see preferred); what is busy stays where it is. The same node and spec have the same plan. A compute instance of a
+// GPU instance that goes counts as destroyed.
 //
-// Errors are *SpecError, *SelectorError, *ModeError, *ProfileError and *InfeasibleError, and ctx's own, wrapped, if it ends
-// before a long search does.
+// Errors are *SpecError, *SelectorError, *ModeError, *ProfileError and *InfeasibleError, and ctx's own, wrapped, if
+// it ends before a long search does.
 func PlanNode(ctx context.Context, gpus []GPULayout, spec Spec) (NodePlan, error) {
 	if len(spec.Rules) > 0 && len(spec.Demand) > 0 {
 		return NodePlan{}, &SpecError{"rules and a demand: expected one of them"}
@@ -117,8 +117,8 @@ func planned(g *GPULayout, position int, after []Instance) PlannedGPU {
 	return PlannedGPU{GPU: position, After: after, Left: left}
 }
 
-// steps returns the steps from the present instances of a GPU to those after: destructions first, those of compute instances
-// before those of GPU instances.
+// steps returns the steps from the present instances of a GPU to those after: destructions first, those of compute
+// instances before those of GPU instances.
 func steps(g *GPULayout, after []Instance) []Step {
 	var destroyComputes, destroyInstances, createInstances, createComputes []Step
 	for i := range g.Instances {

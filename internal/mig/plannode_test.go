@@ -11,7 +11,8 @@ func (g *naiveGPU) comparePlan(t *testing.T, rng *rand.Rand, standing []naiveSta
 	t.Helper()
 	node := g.nodeGPU(0, standing)
 	asked := g.asWants(rng, wants)
-	plan, err := PlanNode(t.Context(), []GPULayout{node}, Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: asked}}})
+	plan, err := PlanNode(t.Context(), []GPULayout{node},
+		Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: asked}}})
 	best, ok := g.naiveBest(standing, wants, true)
 	var infeasible *InfeasibleError
 	if (err == nil) != ok || err != nil && !errors.As(err, &infeasible) {
@@ -116,8 +117,8 @@ func (g *naiveGPU) whole(counts []int) []naiveWant {
 	return wants
 }
 
-// TestPlansAreAsGoodAsBruteForce: every layout of every model with known placements, with some instances busy, and requests
-// of up to seven instances that fit and such as do not; every request meets some layout.
+// TestPlansAreAsGoodAsBruteForce: every layout of every model with known placements, with some instances busy, and
+// requests of up to seven instances that fit and such as do not; every request meets some layout.
 func TestPlansAreAsGoodAsBruteForce(t *testing.T) {
 	for _, m := range modelsWithPlacements(t) {
 		t.Run(m.Name, func(t *testing.T) {
@@ -161,8 +162,8 @@ func TestEveryPlanOfASmallGPU(t *testing.T) {
 	}
 }
 
-// TestPlansOfComputeInstancesAreAsGoodAsBruteForce: compute instances of all sizes, some busy, of some of which the driver
-// tells no place; wants with different ones for the same profile.
+// TestPlansOfComputeInstancesAreAsGoodAsBruteForce: compute instances of all sizes, some busy, of some of which the
+// driver tells no place; wants with different ones for the same profile.
 func TestPlansOfComputeInstancesAreAsGoodAsBruteForce(t *testing.T) {
 	for _, m := range modelsWithPlacements(t) {
 		t.Run(m.Name, func(t *testing.T) {

@@ -6,9 +6,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// preferred returns the placements of a profile in the order in which plans use them if nothing else tells them apart: that in
-// which the driver itself takes them when it is given none, so that what a plan creates stands where NVIDIA's own tools would
-// have put it on an empty GPU. It was seen on A100 and H100, with 7 compute slices on an axis of 8 units:
+// preferred returns the placements of a profile in the order in which plans use them if nothing else tells them
+// apart: that in which the driver itself takes them when it is given none, so that what a plan creates stands where
+// NVIDIA's own tools would have put it on an empty GPU. It was seen on A100 and H100, with 7 compute slices on an
+// axis of 8 units:
 //
 //	1g, with and without +me    6, 4, 5, 0, 1, 2, 3
 //	2g                          4, 0, 2

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Where plans put what is wanted on an empty GPU, by profile id as in `nvidia-smi mig -cgi`. Where all layouts leave room for
-// the same largest profile it is where the driver puts it.
+// Where plans put what is wanted on an empty GPU, by profile id as in `nvidia-smi mig -cgi`. Where all layouts leave
+// room for the same largest profile it is where the driver puts it.
 func TestPlacementsOnAnEmptyGPU(t *testing.T) {
 	for _, tt := range []struct {
 		model  string
@@ -25,12 +25,14 @@ func TestPlacementsOnAnEmptyGPU(t *testing.T) {
 		{"A100-40GB", "15", "1g.10gb@4"}, // not known: the first in the driver's list that leaves room for 4g.20gb
 		{"A100-40GB", "19 19", "1g.5gb@4 1g.5gb@6"},
 		{"A100-40GB", "19 19 19", "1g.5gb@4 1g.5gb@5 1g.5gb@6"},
-		{"A100-40GB", "19 19 19 19", "1g.5gb@0 1g.5gb@1 1g.5gb@2 1g.5gb@3"}, // leaves 3g.20gb@4, 6 4 5 0 would leave 2g.10gb@2
+		// leaves 3g.20gb@4, 6 4 5 0 would leave 2g.10gb@2
+		{"A100-40GB", "19 19 19 19", "1g.5gb@0 1g.5gb@1 1g.5gb@2 1g.5gb@3"},
 		{"A100-40GB", "19 19 19 19 19", "1g.5gb@0 1g.5gb@1 1g.5gb@4 1g.5gb@5 1g.5gb@6"},
 		{"A100-40GB", "19 19 19 19 19 19 19", "1g.5gb@0 1g.5gb@1 1g.5gb@2 1g.5gb@3 1g.5gb@4 1g.5gb@5 1g.5gb@6"},
 		{"A100-40GB", "14 19", "2g.10gb@4 1g.5gb@6"},
 		{"A100-40GB", "19 14 5", "4g.20gb@0 2g.10gb@4 1g.5gb@6"},
-		{"A100-40GB", "9 19 14 19", "2g.10gb@0 1g.5gb@2 1g.5gb@3 3g.20gb@4"}, // the largest first; the driver, in this order: 0 2 1
+		// the largest first; the driver, in this order: 0 2 1
+		{"A100-40GB", "9 19 14 19", "2g.10gb@0 1g.5gb@2 1g.5gb@3 3g.20gb@4"},
 		{"A100-40GB", "19 19 14 9", "2g.10gb@0 1g.5gb@2 1g.5gb@3 3g.20gb@4"}, // in this order the driver fails
 		{"A100-40GB", "14 14", "2g.10gb@0 2g.10gb@2"},                        // leaves 3g.20gb@4; the driver's 4, 0 would not
 		{"A100-80GB", "14 14 14 20", "2g.20gb@0 2g.20gb@2 2g.20gb@4 1g.10gb+me@6"},
@@ -48,7 +50,8 @@ func TestPlacementsOnAnEmptyGPU(t *testing.T) {
 		for _, id := range strings.Fields(tt.wanted) {
 			want = append(want, Want{Profile: id, Count: 1})
 		}
-		plan, err := PlanNode(t.Context(), []GPULayout{unexplored(m).nodeGPU(0, nil)}, Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true, Want: want}}})
+		plan, err := PlanNode(t.Context(), []GPULayout{unexplored(m).nodeGPU(0, nil)},
+			Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true, Want: want}}})
 		if err != nil {
 			t.Errorf("%s %s: %v", tt.model, tt.wanted, err)
 			continue
@@ -75,9 +78,13 @@ func TestPreferenceComesLast(t *testing.T) {
 		spec Spec
 		want string
 	}{
-		{Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true, Want: []Want{{Profile: "19", Count: 1, ComputeInstances: []int{}}}}}}, "1g.5gb@2"},
-		{Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true, Want: []Want{{Profile: "19", Count: 2, ComputeInstances: []int{}}}}}}, "1g.5gb@0 1g.5gb@2"}, // leaves 3g@4
-		{Spec{Demand: []Need{{MemoryBytes: 4 << 30, Count: 4}}}, "1g.5gb@2 1g.5gb@3 1g.5gb@4 1g.5gb@5 1g.5gb@6"},                                             // leaves 2g@0
+		{Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true,
+			Want: []Want{{Profile: "19", Count: 1, ComputeInstances: []int{}}}}}}, "1g.5gb@2"},
+		// leaves 3g@4
+		{Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true,
+			Want: []Want{{Profile: "19", Count: 2, ComputeInstances: []int{}}}}}}, "1g.5gb@0 1g.5gb@2"},
+		// leaves 2g@0
+		{Spec{Demand: []Need{{MemoryBytes: 4 << 30, Count: 4}}}, "1g.5gb@2 1g.5gb@3 1g.5gb@4 1g.5gb@5 1g.5gb@6"},
 	} {
 		plan, err := PlanNode(t.Context(), []GPULayout{at2}, tt.spec)
 		if err != nil || after(plan) != tt.want {
@@ -94,7 +101,8 @@ func TestPreferenceComesLast(t *testing.T) {
 // A driver lists placements in whatever order, and may list others than those that the order is known of.
 func TestPreferredPlacements(t *testing.T) {
 	s := shape{axis: 8, compute: 7}
-	p := gpu.Profile{ComputeSlices: 2, MemorySlices: 2, Placements: []gpu.Placement{{Start: 6, Size: 2}, {Start: 0, Size: 2}, {Start: 2, Size: 2}, {Start: 4, Size: 2}}}
+	p := gpu.Profile{ComputeSlices: 2, MemorySlices: 2,
+		Placements: []gpu.Placement{{Start: 6, Size: 2}, {Start: 0, Size: 2}, {Start: 2, Size: 2}, {Start: 4, Size: 2}}}
 	before := slices.Clone(p.Placements)
 	if got := fmt.Sprint(preferred(p, s)); got != "[4:2 0:2 2:2 6:2]" || !slices.Equal(p.Placements, before) {
 		t.Errorf("%s; the profile has %v", got, p.Placements)

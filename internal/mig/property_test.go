@@ -66,7 +66,8 @@ func TestFreePlacementsAgreeWithBruteForce(t *testing.T) {
 }
 
 // Tables that no known GPU has: random profiles on axes of up to 12 units, some of them with media extensions, some
-// with engines, some with placements that overlap each other. The order in which instances and placements are listed must not matter.
+// with engines, some with placements that overlap each other. The order in which instances and placements are listed
+// must not matter.
 func TestCapacityAgreesWithBruteForceOnRandomTables(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 150 {
@@ -92,10 +93,12 @@ func randomModel(random *rand.Rand) Model {
 	axis := []int{4, 8, 12}[random.IntN(3)]
 	m := Model{AxisUnits: axis, ComputeSlices: 1 + random.IntN(axis)}
 	m.Profiles = append(m.Profiles, gpu.Profile{
-		Name: "whole", ComputeSlices: m.ComputeSlices, MemorySlices: axis, Placements: []gpu.Placement{{Start: 0, Size: axis}},
+		Name: "whole", ComputeSlices: m.ComputeSlices, MemorySlices: axis,
+		Placements: []gpu.Placement{{Start: 0, Size: axis}},
 	})
 	if random.IntN(4) > 0 {
-		m.Profiles[0].Engines = gpu.Some(gpu.Engines{Copy: random.IntN(6), Decoder: random.IntN(6), Encoder: random.IntN(4), JPEG: random.IntN(4), OFA: 1})
+		m.Profiles[0].Engines = gpu.Some(gpu.Engines{Copy: random.IntN(6), Decoder: random.IntN(6), Encoder: random.IntN(4),
+			JPEG: random.IntN(4), OFA: 1})
 	}
 	for id := range uint32(2 + random.IntN(3)) {
 		p := gpu.Profile{ID: id + 1, ComputeSlices: 1 + random.IntN((m.ComputeSlices+1)/2)}
@@ -108,9 +111,12 @@ func randomModel(random *rand.Rand) Model {
 		for start := 0; start+size <= axis && len(p.Placements) < 5; start += 1 + random.IntN(size) {
 			p.Placements = append(p.Placements, gpu.Placement{Start: start, Size: size})
 		}
-		random.Shuffle(len(p.Placements), func(i, j int) { p.Placements[i], p.Placements[j] = p.Placements[j], p.Placements[i] })
+		random.Shuffle(len(p.Placements), func(i, j int) {
+			p.Placements[i], p.Placements[j] = p.Placements[j], p.Placements[i]
+		})
 		if random.IntN(3) > 0 {
-			p.Engines = gpu.Some(gpu.Engines{Copy: random.IntN(3), Decoder: random.IntN(3), Encoder: random.IntN(2), JPEG: random.IntN(2), OFA: random.IntN(2)})
+			p.Engines = gpu.Some(gpu.Engines{Copy: random.IntN(3), Decoder: random.IntN(3), Encoder: random.IntN(2),
+				JPEG: random.IntN(2), OFA: random.IntN(2)})
 			p.MaxInstances = random.IntN(4)
 		}
 		m.Profiles = append(m.Profiles, p)

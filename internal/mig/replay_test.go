@@ -20,9 +20,10 @@ type replayedInstance struct {
 	busy     bool
 }
 
-// replay does a plan's steps one after the other. Each must be one that a driver would do, nothing busy may go, and in the
-// end there must stand what the plan said, at the cost that is returned.
-func replay(t *testing.T, g *naiveGPU, node GPULayout, standing []naiveStanding, plan NodePlan, planned *PlannedGPU) naiveCost {
+// replay does a plan's steps one after the other. Each must be one that a driver would do, nothing busy may go, and
+// in the end there must stand what the plan said, at the cost that is returned.
+func replay(t *testing.T, g *naiveGPU, node GPULayout, standing []naiveStanding, plan NodePlan,
+	planned *PlannedGPU) naiveCost {
 	t.Helper()
 	r := &replayed{t: t, g: g}
 	for _, s := range standing {
@@ -182,7 +183,8 @@ func (r *replayed) compare(node GPULayout, planned *PlannedGPU) {
 		if k < 0 || len(r.instances[k].computes) != len(a.ComputeInstances) {
 			r.t.Fatalf("%+v is not what stands in the end", a)
 		}
-		if a.New == slices.ContainsFunc(node.Instances, func(i Instance) bool { return i.ID == a.ID && i.Placed == a.Placed }) {
+		if a.New == slices.ContainsFunc(node.Instances,
+			func(i Instance) bool { return i.ID == a.ID && i.Placed == a.Placed }) {
 			r.t.Fatalf("%+v: new, or not one of %+v", a, node.Instances)
 		}
 		left := slices.Clone(r.instances[k].computes)

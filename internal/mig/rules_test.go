@@ -45,7 +45,8 @@ func TestTheLastRuleThatSelectsAGPUCounts(t *testing.T) {
 	plan := planOf(t, gpus,
 		Rule{GPUs: []string{"all"}, Enabled: true, Want: []Want{{Profile: "7g.40gb", Count: 1}}},
 		Rule{GPUs: []string{"2"}},
-		Rule{GPUs: []string{"all"}, PCIDevices: []uint32{0x20B710DE}, Enabled: true, Want: []Want{{Profile: "2g.12gb", Count: 2, ComputeInstances: []int{1}}}},
+		Rule{GPUs: []string{"all"}, PCIDevices: []uint32{0x20B710DE}, Enabled: true,
+			Want: []Want{{Profile: "2g.12gb", Count: 2, ComputeInstances: []int{1}}}},
 	)
 	var touched []int
 	for _, p := range plan.GPUs {
@@ -62,7 +63,8 @@ func TestTheLastRuleThatSelectsAGPUCounts(t *testing.T) {
 	}
 	var got []string
 	for _, s := range plan.Steps {
-		got = append(got, fmt.Sprint(s.Op, " ", s.GPU, " ", s.Profile, "@", s.Placement, " ", s.Compute.Or(gpu.Placement{}), " ", s.UUID))
+		got = append(got, fmt.Sprint(s.Op, " ", s.GPU, " ", s.Profile, "@", s.Placement, " ", s.Compute.Or(gpu.Placement{}),
+			" ", s.UUID))
 	}
 	want := []string{
 		"create-gi GPU-0 7g.40gb@0:8 0:0 ", "create-ci GPU-0 7g.40gb@0:8 0:7 ",
@@ -87,14 +89,17 @@ func TestStepsGoByIndex(t *testing.T) {
 }
 
 func TestGPUsAreNamedByIndexUUIDAndBusID(t *testing.T) {
-	g := GPULayout{Facts: gpu.Facts{Index: 3, UUID: "GPU-fb8bbc70-d551-45f9-43d4-9734f9cddb2c", PCIBusID: "00000000:0A:00.0"}}
-	for _, s := range []string{"3", string(g.UUID), strings.ToUpper(string(g.UUID)), "00000000:0A:00.0", "0000:0a:00.0", "0000:0A:00.0"} {
+	g := GPULayout{Facts: gpu.Facts{Index: 3, UUID: "GPU-fb8bbc70-d551-45f9-43d4-9734f9cddb2c",
+		PCIBusID: "00000000:0A:00.0"}}
+	for _, s := range []string{"3", string(g.UUID), strings.ToUpper(string(g.UUID)), "00000000:0A:00.0", "0000:0a:00.0",
+		"0000:0A:00.0"} {
 		if !g.is(s) {
 			t.Errorf("%q does not name it", s)
 		}
 	}
 	for _, s := range []string{
-		"", "03", "2", "all", "GPU-fb8bbc70", "0001:0a:00.0", "0a:00.0", "000:0a:00.0", "0000:0a:00.1", "0000:0a:00:0", "0000:0a:0g.0", "0000.0a:00.0",
+		"", "03", "2", "all", "GPU-fb8bbc70", "0001:0a:00.0", "0a:00.0", "000:0a:00.0", "0000:0a:00.1", "0000:0a:00:0",
+		"0000:0a:0g.0", "0000.0a:00.0",
 	} {
 		if g.is(s) {
 			t.Errorf("%q names it", s)
@@ -115,22 +120,31 @@ func TestRulesSayWhatIsWrong(t *testing.T) {
 		kind error
 		says string
 	}{
-		{all(Want{Profile: "1g.6gb", Count: 1}), &ProfileError{}, `profile "1g.6gb": GPU 0 (NVIDIA A100-SXM4-40GB) offers 1g.5gb (19), 1g.5gb+me (20), 1g.10gb (15), 2g.10gb (14), 3g.20gb (9), 4g.20gb (5), 7g.40gb (0)`},
+		{all(Want{Profile: "1g.6gb", Count: 1}), &ProfileError{},
+			`profile "1g.6gb": GPU 0 (NVIDIA A100-SXM4-40GB) offers 1g.5gb (19), 1g.5gb+me (20), 1g.10gb (15), 2g.10gb (14), 3g.20gb (9), 4g.20gb (5), 7g.40gb (0)`},
 		{all(Want{Profile: "1g.5gb", Count: -1}), &SpecError{}, `-1 of profile "1g.5gb": expected 0 to 64`},
 		{all(Want{Profile: "1g.5gb", Count: 65}), &SpecError{}, `65 of profile "1g.5gb": expected 0 to 64`},
-		{all(Want{Profile: "3g.20gb", Count: 1, ComputeInstances: []int{2, 2}}), &SpecError{}, "profile 3g.20gb: compute instances of 4 slices together: it has 3"},
-		{all(Want{Profile: "7g.40gb", Count: 1, ComputeInstances: []int{5}}), &SpecError{}, "profile 7g.40gb: a compute instance of 5 slices: expected one of 1 2 3 4 7"},
-		{all(Want{Profile: "4g.20gb", Count: 2}), &InfeasibleError{}, "GPU 0: 2 x 4g.20gb do not fit on an empty NVIDIA A100-SXM4-40GB together"},
+		{all(Want{Profile: "3g.20gb", Count: 1, ComputeInstances: []int{2, 2}}), &SpecError{},
+			"profile 3g.20gb: compute instances of 4 slices together: it has 3"},
+		{all(Want{Profile: "7g.40gb", Count: 1, ComputeInstances: []int{5}}), &SpecError{},
+			"profile 7g.40gb: a compute instance of 5 slices: expected one of 1 2 3 4 7"},
+		{all(Want{Profile: "4g.20gb", Count: 2}), &InfeasibleError{},
+			"GPU 0: 2 x 4g.20gb do not fit on an empty NVIDIA A100-SXM4-40GB together"},
 		{all(Want{Profile: "1g.5gb+me", Count: 2}), &InfeasibleError{}, "GPU 0: 2 x 1g.5gb+me do not fit"},
-		{a30(Want{Profile: "4g.24gb", Count: 1}), &InfeasibleError{}, "GPU 1: 1 x 4g.24gb fit only without 2g.12gb@0:2, busy"},
+		{a30(Want{Profile: "4g.24gb", Count: 1}), &InfeasibleError{},
+			"GPU 1: 1 x 4g.24gb fit only without 2g.12gb@0:2, busy"},
 		{a30(), &InfeasibleError{}, "GPU 1: no instances fit only without 2g.12gb@0:2, busy"},
-		{a30(Want{Profile: "2g.12gb", Count: 1}), &InfeasibleError{}, "GPU 1: 1 x 2g.12gb fit only without compute instance 1 of 2g.12gb@0:2, busy"},
-		{Rule{GPUs: []string{"2"}, Enabled: true}, &ModeError{}, "GPU 2 (GPU-2) has MIG off, and the layout is for one with MIG on: change the mode first"},
+		{a30(Want{Profile: "2g.12gb", Count: 1}), &InfeasibleError{},
+			"GPU 1: 1 x 2g.12gb fit only without compute instance 1 of 2g.12gb@0:2, busy"},
+		{Rule{GPUs: []string{"2"}, Enabled: true}, &ModeError{},
+			"GPU 2 (GPU-2) has MIG off, and the layout is for one with MIG on: change the mode first"},
 		{Rule{GPUs: []string{"3"}, Enabled: true}, &ModeError{}, "GPU 3 (GPU-3) has no MIG mode"},
 		{Rule{GPUs: []string{"all"}}, &ModeError{}, "GPU 0 (GPU-0) has MIG on, and the layout is for one with MIG off"},
 		{Rule{GPUs: []string{"2"}, Want: []Want{{Profile: "1g.5gb", Count: 1}}}, &SpecError{}, "where MIG is to be off"},
-		{Rule{GPUs: []string{"9"}, Enabled: true}, &SelectorError{}, `no GPU of this node is "9": it has 0 (GPU-0, 00000000:01:00.0), 1 (`},
-		{Rule{GPUs: []string{"all"}, PCIDevices: []uint32{0x233010DE}}, &SelectorError{}, "the layout is for no GPU of this node: it has 0 ("},
+		{Rule{GPUs: []string{"9"}, Enabled: true}, &SelectorError{},
+			`no GPU of this node is "9": it has 0 (GPU-0, 00000000:01:00.0), 1 (`},
+		{Rule{GPUs: []string{"all"}, PCIDevices: []uint32{0x233010DE}}, &SelectorError{},
+			"the layout is for no GPU of this node: it has 0 ("},
 		{Rule{}, &SelectorError{}, "the layout is for no GPU"},
 	} {
 		plan, err := PlanNode(t.Context(), gpus, Spec{Rules: []Rule{tt.rule}})
@@ -194,7 +208,8 @@ func TestAModeThatIsPendingIsTold(t *testing.T) {
 func TestSplitsFindTheirInstances(t *testing.T) {
 	g := newNaiveGPU(model(t, "A100-40GB"))
 	const of3g = 4 // the profile's position
-	split := naiveStanding{naiveInstance: naiveInstance{of3g, 0}, computes: []naiveCompute{{start: 0, size: 1, busy: true}, {start: 1, size: 2}}}
+	split := naiveStanding{naiveInstance: naiveInstance{of3g, 0},
+		computes: []naiveCompute{{start: 0, size: 1, busy: true}, {start: 1, size: 2}}}
 	whole := naiveStanding{naiveInstance: naiveInstance{of3g, 1}, computes: []naiveCompute{{size: 3, busy: true}}}
 	want := func(sizes ...[]int) Rule {
 		r := Rule{GPUs: []string{"0"}, Enabled: true}
@@ -210,8 +225,10 @@ func TestSplitsFindTheirInstances(t *testing.T) {
 	}{
 		{[]naiveStanding{split, whole}, want([]int{1, 2}, nil), ""},
 		{[]naiveStanding{split, whole}, want(nil, []int{2, 1}), ""},
-		{[]naiveStanding{split, whole}, want(nil, []int{1, 1, 1}), "destroy-ci 3g.20gb@0:4 1:2, create-ci 3g.20gb@0:4 1:1, create-ci 3g.20gb@0:4 2:1"},
-		{[]naiveStanding{whole}, want([]int{1, 2}, nil), "create-gi 3g.20gb@0:4, create-ci 3g.20gb@0:4 0:2, create-ci 3g.20gb@0:4 2:1"},
+		{[]naiveStanding{split, whole}, want(nil, []int{1, 1, 1}),
+			"destroy-ci 3g.20gb@0:4 1:2, create-ci 3g.20gb@0:4 1:1, create-ci 3g.20gb@0:4 2:1"},
+		{[]naiveStanding{whole}, want([]int{1, 2}, nil),
+			"create-gi 3g.20gb@0:4, create-ci 3g.20gb@0:4 0:2, create-ci 3g.20gb@0:4 2:1"},
 		{[]naiveStanding{split}, want(nil, []int{1, 2}), "create-gi 3g.20gb@4:4, create-ci 3g.20gb@4:4 0:3"},
 	} {
 		plan := planOf(t, []GPULayout{g.nodeGPU(0, tt.standing)}, tt.rule)
@@ -227,7 +244,8 @@ func TestSplitsFindTheirInstances(t *testing.T) {
 			t.Errorf("%+v: %s, want %s", tt.rule.Want, got, tt.steps)
 		}
 	}
-	_, err := PlanNode(t.Context(), []GPULayout{g.nodeGPU(0, []naiveStanding{split, whole})}, Spec{Rules: []Rule{want([]int{2}, nil)}})
+	_, err := PlanNode(t.Context(), []GPULayout{g.nodeGPU(0, []naiveStanding{split, whole})},
+		Spec{Rules: []Rule{want([]int{2}, nil)}})
 	const says = "GPU 0: 2 x 3g.20gb fit only without compute instance 0 of 3g.20gb@0:4, busy"
 	if fmt.Sprint(err) != says {
 		t.Errorf("%v, want %s", err, says)
@@ -309,7 +327,8 @@ func BenchmarkRules(b *testing.B) {
 			gpus[i].Instances[k].Busy, gpus[i].Instances[k].ComputeInstances = false, nil
 		}
 	}
-	spec := Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: []Want{{Profile: "1g.10gb", Count: 3}, {Profile: "2g.20gb", Count: 1}, {Profile: "1g.20gb", Count: 1}}}}}
+	spec := Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true,
+		Want: []Want{{Profile: "1g.10gb", Count: 3}, {Profile: "2g.20gb", Count: 1}, {Profile: "1g.20gb", Count: 1}}}}}
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := PlanNode(b.Context(), gpus, spec); err != nil {

@@ -43,8 +43,8 @@ func (g *GPULayout) profilesOfInstances() []*searchProfile {
 	return list
 }
 
-// item is a GPU instance to find room for, of any one of some profiles. Items that are equal on the GPU have the same group
-// and stand side by side in a list of them.
+// item is a GPU instance to find room for, of any one of some profiles. Items that are equal on the GPU have the same
+// group and stand side by side in a list of them.
 type item struct {
 	group int
 	kind  int // of a demand
@@ -59,7 +59,8 @@ type fitted struct {
 	choice  int // position of the profile and placement among those that the item can have
 }
 
-// watch ends a search when its context ends. It looks once in stepsBetween steps, since a step takes far less time than that.
+// watch ends a search when its context ends. It looks once in stepsBetween steps, since a step takes far less time
+// than that.
 type watch struct {
 	gone    <-chan struct{}
 	steps   int
@@ -93,8 +94,8 @@ type search struct {
 	chosen []fitted
 }
 
-// run gives each item in turn each of its free placements. Of equal items the later one has the later choice: their order
-// makes no difference.
+// run gives each item in turn each of its free placements. Of equal items the later one has the later choice: their
+// order makes no difference.
 func (s *search) run(o occupancy) {
 	if s.watch.step() {
 		return
@@ -141,10 +142,12 @@ func (o occupancy) with(p *searchProfile, at gpu.Placement) occupancy {
 	return o
 }
 
-// largest is the largest profile that could still be created, by memory slices and then by compute slices, and its rank.
+// largest is the largest profile that could still be created, by memory slices and then by compute slices, and its
+// rank.
 func (o occupancy) largest(profiles []*searchProfile) (name string, rank int) {
 	for _, p := range profiles {
-		if size := p.MemorySlices*maxUnits + p.ComputeSlices; size > rank && o.has(p) && slices.ContainsFunc(p.sets, o.isFree) {
+		if size := p.MemorySlices*maxUnits + p.ComputeSlices; size > rank && o.has(p) &&
+			slices.ContainsFunc(p.sets, o.isFree) {
 			name, rank = p.Name, size
 		}
 	}
@@ -155,7 +158,8 @@ func (o occupancy) largest(profiles []*searchProfile) (name string, rank int) {
 func (c *searchProfile) same(d *searchProfile) bool { return c.ID == d.ID && c.Name == d.Name }
 
 // cost of a way to get what is wanted, in the order in which its fields count; less is better. That of several GPUs
-// together adds up, but for left, of which the least counts: so the best way of a whole is made of best ways of its parts.
+// together adds up, but for left, of which the least counts: so the best way of a whole is made of best ways of its
+// parts.
 type cost struct {
 	busy      int // instances that may not go
 	instances int // GPU instances destroyed

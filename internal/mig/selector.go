@@ -10,8 +10,8 @@ import (
 // AllGPUs is the selector of every GPU.
 const AllGPUs = "all"
 
-// ruleFor returns the last rule that selects a GPU, nil if none does. As in mig-parted, one for all GPUs passes over those
-// that have no MIG, unless it wants them without.
+// ruleFor returns the last rule that selects a GPU, nil if none does. As in mig-parted, one for all GPUs passes over
+// those that have no MIG, unless it wants them without.
 func ruleFor(g *GPULayout, rules []Rule) *Rule {
 	for i := len(rules) - 1; i >= 0; i-- {
 		r := &rules[i]

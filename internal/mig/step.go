@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// ComputePlacements returns the placements of the compute instances of i, in their order. One that the driver does not report
-// is taken to be the first free one, by id, which is where drivers create compute instances.
+// ComputePlacements returns the placements of the compute instances of i, in their order. One that the driver does
+// not report is taken to be the first free one, by id, which is where drivers create compute instances.
 func ComputePlacements(i Instance) []gpu.Placement {
 	placements := make([]gpu.Placement, len(i.ComputeInstances))
 	var taken []gpu.Placement
@@ -34,16 +34,19 @@ func ComputePlacements(i Instance) []gpu.Placement {
 
 // IndexIn returns the index of the step's GPU instance in a list, by profile and placement, or -1 if it is not there.
 func (s Step) IndexIn(list []Instance) int {
-	return slices.IndexFunc(list, func(i Instance) bool { return i.ProfileID == s.ProfileID && i.Placement == s.Placement })
+	return slices.IndexFunc(list, func(i Instance) bool {
+		return i.ProfileID == s.ProfileID && i.Placement == s.Placement
+	})
 }
 
-// AfterStep returns the instances of a GPU as s leaves them if it does what it says and nothing else changes. The ids of what
-// it creates are those of d. It does not modify before.
+// AfterStep returns the instances of a GPU as s leaves them if it does what it says and nothing else changes. The ids
+// of what it creates are those of d. It does not modify before.
 func AfterStep(before []Instance, s Step, d Done) []Instance {
 	after := slices.Clone(before)
 	at := s.IndexIn(after)
 	if s.Op == CreateInstance {
-		after = append(after, Instance{ID: d.Instance, Placed: Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement}})
+		after = append(after,
+			Instance{ID: d.Instance, Placed: Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement}})
 		slices.SortStableFunc(after, func(a, b Instance) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
 		return after
 	}

@@ -9,7 +9,8 @@ import (
 )
 
 func standing(id gpu.InstanceID, profile uint32, start, size int, computes ...mig.ComputeInstance) mig.Instance {
-	return mig.Instance{ID: id, Placed: mig.Placed{ProfileID: profile, Placement: gpu.Placement{Start: start, Size: size}}, ComputeInstances: computes}
+	return mig.Instance{ID: id, Placed: mig.Placed{ProfileID: profile,
+		Placement: gpu.Placement{Start: start, Size: size}}, ComputeInstances: computes}
 }
 
 func computeAt(id gpu.ComputeID, start, size int) mig.ComputeInstance {
@@ -18,7 +19,8 @@ func computeAt(id gpu.ComputeID, start, size int) mig.ComputeInstance {
 
 // Compute instances whose placements the driver does not report stand in the first room that is left.
 func TestComputePlacements(t *testing.T) {
-	got := mig.ComputePlacements(standing(1, 9, 0, 4, mig.ComputeInstance{ID: 0, Slices: 1}, computeAt(1, 0, 1), mig.ComputeInstance{ID: 2}))
+	got := mig.ComputePlacements(standing(1, 9, 0, 4, mig.ComputeInstance{ID: 0, Slices: 1}, computeAt(1, 0, 1),
+		mig.ComputeInstance{ID: 2}))
 	want := []gpu.Placement{{Start: 1, Size: 1}, {Start: 0, Size: 1}, {Start: 2, Size: 1}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -38,7 +40,8 @@ func TestAfterStep(t *testing.T) {
 			mig.Step{Op: mig.CreateInstance, ProfileID: 14, Placement: place(4, 2)}, mig.Done{Instance: 3},
 			[]mig.Instance{before[0], standing(3, 14, 4, 2), before[1]},
 		},
-		"destroy a GPU instance": {mig.Step{Op: mig.DestroyInstance, ProfileID: 19, Placement: place(6, 1)}, mig.Done{Instance: 5}, before[:1]},
+		"destroy a GPU instance": {mig.Step{Op: mig.DestroyInstance, ProfileID: 19, Placement: place(6, 1)},
+			mig.Done{Instance: 5}, before[:1]},
 		"create a compute instance": {
 			mig.Step{Op: mig.CreateCompute, ProfileID: 19, Placement: place(6, 1), Compute: gpu.Some(place(0, 1))},
 			mig.Done{Instance: 5, ComputeID: gpu.Some(gpu.ComputeID(0))},
@@ -53,14 +56,16 @@ func TestAfterStep(t *testing.T) {
 			mig.Step{Op: mig.DestroyCompute, ProfileID: 9, Placement: place(0, 4), Compute: gpu.Some(place(0, 1))}, mig.Done{},
 			[]mig.Instance{standing(1, 9, 0, 4, computeAt(2, 1, 2)), before[1]},
 		},
-		"an instance that does not stand": {mig.Step{Op: mig.DestroyInstance, ProfileID: 14, Placement: place(4, 2)}, mig.Done{}, before},
-		"no step":                         {ofFirst, mig.Done{}, before},
+		"an instance that does not stand": {mig.Step{Op: mig.DestroyInstance, ProfileID: 14, Placement: place(4, 2)},
+			mig.Done{}, before},
+		"no step": {ofFirst, mig.Done{}, before},
 	} {
 		if got := mig.AfterStep(before, tc.step, tc.done); !mig.SameInstances(got, tc.want) {
 			t.Errorf("%s: %+v, want %+v", about, got, tc.want)
 		}
 	}
-	if !mig.SameInstances(before, []mig.Instance{standing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(2, 1, 2)), standing(5, 19, 6, 1)}) {
+	if !mig.SameInstances(before, []mig.Instance{standing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(2, 1, 2)),
+		standing(5, 19, 6, 1)}) {
 		t.Errorf("the list before was modified: %+v", before)
 	}
 }

@@ -1,5 +1,5 @@
-// Package nodedoc is the document of /api/v1/node: its types, which servers encode and clients decode, the document of a
-// Snapshot, and the placement axis by which it is drawn.
+// Package nodedoc is the document of /api/v1/node: its types, which servers encode and clients decode, the document
+// of a Snapshot, and the placement axis by which it is drawn.
 package nodedoc
 
 import (
@@ -8,8 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Document is the document of /api/v1/node. Units are in the names of keys: bytes, watts, joules, hertz, degrees Celsius, ratios
-// of 0 to 1. A key that is absent is a reading that is absent; lists that an entity always has are there even when empty.
+// Document is the document of /api/v1/node. Units are in the names of keys: bytes, watts, joules, hertz, degrees
+// Celsius, ratios of 0 to 1. A key that is absent is a reading that is absent; lists that an entity always has are
+// there even when empty.
 type Document struct {
 	APIVersion string    `json:"apiVersion"`
 	Generation uint64    `json:"generation"`
@@ -34,8 +35,8 @@ type Host struct {
 	HungCalls int `json:"hungCalls"`
 }
 
-// Unmatched is a device id that names no device of this node, and the container it was given to. The id and the resource
-// are cut off after MaxText characters.
+// Unmatched is a device id that names no device of this node, and the container it was given to. The id and the
+// resource are cut off after MaxText characters.
 type Unmatched struct {
 	ID        string `json:"id"`
 	Resource  string `json:"resource,omitempty"`
@@ -174,7 +175,8 @@ type NVLink struct {
 
 // IsZero implements omitzero.
 func (l NVLink) IsZero() bool {
-	return !l.ReceiveBytes.Present() && !l.TransmitBytes.Present() && !l.ReceiveRate.Present() && !l.TransmitRate.Present() &&
+	return !l.ReceiveBytes.Present() && !l.TransmitBytes.Present() && !l.ReceiveRate.Present() &&
+		!l.TransmitRate.Present() &&
 		len(l.Errors) == 0
 }
 
@@ -198,8 +200,8 @@ type Capacity struct {
 	Profiles      []gpu.ProfileCapacity `json:"profiles"`
 }
 
-// Holder has confirmed, which is false then, and unconfirmedReason while it is not known whether the container holds the
-// device.
+// Holder has confirmed, which is false then, and unconfirmedReason while it is not known whether the container holds
+// the device.
 type Holder struct {
 	Namespace         string            `json:"namespace"`
 	Pod               string            `json:"pod"`

@@ -139,8 +139,10 @@ func newCompute(c *gpu.ComputeInstance) ComputeInstance {
 	}
 }
 
-func newUse(processes gpu.Opt[int], allocated gpu.Opt[bool], confirmedFree bool, holders []gpu.Holder, jobs []string) Use {
-	return Use{Processes: processes, Allocated: allocated, ConfirmedFree: confirmedFree, Holders: each(holders, newHolder), Jobs: jobs}
+func newUse(processes gpu.Opt[int], allocated gpu.Opt[bool], confirmedFree bool, holders []gpu.Holder,
+	jobs []string) Use {
+	return Use{Processes: processes, Allocated: allocated, ConfirmedFree: confirmedFree,
+		Holders: each(holders, newHolder), Jobs: jobs}
 }
 
 func newXID(x *gpu.XIDCount) XID {
@@ -152,7 +154,8 @@ func newCapacity(capacity gpu.Opt[gpu.Capacity]) *Capacity {
 	if !ok {
 		return nil
 	}
-	return &Capacity{ComputeSlices: c.Compute, MemorySlices: c.Memory, Profiles: append([]gpu.ProfileCapacity{}, c.Profiles...)}
+	return &Capacity{ComputeSlices: c.Compute, MemorySlices: c.Memory,
+		Profiles: append([]gpu.ProfileCapacity{}, c.Profiles...)}
 }
 
 func newHolder(h *gpu.Holder) Holder {
@@ -251,7 +254,8 @@ func utc(t time.Time) time.Time {
 	return t.UTC()
 }
 
-// MaxText is how many characters are shown of a text that others write and that may have any length, such as a device id.
+// MaxText is how many characters are shown of a text that others write and that may have any length, such as a device
+// id.
 const MaxText = 128
 
 // ShortText returns the beginning of a text, with U+FFFD for bytes that are no UTF-8.

@@ -9,10 +9,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Actuator reads and changes GPUs for partition control, through the driver of its Source but by handles of its own: every
-// call looks up again what it needs. Each method gives up when its context ends, with gpu.ErrTimeout; the driver call that
-// hangs is abandoned, and nothing further is changed when it returns. While it hangs, calls of the same kind for the
-// same GPU are refused at once with gpu.ErrTimeout: no two changes of one GPU are ever under way.
+// Actuator reads and changes GPUs for partition control, through the driver of its Source but by handles of its own:
+// every call looks up again what it needs. Each method gives up when its context ends, with gpu.ErrTimeout; the
+// driver call that hangs is abandoned, and nothing further is changed when it returns. While it hangs, calls of the
+// same kind for the same GPU are refused at once with gpu.ErrTimeout: no two changes of one GPU are ever under way.
 type Actuator struct {
 	source *Source
 
@@ -130,7 +130,8 @@ func runQueued[T any](ctx context.Context, a *Actuator, key queueKey, do func() 
 	return none, abandonedError(ctx)
 }
 
-// stateOf returns a GPU that answers, by its UUID. It looks up the GPUs if this one is not known, or its handle is lost.
+// stateOf returns a GPU that answers, by its UUID. It looks up the GPUs if this one is not known, or its handle is
+// lost.
 func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
 	b := a.source.stateOf(id)
 	if b == nil || b.lost.Load() {

@@ -28,8 +28,9 @@ func TestLayouts(t *testing.T) {
 	ids := n.discover()
 	g := n.layout(0)
 	cmptest.Equal(t, "GPU 0", g, mig.GPULayout{
-		Facts: gpu.Facts{UUID: ids[0], PCIBusID: "00000000:07:00.0", Minor: gpu.Some(0), Name: "NVIDIA A100-SXM4-40GB", Profiles: g.Profiles},
-		MIG:   gpu.Some(true), Pending: gpu.Some(true), PCIDevice: 0x20B010DE, Instances: g.Instances,
+		Facts: gpu.Facts{UUID: ids[0], PCIBusID: "00000000:07:00.0", Minor: gpu.Some(0), Name: "NVIDIA A100-SXM4-40GB",
+			Profiles: g.Profiles},
+		MIG: gpu.Some(true), Pending: gpu.Some(true), PCIDevice: 0x20B010DE, Instances: g.Instances,
 	})
 	if len(g.Profiles) < 5 {
 		t.Errorf("len(g.Profiles) is %v, want at least 5", len(g.Profiles))
@@ -39,7 +40,8 @@ func TestLayouts(t *testing.T) {
 		t.Fatalf("instances %+v", g.Instances)
 	}
 	i := g.Instances[0]
-	cmptest.Equal(t, "i.Placed", i.Placed, (mig.Placed{ProfileID: 9, Profile: "3g.20gb", Placement: gpu.Placement{Start: 0, Size: 4}}))
+	cmptest.Equal(t, "i.Placed", i.Placed,
+		(mig.Placed{ProfileID: 9, Profile: "3g.20gb", Placement: gpu.Placement{Start: 0, Size: 4}}))
 	cmptest.Equal(t, "i.Busy", i.Busy, false)
 	if len(i.ComputeInstances) != 2 {
 		t.Fatalf("i.ComputeInstances: %+v, want 2 of them", i.ComputeInstances)
@@ -106,7 +108,8 @@ func TestStepsAndTheirUndoing(t *testing.T) {
 	}
 }
 
-// With the names of old drivers nothing of a compute instance's identity tells that it was created again at another place.
+// With the names of old drivers nothing of a compute instance's identity tells that it was created again at another
+// place.
 func TestReadAfterAStepThatNoScanShows(t *testing.T) {
 	n := newNode(t, ", migUUIDs: legacy", `  - {model: A100-40GB, mig: true, layout: [{gi: "3g.20gb@0", ci: ["1c"]}]}`)
 	id := n.discover()[0]
@@ -130,7 +133,8 @@ func TestStepsForWhatIsNoMore(t *testing.T) {
 	i := n.layout(0).Instances[0]
 	gi := s.destroy(s.createGI(9, 0, 4), mig.Done{Instance: i.ID})
 	c := i.ComputeInstances[1]
-	ci := s.destroy(s.createCI(s.createGI(9, 0, 4), 1, 2), mig.Done{Instance: i.ID, ComputeID: gpu.Some(c.ID), UUID: c.UUID})
+	ci := s.destroy(s.createCI(s.createGI(9, 0, 4), 1, 2),
+		mig.Done{Instance: i.ID, ComputeID: gpu.Some(c.ID), UUID: c.UUID})
 	for _, tc := range []struct {
 		about  string
 		step   mig.Step
@@ -144,8 +148,10 @@ func TestStepsForWhatIsNoMore(t *testing.T) {
 		{"id of its GPU instance", ci, func(s *mig.Step) { s.Instance = gpu.Some(i.ID + 1) }, gpu.ErrReplaced},
 		{"id of the compute instance", ci, func(s *mig.Step) { s.ComputeID = gpu.Some(c.ID + 5) }, gpu.ErrReplaced},
 		{"UUID", ci, func(s *mig.Step) { s.UUID = "MIG-x" }, gpu.ErrReplaced},
-		{"place of the compute instance", ci, func(s *mig.Step) { s.Compute = gpu.Some(gpu.Placement{Start: 2, Size: 1}) }, gpu.ErrReplaced},
-		{"a place that it does not have", ci, func(s *mig.Step) { s.Compute = gpu.Some(gpu.Placement{Start: 5, Size: 1}) }, gpu.ErrNotFound},
+		{"place of the compute instance", ci, func(s *mig.Step) { s.Compute = gpu.Some(gpu.Placement{Start: 2, Size: 1}) },
+			gpu.ErrReplaced},
+		{"a place that it does not have", ci, func(s *mig.Step) { s.Compute = gpu.Some(gpu.Placement{Start: 5, Size: 1}) },
+			gpu.ErrNotFound},
 		{"no place", ci, func(s *mig.Step) { s.Compute = gpu.Opt[gpu.Placement]{} }, gpu.ErrInvalidArgument},
 		{"no such GPU", ci, func(s *mig.Step) { s.GPU = "GPU-x" }, gpu.ErrNotFound},
 		{"no such step", ci, func(s *mig.Step) { s.Op = "paint" }, gpu.ErrInvalidArgument},
@@ -153,7 +159,8 @@ func TestStepsForWhatIsNoMore(t *testing.T) {
 		step := tc.step
 		tc.change(&step)
 		n.spy.taken()
-		if _, err := n.source.Actuator().Do(t.Context(), step); !errors.Is(err, tc.want) || !strings.Contains(err.Error(), string(step.GPU)) {
+		if _, err := n.source.Actuator().Do(t.Context(), step); !errors.Is(err, tc.want) ||
+			!strings.Contains(err.Error(), string(step.GPU)) {
 			t.Errorf("%s: %v, want %v", tc.about, err, tc.want)
 		}
 		noChange(t, n)
@@ -161,7 +168,8 @@ func TestStepsForWhatIsNoMore(t *testing.T) {
 	if _, err := n.source.Actuator().Do(t.Context(), s.createGI(9, 0, 4)); !errors.Is(err, gpu.ErrInsufficientResources) {
 		t.Errorf("where something stands: %v", err)
 	}
-	if _, err := n.source.Actuator().Do(t.Context(), s.createCI(s.createGI(9, 0, 4), 1, 3)); !errors.Is(err, gpu.ErrInvalidArgument) {
+	if _, err := n.source.Actuator().
+		Do(t.Context(), s.createCI(s.createGI(9, 0, 4), 1, 3)); !errors.Is(err, gpu.ErrInvalidArgument) {
 		t.Errorf("a compute instance that does not fit: %v", err)
 	}
 }
@@ -179,7 +187,8 @@ faults:
 	madeCI := n.do(ci)
 	still := func(step mig.Step) {
 		t.Helper()
-		if _, err := n.source.Actuator().Do(t.Context(), step); !errors.Is(err, gpu.ErrDriver) || !strings.Contains(err.Error(), "still there") {
+		if _, err := n.source.Actuator().Do(t.Context(), step); !errors.Is(err, gpu.ErrDriver) ||
+			!strings.Contains(err.Error(), "still there") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -192,14 +201,16 @@ faults:
 }
 
 func TestComputeProfileOfMostSMs(t *testing.T) {
-	for sms, want := range map[uint32]uint32{1: nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE, 100: nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1} {
+	for sms, want := range map[uint32]uint32{1: nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE,
+		100: nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1} {
 		n := newNode(t, "", cutBoard)
 		n.spy.rev1SMs = sms
 		s := steps{n.discover()[1]}
 		gi := s.createGI(9, 0, 4)
 		n.do(gi)
 		n.spy.set("CreateComputeInstance", nvml.ERROR_UNKNOWN)
-		if _, err := n.source.Actuator().Do(t.Context(), s.createCI(gi, 0, 1)); !errors.Is(err, gpu.ErrDriver) || n.spy.computeProfile != want {
+		if _, err := n.source.Actuator().Do(t.Context(), s.createCI(gi, 0, 1)); !errors.Is(err, gpu.ErrDriver) ||
+			n.spy.computeProfile != want {
 			t.Errorf("one of %d SMs: profile %d, %v", sms, n.spy.computeProfile, err)
 		}
 	}
@@ -208,15 +219,17 @@ func TestComputeProfileOfMostSMs(t *testing.T) {
 // What happens in the middle of a layout change is told apart.
 func TestFaultsInTheMiddleOfSteps(t *testing.T) {
 	for fault, want := range map[string]error{
-		"{gpu: 0, kind: lost, on: create-ci}":                                                       gpu.ErrLost,
-		"{gpu: 0, kind: reset-required, on: create-ci}":                                             gpu.ErrResetRequired,
-		"{gpu: 0, kind: no-permission, on: create-ci}":                                              gpu.ErrNoPermission,
-		"{kind: version-mismatch, at: 1s}":                                                          gpu.ErrVersionMismatch,
-		"{kind: change-fails, on: create-ci, error: insufficient-resources}":                        gpu.ErrInsufficientResources,
-		"{gpu: 0, kind: external-reconfigure, on: create-ci, layout: [\"7g.40gb@0\"]}":              gpu.ErrNotFound,
-		"{gpu: 0, kind: external-reconfigure, on: change, after: 1, layout: [\"4g.20gb@0\"]}":       gpu.ErrNotFound,
-		"{gpu: 0, kind: external-reconfigure, at: 1s, layout: [\"7g.40gb@0\"]}":                     gpu.ErrReplaced,
-		"{gpu: 0, kind: external-reconfigure, at: 1s, layout: [{gi: \"2g.10gb@4\", ci: [\"1c\"]}]}": gpu.ErrInsufficientResources,
+		"{gpu: 0, kind: lost, on: create-ci}":           gpu.ErrLost,
+		"{gpu: 0, kind: reset-required, on: create-ci}": gpu.ErrResetRequired,
+		"{gpu: 0, kind: no-permission, on: create-ci}":  gpu.ErrNoPermission,
+		"{kind: version-mismatch, at: 1s}":              gpu.ErrVersionMismatch,
+		"{kind: change-fails, on: create-ci, error: " +
+			"insufficient-resources}": gpu.ErrInsufficientResources,
+		"{gpu: 0, kind: external-reconfigure, on: create-ci, layout: [\"7g.40gb@0\"]}":        gpu.ErrNotFound,
+		"{gpu: 0, kind: external-reconfigure, on: change, after: 1, layout: [\"4g.20gb@0\"]}": gpu.ErrNotFound,
+		"{gpu: 0, kind: external-reconfigure, at: 1s, layout: [\"7g.40gb@0\"]}":               gpu.ErrReplaced,
+		"{gpu: 0, kind: external-reconfigure, at: 1s, layout: [{gi: \"2g.10gb@4\", ci: " +
+			"[\"1c\"]}]}": gpu.ErrInsufficientResources,
 	} {
 		n := newNode(t, "", cutBoard+"\nfaults: ["+fault+"]")
 		s := steps{n.discover()[0]}
@@ -246,11 +259,13 @@ processes: [{device: "0/3g.20gb@0/1", workload: w}]`)
 	cmptest.Equal(t, "list[0].Instance.Present()", list[0].Instance.Present(), true)
 	i := n.layout(0).Instances[0]
 	s := steps{id}
-	busy := s.destroy(s.createCI(s.createGI(9, 0, 4), 1, 2), mig.Done{Instance: i.ID, ComputeID: gpu.Some(i.ComputeInstances[1].ID), UUID: i.ComputeInstances[1].UUID})
+	busy := s.destroy(s.createCI(s.createGI(9, 0, 4), 1, 2),
+		mig.Done{Instance: i.ID, ComputeID: gpu.Some(i.ComputeInstances[1].ID), UUID: i.ComputeInstances[1].UUID})
 	if _, err := a.Do(t.Context(), busy); !errors.Is(err, gpu.ErrInUse) {
 		t.Errorf("destroying what a process uses: %v", err)
 	}
-	for _, call := range []string{"GetComputeRunningProcesses", "GetGraphicsRunningProcesses", "GetMPSComputeRunningProcesses", "GetMigMode"} {
+	for _, call := range []string{"GetComputeRunningProcesses", "GetGraphicsRunningProcesses",
+		"GetMPSComputeRunningProcesses", "GetMigMode"} {
 		n.spy.set(call, nvml.ERROR_NO_PERMISSION)
 		if list, err := a.Processes(t.Context(), id); !errors.Is(err, gpu.ErrNoPermission) || list != nil {
 			t.Errorf("%s is refused: %v, %v", call, list, err)
@@ -455,7 +470,8 @@ func TestStepOfAContextThatHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	n.spy.taken()
-	if _, err := n.source.Actuator().Do(ctx, steps{id}.createGI(19, 6, 1)); !errors.Is(err, gpu.ErrTimeout) || !errors.Is(err, context.Canceled) {
+	if _, err := n.source.Actuator().Do(ctx, steps{id}.createGI(19, 6, 1)); !errors.Is(err, gpu.ErrTimeout) ||
+		!errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	noChange(t, n)
@@ -476,7 +492,8 @@ func TestActuatorOfADriverThatIsOnlyRead(t *testing.T) {
 	if len(list) != 2 {
 		t.Fatalf("list: %+v, want 2 of them", list)
 	}
-	if _, err := source.Actuator().Do(t.Context(), steps{list[0].UUID}.createGI(19, 6, 1)); !errors.Is(err, gpu.ErrNotSupported) {
+	if _, err := source.Actuator().
+		Do(t.Context(), steps{list[0].UUID}.createGI(19, 6, 1)); !errors.Is(err, gpu.ErrNotSupported) {
 		t.Error(err)
 	}
 	if _, err := source.Actuator().SetMIGMode(t.Context(), list[0].UUID, false); !errors.Is(err, gpu.ErrNotSupported) {

@@ -33,8 +33,8 @@ type library struct {
 	symbols map[string]bool
 }
 
-// Init loads the library, which may appear after a first call, and initialises it. go-nvml counts a failed nvmlInit like a
-// successful one, so the library then stays mapped for the life of the process; that is harmless.
+// Init loads the library, which may appear after a first call, and initialises it. go-nvml counts a failed nvmlInit
+// like a successful one, so the library then stays mapped for the life of the process; that is harmless.
 func (l *library) Init() nvml.Return {
 	err := probe(l.path)
 	l.mu.Lock()
@@ -59,8 +59,8 @@ func (l *library) LoadError() error {
 	return l.loadErr
 }
 
-// probe loads the library and closes it again: the linker's error names what is wrong, and a library that is not NVML is
-// refused before go-nvml calls into it.
+// probe loads the library and closes it again: the linker's error names what is wrong, and a library that is not NVML
+// is refused before go-nvml calls into it.
 func probe(path string) error {
 	d := dl.New(path, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
 	if err := d.Open(); err != nil {

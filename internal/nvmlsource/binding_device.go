@@ -36,7 +36,8 @@ func (d device) GetTemperature() (int, nvml.Return) {
 	if ret != nvml.ERROR_FUNCTION_NOT_FOUND && ret != nvml.ERROR_ARGUMENT_VERSION_MISMATCH {
 		return int(t.Temperature), ret
 	}
-	old, ret := call(d.lib, func() (uint32, nvml.Return) { return d.dev.GetTemperature(nvml.TEMPERATURE_GPU) }, "nvmlDeviceGetTemperature")
+	old, ret := call(d.lib, func() (uint32, nvml.Return) { return d.dev.GetTemperature(nvml.TEMPERATURE_GPU) },
+		"nvmlDeviceGetTemperature")
 	return int(old), ret
 }
 
@@ -90,7 +91,8 @@ func (d device) GetOfaUtilization() (uint32, nvml.Return) {
 }
 
 // mediaUtilization leaves out the sampling period, which the driver reports, too.
-func (d device) mediaUtilization(symbol string, f func(nvml.Device) (percent, micros uint32, ret nvml.Return)) (uint32, nvml.Return) {
+func (d device) mediaUtilization(symbol string,
+	f func(nvml.Device) (percent, micros uint32, ret nvml.Return)) (uint32, nvml.Return) {
 	return call(d.lib, func() (uint32, nvml.Return) {
 		percent, _, ret := f(d.dev)
 		return percent, ret

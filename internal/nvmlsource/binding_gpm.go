@@ -17,7 +17,8 @@ func (l *library) GpmSampleAlloc() (GPMSample, nvml.Return) {
 	return gpmSample{lib: l, sample: sample}, ret
 }
 
-// gpmRequests keeps go-nvml's structs for GpmMetricsGet, 13 KiB each, for later calls: as many as there were calls at once.
+// gpmRequests keeps go-nvml's structs for GpmMetricsGet, 13 KiB each, for later calls: as many as there were calls at
+// once.
 type gpmRequests struct {
 	mu    sync.Mutex
 	spare []*nvml.GpmMetricsGetType
@@ -81,7 +82,9 @@ func (e entity) GpmSampleGet(s GPMSample) nvml.Return {
 }
 
 func (d device) GpmMigSampleGet(gpuInstance int, s GPMSample) nvml.Return {
-	return d.lib.fillSample("nvmlGpmMigSampleGet", s, func(s nvml.GpmSample) nvml.Return { return d.dev.GpmMigSampleGet(gpuInstance, s) })
+	return d.lib.fillSample("nvmlGpmMigSampleGet", s, func(s nvml.GpmSample) nvml.Return {
+		return d.dev.GpmMigSampleGet(gpuInstance, s)
+	})
 }
 
 func (d device) GpmQueryDeviceSupport() (bool, nvml.Return) {

@@ -9,13 +9,15 @@ func (d device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	return d.dev.SetMigMode(mode)
 }
 
-// canChange reports whether the library can create again, at the same placement, all that it can destroy. The placements of
-// compute instances came with R525; without them an instance could be destroyed, and neither the next layout nor the previous
-// one created. So nothing is changed there.
+// canChange reports whether the library can create again, at the same placement, all that it can destroy. The
+// placements of compute instances came with R525; without them an instance could be destroyed, and neither the next
+// layout nor the previous one created. So nothing is changed there.
 func (l *library) canChange() bool {
 	return l.has("nvmlDeviceCreateGpuInstanceWithPlacement") && l.has("nvmlGpuInstanceDestroy") &&
-		l.has("nvmlGpuInstanceGetComputeInstancePossiblePlacements") && l.has("nvmlGpuInstanceCreateComputeInstanceWithPlacement") &&
-		l.has("nvmlComputeInstanceGetInfo_v2") && l.has("nvmlGpuInstanceGetComputeInstances") && l.has("nvmlComputeInstanceDestroy")
+		l.has("nvmlGpuInstanceGetComputeInstancePossiblePlacements") &&
+		l.has("nvmlGpuInstanceCreateComputeInstanceWithPlacement") &&
+		l.has("nvmlComputeInstanceGetInfo_v2") && l.has("nvmlGpuInstanceGetComputeInstances") &&
+		l.has("nvmlComputeInstanceDestroy")
 }
 
 // change makes a call that changes instances, if the library has all of those calls.
@@ -28,7 +30,8 @@ func change[T any](l *library, f func() (T, nvml.Return)) (T, nvml.Return) {
 }
 
 // CreateGpuInstanceWithPlacement: of the profile's info go-nvml uses the id.
-func (d device) CreateGpuInstanceWithPlacement(profileID uint32, at nvml.GpuInstancePlacement) (MutableInstance, nvml.Return) {
+func (d device) CreateGpuInstanceWithPlacement(profileID uint32,
+	at nvml.GpuInstancePlacement) (MutableInstance, nvml.Return) {
 	gi, ret := change(d.lib, func() (nvml.GpuInstance, nvml.Return) {
 		return d.dev.CreateGpuInstanceWithPlacement(&nvml.GpuInstanceProfileInfo{Id: profileID}, &at)
 	})
@@ -49,8 +52,9 @@ func (g gpuInstanceHandle) GetInfo() (GPUInstanceInfo, nvml.Return) {
 	return GPUInstanceInfo{ID: info.Id, ProfileID: info.ProfileId, Placement: info.Placement}, ret
 }
 
-// GetComputeInstances goes through the compute profiles, up to the first beyond the header's that the driver does not know. Only the
-// shared engine profile exists (nvml.h). The first version of the call reports no placement, which is 0 then.
+// GetComputeInstances goes through the compute profiles, up to the first beyond the header's that the driver does not
+// know. Only the shared engine profile exists (nvml.h). The first version of the call reports no placement, which is
+// 0 then.
 func (g gpuInstanceHandle) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) {
 	if !g.lib.has("nvmlGpuInstanceGetComputeInstanceProfileInfo") || !g.lib.has("nvmlGpuInstanceGetComputeInstances") ||
 		!g.lib.has("nvmlComputeInstanceGetInfo_v2", "nvmlComputeInstanceGetInfo") {
@@ -107,14 +111,16 @@ func (g gpuInstanceHandle) GetComputeInstanceProfileInfo(profile int) (nvml.Comp
 }
 
 // GetComputeInstancePossiblePlacements: of the profile's info go-nvml uses the id.
-func (g gpuInstanceHandle) GetComputeInstancePossiblePlacements(profileID uint32) ([]nvml.ComputeInstancePlacement, nvml.Return) {
+func (g gpuInstanceHandle) GetComputeInstancePossiblePlacements(profileID uint32) ([]nvml.ComputeInstancePlacement,
+	nvml.Return) {
 	return call(g.lib, func() ([]nvml.ComputeInstancePlacement, nvml.Return) {
 		return g.gi.GetComputeInstancePossiblePlacements(&nvml.ComputeInstanceProfileInfo{Id: profileID})
 	}, "nvmlGpuInstanceGetComputeInstancePossiblePlacements")
 }
 
 // CreateComputeInstanceWithPlacement: of the profile's info go-nvml uses the id.
-func (g gpuInstanceHandle) CreateComputeInstanceWithPlacement(profileID uint32, at nvml.ComputeInstancePlacement) (ComputeInstance, nvml.Return) {
+func (g gpuInstanceHandle) CreateComputeInstanceWithPlacement(profileID uint32,
+	at nvml.ComputeInstancePlacement) (ComputeInstance, nvml.Return) {
 	ci, ret := change(g.lib, func() (nvml.ComputeInstance, nvml.Return) {
 		return g.gi.CreateComputeInstanceWithPlacement(&nvml.ComputeInstanceProfileInfo{Id: profileID}, &at)
 	})

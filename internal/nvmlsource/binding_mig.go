@@ -2,8 +2,9 @@ package nvmlsource
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// The least and the most instances to allocate a buffer for. Drivers have reported too small an InstanceCount for some profiles, and
-// NVML writes as many as there are, whatever the size of the buffer; one that is far too large is no reason to take that much memory.
+// The least and the most instances to allocate a buffer for. Drivers have reported too small an InstanceCount for
+// some profiles, and NVML writes as many as there are, whatever the size of the buffer; one that is far too large is
+// no reason to take that much memory.
 const minCapacity, maxCapacity = 16, 256
 
 func capacityFor(instanceCount uint32) uint32 {
@@ -39,7 +40,8 @@ func (d device) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileI
 // isOlderVersion reports whether an answer to a versioned call leaves it to an older version.
 func isOlderVersion(ret nvml.Return) bool {
 	switch ret {
-	case nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND:
+	case nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_NOT_SUPPORTED,
+		nvml.ERROR_FUNCTION_NOT_FOUND:
 		return true
 	}
 	return false

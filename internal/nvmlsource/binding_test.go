@@ -81,7 +81,8 @@ func readOldLibrary(t *testing.T, path string) {
 		checkOldGPU(t, g)
 	}
 	e := <-s.Events()
-	cmptest.Equal(t, "event of the whole GPU", e, gpu.Event{Kind: gpu.EventXID, GPU: inventory.GPUs[0].UUID, XID: 31, Time: e.Time})
+	cmptest.Equal(t, "event of the whole GPU", e, gpu.Event{Kind: gpu.EventXID, GPU: inventory.GPUs[0].UUID, XID: 31,
+		Time: e.Time})
 	checkGoneInstance(t, lib)
 	checkNothingIsChanged(t, s.Actuator(), inventory.GPUs[0].UUID)
 	if err := s.Close(t.Context()); err != nil {
@@ -117,9 +118,11 @@ func checkNothingIsChanged(t *testing.T, a *nvmlsource.Actuator, id gpu.UUID) {
 	}
 	cmptest.Equal(t, "failed layouts", failed, map[gpu.UUID]error{})
 	cmptest.Equal(t, "compute instances", len(list[0].Instances[0].ComputeInstances), 1)
-	gi := mig.Step{Op: mig.DestroyInstance, GPU: id, ProfileID: 9, Placement: gpu.Placement{Start: 4, Size: 4}, Instance: gpu.Some(gpu.InstanceID(2))}
+	gi := mig.Step{Op: mig.DestroyInstance, GPU: id, ProfileID: 9, Placement: gpu.Placement{Start: 4, Size: 4},
+		Instance: gpu.Some(gpu.InstanceID(2))}
 	ci := gi
-	ci.Op, ci.Compute, ci.ComputeID = mig.DestroyCompute, gpu.Some(gpu.Placement{Start: 0, Size: 3}), gpu.Some(gpu.ComputeID(0))
+	ci.Op, ci.Compute, ci.ComputeID = mig.DestroyCompute, gpu.Some(gpu.Placement{Start: 0, Size: 3}),
+		gpu.Some(gpu.ComputeID(0))
 	another := mig.Step{Op: mig.CreateInstance, GPU: id, ProfileID: 9, Placement: gpu.Placement{Start: 0, Size: 4}}
 	inIt := ci
 	inIt.Op, inIt.Compute = mig.CreateCompute, gpu.Some(gpu.Placement{Start: 0, Size: 3})

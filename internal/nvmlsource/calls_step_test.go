@@ -44,7 +44,8 @@ func newStepBench(t *testing.T, fault string) *stepBench {
 	}
 	for _, i := range g.Instances {
 		if !slices.ContainsFunc(processes, func(p gpu.Process) bool { return p.Instance == gpu.Some(i.ID) }) {
-			b.idle = append(b.idle, mig.Step{Op: mig.CreateInstance, GPU: g.UUID, ProfileID: i.ProfileID, Profile: i.Profile, Placement: i.Placement})
+			b.idle = append(b.idle, mig.Step{Op: mig.CreateInstance, GPU: g.UUID, ProfileID: i.ProfileID, Profile: i.Profile,
+				Placement: i.Placement})
 		}
 	}
 	return b
@@ -75,8 +76,8 @@ func (b *stepBench) count(f func()) int {
 	return total
 }
 
-// step counts the calls of a step on an idle slice, and those before a destruction for what runs on the GPU. With a name they
-// are a row of the table.
+// step counts the calls of a step on an idle slice, and those before a destruction for what runs on the GPU. With a
+// name they are a row of the table.
 func (b *stepBench) step(name string, op mig.StepOp, slice int, want error) {
 	b.t.Helper()
 	s := b.idle[slice]
@@ -117,15 +118,17 @@ func tableOfSteps(t *testing.T) string {
 	b.step("create a compute instance", mig.CreateCompute, 0, nil)
 	b.step("destroy a compute instance that is in use", mig.DestroyCompute, 0, gpu.ErrInUse)
 	b.expected = b.expected[1:]
-	b.step("destroy a compute instance; the GPU has another layout than expected", mig.DestroyCompute, 0, mig.ErrLayoutChanged)
+	b.step("destroy a compute instance; the GPU has another layout than expected", mig.DestroyCompute, 0,
+		mig.ErrLayoutChanged)
 	one := b.count(func() { b.layouts(b.gpu) })
 	all := b.count(func() { b.layouts() })
-	fmt.Fprintf(&b.table, "| read the layout of one GPU | | | %d |\n| read the layouts of all eight | | | %d |\n", one, all)
+	fmt.Fprintf(&b.table, "| read the layout of one GPU | | | %d |\n| read the layouts of all eight | | | %d |\n", one,
+		all)
 	return b.table.String()
 }
 
-// What the driver creates elsewhere is read twice; and the profiles that a GPU offers are read anew from time to time. Both
-// together are still few calls.
+// What the driver creates elsewhere is read twice; and the profiles that a GPU offers are read anew from time to
+// time. Both together are still few calls.
 func TestDearSteps(t *testing.T) {
 	for _, op := range []mig.StepOp{mig.CreateInstance, mig.CreateCompute} {
 		b := newStepBench(t, "  - {gpu: 7, kind: create-elsewhere, on: create-gi}")

@@ -46,7 +46,8 @@ func newBench(t *testing.T, edit func(scenario string) string) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	layoutChanged := fmt.Sprintf("  - {at: %s, gpu: 0, kind: external-reconfigure, layout: [\"3g.40gb@4\", \"1g.10gb@0\", \"1g.10gb@1\"]}\n", repartitionAt)
+	layoutChanged := fmt.Sprintf("  - {at: %s, gpu: 0, kind: external-reconfigure, layout: [\"3g.40gb@4\", "+
+		"\"1g.10gb@0\", \"1g.10gb@1\"]}\n", repartitionAt)
 	head, pods, found := strings.Cut(string(text), "pods:\n")
 	if !found {
 		t.Fatal("no pods in the scenario")
@@ -64,7 +65,8 @@ func newBench(t *testing.T, edit func(scenario string) string) *bench {
 		t.Fatal(err)
 	}
 	b := &bench{Node: n, t: t, calls: &calls{made: map[call]int{}}}
-	b.source = nvmlsource.New(countedLibrary{simnvml.New(n), b.calls}, nvmlsource.Options{Now: n.Now, SlowEvery: slowTier, Logger: log.NewNopLogger()})
+	b.source = nvmlsource.New(countedLibrary{simnvml.New(n), b.calls},
+		nvmlsource.Options{Now: n.Now, SlowEvery: slowTier, Logger: log.NewNopLogger()})
 	t.Cleanup(func() {
 		if err := b.source.Close(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Error(err)
@@ -122,7 +124,8 @@ func TestEveryPollOfATierMakesTheSameCalls(t *testing.T) {
 			*last = made
 		}
 		if !maps.Equal(*last, made) {
-			t.Fatalf("the poll after %d s makes other calls than the one of its tier before: %d and %d", second, len(made), len(*last))
+			t.Fatalf("the poll after %d s makes other calls than the one of its tier before: %d and %d", second, len(made),
+				len(*last))
 		}
 	}
 	for c := range fast {
@@ -135,7 +138,8 @@ func TestEveryPollOfATierMakesTheSameCalls(t *testing.T) {
 // staticFacts are asked of a GPU once: nothing but a change of its MIG mode or a new handle makes them new.
 func staticFacts() []string {
 	return []string{
-		"nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetArchitecture", "nvmlDeviceGetSerial",
+		"nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetArchitecture",
+		"nvmlDeviceGetSerial",
 		"nvmlDeviceGetVbiosVersion", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetPciInfo", "nvmlDeviceGetNumGpuCores",
 		"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetGpuInstanceProfileInfo",
 		"nvmlDeviceGetGpuInstancePossiblePlacements",
@@ -229,9 +233,11 @@ func tableOfCalls(b *bench) string {
 	var text strings.Builder
 	text.WriteString("| of | function | first poll | poll of the slow tier | any other poll |\n|---|---|--:|--:|--:|\n")
 	for _, r := range slices.SortedFunc(maps.Values(rows), func(a, b *row) int {
-		return cmp.Or(cmp.Compare(slices.Index(kinds, a.kind), slices.Index(kinds, b.kind)), cmp.Compare(b.fast, a.fast), cmp.Compare(b.slow, a.slow), cmp.Compare(a.function, b.function))
+		return cmp.Or(cmp.Compare(slices.Index(kinds, a.kind), slices.Index(kinds, b.kind)), cmp.Compare(b.fast, a.fast),
+			cmp.Compare(b.slow, a.slow), cmp.Compare(a.function, b.function))
 	}) {
-		fmt.Fprintf(&text, "| %s | %s | %s |\n", strings.ReplaceAll(r.kind, "-", " "), r.function, counts(r.start, r.slow, r.fast))
+		fmt.Fprintf(&text, "| %s | %s | %s |\n", strings.ReplaceAll(r.kind, "-", " "), r.function,
+			counts(r.start, r.slow, r.fast))
 	}
 	fmt.Fprintf(&text, "| **all** | | %s |\n", counts(total.start, total.slow, total.fast))
 	return text.String()
@@ -250,7 +256,8 @@ func counts(numbers ...int) string {
 	return strings.Join(cells, " | ")
 }
 
-// TestDocsDriverCalls holds the tables of docs/performance.md to the calls that are made. With -update it rewrites them.
+// TestDocsDriverCalls holds the tables of docs/performance.md to the calls that are made. With -update it rewrites
+// them.
 func TestDocsDriverCalls(t *testing.T) {
 	for _, table := range []struct{ begins, ends, want string }{
 		{tableBegins, tableEnds, tableOfCalls(newBench(t, nil))},

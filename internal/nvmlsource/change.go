@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// createInstance creates a GPU instance at the step's placement. If the driver reports to have created another one, the error is
-// mig.ErrNotAsAsked. Nothing is destroyed then: the instance may be another client's by now.
+// createInstance creates a GPU instance at the step's placement. If the driver reports to have created another one,
+// the error is mig.ErrNotAsAsked. Nothing is destroyed then: the instance may be another client's by now.
 func (c *stepCall) createInstance() (mig.Done, error) {
 	want := GPUInstanceInfo{
 		ProfileID: c.step.ProfileID,
@@ -59,7 +59,8 @@ func (c *stepCall) createCompute(t *tables, at *standingInstance, gi MutableInst
 	info, ret := created.GetInfo()
 	err = c.source.checkReturn("nvmlComputeInstanceGetInfo", ret)
 	if want.ID = info.ID; err == nil && info != want {
-		err = fmt.Errorf("%w: it is at %d:%d, profile %d", gpu.ErrReplaced, info.Placement.Start, info.Placement.Size, info.ProfileID)
+		err = fmt.Errorf("%w: it is at %d:%d, profile %d", gpu.ErrReplaced, info.Placement.Start, info.Placement.Size,
+			info.ProfileID)
 	}
 	done := mig.Done{Instance: at.ID, ComputeID: gpu.Some(gpu.ComputeID(info.ID))}
 	if err == nil {
@@ -83,9 +84,11 @@ func (c *stepCall) uuidOf(t *tables, of computeKey) (gpu.MIGUUID, error) {
 	return found[of], nil
 }
 
-// chooseProfile returns, of the compute profiles that have the wanted number of slices and can be at the placement, the one with the
-// most SMs: newer drivers have several. The placement is the driver's, which may be longer than the slices (standingInstance.add).
-func (c *stepCall) chooseProfile(t *tables, gi MutableInstance, at gpu.Placement) (id uint32, place nvml.ComputeInstancePlacement, err error) {
+// chooseProfile returns, of the compute profiles that have the wanted number of slices and can be at the placement,
+// the one with the most SMs: newer drivers have several. The placement is the driver's, which may be longer than the
+// slices (standingInstance.add).
+func (c *stepCall) chooseProfile(t *tables, gi MutableInstance,
+	at gpu.Placement) (id uint32, place nvml.ComputeInstancePlacement, err error) {
 	profiles, err := c.computeProfiles(t, gi, c.step.ProfileID)
 	if err != nil {
 		return 0, place, err
@@ -99,7 +102,8 @@ func (c *stepCall) chooseProfile(t *tables, gi MutableInstance, at gpu.Placement
 		if err := c.source.checkReturn("nvmlGpuInstanceGetComputeInstancePossiblePlacements", ret); err != nil {
 			return 0, place, err
 		}
-		if k := slices.IndexFunc(places, func(p nvml.ComputeInstancePlacement) bool { return int(p.Start) == at.Start }); k >= 0 {
+		if k := slices.IndexFunc(places,
+			func(p nvml.ComputeInstancePlacement) bool { return int(p.Start) == at.Start }); k >= 0 {
 			id, place, most = info.Id, places[k], info.MultiprocessorCount
 		}
 	}

@@ -23,7 +23,8 @@ func (d spyDevice) SetMigMode(mode int) (activation, ret nvml.Return) {
 	return d.mutable().SetMigMode(mode)
 }
 
-func (d spyDevice) CreateGpuInstanceWithPlacement(id uint32, at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
+func (d spyDevice) CreateGpuInstanceWithPlacement(id uint32,
+	at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
 	made, ret := via(d.spy, "CreateGpuInstance", func() (nvmlsource.MutableInstance, nvml.Return) {
 		return d.mutable().CreateGpuInstanceWithPlacement(id, at)
 	})
@@ -51,8 +52,8 @@ func (i spyInstance) GetComputeInstancesOf(id uint32, capacity int) ([]nvmlsourc
 	return list, ret
 }
 
-// GetComputeInstanceProfileInfo knows one more profile of a slice, with the SMs that the spy says, after one that it does not
-// know at all.
+// GetComputeInstanceProfileInfo knows one more profile of a slice, with the SMs that the spy says, after one that it
+// does not know at all.
 func (i spyInstance) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
 	if profile == nvml.COMPUTE_INSTANCE_PROFILE_8_SLICE && i.spy.rev1SMs > 0 {
 		return nvml.ComputeInstanceProfileInfo{}, nvml.ERROR_INVALID_ARGUMENT
@@ -101,7 +102,8 @@ func (c spyCompute) GetInfo() (nvmlsource.ComputeInstanceInfo, nvml.Return) {
 	return info, ret
 }
 
-func (i spyInstance) CreateComputeInstanceWithPlacement(id uint32, at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
+func (i spyInstance) CreateComputeInstanceWithPlacement(id uint32,
+	at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
 	i.spy.computeProfile = id
 	if i.spy.wideSeven && at.Size == 8 {
 		at.Size = 7
@@ -121,7 +123,8 @@ type spyCompute struct {
 type steps struct{ gpu gpu.UUID }
 
 func (s steps) createGI(profile uint32, start, size int) mig.Step {
-	return mig.Step{Op: mig.CreateInstance, GPU: s.gpu, ProfileID: profile, Profile: "profile", Placement: gpu.Placement{Start: start, Size: size}}
+	return mig.Step{Op: mig.CreateInstance, GPU: s.gpu, ProfileID: profile, Profile: "profile",
+		Placement: gpu.Placement{Start: start, Size: size}}
 }
 
 func (s steps) createCI(of mig.Step, start, size int) mig.Step {

@@ -25,7 +25,9 @@ func (r *gpuRead) readFans(to *gpu.Readings) {
 	count, _ := query(&r.querier, "nvmlDeviceGetNumFans", gpu.ReadingFans, r.dev.GetNumFans)
 	for i := range min(count, maxFans) {
 		question := fmt.Sprintf("nvmlDeviceGetFanSpeed_v2(%d)", i)
-		percent, ok := query(&r.querier, question, gpu.ReadingFans, func() (uint32, nvml.Return) { return r.dev.GetFanSpeed(i) })
+		percent, ok := query(&r.querier, question, gpu.ReadingFans, func() (uint32, nvml.Return) {
+			return r.dev.GetFanSpeed(i)
+		})
 		if ok {
 			to.Fans = append(to.Fans, gpu.Fan{Index: i, Speed: float64(percent) / 100})
 		}

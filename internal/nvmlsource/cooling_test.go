@@ -28,7 +28,8 @@ func TestPerformanceState(t *testing.T) {
 		says nvml.Pstates
 		want gpu.Opt[int]
 	}{
-		{nvml.PSTATE_0, gpu.Some(0)}, {nvml.PSTATE_15, gpu.Some(15)}, {nvml.PSTATE_UNKNOWN, gpu.None[int]()}, {-1, gpu.None[int]()},
+		{nvml.PSTATE_0, gpu.Some(0)}, {nvml.PSTATE_15, gpu.Some(15)}, {nvml.PSTATE_UNKNOWN, gpu.None[int]()},
+		{-1, gpu.None[int]()},
 	} {
 		n.spy.pstate = gpu.Some(c.says)
 		n.advance(time.Second)
@@ -62,7 +63,8 @@ func TestFans(t *testing.T) {
 	n.read(ids[0])
 	n.read(ids[1])
 	if calls := n.spy.taken(); calls["GetNumFans"] != 1 || calls["GetFanSpeed"] != 2 {
-		t.Errorf("the slow tier of both asks %d times for fans and %d times for speeds, want 1 and 2", calls["GetNumFans"], calls["GetFanSpeed"])
+		t.Errorf("the slow tier of both asks %d times for fans and %d times for speeds, want 1 and 2", calls["GetNumFans"],
+			calls["GetFanSpeed"])
 	}
 	n.spy.set("GetFanSpeed", nvml.ERROR_UNKNOWN)
 	n.advance(15 * time.Second)

@@ -12,7 +12,8 @@ import (
 
 func (d countedDevice) mutable() nvmlsource.MutableDevice { return d.Device.(nvmlsource.MutableDevice) }
 
-func (d countedDevice) CreateGpuInstanceWithPlacement(id uint32, at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
+func (d countedDevice) CreateGpuInstanceWithPlacement(id uint32,
+	at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
 	d.calls.note(d.name, "nvmlDeviceCreateGpuInstanceWithPlacement", id, at)
 	i, ret := d.mutable().CreateGpuInstanceWithPlacement(id, at)
 	return countedInstance{i, d.calls, fmt.Sprintf("GPU-instance %s/created", d.name)}, ret
@@ -31,7 +32,8 @@ func (i countedInstance) GetComputeInstancesOf(id uint32, capacity int) ([]nvmls
 	return list, ret
 }
 
-func (i countedInstance) CreateComputeInstanceWithPlacement(id uint32, at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
+func (i countedInstance) CreateComputeInstanceWithPlacement(id uint32,
+	at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
 	i.calls.note(i.name, "nvmlGpuInstanceCreateComputeInstanceWithPlacement", id, at)
 	c, ret := i.mutable().CreateComputeInstanceWithPlacement(id, at)
 	return countedCompute{c, i.calls, fmt.Sprintf("compute-instance %s/created", i.name)}, ret

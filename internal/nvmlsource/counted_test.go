@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// calls notes every call that a Source makes, the event queue's own excepted: of which entity, and with which arguments.
+// calls notes every call that a Source makes, the event queue's own excepted: of which entity, and with which
+// arguments.
 type calls struct {
 	mu   sync.Mutex
 	made map[call]int

@@ -34,9 +34,11 @@ func TestFieldValuesAreDecodedByType(t *testing.T) {
 		{"NaN", nvml.VALUE_TYPE_DOUBLE, math.Float64bits(math.NaN()), none, noCount},
 		{"infinity", nvml.VALUE_TYPE_DOUBLE, math.Float64bits(math.Inf(1)), none, noCount},
 		{"double too large to count", nvml.VALUE_TYPE_DOUBLE, math.Float64bits(1 << 64), gpu.Some[float64](1 << 64), noCount},
-		{"unsigned int", nvml.VALUE_TYPE_UNSIGNED_INT, dirt | 0xFFFFFFFF, gpu.Some[float64](0xFFFFFFFF), gpu.Some[uint64](0xFFFFFFFF)},
+		{"unsigned int", nvml.VALUE_TYPE_UNSIGNED_INT, dirt | 0xFFFFFFFF, gpu.Some[float64](0xFFFFFFFF),
+			gpu.Some[uint64](0xFFFFFFFF)},
 		{"unsigned long", nvml.VALUE_TYPE_UNSIGNED_LONG, 1 << 40, gpu.Some[float64](1 << 40), gpu.Some[uint64](1 << 40)},
-		{"unsigned long long", nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, math.MaxUint64, gpu.Some[float64](math.MaxUint64), gpu.Some[uint64](math.MaxUint64)},
+		{"unsigned long long", nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, math.MaxUint64, gpu.Some[float64](math.MaxUint64),
+			gpu.Some[uint64](math.MaxUint64)},
 		{"signed long long", nvml.VALUE_TYPE_SIGNED_LONG_LONG, 1<<64 - 5, gpu.Some(-5.0), noCount},
 		{"signed int", nvml.VALUE_TYPE_SIGNED_INT, dirt | 0xFFFFFFFB, gpu.Some(-5.0), noCount},
 		{"signed int above 0", nvml.VALUE_TYPE_SIGNED_INT, dirt | 7, gpu.Some(7.0), gpu.Some[uint64](7)},
@@ -126,7 +128,8 @@ func TestNamesOfMIGDevices(t *testing.T) {
 // Names that are derived are those that drivers have published, for every known model.
 func TestDerivedNamesAreThePublishedOnes(t *testing.T) {
 	gpus := map[string]uint64{ // what nvidia-smi shows as total
-		"A30-24GB": 24576, "A100-40GB": 40960, "A100-80GB": 81920, "H100-80GB": 81559, "H100-94GB": 95830, "H200-141GB": 143771,
+		"A30-24GB": 24576, "A100-40GB": 40960, "A100-80GB": 81920, "H100-80GB": 81559, "H100-94GB": 95830,
+		"H200-141GB":                  143771,
 		"RTX PRO 6000 Blackwell 96GB": 97887,
 	}
 	known := 0
@@ -165,8 +168,10 @@ func TestProcessListsOverlap(t *testing.T) {
 	want := []gpu.Process{
 		{PID: 10, Graphics: true},
 		{PID: 20, MPS: true, MemoryBytes: gpu.Some[uint64](200)},
-		{PID: 30, MemoryBytes: gpu.Some[uint64](100), Instance: gpu.Some[gpu.InstanceID](1), Compute: gpu.Some[gpu.ComputeID](0)},
-		{PID: 30, MemoryBytes: gpu.Some[uint64](300), Instance: gpu.Some[gpu.InstanceID](2), Compute: gpu.Some[gpu.ComputeID](0)},
+		{PID: 30, MemoryBytes: gpu.Some[uint64](100), Instance: gpu.Some[gpu.InstanceID](1),
+			Compute: gpu.Some[gpu.ComputeID](0)},
+		{PID: 30, MemoryBytes: gpu.Some[uint64](300), Instance: gpu.Some[gpu.InstanceID](2),
+			Compute: gpu.Some[gpu.ComputeID](0)},
 		{PID: 40, MPS: true, MemoryBytes: gpu.Some[uint64](400)},
 	}
 	if len(got) != len(want) {
@@ -217,7 +222,8 @@ func TestDeviceThatACgroupBlocks(t *testing.T) {
 
 func TestStreamingMultiprocessorsFromCores(t *testing.T) {
 	for _, c := range []struct{ major, minor, cores, sms int }{
-		{8, 0, 6912, 108}, {8, 0, 3584, 56}, {9, 0, 16896, 132}, {8, 6, 10752, 84}, {7, 0, 5120, 80}, {12, 0, 24064, 188}, {10, 0, 18944, 148},
+		{8, 0, 6912, 108}, {8, 0, 3584, 56}, {9, 0, 16896, 132}, {8, 6, 10752, 84}, {7, 0, 5120, 80}, {12, 0, 24064, 188},
+		{10, 0, 18944, 148},
 	} {
 		if got := c.cores / coresPerSM(c.major, c.minor); got != c.sms {
 			t.Errorf("%d cores of capability %d.%d: %d SMs, want %d", c.cores, c.major, c.minor, got, c.sms)

@@ -119,7 +119,8 @@ func (s *Source) enumerate() error {
 	return nil
 }
 
-// replaceSlots sets the slots and the inventory, which is not modified after that, and registers the events of its GPUs.
+// replaceSlots sets the slots and the inventory, which is not modified after that, and registers the events of its
+// GPUs.
 func (s *Source) replaceSlots(next []slot) {
 	s.slots = next
 	s.inventory = gpu.Inventory{Driver: s.driver}

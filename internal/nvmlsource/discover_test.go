@@ -245,7 +245,8 @@ func TestConcurrentReadsAndDiscoveries(t *testing.T) {
 	wg.Wait()
 }
 
-// Where a driver numbers its GPUs anew, and a lookup finds one that is known by another index, that index is looked up again.
+// Where a driver numbers its GPUs anew, and a lookup finds one that is known by another index, that index is looked
+// up again.
 func TestGPUsThatChangePlaces(t *testing.T) {
 	n := startNode(t, `
 version: 1

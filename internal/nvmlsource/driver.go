@@ -4,13 +4,14 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 //go:generate go run ./seamgen
 
-// The driver seam: what this package calls of NVML, in NVML's own types and return codes. The methods mean what nvml.h
-// says of the function of the same name. go-nvml satisfies it through the adapter in binding.go, the simulated node
-// through internal/sim/simnvml. Methods of the adapter, of the recorder in internal/capture and of the fakes of this
-// package's tests that only pass a call on are generated from it; those that deal in handles, and in the adapter those that
-// go-nvml has in other types or as several functions, are written by hand.
+// The driver seam: what this package calls of NVML, in NVML's own types and return codes. The methods mean what
+// nvml.h says of the function of the same name. go-nvml satisfies it through the adapter in binding.go, the simulated
+// node through internal/sim/simnvml. Methods of the adapter, of the recorder in internal/capture and of the fakes of
+// this package's tests that only pass a call on are generated from it; those that deal in handles, and in the adapter
+// those that go-nvml has in other types or as several functions, are written by hand.
 
-// Library is NVML as a whole. A Library may also have a method LoadError() error, which returns why Init found no library.
+// Library is NVML as a whole. A Library may also have a method LoadError() error, which returns why Init found no
+// library.
 type Library interface {
 	Init() nvml.Return
 	Shutdown() nvml.Return
@@ -22,8 +23,8 @@ type Library interface {
 	EventSetCreate() (EventSet, nvml.Return)
 	// GpmSampleAlloc allocates a sample, which belongs to the caller until it is freed.
 	GpmSampleAlloc() (GPMSample, nvml.Return)
-	// GpmMetricsGet computes metrics of the window between two samples of one entity: it fills in the value and the return code
-	// of each metric of the list, by its id.
+	// GpmMetricsGet computes metrics of the window between two samples of one entity: it fills in the value and the
+	// return code of each metric of the list, by its id.
 	GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nvml.Return
 }
 
@@ -83,7 +84,8 @@ type Device interface {
 	GetPowerUsage() (uint32, nvml.Return)         // mW
 	GetEnforcedPowerLimit() (uint32, nvml.Return) // mW
 	GetTotalEnergyConsumption() (uint64, nvml.Return)
-	GetTemperature() (int, nvml.Return)                                       // of the GPU die, Celsius; nvmlDeviceGetTemperatureV if present
+	// of the GPU die, Celsius; nvmlDeviceGetTemperatureV if present
+	GetTemperature() (int, nvml.Return)
 	GetTemperatureThreshold(nvml.TemperatureThresholds) (uint32, nvml.Return) // Celsius
 	GetClockInfo(nvml.ClockType) (uint32, nvml.Return)
 	GetCurrentClocksEventReasons() (uint64, nvml.Return)
@@ -151,7 +153,8 @@ type MutableDevice interface {
 // MutableInstance is a GPUInstance of a MutableDevice.
 type MutableInstance interface {
 	GPUInstance
-	// GetComputeInstancesOf lists the compute instances of one compute profile; capacity is at least how many there can be.
+	// GetComputeInstancesOf lists the compute instances of one compute profile; capacity is at least how many there can
+	// be.
 	GetComputeInstancesOf(profileID uint32, capacity int) ([]ComputeInstance, nvml.Return)
 	// GetComputeInstanceProfileInfo takes NVML's profile enum, and answers for the shared engine profile.
 	GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return)

@@ -52,8 +52,8 @@ func driverError(op string, ret nvml.Return) error {
 	return fmt.Errorf("%s: %w: NVML code %d", op, gpu.ErrDriver, int32(ret))
 }
 
-// losesDevice reports whether an error means that the GPU as a whole no longer answers. So does ErrInvalidArgument of calls whose
-// only argument is the GPU's handle; readMode and readMemory handle that.
+// losesDevice reports whether an error means that the GPU as a whole no longer answers. So does ErrInvalidArgument of
+// calls whose only argument is the GPU's handle; readMode and readMemory handle that.
 func losesDevice(err error) bool {
 	return errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrResetRequired) || errors.Is(err, gpu.ErrNoDriver) ||
 		errors.Is(err, gpu.ErrVersionMismatch)

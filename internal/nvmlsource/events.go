@@ -53,8 +53,8 @@ func newEventQueue(lib Library, opts Options) eventQueue {
 	}
 }
 
-// startRegistering sets the GPUs whose events are received. Earlier events are lost. A GPU that is no longer listed stays
-// registered until the queue is created again: NVML cannot remove it.
+// startRegistering sets the GPUs whose events are received. Earlier events are lost. A GPU that is no longer listed
+// stays registered until the queue is created again: NVML cannot remove it.
 func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	if !q.startQueue(gpus) {
 		return
@@ -140,7 +140,8 @@ func (q *eventQueue) waitForEvents() {
 				q.deliver(e)
 			}
 		default:
-			level.Warn(q.opts.Logger).Log("msg", "Event queue failed; it is created again", "err", driverError("nvmlEventSetWait", ret))
+			level.Warn(q.opts.Logger).
+				Log("msg", "Event queue failed; it is created again", "err", driverError("nvmlEventSetWait", ret))
 			q.mu.Lock()
 			q.lostGPU = ret == nvml.ERROR_GPU_IS_LOST
 			q.mu.Unlock()
@@ -189,8 +190,8 @@ func (q *eventQueue) replaceSet(set *queueSet) *queueSet {
 	return q.set
 }
 
-// restoreSet tries to create the set again; the caller repeats it if that fails. It returns false, without a try, if there are no
-// GPUs.
+// restoreSet tries to create the set again; the caller repeats it if that fails. It returns false, without a try, if
+// there are no GPUs.
 func (q *eventQueue) restoreSet() bool {
 	q.mu.Lock()
 	gpus := q.gpus
@@ -245,8 +246,8 @@ func (q *eventQueue) deliver(e Event) {
 	q.send(out)
 }
 
-// markLayoutChanged makes the next reading of a GPU try unsupported calls again: what is supported depends on its instances, which
-// the last reading may have found in the middle of a change.
+// markLayoutChanged makes the next reading of a GPU try unsupported calls again: what is supported depends on its
+// instances, which the last reading may have found in the middle of a change.
 func (q *eventQueue) markLayoutChanged(d Device) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -266,7 +267,8 @@ func (q *eventQueue) send(e gpu.Event) {
 	}
 }
 
-// uuidOf returns the UUID of the GPU of an event, by its handle if that was registered: a GPU that has just been lost does not answer.
+// uuidOf returns the UUID of the GPU of an event, by its handle if that was registered: a GPU that has just been lost
+// does not answer.
 func (q *eventQueue) uuidOf(d Device) gpu.UUID {
 	if d == nil {
 		return ""

@@ -41,7 +41,8 @@ func TestEvents(t *testing.T) {
 		ids := n.discover()
 		n.advance(time.Minute)
 		want := gpu.Event{
-			Kind: gpu.EventXID, GPU: ids[1], Instance: gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(1)), XID: 13, Time: n.Now(),
+			Kind: gpu.EventXID, GPU: ids[1], Instance: gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(1)),
+			XID: 13, Time: n.Now(),
 		}
 		cmptest.Equal(t, "event", n.next(), want)
 		n.advance(time.Minute)

@@ -11,7 +11,8 @@ const MaxSetGap = maxSetGap
 
 // Do is PerformStep for the instances that the GPU has now.
 func (a *Actuator) Do(ctx context.Context, s mig.Step) (mig.Done, error) {
-	g, err := runQueued(ctx, a, queueKey{id: s.GPU, changes: true}, func() (mig.GPULayout, error) { return a.readLayout(s.GPU) })
+	g, err := runQueued(ctx, a, queueKey{id: s.GPU, changes: true},
+		func() (mig.GPULayout, error) { return a.readLayout(s.GPU) })
 	if err != nil {
 		return mig.Done{}, err
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readFacts reads, once, what stays the same as long as the handle and the MIG mode do. What has failed is read again with the slow
-// tier, and what was not supported when unsupported calls are tried again.
+// readFacts reads, once, what stays the same as long as the handle and the MIG mode do. What has failed is read again
+// with the slow tier, and what was not supported when unsupported calls are tried again.
 func (r *gpuRead) readFacts() {
 	st := &r.state.static
 	if r.fatal != nil || st.have && !(len(st.errs) > 0 && r.slow) && !r.retryAll {
@@ -25,7 +25,8 @@ func (r *gpuRead) readMissingFacts() {
 	st, f := &r.state.static, &r.state.facts
 	f.UUID = r.state.uuid
 	queryFact(r, "nvmlDeviceGetName", r.dev.GetName, func(name string) { f.Name = validUTF8(name) })
-	queryFact(r, "nvmlDeviceGetArchitecture", r.dev.GetArchitecture, func(a nvml.DeviceArchitecture) { f.Architecture = architecture(a) })
+	queryFact(r, "nvmlDeviceGetArchitecture", r.dev.GetArchitecture,
+		func(a nvml.DeviceArchitecture) { f.Architecture = architecture(a) })
 	queryFact(r, "nvmlDeviceGetSerial", r.dev.GetSerial, func(serial string) { f.Serial = validUTF8(serial) })
 	queryFact(r, "nvmlDeviceGetVbiosVersion", r.dev.GetVbiosVersion, func(version string) { f.VBIOS = validUTF8(version) })
 	queryFact(r, "nvmlDeviceGetMinorNumber", r.dev.GetMinorNumber, func(minor int) { f.Minor = gpu.Some(minor) })
@@ -55,8 +56,8 @@ func queryFact[T any](r *gpuRead, question string, f func() (T, nvml.Return), ta
 // questionSMs is the last call of readSMs.
 const questionSMs = "nvmlDeviceGetCudaComputeCapability"
 
-// readSMs divides the number of CUDA cores by that of an SM of the architecture: NVML does not report the SMs of a GPU, nor
-// its cores while MIG is on (nvml.h).
+// readSMs divides the number of CUDA cores by that of an SM of the architecture: NVML does not report the SMs of a
+// GPU, nor its cores while MIG is on (nvml.h).
 func (r *gpuRead) readSMs() gpu.Opt[int] {
 	cores, ok := query(&r.querier, "nvmlDeviceGetNumGpuCores", gpu.ReadingInventory, r.dev.GetNumGpuCores)
 	if !ok || !r.mayQuery(questionSMs, gpu.ReadingInventory) {
@@ -74,7 +75,8 @@ func (r *gpuRead) readSMs() gpu.Opt[int] {
 	return gpu.Some(cores / perSM)
 }
 
-// coresPerSM returns the CUDA cores of an SM (CUDA C++ Programming Guide, "Compute Capabilities"); 0 if the capability is unknown.
+// coresPerSM returns the CUDA cores of an SM (CUDA C++ Programming Guide, "Compute Capabilities"); 0 if the
+// capability is unknown.
 func coresPerSM(major, minor int) int {
 	switch {
 	case major == 5, major == 6 && minor != 0, major == 8 && minor != 0, major == 9, major == 10, major == 11, major == 12:
@@ -89,7 +91,8 @@ func coresPerSM(major, minor int) int {
 func architecture(a nvml.DeviceArchitecture) string {
 	names := [...]string{
 		nvml.DEVICE_ARCH_KEPLER: "Kepler", nvml.DEVICE_ARCH_MAXWELL: "Maxwell", nvml.DEVICE_ARCH_PASCAL: "Pascal",
-		nvml.DEVICE_ARCH_VOLTA: "Volta", nvml.DEVICE_ARCH_TURING: "Turing", nvml.DEVICE_ARCH_AMPERE: "Ampere", nvml.DEVICE_ARCH_ADA: "Ada",
+		nvml.DEVICE_ARCH_VOLTA: "Volta", nvml.DEVICE_ARCH_TURING: "Turing", nvml.DEVICE_ARCH_AMPERE: "Ampere",
+		nvml.DEVICE_ARCH_ADA:    "Ada",
 		nvml.DEVICE_ARCH_HOPPER: "Hopper", nvml.DEVICE_ARCH_BLACKWELL: "Blackwell", nvml.DEVICE_ARCH_RUBIN: "Rubin",
 	}
 	if uint64(a) >= uint64(len(names)) {
@@ -98,8 +101,8 @@ func architecture(a nvml.DeviceArchitecture) string {
 	return names[a]
 }
 
-// pciBusID returns the PCI bus id in its long form and in lower case, 00000000:07:00.0. Old structs have only numbers and a short
-// form.
+// pciBusID returns the PCI bus id in its long form and in lower case, 00000000:07:00.0. Old structs have only numbers
+// and a short form.
 func pciBusID(pci nvml.PciInfo) string {
 	if id := cString(pci.BusId[:]); id != "" {
 		return strings.ToLower(id)

@@ -47,8 +47,9 @@ type spy struct {
 
 func newSpy(lib nvmlsource.Library) *spy {
 	return &spy{
-		Library: lib, calls: map[string]int{}, returns: map[string]nvml.Return{}, before: map[string]func(){}, devices: map[int]spyDevice{},
-		sets: map[*spySet]bool{},
+		Library: lib, calls: map[string]int{}, returns: map[string]nvml.Return{}, before: map[string]func(){},
+		devices: map[int]spyDevice{},
+		sets:    map[*spySet]bool{},
 	}
 }
 
@@ -86,7 +87,8 @@ func (s *spy) passes(call string) (nvml.Return, bool) {
 	delete(s.before, call)
 	every := s.every
 	s.mu.Unlock()
-	if every != nil && call != "Wait" && call != "Free" && call != "EventSetCreate" && !strings.HasPrefix(call, "RegisterEvents") {
+	if every != nil && call != "Wait" && call != "Free" && call != "EventSetCreate" &&
+		!strings.HasPrefix(call, "RegisterEvents") {
 		every()
 	}
 	if f != nil {
@@ -115,7 +117,9 @@ func (s *spy) Shutdown() nvml.Return {
 
 // DeviceGetHandleByIndex gives the same handle every time, as the driver does.
 func (s *spy) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
-	d, ret := via(s, "DeviceGetHandleByIndex", func() (nvmlsource.Device, nvml.Return) { return s.Library.DeviceGetHandleByIndex(index) })
+	d, ret := via(s, "DeviceGetHandleByIndex", func() (nvmlsource.Device, nvml.Return) {
+		return s.Library.DeviceGetHandleByIndex(index)
+	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
@@ -187,7 +191,8 @@ type spyDevice struct {
 }
 
 func (d spyDevice) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Return {
-	call := map[uint64]string{nvml.EventTypeXidCriticalError: "RegisterEvents(XID)", nvml.EventMigConfigChange: "RegisterEvents(MIG)"}[types]
+	call := map[uint64]string{nvml.EventTypeXidCriticalError: "RegisterEvents(XID)",
+		nvml.EventMigConfigChange: "RegisterEvents(MIG)"}[types]
 	if ret, ok := d.spy.passes(call); !ok {
 		return ret
 	}
@@ -201,12 +206,16 @@ func (d spyDevice) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, n
 	if d.spy.twice {
 		index /= 2
 	}
-	m, ret := via(d.spy, "GetMigDeviceHandleByIndex", func() (nvmlsource.MIGDevice, nvml.Return) { return d.Device.GetMigDeviceHandleByIndex(index) })
+	m, ret := via(d.spy, "GetMigDeviceHandleByIndex", func() (nvmlsource.MIGDevice, nvml.Return) {
+		return d.Device.GetMigDeviceHandleByIndex(index)
+	})
 	return spyMIG{m, d.spy}, ret
 }
 
 func (d spyDevice) GetGpuInstances(profile uint32, capacity int) ([]nvmlsource.GPUInstance, nvml.Return) {
-	list, ret := via(d.spy, "GetGpuInstances", func() ([]nvmlsource.GPUInstance, nvml.Return) { return d.Device.GetGpuInstances(profile, capacity) })
+	list, ret := via(d.spy, "GetGpuInstances", func() ([]nvmlsource.GPUInstance, nvml.Return) {
+		return d.Device.GetGpuInstances(profile, capacity)
+	})
 	for i := range list {
 		list[i] = spyInstance{list[i], d.spy}
 	}
@@ -254,7 +263,8 @@ type node struct {
 // newNode starts a node; what follows gpus: is the scenario's.
 func newNode(t *testing.T, options, gpus string) *node {
 	t.Helper()
-	return startNode(t, "version: 1\nnode: {hostname: n1, driver: \"580.95.05\", cuda: \"13.0\""+options+"}\ngpus:\n"+gpus+"\n")
+	return startNode(t,
+		"version: 1\nnode: {hostname: n1, driver: \"580.95.05\", cuda: \"13.0\""+options+"}\ngpus:\n"+gpus+"\n")
 }
 
 func startNode(t *testing.T, scenario string) *node {

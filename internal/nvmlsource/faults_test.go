@@ -36,8 +36,8 @@ func TestNotSupportedForAWhile(t *testing.T) {
 	}
 }
 
-// TestLayoutChangeAsksAgainWhatWasNotSupported: it may have been asked while the driver was at it. What is made again here is as
-// before, so that only the event tells.
+// TestLayoutChangeAsksAgainWhatWasNotSupported: it may have been asked while the driver was at it. What is made again
+// here is as before, so that only the event tells.
 func TestLayoutChangeAsksAgainWhatWasNotSupported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["3g.20gb@0"]}`)
@@ -64,8 +64,8 @@ func TestLayoutChangeAsksAgainWhatWasNotSupported(t *testing.T) {
 	})
 }
 
-// TestDenialsAreToldOnce: what is denied is asked again with the slow tier; to be denied again is no new failure, until it
-// was granted in between.
+// TestDenialsAreToldOnce: what is denied is asked again with the slow tier; to be denied again is no new failure,
+// until it was granted in between.
 func TestDenialsAreToldOnce(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	id := n.discover()[0]
@@ -108,7 +108,8 @@ gpus: [{model: A100-40GB, count: 8}]
 faults: [{for: 1m, gpu: 3, kind: hang}, {at: 2m, gpu: 3, kind: xid, xid: 31}]
 `
 
-// TestDiscoverWithAGPUThatHangs: the others are found without it, one call waits for it, and it is found when it answers.
+// TestDiscoverWithAGPUThatHangs: the others are found without it, one call waits for it, and it is found when it
+// answers.
 func TestDiscoverWithAGPUThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, eightAndAHang)
@@ -159,8 +160,8 @@ faults:
   - {at: 4m, gpu: 1, kind: xid, xid: 31}
 `
 
-// TestEventsOfTheOthersWhileAGPUHangs: a queue that is created again while a GPU hangs works for the others, and for that one
-// when it answers again.
+// TestEventsOfTheOthersWhileAGPUHangs: a queue that is created again while a GPU hangs works for the others, and for
+// that one when it answers again.
 func TestEventsOfTheOthersWhileAGPUHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, hangAndLoss)

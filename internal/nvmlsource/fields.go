@@ -33,15 +33,18 @@ func fields() []field {
 			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.TransmitBytes = uintValue(v) }},
 		{id: nvml.FI_DEV_PCIE_COUNT_RX_BYTES, name: "PCIE_COUNT_RX_BYTES", reading: gpu.ReadingPCIe,
 			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.ReceiveBytes = uintValue(v) }},
-		{id: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, name: "NVLINK_THROUGHPUT_DATA_TX", scope: allLinks, reading: gpu.ReadingNVLink,
-			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.TransmitBytes = kibibytes(v) }},
-		{id: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, name: "NVLINK_THROUGHPUT_DATA_RX", scope: allLinks, reading: gpu.ReadingNVLink,
-			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.ReceiveBytes = kibibytes(v) }},
+		{id: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, name: "NVLINK_THROUGHPUT_DATA_TX", scope: allLinks,
+			reading: gpu.ReadingNVLink,
+			take:    func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.TransmitBytes = kibibytes(v) }},
+		{id: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, name: "NVLINK_THROUGHPUT_DATA_RX", scope: allLinks,
+			reading: gpu.ReadingNVLink,
+			take:    func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.ReceiveBytes = kibibytes(v) }},
 		linkErrors(nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, "crc_flit"),
 		linkErrors(nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, "crc_data"),
 		linkErrors(nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, "replay"),
 		linkErrors(nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "recovery"),
-		{id: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, name: "GET_GPU_RECOVERY_ACTION", slow: true, reading: gpu.ReadingRecovery, take: takeRecovery},
+		{id: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, name: "GET_GPU_RECOVERY_ACTION", slow: true, reading: gpu.ReadingRecovery,
+			take: takeRecovery},
 	}
 	for i := range list {
 		list[i].question = "nvmlDeviceGetFieldValues(" + list[i].name + ")"
@@ -61,8 +64,8 @@ func linkErrors(id uint32, kind string) field {
 	}
 }
 
-// readFields reads the fields whose tier is due, in one call. Values and errors of slow fields go to slow and slowErrs. If
-// the call as a whole fails, slow keeps the last values.
+// readFields reads the fields whose tier is due, in one call. Values and errors of slow fields go to slow and
+// slowErrs. If the call as a whole fails, slow keeps the last values.
 func (r *gpuRead) readFields(fast, slow *gpu.Readings, slowErrs *[]gpu.ReadError) {
 	const question = "nvmlDeviceGetFieldValues"
 	b := r.state

@@ -16,8 +16,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// noise is a driver that says whatever its bytes are: any numbers, strings and return codes, in any order. When they have
-// run out it is quiet: zeros and successes.
+// noise is a driver that says whatever its bytes are: any numbers, strings and return codes, in any order. When they
+// have run out it is quiet: zeros and successes.
 type noise struct{ rest *[]byte }
 
 func (n noise) take(into []byte) {
@@ -186,7 +186,8 @@ func (n noise) GetGpuInstances(uint32, int) ([]nvmlsource.GPUInstance, nvml.Retu
 
 func (n noise) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
 	return nvml.DeviceAttributes{
-		MultiprocessorCount: n.u32(), GpuInstanceSliceCount: n.u32(), ComputeInstanceSliceCount: n.u32(), MemorySizeMB: n.u64(),
+		MultiprocessorCount: n.u32(), GpuInstanceSliceCount: n.u32(), ComputeInstanceSliceCount: n.u32(),
+		MemorySizeMB: n.u64(),
 	}, n.ret()
 }
 
@@ -231,8 +232,8 @@ func (n noiseInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, 
 	return list, n.ret()
 }
 
-// FuzzRead reads a GPU from a driver that says anything, three times: every decoder of what comes out of C, in every order
-// of failures.
+// FuzzRead reads a GPU from a driver that says anything, three times: every decoder of what comes out of C, in every
+// order of failures.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte{})
 	for _, step := range []int{1, 2, 7, 13, 31} {

@@ -10,19 +10,20 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// GPM, the profiling counters of Hopper and later. A sample holds an entity's counters of one moment; metrics are computed of the
-// window between two samples. Each reading samples every entity once, and its window goes from the previous reading to this one.
+// GPM, the profiling counters of Hopper and later. A sample holds an entity's counters of one moment; metrics are
+// computed of the window between two samples. Each reading samples every entity once, and its window goes from the
+// previous reading to this one.
 //
-// Ids and handles are reused after a layout change, and a window between samples of two instances has meaningless values. So
-// the samples of a reading are taken before its scan of the tree, by the tree of the reading before, and the scan confirms
-// them: if it finds the tree unchanged, no instance was another one at the time of the sample. Otherwise all windows of the
-// GPU start again.
+// Ids and handles are reused after a layout change, and a window between samples of two instances has meaningless
+// values. So the samples of a reading are taken before its scan of the tree, by the tree of the reading before, and
+// the scan confirms them: if it finds the tree unchanged, no instance was another one at the time of the sample.
+// Otherwise all windows of the GPU start again.
 
 // minWindow is the least time between two samples that nvml.h asks for.
 const minWindow = 100 * time.Millisecond
 
-// gpmState is the state of GPM of one GPU. Like the rest of gpuState it belongs to the Read under way. The windows of instances are
-// in the nodes of its tree.
+// gpmState is the state of GPM of one GPU. Like the rest of gpuState it belongs to the Read under way. The windows of
+// instances are in the nodes of its tree.
 type gpmState struct {
 	wanted        bool // in this reading
 	asked         bool // supported is known
@@ -102,8 +103,8 @@ func (s *Source) freeSamples() {
 	s.samples.all, s.samples.spare = nil, nil
 }
 
-// retireGPU returns the samples of a GPU that is no longer in use to the pool. If a Read of it is under way, that Read does so when it
-// returns.
+// retireGPU returns the samples of a GPU that is no longer in use to the pool. If a Read of it is under way, that
+// Read does so when it returns.
 func (s *Source) retireGPU(b *gpuState) {
 	b.retired.Store(true)
 	if !b.reading.TryLock() {
@@ -171,7 +172,9 @@ func (r *gpuRead) sampleEntities() {
 	}
 	for i := range t.nodes {
 		n := &t.nodes[i]
-		r.sampleInto(&n.window, n.answers, migSample, func(s GPMSample) nvml.Return { return r.dev.GpmMigSampleGet(int(n.ID), s) })
+		r.sampleInto(&n.window, n.answers, migSample, func(s GPMSample) nvml.Return {
+			return r.dev.GpmMigSampleGet(int(n.ID), s)
+		})
 		for j := range n.computes {
 			c := &n.computes[j]
 			r.sampleInto(&c.window, c.answers, sample, t.handleOf(c).GpmSampleGet)
@@ -253,7 +256,8 @@ func (r *gpuRead) computeActivity() {
 	}
 }
 
-// How many of gpmMetrics an entity has: compute instances have no metric of the memory, and only the GPU has those of links.
+// How many of gpmMetrics an entity has: compute instances have no metric of the memory, and only the GPU has those of
+// links.
 const (
 	computeMetrics  = 7
 	instanceMetrics = 8
@@ -295,7 +299,8 @@ func (r *gpuRead) computeWindow(w *window, count int) {
 	}
 	const mebi = 1 << 20
 	ratios := w.activity.All()
-	rates := [...]*gpu.Opt[float64]{&w.rates.PCIeReceive, &w.rates.PCIeTransmit, &w.rates.NVLinkReceive, &w.rates.NVLinkTransmit}
+	rates := [...]*gpu.Opt[float64]{&w.rates.PCIeReceive, &w.rates.PCIeTransmit, &w.rates.NVLinkReceive,
+		&w.rates.NVLinkTransmit}
 	for i := range metrics {
 		if i < len(ratios) {
 			r.setMetric(ratios[i], &metrics[i], 0.01)
@@ -333,7 +338,8 @@ func (r *gpuRead) fillActivity() {
 	}
 }
 
-// windowErrors appends the errors of a window. Those that were not tried again in this reading have been reported before.
+// windowErrors appends the errors of a window. Those that were not tried again in this reading have been reported
+// before.
 func (r *gpuRead) windowErrors(list []gpu.ReadError, w *window) []gpu.ReadError {
 	for _, e := range w.errs {
 		e.Remembered = e.Remembered || !r.state.gpm.sampled

@@ -32,7 +32,8 @@ func newProfiledBench(b *testing.B, gpm bool) *profiledBench {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p := &profiledBench{Node: n, source: nvmlsource.New(simnvml.New(n), nvmlsource.Options{Now: n.Now, GPM: gpm, Logger: log.NewNopLogger()})}
+	p := &profiledBench{Node: n,
+		source: nvmlsource.New(simnvml.New(n), nvmlsource.Options{Now: n.Now, GPM: gpm, Logger: log.NewNopLogger()})}
 	b.Cleanup(func() {
 		if err := p.source.Close(b.Context()); err != nil && b.Context().Err() == nil {
 			b.Error(err)
@@ -64,8 +65,8 @@ func (p *profiledBench) poll(b *testing.B) {
 	p.took += time.Since(start)
 }
 
-// BenchmarkGPM is what profiling adds to polls at 10 Hz of eight H100 in seven instances each: the difference between two
-// nodes that are polled in turn, one with GPM and one without, as percent of one core.
+// BenchmarkGPM is what profiling adds to polls at 10 Hz of eight H100 in seven instances each: the difference between
+// two nodes that are polled in turn, one with GPM and one without, as percent of one core.
 func BenchmarkGPM(b *testing.B) {
 	off, on := newProfiledBench(b, false), newProfiledBench(b, true)
 	for b.Loop() {
@@ -81,13 +82,14 @@ func BenchmarkGPM(b *testing.B) {
 	b.ReportMetric(float64(off.source.DriverCalls()-off.calls)/polls, "calls-off/poll")
 }
 
-// TestGPMCalls holds the number in docs/performance.md: two calls for each GPU, GPU instance and compute instance, one to
-// sample it and one for its metrics.
+// TestGPMCalls holds the number in docs/performance.md: two calls for each GPU, GPU instance and compute instance,
+// one to sample it and one for its metrics.
 func TestGPMCalls(t *testing.T) {
 	var calls [2]uint64
 	for i, on := range []bool{false, true} {
 		b := newBench(t, nil)
-		b.source = nvmlsource.New(simnvml.New(b.Node), nvmlsource.Options{Now: b.Now, SlowEvery: slowTier, GPM: on, Logger: log.NewNopLogger()})
+		b.source = nvmlsource.New(simnvml.New(b.Node),
+			nvmlsource.Options{Now: b.Now, SlowEvery: slowTier, GPM: on, Logger: log.NewNopLogger()})
 		t.Cleanup(func() { b.source.Close(t.Context()) })
 		inventory, err := b.source.Discover()
 		if err != nil {
@@ -110,7 +112,8 @@ func TestGPMCalls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if more, want := calls[1]-calls[0], 2*(8+56+56); more != uint64(want) || !strings.Contains(string(page), fmt.Sprintf("GPM adds %d calls", want)) {
+	if more, want := calls[1]-calls[0], 2*(8+56+56); more != uint64(want) ||
+		!strings.Contains(string(page), fmt.Sprintf("GPM adds %d calls", want)) {
 		t.Errorf("GPM adds %d calls to a poll; want %d, and %s to say so", more, want, performancePage)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// The spy's part of GPM: calls can be made to fail, and what is sampled can be told by who is there instead of by what it
-// does.
+// The spy's part of GPM: calls can be made to fail, and what is sampled can be told by who is there instead of by
+// what it does.
 
 // who names what an entity is at this moment: a GPU (instance and compute -1), a GPU instance (compute -1), a compute
 // instance.
@@ -64,7 +64,8 @@ func (s *spy) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlso
 	return ret
 }
 
-func (s *spy) take(call string, into nvmlsource.GPMSample, instance, compute int, take func(nvmlsource.GPMSample) nvml.Return) nvml.Return {
+func (s *spy) take(call string, into nvmlsource.GPMSample, instance, compute int,
+	take func(nvmlsource.GPMSample) nvml.Return) nvml.Return {
 	if ret, ok := s.passes(call); !ok {
 		return ret
 	}
@@ -81,7 +82,9 @@ func (d spyDevice) GpmSampleGet(into nvmlsource.GPMSample) nvml.Return {
 }
 
 func (d spyDevice) GpmMigSampleGet(id int, into nvmlsource.GPMSample) nvml.Return {
-	return d.spy.take("GpmMigSampleGet", into, id, -1, func(s nvmlsource.GPMSample) nvml.Return { return d.Device.GpmMigSampleGet(id, s) })
+	return d.spy.take("GpmMigSampleGet", into, id, -1, func(s nvmlsource.GPMSample) nvml.Return {
+		return d.Device.GpmMigSampleGet(id, s)
+	})
 }
 
 func (m spyMIG) GpmSampleGet(into nvmlsource.GPMSample) nvml.Return {

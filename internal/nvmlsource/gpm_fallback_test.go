@@ -12,12 +12,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// TestGPMWhileItIsNeeded: a GPU is asked for activity while that is wanted of it, and of no other. What it is asked for later begins
-// with a window of its own: none reaches over the time in between.
+// TestGPMWhileItIsNeeded: a GPU is asked for activity while that is wanted of it, and of no other. What it is asked
+// for later begins with a window of its own: none reaches over the time in between.
 func TestGPMWhileItIsNeeded(t *testing.T) {
 	n := startNode(t, gpmScenario)
 	wanted := map[gpu.UUID]bool{}
-	n.source = nvmlsource.New(n.spy, nvmlsource.Options{Now: n.Now, Logger: log.NewNopLogger(), GPMFor: func(id gpu.UUID) bool { return wanted[id] }})
+	n.source = nvmlsource.New(n.spy,
+		nvmlsource.Options{Now: n.Now, Logger: log.NewNopLogger(), GPMFor: func(id gpu.UUID) bool { return wanted[id] }})
 	t.Cleanup(func() {
 		if err := n.source.Close(context.Background()); err != nil {
 			t.Error(err)

@@ -18,8 +18,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// TestMetricsThatAreNoNumbers: what is no number or below nothing is dropped and counted, of each entity; what is above 1
-// passes; a metric that is not offered is absent and no error.
+// TestMetricsThatAreNoNumbers: what is no number or below nothing is dropped and counted, of each entity; what is
+// above 1 passes; a metric that is not offered is absent and no error.
 func TestMetricsThatAreNoNumbers(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
 	n.spy.metrics = map[uint32]nvmlsource.GPMMetric{
@@ -77,7 +77,8 @@ func TestGPMRefusals(t *testing.T) {
 		n.spy.set(c.call, nvml.SUCCESS)
 		n.advance(15 * time.Second)
 		if c.ret != nvml.ERROR_NOT_SUPPORTED {
-			if back := n.poll(n.discover()[1]).Instances[0]; !back.Activity.SM.Present() || !back.ComputeInstances[0].Activity.SM.Present() {
+			if back := n.poll(n.discover()[1]).Instances[0]; !back.Activity.SM.Present() ||
+				!back.ComputeInstances[0].Activity.SM.Present() {
 				t.Errorf("%s %d, and well again: %+v", c.call, c.ret, back)
 			}
 		}
@@ -87,7 +88,8 @@ func TestGPMRefusals(t *testing.T) {
 // TestDeniedInstancesAreToldOnce: that a right is lacking is a line in the log, not one of every poll.
 func TestDeniedInstancesAreToldOnce(t *testing.T) {
 	n := startNode(t, gpmScenario)
-	n.source = nvmlsource.New(n.spy, nvmlsource.Options{Now: n.Now, GPM: true, Logger: log.NewLogfmtLogger(log.NewSyncWriter(n.logged))})
+	n.source = nvmlsource.New(n.spy,
+		nvmlsource.Options{Now: n.Now, GPM: true, Logger: log.NewLogfmtLogger(log.NewSyncWriter(n.logged))})
 	t.Cleanup(func() { n.source.Close(t.Context()) })
 	n.spy.set("GpmMigSampleGet", nvml.ERROR_NO_PERMISSION)
 	id := n.discover()[1]
@@ -107,7 +109,8 @@ func TestLibraryWithoutGPM(t *testing.T) {
 	n.poll(id)
 	g := n.poll(id)
 	taken := n.spy.taken()
-	if taken["GpmQueryDeviceSupport"] != 1 || taken["GpmSampleAlloc"]+taken["GpmSampleGet"]+taken["GpmMigSampleGet"]+taken["MIG.GpmSampleGet"] > 0 {
+	if taken["GpmQueryDeviceSupport"] != 1 ||
+		taken["GpmSampleAlloc"]+taken["GpmSampleGet"]+taken["GpmMigSampleGet"]+taken["MIG.GpmSampleGet"] > 0 {
 		t.Errorf("calls %v", taken)
 	}
 	if g.ActivitySource != gpu.ActivityUnknown || len(g.Errors) > 0 {
@@ -176,7 +179,8 @@ func TestNoSampleIsFreedUnderACall(t *testing.T) {
 
 // TestModeChangeAsksAnew: with MIG switched off, windows start again and are of the whole GPU alone.
 func TestModeChangeAsksAnew(t *testing.T) {
-	n := profiledNode(t, "version: 1\nnode: {kubernetes: false}\ngpus:\n  - {model: H100-80GB, mig: true, layout: [\"4g.40gb@0\"]}\n")
+	n := profiledNode(t,
+		"version: 1\nnode: {kubernetes: false}\ngpus:\n  - {model: H100-80GB, mig: true, layout: [\"4g.40gb@0\"]}\n")
 	id := n.discover()[0]
 	n.poll(id)
 	i := n.read(id).Instances[0]
@@ -200,7 +204,8 @@ func TestPollsByGPMAllocateNothingMore(t *testing.T) {
 	var allocs [2]float64
 	for i, on := range []bool{false, true} {
 		n := startNode(t, gpmScenario)
-		n.source = nvmlsource.New(simnvml.New(n.Node), nvmlsource.Options{Now: n.Now, SlowEvery: time.Hour, GPM: on, Logger: log.NewNopLogger()})
+		n.source = nvmlsource.New(simnvml.New(n.Node),
+			nvmlsource.Options{Now: n.Now, SlowEvery: time.Hour, GPM: on, Logger: log.NewNopLogger()})
 		t.Cleanup(func() { n.source.Close(t.Context()) })
 		id := n.discover()[1]
 		for range 3 {

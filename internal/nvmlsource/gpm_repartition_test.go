@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// partitioner cuts GPU 0 anew again and again, and knows who is there: every instance that was ever made has a number, by
-// which its activity is known.
+// partitioner cuts GPU 0 anew again and again, and knows who is there: every instance that was ever made has a
+// number, by which its activity is known.
 type partitioner struct {
 	*node
 	layouts [][]part
@@ -103,7 +103,8 @@ func (c *partitioner) check(g gpu.GPU) (values int) {
 	return values
 }
 
-// run polls while another client repartitions the GPU between any two driver calls, and returns how many values were served.
+// run polls while another client repartitions the GPU between any two driver calls, and returns how many values were
+// served.
 func (c *partitioner) run(layoutChanges int, next func() int) (values int) {
 	id := c.discover()[0]
 	calls, at := 0, -1
@@ -131,10 +132,12 @@ func (c *partitioner) run(layoutChanges int, next func() int) (values int) {
 	return values
 }
 
-// TestLayoutChangesNeverMixInstances: nothing that was measured at one instance is served at another, nor is what comes out of
-// samples of two, wherever between two driver calls the layout changes; also where the driver has no events.
+// TestLayoutChangesNeverMixInstances: nothing that was measured at one instance is served at another, nor is what
+// comes out of samples of two, wherever between two driver calls the layout changes; also where the driver has no
+// events.
 func TestLayoutChangesNeverMixInstances(t *testing.T) {
-	t.Run("without events", func(t *testing.T) { // what came back in between looks as if nothing had happened: three layouts in turn
+	// what came back in between looks as if nothing had happened: three layouts in turn
+	t.Run("without events", func(t *testing.T) {
 		c := newPartitioner(t)
 		c.spy.set("RegisterEvents(MIG)", nvml.ERROR_NOT_SUPPORTED)
 		if values := c.run(2000, func() int { return (c.layout + 1) % len(c.layouts) }); values < 1000 {
@@ -153,8 +156,8 @@ func TestLayoutChangesNeverMixInstances(t *testing.T) {
 	})
 }
 
-// TestLayoutChangesLeakNothing: however often the layout changes, the samples are those that its instances need, and all are
-// freed at the end.
+// TestLayoutChangesLeakNothing: however often the layout changes, the samples are those that its instances need, and
+// all are freed at the end.
 func TestLayoutChangesLeakNothing(t *testing.T) {
 	c := newPartitioner(t)
 	c.spy.set("RegisterEvents(MIG)", nvml.ERROR_NOT_SUPPORTED)

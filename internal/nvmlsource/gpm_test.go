@@ -34,7 +34,8 @@ processes:
 // profiledNode is a node whose GPUs are asked by GPM.
 func profiledNode(t *testing.T, scenario string) *node {
 	n := startNode(t, scenario)
-	n.source = nvmlsource.New(n.spy, nvmlsource.Options{Now: n.Now, SlowEvery: 15 * time.Second, GPM: true, Logger: log.NewNopLogger()})
+	n.source = nvmlsource.New(n.spy, nvmlsource.Options{Now: n.Now, SlowEvery: 15 * time.Second, GPM: true,
+		Logger: log.NewNopLogger()})
 	t.Cleanup(func() {
 		if err := n.source.Close(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Error(err)
@@ -64,7 +65,8 @@ func TestActivityByGPM(t *testing.T) {
 	}, approx())
 	const mebi = 1 << 20
 	cmptest.Equal(t, "traffic of a whole GPU", whole.Rates, gpu.LinkRates{
-		PCIeReceive: gpu.Some(100.0 * mebi), PCIeTransmit: gpu.Some(100.0 * mebi), NVLinkReceive: gpu.Some(50.0 * mebi), NVLinkTransmit: gpu.Some(50.0 * mebi),
+		PCIeReceive: gpu.Some(100.0 * mebi), PCIeTransmit: gpu.Some(100.0 * mebi), NVLinkReceive: gpu.Some(50.0 * mebi),
+		NVLinkTransmit: gpu.Some(50.0 * mebi),
 	}, approx())
 	one, two := cut.Instances[0], cut.Instances[1]
 	cmptest.Equal(t, "SM activity of a GPU instance", one.Activity.SM, gpu.Some(0.5), approx())
@@ -126,7 +128,8 @@ func TestLayoutChangeBeginsNewWindows(t *testing.T) {
 	n.advance(time.Second)
 	after = n.read(ids[1])
 	cmptest.Equal(t, "activity one poll later", after.Instances[0].Activity.SM, gpu.Some(0.5), approx())
-	cmptest.Equal(t, "activity of the compute instance left", after.Instances[1].ComputeInstances[0].Activity.SM, gpu.Some(10.0/40), approx())
+	cmptest.Equal(t, "activity of the compute instance left", after.Instances[1].ComputeInstances[0].Activity.SM,
+		gpu.Some(10.0/40), approx())
 }
 
 // TestProcessUse: how busy a process keeps the SMs is told of whole GPUs, to who wants it.

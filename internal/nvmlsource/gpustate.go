@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// gpuState is what is known of one GPU behind one handle. A GPU that is lost and found again gets a new state, so that a call
-// that hangs with the old handle cannot modify what is in use.
+// gpuState is what is known of one GPU behind one handle. A GPU that is lost and found again gets a new state, so
+// that a call that hangs with the old handle cannot modify what is in use.
 type gpuState struct {
 	uuid   gpu.UUID
 	handle Device
@@ -64,14 +64,15 @@ type static struct {
 }
 
 func newGPUState(uuid gpu.UUID, h Device, index int) *gpuState {
-	b := &gpuState{uuid: uuid, handle: h, answers: newAnswers(), fields: fields(), ecc: eccCounters(), metrics: gpmMetrics()}
+	b := &gpuState{uuid: uuid, handle: h, answers: newAnswers(), fields: fields(), ecc: eccCounters(),
+		metrics: gpmMetrics()}
 	b.static.answered = map[string]bool{}
 	b.index.Store(int64(index))
 	return b
 }
 
-// supportEvery is how often unsupported calls are tried again: for a while after it was loaded, or a GPU was reset, a driver
-// reports calls as unsupported that it supports.
+// supportEvery is how often unsupported calls are tried again: for a while after it was loaded, or a GPU was reset, a
+// driver reports calls as unsupported that it supports.
 const supportEvery = 10 * time.Minute
 
 // retryUnsupported clears the cache of unsupported calls if that is due, and reports whether it did.

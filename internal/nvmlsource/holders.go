@@ -9,9 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Processes lists what runs on a GPU: compute processes, graphics processes and clients of MPS. In MIG mode each has its
-// instances; one without them may be on any. If one of the lists cannot be read, there is an error and no list; only those of
-// graphics and MPS need not be offered.
+// Processes lists what runs on a GPU: compute processes, graphics processes and clients of MPS. In MIG mode each has
+// its instances; one without them may be on any. If one of the lists cannot be read, there is an error and no list;
+// only those of graphics and MPS need not be offered.
 func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
 	list, err := runQueued(ctx, a, queueKey{id: id}, func() ([]gpu.Process, error) { return a.processes(id) })
 	if err != nil {
@@ -48,8 +48,9 @@ func (a *Actuator) processes(id gpu.UUID) ([]gpu.Process, error) {
 	return list, nil
 }
 
-// unlessNotOffered returns the error unless it says that the driver does not offer a list of processes. A GPU on which no graphics can
-// run has none to list, and drivers that do not list clients of MPS have its server among the compute processes.
+// unlessNotOffered returns the error unless it says that the driver does not offer a list of processes. A GPU on
+// which no graphics can run has none to list, and drivers that do not list clients of MPS have its server among the
+// compute processes.
 func unlessNotOffered(err error) error {
 	if errors.Is(err, gpu.ErrNotSupported) {
 		return nil

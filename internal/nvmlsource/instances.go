@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readInstances reads the GPU instances and compute instances, and the processes of the whole GPU. If an entity has vanished,
-// the layout has changed since the scan, and the tree is read again.
+// readInstances reads the GPU instances and compute instances, and the processes of the whole GPU. If an entity has
+// vanished, the layout has changed since the scan, and the tree is read again.
 func (r *gpuRead) readInstances() {
 	processes := r.readProcesses()
 	for r.buildInstances(&processes) && r.shouldRescan() {
@@ -22,7 +22,8 @@ func (r *gpuRead) readInstances() {
 	r.addProcessError(processes.err)
 }
 
-// buildInstances builds the instances of the result, which own their memory, and reports whether one of them had vanished.
+// buildInstances builds the instances of the result, which own their memory, and reports whether one of them had
+// vanished.
 func (r *gpuRead) buildInstances(processes *processes) (vanished bool) {
 	t := &r.state.tree
 	if r.scan.err != nil {
@@ -36,7 +37,8 @@ func (r *gpuRead) buildInstances(processes *processes) (vanished bool) {
 		gi := n.GPUInstance
 		if len(n.computes) > 0 {
 			vanished = r.readInstanceMemory(n, &gi) || vanished
-		} else if p, _ := r.profileOf(gi.ProfileID); p.MemoryBytes > 0 { // no handle reports its memory; its size is that of the profile
+			// no handle reports its memory; its size is that of the profile
+		} else if p, _ := r.profileOf(gi.ProfileID); p.MemoryBytes > 0 {
 			gi.Memory.Total = gpu.Some(p.MemoryBytes)
 		}
 		gi.ComputeInstances = slices.Grow([]gpu.ComputeInstance(nil), len(n.computes))
@@ -65,7 +67,8 @@ func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
 	list := make([]gpu.GPUInstance, 0, len(t.nodes))
 	for i := range t.nodes {
 		gi := t.nodes[i].GPUInstance
-		gi.Up, gi.Errors = false, []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: err, Remembered: true}} // it was counted as the GPU's
+		// it was counted as the GPU's
+		gi.Up, gi.Errors = false, []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: err, Remembered: true}}
 		for _, c := range t.nodes[i].computes {
 			ci := c.ComputeInstance
 			ci.Up, ci.Errors = false, gi.Errors
@@ -94,7 +97,8 @@ func (r *gpuRead) readInstanceMemory(n *instanceNode, gi *gpu.GPUInstance) (vani
 }
 
 // readComputeProcesses reads the processes of one compute instance, from its MIG device's own list.
-func (r *gpuRead) readComputeProcesses(c *computeNode, in gpu.InstanceID, ci *gpu.ComputeInstance, own *processes) (vanished bool) {
+func (r *gpuRead) readComputeProcesses(c *computeNode, in gpu.InstanceID, ci *gpu.ComputeInstance,
+	own *processes) (vanished bool) {
 	a := r.entityQuerier(c.answers)
 	h := r.state.tree.handleOf(c)
 	infos, ok := query(&a, "nvmlDeviceGetComputeRunningProcesses", gpu.ReadingProcesses, h.GetComputeRunningProcesses)

@@ -13,9 +13,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read, or not
-// completely, is left out of the list and its error is in the map, by index if its UUID is not known. No call is made for other GPUs
-// than those named, unless one of these has to be looked up.
+// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read, or
+// not completely, is left out of the list and its error is in the map, by index if its UUID is not known. No call is
+// made for other GPUs than those named, unless one of these has to be looked up.
 func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
 	failed := map[gpu.UUID]error{}
 	ids := slices.Compact(slices.Sorted(slices.Values(only)))
@@ -52,8 +52,8 @@ func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayo
 	return whole, failed, nil
 }
 
-// readLayout reads a GPU with handles of its own and without the parts of its gpuState that belong to a Read: one may be under way, or
-// hang.
+// readLayout reads a GPU with handles of its own and without the parts of its gpuState that belong to a Read: one may
+// be under way, or hang.
 func (a *Actuator) readLayout(id gpu.UUID) (mig.GPULayout, error) {
 	b, err := a.stateOf(id)
 	if err != nil {
@@ -114,8 +114,8 @@ func (a *Actuator) readLayoutOnce(b *gpuState) (mig.GPULayout, error) {
 	return g, nil
 }
 
-// identify fills in the UUIDs of the MIG devices. It reports whether each compute instance has one and each MIG device is of
-// one of them, and no two GPU instances overlap.
+// identify fills in the UUIDs of the MIG devices. It reports whether each compute instance has one and each MIG
+// device is of one of them, and no two GPU instances overlap.
 func (p partition) identify(devices map[computeKey]gpu.MIGUUID) bool {
 	found := 0
 	for i := range p {

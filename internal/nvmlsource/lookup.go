@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// lookupTimeout is how long Discover waits for all its lookups, in real time, so that a GPU that hangs does not block the others.
+// lookupTimeout is how long Discover waits for all its lookups, in real time, so that a GPU that hangs does not block
+// the others.
 const lookupTimeout = time.Second
 
 // lookup receives the result of a call for the GPU at an index, which may never return. It is buffered.
@@ -21,8 +22,8 @@ type found struct {
 	err    error
 }
 
-// lookUp looks up the GPUs at some indexes, concurrently. A lookup that does not return in time goes on, and the next call
-// returns its answer.
+// lookUp looks up the GPUs at some indexes, concurrently. A lookup that does not return in time goes on, and the next
+// call returns its answer.
 func (s *Source) lookUp(indexes []int) map[int]found {
 	known := s.handles()
 	began := false
@@ -51,7 +52,8 @@ func (s *Source) lookUp(indexes []int) map[int]found {
 	return answers
 }
 
-// answer returns the result if there is one before expired, which it then sets to nil: further lookups are not waited for.
+// answer returns the result if there is one before expired, which it then sets to nil: further lookups are not waited
+// for.
 func (l lookup) answer(expired *<-chan time.Time) (found, bool) {
 	if *expired != nil {
 		select {
@@ -105,8 +107,8 @@ func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) lookup {
 	return l
 }
 
-// slotOf returns the slot of the result of a lookup. A GPU that is known and not lost keeps its state, whatever its index was: a
-// reading of it may be under way.
+// slotOf returns the slot of the result of a lookup. A GPU that is known and not lost keeps its state, whatever its
+// index was: a reading of it may be under way.
 func (s *Source) slotOf(index int, f found) slot {
 	if f.err != nil {
 		return slot{err: fmt.Errorf("GPU %d: %w", index, f.err)}

@@ -8,9 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Media engines: the driver reports their utilization for a GPU without MIG. With MIG it does not (nvml.h), but GPM has a metric for
-// each engine of a GPU instance. These are read in a call of their own: a driver that does not know one of them refuses all of a
-// call, and activity must not be lost with it.
+// Media engines: the driver reports their utilization for a GPU without MIG. With MIG it does not (nvml.h), but GPM
+// has a metric for each engine of a GPU instance. These are read in a call of their own: a driver that does not know
+// one of them refuses all of a call, and activity must not be lost with it.
 
 // readMedia reads the utilization of the media engines of a GPU without MIG, if that is enabled.
 func (r *gpuRead) readMedia() gpu.Media {
@@ -18,10 +18,12 @@ func (r *gpuRead) readMedia() gpu.Media {
 		return gpu.Media{}
 	}
 	return gpu.Media{
-		Encoder: queryScaled(&r.querier, "nvmlDeviceGetEncoderUtilization", gpu.ReadingMedia, r.dev.GetEncoderUtilization, 100),
-		Decoder: queryScaled(&r.querier, "nvmlDeviceGetDecoderUtilization", gpu.ReadingMedia, r.dev.GetDecoderUtilization, 100),
-		JPEG:    queryScaled(&r.querier, "nvmlDeviceGetJpgUtilization", gpu.ReadingMedia, r.dev.GetJpgUtilization, 100),
-		OFA:     queryScaled(&r.querier, "nvmlDeviceGetOfaUtilization", gpu.ReadingMedia, r.dev.GetOfaUtilization, 100),
+		Encoder: queryScaled(&r.querier, "nvmlDeviceGetEncoderUtilization", gpu.ReadingMedia, r.dev.GetEncoderUtilization,
+			100),
+		Decoder: queryScaled(&r.querier, "nvmlDeviceGetDecoderUtilization", gpu.ReadingMedia, r.dev.GetDecoderUtilization,
+			100),
+		JPEG: queryScaled(&r.querier, "nvmlDeviceGetJpgUtilization", gpu.ReadingMedia, r.dev.GetJpgUtilization, 100),
+		OFA:  queryScaled(&r.querier, "nvmlDeviceGetOfaUtilization", gpu.ReadingMedia, r.dev.GetOfaUtilization, 100),
 	}
 }
 
@@ -52,8 +54,9 @@ func mediaKinds() [kindsOfMedia]mediaKind {
 	}
 }
 
-// readInstanceMedia reads the metrics of the media engines that a GPU instance has, in one call. If the driver refuses that, it reads
-// each kind by a call of its own, until it is known which kinds are refused; the others are read by one call again then.
+// readInstanceMedia reads the metrics of the media engines that a GPU instance has, in one call. If the driver
+// refuses that, it reads each kind by a call of its own, until it is known which kinds are refused; the others are
+// read by one call again then.
 func (r *gpuRead) readInstanceMedia(n *instanceNode) {
 	w := &n.window
 	w.media = gpu.Media{}
@@ -85,7 +88,8 @@ func (r *gpuRead) readInstanceMedia(n *instanceNode) {
 	w.errs = append(w.errs, a.errs...)
 }
 
-// queryMedia reads the metrics of some kinds in one call. A kind whose metrics are all refused is cached as unsupported.
+// queryMedia reads the metrics of some kinds in one call. A kind whose metrics are all refused is cached as
+// unsupported.
 func (r *gpuRead) queryMedia(w *window, a *querier, question string, kinds []mediaKind, engines gpu.Opt[gpu.Engines]) {
 	if !a.mayQuery(question, gpu.ReadingMedia) {
 		return
@@ -99,7 +103,8 @@ func (r *gpuRead) queryMedia(w *window, a *querier, question string, kinds []med
 	r.state.mediaMetrics = metrics
 	ret := r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)
 	if ret == nvml.ERROR_INVALID_ARGUMENT {
-		ret = nvml.ERROR_NOT_SUPPORTED // the samples are valid, since activity was computed of them: a metric is unknown to the driver
+		// the samples are valid, since activity was computed of them: a metric is unknown to the driver
+		ret = nvml.ERROR_NOT_SUPPORTED
 	}
 	if !a.accept(question, gpu.ReadingMedia, ret) {
 		return
@@ -125,8 +130,8 @@ func (k *mediaKind) most(engines gpu.Opt[gpu.Engines]) int {
 	return int(k.last-k.first) + 1
 }
 
-// meanUtilization returns the mean over the engines of a kind that have a value, of which the instance has at most so many: a driver may
-// report 0 for engines that do not exist, too.
+// meanUtilization returns the mean over the engines of a kind that have a value, of which the instance has at most so
+// many: a driver may report 0 for engines that do not exist, too.
 func (r *gpuRead) meanUtilization(metrics []GPMMetric, most int) gpu.Opt[float64] {
 	sum, count := 0.0, 0
 	for i := range metrics {

@@ -71,8 +71,8 @@ func (n *node) poll(id gpu.UUID) gpu.GPU {
 	return n.read(id)
 }
 
-// Of a GPU without MIG the driver tells the utilization of its engines; of the GPU instances of a Hopper or later GPM does, of the
-// kinds that their profiles have; those of an A100 have none.
+// Of a GPU without MIG the driver tells the utilization of its engines; of the GPU instances of a Hopper or later GPM
+// does, of the kinds that their profiles have; those of an A100 have none.
 func TestMediaEngines(t *testing.T) {
 	wanted := true
 	n, ids := mediaNode(t, &wanted)
@@ -106,7 +106,8 @@ func TestWholeGPUMedia(t *testing.T) {
 	cmptest.Equal(t, "a GPU instance", cut.Instances[0].Media, gpu.Media{})
 }
 
-// Nothing is asked for media engines while they are not served, and they are there or gone with the poll after that changes.
+// Nothing is asked for media engines while they are not served, and they are there or gone with the poll after that
+// changes.
 func TestMediaEnginesOnlyWhenWanted(t *testing.T) {
 	wanted := false
 	n, ids := mediaNode(t, &wanted)
@@ -149,16 +150,20 @@ func TestMediaEnginesThatDoNotTell(t *testing.T) {
 	says := func(value float64) nvmlsource.GPMMetric {
 		return nvmlsource.GPMMetric{Value: value, Return: nvml.SUCCESS}
 	}
-	const decoder0, decoder1, decoder2 = uint32(nvml.GPM_METRIC_NVDEC_0_UTIL), uint32(nvml.GPM_METRIC_NVDEC_1_UTIL), uint32(nvml.GPM_METRIC_NVDEC_2_UTIL)
+	const decoder0, decoder1, decoder2 = uint32(nvml.GPM_METRIC_NVDEC_0_UTIL), uint32(nvml.GPM_METRIC_NVDEC_1_UTIL),
+		uint32(nvml.GPM_METRIC_NVDEC_2_UTIL)
 	for _, c := range []struct {
 		about string
 		lies  map[uint32]nvmlsource.GPMMetric
 		want  gpu.Opt[float64]
 	}{
-		{"a third decoder, idle", map[uint32]nvmlsource.GPMMetric{decoder0: says(90), decoder1: says(10), decoder2: says(0)}, gpu.Some(0.5)},
-		{"one of two", map[uint32]nvmlsource.GPMMetric{decoder0: says(90), decoder1: {Return: nvml.ERROR_NOT_SUPPORTED}}, gpu.Some(0.9)},
+		{"a third decoder, idle", map[uint32]nvmlsource.GPMMetric{decoder0: says(90), decoder1: says(10), decoder2: says(0)},
+			gpu.Some(0.5)},
+		{"one of two", map[uint32]nvmlsource.GPMMetric{decoder0: says(90), decoder1: {Return: nvml.ERROR_NOT_SUPPORTED}},
+			gpu.Some(0.9)},
 		{"one less than nothing", map[uint32]nvmlsource.GPMMetric{decoder0: says(90), decoder1: says(-1)}, gpu.Some(0.9)},
-		{"none", map[uint32]nvmlsource.GPMMetric{decoder0: {Return: nvml.ERROR_UNKNOWN}, decoder1: {Return: nvml.ERROR_UNKNOWN}}, gpu.None[float64]()},
+		{"none", map[uint32]nvmlsource.GPMMetric{decoder0: {Return: nvml.ERROR_UNKNOWN},
+			decoder1: {Return: nvml.ERROR_UNKNOWN}}, gpu.None[float64]()},
 	} {
 		n.spy.metrics = c.lies
 		gi := n.poll(ids[1]).Instances[0]
@@ -197,9 +202,9 @@ func asksFor(metrics []nvmlsource.GPMMetric, id nvml.GpmMetricId) bool {
 	return slices.ContainsFunc(metrics, func(m nvmlsource.GPMMetric) bool { return m.ID == uint32(id) })
 }
 
-// A driver may refuse a call as a whole for one metric that it does not know, or for their number. That is no error, costs the kind
-// of engine that the metric is of, and is asked again as seldom as all that is not supported. The instance has decoders and JPEG
-// engines.
+// A driver may refuse a call as a whole for one metric that it does not know, or for their number. That is no error,
+// costs the kind of engine that the metric is of, and is asked again as seldom as all that is not supported. The
+// instance has decoders and JPEG engines.
 func TestMediaEnginesOfRefusedCalls(t *testing.T) {
 	ofMedia := func(metrics []nvmlsource.GPMMetric) bool {
 		return asksFor(metrics, nvml.GPM_METRIC_NVDEC_0_UTIL) || asksFor(metrics, nvml.GPM_METRIC_NVJPG_0_UTIL)
@@ -212,8 +217,10 @@ func TestMediaEnginesOfRefusedCalls(t *testing.T) {
 		calls   int // of a poll, when it is known what is refused
 	}{
 		{"nothing", func([]nvmlsource.GPMMetric) bool { return false }, gpu.Media{Decoder: decoder, JPEG: jpeg}, 1},
-		{"decoders", func(m []nvmlsource.GPMMetric) bool { return asksFor(m, nvml.GPM_METRIC_NVDEC_7_UTIL) }, gpu.Media{JPEG: jpeg}, 1},
-		{"many", func(m []nvmlsource.GPMMetric) bool { return ofMedia(m) && len(m) > 8 }, gpu.Media{Decoder: decoder, JPEG: jpeg}, 2},
+		{"decoders", func(m []nvmlsource.GPMMetric) bool { return asksFor(m, nvml.GPM_METRIC_NVDEC_7_UTIL) },
+			gpu.Media{JPEG: jpeg}, 1},
+		{"many", func(m []nvmlsource.GPMMetric) bool { return ofMedia(m) && len(m) > 8 },
+			gpu.Media{Decoder: decoder, JPEG: jpeg}, 2},
 		{"all", ofMedia, gpu.Media{}, 0},
 	} {
 		for _, ret := range []nvml.Return{nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_NOT_SUPPORTED} {
@@ -245,7 +252,8 @@ func TestMediaEnginesOfRefusedCalls(t *testing.T) {
 			}
 			refused = func([]nvmlsource.GPMMetric) bool { return false }
 			n.advance(10 * time.Minute)
-			cmptest.Equal(t, c.about+", no longer refused", n.poll(id).Instances[0].Media, gpu.Media{Decoder: decoder, JPEG: jpeg}, approx())
+			cmptest.Equal(t, c.about+", no longer refused", n.poll(id).Instances[0].Media,
+				gpu.Media{Decoder: decoder, JPEG: jpeg}, approx())
 		}
 	}
 }

@@ -15,7 +15,8 @@ import (
 // partition is the GPU instances of a GPU and their compute instances, by placement, as one reading found them.
 type partition []standingInstance
 
-// standingInstance is a GPU instance with the handles that it had when it was read. Its MIG devices' UUIDs are not read.
+// standingInstance is a GPU instance with the handles that it had when it was read. Its MIG devices' UUIDs are not
+// read.
 type standingInstance struct {
 	mig.Instance
 	handle  GPUInstance
@@ -42,8 +43,8 @@ func (p partition) instances() []mig.Instance {
 	return list
 }
 
-// readView reads the MIG mode of a GPU and what it is divided into. It returns errTorn if that changed meanwhile, as far as a
-// single reading shows it.
+// readView reads the MIG mode of a GPU and what it is divided into. It returns errTorn if that changed meanwhile, as
+// far as a single reading shows it.
 func (a *Actuator) readView(b *gpuState) (view, error) {
 	var v view
 	var err error
@@ -68,8 +69,9 @@ func (a *Actuator) readView(b *gpuState) (view, error) {
 	return v, err
 }
 
-// readExpected looks at a GPU until it has the expected instances, or the same ones twice: a look is many calls, between which
-// another client may change the GPU. After maxTornScans it gives up with errUnsteady, or errTorn if the last look was not complete.
+// readExpected looks at a GPU until it has the expected instances, or the same ones twice: a look is many calls,
+// between which another client may change the GPU. After maxTornScans it gives up with errUnsteady, or errTorn if the
+// last look was not complete.
 func (a *Actuator) readExpected(b *gpuState, expected []mig.Instance) (view, error) {
 	var last *view
 	for range maxTornScans {
@@ -103,7 +105,8 @@ func (a *Actuator) readModeOf(b *gpuState) (modeState, error) {
 	if err != nil {
 		return modeState{}, err
 	}
-	return modeState{enabled: gpu.Some(now == nvml.DEVICE_MIG_ENABLE), pending: gpu.Some(next == nvml.DEVICE_MIG_ENABLE)}, nil
+	return modeState{enabled: gpu.Some(now == nvml.DEVICE_MIG_ENABLE),
+		pending: gpu.Some(next == nvml.DEVICE_MIG_ENABLE)}, nil
 }
 
 // readPartition lists the instances of every profile, those without compute instances included.
@@ -151,7 +154,8 @@ func (t *tables) standing(h GPUInstance, info GPUInstanceInfo) standingInstance 
 			placed.Profile = t.profiles[i].Name
 		}
 	}
-	return standingInstance{Instance: mig.Instance{ID: gpu.InstanceID(info.ID), Placed: placed}, handle: h, handles: map[gpu.ComputeID]ComputeInstance{}}
+	return standingInstance{Instance: mig.Instance{ID: gpu.InstanceID(info.ID), Placed: placed}, handle: h,
+		handles: map[gpu.ComputeID]ComputeInstance{}}
 }
 
 // readComputes lists the compute instances of a GPU instance.
@@ -211,8 +215,8 @@ func (t *tables) computeSlices(profileID uint32) int {
 	return maxProfiles
 }
 
-// add adds a compute instance. Its placement is as long as it has slices: a driver may report a longer one. (In the tables of
-// NVIDIA's emulated GPUs, in go-nvml, the one of all 7 slices has a placement of 8.)
+// add adds a compute instance. Its placement is as long as it has slices: a driver may report a longer one. (In the
+// tables of NVIDIA's emulated GPUs, in go-nvml, the one of all 7 slices has a placement of 8.)
 func (at *standingInstance) add(info ComputeInstanceInfo, slices int) {
 	c := mig.ComputeInstance{ID: gpu.ComputeID(info.ID), Slices: slices}
 	if info.Placement.Size > 0 {

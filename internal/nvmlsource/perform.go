@@ -12,16 +12,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// PerformStep does one step if the GPU has exactly the instances expected, read immediately before the call that changes it.
-// Otherwise it changes nothing and returns mig.ErrLayoutChanged, with what stands; Outcome.Read is false if that changes all the
-// time. After the call it reads the instances again, whether the call succeeded or not. They have the form that Layouts gives
-// them, without the UUIDs of MIG devices, except that of a compute instance that the step created. If they cannot be read
-// afterwards, the error says so, joined with that of the call, and Outcome.Read is false; if they could not be read before, it is
-// mig.ErrNotTried.
+// PerformStep does one step if the GPU has exactly the instances expected, read immediately before the call that
+// changes it. Otherwise it changes nothing and returns mig.ErrLayoutChanged, with what stands; Outcome.Read is false
+// if that changes all the time. After the call it reads the instances again, whether the call succeeded or not. They
+// have the form that Layouts gives them, without the UUIDs of MIG devices, except that of a compute instance that the
+// step created. If they cannot be read afterwards, the error says so, joined with that of the call, and Outcome.Read
+// is false; if they could not be read before, it is mig.ErrNotTried.
 //
-// A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver reported success. A destruction after which the
-// instance is still there is gpu.ErrDriver. What the step is about must be among the instances as the step describes it; otherwise nothing is changed and
-// the error is gpu.ErrNotFound or gpu.ErrReplaced. Outcome.Done is what the driver says of a step that succeeded.
+// A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver reported success. A destruction
+// after which the instance is still there is gpu.ErrDriver. What the step is about must be among the instances as the
+// step describes it; otherwise nothing is changed and the error is gpu.ErrNotFound or gpu.ErrReplaced. Outcome.Done
+// is what the driver says of a step that succeeded.
 func (a *Actuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error) {
 	out, err := runQueued(ctx, a, queueKey{id: s.GPU, changes: true}, func() (mig.Outcome, error) {
 		b, err := a.stateOf(s.GPU)
@@ -120,8 +121,8 @@ func (c *stepCall) callDriver(op string, do func() nvml.Return) error {
 	return c.source.checkReturn(op, do())
 }
 
-// findInstance finds the GPU instance that the step is about by its placement. It must be what the step says in every other
-// respect, too: ids are given out again.
+// findInstance finds the GPU instance that the step is about by its placement. It must be what the step says in every
+// other respect, too: ids are given out again.
 func (c *stepCall) findInstance(p partition) (*standingInstance, error) {
 	for i := range p {
 		at := &p[i]
@@ -130,13 +131,15 @@ func (c *stepCall) findInstance(p partition) (*standingInstance, error) {
 		case at.Placement == c.step.Placement && at.ProfileID == c.step.ProfileID && at.ID == id:
 			return at, nil
 		case at.Placement.Overlaps(c.step.Placement):
-			return nil, fmt.Errorf("GPU instance: %w: GPU instance %d of profile %s has its place", gpu.ErrReplaced, at.ID, at.Profile)
+			return nil, fmt.Errorf("GPU instance: %w: GPU instance %d of profile %s has its place", gpu.ErrReplaced, at.ID,
+				at.Profile)
 		}
 	}
 	return nil, fmt.Errorf("GPU instance: %w", gpu.ErrNotFound)
 }
 
-// findCompute finds the compute instance that the step is about in the same way. Its UUID is that of the expected instances.
+// findCompute finds the compute instance that the step is about in the same way. Its UUID is that of the expected
+// instances.
 func (c *stepCall) findCompute(at *standingInstance) (mig.ComputeInstance, error) {
 	place, ok := c.step.Compute.Get()
 	if !ok {
@@ -149,7 +152,8 @@ func (c *stepCall) findCompute(at *standingInstance) (mig.ComputeInstance, error
 		switch {
 		case !where.Overlaps(place):
 		case where != place, ci.ID != c.step.ComputeID.Or(ci.ID), known != "" && c.step.UUID != "" && known != c.step.UUID:
-			return mig.ComputeInstance{}, fmt.Errorf("compute instance: %w: compute instance %d has its place", gpu.ErrReplaced, ci.ID)
+			return mig.ComputeInstance{}, fmt.Errorf("compute instance: %w: compute instance %d has its place", gpu.ErrReplaced,
+				ci.ID)
 		default:
 			return ci, nil
 		}
@@ -157,7 +161,8 @@ func (c *stepCall) findCompute(at *standingInstance) (mig.ComputeInstance, error
 	return mig.ComputeInstance{}, fmt.Errorf("compute instance: %w", gpu.ErrNotFound)
 }
 
-// expectedUUID returns the UUIDs that a GPU instance's compute instances are expected to have, as far as they are known.
+// expectedUUID returns the UUIDs that a GPU instance's compute instances are expected to have, as far as they are
+// known.
 func (c *stepCall) expectedUUID(id gpu.InstanceID) map[gpu.ComputeID]gpu.MIGUUID {
 	uuids := map[gpu.ComputeID]gpu.MIGUUID{}
 	for _, i := range c.expected {
@@ -174,13 +179,16 @@ var errStillThere = errors.New("the driver said that it was destroyed, but it is
 
 // survived reports whether what the step destroyed is among the instances.
 func (c *stepCall) survived(done mig.Done, now []mig.Instance) bool {
-	at := slices.IndexFunc(now, func(i mig.Instance) bool { return i.ID == done.Instance && i.Placement == c.step.Placement })
+	at := slices.IndexFunc(now, func(i mig.Instance) bool {
+		return i.ID == done.Instance && i.Placement == c.step.Placement
+	})
 	if at < 0 || c.step.Op == mig.DestroyInstance {
 		return at >= 0 && c.step.Op == mig.DestroyInstance
 	}
-	return c.step.Op == mig.DestroyCompute && slices.ContainsFunc(now[at].ComputeInstances, func(ci mig.ComputeInstance) bool {
-		return gpu.Some(ci.ID) == done.ComputeID && ci.Placement == c.step.Compute
-	})
+	return c.step.Op == mig.DestroyCompute &&
+		slices.ContainsFunc(now[at].ComputeInstances, func(ci mig.ComputeInstance) bool {
+			return gpu.Some(ci.ID) == done.ComputeID && ci.Placement == c.step.Compute
+		})
 }
 
 // setUUID gives the compute instance that was created its UUID.

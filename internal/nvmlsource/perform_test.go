@@ -89,29 +89,36 @@ func TestPerformEachStep(t *testing.T) {
 	}
 }
 
-// With a driver that does not report the placements of compute instances the lists of Layouts and of PerformStep are the same, too.
+// With a driver that does not report the placements of compute instances the lists of Layouts and of PerformStep are
+// the same, too.
 func TestPerformStepWithoutComputePlacements(t *testing.T) {
 	p := newPerformer(t)
 	p.spy.noPlacements = true
 	p.expected = p.layout(0).Instances
 	gi := p.perform(p.instance())
 	ci := p.expected[0].ComputeInstances[1]
-	p.perform(p.destroy(p.createCI(p.createGI(9, 0, 4), 1, 2), mig.Done{Instance: p.expected[0].ID, ComputeID: gpu.Some(ci.ID)}))
+	p.perform(p.destroy(p.createCI(p.createGI(9, 0, 4), 1, 2),
+		mig.Done{Instance: p.expected[0].ID, ComputeID: gpu.Some(ci.ID)}))
 	p.perform(p.destroy(p.instance(), gi))
 }
 
-// Another client has changed the GPU since the instances expected were read: nothing is changed, and the outcome has what
-// stands. A reading that only differs because it was torn is no change.
+// Another client has changed the GPU since the instances expected were read: nothing is changed, and the outcome has
+// what stands. A reading that only differs because it was torn is no change.
 func TestPerformStepOnAnotherLayout(t *testing.T) {
 	for about, change := range map[string]func(p *performer){
 		"another instance":             func(p *performer) { p.anotherClient(19, 6) },
 		"one is gone":                  func(p *performer) { must(p.t, p.Reset(0)) },
 		"created again as another one": func(p *performer) { must(p.t, p.Reset(0)); p.anotherClient(9, 4) },
-		"MIG is off":                   func(p *performer) { must(p.t, p.Reset(0)); must(p.t, p.SetMIGMode(0, false)); must(p.t, p.Reset(0)) },
+		"MIG is off": func(p *performer) {
+			must(p.t, p.Reset(0))
+			must(p.t, p.SetMIGMode(0, false))
+			must(p.t, p.Reset(0))
+		},
 	} {
 		p := newPerformer(t)
 		change(p)
-		for _, s := range []mig.Step{p.instance(), p.destroy(p.createCI(p.createGI(9, 0, 4), 0, 1), mig.Done{Instance: p.expected[0].ID})} {
+		for _, s := range []mig.Step{p.instance(),
+			p.destroy(p.createCI(p.createGI(9, 0, 4), 0, 1), mig.Done{Instance: p.expected[0].ID})} {
 			p.spy.taken()
 			out, err := p.try(s)
 			cmptest.Equal(t, about+": error", err, mig.ErrLayoutChanged)
@@ -193,7 +200,8 @@ func TestPerformStepBeforeAGPUIsChangedAllTheTime(t *testing.T) {
 func TestAnotherClientInTheMiddleOfAStep(t *testing.T) {
 	p := newPerformer(t, `{gpu: 0, kind: external-reconfigure, on: destroy-ci, layout: ["7g.40gb@0"]}`)
 	i := p.expected[0]
-	out, err := p.try(p.destroy(p.createCI(p.createGI(9, 0, 4), 0, 1), mig.Done{Instance: i.ID, ComputeID: gpu.Some(i.ComputeInstances[0].ID), UUID: i.ComputeInstances[0].UUID}))
+	out, err := p.try(p.destroy(p.createCI(p.createGI(9, 0, 4), 0, 1),
+		mig.Done{Instance: i.ID, ComputeID: gpu.Some(i.ComputeInstances[0].ID), UUID: i.ComputeInstances[0].UUID}))
 	cmptest.Equal(t, "error", err, gpu.ErrNotFound)
 	if errors.Is(err, mig.ErrLayoutChanged) {
 		t.Errorf("error %v, want another one", err)
@@ -222,7 +230,8 @@ func TestAnotherClientInTheMiddleOfAStep(t *testing.T) {
 	p.sameAsLayout(out)
 }
 
-// What the driver creates elsewhere, or beside what another client has just made of the GPU, is found out and left as it is.
+// What the driver creates elsewhere, or beside what another client has just made of the GPU, is found out and left as
+// it is.
 func TestCreationNotAsAsked(t *testing.T) {
 	for fault, want := range map[string]error{
 		"{kind: create-elsewhere, on: create-gi}":                                  mig.ErrNotAsAsked,
@@ -242,7 +251,8 @@ func TestCreationNotAsAsked(t *testing.T) {
 	}
 }
 
-// A step that fails says so, and the outcome shows that nothing has changed. What was destroyed and is still there is an error.
+// A step that fails says so, and the outcome shows that nothing has changed. What was destroyed and is still there is
+// an error.
 func TestStepsThatFail(t *testing.T) {
 	for fault, want := range map[string]error{
 		"{kind: change-fails, on: destroy-ci, after: 1, error: in-use}":                gpu.ErrInUse,
@@ -307,16 +317,18 @@ func TestInstancesThatCannotBeReadAfterAStep(t *testing.T) {
 	}
 }
 
-// Whichever call hangs, the step is given up in time, the GPU is known to hang, and after the call has returned nothing is
-// changed that was not under way.
+// Whichever call hangs, the step is given up in time, the GPU is known to hang, and after the call has returned
+// nothing is changed that was not under way.
 func TestStepsThatHangInEachCall(t *testing.T) {
 	create := func(p *performer) mig.Step { return p.instance() }
 	destroy := func(p *performer) mig.Step {
-		return p.destroy(p.createCI(p.createGI(9, 0, 4), 0, 1), mig.Done{Instance: p.expected[0].ID, ComputeID: gpu.Some(gpu.ComputeID(0))})
+		return p.destroy(p.createCI(p.createGI(9, 0, 4), 0, 1),
+			mig.Done{Instance: p.expected[0].ID, ComputeID: gpu.Some(gpu.ComputeID(0))})
 	}
 	for call, step := range map[string]func(p *performer) mig.Step{
-		"GetUUID": create, "GetMigMode": create, "GetGpuInstances": create, "Instance.GetInfo": destroy, "GetComputeInstancesOf": destroy,
-		"CreateGpuInstance": create, "Compute.Destroy": destroy,
+		"GetUUID": create, "GetMigMode": create, "GetGpuInstances": create, "Instance.GetInfo": destroy,
+		"GetComputeInstancesOf": destroy,
+		"CreateGpuInstance":     create, "Compute.Destroy": destroy,
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPerformer(t)

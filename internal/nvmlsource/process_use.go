@@ -6,8 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readProcessUse sets the SM utilization of each process to that of the driver's newest sample since the last reading, or 0 without
-// one: the driver has samples of active processes only. It has none under MIG.
+// readProcessUse sets the SM utilization of each process to that of the driver's newest sample since the last
+// reading, or 0 without one: the driver has samples of active processes only. It has none under MIG.
 func (r *gpuRead) readProcessUse(list []gpu.Process) {
 	const question = "nvmlDeviceGetProcessUtilization"
 	if !r.source.opts.ProcessUtilization || r.state.mode.enabled.Or(false) || !r.mayQuery(question, gpu.ReadingProcesses) {

@@ -18,8 +18,8 @@ type processes struct {
 	err  error // why it is not
 }
 
-// ownLists returns a value in which to collect the lists of the MIG devices, or nil if they are not needed or the GPU has no tree.
-// All processes run in MIG devices.
+// ownLists returns a value in which to collect the lists of the MIG devices, or nil if they are not needed or the GPU
+// has no tree. All processes run in MIG devices.
 func (p *processes) ownLists(hasTree bool) *processes {
 	if p.ok || p.err == nil || !hasTree {
 		return nil
@@ -27,7 +27,8 @@ func (p *processes) ownLists(hasTree bool) *processes {
 	return &processes{list: []gpu.Process{}, ok: true}
 }
 
-// readProcesses reads the lists of the whole GPU. With MIG that needs privilege; without it each MIG device has its own list.
+// readProcesses reads the lists of the whole GPU. With MIG that needs privilege; without it each MIG device has its
+// own list.
 func (r *gpuRead) readProcesses() processes {
 	const question = "nvmlDeviceGetComputeRunningProcesses"
 	switch {
@@ -42,8 +43,10 @@ func (r *gpuRead) readProcesses() processes {
 	if err := r.classify(question, gpu.ReadingProcesses, ret); err != nil {
 		return processes{err: err}
 	}
-	graphics, _ := query(&r.querier, "nvmlDeviceGetGraphicsRunningProcesses", gpu.ReadingProcesses, r.dev.GetGraphicsRunningProcesses)
-	mps, _ := query(&r.querier, "nvmlDeviceGetMPSComputeRunningProcesses", gpu.ReadingProcesses, r.dev.GetMPSComputeRunningProcesses)
+	graphics, _ := query(&r.querier, "nvmlDeviceGetGraphicsRunningProcesses", gpu.ReadingProcesses,
+		r.dev.GetGraphicsRunningProcesses)
+	mps, _ := query(&r.querier, "nvmlDeviceGetMPSComputeRunningProcesses", gpu.ReadingProcesses,
+		r.dev.GetMPSComputeRunningProcesses)
 	list := mergeProcesses(compute, graphics, mps)
 	if r.state.mode.enabled.Or(false) {
 		if hasNoInstance(list) {
@@ -112,7 +115,8 @@ func mergeProcesses(compute, graphics, mps []nvml.ProcessInfo) []gpu.Process {
 
 func sortProcesses(list []gpu.Process) {
 	slices.SortStableFunc(list, func(a, b gpu.Process) int {
-		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.Instance.Or(0), b.Instance.Or(0)), cmp.Compare(a.Compute.Or(0), b.Compute.Or(0)))
+		return cmp.Or(cmp.Compare(a.PID, b.PID), cmp.Compare(a.Instance.Or(0), b.Instance.Or(0)),
+			cmp.Compare(a.Compute.Or(0), b.Compute.Or(0)))
 	})
 }
 

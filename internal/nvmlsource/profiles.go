@@ -14,9 +14,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// maxProfiles bounds the loops over NVML's profile enums, of which the newest header has 18. Drivers know enums that headers do not,
-// and return ERROR_INVALID_ARGUMENT for the first beyond their last. For an enum of the header that error is not the end: NVIDIA's own
-// tools go on after it (go-nvlib, VisitMigProfiles), and a profile that is missed hides its instances.
+// maxProfiles bounds the loops over NVML's profile enums, of which the newest header has 18. Drivers know enums that
+// headers do not, and return ERROR_INVALID_ARGUMENT for the first beyond their last. For an enum of the header that
+// error is not the end: NVIDIA's own tools go on after it (go-nvlib, VisitMigProfiles), and a profile that is missed
+// hides its instances.
 const maxProfiles = 64
 
 // profileEntry is a profile with what every reading needs of it.
@@ -36,7 +37,8 @@ func (r *gpuRead) profileOf(id gpu.Opt[uint32]) (gpu.Profile, bool) {
 	return gpu.Profile{}, false
 }
 
-// readProfiles reads the profiles of GPU instances that the GPU offers, and their possible placements; none if the GPU has no MIG.
+// readProfiles reads the profiles of GPU instances that the GPU offers, and their possible placements; none if the
+// GPU has no MIG.
 func (r *gpuRead) readProfiles() {
 	st := &r.state.static
 	if !r.state.mode.enabled.Present() {
@@ -67,7 +69,8 @@ func (r *gpuRead) readProfileInfos() []profileEntry {
 			entries = append(entries, newProfileEntry(enum, info))
 			unnamed = unnamed || entries[len(entries)-1].Name == ""
 			continue
-		case errors.Is(err, gpu.ErrNotSupported), errors.Is(err, gpu.ErrInvalidArgument) && enum < nvml.GPU_INSTANCE_PROFILE_COUNT:
+		case errors.Is(err, gpu.ErrNotSupported), errors.Is(err, gpu.ErrInvalidArgument) &&
+			enum < nvml.GPU_INSTANCE_PROFILE_COUNT:
 			continue
 		case losesDevice(err):
 			r.fatal = err
@@ -97,9 +100,9 @@ func (r *gpuRead) gpuMemory() uint64 {
 	return m.Total
 }
 
-// readPlacements adds the possible placements, if the process may read them, and what follows from them. It adds those of all profiles
-// or none, since what could still be created follows from all of them. How many instances there can be is computed from placements:
-// the driver's number is wrong for some profiles of A30.
+// readPlacements adds the possible placements, if the process may read them, and what follows from them. It adds
+// those of all profiles or none, since what could still be created follows from all of them. How many instances there
+// can be is computed from placements: the driver's number is wrong for some profiles of A30.
 func (r *gpuRead) readPlacements() {
 	const question = "nvmlDeviceGetGpuInstancePossiblePlacements"
 	st := &r.state.static
@@ -149,7 +152,8 @@ func newProfileEntry(enum int, info nvml.GpuInstanceProfileInfo_v3) profileEntry
 	}
 }
 
-// enginesOf returns the engines of a profile. Every instance has a copy engine: a driver that fills in zeros reports none.
+// enginesOf returns the engines of a profile. Every instance has a copy engine: a driver that fills in zeros reports
+// none.
 func enginesOf(info nvml.GpuInstanceProfileInfo_v3) gpu.Opt[gpu.Engines] {
 	e := gpu.Engines{
 		Copy:    int(info.CopyEngineCount),
@@ -173,8 +177,8 @@ func nameProfiles(entries []profileEntry, gpuBytes uint64) {
 	}
 }
 
-// derivedName returns the name of a profile as NVIDIA's own tools do if the driver reports none: the memory is the GPU's
-// times the number of eighths that the instance takes, rounded up. (go-nvlib, pkg/nvlib/device/mig_profile.go)
+// derivedName returns the name of a profile as NVIDIA's own tools do if the driver reports none: the memory is the
+// GPU's times the number of eighths that the instance takes, rounded up. (go-nvlib, pkg/nvlib/device/mig_profile.go)
 func derivedName(slices int, memory, total uint64) string {
 	if total == 0 {
 		return fmt.Sprintf("%dg.%dgb", slices, (memory+1<<30-1)>>30)
@@ -189,7 +193,8 @@ func enumAttributes(enum int) string {
 	switch enum {
 	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_REV1, nvml.GPU_INSTANCE_PROFILE_2_SLICE_REV1:
 		return "+me"
-	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_GFX, nvml.GPU_INSTANCE_PROFILE_2_SLICE_GFX, nvml.GPU_INSTANCE_PROFILE_3_SLICE_GFX,
+	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_GFX, nvml.GPU_INSTANCE_PROFILE_2_SLICE_GFX,
+		nvml.GPU_INSTANCE_PROFILE_3_SLICE_GFX,
 		nvml.GPU_INSTANCE_PROFILE_4_SLICE_GFX:
 		return "+gfx"
 	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_NO_ME, nvml.GPU_INSTANCE_PROFILE_2_SLICE_NO_ME:

@@ -18,7 +18,8 @@ func TestEnginesThatTheDriverDoesNotReport(t *testing.T) {
 		t.Errorf("%+v: 1g.24gb-me has a copy engine alone", got)
 	}
 	info = nvml.GpuInstanceProfileInfo_v3{CopyEngineCount: 1, DecoderCount: 2, EncoderCount: 3, JpegCount: 4, OfaCount: 5}
-	if got := newProfileEntry(0, info).Engines; got != gpu.Some(gpu.Engines{Copy: 1, Decoder: 2, Encoder: 3, JPEG: 4, OFA: 5}) {
+	if got := newProfileEntry(0, info).Engines; got != gpu.Some(gpu.Engines{Copy: 1, Decoder: 2, Encoder: 3, JPEG: 4,
+		OFA: 5}) {
 		t.Errorf("%+v", got)
 	}
 }

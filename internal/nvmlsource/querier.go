@@ -20,8 +20,8 @@ func newAnswers() answers {
 	return answers{unsupported: map[string]bool{}, denied: map[string]error{}, refused: map[gpu.Reading]bool{}}
 }
 
-// querier makes the calls about one entity in one reading. A call that is not supported is cached and seldom tried again, one
-// that is denied is tried again with the slow tier, and every other failure is an error of the entity.
+// querier makes the calls about one entity in one reading. A call that is not supported is cached and seldom tried
+// again, one that is denied is tried again with the slow tier, and every other failure is an error of the entity.
 type querier struct {
 	source *Source
 	answers
@@ -31,8 +31,8 @@ type querier struct {
 	stale bool  // the entity, a MIG device or an instance, is not what it was (losesEntity); meaningless for a GPU
 }
 
-// query makes one call, unless its refusal is cached, and reports whether it has answered. The call is named by the function
-// of NVML, with its argument if it is made with several.
+// query makes one call, unless its refusal is cached, and reports whether it has answered. The call is named by the
+// function of NVML, with its argument if it is made with several.
 func query[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return)) (T, bool) {
 	var answer T
 	if !q.mayQuery(call, reading) {
@@ -52,7 +52,8 @@ func queryOpt[T any](q *querier, call string, reading gpu.Reading, f func() (T, 
 }
 
 // queryScaled is query for a number in a fraction of the reading's unit, such as 1000 for mW.
-func queryScaled[T int | uint32 | uint64](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return), fraction float64) gpu.Opt[float64] {
+func queryScaled[T int | uint32 | uint64](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return),
+	fraction float64) gpu.Opt[float64] {
 	answer, ok := query(q, call, reading, f)
 	if !ok {
 		return gpu.None[float64]()
@@ -60,8 +61,8 @@ func queryScaled[T int | uint32 | uint64](q *querier, call string, reading gpu.R
 	return gpu.Some(float64(answer) / fraction)
 }
 
-// queryKnown is query for a call with an argument that not every driver knows. A driver answers such a call as one with an
-// invalid argument, and it is cached like one that is not supported.
+// queryKnown is query for a call with an argument that not every driver knows. A driver answers such a call as one
+// with an invalid argument, and it is cached like one that is not supported.
 func queryKnown[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return)) (T, bool) {
 	var answer T
 	if !q.mayQuery(call, reading) {
@@ -127,8 +128,8 @@ func (q *querier) classify(call string, reading gpu.Reading, ret nvml.Return) er
 	return err
 }
 
-// addError adds the error of a call to the reading. A value that is not supported is absent, which is no error; the loss of the
-// whole GPU is returned by the reading itself.
+// addError adds the error of a call to the reading. A value that is not supported is absent, which is no error; the
+// loss of the whole GPU is returned by the reading itself.
 func (q *querier) addError(reading gpu.Reading, err error) {
 	if errors.Is(err, gpu.ErrNotSupported) || q.fatal != nil {
 		return

@@ -70,7 +70,8 @@ func markRemembered(errs []gpu.ReadError) {
 	}
 }
 
-// forgetAnswers clears the cache of refused calls and makes the slow tier due, after a change of what the GPU can answer.
+// forgetAnswers clears the cache of refused calls and makes the slow tier due, after a change of what the GPU can
+// answer.
 func (r *gpuRead) forgetAnswers() {
 	r.answers = newAnswers()
 	r.state.answers, r.state.slowAt = r.answers, time.Time{}

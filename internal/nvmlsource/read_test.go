@@ -35,8 +35,9 @@ func TestFactsOfAWholeGPU(t *testing.T) {
 		t.Errorf("facts: %+v", g.Facts)
 	}
 	cmptest.Equal(t, "facts", g.Facts, gpu.Facts{
-		UUID: g.UUID, Index: 0, Minor: gpu.Some(0), PCIBusID: "00000000:07:00.0", Name: "NVIDIA A100-SXM4-40GB", Architecture: "Ampere",
-		Serial: g.Serial, VBIOS: g.VBIOS, SMs: gpu.Some(108), Profiles: g.Profiles,
+		UUID: g.UUID, Index: 0, Minor: gpu.Some(0), PCIBusID: "00000000:07:00.0", Name: "NVIDIA A100-SXM4-40GB",
+		Architecture: "Ampere",
+		Serial:       g.Serial, VBIOS: g.VBIOS, SMs: gpu.Some(108), Profiles: g.Profiles,
 	})
 	cmptest.Equal(t, "the GPU is up", g.Up, true)
 	cmptest.Equal(t, "errors", g.Errors, nil)
@@ -44,7 +45,8 @@ func TestFactsOfAWholeGPU(t *testing.T) {
 	cmptest.Equal(t, "MIG", g.MIG.Enabled, gpu.Some(false))
 	cmptest.Equal(t, "power limit in watts", g.Readings.PowerLimitWatts, gpu.Some(400.0))
 	cmptest.Equal(t, "temperature thresholds", g.Readings.TemperatureThresholds,
-		[]gpu.TemperatureThreshold{{Kind: "shutdown", Celsius: 92}, {Kind: "slowdown", Celsius: 89}, {Kind: "mem_max", Celsius: 95}})
+		[]gpu.TemperatureThreshold{{Kind: "shutdown", Celsius: 92}, {Kind: "slowdown", Celsius: 89},
+			{Kind: "mem_max", Celsius: 95}})
 	cmptest.Equal(t, "memory", g.Readings.Memory.Total, gpu.Some(uint64(40960<<20)))
 	if clock := g.Readings.ClockHertz.Memory; clock != gpu.Some(1215e6) {
 		t.Errorf("memory clock %v Hz", clock)
@@ -110,7 +112,9 @@ func TestSecondReadAsksNothingThatStandsStill(t *testing.T) {
 		"GetName", "GetArchitecture", "GetSerial", "GetVbiosVersion", "GetMinorNumber", "GetPciInfo", "GetNumGpuCores",
 		"GetGpuInstanceProfileInfo", "GetGpuInstancePossiblePlacements", "GetMaxMigDeviceCount",
 	}
-	slow := []string{"GetEnforcedPowerLimit", "GetTemperatureThreshold", "GetTotalEccErrors", "MIG.GetName", "MIG.GetAttributes"} // the tree's details, too
+	// the tree's details, too
+	slow := []string{"GetEnforcedPowerLimit", "GetTemperatureThreshold", "GetTotalEccErrors", "MIG.GetName",
+		"MIG.GetAttributes"}
 	unsupported := []string{"GetUtilizationRates"}
 	for _, call := range append(append(static, slow...), unsupported...) {
 		if first[call] == 0 {
@@ -148,8 +152,8 @@ func TestDriverCallsCountsEveryCall(t *testing.T) {
 	n.read(id)
 	before := n.source.DriverCalls()
 	n.read(id)
-	// MIG mode, memory, utilization, power, energy, temperature, four clocks, clock events, performance state, fields, three
-	// process lists
+	// MIG mode, memory, utilization, power, energy, temperature, four clocks, clock events, performance state, fields,
+	// three process lists
 	if calls := n.source.DriverCalls() - before; calls != 16 {
 		t.Errorf("a read of a whole GPU makes %d calls, want 16", calls)
 	}
@@ -252,7 +256,8 @@ func TestFactsThatAreKnownAreNotReadAgain(t *testing.T) {
 	n.advance(15 * time.Second)
 	second := n.read(id)
 	calls := n.spy.taken()
-	for _, call := range []string{"GetName", "GetArchitecture", "GetVbiosVersion", "GetMinorNumber", "GetPciInfo", "GetNumGpuCores", "GetGpuInstanceProfileInfo"} {
+	for _, call := range []string{"GetName", "GetArchitecture", "GetVbiosVersion", "GetMinorNumber", "GetPciInfo",
+		"GetNumGpuCores", "GetGpuInstanceProfileInfo"} {
 		if calls[call] != 0 {
 			t.Errorf("%s is asked again", call)
 		}

@@ -16,7 +16,8 @@ func (r *gpuRead) readFast() {
 	}
 	to.Media = r.readMedia()
 	to.PowerWatts = queryScaled(q, "nvmlDeviceGetPowerUsage", gpu.ReadingPower, r.dev.GetPowerUsage, 1000)
-	to.EnergyJoules = queryScaled(q, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy, r.dev.GetTotalEnergyConsumption, 1000)
+	to.EnergyJoules = queryScaled(q, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy,
+		r.dev.GetTotalEnergyConsumption, 1000)
 	to.TemperatureCelsius = queryScaled(q, "nvmlDeviceGetTemperature", gpu.ReadingTemperature, r.dev.GetTemperature, 1)
 	to.ClockHertz = gpu.Clocks{
 		SM:       r.readClock("nvmlDeviceGetClockInfo(SM)", nvml.CLOCK_SM),
@@ -24,15 +25,16 @@ func (r *gpuRead) readFast() {
 		Graphics: r.readClock("nvmlDeviceGetClockInfo(GRAPHICS)", nvml.CLOCK_GRAPHICS),
 		Video:    r.readClock("nvmlDeviceGetClockInfo(VIDEO)", nvml.CLOCK_VIDEO),
 	}
-	reasons, ok := query(q, "nvmlDeviceGetCurrentClocksEventReasons", gpu.ReadingClockEvents, r.dev.GetCurrentClocksEventReasons)
+	reasons, ok := query(q, "nvmlDeviceGetCurrentClocksEventReasons", gpu.ReadingClockEvents,
+		r.dev.GetCurrentClocksEventReasons)
 	if ok {
 		to.ClockEvents = gpu.Some(gpu.ClockEvents(reasons))
 	}
 	to.PerformanceState = r.readPerformanceState()
 }
 
-// readMemory reads the GPU's memory. The handle is the only argument of the call, so an invalid argument means that the driver
-// no longer knows the GPU.
+// readMemory reads the GPU's memory. The handle is the only argument of the call, so an invalid argument means that
+// the driver no longer knows the GPU.
 func (r *gpuRead) readMemory(to *gpu.Readings) {
 	const question = "nvmlDeviceGetMemoryInfo"
 	if !r.mayQuery(question, gpu.ReadingMemory) {
@@ -58,7 +60,8 @@ func memoryOf(m nvml.Memory_v2) gpu.Memory {
 }
 
 func (r *gpuRead) readClock(question string, domain nvml.ClockType) gpu.Opt[float64] {
-	megahertz, ok := query(&r.querier, question, gpu.ReadingClocks, func() (uint32, nvml.Return) { return r.dev.GetClockInfo(domain) })
+	megahertz, ok := query(&r.querier, question, gpu.ReadingClocks,
+		func() (uint32, nvml.Return) { return r.dev.GetClockInfo(domain) })
 	if !ok {
 		return gpu.None[float64]()
 	}
@@ -91,7 +94,8 @@ func (r *gpuRead) readSlow() {
 	from, to := &r.state.slow.readings, &r.out.Readings
 	to.PowerLimitWatts, to.Fans = from.PowerLimitWatts, from.Fans
 	to.TemperatureThresholds = from.TemperatureThresholds
-	to.PCIe.Replays, to.PCIe.LinkWidth, to.PCIe.LinkGeneration = from.PCIe.Replays, from.PCIe.LinkWidth, from.PCIe.LinkGeneration
+	to.PCIe.Replays, to.PCIe.LinkWidth, to.PCIe.LinkGeneration = from.PCIe.Replays, from.PCIe.LinkWidth,
+		from.PCIe.LinkGeneration
 	to.NVLink.Errors = from.NVLink.Errors
 	to.ECC = from.ECC
 	to.RemappedRows = from.RemappedRows
@@ -101,19 +105,22 @@ func (r *gpuRead) readSlow() {
 
 func (r *gpuRead) readLimits(to *gpu.Readings) {
 	q := &r.querier
-	to.PowerLimitWatts = queryScaled(q, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower, r.dev.GetEnforcedPowerLimit, 1000)
-	if replays, ok := query(q, "nvmlDeviceGetPcieReplayCounter", gpu.ReadingPCIe, r.dev.GetPcieReplayCounter); ok && replays >= 0 {
+	to.PowerLimitWatts = queryScaled(q, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower, r.dev.GetEnforcedPowerLimit,
+		1000)
+	if replays, ok := query(q, "nvmlDeviceGetPcieReplayCounter", gpu.ReadingPCIe, r.dev.GetPcieReplayCounter); ok &&
+		replays >= 0 {
 		to.PCIe.Replays = gpu.Some(uint64(replays))
 	}
 	to.PCIe.LinkWidth = queryOpt(q, "nvmlDeviceGetCurrPcieLinkWidth", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkWidth)
-	to.PCIe.LinkGeneration = queryOpt(q, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkGeneration)
+	to.PCIe.LinkGeneration = queryOpt(q, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe,
+		r.dev.GetCurrPcieLinkGeneration)
 	if mode, ok := query(q, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode); ok {
 		to.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
 	}
 }
 
-// readThresholds reads the temperatures at which the GPU protects itself. A GPU does not have a threshold that its driver does not
-// know, or reports as 0.
+// readThresholds reads the temperatures at which the GPU protects itself. A GPU does not have a threshold that its
+// driver does not know, or reports as 0.
 func (r *gpuRead) readThresholds(to *gpu.Readings) {
 	for threshold, kind := range []string{
 		nvml.TEMPERATURE_THRESHOLD_SHUTDOWN: "shutdown", nvml.TEMPERATURE_THRESHOLD_SLOWDOWN: "slowdown",
@@ -124,7 +131,8 @@ func (r *gpuRead) readThresholds(to *gpu.Readings) {
 			return r.dev.GetTemperatureThreshold(nvml.TemperatureThresholds(threshold))
 		})
 		if ok && celsius > 0 {
-			to.TemperatureThresholds = append(to.TemperatureThresholds, gpu.TemperatureThreshold{Kind: kind, Celsius: float64(celsius)})
+			to.TemperatureThresholds = append(to.TemperatureThresholds,
+				gpu.TemperatureThreshold{Kind: kind, Celsius: float64(celsius)})
 		}
 	}
 }

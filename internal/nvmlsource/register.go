@@ -17,13 +17,14 @@ type queueSet struct {
 	users   int  // calls under way that register GPUs with it
 	dropped bool // it is not waited on any more; the last user frees it
 	broken  bool // it is undefined after a failure and must not be waited on again; a wait may be under way
-	// released is set if a GPU is to be removed, which NVML cannot do: the set is replaced by one without that GPU, after its
-	// events have been read.
+	// released is set if a GPU is to be removed, which NVML cannot do: the set is replaced by one without that GPU,
+	// after its events have been read.
 	released bool
 	freed    chan struct{}
 }
 
-// eventKinds are the events that are received. They are registered one by one: NVML refuses a mask of which one is not supported.
+// eventKinds are the events that are received. They are registered one by one: NVML refuses a mask of which one is
+// not supported.
 const eventKinds = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange
 
 // registration is the state of receiving the events of one GPU. It is kept by handle, as the driver does: a GPU that is
@@ -54,8 +55,8 @@ func (r *registration) due(b *gpuState, now time.Time) bool {
 	return !waits || r.state != b && !r.breaks
 }
 
-// renewSet creates a set, or sets setErr. The caller then calls register. Only the goroutine that waits for events may call it,
-// and the Discover that starts that goroutine.
+// renewSet creates a set, or sets setErr. The caller then calls register. Only the goroutine that waits for events
+// may call it, and the Discover that starts that goroutine.
 func (q *eventQueue) renewSet() error {
 	set, ret := q.lib.EventSetCreate()
 	q.mu.Lock()
@@ -104,8 +105,8 @@ func (s *queueSet) freeOnce() {
 	close(s.freed)
 }
 
-// withholdGPU removes a GPU from the queue until restore is called: a set that it is in is replaced, since NVML cannot remove a
-// GPU from one. It waits for that for at most lookupTimeout.
+// withholdGPU removes a GPU from the queue until restore is called: a set that it is in is replaced, since NVML
+// cannot remove a GPU from one. It waits for that for at most lookupTimeout.
 func (q *eventQueue) withholdGPU(d Device) (restore func()) {
 	q.mu.Lock()
 	q.withheld[d]++
@@ -141,8 +142,8 @@ type registerAttempt struct {
 	kinds        uint64
 }
 
-// register registers the GPUs that are due, one after the other. It waits for at most lookupTimeout: a call that hangs is
-// abandoned, so that it does not block the others.
+// register registers the GPUs that are due, one after the other. It waits for at most lookupTimeout: a call that
+// hangs is abandoned, so that it does not block the others.
 func (q *eventQueue) register(gpus []*gpuState) {
 	timer := time.NewTimer(lookupTimeout)
 	defer timer.Stop()
@@ -168,7 +169,8 @@ func (q *eventQueue) register(gpus []*gpuState) {
 	}
 }
 
-// nextToRegister picks a GPU and marks it as being registered until registerOne returns; it returns false if none is due.
+// nextToRegister picks a GPU and marks it as being registered until registerOne returns; it returns false if none is
+// due.
 func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -248,7 +250,8 @@ func (r *registration) recordErrors(errs map[uint64]error, soon time.Duration) {
 	}
 }
 
-// logAttempt logs, once, a GPU whose XIDs are not received. One that is lost fails in its readings, too. The caller holds mu.
+// logAttempt logs, once, a GPU whose XIDs are not received. One that is lost fails in its readings, too. The caller
+// holds mu.
 func (q *eventQueue) logAttempt(a registerAttempt) {
 	r := a.registration
 	if r.err == nil {

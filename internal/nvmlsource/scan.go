@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// scan lists the GPU instances and MIG devices of a GPU, by few calls. Two scans with the same identities are of the same tree.
-// Handles become stale with any change of the tree.
+// scan lists the GPU instances and MIG devices of a GPU, by few calls. Two scans with the same identities are of the
+// same tree. Handles become stale with any change of the tree.
 type scan struct {
 	devices   []migEntry      // MIG devices, by NVML's index
 	instances []instanceEntry // GPU instances; empty if the process may not list them
@@ -24,9 +24,9 @@ type migEntry struct {
 	identity
 }
 
-// identity identifies a MIG device. Its UUID determines the placements of the instances; the legacy form has only their ids. The
-// profile of the GPU instance, of which several fit some placements, is in the name, and in the list of GPU instances if the
-// process may read that.
+// identity identifies a MIG device. Its UUID determines the placements of the instances; the legacy form has only
+// their ids. The profile of the GPU instance, of which several fit some placements, is in the name, and in the list
+// of GPU instances if the process may read that.
 type identity struct {
 	computeKey
 	uuid  gpu.MIGUUID
@@ -60,8 +60,8 @@ func (s *scan) has(of computeKey) bool {
 	return slices.ContainsFunc(s.devices, func(e migEntry) bool { return e.computeKey == of })
 }
 
-// isTorn reports whether the scan contradicts itself, as it does if the layout changed between its calls: a MIG device is of an
-// instance that is not listed, or two instances overlap.
+// isTorn reports whether the scan contradicts itself, as it does if the layout changed between its calls: a MIG
+// device is of an instance that is not listed, or two instances overlap.
 func (s *scan) isTorn() bool {
 	if !s.listed {
 		return false
@@ -81,21 +81,21 @@ func (s *scan) isTorn() bool {
 	return false
 }
 
-// scanTree scans the tree and reports whether that succeeded; if not, it adds an error to the reading. It sets r.scan.vanished if
-// an entity vanished meanwhile.
+// scanTree scans the tree and reports whether that succeeded; if not, it adds an error to the reading. It sets
+// r.scan.vanished if an entity vanished meanwhile.
 func (r *gpuRead) scanTree(to *scan) bool {
 	to.devices, to.instances = to.devices[:0], to.instances[:0]
 	return r.scanInstances(to) && r.scanDevices(to, !to.listed)
 }
 
-// addScanError adds the error of an entity whose identity cannot be read, also if that is not supported: without it the tree is not
-// known.
+// addScanError adds the error of an entity whose identity cannot be read, also if that is not supported: without it
+// the tree is not known.
 func (r *gpuRead) addScanError(err error) {
 	r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: err})
 }
 
-// migDevices iterates over the handles of a GPU's MIG devices, of which it can have at most so many, and the errors of those that
-// have none. Their indexes are sparse.
+// migDevices iterates over the handles of a GPU's MIG devices, of which it can have at most so many, and the errors
+// of those that have none. Their indexes are sparse.
 func (s *Source) migDevices(d Device, most int) iter.Seq2[MIGDevice, error] {
 	return func(yield func(MIGDevice, error) bool) {
 		for i := range most {
@@ -111,8 +111,8 @@ func (s *Source) migDevices(d Device, most int) iter.Seq2[MIGDevice, error] {
 	}
 }
 
-// readIdentity reads the ids and the UUID of a MIG device. If only one is looked for, it makes no further call once the device is
-// another one, and returns no UUID.
+// readIdentity reads the ids and the UUID of a MIG device. If only one is looked for, it makes no further call once
+// the device is another one, and returns no UUID.
 func (s *Source) readIdentity(h MIGDevice, only gpu.Opt[computeKey]) (of computeKey, uuid gpu.MIGUUID, err error) {
 	wanted, one := only.Get()
 	instance, ret := h.GetGpuInstanceId()
@@ -177,7 +177,8 @@ func (r *gpuRead) maxDevices() (int, bool) {
 	return st.mostMIG, true
 }
 
-// identifyDevice reads the identity of a MIG device, with its name if named, or if the UUID does not determine the placements.
+// identifyDevice reads the identity of a MIG device, with its name if named, or if the UUID does not determine the
+// placements.
 func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 	e := migEntry{handle: h}
 	var err error
@@ -194,8 +195,8 @@ func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 	return e, nil
 }
 
-// scanInstances lists the GPU instances, also those without a compute instance. That needs privilege; without it the tree is
-// inferred from the MIG devices. It reports whether the listing did not fail.
+// scanInstances lists the GPU instances, also those without a compute instance. That needs privilege; without it the
+// tree is inferred from the MIG devices. It reports whether the listing did not fail.
 func (r *gpuRead) scanInstances(to *scan) bool {
 	to.listed = len(r.state.static.profiles) > 0
 	for i := range r.state.static.profiles {

@@ -17,13 +17,13 @@ import (
 type Options struct {
 	// Now is the clock that events and the slow tier go by.
 	Now func() time.Time
-	// SlowEvery is the period of the slow tier: readings that are expensive or seldom change, and another try of calls that were
-	// refused for lack of privilege. 0 is 15 s.
+	// SlowEvery is the period of the slow tier: readings that are expensive or seldom change, and another try of calls
+	// that were refused for lack of privilege. 0 is 15 s.
 	SlowEvery time.Duration
 	// GPM enables activity by GPM, on GPUs that have it.
 	GPM bool
-	// GPMFor reports whether the activity of a GPU is read by GPM although GPM is false; nil means never. Every Read calls it,
-	// concurrently with others.
+	// GPMFor reports whether the activity of a GPU is read by GPM although GPM is false; nil means never. Every Read
+	// calls it, concurrently with others.
 	GPMFor func(id gpu.UUID) bool
 	// ProcessUtilization enables the SM utilization of each process, if the driver reports it.
 	ProcessUtilization bool
@@ -83,13 +83,13 @@ func New(lib Library, opts Options) *Source {
 	return s
 }
 
-// Events returns the channel of the driver's events, from the first Discover that found a driver on. It is never closed;
-// if it is not read, events are dropped and gpu.EventsLost says so.
+// Events returns the channel of the driver's events, from the first Discover that found a driver on. It is never
+// closed; if it is not read, events are dropped and gpu.EventsLost says so.
 func (s *Source) Events() <-chan gpu.Event { return s.queue.out }
 
-// DriverCalls returns how many calls of the driver seam (Library) were made, which means the same for the simulated node and for
-// NVML. The binding may need several calls of the C library for one of them: if it tries versions of a function, or goes through
-// profiles. Those of the event queue are not counted: it waits in the driver all the time.
+// DriverCalls returns how many calls of the driver seam (Library) were made, which means the same for the simulated
+// node and for NVML. The binding may need several calls of the C library for one of them: if it tries versions of a
+// function, or goes through profiles. Those of the event queue are not counted: it waits in the driver all the time.
 func (s *Source) DriverCalls() uint64 { return s.calls.Load() }
 
 var errClosed = errors.New("nvmlsource: closed")
@@ -114,9 +114,9 @@ func (s *Source) endCall() {
 	}
 }
 
-// Read reads one GPU that Discover has listed: facts, MIG tree and readings. The result shares nothing with the Source
-// that is ever modified. A reading that fails is in the errors of its entity; the error is for a GPU that cannot be read
-// at all.
+// Read reads one GPU that Discover has listed: facts, MIG tree and readings. The result shares nothing with the
+// Source that is ever modified. A reading that fails is in the errors of its entity; the error is for a GPU that
+// cannot be read at all.
 func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
 	if err := s.beginCall(); err != nil {
 		return gpu.GPU{}, err

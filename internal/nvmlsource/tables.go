@@ -11,9 +11,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// tables are what a GPU offers, as the Actuator read it last: what stays the same as long as the driver runs and the MIG mode does not
-// change. They are read again after supportEvery, since drivers leave something out for a while after they were loaded
-// or a GPU was reset, and when the GPU's instances contradict them.
+// tables are what a GPU offers, as the Actuator read it last: what stays the same as long as the driver runs and the
+// MIG mode does not change. They are read again after supportEvery, since drivers leave something out for a while
+// after they were loaded or a GPU was reset, and when the GPU's instances contradict them.
 type tables struct {
 	enabled   gpu.Opt[bool] // the MIG mode that they were read in
 	readAt    time.Time
@@ -39,7 +39,9 @@ func (a *Actuator) tablesOf(b *gpuState, mode modeState) (*tables, error) {
 	r := newGPURead(a.source, newGPUState(b.uuid, b.handle, int(b.index.Load()))) // a Read may be under way on b itself
 	r.state.known, r.state.mode = true, mode
 	queryFact(r, "nvmlDeviceGetName", r.dev.GetName, func(name string) { t.name = validUTF8(name) })
-	queryFact(r, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) { t.pciBusID, t.pciDevice = pciBusID(pci), pci.PciDeviceId })
+	queryFact(r, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) {
+		t.pciBusID, t.pciDevice = pciBusID(pci), pci.PciDeviceId
+	})
 	r.readProfiles()
 	t.profiles = r.state.static.profiles
 	on := mode.enabled.Or(false)
@@ -62,7 +64,8 @@ func (a *Actuator) tablesOf(b *gpuState, mode modeState) (*tables, error) {
 }
 
 // computeProfiles returns the profiles of compute instances that a GPU instance of a profile can have.
-func (a *Actuator) computeProfiles(t *tables, gi MutableInstance, profileID uint32) ([]nvml.ComputeInstanceProfileInfo, error) {
+func (a *Actuator) computeProfiles(t *tables, gi MutableInstance,
+	profileID uint32) ([]nvml.ComputeInstanceProfileInfo, error) {
 	t.mu.Lock()
 	list := t.computes[profileID]
 	t.mu.Unlock()
@@ -85,7 +88,8 @@ func (a *Actuator) computeProfiles(t *tables, gi MutableInstance, profileID uint
 		list = append(list, info)
 	}
 	if list == nil {
-		return nil, fmt.Errorf("%w: the driver offers no compute instances in GPU instances of profile %d", gpu.ErrNotSupported, profileID)
+		return nil, fmt.Errorf("%w: the driver offers no compute instances in GPU instances of profile %d",
+			gpu.ErrNotSupported, profileID)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

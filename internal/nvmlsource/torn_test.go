@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A GPU whose layout changes between any two calls of a scan shows no mixture of both layouts: every instance has its place,
-// and no two have the same.
+// A GPU whose layout changes between any two calls of a scan shows no mixture of both layouts: every instance has its
+// place, and no two have the same.
 func TestLayoutChangeInTheMiddleOfAScan(t *testing.T) {
 	type moment struct {
 		call string
@@ -50,7 +50,8 @@ func TestLayoutChangeInTheMiddleOfAScan(t *testing.T) {
 				if len(g.Errors) != 0 || !g.Up {
 					t.Errorf("up %v, errors %v", g.Up, g.Errors)
 				}
-				if g = n.read(id); len(g.Instances) != 1 || g.Instances[0].Profile+"@"+fmt.Sprint(g.Instances[0].Placement.Or(gpu.Placement{}).Start) != layout[1] {
+				if g = n.read(id); len(g.Instances) != 1 ||
+					g.Instances[0].Profile+"@"+fmt.Sprint(g.Instances[0].Placement.Or(gpu.Placement{}).Start) != layout[1] {
 					t.Errorf("afterwards: %+v", g.Instances)
 				}
 			})

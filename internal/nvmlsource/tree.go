@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// tree is a GPU's tree of GPU instances and compute instances with their details. These are read when a scan differs from the last
-// one, and with the slow tier: a scan may not show every change.
+// tree is a GPU's tree of GPU instances and compute instances with their details. These are read when a scan differs
+// from the last one, and with the slow tier: a scan may not show every change.
 type tree struct {
 	known   bool
 	hidden  bool // MIG devices are denied
@@ -75,8 +75,8 @@ type treeScan struct {
 	err      error // of the last scan. Its handles must not be used then.
 }
 
-// readTree updates the tree, again if something vanished while it was read. After a failed scan the last tree remains, without
-// its handles: they may be those of other instances by now.
+// readTree updates the tree, again if something vanished while it was read. After a failed scan the last tree
+// remains, without its handles: they may be those of other instances by now.
 func (r *gpuRead) readTree() {
 	for {
 		errs := r.separate(r.readTreeOnce)
@@ -126,12 +126,12 @@ func (r *gpuRead) scanSpare(t *tree) bool {
 // maxTornScans bounds how often a tree that contradicts itself is scanned in one reading.
 const maxTornScans = 4
 
-// maxRepeats bounds how often a tree is read again in one reading because something of it vanished: a layout change is many
-// changes, and each can come in between.
+// maxRepeats bounds how often a tree is read again in one reading because something of it vanished: a layout change
+// is many changes, and each can come in between.
 const maxRepeats = 3
 
-// shouldRescan reports whether the tree is to be read again, and counts that. If the last repetition found no change, what cannot be
-// read exists and will not be readable the next time.
+// shouldRescan reports whether the tree is to be read again, and counts that. If the last repetition found no change,
+// what cannot be read exists and will not be readable the next time.
 func (r *gpuRead) shouldRescan() bool {
 	if r.scan.repeats == maxRepeats || r.scan.repeats > 0 && !r.scan.changed {
 		return false
@@ -140,8 +140,9 @@ func (r *gpuRead) shouldRescan() bool {
 	return true
 }
 
-// rescanTorn scans a changed tree again while it contradicts itself: a scan is many calls, and one in the middle of a layout
-// change has something of both layouts. Two equal scans are taken as true. It reports whether the scans succeeded.
+// rescanTorn scans a changed tree again while it contradicts itself: a scan is many calls, and one in the middle of a
+// layout change has something of both layouts. Two equal scans are taken as true. It reports whether the scans
+// succeeded.
 func (r *gpuRead) rescanTorn(t *tree) bool {
 	for scans := 1; scans < maxTornScans && t.scan.isTorn(); scans++ {
 		if !r.scanSpare(t) {
@@ -192,8 +193,8 @@ func (r *gpuRead) buildTree(t *tree, changed bool) {
 	}
 }
 
-// moveState moves what is kept of instances from their old nodes to their new ones. Both are of equal scans, and so of the same
-// instances in the same order.
+// moveState moves what is kept of instances from their old nodes to their new ones. Both are of equal scans, and so
+// of the same instances in the same order.
 func moveState(to, from []instanceNode) {
 	for i := range to {
 		n, old := &to[i], &from[i]
@@ -299,7 +300,8 @@ func placeComputes(detail *querier, nodes []instanceNode, e instanceEntry) {
 // sortNodes sorts instances by placement, and those without a known placement by id.
 func sortNodes(nodes []instanceNode) {
 	slices.SortFunc(nodes, func(a, b instanceNode) int {
-		return cmp.Or(cmp.Compare(a.Placement.Or(gpu.Placement{}).Start, b.Placement.Or(gpu.Placement{}).Start), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(a.Placement.Or(gpu.Placement{}).Start, b.Placement.Or(gpu.Placement{}).Start),
+			cmp.Compare(a.ID, b.ID))
 	})
 	for _, n := range nodes {
 		slices.SortFunc(n.computes, func(a, b computeNode) int { return cmp.Compare(a.ID, b.ID) })

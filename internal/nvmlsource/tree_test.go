@@ -21,7 +21,8 @@ func TestTreeWithTwoComputeInstancesAndAnOrphan(t *testing.T) {
 	}
 	shared, orphan := g.Instances[0], g.Instances[1]
 	want := gpu.GPUInstance{
-		ID: orphan.ID, Profile: "3g.20gb", ProfileID: gpu.Some(uint32(9)), Placement: gpu.Some(gpu.Placement{Start: 4, Size: 4}),
+		ID: orphan.ID, Profile: "3g.20gb", ProfileID: gpu.Some(uint32(9)),
+		Placement:     gpu.Some(gpu.Placement{Start: 4, Size: 4}),
 		ComputeSlices: gpu.Some(3), MemorySlices: gpu.Some(4), SMs: gpu.Some(42), Up: true, Processes: gpu.Some(0),
 		Memory: gpu.Memory{Total: gpu.Some(uint64(20096 << 20))}, // its profile's; the use is not known
 	}
@@ -33,8 +34,10 @@ func TestTreeWithTwoComputeInstancesAndAnOrphan(t *testing.T) {
 		t.Fatalf("shared: %+v", shared)
 	}
 	for i, want := range []gpu.ComputeInstance{
-		{Profile: "1c.3g.20gb", SMs: gpu.Some(14), ComputeSlices: gpu.Some(1), Placement: gpu.Some(gpu.Placement{Start: 0, Size: 1})},
-		{Profile: "2c.3g.20gb", SMs: gpu.Some(28), ComputeSlices: gpu.Some(2), Placement: gpu.Some(gpu.Placement{Start: 1, Size: 2})},
+		{Profile: "1c.3g.20gb", SMs: gpu.Some(14), ComputeSlices: gpu.Some(1),
+			Placement: gpu.Some(gpu.Placement{Start: 0, Size: 1})},
+		{Profile: "2c.3g.20gb", SMs: gpu.Some(28), ComputeSlices: gpu.Some(2),
+			Placement: gpu.Some(gpu.Placement{Start: 1, Size: 2})},
 	} {
 		ci := shared.ComputeInstances[i]
 		if !strings.HasPrefix(string(ci.UUID), "MIG-") {
@@ -79,7 +82,8 @@ func TestProcessesWithoutInstances(t *testing.T) {
 	cmptest.Equal(t, "processes of the GPU", g.Readings.Processes, gpu.None[[]gpu.Process]())
 }
 
-// Without privilege the tree is what the MIG devices report: no orphan and no placements, but profiles, memory and processes.
+// Without privilege the tree is what the MIG devices report: no orphan and no placements, but profiles, memory and
+// processes.
 func TestUnprivilegedSeesLess(t *testing.T) {
 	n := newNode(t, ", privileged: false", twoCIs+oneProcess)
 	id := n.discover()[0]
@@ -94,7 +98,8 @@ func TestUnprivilegedSeesLess(t *testing.T) {
 			t.Errorf("memory of the GPU instance: %+v", gi.Memory)
 		}
 		cmptest.Equal(t, "GPU instance", gi, gpu.GPUInstance{
-			ID: gi.ID, Profile: "3g.20gb", ProfileID: gpu.Some(uint32(9)), ComputeSlices: gpu.Some(3), SMs: gpu.Some(42), Up: true,
+			ID: gi.ID, Profile: "3g.20gb", ProfileID: gpu.Some(uint32(9)), ComputeSlices: gpu.Some(3), SMs: gpu.Some(42),
+			Up:     true,
 			Memory: gi.Memory, Processes: gpu.Some(1), ComputeInstances: gi.ComputeInstances,
 		})
 		first, second := gi.ComputeInstances[0], gi.ComputeInstances[1]
@@ -109,7 +114,8 @@ func TestUnprivilegedSeesLess(t *testing.T) {
 		if g.Readings.Memory.Total.Present() || !errors.Is(errorOf(g.Errors, gpu.ReadingMemory), gpu.ErrNoPermission) {
 			t.Errorf("memory of the GPU %v, errors %v", g.Readings.Memory, g.Errors)
 		}
-		if !errors.Is(errorOf(g.Errors, gpu.ReadingMIG), gpu.ErrNoPermission) || errorOf(g.Errors, gpu.ReadingProcesses) != nil {
+		if !errors.Is(errorOf(g.Errors, gpu.ReadingMIG), gpu.ErrNoPermission) ||
+			errorOf(g.Errors, gpu.ReadingProcesses) != nil {
 			t.Errorf("errors: %v", g.Errors)
 		}
 	}
@@ -118,7 +124,8 @@ func TestUnprivilegedSeesLess(t *testing.T) {
 		t.Errorf("what is denied is asked in every read: %v", calls)
 	}
 	if lines := strings.Count(n.logged.String(), "No permission"); lines != 2 {
-		t.Errorf("logged %d times that permission is missing, want once for the tree and once for memory:\n%s", lines, n.logged)
+		t.Errorf("logged %d times that permission is missing, want once for the tree and once for memory:\n%s", lines,
+			n.logged)
 	}
 }
 
@@ -161,8 +168,8 @@ func TestPrivilegeRegainedAndLostAgain(t *testing.T) {
 	}
 }
 
-// MIG devices that give no handle are said to be missing, once, beside what else of MIG is denied; and each right is said to
-// be there again by itself.
+// MIG devices that give no handle are said to be missing, once, beside what else of MIG is denied; and each right is
+// said to be there again by itself.
 func TestMIGDevicesThatAreDenied(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	n.spy.set("GetMigDeviceHandleByIndex", nvml.ERROR_NO_PERMISSION)
@@ -216,8 +223,8 @@ func TestLayoutChangeShowsInTheNextRead(t *testing.T) {
 	}
 }
 
-// A GPU instance is replaced by one of another profile at the same place, with the same ids: 1g.10gb and 2g.10gb take two
-// slices of memory each. Without the right to list GPU instances only the names of the MIG devices tell.
+// A GPU instance is replaced by one of another profile at the same place, with the same ids: 1g.10gb and 2g.10gb take
+// two slices of memory each. Without the right to list GPU instances only the names of the MIG devices tell.
 func TestLayoutChangeIntoAnotherProfileAtTheSamePlace(t *testing.T) {
 	for _, listed := range []nvml.Return{nvml.SUCCESS, nvml.ERROR_NO_PERMISSION} {
 		n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["1g.10gb@0"]}`)
@@ -345,8 +352,8 @@ func TestInstanceThatStaysUnreadableIsDown(t *testing.T) {
 	}
 }
 
-// An error while the tree is scanned must not look like a layout change: the last tree stands, with the error. What it was read
-// by may stand for something else by now, and is not used.
+// An error while the tree is scanned must not look like a layout change: the last tree stands, with the error. What
+// it was read by may stand for something else by now, and is not used.
 func TestFailedScanKeepsTheTree(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	id := n.discover()[0]

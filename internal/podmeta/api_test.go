@@ -87,16 +87,19 @@ func TestPods(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := map[podName]gpu.PodMetadata{
-			{"vision", "resnet-6d4cf56db6-x7k2p"}: {UID: "2f0b", Workload: "Deployment/resnet", Labels: []gpu.Label{{Name: "team", Value: "a \"b\"\n"}, {Name: "app", Value: "resnet"}}},
-			{"ml", "train-abcde"}:                 {Workload: "Job/train", MIGDevices: [][]gpu.DeviceRef{{{GPU: gpuA, PlacementStart: gpu.Some(6)}}}},
-			{"ml", "static-node-1"}:               {UID: "b7d2"},
-			{"ml", "bare"}:                        {UID: "4e5f"},
+			{"vision", "resnet-6d4cf56db6-x7k2p"}: {UID: "2f0b", Workload: "Deployment/resnet",
+				Labels: []gpu.Label{{Name: "team", Value: "a \"b\"\n"}, {Name: "app", Value: "resnet"}}},
+			{"ml", "train-abcde"}: {Workload: "Job/train",
+				MIGDevices: [][]gpu.DeviceRef{{{GPU: gpuA, PlacementStart: gpu.Some(6)}}}},
+			{"ml", "static-node-1"}: {UID: "b7d2"},
+			{"ml", "bare"}:          {UID: "4e5f"},
 		}
 		if fmt.Sprint(got.pods) != fmt.Sprint(want) {
 			t.Errorf("got %v, want %v", got.pods, want)
 		}
 		static := podName{"ml", "static-node-1"}
-		uids := map[string]podName{"2f0b": {"vision", "resnet-6d4cf56db6-x7k2p"}, "3a1c": static, "b7d2": static, "4e5f": {"ml", "bare"}}
+		uids := map[string]podName{"2f0b": {"vision", "resnet-6d4cf56db6-x7k2p"}, "3a1c": static, "b7d2": static,
+			"4e5f": {"ml", "bare"}}
 		if fmt.Sprint(got.uids) != fmt.Sprint(uids) || got.consistent != consistent {
 			t.Errorf("got %v, want %v", got.uids, uids)
 		}
@@ -129,16 +132,19 @@ func TestPodsErrors(t *testing.T) {
 		{"unauthorized", status(http.StatusUnauthorized), gpu.ErrNoPermission},
 		{"forbidden", status(http.StatusForbidden), gpu.ErrNoPermission},
 		{"too many requests", status(http.StatusTooManyRequests), gpu.ErrUnavailable},
-		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) }, gpu.ErrUnavailable},
+		{"redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) },
+			gpu.ErrUnavailable},
 		{"no JSON", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }, gpu.ErrUnavailable},
-		{"no list", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"kind": "Status"}`) }, gpu.ErrUnavailable},
+		{"no list", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"kind": "Status"}`) },
+			gpu.ErrUnavailable},
 		{"wrong type", func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"items": [{"metadata": {"labels": 5}}]}`)
 		}, gpu.ErrUnavailable},
 		{"wrong time", func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"items": [{"metadata": {"creationTimestamp": "x"}}]}`)
 		}, gpu.ErrUnavailable},
-		{"cut short", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, listed[:100]) }, gpu.ErrUnavailable},
+		{"cut short", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, listed[:100]) },
+			gpu.ErrUnavailable},
 		{"too large", func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"kind": "`)
 			for range maxBody >> 20 {
@@ -197,7 +203,8 @@ func TestNewReadsOnItsOwn(t *testing.T) {
 		asked <- struct{}{}
 	}))
 	defer server.Close()
-	p, err := New(Options{Server: server.URL, CredentialsDir: credentials(t, server), Node: "node-1", Logger: log.NewNopLogger()})
+	p, err := New(Options{Server: server.URL, CredentialsDir: credentials(t, server), Node: "node-1",
+		Logger: log.NewNopLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +218,8 @@ func TestNewReadsOnItsOwn(t *testing.T) {
 
 // bigList writes a list of n pods as an API server has them: most of each is managedFields.
 func bigList(w io.Writer, n int) {
-	managed := strings.Repeat(`{"manager": "kubelet", "operation": "Update", "time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:status": {"f:conditions": {"k:{\"type\":\"Ready\"}": {".": {}}}}}},`, 25)
+	managed := strings.Repeat(
+		`{"manager": "kubelet", "operation": "Update", "time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:status": {"f:conditions": {"k:{\"type\":\"Ready\"}": {".": {}}}}}},`, 25)
 	_, _ = io.WriteString(w, `{"kind": "PartialObjectMetadataList", "metadata": {}, "items": [`)
 	for i := range n {
 		if i > 0 {
@@ -232,7 +240,8 @@ func BenchmarkPods(b *testing.B) {
 	}
 	var list strings.Builder
 	bigList(&list, pods)
-	client, err := kubeapi.New(kubeapi.Options{Server: "https://api", CredentialsDir: dir, Transport: cannedTransport(list.String())})
+	client, err := kubeapi.New(kubeapi.Options{Server: "https://api", CredentialsDir: dir,
+		Transport: cannedTransport(list.String())})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -257,5 +266,6 @@ func BenchmarkPods(b *testing.B) {
 type cannedTransport string
 
 func (c cannedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(string(c))), Request: r}, nil
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{},
+		Body: io.NopCloser(strings.NewReader(string(c))), Request: r}, nil
 }

@@ -115,7 +115,8 @@ func TestAdminAccessByOlderVersions(t *testing.T) {
 		if len(got) != 2+11 {
 			t.Fatalf("requests %v, want 13", got)
 		}
-		cmptest.Equal(t, "first requests", got[:3], []string{claimPath("v1", "c0"), claimPath("v1beta2", "c0"), claimPath("v1beta1", "c0")})
+		cmptest.Equal(t, "first requests", got[:3],
+			[]string{claimPath("v1", "c0"), claimPath("v1beta2", "c0"), claimPath("v1beta1", "c0")})
 	})
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		p.AdminAccess(device("gpu-0"), time.Time{})

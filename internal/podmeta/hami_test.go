@@ -16,17 +16,20 @@ const (
 func TestMIGDevices(t *testing.T) {
 	// As HAMi's scheduler writes an entry, and as its device plugin completes it.
 	const (
-		reserved = `{"containerIndex": 2, "deviceIndex": 0, "gpuUUID": "` + gpuA + `", "profile": "2g.10gb", "placement": {"start": 2, "size": 2}}`
-		second   = `{"containerIndex": 2, "deviceIndex": 1, "gpuUUID": "` + gpuA + `", "profile": "2g.10gb", "placement": {"start": 0, "size": 2}}`
-		made     = `{"containerIndex": 0, "deviceIndex": 0, "gpuUUID": "` + gpuA + `", "profile": "1g.5gb", "placement": {"start": 6, "size": 1},
+		reserved = `{"containerIndex": 2, "deviceIndex": 0, "gpuUUID": "` + gpuA +
+			`", "profile": "2g.10gb", "placement": {"start": 2, "size": 2}}`
+		second = `{"containerIndex": 2, "deviceIndex": 1, "gpuUUID": "` + gpuA +
+			`", "profile": "2g.10gb", "placement": {"start": 0, "size": 2}}`
+		made = `{"containerIndex": 0, "deviceIndex": 0, "gpuUUID": "` + gpuA + `", "profile": "1g.5gb", "placement": {"start": 6, "size": 1},
 			"migUUID": "` + migA + `", "gpuInstanceID": 13, "computeInstanceID": 0}`
 	)
 	at := func(start int) gpu.DeviceRef { return gpu.DeviceRef{GPU: gpuA, PlacementStart: gpu.Some(start)} }
 	for annotation, want := range map[string][][]gpu.DeviceRef{
 		"[" + reserved + "]": {{at(2)}},
 		"[" + made + "]":     {{{MIG: migA}}},
-		"[" + strings.Replace(made, migA, "MIG-"+gpuA+"/13/0", 1) + "]": {{{GPU: gpuA, Instance: gpu.Some(gpu.InstanceID(13)), Compute: gpu.Some(gpu.ComputeID(0))}}},
-		"[" + second + "," + made + "," + reserved + "]":                {{{MIG: migA}}, {at(2), at(0)}},
+		"[" + strings.Replace(made, migA, "MIG-"+gpuA+"/13/0", 1) +
+			"]": {{{GPU: gpuA, Instance: gpu.Some(gpu.InstanceID(13)), Compute: gpu.Some(gpu.ComputeID(0))}}},
+		"[" + second + "," + made + "," + reserved + "]": {{{MIG: migA}}, {at(2), at(0)}},
 		"":                            nil,
 		"[]":                          nil,
 		"garbage":                     nil,

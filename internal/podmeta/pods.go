@@ -160,7 +160,8 @@ func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 
 // isProvedGone reports whether a consistent list that was started at since or later proves that the pod is gone.
 func (p *Poller) isProvedGone(id podID, since time.Time) bool {
-	return p.isNodeNameProved() && p.lastConsistent != nil && !p.lastConsistent.started.Before(since) && !p.lastConsistent.hasPod(id)
+	return p.isNodeNameProved() && p.lastConsistent != nil && !p.lastConsistent.started.Before(since) &&
+		!p.lastConsistent.hasPod(id)
 }
 
 // isNodeNameProved reports whether a list has had a pod that is certainly on this node. A pod found by name alone may
@@ -178,7 +179,8 @@ func (p *Poller) needsConsistentList() bool {
 		return false
 	}
 	for id, l := range p.goneLookups {
-		if !l.due.IsZero() && (p.lastConsistent == nil || p.lastConsistent.started.Before(l.since) || p.lastConsistent.hasPod(id) && !p.lastList.hasPod(id)) {
+		if !l.due.IsZero() && (p.lastConsistent == nil || p.lastConsistent.started.Before(l.since) ||
+			p.lastConsistent.hasPod(id) && !p.lastList.hasPod(id)) {
 			return true
 		}
 	}

@@ -199,8 +199,8 @@ func TestPodGoneNeedsAConsistentList(t *testing.T) {
 	})
 }
 
-// Under a wrong node name every pod is missing: that proves nothing. A pod that is known to be on this node shows that the name
-// is right.
+// Under a wrong node name every pod is missing: that proves nothing. A pod that is known to be on this node shows
+// that the name is right.
 func TestPodGoneNeedsTheRightNode(t *testing.T) {
 	for name, tc := range map[string]struct {
 		pods []fakePod
@@ -212,7 +212,8 @@ func TestPodGoneNeedsTheRightNode(t *testing.T) {
 		"this program's own pod":  {[]fakePod{{"exporter", "own", "j"}}, func(*Poller) {}, true},
 		"a name of the kubelet's": {[]fakePod{pod("x")}, func(p *Poller) { p.PodMetadata("ns", "x", time.Time{}) }, false},
 		"a UID of the kubelet's":  {[]fakePod{pod("x")}, func(p *Poller) { p.PodByUID("uid-of-x") }, true},
-		"another that is leaving": {[]fakePod{pod("x")}, func(p *Poller) { p.PodGone("", "", "uid-of-x", time.Time{}) }, true},
+		"another that is leaving": {[]fakePod{pod("x")}, func(p *Poller) { p.PodGone("", "", "uid-of-x", time.Time{}) },
+			true},
 	} {
 		runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 			s.update(func() { s.pods = tc.pods })

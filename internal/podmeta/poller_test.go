@@ -80,8 +80,10 @@ func (s *fakeServer) list(r *http.Request, kind string) string {
 	}
 	var items []string
 	for _, p := range pods {
-		items = append(items, fmt.Sprintf(`{"metadata": {"namespace": "ns", "name": %q, "uid": %q, "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": %q, "controller": true}]}}`,
-			p.name, p.uid, p.job))
+		items = append(items,
+			fmt.Sprintf(
+				`{"metadata": {"namespace": "ns", "name": %q, "uid": %q, "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": %q, "controller": true}]}}`,
+				p.name, p.uid, p.job))
 	}
 	return `{"items": [` + strings.Join(items, ",") + `]}`
 }
@@ -155,7 +157,8 @@ func pod(name string) fakePod { return fakePod{name, "uid-of-" + name, "j"} }
 
 func TestPollerReadsNowAndThen(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
-		cmptest.Equal(t, "state before the first list", p.State(), gpu.SourceState{Name: gpu.SourceKubernetes, Err: gpu.ErrUnavailable})
+		cmptest.Equal(t, "state before the first list", p.State(),
+			gpu.SourceState{Name: gpu.SourceKubernetes, Err: gpu.ErrUnavailable})
 		waitFor(firstList)
 		if n := s.count(); n != 1 {
 			t.Errorf("%d requests at the start, want 1", n)
@@ -273,12 +276,14 @@ func TestPollerKeepsWhatItKnowsWhenTheServerFails(t *testing.T) {
 		if state.LastSuccess.Before(success) {
 			t.Errorf("last success %v while it fails, want %v or later", state.LastSuccess, success)
 		}
-		failing := gpu.SourceState{Name: gpu.SourceKubernetes, Stale: true, LastSuccess: state.LastSuccess, Err: gpu.ErrUnavailable}
+		failing := gpu.SourceState{Name: gpu.SourceKubernetes, Stale: true, LastSuccess: state.LastSuccess,
+			Err: gpu.ErrUnavailable}
 		cmptest.Equal(t, "state while it fails", state, failing)
 		s.update(func() { s.status = http.StatusForbidden })
 		waitFor(5 * longestInterval)
 		wantKnown(t, p, "a", true)
-		want := "list pods: the API server refuses it (403 Forbidden): the service account needs the right to list pods: no permission"
+		want := "list pods: the API server refuses it (403 Forbidden): the service account needs the right to list pods: " +
+			"no permission"
 		if err := p.State().Err; err == nil || err.Error() != want {
 			t.Errorf("while it refuses: %v, want %s", err, want)
 		}

@@ -22,7 +22,8 @@ func TestRightsizingAnnotations(t *testing.T) {
 		invalid     []string
 	}{
 		{rightsizingAnnotations{}, gpu.RightsizingHints{}, nil},
-		{rightsizingAnnotations{"off", "true", "1.5"}, gpu.RightsizingHints{OptOut: true, Strict: true, MaxStretch: gpu.Some(1.5)}, nil},
+		{rightsizingAnnotations{"off", "true", "1.5"},
+			gpu.RightsizingHints{OptOut: true, Strict: true, MaxStretch: gpu.Some(1.5)}, nil},
 		{rightsizingAnnotations{"on", "false", "1"}, stretch(1), nil},
 		{rightsizingAnnotations{"no", "", "100"}, stretch(100), []string{"rightsizing"}},
 		{rightsizingAnnotations{"", "yes", "0.5"}, gpu.RightsizingHints{}, []string{"strict", "max-stretch"}},
@@ -43,8 +44,8 @@ func TestRightsizingAnnotations(t *testing.T) {
 	}
 }
 
-// TestListedHints: annotations and the workload's label come with the list of pods. What is invalid is logged once, and again after it
-// was gone.
+// TestListedHints: annotations and the workload's label come with the list of pods. What is invalid is logged once,
+// and again after it was gone.
 func TestListedHints(t *testing.T) {
 	const pods = `{"kind": "PartialObjectMetadataList", "items": [
 		{"metadata": {"name": "a", "namespace": "ml", "labels": {"app": "resnet"}, "annotations": {"mig-exporter.dev/rightsizing": "off"}}},
@@ -70,7 +71,8 @@ func TestListedHints(t *testing.T) {
 		if c.body != pods {
 			continue
 		}
-		cmptest.Equal(t, "of a", got.pods[podName{"ml", "a"}].Rightsizing, gpu.RightsizingHints{OptOut: true, Workload: "resnet"})
+		cmptest.Equal(t, "of a", got.pods[podName{"ml", "a"}].Rightsizing,
+			gpu.RightsizingHints{OptOut: true, Workload: "resnet"})
 		cmptest.Equal(t, "of b", got.pods[podName{"ml", "b"}].Rightsizing, gpu.RightsizingHints{Strict: true})
 	}
 }

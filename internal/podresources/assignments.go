@@ -65,7 +65,8 @@ func (g *ledger) assignmentOf(h *holding, state *podState, awaited bool, now tim
 		admin, err := g.adminAccess(h.claim, state.since)
 		if err != nil {
 			a.Holder.Sharing = gpu.SharingUnknown
-			a.Holder.Unconfirmed = cmp.Or(a.Holder.Unconfirmed, "its claim may be for administrative access, which reserves nothing: "+err.Error())
+			a.Holder.Unconfirmed = cmp.Or(a.Holder.Unconfirmed,
+				"its claim may be for administrative access, which reserves nothing: "+err.Error())
 			a.Holder.Undescribed = awaited || g.metadata != nil && now.Sub(state.since) < metadataWait
 			return a, !h.dismissed || running
 		}
@@ -125,7 +126,8 @@ func (g *ledger) incompleteReason(err error, now time.Time) string {
 func clientMessage(err error) string {
 	switch {
 	case errors.Is(err, gpu.ErrNotFound):
-		return "there is no socket at --kubernetes.socket (is its folder mounted? An empty path says that this node has no kubelet)"
+		return "there is no socket at --kubernetes.socket (is its folder mounted? An empty path says that this node has no " +
+			"kubelet)"
 	case errors.Is(err, gpu.ErrNoPermission):
 		return "no permission to use its socket"
 	case errors.Is(err, gpu.ErrTimeout):

@@ -192,6 +192,7 @@ func (c *checkpoint) sourceState() (gpu.SourceState, bool) {
 		return gpu.SourceState{}, false
 	}
 	return gpu.SourceState{
-		Name: gpu.SourceCheckpoint, Up: c.err == nil, Stale: c.err != nil && c.lastFile != nil, LastSuccess: c.lastSuccess, Err: c.err,
+		Name: gpu.SourceCheckpoint, Up: c.err == nil, Stale: c.err != nil && c.lastFile != nil, LastSuccess: c.lastSuccess,
+		Err: c.err,
 	}, true
 }

@@ -19,7 +19,8 @@ func TestAPlainInitContainerHolds(t *testing.T) {
 	g.checkpoint = testCheckpoint(t, uidA+" c "+gpuA, uidA+" init "+gpuB, uidB+" init "+gpuC)
 	got := g.listUntilSettled(t, podWithDevices("a", gpuA))
 	if formatAssignments(got.List) != "? a a" {
-		t.Fatalf("got %s, want the container and the init container of a, and another pod's of which nothing is known", formatAssignments(got.List))
+		t.Fatalf("got %s, want the container and the init container of a, and another pod's of which nothing is known",
+			formatAssignments(got.List))
 	}
 	init := got.List[2]
 	cmptest.Equal(t, "container of the init container's device", init.Holder.Name, "init")
@@ -78,14 +79,19 @@ func TestParseCheckpoint(t *testing.T) {
 	entry := func(fields string) string { return `{"Data":{"PodDeviceEntries":[{` + fields + `}]},"Checksum":1}` }
 	for _, tt := range []struct{ name, text, want string }{
 		{"no pods", `{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}`, ""},
-		{"one device", entry(`"PodUID":"u","ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":{"-1":["` + gpuA + `"]},"AllocResp":"Cg=="`), ""},
-		{"another resource", entry(`"PodUID":"u","ContainerName":"c","ResourceName":"example.com/nic","DeviceIDs":{"0":["eth0"]}`), ""},
+		{"one device", entry(`"PodUID":"u","ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":{"-1":["` + gpuA +
+			`"]},"AllocResp":"Cg=="`), ""},
+		{"another resource",
+			entry(`"PodUID":"u","ContainerName":"c","ResourceName":"example.com/nic","DeviceIDs":{"0":["eth0"]}`), ""},
 		{"nothing", ``, "expected the JSON"},
 		{"cut short", `{"Data":{"PodDeviceEntries":[{"PodUID":"u"`, "expected the JSON"},
 		{"another file", `{"entries":{},"checksum":1}`, "has no Data"},
-		{"ids without NUMA nodes", entry(`"PodUID":"u","ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":["` + gpuA + `"]`), "expected the JSON"},
-		{"no UID", entry(`"ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":["` + gpuA + `"]}`), `resource "nvidia.com/gpu" has no pod UID`},
-		{"garbage", entry(`"PodUID":"u","ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":["x"]}`), `device id "x" of resource "nvidia.com/gpu"`},
+		{"ids without NUMA nodes", entry(`"PodUID":"u","ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":["` +
+			gpuA + `"]`), "expected the JSON"},
+		{"no UID", entry(`"ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":["` + gpuA + `"]}`),
+			`resource "nvidia.com/gpu" has no pod UID`},
+		{"garbage", entry(`"PodUID":"u","ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":["x"]}`),
+			`device id "x" of resource "nvidia.com/gpu"`},
 	} {
 		_, err := parseCheckpoint([]byte(tt.text), newResourceNames(nil))
 		if got := fmt.Sprint(err); tt.want == "" && err != nil || !strings.Contains(got, tt.want) {
@@ -95,7 +101,8 @@ func TestParseCheckpoint(t *testing.T) {
 }
 
 func FuzzParseCheckpoint(f *testing.F) {
-	f.Add([]byte(`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":["` + gpuA + `"]}}]}}`))
+	f.Add([]byte(
+		`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":["` + gpuA + `"]}}]}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		list, err := parseCheckpoint(text, newResourceNames(nil))
 		for _, d := range list {
@@ -118,7 +125,8 @@ func TestCheckpointState(t *testing.T) {
 		s, shown := c.sourceState()
 		cmptest.Equal(t, "shown", shown, true)
 		cmptest.Equal(t, "never read", s.LastSuccess.IsZero(), !up && !stale)
-		cmptest.Equal(t, "state", s, gpu.SourceState{Name: gpu.SourceCheckpoint, Up: up, Stale: stale, LastSuccess: s.LastSuccess, Err: want})
+		cmptest.Equal(t, "state", s, gpu.SourceState{Name: gpu.SourceCheckpoint, Up: up, Stale: stale,
+			LastSuccess: s.LastSuccess, Err: want})
 	}
 	c.readIfChanged()
 	if s, shown := c.sourceState(); shown {

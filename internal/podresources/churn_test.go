@@ -70,7 +70,8 @@ func (n *modelNode) step(t *testing.T, r *rand.Rand, g *testLedger, c *fakeClust
 
 func modelUID(number int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", number) }
 
-// admitPod gives a device to a new pod, if the kubelet knows its pods and one is free. Its name may be that of a former one.
+// admitPod gives a device to a new pod, if the kubelet knows its pods and one is free. Its name may be that of a
+// former one.
 func (n *modelNode) admitPod(t *testing.T, r *rand.Rand, g *testLedger) {
 	id := n.devices[r.IntN(len(n.devices))]
 	name := fmt.Sprint("p", r.IntN(6))
@@ -112,9 +113,9 @@ func (n *modelNode) listedPods() []*kubeletapi.PodResources {
 	return pods
 }
 
-// TestChurn: over random churn, restarts and outages no device that a live pod holds is told free or given to another, and no
-// holder that was listed is forgotten while it lives. Without
-// the checkpoint, those of plain init containers are the exception.
+// TestChurn: over random churn, restarts and outages no device that a live pod holds is told free or given to
+// another, and no holder that was listed is forgotten while it lives. Without the checkpoint, those of plain init
+// containers are the exception.
 func TestChurn(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 11))

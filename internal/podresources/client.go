@@ -161,14 +161,16 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	c.checkpoint.readIfChanged()
 	version := c.checkpoint.currentVersion()
 	var reply *kubeletapi.ListPodResourcesResponse
-	err := c.callKubelet(ctx, "list pod resources", func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
-		reply, err = kubelet.List(ctx, &kubeletapi.ListPodResourcesRequest{})
-		return err
-	})
+	err := c.callKubelet(ctx, "list pod resources",
+		func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
+			reply, err = kubelet.List(ctx, &kubeletapi.ListPodResourcesRequest{})
+			return err
+		})
 	switch {
 	case errors.Is(err, gpu.ErrNoKubelet):
 		if !c.loggedNoKubelet {
-			level.Info(c.ledger.logger).Log("msg", "this node has no kubelet: no container holds a device through one", "socket", c.socket)
+			level.Info(c.ledger.logger).
+				Log("msg", "this node has no kubelet: no container holds a device through one", "socket", c.socket)
 			c.loggedNoKubelet = true
 		}
 		return gpu.Assignments{}, err
@@ -198,7 +200,8 @@ func (c *Client) ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed 
 	return c.ledger.confirmFree(epoch, devices, unconfirmed, c.now())
 }
 
-// CheckpointState returns the state of the kubelet's checkpoint, and false if there is none that may be read. It does not block.
+// CheckpointState returns the state of the kubelet's checkpoint, and false if there is none that may be read. It does
+// not block.
 func (c *Client) CheckpointState() (gpu.SourceState, bool) {
 	if state := c.checkpointState.Load(); state != nil {
 		return *state, true
@@ -253,10 +256,11 @@ func (c *Client) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var reply *kubeletapi.AllocatableResourcesResponse
-	err := c.callKubelet(ctx, "allocatable resources", func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
-		reply, err = kubelet.GetAllocatableResources(ctx, &kubeletapi.AllocatableResourcesRequest{})
-		return err
-	})
+	err := c.callKubelet(ctx, "allocatable resources",
+		func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
+			reply, err = kubelet.GetAllocatableResources(ctx, &kubeletapi.AllocatableResourcesRequest{})
+			return err
+		})
 	if err != nil {
 		return nil, err
 	}

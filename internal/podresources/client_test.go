@@ -41,9 +41,10 @@ func serveReplies(t *testing.T, name string, answer func() []byte) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
-		return stream.SendMsg(answer())
-	}))
+	server := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}),
+		grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+			return stream.SendMsg(answer())
+		}))
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -68,7 +69,8 @@ func TestClientReadsInvalidUTF8(t *testing.T) {
 
 func TestClientBacksOff(t *testing.T) {
 	now := time.Unix(1000, 0)
-	c := New(Options{Socket: serveRaw(t, "kubelet.sock", []byte("\xff")), Now: func() time.Time { return now }, Logger: log.NewNopLogger()})
+	c := New(Options{Socket: serveRaw(t, "kubelet.sock", []byte("\xff")), Now: func() time.Time { return now },
+		Logger: log.NewNopLogger()})
 	defer c.Close()
 	_, first := c.List(t.Context())
 	if !errors.Is(first, gpu.ErrUnavailable) {
@@ -87,7 +89,8 @@ func TestClientBacksOff(t *testing.T) {
 }
 
 func TestClientRefusesRepliesOver16MiB(t *testing.T) {
-	c := New(Options{Socket: serveRaw(t, "kubelet.sock", make([]byte, maxReply+1)), Now: time.Now, Logger: log.NewNopLogger()})
+	c := New(Options{Socket: serveRaw(t, "kubelet.sock", make([]byte, maxReply+1)), Now: time.Now,
+		Logger: log.NewNopLogger()})
 	defer c.Close()
 	if _, err := c.List(t.Context()); !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("got %v, want %v", err, gpu.ErrUnavailable)
@@ -116,7 +119,8 @@ func TestNoKubelet(t *testing.T) {
 		{"expected", nil, true, true},
 	} {
 		c := New(Options{
-			Socket: filepath.Join(dir, "x", "kubelet.sock"), Traces: tt.traces, Expected: tt.expected, Witness: "ns/w", Now: time.Now, Logger: log.NewNopLogger(),
+			Socket: filepath.Join(dir, "x", "kubelet.sock"), Traces: tt.traces, Expected: tt.expected, Witness: "ns/w",
+			Now: time.Now, Logger: log.NewNopLogger(),
 		})
 		got, err := c.List(t.Context())
 		cmptest.Equal(t, tt.name+": no socket", errors.Is(err, gpu.ErrNotFound), true)
@@ -152,7 +156,8 @@ func TestAKubeletThatHasAnswered(t *testing.T) {
 	cmptest.Equal(t, "incomplete without its socket", got.Incomplete != "", true)
 }
 
-// TestASocketThatIsReplacedDuringTheCall: which kubelet has answered is not known, so the list is another kubelet's first.
+// TestASocketThatIsReplacedDuringTheCall: which kubelet has answered is not known, so the list is another kubelet's
+// first.
 func TestASocketThatIsReplacedDuringTheCall(t *testing.T) {
 	now := time.Unix(1000, 0)
 	answer, err := proto.Marshal(reply(witness()))
@@ -166,7 +171,8 @@ func TestASocketThatIsReplacedDuringTheCall(t *testing.T) {
 		}
 		return answer
 	})
-	c := New(Options{Socket: socket, Witness: "ns/witness", Now: func() time.Time { return now }, Logger: log.NewNopLogger()})
+	c := New(Options{Socket: socket, Witness: "ns/witness", Now: func() time.Time { return now },
+		Logger: log.NewNopLogger()})
 	defer c.Close()
 	list := func() gpu.Assignments {
 		t.Helper()
@@ -186,7 +192,8 @@ func TestASocketThatIsReplacedDuringTheCall(t *testing.T) {
 	replace = func() {
 		replace = nil
 		other := filepath.Join(filepath.Dir(socket), "other")
-		if err := errors.Join(os.Link(socket, other), os.Chtimes(other, now, now.Add(time.Hour)), os.Rename(other, socket)); err != nil {
+		if err := errors.Join(os.Link(socket, other), os.Chtimes(other, now, now.Add(time.Hour)),
+			os.Rename(other, socket)); err != nil {
 			t.Error(err)
 		}
 	}

@@ -28,16 +28,23 @@ func TestContainerIDs(t *testing.T) {
 		name, cgroup string
 		want         []string
 	}{
-		{"v2, systemd, containerd", "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + unit + ".slice/cri-containerd-" + idA + ".scope\n", []string{idA}},
+		{"v2, systemd, containerd", "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + unit +
+			".slice/cri-containerd-" + idA + ".scope\n", []string{idA}},
 		{"v2, cgroupfs", "0::/kubepods/besteffort/pod" + uid + "/" + idA + "\n", []string{idA}},
 		{"v2, CRI-O", "0::/kubepods.slice/kubepods-pod" + unit + ".slice/crio-" + idA + ".scope\n", []string{idA}},
-		{"v2, CRI-O with a container cgroup below", "0::/kubepods.slice/kubepods-pod" + unit + ".slice/crio-" + idA + ".scope/container\n", []string{idA}},
+		{"v2, CRI-O with a container cgroup below", "0::/kubepods.slice/kubepods-pod" + unit + ".slice/crio-" + idA +
+			".scope/container\n", []string{idA}},
 		{"v2, docker", "0::/kubepods.slice/kubepods-pod" + unit + ".slice/docker-" + idA + ".scope\n", []string{idA}},
-		{"v2, seen from another cgroup namespace", "0::/../../kubepods-pod" + unit + ".slice/cri-containerd-" + idA + ".scope\n", []string{idA}},
-		{"v1", "12:devices:/kubepods/pod" + uid + "/" + idA + "\n3:cpu,cpuacct:/kubepods/pod" + uid + "/" + idA + "\n1:name=systemd:/kubepods/pod" + uid + "/" + idA + "\n", []string{idA}},
-		{"v1, containerd with another driver than the kubelet", "11:memory:/system.slice/containerd.service/kubepods-besteffort-pod" + unit + ".slice:cri-containerd:" + idA + "\n", []string{idA}},
+		{"v2, seen from another cgroup namespace", "0::/../../kubepods-pod" + unit + ".slice/cri-containerd-" + idA +
+			".scope\n", []string{idA}},
+		{"v1", "12:devices:/kubepods/pod" + uid + "/" + idA + "\n3:cpu,cpuacct:/kubepods/pod" + uid + "/" + idA +
+			"\n1:name=systemd:/kubepods/pod" + uid + "/" + idA + "\n", []string{idA}},
+		{"v1, containerd with another driver than the kubelet",
+			"11:memory:/system.slice/containerd.service/kubepods-besteffort-pod" + unit + ".slice:cri-containerd:" + idA + "\n",
+			[]string{idA}},
 		{"docker without Kubernetes", "0::/docker/" + idA + "\n", []string{idA}},
-		{"a node in a container", "0::/docker/" + idA + "/kubelet.slice/kubepods.slice/cri-containerd-" + idB + ".scope\n", []string{idB, idA}},
+		{"a node in a container", "0::/docker/" + idA + "/kubelet.slice/kubepods.slice/cri-containerd-" + idB + ".scope\n",
+			[]string{idB, idA}},
 		{"systemd in a container", "0::/kubepods/pod" + uid + "/" + idA + "/init.scope\n", []string{idA}},
 		{"a login session", "0::/user.slice/user-1000.slice/session-2.scope\n", nil},
 		{"a kernel thread", "0::/\n", nil},
@@ -77,7 +84,8 @@ func TestParseLogName(t *testing.T) {
 	cmptest.Equal(t, "truncated id", id, idA[:20])
 	cmptest.Equal(t, "container of a truncated name", got.Name, "main")
 	for _, name := range []string{
-		"", ".log", "a.log", "a_b_c.log", "a_b_c-" + idA, "a_b_c_d-" + idA + ".log", "a_b_c-" + idA[1:] + ".log", "a_b_c-" + idA + "0.log",
+		"", ".log", "a.log", "a_b_c.log", "a_b_c-" + idA, "a_b_c_d-" + idA + ".log", "a_b_c-" + idA[1:] + ".log",
+		"a_b_c-" + idA + "0.log",
 		"a_b_c-" + strings.ToUpper(idA) + ".log", cut(strings.Repeat("p", 251-len("_ns_main-")-5)),
 	} {
 		if id, got, ok := parseLogName(name); ok {

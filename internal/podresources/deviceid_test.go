@@ -42,10 +42,13 @@ func TestParseDeviceID(t *testing.T) {
 
 func TestParseDeviceIDRefusesGarbage(t *testing.T) {
 	for _, id := range []string{
-		"", "GPU-", "MIG-", "gpu-0", "0", "0:1", "eth0", "\xff\xfe", "nvidia", "nvidia-1", "nvidia01", "nvidia0/", "nvidia0/gi",
+		"", "GPU-", "MIG-", "gpu-0", "0", "0:1", "eth0", "\xff\xfe", "nvidia", "nvidia-1", "nvidia01", "nvidia0/",
+		"nvidia0/gi",
 		"nvidia0/gi7/", "nvidia0/gi7/vgpu", "nvidia0/gi7/gi7", "nvidia0/vgpu1/gi7", "nvidia0/gi7/vgpu0/vgpu0", "nvidiactl",
-		gpuA + "::", gpuA + "::x", gpuA + "::1::2", gpuA + "::-1", gpuA + "::01", gpuA + "-", gpuA + "-x", gpuA + "-1-2", gpuA + "-1::2",
-		gpuA + "0", gpuA[:39], migA + "-1", "MIG-" + gpuA, "MIG-" + gpuA + "/1", "MIG-" + gpuA + "/1/0/2", "MIG-" + gpuA + "/x/0",
+		gpuA + "::", gpuA + "::x", gpuA + "::1::2", gpuA + "::-1", gpuA + "::01", gpuA + "-", gpuA + "-x", gpuA + "-1-2",
+		gpuA + "-1::2",
+		gpuA + "0", gpuA[:39], migA + "-1", "MIG-" + gpuA, "MIG-" + gpuA + "/1", "MIG-" + gpuA + "/1/0/2",
+		"MIG-" + gpuA + "/x/0",
 		gpuA + "::99999999999", "nvidia4294967296",
 	} {
 		if got, ok := parseDeviceID(id); ok {
@@ -74,7 +77,8 @@ func TestParseDRADevice(t *testing.T) {
 		}
 	}
 	for _, name := range []string{
-		"", "gpu", "gpu-", "gpu-x", "gpu-vfio-0", "gpu-0-", "gpu-0-mig", "gpu-0-mig-", "gpu-0-mig-1g24gb", "gpu-0-mig-1g24gb-19",
+		"", "gpu", "gpu-", "gpu-x", "gpu-vfio-0", "gpu-0-", "gpu-0-mig", "gpu-0-mig-", "gpu-0-mig-1g24gb",
+		"gpu-0-mig-1g24gb-19",
 		"gpu-0-mig-1g24gb-19-x", "gpu-0-mig-9-4-x", "gpu-0-mig--19-0", "gpu-0-mig-1g24gb--0", "mig-0", gpuA,
 	} {
 		if got, ok := parseDRADevice(name); ok {
@@ -117,7 +121,8 @@ func idOf(d parsedDevice) string {
 
 func FuzzParseDeviceID(f *testing.F) {
 	for _, id := range []string{
-		gpuA, gpuA + "::3", migA, "MIG-" + gpuA + "/1/0::12", gpuA + "-9", "nvidia0", "nvidia0/gi7/vgpu0", "nvidia0/vgpu1", "gpu-0-mig-1g24gb-19-0",
+		gpuA, gpuA + "::3", migA, "MIG-" + gpuA + "/1/0::12", gpuA + "-9", "nvidia0", "nvidia0/gi7/vgpu0", "nvidia0/vgpu1",
+		"gpu-0-mig-1g24gb-19-0",
 	} {
 		f.Add(id)
 	}
@@ -136,7 +141,8 @@ func FuzzParseDeviceID(f *testing.F) {
 }
 
 func FuzzParseDRADevice(f *testing.F) {
-	for _, name := range []string{"gpu-0", "gpu-2-mig-1g24gb-19-0", "gpu-0-mig-1g12gb-me-20-3", "gpu-0-mig-9-4-4", "gpu-vfio-0", gpuA} {
+	for _, name := range []string{"gpu-0", "gpu-2-mig-1g24gb-19-0", "gpu-0-mig-1g12gb-me-20-3", "gpu-0-mig-9-4-4",
+		"gpu-vfio-0", gpuA} {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {

@@ -27,7 +27,9 @@ func applyReservations(pod []gpu.Assignment, orders []int, reserved [][]gpu.Devi
 	for _, order := range slices.Sorted(maps.Keys(byOrder)) {
 		held = append(held, byOrder[order])
 	}
-	match := slices.EqualFunc(held, reserved, func(h []*gpu.Assignment, r []gpu.DeviceRef) bool { return len(h) == len(r) })
+	match := slices.EqualFunc(held, reserved, func(h []*gpu.Assignment, r []gpu.DeviceRef) bool {
+		return len(h) == len(r)
+	})
 	if !match {
 		return
 	}

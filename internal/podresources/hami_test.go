@@ -26,14 +26,16 @@ func TestReadUsesWhatHAMiReserved(t *testing.T) {
 		reserved [][]gpu.DeviceRef
 		want     []string
 	}{
-		{"as many containers with as many devices", "p", reserved, []string{"one exclusive  MIG", "two exclusive  placed", "two exclusive  MIG"}},
+		{"as many containers with as many devices", "p", reserved,
+			[]string{"one exclusive  MIG", "two exclusive  placed", "two exclusive  MIG"}},
 		{"a container more", "p", append(reserved[:2:2], reserved[0]), kept},
 		{"a container less", "p", reserved[:1], kept},
 		{"other numbers of devices", "p", [][]gpu.DeviceRef{reserved[1], reserved[0]}, kept},
 		{"another pod's", "q", reserved, kept},
 		{"nothing", "p", nil, kept},
 	} {
-		g := newTestLedger(t, &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/" + tc.pod: {MIGDevices: tc.reserved}}, asked: time.Unix(9999, 0)})
+		g := newTestLedger(t, &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/" + tc.pod: {MIGDevices: tc.reserved}},
+			asked: time.Unix(9999, 0)})
 		var got []string
 		for _, a := range g.list(pod("ns", "p", none, one, own, two)).List {
 			device := "GPU"

@@ -155,7 +155,8 @@ func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time
 	if g.isRunning(&h.Assignment) {
 		return true // a live process outweighs every proof
 	}
-	level.Debug(g.logger).Log("msg", "container holds a device no longer", "namespace", h.Holder.Namespace, "pod", h.Holder.Pod,
+	level.Debug(g.logger).Log("msg", "container holds a device no longer", "namespace", h.Holder.Namespace, "pod",
+		h.Holder.Pod,
 		"container", h.Holder.Name, "id", h.ID, "proof", proof)
 	g.unlisted.recordEnd(h, g.checkpoint.currentVersion())
 	return false
@@ -170,7 +171,8 @@ func (g *ledger) proofOfEnd(h *holding, l *listing, settled bool, now time.Time)
 		return "the device is listed for another pod"
 	case h.inCheckpoint && g.checkpoint.rewrittenWithout(h):
 		return "the checkpoint was rewritten without it"
-	case g.metadata != nil && isAPIUID(g.pods.podUID(h)) && g.metadata.PodGone(h.Holder.Namespace, h.Holder.Pod, g.pods.podUID(h), h.missingSince):
+	case g.metadata != nil && isAPIUID(g.pods.podUID(h)) &&
+		g.metadata.PodGone(h.Holder.Namespace, h.Holder.Pod, g.pods.podUID(h), h.missingSince):
 		return "the API server has no such pod"
 	}
 	return ""
@@ -229,7 +231,8 @@ func (g *ledger) confirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed 
 		a := &unconfirmed[n]
 		for k := range g.holdings {
 			h := &g.holdings[k]
-			if known := h.missingSince.IsZero() && (h.claim == gpu.ClaimDevice{} || h.admin.Present()); !known && compareAssignments(&h.Assignment, a) == 0 {
+			if known := h.missingSince.IsZero() && (h.claim == gpu.ClaimDevice{} || h.admin.Present()); !known &&
+				compareAssignments(&h.Assignment, a) == 0 {
 				h.dismissed = true
 			}
 		}

@@ -75,7 +75,8 @@ func TestARestartedKubeletForgets(t *testing.T) {
 	if got := formatAssignments(empty.List); got != "a? b? static?" || empty.Incomplete == "" {
 		t.Errorf("an empty list gives %s, incomplete %q", got, empty.Incomplete)
 	}
-	if why := empty.List[0].Holder.Unconfirmed; !strings.Contains(why, "the kubelet listed it last at 1970-01-01T00:16:43Z") {
+	if why := empty.List[0].Holder.Unconfirmed; !strings.Contains(why,
+		"the kubelet listed it last at 1970-01-01T00:16:43Z") {
 		t.Errorf("unconfirmed because %q", why)
 	}
 	for range 200 {
@@ -88,11 +89,13 @@ func TestARestartedKubeletForgets(t *testing.T) {
 		t.Errorf("with the API server's pods: %s, seen %d, want %d", got, back.List[0].Seen, before.List[0].Seen)
 	}
 	for range 2 {
-		if got := formatAssignments(g.list(podWithDevices("a", gpuA), podWithDevices("static", gpuC), witness()).List); got != "a b? static" {
+		if got := formatAssignments(g.list(podWithDevices("a", gpuA), podWithDevices("static", gpuC),
+			witness()).List); got != "a b? static" {
 			t.Errorf("a list that is not settled, or one that is, ends b: %s", got)
 		}
 	}
-	if got := formatAssignments(g.list(podWithDevices("a", gpuA), podWithDevices("static", gpuC), witness()).List); got != "a static" {
+	if got := formatAssignments(g.list(podWithDevices("a", gpuA), podWithDevices("static", gpuC),
+		witness()).List); got != "a static" {
 		t.Errorf("two settled lists without b give %s", got)
 	}
 }
@@ -120,17 +123,21 @@ func TestProofs(t *testing.T) {
 		{"the checkpoint, with it", func(g *testLedger, _ *fakeCluster) {
 			writeCheckpoint(t, g.checkpoint.path, uidA+" c "+gpuA, uidB+" c "+gpuB)
 		}, nil, "? a?"}, // and what it has for another pod
-		{"the checkpoint, cut short", func(g *testLedger, _ *fakeCluster) { writeText(t, g.checkpoint.path, `{"Data": {"PodDev`) }, nil, "a?"},
-		{"the device of another pod", func(*testLedger, *fakeCluster) {}, []*kubeletapi.PodResources{podWithDevices("b", gpuA)}, "b"},
+		{"the checkpoint, cut short",
+			func(g *testLedger, _ *fakeCluster) { writeText(t, g.checkpoint.path, `{"Data": {"PodDev`) }, nil, "a?"},
+		{"the device of another pod", func(*testLedger, *fakeCluster) {},
+			[]*kubeletapi.PodResources{podWithDevices("b", gpuA)}, "b"},
 		{"the device of another pod, by another resource", func(*testLedger, *fakeCluster) {},
 			[]*kubeletapi.PodResources{pod("ns", "b", container("c", devices("nvidia.com/gpu.shared", gpuA)))}, "a? b"},
-		{"another device of another pod", func(*testLedger, *fakeCluster) {}, []*kubeletapi.PodResources{podWithDevices("b", gpuB)}, "a? b"},
+		{"another device of another pod", func(*testLedger, *fakeCluster) {},
+			[]*kubeletapi.PodResources{podWithDevices("b", gpuB)}, "a? b"},
 		{"an operator", func(g *testLedger, _ *fakeCluster) {
 			g.confirm([]gpu.DeviceRef{{GPU: gpuA}}, g.assignmentsAt(nil, g.now).List)
 		}, nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}}, gone: map[string]bool{}, asked: time.Unix(9999, 0)}
+			c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}}, gone: map[string]bool{},
+				asked: time.Unix(9999, 0)}
 			g := newTestLedger(t, c)
 			g.checkpoint = testCheckpoint(t, uidA+" c "+gpuA)
 			g.listUntilSettled(t, podWithDevices("a", gpuA))
@@ -148,7 +155,8 @@ func TestProofs(t *testing.T) {
 
 func TestALiveProcessOverrulesProofs(t *testing.T) {
 	running := true
-	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}}, gone: map[string]bool{uidA: true}, asked: time.Unix(9999, 0)}
+	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}}, gone: map[string]bool{uidA: true},
+		asked: time.Unix(9999, 0)}
 	g := newTestLedger(t, c)
 	g.running = func(a *gpu.Assignment) bool {
 		return running && a.Holder.Container == gpu.Container{Namespace: "ns", Pod: "a", Name: "c"}
@@ -165,7 +173,8 @@ func TestALiveProcessOverrulesProofs(t *testing.T) {
 	}
 }
 
-// TestProcessesAreNotLookedForInVain: what the kubelet lists needs no process to be believed. To find one, files of every process are read.
+// TestProcessesAreNotLookedForInVain: what the kubelet lists needs no process to be believed. To find one, files of
+// every process are read.
 func TestProcessesAreNotLookedForInVain(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.running = func(a *gpu.Assignment) bool { t.Errorf("looked for a process of %s", a.Holder.Pod); return false }
@@ -189,7 +198,8 @@ func TestAStaticPodIsNotTheAPIServers(t *testing.T) {
 
 // TestANameIsUsedAgain: metadata of a pod is not used for the next pod of that name.
 func TestANameIsUsedAgain(t *testing.T) {
-	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}}, asked: time.Unix(1002, 0)}
+	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}},
+		asked: time.Unix(1002, 0)}
 	g := newTestLedger(t, c)
 	workload := func(got gpu.Assignments) string {
 		t.Helper()
@@ -220,7 +230,8 @@ func TestANameIsUsedAgain(t *testing.T) {
 
 // TestTheCheckpointTellsPodsOfOneNameApart: a pod of the same name on the same device, with no list in between.
 func TestTheCheckpointTellsPodsOfOneNameApart(t *testing.T) {
-	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}}, asked: time.Unix(9999, 0)}
+	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}},
+		asked: time.Unix(9999, 0)}
 	g := newTestLedger(t, c)
 	g.checkpoint = testCheckpoint(t, uidA+" c "+gpuA)
 	g.listUntilSettled(t, podWithDevices("a", gpuA))
@@ -272,7 +283,8 @@ func TestAConfirmationLastsUntilTheKubeletRestarts(t *testing.T) {
 
 func TestClaims(t *testing.T) {
 	device := gpu.ClaimDevice{Namespace: "ns", Claim: "one", Driver: draDriver, Pool: "node-1", Device: "gpu-1"}
-	pod := pod("ns", "a", &kubeletapi.ContainerResources{Name: "c", DynamicResources: claim("ns", "one", claimResource(draDriver, "gpu-1"))})
+	pod := pod("ns", "a",
+		&kubeletapi.ContainerResources{Name: "c", DynamicResources: claim("ns", "one", claimResource(draDriver, "gpu-1"))})
 	c := &fakeCluster{err: fmt.Errorf("get resourceclaims: %w", gpu.ErrNoPermission)}
 	g := newTestLedger(t, c)
 	first := g.listUntilSettled(t, pod).List
@@ -297,24 +309,29 @@ func TestClaims(t *testing.T) {
 		t.Errorf("a claim for administrative access holds %+v", got.List)
 	}
 	g = newTestLedger(t, nil)
-	if got := g.listUntilSettled(t, pod).List; len(got) != 1 || !strings.Contains(got[0].Holder.Unconfirmed, "--kubernetes.node-name") {
+	if got := g.listUntilSettled(t, pod).List; len(got) != 1 ||
+		!strings.Contains(got[0].Holder.Unconfirmed, "--kubernetes.node-name") {
 		t.Errorf("without the API server: %+v", got)
 	}
 }
 
 // TestAKubeletThatIsAwayForLong: what it listed last is no fact any more, and can be settled without it.
 func TestAKubeletThatIsAwayForLong(t *testing.T) {
-	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}, "ns/b": {UID: uidB}}, gone: map[string]bool{}, asked: time.Unix(9999, 0)}
+	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}, "ns/b": {UID: uidB}}, gone: map[string]bool{},
+		asked: time.Unix(9999, 0)}
 	g := newTestLedger(t, c)
 	g.listUntilSettled(t, podWithDevices("a", gpuA), podWithDevices("b", gpuB))
-	if got := g.assignmentsAt(gpu.ErrTimeout, g.now.Add(maxSilence-1)); formatAssignments(got.List) != "a b" || got.Incomplete != "" {
+	if got := g.assignmentsAt(gpu.ErrTimeout, g.now.Add(maxSilence-1)); formatAssignments(got.List) != "a b" ||
+		got.Incomplete != "" {
 		t.Errorf("at first: %s, incomplete because %q", formatAssignments(got.List), got.Incomplete)
 	}
-	if got := g.assignmentsAt(gpu.ErrTimeout, g.now.Add(maxSilence)); formatAssignments(got.List) != "a b" || !strings.Contains(got.Incomplete, "timed out") {
+	if got := g.assignmentsAt(gpu.ErrTimeout, g.now.Add(maxSilence)); formatAssignments(got.List) != "a b" ||
+		!strings.Contains(got.Incomplete, "timed out") {
 		t.Errorf("a while later: %s, incomplete because %q", formatAssignments(got.List), got.Incomplete)
 	}
 	g.markAllMissing(g.now)
-	if got := g.assignmentsAt(gpu.ErrTimeout, g.now); formatAssignments(got.List) != "a? b?" || !strings.Contains(got.Incomplete, "timed out") {
+	if got := g.assignmentsAt(gpu.ErrTimeout, g.now); formatAssignments(got.List) != "a? b?" ||
+		!strings.Contains(got.Incomplete, "timed out") {
 		t.Errorf("got %s, incomplete because %q", formatAssignments(got.List), got.Incomplete)
 	}
 	c.gone[uidA] = true
@@ -329,7 +346,8 @@ func TestAKubeletThatIsAwayForLong(t *testing.T) {
 
 func testCheckpoint(t *testing.T, entries ...string) *checkpoint {
 	t.Helper()
-	c := &checkpoint{path: filepath.Join(t.TempDir(), "kubelet_internal_checkpoint"), names: newResourceNames(nil), now: time.Now}
+	c := &checkpoint{path: filepath.Join(t.TempDir(), "kubelet_internal_checkpoint"), names: newResourceNames(nil),
+		now: time.Now}
 	writeCheckpoint(t, c.path, entries...)
 	c.readIfChanged()
 	if c.err != nil {
@@ -344,9 +362,13 @@ func writeCheckpoint(t *testing.T, path string, entries ...string) {
 	var list []string
 	for _, e := range entries {
 		f := strings.Fields(e)
-		list = append(list, fmt.Sprintf(`{"PodUID":%q,"ContainerName":%q,"ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":[%q]},"AllocResp":"Cg=="}`, f[0], f[1], f[2]))
+		list = append(list,
+			fmt.Sprintf(
+				`{"PodUID":%q,"ContainerName":%q,"ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":[%q]},"AllocResp":"Cg=="}`, f[0],
+				f[1], f[2]))
 	}
-	writeText(t, path, `{"Data":{"PodDeviceEntries":[`+strings.Join(list, ",")+`],"RegisteredDevices":{"nvidia.com/gpu":["x"]}},"Checksum":1}`)
+	writeText(t, path, `{"Data":{"PodDeviceEntries":[`+strings.Join(list,
+		",")+`],"RegisteredDevices":{"nvidia.com/gpu":["x"]}},"Checksum":1}`)
 }
 
 func writeText(t *testing.T, path, text string) {

@@ -15,7 +15,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A StatefulSet's pod is created again under its name on another device. The process of the new one keeps the old device held, for ever.
+// A StatefulSet's pod is created again under its name on another device. The process of the new one keeps the old
+// device held, for ever.
 func TestAProcessOfTheSuccessorIsOnItsOwnDevice(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.running = func(a *gpu.Assignment) bool { return a.Holder.Pod == "web-0" && a.ID == gpuB }
@@ -26,7 +27,8 @@ func TestAProcessOfTheSuccessorIsOnItsOwnDevice(t *testing.T) {
 	}
 	for _, a := range got.List {
 		if a.ID == gpuA {
-			t.Errorf("web-0 was created again with B, but A is told to be held by %s, unconfirmed %q", a.Holder.Pod, a.Holder.Unconfirmed)
+			t.Errorf("web-0 was created again with B, but A is told to be held by %s, unconfirmed %q", a.Holder.Pod,
+				a.Holder.Unconfirmed)
 		}
 	}
 }
@@ -119,7 +121,8 @@ func TestAStaticPodThatIsPutBack(t *testing.T) {
 
 // A pod and its claim are created again under their names, the first for administrative access, the second not.
 func TestAClaimOfTheSameName(t *testing.T) {
-	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/web-0": {UID: uidA}}, asked: time.Unix(9999, 0), admin: map[gpu.ClaimDevice]bool{}}
+	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/web-0": {UID: uidA}}, asked: time.Unix(9999, 0),
+		admin: map[gpu.ClaimDevice]bool{}}
 	g := newTestLedger(t, c)
 	device := gpu.ClaimDevice{Namespace: "ns", Claim: "gpu", Driver: draDriver, Pool: "node-1", Device: "gpu-0"}
 	p := pod("ns", "web-0", container("c", nil))
@@ -138,9 +141,11 @@ func TestAClaimOfTheSameName(t *testing.T) {
 	t.Error("the API server has pod web-0 under another UID with an exclusive claim, and its device is told to be free")
 }
 
-// The same pod comes back after it was taken for gone (a kubelet that is slow to take pods in): its workload is never told again.
+// The same pod comes back after it was taken for gone (a kubelet that is slow to take pods in): its workload is never
+// told again.
 func TestTheSamePodComesBack(t *testing.T) {
-	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}}, asked: time.Unix(99999, 0)}
+	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}},
+		asked: time.Unix(99999, 0)}
 	g := newTestLedger(t, c)
 	g.listUntilSettled(t, podWithDevices("a", gpuA))
 	g.list(witness())
@@ -152,7 +157,8 @@ func TestTheSamePodComesBack(t *testing.T) {
 	}
 }
 
-// What the checkpoint has now is listed now: a device that is found later (a driver that comes late) is not "created since".
+// What the checkpoint has now is listed now: a device that is found later (a driver that comes late) is not "created
+// since".
 func TestTheCheckpointTellsNow(t *testing.T) {
 	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA}}, gone: map[string]bool{}}
 	g := newTestLedger(t, c)
@@ -164,7 +170,8 @@ func TestTheCheckpointTellsNow(t *testing.T) {
 	}
 	got := g.list(witness())
 	if a := got.List[0]; a.Holder.Unconfirmed != "" || !a.Listed.Equal(g.now) {
-		t.Errorf("unconfirmed %q, listed %v ago; poll drops it for every device that was first seen since", a.Holder.Unconfirmed, g.now.Sub(a.Listed))
+		t.Errorf("unconfirmed %q, listed %v ago; poll drops it for every device that was first seen since",
+			a.Holder.Unconfirmed, g.now.Sub(a.Listed))
 	}
 }
 
@@ -181,8 +188,8 @@ func TestReplicasWithoutAWitness(t *testing.T) {
 	}
 }
 
-// TestCheckpointStateDoesNotWait: the poll loop asks for it in every cycle, and must not wait for a call that the kubelet does not
-// answer.
+// TestCheckpointStateDoesNotWait: the poll loop asks for it in every cycle, and must not wait for a call that the
+// kubelet does not answer.
 func TestCheckpointStateDoesNotWait(t *testing.T) {
 	asked, release := make(chan struct{}), make(chan struct{})
 	socket := serveReplies(t, "kubelet.sock", func() []byte {
@@ -226,7 +233,8 @@ func TestACallerWithoutTimeIsNotTheKubeletsFault(t *testing.T) {
 	}
 }
 
-// One settled list lacks b, since the kubelet takes pods in slowly; then the kubelet restarts: an unsettled list is not the second.
+// One settled list lacks b, since the kubelet takes pods in slowly; then the kubelet restarts: an unsettled list is
+// not the second.
 func TestTwoListsAreBothSettled(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.listUntilSettled(t, podWithDevices("a", gpuA), podWithDevices("b", gpuB))
@@ -243,7 +251,8 @@ func TestTwoListsAreBothSettled(t *testing.T) {
 	}
 }
 
-// On a node with HAMi a pod is created again under its name with the same id: the reservation of the former one names its device.
+// On a node with HAMi a pod is created again under its name with the same id: the reservation of the former one names
+// its device.
 func TestAReservationOfTheFormerPod(t *testing.T) {
 	c := &fakeCluster{asked: time.Unix(1003, 0), gone: map[string]bool{}, pods: map[string]gpu.PodMetadata{
 		"ns/a": {UID: uidA, MIGDevices: [][]gpu.DeviceRef{{{MIG: "MIG-1"}}}}}}
@@ -259,7 +268,8 @@ func TestAReservationOfTheFormerPod(t *testing.T) {
 	}
 }
 
-// TestAnOrdinaryClaimOverrulesAnOperator: a confirmation was given while it was not known whether the claim is for administrative access.
+// TestAnOrdinaryClaimOverrulesAnOperator: a confirmation was given while it was not known whether the claim is for
+// administrative access.
 func TestAnOrdinaryClaimOverrulesAnOperator(t *testing.T) {
 	c := &fakeCluster{err: gpu.ErrUnavailable}
 	g := newTestLedger(t, c)

@@ -72,7 +72,9 @@ func (r replyReader) readReply(reply *kubeletapi.ListPodResourcesResponse) listi
 	}
 	// A device that is listed twice for one container is held once, and has one series.
 	slices.SortFunc(l.entries, func(a, b listedDevice) int { return compareAssignments(&a.Assignment, &b.Assignment) })
-	l.entries = slices.CompactFunc(l.entries, func(a, b listedDevice) bool { return compareAssignments(&a.Assignment, &b.Assignment) == 0 })
+	l.entries = slices.CompactFunc(l.entries, func(a, b listedDevice) bool {
+		return compareAssignments(&a.Assignment, &b.Assignment) == 0
+	})
 	slices.SortFunc(l.unreadable, func(a, b gpu.Assignment) int { return compareAssignments(&a, &b) })
 	return l
 }

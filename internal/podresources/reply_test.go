@@ -56,7 +56,8 @@ func TestReadDoesNotDependOnOrder(t *testing.T) {
 		all = append(all, devices("nvidia.com/gpu", fmt.Sprintf("%s::%d", gpuA, i), fmt.Sprintf("nvidia%d", i))...)
 	}
 	in := reply(pod("b", "x", container("c", devices("nvidia.com/gpu", gpuB))), pod("a", "y", container("c", all)),
-		pod("a", "x", container("c", devices("nvidia.com/gpu", "MIG-"+gpuA+"/2/1")), container("d", devices("nvidia.com/gpu", migA))))
+		pod("a", "x", container("c", devices("nvidia.com/gpu", "MIG-"+gpuA+"/2/1")),
+			container("d", devices("nvidia.com/gpu", migA))))
 	want := readReply(in)
 	if len(want.entries) != 43 {
 		t.Fatalf("%d entries, want 43", len(want.entries))
@@ -74,7 +75,8 @@ func TestReadDoesNotDependOnOrder(t *testing.T) {
 }
 
 func TestReadListsADeviceOnceForAContainer(t *testing.T) {
-	got := readReply(reply(pod("ns", "p", container("c", devices("nvidia.com/gpu", gpuA, gpuA)), container("d", devices("nvidia.com/gpu", gpuA)))))
+	got := readReply(reply(pod("ns", "p", container("c", devices("nvidia.com/gpu", gpuA, gpuA)),
+		container("d", devices("nvidia.com/gpu", gpuA)))))
 	if len(got.entries) != 2 {
 		t.Errorf("got %+v, want one entry for each container", got.entries)
 	}
@@ -98,16 +100,20 @@ func TestReadKeepsUnreadableIDs(t *testing.T) {
 func TestReadClaims(t *testing.T) {
 	share := "d1b8"
 	alone := &kubeletapi.ContainerResources{Name: "alone", DynamicResources: claim("ml", "train-gpu",
-		claimResource(draDriver, "gpu-2-mig-1g24gb-19-0"), claimResource("nic.example.com", "eth0"), claimResource(draDriver, ""), claimResource(draDriver, "gpu-vfio-0"), claimResource(draDriver, "garbage"))}
-	one := &kubeletapi.ContainerResources{Name: "one", DynamicResources: claim("ml", "both", claimResource(draDriver, "gpu-1"))}
-	two := &kubeletapi.ContainerResources{Name: "two", DynamicResources: claim("ml", "both", claimResource(draDriver, "gpu-1"))}
+		claimResource(draDriver, "gpu-2-mig-1g24gb-19-0"), claimResource("nic.example.com", "eth0"),
+		claimResource(draDriver, ""), claimResource(draDriver, "gpu-vfio-0"), claimResource(draDriver, "garbage"))}
+	one := &kubeletapi.ContainerResources{Name: "one",
+		DynamicResources: claim("ml", "both", claimResource(draDriver, "gpu-1"))}
+	two := &kubeletapi.ContainerResources{Name: "two",
+		DynamicResources: claim("ml", "both", claimResource(draDriver, "gpu-1"))}
 	part := &kubeletapi.ContainerResources{Name: "part", DynamicResources: claim("ml", "part", &kubeletapi.ClaimResource{
 		DriverName: draDriver, PoolName: "node-1", DeviceName: "gpu-3", ShareId: &share})}
 	got := readReply(reply(pod("ml", "train-0", alone, one, two, part)))
 	var text []string
 	for _, e := range got.entries {
 		minor, _ := e.Device.Minor.Get()
-		text = append(text, fmt.Sprintf("%s gpu %d %s %s %q", e.Holder.Name, minor, e.Holder.Resource, e.Holder.Sharing, e.Holder.Replica))
+		text = append(text, fmt.Sprintf("%s gpu %d %s %s %q", e.Holder.Name, minor, e.Holder.Resource, e.Holder.Sharing,
+			e.Holder.Replica))
 	}
 	want := []string{
 		`alone gpu 2 claim/ml/train-gpu exclusive ""`,
@@ -116,9 +122,11 @@ func TestReadClaims(t *testing.T) {
 		`two gpu 1 claim/ml/both replica ""`,
 	}
 	if !slices.Equal(text, want) || len(got.unreadable) != 1 {
-		t.Errorf("%d unreadable, got\n%s\nwant 1 and\n%s", len(got.unreadable), strings.Join(text, "\n"), strings.Join(want, "\n"))
+		t.Errorf("%d unreadable, got\n%s\nwant 1 and\n%s", len(got.unreadable), strings.Join(text, "\n"),
+			strings.Join(want, "\n"))
 	}
-	if claim := (gpu.ClaimDevice{Namespace: "ml", Claim: "part", Driver: draDriver, Pool: "node-1", Device: "gpu-3"}); got.entries[2].claim != claim {
+	if claim := (gpu.ClaimDevice{Namespace: "ml", Claim: "part", Driver: draDriver, Pool: "node-1",
+		Device: "gpu-3"}); got.entries[2].claim != claim {
 		t.Errorf("the claim is %+v, want %+v", got.entries[2].claim, claim)
 	}
 }

@@ -22,7 +22,8 @@ type settlement struct {
 }
 
 func (s *settlement) reset(now time.Time) {
-	*s = settlement{witness: s.witness, nodes: s.nodes, sinceProgramStart: s.startedAt.IsZero(), startedAt: now, podsSeen: map[podName]bool{}, lastNewPod: now}
+	*s = settlement{witness: s.witness, nodes: s.nodes, sinceProgramStart: s.startedAt.IsZero(), startedAt: now,
+		podsSeen: map[podName]bool{}, lastNewPod: now}
 }
 
 // recordPods records the pods of a list and reports whether the list is settled.
@@ -71,9 +72,11 @@ func (s *settlement) unsettledReason() string {
 	began += " began at " + formatTime(s.startedAt)
 	switch {
 	case s.witness == "":
-		return "the kubelet's list may lack pods, and no pod is named whose presence would show that it is complete (--kubernetes.witness-pod)"
+		return "the kubelet's list may lack pods, and no pod is named whose presence would show that it is complete " +
+			"(--kubernetes.witness-pod)"
 	case !s.witnessListed:
-		return "the kubelet's list may lack pods: pod " + s.witness + " (--kubernetes.witness-pod) has not been listed since " + began + ", or it is a static pod"
+		return "the kubelet's list may lack pods: pod " + s.witness +
+			" (--kubernetes.witness-pod) has not been listed since " + began + ", or it is a static pod"
 	}
 	return "the kubelet's list may lack pods: new ones still appear since " + began
 }

@@ -99,7 +99,8 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 // indexLedger returns the devices of the ledger's holdings, the listed pods by UID, and the devices of plugins that are
 // listed as held. It leaves out the latter if the checkpoint no longer has the pod: the pod has ended, and the device
 // may be another's.
-func (u *unlistedDevices) indexLedger(g *ledger) (held map[checkpointDevice]bool, listed map[string]podName, owned map[pluginDevice]bool) {
+func (u *unlistedDevices) indexLedger(g *ledger) (held map[checkpointDevice]bool, listed map[string]podName,
+	owned map[pluginDevice]bool) {
 	held, listed, owned = map[checkpointDevice]bool{}, map[string]podName{}, map[pluginDevice]bool{}
 	for n := range g.holdings {
 		h := &g.holdings[n]

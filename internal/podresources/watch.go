@@ -100,5 +100,6 @@ func (w *socketWatch) warnOnce(err error) {
 		return
 	}
 	w.warned = true
-	level.Warn(w.logger).Log("msg", "cannot watch the kubelet's socket; a restarted kubelet is found more slowly", "dir", w.dir, "err", err)
+	level.Warn(w.logger).Log("msg", "cannot watch the kubelet's socket; a restarted kubelet is found more slowly", "dir",
+		w.dir, "err", err)
 }

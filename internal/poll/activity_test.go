@@ -115,7 +115,8 @@ func (p *fakeProfiler) Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, err
 		for k := range g.Instances {
 			gi := &g.Instances[k]
 			answer.Instances[gi.ID] = gpu.Activity{SM: gpu.Some(p.sm)}
-			answer.ComputeInstances[[2]uint32{uint32(gi.ID), uint32(gi.ComputeInstances[0].ID)}] = gpu.Activity{SM: gpu.Some(p.sm)}
+			answer.ComputeInstances[[2]uint32{uint32(gi.ID),
+				uint32(gi.ComputeInstances[0].ID)}] = gpu.Activity{SM: gpu.Some(p.sm)}
 		}
 		out[g.UUID] = answer
 	}
@@ -174,7 +175,8 @@ func TestProfilingEndsWithItsLayout(t *testing.T) {
 		g.Instances[0].Placement = gpu.Some(gpu.Placement{Start: 0, Size: 2})
 		src.gpus[uuidA] = g
 	})
-	if g := findGPU(t, h.pollAfter(time.Second), uuidA); g.Instances[0].Activity.SM.Present() || g.Instances[1].Activity.SM.Present() {
+	if g := findGPU(t, h.pollAfter(time.Second), uuidA); g.Instances[0].Activity.SM.Present() ||
+		g.Instances[1].Activity.SM.Present() {
 		t.Errorf("activity of the layout before: %v", g.Instances[0].Activity)
 	}
 	if g := findGPU(t, h.pollAfter(time.Second), uuidA); !g.Instances[0].Activity.SM.Present() {

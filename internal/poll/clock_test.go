@@ -12,7 +12,8 @@ import (
 
 // jumps are what the clock does from one poll to the next.
 var jumps = []time.Duration{
-	time.Second, time.Hour, time.Second, -time.Hour, time.Second, -24 * time.Hour, time.Second, 24 * time.Hour, -time.Nanosecond, time.Second,
+	time.Second, time.Hour, time.Second, -time.Hour, time.Second, -24 * time.Hour, time.Second, 24 * time.Hour,
+	-time.Nanosecond, time.Second,
 }
 
 // busyGPU is a MIG GPU after n polls: its counters grow.
@@ -27,7 +28,8 @@ func busyGPU(n int) gpu.GPU {
 
 // growingTotals are the running totals of a GPU that may only grow.
 func growingTotals(g *gpu.GPU) []float64 {
-	list := []float64{g.Totals.PCIeReceive.Or(gpu.Counter{}).Value, g.Totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value}
+	list := []float64{g.Totals.PCIeReceive.Or(gpu.Counter{}).Value,
+		g.Totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value}
 	for _, r := range g.Totals.ClockEvents {
 		list = append(list, r.Seconds.Value)
 	}
@@ -41,7 +43,8 @@ func TestClockThatJumps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA)
 		pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{
-			{Device: gpu.DeviceRef{MIG: "MIG-3"}, Holder: gpu.Holder{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}},
+			{Device: gpu.DeviceRef{MIG: "MIG-3"},
+				Holder: gpu.Holder{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}},
 		}}}
 		h := newHarness(t, src, func(o *Options) { o.Pods = pods })
 		src.gpus[uuidA] = busyGPU(0)
@@ -83,7 +86,8 @@ func TestClockSetBackInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA, uuidB)
 		pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{
-			{Device: gpu.DeviceRef{GPU: uuidA}, Holder: gpu.Holder{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}},
+			{Device: gpu.DeviceRef{GPU: uuidA},
+				Holder: gpu.Holder{Container: gpu.Container{Pod: "p"}, Sharing: gpu.SharingExclusive}},
 		}}}
 		h := newHarness(t, src, func(o *Options) { o.Pods = pods })
 		stop := h.startLoop()
@@ -140,7 +144,8 @@ func TestLookupThatHangs(t *testing.T) {
 				t.Fatalf("after the timeout: %d GPUs, want 2", len(s.GPUs))
 			}
 			cmptest.Equal(t, "after the timeout: up", s.GPUs[1].Up, false)
-			cmptest.Equal(t, "after the timeout: errors", s.GPUs[1].Errors, []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrTimeout}})
+			cmptest.Equal(t, "after the timeout: errors", s.GPUs[1].Errors,
+				[]gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrTimeout}})
 			cmptest.Equal(t, "after the timeout: hung calls", s.HungCalls, 1)
 			if n := errorCount(&s.GPUs[1], gpu.ReadingDevice, gpu.ReasonTimeout); n != 1 {
 				t.Errorf("%g timeouts", n)

@@ -8,12 +8,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestFreeByConfirmation: while it is not known who holds devices, those that an operator has confirmed to be free are marked, and what
-// is free once it is known is not.
+// TestFreeByConfirmation: while it is not known who holds devices, those that an operator has confirmed to be free
+// are marked, and what is free once it is known is not.
 func TestFreeByConfirmation(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	src.gpus[uuidA] = migGPU()
-	pods := &fakePods{list: gpu.Assignments{Incomplete: "the kubelet has restarted", Free: []gpu.DeviceRef{{MIG: "MIG-3"}, {GPU: uuidB}}}}
+	pods := &fakePods{list: gpu.Assignments{Incomplete: "the kubelet has restarted",
+		Free: []gpu.DeviceRef{{MIG: "MIG-3"}, {GPU: uuidB}}}}
 	h := newHarness(t, src, func(o *Options) { o.Pods = pods })
 	defer h.startLoop()()
 	s := h.pollAfter(time.Second)
@@ -25,7 +26,8 @@ func TestFreeByConfirmation(t *testing.T) {
 		gi := &a.Instances[i]
 		want := gi.ComputeInstances[0].UUID == "MIG-3"
 		if gi.ConfirmedFree != want || gi.ComputeInstances[0].ConfirmedFree != want {
-			t.Errorf("GPU instance %d: %v, its compute instance %v; want %v", gi.ID, gi.ConfirmedFree, gi.ComputeInstances[0].ConfirmedFree, want)
+			t.Errorf("GPU instance %d: %v, its compute instance %v; want %v", gi.ID, gi.ConfirmedFree,
+				gi.ComputeInstances[0].ConfirmedFree, want)
 		}
 	}
 	pods.list = gpu.Assignments{}

@@ -40,7 +40,8 @@ func newFakeSource(ids ...gpu.UUID) *fakeSource {
 		events: make(chan gpu.Event, 16),
 	}
 	for i, id := range ids {
-		s.gpus[id] = gpu.GPU{Facts: gpu.Facts{UUID: id, Index: i, Minor: gpu.Some(i)}, Readings: gpu.Readings{PowerWatts: gpu.Some(100.0)}}
+		s.gpus[id] = gpu.GPU{Facts: gpu.Facts{UUID: id, Index: i, Minor: gpu.Some(i)},
+			Readings: gpu.Readings{PowerWatts: gpu.Some(100.0)}}
 	}
 	return s
 }
@@ -92,8 +93,8 @@ func cloneInstances(list []gpu.GPUInstance) []gpu.GPUInstance {
 	return out
 }
 
-// fakePods answers with a list of now or, if there is an error, with what is known without an answer: the last list, whose
-// holders are unconfirmed if that is long ago.
+// fakePods answers with a list of now or, if there is an error, with what is known without an answer: the last list,
+// whose holders are unconfirmed if that is long ago.
 type fakePods struct {
 	list        gpu.Assignments
 	err         error

@@ -45,7 +45,8 @@ func (p *reportingProfiler) Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling
 		if g.UUID == p.without {
 			continue
 		}
-		answer := gpu.Profiling{LayoutGeneration: g.MIG.LayoutGeneration - p.behind, Source: gpu.ActivityDCGM, Paused: p.paused}
+		answer := gpu.Profiling{LayoutGeneration: g.MIG.LayoutGeneration - p.behind, Source: gpu.ActivityDCGM,
+			Paused: p.paused}
 		if !p.blank && !p.paused {
 			answer.Time = p.now()
 			answer.GPU.GraphicsEngine = gpu.Some(0.25)
@@ -102,8 +103,9 @@ func (n *fallbackNode) totalEnergy() (sum float64) {
 	return sum + g.Totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value
 }
 
-// TestFallBackToTheDriver: where the profiler says nothing of a GPU, the driver is asked for it as soon as the last answer does not
-// count any more, and no longer than the profiler needs to report everything again. No energy is counted twice or lost meanwhile.
+// TestFallBackToTheDriver: where the profiler says nothing of a GPU, the driver is asked for it as soon as the last
+// answer does not count any more, and no longer than the profiler needs to report everything again. No energy is
+// counted twice or lost meanwhile.
 func TestFallBackToTheDriver(t *testing.T) {
 	lost := errors.New("connection lost")
 	for _, tt := range []struct {
@@ -147,7 +149,8 @@ func TestFallBackToTheDriver(t *testing.T) {
 			}
 			a, b := n.pollSecond()
 			g := findGPU(t, n.Current(), uuidA)
-			cmptest.Equal(t, "sources with the profiler back", []gpu.ActivitySource{a, b}, []gpu.ActivitySource{gpu.ActivityDCGM, gpu.ActivityDCGM})
+			cmptest.Equal(t, "sources with the profiler back", []gpu.ActivitySource{a, b},
+				[]gpu.ActivitySource{gpu.ActivityDCGM, gpu.ActivityDCGM})
 			cmptest.Equal(t, "SM activity with the profiler back", g.Instances[0].Activity.SM, gpu.Some(0.25))
 			if spent := n.totalEnergy() - before; math.Abs(spent-3700) > 1e-6 {
 				t.Errorf("after it: %v J", spent)
@@ -156,8 +159,8 @@ func TestFallBackToTheDriver(t *testing.T) {
 	}
 }
 
-// TestNoGapAfterAReconnect: a profiler that is back first answers without values, then without those of instances. The driver is asked
-// until it reports everything again; no second is without activity.
+// TestNoGapAfterAReconnect: a profiler that is back first answers without values, then without those of instances.
+// The driver is asked until it reports everything again; no second is without activity.
 func TestNoGapAfterAReconnect(t *testing.T) {
 	for _, outage := range []int{4, 8, 30} {
 		n, stop := startFallback(t)
@@ -167,7 +170,8 @@ func TestNoGapAfterAReconnect(t *testing.T) {
 			n.pollSecond()
 		}
 		for second, p := range []reportingProfiler{
-			{blank: true}, {blank: true}, {without: uuidA}, {withoutInstances: true}, {withoutInstances: true}, {blank: true}, {}, {}, {}, {}, {}, {}, {},
+			{blank: true}, {blank: true}, {without: uuidA}, {withoutInstances: true}, {withoutInstances: true}, {blank: true},
+			{}, {}, {}, {}, {}, {}, {},
 		} {
 			p.now = n.clock.Now
 			*n.profiler = p
@@ -186,8 +190,8 @@ func TestNoGapAfterAReconnect(t *testing.T) {
 	}
 }
 
-// TestProfilerThatAnswersInPart: one that reports everything now and then, and leaves instances out or has no values in between, is not
-// used again. No second is without activity.
+// TestProfilerThatAnswersInPart: one that reports everything now and then, and leaves instances out or has no values
+// in between, is not used again. No second is without activity.
 func TestProfilerThatAnswersInPart(t *testing.T) {
 	for _, part := range []reportingProfiler{{withoutInstances: true}, {blank: true}, {behind: 1}} {
 		n, stop := startFallback(t)
@@ -212,8 +216,8 @@ func TestProfilerThatAnswersInPart(t *testing.T) {
 	}
 }
 
-// TestOneCompleteAnswerIsNotEnough: a profiler that reports everything once and then fails, or omits the GPU, is not used again, also if
-// its values count for long.
+// TestOneCompleteAnswerIsNotEnough: a profiler that reports everything once and then fails, or omits the GPU, is not
+// used again, also if its values count for long.
 func TestOneCompleteAnswerIsNotEnough(t *testing.T) {
 	for _, failing := range []reportingProfiler{{err: errors.New("connection lost")}, {without: uuidA}} {
 		n, stop := startFallback(t, func(o *Options) { o.StaleAfter = 20 * time.Second })

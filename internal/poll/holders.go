@@ -13,7 +13,8 @@ import (
 func attachHolders(gpus []gpu.GPU, known gpu.Assignments, containers Containers) []gpu.Assignment {
 	index := gpu.NewDevices(gpus)
 	unmatched := slices.Clone(known.Unreadable)
-	state := allocationState{complete: known.Incomplete == "", free: index.Cover(known.Free), doubtful: map[gpu.DeviceIndex]bool{}}
+	state := allocationState{complete: known.Incomplete == "", free: index.Cover(known.Free),
+		doubtful: map[gpu.DeviceIndex]bool{}}
 	byDevice := map[gpu.DeviceIndex][]gpu.Assignment{}
 	var held []gpu.DeviceIndex
 	for _, a := range known.List {
@@ -167,7 +168,8 @@ func isOnePluginDevice(assignments []gpu.Assignment) bool {
 }
 
 // holderWithProcess returns the only holder that has a process on the device; false if none has, or several.
-func holderWithProcess(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignment, containers Containers) (gpu.Holder, bool) {
+func holderWithProcess(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignment,
+	containers Containers) (gpu.Holder, bool) {
 	if containers == nil {
 		return gpu.Holder{}, false
 	}
@@ -306,5 +308,6 @@ func commonHolder(gi *gpu.GPUInstance) []gpu.Holder {
 }
 
 func compareContainers(a, b gpu.Container) int {
-	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Pod, b.Pod), strings.Compare(a.Name, b.Name))
+	return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Pod, b.Pod),
+		strings.Compare(a.Name, b.Name))
 }

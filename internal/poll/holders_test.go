@@ -22,14 +22,17 @@ func migGPU() gpu.GPU {
 	return gpu.GPU{
 		Facts: gpu.Facts{
 			UUID: uuidA, Index: 0, Minor: gpu.Some(4), SMs: gpu.Some(108),
-			Profiles: []gpu.Profile{{ID: 9, Name: "3g.20gb", ComputeSlices: 3, MemorySlices: 4, SMs: 42}, {ID: 0, Name: "7g.40gb", SMs: 98}},
+			Profiles: []gpu.Profile{{ID: 9, Name: "3g.20gb", ComputeSlices: 3, MemorySlices: 4, SMs: 42},
+				{ID: 0, Name: "7g.40gb", SMs: 98}},
 		},
 		MIG: gpu.MIGState{Enabled: gpu.Some(true), Pending: gpu.Some(true)},
 		Readings: gpu.Readings{
 			PowerWatts: gpu.Some(200.0), EnergyJoules: gpu.Some(1000.0),
 			Processes: gpu.Some([]gpu.Process{
-				{PID: 11, MemoryBytes: gpu.Some(uint64(100)), Instance: gpu.Some(gpu.InstanceID(2)), Compute: gpu.Some(gpu.ComputeID(0))},
-				{PID: 12, MemoryBytes: gpu.Some(uint64(50)), Instance: gpu.Some(gpu.InstanceID(2)), Compute: gpu.Some(gpu.ComputeID(0))},
+				{PID: 11, MemoryBytes: gpu.Some(uint64(100)), Instance: gpu.Some(gpu.InstanceID(2)),
+					Compute: gpu.Some(gpu.ComputeID(0))},
+				{PID: 12, MemoryBytes: gpu.Some(uint64(50)), Instance: gpu.Some(gpu.InstanceID(2)),
+					Compute: gpu.Some(gpu.ComputeID(0))},
 			}),
 		},
 		Instances: []gpu.GPUInstance{
@@ -41,7 +44,8 @@ func migGPU() gpu.GPU {
 
 func newAssignment(ref gpu.DeviceRef, pod string, seen uint64) gpu.Assignment {
 	return gpu.Assignment{Device: ref, Seen: seen, Holder: gpu.Holder{
-		Container: gpu.Container{Namespace: "ns", Pod: pod, Name: "main"}, Resource: "nvidia.com/gpu", Sharing: gpu.SharingExclusive,
+		Container: gpu.Container{Namespace: "ns", Pod: pod, Name: "main"}, Resource: "nvidia.com/gpu",
+		Sharing: gpu.SharingExclusive,
 	}}
 }
 
@@ -104,7 +108,8 @@ type attachTest struct {
 // attachTests are ways of naming and sharing the devices of migGPU.
 func attachTests() []attachTest {
 	sharedClaim := func(pod string) gpu.Assignment {
-		a := newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))}, pod, 1)
+		a := newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))},
+			pod, 1)
 		a.Holder.Resource, a.Holder.Sharing = "claim/ns/big", gpu.SharingReplica
 		return a
 	}
@@ -129,8 +134,10 @@ func attachTests() []attachTest {
 			newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), Instance: gpu.Some(gpu.InstanceID(1))}, "p", 1)},
 			want: map[string][]string{"ci/1/0": {"p"}, "gi/1": {"p"}}},
 		{name: "DRA names the placement", list: []gpu.Assignment{
-			newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))}, "p", 1),
-			newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(19))}, "q", 1)},
+			newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))}, "p",
+				1),
+			newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(19))}, "q",
+				1)},
 			want: map[string][]string{"ci/1/0": {"p"}, "gi/1": {"p"}}, unmatched: 1},
 		{name: "a claim of several containers", list: []gpu.Assignment{sharedClaim("p"), sharedClaim("q")},
 			want: map[string][]string{"ci/1/0": {"p claim ", "q claim "}, "gi/1": {"p claim ", "q claim "}}},
@@ -142,7 +149,8 @@ func attachTests() []attachTest {
 			want: map[string][]string{"ci/2/0": {"a unknown ", "b unknown "}}},
 		{name: "two claims of one device", list: []gpu.Assignment{claimOf("a", 1), claimOf("b", 2)},
 			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}, "gi/1": {"a unknown ", "b unknown "}}},
-		{name: "a claim and a device plugin", list: []gpu.Assignment{claimOf("a", 1), newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "b", 2)},
+		{name: "a claim and a device plugin",
+			list: []gpu.Assignment{claimOf("a", 1), newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "b", 2)},
 			want: map[string][]string{"ci/1/0": {"a unknown ", "b unknown "}, "gi/1": {"a unknown ", "b unknown "}}},
 		{name: "two ids for one device", list: []gpu.Assignment{
 			newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "a", 1), withID(newAssignment(legacyRef(1, 0), "b", 2), "MIG-GPU-x/1/0")},
@@ -163,10 +171,12 @@ func sharedTests() []attachTest {
 		{name: "time-slicing", list: []gpu.Assignment{
 			replicaAssignment(gpu.DeviceRef{GPU: uuidA}, "q", "1"), replicaAssignment(gpu.DeviceRef{GPU: uuidA}, "p", "0")},
 			want: map[string][]string{"gpu": {"p time-slicing 0", "q time-slicing 1"}}},
-		{name: "MPS by the compute mode", mps: true, list: []gpu.Assignment{replicaAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "p", "0")},
+		{name: "MPS by the compute mode", mps: true,
+			list: []gpu.Assignment{replicaAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "p", "0")},
 			want: map[string][]string{"ci/1/0": {"p mps 0"}, "gi/1": {"p mps 0"}}},
 		{name: "unknown devices", list: []gpu.Assignment{
-			newAssignment(gpu.DeviceRef{GPU: uuidB}, "p", 1), newAssignment(gpu.DeviceRef{MIG: "MIG-9"}, "p", 1), newAssignment(legacyRef(9, 0), "p", 1), newAssignment(legacyRef(2, 9), "p", 1)},
+			newAssignment(gpu.DeviceRef{GPU: uuidB}, "p", 1), newAssignment(gpu.DeviceRef{MIG: "MIG-9"}, "p", 1),
+			newAssignment(legacyRef(9, 0), "p", 1), newAssignment(legacyRef(2, 9), "p", 1)},
 			want: map[string][]string{}, unmatched: 4, doubtful: true},
 	}
 }
@@ -202,15 +212,20 @@ func TestAllocated(t *testing.T) {
 		want  []gpu.Opt[bool] // of the GPU, GI 2 and its compute instances, GI 1 and its compute instance
 	}{
 		{"no holder", gpu.Assignments{}, all},
-		{"no known holder", gpu.Assignments{Incomplete: "x"}, []gpu.Opt[bool]{unknown, unknown, unknown, unknown, unknown, unknown}},
+		{"no known holder", gpu.Assignments{Incomplete: "x"},
+			[]gpu.Opt[bool]{unknown, unknown, unknown, unknown, unknown, unknown}},
 		{"a holder", gpu.Assignments{List: []gpu.Assignment{p}}, []gpu.Opt[bool]{yes, yes, yes, no, no, no}},
-		{"a holder of those that are known", gpu.Assignments{List: []gpu.Assignment{p}, Incomplete: "x"}, []gpu.Opt[bool]{yes, yes, yes, unknown, unknown, unknown}},
-		{"an unconfirmed holder", gpu.Assignments{List: []gpu.Assignment{q}}, []gpu.Opt[bool]{unknown, unknown, no, unknown, no, no}},
+		{"a holder of those that are known", gpu.Assignments{List: []gpu.Assignment{p}, Incomplete: "x"},
+			[]gpu.Opt[bool]{yes, yes, yes, unknown, unknown, unknown}},
+		{"an unconfirmed holder", gpu.Assignments{List: []gpu.Assignment{q}},
+			[]gpu.Opt[bool]{unknown, unknown, no, unknown, no, no}},
 		{"both", gpu.Assignments{List: []gpu.Assignment{p, q}}, []gpu.Opt[bool]{yes, yes, yes, unknown, no, no}},
-		{"a whole GPU that is confirmed to be free", gpu.Assignments{Incomplete: "x", Free: []gpu.DeviceRef{{GPU: uuidA}}}, all},
+		{"a whole GPU that is confirmed to be free", gpu.Assignments{Incomplete: "x", Free: []gpu.DeviceRef{{GPU: uuidA}}},
+			all},
 		{"a device that is confirmed to be free", gpu.Assignments{Incomplete: "x", Free: []gpu.DeviceRef{{MIG: "MIG-3"}}},
 			[]gpu.Opt[bool]{unknown, unknown, unknown, unknown, no, no}},
-		{"of a free GPU a device that is held", gpu.Assignments{List: []gpu.Assignment{p}, Incomplete: "x", Free: []gpu.DeviceRef{{GPU: uuidA}}},
+		{"of a free GPU a device that is held",
+			gpu.Assignments{List: []gpu.Assignment{p}, Incomplete: "x", Free: []gpu.DeviceRef{{GPU: uuidA}}},
 			[]gpu.Opt[bool]{yes, yes, yes, no, no, no}},
 	} {
 		gpus := []gpu.GPU{migGPU()}
@@ -275,7 +290,8 @@ func TestSourcesOfOthers(t *testing.T) {
 	}
 }
 
-// TestMappingIsOlderThanTheInstance: after a layout change an id and a UUID come back; what the kubelet said before is not of them.
+// TestMappingIsOlderThanTheInstance: after a layout change an id and a UUID come back; what the kubelet said before
+// is not of them.
 func TestMappingIsOlderThanTheInstance(t *testing.T) {
 	src := newFakeSource(uuidA)
 	src.gpus[uuidA] = migGPU()
@@ -304,8 +320,8 @@ func TestMappingIsOlderThanTheInstance(t *testing.T) {
 	}
 }
 
-// The device was found after its holder was listed last (a late driver, a GPU that was away, while the kubelet is silent or
-// only its checkpoint has the holder): that is no proof that it is free.
+// The device was found after its holder was listed last (a late driver, a GPU that was away, while the kubelet is
+// silent or only its checkpoint has the holder): that is no proof that it is free.
 func TestDeviceFoundAfterItsHolder(t *testing.T) {
 	t0 := time.Unix(1000, 0)
 	g := []gpu.GPU{migGPU()}

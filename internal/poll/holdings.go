@@ -87,10 +87,12 @@ func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 }
 
 // updateHolding continues the current holding of a device, or ends it and begins that of another tenant.
-func (h *holdings) updateHolding(current *holding, key deviceKey, holders []gpu.Holder, jobs []string, energyKnown bool, now time.Time) {
+func (h *holdings) updateHolding(current *holding, key deviceKey, holders []gpu.Holder, jobs []string,
+	energyKnown bool, now time.Time) {
 	by, holder, held := exclusiveTenant(holders, jobs)
 	if current != nil && (!held || !current.tenant.isSame(&by)) {
-		if current.reported && current.energy.Present() && (current.tenant.container != by.container || current.tenant.job != by.job) {
+		if current.reported && current.energy.Present() &&
+			(current.tenant.container != by.container || current.tenant.job != by.job) {
 			h.ended = append(h.ended, gpu.ContainerUse{
 				Container: current.tenant.container, Job: current.tenant.job, Instance: key.instance, Compute: key.compute,
 				Sharing: gpu.SharingExclusive, EnergyJoules: current.energy,

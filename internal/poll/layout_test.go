@@ -27,12 +27,14 @@ func TestLayoutGenerations(t *testing.T) {
 		change func(*gpu.GPU)
 		kept   bool // the GPU instance with id 1 keeps its generation
 	}{
-		{"compute instance gone", func(g *gpu.GPU) { g.Instances[0].ComputeInstances = g.Instances[0].ComputeInstances[:1] }, true},
+		{"compute instance gone", func(g *gpu.GPU) { g.Instances[0].ComputeInstances = g.Instances[0].ComputeInstances[:1] },
+			true},
 		{"compute instance with the same id and another UUID", func(g *gpu.GPU) {
 			g.Instances[0].ComputeInstances[0].UUID = "MIG-8"
 			g.Instances[0].ComputeInstances = g.Instances[0].ComputeInstances[:1]
 		}, true},
-		{"id 1 stands elsewhere", func(g *gpu.GPU) { g.Instances[1].Placement = gpu.Some(gpu.Placement{Start: 6, Size: 2}) }, false},
+		{"id 1 stands elsewhere", func(g *gpu.GPU) { g.Instances[1].Placement = gpu.Some(gpu.Placement{Start: 6, Size: 2}) },
+			false},
 		{"nothing left", func(g *gpu.GPU) { g.Instances = nil }, false},
 	}
 	for i, s := range steps {
@@ -41,7 +43,8 @@ func TestLayoutGenerations(t *testing.T) {
 		before := instanceGeneration(tr.last, 1)
 		g = see(next)
 		if want := uint64(i + 2); g.MIG.LayoutGeneration != want || tr.totals.LayoutChanges.Value != float64(i+1) {
-			t.Errorf("%s: generation %d, changes %v; want %d and %d", s.name, g.MIG.LayoutGeneration, tr.totals.LayoutChanges.Value, want, i+1)
+			t.Errorf("%s: generation %d, changes %v; want %d and %d", s.name, g.MIG.LayoutGeneration,
+				tr.totals.LayoutChanges.Value, want, i+1)
 		}
 		if after := instanceGeneration(g, 1); (after == before) != s.kept {
 			t.Errorf("%s: generation of instance 1 went from %d to %d", s.name, before, after)
@@ -111,7 +114,8 @@ func TestInstancesThatWereNotSeen(t *testing.T) {
 	}
 	tr.recordReading(narrow, time.Unix(3, 0))
 	if tr.totals.LayoutChanges.Value != 0 || tr.last.Instances[0].Generation != 1 {
-		t.Errorf("placements no longer told: %v changes, generation %d", tr.totals.LayoutChanges.Value, tr.last.Instances[0].Generation)
+		t.Errorf("placements no longer told: %v changes, generation %d", tr.totals.LayoutChanges.Value,
+			tr.last.Instances[0].Generation)
 	}
 	empty := migGPU()
 	empty.Instances = nil
@@ -153,8 +157,8 @@ func TestMIGModeThatCouldNotBeRead(t *testing.T) {
 	}
 }
 
-// TestPermissionToSeeTheTree: a GPU instance without a compute instance shows only with the right to list it. That it is
-// out of sight is no change of the layout, nor is what could still be created known then.
+// TestPermissionToSeeTheTree: a GPU instance without a compute instance shows only with the right to list it. That it
+// is out of sight is no change of the layout, nor is what could still be created known then.
 func TestPermissionToSeeTheTree(t *testing.T) {
 	tr := newTestGPU()
 	all := migGPU()
@@ -195,11 +199,13 @@ func TestPermissionToSeeTheTree(t *testing.T) {
 func TestRememberedErrorsAreNotCounted(t *testing.T) {
 	tr := newTestGPU()
 	g := migGPU()
-	g.Errors = []gpu.ReadError{{Reading: gpu.ReadingECC, Err: gpu.ErrDriver}, {Reading: gpu.ReadingMIG, Err: gpu.ErrNoPermission, Remembered: true}}
+	g.Errors = []gpu.ReadError{{Reading: gpu.ReadingECC, Err: gpu.ErrDriver},
+		{Reading: gpu.ReadingMIG, Err: gpu.ErrNoPermission, Remembered: true}}
 	tr.recordReading(g, time.Unix(1, 0))
 	tr.recordReading(g, time.Unix(2, 0))
 	published := tr.snapshotGPU(time.Unix(2, 0), time.Minute)
-	if ecc, mig := errorCount(&published, gpu.ReadingECC, gpu.ReasonOther), errorCount(&published, gpu.ReadingMIG, gpu.ReasonNoPermission); ecc != 2 || mig != 0 {
+	if ecc, mig := errorCount(&published, gpu.ReadingECC, gpu.ReasonOther), errorCount(&published, gpu.ReadingMIG,
+		gpu.ReasonNoPermission); ecc != 2 || mig != 0 {
 		t.Errorf("ECC failed %v times, MIG %v; want 2 and 0", ecc, mig)
 	}
 }
@@ -210,7 +216,8 @@ func TestCapacityWithoutMIG(t *testing.T) {
 	g := migGPU()
 	g.Instances, g.MIG.Enabled = nil, gpu.Some(false)
 	g.Profiles = []gpu.Profile{
-		{ID: 9, Name: "3g.20gb", ComputeSlices: 3, MemorySlices: 4, Placements: []gpu.Placement{{Start: 0, Size: 4}, {Start: 4, Size: 4}}},
+		{ID: 9, Name: "3g.20gb", ComputeSlices: 3, MemorySlices: 4,
+			Placements: []gpu.Placement{{Start: 0, Size: 4}, {Start: 4, Size: 4}}},
 		{ID: 0, Name: "7g.40gb", ComputeSlices: 7, MemorySlices: 8, Placements: []gpu.Placement{{Start: 0, Size: 8}}},
 	}
 	tr.recordReading(g, time.Unix(1, 0))
@@ -218,7 +225,8 @@ func TestCapacityWithoutMIG(t *testing.T) {
 	if !ok {
 		t.Fatal("no capacity while MIG is off")
 	}
-	cmptest.Equal(t, "profiles while MIG is off", got.Profiles, []gpu.ProfileCapacity{{Name: "3g.20gb", Max: 2}, {Name: "7g.40gb", Max: 1}})
+	cmptest.Equal(t, "profiles while MIG is off", got.Profiles,
+		[]gpu.ProfileCapacity{{Name: "3g.20gb", Max: 2}, {Name: "7g.40gb", Max: 1}})
 	cmptest.Equal(t, "memory slices while MIG is off", got.Memory, gpu.SliceCount{})
 	g.MIG.Enabled = gpu.Some(true)
 	tr.recordReading(g, time.Unix(2, 0))

@@ -236,7 +236,8 @@ func TestMissingGPUIsServedByIndex(t *testing.T) {
 	cmptest.Equal(t, "GPUs, with the missing one", gpuUUIDs(s), []gpu.UUID{uuidA, ""})
 	cmptest.Equal(t, "missing GPU's index", s.GPUs[1].Index, 1)
 	cmptest.Equal(t, "missing GPU is up", s.GPUs[1].Up, false)
-	cmptest.Equal(t, "missing GPU's errors", s.GPUs[1].Errors, []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrLost}})
+	cmptest.Equal(t, "missing GPU's errors", s.GPUs[1].Errors,
+		[]gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrLost}})
 	if before := errorCount(&s.GPUs[1], gpu.ReadingDevice, gpu.ReasonLost); before == 0 {
 		t.Error("its errors are not counted")
 	}
@@ -315,7 +316,8 @@ func TestEvents(t *testing.T) {
 		tot := s.GPUs[0].Totals
 		cmptest.Equal(t, "all XIDs", tot.XIDs.Value, 3)
 		cmptest.Equal(t, "counts by XID", tot.XIDErrors, []gpu.XIDCount{
-			{XID: 13, Counter: gpu.Counter{Value: 1, Since: at}, Last: at}, {XID: 79, Counter: gpu.Counter{Value: 2, Since: at}, Last: at},
+			{XID: 13, Counter: gpu.Counter{Value: 1, Since: at}, Last: at},
+			{XID: 79, Counter: gpu.Counter{Value: 2, Since: at}, Last: at},
 		})
 		if gi := s.GPUs[0].Instances[0]; len(gi.XIDErrors) != 1 || gi.XIDErrors[0].XID != 13 {
 			t.Errorf("XIDs of the GPU instance: %+v", gi.XIDErrors)

@@ -43,7 +43,8 @@ func defaultIdleWatts(name string) (float64, bool) {
 func (p *idlePower) update(g *gpu.GPU) gpu.Opt[float64] {
 	gpuWatts, hasWatts := g.Readings.PowerWatts.Get()
 	procs, hasProcesses := g.Readings.Processes.Get()
-	// Without the right to see processes the list is empty, too: the driver's utilization, if present, shows that the GPU works.
+	// Without the right to see processes the list is empty, too: the driver's utilization, if present, shows that the
+	// GPU works.
 	if hasWatts && gpuWatts > 0 && hasProcesses && len(procs) == 0 && g.Readings.Utilization.Or(0) == 0 {
 		if low, ok := p.lowest.Get(); !ok || gpuWatts < low {
 			p.lowest = gpu.Some(gpuWatts)

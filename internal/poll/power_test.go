@@ -121,7 +121,8 @@ func TestActivePowerGoesToWhatIsActive(t *testing.T) {
 	busy.Instances[1].Activity = gpu.Activity{}
 	tr.recordReading(busy, time.Unix(3, 0))
 	if g := tr.last; g.Power.Method != gpu.PowerUnallocated || math.Abs(g.Power.UnallocatedWatts.Or(0)-158) > 1e-9 {
-		t.Errorf("activity unknown: method %q, unallocated %v; want all 151 W of work and 7 W idle", g.Power.Method, g.Power.UnallocatedWatts)
+		t.Errorf("activity unknown: method %q, unallocated %v; want all 151 W of work and 7 W idle", g.Power.Method,
+			g.Power.UnallocatedWatts)
 	}
 }
 
@@ -136,7 +137,8 @@ func TestIdlePowerDefaults(t *testing.T) {
 		{"some future board", gpu.Some(1000.0), gpu.Some(100.0)},
 		{"some future board", gpu.None[float64](), gpu.None[float64]()},
 	} {
-		g := gpu.GPU{Facts: gpu.Facts{Name: tt.name}, Readings: gpu.Readings{PowerLimitWatts: tt.limit, PowerWatts: gpu.Some(20.0)}}
+		g := gpu.GPU{Facts: gpu.Facts{Name: tt.name},
+			Readings: gpu.Readings{PowerLimitWatts: tt.limit, PowerWatts: gpu.Some(20.0)}}
 		if got := (&idlePower{}).update(&g); got != tt.want {
 			t.Errorf("%s with limit %v: idle %v, want %v", tt.name, tt.limit, got, tt.want)
 		}
@@ -160,8 +162,8 @@ func TestEnergyOfANewInstanceBeginsAtZero(t *testing.T) {
 	}
 }
 
-// TestEnergySurvivesALostRight: a GPU instance that does not show for lack of permission keeps its energy counter, and its
-// share of what was spent meanwhile is unallocated. One that was destroyed meanwhile starts again.
+// TestEnergySurvivesALostRight: a GPU instance that does not show for lack of permission keeps its energy counter,
+// and its share of what was spent meanwhile is unallocated. One that was destroyed meanwhile starts again.
 func TestEnergySurvivesALostRight(t *testing.T) {
 	tr := newTestGPU()
 	all := migGPU()
@@ -200,7 +202,8 @@ func TestEnergySurvivesALostRight(t *testing.T) {
 	}
 }
 
-// TestEnergyOverAFailedReadingOfTheMode: the energy until a reading that cannot tell whether MIG is on is shared with the next one.
+// TestEnergyOverAFailedReadingOfTheMode: the energy until a reading that cannot tell whether MIG is on is shared with
+// the next one.
 func TestEnergyOverAFailedReadingOfTheMode(t *testing.T) {
 	tr := newTestGPU()
 	gpuWatts := 0.0

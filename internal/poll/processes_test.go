@@ -46,7 +46,8 @@ func TestProcessContainers(t *testing.T) {
 		if asked {
 			want = main
 		}
-		cmptest.Equal(t, fmt.Sprintf("containers by process, asked %v", asked), got, map[uint32]gpu.Container{11: want, 12: {}})
+		cmptest.Equal(t, fmt.Sprintf("containers by process, asked %v", asked), got,
+			map[uint32]gpu.Container{11: want, 12: {}})
 		if list[0] != (gpu.Process{PID: 11, MemoryBytes: gpu.Some[uint64](1)}) {
 			t.Errorf("asked %v: the reading was changed: %+v", asked, list[0])
 		}

@@ -28,7 +28,8 @@ func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 	p.receiveProfiling(nil) // the result of a call that outlasted its cycle
 	if !s.call.start(now, func() (map[gpu.UUID]gpu.Profiling, error) { return p.opts.Profiler.Profile(before) }) {
 		if s.call.isHung(p.opts.Now(), p.opts.Timeout) {
-			s.err = fmt.Errorf("ask for activity: %w: a call has not returned, as while a GPU hangs, which blocks a host engine for all GPUs", gpu.ErrTimeout)
+			s.err = fmt.Errorf("ask for activity: %w: a call has not returned, as while a GPU hangs, which blocks a host "+
+				"engine for all GPUs", gpu.ErrTimeout)
 		}
 		return
 	}
@@ -106,7 +107,8 @@ func (p *Poller) chooseSources(now time.Time) {
 	own := map[gpu.UUID]bool{}
 	for id, t := range p.gpus {
 		switch {
-		case now.Sub(laterOf(t.lastReported, t.firstSeen)) >= t.maxGap || now.Sub(laterOf(t.lastReportedAll, t.firstSeen)) >= incompleteLimit:
+		case now.Sub(laterOf(t.lastReported, t.firstSeen)) >= t.maxGap ||
+			now.Sub(laterOf(t.lastReportedAll, t.firstSeen)) >= incompleteLimit:
 			t.activityFromDriver, t.completeSince = true, time.Time{}
 		case t.profiling.Paused || !t.completeSince.IsZero() && t.lastReportedAll.Sub(t.completeSince) >= completeFor:
 			t.activityFromDriver = false

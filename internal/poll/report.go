@@ -31,10 +31,12 @@ func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 		before = &gpu.Snapshot{}
 	} else {
 		for _, c := range d.Created {
-			info.Log("msg", "MIG instance created", "gpu", c.Key.GPU, "gpu_instance", c.Key.ID, "profile", c.Profile, "mig_uuid", c.UUID)
+			info.Log("msg", "MIG instance created", "gpu", c.Key.GPU, "gpu_instance", c.Key.ID, "profile", c.Profile,
+				"mig_uuid", c.UUID)
 		}
 		for _, c := range d.Destroyed {
-			info.Log("msg", "MIG instance destroyed", "gpu", c.Key.GPU, "gpu_instance", c.Key.ID, "profile", c.Profile, "mig_uuid", c.UUID)
+			info.Log("msg", "MIG instance destroyed", "gpu", c.Key.GPU, "gpu_instance", c.Key.ID, "profile", c.Profile,
+				"mig_uuid", c.UUID)
 		}
 	}
 	for _, s := range now.Sources {
@@ -49,7 +51,8 @@ func (p *Poller) logHolders(before, now *gpu.Snapshot) {
 	was, is := firstUnknown(before), firstUnknown(now)
 	switch {
 	case is != "" && was == "":
-		level.Warn(p.opts.Logger).Log("msg", "It is not known who holds all devices: they are neither allocated nor free", "reason", is)
+		level.Warn(p.opts.Logger).Log("msg", "It is not known who holds all devices: they are neither allocated nor free",
+			"reason", is)
 	case is == "" && was != "":
 		level.Info(p.opts.Logger).Log("msg", "It is known who holds all devices")
 	}
@@ -95,7 +98,9 @@ const maxUnmatchedLogged = 20
 func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 	logged := 0
 	for _, a := range now {
-		known := slices.ContainsFunc(before, func(b gpu.Assignment) bool { return b.ID == a.ID && b.Holder.Container == a.Holder.Container })
+		known := slices.ContainsFunc(before, func(b gpu.Assignment) bool {
+			return b.ID == a.ID && b.Holder.Container == a.Holder.Container
+		})
 		if known {
 			continue
 		}
@@ -103,8 +108,10 @@ func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 			level.Warn(p.opts.Logger).Log("msg", "More device ids of the kubelet name no device of this node", "ids", len(now))
 			return
 		}
-		level.Warn(p.opts.Logger).Log("msg", "A pod was given a device that is not on this node: restart the device plugin, then delete the pod",
-			"id", a.ID, "resource", a.Holder.Resource, "namespace", a.Holder.Namespace, "pod", a.Holder.Pod, "container", a.Holder.Name)
+		level.Warn(p.opts.Logger).
+			Log("msg", "A pod was given a device that is not on this node: restart the device plugin, then delete the pod",
+				"id", a.ID, "resource", a.Holder.Resource, "namespace", a.Holder.Namespace, "pod", a.Holder.Pod, "container",
+				a.Holder.Name)
 	}
 }
 

@@ -96,7 +96,8 @@ func (p *Poller) listGPUs(now time.Time) []gpu.GPU {
 		list = append(list, t.snapshotGPU(now, p.opts.StaleAfter))
 	}
 	slices.SortFunc(list, func(a, b gpu.GPU) int {
-		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(p.displacedRank(a.UUID), p.displacedRank(b.UUID)), cmp.Compare(a.UUID, b.UUID))
+		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(p.displacedRank(a.UUID), p.displacedRank(b.UUID)),
+			cmp.Compare(a.UUID, b.UUID))
 	})
 	return list
 }

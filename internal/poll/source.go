@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// GPUReader reads GPUs. Its methods block for as long as a driver hangs; each is called from a goroutine that the loop can
-// abandon. Read is called concurrently for different GPUs, never for the same one.
+// GPUReader reads GPUs. Its methods block for as long as a driver hangs; each is called from a goroutine that the
+// loop can abandon. Read is called concurrently for different GPUs, never for the same one.
 type GPUReader interface {
 	// Discover lists the GPUs that can be read now, by index, and the versions in use. It finds a driver that is loaded
 	// later (ErrNoDriver until then), drops GPUs that are lost and finds them again.

@@ -117,7 +117,8 @@ func (t *trackedGPU) recordReading(g gpu.GPU, at time.Time) {
 // only the right to list GPU instances is missing and there were none before, the reading counts: later ones see no
 // more.
 func isTreeUnknown(g, before *gpu.GPU) bool {
-	return len(g.Instances) == 0 && g.MIG.Enabled.Or(true) && readingFailed(g, gpu.ReadingMIG) && (len(before.Instances) > 0 || !mayLackInstances(g))
+	return len(g.Instances) == 0 && g.MIG.Enabled.Or(true) && readingFailed(g, gpu.ReadingMIG) &&
+		(len(before.Instances) > 0 || !mayLackInstances(g))
 }
 
 // lastInstances returns the instances of an earlier reading, down and without their readings.
@@ -229,7 +230,8 @@ func (t *trackedGPU) addClockEvents(g *gpu.GPU, elapsed time.Duration, at time.T
 	}
 	if t.totals.ClockEvents == nil {
 		for _, r := range gpu.ClockEventReasons() {
-			t.totals.ClockEvents = append(t.totals.ClockEvents, gpu.ReasonSeconds{Reason: r.Name, Seconds: gpu.Counter{Since: at}})
+			t.totals.ClockEvents = append(t.totals.ClockEvents,
+				gpu.ReasonSeconds{Reason: r.Name, Seconds: gpu.Counter{Since: at}})
 		}
 	}
 	for i, r := range gpu.ClockEventReasons() {

@@ -13,7 +13,8 @@ func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []
 		u.processes = sumMemoryByContainer(g, containers)
 	}
 	if !hasHeldParts(g) {
-		u.addDevice(deviceKey{}, g.Holders, g.Jobs, gpu.ContainerUse{MemoryUsed: g.Readings.Memory.Used, PowerWatts: g.Readings.PowerWatts})
+		u.addDevice(deviceKey{}, g.Holders, g.Jobs,
+			gpu.ContainerUse{MemoryUsed: g.Readings.Memory.Used, PowerWatts: g.Readings.PowerWatts})
 	}
 	for i := range g.Instances {
 		u.addInstance(&g.Instances[i])
@@ -79,7 +80,8 @@ func (u *useCollector) addShared(holders []gpu.Holder, job string, use gpu.Conta
 			continue
 		}
 		added[h.Container] = true
-		shared := gpu.ContainerUse{Container: h.Container, Job: job, Instance: use.Instance, Compute: use.Compute, Sharing: h.Sharing}
+		shared := gpu.ContainerUse{Container: h.Container, Job: job, Instance: use.Instance, Compute: use.Compute,
+			Sharing: h.Sharing}
 		if len(u.processes) > 0 { // the host's processes are visible: a container without one uses nothing
 			shared.MemoryUsed = gpu.Some(uint64(0))
 		}
@@ -144,7 +146,8 @@ func hasSharedDevice(g *gpu.GPU) bool {
 		return true
 	}
 	for i := range g.Instances {
-		if slices.ContainsFunc(g.Instances[i].ComputeInstances, func(ci gpu.ComputeInstance) bool { return isShared(ci.Holders) }) {
+		if slices.ContainsFunc(g.Instances[i].ComputeInstances,
+			func(ci gpu.ComputeInstance) bool { return isShared(ci.Holders) }) {
 			return true
 		}
 	}

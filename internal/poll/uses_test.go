@@ -22,8 +22,8 @@ func useOf(g *gpu.GPU, pod string, instance gpu.Opt[gpu.InstanceID], compute gpu
 	return nil
 }
 
-// TestUses: what is held exclusively has what its device has, a part of a split GPU instance has its processes' memory, and of a
-// shared device each container has its own processes'.
+// TestUses: what is held exclusively has what its device has, a part of a split GPU instance has its processes'
+// memory, and of a shared device each container has its own processes'.
 func TestUses(t *testing.T) {
 	mib := func(n uint64) gpu.Opt[uint64] { return gpu.Some(n << 20) }
 	g := migGPU()
@@ -128,9 +128,9 @@ func TestPowerOfASplitInstance(t *testing.T) {
 	}
 }
 
-// TestEnergyOfHoldings: over any churn each holding begins at 0 and grows by what its device uses, its last increase included, so that
-// the energy of all holdings is that of the devices while they were held. No pod pays for its predecessor: not if a reading failed as one
-// came, wholly or in part, nor if it has the predecessor's name.
+// TestEnergyOfHoldings: over any churn each holding begins at 0 and grows by what its device uses, its last increase
+// included, so that the energy of all holdings is that of the devices while they were held. No pod pays for its
+// predecessor: not if a reading failed as one came, wholly or in part, nor if it has the predecessor's name.
 func TestEnergyOfHoldings(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -169,7 +169,8 @@ type holdingKey struct {
 	pod, podUID string
 }
 
-// reportedUse is the energy of a holding, that of its device at the last reading, and when that and the holding were begun.
+// reportedUse is the energy of a holding, that of its device at the last reading, and when that and the holding were
+// begun.
 type reportedUse struct {
 	value, device float64
 	read, begun   time.Time

@@ -12,7 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// xidLogInterval is the least time between two log lines about one XID of one GPU, and maxXIDPods bounds the pods in a line.
+// xidLogInterval is the least time between two log lines about one XID of one GPU, and maxXIDPods bounds the pods in
+// a line.
 const (
 	xidLogInterval = time.Minute
 	maxXIDPods     = 8
@@ -52,8 +53,8 @@ func (t *trackedGPU) shouldLogXID(xid uint64, now time.Time) bool {
 	return true
 }
 
-// podsOnDevice returns the pods that hold the device of an event, as "namespace/pod" joined by commas. An event that names no
-// instance concerns all of the GPU.
+// podsOnDevice returns the pods that hold the device of an event, as "namespace/pod" joined by commas. An event that
+// names no instance concerns all of the GPU.
 func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	if s == nil {
 		return ""

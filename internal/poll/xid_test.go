@@ -14,8 +14,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestXIDsOfALostGPUStay: the driver enumerates the rest of the GPUs anew when one is lost, so that another one gets its index.
-// What was counted of the lost one is served for 15 minutes.
+// TestXIDsOfALostGPUStay: the driver enumerates the rest of the GPUs anew when one is lost, so that another one gets
+// its index. What was counted of the lost one is served for 15 minutes.
 func TestXIDsOfALostGPUStay(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	lost := migGPU()
@@ -70,8 +70,8 @@ func TestLostGPUComesBack(t *testing.T) {
 	}
 }
 
-// TestLayoutOfADownGPUStays: the MIG mode, the instances and the count of changes outlive the readings, which are dropped. Without the mode,
-// the GPU would look like one without MIG beside its own instances.
+// TestLayoutOfADownGPUStays: the MIG mode, the instances and the count of changes outlive the readings, which are
+// dropped. Without the mode, the GPU would look like one without MIG beside its own instances.
 func TestLayoutOfADownGPUStays(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	src.gpus[uuidA] = migGPU()
@@ -104,7 +104,8 @@ func TestKnownReadErrorsBeginAtZero(t *testing.T) {
 		}
 		got = append(got, fmt.Sprintf("%s/%s", e.Reading, e.Reason))
 	}
-	if got, want := strings.Join(got, " "), "device/lost device/reset_required device/timeout device/other events/other"; got != want {
+	if got, want := strings.Join(got, " "), "device/lost device/reset_required device/timeout device/other "+
+		"events/other"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
@@ -114,7 +115,8 @@ func TestXIDIsLogged(t *testing.T) {
 	var out bytes.Buffer
 	src := newFakeSource(uuidA)
 	src.gpus[uuidA] = migGPU()
-	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "train-0", 1)}}}
+	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "train-0",
+		1)}}}
 	h := newHarness(t, src, func(o *Options) { o.Pods, o.Logger = pods, log.NewLogfmtLogger(&out) })
 	stop := h.startLoop()
 	held := h.pollAfter(time.Second).GPUs[0].Instances[0]

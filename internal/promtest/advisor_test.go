@@ -25,9 +25,10 @@ func (r *ruler) gpusOf(name string) string {
 	return strings.Join(gpus, " ")
 }
 
-// TestRightsizingLoop goes all the way on the shipped story of underused GPUs: after seven days the advisor's alert fires for four GPUs, and
-// what migctl recommend prints is carried out. The free GPU gets the slices, the owners ask for them. Then the pods work in slices of one
-// GPU, four GPUs are free, and the advice is gone and does not come back.
+// TestRightsizingLoop goes all the way on the shipped story of underused GPUs: after seven days the advisor's alert
+// fires for four GPUs, and what migctl recommend prints is carried out. The free GPU gets the slices, the owners ask
+// for them. Then the pods work in slices of one GPU, four GPUs are free, and the advice is gone and does not come
+// back.
 func TestRightsizingLoop(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../testdata/scenarios/h100-underused.yaml")
@@ -36,7 +37,8 @@ func TestRightsizingLoop(t *testing.T) {
 	}
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "control.sock")
-	n := newRollout(t, string(text), advisorPolls, "--control.enabled", "--control.mode=apply", "--control.socket="+socket, "--control.state-dir="+dir)
+	n := newRollout(t, string(text), advisorPolls, "--control.enabled", "--control.mode=apply",
+		"--control.socket="+socket, "--control.state-dir="+dir)
 	n.start("gpu-node-1:9401", "mig-exporter-a")
 	for ; n.elapsed < 160*time.Hour; n.elapsed += 15 * time.Minute { // before there is a Prometheus
 		n.exporters[0].request(http.MethodPost, "/-/sim/advance?by=15m")
@@ -80,7 +82,8 @@ func TestRightsizingLoop(t *testing.T) {
 	if after := n.valueNow(`avg(nvidia_mig_gpu_instance_sm_activity_ratio)`); after < 3*before {
 		t.Errorf("SM activity of the slices is %.3f; that of the GPUs was %.3f", after, before)
 	}
-	n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?namespace=ml&pod=notebook-ben&resource=example.com/none") // it is given up
+	// it is given up
+	n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?namespace=ml&pod=notebook-ben&resource=example.com/none")
 	n.runLong(188 * time.Hour)
 	n.expectStory("GpuRightsizingCandidate", "GpuAllocatedIdle", "MigSliceRightsizingIdle", "MigSliceAllocatedIdle")
 }

@@ -38,8 +38,8 @@ func isAlert(expr parser.Expr) bool {
 	return false
 }
 
-// alertsIn returns the alerts that a page prints: in blocks, as one expression or one for each line, in rules and in running
-// text.
+// alertsIn returns the alerts that a page prints: in blocks, as one expression or one for each line, in rules and in
+// running text.
 func alertsIn(page string) []string {
 	p := parser.NewParser(parser.Options{})
 	var texts []string
@@ -171,8 +171,8 @@ func TestDocumentedAlertsFireAndClear(t *testing.T) {
 	}
 }
 
-// TestControlAlertsFireAndClear runs the alerts of partition control on its state as the program serves it: 1 for the state that it
-// is in, 0 for the others.
+// TestControlAlertsFireAndClear runs the alerts of partition control on its state as the program serves it: 1 for the
+// state that it is in, 0 for the others.
 func TestControlAlertsFireAndClear(t *testing.T) {
 	t.Parallel()
 	alerts := slices.DeleteFunc(documentedAlerts(t), func(alert string) bool { return !strings.Contains(alert, "mig_control_state") })

@@ -23,10 +23,12 @@ type ruledFleet struct {
 func newFleet(t *testing.T, nodes ...string) *ruledFleet {
 	t.Helper()
 	e := NewPrometheus(t)
-	f := &ruledFleet{Prometheus: e, ruler: newRuler(t, e.db, scraped(), rules.EngineQueryFunc(e.promql, e.db)), t: t, at: scraped()}
+	f := &ruledFleet{Prometheus: e, ruler: newRuler(t, e.db, scraped(), rules.EngineQueryFunc(e.promql, e.db)), t: t,
+		at: scraped()}
 	for _, node := range nodes {
 		f.targets = append(f.targets, &scrapeTarget{engine: e, target: target{labels: labels.FromStrings(
-			"instance", node, "job", "mig-exporter", "namespace", "monitoring", "pod", "mig-exporter-"+node, "container", "mig-exporter")}})
+			"instance", node, "job", "mig-exporter", "namespace", "monitoring", "pod", "mig-exporter-"+node, "container",
+			"mig-exporter")}})
 	}
 	return f
 }
@@ -109,7 +111,8 @@ func TestRulesOverAScrapeGap(t *testing.T) {
 	f := newFleet(t, "a")
 	xid := f.at.Add(2 * time.Minute).Unix()
 	exposition := func(node string, _ int) string {
-		return wellNode(node, "GPU-a", "train", f.at) + fmt.Sprintf("nvidia_gpu_xid_last_timestamp_seconds{gpu=\"0\",uuid=\"GPU-a\",xid=\"79\"} %d\n", xid)
+		return wellNode(node, "GPU-a", "train", f.at) +
+			fmt.Sprintf("nvidia_gpu_xid_last_timestamp_seconds{gpu=\"0\",uuid=\"GPU-a\",xid=\"79\"} %d\n", xid)
 	}
 	f.run(15, exposition)
 	f.expectFiring()
@@ -134,9 +137,11 @@ func TestRulesOverCounterResets(t *testing.T) {
 		}
 		text := wellNode(node, "GPU-a", "train", f.at)
 		for _, family := range []string{
-			`nvidia_gpu_clock_event_seconds_total{reason="hw_power_brake_slowdown",%s} %d`, `nvidia_gpu_clock_event_seconds_total{reason="hw_thermal_slowdown",%s} %d`,
+			`nvidia_gpu_clock_event_seconds_total{reason="hw_power_brake_slowdown",%s} %d`,
+			`nvidia_gpu_clock_event_seconds_total{reason="hw_thermal_slowdown",%s} %d`,
 			`nvidia_gpu_ecc_errors_total{severity="uncorrected",lifetime="volatile",location="sram",%s} %d`,
-			`nvidia_gpu_read_errors_total{reading="device",reason="lost",%s} %d`, `nvidia_gpu_read_errors_total{reading="events",reason="other",%s} %d`,
+			`nvidia_gpu_read_errors_total{reading="device",reason="lost",%s} %d`,
+			`nvidia_gpu_read_errors_total{reading="events",reason="other",%s} %d`,
 			`nvidia_gpu_mig_layout_changes_total{%s} %d`,
 		} {
 			text += fmt.Sprintf(family, `gpu="0",uuid="GPU-a"`, n) + "\n"
@@ -150,7 +155,8 @@ func TestRulesOverCounterResets(t *testing.T) {
 	}
 }
 
-// TestRulesOnAReplacedGPU: another GPU at the same index is none that is missing; the pod that is named with it is its own.
+// TestRulesOnAReplacedGPU: another GPU at the same index is none that is missing; the pod that is named with it is
+// its own.
 func TestRulesOnAReplacedGPU(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "a")
@@ -163,10 +169,12 @@ func TestRulesOnAReplacedGPU(t *testing.T) {
 		case m < 45:
 			return wellNode(node, "GPU-new", "after", f.at)
 		}
-		return strings.Replace(wellNode(node, "GPU-new", "after", f.at), `nvidia_gpu_up{gpu="0",uuid="GPU-new"} 1`, `nvidia_gpu_up{gpu="0",uuid="GPU-new"} 0`, 1)
+		return strings.Replace(wellNode(node, "GPU-new", "after", f.at), `nvidia_gpu_up{gpu="0",uuid="GPU-new"} 1`,
+			`nvidia_gpu_up{gpu="0",uuid="GPU-new"} 0`, 1)
 	})
 	f.expectFiring("GpuDown a")
-	if got := f.firingNow("GpuDown")[0].Annotations.Get("summary"); got != "GPU 0 of a does not answer (held by ml/after)." {
+	if got := f.firingNow("GpuDown")[0].Annotations.Get("summary"); got != "GPU 0 of a does not answer (held by "+
+		"ml/after)." {
 		t.Errorf("%q", got)
 	}
 	if f.fired["GpuMissing"] != nil {
@@ -174,14 +182,15 @@ func TestRulesOnAReplacedGPU(t *testing.T) {
 	}
 }
 
-// TestRulesOnHostilePods: names that no API server admits, should another source have them, are text in the annotations, and neither PromQL nor
-// templates. They are the labels of alerts about pods.
+// TestRulesOnHostilePods: names that no API server admits, should another source have them, are text in the
+// annotations, and neither PromQL nor templates. They are the labels of alerts about pods.
 func TestRulesOnHostilePods(t *testing.T) {
 	t.Parallel()
 	pods := map[string]string{}
 	var nodes, want []string
 	for i, pod := range []string{
-		`quo"te`, `back\slash`, `{{ .Labels }}`, `{{ query "up" }}`, `"} or up{a="`, `brace}`, `<b>`, `$value`, "line\nbreak", "𝒰nicode", `%s%q`,
+		`quo"te`, `back\slash`, `{{ .Labels }}`, `{{ query "up" }}`, `"} or up{a="`, `brace}`, `<b>`, `$value`,
+		"line\nbreak", "𝒰nicode", `%s%q`,
 	} {
 		node := fmt.Sprintf("n%d", i)
 		pods[node] = pod
@@ -192,21 +201,23 @@ func TestRulesOnHostilePods(t *testing.T) {
 	f.run(90, func(node string, _ int) string {
 		quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(pods[node])
 		text := strings.Replace(wellNode(node, "GPU-"+node, quoted, f.at), "} 0.7", "} 0", 1)
-		return text + fmt.Sprintf("nvidia_gpu_xid_last_timestamp_seconds{gpu=\"0\",uuid=\"GPU-%s\",xid=\"31\"} %d\n", node, f.start.Add(85*time.Minute).Unix())
+		return text + fmt.Sprintf("nvidia_gpu_xid_last_timestamp_seconds{gpu=\"0\",uuid=\"GPU-%s\",xid=\"31\"} %d\n", node,
+			f.start.Add(85*time.Minute).Unix())
 	})
 	f.expectFiring(want...)
 	for _, name := range []string{"GpuAllocatedIdle", "GpuXidApplication"} {
 		for _, a := range f.firingNow(name) {
 			pod := pods[a.Labels.Get("instance")]
-			if summary := a.Annotations.Get("summary"); !strings.Contains(summary, "(held by ml/"+pod+")") || a.Labels.Get("pod") != pod {
+			if summary := a.Annotations.Get("summary"); !strings.Contains(summary, "(held by ml/"+pod+")") ||
+				a.Labels.Get("pod") != pod {
 				t.Errorf("%q: %s of pod %q: %q", pod, name, a.Labels.Get("pod"), summary)
 			}
 		}
 	}
 }
 
-// TestRulesWhileAnExporterIsReplaced: for a while two targets serve one GPU, and name two pods as its holder. No rule fails, and the pod that is named
-// as idle is never the exporter's own, whose labels the scrape adds.
+// TestRulesWhileAnExporterIsReplaced: for a while two targets serve one GPU, and name two pods as its holder. No rule
+// fails, and the pod that is named as idle is never the exporter's own, whose labels the scrape adds.
 func TestRulesWhileAnExporterIsReplaced(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "old", "new")

@@ -22,7 +22,8 @@ func levels() []level {
 	return []level{
 		{"nvidia_gpu_", []string{"uuid"}, "nvidia_gpu_pod_info"},
 		{"nvidia_mig_gpu_instance_", []string{"uuid", "gpu_instance"}, "nvidia_mig_gpu_instance_pod_info"},
-		{"nvidia_mig_compute_instance_", []string{"uuid", "gpu_instance", "compute_instance"}, "nvidia_mig_compute_instance_pod_info"},
+		{"nvidia_mig_compute_instance_", []string{"uuid", "gpu_instance", "compute_instance"},
+			"nvidia_mig_compute_instance_pod_info"},
 	}
 }
 
@@ -39,7 +40,8 @@ func (l level) families(x exposition) []string {
 	})
 }
 
-// exclusive returns the confirmed exclusive holder of each device of the level that has one. Two of one device are an error.
+// exclusive returns the confirmed exclusive holder of each device of the level that has one. Two of one device are an
+// error.
 func (l level) exclusive(x exposition) (map[string]series, error) {
 	holders := map[string]series{}
 	for _, s := range x.of(l.holders, "sharing=exclusive", "confirmed=true") {
@@ -52,7 +54,8 @@ func (l level) exclusive(x exposition) (map[string]series, error) {
 	return holders, nil
 }
 
-// shown returns the holder that the series of each device of the level name: the confirmed exclusive one, or the only one.
+// shown returns the holder that the series of each device of the level name: the confirmed exclusive one, or the only
+// one.
 func (l level) shown(x exposition) (map[string]series, error) {
 	holders, err := l.exclusive(x)
 	if err != nil {
@@ -131,8 +134,8 @@ func same(a, b float64) bool {
 	return a == b || math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b))
 }
 
-// checkOnce: no two series of a family differ in their pod labels alone, GPU-wide facts are not repeated per instance, and
-// memory is not repeated per compute instance.
+// checkOnce: no two series of a family differ in their pod labels alone, GPU-wide facts are not repeated per
+// instance, and memory is not repeated per compute instance.
 func checkOnce(x exposition) error {
 	var errs []error
 	for _, l := range levels() {
@@ -156,11 +159,12 @@ func checkOnce(x exposition) error {
 	return errors.Join(errs...)
 }
 
-// isUse reports whether a family says how a device is used: in mode series it names the holder. No other ever does: a pod that comes
-// or goes would end its series.
+// isUse reports whether a family says how a device is used: in mode series it names the holder. No other ever does: a
+// pod that comes or goes would end its series.
 func isUse(family string) bool {
 	for _, suffix := range []string{
-		"_memory_used_bytes", "_memory_free_bytes", "_activity_ratio", "_sm_occupancy_ratio", "utilization_ratio", "_power_watts", "_power_estimate_watts",
+		"_memory_used_bytes", "_memory_free_bytes", "_activity_ratio", "_sm_occupancy_ratio", "utilization_ratio",
+		"_power_watts", "_power_estimate_watts",
 		"_gpu_energy_joules_total", "_energy_estimate_joules_total",
 	} {
 		if strings.HasSuffix(family, suffix) {
@@ -170,7 +174,8 @@ func isUse(family string) bool {
 	return false
 }
 
-// checkPodLabels: in mode series the families of use name the holder of an exclusively held device; nothing else names any.
+// checkPodLabels: in mode series the families of use name the holder of an exclusively held device; nothing else
+// names any.
 func checkPodLabels(x exposition, mode string) error {
 	var errs []error
 	for _, l := range levels() {
@@ -298,8 +303,8 @@ func slicesOf(model, kind string) float64 {
 // freeGPUs is documented.
 const freeGPUs = `sum by (name) ((nvidia_gpu_allocated == bool 0) * on (uuid) group_left (name) nvidia_gpu_info)`
 
-// checkFree: free GPUs by model come out of nvidia_gpu_allocated, which is 1 if a container holds the GPU or a device of it.
-// If that is not known, as on a node without a kubelet, the family is absent.
+// checkFree: free GPUs by model come out of nvidia_gpu_allocated, which is 1 if a container holds the GPU or a device
+// of it. If that is not known, as on a node without a kubelet, the family is absent.
 func checkFree(e *Prometheus, x exposition) error {
 	held := map[string]bool{}
 	for _, l := range levels() {

@@ -21,7 +21,8 @@ func checkAll(t *testing.T, text []byte, mode string) ([]int, error) {
 	e := NewPrometheus(t)
 	e.AddScrape(t, scraped(), Text, text)
 	results, err := checkJoins(e, x)
-	return results, errors.Join(err, checkOnce(x), checkPodLabels(x, mode), checkContainers(x, mode), checkHolders(x), checkPower(e, x), checkSlices(e, x), checkFree(e, x), checkPods(e, x))
+	return results, errors.Join(err, checkOnce(x), checkPodLabels(x, mode), checkContainers(x, mode), checkHolders(x),
+		checkPower(e, x), checkSlices(e, x), checkFree(e, x), checkPods(e, x))
 }
 
 func readNode(t *testing.T) string {
@@ -51,7 +52,8 @@ func TestChecksAcceptAnUnconfirmedHolder(t *testing.T) {
 	node := readNode(t)
 	unconfirmed := strings.Replace(held, `"true"`, `"false"`, 1)
 	alone := strings.Replace(node, held, unconfirmed, 1)
-	followed := strings.Replace(node, held, held+"\n"+`nvidia_gpu_pod_info{gpu="0",uuid="GPU-0",namespace="vision",pod="before",`+unconfirmed, 1)
+	followed := strings.Replace(node, held,
+		held+"\n"+`nvidia_gpu_pod_info{gpu="0",uuid="GPU-0",namespace="vision",pod="before",`+unconfirmed, 1)
 	for name, text := range map[string]string{"alone": alone, "followed": followed} {
 		results, err := checkAll(t, []byte(text), "series")
 		if err != nil || text == node {
@@ -68,27 +70,49 @@ func TestChecksFindWhatIsWrong(t *testing.T) {
 	const gpu1 = `nvidia_gpu_power_watts{gpu="1",uuid="GPU-1"} 99.25` + "\n"
 	const held = `nvidia_gpu_pod_info{gpu="0",uuid="GPU-0",namespace="vision",pod="resnet-0",container="main",workload="Deployment/resnet",resource="nvidia.com/gpu",sharing="exclusive",replica="",confirmed="true"} 1` + "\n"
 	for _, c := range []struct{ name, from, to, mode, err string }{
-		{"a pod that has ended still holds the GPU beside its successor", held, held + strings.ReplaceAll(held, "resnet-0", "resnet-1"), "series", "two exclusive holders of uuid=GPU-0"},
-		{"the engine refuses that join", held, held + strings.ReplaceAll(held, "resnet-0", "resnet-1"), "series", "many-to-many matching not allowed"},
-		{"the holder is in another pod than the series say", held, strings.ReplaceAll(held, "resnet-0", "resnet-1"), "series", "pod labels namespace=vision,pod=resnet-0,container=main, want namespace=vision,pod=resnet-1"},
-		{"pod labels on a shared GPU", gpu1, strings.ReplaceAll(gpu1, `"}`, `",pod="nb-0"}`), "series", "pod labels namespace=,pod=nb-0"},
-		{"pod labels missing", `nvidia_gpu_power_watts{gpu="0",uuid="GPU-0",namespace="vision",pod="resnet-0",container="main"}`, `nvidia_gpu_power_watts{gpu="0",uuid="GPU-0"}`, "series", "nvidia_gpu_power_watts{uuid=GPU-0}: pod labels"},
-		{"pod labels on XIDs", `nvidia_gpu_xids_total{gpu="0",uuid="GPU-0"}`, `nvidia_gpu_xids_total{gpu="0",uuid="GPU-0",namespace="vision",pod="resnet-0",container="main"}`, "series", "nvidia_gpu_xids_total{uuid=GPU-0}: pod labels"},
+		{"a pod that has ended still holds the GPU beside its successor", held,
+			held + strings.ReplaceAll(held, "resnet-0", "resnet-1"), "series", "two exclusive holders of uuid=GPU-0"},
+		{"the engine refuses that join", held, held + strings.ReplaceAll(held, "resnet-0", "resnet-1"), "series",
+			"many-to-many matching not allowed"},
+		{"the holder is in another pod than the series say", held, strings.ReplaceAll(held, "resnet-0", "resnet-1"),
+			"series", "pod labels namespace=vision,pod=resnet-0,container=main, want namespace=vision,pod=resnet-1"},
+		{"pod labels on a shared GPU", gpu1, strings.ReplaceAll(gpu1, `"}`, `",pod="nb-0"}`), "series",
+			"pod labels namespace=,pod=nb-0"},
+		{"pod labels missing",
+			`nvidia_gpu_power_watts{gpu="0",uuid="GPU-0",namespace="vision",pod="resnet-0",container="main"}`,
+			`nvidia_gpu_power_watts{gpu="0",uuid="GPU-0"}`, "series", "nvidia_gpu_power_watts{uuid=GPU-0}: pod labels"},
+		{"pod labels on XIDs", `nvidia_gpu_xids_total{gpu="0",uuid="GPU-0"}`,
+			`nvidia_gpu_xids_total{gpu="0",uuid="GPU-0",namespace="vision",pod="resnet-0",container="main"}`, "series",
+			"nvidia_gpu_xids_total{uuid=GPU-0}: pod labels"},
 		{"pod labels in mode container", "", "", "container", "want namespace=,pod=,container="},
-		{"a container is told another power than its device", `sharing="exclusive"} 210.5`, `sharing="exclusive"} 200`, "series", "of uuid=GPU-0 is 200"},
-		{"the parts of a GPU instance have more than it", `sharing="exclusive"} 60`, `sharing="exclusive"} 61`, "series", "add up to 101, it has 100"},
-		{"the power of a shared device", `sharing="exclusive"} 210.5`, `sharing="mps"} 210.5`, "series", "of a shared device"},
-		{"a container is left out", `nvidia_gpu_container_power_estimate_watts{gpu="0",uuid="GPU-0"`, `nvidia_gpu_container_power_estimate_watts{gpu="1",uuid="GPU-1"`, "series", "no container has uuid=GPU-0"},
+		{"a container is told another power than its device", `sharing="exclusive"} 210.5`, `sharing="exclusive"} 200`,
+			"series", "of uuid=GPU-0 is 200"},
+		{"the parts of a GPU instance have more than it", `sharing="exclusive"} 60`, `sharing="exclusive"} 61`, "series",
+			"add up to 101, it has 100"},
+		{"the power of a shared device", `sharing="exclusive"} 210.5`, `sharing="mps"} 210.5`, "series",
+			"of a shared device"},
+		{"a container is left out", `nvidia_gpu_container_power_estimate_watts{gpu="0",uuid="GPU-0"`,
+			`nvidia_gpu_container_power_estimate_watts{gpu="1",uuid="GPU-1"`, "series", "no container has uuid=GPU-0"},
 		{"containers in mode info", "", "", "info", "nvidia_gpu_container_power_estimate_watts is served"},
 		{"pod labels in mode info", "", "", "info", "want namespace=,pod=,container="},
-		{"a shared GPU cloned per pod", gpu1, strings.ReplaceAll(gpu1, `"}`, `",pod="nb-0"}`) + strings.ReplaceAll(gpu1, `"}`, `",pod="nb-1"}`), "series", "nvidia_gpu_power_watts: map[gpu:1 uuid:GPU-1] occurs twice"},
-		{"board power repeated per GPU instance", gpu1, gpu1 + strings.ReplaceAll(gpu1, `"}`, `",gpu_instance="1"}`), "series", "a fact of the GPU on GPU instance 1"},
-		{"estimates do not add up", `gpu_instance="1",mig_profile="3g.20gb"} 100`, `gpu_instance="1",mig_profile="3g.20gb"} 101`, "series", "map[uuid:GPU-2] = 158.1, want 157.1"},
-		{"nothing said of the power of an empty MIG GPU", `nvidia_gpu_power_unallocated_watts{gpu="3",uuid="GPU-3"} 28`, "", "series", "map[uuid:GPU-3] is missing"},
-		{"slices do not add up", `uuid="GPU-3",kind="memory",state="free"} 4`, `uuid="GPU-3",kind="memory",state="free"} 3`, "series", "map[kind:memory uuid:GPU-3] = 3, want 4"},
-		{"used slices are not those of the instances", `compute_slices="3",memory_slices="4"} 1`, `compute_slices="2",memory_slices="4"} 1`, "series", "map[kind:compute uuid:GPU-2] = 6, want 5"},
-		{"a held GPU counts as free", `nvidia_gpu_allocated{gpu="1",uuid="GPU-1"} 1`, `nvidia_gpu_allocated{gpu="1",uuid="GPU-1"} 0`, "series", "map[name:NVIDIA A100-SXM4-40GB] = 1, want 0"},
-		{"one pod is said to hold the GPU instance that two hold", `nvidia_mig_gpu_instance_pod_info{gpu="2",uuid="GPU-2",gpu_instance="2"`, `nvidia_mig_gpu_instance_pod_info{gpu="2",uuid="GPU-2",gpu_instance="1"`, "series", "uuid=GPU-2,gpu_instance=1: held by one pod: true"},
+		{"a shared GPU cloned per pod", gpu1, strings.ReplaceAll(gpu1, `"}`, `",pod="nb-0"}`) + strings.ReplaceAll(gpu1,
+			`"}`, `",pod="nb-1"}`), "series", "nvidia_gpu_power_watts: map[gpu:1 uuid:GPU-1] occurs twice"},
+		{"board power repeated per GPU instance", gpu1, gpu1 + strings.ReplaceAll(gpu1, `"}`, `",gpu_instance="1"}`),
+			"series", "a fact of the GPU on GPU instance 1"},
+		{"estimates do not add up", `gpu_instance="1",mig_profile="3g.20gb"} 100`,
+			`gpu_instance="1",mig_profile="3g.20gb"} 101`, "series", "map[uuid:GPU-2] = 158.1, want 157.1"},
+		{"nothing said of the power of an empty MIG GPU", `nvidia_gpu_power_unallocated_watts{gpu="3",uuid="GPU-3"} 28`, "",
+			"series", "map[uuid:GPU-3] is missing"},
+		{"slices do not add up", `uuid="GPU-3",kind="memory",state="free"} 4`, `uuid="GPU-3",kind="memory",state="free"} 3`,
+			"series", "map[kind:memory uuid:GPU-3] = 3, want 4"},
+		{"used slices are not those of the instances", `compute_slices="3",memory_slices="4"} 1`,
+			`compute_slices="2",memory_slices="4"} 1`, "series", "map[kind:compute uuid:GPU-2] = 6, want 5"},
+		{"a held GPU counts as free", `nvidia_gpu_allocated{gpu="1",uuid="GPU-1"} 1`,
+			`nvidia_gpu_allocated{gpu="1",uuid="GPU-1"} 0`, "series", "map[name:NVIDIA A100-SXM4-40GB] = 1, want 0"},
+		{"one pod is said to hold the GPU instance that two hold",
+			`nvidia_mig_gpu_instance_pod_info{gpu="2",uuid="GPU-2",gpu_instance="2"`,
+			`nvidia_mig_gpu_instance_pod_info{gpu="2",uuid="GPU-2",gpu_instance="1"`, "series",
+			"uuid=GPU-2,gpu_instance=1: held by one pod: true"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			text := readNode(t)
@@ -103,7 +127,8 @@ func TestChecksFindWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestJoinsHoldWhenAPodFollowsAnother: the series of the pod before have ended, so that the successor is the one result.
+// TestJoinsHoldWhenAPodFollowsAnother: the series of the pod before have ended, so that the successor is the one
+// result.
 func TestJoinsHoldWhenAPodFollowsAnother(t *testing.T) {
 	e := NewPrometheus(t)
 	before := readNode(t)

@@ -23,13 +23,14 @@ func containerFamilies() []containerFamily {
 		list = append(list, f)
 	}
 	return append(list,
-		containerFamily{"nvidia_gpu_container_memory_used_bytes", [3]string{"nvidia_gpu_memory_used_bytes", "nvidia_mig_gpu_instance_memory_used_bytes"}, true},
+		containerFamily{"nvidia_gpu_container_memory_used_bytes",
+			[3]string{"nvidia_gpu_memory_used_bytes", "nvidia_mig_gpu_instance_memory_used_bytes"}, true},
 		containerFamily{"nvidia_gpu_container_power_estimate_watts",
 			[3]string{"nvidia_gpu_power_watts", "nvidia_mig_gpu_instance_power_estimate_watts"}, true})
 }
 
-// checkContainers: a container that has a device to itself is told what the device does, and none is left out; parts of a split
-// GPU instance never add up to more than it; shared devices have memory alone.
+// checkContainers: a container that has a device to itself is told what the device does, and none is left out; parts
+// of a split GPU instance never add up to more than it; shared devices have memory alone.
 func checkContainers(x exposition, mode string) error {
 	var errs []error
 	for _, f := range containerFamilies() {
@@ -88,7 +89,8 @@ func (f containerFamily) complete(x exposition, seen map[string]bool) error {
 	return errors.Join(errs...)
 }
 
-// levelOf returns the level of the device that a series is of: a compute instance counts only if its GPU instance is split.
+// levelOf returns the level of the device that a series is of: a compute instance counts only if its GPU instance is
+// split.
 func levelOf(x exposition, s series) int {
 	switch {
 	case s.labels["gpu_instance"] == "":

@@ -18,18 +18,20 @@ const (
 	alertRecords   = "../../deploy/prometheus/alerts-recording.rules.yaml"
 )
 
-// recordAll evaluates what dashboards read of recorded series, from the first scrape on: those of the alerts with a step, then those of the
-// dashboards. It returns the most samples that one evaluation of the latter read.
+// recordAll evaluates what dashboards read of recorded series, from the first scrape on: those of the alerts with a
+// step, then those of the dashboards. It returns the most samples that one evaluation of the latter read.
 func (e *Prometheus) recordAll(t *testing.T, step time.Duration, to time.Time) int64 {
 	t.Helper()
 	e.recordRules(t, alertRecords, scraped().Add(step), to, step)
 	return e.recordRules(t, dashboardRules, scraped().Add(time.Minute), to, time.Minute)
 }
 
-// recordRules evaluates recording rules over a time, as Prometheus does, and returns the most samples that one evaluation read.
+// recordRules evaluates recording rules over a time, as Prometheus does, and returns the most samples that one
+// evaluation read.
 func (e *Prometheus) recordRules(t *testing.T, file string, from, to time.Time, step time.Duration) int64 {
 	t.Helper()
-	groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}), promslog.NewNopLogger())
+	groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}),
+		promslog.NewNopLogger())
 	if len(errs) > 0 {
 		t.Fatalf("%s: %v", file, errs)
 	}
@@ -49,7 +51,8 @@ func (e *Prometheus) recordRules(t *testing.T, file string, from, to time.Time, 
 }
 
 // record evaluates one rule, and marks series stale that it had before and has no more.
-func (e *Prometheus) record(t *testing.T, rule rulefmt.Rule, at time.Time, before map[uint64]labels.Labels) (map[uint64]labels.Labels, int64) {
+func (e *Prometheus) record(t *testing.T, rule rulefmt.Rule, at time.Time,
+	before map[uint64]labels.Labels) (map[uint64]labels.Labels, int64) {
 	t.Helper()
 	a, err := e.ask(grafanaTarget{Expr: rule.Expr, Instant: true}, view{to: at})
 	if err != nil {

@@ -20,7 +20,8 @@ func loadBad(t *testing.T, f *fleet, name string, serve func(since time.Duration
 	return view{from: scraped(), to: scraped().Add(badRuns), step: fleetStep, set: map[string]string{"node": name}}
 }
 
-// TestCounterResetIsNoDrop: counters that start again, as after a restart of the exporter, make no negative rate and no spike.
+// TestCounterResetIsNoDrop: counters that start again, as after a restart of the exporter, make no negative rate and
+// no spike.
 func TestCounterResetIsNoDrop(t *testing.T) {
 	t.Parallel()
 	f := &fleet{Prometheus: NewPrometheus(t)}
@@ -35,7 +36,8 @@ func TestCounterResetIsNoDrop(t *testing.T) {
 			"nvidia_gpu_xids_total" + on, "nvidia_gpu_mig_layout_changes_total" + on, "nvidia_gpu_pcie_receive_bytes_total" + on,
 			"nvidia_gpu_pcie_transmit_bytes_total" + on, "nvidia_gpu_pcie_replays_total" + on,
 			"nvidia_gpu_nvlink_receive_bytes_total" + on, "nvidia_gpu_nvlink_transmit_bytes_total" + on,
-			"nvidia_gpu_nvlink_errors_total" + on + `,kind="replay"`, "nvidia_gpu_clock_event_seconds_total" + on + `,reason="sw_power_cap"`,
+			"nvidia_gpu_nvlink_errors_total" + on + `,kind="replay"`, "nvidia_gpu_clock_event_seconds_total" + on +
+				`,reason="sw_power_cap"`,
 			"nvidia_gpu_read_errors_total" + on + `,reading="device",reason="lost"`,
 			"nvidia_gpu_ecc_errors_total" + on + `,severity="corrected",lifetime="aggregate",location="sram"`,
 		} {
@@ -97,8 +99,8 @@ nvidia_mig_gpu_instance_sm_activity_ratio%[3]s} 0.75
 	}
 }
 
-// TestReadingsThatStop: neither the time between scrapes nor a node whose clock is wrong looks as if readings had stopped; one that hangs does, and
-// goes on to.
+// TestReadingsThatStop: neither the time between scrapes nor a node whose clock is wrong looks as if readings had
+// stopped; one that hangs does, and goes on to.
 func TestReadingsThatStop(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -113,12 +115,14 @@ func TestReadingsThatStop(t *testing.T) {
 	} {
 		f := &fleet{Prometheus: NewPrometheus(t)}
 		v := loadBad(t, f, name, func(since time.Duration) string {
-			return fmt.Sprintf("mig_exporter_build_info{version=\"1\"} 1\nmig_exporter_snapshot_timestamp_seconds %d\n", scraped().Add(c.read(since)).Unix())
+			return fmt.Sprintf("mig_exporter_build_info{version=\"1\"} 1\nmig_exporter_snapshot_timestamp_seconds %d\n",
+				scraped().Add(c.read(since)).Unix())
 		})
 		v.to = v.to.Add(scrapeInterval - time.Second)
 		health := loadDashboards(t)["mig-exporter-health"]
 		table := health.panel(t, "All exporters")
-		for what, a := range map[string]answer{"age": f.query(t, health.panel(t, "Age of readings"), "A", v), "age in the table": f.query(t, table, "Age", v)} {
+		for what, a := range map[string]answer{"age": f.query(t, health.panel(t, "Age of readings"), "A", v),
+			"age in the table": f.query(t, table, "Age", v)} {
 			if len(a.series) != 1 || a.series[0].Floats[0].F != c.age {
 				t.Errorf("%s: %s is %v, want %v", name, what, a.series, c.age)
 			}
@@ -129,7 +133,8 @@ func TestReadingsThatStop(t *testing.T) {
 	}
 }
 
-// TestIdleAcrossLayouts: the id of an instance comes back with another profile. Its new pod is not the one that was idle for an hour.
+// TestIdleAcrossLayouts: the id of an instance comes back with another profile. Its new pod is not the one that was
+// idle for an hour.
 func TestIdleAcrossLayouts(t *testing.T) {
 	t.Parallel()
 	f := &fleet{Prometheus: NewPrometheus(t)}
@@ -140,7 +145,8 @@ func TestIdleAcrossLayouts(t *testing.T) {
 		}
 		on := fmt.Sprintf(`{gpu="0",uuid="GPU-0",gpu_instance="1",mig_profile="%s"`, profile)
 		return fmt.Sprintf("nvidia_gpu_up{gpu=\"0\",uuid=\"GPU-0\"} 1\nnvidia_gpu_mig_enabled{gpu=\"0\",uuid=\"GPU-0\"} 1\n"+
-			"nvidia_mig_gpu_instance_graphics_engine_activity_ratio%[1]s} 0\nnvidia_mig_gpu_instance_sm_activity_ratio%[1]s} 0\nnvidia_mig_gpu_instance_allocated%[1]s} 1\n"+
+			"nvidia_mig_gpu_instance_graphics_engine_activity_ratio%[1]s} 0\nnvidia_mig_gpu_instance_sm_activity_ratio%[1]s} "+
+			"0\nnvidia_mig_gpu_instance_allocated%[1]s} 1\n"+
 			"nvidia_mig_gpu_instance_pod_info%[1]s,namespace=\"ns\",pod=\"%[2]s\",container=\"c\",sharing=\"exclusive\",confirmed=\"true\"} 1\n", on, pod)
 	})
 	f.recordAll(t, time.Minute, v.to)

@@ -15,7 +15,8 @@ import (
 // hostileNames are names that queries, legends and links could take for something else.
 func hostileNames() []string {
 	return []string{
-		`a"b`, `x{{gpu}}$node`, "new\nline", `$1 back\slash`, `.*`, `pod false`, `<b>bold</b>`, "Köln", `${node}`, `$__all`, `50% & more?x=1#y`, `{{pod}}`, `\`,
+		`a"b`, `x{{gpu}}$node`, "new\nline", `$1 back\slash`, `.*`, `pod false`, `<b>bold</b>`, "Köln", `${node}`, `$__all`,
+		`50% & more?x=1#y`, `{{pod}}`, `\`,
 		strings.Repeat("long-", 50) + "end",
 	}
 }
@@ -27,11 +28,15 @@ func hostileNode(time.Duration) string {
 		label := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(name)
 		on := fmt.Sprintf(`{gpu="%d",uuid="GPU-%d"`, i, i)
 		pod := fmt.Sprintf(`%s,namespace="of %s",pod="%s",container="%s",sharing="exclusive"`, on, label, label, label)
-		text += fmt.Sprintf("nvidia_gpu_up%[1]s} 1\nnvidia_gpu_allocated%[1]s} 1\nnvidia_gpu_sm_activity_ratio%[1]s} 0\nnvidia_gpu_graphics_engine_activity_ratio%[1]s} 0\nnvidia_gpu_row_remap_failure%[1]s} 1\n"+
-			"nvidia_gpu_container_memory_used_bytes%[2]s} 5\nnvidia_gpu_container_sm_activity_ratio%[2]s} 0\nnvidia_gpu_container_power_estimate_watts%[2]s} 60\n"+
-			"nvidia_gpu_pod_info%[2]s,confirmed=\"%[3]v\"} 1\nnvidia_gpu_rightsizing_candidate%[2]s,recommended_profile=\"1g.10gb\"} 1\n"+
+		text += fmt.Sprintf("nvidia_gpu_up%[1]s} 1\nnvidia_gpu_allocated%[1]s} 1\nnvidia_gpu_sm_activity_ratio%[1]s} "+
+			"0\nnvidia_gpu_graphics_engine_activity_ratio%[1]s} 0\nnvidia_gpu_row_remap_failure%[1]s} 1\n"+
+			"nvidia_gpu_container_memory_used_bytes%[2]s} 5\nnvidia_gpu_container_sm_activity_ratio%[2]s} "+
+			"0\nnvidia_gpu_container_power_estimate_watts%[2]s} 60\n"+
+			"nvidia_gpu_pod_info%[2]s,confirmed=\"%[3]v\"} "+
+			"1\nnvidia_gpu_rightsizing_candidate%[2]s,recommended_profile=\"1g.10gb\"} 1\n"+
 			"DCGM_FI_DEV_GPU_TEMP{gpu=\"%[5]d\",UUID=\"GPU-%[5]d\"} 40\n"+
-			"DCGM_FI_DEV_FB_USED{gpu=\"%[5]d\",UUID=\"GPU-%[5]d\",namespace=\"of %[4]s\",pod=\"%[4]s\",container=\"%[4]s\"} 5\n", on, pod, i != 0, label, i)
+			"DCGM_FI_DEV_FB_USED{gpu=\"%[5]d\",UUID=\"GPU-%[5]d\",namespace=\"of "+
+			"%[4]s\",pod=\"%[4]s\",container=\"%[4]s\"} 5\n", on, pod, i != 0, label, i)
 	}
 	return text
 }
@@ -67,7 +72,8 @@ func TestHostileNames(t *testing.T) {
 		var said []string
 		for _, s := range f.query(t, p, c.ref, v).series {
 			said = append(said, legend(c.text, s))
-			if i, err := strconv.Atoi(s.Metric.Get("gpu")); err == nil && !strings.Contains(said[len(said)-1], "of "+names[i]+"/"+names[i]) {
+			if i, err := strconv.Atoi(s.Metric.Get("gpu")); err == nil &&
+				!strings.Contains(said[len(said)-1], "of "+names[i]+"/"+names[i]) {
 				t.Errorf("%s, %s: GPU %d, of %q, says %q", c.board, c.title, i, names[i], said[len(said)-1])
 			}
 		}
@@ -91,7 +97,8 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
-// linksAreFull: no cell of any table leads to a dashboard that is filtered by nothing or by a name that was not replaced.
+// linksAreFull: no cell of any table leads to a dashboard that is filtered by nothing or by a name that was not
+// replaced.
 func (f *fleet) linksAreFull(t *testing.T, boards map[string]grafanaDashboard) {
 	followed := 0
 	for uid, d := range boards {
@@ -119,13 +126,14 @@ func (f *fleet) linksOf(t *testing.T, uid string, p grafanaPanel, v view) int {
 				continue
 			}
 			followed++
-			filled := regexp.MustCompile(`\$\{__data\.fields\.(\w+):percentencode\}`).ReplaceAllStringFunc(link, func(use string) string {
-				name := strings.TrimSuffix(strings.TrimPrefix(use, "${__data.fields."), ":percentencode}")
-				if row[name] == "" {
-					t.Errorf("%s, %s: the link of %s needs %s, which %v has not", uid, p.Title, field, name, row)
-				}
-				return strings.ReplaceAll(url.QueryEscape(row[name]), "+", "%20") // as encodeURIComponent does
-			})
+			filled := regexp.MustCompile(`\$\{__data\.fields\.(\w+):percentencode\}`).
+				ReplaceAllStringFunc(link, func(use string) string {
+					name := strings.TrimSuffix(strings.TrimPrefix(use, "${__data.fields."), ":percentencode}")
+					if row[name] == "" {
+						t.Errorf("%s, %s: the link of %s needs %s, which %v has not", uid, p.Title, field, name, row)
+					}
+					return strings.ReplaceAll(url.QueryEscape(row[name]), "+", "%20") // as encodeURIComponent does
+				})
 			_, query, _ := strings.Cut(filled, "?")
 			values, err := url.ParseQuery(strings.ReplaceAll(query, "&${__url_time_range}", ""))
 			if err != nil {
@@ -149,7 +157,8 @@ func (f *fleet) rows(t *testing.T, p grafanaPanel, v view) map[string]map[string
 		for _, s := range f.query(t, p, target.RefID, v).series {
 			labels := s.Metric.Map()
 			key := ""
-			for _, name := range []string{"cluster", "instance", "gpu", "uuid", "UUID", "gpu_instance", "GPU_I_ID", "slice", "compute_instance"} {
+			for _, name := range []string{"cluster", "instance", "gpu", "uuid", "UUID", "gpu_instance", "GPU_I_ID", "slice",
+				"compute_instance"} {
 				key += labels[name] + "\x00"
 			}
 			if _, held := rows[key]["holder"]; !held && p.Targets[0].RefID != "State" {

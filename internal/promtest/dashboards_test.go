@@ -114,7 +114,8 @@ func (f *fleet) noDataIsNoZero(t *testing.T, boards map[string]grafanaDashboard)
 		}
 	}
 	// A node that stopped has no row and no sum.
-	for _, title := range []string{"GPUs", "GPUs that do not answer", "Power", "GPUs and slices, and the pods that hold them"} {
+	for _, title := range []string{"GPUs", "GPUs that do not answer", "Power",
+		"GPUs and slices, and the pods that hold them"} {
 		p := boards["mig-node"].panel(t, title)
 		if a := f.query(t, p, p.Targets[0].RefID, fleetView("gone")); len(a.series) > 0 {
 			t.Errorf("%s: %v of a node that is gone", title, a.series)
@@ -128,7 +129,8 @@ func (f *fleet) noLegendTwice(t *testing.T, boards map[string]grafanaDashboard) 
 			if p.Type == "table" {
 				continue
 			}
-			for _, node := range []string{"mixed", "underused", "full", "shared", "a30", "bare", "sick", "chaos", "gone", "dcgm", "foreign", "advised", ".*"} {
+			for _, node := range []string{"mixed", "underused", "full", "shared", "a30", "bare", "sick", "chaos", "gone",
+				"dcgm", "foreign", "advised", ".*"} {
 				if node == ".*" && strings.HasPrefix(uid, "mig-node") {
 					continue // they are of one node
 				}
@@ -147,15 +149,16 @@ func (f *fleet) noLegendTwice(t *testing.T, boards map[string]grafanaDashboard) 
 	}
 }
 
-// tablesAreFull: queries of one table have the same rows, so that Grafana can merge them, each once. What is told of some rows
-// alone is NaN in the others.
+// tablesAreFull: queries of one table have the same rows, so that Grafana can merge them, each once. What is told of
+// some rows alone is NaN in the others.
 func (f *fleet) tablesAreFull(t *testing.T, boards map[string]grafanaDashboard) {
 	for uid, d := range boards {
 		for _, p := range d.all() {
 			if p.Type != "table" || len(p.Targets) == 1 {
 				continue
 			}
-			for _, node := range []string{"mixed", "full", "shared", "a30", "bare", "sick", "chaos", "dcgm", "foreign", "advised", where(uid, p.Title)} {
+			for _, node := range []string{"mixed", "full", "shared", "a30", "bare", "sick", "chaos", "dcgm", "foreign",
+				"advised", where(uid, p.Title)} {
 				rows := map[string]map[string]int{} // by query
 				for _, target := range p.Targets {
 					rows[target.RefID] = map[string]int{}
@@ -173,7 +176,8 @@ func (f *fleet) tablesAreFull(t *testing.T, boards map[string]grafanaDashboard) 
 				first := rows[p.Targets[0].RefID]
 				for ref, of := range rows {
 					if !maps.Equal(of, first) {
-						t.Errorf("%s, %s on %s: the rows of %s are not those of %s:\n%v\n%v", uid, p.Title, node, ref, p.Targets[0].RefID, of, first)
+						t.Errorf("%s, %s on %s: the rows of %s are not those of %s:\n%v\n%v", uid, p.Title, node, ref,
+							p.Targets[0].RefID, of, first)
 					}
 					for row, n := range of {
 						if n > 1 {

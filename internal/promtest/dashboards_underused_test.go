@@ -67,13 +67,16 @@ func (g underusedGPU) serve(i int) string {
 	if g.mig {
 		mig = 1
 	}
-	return fmt.Sprintf("nvidia_gpu_up%[1]s} 1\nnvidia_gpu_mig_enabled%[1]s} %[2]d\nnvidia_gpu_sm_activity_ratio%[1]s} %[3]v\n"+
-		"nvidia_gpu_graphics_engine_activity_ratio%[1]s} %[4]v\nnvidia_gpu_memory_used_bytes%[1]s} %[5]v\nnvidia_gpu_memory_total_bytes%[1]s} 1\n"+
+	return fmt.Sprintf("nvidia_gpu_up%[1]s} 1\nnvidia_gpu_mig_enabled%[1]s} %[2]d\nnvidia_gpu_sm_activity_ratio%[1]s} "+
+		"%[3]v\n"+
+		"nvidia_gpu_graphics_engine_activity_ratio%[1]s} %[4]v\nnvidia_gpu_memory_used_bytes%[1]s} "+
+		"%[5]v\nnvidia_gpu_memory_total_bytes%[1]s} 1\n"+
 		"nvidia_gpu_pod_info%[1]s,namespace=\"ml\",pod=\"%[6]s\",container=\"c\",sharing=\"%[7]s\",confirmed=\"%[8]v\"} 1\n",
 		on, mig, g.sm, g.busy, g.memory, g.pod, g.sharing, !g.unconfirmed)
 }
 
-// TestUnderusedPanelAgreesWithTheAlert: the table of candidates for MIG lists the GPUs and pods for which GpuUnderused fires.
+// TestUnderusedPanelAgreesWithTheAlert: the table of candidates for MIG lists the GPUs and pods for which
+// GpuUnderused fires.
 func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 	t.Parallel()
 	f, node := &fleet{Prometheus: NewPrometheus(t)}, fleetNode{name: "days"}
@@ -87,7 +90,8 @@ func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 			text += g.serve(i)
 		}
 		f.AddScrapeFrom(t, node.target("old"), scraped().Add(since), Text, []byte(text))
-		if to := scraped().Add(since); since%(10*time.Hour) == 0 { // storage takes no samples that are much older than its last
+		// storage takes no samples that are much older than its last
+		if to := scraped().Add(since); since%(10*time.Hour) == 0 {
 			f.recordRules(t, alertRecords, to.Add(5*time.Minute-10*time.Hour), to, 5*time.Minute)
 		}
 	}

@@ -36,7 +36,8 @@ func (x exposition) sum(family string, want ...string) float64 {
 	return sum
 }
 
-// devices are the series of a family of GPU instances and of GPUs without MIG. A GPU with instances has MIG, whatever its mode says.
+// devices are the series of a family of GPU instances and of GPUs without MIG. A GPU with instances has MIG, whatever
+// its mode says.
 func (x exposition) devices(family string) []series {
 	list := x.of("nvidia_mig_gpu_instance_" + family)
 	for _, s := range x.of("nvidia_gpu_" + family) {
@@ -116,8 +117,10 @@ func (f *fleet) sums(t *testing.T, boards map[string]grafanaDashboard) {
 			{"mig-fleet", "All nodes", "GPUs", float64(len(x.of("nvidia_gpu_up")))},
 			{"mig-fleet", "All nodes", "Held", x.onDevices("allocated")},
 			{"mig-exporter-health", "Exporters", "A", 1},
-			{"mig-exporter-health", "Sources that do not answer", "A", float64(len(x.of("mig_exporter_source_up"))) - x.sum("mig_exporter_source_up")},
-			{"mig-exporter-health", "All exporters", "Sources", float64(len(x.of("mig_exporter_source_up"))) - x.sum("mig_exporter_source_up")},
+			{"mig-exporter-health", "Sources that do not answer", "A",
+				float64(len(x.of("mig_exporter_source_up"))) - x.sum("mig_exporter_source_up")},
+			{"mig-exporter-health", "All exporters", "Sources",
+				float64(len(x.of("mig_exporter_source_up"))) - x.sum("mig_exporter_source_up")},
 			{"mig-workloads", "Memory used, by namespace", "A", x.sum("nvidia_gpu_container_memory_used_bytes")},
 			{"mig-workloads", "Memory used by each pod", "A", x.sum("nvidia_gpu_container_memory_used_bytes")},
 			{"mig-workloads", "All pods with a GPU or slice", "Memory", x.sum("nvidia_gpu_container_memory_used_bytes")},
@@ -125,7 +128,8 @@ func (f *fleet) sums(t *testing.T, boards map[string]grafanaDashboard) {
 			{"mig-fleet", "Power", "A", x.sum("nvidia_gpu_power_watts")},
 			{"mig-fleet", "All nodes", "Power", x.sum("nvidia_gpu_power_watts")},
 			{"mig-fleet", "Memory slices: used, free, stranded", "A", x.sum("nvidia_gpu_mig_slices", "kind=memory")},
-			{"mig-fleet", "GPUs with stranded memory slices", "Slices", x.sum("nvidia_gpu_mig_slices", "kind=memory", "state=stranded")},
+			{"mig-fleet", "GPUs with stranded memory slices", "Slices",
+				x.sum("nvidia_gpu_mig_slices", "kind=memory", "state=stranded")},
 		} {
 			got := f.query(t, boards[c.board].panel(t, c.title), c.ref, fleetView(node)).total()
 			if math.Abs(got-c.want) > 1e-6*math.Max(1, c.want) {
@@ -169,7 +173,8 @@ func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard, node 
 		}
 	}
 	table := f.query(t, d.panel(t, "GPUs and slices, and the pods that hold them"), "Memory", fleetView(node))
-	if shares := slices.DeleteFunc(table.series, func(s promqlSeries) bool { return math.IsNaN(s.Floats[0].F) }); len(shares) < 15 {
+	if shares := slices.DeleteFunc(table.series,
+		func(s promqlSeries) bool { return math.IsNaN(s.Floats[0].F) }); len(shares) < 15 {
 		t.Errorf("the table has the memory of %d devices on %s", len(shares), node)
 	}
 	held := map[string]bool{}
@@ -186,14 +191,16 @@ func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard, node 
 	activity := f.query(t, d.panel(t, "Tensor activity of each device"), "A", fleetView(node))
 	native := f.query(t, boards["mig-node"].panel(t, "Tensor activity of each device"), "A", fleetView("mixed"))
 	if len(activity.series) < 15 || math.Abs(activity.total()-native.total()) > 0.001 {
-		t.Errorf("tensor activity %v of %d devices, natively %v of %d", activity.total(), len(activity.series), native.total(), len(native.series))
+		t.Errorf("tensor activity %v of %d devices, natively %v of %d", activity.total(), len(activity.series),
+			native.total(), len(native.series))
 	}
 }
 
 // states: the first table of each dashboard says what is wrong and whose it is, and nothing of what is well.
 func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
 	xids := map[string]float64{}
-	for _, s := range f.query(t, boards["mig-node-dcgm"].panel(t, "GPUs and slices, and the pods that hold them"), "XID", fleetView("dcgm")).series {
+	for _, s := range f.query(t, boards["mig-node-dcgm"].panel(t, "GPUs and slices, and the pods that hold them"), "XID",
+		fleetView("dcgm")).series {
 		xids[s.Metric.Get("gpu")+" "+s.Metric.Get("slice")] = s.Floats[0].F
 	}
 	for row, want := range map[string]float64{"3 1g.5gb#8": 13, "3 1g.5gb#7": 0, "3 (whole GPU)": 0} {
@@ -210,7 +217,8 @@ func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
 		return values
 	}
 	sick := state("sick")
-	for row, want := range map[string]float64{"0 (whole GPU)": 1, "1 (whole GPU)": 2, "1 3g.40gb@0:4": 5, "1 3g.40gb@4:4": 9, "2 (whole GPU)": 9, "3 (whole GPU)": 1, "3 3g.40gb@0:4": 1} {
+	for row, want := range map[string]float64{"0 (whole GPU)": 1, "1 (whole GPU)": 2, "1 3g.40gb@0:4": 5,
+		"1 3g.40gb@4:4": 9, "2 (whole GPU)": 9, "3 (whole GPU)": 1, "3 3g.40gb@0:4": 1} {
 		if sick[row] != want {
 			t.Errorf("state of %s is %v, want %v", row, sick[row], want)
 		}
@@ -239,10 +247,12 @@ func (f *fleet) holders(t *testing.T, boards map[string]grafanaDashboard, title 
 			"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "2 3g.20gb@4:4": "ml/notebook-ana",
 			"4 3g.20gb@0:4": "2 pods", "3 1g.5gb@6:1": "free",
 		},
-		"dcgm":    {"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "3 1g.5gb#12": "free or unknown"},
-		"foreign": {"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice", "3 1g.5gb#12": "free or unknown"},
-		"shared":  {"0 (whole GPU)": "3 pods", "2 (whole GPU)": "ml/training-0"},
-		"bare":    {"1 (whole GPU)": "n/a", "0 2g.12gb@0:2": "n/a"},
+		"dcgm": {"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice",
+			"3 1g.5gb#12": "free or unknown"},
+		"foreign": {"0 (whole GPU)": "vision/resnet-7c9f-x2k4p", "2 (whole GPU)": "by slice",
+			"3 1g.5gb#12": "free or unknown"},
+		"shared": {"0 (whole GPU)": "3 pods", "2 (whole GPU)": "ml/training-0"},
+		"bare":   {"1 (whole GPU)": "n/a", "0 2g.12gb@0:2": "n/a"},
 	} {
 		board := "mig-node"
 		if node == "dcgm" || node == "foreign" {
@@ -286,7 +296,8 @@ func (f *fleet) problems(t *testing.T, boards map[string]grafanaDashboard) {
 	if got := rows("gone|shared"); got != "gone (node)" {
 		t.Errorf("problems where a node stopped: %s", got)
 	}
-	if got := f.query(t, boards["mig-fleet"].panel(t, "Nodes without data"), "A", fleetView("gone|shared")).total(); got != 1 {
+	if got := f.query(t, boards["mig-fleet"].panel(t, "Nodes without data"), "A",
+		fleetView("gone|shared")).total(); got != 1 {
 		t.Errorf("%v nodes without data, want 1", got)
 	}
 	if got := rows("sick"); strings.Count(got, "sick") != 6 {
@@ -294,8 +305,9 @@ func (f *fleet) problems(t *testing.T, boards map[string]grafanaDashboard) {
 	}
 }
 
-// The bounds of one query of a panel, for a fleet of 200 nodes of 56 slices, or of eight whole GPUs, and the default time range of the dashboard at 1,000
-// points. Prometheus' default limit, of samples in memory at a time, is 50 million.
+// The bounds of one query of a panel, for a fleet of 200 nodes of 56 slices, or of eight whole GPUs, and the default
+// time range of the dashboard at 1,000 points. Prometheus' default limit, of samples in memory at a time, is 50
+// million.
 const (
 	fleetSize      = 200
 	fleetPoints    = 1000

@@ -25,12 +25,15 @@ const dcgmSuffix = ".dcgm.prom"
 
 // dcgmBoard are the fields of a whole GPU, dcgmPart those that each GPU instance has where a GPU has any.
 func dcgmBoard() []string {
-	return []string{"DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_MEM_CLOCK", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_MEMORY_TEMP", "DCGM_FI_DEV_POWER_USAGE",
-		"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "DCGM_FI_PROF_PCIE_TX_BYTES"}
+	return []string{"DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_MEM_CLOCK", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_MEMORY_TEMP",
+		"DCGM_FI_DEV_POWER_USAGE",
+		"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
+		"DCGM_FI_PROF_PCIE_TX_BYTES"}
 }
 
 func dcgmPart() []string {
-	return []string{"DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE"}
+	return []string{"DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_FB_FREE", "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+		"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_DRAM_ACTIVE"}
 }
 
 // TestDCGMDashboards runs queries as dashboards for dcgm-exporter have them, and holds their answers to what the
@@ -99,7 +102,8 @@ func checkDCGMOnce(x exposition) error {
 			if (s.labels["GPU_I_ID"] == "") == cut[s.labels["UUID"]] {
 				errs = append(errs, fmt.Errorf("%s: %v, and the GPU has instances: %v", family, s.labels, cut[s.labels["UUID"]]))
 			}
-			if s.labels["GPU_CI_ID"] != "" && !slices.Contains([]string{"DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"}, family) {
+			if s.labels["GPU_CI_ID"] != "" &&
+				!slices.Contains([]string{"DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"}, family) {
 				errs = append(errs, fmt.Errorf("%s: of a compute instance: %v", family, s.labels))
 			}
 		}
@@ -167,8 +171,8 @@ func checkDCGMPanels(e *Prometheus, x exposition) error {
 	)
 }
 
-// checkDCGMPods: activity and memory by GPU instance and by pod. What a pod has is counted once, also where it has several
-// compute instances of a GPU instance.
+// checkDCGMPods: activity and memory by GPU instance and by pod. What a pod has is counted once, also where it has
+// several compute instances of a GPU instance.
 func checkDCGMPods(e *Prometheus, x exposition) error {
 	var instances, held, memory []series
 	for _, s := range x.of("DCGM_FI_PROF_GR_ENGINE_ACTIVE") {
@@ -188,7 +192,8 @@ func checkDCGMPods(e *Prometheus, x exposition) error {
 	byPod, ofPod := by(held, "namespace", "pod")
 	used, _ := by(memory, "namespace", "pod")
 	return errors.Join(
-		expect(e, `avg by (UUID, GPU_I_ID, GPU_I_PROFILE) (DCGM_FI_PROF_GR_ENGINE_ACTIVE{GPU_I_ID!="", GPU_CI_ID=""})`, activity),
+		expect(e, `avg by (UUID, GPU_I_ID, GPU_I_PROFILE) (DCGM_FI_PROF_GR_ENGINE_ACTIVE{GPU_I_ID!="", GPU_CI_ID=""})`,
+			activity),
 		expect(e, `avg by (namespace, pod) (DCGM_FI_PROF_GR_ENGINE_ACTIVE{pod!=""})`, means(byPod, ofPod)),
 		expect(e, `sum by (namespace, pod) (DCGM_FI_DEV_FB_USED{pod!=""})`, used),
 		// One activity for each memory: the join that shows both in a table.
@@ -209,10 +214,14 @@ func ones(groups map[string]float64) map[string]float64 {
 func TestDCGMChecksNotice(t *testing.T) {
 	const labels = `gpu="1",UUID="GPU-1",Hostname="dgx"`
 	for _, test := range []struct{ name, text string }{
-		{"a copy for an instance", `DCGM_FI_DEV_POWER_USAGE{` + labels + `} 1` + "\n" + `DCGM_FI_DEV_POWER_USAGE{` + labels + `,GPU_I_ID="2"} 1`},
-		{"a copy with a pod", `DCGM_FI_DEV_POWER_USAGE{` + labels + `} 1` + "\n" + `DCGM_FI_DEV_POWER_USAGE{` + labels + `,pod="a"} 1`},
-		{"memory of the board beside its instances'", `DCGM_FI_DEV_FB_USED{` + labels + `} 3` + "\n" + `DCGM_FI_DEV_FB_USED{` + labels + `,GPU_I_ID="2"} 1`},
-		{"memory of a compute instance", `DCGM_FI_DEV_FB_USED{` + labels + `,GPU_I_ID="2"} 1` + "\n" + `DCGM_FI_DEV_FB_USED{` + labels + `,GPU_I_ID="2",GPU_CI_ID="0"} 1`},
+		{"a copy for an instance", `DCGM_FI_DEV_POWER_USAGE{` + labels + `} 1` + "\n" + `DCGM_FI_DEV_POWER_USAGE{` + labels +
+			`,GPU_I_ID="2"} 1`},
+		{"a copy with a pod", `DCGM_FI_DEV_POWER_USAGE{` + labels + `} 1` + "\n" + `DCGM_FI_DEV_POWER_USAGE{` + labels +
+			`,pod="a"} 1`},
+		{"memory of the board beside its instances'", `DCGM_FI_DEV_FB_USED{` + labels + `} 3` + "\n" +
+			`DCGM_FI_DEV_FB_USED{` + labels + `,GPU_I_ID="2"} 1`},
+		{"memory of a compute instance", `DCGM_FI_DEV_FB_USED{` + labels + `,GPU_I_ID="2"} 1` + "\n" +
+			`DCGM_FI_DEV_FB_USED{` + labels + `,GPU_I_ID="2",GPU_CI_ID="0"} 1`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			x, err := readExposition([]byte(test.text + "\n"))

@@ -33,7 +33,8 @@ type demo struct {
 // startDemo starts the demo with nothing on its PATH but what is in tools and the programs that every Debian has.
 func startDemo(t *testing.T, tools string, env ...string) *demo {
 	t.Helper()
-	for _, name := range []string{"bash", "sh", "basename", "cp", "dirname", "head", "mktemp", "rm", "sed", "seq", "setsid", "sleep", "tail"} {
+	for _, name := range []string{"bash", "sh", "basename", "cp", "dirname", "head", "mktemp", "rm", "sed", "seq",
+		"setsid", "sleep", "tail"} {
 		path, err := exec.LookPath(name)
 		if err != nil {
 			t.Fatal(err)
@@ -48,7 +49,8 @@ func startDemo(t *testing.T, tools string, env ...string) *demo {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("bash", "../../deploy/demo.sh")
-	cmd.Env = append(os.Environ(), append(env, "PATH="+tools, "MIG_EXPORTER="+built, "TMPDIR="+dir, "GRAFANA_HOME=/nonexistent")...)
+	cmd.Env = append(os.Environ(), append(env, "PATH="+tools, "MIG_EXPORTER="+built, "TMPDIR="+dir,
+		"GRAFANA_HOME=/nonexistent")...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -41,8 +41,8 @@ func TestDocumentedJoinsAreThoseThatAreTested(t *testing.T) {
 	}
 }
 
-// TestDocumentedQueriesAreTested: every PromQL block of every page, and of the README, is an alert that is run on the chaos, or a
-// query whose answer is computed without PromQL.
+// TestDocumentedQueriesAreTested: every PromQL block of every page, and of the README, is an alert that is run on the
+// chaos, or a query whose answer is computed without PromQL.
 func TestDocumentedQueriesAreTested(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
@@ -86,13 +86,15 @@ func documentedLines(t *testing.T, path, expr string) []string {
 	return lines
 }
 
-// computedQueries are those that tests compare with a computed answer: checkJoins, checkFree, checkPower and checkPods on every
-// golden, queries_test.go and handover_test.go.
+// computedQueries are those that tests compare with a computed answer: checkJoins, checkFree, checkPower and
+// checkPods on every golden, queries_test.go and handover_test.go.
 func computedQueries() []string {
 	all := []string{
-		freeGPUs, allEstimates, teamJoin, dcgmTeamJoin, mostMemory, podMemory, podWatts, podEnergy, slicesByCopies, slicesByMemory, powerOfBoards,
+		freeGPUs, allEstimates, teamJoin, dcgmTeamJoin, mostMemory, podMemory, podWatts, podEnergy, slicesByCopies,
+		slicesByMemory, powerOfBoards,
 	}
-	for i, family := range []string{"nvidia_gpu_power_watts", "nvidia_mig_gpu_instance_memory_used_bytes", "nvidia_mig_compute_instance_sms"} {
+	for i, family := range []string{"nvidia_gpu_power_watts", "nvidia_mig_gpu_instance_memory_used_bytes",
+		"nvidia_mig_compute_instance_sms"} {
 		all = append(all, levels()[i].join(family))
 	}
 	return all

@@ -102,7 +102,8 @@ func TestExpositionIsReadAsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := fmt.Sprint(x.of("nvidia_gpu_up")), "[{map[gpu:0 uuid:GPU-0] 1} {map[gpu:1 uuid:GPU-1] 0}]"; got != want {
+	if got, want := fmt.Sprint(x.of("nvidia_gpu_up")), "[{map[gpu:0 uuid:GPU-0] 1} {map[gpu:1 "+
+		"uuid:GPU-1] 0}]"; got != want {
 		t.Errorf("series %s, want %s", got, want)
 	}
 	if got := x.of("nvidia_gpu_up", "gpu=1"); len(got) != 1 || got[0].value != 0 {

@@ -47,7 +47,8 @@ func fleetNodes(t *testing.T) []fleetNode {
 		// Exporters are replaced in the middle of the run, or so late that both pods are scraped at its end.
 		{name: "mixed", scenario: mixed, args: []string{"--dcgm.mode=embedded"}, replaced: time.Hour},
 		{name: "underused", scenario: scenario("h100-underused"), format: Protobuf, replaced: late},
-		{name: "full", scenario: scenario("h100-56"), gap: [2]time.Duration{30 * time.Minute, 40 * time.Minute}, replaced: late},
+		{name: "full", scenario: scenario("h100-56"), gap: [2]time.Duration{30 * time.Minute, 40 * time.Minute},
+			replaced: late},
 		{name: "shared", scenario: scenario("mps-and-timeslicing"), replaced: late},
 		{name: "a30", scenario: scenario("a30"), replaced: late},
 		{name: "bare", scenario: bareNode, replaced: late},
@@ -55,7 +56,8 @@ func fleetNodes(t *testing.T) []fleetNode {
 		{name: "chaos", scenario: chaos(t)},
 		{name: "gone", scenario: scenario("gke-h100-3g"), ends: 50 * time.Minute},
 		{name: "dcgm", scenario: mixed, args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}, replaced: late},
-		{name: "foreign", scenario: mixed, args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}, replaced: late, foreign: true},
+		{name: "foreign", scenario: mixed, args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}, replaced: late,
+			foreign: true},
 	}
 }
 
@@ -68,7 +70,8 @@ workloads: [{name: train, memory: 8GiB, sm: 20}]
 processes: [{device: "0/2g.12gb@0", workload: train}, {gpu: 1, workload: train}]
 `
 
-// sickNode is sick at the end: GPUs 0 and 3 lost, the latter with MIG, GPU 1 wants to be drained after an XID of a slice, GPU 2 is healthy and idle.
+// sickNode is sick at the end: GPUs 0 and 3 lost, the latter with MIG, GPU 1 wants to be drained after an XID of a
+// slice, GPU 2 is healthy and idle.
 const sickNode = `version: 1
 node: {hostname: sick, kubernetes: true}
 seed: 78
@@ -88,8 +91,8 @@ faults:
   - {at: 115m, gpu: 1, kind: xid, xid: 94, gi: 1, ci: 0, recovery: drain_and_reset}
 `
 
-// target is the labels that the scrapes of a pod of the exporter add, as a PodMonitor with honorLabels does: the exporter's own namespace, pod and
-// container are on all series that have none.
+// target is the labels that the scrapes of a pod of the exporter add, as a PodMonitor with honorLabels does: the
+// exporter's own namespace, pod and container are on all series that have none.
 func (n fleetNode) target(pod string) labels.Labels {
 	return labels.FromStrings("cluster", "sim", "instance", n.name, "job", "mig-exporter",
 		"namespace", "gpu-monitoring", "pod", "mig-exporter-"+pod, "container", "mig-exporter", "endpoint", "metrics")
@@ -130,7 +133,8 @@ func runFleet(t *testing.T, nodes []fleetNode) *fleet {
 	return f
 }
 
-// control adds a node with partition control as it is served: an operation that succeeds, one that fails and leaves it degraded.
+// control adds a node with partition control as it is served: an operation that succeeds, one that fails and leaves
+// it degraded.
 func (f *fleet) control(t *testing.T) {
 	t.Helper()
 	node := fleetNode{name: "control"}
@@ -142,7 +146,8 @@ func (f *fleet) control(t *testing.T) {
 		if at.After(scraped().Add(90 * time.Minute)) {
 			in, failed = "degraded", 1
 		}
-		text := fmt.Sprintf("mig_control_operations_total{verb=\"apply\",result=\"succeeded\"} %d\nmig_control_operations_total{verb=\"apply\",result=\"failed\"} %d\n", succeeded, failed)
+		text := fmt.Sprintf("mig_control_operations_total{verb=\"apply\",result=\"succeeded\"} "+
+			"%d\nmig_control_operations_total{verb=\"apply\",result=\"failed\"} %d\n", succeeded, failed)
 		for _, state := range []string{"idle", "running", "degraded", "stuck", "read-only", "off"} {
 			value := 0
 			if state == in {
@@ -180,8 +185,9 @@ func (e *Prometheus) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
 	}
 }
 
-// asDCGMExporter makes of an exposition in text what Prometheus gets of dcgm-exporter as its chart installs it: without honor_labels, so that labels
-// that the target has too are renamed, and without the reserved memory, which is not in its default list.
+// asDCGMExporter makes of an exposition in text what Prometheus gets of dcgm-exporter as its chart installs it:
+// without honor_labels, so that labels that the target has too are renamed, and without the reserved memory, which is
+// not in its default list.
 func asDCGMExporter(body []byte) []byte {
 	body = regexp.MustCompile(`([{,])(namespace|pod|container)="`).ReplaceAll(body, []byte(`${1}exported_$2="`))
 	return regexp.MustCompile(`(?m)^DCGM_FI_DEV_FB_RESERVED\{.*\n`).ReplaceAll(body, nil)
@@ -206,7 +212,8 @@ func (e *Prometheus) removeTarget(t *testing.T, of labels.Labels, at time.Time) 
 func (e *Prometheus) addScrapeSeries(t *testing.T, of labels.Labels, at time.Time, up, samples float64) {
 	t.Helper()
 	app := e.db.Appender(t.Context())
-	for name, value := range map[string]float64{"up": up, "scrape_duration_seconds": min(samples, 0.01), "scrape_samples_scraped": samples} {
+	for name, value := range map[string]float64{"up": up, "scrape_duration_seconds": min(samples, 0.01),
+		"scrape_samples_scraped": samples} {
 		b := labels.NewBuilder(of)
 		b.Set("__name__", name)
 		if _, err := app.Append(0, b.Labels(), at.UnixMilli(), value); err != nil {

@@ -35,7 +35,8 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.queries.Add(1)
 	q, err := a.query(r)
 	if err != nil {
-		writeAnswer(w, http.StatusBadRequest, map[string]any{"status": "error", "errorType": "bad_data", "error": err.Error()})
+		writeAnswer(w, http.StatusBadRequest,
+			map[string]any{"status": "error", "errorType": "bad_data", "error": err.Error()})
 		return
 	}
 	defer q.Close()
@@ -44,7 +45,8 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(result.Err.Error(), "too many samples") {
 			a.tooMuch.Add(1)
 		}
-		writeAnswer(w, http.StatusUnprocessableEntity, map[string]any{"status": "error", "errorType": "execution", "error": result.Err.Error()})
+		writeAnswer(w, http.StatusUnprocessableEntity,
+			map[string]any{"status": "error", "errorType": "execution", "error": result.Err.Error()})
 		return
 	}
 	writeAnswer(w, http.StatusOK, map[string]any{

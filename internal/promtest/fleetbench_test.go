@@ -28,8 +28,9 @@ const (
 	benchMinutes = 7 * 24 * 60
 )
 
-// TestBenchFleet asks a Prometheus program for the history of a large fleet, and logs how long that takes and how much memory. It runs if
-// FLEET_BENCH_PROMETHEUS names the program (make bench-fleet). Blocks are kept in FLEET_BENCH_DIR.
+// TestBenchFleet asks a Prometheus program for the history of a large fleet, and logs how long that takes and how
+// much memory. It runs if FLEET_BENCH_PROMETHEUS names the program (make bench-fleet). Blocks are kept in
+// FLEET_BENCH_DIR.
 func TestBenchFleet(t *testing.T) {
 	program, dir := os.Getenv("FLEET_BENCH_PROMETHEUS"), os.Getenv("FLEET_BENCH_DIR")
 	if program == "" || dir == "" {
@@ -53,15 +54,18 @@ func benchFleet(t *testing.T, program, dir string, n naming) {
 	}
 	for _, run := range []string{"first run", "second run"} {
 		var stdout, stderr strings.Builder
-		cmd := exec.Command(path, "fleet", "--prometheus.url="+url, "--time="+end.Format(time.RFC3339), "--price=H100=2.5", "-o", "json")
+		cmd := exec.Command(path, "fleet", "--prometheus.url="+url, "--time="+end.Format(time.RFC3339), "--price=H100=2.5",
+			"-o", "json")
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		began := time.Now()
 		if err := cmd.Run(); err != nil {
 			t.Fatalf("%v\n%s", err, stderr.String())
 		}
 		usage, _ := cmd.ProcessState.SysUsage().(*syscall.Rusage)
-		t.Logf("%s: %s, %.0f s of processor time, %d MiB at most; Prometheus: %s; %d processors", run, time.Since(began).Round(100*time.Millisecond),
-			(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), usage.Maxrss/1024, serverUsage(server), runtime.NumCPU())
+		t.Logf("%s: %s, %.0f s of processor time, %d MiB at most; Prometheus: %s; %d processors", run, time.Since(began).
+			Round(100*time.Millisecond),
+			(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds(), usage.Maxrss/1024, serverUsage(server),
+			runtime.NumCPU())
 		if usage.Maxrss > 500*1024 {
 			t.Errorf("%d KiB of memory", usage.Maxrss)
 		}
@@ -74,7 +78,8 @@ func benchFleet(t *testing.T, program, dir string, n naming) {
 			t.Errorf("the fleet: %+v", r.Fleet)
 		}
 	}
-	out, err := exec.Command(path, "fleet", "--prometheus.url="+url, "--time="+end.Format(time.RFC3339), "--price=H100=2.5").Output()
+	out, err := exec.Command(path, "fleet", "--prometheus.url="+url, "--time="+end.Format(time.RFC3339),
+		"--price=H100=2.5").Output()
 	t.Logf("%v\n%s", err, out)
 }
 
@@ -129,8 +134,10 @@ func startPrometheus(t *testing.T, program, dir string) (url string, server *exe
 	address := listener.Addr().String()
 	listener.Close()
 	// No blocks are compacted while it is asked.
-	server = exec.Command(program, "--config.file="+config, "--storage.tsdb.path="+dir, "--storage.tsdb.retention.time=100y",
-		"--storage.tsdb.min-block-duration=2h", "--storage.tsdb.max-block-duration=2h", "--web.listen-address="+address, "--log.level=warn")
+	server = exec.Command(program, "--config.file="+config, "--storage.tsdb.path="+dir,
+		"--storage.tsdb.retention.time=100y",
+		"--storage.tsdb.min-block-duration=2h", "--storage.tsdb.max-block-duration=2h", "--web.listen-address="+address,
+		"--log.level=warn")
 	server.Stderr = os.Stderr
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
@@ -147,7 +154,8 @@ func startPrometheus(t *testing.T, program, dir string) (url string, server *exe
 				return url, server
 			}
 		}
-		time.Sleep(100 * time.Millisecond) // a real server is started, by hand only: its port opens when it has read the blocks
+		// a real server is started, by hand only: its port opens when it has read the blocks
+		time.Sleep(100 * time.Millisecond)
 	}
 	t.Fatal("Prometheus is not ready after a minute")
 	return "", nil

@@ -225,7 +225,8 @@ func (w *writer) native(u unit, r *reading, at int64) error {
 		return w.end(at, pod)
 	}
 	return w.add(at, 1, pod, func() []string {
-		return append(u.target("9401", "uuid", "node"), "__name__", pod.family, "namespace", r.namespace, "pod", r.pod, "container", "main",
+		return append(u.target("9401", "uuid", "node"), "__name__", pod.family, "namespace", r.namespace, "pod", r.pod,
+			"container", "main",
 			"sharing", "exclusive", "confirmed", "true")
 	})
 }
@@ -236,12 +237,14 @@ func (u unit) target(port, uuid, node string) []string {
 		node, fmt.Sprintf("node-%03d", u.node), uuid, u.uuid(), "gpu", fmt.Sprint(u.index)}
 }
 
-// dcgm appends the families of dcgm-exporter. Its pod is on the series that name no other, or on all as Prometheus renames the others.
+// dcgm appends the families of dcgm-exporter. Its pod is on the series that name no other, or on all as Prometheus
+// renames the others.
 func (w *writer) dcgm(u unit, r *reading, at int64, n naming) error {
 	families := map[string]float64{
 		"DCGM_FI_DEV_FB_USED": r.memory / (1 << 20), "DCGM_FI_DEV_FB_FREE": (h100Bytes - r.memory) / (1 << 20),
 		"DCGM_FI_DEV_GPU_UTIL": r.utilizationPercent, "DCGM_FI_PROF_GR_ENGINE_ACTIVE": r.busy,
-		"DCGM_FI_PROF_DRAM_ACTIVE": r.dram, "DCGM_FI_PROF_SM_ACTIVE": r.sms, "DCGM_FI_DEV_ENC_UTIL": 0, "DCGM_FI_DEV_DEC_UTIL": 0,
+		"DCGM_FI_PROF_DRAM_ACTIVE": r.dram, "DCGM_FI_PROF_SM_ACTIVE": r.sms, "DCGM_FI_DEV_ENC_UTIL": 0,
+		"DCGM_FI_DEV_DEC_UTIL":               0,
 		"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": 0,
 	}
 	if u.kind == "training" || u.kind == "nvlink" {

@@ -75,7 +75,8 @@ func fleetHistory(t *testing.T, n naming) (*Prometheus, []unit, time.Time) {
 // askFleet runs migctl fleet over a history.
 func askFleet(t *testing.T, url string, end time.Time, args ...string) fleetReport {
 	t.Helper()
-	out, errOut, err := migctlFleet(t, url, append([]string{"--window=2d", "--time=" + end.Format(time.RFC3339), "-o", "json"}, args...)...)
+	out, errOut, err := migctlFleet(t, url,
+		append([]string{"--window=2d", "--time=" + end.Format(time.RFC3339), "-o", "json"}, args...)...)
 	if err != nil {
 		t.Fatalf("migctl fleet: %v\n%s", err, errOut)
 	}
@@ -157,8 +158,9 @@ func weightedQuantile(values [][2]float64, q float64) float64 {
 func decisions(n naming) map[string]string {
 	d := map[string]string{
 		"narrow": "slice  1g.20gb", "gaps": "keep low-coverage ", "rare": "share stretch ", "idle": "slice  1g.10gb",
-		"preallocated": "keep preallocated ", "free": "free  ", "visitor": "slice  1g.10gb", "large": "keep memory ", "training": "keep multi-gpu ",
-		"nvlink": "keep nvlink ", "sliced": "keep mig-mode ", "changed": "keep model-changed ",
+		"preallocated": "keep preallocated ", "free": "free  ", "visitor": "slice  1g.10gb", "large": "keep memory ",
+		"training": "keep multi-gpu ",
+		"nvlink":   "keep nvlink ", "sliced": "keep mig-mode ", "changed": "keep model-changed ",
 	}
 	if n.noSMs { // kernels are taken to fill the GPU
 		d["narrow"], d["visitor"], d["rare"] = "keep no-activity ", "keep no-activity ", "keep no-activity "
@@ -222,22 +224,24 @@ func checkUnits(t *testing.T, r fleetReport, units []unit, n naming, minutes int
 			near("width", g.KernelsP95.WidthRatio, e.width, 0.0005001)
 			near("bandwidth", g.KernelsP95.BandwidthRatio, e.bandwidth, 0.0005001)
 		}
-		if want := u.at(0, minutes).namespace; g.Namespace != want || g.Cluster != "a" || g.Node != fmt.Sprintf("node-%03d", u.node) {
+		if want := u.at(0, minutes).namespace; g.Namespace != want || g.Cluster != "a" ||
+			g.Node != fmt.Sprintf("node-%03d", u.node) {
 			t.Errorf("%s is of %s, %s, %s; want %s", u.uuid(), g.Cluster, g.Node, g.Namespace, want)
 		}
 	}
 }
 
-// checkGroups holds the groups against what was counted by hand. Of the ten nodes' H100 15 do with 1g.20gb and 7 with 1g.10gb in serving,
-// 8 with 1g.10gb in research, which hold theirs for two thirds of the time. Four 1g.20gb fit on a GPU, or seven 1g.10gb, or three and
-// two. If SM activity is unknown, the 7 that are idle remain.
+// checkGroups holds the groups against what was counted by hand. Of the ten nodes' H100 15 do with 1g.20gb and 7 with
+// 1g.10gb in serving, 8 with 1g.10gb in research, which hold theirs for two thirds of the time. Four 1g.20gb fit on a
+// GPU, or seven 1g.10gb, or three and two. If SM activity is unknown, the 7 that are idle remain.
 func checkGroups(t *testing.T, r fleetReport, n naming) {
 	t.Helper()
 	type counted struct {
 		gpus, slices, freed int
 		hours               float64
 	}
-	want := map[string]counted{"serving": {47, 22, 17, 17 * 168}, "research": {8, 8, 6, 6 * 112}, "training": {9, 0, 0, 0}, "": {16, 0, 0, 0}}
+	want := map[string]counted{"serving": {47, 22, 17, 17 * 168}, "research": {8, 8, 6, 6 * 112},
+		"training": {9, 0, 0, 0}, "": {16, 0, 0, 0}}
 	fleet := counted{80, 30, 24, 0.8 * (22*168 + 8*112)}
 	if n.noSMs {
 		want["serving"], want["research"] = counted{47, 7, 6, 6 * 168}, counted{8, 0, 0, 0}
@@ -246,7 +250,8 @@ func checkGroups(t *testing.T, r fleetReport, n naming) {
 	got := map[string]counted{}
 	for _, g := range r.Groups {
 		sum := got[g.Namespace]
-		got[g.Namespace] = counted{sum.gpus + g.GPUs, sum.slices + g.Slices, sum.freed + g.FreedGPUs, sum.hours + g.GPUHoursPerWeek}
+		got[g.Namespace] = counted{sum.gpus + g.GPUs, sum.slices + g.Slices, sum.freed + g.FreedGPUs,
+			sum.hours + g.GPUHoursPerWeek}
 	}
 	for namespace, c := range want {
 		if got[namespace] != c {
@@ -254,7 +259,8 @@ func checkGroups(t *testing.T, r fleetReport, n naming) {
 		}
 	}
 	f := r.Fleet
-	if got := (counted{f.GPUs, f.Slices, f.FreedGPUs, f.GPUHoursPerWeek}); math.Abs(got.hours-fleet.hours) > 0.06 || got.freed != fleet.freed ||
+	if got := (counted{f.GPUs, f.Slices, f.FreedGPUs, f.GPUHoursPerWeek}); math.Abs(got.hours-fleet.hours) > 0.06 ||
+		got.freed != fleet.freed ||
 		got.slices != fleet.slices || got.gpus != fleet.gpus {
 		t.Errorf("the fleet: %+v, want %+v", got, fleet)
 	}
@@ -263,7 +269,8 @@ func checkGroups(t *testing.T, r fleetReport, n naming) {
 	}
 }
 
-// TestFleetIsAskedForInSmallerParts: a server that refuses large queries is asked for fewer nodes at once, with the same result.
+// TestFleetIsAskedForInSmallerParts: a server that refuses large queries is asked for fewer nodes at once, with the
+// same result.
 func TestFleetIsAskedForInSmallerParts(t *testing.T) {
 	t.Parallel()
 	e, _, end := fleetHistory(t, naming{})

@@ -66,12 +66,16 @@ func TestGoldensHoldWhatTheJoinsAreFor(t *testing.T) {
 		want                 []string
 	}{
 		{"dgx-a100-mixed.prom", "a whole GPU that one container holds", "nvidia_gpu_pod_info", []string{"sharing=exclusive"}},
-		{"dgx-a100-mixed.prom", "a GPU instance that one pod holds", "nvidia_mig_gpu_instance_pod_info", []string{"sharing=exclusive"}},
-		{"dgx-a100-mixed.prom", "a second compute instance of one GPU instance that a container holds", "nvidia_mig_compute_instance_pod_info", []string{"sharing=exclusive", "compute_instance=1"}},
-		{"dgx-a100-mixed.activity.prom", "the activity of a GPU instance that a container holds", "nvidia_gpu_container_sm_activity_ratio", []string{"sharing=exclusive"}},
+		{"dgx-a100-mixed.prom", "a GPU instance that one pod holds", "nvidia_mig_gpu_instance_pod_info",
+			[]string{"sharing=exclusive"}},
+		{"dgx-a100-mixed.prom", "a second compute instance of one GPU instance that a container holds",
+			"nvidia_mig_compute_instance_pod_info", []string{"sharing=exclusive", "compute_instance=1"}},
+		{"dgx-a100-mixed.activity.prom", "the activity of a GPU instance that a container holds",
+			"nvidia_gpu_container_sm_activity_ratio", []string{"sharing=exclusive"}},
 		{"mps-and-timeslicing.prom", "a GPU shared by time-slicing", "nvidia_gpu_pod_info", []string{"sharing=time-slicing"}},
 		{"mps-and-timeslicing.prom", "a GPU shared by MPS", "nvidia_gpu_pod_info", []string{"sharing=mps"}},
-		{"mps-and-timeslicing.prom", "the memory of a container on a shared GPU", "nvidia_gpu_container_memory_used_bytes", nil},
+		{"mps-and-timeslicing.prom", "the memory of a container on a shared GPU", "nvidia_gpu_container_memory_used_bytes",
+			nil},
 	} {
 		t.Run(c.golden+"/"+c.family, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join(goldens, c.golden))

@@ -15,8 +15,8 @@ const (
 	podEnergy = `sum by (namespace, pod) (increase(nvidia_gpu_container_energy_estimate_joules_total[1d])) / 3.6e6`
 )
 
-// handOvers is a node on which a slice, a whole GPU and the parts of a split GPU instance change hands every four minutes, two seconds
-// after the pod before has ended: within a scrape interval.
+// handOvers is a node on which a slice, a whole GPU and the parts of a split GPU instance change hands every four
+// minutes, two seconds after the pod before has ended: within a scrape interval.
 func handOvers() string {
 	scenario := `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
@@ -36,21 +36,23 @@ pods:
 		{"whole", "nvidia.com/gpu", "train"},
 	} {
 		for i := range 4 {
-			scenario += fmt.Sprintf("  - {namespace: ml, name: %s-%d, container: main, resource: %s, workload: %s, at: %ds, for: 238s}\n",
+			scenario += fmt.Sprintf("  - {namespace: ml, name: %s-%d, container: main, resource: %s, workload: %s, at: %ds, "+
+				"for: 238s}\n",
 				d.name, i, d.resource, d.workload, 240*i)
 		}
 	}
 	return scenario
 }
 
-// TestHandOvers: the joins answer at every evaluation, over ranges too; an average over time counts no device twice; and what
-// pods used adds up to what their devices did, each beginning at 0.
+// TestHandOvers: the joins answer at every evaluation, over ranges too; an average over time counts no device twice;
+// and what pods used adds up to what their devices did, each beginning at 0.
 func TestHandOvers(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, handOvers())
 	joined := map[string]bool{}
 	n.run(15*time.Minute, func(at time.Time) {
-		for level, family := range []string{"nvidia_gpu_power_watts", "nvidia_mig_gpu_instance_power_estimate_watts", "nvidia_mig_compute_instance_sm_activity_ratio"} {
+		for level, family := range []string{"nvidia_gpu_power_watts", "nvidia_mig_gpu_instance_power_estimate_watts",
+			"nvidia_mig_compute_instance_sm_activity_ratio"} {
 			l := levels()[level]
 			for _, lhs := range []string{family, "avg_over_time(" + family + "[5m])", "max_over_time(" + family + "[10m])"} {
 				v, err := n.EvalAt(l.join(lhs), at)
@@ -76,12 +78,13 @@ func TestHandOvers(t *testing.T) {
 	n.compareEnergies()
 }
 
-// compareAverages compares a sum of averages with the average of the sums, which are different if a device has other series after it
-// has changed hands.
+// compareAverages compares a sum of averages with the average of the sums, which are different if a device has other
+// series after it has changed hands.
 func (n *scrapedNode) compareAverages(at time.Time) {
 	n.t.Helper()
 	for _, family := range []string{
-		"nvidia_gpu_power_watts", "nvidia_mig_gpu_instance_power_estimate_watts", "nvidia_mig_gpu_instance_sm_activity_ratio", "nvidia_gpu_memory_used_bytes",
+		"nvidia_gpu_power_watts", "nvidia_mig_gpu_instance_power_estimate_watts",
+		"nvidia_mig_gpu_instance_sm_activity_ratio", "nvidia_gpu_memory_used_bytes",
 	} {
 		byDevice, err := n.EvalAt("sum(avg_over_time("+family+"[5m]))", at)
 		if err != nil {
@@ -100,21 +103,25 @@ func (n *scrapedNode) compareAverages(at time.Time) {
 	}
 }
 
-// compareEnergies compares, for each device, the energy of its pods with its own. What is missing at most are 32 seconds for each pod, up
-// to its first scrape and from its last.
+// compareEnergies compares, for each device, the energy of its pods with its own. What is missing at most are 32
+// seconds for each pod, up to its first scrape and from its last.
 func (n *scrapedNode) compareEnergies() {
 	n.t.Helper()
 	for _, d := range []struct{ device, pods, own string }{
 		{"the GPU", "whole-.*", `nvidia_gpu_energy_joules_total{gpu="1"}`},
-		{"the GPU instance", "slice-.*", `nvidia_mig_gpu_instance_energy_estimate_joules_total{mig_profile="3g.40gb",gpu_instance="1"}`},
-		{"the split GPU instance", "(part|rest)-.*", `nvidia_mig_gpu_instance_energy_estimate_joules_total{gpu_instance="2"}`},
+		{"the GPU instance", "slice-.*",
+			`nvidia_mig_gpu_instance_energy_estimate_joules_total{mig_profile="3g.40gb",gpu_instance="1"}`},
+		{"the split GPU instance", "(part|rest)-.*",
+			`nvidia_mig_gpu_instance_energy_estimate_joules_total{gpu_instance="2"}`},
 	} {
-		pods := n.queryValue(n.t, `sum(max_over_time(nvidia_gpu_container_energy_estimate_joules_total{pod=~"`+d.pods+`"}[15m]))`)
+		pods := n.queryValue(n.t,
+			`sum(max_over_time(nvidia_gpu_container_energy_estimate_joules_total{pod=~"`+d.pods+`"}[15m]))`)
 		own := n.queryValue(n.t, `sum(max_over_time(`+d.own+`[15m]) - min_over_time(`+d.own+`[15m]))`)
 		if pods > own*1.02 || pods < own*0.85 {
 			n.t.Errorf("pods of %s: got %v J, want 0.85 to 1.02 of its own %v J", d.device, pods, own)
 		}
-		first := n.queryValue(n.t, `max(min_over_time(nvidia_gpu_container_energy_estimate_joules_total{pod=~"`+d.pods+`"}[15m]))`)
+		first := n.queryValue(n.t,
+			`max(min_over_time(nvidia_gpu_container_energy_estimate_joules_total{pod=~"`+d.pods+`"}[15m]))`)
 		if most := own / 900 * 31; !(first <= most) { // NaN is more, too
 			n.t.Errorf("the energy of a pod of %s is first scraped as %v J, want %v J at most", d.device, first, most)
 		}

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// harsh has a GPU that becomes hot, one that the power supply slows down, one whose instances cannot be read, and a driver that is unloaded twice.
+// harsh has a GPU that becomes hot, one that the power supply slows down, one whose instances cannot be read, and a
+// driver that is unloaded twice.
 const harsh = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
 seed: 1
@@ -27,13 +28,16 @@ faults:
   - {at: 85m, for: 20m, kind: no-driver}
 `
 
-// TestRulesOnHeatAndPower: a GPU that is hot, one that the power supply slows down, and a slice that does not answer are named with their pods.
+// TestRulesOnHeatAndPower: a GPU that is hot, one that the power supply slows down, and a slice that does not answer
+// are named with their pods.
 func TestRulesOnHeatAndPower(t *testing.T) {
 	t.Parallel()
 	n := startRuledNode(t, harsh, "--poll.interval=15s") // seconds between two readings count if these are not far apart
 	n.run(59*time.Minute, 30*time.Second)
-	n.expectStory("GpuTemperatureHigh", "GpuThermalSlowdownHardware", "GpuThermalSlowdownSoftware", "GpuPowerBrake", "MigGpuInstanceDown")
-	n.expectSummary("MigGpuInstanceDown", "3g.40gb (instance 1) on GPU 3 of gpu-node-1:9401 does not answer (held by ml/slice-0).")
+	n.expectStory("GpuTemperatureHigh", "GpuThermalSlowdownHardware", "GpuThermalSlowdownSoftware", "GpuPowerBrake",
+		"MigGpuInstanceDown")
+	n.expectSummary("MigGpuInstanceDown",
+		"3g.40gb (instance 1) on GPU 3 of gpu-node-1:9401 does not answer (held by ml/slice-0).")
 	n.expectSummary("GpuTemperatureHigh", "The die of GPU 1 of gpu-node-1:9401 is at 93 °C (held by ml/hot-0).")
 	for _, name := range []string{"GpuThermalSlowdownHardware", "GpuThermalSlowdownSoftware", "GpuPowerBrake"} {
 		if f := n.fired[name]; f != nil && len(f.alerts) != 1 {
@@ -42,8 +46,8 @@ func TestRulesOnHeatAndPower(t *testing.T) {
 	}
 }
 
-// TestRulesWithoutADriver: a driver that is unloaded under the exporter, and one that is not there when the next exporter is started, have one critical
-// alert for the node, and none for its GPUs.
+// TestRulesWithoutADriver: a driver that is unloaded under the exporter, and one that is not there when the next
+// exporter is started, have one critical alert for the node, and none for its GPUs.
 func TestRulesWithoutADriver(t *testing.T) {
 	t.Parallel()
 	r := newRollout(t, harsh)

@@ -129,7 +129,8 @@ func (p grafanaPanel) lint(t *testing.T, uid string) {
 		t.Errorf("%s, %s: description %q", uid, p.Title, p.Description)
 	}
 	if p.FieldConfig.Defaults.Unit == "" && p.Type != "table" || p.FieldConfig.Defaults.NoValue != "no data" {
-		t.Errorf("%s, %s: unit %q, without a value %q", uid, p.Title, p.FieldConfig.Defaults.Unit, p.FieldConfig.Defaults.NoValue)
+		t.Errorf("%s, %s: unit %q, without a value %q", uid, p.Title, p.FieldConfig.Defaults.Unit,
+			p.FieldConfig.Defaults.NoValue)
 	}
 	if spans := p.FieldConfig.Defaults.Custom.SpanNulls; spans != nil && spans != false {
 		t.Errorf("%s, %s: lines are drawn over gaps: %v", uid, p.Title, spans)
@@ -157,7 +158,8 @@ func (p grafanaPanel) lint(t *testing.T, uid string) {
 
 // lintRates: a rate is over an interval that Grafana fits to the scrapes, or over one of at least an hour.
 func lintRates(t *testing.T, about, expr string) {
-	for _, use := range regexp.MustCompile(`\b(rate|irate|increase|delta)\([^\[\]]*\[([^\]]*)\]`).FindAllStringSubmatch(expr, -1) {
+	for _, use := range regexp.MustCompile(`\b(rate|irate|increase|delta)\([^\[\]]*\[([^\]]*)\]`).
+		FindAllStringSubmatch(expr, -1) {
 		if use[2] != "$__rate_interval" && use[2] != "1h" {
 			t.Errorf("%s: %s over %s", about, use[1], use[2])
 		}
@@ -167,7 +169,8 @@ func lintRates(t *testing.T, about, expr string) {
 	}
 }
 
-// TestLinksLeadToDashboards: each names a dashboard and variables that there are, and keeps data source, cluster and time.
+// TestLinksLeadToDashboards: each names a dashboard and variables that there are, and keeps data source, cluster and
+// time.
 func TestLinksLeadToDashboards(t *testing.T) {
 	boards, found := loadDashboards(t), 0
 	for uid, d := range boards {
@@ -196,12 +199,14 @@ func lintLink(t *testing.T, about, url string, boards map[string]grafanaDashboar
 		t.Errorf("%s: link %s leads to no dashboard", about, url)
 		return
 	}
-	for _, keep := range []string{"${datasource:queryparam}", "var-cluster=${__data.fields.link_cluster:percentencode}", "${__url_time_range}"} {
+	for _, keep := range []string{"${datasource:queryparam}", "var-cluster=${__data.fields.link_cluster:percentencode}",
+		"${__url_time_range}"} {
 		if !strings.Contains(parts[2], keep) {
 			t.Errorf("%s: link %s lacks %s", about, url, keep)
 		}
 	}
-	for _, set := range regexp.MustCompile(`var-(\w+)=\$\{__data\.fields\.(\w+):percentencode\}`).FindAllStringSubmatch(parts[2], -1) {
+	for _, set := range regexp.MustCompile(`var-(\w+)=\$\{__data\.fields\.(\w+):percentencode\}`).
+		FindAllStringSubmatch(parts[2], -1) {
 		if !slices.ContainsFunc(boards[parts[1]].Templating.List, func(v grafanaVariable) bool { return v.Name == set[1] }) {
 			t.Errorf("%s: %s has no variable %s", about, parts[1], set[1])
 		}

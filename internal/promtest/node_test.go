@@ -82,7 +82,8 @@ func launch(t *testing.T, env []string, args ...string) (url string, stop func()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(path, append([]string{"--driver=sim", "--sim.clock=step", "--web.listen-address=127.0.0.1:0"}, args...)...)
+	cmd := exec.Command(path, append([]string{"--driver=sim", "--sim.clock=step", "--web.listen-address=127.0.0.1:0"},
+		args...)...)
 	cmd.Env = append(os.Environ(), env...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -148,8 +149,8 @@ func (n *scrapedNode) ask(method, path string, accept Format) []byte {
 	return body
 }
 
-// run lets the node go on second by second until it has run for that long. It is scraped meanwhile, and each, if not nil,
-// is called whenever Prometheus evaluates its rules.
+// run lets the node go on second by second until it has run for that long. It is scraped meanwhile, and each, if not
+// nil, is called whenever Prometheus evaluates its rules.
 func (n *scrapedNode) run(until time.Duration, each func(at time.Time)) {
 	n.t.Helper()
 	for n.elapsed < until {

@@ -1,5 +1,5 @@
-// Package promtest is a Prometheus for tests: its storage takes expositions as scrapes, and its engine evaluates PromQL. It is a module
-// of its own so that the program does not depend on Prometheus.
+// Package promtest is a Prometheus for tests: its storage takes expositions as scrapes, and its engine evaluates
+// PromQL. It is a module of its own so that the program does not depend on Prometheus.
 package promtest
 
 import (
@@ -79,15 +79,15 @@ func NewPrometheus(t testing.TB) *Prometheus {
 	return &Prometheus{db: db, promql: engine, targets: map[string]*target{}}
 }
 
-// AddScrape stores an exposition as a scrape at the given time, which must be later than the previous one. A series that the previous
-// scrape had and this one does not is marked stale, as by a Prometheus server.
+// AddScrape stores an exposition as a scrape at the given time, which must be later than the previous one. A series
+// that the previous scrape had and this one does not is marked stale, as by a Prometheus server.
 func (e *Prometheus) AddScrape(t testing.TB, at time.Time, format Format, exposition []byte) {
 	t.Helper()
 	e.AddScrapeFrom(t, labels.EmptyLabels(), at, format, exposition)
 }
 
-// AddScrapeFrom is AddScrape for one of several targets. Labels of the exposition have precedence over the target's, as with
-// honor_labels.
+// AddScrapeFrom is AddScrape for one of several targets. Labels of the exposition have precedence over the target's,
+// as with honor_labels.
 func (e *Prometheus) AddScrapeFrom(t testing.TB, from labels.Labels, at time.Time, format Format, exposition []byte) {
 	t.Helper()
 	if err := e.addScrape(from, at, format, exposition); err != nil {
@@ -175,7 +175,8 @@ func (s *target) withLabels(series labels.Labels) labels.Labels {
 	return b.Labels()
 }
 
-func (s *target) appendSample(app storage.Appender, p textparse.Parser, entry textparse.Entry, series labels.Labels, at int64) error {
+func (s *target) appendSample(app storage.Appender, p textparse.Parser, entry textparse.Entry, series labels.Labels,
+	at int64) error {
 	if entry == textparse.EntryHistogram {
 		_, ts, h, fh := p.Histogram()
 		if ts != nil {
@@ -195,8 +196,8 @@ func (s *target) appendSample(app storage.Appender, p textparse.Parser, entry te
 	return err
 }
 
-// Query evaluates an expression at the time of the last scrape. The test fails if there is an error or a warning, or if the result is
-// not a vector.
+// Query evaluates an expression at the time of the last scrape. The test fails if there is an error or a warning, or
+// if the result is not a vector.
 func (e *Prometheus) Query(t testing.TB, expr string) promql.Vector {
 	t.Helper()
 	v, err := e.Eval(expr)

@@ -54,7 +54,8 @@ func TestNativeHistogramIsRead(t *testing.T) {
 	kind := dto.MetricType_HISTOGRAM
 	var body bytes.Buffer
 	enc := expfmt.NewEncoder(&body, expfmt.NewFormat(expfmt.TypeProtoDelim))
-	if err := enc.Encode(&dto.MetricFamily{Name: new("used_bytes"), Type: &kind, Metric: []*dto.Metric{{Histogram: h}}}); err != nil {
+	if err := enc.Encode(&dto.MetricFamily{Name: new("used_bytes"), Type: &kind,
+		Metric: []*dto.Metric{{Histogram: h}}}); err != nil {
 		t.Fatal(err)
 	}
 	e := NewPrometheus(t)
@@ -71,7 +72,8 @@ func TestBadScrapesAreRefusedWhole(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := NewPrometheus(t)
-			if err := e.addScrape(labels.EmptyLabels(), scraped(), Text, []byte(c.text)); err == nil || !strings.Contains(err.Error(), c.err) {
+			if err := e.addScrape(labels.EmptyLabels(), scraped(), Text, []byte(c.text)); err == nil ||
+				!strings.Contains(err.Error(), c.err) {
 				t.Errorf("%v, want %q", err, c.err)
 			}
 			e.AddScrape(t, scraped().Add(time.Second), Text, []byte("ok 1\n"))
@@ -85,7 +87,8 @@ func TestBadScrapesAreRefusedWhole(t *testing.T) {
 func TestScrapesComeInOrder(t *testing.T) {
 	e := NewPrometheus(t)
 	e.AddScrape(t, scraped(), Text, []byte("up 1\n"))
-	if err := e.addScrape(labels.EmptyLabels(), scraped(), Text, []byte("up 0\n")); err == nil || !strings.Contains(err.Error(), "not later") {
+	if err := e.addScrape(labels.EmptyLabels(), scraped(), Text, []byte("up 0\n")); err == nil ||
+		!strings.Contains(err.Error(), "not later") {
 		t.Errorf("a second scrape of the same time: %v", err)
 	}
 }

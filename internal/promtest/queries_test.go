@@ -59,8 +59,8 @@ func TestTeamsAreJoined(t *testing.T) {
 	}
 }
 
-// TestDistributionsAnswer: buckets are an eighth of a power of two, so the most memory is the upper end of the highest one that
-// grew, and the part above 80 % is exact at a bucket's end.
+// TestDistributionsAnswer: buckets are an eighth of a power of two, so the most memory is the upper end of the
+// highest one that grew, and the part above 80 % is exact at a bucket's end.
 func TestDistributionsAnswer(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/metrics.md")

@@ -14,9 +14,9 @@ const (
 	powerOfBoards  = `sum(DCGM_FI_DEV_POWER_USAGE{GPU_I_ID=""})`
 )
 
-// TestSlicesAreCounted runs tables that count instances by profile on the eight GPUs of dgx-a100-mixed: 4 without instances, of
-// which one has MIG on, and 14 instances on the others. One of these, a 3g.20gb, has no compute instance, and the driver does not
-// report its memory.
+// TestSlicesAreCounted runs tables that count instances by profile on the eight GPUs of dgx-a100-mixed: 4 without
+// instances, of which one has MIG on, and 14 instances on the others. One of these, a 3g.20gb, has no compute
+// instance, and the driver does not report its memory.
 func TestSlicesAreCounted(t *testing.T) {
 	t.Parallel()
 	for _, query := range []string{slicesByCopies, slicesByMemory, powerOfBoards} {
@@ -53,7 +53,8 @@ func TestSlicesAreCounted(t *testing.T) {
 			power["map[]"] = n.Query(t, `sum(DCGM_FI_DEV_POWER_USAGE)`)[0].F
 		}
 		if err := errors.Join(
-			expect(n.Prometheus, slicesByCopies, test.copies), expect(n.Prometheus, slicesByMemory, test.memories), expect(n.Prometheus, powerOfBoards, power),
+			expect(n.Prometheus, slicesByCopies, test.copies), expect(n.Prometheus, slicesByMemory, test.memories),
+			expect(n.Prometheus, powerOfBoards, power),
 		); err != nil {
 			t.Errorf("%q: %v", test.args, err)
 		}

@@ -31,8 +31,8 @@ func (r *rollout) reboot(scenario, pod string) {
 	r.start("gpu-node-1", pod)
 }
 
-// TestRulesOverRestarts: rows of memory, until the node is restarted; an exporter that ends and whose target stays; one whose target leaves service
-// discovery; and a node that comes back with one GPU fewer, until that is back, too.
+// TestRulesOverRestarts: rows of memory, until the node is restarted; an exporter that ends and whose target stays;
+// one whose target leaves service discovery; and a node that comes back with one GPU fewer, until that is back, too.
 func TestRulesOverRestarts(t *testing.T) {
 	t.Parallel()
 	sound, _, _ := strings.Cut(worn, "faults:")
@@ -67,7 +67,8 @@ func TestRulesOverRestarts(t *testing.T) {
 	r.expectStory("GpuMissing")
 }
 
-// blunder has partition control fail: nothing can be created on GPU 0 for a while, so that not even a rollback succeeds; and a call hangs on GPU 1.
+// blunder has partition control fail: nothing can be created on GPU 0 for a while, so that not even a rollback
+// succeeds; and a call hangs on GPU 1.
 const blunder = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}
 seed: 1
@@ -79,8 +80,8 @@ faults:
   - {at: 60m, for: 12m, gpu: 1, kind: hang, on: create-gi, after: 1}
 `
 
-// TestRulesOnPartitionControl: its socket and its state folder cannot be used; an operation fails and cannot be rolled back; and one is stuck in the
-// driver.
+// TestRulesOnPartitionControl: its socket and its state folder cannot be used; an operation fails and cannot be
+// rolled back; and one is stuck in the driver.
 func TestRulesOnPartitionControl(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -90,7 +91,8 @@ func TestRulesOnPartitionControl(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := newRollout(t, blunder, "--control.enabled", "--control.mode=apply", "--control.socket="+socket, "--control.state-dir="+state,
+	r := newRollout(t, blunder, "--control.enabled", "--control.mode=apply", "--control.socket="+socket,
+		"--control.state-dir="+state,
 		"--control.call-timeout=1s", "--poll.timeout=100ms")
 	r.start("gpu-node-1", "mig-exporter-a")
 	r.run(10 * time.Minute)
@@ -113,7 +115,8 @@ func TestRulesOnPartitionControl(t *testing.T) {
 	r.run(75 * time.Minute)
 	r.until("idle")
 	r.run(100 * time.Minute)
-	r.expectStory("MigControlOff", "MigControlReadOnly", "MigControlDegraded", "MigControlStuck", "MigControlOperationFailed",
+	r.expectStory("MigControlOff", "MigControlReadOnly", "MigControlDegraded", "MigControlStuck",
+		"MigControlOperationFailed",
 		"GpuDown", "GpuReadErrors", "MigDriverCallHung")
 }
 

@@ -100,7 +100,8 @@ func (a *adviceText) serveGPU(on string, used float64, g advisedGPU) {
 		a.say("nvidia_gpu_rightsizing_rejected", on+fmt.Sprintf(`,reason=%q`, g.reason), 1)
 	}
 	if g.profile != "" {
-		a.say("nvidia_gpu_rightsizing_candidate", on+advisedPod(g.holder)+fmt.Sprintf(`,recommended_profile=%q`, g.profile), 1)
+		a.say("nvidia_gpu_rightsizing_candidate", on+advisedPod(g.holder)+fmt.Sprintf(`,recommended_profile=%q`, g.profile),
+			1)
 		a.say("nvidia_gpu_rightsizing_reclaimable_ratio", on, g.reclaimable)
 		a.say("nvidia_gpu_rightsizing_stretch_ratio", on+`,bound="low"`, g.low)
 		a.say("nvidia_gpu_rightsizing_stretch_ratio", on+`,bound="high"`, g.high)
@@ -118,7 +119,8 @@ func (a *adviceText) serveSlice(on, placement string, s advisedSlice) {
 		s.action, s.recommended = "shrink", "1g.5gb" // its hour has not passed
 	}
 	if s.action != "" {
-		a.say("nvidia_mig_gpu_instance_rightsizing_candidate", on+pod+fmt.Sprintf(`,action=%q,recommended_profile=%q`, s.action, s.recommended), 1)
+		a.say("nvidia_mig_gpu_instance_rightsizing_candidate",
+			on+pod+fmt.Sprintf(`,action=%q,recommended_profile=%q`, s.action, s.recommended), 1)
 	}
 }
 
@@ -161,12 +163,14 @@ func (f *fleet) rightsizing(t *testing.T, boards map[string]grafanaDashboard) {
 		{"GPUs to be gained", "A", sum["freed"]},
 		{"SMs to be gained", "A", sum["freed"] / sum["judged"]},
 		{"Slices to change", "A", 4}, {cut, "Action", 1 + 2 + 3 + 1},
-		{candidates, "Gain", sum["freed"]}, {candidates, "Low", sum["low"]}, {candidates, "High", sum["high"]}, {candidates, "Confidence", sum["confidence"]},
+		{candidates, "Gain", sum["freed"]}, {candidates, "Low", sum["low"]}, {candidates, "High", sum["high"]},
+		{candidates, "Confidence", sum["confidence"]},
 		{kept, "Confidence", sum["confidence of kept"]},
 		{"Why GPUs stay whole", "A", sum["kept"]},
 		{"GPUs for which a slice would do", "A", sum["candidates"]},
 		{"SMs to be gained, in GPUs", "A", sum["freed"]},
-		{"Busy time", "A", 28. / 16}, {"SM activity", "A", 28. / 16}, {"Memory bandwidth", "A", 28. / 16}, {"Memory used", "A", 28. / 16},
+		{"Busy time", "A", 28. / 16}, {"SM activity", "A", 28. / 16}, {"Memory bandwidth", "A", 28. / 16},
+		{"Memory used", "A", 28. / 16},
 	} {
 		got := f.query(t, boards["mig-rightsizing"].panel(t, c.title), c.ref, v).total()
 		if math.Abs(got-c.want) > 1e-9 {
@@ -203,7 +207,8 @@ func (f *fleet) adviceInWords(t *testing.T, boards map[string]grafanaDashboard, 
 	var profiles, holders, reasons, keepers, actions, byProfile []string
 	for i, g := range advisedGPUs() {
 		if g.profile != "" {
-			profiles, holders = append(profiles, fmt.Sprint(i, " ", g.profile)), append(holders, fmt.Sprint(i, " ", strings.Replace(g.holder, "job 4711", "n/a", 1)))
+			profiles, holders = append(profiles, fmt.Sprint(i, " ", g.profile)), append(holders,
+				fmt.Sprint(i, " ", strings.Replace(g.holder, "job 4711", "n/a", 1)))
 		}
 		if g.reason != "" {
 			reasons, keepers = append(reasons, fmt.Sprint(i, " ", g.reason)), append(keepers, fmt.Sprint(i, " ", g.holder))

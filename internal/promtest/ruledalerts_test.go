@@ -69,16 +69,20 @@ func (n *ruledNode) requestAs(format Format) []byte {
 	return body
 }
 
-// TestRulesOnChaos: of the shipped chaos, whose faults last for seconds, only what stays for a while or must not be missed is alerted.
+// TestRulesOnChaos: of the shipped chaos, whose faults last for seconds, only what stays for a while or must not be
+// missed is alerted.
 func TestRulesOnChaos(t *testing.T) {
 	t.Parallel()
 	scenario := strings.ReplaceAll(chaos(t), "workload: slice}", "workload: slice, for: 40m}")
 	n := startRuledNode(t, scenario, "--poll.timeout=1s")
 	n.run(80*time.Minute, 30*time.Second)
-	n.expectStory("GpuReadErrors", "GpuEccUncorrectable", "GpuXidMemory", "MigEventsLost", "GpuXidApplication", "MigDeviceGone")
-	n.expectSummary("GpuXidMemory", "XID 94 on GPU 6 instance 4 of gpu-node-1:9401: memory errors were contained (held by prod/slice-3).")
+	n.expectStory("GpuReadErrors", "GpuEccUncorrectable", "GpuXidMemory", "MigEventsLost", "GpuXidApplication",
+		"MigDeviceGone")
+	n.expectSummary("GpuXidMemory",
+		"XID 94 on GPU 6 instance 4 of gpu-node-1:9401: memory errors were contained (held by prod/slice-3).")
 	// The pod of GPU 7 ends at 9:05 and has a successor at 9:07; the XID was at 7:10.
-	n.expectSummary("GpuXidApplication", "XID 31 on GPU 7 of gpu-node-1:9401: the application failed (held by batch/short-0).")
+	n.expectSummary("GpuXidApplication",
+		"XID 31 on GPU 7 of gpu-node-1:9401: the application failed (held by batch/short-0).")
 }
 
 // outages has faults that last.
@@ -113,17 +117,21 @@ faults:
   - {at: 105m, kind: kubelet-restart}
 `
 
-// TestRulesOnOutages: a GPU that is lost, XIDs that end pods inside one scrape interval, a kubelet that is down, a wrong clock, a GPU that hangs, and a
-// kubelet that is started while the API server does not answer, so that its list is not complete, each for as long as it takes.
+// TestRulesOnOutages: a GPU that is lost, XIDs that end pods inside one scrape interval, a kubelet that is down, a
+// wrong clock, a GPU that hangs, and a kubelet that is started while the API server does not answer, so that its list
+// is not complete, each for as long as it takes.
 func TestRulesOnOutages(t *testing.T) {
 	t.Parallel()
 	n := startRuledNode(t, outages, "--poll.timeout=100ms")
 	n.run(140*time.Minute, 30*time.Second)
-	n.expectStory("GpuDown", "GpuReadErrors", "GpuXidHardware", "GpuEccUncorrectable", "GpuRecoveryActionRequired", "GpuXidApplication", "GpuXidNode",
-		"GpuXidOther", "MigSourceDown", "MigHolderUnconfirmed", "MigAllocationUnknown", "MigSnapshotStale", "MigDriverCallHung")
+	n.expectStory("GpuDown", "GpuReadErrors", "GpuXidHardware", "GpuEccUncorrectable", "GpuRecoveryActionRequired",
+		"GpuXidApplication", "GpuXidNode",
+		"GpuXidOther", "MigSourceDown", "MigHolderUnconfirmed", "MigAllocationUnknown", "MigSnapshotStale",
+		"MigDriverCallHung")
 	n.expectSummary("GpuDown", "GPU 1 of gpu-node-1:9401 does not answer; it last did 9m 30s ago (held by ml/lost-0).")
 	n.expectSummary("GpuXidHardware", "XID 95 on GPU 3 of gpu-node-1:9401: the GPU needs a reset (held by ml/ecc-0).")
-	n.expectSummary("GpuXidApplication", "XID 13 on GPU 6 instance 1 of gpu-node-1:9401: the application failed (held by ml/bug-0).")
+	n.expectSummary("GpuXidApplication",
+		"XID 13 on GPU 6 instance 1 of gpu-node-1:9401: the application failed (held by ml/bug-0).")
 	n.expectSummary("MigAllocationUnknown", "It is not known who holds devices of gpu-node-1:9401 (GPUs: 2).")
 	n.expectSummary("MigHolderUnconfirmed", "It is not known whether ml/idle-1 still holds GPU 4 of gpu-node-1:9401.")
 	for _, name := range []string{"MigAllocationUnknown", "MigHolderUnconfirmed"} {
@@ -133,8 +141,8 @@ func TestRulesOnOutages(t *testing.T) {
 	}
 }
 
-// TestRulesOnA30: the shipped A30, whose greedy pod saturates its slice until it ends and whose MIG mode waits for a reset, and a pod that
-// fills the memory of its slice. The node restarts in the end.
+// TestRulesOnA30: the shipped A30, whose greedy pod saturates its slice until it ends and whose MIG mode waits for a
+// reset, and a pod that fills the memory of its slice. The node restarts in the end.
 func TestRulesOnA30(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../testdata/scenarios/a30.yaml")
@@ -153,8 +161,9 @@ func TestRulesOnA30(t *testing.T) {
 	n.expectSummary("MigModePending", "MIG of GPU 1 of gpu-node-1:9401 waits for a reset to be switched on.")
 }
 
-// idlers are devices that are held and not used: a GPU and a slice by one pod, a GPU by pods that follow each other inside one scrape interval, a
-// GPU by two at a time; and a layout that wastes three of seven compute slices. Another program repartitions that GPU in the end.
+// idlers are devices that are held and not used: a GPU and a slice by one pod, a GPU by pods that follow each other
+// inside one scrape interval, a GPU by two at a time; and a layout that wastes three of seven compute slices. Another
+// program repartitions that GPU in the end.
 const idlers = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
 seed: 1
@@ -179,20 +188,25 @@ faults:
   - {at: 170m, gpu: 3, kind: external-reconfigure, layout: ["3g.40gb@0", "3g.40gb@4"]}
 `
 
-// TestRulesOnIdlers: who holds an idle device for an hour is named; a device that pods hand to each other raises no alert.
+// TestRulesOnIdlers: who holds an idle device for an hour is named; a device that pods hand to each other raises no
+// alert.
 func TestRulesOnIdlers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	n := startRuledNode(t, idlers, "--control.enabled", "--control.socket="+filepath.Join(dir, "c.sock"), "--control.state-dir="+dir)
+	n := startRuledNode(t, idlers, "--control.enabled", "--control.socket="+filepath.Join(dir, "c.sock"),
+		"--control.state-dir="+dir)
 	n.run(5*time.Hour, 30*time.Second)
 	n.expectStory("GpuAllocatedIdle", "MigSliceAllocatedIdle", "MigSlicesStranded", "MigLayoutChangedOutside")
-	n.expectSummary("GpuAllocatedIdle", "GPU 0 of gpu-node-1:9401 is allocated and idle, at most 0% busy (held by ml/idle-0).")
-	n.expectSummary("GpuAllocatedIdle", "GPU 2 of gpu-node-1:9401 is allocated and idle, at most 0% busy (held by ml/share-0 ml/share-1).")
-	n.expectSummary("MigSliceAllocatedIdle", "1g.20gb (instance 3) on GPU 3 of gpu-node-1:9401 is allocated and idle, at most 0% busy (held by ml/slice-0).")
+	n.expectSummary("GpuAllocatedIdle",
+		"GPU 0 of gpu-node-1:9401 is allocated and idle, at most 0% busy (held by ml/idle-0).")
+	n.expectSummary("GpuAllocatedIdle",
+		"GPU 2 of gpu-node-1:9401 is allocated and idle, at most 0% busy (held by ml/share-0 ml/share-1).")
+	n.expectSummary("MigSliceAllocatedIdle",
+		"1g.20gb (instance 3) on GPU 3 of gpu-node-1:9401 is allocated and idle, at most 0% busy (held by ml/slice-0).")
 }
 
-// TestRulesOnUnderused: the shipped story of underused GPUs, for three days. Pods are named with the GPU; the one that has its GPU for a notebook is
-// idle, and the last one ends.
+// TestRulesOnUnderused: the shipped story of underused GPUs, for three days. Pods are named with the GPU; the one
+// that has its GPU for a notebook is idle, and the last one ends.
 func TestRulesOnUnderused(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../testdata/scenarios/h100-underused.yaml")
@@ -201,18 +215,22 @@ func TestRulesOnUnderused(t *testing.T) {
 	}
 	scenario := string(text)
 	for _, pod := range []string{"classifier", "embedder", "reranker", "small-llm", "medium-llm", "notebook", "speech"} {
-		scenario = strings.Replace(scenario, "nvidia.com/gpu, workload: "+pod+"}", "nvidia.com/gpu, workload: "+pod+", for: 60h}", 1)
+		scenario = strings.Replace(scenario, "nvidia.com/gpu, workload: "+pod+"}",
+			"nvidia.com/gpu, workload: "+pod+", for: 60h}", 1)
 	}
 	n := newRollout(t, scenario)
 	n.start("gpu-node-1:9401", "mig-exporter-a")
 	n.runLong(64 * time.Hour)
 	n.expectStory("GpuUnderused", "GpuAllocatedIdle")
-	n.expectSummary("GpuUnderused", "GPU 0 of gpu-node-1:9401 is too large for vision/classifier-0, which keeps 6.818% of its SMs active: a MIG slice would do.")
-	n.expectSummary("GpuUnderused", "GPU 4 of gpu-node-1:9401 is too large for chat/medium-llm-0, which keeps 28.41% of its SMs active: a MIG slice would do.")
+	n.expectSummary("GpuUnderused",
+		"GPU 0 of gpu-node-1:9401 is too large for vision/classifier-0, which keeps 6.818% of its SMs active: a MIG slice "+
+			"would do.")
+	n.expectSummary("GpuUnderused", "GPU 4 of gpu-node-1:9401 is too large for chat/medium-llm-0, which keeps 28.41% of "+
+		"its SMs active: a MIG slice would do.")
 }
 
-// TestRulesOverHandOvers: while devices of all levels change hands inside one scrape interval no rule fails and none fires, with native histograms and
-// without.
+// TestRulesOverHandOvers: while devices of all levels change hands inside one scrape interval no rule fails and none
+// fires, with native histograms and without.
 func TestRulesOverHandOvers(t *testing.T) {
 	t.Parallel()
 	for _, format := range []Format{Text, Protobuf} {

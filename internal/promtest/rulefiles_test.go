@@ -22,7 +22,8 @@ func shippedAlerts(t *testing.T) []rulefmt.Rule {
 	t.Helper()
 	var alerts []rulefmt.Rule
 	for _, file := range shippedRules(t) {
-		groups, errs := rulefmt.ParseFile(file, false, model.LegacyValidation, parser.NewParser(parser.Options{}), promslog.NewNopLogger())
+		groups, errs := rulefmt.ParseFile(file, false, model.LegacyValidation, parser.NewParser(parser.Options{}),
+			promslog.NewNopLogger())
 		if errs != nil {
 			t.Fatal(errs)
 		}
@@ -37,8 +38,8 @@ func shippedAlerts(t *testing.T) []rulefmt.Rule {
 	return alerts
 }
 
-// TestAlertsAreComplete: each has a name of its own, a severity, a summary, a description, and a section in docs/alerts.md; and the page has a row and a
-// section for nothing else.
+// TestAlertsAreComplete: each has a name of its own, a severity, a summary, a description, and a section in
+// docs/alerts.md; and the page has a row and a section for nothing else.
 func TestAlertsAreComplete(t *testing.T) {
 	text, err := os.ReadFile("../../docs/alerts.md")
 	if err != nil {
@@ -82,14 +83,16 @@ func TestAlertsAreComplete(t *testing.T) {
 func withoutNumber() map[string]string {
 	const state = "it is a state, and no series counts anything about it"
 	return map[string]string{
-		"MigExporterAbsent": "there is nothing to count, and no target to name", "MigCollectorFailing": state, "MigHolderUnconfirmed": state,
-		"MigControlDegraded": state, "MigControlStuck": state, "MigControlReadOnly": state, "MigControlOff": state,
-		"GpuRowRemapFailed": state, "GpuRowRemapPending": state, "GpuRecoveryActionRequired": state, "MigModePending": state, "MigGpuInstanceDown": state,
+		"MigExporterAbsent": "there is nothing to count, and no target to name", "MigCollectorFailing": state,
+		"MigHolderUnconfirmed": state,
+		"MigControlDegraded":   state, "MigControlStuck": state, "MigControlReadOnly": state, "MigControlOff": state,
+		"GpuRowRemapFailed": state, "GpuRowRemapPending": state, "GpuRecoveryActionRequired": state, "MigModePending": state,
+		"MigGpuInstanceDown": state,
 	}
 }
 
-// TestSummariesNameTheirSubject: the target, the GPU and the GPU instance if the alert has them, who holds that, and a number: the value, that of a
-// query, or that of the XID.
+// TestSummariesNameTheirSubject: the target, the GPU and the GPU instance if the alert has them, who holds that, and
+// a number: the value, that of a query, or that of the XID.
 func TestSummariesNameTheirSubject(t *testing.T) {
 	exceptions := withoutNumber()
 	number := regexp.MustCompile(`\{\{ \$value( \||\}\}| \}\})|\. \| first \| value|\{\{ \$labels\.xid \}\}`)
@@ -102,10 +105,12 @@ func TestSummariesNameTheirSubject(t *testing.T) {
 		if ofGPU && a.Alert != "GpuMissing" && !strings.Contains(summary, "GPU {{ $labels.gpu }}") {
 			t.Errorf("%s does not name the GPU: %s", a.Alert, summary)
 		}
-		if regexp.MustCompile(`\b(mig:gpu_instance|mig_profile)`).MatchString(a.Expr) && !strings.Contains(summary, "$labels.gpu_instance") {
+		if regexp.MustCompile(`\b(mig:gpu_instance|mig_profile)`).MatchString(a.Expr) &&
+			!strings.Contains(summary, "$labels.gpu_instance") {
 			t.Errorf("%s does not name the GPU instance: %s", a.Alert, summary)
 		}
-		if named := strings.Contains(summary, "$labels.pod") || strings.Contains(summary, "mig:holder:info"); ofGPU && !named && noHolder()[a.Alert] == "" {
+		if named := strings.Contains(summary, "$labels.pod") || strings.Contains(summary, "mig:holder:info"); ofGPU &&
+			!named && noHolder()[a.Alert] == "" {
 			t.Errorf("%s does not name who holds the device: %s", a.Alert, summary)
 		}
 		if excepted, has := exceptions[a.Alert] != "", number.MatchString(summary); excepted == has {
@@ -126,9 +131,10 @@ func noHolder() map[string]string {
 // withoutStory are the alerts that fire on samples alone, and why.
 func withoutStory() map[string]string {
 	return map[string]string{
-		"MigSliceRightsizingShrink": "it needs a day or more of evidence, of a slice that the simulated node keeps narrow and busy",
-		"MigPollSlow":               "a poll of the simulated node is slow in real time only",
-		"MigCollectorFailing":       "the simulated node has no value that cannot be served",
+		"MigSliceRightsizingShrink": "it needs a day or more of evidence, of a slice that the simulated node keeps narrow " +
+			"and busy",
+		"MigPollSlow":         "a poll of the simulated node is slow in real time only",
+		"MigCollectorFailing": "the simulated node has no value that cannot be served",
 	}
 }
 
@@ -159,7 +165,8 @@ func TestEveryAlertHasAStory(t *testing.T) {
 func TestXIDsHaveOneAlertEach(t *testing.T) {
 	of := map[string]string{}
 	for _, a := range shippedAlerts(t) {
-		for _, m := range regexp.MustCompile(`mig:xid:last_timestamp_seconds\{xid([=!])~"([^"]+)"\}`).FindAllStringSubmatch(a.Expr, -1) {
+		for _, m := range regexp.MustCompile(`mig:xid:last_timestamp_seconds\{xid([=!])~"([^"]+)"\}`).
+			FindAllStringSubmatch(a.Expr, -1) {
 			list := regexp.MustCompile("^(?:" + m[2] + ")$")
 			for xid := range 300 {
 				text := strconv.Itoa(xid)
@@ -177,8 +184,10 @@ func TestXIDsHaveOneAlertEach(t *testing.T) {
 		t.Errorf("%d of 300 XIDs have an alert", len(of))
 	}
 	for xid, want := range map[string]string{
-		"13": "GpuXidApplication", "31": "GpuXidApplication", "43": "GpuXidApplication", "48": "GpuXidHardware", "63": "GpuXidMemory", "64": "GpuXidHardware",
-		"74": "GpuXidHardware", "79": "GpuXidNode", "94": "GpuXidMemory", "95": "GpuXidHardware", "119": "GpuXidHardware", "154": "GpuXidOther",
+		"13": "GpuXidApplication", "31": "GpuXidApplication", "43": "GpuXidApplication", "48": "GpuXidHardware",
+		"63": "GpuXidMemory", "64": "GpuXidHardware",
+		"74": "GpuXidHardware", "79": "GpuXidNode", "94": "GpuXidMemory", "95": "GpuXidHardware", "119": "GpuXidHardware",
+		"154": "GpuXidOther",
 	} {
 		if of[xid] != want {
 			t.Errorf("XID %s is in %s, want %s", xid, of[xid], want)

@@ -29,9 +29,11 @@ func shippedRules(t testing.TB) []string {
 	return files
 }
 
-// loadRules has Prometheus' own rule manager load rule files, for queries and results in the given storage. It returns the groups with
-// those of recording rules last, so that alerts see what was recorded one evaluation earlier: the worst that can happen.
-func loadRules(t testing.TB, query rules.QueryFunc, store storage.Storage, interval time.Duration, files ...string) []*rules.Group {
+// loadRules has Prometheus' own rule manager load rule files, for queries and results in the given storage. It
+// returns the groups with those of recording rules last, so that alerts see what was recorded one evaluation earlier:
+// the worst that can happen.
+func loadRules(t testing.TB, query rules.QueryFunc, store storage.Storage, interval time.Duration,
+	files ...string) []*rules.Group {
 	t.Helper()
 	m := rules.NewManager(&rules.ManagerOptions{
 		QueryFunc: query, Appendable: store, Queryable: store, Context: context.Background(), Logger: promslog.NewNopLogger(),
@@ -76,10 +78,12 @@ type firing struct {
 
 func newRuler(t testing.TB, store storage.Storage, start time.Time, query rules.QueryFunc) *ruler {
 	t.Helper()
-	return &ruler{t: t, start: start, fired: map[string]*firing{}, groups: loadRules(t, query, store, time.Minute, shippedRules(t)...)}
+	return &ruler{t: t, start: start, fired: map[string]*firing{},
+		groups: loadRules(t, query, store, time.Minute, shippedRules(t)...)}
 }
 
-// eval evaluates all groups whose interval has passed. An evaluation that fails and an annotation that cannot be rendered fail the test.
+// eval evaluates all groups whose interval has passed. An evaluation that fails and an annotation that cannot be
+// rendered fail the test.
 func (r *ruler) eval(at time.Time) {
 	r.t.Helper()
 	for _, g := range r.groups {
@@ -131,7 +135,8 @@ func (r *ruler) note(elapsed time.Duration, rule *rules.AlertingRule) {
 // checkText fails the test if a template was expanded without what it names.
 func (r *ruler) checkText(where, text string) {
 	r.t.Helper()
-	for _, bad := range []string{"<no value>", "<error", "%!", "NaN", "Inf", "held by)", "  ", " of .", "GPU  ", "instance )"} {
+	for _, bad := range []string{"<no value>", "<error", "%!", "NaN", "Inf", "held by)", "  ", " of .", "GPU  ",
+		"instance )"} {
 		if strings.Contains(text, bad) {
 			r.t.Errorf("%s: %q in %q", where, bad, text)
 		}
@@ -198,7 +203,8 @@ func ruledFamilies(t testing.TB) map[string]bool {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range regexp.MustCompile(`\b(nvidia|mig_exporter|mig_control)_[a-z_]+`).FindAllString(string(text), -1) {
+		for _, name := range regexp.MustCompile(`\b(nvidia|mig_exporter|mig_control)_[a-z_]+`).
+			FindAllString(string(text), -1) {
 			families[name] = true
 		}
 	}

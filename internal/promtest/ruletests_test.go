@@ -77,7 +77,8 @@ func ruleTestFiles(t *testing.T) map[string]ruleTests {
 	return files
 }
 
-// TestRuleTests does what `promtool test rules deploy/prometheus/tests/*.yaml` does, with the same packages: promtool itself is no library.
+// TestRuleTests does what `promtool test rules deploy/prometheus/tests/*.yaml` does, with the same packages: promtool
+// itself is no library.
 func TestRuleTests(t *testing.T) {
 	t.Parallel()
 	for path, file := range ruleTestFiles(t) {
@@ -95,12 +96,14 @@ func runRuleTest(t *testing.T, file ruleTests, test ruleTest) {
 	for _, s := range test.InputSeries {
 		input += "  " + s.Series + " " + s.Values + "\n"
 	}
-	suite, err := promqltest.NewLazyLoader(input, promqltest.LazyLoaderOpts{EnableAtModifier: true, EnableNegativeOffset: true})
+	suite, err := promqltest.NewLazyLoader(input,
+		promqltest.LazyLoaderOpts{EnableAtModifier: true, EnableNegativeOffset: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer suite.Close()
-	groups := loadRules(t, rules.EngineQueryFunc(suite.QueryEngine(), suite.Storage()), suite.Storage(), time.Duration(test.Interval), file.RuleFiles...)
+	groups := loadRules(t, rules.EngineQueryFunc(suite.QueryEngine(), suite.Storage()), suite.Storage(),
+		time.Duration(test.Interval), file.RuleFiles...)
 	slices.Reverse(groups) // recording rules first
 	groups = slices.DeleteFunc(groups, func(g *rules.Group) bool { return g.HasAlertingRules() && !isTested(g, test) })
 	steps := map[model.Duration][]alertTest{}
@@ -128,8 +131,8 @@ func runRuleTest(t *testing.T, file ruleTests, test ruleTest) {
 	}
 }
 
-// checkAlertTest returns an error if a test of an alert could pass without an evaluation: promtool says nothing of an alert that no rule has, nor of
-// a time between two evaluations.
+// checkAlertTest returns an error if a test of an alert could pass without an evaluation: promtool says nothing of an
+// alert that no rule has, nor of a time between two evaluations.
 func checkAlertTest(test alertTest, groups []*rules.Group, interval model.Duration) error {
 	if test.EvalTime%interval != 0 {
 		return fmt.Errorf("%s at %s: rules are evaluated every %s", test.Alertname, test.EvalTime, interval)
@@ -178,14 +181,16 @@ func compareAlerts(t *testing.T, want alertTest, groups []*rules.Group) {
 	slices.Sort(got)
 	slices.Sort(expected)
 	if !slices.Equal(got, expected) {
-		t.Errorf("%s at %s:\n got %s\nwant %s", want.Alertname, want.EvalTime, strings.Join(got, "\n     "), strings.Join(expected, "\n     "))
+		t.Errorf("%s at %s:\n got %s\nwant %s", want.Alertname, want.EvalTime, strings.Join(got, "\n     "),
+			strings.Join(expected, "\n     "))
 	}
 }
 
 // TestAlertTestsAreChecked: a test that could only pass is refused.
 func TestAlertTestsAreChecked(t *testing.T) {
 	e := NewPrometheus(t)
-	groups := loadRules(t, rules.EngineQueryFunc(e.promql, e.db), e.db, time.Minute, "../../deploy/prometheus/alerts-gpu.rules.yaml")
+	groups := loadRules(t, rules.EngineQueryFunc(e.promql, e.db), e.db, time.Minute,
+		"../../deploy/prometheus/alerts-gpu.rules.yaml")
 	minute := model.Duration(time.Minute)
 	for _, c := range []struct {
 		test alertTest

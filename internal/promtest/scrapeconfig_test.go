@@ -22,14 +22,15 @@ func scrapeConfigs(t *testing.T, path string) []string {
 		t.Fatal(err)
 	}
 	var all []string
-	for _, block := range regexp.MustCompile("(?s)```(?:yaml)?\n(scrape_configs:\n.*?)```").FindAllStringSubmatch(string(page), -1) {
+	for _, block := range regexp.MustCompile("(?s)```(?:yaml)?\n(scrape_configs:\n.*?)```").
+		FindAllStringSubmatch(string(page), -1) {
 		all = append(all, block[1])
 	}
 	return all
 }
 
-// TestScrapeConfigsLoad: Prometheus takes what the README and docs/metrics.md print, and the holder's labels as they are. That the
-// collectors which they pick are all that are on by default is tested in package collector.
+// TestScrapeConfigsLoad: Prometheus takes what the README and docs/metrics.md print, and the holder's labels as they
+// are. That the collectors which they pick are all that are on by default is tested in package collector.
 func TestScrapeConfigsLoad(t *testing.T) {
 	picks := 0
 	for _, path := range []string{"../../README.md", "../../docs/metrics.md"} {
@@ -58,8 +59,8 @@ func TestScrapeConfigsLoad(t *testing.T) {
 	}
 }
 
-// TestREADMEsScrapeConfigIsForOldPrometheus: its keys are those that 2.42 has, and native histograms are a comment that names the
-// version.
+// TestREADMEsScrapeConfigIsForOldPrometheus: its keys are those that 2.42 has, and native histograms are a comment
+// that names the version.
 func TestREADMEsScrapeConfigIsForOldPrometheus(t *testing.T) {
 	old := []string{"scrape_configs", "job_name", "honor_labels", "static_configs", "targets"}
 	text := strings.Join(scrapeConfigs(t, "../../README.md"), "")

@@ -12,7 +12,8 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// scrapeTarget is a target whose `up` is stored, too: it says whether the last scrape succeeded. Several may share an Prometheus.
+// scrapeTarget is a target whose `up` is stored, too: it says whether the last scrape succeeded. Several may share an
+// Prometheus.
 type scrapeTarget struct {
 	target
 	engine *Prometheus
@@ -56,7 +57,8 @@ func (x *scrapeTarget) remove(t testing.TB, at time.Time) {
 }
 
 // finishScrape marks ended series stale and stores `up`.
-func (x *scrapeTarget) finishScrape(app storage.Appender, at time.Time, seen map[uint64]labels.Labels, up float64) error {
+func (x *scrapeTarget) finishScrape(app storage.Appender, at time.Time, seen map[uint64]labels.Labels,
+	up float64) error {
 	err := x.markStale(app, seen, at.UnixMilli())
 	x.seen = seen
 	if err == nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/prometheus/rules"
 )
 
-// healthy is a node that is used as it should be: slices and a GPU that work in waves, one after the other of a batch's pods, and a free GPU that
-// partition control repartitions. DCGM profiles the A100.
+// healthy is a node that is used as it should be: slices and a GPU that work in waves, one after the other of a
+// batch's pods, and a free GPU that partition control repartitions. DCGM profiles the A100.
 const healthy = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
 seed: 1
@@ -43,17 +43,20 @@ const (
 	held = 5   // minutes for which what the node says is stored: it is stepped by as much
 )
 
-// TestRulesAreSilentOnAHealthyNode: not one alert fires in a week, evaluated every minute. Pods of a batch hand a slice to each other, partition
-// control changes a layout, the exporter's pod is replaced, and then its container restarted.
+// TestRulesAreSilentOnAHealthyNode: not one alert fires in a week, evaluated every minute. Pods of a batch hand a
+// slice to each other, partition control changes a layout, the exporter's pod is replaced, and then its container
+// restarted.
 func TestRulesAreSilentOnAHealthyNode(t *testing.T) {
 	t.Parallel()
 	scenario := healthy
 	for i := range 21 {
-		scenario += fmt.Sprintf("  - {namespace: batch, name: job-%d, resource: nvidia.com/mig-3g.40gb, device: \"1/3g.40gb@4\", workload: batch, at: %dm, for: 28798s}\n", i, 480*i)
+		scenario += fmt.Sprintf("  - {namespace: batch, name: job-%d, resource: nvidia.com/mig-3g.40gb, device: "+
+			"\"1/3g.40gb@4\", workload: batch, at: %dm, for: 28798s}\n", i, 480*i)
 	}
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "c.sock")
-	n := newRollout(t, scenario, "--dcgm.mode=embedded", "--control.enabled", "--control.mode=apply", "--control.socket="+socket,
+	n := newRollout(t, scenario, "--dcgm.mode=embedded", "--control.enabled", "--control.mode=apply",
+		"--control.socket="+socket,
 		"--control.state-dir="+filepath.Join(dir, "state"))
 	n.start("gpu-node-1", "mig-exporter-a")
 	n.runLong(2 * day)
@@ -104,8 +107,9 @@ func tryMigctl(t *testing.T, socket string, args ...string) (out string, code in
 	return string(text), cmd.ProcessState.ExitCode()
 }
 
-// runLong lets the node run for days, whole spans of them, with one exporter. The node is stepped by five minutes and its exposition stored for each
-// of them; the rules are evaluated every minute. A node that runs so does from its beginning.
+// runLong lets the node run for days, whole spans of them, with one exporter. The node is stepped by five minutes and
+// its exposition stored for each of them; the rules are evaluated every minute. A node that runs so does from its
+// beginning.
 func (r *rollout) runLong(until time.Duration) {
 	r.t.Helper()
 	if r.ahead == nil {
@@ -129,8 +133,8 @@ func (r *rollout) runLong(until time.Duration) {
 	}
 }
 
-// rangeQueries answers the instant queries of rules from range queries of the same engine, over the time from one to another: it parses and looks
-// up series once for many evaluations, which is what makes a week affordable.
+// rangeQueries answers the instant queries of rules from range queries of the same engine, over the time from one to
+// another: it parses and looks up series once for many evaluations, which is what makes a week affordable.
 type rangeQueries struct {
 	*Prometheus
 	from, to time.Time
@@ -166,7 +170,8 @@ func (q *rangeQueries) ask(expr string) error {
 	return nil
 }
 
-// evalSpan evaluates the groups at every minute of the span, the groups of recording rules before those that read what they recorded.
+// evalSpan evaluates the groups at every minute of the span, the groups of recording rules before those that read
+// what they recorded.
 func (r *ruler) evalSpan(q *rangeQueries) {
 	r.t.Helper()
 	clear(q.of)

@@ -10,8 +10,9 @@ const (
 	graveXIDs = `time() - nvidia_gpu_xid_last_timestamp_seconds{xid=~"48|63|64|74|79|94|95|119|120"} < 600`
 )
 
-// TestXIDThatEndsItsPod: an XID 43 on a GPU instance and one on a whole GPU end their pods between two scrapes, and successors
-// have the devices two seconds later. The documented rule sees both, and the slice's XID joins to the pod that had it.
+// TestXIDThatEndsItsPod: an XID 43 on a GPU instance and one on a whole GPU end their pods between two scrapes, and
+// successors have the devices two seconds later. The documented rule sees both, and the slice's XID joins to the pod
+// that had it.
 func TestXIDThatEndsItsPod(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, `version: 1
@@ -65,12 +66,14 @@ faults:
 	if v := n.Query(t, anyXID); len(v) != 0 {
 		t.Errorf("the rule does not clear: %v", v)
 	}
-	if v := n.Query(t, `nvidia_mig_gpu_instance_pod_info{pod="slice-1"} and on (uuid, gpu_instance) nvidia_mig_gpu_instance_xid_errors_total`); len(v) != 1 {
+	if v := n.Query(t,
+		`nvidia_mig_gpu_instance_pod_info{pod="slice-1"} and on (uuid, gpu_instance) nvidia_mig_gpu_instance_xid_errors_total`); len(v) != 1 {
 		t.Errorf("the successor does not have the device: %v", v)
 	}
 }
 
-// TestXIDThatLosesItsGPU: an XID 79 comes a second before the GPU falls off the bus, between two scrapes. Its counts stay.
+// TestXIDThatLosesItsGPU: an XID 79 comes a second before the GPU falls off the bus, between two scrapes. Its counts
+// stay.
 func TestXIDThatLosesItsGPU(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, `version: 1
@@ -101,7 +104,8 @@ faults:
 		t.Errorf("%s fired %d times, want 36 to 40", graveXIDs, grave)
 	}
 	for _, left := range []string{
-		`nvidia_gpu_up{gpu="1"} == 0`, `nvidia_gpu_xids_total{gpu="1"} == 1`, `nvidia_gpu_xid_errors_total{gpu="1",xid="79"} == 1`,
+		`nvidia_gpu_up{gpu="1"} == 0`, `nvidia_gpu_xids_total{gpu="1"} == 1`,
+		`nvidia_gpu_xid_errors_total{gpu="1",xid="79"} == 1`,
 		`nvidia_gpu_xid_last_timestamp_seconds{gpu="1",xid="79"}`, `nvidia_gpu_mig_layout_changes_total{gpu="1"} == 0`,
 		`nvidia_gpu_read_errors_total{gpu="1",reading="device",reason="lost"} > 0`,
 	} {

@@ -76,8 +76,9 @@ func (n *Node) drawn(t *task) float64 {
 	return t.does.Bandwidth / bandwidth
 }
 
-// useEngine derives for how much of the time the graphics or compute engine is active, on a device whenever any of its kernels runs. That
-// of a GPU with MIG is the mean over its compute slices, as DCGM's is: two 3g.20gb at 0.534 are 0.457. It is never below SM activity.
+// useEngine derives for how much of the time the graphics or compute engine is active, on a device whenever any of
+// its kernels runs. That of a GPU with MIG is the mean over its compute slices, as DCGM's is: two 3g.20gb at 0.534
+// are 0.457. It is never below SM activity.
 func (b *simGPU) useEngine() {
 	var slices float64
 	for on, tasks := range tasksBy(b.tasks, func(t *task) place { return t.on }) {

@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// The simulated driver and the geometry that capacity and plans come from are written apart. On every model, whatever was
-// created and destroyed before, they agree on where one more instance fits and on how many fit.
+// The simulated driver and the geometry that capacity and plans come from are written apart. On every model, whatever
+// was created and destroyed before, they agree on where one more instance fits and on how many fit.
 func TestDriverAndGeometryAgree(t *testing.T) {
 	for _, b := range gpuModels() {
 		t.Run(b.key, func(t *testing.T) {
@@ -31,8 +31,10 @@ func TestDriverAndGeometryAgree(t *testing.T) {
 				}
 				k := random.IntN(len(s.Profiles))
 				f := s.Profiles[k]
-				if count, err := n.Remaining(0, f.ID); err != nil || count != mig.CapacityOf(s.Profiles, placed).Profiles[k].Available {
-					t.Fatalf("%s beside %+v: %d more, %v; capacity %+v", f.Name, placed, count, err, mig.CapacityOf(s.Profiles, placed).Profiles[k])
+				if count, err := n.Remaining(0, f.ID); err != nil ||
+					count != mig.CapacityOf(s.Profiles, placed).Profiles[k].Available {
+					t.Fatalf("%s beside %+v: %d more, %v; capacity %+v", f.Name, placed, count, err,
+						mig.CapacityOf(s.Profiles, placed).Profiles[k])
 				}
 				p := f.Placements[random.IntN(len(f.Placements))]
 				fits := slices.Contains(mig.FreePlacements(s.Profiles, placed, f), p)
@@ -59,7 +61,8 @@ func TestDriverAndPlansPreferTheSamePlacement(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			empty := mig.GPULayout{Facts: gpu.Facts{UUID: "GPU-0", Profiles: model.Profiles}, MIG: gpu.Some(true), Pending: gpu.Some(true)}
+			empty := mig.GPULayout{Facts: gpu.Facts{UUID: "GPU-0", Profiles: model.Profiles}, MIG: gpu.Some(true),
+				Pending: gpu.Some(true)}
 			rule := mig.Rule{GPUs: []string{"0"}, Enabled: true, Want: []mig.Want{{Profile: fmt.Sprint(f.ID), Count: 1}}}
 			plan, err := mig.PlanNode(t.Context(), []mig.GPULayout{empty}, mig.Spec{Rules: []mig.Rule{rule}})
 			if err != nil || plan.Steps[0].Placement.String() != placements[0] {

@@ -15,8 +15,8 @@ type APIPod struct {
 	Ended           bool
 }
 
-// APIServer returns whether the simulated API server answers, and when it did last by the node's clock (Now): zero if it has
-// not answered yet.
+// APIServer returns whether the simulated API server answers, and when it did last by the node's clock (Now): zero if
+// it has not answered yet.
 func (n *Node) APIServer() (answered time.Time, up bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -42,8 +42,8 @@ func (n *Node) askedAt(now time.Time) (asOf time.Duration, up bool) {
 	return asOf, up
 }
 
-// PodByName returns the pod that the API server had under a name when it answered last. It returns false if it had none, or
-// has not answered since a time by the node's clock.
+// PodByName returns the pod that the API server had under a name when it answered last. It returns false if it had
+// none, or has not answered since a time by the node's clock.
 func (n *Node) PodByName(namespace, name string, since time.Time) (APIPod, bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -75,8 +75,9 @@ func (n *Node) apiPod(now time.Time, meant func(p *pod) bool) (APIPod, bool) {
 	return APIPod{}, false
 }
 
-// PodGone reports whether the API server answers and has neither a pod of a UID nor one of that name; pods that have ended do
-// not count, and an empty name is not looked for. A fault that delays what it shows (api-server-slow) makes no pod gone.
+// PodGone reports whether the API server answers and has neither a pod of a UID nor one of that name; pods that have
+// ended do not count, and an empty name is not looked for. A fault that delays what it shows (api-server-slow) makes
+// no pod gone.
 func (n *Node) PodGone(namespace, name, uid string) bool {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -93,8 +94,8 @@ func (n *Node) PodGone(namespace, name, uid string) bool {
 	return true
 }
 
-// AdminAccess reports whether the device of a claim was allocated for administrative access. The error is gpu.ErrUnavailable
-// while the API server does not answer and gpu.ErrNotFound if it has no such claim.
+// AdminAccess reports whether the device of a claim was allocated for administrative access. The error is
+// gpu.ErrUnavailable while the API server does not answer and gpu.ErrNotFound if it has no such claim.
 func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -108,7 +109,8 @@ func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 		}
 		for _, c := range p.containers {
 			for _, claim := range c.claims {
-				if (gpu.ClaimDevice{Namespace: claim.Namespace, Claim: claim.Name, Driver: claim.Driver, Pool: claim.Pool, Device: claim.Device}) == d {
+				if (gpu.ClaimDevice{Namespace: claim.Namespace, Claim: claim.Name, Driver: claim.Driver, Pool: claim.Pool,
+					Device: claim.Device}) == d {
 					return claim.Admin, nil
 				}
 			}
@@ -117,13 +119,14 @@ func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 	return false, gpu.ErrNotFound
 }
 
-// introduce fixes from when on the API server has a pod that was admitted now, and reports it. The mirror of a static pod is
-// made once it answers.
+// introduce fixes from when on the API server has a pod that was admitted now, and reports it. The mirror of a static
+// pod is made once it answers.
 func (n *Node) introduce(p *pod) {
 	p.created = n.apiOutages.upFrom(n.at.Sub(n.start))
 	p.told, p.endTold, p.deleted = p.created, never, never
 	for i := range n.scenario.Faults {
-		if f := &n.scenario.Faults[i]; f.Kind == FaultAPIServerSlow && p.created != never && f.active(driverAsWhole, p.created) {
+		if f := &n.scenario.Faults[i]; f.Kind == FaultAPIServerSlow && p.created != never &&
+			f.active(driverAsWhole, p.created) {
 			p.told = max(p.told, p.created+f.Delay)
 		}
 	}

@@ -52,7 +52,8 @@ func TestAPIServer(t *testing.T) {
 		t.Errorf("away: up %v, answered at %s", up, answered)
 	}
 	cmptest.Equal(t, "away: early as of before, early as of now, late, late-file-n are known",
-		[4]bool{has("early", began.Add(10*time.Second)), has("early", n.Now()), has("late", began), has("late-file-n", began)}, [4]bool{true})
+		[4]bool{has("early", began.Add(10*time.Second)), has("early", n.Now()), has("late", began),
+			has("late-file-n", began)}, [4]bool{true})
 	if p, ok := n.PodByUID(ends.UID); !ok || p.Ended {
 		t.Errorf("away: a pod that ended meanwhile is %+v, %v; want it known and not ended", p, ok)
 	}
@@ -64,7 +65,8 @@ func TestAPIServer(t *testing.T) {
 		t.Errorf("back: up %v, answered at %s", up, answered)
 	}
 	cmptest.Equal(t, "back: early, late, late-file-n, ends are known",
-		[4]bool{has("early", n.Now()), has("late", n.Now()), has("late-file-n", n.Now()), has("ends", n.Now())}, [4]bool{true, true, true, false})
+		[4]bool{has("early", n.Now()), has("late", n.Now()), has("late-file-n", n.Now()), has("ends", n.Now())},
+		[4]bool{true, true, true, false})
 	for uid, gone := range map[string]bool{ends.UID: true, early.UID: false, "unknown": true} {
 		if got := n.PodGone("default", "", uid); got != gone {
 			t.Errorf("%s is gone: %v", uid, got)
@@ -129,7 +131,8 @@ pods:
   - {name: after, resource: nvidia.com/gpu, at: 4s}
 faults: [{at: 1s, for: 2s, kind: api-server-slow, delay: 5s}]
 `)
-	for second, want := range []string{"before", "before", "before", "before", "before after", "before after", "before after", "before during after"} {
+	for second, want := range []string{"before", "before", "before", "before", "before after", "before after",
+		"before after", "before during after"} {
 		got := ""
 		for _, name := range []string{"before", "during", "after"} {
 			if p, ok := n.PodByName("default", name, n.Now()); ok {
@@ -163,7 +166,8 @@ faults: [{at: 1s, for: 1s, kind: api-server-down}]
 
 func TestAdminAccess(t *testing.T) {
 	n := start(t, monitored)
-	for pod, devices := range map[string][]string{"holder": {"gpu-0"}, "monitor": {"gpu-0", "gpu-1"}, "pinned": {"gpu-0"}, "other": {"gpu-1"}} {
+	for pod, devices := range map[string][]string{"holder": {"gpu-0"}, "monitor": {"gpu-0", "gpu-1"}, "pinned": {"gpu-0"},
+		"other": {"gpu-1"}} {
 		c := mustContainer(t, n, pod)
 		if len(c.Claims) != len(devices) {
 			t.Fatalf("%s has %+v, want %v", pod, c.Claims, devices)
@@ -177,7 +181,8 @@ func TestAdminAccess(t *testing.T) {
 			}
 			want := pod == "monitor" || pod == "pinned"
 			cmptest.Equal(t, pod+": device", claim.Device, devices[i])
-			cmptest.Equal(t, pod+": admin access of the claim and at the API server", [2]bool{claim.Admin, admin}, [2]bool{want, want})
+			cmptest.Equal(t, pod+": admin access of the claim and at the API server", [2]bool{claim.Admin, admin},
+				[2]bool{want, want})
 		}
 	}
 	if !recorded(n, "default/greedy: refused") {
@@ -187,7 +192,8 @@ func TestAdminAccess(t *testing.T) {
 	for _, h := range n.Holdings() {
 		holdings[h.Pod] = h.GPU
 	}
-	cmptest.Equal(t, "held GPUs", holdings, map[string]gpu.UUID{"holder": state(t, n, 0).UUID, "other": state(t, n, 1).UUID})
+	cmptest.Equal(t, "held GPUs", holdings,
+		map[string]gpu.UUID{"holder": state(t, n, 0).UUID, "other": state(t, n, 1).UUID})
 	if _, err := n.AdminAccess(gpu.ClaimDevice{Namespace: "default", Claim: "none"}); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("a claim that does not exist: %v", err)
 	}

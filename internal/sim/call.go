@@ -7,9 +7,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Faults that are about changes of the partition: a fault with On counts the calls that would make one, and strikes when
-// After have gone well. Some begin with that call and last (a GPU that hangs in the middle of a layout change); the others are
-// about single calls, Times of them. The counts are part of the state that nodes share.
+// Faults that are about changes of the partition: a fault with On counts the calls that would make one, and strikes
+// when After have gone well. Some begin with that call and last (a GPU that hangs in the middle of a layout change);
+// the others are about single calls, Times of them. The counts are part of the state that nodes share.
 
 // anyChange is On for every kind of change.
 const anyChange ChangeOp = "change"
@@ -35,7 +35,8 @@ func (f *FaultSpec) ofCall() bool {
 // called counts a change that a client is about to make, and returns the faults that are about it.
 func (n *Node) called(index int, what ChangeOp, of target) (hits []*FaultSpec, err error) {
 	counted := func(f *FaultSpec) bool { return f.On == anyChange || f.On == what }
-	if index < 0 || index >= len(n.gpus) || !slices.ContainsFunc(n.scenario.Faults, func(f FaultSpec) bool { return counted(&f) }) {
+	if index < 0 || index >= len(n.gpus) ||
+		!slices.ContainsFunc(n.scenario.Faults, func(f FaultSpec) bool { return counted(&f) }) {
 		return nil, nil
 	}
 	now := n.lock()
@@ -105,11 +106,13 @@ func keepsMode(err error) bool {
 
 // keepsMode reports whether a fault keeps a MIG mode pending for this reason.
 func (op *operation) keepsMode(why error) bool {
-	return slices.ContainsFunc(op.hits, func(f *FaultSpec) bool { return f.Kind == FaultChangeFails && errors.Is(f.Error, why) })
+	return slices.ContainsFunc(op.hits, func(f *FaultSpec) bool {
+		return f.Kind == FaultChangeFails && errors.Is(f.Error, why)
+	})
 }
 
-// placeOfInstance is where a GPU instance is made that is to be made at start: where a fault wants it and there is room,
-// elsewhere.
+// placeOfInstance is where a GPU instance is made that is to be made at start: where a fault wants it and there is
+// room, elsewhere.
 func (op *operation) placeOfInstance(profileID uint32, start gpu.Opt[int]) gpu.Opt[int] {
 	b := op.board
 	at := slices.IndexFunc(b.mig.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })

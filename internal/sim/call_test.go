@@ -16,7 +16,8 @@ import (
 // repartitioning is a node with two GPUs that can be cut, in the mode and the layout that most tests begin with.
 func repartitioning(t *testing.T, faults string) *Node {
 	t.Helper()
-	return start(t, "version: 1\ngpus: [{model: A100-40GB, count: 2, mig: true, layout: [\"3g.20gb@0\"]}]\nfaults:\n"+faults)
+	return start(t,
+		"version: 1\ngpus: [{model: A100-40GB, count: 2, mig: true, layout: [\"3g.20gb@0\"]}]\nfaults:\n"+faults)
 }
 
 // attempts makes the same call again and again, and returns what came of it.
@@ -30,13 +31,15 @@ func attempts(times int, do func() error) (errs []error) {
 // wantErrors holds errors to sentinels, nil to none.
 func wantErrors(t *testing.T, got []error, want ...error) {
 	t.Helper()
-	if !slices.EqualFunc(got, want, func(e, sentinel error) bool { return errors.Is(e, sentinel) && (e == nil) == (sentinel == nil) }) {
+	if !slices.EqualFunc(got, want,
+		func(e, sentinel error) bool { return errors.Is(e, sentinel) && (e == nil) == (sentinel == nil) }) {
 		t.Errorf("errors %v, want %v", got, want)
 	}
 }
 
 func TestChangesThatFail(t *testing.T) {
-	n := repartitioning(t, "  - {gpu: 0, kind: change-fails, on: create-gi, after: 1, times: 2, error: insufficient-resources}\n")
+	n := repartitioning(t,
+		"  - {gpu: 0, kind: change-fails, on: create-gi, after: 1, times: 2, error: insufficient-resources}\n")
 	id := func(index int, start int) func() error {
 		return func() error {
 			id, err := n.CreateGPUInstance(index, 19, gpu.Some(start))
@@ -60,7 +63,8 @@ func TestInstanceThatStaysInUse(t *testing.T) {
 	if err := n.DestroyComputeInstance(0, i.ID, 0); err != nil {
 		t.Fatal(err)
 	}
-	wantErrors(t, attempts(4, func() error { return n.DestroyGPUInstance(0, i.ID) }), gpu.ErrInUse, gpu.ErrInUse, nil, gpu.ErrNotFound)
+	wantErrors(t, attempts(4, func() error { return n.DestroyGPUInstance(0, i.ID) }), gpu.ErrInUse, gpu.ErrInUse, nil,
+		gpu.ErrNotFound)
 }
 
 func TestCreationElsewhere(t *testing.T) {
@@ -105,7 +109,8 @@ func TestFaultsInTheMiddleOfChanges(t *testing.T) {
 		{"{gpu: 0, kind: lost, on: change, after: 2}", gpu.ErrLost},
 		{"{gpu: 0, kind: reset-required, on: change, after: 2}", gpu.ErrResetRequired},
 		{"{gpu: 0, kind: no-permission, on: change, after: 2}", gpu.ErrNoPermission},
-		{"{gpu: 0, kind: external-reconfigure, on: create-gi, after: 1, layout: [\"7g.40gb@0\"]}", gpu.ErrInsufficientResources},
+		{"{gpu: 0, kind: external-reconfigure, on: create-gi, after: 1, layout: [\"7g.40gb@0\"]}",
+			gpu.ErrInsufficientResources},
 	} {
 		n := repartitioning(t, "  - "+tc.fault+"\n")
 		id, err := n.CreateGPUInstance(0, 19, gpu.Some(5))
@@ -193,7 +198,8 @@ faults:
 	}
 	same(t, a, b)
 	after := state(t, a, 0)
-	cmptest.Equal(t, "instances and processes after a reboot", [2]int{len(after.Instances), len(after.Processes)}, [2]int{})
+	cmptest.Equal(t, "instances and processes after a reboot", [2]int{len(after.Instances), len(after.Processes)},
+		[2]int{})
 	cmptest.Equal(t, "MIG is on after a reboot", after.MIGEnabled, true)
 }
 
@@ -208,8 +214,10 @@ faults: [{at: 10s, kind: reboot}]
 	advance(t, n, 10*time.Second)
 	for index, on := range []bool{true, true, false} {
 		s := state(t, n, index)
-		cmptest.Equal(t, fmt.Sprintf("MIG of GPU %d now and pending", index), [2]bool{s.MIGEnabled, s.MIGPending}, [2]bool{on, on})
-		cmptest.Equal(t, fmt.Sprintf("instances and processes of GPU %d", index), [2]int{len(s.Instances), len(s.Processes)}, [2]int{})
+		cmptest.Equal(t, fmt.Sprintf("MIG of GPU %d now and pending", index), [2]bool{s.MIGEnabled, s.MIGPending},
+			[2]bool{on, on})
+		cmptest.Equal(t, fmt.Sprintf("instances and processes of GPU %d", index), [2]int{len(s.Instances), len(s.Processes)},
+			[2]int{})
 	}
 }
 

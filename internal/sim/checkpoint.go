@@ -2,8 +2,8 @@ package sim
 
 import "slices"
 
-// Checkpoint is what the kubelet's device manager has on disk: every device that a device plugin gave to a container, init
-// containers included. It must not be modified.
+// Checkpoint is what the kubelet's device manager has on disk: every device that a device plugin gave to a container,
+// init containers included. It must not be modified.
 type Checkpoint struct {
 	Entries    []CheckpointEntry
 	Registered []DeviceGrant // what the device plugins offered when it was written
@@ -29,8 +29,9 @@ func (n *Node) Checkpoint() Checkpoint {
 	return c
 }
 
-// checkpointPod writes what a pod was given by device plugins. Only then are the entries of pods that have ended removed, and
-// not while the kubelet does not know all of its pods (pkg/kubelet/cm/devicemanager/manager.go, UpdateAllocatedDevices).
+// checkpointPod writes what a pod was given by device plugins. Only then are the entries of pods that have ended
+// removed, and not while the kubelet does not know all of its pods (pkg/kubelet/cm/devicemanager/manager.go,
+// UpdateAllocatedDevices).
 func (n *Node) checkpointPod(p *pod) {
 	var added []CheckpointEntry
 	for _, c := range p.containers {
@@ -42,7 +43,8 @@ func (n *Node) checkpointPod(p *pod) {
 			numa := int64(g.board.index / gpusPerNUMANode)
 			byNode[numa] = append(byNode[numa], n.deviceID(g))
 		}
-		added = append(added, CheckpointEntry{PodUID: p.uid, Container: c.spec.Name, Resource: c.spec.Resource, DeviceIDs: byNode})
+		added = append(added, CheckpointEntry{PodUID: p.uid, Container: c.spec.Name, Resource: c.spec.Resource,
+			DeviceIDs: byNode})
 	}
 	if len(added) == 0 {
 		return

@@ -59,10 +59,12 @@ faults: [{at: 29s, kind: kubelet-restart}, {at: 40s, for: 5s, kind: checkpoint-i
 	if r := first.Registered; len(r) != 1 || len(r[0].IDs) != 6 {
 		t.Errorf("registered %+v", r)
 	}
-	step(19*time.Second, "a/main:1 wide/main:5", 0)                                     // a has ended
-	step(20*time.Second, "wide/main:5 b/main:1", 1)                                     // what ended is removed
-	step(29*time.Second, "wide/main:5 b/main:1", 1)                                     // the plugin registers, and nothing else
-	step(30*time.Second, "wide/main:5 b/main:1 static/main:1", 1)                       // b stays: the pods are not all known yet
+	step(19*time.Second, "a/main:1 wide/main:5", 0) // a has ended
+	step(20*time.Second, "wide/main:5 b/main:1", 1) // what ended is removed
+	// the plugin registers, and nothing else
+	step(29*time.Second, "wide/main:5 b/main:1", 1)
+	// b stays: the pods are not all known yet
+	step(30*time.Second, "wide/main:5 b/main:1 static/main:1", 1)
 	if c := step(40*time.Second, "wide/main:5 b/main:1 static/main:1", 1); !c.Invalid { // it is damaged
 		t.Error("it is not invalid")
 	}
@@ -78,8 +80,8 @@ func TestNoClaimsInTheCheckpoint(t *testing.T) {
 	cmptest.Equal(t, "version", c.Version, 1)
 }
 
-// TestInitContainers: they run one after the other before the rest, are in no list, and their devices are the pod's until it
-// ends. Other containers of the pod get them, too.
+// TestInitContainers: they run one after the other before the rest, are in no list, and their devices are the pod's
+// until it ends. Other containers of the pod get them, too.
 func TestInitContainers(t *testing.T) {
 	n := start(t, `
 version: 1

@@ -6,14 +6,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// A fan turns at its idle speed up to a temperature, and from there on in proportion up to full speed at the temperature at which
-// clocks fall.
+// A fan turns at its idle speed up to a temperature, and from there on in proportion up to full speed at the
+// temperature at which clocks fall.
 const (
 	idleFanPercent = 30
 	fanRestCelsius = 45
 )
 
-// Thresholds are the temperatures in Celsius at which a GPU protects itself, as nvidia-smi shows of A100, and by their T.Limit of H100.
+// Thresholds are the temperatures in Celsius at which a GPU protects itself, as nvidia-smi shows of A100, and by
+// their T.Limit of H100.
 type Thresholds struct {
 	Shutdown, Slowdown, GPUMax uint32
 	MemoryMax                  gpu.Opt[uint32] // of GPUs that report the temperature of their memory

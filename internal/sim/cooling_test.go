@@ -9,7 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestOverheat: temperature, clocks and the reasons for these follow from how hot the GPU is made; afterwards it cools down.
+// TestOverheat: temperature, clocks and the reasons for these follow from how hot the GPU is made; afterwards it
+// cools down.
 func TestOverheat(t *testing.T) {
 	for _, c := range []struct {
 		celsius int
@@ -39,7 +40,8 @@ func TestOverheat(t *testing.T) {
 
 // TestSlowdownHalvesClocks: what slows a GPU down in hardware halves its clock, whatever runs.
 func TestSlowdownHalvesClocks(t *testing.T) {
-	const busy = "version: 1\nnode: {kubernetes: false}\ngpus: [{model: H100-80GB}]\nworkloads: [{name: w, memory: 1GiB, sm: 60}]\nprocesses: [{gpu: 0, workload: w}]\n"
+	const busy = "version: 1\nnode: {kubernetes: false}\ngpus: [{model: H100-80GB}]\nworkloads: [{name: w, memory: " +
+		"1GiB, sm: 60}]\nprocesses: [{gpu: 0, workload: w}]\n"
 	for fault, reasons := range map[string]gpu.ClockEvents{
 		"power-brake":           reasonHWPowerBrake | reasonHWSlowdown,
 		"overheat, celsius: 95": reasonSWThermal | reasonHWThermal | reasonHWSlowdown,

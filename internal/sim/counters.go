@@ -6,9 +6,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Counters are the profiling counters of one entity: its Activity added up over time, in seconds. The difference of two
-// by the time between them is the mean activity. They never decrease: an instance that is created under the ids of a destroyed
-// one continues its counters, so a window over a layout change is the mean over both.
+// Counters are the profiling counters of one entity: its Activity added up over time, in seconds. The difference of
+// two by the time between them is the mean activity. They never decrease: an instance that is created under the ids
+// of a destroyed one continues its counters, so a window over a layout change is the mean over both.
 type Counters struct {
 	Time     time.Time
 	Of       CountersOf

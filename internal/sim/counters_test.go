@@ -89,8 +89,8 @@ func TestCountersAfterAFailedOperation(t *testing.T) {
 	}
 }
 
-// No pair of samples of one entity runs backwards, whatever happened between them: NVIDIA's DCGM core keeps the last sample of an
-// id, and reported negative ratios of an instance whose counters started again under the id of another.
+// No pair of samples of one entity runs backwards, whatever happened between them: NVIDIA's DCGM core keeps the last
+// sample of an id, and reported negative ratios of an instance whose counters started again under the id of another.
 func TestCountersNeverDecrease(t *testing.T) {
 	n := start(t, countersScenario+`  - {device: 1/3g.40gb@4, workload: slice}
 faults:
@@ -103,7 +103,8 @@ faults:
 		t.Helper()
 		reads := []func() (Counters, error){func() (Counters, error) { return n.BoardCounters(1) }}
 		for _, id := range ids {
-			reads = append(reads, func() (Counters, error) { return n.InstanceCounters(1, id) }, func() (Counters, error) { return n.ComputeCounters(1, id, 0) })
+			reads = append(reads, func() (Counters, error) { return n.InstanceCounters(1, id) },
+				func() (Counters, error) { return n.ComputeCounters(1, id, 0) })
 		}
 		for _, read := range reads {
 			c, err := read()

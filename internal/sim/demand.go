@@ -18,10 +18,11 @@ type Demand struct {
 	// Busy is how much of the time kernels run on a device large enough, 0-1. It is not used if there are Requests.
 	Busy     Signal
 	Requests *Requests
-	// Loss is the share by which its kernels run longer in a slice than SMs and bandwidth explain: what no metric shows, such as a
-	// smaller share of the L2 cache, or lower clocks.
+	// Loss is the share by which its kernels run longer in a slice than SMs and bandwidth explain: what no metric shows,
+	// such as a smaller share of the L2 cache, or lower clocks.
 	Loss float64
-	// ofDevice is set for the shorthand sm: kernels draw the workload's DRAM of what their device has, and are never short of it.
+	// ofDevice is set for the shorthand sm: kernels draw the workload's DRAM of what their device has, and are never
+	// short of it.
 	ofDevice bool
 }
 
@@ -68,8 +69,8 @@ func (i *instance) bandwidth(b *simGPU) float64 {
 	return float64(i.placement.Size) / float64(b.mig.AxisUnits)
 }
 
-// runKernels computes what the tasks of a GPU do: each on its device, and together with the others there. Compute instances of a GPU
-// instance have SMs of their own, but share its memory.
+// runKernels computes what the tasks of a GPU do: each on its device, and together with the others there. Compute
+// instances of a GPU instance have SMs of their own, but share its memory.
 func (n *Node) runKernels(b *simGPU) {
 	for _, t := range b.tasks {
 		loss := 0.0

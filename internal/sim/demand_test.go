@@ -54,7 +54,8 @@ processes: [{device: %s, workload: triton}]
 			s = state(t, n, 0).Instances[0].Activity
 		}
 		if math.Abs(s.Graphics-got.Busy) > 1e-9 || s.Graphics < 0.9 {
-			t.Errorf("GPU %s, %d clients: graphics engine %g of the time, kernels %g", c.device, c.concurrency, s.Graphics, got.Busy)
+			t.Errorf("GPU %s, %d clients: graphics engine %g of the time, kernels %g", c.device, c.concurrency, s.Graphics,
+				got.Busy)
 		}
 	}
 }
@@ -73,7 +74,8 @@ func TestDemandOnWholeGPUsAndSlices(t *testing.T) {
 		{"frequent and wide, in a slice", "width: 128, busy: 0.25", "1/1g.10gb@0", 1, 1, 0, 0.5, 8},
 		{"bandwidth, whole", "width: 4, bandwidth: 0.45, busy: 0.6", "0", 0.6, 2.4 / 132, 0.27, 1, 1},
 		{"bandwidth, in a slice", "width: 4, bandwidth: 0.45, busy: 0.6", "1/1g.10gb@0", 1, 1. / 16, 0.9, 1 / 2.4, 4},
-		{"phases, in a slice", "phases: [{share: 0.5, width: 120}, {share: 0.5, width: 4}], busy: 0.4", "1/3g.40gb@4", 0.6, 24.8 / 60, 0, 1, 1.5},
+		{"phases, in a slice", "phases: [{share: 0.5, width: 120}, {share: 0.5, width: 4}], busy: 0.4", "1/3g.40gb@4", 0.6,
+			24.8 / 60, 0, 1, 1.5},
 		{"a loss, whole", "width: 12, busy: 0.5, loss: 0.2", "0", 0.5, 6. / 132, 0, 1, 1},
 		{"a loss, in a slice", "width: 12, busy: 0.5, loss: 0.2", "1/1g.10gb@0", 0.6, 7.2 / 16, 0, 1, 1.2},
 		{"shorthand, whole", "sm: 33, dram: 0.4", "0", 1, 0.25, 0.1, 1, 1},
@@ -111,7 +113,8 @@ processes: [{device: %s, workload: w}]
 	}
 }
 
-// TestSharedDevices: MPS runs kernels side by side, time-slicing one after the other; compute instances share their memory alone.
+// TestSharedDevices: MPS runs kernels side by side, time-slicing one after the other; compute instances share their
+// memory alone.
 func TestSharedDevices(t *testing.T) {
 	for _, c := range []struct {
 		about, gpu, devices    string // the devices of a and b
@@ -119,9 +122,11 @@ func TestSharedDevices(t *testing.T) {
 		throughputA, graphics  float64
 		throughputB, sm, drawn float64
 	}{
-		{"MPS, room for both", ", sharing: {kind: mps}", "0 0", "width: 40, busy: 0.5", "width: 60, busy: 0.5", 1, 0.75, 1, 50. / 132, 0},
+		{"MPS, room for both", ", sharing: {kind: mps}", "0 0", "width: 40, busy: 0.5", "width: 60, busy: 0.5", 1, 0.75, 1,
+			50. / 132, 0},
 		{"MPS, too many SMs", ", sharing: {kind: mps}", "0 0", "sm: 99", "sm: 66", 0.8, 1, 0.8, 1, 0},
-		{"time-slicing, room for both", ", sharing: {kind: time-slicing}", "0 0", "width: 99, busy: 0.5", "width: 66, busy: 0.25", 1, 0.75, 1, 66. / 132, 0},
+		{"time-slicing, room for both", ", sharing: {kind: time-slicing}", "0 0", "width: 99, busy: 0.5",
+			"width: 66, busy: 0.25", 1, 0.75, 1, 66. / 132, 0},
 		{"time-slicing, no time", ", sharing: {kind: time-slicing}", "0 0", "sm: 99", "sm: 66", 0.5, 1, 0.5, 82.5 / 132, 0},
 		{"two processes", "", "0 0", "width: 99, busy: 1", "width: 33, busy: 0.25", 0.8, 1, 0.8, (99*0.8 + 33*0.2) / 132, 0},
 		{"two compute instances", `, mig: true, layout: [{gi: "2g.20gb@0", ci: ["1c", "1c"]}]`, "0/2g.20gb@0/0 0/2g.20gb@0/1",
@@ -143,7 +148,8 @@ processes: [{device: %s, workload: a}, {device: %s, workload: b}]
 			got.Graphics = i[0].Activity.Graphics
 		}
 		for name, v := range map[string][2]float64{
-			"throughput of a": {truthOf(t, n, "a").Throughput, c.throughputA}, "throughput of b": {truthOf(t, n, "b").Throughput, c.throughputB},
+			"throughput of a": {truthOf(t, n, "a").Throughput, c.throughputA},
+			"throughput of b": {truthOf(t, n, "b").Throughput, c.throughputB},
 			"graphics engine": {got.Graphics, c.graphics}, "SM activity": {got.SM, c.sm}, "bandwidth": {got.DRAM, c.drawn},
 		} {
 			if math.Abs(v[0]-v[1]) > 1e-9 {
@@ -176,13 +182,15 @@ workloads: [{name: w, memory: {steps: [{at: 0s, value: 4GiB}, {at: 5s, value: 12
 pods: [{namespace: ml, name: serve, container: main, resource: nvidia.com/mig-1g.10gb, workload: w}]
 `)
 	before := truthOf(t, n, "w")
-	if before.Namespace != "ml" || before.Pod != "serve" || before.Container != "main" || before.Profile != "1g.10gb" || before.MIG == "" ||
+	if before.Namespace != "ml" || before.Pod != "serve" || before.Container != "main" || before.Profile != "1g.10gb" ||
+		before.MIG == "" ||
 		before.PodUID != mustContainer(t, n, "serve").PodUID || before.Throughput != 1 || before.Failed != "" {
 		t.Errorf("running: %+v", before)
 	}
 	advance(t, n, 10*time.Second)
 	after := truthOf(t, n, "w")
-	if after.Throughput != 0 || after.Failed == "" || after.PodUID != before.PodUID || !after.FailedAt.Equal(StepStart().Add(5*time.Second)) {
+	if after.Throughput != 0 || after.Failed == "" || after.PodUID != before.PodUID ||
+		!after.FailedAt.Equal(StepStart().Add(5*time.Second)) {
 		t.Errorf("killed: %+v", after)
 	}
 }

@@ -43,5 +43,6 @@ func claimDevice(g grant) string {
 		return fmt.Sprintf("gpu-%d", g.board.minor)
 	}
 	profile := g.instance.profile
-	return fmt.Sprintf("gpu-%d-mig-%s-%d-%d", g.board.minor, strings.ReplaceAll(profile.Name, ".", ""), profile.ID, g.instance.placement.Start)
+	return fmt.Sprintf("gpu-%d-mig-%s-%d-%d", g.board.minor, strings.ReplaceAll(profile.Name, ".", ""), profile.ID,
+		g.instance.placement.Start)
 }

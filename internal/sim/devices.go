@@ -111,9 +111,10 @@ func (h *takenDevices) take(g grant) {
 	}
 }
 
-// allocate gives a pod's containers what they ask for, init containers first. It returns the container for which there is too
-// little; nil if there is none. As with the kubelet's device manager (pkg/kubelet/cm/devicemanager/manager.go, Allocate), the
-// devices of an init container are given to later containers of its pod, and to no other pod.
+// allocate gives a pod's containers what they ask for, init containers first. It returns the container for which
+// there is too little; nil if there is none. As with the kubelet's device manager
+// (pkg/kubelet/cm/devicemanager/manager.go, Allocate), the devices of an init container are given to later containers
+// of its pod, and to no other pod.
 func (n *Node) allocate(p *pod) *container {
 	h := n.newHeld()
 	var reusable []grant
@@ -138,8 +139,8 @@ func (n *Node) allocate(p *pod) *container {
 	return nil
 }
 
-// choose takes free devices of a resource, after those that can be used again; it returns nil if there are too few. Of shared
-// devices it takes the least used.
+// choose takes free devices of a resource, after those that can be used again; it returns nil if there are too few.
+// Of shared devices it takes the least used.
 func (n *Node) choose(spec *ContainerSpec, h *takenDevices, reusable []grant) []grant {
 	offers := n.offersOf(spec)
 	var grants []grant
@@ -157,7 +158,8 @@ func (n *Node) choose(spec *ContainerSpec, h *takenDevices, reusable []grant) []
 			grants = append(grants, g)
 		}
 	}
-	for used := 0; used < maxReplicas && len(grants) < spec.Count; used++ { // first those without a user, then with one user ...
+	// first those without a user, then with one user ...
+	for used := 0; used < maxReplicas && len(grants) < spec.Count; used++ {
 		for _, o := range offers {
 			if len(grants) == spec.Count || used >= max(o.replicas, 1) || h.users[o.uuid()] != used {
 				continue
@@ -190,7 +192,8 @@ func (d DevicePin) names(p place) bool {
 	if d.GPU != p.board.index || (d.Profile == "") != (p.compute == nil) {
 		return false
 	}
-	return p.compute == nil || p.instance.profile.Name == d.Profile && p.instance.placement.Start == d.Start && p.compute.id == d.Compute
+	return p.compute == nil || p.instance.profile.Name == d.Profile && p.instance.placement.Start == d.Start &&
+		p.compute.id == d.Compute
 }
 
 // offered returns what the allocator offers now, which may not exist any more.

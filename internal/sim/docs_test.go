@@ -39,7 +39,8 @@ func TestPageOfTheSimulatedNode(t *testing.T) {
 		names = append(names, b.key)
 	}
 	for _, section := range []any{
-		&scenarioFile{}, &NodeSpec{}, &gpuEntry{}, &SharingSpec{}, &layoutEntry{}, &workloadEntry{}, &signalShape[share]{}, &sineEntry[share]{},
+		&scenarioFile{}, &NodeSpec{}, &gpuEntry{}, &SharingSpec{}, &layoutEntry{}, &workloadEntry{}, &signalShape[share]{},
+		&sineEntry[share]{},
 		&stepEntry[share]{}, &podEntry{}, &listedContainer{}, &processEntry{}, &faultEntry{}, &phaseEntry{}, &requestsEntry{},
 	} {
 		names = append(names, keysOf(t, section)...)

@@ -78,7 +78,8 @@ func TestNextIsWoken(t *testing.T) {
 // On a running clock an event of the scenario arrives when it is due, though the node is not called.
 func TestNextWakesForThePlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := Parse("test.yaml", []byte("version: 1\ngpus: [{model: A30}]\nfaults: [{at: 10m, gpu: 0, kind: xid, xid: 13}]\n"))
+		s, err := Parse("test.yaml",
+			[]byte("version: 1\ngpus: [{model: A30}]\nfaults: [{at: 10m, gpu: 0, kind: xid, xid: 13}]\n"))
 		if err != nil {
 			t.Fatal(err)
 		}

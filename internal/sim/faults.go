@@ -11,43 +11,51 @@ type FaultKind string
 
 // The faults.
 const (
-	FaultHang            FaultKind = "hang"                     // calls to the GPU do not return until it ends
-	FaultDriverLock      FaultKind = "driver-lock"              // calls to any GPU do not return until it ends
-	FaultLost            FaultKind = "lost"                     // the GPU has fallen off the bus
-	FaultResetRequired   FaultKind = "reset-required"           // the GPU wants a reset
-	FaultNotSupported    FaultKind = "not-supported"            // one reading is not offered
-	FaultNoPermission    FaultKind = "no-permission"            // one reading, or everything that needs rights, is refused
-	FaultSlow            FaultKind = "slow"                     // every call to the GPU takes a time
-	FaultXID             FaultKind = "xid"                      // an XID error is reported
-	FaultVersionMismatch FaultKind = "version-mismatch"         // the driver was upgraded under the library
-	FaultNoDriver        FaultKind = "no-driver"                // the kernel driver is not loaded
-	FaultOverheat        FaultKind = "overheat"                 // the GPU is hot
-	FaultPowerBrake      FaultKind = "power-brake"              // the server's power supply has the GPU's clocks reduced
-	FaultReconfigure     FaultKind = "external-reconfigure"     // another client repartitions the GPU
-	FaultDestroyLies     FaultKind = "destroy-lies"             // destroying an instance succeeds and leaves it there
-	FaultChangeFails     FaultKind = "change-fails"             // a change of the partition is refused
-	FaultElsewhere       FaultKind = "create-elsewhere"         // what is created stands at another place than asked for
-	FaultProcessStarts   FaultKind = "process-starts"           // a process begins on a compute instance as it is to be destroyed
-	FaultReboot          FaultKind = "reboot"                   // the node reboots
-	FaultEventsLost      FaultKind = "events-lost"              // every queue of events fails once, and what was in it is lost
-	FaultKubeletDown     FaultKind = "kubelet-down"             // no process listens on the kubelet's socket
-	FaultKubeletSlow     FaultKind = "kubelet-slow"             // every answer of the kubelet takes a time
-	FaultKubeletRestart  FaultKind = "kubelet-restart"          // the kubelet is down for a time, or an instant, and is started again
-	FaultAPIServerDown   FaultKind = "api-server-down"          // the API server does not answer
-	FaultAPIServerSlow   FaultKind = "api-server-slow"          // the API server tells of new pods after a time
-	FaultBadCheckpoint   FaultKind = "checkpoint-invalid"       // the checkpoint of the kubelet's device manager is cut short
-	FaultPluginStale     FaultKind = "device-plugin-stale"      // the device plugin offers the devices that there were when it began
-	FaultClockJump       FaultKind = "clock-jump"               // the node's clock is wrong by a time
-	FaultActivityNaN     FaultKind = "activity-nan"             // profiling counters give what is no number
-	FaultActivityAbove   FaultKind = "activity-above-one"       // profiling counters give more than there is, as on mixed profiles of A100
-	FaultDCGMDown        FaultKind = "dcgm-down"                // the host engine does not answer; what it had is gone
-	FaultDCGMRestart     FaultKind = "dcgm-restart"             // the host engine ends and starts again
-	FaultDCGMHang        FaultKind = "dcgm-hang"                // the host engine is stopped: calls do not return until it ends
-	FaultDCGMPaused      FaultKind = "dcgm-paused"              // profiling is paused: values are blank
-	FaultDCGMNonRoot     FaultKind = "dcgm-requires-root"       // the host engine runs without root's rights
-	FaultDCGMNoModule    FaultKind = "dcgm-no-profiling-module" // the host engine lacks the module that profiles GPUs without GPM
-	FaultDCGMGroups      FaultKind = "dcgm-groups-taken"        // another client has taken all groups of the host engine
-	FaultDCGMVersion     FaultKind = "dcgm-version-mismatch"    // the host engine is of another version than its clients
+	FaultHang            FaultKind = "hang"                 // calls to the GPU do not return until it ends
+	FaultDriverLock      FaultKind = "driver-lock"          // calls to any GPU do not return until it ends
+	FaultLost            FaultKind = "lost"                 // the GPU has fallen off the bus
+	FaultResetRequired   FaultKind = "reset-required"       // the GPU wants a reset
+	FaultNotSupported    FaultKind = "not-supported"        // one reading is not offered
+	FaultNoPermission    FaultKind = "no-permission"        // one reading, or everything that needs rights, is refused
+	FaultSlow            FaultKind = "slow"                 // every call to the GPU takes a time
+	FaultXID             FaultKind = "xid"                  // an XID error is reported
+	FaultVersionMismatch FaultKind = "version-mismatch"     // the driver was upgraded under the library
+	FaultNoDriver        FaultKind = "no-driver"            // the kernel driver is not loaded
+	FaultOverheat        FaultKind = "overheat"             // the GPU is hot
+	FaultPowerBrake      FaultKind = "power-brake"          // the server's power supply has the GPU's clocks reduced
+	FaultReconfigure     FaultKind = "external-reconfigure" // another client repartitions the GPU
+	FaultDestroyLies     FaultKind = "destroy-lies"         // destroying an instance succeeds and leaves it there
+	FaultChangeFails     FaultKind = "change-fails"         // a change of the partition is refused
+	FaultElsewhere       FaultKind = "create-elsewhere"     // what is created stands at another place than asked for
+	// a process begins on a compute instance as it is to be destroyed
+	FaultProcessStarts FaultKind = "process-starts"
+	FaultReboot        FaultKind = "reboot" // the node reboots
+	// every queue of events fails once, and what was in it is lost
+	FaultEventsLost  FaultKind = "events-lost"
+	FaultKubeletDown FaultKind = "kubelet-down" // no process listens on the kubelet's socket
+	FaultKubeletSlow FaultKind = "kubelet-slow" // every answer of the kubelet takes a time
+	// the kubelet is down for a time, or an instant, and is started again
+	FaultKubeletRestart FaultKind = "kubelet-restart"
+	FaultAPIServerDown  FaultKind = "api-server-down" // the API server does not answer
+	FaultAPIServerSlow  FaultKind = "api-server-slow" // the API server tells of new pods after a time
+	// the checkpoint of the kubelet's device manager is cut short
+	FaultBadCheckpoint FaultKind = "checkpoint-invalid"
+	// the device plugin offers the devices that there were when it began
+	FaultPluginStale FaultKind = "device-plugin-stale"
+	FaultClockJump   FaultKind = "clock-jump"   // the node's clock is wrong by a time
+	FaultActivityNaN FaultKind = "activity-nan" // profiling counters give what is no number
+	// profiling counters give more than there is, as on mixed profiles of A100
+	FaultActivityAbove FaultKind = "activity-above-one"
+	FaultDCGMDown      FaultKind = "dcgm-down"    // the host engine does not answer; what it had is gone
+	FaultDCGMRestart   FaultKind = "dcgm-restart" // the host engine ends and starts again
+	// the host engine is stopped: calls do not return until it ends
+	FaultDCGMHang    FaultKind = "dcgm-hang"
+	FaultDCGMPaused  FaultKind = "dcgm-paused"        // profiling is paused: values are blank
+	FaultDCGMNonRoot FaultKind = "dcgm-requires-root" // the host engine runs without root's rights
+	// the host engine lacks the module that profiles GPUs without GPM
+	FaultDCGMNoModule FaultKind = "dcgm-no-profiling-module"
+	FaultDCGMGroups   FaultKind = "dcgm-groups-taken"     // another client has taken all groups of the host engine
+	FaultDCGMVersion  FaultKind = "dcgm-version-mismatch" // the host engine is of another version than its clients
 )
 
 // FaultSpec is a fault that holds for a time, or happens at one.
@@ -57,12 +65,15 @@ type FaultSpec struct {
 	For  time.Duration `yaml:",omitempty"` // 0: it does not end
 	GPU  gpu.Opt[int]  `yaml:"-"`          // absent: every GPU
 
-	Reading  gpu.Reading             `yaml:",omitempty"`                  // of not-supported and no-permission
-	During   gpu.Reading             `yaml:",omitempty"`                  // the fault begins with the first call for this reading after At; empty: at At
-	On       ChangeOp                `yaml:",omitempty"`                  // the fault is about changes of the partition of this kind, anyChange for all; see call.go
-	After    int                     `yaml:",omitempty" range:"0..65536"` // so many of them go well before
-	Times    int                     `default:"1" range:"1..65536"`       // how many it strikes, of a fault that is about single ones
-	Error    error                   `yaml:"-"`                           // of change-fails
+	Reading gpu.Reading `yaml:",omitempty"` // of not-supported and no-permission
+	// the fault begins with the first call for this reading after At; empty: at At
+	During gpu.Reading `yaml:",omitempty"`
+	// the fault is about changes of the partition of this kind, anyChange for all; see call.go
+	On    ChangeOp `yaml:",omitempty"`
+	After int      `yaml:",omitempty" range:"0..65536"` // so many of them go well before
+	// how many it strikes, of a fault that is about single ones
+	Times    int                     `default:"1" range:"1..65536"`
+	Error    error                   `yaml:"-"` // of change-fails
 	Delay    time.Duration           `yaml:",omitempty"`
 	By       time.Duration           `yaml:"-"`                         // of a clock-jump; negative: backwards
 	Celsius  int                     `yaml:",omitempty" range:"0..127"` // of an overheat
@@ -85,8 +96,8 @@ func (f *FaultSpec) active(index int, t time.Duration) bool {
 // driverAsWhole stands for no GPU in calls and faults.
 const driverAsWhole = -1
 
-// beginCall begins a call to the driver about a GPU. It blocks while a fault makes the call hang, and fails as the faults of
-// the moment want it to. If err is nil it holds the lock, with the state brought up to now.
+// beginCall begins a call to the driver about a GPU. It blocks while a fault makes the call hang, and fails as the
+// faults of the moment want it to. If err is nil it holds the lock, with the state brought up to now.
 func (n *Node) beginCall(index int, reading gpu.Reading) (now time.Time, err error) {
 	if index < 0 || index >= len(n.gpus) {
 		return time.Time{}, gpu.ErrInvalidArgument
@@ -142,7 +153,8 @@ func (n *Node) sleep(d time.Duration) {
 func (n *Node) faults(index int, now time.Time, do func(f *FaultSpec)) {
 	passed := now.Sub(n.start)
 	for i := range n.scenario.Faults {
-		if f := &n.scenario.Faults[i]; f.active(index, passed) && !f.ofCall() && (!f.waits() || index != driverAsWhole && n.sprung[f]) {
+		if f := &n.scenario.Faults[i]; f.active(index, passed) && !f.ofCall() &&
+			(!f.waits() || index != driverAsWhole && n.sprung[f]) {
 			do(f)
 		}
 	}
@@ -168,7 +180,8 @@ func (n *Node) blocked(index int, now time.Time) (until time.Time, delay time.Du
 
 // struck is the error that the faults of the moment give to a call. What concerns more comes first.
 func (n *Node) struck(index int, reading gpu.Reading, now time.Time) error {
-	order := []error{gpu.ErrVersionMismatch, gpu.ErrNoDriver, gpu.ErrLost, gpu.ErrResetRequired, gpu.ErrNoPermission, gpu.ErrNotSupported}
+	order := []error{gpu.ErrVersionMismatch, gpu.ErrNoDriver, gpu.ErrLost, gpu.ErrResetRequired, gpu.ErrNoPermission,
+		gpu.ErrNotSupported}
 	worst := len(order)
 	n.faults(index, now, func(f *FaultSpec) {
 		rank := len(order)
@@ -201,7 +214,8 @@ func (n *Node) struck(index int, reading gpu.Reading, now time.Time) error {
 	return order[worst]
 }
 
-// privileged reports whether callers have root's rights on a GPU. A no-permission fault without a reading takes them away.
+// privileged reports whether callers have root's rights on a GPU. A no-permission fault without a reading takes them
+// away.
 func (n *Node) privileged(index int, now time.Time) bool {
 	privileged := n.scenario.Node.Privileged
 	n.faults(index, now, func(f *FaultSpec) {
@@ -237,7 +251,8 @@ func (n *Node) planFault(f *FaultSpec) {
 	case FaultEventsLost:
 		n.schedule = append(n.schedule, scheduledEvent{at, rankFault, n.loseEvents})
 	case FaultReconfigure:
-		n.schedule = append(n.schedule, scheduledEvent{at, rankFault, func() { n.repartition(n.gpus[f.GPU.Or(0)], f.Layout) }})
+		n.schedule = append(n.schedule,
+			scheduledEvent{at, rankFault, func() { n.repartition(n.gpus[f.GPU.Or(0)], f.Layout) }})
 	case FaultKubeletDown, FaultKubeletRestart:
 		if f.For > 0 || f.Kind == FaultKubeletRestart {
 			n.schedule = append(n.schedule, scheduledEvent{at.Add(f.For), rankFault, n.writeCheckpoint})

@@ -147,7 +147,8 @@ func TestNoPermissionTakesRightsAway(t *testing.T) {
 }
 
 func TestXID(t *testing.T) {
-	n := faulty(t, "  - {at: 5s, for: 10s, gpu: 1, kind: xid, xid: 48, recovery: reset}\n  - {at: 6s, gpu: 1, kind: xid, xid: 63}\n")
+	n := faulty(t,
+		"  - {at: 5s, for: 10s, gpu: 1, kind: xid, xid: 48, recovery: reset}\n  - {at: 6s, gpu: 1, kind: xid, xid: 63}\n")
 	q := n.Subscribe()
 	defer q.Close()
 	if err := q.Watch(1, gpu.EventXID); err != nil {
@@ -168,7 +169,8 @@ func TestXID(t *testing.T) {
 	cmptest.Equal(t, "remapped rows are reported", ok, true)
 	cmptest.Equal(t, "uncorrectable remapped rows", rows.Uncorrectable, 1)
 	cmptest.Equal(t, "a remapping is pending", rows.Pending, true)
-	cmptest.Equal(t, "uncorrected errors since the boot and ever", [2]uint64{s.ECC.UncorrectedVolatile, s.ECC.UncorrectedAggregate}, [2]uint64{1, 1})
+	cmptest.Equal(t, "uncorrected errors since the boot and ever",
+		[2]uint64{s.ECC.UncorrectedVolatile, s.ECC.UncorrectedAggregate}, [2]uint64{1, 1})
 	cmptest.Equal(t, "recovery", s.Recovery, gpu.RecoveryReset)
 	advance(t, n, 10*time.Second)
 	if s := state(t, n, 1); s.Recovery != gpu.RecoveryNone {

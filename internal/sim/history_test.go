@@ -10,7 +10,8 @@ import (
 
 // TestHistory: it begins without a listener, is bounded, and numbers go on when the oldest are forgotten.
 func TestHistory(t *testing.T) {
-	n := start(t, "version: 1\ngpus: [{model: A100-40GB, mig: true}, {model: A100-40GB}]\nfaults: [{kind: xid, gpu: 1, xid: 43, at: 5s}]\n")
+	n := start(t, "version: 1\ngpus: [{model: A100-40GB, mig: true}, {model: A100-40GB}]\nfaults: [{kind: xid, gpu: 1, "+
+		"xid: 43, at: 5s}]\n")
 	advance(t, n, 10*time.Second)
 	events, next := n.History(1, 0)
 	if len(events) != 1 {

@@ -32,7 +32,8 @@ func TestKubeletOutagesStory(t *testing.T) {
 	const static = "local-infer-a100-outages"
 	to(30 * time.Second)
 	lists(static, "serve-0", "train-0", "prepared", "short")
-	if h := n.Holdings(); !slices.ContainsFunc(h, func(h Holding) bool { return h.Init && h.Pod == "prepared" && h.Present }) {
+	if h := n.Holdings(); !slices.ContainsFunc(h,
+		func(h Holding) bool { return h.Init && h.Pod == "prepared" && h.Present }) {
 		t.Errorf("no init container holds anything: %+v", h)
 	}
 	if got := len(n.Checkpoint().Entries); got != 6 {

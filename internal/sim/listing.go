@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// The pod of the exporter itself, which the kubelet of every simulated node has beside the pods of the scenario. It holds no
-// device.
+// The pod of the exporter itself, which the kubelet of every simulated node has beside the pods of the scenario. It
+// holds no device.
 const (
 	OwnNamespace = "monitoring"
 	OwnPod       = "mig-exporter-sim"
@@ -19,14 +19,16 @@ func (n *Node) newOwnPod() *pod {
 		return nil
 	}
 	p := n.newPod(&PodSpec{
-		Namespace: OwnNamespace, Name: OwnPod, Owner: "DaemonSet/mig-exporter", Containers: []ContainerSpec{{Name: OwnContainer}},
+		Namespace: OwnNamespace, Name: OwnPod, Owner: "DaemonSet/mig-exporter",
+		Containers: []ContainerSpec{{Name: OwnContainer}},
 	}, "own pod", n.scenario.Seed)
 	n.introduce(p)
 	return p
 }
 
-// Containers returns what the kubelet's pod-resources API shows now: the containers of the pods that the kubelet knows, but
-// init containers. A pod that has ended lingers for 2 seconds, beside its successor on the same device, without processes.
+// Containers returns what the kubelet's pod-resources API shows now: the containers of the pods that the kubelet
+// knows, but init containers. A pod that has ended lingers for 2 seconds, beside its successor on the same device,
+// without processes.
 func (n *Node) Containers() []Container {
 	passed := n.lock().Sub(n.start)
 	defer n.mu.Unlock()

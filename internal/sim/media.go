@@ -63,8 +63,8 @@ func (e MediaEngine) String() string {
 	return [...]string{"encoder", "decoder", "JPEG engine", "optical flow accelerator"}[e]
 }
 
-// useMedia shares the media engines of each GPU instance, or of a GPU without MIG, among the tasks there. Tasks that want more than
-// there are keep all of them busy.
+// useMedia shares the media engines of each GPU instance, or of a GPU without MIG, among the tasks there. Tasks that
+// want more than there are keep all of them busy.
 func (n *Node) useMedia(b *simGPU) {
 	wanted := make(map[*instance]Media)
 	for _, t := range b.tasks {
@@ -107,7 +107,8 @@ func busyMedia(wanted Media, counts [mediaEngines]int) Media {
 // engines are those of an instance of all the GPU's slices; none if they are not known.
 func (b *simGPU) engines() gpu.Engines {
 	for _, f := range b.mig.Profiles {
-		if all, known := f.Engines.Get(); known && f.ComputeSlices == b.mig.ComputeSlices && f.MemorySlices == b.mig.AxisUnits {
+		if all, known := f.Engines.Get(); known && f.ComputeSlices == b.mig.ComputeSlices &&
+			f.MemorySlices == b.mig.AxisUnits {
 			return all
 		}
 	}

@@ -174,7 +174,8 @@ processes: [{device: 0, workload: all}]
 		t.Fatal(err)
 	}
 	s := stateOf(t, hot, 0)
-	if want := 30 + 70*float64(s.Celsius-fanRestCelsius)/(slowdownCelsius-fanRestCelsius); len(s.Fans) != 1 || s.Fans[0] < 60 ||
+	if want := 30 + 70*float64(s.Celsius-fanRestCelsius)/(slowdownCelsius-fanRestCelsius); len(s.Fans) != 1 ||
+		s.Fans[0] < 60 ||
 		float64(s.Fans[0]) < want-2 || float64(s.Fans[0]) > want+2 {
 		t.Errorf("fans %v at %d C, want about %.0f", s.Fans, s.Celsius, want)
 	}

@@ -7,9 +7,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// SetMIGMode turns MIG on or off, at once: on Ampere the driver resets the GPU for it. If that cannot be, in a pass-through machine,
-// the mode of an Ampere GPU is pending until a Reset or a Reboot. So is any mode if the error is ErrInUse, because the GPU has
-// instances or processes.
+// SetMIGMode turns MIG on or off, at once: on Ampere the driver resets the GPU for it. If that cannot be, in a
+// pass-through machine, the mode of an Ampere GPU is pending until a Reset or a Reboot. So is any mode if the error
+// is ErrInUse, because the GPU has instances or processes.
 func (n *Node) SetMIGMode(index int, on bool) error {
 	b, op, err := n.change(index, opMIGMode, target{})
 	if err != nil {

@@ -16,7 +16,8 @@ const (
 	Blackwell Architecture = "Blackwell"
 )
 
-// gpuModel has the properties of a model, apart from its MIG geometry: published data sheets and what nvidia-smi prints.
+// gpuModel has the properties of a model, apart from its MIG geometry: published data sheets and what nvidia-smi
+// prints.
 type gpuModel struct {
 	key      string   // how scenarios call it
 	aliases  []string // other ways to call it
@@ -52,13 +53,15 @@ func gpuModels() []gpuModel {
 			key: "A30-24GB", aliases: []string{"A30"}, geometry: "A30-24GB", name: "NVIDIA A30", arch: Ampere,
 			memoryMiB: 24576, reservedMiB: 318, sms: 56, coresPerSM: 64, capability: [2]int{8, 0},
 			pciDevice: 0x20B710DE, pciSubsys: 0x153210DE, vbios: "92.00.66.00.04",
-			idleWatts: 28, limitWatts: 165, idleSMMHz: 210, maxSMMHz: 1440, memoryMHz: 1215, pcieGen: 4, nvlinks: 4, memoryTemp: true,
+			idleWatts: 28, limitWatts: 165, idleSMMHz: 210, maxSMMHz: 1440, memoryMHz: 1215, pcieGen: 4, nvlinks: 4,
+			memoryTemp: true,
 		},
 		{
-			key: "A100-40GB", aliases: []string{"A100-SXM4-40GB"}, geometry: "A100-40GB", name: "NVIDIA A100-SXM4-40GB", arch: Ampere,
-			memoryMiB: 40960, reservedMiB: 424, sms: 108, coresPerSM: 64, capability: [2]int{8, 0},
+			key: "A100-40GB", aliases: []string{"A100-SXM4-40GB"}, geometry: "A100-40GB", name: "NVIDIA A100-SXM4-40GB",
+			arch: Ampere, memoryMiB: 40960, reservedMiB: 424, sms: 108, coresPerSM: 64, capability: [2]int{8, 0},
 			pciDevice: 0x20B010DE, pciSubsys: 0x134F10DE, vbios: "92.00.45.00.03",
-			idleWatts: 52, limitWatts: 400, idleSMMHz: 210, maxSMMHz: 1410, memoryMHz: 1215, pcieGen: 4, nvlinks: 12, memoryTemp: true,
+			idleWatts: 52, limitWatts: 400, idleSMMHz: 210, maxSMMHz: 1410, memoryMHz: 1215, pcieGen: 4, nvlinks: 12,
+			memoryTemp: true,
 		},
 		{
 			key: "A100-PCIE-40GB", geometry: "A100-40GB", name: "NVIDIA A100-PCIE-40GB", arch: Ampere,
@@ -67,28 +70,33 @@ func gpuModels() []gpuModel {
 			idleWatts: 34, limitWatts: 250, idleSMMHz: 210, maxSMMHz: 1410, memoryMHz: 1215, pcieGen: 4, memoryTemp: true,
 		},
 		{
-			key: "A100-80GB", aliases: []string{"A100-SXM4-80GB"}, geometry: "A100-80GB", name: "NVIDIA A100-SXM4-80GB", arch: Ampere,
-			memoryMiB: 81920, reservedMiB: 669, sms: 108, coresPerSM: 64, capability: [2]int{8, 0},
+			key: "A100-80GB", aliases: []string{"A100-SXM4-80GB"}, geometry: "A100-80GB", name: "NVIDIA A100-SXM4-80GB",
+			arch: Ampere, memoryMiB: 81920, reservedMiB: 669, sms: 108, coresPerSM: 64, capability: [2]int{8, 0},
 			pciDevice: 0x20B210DE, pciSubsys: 0x147F10DE, vbios: "92.00.36.00.02",
-			idleWatts: 60, limitWatts: 400, idleSMMHz: 210, maxSMMHz: 1410, memoryMHz: 1593, pcieGen: 4, nvlinks: 12, memoryTemp: true,
+			idleWatts: 60, limitWatts: 400, idleSMMHz: 210, maxSMMHz: 1410, memoryMHz: 1593, pcieGen: 4, nvlinks: 12,
+			memoryTemp: true,
 		},
 		{
-			key: "H100-80GB", aliases: []string{"H100-SXM5-80GB", "H100 80GB HBM3"}, geometry: "H100-80GB", name: "NVIDIA H100 80GB HBM3", arch: Hopper,
+			key: "H100-80GB", aliases: []string{"H100-SXM5-80GB", "H100 80GB HBM3"}, geometry: "H100-80GB",
+			name: "NVIDIA H100 80GB HBM3", arch: Hopper,
 			memoryMiB: 81559, reservedMiB: 551, sms: 132, coresPerSM: 128, capability: [2]int{9, 0},
 			pciDevice: 0x233010DE, pciSubsys: 0x16C110DE, vbios: "96.00.74.00.01",
-			idleWatts: 70, limitWatts: 700, idleSMMHz: 345, maxSMMHz: 1980, memoryMHz: 2619, pcieGen: 5, nvlinks: 18, memoryTemp: true,
+			idleWatts: 70, limitWatts: 700, idleSMMHz: 345, maxSMMHz: 1980, memoryMHz: 2619, pcieGen: 5, nvlinks: 18,
+			memoryTemp: true,
 		},
 		{
-			key: "H100-94GB", aliases: []string{"H100-NVL", "H100 NVL"}, geometry: "H100-94GB", name: "NVIDIA H100 NVL", arch: Hopper,
-			memoryMiB: 95830, reservedMiB: 464, sms: 132, coresPerSM: 128, capability: [2]int{9, 0},
+			key: "H100-94GB", aliases: []string{"H100-NVL", "H100 NVL"}, geometry: "H100-94GB", name: "NVIDIA H100 NVL",
+			arch: Hopper, memoryMiB: 95830, reservedMiB: 464, sms: 132, coresPerSM: 128, capability: [2]int{9, 0},
 			pciDevice: 0x232110DE, pciSubsys: 0x183910DE, vbios: "96.00.88.00.11",
-			idleWatts: 60, limitWatts: 400, idleSMMHz: 345, maxSMMHz: 1785, memoryMHz: 2619, pcieGen: 5, nvlinks: 12, memoryTemp: true,
+			idleWatts: 60, limitWatts: 400, idleSMMHz: 345, maxSMMHz: 1785, memoryMHz: 2619, pcieGen: 5, nvlinks: 12,
+			memoryTemp: true,
 		},
 		{
 			key: "H200-141GB", aliases: []string{"H200"}, geometry: "H200-141GB", name: "NVIDIA H200", arch: Hopper,
 			memoryMiB: 143771, reservedMiB: 601, sms: 132, coresPerSM: 128, capability: [2]int{9, 0},
 			pciDevice: 0x233510DE, pciSubsys: 0x18BE10DE, vbios: "96.00.99.00.01",
-			idleWatts: 75, limitWatts: 700, idleSMMHz: 345, maxSMMHz: 1980, memoryMHz: 3201, pcieGen: 5, nvlinks: 18, memoryTemp: true,
+			idleWatts: 75, limitWatts: 700, idleSMMHz: 345, maxSMMHz: 1980, memoryMHz: 3201, pcieGen: 5, nvlinks: 18,
+			memoryTemp: true,
 		},
 		{
 			key: "RTX-PRO-6000", aliases: []string{"RTX PRO 6000", "RTX PRO 6000 Blackwell 96GB"},

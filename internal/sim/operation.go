@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// operation is a change of one GPU's partition state by a client. It holds the node's lock, and where the state is shared
-// the file's too. What is not committed leaves no trace on the GPU.
+// operation is a change of one GPU's partition state by a client. It holds the node's lock, and where the state is
+// shared the file's too. What is not committed leaves no trace on the GPU.
 type operation struct {
 	node      *Node
 	at        time.Time // where the running step had begun

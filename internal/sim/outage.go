@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// When the kubelet and the API server answer, and what the kubelet knows of its pods after a restart. Everything here is a
-// function of the scenario and of the time since the start.
+// When the kubelet and the API server answer, and what the kubelet knows of its pods after a restart. Everything here
+// is a function of the scenario and of the time since the start.
 
 // never is later than every time of a scenario.
 const never = time.Duration(math.MaxInt64)
 
-// What a kubelet lists after a restart, as seen with Kubernetes 1.34: nothing at first, then its static pods, then those of
-// the API server as well. If the API server does not answer then, the kubelet asks again 40 s after it is back.
+// What a kubelet lists after a restart, as seen with Kubernetes 1.34: nothing at first, then its static pods, then
+// those of the API server as well. If the API server does not answer then, the kubelet asks again 40 s after it is
+// back.
 const (
 	staticPodsAfter = time.Second
 	apiPodsAfter    = 2 * time.Second
@@ -25,8 +26,8 @@ type outage struct{ begin, end time.Duration }
 
 type outages []outage
 
-// outages returns when faults of some kinds hold. A kubelet-restart without a duration is an instant; others without one do
-// not end.
+// outages returns when faults of some kinds hold. A kubelet-restart without a duration is an instant; others without
+// one do not end.
 func (s *Scenario) outages(kinds ...FaultKind) outages {
 	var list outages
 	for i := range s.Faults {
@@ -108,8 +109,8 @@ func (n *Node) lists(t time.Duration, static bool) bool {
 	return restarts == 0 || t >= n.listsFrom(started, static)
 }
 
-// handledFrom returns the first time from t on at which the kubelet admits a static pod, or one of the API server, which must
-// answer then.
+// handledFrom returns the first time from t on at which the kubelet admits a static pod, or one of the API server,
+// which must answer then.
 func (n *Node) handledFrom(t time.Duration, static bool) time.Duration {
 	for t != never {
 		next := n.kubeletOutages.upFrom(t)
@@ -134,8 +135,8 @@ type KubeletState struct {
 	Restarts int           // how often it was started again so far
 }
 
-// Kubelet returns how the node's kubelet is. It is down during kubelet-down and kubelet-restart faults and is started again at
-// the end of each.
+// Kubelet returns how the node's kubelet is. It is down during kubelet-down and kubelet-restart faults and is started
+// again at the end of each.
 func (n *Node) Kubelet() KubeletState {
 	now := n.lock()
 	defer n.mu.Unlock()

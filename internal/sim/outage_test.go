@@ -49,10 +49,14 @@ func TestRestartOfTheKubelet(t *testing.T) {
 		"never":               {"", []string{all, all, all, whole}},
 		"in an instant":       {"{at: 1s, kind: kubelet-restart}", []string{all, none, static, whole}},
 		"that takes a second": {"{at: 1s, for: 1s, kind: kubelet-restart}", []string{all, none, none, late, whole, whole}},
-		"after an outage":     {"{at: 1s, for: 4s, kind: kubelet-down}", []string{all, none, none, none, none, none, late, whole}},
-		"twice":               {"{at: 0s, kind: kubelet-restart}, {at: 1s, kind: kubelet-restart}", []string{none, none, static, whole}},
-		"in an outage":        {"{at: 1s, for: 2s, kind: kubelet-down}, {at: 2s, kind: kubelet-restart}", []string{all, none, none, none, late, whole}},
-		"with an API server that is back in time": {"{at: 1s, kind: kubelet-restart}, {at: 1s, for: 1s, kind: api-server-down}",
+		"after an outage": {"{at: 1s, for: 4s, kind: kubelet-down}",
+			[]string{all, none, none, none, none, none, late, whole}},
+		"twice": {"{at: 0s, kind: kubelet-restart}, {at: 1s, kind: kubelet-restart}",
+			[]string{none, none, static, whole}},
+		"in an outage": {"{at: 1s, for: 2s, kind: kubelet-down}, {at: 2s, kind: kubelet-restart}",
+			[]string{all, none, none, none, late, whole}},
+		"with an API server that is back in time": {"{at: 1s, kind: kubelet-restart}, {at: 1s, for: 1s, kind: " +
+			"api-server-down}",
 			[]string{all, none, static, whole}},
 		"for good": {"{at: 1s, kind: kubelet-down}", []string{all, none, none, none}},
 	} {
@@ -106,7 +110,8 @@ func TestRestartWithoutAnAPIServer(t *testing.T) {
 	}
 }
 
-// TestAdmissionWaits: for the kubelet and the API server. Pods that waited are admitted in the order in which they came.
+// TestAdmissionWaits: for the kubelet and the API server. Pods that waited are admitted in the order in which they
+// came.
 func TestAdmissionWaits(t *testing.T) {
 	n := start(t, `
 version: 1

@@ -23,8 +23,8 @@ func Load(path string) (*Scenario, error) {
 	return Parse(path, data)
 }
 
-// Parse reads a scenario. The path names it in errors, and its directory is where traces are looked for. The error joins
-// every *strictyaml.Error found, in the order of their lines.
+// Parse reads a scenario. The path names it in errors, and its directory is where traces are looked for. The error
+// joins every *strictyaml.Error found, in the order of their lines.
 func Parse(path string, data []byte) (*Scenario, error) {
 	name := filepath.Base(path)
 	sum := sha256.Sum256(data)
@@ -41,8 +41,8 @@ func Parse(path string, data []byte) (*Scenario, error) {
 	return f.scenario, nil
 }
 
-// scenarioFile is a scenario as it is written. Its entries add what they describe to the scenario; they refer to those of
-// the sections before.
+// scenarioFile is a scenario as it is written. Its entries add what they describe to the scenario; they refer to
+// those of the sections before.
 type scenarioFile struct {
 	path      string
 	scenario  *Scenario
@@ -65,7 +65,8 @@ func fileOf(r *strictyaml.Reader) *scenarioFile { return r.Root().(*scenarioFile
 // DecodeYAML reads the file's top level.
 func (f *scenarioFile) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	if strictyaml.HasKey(n, "recorded") {
-		r.FailAt(n, key, "recorded", "this is a recording of a node (mig-exporter capture), which mig-exporter alone replays; expected a scenario")
+		r.FailAt(n, key, "recorded",
+			"this is a recording of a node (mig-exporter capture), which mig-exporter alone replays; expected a scenario")
 		return
 	}
 	type plain scenarioFile

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// demandEntry is what a workload asks of the SMs, in one of two forms: sm and dram, a width that is always busy; or width (or phases) with
-// busy or requests.
+// demandEntry is what a workload asks of the SMs, in one of two forms: sm and dram, a width that is always busy; or
+// width (or phases) with busy or requests.
 type demandEntry struct {
 	SM        signalEntry[smCount]        `yaml:"sm,omitempty"`
 	DRAM      signalEntry[share]          `yaml:"dram,omitempty"`

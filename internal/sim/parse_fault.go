@@ -153,7 +153,8 @@ func readingNames() []string {
 	for _, r := range []gpu.Reading{
 		gpu.ReadingInventory, gpu.ReadingMIG, gpu.ReadingMemory, gpu.ReadingUtilization, gpu.ReadingPower, gpu.ReadingEnergy,
 		gpu.ReadingTemperature, gpu.ReadingClocks, gpu.ReadingClockEvents, gpu.ReadingPCIe, gpu.ReadingNVLink, gpu.ReadingECC,
-		gpu.ReadingRowRemap, gpu.ReadingRecovery, gpu.ReadingProcesses, gpu.ReadingEvents, gpu.ReadingActivity, gpu.ReadingFans, gpu.ReadingMedia,
+		gpu.ReadingRowRemap, gpu.ReadingRecovery, gpu.ReadingProcesses, gpu.ReadingEvents, gpu.ReadingActivity,
+		gpu.ReadingFans, gpu.ReadingMedia,
 	} {
 		names = append(names, string(r))
 	}

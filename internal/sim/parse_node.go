@@ -108,8 +108,8 @@ func (m *MIGModeSpec) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// layoutEntry is a GPU instance: "3g.20gb@4", or {gi: "3g.20gb@0", ci: ["1c", "2c"]} if its compute instances are not the
-// one that takes it whole.
+// layoutEntry is a GPU instance: "3g.20gb@4", or {gi: "3g.20gb@0", ci: ["1c", "2c"]} if its compute instances are not
+// the one that takes it whole.
 type layoutEntry struct {
 	GI string   `yaml:"gi" expected:"a GPU instance such as 3g.20gb@4"`
 	CI []string `yaml:"ci,omitempty"` // nil: one that takes it whole
@@ -169,7 +169,8 @@ func parseInstance(text string, profiles []gpu.Profile) (spec LayoutSpec, expect
 	at, isNumber := gpu.ParseDecimal(start)
 	i := slices.IndexFunc(profiles, func(f gpu.Profile) bool { return f.Name == name })
 	if i < 0 {
-		return LayoutSpec{}, fmt.Sprintf("one of the model's profiles (%s) and where it starts, such as %s@0", profileNames(profiles), profiles[0].Name)
+		return LayoutSpec{}, fmt.Sprintf("one of the model's profiles (%s) and where it starts, such as %s@0",
+			profileNames(profiles), profiles[0].Name)
 	}
 	for _, placement := range profiles[i].Placements {
 		if isNumber && placement.Start == int(at) {
@@ -225,7 +226,9 @@ func profileNames(profiles []gpu.Profile) string {
 
 // starts lists the placements of a profile as an author writes them.
 func starts(f gpu.Profile) string {
-	placements := slices.SortedFunc(slices.Values(f.Placements), func(a, b gpu.Placement) int { return cmp.Compare(a.Start, b.Start) })
+	placements := slices.SortedFunc(slices.Values(f.Placements), func(a, b gpu.Placement) int {
+		return cmp.Compare(a.Start, b.Start)
+	})
 	var list []string
 	for _, p := range placements {
 		list = append(list, "@"+strings.SplitN(p.String(), ":", 2)[0])

@@ -83,14 +83,16 @@ func (f *scenarioFile) checkPod(r *strictyaml.Reader, n *strictyaml.Node, key st
 		}
 	}
 	if pod.Namespace == OwnNamespace && name == OwnPod {
-		r.FailAt(n, key, "name", "is %q, the exporter's own pod in namespace %s; expected another name", pod.Name, OwnNamespace)
+		r.FailAt(n, key, "name", "is %q, the exporter's own pod in namespace %s; expected another name", pod.Name,
+			OwnNamespace)
 	}
 	if pod.Static && pod.Owner != "" {
 		r.FailAt(n, key, "owner", "is %q; expected none: a static pod is its node's", pod.Owner)
 	}
 	hasResource := slices.ContainsFunc(pod.Containers, func(c ContainerSpec) bool { return c.Resource != "" })
 	if pod.Static && hasResource && f.Node.Allocator == AllocatorDRA {
-		r.FailAt(n, key, "static", "is true; expected a pod of the API server: static pods cannot have claims (allocator dra)")
+		r.FailAt(n, key, "static",
+			"is true; expected a pod of the API server: static pods cannot have claims (allocator dra)")
 	}
 }
 
@@ -118,7 +120,8 @@ func (e *listedContainer) spec(r *strictyaml.Reader, n *strictyaml.Node, key str
 // spec returns the container of an entry.
 func (e *containerEntry) spec(r *strictyaml.Reader, n *strictyaml.Node, key, name string) ContainerSpec {
 	f := fileOf(r)
-	c := ContainerSpec{Name: name, Resource: e.Resource, Count: e.Count, Admin: e.Admin, Workload: f.workload(r, n, key, e.Workload)}
+	c := ContainerSpec{Name: name, Resource: e.Resource, Count: e.Count, Admin: e.Admin,
+		Workload: f.workload(r, n, key, e.Workload)}
 	if c.Admin && f.Node.Allocator != AllocatorDRA {
 		r.FailAt(n, key, "admin", "is true; expected a node with allocator dra, not %s", f.Node.Allocator)
 	}
@@ -180,11 +183,13 @@ func (d *DevicePin) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key str
 	gpus := fileOf(r).scenario.GPUs
 	pin, ok := parsePin(n.Value)
 	if n.Kind != strictyaml.ScalarNode || !ok || pin.GPU >= len(gpus) {
-		r.Expected(n, key, "a GPU's index from 0 to %d, alone or with a MIG device as in 2/3g.20gb@4 or 2/3g.20gb@4/1", len(gpus)-1)
+		r.Expected(n, key, "a GPU's index from 0 to %d, alone or with a MIG device as in 2/3g.20gb@4 or 2/3g.20gb@4/1",
+			len(gpus)-1)
 		return
 	}
 	model := gpus[pin.GPU].board.mig
-	if pin.Profile != "" && !slices.ContainsFunc(model.Profiles, func(p gpu.Profile) bool { return p.Name == pin.Profile }) {
+	if pin.Profile != "" &&
+		!slices.ContainsFunc(model.Profiles, func(p gpu.Profile) bool { return p.Name == pin.Profile }) {
 		r.Fail(n, key, "names profile %q; expected one of %s's", pin.Profile, model.Name)
 	}
 	*d = pin

@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// workloadEntry is a workload, to be referred to by name. One that does not say so does some arithmetic, with half of the
-// warps.
+// workloadEntry is a workload, to be referred to by name. One that does not say so does some arithmetic, with half of
+// the warps.
 type workloadEntry struct {
 	Name   string
 	Memory signalEntry[memorySize] `yaml:",omitempty"`

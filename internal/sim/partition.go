@@ -47,10 +47,11 @@ func ComputeProfileID(slices int) (id uint32, ok bool) {
 	return id, ok
 }
 
-// ComputePlacements lists where compute instances of a size can stand in a GPU instance, free or not; nil if it has no
-// such size. They can begin at any slice: the driver takes the first run of free slices that is long enough, wherever that
-// is (open-gpu-kernel-modules, kgrmgrAllocVeidsForGrIdx), and a 1c and then a 2c were seen made in one 3g.40gb (A100, R550).
-// Tables of NVIDIA's emulated GPUs (go-nvml) name multiples of 2 and 4 only, which plans prefer therefore.
+// ComputePlacements lists where compute instances of a size can stand in a GPU instance, free or not; nil if it has
+// no such size. They can begin at any slice: the driver takes the first run of free slices that is long enough,
+// wherever that is (open-gpu-kernel-modules, kgrmgrAllocVeidsForGrIdx), and a 1c and then a 2c were seen made in one
+// 3g.40gb (A100, R550). Tables of NVIDIA's emulated GPUs (go-nvml) name multiples of 2 and 4 only, which plans prefer
+// therefore.
 func ComputePlacements(slicesOfInstance, size int) []gpu.Placement {
 	if !slices.Contains(computeSizes(slicesOfInstance), size) {
 		return nil
@@ -112,9 +113,10 @@ func (n *Node) CreateComputeInstance(index int, id gpu.InstanceID, slices int) (
 	return n.CreateComputeInstanceAt(index, id, slices, gpu.Opt[int]{})
 }
 
-// CreateComputeInstanceAt makes a compute instance that starts at a slice of its GPU instance. The errors are as those of
-// CreateGPUInstance.
-func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, slices int, start gpu.Opt[int]) (gpu.ComputeID, error) {
+// CreateComputeInstanceAt makes a compute instance that starts at a slice of its GPU instance. The errors are as
+// those of CreateGPUInstance.
+func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, slices int,
+	start gpu.Opt[int]) (gpu.ComputeID, error) {
 	b, op, err := n.change(index, opCreateCI, target{instance: id})
 	if err != nil {
 		return 0, fmt.Errorf("create compute instance: %w", err)

@@ -75,8 +75,8 @@ func TestSeven1gFillInTheDriversOrder(t *testing.T) {
 	}
 }
 
-// What NVIDIA's MIG user guide shows of `nvidia-smi mig -cgi` without placements: the ids of the GPU instances follow from where
-// they stand.
+// What NVIDIA's MIG user guide shows of `nvidia-smi mig -cgi` without placements: the ids of the GPU instances follow
+// from where they stand.
 func TestPlacementsAsTheUserGuideShows(t *testing.T) {
 	for _, tt := range []struct {
 		model  string
@@ -117,7 +117,8 @@ func Test4gAnd3gFitOnlyOneWay(t *testing.T) {
 	if _, err := create(t, n, 5); !errors.Is(err, gpu.ErrInsufficientResources) {
 		t.Errorf("4g beside 3g@0 gives %v", err)
 	}
-	if placements, err := create(t, start(t, a100), 9, 5); err != nil || !slices.Equal(placements, []string{"4:4", "0:4"}) {
+	if placements, err := create(t, start(t, a100), 9, 5); err != nil ||
+		!slices.Equal(placements, []string{"4:4", "0:4"}) {
 		t.Errorf("3g, 4g: %v, %v", placements, err)
 	}
 }
@@ -188,7 +189,8 @@ func TestA100ProfilesAreAsPublished(t *testing.T) {
 		}
 		gib := truncated(f.MemoryBytes)
 		cmptest.Equal(t, "id of "+f.Name, f.ID, want.id)
-		cmptest.Equal(t, "free, most and SMs of "+f.Name, [3]int{free, f.MaxInstances, f.SMs}, [3]int{want.free, want.total, want.sms})
+		cmptest.Equal(t, "free, most and SMs of "+f.Name, [3]int{free, f.MaxInstances, f.SMs},
+			[3]int{want.free, want.total, want.sms})
 		cmptest.Equal(t, "GiB of "+f.Name, gib, want.gib)
 		engines := gpu.Engines{Copy: want.ce, Decoder: want.dec, Encoder: want.enc, JPEG: want.jpeg, OFA: want.of}
 		if got, ok := f.Engines.Get(); !ok || got != engines {
@@ -205,7 +207,8 @@ func truncated(bytes uint64) string {
 
 // `nvidia-smi mig -cgi 9,3g.20gb -C` and what nvidia-smi shows then, from the same write-up.
 func TestA100TwoHalvesAsPublished(t *testing.T) {
-	n := start(t, "version: 1\nnode: {driver: \"460.91.03\", migUUIDs: legacy}\ngpus: [{model: A100-PCIE-40GB, mig: true}]\n")
+	n := start(t,
+		"version: 1\nnode: {driver: \"460.91.03\", migUUIDs: legacy}\ngpus: [{model: A100-PCIE-40GB, mig: true}]\n")
 	for _, want := range []struct {
 		id        gpu.InstanceID
 		placement gpu.Placement
@@ -235,7 +238,8 @@ func TestA100TwoHalvesAsPublished(t *testing.T) {
 	cmptest.Equal(t, "GPU instances of the MIG devices", order, []gpu.InstanceID{1, 2})
 	for _, d := range s.Devices {
 		used, total := d.Instance.MemoryUsed>>20, d.Instance.Profile.MemoryBytes>>20
-		cmptest.Equal(t, fmt.Sprintf("MiB of GPU instance %d in use and in all", d.Instance.ID), [2]uint64{used, total}, [2]uint64{5, 20096})
+		cmptest.Equal(t, fmt.Sprintf("MiB of GPU instance %d in use and in all", d.Instance.ID), [2]uint64{used, total},
+			[2]uint64{5, 20096})
 		cmptest.Equal(t, fmt.Sprintf("SMs of GPU instance %d", d.Instance.ID), d.Compute.SMs, 42)
 		if want := gpu.MIGUUID(fmt.Sprintf("MIG-%s/%d/0", s.UUID, d.Instance.ID)); d.Compute.UUID != want {
 			t.Errorf("UUID %s, want %s", d.Compute.UUID, want)
@@ -306,7 +310,8 @@ func TestComputeInstancesShareTheirGPUInstance(t *testing.T) {
 		t.Errorf("four slices of three: %v", err)
 	}
 	c := state(t, n, 0).Instances[0].ComputeInstances
-	cmptest.Equal(t, "profiles of the compute instances", [2]string{c[0].Profile, c[1].Profile}, [2]string{"1c.3g.20gb", "2c.3g.20gb"})
+	cmptest.Equal(t, "profiles of the compute instances", [2]string{c[0].Profile, c[1].Profile},
+		[2]string{"1c.3g.20gb", "2c.3g.20gb"})
 	cmptest.Equal(t, "their SMs", [2]int{c[0].SMs, c[1].SMs}, [2]int{14, 28})
 }
 
@@ -333,8 +338,8 @@ func TestLayoutChangeDeviceHasTheSameUUID(t *testing.T) {
 	}
 }
 
-// The driver resets an Ampere GPU for its MIG mode, unless the node is a machine that the GPU is passed through to; later GPUs need
-// no reset (nvml.h on nvmlDeviceSetMigMode, MIG user guide).
+// The driver resets an Ampere GPU for its MIG mode, unless the node is a machine that the GPU is passed through to;
+// later GPUs need no reset (nvml.h on nvmlDeviceSetMigMode, MIG user guide).
 func TestMIGMode(t *testing.T) {
 	for _, tc := range []struct {
 		model, node string

@@ -22,7 +22,8 @@ func computeSizes(slices int) []int {
 }
 
 // preferred orders a profile's placements as the driver tries them if the caller names none. Seen on A100 and H100,
-// whose axis has 8 units: 1g at 6, 4, 5, 0, 1, 2, 3, 2g at 4, 0, 2 and 3g at 4 before 0. Others in the order of their starts.
+// whose axis has 8 units: 1g at 6, 4, 5, 0, 1, 2, 3, 2g at 4, 0, 2 and 3g at 4 before 0. Others in the order of their
+// starts.
 func preferred(f gpu.Profile, axis int) []gpu.Placement {
 	order := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
 	switch {
@@ -80,7 +81,8 @@ func (b *simGPU) hasEngines(e gpu.Engines) bool {
 // together adds up engines.
 func together(a, b gpu.Engines) gpu.Engines {
 	return gpu.Engines{
-		Copy: a.Copy + b.Copy, Decoder: a.Decoder + b.Decoder, Encoder: a.Encoder + b.Encoder, JPEG: a.JPEG + b.JPEG, OFA: a.OFA + b.OFA,
+		Copy: a.Copy + b.Copy, Decoder: a.Decoder + b.Decoder, Encoder: a.Encoder + b.Encoder, JPEG: a.JPEG + b.JPEG,
+		OFA: a.OFA + b.OFA,
 	}
 }
 

@@ -63,7 +63,8 @@ func TestPlacementAgreesWithBruteForce(t *testing.T) {
 				f := s.Profiles[random.IntN(len(s.Profiles))]
 				p := f.Placements[random.IntN(len(f.Placements))]
 				_, err := n.CreateGPUInstance(0, f.ID, gpu.Some(p.Start))
-				if want := mayStand(&s, model.AxisUnits, model.ComputeSlices, f, p); want != (err == nil) || !want && !errors.Is(err, gpu.ErrInsufficientResources) {
+				if want := mayStand(&s, model.AxisUnits, model.ComputeSlices, f, p); want != (err == nil) || !want &&
+					!errors.Is(err, gpu.ErrInsufficientResources) {
 					t.Fatalf("%s at %v beside %+v: %v", f.Name, p, s.Instances, err)
 				}
 				checkRemaining(t, n, s.Profiles[random.IntN(len(s.Profiles))])

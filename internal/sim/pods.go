@@ -18,8 +18,8 @@ type pod struct {
 	containers []*container
 	ended      bool
 
-	// Of the API server, as times since the start: from when on it has the pod and tells of it, when it learns of the end, and
-	// when it has the pod no more.
+	// Of the API server, as times since the start: from when on it has the pod and tells of it, when it learns of the
+	// end, and when it has the pod no more.
 	created, told, endTold, deleted time.Duration
 }
 
@@ -41,8 +41,8 @@ const lingering = 2 * time.Second
 // draDriver is the name of NVIDIA's DRA driver.
 const draDriver = "gpu.nvidia.com"
 
-// planPods puts the pods of the scenario on the schedule, each for when the kubelet admits it. Those that had to wait are
-// admitted in the order in which they came, as the kubelet does.
+// planPods puts the pods of the scenario on the schedule, each for when the kubelet admits it. Those that had to wait
+// are admitted in the order in which they came, as the kubelet does.
 func (n *Node) planPods() {
 	numbers := make([]int, len(n.scenario.Pods))
 	for i := range numbers {
@@ -57,8 +57,8 @@ func (n *Node) planPods() {
 	}
 }
 
-// newPod returns a pod that holds nothing yet. The kubelet names a static pod after its node as well, and by a hash of its file
-// instead of a UID (pkg/kubelet/config/common.go, applyDefaults).
+// newPod returns a pod that holds nothing yet. The kubelet names a static pod after its node as well, and by a hash
+// of its file instead of a UID (pkg/kubelet/config/common.go, applyDefaults).
 func (n *Node) newPod(spec *PodSpec, identity ...any) *pod {
 	p := &pod{spec: spec, name: spec.listedName(n.scenario.Node.Hostname), uid: uuidOf(identity...)}
 	if spec.Static {
@@ -98,8 +98,8 @@ func (n *Node) arrive(number int, spec *PodSpec) {
 	}
 }
 
-// admit is the kubelet's decision on a pod: every container gets what it asks for, or the pod is not admitted. It returns the container for
-// which there is too little, nil if there is none.
+// admit is the kubelet's decision on a pod: every container gets what it asks for, or the pod is not admitted. It
+// returns the container for which there is too little, nil if there is none.
 func (n *Node) admit(spec *PodSpec, identity ...any) *ContainerSpec {
 	p := n.newPod(spec, identity...)
 	if c := n.allocate(p); c != nil {
@@ -179,8 +179,9 @@ func (n *Node) startContainer(p *pod, c *container) {
 	var places []place
 	for _, g := range c.grants {
 		if !g.exists() {
-			n.record(Record{Pod: p.title(), Message: fmt.Sprintf("container %s does not start: it was given %s, which does not exist",
-				c.spec.Name, n.deviceID(g))})
+			n.record(Record{Pod: p.title(),
+				Message: fmt.Sprintf("container %s does not start: it was given %s, which does not exist",
+					c.spec.Name, n.deviceID(g))})
 			return
 		}
 		places = append(places, g.place)

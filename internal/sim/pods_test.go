@@ -129,9 +129,11 @@ func TestDeviceIDs(t *testing.T) {
 }
 
 func TestClaims(t *testing.T) {
-	n := idCase{node: "{allocator: dra, hostname: h}", whole: "nvidia.com/gpu", slice: "nvidia.com/mig-1g.10gb", half: "nvidia.com/mig-3g.40gb"}.start(t)
+	n := idCase{node: "{allocator: dra, hostname: h}", whole: "nvidia.com/gpu", slice: "nvidia.com/mig-1g.10gb",
+		half: "nvidia.com/mig-3g.40gb"}.start(t)
 	for pod, want := range map[string]string{
-		"whole": "gpu-4", "slice": "gpu-2-mig-1g10gb-19-0", "first": "gpu-7", "second": "gpu-7", "half": "gpu-9-mig-3g40gb-9-4",
+		"whole": "gpu-4", "slice": "gpu-2-mig-1g10gb-19-0", "first": "gpu-7", "second": "gpu-7",
+		"half": "gpu-9-mig-3g40gb-9-4",
 	} {
 		c := mustContainer(t, n, pod)
 		claim := Claim{Name: pod + "-main", Namespace: "default", Driver: "gpu.nvidia.com", Pool: "h", Device: want}
@@ -189,7 +191,8 @@ pods:
 			lengths[c.Pod+"/"+c.Name] += len(d.IDs)
 		}
 	}
-	cmptest.Equal(t, "devices of each container (greedy must get none)", lengths, map[string]int{"p/a": 2, "p/b": 1, "q/main": 1})
+	cmptest.Equal(t, "devices of each container (greedy must get none)", lengths,
+		map[string]int{"p/a": 2, "p/b": 1, "q/main": 1})
 	a, b := state(t, n, 0), state(t, n, 1)
 	if len(a.Processes) != 1 || len(b.Processes) != 1 {
 		t.Fatalf("processes %v and %v, want one on each GPU", a.Processes, b.Processes)

@@ -99,7 +99,8 @@ func (n *Node) usePower(b *simGPU, passed time.Duration) {
 	n.slowDown(b)
 }
 
-// slowDown reduces the clock of a GPU that is hot, and of one that the power supply slows down, by faults. What is done in hardware halves it.
+// slowDown reduces the clock of a GPU that is hot, and of one that the power supply slows down, by faults. What is
+// done in hardware halves it.
 func (n *Node) slowDown(b *simGPU) {
 	s := &b.sample
 	n.faults(b.index, n.at, func(f *FaultSpec) {

@@ -8,16 +8,18 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// waitingPod is a pod that is not admitted yet, because there is no free device of its resource or the pod that it replaces has just left.
+// waitingPod is a pod that is not admitted yet, because there is no free device of its resource or the pod that it
+// replaces has just left.
 type waitingPod struct {
 	spec     *PodSpec
 	identity []any
 	recorded bool // that it waits
 }
 
-// ReplacePod is what happens when the owner of a pod changes its request: the pod leaves, and one with its name, another UID and the new
-// resource in all its containers that ask for devices comes after it has left the kubelet's list. That one waits until there is a free
-// device of the resource. A pod that waits has its request changed. The error is gpu.ErrNotFound if there is no such pod.
+// ReplacePod is what happens when the owner of a pod changes its request: the pod leaves, and one with its name,
+// another UID and the new resource in all its containers that ask for devices comes after it has left the kubelet's
+// list. That one waits until there is a free device of the resource. A pod that waits has its request changed. The
+// error is gpu.ErrNotFound if there is no such pod.
 func (n *Node) ReplacePod(namespace, name, resource string) error {
 	n.lock()
 	defer n.mu.Unlock()
@@ -80,8 +82,8 @@ func (s *PodSpec) asking(resource string) *PodSpec {
 	return &asks
 }
 
-// admitWaiting admits a pod that waits, or tries again at the next full second. It comes before what clients do at that time, so that all
-// nodes of a shared state give the pod the same device.
+// admitWaiting admits a pod that waits, or tries again at the next full second. It comes before what clients do at
+// that time, so that all nodes of a shared state give the pod the same device.
 func (n *Node) admitWaiting(w *waitingPod) {
 	passed := n.at.Sub(n.start)
 	if from := n.handledFrom(passed, w.spec.Static); from != passed {

@@ -28,7 +28,8 @@ func device(n *Node, pod string) (gpu.MIGUUID, string) {
 	return "", ""
 }
 
-// TestReplacedPodWaitsForItsSlice: the owner asks for a slice, the pod leaves its GPU, which is cut, and comes back on the slice.
+// TestReplacedPodWaitsForItsSlice: the owner asks for a slice, the pod leaves its GPU, which is cut, and comes back
+// on the slice.
 func TestReplacedPodWaitsForItsSlice(t *testing.T) {
 	n := start(t, replaceScenario)
 	_, before := device(n, "serve-0")
@@ -69,7 +70,8 @@ func TestReplacedPodWaitsForItsSlice(t *testing.T) {
 		t.Errorf("holds %q as %s, want the slice under another UID", slice, after)
 	}
 	got := mustContainer(t, n, "serve-0")
-	cmptest.Equal(t, "devices", got.Devices, []DeviceGrant{{Resource: "nvidia.com/mig-2g.10gb", IDs: []string{string(slice)}}})
+	cmptest.Equal(t, "devices", got.Devices,
+		[]DeviceGrant{{Resource: "nvidia.com/mig-2g.10gb", IDs: []string{string(slice)}}})
 	cmptest.Equal(t, "owner", got.Owner, "StatefulSet/serve")
 	if p, ok := n.PodByName("ml", "serve-0", time.Time{}); !ok || p.UID != after {
 		t.Errorf("the API server has %+v", p)
@@ -130,7 +132,8 @@ pods:
 	}
 }
 
-// TestReplacedPodOnSharedNodes: all nodes of a shared state give the pod the same device, whatever comes at the same time.
+// TestReplacedPodOnSharedNodes: all nodes of a shared state give the pod the same device, whatever comes at the same
+// time.
 func TestReplacedPodOnSharedNodes(t *testing.T) {
 	path := statePath(t)
 	a, b := join(t, path), join(t, path)

@@ -31,7 +31,8 @@ func shippedNames(t *testing.T) []string {
 	for _, f := range files {
 		names = append(names, strings.TrimSuffix(filepath.Base(f), ".yaml"))
 	}
-	for _, must := range []string{"dgx-a100-mixed", "h100-underused", "h100-single", "a30", "gke-h100-3g", "mps-and-timeslicing", "chaos", "kubelet-outages", "dra-monitors", "rtx-pro-video"} {
+	for _, must := range []string{"dgx-a100-mixed", "h100-underused", "h100-single", "a30", "gke-h100-3g",
+		"mps-and-timeslicing", "chaos", "kubelet-outages", "dra-monitors", "rtx-pro-video"} {
 		if !slices.Contains(names, must) {
 			t.Errorf("scenario %s is missing", must)
 		}
@@ -234,7 +235,8 @@ func TestGKEStory(t *testing.T) {
 		t.Errorf("eight GPUs draw %.0f W", watts)
 	}
 	ids := n.Containers()[0].Devices[0]
-	if ids.Resource != "nvidia.com/gpu" || !strings.HasPrefix(ids.IDs[0], "nvidia") || !strings.Contains(ids.IDs[0], "/gi") {
+	if ids.Resource != "nvidia.com/gpu" || !strings.HasPrefix(ids.IDs[0], "nvidia") ||
+		!strings.Contains(ids.IDs[0], "/gi") {
 		t.Errorf("GKE's device is %+v", ids)
 	}
 }

@@ -31,9 +31,9 @@ const lockPatience = 5 * time.Second
 const watchInterval = 100 * time.Millisecond
 
 // Join starts a node on a state file that it shares with other nodes, mostly of other processes: what a client of one
-// does to the partition of a GPU is seen by all with their next call, and they have one clock. The first makes the file.
-// Scenario and clock mode must be the same for all. A node that comes late goes through everything that has happened.
-// The error wraps ErrState if something is wrong with the file.
+// does to the partition of a GPU is seen by all with their next call, and they have one clock. The first makes the
+// file. Scenario and clock mode must be the same for all. A node that comes late goes through everything that has
+// happened. The error wraps ErrState if something is wrong with the file.
 func Join(s *Scenario, mode ClockMode, path string) (*Node, error) {
 	sh := &shared{path: path, scenario: s}
 	clock, err := sh.open(mode)
@@ -252,8 +252,8 @@ func (n *Node) isClosed() bool {
 	}
 }
 
-// takeChanges puts on the schedule what the node does not know yet: at the time at which it was done, or now where the node
-// is past that.
+// takeChanges puts on the schedule what the node does not know yet: at the time at which it was done, or now where
+// the node is past that.
 func (n *Node) takeChanges() {
 	sh, now := n.shared, n.clock.Now()
 	for number, c := range sh.state.Changes[sh.known:] {

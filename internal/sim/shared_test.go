@@ -163,13 +163,17 @@ func TestStateFilesThatAreWrong(t *testing.T) {
 		{"more behind it", string(whole) + "x", "behind its end"},
 		{"another version", strings.Replace(string(whole), `"version": 1`, `"version": 2`, 1), "version 2; expected 1"},
 		{"another scenario", strings.Replace(string(whole), s.digest, "0", 1), "another scenario"},
-		{"another clock", strings.Replace(strings.Replace(string(whole), `"step"`, `"real"`, 1), `"now"`, `"xyz"`, 1), "not whole"},
-		{"clock before its start", strings.Replace(string(whole), `"now": "2026`, `"now": "2025`, 1), "its clock stands at 2025"},
-		{"clock long after its start", strings.Replace(string(whole), `"now": "2026`, `"now": "9999`, 1), "its clock stands at 9999"},
+		{"another clock", strings.Replace(strings.Replace(string(whole), `"step"`, `"real"`, 1), `"now"`, `"xyz"`, 1),
+			"not whole"},
+		{"clock before its start", strings.Replace(string(whole), `"now": "2026`, `"now": "2025`, 1),
+			"its clock stands at 2025"},
+		{"clock long after its start", strings.Replace(string(whole), `"now": "2026`, `"now": "9999`, 1),
+			"its clock stands at 9999"},
 		{"unknown key", change(`{"what": 1}`), "what"},
 		{"GPU that is not there", change(`{"at": "2026-01-01T00:00:00Z", "gpu": 2, "op": "reset"}`), "change 0"},
 		{"unknown change", change(`{"at": "2026-01-01T00:00:00Z", "gpu": 1, "op": "melt"}`), `"melt"`},
-		{"overlap", change(`{"at": "2026-01-01T00:00:00Z", "gpu": 0, "op": "create-gi", "profile": 9, "gi": 2, "start": 4}`), "insufficient resources"},
+		{"overlap", change(`{"at": "2026-01-01T00:00:00Z", "gpu": 0, "op": "create-gi", "profile": 9, "gi": 2, "start": 4}`),
+			"insufficient resources"},
 		{"instance of none", change(`{"at": "2026-01-01T00:00:00Z", "gpu": 0, "op": "destroy-ci", "gi": 7}`), "not there"},
 		{"clock is missing", strings.Replace(string(whole), `"now"`, `"ever"`, 1), "ever"},
 	} {
@@ -178,17 +182,20 @@ func TestStateFilesThatAreWrong(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := Join(s, ClockStep, bad)
-		if !errors.Is(err, ErrState) || !strings.Contains(fmt.Sprint(err), c.want) || !strings.Contains(fmt.Sprint(err), bad) {
+		if !errors.Is(err, ErrState) || !strings.Contains(fmt.Sprint(err), c.want) ||
+			!strings.Contains(fmt.Sprint(err), bad) {
 			t.Errorf("%s: error %v, want %q and the path", c.about, err, c.want)
 		}
 		if after, err := os.ReadFile(bad); err != nil || string(after) != c.content {
 			t.Errorf("%s: the file was changed: %q, %v", c.about, after, err)
 		}
 	}
-	if _, err := Join(s, ClockX60, path); !errors.Is(err, ErrState) || !strings.Contains(err.Error(), "the clock step, not x60") {
+	if _, err := Join(s, ClockX60, path); !errors.Is(err, ErrState) ||
+		!strings.Contains(err.Error(), "the clock step, not x60") {
 		t.Errorf("another clock: %v", err)
 	}
-	if _, err := Join(s, ClockStep, filepath.Join(t.TempDir(), "no", "state.json")); !errors.Is(err, ErrState) || !errors.Is(err, os.ErrNotExist) {
+	if _, err := Join(s, ClockStep, filepath.Join(t.TempDir(), "no", "state.json")); !errors.Is(err, ErrState) ||
+		!errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no such folder: %v", err)
 	}
 }
@@ -373,10 +380,12 @@ func FuzzState(f *testing.F) {
 		`{"at": "2026-01-01T00:00:05Z", "gpu": 0, "op": "create-ci", "gi": 2, "slices": 99, "start": -1}`,
 		`{"at": "0001-01-01T00:00:05Z", "gpu": 0, "op": "fault", "fault": 0}`,
 	} {
-		f.Add([]byte(`{"version": 1, "id": "x", "scenario": "shared", "digest": "` + s.digest + `", ` + clock + `, "changes": [` + changes + `]}`))
+		f.Add([]byte(`{"version": 1, "id": "x", "scenario": "shared", "digest": "` + s.digest + `", ` + clock +
+			`, "changes": [` + changes + `]}`))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if state, err := decodeState(data, s); err != nil || state.Clock.Mode != ClockStep || state.Clock.Now.Sub(state.Clock.Start) > time.Hour {
+		if state, err := decodeState(data, s); err != nil || state.Clock.Mode != ClockStep ||
+			state.Clock.Now.Sub(state.Clock.Start) > time.Hour {
 			return // what is long ago takes long to go through
 		}
 		path := statePath(t)

@@ -15,10 +15,14 @@ func TestSingleStrategy(t *testing.T) {
 	}{
 		{"whole GPUs", "[{model: H100-80GB, count: 2}]", "", 2},
 		{"one profile", `[{model: H100-80GB, count: 2, mig: true, layout: ["3g.40gb@0", "3g.40gb@4"]}]`, "", 4},
-		{"two profiles", `[{model: H100-80GB, mig: true, layout: ["3g.40gb@4", "1g.10gb@0"]}]`, "more than one MIG device type", 0},
-		{"two kinds of compute instances", `[{model: H100-80GB, mig: true, layout: [{gi: "3g.40gb@4", ci: [1c, 2c]}]}]`, "more than one MIG device type", 0},
-		{"two modes", `[{model: H100-80GB, mig: true, layout: ["3g.40gb@4"]}, {model: H100-80GB}]`, "the same migEnabled value", 0},
-		{"an empty GPU", `[{model: H100-80GB, mig: true, layout: ["3g.40gb@4"]}, {model: H100-80GB, mig: true}]`, "was not configured correctly", 0},
+		{"two profiles", `[{model: H100-80GB, mig: true, layout: ["3g.40gb@4", "1g.10gb@0"]}]`,
+			"more than one MIG device type", 0},
+		{"two kinds of compute instances", `[{model: H100-80GB, mig: true, layout: [{gi: "3g.40gb@4", ci: [1c, 2c]}]}]`,
+			"more than one MIG device type", 0},
+		{"two modes", `[{model: H100-80GB, mig: true, layout: ["3g.40gb@4"]}, {model: H100-80GB}]`,
+			"the same migEnabled value", 0},
+		{"an empty GPU", `[{model: H100-80GB, mig: true, layout: ["3g.40gb@4"]}, {model: H100-80GB, mig: true}]`,
+			"was not configured correctly", 0},
 	} {
 		n := start(t, "version: 1\nnode: {strategy: single}\ngpus: "+c.gpus+"\npods: [{name: p, resource: nvidia.com/gpu}]\n")
 		offered := 0

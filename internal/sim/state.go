@@ -97,7 +97,8 @@ func (n *Node) state(b *simGPU, now time.Time) GPUState {
 	if b.migOn {
 		s.MaxMIGDevices = b.mig.ComputeSlices
 	} else {
-		s.Utilization = gpu.Some(Utilization{GPU: percent(b.sample.activity.Graphics), Memory: percent(b.sample.activity.DRAM)})
+		s.Utilization = gpu.Some(Utilization{GPU: percent(b.sample.activity.Graphics),
+			Memory: percent(b.sample.activity.DRAM)})
 		s.Media = gpu.Some(b.sample.activity.Media.percents())
 	}
 	if b.model.memoryTemp {

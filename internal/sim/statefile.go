@@ -16,8 +16,8 @@ import (
 // ErrState is wrapped by what is wrong with the state file of a shared node.
 var ErrState = errors.New("state file of the simulated node")
 
-// stateFile is what nodes share: a clock, and what clients have done to the GPUs of the scenario, in its order. Together
-// with the scenario it gives every state that the node has had.
+// stateFile is what nodes share: a clock, and what clients have done to the GPUs of the scenario, in its order.
+// Together with the scenario it gives every state that the node has had.
 type stateFile struct {
 	Version  int        `json:"version"`
 	ID       string     `json:"id"`       // of this beginning of the node
@@ -98,7 +98,8 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 	case f.Clock.Now != nil && (f.Clock.Now.Before(f.Clock.Start) || f.Clock.Now.Sub(f.Clock.Start) > maxDuration):
 		return nil, fmt.Errorf("its clock stands at %s, and began at %s", f.Clock.Now, f.Clock.Start)
 	case f.Digest != s.digest:
-		return nil, fmt.Errorf("was begun with another scenario, or before it was edited (%s); remove the file to start again", f.Scenario)
+		return nil, fmt.Errorf("was begun with another scenario, or before it was edited (%s); remove the file to "+
+			"start again", f.Scenario)
 	case len(f.Changes) > maxChanges:
 		return nil, fmt.Errorf("%d changes; expected at most %d", len(f.Changes), maxChanges)
 	}
@@ -106,7 +107,8 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 		return nil, err
 	}
 	for i, c := range f.Changes {
-		if c.GPU < 0 || c.GPU >= len(s.GPUs) || c.Fault < 0 || ((c.Op == opSpring || c.Op == opCall) && c.Fault >= len(s.Faults)) {
+		if c.GPU < 0 || c.GPU >= len(s.GPUs) || c.Fault < 0 ||
+			((c.Op == opSpring || c.Op == opCall) && c.Fault >= len(s.Faults)) {
 			return nil, fmt.Errorf("change %d is about what the scenario does not have", i)
 		}
 	}

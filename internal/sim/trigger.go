@@ -58,8 +58,8 @@ func (n *Node) loseEvents() {
 	}
 }
 
-// query notes that the subscription's owner wants an event. An owner that asks for a second time has got an answer to the
-// first, and knows that the queue works.
+// query notes that the subscription's owner wants an event. An owner that asks for a second time has got an answer to
+// the first, and knows that the queue works.
 func (s *Subscription) query() {
 	n := s.node
 	n.mu.Lock()

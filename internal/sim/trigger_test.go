@@ -100,7 +100,8 @@ func find(t *testing.T, n *Node, id gpu.InstanceID) (*Instance, bool) {
 // TestEventsLost: a queue fails once, without what was in it, and can be used on; Settle waits for its owner.
 func TestEventsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := faulty(t, "  - {at: 1s, gpu: 0, kind: xid, xid: 13}\n  - {at: 1s, kind: events-lost}\n  - {at: 3s, gpu: 0, kind: xid, xid: 14}\n")
+		n := faulty(t, "  - {at: 1s, gpu: 0, kind: xid, xid: 13}\n  - {at: 1s, kind: events-lost}\n  - {at: 3s, gpu: 0, "+
+			"kind: xid, xid: 14}\n")
 		q := n.Subscribe()
 		defer q.Close()
 		if err := q.Watch(0, gpu.EventXID); err != nil {
@@ -142,7 +143,8 @@ func TestEventsLost(t *testing.T) {
 func TestKubeletFaults(t *testing.T) {
 	n := faulty(t, "  - {at: 1s, for: 1s, kind: kubelet-down}\n  - {at: 2s, for: 1s, kind: kubelet-slow, delay: 3s}\n"+
 		"  - {at: 3s, kind: kubelet-restart}\n  - {at: 4s, kind: kubelet-restart}\n")
-	for i, want := range []KubeletState{{}, {Down: true}, {Delay: 3 * time.Second, Restarts: 1}, {Restarts: 2}, {Restarts: 3}} {
+	for i, want := range []KubeletState{{}, {Down: true}, {Delay: 3 * time.Second, Restarts: 1}, {Restarts: 2},
+		{Restarts: 3}} {
 		if got := n.Kubelet(); got != want {
 			t.Errorf("after %d s: %+v, want %+v", i, got, want)
 		}

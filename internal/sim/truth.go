@@ -17,8 +17,9 @@ type Truth struct {
 	MIG                       gpu.MIGUUID // empty for a whole GPU
 	Profile                   string      // of the GPU instance
 
-	// Throughput and Stretch are relative to a whole GPU of this model that the process has to itself: the work done in a time, and
-	// how long its kernels take for it. Throughput is 1 of a process that has nothing to do, and 0 of one that has failed.
+	// Throughput and Stretch are relative to a whole GPU of this model that the process has to itself: the work done in
+	// a time, and how long its kernels take for it. Throughput is 1 of a process that has nothing to do, and 0 of one
+	// that has failed.
 	Throughput, Stretch float64
 	Busy                float64 // share of the time in which its kernels run, 0-1
 	// Of a load in requests: those answered in a second, and how long each takes.
@@ -30,8 +31,8 @@ type Truth struct {
 	FailedAt time.Time
 }
 
-// Truth returns what every process on every device achieves now, by GPU and start, and after those every process that was killed since the
-// start of the node.
+// Truth returns what every process on every device achieves now, by GPU and start, and after those every process that
+// was killed since the start of the node.
 func (n *Node) Truth() []Truth {
 	n.lock()
 	defer n.mu.Unlock()
@@ -45,7 +46,8 @@ func (n *Node) Truth() []Truth {
 }
 
 func (n *Node) truth(t *task) Truth {
-	r := Truth{PID: t.proc.pid, GPU: t.on.board.uuid, Busy: t.does.Busy, PerSecond: t.does.PerSecond, Latency: t.does.Latency}
+	r := Truth{PID: t.proc.pid, GPU: t.on.board.uuid, Busy: t.does.Busy, PerSecond: t.does.PerSecond,
+		Latency: t.does.Latency}
 	if c := t.on.compute; c != nil {
 		r.MIG, r.Profile = c.uuid, t.on.instance.profile.Name
 	}

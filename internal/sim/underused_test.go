@@ -30,14 +30,16 @@ func snapshot(t *testing.T, n *sim.Node) *gpu.Snapshot {
 			Facts: gpu.Facts{UUID: state.UUID, Index: i, Name: state.Name, SMs: gpu.Some(state.SMs), Profiles: state.Profiles},
 			Up:    true, MIG: gpu.MIGState{Enabled: gpu.Some(state.MIGEnabled)}, Allocated: gpu.Some(false),
 			Activity: gpu.Activity{
-				GraphicsEngine: gpu.Some(state.Activity.Graphics), SM: gpu.Some(state.Activity.SM), DRAM: gpu.Some(state.Activity.DRAM),
+				GraphicsEngine: gpu.Some(state.Activity.Graphics), SM: gpu.Some(state.Activity.SM),
+				DRAM: gpu.Some(state.Activity.DRAM),
 			},
 			ActivitySource: gpu.ActivityGPM,
 			Readings: gpu.Readings{
 				Memory: gpu.Memory{Total: gpu.Some(state.MemoryTotal), Used: gpu.Some(state.MemoryUsed)},
 				Media: gpu.Media{
-					Encoder: gpu.Some(state.Activity.Media[sim.MediaEncoder]), Decoder: gpu.Some(state.Activity.Media[sim.MediaDecoder]),
-					JPEG: gpu.Some(state.Activity.Media[sim.MediaJPEG]), OFA: gpu.Some(state.Activity.Media[sim.MediaOFA]),
+					Encoder: gpu.Some(state.Activity.Media[sim.MediaEncoder]),
+					Decoder: gpu.Some(state.Activity.Media[sim.MediaDecoder]),
+					JPEG:    gpu.Some(state.Activity.Media[sim.MediaJPEG]), OFA: gpu.Some(state.Activity.Media[sim.MediaOFA]),
 				},
 				PowerWatts: gpu.Some(state.Watts), PowerLimitWatts: gpu.Some(state.LimitWatts),
 			},
@@ -107,6 +109,7 @@ func TestSingleStrategyHasOneAnswer(t *testing.T) {
 	o := advise.DefaultOptions()
 	o.SingleStrategy = true
 	cmptest.Equal(t, "advice", adviceAfter(t, "h100-single", o, 25*time.Hour), map[string]string{
-		"detector-0": "slice  3g.40gb", "embedder-0": "slice  3g.40gb", "notebook-ben": "slice  3g.40gb", "small-llm-0": "slice  3g.40gb",
+		"detector-0": "slice  3g.40gb", "embedder-0": "slice  3g.40gb", "notebook-ben": "slice  3g.40gb",
+		"small-llm-0": "slice  3g.40gb",
 	})
 }

@@ -73,7 +73,8 @@ func (n *Node) kill(p *process, why string) {
 	if len(p.tasks) == 0 {
 		return
 	}
-	n.record(Record{GPU: gpu.Some(p.tasks[0].on.board.index), Pod: p.pod, Message: fmt.Sprintf("process %d was killed: %s", p.pid, why)})
+	n.record(Record{GPU: gpu.Some(p.tasks[0].on.board.index), Pod: p.pod,
+		Message: fmt.Sprintf("process %d was killed: %s", p.pid, why)})
 	n.fail(p, why)
 	n.stop(p)
 }

@@ -1,5 +1,5 @@
-// Package strictyaml reads YAML into structs and reports everything that is wrong with a file at once, each with file, line,
-// key, what stands there and what was expected; and it writes structs as it reads them.
+// Package strictyaml reads YAML into structs and reports everything that is wrong with a file at once, each with
+// file, line, key, what stands there and what was expected; and it writes structs as it reads them.
 package strictyaml
 
 import (
@@ -69,11 +69,12 @@ func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// Decode reads a file into a struct, which may be filled in part if there is an error. The error joins every *Error found,
-// in the order of their lines.
+// Decode reads a file into a struct, which may be filled in part if there is an error. The error joins every *Error
+// found, in the order of their lines.
 //
-// A key of a struct is that of the field's yaml tag, or its name in snake case; fields of embedded structs are keys of the
-// struct itself. Fields are read in the order of the struct, whatever that of the file. They may have these tags:
+// A key of a struct is that of the field's yaml tag, or its name in snake case; fields of embedded structs are keys
+// of the struct itself. Fields are read in the order of the struct, whatever that of the file. They may have these
+// tags:
 //
 //	yaml:"name,omitempty"  the key, which need not be there; "-" for a field that is not read
 //	default:"YAML"         what is read instead if the key is not there
@@ -81,9 +82,10 @@ func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
 //	range:"1..64"          the lowest and the highest number, or number of entries of a list or mapping
 //	expected:"a count"     what was expected, for the error if the value is missing or not valid
 //
-// Arrays are text: of C characters, or of bytes in hexadecimal. Durations are not negative. Numbers are decimal; text that
-// looks like something else has to be quoted. An alias is read as its anchor's node; the nodes read through aliases are
-// bounded. Types may implement Decoder, Checked or encoding.TextUnmarshaler, whose error is what was expected.
+// Arrays are text: of C characters, or of bytes in hexadecimal. Durations are not negative. Numbers are decimal; text
+// that looks like something else has to be quoted. An alias is read as its anchor's node; the nodes read through
+// aliases are bounded. Types may implement Decoder, Checked or encoding.TextUnmarshaler, whose error is what was
+// expected.
 func Decode(file string, data []byte, into any) error {
 	root, err := Document(file, data)
 	if err != nil {
@@ -102,8 +104,8 @@ func Decode(file string, data []byte, into any) error {
 	return errors.Join(errs...)
 }
 
-// Document returns the one YAML document of a file, with the nodes of their anchors in the place of aliases. Its errors are of type
-// *Error.
+// Document returns the one YAML document of a file, with the nodes of their anchors in the place of aliases. Its
+// errors are of type *Error.
 func Document(file string, data []byte) (*yaml.Node, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, more yaml.Node
@@ -129,8 +131,8 @@ func Document(file string, data []byte) (*yaml.Node, error) {
 // maxAliased bounds the nodes below aliases, of which a small file can have any number.
 const maxAliased = 200_000
 
-// resolveAliases puts the nodes of anchors in the place of aliases. It counts the nodes that are reached through aliases, and returns the
-// alias with which they are more than maxAliased.
+// resolveAliases puts the nodes of anchors in the place of aliases. It counts the nodes that are reached through
+// aliases, and returns the alias with which they are more than maxAliased.
 func resolveAliases(n *yaml.Node, inAlias bool, aliased *int) *yaml.Node {
 	for i, child := range n.Content {
 		below := inAlias || child.Kind == yaml.AliasNode
@@ -165,8 +167,8 @@ func syntaxError(file string, err error) error {
 	return &Error{File: file, Line: line, Message: "not YAML: " + text}
 }
 
-// Encode returns the node of a value as Decode reads it, on one line: of a slice, a struct, an array, text, a number, or
-// true or false. A type with an Encoder has that node.
+// Encode returns the node of a value as Decode reads it, on one line: of a slice, a struct, an array, text, a number,
+// or true or false. A type with an Encoder has that node.
 func Encode(value any) *yaml.Node { return encode(reflect.ValueOf(value)) }
 
 // Encoder is a value that is written in a form of its own.

@@ -89,9 +89,13 @@ func TestMistakes(t *testing.T) {
 		{"255", "256", `f.yaml:4: count: is 256; expected a whole number from 0 to 2^8-1`},
 		{"-3", "0x10", `f.yaml:5: offset: is 0x10; expected a whole number of 16 bits`},
 		{"enabled: true", "enabled: yes", `f.yaml:6: enabled: is "yes"; expected true or false`},
-		{"memory_size_mb: 1}", "memory: 1}", "f.yaml:7: list[0].memory: is not known here; expected one of memory_size_mb\nf.yaml:7: list[0].memory_size_mb: is missing"},
-		{"[{memory_size_mb: 1}, {memory_size_mb: 18446744073709551615}]", "{}", "f.yaml:7: list: is a mapping; expected a list"},
-		{"7: {memory_size_mb: 2}", "7: {memory_size_mb: 2}, 7: {memory_size_mb: 2}", "f.yaml:8: by_index.7: stands here twice"},
+		{"memory_size_mb: 1}", "memory: 1}",
+			"f.yaml:7: list[0].memory: is not known here; expected one of memory_size_mb\nf.yaml:7: list[0].memory_size_mb: " +
+				"is missing"},
+		{"[{memory_size_mb: 1}, {memory_size_mb: 18446744073709551615}]", "{}",
+			"f.yaml:7: list: is a mapping; expected a list"},
+		{"7: {memory_size_mb: 2}", "7: {memory_size_mb: 2}, 7: {memory_size_mb: 2}",
+			"f.yaml:8: by_index.7: stands here twice"},
 		{"7: {", "seven: {", `f.yaml:8: by_index.seven: is "seven"; expected a whole number`},
 		{"abcd", "abcde", "f.yaml:9: c_name: is 5 bytes long; there is room for 4"},
 		{"0aff", "0a", `f.yaml:10: raw: is "0a"; expected 2 bytes in hexadecimal`},
@@ -99,7 +103,8 @@ func TestMistakes(t *testing.T) {
 		{"limit: 4", "limit:", "f.yaml:12: limit: is empty; expected a whole number"},
 		{"limit: 4", "limit: 4\nlimit: 4", "f.yaml:13: limit: stands here twice"},
 		{"limit: 4\n", "", "f.yaml:1: limit: is missing"},
-		{"name: \"580\"\nwait_for: 1.5s", "wait_for: 1\nname: &x 2", "f.yaml:1: wait_for: is 1; expected a duration such as 30s or 1h30m\nf.yaml:2: name: is 2"},
+		{"name: \"580\"\nwait_for: 1.5s", "wait_for: 1\nname: &x 2",
+			"f.yaml:1: wait_for: is 1; expected a duration such as 30s or 1h30m\nf.yaml:2: name: is 2"},
 		{"limit: 4", "limit: [", "f.yaml:"},
 		{"2026-01-01T01", "2026-13-01T01", `f.yaml:13: start: is "2026-13-01T01:00:00.5+01:00"; expected a time such as`},
 		{"2026-01-01T01:00:00.5+01:00", "[]", "f.yaml:13: start: is a list; expected a time such as"},
@@ -128,7 +133,8 @@ func TestEncode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if line := `{text: "580", value: 0.1, name: a, raw: "0102", list: [{memory_size_mb: 3}]}` + "\n"; string(text) != line {
+	if line := `{text: "580", value: 0.1, name: a, raw: "0102", list: [{memory_size_mb: 3}]}` +
+		"\n"; string(text) != line {
 		t.Errorf("%s, want %s", text, line)
 	}
 	var got part
@@ -194,19 +200,24 @@ func TestTags(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"mode: slow\nrequired: x":                          `f.yaml:1: mode: is "slow"; expected one of fast, safe`,
-		"mode: safe":                                       "f.yaml:1: required: is missing; expected anything",
-		"required: x\nlimits: {jobs: 65}":                  "f.yaml:2: limits.jobs: is 65; expected a whole number from 1 to 64",
-		"required: x\nlimits: {jobs: many}":                `f.yaml:2: limits.jobs: is "many"; expected a whole number from 1 to 64`,
-		"required: x\nlimits: {jobs: 010}":                 "f.yaml:2: limits.jobs: is 010; expected a whole number from 1 to 64",
-		"required: x\nlimits: {port: 0}":                   "f.yaml:2: limits.port: is 0; expected a port",
-		"required: x\nnames: []":                           "f.yaml:2: names: has 0 entries; expected 1 to 2",
-		"required: x\nnames: a":                            `f.yaml:2: names: is "a"; expected a list`,
-		"required: x\nnames: [1]":                          "f.yaml:2: names[0]: is 1; expected text (in quotes if it looks like something else)",
-		"required: x\ncounts: {a: 1, b: 2}":                "f.yaml:2: counts: has 2 entries; expected 0 to 1",
-		"required: x\nhash: 12345":                         "f.yaml:2: hash: is 12345; expected 4 digits of a hash",
-		"required: x\ncommon: {}":                          "f.yaml:2: common: is not known here; expected one of limits, mode, names, counts, hash, required, version",
-		"required: x\n" + strings.Repeat("y", 100) + ": 1": "f.yaml:2: " + strings.Repeat("y", 60) + "...: is not known here; expected one of limits, mode, names, counts, hash, required, version",
+		"mode: slow\nrequired: x": `f.yaml:1: mode: is "slow"; expected one of fast, safe`,
+		"mode: safe":              "f.yaml:1: required: is missing; expected anything",
+		"required: x\nlimits: {jobs: 65}": "f.yaml:2: limits.jobs: is 65; expected a whole number from " +
+			"1 to 64",
+		"required: x\nlimits: {jobs: many}": `f.yaml:2: limits.jobs: is "many"; expected a whole number from 1 to 64`,
+		"required: x\nlimits: {jobs: 010}": "f.yaml:2: limits.jobs: is 010; expected a whole number from " +
+			"1 to 64",
+		"required: x\nlimits: {port: 0}": "f.yaml:2: limits.port: is 0; expected a port",
+		"required: x\nnames: []":         "f.yaml:2: names: has 0 entries; expected 1 to 2",
+		"required: x\nnames: a":          `f.yaml:2: names: is "a"; expected a list`,
+		"required: x\nnames: [1]": "f.yaml:2: names[0]: is 1; expected text (in quotes if it " +
+			"looks like something else)",
+		"required: x\ncounts: {a: 1, b: 2}": "f.yaml:2: counts: has 2 entries; expected 0 to 1",
+		"required: x\nhash: 12345":          "f.yaml:2: hash: is 12345; expected 4 digits of a hash",
+		"required: x\ncommon: {}": "f.yaml:2: common: is not known here; expected one of limits, " +
+			"mode, names, counts, hash, required, version",
+		"required: x\n" + strings.Repeat("y", 100) + ": 1": "f.yaml:2: " + strings.Repeat("y", 60) +
+			"...: is not known here; expected one of limits, mode, names, counts, hash, required, version",
 	} {
 		if err := strictyaml.Decode("f.yaml", []byte(text), &settings{}); err == nil || err.Error() != want {
 			t.Errorf("%s: %v\nwant %s", text, err, want)
@@ -235,7 +246,8 @@ func TestOrderOfSections(t *testing.T) {
 	if err := strictyaml.Decode("f.yaml", []byte("second: b\nfirst: [a, b]"), &s); err != nil || s.Second != "b" {
 		t.Errorf("second %q, %v", s.Second, err)
 	}
-	if err := strictyaml.Decode("f.yaml", []byte("second: c\nfirst: [a, b]"), &s); err == nil || err.Error() != `f.yaml:1: second: is "c"; expected one of first` {
+	if err := strictyaml.Decode("f.yaml", []byte("second: c\nfirst: [a, b]"), &s); err == nil ||
+		err.Error() != `f.yaml:1: second: is "c"; expected one of first` {
 		t.Errorf("a value that is not in first: %v", err)
 	}
 }

@@ -46,8 +46,8 @@ func fieldsOf(t reflect.Type) []reflect.StructField {
 	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return keyOf(f) == "" })
 }
 
-// keyOf is the key of a struct's field: of its tag, or memory_size_mb for MemorySizeMB. Embedded structs, fields that are
-// not exported or tagged "-", and the compiler's padding, which cgo makes fields of, have none.
+// keyOf is the key of a struct's field: of its tag, or memory_size_mb for MemorySizeMB. Embedded structs, fields that
+// are not exported or tagged "-", and the compiler's padding, which cgo makes fields of, have none.
 func keyOf(f reflect.StructField) string {
 	if name, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); name != "" {
 		return strings.TrimPrefix(name, "-")

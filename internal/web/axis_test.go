@@ -35,7 +35,8 @@ func TestAxis(t *testing.T) {
 		return g
 	}
 	empty := migGPU(0, 7, 1, 7, 3, 2)
-	twelve := gpu.GPU{Facts: gpu.Facts{Profiles: []gpu.Profile{{Name: "1g.24gb", Placements: []gpu.Placement{{Start: 0, Size: 3}, {Start: 9, Size: 3}}}}}}
+	twelve := gpu.GPU{Facts: gpu.Facts{Profiles: []gpu.Profile{{Name: "1g.24gb",
+		Placements: []gpu.Placement{{Start: 0, Size: 3}, {Start: 9, Size: 3}}}}}}
 	noProfiles := gpu.GPU{Capacity: gpu.Some(gpu.Capacity{Memory: gpu.SliceCount{Used: 2, Free: 2}})}
 	noProfiles.Instances = []gpu.GPUInstance{{Placement: gpu.Some(gpu.Placement{Start: 2, Size: 2})}}
 	exhausted := place(migGPU(0, 0, 0, 0, 0, 0), gpu.Placement{Start: 0, Size: 4})
@@ -46,18 +47,21 @@ func TestAxis(t *testing.T) {
 		want string
 	}{
 		"mixed, with the unit that no 1g reaches": {mixedGPU(0), "a|.|bb|cc|.|x|"},
-		"full":                                  {splitGPU(0), "aaaa|bbbb|"},
-		"empty: 3g.20gb covers the last unit":   {place(empty), "........|"},
-		"adjacent instances stay apart":         {place(empty, gpu.Placement{Start: 0, Size: 1}, gpu.Placement{Start: 1, Size: 1}), "a|b|......|"},
-		"12 units":                              {place(twelve, gpu.Placement{Start: 0, Size: 3}), "aaa|xxxxxx|...|"},
-		"profiles withheld: nothing stranded":   {noProfiles, "..|a" + "a|"},
-		"free room that no profile can use":     {exhausted, "aaaa|xxxx|"},
-		"placement withheld":                    {unprivilegedGPU(0), ""},
-		"no MIG":                                {wholeGPU(0), ""},
-		"placements overlap":                    {place(empty, gpu.Placement{Start: 0, Size: 4}, gpu.Placement{Start: 3, Size: 2}), ""},
-		"placement beyond the axis":             {place(empty, gpu.Placement{Start: 7, Size: 2}), ""},
-		"placement before the axis":             {place(empty, gpu.Placement{Start: -1, Size: 2}), ""},
-		"an axis longer than any that there is": {gpu.GPU{Capacity: gpu.Some(gpu.Capacity{Memory: gpu.SliceCount{Free: 1 << 20}})}, ""},
+		"full":                                {splitGPU(0), "aaaa|bbbb|"},
+		"empty: 3g.20gb covers the last unit": {place(empty), "........|"},
+		"adjacent instances stay apart": {place(empty, gpu.Placement{Start: 0, Size: 1},
+			gpu.Placement{Start: 1, Size: 1}), "a|b|......|"},
+		"12 units":                            {place(twelve, gpu.Placement{Start: 0, Size: 3}), "aaa|xxxxxx|...|"},
+		"profiles withheld: nothing stranded": {noProfiles, "..|a" + "a|"},
+		"free room that no profile can use":   {exhausted, "aaaa|xxxx|"},
+		"placement withheld":                  {unprivilegedGPU(0), ""},
+		"no MIG":                              {wholeGPU(0), ""},
+		"placements overlap": {place(empty, gpu.Placement{Start: 0, Size: 4},
+			gpu.Placement{Start: 3, Size: 2}), ""},
+		"placement beyond the axis": {place(empty, gpu.Placement{Start: 7, Size: 2}), ""},
+		"placement before the axis": {place(empty, gpu.Placement{Start: -1, Size: 2}), ""},
+		"an axis longer than any that there is": {gpu.GPU{Capacity: gpu.Some(
+			gpu.Capacity{Memory: gpu.SliceCount{Free: 1 << 20}})}, ""},
 	} {
 		if got := draw(&test.gpu); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)

@@ -8,15 +8,18 @@ import (
 
 func TestCheckConfig(t *testing.T) {
 	want := map[string]string{
-		"unknown-key.bad.yml":    "line 2: field cert_fil not found in type web.TLSConfig",
-		"unknown-keys.bad.yml":   "line 2: field cert_fil not found in type web.TLSConfig; line 3: field key_fil not found in type web.TLSConfig",
-		"tab.bad.yml":            "yaml: line 2: found character that cannot start any token",
-		"wrong-type.bad.yml":     "line 2: cannot unmarshal !!str `many` into int",
-		"plain-password.bad.yml": "basic_auth_users: expected bcrypt hashes of the passwords: crypto/bcrypt: hashedSecret too short to be a bcrypted password",
-		"missing-cert.bad.yml":   "failed to read cert_file (testdata/missing.crt): open testdata/missing.crt: no such file or directory",
-		"no-key.bad.yml":         "missing one of key or key_file",
-		"tls-version.bad.yml":    "unknown TLS version: TLS9",
-		"header.bad.yml":         "HTTP header \"Server\" can not be configured",
+		"unknown-key.bad.yml": "line 2: field cert_fil not found in type web.TLSConfig",
+		"unknown-keys.bad.yml": "line 2: field cert_fil not found in type web.TLSConfig; line 3: field key_fil not found " +
+			"in type web.TLSConfig",
+		"tab.bad.yml":        "yaml: line 2: found character that cannot start any token",
+		"wrong-type.bad.yml": "line 2: cannot unmarshal !!str `many` into int",
+		"plain-password.bad.yml": "basic_auth_users: expected bcrypt hashes of the passwords: crypto/bcrypt: hashedSecret " +
+			"too short to be a bcrypted password",
+		"missing-cert.bad.yml": "failed to read cert_file (testdata/missing.crt): open testdata/missing.crt: no such " +
+			"file or directory",
+		"no-key.bad.yml":      "missing one of key or key_file",
+		"tls-version.bad.yml": "unknown TLS version: TLS9",
+		"header.bad.yml":      "HTTP header \"Server\" can not be configured",
 	}
 	files, err := filepath.Glob("testdata/*.yml")
 	if err != nil {

@@ -14,16 +14,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// outputForm is the form of an answer with metrics. The format includes the escaping scheme of names; there are few formats
-// (expfmt.NegotiateAccept), so that clients cannot fill the memory with forms.
+// outputForm is the form of an answer with metrics. The format includes the escaping scheme of names; there are few
+// formats (expfmt.NegotiateAccept), so that clients cannot fill the memory with forms.
 type outputForm struct {
 	format expfmt.Format
 	coding coding
 }
 
-// exposition is one encoded Snapshot: it is gathered at most once, and encoded at most once in each requested form. Of selections,
-// which clients choose, only the last maxSelections encodings are kept. It is safe for concurrent use: the first caller does the
-// work and the others wait for it.
+// exposition is one encoded Snapshot: it is gathered at most once, and encoded at most once in each requested form.
+// Of selections, which clients choose, only the last maxSelections encodings are kept. It is safe for concurrent use:
+// the first caller does the work and the others wait for it.
 type exposition struct {
 	snap    *gpu.Snapshot
 	metrics Metrics
@@ -53,15 +53,15 @@ func newExposition(snap *gpu.Snapshot, metrics Metrics, pool *buffers, report fu
 		metrics: metrics,
 		pool:    pool,
 		report:  report,
-		// If Gather panics, OnceValues panics for every scraper of the Snapshot. Serving a part of the metrics as if they were
-		// complete would be worse.
+		// If Gather panics, OnceValues panics for every scraper of the Snapshot. Serving a part of the metrics as if they
+		// were complete would be worse.
 		gather:   sync.OnceValues(func() ([]*dto.MetricFamily, error) { return metrics.Gather(snap) }),
 		prefixes: make(map[outputForm]encodeFunc),
 	}
 }
 
-// prefix returns the encoded Snapshot, without the end marker of OpenMetrics; its size is 0 if nothing could be encoded. Its bytes
-// are shared and must not be modified. The error says why metrics are missing; it was reported.
+// prefix returns the encoded Snapshot, without the end marker of OpenMetrics; its size is 0 if nothing could be
+// encoded. Its bytes are shared and must not be modified. The error says why metrics are missing; it was reported.
 func (e *exposition) prefix(form outputForm, s selection) (bodyPrefix, error) {
 	e.mu.Lock()
 	var encode encodeFunc
@@ -71,7 +71,8 @@ func (e *exposition) prefix(form outputForm, s selection) (bodyPrefix, error) {
 			e.prefixes[form] = encode
 		}
 	} else {
-		encode = e.selected.get(selectionForm{form, s.key}, maxSelections, func() encodeFunc { return e.newEncodeFunc(form, s.names) })
+		encode = e.selected.get(selectionForm{form, s.key}, maxSelections,
+			func() encodeFunc { return e.newEncodeFunc(form, s.names) })
 	}
 	e.mu.Unlock()
 	return encode()
@@ -118,8 +119,8 @@ func (e *exposition) reportGather(err error) {
 	}
 }
 
-// encodeFamilies appends families to dst. A family that cannot be encoded is left out completely, and the error names it. Text
-// formats get no native histograms.
+// encodeFamilies appends families to dst. A family that cannot be encoded is left out completely, and the error names
+// it. Text formats get no native histograms.
 //
 // Created timestamps: protobuf carries them, OpenMetrics does not get _created lines. Prometheus reads those as further
 // series, one for every counter, unless a feature flag is set, and promhttp leaves them out for that reason; scrapers
@@ -140,12 +141,13 @@ func encodeFamilies(dst *bytes.Buffer, format expfmt.Format, families []*dto.Met
 	return errors.Join(errs...)
 }
 
-// isNative reports whether a family has native histograms only. In text formats it would have a sum and a count, which say nothing
-// about the distribution.
+// isNative reports whether a family has native histograms only. In text formats it would have a sum and a count,
+// which say nothing about the distribution.
 func isNative(family *dto.MetricFamily) bool {
-	return family.GetType() == dto.MetricType_HISTOGRAM && !slices.ContainsFunc(family.GetMetric(), func(m *dto.Metric) bool {
-		return len(m.GetHistogram().GetBucket()) > 0
-	})
+	return family.GetType() == dto.MetricType_HISTOGRAM &&
+		!slices.ContainsFunc(family.GetMetric(), func(m *dto.Metric) bool {
+			return len(m.GetHistogram().GetBucket()) > 0
+		})
 }
 
 func isProtobuf(format expfmt.Format) bool { return format.FormatType() == expfmt.TypeProtoDelim }

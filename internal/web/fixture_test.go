@@ -40,7 +40,8 @@ func nodeFixture() *gpu.Snapshot {
 			{Name: gpu.SourceKubelet, Stale: true, LastSuccess: fixtureTime.Add(-40 * time.Second),
 				Err: fmt.Errorf("list pod resources: %w", gpu.ErrUnavailable)},
 		},
-		GPUs:      []gpu.GPU{wholeGPU(0), freeGPU(1), mixedGPU(2), splitGPU(3), downGPU(4), sharedGPU(5), pendingGPU(6), unprivilegedGPU(7)},
+		GPUs: []gpu.GPU{wholeGPU(0), freeGPU(1), mixedGPU(2), splitGPU(3), downGPU(4), sharedGPU(5), pendingGPU(6),
+			unprivilegedGPU(7)},
 		Unmatched: []gpu.Assignment{unmatched("MIG-0b5a4ff2-54f4-5c7d-8f0e-9d3f0f5d5f4a", "etl-1")},
 	}
 }
@@ -48,7 +49,8 @@ func nodeFixture() *gpu.Snapshot {
 // unmatched is an assignment whose device was destroyed.
 func unmatched(id, pod string) gpu.Assignment {
 	return gpu.Assignment{ID: id, Holder: gpu.Holder{
-		Container: gpu.Container{Namespace: "batch", Pod: pod, Name: "main"}, Resource: "nvidia.com/mig-4g.20gb", Sharing: gpu.SharingExclusive,
+		Container: gpu.Container{Namespace: "batch", Pod: pod, Name: "main"}, Resource: "nvidia.com/mig-4g.20gb",
+		Sharing: gpu.SharingExclusive,
 	}}
 }
 
@@ -106,7 +108,8 @@ func wholeGPU(index int) gpu.GPU {
 	r.Utilization, r.MemoryCopy = gpu.Some(0.87), gpu.Some(0.0)
 	r.PowerWatts, r.EnergyJoules = gpu.Some(318.5), gpu.Some(1234567.5)
 	r.TemperatureCelsius, r.MemoryCelsius = gpu.Some(61.0), gpu.Some(72.0)
-	r.ClockHertz = gpu.Clocks{SM: gpu.Some(1.41e9), Memory: gpu.Some(1.215e9), Graphics: gpu.Some(1.41e9), Video: gpu.Some(1.275e9)}
+	r.ClockHertz = gpu.Clocks{SM: gpu.Some(1.41e9), Memory: gpu.Some(1.215e9), Graphics: gpu.Some(1.41e9),
+		Video: gpu.Some(1.275e9)}
 	r.PerformanceState, r.Fans = gpu.Some(0), []gpu.Fan{{Index: 0, Speed: 0.35}}
 	r.Media = gpu.Media{Encoder: gpu.Some(0.0), Decoder: gpu.Some(0.4)}
 	r.PCIe = gpu.PCIe{Replays: gpu.Some(uint64(3)), LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)}
@@ -118,13 +121,17 @@ func wholeGPU(index int) gpu.GPU {
 	r.Processes = gpu.Some([]gpu.Process{{PID: 4711}})
 	g.ActivitySource, g.Activity = gpu.ActivityDCGM, busy(0.75)
 	g.Activity.DRAM = gpu.Some(0.25)
-	g.Rates = gpu.LinkRates{PCIeReceive: gpu.Some(1.5e9), PCIeTransmit: gpu.Some(0.0), NVLinkReceive: gpu.Some(2e10), NVLinkTransmit: gpu.Some(1e10)}
+	g.Rates = gpu.LinkRates{PCIeReceive: gpu.Some(1.5e9), PCIeTransmit: gpu.Some(0.0), NVLinkReceive: gpu.Some(2e10),
+		NVLinkTransmit: gpu.Some(1e10)}
 	g.Jobs = []string{"90210"}
 	g.Totals = gpu.Totals{
-		XIDs:          gpu.Counter{Value: 2, Since: since},
-		XIDErrors:     []gpu.XIDCount{{XID: 31, Counter: gpu.Counter{Value: 2, Since: since}, Last: fixtureTime.Add(-time.Minute)}},
-		ReadErrors:    []gpu.ErrorCount{{Reading: gpu.ReadingPower, Reason: gpu.ReasonTimeout, Counter: gpu.Counter{Value: 1, Since: since}}},
-		ClockEvents:   []gpu.ReasonSeconds{{Reason: "sw_power_cap", Active: true, Seconds: gpu.Counter{Value: 12.5, Since: since}}},
+		XIDs: gpu.Counter{Value: 2, Since: since},
+		XIDErrors: []gpu.XIDCount{{XID: 31, Counter: gpu.Counter{Value: 2, Since: since},
+			Last: fixtureTime.Add(-time.Minute)}},
+		ReadErrors: []gpu.ErrorCount{{Reading: gpu.ReadingPower, Reason: gpu.ReasonTimeout,
+			Counter: gpu.Counter{Value: 1, Since: since}}},
+		ClockEvents: []gpu.ReasonSeconds{{Reason: "sw_power_cap", Active: true,
+			Seconds: gpu.Counter{Value: 12.5, Since: since}}},
 		PCIeReceive:   gpu.Some(gpu.Counter{Value: 8e12, Since: since}),
 		PCIeTransmit:  gpu.Some(gpu.Counter{Value: 2e12, Since: since}),
 		NVLinkReceive: gpu.Some(gpu.Counter{Value: 9e12, Since: since}),
@@ -176,14 +183,18 @@ func a100Profiles() []gpu.Profile {
 		return list
 	}
 	return []gpu.Profile{
-		{ID: 19, Name: "1g.5gb", ComputeSlices: 1, MemorySlices: 1, SMs: 14, MemoryBytes: 4864 * mib, MaxInstances: 7, Placements: at(1, 0, 1, 2, 3, 4, 5, 6)},
-		{ID: 14, Name: "2g.10gb", ComputeSlices: 2, MemorySlices: 2, SMs: 28, MemoryBytes: 9856 * mib, MaxInstances: 3, Placements: at(2, 0, 2, 4)},
-		{ID: 9, Name: "3g.20gb", ComputeSlices: 3, MemorySlices: 4, SMs: 42, MemoryBytes: 19968 * mib, MaxInstances: 2, Placements: at(4, 0, 4)},
+		{ID: 19, Name: "1g.5gb", ComputeSlices: 1, MemorySlices: 1, SMs: 14, MemoryBytes: 4864 * mib, MaxInstances: 7,
+			Placements: at(1, 0, 1, 2, 3, 4, 5, 6)},
+		{ID: 14, Name: "2g.10gb", ComputeSlices: 2, MemorySlices: 2, SMs: 28, MemoryBytes: 9856 * mib, MaxInstances: 3,
+			Placements: at(2, 0, 2, 4)},
+		{ID: 9, Name: "3g.20gb", ComputeSlices: 3, MemorySlices: 4, SMs: 42, MemoryBytes: 19968 * mib, MaxInstances: 2,
+			Placements: at(4, 0, 4)},
 	}
 }
 
 // instance is a GPU instance with one compute instance that has all of it.
-func instance(id gpu.InstanceID, profile string, slices, start, size int, used uint64, holders []gpu.Holder) gpu.GPUInstance {
+func instance(id gpu.InstanceID, profile string, slices, start, size int, used uint64,
+	holders []gpu.Holder) gpu.GPUInstance {
 	total := uint64(size) * 5 * gib
 	return gpu.GPUInstance{
 		ID: id, Generation: 2, Profile: profile,
@@ -197,7 +208,8 @@ func instance(id gpu.InstanceID, profile string, slices, start, size int, used u
 	}
 }
 
-func compute(gi gpu.InstanceID, id gpu.ComputeID, profile string, start, slices int, holders []gpu.Holder) gpu.ComputeInstance {
+func compute(gi gpu.InstanceID, id gpu.ComputeID, profile string, start, slices int,
+	holders []gpu.Holder) gpu.ComputeInstance {
 	return gpu.ComputeInstance{
 		ID: id, Generation: 2, Profile: profile,
 		UUID:          gpu.MIGUUID(fmt.Sprintf("MIG-6f7d2a10-0000-5e11-8a00-0000000%02d%03d", gi, id)),
@@ -217,7 +229,8 @@ func mixedGPU(index int) gpu.GPU {
 		instance(5, "2g.10gb", 2, 2, 2, 20*mib, nil),
 		instance(1, "2g.10gb", 2, 4, 2, 9*gib, holder("serving", "triton-llm-6c7f8d9b5-x2x4z", "nvidia.com/mig-2g.10gb")),
 	}
-	g.ActivitySource, g.ActivityRollup, g.Activity = gpu.ActivityGPM, true, gpu.Activity{SM: gpu.Some(0.3125), DRAM: gpu.Some(0.0)}
+	g.ActivitySource, g.ActivityRollup, g.Activity = gpu.ActivityGPM, true, gpu.Activity{SM: gpu.Some(0.3125),
+		DRAM: gpu.Some(0.0)}
 	g.Instances[0].Activity, g.Instances[0].Jobs = busy(1.0211), []string{"7", "8"}
 	g.Instances[0].Activity.DRAM = gpu.Some(0.5)
 	g.Instances[1].Activity = gpu.Activity{SM: gpu.Some(0.0)}
@@ -261,8 +274,10 @@ func sharedGPU(index int) gpu.GPU {
 	g.Readings.Utilization = gpu.Some(0.412)
 	for i, pod := range []string{"jupyter-anna", "jupyter-ben"} {
 		c := gpu.Container{Namespace: "hub", Pod: pod, Name: "notebook"}
-		g.Holders = append(g.Holders, gpu.Holder{Container: c, Resource: "nvidia.com/gpu.shared", Sharing: gpu.SharingTimeSlicing, Replica: fmt.Sprint(i)})
-		g.Containers = append(g.Containers, gpu.ContainerUse{Container: c, Sharing: gpu.SharingTimeSlicing, MemoryUsed: gpu.Some(uint64(8+5*i) * gib)})
+		g.Holders = append(g.Holders,
+			gpu.Holder{Container: c, Resource: "nvidia.com/gpu.shared", Sharing: gpu.SharingTimeSlicing, Replica: fmt.Sprint(i)})
+		g.Containers = append(g.Containers,
+			gpu.ContainerUse{Container: c, Sharing: gpu.SharingTimeSlicing, MemoryUsed: gpu.Some(uint64(8+5*i) * gib)})
 	}
 	return g
 }
@@ -272,7 +287,8 @@ func pendingGPU(index int) gpu.GPU {
 	g := freeGPU(index)
 	g.MIG.Pending = gpu.Some(true)
 	g.Readings.RecoveryAction = gpu.Some(gpu.RecoveryReset)
-	g.Errors = []gpu.ReadError{{Reading: gpu.ReadingRowRemap, Err: fmt.Errorf("get remapped rows: %w", gpu.ErrNoPermission)}}
+	g.Errors = []gpu.ReadError{{Reading: gpu.ReadingRowRemap,
+		Err: fmt.Errorf("get remapped rows: %w", gpu.ErrNoPermission)}}
 	return g
 }
 

@@ -114,7 +114,8 @@ func gpuBadges(g *gpu.GPU) []badge {
 		}
 	}
 	if n := g.Totals.XIDs.Value; n > 0 {
-		badges = append(badges, badge{Text: plural(int(n), "XID"), Class: "warn", Title: "XID errors since the exporter started"})
+		badges = append(badges,
+			badge{Text: plural(int(n), "XID"), Class: "warn", Title: "XID errors since the exporter started"})
 	}
 	return badges
 }
@@ -125,16 +126,17 @@ func modeBadge(mode gpu.MIGState) badge {
 	pending := mode.Pending.Or(enabled)
 	switch {
 	case known && pending != enabled:
-		return badge{Text: "MIG pending", Class: "warn", Title: fmt.Sprintf("MIG mode is %s and becomes %s with the next reset",
-			nodedoc.ModeName(gpu.Some(enabled)), nodedoc.ModeName(gpu.Some(pending)))}
+		return badge{Text: "MIG pending", Class: "warn",
+			Title: fmt.Sprintf("MIG mode is %s and becomes %s with the next reset",
+				nodedoc.ModeName(gpu.Some(enabled)), nodedoc.ModeName(gpu.Some(pending)))}
 	case enabled:
 		return badge{Text: "MIG", Class: "plain"}
 	}
 	return badge{}
 }
 
-// slowsDown reports whether a clock event reason needs attention. Those of normal operation do not: idleness, clocks that were
-// set, the power limit under full load.
+// slowsDown reports whether a clock event reason needs attention. Those of normal operation do not: idleness, clocks
+// that were set, the power limit under full load.
 func slowsDown(reason string) bool {
 	return strings.HasPrefix(reason, "hw_") || strings.Contains(reason, "thermal")
 }
@@ -168,7 +170,8 @@ func gpuGauges(g *gpu.GPU) []gauge {
 	return gauges
 }
 
-// smGauge returns the gauge of SM activity. If it is unknown, the value is a dash without a bar: unknown must not look idle.
+// smGauge returns the gauge of SM activity. If it is unknown, the value is a dash without a bar: unknown must not
+// look idle.
 func smGauge(a gpu.Activity) gauge {
 	g := gauge{Label: "SM activity", Value: "–"}
 	if ratio, ok := nodedoc.Finite(a.SM).Get(); ok {

@@ -1,5 +1,5 @@
-// Package web serves metrics, health, the state as JSON and the status page over HTTP. Everything is read from the last Snapshot:
-// no request ever calls a driver.
+// Package web serves metrics, health, the state as JSON and the status page over HTTP. Everything is read from the
+// last Snapshot: no request ever calls a driver.
 package web
 
 import (
@@ -23,8 +23,8 @@ type Snapshots interface {
 	Current() *gpu.Snapshot
 }
 
-// Metrics turns a Snapshot into metrics. It is safe for concurrent use. Methods that return an error also return what could be
-// gathered.
+// Metrics turns a Snapshot into metrics. It is safe for concurrent use. Methods that return an error also return what
+// could be gathered.
 type Metrics interface {
 	// CheckCollectors returns an error that says what was expected unless each name is that of an enabled collector.
 	CheckCollectors(names []string) error
@@ -32,8 +32,8 @@ type Metrics interface {
 	Gather(*gpu.Snapshot) ([]*dto.MetricFamily, error)
 	// Filter returns the part of gathered families that belongs to the named collectors; no names are all of them.
 	Filter(families []*dto.MetricFamily, names []string) []*dto.MetricFamily
-	// Render appends to dst the same bytes as Gather, Filter and an encoder of the format, but faster, and returns true. It may
-	// append nothing and return false instead.
+	// Render appends to dst the same bytes as Gather, Filter and an encoder of the format, but faster, and returns true.
+	// It may append nothing and return false instead.
 	Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (bool, error)
 }
 
@@ -41,15 +41,17 @@ type Metrics interface {
 type Options struct {
 	// TelemetryPath is where metrics are served; "/metrics". See CheckTelemetryPath.
 	TelemetryPath string
-	// NoOpenMetrics does not offer OpenMetrics, in which counters whose names do not end in _total, such as dcgm-exporter's, are
-	// of unknown type.
+	// NoOpenMetrics does not offer OpenMetrics, in which counters whose names do not end in _total, such as
+	// dcgm-exporter's, are of unknown type.
 	NoOpenMetrics bool
-	// MaxScrapes limits the scrapes that are gathered and encoded at once; further ones are answered with 503. 0 is no limit.
+	// MaxScrapes limits the scrapes that are gathered and encoded at once; further ones are answered with 503. 0 is no
+	// limit.
 	MaxScrapes int
-	// FreshFor is how long, in real time, scrapers share the fresh families that were gathered for one of them; 0 is not at all.
+	// FreshFor is how long, in real time, scrapers share the fresh families that were gathered for one of them; 0 is not
+	// at all.
 	FreshFor time.Duration
-	// FreshCollector is the collector that the fresh families belong to: a scrape that selects others does not get them. Empty is
-	// none.
+	// FreshCollector is the collector that the fresh families belong to: a scrape that selects others does not get them.
+	// Empty is none.
 	FreshCollector string
 	// ReadyMaxAge is the age of the last Snapshot above which the process is not ready; 0 is no limit.
 	ReadyMaxAge time.Duration
@@ -57,10 +59,11 @@ type Options struct {
 	Notes func() []string
 	// State enables the Snapshot as JSON and on the page, and Recommendations.
 	State bool
-	// Recommendations, if not nil, returns a pointer to the last report about right-sizing, or to the part of it about one GPU; nil if
-	// there is none yet.
+	// Recommendations, if not nil, returns a pointer to the last report about right-sizing, or to the part of it about
+	// one GPU; nil if there is none yet.
 	Recommendations func(gpu.UUID) any
-	// Hosts are the node's own names. On a loopback address the state and the page are served for these, localhost and IP addresses.
+	// Hosts are the node's own names. On a loopback address the state and the page are served for these, localhost and
+	// IP addresses.
 	Hosts []string
 	// Pprof enables net/http/pprof under /debug/pprof/.
 	Pprof bool
@@ -87,12 +90,14 @@ const (
 	pathPprof   = "/debug/pprof/"
 )
 
-// CheckTelemetryPath returns an error unless metrics can be served at path: an absolute path that is not in use by this package.
+// CheckTelemetryPath returns an error unless metrics can be served at path: an absolute path that is not in use by
+// this package.
 func CheckTelemetryPath(path string) error {
 	switch {
 	case !strings.HasPrefix(path, "/"):
 		return fmt.Errorf("telemetry path %q: expected a path that begins with /", path)
-	case path == "/" || strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/debug/"):
+	case path == "/" || strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, "/api/") ||
+		strings.HasPrefix(path, "/debug/"):
 		return fmt.Errorf("telemetry path %q: it is in use for something else", path)
 	case strings.ContainsAny(path, "{}?#% \t") || strings.Contains(path, "//") || strings.Contains(path, "/."):
 		return fmt.Errorf("telemetry path %q: expected a plain path, such as %s", path, TelemetryPathDefault)
@@ -100,9 +105,11 @@ func CheckTelemetryPath(path string) error {
 	return nil
 }
 
-// NewHandler returns the handler of all paths. The families of fresh (go_*, process_* and the like) are gathered again for scrapes,
-// see Options.FreshFor; none of them may be in metrics. NewHandler panics if the telemetry path or a pattern of Extra is invalid.
-func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer, logger log.Logger) http.Handler {
+// NewHandler returns the handler of all paths. The families of fresh (go_*, process_* and the like) are gathered
+// again for scrapes, see Options.FreshFor; none of them may be in metrics. NewHandler panics if the telemetry path or
+// a pattern of Extra is invalid.
+func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer,
+	logger log.Logger) http.Handler {
 	if opts.TelemetryPath == "" {
 		opts.TelemetryPath = TelemetryPathDefault
 	}
@@ -116,7 +123,8 @@ func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus
 	mux := http.NewServeMux()
 	mux.Handle("GET "+opts.TelemetryPath, withWriteDeadline(newScrapeHandler(opts, snaps, metrics, fresh, pool, logger)))
 	mux.Handle("GET "+pathHealthy, withWriteDeadline(http.HandlerFunc(serveHealthy)))
-	mux.Handle("GET "+pathReady, withWriteDeadline(&readyHandler{snaps: snaps, maxAge: opts.ReadyMaxAge, now: opts.Now, notes: opts.Notes}))
+	mux.Handle("GET "+pathReady,
+		withWriteDeadline(&readyHandler{snaps: snaps, maxAge: opts.ReadyMaxAge, now: opts.Now, notes: opts.Notes}))
 	var page http.Handler = newPageHandler(opts, snaps, pool, logger)
 	if opts.State {
 		page = withLocalHost(opts.Hosts, page)

@@ -15,7 +15,8 @@ func TestMethodsAndPaths(t *testing.T) {
 	extra := map[string]http.Handler{"POST /-/sim/advance": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		writePlain(w, http.StatusOK, "by "+r.URL.Query().Get("by"))
 	})}
-	full := testHandler(Options{State: true, Pprof: true, Extra: extra}, publish(nodeFixture()), newRegistry(t), freshRegistry())
+	full := testHandler(Options{State: true, Pprof: true, Extra: extra}, publish(nodeFixture()), newRegistry(t),
+		freshRegistry())
 	bare := testHandler(Options{TelemetryPath: "/gpu/metrics"}, publish(nodeFixture()), newRegistry(t), freshRegistry())
 	for _, test := range []struct {
 		h            http.Handler

@@ -45,7 +45,8 @@ func forgottenFixture() *gpu.Snapshot {
 	snap.GPUs[3].Instances[0].ComputeInstances[1].Holders = nil
 	snap.GPUs[3].Instances[0].ComputeInstances[1].Allocated = gpu.None[bool]()
 	for i := range 13 {
-		snap.Unmatched = append(snap.Unmatched, unmatched(fmt.Sprintf("MIG-GPU-5c1f6a2e-0000-4d1b-9f00-000000000002/%d/0", i), fmt.Sprintf("etl-%d", i)))
+		snap.Unmatched = append(snap.Unmatched,
+			unmatched(fmt.Sprintf("MIG-GPU-5c1f6a2e-0000-4d1b-9f00-000000000002/%d/0", i), fmt.Sprintf("etl-%d", i)))
 	}
 	return snap
 }
@@ -89,15 +90,19 @@ func TestFreeByConfirmation(t *testing.T) {
 	snap.GPUs[0].Allocated, snap.GPUs[0].ConfirmedFree = free, true
 	gi := &snap.GPUs[1].Instances[0]
 	gi.Holders, gi.Allocated = nil, gpu.None[bool]()
-	gi.ComputeInstances[1].Holders, gi.ComputeInstances[1].Allocated, gi.ComputeInstances[1].ConfirmedFree = nil, free, true
+	gi.ComputeInstances[1].Holders, gi.ComputeInstances[1].Allocated, gi.ComputeInstances[1].ConfirmedFree = nil, free,
+		true
 	text := pageText(showPage(t, Options{State: true}, snap))
-	for _, want := range []string{"Free: no pod holds it, as an operator has confirmed", "2c.3g.20gb CI 1 – free, as an operator has confirmed"} {
+	for _, want := range []string{"Free: no pod holds it, as an operator has confirmed",
+		"2c.3g.20gb CI 1 – free, as an operator has confirmed"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	body := get(testHandler(Options{State: true}, publish(snap), nil, prometheus.NewRegistry()), "/api/v1/node").Body.String()
-	if n := strings.Count(body, `"allocated":false,"confirmedFree":true`); n != 2 || strings.Count(body, "confirmedFree") != 2 {
+	body := get(testHandler(Options{State: true}, publish(snap), nil, prometheus.NewRegistry()),
+		"/api/v1/node").Body.String()
+	if n := strings.Count(body, `"allocated":false,"confirmedFree":true`); n != 2 ||
+		strings.Count(body, "confirmedFree") != 2 {
 		t.Errorf("%d devices are free by confirmation, want 2, and nothing of the others:\n%s", n, body)
 	}
 }
@@ -108,7 +113,8 @@ func TestPageWithoutKubelet(t *testing.T) {
 	snap.Sources, snap.Unmatched = snap.Sources[:1], nil
 	snap.GPUs = []gpu.GPU{bareGPU(0), unprivilegedGPU(1)}
 	snap.GPUs[1].Instances[0].Allocated = gpu.None[bool]()
-	if text := pageText(showPage(t, Options{State: true}, snap)); strings.Contains(strings.ToLower(text), "free") || strings.Contains(text, "nknown") {
+	if text := pageText(showPage(t, Options{State: true}, snap)); strings.Contains(strings.ToLower(text), "free") ||
+		strings.Contains(text, "nknown") {
 		t.Errorf("something is said of holders:\n%s", text)
 	}
 }
@@ -133,8 +139,10 @@ func TestStateUnknownHolders(t *testing.T) {
 	body := get(h, "/api/v1/node").Body.String()
 	for _, want := range []string{
 		`"holdersIncomplete":"` + begunAnew + `"`,
-		`"unmatchedDevices":[{"id":"` + strings.Repeat("ü", nodedoc.MaxText) + `…","resource":"nvidia.com/mig-4g.20gb","namespace":"batch","pod":"\ufffd","container":"main"}]`,
-		`"pod":"resnet-0","podUID":"7c1e","container":"main"`, `"sharing":"exclusive","confirmed":false,"unconfirmedReason":"` + notListed + `"`,
+		`"unmatchedDevices":[{"id":"` + strings.Repeat("ü", nodedoc.MaxText) +
+			`…","resource":"nvidia.com/mig-4g.20gb","namespace":"batch","pod":"\ufffd","container":"main"}]`,
+		`"pod":"resnet-0","podUID":"7c1e","container":"main"`,
+		`"sharing":"exclusive","confirmed":false,"unconfirmedReason":"` + notListed + `"`,
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("no %s in\n%s", want, body)

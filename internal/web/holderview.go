@@ -24,7 +24,8 @@ type holdingView struct {
 // newHoldingView returns the view of a device's holders. kubelet is set if the node has one: see hasKubelet.
 func newHoldingView(holders []gpu.Holder, allocated gpu.Opt[bool], confirmedFree, kubelet bool) holdingView {
 	return holdingView{
-		Holders: holderViews(holders), Free: !allocated.Or(true), Confirmed: confirmedFree, Unknown: kubelet && !allocated.Present(),
+		Holders: holderViews(holders), Free: !allocated.Or(true), Confirmed: confirmedFree, Unknown: kubelet &&
+			!allocated.Present(),
 	}
 }
 
@@ -54,7 +55,9 @@ func podText(h *gpu.Holder) string {
 }
 
 func holderViews(holders []gpu.Holder) []holderView {
-	return mapSlice(holders, func(h *gpu.Holder) holderView { return holderView{Name: podText(h), Unconfirmed: h.Unconfirmed} })
+	return mapSlice(holders, func(h *gpu.Holder) holderView {
+		return holderView{Name: podText(h), Unconfirmed: h.Unconfirmed}
+	})
 }
 
 // sharedViews lists the containers that share a GPU, with their memory if it is known.
@@ -126,7 +129,8 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 			Class: "warn", Title: plural(n, "device id") + " without a device",
 			Text: "Pods were given devices that this node does not have. They run without them.",
 			Unmatched: mapSlice(shown, func(a *gpu.Assignment) unmatchedView {
-				return unmatchedView{ID: nodedoc.ShortText(a.ID), Resource: nodedoc.ShortText(a.Holder.Resource), Holder: podText(&a.Holder) + " " + a.Holder.Name}
+				return unmatchedView{ID: nodedoc.ShortText(a.ID), Resource: nodedoc.ShortText(a.Holder.Resource),
+					Holder: podText(&a.Holder) + " " + a.Holder.Name}
 			}),
 			More: n - len(shown),
 			Hint: "Restart the device plugin, so that it no longer offers such devices, then delete the pods.",
@@ -141,8 +145,8 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 	return notices
 }
 
-// freeTile counts the GPUs of which no pod holds any part, and those for which that is unknown. It returns false if no holders are
-// known.
+// freeTile counts the GPUs of which no pod holds any part, and those for which that is unknown. It returns false if
+// no holders are known.
 func freeTile(snap *gpu.Snapshot) (tile, bool) {
 	free, unknown := 0, 0
 	for i := range snap.GPUs {

@@ -11,10 +11,11 @@ import (
 // instanceView is a GPU instance's row in the card's list, with its compute instances.
 type instanceView struct {
 	deviceView
-	Placement        string
-	Memory           *gauge
-	Power            string
-	ComputeInstances []deviceView // none if one compute instance has the whole GPU instance: then the row's UUID is its MIG device's
+	Placement string
+	Memory    *gauge
+	Power     string
+	// none if one compute instance has the whole GPU instance: then the row's UUID is its MIG device's
+	ComputeInstances []deviceView
 }
 
 // deviceView is what the rows of GPU instances and of compute instances share.
@@ -42,9 +43,12 @@ func addLayout(view *gpuView, g *gpu.GPU, kubelet bool) {
 		}
 	}
 	if axis == nil && len(g.Instances) > 0 {
-		view.NoAxis = "Where the instances lie on the GPU is not known: the driver reports placements to privileged processes only."
+		view.NoAxis = "Where the instances lie on the GPU is not known: the driver reports placements to privileged " +
+			"processes only."
 	}
-	view.Instances = mapSlice(g.Instances, func(inst *gpu.GPUInstance) instanceView { return newInstanceView(inst, kubelet) })
+	view.Instances = mapSlice(g.Instances, func(inst *gpu.GPUInstance) instanceView {
+		return newInstanceView(inst, kubelet)
+	})
 	if w, ok := nodedoc.Finite(g.Power.UnallocatedWatts).Get(); ok && len(g.Instances) > 0 {
 		view.Unallocated = "≈ " + wattsText(w)
 	}
@@ -54,7 +58,8 @@ func addLayout(view *gpuView, g *gpu.GPU, kubelet bool) {
 // layOutAxis returns the segments of a GPU's placement axis.
 func layOutAxis(g *gpu.GPU) []nodedoc.Segment {
 	capacity := g.Capacity.Or(gpu.Capacity{})
-	axis := nodedoc.Axis{Units: nodedoc.AxisUnits(capacity.Memory, g.Profiles), Profiles: g.Profiles, Available: capacity.Profiles}
+	axis := nodedoc.Axis{Units: nodedoc.AxisUnits(capacity.Memory, g.Profiles), Profiles: g.Profiles,
+		Available: capacity.Profiles}
 	placements := make([]gpu.Opt[gpu.Placement], 0, len(g.Instances))
 	for i := range g.Instances {
 		placements = append(placements, g.Instances[i].Placement)
@@ -117,7 +122,8 @@ func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
 		c := &inst.ComputeInstances[i]
 		slices := c.ComputeSlices.Or(1)
 		rest -= slices
-		part := partView{Class: widthClass(slices), Title: fmt.Sprintf("compute instance %d, %s", c.ID, profileText(c.Profile))}
+		part := partView{Class: widthClass(slices),
+			Title: fmt.Sprintf("compute instance %d, %s", c.ID, profileText(c.Profile))}
 		if len(c.Holders) > 0 {
 			if len(inst.Holders) == 0 { // else the block names it
 				part.Text = c.Holders[0].Pod
@@ -155,7 +161,8 @@ func widthClass(slices int) string { return fmt.Sprintf("w%d", min(max(slices, 1
 func newInstanceView(inst *gpu.GPUInstance, kubelet bool) instanceView {
 	view := instanceView{
 		deviceView: deviceView{
-			ID: int(inst.ID), Profile: profileText(inst.Profile), Down: !inst.Up, SM: smGauge(inst.Activity), Errors: errorTexts(inst.Errors),
+			ID: int(inst.ID), Profile: profileText(inst.Profile), Down: !inst.Up, SM: smGauge(inst.Activity),
+			Errors:      errorTexts(inst.Errors),
 			holdingView: newHoldingView(inst.Holders, inst.Allocated, inst.ConfirmedFree, kubelet),
 		},
 		Memory: memoryGauge(inst.Memory),
@@ -179,7 +186,8 @@ func newInstanceView(inst *gpu.GPUInstance, kubelet bool) instanceView {
 	}
 	view.ComputeInstances = mapSlice(inst.ComputeInstances, func(c *gpu.ComputeInstance) deviceView {
 		return deviceView{
-			ID: int(c.ID), Profile: profileText(c.Profile), UUID: string(c.UUID), Down: !c.Up, SM: smGauge(c.Activity), Errors: errorTexts(c.Errors),
+			ID: int(c.ID), Profile: profileText(c.Profile), UUID: string(c.UUID), Down: !c.Up, SM: smGauge(c.Activity),
+			Errors:      errorTexts(c.Errors),
 			holdingView: newHoldingView(c.Holders, c.Allocated, c.ConfirmedFree, kubelet),
 		}
 	})

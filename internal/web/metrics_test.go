@@ -150,7 +150,8 @@ func newSynthetic() synthetic {
 		vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: fmt.Sprintf("nvidia_test_%d_bytes", f), Help: "A family."},
 			[]string{"gpu", "uuid", "gpu_instance", "mig_profile", "namespace", "pod", "container"})
 		for i := range 100 {
-			vec.WithLabelValues(fmt.Sprint(i/10), fmt.Sprintf("GPU-5c1f6a2e-0000-4d1b-9f00-%012d", i/10), fmt.Sprint(i%10), "1g.5gb",
+			vec.WithLabelValues(fmt.Sprint(i/10), fmt.Sprintf("GPU-5c1f6a2e-0000-4d1b-9f00-%012d", i/10), fmt.Sprint(i%10),
+				"1g.5gb",
 				"team-a", fmt.Sprintf("train-%d-x2x4z", i), "main").Set(float64(i * 1234567))
 		}
 		reg.MustRegister(vec)

@@ -22,8 +22,8 @@ var (
 	pageJS string
 )
 
-// pageHandler serves the status page. It is one document that contains its style and script; nothing else may be loaded. Without
-// scripts the browser reloads the page.
+// pageHandler serves the status page. It is one document that contains its style and script; nothing else may be
+// loaded. Without scripts the browser reloads the page.
 type pageHandler struct {
 	opts     Options
 	snaps    Snapshots

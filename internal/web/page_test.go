@@ -35,13 +35,17 @@ func TestPageShowsTheNode(t *testing.T) {
 	page := showPage(t, Options{State: true, Simulated: true, Version: "1.2.3"}, nodeFixture())
 	text := pageText(page)
 	for _, want := range []string{
-		"mig-exporter 1.2.3", "dgx-a100", "simulated node", "driver 580.95.05", "CUDA 13.0", "nvml", "kubelet stale", "Read 1 s ago",
+		"mig-exporter 1.2.3", "dgx-a100", "simulated node", "driver 580.95.05", "CUDA 13.0", "nvml", "kubelet stale",
+		"Read 1 s ago",
 		"GPUs 8 1 does not answer", "Free 2 held by no pod",
-		"GPU 0 NVIDIA A100-SXM4-40GB", "row remap pending", "2 XIDs", "Memory 31 GiB of 40 GiB 78 %", "SM activity 75 % 75 % Utilization 87 %", "Power 318 W of 400 W",
+		"GPU 0 NVIDIA A100-SXM4-40GB", "row remap pending", "2 XIDs", "Memory 31 GiB of 40 GiB 78 %",
+		"SM activity 75 % 75 % Utilization 87 %", "Power 318 W of 400 W",
 		"Temperature 61 °C", "Held by vision/resnet-0",
 		"Free: no pod holds it",
-		"1g.5gb GI 7 at 0:1 3 GiB of 5 GiB 60 % 102 % 100 % ≈ 20 W ml/notebook", "2g.10gb GI 5 at 2:2 20 MiB of 10 GiB 0 % 0 % 0 % ≈ 40 W",
-		"2g.10gb GI 1 at 4:2 9 GiB of 10 GiB 90 % – ≈ 40 W", "SM activity 31 % 31 % Power 172 W", "ml/notebook-7d9c", "not given to an instance ≈ 72 W", "Could still hold 1 × 1g.5gb. Stranded: 1 memory slice.",
+		"1g.5gb GI 7 at 0:1 3 GiB of 5 GiB 60 % 102 % 100 % ≈ 20 W ml/notebook",
+		"2g.10gb GI 5 at 2:2 20 MiB of 10 GiB 0 % 0 % 0 % ≈ 40 W",
+		"2g.10gb GI 1 at 4:2 9 GiB of 10 GiB 90 % – ≈ 40 W", "SM activity 31 % 31 % Power 172 W", "ml/notebook-7d9c",
+		"not given to an instance ≈ 72 W", "Could still hold 1 × 1g.5gb. Stranded: 1 memory slice.",
 		"1c.3g.20gb CI 0 65 % 65 % ml/embed-0", "2c.3g.20gb CI 1 – ml/train-0", "no compute instance", "Nothing more fits.",
 		"lost", "It last answered 96 s ago. Its readings are dropped.", "device: get handle: GPU is lost",
 		"Shared by 2 containers (time-slicing)", "hub/jupyter-ben notebook (1) 13 GiB",
@@ -52,8 +56,11 @@ func TestPageShowsTheNode(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
-	for _, want := range []string{`<td colspan="4" class="used"`, `<td colspan="1" class="stranded"`, `<td colspan="2" class="idle"`, `<article class="card down"`, `title="GPU instance 7, 1g.5gb at 0:1, SM activity 102 %, about 20 W"`,
-		`href="metrics"`, `href="api/v1/node"`, `href="-/ready"`, `href="-/healthy"`, `<meter min="0" max="100" value="78"`, `data-age="1"`} {
+	for _, want := range []string{`<td colspan="4" class="used"`, `<td colspan="1" class="stranded"`,
+		`<td colspan="2" class="idle"`, `<article class="card down"`,
+		`title="GPU instance 7, 1g.5gb at 0:1, SM activity 102 %, about 20 W"`,
+		`href="metrics"`, `href="api/v1/node"`, `href="-/ready"`, `href="-/healthy"`, `<meter min="0" max="100" value="78"`,
+		`data-age="1"`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %s in the page", want)
 		}
@@ -66,7 +73,8 @@ func TestPageGPUWithoutHandle(t *testing.T) {
 	snap.GPUs = []gpu.GPU{wholeGPU(0), {Facts: gpu.Facts{Index: 1},
 		Errors: []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: fmt.Errorf("get handle: %w", gpu.ErrLost)}}}}
 	page := showPage(t, Options{State: true}, snap)
-	const want = "GPU 1 Unknown model lost The driver counts this GPU but returns no handle for it. device: get handle: GPU is lost"
+	const want = "GPU 1 Unknown model lost The driver counts this GPU but returns no handle for it. device: get handle: " +
+		"GPU is lost"
 	if text := pageText(page); !strings.HasSuffix(text, want) || !strings.Contains(text, "GPUs 2 1 does not answer") {
 		t.Errorf("no %q in\n%s", want, text)
 	}
@@ -79,11 +87,13 @@ func TestPageGPUWithoutHandle(t *testing.T) {
 func TestPageUnknownActivity(t *testing.T) {
 	snap := nodeFixture()
 	cut := splitGPU(0)
-	cut.Instances[0].Activity, cut.Instances[0].ComputeInstances[0].Activity = gpu.Activity{}, gpu.Activity{SM: gpu.Some(math.NaN())}
+	cut.Instances[0].Activity, cut.Instances[0].ComputeInstances[0].Activity = gpu.Activity{},
+		gpu.Activity{SM: gpu.Some(math.NaN())}
 	snap.GPUs = []gpu.GPU{cut}
 	page := showPage(t, Options{State: true}, snap)
 	text := pageText(page)
-	for _, want := range []string{"SM activity – Power", "15 GiB of 20 GiB 75 % – ≈ 60 W", "CI 0 – ml/embed-0", "CI 1 – ml/train-0"} {
+	for _, want := range []string{"SM activity – Power", "15 GiB of 20 GiB 75 % – ≈ 60 W", "CI 0 – ml/embed-0",
+		"CI 1 – ml/train-0"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -159,10 +169,12 @@ func TestPagePolicy(t *testing.T) {
 }
 
 func TestPageWithoutDriver(t *testing.T) {
-	snap := &gpu.Snapshot{Time: fixtureTime, Hostname: "laptop", Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrNoDriver}}}
+	snap := &gpu.Snapshot{Time: fixtureTime, Hostname: "laptop",
+		Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrNoDriver}}}
 	text := pageText(showPage(t, Options{State: true}, snap))
 	for _, want := range []string{"No NVIDIA driver answers on this node", "nvml down",
-		"To look around without a GPU, start the simulated node: mig-exporter --driver=sim --sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml"} {
+		"To look around without a GPU, start the simulated node: mig-exporter --driver=sim " +
+			"--sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -174,12 +186,15 @@ func TestPageNotices(t *testing.T) {
 	lost := nodeFixture()
 	lost.Sources = []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrVersionMismatch}}
 	for want, snap := range map[string]*gpu.Snapshot{
-		"Reading the node for the first time":                                                  nil,
-		"The driver answers, but lists no GPU":                                                 {Time: fixtureTime, Sources: up},
-		"Readings have stalled The readings shown here are 2 min old.":                         {Time: fixtureTime.Add(-2 * time.Minute), Sources: up},
+		"Reading the node for the first time": nil,
+		"The driver answers, but lists no GPU": {Time: fixtureTime,
+			Sources: up},
+		"Readings have stalled The readings shown here are 2 " +
+			"min old.": {Time: fixtureTime.Add(-2 * time.Minute), Sources: up},
 		"The NVIDIA driver no longer answers driver and library version mismatch The exporter": lost,
 	} {
-		if text := pageText(showPage(t, Options{State: true, ReadyMaxAge: 15 * time.Second}, snap)); !strings.Contains(text, want) {
+		if text := pageText(showPage(t, Options{State: true, ReadyMaxAge: 15 * time.Second}, snap)); !strings.Contains(text,
+			want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}

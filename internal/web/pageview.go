@@ -92,7 +92,8 @@ func pageLinks(opts Options) []link {
 	if opts.State {
 		links = append(links, link{strings.TrimPrefix(pathNode, "/"), "JSON"})
 	}
-	links = append(links, link{strings.TrimPrefix(pathReady, "/"), "Ready"}, link{strings.TrimPrefix(pathHealthy, "/"), "Health"})
+	links = append(links, link{strings.TrimPrefix(pathReady, "/"), "Ready"},
+		link{strings.TrimPrefix(pathHealthy, "/"), "Health"})
 	if opts.Pprof {
 		links = append(links, link{strings.TrimPrefix(pathPprof, "/"), "Profiles"})
 	}
@@ -124,10 +125,12 @@ func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 		return n
 	}
 	if age := now.Sub(snap.Time); opts.ReadyMaxAge > 0 && age > opts.ReadyMaxAge {
-		return &notice{Class: "bad", Title: "Readings have stalled", Text: "The readings shown here are " + ageText(age) + " old."}
+		return &notice{Class: "bad", Title: "Readings have stalled", Text: "The readings shown here are " + ageText(age) +
+			" old."}
 	}
 	if len(snap.GPUs) == 0 {
-		return &notice{Class: "plain", Title: "The driver answers, but lists no GPU", Text: "A GPU that appears later is picked up without a restart."}
+		return &notice{Class: "plain", Title: "The driver answers, but lists no GPU",
+			Text: "A GPU that appears later is picked up without a restart."}
 	}
 	return nil
 }
@@ -163,7 +166,8 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 		tiles = append(tiles, t)
 	}
 	if migEnabled > 0 {
-		tiles = append(tiles, tile{Label: "In MIG mode", Value: fmt.Sprint(migEnabled), Note: plural(instances, "GPU instance")})
+		tiles = append(tiles,
+			tile{Label: "In MIG mode", Value: fmt.Sprint(migEnabled), Note: plural(instances, "GPU instance")})
 	}
 	if total > 0 {
 		tiles = append(tiles, tile{Label: "Memory used", Value: bytesText(used), Note: "of " + bytesText(total)})

@@ -11,7 +11,8 @@ import (
 
 // A page that points its own name at the loopback address reads no state of the node.
 func TestLoopbackServesStateForItsOwnNamesOnly(t *testing.T) {
-	h := testHandler(Options{State: true, Hosts: []string{"gpu-node"}, Recommendations: reportOf}, publish(nodeFixture()), newRegistry(t), freshRegistry())
+	h := testHandler(Options{State: true, Hosts: []string{"gpu-node"}, Recommendations: reportOf}, publish(nodeFixture()),
+		newRegistry(t), freshRegistry())
 	s := start(t, ServerOptions{}, h, log.NewNopLogger())
 	defer func() {
 		if err := s.end(); err != nil {
@@ -39,10 +40,12 @@ func TestLoopbackServesStateForItsOwnNamesOnly(t *testing.T) {
 	}
 	for _, path := range []string{"/", "/api/v1/node", "/api/v1/recommendations"} {
 		for host, want := range map[string]int{
-			address: 200, "localhost": 200, "LOCALHOST:" + port: 200, "localhost.": 200, "127.0.0.2": 200, "[::1]": 200, "[::1]:" + port: 200,
-			"10.0.0.7:80": 200, "gpu-node:" + port: 200,
-			"rebound.example:" + port: 421, "rebound.example": 421, "localhost.rebound.example": 421, "127.0.0.1.rebound.example": 421,
-			"gpu-node.rebound.example": 421,
+			address: 200, "localhost": 200, "LOCALHOST:" + port: 200, "localhost.": 200, "127.0.0.2": 200, "[::1]": 200,
+			"[::1]:" + port: 200,
+			"10.0.0.7:80":   200, "gpu-node:" + port: 200,
+			"rebound.example:" + port: 421, "rebound.example": 421, "localhost.rebound.example": 421,
+			"127.0.0.1.rebound.example": 421,
+			"gpu-node.rebound.example":  421,
 		} {
 			status, media := ask(path, host)
 			if status != want || want == 421 && media != "application/problem+json" {
@@ -67,7 +70,8 @@ func TestOtherAddressesHaveAnyName(t *testing.T) {
 
 // Without the state, the page has nothing of the node.
 func TestPageWithoutStateHasAnyName(t *testing.T) {
-	s := start(t, ServerOptions{}, testHandler(Options{}, publish(nodeFixture()), newRegistry(t), freshRegistry()), log.NewNopLogger())
+	s := start(t, ServerOptions{}, testHandler(Options{}, publish(nodeFixture()), newRegistry(t), freshRegistry()),
+		log.NewNopLogger())
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.addrs[0].String(), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,8 @@ type fakeReport struct {
 func reportOf(id gpu.UUID) any { return &fakeReport{GPU: id} }
 
 func adviceOf(report func(gpu.UUID) any) http.Handler {
-	return testHandler(Options{State: true, Recommendations: report}, publish(nodeFixture()), nil, prometheus.NewRegistry())
+	return testHandler(Options{State: true, Recommendations: report}, publish(nodeFixture()), nil,
+		prometheus.NewRegistry())
 }
 
 func TestRecommendations(t *testing.T) {

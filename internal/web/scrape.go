@@ -31,7 +31,8 @@ type scrapeHandler struct {
 	rejected       atomic.Uint64
 }
 
-func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer, pool *buffers, logger log.Logger) *scrapeHandler {
+func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer, pool *buffers,
+	logger log.Logger) *scrapeHandler {
 	h := &scrapeHandler{
 		metrics:        metrics,
 		freshCollector: opts.FreshCollector,
@@ -58,7 +59,8 @@ func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prom
 	return h
 }
 
-// scrapeCounter returns a counter of the scrapes with one result. It has no created timestamp, so that equal runs serve equal bytes.
+// scrapeCounter returns a counter of the scrapes with one result. It has no created timestamp, so that equal runs
+// serve equal bytes.
 func scrapeCounter(result string, n *atomic.Uint64) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name:        "mig_exporter_scrapes_total",
@@ -93,9 +95,9 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.served.Add(1)
 }
 
-// encode returns the parts of an answer: the encoded Snapshot, and a trailer with the fresh families. It releases the scrape's slot
-// before the answer is written, so that slow readers do not block others. Missing metrics are logged; they are an error only if
-// there are no others.
+// encode returns the parts of an answer: the encoded Snapshot, and a trailer with the fresh families. It releases the
+// scrape's slot before the answer is written, so that slow readers do not block others. Missing metrics are logged;
+// they are an error only if there are no others.
 func (h *scrapeHandler) encode(form outputForm, chosen selection) ([][]byte, error) {
 	defer h.releaseSlot()
 	var prefix bodyPrefix
@@ -132,7 +134,8 @@ func (h *scrapeHandler) releaseSlot() {
 	}
 }
 
-// limitedLogger logs errors of scraping, at most one in errorLogInterval: a persistent error occurs with every Snapshot.
+// limitedLogger logs errors of scraping, at most one in errorLogInterval: a persistent error occurs with every
+// Snapshot.
 type limitedLogger struct {
 	logger log.Logger
 	now    func() time.Time

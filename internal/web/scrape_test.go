@@ -23,26 +23,28 @@ const (
 	openMetricsAccept = "application/openmetrics-text;version=1.0.0"
 	protobufAccept    = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
 	// prometheusAccept is what Prometheus asks for with native histograms off.
-	prometheusAccept = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5," +
-		"text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+	prometheusAccept = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
 )
 
 // A counter whose name does not end in _total keeps its type.
 func TestNoOpenMetrics(t *testing.T) {
 	reg := newRegistry(t)
-	reg.reg.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", Help: "Retries."}))
+	reg.reg.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
+		Help: "Retries."}))
 	h := testHandler(Options{NoOpenMetrics: true}, publish(nodeFixture()), reg, freshRegistry())
 	for _, test := range []struct{ accept, want string }{
 		{"", "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"},
 		{openMetricsAccept, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"},
 		{prometheusAccept, "text/plain; version=0.0.4; charset=utf-8; escaping=allow-utf-8"},
-		{protobufAccept, "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited; escaping=underscores"},
+		{protobufAccept, "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited; " +
+			"escaping=underscores"},
 	} {
 		w := get(h, "/metrics", "Accept", test.accept)
 		if got := w.Header().Get("Content-Type"); w.Code != http.StatusOK || got != test.want {
 			t.Errorf("Accept %q: got %d %q, want %q", test.accept, w.Code, got, test.want)
 		}
-		if strings.HasPrefix(test.want, "text/plain") && !strings.Contains(w.Body.String(), "# TYPE DCGM_FI_DEV_PCIE_REPLAY_COUNTER counter\n") {
+		if strings.HasPrefix(test.want, "text/plain") &&
+			!strings.Contains(w.Body.String(), "# TYPE DCGM_FI_DEV_PCIE_REPLAY_COUNTER counter\n") {
 			t.Errorf("Accept %q: the counter is none:\n%s", test.accept, w.Body.String())
 		}
 	}
@@ -54,9 +56,12 @@ func TestScrapeFormats(t *testing.T) {
 		{"*/*", "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"},
 		{"text/html", "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"},
 		{openMetricsAccept, "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=underscores"},
-		{protobufAccept, "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited; escaping=underscores"},
+		{protobufAccept, "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited; " +
+			"escaping=underscores"},
 		{prometheusAccept, "application/openmetrics-text; version=1.0.0; charset=utf-8; escaping=allow-utf-8"},
-		{protobufAccept + ";q=0.6," + openMetricsAccept + ";q=0.5", "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited; escaping=underscores"},
+		{protobufAccept + ";q=0.6," + openMetricsAccept + ";q=0.5",
+			"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited; " +
+				"escaping=underscores"},
 	} {
 		for _, coding := range []string{"", "gzip"} {
 			h := testHandler(Options{}, publish(nodeFixture()), newRegistry(t), freshRegistry())
@@ -92,7 +97,8 @@ func checkFamilies(t *testing.T, format expfmt.Format, body []byte) {
 		if n := strings.Count(text, "# EOF\n"); n != 1 || !strings.HasSuffix(text, "# EOF\n") {
 			t.Errorf("%d end markers in\n%s", n, text)
 		}
-		for _, want := range []string{"test_generation 42.0\n", "fresh_gathers ", `test_energy_joules_total{pod="a\"b\\c\nd"} 12.5`} {
+		for _, want := range []string{"test_generation 42.0\n", "fresh_gathers ",
+			`test_energy_joules_total{pod="a\"b\\c\nd"} 12.5`} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %q in\n%s", want, text)
 			}
@@ -117,7 +123,8 @@ func checkFamilies(t *testing.T, format expfmt.Format, body []byte) {
 		}
 		return
 	}
-	if got := families["test_energy_joules_total"].Metric[0].Counter.GetCreatedTimestamp().AsTime(); !got.Equal(fixtureTime) {
+	if got := families["test_energy_joules_total"].Metric[0].Counter.GetCreatedTimestamp().
+		AsTime(); !got.Equal(fixtureTime) {
 		t.Errorf("created timestamp: got %s, want %s", got, fixtureTime)
 	}
 	if h := families["test_memory_distribution"].Metric[0].Histogram; h.GetSchema() == 0 || len(h.PositiveSpan) == 0 {
@@ -147,14 +154,17 @@ func decode(t *testing.T, format expfmt.Format, body []byte) map[string]*dto.Met
 
 func TestScrapeEscaping(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fresh.dotted", Help: "-"}, func() float64 { return 1 }))
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fresh.dotted", Help: "-"}, func() float64 {
+		return 1
+	}))
 	h := testHandler(Options{}, publish(nil), nil, reg)
 	for escaping, want := range map[string]string{
 		model.AllowUTF8:         `{"fresh.dotted"} 1`,
 		model.EscapeUnderscores: "fresh_dotted 1",
 		model.EscapeDots:        "fresh_dot_dotted 1",
 	} {
-		if body := get(h, "/metrics", "Accept", "text/plain;version=0.0.4;escaping="+escaping).Body.String(); !strings.Contains(body, want) {
+		if body := get(h, "/metrics", "Accept",
+			"text/plain;version=0.0.4;escaping="+escaping).Body.String(); !strings.Contains(body, want) {
 			t.Errorf("%s: no %q in %q", escaping, want, body)
 		}
 	}
@@ -252,7 +262,8 @@ func TestConcurrentScrapersShareOneEncode(t *testing.T) {
 // TestExpositionEncodesOnce: one encoding per form, whose bytes all callers share.
 func TestExpositionEncodesOnce(t *testing.T) {
 	e := newExposition(nodeFixture(), newRegistry(t), new(buffers), func(err error) { t.Error(err) })
-	for _, form := range []outputForm{{expfmt.FmtText, codingIdentity}, {expfmt.FmtText, codingGzip}, {expfmt.FmtProtoDelim, codingGzip}} {
+	for _, form := range []outputForm{{expfmt.FmtText, codingIdentity}, {expfmt.FmtText, codingGzip},
+		{expfmt.FmtProtoDelim, codingGzip}} {
 		a, errA := e.prefix(form, selection{})
 		b, errB := e.prefix(form, selection{})
 		if err := errors.Join(errA, errB); err != nil || a.size == 0 {
@@ -292,7 +303,8 @@ func (f failing) Gather(*gpu.Snapshot) ([]*dto.MetricFamily, error) { return f.f
 
 func TestScrapePartial(t *testing.T) {
 	name, help, value := "test_good", "-", 1.0
-	good := &dto.MetricFamily{Name: &name, Help: &help, Type: dto.MetricType_GAUGE.Enum(), Metric: []*dto.Metric{{Gauge: &dto.Gauge{Value: &value}}}}
+	good := &dto.MetricFamily{Name: &name, Help: &help, Type: dto.MetricType_GAUGE.Enum(),
+		Metric: []*dto.Metric{{Gauge: &dto.Gauge{Value: &value}}}}
 	empty := "test_empty"
 	bad := &dto.MetricFamily{Name: &empty, Help: &help, Type: dto.MetricType_GAUGE.Enum(), Metric: []*dto.Metric{{}}}
 	collide := errors.New("collector memory: boom")
@@ -303,10 +315,13 @@ func TestScrapePartial(t *testing.T) {
 		code    int
 		want    string
 	}{
-		{"gather error keeps what was gathered", failing{families: []*dto.MetricFamily{good}, err: collide}, prometheus.NewRegistry(), 200, "test_good 1\n"},
-		{"family that cannot be encoded is left out whole", failing{families: []*dto.MetricFamily{bad, good}, err: nil}, prometheus.NewRegistry(), 200, "# HELP test_good -\n# TYPE test_good gauge\ntest_good 1\n"},
+		{"gather error keeps what was gathered", failing{families: []*dto.MetricFamily{good}, err: collide},
+			prometheus.NewRegistry(), 200, "test_good 1\n"},
+		{"family that cannot be encoded is left out whole", failing{families: []*dto.MetricFamily{bad, good}, err: nil},
+			prometheus.NewRegistry(), 200, "# HELP test_good -\n# TYPE test_good gauge\ntest_good 1\n"},
 		{"nothing gathered but fresh", failing{err: collide}, freshRegistry(), 200, "fresh_gathers "},
-		{"nothing at all", failing{err: collide}, prometheus.NewRegistry(), 500, "nothing could be gathered and encoded: gather: collector memory: boom\n"},
+		{"nothing at all", failing{err: collide}, prometheus.NewRegistry(), 500,
+			"nothing could be gathered and encoded: gather: collector memory: boom\n"},
 		{"nothing to say", failing{}, prometheus.NewRegistry(), 200, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -333,7 +348,8 @@ func TestScrapeErrorsAreLoggedOnceAMinute(t *testing.T) {
 	var lines logged
 	now := fixtureTime
 	snaps := publish(nil)
-	h := NewHandler(Options{Now: func() time.Time { return now }}, snaps, failing{err: errors.New("boom")}, freshRegistry(), &lines)
+	h := NewHandler(Options{Now: func() time.Time { return now }}, snaps, failing{err: errors.New("boom")},
+		freshRegistry(), &lines)
 	for second := range 121 {
 		now = fixtureTime.Add(time.Duration(second) * time.Second)
 		snaps.Store(nodeFixture())
@@ -370,7 +386,8 @@ func TestMaxScrapes(t *testing.T) {
 	close(metrics.hold)
 	held.Wait()
 	body := get(h, "/metrics").Body.String()
-	for _, want := range []string{`mig_exporter_scrapes_total{result="rejected"} 1`, `mig_exporter_scrapes_total{result="served"} 2`} {
+	for _, want := range []string{`mig_exporter_scrapes_total{result="rejected"} 1`,
+		`mig_exporter_scrapes_total{result="served"} 2`} {
 		if !strings.Contains(body, want+"\n") {
 			t.Errorf("no %q in\n%s", want, body)
 		}

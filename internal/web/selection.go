@@ -57,8 +57,8 @@ type recentEntry[K comparable, V any] struct {
 	value V
 }
 
-// get returns the value of a key. If it is not kept, get calls create, and drops the least recently requested value if there are
-// more than limit.
+// get returns the value of a key. If it is not kept, get calls create, and drops the least recently requested value
+// if there are more than limit.
 func (r *recent[K, V]) get(key K, limit int, create func() V) V {
 	at := slices.IndexFunc(r.entries, func(e recentEntry[K, V]) bool { return e.key == key })
 	if at < 0 {

@@ -103,7 +103,8 @@ func TestSelectionsOverHTTP(t *testing.T) {
 	h := testHandler(Options{FreshCollector: "own"}, publish(nodeFixture()), newRegistry(t), freshRegistry())
 	server := httptest.NewServer(h)
 	defer server.Close()
-	for query, status := range map[string]int{"?collect[]=test_generation": http.StatusOK, "?collect[]=bad": http.StatusBadRequest} {
+	for query, status := range map[string]int{"?collect[]=test_generation": http.StatusOK,
+		"?collect[]=bad": http.StatusBadRequest} {
 		lengths := map[string]int64{}
 		for _, method := range []string{http.MethodGet, http.MethodHead} {
 			r, err := http.NewRequestWithContext(t.Context(), method, server.URL+"/metrics"+query, nil)
@@ -178,8 +179,10 @@ func TestSelectionsAreKept(t *testing.T) {
 
 // TestManySelectionsLeaveLittle: what a client can make the process keep does not grow with its imagination.
 func TestManySelectionsLeaveLittle(t *testing.T) {
-	e := &trailerCache{fresh: freshRegistry(), keep: time.Hour, pool: new(buffers), report: func(error) {}, cached: map[trailerForm]*cachedTrailer{}}
-	h := &scrapeHandler{metrics: failing{}, trailers: e, freshCollector: "own", formats: expfmt.DefaultOpenMetricsAcceptedFormats(),
+	e := &trailerCache{fresh: freshRegistry(), keep: time.Hour, pool: new(buffers), report: func(error) {},
+		cached: map[trailerForm]*cachedTrailer{}}
+	h := &scrapeHandler{metrics: failing{}, trailers: e, freshCollector: "own",
+		formats:     expfmt.DefaultOpenMetricsAcceptedFormats(),
 		expositions: snapshotCache[*exposition]{snaps: publish(nil)}}
 	for i := range 100 {
 		for _, query := range []string{"collect[]=own&collect[]=test_%d", "collect[]=test_%d"} {

@@ -27,7 +27,8 @@ type ServerOptions struct {
 	ShutdownTimeout time.Duration
 }
 
-// Limits of requests, which scrapes, browsers and profiles never reach. Answers have a deadline of their own, writeTimeout.
+// Limits of requests, which scrapes, browsers and profiles never reach. Answers have a deadline of their own,
+// writeTimeout.
 const (
 	readHeaderTimeout = 10 * time.Second
 	readTimeout       = 30 * time.Second
@@ -35,8 +36,9 @@ const (
 	maxHeaderBytes    = 64 << 10
 )
 
-// Serve serves handler until ctx ends. It then stops listening, waits up to ShutdownTimeout for requests in flight and closes the
-// remaining connections. It returns nil after that, or the error because of which it could not start or continue.
+// Serve serves handler until ctx ends. It then stops listening, waits up to ShutdownTimeout for requests in flight
+// and closes the remaining connections. It returns nil after that, or the error because of which it could not start
+// or continue.
 func Serve(ctx context.Context, opts ServerOptions, handler http.Handler, logger log.Logger) error {
 	if err := CheckConfig(opts.ConfigFile); err != nil {
 		return err
@@ -48,8 +50,10 @@ func Serve(ctx context.Context, opts ServerOptions, handler http.Handler, logger
 	return serveOn(ctx, listeners, opts, handler, logger)
 }
 
-// serveOn serves on the listeners, which it closes, until ctx ends or one fails. Then it shuts all servers down and waits for them.
-func serveOn(ctx context.Context, listeners []net.Listener, opts ServerOptions, handler http.Handler, logger log.Logger) error {
+// serveOn serves on the listeners, which it closes, until ctx ends or one fails. Then it shuts all servers down and
+// waits for them.
+func serveOn(ctx context.Context, listeners []net.Listener, opts ServerOptions, handler http.Handler,
+	logger log.Logger) error {
 	ended := make(chan error, len(listeners))
 	// A server for each listener: the toolkit wraps the handler of a server again, without a lock, for each listener.
 	servers := make([]*http.Server, len(listeners))

@@ -72,7 +72,8 @@ func fetch(t *testing.T, client *http.Client, method, url string) (int, string, 
 
 func TestServeOnSeveralAddresses(t *testing.T) {
 	var lines logged
-	s := start(t, ServerOptions{Addresses: []string{"127.0.0.1:0", "localhost:0"}, ShutdownTimeout: time.Minute}, http.HandlerFunc(hello), &lines)
+	s := start(t, ServerOptions{Addresses: []string{"127.0.0.1:0", "localhost:0"}, ShutdownTimeout: time.Minute},
+		http.HandlerFunc(hello), &lines)
 	for _, addr := range s.addrs {
 		if code, body, _ := fetch(t, http.DefaultClient, "GET", "http://"+addr.String()); code != 200 || body != "hello\n" {
 			t.Errorf("%s: got %d %q", addr, code, body)
@@ -102,10 +103,12 @@ func TestServeOnSeveralAddresses(t *testing.T) {
 }
 
 func TestServeHead(t *testing.T) {
-	s := start(t, ServerOptions{}, testHandler(Options{State: true}, publish(nodeFixture()), newRegistry(t), freshRegistry()), log.NewNopLogger())
+	s := start(t, ServerOptions{}, testHandler(Options{State: true}, publish(nodeFixture()), newRegistry(t),
+		freshRegistry()), log.NewNopLogger())
 	for _, path := range []string{"/metrics", "/", "/api/v1/node", "/-/ready"} {
 		url := "http://" + s.addrs[0].String() + path
-		code, body, header := fetch(t, &http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}}, "HEAD", url)
+		code, body, header := fetch(t,
+			&http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}}, "HEAD", url)
 		if code != 200 || body != "" {
 			t.Errorf("HEAD %s: got %d %q, want 200 without a body", path, code, body)
 		}
@@ -222,7 +225,8 @@ func TestShutdownCutsOffAtTheDeadline(t *testing.T) {
 // address goes on.
 func TestShutdownIsNotHeldUp(t *testing.T) {
 	h := &hanging{began: make(chan struct{}), release: make(chan struct{})}
-	s := start(t, ServerOptions{Addresses: []string{"127.0.0.1:0", "127.0.0.1:0"}, ShutdownTimeout: time.Minute}, h, log.NewNopLogger())
+	s := start(t, ServerOptions{Addresses: []string{"127.0.0.1:0", "127.0.0.1:0"}, ShutdownTimeout: time.Minute}, h,
+		log.NewNopLogger())
 	silent, err := net.Dial("tcp", s.addrs[1].String())
 	if err != nil {
 		t.Fatal(err)
@@ -296,8 +300,8 @@ func socketFile(t *testing.T) (*os.File, string) {
 	return file, "http://" + l.Addr().String()
 }
 
-// TestSystemdSockets passes two sockets. The limit of one request reports whether each has a server of its own: a shared
-// one is wrapped twice, so that the second socket's requests count against the first's limit.
+// TestSystemdSockets passes two sockets. The limit of one request reports whether each has a server of its own: a
+// shared one is wrapped twice, so that the second socket's requests count against the first's limit.
 func TestSystemdSockets(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "web.yml")
 	writeFile(t, config, []byte("rate_limit: {interval: 1h, burst: 1}\n"))

@@ -28,7 +28,8 @@ type stateDocument struct {
 	packed func() ([]byte, error)
 }
 
-// NewStateHandler serves the last Snapshot as JSON, the document of /api/v1/node, for another listener than this package's.
+// NewStateHandler serves the last Snapshot as JSON, the document of /api/v1/node, for another listener than this
+// package's.
 func NewStateHandler(snaps Snapshots, logger log.Logger) http.Handler {
 	return newStateHandler(snaps, new(buffers), logger)
 }
@@ -57,8 +58,8 @@ func newStateDocument(snap *gpu.Snapshot, pool *buffers) *stateDocument {
 		return buf.Bytes(), nil
 	})
 	return &stateDocument{
-		// Weak, since the same state is served in several codings. Generations restart with the process: the time distinguishes
-		// its Snapshots from those of the previous process.
+		// Weak, since the same state is served in several codings. Generations restart with the process: the time
+		// distinguishes its Snapshots from those of the previous process.
 		etag:   fmt.Sprintf(`W/"%d-%x"`, snap.Generation, snap.Time.UnixNano()),
 		plain:  plain,
 		packed: packed,
@@ -99,7 +100,8 @@ func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeEncoded(w, coding, body)
 }
 
-// matchesETag reports whether If-None-Match names the tag, by the weak comparison that RFC 9110 (13.1.2) requires for GET.
+// matchesETag reports whether If-None-Match names the tag, by the weak comparison that RFC 9110 (13.1.2) requires for
+// GET.
 func matchesETag(h http.Header, etag string) bool {
 	opaque := strings.TrimPrefix(etag, "W/")
 	for _, line := range h.Values("If-None-Match") {
@@ -122,7 +124,8 @@ type problem struct {
 }
 
 func writeProblem(w http.ResponseWriter, status int, kind, title, detail string) {
-	body, err := json.Marshal(problem{Type: "urn:mig-exporter:problem:" + kind, Title: title, Status: status, Detail: detail})
+	body, err := json.Marshal(problem{Type: "urn:mig-exporter:problem:" + kind, Title: title, Status: status,
+		Detail: detail})
 	if err != nil {
 		body = []byte("{}")
 	}

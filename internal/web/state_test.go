@@ -68,11 +68,13 @@ func TestStateAbsent(t *testing.T) {
 // TestStateOddities: a GPU without a handle has no UUID, one with MIG off no slices, and a time that is no number costs
 // its key and not the answer.
 func TestStateOddities(t *testing.T) {
-	noHandle := gpu.GPU{Facts: gpu.Facts{Index: 0}, Errors: []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrLost}}}
+	noHandle := gpu.GPU{Facts: gpu.Facts{Index: 0},
+		Errors: []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrLost}}}
 	off := gpu.GPU{Facts: gpu.Facts{UUID: "GPU-x", Index: 1}}
 	off.Capacity = gpu.Some(gpu.Capacity{Profiles: []gpu.ProfileCapacity{{Name: "1g.5gb", Max: 7}}})
 	off.Totals.ClockEvents = []gpu.ReasonSeconds{{Reason: "hw_slowdown", Seconds: gpu.Counter{Value: math.Inf(1)}}}
-	h := testHandler(Options{State: true}, publish(&gpu.Snapshot{GPUs: []gpu.GPU{noHandle, off}}), nil, prometheus.NewRegistry())
+	h := testHandler(Options{State: true}, publish(&gpu.Snapshot{GPUs: []gpu.GPU{noHandle, off}}), nil,
+		prometheus.NewRegistry())
 	w := get(h, "/api/v1/node")
 	var node struct{ GPUs []map[string]any }
 	if err := json.Unmarshal(w.Body.Bytes(), &node); err != nil || len(node.GPUs) != 2 {
@@ -97,7 +99,8 @@ func TestStateCaching(t *testing.T) {
 	h := testHandler(Options{State: true}, snaps, nil, prometheus.NewRegistry())
 	plain := get(h, "/api/v1/node")
 	packed := get(h, "/api/v1/node", "Accept-Encoding", "gzip")
-	if packed.Header().Get("Content-Encoding") != "gzip" || !bytes.Equal(gunzip(t, packed.Body.Bytes()), plain.Body.Bytes()) {
+	if packed.Header().Get("Content-Encoding") != "gzip" ||
+		!bytes.Equal(gunzip(t, packed.Body.Bytes()), plain.Body.Bytes()) {
 		t.Error("the gzip coding differs from the plain state")
 	}
 	for _, w := range []http.Header{plain.Header(), packed.Header()} {
@@ -123,7 +126,8 @@ func TestStateCaching(t *testing.T) {
 	next := nodeFixture()
 	next.Generation++
 	snaps.Store(next)
-	if w := get(h, "/api/v1/node", "If-None-Match", etag); w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"generation":43,`) {
+	if w := get(h, "/api/v1/node", "If-None-Match", etag); w.Code != http.StatusOK ||
+		!strings.Contains(w.Body.String(), `"generation":43,`) {
 		t.Errorf("the next Snapshot: got %d", w.Code)
 	}
 }
@@ -136,6 +140,7 @@ func TestStateBeforeFirstSnapshot(t *testing.T) {
 		Status                        int
 		ContentType, RetryAfter, Body string
 	}
-	cmptest.Equal(t, "the answer", answer{w.Code, w.Header().Get("Content-Type"), w.Header().Get("Retry-After"), w.Body.String()},
+	cmptest.Equal(t, "the answer", answer{w.Code, w.Header().Get("Content-Type"), w.Header().Get("Retry-After"),
+		w.Body.String()},
 		answer{503, "application/problem+json", "1", want})
 }

@@ -77,7 +77,8 @@ func TestTLSAndBasicAuth(t *testing.T) {
 	}
 	h := testHandler(Options{State: true}, publish(nodeFixture()), newRegistry(t), freshRegistry())
 	// Two addresses: each has a server of its own that is told to want a password once.
-	s := start(t, ServerOptions{Addresses: []string{"127.0.0.1:0", "127.0.0.1:0"}, ConfigFile: config, ShutdownTimeout: time.Minute}, h, log.NewNopLogger())
+	s := start(t, ServerOptions{Addresses: []string{"127.0.0.1:0", "127.0.0.1:0"}, ConfigFile: config,
+		ShutdownTimeout: time.Minute}, h, log.NewNopLogger())
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}, ForceAttemptHTTP2: true}
 	client := &http.Client{Transport: transport}
 	for _, addr := range s.addrs {

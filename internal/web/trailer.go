@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// trailerCache encodes the second part of answers: the families that belong to no Snapshot, and the end marker of the format. A
-// trailer is encoded again unless that was done for the same exposition within keep, so that simultaneous scrapers share it:
-// gathering the metrics of the process takes a dozen system calls.
+// trailerCache encodes the second part of answers: the families that belong to no Snapshot, and the end marker of the
+// format. A trailer is encoded again unless that was done for the same exposition within keep, so that simultaneous
+// scrapers share it: gathering the metrics of the process takes a dozen system calls.
 type trailerCache struct {
 	fresh  prometheus.Gatherer
 	keep   time.Duration
@@ -34,7 +34,8 @@ type trailerForm struct {
 type cachedTrailer struct {
 	mu      sync.Mutex // held during encoding: other scrapes of the form wait
 	encoded time.Time  // zero: never
-	// after is the exposition that the trailer follows. A new exposition gets a new trailer, so that both are of one moment.
+	// after is the exposition that the trailer follows. A new exposition gets a new trailer, so that both are of one
+	// moment.
 	after *exposition
 	bodyTrailer
 }

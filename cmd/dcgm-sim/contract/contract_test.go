@@ -41,7 +41,8 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	args := []string{"build", "-buildmode=c-shared", "-ldflags=-extldflags=-Wl,-soname,libdcgm.so.4", "-o", filepath.Join(dir, "libdcgm.so.4"), ".."}
+	args := []string{"build", "-buildmode=c-shared", "-ldflags=-extldflags=-Wl,-soname,libdcgm.so.4", "-o",
+		filepath.Join(dir, "libdcgm.so.4"), ".."}
 	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
@@ -58,15 +59,16 @@ func library() string { return filepath.Join(os.Getenv(builtVariable), "libdcgm.
 // childVariable names the test that a child process runs.
 const childVariable = "DCGM_SIM_TEST_CHILD"
 
-// inChild runs the calling test again in a process of its own, in which the dynamic linker finds the library. It returns
-// true in the child, where the test goes on, and false when the child has ended well.
+// inChild runs the calling test again in a process of its own, in which the dynamic linker finds the library. It
+// returns true in the child, where the test goes on, and false when the child has ended well.
 func inChild(t *testing.T, env ...string) bool {
 	t.Helper()
 	if os.Getenv(childVariable) == t.Name() {
 		return true
 	}
 	child := exec.Command(os.Args[0], "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.v")
-	child.Env = append(append(os.Environ(), childVariable+"="+t.Name(), "LD_LIBRARY_PATH="+os.Getenv(builtVariable)), env...)
+	child.Env = append(append(os.Environ(), childVariable+"="+t.Name(), "LD_LIBRARY_PATH="+os.Getenv(builtVariable)),
+		env...)
 	if out, err := child.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -96,7 +98,8 @@ func read(t *testing.T, path string) string {
 func TestABI(t *testing.T) {
 	abi := read(t, "../abi.h")
 	var code strings.Builder
-	code.WriteString("#include <stddef.h>\n#include \"dcgm_agent.h\"\n#include \"dcgm_structs.h\"\n#include \"../abi.h\"\n")
+	code.WriteString("#include <stddef.h>\n#include \"dcgm_agent.h\"\n#include \"dcgm_structs.h\"\n#include " +
+		"\"../abi.h\"\n")
 	check := func(format string, args ...any) { fmt.Fprintf(&code, "_Static_assert("+format+", \"\");\n", args...) }
 	structs := regexp.MustCompile(`(?s)typedef struct \{(.*?)\} sim_(\w+);`).FindAllStringSubmatch(abi, -1)
 	for _, s := range structs {
@@ -128,8 +131,8 @@ func TestABI(t *testing.T) {
 	}
 }
 
-// Every function of dcgm_agent.h is exported, with those of fields and of texts of errors, and nothing else: neither helpers of the
-// library nor what cgo makes for itself.
+// Every function of dcgm_agent.h is exported, with those of fields and of texts of errors, and nothing else: neither
+// helpers of the library nor what cgo makes for itself.
 func TestSymbols(t *testing.T) {
 	f, err := elf.Open(library())
 	if err != nil {
@@ -252,8 +255,8 @@ func environment(t *testing.T, scenario string) []string {
 	}
 }
 
-// The same activity through go-dcgm and the library as from the engine in process: also after a layout change, and without ever a
-// value that only one of them has.
+// The same activity through go-dcgm and the library as from the engine in process: also after a layout change, and
+// without ever a value that only one of them has.
 func TestTheSameThroughTheLibrary(t *testing.T) {
 	for _, name := range []string{"dgx-a100-mixed", "a30", "gke-h100-3g"} {
 		t.Run(name, func(t *testing.T) {
@@ -355,7 +358,8 @@ faults:
 	failures := 0
 	for range 90 {
 		own, other, ownErr, otherErr := p.look()
-		if (ownErr == nil) != (otherErr == nil) || errors.Is(ownErr, gpu.ErrUnavailable) != errors.Is(otherErr, gpu.ErrUnavailable) {
+		if (ownErr == nil) != (otherErr == nil) ||
+			errors.Is(ownErr, gpu.ErrUnavailable) != errors.Is(otherErr, gpu.ErrUnavailable) {
 			t.Fatalf("%v: in process %v; by the library %v", p.node.Now(), ownErr, otherErr)
 		}
 		if ownErr != nil {

@@ -199,8 +199,8 @@ func profiling() []uint16 {
 	return []uint16{1001, 1002, 1003, 1004, 1005, 1006, 1007, 1008, 1009, 1010, 1011, 1012}
 }
 
-// TestSameAsInProcess compares go-dcgm's view through the library with the engine's in process, value by value, over time
-// and over a layout change.
+// TestSameAsInProcess compares go-dcgm's view through the library with the engine's in process, value by value, over
+// time and over a layout change.
 func TestSameAsInProcess(t *testing.T) {
 	for _, name := range []string{"dgx-a100-mixed", "gke-h100-3g"} {
 		t.Run(name, func(t *testing.T) {
@@ -296,12 +296,14 @@ func TestDevice(t *testing.T) {
 	if m := dcgm.FieldGetByID(1002); m.Tag != "sm_active" || m.FieldType != 'd' {
 		t.Errorf("field 1002: %+v", m)
 	}
-	if _, err := dcgm.FieldGroupCreate("unknown", []dcgm.Short{9999}); err == nil || !strings.Contains(err.Error(), "Unknown field") {
+	if _, err := dcgm.FieldGroupCreate("unknown", []dcgm.Short{9999}); err == nil ||
+		!strings.Contains(err.Error(), "Unknown field") {
 		t.Errorf("unknown field: %v", err)
 	}
 }
 
-// TestGroups: clients can have 62 of 64 (seen on DCGM 4.5.3), they are gone with the connection, and DCGM's text says so.
+// TestGroups: clients can have 62 of 64 (seen on DCGM 4.5.3), they are gone with the connection, and DCGM's text says
+// so.
 func TestGroups(t *testing.T) {
 	if !inChild(t, environment(t, scenarios+"a30.yaml")...) {
 		return
@@ -327,7 +329,8 @@ func TestAddress(t *testing.T) {
 			if !inChild(t, append(environment(t, scenarios+"a30.yaml"), "MIG_SIM_DCGM_ADDRESS="+own)...) {
 				return
 			}
-			if _, err := dcgm.Init(dcgm.Standalone, "localhost:5556", "0"); err == nil || !strings.Contains(err.Error(), "connection invalid") {
+			if _, err := dcgm.Init(dcgm.Standalone, "localhost:5556", "0"); err == nil ||
+				!strings.Contains(err.Error(), "connection invalid") {
 				t.Fatalf("another address: %v", err)
 			}
 			stop, err := dcgm.Init(dcgm.Standalone, own, socket)
@@ -395,7 +398,8 @@ faults:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := dcgm.WatchFieldsWithGroupEx(fields, group, 1_000_000, 0, 1); err == nil || !strings.Contains(err.Error(), "non-root") {
+	if err := dcgm.WatchFieldsWithGroupEx(fields, group, 1_000_000, 0, 1); err == nil ||
+		!strings.Contains(err.Error(), "non-root") {
 		t.Errorf("without rights: %v", err)
 	}
 }

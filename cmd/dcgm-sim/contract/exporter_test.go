@@ -11,8 +11,8 @@ import (
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 )
 
-// An exporter on go-dcgm as NVIDIA's dcgm-exporter is one: which calls it makes of which functions, in which order, and which
-// values it leaves out. What it serves on the library is what dcgm-exporter serves.
+// An exporter on go-dcgm as NVIDIA's dcgm-exporter is one: which calls it makes of which functions, in which order,
+// and which values it leaves out. What it serves on the library is what dcgm-exporter serves.
 
 // defaultList are the counters that dcgm-exporter's two files have switched on.
 func defaultList(t *testing.T) []string {
@@ -49,13 +49,18 @@ func optionalList() []string {
 	return []string{
 		"DCGM_FI_DEV_POWER_VIOLATION", "DCGM_FI_DEV_THERMAL_VIOLATION", "DCGM_FI_DEV_SYNC_BOOST_VIOLATION",
 		"DCGM_FI_DEV_BOARD_LIMIT_VIOLATION", "DCGM_FI_DEV_LOW_UTIL_VIOLATION", "DCGM_FI_DEV_RELIABILITY_VIOLATION",
-		"DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL", "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL",
+		"DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL",
+		"DCGM_FI_DEV_ECC_DBE_AGG_TOTAL",
 		"DCGM_FI_DEV_RETIRED_SBE", "DCGM_FI_DEV_RETIRED_DBE", "DCGM_FI_DEV_RETIRED_PENDING",
 		"DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
-		"DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0",
-		"DCGM_FI_NVML_VERSION", "DCGM_FI_DEV_BRAND", "DCGM_FI_DEV_SERIAL", "DCGM_FI_DEV_OEM_INFOROM_VER", "DCGM_FI_DEV_ECC_INFOROM_VER",
-		"DCGM_FI_DEV_POWER_INFOROM_VER", "DCGM_FI_DEV_INFOROM_IMAGE_VER", "DCGM_FI_DEV_VBIOS_VERSION", "DCGM_FI_PROF_SM_ACTIVE",
-		"DCGM_FI_PROF_SM_OCCUPANCY", "DCGM_FI_PROF_PIPE_FP64_ACTIVE", "DCGM_FI_PROF_PIPE_FP32_ACTIVE", "DCGM_FI_PROF_PIPE_FP16_ACTIVE",
+		"DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+		"DCGM_FI_DEV_NVLINK_BANDWIDTH_L0",
+		"DCGM_FI_NVML_VERSION", "DCGM_FI_DEV_BRAND", "DCGM_FI_DEV_SERIAL", "DCGM_FI_DEV_OEM_INFOROM_VER",
+		"DCGM_FI_DEV_ECC_INFOROM_VER",
+		"DCGM_FI_DEV_POWER_INFOROM_VER", "DCGM_FI_DEV_INFOROM_IMAGE_VER", "DCGM_FI_DEV_VBIOS_VERSION",
+		"DCGM_FI_PROF_SM_ACTIVE",
+		"DCGM_FI_PROF_SM_OCCUPANCY", "DCGM_FI_PROF_PIPE_FP64_ACTIVE", "DCGM_FI_PROF_PIPE_FP32_ACTIVE",
+		"DCGM_FI_PROF_PIPE_FP16_ACTIVE",
 	}
 }
 
@@ -134,21 +139,24 @@ func (x *exporter) find(whole bool) error {
 	for i, d := range devices {
 		labels := fmt.Sprintf("gpu=%d UUID=%s pci_bus_id=%s modelName=%s", i, d.UUID, d.PCI.BusID, d.Identifiers.Model)
 		if whole || len(instances[i]) == 0 {
-			x.entities = append(x.entities, exported{dcgm.GroupEntityPair{EntityGroupId: dcgm.FE_GPU, EntityId: uint(i)}, labels})
+			x.entities = append(x.entities, exported{dcgm.GroupEntityPair{EntityGroupId: dcgm.FE_GPU, EntityId: uint(i)},
+				labels})
 		}
 		for _, e := range instances[i] {
-			names, err := dcgm.EntitiesGetLatestValues([]dcgm.GroupEntityPair{e.Entity}, []dcgm.Short{dcgm.DCGM_FI_DEV_NAME}, dcgm.DCGM_FV_FLAG_LIVE_DATA)
+			names, err := dcgm.EntitiesGetLatestValues([]dcgm.GroupEntityPair{e.Entity}, []dcgm.Short{dcgm.DCGM_FI_DEV_NAME},
+				dcgm.DCGM_FV_FLAG_LIVE_DATA)
 			if err != nil {
 				return err
 			}
-			x.entities = append(x.entities, exported{e.Entity, fmt.Sprintf("%s GPU_I_PROFILE=%s GPU_I_ID=%d", labels, dcgm.Fv2_String(names[0]), e.Info.NvmlInstanceId)})
+			x.entities = append(x.entities, exported{e.Entity,
+				fmt.Sprintf("%s GPU_I_PROFILE=%s GPU_I_ID=%d", labels, dcgm.Fv2_String(names[0]), e.Info.NvmlInstanceId)})
 		}
 	}
 	return nil
 }
 
-// noOthers asks for what is neither a GPU nor an instance. The fields of links that dcgm-exporter asks for are those of the node: an
-// error would cost it all series.
+// noOthers asks for what is neither a GPU nor an instance. The fields of links that dcgm-exporter asks for are those
+// of the node: an error would cost it all series.
 func noOthers() error {
 	if switches, err := dcgm.GetEntityGroupEntities(dcgm.FE_SWITCH); err != nil || len(switches) > 0 {
 		return fmt.Errorf("switches %v: %w", switches, err)
@@ -164,7 +172,8 @@ func noOthers() error {
 	for _, l := range links {
 		if l.State == dcgm.LS_UP {
 			up++
-			if _, err := dcgm.LinkGetLatestValues(l.Index, l.ParentType, l.ParentId, []dcgm.Short{dcgm.DCGM_FI_DRIVER_VERSION}); err != nil {
+			if _, err := dcgm.LinkGetLatestValues(l.Index, l.ParentType, l.ParentId,
+				[]dcgm.Short{dcgm.DCGM_FI_DRIVER_VERSION}); err != nil {
 				return fmt.Errorf("link %d: %w", l.Index, err)
 			}
 		}
@@ -230,7 +239,8 @@ func textOf(v dcgm.FieldValue_v1) (string, bool) {
 	switch v.FieldType {
 	case dcgm.DCGM_FT_INT64:
 		n := v.Int64()
-		return strconv.FormatInt(n, 10), !dcgm.IsInt64Blank(n) && (n < dcgm.DCGM_FT_INT32_BLANK || n > dcgm.DCGM_FT_INT32_NOT_PERMISSIONED)
+		return strconv.FormatInt(n, 10), !dcgm.IsInt64Blank(n) &&
+			(n < dcgm.DCGM_FT_INT32_BLANK || n > dcgm.DCGM_FT_INT32_NOT_PERMISSIONED)
 	case dcgm.DCGM_FT_DOUBLE:
 		x := v.Float64()
 		return fmt.Sprintf("%f", x), x < dcgm.DCGM_FT_FP64_BLANK

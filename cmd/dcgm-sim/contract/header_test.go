@@ -48,8 +48,8 @@ func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	}
 }
 
-// TestStructs compares every struct of abi.h with DCGM's: size, version, and offset and size of every field; and the size of every
-// parameter with its kind.
+// TestStructs compares every struct of abi.h with DCGM's: size, version, and offset and size of every field; and the
+// size of every parameter with its kind.
 func TestStructs(t *testing.T) {
 	abi := read(t, "../abi.h")
 	var code strings.Builder
@@ -68,8 +68,10 @@ func TestStructs(t *testing.T) {
 					t.Fatalf("%s: no field in %q", name, part)
 				}
 				f := field[1]
-				fmt.Fprintf(&code, "_Static_assert(offsetof(sim_%s, %s) == offsetof(%s, %s), \"offset of %s.%s\");\n", name, f, name, f, name, f)
-				fmt.Fprintf(&code, "_Static_assert(sizeof(((sim_%s *)0)->%s) == sizeof(((%s *)0)->%s), \"size of %s.%s\");\n", name, f, name, f, name, f)
+				fmt.Fprintf(&code, "_Static_assert(offsetof(sim_%s, %s) == offsetof(%s, %s), \"offset of %s.%s\");\n", name, f,
+					name, f, name, f)
+				fmt.Fprintf(&code, "_Static_assert(sizeof(((sim_%s *)0)->%s) == sizeof(((%s *)0)->%s), \"size of %s.%s\");\n",
+					name, f, name, f, name, f)
 			}
 		}
 	}
@@ -82,7 +84,8 @@ func TestStructs(t *testing.T) {
 	} {
 		fmt.Fprintf(&code, "_Static_assert(%s == %s, \"%s\");\n", own, theirs, own)
 	}
-	size := map[clibrary.Kind]string{clibrary.Pointer: "== 8", clibrary.Long: "== 8", clibrary.Double: "== 8", clibrary.Word: "<= 4"}
+	size := map[clibrary.Kind]string{clibrary.Pointer: "== 8", clibrary.Long: "== 8", clibrary.Double: "== 8",
+		clibrary.Word: "<= 4"}
 	for _, f := range functions(t) {
 		for _, p := range f.Params {
 			fmt.Fprintf(&code, "_Static_assert(sizeof(%s) %s, \"%s of %s\");\n", p.Type, size[p.Kind], p.Type, f.Name)
@@ -97,9 +100,11 @@ func TestCodesAndBlanks(t *testing.T) {
 	var code strings.Builder
 	code.WriteString("#include \"dcgm_agent.h\"\n#include \"dcgm_structs.h\"\n")
 	for name, c := range map[string]hostengine.Code{
-		"OK": hostengine.OK, "BADPARAM": hostengine.BadParam, "NOT_SUPPORTED": hostengine.NotSupported, "NO_DATA": hostengine.NoData,
+		"OK": hostengine.OK, "BADPARAM": hostengine.BadParam, "NOT_SUPPORTED": hostengine.NotSupported,
+		"NO_DATA":    hostengine.NoData,
 		"INIT_ERROR": hostengine.InitError, "VER_MISMATCH": hostengine.VersionMismatch,
-		"NOT_CONFIGURED": hostengine.NotConfigured, "NOT_WATCHED": hostengine.NotWatched, "UNKNOWN_FIELD": hostengine.UnknownField,
+		"NOT_CONFIGURED": hostengine.NotConfigured, "NOT_WATCHED": hostengine.NotWatched,
+		"UNKNOWN_FIELD":        hostengine.UnknownField,
 		"CONNECTION_NOT_VALID": hostengine.ConnectionNotValid, "MAX_LIMIT": hostengine.MaxLimit,
 		"DUPLICATE_KEY": hostengine.DuplicateKey, "REQUIRES_ROOT": hostengine.RequiresRoot,
 		"PROFILING_NOT_SUPPORTED": hostengine.ProfilingNotSupported, "NVML_ERROR": hostengine.NVMLError,
@@ -108,7 +113,8 @@ func TestCodesAndBlanks(t *testing.T) {
 	}
 	fmt.Fprintf(&code, "_Static_assert(DCGM_INT64_BLANK == %d && DCGM_INT64_NOT_SUPPORTED == %d, \"blanks\");\n",
 		int64(hostengine.IntBlank), int64(hostengine.IntNotSupported))
-	fmt.Fprintf(&code, "_Static_assert(DCGM_FP64_BLANK == %f && DCGM_FP64_NOT_FOUND == %f && DCGM_FP64_NOT_SUPPORTED == %f, \"blanks\");\n",
+	fmt.Fprintf(&code,
+		"_Static_assert(DCGM_FP64_BLANK == %f && DCGM_FP64_NOT_FOUND == %f && DCGM_FP64_NOT_SUPPORTED == %f, \"blanks\");\n",
 		hostengine.FloatBlank, hostengine.FloatNotFound, hostengine.FloatNotSupported)
 	fmt.Fprintf(&code, "_Static_assert(DCGM_FE_GPU == %d && DCGM_FE_GPU_I == %d && DCGM_FE_GPU_CI == %d, \"levels\");\n",
 		hostengine.GPU, hostengine.GPUInstance, hostengine.ComputeInstance)
@@ -141,7 +147,8 @@ int main(int n, char **paths)
 	return 0;
 }`, "-ldl")
 	nvml := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	if out, err := exec.Command("go", "build", "-buildmode=c-shared", "-o", nvml, "../../nvml-sim").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-buildmode=c-shared", "-o", nvml, "../../nvml-sim").
+		CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	run := exec.Command(program, nvml, library())
@@ -155,7 +162,8 @@ int main(int n, char **paths)
 		t.Errorf("results %q, want %q", lines[0], want)
 	}
 	for _, c := range []hostengine.Code{
-		hostengine.OK, hostengine.BadParam, hostengine.NotConfigured, hostengine.NotSupported, hostengine.InitError, hostengine.VersionMismatch, hostengine.NoData, hostengine.NotWatched,
+		hostengine.OK, hostengine.BadParam, hostengine.NotConfigured, hostengine.NotSupported, hostengine.InitError,
+		hostengine.VersionMismatch, hostengine.NoData, hostengine.NotWatched,
 		hostengine.UnknownField, hostengine.ConnectionNotValid, hostengine.MaxLimit, hostengine.DuplicateKey,
 		hostengine.RequiresRoot, hostengine.ProfilingNotSupported, hostengine.NVMLError,
 	} {

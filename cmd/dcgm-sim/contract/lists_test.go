@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// What DCGM says of the fields of the default list (dcgm_fields.h, dcgm_fields.cpp): number, name, type, size, tag, level and NVML's
-// number. The level decides what dcgm-exporter asks GPUs for.
+// What DCGM says of the fields of the default list (dcgm_fields.h, dcgm_fields.cpp): number, name, type, size, tag,
+// level and NVML's number. The level decides what dcgm-exporter asks GPUs for.
 func TestMetadataOfTheDefaultList(t *testing.T) {
 	if !inChild(t, environment(t, scenarios+"a30.yaml")...) {
 		return
@@ -122,8 +122,9 @@ int main(int n, char **args)
 	}
 }
 
-// What dcgm-exporter serves with its default list: of a GPU without MIG (g), of one with (m), of a GPU instance (i) and of one
-// without a compute instance (o). Where MIG leaves gaps is the driver's doing, and the same with the real engine (DCGM 4.5.3).
+// What dcgm-exporter serves with its default list: of a GPU without MIG (g), of one with (m), of a GPU instance (i)
+// and of one without a compute instance (o). Where MIG leaves gaps is the driver's doing, and the same with the real
+// engine (DCGM 4.5.3).
 func TestExporterServesTheDefaultList(t *testing.T) {
 	for model, names := range listedModels() {
 		text := listedNode(model, names)
@@ -140,7 +141,8 @@ func TestExporterServesTheDefaultList(t *testing.T) {
 	}
 }
 
-// With what is switched off in the files switched on too: the profiling that the default list lacks is where its own is.
+// With what is switched off in the files switched on too: the profiling that the default list lacks is where its own
+// is.
 func TestExporterServesTheProfilingList(t *testing.T) {
 	for model, names := range listedModels() {
 		for mode, want := range map[string]string{"both": "gmi", "flexibly": "gi"} {
@@ -185,7 +187,8 @@ func subset(families map[string]map[string]string, names []string) map[string]ma
 	return some
 }
 
-// listedModels are the models that the lists are served on, with the profiles of the GPU instances with and without a compute instance.
+// listedModels are the models that the lists are served on, with the profiles of the GPU instances with and without a
+// compute instance.
 func listedModels() map[string][2]string {
 	return map[string][2]string{"A100-40GB": {"3g.20gb", "1g.5gb"}, "H100-80GB": {"3g.40gb", "1g.10gb"}}
 }
@@ -248,7 +251,8 @@ func expectDefaultList(t *testing.T, families map[string]map[string]string, prof
 		t.Errorf("%d families, want %d", len(families), total)
 	}
 	for labels, v := range families["DCGM_FI_DEV_FB_RESERVED"] {
-		if isInstance := strings.Contains(labels, "GPU_I_ID"); isInstance != (v == "0") { // of a GPU instance it is 0: DCGM 4.5.3
+		// of a GPU instance it is 0: DCGM 4.5.3
+		if isInstance := strings.Contains(labels, "GPU_I_ID"); isInstance != (v == "0") {
 			t.Errorf("FB_RESERVED %s of %s", v, labels)
 		}
 	}

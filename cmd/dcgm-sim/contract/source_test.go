@@ -38,8 +38,8 @@ func picturesOf(t *testing.T, opts dcgmsource.Options) (p *pictures, lines *stri
 	return p, lines
 }
 
-// TestSourceWithoutRoot: an embedded engine that does not start for lack of root is started three times in fifteen minutes, and
-// leaves so many threads; the error says what to do.
+// TestSourceWithoutRoot: an embedded engine that does not start for lack of root is started three times in fifteen
+// minutes, and leaves so many threads; the error says what to do.
 func TestSourceWithoutRoot(t *testing.T) {
 	path := scenario(t, aMIGNode+"faults: [{kind: dcgm-requires-root}]\n")
 	if !inChild(t, environment(t, path)...) {
@@ -48,7 +48,8 @@ func TestSourceWithoutRoot(t *testing.T) {
 	p, _ := picturesOf(t, dcgmsource.Options{Mode: dcgmsource.ModeEmbedded, User: func() int { return 65534 }})
 	err := p.lookFor(10)
 	before := threads(t)
-	if err = errors.Join(err, p.lookFor(15*60)); !errors.Is(err, dcgmsource.ErrRequiresRoot) || !errors.Is(err, gpu.ErrUnavailable) {
+	if err = errors.Join(err, p.lookFor(15*60)); !errors.Is(err, dcgmsource.ErrRequiresRoot) ||
+		!errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
 	for _, text := range []string{"run this program as root", "--dcgm.mode=remote", "3 starts have failed"} {
@@ -59,7 +60,8 @@ func TestSourceWithoutRoot(t *testing.T) {
 	}
 }
 
-// TestSourceOfAnotherVersion: the error names the engine's version, the library's and the program's; it ends with the mismatch.
+// TestSourceOfAnotherVersion: the error names the engine's version, the library's and the program's; it ends with the
+// mismatch.
 func TestSourceOfAnotherVersion(t *testing.T) {
 	path := scenario(t, aMIGNode+"faults: [{kind: dcgm-version-mismatch, for: 100s}]\n")
 	if !inChild(t, environment(t, path)...) {
@@ -70,7 +72,8 @@ func TestSourceOfAnotherVersion(t *testing.T) {
 	if !errors.Is(err, dcgmsource.ErrVersion) || !errors.Is(err, gpu.ErrUnavailable) {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"the host engine at localhost:5555 is DCGM 4.2.3", "libdcgm.so.4 here is DCGM 4.5.3", "made for DCGM 4.5", "install one version"} {
+	for _, text := range []string{"the host engine at localhost:5555 is DCGM 4.2.3", "libdcgm.so.4 here is DCGM 4.5.3",
+		"made for DCGM 4.5", "install one version"} {
 		says(t, "another version", err, text)
 	}
 	if err := p.lookFor(120); err != nil {
@@ -111,7 +114,8 @@ func TestSourceOnDamagedLibraries(t *testing.T) {
 	}
 }
 
-// TestSourceAfterAChangeOfTheMIGMode: another client changes the mode. A remote engine follows, an embedded one is started again.
+// TestSourceAfterAChangeOfTheMIGMode: another client changes the mode. A remote engine follows, an embedded one is
+// started again.
 func TestSourceAfterAChangeOfTheMIGMode(t *testing.T) {
 	for _, mode := range []dcgmsource.Mode{dcgmsource.ModeEmbedded, dcgmsource.ModeRemote} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -136,16 +140,19 @@ func TestSourceAfterAChangeOfTheMIGMode(t *testing.T) {
 					t.Errorf("%+v, %v\n%s", profiling, err, lines)
 				}
 			}
-			if restarted := strings.Contains(lines.String(), "it is started again"); restarted != (mode == dcgmsource.ModeEmbedded) {
+			if restarted := strings.Contains(lines.String(),
+				"it is started again"); restarted != (mode == dcgmsource.ModeEmbedded) {
 				t.Errorf("started again: %v\n%s", restarted, lines)
 			}
 		})
 	}
 }
 
-// TestSourceWithoutProfilingModule: the package is named once for all GPUs that need it; GPUs with GPM are profiled all the same.
+// TestSourceWithoutProfilingModule: the package is named once for all GPUs that need it; GPUs with GPM are profiled
+// all the same.
 func TestSourceWithoutProfilingModule(t *testing.T) {
-	path := scenario(t, "gpus: [{model: A100-40GB, count: 2}, {model: H100-80GB}]\nfaults: [{kind: dcgm-no-profiling-module}]\n")
+	path := scenario(t,
+		"gpus: [{model: A100-40GB, count: 2}, {model: H100-80GB}]\nfaults: [{kind: dcgm-no-profiling-module}]\n")
 	if !inChild(t, environment(t, path)...) {
 		return
 	}
@@ -160,7 +167,9 @@ func TestSourceWithoutProfilingModule(t *testing.T) {
 			profiled++
 		}
 	}
-	if n := strings.Count(lines.String(), "install the package datacenter-gpu-manager-4-proprietary where the nv-hostengine at localhost:5555 runs"); n != 1 || profiled != 1 {
+	if n := strings.Count(lines.String(),
+		"install the package datacenter-gpu-manager-4-proprietary where the nv-hostengine at localhost:5555 runs"); n != 1 ||
+		profiled != 1 {
 		t.Errorf("said %d times, %d GPUs are profiled, %v\n%s", n, profiled, err, lines)
 	}
 }

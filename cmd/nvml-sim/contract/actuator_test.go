@@ -19,8 +19,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// What partition control does goes through go-nvml and the C library as it does in process. GPU 0 is repartitioned, GPU 1 hangs and
-// GPU 2 is lost in the middle of that, and GPU 3 changes its MIG mode.
+// What partition control does goes through go-nvml and the C library as it does in process. GPU 0 is repartitioned,
+// GPU 1 hangs and GPU 2 is lost in the middle of that, and GPU 3 changes its MIG mode.
 const repartitionNode = `
 version: 1
 node: {kubernetes: false}
@@ -78,15 +78,16 @@ func (c *control) layout(t *testing.T, index int) mig.GPULayout {
 // planned are the steps to a layout of a GPU.
 func (c *control) planned(t *testing.T, g mig.GPULayout, want ...mig.Want) []mig.Step {
 	t.Helper()
-	plan, err := mig.PlanNode(t.Context(), []mig.GPULayout{g}, mig.Spec{Rules: []mig.Rule{{GPUs: []string{string(g.UUID)}, Enabled: true, Want: want}}})
+	plan, err := mig.PlanNode(t.Context(), []mig.GPULayout{g},
+		mig.Spec{Rules: []mig.Rule{{GPUs: []string{string(g.UUID)}, Enabled: true, Want: want}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return plan.Steps
 }
 
-// step does a step on what stands. What it reads afterwards is what a layout read then says, and after a success what the step
-// leaves.
+// step does a step on what stands. What it reads afterwards is what a layout read then says, and after a success what
+// the step leaves.
 func (c *control) step(t *testing.T, s mig.Step) (mig.Done, error) {
 	t.Helper()
 	before := c.instances(t, s.GPU)
@@ -141,8 +142,8 @@ func (c *control) busyLayout(t *testing.T) mig.GPULayout {
 	return before
 }
 
-// repartition: what is busy is refused and stays, an idle compute instance beside it makes room for others, and each step is as
-// it was asked for; the Source reads it at once.
+// repartition: what is busy is refused and stays, an idle compute instance beside it makes room for others, and each
+// step is as it was asked for; the Source reads it at once.
 func (c *control) repartition(t *testing.T) {
 	before := c.busyLayout(t)
 	instance := &before.Instances[0]
@@ -155,7 +156,8 @@ func (c *control) repartition(t *testing.T) {
 	}
 	instance.ComputeInstances[1].Busy = true
 	uuids := map[gpu.MIGUUID]bool{}
-	for _, s := range c.planned(t, before, mig.Want{Profile: "3g.20gb", Count: 1, ComputeInstances: []int{2}}, mig.Want{Profile: "2g.10gb", Count: 2, ComputeInstances: []int{1, 1}}) {
+	for _, s := range c.planned(t, before, mig.Want{Profile: "3g.20gb", Count: 1, ComputeInstances: []int{2}},
+		mig.Want{Profile: "2g.10gb", Count: 2, ComputeInstances: []int{1, 1}}) {
 		done, err := c.step(t, s)
 		if err != nil {
 			t.Fatalf("%s: %v", s.Op, err)
@@ -179,12 +181,14 @@ func (c *control) repartition(t *testing.T) {
 			t.Errorf("read %+v where %+v stands", g.Instances[i], at)
 		}
 		for k, ci := range at.ComputeInstances {
-			if read := g.Instances[i].ComputeInstances[k]; read.UUID != ci.UUID || uuids[ci.UUID] == (ci.UUID == instance.ComputeInstances[1].UUID) {
+			if read := g.Instances[i].ComputeInstances[k]; read.UUID != ci.UUID ||
+				uuids[ci.UUID] == (ci.UUID == instance.ComputeInstances[1].UUID) {
 				t.Errorf("read %+v where %+v stands; made %v", read, ci, uuids)
 			}
 		}
 	}
-	again := c.planned(t, after, mig.Want{Profile: "3g.20gb", Count: 1, ComputeInstances: []int{2}}, mig.Want{Profile: "2g.10gb", Count: 2, ComputeInstances: []int{1, 1}})
+	again := c.planned(t, after, mig.Want{Profile: "3g.20gb", Count: 1, ComputeInstances: []int{2}},
+		mig.Want{Profile: "2g.10gb", Count: 2, ComputeInstances: []int{1, 1}})
 	if len(again) != 0 {
 		t.Errorf("still to do: %+v", again)
 	}

@@ -27,7 +27,8 @@ func buildAndRun(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	for _, args := range [][]string{
-		{"-buildmode=c-shared", "-ldflags=-extldflags=-Wl,-soname,libnvidia-ml.so.1", "-o", filepath.Join(dir, "libnvidia-ml.so.1"), ".."},
+		{"-buildmode=c-shared", "-ldflags=-extldflags=-Wl,-soname,libnvidia-ml.so.1", "-o",
+			filepath.Join(dir, "libnvidia-ml.so.1"), ".."},
 		{"-o", filepath.Join(dir, "mig-exporter"), "../../mig-exporter"},
 	} {
 		if out, err := exec.Command("go", append([]string{"build"}, args...)...).CombinedOutput(); err != nil {

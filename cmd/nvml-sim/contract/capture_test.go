@@ -52,7 +52,8 @@ func TestCaptureThroughTheCLibrary(t *testing.T) {
 			inProcess := capture(t, nil, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario)
 			c, p := own.ReplaceAllString(readFile(t, inC), "$1$2"), own.ReplaceAllString(readFile(t, inProcess), "$1$2")
 			if c != p {
-				t.Errorf("the captures differ (- in process, + C library):\n%s", differ(strings.Split(p, "\n"), strings.Split(c, "\n")))
+				t.Errorf("the captures differ (- in process, + C library):\n%s",
+					differ(strings.Split(p, "\n"), strings.Split(c, "\n")))
 			}
 			if !strings.Contains(c, "nvmlDeviceGetUUID: GPU-") {
 				t.Fatalf("the capture has no GPU:\n%s", c)
@@ -61,8 +62,8 @@ func TestCaptureThroughTheCLibrary(t *testing.T) {
 	}
 }
 
-// A disk that is full: what would change the shared state fails and says why, nothing is half-done, and both programs go
-// on serving.
+// A disk that is full: what would change the shared state fails and says why, nothing is half-done, and both programs
+// go on serving.
 func TestDiskFullForState(t *testing.T) {
 	path := scenarioFile(t, "version: 1\nnode: {kubernetes: false}\ngpus: [{model: A100-40GB, mig: true}]\n")
 	state := filepath.Join(t.TempDir(), "state.json")
@@ -88,7 +89,8 @@ func TestDiskFullForState(t *testing.T) {
 		t.Errorf("advance with a full disk: %s, %s", response.Status, text[:n])
 	}
 	full()
-	if _, err := joinState(t, path, state).CreateGPUInstance(0, 9, gpu.Some(0)); err == nil || !strings.Contains(err.Error(), "no space left") {
+	if _, err := joinState(t, path, state).CreateGPUInstance(0, 9, gpu.Some(0)); err == nil ||
+		!strings.Contains(err.Error(), "no space left") {
 		t.Errorf("create with a full disk: %v", err)
 	}
 	if after := readFile(t, state); after != before {

@@ -32,13 +32,15 @@ func TestForeignClient(t *testing.T) {
 		}
 	}
 	if wanted := read(t, golden); wanted != string(out) {
-		t.Errorf("(-update rewrites it) was (-) and is (+):\n%s", differ(strings.Split(wanted, "\n"), strings.Split(string(out), "\n")))
+		t.Errorf("(-update rewrites it) was (-) and is (+):\n%s",
+			differ(strings.Split(wanted, "\n"), strings.Split(string(out), "\n")))
 	}
 }
 
 func foreignClient(t *testing.T) (program string) {
 	t.Helper()
-	return compile(t, read(t, "testdata/foreign_client.c"), "-Wall", "-Werror", "-Wno-deprecated-declarations", "-I", filepath.Dir(nvmlHeader(t)), "-ldl", "-pthread")
+	return compile(t, read(t, "testdata/foreign_client.c"), "-Wall", "-Werror", "-Wno-deprecated-declarations", "-I",
+		filepath.Dir(nvmlHeader(t)), "-ldl", "-pthread")
 }
 
 // What is wrong with a file or a setting stands on stderr once, and so in the log of the program, where it comes before
@@ -56,7 +58,8 @@ func TestBrokenFilesAreToldOf(t *testing.T) {
 	}{
 		{[]string{"MIG_SIM_SCENARIO="}, "MIG_SIM_SCENARIO is not set"},
 		{[]string{"MIG_SIM_SCENARIO=/no/such.yaml"}, "MIG_SIM_SCENARIO: scenario: open /no/such.yaml"},
-		{[]string{"MIG_SIM_SCENARIO=" + scenarioFile(t, "version: 1\ngpus: [{model: Z9}]\n")}, `scenario.yaml:2: gpus[0].model: is "Z9"`},
+		{[]string{"MIG_SIM_SCENARIO=" + scenarioFile(t, "version: 1\ngpus: [{model: Z9}]\n")},
+			`scenario.yaml:2: gpus[0].model: is "Z9"`},
 		{[]string{good, "MIG_SIM_STATE=" + broken}, "MIG_SIM_STATE: state file of the simulated node: " + broken},
 		{[]string{good, "MIG_SIM_STATE=" + broken + "/in/it"}, "not a directory"},
 		{[]string{good, "MIG_SIM_CLOCK=fast"}, `MIG_SIM_CLOCK: clock "fast"`},
@@ -80,7 +83,8 @@ func TestBrokenFilesAreToldOf(t *testing.T) {
 // complaint is the log of the program up to where it says that NVML does not answer.
 func complaint(t *testing.T, env []string) string {
 	t.Helper()
-	cmd := exec.Command(built("mig-exporter"), "--web.listen-address=127.0.0.1:0", "--nvml.library-path="+built("libnvidia-ml.so.1"))
+	cmd := exec.Command(built("mig-exporter"), "--web.listen-address=127.0.0.1:0",
+		"--nvml.library-path="+built("libnvidia-ml.so.1"))
 	cmd.Env = append(append(os.Environ(), "TMPDIR="+t.TempDir()), env...)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {

@@ -34,8 +34,8 @@ func sources() []string {
 	return []string{inHeader, inGuide, inCapture, inSMI, inDCGM, inKernel, inProject, inReading}
 }
 
-// habit is something that the driver does and nvml.h alone does not promise for every GPU, so that no real driver is held to it. It
-// is seen through go-nvml on a scenario of its own, on a stepped clock.
+// habit is something that the driver does and nvml.h alone does not promise for every GPU, so that no real driver is
+// held to it. It is seen through go-nvml on a scenario of its own, on a stepped clock.
 type habit struct {
 	name, seen string
 	scenario   string
@@ -48,20 +48,24 @@ func habits() []habit {
 		{"placement of 2g, 1g", inGuide, a40, places([]uint32{14, 19}, "5@4 13@6")},
 		{"placement of 1g, 2g, 4g", inGuide, a40, places([]uint32{19, 14, 5}, "13@6 5@4 1@0")},
 		{"placement of three 2g and 1g+me", inGuide, a80, places([]uint32{14, 14, 14, 20}, "5@4 3@0 4@2 13@6")},
-		{"compute instances at any slice", inKernel, "gpus: [{model: A100-80GB, mig: true, layout: [{gi: \"3g.40gb@4\", ci: []}]}]", checkComputePlaces},
+		{"compute instances at any slice", inKernel,
+			"gpus: [{model: A100-80GB, mig: true, layout: [{gi: \"3g.40gb@4\", ci: []}]}]", checkComputePlaces},
 		{"size of 7g.80gb", inCapture, a80, checkLargest},
 		{"MIG mode of Ampere", inGuide, "gpus: [{model: A100-40GB}]", changesMode(nvml.SUCCESS)},
 		{"MIG mode of Hopper", inGuide, "node: {passThrough: true}\ngpus: [{model: H100-80GB}]", changesMode(nvml.SUCCESS)},
-		{"MIG mode in a pass-through machine", inHeader, "node: {passThrough: true}\ngpus: [{model: A100-40GB}]", changesMode(nvml.ERROR_RESET_REQUIRED)},
+		{"MIG mode in a pass-through machine", inHeader, "node: {passThrough: true}\ngpus: [{model: A100-40GB}]",
+			changesMode(nvml.ERROR_RESET_REQUIRED)},
 		{"fields without a value", inDCGM, a40, checkKnownFields},
 		{"fields of power", inSMI, "gpus: [{model: H100-80GB}, {model: A100-40GB}]", checkPowerFields},
 		{"fields of the reset status", inSMI, resetNode, checkResetFields},
 		{"replay counters", inSMI, a40, checkReplays},
 		{"T.Limit", inCapture, "gpus: [{model: H100-80GB}, {model: A100-40GB}]", checkLimits},
 		{"addressing mode of 580", inHeader, "gpus: [{model: H100-80GB}]", checkAddressing(nvml.SUCCESS)},
-		{"addressing mode of 550", inHeader, "node: {driver: \"550.90.07\"}\ngpus: [{model: H100-80GB}]", checkAddressing(nvml.ERROR_FUNCTION_NOT_FOUND)},
+		{"addressing mode of 550", inHeader, "node: {driver: \"550.90.07\"}\ngpus: [{model: H100-80GB}]",
+			checkAddressing(nvml.ERROR_FUNCTION_NOT_FOUND)},
 		{"traffic of a workload", inProject, trafficNode, checkTraffic},
-		{"GPM over a layout change", inDCGM, "gpus: [{model: H100-80GB, mig: true, layout: [\"3g.40gb@4\"]}]" + busySlice, checkCountersGoOn},
+		{"GPM over a layout change", inDCGM, "gpus: [{model: H100-80GB, mig: true, layout: [\"3g.40gb@4\"]}]" + busySlice,
+			checkCountersGoOn},
 	}
 }
 
@@ -87,7 +91,8 @@ func handleOf(t *testing.T, l nvml.Interface, index int) nvml.Device {
 	return ok[nvml.Device](t)(l.DeviceGetHandleByIndex(index))
 }
 
-// places creates GPU instances of some profiles without saying where, as nvidia-smi mig -cgi does; wanted are their ids and starts.
+// places creates GPU instances of some profiles without saying where, as nvidia-smi mig -cgi does; wanted are their
+// ids and starts.
 func places(profiles []uint32, wanted string) func(*testing.T, nvml.Interface, *sim.Node) {
 	return func(t *testing.T, l nvml.Interface, _ *sim.Node) {
 		d := handleOf(t, l, 0)
@@ -106,7 +111,8 @@ func places(profiles []uint32, wanted string) func(*testing.T, nvml.Interface, *
 // checkComputePlaces: the first run of free slices that is long enough is taken, wherever it begins.
 func checkComputePlaces(t *testing.T, l nvml.Interface, _ *sim.Node) {
 	gi := ok[nvml.GpuInstance](t)(handleOf(t, l, 0).GetGpuInstanceById(2))
-	for _, c := range []struct{ profile, start uint32 }{{nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE, 0}, {nvml.COMPUTE_INSTANCE_PROFILE_2_SLICE, 1}} {
+	for _, c := range []struct{ profile, start uint32 }{{nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE, 0},
+		{nvml.COMPUTE_INSTANCE_PROFILE_2_SLICE, 1}} {
 		ci := ok[nvml.ComputeInstance](t)(gi.CreateComputeInstance(&nvml.ComputeInstanceProfileInfo{Id: c.profile}))
 		if info := ok[nvml.ComputeInstanceInfo](t)(ci.GetInfo()); info.Placement.Start != c.start {
 			t.Errorf("compute instance of profile %d at %d, want %d", c.profile, info.Placement.Start, c.start)
@@ -177,7 +183,8 @@ func wantField(t *testing.T, d nvml.Device, id uint32, kind nvml.ValueType, valu
 	cmptest.Equal(t, fmt.Sprintf("field %d", id), got, value)
 }
 
-// checkPowerFields: nvidia-smi -q has all its power readings from them; the average is not of GA100, the module is one with a CPU.
+// checkPowerFields: nvidia-smi -q has all its power readings from them; the average is not of GA100, the module is
+// one with a CPU.
 func checkPowerFields(t *testing.T, l nvml.Interface, node *sim.Node) {
 	h100, a100 := handleOf(t, l, 0), handleOf(t, l, 1)
 	if err := node.Advance(10 * time.Second); err != nil {
@@ -185,17 +192,21 @@ func checkPowerFields(t *testing.T, l nvml.Interface, node *sim.Node) {
 	}
 	draw := uint64(ok[uint32](t)(h100.GetPowerUsage()))
 	for id, milliwatts := range map[uint32]uint64{
-		nvml.FI_DEV_POWER_AVERAGE: draw, nvml.FI_DEV_POWER_INSTANT: draw, nvml.FI_DEV_POWER_MIN_LIMIT: 175_000, nvml.FI_DEV_POWER_MAX_LIMIT: 700_000,
-		nvml.FI_DEV_POWER_DEFAULT_LIMIT: 700_000, nvml.FI_DEV_POWER_CURRENT_LIMIT: 700_000, nvml.FI_DEV_POWER_REQUESTED_LIMIT: 700_000,
+		nvml.FI_DEV_POWER_AVERAGE: draw, nvml.FI_DEV_POWER_INSTANT: draw, nvml.FI_DEV_POWER_MIN_LIMIT: 175_000,
+		nvml.FI_DEV_POWER_MAX_LIMIT:     700_000,
+		nvml.FI_DEV_POWER_DEFAULT_LIMIT: 700_000, nvml.FI_DEV_POWER_CURRENT_LIMIT: 700_000,
+		nvml.FI_DEV_POWER_REQUESTED_LIMIT: 700_000,
 	} {
 		wantField(t, h100, id, nvml.VALUE_TYPE_UNSIGNED_INT, milliwatts)
 		ret, _, _ := fieldOf(t, h100, id, nvml.POWER_SCOPE_MODULE)
 		want(t, "of the module", ret, nvml.ERROR_NOT_SUPPORTED)
 	}
-	wantField(t, h100, nvml.FI_DEV_ENERGY, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, ok[uint64](t)(h100.GetTotalEnergyConsumption()))
+	wantField(t, h100, nvml.FI_DEV_ENERGY, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG,
+		ok[uint64](t)(h100.GetTotalEnergyConsumption()))
 	ret, _, _ := fieldOf(t, a100, nvml.FI_DEV_POWER_AVERAGE, 0)
 	want(t, "average of A100", ret, nvml.ERROR_NOT_SUPPORTED)
-	wantField(t, a100, nvml.FI_DEV_POWER_INSTANT, nvml.VALUE_TYPE_UNSIGNED_INT, uint64(ok[uint32](t)(a100.GetPowerUsage())))
+	wantField(t, a100, nvml.FI_DEV_POWER_INSTANT, nvml.VALUE_TYPE_UNSIGNED_INT,
+		uint64(ok[uint32](t)(a100.GetPowerUsage())))
 }
 
 const resetNode = `gpus: [{model: H100-80GB, count: 3}]
@@ -284,8 +295,8 @@ node: {kubernetes: false}
 workloads: [{name: w, sm: 30}]
 processes: [{device: "0/3g.40gb@4", workload: w, for: 10s}]`
 
-// checkCountersGoOn: the last sample of an id that another instance has now is not ahead of that one's; samples of two entities are
-// refused.
+// checkCountersGoOn: the last sample of an id that another instance has now is not ahead of that one's; samples of
+// two entities are refused.
 func checkCountersGoOn(t *testing.T, l nvml.Interface, node *sim.Node) {
 	g := openGPM(t)
 	d := g.devices[0]
@@ -306,14 +317,16 @@ func checkCountersGoOn(t *testing.T, l nvml.Interface, node *sim.Node) {
 		t.Fatal(err)
 	}
 	after := sample()
-	for _, metric := range []nvml.GpmMetricId{nvml.GPM_METRIC_GRAPHICS_UTIL, nvml.GPM_METRIC_SM_UTIL, nvml.GPM_METRIC_SM_OCCUPANCY} {
+	for _, metric := range []nvml.GpmMetricId{nvml.GPM_METRIC_GRAPHICS_UTIL, nvml.GPM_METRIC_SM_UTIL,
+		nvml.GPM_METRIC_SM_OCCUPANCY} {
 		if percent := g.metric(before, after, metric); percent != 0 {
 			t.Errorf("metric %d is %g %%, of an instance on which nothing has run", metric, percent)
 		}
 	}
 	whole := g.sample(d.GpmSampleGet)
 	metrics := []nvmlsource.GPMMetric{{ID: uint32(nvml.GPM_METRIC_SM_UTIL)}}
-	want(t, "samples of a GPU instance and of its GPU", g.lib.GpmMetricsGet(after, whole, metrics), nvml.ERROR_INVALID_ARGUMENT)
+	want(t, "samples of a GPU instance and of its GPU", g.lib.GpmMetricsGet(after, whole, metrics),
+		nvml.ERROR_INVALID_ARGUMENT)
 }
 
 // gpm takes samples by the binding of the exporter.

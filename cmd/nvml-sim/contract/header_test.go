@@ -67,9 +67,9 @@ func TestGeneratedFilesAreUpToDate(t *testing.T) {
 	}
 }
 
-// Every function that the header declares is exported, and three that it does not declare. Nothing else is: neither helpers of the
-// library nor Go's runtime, which another Go library of the process has under the same names. Nothing has to come from elsewhere
-// but libc.
+// Every function that the header declares is exported, and three that it does not declare. Nothing else is: neither
+// helpers of the library nor Go's runtime, which another Go library of the process has under the same names. Nothing
+// has to come from elsewhere but libc.
 func TestSymbols(t *testing.T) {
 	library, err := elf.Open(built("libnvidia-ml.so.1"))
 	if err != nil {
@@ -88,7 +88,8 @@ func TestSymbols(t *testing.T) {
 			t.Errorf("%s is undefined", s.Name)
 		}
 	}
-	declared := regexp.MustCompile(`DECLDIR\s+(?:char\s*\*\s*)?(nvml\w+)\s*\(`).FindAllStringSubmatch(read(t, nvmlHeader(t)), -1)
+	declared := regexp.MustCompile(`DECLDIR\s+(?:char\s*\*\s*)?(nvml\w+)\s*\(`).
+		FindAllStringSubmatch(read(t, nvmlHeader(t)), -1)
 	if len(declared) != len(functions(t))+1 { // nvmlErrorString returns a text
 		t.Errorf("%d declarations, %d functions", len(declared), len(functions(t)))
 	}
@@ -121,7 +122,8 @@ func TestSymbols(t *testing.T) {
 func TestABI(t *testing.T) {
 	abi := read(t, "../abi.h")
 	var code strings.Builder
-	code.WriteString("#include <stddef.h>\n#define NVML_NO_UNVERSIONED_FUNC_DEFS\n#include \"nvml.h\"\n#include \"abi.h\"\n")
+	code.WriteString("#include <stddef.h>\n#define NVML_NO_UNVERSIONED_FUNC_DEFS\n#include \"nvml.h\"\n#include " +
+		"\"abi.h\"\n")
 	check := func(format string, args ...any) { fmt.Fprintf(&code, "_Static_assert("+format+", \"\");\n", args...) }
 	structs := regexp.MustCompile(`(?s)typedef struct \{(.*?)\} sim_(\w+);`).FindAllStringSubmatch(abi, -1)
 	for _, s := range structs {
@@ -141,7 +143,8 @@ func TestABI(t *testing.T) {
 	}
 	for _, f := range functions(t) {
 		for _, p := range f.Params {
-			check("sizeof(%s) == %d", p.Type, map[clibrary.Kind]int{clibrary.Pointer: 8, clibrary.Long: 8, clibrary.Word: 4}[p.Kind])
+			check("sizeof(%s) == %d", p.Type,
+				map[clibrary.Kind]int{clibrary.Pointer: 8, clibrary.Long: 8, clibrary.Word: 4}[p.Kind])
 		}
 	}
 	code.WriteString("int main(void) { return 0; }\n")

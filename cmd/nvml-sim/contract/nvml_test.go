@@ -263,25 +263,32 @@ func TestMIGManagement(t *testing.T) {
 	l := open(t)
 	d := ok[nvml.Device](t)(l.DeviceGetHandleByIndex(0))
 	profile := ok[nvml.GpuInstanceProfileInfo](t)(d.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_3_SLICE))
-	if v3 := ok[nvml.GpuInstanceProfileInfo_v3](t)(d.GetGpuInstanceProfileInfoV(nvml.GPU_INSTANCE_PROFILE_3_SLICE).V3()); text(v3.Name[:]) != "MIG 3g.20gb" ||
+	if v3 := ok[nvml.GpuInstanceProfileInfo_v3](t)(d.GetGpuInstanceProfileInfoV(nvml.GPU_INSTANCE_PROFILE_3_SLICE).
+		V3()); text(v3.Name[:]) != "MIG 3g.20gb" ||
 		v3.Id != profile.Id || v3.MemorySizeMB != profile.MemorySizeMB {
 		t.Errorf("profile %+v, %+v", profile, v3)
 	}
-	if v2 := ok[nvml.GpuInstanceProfileInfo_v2](t)(d.GetGpuInstanceProfileInfoByIdV(int(profile.Id)).V2()); text(v2.Name[:]) != "MIG 3g.20gb" || v2.Id != 9 {
+	if v2 := ok[nvml.GpuInstanceProfileInfo_v2](t)(d.GetGpuInstanceProfileInfoByIdV(int(profile.Id)).
+		V2()); text(v2.Name[:]) != "MIG 3g.20gb" || v2.Id != 9 {
 		t.Errorf("profile by id %+v", v2)
 	}
-	want(t, "a kind of profile that there is not", code(d.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_COUNT)), nvml.ERROR_INVALID_ARGUMENT)
-	want(t, "a kind that the GPU does not have", code(d.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_8_SLICE)), nvml.ERROR_NOT_SUPPORTED)
+	want(t, "a kind of profile that there is not", code(d.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_COUNT)),
+		nvml.ERROR_INVALID_ARGUMENT)
+	want(t, "a kind that the GPU does not have", code(d.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_8_SLICE)),
+		nvml.ERROR_NOT_SUPPORTED)
 	places := ok[[]nvml.GpuInstancePlacement](t)(d.GetGpuInstancePossiblePlacements(&profile))
 	slices.SortFunc(places, func(a, b nvml.GpuInstancePlacement) int { return int(a.Start) - int(b.Start) })
 	if !slices.Equal(places, []nvml.GpuInstancePlacement{{Start: 0, Size: 4}, {Start: 4, Size: 4}}) {
 		t.Errorf("placements %v", places)
 	}
 	want(t, "a size that the profile does not have",
-		code(d.CreateGpuInstanceWithPlacement(&profile, &nvml.GpuInstancePlacement{Start: 4, Size: 2})), nvml.ERROR_INVALID_ARGUMENT)
-	gi := ok[nvml.GpuInstance](t)(d.CreateGpuInstanceWithPlacement(&profile, &nvml.GpuInstancePlacement{Start: 4, Size: 4}))
+		code(d.CreateGpuInstanceWithPlacement(&profile, &nvml.GpuInstancePlacement{Start: 4, Size: 2})),
+		nvml.ERROR_INVALID_ARGUMENT)
+	gi := ok[nvml.GpuInstance](t)(d.CreateGpuInstanceWithPlacement(&profile,
+		&nvml.GpuInstancePlacement{Start: 4, Size: 4}))
 	want(t, "the same place again",
-		code(d.CreateGpuInstanceWithPlacement(&profile, &nvml.GpuInstancePlacement{Start: 4, Size: 4})), nvml.ERROR_INSUFFICIENT_RESOURCES)
+		code(d.CreateGpuInstanceWithPlacement(&profile, &nvml.GpuInstancePlacement{Start: 4, Size: 4})),
+		nvml.ERROR_INSUFFICIENT_RESOURCES)
 	info := ok[nvml.GpuInstanceInfo](t)(gi.GetInfo())
 	if info.Device != d {
 		t.Errorf("GPU of the instance: got %v, want %v", info.Device, d)
@@ -307,7 +314,8 @@ func TestMIGManagement(t *testing.T) {
 // checkComputes makes, lists and destroys compute instances of a 3g.20gb.
 func checkComputes(t *testing.T, d nvml.Device, gi nvml.GpuInstance) {
 	t.Helper()
-	two := ok[nvml.ComputeInstanceProfileInfo](t)(gi.GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_2_SLICE, 0))
+	two := ok[nvml.ComputeInstanceProfileInfo](t)(gi.GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_2_SLICE,
+		0))
 	cmptest.Equal(t, "slices of the compute profile", two.SliceCount, 2)
 	cmptest.Equal(t, "SMs of the compute profile", two.MultiprocessorCount, 28)
 	cmptest.Equal(t, "instances of the compute profile", two.InstanceCount, 1)
@@ -321,12 +329,16 @@ func checkComputes(t *testing.T, d nvml.Device, gi nvml.GpuInstance) {
 			t.Errorf("compute profile %q, want %q", got, name)
 		}
 	}
-	want(t, "a compute profile too large", code(gi.GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_7_SLICE, 0)), nvml.ERROR_NOT_SUPPORTED)
-	want(t, "no compute profile", code(gi.GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_COUNT, 0)), nvml.ERROR_INVALID_ARGUMENT)
-	if places := ok[[]nvml.ComputeInstancePlacement](t)(gi.GetComputeInstancePossiblePlacements(&two)); len(places) != 2 || places[1].Start != 1 {
+	want(t, "a compute profile too large",
+		code(gi.GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_7_SLICE, 0)), nvml.ERROR_NOT_SUPPORTED)
+	want(t, "no compute profile", code(gi.GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_COUNT, 0)),
+		nvml.ERROR_INVALID_ARGUMENT)
+	if places := ok[[]nvml.ComputeInstancePlacement](t)(gi.GetComputeInstancePossiblePlacements(&two)); len(
+		places) != 2 || places[1].Start != 1 {
 		t.Errorf("placements %v", places)
 	}
-	ci := ok[nvml.ComputeInstance](t)(gi.CreateComputeInstanceWithPlacement(&two, &nvml.ComputeInstancePlacement{Start: 1, Size: 2}))
+	ci := ok[nvml.ComputeInstance](t)(gi.CreateComputeInstanceWithPlacement(&two,
+		&nvml.ComputeInstancePlacement{Start: 1, Size: 2}))
 	want(t, "no room", code(gi.CreateComputeInstance(&two)), nvml.ERROR_INSUFFICIENT_RESOURCES)
 	if left := ok[int](t)(gi.GetComputeInstanceRemainingCapacity(&two)); left != 0 {
 		t.Errorf("room for %d more", left)
@@ -365,7 +377,8 @@ func checkModes(t *testing.T, l nvml.Interface) {
 	want(t, "named profiles with MIG off", code(hopper.GetGpuInstanceProfileInfoV(0).V2()), nvml.ERROR_NOT_SUPPORTED)
 	want(t, "activation", ok[nvml.Return](t)(hopper.SetMigMode(nvml.DEVICE_MIG_ENABLE)), nvml.SUCCESS)
 	ok[nvml.GpuInstance](t)(hopper.CreateGpuInstance(&nvml.GpuInstanceProfileInfo{Id: 19}))
-	if activation, ret := hopper.SetMigMode(nvml.DEVICE_MIG_DISABLE); ret != nvml.SUCCESS || activation != nvml.ERROR_IN_USE {
+	if activation, ret := hopper.SetMigMode(nvml.DEVICE_MIG_DISABLE); ret != nvml.SUCCESS ||
+		activation != nvml.ERROR_IN_USE {
 		t.Errorf("with an instance: %d, activation %d", ret, activation)
 	}
 }
@@ -411,11 +424,13 @@ func TestEventsAcrossProcesses(t *testing.T) {
 	d := ok[nvml.Device](t)(l.DeviceGetHandleByIndex(0))
 	profile := &nvml.GpuInstanceProfileInfo{Id: 9, InstanceCount: 2}
 	if os.Getenv(cutter) != "" {
-		ok[nvml.ComputeInstance](t)(ok[nvml.GpuInstance](t)(d.CreateGpuInstance(profile)).CreateComputeInstance(&nvml.ComputeInstanceProfileInfo{Id: 2}))
+		ok[nvml.ComputeInstance](t)(ok[nvml.GpuInstance](t)(d.CreateGpuInstance(profile)).
+			CreateComputeInstance(&nvml.ComputeInstanceProfileInfo{Id: 2}))
 		return
 	}
 	set := ok[nvml.EventSet](t)(l.EventSetCreate())
-	want(t, "an event that there is not", d.RegisterEvents(nvml.EventTypeGpuRecoveryAction|nvml.EventMigConfigChange, set), nvml.ERROR_NOT_SUPPORTED)
+	want(t, "an event that there is not", d.RegisterEvents(nvml.EventTypeGpuRecoveryAction|nvml.EventMigConfigChange,
+		set), nvml.ERROR_NOT_SUPPORTED)
 	want(t, "nothing registered", code(set.Wait(0)), nvml.ERROR_TIMEOUT)
 	want(t, "registration", d.RegisterEvents(nvml.EventMigConfigChange, set), nvml.SUCCESS)
 	other := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
@@ -457,7 +472,8 @@ func TestFieldValues(t *testing.T) {
 		{FieldId: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION},
 	}
 	want(t, "fields", d.GetFieldValues(values), nvml.SUCCESS)
-	for i, ret := range []nvml.Return{nvml.SUCCESS, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_INVALID_ARGUMENT, nvml.SUCCESS} {
+	for i, ret := range []nvml.Return{nvml.SUCCESS, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_INVALID_ARGUMENT,
+		nvml.SUCCESS} {
 		want(t, "field", nvml.Return(values[i].NvmlReturn), ret)
 	}
 	if celsius := *(*uint32)(unsafe.Pointer(&values[0].Value)); celsius < 30 || celsius > 50 {

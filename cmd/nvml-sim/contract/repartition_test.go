@@ -20,9 +20,9 @@ import (
 // layoutChanges is how often a GPU is repartitioned, under the readings of two programs.
 const layoutChanges = 6
 
-// A third process cuts a GPU again and again while both programs read it, slowly enough to be in the middle each time. What
-// is served are at every moment instances that the GPU has had, with their places, of which no two are the same; after each
-// cut they are those of it; and no reading is an error.
+// A third process cuts a GPU again and again while both programs read it, slowly enough to be in the middle each
+// time. What is served are at every moment instances that the GPU has had, with their places, of which no two are the
+// same; after each cut they are those of it; and no reading is an error.
 func TestLayoutChangeByAnotherProcess(t *testing.T) {
 	path := scenarioFile(t, `
 version: 1

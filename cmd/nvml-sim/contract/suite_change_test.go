@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// changeChecks are those of what changes the partition of a GPU. They change only simulated ones, and leave them as they
-// were; on real ones those alone are held that read.
+// changeChecks are those of what changes the partition of a GPU. They change only simulated ones, and leave them as
+// they were; on real ones those alone are held that read.
 func changeChecks() []checkOf {
 	return []checkOf{
 		{
@@ -17,7 +17,8 @@ func changeChecks() []checkOf {
 			methods: []string{"MutableInstance.GetComputeInstancePossiblePlacements"},
 			check:   eachInstance(checkComputeProfiles),
 		},
-		{name: "MutableInstance.GetComputeInstancesOf", methods: []string{"ComputeInstance.GetInfo"}, check: eachInstance(checkComputesOfProfiles)},
+		{name: "MutableInstance.GetComputeInstancesOf", methods: []string{"ComputeInstance.GetInfo"},
+			check: eachInstance(checkComputesOfProfiles)},
 		{
 			name:    "MutableDevice.CreateGpuInstanceWithPlacement",
 			methods: []string{"MutableInstance.Destroy"},
@@ -87,10 +88,12 @@ func checkComputeProfiles(s *subject, i nvmlsource.MutableInstance, of nvml.GpuI
 	whole := false
 	for _, p := range s.computeProfiles(i) {
 		whole = whole || p.SliceCount == of.SliceCount && p.MultiprocessorCount == of.MultiprocessorCount
-		s.want(p.SliceCount >= 1 && p.SliceCount <= of.SliceCount && p.MultiprocessorCount >= 1 && p.MultiprocessorCount <= of.MultiprocessorCount,
+		s.want(p.SliceCount >= 1 && p.SliceCount <= of.SliceCount && p.MultiprocessorCount >= 1 &&
+			p.MultiprocessorCount <= of.MultiprocessorCount,
 			"compute profile %+v of profile %+v", p, of)
 		for k, at := range p.places {
-			s.want(at.Size == p.SliceCount && at.Start+at.Size <= of.SliceCount && slices.Index(p.places, at) == k, "compute profile %d at %+v", p.Id, at)
+			s.want(at.Size == p.SliceCount && at.Start+at.Size <= of.SliceCount && slices.Index(p.places, at) == k,
+				"compute profile %d at %+v", p.Id, at)
 		}
 		s.want(len(p.places) > 0, "compute profile %d has no place", p.Id)
 	}
@@ -136,7 +139,8 @@ func (s *subject) create(d nvmlsource.MutableDevice) (nvmlsource.MutableInstance
 				continue
 			}
 			info, ret := i.GetInfo()
-			s.want(ret == nvml.SUCCESS && info.ProfileID == p.Id && info.Placement == at, "profile %d at %+v: made %+v, %d", p.Id, at, info, ret)
+			s.want(ret == nvml.SUCCESS && info.ProfileID == p.Id && info.Placement == at, "profile %d at %+v: made %+v, %d",
+				p.Id, at, info, ret)
 			return i, p
 		}
 	}
@@ -190,8 +194,10 @@ func checkCreateCompute(s *subject, d nvmlsource.MutableDevice) {
 				continue
 			}
 			info, ret := c.GetInfo()
-			s.want(ret == nvml.SUCCESS && info.ProfileID == p.Id && info.Placement == at, "compute profile %d at %+v: made %+v, %d", p.Id, at, info, ret)
-			s.want(len(s.migDevices(d)) == s.computesOf(d), "%d MIG devices, %d compute instances", len(s.migDevices(d)), s.computesOf(d))
+			s.want(ret == nvml.SUCCESS && info.ProfileID == p.Id && info.Placement == at,
+				"compute profile %d at %+v: made %+v, %d", p.Id, at, info, ret)
+			s.want(len(s.migDevices(d)) == s.computesOf(d), "%d MIG devices, %d compute instances", len(s.migDevices(d)),
+				s.computesOf(d))
 			_, ret = i.CreateComputeInstanceWithPlacement(p.Id, at)
 			s.want(ret == nvml.ERROR_INSUFFICIENT_RESOURCES, "a second compute instance at the same place: %d", ret)
 			s.want(i.Destroy() == nvml.ERROR_IN_USE, "a GPU instance with a compute instance is destroyed")

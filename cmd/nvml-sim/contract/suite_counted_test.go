@@ -11,13 +11,16 @@ import (
 // countedChecks are those of what a GPU counts, and of fields.
 func countedChecks() []checkOf {
 	return []checkOf{
-		{name: "Device.GetTotalEnergyConsumption", check: growing("Device.GetTotalEnergyConsumption", nvmlsource.Device.GetTotalEnergyConsumption)},
-		{name: "Device.GetPcieReplayCounter", check: growing("Device.GetPcieReplayCounter", func(d nvmlsource.Device) (uint64, nvml.Return) {
-			n, ret := d.GetPcieReplayCounter()
-			return uint64(n), ret
-		})},
+		{name: "Device.GetTotalEnergyConsumption",
+			check: growing("Device.GetTotalEnergyConsumption", nvmlsource.Device.GetTotalEnergyConsumption)},
+		{name: "Device.GetPcieReplayCounter",
+			check: growing("Device.GetPcieReplayCounter", func(d nvmlsource.Device) (uint64, nvml.Return) {
+				n, ret := d.GetPcieReplayCounter()
+				return uint64(n), ret
+			})},
 		{name: "Device.GetMemoryErrorCounter", check: func(s *subject) {
-			for _, severity := range []nvml.MemoryErrorType{nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.MEMORY_ERROR_TYPE_UNCORRECTED} {
+			for _, severity := range []nvml.MemoryErrorType{nvml.MEMORY_ERROR_TYPE_CORRECTED,
+				nvml.MEMORY_ERROR_TYPE_UNCORRECTED} {
 				for _, lifetime := range []nvml.EccCounterType{nvml.VOLATILE_ECC, nvml.AGGREGATE_ECC} {
 					growing("Device.GetMemoryErrorCounter", func(d nvmlsource.Device) (uint64, nvml.Return) {
 						return d.GetMemoryErrorCounter(severity, lifetime, nvml.MEMORY_LOCATION_DEVICE_MEMORY)
@@ -26,7 +29,8 @@ func countedChecks() []checkOf {
 			}
 		}},
 		{name: "Device.GetTotalEccErrors", check: func(s *subject) {
-			for _, severity := range []nvml.MemoryErrorType{nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.MEMORY_ERROR_TYPE_UNCORRECTED} {
+			for _, severity := range []nvml.MemoryErrorType{nvml.MEMORY_ERROR_TYPE_CORRECTED,
+				nvml.MEMORY_ERROR_TYPE_UNCORRECTED} {
 				growing("Device.GetTotalEccErrors", func(d nvmlsource.Device) (uint64, nvml.Return) {
 					return d.GetTotalEccErrors(severity, nvml.AGGREGATE_ECC)
 				})(s)
@@ -35,11 +39,13 @@ func countedChecks() []checkOf {
 		{name: "Device.GetRemappedRows", check: each(func(s *subject, d nvmlsource.Device) {
 			correctable, uncorrectable, _, _, ret := d.GetRemappedRows()
 			if s.has("Device.GetRemappedRows", ret) {
-				s.want(correctable >= 0 && uncorrectable >= 0 && correctable+uncorrectable < 100_000, "%d and %d rows", correctable, uncorrectable)
+				s.want(correctable >= 0 && uncorrectable >= 0 && correctable+uncorrectable < 100_000, "%d and %d rows",
+					correctable, uncorrectable)
 			}
 		})},
 		{name: "Device.GetFieldValues", check: each(checkFields)},
-		{name: "energy is power over time, mJ and mW", methods: []string{"Device.GetTotalEnergyConsumption", "Device.GetPowerUsage"}, check: each(checkEnergy)},
+		{name: "energy is power over time, mJ and mW",
+			methods: []string{"Device.GetTotalEnergyConsumption", "Device.GetPowerUsage"}, check: each(checkEnergy)},
 	}
 }
 
@@ -60,8 +66,9 @@ func growing(function string, call func(nvmlsource.Device) (uint64, nvml.Return)
 	}
 }
 
-// checkEnergy: where a second passes between the readings, energy grows by no more than the limit allows twice over, and by
-// no less than a hundredth of the power. On hardware only as long passes as the calls take, which bounds it above alone.
+// checkEnergy: where a second passes between the readings, energy grows by no more than the limit allows twice over,
+// and by no less than a hundredth of the power. On hardware only as long passes as the calls take, which bounds it
+// above alone.
 func checkEnergy(s *subject, d nvmlsource.Device) {
 	limit, ret := d.GetEnforcedPowerLimit()
 	first, firstRet := d.GetTotalEnergyConsumption()
@@ -78,16 +85,19 @@ func checkEnergy(s *subject, d nvmlsource.Device) {
 		return
 	}
 	grown := float64(second-first) / seconds
-	s.want(grown <= 2*float64(limit) && grown >= float64(power)/100, "%.0f mJ in a second at %d mW, limit %d mW", grown, power, limit)
+	s.want(grown <= 2*float64(limit) && grown >= float64(power)/100, "%.0f mJ in a second at %d mW, limit %d mW", grown,
+		power, limit)
 }
 
 // checkFields: a field is answered by itself, in its place, whatever becomes of the others.
 func checkFields(s *subject, d nvmlsource.Device) {
 	const unknown = 60_000
 	values := []nvml.FieldValue{
-		{FieldId: nvml.FI_DEV_MEMORY_TEMP}, {FieldId: unknown}, {FieldId: nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION}, {FieldId: nvml.FI_DEV_PCIE_COUNT_TX_BYTES},
+		{FieldId: nvml.FI_DEV_MEMORY_TEMP}, {FieldId: unknown}, {FieldId: nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION},
+		{FieldId: nvml.FI_DEV_PCIE_COUNT_TX_BYTES},
 	}
-	ids := []uint32{nvml.FI_DEV_MEMORY_TEMP, unknown, nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION, nvml.FI_DEV_PCIE_COUNT_TX_BYTES}
+	ids := []uint32{nvml.FI_DEV_MEMORY_TEMP, unknown, nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION,
+		nvml.FI_DEV_PCIE_COUNT_TX_BYTES}
 	for i := range values {
 		values[i].NvmlReturn = uint32(nvml.ERROR_UNKNOWN) // what is not written is found
 	}

@@ -21,7 +21,8 @@ func deviceChecks() []checkOf {
 				s.want(printable(name) && !strings.Contains(name, " MIG "), "name %q", name)
 			}
 		})},
-		{name: "Device.GetArchitecture", methods: []string{"Device.GetCudaComputeCapability"}, check: each(checkArchitecture)},
+		{name: "Device.GetArchitecture", methods: []string{"Device.GetCudaComputeCapability"},
+			check: each(checkArchitecture)},
 		{name: "Device.GetNumGpuCores", check: each(func(s *subject, d nvmlsource.Device) {
 			if cores, ret := d.GetNumGpuCores(); s.has("Device.GetNumGpuCores", ret) {
 				s.want(cores > 0 && cores%64 == 0 && cores < 100_000, "%d cores", cores)
@@ -76,7 +77,8 @@ func readingChecks() []checkOf {
 		})},
 		{name: "Device.GetPerformanceState", check: each(func(s *subject, d nvmlsource.Device) {
 			if state, ret := d.GetPerformanceState(); s.has("Device.GetPerformanceState", ret) {
-				s.want(state >= nvml.PSTATE_0 && state <= nvml.PSTATE_15 || state == nvml.PSTATE_UNKNOWN, "performance state %d", state)
+				s.want(state >= nvml.PSTATE_0 && state <= nvml.PSTATE_15 || state == nvml.PSTATE_UNKNOWN, "performance state %d",
+					state)
 			}
 		})},
 		{name: "Device.GetNumFans", methods: []string{"Device.GetFanSpeed"}, check: each(checkFans)},
@@ -156,11 +158,13 @@ func checkArchitecture(s *subject, d nvmlsource.Device) {
 		return
 	}
 	known := map[nvml.DeviceArchitecture][2]int{
-		nvml.DEVICE_ARCH_VOLTA: {7, 7}, nvml.DEVICE_ARCH_TURING: {7, 7}, nvml.DEVICE_ARCH_AMPERE: {8, 8}, nvml.DEVICE_ARCH_ADA: {8, 8},
+		nvml.DEVICE_ARCH_VOLTA: {7, 7}, nvml.DEVICE_ARCH_TURING: {7, 7}, nvml.DEVICE_ARCH_AMPERE: {8, 8},
+		nvml.DEVICE_ARCH_ADA:    {8, 8},
 		nvml.DEVICE_ARCH_HOPPER: {9, 9}, nvml.DEVICE_ARCH_BLACKWELL: {10, 12},
 	}
 	if majors, ok := known[architecture]; ok {
-		s.want(major >= majors[0] && major <= majors[1], "architecture %d with compute capability %d.%d", architecture, major, minor)
+		s.want(major >= majors[0] && major <= majors[1], "architecture %d with compute capability %d.%d", architecture,
+			major, minor)
 	}
 }
 
@@ -270,6 +274,7 @@ func (s *subject) processes(d nvmlsource.Device, list []nvml.ProcessInfo) {
 		k := key{p.Pid, p.GpuInstanceId, p.ComputeInstanceId}
 		s.want(p.Pid > 0 && !seen[k], "process %+v, or twice", p)
 		seen[k] = true
-		s.want(p.UsedGpuMemory == unavailable || ret != nvml.SUCCESS || p.UsedGpuMemory <= memory.Total, "process %+v uses more than there is", p)
+		s.want(p.UsedGpuMemory == unavailable || ret != nvml.SUCCESS || p.UsedGpuMemory <= memory.Total,
+			"process %+v uses more than there is", p)
 	}
 }

@@ -18,7 +18,8 @@ func profilingChecks() []checkOf {
 		{
 			name: "Library.GpmMetricsGet",
 			methods: []string{
-				"Library.GpmSampleAlloc", "GPMSample.Free", "Device.GpmSampleGet", "Device.GpmMigSampleGet", "MIGDevice.GpmSampleGet",
+				"Library.GpmSampleAlloc", "GPMSample.Free", "Device.GpmSampleGet", "Device.GpmMigSampleGet",
+				"MIGDevice.GpmSampleGet",
 			},
 			check: checkWindows,
 		},
@@ -61,16 +62,18 @@ func (s *subject) profiles() []*profiled {
 		for _, m := range s.migDevices(d) {
 			list = append(list, &profiled{function: "MIGDevice.GpmSampleGet", take: m.GpmSampleGet})
 			if id, ret := m.GetGpuInstanceId(); s.must("MIGDevice.GetGpuInstanceId", ret) {
-				list = append(list, &profiled{function: "Device.GpmMigSampleGet", take: func(sample nvmlsource.GPMSample) nvml.Return {
-					return d.GpmMigSampleGet(id, sample)
-				}})
+				list = append(list,
+					&profiled{function: "Device.GpmMigSampleGet", take: func(sample nvmlsource.GPMSample) nvml.Return {
+						return d.GpmMigSampleGet(id, sample)
+					}})
 			}
 		}
 	}
 	return list
 }
 
-// checkWindows takes two samples of everything, further apart than nvml.h asks for, and computes metrics of the windows.
+// checkWindows takes two samples of everything, further apart than nvml.h asks for, and computes metrics of the
+// windows.
 func checkWindows(s *subject) {
 	all := s.profiles()
 	if len(all) == 0 {
@@ -105,7 +108,8 @@ func checkWindows(s *subject) {
 
 func (s *subject) checkMetrics(before, after nvmlsource.GPMSample) {
 	metrics := []nvmlsource.GPMMetric{
-		{ID: uint32(nvml.GPM_METRIC_SM_UTIL)}, {ID: uint32(nvml.GPM_METRIC_SM_OCCUPANCY)}, {ID: uint32(nvml.GPM_METRIC_NVDEC_0_UTIL)},
+		{ID: uint32(nvml.GPM_METRIC_SM_UTIL)}, {ID: uint32(nvml.GPM_METRIC_SM_OCCUPANCY)},
+		{ID: uint32(nvml.GPM_METRIC_NVDEC_0_UTIL)},
 		{ID: uint32(nvml.GPM_METRIC_NVENC_0_UTIL)}, {ID: uint32(nvml.GPM_METRIC_PCIE_RX_PER_SEC)},
 	}
 	if !s.must("Library.GpmMetricsGet", s.lib.GpmMetricsGet(before, after, metrics)) {
@@ -148,7 +152,8 @@ func checkMedia(s *subject, d nvmlsource.Device) {
 	}
 }
 
-// lyingProfiler says of every GPU that it has GPM, and of every sample that it was taken; its metrics are below nothing.
+// lyingProfiler says of every GPU that it has GPM, and of every sample that it was taken; its metrics are below
+// nothing.
 type lyingProfiler struct {
 	nvmlsource.Library
 	lie string
@@ -188,9 +193,10 @@ func (l lyingProfiled) GetOfaUtilization() (uint32, nvml.Return) {
 }
 
 func (l lyingProfiled) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
-	return lying(l.lie == "processes", []nvml.ProcessUtilizationSample{{}}, func() ([]nvml.ProcessUtilizationSample, nvml.Return) {
-		return l.Device.GetProcessUtilization(0)
-	})
+	return lying(l.lie == "processes", []nvml.ProcessUtilizationSample{{}},
+		func() ([]nvml.ProcessUtilizationSample, nvml.Return) {
+			return l.Device.GetProcessUtilization(0)
+		})
 }
 
 func TestContractFindsLiesOfProfiling(t *testing.T) {

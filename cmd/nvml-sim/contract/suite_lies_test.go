@@ -236,17 +236,21 @@ func (m lyingMIG) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
 func TestContractFindsLies(t *testing.T) {
 	for lie, check := range map[string]string{
 		"driver version": "Library.SystemGetDriverVersion", "CUDA version": "Library.SystemGetCudaDriverVersion",
-		"one GPU twice": "Library.DeviceGetCount", "no last GPU": "Library.DeviceGetCount", "events": "Library.EventSetCreate",
-		"UUID": "Device.GetUUID", "name": "Device.GetName", "minor": "Device.GetMinorNumber", "PCI": "Device.GetPciInfo",
+		"one GPU twice": "Library.DeviceGetCount", "no last GPU": "Library.DeviceGetCount",
+		"events": "Library.EventSetCreate",
+		"UUID":   "Device.GetUUID", "name": "Device.GetName", "minor": "Device.GetMinorNumber", "PCI": "Device.GetPciInfo",
 		"return code": "Device.GetSerial", "memory": "Device.GetMemoryInfo", "watts": "Device.GetPowerUsage",
 		"P-state": "Device.GetPerformanceState", "no last fan": "Device.GetNumFans",
-		"kelvin": "Device.GetTemperature", "utilization": "Device.GetUtilizationRates", "architecture": "Device.GetArchitecture",
+		"kelvin": "Device.GetTemperature", "utilization": "Device.GetUtilizationRates",
+		"architecture":     "Device.GetArchitecture",
 		"energy goes back": "Device.GetTotalEnergyConsumption", "energy in joules": "energy is power over time, mJ and mW",
 		"fields": "Device.GetFieldValues", "process": "Device.GetComputeRunningProcesses",
-		"MIG mode": "Device.GetMigMode", "profile": "Device.GetGpuInstanceProfileInfo", "placements": "Device.GetGpuInstancePossiblePlacements",
-		"overlap": "Device.GetGpuInstances", "compute placement": "GPUInstance.GetComputeInstances",
+		"MIG mode": "Device.GetMigMode", "profile": "Device.GetGpuInstanceProfileInfo",
+		"placements": "Device.GetGpuInstancePossiblePlacements",
+		"overlap":    "Device.GetGpuInstances", "compute placement": "GPUInstance.GetComputeInstances",
 		"no GPU instances": "Device.GetMigDeviceHandleByIndex", "MIG UUID": "Device.GetMigDeviceHandleByIndex",
-		"compute id": "Device.GetMigDeviceHandleByIndex", "MIG name": "MIGDevice.GetName", "MIG memory": "MIGDevice.GetMemoryInfo",
+		"compute id": "Device.GetMigDeviceHandleByIndex", "MIG name": "MIGDevice.GetName",
+		"MIG memory": "MIGDevice.GetMemoryInfo",
 		"attributes": "MIGDevice.GetAttributes", "MIG processes": "MIGDevice.GetComputeRunningProcesses",
 	} {
 		t.Run(lie, func(t *testing.T) {
@@ -263,7 +267,8 @@ func TestContractFindsLies(t *testing.T) {
 
 // The checks of the source find out what only a source can get wrong: a driver whose GPUs change between two readings.
 func TestContractFindsAChangingSource(t *testing.T) {
-	for lie, check := range map[string]string{"UUID": "source: every GPU once", "energy goes back": "source: counters and units"} {
+	for lie, check := range map[string]string{"UUID": "source: every GPU once",
+		"energy goes back": "source: counters and units"} {
 		s := simulated(t, scenarios+"dgx-a100-mixed.yaml", filepath.Join(t.TempDir(), "state"))
 		open := s.open
 		s.open = func() nvmlsource.Library { return &lyingLibrary{Library: open(), lie: lie} }

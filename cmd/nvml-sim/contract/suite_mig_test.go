@@ -23,13 +23,14 @@ func migChecks() []checkOf {
 			methods: []string{"MIGDevice.GetUUID", "MIGDevice.GetGpuInstanceId", "MIGDevice.GetComputeInstanceId"},
 			check:   each(checkMIGHandles),
 		},
-		{name: "MIGDevice.GetName", seen: inCapture, check: eachMIG(func(s *subject, d nvmlsource.Device, m nvmlsource.MIGDevice) {
-			name, ret := m.GetName()
-			if s.must("MIGDevice.GetName", ret) {
-				whole, _ := d.GetName()
-				s.want(printable(name) && strings.HasPrefix(name, whole+" MIG "), "name %q of a MIG device of %q", name, whole)
-			}
-		})},
+		{name: "MIGDevice.GetName", seen: inCapture,
+			check: eachMIG(func(s *subject, d nvmlsource.Device, m nvmlsource.MIGDevice) {
+				name, ret := m.GetName()
+				if s.must("MIGDevice.GetName", ret) {
+					whole, _ := d.GetName()
+					s.want(printable(name) && strings.HasPrefix(name, whole+" MIG "), "name %q of a MIG device of %q", name, whole)
+				}
+			})},
 		{name: "MIGDevice.GetAttributes", check: eachMIG(checkAttributes)},
 		{name: "MIGDevice.GetMemoryInfo", check: eachMIG(checkMIGMemory)},
 		{name: "MIGDevice.GetComputeRunningProcesses", check: eachMIG(checkMIGProcesses)},
@@ -49,7 +50,8 @@ func checkMode(s *subject, d nvmlsource.Device) {
 		return
 	}
 	s.want(now>>1 == 0 && pending>>1 == 0, "mode %d, pending %d", now, pending)
-	s.want(mostRet != nvml.SUCCESS || (most > 0) == (now == nvml.DEVICE_MIG_ENABLE), "%d MIG devices at most in mode %d", most, now)
+	s.want(mostRet != nvml.SUCCESS || (most > 0) == (now == nvml.DEVICE_MIG_ENABLE), "%d MIG devices at most in mode %d",
+		most, now)
 	if now != nvml.DEVICE_MIG_ENABLE {
 		_, ret := d.GetMigDeviceHandleByIndex(0)
 		s.want(ret != nvml.SUCCESS, "a MIG device with MIG off")
@@ -82,7 +84,8 @@ func checkProfiles(s *subject, d nvmlsource.Device) {
 		s.want(p.SliceCount >= 1 && p.SliceCount <= 16 && p.InstanceCount >= 1 && p.InstanceCount <= 16, "profile %+v", p)
 		s.want(p.MultiprocessorCount >= p.SliceCount && p.MultiprocessorCount < 1024 && p.MemorySizeMB > 0, "profile %+v", p)
 		if memoryRet == nvml.SUCCESS { // the total of old drivers leaves out what is reserved
-			s.want(p.MemorySizeMB <= memory.Total>>20*11/10, "profile %d has %d MiB of %d", p.Id, p.MemorySizeMB, memory.Total>>20)
+			s.want(p.MemorySizeMB <= memory.Total>>20*11/10, "profile %d has %d MiB of %d", p.Id, p.MemorySizeMB,
+				memory.Total>>20)
 		}
 		if name := text(p.Name[:]); name != "" {
 			s.want(printable(name) && strings.Contains(name, "g."), "profile %d is named %q", p.Id, name)
@@ -103,7 +106,8 @@ func checkPlacements(s *subject, d nvmlsource.Device) {
 		}
 		s.want(len(places) > 0 && len(places) <= maxAxis, "profile %d has %d placements", p.Id, len(places))
 		for i, at := range places {
-			s.want(at.Size > 0 && at.Size == places[0].Size && at.Start+at.Size <= maxAxis, "profile %d: placement %+v", p.Id, at)
+			s.want(at.Size > 0 && at.Size == places[0].Size && at.Start+at.Size <= maxAxis, "profile %d: placement %+v", p.Id,
+				at)
 			s.want(slices.Index(places, at) == i, "profile %d: placement %+v twice", p.Id, at)
 		}
 	}
@@ -177,7 +181,8 @@ func checkComputesOf(s *subject, d nvmlsource.Device) {
 		var taken []gpu.Placement
 		for _, c := range i.list {
 			at := gpu.Placement{Start: int(c.Placement.Start), Size: int(c.Placement.Size)}
-			s.want(at.End() <= int(i.profile.SliceCount), "compute instance %d/%d at %v of %d slices", id, c.ID, at, i.profile.SliceCount)
+			s.want(at.End() <= int(i.profile.SliceCount), "compute instance %d/%d at %v of %d slices", id, c.ID, at,
+				i.profile.SliceCount)
 			s.want(!slices.ContainsFunc(taken, at.Overlaps), "compute instance %d/%d at %v overlaps another", id, c.ID, at)
 			taken = append(taken, at)
 		}
@@ -213,13 +218,15 @@ func checkMIGHandles(s *subject, d nvmlsource.Device) {
 		uuid, ret := m.GetUUID()
 		gi, giRet := m.GetGpuInstanceId()
 		ci, ciRet := m.GetComputeInstanceId()
-		if !s.must("MIGDevice.GetUUID", ret) || !s.must("MIGDevice.GetGpuInstanceId", giRet) || !s.must("MIGDevice.GetComputeInstanceId", ciRet) {
+		if !s.must("MIGDevice.GetUUID", ret) || !s.must("MIGDevice.GetGpuInstanceId", giRet) ||
+			!s.must("MIGDevice.GetComputeInstanceId", ciRet) {
 			continue
 		}
 		_, legacy, err := gpu.ParseMIGUUID(uuid)
 		s.want(err == nil, "%v", err)
 		if l, ok := legacy.Get(); ok {
-			s.want(l == gpu.LegacyMIG{GPU: uuidOf(d), Instance: gpu.InstanceID(gi), Compute: gpu.ComputeID(ci)}, "%s is %d/%d", uuid, gi, ci)
+			s.want(l == gpu.LegacyMIG{GPU: uuidOf(d), Instance: gpu.InstanceID(gi), Compute: gpu.ComputeID(ci)}, "%s is %d/%d",
+				uuid, gi, ci)
 		}
 		s.want(!uuids[uuid] && !ids[[2]int{gi, ci}], "%s, %d/%d, twice", uuid, gi, ci)
 		uuids[uuid], ids[[2]int{gi, ci}] = true, true
@@ -234,7 +241,8 @@ func checkMIGHandles(s *subject, d nvmlsource.Device) {
 	}
 	if most, ret := d.GetMaxMigDeviceCount(); ret == nvml.SUCCESS {
 		_, ret := d.GetMigDeviceHandleByIndex(most)
-		s.want(ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_NOT_SUPPORTED, "the MIG device after the last: %d", ret)
+		s.want(ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_NOT_SUPPORTED,
+			"the MIG device after the last: %d", ret)
 	}
 }
 
@@ -244,14 +252,16 @@ func checkAttributes(s *subject, d nvmlsource.Device, m nvmlsource.MIGDevice) {
 	if !s.has("MIGDevice.GetAttributes", ret) {
 		return
 	}
-	s.want(a.ComputeInstanceSliceCount >= 1 && a.ComputeInstanceSliceCount <= a.GpuInstanceSliceCount && a.MultiprocessorCount > 0, "%+v", a)
+	s.want(a.ComputeInstanceSliceCount >= 1 && a.ComputeInstanceSliceCount <= a.GpuInstanceSliceCount &&
+		a.MultiprocessorCount > 0, "%+v", a)
 	id, _ := m.GetGpuInstanceId()
 	i, listed := s.tree(d)[uint32(id)]
 	if !listed {
 		return
 	}
 	p := i.profile
-	s.want(a.GpuInstanceSliceCount == p.SliceCount && a.MultiprocessorCount <= p.MultiprocessorCount && near(a.MemorySizeMB, p.MemorySizeMB),
+	s.want(a.GpuInstanceSliceCount == p.SliceCount && a.MultiprocessorCount <= p.MultiprocessorCount &&
+		near(a.MemorySizeMB, p.MemorySizeMB),
 		"%+v of profile %+v", a, p)
 	if a.ComputeInstanceSliceCount == p.SliceCount {
 		s.want(a.MultiprocessorCount == p.MultiprocessorCount, "%+v has not all SMs of profile %+v", a, p)
@@ -290,7 +300,9 @@ func checkMIGProcesses(s *subject, d nvmlsource.Device, m nvmlsource.MIGDevice) 
 	gi, _ := m.GetGpuInstanceId()
 	ci, _ := m.GetComputeInstanceId()
 	for _, p := range list {
-		s.want(p.GpuInstanceId == nvmlsource.NoInstance || int(p.GpuInstanceId) == gi, "process %+v of GPU instance %d", p, gi)
-		s.want(p.ComputeInstanceId == nvmlsource.NoInstance || int(p.ComputeInstanceId) == ci, "process %+v of compute instance %d", p, ci)
+		s.want(p.GpuInstanceId == nvmlsource.NoInstance || int(p.GpuInstanceId) == gi, "process %+v of GPU instance %d", p,
+			gi)
+		s.want(p.ComputeInstanceId == nvmlsource.NoInstance || int(p.ComputeInstanceId) == ci,
+			"process %+v of compute instance %d", p, ci)
 	}
 }

@@ -46,7 +46,8 @@ func checkDiscovery(s *subject) {
 		s.errorf("%v", err)
 		return
 	}
-	s.want(inventory.Driver.Version != "" && len(inventory.Missing) == 0, "driver %+v, missing %v", inventory.Driver, inventory.Missing)
+	s.want(inventory.Driver.Version != "" && len(inventory.Missing) == 0, "driver %+v, missing %v", inventory.Driver,
+		inventory.Missing)
 	devices := s.devices()
 	s.want(len(inventory.GPUs) == len(devices), "%d GPUs of %d", len(inventory.GPUs), len(devices))
 	for i, found := range inventory.GPUs {
@@ -85,8 +86,8 @@ func reading(check func(s *subject, first, second gpu.GPU)) func(*subject) {
 	}
 }
 
-// identities is what stays while no layout changes: facts, profiles, ids, places and names. That events are refused is found
-// out beside the readings, at any time.
+// identities is what stays while no layout changes: facts, profiles, ids, places and names. That events are refused
+// is found out beside the readings, at any time.
 func identities(g gpu.GPU) []any {
 	g.NoXIDs = false
 	list := []any{g.Facts, g.MIG.Enabled, g.MIG.Pending}
@@ -122,7 +123,8 @@ func checkTree(s *subject, _, g gpu.GPU) {
 		if id, ok := i.ProfileID.Get(); ok {
 			p, offered := profiles[id]
 			counts[id]++
-			s.want(offered && i.Profile == p.Name && counts[id] <= p.MaxInstances, "GPU instance %d of profile %d (%q), %d of them", i.ID, id, i.Profile, counts[id])
+			s.want(offered && i.Profile == p.Name && counts[id] <= p.MaxInstances,
+				"GPU instance %d of profile %d (%q), %d of them", i.ID, id, i.Profile, counts[id])
 		}
 		s.parts(i)
 	}
@@ -137,7 +139,8 @@ func (s *subject) parts(i gpu.GPUInstance) {
 		slices += c.ComputeSlices.Or(0)
 		sms += c.SMs.Or(0)
 	}
-	s.want(slices <= i.ComputeSlices.Or(slices), "GPU instance %d: %d of %d compute slices", i.ID, slices, i.ComputeSlices.Or(0))
+	s.want(slices <= i.ComputeSlices.Or(slices), "GPU instance %d: %d of %d compute slices", i.ID, slices,
+		i.ComputeSlices.Or(0))
 	s.want(sms <= i.SMs.Or(sms), "GPU instance %d: %d of %d SMs", i.ID, sms, i.SMs.Or(0))
 	total, known := i.Memory.Total.Get()
 	s.want(!known || i.Memory.Used.Or(0) <= total, "GPU instance %d: memory %+v", i.ID, i.Memory)
@@ -145,7 +148,8 @@ func (s *subject) parts(i gpu.GPUInstance) {
 
 func checkReadings(s *subject, first, second gpu.GPU) {
 	a, b := first.Readings, second.Readings
-	s.want(a.EnergyJoules.Or(0) <= b.EnergyJoules.Or(a.EnergyJoules.Or(0)), "energy %v, then %v", a.EnergyJoules, b.EnergyJoules)
+	s.want(a.EnergyJoules.Or(0) <= b.EnergyJoules.Or(a.EnergyJoules.Or(0)), "energy %v, then %v", a.EnergyJoules,
+		b.EnergyJoules)
 	s.want(b.PowerWatts.Or(100) > 3 && b.PowerWatts.Or(100) < 3000, "power %v", b.PowerWatts)
 	s.want(b.PowerLimitWatts.Or(100) >= 20 && b.PowerLimitWatts.Or(100) < 3000, "power limit %v", b.PowerLimitWatts)
 	s.want(b.TemperatureCelsius.Or(40) > 0 && b.TemperatureCelsius.Or(40) < 125, "temperature %v", b.TemperatureCelsius)
@@ -168,7 +172,8 @@ func checkErrors(s *subject, _, g gpu.GPU) {
 		}
 	}
 	for _, e := range list {
-		s.want(e.Reading != "" && !errors.Is(e.Err, gpu.ErrNotSupported) && errors.Is(e.Err, gpu.ErrNoPermission), "%s: %v", e.Reading, e.Err)
+		s.want(e.Reading != "" && !errors.Is(e.Err, gpu.ErrNotSupported) && errors.Is(e.Err, gpu.ErrNoPermission), "%s: %v",
+			e.Reading, e.Err)
 	}
 }
 

@@ -21,7 +21,8 @@ func systemChecks() []checkOf {
 		}},
 		{name: "Library.SystemGetCudaDriverVersion", check: checkCUDA},
 		{name: "Library.DeviceGetCount", methods: []string{"Library.DeviceGetHandleByIndex"}, check: checkHandles},
-		{name: "Library.EventSetCreate", methods: []string{"Device.RegisterEvents", "EventSet.Wait", "EventSet.Free"}, check: checkEvents},
+		{name: "Library.EventSetCreate", methods: []string{"Device.RegisterEvents", "EventSet.Wait", "EventSet.Free"},
+			check: checkEvents},
 	}
 }
 
@@ -176,14 +177,16 @@ func (s *subject) kindOfMIG(d, m nvml.Device) {
 	gi, ret := d.GetGpuInstanceById(id)
 	if ret == nvml.SUCCESS {
 		info, ret := gi.GetInfo()
-		s.want(ret == nvml.SUCCESS && int(info.Id) == id && info.Device == d, "GPU instance %d by id is %+v, %d", id, info, ret)
+		s.want(ret == nvml.SUCCESS && int(info.Id) == id && info.Device == d, "GPU instance %d by id is %+v, %d", id, info,
+			ret)
 	} else {
 		s.want(ret == nvml.ERROR_NO_PERMISSION, "GPU instance %d by id: %d", id, ret)
 	}
 }
 
 func (s *subject) refused(about string, ret nvml.Return) {
-	s.want(ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_NO_PERMISSION, "%s: %d", about, ret)
+	s.want(ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT || ret == nvml.ERROR_NO_PERMISSION,
+		"%s: %d", about, ret)
 }
 
 // each runs a check on every GPU.

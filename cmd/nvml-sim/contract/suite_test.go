@@ -33,7 +33,8 @@ type checkOf struct {
 
 // contractTable is every check.
 func contractTable() []checkOf {
-	driver := slices.Concat(systemChecks(), deviceChecks(), readingChecks(), countedChecks(), migChecks(), profilingChecks(), rawChecks(), changeChecks())
+	driver := slices.Concat(systemChecks(), deviceChecks(), readingChecks(), countedChecks(), migChecks(),
+		profilingChecks(), rawChecks(), changeChecks())
 	return slices.Concat(known(inHeader, driver), known(inReading, sourceChecks()))
 }
 
@@ -226,7 +227,8 @@ func TestContractOfTheHardware(t *testing.T) {
 		want(t, "nvmlShutdown", probe.Shutdown(), nvml.SUCCESS)
 	}
 	if ret != nvml.SUCCESS || count == 0 {
-		const none = "no GPU here (return code %d, %d GPUs): the same table is held against the simulation, in process and as a C library"
+		const none = "no GPU here (return code %d, %d GPUs): the same table is held against the simulation, in process and " +
+			"as a C library"
 		if os.Getenv(hardwareVariable) != "" {
 			t.Fatalf(none, ret, count)
 		}
@@ -252,8 +254,10 @@ func seamFunctions() []string {
 	var list []string
 	for _, seam := range []reflect.Type{
 		reflect.TypeFor[nvmlsource.Library](), reflect.TypeFor[nvmlsource.EventSet](), reflect.TypeFor[nvmlsource.Device](),
-		reflect.TypeFor[nvmlsource.MIGDevice](), reflect.TypeFor[nvmlsource.GPUInstance](), reflect.TypeFor[nvmlsource.GPMSample](),
-		reflect.TypeFor[nvmlsource.MutableDevice](), reflect.TypeFor[nvmlsource.MutableInstance](), reflect.TypeFor[nvmlsource.ComputeInstance](),
+		reflect.TypeFor[nvmlsource.MIGDevice](), reflect.TypeFor[nvmlsource.GPUInstance](),
+		reflect.TypeFor[nvmlsource.GPMSample](),
+		reflect.TypeFor[nvmlsource.MutableDevice](), reflect.TypeFor[nvmlsource.MutableInstance](),
+		reflect.TypeFor[nvmlsource.ComputeInstance](),
 	} {
 		for i := range seam.NumMethod() {
 			read, name := strings.Replace(seam.Name(), "Mutable", "", 1), seam.Method(i).Name

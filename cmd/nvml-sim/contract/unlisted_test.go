@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// unlistedClient calls what nvml.h does not declare: every function of the export table, as nvidia-smi does, and the names that
-// two functions had before R470.
+// unlistedClient calls what nvml.h does not declare: every function of the export table, as nvidia-smi does, and the
+// names that two functions had before R470.
 const unlistedClient = `
 #include <dlfcn.h>
 #include <stdio.h>
@@ -46,8 +46,8 @@ func TestUnlistedFunctions(t *testing.T) {
 	}
 }
 
-// nvidiaSMIVariable names a program: NVIDIA's own nvidia-smi, which is not free to be shipped. docs/simulated-node.md says where it
-// comes from.
+// nvidiaSMIVariable names a program: NVIDIA's own nvidia-smi, which is not free to be shipped. docs/simulated-node.md
+// says where it comes from.
 const nvidiaSMIVariable = "NVML_SIM_NVIDIA_SMI"
 
 // NVIDIA's nvidia-smi on the library, verb by verb, on one node. Each process of it sees what those before have done.
@@ -71,7 +71,8 @@ processes: [{gpu: 1, workload: work}]
 		{"-L", `GPU 0: NVIDIA A100-SXM4-40GB \(UUID: GPU-`, 0},
 		{"mig -lgip -i 0", `MIG 2g\.10gb +14 +3/3 +9\.75 `, 0},
 		{"mig -lgipp -i 0", `Profile ID 15 Placements: \{0,2,4,6\}:2`, 0},
-		{"mig -cgi 19,14,5 -C -i 0", `(?s)GPU instance ID 13 .*GPU instance ID  5 .*GPU instance ID  1 on GPU  0 using profile MIG 4g`, 0},
+		{"mig -cgi 19,14,5 -C -i 0",
+			`(?s)GPU instance ID 13 .*GPU instance ID  5 .*GPU instance ID  1 on GPU  0 using profile MIG 4g`, 0},
 		{"mig -lgi -i 0", `MIG 2g\.10gb +14 +5 +4:2 `, 0},
 		{"mig -lcip -i 0", `MIG 1c\.4g\.20gb +0 +0/4 +14 `, 0},
 		{"mig -lcipp -i 0", `GI  1 Profile ID  0 Placements: \{0,1,2,3\}:1`, 0},
@@ -87,7 +88,8 @@ processes: [{gpu: 1, workload: work}]
 		{"-i 0 -mig 0", `Disabled MIG Mode for GPU 00000000:07:00\.0`, 0},
 		{"-i 0 -mig 1", `Enabled MIG Mode for GPU 00000000:07:00\.0`, 0},
 		{"-i 1 -q", `(?s)Reset Required +: No.*Replay Number Rollovers +: 0.*Tx Throughput +: 10485 KB/s.*Max Power Limit +: 700\.00 W`, 0},
-		{"-i 1 --format=csv,noheader --query-gpu=name,mig.mode.current,memory.used,power.limit", `NVIDIA H100 80GB HBM3, Disabled, \d+ MiB, 700\.00 W`, 0},
+		{"-i 1 --format=csv,noheader --query-gpu=name,mig.mode.current,memory.used,power.limit",
+			`NVIDIA H100 80GB HBM3, Disabled, \d+ MiB, 700\.00 W`, 0},
 	} {
 		cmd := exec.Command(program, strings.Fields(c.args)...)
 		cmd.Env = env

@@ -45,7 +45,8 @@ func kinds() []struct {
 		weight int
 	}{
 		{"narrow-busy", 10}, {"rare-wide", 10}, {"image-fleet", 12}, {"daily", 11}, {"weekly", 7}, {"bursty", 7},
-		{"phases", 6}, {"growing-load", 4}, {"leaking", 5}, {"growing-memory", 3}, {"preallocating", 7}, {"video", 5}, {"pcie-bound", 3},
+		{"phases", 6}, {"growing-load", 4}, {"leaking", 5}, {"growing-memory", 3}, {"preallocating", 7}, {"video", 5},
+		{"pcie-bound", 3},
 		{"multi-gpu", 2}, {"shared", 2}, {"short-lived", 6}, {"voice", 3}, {"training", 5}, {"new-version", 2},
 	}
 }

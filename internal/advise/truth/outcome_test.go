@@ -51,9 +51,10 @@ type outcome struct {
 	work, allWork float64      // done in the slice, and on the whole GPU
 	hour          struct{ work, allWork, stretched float64 }
 	worstHour     float64 // throughput of the worst hour
-	firstLoss     int     // the first minute of the first hour that lost more than a twentieth, or passed its stretch; -1 if there is none
-	hourLoss      int     // the first minute of the open hour with a loss
-	anyLoss       int     // the first minute with a loss
+	// the first minute of the first hour that lost more than a twentieth, or passed its stretch; -1 if there is none
+	firstLoss int
+	hourLoss  int // the first minute of the open hour with a loss
+	anyLoss   int // the first minute with a loss
 }
 
 func newOutcome() *outcome { return &outcome{worstHour: 1, firstLoss: -1, hourLoss: -1, anyLoss: -1} }

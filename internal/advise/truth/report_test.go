@@ -232,8 +232,9 @@ func (s *summary) renderRegrets(b *strings.Builder) {
 	quiet := s.count(byDefault, func(v *verdict) bool {
 		return v.seen.grew && !v.seen.regret && v.seen.worstHour >= minThroughput
 	})
-	fmt.Fprintf(b, "\nAdvice to grow without a regret: %d of %d slices; %d of them lost less than 5 %% even in their worst "+
-		"hour.\n\n",
+	fmt.Fprintf(b,
+		"\nAdvice to grow without a regret: %d of %d slices; %d of them lost less than 5 %% even in their worst "+
+			"hour.\n\n",
 		alarms, s.given(byDefault), quiet)
 }
 

@@ -41,7 +41,8 @@ func TestAdviceIsTrue(t *testing.T) {
 		t.Error(v)
 	}
 	if s.given(byDefault) == 0 || s.given(strictly) == 0 {
-		t.Errorf("%d workloads are recommended by default, %d strictly: nothing was tested", s.given(byDefault), s.given(strictly))
+		t.Errorf("%d workloads are recommended by default, %d strictly: nothing was tested", s.given(byDefault),
+			s.given(strictly))
 	}
 	if s.count(naively, (*verdict).harmed) == 0 {
 		t.Error("the naive rule harmed no workload: the generator has none that can be harmed")

@@ -7,7 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// A request for a plan: on GPU 0 one 3g.20gb with two compute instances, and two 1g.5gb. Clients and server use the same type.
+// A request for a plan: on GPU 0 one 3g.20gb with two compute instances, and two 1g.5gb. Clients and server use the
+// same type.
 func ExamplePlanRequest() {
 	const body = `{"spec": {"gpus": [0], "devices": {"3g.20gb": {"compute": ["1c", "2c"]}, "1g.5gb": 2}}}`
 	var request api.PlanRequest

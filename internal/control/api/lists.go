@@ -197,8 +197,8 @@ func (n *Need) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// strictly decodes data and refuses unknown keys. DisallowUnknownFields of an outer decoder has no effect within a type that has
-// an UnmarshalJSON of its own.
+// strictly decodes data and refuses unknown keys. DisallowUnknownFields of an outer decoder has no effect within a
+// type that has an UnmarshalJSON of its own.
 func strictly(data []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()

@@ -37,10 +37,13 @@ func TestListsOnTheWire(t *testing.T) {
 		{`{"count":2}`, DeviceRequest{Count: 2}, `2`},
 		{`{"compute":["1c"]}`, DeviceRequest{Count: 1, Compute: []string{"1c"}}, `{"count":1,"compute":["1c"]}`},
 		{`{"count":0,"compute":[]}`, DeviceRequest{Compute: []string{}}, ""},
-		{`[{"compute":["1c","2c"]},1]`, DeviceRequest{Each: []DeviceRequest{{Count: 1, Compute: []string{"1c", "2c"}}, {Count: 1}}}, `[{"count":1,"compute":["1c","2c"]},1]`},
+		{`[{"compute":["1c","2c"]},1]`,
+			DeviceRequest{Each: []DeviceRequest{{Count: 1, Compute: []string{"1c", "2c"}}, {Count: 1}}},
+			`[{"count":1,"compute":["1c","2c"]},1]`},
 	} {
 		got := reflect.New(reflect.TypeOf(tt.want))
-		if err := json.Unmarshal([]byte(tt.in), got.Interface()); err != nil || !reflect.DeepEqual(got.Elem().Interface(), tt.want) {
+		if err := json.Unmarshal([]byte(tt.in), got.Interface()); err != nil ||
+			!reflect.DeepEqual(got.Elem().Interface(), tt.want) {
 			t.Errorf("%s: %#v, %v, want %#v", tt.in, got.Elem().Interface(), err, tt.want)
 		}
 		out, err := json.Marshal(tt.want)
@@ -56,10 +59,13 @@ func TestListsThatAreNone(t *testing.T) {
 		in   []string
 		says string
 	}{
-		{new(Selector), []string{`null`, `""`, `-1`, `1.5`, `1e3`, `true`, `{}`, `["all"]`, `4294967296`}, "expected its index, UUID, PCI bus id"},
-		{new(DeviceList), []string{`null`, `"ALL"`, `"0"`, `0`, `[-1]`, `["0"]`, `[0.5]`, `[null]`, `{}`}, `expected "all" or a list of indexes`},
+		{new(Selector), []string{`null`, `""`, `-1`, `1.5`, `1e3`, `true`, `{}`, `["all"]`, `4294967296`},
+			"expected its index, UUID, PCI bus id"},
+		{new(DeviceList), []string{`null`, `"ALL"`, `"0"`, `0`, `[-1]`, `["0"]`, `[0.5]`, `[null]`, `{}`},
+			`expected "all" or a list of indexes`},
 		{new(Strings), []string{`null`, `1`, `[1]`, `["a",null]`, `{}`}, "expected a string or a list of strings"},
-		{new(Bytes), []string{`null`, `-1`, `1.5`, `1e9`, `""`, `"GiB"`, `"-1GiB"`, `"+1GiB"`, `"1.5GiB"`, `"12gib"`, `"12GiB "`, `"8388608TiB"`, `true`, `18446744073709551616`}, "expected"},
+		{new(Bytes), []string{`null`, `-1`, `1.5`, `1e9`, `""`, `"GiB"`, `"-1GiB"`, `"+1GiB"`, `"1.5GiB"`, `"12gib"`,
+			`"12GiB "`, `"8388608TiB"`, `true`, `18446744073709551616`}, "expected"},
 		{new(DeviceRequest), []string{`null`, `"1"`, `-1`, `1.5`, `4294967296`}, "expected a count of 0 or more"},
 		{new(Need), []string{`null`, `3`, `[]`}, "expected a need"},
 		{new(Need), []string{`{"cores":1}`}, "unknown field"},

@@ -105,13 +105,13 @@ const (
 // OperationGPU is what became of one GPU in an operation.
 type OperationGPU struct {
 	GPU gpu.UUID `json:"gpu"`
-	// State is the operation's state as far as this GPU is concerned: pending, running, rolling-back, succeeded, rolled-back,
-	// failed (nothing was changed), interrupted, accepted, degraded or stuck.
+	// State is the operation's state as far as this GPU is concerned: pending, running, rolling-back, succeeded,
+	// rolled-back, failed (nothing was changed), interrupted, accepted, degraded or stuck.
 	State OperationState `json:"state"`
 	// Error is why the GPU is not as planned.
 	Error string `json:"error,omitempty"`
-	// Standing are the GPU instances that were read last, if the GPU was interrupted, is degraded or was accepted; nil if they
-	// could not be read.
+	// Standing are the GPU instances that were read last, if the GPU was interrupted, is degraded or was accepted; nil
+	// if they could not be read.
 	Standing []Instance `json:"standing,omitzero"`
 }
 

@@ -93,9 +93,9 @@ const (
 	HoldPod      HoldKind = "pod"      // the kubelet gave it to a container
 	HoldJob      HoldKind = "job"      // the scheduler gave it to a batch job
 	HoldUnknown  HoldKind = "unknown"
-	// HoldUnconfirmed is a container that may hold it: one that the kubelet has listed before and does not list now, or any
-	// while its list is incomplete. A claim that may be for administrative access makes its pod one as well. It ends when that
-	// is settled, or when an operator confirms that the device is free.
+	// HoldUnconfirmed is a container that may hold it: one that the kubelet has listed before and does not list now, or
+	// any while its list is incomplete. A claim that may be for administrative access makes its pod one as well. It ends
+	// when that is settled, or when an operator confirms that the device is free.
 	HoldUnconfirmed HoldKind = "unconfirmed"
 )
 
@@ -117,8 +117,8 @@ func (h Hold) ByClaim() bool { return h.Unconfirmed() && strings.Contains(h.What
 // claimAccess begins the reason of such a holder.
 const claimAccess = "its claim may be for administrative access"
 
-// Confirmed reports whether an operator cannot confirm that the instance is free because of this holder: a container that the
-// kubelet lists, or a process that is seen.
+// Confirmed reports whether an operator cannot confirm that the instance is free because of this holder: a container
+// that the kubelet lists, or a process that is seen.
 func (h Hold) Confirmed() bool {
 	return h.Kind == HoldPod || h.Kind == HoldProcess || h.Kind == HoldHandle
 }

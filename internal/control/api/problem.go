@@ -6,8 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Problem is an error for the caller, in the form of RFC 9457. Detail says what happened and what to do; it never has a path
-// of the node, a token or a stack.
+// Problem is an error for the caller, in the form of RFC 9457. Detail says what happened and what to do; it never has
+// a path of the node, a token or a stack.
 type Problem struct {
 	Type   ProblemType `json:"type"`
 	Title  string      `json:"title"`
@@ -64,8 +64,10 @@ const (
 	NotBuilt        ProblemType = "urn:mig-exporter:problem:unimplemented"   // 501
 	Unavailable     ProblemType = "urn:mig-exporter:problem:unavailable"     // 503: no driver answers, or it has no rights
 	ReadOnly        ProblemType = "urn:mig-exporter:problem:read-only"       // 503: the state folder cannot be used
-	DegradedNode    ProblemType = "urn:mig-exporter:problem:degraded"        // 409: a rollback has to be retried or accepted first
-	LayoutChanged   ProblemType = "urn:mig-exporter:problem:layout-changed"  // 409: in an operation, another client has changed the GPU
-	StuckNode       ProblemType = "urn:mig-exporter:problem:stuck"           // 503: a driver call hangs
-	DriverFailed    ProblemType = "urn:mig-exporter:problem:driver"          // 502: in an operation, a driver call failed
+	// 409: a rollback has to be retried or accepted first
+	DegradedNode ProblemType = "urn:mig-exporter:problem:degraded"
+	// 409: in an operation, another client has changed the GPU
+	LayoutChanged ProblemType = "urn:mig-exporter:problem:layout-changed"
+	StuckNode     ProblemType = "urn:mig-exporter:problem:stuck"  // 503: a driver call hangs
+	DriverFailed  ProblemType = "urn:mig-exporter:problem:driver" // 502: in an operation, a driver call failed
 )

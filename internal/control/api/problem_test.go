@@ -53,7 +53,8 @@ func TestProblemTypesAreDocumented(t *testing.T) {
 	_, section, ok := strings.Cut(string(page), "\n## Problem types\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	rows := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| (\\d+) \\| [^|]+ \\| [^|]+ \\|$").FindAllStringSubmatch(section, -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| (\\d+) \\| [^|]+ \\| [^|]+ \\|$").
+		FindAllStringSubmatch(section, -1) {
 		rows[row[1]] = row[2]
 	}
 	if !ok || strings.Count(section, "\n| `") != len(rows) {

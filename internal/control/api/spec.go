@@ -2,10 +2,9 @@ package api
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// Spec says what is wanted of the node, in exactly one of three forms:
-// a named layout (Layout, from the node's own file of layouts or from MIGConfigs, an inline document of mig-parted's form);
-// counts of instances for chosen GPUs (GPUs with Devices);
-// a demand for further instances of whichever profile (Demand).
+// Spec says what is wanted of the node, in exactly one of three forms: a named layout (Layout, from the node's own
+// file of layouts or from MIGConfigs, an inline document of mig-parted's form); counts of instances for chosen GPUs
+// (GPUs with Devices); a demand for further instances of whichever profile (Demand).
 type Spec struct {
 	Layout string `json:"layout,omitempty"`
 	// Version and MIGConfigs are those of mig-parted's file, v1.
@@ -33,9 +32,9 @@ type Need struct {
 	Count  int   `json:"count"`
 }
 
-// DeviceRequest is a count, or {"count": 1, "compute": ["1c", "2c"]}: the compute instances of each. Without compute there
-// is one of all slices, with an empty list none; without a count it is 1. It may also be a list of these, for instances of one
-// profile that are split in different ways.
+// DeviceRequest is a count, or {"count": 1, "compute": ["1c", "2c"]}: the compute instances of each. Without compute
+// there is one of all slices, with an empty list none; without a count it is 1. It may also be a list of these, for
+// instances of one profile that are split in different ways.
 type DeviceRequest struct {
 	Count   int      `json:"count"`
 	Compute []string `json:"compute,omitempty"`

@@ -23,8 +23,8 @@ import (
 
 const ownToken = "the-exporter's"
 
-// apiServer answers as a Kubernetes API server does: who has no known token gets 401, what its rights do not allow 403, a
-// patch of an object that has changed 409, all with a Status object.
+// apiServer answers as a Kubernetes API server does: who has no known token gets 401, what its rights do not allow
+// 403, a patch of an object that has changed 409, all with a Status object.
 type apiServer struct {
 	mu        sync.Mutex
 	forbidden map[string]bool // "<verb> <resource>" that the exporter's service account may not
@@ -53,7 +53,8 @@ func newAPIServer() *apiServer {
 	return &apiServer{
 		forbidden: map[string]bool{}, tokens: map[string]fakeUser{}, grants: map[string][]string{},
 		groups: map[string]string{"apps": "v1"}, lists: map[string]string{}, version: 100,
-		node: map[string]any{"kind": "Node", "metadata": map[string]any{"name": "node-1"}, "spec": map[string]any{"podCIDR": "10.0.0.0/24"}},
+		node: map[string]any{"kind": "Node", "metadata": map[string]any{"name": "node-1"},
+			"spec": map[string]any{"podCIDR": "10.0.0.0/24"}},
 	}
 }
 
@@ -61,7 +62,9 @@ func newAPIServer() *apiServer {
 func refuse(w http.ResponseWriter, code int, reason, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message})
+	_ = json.NewEncoder(w).
+		Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+			"message": message})
 }
 
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -116,7 +119,8 @@ func (s *apiServer) metadata() map[string]any { return s.node["metadata"].(map[s
 func (s *apiServer) serveNode(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodPatch {
 		var patch map[string]any
-		if err := json.NewDecoder(r.Body).Decode(&patch); err != nil || r.Header.Get("Content-Type") != "application/merge-patch+json" {
+		if err := json.NewDecoder(r.Body).Decode(&patch); err != nil ||
+			r.Header.Get("Content-Type") != "application/merge-patch+json" {
 			refuse(w, http.StatusUnsupportedMediaType, "UnsupportedMediaType", "not a merge patch")
 			return
 		}
@@ -125,7 +129,8 @@ func (s *apiServer) serveNode(w http.ResponseWriter, r *http.Request) {
 			s.version++
 		}
 		if given, ok := patch["metadata"].(map[string]any)["resourceVersion"]; ok && given != strconv.Itoa(s.version) {
-			refuse(w, http.StatusConflict, "Conflict", "the object has been modified; please apply your changes to the latest version")
+			refuse(w, http.StatusConflict, "Conflict",
+				"the object has been modified; please apply your changes to the latest version")
 			return
 		}
 		was := s.node["spec"].(map[string]any)["unschedulable"]
@@ -139,10 +144,12 @@ func (s *apiServer) serveNode(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(s.node)
 }
 
-// manage notes who has changed spec.unschedulable, as the API server does: who writes the same value again does not count.
+// manage notes who has changed spec.unschedulable, as the API server does: who writes the same value again does not
+// count.
 func (s *apiServer) manage(manager string, unschedulable any) {
 	fields := []any{map[string]any{"manager": "kube-controller-manager", "operation": "Update", "fieldsType": "FieldsV1",
-		"fieldsV1": map[string]any{"f:spec": map[string]any{"f:podCIDR": map[string]any{}, "f:podCIDRs": map[string]any{".": map[string]any{}}}}}}
+		"fieldsV1": map[string]any{"f:spec": map[string]any{"f:podCIDR": map[string]any{},
+			"f:podCIDRs": map[string]any{".": map[string]any{}}}}}}
 	if unschedulable != nil {
 		fields = append(fields, map[string]any{"manager": manager, "operation": "Update", "fieldsType": "FieldsV1",
 			"fieldsV1": map[string]any{"f:spec": map[string]any{"f:unschedulable": map[string]any{}}}})
@@ -194,10 +201,12 @@ func (s *apiServer) reviewToken(w http.ResponseWriter, r *http.Request) {
 	case s.audienceless:
 		status = map[string]any{"authenticated": true, "user": map[string]any{"username": u.name, "groups": u.groups}}
 	case len(wanted) > 0 && len(audiences) == 0:
-		status["error"] = fmt.Sprintf("[invalid bearer token, token audiences %q is invalid for the target audiences %q]", u.audiences, wanted)
+		status["error"] = fmt.Sprintf("[invalid bearer token, token audiences %q is invalid for the target audiences %q]",
+			u.audiences, wanted)
 	default:
 		status = map[string]any{"authenticated": true, "audiences": audiences, "user": map[string]any{
-			"username": u.name, "uid": "u-1", "groups": u.groups, "extra": map[string]any{"authentication.kubernetes.io/pod-name": []string{"p"}}}}
+			"username": u.name, "uid": "u-1", "groups": u.groups,
+			"extra": map[string]any{"authentication.kubernetes.io/pod-name": []string{"p"}}}}
 	}
 	review["status"] = status
 	w.WriteHeader(http.StatusCreated)
@@ -211,7 +220,8 @@ func anyList(v any) []any {
 
 func (s *apiServer) reviewAccess(w http.ResponseWriter, r *http.Request) {
 	var review accessReview
-	if err := json.NewDecoder(r.Body).Decode(&review); err != nil || review.Kind != "SubjectAccessReview" || review.APIVersion != "authorization.k8s.io/v1" {
+	if err := json.NewDecoder(r.Body).Decode(&review); err != nil || review.Kind != "SubjectAccessReview" ||
+		review.APIVersion != "authorization.k8s.io/v1" {
 		refuse(w, http.StatusBadRequest, "BadRequest", "not a SubjectAccessReview")
 		return
 	}

@@ -1,5 +1,5 @@
-// Package cluster connects partition control to the Kubernetes API server: it reviews tokens and rights, finds other controllers of
-// the node's GPUs, and cordons the node.
+// Package cluster connects partition control to the Kubernetes API server: it reviews tokens and rights, finds other
+// controllers of the node's GPUs, and cordons the node.
 //
 // The service account needs, by ClusterRole:
 //
@@ -11,9 +11,9 @@
 //
 // If a right is missing, errors name it: they are, or contain, a *kubeapi.RefusedError.
 //
-// Users of partition control in a cluster need verbs on partitions of the group mig-exporter.io, whose names
-// are those of nodes: get reads; plan, apply, mode, force and take-over are as in docs/partition-control.md. The API server has no
-// such resource; it only authorizes.
+// Users of partition control in a cluster need verbs on partitions of the group mig-exporter.io, whose names are
+// those of nodes: get reads; plan, apply, mode, force and take-over are as in docs/partition-control.md. The API
+// server has no such resource; it only authorizes.
 package cluster
 
 import (

@@ -20,12 +20,14 @@ const (
 
 func TestActor(t *testing.T) {
 	s := newAPIServer()
-	s.tokens["sa"] = fakeUser{"system:serviceaccount:ops:partitioner", []string{"system:authenticated"}, []string{"mig-exporter", "api"}}
+	s.tokens["sa"] = fakeUser{"system:serviceaccount:ops:partitioner", []string{"system:authenticated"},
+		[]string{"mig-exporter", "api"}}
 	s.tokens["human"] = fakeUser{"alice", []string{"admins"}, []string{"mig-exporter"}}
 	s.grants["system:serviceaccount:ops:partitioner"] = []string{"get", "plan", "apply"}
 	c, _ := testCluster(t, s, "mig-exporter")
 	got, err := c.Actor(t.Context(), "sa")
-	want := control.Actor{Name: "serviceaccount:ops/partitioner", Rights: control.Rights{Read: true, Plan: true, Apply: true}}
+	want := control.Actor{Name: "serviceaccount:ops/partitioner",
+		Rights: control.Rights{Read: true, Plan: true, Apply: true}}
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
@@ -40,7 +42,8 @@ func TestActor(t *testing.T) {
 	}
 	all := []string{"get", "plan", "apply", "mode", "force", "take-over"}
 	s.set(func() { s.grants["bob"] = all; s.tokens["bob's"] = fakeUser{"bob", nil, []string{"mig-exporter"}} })
-	if got, err := c.Actor(t.Context(), "bob's"); err != nil || got.Rights != (control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true}) {
+	if got, err := c.Actor(t.Context(), "bob's"); err != nil ||
+		got.Rights != (control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true}) {
 		t.Errorf("with all rights: %+v, %v", got, err)
 	}
 }
@@ -54,13 +57,17 @@ func TestActorIsRefused(t *testing.T) {
 		not   error
 	}{
 		{"no token", "", func(*apiServer) {}, gpu.ErrNoPermission, gpu.ErrUnavailable},
-		{"a token without end", strings.Repeat("x", maxToken+1), func(*apiServer) {}, gpu.ErrNoPermission, gpu.ErrUnavailable},
+		{"a token without end", strings.Repeat("x", maxToken+1), func(*apiServer) {}, gpu.ErrNoPermission,
+			gpu.ErrUnavailable},
 		{"an unknown token", "secret-guess", func(*apiServer) {}, gpu.ErrNoPermission, gpu.ErrUnavailable},
 		{"for another audience", "other", func(*apiServer) {}, gpu.ErrNoPermission, gpu.ErrUnavailable},
-		{"audiences are not checked", "good", func(s *apiServer) { s.audienceless = true }, gpu.ErrNoPermission, gpu.ErrUnavailable},
+		{"audiences are not checked", "good", func(s *apiServer) { s.audienceless = true }, gpu.ErrNoPermission,
+			gpu.ErrUnavailable},
 		{"of no account", "void-token", func(*apiServer) {}, gpu.ErrNoPermission, gpu.ErrUnavailable},
-		{"the exporter may not review tokens", "good", func(s *apiServer) { s.forbidden["create tokenreviews"] = true }, gpu.ErrUnavailable, gpu.ErrNoPermission},
-		{"nor rights", "good", func(s *apiServer) { s.forbidden["create subjectaccessreviews"] = true }, gpu.ErrUnavailable, gpu.ErrNoPermission},
+		{"the exporter may not review tokens", "good", func(s *apiServer) { s.forbidden["create tokenreviews"] = true },
+			gpu.ErrUnavailable, gpu.ErrNoPermission},
+		{"nor rights", "good", func(s *apiServer) { s.forbidden["create subjectaccessreviews"] = true }, gpu.ErrUnavailable,
+			gpu.ErrNoPermission},
 		{"the API server is down", "good", func(s *apiServer) { s.down = true }, gpu.ErrUnavailable, gpu.ErrNoPermission},
 	} {
 		s := newAPIServer()
@@ -75,7 +82,8 @@ func TestActorIsRefused(t *testing.T) {
 			t.Errorf("%s: got %v, want %v and not %v", tc.name, err, tc.want, tc.not)
 		}
 		cmptest.Equal(t, tc.name+": the actor", got, control.Actor{})
-		if err != nil && tc.token != "" && tc.token != "other" && strings.Contains(err.Error(), tc.token) || strings.Contains(fmt.Sprint(err), ownToken) {
+		if err != nil && tc.token != "" && tc.token != "other" && strings.Contains(err.Error(), tc.token) ||
+			strings.Contains(fmt.Sprint(err), ownToken) {
 			t.Errorf("%s: the error tells the token: %v", tc.name, err)
 		}
 	}
@@ -110,7 +118,8 @@ func TestRefusalsNameTheRights(t *testing.T) {
 		if right == "get nodes" {
 			s.set(func() { s.forbidden["get resourceslices"] = true })
 			_, err := c.Owners(t.Context())
-			want := "the service account needs the right to get nodes; the service account needs the right to list resourceslices.resource.k8s.io"
+			want := "the service account needs the right to get nodes; the service account needs the right to list " +
+				"resourceslices.resource.k8s.io"
 			if !errors.As(err, &refused) || !errors.Is(err, gpu.ErrNoPermission) {
 				t.Fatalf("two rights: got %v, want a refusal", err)
 			}
@@ -271,8 +280,8 @@ func TestUncordonLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-// A node that this program has left cordoned, by a crash, and that an operator has taken back and cordoned for himself: his
-// cordon stays.
+// A node that this program has left cordoned, by a crash, and that an operator has taken back and cordoned for
+// himself: his cordon stays.
 func TestUncordonLeavesALaterCordonAlone(t *testing.T) {
 	for name, tc := range map[string]struct {
 		operator func(s *apiServer)
@@ -369,13 +378,17 @@ func TestOwnersByMarksOfTheNode(t *testing.T) {
 			map[gpu.UUID][]string{"": {"mig-manager (label nvidia.com/mig.config=all-balanced, state unknown)"}}},
 		{"GKE", labels("cloud.google.com/gke-gpu-partition-size", "3g.40gb"),
 			map[gpu.UUID][]string{"": {"GKE (label cloud.google.com/gke-gpu-partition-size=3g.40gb)"}}},
-		{"nos", labels("nos.nebuly.com/gpu-partitioning", "mig"), map[gpu.UUID][]string{"": {"nos (label nos.nebuly.com/gpu-partitioning=mig)"}}},
+		{"nos", labels("nos.nebuly.com/gpu-partitioning", "mig"),
+			map[gpu.UUID][]string{"": {"nos (label nos.nebuly.com/gpu-partitioning=mig)"}}},
 		{"nos with MPS", labels("nos.nebuly.com/gpu-partitioning", "mps"), nil},
-		{"HAMi", hami(`[{"id": "` + string(gpuA) + `", "mode": "mig", "count": 10}, {"id": "` + string(gpuB) + `", "mode": "hami-core"}]`),
+		{"HAMi", hami(`[{"id": "` + string(gpuA) + `", "mode": "mig", "count": 10}, {"id": "` + string(gpuB) +
+			`", "mode": "hami-core"}]`),
 			map[gpu.UUID][]string{gpuA: {"HAMi (annotation hami.io/node-nvidia-register, mode mig)"}}},
-		{"HAMi's former form", hami(string(gpuA) + ",10,40960,100,NVIDIA-A100,0,true,0,mig:" + string(gpuB) + ",10,32768,100,NVIDIA-V100,0,true,1,hami-core:"),
+		{"HAMi's former form", hami(string(gpuA) + ",10,40960,100,NVIDIA-A100,0,true,0,mig:" + string(gpuB) +
+			",10,32768,100,NVIDIA-V100,0,true,1,hami-core:"),
 			map[gpu.UUID][]string{gpuA: {"HAMi (annotation hami.io/node-nvidia-register, mode mig)"}}},
-		{"HAMi without a UUID", hami(`[{"id": "?", "mode": "mig"}]`), map[gpu.UUID][]string{"": {"HAMi (annotation hami.io/node-nvidia-register, mode mig)"}}},
+		{"HAMi without a UUID", hami(`[{"id": "?", "mode": "mig"}]`),
+			map[gpu.UUID][]string{"": {"HAMi (annotation hami.io/node-nvidia-register, mode mig)"}}},
 		{"HAMi's first form", hami(string(gpuA) + ",10,40960,100,NVIDIA-A100,0,true:"), nil},
 	})
 }
@@ -395,15 +408,17 @@ func TestOwnersByObjects(t *testing.T) {
 			{"name": "gpu-1-mig-1g5gb-19-0", "attributes": {"type": {"string": "mig"}, "parentUUID": {"string": "`+string(gpuA)+`"}, "sms": {"int": 14}}},
 			{"name": "gpu-1-mig-1g5gb-19-1", "attributes": {"type": {"string": "mig"}, "parentUUID": {"string": "`+string(gpuA)+`"}}}`)+`]}`),
 			map[gpu.UUID][]string{gpuA: {dra}}},
-		{"DRA in v1beta1", list("resource.k8s.io", "v1beta1", "/apis/resource.k8s.io/v1beta1/resourceslices", `{"items": [`+fmt.Sprintf(slice,
-			`{"name": "x", "basic": {"attributes": {"type": {"string": "mig"}}}}`)+`]}`), map[gpu.UUID][]string{"": {dra}}},
+		{"DRA in v1beta1", list("resource.k8s.io", "v1beta1", "/apis/resource.k8s.io/v1beta1/resourceslices",
+			`{"items": [`+fmt.Sprintf(slice,
+				`{"name": "x", "basic": {"attributes": {"type": {"string": "mig"}}}}`)+`]}`), map[gpu.UUID][]string{"": {dra}}},
 		{"DRA without MIG", list("resource.k8s.io", "v1", "/apis/resource.k8s.io/v1/resourceslices", `{"items": [`+fmt.Sprintf(slice, `{"name": "gpu-0"}`)+`,
 			{"spec": {"driver": "dra.example.com", "nodeName": "node-1", "devices": [{"name": "a-mig-b"}]}},
 			{"spec": {"driver": "gpu.nvidia.com", "nodeName": "node-2", "devices": [{"name": "gpu-0-mig-1g5gb-19-0"}]}}]}`), nil},
 		{"InstaSlice", list("inference.redhat.com", "v1alpha1", "/apis/inference.redhat.com/v1alpha1/instaslices",
 			`{"items": [{"metadata": {"name": "node-2"}}, {"metadata": {"name": "node-1"}, "status": {"nodeResources": {"nodeGpus": [{"gpuUuid": "`+string(gpuA)+`"}]}}}]}`),
 			map[gpu.UUID][]string{gpuA: {"InstaSlice (instaslices.inference.redhat.com node-1)"}}},
-		{"InstaSlice's later form", list("inference.redhat.com", "v1alpha1", "/apis/inference.redhat.com/v1alpha1/nodeaccelerators", `{"items": [{"metadata": {"name": "node-1"}}]}`),
+		{"InstaSlice's later form", list("inference.redhat.com", "v1alpha1",
+			"/apis/inference.redhat.com/v1alpha1/nodeaccelerators", `{"items": [{"metadata": {"name": "node-1"}}]}`),
 			map[gpu.UUID][]string{"": {"InstaSlice (nodeaccelerators.inference.redhat.com node-1)"}}},
 	})
 }
@@ -419,7 +434,8 @@ func TestOwnersDoesNotGuess(t *testing.T) {
 		"slices":     {func(s *apiServer) { s.forbidden["get resourceslices"] = true }, gpu.ErrNoPermission},
 		"InstaSlice": {func(s *apiServer) { s.forbidden["get instaslices"] = true }, gpu.ErrNoPermission},
 		"everything": {func(s *apiServer) { s.down = true }, gpu.ErrUnavailable},
-		"no JSON":    {func(s *apiServer) { s.lists["/apis/resource.k8s.io/v1/resourceslices"] = "<html>" }, gpu.ErrUnavailable},
+		"no JSON": {func(s *apiServer) { s.lists["/apis/resource.k8s.io/v1/resourceslices"] = "<html>" },
+			gpu.ErrUnavailable},
 	} {
 		s := newAPIServer()
 		s.groups["resource.k8s.io"], s.groups["inference.redhat.com"] = "v1", "v1alpha1"

@@ -17,8 +17,8 @@ import (
 
 // Labels, annotations and API groups of other controllers that manage the node's partitions.
 const (
-	// The GPU operator's mig-manager applies the layout that the first label names, and reports its progress in the second.
-	// https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html
+	// The GPU operator's mig-manager applies the layout that the first label names, and reports its progress in the
+	// second. https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-mig.html
 	migManagerConfig = "nvidia.com/mig.config"
 	migManagerState  = "nvidia.com/mig.config.state"
 	// GKE partitions all GPUs of a node pool into instances of one size.
@@ -56,8 +56,8 @@ func (f ownersByGPU) add(id gpu.UUID, format string, args ...any) {
 	f[id] = append(f[id], text)
 }
 
-// Owners implements control.Cluster. If some of its requests fail, it returns an error and the owners that the others found. The
-// error's Refusal names all missing rights.
+// Owners implements control.Cluster. If some of its requests fail, it returns an error and the owners that the others
+// found. The error's Refusal names all missing rights.
 func (c *Cluster) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 	out := ownersByGPU{}
 	var errs []error
@@ -74,7 +74,8 @@ func (c *Cluster) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 		errs = append(errs, c.addDRA(ctx, version, out))
 	}
 	if version, ok := groups[instaSliceGroup]; ok {
-		errs = append(errs, c.addInstaSlice(ctx, version, "instaslices", out), c.addInstaSlice(ctx, version, "nodeaccelerators", out))
+		errs = append(errs, c.addInstaSlice(ctx, version, "instaslices", out),
+			c.addInstaSlice(ctx, version, "nodeaccelerators", out))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return out, joinRefusals(fmt.Errorf("owners of GPUs: %w", err), errs)
@@ -123,8 +124,8 @@ func (f ownersByGPU) addMarks(n object) {
 	}
 }
 
-// addHAMi adds the GPUs of HAMi's register: a JSON list, or in older releases devices that end in a colon and have fields separated
-// by commas, of which the first is the UUID and the ninth the mode.
+// addHAMi adds the GPUs of HAMi's register: a JSON list, or in older releases devices that end in a colon and have
+// fields separated by commas, of which the first is the UUID and the ninth the mode.
 func (f ownersByGPU) addHAMi(register string) {
 	type device struct {
 		ID   string `json:"id"`
@@ -190,7 +191,8 @@ type attributes map[string]struct {
 	String string `json:"string"`
 }
 
-// addDRA adds the GPUs with MIG devices that the DRA driver offers on the node, including devices that do not exist yet.
+// addDRA adds the GPUs with MIG devices that the DRA driver offers on the node, including devices that do not exist
+// yet.
 func (c *Cluster) addDRA(ctx context.Context, version string, out ownersByGPU) error {
 	var list struct {
 		Items []struct {
@@ -244,7 +246,8 @@ func (c *Cluster) addInstaSlice(ctx context.Context, version, kind string, out o
 			} `json:"status"`
 		} `json:"items"`
 	}
-	if err := c.listObjects(ctx, "/apis/"+instaSliceGroup+"/"+version+"/"+kind, "metadata.name="+c.opts.Node, &list); err != nil {
+	if err := c.listObjects(ctx, "/apis/"+instaSliceGroup+"/"+version+"/"+kind, "metadata.name="+c.opts.Node,
+		&list); err != nil {
 		return err
 	}
 	for i := range list.Items {

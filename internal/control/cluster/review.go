@@ -48,12 +48,12 @@ type user struct {
 	Extra  map[string][]string `json:"extra"`
 }
 
-// Actor returns the owner of a token and its rights on this node, by a TokenReview and a SubjectAccessReview for each verb. The
-// result is cached for ten seconds.
+// Actor returns the owner of a token and its rights on this node, by a TokenReview and a SubjectAccessReview for each
+// verb. The result is cached for ten seconds.
 //
-// The error wraps gpu.ErrNoPermission if the token is invalid or not for this program, and gpu.ErrUnavailable if the API server does
-// not answer or does not let this program review tokens: then it contains a *kubeapi.RefusedError, which names the missing right.
-// It contains no part of the token. A user without rights is no error.
+// The error wraps gpu.ErrNoPermission if the token is invalid or not for this program, and gpu.ErrUnavailable if the
+// API server does not answer or does not let this program review tokens: then it contains a *kubeapi.RefusedError,
+// which names the missing right. It contains no part of the token. A user without rights is no error.
 func (c *Cluster) Actor(ctx context.Context, token string) (control.Actor, error) {
 	if token == "" || len(token) > maxToken {
 		return control.Actor{}, fmt.Errorf("token review: not a token: %w", gpu.ErrNoPermission)
@@ -92,8 +92,8 @@ func actorName(name string) string {
 	return "user:" + name
 }
 
-// Known returns what Actor would without asking the API server: the actor of a token that was reviewed within the last ten
-// seconds.
+// Known returns what Actor would without asking the API server: the actor of a token that was reviewed within the
+// last ten seconds.
 func (c *Cluster) Known(token string) (control.Actor, bool) {
 	return c.recall(sha256.Sum256([]byte(token)))
 }
@@ -138,7 +138,8 @@ func (c *Cluster) reviewToken(ctx context.Context, token string) (user, error) {
 		Spec: tokenReviewSpec{Token: token, Audiences: c.opts.Audiences},
 	}
 	var answer tokenReview
-	err := c.request(ctx, kubeapi.Request{Method: http.MethodPost, Path: "/apis/authentication.k8s.io/v1/tokenreviews", Body: review}, &answer)
+	err := c.request(ctx, kubeapi.Request{Method: http.MethodPost, Path: "/apis/authentication.k8s.io/v1/tokenreviews",
+		Body: review}, &answer)
 	status := &answer.Status
 	switch {
 	case err != nil:
@@ -155,15 +156,15 @@ func (c *Cluster) reviewToken(ctx context.Context, token string) (user, error) {
 	return status.User, nil
 }
 
-// hasAudience reports whether a token is for one of the configured audiences. An API server without support for audiences returns
-// none; its tokens are accepted only if none is configured.
+// hasAudience reports whether a token is for one of the configured audiences. An API server without support for
+// audiences returns none; its tokens are accepted only if none is configured.
 func (c *Cluster) hasAudience(audiences []string) bool {
 	return len(c.opts.Audiences) == 0 ||
 		slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(c.opts.Audiences, a) })
 }
 
-// reviewError is the error of a review, not of the token: errors.Is finds gpu.ErrUnavailable in it and never gpu.ErrNoPermission.
-// errors.As finds a refusal.
+// reviewError is the error of a review, not of the token: errors.Is finds gpu.ErrUnavailable in it and never
+// gpu.ErrNoPermission. errors.As finds a refusal.
 type reviewError struct{ err error }
 
 func (e reviewError) Error() string      { return e.err.Error() }
@@ -202,7 +203,8 @@ func (c *Cluster) reviewRights(ctx context.Context, u user) (control.Rights, err
 	verbs := []struct {
 		verb  string
 		right *bool
-	}{{"get", &rights.Read}, {"plan", &rights.Plan}, {"apply", &rights.Apply}, {"mode", &rights.Mode}, {"force", &rights.Force},
+	}{{"get", &rights.Read}, {"plan", &rights.Plan}, {"apply", &rights.Apply}, {"mode", &rights.Mode},
+		{"force", &rights.Force},
 		{"take-over", &rights.TakeOver}}
 	errs := make(chan error, len(verbs))
 	for _, v := range verbs {
@@ -233,7 +235,8 @@ func (c *Cluster) isAllowed(ctx context.Context, u user, verb string) (bool, err
 		},
 	}
 	var answer accessReview
-	err := c.request(ctx, kubeapi.Request{Method: http.MethodPost, Path: "/apis/authorization.k8s.io/v1/subjectaccessreviews", Body: review}, &answer)
+	err := c.request(ctx, kubeapi.Request{Method: http.MethodPost,
+		Path: "/apis/authorization.k8s.io/v1/subjectaccessreviews", Body: review}, &answer)
 	if err != nil {
 		return false, reviewError{err}
 	}

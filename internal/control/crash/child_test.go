@@ -140,7 +140,8 @@ func play(role string) (err error) {
 	}
 	kill := &killer{at: at}
 	logger := log.NewLogfmtLogger(log.NewSyncWriter(os.Stderr))
-	source := nvmlsource.New(nvmlsource.Open(filepath.Join(dir, "libnvidia-ml.so.1")), nvmlsource.Options{Now: time.Now, Logger: logger})
+	source := nvmlsource.New(nvmlsource.Open(filepath.Join(dir, "libnvidia-ml.so.1")),
+		nvmlsource.Options{Now: time.Now, Logger: logger})
 	poller := poll.New(source, poll.Options{
 		Hostname: "crash", Grace: callTimeout, Timeout: callTimeout, StaleAfter: callTimeout, Now: time.Now, Logger: logger,
 	})
@@ -149,7 +150,8 @@ func play(role string) (err error) {
 	var r report
 	engine, err := control.New(control.Options{
 		Hostname: "crash", BootID: os.Getenv(bootVariable), Apply: true,
-		Actuator: killedActuator{source.Actuator(), kill, &r.Changes}, Poller: poller, Store: killedStore{folder, kill}, Observer: ready,
+		Actuator: killedActuator{source.Actuator(), kill, &r.Changes}, Poller: poller, Store: killedStore{folder, kill},
+		Observer:    ready,
 		CallTimeout: callTimeout, Now: time.Now, Logger: logger,
 	})
 	if err != nil {
@@ -194,7 +196,8 @@ func operate(ctx context.Context, engine *control.Engine, snapshot *gpu.Snapshot
 	if err := json.Unmarshal(data, &todo); err != nil {
 		return err
 	}
-	root := control.Actor{Name: "uid:0", Rights: control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true}}
+	root := control.Actor{Name: "uid:0", Rights: control.Rights{Read: true, Plan: true, Apply: true, Mode: true,
+		Force: true, TakeOver: true}}
 	var op *api.Operation
 	if todo.Mode != nil {
 		op, err = engine.SetMode(ctx, root, snapshot.GPUs[todo.Mode.GPU].UUID, api.ModeRequest{Enabled: todo.Mode.Enabled})

@@ -53,8 +53,8 @@ func newNode(t *testing.T, scenario string, todo task) *node {
 	return n
 }
 
-// memoryDir is a directory in memory where there is such a thing: what a process has written before it is killed is there
-// after it, on any file system, and syncing takes no time.
+// memoryDir is a directory in memory where there is such a thing: what a process has written before it is killed is
+// there after it, on any file system, and syncing takes no time.
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "crash-") //nolint:usetesting // t.TempDir is on a disk
@@ -69,8 +69,10 @@ func memoryDir(t *testing.T) string {
 func (n *node) run(role string, point int) (r report, killed bool) {
 	n.t.Helper()
 	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), roleVariable+"="+role, bootVariable+"="+n.boot, dirVariable+"="+n.dir, pointVariable+"="+strconv.Itoa(point),
-		"MIG_SIM_SCENARIO="+filepath.Join(n.dir, scenarioFile), "MIG_SIM_STATE="+filepath.Join(n.dir, stateFile), "MIG_SIM_CLOCK=step")
+	child.Env = append(os.Environ(), roleVariable+"="+role, bootVariable+"="+n.boot, dirVariable+"="+n.dir,
+		pointVariable+"="+strconv.Itoa(point),
+		"MIG_SIM_SCENARIO="+filepath.Join(n.dir, scenarioFile), "MIG_SIM_STATE="+filepath.Join(n.dir, stateFile),
+		"MIG_SIM_CLOCK=step")
 	var out, log bytes.Buffer
 	child.Stdout, child.Stderr = &out, &log
 	err := child.Run()
@@ -112,10 +114,12 @@ func (n *node) layout() []string {
 		if err != nil {
 			n.t.Fatal(err)
 		}
-		list = append(list, fmt.Sprintf("GPU %d MIG %v pending %v, %d processes", i, s.MIGEnabled, s.MIGPending, len(s.Processes)))
+		list = append(list, fmt.Sprintf("GPU %d MIG %v pending %v, %d processes", i, s.MIGEnabled, s.MIGPending,
+			len(s.Processes)))
 		for _, gi := range s.Instances {
 			line := fmt.Sprintf("GPU %d %s@%s:", i, gi.Profile.Name, gi.Placement)
-			computes := slices.SortedFunc(slices.Values(gi.ComputeInstances), func(a, b sim.Compute) int { return a.Placement.Start - b.Placement.Start })
+			computes := slices.SortedFunc(slices.Values(gi.ComputeInstances),
+				func(a, b sim.Compute) int { return a.Placement.Start - b.Placement.Start })
 			for _, ci := range computes {
 				line += fmt.Sprintf(" %s@%s", ci.Profile, ci.Placement)
 			}
@@ -129,8 +133,8 @@ func (n *node) layout() []string {
 const committed = "after the save of an operation that is settling"
 
 // TestEveryCrash kills partition control before and after every save and every driver call of every operation. The
-// next start must find the layout before or the one after, of what was committed the one after; and the start after that
-// nothing to do.
+// next start must find the layout before or the one after, of what was committed the one after; and the start after
+// that nothing to do.
 func TestEveryCrash(t *testing.T) {
 	for _, op := range operations() {
 		t.Run(op.name, func(t *testing.T) {
@@ -185,7 +189,8 @@ func (n *node) expectWhole(when string, before, after []string) {
 	r, _ := n.run(roleRecover, 0)
 	got := n.layout()
 	if !slices.Equal(got, before) && !slices.Equal(got, after) {
-		n.t.Errorf("%s: the layout is neither the one before nor the one after:\n%q\nbefore %q\nafter  %q", when, got, before, after)
+		n.t.Errorf("%s: the layout is neither the one before nor the one after:\n%q\nbefore %q\nafter  %q", when, got,
+			before, after)
 	}
 	if r.State != "idle" {
 		n.t.Errorf("%s: state %s", when, r.State)

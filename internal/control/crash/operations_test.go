@@ -58,8 +58,9 @@ func operations() []operation {
 		},
 		{
 			name: "a creation fails and all is rolled back", end: api.RolledBack, points: 30,
-			scenario: repartitionNode + "faults: [{kind: change-fails, gpu: 0, on: create-gi, after: 1, times: 1, error: unknown}]\n",
-			todo:     counts([]api.Selector{"0"}, map[string]api.DeviceRequest{"3g.20gb": {Count: 1}, "1g.5gb": {Count: 3}}),
+			scenario: repartitionNode +
+				"faults: [{kind: change-fails, gpu: 0, on: create-gi, after: 1, times: 1, error: unknown}]\n",
+			todo: counts([]api.Selector{"0"}, map[string]api.DeviceRequest{"3g.20gb": {Count: 1}, "1g.5gb": {Count: 3}}),
 		},
 		{
 			name: "MIG mode", scenario: header + "gpus: [{model: H100-80GB}]\n", end: api.Succeeded, points: 8,

@@ -1,13 +1,13 @@
 // Package handles finds, in /proc, the processes that have device or capability files of a GPU open.
 //
-// A GPU has one device file, /dev/nvidia<minor>. Every process that uses the driver for the GPU has it open: users of MIG devices,
-// but also NVML clients, which prevent a change of the MIG mode but not the destruction of an instance. A process that uses an
-// instance also has capability files open, /dev/nvidia-caps/nvidia-cap<minor>: those of the GPU instance and of the compute
-// instance. So a process with open capability files of instances holds those, and one with the GPU's device file alone holds the
-// whole GPU.
+// A GPU has one device file, /dev/nvidia<minor>. Every process that uses the driver for the GPU has it open: users of
+// MIG devices, but also NVML clients, which prevent a change of the MIG mode but not the destruction of an instance.
+// A process that uses an instance also has capability files open, /dev/nvidia-caps/nvidia-cap<minor>: those of the
+// GPU instance and of the compute instance. So a process with open capability files of instances holds those, and one
+// with the GPU's device file alone holds the whole GPU.
 //
-// A process with CAP_SYS_ADMIN may use an instance without its capability files; only the driver's list of processes has it.
-// https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html
+// A process with CAP_SYS_ADMIN may use an instance without its capability files; only the driver's list of processes
+// has it. https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html
 package handles
 
 import (
@@ -38,12 +38,12 @@ var _ control.Handles = (*Finder)(nil)
 // New returns a Finder for the host's /proc at a path.
 func New(proc string) *Finder { return &Finder{proc: proc} }
 
-// Open implements control.Handles: sorted by process, then by instance. A node without /proc/driver/nvidia has no files of GPUs,
-// so none is open.
+// Open implements control.Handles: sorted by process, then by instance. A node without /proc/driver/nvidia has no
+// files of GPUs, so none is open.
 //
-// With an error, any process may hold the GPU. It wraps gpu.ErrNoPermission if this process may not see all processes of the host
-// (root with CAP_SYS_PTRACE, in the host's PID namespace), gpu.ErrNotFound if the driver does not report the files of the GPU, and
-// gpu.ErrTimeout if ctx has ended.
+// With an error, any process may hold the GPU. It wraps gpu.ErrNoPermission if this process may not see all processes
+// of the host (root with CAP_SYS_PTRACE, in the host's PID namespace), gpu.ErrNotFound if the driver does not report
+// the files of the GPU, and gpu.ErrTimeout if ctx has ended.
 func (f *Finder) Open(ctx context.Context, g mig.GPULayout) ([]control.Handle, error) {
 	_, err := os.Stat(f.proc) // a wrong path must not look like a node without a driver
 	if err == nil {
@@ -70,15 +70,16 @@ func (f *Finder) Open(ctx context.Context, g mig.GPULayout) ([]control.Handle, e
 	return found, nil
 }
 
-// findOwnPID returns the id of this process in the PID namespace of proc, which must be the host's: others do not show most
-// processes.
+// findOwnPID returns the id of this process in the PID namespace of proc, which must be the host's: others do not
+// show most processes.
 func (f *Finder) findOwnPID() (string, error) {
 	namespace, err := os.Readlink(filepath.Join(f.proc, "1", "ns", "pid"))
 	if err != nil {
 		return "", fmt.Errorf("namespace of process 1: %w", withSentinel(err))
 	}
 	if namespace != initialNamespace {
-		return "", fmt.Errorf("%s shows the processes of a PID namespace other than the host's (hostPID): %w", f.proc, gpu.ErrNoPermission)
+		return "", fmt.Errorf("%s shows the processes of a PID namespace other than the host's (hostPID): %w", f.proc,
+			gpu.ErrNoPermission)
 	}
 	own, err := os.Readlink(filepath.Join(f.proc, "self"))
 	if err != nil {
@@ -193,8 +194,8 @@ func (h *holding) addFile(files gpuFiles, target string) {
 	}
 }
 
-// handles returns the handles of a process. It omits a GPU instance of which a compute instance is open, and the GPU if any of its
-// instances is.
+// handles returns the handles of a process. It omits a GPU instance of which a compute instance is open, and the GPU
+// if any of its instances is.
 func (h *holding) handles() []control.Handle {
 	if len(h.instances) == 0 {
 		if h.whole {

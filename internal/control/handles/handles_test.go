@@ -114,15 +114,22 @@ func TestOpen(t *testing.T) {
 		want string
 	}{
 		{"nothing", nil, ""},
-		{"other files", []string{"/dev/null", "socket:[123]", "anon_inode:[eventpoll]", "/home/u/nvidia0.log", "/dev/nvidiax"}, ""},
-		{"files of all GPUs", []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset", "/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2"}, ""},
-		{"another GPU", []string{"/dev/nvidia1", "/dev/nvidia10", "/dev/nvidia-caps/nvidia-cap147", "/dev/nvidia-caps/nvidia-cap148"}, ""},
+		{"other files", []string{"/dev/null", "socket:[123]", "anon_inode:[eventpoll]", "/home/u/nvidia0.log",
+			"/dev/nvidiax"}, ""},
+		{"files of all GPUs", []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset",
+			"/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2"}, ""},
+		{"another GPU", []string{"/dev/nvidia1", "/dev/nvidia10", "/dev/nvidia-caps/nvidia-cap147",
+			"/dev/nvidia-caps/nvidia-cap148"}, ""},
 		{"an NVML client", []string{"/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1"}, "7 job -/-"},
-		{"the user of an instance", []string{"/dev/nvidia0", "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"}, "7 job 1/0"},
-		{"in any order, opened twice", []string{"/dev/nvidia-caps/nvidia-cap14", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap14", "/dev/nvidia0"}, "7 job 1/1"},
-		{"both compute instances", []string{"/dev/nvidia-caps/nvidia-cap14", "/dev/nvidia-caps/nvidia-cap12", "/dev/nvidia-caps/nvidia-cap13"}, "7 job 1/0, 7 job 1/1"},
+		{"the user of an instance", []string{"/dev/nvidia0", "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12",
+			"/dev/nvidia-caps/nvidia-cap13"}, "7 job 1/0"},
+		{"in any order, opened twice", []string{"/dev/nvidia-caps/nvidia-cap14", "/dev/nvidia-caps/nvidia-cap12",
+			"/dev/nvidia-caps/nvidia-cap14", "/dev/nvidia0"}, "7 job 1/1"},
+		{"both compute instances", []string{"/dev/nvidia-caps/nvidia-cap14", "/dev/nvidia-caps/nvidia-cap12",
+			"/dev/nvidia-caps/nvidia-cap13"}, "7 job 1/0, 7 job 1/1"},
 		{"a GPU instance alone", []string{"/dev/nvidia-caps/nvidia-cap21"}, "7 job 2/-"},
-		{"two GPU instances", []string{"/dev/nvidia-caps/nvidia-cap22", "/dev/nvidia-caps/nvidia-cap12"}, "7 job 1/-, 7 job 2/0"},
+		{"two GPU instances", []string{"/dev/nvidia-caps/nvidia-cap22", "/dev/nvidia-caps/nvidia-cap12"},
+			"7 job 1/-, 7 job 2/0"},
 		{"one that is gone", []string{"/dev/nvidia-caps/nvidia-cap4"}, "7 job 0/0"},
 		{"files created again since", []string{"/dev/nvidia-caps/nvidia-cap12 (deleted)"}, "7 job 1/-"},
 		{"a device deleted", []string{"/dev/nvidia0 (deleted)"}, "7 job -/-"},
@@ -157,7 +164,8 @@ func TestOpenWithoutADriver(t *testing.T) {
 	if got, err := New(p.dir).Open(t.Context(), twoInstances()); err != nil || got != nil {
 		t.Errorf("got %q, %v, want nothing", text(got), err)
 	}
-	if got, err := New(filepath.Join(p.dir, "elsewhere")).Open(t.Context(), twoInstances()); !errors.Is(err, gpu.ErrNotFound) {
+	if got, err := New(filepath.Join(p.dir, "elsewhere")).
+		Open(t.Context(), twoInstances()); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("at another path: got %q, %v, want %v", text(got), err, gpu.ErrNotFound)
 	}
 }
@@ -174,7 +182,8 @@ func TestOpenReadsSingleCapabilities(t *testing.T) {
 	root := "driver/nvidia/capabilities/"
 	p.write(root+"mig/config", "DeviceFileMinor: 1\nDeviceFileMode: 256\nDeviceFileModify: 1\n")
 	for path, minor := range map[string]int{
-		"gpu0/mig/gi1/access": 12, "gpu0/mig/gi1/ci0/access": 13, "gpu0/mig/gi2/access": 21, "gpu0/mig/gi2/ci0/access": 22, "gpu1/mig/gi1/ci0/access": 148,
+		"gpu0/mig/gi1/access": 12, "gpu0/mig/gi1/ci0/access": 13, "gpu0/mig/gi2/access": 21, "gpu0/mig/gi2/ci0/access": 22,
+		"gpu1/mig/gi1/ci0/access": 148,
 	} {
 		p.write(root+path, fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: 292\nDeviceFileModify: 1\n", minor))
 	}
@@ -192,7 +201,8 @@ func TestOpenDoesNotGuess(t *testing.T) {
 		want error
 	}{
 		{"no minor number", func(_ proc, g *mig.GPULayout) { g.Minor = gpu.None[int]() }, gpu.ErrNotFound},
-		{"an instance without a capability", func(_ proc, g *mig.GPULayout) { g.Instances = append(g.Instances, mig.Instance{ID: 6}) }, gpu.ErrNotFound},
+		{"an instance without a capability",
+			func(_ proc, g *mig.GPULayout) { g.Instances = append(g.Instances, mig.Instance{ID: 6}) }, gpu.ErrNotFound},
 		{"another PID namespace", func(p proc, _ *mig.GPULayout) {
 			if err := os.Remove(filepath.Join(p.dir, "1", "ns", "pid")); err != nil {
 				p.t.Fatal(err)

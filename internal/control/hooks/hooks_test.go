@@ -170,7 +170,8 @@ func TestRun(t *testing.T) {
 		t.Errorf("it took %v s", got.Seconds)
 	}
 	cmptest.Equal(t, "the result", got, api.HookResult{OK: true, Argv: shown.Argv, Seconds: got.Seconds})
-	for _, want := range []string{`\"a b\" \"$HOME\" \"*\"`, "OLD=MIG-1", "PATH=/usr/local/sbin", `in=\"\" dir=/ and errors`, "hook is done"} {
+	for _, want := range []string{`\"a b\" \"$HOME\" \"*\"`, "OLD=MIG-1", "PATH=/usr/local/sbin",
+		`in=\"\" dir=/ and errors`, "hook is done"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log has no %s: %s", want, out)
 		}
@@ -321,8 +322,10 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	cmptest.Equal(t, "the hook", got, control.Hook{Argv: []string{"systemctl", "restart", "a b.service"}, Timeout: time.Minute})
-	for _, text := range []string{"", "systemctl restart a", `"systemctl"`, `[]`, `[""]`, `[1]`, `["a"`, `["a"] b`, `["a", "b\u0000c"]`, `{"argv": ["a"]}`} {
+	cmptest.Equal(t, "the hook", got, control.Hook{Argv: []string{"systemctl", "restart", "a b.service"},
+		Timeout: time.Minute})
+	for _, text := range []string{"", "systemctl restart a", `"systemctl"`, `[]`, `[""]`, `[1]`, `["a"`, `["a"] b`,
+		`["a", "b\u0000c"]`, `{"argv": ["a"]}`} {
 		if got, err := Parse(text, time.Minute); !errors.Is(err, gpu.ErrInvalidArgument) {
 			t.Errorf("%s: got %+v, %v, want %v", text, got, err, gpu.ErrInvalidArgument)
 		}

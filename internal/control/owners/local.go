@@ -52,9 +52,9 @@ func (l *LocalFinder) Owners(ctx context.Context) (map[gpu.UUID][]string, error)
 	return out, errors.Join(errs...)
 }
 
-// gresOfGPUs returns the first line of a gres.conf that makes GPUs a resource of Slurm: by device file, or by AutoDetect. Names of
-// parameters and values of AutoDetect are case insensitive. Lines of other nodes count too, since the nodes of a line are given by
-// an expression of Slurm. https://slurm.schedmd.com/gres.conf.html
+// gresOfGPUs returns the first line of a gres.conf that makes GPUs a resource of Slurm: by device file, or by
+// AutoDetect. Names of parameters and values of AutoDetect are case insensitive. Lines of other nodes count too,
+// since the nodes of a line are given by an expression of Slurm. https://slurm.schedmd.com/gres.conf.html
 func gresOfGPUs(content string) string {
 	content = strings.ReplaceAll(content, "\\\n", " ")
 	for line := range strings.Lines(content) {
@@ -72,8 +72,8 @@ func gresOfGPUs(content string) string {
 	return ""
 }
 
-// addVirtual adds the GPUs that are divided among virtual machines: those with SR-IOV functions, and older ones with types of
-// mediated devices. The bare-metal driver has neither.
+// addVirtual adds the GPUs that are divided among virtual machines: those with SR-IOV functions, and older ones with
+// types of mediated devices. The bare-metal driver has neither.
 // https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/index.html
 func (l *LocalFinder) addVirtual(out map[gpu.UUID][]string) error {
 	bus := filepath.Join(l.SysDir, "bus", "pci", "devices")
@@ -105,8 +105,8 @@ func (l *LocalFinder) addVirtual(out map[gpu.UUID][]string) error {
 	return nil
 }
 
-// uuidOf returns the UUID that the driver reports for the GPU at a PCI address. It returns "" if there is none, so that the owner
-// counts for all GPUs.
+// uuidOf returns the UUID that the driver reports for the GPU at a PCI address. It returns "" if there is none, so
+// that the owner counts for all GPUs.
 func (l *LocalFinder) uuidOf(address string) gpu.UUID {
 	content, err := readFile(filepath.Join(l.ProcDir, "driver", "nvidia", "gpus", address, "information"))
 	if err != nil {

@@ -31,8 +31,10 @@ func TestGresOfGPUs(t *testing.T) {
 		{"", ""},
 		{"AutoDetect=nvml\n", "AutoDetect=nvml"},
 		{"# AutoDetect=nvml\nName=bandwidth Type=lustre Count=4G\n", ""},
-		{"AutoDetect=off\nName=mps Count=100\nNAME=GPU type=a100 FILE=/dev/nvidia[0-3] Cores=0,1 # all of them\n", "NAME=GPU type=a100 FILE=/dev/nvidia[0-3] Cores=0,1"},
-		{"Name=gpu Type=1g.5gb \\\n  MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21\n", "Name=gpu Type=1g.5gb    MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21"},
+		{"AutoDetect=off\nName=mps Count=100\nNAME=GPU type=a100 FILE=/dev/nvidia[0-3] Cores=0,1 # all of them\n",
+			"NAME=GPU type=a100 FILE=/dev/nvidia[0-3] Cores=0,1"},
+		{"Name=gpu Type=1g.5gb \\\n  MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21\n",
+			"Name=gpu Type=1g.5gb    MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21"},
 		{"NodeName=n1 AutoDetect=NVIDIA Name=gpu\n", "NodeName=n1 AutoDetect=NVIDIA Name=gpu"},
 		{"Name=gpu File=/dev/dri/renderD128\nAutoDetect=rsmi\n", ""},
 	} {
@@ -44,7 +46,8 @@ func TestGresOfGPUs(t *testing.T) {
 
 func TestLocalOwners(t *testing.T) {
 	dir := t.TempDir()
-	l := &LocalFinder{ProcDir: filepath.Join(dir, "proc"), SysDir: filepath.Join(dir, "sys"), GresFiles: []string{filepath.Join(dir, "none"), filepath.Join(dir, "gres.conf")}}
+	l := &LocalFinder{ProcDir: filepath.Join(dir, "proc"), SysDir: filepath.Join(dir, "sys"),
+		GresFiles: []string{filepath.Join(dir, "none"), filepath.Join(dir, "gres.conf")}}
 	want := func(step, want string) {
 		t.Helper()
 		got, err := l.Owners(t.Context())
@@ -59,18 +62,23 @@ func TestLocalOwners(t *testing.T) {
 		}
 	}
 	device("0000:07:00.0", map[string]string{"vendor": "0x10de\n", "class": "0x030200\n", "sriov_numvfs": "0\n"})
-	device("0000:0a:00.0", map[string]string{"vendor": "0x10de\n", "class": "0x068000\n", "sriov_numvfs": "4\n"}) // a switch
-	device("0000:18:00.0", map[string]string{"vendor": "0x15b3\n", "class": "0x020700\n", "sriov_numvfs": "8\n"}) // a network card
+	// a switch
+	device("0000:0a:00.0", map[string]string{"vendor": "0x10de\n", "class": "0x068000\n", "sriov_numvfs": "4\n"})
+	// a network card
+	device("0000:18:00.0", map[string]string{"vendor": "0x15b3\n", "class": "0x020700\n", "sriov_numvfs": "8\n"})
 	want("GPUs of the bare-metal driver", "map[]")
 	device("0000:07:00.0", map[string]string{"sriov_numvfs": "16\n"})
 	want("virtual functions", "map[:[vGPU (0000:07:00.0 has 16 virtual functions)]]")
-	write(t, filepath.Join(l.ProcDir, "driver/nvidia/gpus/0000:07:00.0/information"), "Model: \t\t NVIDIA A100-SXM4-40GB\nGPU UUID: \t "+string(gpuA)+"\nDevice Minor: \t 0\n")
+	write(t, filepath.Join(l.ProcDir, "driver/nvidia/gpus/0000:07:00.0/information"),
+		"Model: \t\t NVIDIA A100-SXM4-40GB\nGPU UUID: \t "+string(gpuA)+"\nDevice Minor: \t 0\n")
 	want("virtual functions of a known GPU", "map["+string(gpuA)+":[vGPU (0000:07:00.0 has 16 virtual functions)]]")
 	device("0000:07:00.0", map[string]string{"sriov_numvfs": "0\n"})
-	device("0000:47:00.0", map[string]string{"vendor": "0x10de\n", "class": "0x030000\n", "mdev_supported_types/nvidia-222/name": "GRID T4-1B\n"})
+	device("0000:47:00.0", map[string]string{"vendor": "0x10de\n", "class": "0x030000\n",
+		"mdev_supported_types/nvidia-222/name": "GRID T4-1B\n"})
 	want("mediated devices", "map[:[vGPU (0000:47:00.0 has 1 types of mediated devices)]]")
 	write(t, filepath.Join(dir, "gres.conf"), "AutoDetect=nvml\n")
-	want("Slurm too", "map[:[vGPU (0000:47:00.0 has 1 types of mediated devices) Slurm ("+dir+"/gres.conf: AutoDetect=nvml)]]")
+	want("Slurm too",
+		"map[:[vGPU (0000:47:00.0 has 1 types of mediated devices) Slurm ("+dir+"/gres.conf: AutoDetect=nvml)]]")
 
 	l.GresFiles = []string{dir} // not a file
 	if got, err := l.Owners(t.Context()); !errors.Is(err, gpu.ErrUnavailable) || len(got[""]) != 1 {
@@ -105,7 +113,8 @@ func TestNodeJoinsItsSources(t *testing.T) {
 	b := &known{owners: map[gpu.UUID][]string{"": {"GKE"}}, err: gpu.ErrNoPermission}
 	n := NewCluster(b, a, b)
 	got, err := n.Owners(t.Context())
-	if want := "map[:[GKE Slurm] " + string(gpuA) + ":[vGPU]]"; fmt.Sprint(got) != want || !errors.Is(err, gpu.ErrNoPermission) {
+	if want := "map[:[GKE Slurm] " + string(gpuA) + ":[vGPU]]"; fmt.Sprint(got) != want ||
+		!errors.Is(err, gpu.ErrNoPermission) {
 		t.Errorf("got %v, %v, want %s and the error", got, err, want)
 	}
 	if ok, err := n.Cordon(t.Context()); !ok || err != nil {

@@ -26,8 +26,8 @@ const (
 	libraryFile  = "./libnvidia-ml.so.1" // a path, not a name that the linker looks up
 )
 
-// message is a line between the test and a child process with our program. After its start, the child sends a point, which the test
-// answers with a verdict, or the answer to the last request.
+// message is a line between the test and a child process with our program. After its start, the child sends a point,
+// which the test answers with a verdict, or the answer to the last request.
 type message struct {
 	Point   *point   `json:"point,omitempty"`
 	Answer  *answer  `json:"answer,omitempty"`
@@ -122,7 +122,8 @@ func startChild(t testing.TB, role, dir string) *child {
 	t.Helper()
 	c := &child{t: t, name: role, cmd: exec.Command(os.Args[0])}
 	c.cmd.Dir = dir
-	c.cmd.Env = append(os.Environ(), roleVariable+"="+role, "MIG_SIM_SCENARIO="+scenarioFile, "MIG_SIM_STATE="+stateFile, "MIG_SIM_CLOCK=step")
+	c.cmd.Env = append(os.Environ(), roleVariable+"="+role, "MIG_SIM_SCENARIO="+scenarioFile, "MIG_SIM_STATE="+stateFile,
+		"MIG_SIM_CLOCK=step")
 	c.cmd.Stderr = os.Stderr
 	var err error
 	if c.to, err = c.cmd.StdinPipe(); err != nil {

@@ -73,7 +73,8 @@ func (h *harness) expectStanding(t *testing.T, index int, want string) {
 	}
 }
 
-// degrade applies four instances to the first GPU of which the last compute instance cannot be created, nor anything undone.
+// degrade applies four instances to the first GPU of which the last compute instance cannot be created, nor anything
+// undone.
 func (h *harness) degrade(t *testing.T) {
 	t.Helper()
 	h.startProgram()
@@ -86,8 +87,9 @@ func (h *harness) degrade(t *testing.T) {
 	}
 }
 
-// TestRestartLeavesLayoutMadeWhileDegraded: the rival lays out a GPU anew on which an operation is degraded, and our program
-// starts again. The four instances stand at places where the operation had created some; they are not its own.
+// TestRestartLeavesLayoutMadeWhileDegraded: the rival lays out a GPU anew on which an operation is degraded, and our
+// program starts again. The four instances stand at places where the operation had created some; they are not its
+// own.
 func TestRestartLeavesLayoutMadeWhileDegraded(t *testing.T) {
 	eachWay(t, twoGPUs, func(t *testing.T, h *harness) {
 		h.degrade(t)
@@ -112,8 +114,8 @@ func TestRetryLeavesLayoutMadeWhileDegraded(t *testing.T) {
 	})
 }
 
-// TestRollbackLeavesLayoutMadeMeanwhile: the rival lays out the GPU while an operation is half done. The rollback must neither
-// destroy what it has made at places of the operation, nor say that the layout is as it was before.
+// TestRollbackLeavesLayoutMadeMeanwhile: the rival lays out the GPU while an operation is half done. The rollback
+// must neither destroy what it has made at places of the operation, nor say that the layout is as it was before.
 func TestRollbackLeavesLayoutMadeMeanwhile(t *testing.T) {
 	eachWay(t, twoGPUs, func(t *testing.T, h *harness) {
 		var want string
@@ -135,8 +137,9 @@ func TestRollbackLeavesLayoutMadeMeanwhile(t *testing.T) {
 	})
 }
 
-// TestFirstStepFindsItsInstanceGone: another client destroys what the first step was about to destroy. Nothing was changed by
-// us: the operation fails for that reason, puts nothing into what is left, and keeps no GPU from being changed.
+// TestFirstStepFindsItsInstanceGone: another client destroys what the first step was about to destroy. Nothing was
+// changed by us: the operation fails for that reason, puts nothing into what is left, and keeps no GPU from being
+// changed.
 func TestFirstStepFindsItsInstanceGone(t *testing.T) {
 	for name, o := range map[string]order{
 		"and its GPU instance":     {GPU: 1, Program: clearAndBuild, Layout: tree{}},
@@ -173,7 +176,8 @@ func TestSimulatedClientTakesFirstInstance(t *testing.T) {
 	for name, left := range map[string]string{"nothing left": `[]`, "GPU instance left": `[{gi: "1g.5gb@0", ci: []}]`} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := newSameProcess(t, twoGPUs+"faults: [{kind: external-reconfigure, gpu: 1, on: destroy-ci, layout: "+left+"}]\n", 1)
+				h := newSameProcess(t,
+					twoGPUs+"faults: [{kind: external-reconfigure, gpu: 1, on: destroy-ci, layout: "+left+"}]\n", 1)
 				h.startProgram()
 				h.makeRequest(apply("1", map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}))
 				h.expect(t, api.Failed)

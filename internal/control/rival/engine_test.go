@@ -78,7 +78,8 @@ type observedActuator struct {
 	hook *hook
 }
 
-func (i hookedInstance) GetComputeInstancesOf(profile uint32, capacity int) ([]nvmlsource.ComputeInstance, nvml.Return) {
+func (i hookedInstance) GetComputeInstancesOf(profile uint32,
+	capacity int) ([]nvmlsource.ComputeInstance, nvml.Return) {
 	p := i.at(listCIs)
 	p.Slices = map[uint32]int{0: 1, 1: 2, 2: 3, 3: 4, 4: 7}[profile]
 	list, ret := read(i.device.hook, p, func() ([]nvmlsource.ComputeInstance, nvml.Return) {

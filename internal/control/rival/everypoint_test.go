@@ -8,8 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// TestRivalAtEveryPoint runs a whole program of the rival at one point of an operation, for every point that it has. The gaps
-// are exactly where they are said to be: only an identical tree, or one made after the last reading began, is mistaken for our own.
+// TestRivalAtEveryPoint runs a whole program of the rival at one point of an operation, for every point that it has.
+// The gaps are exactly where they are said to be: only an identical tree, or one made after the last reading began,
+// is mistaken for our own.
 func TestRivalAtEveryPoint(t *testing.T) {
 	for _, o := range []order{
 		{GPU: 1, Program: rebuildTheSame},
@@ -37,7 +38,8 @@ func TestRivalAtEveryPoint(t *testing.T) {
 					t.Fatalf("at point %d", n)
 				}
 			}
-			t.Logf("destroyed through the gaps: %d rebuilt identically, %d after the last reading", gaps[gapIdentical], gaps[gapAfterReading])
+			t.Logf("destroyed through the gaps: %d rebuilt identically, %d after the last reading", gaps[gapIdentical],
+				gaps[gapAfterReading])
 			if same := o.Program == rebuildTheSame; same != (gaps[gapIdentical] > 0) || same && gaps[gapAfterReading] == 0 {
 				t.Error("only an identical tree can be mistaken for our own, and it must be")
 			}

@@ -281,7 +281,8 @@ func (h *harness) report(t *testing.T) {
 		return
 	}
 	log := h.judge.log
-	t.Errorf("seed %d: %s\nthe last calls:\n%s", h.seed, strings.Join(h.judge.broken, "\n"), strings.Join(log[max(len(log)-*shown, 0):], "\n"))
+	t.Errorf("seed %d: %s\nthe last calls:\n%s", h.seed, strings.Join(h.judge.broken, "\n"),
+		strings.Join(log[max(len(log)-*shown, 0):], "\n"))
 }
 
 // specs are what operators ask for.

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// point is a moment of our process at which the turn can be handed over: right before a driver call that reads instances, and
-// before and after each that changes them. The other kinds only tell what our process knows.
+// point is a moment of our process at which the turn can be handed over: right before a driver call that reads
+// instances, and before and after each that changes them. The other kinds only tell what our process knows.
 type point struct {
 	Kind    string `json:"kind"`
 	GPU     int    `json:"gpu"`
@@ -41,7 +41,8 @@ func (p point) String() string {
 	if p.Kind == wholeRead || p.Kind == planned {
 		return fmt.Sprintf("ours: %s %v%s", p.Kind, p.Read, planText(p.Plan))
 	}
-	return fmt.Sprintf("ours: GPU %d %s %s profile %d gi %d ci %d at %d:%d %s", p.GPU, when, p.Kind, p.Profile, p.GI, p.CI, p.Start, p.Size, p.Error)
+	return fmt.Sprintf("ours: GPU %d %s %s profile %d gi %d ci %d at %d:%d %s", p.GPU, when, p.Kind, p.Profile, p.GI,
+		p.CI, p.Start, p.Size, p.Error)
 }
 
 func planText(p *api.Plan) (text string) {
@@ -124,9 +125,10 @@ func change[T any](h *hook, p point, call func() (T, nvml.Return), created func(
 }
 
 func (d hookedDevice) GetGpuInstances(profile uint32, capacity int) ([]nvmlsource.GPUInstance, nvml.Return) {
-	list, ret := read(d.hook, point{Kind: listGIs, GPU: d.index, Profile: profile}, func() ([]nvmlsource.GPUInstance, nvml.Return) {
-		return d.MutableDevice.GetGpuInstances(profile, capacity)
-	})
+	list, ret := read(d.hook, point{Kind: listGIs, GPU: d.index, Profile: profile},
+		func() ([]nvmlsource.GPUInstance, nvml.Return) {
+			return d.MutableDevice.GetGpuInstances(profile, capacity)
+		})
 	for i := range list {
 		list[i] = d.instance(list[i].(nvmlsource.MutableInstance))
 	}
@@ -148,7 +150,8 @@ func (d hookedDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Ret
 	return read(d.hook, point{Kind: "processes", GPU: d.index}, d.MutableDevice.GetComputeRunningProcesses)
 }
 
-func (d hookedDevice) CreateGpuInstanceWithPlacement(id uint32, at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
+func (d hookedDevice) CreateGpuInstanceWithPlacement(id uint32,
+	at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
 	made, ret := change(d.hook, point{
 		Kind: createGI, GPU: d.index, Profile: id, Start: int(at.Start), Size: int(at.Size),
 	}, func() (nvmlsource.MutableInstance, nvml.Return) {
@@ -179,7 +182,8 @@ func (i hookedInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo,
 	return read(i.device.hook, i.at(listCIs), i.MutableInstance.GetComputeInstances)
 }
 
-func (i hookedInstance) CreateComputeInstanceWithPlacement(id uint32, at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
+func (i hookedInstance) CreateComputeInstanceWithPlacement(id uint32,
+	at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
 	p := i.at(createCI)
 	p.Start, p.Size = int(at.Start), int(at.Size)
 	return change(i.device.hook, p, func() (nvmlsource.ComputeInstance, nvml.Return) {
@@ -193,7 +197,9 @@ func (i hookedInstance) CreateComputeInstanceWithPlacement(id uint32, at nvml.Co
 }
 
 func (i hookedInstance) Destroy() nvml.Return {
-	_, ret := change(i.device.hook, i.at(destroyGI), func() (bool, nvml.Return) { return true, i.MutableInstance.Destroy() }, nil)
+	_, ret := change(i.device.hook, i.at(destroyGI), func() (bool, nvml.Return) {
+		return true, i.MutableInstance.Destroy()
+	}, nil)
 	return ret
 }
 
@@ -206,6 +212,7 @@ type hookedCompute struct {
 func (c hookedCompute) Destroy() nvml.Return {
 	p := c.instance.at(destroyCI)
 	p.CI = c.id
-	_, ret := change(c.instance.device.hook, p, func() (bool, nvml.Return) { return true, c.ComputeInstance.Destroy() }, nil)
+	_, ret := change(c.instance.device.hook, p, func() (bool, nvml.Return) { return true, c.ComputeInstance.Destroy() },
+		nil)
 	return ret
 }

@@ -14,9 +14,10 @@ const roleVariable = "RIVAL_TEST_ROLE"
 
 var (
 	runs        = flag.Int("rival.runs", 4000, "how many requests are made of our program in one process with the rival")
-	processRuns = flag.Int("rival.process-runs", 300, "how many are made with the rival in a process of its own, on the C library")
-	firstSeed   = flag.Uint64("rival.seed", 1, "the first seed")
-	shown       = flag.Int("rival.shown", 60, "how many of the last calls are shown of a run that has broken a rule")
+	processRuns = flag.Int("rival.process-runs", 300,
+		"how many are made with the rival in a process of its own, on the C library")
+	firstSeed = flag.Uint64("rival.seed", 1, "the first seed")
+	shown     = flag.Int("rival.shown", 60, "how many of the last calls are shown of a run that has broken a rule")
 )
 
 // libraryPath is the simulated driver.

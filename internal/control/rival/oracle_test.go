@@ -62,14 +62,15 @@ type operation struct {
 // cut is one GPU of an operation.
 type cut struct {
 	before, after string
-	left          tree   // by our last change, or before the first
-	expected      []tree // left; after a crash or a destruction also what stood before it, after a call that failed what it was to leave
-	last          tree   // before our last change
-	changes       int
-	touched       bool // a change was tried
-	disturbed     bool // the rival has changed the GPU
-	told          string
-	unlike        bool // of a rollback: the tree that it began with is not the one that the operation had left
+	left          tree // by our last change, or before the first
+	// left; after a crash or a destruction also what stood before it, after a call that failed what it was to leave
+	expected  []tree
+	last      tree // before our last change
+	changes   int
+	touched   bool // a change was tried
+	disturbed bool // the rival has changed the GPU
+	told      string
+	unlike    bool // of a rollback: the tree that it began with is not the one that the operation had left
 }
 
 // expects returns the tree that is the same by placement, if it is one of those that are expected.
@@ -99,7 +100,8 @@ const (
 )
 
 func newOracle(uuids []gpu.UUID, truth func(int) tree, busy func(int, uint32, uint32) bool) *oracle {
-	o := &oracle{truth: truth, busy: busy, uuids: uuids, parts: map[part]*origin{}, outcomes: map[string]int{}, target: map[int]part{}}
+	o := &oracle{truth: truth, busy: busy, uuids: uuids, parts: map[part]*origin{}, outcomes: map[string]int{},
+		target: map[int]part{}}
 	for i := range uuids {
 		o.trees = append(o.trees, truth(i))
 		o.views = append(o.views, &view{ever: map[uint32]bool{}})
@@ -213,7 +215,8 @@ func (o *oracle) passed(p point) {
 	case p.Kind == listGIs:
 		v[p.GPU].ever[p.Profile] = true
 		v[p.GPU].when[p.Profile] = o.now
-		v[p.GPU].gis[p.Profile] = slices.DeleteFunc(slices.Clone(o.trees[p.GPU]), func(g gi) bool { return g.Profile != p.Profile })
+		v[p.GPU].gis[p.Profile] = slices.DeleteFunc(slices.Clone(o.trees[p.GPU]),
+			func(g gi) bool { return g.Profile != p.Profile })
 	case p.Kind == listCIs:
 		if g := o.trees[p.GPU].find(p.GI); g != nil {
 			other := func(c ci) bool { return p.Slices > 0 && c.Slices != p.Slices }
@@ -313,8 +316,8 @@ func (o *oracle) changed(p point) {
 	o.forget(index)
 }
 
-// refusedByDriver notes that a change has failed with an error which does not say that nothing was done. If the rival makes the
-// very change at that moment, the GPU is as if the call had made it: what counts is what reading back says.
+// refusedByDriver notes that a change has failed with an error which does not say that nothing was done. If the rival
+// makes the very change at that moment, the GPU is as if the call had made it: what counts is what reading back says.
 func (o *oracle) refusedByDriver(p point) {
 	o.note("the driver refuses it")
 	op := o.owner(p.GPU)
@@ -325,8 +328,9 @@ func (o *oracle) refusedByDriver(p point) {
 	c.expected = append(c.expected, c.left.after(p))
 }
 
-// classify says which of the two gaps let ours destroy what the rival has made. That what it read is the tree which it expected
-// is known: so the rival had rebuilt it before the last listings, between two readings; or after the first of them.
+// classify says which of the two gaps let ours destroy what the rival has made. That what it read is the tree which
+// it expected is known: so the rival had rebuilt it before the last listings, between two readings; or after the
+// first of them.
 func (o *oracle) classify(p point, target *origin) {
 	if !target.claimed {
 		return
@@ -349,7 +353,8 @@ func (o *oracle) plan(p *api.Plan) {
 	for _, g := range p.GPUs {
 		left := treeOfAPI(g.Before)
 		before := left.String()
-		op.gpus[g.Index] = &cut{before: before, after: treeOfAPI(g.After).String(), left: left, expected: []tree{left}, last: left}
+		op.gpus[g.Index] = &cut{before: before, after: treeOfAPI(g.After).String(), left: left, expected: []tree{left},
+			last: left}
 		o.stood[g.Index] = map[string]bool{o.trees[g.Index].String(): true}
 	}
 	o.begun = op
@@ -383,8 +388,8 @@ func pointOf(s mig.Step, t tree) point {
 	return p
 }
 
-// crashed notes that our process is gone: the next one has read nothing, may not know of the last change, and does not know
-// whether a change was made that it was about to make.
+// crashed notes that our process is gone: the next one has read nothing, may not know of the last change, and does
+// not know whether a change was made that it was about to make.
 func (o *oracle) crashed(p point) {
 	o.note("ours is killed")
 	if op := o.owner(p.GPU); op != nil && p.changes() && !p.After {

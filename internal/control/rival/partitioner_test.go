@@ -61,8 +61,8 @@ func newPartitioner(d driver) *partitioner {
 	return &partitioner{driver: d, next: map[int]func() (move, bool){}, stop: map[int]func(){}}
 }
 
-// order asks the partitioner for one driver call on a GPU. The program and the seed are those of the next program, if none is
-// under way there; an empty program is drawn by the seed.
+// order asks the partitioner for one driver call on a GPU. The program and the seed are those of the next program, if
+// none is under way there; an empty program is drawn by the seed.
 type order struct {
 	GPU     int    `json:"gpu"`
 	Seed    uint64 `json:"seed"`

@@ -38,7 +38,8 @@ func TestInOneProcess(t *testing.T) {
 	})
 }
 
-// TestInProcesses makes hundreds of requests of our program, which is a process as the rival is another. Either is killed.
+// TestInProcesses makes hundreds of requests of our program, which is a process as the rival is another. Either is
+// killed.
 func TestInProcesses(t *testing.T) {
 	nodes(t, *processRuns, func(t *testing.T, seed uint64) *harness {
 		h := newProcesses(t, scenario, seed)
@@ -47,8 +48,8 @@ func TestInProcesses(t *testing.T) {
 	})
 }
 
-// TestAlone makes requests while the rival stands still: whatever fails and is killed, no rule is broken. So the rules hold
-// for what is right, too.
+// TestAlone makes requests while the rival stands still: whatever fails and is killed, no rule is broken. So the
+// rules hold for what is right, too.
 func TestAlone(t *testing.T) {
 	nodes(t, *runs/10, func(t *testing.T, seed uint64) (h *harness) {
 		synctest.Test(t, func(t *testing.T) {
@@ -96,7 +97,8 @@ func (s *summary) check(t *testing.T) {
 		names = append(names, fmt.Sprintf("%s: %d", name, n))
 	}
 	slices.Sort(names)
-	t.Logf("%d requests, %d kills of our process, %d turns of the rival; instances of the rival's destroyed through the gaps: %d rebuilt "+
+	t.Logf("%d requests, %d kills of our process, %d turns of the rival; instances of the rival's destroyed through the "+
+		"gaps: %d rebuilt "+
 		"identically between two readings, %d after the last reading; %d nodes with a broken rule; operations %v",
 		s.requests, s.kills, s.handovers, s.gaps[gapIdentical], s.gaps[gapAfterReading], s.broken, names)
 	if s.requests < 10*requestsPerNode {

@@ -54,7 +54,8 @@ type session struct {
 	sources []*nvmlsource.Source
 }
 
-// startSession starts the program. The exporter's own readings do not pass the hook: they are of no consequence to operations.
+// startSession starts the program. The exporter's own readings do not pass the hook: they are of no consequence to
+// operations.
 func startSession(lib nvmlsource.Library, h *hook, folder, boot string) (*session, error) {
 	logger := log.NewNopLogger()
 	if os.Getenv("RIVAL_TEST_LOG") != "" {
@@ -101,7 +102,8 @@ func (s *session) end() error {
 
 // do does what is asked for, and waits for the end of it, whatever that is.
 func (s *session) do(r request) answer {
-	root := control.Actor{Name: "uid:0", Rights: control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true}}
+	root := control.Actor{Name: "uid:0", Rights: control.Rights{Read: true, Plan: true, Apply: true, Mode: true,
+		Force: true}}
 	var op *api.Operation
 	var err error
 	switch r.Kind {

@@ -24,7 +24,8 @@ func (o *oracle) answered(r request, a answer) {
 	}
 	o.begun = nil
 	for id, by := range a.Operations.Blocked {
-		if op := o.byID(by); op == nil || op.gpus[slices.Index(o.uuids, id)] == nil || !op.gpus[slices.Index(o.uuids, id)].touched {
+		if op := o.byID(by); op == nil || op.gpus[slices.Index(o.uuids, id)] == nil ||
+			!op.gpus[slices.Index(o.uuids, id)].touched {
 			o.fault("%s is blocked by operation %s, which has not touched it", id, by)
 		}
 	}
@@ -111,28 +112,33 @@ func (o *oracle) judge(op *operation, doc *api.Operation) {
 			}
 		case api.RolledBack:
 			if !o.stood[index][c.before] {
-				o.fault("GPU %d: operation %s is rolled back, and %s never stood again; %s does", index, doc.ID, c.before, o.trees[index])
+				o.fault("GPU %d: operation %s is rolled back, and %s never stood again; %s does", index, doc.ID, c.before,
+					o.trees[index])
 			}
 		case api.Failed:
 			if c.changes > 0 && !op.accepted && !o.stood[index][c.before] { // if it does, the rival has made our change undone
-				o.fault("GPU %d: operation %s has failed, which means that nothing was changed, after %d changes", index, doc.ID, c.changes)
+				o.fault("GPU %d: operation %s has failed, which means that nothing was changed, after %d changes", index, doc.ID,
+					c.changes)
 			}
 		case api.Accepted:
 			if standing != nil && !o.stood[index][standing.String()] {
-				o.fault("GPU %d: operation %s was accepted with %s, which never stood; %s does", index, doc.ID, standing, o.trees[index])
+				o.fault("GPU %d: operation %s was accepted with %s, which never stood; %s does", index, doc.ID, standing,
+					o.trees[index])
 			}
 		case api.Interrupted:
 			if !c.disturbed {
 				o.fault("GPU %d: operation %s is interrupted, and nothing has happened", index, doc.ID)
 			}
 			if !o.stood[index][standing.String()] {
-				o.fault("GPU %d: operation %s says that %s stands, which it never did; %s does", index, doc.ID, standing, o.trees[index])
+				o.fault("GPU %d: operation %s says that %s stands, which it never did; %s does", index, doc.ID, standing,
+					o.trees[index])
 			}
 		}
 	}
 }
 
-// stateOf is what became of a GPU, and whether the operation tells it apart; otherwise the operation's state is that of all.
+// stateOf is what became of a GPU, and whether the operation tells it apart; otherwise the operation's state is that
+// of all.
 func stateOf(doc *api.Operation, id gpu.UUID) (state api.OperationState, standing tree, listed bool) {
 	at := slices.IndexFunc(doc.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
 	if at < 0 {

@@ -26,14 +26,16 @@ func (c *call) admit(a authenticator) error {
 		_ = level.Warn(c.s.logger).Log("msg", "Credentials cannot be checked", "from", c.entry.From, "err", err)
 		var refused interface{ Refusal() string }
 		if errors.As(err, &refused) {
-			return problem(api.Unavailable, http.StatusServiceUnavailable, "Credentials cannot be checked: the cluster refuses to review them: %s.",
+			return problem(api.Unavailable, http.StatusServiceUnavailable,
+				"Credentials cannot be checked: the cluster refuses to review them: %s.",
 				refused.Refusal())
 		}
 		return problem(api.Unavailable, http.StatusServiceUnavailable, "Credentials cannot be checked now. Try again.")
 	case err != nil:
 		c.closeConnection()
 		c.w.Header().Set("WWW-Authenticate", `Bearer realm="mig-exporter"`)
-		return problem(api.Unauthenticated, http.StatusUnauthorized, "Expected a client certificate or a bearer token that is known.")
+		return problem(api.Unauthenticated, http.StatusUnauthorized,
+			"Expected a client certificate or a bearer token that is known.")
 	}
 	c.identity = id
 	c.entry.Actor, c.entry.Method = id.name, id.method
@@ -55,14 +57,14 @@ func (c *call) admit(a authenticator) error {
 	return nil
 }
 
-// authenticate returns the caller's identity. Credentials that can be checked without asking another program are checked
-// first, and calls with a valid one are not limited by address: many callers may share one. Every other call takes a token of the
-// address's bucket; for a bearer token that the API server has to review, before it is asked.
+// authenticate returns the caller's identity. Credentials that can be checked without asking another program are
+// checked first, and calls with a valid one are not limited by address: many callers may share one. Every other call
+// takes a token of the address's bucket; for a bearer token that the API server has to review, before it is asked.
 //
-// The trade-off concerns tokens that were not reviewed yet: while a client floods an address with wrong tokens, a valid new
-// token from the same address competes with them for one review in two seconds. It is not locked out for good: a successful
-// review returns what it took from the bucket, the token is then remembered for an hour (see reviewedTokens), and at the latest
-// two seconds after the flood there is a review for it.
+// The trade-off concerns tokens that were not reviewed yet: while a client floods an address with wrong tokens, a
+// valid new token from the same address competes with them for one review in two seconds. It is not locked out for
+// good: a successful review returns what it took from the bucket, the token is then remembered for an hour (see
+// reviewedTokens), and at the latest two seconds after the flood there is a review for it.
 func (c *call) authenticate(a authenticator) (identity, error) {
 	id, err := a.identify(c.r)
 	if err == nil && !id.powerless() {
@@ -91,8 +93,8 @@ func (c *call) authenticate(a authenticator) (identity, error) {
 	return id, err
 }
 
-// powerless reports whether the caller is known but has no rights. In a cluster every pod has a token that the API server
-// accepts; without rights it gets no more resources than a caller without credentials.
+// powerless reports whether the caller is known but has no rights. In a cluster every pod has a token that the API
+// server accepts; without rights it gets no more resources than a caller without credentials.
 func (i identity) powerless() bool { return i.method != "peer" && i.rights == (control.Rights{}) }
 
 // closeConnection has the connection closed after the answer: the limited number of connections is for known callers.
@@ -109,8 +111,8 @@ const (
 	maxReviewed = 1024
 )
 
-// reviewedTokens remembers, by their hashes, tokens that the API server has found to belong to callers with rights. They are
-// reviewed again, but their calls are not limited by address. It is safe for concurrent use.
+// reviewedTokens remembers, by their hashes, tokens that the API server has found to belong to callers with rights.
+// They are reviewed again, but their calls are not limited by address. It is safe for concurrent use.
 type reviewedTokens struct {
 	now   func() time.Time
 	mu    sync.Mutex

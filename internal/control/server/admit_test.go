@@ -15,7 +15,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// newTLSDoor returns an authenticator of the token s3cret, of the client certificate "operator", and of the reviewer's tokens.
+// newTLSDoor returns an authenticator of the token s3cret, of the client certificate "operator", and of the
+// reviewer's tokens.
 func newTLSDoor(t *testing.T, a *authority, reviewer Reviewer) *tlsAuthenticator {
 	t.Helper()
 	config, err := newConfigFile(writeConfig(t, a, `
@@ -65,7 +66,8 @@ func TestValidCredentialsAreNotLimitedByTheirAddress(t *testing.T) {
 	operator := leafOf(t, a, "operator")
 	for i := range 12 {
 		for name, w := range map[string]*httptest.ResponseRecorder{
-			"configured token": r.show(d, "s3cret"), "certificate": r.show(d, "", operator), "reviewed token": r.show(d, "kube-reader"),
+			"configured token": r.show(d, "s3cret"), "certificate": r.show(d, "", operator),
+			"reviewed token": r.show(d, "kube-reader"),
 		} {
 			if w.Code != 200 {
 				t.Errorf("%s, call %d: %d %s", name, i, w.Code, w.Body)

@@ -125,8 +125,8 @@ func (c *call) requireRight(v verb) error {
 	return nil
 }
 
-// requireForceAndTakeOver checks the rights that a request requires in addition to its route's: to destroy busy instances by
-// name, and to change GPUs that another owner manages.
+// requireForceAndTakeOver checks the rights that a request requires in addition to its route's: to destroy busy
+// instances by name, and to change GPUs that another owner manages.
 func (c *call) requireForceAndTakeOver(force []string, takeOver bool) error {
 	if len(force) > 0 {
 		if err := c.requireRight(verbForce); err != nil {
@@ -142,14 +142,16 @@ func (c *call) requireForceAndTakeOver(force []string, takeOver bool) error {
 // answerOnce answers a call that has an Idempotency-Key, with the stored answer if the key was used before.
 func (c *call) answerOnce(key string, to *route) error {
 	if len(key) > maxKey || len(c.r.Header.Values("Idempotency-Key")) > 1 {
-		return problem(api.Malformed, http.StatusBadRequest, "Idempotency-Key: expected one of at most %d characters.", maxKey)
+		return problem(api.Malformed, http.StatusBadRequest, "Idempotency-Key: expected one of at most %d characters.",
+			maxKey)
 	}
 	k := replayKey{actor: c.caller(), key: key}
 	request := sha256.Sum256([]byte(c.r.Method + " " + c.r.URL.RequestURI() + "\n" + string(c.body)))
 	stored, full := c.s.replays.claim(k, request)
 	switch {
 	case full:
-		return problem(api.Unavailable, http.StatusServiceUnavailable, "Too many calls with an Idempotency-Key are in flight.")
+		return problem(api.Unavailable, http.StatusServiceUnavailable,
+			"Too many calls with an Idempotency-Key are in flight.")
 	case stored == nil:
 		c.w.keep = new(bytes.Buffer)
 		defer func() {
@@ -166,7 +168,8 @@ func (c *call) answerOnce(key string, to *route) error {
 	case stored.request != request:
 		return problem(api.KeyReused, http.StatusUnprocessableEntity, "Use a new key for a new request.")
 	case !stored.done:
-		return problem(api.InProgress, http.StatusConflict, "The first call with this Idempotency-Key has not been answered yet.")
+		return problem(api.InProgress, http.StatusConflict,
+			"The first call with this Idempotency-Key has not been answered yet.")
 	}
 	c.entry.Replay = true
 	for _, name := range []string{"Content-Type", "Location"} {
@@ -179,8 +182,8 @@ func (c *call) answerOnce(key string, to *route) error {
 	return c.logClientGone(err)
 }
 
-// logChange writes to the audit log that a change is about to be made. A change that cannot be logged is refused, and so is one
-// too many of its caller, whose lines are limited with its changes.
+// logChange writes to the audit log that a change is about to be made. A change that cannot be logged is refused, and
+// so is one too many of its caller, whose lines are limited with its changes.
 func (c *call) logChange() error {
 	if wait, ok := c.s.changes.takeToken(c.caller()); !ok {
 		return c.refuseForNow(wait, "Too many changes.")
@@ -189,7 +192,8 @@ func (c *call) logChange() error {
 	e.Phase = "begin"
 	if err := c.s.audit.write(e, true); err != nil {
 		_ = level.Error(c.s.logger).Log("msg", "The audit log cannot be written: changes are refused", "err", err)
-		return problem(api.ReadOnly, http.StatusServiceUnavailable, "The audit log cannot be written: %s. Nothing was changed.", systemReason(err))
+		return problem(api.ReadOnly, http.StatusServiceUnavailable,
+			"The audit log cannot be written: %s. Nothing was changed.", systemReason(err))
 	}
 	c.begun = true
 	return nil
@@ -204,9 +208,9 @@ func systemReason(err error) string {
 	return "it failed"
 }
 
-// logAnswer writes to the audit log how the call was answered. Reads that were not refused are only counted. A change always gets
-// a line. The lines of other calls are limited for each caller and status (limits.linesBurst and linesPerSecond), since their
-// number is not; the next line says how many calls it stands for.
+// logAnswer writes to the audit log how the call was answered. Reads that were not refused are only counted. A change
+// always gets a line. The lines of other calls are limited for each caller and status (limits.linesBurst and
+// linesPerSecond), since their number is not; the next line says how many calls it stands for.
 func (c *call) logAnswer(begun time.Time) {
 	e := c.entry
 	if status := c.w.status; e.Verb == verbRead && status != http.StatusForbidden && status != http.StatusTooManyRequests {
@@ -228,7 +232,8 @@ func (c *call) logAnswer(begun time.Time) {
 	e.Phase, e.Time = "end", c.s.o.Now()
 	e.Status, e.Seconds = c.w.status, e.Time.Sub(begun).Seconds()
 	if err := c.s.audit.write(e, false); err != nil {
-		_ = level.Error(c.s.logger).Log("msg", "The audit log cannot be written", "actor", e.Actor, "request", e.Request, "err", err)
+		_ = level.Error(c.s.logger).Log("msg", "The audit log cannot be written", "actor", e.Actor, "request", e.Request,
+			"err", err)
 	}
 }
 
@@ -236,7 +241,8 @@ func (c *call) logAnswer(begun time.Time) {
 func (c *call) answerProblem(err error) {
 	p, internal := asProblem(err)
 	if internal {
-		_ = level.Error(c.s.logger).Log("msg", "Call of partition control failed", "actor", c.identity.name, "request", c.entry.Request, "err", err)
+		_ = level.Error(c.s.logger).Log("msg", "Call of partition control failed", "actor", c.identity.name, "request",
+			c.entry.Request, "err", err)
 	}
 	c.entry.Problem = p.Type
 	if c.w.status == 0 {
@@ -249,7 +255,8 @@ func (c *call) answerPanic(broken any) {
 	_ = level.Error(c.s.logger).Log("msg", "Call of partition control panicked", "request", c.entry.Request,
 		"err", fmt.Sprint(broken), "stack", string(debug.Stack()))
 	answered := c.w.status != 0
-	c.answerProblem(problem(api.Internal, http.StatusInternalServerError, "The log of mig-exporter on the node has the cause."))
+	c.answerProblem(problem(api.Internal, http.StatusInternalServerError,
+		"The log of mig-exporter on the node has the cause."))
 	if answered {
 		panic(http.ErrAbortHandler) // the client must not take a partial answer for a complete one
 	}
@@ -267,7 +274,8 @@ func (c *call) respond(status int, document any) error {
 	return c.logClientGone(err)
 }
 
-// logClientGone logs, at level debug, that the answer could not be written. It returns nil, as a route does that has answered.
+// logClientGone logs, at level debug, that the answer could not be written. It returns nil, as a route does that has
+// answered.
 func (c *call) logClientGone(err error) error {
 	if err != nil {
 		_ = level.Debug(c.s.logger).Log("msg", "The client did not read the answer", "request", c.entry.Request, "err", err)
@@ -285,7 +293,8 @@ func (c *call) awaitTurn(ctx context.Context) error {
 	defer cancel()
 	if c.turn.waitTurn(ctx) != nil {
 		c.w.Header().Set("Retry-After", "5")
-		return problem(api.Unavailable, http.StatusServiceUnavailable, "Plans of other callers are being computed. Try again in 5 s.")
+		return problem(api.Unavailable, http.StatusServiceUnavailable,
+			"Plans of other callers are being computed. Try again in 5 s.")
 	}
 	return nil
 }

@@ -73,8 +73,8 @@ func CheckConfig(path string) error {
 	return err
 }
 
-// loadConfig reads the configuration and the files that it names. With an error, the result has the files alone that were
-// looked at.
+// loadConfig reads the configuration and the files that it names. With an error, the result has the files alone that
+// were looked at.
 func loadConfig(path string) (*loaded, error) {
 	c := &loaded{clients: make(map[string]control.Rights)}
 	var doc *configDocument
@@ -141,13 +141,15 @@ func (d *configDocument) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, ke
 	for i, client := range d.Clients {
 		sameKey := func(o configClient) bool { return o.key() == client.key() }
 		if slices.ContainsFunc(d.Clients[:i], sameKey) {
-			r.Fail(strictyaml.Value(n, "clients").Content[i], fmt.Sprintf("clients[%d]", i), "%q is there already", client.CN+client.URI)
+			r.Fail(strictyaml.Value(n, "clients").Content[i], fmt.Sprintf("clients[%d]", i), "%q is there already",
+				client.CN+client.URI)
 		}
 	}
 	for i, token := range d.Tokens {
 		same := func(o configToken) bool { return o.Name == token.Name || o.SHA256 == token.SHA256 }
 		if slices.ContainsFunc(d.Tokens[:i], same) {
-			r.Fail(strictyaml.Value(n, "tokens").Content[i], fmt.Sprintf("tokens[%d]", i), "%q or its hash is there already", token.Name)
+			r.Fail(strictyaml.Value(n, "tokens").Content[i], fmt.Sprintf("tokens[%d]", i), "%q or its hash is there already",
+				token.Name)
 		}
 	}
 }

@@ -71,16 +71,19 @@ func TestConfigIsNotForOthers(t *testing.T) {
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := CheckConfig(path); err == nil || !strings.HasSuffix(err.Error(), "mode 0644: expected no rights for others, such as 0640") {
+	if err := CheckConfig(path); err == nil ||
+		!strings.HasSuffix(err.Error(), "mode 0644: expected no rights for others, such as 0640") {
 		t.Errorf("got %v", err)
 	}
 }
 
 // TestConfigThatIsAPipe: reading it would not return, and every call would wait for it.
 func TestConfigThatIsAPipe(t *testing.T) {
-	for name, text := range map[string]string{"control.yml": "/control.yml: ", "cert.pem": "/cert.pem: ", "ca.pem": "/ca.pem: "} {
+	for name, text := range map[string]string{"control.yml": "/control.yml: ", "cert.pem": "/cert.pem: ",
+		"ca.pem": "/ca.pem: "} {
 		t.Run(name, func(t *testing.T) {
-			path := writeConfig(t, newAuthority(t), "tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}\nkubernetes: true\n")
+			path := writeConfig(t, newAuthority(t),
+				"tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}\nkubernetes: true\n")
 			if err := CheckConfig(path); err != nil {
 				t.Fatal(err)
 			}
@@ -143,8 +146,8 @@ func TestConfigIsReadAnew(t *testing.T) {
 	}
 }
 
-// TestConfigIsReadAnewForEveryFileOfIt: one that is replaced by one as old and as long; one that the configuration named
-// before it was there.
+// TestConfigIsReadAnewForEveryFileOfIt: one that is replaced by one as old and as long; one that the configuration
+// named before it was there.
 func TestConfigIsReadAnewForEveryFileOfIt(t *testing.T) {
 	const tls = "tls: {cert_file: cert.pem, key_file: key.pem}\n"
 	token := func(s string) string { return "tokens: [{name: ci, sha256: " + hashOf(s) + ", rights: [read]}]\n" }
@@ -177,7 +180,8 @@ func TestConfigIsReadAnewForEveryFileOfIt(t *testing.T) {
 	if _, err := f.current(); err == nil {
 		t.Error("a certificate that is not there: no error")
 	}
-	if err := os.Rename(filepath.Join(filepath.Dir(path), "cert.pem"), filepath.Join(filepath.Dir(path), "later.pem")); err != nil {
+	if err := os.Rename(filepath.Join(filepath.Dir(path), "cert.pem"),
+		filepath.Join(filepath.Dir(path), "later.pem")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.current(); err != nil {
@@ -205,7 +209,8 @@ func TestReload(t *testing.T) {
 	token := func(name, s, right string) string {
 		return "- {name: " + name + ", sha256: " + hashOf(s) + ", rights: [" + right + "]}\n"
 	}
-	path := writeConfig(t, newAuthority(t), tls+"tokens:\n"+token("ci", "1", "read")+token("old", "2", "read")+token("same", "3", "read"))
+	path := writeConfig(t, newAuthority(t),
+		tls+"tokens:\n"+token("ci", "1", "read")+token("old", "2", "read")+token("same", "3", "read"))
 	var r Reloader
 	if changes, err := r.Read(path)(); len(changes) > 0 || err != nil {
 		t.Errorf("before it is served: %q, %v", changes, err)
@@ -217,10 +222,12 @@ func TestReload(t *testing.T) {
 	r.set(f)
 	for _, s := range []struct{ text, changes, err string }{
 		{"", "", ""},
-		{tls + "kubernetes: true\ntokens:\n" + token("ci", "1", "plan") + token("fresh", "4", "read") + token("same", "3", "read"),
+		{tls + "kubernetes: true\ntokens:\n" + token("ci", "1", "plan") + token("fresh", "4", "read") +
+			token("same", "3", "read"),
 			"kubernetes: true; token ci changed; token fresh added; token old removed", ""},
 		{tls + "tokens: [", "", "--control.config.file=" + path},
-		{tls + "kubernetes: true\ntokens:\n" + token("ci", "1", "plan") + token("fresh", "4", "read") + token("same", "3", "read"),
+		{tls + "kubernetes: true\ntokens:\n" + token("ci", "1", "plan") + token("fresh", "4", "read") +
+			token("same", "3", "read"),
 			"the file is valid again", ""},
 	} {
 		if s.text != "" {

@@ -38,7 +38,8 @@ func TestConfirmFreeByEveryName(t *testing.T) {
 
 // pick returns what a line says of a confirmation and its caller.
 func pick(e auditEntry) auditEntry {
-	return auditEntry{Phase: e.Phase, Actor: e.Actor, Verb: e.Verb, Device: e.Device, Status: e.Status, Problem: e.Problem, Confirmed: e.Confirmed}
+	return auditEntry{Phase: e.Phase, Actor: e.Actor, Verb: e.Verb, Device: e.Device, Status: e.Status,
+		Problem: e.Problem, Confirmed: e.Confirmed}
 }
 
 // TestConfirmFreeIsAudited: the audit log has the device before anything counts, and then whom it was about.
@@ -64,12 +65,14 @@ func TestConfirmFreeIsAudited(t *testing.T) {
 	cmptest.Equal(t, "the line before the change", pick(begin),
 		auditEntry{Phase: "begin", Actor: "someone", Verb: verbForce, Device: "MIG-1"})
 	cmptest.Equal(t, "the line after the change", pick(end),
-		auditEntry{Phase: "end", Actor: "someone", Verb: verbForce, Device: "MIG-1", Status: 200, Confirmed: []string{"ml/train-0/main"}})
+		auditEntry{Phase: "end", Actor: "someone", Verb: verbForce, Device: "MIG-1", Status: 200,
+			Confirmed: []string{"ml/train-0/main"}})
 	if !replay.Replay {
 		t.Errorf("the second call is not marked as a replay: %+v", replay)
 	}
 	cmptest.Equal(t, "the line of the refused change", pick(refused),
-		auditEntry{Phase: "end", Actor: "someone", Verb: verbForce, Device: strings.Repeat("M", maxID), Status: 409, Problem: api.Busy})
+		auditEntry{Phase: "end", Actor: "someone", Verb: verbForce, Device: strings.Repeat("M", maxID), Status: 409,
+			Problem: api.Busy})
 	if w := r.do(someone(control.Rights{Apply: true}), "POST", "/api/v1/devices/MIG-2/confirm-free", ""); w.Code != 403 {
 		t.Errorf("without the right: %d", w.Code)
 	}

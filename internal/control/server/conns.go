@@ -15,13 +15,13 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// connPool bounds the open connections of a listener. A connection is new until a call on it has a valid credential; then it
-// belongs to that caller. New connections and those of callers are limited separately.
+// connPool bounds the open connections of a listener. A connection is new until a call on it has a valid credential;
+// then it belongs to that caller. New connections and those of callers are limited separately.
 //
-// A new connection is always accepted; if it is one too many, the oldest new one of the address that has most of them is closed.
-// An address with one new connection loses it only if there are as many addresses as places, so one address does not starve
-// another. A caller that shares the address of a flood is served if its handshake and first call take less time than the flood
-// needs to open perAddress connections.
+// A new connection is always accepted; if it is one too many, the oldest new one of the address that has most of them
+// is closed. An address with one new connection loses it only if there are as many addresses as places, so one
+// address does not starve another. A caller that shares the address of a flood is served if its handshake and first
+// call take less time than the flood needs to open perAddress connections.
 type connPool struct {
 	fresh, perAddress int // limits of new connections, in total and of one address
 	known, perCaller  int // limits of callers' connections, in total and of one caller
@@ -55,7 +55,8 @@ func (l *pooledListener) Accept() (net.Conn, error) {
 	return l.pool.add(conn, originOf(conn)), nil
 }
 
-// originOf returns the key by which new connections are counted: the remote address, or the user of a unix socket's peer.
+// originOf returns the key by which new connections are counted: the remote address, or the user of a unix socket's
+// peer.
 func originOf(conn net.Conn) string {
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -143,8 +144,8 @@ func (p *connPool) release(c *pooledConn) {
 	}
 }
 
-// admit assigns the connection to the caller and reports whether it did. It does not if the connection was closed meanwhile, or
-// if the caller or all callers together have reached their limit.
+// admit assigns the connection to the caller and reports whether it did. It does not if the connection was closed
+// meanwhile, or if the caller or all callers together have reached their limit.
 func (c *pooledConn) admit(caller string) bool {
 	p := c.pool
 	p.mu.Lock()
@@ -170,8 +171,8 @@ func (c *pooledConn) admit(caller string) bool {
 
 type connKey struct{}
 
-// withConn is the ConnContext of all servers: it adds the pooled connection to the context of calls and, for a unix socket, the
-// peer.
+// withConn is the ConnContext of all servers: it adds the pooled connection to the context of calls and, for a unix
+// socket, the peer.
 func withConn(ctx context.Context, conn net.Conn) context.Context {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn()
@@ -191,7 +192,8 @@ func newErrorLog(logger log.Logger) *stdlog.Logger {
 type connLog struct{ logger log.Logger }
 
 func (l connLog) Write(line []byte) (int, error) {
-	if err := level.Debug(l.logger).Log("msg", "Connection of partition control", "err", errors.New(strings.TrimSpace(string(line)))); err != nil {
+	if err := level.Debug(l.logger).
+		Log("msg", "Connection of partition control", "err", errors.New(strings.TrimSpace(string(line)))); err != nil {
 		return 0, err
 	}
 	return len(line), nil

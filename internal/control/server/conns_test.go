@@ -109,12 +109,13 @@ func TestCallersHavePlacesOfTheirOwn(t *testing.T) {
 func (r *rig) startTLS(t *testing.T, a *authority) string {
 	t.Helper()
 	r.o.ListenAddress = "127.0.0.1:0"
-	r.o.ConfigFile = writeConfig(t, a, "tls: {cert_file: cert.pem, key_file: key.pem}\ntokens: [{name: ci, sha256: "+hashOf("s3cret")+", rights: [read]}]\n")
+	r.o.ConfigFile = writeConfig(t, a,
+		"tls: {cert_file: cert.pem, key_file: key.pem}\ntokens: [{name: ci, sha256: "+hashOf("s3cret")+", rights: [read]}]\n")
 	return r.start(t)[0].String()
 }
 
-// Connections that never begin a handshake delay no call and end no caller's connection: the deadline, an hour, is not what
-// makes room.
+// Connections that never begin a handshake delay no call and end no caller's connection: the deadline, an hour, is
+// not what makes room.
 func TestIdleConnectionsDelayNoCall(t *testing.T) {
 	a := newAuthority(t)
 	r := newRig(t, func(_ *Options, l *limits) { l.header, l.read = time.Hour, time.Hour })

@@ -48,8 +48,8 @@ type field struct {
 	required bool
 }
 
-// decodeBody decodes the body strictly, as an object of these fields. It is an error, which names the key, if a key is unknown,
-// repeated at any depth, null, of another type or in another case; and if anything follows the object.
+// decodeBody decodes the body strictly, as an object of these fields. It is an error, which names the key, if a key
+// is unknown, repeated at any depth, null, of another type or in another case; and if anything follows the object.
 func (c *call) decodeBody(fields map[string]field) error {
 	if err := checkJSON(c.body); err != nil {
 		return problem(api.Malformed, http.StatusBadRequest, "The body: %s.", err)
@@ -98,7 +98,8 @@ func typeName(into any) string {
 	return "another type"
 }
 
-// checkJSON returns an error that says what is wrong unless the document is exactly one JSON value without repeated keys.
+// checkJSON returns an error that says what is wrong unless the document is exactly one JSON value without repeated
+// keys.
 func checkJSON(body []byte) error {
 	if !utf8.Valid(body) {
 		return errors.New("not UTF-8")

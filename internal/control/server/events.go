@@ -63,7 +63,8 @@ func (s *streams) close() {
 
 func (s *streams) waitAll() { s.all.Wait() }
 
-// streamEvents streams the events of an operation until it ends. A client that reconnects with Last-Event-ID misses none.
+// streamEvents streams the events of an operation until it ends. A client that reconnects with Last-Event-ID misses
+// none.
 func (c *call) streamEvents() error {
 	id := c.pathID(&c.entry.Op)
 	after := 0

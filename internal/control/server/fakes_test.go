@@ -131,7 +131,8 @@ func (e *fakeBackend) ConfirmFree(_ context.Context, by control.Actor, device st
 		Confirmed: []api.UnconfirmedHolder{{Namespace: "ml", Pod: "train-0", Container: "main", Reason: "r"}}}, nil
 }
 
-func (e *fakeBackend) SetMode(_ context.Context, by control.Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error) {
+func (e *fakeBackend) SetMode(_ context.Context, by control.Actor, id gpu.UUID,
+	r api.ModeRequest) (*api.Operation, error) {
 	return &api.Operation{ID: "op-mode"}, e.note(fmt.Sprintf("mode %s %t", id, r.Enabled), by)
 }
 
@@ -371,7 +372,8 @@ func (a *authority) issue(t *testing.T, cn string, usage x509.ExtKeyUsage) (cert
 	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: cn}, ExtKeyUsage: []x509.ExtKeyUsage{usage},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().
+				Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}, a.cert, &private.PublicKey, a.key)
 	if err != nil {
 		t.Fatal(err)
@@ -384,12 +386,14 @@ func (a *authority) issue(t *testing.T, cn string, usage x509.ExtKeyUsage) (cert
 		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
 }
 
-// writeConfig writes a folder with a server's certificate, a client CA and a configuration, and returns the latter's path.
+// writeConfig writes a folder with a server's certificate, a client CA and a configuration, and returns the latter's
+// path.
 func writeConfig(t *testing.T, a *authority, config string) string {
 	t.Helper()
 	dir := t.TempDir()
 	cert, key := a.issue(t, "server", x509.ExtKeyUsageServerAuth)
-	for name, text := range map[string][]byte{"cert.pem": cert, "key.pem": key, "ca.pem": a.pem, "control.yml": []byte(config)} {
+	for name, text := range map[string][]byte{"cert.pem": cert, "key.pem": key, "ca.pem": a.pem,
+		"control.yml": []byte(config)} {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -39,7 +39,8 @@ func (c *call) getOpenAPI() error {
 
 func (c *call) getRecommendations() error {
 	if c.s.o.Recommendations == nil {
-		return problem(api.NotBuilt, http.StatusNotImplemented, "Right-sizing is off: this node runs with --no-advise.enabled.")
+		return problem(api.NotBuilt, http.StatusNotImplemented,
+			"Right-sizing is off: this node runs with --no-advise.enabled.")
 	}
 	id := gpu.UUID("")
 	if selector := c.r.URL.Query().Get("gpu"); selector != "" {
@@ -73,8 +74,10 @@ func (c *call) createPlan() error {
 	}); err != nil {
 		return err
 	}
-	if len(request.Force) > maxForce || slices.ContainsFunc(request.Force, func(id string) bool { return len(id) > maxID }) {
-		return problem(api.Malformed, http.StatusBadRequest, "Field %q: expected at most %d UUIDs of at most %d bytes.", "force", maxForce, maxID)
+	if len(request.Force) > maxForce ||
+		slices.ContainsFunc(request.Force, func(id string) bool { return len(id) > maxID }) {
+		return problem(api.Malformed, http.StatusBadRequest, "Field %q: expected at most %d UUIDs of at most %d bytes.",
+			"force", maxForce, maxID)
 	}
 	sum := sha256.Sum256(raw)
 	c.entry.Spec, c.entry.Force = hex.EncodeToString(sum[:]), request.Force

@@ -111,25 +111,30 @@ func TestBodiesAreStrict(t *testing.T) {
 		problem          api.ProblemType
 		says             string
 	}{
-		"unknown field":   {operations, `{"plan":"plan-1","hash":"h","dryRun":true}`, "", 400, api.Malformed, `"dryRun"`},
-		"other case":      {operations, `{"Plan":"plan-1","hash":"h"}`, "", 400, api.Malformed, `"Plan"`},
-		"repeated key":    {operations, `{"plan":"plan-1","hash":"h","plan":"forced"}`, "", 400, api.Malformed, `"plan" is there twice`},
-		"repeated below":  {"/api/v1/plans", `{"spec":{"gpus":[0],"devices":{"1g.5gb":1,"1g.5gb":7}}}`, "", 400, api.Malformed, `"spec.devices.1g.5gb"`},
-		"missing":         {operations, `{"plan":"plan-1"}`, "", 400, api.Malformed, `"hash"`},
-		"null":            {operations, `{"plan":"plan-1","hash":null}`, "", 400, api.Malformed, `"hash"`},
-		"wrong type":      {operations, `{"plan":"plan-1","hash":7}`, "", 400, api.Malformed, `"hash": expected a string`},
-		"two documents":   {operations, start + start, "", 400, api.Malformed, "more behind"},
-		"a list":          {operations, `[1]`, "", 400, api.Malformed, "object"},
-		"no JSON":         {operations, `plan: x`, "", 400, api.Malformed, "not JSON"},
-		"cut":             {operations, `{"plan":`, "", 400, api.Malformed, "too early"},
-		"deep":            {operations, strings.Repeat("[", 9000), "", 400, api.Malformed, "deep"},
-		"not UTF-8":       {operations, "{\"plan\":\"\xff\"}", "", 400, api.Malformed, "UTF-8"},
-		"too large":       {operations, `{"plan":"` + strings.Repeat("x", 16<<10) + `"}`, "", 413, api.TooLarge, "16384"},
-		"too large plan":  {"/api/v1/plans", `{"spec":"` + strings.Repeat("x", 320<<10) + `"}`, "", 413, api.TooLarge, "327680"},
-		"form":            {operations, start, "application/x-www-form-urlencoded", 415, api.MediaType, "application/json"},
-		"text":            {operations, start, "text/plain", 415, api.MediaType, "application/json"},
-		"many to force":   {"/api/v1/plans", `{"spec":{},"force":["MIG-1"` + strings.Repeat(`,"MIG-1"`, 256) + `]}`, "", 400, api.Malformed, "256 UUIDs"},
-		"much to force":   {"/api/v1/plans", `{"spec":{},"force":["` + strings.Repeat("x", 129) + `"]}`, "", 400, api.Malformed, "128 bytes"},
+		"unknown field": {operations, `{"plan":"plan-1","hash":"h","dryRun":true}`, "", 400, api.Malformed, `"dryRun"`},
+		"other case":    {operations, `{"Plan":"plan-1","hash":"h"}`, "", 400, api.Malformed, `"Plan"`},
+		"repeated key": {operations, `{"plan":"plan-1","hash":"h","plan":"forced"}`, "", 400, api.Malformed,
+			`"plan" is there twice`},
+		"repeated below": {"/api/v1/plans", `{"spec":{"gpus":[0],"devices":{"1g.5gb":1,"1g.5gb":7}}}`, "", 400,
+			api.Malformed, `"spec.devices.1g.5gb"`},
+		"missing":       {operations, `{"plan":"plan-1"}`, "", 400, api.Malformed, `"hash"`},
+		"null":          {operations, `{"plan":"plan-1","hash":null}`, "", 400, api.Malformed, `"hash"`},
+		"wrong type":    {operations, `{"plan":"plan-1","hash":7}`, "", 400, api.Malformed, `"hash": expected a string`},
+		"two documents": {operations, start + start, "", 400, api.Malformed, "more behind"},
+		"a list":        {operations, `[1]`, "", 400, api.Malformed, "object"},
+		"no JSON":       {operations, `plan: x`, "", 400, api.Malformed, "not JSON"},
+		"cut":           {operations, `{"plan":`, "", 400, api.Malformed, "too early"},
+		"deep":          {operations, strings.Repeat("[", 9000), "", 400, api.Malformed, "deep"},
+		"not UTF-8":     {operations, "{\"plan\":\"\xff\"}", "", 400, api.Malformed, "UTF-8"},
+		"too large":     {operations, `{"plan":"` + strings.Repeat("x", 16<<10) + `"}`, "", 413, api.TooLarge, "16384"},
+		"too large plan": {"/api/v1/plans", `{"spec":"` + strings.Repeat("x", 320<<10) + `"}`, "", 413, api.TooLarge,
+			"327680"},
+		"form": {operations, start, "application/x-www-form-urlencoded", 415, api.MediaType, "application/json"},
+		"text": {operations, start, "text/plain", 415, api.MediaType, "application/json"},
+		"many to force": {"/api/v1/plans", `{"spec":{},"force":["MIG-1"` + strings.Repeat(`,"MIG-1"`, 256) + `]}`, "", 400,
+			api.Malformed, "256 UUIDs"},
+		"much to force": {"/api/v1/plans", `{"spec":{},"force":["` + strings.Repeat("x", 129) + `"]}`, "", 400,
+			api.Malformed, "128 bytes"},
 		"rollback's body": {operations + "/op-1/rollback", `{"abandon":true}`, "", 400, api.Malformed, `"abandon"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -153,13 +158,15 @@ func TestOtherPathsAndMethods(t *testing.T) {
 	r := newRig(t)
 	all := someone(allRights())
 	wantProblem(t, r.do(all, "GET", "/", ""), 404, api.NotFound)
-	for _, path := range []string{"/api/v1/plans/", "/api/v1/node/", "/api/v1//node", "//api/v1/node", "/api/v1/./node", "/api/../api/v1/node",
+	for _, path := range []string{"/api/v1/plans/", "/api/v1/node/", "/api/v1//node", "//api/v1/node", "/api/v1/./node",
+		"/api/../api/v1/node",
 		"/api/v1/operations/op-1/events/more", "/metrics", "*"} {
 		wantProblem(t, r.do(all, "GET", path, ""), 404, api.NotFound)
 		wantProblem(t, r.do(all, "OPTIONS", path, ""), 404, api.NotFound)
 	}
 	for path, allow := range map[string]string{
-		"/api/v1/operations": "GET, POST, HEAD", "/api/v1/node": "GET, HEAD", "/api/v1/plans": "POST", "/api/v1/operations/op-1/accept": "POST",
+		"/api/v1/operations": "GET, POST, HEAD", "/api/v1/node": "GET, HEAD", "/api/v1/plans": "POST",
+		"/api/v1/operations/op-1/accept": "POST",
 	} {
 		w := r.do(all, "DELETE", path, "")
 		wantProblem(t, w, 405, api.NoMethod)
@@ -173,7 +180,8 @@ func TestOtherPathsAndMethods(t *testing.T) {
 			t.Errorf("the audit log has the request %q of a call without a route", e.Request)
 		}
 	}
-	wantProblem(t, r.do(all, "POST", "/api/v1/operations/op-1/rollback", "", "Sec-Fetch-Site", "cross-site"), 403, api.Forbidden)
+	wantProblem(t, r.do(all, "POST", "/api/v1/operations/op-1/rollback", "", "Sec-Fetch-Site", "cross-site"), 403,
+		api.Forbidden)
 }
 
 func TestGPUsAreFoundByEveryName(t *testing.T) {
@@ -225,16 +233,21 @@ func TestIdempotencyKey(t *testing.T) {
 	if first.Code != 202 || r.backend.called() != 1 {
 		t.Errorf("got status %d and %d calls of the backend, want 202 and 1", first.Code, r.backend.called())
 	}
-	wantProblem(t, r.do(all, "POST", "/api/v1/operations", `{"plan":"plan-1","hash":"x"}`, "Idempotency-Key", "k"), 422, api.KeyReused)
+	wantProblem(t, r.do(all, "POST", "/api/v1/operations", `{"plan":"plan-1","hash":"x"}`, "Idempotency-Key", "k"), 422,
+		api.KeyReused)
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations/op-1/rollback", "", "Idempotency-Key", "k"), 422, api.KeyReused)
-	wantProblem(t, r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", strings.Repeat("k", 256)), 400, api.Malformed)
+	wantProblem(t, r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", strings.Repeat("k", 256)), 400,
+		api.Malformed)
 	other := fixedAuthenticator{identity{name: "other", method: "token", rights: allRights()}}
-	if w := r.do(other, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 || r.backend.called() != 2 {
+	if w := r.do(other, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 ||
+		r.backend.called() != 2 {
 		t.Errorf("another actor's key: %d, %d calls", w.Code, r.backend.called())
 	}
-	wantProblem(t, r.do(someone(control.Rights{Read: true}), "POST", "/api/v1/operations", start, "Idempotency-Key", "k"), 403, api.Forbidden)
+	wantProblem(t, r.do(someone(control.Rights{Read: true}), "POST", "/api/v1/operations", start, "Idempotency-Key", "k"),
+		403, api.Forbidden)
 	*r.clock = r.clock.Add(replayTTL)
-	if w := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 || r.backend.called() != 3 {
+	if w := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 ||
+		r.backend.called() != 3 {
 		t.Errorf("after its time: %d, %d calls", w.Code, r.backend.called())
 	}
 }
@@ -385,7 +398,8 @@ func TestNoChangeWithoutAudit(t *testing.T) {
 	r.audit.fail = errors.New("write /var/lib/audit.jsonl: no space left on device")
 	all := someone(allRights())
 	for _, c := range [][3]string{
-		{"POST", "/api/v1/operations", start}, {"POST", "/api/v1/operations/op-1/rollback", ""}, {"PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true}`},
+		{"POST", "/api/v1/operations", start}, {"POST", "/api/v1/operations/op-1/rollback", ""},
+		{"PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true}`},
 	} {
 		wantProblem(t, r.do(all, c[0], c[1], c[2]), 503, api.ReadOnly)
 	}

@@ -78,8 +78,8 @@ func rightOf(r *control.Rights, v verb) *bool {
 	return new(bool)
 }
 
-// tlsAuthenticator authenticates callers by bearer token or client certificate. If a call has both, the token decides: a caller with
-// a wrong one is not admitted by its certificate.
+// tlsAuthenticator authenticates callers by bearer token or client certificate. If a call has both, the token
+// decides: a caller with a wrong one is not admitted by its certificate.
 type tlsAuthenticator struct {
 	config   *configFile
 	reviewer Reviewer
@@ -142,8 +142,8 @@ func (d *tlsAuthenticator) review(ctx context.Context, token string) (identity, 
 	return identity{name: actor.Name, method: "kube", rights: actor.Rights}, nil
 }
 
-// byCertificate verifies the certificate against the current configuration: the connection may be older than that, or outlive the
-// certificate.
+// byCertificate verifies the certificate against the current configuration: the connection may be older than that, or
+// outlive the certificate.
 func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) {
 	if config.clientCA == nil {
 		return identity{}, errNoCredentials

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// planQueue bounds the plans that are computed at once. At most one of them belongs to a given caller, and callers take turns:
-// before a caller gets its second turn, every other waiting caller gets its first. One caller can therefore neither occupy all
-// slots nor delay another caller by more than one plan of each caller ahead of it.
+// planQueue bounds the plans that are computed at once. At most one of them belongs to a given caller, and callers
+// take turns: before a caller gets its second turn, every other waiting caller gets its first. One caller can
+// therefore neither occupy all slots nor delay another caller by more than one plan of each caller ahead of it.
 type planQueue struct {
 	slots     int // plans that are computed at once
 	perCaller int // calls of one caller, waiting or being computed

@@ -36,8 +36,8 @@ func titles() map[api.ProblemType]string {
 	}
 }
 
-// asProblem returns the problem document for an error. internal is set if the error itself is for the log alone: its text may
-// contain paths.
+// asProblem returns the problem document for an error. internal is set if the error itself is for the log alone: its
+// text may contain paths.
 func asProblem(err error) (p *api.Problem, internal bool) {
 	if errors.As(err, &p) && p.Status >= 400 && p.Status <= 599 {
 		return p, false
@@ -48,9 +48,11 @@ func asProblem(err error) (p *api.Problem, internal bool) {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, gpu.ErrTimeout):
 		return problem(api.Unavailable, http.StatusServiceUnavailable, "No answer in time. Try again."), true
 	case errors.Is(err, gpu.ErrNoDriver), errors.Is(err, gpu.ErrUnavailable), errors.Is(err, gpu.ErrNoPermission):
-		return problem(api.Unavailable, http.StatusServiceUnavailable, "The driver does not answer, or gives no rights."), true
+		return problem(api.Unavailable, http.StatusServiceUnavailable,
+			"The driver does not answer, or gives no rights."), true
 	}
-	return problem(api.Internal, http.StatusInternalServerError, "The log of mig-exporter on the node has the cause."), true
+	return problem(api.Internal, http.StatusInternalServerError,
+		"The log of mig-exporter on the node has the cause."), true
 }
 
 func writeProblem(w http.ResponseWriter, p *api.Problem) {

@@ -17,9 +17,9 @@ import (
 	"github.com/go-kit/log/level"
 )
 
-// configFile is a configuration that is read again when one of its files has changed. If that fails, TLS continues with the last
-// certificate, so that clients can connect, but no caller is admitted until the file is valid: credentials that were removed from
-// it must not remain in force. It is safe for concurrent use.
+// configFile is a configuration that is read again when one of its files has changed. If that fails, TLS continues
+// with the last certificate, so that clients can connect, but no caller is admitted until the file is valid:
+// credentials that were removed from it must not remain in force. It is safe for concurrent use.
 type configFile struct {
 	path   string
 	logger log.Logger
@@ -68,8 +68,8 @@ func stampOf(path string) stamp {
 	return s
 }
 
-// current returns the last valid configuration, which it reads again if the files have changed, and an error if the files are
-// invalid now.
+// current returns the last valid configuration, which it reads again if the files have changed, and an error if the
+// files are invalid now.
 func (f *configFile) current() (*loaded, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,15 +78,17 @@ func (f *configFile) current() (*loaded, error) {
 	}
 	changes, err := f.putInForce(loadConfig(f.path))
 	if err != nil {
-		_ = level.Error(f.logger).Log("msg", "Partition control refuses all TCP clients until its configuration is valid", "err", err)
+		_ = level.Error(f.logger).Log("msg", "Partition control refuses all TCP clients until its configuration is valid",
+			"err", err)
 	} else {
-		_ = level.Info(f.logger).Log("msg", "Partition control read its configuration again", "path", f.path, "changes", strings.Join(changes, ", "))
+		_ = level.Info(f.logger).Log("msg", "Partition control read its configuration again", "path", f.path, "changes",
+			strings.Join(changes, ", "))
 	}
 	return f.last, f.err
 }
 
-// putInForce adopts the configuration that was read, or the error of reading it, and returns what differs from the last valid one.
-// It is called with mu held.
+// putInForce adopts the configuration that was read, or the error of reading it, and returns what differs from the
+// last valid one. It is called with mu held.
 func (f *configFile) putInForce(c *loaded, err error) ([]string, error) {
 	f.files = c.files
 	if err != nil {
@@ -101,16 +103,16 @@ func (f *configFile) putInForce(c *loaded, err error) ([]string, error) {
 	return changes, nil
 }
 
-// Reloader makes a server read the file of --control.config.file again at once. Its zero value is ready for use. It is safe for
-// concurrent use.
+// Reloader makes a server read the file of --control.config.file again at once. Its zero value is ready for use. It
+// is safe for concurrent use.
 type Reloader struct {
 	mu   sync.Mutex
 	file *configFile // nil: no listener uses it yet
 }
 
-// Read reads the file, which blocks as long as its file system does, and returns a function that puts it in force and returns what
-// changed. After an error no client is admitted over TCP until the file is valid: a credential that was removed from it must not
-// remain in force. TLS keeps the last certificate.
+// Read reads the file, which blocks as long as its file system does, and returns a function that puts it in force and
+// returns what changed. After an error no client is admitted over TCP until the file is valid: a credential that was
+// removed from it must not remain in force. TLS keeps the last certificate.
 func (r *Reloader) Read(path string) (apply func() ([]string, error)) {
 	c, err := loadConfig(path)
 	return func() ([]string, error) {
@@ -166,8 +168,8 @@ func (c *loaded) changesTo(newer *loaded) []string {
 	return list
 }
 
-// tlsConfig returns a TLS configuration that gives each new connection the current certificates. A client certificate is optional
-// if callers may have tokens.
+// tlsConfig returns a TLS configuration that gives each new connection the current certificates. A client certificate
+// is optional if callers may have tokens.
 func (f *configFile) tlsConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,

@@ -15,8 +15,8 @@ const (
 	maxKey      = 255
 )
 
-// replays keeps answers by actor and Idempotency-Key, in memory: plans do not outlive the process either, and one plan cannot
-// start two operations, since the first makes its hash invalid. It is safe for concurrent use.
+// replays keeps answers by actor and Idempotency-Key, in memory: plans do not outlive the process either, and one
+// plan cannot start two operations, since the first makes its hash invalid. It is safe for concurrent use.
 type replays struct {
 	now   func() time.Time
 	mu    sync.Mutex
@@ -40,8 +40,8 @@ func newReplays(now func() time.Time) *replays {
 	return &replays{now: now, byKey: make(map[replayKey]*replay)}
 }
 
-// claim returns the replay of a key, done or not. It returns nil if the key is new; the caller then owns the key and must call
-// storeAnswer. full is set if there is no place for another key.
+// claim returns the replay of a key, done or not. It returns nil if the key is new; the caller then owns the key and
+// must call storeAnswer. full is set if there is no place for another key.
 func (r *replays) claim(k replayKey, request [sha256.Size]byte) (stored *replay, full bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,12 +58,13 @@ func (r *replays) claim(k replayKey, request [sha256.Size]byte) (stored *replay,
 	return nil, false
 }
 
-// storeAnswer keeps the answer for a claimed key. Failures of the server and temporary refusals are not kept: the client may
-// repeat the call.
+// storeAnswer keeps the answer for a claimed key. Failures of the server and temporary refusals are not kept: the
+// client may repeat the call.
 func (r *replays) storeAnswer(k replayKey, status int, header http.Header, body []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if status == 0 || status == http.StatusTooManyRequests || status >= http.StatusInternalServerError || len(body) > replayBytes {
+	if status == 0 || status == http.StatusTooManyRequests || status >= http.StatusInternalServerError ||
+		len(body) > replayBytes {
 		r.drop(k)
 		return
 	}

@@ -32,16 +32,19 @@ func routes() []route {
 		{pattern: "POST /api/v1/operations", verb: verbApply, answer: (*call).startOperation},
 		{pattern: "GET /api/v1/operations/{id}", verb: verbRead, answer: (*call).getOperation},
 		{pattern: "GET /api/v1/operations/{id}/events", verb: verbRead, answer: (*call).streamEvents},
-		{pattern: "POST /api/v1/operations/{id}/rollback", verb: verbApply, bodyOptional: true, answer: (*call).rollBackOperation},
-		{pattern: "POST /api/v1/operations/{id}/accept", verb: verbApply, bodyOptional: true, answer: (*call).acceptOperation},
+		{pattern: "POST /api/v1/operations/{id}/rollback", verb: verbApply, bodyOptional: true,
+			answer: (*call).rollBackOperation},
+		{pattern: "POST /api/v1/operations/{id}/accept", verb: verbApply, bodyOptional: true,
+			answer: (*call).acceptOperation},
 		{pattern: "POST /api/v1/operations/{id}/settled", verb: verbApply, bodyOptional: true, answer: (*call).endSettling},
-		{pattern: "POST /api/v1/devices/{uuid}/confirm-free", verb: verbForce, bodyOptional: true, answer: (*call).confirmFree},
+		{pattern: "POST /api/v1/devices/{uuid}/confirm-free", verb: verbForce, bodyOptional: true,
+			answer: (*call).confirmFree},
 		{pattern: "PUT /api/v1/gpus/{gpu}/mig-mode", verb: verbMode, answer: (*call).setMIGMode},
 	}
 }
 
-// newRouter returns the handler that answers a call, which is in the context of the request (see withCall), by its route. A path
-// that has no route is answered with 404, and one that has routes for other methods with 405.
+// newRouter returns the handler that answers a call, which is in the context of the request (see withCall), by its
+// route. A path that has no route is answered with 404, and one that has routes for other methods with 405.
 func newRouter() http.Handler {
 	mux := http.NewServeMux()
 	methods := make(map[string][]string) // by path

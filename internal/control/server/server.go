@@ -1,5 +1,5 @@
-// Package server is the HTTP API of partition control on its own listeners: it authenticates and authorizes callers, writes the
-// audit log, and passes calls to its backend, the engine.
+// Package server is the HTTP API of partition control on its own listeners: it authenticates and authorizes callers,
+// writes the audit log, and passes calls to its backend, the engine.
 package server
 
 import (
@@ -20,7 +20,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/shutdown"
 )
 
-// Backend carries out the calls of the API; *control.Engine implements it. Errors that are meant for the caller are *api.Problem.
+// Backend carries out the calls of the API; *control.Engine implements it. Errors that are meant for the caller are
+// *api.Problem.
 type Backend interface {
 	Plan(ctx context.Context, by control.Actor, r api.PlanRequest) (*api.Plan, error)
 	PlanByID(id string) (*api.Plan, error)
@@ -38,9 +39,10 @@ type Backend interface {
 
 var _ Backend = (*control.Engine)(nil)
 
-// Reviewer asks the Kubernetes API server whose token it is, and which rights its owner has on the partitions of this node. The
-// error wraps gpu.ErrNoPermission if the token is invalid. Any other error means that the API server did not answer, or that it
-// does not let this program review tokens: then errors.As finds an error whose method Refusal names the missing right.
+// Reviewer asks the Kubernetes API server whose token it is, and which rights its owner has on the partitions of this
+// node. The error wraps gpu.ErrNoPermission if the token is invalid. Any other error means that the API server did
+// not answer, or that it does not let this program review tokens: then errors.As finds an error whose method Refusal
+// names the missing right.
 type Reviewer interface {
 	// Known returns the actor of a token that was reviewed a moment ago, without another request.
 	Known(token string) (control.Actor, bool)
@@ -57,8 +59,8 @@ type Observer interface {
 
 // Options configure where to listen and which callers to trust. Socket or ListenAddress may be empty, but not both.
 type Options struct {
-	// Socket is the path of the unix socket. Root has all rights there; members of the group AllowGID have all but force and
-	// take-over. -1 is no group.
+	// Socket is the path of the unix socket. Root has all rights there; members of the group AllowGID have all but force
+	// and take-over. -1 is no group.
 	Socket   string
 	AllowGID int
 	// ListenAddress is host:port; port 0 is any free port. It is served with TLS only, configured by ConfigFile.
@@ -71,13 +73,13 @@ type Options struct {
 
 	// Node answers GET /api/v1/node.
 	Node http.Handler
-	// Recommendations returns the last report about right-sizing, or the part of it about one GPU; nil if there is none yet. If it is nil,
-	// right-sizing is off.
+	// Recommendations returns the last report about right-sizing, or the part of it about one GPU; nil if there is none
+	// yet. If it is nil, right-sizing is off.
 	Recommendations func(gpu.UUID) any
 	// Current returns the last Snapshot, in which GPUs are found by index or PCI bus id.
 	Current func() *gpu.Snapshot
-	// Audit receives a line of JSON for each call that changes something or is refused; see NewAudit. If it has a method Sync,
-	// that is called before a change begins.
+	// Audit receives a line of JSON for each call that changes something or is refused; see NewAudit. If it has a method
+	// Sync, that is called before a change begins.
 	Audit io.Writer
 	// Observer, if not nil, counts calls that are not in the audit log.
 	Observer Observer
@@ -171,8 +173,8 @@ func newServer(o Options, backend Backend, logger log.Logger, l limits) *server 
 }
 
 // Serve serves the API on both listeners until ctx ends. It then stops listening, ends the event streams, waits up to
-// ShutdownTimeout for calls in flight and closes the remaining connections. It returns nil after that, or the error because of
-// which it could not start or continue.
+// ShutdownTimeout for calls in flight and closes the remaining connections. It returns nil after that, or the error
+// because of which it could not start or continue.
 func Serve(ctx context.Context, o Options, backend Backend, logger log.Logger) error {
 	s := newServer(o, backend, logger, defaultLimits())
 	listeners, err := s.openListeners(ctx)
@@ -210,7 +212,8 @@ func (s *server) openListeners(ctx context.Context) ([]apiListener, error) {
 			}
 			return nil, fmt.Errorf("--control.socket=%s: %w", s.o.Socket, err)
 		}
-		e := apiListener{listener: newConnPool(s.limits).listen(l), server: s.newHTTPServer(s.newHandler(peerAuthenticator{gid: s.o.AllowGID}))}
+		e := apiListener{listener: newConnPool(s.limits).listen(l),
+			server: s.newHTTPServer(s.newHandler(peerAuthenticator{gid: s.o.AllowGID}))}
 		e.serve = e.server.Serve
 		all = append(all, e)
 	}
@@ -224,7 +227,8 @@ func (s *server) openTCP(ctx context.Context) (apiListener, error) {
 	}
 	now, _ := config.current()
 	if now.kubernetes && s.o.Reviewer == nil {
-		return apiListener{}, fmt.Errorf("--control.config.file=%s: kubernetes: true: expected a Kubernetes cluster around this process",
+		return apiListener{}, fmt.Errorf("--control.config.file=%s: kubernetes: true: expected a Kubernetes cluster around "+
+			"this process",
 			s.o.ConfigFile)
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.o.ListenAddress)

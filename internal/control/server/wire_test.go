@@ -73,7 +73,8 @@ func TestSocket(t *testing.T) {
 	e := r.audit.entries(t)[0]
 	cmptest.Equal(t, "the caller in the audit log", auditEntry{Actor: e.Actor, Method: e.Method, From: e.From},
 		auditEntry{Actor: fmt.Sprintf("uid:%d", os.Getuid()), Method: "peer", From: fmt.Sprintf("pid:%d", os.Getpid())})
-	if _, err := listenUnix(t.Context(), path, -1); err == nil || !strings.Contains(err.Error(), "another process listens") {
+	if _, err := listenUnix(t.Context(), path, -1); err == nil ||
+		!strings.Contains(err.Error(), "another process listens") {
 		t.Errorf("a second server on the socket: %v", err)
 	}
 }
@@ -201,14 +202,15 @@ kubernetes: true
 		authorization string
 		status        int
 	}{
-		"nothing":               {nil, "", 401},
-		"token":                 {nil, "Bearer s3cret", 200},
-		"hash as token":         {nil, "Bearer " + hashOf("s3cret"), 503}, // the reviewer cannot tell
-		"basic":                 {nil, "Basic czNjcmV0", 401},
-		"certificate":           {[]tls.Certificate{operator}, "", 200},
-		"other name":            {[]tls.Certificate{pair(a, "someone", x509.ExtKeyUsageClientAuth)}, "", 403},
-		"server's certificate":  {[]tls.Certificate{pair(a, "operator", x509.ExtKeyUsageServerAuth)}, "", 0},
-		"strange authority":     {[]tls.Certificate{pair(stranger, "operator", x509.ExtKeyUsageClientAuth)}, "", 0}, // in the handshake
+		"nothing":              {nil, "", 401},
+		"token":                {nil, "Bearer s3cret", 200},
+		"hash as token":        {nil, "Bearer " + hashOf("s3cret"), 503}, // the reviewer cannot tell
+		"basic":                {nil, "Basic czNjcmV0", 401},
+		"certificate":          {[]tls.Certificate{operator}, "", 200},
+		"other name":           {[]tls.Certificate{pair(a, "someone", x509.ExtKeyUsageClientAuth)}, "", 403},
+		"server's certificate": {[]tls.Certificate{pair(a, "operator", x509.ExtKeyUsageServerAuth)}, "", 0},
+		// in the handshake
+		"strange authority":     {[]tls.Certificate{pair(stranger, "operator", x509.ExtKeyUsageClientAuth)}, "", 0},
 		"wrong token first":     {[]tls.Certificate{operator}, "Bearer kube-unknown", 401},
 		"kubernetes":            {nil, "Bearer kube-reader", 200},
 		"unknown to kubernetes": {nil, "Bearer kube-unknown", 401},
@@ -254,7 +256,8 @@ func TestSlowAndHugeRequestsAreCut(t *testing.T) {
 	})
 	r.start(t)
 	body := "POST /api/v1/operations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
-	if got := raw(t, path, body); !strings.HasPrefix(got, "HTTP/1.1 400") || !strings.Contains(got, string(api.Malformed)) {
+	if got := raw(t, path, body); !strings.HasPrefix(got, "HTTP/1.1 400") ||
+		!strings.Contains(got, string(api.Malformed)) {
 		t.Errorf("a slow body: %q", got)
 	}
 	if got := raw(t, path, "GET /api/v1/node HTTP/1.1\r\nHost: x\r\nX-Slow"); strings.Contains(got, "200") {
@@ -263,7 +266,8 @@ func TestSlowAndHugeRequestsAreCut(t *testing.T) {
 	if got := raw(t, path, ""); got != "" {
 		t.Errorf("silence: %q", got)
 	}
-	flood := "GET /api/v1/node HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("X-Flood: "+strings.Repeat("x", 1000)+"\r\n", 64) + "\r\n"
+	flood := "GET /api/v1/node HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("X-Flood: "+strings.Repeat("x", 1000)+"\r\n",
+		64) + "\r\n"
 	if got := raw(t, path, flood); !strings.HasPrefix(got, "HTTP/1.1 431") {
 		t.Errorf("a flood of headers: %q", got)
 	}
@@ -281,7 +285,8 @@ func TestOptionsOfTheServerAreNoWayAround(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	r := newRig(t, func(o *Options, _ *limits) { o.Socket = path })
 	r.start(t)
-	if got := raw(t, path, "OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 404") {
+	if got := raw(t, path, "OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); !strings.HasPrefix(got,
+		"HTTP/1.1 404") {
 		t.Errorf("got %q", got)
 	}
 	if e := r.audit.entries(t); len(e) != 1 || e[0].Status != 404 {
@@ -292,8 +297,12 @@ func TestOptionsOfTheServerAreNoWayAround(t *testing.T) {
 // Who is not known does not keep a connection: they are few.
 func TestStrangersAreHungUpOn(t *testing.T) {
 	a := newAuthority(t)
-	path := writeConfig(t, a, "tls: {cert_file: cert.pem, key_file: key.pem}\ntokens: [{name: ci, sha256: "+hashOf("s3cret")+", rights: [read]}]\n")
-	r := newRig(t, func(o *Options, l *limits) { l.failuresBurst = 1; o.ListenAddress, o.ConfigFile = "127.0.0.1:0", path })
+	path := writeConfig(t, a,
+		"tls: {cert_file: cert.pem, key_file: key.pem}\ntokens: [{name: ci, sha256: "+hashOf("s3cret")+", rights: [read]}]\n")
+	r := newRig(t, func(o *Options, l *limits) {
+		l.failuresBurst = 1
+		o.ListenAddress, o.ConfigFile = "127.0.0.1:0", path
+	})
 	address := r.start(t)[0].String()
 	for _, want := range []string{"HTTP/1.1 401", "HTTP/1.1 429"} {
 		conn, err := tls.Dial("tcp", address, a.client().Transport.(*http.Transport).TLSClientConfig)
@@ -317,7 +326,9 @@ func TestNamesOfCertificatesAreDistinct(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := newAuthority(t)
-	path := writeConfig(t, a, "tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}\nclients: [{uri: '"+words+"', rights: [read]}]\n")
+	path := writeConfig(t, a,
+		"tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}\nclients: "+
+			"[{uri: '"+words+"', rights: [read]}]\n")
 	config, err := loadConfig(path)
 	if err != nil {
 		t.Fatal(err)
@@ -326,7 +337,8 @@ func TestNamesOfCertificatesAreDistinct(t *testing.T) {
 	if err != nil || !byURI.rights.Read {
 		t.Errorf("by URI: %+v, %v", byURI, err)
 	}
-	byCN, err := byCertificate(config, []*x509.Certificate{a.leaf(t, &x509.Certificate{Subject: pkix.Name{CommonName: words}})})
+	byCN, err := byCertificate(config,
+		[]*x509.Certificate{a.leaf(t, &x509.Certificate{Subject: pkix.Name{CommonName: words}})})
 	if err != nil || byCN.rights.Read {
 		t.Errorf("by common name: got %+v, %v, want no right to read", byCN, err)
 	}
@@ -340,7 +352,8 @@ func TestEvents(t *testing.T) {
 	r := newRig(t, func(o *Options, l *limits) { o.Socket, l.heartbeat = path, 10*time.Millisecond })
 	r.backend.events = make(chan api.Event)
 	r.start(t)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://control/api/v1/operations/op-1/events", nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		"http://control/api/v1/operations/op-1/events", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +382,8 @@ func TestEvents(t *testing.T) {
 	if strings.Join(got, "\n") != strings.Join(want, "\n") || r.backend.after != 6 {
 		t.Errorf("after %d: %q, want %q", r.backend.after, got, want)
 	}
-	if status, body := get(t, unixClient(path), "http://control/api/v1/operations/op-1/events", "Last-Event-ID", "-1"); status != 400 {
+	if status, body := get(t, unixClient(path), "http://control/api/v1/operations/op-1/events", "Last-Event-ID",
+		"-1"); status != 400 {
 		t.Errorf("bad id: %d %s", status, body)
 	}
 }

@@ -27,9 +27,11 @@ func Decode(data []byte) (api.Spec, error) {
 type document struct {
 	Layout layoutName `yaml:",omitempty"`
 	layoutDocument
-	GPUs    []selector                  `yaml:"gpus,omitempty" range:"0..256" expected:"a list of indexes, UUIDs or PCI bus ids of GPUs"`
+	GPUs []selector `yaml:"gpus,omitempty" range:"0..256" expected:"a list of indexes, UUIDs or PCI bus ids of GPUs"`
+
 	Devices map[profileName]deviceEntry `yaml:",omitempty" range:"0..64"`
-	Demand  []needEntry                 `yaml:",omitempty" range:"0..64" expected:"a list of needs such as {memory: 12GiB, count: 3}"`
+
+	Demand []needEntry `yaml:",omitempty" range:"0..64" expected:"a list of needs such as {memory: 12GiB, count: 3}"`
 }
 
 // DecodeYAML reads a spec and checks its form.

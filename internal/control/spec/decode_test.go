@@ -58,7 +58,8 @@ func TestGoodSpecs(t *testing.T) {
 		if err := decoder.Decode(&wire); err != nil || !reflect.DeepEqual(wire, s) {
 			t.Errorf("%s on the wire: %+v, %v\nwant %+v", path, wire, err, s)
 		}
-		if _, err := Resolve(s, map[string][]api.LayoutRule{"all-balanced": {{Devices: api.DeviceList{All: true}}}}); err != nil {
+		if _, err := Resolve(s,
+			map[string][]api.LayoutRule{"all-balanced": {{Devices: api.DeviceList{All: true}}}}); err != nil {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -92,9 +93,11 @@ func TestSpecsAreBounded(t *testing.T) {
 		{"aliases", bomb.String(), "the document is too large once its aliases are written out"},
 		{"gpus", "gpus: [" + many(257, "0") + "]\ndevices: {}", "line 1: gpus: has 257 entries; expected 0 to 256"},
 		{"needs", "demand: [" + many(65, "{sms: 1}") + "]", "line 1: demand: has 65 entries; expected 0 to 64"},
-		{"compute", "gpus: [0]\ndevices: {7g.40gb: {compute: [" + many(17, "1c") + "]}}", "line 2: devices.7g.40gb.compute: has 17 entries; expected 0 to 16"},
+		{"compute", "gpus: [0]\ndevices: {7g.40gb: {compute: [" + many(17, "1c") + "]}}",
+			"line 2: devices.7g.40gb.compute: has 17 entries; expected 0 to 16"},
 		{"name", "layout: " + strings.Repeat("x", 254), `line 1: layout: is "xxx`},
-		{"key", "gpus: [0]\ndevices: {" + strings.Repeat("x", 254) + ": 1}", `line 2: devices.` + strings.Repeat("x", 60) + `...: is "xxx`},
+		{"key", "gpus: [0]\ndevices: {" + strings.Repeat("x", 254) + ": 1}", `line 2: devices.` + strings.Repeat("x", 60) +
+			`...: is "xxx`},
 		{"null key", "gpus: [0]\ndevices: {null: 1}", "line 2: devices.null: is empty; expected a name"},
 		{"depth", "layout: " + strings.Repeat("[", 20000), "exceeded max depth"},
 	} {

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// fieldLayouts are operators' layouts and the models that each one is for, of those whose placements are known. A layout is
-// no error of itself on another model, but the plan of it is.
+// fieldLayouts are operators' layouts and the models that each one is for, of those whose placements are known. A
+// layout is no error of itself on another model, but the plan of it is.
 func fieldLayouts() map[string][]string {
 	const (
 		a30, a40, a80, h80, h94, h141, pro = "A30-24GB", "A100-40GB", "A100-80GB", "H100-80GB", "H100-94GB", "H200-141GB",
@@ -20,7 +20,8 @@ func fieldLayouts() map[string][]string {
 	)
 	return map[string][]string{
 		"custom-1": {a80, h80}, "all-disabled": {}, "all-enabled": {a30, a40, a80, h80, h94, h141, pro},
-		"all-1g.5gb": {a40}, "all-1g.5gb.me": {a40}, "all-2g.10gb": {a40}, "all-3g.20gb": {a40}, "all-4g.20gb": {a40}, "all-7g.40gb": {a40},
+		"all-1g.5gb": {a40}, "all-1g.5gb.me": {a40}, "all-2g.10gb": {a40}, "all-3g.20gb": {a40}, "all-4g.20gb": {a40},
+		"all-7g.40gb": {a40},
 		"all-1g.10gb": {a40, a80, h80}, "all-1g.10gb.me": {a80, h80}, "all-1g.20gb": {a80, h80}, "all-2g.20gb": {a80, h80},
 		"all-3g.40gb": {a80, h80}, "all-4g.40gb": {a80, h80}, "all-7g.80gb": {a80, h80},
 		"all-1g.6gb": {a30}, "all-1g.6gb.me": {a30}, "all-2g.12gb": {a30}, "all-2g.12gb.me": {a30}, "all-4g.24gb": {a30},
@@ -91,7 +92,8 @@ func tells(name string, m mig.Model, err error) bool {
 	case errors.As(err, &selector): // no rule has a filter that matches these GPUs
 		return selector.Selector == "" && len(selector.Has) == 2
 	case errors.As(err, &profile):
-		return len(profile.Offers) == len(m.Profiles) && profile.Model == m.Name && strings.Contains(err.Error(), profile.Offers[0])
+		return len(profile.Offers) == len(m.Profiles) && profile.Model == m.Name &&
+			strings.Contains(err.Error(), profile.Offers[0])
 	}
 	return false
 }

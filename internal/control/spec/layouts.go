@@ -13,8 +13,8 @@ import (
 // version is the only one of mig-parted's form that there is.
 const version = "v1"
 
-// LoadLayouts reads the named layouts of a file in mig-parted's form, version v1. The error joins every *strictyaml.Error
-// found, in the order of their lines.
+// LoadLayouts reads the named layouts of a file in mig-parted's form, version v1. The error joins every
+// *strictyaml.Error found, in the order of their lines.
 func LoadLayouts(path string) (map[string][]api.LayoutRule, error) {
 	data, err := strictyaml.ReadFile(path, maxFile)
 	if err != nil {
@@ -37,7 +37,8 @@ func (d *layoutDocument) layouts() map[string][]api.LayoutRule {
 	return convertMap(d.MIGConfigs, func(list rules) []api.LayoutRule {
 		return convertList(list, func(e ruleEntry) api.LayoutRule {
 			return api.LayoutRule{
-				Devices: api.DeviceList(e.Devices), DeviceFilter: convertList(e.DeviceFilter, func(f pciFilter) string { return string(f) }), MIGEnabled: e.MIGEnabled,
+				Devices:      api.DeviceList(e.Devices),
+				DeviceFilter: convertList(e.DeviceFilter, func(f pciFilter) string { return string(f) }), MIGEnabled: e.MIGEnabled,
 				MIGDevices: convertMap(e.MIGDevices, func(c instanceCount) int { return int(c) }),
 			}
 		})

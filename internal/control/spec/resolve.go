@@ -97,7 +97,8 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 		for _, filter := range l.DeviceFilter {
 			id, ok := pciDevice(filter)
 			if !ok {
-				return nil, wrong(strictyaml.Join(at, "device-filter"), `has %.60q; expected a PCI device id such as "0x20B010DE"`, filter)
+				return nil, wrong(strictyaml.Join(at, "device-filter"), `has %.60q; expected a PCI device id such as "0x20B010DE"`,
+					filter)
 			}
 			rule.PCIDevices = append(rule.PCIDevices, id)
 		}
@@ -128,7 +129,8 @@ func resolveCounts(s api.Spec) ([]mig.Rule, *strictyaml.Error) {
 	rule := mig.Rule{Enabled: true}
 	for i, selector := range s.GPUs {
 		if selector == "" || len(selector) > maxText {
-			return nil, wrong(fmt.Sprintf("gpus[%d]", i), `is %.60q; expected an index, a UUID or a PCI bus id of a GPU, or "all"`, selector)
+			return nil, wrong(fmt.Sprintf("gpus[%d]", i),
+				`is %.60q; expected an index, a UUID or a PCI bus id of a GPU, or "all"`, selector)
 		}
 		rule.GPUs = append(rule.GPUs, string(selector))
 	}
@@ -147,7 +149,8 @@ func resolveDemand(needs []api.Need) ([]mig.Need, *strictyaml.Error) {
 	total := 0
 	for i, n := range needs {
 		if n.Count < 0 || n.Count > maxCount || n.SMs < 0 {
-			return nil, wrong(fmt.Sprintf("demand[%d]", i), "count %d, sms %d; expected a count of 0 to %d and no negative number", n.Count, n.SMs, maxCount)
+			return nil, wrong(fmt.Sprintf("demand[%d]", i),
+				"count %d, sms %d; expected a count of 0 to %d and no negative number", n.Count, n.SMs, maxCount)
 		}
 		total += n.Count
 		list = append(list, mig.Need{MemoryBytes: uint64(n.Memory), SMs: n.SMs, Count: n.Count})

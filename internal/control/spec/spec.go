@@ -17,9 +17,10 @@ const (
 	maxKinds   = 64        // profiles of one rule, needs of a demand
 	maxCount   = 64        // instances of a profile, of a need
 	maxCompute = 16        // compute instances of a GPU instance
-	maxSlices  = 16        // of compute instances that are counted together, and of a GPU instance that they are in: no GPU has more
-	maxText    = 253
-	maxIndex   = 1 << 30 // of a GPU
+	// of compute instances that are counted together, and of a GPU instance that they are in: no GPU has more
+	maxSlices = 16
+	maxText   = 253
+	maxIndex  = 1 << 30 // of a GPU
 )
 
 // checkForm reports whether a spec is in exactly one of its forms, and whole.

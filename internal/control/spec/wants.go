@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// wants says counts by profile in the planner's terms. Keys are names or ids of profiles, or names of compute instances such
-// as 1c.3g.20gb: those of one profile share as few GPU instances as possible.
+// wants says counts by profile in the planner's terms. Keys are names or ids of profiles, or names of compute
+// instances such as 1c.3g.20gb: those of one profile share as few GPU instances as possible.
 func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *strictyaml.Error) {
 	if len(devices) > maxKinds {
 		return nil, wrong(key, "has %d profiles; expected at most %d", len(devices), maxKinds)
@@ -105,7 +105,8 @@ func partsOf(key string, name mig.Name, request api.DeviceRequest) ([]int, *stri
 	case request.Count < 0 || request.Count > maxCount:
 		return nil, wrong(key, "is %d; expected a count of 0 to %d", request.Count, maxCount)
 	case !slices.Contains([]int{1, 2, 3, 4, 7, name.Slices}, name.Part) || name.Slices > maxSlices:
-		return nil, wrong(key, "is a compute instance of %d slices of %d; expected 1, 2, 3, 4, 7 or all, of at most %d", name.Part, name.Slices, maxSlices)
+		return nil, wrong(key, "is a compute instance of %d slices of %d; expected 1, 2, 3, 4, 7 or all, of at most %d",
+			name.Part, name.Slices, maxSlices)
 	}
 	return slices.Repeat([]int{name.Part}, request.Count), nil
 }
@@ -122,7 +123,8 @@ func computeSizes(key string, compute []string) ([]int, *strictyaml.Error) {
 	for i, text := range compute {
 		n, err := strconv.Atoi(strings.TrimSuffix(text, "c"))
 		if err != nil || n < 1 || n > 64 || text != fmt.Sprintf("%dc", n) {
-			return nil, wrong(fmt.Sprintf("%s.compute[%d]", key, i), `is %.60q; expected the slices of a compute instance, such as "1c"`, text)
+			return nil, wrong(fmt.Sprintf("%s.compute[%d]", key, i),
+				`is %.60q; expected the slices of a compute instance, such as "1c"`, text)
 		}
 		sizes = append(sizes, n)
 	}

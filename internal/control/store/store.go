@@ -1,6 +1,6 @@
 // Package store keeps the documents of partition control in a state folder: that of the operation under way in two
-// preallocated slots that are written in turn, and the history in one file that is replaced atomically. A document that was
-// saved is on disk, and a crash or a power cut loses at most the one that was being written.
+// preallocated slots that are written in turn, and the history in one file that is replaced atomically. A document
+// that was saved is on disk, and a crash or a power cut loses at most the one that was being written.
 package store
 
 import (
@@ -48,9 +48,9 @@ type fingerprint struct {
 // New returns the store of a folder. It does not access the disk: call Open next.
 func New(dir string) *Store { return &Store{dir: dir} }
 
-// Open locks the folder, creates missing files and reads the documents. It may be called again after any error; it then refuses a
-// folder whose documents are not those that were saved last. Errors are ErrLocked, control.ErrStateForeign and those of the file
-// system. After an error nothing can be saved.
+// Open locks the folder, creates missing files and reads the documents. It may be called again after any error; it
+// then refuses a folder whose documents are not those that were saved last. Errors are ErrLocked,
+// control.ErrStateForeign and those of the file system. After an error nothing can be saved.
 func (s *Store) Open() (control.Documents, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -170,8 +170,9 @@ func (s *Store) Reserve(size int) error {
 	return nil
 }
 
-// SaveOperation writes the operation's document to the older slot and blocks until it is on disk. After an error the last document
-// remains, and the next call tries again. Errors are control.ErrStateReplaced and those of the file system.
+// SaveOperation writes the operation's document to the older slot and blocks until it is on disk. After an error the
+// last document remains, and the next call tries again. Errors are control.ErrStateReplaced and those of the file
+// system.
 func (s *Store) SaveOperation(document []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -88,8 +88,8 @@ func TestOneProcessAtATime(t *testing.T) {
 	}
 }
 
-// TestSlotDamagedAtEveryByte tears the newest document at every byte, cuts the file off there, and flips every byte: what is
-// read is the document before, and that there may be a newer one. The next save makes the folder good.
+// TestSlotDamagedAtEveryByte tears the newest document at every byte, cuts the file off there, and flips every byte:
+// what is read is the document before, and that there may be a newer one. The next save makes the folder good.
 func TestSlotDamagedAtEveryByte(t *testing.T) {
 	s, _ := open(t, t.TempDir())
 	if err := s.Reserve(200); err != nil {
@@ -184,18 +184,19 @@ func TestHistoryDamagedAtEveryByte(t *testing.T) {
 	}
 }
 
-// TestFolderReplaced deletes, replaces or moves what the store uses: nothing is saved into files that are not read again, and
-// Open takes up what is there now.
+// TestFolderReplaced deletes, replaces or moves what the store uses: nothing is saved into files that are not read
+// again, and Open takes up what is there now.
 func TestFolderReplaced(t *testing.T) {
 	for name, c := range map[string]struct {
 		replace func(dir string) error
 		foreign bool
 	}{
-		"folder deleted":          {os.RemoveAll, false},
-		"folder deleted and made": {func(dir string) error { return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)) }, false},
-		"folder moved away":       {func(dir string) error { return os.Rename(dir, dir+".old") }, false},
-		"lock deleted":            {func(dir string) error { return os.Remove(filepath.Join(dir, lockName)) }, false},
-		"slot deleted":            {func(dir string) error { return os.Remove(filepath.Join(dir, "operation.0")) }, true},
+		"folder deleted": {os.RemoveAll, false},
+		"folder deleted and made": {func(dir string) error { return errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700)) },
+			false},
+		"folder moved away": {func(dir string) error { return os.Rename(dir, dir+".old") }, false},
+		"lock deleted":      {func(dir string) error { return os.Remove(filepath.Join(dir, lockName)) }, false},
+		"slot deleted":      {func(dir string) error { return os.Remove(filepath.Join(dir, "operation.0")) }, true},
 		"used by another": {func(dir string) error {
 			other := New(dir)
 			if err := os.RemoveAll(dir); err != nil {
@@ -218,7 +219,8 @@ func TestFolderReplaced(t *testing.T) {
 			}
 			_, err := s.Open()
 			if c.foreign {
-				if saved := s.SaveOperation([]byte(`{"n":3}`)); !errors.Is(err, control.ErrStateForeign) || !errors.Is(saved, os.ErrClosed) {
+				if saved := s.SaveOperation([]byte(`{"n":3}`)); !errors.Is(err, control.ErrStateForeign) ||
+					!errors.Is(saved, os.ErrClosed) {
 					t.Errorf("opened again: %v; saved: %v", err, saved)
 				}
 				return
@@ -234,7 +236,8 @@ func TestFolderReplaced(t *testing.T) {
 	}
 }
 
-// TestOwnDocumentsAreNotForeign: what this program has saved in a new folder, or may have saved before an error, is its own.
+// TestOwnDocumentsAreNotForeign: what this program has saved in a new folder, or may have saved before an error, is
+// its own.
 func TestOwnDocumentsAreNotForeign(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, s *Store){
 		"a new folder": func(t *testing.T, s *Store) {
@@ -293,7 +296,8 @@ func TestLockTakenMeanwhile(t *testing.T) {
 	save(t, other, `{"theirs":1}`)
 }
 
-// TestFullDisk: what was reserved is written without a new block, and a history for which there is no room leaves the old one.
+// TestFullDisk: what was reserved is written without a new block, and a history for which there is no room leaves the
+// old one.
 func TestFullDisk(t *testing.T) {
 	s, _ := open(t, t.TempDir())
 	if err := s.Reserve(10_000); err != nil {

@@ -19,8 +19,8 @@ type constant struct {
 	value     int64
 }
 
-// nvmlConstants returns the constants of nvml.h from go-nvml's const.go. That is generated: each constant has a literal value,
-// or is the first of its declaration with the value iota.
+// nvmlConstants returns the constants of nvml.h from go-nvml's const.go. That is generated: each constant has a
+// literal value, or is the first of its declaration with the value iota.
 func nvmlConstants(dir string) ([]constant, error) {
 	pkg, err := build.Import("github.com/NVIDIA/go-nvml/pkg/nvml", dir, build.FindOnly)
 	if err != nil {
@@ -76,7 +76,8 @@ type table struct {
 // tables returns the tables of the types that are arguments at the seam, and of values in its structs.
 func tables(constants []constant, arguments []string) ([]table, error) {
 	list := []table{
-		{"returnNames", "NVML's return codes", shortened(constants, func(c constant) bool { return c.typ == "Return" && c.value != 0 }, "ERROR_")},
+		{"returnNames", "NVML's return codes",
+			shortened(constants, func(c constant) bool { return c.typ == "Return" && c.value != 0 }, "ERROR_")},
 		{"fieldNames", "the ids of nvmlDeviceGetFieldValues", shortened(constants, prefixed("FI_DEV_"), "FI_DEV_")},
 		{"metricNames", "nvmlGpmMetricId_t", shortened(constants, prefixed("GPM_METRIC_"), "GPM_METRIC_")},
 		{"valueTypeNames", "nvmlValueType_t", shortened(constants, func(c constant) bool { return c.typ == "ValueType" })},
@@ -99,8 +100,8 @@ func prefixed(prefix string) func(constant) bool {
 // tableName returns the name of a type's table: clockTypeNames for nvml.ClockType.
 func tableName(typ string) string { return strings.ToLower(typ[:1]) + typ[1:] + "Names" }
 
-// shortened returns the wanted constants in the order of their values, with names without a prefix: one of those given, or else their
-// common one. Of two names of one value it keeps the later; counts and bounds are left out.
+// shortened returns the wanted constants in the order of their values, with names without a prefix: one of those
+// given, or else their common one. Of two names of one value it keeps the later; counts and bounds are left out.
 func shortened(all []constant, wanted func(constant) bool, prefixes ...string) []constant {
 	var list []constant
 	for _, c := range all {

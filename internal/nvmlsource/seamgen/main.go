@@ -1,7 +1,9 @@
-// Command seamgen generates the methods of the driver seam that only pass a call on: those of the binding of go-nvml, of the
-// recorder in internal/capture, and of the fakes of a driver in tests. Its input are the interfaces of driver.go.
+// Command seamgen generates the methods of the driver seam that only pass a call on: those of the binding of go-nvml,
+// of the recorder in internal/capture, and of the fakes of a driver in tests. Its input are the interfaces of
+// driver.go.
 //
-// A method that is written by hand is not generated. Methods with handles as parameters or results must be written by hand.
+// A method that is written by hand is not generated. Methods with handles as parameters or results must be written by
+// hand.
 package main
 
 import (

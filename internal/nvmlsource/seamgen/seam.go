@@ -48,8 +48,8 @@ func parseSeam(path string) (*seamTypes, error) {
 	return s, nil
 }
 
-// methods returns the methods of an interface in the order of driver.go, with those of an embedded Entity; other embedded interfaces
-// have receivers of their own. Types of the seam are qualified by its package.
+// methods returns the methods of an interface in the order of driver.go, with those of an embedded Entity; other
+// embedded interfaces have receivers of their own. Types of the seam are qualified by its package.
 func (s *seamTypes) methods(name string) ([]method, error) {
 	i := s.interfaces[name]
 	if i == nil {
@@ -145,19 +145,21 @@ func nvmlName(iface, method string) string {
 	return "nvmlDevice" + method
 }
 
-// newestVersion returns the newest version of a function that go-nvml calls if the library has it (its updateVersionedSymbols).
+// newestVersion returns the newest version of a function that go-nvml calls if the library has it (its
+// updateVersionedSymbols).
 func newestVersion(function string) int {
 	switch function {
 	case "nvmlDeviceGetCount", "nvmlDeviceGetAttributes":
 		return 2
-	case "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses":
+	case "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses",
+		"nvmlDeviceGetMPSComputeRunningProcesses":
 		return 3
 	}
 	return 1
 }
 
-// handwritten returns the methods that a folder declares outside of generated files, as Type.Method; if tests, also those of test
-// files.
+// handwritten returns the methods that a folder declares outside of generated files, as Type.Method; if tests, also
+// those of test files.
 func handwritten(dir string, tests bool) (map[string]bool, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -168,7 +170,8 @@ func handwritten(dir string, tests bool) (map[string]bool, error) {
 		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") && !tests {
 			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, e.Name()), nil, parser.ParseComments|parser.SkipObjectResolution)
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, e.Name()), nil,
+			parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			return nil, err
 		}
@@ -214,5 +217,6 @@ func declared(list []variable) string {
 
 // signature returns the method's signature, with all results named; the return code is ret.
 func (m method) signature() string {
-	return fmt.Sprintf("%s(%s) (%s)", m.name, declared(m.params), declared(slices.Concat(m.results, []variable{{"ret", "nvml.Return"}})))
+	return fmt.Sprintf("%s(%s) (%s)", m.name, declared(m.params),
+		declared(slices.Concat(m.results, []variable{{"ret", "nvml.Return"}})))
 }

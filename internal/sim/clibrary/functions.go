@@ -1,5 +1,5 @@
-// Package clibrary reads the headers of NVIDIA's libraries, and generates what their simulations (cmd/nvml-sim and cmd/dcgm-sim)
-// export from them: which functions there are, and how their arguments are passed.
+// Package clibrary reads the headers of NVIDIA's libraries, and generates what their simulations (cmd/nvml-sim and
+// cmd/dcgm-sim) export from them: which functions there are, and how their arguments are passed.
 package clibrary
 
 import (
@@ -32,7 +32,8 @@ const (
 	Double  Kind = 'D'
 )
 
-// Functions lists the functions of a header that return nvmlReturn_t or dcgmReturn_t, in its order. The text is the header's.
+// Functions lists the functions of a header that return nvmlReturn_t or dcgmReturn_t, in its order. The text is the
+// header's.
 func Functions(text string) ([]Function, error) {
 	text = regexp.MustCompile(`(?s)/\*.*?\*/`).ReplaceAllString(text, "")
 	text = regexp.MustCompile(`//[^\n]*|(?m)^#.*$`).ReplaceAllString(text, "")
@@ -69,7 +70,8 @@ func kindsOf(text string) map[string]Kind {
 	} {
 		kinds[long] = Long
 	}
-	for _, function := range []string{"dcgmFieldValueEnumeration_f", "dcgmFieldValueEntityEnumeration_f", "fpRecvUpdates"} {
+	for _, function := range []string{"dcgmFieldValueEnumeration_f", "dcgmFieldValueEntityEnumeration_f",
+		"fpRecvUpdates"} {
 		kinds[function] = Pointer
 	}
 	handle := regexp.MustCompile(

@@ -38,8 +38,8 @@ func (s *Session) Device(index int) (sim.GPUState, error) {
 	return state, nil
 }
 
-// readDevice reads a field of the node or of a GPU. An instance silently gets its GPU's, but for its name and the memory, which
-// are its own.
+// readDevice reads a field of the node or of a GPU. An instance silently gets its GPU's, but for its name and the
+// memory, which are its own.
 func (e *Engine) readDevice(v *Value) {
 	f, known := e.meta[v.Field]
 	if !known {
@@ -263,8 +263,8 @@ func (v *Value) fillRemapped(s *sim.GPUState) {
 	}
 }
 
-// fillInstance fills in what an instance has of its own, and reports whether the field is such. Memory is read by a compute
-// instance's handle: without one there is a blank. What is reserved is 0 (seen on DCGM 4.5.3).
+// fillInstance fills in what an instance has of its own, and reports whether the field is such. Memory is read by a
+// compute instance's handle: without one there is a blank. What is reserved is 0 (seen on DCGM 4.5.3).
 func (v *Value) fillInstance(s *sim.GPUState, of *Member) bool {
 	if v.Field != 50 && (v.Field < 250 || v.Field > 254) {
 		return false
@@ -293,8 +293,8 @@ const (
 	fieldLinkTraffic = 449 // sent and received, over all links, in MB/s
 )
 
-// readXID reads the last XID since the field is watched, 0 if there was none. One of a GPU instance stands on that instance
-// and not on its GPU (seen on DCGM 4.5.3).
+// readXID reads the last XID since the field is watched, 0 if there was none. One of a GPU instance stands on that
+// instance and not on its GPU (seen on DCGM 4.5.3).
 func (e *Engine) readXID(v *Value) {
 	index, of, ok := e.gpuOf(v.Entity)
 	if !ok {
@@ -320,16 +320,18 @@ func (e *Engine) xids(index int, of *Member, sinceMicros int64) []Value {
 	var list []Value
 	events, _ := e.node.History(index, 0)
 	for _, event := range events {
-		if event.Kind != gpu.EventXID || event.Time.UnixMicro() < sinceMicros || event.Instance != where || entity.Level == ComputeInstance {
+		if event.Kind != gpu.EventXID || event.Time.UnixMicro() < sinceMicros || event.Instance != where ||
+			entity.Level == ComputeInstance {
 			continue
 		}
-		list = append(list, Value{Entity: entity, Field: fieldXID, Type: 'i', Int: int64(event.XID), Micros: event.Time.UnixMicro()})
+		list = append(list, Value{Entity: entity, Field: fieldXID, Type: 'i', Int: int64(event.XID),
+			Micros: event.Time.UnixMicro()})
 	}
 	return list
 }
 
-// readLinkTraffic reads what went over NVLink in the last interval, 0 before there is one: KiB/s divided by 1000, which DCGM
-// calls MB/s (DcgmCacheManager.cpp). There is no value without links.
+// readLinkTraffic reads what went over NVLink in the last interval, 0 before there is one: KiB/s divided by 1000,
+// which DCGM calls MB/s (DcgmCacheManager.cpp). There is no value without links.
 func (e *Engine) readLinkTraffic(v *Value) {
 	index, _, ok := e.gpuOf(v.Entity)
 	state, err := e.node.Read(index, gpu.ReadingDevice)

@@ -1,6 +1,6 @@
-// Package hostengine is a DCGM host engine over the simulated node, with DCGM's habits: entity ids of its own that are
-// assigned again, a hierarchy that lags behind the driver, watches that must exist before there are values, blanks with a
-// good status. What a comment calls unverified follows DCGM's headers and reports, not a measurement.
+// Package hostengine is a DCGM host engine over the simulated node, with DCGM's habits: entity ids of its own that
+// are assigned again, a hierarchy that lags behind the driver, watches that must exist before there are values,
+// blanks with a good status. What a comment calls unverified follows DCGM's headers and reports, not a measurement.
 package hostengine
 
 import (
@@ -37,8 +37,9 @@ const (
 // Error is DCGM's text; the codes without one here are answered with the general one.
 func (c Code) Error() string {
 	texts := map[Code]string{
-		OK: "Success", BadParam: "Bad parameter passed to function", NotSupported: "Feature not supported", NotConfigured: "Setting not configured",
-		NoData: "No data is available", NotWatched: "Field is not being updated", UnknownField: "Unknown field",
+		OK: "Success", BadParam: "Bad parameter passed to function", NotSupported: "Feature not supported",
+		NotConfigured: "Setting not configured",
+		NoData:        "No data is available", NotWatched: "Field is not being updated", UnknownField: "Unknown field",
 		InitError: "DCGM initialization error", VersionMismatch: "API version mismatch",
 		ConnectionNotValid: "Host engine connection invalid/disconnected", MaxLimit: "Max limit reached for the object",
 		DuplicateKey: "Duplicate Key passed to function", RequiresRoot: "Host engine is running as non-root",
@@ -63,7 +64,8 @@ const (
 	ComputeInstance Level = 5
 )
 
-// Entity is what has values. Its id is DCGM's: of a GPU its index, of an instance assigned again after every layout change.
+// Entity is what has values. Its id is DCGM's: of a GPU its index, of an instance assigned again after every layout
+// change.
 type Entity struct {
 	Level Level
 	ID    uint32
@@ -103,8 +105,8 @@ const (
 	Remote
 )
 
-// Engine is a host engine. It is safe for concurrent use. A call that hangs in the driver holds its lock, so that all others
-// wait for it: one GPU blocks the whole engine (seen on DCGM 4.5.3).
+// Engine is a host engine. It is safe for concurrent use. A call that hangs in the driver holds its lock, so that all
+// others wait for it: one GPU blocks the whole engine (seen on DCGM 4.5.3).
 type Engine struct {
 	node *sim.Node
 	kind Kind
@@ -156,7 +158,8 @@ type Session struct {
 	life   int // of the engine when it was opened
 }
 
-// Open connects to a remote engine, or starts an embedded one. Without root's rights that fails if a GPU is in MIG mode.
+// Open connects to a remote engine, or starts an embedded one. Without root's rights that fails if a GPU is in MIG
+// mode.
 func (e *Engine) Open() (*Session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -152,8 +152,8 @@ func TestBlanksWithAGoodStatus(t *testing.T) {
 	}
 }
 
-// TestHierarchyLags: a change shows 1 s later, whether or not anyone has looked meanwhile; all entities of the GPU have other
-// ids then, and an id comes to stand for another instance.
+// TestHierarchyLags: a change shows 1 s later, whether or not anyone has looked meanwhile; all entities of the GPU
+// have other ids then, and an id comes to stand for another instance.
 func TestHierarchyLags(t *testing.T) {
 	n, e := start(t, scenario)
 	s := open(t, e)
@@ -192,8 +192,8 @@ func TestHierarchyLags(t *testing.T) {
 	}
 }
 
-// TestEmbeddedAndRemote: without root an embedded engine does not start on a node with MIG, and it ends with its last session; a
-// remote one starts, and outlives its sessions.
+// TestEmbeddedAndRemote: without root an embedded engine does not start on a node with MIG, and it ends with its last
+// session; a remote one starts, and outlives its sessions.
 func TestEmbeddedAndRemote(t *testing.T) {
 	n, embedded := start(t, scenario+"faults: [{kind: dcgm-requires-root, for: 10s}]\n")
 	remote := New(n, Remote)

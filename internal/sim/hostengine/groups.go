@@ -118,5 +118,6 @@ func (s *Session) DestroyFieldGroup(id uintptr) error {
 func (e *Engine) Counts() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return fmt.Sprintf("%d groups, %d field groups, %d watches", len(e.groups)-len(e.ownGroups()), len(e.fields), len(e.watches))
+	return fmt.Sprintf("%d groups, %d field groups, %d watches", len(e.groups)-len(e.ownGroups()), len(e.fields),
+		len(e.watches))
 }

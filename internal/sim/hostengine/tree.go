@@ -81,7 +81,9 @@ func (m *Member) in(s *sim.GPUState) bool {
 	case m.Entity.Level == GPUInstance:
 		return true
 	}
-	return slices.ContainsFunc(i.ComputeInstances, func(c sim.Compute) bool { return c.ID == m.Compute && c.Placement == m.place })
+	return slices.ContainsFunc(i.ComputeInstances, func(c sim.Compute) bool {
+		return c.ID == m.Compute && c.Placement == m.place
+	})
 }
 
 // changedSince returns when a GPU's tree changed first, by its events from a number on; now if they do not show it.
@@ -111,8 +113,8 @@ func sameTree(members []Member, s *sim.GPUState) bool {
 	})
 }
 
-// adopt takes the driver's tree over. All instances of the GPU get new ids: those that are free by now, the lowest first,
-// so that an id comes to stand for another instance soon.
+// adopt takes the driver's tree over. All instances of the GPU get new ids: those that are free by now, the lowest
+// first, so that an id comes to stand for another instance soon.
 func (e *Engine) adopt(index int, s *sim.GPUState) {
 	t := &e.trees[index]
 	for _, m := range t.members {
@@ -125,7 +127,8 @@ func (e *Engine) adopt(index int, s *sim.GPUState) {
 		gi := &s.Instances[i]
 		m := Member{
 			Entity: e.newEntity(GPUInstance), Parent: board, GPU: index, UUID: s.UUID, Instance: gi.ID,
-			ProfileID: gi.Profile.ID, Slices: gi.Profile.ComputeSlices, place: gi.Placement, giPlace: gi.Placement, giProfile: gi.Profile.ID,
+			ProfileID: gi.Profile.ID, Slices: gi.Profile.ComputeSlices, place: gi.Placement, giPlace: gi.Placement,
+			giProfile: gi.Profile.ID,
 		}
 		members := []Member{m}
 		for _, c := range gi.ComputeInstances {

@@ -80,7 +80,8 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 			}
 		}
 	}
-	e.watches[watchKey{groupID, fieldsID}] = &watch{entities: g.entities, fields: fields.ids, interval: interval, since: e.node.Now()}
+	e.watches[watchKey{groupID, fieldsID}] = &watch{entities: g.entities, fields: fields.ids, interval: interval,
+		since: e.node.Now()}
 	e.update()
 	return nil
 }
@@ -190,8 +191,8 @@ func (e *Engine) counters(of Entity) (sim.Counters, error) {
 	return e.node.ComputeCounters(m.GPU, m.Instance, m.Compute)
 }
 
-// Latest gives the newest value of every field of every entity, by entity. One that is not watched has a status that says
-// so; what an entity does not have is a blank whose status is good.
+// Latest gives the newest value of every field of every entity, by entity. One that is not watched has a status that
+// says so; what an entity does not have is a blank whose status is good.
 func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
 	if err := s.enter(); err != nil {
 		return nil, err
@@ -331,8 +332,8 @@ func (e *Engine) watchOf(of Entity, field uint16) *watch {
 
 func isProfiling(field uint16) bool { return field >= 1001 && field <= 1012 }
 
-// metricOf is the metric of GPM that a profiling field (dcgm_fields.h, DCGM_FI_PROF_*) corresponds to, and the unit of the
-// one in that of the other: ratio for percent, bytes for MiB.
+// metricOf is the metric of GPM that a profiling field (dcgm_fields.h, DCGM_FI_PROF_*) corresponds to, and the unit
+// of the one in that of the other: ratio for percent, bytes for MiB.
 func metricOf(field uint16) (metric uint32, scale float64, ok bool) {
 	const mebi = 1 << 20
 	m := map[uint16]struct {

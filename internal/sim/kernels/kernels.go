@@ -1,6 +1,7 @@
-// Package kernels is the model of what a workload does on a GPU or a slice of one. Its kernels fill a number of SMs, the width, and
-// draw a share of the memory bandwidth while they run, for a part of the time. A device with fewer SMs or less bandwidth stretches them
-// by the larger of the two ratios (a roofline), so they run for more of the time; beyond all of the time, throughput falls.
+// Package kernels is the model of what a workload does on a GPU or a slice of one. Its kernels fill a number of SMs,
+// the width, and draw a share of the memory bandwidth while they run, for a part of the time. A device with fewer SMs
+// or less bandwidth stretches them by the larger of the two ratios (a roofline), so they run for more of the time;
+// beyond all of the time, throughput falls.
 //
 // The model is deterministic and consistent with published runs; it is no measurement.
 package kernels
@@ -25,8 +26,9 @@ type Demand struct {
 	Requests Requests
 }
 
-// Requests are a load in requests of which each needs the GPU for a time, and the host for another. Concurrency above 0 is a closed loop:
-// so many clients that each send the next request when the last was answered. Otherwise Rate arrive each second, and queue.
+// Requests are a load in requests of which each needs the GPU for a time, and the host for another. Concurrency above
+// 0 is a closed loop: so many clients that each send the next request when the last was answered. Otherwise Rate
+// arrive each second, and queue.
 type Requests struct {
 	Concurrency int
 	Rate        float64
@@ -40,7 +42,8 @@ func (r Requests) Given() bool { return r.GPU > 0 && (r.Concurrency > 0 || r.Rat
 type Device struct {
 	SMs       float64
 	Bandwidth float64 // its share of the GPU's, 0-1
-	// Loss lengthens all kernels by a share: what no metric shows, such as a smaller share of the L2 cache, or lower clocks.
+	// Loss lengthens all kernels by a share: what no metric shows, such as a smaller share of the L2 cache, or lower
+	// clocks.
 	Loss float64
 }
 
@@ -52,7 +55,8 @@ type Result struct {
 	Stretch   float64 // of the busy time, 1 on a device large enough
 	// Throughput is the work done, relative to a device large enough, 0-1.
 	Throughput float64
-	// PerSecond and Latency are those of requests; 0 without. Latency is maxLatency if an open load comes faster than it is served.
+	// PerSecond and Latency are those of requests; 0 without. Latency is maxLatency if an open load comes faster than it
+	// is served.
 	PerSecond float64
 	Latency   time.Duration
 }
@@ -105,8 +109,9 @@ func (r Requests) busy(stretch float64) float64 {
 	return min(1, perSecond*r.GPU.Seconds()*stretch)
 }
 
-// serve returns the requests answered in a second and how long each takes, if the device serves one after the other. Service times do not
-// vary: a closed loop is bounded by its clients or by the device; an open one waits for half of what a random arrival finds.
+// serve returns the requests answered in a second and how long each takes, if the device serves one after the other.
+// Service times do not vary: a closed loop is bounded by its clients or by the device; an open one waits for half of
+// what a random arrival finds.
 func (r Requests) serve(stretch float64) (perSecond float64, latency time.Duration) {
 	service, host := r.GPU.Seconds()*stretch, r.Host.Seconds()
 	if r.Concurrency > 0 {
@@ -135,8 +140,9 @@ func Share(demands []Demand, on Device, mps bool) []Result {
 	return results
 }
 
-// Contend turns what workloads would do if each had a device to itself into what they do together. By MPS they run beside each other, and
-// slow down together if they want more SMs or bandwidth than there are; by time-slicing one runs at a time.
+// Contend turns what workloads would do if each had a device to itself into what they do together. By MPS they run
+// beside each other, and slow down together if they want more SMs or bandwidth than there are; by time-slicing one
+// runs at a time.
 func Contend(sharing []*Result, on Device, mps bool) {
 	var busy, sms, bandwidth float64
 	for _, r := range sharing {

@@ -8,8 +8,8 @@ import (
 
 func wide(width float64) []Phase { return []Phase{{Share: 1, Width: width}} }
 
-// TestPublishedInferenceServer: a Triton server on an A100-PCIE-40GB and on its 3g.20gb slice. One closed loop, of 24 ms on the GPU and 2 ms
-// on the host, gives all twelve figures within 5 %.
+// TestPublishedInferenceServer: a Triton server on an A100-PCIE-40GB and on its 3g.20gb slice. One closed loop, of 24
+// ms on the GPU and 2 ms on the host, gives all twelve figures within 5 %.
 func TestPublishedInferenceServer(t *testing.T) {
 	whole, slice := Device{SMs: 108, Bandwidth: 1}, Device{SMs: 42, Bandwidth: 0.5}
 	for _, c := range []struct {
@@ -54,11 +54,13 @@ func TestRun(t *testing.T) {
 			Result{Busy: 1, SMs: 33, Stretch: 4, Throughput: 0.5},
 		},
 		{
-			"a mix is stretched by its wide part", Demand{Phases: []Phase{{Share: 0.5, Width: 132}, {Share: 0.5, Width: 4}}, Busy: 0.5},
+			"a mix is stretched by its wide part", Demand{Phases: []Phase{{Share: 0.5, Width: 132}, {Share: 0.5, Width: 4}},
+				Busy: 0.5},
 			Device{SMs: 60, Bandwidth: 0.5}, Result{Busy: 0.8, SMs: 34, Stretch: 1.6, Throughput: 1},
 		},
 		{
-			"bandwidth", Demand{Phases: []Phase{{Share: 1, Width: 4, Bandwidth: 0.9}}, Busy: 0.5}, Device{SMs: 60, Bandwidth: 0.5},
+			"bandwidth", Demand{Phases: []Phase{{Share: 1, Width: 4, Bandwidth: 0.9}}, Busy: 0.5},
+			Device{SMs: 60, Bandwidth: 0.5},
 			Result{Busy: 1, SMs: 2, Bandwidth: 0.45, Stretch: 2, Throughput: 1},
 		},
 		{

@@ -39,7 +39,8 @@ func heldDevice(t *testing.T, c *podresources.Client) gpu.DeviceRef {
 	return held.List[0].Device
 }
 
-// TestAllocatableFollowsALayoutChange: what was destroyed is gone from the answer, what was created is in it, held or not.
+// TestAllocatableFollowsALayoutChange: what was destroyed is gone from the answer, what was created is in it, held or
+// not.
 func TestAllocatableFollowsALayoutChange(t *testing.T) {
 	n := simulated(t, `
 version: 1
@@ -72,7 +73,8 @@ pods: [{name: held, resource: nvidia.com/mig-3g.20gb, workload: w}]
 		if i.Placement.Start != 0 {
 			continue
 		}
-		if err := errors.Join(n.DestroyComputeInstance(0, i.ID, i.ComputeInstances[0].ID), n.DestroyGPUInstance(0, i.ID)); err != nil {
+		if err := errors.Join(n.DestroyComputeInstance(0, i.ID, i.ComputeInstances[0].ID),
+			n.DestroyGPUInstance(0, i.ID)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -36,7 +36,8 @@ func newAPI(node NodeView, f *files, logger log.Logger) *api {
 func (a *api) order() *rand.Rand { return rand.New(rand.NewPCG(seed, a.calls.Add(1))) }
 
 // List implements the pod-resources API.
-func (a *api) List(ctx context.Context, _ *kubeletapi.ListPodResourcesRequest) (*kubeletapi.ListPodResourcesResponse, error) {
+func (a *api) List(ctx context.Context,
+	_ *kubeletapi.ListPodResourcesRequest) (*kubeletapi.ListPodResourcesResponse, error) {
 	if err := pause(ctx, time.Duration(a.delay.Load())); err != nil {
 		return nil, err
 	}
@@ -70,7 +71,8 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // Get implements the pod-resources API.
-func (a *api) Get(_ context.Context, request *kubeletapi.GetPodResourcesRequest) (*kubeletapi.GetPodResourcesResponse, error) {
+func (a *api) Get(_ context.Context,
+	request *kubeletapi.GetPodResourcesRequest) (*kubeletapi.GetPodResourcesResponse, error) {
 	for _, pod := range podsOf(a.node.Containers(), a.order()) {
 		if pod.Namespace == request.PodNamespace && pod.Name == request.PodName {
 			return &kubeletapi.GetPodResourcesResponse{PodResources: pod}, nil
@@ -80,7 +82,8 @@ func (a *api) Get(_ context.Context, request *kubeletapi.GetPodResourcesRequest)
 }
 
 // GetAllocatableResources implements the pod-resources API.
-func (a *api) GetAllocatableResources(ctx context.Context, _ *kubeletapi.AllocatableResourcesRequest) (*kubeletapi.AllocatableResourcesResponse, error) {
+func (a *api) GetAllocatableResources(ctx context.Context,
+	_ *kubeletapi.AllocatableResourcesRequest) (*kubeletapi.AllocatableResourcesResponse, error) {
 	if err := pause(ctx, time.Duration(a.delay.Load())); err != nil {
 		return nil, err
 	}

@@ -49,7 +49,8 @@ type checkpointer struct {
 	version int // of what the file has
 }
 
-// sync writes the file if the checkpoint has changed. As with the kubelet's file store, the file is replaced as a whole.
+// sync writes the file if the checkpoint has changed. As with the kubelet's file store, the file is replaced as a
+// whole.
 func (c *checkpointer) sync() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,7 +91,8 @@ func (c *checkpointer) replace(text []byte) (err error) {
 	return os.Rename(file.Name(), c.path)
 }
 
-// encodeCheckpoint returns the text of the file. The checksum differs from the kubelet's, which is over a dump of its Go structs.
+// encodeCheckpoint returns the text of the file. The checksum differs from the kubelet's, which is over a dump of its
+// Go structs.
 func encodeCheckpoint(c *sim.Checkpoint) ([]byte, error) {
 	data := checkpointData{RegisteredDevices: map[string][]string{}}
 	for _, e := range c.Entries {

@@ -72,8 +72,8 @@ func (s *Server) LogDir() string { return s.files.tree.logDir }
 // Checkpoint is the path of the device manager's checkpoint.
 func (s *Server) Checkpoint() string { return s.files.checkpoint.path }
 
-// Sync brings ProcDir, LogDir and the checkpoint up to date with the node; every Follow and every List do so too. An error about
-// one container does not keep the rest from being brought up to date.
+// Sync brings ProcDir, LogDir and the checkpoint up to date with the node; every Follow and every List do so too. An
+// error about one container does not keep the rest from being brought up to date.
 func (s *Server) Sync() error { return s.files.sync() }
 
 // Start makes a new socket and serves on it; it does nothing while the server runs.
@@ -98,8 +98,8 @@ func (s *Server) Start() error {
 	return nil
 }
 
-// Stop ends the service and all connections. As with a kubelet that was stopped, the socket's file stays, and a client that
-// dials it is refused.
+// Stop ends the service and all connections. As with a kubelet that was stopped, the socket's file stays, and a
+// client that dials it is refused.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,8 +154,8 @@ func (f *files) remove() error {
 	return errors.Join(f.tree.remove(), removed(os.Remove(f.checkpoint.path)))
 }
 
-// listen binds beside the path and moves the socket there once it accepts, so that no client finds a socket that does not
-// listen yet, and tests need not wait for it.
+// listen binds beside the path and moves the socket there once it accepts, so that no client finds a socket that does
+// not listen yet, and tests need not wait for it.
 func listen(path string) (net.Listener, error) {
 	fresh := path + ".new"
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -113,7 +113,8 @@ func TestClientListsWhatTheKubeletGaveOut(t *testing.T) {
 		{Name: "two", Namespace: "ml", Driver: "gpu.nvidia.com", Pool: "node", Device: "gpu-2-mig-1g24gb-19-0"},
 		{Name: "two", Namespace: "ml", Driver: "gpu.nvidia.com", Pool: "node", Device: "gpu-3"},
 	}}
-	node.set(held("train-0", "main", 1, "nvidia.com/gpu", gpuA, gpuB), sidecar, held("train-0", "other", 2, "nvidia.com/mig-3g.20gb", migA+"::1"), claimer)
+	node.set(held("train-0", "main", 1, "nvidia.com/gpu", gpuA, gpuB), sidecar,
+		held("train-0", "other", 2, "nvidia.com/mig-3g.20gb", migA+"::1"), claimer)
 	s := serve(t, node)
 	c := client(t, s.Socket())
 	var texts []string
@@ -151,7 +152,8 @@ func TestServerAnswersAsAKubelet(t *testing.T) {
 		ids = append(ids, fmt.Sprintf("%s::%d", gpuA, i))
 	}
 	sidecar := sim.Container{Namespace: "ml", Pod: "train-0", Name: "sidecar", ID: id(9)}
-	node.set(held("train-0", "main", 1, "nvidia.com/gpu", ids...), sidecar, held("train-1", "main", 2, "nvidia.com/gpu", gpuB))
+	node.set(held("train-0", "main", 1, "nvidia.com/gpu", ids...), sidecar,
+		held("train-1", "main", 2, "nvidia.com/gpu", gpuB))
 	list := func(kubelet kubeletapi.PodResourcesListerClient) *kubeletapi.PodResources {
 		t.Helper()
 		reply, err := kubelet.List(within(t), &kubeletapi.ListPodResourcesRequest{})
@@ -193,7 +195,8 @@ func TestServerAnswersAsAKubelet(t *testing.T) {
 	if err != nil || len(got.GetPodResources().GetContainers()) != 1 {
 		t.Errorf("Get of a pod: %v, %v", got, err)
 	}
-	if _, err := one.Get(within(t), &kubeletapi.GetPodResourcesRequest{PodName: "train-1", PodNamespace: "other"}); err == nil {
+	if _, err := one.Get(within(t),
+		&kubeletapi.GetPodResourcesRequest{PodName: "train-1", PodNamespace: "other"}); err == nil {
 		t.Error("Get of a pod that does not exist gives no error")
 	}
 }
@@ -249,7 +252,8 @@ func TestClientKeepsTheHoldersOfAKubeletThatStarts(t *testing.T) {
 	node.set(train, witness)
 	s := serve(t, node)
 	now := stopped()
-	c := podresources.New(podresources.Options{Socket: s.Socket(), Witness: "ml/witness", Now: func() time.Time { return now }, Logger: log.NewNopLogger()})
+	c := podresources.New(podresources.Options{Socket: s.Socket(), Witness: "ml/witness",
+		Now: func() time.Time { return now }, Logger: log.NewNopLogger()})
 	defer c.Close()
 	want := func(what string, confirmed, unconfirmed int, complete bool) {
 		t.Helper()
@@ -337,7 +341,8 @@ func TestClientWaitsForADirectoryAndASocket(t *testing.T) {
 	c := client(t, filepath.Join(dir, "kubelet.sock"))
 	for range 2 {
 		_, err := c.List(within(t))
-		if !errors.Is(err, gpu.ErrUnavailable) || !errors.Is(err, gpu.ErrNotFound) || !strings.Contains(err.Error(), dir+"/kubelet.sock") {
+		if !errors.Is(err, gpu.ErrUnavailable) || !errors.Is(err, gpu.ErrNotFound) ||
+			!strings.Contains(err.Error(), dir+"/kubelet.sock") {
 			t.Errorf("without a socket: %v, want %v that names the path", err, gpu.ErrUnavailable)
 		}
 	}
@@ -384,7 +389,8 @@ func TestClientAcceptsLargeReplies(t *testing.T) {
 	if _, err := dial(t, s.Socket()).List(within(t), &kubeletapi.ListPodResourcesRequest{}); err == nil {
 		t.Fatal("the reply is within gRPC's own limit: nothing is tested here")
 	}
-	c := podresources.New(podresources.Options{Socket: s.Socket(), ResourceNames: []string{"nvidia.com/gpu.*"}, Now: stopped, Logger: log.NewNopLogger()})
+	c := podresources.New(podresources.Options{Socket: s.Socket(), ResourceNames: []string{"nvidia.com/gpu.*"},
+		Now: stopped, Logger: log.NewNopLogger()})
 	defer c.Close()
 	got, err := c.List(within(t))
 	if err != nil || len(got.List) != 20_000 {
@@ -437,7 +443,8 @@ func TestProcessesLeadToContainers(t *testing.T) {
 		if !ok {
 			t.Errorf("process %d is in no container", pid)
 		}
-		cmptest.Equal(t, fmt.Sprintf("pod and container of process %d", pid), [2]string{got.Pod, got.Name}, [2]string{want, "main"})
+		cmptest.Equal(t, fmt.Sprintf("pod and container of process %d", pid), [2]string{got.Pod, got.Name},
+			[2]string{want, "main"})
 	}
 	// A List brings the files up to date; the process id goes to a successor.
 	successor := held("train-2", "main", 4, "nvidia.com/gpu", gpuA)

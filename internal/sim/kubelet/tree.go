@@ -141,5 +141,6 @@ func linkName(c *sim.Container) string {
 // containerd.
 func cgroupOf(c *sim.Container) string {
 	uid := strings.ReplaceAll(c.PodUID, "-", "_")
-	return fmt.Sprintf("0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod%s.slice/cri-containerd-%s.scope\n", uid, c.ID)
+	return fmt.Sprintf(
+		"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod%s.slice/cri-containerd-%s.scope\n", uid, c.ID)
 }

@@ -12,15 +12,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// BenchmarkProfile is one cycle over 8 GPUs, 56 GPU instances and 56 compute instances: of dcgmsource alone, over an engine
-// whose answers stand ready. At one cycle a second, 2 % of a core are 20 ms of CPU time.
+// BenchmarkProfile is one cycle over 8 GPUs, 56 GPU instances and 56 compute instances: of dcgmsource alone, over an
+// engine whose answers stand ready. At one cycle a second, 2 % of a core are 20 ms of CPU time.
 func BenchmarkProfile(b *testing.B) {
 	var layout strings.Builder
 	for start := range 7 {
 		fmt.Fprintf(&layout, "1g.5gb@%d, ", start)
 	}
 	s, err := sim.Parse("bench.yaml", fmt.Appendf(nil,
-		"version: 1\nnode: {kubernetes: false}\ngpus: [{model: A100-40GB, count: 8, mig: true, layout: [%s]}]\n", strings.TrimSuffix(layout.String(), ", ")))
+		"version: 1\nnode: {kubernetes: false}\ngpus: [{model: A100-40GB, count: 8, mig: true, layout: [%s]}]\n",
+		strings.TrimSuffix(layout.String(), ", ")))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -114,7 +115,8 @@ func (s *readySession) Hierarchy(to []dcgmsource.MIGEntity) ([]dcgmsource.MIGEnt
 	return append(to, s.tree...), err
 }
 
-func (s *readySession) Latest(to []dcgmsource.Value, entities []dcgmsource.Entity, fields []uint16) ([]dcgmsource.Value, error) {
+func (s *readySession) Latest(to []dcgmsource.Value, entities []dcgmsource.Entity,
+	fields []uint16) ([]dcgmsource.Value, error) {
 	s.fresh()
 	first := entities[0]
 	var err error

@@ -143,7 +143,8 @@ func (s *session) Unwatch(g dcgmsource.Group, f dcgmsource.FieldGroup) error {
 	return translate("unwatch", s.session.Unwatch(uintptr(g), uintptr(f)))
 }
 
-func (s *session) Latest(to []dcgmsource.Value, entities []dcgmsource.Entity, fields []uint16) ([]dcgmsource.Value, error) {
+func (s *session) Latest(to []dcgmsource.Value, entities []dcgmsource.Entity,
+	fields []uint16) ([]dcgmsource.Value, error) {
 	s.entities = s.entities[:0]
 	for _, e := range entities {
 		s.entities = append(s.entities, engineEntity(e))

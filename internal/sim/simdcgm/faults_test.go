@@ -47,7 +47,8 @@ func TestFaults(t *testing.T) {
 				t.Errorf("%d times no answer, %d times none for the board", failed, without)
 			}
 			cmptest.Equal(t, "PCIe rates when it is over", last.Rates.PCIeReceive.Present(), true)
-			cmptest.Equal(t, "GPU and compute instances when it is over", [2]int{len(last.Instances), len(last.ComputeInstances)}, [2]int{1, 1})
+			cmptest.Equal(t, "GPU and compute instances when it is over",
+				[2]int{len(last.Instances), len(last.ComputeInstances)}, [2]int{1, 1})
 		})
 	}
 }
@@ -57,7 +58,8 @@ func TestNoRights(t *testing.T) {
 	r := newRig(t, loads(2, 60)+"faults: [{at: 0s, for: 20s, kind: dcgm-requires-root}]\n", false)
 	var lines strings.Builder
 	r.engine = NewRemote(r.node)
-	r.source = dcgmsource.New(r.engine, dcgmsource.Options{Mode: dcgmsource.ModeRemote, Address: "gpu-node:5555", Now: r.node.Now, Logger: log.NewLogfmtLogger(&lines)})
+	r.source = dcgmsource.New(r.engine, dcgmsource.Options{Mode: dcgmsource.ModeRemote, Address: "gpu-node:5555",
+		Now: r.node.Now, Logger: log.NewLogfmtLogger(&lines)})
 	var answer map[gpu.UUID]gpu.Profiling
 	for second := range 60 {
 		var err error

@@ -27,11 +27,13 @@ func slots() []string {
 // idle for a few seconds in between, so that it can be destroyed.
 func loads(gpus, seconds int) string {
 	var b, processes strings.Builder
-	fmt.Fprintf(&b, "version: 1\nnode: {kubernetes: false}\nseed: 3\ngpus: [{model: A100-40GB, count: %d, mig: true}]\nworkloads:\n", gpus)
+	fmt.Fprintf(&b, "version: 1\nnode: {kubernetes: false}\nseed: 3\ngpus: [{model: A100-40GB, count: %d, mig: "+
+		"true}]\nworkloads:\n", gpus)
 	for g := range gpus {
 		for i, slot := range slots() {
 			n := g*len(slots()) + i
-			fmt.Fprintf(&b, "  - {name: w%d, memory: 1GiB, sm: {sine: {min: %d, max: %d, period: %ds}}, dram: 0.%d}\n", n, 2+i, 4+i, 7+n, 11+n)
+			fmt.Fprintf(&b, "  - {name: w%d, memory: 1GiB, sm: {sine: {min: %d, max: %d, period: %ds}}, dram: 0.%d}\n", n, 2+i,
+				4+i, 7+n, 11+n)
 			for at := 1 + (5*n)%15; at < seconds; at += 15 {
 				fmt.Fprintf(&processes, "  - {device: %d/%s, workload: w%d, at: %ds, for: 12s}\n", g, slot, n, at)
 			}
@@ -68,7 +70,8 @@ func newRig(t *testing.T, scenario string, inject bool) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = node.Close() })
-	r := &rig{T: t, random: rand.New(rand.NewPCG(1, 2)), node: node, engine: New(node), number: map[string]int{}, gone: map[string]bool{}}
+	r := &rig{T: t, random: rand.New(rand.NewPCG(1, 2)), node: node, engine: New(node), number: map[string]int{},
+		gone: map[string]bool{}}
 	r.prints = make([]string, node.Count())
 	var engine dcgmsource.Connector = r.engine
 	if inject {
@@ -115,8 +118,8 @@ func (r *rig) meddle() {
 	}
 }
 
-// repartition destroys an instance that is idle, or makes one. What has just been destroyed is not made again before a Snapshot
-// shows that it is gone: not even NVML could tell the one from the other.
+// repartition destroys an instance that is idle, or makes one. What has just been destroyed is not made again before
+// a Snapshot shows that it is gone: not even NVML could tell the one from the other.
 func (r *rig) repartition(index int) {
 	state, err := r.node.Read(index, gpu.ReadingMIG)
 	if err != nil {
@@ -167,10 +170,12 @@ func (r *rig) look() {
 		shape := ""
 		for _, from := range state.Instances {
 			gi := gpu.GPUInstance{
-				ID: from.ID, Profile: from.Profile.Name, Placement: gpu.Some(from.Placement), ComputeSlices: gpu.Some(from.Profile.ComputeSlices),
+				ID: from.ID, Profile: from.Profile.Name, Placement: gpu.Some(from.Placement),
+				ComputeSlices: gpu.Some(from.Profile.ComputeSlices),
 			}
 			for _, c := range from.ComputeInstances {
-				gi.ComputeInstances = append(gi.ComputeInstances, gpu.ComputeInstance{ID: c.ID, UUID: c.UUID, ComputeSlices: gpu.Some(c.Placement.Size)})
+				gi.ComputeInstances = append(gi.ComputeInstances,
+					gpu.ComputeInstance{ID: c.ID, UUID: c.UUID, ComputeSlices: gpu.Some(c.Placement.Size)})
 			}
 			shape += fmt.Sprintf("%d %s %v %d;", gi.ID, gi.Profile, from.Placement, len(gi.ComputeInstances))
 			g.Instances = append(g.Instances, gi)
@@ -243,8 +248,8 @@ func (r *rig) check(key string, got gpu.Activity, at time.Time) {
 	}
 }
 
-// TestLayoutChangeUnderLoad: whatever is repartitioned when, also between two calls of the engine: each value is of the instance that it
-// is shown for.
+// TestLayoutChangeUnderLoad: whatever is repartitioned when, also between two calls of the engine: each value is of
+// the instance that it is shown for.
 func TestLayoutChangeUnderLoad(t *testing.T) {
 	seconds := 4000
 	if raceEnabled {

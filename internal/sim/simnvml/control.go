@@ -13,8 +13,8 @@ import (
 
 // What changes the partition of a GPU.
 
-// SetMigMode returns separately what became of the activation (nvml.h): the mode is pending on a GPU in use, and on an Ampere one
-// in a pass-through machine until a reset.
+// SetMigMode returns separately what became of the activation (nvml.h): the mode is pending on a GPU in use, and on
+// an Ampere one in a pass-through machine until a reset.
 func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	if mode != nvml.DEVICE_MIG_ENABLE && mode != nvml.DEVICE_MIG_DISABLE {
 		return nvml.ERROR_UNKNOWN, nvml.ERROR_INVALID_ARGUMENT
@@ -34,7 +34,8 @@ func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	})
 }
 
-func (d *device) CreateGpuInstanceWithPlacement(profileID uint32, at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
+func (d *device) CreateGpuInstanceWithPlacement(profileID uint32,
+	at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
 	_, ret := read(d, gpu.ReadingMIG, func(s *sim.GPUState) (bool, nvml.Return) {
 		for _, f := range s.Profiles {
 			if f.ID == profileID && slices.Contains(f.Placements, gpu.Placement{Start: int(at.Start), Size: int(at.Size)}) {
@@ -76,7 +77,8 @@ func sizeOf(i *sim.Instance, profile uint32) (int, nvml.Return) {
 		return 0, nvml.ERROR_INVALID_ARGUMENT
 	}
 	for size := 1; size <= i.Profile.ComputeSlices; size++ {
-		if id, ok := sim.ComputeProfileID(size); ok && id == profile && sim.ComputePlacements(i.Profile.ComputeSlices, size) != nil {
+		if id, ok := sim.ComputeProfileID(size); ok && id == profile &&
+			sim.ComputePlacements(i.Profile.ComputeSlices, size) != nil {
 			return size, nvml.SUCCESS
 		}
 	}
@@ -101,7 +103,8 @@ func (g *gpuInstance) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeIn
 	})
 }
 
-func (g *gpuInstance) GetComputeInstancePossiblePlacements(profileID uint32) ([]nvml.ComputeInstancePlacement, nvml.Return) {
+func (g *gpuInstance) GetComputeInstancePossiblePlacements(profileID uint32) ([]nvml.ComputeInstancePlacement,
+	nvml.Return) {
 	return ofInstance(g, func(i *sim.Instance) ([]nvml.ComputeInstancePlacement, nvml.Return) {
 		size, ret := sizeOf(i, profileID)
 		if ret != nvml.SUCCESS {
@@ -115,7 +118,8 @@ func (g *gpuInstance) GetComputeInstancePossiblePlacements(profileID uint32) ([]
 	})
 }
 
-func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32, at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
+func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32,
+	at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
 	size, ret := ofInstance(g, func(i *sim.Instance) (int, nvml.Return) {
 		size, ret := sizeOf(i, profileID)
 		wanted := gpu.Placement{Start: int(at.Start), Size: int(at.Size)}
@@ -135,7 +139,8 @@ func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32, at nv
 }
 
 // GetComputeInstancesOf lists those of one profile; of one that the GPU instance has no room for that is not supported.
-func (g *gpuInstance) GetComputeInstancesOf(profileID uint32, capacity int) ([]nvmlsource.ComputeInstance, nvml.Return) {
+func (g *gpuInstance) GetComputeInstancesOf(profileID uint32,
+	capacity int) ([]nvmlsource.ComputeInstance, nvml.Return) {
 	return ofInstance(g, func(i *sim.Instance) ([]nvmlsource.ComputeInstance, nvml.Return) {
 		size, ret := sizeOf(i, profileID)
 		if ret != nvml.SUCCESS {

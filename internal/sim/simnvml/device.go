@@ -140,7 +140,8 @@ func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
 	})
 }
 
-// GetComputeRunningProcesses lists the MPS server instead of its clients; with MIG the list of the whole GPU needs rights.
+// GetComputeRunningProcesses lists the MPS server instead of its clients; with MIG the list of the whole GPU needs
+// rights.
 func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	return d.processes(func(p sim.Process) bool { return !p.MPSClient })
 }

@@ -126,9 +126,11 @@ func TestReadingsWithMIGOnAndOff(t *testing.T) {
 	if u := ok[nvml.Utilization](t)(whole.GetUtilizationRates()); u.Gpu == 0 || u.Memory == 0 {
 		t.Errorf("utilization %+v", u)
 	}
-	want[uint64](t, nvml.ERROR_NOT_SUPPORTED, "volatile ECC with MIG")(cut.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC))
+	want[uint64](t, nvml.ERROR_NOT_SUPPORTED,
+		"volatile ECC with MIG")(cut.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC))
 	ok[uint64](t)(cut.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.AGGREGATE_ECC))
-	ok[uint64](t)(whole.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC, nvml.MEMORY_LOCATION_SRAM))
+	ok[uint64](t)(whole.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC,
+		nvml.MEMORY_LOCATION_SRAM))
 	want[uint64](t, nvml.ERROR_NOT_SUPPORTED, "ECC of textures")(whole.GetMemoryErrorCounter(
 		nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC, nvml.MEMORY_LOCATION_TEXTURE_MEMORY))
 	if _, _, _, _, ret := cut.GetRemappedRows(); ret != nvml.ERROR_NOT_SUPPORTED {
@@ -177,7 +179,8 @@ func TestProcesses(t *testing.T) {
 	if len(whole) != 1 {
 		t.Fatalf("processes %+v, want one", whole)
 	}
-	cmptest.Equal(t, "instances of a process on a whole GPU", [2]uint32{whole[0].GpuInstanceId, whole[0].ComputeInstanceId},
+	cmptest.Equal(t, "instances of a process on a whole GPU",
+		[2]uint32{whole[0].GpuInstanceId, whole[0].ComputeInstanceId},
 		[2]uint32{nvmlsource.NoInstance, nvmlsource.NoInstance})
 	owned := 0
 	for index := range 7 {
@@ -203,7 +206,8 @@ pods: [{name: a, resource: nvidia.com/gpu, workload: w}, {name: b, resource: nvi
 	if mode := ok[nvml.ComputeMode](t)(d.GetComputeMode()); mode != nvml.COMPUTEMODE_EXCLUSIVE_PROCESS {
 		t.Errorf("compute mode %d", mode)
 	}
-	server, clients := ok[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses()), ok[[]nvml.ProcessInfo](t)(d.GetMPSComputeRunningProcesses())
+	server, clients := ok[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses()),
+		ok[[]nvml.ProcessInfo](t)(d.GetMPSComputeRunningProcesses())
 	if len(server) != 1 || len(clients) != 2 {
 		t.Errorf("%d and %d processes, want the server and two clients", len(server), len(clients))
 	}
@@ -276,16 +280,19 @@ faults: [{at: 5s, gpu: 1, kind: xid, xid: 79, recovery: drain}, {gpu: 2, kind: n
 	if _, codes := values(t, h100, 18, tx); codes[0] != nvml.ERROR_INVALID_ARGUMENT {
 		t.Errorf("link 18 of 18: %d", codes[0])
 	}
-	if _, codes := values(t, a100, allLinks, tx, nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL); codes[0] != nvml.ERROR_NOT_SUPPORTED || codes[1] != codes[0] {
+	if _, codes := values(t, a100, allLinks, tx,
+		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL); codes[0] != nvml.ERROR_NOT_SUPPORTED || codes[1] != codes[0] {
 		t.Errorf("NVLink of a PCIe board: %v", codes)
 	}
 	before, _ := values(t, h100, 0, nvml.FI_DEV_PCIE_COUNT_RX_BYTES, nvml.FI_DEV_PCIE_COUNT_TX_BYTES)
 	const sent = uint64(100 * 50 << 20)
 	const wrapped = sent - 1<<32 // at 32 bits
 	cmptest.Equal(t, "bytes over PCIe, each way", before, []uint64{wrapped, wrapped})
-	_, codes := values(t, rtx, 0, nvml.FI_DEV_PCIE_COUNT_RX_BYTES, nvml.FI_DEV_MEMORY_TEMP, 9999, nvml.FI_DEV_RETIRED_SBE, nvml.FI_DEV_GET_GPU_RECOVERY_ACTION)
+	_, codes := values(t, rtx, 0, nvml.FI_DEV_PCIE_COUNT_RX_BYTES, nvml.FI_DEV_MEMORY_TEMP, 9999, nvml.FI_DEV_RETIRED_SBE,
+		nvml.FI_DEV_GET_GPU_RECOVERY_ACTION)
 	if !slices.Equal(codes, []nvml.Return{
-		nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_NOT_SUPPORTED, nvml.SUCCESS,
+		nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_NOT_SUPPORTED,
+		nvml.SUCCESS,
 	}) {
 		t.Errorf("each field has its own code; got %v", codes)
 	}
@@ -302,7 +309,8 @@ func TestEvents(t *testing.T) {
 	d := handle(t, l, 0)
 	set := ok[nvmlsource.EventSet](t)(l.EventSetCreate())
 	other := ok[nvmlsource.EventSet](t)(l.EventSetCreate())
-	if ret := d.RegisterEvents(nvml.EventTypeXidCriticalError|nvml.EventTypePowerSourceChange, set); ret != nvml.ERROR_NOT_SUPPORTED {
+	if ret := d.RegisterEvents(nvml.EventTypeXidCriticalError|nvml.EventTypePowerSourceChange,
+		set); ret != nvml.ERROR_NOT_SUPPORTED {
 		t.Errorf("a mask with an unsupported type: %d", ret)
 	}
 	if ret := d.RegisterEvents(nvml.EventTypeXidCriticalError, other); ret != nvml.SUCCESS {

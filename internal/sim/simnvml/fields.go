@@ -91,19 +91,20 @@ func pcieBytes(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
 
 // nvlinkKiB is a counter in KiB, of one link or of all.
 func nvlinkKiB(overhead float64) field {
-	return field{gpu.ReadingNVLink, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, func(s *sim.GPUState, scope uint32) (uint64, nvml.Return) {
-		if s.NVLinks == 0 {
-			return 0, nvml.ERROR_NOT_SUPPORTED
-		}
-		kib := uint64(float64(s.NVLinkBytes)*overhead) >> 10
-		switch {
-		case scope == allLinks:
-			return kib, nvml.SUCCESS
-		case int64(scope) < int64(s.NVLinks):
-			return kib / uint64(s.NVLinks), nvml.SUCCESS
-		}
-		return 0, nvml.ERROR_INVALID_ARGUMENT
-	}}
+	return field{gpu.ReadingNVLink, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG,
+		func(s *sim.GPUState, scope uint32) (uint64, nvml.Return) {
+			if s.NVLinks == 0 {
+				return 0, nvml.ERROR_NOT_SUPPORTED
+			}
+			kib := uint64(float64(s.NVLinkBytes)*overhead) >> 10
+			switch {
+			case scope == allLinks:
+				return kib, nvml.SUCCESS
+			case int64(scope) < int64(s.NVLinks):
+				return kib / uint64(s.NVLinks), nvml.SUCCESS
+			}
+			return 0, nvml.ERROR_INVALID_ARGUMENT
+		}}
 }
 
 // nvlinkErrors are none: the simulation has no faulty links.

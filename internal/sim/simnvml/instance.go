@@ -17,7 +17,8 @@ type migDevice struct {
 }
 
 // readDevice makes one call to the driver about a MIG device.
-func readDevice[T any](m *migDevice, reading gpu.Reading, value func(s *sim.GPUState, at *sim.MIGDevice) T) (T, nvml.Return) {
+func readDevice[T any](m *migDevice, reading gpu.Reading,
+	value func(s *sim.GPUState, at *sim.MIGDevice) T) (T, nvml.Return) {
 	return read(m.device, reading, func(s *sim.GPUState) (T, nvml.Return) {
 		at, ok := s.Device(m.instance, m.compute)
 		if !ok {
@@ -29,11 +30,15 @@ func readDevice[T any](m *migDevice, reading gpu.Reading, value func(s *sim.GPUS
 }
 
 func (m *migDevice) GetUUID() (string, nvml.Return) {
-	return readDevice(m, gpu.ReadingMIG, func(_ *sim.GPUState, at *sim.MIGDevice) string { return string(at.Compute.UUID) })
+	return readDevice(m, gpu.ReadingMIG, func(_ *sim.GPUState, at *sim.MIGDevice) string {
+		return string(at.Compute.UUID)
+	})
 }
 
 func (m *migDevice) GetName() (string, nvml.Return) {
-	return readDevice(m, gpu.ReadingMIG, func(s *sim.GPUState, at *sim.MIGDevice) string { return s.Name + " MIG " + at.Compute.Profile })
+	return readDevice(m, gpu.ReadingMIG, func(s *sim.GPUState, at *sim.MIGDevice) string {
+		return s.Name + " MIG " + at.Compute.Profile
+	})
 }
 
 func (m *migDevice) GetGpuInstanceId() (int, nvml.Return) {

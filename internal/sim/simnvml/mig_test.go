@@ -38,7 +38,8 @@ gpus: [{model: A100-40GB, mig: true, layout: ["1g.5gb@0", "1g.5gb@1", {gi: "3g.2
 	if id := ok[int](t)(m.GetGpuInstanceId()); id != 8 {
 		t.Errorf("GPU instance %d at index 1", id)
 	}
-	want[nvmlsource.MIGDevice](t, nvml.ERROR_NOT_FOUND, "a GPU instance without a compute instance has no handle")(d.GetMigDeviceHandleByIndex(2))
+	want[nvmlsource.MIGDevice](t, nvml.ERROR_NOT_FOUND,
+		"a GPU instance without a compute instance has no handle")(d.GetMigDeviceHandleByIndex(2))
 	want[nvmlsource.MIGDevice](t, nvml.ERROR_INVALID_ARGUMENT, "index beyond the count")(d.GetMigDeviceHandleByIndex(7))
 	if orphans := ok[[]nvmlsource.GPUInstance](t)(d.GetGpuInstances(9, 2)); len(orphans) != 1 {
 		t.Errorf("%d GPU instances of profile 9, want the orphan", len(orphans))
@@ -83,7 +84,8 @@ func TestMIGDevice(t *testing.T) {
 		ComputeInstanceSliceCount: attributes.ComputeInstanceSliceCount, MemorySizeMB: attributes.MemorySizeMB,
 		SharedCopyEngineCount: attributes.SharedCopyEngineCount,
 	}, nvml.DeviceAttributes{
-		MultiprocessorCount: 28, GpuInstanceSliceCount: 3, ComputeInstanceSliceCount: 2, MemorySizeMB: 20096, SharedCopyEngineCount: 3,
+		MultiprocessorCount: 28, GpuInstanceSliceCount: 3, ComputeInstanceSliceCount: 2, MemorySizeMB: 20096,
+		SharedCopyEngineCount: 3,
 	})
 	sibling := ok[nvmlsource.MIGDevice](t)(d.GetMigDeviceHandleByIndex(1))
 	a, b := ok[nvml.Memory_v2](t)(part.GetMemoryInfo()), ok[nvml.Memory_v2](t)(sibling.GetMemoryInfo())
@@ -114,8 +116,9 @@ func TestProfiles(t *testing.T) {
 			continue
 		}
 		offered++
-		if profile == nvml.GPU_INSTANCE_PROFILE_3_SLICE && (name(info) != "MIG 3g.20gb" || info.Id != 9 || info.MemorySizeMB != 20096 ||
-			info.InstanceCount != 2 || info.MultiprocessorCount != 42 || info.DecoderCount != 2) {
+		if profile == nvml.GPU_INSTANCE_PROFILE_3_SLICE &&
+			(name(info) != "MIG 3g.20gb" || info.Id != 9 || info.MemorySizeMB != 20096 ||
+				info.InstanceCount != 2 || info.MultiprocessorCount != 42 || info.DecoderCount != 2) {
 			t.Errorf("profile %+v", info)
 		}
 	}
@@ -132,7 +135,8 @@ func TestProfiles(t *testing.T) {
 	if len(places) != 2 {
 		t.Errorf("placements %v", places)
 	}
-	want[[]nvml.GpuInstancePlacement](t, nvml.ERROR_INVALID_ARGUMENT, "unknown profile")(whole.GetGpuInstancePossiblePlacements(99))
+	want[[]nvml.GpuInstancePlacement](t, nvml.ERROR_INVALID_ARGUMENT,
+		"unknown profile")(whole.GetGpuInstancePossiblePlacements(99))
 	want[[]nvmlsource.GPUInstance](t, nvml.ERROR_NOT_SUPPORTED, "instances with MIG off")(whole.GetGpuInstances(9, 2))
 	want[[]nvmlsource.GPUInstance](t, nvml.ERROR_INSUFFICIENT_SIZE, "too small a list")(cut.GetGpuInstances(9, 1))
 }
@@ -141,13 +145,15 @@ func TestA30ProfileCountIsNotToBeTrusted(t *testing.T) {
 	l, _ := start(t, "version: 1\ngpus: [{model: A30}]\n")
 	d := handle(t, l, 0)
 	info := ok[nvml.GpuInstanceProfileInfo_v3](t)(d.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_2_SLICE))
-	if places := ok[[]nvml.GpuInstancePlacement](t)(d.GetGpuInstancePossiblePlacements(info.Id)); int(info.InstanceCount) <= len(places) {
+	if places := ok[[]nvml.GpuInstancePlacement](t)(d.GetGpuInstancePossiblePlacements(info.Id)); int(
+		info.InstanceCount) <= len(places) {
 		t.Errorf("%d instances in %d places", info.InstanceCount, len(places))
 	}
 }
 
 func TestWithoutRights(t *testing.T) {
-	l, _ := start(t, "version: 1\nnode: {privileged: false}\ngpus: [{model: A100-40GB, mig: true, layout: [\"3g.20gb@0\"]}, {model: A100-40GB}]\n")
+	l, _ := start(t, "version: 1\nnode: {privileged: false}\ngpus: [{model: A100-40GB, mig: true, layout: "+
+		"[\"3g.20gb@0\"]}, {model: A100-40GB}]\n")
 	cut, whole := handle(t, l, 0), handle(t, l, 1)
 	want[[]nvmlsource.GPUInstance](t, nvml.ERROR_NO_PERMISSION, "GPU instances")(cut.GetGpuInstances(9, 2))
 	want[[]nvml.GpuInstancePlacement](t, nvml.ERROR_NO_PERMISSION, "placements")(cut.GetGpuInstancePossiblePlacements(9))
@@ -165,5 +171,6 @@ func TestMIGModePending(t *testing.T) {
 	l, _ := start(t, "version: 1\ngpus: [{model: A30, mig: pending}]\n")
 	current, pending, ret := handle(t, l, 0).GetMigMode()
 	cmptest.Equal(t, "return code", ret, nvml.SUCCESS)
-	cmptest.Equal(t, "MIG mode now and pending", [2]int{current, pending}, [2]int{nvml.DEVICE_MIG_DISABLE, nvml.DEVICE_MIG_ENABLE})
+	cmptest.Equal(t, "MIG mode now and pending", [2]int{current, pending},
+		[2]int{nvml.DEVICE_MIG_DISABLE, nvml.DEVICE_MIG_ENABLE})
 }

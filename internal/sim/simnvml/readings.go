@@ -104,9 +104,10 @@ func (d *device) GetCurrPcieLinkGeneration() (int, nvml.Return) {
 	return fact(d, gpu.ReadingPCIe, func(s *sim.GPUState) int { return s.PCI.Generation })
 }
 
-// GetMemoryErrorCounter counts errors of device memory and SRAM; the simulation has errors in device memory alone. With MIG on,
-// a whole GPU reports no volatile counts.
-func (d *device) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType, location nvml.MemoryLocation) (uint64, nvml.Return) {
+// GetMemoryErrorCounter counts errors of device memory and SRAM; the simulation has errors in device memory alone.
+// With MIG on, a whole GPU reports no volatile counts.
+func (d *device) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType,
+	location nvml.MemoryLocation) (uint64, nvml.Return) {
 	total, ret := d.GetTotalEccErrors(severity, lifetime)
 	if ret != nvml.SUCCESS {
 		return 0, ret
