@@ -368,7 +368,7 @@ func TestCaptureCommand(t *testing.T) {
 	broken := write(t, "broken.yaml",
 		strings.Replace(readText(t, path), "nvmlDeviceGetCount: 2", "nvmlDeviceGetCount: two", 1))
 	for _, command := range [][]string{{"check-config"}, {"serve"}, {"capture", "--output=-"}} {
-		expect(command[0]+" of a broken file", exitFailure, broken+":20: recorded.node.nvmlDeviceGetCount: is ",
+		expect(command[0]+" of a broken file", exitFailure, broken+":22: recorded.node.nvmlDeviceGetCount: is ",
 			append(command, "--driver=sim", "--sim.scenario="+broken)...)
 	}
 	none := "--nvml.library-path=" + filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
