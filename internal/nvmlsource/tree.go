@@ -165,16 +165,16 @@ func (r *gpuRead) buildTree(t *tree, changed bool) {
 	}
 	detail := querier{source: r.source, answers: t.answers, slow: r.slow}
 	var nodes []instanceNode
-	for _, e := range t.scan.instances {
-		if !slices.ContainsFunc(nodes, func(n instanceNode) bool { return n.ID == gpu.InstanceID(e.info.ID) }) {
-			nodes = append(nodes, r.listedNode(e.info))
+	for _, info := range t.scan.instances {
+		if !slices.ContainsFunc(nodes, func(n instanceNode) bool { return n.ID == gpu.InstanceID(info.ID) }) {
+			nodes = append(nodes, r.listedNode(info))
 		}
 	}
 	for i := range t.scan.devices {
 		nodes = r.addCompute(&detail, nodes, t.scan.devices[i], i)
 	}
-	for _, e := range t.scan.instances {
-		placeComputes(&detail, nodes, e)
+	for i, info := range t.scan.instances {
+		placeComputes(&detail, nodes, gpu.InstanceID(info.ID), t.scan.handles[i])
 	}
 	sortNodes(nodes)
 	if changed {
@@ -282,12 +282,12 @@ func (r *gpuRead) inferredNode(id gpu.InstanceID, c computeNode, attributes nvml
 }
 
 // placeComputes adds the placements of compute instances, which only their GPU instance reports.
-func placeComputes(detail *querier, nodes []instanceNode, e instanceEntry) {
-	at := slices.IndexFunc(nodes, func(n instanceNode) bool { return n.ID == gpu.InstanceID(e.info.ID) })
+func placeComputes(detail *querier, nodes []instanceNode, of gpu.InstanceID, handle GPUInstance) {
+	at := slices.IndexFunc(nodes, func(n instanceNode) bool { return n.ID == of })
 	if len(nodes[at].computes) == 0 {
 		return
 	}
-	list, _ := query(detail, "nvmlGpuInstanceGetComputeInstances", gpu.ReadingMIG, e.handle.GetComputeInstances)
+	list, _ := query(detail, "nvmlGpuInstanceGetComputeInstances", gpu.ReadingMIG, handle.GetComputeInstances)
 	for _, info := range list {
 		for i := range nodes[at].computes {
 			if c := &nodes[at].computes[i]; c.ID == gpu.ComputeID(info.ID) && info.Placement.Size > 0 {
