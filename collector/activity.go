@@ -54,8 +54,12 @@ func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 		for i := range v.gpus {
 			gpuFamilies.writeRatios(w, v.gpus[i].use, &v.gpus[i].Activity)
 		}
-		v.eachInstance(func(_ *gpuView, gi *instanceView) { instance.writeRatios(w, gi.use, &gi.Activity) })
-		v.eachSplitCompute(func(ci *computeView) { compute.writeRatios(w, ci.use, &ci.Activity) })
+		for gi, of := range v.instances() {
+			instance.writeRatios(w, of.use, &gi.Activity)
+		}
+		for ci, of := range v.splitComputeInstances() {
+			compute.writeRatios(w, of.use, &ci.Activity)
+		}
 	}
 }
 

@@ -68,22 +68,22 @@ func (g *gpuView) findDevice(use *gpu.ContainerUse) (labels, *gpu.Activity) {
 	if !isPart {
 		return g.labels, &g.Activity
 	}
-	for i := range g.instances {
-		gi := &g.instances[i]
+	for i := range g.Instances {
+		gi, of := &g.Instances[i], &g.parts[i]
 		if gi.ID != instance {
 			continue
 		}
 		compute, isCompute := use.Compute.Get()
 		if !isCompute {
-			return gi.labels, &gi.Activity
+			return of.labels, &gi.Activity
 		}
-		for c := range gi.computeInstances {
-			switch ci := &gi.computeInstances[c]; {
+		for c := range gi.ComputeInstances {
+			switch ci := &gi.ComputeInstances[c]; {
 			case ci.ID != compute:
 			case gi.IsSplit():
-				return ci.labels, &ci.Activity
+				return of.parts[c].labels, &ci.Activity
 			default:
-				return ci.labels, &gi.Activity
+				return of.parts[c].labels, &gi.Activity
 			}
 		}
 	}

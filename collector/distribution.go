@@ -87,15 +87,16 @@ func newDistributionGroup(c *catalog) collectFunc {
 					d.writeHistogram(w, gpuFamilies[r], g.labels, r, &readings[r])
 				}
 			}
-		}
-		v.eachInstance(func(g *gpuView, gi *instanceView) {
-			d := store.instances[g.Key(gi.GPUInstance)]
-			for r := range readings {
-				if readings[r].ofInstance(gi.GPUInstance).Present() {
-					d.writeHistogram(w, instances[r], gi.labels, r, &readings[r])
+			for j := range g.Instances {
+				gi := &g.Instances[j]
+				d := store.instances[g.Key(gi)]
+				for r := range readings {
+					if readings[r].ofInstance(gi).Present() {
+						d.writeHistogram(w, instances[r], g.parts[j].labels, r, &readings[r])
+					}
 				}
 			}
-		})
+		}
 	}
 }
 

@@ -32,16 +32,19 @@ func newInfo(c *catalog) collectFunc {
 			addOpt(w, gpuSMs, g.labels, g.SMs)
 		}
 		var text [16]byte
-		v.eachInstance(func(_ *gpuView, gi *instanceView) {
-			w.add(giInfo, gi.labels.extend("placement", string(appendPlacement(text[:0], gi.Placement)),
+		for gi, of := range v.instances() {
+			w.add(giInfo, of.labels.extend("placement", string(appendPlacement(text[:0], gi.Placement)),
 				"compute_slices", decimal(gi.ComputeSlices), "memory_slices", decimal(gi.MemorySlices)), 1)
-			addOpt(w, giSMs, gi.labels, gi.SMs)
-		})
-		v.eachCompute(func(ci *computeView) {
-			w.add(ciInfo, ci.labels.extend("placement", string(appendPlacement(text[:0], ci.Placement)),
-				"compute_profile", ci.Profile), 1)
-		})
-		v.eachSplitCompute(func(ci *computeView) { addOpt(w, ciSMs, ci.labels, ci.SMs) })
+			addOpt(w, giSMs, of.labels, gi.SMs)
+			for k := range gi.ComputeInstances {
+				ci := &gi.ComputeInstances[k]
+				w.add(ciInfo, of.parts[k].labels.extend("placement", string(appendPlacement(text[:0], ci.Placement)),
+					"compute_profile", ci.Profile), 1)
+			}
+		}
+		for ci, of := range v.splitComputeInstances() {
+			addOpt(w, ciSMs, of.labels, ci.SMs)
+		}
 	}
 }
 

@@ -13,7 +13,9 @@ func newJobs(c *catalog) collectFunc {
 		for i := range v.gpus {
 			pods.writeJobInfo(w, gpuFamily, v.gpus[i].labels, v.gpus[i].Jobs)
 		}
-		v.eachInstance(func(_ *gpuView, gi *instanceView) { pods.writeJobInfo(w, instance, gi.labels, gi.Jobs) })
+		for gi, of := range v.instances() {
+			pods.writeJobInfo(w, instance, of.labels, gi.Jobs)
+		}
 	}
 }
 

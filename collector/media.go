@@ -24,7 +24,9 @@ func newMedia(c *catalog) collectFunc {
 			g := &v.gpus[i]
 			writeMedia(w, gpuFamily, g.use, &g.Readings.Media)
 		}
-		v.eachInstance(func(_ *gpuView, gi *instanceView) { writeMedia(w, instance, gi.use, &gi.Media) })
+		for gi, of := range v.instances() {
+			writeMedia(w, instance, of.use, &gi.Media)
+		}
 	}
 }
 

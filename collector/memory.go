@@ -51,6 +51,8 @@ func newMemoryReadings(c *catalog, readings []memoryReading) collectFunc {
 		for i := range v.gpus {
 			write(w, gpuFamilies, &v.gpus[i].deviceLabels, &v.gpus[i].Readings.Memory)
 		}
-		v.eachInstance(func(_ *gpuView, gi *instanceView) { write(w, instances, &gi.deviceLabels, &gi.Memory) })
+		for gi, of := range v.instances() {
+			write(w, instances, of, &gi.Memory)
+		}
 	}
 }

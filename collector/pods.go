@@ -35,14 +35,14 @@ func newPods(c *catalog) collectFunc {
 			addOptBool(w, gpuAllocated, g.labels, g.Allocated)
 			pods.writeHolderInfo(w, gpuPod, g.labels, g.Holders)
 		}
-		v.eachInstance(func(_ *gpuView, gi *instanceView) {
-			addOptBool(w, giAllocated, gi.labels, gi.Allocated)
-			pods.writeHolderInfo(w, giPod, gi.labels, gi.Holders)
-		})
-		v.eachSplitCompute(func(ci *computeView) {
-			addOptBool(w, ciAllocated, ci.labels, ci.Allocated)
-			pods.writeHolderInfo(w, ciPod, ci.labels, ci.Holders)
-		})
+		for gi, of := range v.instances() {
+			addOptBool(w, giAllocated, of.labels, gi.Allocated)
+			pods.writeHolderInfo(w, giPod, of.labels, gi.Holders)
+		}
+		for ci, of := range v.splitComputeInstances() {
+			addOptBool(w, ciAllocated, of.labels, ci.Allocated)
+			pods.writeHolderInfo(w, ciPod, of.labels, ci.Holders)
+		}
 	}
 }
 

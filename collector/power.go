@@ -37,9 +37,9 @@ func newPower(c *catalog) collectFunc {
 				w.add(method, g.labels.extend("method", string(g.Power.Method)), 1)
 			}
 		}
-		v.eachInstance(func(_ *gpuView, gi *instanceView) {
-			addOpt(w, giWatts, gi.use, gi.PowerWatts)
-			addUseCounter(w, giJoules, &gi.deviceLabels, gi.EnergyJoules)
-		})
+		for gi, of := range v.instances() {
+			addOpt(w, giWatts, of.use, gi.PowerWatts)
+			addUseCounter(w, giJoules, of, gi.EnergyJoules)
+		}
 	}
 }

@@ -21,8 +21,12 @@ func newInstanceProcesses(c *catalog) collectFunc {
 	compute := c.newFamily("nvidia_mig_compute_instance_processes", "Processes with a context on the compute instance.",
 		"A part of its GPU instance's. "+splitOnly)
 	return func(w *metricWriter, v *view) {
-		v.eachInstance(func(_ *gpuView, gi *instanceView) { addOpt(w, instance, gi.labels, gi.Processes) })
-		v.eachSplitCompute(func(ci *computeView) { addOpt(w, compute, ci.labels, ci.Processes) })
+		for gi, of := range v.instances() {
+			addOpt(w, instance, of.labels, gi.Processes)
+		}
+		for ci, of := range v.splitComputeInstances() {
+			addOpt(w, compute, of.labels, ci.Processes)
+		}
 	}
 }
 

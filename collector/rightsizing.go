@@ -74,12 +74,12 @@ func newRightsizing(c *catalog) collectFunc {
 				}
 				continue
 			}
-			if i := g.findAdvised(&a); i != nil {
+			if i := g.findAdvised(&a); i >= 0 {
 				holder := a.Holder
-				if i.IsSplit() {
+				if g.Instances[i].IsSplit() {
 					holder = gpu.Container{} // others may have parts of it
 				}
-				w.add(families.instance, i.labels.extend(append(pods.advicePairs(&a, holder), "action", a.Action)...), 1)
+				w.add(families.instance, g.parts[i].labels.extend(append(pods.advicePairs(&a, holder), "action", a.Action)...), 1)
 			}
 		}
 	}
@@ -101,18 +101,13 @@ func (f *rightsizingFamilies) writeWhole(w *metricWriter, l labels, a *Advice, p
 	}
 }
 
-// findAdvised returns the GPU instance that the advice is about; nil if it or its holder is another one now.
-func (g *gpuView) findAdvised(a *Advice) *instanceView {
-	for i := range g.instances {
-		gi := &g.instances[i]
-		if gi.ID == a.Instance.Or(0) && gi.Placement == a.Placement {
-			if !gi.IsSplit() && !isStillHeldBy(gi.Holders, a.Holder) {
-				return nil
-			}
-			return gi
-		}
-	}
-	return nil
+// findAdvised returns the index of the GPU instance that the advice is about; -1 if it or its holder is another one
+// now.
+func (g *gpuView) findAdvised(a *Advice) int {
+	return slices.IndexFunc(g.Instances, func(gi gpu.GPUInstance) bool {
+		return gi.ID == a.Instance.Or(0) && gi.Placement == a.Placement &&
+			(gi.IsSplit() || isStillHeldBy(gi.Holders, a.Holder))
+	})
 }
 
 // isStillHeldBy reports whether a container alone holds a device, or, if it is zero, whether no container does so

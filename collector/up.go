@@ -29,7 +29,11 @@ func newUp(c *catalog) collectFunc {
 				w.addCounter(readErrors, g.labels.extend("reading", string(e.Reading), "reason", string(e.Reason)), e.Counter)
 			}
 		}
-		v.eachInstance(func(_ *gpuView, gi *instanceView) { w.addBool(giUp, gi.labels, gi.Up) })
-		v.eachSplitCompute(func(ci *computeView) { w.addBool(ciUp, ci.labels, ci.Up) })
+		for gi, of := range v.instances() {
+			w.addBool(giUp, of.labels, gi.Up)
+		}
+		for ci, of := range v.splitComputeInstances() {
+			w.addBool(ciUp, of.labels, ci.Up)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"iter"
 	"strconv"
 	"time"
 
@@ -15,78 +16,63 @@ type view struct {
 	withoutHandle []gpuView // GPUs without a handle: only their index and errors are known
 }
 
-// deviceLabels are the labels of one device.
+// gpuView is a GPU with its labels.
+type gpuView struct {
+	*gpu.GPU
+	deviceLabels
+}
+
+// deviceLabels are the labels of one device: a GPU, a GPU instance or a compute instance.
 type deviceLabels struct {
 	labels labels // for what the device is and does; they stay as long as the device exists
 	use    labels // for how the device is used; with its holder in the mode series
 	// heldSince is when the holder in use got the device; zero if there is none.
 	heldSince time.Time
-}
-
-type gpuView struct {
-	*gpu.GPU
-	deviceLabels
-	instances []instanceView
-}
-
-type instanceView struct {
-	*gpu.GPUInstance
-	deviceLabels
-	computeInstances []computeView
-}
-
-type computeView struct {
-	*gpu.ComputeInstance
-	deviceLabels
+	parts     []deviceLabels // of the instances that the device is divided into, in their order
 }
 
 func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 	v := &view{Snapshot: s, root: root, gpus: make([]gpuView, 0, len(s.GPUs))}
-	instances, computes := allocateViews(s)
+	spare := make([]deviceLabels, countInstances(s)) // one allocation, not one for each device
+	take := func(n int) (taken []deviceLabels) {
+		taken, spare = spare[:n:n], spare[n:]
+		return taken
+	}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		plain := root.extend("gpu", strconv.Itoa(g.Index), "uuid", string(g.UUID))
-		one := gpuView{
-			GPU: g, deviceLabels: pods.labelsOfDevice(plain, g.Holders, g.Jobs, s.Time),
-		}
+		one := gpuView{GPU: g, deviceLabels: pods.labelsOfDevice(plain, g.Holders, g.Jobs, s.Time)}
 		if g.UUID == "" {
 			v.withoutHandle = append(v.withoutHandle, one)
 			continue
 		}
-		one.instances, instances = instances[:len(g.Instances):len(g.Instances)], instances[len(g.Instances):]
+		one.parts = take(len(g.Instances))
 		for j := range g.Instances {
 			gi := &g.Instances[j]
-			one.instances[j].computeInstances, computes = computes[:len(gi.ComputeInstances):len(gi.ComputeInstances)],
-				computes[len(gi.ComputeInstances):]
-			one.instances[j].setInstance(plain, gi, pods, s.Time)
+			plain := plain.extend("gpu_instance", formatUint(gi.ID), "mig_profile", gi.Profile)
+			one.parts[j] = pods.labelsOfDevice(plain, gi.Holders, gi.Jobs, s.Time)
+			one.parts[j].parts = take(len(gi.ComputeInstances))
+			for k := range gi.ComputeInstances {
+				ci := &gi.ComputeInstances[k]
+				own := plain.extend("compute_instance", formatUint(ci.ID), "mig_uuid", string(ci.UUID))
+				one.parts[j].parts[k] = pods.labelsOfDevice(own, ci.Holders, gi.Jobs, s.Time)
+			}
 		}
 		v.gpus = append(v.gpus, one)
 	}
 	return v
 }
 
-// allocateViews returns views for all devices of the Snapshot: one allocation of each kind, not one for each device.
-func allocateViews(s *gpu.Snapshot) ([]instanceView, []computeView) {
-	instances, computes := 0, 0
+// countInstances counts the GPU instances and compute instances of the Snapshot.
+func countInstances(s *gpu.Snapshot) int {
+	count := 0
 	for i := range s.GPUs {
-		instances += len(s.GPUs[i].Instances)
+		count += len(s.GPUs[i].Instances)
 		for j := range s.GPUs[i].Instances {
-			computes += len(s.GPUs[i].Instances[j].ComputeInstances)
+			count += len(s.GPUs[i].Instances[j].ComputeInstances)
 		}
 	}
-	return make([]instanceView, instances), make([]computeView, computes)
-}
-
-// setInstance sets everything of a GPU instance; the view has room for its compute instances.
-func (v *instanceView) setInstance(parent labels, gi *gpu.GPUInstance, pods podLabels, now time.Time) {
-	plain := parent.extend("gpu_instance", formatUint(gi.ID), "mig_profile", gi.Profile)
-	v.GPUInstance, v.deviceLabels = gi, pods.labelsOfDevice(plain, gi.Holders, gi.Jobs, now)
-	for k := range gi.ComputeInstances {
-		ci := &gi.ComputeInstances[k]
-		own := plain.extend("compute_instance", formatUint(ci.ID), "mig_uuid", string(ci.UUID))
-		v.computeInstances[k] = computeView{ComputeInstance: ci,
-			deviceLabels: pods.labelsOfDevice(own, ci.Holders, gi.Jobs, now)}
-	}
+	return count
 }
 
 // labelsOfDevice returns the labels of a device. In the mode series, families of use name its exclusive holder and its
@@ -105,35 +91,32 @@ func (p podLabels) labelsOfDevice(plain labels, holders []gpu.Holder, jobs []str
 	return d
 }
 
-// eachInstance calls f for every GPU instance of the node.
-func (v *view) eachInstance(f func(*gpuView, *instanceView)) {
-	for i := range v.gpus {
-		for j := range v.gpus[i].instances {
-			f(&v.gpus[i], &v.gpus[i].instances[j])
+// instances iterates over the GPU instances of the node and their labels.
+func (v *view) instances() iter.Seq2[*gpu.GPUInstance, *deviceLabels] {
+	return func(yield func(*gpu.GPUInstance, *deviceLabels) bool) {
+		for i := range v.gpus {
+			g := &v.gpus[i]
+			for j := range g.Instances {
+				if !yield(&g.Instances[j], &g.parts[j]) {
+					return
+				}
+			}
 		}
 	}
 }
 
-// eachCompute calls f for every compute instance of the node.
-func (v *view) eachCompute(f func(*computeView)) {
-	v.eachInstance(func(_ *gpuView, gi *instanceView) {
-		for k := range gi.computeInstances {
-			f(&gi.computeInstances[k])
+// splitComputeInstances iterates over the compute instances of split GPU instances and their labels. Other compute
+// instances have the same readings as their GPU instance.
+func (v *view) splitComputeInstances() iter.Seq2[*gpu.ComputeInstance, *deviceLabels] {
+	return func(yield func(*gpu.ComputeInstance, *deviceLabels) bool) {
+		for gi, of := range v.instances() {
+			for k := range gi.ComputeInstances {
+				if gi.IsSplit() && !yield(&gi.ComputeInstances[k], &of.parts[k]) {
+					return
+				}
+			}
 		}
-	})
-}
-
-// eachSplitCompute calls f for every compute instance of a split GPU instance. Other compute instances have the same
-// readings as their GPU instance.
-func (v *view) eachSplitCompute(f func(*computeView)) {
-	v.eachInstance(func(_ *gpuView, gi *instanceView) {
-		if !gi.IsSplit() {
-			return
-		}
-		for k := range gi.computeInstances {
-			f(&gi.computeInstances[k])
-		}
-	})
+	}
 }
 
 func formatUint[T ~uint32 | ~uint64](n T) string { return strconv.FormatUint(uint64(n), 10) }

@@ -30,12 +30,12 @@ func newXID(c *catalog) collectFunc {
 				w.addTimestamp(last, l, x.Last)
 			}
 		}
-		v.eachInstance(func(_ *gpuView, gi *instanceView) {
+		for gi, of := range v.instances() {
 			for _, x := range gi.XIDErrors {
-				l := gi.labels.extend("xid", formatUint(x.XID))
+				l := of.labels.extend("xid", formatUint(x.XID))
 				w.addCounter(giByXID, l, x.Counter)
 				w.addTimestamp(giLast, l, x.Last)
 			}
-		})
+		}
 	}
 }

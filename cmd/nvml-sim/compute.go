@@ -127,7 +127,7 @@ func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 func remainingComputeInstances(i *sim.Instance, f computeProfile, a args) result {
 	count, end := 0, 0
 	for _, p := range f.placements {
-		taken := slices.ContainsFunc(i.ComputeInstances, func(c sim.Compute) bool { return c.Placement.Overlaps(p) })
+		taken := slices.ContainsFunc(i.ComputeInstances, func(c *sim.Compute) bool { return c.Placement.Overlaps(p) })
 		if !taken && p.Start >= end {
 			count, end = count+1, p.End()
 		}
@@ -191,11 +191,11 @@ func computeInstancesOfProfile(s *sim.GPUState, i *sim.Instance, a args) result 
 }
 
 func computeInstanceByID(s *sim.GPUState, i *sim.Instance, a args) result {
-	at := slices.IndexFunc(i.ComputeInstances, func(c sim.Compute) bool { return uint32(c.ID) == a.uint(1) })
-	if at < 0 {
+	c, ok := i.Compute(gpu.ComputeID(a.uint(1)))
+	if !ok {
 		return notFound
 	}
-	return putHandle(a, 2, handle{aComputeInstance, s.Index, i.ID, i.ComputeInstances[at].ID})
+	return putHandle(a, 2, handle{aComputeInstance, s.Index, i.ID, c.ID})
 }
 
 // computeInfo writes the first bytes of the struct: it had no placement before its second version.
@@ -205,11 +205,10 @@ func computeInfo(size uintptr) call {
 		if ret != success {
 			return ret
 		}
-		k := slices.IndexFunc(i.ComputeInstances, func(c sim.Compute) bool { return c.ID == h.compute })
-		if k < 0 {
+		c, ok := i.Compute(h.compute)
+		if !ok {
 			return notFound
 		}
-		c := &i.ComputeInstances[k]
 		id, _ := sim.ComputeProfileID(c.Placement.Size)
 		info := C.sim_nvmlComputeInstanceInfo_t{id: C.sim_u32(c.ID), profileId: C.sim_u32(id)}
 		setHandle(&info.device, handle{kind: aGPU, gpu: h.gpu})

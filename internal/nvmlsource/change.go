@@ -38,7 +38,7 @@ func (c *stepCall) createInstance() (mig.Done, error) {
 }
 
 // createCompute creates a compute instance at the step's placement in a GPU instance, with the same errors.
-func (c *stepCall) createCompute(t *tables, at *standingInstance, gi MutableInstance) (mig.Done, error) {
+func (c *stepCall) createCompute(t *tables, at gpu.InstanceID, gi MutableInstance) (mig.Done, error) {
 	place, ok := c.step.Compute.Get()
 	if !ok {
 		return mig.Done{}, fmt.Errorf("%w: no place for a compute instance", gpu.ErrInvalidArgument)
@@ -62,9 +62,9 @@ func (c *stepCall) createCompute(t *tables, at *standingInstance, gi MutableInst
 		err = fmt.Errorf("%w: it is at %d:%d, profile %d", gpu.ErrReplaced, info.Placement.Start, info.Placement.Size,
 			info.ProfileID)
 	}
-	done := mig.Done{Instance: at.ID, ComputeID: gpu.Some(gpu.ComputeID(info.ID))}
+	done := mig.Done{Instance: at, ComputeID: gpu.Some(gpu.ComputeID(info.ID))}
 	if err == nil {
-		done.UUID, err = c.uuidOf(t, computeKey{at.ID, gpu.ComputeID(info.ID)})
+		done.UUID, err = c.uuidOf(t, computeKey{at, gpu.ComputeID(info.ID)})
 	}
 	if err != nil {
 		return mig.Done{}, fmt.Errorf("%w: %w", mig.ErrNotAsAsked, err)
@@ -86,7 +86,7 @@ func (c *stepCall) uuidOf(t *tables, of computeKey) (gpu.MIGUUID, error) {
 
 // chooseProfile returns, of the compute profiles that have the wanted number of slices and can be at the placement,
 // the one with the most SMs: newer drivers have several. The placement is the driver's, which may be longer than the
-// slices (standingInstance.add).
+// slices (addCompute).
 func (c *stepCall) chooseProfile(t *tables, gi MutableInstance,
 	at gpu.Placement) (id uint32, place nvml.ComputeInstancePlacement, err error) {
 	profiles, err := c.computeProfiles(t, gi, c.step.ProfileID)

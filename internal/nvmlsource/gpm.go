@@ -23,7 +23,7 @@ import (
 const minWindow = 100 * time.Millisecond
 
 // gpmState is the state of GPM of one GPU. Like the rest of gpuState it belongs to the Read under way. The windows of
-// instances are in the nodes of its tree.
+// instances are in its tree.
 type gpmState struct {
 	wanted        bool // in this reading
 	asked         bool // supported is known
@@ -88,8 +88,8 @@ func (p *samplePool) put(w *window) {
 
 // putAll adds the samples of all instances of a tree to the pool.
 func (p *samplePool) putAll(t *tree) {
-	for w := range t.windows() {
-		p.put(w)
+	for e := range t.entities() {
+		p.put(&e.window)
 	}
 }
 
@@ -160,7 +160,7 @@ func (r *gpuRead) gpmSupported() bool {
 	return g.supported
 }
 
-// sampleEntities samples the GPU, and all instances of the tree if the nodes are of its last scan.
+// sampleEntities samples the GPU, and all instances of the tree if they are of its last scan.
 func (r *gpuRead) sampleEntities() {
 	b, t := r.state, &r.state.tree
 	b.gpm.sampled = true
@@ -170,13 +170,13 @@ func (r *gpuRead) sampleEntities() {
 	if !t.known {
 		return
 	}
-	for i := range t.nodes {
-		n := &t.nodes[i]
-		r.sampleInto(&n.window, n.answers, migSample, func(s GPMSample) nvml.Return {
-			return r.dev.GpmMigSampleGet(int(n.ID), s)
+	for i := range t.states {
+		e := &t.states[i]
+		r.sampleInto(&e.window, e.answers, migSample, func(s GPMSample) nvml.Return {
+			return r.dev.GpmMigSampleGet(int(t.instances[i].ID), s)
 		})
-		for j := range n.computes {
-			c := &n.computes[j]
+		for j := range e.computes {
+			c := &e.computes[j]
 			r.sampleInto(&c.window, c.answers, sample, t.handleOf(c).GpmSampleGet)
 		}
 	}
@@ -234,8 +234,8 @@ func (r *gpuRead) readActivity() {
 func (r *gpuRead) restartWindows() {
 	g := &r.state.gpm
 	g.own.reset(nil)
-	for w := range r.state.tree.windows() {
-		w.reset(nil)
+	for e := range r.state.tree.entities() {
+		e.window.reset(nil)
 	}
 	g.lastAt = time.Time{}
 	if r.scan.err == nil {
@@ -246,12 +246,13 @@ func (r *gpuRead) restartWindows() {
 // computeActivity computes the metrics of every window that has two samples.
 func (r *gpuRead) computeActivity() {
 	r.computeWindow(&r.state.gpm.own, gpuMetrics)
-	for i := range r.state.tree.nodes {
-		n := &r.state.tree.nodes[i]
-		r.computeWindow(&n.window, instanceMetrics)
-		r.readInstanceMedia(n)
-		for j := range n.computes {
-			r.computeWindow(&n.computes[j].window, computeMetrics)
+	t := &r.state.tree
+	for i := range t.states {
+		e := &t.states[i]
+		r.computeWindow(&e.window, instanceMetrics)
+		r.readInstanceMedia(&t.instances[i], e)
+		for j := range e.computes {
+			r.computeWindow(&e.computes[j].window, computeMetrics)
 		}
 	}
 }
@@ -321,17 +322,17 @@ func (r *gpuRead) setMetric(to *gpu.Opt[float64], m *GPMMetric, unit float64) {
 	}
 }
 
-// fillActivity copies the metrics of the windows into the result, whose instances are in the order of the nodes.
+// fillActivity copies the metrics of the windows into the result, whose instances are in the order of the tree.
 func (r *gpuRead) fillActivity() {
 	g := &r.state.gpm
 	r.out.Activity, r.out.Rates, r.out.InvalidActivity = g.own.activity, g.own.rates, g.invalid
 	r.errs = r.windowErrors(r.errs, &g.own)
 	for i := range r.out.Instances {
-		gi, n := &r.out.Instances[i], &r.state.tree.nodes[i]
-		gi.Activity, gi.Media = n.window.activity, n.window.media
-		gi.Errors = r.windowErrors(gi.Errors, &n.window)
+		gi, e := &r.out.Instances[i], &r.state.tree.states[i]
+		gi.Activity, gi.Media = e.window.activity, e.window.media
+		gi.Errors = r.windowErrors(gi.Errors, &e.window)
 		for j := range gi.ComputeInstances {
-			ci, w := &gi.ComputeInstances[j], &n.computes[j].window
+			ci, w := &gi.ComputeInstances[j], &e.computes[j].window
 			ci.Activity = w.activity
 			ci.Errors = r.windowErrors(ci.Errors, w)
 		}

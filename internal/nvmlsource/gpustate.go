@@ -85,12 +85,8 @@ func (b *gpuState) retryUnsupported(now time.Time) bool {
 	b.freshAt = now
 	clear(b.answers.unsupported)
 	clear(b.tree.answers.unsupported)
-	for i := range b.tree.nodes {
-		n := &b.tree.nodes[i]
-		clear(n.answers.unsupported)
-		for j := range n.computes {
-			clear(n.computes[j].answers.unsupported)
-		}
+	for e := range b.tree.entities() {
+		clear(e.answers.unsupported)
 	}
 	return true
 }

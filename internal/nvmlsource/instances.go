@@ -30,27 +30,22 @@ func (r *gpuRead) buildInstances(processes *processes) (vanished bool) {
 		r.out.Instances = t.unreadableInstances(r.scan.err)
 		return false
 	}
-	r.out.Instances = slices.Grow([]gpu.GPUInstance(nil), len(t.nodes))
+	r.out.Instances = slices.Clone(t.instances)
 	own := processes.ownLists(t.known)
-	for i := range t.nodes {
-		n := &t.nodes[i]
-		gi := n.GPUInstance
-		if len(n.computes) > 0 {
-			vanished = r.readInstanceMemory(n, &gi) || vanished
+	for i := range r.out.Instances {
+		gi, state := &r.out.Instances[i], &t.states[i]
+		gi.ComputeInstances = slices.Clone(gi.ComputeInstances)
+		if len(gi.ComputeInstances) > 0 {
+			vanished = r.readInstanceMemory(state, gi) || vanished
 			// no handle reports its memory; its size is that of the profile
 		} else if p, _ := r.profileOf(gi.ProfileID); p.MemoryBytes > 0 {
 			gi.Memory.Total = gpu.Some(p.MemoryBytes)
 		}
-		gi.ComputeInstances = slices.Grow([]gpu.ComputeInstance(nil), len(n.computes))
-		for j := range n.computes {
-			c := &n.computes[j]
-			ci := c.ComputeInstance
+		for j := range gi.ComputeInstances {
 			if own != nil {
-				vanished = r.readComputeProcesses(c, gi.ID, &ci, own) || vanished
+				vanished = r.readComputeProcesses(&state.computes[j], gi.ID, &gi.ComputeInstances[j], own) || vanished
 			}
-			gi.ComputeInstances = append(gi.ComputeInstances, ci)
 		}
-		r.out.Instances = append(r.out.Instances, gi)
 	}
 	if own != nil && own.ok {
 		processes.list, processes.ok = own.list, true
@@ -64,17 +59,15 @@ func (r *gpuRead) buildInstances(processes *processes) (vanished bool) {
 
 // unreadableInstances returns the instances of a tree, none of which can be read.
 func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
-	list := make([]gpu.GPUInstance, 0, len(t.nodes))
-	for i := range t.nodes {
-		gi := t.nodes[i].GPUInstance
+	list := slices.Clone(t.instances)
+	for i := range list {
+		gi := &list[i]
 		// it was counted as the GPU's
 		gi.Up, gi.Errors = false, []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: err, Remembered: true}}
-		for _, c := range t.nodes[i].computes {
-			ci := c.ComputeInstance
-			ci.Up, ci.Errors = false, gi.Errors
-			gi.ComputeInstances = append(gi.ComputeInstances, ci)
+		gi.ComputeInstances = slices.Clone(gi.ComputeInstances)
+		for j := range gi.ComputeInstances {
+			gi.ComputeInstances[j].Up, gi.ComputeInstances[j].Errors = false, gi.Errors
 		}
-		list = append(list, gi)
 	}
 	return list
 }
@@ -85,9 +78,9 @@ func (r *gpuRead) entityQuerier(known answers) querier {
 }
 
 // readInstanceMemory reads a GPU instance's memory, which any of its MIG devices reports.
-func (r *gpuRead) readInstanceMemory(n *instanceNode, gi *gpu.GPUInstance) (vanished bool) {
-	a := r.entityQuerier(n.answers)
-	h := r.state.tree.handleOf(&n.computes[0])
+func (r *gpuRead) readInstanceMemory(state *entityState, gi *gpu.GPUInstance) (vanished bool) {
+	a := r.entityQuerier(state.answers)
+	h := r.state.tree.handleOf(&state.computes[0])
 	if m, ok := query(&a, "nvmlDeviceGetMemoryInfo", gpu.ReadingMemory, h.GetMemoryInfo); ok {
 		gi.Memory = memoryOf(m)
 	}
@@ -97,17 +90,17 @@ func (r *gpuRead) readInstanceMemory(n *instanceNode, gi *gpu.GPUInstance) (vani
 }
 
 // readComputeProcesses reads the processes of one compute instance, from its MIG device's own list.
-func (r *gpuRead) readComputeProcesses(c *computeNode, in gpu.InstanceID, ci *gpu.ComputeInstance,
+func (r *gpuRead) readComputeProcesses(state *entityState, in gpu.InstanceID, ci *gpu.ComputeInstance,
 	own *processes) (vanished bool) {
-	a := r.entityQuerier(c.answers)
-	h := r.state.tree.handleOf(c)
+	a := r.entityQuerier(state.answers)
+	h := r.state.tree.handleOf(state)
 	infos, ok := query(&a, "nvmlDeviceGetComputeRunningProcesses", gpu.ReadingProcesses, h.GetComputeRunningProcesses)
 	if !ok {
 		own.ok = false
 	}
 	for _, info := range infos {
 		p := processOf(info)
-		p.Instance, p.Compute = gpu.Some(in), gpu.Some(c.ID)
+		p.Instance, p.Compute = gpu.Some(in), gpu.Some(ci.ID)
 		own.list = append(own.list, p)
 	}
 	if ok {

@@ -107,10 +107,10 @@ func (a *Actuator) readLayoutOnce(b *gpuState) (mig.GPULayout, error) {
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
-	if after.mode != mode || !mig.SameInstances(before.instances(), after.instances()) || !after.identify(devices) {
+	if after.mode != mode || !mig.SameInstances(before.instances, after.instances) || !after.identify(devices) {
 		return mig.GPULayout{}, errTorn
 	}
-	g.Instances = after.instances()
+	g.Instances = after.instances
 	return g, nil
 }
 
@@ -118,17 +118,18 @@ func (a *Actuator) readLayoutOnce(b *gpuState) (mig.GPULayout, error) {
 // device is of one of them, and no two GPU instances overlap.
 func (p partition) identify(devices map[computeKey]gpu.MIGUUID) bool {
 	found := 0
-	for i := range p {
-		for k := range p[i].ComputeInstances {
-			c := &p[i].ComputeInstances[k]
-			uuid, ok := devices[computeKey{p[i].ID, c.ID}]
+	for i := range p.instances {
+		gi := &p.instances[i]
+		for k := range gi.ComputeInstances {
+			c := &gi.ComputeInstances[k]
+			uuid, ok := devices[computeKey{gi.ID, c.ID}]
 			if !ok {
 				return false
 			}
 			c.UUID = uuid
 			found++
 		}
-		if i > 0 && p[i].Placement.Overlaps(p[i-1].Placement) {
+		if i > 0 && gi.Placement.Overlaps(p.instances[i-1].Placement) {
 			return false
 		}
 	}

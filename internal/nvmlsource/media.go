@@ -57,14 +57,14 @@ func mediaKinds() [kindsOfMedia]mediaKind {
 // readInstanceMedia reads the metrics of the media engines that a GPU instance has, in one call. If the driver
 // refuses that, it reads each kind by a call of its own, until it is known which kinds are refused; the others are
 // read by one call again then.
-func (r *gpuRead) readInstanceMedia(n *instanceNode) {
-	w := &n.window
+func (r *gpuRead) readInstanceMedia(gi *gpu.GPUInstance, state *entityState) {
+	w := &state.window
 	w.media = gpu.Media{}
 	if !r.media || w.count < 2 || len(w.errs) > 0 {
 		return
 	}
-	a := r.entityQuerier(n.answers)
-	profile, _ := r.profileOf(n.ProfileID)
+	a := r.entityQuerier(state.answers)
+	profile, _ := r.profileOf(gi.ProfileID)
 	engines := profile.Engines
 	var list [kindsOfMedia]mediaKind
 	kinds := list[:0]

@@ -12,15 +12,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// partition is the GPU instances of a GPU and their compute instances, by placement, as one reading found them.
-type partition []standingInstance
-
-// standingInstance is a GPU instance with the handles that it had when it was read. Its MIG devices' UUIDs are not
-// read.
-type standingInstance struct {
-	mig.Instance
-	handle  GPUInstance
-	handles map[gpu.ComputeID]ComputeInstance // empty if the driver can only be read
+// partition is the GPU instances of a GPU and their compute instances, by placement, as one reading found them, and
+// the handles that they had then. Their MIG devices' UUIDs are not read.
+type partition struct {
+	instances []mig.Instance
+	handles   map[gpu.InstanceID]GPUInstance
+	computes  map[computeKey]ComputeInstance // empty if the driver can only be read
 }
 
 // view is what the Actuator reads of a GPU at once. The tables are nil if MIG is off.
@@ -34,14 +31,6 @@ var (
 	errTorn     = errors.New("its instances changed while they were read, or contradict each other")
 	errUnsteady = errors.New("its instances change all the time")
 )
-
-func (p partition) instances() []mig.Instance {
-	var list []mig.Instance
-	for i := range p {
-		list = append(list, p[i].Instance)
-	}
-	return list
-}
 
 // readView reads the MIG mode of a GPU and what it is divided into. It returns errTorn if that changed meanwhile, as
 // far as a single reading shows it.
@@ -83,8 +72,7 @@ func (a *Actuator) readExpected(b *gpuState, expected []mig.Instance) (view, err
 		if err != nil {
 			return view{}, err
 		}
-		now := v.instances()
-		if mig.SameInstances(now, expected) || last != nil && mig.SameInstances(now, last.instances()) {
+		if mig.SameInstances(v.instances, expected) || last != nil && mig.SameInstances(v.instances, last.instances) {
 			return v, nil
 		}
 		last = &v
@@ -112,54 +100,55 @@ func (a *Actuator) readModeOf(b *gpuState) (modeState, error) {
 // readPartition lists the instances of every profile, those without compute instances included.
 func (a *Actuator) readPartition(b *gpuState, t *tables) (partition, error) {
 	if len(t.profiles) == 0 {
-		return nil, fmt.Errorf("%w: the driver does not list the GPU instances", gpu.ErrNotSupported)
+		return partition{}, fmt.Errorf("%w: the driver does not list the GPU instances", gpu.ErrNotSupported)
 	}
-	p := partition{}
+	p := partition{handles: map[gpu.InstanceID]GPUInstance{}, computes: map[computeKey]ComputeInstance{}}
 	infos := map[uint32]GPUInstanceInfo{}
 	for i := range t.profiles {
 		e := &t.profiles[i]
 		list, ret := b.handle.GetGpuInstances(e.ID, max(e.instanceCount, len(e.Placements)))
 		if err := a.source.checkReturn("nvmlDeviceGetGpuInstances", ret); err != nil {
-			return nil, err
+			return partition{}, err
 		}
 		for _, h := range list {
 			info, ret := h.GetInfo()
 			if err := a.source.checkReturn("nvmlGpuInstanceGetInfo", ret); err != nil {
-				return nil, err
+				return partition{}, err
 			}
 			if before, twice := infos[info.ID]; twice && before == info {
 				continue
 			} else if twice {
-				return nil, errTorn
+				return partition{}, errTorn
 			}
 			infos[info.ID] = info
-			p = append(p, t.standing(h, info))
+			p.instances = append(p.instances, t.instanceOf(info))
+			p.handles[gpu.InstanceID(info.ID)] = h
 		}
 	}
-	for i := range p {
-		if err := a.readComputes(t, &p[i]); err != nil {
-			return nil, err
+	for i := range p.instances {
+		if err := a.readComputes(t, &p, &p.instances[i]); err != nil {
+			return partition{}, err
 		}
 	}
-	slices.SortFunc(p, func(a, b standingInstance) int {
+	slices.SortFunc(p.instances, func(a, b mig.Instance) int {
 		return cmp.Or(cmp.Compare(a.Placement.Start, b.Placement.Start), cmp.Compare(a.ID, b.ID))
 	})
 	return p, nil
 }
 
-func (t *tables) standing(h GPUInstance, info GPUInstanceInfo) standingInstance {
+// instanceOf returns a GPU instance, without its compute instances.
+func (t *tables) instanceOf(info GPUInstanceInfo) mig.Instance {
 	placed := mig.Placed{ProfileID: info.ProfileID, Placement: info.placement()}
 	for i := range t.profiles {
 		if t.profiles[i].ID == info.ProfileID {
 			placed.Profile = t.profiles[i].Name
 		}
 	}
-	return standingInstance{Instance: mig.Instance{ID: gpu.InstanceID(info.ID), Placed: placed}, handle: h,
-		handles: map[gpu.ComputeID]ComputeInstance{}}
+	return mig.Instance{ID: gpu.InstanceID(info.ID), Placed: placed}
 }
 
-// readComputes lists the compute instances of a GPU instance.
-func (a *Actuator) readComputes(t *tables, at *standingInstance) error {
+// readComputes lists the compute instances of a GPU instance of p.
+func (a *Actuator) readComputes(t *tables, p *partition, at *mig.Instance) error {
 	infos := map[uint32]ComputeInstanceInfo{}
 	add := func(info ComputeInstanceInfo, slices int) error {
 		if before, twice := infos[info.ID]; twice && before != info {
@@ -168,25 +157,26 @@ func (a *Actuator) readComputes(t *tables, at *standingInstance) error {
 			return nil
 		}
 		infos[info.ID] = info
-		at.add(info, slices)
+		addCompute(at, info, slices)
 		return nil
 	}
-	gi, ok := at.handle.(MutableInstance)
+	handle := p.handles[at.ID]
+	gi, ok := handle.(MutableInstance)
 	if !ok {
-		list, ret := at.handle.GetComputeInstances()
+		list, ret := handle.GetComputeInstances()
 		err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstances", ret)
 		for _, info := range list {
 			err = cmp.Or(err, add(info, min(int(info.Placement.Size), t.computeSlices(at.ProfileID))))
 		}
-		at.complete()
+		completeComputes(at)
 		return err
 	}
 	profiles, err := a.computeProfiles(t, gi, at.ProfileID)
 	if err != nil {
 		return err
 	}
-	for _, p := range profiles {
-		handles, ret := gi.GetComputeInstancesOf(p.Id, int(p.InstanceCount))
+	for _, profile := range profiles {
+		handles, ret := gi.GetComputeInstancesOf(profile.Id, int(profile.InstanceCount))
 		if err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstances", ret); err != nil {
 			return err
 		}
@@ -195,13 +185,13 @@ func (a *Actuator) readComputes(t *tables, at *standingInstance) error {
 			if err := a.source.checkReturn("nvmlComputeInstanceGetInfo", ret); err != nil {
 				return err
 			}
-			if err := add(info, int(p.SliceCount)); err != nil {
+			if err := add(info, int(profile.SliceCount)); err != nil {
 				return err
 			}
-			at.handles[gpu.ComputeID(info.ID)] = h
+			p.computes[computeKey{at.ID, gpu.ComputeID(info.ID)}] = h
 		}
 	}
-	at.complete()
+	completeComputes(at)
 	return nil
 }
 
@@ -215,9 +205,9 @@ func (t *tables) computeSlices(profileID uint32) int {
 	return maxProfiles
 }
 
-// add adds a compute instance. Its placement is as long as it has slices: a driver may report a longer one. (In the
+// addCompute adds a compute instance to its GPU instance. Its placement is as long as it has slices: a driver may report a longer one. (In the
 // tables of NVIDIA's emulated GPUs, in go-nvml, the one of all 7 slices has a placement of 8.)
-func (at *standingInstance) add(info ComputeInstanceInfo, slices int) {
+func addCompute(at *mig.Instance, info ComputeInstanceInfo, slices int) {
 	c := mig.ComputeInstance{ID: gpu.ComputeID(info.ID), Slices: slices}
 	if info.Placement.Size > 0 {
 		c.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: slices})
@@ -225,10 +215,10 @@ func (at *standingInstance) add(info ComputeInstanceInfo, slices int) {
 	at.ComputeInstances = append(at.ComputeInstances, c)
 }
 
-// complete orders the compute instances and fills in the placements that the driver does not report.
-func (at *standingInstance) complete() {
+// completeComputes orders the compute instances and fills in the placements that the driver does not report.
+func completeComputes(at *mig.Instance) {
 	slices.SortFunc(at.ComputeInstances, func(a, b mig.ComputeInstance) int { return cmp.Compare(a.ID, b.ID) })
-	for k, place := range mig.ComputePlacements(at.Instance) {
+	for k, place := range mig.ComputePlacements(*at) {
 		at.ComputeInstances[k].Placement = gpu.Some(place)
 	}
 }

@@ -61,8 +61,8 @@ func (c *stepCall) perform() (mig.Outcome, error) {
 	if err != nil {
 		return mig.Outcome{}, fmt.Errorf("%w: %w", mig.ErrNotTried, err)
 	}
-	if standing := before.instances(); !mig.SameInstances(standing, c.expected) {
-		return mig.Outcome{Instances: standing, Read: true}, mig.ErrLayoutChanged
+	if !mig.SameInstances(before.instances, c.expected) {
+		return mig.Outcome{Instances: before.instances, Read: true}, mig.ErrLayoutChanged
 	}
 	done, err := c.performStep(before)
 	if c.ctx.Err() != nil {
@@ -76,7 +76,7 @@ func (c *stepCall) perform() (mig.Outcome, error) {
 	if readErr != nil {
 		return mig.Outcome{Done: done}, errors.Join(err, fmt.Errorf("read the instances after the step: %w", readErr))
 	}
-	out := mig.Outcome{Done: done, Instances: now.instances(), Read: true}
+	out := mig.Outcome{Done: done, Instances: now.instances, Read: true}
 	if err == nil && c.survived(done, out.Instances) {
 		out.Done, err = mig.Done{}, fmt.Errorf("%w: %w", gpu.ErrDriver, errStillThere)
 	}
@@ -91,14 +91,14 @@ func (c *stepCall) performStep(before view) (mig.Done, error) {
 	if c.step.Op == mig.CreateInstance {
 		return c.createInstance()
 	}
-	at, err := c.findInstance(before.partition)
+	at, err := c.findInstance(before.instances)
 	if err != nil {
 		return mig.Done{}, err
 	}
-	gi := at.handle.(MutableInstance) // of a MutableDevice
+	gi := before.handles[at.ID].(MutableInstance) // of a MutableDevice
 	switch c.step.Op {
 	case mig.CreateCompute:
-		return c.createCompute(before.tables, at, gi)
+		return c.createCompute(before.tables, at.ID, gi)
 	case mig.DestroyInstance:
 		return mig.Done{Instance: at.ID}, c.callDriver("nvmlGpuInstanceDestroy", gi.Destroy)
 	case mig.DestroyCompute:
@@ -107,7 +107,7 @@ func (c *stepCall) performStep(before view) (mig.Done, error) {
 			return mig.Done{}, err
 		}
 		done := mig.Done{Instance: at.ID, ComputeID: gpu.Some(ci.ID), UUID: c.step.UUID}
-		return done, c.callDriver("nvmlComputeInstanceDestroy", at.handles[ci.ID].Destroy)
+		return done, c.callDriver("nvmlComputeInstanceDestroy", before.computes[computeKey{at.ID, ci.ID}].Destroy)
 	}
 	return mig.Done{}, fmt.Errorf("%w: no such step", gpu.ErrInvalidArgument)
 }
@@ -123,9 +123,9 @@ func (c *stepCall) callDriver(op string, do func() nvml.Return) error {
 
 // findInstance finds the GPU instance that the step is about by its placement. It must be what the step says in every
 // other respect, too: ids are given out again.
-func (c *stepCall) findInstance(p partition) (*standingInstance, error) {
-	for i := range p {
-		at := &p[i]
+func (c *stepCall) findInstance(now []mig.Instance) (*mig.Instance, error) {
+	for i := range now {
+		at := &now[i]
 		id := c.step.Instance.Or(at.ID)
 		switch {
 		case at.Placement == c.step.Placement && at.ProfileID == c.step.ProfileID && at.ID == id:
@@ -140,7 +140,7 @@ func (c *stepCall) findInstance(p partition) (*standingInstance, error) {
 
 // findCompute finds the compute instance that the step is about in the same way. Its UUID is that of the expected
 // instances.
-func (c *stepCall) findCompute(at *standingInstance) (mig.ComputeInstance, error) {
+func (c *stepCall) findCompute(at *mig.Instance) (mig.ComputeInstance, error) {
 	place, ok := c.step.Compute.Get()
 	if !ok {
 		return mig.ComputeInstance{}, fmt.Errorf("%w: the place of the compute instance is missing", gpu.ErrInvalidArgument)

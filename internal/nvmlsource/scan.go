@@ -13,9 +13,10 @@ import (
 // scan lists the GPU instances and MIG devices of a GPU, by few calls. Two scans with the same identities are of the
 // same tree. Handles become stale with any change of the tree.
 type scan struct {
-	devices   []migEntry      // MIG devices, by NVML's index
-	instances []instanceEntry // GPU instances; empty if the process may not list them
-	listed    bool            // the list of instances is complete
+	devices   []migEntry        // MIG devices, by NVML's index
+	instances []GPUInstanceInfo // GPU instances; empty if the process may not list them
+	handles   []GPUInstance     // of the GPU instances, in the same order
+	listed    bool              // the list of instances is complete
 }
 
 // migEntry is a MIG device of a scan.
@@ -40,16 +41,10 @@ type computeKey struct {
 	compute  gpu.ComputeID
 }
 
-// instanceEntry is a GPU instance of a scan.
-type instanceEntry struct {
-	handle GPUInstance
-	info   GPUInstanceInfo
-}
-
 // equal reports whether two scans are of the same tree.
 func (s *scan) equal(other *scan) bool {
 	return slices.EqualFunc(s.devices, other.devices, func(a, b migEntry) bool { return a.identity == b.identity }) &&
-		slices.EqualFunc(s.instances, other.instances, func(a, b instanceEntry) bool { return a.info == b.info })
+		slices.Equal(s.instances, other.instances)
 }
 
 func (i GPUInstanceInfo) placement() gpu.Placement {
@@ -67,13 +62,13 @@ func (s *scan) isTorn() bool {
 		return false
 	}
 	for _, d := range s.devices {
-		if !slices.ContainsFunc(s.instances, func(e instanceEntry) bool { return gpu.InstanceID(e.info.ID) == d.instance }) {
+		if !slices.ContainsFunc(s.instances, func(i GPUInstanceInfo) bool { return gpu.InstanceID(i.ID) == d.instance }) {
 			return true
 		}
 	}
 	for i, a := range s.instances {
 		for _, b := range s.instances[:i] {
-			if a.info.placement().Overlaps(b.info.placement()) {
+			if a.placement().Overlaps(b.placement()) {
 				return true
 			}
 		}
@@ -84,9 +79,12 @@ func (s *scan) isTorn() bool {
 // scanTree scans the tree and reports whether that succeeded; if not, it adds an error to the reading. It sets
 // r.scan.vanished if an entity vanished meanwhile.
 func (r *gpuRead) scanTree(to *scan) bool {
-	to.devices, to.instances = to.devices[:0], to.instances[:0]
+	to.devices = to.devices[:0]
+	to.clearInstances()
 	return r.scanInstances(to) && r.scanDevices(to, !to.listed)
 }
+
+func (s *scan) clearInstances() { s.instances, s.handles = s.instances[:0], s.handles[:0] }
 
 // addScanError adds the error of an entity whose identity cannot be read, also if that is not supported: without it
 // the tree is not known.
@@ -206,7 +204,8 @@ func (r *gpuRead) scanInstances(to *scan) bool {
 		})
 		switch {
 		case r.denied[p.call] != nil:
-			to.instances, to.listed = to.instances[:0], false
+			to.clearInstances()
+			to.listed = false
 			return true
 		case !ok && !r.unsupported[p.call]:
 			return false
@@ -218,7 +217,7 @@ func (r *gpuRead) scanInstances(to *scan) bool {
 			err := r.source.checkReturn("nvmlGpuInstanceGetInfo", ret)
 			switch {
 			case err == nil:
-				to.instances = append(to.instances, instanceEntry{handle: h, info: info})
+				to.instances, to.handles = append(to.instances, info), append(to.handles, h)
 			case losesEntity(err):
 				r.scan.vanished = true
 			case losesDevice(err):

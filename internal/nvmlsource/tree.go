@@ -16,44 +16,37 @@ import (
 // tree is a GPU's tree of GPU instances and compute instances with their details. These are read when a scan differs
 // from the last one, and with the slow tier: a scan may not show every change.
 type tree struct {
-	known   bool
-	hidden  bool // MIG devices are denied
-	scan    scan // the last one, which the nodes were built from
-	spare   scan // the one before, for its memory
-	nodes   []instanceNode
-	answers answers         // of the details
-	errs    []gpu.ReadError // of the details; they are reported until these are read again
+	known  bool
+	hidden bool // MIG devices are denied
+	scan   scan // the last one, which the instances were built from
+	spare  scan // the one before, for its memory
+	// instances are without their readings; states are kept of them, in the same order.
+	instances []gpu.GPUInstance
+	states    []entityState
+	answers   answers         // of the details
+	errs      []gpu.ReadError // of the details; they are reported until these are read again
 }
 
-// instanceNode is a GPU instance without its readings, and what is kept from one reading to the next.
-type instanceNode struct {
-	gpu.GPUInstance
-	computes []computeNode
+// entityState is what is kept of a GPU instance or compute instance from one reading to the next.
+type entityState struct {
 	answers  answers
 	window   window
-}
-
-// computeNode is a compute instance without its readings, and what is kept from one reading to the next.
-type computeNode struct {
-	gpu.ComputeInstance
-	device  int // index of its MIG device in the scan
-	answers answers
-	window  window
+	device   int           // of a compute instance: index of its MIG device in the scan
+	computes []entityState // of a GPU instance: those of its compute instances, in their order
 }
 
 // handleOf returns the handle that the last scan found for a compute instance.
-func (t *tree) handleOf(c *computeNode) MIGDevice { return t.scan.devices[c.device].handle }
+func (t *tree) handleOf(c *entityState) MIGDevice { return t.scan.devices[c.device].handle }
 
-// windows iterates over the windows of all instances.
-func (t *tree) windows() iter.Seq[*window] {
-	return func(yield func(*window) bool) {
-		for i := range t.nodes {
-			n := &t.nodes[i]
-			if !yield(&n.window) {
+// entities iterates over the states of all instances.
+func (t *tree) entities() iter.Seq[*entityState] {
+	return func(yield func(*entityState) bool) {
+		for i := range t.states {
+			if !yield(&t.states[i]) {
 				return
 			}
-			for j := range n.computes {
-				if !yield(&n.computes[j].window) {
+			for j := range t.states[i].computes {
+				if !yield(&t.states[i].computes[j]) {
 					return
 				}
 			}
@@ -146,7 +139,7 @@ func (r *gpuRead) shouldRescan() bool {
 func (r *gpuRead) rescanTorn(t *tree) bool {
 	for scans := 1; scans < maxTornScans && t.scan.isTorn(); scans++ {
 		if !r.scanSpare(t) {
-			t.known = false // the nodes were not built from t.scan
+			t.known = false // the instances were not built from t.scan
 			return false
 		}
 		same := t.scan.equal(&t.spare)
@@ -164,27 +157,25 @@ func (r *gpuRead) buildTree(t *tree, changed bool) {
 		t.answers = newAnswers()
 	}
 	detail := querier{source: r.source, answers: t.answers, slow: r.slow}
-	var nodes []instanceNode
-	for _, e := range t.scan.instances {
-		if !slices.ContainsFunc(nodes, func(n instanceNode) bool { return n.ID == gpu.InstanceID(e.info.ID) }) {
-			nodes = append(nodes, r.listedNode(e.info))
+	var list []gpu.GPUInstance
+	for _, info := range t.scan.instances {
+		if indexOfInstance(list, gpu.InstanceID(info.ID)) < 0 {
+			list = append(list, r.listedInstance(info))
 		}
 	}
 	for i := range t.scan.devices {
-		nodes = r.addCompute(&detail, nodes, t.scan.devices[i], i)
+		list = r.addCompute(&detail, list, &t.scan.devices[i])
 	}
-	for _, e := range t.scan.instances {
-		placeComputes(&detail, nodes, e)
+	for i, info := range t.scan.instances {
+		placeComputes(&detail, &list[indexOfInstance(list, gpu.InstanceID(info.ID))], t.scan.handles[i])
 	}
-	sortNodes(nodes)
+	sortInstances(list)
 	if changed {
 		r.source.samples.putAll(t)
+		t.states = newStates(list, &t.scan)
 	}
 	if changed || len(detail.errs) == 0 && !detail.stale && detail.fatal == nil {
-		if !changed {
-			moveState(nodes, t.nodes)
-		}
-		t.nodes = nodes
+		t.instances = list
 	}
 	t.known, t.errs = true, detail.errs
 	r.scan.vanished = r.scan.vanished || detail.stale
@@ -193,118 +184,117 @@ func (r *gpuRead) buildTree(t *tree, changed bool) {
 	}
 }
 
-// moveState moves what is kept of instances from their old nodes to their new ones. Both are of equal scans, and so
-// of the same instances in the same order.
-func moveState(to, from []instanceNode) {
-	for i := range to {
-		n, old := &to[i], &from[i]
-		n.answers, n.window = old.answers, old.window
-		for j := range n.computes {
-			c, old := &n.computes[j], &old.computes[j]
-			c.answers, c.window = old.answers, old.window
+func indexOfInstance(list []gpu.GPUInstance, id gpu.InstanceID) int {
+	return slices.IndexFunc(list, func(gi gpu.GPUInstance) bool { return gi.ID == id })
+}
+
+// newStates returns empty states for the instances of a scan. Instances of an equal scan have the same order.
+func newStates(list []gpu.GPUInstance, of *scan) []entityState {
+	states := make([]entityState, len(list))
+	for i := range list {
+		states[i].answers = newAnswers()
+		for _, ci := range list[i].ComputeInstances {
+			key := computeKey{list[i].ID, ci.ID}
+			states[i].computes = append(states[i].computes, entityState{answers: newAnswers(),
+				device: slices.IndexFunc(of.devices, func(e migEntry) bool { return e.computeKey == key })})
 		}
 	}
+	return states
 }
 
-// listedNode returns a GPU instance that the driver has listed.
-func (r *gpuRead) listedNode(info GPUInstanceInfo) instanceNode {
-	n := newNode(gpu.InstanceID(info.ID))
-	n.ProfileID = gpu.Some(info.ProfileID)
-	n.Placement = gpu.Some(info.placement())
-	n.MemorySlices = gpu.Some(int(info.Placement.Size))
-	if p, ok := r.profileOf(n.ProfileID); ok {
-		n.setProfile(p)
+// listedInstance returns a GPU instance that the driver has listed.
+func (r *gpuRead) listedInstance(info GPUInstanceInfo) gpu.GPUInstance {
+	gi := gpu.GPUInstance{
+		ID: gpu.InstanceID(info.ID), Up: true, ProfileID: gpu.Some(info.ProfileID), Placement: gpu.Some(info.placement()),
+		MemorySlices: gpu.Some(int(info.Placement.Size)),
 	}
-	return n
-}
-
-func newNode(id gpu.InstanceID) instanceNode {
-	return instanceNode{GPUInstance: gpu.GPUInstance{ID: id, Up: true}, answers: newAnswers()}
+	if p, ok := r.profileOf(gi.ProfileID); ok {
+		setProfile(&gi, p)
+	}
+	return gi
 }
 
 // setProfile sets what all instances of a profile have in common.
-func (n *instanceNode) setProfile(p gpu.Profile) {
-	n.Profile = p.Name
-	n.ProfileID = gpu.Some(p.ID)
-	n.ComputeSlices = gpu.Some(p.ComputeSlices)
-	n.SMs = gpu.Some(p.SMs)
+func setProfile(gi *gpu.GPUInstance, p gpu.Profile) {
+	gi.Profile = p.Name
+	gi.ProfileID = gpu.Some(p.ID)
+	gi.ComputeSlices = gpu.Some(p.ComputeSlices)
+	gi.SMs = gpu.Some(p.SMs)
 	if p.MemorySlices > 0 {
-		n.MemorySlices = gpu.Some(p.MemorySlices)
+		gi.MemorySlices = gpu.Some(p.MemorySlices)
 	}
 }
 
 // addCompute adds a MIG device to its GPU instance, which is inferred from it if it is not listed.
-func (r *gpuRead) addCompute(detail *querier, nodes []instanceNode, e migEntry, index int) []instanceNode {
+func (r *gpuRead) addCompute(detail *querier, list []gpu.GPUInstance, e *migEntry) []gpu.GPUInstance {
 	name, known := e.name, e.named
 	if !known {
 		name, _ = query(detail, "nvmlDeviceGetName", gpu.ReadingMIG, e.handle.GetName)
 	}
 	attributes, _ := query(detail, "nvmlDeviceGetAttributes", gpu.ReadingMIG, e.handle.GetAttributes)
-	c := computeNode{device: index, answers: newAnswers()}
-	c.ID, c.UUID, c.Up = e.compute, e.uuid, true
-	c.Profile = deviceProfile(name)
-	c.ComputeSlices = positive(attributes.ComputeInstanceSliceCount)
-	c.SMs = positive(attributes.MultiprocessorCount)
-	at := slices.IndexFunc(nodes, func(n instanceNode) bool { return n.ID == e.instance })
-	if at < 0 {
-		nodes = append(nodes, r.inferredNode(e.instance, c, attributes))
-		at = len(nodes) - 1
+	ci := gpu.ComputeInstance{
+		ID: e.compute, UUID: e.uuid, Up: true, Profile: deviceProfile(name),
+		ComputeSlices: positive(attributes.ComputeInstanceSliceCount), SMs: positive(attributes.MultiprocessorCount),
 	}
-	n := &nodes[at]
-	if c.Profile == "" && n.Profile != "" {
-		c.Profile = n.Profile
+	at := indexOfInstance(list, e.instance)
+	if at < 0 {
+		list = append(list, r.inferredInstance(e.instance, &ci, attributes))
+		at = len(list) - 1
+	}
+	gi := &list[at]
+	if ci.Profile == "" && gi.Profile != "" {
+		ci.Profile = gi.Profile
 		if part := attributes.ComputeInstanceSliceCount; part > 0 && part < attributes.GpuInstanceSliceCount {
-			c.Profile = fmt.Sprintf("%dc.%s", part, n.Profile)
+			ci.Profile = fmt.Sprintf("%dc.%s", part, gi.Profile)
 		}
 	}
-	n.computes = append(n.computes, c)
-	return nodes
+	gi.ComputeInstances = append(gi.ComputeInstances, ci)
+	return list
 }
 
-// inferredNode returns a GPU instance as far as one of its MIG devices describes it: without placement.
-func (r *gpuRead) inferredNode(id gpu.InstanceID, c computeNode, attributes nvml.DeviceAttributes) instanceNode {
-	n := newNode(id)
-	n.Profile = instanceProfile(c.Profile)
-	if n.Profile == "" && attributes.GpuInstanceSliceCount > 0 {
-		n.Profile = derivedName(int(attributes.GpuInstanceSliceCount), attributes.MemorySizeMB<<20, r.gpuMemory())
+// inferredInstance returns a GPU instance as far as one of its MIG devices describes it: without placement.
+func (r *gpuRead) inferredInstance(id gpu.InstanceID, ci *gpu.ComputeInstance,
+	attributes nvml.DeviceAttributes) gpu.GPUInstance {
+	gi := gpu.GPUInstance{ID: id, Up: true, Profile: instanceProfile(ci.Profile)}
+	if gi.Profile == "" && attributes.GpuInstanceSliceCount > 0 {
+		gi.Profile = derivedName(int(attributes.GpuInstanceSliceCount), attributes.MemorySizeMB<<20, r.gpuMemory())
 	}
 	for _, p := range r.state.static.profiles {
-		if p.Name == n.Profile {
-			n.setProfile(p.Profile)
-			return n
+		if p.Name == gi.Profile {
+			setProfile(&gi, p.Profile)
+			return gi
 		}
 	}
-	n.ComputeSlices = positive(attributes.GpuInstanceSliceCount)
+	gi.ComputeSlices = positive(attributes.GpuInstanceSliceCount)
 	if attributes.ComputeInstanceSliceCount == attributes.GpuInstanceSliceCount {
-		n.SMs = c.SMs
+		gi.SMs = ci.SMs
 	}
-	return n
+	return gi
 }
 
 // placeComputes adds the placements of compute instances, which only their GPU instance reports.
-func placeComputes(detail *querier, nodes []instanceNode, e instanceEntry) {
-	at := slices.IndexFunc(nodes, func(n instanceNode) bool { return n.ID == gpu.InstanceID(e.info.ID) })
-	if len(nodes[at].computes) == 0 {
+func placeComputes(detail *querier, gi *gpu.GPUInstance, handle GPUInstance) {
+	if len(gi.ComputeInstances) == 0 {
 		return
 	}
-	list, _ := query(detail, "nvmlGpuInstanceGetComputeInstances", gpu.ReadingMIG, e.handle.GetComputeInstances)
+	list, _ := query(detail, "nvmlGpuInstanceGetComputeInstances", gpu.ReadingMIG, handle.GetComputeInstances)
 	for _, info := range list {
-		for i := range nodes[at].computes {
-			if c := &nodes[at].computes[i]; c.ID == gpu.ComputeID(info.ID) && info.Placement.Size > 0 {
-				c.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: int(info.Placement.Size)})
+		for i := range gi.ComputeInstances {
+			if ci := &gi.ComputeInstances[i]; ci.ID == gpu.ComputeID(info.ID) && info.Placement.Size > 0 {
+				ci.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: int(info.Placement.Size)})
 			}
 		}
 	}
 }
 
-// sortNodes sorts instances by placement, and those without a known placement by id.
-func sortNodes(nodes []instanceNode) {
-	slices.SortFunc(nodes, func(a, b instanceNode) int {
+// sortInstances sorts instances by placement, and those without a known placement by id.
+func sortInstances(list []gpu.GPUInstance) {
+	slices.SortFunc(list, func(a, b gpu.GPUInstance) int {
 		return cmp.Or(cmp.Compare(a.Placement.Or(gpu.Placement{}).Start, b.Placement.Or(gpu.Placement{}).Start),
 			cmp.Compare(a.ID, b.ID))
 	})
-	for _, n := range nodes {
-		slices.SortFunc(n.computes, func(a, b computeNode) int { return cmp.Compare(a.ID, b.ID) })
+	for _, gi := range list {
+		slices.SortFunc(gi.ComputeInstances, func(a, b gpu.ComputeInstance) int { return cmp.Compare(a.ID, b.ID) })
 	}
 }
 

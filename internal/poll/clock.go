@@ -1,6 +1,10 @@
 package poll
 
-import "time"
+import (
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
 
 // adjustForClockSetBack shifts all remembered times if the clock was set back, so that their ages are those of the last
 // cycle; otherwise they would lie in the future and never expire. A clock that leaps forward makes everything older,
@@ -20,18 +24,13 @@ func (p *Poller) adjustForClockSetBack(now time.Time) {
 		for _, h := range t.holdings.open {
 			shiftTimes(by, &h.since, &h.countedSince)
 		}
-		for i := range t.last.Instances {
-			gi := &t.last.Instances[i]
-			shiftTimes(by, &gi.LastRead, &gi.Since)
-			for c := range gi.ComputeInstances {
-				shiftTimes(by, &gi.ComputeInstances[c].Since)
-			}
-		}
-		for i := range t.layout.tree {
-			node := &t.layout.tree[i]
-			shiftTimes(by, &node.since)
-			for c := range node.computeInstances {
-				shiftTimes(by, &node.computeInstances[c].since)
+		for _, list := range [][]gpu.GPUInstance{t.last.Instances, t.layout.instances} {
+			for i := range list {
+				gi := &list[i]
+				shiftTimes(by, &gi.LastRead, &gi.Since)
+				for c := range gi.ComputeInstances {
+					shiftTimes(by, &gi.ComputeInstances[c].Since)
+				}
 			}
 		}
 	}

@@ -84,15 +84,6 @@ func (s *fakeSource) set(f func()) {
 	f()
 }
 
-func cloneInstances(list []gpu.GPUInstance) []gpu.GPUInstance {
-	var out []gpu.GPUInstance
-	for _, gi := range list {
-		gi.ComputeInstances = append([]gpu.ComputeInstance(nil), gi.ComputeInstances...)
-		out = append(out, gi)
-	}
-	return out
-}
-
 // fakePods answers with a list of now or, if there is an error, with what is known without an answer: the last list,
 // whose holders are unconfirmed if that is long ago.
 type fakePods struct {

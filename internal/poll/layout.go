@@ -10,39 +10,23 @@ import (
 )
 
 // layoutTracker follows a GPU's GPU and compute instances over time. Ids and UUIDs are reused after a layout change: an
-// instance keeps its generation only while every reading has it unchanged.
+// instance keeps its generation, and its totals, only while every reading has it unchanged.
 type layoutTracker struct {
-	generation uint64 // 0: the tree has not been seen yet
-	tree       []instanceNode
+	generation uint64 // 0: no layout has been seen yet
+	// instances are those of the layout as it was first seen, with their XID errors and energy up to now; other readings
+	// in them are out of date. They share no memory with a reading.
+	instances []gpu.GPUInstance
 }
 
-// instanceNode identifies a GPU instance and its compute instances within a layout.
-type instanceNode struct {
-	id               gpu.InstanceID
-	profile          string
-	placement        gpu.Opt[gpu.Placement]
-	generation       uint64
-	since            time.Time
-	computeInstances []computeNode
+// isSameInstance reports whether both are the same GPU instance. A placement is compared only if both are known: the
+// right to see placements may be lost.
+func isSameInstance(a, b *gpu.GPUInstance) bool {
+	placed := a.Placement.Present() && b.Placement.Present()
+	return a.ID == b.ID && a.Profile == b.Profile && (!placed || a.Placement == b.Placement)
 }
 
-type computeNode struct {
-	id         gpu.ComputeID
-	uuid       gpu.MIGUUID
-	profile    string
-	generation uint64
-	since      time.Time
-}
-
-// matches reports whether both are the same instance. A placement is compared only if both are known: the right to see
-// placements may be lost.
-func (a instanceNode) matches(b instanceNode) bool {
-	placed := a.placement.Present() && b.placement.Present()
-	return a.id == b.id && a.profile == b.profile && (!placed || a.placement == b.placement)
-}
-
-func (a computeNode) matches(b computeNode) bool {
-	return a.id == b.id && a.uuid == b.uuid && a.profile == b.profile
+func isSameCompute(a, b *gpu.ComputeInstance) bool {
+	return a.ID == b.ID && a.UUID == b.UUID && a.Profile == b.Profile
 }
 
 // update sets the generations of the instances of g and reports whether the layout changed; the first layout is no
@@ -50,52 +34,64 @@ func (a computeNode) matches(b computeNode) bool {
 func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	first := l.generation == 0
 	next := l.generation + 1
-	hidden := l.hiddenNodes(g)
-	changed := first || len(g.Instances)+len(hidden) != len(l.tree)
-	tree := make([]instanceNode, len(g.Instances))
+	hidden := l.hiddenInstances(g)
+	changed := first || len(g.Instances)+len(hidden) != len(l.instances)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		node := instanceNode{id: gi.ID, profile: gi.Profile, placement: gi.Placement, generation: next, since: at}
-		old := slices.IndexFunc(l.tree, node.matches)
-		if old >= 0 {
-			node.generation, node.since = l.tree[old].generation, l.tree[old].since
-			changed = changed || len(gi.ComputeInstances) != len(l.tree[old].computeInstances)
-		} else {
-			changed = true
+		gi.Generation, gi.Since = next, at
+		var computes []gpu.ComputeInstance
+		if old := find(l.instances, func(old *gpu.GPUInstance) bool { return isSameInstance(old, gi) }); old != nil {
+			gi.Generation, gi.Since, gi.XIDErrors, gi.EnergyJoules = old.Generation, old.Since, old.XIDErrors, old.EnergyJoules
+			computes = old.ComputeInstances
 		}
+		changed = changed || gi.Generation == next || len(gi.ComputeInstances) != len(computes)
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
-			compute := computeNode{id: ci.ID, uuid: ci.UUID, profile: ci.Profile, generation: next, since: at}
-			if known := l.findCompute(old, compute); known != nil {
-				compute.generation, compute.since = known.generation, known.since
-			} else {
-				changed = true
+			ci.Generation, ci.Since = next, at
+			if old := find(computes, func(old *gpu.ComputeInstance) bool { return isSameCompute(old, ci) }); old != nil {
+				ci.Generation, ci.Since = old.Generation, old.Since
 			}
-			ci.Generation, ci.Since = compute.generation, compute.since
-			node.computeInstances = append(node.computeInstances, compute)
+			changed = changed || ci.Generation == next
 		}
-		gi.Generation, gi.Since = node.generation, node.since
-		tree[i] = node
 	}
 	if changed {
-		l.generation, l.tree = next, append(tree, hidden...)
+		l.generation, l.instances = next, append(cloneInstances(g.Instances), hidden...)
 	}
 	g.MIG.LayoutGeneration = l.generation
 	return changed && !first
 }
 
-// hiddenNodes returns the instances that the reading cannot have seen: without the right to list GPU instances, those
-// without a compute instance do not show. They count as unchanged until they can be seen again.
-func (l *layoutTracker) hiddenNodes(g *gpu.GPU) []instanceNode {
+// hiddenInstances returns the instances that the reading cannot have seen: without the right to list GPU instances,
+// those without a compute instance do not show. They count as unchanged until they can be seen again.
+func (l *layoutTracker) hiddenInstances(g *gpu.GPU) []gpu.GPUInstance {
 	if !mayLackInstances(g) {
 		return nil
 	}
-	var list []instanceNode
-	for _, node := range l.tree {
-		seen := slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return gi.ID == node.id })
-		if len(node.computeInstances) == 0 && !seen {
-			list = append(list, node)
+	return slices.DeleteFunc(slices.Clone(l.instances), func(gi gpu.GPUInstance) bool {
+		return len(gi.ComputeInstances) > 0 || findInstance(g.Instances, gi.ID) != nil
+	})
+}
+
+// findInstance returns the GPU instance with an id; nil if the list has none.
+func findInstance(list []gpu.GPUInstance, id gpu.InstanceID) *gpu.GPUInstance {
+	return find(list, func(gi *gpu.GPUInstance) bool { return gi.ID == id })
+}
+
+// find returns the first element that matches; nil if none does.
+func find[T any](list []T, matches func(*T) bool) *T {
+	for i := range list {
+		if matches(&list[i]) {
+			return &list[i]
 		}
+	}
+	return nil
+}
+
+// cloneInstances copies GPU instances and their compute instances.
+func cloneInstances(list []gpu.GPUInstance) []gpu.GPUInstance {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].ComputeInstances = slices.Clone(list[i].ComputeInstances)
 	}
 	return list
 }
@@ -105,18 +101,6 @@ func mayLackInstances(g *gpu.GPU) bool {
 	return slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool {
 		return e.Reading == gpu.ReadingMIG && errors.Is(e.Err, gpu.ErrNoPermission)
 	})
-}
-
-// findCompute returns the matching compute instance of the previous layout's node with an index; nil if there is none
-// or the index is -1.
-func (l *layoutTracker) findCompute(node int, c computeNode) *computeNode {
-	if node < 0 {
-		return nil
-	}
-	if i := slices.IndexFunc(l.tree[node].computeInstances, c.matches); i >= 0 {
-		return &l.tree[node].computeInstances[i]
-	}
-	return nil
 }
 
 // capacityCache computes a GPU's capacity once per layout.

@@ -107,7 +107,8 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 // writeEnergy sets the energy of the instances, also if this reading has none.
 func (t *trackedGPU) writeEnergy(g *gpu.GPU) {
 	for i := range g.Instances {
-		g.Instances[i].EnergyJoules = t.instances[g.Instances[i].ID].energy
+		gi := &g.Instances[i]
+		gi.EnergyJoules = findInstance(t.layout.instances, gi.ID).EnergyJoules
 	}
 }
 
@@ -242,8 +243,8 @@ func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) 
 		if !gi.SMs.Present() {
 			continue
 		}
-		totals := t.instances[gi.ID]
-		counter, begun := totals.energy.Get()
+		total := &findInstance(t.layout.instances, gi.ID).EnergyJoules
+		counter, begun := total.Get()
 		if !begun {
 			counter.Since = at
 		} else {
@@ -259,7 +260,7 @@ func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) 
 				t.holdings.addEnergy(computeDeviceKey(gi, ci), own, before, at)
 			}
 		}
-		totals.energy = gpu.Some(counter)
+		*total = gpu.Some(counter)
 	}
 	unallocated, begun := t.totals.EnergyUnallocatedJoules.Get()
 	if !begun {

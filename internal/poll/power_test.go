@@ -77,9 +77,7 @@ func energyByInstance(tr *trackedGPU) map[gpu.InstanceKey]float64 {
 	out := map[gpu.InstanceKey]float64{{}: tr.totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value}
 	for i := range tr.last.Instances {
 		gi := &tr.last.Instances[i]
-		if it := tr.instances[gi.ID]; it != nil {
-			out[tr.last.Key(gi)] = it.energy.Or(gpu.Counter{}).Value
-		}
+		out[tr.last.Key(gi)] = gi.EnergyJoules.Or(gpu.Counter{}).Value
 	}
 	return out
 }

@@ -128,13 +128,10 @@ func (t *trackedGPU) snapshotGPU(now time.Time, staleAfter time.Duration) gpu.GP
 	g.Totals.GPUXIDs = slices.Clone(t.totals.GPUXIDs)
 	g.Totals.ReadErrors = slices.Clone(t.totals.ReadErrors)
 	g.Totals.ClockEvents = slices.Clone(t.totals.ClockEvents)
-	g.Instances = slices.Clone(g.Instances)
+	g.Instances = cloneInstances(g.Instances)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		gi.ComputeInstances = slices.Clone(gi.ComputeInstances)
-		if totals := t.instances[gi.ID]; totals != nil {
-			gi.XIDErrors = slices.Clone(totals.xids)
-		}
+		gi.XIDErrors = slices.Clone(findInstance(t.layout.instances, gi.ID).XIDErrors)
 		gi.Up = gi.Up && t.up
 		for c := range gi.ComputeInstances {
 			gi.ComputeInstances[c].Up = gi.ComputeInstances[c].Up && t.up

@@ -34,7 +34,6 @@ type trackedGPU struct {
 	holdings  holdings
 	capacity  capacityCache
 	totals    gpu.Totals
-	instances map[gpu.InstanceID]*instanceTotals
 	pcie      [2]growingCounter // receive, transmit
 	nvlink    [2]growingCounter
 	profiling profilerReading
@@ -48,20 +47,12 @@ type trackedGPU struct {
 	energyReadAt       time.Time        // when that was
 }
 
-// instanceTotals are the totals of one GPU instance; they end with it.
-type instanceTotals struct {
-	generation uint64
-	xids       []gpu.XIDCount
-	energy     gpu.Opt[gpu.Counter]
-}
-
 func newTrackedGPU(id gpu.UUID, now time.Time, opts *Options) *trackedGPU {
 	t := &trackedGPU{
 		logger:    opts.Logger,
 		maxGap:    opts.StaleAfter,
 		firstSeen: now,
 		last:      gpu.GPU{Facts: gpu.Facts{UUID: id}},
-		instances: map[gpu.InstanceID]*instanceTotals{},
 	}
 	t.totals.XIDs.Since = now
 	t.totals.LayoutChanges.Since = now
@@ -96,7 +87,6 @@ func (t *trackedGPU) recordReading(g gpu.GPU, at time.Time) {
 	} else if t.layout.update(&g, at) {
 		t.totals.LayoutChanges.Value++
 	}
-	t.syncInstanceTotals(&g)
 	g.Capacity = t.capacity.get(&g)
 	elapsed := at.Sub(before.LastRead)
 	if before.LastRead.IsZero() || elapsed < 0 { // the clock was set back
@@ -123,10 +113,9 @@ func isTreeUnknown(g, before *gpu.GPU) bool {
 
 // lastInstances returns the instances of an earlier reading, down and without their readings.
 func lastInstances(before *gpu.GPU) []gpu.GPUInstance {
-	list := slices.Clone(before.Instances)
+	list := cloneInstances(before.Instances)
 	for i := range list {
 		gi := &list[i]
-		gi.ComputeInstances = slices.Clone(gi.ComputeInstances)
 		dropInstanceReadings(gi)
 		gi.Up = false
 		for c := range gi.ComputeInstances {
@@ -196,27 +185,6 @@ func (t *trackedGPU) countError(e gpu.ReadError, at time.Time) {
 func (t *trackedGPU) logFailure(e gpu.ReadError) {
 	level.Warn(t.logger).Log("msg", "A reading failed; further failures of this kind are only counted",
 		"gpu", t.last.UUID, "index", t.last.Index, "reading", e.Reading, "err", e.Err)
-}
-
-// syncInstanceTotals creates totals for the new instances of g, and drops those of instances that neither g nor the
-// layout has. The layout has the instances that the reading could not see.
-func (t *trackedGPU) syncInstanceTotals(g *gpu.GPU) {
-	have := make(map[gpu.InstanceID]bool, len(g.Instances))
-	for _, node := range t.layout.tree {
-		have[node.id] = true
-	}
-	for i := range g.Instances {
-		gi := &g.Instances[i]
-		have[gi.ID] = true
-		if totals := t.instances[gi.ID]; totals == nil || totals.generation != gi.Generation {
-			t.instances[gi.ID] = &instanceTotals{generation: gi.Generation}
-		}
-	}
-	for id := range t.instances {
-		if !have[id] {
-			delete(t.instances, id)
-		}
-	}
 }
 
 // addClockEvents adds the time since the last reading to the reasons that are active now.

@@ -94,8 +94,8 @@ func (t *trackedGPU) countXID(e gpu.Event) {
 	t.totals.XIDs.Value++
 	t.totals.XIDErrors = incrementXID(t.totals.XIDErrors, e)
 	if id, ok := e.Instance.Get(); ok {
-		if totals := t.instances[id]; totals != nil {
-			totals.xids = incrementXID(totals.xids, e)
+		if gi := findInstance(t.layout.instances, id); gi != nil {
+			gi.XIDErrors = incrementXID(gi.XIDErrors, e)
 			return
 		}
 	}

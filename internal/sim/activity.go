@@ -43,9 +43,9 @@ func (a *Activity) add(sms, of float64, u use, dram float64) {
 func (n *Node) useSMs(b *simGPU) {
 	b.sample.activity = Activity{}
 	for _, i := range b.instances {
-		i.activity = Activity{}
-		for _, c := range i.computes {
-			c.activity = Activity{}
+		i.Activity = Activity{}
+		for _, c := range i.ComputeInstances {
+			c.Activity = Activity{}
 		}
 	}
 	n.runKernels(b)
@@ -55,8 +55,8 @@ func (n *Node) useSMs(b *simGPU) {
 		}
 		u, dram := n.uses(t), n.drawn(t)
 		if i := t.on.instance; i != nil {
-			t.on.compute.activity.add(t.sms, float64(t.on.compute.sms), u, dram)
-			i.activity.add(t.sms, float64(i.profile.SMs), u, dram)
+			t.on.compute.Activity.add(t.sms, float64(t.on.compute.SMs), u, dram)
+			i.Activity.add(t.sms, float64(i.Profile.SMs), u, dram)
 			dram *= i.bandwidth(b)
 		}
 		b.sample.activity.add(t.sms, float64(b.model.sms), u, dram)
@@ -68,7 +68,7 @@ func (n *Node) useSMs(b *simGPU) {
 func (n *Node) drawn(t *task) float64 {
 	sms, bandwidth := float64(t.on.board.model.sms), 1.0
 	if i := t.on.instance; i != nil {
-		sms, bandwidth = float64(i.profile.SMs), i.bandwidth(t.on.board)
+		sms, bandwidth = float64(i.Profile.SMs), i.bandwidth(t.on.board)
 	}
 	if t.workload.Demand.ofDevice {
 		return t.sms / sms * t.now(n, t.workload.DRAM)
@@ -94,11 +94,11 @@ func (b *simGPU) useEngine() {
 			b.sample.activity.Graphics = busy
 			continue
 		}
-		on.compute.activity.Graphics = busy
-		on.instance.activity.Graphics = either(on.instance.activity.Graphics, busy)
+		on.compute.Activity.Graphics = busy
+		on.instance.Activity.Graphics = either(on.instance.Activity.Graphics, busy)
 	}
 	for _, i := range b.instances {
-		slices += i.activity.Graphics * float64(i.profile.ComputeSlices)
+		slices += i.Activity.Graphics * float64(i.Profile.ComputeSlices)
 	}
 	if b.migOn {
 		b.sample.activity.Graphics = max(b.sample.activity.SM, slices/float64(b.mig.ComputeSlices))
@@ -111,7 +111,7 @@ func either(a, b float64) float64 { return a + b - a*b }
 // sms counts the SMs of a device.
 func (p place) sms() int {
 	if p.compute != nil {
-		return p.compute.sms
+		return p.compute.SMs
 	}
 	return p.board.model.sms
 }

@@ -77,8 +77,8 @@ func (n *Node) tookCall(number, index int, of target) bool {
 		return false
 	}
 	if b := n.gpus[index]; f.Kind == FaultProcessStarts {
-		if c := b.compute(of.instance, of.compute); c != nil {
-			n.startTask(&process{pid: n.newPID("fault", number, nth)}, nil, []place{{board: b, instance: c.parent, compute: c}})
+		if i, c := b.compute(of.instance, of.compute); c != nil {
+			n.startTask(&process{pid: n.newPID("fault", number, nth)}, nil, []place{{board: b, instance: i, compute: c}})
 		}
 	}
 	return true
@@ -128,12 +128,12 @@ func (op *operation) placeOfInstance(profileID uint32, start gpu.Opt[int]) gpu.O
 }
 
 // placeOfCompute is placeOfInstance for a compute instance.
-func (op *operation) placeOfCompute(i *instance, size int, start gpu.Opt[int]) gpu.Opt[int] {
+func (op *operation) placeOfCompute(i *Instance, size int, start gpu.Opt[int]) gpu.Opt[int] {
 	if !op.struck(FaultElsewhere) {
 		return start
 	}
-	for _, p := range ComputePlacements(i.profile.ComputeSlices, size) {
-		taken := slices.ContainsFunc(i.computes, func(c *compute) bool { return c.placement.Overlaps(p) })
+	for _, p := range ComputePlacements(i.Profile.ComputeSlices, size) {
+		taken := slices.ContainsFunc(i.ComputeInstances, func(c *Compute) bool { return c.Placement.Overlaps(p) })
 		if gpu.Some(p.Start) != start && !taken {
 			return gpu.Some(p.Start)
 		}

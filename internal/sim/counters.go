@@ -47,10 +47,11 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 	if i == nil {
 		return Counters{}, gpu.ErrNotFound
 	}
+	of := CountersOf{GPU: index, Instance: gpu.Some(id)}
 	return Counters{
-		Time: now, Of: CountersOf{GPU: index, Instance: gpu.Some(id)}, Odd: n.odd(index, now),
-		Activity: i.counted.plus(i.activity, now.Sub(n.at).Seconds()),
-		Engines:  i.profile.Engines.Or(gpu.Engines{}),
+		Time: now, Of: of, Odd: n.odd(index, now),
+		Activity: n.gpus[index].counters[of].plus(i.Activity, now.Sub(n.at).Seconds()),
+		Engines:  i.Profile.Engines.Or(gpu.Engines{}),
 	}, nil
 }
 
@@ -62,17 +63,14 @@ func (n *Node) ComputeCounters(index int, id gpu.InstanceID, ci gpu.ComputeID) (
 		return Counters{}, err
 	}
 	defer n.mu.Unlock()
-	if i := n.gpus[index].instance(id); i != nil {
-		for _, c := range i.computes {
-			if c.id == ci {
-				counted := c.counted.plus(c.activity, now.Sub(n.at).Seconds())
-				counted.DRAM = 0
-				of := CountersOf{GPU: index, Instance: gpu.Some(id), Compute: gpu.Some(ci)}
-				return Counters{Time: now, Of: of, Odd: n.odd(index, now), Activity: counted}, nil
-			}
-		}
+	_, c := n.gpus[index].compute(id, ci)
+	if c == nil {
+		return Counters{}, gpu.ErrNotFound
 	}
-	return Counters{}, gpu.ErrNotFound
+	of := CountersOf{GPU: index, Instance: gpu.Some(id), Compute: gpu.Some(ci)}
+	counted := n.gpus[index].counters[of].plus(c.Activity, now.Sub(n.at).Seconds())
+	counted.DRAM = 0
+	return Counters{Time: now, Of: of, Odd: n.odd(index, now), Activity: counted}, nil
 }
 
 // Odd says what a fault makes of counters.
@@ -118,19 +116,13 @@ func (a Activity) plus(during Activity, seconds float64) Activity {
 // count adds to the counters of the GPU's instances what the running step comes to; those of the GPU are its totals.
 func (b *simGPU) count(seconds float64) {
 	for _, i := range b.instances {
-		*i.counted = i.counted.plus(i.activity, seconds)
-		for _, c := range i.computes {
-			*c.counted = c.counted.plus(c.activity, seconds)
+		of := CountersOf{GPU: b.index, Instance: gpu.Some(i.ID)}
+		b.counters[of] = b.counters[of].plus(i.Activity, seconds)
+		for _, c := range i.ComputeInstances {
+			of.Compute = gpu.Some(c.ID)
+			b.counters[of] = b.counters[of].plus(c.Activity, seconds)
 		}
 	}
-}
-
-// counter returns the counter of an entity, which outlives it.
-func (b *simGPU) counter(of CountersOf) *Activity {
-	if b.counters[of] == nil {
-		b.counters[of] = &Activity{}
-	}
-	return b.counters[of]
 }
 
 // HasGPM reports whether the driver itself profiles a GPU: Hopper and later.

@@ -61,12 +61,12 @@ func (p place) kernelDevice(loss float64) kernels.Device {
 	if p.compute == nil {
 		return kernels.Device{SMs: float64(p.board.model.sms), Bandwidth: 1}
 	}
-	return kernels.Device{SMs: float64(p.compute.sms), Bandwidth: p.instance.bandwidth(p.board), Loss: loss}
+	return kernels.Device{SMs: float64(p.compute.SMs), Bandwidth: p.instance.bandwidth(p.board), Loss: loss}
 }
 
 // bandwidth returns an instance's share of its GPU's memory bandwidth, which is in proportion to its memory.
-func (i *instance) bandwidth(b *simGPU) float64 {
-	return float64(i.placement.Size) / float64(b.mig.AxisUnits)
+func (i *Instance) bandwidth(b *simGPU) float64 {
+	return float64(i.Placement.Size) / float64(b.mig.AxisUnits)
 }
 
 // runKernels computes what the tasks of a GPU do: each on its device, and together with the others there. Compute
@@ -82,8 +82,8 @@ func (n *Node) runKernels(b *simGPU) {
 	for on, tasks := range tasksBy(b.tasks, func(t *task) place { return t.on }) {
 		contend(tasks, on.kernelDevice(0), b.sharesByMPS())
 	}
-	for i, tasks := range tasksBy(b.tasks, func(t *task) *instance { return t.on.instance }) {
-		if i != nil && len(i.computes) > 1 {
+	for i, tasks := range tasksBy(b.tasks, func(t *task) *Instance { return t.on.instance }) {
+		if i != nil && len(i.ComputeInstances) > 1 {
 			contend(tasks, kernels.Device{SMs: float64(b.model.sms), Bandwidth: i.bandwidth(b)}, true)
 		}
 	}

@@ -15,7 +15,7 @@ func (n *Node) deviceID(g grant) string {
 	}
 	id := string(g.board.uuid)
 	if g.compute != nil {
-		id = string(g.compute.uuid)
+		id = string(g.compute.UUID)
 	}
 	if g.shared {
 		id = fmt.Sprintf("%s::%d", id, g.replica)
@@ -28,7 +28,7 @@ func (n *Node) deviceID(g grant) string {
 func gkeID(g grant) string {
 	id := fmt.Sprintf("nvidia%d", g.board.minor)
 	if g.instance != nil {
-		id += fmt.Sprintf("/gi%d", g.instance.id)
+		id += fmt.Sprintf("/gi%d", g.instance.ID)
 	}
 	if g.shared {
 		id += fmt.Sprintf("/vgpu%d", g.replica)
@@ -42,7 +42,7 @@ func claimDevice(g grant) string {
 	if g.instance == nil {
 		return fmt.Sprintf("gpu-%d", g.board.minor)
 	}
-	profile := g.instance.profile
+	profile := g.instance.Profile
 	return fmt.Sprintf("gpu-%d-mig-%s-%d-%d", g.board.minor, strings.ReplaceAll(profile.Name, ".", ""), profile.ID,
-		g.instance.placement.Start)
+		g.instance.Placement.Start)
 }

@@ -29,7 +29,7 @@ func (n *Node) offers() []offer {
 			list = append(list, n.offer(place{board: b}))
 		}
 		for _, i := range b.instances {
-			for _, c := range i.computes {
+			for _, c := range i.ComputeInstances {
 				list = append(list, n.offer(place{board: b, instance: i, compute: c}))
 			}
 		}
@@ -44,7 +44,7 @@ func (n *Node) offer(p place) offer {
 	o := offer{place: p, resource: "nvidia.com/gpu", replicas: p.board.sharing.Replicas}
 	byProfile := spec.Strategy != "single" && (spec.Allocator == AllocatorDevicePlugin || spec.Allocator == AllocatorDRA)
 	if p.compute != nil && byProfile {
-		o.resource = "nvidia.com/mig-" + strings.ReplaceAll(p.compute.profile(), "+", ".")
+		o.resource = "nvidia.com/mig-" + strings.ReplaceAll(p.compute.Profile, "+", ".")
 	}
 	if p.board.sharing.Rename {
 		o.resource += ".shared"
@@ -67,7 +67,7 @@ func (p place) exists() bool {
 	if p.compute == nil {
 		return !p.board.migOn
 	}
-	return slices.Contains(p.board.instances, p.instance) && slices.Contains(p.instance.computes, p.compute)
+	return slices.Contains(p.board.instances, p.instance) && slices.Contains(p.instance.ComputeInstances, p.compute)
 }
 
 // uuid identifies the device, as for the allocator: one that is created where another was destroyed has its UUID.
@@ -75,7 +75,7 @@ func (p place) uuid() string {
 	if p.compute == nil {
 		return string(p.board.uuid)
 	}
-	return string(p.compute.uuid)
+	return string(p.compute.UUID)
 }
 
 // part is a device, or one part of a shared one.
@@ -192,8 +192,8 @@ func (d DevicePin) names(p place) bool {
 	if d.GPU != p.board.index || (d.Profile == "") != (p.compute == nil) {
 		return false
 	}
-	return p.compute == nil || p.instance.profile.Name == d.Profile && p.instance.placement.Start == d.Start &&
-		p.compute.id == d.Compute
+	return p.compute == nil || p.instance.Profile.Name == d.Profile && p.instance.Placement.Start == d.Start &&
+		p.compute.ID == d.Compute
 }
 
 // offered returns what the allocator offers now, which may not exist any more.

@@ -35,7 +35,7 @@ func (n *Node) Holdings() []Holding {
 					GPU: g.board.uuid, Init: c.spec.Init, Present: g.exists(),
 				}
 				if g.compute != nil {
-					h.MIG = g.compute.uuid
+					h.MIG = g.compute.UUID
 				}
 				list = append(list, h)
 			}

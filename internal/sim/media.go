@@ -38,7 +38,7 @@ func (n *Node) needMedia(b *simGPU) {
 		}
 		have, device := b.engines(), b.mig.Name
 		if i := t.on.instance; i != nil {
-			have, device = i.profile.Engines.Or(gpu.Engines{}), i.profile.Name
+			have, device = i.Profile.Engines.Or(gpu.Engines{}), i.Profile.Name
 		}
 		for kind, count := range mediaCounts(have) {
 			if count == 0 && t.media(n)[kind] > 0 {
@@ -66,7 +66,7 @@ func (e MediaEngine) String() string {
 // useMedia shares the media engines of each GPU instance, or of a GPU without MIG, among the tasks there. Tasks that
 // want more than there are keep all of them busy.
 func (n *Node) useMedia(b *simGPU) {
-	wanted := make(map[*instance]Media)
+	wanted := make(map[*Instance]Media)
 	for _, t := range b.tasks {
 		if t.workload == nil {
 			continue
@@ -84,10 +84,10 @@ func (n *Node) useMedia(b *simGPU) {
 	}
 	var total Media
 	for _, i := range b.instances {
-		own := mediaCounts(i.profile.Engines.Or(gpu.Engines{}))
-		i.activity.Media = busyMedia(wanted[i], own)
+		own := mediaCounts(i.Profile.Engines.Or(gpu.Engines{}))
+		i.Activity.Media = busyMedia(wanted[i], own)
 		for kind, count := range own {
-			total[kind] += i.activity.Media[kind] * float64(count)
+			total[kind] += i.Activity.Media[kind] * float64(count)
 		}
 	}
 	b.sample.activity.Media = busyMedia(total, all)

@@ -90,7 +90,7 @@ func (n *Node) reboot() {
 			n.kill(t.proc, "the node was rebooted")
 		}
 		for _, i := range b.instances {
-			i.computes = nil
+			i.ComputeInstances = nil
 		}
 		if b.model.arch != Ampere {
 			b.migPending = false
@@ -125,7 +125,7 @@ func (n *Node) repartition(b *simGPU, layout []LayoutSpec) {
 		n.kill(t.proc, "its GPU was reconfigured")
 	}
 	for _, i := range b.instances {
-		i.computes = nil
+		i.ComputeInstances = nil
 	}
 	b.instances, b.devices = nil, nil
 	b.migOn, b.migPending = true, true

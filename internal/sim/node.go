@@ -68,12 +68,12 @@ type simGPU struct {
 	fanCount int
 
 	migOn, migPending bool
-	instances         []*instance // by placement
-	devices           []*compute  // MIG devices by handle index; nil where one was destroyed
+	instances         []*Instance // by placement
+	devices           []*Compute  // MIG devices by handle index; nil where one was destroyed
 	tasks             []*task     // in the order of their start
 	sample            sample
 	totals            totals
-	counters          map[CountersOf]*Activity // of instances, by their ids: seconds up to the running step
+	counters          map[CountersOf]Activity // of instances, which they outlive: seconds up to the running step
 	errors            errorCounts
 	history           history
 }
@@ -134,7 +134,7 @@ func newBoard(s *Scenario, index int, spec GPUSpec) *simGPU {
 		fanCount:   spec.Fans,
 		migOn:      spec.MIG == MIGOn,
 		migPending: spec.MIG != MIGOff,
-		counters:   make(map[CountersOf]*Activity),
+		counters:   make(map[CountersOf]Activity),
 	}
 	b.sample.temperature = b.restingTemperature()
 	return b

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -13,36 +14,19 @@ type operation struct {
 	node      *Node
 	at        time.Time // where the running step had begun
 	totals    []totals
-	counted   []countedBefore
+	counters  []map[CountersOf]Activity
 	board     *simGPU
 	before    layoutState
 	committed bool
 	hits      []*FaultSpec // that are about this very call
 }
 
-// countedBefore is a counter of an instance and what it was.
-type countedBefore struct {
-	of   *Activity
-	what Activity
-}
-
-// keepCounted appends the counters of the GPU's instances.
-func (b *simGPU) keepCounted(list []countedBefore) []countedBefore {
-	for _, i := range b.instances {
-		list = append(list, countedBefore{of: i.counted, what: *i.counted})
-		for _, c := range i.computes {
-			list = append(list, countedBefore{of: c.counted, what: *c.counted})
-		}
-	}
-	return list
-}
-
 // layoutState is what operations change of a GPU.
 type layoutState struct {
 	migOn, migPending bool
-	instances         []*instance
-	computes          [][]*compute
-	devices           []*compute
+	instances         []*Instance
+	computes          [][]*Compute
+	devices           []*Compute
 }
 
 // change begins an operation of a client: what is what it does, of is what it does it to. Where err is nil the caller
@@ -89,7 +73,7 @@ func (n *Node) begin(b *simGPU) (*operation, error) {
 	op := &operation{node: n, at: n.at, board: b, before: b.layoutState()}
 	for _, b := range n.gpus {
 		op.totals = append(op.totals, b.totals)
-		op.counted = b.keepCounted(op.counted)
+		op.counters = append(op.counters, maps.Clone(b.counters))
 	}
 	n.endStep(now)
 	return op, nil
@@ -101,7 +85,7 @@ func (b *simGPU) layoutState() layoutState {
 		instances: slices.Clone(b.instances), devices: slices.Clone(b.devices),
 	}
 	for _, i := range b.instances {
-		s.computes = append(s.computes, slices.Clone(i.computes))
+		s.computes = append(s.computes, slices.Clone(i.ComputeInstances))
 	}
 	return s
 }
@@ -142,14 +126,11 @@ func (op *operation) undo() {
 	n, b := op.node, op.board
 	n.at, n.resample = op.at, false
 	for i, b := range n.gpus {
-		b.totals = op.totals[i]
-	}
-	for _, c := range op.counted {
-		*c.of = c.what
+		b.totals, b.counters = op.totals[i], op.counters[i]
 	}
 	b.migOn, b.migPending = op.before.migOn, op.before.migPending
 	b.instances, b.devices = op.before.instances, op.before.devices
 	for k, i := range b.instances {
-		i.computes = op.before.computes[k]
+		i.ComputeInstances = op.before.computes[k]
 	}
 }

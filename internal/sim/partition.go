@@ -7,38 +7,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// instance is a GPU instance.
-type instance struct {
-	id        gpu.InstanceID
-	profile   gpu.Profile
-	placement gpu.Placement
-	computes  []*compute // by id
-
-	memoryUsed uint64 // as of the running step
-	activity   Activity
-	counted    *Activity // its entry of simGPU.counters
-}
-
-// compute is a compute instance. Its placement is in compute slices of its GPU instance.
-type compute struct {
-	id        gpu.ComputeID
-	parent    *instance
-	placement gpu.Placement
-	sms       int
-	uuid      gpu.MIGUUID
-
-	activity Activity
-	counted  *Activity // its entry of simGPU.counters
-}
-
-// profile names the MIG device: as its GPU instance if it takes all of that.
-func (c *compute) profile() string {
-	if c.placement.Size == c.parent.profile.ComputeSlices {
-		return c.parent.profile.Name
-	}
-	return fmt.Sprintf("%dc.%s", c.placement.Size, c.parent.profile.Name)
-}
-
 // ComputeProfileID is NVML's NVML_COMPUTE_INSTANCE_PROFILE_* for a number of slices, which is the id that nvidia-smi
 // prints as well; ok is false for a number that is none.
 func ComputeProfileID(slices int) (id uint32, ok bool) {
@@ -66,6 +34,14 @@ func ComputePlacements(slicesOfInstance, size int) []gpu.Placement {
 // ComputeSMs is how many SMs a compute instance of a size has.
 func ComputeSMs(f gpu.Profile, size int) int { return f.SMs * size / f.ComputeSlices }
 
+// computeName names a MIG device by its size: as its GPU instance if it takes all of that.
+func computeName(f gpu.Profile, size int) string {
+	if size == f.ComputeSlices {
+		return f.Name
+	}
+	return fmt.Sprintf("%dc.%s", size, f.Name)
+}
+
 // CreateGPUInstance makes a GPU instance of a profile, by the driver's id of it. Without a start the driver chooses
 // among the free placements. The errors are ErrNoPermission, ErrNotSupported with MIG off, ErrInvalidArgument for a
 // profile or a start that the GPU does not have and ErrInsufficientResources where the place is taken.
@@ -79,7 +55,7 @@ func (n *Node) CreateGPUInstance(index int, profileID uint32, start gpu.Opt[int]
 	if err != nil {
 		return 0, fmt.Errorf("create GPU instance on GPU %d using profile %d: %w", index, profileID, err)
 	}
-	return i.id, op.commit(Change{Op: opCreateGI, Profile: profileID, GI: i.id, Start: i.placement.Start})
+	return i.ID, op.commit(Change{Op: opCreateGI, Profile: profileID, GI: i.ID, Start: i.Placement.Start})
 }
 
 // DestroyGPUInstance removes a GPU instance: ErrInUse while it has a compute instance.
@@ -93,7 +69,7 @@ func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
 	if i == nil {
 		return fmt.Errorf("destroy GPU instance %d: %w", id, gpu.ErrNotFound)
 	}
-	if len(i.computes) > 0 {
+	if len(i.ComputeInstances) > 0 {
 		return fmt.Errorf("destroy GPU instance %d: %w", id, gpu.ErrInUse)
 	}
 	if n.lies(b, n.at, op) {
@@ -103,8 +79,8 @@ func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
 	return op.commit(Change{Op: opDestroyGI, GI: id})
 }
 
-func (n *Node) removeInstance(b *simGPU, i *instance) {
-	b.instances = slices.DeleteFunc(b.instances, func(o *instance) bool { return o == i })
+func (n *Node) removeInstance(b *simGPU, i *Instance) {
+	b.instances = slices.DeleteFunc(b.instances, func(o *Instance) bool { return o == i })
 	n.treeChanged(b, i, nil)
 }
 
@@ -130,7 +106,7 @@ func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, slices int,
 	if err != nil {
 		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, err)
 	}
-	return c.id, op.commit(Change{Op: opCreateCI, GI: id, CI: c.id, Start: c.placement.Start, Slices: slices})
+	return c.ID, op.commit(Change{Op: opCreateCI, GI: id, CI: c.ID, Start: c.Placement.Start, Slices: slices})
 }
 
 // DestroyComputeInstance removes a compute instance: ErrInUse while a process runs on it.
@@ -140,7 +116,7 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 		return fmt.Errorf("destroy compute instance: %w", err)
 	}
 	defer op.end()
-	c := b.compute(id, ci)
+	i, c := b.compute(id, ci)
 	if c == nil {
 		return fmt.Errorf("destroy compute instance %d of GPU instance %d: %w", ci, id, gpu.ErrNotFound)
 	}
@@ -150,16 +126,16 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 	if n.lies(b, n.at, op) {
 		return nil
 	}
-	n.removeCompute(b, c)
+	n.removeCompute(b, i, c)
 	return op.commit(Change{Op: opDestroyCI, GI: id, CI: ci})
 }
 
-func (n *Node) removeCompute(b *simGPU, c *compute) {
-	c.parent.computes = slices.DeleteFunc(c.parent.computes, func(o *compute) bool { return o == c })
-	n.treeChanged(b, c.parent, c)
+func (n *Node) removeCompute(b *simGPU, i *Instance, c *Compute) {
+	i.ComputeInstances = slices.DeleteFunc(i.ComputeInstances, func(o *Compute) bool { return o == c })
+	n.treeChanged(b, i, c)
 }
 
-func (n *Node) createInstance(b *simGPU, profileID uint32, start gpu.Opt[int]) (*instance, error) {
+func (n *Node) createInstance(b *simGPU, profileID uint32, start gpu.Opt[int]) (*Instance, error) {
 	if !b.migOn {
 		return nil, gpu.ErrNotSupported
 	}
@@ -180,11 +156,9 @@ func (n *Node) createInstance(b *simGPU, profileID uint32, start gpu.Opt[int]) (
 	}
 	for _, p := range candidates {
 		if !b.occupied(p) {
-			i := &instance{profile: profile, placement: p}
-			i.id = b.newInstanceID(p, n.scenario.Node.GIIDs)
-			i.counted = b.counter(CountersOf{GPU: b.index, Instance: gpu.Some(i.id)})
+			i := &Instance{ID: b.newInstanceID(p, n.scenario.Node.GIIDs), Profile: profile, Placement: p}
 			b.instances = append(b.instances, i)
-			slices.SortFunc(b.instances, func(a, c *instance) int { return a.placement.Start - c.placement.Start })
+			slices.SortFunc(b.instances, func(a, c *Instance) int { return a.Placement.Start - c.Placement.Start })
 			n.treeChanged(b, i, nil)
 			return i, nil
 		}
@@ -205,8 +179,8 @@ func (b *simGPU) newInstanceID(p gpu.Placement, order GIIDOrder) gpu.InstanceID 
 	return id
 }
 
-func (n *Node) createCompute(b *simGPU, i *instance, size int, start gpu.Opt[int]) (*compute, error) {
-	candidates := ComputePlacements(i.profile.ComputeSlices, size)
+func (n *Node) createCompute(b *simGPU, i *Instance, size int, start gpu.Opt[int]) (*Compute, error) {
+	candidates := ComputePlacements(i.Profile.ComputeSlices, size)
 	if s, ok := start.Get(); ok {
 		candidates = slices.DeleteFunc(candidates, func(p gpu.Placement) bool { return p.Start != s })
 	}
@@ -214,17 +188,16 @@ func (n *Node) createCompute(b *simGPU, i *instance, size int, start gpu.Opt[int
 		return nil, gpu.ErrInvalidArgument
 	}
 	for _, place := range candidates {
-		if slices.ContainsFunc(i.computes, func(c *compute) bool { return c.placement.Overlaps(place) }) {
+		if slices.ContainsFunc(i.ComputeInstances, func(c *Compute) bool { return c.Placement.Overlaps(place) }) {
 			continue
 		}
-		c := &compute{parent: i, placement: place, sms: ComputeSMs(i.profile, size)}
-		for slices.ContainsFunc(i.computes, func(o *compute) bool { return o.id == c.id }) {
-			c.id++
+		c := &Compute{Profile: computeName(i.Profile, size), Placement: place, SMs: ComputeSMs(i.Profile, size)}
+		for slices.ContainsFunc(i.ComputeInstances, func(o *Compute) bool { return o.ID == c.ID }) {
+			c.ID++
 		}
-		c.counted = b.counter(CountersOf{GPU: b.index, Instance: gpu.Some(i.id), Compute: gpu.Some(c.id)})
-		c.uuid = n.migUUID(b, i, c)
-		i.computes = append(i.computes, c)
-		slices.SortFunc(i.computes, func(a, o *compute) int { return int(a.id) - int(o.id) })
+		c.UUID = n.migUUID(b, i, c)
+		i.ComputeInstances = append(i.ComputeInstances, c)
+		slices.SortFunc(i.ComputeInstances, func(a, o *Compute) int { return int(a.ID) - int(o.ID) })
 		b.numberDevices()
 		n.treeChanged(b, i, c)
 		return c, nil
@@ -236,49 +209,46 @@ func (n *Node) createCompute(b *simGPU, i *instance, size int, start gpu.Opt[int
 // creations the indexes of destroyed ones stay empty: the driver's list is sparse.
 func (b *simGPU) numberDevices() {
 	byID := slices.Clone(b.instances)
-	slices.SortFunc(byID, func(a, c *instance) int { return int(a.id) - int(c.id) })
+	slices.SortFunc(byID, func(a, c *Instance) int { return int(a.ID) - int(c.ID) })
 	b.devices = nil
 	for _, i := range byID {
-		b.devices = append(b.devices, i.computes...)
+		b.devices = append(b.devices, i.ComputeInstances...)
 	}
 }
 
 // treeChanged ends the old step and notifies watchers.
-func (n *Node) treeChanged(b *simGPU, i *instance, c *compute) {
+func (n *Node) treeChanged(b *simGPU, i *Instance, c *Compute) {
 	for k, d := range b.devices {
-		if d != nil && d == c && b.compute(i.id, c.id) != c {
+		if d != nil && d == c && !slices.Contains(i.ComputeInstances, c) {
 			b.devices[k] = nil
 		}
 	}
 	n.resample = true
 	event := Event{Kind: gpu.EventMIGChange, GPU: b.index, Time: n.at}
 	if i != nil {
-		event.Instance = gpu.Some(i.id)
+		event.Instance = gpu.Some(i.ID)
 	}
 	if c != nil {
-		event.Compute = gpu.Some(c.id)
+		event.Compute = gpu.Some(c.ID)
 	}
 	n.emit(event)
 }
 
-func (b *simGPU) instance(id gpu.InstanceID) *instance {
+func (b *simGPU) instance(id gpu.InstanceID) *Instance {
 	for _, i := range b.instances {
-		if i.id == id {
+		if i.ID == id {
 			return i
 		}
 	}
 	return nil
 }
 
-func (b *simGPU) compute(id gpu.InstanceID, ci gpu.ComputeID) *compute {
+// compute finds a compute instance and its GPU instance; nil for one that is not there.
+func (b *simGPU) compute(id gpu.InstanceID, ci gpu.ComputeID) (*Instance, *Compute) {
 	i := b.instance(id)
 	if i == nil {
-		return nil
+		return nil, nil
 	}
-	for _, c := range i.computes {
-		if c.id == ci {
-			return c
-		}
-	}
-	return nil
+	c, _ := i.Compute(ci)
+	return i, c
 }

@@ -45,7 +45,7 @@ func preferred(f gpu.Profile, axis int) []gpu.Placement {
 func (b *simGPU) occupied(p gpu.Placement) bool {
 	for _, i := range b.instances {
 		for unit := p.Start; unit < p.End(); unit++ {
-			if i.placement.Start <= unit && unit < i.placement.End() {
+			if i.Placement.Start <= unit && unit < i.Placement.End() {
 				return true
 			}
 		}
@@ -59,12 +59,12 @@ func (b *simGPU) admits(f gpu.Profile) bool {
 	slicesUsed, same := f.ComputeSlices, 0
 	used := f.Engines.Or(gpu.Engines{})
 	for _, i := range b.instances {
-		slicesUsed += i.profile.ComputeSlices
-		used = together(used, i.profile.Engines.Or(gpu.Engines{}))
-		if hasMediaExtensions(f) && hasMediaExtensions(i.profile) {
+		slicesUsed += i.Profile.ComputeSlices
+		used = together(used, i.Profile.Engines.Or(gpu.Engines{}))
+		if hasMediaExtensions(f) && hasMediaExtensions(i.Profile) {
 			return false
 		}
-		if i.profile.ID == f.ID {
+		if i.Profile.ID == f.ID {
 			same++
 		}
 	}
@@ -96,7 +96,7 @@ func (b *simGPU) remaining(f gpu.Profile) int {
 	slices.SortFunc(left, func(a, c gpu.Placement) int { return a.Start - c.Start })
 	for _, p := range left {
 		if trial.admits(f) && !trial.occupied(p) {
-			trial.instances = append(trial.instances, &instance{profile: f, placement: p})
+			trial.instances = append(trial.instances, &Instance{Profile: f, Placement: p})
 			count++
 		}
 	}

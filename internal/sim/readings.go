@@ -75,9 +75,9 @@ type Instance struct {
 	ID               gpu.InstanceID
 	Profile          gpu.Profile
 	Placement        gpu.Placement
-	MemoryUsed       uint64
+	MemoryUsed       uint64 // as of the running step, as all readings
 	Activity         Activity
-	ComputeInstances []Compute
+	ComputeInstances []*Compute // by id
 }
 
 // Compute is a compute instance. Its placement is in compute slices of its GPU instance.

@@ -34,19 +34,19 @@ func (n *Node) redo(c Change) error {
 		if err != nil {
 			return fmt.Errorf("create GPU instance %d: %w", c.GI, err)
 		}
-		if i.id != c.GI {
-			return fmt.Errorf("GPU instance %d has become %d", c.GI, i.id)
+		if i.ID != c.GI {
+			return fmt.Errorf("GPU instance %d has become %d", c.GI, i.ID)
 		}
 	case opCreateCI:
 		return n.redoCompute(b, c)
 	case opDestroyGI:
 		i := b.instance(c.GI)
-		if i == nil || len(i.computes) > 0 {
+		if i == nil || len(i.ComputeInstances) > 0 {
 			return fmt.Errorf("destroy GPU instance %d: it is not there, or in use", c.GI)
 		}
 		n.removeInstance(b, i)
 	case opDestroyCI:
-		compute := b.compute(c.GI, c.CI)
+		instance, compute := b.compute(c.GI, c.CI)
 		if compute == nil {
 			return fmt.Errorf("destroy compute instance %d of GPU instance %d: it is not there", c.CI, c.GI)
 		}
@@ -55,7 +55,7 @@ func (n *Node) redo(c Change) error {
 				n.kill(t.proc, "its compute instance was destroyed")
 			}
 		}
-		n.removeCompute(b, compute)
+		n.removeCompute(b, instance, compute)
 	default:
 		return fmt.Errorf("%q is no change; expected one of those that this version makes", c.Op)
 	}
@@ -71,8 +71,8 @@ func (n *Node) redoCompute(b *simGPU, c Change) error {
 	if err != nil {
 		return fmt.Errorf("create compute instance in GPU instance %d: %w", c.GI, err)
 	}
-	if made.id != c.CI {
-		return fmt.Errorf("compute instance %d of GPU instance %d has become %d", c.CI, c.GI, made.id)
+	if made.ID != c.CI {
+		return fmt.Errorf("compute instance %d of GPU instance %d has become %d", c.CI, c.GI, made.ID)
 	}
 	return nil
 }

@@ -31,12 +31,12 @@ func (n *Node) singleStrategyError() string {
 		}
 		none := true
 		for _, i := range b.instances {
-			for _, c := range i.computes {
+			for _, c := range i.ComputeInstances {
 				none = false
-				if kind != "" && kind != c.profile() {
+				if kind != "" && kind != c.Profile {
 					return "more than one MIG device type present on node"
 				}
-				kind = c.profile()
+				kind = c.Profile
 			}
 		}
 		if none {

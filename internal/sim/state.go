@@ -132,22 +132,26 @@ func (b *simGPU) describeTree(s *GPUState) {
 	s.Profiles = b.mig.Profiles
 	count := 0
 	for _, i := range b.instances {
-		count += len(i.computes)
+		count += len(i.ComputeInstances)
 	}
 	s.Instances = make([]Instance, len(b.instances))
-	computes, devices := make([]Compute, 0, count), make([]MIGDevice, 0, count)
+	copies := make([]struct {
+		compute Compute
+		device  MIGDevice
+	}, count)
+	computes := make([]*Compute, 0, count)
 	s.Devices = make([]*MIGDevice, len(b.devices))
 	for k, i := range b.instances {
 		d := &s.Instances[k]
-		*d = Instance{ID: i.id, Profile: i.profile, Placement: i.placement, MemoryUsed: i.memoryUsed, Activity: i.activity}
+		*d = *i
 		first := len(computes)
-		for _, c := range i.computes {
-			computes = append(computes, Compute{
-				ID: c.id, UUID: c.uuid, Profile: c.profile(), Placement: c.placement, SMs: c.sms, Activity: c.activity,
-			})
+		for _, c := range i.ComputeInstances {
+			own := &copies[len(computes)]
+			own.compute = *c
+			computes = append(computes, &own.compute)
 			if at := slices.Index(b.devices, c); at >= 0 {
-				devices = append(devices, MIGDevice{Instance: d, Compute: &computes[len(computes)-1]})
-				s.Devices[at] = &devices[len(devices)-1]
+				own.device = MIGDevice{Instance: d, Compute: &own.compute}
+				s.Devices[at] = &own.device
 			}
 		}
 		d.ComputeInstances = computes[first:len(computes):len(computes)]
@@ -164,8 +168,8 @@ func (b *simGPU) processes() []Process {
 		p := Process{PID: t.proc.pid, MemoryBytes: t.memory, Speed: t.speed, MPSClient: b.mps != 0 && t.proc.pod != ""}
 		p.SMShare = t.sms / float64(t.on.sms())
 		if t.on.compute != nil {
-			p.Instance = gpu.Some(t.on.instance.id)
-			p.Compute = gpu.Some(t.on.compute.id)
+			p.Instance = gpu.Some(t.on.instance.ID)
+			p.Compute = gpu.Some(t.on.compute.ID)
 		}
 		list = append(list, p)
 	}
@@ -177,6 +181,16 @@ func (s *GPUState) Instance(id gpu.InstanceID) (*Instance, bool) {
 	for k := range s.Instances {
 		if s.Instances[k].ID == id {
 			return &s.Instances[k], true
+		}
+	}
+	return nil, false
+}
+
+// Compute finds a compute instance by its id.
+func (i *Instance) Compute(id gpu.ComputeID) (*Compute, bool) {
+	for _, c := range i.ComputeInstances {
+		if c.ID == id {
+			return c, true
 		}
 	}
 	return nil, false

@@ -49,7 +49,7 @@ func (n *Node) truth(t *task) Truth {
 	r := Truth{PID: t.proc.pid, GPU: t.on.board.uuid, Busy: t.does.Busy, PerSecond: t.does.PerSecond,
 		Latency: t.does.Latency}
 	if c := t.on.compute; c != nil {
-		r.MIG, r.Profile = c.uuid, t.on.instance.profile.Name
+		r.MIG, r.Profile = c.UUID, t.on.instance.Profile.Name
 	}
 	if p := t.proc.of; p != nil {
 		r.Namespace, r.Pod, r.PodUID, r.Container = p.spec.Namespace, p.name, p.uid, t.proc.container

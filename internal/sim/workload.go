@@ -21,8 +21,8 @@ type process struct {
 // place is a device: a whole GPU, or a compute instance of it.
 type place struct {
 	board    *simGPU
-	instance *instance // nil for a whole GPU
-	compute  *compute
+	instance *Instance // nil for a whole GPU
+	compute  *Compute
 }
 
 // task is what one process does on one device.
@@ -100,8 +100,8 @@ func (n *Node) find(pin DevicePin) (place, bool) {
 		return place{board: b}, !b.migOn
 	}
 	for _, i := range b.instances {
-		if i.profile.Name == pin.Profile && i.placement.Start == pin.Start {
-			c := b.compute(i.id, pin.Compute)
+		if i.Profile.Name == pin.Profile && i.Placement.Start == pin.Start {
+			_, c := b.compute(i.ID, pin.Compute)
 			return place{board: b, instance: i, compute: c}, c != nil
 		}
 	}
@@ -111,7 +111,7 @@ func (n *Node) find(pin DevicePin) (place, bool) {
 // memoryDomain is memory that tasks share: a GPU instance's, or a whole GPU's.
 type memoryDomain struct {
 	board    *simGPU
-	instance *instance
+	instance *Instance
 }
 
 // useMemory gives every task the memory that it wants now, in the order of their start. One that finds too little is
@@ -135,14 +135,14 @@ func (n *Node) useMemory(b *simGPU) {
 		used[domain] += t.memory
 	}
 	for _, i := range b.instances {
-		i.memoryUsed = instanceOverhead + used[memoryDomain{b, i}]
+		i.MemoryUsed = instanceOverhead + used[memoryDomain{b, i}]
 	}
 	b.sample.memoryUsed = boardOverhead + used[memoryDomain{b, nil}]
 	if b.mps != 0 {
 		b.sample.memoryUsed += mpsServerMemory
 	}
 	for _, i := range b.instances {
-		b.sample.memoryUsed += i.memoryUsed
+		b.sample.memoryUsed += i.MemoryUsed
 	}
 }
 
@@ -156,7 +156,7 @@ const (
 // usable is what tasks can have of a domain.
 func (d memoryDomain) usable() uint64 {
 	if d.instance != nil {
-		return d.instance.profile.MemoryBytes - instanceOverhead
+		return d.instance.Profile.MemoryBytes - instanceOverhead
 	}
 	usable := (d.board.model.memoryMiB-d.board.model.reservedMiB)<<20 - boardOverhead
 	if d.board.mps != 0 {

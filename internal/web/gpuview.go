@@ -25,7 +25,7 @@ type gpuView struct {
 	MIG       bool
 	Units     []int       // the labels of the axis; nil: there is no axis
 	Axis      []blockView // as long together as Units
-	Instances []instanceView
+	Instances []deviceView
 	NoAxis    string // why there is no axis
 	Available string // what could still be created
 	Errors    []string

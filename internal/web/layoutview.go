@@ -8,17 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// instanceView is a GPU instance's row in the card's list, with its compute instances.
-type instanceView struct {
-	deviceView
-	Placement string
-	Memory    *gauge
-	Power     string
-	// none if one compute instance has the whole GPU instance: then the row's UUID is its MIG device's
-	ComputeInstances []deviceView
-}
-
-// deviceView is what the rows of GPU instances and of compute instances share.
+// deviceView is the row of a GPU instance or of a compute instance in the card's list.
 type deviceView struct {
 	ID      int
 	Profile string
@@ -27,6 +17,12 @@ type deviceView struct {
 	SM      gauge
 	holdingView
 	Errors []string
+	// The rest is of GPU instances alone.
+	Placement string
+	Memory    *gauge
+	Power     string
+	// none if one compute instance has the whole GPU instance: then the row's UUID is its MIG device's
+	ComputeInstances []deviceView
 }
 
 // addLayout adds the axis and the instances of a GPU in MIG mode.
@@ -46,7 +42,7 @@ func addLayout(view *gpuView, g *gpu.GPU, kubelet bool) {
 		view.NoAxis = "Where the instances lie on the GPU is not known: the driver reports placements to privileged " +
 			"processes only."
 	}
-	view.Instances = mapSlice(g.Instances, func(inst *gpu.GPUInstance) instanceView {
+	view.Instances = mapSlice(g.Instances, func(inst *gpu.GPUInstance) deviceView {
 		return newInstanceView(inst, kubelet)
 	})
 	if w, ok := nodedoc.Finite(g.Power.UnallocatedWatts).Get(); ok && len(g.Instances) > 0 {
@@ -158,14 +154,12 @@ const widthMax = 12
 // widthClass returns the class that makes a part as wide as its slices.
 func widthClass(slices int) string { return fmt.Sprintf("w%d", min(max(slices, 1), widthMax)) }
 
-func newInstanceView(inst *gpu.GPUInstance, kubelet bool) instanceView {
-	view := instanceView{
-		deviceView: deviceView{
-			ID: int(inst.ID), Profile: profileText(inst.Profile), Down: !inst.Up, SM: smGauge(inst.Activity),
-			Errors:      errorTexts(inst.Errors),
-			holdingView: newHoldingView(inst.Holders, inst.Allocated, inst.ConfirmedFree, kubelet),
-		},
-		Memory: memoryGauge(inst.Memory),
+func newInstanceView(inst *gpu.GPUInstance, kubelet bool) deviceView {
+	view := deviceView{
+		ID: int(inst.ID), Profile: profileText(inst.Profile), Down: !inst.Up, SM: smGauge(inst.Activity),
+		Errors:      errorTexts(inst.Errors),
+		holdingView: newHoldingView(inst.Holders, inst.Allocated, inst.ConfirmedFree, kubelet),
+		Memory:      memoryGauge(inst.Memory),
 	}
 	view.Empty = len(inst.ComputeInstances) == 0
 	if p, ok := inst.Placement.Get(); ok {

@@ -119,7 +119,7 @@ func (n *node) layout() []string {
 		for _, gi := range s.Instances {
 			line := fmt.Sprintf("GPU %d %s@%s:", i, gi.Profile.Name, gi.Placement)
 			computes := slices.SortedFunc(slices.Values(gi.ComputeInstances),
-				func(a, b sim.Compute) int { return a.Placement.Start - b.Placement.Start })
+				func(a, b *sim.Compute) int { return a.Placement.Start - b.Placement.Start })
 			for _, ci := range computes {
 				line += fmt.Sprintf(" %s@%s", ci.Profile, ci.Placement)
 			}

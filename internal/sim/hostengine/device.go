@@ -3,7 +3,6 @@ package hostengine
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
@@ -281,8 +280,8 @@ func (v *Value) fillInstance(s *sim.GPUState, of *Member) bool {
 	v.Text = i.Profile.Name
 	if of.Entity.Level == ComputeInstance {
 		v.setBlank(noValue)
-		if at := slices.IndexFunc(i.ComputeInstances, func(c sim.Compute) bool { return c.ID == of.Compute }); at >= 0 {
-			v.Text = i.ComputeInstances[at].Profile
+		if c, ok := i.Compute(of.Compute); ok {
+			v.Text = c.Profile
 		}
 	}
 	return true

@@ -81,9 +81,8 @@ func (m *Member) in(s *sim.GPUState) bool {
 	case m.Entity.Level == GPUInstance:
 		return true
 	}
-	return slices.ContainsFunc(i.ComputeInstances, func(c sim.Compute) bool {
-		return c.ID == m.Compute && c.Placement == m.place
-	})
+	c, ok := i.Compute(m.Compute)
+	return ok && c.Placement == m.place
 }
 
 // changedSince returns when a GPU's tree changed first, by its events from a number on; now if they do not show it.

@@ -147,9 +147,9 @@ func (g *gpuInstance) GetComputeInstancesOf(profileID uint32,
 			return nil, ret
 		}
 		var list []nvmlsource.ComputeInstance
-		for k := range i.ComputeInstances {
-			if i.ComputeInstances[k].Placement.Size == size {
-				list = append(list, &computeInstance{instance: g, id: i.ComputeInstances[k].ID})
+		for _, c := range i.ComputeInstances {
+			if c.Placement.Size == size {
+				list = append(list, &computeInstance{instance: g, id: c.ID})
 			}
 		}
 		if len(list) > capacity {
@@ -167,12 +167,11 @@ type computeInstance struct {
 
 func (c *computeInstance) GetInfo() (nvmlsource.ComputeInstanceInfo, nvml.Return) {
 	return ofInstance(c.instance, func(i *sim.Instance) (nvmlsource.ComputeInstanceInfo, nvml.Return) {
-		for k := range i.ComputeInstances {
-			if i.ComputeInstances[k].ID == c.id {
-				return computeInfo(&i.ComputeInstances[k]), nvml.SUCCESS
-			}
+		found, ok := i.Compute(c.id)
+		if !ok {
+			return nvmlsource.ComputeInstanceInfo{}, nvml.ERROR_NOT_FOUND
 		}
-		return nvmlsource.ComputeInstanceInfo{}, nvml.ERROR_NOT_FOUND
+		return computeInfo(found), nvml.SUCCESS
 	})
 }
 

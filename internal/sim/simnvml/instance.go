@@ -116,8 +116,8 @@ func (g *gpuInstance) GetInfo() (nvmlsource.GPUInstanceInfo, nvml.Return) {
 func (g *gpuInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, nvml.Return) {
 	return readInstance(g, func(i *sim.Instance) []nvmlsource.ComputeInstanceInfo {
 		var list []nvmlsource.ComputeInstanceInfo
-		for k := range i.ComputeInstances {
-			list = append(list, computeInfo(&i.ComputeInstances[k]))
+		for _, c := range i.ComputeInstances {
+			list = append(list, computeInfo(c))
 		}
 		return list
 	})
