@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -11,11 +12,14 @@ import (
 
 // Decode reads a spec from YAML or JSON, strictly: unknown and repeated keys, wrong types and anything but exactly one
 // form are errors that name the line, the key and what was expected. The error is the first *strictyaml.Error.
-func Decode(data []byte) (api.Spec, error) {
+func Decode(data []byte) (api.Spec, error) { return DecodeLayout(data, "") }
+
+// DecodeLayout is Decode for a spec that asks for the given layout instead of its own, unless it is empty.
+func DecodeLayout(data []byte, layout string) (api.Spec, error) {
 	if len(data) > maxSpec {
 		return api.Spec{}, wrong("", "%d bytes; expected at most %d", len(data), maxSpec)
 	}
-	var d document
+	d := document{chosen: layout}
 	var first *strictyaml.Error
 	if err := strictyaml.Decode("", data, &d); errors.As(err, &first) {
 		return api.Spec{}, first
@@ -25,6 +29,8 @@ func Decode(data []byte) (api.Spec, error) {
 
 // document is a spec as it is written.
 type document struct {
+	chosen string // the layout in the place of its own; empty: its own
+
 	Layout layoutName `yaml:",omitempty"`
 	layoutDocument
 	GPUs []selector `yaml:"gpus,omitempty" range:"0..256" expected:"a list of indexes, UUIDs or PCI bus ids of GPUs"`
@@ -47,7 +53,7 @@ func (d *document) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 
 func (d *document) spec() api.Spec {
 	return api.Spec{
-		Layout: string(d.Layout), Version: d.Version, MIGConfigs: d.layouts(),
+		Layout: cmp.Or(d.chosen, string(d.Layout)), Version: d.Version, MIGConfigs: d.layouts(),
 		GPUs:    convertList(d.GPUs, func(s selector) api.Selector { return api.Selector(s) }),
 		Devices: convertMap(d.Devices, func(e deviceEntry) api.DeviceRequest { return api.DeviceRequest(e) }),
 		Demand: convertList(d.Demand, func(e needEntry) api.Need {
