@@ -3,6 +3,7 @@ package strictyaml_test
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -167,6 +168,8 @@ type settings struct {
 	Names    []string       `yaml:",omitempty" range:"1..2"`
 	Counts   map[string]int `yaml:",omitempty" range:"0..1"`
 	Hash     [2]uint8       `yaml:",omitempty" expected:"4 digits of a hash"`
+	Wait     time.Duration  `yaml:",omitempty" nonzero:"more than no time"`
+	Label    string         `yaml:",omitempty" match:"[a-z]+" expected:"lower-case letters"`
 	Required string         `expected:"anything"`
 	common
 }
@@ -214,10 +217,13 @@ func TestTags(t *testing.T) {
 			"looks like something else)",
 		"required: x\ncounts: {a: 1, b: 2}": "f.yaml:2: counts: has 2 entries; expected 0 to 1",
 		"required: x\nhash: 12345":          "f.yaml:2: hash: is 12345; expected 4 digits of a hash",
+		"required: x\nwait: 0s":             `f.yaml:2: wait: is "0s"; expected more than no time`,
+		"required: x\nwait: soon":           `f.yaml:2: wait: is "soon"; expected a duration such as 30s or 1h30m`,
+		"required: x\nlabel: aB":            `f.yaml:2: label: is "aB"; expected lower-case letters`,
 		"required: x\ncommon: {}": "f.yaml:2: common: is not known here; expected one of limits, " +
-			"mode, names, counts, hash, required, version",
+			"mode, names, counts, hash, wait, label, required, version",
 		"required: x\n" + strings.Repeat("y", 100) + ": 1": "f.yaml:2: " + strings.Repeat("y", 60) +
-			"...: is not known here; expected one of limits, mode, names, counts, hash, required, version",
+			"...: is not known here; expected one of limits, mode, names, counts, hash, wait, label, required, version",
 	} {
 		if err := strictyaml.Decode("f.yaml", []byte(text), &settings{}); err == nil || err.Error() != want {
 			t.Errorf("%s: %v\nwant %s", text, err, want)
@@ -249,6 +255,49 @@ func TestOrderOfSections(t *testing.T) {
 	if err := strictyaml.Decode("f.yaml", []byte("second: c\nfirst: [a, b]"), &s); err == nil ||
 		err.Error() != `f.yaml:1: second: is "c"; expected one of first` {
 		t.Errorf("a value that is not in first: %v", err)
+	}
+}
+
+type color string
+
+// span is finished when both of its ends have been read.
+type span struct {
+	From, To int
+	Width    int `yaml:"-"`
+}
+
+func (s *span) FinishYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	if s.Width = s.To - s.From; s.Width < 0 {
+		r.FailAt(n, key, "to", "is before from")
+	}
+}
+
+func TestFormsAndFinishers(t *testing.T) {
+	type drawing struct {
+		Color color
+		Spans []span
+		Title *url.URL `yaml:",omitempty"`
+	}
+	forms := []strictyaml.Form{
+		strictyaml.OneOf[color]([]string{"red", "blue"}),
+		strictyaml.FormOf(func(r *strictyaml.Reader, n *yaml.Node, key string, into **url.URL) {
+			if *into, _ = url.Parse(n.Value); *into == nil {
+				r.Expected(n, key, "a URL")
+			}
+		}),
+	}
+	var got drawing
+	err := strictyaml.Decode("f.yaml", []byte("color: blue\nspans: [{from: 1, to: 3}]\ntitle: //a"), &got, forms...)
+	want := drawing{"blue", []span{{1, 3, 2}}, &url.URL{Host: "a"}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v (%v), want %+v", got, err, want)
+	}
+	err = strictyaml.Decode("f.yaml", []byte("color: gray\nspans: [{from: 3, to: 1}, {to: 1}]\ntitle: ':'"), &got, forms...)
+	if text := `f.yaml:1: color: is "gray"; expected one of red, blue
+f.yaml:2: spans[0].to: is before from
+f.yaml:2: spans[1].from: is missing
+f.yaml:3: title: is ":"; expected a URL`; err == nil || err.Error() != text {
+		t.Errorf("%v\nwant %s", err, text)
 	}
 }
 

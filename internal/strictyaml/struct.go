@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -92,13 +93,22 @@ func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.Stru
 	errs := len(r.errs)
 	r.decode(n, key, v)
 	valid, value := len(r.errs) == errs, reflect.Indirect(v)
-	if hasRange && value.CanInt() {
-		valid = valid && value.Int() >= lowest && value.Int() <= highest
+	if nonzero, ok := tag.Lookup("nonzero"); ok && valid && value.IsZero() {
+		r.Expected(n, key, "%s", nonzero)
+		return
+	}
+	if kind := value.Kind(); hasRange && kind != reflect.Slice && kind != reflect.Map {
+		number, err := strconv.ParseInt(n.Value, 10, 64)
+		valid = valid && err == nil && number >= lowest && number <= highest
 		expected = cmp.Or(expected, fmt.Sprintf("a whole number from %d to %d", lowest, highest))
 	}
 	if allowed := strings.Fields(tag.Get("oneof")); len(allowed) > 0 {
-		valid = valid && slices.Contains(allowed, value.String())
+		valid = valid && slices.Contains(allowed, n.Value)
 		expected = cmp.Or(expected, "one of "+strings.Join(allowed, ", "))
+	}
+	if pattern, ok := tag.Lookup("match"); ok {
+		matches, err := regexp.MatchString("^(?:"+pattern+")$", n.Value)
+		valid = valid && err == nil && matches
 	}
 	if !valid && expected != "" && (len(r.errs) == errs || r.errs[errs].Key == key) {
 		r.errs = r.errs[:errs]
