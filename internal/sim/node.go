@@ -163,7 +163,7 @@ func (n *Node) shown(at time.Time) time.Time {
 	wrong := time.Duration(0)
 	n.faults(driverAsWhole, at, func(f *FaultSpec) {
 		if f.Kind == FaultClockJump {
-			wrong += f.By
+			wrong += time.Duration(f.By)
 		}
 	})
 	return at.Add(wrong)

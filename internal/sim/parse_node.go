@@ -11,20 +11,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// DecodeYAML reads the node section, in which every key has a default.
-func (s *NodeSpec) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	type plain NodeSpec
-	if !r.Decode(n, key, (*plain)(s)) {
-		return
-	}
-	if _, ok := driverMajor(s.Driver); !ok {
-		r.FailAt(n, key, "driver", "is %q; expected a driver version such as \"580.95.05\"", s.Driver)
-	}
-	if _, ok := cudaVersion(s.CUDA); !ok {
-		r.FailAt(n, key, "cuda", "is %q; expected a CUDA version such as \"13.0\"", s.CUDA)
-	}
-}
-
 // driverMajor is the branch of a driver version: 580 of "580.95.05".
 func driverMajor(version string) (int, bool) {
 	major, _, ok := strings.Cut(version, ".")
@@ -45,42 +31,26 @@ const maxGPUs = 4096
 
 // gpuEntry is one or several GPUs that are alike.
 type gpuEntry struct {
-	Model   string
-	Count   int              `default:"1" range:"1..4096"`
-	Minor   *int             `yaml:",omitempty" range:"0..65536"`
-	Fans    int              `yaml:",omitempty" range:"0..8"`
-	MIG     MIGModeSpec      `yaml:"mig,omitempty"`
-	Layout  *strictyaml.Node `yaml:",omitempty"`
-	Sharing *SharingSpec     `yaml:",omitempty"`
+	GPUSpec
+	Count  int              `default:"1" range:"1..4096"`
+	Layout *strictyaml.Node `yaml:",omitempty"`
 }
 
-// DecodeYAML reads an entry and adds its GPUs.
-func (e *gpuEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	type plain gpuEntry
-	if !r.Decode(n, key, (*plain)(e)) {
+// FinishYAML adds the GPUs of an entry.
+func (e *gpuEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	f, spec, known := fileOf(r), e.GPUSpec, false
+	if spec.board, known = f.model(spec.Model); !known {
+		r.FailAt(n, key, "model", "is %q, which cannot be simulated; expected one of %s", spec.Model, modelKeys())
 		return
 	}
-	f := fileOf(r)
-	model, ok := f.model(e.Model)
-	if !ok {
-		r.FailAt(n, key, "model", "is %q, which cannot be simulated; expected one of %s", e.Model, modelKeys())
-		return
-	}
-	spec := GPUSpec{Model: e.Model, board: model, Fans: e.Fans, MIG: e.MIG}
-	if e.Minor != nil {
-		spec.Minor = gpu.Some(*e.Minor)
-		if e.Count > 1 {
-			r.FailAt(n, key, "minor", "is given for %d GPUs; expected one GPU in an entry with a minor number", e.Count)
-		}
+	if spec.Minor.Present() && e.Count > 1 {
+		r.FailAt(n, key, "minor", "is given for %d GPUs; expected one GPU in an entry with a minor number", e.Count)
 	}
 	if e.Layout != nil {
-		if e.MIG != MIGOn {
+		if spec.MIG != MIGOn {
 			r.FailAt(n, key, "layout", "is given without mig: true")
 		}
-		spec.Layout = readLayout(r, e.Layout, key+".layout", model)
-	}
-	if e.Sharing != nil {
-		spec.Sharing = *e.Sharing
+		spec.Layout = readLayout(r, e.Layout, key+".layout", spec.board)
 	}
 	if len(f.scenario.GPUs)+e.Count > maxGPUs {
 		r.Fail(n, key, "makes more than %d GPUs", maxGPUs)
