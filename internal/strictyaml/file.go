@@ -72,8 +72,8 @@ func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
 // Decode reads a file into a struct, which may be filled in part if there is an error. The error joins every *Error
 // found, in the order of their lines.
 //
-// A key of a struct is that of the field's yaml tag, or its name in snake case; fields of embedded structs are keys
-// of the struct itself. Fields are read in the order of the struct, whatever that of the file. They may have these
+// A key of a struct is that of the field's yaml tag, else of its json tag, or its name in snake case; fields of
+// embedded structs are keys of the struct itself. Fields are read in the order of the struct, whatever that of the file. They may have these
 // tags:
 //
 //	yaml:"name,omitempty"  the key, which need not be there; "-" for a field that is not read

@@ -81,6 +81,34 @@ func (r *Reader) FailAt(mapping *yaml.Node, key, name, format string, args ...an
 	r.Fail(at, Join(key, name), format, args...)
 }
 
+// FailFound reports a mistake that was found in the value that has been read from a node: at the node of its key, or
+// the nearest one around that.
+func (r *Reader) FailFound(n *yaml.Node, key string, found *Error) {
+	r.Fail(nodeOf(n, key, found.Key), found.Key, "%s", found.Message)
+}
+
+// nodeOf returns the node of a key below a node, or the nearest one around it.
+func nodeOf(n *yaml.Node, key, wanted string) *yaml.Node {
+	nearest, at := n, key
+	consider := func(entryKey string, entry *yaml.Node) {
+		if len(entryKey) > len(at) && strings.HasPrefix(wanted, entryKey) { // names such as 1g.5gb have dots: the longest
+			nearest, at = entry, entryKey
+		}
+	}
+	for name, entry := range Pairs(n) {
+		consider(Join(key, name.Value), entry)
+	}
+	if n.Kind == yaml.SequenceNode {
+		for i, entry := range n.Content {
+			consider(fmt.Sprintf("%s[%d]", key, i), entry)
+		}
+	}
+	if nearest == n {
+		return n
+	}
+	return nodeOf(nearest, at, wanted)
+}
+
 // Expected reports that a node is not what was expected there.
 func (r *Reader) Expected(n *yaml.Node, key, format string, args ...any) {
 	r.Fail(n, key, "is %s; expected %s", kindOf(n), fmt.Sprintf(format, args...))

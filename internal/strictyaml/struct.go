@@ -47,10 +47,13 @@ func fieldsOf(t reflect.Type) []reflect.StructField {
 	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return keyOf(f) == "" })
 }
 
+// tagOf is the tag with the key of a struct's field.
+func tagOf(tag reflect.StructTag) string { return cmp.Or(tag.Get("yaml"), tag.Get("json")) }
+
 // keyOf is the key of a struct's field: of its tag, or memory_size_mb for MemorySizeMB. Embedded structs, fields that
 // are not exported or tagged "-", and the compiler's padding, which cgo makes fields of, have none.
 func keyOf(f reflect.StructField) string {
-	if name, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); name != "" {
+	if name, _, _ := strings.Cut(tagOf(f.Tag), ","); name != "" {
 		return strings.TrimPrefix(name, "-")
 	}
 	if f.Anonymous || !f.IsExported() || strings.HasPrefix(f.Name, "Pad_cgo_") {
@@ -73,7 +76,7 @@ func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.Stru
 	if n == nil {
 		defaultText, hasDefault := tag.Lookup("default")
 		if !hasDefault {
-			if !strings.Contains(tag.Get("yaml"), ",omitempty") {
+			if !strings.Contains(tagOf(tag), ",omit") {
 				r.Fail(mapping, key, "%s", strings.TrimSuffix("is missing; expected "+expected, "; expected "))
 			}
 			return
