@@ -73,12 +73,12 @@ func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
 // found, in the order of their lines.
 //
 // A key of a struct is that of the field's yaml tag, else of its json tag, or its name in snake case; fields of
-// embedded structs are keys of the struct itself. Fields are read in the order of the struct, whatever that of the file. They may have these
-// tags:
+// embedded structs are keys of the struct itself. Fields are read in the order of the struct, whatever that of the
+// file. They may have these tags:
 //
 //	yaml:"name,omitempty"  the key, which need not be there; "-" for a field that is not read
 //	default:"YAML"         what is read instead if the key is not there
-//	oneof:"a b"            the values that are valid
+//	oneof:"a b"            the values that are valid, or those of a list's items
 //	match:"[a-z]+"         the regular expression of the values that are valid, beside expected
 //	range:"1..64"          the lowest and the highest number, or number of entries of a list or mapping
 //	nonzero:"a name"       the value must not be zero or empty, and what was expected instead

@@ -168,6 +168,7 @@ type settings struct {
 	Names    []string       `yaml:",omitempty" range:"1..2"`
 	Counts   map[string]int `yaml:",omitempty" range:"0..1"`
 	Hash     [2]uint8       `yaml:",omitempty" expected:"4 digits of a hash"`
+	Colors   []string       `yaml:",omitempty" oneof:"red blue"`
 	Wait     time.Duration  `yaml:",omitempty" nonzero:"more than no time"`
 	Label    string         `yaml:",omitempty" match:"[a-z]+" expected:"lower-case letters"`
 	Required string         `expected:"anything"`
@@ -217,13 +218,15 @@ func TestTags(t *testing.T) {
 			"looks like something else)",
 		"required: x\ncounts: {a: 1, b: 2}": "f.yaml:2: counts: has 2 entries; expected 0 to 1",
 		"required: x\nhash: 12345":          "f.yaml:2: hash: is 12345; expected 4 digits of a hash",
+		"required: x\ncolors: [red, gray]":  `f.yaml:2: colors[1]: is "gray"; expected one of red, blue`,
+		"required: x\ncolors: red":          `f.yaml:2: colors: is "red"; expected some of red, blue`,
 		"required: x\nwait: 0s":             `f.yaml:2: wait: is "0s"; expected more than no time`,
 		"required: x\nwait: soon":           `f.yaml:2: wait: is "soon"; expected a duration such as 30s or 1h30m`,
 		"required: x\nlabel: aB":            `f.yaml:2: label: is "aB"; expected lower-case letters`,
 		"required: x\ncommon: {}": "f.yaml:2: common: is not known here; expected one of limits, " +
-			"mode, names, counts, hash, wait, label, required, version",
+			"mode, names, counts, hash, colors, wait, label, required, version",
 		"required: x\n" + strings.Repeat("y", 100) + ": 1": "f.yaml:2: " + strings.Repeat("y", 60) +
-			"...: is not known here; expected one of limits, mode, names, counts, hash, wait, label, required, version",
+			"...: is not known here; expected one of limits, mode, names, counts, hash, colors, wait, label, required, version",
 	} {
 		if err := strictyaml.Decode("f.yaml", []byte(text), &settings{}); err == nil || err.Error() != want {
 			t.Errorf("%s: %v\nwant %s", text, err, want)
@@ -292,7 +295,8 @@ func TestFormsAndFinishers(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v (%v), want %+v", got, err, want)
 	}
-	err = strictyaml.Decode("f.yaml", []byte("color: gray\nspans: [{from: 3, to: 1}, {to: 1}]\ntitle: ':'"), &got, forms...)
+	bad := "color: gray\nspans: [{from: 3, to: 1}, {to: 1}]\ntitle: ':'"
+	err = strictyaml.Decode("f.yaml", []byte(bad), &got, forms...)
 	if text := `f.yaml:1: color: is "gray"; expected one of red, blue
 f.yaml:2: spans[0].to: is before from
 f.yaml:2: spans[1].from: is missing

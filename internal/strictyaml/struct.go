@@ -72,7 +72,8 @@ func keyOf(f reflect.StructField) string {
 
 // decodeField reads the value of a struct's field, which is nil if its key is not in the mapping.
 func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.StructTag, v reflect.Value) {
-	expected := tag.Get("expected")
+	isMany := v.Kind() == reflect.Slice || v.Kind() == reflect.Map
+	expected := expectedOf(tag, isMany)
 	if n == nil {
 		defaultText, hasDefault := tag.Lookup("default")
 		if !hasDefault {
@@ -95,27 +96,58 @@ func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.Stru
 	}
 	errs := len(r.errs)
 	r.decode(n, key, v)
-	valid, value := len(r.errs) == errs, reflect.Indirect(v)
-	if nonzero, ok := tag.Lookup("nonzero"); ok && valid && value.IsZero() {
+	valid := len(r.errs) == errs
+	if nonzero, ok := tag.Lookup("nonzero"); ok && valid && reflect.Indirect(v).IsZero() {
 		r.Expected(n, key, "%s", nonzero)
 		return
 	}
-	if kind := value.Kind(); hasRange && kind != reflect.Slice && kind != reflect.Map {
-		number, err := strconv.ParseInt(n.Value, 10, 64)
-		valid = valid && err == nil && number >= lowest && number <= highest
-		expected = cmp.Or(expected, fmt.Sprintf("a whole number from %d to %d", lowest, highest))
-	}
-	if allowed := strings.Fields(tag.Get("oneof")); len(allowed) > 0 {
-		valid = valid && slices.Contains(allowed, n.Value)
-		expected = cmp.Or(expected, "one of "+strings.Join(allowed, ", "))
-	}
-	if pattern, ok := tag.Lookup("match"); ok {
-		matches, err := regexp.MatchString("^(?:"+pattern+")$", n.Value)
-		valid = valid && err == nil && matches
-	}
-	if !valid && expected != "" && (len(r.errs) == errs || r.errs[errs].Key == key) {
+	if isMany && valid {
+		r.checkItems(n, key, strings.Fields(tag.Get("oneof")))
+	} else if !(valid && allows(tag, n.Value)) && expected != "" && (valid || r.errs[errs].Key == key) {
 		r.errs = r.errs[:errs]
 		r.Expected(n, key, "%s", expected)
+	}
+}
+
+// expectedOf is what the tags of a field expect.
+func expectedOf(tag reflect.StructTag, isMany bool) string {
+	lowest, highest, hasRange := rangeOf(tag)
+	allowed := strings.Join(strings.Fields(tag.Get("oneof")), ", ")
+	switch text := tag.Get("expected"); {
+	case text != "":
+		return text
+	case allowed != "" && isMany:
+		return "some of " + allowed
+	case allowed != "":
+		return "one of " + allowed
+	case hasRange && !isMany:
+		return fmt.Sprintf("a whole number from %d to %d", lowest, highest)
+	}
+	return ""
+}
+
+// allows reports whether the tags of a field allow a value.
+func allows(tag reflect.StructTag, value string) bool {
+	if lowest, highest, ok := rangeOf(tag); ok {
+		if number, err := strconv.ParseInt(value, 10, 64); err != nil || number < lowest || number > highest {
+			return false
+		}
+	}
+	if pattern, ok := tag.Lookup("match"); ok {
+		if matches, err := regexp.MatchString("^(?:"+pattern+")$", value); err != nil || !matches {
+			return false
+		}
+	}
+	allowed, ok := tag.Lookup("oneof")
+	return !ok || slices.Contains(strings.Fields(allowed), value)
+}
+
+// checkItems checks the items of a list of which only some values are valid.
+func (r *Reader) checkItems(list *yaml.Node, key string, allowed []string) {
+	for i, item := range list.Content {
+		if len(allowed) > 0 && !slices.Contains(allowed, item.Value) {
+			r.Expected(item, fmt.Sprintf("%s[%d]", key, i), "one of %s", strings.Join(allowed, ", "))
+		}
 	}
 }
 
