@@ -124,8 +124,8 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 func newBoard(s *Scenario, index int, spec GPUSpec) *simGPU {
 	uuid := gpu.UUID("GPU-" + uuidOf(s.Seed, s.Node.Hostname, index))
 	b := &simGPU{
-		model:      spec.board,
-		mig:        spec.board.mig,
+		model:      spec.Model,
+		mig:        spec.Model.mig,
 		index:      index,
 		minor:      spec.Minor.Or(index),
 		uuid:       uuid,

@@ -81,7 +81,7 @@ func (f *scenarioFile) forms() []strictyaml.Form {
 	return []strictyaml.Form{
 		strictyaml.FormOf(readOpt[int]), strictyaml.FormOf(readOpt[DevicePin]),
 		strictyaml.FormOf(readOpt[gpu.InstanceID]), strictyaml.FormOf(readOpt[gpu.ComputeID]),
-		strictyaml.FormOf(f.readWorkloadName), strictyaml.FormOf(readChangeError),
+		strictyaml.FormOf(f.readModel), strictyaml.FormOf(f.readWorkloadName), strictyaml.FormOf(readChangeError),
 		strictyaml.OneOf[FaultKind](faultKinds()), strictyaml.OneOf[gpu.Reading](readingNames()),
 	}
 }

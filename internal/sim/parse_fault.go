@@ -75,7 +75,7 @@ func (e *faultEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key st
 		if gpus := f.scenario.GPUs; index < 0 || index >= len(gpus) {
 			r.FailAt(n, key, "gpu", "is %d; expected a whole number from 0 to %d", index, len(gpus)-1)
 		} else if e.Layout != nil {
-			spec.Layout = readLayout(r, e.Layout, key+".layout", gpus[index].board)
+			spec.Layout = readLayout(r, e.Layout, key+".layout", gpus[index].Model)
 		}
 	}
 	f.scenario.Faults = append(f.scenario.Faults, *spec)

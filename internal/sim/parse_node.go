@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -38,11 +37,7 @@ type gpuEntry struct {
 
 // FinishYAML adds the GPUs of an entry.
 func (e *gpuEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	f, spec, known := fileOf(r), e.GPUSpec, false
-	if spec.board, known = f.model(spec.Model); !known {
-		r.FailAt(n, key, "model", "is %q, which cannot be simulated; expected one of %s", spec.Model, modelKeys())
-		return
-	}
+	f, spec := fileOf(r), e.GPUSpec
 	if spec.Minor.Present() && e.Count > 1 {
 		r.FailAt(n, key, "minor", "is given for %d GPUs; expected one GPU in an entry with a minor number", e.Count)
 	}
@@ -50,7 +45,7 @@ func (e *gpuEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 		if spec.MIG != MIGOn {
 			r.FailAt(n, key, "layout", "is given without mig: true")
 		}
-		spec.Layout = readLayout(r, e.Layout, key+".layout", spec.board)
+		spec.Layout = readLayout(r, e.Layout, key+".layout", spec.Model)
 	}
 	if len(f.scenario.GPUs)+e.Count > maxGPUs {
 		r.Fail(n, key, "makes more than %d GPUs", maxGPUs)
@@ -59,14 +54,22 @@ func (e *gpuEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 	f.scenario.GPUs = append(f.scenario.GPUs, slices.Repeat([]GPUSpec{spec}, e.Count)...)
 }
 
-// model returns a model by its name in scenarios.
-func (f *scenarioFile) model(name string) (model gpuModel, ok bool) {
-	if model, ok = f.models[name]; !ok {
-		if model, ok = findModel(name); ok {
-			f.models[name] = model
-		}
+// readModel reads the name of a model.
+func (f *scenarioFile) readModel(r *strictyaml.Reader, n *strictyaml.Node, key string, into *gpuModel) {
+	var name string
+	if !r.Decode(n, key, &name) {
+		return
 	}
-	return model, ok
+	var known bool
+	if *into, known = f.models[name]; known {
+		return
+	}
+	if *into, known = findModel(name); !known {
+		r.Fail(n, key, "is %q, which cannot be simulated; expected one of %s", name,
+			joinNames(gpuModels(), ", ", func(m gpuModel) string { return m.key }))
+		return
+	}
+	f.models[name] = *into
 }
 
 // UnmarshalText reads the value of "mig: true | false | pending".
@@ -120,7 +123,11 @@ func readLayout(r *strictyaml.Reader, list *strictyaml.Node, key string, model g
 			}
 			spec.computes = append(spec.computes, size)
 		}
-		if used := sum(spec.computes); used > spec.profile.ComputeSlices {
+		used := 0
+		for _, size := range spec.computes {
+			used += size
+		}
+		if used > spec.profile.ComputeSlices {
 			r.Fail(n, at, "its compute instances take %d slices of %d", used, spec.profile.ComputeSlices)
 			continue
 		}
@@ -140,7 +147,7 @@ func parseInstance(text string, profiles []gpu.Profile) (spec LayoutSpec, expect
 	i := slices.IndexFunc(profiles, func(f gpu.Profile) bool { return f.Name == name })
 	if i < 0 {
 		return LayoutSpec{}, fmt.Sprintf("one of the model's profiles (%s) and where it starts, such as %s@0",
-			profileNames(profiles), profiles[0].Name)
+			joinNames(profiles, ", ", func(p gpu.Profile) string { return p.Name }), profiles[0].Name)
 	}
 	for _, placement := range profiles[i].Placements {
 		if isNumber && placement.Start == int(at) {
@@ -178,30 +185,17 @@ func fits(computeSlices int, have []LayoutSpec, add LayoutSpec) string {
 	return ""
 }
 
-func sum(list []int) int {
-	total := 0
-	for _, v := range list {
-		total += v
-	}
-	return total
-}
-
-func profileNames(profiles []gpu.Profile) string {
-	var names []string
-	for _, f := range profiles {
-		names = append(names, f.Name)
-	}
-	return strings.Join(names, ", ")
-}
-
 // starts lists the placements of a profile as an author writes them.
 func starts(f gpu.Profile) string {
-	placements := slices.SortedFunc(slices.Values(f.Placements), func(a, b gpu.Placement) int {
-		return cmp.Compare(a.Start, b.Start)
-	})
-	var list []string
-	for _, p := range placements {
-		list = append(list, "@"+strings.SplitN(p.String(), ":", 2)[0])
+	placements := slices.SortedFunc(slices.Values(f.Placements), func(a, b gpu.Placement) int { return a.Start - b.Start })
+	return joinNames(placements, " ", func(p gpu.Placement) string { return fmt.Sprintf("@%d", p.Start) })
+}
+
+// joinNames lists the names of items.
+func joinNames[T any](items []T, separator string, name func(T) string) string {
+	var names []string
+	for _, item := range items {
+		names = append(names, name(item))
 	}
-	return strings.Join(list, " ")
+	return strings.Join(names, separator)
 }

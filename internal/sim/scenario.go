@@ -82,8 +82,7 @@ const (
 
 // GPUSpec is one GPU.
 type GPUSpec struct {
-	Model   string // as the scenario names it
-	board   gpuModel
+	Model   gpuModel
 	Minor   gpu.Opt[int] `yaml:",omitempty" range:"0..65536"`
 	Fans    int          `yaml:",omitempty" range:"0..8"`
 	MIG     MIGModeSpec  `yaml:"mig,omitempty"`
