@@ -24,7 +24,7 @@ type NodeSpec struct {
 	Hostname string `default:"gpu-node"`
 	// Driver is the driver's version, and CUDA that of the CUDA driver.
 	Driver string `default:"580.95.05" match:"[1-9][0-9]{0,8}[.].*" expected:"a driver version such as \"580.95.05\""`
-	CUDA   string `yaml:"cuda" default:"'13.0'" match:"[1-9][0-9]?[.][0-9]" expected:"a CUDA version such as \"13.0\""`
+	CUDA   string `yaml:"cuda" default:"'13.0'" match:"[1-9]\\d?[.](0|[1-9]\\d?)" expected:"a version such as \"13.0\""`
 
 	Kubernetes bool      `default:"true"`
 	Privileged bool      `default:"true"` // whether the driver's callers have root's rights

@@ -305,6 +305,30 @@ f.yaml:3: title: is ":"; expected a URL`; err == nil || err.Error() != text {
 	}
 }
 
+// counted finds its mistake in what has been read, by its key.
+type counted struct {
+	Counts map[string][]int
+	wrong  string
+}
+
+func (c *counted) FinishYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	r.FailFound(n, key, &strictyaml.Error{Key: c.wrong, Message: "is wrong"})
+}
+
+// TestLinesOfWhatIsFoundLater: names may have dots, and what is missing is in the nearest node that is there.
+func TestLinesOfWhatIsFoundLater(t *testing.T) {
+	const text = "counts:\n  1g: [1]\n  1g.10gb: [1,\n    2]\n"
+	for key, line := range map[string]int{
+		"counts.1g": 2, "counts.1g[0]": 2, "counts.1g.10gb": 3, "counts.1g.10gb[1]": 4, "counts.2g": 2, "other": 1, "": 1,
+	} {
+		err := strictyaml.Decode("", []byte(text), &counted{wrong: key})
+		var mistake *strictyaml.Error
+		if !errors.As(err, &mistake) || mistake.Line != line || mistake.Key != key {
+			t.Errorf("%s: %v, want line %d", key, err, line)
+		}
+	}
+}
+
 // TestAliasesAreBounded: a small file whose aliases are large once they are written out, or contain themselves.
 func TestAliasesAreBounded(t *testing.T) {
 	var text strings.Builder

@@ -82,12 +82,11 @@ func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.Stru
 			}
 			return
 		}
-		var doc yaml.Node
-		if err := yaml.Unmarshal([]byte(defaultText), &doc); err != nil || len(doc.Content) != 1 {
-			r.Fail(mapping, key, "the default %q is not YAML", defaultText)
+		var err error
+		if n, err = Document("", []byte(defaultText)); err != nil {
+			r.Fail(mapping, key, "the default %q: %v", defaultText, err)
 			return
 		}
-		n = doc.Content[0]
 	}
 	lowest, highest, hasRange := rangeOf(tag)
 	if entries := entriesOf(n); hasRange && entries >= 0 && (entries < lowest || entries > highest) {

@@ -37,6 +37,7 @@ type configClient struct {
 	configRights
 }
 
+// configRights are what a caller may do.
 type configRights struct {
 	Rights []verb `range:"1..6" oneof:"read plan apply mode force take-over"`
 }
