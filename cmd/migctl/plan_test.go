@@ -79,6 +79,8 @@ func TestSpecs(t *testing.T) {
 		"standard input": {args: []string{"-f", "-"}, in: `{"layout": "x"}`, want: `{"layout":"x"}`},
 		"a file's layout": {args: []string{"-f", write(parted), "--layout", "all-1g"},
 			want: `{"layout":"all-1g","version":"v1","mig-configs":{"all-1g":[{"devices":"all","mig-enabled":true,"mig-devices":{"1g.5gb":7}}]}}`},
+		"a mistake in a file with a chosen layout": {args: []string{"-f", write("\n\n\n" + parted + "gpu: []\n"),
+			"--layout", "all-1g"}, want: "!line 10: gpu: is not known here"},
 		"unknown key":       {args: []string{"-f", write("gpus: [0]\ndevises: {}\n")}, want: "!devises"},
 		"no file":           {args: []string{"-f", "/no/such/file"}, want: "!no such file"},
 		"nothing":           {want: "!the wanted layout is missing"},

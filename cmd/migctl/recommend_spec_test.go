@@ -71,10 +71,11 @@ func asSeen(g gpu.GPU, l *mig.GPULayout, freeProfile string) gpu.GPU {
 	return g
 }
 
-// planOf returns the planner's steps for a spec that migctl has printed. All existing instances are busy.
-func planOf(t *testing.T, text string, layouts []mig.GPULayout) []mig.Step {
+// planOf returns the planner's steps for a spec that migctl has printed, or for one of its layouts. All existing
+// instances are busy.
+func planOf(t *testing.T, text, layout string, layouts []mig.GPULayout) []mig.Step {
 	t.Helper()
-	document, err := spec.Decode([]byte(text))
+	document, err := spec.DecodeLayout([]byte(text), layout)
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, text)
 	}
@@ -148,16 +149,12 @@ func TestSpecIsPlannedAndDestroysNothing(t *testing.T) {
 	all := runner{}.run(t, address, "recommend", "--spec")
 	cmptest.Equal(t, "exit code and errors", outcome{code: all.code, err: all.err}, outcome{})
 	golden(t, "recommend-spec.yaml", strings.ReplaceAll(all.out, string(layouts[5].UUID), "UUID"))
-	cmptest.Equal(t, "created", newSlices(t, planOf(t, all.out, layouts)), packed(report))
+	cmptest.Equal(t, "created", newSlices(t, planOf(t, all.out, "", layouts)), packed(report))
 	each := map[string]int{}
 	for _, g := range report.Packing.GPUs {
 		one := runner{}.run(t, address, "recommend", "--spec", string(g.GPU))
-		fromFile, err := selectLayout([]byte(all.out), fmt.Sprintf(layoutOfGPU, g.Index))
-		if err != nil {
-			t.Fatal(err)
-		}
-		alone := newSlices(t, planOf(t, one.out, layouts))
-		steps := planOf(t, string(fromFile), layouts)
+		alone := newSlices(t, planOf(t, one.out, "", layouts))
+		steps := planOf(t, all.out, fmt.Sprintf(layoutOfGPU, g.Index), layouts)
 		cmptest.Equal(t, fmt.Sprintf("GPU %d, from the file of all", g.Index), newSlices(t, steps), alone)
 		for what, n := range alone {
 			each[what] += n
@@ -188,7 +185,7 @@ func TestSplitsThatOnlyOneGPUCanKeep(t *testing.T) {
 	cmptest.Equal(t, "exit code", all.code, exitUsage)
 	expectTexts(t, flat(all.err), "migctl recommend --spec 0 writes one")
 	one := runner{}.run(t, address, "recommend", "--spec", "0")
-	cmptest.Equal(t, "created", newSlices(t, planOf(t, one.out, layouts)), packed(report))
+	cmptest.Equal(t, "created", newSlices(t, planOf(t, one.out, "", layouts)), packed(report))
 }
 
 // TestSingleStrategyPartitionsAllGPUs: every GPU of the node has slices, of one profile, and pods keep their request.
@@ -204,7 +201,7 @@ func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 	o.SingleStrategy = true
 	report, s := established(observed(o, 25*time.Hour, gpus...))
 	_, address := serve(t, recommended(report, s))
-	counts := newSlices(t, planOf(t, runner{}.run(t, address, "recommend", "--spec").out, layouts))
+	counts := newSlices(t, planOf(t, runner{}.run(t, address, "recommend", "--spec").out, "", layouts))
 	partitioned := map[string]bool{}
 	for what := range counts {
 		id, profile, _ := strings.Cut(what, " ")

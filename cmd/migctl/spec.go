@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"go.yaml.in/yaml/v3"
-
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
 )
@@ -29,7 +27,7 @@ func (s *session) planRequest() (api.PlanRequest, error) {
 	if err != nil {
 		return r, err
 	}
-	if r.Spec, err = spec.Decode(data); err != nil {
+	if r.Spec, err = spec.DecodeLayout(data, o.Layout); err != nil {
 		from := "the spec of the command line"
 		if o.File != "" {
 			from = o.File
@@ -39,22 +37,18 @@ func (s *session) planRequest() (api.PlanRequest, error) {
 	return r, nil
 }
 
-// specDocument returns the spec as a document: that of the file, or one made of the flags.
+// specDocument returns the spec as a document, but for --layout: that of the file, or one made of the flags.
 func (o *specOptions) specDocument(in io.Reader) ([]byte, error) {
 	flags := len(o.GPUs) + len(o.Devices) + len(o.Demand)
 	switch {
 	case o.File != "" && flags > 0:
 		return nil, usageError{"-f has the whole spec: give no --gpus, --devices or --demand beside it"}
 	case o.File != "":
-		data, err := readSpec(o.File, in)
-		if err != nil || o.Layout == "" {
-			return data, err
-		}
-		return selectLayout(data, o.Layout)
+		return readSpec(o.File, in)
 	case o.Layout != "" && flags > 0, len(o.Demand) > 0 && flags > len(o.Demand):
 		return nil, usageError{"--layout, --gpus with --devices, and --demand are three ways to say it: choose one"}
 	case o.Layout != "":
-		return json.Marshal(map[string]string{"layout": o.Layout})
+		return []byte("{}"), nil
 	case len(o.Demand) > 0:
 		needs, err := parseDemand(o.Demand)
 		if err != nil {
@@ -90,27 +84,6 @@ func readSpec(name string, in io.Reader) ([]byte, error) {
 		return nil, usageError{fmt.Sprintf("-f %s: longer than %d bytes", name, maxSpecFile)}
 	}
 	return data, nil
-}
-
-// selectLayout sets the wanted layout in a file of layouts.
-func selectLayout(data []byte, layout string) ([]byte, error) {
-	var tree yaml.Node
-	if err := yaml.Unmarshal(data, &tree); err != nil {
-		return nil, usageError{fmt.Sprintf("-f: %v", err)}
-	}
-	if len(tree.Content) != 1 || tree.Content[0].Kind != yaml.MappingNode {
-		return nil, usageError{"-f: expected a spec or a file of layouts"}
-	}
-	root := tree.Content[0]
-	for i := 0; i+1 < len(root.Content); i += 2 {
-		if root.Content[i].Value == "layout" {
-			root.Content[i+1] = &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: layout}
-			return yaml.Marshal(&tree)
-		}
-	}
-	root.Content = append(root.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: "layout"},
-		&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: layout})
-	return yaml.Marshal(&tree)
 }
 
 // parseDevices parses PROFILE=COUNT,...; none is no instances.

@@ -18,25 +18,17 @@ import (
 // Types of which not every value is valid in a recording. Valid returns what was expected, and so does the error of
 // UnmarshalText, which types have that are written as a name.
 type (
-	formatVersion int
-	kubelet       bool
-	pollTimes     []time.Duration
-	pollNumber    int    // counted from 0
-	gpuName       string // a GPU of the recording
-	handleCount   int    // how many handles there are
-	slot          string // the position of a GPU instance in the driver's lists: PROFILE/POSITION
-	code          nvml.Return
-	eventType     uint64
+	pollTimes   []time.Duration
+	pollNumber  int    // counted from 0
+	gpuName     string // a GPU of the recording
+	handleCount int    // how many handles there are
+	slot        string // the position of a GPU instance in the driver's lists: PROFILE/POSITION
+	code        nvml.Return
+	eventType   uint64
 )
 
 // maxHandles bounds a list of GPUs or GPU instances; real ones have less than a tenth of it.
 const maxHandles = 1 << 10
-
-func (v formatVersion) Valid(any) (bool, string) { return v == 1, "1, the format's version" }
-
-func (k kubelet) Valid(any) (bool, string) {
-	return !bool(k), "false: the kubelet of a node is not recorded"
-}
 
 func (p pollTimes) Valid(any) (bool, string) {
 	return len(p) > 0 && p[0] == 0, "the times of one poll or more, the first 0s"

@@ -64,7 +64,7 @@ func badFiles() []badFile {
 	return []badFile{
 		{"version: 1", "version: 2", `f.yaml:1: version: is 2; expected 1`},
 		{"kubernetes: false", "kubernetes: true", "f.yaml:2: node.kubernetes: is true; expected false"},
-		{"kubernetes: false", "kubernetes: 0", "f.yaml:2: node.kubernetes: is 0; expected true or false"},
+		{"kubernetes: false", "kubernetes: 0", "f.yaml:2: node.kubernetes: is 0; expected false: the kubelet of a node is not recorded"},
 		{", kubernetes: false", "", "f.yaml:2: node.kubernetes: is missing"},
 		{"by: mig-exporter", "bye: mig-exporter", "f.yaml:4: recorded.bye: is not known here"},
 		{"by: mig-exporter", "by: mig-exporter\n  by: b", "f.yaml:5: recorded.by: stands here twice"},

@@ -14,14 +14,14 @@ import (
 
 // Recording is what the driver of one node answered during some polls. Its fields are those of the file.
 type Recording struct {
-	Version  formatVersion `yaml:"version"`
-	Node     nodeInfo      `yaml:"node,flow"`
-	Recorded recorded      `yaml:"recorded"`
+	Version  int      `yaml:"version" range:"1..1" expected:"1, the format's version"`
+	Node     nodeInfo `yaml:"node,flow"`
+	Recorded recorded `yaml:"recorded"`
 }
 
 type nodeInfo struct {
-	Hostname   string  `yaml:"hostname"`
-	Kubernetes kubelet `yaml:"kubernetes"`
+	Hostname   string `yaml:"hostname"`
+	Kubernetes bool   `yaml:"kubernetes" oneof:"false" expected:"false: the kubelet of a node is not recorded"`
 }
 
 type recorded struct {

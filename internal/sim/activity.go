@@ -22,8 +22,8 @@ type use struct {
 func (n *Node) uses(t *task) use {
 	w := t.workload
 	return use{
-		occupancy: t.now(n, w.Occupancy), tensor: t.now(n, w.Tensor),
-		fp64: t.now(n, w.FP64), fp32: t.now(n, w.FP32), fp16: t.now(n, w.FP16),
+		occupancy: t.now(n, w.Occupancy.Signal), tensor: t.now(n, w.Tensor.Signal),
+		fp64: t.now(n, w.FP64.Signal), fp32: t.now(n, w.FP32.Signal), fp16: t.now(n, w.FP16.Signal),
 	}
 }
 
@@ -71,7 +71,7 @@ func (n *Node) drawn(t *task) float64 {
 		sms, bandwidth = float64(i.Profile.SMs), i.bandwidth(t.on.board)
 	}
 	if t.workload.Demand.ofDevice {
-		return t.sms / sms * t.now(n, t.workload.DRAM)
+		return t.sms / sms * t.now(n, t.workload.DRAM.Signal)
 	}
 	return t.does.Bandwidth / bandwidth
 }

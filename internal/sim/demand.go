@@ -11,16 +11,16 @@ import (
 
 // Demand is what a workload asks of the SMs and of the memory bandwidth. Without Width and Phases it does nothing.
 type Demand struct {
-	Width     Signal // SMs that its kernels fill while they run
-	Bandwidth Signal // share of the GPU's memory bandwidth that they draw meanwhile, 0-1
+	Width     signalOf[smCount]        `yaml:",omitempty"` // SMs that its kernels fill while they run
+	Bandwidth signalOf[reachableShare] `yaml:",omitempty"` // of the GPU's memory, that they draw meanwhile
 	// Phases are several kinds of kernels, in the place of Width and Bandwidth.
-	Phases []kernels.Phase
-	// Busy is how much of the time kernels run on a device large enough, 0-1. It is not used if there are Requests.
-	Busy     Signal
-	Requests *Requests
+	Phases phaseList `yaml:",omitempty"`
+	// Busy is how much of the time kernels run on a device large enough. It is not used if there are Requests.
+	Busy     signalOf[share] `yaml:",omitempty"`
+	Requests *Requests       `yaml:",omitempty"`
 	// Loss is the share by which its kernels run longer in a slice than SMs and bandwidth explain: what no metric shows,
 	// such as a smaller share of the L2 cache, or lower clocks.
-	Loss float64
+	Loss share `yaml:",omitempty"`
 	// ofDevice is set for the shorthand sm: kernels draw the workload's DRAM of what their device has, and are never
 	// short of it.
 	ofDevice bool
@@ -28,9 +28,11 @@ type Demand struct {
 
 // Requests are a load in requests: of Concurrency clients that each wait for the answer, or Rate per second that queue.
 type Requests struct {
-	Concurrency int
-	Rate        Signal
-	GPU, Host   time.Duration // that each takes
+	Concurrency int                      `yaml:",omitempty" range:"1..65536"`
+	Rate        signalOf[requestsPerSec] `yaml:",omitempty"`
+	// GPU and Host are the times that each takes.
+	GPU  time.Duration `yaml:"gpu" expected:"the time on the GPU of a request, such as 24ms" nonzero:"more than no time"`
+	Host time.Duration `yaml:",omitempty"`
 }
 
 // demand returns what a task would do now on a device large enough.
@@ -41,7 +43,7 @@ func (n *Node) demand(t *task) kernels.Demand {
 	l := &t.workload.Demand
 	d := kernels.Demand{Phases: l.Phases}
 	if d.Phases == nil {
-		p := kernels.Phase{Share: 1, Width: t.now(n, l.Width), Bandwidth: t.now(n, l.Bandwidth)}
+		p := kernels.Phase{Share: 1, Width: t.now(n, l.Width.Signal), Bandwidth: t.now(n, l.Bandwidth.Signal)}
 		if p.Width == 0 && p.Bandwidth == 0 {
 			return kernels.Demand{}
 		}
@@ -49,10 +51,10 @@ func (n *Node) demand(t *task) kernels.Demand {
 		d.Phases = t.kernels[:]
 	}
 	if r := l.Requests; r != nil {
-		d.Requests = kernels.Requests{Concurrency: r.Concurrency, Rate: t.now(n, r.Rate), GPU: r.GPU, Host: r.Host}
+		d.Requests = kernels.Requests{Concurrency: r.Concurrency, Rate: t.now(n, r.Rate.Signal), GPU: r.GPU, Host: r.Host}
 		return d
 	}
-	d.Busy = t.now(n, l.Busy)
+	d.Busy = t.now(n, l.Busy.Signal)
 	return d
 }
 
@@ -75,7 +77,7 @@ func (n *Node) runKernels(b *simGPU) {
 	for _, t := range b.tasks {
 		loss := 0.0
 		if t.workload != nil {
-			loss = t.workload.Demand.Loss
+			loss = float64(t.workload.Demand.Loss)
 		}
 		t.does = kernels.Run(n.demand(t), t.on.kernelDevice(loss))
 	}

@@ -41,7 +41,7 @@ func TestPageOfTheSimulatedNode(t *testing.T) {
 	for _, section := range []any{
 		&scenarioFile{}, &NodeSpec{}, &gpuEntry{}, &SharingSpec{}, &layoutEntry{}, &workloadEntry{}, &signalShape[share]{},
 		&sineEntry[share]{},
-		&stepEntry[share]{}, &podEntry{}, &listedContainer{}, &processEntry{}, &faultEntry{}, &phaseEntry{}, &requestsEntry{},
+		&stepEntry[share]{}, &podEntry{}, &ContainerSpec{}, &processEntry{}, &faultEntry{}, &phaseEntry{}, &Requests{},
 	} {
 		names = append(names, keysOf(t, section)...)
 	}

@@ -62,8 +62,8 @@ const (
 type FaultSpec struct {
 	Kind FaultKind
 	At   time.Duration `yaml:",omitempty"`
-	For  time.Duration `yaml:",omitempty"` // 0: it does not end
-	GPU  gpu.Opt[int]  `yaml:"-"`          // absent: every GPU
+	For  time.Duration `yaml:",omitempty"`    // 0: it does not end
+	GPU  gpu.Opt[int]  `yaml:"gpu,omitempty"` // absent: every GPU
 
 	Reading gpu.Reading `yaml:",omitempty"` // of not-supported and no-permission
 	// the fault begins with the first call for this reading after At; empty: at At
@@ -73,13 +73,13 @@ type FaultSpec struct {
 	After int      `yaml:",omitempty" range:"0..65536"` // so many of them go well before
 	// how many it strikes, of a fault that is about single ones
 	Times    int                     `default:"1" range:"1..65536"`
-	Error    error                   `yaml:"-"` // of change-fails
+	Error    error                   `yaml:",omitempty"` // of change-fails
 	Delay    time.Duration           `yaml:",omitempty"`
-	By       time.Duration           `yaml:"-"`                         // of a clock-jump; negative: backwards
+	By       clockOffset             `yaml:",omitempty"`                // of a clock-jump; negative: backwards
 	Celsius  int                     `yaml:",omitempty" range:"0..127"` // of an overheat
-	XID      uint64                  `yaml:"-"`
-	Instance gpu.Opt[gpu.InstanceID] `yaml:"-"` // where an XID is reported
-	Compute  gpu.Opt[gpu.ComputeID]  `yaml:"-"`
+	XID      uint64                  `yaml:"xid,omitempty" range:"1..1048576"`
+	Instance gpu.Opt[gpu.InstanceID] `yaml:"gi,omitempty" range:"0..255"` // where an XID is reported
+	Compute  gpu.Opt[gpu.ComputeID]  `yaml:"ci,omitempty" range:"0..255"`
 	// Recovery is what the driver asks for while an XID's time lasts; empty: nothing.
 	Recovery gpu.RecoveryAction `yaml:",omitempty" oneof:"none reset reboot drain drain_and_reset"`
 	Layout   []LayoutSpec       `yaml:"-"` // of an external-reconfigure

@@ -121,12 +121,3 @@ func findModel(name string) (gpuModel, bool) {
 	}
 	return gpuModel{}, false
 }
-
-// modelKeys lists the names of the models that can be simulated.
-func modelKeys() string {
-	var keys []string
-	for _, m := range gpuModels() {
-		keys = append(keys, m.key)
-	}
-	return strings.Join(keys, ", ")
-}

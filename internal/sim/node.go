@@ -124,8 +124,8 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 func newBoard(s *Scenario, index int, spec GPUSpec) *simGPU {
 	uuid := gpu.UUID("GPU-" + uuidOf(s.Seed, s.Node.Hostname, index))
 	b := &simGPU{
-		model:      spec.board,
-		mig:        spec.board.mig,
+		model:      spec.Model,
+		mig:        spec.Model.mig,
 		index:      index,
 		minor:      spec.Minor.Or(index),
 		uuid:       uuid,
@@ -163,7 +163,7 @@ func (n *Node) shown(at time.Time) time.Time {
 	wrong := time.Duration(0)
 	n.faults(driverAsWhole, at, func(f *FaultSpec) {
 		if f.Kind == FaultClockJump {
-			wrong += f.By
+			wrong += time.Duration(f.By)
 		}
 	})
 	return at.Add(wrong)

@@ -5,9 +5,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
@@ -34,7 +34,7 @@ func Parse(path string, data []byte) (*Scenario, error) {
 		models:    make(map[string]gpuModel),
 		workloads: make(map[string]*Workload),
 	}
-	if err := strictyaml.Decode(path, data, f); err != nil {
+	if err := strictyaml.Decode(path, data, f, f.forms()...); err != nil {
 		return nil, err
 	}
 	f.scenario.Node, f.scenario.Seed = f.Node, uint64(f.Seed)
@@ -49,7 +49,7 @@ type scenarioFile struct {
 	models    map[string]gpuModel // that have been looked up, since the table of models is large
 	workloads map[string]*Workload
 
-	Version   formatVersion   `expected:"1, the version of the scenario format"`
+	Version   int             `range:"1..1" expected:"1, the version of the scenario format"`
 	Node      NodeSpec        `default:"{}"`
 	Seed      int64           `default:"1" range:"0..9007199254740992"`
 	GPUs      []gpuEntry      `yaml:"gpus" expected:"a list of GPUs such as {model: A100-40GB, count: 2}"`
@@ -76,16 +76,20 @@ func (f *scenarioFile) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 	}
 }
 
-type formatVersion int
-
-// Valid reports whether the version of a file is one that is read here.
-func (v formatVersion) Valid(any) (bool, string) {
-	return v == 1, "1, the version of the scenario format"
+// forms are those of types that the scenario shares with other packages, and of references to what stands above.
+func (f *scenarioFile) forms() []strictyaml.Form {
+	return []strictyaml.Form{
+		strictyaml.FormOf(readOpt[int]), strictyaml.FormOf(readOpt[DevicePin]),
+		strictyaml.FormOf(readOpt[gpu.InstanceID]), strictyaml.FormOf(readOpt[gpu.ComputeID]),
+		strictyaml.FormOf(f.readModel), strictyaml.FormOf(f.readWorkloadName), strictyaml.FormOf(readChangeError),
+		strictyaml.OneOf[FaultKind](faultKinds()), strictyaml.OneOf[gpu.Reading](readingNames()),
+	}
 }
 
-// checkChoice reports an error at a key of a mapping if it is there and its value is not allowed.
-func checkChoice(r *strictyaml.Reader, mapping *strictyaml.Node, key, name, value string, allowed []string) {
-	if strictyaml.HasKey(mapping, name) && !slices.Contains(allowed, value) {
-		r.FailAt(mapping, key, name, "is %q; expected one of %s", value, strings.Join(allowed, ", "))
+// readOpt reads a value that need not be there.
+func readOpt[T any](r *strictyaml.Reader, n *strictyaml.Node, key string, into *gpu.Opt[T]) {
+	var value T
+	if r.Decode(n, key, &value) {
+		*into = gpu.Some(value)
 	}
 }

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,20 +9,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
-
-// DecodeYAML reads the node section, in which every key has a default.
-func (s *NodeSpec) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	type plain NodeSpec
-	if !r.Decode(n, key, (*plain)(s)) {
-		return
-	}
-	if _, ok := driverMajor(s.Driver); !ok {
-		r.FailAt(n, key, "driver", "is %q; expected a driver version such as \"580.95.05\"", s.Driver)
-	}
-	if _, ok := cudaVersion(s.CUDA); !ok {
-		r.FailAt(n, key, "cuda", "is %q; expected a CUDA version such as \"13.0\"", s.CUDA)
-	}
-}
 
 // driverMajor is the branch of a driver version: 580 of "580.95.05".
 func driverMajor(version string) (int, bool) {
@@ -45,42 +30,22 @@ const maxGPUs = 4096
 
 // gpuEntry is one or several GPUs that are alike.
 type gpuEntry struct {
-	Model   string
-	Count   int              `default:"1" range:"1..4096"`
-	Minor   *int             `yaml:",omitempty" range:"0..65536"`
-	Fans    int              `yaml:",omitempty" range:"0..8"`
-	MIG     MIGModeSpec      `yaml:"mig,omitempty"`
-	Layout  *strictyaml.Node `yaml:",omitempty"`
-	Sharing *SharingSpec     `yaml:",omitempty"`
+	GPUSpec
+	Count  int              `default:"1" range:"1..4096"`
+	Layout *strictyaml.Node `yaml:",omitempty"`
 }
 
-// DecodeYAML reads an entry and adds its GPUs.
-func (e *gpuEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	type plain gpuEntry
-	if !r.Decode(n, key, (*plain)(e)) {
-		return
-	}
-	f := fileOf(r)
-	model, ok := f.model(e.Model)
-	if !ok {
-		r.FailAt(n, key, "model", "is %q, which cannot be simulated; expected one of %s", e.Model, modelKeys())
-		return
-	}
-	spec := GPUSpec{Model: e.Model, board: model, Fans: e.Fans, MIG: e.MIG}
-	if e.Minor != nil {
-		spec.Minor = gpu.Some(*e.Minor)
-		if e.Count > 1 {
-			r.FailAt(n, key, "minor", "is given for %d GPUs; expected one GPU in an entry with a minor number", e.Count)
-		}
+// FinishYAML adds the GPUs of an entry.
+func (e *gpuEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	f, spec := fileOf(r), e.GPUSpec
+	if spec.Minor.Present() && e.Count > 1 {
+		r.FailAt(n, key, "minor", "is given for %d GPUs; expected one GPU in an entry with a minor number", e.Count)
 	}
 	if e.Layout != nil {
-		if e.MIG != MIGOn {
+		if spec.MIG != MIGOn {
 			r.FailAt(n, key, "layout", "is given without mig: true")
 		}
-		spec.Layout = readLayout(r, e.Layout, key+".layout", model)
-	}
-	if e.Sharing != nil {
-		spec.Sharing = *e.Sharing
+		spec.Layout = readLayout(r, e.Layout, key+".layout", spec.Model)
 	}
 	if len(f.scenario.GPUs)+e.Count > maxGPUs {
 		r.Fail(n, key, "makes more than %d GPUs", maxGPUs)
@@ -89,14 +54,22 @@ func (e *gpuEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 	f.scenario.GPUs = append(f.scenario.GPUs, slices.Repeat([]GPUSpec{spec}, e.Count)...)
 }
 
-// model returns a model by its name in scenarios.
-func (f *scenarioFile) model(name string) (model gpuModel, ok bool) {
-	if model, ok = f.models[name]; !ok {
-		if model, ok = findModel(name); ok {
-			f.models[name] = model
-		}
+// readModel reads the name of a model.
+func (f *scenarioFile) readModel(r *strictyaml.Reader, n *strictyaml.Node, key string, into *gpuModel) {
+	var name string
+	if !r.Decode(n, key, &name) {
+		return
 	}
-	return model, ok
+	var known bool
+	if *into, known = f.models[name]; known {
+		return
+	}
+	if *into, known = findModel(name); !known {
+		r.Fail(n, key, "is %q, which cannot be simulated; expected one of %s", name,
+			joinNames(gpuModels(), ", ", func(m gpuModel) string { return m.key }))
+		return
+	}
+	f.models[name] = *into
 }
 
 // UnmarshalText reads the value of "mig: true | false | pending".
@@ -150,7 +123,11 @@ func readLayout(r *strictyaml.Reader, list *strictyaml.Node, key string, model g
 			}
 			spec.computes = append(spec.computes, size)
 		}
-		if used := sum(spec.computes); used > spec.profile.ComputeSlices {
+		used := 0
+		for _, size := range spec.computes {
+			used += size
+		}
+		if used > spec.profile.ComputeSlices {
 			r.Fail(n, at, "its compute instances take %d slices of %d", used, spec.profile.ComputeSlices)
 			continue
 		}
@@ -170,7 +147,7 @@ func parseInstance(text string, profiles []gpu.Profile) (spec LayoutSpec, expect
 	i := slices.IndexFunc(profiles, func(f gpu.Profile) bool { return f.Name == name })
 	if i < 0 {
 		return LayoutSpec{}, fmt.Sprintf("one of the model's profiles (%s) and where it starts, such as %s@0",
-			profileNames(profiles), profiles[0].Name)
+			joinNames(profiles, ", ", func(p gpu.Profile) string { return p.Name }), profiles[0].Name)
 	}
 	for _, placement := range profiles[i].Placements {
 		if isNumber && placement.Start == int(at) {
@@ -208,30 +185,17 @@ func fits(computeSlices int, have []LayoutSpec, add LayoutSpec) string {
 	return ""
 }
 
-func sum(list []int) int {
-	total := 0
-	for _, v := range list {
-		total += v
-	}
-	return total
-}
-
-func profileNames(profiles []gpu.Profile) string {
-	var names []string
-	for _, f := range profiles {
-		names = append(names, f.Name)
-	}
-	return strings.Join(names, ", ")
-}
-
 // starts lists the placements of a profile as an author writes them.
 func starts(f gpu.Profile) string {
-	placements := slices.SortedFunc(slices.Values(f.Placements), func(a, b gpu.Placement) int {
-		return cmp.Compare(a.Start, b.Start)
-	})
-	var list []string
-	for _, p := range placements {
-		list = append(list, "@"+strings.SplitN(p.String(), ":", 2)[0])
+	placements := slices.SortedFunc(slices.Values(f.Placements), func(a, b gpu.Placement) int { return a.Start - b.Start })
+	return joinNames(placements, " ", func(p gpu.Placement) string { return fmt.Sprintf("@%d", p.Start) })
+}
+
+// joinNames lists the names of items.
+func joinNames[T any](items []T, separator string, name func(T) string) string {
+	var names []string
+	for _, item := range items {
+		names = append(names, name(item))
 	}
-	return strings.Join(list, " ")
+	return strings.Join(names, separator)
 }

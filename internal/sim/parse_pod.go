@@ -1,66 +1,34 @@
 package sim
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// podEntry is a pod: with one container whose keys stand beside the pod's, or with a list of containers.
+// podEntry is a pod: with a list of containers, or with one whose keys stand beside the pod's.
 type podEntry struct {
 	PodSpec
-	Containers []listedContainer `yaml:",omitempty"`
-	Container  string            `default:"main"`
-	containerEntry
+	Container string `default:"main" match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and . as in main"`
+	resourceRequest
 }
 
-// containerEntry is what a container asks for.
-type containerEntry struct {
-	Resource string     `yaml:",omitempty"`
-	Count    int        `default:"1" range:"1..65536"`
-	Device   *DevicePin `yaml:",omitempty"`
-	Workload string     `yaml:",omitempty"`
-	Admin    bool       `yaml:",omitempty"`
-}
-
-// listedContainer is a container of a list.
-type listedContainer struct {
-	Name string `default:"main"`
-	containerEntry
-	Init bool          `yaml:",omitempty"`
-	For  time.Duration `yaml:",omitempty"`
-}
-
-// DecodeYAML reads an entry and adds its pod.
-func (e *podEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	type plain podEntry
-	if !r.Decode(n, key, (*plain)(e)) {
-		return
-	}
+// FinishYAML adds the pod of an entry.
+func (e *podEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	f, pod := fileOf(r), e.PodSpec
-	checkName(r, n, key, "namespace", pod.Namespace)
-	checkName(r, n, key, "name", pod.Name)
-	if strictyaml.HasKey(n, "for") && pod.For == 0 {
-		r.FailAt(n, key, "for", "expected more than no time; leave it out for a pod that stays")
-	}
-	if list := strictyaml.Value(n, "containers"); list != nil {
+	if strictyaml.HasKey(n, "containers") {
 		for _, name := range []string{"container", "resource", "count", "device", "workload", "admin"} {
 			if strictyaml.HasKey(n, name) {
 				r.FailAt(n, key, name, "stands beside containers; expected one or the other")
 			}
 		}
-		for i, c := range e.Containers {
-			pod.Containers = append(pod.Containers, c.spec(r, list.Content[i], fmt.Sprintf("%s.containers[%d]", key, i)))
-		}
 	} else {
-		checkName(r, n, key, "container", e.Container)
-		pod.Containers = []ContainerSpec{e.containerEntry.spec(r, n, key, e.Container)}
+		e.resourceRequest.check(r, n, key)
+		pod.Containers = []ContainerSpec{{Name: e.Container, resourceRequest: e.resourceRequest}}
 	}
 	f.checkPod(r, n, key, &pod)
 	f.scenario.Pods = append(f.scenario.Pods, pod)
@@ -100,82 +68,57 @@ func overlap(a, b PodSpec) bool {
 	return (a.For == 0 || b.At < a.At+a.For) && (b.For == 0 || a.At < b.At+b.For)
 }
 
-// spec returns a container of a list.
-func (e *listedContainer) spec(r *strictyaml.Reader, n *strictyaml.Node, key string) ContainerSpec {
-	checkName(r, n, key, "name", e.Name)
-	c := e.containerEntry.spec(r, n, key, e.Name)
-	c.Init, c.For = e.Init, e.For
-	hasFor := strictyaml.HasKey(n, "for")
+// FinishYAML checks a container of a list.
+func (c *ContainerSpec) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	c.check(r, n, key)
 	switch {
-	case hasFor && !c.Init:
+	case c.For > 0 && !c.Init:
 		r.FailAt(n, key, "for", "is given without init: true; expected it at the pod, or an init container")
-	case c.Init && !hasFor:
+	case c.For == 0 && c.Init:
 		r.FailAt(n, key, "for", "is missing; expected how long the init container runs, such as 30s")
-	case hasFor && c.For == 0:
-		r.FailAt(n, key, "for", "expected more than no time")
 	}
-	return c
 }
 
-// spec returns the container of an entry.
-func (e *containerEntry) spec(r *strictyaml.Reader, n *strictyaml.Node, key, name string) ContainerSpec {
-	f := fileOf(r)
-	c := ContainerSpec{Name: name, Resource: e.Resource, Count: e.Count, Admin: e.Admin,
-		Workload: f.workload(r, n, key, e.Workload)}
-	if c.Admin && f.Node.Allocator != AllocatorDRA {
-		r.FailAt(n, key, "admin", "is true; expected a node with allocator dra, not %s", f.Node.Allocator)
+// check checks keys that depend on each other, and on the node.
+func (q *resourceRequest) check(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	if allocator := fileOf(r).Node.Allocator; q.Admin && allocator != AllocatorDRA {
+		r.FailAt(n, key, "admin", "is true; expected a node with allocator dra, not %s", allocator)
 	}
-	if e.Device != nil {
-		c.Device = gpu.Some(*e.Device)
-		if c.Count != 1 {
-			r.FailAt(n, key, "device", "pins one device of %d", c.Count)
-		}
+	if q.Device.Present() && q.Count != 1 {
+		r.FailAt(n, key, "device", "pins one device of %d", q.Count)
 	}
-	asks := c.Workload != nil || c.Admin || strictyaml.HasKey(n, "count") || e.Device != nil
-	if c.Resource == "" && asks {
+	asks := q.Workload != nil || q.Admin || strictyaml.HasKey(n, "count") || q.Device.Present()
+	if q.Resource == "" && asks {
 		r.FailAt(n, key, "resource", "is missing; expected a resource such as nvidia.com/gpu")
 	}
-	return c
 }
 
-// workload returns the workload that a container or process names; nil if it names none.
-func (f *scenarioFile) workload(r *strictyaml.Reader, n *strictyaml.Node, key, name string) *Workload {
-	w := f.workloads[name]
-	if w == nil && strictyaml.HasKey(n, "workload") {
-		r.FailAt(n, key, "workload", "is %q; expected the name of one of the workloads", name)
-	}
-	return w
-}
-
-// checkName checks a name that Kubernetes would take for a pod, a namespace or a container.
-func checkName(r *strictyaml.Reader, n *strictyaml.Node, key, field, name string) {
-	if name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "" {
-		r.FailAt(n, key, field, "is %q; expected lower-case letters, digits, - and . as in resnet-0", name)
-	}
-}
-
-// processEntry is a process of a node without Kubernetes, or of the host.
-type processEntry struct {
-	GPU      *DevicePin `yaml:"gpu,omitempty"`
-	Device   *DevicePin `yaml:",omitempty"`
-	Workload string
-	At       time.Duration `yaml:",omitempty"`
-	For      time.Duration `yaml:",omitempty"`
-}
-
-// DecodeYAML reads an entry and adds its process.
-func (e *processEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	type plain processEntry
-	if !r.Decode(n, key, (*plain)(e)) {
+// readWorkloadName reads the name of a workload that stands above.
+func (f *scenarioFile) readWorkloadName(r *strictyaml.Reader, n *strictyaml.Node, key string, into **Workload) {
+	var name string
+	if !r.Decode(n, key, &name) {
 		return
 	}
-	if (e.GPU == nil) == (e.Device == nil) {
+	if *into = f.workloads[name]; *into == nil {
+		r.Expected(n, key, "the name of one of the workloads")
+	}
+}
+
+// processEntry is a process, whose whole GPU may be called gpu.
+type processEntry struct {
+	ProcessSpec
+	GPU gpu.Opt[DevicePin] `yaml:"gpu,omitempty"`
+}
+
+// FinishYAML adds the process of an entry.
+func (e *processEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	if e.GPU.Present() == strictyaml.HasKey(n, "device") {
 		r.Fail(n, key, "expected either gpu, an index, or device, such as 2/3g.20gb@4")
 		return
 	}
+	e.Device = e.GPU.Or(e.Device)
 	f := fileOf(r)
-	f.scenario.Processes = append(f.scenario.Processes,
-		ProcessSpec{Device: *cmp.Or(e.GPU, e.Device), Workload: f.workload(r, n, key, e.Workload), At: e.At, For: e.For})
+	f.scenario.Processes = append(f.scenario.Processes, e.ProcessSpec)
 }
 
 // DecodeYAML reads the place of a device.
@@ -187,7 +130,7 @@ func (d *DevicePin) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key str
 			len(gpus)-1)
 		return
 	}
-	model := gpus[pin.GPU].board.mig
+	model := gpus[pin.GPU].Model.mig
 	if pin.Profile != "" &&
 		!slices.ContainsFunc(model.Profiles, func(p gpu.Profile) bool { return p.Name == pin.Profile }) {
 		r.Fail(n, key, "names profile %q; expected one of %s's", pin.Profile, model.Name)

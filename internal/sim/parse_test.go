@@ -35,8 +35,9 @@ func badFiles() []badScenario {
 			"alias of a layout with a mistake", "version: 1\ngpus:\n  - {model: A100-40GB, mig: true, layout: [&a {gi: \"3g.20gb@0\", ci: [9c]}, *a]}\n",
 			"bad.yaml:3: gpus[0].layout[1].ci[0]: ",
 		},
-		{"unquoted driver", goodHead + "node: {driver: 580.95}\n", `bad.yaml:4: node.driver: is 580.95; expected text (in quotes`},
+		{"unquoted driver", goodHead + "node: {driver: 580.95}\n", `bad.yaml:4: node.driver: is 580.95; expected a driver version such as "580.95.05"`},
 		{"driver", goodHead + "node: {driver: new}\n", `bad.yaml:4: node.driver: is "new"; expected a driver version`},
+		{"CUDA version", goodHead + "node: {cuda: \"13.05\"}\n", `bad.yaml:4: node.cuda: is "13.05"; expected a version such as "13.0"`},
 		{"allocator", goodHead + "node: {allocator: docker}\n", `bad.yaml:4: node.allocator: is "docker"; expected one of device-plugin, gke, hami, dra`},
 	}
 }
@@ -83,7 +84,7 @@ func badDemands() []badScenario {
 		"width: 4, bandwidth: 0.95, busy: 1":                                           "bandwidth: is 0.95; expected a number from 0 to 0.9, what kernels reach",
 		"width: 4, requests: {gpu: 1ms}":                                               "requests: expected either concurrency",
 		"width: 4, requests: {gpu: 1ms, rate: 1, concurrency: 1}":                      "requests: expected either concurrency",
-		"width: 4, requests: {gpu: 0s, rate: 1}":                                       "requests.gpu: expected more than no time",
+		"width: 4, requests: {gpu: 0s, rate: 1}":                                       `requests.gpu: is "0s"; expected more than no time`,
 		"width: 4, requests: {rate: 1}":                                                "requests.gpu: is missing; expected the time on the GPU",
 		"width: 4, requests: {rate: 1, gpu: 1ms, think: 1s}":                           "requests.think: is not known here",
 		"width: 4, busy: 1, loss: 2":                                                   "loss: is 2; expected a number from 0 to 1",
@@ -139,7 +140,7 @@ func badWork() []badScenario {
 		{"init container without an end", goodHead + "pods:\n  - {name: p, containers: [{name: i, init: true}, {name: c}]}\n",
 			"pods[0].containers[0].for: is missing; expected how long the init container runs"},
 		{"init container for no time", goodHead + "pods:\n  - {name: p, containers: [{name: i, init: true, for: 0s}, {name: c}]}\n",
-			"pods[0].containers[0].for: expected more than no time"},
+			`pods[0].containers[0].for: is "0s"; expected more than no time`},
 		{"container that ends", goodHead + "pods:\n  - {name: p, containers: [{name: c, for: 1s}]}\n",
 			"pods[0].containers[0].for: is given without init: true; expected it at the pod"},
 		{"init that is no boolean", goodHead + "pods:\n  - {name: p, containers: [{name: c, init: first}]}\n", `pods[0].containers[0].init: is "first"; expected true or false`},

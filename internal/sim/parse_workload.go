@@ -12,69 +12,40 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// workloadEntry is a workload, to be referred to by name. One that does not say so does some arithmetic, with half of
-// the warps.
+// workloadEntry is a workload, to be referred to by name.
 type workloadEntry struct {
-	Name   string
-	Memory signalEntry[memorySize] `yaml:",omitempty"`
-	demandEntry
-	Tensor    signalEntry[share]       `yaml:",omitempty"`
-	FP64      signalEntry[share]       `yaml:"fp64,omitempty"`
-	FP32      signalEntry[share]       `yaml:"fp32" default:"0.2"`
-	FP16      signalEntry[share]       `yaml:"fp16,omitempty"`
-	Occupancy signalEntry[share]       `default:"0.5"`
-	Encoder   signalEntry[engineCount] `yaml:",omitempty"`
-	Decoder   signalEntry[engineCount] `yaml:",omitempty"`
-	JPEG      signalEntry[engineCount] `yaml:"jpeg,omitempty"`
-	OFA       signalEntry[engineCount] `yaml:"ofa,omitempty"`
-	PCIe      signalEntry[memorySize]  `yaml:"pcie,omitempty"`
-	NVLink    signalEntry[memorySize]  `yaml:"nvlink,omitempty"`
+	Workload
+	SM      signalOf[smCount]     `yaml:"sm,omitempty"`
+	Encoder signalOf[engineCount] `yaml:",omitempty"`
+	Decoder signalOf[engineCount] `yaml:",omitempty"`
+	JPEG    signalOf[engineCount] `yaml:"jpeg,omitempty"`
+	OFA     signalOf[engineCount] `yaml:"ofa,omitempty"`
 }
 
-// DecodeYAML reads an entry and adds its workload.
-func (e *workloadEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	type plain workloadEntry
-	if !r.Decode(n, key, (*plain)(e)) {
-		return
-	}
-	f := fileOf(r)
-	switch {
-	case e.Name == "":
-		r.FailAt(n, key, "name", "is empty")
-	case f.workloads[e.Name] != nil:
+// FinishYAML adds the workload of an entry.
+func (e *workloadEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	workloads := fileOf(r).workloads
+	if workloads[e.Name] != nil {
 		r.FailAt(n, key, "name", "is %q; a workload with this name stands above", e.Name)
 	}
-	f.workloads[e.Name] = &Workload{
-		Name: e.Name, Memory: e.Memory.Signal, Demand: e.demand(r, n, key), DRAM: e.DRAM.Signal, Tensor: e.Tensor.Signal,
-		FP64: e.FP64.Signal, FP32: e.FP32.Signal, FP16: e.FP16.Signal, Occupancy: e.Occupancy.Signal,
-		Media: [mediaEngines]Signal{e.Encoder.Signal, e.Decoder.Signal, e.JPEG.Signal, e.OFA.Signal},
-		PCIe:  e.PCIe.Signal, NVLink: e.NVLink.Signal,
-	}
+	e.checkDemand(r, n, key)
+	e.Media = [mediaEngines]Signal{e.Encoder.Signal, e.Decoder.Signal, e.JPEG.Signal, e.OFA.Signal}
+	workloads[e.Name] = &e.Workload
 }
 
-// signalEntry is a value over time: a constant, or a signalShape.
-type signalEntry[V ~float64] struct{ Signal }
+// signalOf is a value over time, in the form V of a scenario: a constant, or a signalShape.
+type signalOf[V ~float64] struct{ Signal }
 
 // signalShape is {sine: {min, max, period}}, {steps: [{at, value}], repeat} or {trace: file.csv, repeat}.
 type signalShape[V ~float64] struct {
-	Sine   *sineEntry[V]  `yaml:",omitempty"`
-	Steps  []stepEntry[V] `yaml:",omitempty"`
-	Trace  string         `yaml:",omitempty"`
-	Repeat time.Duration  `yaml:",omitempty"`
-}
-
-type sineEntry[V ~float64] struct {
-	Min, Max V
-	Period   time.Duration
-}
-
-type stepEntry[V ~float64] struct {
-	At    time.Duration `yaml:",omitempty"`
-	Value V
+	Sine   *sineEntry[V] `yaml:",omitempty"`
+	Steps  stepList[V]   `yaml:",omitempty"`
+	Trace  traceFile[V]  `yaml:",omitempty"`
+	Repeat time.Duration `yaml:",omitempty"`
 }
 
 // DecodeYAML reads both forms.
-func (e *signalEntry[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+func (e *signalOf[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	if n.Kind == strictyaml.ScalarNode {
 		var value V
 		r.Decode(n, key, &value)
@@ -85,68 +56,83 @@ func (e *signalEntry[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, ke
 	if !r.Decode(n, key, &shape) {
 		return
 	}
-	e.repeat = shape.Repeat
-	var shapes []string
+	shapes := 0
 	for _, name := range []string{"sine", "steps", "trace"} {
 		if strictyaml.HasKey(n, name) {
-			shapes = append(shapes, name)
+			shapes++
 		}
 	}
-	if len(shapes) != 1 {
-		r.Fail(n, key, "has %d shapes; expected exactly one of sine, steps or trace", len(shapes))
+	if shapes != 1 {
+		r.Fail(n, key, "has %d shapes; expected exactly one of sine, steps or trace", shapes)
 		return
 	}
-	switch at, key := strictyaml.Value(n, shapes[0]), key+"."+shapes[0]; shapes[0] {
-	case "sine":
-		e.sine = shape.Sine.wave(r, at, key)
-	case "steps":
-		e.points = points(r, at, key, shape.Steps)
-	default:
-		e.points = readTrace[V](r, at, key, shape.Trace)
+	e.points, e.repeat = append(shape.Steps, shape.Trace...), shape.Repeat
+	if s := shape.Sine; s != nil {
+		e.sine = &sineWave{min: float64(s.Min), max: float64(s.Max), period: s.Period}
 	}
 }
 
-func (s *sineEntry[V]) wave(r *strictyaml.Reader, n *strictyaml.Node, key string) *sineWave {
+type sineEntry[V ~float64] struct {
+	Min, Max V
+	Period   time.Duration `nonzero:"more than no time"`
+}
+
+// FinishYAML checks that the sine has a height.
+func (s *sineEntry[V]) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	if s.Max < s.Min {
 		r.FailAt(n, key, "max", "is below min")
 	}
-	if s.Period == 0 {
-		r.FailAt(n, key, "period", "expected more than no time")
-	}
-	return &sineWave{min: float64(s.Min), max: float64(s.Max), period: s.Period}
 }
 
-func points[V ~float64](r *strictyaml.Reader, n *strictyaml.Node, key string, steps []stepEntry[V]) []point {
-	points := []point{}
+// stepList are points that the scenario lists.
+type stepList[V ~float64] []point
+
+type stepEntry[V ~float64] struct {
+	At    time.Duration `yaml:",omitempty"`
+	Value V
+}
+
+// DecodeYAML reads steps in the order of their times.
+func (l *stepList[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	var steps []stepEntry[V]
+	if !r.Decode(n, key, &steps) {
+		return
+	}
+	*l = stepList[V]{}
 	for i, s := range steps {
 		if i > 0 && s.At <= steps[i-1].At {
 			r.FailAt(n.Content[i], fmt.Sprintf("%s[%d]", key, i), "at", "is %s; expected a time after the step before", s.At)
 		}
-		points = append(points, point{at: s.At, value: float64(s.Value)})
+		*l = append(*l, point{at: s.At, value: float64(s.Value)})
 	}
-	return points
 }
 
 // maxTracePoints bounds a trace.
 const maxTracePoints = 1 << 20
 
-// readTrace reads a CSV file beside the scenario: seconds and a value in each line, after an optional line of headings.
-func readTrace[V ~float64](r *strictyaml.Reader, n *strictyaml.Node, key, name string) []point {
+// traceFile are the points of a CSV file.
+type traceFile[V ~float64] []point
+
+// DecodeYAML reads a CSV file beside the scenario: seconds and a value in each line, after an optional line of
+// headings.
+func (l *traceFile[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	var name string
+	if !r.Decode(n, key, &name) {
+		return
+	}
 	if !filepath.IsLocal(name) {
 		r.Expected(n, key, "a file below the scenario's folder")
-		return nil
+		return
 	}
 	file, err := os.Open(filepath.Join(filepath.Dir(fileOf(r).path), name))
 	if err != nil {
 		r.Fail(n, key, "%v", err)
-		return nil
+		return
 	}
 	defer file.Close()
-	points, err := readTraceLines[V](file, r, n, key)
-	if err != nil {
+	if *l, err = readTraceLines[V](file, r, n, key); err != nil {
 		r.Fail(n, key, "%s: %v", name, err)
 	}
-	return points
 }
 
 // readTraceLines reads the lines of a trace. What is wrong with a value is reported with the trace's own line.

@@ -132,9 +132,9 @@ func (n *Node) useTraffic(b *simGPU) {
 		if t.workload == nil {
 			continue
 		}
-		b.sample.pcie += t.now(n, t.workload.PCIe) * t.speed
+		b.sample.pcie += t.now(n, t.workload.PCIe.Signal) * t.speed
 		if !b.migOn && b.model.nvlinks > 0 {
-			b.sample.nvlink += t.now(n, t.workload.NVLink) * t.speed
+			b.sample.nvlink += t.now(n, t.workload.NVLink.Signal) * t.speed
 		}
 	}
 	b.sample.pcie = max(b.sample.pcie, idlePCIe)

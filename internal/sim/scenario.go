@@ -21,9 +21,11 @@ type Scenario struct {
 
 // NodeSpec is the node as a whole.
 type NodeSpec struct {
-	Hostname   string    `default:"gpu-node"`
-	Driver     string    `default:"580.95.05"`          // driver version
-	CUDA       string    `yaml:"cuda" default:"'13.0'"` // CUDA driver version
+	Hostname string `default:"gpu-node"`
+	// Driver is the driver's version, and CUDA that of the CUDA driver.
+	Driver string `default:"580.95.05" match:"[1-9][0-9]{0,8}[.].*" expected:"a driver version such as \"580.95.05\""`
+	CUDA   string `yaml:"cuda" default:"'13.0'" match:"[1-9]\\d?[.](0|[1-9]\\d?)" expected:"a version such as \"13.0\""`
+
 	Kubernetes bool      `default:"true"`
 	Privileged bool      `default:"true"` // whether the driver's callers have root's rights
 	Allocator  Allocator `default:"device-plugin" oneof:"device-plugin gke hami dra"`
@@ -80,13 +82,12 @@ const (
 
 // GPUSpec is one GPU.
 type GPUSpec struct {
-	Model   string // as the scenario names it
-	board   gpuModel
-	Minor   gpu.Opt[int]
-	Fans    int
-	MIG     MIGModeSpec
-	Layout  []LayoutSpec
-	Sharing SharingSpec
+	Model   gpuModel
+	Minor   gpu.Opt[int] `yaml:",omitempty" range:"0..65536"`
+	Fans    int          `yaml:",omitempty" range:"0..8"`
+	MIG     MIGModeSpec  `yaml:"mig,omitempty"`
+	Layout  []LayoutSpec `yaml:"-"`
+	Sharing SharingSpec  `yaml:",omitempty"`
 }
 
 // LayoutSpec is a GPU instance that exists from the start.
@@ -103,55 +104,67 @@ type SharingSpec struct {
 	Rename   bool        `yaml:",omitempty"` // the resource is called <name>.shared
 }
 
-// Workload is what one process does: demands over the time since its start.
+// Workload is what one process does: demands over the time since its start. One that does not say so does some
+// arithmetic, with half of the warps.
 type Workload struct {
-	Name   string
-	Memory Signal // bytes
-	Demand Demand
-	DRAM   Signal // of the shorthand sm: share of the memory bandwidth of its device in use while all SMs are busy, 0-1
-	Tensor Signal // share of its SM time with the tensor cores busy, 0-1
-	// Shares of its SM time with the pipe busy, and of the warps that could be resident, 0-1.
-	FP64, FP32, FP16, Occupancy Signal
+	Name   string               `nonzero:"a name"`
+	Memory signalOf[memorySize] `yaml:",omitempty"`
+	Demand
+	// DRAM is of the shorthand sm: share of the memory bandwidth of its device in use while all SMs are busy.
+	DRAM   signalOf[share] `yaml:"dram,omitempty"`
+	Tensor signalOf[share] `yaml:",omitempty"` // share of its SM time with the tensor cores busy
+	// Shares of its SM time with the pipe busy, and of the warps that could be resident.
+	FP64      signalOf[share] `yaml:"fp64,omitempty"`
+	FP32      signalOf[share] `yaml:"fp32" default:"0.2"`
+	FP16      signalOf[share] `yaml:"fp16,omitempty"`
+	Occupancy signalOf[share] `default:"0.5"`
 
 	// Media are the media engines of each kind that it keeps busy: 1.5 is one all the time and another half of it.
-	Media [mediaEngines]Signal
+	Media [mediaEngines]Signal `yaml:"-"`
 
-	PCIe   Signal // bytes per second and direction at full speed
-	NVLink Signal // bytes per second and direction at full speed
+	PCIe   signalOf[memorySize] `yaml:"pcie,omitempty"`   // per second and direction at full speed
+	NVLink signalOf[memorySize] `yaml:"nvlink,omitempty"` // per second and direction at full speed
 }
 
 // PodSpec is a pod that asks for devices at a time.
 type PodSpec struct {
-	Namespace  string `default:"default"`
-	Name       string
+	Namespace  string            `default:"default" match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and ."`
+	Name       string            `match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and . as in resnet-0"`
 	Owner      string            `yaml:",omitempty"` // "Deployment/resnet"
 	Static     bool              `yaml:",omitempty"` // from a file of the node instead of the API server
 	Labels     map[string]string `yaml:",omitempty"`
-	Containers []ContainerSpec   `yaml:"-"`
+	Containers []ContainerSpec   `yaml:",omitempty"`
 	At         time.Duration     `yaml:",omitempty"`
-	For        time.Duration     `yaml:",omitempty"` // 0: it stays
-	Waits      bool              `yaml:",omitempty"` // for a free device, instead of being refused
+	// For is 0 for a pod that stays.
+	For   time.Duration `yaml:",omitempty" nonzero:"more than no time; leave it out for a pod that stays"`
+	Waits bool          `yaml:",omitempty"` // for a free device, instead of being refused
 }
 
-// ContainerSpec is a container and the resource that it asks for. Workload is nil if its devices stay idle.
+// ContainerSpec is a container and the resource that it asks for.
 type ContainerSpec struct {
-	Name     string
-	Resource string // empty if it asks for none
-	Count    int
-	Device   gpu.Opt[DevicePin]
-	Workload *Workload
+	Name string `default:"main" match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and . as in main"`
+	resourceRequest
 	// Init is set for an init container, which runs before the others, for the time For.
-	Init bool
-	For  time.Duration
+	Init bool          `yaml:",omitempty"`
+	For  time.Duration `yaml:",omitempty" nonzero:"more than no time"`
+}
+
+// resourceRequest is what a container asks for. Workload is nil if its devices stay idle.
+type resourceRequest struct {
+	Resource string             `yaml:",omitempty"` // empty if it asks for none
+	Count    int                `default:"1" range:"1..65536"`
+	Device   gpu.Opt[DevicePin] `yaml:",omitempty"`
+	Workload *Workload          `yaml:",omitempty"`
 	// Admin is set for a claim with administrative access, on devices that others may hold.
-	Admin bool
+	Admin bool `yaml:",omitempty"`
 }
 
 // ProcessSpec is a process of a bare node, or of the host.
 type ProcessSpec struct {
-	Device   DevicePin
+	Device   DevicePin `yaml:",omitempty"`
 	Workload *Workload
-	At, For  time.Duration
+	At       time.Duration `yaml:",omitempty"`
+	For      time.Duration `yaml:",omitempty"`
 }
 
 // DevicePin names a device by where it is: "2" is GPU 2, "2/3g.20gb@4" the compute instance 0 of its GPU instance at

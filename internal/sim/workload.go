@@ -126,7 +126,7 @@ func (n *Node) useMemory(b *simGPU) {
 		size := domain.usable()
 		t.memory = 0
 		if t.workload != nil {
-			t.memory = uint64(t.now(n, t.workload.Memory))
+			t.memory = uint64(t.now(n, t.workload.Memory.Signal))
 		}
 		if t.memory > uint64(float64(size)*t.share) || used[domain]+t.memory > size {
 			n.kill(t.proc, fmt.Sprintf("out of memory on GPU %d: it wants %d MiB of %d", b.index, t.memory>>20, size>>20))

@@ -72,26 +72,28 @@ func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
 // Decode reads a file into a struct, which may be filled in part if there is an error. The error joins every *Error
 // found, in the order of their lines.
 //
-// A key of a struct is that of the field's yaml tag, or its name in snake case; fields of embedded structs are keys
-// of the struct itself. Fields are read in the order of the struct, whatever that of the file. They may have these
-// tags:
+// A key of a struct is that of the field's yaml tag, else of its json tag, or its name in snake case; fields of
+// embedded structs are keys of the struct itself. Fields are read in the order of the struct, whatever that of the
+// file. They may have these tags:
 //
 //	yaml:"name,omitempty"  the key, which need not be there; "-" for a field that is not read
 //	default:"YAML"         what is read instead if the key is not there
-//	oneof:"a b"            the values that are valid
+//	oneof:"a b"            the values that are valid, or those of a list's items
+//	match:"[a-z]+"         the regular expression of the values that are valid, beside expected
 //	range:"1..64"          the lowest and the highest number, or number of entries of a list or mapping
+//	nonzero:"a name"       the value must not be zero or empty, and what was expected instead
 //	expected:"a count"     what was expected, for the error if the value is missing or not valid
 //
 // Arrays are text: of C characters, or of bytes in hexadecimal. Durations are not negative. Numbers are decimal; text
 // that looks like something else has to be quoted. An alias is read as its anchor's node; the nodes read through
-// aliases are bounded. Types may implement Decoder, Checked or encoding.TextUnmarshaler, whose error is what was
-// expected.
-func Decode(file string, data []byte, into any) error {
+// aliases are bounded. Types may implement Decoder, Finisher, Checked or encoding.TextUnmarshaler, whose error is what
+// was expected; types of other packages may have a Form.
+func Decode(file string, data []byte, into any, forms ...Form) error {
 	root, err := Document(file, data)
 	if err != nil {
 		return err
 	}
-	r := &Reader{file: file, root: into}
+	r := &Reader{file: file, root: into, forms: forms}
 	r.Decode(root, "", into)
 	for _, check := range r.checks {
 		check()

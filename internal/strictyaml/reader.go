@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,6 +18,7 @@ import (
 type Reader struct {
 	file   string
 	root   any
+	forms  []Form
 	errs   []*Error
 	checks []func() // run when everything has been read, since a value may depend on others of the file
 }
@@ -30,6 +32,32 @@ func (r *Reader) Root() any { return r.root }
 // Decoder is implemented by pointers to types that are read in a form of their own.
 type Decoder interface {
 	DecodeYAML(r *Reader, n *yaml.Node, key string)
+}
+
+// Form is how values of one type are read.
+type Form struct {
+	of   reflect.Type
+	read func(r *Reader, n *Node, key string, into any)
+}
+
+// FormOf returns a form of values that read reads, as Decoder does, for a type that has no methods of its own.
+func FormOf[T any](read func(r *Reader, n *Node, key string, into *T)) Form {
+	return Form{reflect.TypeFor[T](), func(r *Reader, n *Node, key string, into any) { read(r, n, key, into.(*T)) }}
+}
+
+// OneOf returns a form of text that is one of these values.
+func OneOf[T ~string](values []string) Form {
+	return FormOf(func(r *Reader, n *Node, key string, into *T) {
+		if *into = T(n.Value); n.Kind != ScalarNode || !slices.Contains(values, n.Value) {
+			r.Expected(n, key, "one of %s", strings.Join(values, ", "))
+		}
+	})
+}
+
+// Finisher is implemented by pointers to types that have more to do once they have been read without a mistake, such
+// as to check what depends on several keys.
+type Finisher interface {
+	FinishYAML(r *Reader, n *Node, key string)
 }
 
 // Checked is implemented by values that can be invalid although their type is right.
@@ -51,6 +79,34 @@ func (r *Reader) FailAt(mapping *yaml.Node, key, name, format string, args ...an
 		at = mapping
 	}
 	r.Fail(at, Join(key, name), format, args...)
+}
+
+// FailFound reports a mistake that was found in the value that has been read from a node: at the node of its key, or
+// the nearest one around that.
+func (r *Reader) FailFound(n *yaml.Node, key string, found *Error) {
+	r.Fail(nodeOf(n, key, found.Key), found.Key, "%s", found.Message)
+}
+
+// nodeOf returns the node of a key below a node, or the nearest one around it.
+func nodeOf(n *yaml.Node, key, wanted string) *yaml.Node {
+	nearest, at := n, key
+	consider := func(entryKey string, entry *yaml.Node) {
+		if len(entryKey) > len(at) && strings.HasPrefix(wanted, entryKey) { // names such as 1g.5gb have dots: the longest
+			nearest, at = entry, entryKey
+		}
+	}
+	for name, entry := range Pairs(n) {
+		consider(Join(key, name.Value), entry)
+	}
+	if n.Kind == yaml.SequenceNode {
+		for i, entry := range n.Content {
+			consider(fmt.Sprintf("%s[%d]", key, i), entry)
+		}
+	}
+	if nearest == n {
+		return n
+	}
+	return nodeOf(nearest, at, wanted)
 }
 
 // Expected reports that a node is not what was expected there.
@@ -76,6 +132,10 @@ func (r *Reader) Decode(n *yaml.Node, key string, into any) bool {
 
 func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
 	errs := len(r.errs)
+	if i := slices.IndexFunc(r.forms, func(f Form) bool { return f.of == v.Type() }); i >= 0 {
+		r.forms[i].read(r, n, key, v.Addr().Interface())
+		return
+	}
 	switch into := v.Addr().Interface().(type) {
 	case **yaml.Node:
 		*into = n
@@ -102,7 +162,13 @@ func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
 	default:
 		r.decodeKind(n, key, v)
 	}
-	if v, ok := v.Interface().(Checked); ok && len(r.errs) == errs {
+	if len(r.errs) > errs {
+		return
+	}
+	if into, ok := v.Addr().Interface().(Finisher); ok {
+		into.FinishYAML(r, n, key)
+	}
+	if v, ok := v.Interface().(Checked); ok {
 		r.Check(n, key, v)
 	}
 }

@@ -3,6 +3,7 @@ package strictyaml_test
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -167,6 +168,9 @@ type settings struct {
 	Names    []string       `yaml:",omitempty" range:"1..2"`
 	Counts   map[string]int `yaml:",omitempty" range:"0..1"`
 	Hash     [2]uint8       `yaml:",omitempty" expected:"4 digits of a hash"`
+	Colors   []string       `yaml:",omitempty" oneof:"red blue"`
+	Wait     time.Duration  `yaml:",omitempty" nonzero:"more than no time"`
+	Label    string         `yaml:",omitempty" match:"[a-z]+" expected:"lower-case letters"`
 	Required string         `expected:"anything"`
 	common
 }
@@ -214,10 +218,15 @@ func TestTags(t *testing.T) {
 			"looks like something else)",
 		"required: x\ncounts: {a: 1, b: 2}": "f.yaml:2: counts: has 2 entries; expected 0 to 1",
 		"required: x\nhash: 12345":          "f.yaml:2: hash: is 12345; expected 4 digits of a hash",
+		"required: x\ncolors: [red, gray]":  `f.yaml:2: colors[1]: is "gray"; expected one of red, blue`,
+		"required: x\ncolors: red":          `f.yaml:2: colors: is "red"; expected some of red, blue`,
+		"required: x\nwait: 0s":             `f.yaml:2: wait: is "0s"; expected more than no time`,
+		"required: x\nwait: soon":           `f.yaml:2: wait: is "soon"; expected a duration such as 30s or 1h30m`,
+		"required: x\nlabel: aB":            `f.yaml:2: label: is "aB"; expected lower-case letters`,
 		"required: x\ncommon: {}": "f.yaml:2: common: is not known here; expected one of limits, " +
-			"mode, names, counts, hash, required, version",
+			"mode, names, counts, hash, colors, wait, label, required, version",
 		"required: x\n" + strings.Repeat("y", 100) + ": 1": "f.yaml:2: " + strings.Repeat("y", 60) +
-			"...: is not known here; expected one of limits, mode, names, counts, hash, required, version",
+			"...: is not known here; expected one of limits, mode, names, counts, hash, colors, wait, label, required, version",
 	} {
 		if err := strictyaml.Decode("f.yaml", []byte(text), &settings{}); err == nil || err.Error() != want {
 			t.Errorf("%s: %v\nwant %s", text, err, want)
@@ -249,6 +258,74 @@ func TestOrderOfSections(t *testing.T) {
 	if err := strictyaml.Decode("f.yaml", []byte("second: c\nfirst: [a, b]"), &s); err == nil ||
 		err.Error() != `f.yaml:1: second: is "c"; expected one of first` {
 		t.Errorf("a value that is not in first: %v", err)
+	}
+}
+
+type color string
+
+// span is finished when both of its ends have been read.
+type span struct {
+	From, To int
+	Width    int `yaml:"-"`
+}
+
+func (s *span) FinishYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	if s.Width = s.To - s.From; s.Width < 0 {
+		r.FailAt(n, key, "to", "is before from")
+	}
+}
+
+func TestFormsAndFinishers(t *testing.T) {
+	type drawing struct {
+		Color color
+		Spans []span
+		Title *url.URL `yaml:",omitempty"`
+	}
+	forms := []strictyaml.Form{
+		strictyaml.OneOf[color]([]string{"red", "blue"}),
+		strictyaml.FormOf(func(r *strictyaml.Reader, n *yaml.Node, key string, into **url.URL) {
+			if *into, _ = url.Parse(n.Value); *into == nil {
+				r.Expected(n, key, "a URL")
+			}
+		}),
+	}
+	var got drawing
+	err := strictyaml.Decode("f.yaml", []byte("color: blue\nspans: [{from: 1, to: 3}]\ntitle: //a"), &got, forms...)
+	want := drawing{"blue", []span{{1, 3, 2}}, &url.URL{Host: "a"}}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v (%v), want %+v", got, err, want)
+	}
+	bad := "color: gray\nspans: [{from: 3, to: 1}, {to: 1}]\ntitle: ':'"
+	err = strictyaml.Decode("f.yaml", []byte(bad), &got, forms...)
+	if text := `f.yaml:1: color: is "gray"; expected one of red, blue
+f.yaml:2: spans[0].to: is before from
+f.yaml:2: spans[1].from: is missing
+f.yaml:3: title: is ":"; expected a URL`; err == nil || err.Error() != text {
+		t.Errorf("%v\nwant %s", err, text)
+	}
+}
+
+// counted finds its mistake in what has been read, by its key.
+type counted struct {
+	Counts map[string][]int
+	wrong  string
+}
+
+func (c *counted) FinishYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
+	r.FailFound(n, key, &strictyaml.Error{Key: c.wrong, Message: "is wrong"})
+}
+
+// TestLinesOfWhatIsFoundLater: names may have dots, and what is missing is in the nearest node that is there.
+func TestLinesOfWhatIsFoundLater(t *testing.T) {
+	const text = "counts:\n  1g: [1]\n  1g.10gb: [1,\n    2]\n"
+	for key, line := range map[string]int{
+		"counts.1g": 2, "counts.1g[0]": 2, "counts.1g.10gb": 3, "counts.1g.10gb[1]": 4, "counts.2g": 2, "other": 1, "": 1,
+	} {
+		err := strictyaml.Decode("", []byte(text), &counted{wrong: key})
+		var mistake *strictyaml.Error
+		if !errors.As(err, &mistake) || mistake.Line != line || mistake.Key != key {
+			t.Errorf("%s: %v, want line %d", key, err, line)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,10 +47,13 @@ func fieldsOf(t reflect.Type) []reflect.StructField {
 	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return keyOf(f) == "" })
 }
 
+// tagOf is the tag with the key of a struct's field.
+func tagOf(tag reflect.StructTag) string { return cmp.Or(tag.Get("yaml"), tag.Get("json")) }
+
 // keyOf is the key of a struct's field: of its tag, or memory_size_mb for MemorySizeMB. Embedded structs, fields that
 // are not exported or tagged "-", and the compiler's padding, which cgo makes fields of, have none.
 func keyOf(f reflect.StructField) string {
-	if name, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); name != "" {
+	if name, _, _ := strings.Cut(tagOf(f.Tag), ","); name != "" {
 		return strings.TrimPrefix(name, "-")
 	}
 	if f.Anonymous || !f.IsExported() || strings.HasPrefix(f.Name, "Pad_cgo_") {
@@ -68,21 +72,21 @@ func keyOf(f reflect.StructField) string {
 
 // decodeField reads the value of a struct's field, which is nil if its key is not in the mapping.
 func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.StructTag, v reflect.Value) {
-	expected := tag.Get("expected")
+	isMany := v.Kind() == reflect.Slice || v.Kind() == reflect.Map
+	expected := expectedOf(tag, isMany)
 	if n == nil {
 		defaultText, hasDefault := tag.Lookup("default")
 		if !hasDefault {
-			if !strings.Contains(tag.Get("yaml"), ",omitempty") {
+			if !strings.Contains(tagOf(tag), ",omit") {
 				r.Fail(mapping, key, "%s", strings.TrimSuffix("is missing; expected "+expected, "; expected "))
 			}
 			return
 		}
-		var doc yaml.Node
-		if err := yaml.Unmarshal([]byte(defaultText), &doc); err != nil || len(doc.Content) != 1 {
-			r.Fail(mapping, key, "the default %q is not YAML", defaultText)
+		var err error
+		if n, err = Document("", []byte(defaultText)); err != nil {
+			r.Fail(mapping, key, "the default %q: %v", defaultText, err)
 			return
 		}
-		n = doc.Content[0]
 	}
 	lowest, highest, hasRange := rangeOf(tag)
 	if entries := entriesOf(n); hasRange && entries >= 0 && (entries < lowest || entries > highest) {
@@ -91,18 +95,58 @@ func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.Stru
 	}
 	errs := len(r.errs)
 	r.decode(n, key, v)
-	valid, value := len(r.errs) == errs, reflect.Indirect(v)
-	if hasRange && value.CanInt() {
-		valid = valid && value.Int() >= lowest && value.Int() <= highest
-		expected = cmp.Or(expected, fmt.Sprintf("a whole number from %d to %d", lowest, highest))
+	valid := len(r.errs) == errs
+	if nonzero, ok := tag.Lookup("nonzero"); ok && valid && reflect.Indirect(v).IsZero() {
+		r.Expected(n, key, "%s", nonzero)
+		return
 	}
-	if allowed := strings.Fields(tag.Get("oneof")); len(allowed) > 0 {
-		valid = valid && slices.Contains(allowed, value.String())
-		expected = cmp.Or(expected, "one of "+strings.Join(allowed, ", "))
-	}
-	if !valid && expected != "" && (len(r.errs) == errs || r.errs[errs].Key == key) {
+	if isMany && valid {
+		r.checkItems(n, key, strings.Fields(tag.Get("oneof")))
+	} else if !(valid && allows(tag, n.Value)) && expected != "" && (valid || r.errs[errs].Key == key) {
 		r.errs = r.errs[:errs]
 		r.Expected(n, key, "%s", expected)
+	}
+}
+
+// expectedOf is what the tags of a field expect.
+func expectedOf(tag reflect.StructTag, isMany bool) string {
+	lowest, highest, hasRange := rangeOf(tag)
+	allowed := strings.Join(strings.Fields(tag.Get("oneof")), ", ")
+	switch text := tag.Get("expected"); {
+	case text != "":
+		return text
+	case allowed != "" && isMany:
+		return "some of " + allowed
+	case allowed != "":
+		return "one of " + allowed
+	case hasRange && !isMany:
+		return fmt.Sprintf("a whole number from %d to %d", lowest, highest)
+	}
+	return ""
+}
+
+// allows reports whether the tags of a field allow a value.
+func allows(tag reflect.StructTag, value string) bool {
+	if lowest, highest, ok := rangeOf(tag); ok {
+		if number, err := strconv.ParseInt(value, 10, 64); err != nil || number < lowest || number > highest {
+			return false
+		}
+	}
+	if pattern, ok := tag.Lookup("match"); ok {
+		if matches, err := regexp.MatchString("^(?:"+pattern+")$", value); err != nil || !matches {
+			return false
+		}
+	}
+	allowed, ok := tag.Lookup("oneof")
+	return !ok || slices.Contains(strings.Fields(allowed), value)
+}
+
+// checkItems checks the items of a list of which only some values are valid.
+func (r *Reader) checkItems(list *yaml.Node, key string, allowed []string) {
+	for i, item := range list.Content {
+		if len(allowed) > 0 && !slices.Contains(allowed, item.Value) {
+			r.Expected(item, fmt.Sprintf("%s[%d]", key, i), "one of %s", strings.Join(allowed, ", "))
+		}
 	}
 }
 

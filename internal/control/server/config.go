@@ -32,24 +32,26 @@ type configDocument struct {
 
 // configClient is known by its certificate: by common name, or by a URI of the subject's alternative names.
 type configClient struct {
-	CN     string  `yaml:"cn,omitempty"`
-	URI    string  `yaml:"uri,omitempty"`
-	Rights []right `range:"1..6" expected:"some of read, plan, apply, mode, force, take-over"`
+	CN  string `yaml:"cn,omitempty"`
+	URI string `yaml:"uri,omitempty"`
+	configRights
+}
+
+// configRights are what a caller may do.
+type configRights struct {
+	Rights []verb `range:"1..6" oneof:"read plan apply mode force take-over"`
 }
 
 // configTokens are given by their hashes; the file has nothing that admits a caller.
 type configTokens []configToken
 
 type configToken struct {
-	Name   string    `expected:"a name for the audit log"`
+	Name   string    `expected:"a name for the audit log" nonzero:"a name for the audit log"`
 	SHA256 tokenHash `yaml:"sha256"`
-	Rights []right   `range:"1..6" expected:"some of read, plan, apply, mode, force, take-over"`
+	configRights
 }
 
 type tokenHash [sha256.Size]byte
-
-// right is the verb of a right.
-type right verb
 
 // loaded is the configuration, read and checked.
 type loaded struct {
@@ -126,12 +128,8 @@ func readConfig(path string) (*configDocument, error) {
 	return &doc, nil
 }
 
-// DecodeYAML reads the configuration and checks it as a whole.
-func (d *configDocument) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	type plain configDocument
-	if !r.Decode(n, key, (*plain)(d)) {
-		return
-	}
+// FinishYAML checks the configuration as a whole.
+func (d *configDocument) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	switch {
 	case len(d.Clients) == 0 && len(d.Tokens) == 0 && !d.Kubernetes:
 		r.Fail(n, key, "no way to authenticate is configured: expected clients, tokens or kubernetes: true")
@@ -154,10 +152,9 @@ func (d *configDocument) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, ke
 	}
 }
 
-// DecodeYAML reads a client.
-func (c *configClient) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	type plain configClient
-	if r.Decode(n, key, (*plain)(c)) && (c.CN == "") == (c.URI == "") {
+// FinishYAML checks a client.
+func (c *configClient) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	if (c.CN == "") == (c.URI == "") {
 		r.Fail(n, key, "expected either cn or uri")
 	}
 }
@@ -177,13 +174,7 @@ func (t *configTokens) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 		r.Fail(n, key, "expected a list of mappings with name, sha256 and rights")
 		return
 	}
-	if r.Decode(n, key, (*[]configToken)(t)) {
-		for i, token := range *t {
-			if token.Name == "" {
-				r.FailAt(n.Content[i], fmt.Sprintf("%s[%d]", key, i), "name", "expected a name for the audit log")
-			}
-		}
-	}
+	r.Decode(n, key, (*[]configToken)(t))
 }
 
 // DecodeYAML reads a hash. The error does not show what stands in its place, which may be the token itself.
@@ -194,31 +185,22 @@ func (h *tokenHash) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key str
 	}
 }
 
-// UnmarshalText reads the name of a right.
-func (v *right) UnmarshalText(text []byte) error {
-	switch *v = right(text); verb(text) {
-	case verbRead, verbPlan, verbApply, verbMode, verbForce, verbTakeOver:
-		return nil
-	}
-	return errors.New("one of read, plan, apply, mode, force, take-over")
-}
-
 // load reads the files that the configuration names.
 func (d *configDocument) load(dir string, c *loaded) error {
 	c.kubernetes = d.Kubernetes
 	for _, client := range d.Clients {
-		c.clients[client.key()] = rightsOf(client.Rights)
+		c.clients[client.key()] = client.rights()
 	}
 	for _, token := range d.Tokens {
-		c.tokens = append(c.tokens, knownToken{name: token.Name, sum: token.SHA256, rights: rightsOf(token.Rights)})
+		c.tokens = append(c.tokens, knownToken{name: token.Name, sum: token.SHA256, rights: token.rights()})
 	}
 	return d.loadTLS(dir, c)
 }
 
-func rightsOf(list []right) control.Rights {
+func (c configRights) rights() control.Rights {
 	var rights control.Rights
-	for _, v := range list {
-		*rightOf(&rights, verb(v)) = true
+	for _, v := range c.Rights {
+		*rightOf(&rights, v) = true
 	}
 	return rights
 }

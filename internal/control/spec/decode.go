@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -11,95 +12,91 @@ import (
 
 // Decode reads a spec from YAML or JSON, strictly: unknown and repeated keys, wrong types and anything but exactly one
 // form are errors that name the line, the key and what was expected. The error is the first *strictyaml.Error.
-func Decode(data []byte) (api.Spec, error) {
+func Decode(data []byte) (api.Spec, error) { return DecodeLayout(data, "") }
+
+// DecodeLayout is Decode for a spec that asks for the given layout instead of its own, unless it is empty.
+func DecodeLayout(data []byte, layout string) (api.Spec, error) {
 	if len(data) > maxSpec {
 		return api.Spec{}, wrong("", "%d bytes; expected at most %d", len(data), maxSpec)
 	}
-	var d document
+	d := document{chosen: layout}
 	var first *strictyaml.Error
-	if err := strictyaml.Decode("", data, &d); errors.As(err, &first) {
+	if err := strictyaml.Decode("", data, &d, forms()...); errors.As(err, &first) {
 		return api.Spec{}, first
 	}
-	return d.spec(), nil
+	return d.Spec, nil
 }
 
-// document is a spec as it is written.
+// document is a spec with the layout to choose in the place of its own, if it is not empty.
 type document struct {
-	Layout layoutName `yaml:",omitempty"`
-	layoutDocument
-	GPUs []selector `yaml:"gpus,omitempty" range:"0..256" expected:"a list of indexes, UUIDs or PCI bus ids of GPUs"`
-
-	Devices map[profileName]deviceEntry `yaml:",omitempty" range:"0..64"`
-
-	Demand []needEntry `yaml:",omitempty" range:"0..64" expected:"a list of needs such as {memory: 12GiB, count: 3}"`
+	api.Spec
+	chosen string
 }
 
-// DecodeYAML reads a spec and checks its form.
-func (d *document) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	type plain document
-	if !r.Decode(n, key, (*plain)(d)) {
-		return
-	}
-	if err := checkForm(d.spec()); err != nil {
-		r.Fail(n, err.Key, "%s", err.Message)
+// FinishYAML checks all of a spec that does not depend on the node.
+func (d *document) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	d.Layout = cmp.Or(d.chosen, d.Layout)
+	if err := check(d.Spec); err != nil {
+		r.FailFound(n, key, err)
 	}
 }
 
-func (d *document) spec() api.Spec {
-	return api.Spec{
-		Layout: string(d.Layout), Version: d.Version, MIGConfigs: d.layouts(),
-		GPUs:    convertList(d.GPUs, func(s selector) api.Selector { return api.Selector(s) }),
-		Devices: convertMap(d.Devices, func(e deviceEntry) api.DeviceRequest { return api.DeviceRequest(e) }),
-		Demand: convertList(d.Demand, func(e needEntry) api.Need {
-			return api.Need{Memory: api.Bytes(e.Memory), SMs: e.SMs, Count: e.Count}
-		}),
+// forms are those of types with forms of their own in documents.
+func forms() []strictyaml.Form {
+	return []strictyaml.Form{
+		strictyaml.FormOf(readSelector), strictyaml.FormOf(readBytes), strictyaml.FormOf(readRequests),
+		strictyaml.FormOf(readDeviceList), strictyaml.FormOf(readFilters), strictyaml.FormOf(readComputeSizes),
+		strictyaml.FormOf(byName(decode[api.DeviceRequest])), strictyaml.FormOf(byName(decode[[]api.LayoutRule])),
+		strictyaml.FormOf(byName(wholeNumber(maxCount, fmt.Sprintf("a count of 0 to %d", maxCount)))),
 	}
 }
 
-// convertList converts the items of a list; nil stays nil.
-func convertList[From, To any](list []From, convert func(From) To) []To {
-	if list == nil {
-		return nil
-	}
-	converted := make([]To, 0, len(list))
-	for _, item := range list {
-		converted = append(converted, convert(item))
-	}
-	return converted
+// reader reads a node into a value, or reports what was expected.
+type reader[T any] func(r *strictyaml.Reader, n *strictyaml.Node, key string, into *T)
+
+func decode[T any](r *strictyaml.Reader, n *strictyaml.Node, key string, into *T) {
+	r.Decode(n, key, into)
 }
 
-// convertMap converts the values of a map; nil stays nil.
-func convertMap[Key ~string, From, To any](m map[Key]From, convert func(From) To) map[string]To {
-	if m == nil {
-		return nil
+// byName returns a reader of a mapping from names, or ids, of profiles or layouts.
+func byName[T any](read reader[T]) reader[map[string]T] {
+	return func(r *strictyaml.Reader, n *strictyaml.Node, key string, into *map[string]T) {
+		if !r.IsMapping(n, key, "a mapping") {
+			return
+		}
+		*into = map[string]T{}
+		for name, value := range strictyaml.Pairs(n) {
+			at := strictyaml.Join(key, name.Value)
+			if name.Kind != strictyaml.ScalarNode || name.Tag == "!!null" || !isName(name.Value) {
+				r.Expected(name, at, "a name")
+			} else if _, ok := (*into)[name.Value]; ok {
+				r.Fail(name, at, "stands here twice")
+			}
+			var item T
+			read(r, value, at, &item)
+			(*into)[name.Value] = item
+		}
 	}
-	converted := make(map[string]To, len(m))
-	for name, value := range m {
-		converted[string(name)] = convert(value)
+}
+
+// readList reads the items of a list.
+func readList[T any](r *strictyaml.Reader, n *strictyaml.Node, key string, read reader[T]) []T {
+	if n.Kind != strictyaml.SequenceNode {
+		r.Expected(n, key, "a list")
 	}
-	return converted
+	list := make([]T, len(n.Content))
+	for i, item := range n.Content {
+		read(r, item, fmt.Sprintf("%s[%d]", key, i), &list[i])
+	}
+	return list
 }
 
 // isName reports whether a text can be a name.
 func isName(text string) bool { return text != "" && len(text) <= maxText }
 
-// profileName is the key of a profile, its name or id, or that of a layout.
-type profileName string
-
-// UnmarshalText reads a name.
-func (p *profileName) UnmarshalText(text []byte) error {
-	if *p = profileName(text); !isName(string(text)) {
-		return errors.New("a name")
-	}
-	return nil
-}
-
-// readText reads text that is not empty.
-func readText(r *strictyaml.Reader, n *strictyaml.Node, key, expected string) string {
-	if n.Kind != strictyaml.ScalarNode || n.Tag != "!!str" || !isName(n.Value) {
-		r.Expected(n, key, "%s", expected)
-	}
-	return n.Value
+// isText reports whether a node is text that can be a name.
+func isText(n *strictyaml.Node) bool {
+	return n.Kind == strictyaml.ScalarNode && n.Tag == "!!str" && isName(n.Value)
 }
 
 // parseWhole reads a whole number of YAML in plain decimal digits.
@@ -108,95 +105,57 @@ func parseWhole(n *strictyaml.Node, highest uint32) (int, bool) {
 	return int(v), ok && v <= highest && n.Kind == strictyaml.ScalarNode && n.Tag == "!!int"
 }
 
-// layoutName is the name of a layout of the spec or of the node.
-type layoutName string
-
-// DecodeYAML reads a name.
-func (l *layoutName) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	*l = layoutName(readText(r, n, key, "the name of a layout"))
-}
-
-// selector is an index, a UUID or a PCI bus id of a GPU, or "all".
-type selector string
-
-// DecodeYAML reads a selector.
-func (s *selector) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	*s = selector(n.Value)
-	if _, ok := parseWhole(n, maxIndex); !ok {
-		readText(r, n, key, `an index, a UUID or a PCI bus id of a GPU, or "all"`)
-	}
-}
-
-// deviceEntry is a count of instances, a count with compute instances, or a list of these.
-type deviceEntry api.DeviceRequest
-
-// DecodeYAML reads all forms.
-func (e *deviceEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	if n.Kind != strictyaml.SequenceNode {
-		*e = readRequest(r, n, key, `a count of 0 to 64, {count: 1, compute: ["1c", "2c"]}, or a list of these`)
-		return
-	}
-	if len(n.Content) == 0 || len(n.Content) > maxCount {
-		r.Fail(n, key, `has %d items; expected 1 to %d, each a count or {count: 1, compute: ["1c", "2c"]}`,
-			len(n.Content), maxCount)
-		return
-	}
-	var list []requestEntry
-	r.Decode(n, key, &list)
-	e.Each = convertList(list, func(e requestEntry) api.DeviceRequest { return api.DeviceRequest(e) })
-}
-
-// requestEntry is an item of a list of requests.
-type requestEntry api.DeviceRequest
-
-// DecodeYAML reads a request.
-func (e *requestEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	*e = requestEntry(readRequest(r, n, key, `a count of 0 to 64, or {count: 1, compute: ["1c", "2c"]}`))
-}
-
-// readRequest reads a number of instances that are split alike.
-func readRequest(r *strictyaml.Reader, n *strictyaml.Node, key, expected string) deviceEntry {
-	if n.Kind != strictyaml.MappingNode {
-		count, ok := parseWhole(n, maxCount)
-		if !ok {
+// wholeNumber returns a reader of numbers up to a highest one.
+func wholeNumber(highest uint32, expected string) reader[int] {
+	return func(r *strictyaml.Reader, n *strictyaml.Node, key string, into *int) {
+		var ok bool
+		if *into, ok = parseWhole(n, highest); !ok {
 			r.Expected(n, key, "%s", expected)
 		}
-		return deviceEntry{Count: count}
 	}
-	var request struct {
-		Count   int           `default:"1" range:"0..64" expected:"a count of 0 to 64"`
-		Compute []computeSize `yaml:",omitempty" range:"0..16" expected:"a list of compute instances, such as [1c, 2c]"`
-	}
-	r.Decode(n, key, &request)
-	compute := convertList(request.Compute, func(c computeSize) string { return string(c) })
-	return deviceEntry{Count: request.Count, Compute: compute}
 }
 
-// computeSize is the slices of a compute instance.
-type computeSize string
-
-// DecodeYAML reads text; Resolve checks it.
-func (c *computeSize) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	*c = computeSize(readText(r, n, key, `the slices of a compute instance, such as "1c"`))
-}
-
-// needEntry is a need of a demand.
-type needEntry struct {
-	Memory memorySize `yaml:",omitempty"`
-	SMs    int        `yaml:"sms,omitempty" range:"0..1048576" expected:"a number of SMs"`
-	Count  int        `default:"1" range:"0..64" expected:"a count of 0 to 64"`
-}
-
-// memorySize is an amount of memory in bytes.
-type memorySize api.Bytes
-
-// UnmarshalText reads a number of bytes, or a size with a unit.
-func (s *memorySize) UnmarshalText(text []byte) error {
-	bytes, err := api.ParseBytes(string(text))
-	if *s = memorySize(bytes); err != nil {
-		return errors.New("a number of bytes or a size such as 12GiB or 20GB")
+func readSelector(r *strictyaml.Reader, n *strictyaml.Node, key string, into *api.Selector) {
+	*into = api.Selector(n.Value)
+	if _, ok := parseWhole(n, maxIndex); !ok && !isText(n) {
+		r.Expected(n, key, `an index, a UUID or a PCI bus id of a GPU, or "all"`)
 	}
-	return nil
+}
+
+func readBytes(r *strictyaml.Reader, n *strictyaml.Node, key string, into *api.Bytes) {
+	var err error
+	if *into, err = api.ParseBytes(n.Value); err != nil {
+		r.Expected(n, key, "a number of bytes or a size such as 12GiB or 20GB")
+	}
+}
+
+func readComputeSizes(r *strictyaml.Reader, n *strictyaml.Node, key string, into *[]string) {
+	*into = readList(r, n, key, func(r *strictyaml.Reader, n *strictyaml.Node, key string, into *string) {
+		if *into = n.Value; !isText(n) {
+			r.Expected(n, key, `the slices of a compute instance, such as "1c"`)
+		}
+	})
+}
+
+// readRequests reads a count of instances, a count with compute instances, or a list of these.
+func readRequests(r *strictyaml.Reader, n *strictyaml.Node, key string, into *api.DeviceRequest) {
+	if n.Kind == strictyaml.SequenceNode {
+		into.Each = readList(r, n, key, requestReader(`a count of 0 to 64, or {count: 1, compute: ["1c", "2c"]}`))
+		return
+	}
+	requestReader(`a count of 0 to 64, {count: 1, compute: ["1c", "2c"]}, or a list of these`)(r, n, key, into)
+}
+
+// requestReader returns a reader of requests for instances that are split alike.
+func requestReader(expected string) reader[api.DeviceRequest] {
+	return func(r *strictyaml.Reader, n *strictyaml.Node, key string, into *api.DeviceRequest) {
+		type plain api.DeviceRequest
+		if n.Kind == strictyaml.MappingNode {
+			r.Decode(n, key, (*plain)(into))
+			return
+		}
+		wholeNumber(maxCount, expected)(r, n, key, &into.Count)
+	}
 }
 
 // wrong returns an error about a value that has not been read from a document.

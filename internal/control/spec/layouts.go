@@ -21,146 +21,53 @@ func LoadLayouts(path string) (map[string][]api.LayoutRule, error) {
 		return nil, fmt.Errorf("layouts: %w", err)
 	}
 	var file layoutFile
-	if err := strictyaml.Decode(path, data, &file); err != nil {
+	if err := strictyaml.Decode(path, data, &file, forms()...); err != nil {
 		return nil, fmt.Errorf("layouts: %w", err)
 	}
-	return file.layouts(), nil
-}
-
-// layoutDocument is mig-parted's form of layouts.
-type layoutDocument struct {
-	Version    string                `yaml:",omitempty" expected:"v1" oneof:"v1"`
-	MIGConfigs map[profileName]rules `yaml:"mig-configs,omitempty" range:"0..1024"`
-}
-
-func (d *layoutDocument) layouts() map[string][]api.LayoutRule {
-	return convertMap(d.MIGConfigs, func(list rules) []api.LayoutRule {
-		return convertList(list, func(e ruleEntry) api.LayoutRule {
-			return api.LayoutRule{
-				Devices:      api.DeviceList(e.Devices),
-				DeviceFilter: convertList(e.DeviceFilter, func(f pciFilter) string { return string(f) }), MIGEnabled: e.MIGEnabled,
-				MIGDevices: convertMap(e.MIGDevices, func(c instanceCount) int { return int(c) }),
-			}
-		})
-	})
+	return file.MIGConfigs, nil
 }
 
 // layoutFile is a file of layouts of which all must be valid.
-type layoutFile struct{ layoutDocument }
+type layoutFile struct {
+	Version    string                      `yaml:",omitempty" oneof:"v1" expected:"v1"`
+	MIGConfigs map[string][]api.LayoutRule `yaml:"mig-configs,omitempty" range:"0..1024"`
+}
 
-// DecodeYAML reads a file and checks its layouts.
-func (f *layoutFile) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	if !r.Decode(n, key, &f.layoutDocument) {
-		return
-	}
-	layouts := f.layouts()
-	err := checkDocument(api.Spec{Layout: "any", Version: f.Version, MIGConfigs: layouts})
-	if err == nil {
-		err = checkLayouts(layouts)
-	}
-	if err != nil {
-		r.Fail(n, err.Key, "%s", err.Message)
+// FinishYAML checks the layouts of a file.
+func (f *layoutFile) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	if err := check(api.Spec{Layout: "any", Version: f.Version, MIGConfigs: f.MIGConfigs}); err != nil {
+		r.FailFound(n, key, err)
 	}
 }
 
-// rules are those of one layout.
-type rules []ruleEntry
-
-// DecodeYAML reads a list that is not empty.
-func (l *rules) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	if entries := len(n.Content); n.Kind == strictyaml.SequenceNode && (entries == 0 || entries > maxRules) {
-		r.Fail(n, key, "has %d rules; expected 1 to %d", entries, maxRules)
-		return
-	}
-	r.Decode(n, key, (*[]ruleEntry)(l))
-}
-
-// ruleEntry is one rule of a layout.
-type ruleEntry struct {
-	Devices      deviceList                    `range:"0..256"`
-	DeviceFilter deviceFilter                  `yaml:"device-filter,omitempty" range:"0..256"`
-	MIGEnabled   bool                          `yaml:"mig-enabled"`
-	MIGDevices   map[profileName]instanceCount `yaml:"mig-devices,omitempty" range:"0..64"`
-}
-
-// DecodeYAML reads a rule.
-func (e *ruleEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	type plain ruleEntry
-	if !r.Decode(n, key, (*plain)(e)) {
-		return
-	}
-	switch {
-	case e.MIGEnabled && e.MIGDevices == nil:
-		r.FailAt(n, key, "mig-devices", "is missing; expected counts by profile, {} for no instances")
-	case !e.MIGEnabled && len(e.MIGDevices) > 0:
-		r.FailAt(n, key, "mig-devices", "has instances where mig-enabled is false")
-	}
-}
-
-// deviceList is all, or a list of indexes of GPUs.
-type deviceList api.DeviceList
-
-// DecodeYAML reads both forms.
-func (d *deviceList) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+// readDeviceList reads all, or a list of indexes of GPUs.
+func readDeviceList(r *strictyaml.Reader, n *strictyaml.Node, key string, into *api.DeviceList) {
 	switch {
 	case n.Kind == strictyaml.ScalarNode && n.Value == "all":
-		d.All = true
+		into.All = true
 	case n.Kind != strictyaml.SequenceNode:
 		r.Expected(n, key, "all or a list of indexes of GPUs")
 	default:
-		var list []gpuIndex
-		r.Decode(n, key, &list)
-		d.Indexes = convertList(list, func(i gpuIndex) int { return int(i) })
+		into.Indexes = readList(r, n, key, wholeNumber(maxIndex, "the index of a GPU"))
 	}
 }
 
-type (
-	gpuIndex      int
-	instanceCount int
-)
-
-// DecodeYAML reads the index of a GPU.
-func (i *gpuIndex) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	index, ok := parseWhole(n, maxIndex)
-	if *i = gpuIndex(index); !ok {
-		r.Expected(n, key, "the index of a GPU")
-	}
-}
-
-// DecodeYAML reads how many instances of a profile there are.
-func (c *instanceCount) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	count, ok := parseWhole(n, maxCount)
-	if *c = instanceCount(count); !ok {
-		r.Expected(n, key, "a count of 0 to %d", maxCount)
-	}
-}
-
-// deviceFilter is a PCI device id, or a list of them; as in mig-parted an empty one lets everything through.
-type deviceFilter []pciFilter
-
-// DecodeYAML reads both forms.
-func (f *deviceFilter) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	*f = deviceFilter{}
+// readFilters reads a PCI device id, or a list of them; as in mig-parted an empty one lets everything through.
+func readFilters(r *strictyaml.Reader, n *strictyaml.Node, key string, into *api.Strings) {
+	*into = api.Strings{}
 	switch {
 	case n.Kind == strictyaml.SequenceNode:
-		r.Decode(n, key, (*[]pciFilter)(f))
+		*into = readList(r, n, key, readFilter)
 	case n.Tag != "!!str" || n.Value != "":
-		var filter pciFilter
-		r.Decode(n, key, &filter)
-		*f = deviceFilter{filter}
+		*into = api.Strings{""}
+		readFilter(r, n, key, &(*into)[0])
 	}
 }
 
-// pciFilter is a PCI device id.
-type pciFilter string
-
-const expectedFilter = `a PCI device id such as "0x20B010DE", or a list of them`
-
-// DecodeYAML reads a PCI device id.
-func (f *pciFilter) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	*f = pciFilter(n.Value)
-	if _, ok := pciDevice(n.Value); !ok || n.Kind != strictyaml.ScalarNode || n.Tag != "!!str" {
-		r.Expected(n, key, "%s", expectedFilter)
+func readFilter(r *strictyaml.Reader, n *strictyaml.Node, key string, into *string) {
+	*into = n.Value
+	if _, ok := pciDevice(n.Value); !ok || !isText(n) {
+		r.Expected(n, key, `a PCI device id such as "0x20B010DE", or a list of them`)
 	}
 }
 

@@ -161,7 +161,7 @@ func TestLoadLayoutsNamesTheFile(t *testing.T) {
 		"version: v1\n":                        ":1: mig-configs: is empty; expected layouts by name",
 		"version: v1\nlayout: x\n":             ":2: layout: is not known here; expected one of version, mig-configs",
 		"version: v1\nmig-configs:\n  a: []\n": ":3: mig-configs.a: has 0 rules; expected 1 to 256",
-		"version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: true, mig-devices: {5c.7g.40gb: 1}}]\n": ":1: mig-configs.a[0].mig-devices.5c.7g.40gb: is a compute instance of 5 slices",
+		"version: v1\nmig-configs:\n  a: [{devices: all, mig-enabled: true, mig-devices: {5c.7g.40gb: 1}}]\n": ":3: mig-configs.a[0].mig-devices.5c.7g.40gb: is a compute instance of 5 slices",
 		strings.Repeat("#", maxFile+1): ":1: is larger than 4194304 bytes",
 	} {
 		path := filepath.Join(t.TempDir(), "layouts.yaml")

@@ -23,6 +23,21 @@ const (
 	maxIndex  = 1 << 30 // of a GPU
 )
 
+// check reports whether a spec is right in all that does not depend on the node.
+func check(s api.Spec) *strictyaml.Error {
+	err := checkForm(s)
+	switch {
+	case err != nil:
+	case s.Demand != nil:
+		_, err = resolveDemand(s.Demand)
+	case s.Devices != nil:
+		_, err = resolveCounts(s)
+	default:
+		err = checkLayouts(s.MIGConfigs)
+	}
+	return err
+}
+
 // checkForm reports whether a spec is in exactly one of its forms, and whole.
 func checkForm(s api.Spec) *strictyaml.Error {
 	var forms []string
@@ -37,6 +52,8 @@ func checkForm(s api.Spec) *strictyaml.Error {
 	}
 	const expected = "expected exactly one of layout (or version and mig-configs), gpus with devices, and demand"
 	switch {
+	case len(s.Layout) > maxText:
+		return wrong("layout", "is %.60q; expected the name of a layout", s.Layout)
 	case len(forms) == 0:
 		return wrong("", "nothing is asked for; %s", expected)
 	case len(forms) > 1:

@@ -65,7 +65,8 @@ func wantsOf(key, profile string, request api.DeviceRequest) ([]mig.Want, *stric
 		return []mig.Want{want}, err
 	}
 	if len(request.Each) == 0 || len(request.Each) > maxCount {
-		return nil, wrong(key, "has %d items; expected 1 to %d", len(request.Each), maxCount)
+		return nil, wrong(key, `has %d items; expected 1 to %d, each a count or {count: 1, compute: ["1c", "2c"]}`,
+			len(request.Each), maxCount)
 	}
 	var list []mig.Want
 	total := 0
