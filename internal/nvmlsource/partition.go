@@ -205,8 +205,9 @@ func (t *tables) computeSlices(profileID uint32) int {
 	return maxProfiles
 }
 
-// addCompute adds a compute instance to its GPU instance. Its placement is as long as it has slices: a driver may report a longer one. (In the
-// tables of NVIDIA's emulated GPUs, in go-nvml, the one of all 7 slices has a placement of 8.)
+// addCompute adds a compute instance to its GPU instance. Its placement is as long as it has slices: a driver may
+// report a longer one. (In the tables of NVIDIA's emulated GPUs, in go-nvml, the one of all 7 slices has a placement
+// of 8.)
 func addCompute(at *mig.Instance, info ComputeInstanceInfo, slices int) {
 	c := mig.ComputeInstance{ID: gpu.ComputeID(info.ID), Slices: slices}
 	if info.Placement.Size > 0 {
