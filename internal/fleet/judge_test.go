@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
-	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
@@ -66,7 +65,15 @@ func judgmentsOfHistories() map[string]judgment {
 			for at := range h.memory {
 				h.memory[at] = math.NaN()
 			}
-		}, "keep no-history "},
+		}, "keep memory-unread "},
+		"memory of a few hours": {func(_ *device, h *history) {
+			for at := range h.memory[10:] {
+				h.memory[10+at] = math.NaN()
+			}
+		}, "keep memory-unread "},
+		"held on two days of a week": {func(_ *device, h *history) {
+			hours(1, 120, func(at int) { h.held[at], h.busy[at] = false, 0 })
+		}, "slice  1g.10gb"},
 		"gone": {func(_ *device, h *history) { lose(h, 166, 168) }, "keep gone "},
 		"free": {func(_ *device, h *history) { hours(0, 168, func(at int) { h.held[at] = false }) }, "free  "},
 		"held briefly": {func(_ *device, h *history) { hours(0, 150, func(at int) { h.held[at] = false }) },
@@ -99,13 +106,39 @@ func judgmentsOfLoads() map[string]judgment {
 				h.memory[at] = 75 << 30
 			}
 		}, "keep preallocated "},
+		"all memory after a day": {func(_ *device, h *history) {
+			for at := range h.memory[24:] {
+				h.memory[24+at] = 75 << 30
+			}
+		}, "keep memory "},
+		"all memory at first": {func(_ *device, h *history) {
+			for at := range h.memory[:24] {
+				h.memory[at] = 75 << 30
+			}
+		}, "keep preallocated "},
+		"memory that begins to grow": {func(_ *device, h *history) {
+			for at := range h.memory[120:] {
+				h.memory[120+at] += float64(at) * (2 << 30) / 24
+			}
+		}, "slice  3g.40gb"},
+		"wide for a twenty-fifth of the busy time": {func(_ *device, h *history) {
+			hours(0, 168, func(at int) {
+				if at%25 == 0 {
+					h.sms[at] = 0.19
+				}
+			})
+		}, "share stretch "},
+		"busy in turns": {func(_ *device, h *history) {
+			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.05, 0.05*0.4, 0 })
+			h.busy[100], h.sms[100] = 0.9, 0.9*0.4
+		}, "slice  2g.20gb"},
 		"all memory for an hour": {func(_ *device, h *history) { h.memory[77] = 75 << 30 }, "keep memory "},
 		"growing memory": {func(_ *device, h *history) {
 			for at := range h.memory {
 				h.memory[at] = float64(4<<30) + float64(at)*(2<<30)/24
 			}
 		}, "slice  3g.40gb"},
-		"a decoder": {func(_ *device, h *history) { h.media["decoder"] = 0.1 }, "slice  1g.10gb"},
+		"a decoder": {func(_ *device, h *history) { h.media["decoder"] = mediaUse{most: 0.1, seen: 1} }, "slice  1g.10gb"},
 		"rare and wide": {func(_ *device, h *history) {
 			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.05, 0.049, 0.03 })
 		}, "share stretch "},
@@ -127,10 +160,10 @@ func TestJudgment(t *testing.T) {
 			if got := string(g.Action) + " " + string(g.Reason) + " " + g.Profile; got != c.want {
 				t.Errorf("%q, want %q: %+v", got, c.want, g)
 			}
-			if g.Provisional != (name == "new") {
+			if g.Provisional != (name == "new" || name == "held on two days of a week") {
 				t.Errorf("provisional: %v", g.Provisional)
 			}
-			if g.Reason != "" && ReasonText(g.Reason) == "" {
+			if g.Reason != "" && ReasonText(g.Reason, o.Advise) == "" {
 				t.Errorf("%s has no text", g.Reason)
 			}
 		})
@@ -262,22 +295,5 @@ func TestPriceOfTheLongestName(t *testing.T) {
 		if p, _ := priceOf(prices, name, ""); p.Hour != want {
 			t.Errorf("%s costs %v, want %v", name, p.Hour, want)
 		}
-	}
-}
-
-func TestQuantileAndTrend(t *testing.T) {
-	values := []weighted{{3, 1}, {1, 98}, {2, 1}}
-	cmptest.Equal(t, "quantiles", []float64{quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1),
-		quantile(nil, 0.5)}, []float64{1, 2, 3, 0})
-	memory := make([]float64, 72)
-	for at := range memory {
-		memory[at] = 100 + float64(at/24)*10
-	}
-	start := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
-	if got := memoryTrend(start, memory); math.Abs(got-10) > 1e-9 {
-		t.Errorf("%v a day", got)
-	}
-	if got := memoryTrend(start, memory[:48]); got != 0 {
-		t.Errorf("%v a day, from two days", got)
 	}
 }
