@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,6 +59,9 @@ func NewClient(o ClientOptions) (*Client, error) {
 		if httpConfig, _, err = config.LoadHTTPConfigFile(o.ConfigFile); err != nil {
 			return nil, fmt.Errorf("read the HTTP client configuration %s: %w", o.ConfigFile, err)
 		}
+		if err := checkSecrets(httpConfig); err != nil {
+			return nil, fmt.Errorf("use the HTTP client configuration %s: %w", o.ConfigFile, err)
+		}
 	}
 	transport, err := config.NewRoundTripperFromConfig(*httpConfig, "migctl", config.WithUserAgent(o.UserAgent))
 	if err != nil {
@@ -73,6 +77,30 @@ func NewClient(o ClientOptions) (*Client, error) {
 	}
 	return &Client{api: v1.NewAPI(c), url: u.Redacted(), timeout: o.Timeout, wait: sleep,
 		close: client.CloseIdleConnections}, nil
+}
+
+// checkSecrets returns an error if a file with a secret cannot be read. Else the first query would find out, as if the
+// server could not be reached.
+func checkSecrets(c *config.HTTPClientConfig) error {
+	files := []string{c.BearerTokenFile}
+	if c.BasicAuth != nil {
+		files = append(files, c.BasicAuth.UsernameFile, c.BasicAuth.PasswordFile)
+	}
+	if c.Authorization != nil {
+		files = append(files, c.Authorization.CredentialsFile)
+	}
+	if c.OAuth2 != nil {
+		files = append(files, c.OAuth2.ClientSecretFile)
+	}
+	for _, file := range files {
+		if file == "" {
+			continue
+		}
+		if _, err := os.ReadFile(file); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Close ends the connections that are not in use.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -111,8 +112,19 @@ func TestBadServers(t *testing.T) {
 		"an empty server":   {url: serve(t, says(200, "application/json", emptyVector)), text: "there is no GPU in the 1w before 2026-03-04T12:00:00Z: none of nvidia_gpu_info", hint: "--match, --window and --time"},
 		"nothing listens":   {url: refused.URL, text: "connection refused", hint: "is Prometheus running there?", unreached: true},
 		"an unknown signer": {url: secure.URL, text: "x509:", hint: "ca_file", unreached: true},
-		"TLS without":       {url: strings.Replace(secure.URL, "https", "http", 1), text: "400 Bad Request"},
-		"no such host":      {url: "http://prometheus.invalid:9090", text: "prometheus.invalid", hint: "host name", unreached: true},
+		"TLS without":       {url: strings.Replace(secure.URL, "https", "http", 1), text: "400 Bad Request", hint: "https://"},
+		"an old server":     {url: serve(t, problem(400, "bad_data", `unknown function with name "present_over_time"`)), text: "400 Bad Request: unknown function", hint: "2.29 or later"},
+		"a failure":         {url: serve(t, problem(500, "internal", "expanding series: boom")), text: "500 Internal Server Error: expanding", hint: "its log"},
+		"a gateway":         {url: serve(t, says(502, "text/html", "<html>")), text: "502 Bad Gateway", hint: "no Prometheus behind it"},
+		"half an answer":    {url: serve(t, halfAnswer), text: "the connection ended before the answer did: unexpected EOF", hint: "ended the query"},
+		"no answer":         {url: serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), text: "the connection ended before the answer did: EOF", hint: "ended the query", unreached: true},
+		"endless redirects": {url: serve(t, says(302, "text/html", "", "Location", "/again")), text: "stopped after 10 redirects", hint: "redirects without an end", unreached: true},
+		"a wrong content":   {url: serve(t, says(200, "application/json", "login")), text: "not of Prometheus' API: invalid character", hint: "check the host"},
+		"Loki":              {url: serve(t, says(200, "application/json", `{"status":"success","data":{"resultType":"streams","result":[]}}`)), text: `unknown value type "streams"`, hint: "check the host"},
+		"an empty one that warns": {url: serve(t, says(200, "application/json", strings.Replace(emptyVector, "{", `{"warnings":["store a is away"],`, 1))),
+			text: "has a sample; it warns: store a is away", hint: "--match"},
+		"no TLS, and no HTTP": {url: "https://" + speakNothing(t), text: "tls:", hint: "does not speak TLS", unreached: true},
+		"no such host":        {url: "http://prometheus.invalid:9090", text: "prometheus.invalid", hint: "host name", unreached: true},
 		"no TLS": {url: strings.Replace(serve(t, says(200, "application/json", emptyVector)), "http", "https", 1), text: "HTTP response to HTTPS client",
 			hint: "http://", unreached: true},
 	} {
@@ -131,6 +143,35 @@ func TestBadServers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// halfAnswer ends in the middle of an answer.
+func halfAnswer(w http.ResponseWriter, r *http.Request) {
+	says(200, "application/json", emptyVector[:20])(w, r)
+	w.(http.Flusher).Flush()
+	panic(http.ErrAbortHandler)
+}
+
+// speakNothing returns the address of a server that answers whatever comes with a line of text.
+func speakNothing(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			c.Read(make([]byte, 1024))
+			io.WriteString(c, "220 mail.example ready\r\n")
+			c.Close()
+		}
+	}()
+	return listener.Addr().String()
 }
 
 // TestSlowServer: an answer that does not come ends with the timeout, one that the operator does not wait for with
@@ -169,12 +210,7 @@ func TestBusyServer(t *testing.T) {
 // TestFailingServer: a server that has answered is asked again if it fails, one that has not is given up.
 func TestFailingServer(t *testing.T) {
 	ok, bad := says(200, "application/json", emptyVector), says(502, "text/html", "<html>")
-	breaks := func(w http.ResponseWriter, r *http.Request) {
-		says(200, "application/json", emptyVector[:20])(w, r)
-		w.(http.Flusher).Flush()
-		panic(http.ErrAbortHandler)
-	}
-	c, waits := clientOf(t, serve(t, ok, bad, breaks, ok, bad))
+	c, waits := clientOf(t, serve(t, ok, bad, halfAnswer, ok, bad))
 	for range 2 {
 		if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
 			t.Fatal(err)
@@ -251,7 +287,11 @@ func TestClientConfiguration(t *testing.T) {
 		t.Error(err)
 	}
 	for _, file := range []string{filepath.Join(dir, "absent.yml"), write("bad.yml", "basic_auth: {user: ops}\n"), write("none.yml", "\x00"),
-		write("ca.yml", "tls_config: {ca_file: nowhere.pem}\n")} {
+		write("ca.yml", "tls_config: {ca_file: nowhere.pem}\n"),
+		write("user.yml", "basic_auth: {username_file: nowhere}\n"), write("pass.yml", "basic_auth: {username: a, password_file: nowhere}\n"),
+		write("token.yml", "authorization: {credentials_file: nowhere}\n"), write("bearer.yml", "bearer_token_file: nowhere\n"),
+		write("oauth.yml", "oauth2: {client_id: a, client_secret_file: nowhere, token_url: http://h}\n"),
+		write("two.yml", "basic_auth: {username: a}\nauthorization: {credentials: b}\n"), write("cert.yml", "tls_config: {cert_file: password, key_file: password}\n")} {
 		if _, err := NewClient(ClientOptions{URL: server.URL, ConfigFile: file}); err == nil || !strings.Contains(err.Error(), filepath.Base(file)) {
 			t.Errorf("%s: %v", file, err)
 		}

@@ -257,17 +257,18 @@ func TestPacking(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for name, change := range map[string]func(*Options){
-		"the window is 30m":           func(o *Options) { o.Window = 30 * time.Minute },
-		"the window is 36d":           func(o *Options) { o.Window = 36 * 24 * time.Hour },
-		"the cluster's label":         func(o *Options) { o.ClusterLabel = "a b" },
-		"a matcher is \"cluster=a\"":  func(o *Options) { o.Match = []string{"cluster=a"} },
-		"a matcher is \"a=\\\"b\\\"}": func(o *Options) { o.Match = []string{`a="b"} or up{`} },
-		"missing closing":             func(o *Options) { o.Match = []string{`a=~"("`} },
-		"the price of":                func(o *Options) { o.Prices = []Price{{Model: "H100", Hour: math.NaN()}} },
-		"headroom=-1: expected":       func(o *Options) { o.Advise.Headroom = -1 },
-		"target-busy=80: expected":    func(o *Options) { o.Advise.TargetBusy = 80 },
-		"max-stretch=NaN: expected":   func(o *Options) { o.Advise.MaxStretch = math.NaN() },
-		"min-evidence":                func(o *Options) { o.Advise.MinEvidence = 0 },
+		"--window is 30m":                   func(o *Options) { o.Window = 30 * time.Minute },
+		"--window is 36d":                   func(o *Options) { o.Window = 36 * 24 * time.Hour },
+		"--cluster-label is":                func(o *Options) { o.ClusterLabel = "a b" },
+		"--match is \"cluster=a\"":          func(o *Options) { o.Match = []string{"cluster=a"} },
+		"--match is \"a=\\\"b\\\"}":         func(o *Options) { o.Match = []string{`a="b"} or up{`} },
+		"missing closing":                   func(o *Options) { o.Match = []string{`a=~"("`} },
+		"--price is H100=NaN":               func(o *Options) { o.Prices = []Price{{Model: "H100", Hour: math.NaN()}} },
+		"--price has \"H100\" and \"h100\"": func(o *Options) { o.Prices = []Price{{"H100", 1}, {"h100", 2}} },
+		"--headroom=-1: expected":           func(o *Options) { o.Advise.Headroom = -1 },
+		"target-busy=80: expected":          func(o *Options) { o.Advise.TargetBusy = 80 },
+		"max-stretch=NaN: expected":         func(o *Options) { o.Advise.MaxStretch = math.NaN() },
+		"min-evidence":                      func(o *Options) { o.Advise.MinEvidence = 0 },
 	} {
 		o := weekly()
 		change(&o)
