@@ -49,11 +49,11 @@ func (s *survey) summarize(g *device) GPU {
 		Namespace: h.mainNamespace(), Namespaces: len(h.namespaces), Action: advise.ActionKeep,
 	}
 	s.mu.Lock()
-	known, ok := s.models.find(g.name, h.total)
+	known, total, ok := s.models.find(g.name, h.total)
 	s.mu.Unlock()
 	o := &s.options
 	record, held := h.record()
-	facts := record.Facts(s.end, h.total)
+	facts := record.Facts(s.end, total)
 	answer.ObservedHours = facts.Evidence.ObservedHours
 	answer.HeldHoursPerWeek = (time.Duration(held) * step).Hours() * (7 * 24) / o.Window.Hours()
 	switch {
@@ -73,7 +73,7 @@ func (s *survey) summarize(g *device) GPU {
 	default:
 		h.addLinks(facts)
 		answer.model = known
-		answer.fill(facts, math.IsNaN(h.nvlink), advise.Choose(gpuOf(&known, h.total), facts, o.Advise))
+		answer.fill(facts, math.IsNaN(h.nvlink), advise.Choose(gpuOf(&known, total), facts, o.Advise))
 		answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(s.end)
 		return answer
 	}

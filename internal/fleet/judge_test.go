@@ -58,6 +58,7 @@ func judgmentsOfHistories() map[string]judgment {
 		"another model":   {func(d *device, _ *history) { d.names = 2 }, "keep model-changed "},
 		"no model":        {func(d *device, _ *history) { d.name = "" }, "keep model-unknown "},
 		"a V100":          {func(d *device, _ *history) { d.name = "Tesla V100-SXM2-32GB" }, "keep model-unknown "},
+		"no total":        {func(_ *device, h *history) { h.total = 0 }, "slice  1g.10gb"},
 		"another size":    {func(_ *device, h *history) { h.total = 64 << 30 }, "keep model-unknown "},
 		"profiles unsaid": {func(d *device, _ *history) { d.name = "NVIDIA B200" }, "keep model-unknown "},
 		"no busy time":    {func(_ *device, h *history) { lose(h, 0, 168) }, "keep no-history "},
@@ -211,12 +212,12 @@ func TestModels(t *testing.T) {
 		"NVIDIA A30":     "A30-24GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX PRO 6000 Blackwell 96GB",
 		"NVIDIA H100": "", "NVIDIA A100X": "", "NVIDIA L40S": "", "Tesla T4": "", "": "", "\x1b[31m": "",
 	} {
-		m, ok := models{}.find(name, 0)
+		m, _, ok := models{}.find(name, 0)
 		if m.Name != want || ok != (want != "") {
 			t.Errorf("%q is %q, want %q", name, m.Name, want)
 		}
 	}
-	m, _ := models{}.find("NVIDIA A100-SXM4-40GB", 0)
+	m, _, _ := models{}.find("NVIDIA A100-SXM4-40GB", 0)
 	if sms := gpuOf(&m, 40<<30).SMs.Or(0); sms != 108 {
 		t.Errorf("an A100 has %d SMs", sms)
 	}

@@ -64,6 +64,8 @@ func (s *survey) notes(r *Report) []string {
 		"workloads decode or encode no video (mig-exporter serves it with --collector.media).", r.Fleet.NotChecked)
 	add(r.Fleet.Idle, "%d of the GPUs that could be slices were held and ran nothing at all: ask whether they are needed.",
 		r.Fleet.Idle)
+	add(r.Fleet.Share, "%d of the GPUs that stay as they are run wide kernels, seldom: a slice would stretch their "+
+		"requests, but several such workloads could share a GPU (MPS or time-slicing).", r.Fleet.Share)
 	add(r.Fleet.Provisional, "%d of the slices are provisional: there is evidence of less than seven days.",
 		r.Fleet.Provisional)
 	if len(s.options.Prices) > 0 {

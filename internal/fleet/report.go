@@ -50,6 +50,8 @@ type Group struct {
 	Provisional int `json:"provisional,omitempty"`
 	NotChecked  int `json:"mediaNotChecked,omitempty"`
 	Idle        int `json:"idle,omitempty"`
+	// Share counts the GPUs that workloads fill, but seldom: sharing them would do, a slice would not.
+	Share int `json:"share,omitempty"`
 	// Reasons count the GPUs that stay as they are; "free" are those that nothing held.
 	Reasons map[advise.Reason]int `json:"reasons,omitempty"`
 }
@@ -165,6 +167,7 @@ func (s *survey) sum(key Key, list []*GPU) Group {
 	for _, g := range list {
 		if g.Action != advise.ActionSlice {
 			group.Reasons[cmp.Or(g.Reason, ReasonFree)]++
+			group.Share += count(g.Action == advise.ActionShare)
 			continue
 		}
 		wanted, known = append(wanted, g.Profile), g.model
@@ -197,6 +200,7 @@ func (g *Group) add(more *Group) {
 	g.GPUs, g.Slices, g.FreedGPUs = g.GPUs+more.GPUs, g.Slices+more.Slices, g.FreedGPUs+more.FreedGPUs
 	g.GPUHoursPerWeek += more.GPUHoursPerWeek
 	g.Provisional, g.NotChecked, g.Idle = g.Provisional+more.Provisional, g.NotChecked+more.NotChecked, g.Idle+more.Idle
+	g.Share += more.Share
 	for reason, n := range more.Reasons {
 		g.Reasons[reason] += n
 	}

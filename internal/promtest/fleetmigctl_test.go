@@ -35,12 +35,12 @@ type fleetReport struct {
 }
 
 type fleetGroup struct {
-	Cluster, Model, Namespace  string
-	GPUs, Slices, FreedGPUs    int
-	GPUHoursPerWeek            float64
-	CostPerWeek                *float64
-	Reasons                    map[string]int
-	Provisional, MediaNotCheck int
+	Cluster, Model, Namespace string
+	GPUs, Slices, FreedGPUs   int
+	GPUHoursPerWeek           float64
+	CostPerWeek               *float64
+	Reasons                   map[string]int
+	Provisional, Share        int
 }
 
 // migctlFleet runs migctl fleet and returns what it writes.
@@ -74,10 +74,10 @@ func fleetHistory(t *testing.T, n naming) (*Prometheus, []unit, time.Time) {
 }
 
 // askFleet runs migctl fleet over a history.
-func askFleet(t *testing.T, url string, end time.Time, args ...string) fleetReport {
+func askFleet(t *testing.T, url, window string, end time.Time, args ...string) fleetReport {
 	t.Helper()
 	out, errOut, err := migctlFleet(t, url,
-		append([]string{"--window=2d", "--time=" + end.Format(time.RFC3339), "-o", "json"}, args...)...)
+		append([]string{"--window=" + window, "--time=" + end.Format(time.RFC3339), "-o", "json"}, args...)...)
 	if err != nil {
 		t.Fatalf("migctl fleet: %v\n%s", err, errOut)
 	}
@@ -207,7 +207,7 @@ func TestFleet(t *testing.T) {
 			t.Parallel()
 			e, units, end := fleetHistory(t, n)
 			_, url := serveAPI(t, e)
-			r := askFleet(t, url, end, "--price=H100=2")
+			r := askFleet(t, url, "2d", end, "--price=H100=2")
 			if len(r.GPUs) != len(units) {
 				t.Fatalf("%d GPUs, want %d", len(r.GPUs), len(units))
 			}
@@ -292,6 +292,9 @@ func checkGroups(t *testing.T, r fleetReport, n naming) {
 		got.slices != fleet.slices || got.gpus != fleet.gpus {
 		t.Errorf("the fleet: %+v, want %+v", got, fleet)
 	}
+	if share := 8; n.noSMs && f.Share != 0 || !n.noSMs && f.Share != share {
+		t.Errorf("%d GPUs could be shared, want %d", f.Share, share)
+	}
 	if f.CostPerWeek == nil || math.Abs(*f.CostPerWeek-2*f.GPUHoursPerWeek) > 0.01 {
 		t.Errorf("the cost of %v hours is %v", f.GPUHoursPerWeek, f.CostPerWeek)
 	}
@@ -303,13 +306,13 @@ func TestFleetIsAskedForInSmallerParts(t *testing.T) {
 	t.Parallel()
 	e, _, end := fleetHistory(t, naming{})
 	_, url := serveAPI(t, e)
-	whole := askFleet(t, url, end)
+	whole := askFleet(t, url, "2d", end)
 	small, url := serveAPI(t, e)
 	small.promql = promql.NewEngine(promql.EngineOpts{
 		MaxSamples: 30_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{}),
 	})
 	t.Cleanup(func() { small.promql.Close() })
-	parts := askFleet(t, url, end)
+	parts := askFleet(t, url, "2d", end)
 	if small.tooMuch.Load() == 0 {
 		t.Error("no query was refused")
 	}
