@@ -13,8 +13,8 @@ import (
 // models finds the known models that GPUs are of. It remembers them.
 type models map[string]mig.Model
 
-// find returns the model of a GPU by the name that its driver reports, and its memory, which is the model's if it is not
-// known. It returns false if the model is none that is known with its profiles or if the memory is another model's.
+// find returns the model of a GPU by the name that its driver reports, and its memory, which is the model's if that is
+// unknown. It returns false if the model is none that is known with its profiles or if the memory is another model's.
 // Prometheus has no profiles of a GPU without MIG, so these are the table's.
 func (known models) find(name string, totalBytes float64) (mig.Model, float64, bool) {
 	m, ok := known[name]
