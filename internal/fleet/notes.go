@@ -61,7 +61,8 @@ func (s *survey) notes(r *Report) []string {
 	add(c.links, "%d GPUs have no NVLink traffic in the history: it is taken for none.", c.links)
 	add(c.unheld, "%d GPUs are in a cluster whose history names no pod or job: they count as held all the time.", c.unheld)
 	add(r.Fleet.NotChecked, "%d of the slices lack media engines whose use is not in the history: check that these "+
-		"workloads decode or encode no video (mig-exporter serves it with --collector.media).", r.Fleet.NotChecked)
+		"workloads use none (video, JPEG, optical flow). mig-exporter serves it with --collector.media.",
+		r.Fleet.NotChecked)
 	add(r.Fleet.Idle, "%d of the GPUs that could be slices were held and ran nothing at all: ask whether they are needed.",
 		r.Fleet.Idle)
 	add(r.Fleet.Share, "%d of the GPUs that stay as they are run wide kernels, seldom: a slice would stretch their "+
