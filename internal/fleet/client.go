@@ -67,10 +67,7 @@ func NewClient(o ClientOptions) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("use the HTTP client configuration %s: %w", o.ConfigFile, err)
 	}
-	client := &http.Client{Transport: &checkedTransport{next: transport}}
-	if !httpConfig.FollowRedirects {
-		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	}
+	client := &http.Client{Transport: &checkedTransport{next: transport, follow: httpConfig.FollowRedirects}}
 	c, err := api.NewClient(api.Config{Address: strings.TrimRight(o.URL, "/"), Client: client})
 	if err != nil {
 		return nil, fmt.Errorf("use the URL %q: %w", u.Redacted(), err)
@@ -243,7 +240,10 @@ func (c *Client) Warnings() []string {
 const maxBody = 64 << 20
 
 // checkedTransport turns answers that are none of Prometheus' API into errors that say what they are.
-type checkedTransport struct{ next http.RoundTripper }
+type checkedTransport struct {
+	next   http.RoundTripper
+	follow bool // redirects that keep the query
+}
 
 func (t *checkedTransport) CloseIdleConnections() {
 	if c, ok := t.next.(api.CloseIdler); ok {
@@ -258,6 +258,13 @@ func (t *checkedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	redirected := resp.StatusCode/100 == 3
 	isPost := r.Method == http.MethodPost
+	keepsQuery := !isPost || resp.StatusCode == http.StatusTemporaryRedirect ||
+		resp.StatusCode == http.StatusPermanentRedirect // the others turn POST into GET without a body
+	if redirected && (!t.follow || !keepsQuery) {
+		e := readServerError(resp)
+		e.Message = "it redirects to " + resp.Header.Get("Location")
+		return nil, e
+	}
 	switch resp.StatusCode {
 	case http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		if isPost { // the API's client tries GET then

@@ -102,7 +102,9 @@ func badAnswers(t *testing.T) map[string]badServer {
 		"another type":    {url: serve(t, says(200, "application/json", `{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}`)), text: "API: a scalar; expected a vector", hint: "check the host"},
 		"no credentials":  {url: serve(t, says(401, "text/plain", "Unauthorized")), text: "401 Unauthorized", hint: "--prometheus.config.file"},
 		"forbidden":       {url: serve(t, says(403, "text/html", "<html>")), text: "403 Forbidden", hint: "--prometheus.config.file"},
-		"a redirect":      {url: serve(t, says(302, "text/html", "", "Location", "/login"), says(200, "text/html", "<form>")), text: "text/html", hint: "a login"},
+		"a login":         {url: serve(t, says(302, "text/html", "", "Location", "/login")), text: "302 Found: it redirects to /login", hint: "a login"},
+		"another URL":     {url: serve(t, says(301, "text/html", "", "Location", "https://h/api/v1/query")), text: "301 Moved Permanently: it redirects to https://h/api", hint: "give the URL"},
+		"a moved page":    {url: serve(t, says(308, "text/html", "", "Location", "/login"), says(200, "text/html", "<form>")), text: "text/html", hint: "a login"},
 		"a query timeout": {url: serve(t, problem(503, "timeout", "query timed out in expression evaluation")), text: "503 Service Unavailable: query timed out", hint: "--query.timeout"},
 		"not ready":       {url: serve(t, says(503, "text/plain", "Service Unavailable")), text: "503", hint: "not ready"},
 		"too much":        {url: serve(t, problem(422, "execution", "query processing would load too many samples")), text: "422 Unprocessable Entity: query processing", hint: "--query.max-samples"},
@@ -132,7 +134,7 @@ func badConnections(t *testing.T) map[string]badServer {
 		"TLS without":         {url: strings.Replace(secure.URL, "https", "http", 1), text: "400 Bad Request", hint: "https://"},
 		"half an answer":      {url: serve(t, halfAnswer), text: "the connection ended before the answer did: unexpected EOF", hint: "ended the query"},
 		"no answer":           {url: serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), text: "the connection ended before the answer did: EOF", hint: "ended the query", unreached: true},
-		"endless redirects":   {url: serve(t, says(302, "text/html", "", "Location", "/again")), text: "stopped after 10 redirects", hint: "redirects without an end", unreached: true},
+		"endless redirects":   {url: serve(t, says(307, "text/html", "", "Location", "/again")), text: "stopped after 10 redirects", hint: "redirects without an end", unreached: true},
 		"no TLS, and no HTTP": {url: "https://" + speakNothing(t), text: "tls:", hint: "does not speak TLS", unreached: true},
 		"no such host":        {url: "http://prometheus.invalid:9090", text: "prometheus.invalid", hint: "host name", unreached: true},
 		"no TLS": {url: strings.Replace(serve(t, says(200, "application/json", emptyVector)), "http", "https", 1), text: "HTTP response to HTTPS client",
@@ -271,6 +273,27 @@ func TestPostIsRefused(t *testing.T) {
 	})
 	c, _ := clientOf(t, url)
 	if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRedirects: a redirect that keeps the query is followed, unless the configuration forbids it.
+func TestRedirects(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "stay.yml")
+	if err := os.WriteFile(file, []byte("follow_redirects: false\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	moved, ok := says(308, "text/html", "", "Location", "/there"), says(200, "application/json", emptyVector)
+	c, _ := clientOf(t, serve(t, moved, ok))
+	if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
+		t.Error(err)
+	}
+	c, err := NewClient(ClientOptions{URL: serve(t, moved, ok), ConfigFile: file, Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	if _, err := c.vector(t.Context(), "up", time.Now()); err == nil || !strings.Contains(err.Error(), "it redirects to /there") {
 		t.Error(err)
 	}
 }

@@ -155,6 +155,10 @@ func (c *Client) explain(err error) error {
 
 // hintOf says what to do about a refusal.
 func hintOf(e *ServerError) string {
+	if e.Status/100 == 3 {
+		return "give the URL that it redirects to, without /api/v1. If that is a login, give credentials with " +
+			"--prometheus.config.file."
+	}
 	switch e.Status {
 	case http.StatusBadRequest:
 		if strings.Contains(e.Message, "HTTPS server") {
