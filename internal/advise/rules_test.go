@@ -16,7 +16,8 @@ func TestRecordIsAnAdvisorsEvidence(t *testing.T) {
 	loadOf := func(step int) load {
 		day := step / 288
 		busy := float64(step*7919%100) / 100
-		return load{busy: busy, sm: busy * float64(5+step*31%60) / 132, dram: busy * float64(step%7) / 20, gib: 4 + float64(day)/4}
+		return load{busy: busy, sm: busy * float64(5+step*31%60) / 132, dram: busy * float64(step%7) / 20,
+			gib: 4 + float64(day)/4}
 	}
 	a, r := New(fastOptions()), NewRecord(start(), length)
 	g := wholeGPU(t, "H100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
@@ -28,8 +29,8 @@ func TestRecordIsAnAdvisorsEvidence(t *testing.T) {
 	})
 	for step := range int(week / length) {
 		l := loadOf(step)
-		r.Add(Window{End: start().Add(time.Duration(step+1) * length), Busy: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram),
-			Memory: gpu.Some(l.gib * (1 << 30))})
+		r.Add(Window{End: start().Add(time.Duration(step+1) * length), Busy: gpu.Some(l.busy), SM: gpu.Some(l.sm),
+			DRAM: gpu.Some(l.dram), Memory: gpu.Some(l.gib * (1 << 30))})
 	}
 	want, got := evidenceOf(a.order[0].workload, a.now), *r.Facts(a.now, 80<<30).Evidence
 	near := func(what string, got, want, within float64) {
