@@ -164,11 +164,12 @@ bench: toolchain ## measure and print the tables of docs/performance.md; it take
 	@go run ./cmd/benchtable <bin/bench.txt
 
 # The blocks, 350 MB for each exporter's names, are written once and kept in bin/fleet.
+FLEET_NODES ?= 200
 .PHONY: bench-fleet
-bench-fleet: toolchain ## ask a Prometheus (PROMETHEUS=/usr/bin/prometheus) about a made-up week of 1,600 GPUs, and measure it
+bench-fleet: toolchain ## ask a Prometheus (PROMETHEUS=/usr/bin/prometheus) about a made-up week of FLEET_NODES (200) nodes of eight GPUs
 	@command -v $(PROMETHEUS) >/dev/null || { echo "$(PROMETHEUS) is missing: apt-get install prometheus, or PROMETHEUS=PATH"; exit 1; }
 	@mkdir -p bin/fleet
-	cd $(PROMTEST) && FLEET_BENCH_PROMETHEUS=$(PROMETHEUS) FLEET_BENCH_DIR=$(CURDIR)/bin/fleet \
+	cd $(PROMTEST) && FLEET_BENCH_PROMETHEUS=$(PROMETHEUS) FLEET_BENCH_DIR=$(CURDIR)/bin/fleet FLEET_BENCH_NODES=$(FLEET_NODES) \
 		go test -count=1 -v -timeout 1h -run '^TestBenchFleet$$' .
 
 .PHONY: fuzz

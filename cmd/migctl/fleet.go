@@ -209,9 +209,9 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 	rows := [][]string{{"cluster", "node", "uuid", "model", "namespace", "namespaces", "action", "reason",
 		"recommended_profile", "provisional",
 		"media_not_checked", "idle", "stretch_p95_low", "stretch_p95_expected", "stretch_p95_high", "busy_mean", "busy_p99",
-		"busy_max_5m",
+		"busy_max_10m",
 		"width_p95", "bandwidth_p95", "memory_max_bytes", "memory_trend_bytes_per_day", "observed_hours", "coverage",
-		"held_hours_per_week", "exporter"}}
+		"held_hours_per_week", "exporter", "explanation"}}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
 		stretch, kernels := [3]string{}, [2]string{}
@@ -231,7 +231,7 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 			stretch[1], stretch[2],
 			number(g.BusyMean), number(g.BusyP99), number(g.BusyMax), kernels[0], kernels[1], number(g.MemoryBytes),
 			number(g.MemoryTrend),
-			number(g.ObservedHours), number(g.Coverage), number(g.HeldHoursPerWeek), g.Exporter))
+			number(g.ObservedHours), number(g.Coverage), number(g.HeldHoursPerWeek), g.Exporter, g.Explanation))
 	}
 	return errors.Join(out.WriteAll(rows), out.Error())
 }

@@ -111,12 +111,13 @@ func writeFleet(p *page, r *fleet.Report) {
 		}
 		p.line(text("%s", strings.Join(cells, " ")).in(c))
 	}
+	p.para("", dim, fleetLegend(r))
 	p.line()
 	writeFleetSlices(p, r)
 	if len(r.Fleet.Reasons) > 0 {
-		p.line(text("Stay as they are:").in(bold))
+		p.line(text("GPUs that stay as they are:").in(bold))
 		for _, reason := range reasonsByCount(r.Fleet.Reasons) {
-			p.para(fmt.Sprintf("%6d  %-17s ", r.Fleet.Reasons[reason], reason), plain, fleetReason(reason))
+			p.para(fmt.Sprintf("%6d  %-17s ", r.Fleet.Reasons[reason], reason), plain, r.ReasonText(reason))
 		}
 		p.line()
 	}
@@ -125,15 +126,33 @@ func writeFleet(p *page, r *fleet.Report) {
 	}
 }
 
-// fleetTitle says what was asked.
+// fleetTitle says what was asked, and the answer in a sentence.
 func fleetTitle(r *fleet.Report) string {
-	window := fmt.Sprintf("%.0f h", r.WindowHours)
+	window := fmt.Sprintf("%.0f hours", r.WindowHours)
 	if days := r.WindowHours / 24; days == math.Trunc(days) {
-		window = fmt.Sprintf("%.0f d", days)
+		window = fmt.Sprintf("%.0f days", days)
 	}
-	return fmt.Sprintf("%d GPUs of %d nodes in the %s before %s, by the history of %s: for %d a slice would do, which "+
-		"would free %d GPUs.",
-		r.Fleet.GPUs, r.Nodes, window, r.Time.Format("2006-01-02 15:04 UTC"), r.Prometheus, r.Fleet.Slices, r.Fleet.FreedGPUs)
+	f := &r.Fleet
+	answer := fmt.Sprintf("%d GPUs on %d nodes, by the history of %s in the %s before %s: %d could be MIG slices",
+		f.GPUs, r.Nodes, r.Prometheus, window, r.Time.Format("2006-01-02 15:04 UTC"), f.Slices)
+	if f.FreedGPUs > 0 {
+		answer += fmt.Sprintf(", which would free %d GPUs, held for %.0f hours a week", f.FreedGPUs, f.GPUHoursPerWeek)
+	}
+	if f.CostPerWeek != nil {
+		answer += fmt.Sprintf(" that cost %.2f", *f.CostPerWeek)
+	}
+	return answer + "."
+}
+
+// fleetLegend explains the columns of the table of groups.
+func fleetLegend(r *fleet.Report) string {
+	legend := "SLICES: GPUs that could be a slice. FREED: how many GPUs fewer these slices need, packed together; in " +
+		allNamespaces + " those of all namespaces are, which frees more. GPU-H/WEEK: hours a week for which the freed " +
+		"GPUs are held today."
+	if r.Fleet.CostPerWeek != nil {
+		legend += " COST/WEEK: these hours at their --price."
+	}
+	return legend + " NAMESPACE: that held the GPU longest; " + unknown + " if nothing did or it is not known."
 }
 
 // writeFleetSlices lists GPUs of which a slice would do: those that are least busy first.
@@ -148,8 +167,8 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 		return
 	}
 	slices.SortStableFunc(list, func(a, b *fleet.GPU) int { return cmp.Compare(a.BusyMean, b.BusyMean) })
-	p.line(text("%-13s %-14s %-14s %-11s %5s %4s %9s", "GPU", "NODE", "NAMESPACE", "SLICE", "GIB", "BUSY",
-		"STRETCH").in(dim))
+	p.line(text("%-13s %-14s %-13s %-11s %5s %4s %9s %s", "GPU", "NODE", "NAMESPACE", "SLICE", "GIB", "BUSY", "STRETCH",
+		"NOTE").in(dim))
 	for _, g := range list[:min(len(list), maxListed)] {
 		marks := ""
 		if g.Provisional {
@@ -162,15 +181,17 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 			marks += "i"
 		}
 		p.line(text("%s %s %s %s %5.1f %3.0f%% %s-%s %s", p.cell(shortUUID(g.UUID), 13), p.cell(orUnknown(g.Node), 14),
-			p.cell(orUnknown(g.Namespace), 14), p.cell(g.Profile, 11), g.MemoryBytes/(1<<30), 100*g.BusyMean,
+			p.cell(orUnknown(g.Namespace), 13), p.cell(g.Profile, 11), g.MemoryBytes/(1<<30), 100*g.BusyMean,
 			fleetStretchText(g.StretchP95.Low), fleetStretchText(g.StretchP95.High), marks))
 	}
 	if more := len(list) - maxListed; more > 0 {
-		p.para("", plain, fmt.Sprintf("... and %d more: -o csv lists all GPUs.", more))
+		p.para("", plain, fmt.Sprintf("... and %d more: -o csv lists all GPUs, with the evidence.", more))
 	}
-	p.para("", dim, "p: provisional. m: the slice lacks media engines of which the use cannot be read. i: held, and ran "+
-		"nothing. Stretch: how many times as long requests "+
-		"take at p95, at least and at most.")
+	p.para("", dim, "GIB: most memory in use. BUSY: mean time in which kernels ran. STRETCH: how many times as long as "+
+		"now requests take in the slice at p95, if all kernels are alike and at worst; the expected value between them "+
+		"decides. "+
+		"NOTE: p, provisional (evidence of less than seven days); m, the slice lacks media engines that may be in use; "+
+		"i, idle: held, and ran nothing.")
 	p.line()
 }
 
@@ -181,13 +202,6 @@ func reasonsByCount(reasons map[advise.Reason]int) []advise.Reason {
 	return slices.SortedFunc(maps.Keys(reasons), func(a, b advise.Reason) int {
 		return cmp.Or(cmp.Compare(reasons[b], reasons[a]), cmp.Compare(a, b))
 	})
-}
-
-func fleetReason(r advise.Reason) string {
-	if r == fleet.ReasonFree {
-		return "nothing held it"
-	}
-	return fleet.ReasonText(r)
 }
 
 // writeFleetMarkdown writes the table of groups and the reasons for a page or a ticket.
@@ -211,12 +225,16 @@ func writeFleetMarkdown(p *page, r *fleet.Report) {
 		line(row)
 	}
 	p.line()
-	p.line(text("| GPUs | stay as they are | |"))
-	p.line(text("|---:|---|---|"))
-	for _, reason := range reasonsByCount(r.Fleet.Reasons) {
-		line([]string{strconv.Itoa(r.Fleet.Reasons[reason]), string(reason), fleetReason(reason)})
-	}
+	p.line(text("%s", markdownText(fleetLegend(r))))
 	p.line()
+	if len(r.Fleet.Reasons) > 0 {
+		p.line(text("| GPUs | stay as they are | |"))
+		p.line(text("|---:|---|---|"))
+		for _, reason := range reasonsByCount(r.Fleet.Reasons) {
+			line([]string{strconv.Itoa(r.Fleet.Reasons[reason]), string(reason), r.ReasonText(reason)})
+		}
+		p.line()
+	}
 	for _, note := range r.Notes {
 		p.line(text("- %s", markdownText(note)))
 	}

@@ -18,37 +18,23 @@ type Facts struct {
 	ActivityUnread bool
 }
 
-// Choice is the answer of Choose.
-type Choice struct {
-	Action Action
-	Reason Reason // for every action but ActionSlice
-	// Profile is the recommended one; nil unless the action is ActionSlice.
-	Profile *gpu.Profile
-	// NotChecked: the use of media engines that the profile lacks cannot be read.
-	NotChecked bool
-	// Share is the profile's share of the GPU's SMs, 0-1.
-	Share      float64
-	StretchP95 Stretch
-}
-
 // Choose returns what is recommended for a whole GPU that is held. Of the GPU it uses the profiles, the number of
 // SMs, the MIG mode and the total memory. Unlike an Advisor, it has no answer from before to settle on.
-func Choose(g *gpu.GPU, f *Facts, o Options) Choice {
+func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
+	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name, Action: ActionKeep, Evidence: f.Evidence}
 	of := wholeOf(g)
-	if reason := f.disqualified(g, of, o); reason != ReasonNone {
-		return Choice{Action: ActionKeep, Reason: reason}
-	}
-	evidence := *f.Evidence
-	evidence.decisive = evidence.P95 // there are no histograms for a higher quantile
-	trials := tryAll(g, &evidence, of, limits{strict: o.Strict, stretch: o.MaxStretch}, o)
-	decided := decide(trials, f, of, o)
-	c := Choice{Action: decided.Action, Reason: decided.Reason}
-	for i := range trials {
-		if t := &trials[i]; t.profile.Name == decided.Profile {
-			c.Profile, c.NotChecked, c.Share, c.StretchP95 = t.profile, t.notChecked, t.share, t.p95
+	if r.Reason = f.disqualified(g, of, o); r.Reason == ReasonNone {
+		trials := tryAll(g, f.Evidence, of, limits{strict: o.Strict, stretch: o.MaxStretch}, o)
+		decided := decide(trials, f, of, o)
+		r.Action, r.Reason, r.Recommended = decided.Action, decided.Reason, decided.Profile
+		for i := range trials {
+			if trials[i].profile.Name == r.Recommended {
+				r.predict(&trials[i])
+			}
 		}
 	}
-	return c
+	r.Explanation = r.explain(o)
+	return r
 }
 
 // disqualified returns why a whole GPU stays as it is whatever its load.
@@ -89,6 +75,3 @@ func tryAll(g *gpu.GPU, e *Evidence, of capacity, limits limits, o Options) []tr
 
 // mediaNames returns the names of the media engines in Evidence, in the order of their kinds.
 func mediaNames() [mediaKinds]string { return [mediaKinds]string{"encoder", "decoder", "jpeg", "ofa"} }
-
-// Text returns a sentence on a reason; empty if it needs the numbers of a Recommendation, whose Explanation has it.
-func (r Reason) Text() string { return fixedText(r) }

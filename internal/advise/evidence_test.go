@@ -156,3 +156,21 @@ func TestLayoutChangesLeaveNothing(t *testing.T) {
 	cmptest.Equal(t, "devices", len(a.devices), 1)
 	cmptest.Equal(t, "devices in order", len(a.order), 1)
 }
+
+// TestFirstMemoryIsOfTenMinutes: however many replicas a workload has, its first ten minutes show whether it takes its
+// memory in advance.
+func TestFirstMemoryIsOfTenMinutes(t *testing.T) {
+	var gpus []gpu.GPU
+	for i := range 10 {
+		holder := pod("ml", "Deployment/a")
+		holder.Pod += string(rune('a' + i))
+		gpus = append(gpus, wholeGPU(t, "H100-80GB", i, slight(), holder))
+	}
+	a := New(fastOptions())
+	observeFor(a, start(), 3*time.Minute, gpus...)
+	for i := range gpus {
+		gpus[i].Readings.Memory.Used = gpu.Some[uint64](72 << 30) // once the model is loaded
+	}
+	s := observeFor(a, start().Add(4*time.Minute), longEnough, gpus...)
+	cmptest.Equal(t, "reason", recommend(a, s).Devices[0].Reason, ReasonPreallocated)
+}

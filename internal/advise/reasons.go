@@ -16,9 +16,7 @@ func explainReason(r *Recommendation, o Options) string {
 			100*e.CoverageRatio, 100*minCoverage)
 	case ReasonPreallocated:
 		return fmt.Sprintf("%.1f GiB were taken at the start and stayed: the framework takes its memory in advance, and "+
-			"what it needs cannot be "+
-			"seen. Limit it there (vLLM: --gpu-memory-utilization, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION) to let it be seen",
-			e.MemoryBytes/(1<<30))
+			"what it needs cannot be seen. ", e.MemoryBytes/(1<<30)) + preallocatedRemedy
 	case ReasonMemory:
 		return fmt.Sprintf("needs %.1f GiB with headroom and growth; no smaller profile has that",
 			needBytes(e, o.Headroom)/(1<<30))

@@ -68,10 +68,9 @@ type workload struct {
 	Observed                      float64 // seconds, all time, those of several devices at once counted once
 	// LastUID is the UID of a pod that ran it last: a restart of the exporter is a gap for a pod that runs on.
 	LastUID string
-	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes all memory in advance
-	// shows there.
-	FirstMemory  float32
-	FirstWindows uint8
+	// FirstMemory is the largest memory of the first ten observed minutes, in MiB: a framework that takes all memory in
+	// advance shows there.
+	FirstMemory float32
 	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix seconds; 0 if there
 	// was none.
 	NVLink, Graphics int64
@@ -112,14 +111,13 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	w.MediaUnread += weight * v.mediaUnread
 	w.ActivityUnread += weight * v.activityUnread
 	w.Throttled += weight * v.throttled
+	if w.Observed < firstMinutes.Seconds() {
+		w.FirstMemory = max(w.FirstMemory, float32(v.memory))
+	}
 	w.Observed += min(v.observed, max(0, now.Sub(w.Last).Seconds()))
 	w.Last = now
 	if now.Before(w.First) {
 		w.First = now // the clock was set back
-	}
-	if w.FirstWindows < firstWindows {
-		w.FirstWindows++
-		w.FirstMemory = max(w.FirstMemory, float32(v.memory))
 	}
 	mark(&w.NVLink, v.nvlink, now)
 	mark(&w.Graphics, v.graphics, now)
@@ -168,8 +166,8 @@ func (w *workload) resume(uid string, now time.Time) {
 	w.LastUID = uid
 }
 
-// firstWindows is how many windows at the start tell whether a framework takes its memory in advance.
-const firstWindows = 10
+// firstMinutes is the observed time at the start that shows whether a framework takes its memory in advance.
+const firstMinutes = 10 * time.Minute
 
 // mark sets a time if something was seen then.
 func mark(at *int64, seen bool, now time.Time) {

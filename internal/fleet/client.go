@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,21 +59,45 @@ func NewClient(o ClientOptions) (*Client, error) {
 		if httpConfig, _, err = config.LoadHTTPConfigFile(o.ConfigFile); err != nil {
 			return nil, fmt.Errorf("read the HTTP client configuration %s: %w", o.ConfigFile, err)
 		}
+		if err := checkSecrets(httpConfig); err != nil {
+			return nil, fmt.Errorf("use the HTTP client configuration %s: %w", o.ConfigFile, err)
+		}
 	}
 	transport, err := config.NewRoundTripperFromConfig(*httpConfig, "migctl", config.WithUserAgent(o.UserAgent))
 	if err != nil {
 		return nil, fmt.Errorf("use the HTTP client configuration %s: %w", o.ConfigFile, err)
 	}
-	client := &http.Client{Transport: &checkedTransport{next: transport}}
-	if !httpConfig.FollowRedirects {
-		client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	}
+	client := &http.Client{Transport: &checkedTransport{next: transport, follow: httpConfig.FollowRedirects}}
 	c, err := api.NewClient(api.Config{Address: strings.TrimRight(o.URL, "/"), Client: client})
 	if err != nil {
 		return nil, fmt.Errorf("use the URL %q: %w", u.Redacted(), err)
 	}
 	return &Client{api: v1.NewAPI(c), url: u.Redacted(), timeout: o.Timeout, wait: sleep,
 		close: client.CloseIdleConnections}, nil
+}
+
+// checkSecrets returns an error if a file with a secret cannot be read. Else the first query would find out, as if the
+// server could not be reached.
+func checkSecrets(c *config.HTTPClientConfig) error {
+	files := []string{c.BearerTokenFile}
+	if c.BasicAuth != nil {
+		files = append(files, c.BasicAuth.UsernameFile, c.BasicAuth.PasswordFile)
+	}
+	if c.Authorization != nil {
+		files = append(files, c.Authorization.CredentialsFile)
+	}
+	if c.OAuth2 != nil {
+		files = append(files, c.OAuth2.ClientSecretFile)
+	}
+	for _, file := range files {
+		if file == "" {
+			continue
+		}
+		if _, err := os.ReadFile(file); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Close ends the connections that are not in use.
@@ -215,7 +240,10 @@ func (c *Client) Warnings() []string {
 const maxBody = 64 << 20
 
 // checkedTransport turns answers that are none of Prometheus' API into errors that say what they are.
-type checkedTransport struct{ next http.RoundTripper }
+type checkedTransport struct {
+	next   http.RoundTripper
+	follow bool // redirects that keep the query
+}
 
 func (t *checkedTransport) CloseIdleConnections() {
 	if c, ok := t.next.(api.CloseIdler); ok {
@@ -230,6 +258,13 @@ func (t *checkedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	redirected := resp.StatusCode/100 == 3
 	isPost := r.Method == http.MethodPost
+	keepsQuery := !isPost || resp.StatusCode == http.StatusTemporaryRedirect ||
+		resp.StatusCode == http.StatusPermanentRedirect // the others turn POST into GET without a body
+	if redirected && (!t.follow || !keepsQuery) {
+		e := readServerError(resp)
+		e.Message = "it redirects to " + resp.Header.Get("Location")
+		return nil, e
+	}
 	switch resp.StatusCode {
 	case http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		if isPost { // the API's client tries GET then

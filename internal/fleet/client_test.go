@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -80,42 +82,71 @@ func weekly() Options {
 	return Options{Window: 7 * 24 * time.Hour, End: time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC), ClusterLabel: "cluster", Advise: advise.DefaultOptions()}
 }
 
-// TestBadServers: what is no Prometheus, or one that refuses, has an answer that says so, and no survey hangs.
-func TestBadServers(t *testing.T) {
+// badServer is what is no Prometheus, or one that refuses, and what is said of it.
+type badServer struct {
+	url       string
+	text      string
+	hint      string
+	unreached bool
+}
+
+// badAnswers are servers that answer.
+func badAnswers(t *testing.T) map[string]badServer {
+	return map[string]badServer{
+		"a web page":      {url: serve(t, says(200, "text/html; charset=utf-8", "<html>Grafana</html>")), text: `answered with "text/html; charset=utf-8"`, hint: "that is no Prometheus"},
+		"a 404 page":      {url: serve(t, says(404, "text/plain", "404 page not found\n")), text: "404 Not Found: 404 page not found", hint: "path prefix"},
+		"a 404 as HTML":   {url: serve(t, says(404, "text/html", "<html>\x1b[31m nothing</html>")), text: "404 Not Found", hint: "path prefix"},
+		"other JSON":      {url: serve(t, says(200, "application/json", `{"databases":["x"]}`)), text: "answered with JSON that is not of Prometheus' API", hint: "check the host"},
+		"a list":          {url: serve(t, says(200, "application/json", `[1,2]`)), text: "not of Prometheus' API", hint: "check the host"},
+		"JSON that ends":  {url: serve(t, says(200, "application/json", emptyVector[:40])), text: "not of Prometheus' API", hint: "check the host"},
+		"another type":    {url: serve(t, says(200, "application/json", `{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}`)), text: "API: a scalar; expected a vector", hint: "check the host"},
+		"no credentials":  {url: serve(t, says(401, "text/plain", "Unauthorized")), text: "401 Unauthorized", hint: "--prometheus.config.file"},
+		"forbidden":       {url: serve(t, says(403, "text/html", "<html>")), text: "403 Forbidden", hint: "--prometheus.config.file"},
+		"a login":         {url: serve(t, says(302, "text/html", "", "Location", "/login")), text: "302 Found: it redirects to /login", hint: "a login"},
+		"another URL":     {url: serve(t, says(301, "text/html", "", "Location", "https://h/api/v1/query")), text: "301 Moved Permanently: it redirects to https://h/api", hint: "give the URL"},
+		"a moved page":    {url: serve(t, says(308, "text/html", "", "Location", "/login"), says(200, "text/html", "<form>")), text: "text/html", hint: "a login"},
+		"a query timeout": {url: serve(t, problem(503, "timeout", "query timed out in expression evaluation")), text: "503 Service Unavailable: query timed out", hint: "--query.timeout"},
+		"not ready":       {url: serve(t, says(503, "text/plain", "Service Unavailable")), text: "503", hint: "not ready"},
+		"too much":        {url: serve(t, problem(422, "execution", "query processing would load too many samples")), text: "422 Unprocessable Entity: query processing", hint: "--query.max-samples"},
+		"always busy":     {url: serve(t, problem(429, "", "too many requests", "Retry-After", "3")), text: "429 Too Many Requests", hint: "stayed busy"},
+		"an empty server": {url: serve(t, says(200, "application/json", emptyVector)), text: "there is no GPU in the 1w before 2026-03-04T12:00:00Z: none of nvidia_gpu_info", hint: "--match, --window and --time"},
+		"an old server":   {url: serve(t, problem(400, "bad_data", `unknown function with name "present_over_time"`)), text: "400 Bad Request: unknown function", hint: "2.29 or later"},
+		"a failure":       {url: serve(t, problem(500, "internal", "expanding series: boom")), text: "500 Internal Server Error: expanding", hint: "its log"},
+		"a gateway":       {url: serve(t, says(502, "text/html", "<html>")), text: "502 Bad Gateway", hint: "no Prometheus behind it"},
+		"a wrong content": {url: serve(t, says(200, "application/json", "login")), text: "not of Prometheus' API: invalid character", hint: "check the host"},
+		"Loki":            {url: serve(t, says(200, "application/json", `{"status":"success","data":{"resultType":"streams","result":[]}}`)), text: `unknown value type "streams"`, hint: "check the host"},
+		"an empty one that warns": {url: serve(t, says(200, "application/json", strings.Replace(emptyVector, "{", `{"warnings":["store a is away"],`, 1))),
+			text: "has a sample; it warns: store a is away", hint: "--match"},
+	}
+}
+
+// badConnections are servers that give no whole answer.
+func badConnections(t *testing.T) map[string]badServer {
 	refused := httptest.NewServer(http.NotFoundHandler())
 	refused.Close()
 	secure := httptest.NewUnstartedServer(says(200, "application/json", emptyVector))
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
-	for name, c := range map[string]struct {
-		url       string
-		text      string
-		hint      string
-		unreached bool
-	}{
-		"a web page":        {url: serve(t, says(200, "text/html; charset=utf-8", "<html>Grafana</html>")), text: `answered with "text/html; charset=utf-8"`, hint: "that is no Prometheus"},
-		"a 404 page":        {url: serve(t, says(404, "text/plain", "404 page not found\n")), text: "404 Not Found: 404 page not found", hint: "path prefix"},
-		"a 404 as HTML":     {url: serve(t, says(404, "text/html", "<html>\x1b[31m nothing</html>")), text: "404 Not Found", hint: "path prefix"},
-		"other JSON":        {url: serve(t, says(200, "application/json", `{"databases":["x"]}`)), text: "answered with JSON that is not of Prometheus' API", hint: "check the host"},
-		"a list":            {url: serve(t, says(200, "application/json", `[1,2]`)), text: "not of Prometheus' API", hint: "check the host"},
-		"JSON that ends":    {url: serve(t, says(200, "application/json", emptyVector[:40])), text: "not of Prometheus' API", hint: "check the host"},
-		"another type":      {url: serve(t, says(200, "application/json", `{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}`)), text: "API: a scalar; expected a vector", hint: "check the host"},
-		"no credentials":    {url: serve(t, says(401, "text/plain", "Unauthorized")), text: "401 Unauthorized", hint: "--prometheus.config.file"},
-		"forbidden":         {url: serve(t, says(403, "text/html", "<html>")), text: "403 Forbidden", hint: "--prometheus.config.file"},
-		"a redirect":        {url: serve(t, says(302, "text/html", "", "Location", "/login"), says(200, "text/html", "<form>")), text: "text/html", hint: "a login"},
-		"a query timeout":   {url: serve(t, problem(503, "timeout", "query timed out in expression evaluation")), text: "503 Service Unavailable: query timed out", hint: "--query.timeout"},
-		"not ready":         {url: serve(t, says(503, "text/plain", "Service Unavailable")), text: "503", hint: "not ready"},
-		"too much":          {url: serve(t, problem(422, "execution", "query processing would load too many samples")), text: "422 Unprocessable Entity: query processing", hint: "--query.max-samples"},
-		"always busy":       {url: serve(t, problem(429, "", "too many requests", "Retry-After", "3")), text: "429 Too Many Requests", hint: "stayed busy"},
-		"an empty server":   {url: serve(t, says(200, "application/json", emptyVector)), text: "there is no GPU in the 1w before 2026-03-04T12:00:00Z: none of nvidia_gpu_info", hint: "--match, --window and --time"},
-		"nothing listens":   {url: refused.URL, text: "connection refused", hint: "is Prometheus running there?", unreached: true},
-		"an unknown signer": {url: secure.URL, text: "x509:", hint: "ca_file", unreached: true},
-		"TLS without":       {url: strings.Replace(secure.URL, "https", "http", 1), text: "400 Bad Request"},
-		"no such host":      {url: "http://prometheus.invalid:9090", text: "prometheus.invalid", hint: "host name", unreached: true},
+	return map[string]badServer{
+		"nothing listens":     {url: refused.URL, text: "connection refused", hint: "is Prometheus running there?", unreached: true},
+		"an unknown signer":   {url: secure.URL, text: "x509:", hint: "ca_file", unreached: true},
+		"TLS without":         {url: strings.Replace(secure.URL, "https", "http", 1), text: "400 Bad Request", hint: "https://"},
+		"half an answer":      {url: serve(t, halfAnswer), text: "the connection ended before the answer did: unexpected EOF", hint: "ended the query"},
+		"no answer":           {url: serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), text: "the connection ended before the answer did: EOF", hint: "ended the query", unreached: true},
+		"endless redirects":   {url: serve(t, says(307, "text/html", "", "Location", "/again")), text: "stopped after 10 redirects", hint: "redirects without an end", unreached: true},
+		"no TLS, and no HTTP": {url: "https://" + speakNothing(t), text: "tls:", hint: "does not speak TLS", unreached: true},
+		"no such host":        {url: "http://prometheus.invalid:9090", text: "prometheus.invalid", hint: "host name", unreached: true},
 		"no TLS": {url: strings.Replace(serve(t, says(200, "application/json", emptyVector)), "http", "https", 1), text: "HTTP response to HTTPS client",
 			hint: "http://", unreached: true},
-	} {
+	}
+}
+
+// TestBadServers: what is no Prometheus, or one that refuses, has an answer that says so, and no survey hangs.
+func TestBadServers(t *testing.T) {
+	all := badAnswers(t)
+	maps.Copy(all, badConnections(t))
+	for name, c := range all {
 		t.Run(name, func(t *testing.T) {
 			client, _ := clientOf(t, c.url)
 			_, err := Survey(t.Context(), client, weekly())
@@ -131,6 +162,35 @@ func TestBadServers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// halfAnswer ends in the middle of an answer.
+func halfAnswer(w http.ResponseWriter, r *http.Request) {
+	says(200, "application/json", emptyVector[:20])(w, r)
+	w.(http.Flusher).Flush()
+	panic(http.ErrAbortHandler)
+}
+
+// speakNothing returns the address of a server that answers whatever comes with a line of text.
+func speakNothing(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			c.Read(make([]byte, 1024))
+			io.WriteString(c, "220 mail.example ready\r\n")
+			c.Close()
+		}
+	}()
+	return listener.Addr().String()
 }
 
 // TestSlowServer: an answer that does not come ends with the timeout, one that the operator does not wait for with
@@ -169,12 +229,7 @@ func TestBusyServer(t *testing.T) {
 // TestFailingServer: a server that has answered is asked again if it fails, one that has not is given up.
 func TestFailingServer(t *testing.T) {
 	ok, bad := says(200, "application/json", emptyVector), says(502, "text/html", "<html>")
-	breaks := func(w http.ResponseWriter, r *http.Request) {
-		says(200, "application/json", emptyVector[:20])(w, r)
-		w.(http.Flusher).Flush()
-		panic(http.ErrAbortHandler)
-	}
-	c, waits := clientOf(t, serve(t, ok, bad, breaks, ok, bad))
+	c, waits := clientOf(t, serve(t, ok, bad, halfAnswer, ok, bad))
 	for range 2 {
 		if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
 			t.Fatal(err)
@@ -222,6 +277,27 @@ func TestPostIsRefused(t *testing.T) {
 	}
 }
 
+// TestRedirects: a redirect that keeps the query is followed, unless the configuration forbids it.
+func TestRedirects(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "stay.yml")
+	if err := os.WriteFile(file, []byte("follow_redirects: false\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	moved, ok := says(308, "text/html", "", "Location", "/there"), says(200, "application/json", emptyVector)
+	c, _ := clientOf(t, serve(t, moved, ok))
+	if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
+		t.Error(err)
+	}
+	c, err := NewClient(ClientOptions{URL: serve(t, moved, ok), ConfigFile: file, Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	if _, err := c.vector(t.Context(), "up", time.Now()); err == nil || !strings.Contains(err.Error(), "it redirects to /there") {
+		t.Error(err)
+	}
+}
+
 // TestClientConfiguration: TLS and credentials come from a file in Prometheus' own form, with paths relative to it.
 func TestClientConfiguration(t *testing.T) {
 	dir := t.TempDir()
@@ -251,7 +327,11 @@ func TestClientConfiguration(t *testing.T) {
 		t.Error(err)
 	}
 	for _, file := range []string{filepath.Join(dir, "absent.yml"), write("bad.yml", "basic_auth: {user: ops}\n"), write("none.yml", "\x00"),
-		write("ca.yml", "tls_config: {ca_file: nowhere.pem}\n")} {
+		write("ca.yml", "tls_config: {ca_file: nowhere.pem}\n"),
+		write("user.yml", "basic_auth: {username_file: nowhere}\n"), write("pass.yml", "basic_auth: {username: a, password_file: nowhere}\n"),
+		write("token.yml", "authorization: {credentials_file: nowhere}\n"), write("bearer.yml", "bearer_token_file: nowhere\n"),
+		write("oauth.yml", "oauth2: {client_id: a, client_secret_file: nowhere, token_url: http://h}\n"),
+		write("two.yml", "basic_auth: {username: a}\nauthorization: {credentials: b}\n"), write("cert.yml", "tls_config: {cert_file: password, key_file: password}\n")} {
 		if _, err := NewClient(ClientOptions{URL: server.URL, ConfigFile: file}); err == nil || !strings.Contains(err.Error(), filepath.Base(file)) {
 			t.Errorf("%s: %v", file, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
@@ -106,8 +107,12 @@ func isTransient(err error) bool {
 	}
 	var foreign *foreignError
 	var broken *net.OpError
-	return !errors.As(err, &foreign) &&
-		(errors.As(err, &broken) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF))
+	return !errors.As(err, &foreign) && (errors.As(err, &broken) || isClosed(err))
+}
+
+// isClosed reports whether the other end closed the connection.
+func isClosed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
 }
 
 const foreignHint = "check the host, the port and the path prefix of --prometheus.url."
@@ -136,6 +141,12 @@ func (c *Client) explain(err error) error {
 		e.Err = fmt.Errorf("no answer within %s", c.timeout)
 		e.Hint = "the server is slow or overloaded: ask for less with --match or --window, or wait longer with " +
 			"--prometheus.timeout."
+	case isClosed(err):
+		// an answer that ends too early was one
+		e.Reached = errors.Is(err, io.ErrUnexpectedEOF)
+		e.Err = fmt.Errorf("the connection ended before the answer did: %w", e.Err)
+		e.Hint = "the server or a proxy before it may have ended the query: ask for less with --match or --window, and see " +
+			"their logs. A server with TLS ends requests by http://, too."
 	default:
 		e.Reached, e.Hint = false, reachHint(err)
 	}
@@ -144,7 +155,20 @@ func (c *Client) explain(err error) error {
 
 // hintOf says what to do about a refusal.
 func hintOf(e *ServerError) string {
+	if e.Status/100 == 3 {
+		return "give the URL that it redirects to, without /api/v1. If that is a login, give credentials with " +
+			"--prometheus.config.file."
+	}
 	switch e.Status {
+	case http.StatusBadRequest:
+		if strings.Contains(e.Message, "HTTPS server") {
+			return "the server speaks TLS: try https:// in --prometheus.url."
+		}
+		return "the server does not know such a query: expected Prometheus 2.29 or later, or a server with its API."
+	case http.StatusInternalServerError:
+		return "the server failed: its log says why."
+	case http.StatusBadGateway:
+		return "a proxy is there, and no Prometheus behind it: check the path prefix, and whether Prometheus runs."
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return "give credentials with --prometheus.config.file: basic_auth, authorization, oauth2 or tls_config, as in " +
 			"Prometheus' own configuration."
@@ -171,13 +195,18 @@ func reachHint(err error) string {
 	switch {
 	case errors.As(err, &dns):
 		return "check the host name in --prometheus.url."
+	case strings.Contains(text, "server gave HTTP response to HTTPS client"),
+		strings.Contains(text, "first record does not look like a TLS handshake"):
+		return "the server does not speak TLS: try http:// in --prometheus.url."
+	case strings.Contains(text, "oauth2:"):
+		return "the token comes from token_url of oauth2 in --prometheus.config.file: check it, client_id and client_secret."
+	case strings.Contains(text, "proxyconnect"):
+		return "is the proxy running there? Check proxy_url in --prometheus.config.file."
 	case strings.Contains(text, "tls:"), strings.Contains(text, "x509:"):
 		return "check tls_config in --prometheus.config.file: ca_file for who signed the server's certificate, " +
 			"server_name, cert_file and key_file."
-	case strings.Contains(text, "server gave HTTP response to HTTPS client"):
-		return "the server does not speak TLS: try http:// in --prometheus.url."
 	case strings.Contains(text, "redirect"):
-		return "the server sends elsewhere: give that URL."
+		return "the server redirects without an end: give the URL that it means. A login may be needed."
 	}
 	return "is Prometheus running there? Check --prometheus.url, and the way there."
 }

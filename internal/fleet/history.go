@@ -21,30 +21,39 @@ type history struct {
 	namespaces           map[string]int // steps that each held it
 	memory               []float64      // by hour, in bytes; NaN where there is no sample
 
-	total  float64
-	nvlink float64 // the largest rate in bytes per second; NaN if it is unknown
-	// media has the largest use of the engines that can be read.
-	media              map[string]float64
+	total              float64
+	nvlink             float64             // the largest rate in bytes per second; NaN if it is unknown
+	media              map[string]mediaUse // by engine
 	mig, shared, multi bool
+}
+
+// mediaUse is what is known of the media engines of a kind.
+type mediaUse struct {
+	most float64 // largest use
+	seen float64 // share of the scrapes that have it
 }
 
 func newHistory(start time.Time, window time.Duration) *history {
 	steps := int(window / step)
 	h := &history{
 		start: start, held: make([]bool, steps), holders: make([]uint8, steps), namespaces: map[string]int{},
-		nvlink: math.NaN(), media: map[string]float64{},
+		nvlink: math.NaN(), media: map[string]mediaUse{},
 		memory: make([]float64, int(window/hour)),
 	}
-	for _, mean := range []*[]float32{&h.busy, &h.sms, &h.bandwidth} {
-		*mean = make([]float32, steps)
-		for i := range *mean {
-			(*mean)[i] = float32(math.NaN())
-		}
-	}
+	h.busy, h.sms, h.bandwidth = unknownMeans(steps), unknownMeans(steps), unknownMeans(steps)
 	for i := range h.memory {
 		h.memory[i] = math.NaN()
 	}
 	return h
+}
+
+// unknownMeans returns means of which none is known.
+func unknownMeans(steps int) []float32 {
+	means := make([]float32, steps)
+	for i := range means {
+		means[i] = float32(math.NaN())
+	}
+	return means
 }
 
 // askGPUs asks for the history of GPUs of one exporter and judges them.
@@ -78,7 +87,7 @@ type asking struct {
 
 // facts evaluates an expression at the end of the window.
 func (a *asking) facts(template string, set func(*history, *model.Sample)) {
-	if a.err != nil {
+	if a.err != nil || template == "" {
 		return
 	}
 	var rows model.Vector
@@ -95,7 +104,12 @@ func (a *asking) askFacts() {
 	a.facts(a.dialect.total, func(h *history, row *model.Sample) { h.total = float64(row.Value) })
 	a.facts(a.dialect.nvlink, func(h *history, row *model.Sample) { h.nvlink = float64(row.Value) })
 	a.facts(a.dialect.media, func(h *history, row *model.Sample) {
-		h.media[string(row.Metric["engine"])] = float64(row.Value)
+		engine := string(row.Metric["engine"])
+		h.media[engine] = mediaUse{most: float64(row.Value), seen: h.media[engine].seen}
+	})
+	a.facts(a.dialect.mediaSeen, func(h *history, row *model.Sample) {
+		engine := string(row.Metric["engine"])
+		h.media[engine] = mediaUse{most: h.media[engine].most, seen: float64(row.Value)}
 	})
 }
 
@@ -125,9 +139,8 @@ func (a *asking) series(
 
 func (a *asking) askMeans(gpus []*device) {
 	steps := a.survey.steps()
-	busy := func(h *history) []float32 { return h.busy }
-	a.means(a.dialect.busy, gpus, busy)
-	a.means(a.dialect.utilization, unlike(gpus, (*history).isSeen), busy)
+	a.means(a.dialect.busy, gpus, func(h *history) []float32 { return h.busy })
+	a.means(a.dialect.utilization, unlike(gpus, (*history).isComplete), func(h *history) []float32 { return h.busy })
 	a.means(a.dialect.sms, gpus, func(h *history) []float32 { return h.sms })
 	a.means(a.dialect.bandwidth, gpus, func(h *history) []float32 { return h.bandwidth })
 	all := holdings{}
@@ -144,23 +157,33 @@ func (a *asking) askMeans(gpus []*device) {
 	})
 }
 
-// means fills in a mean of GPUs. If a GPU has several series, their mean counts.
-func (a *asking) means(template string, gpus []*device, of func(*history) []float32) {
-	type point struct {
-		of *history
-		at int
-	}
-	seen := map[point]float32{} // of GPUs with several series: how many more than one
-	a.series(template, gpus, a.survey.steps(), func(h *history, at int, _ model.Metric, v float64) {
-		share, known := float32(min(max(v, 0), 1)), &of(h)[at]
-		if isNaN(*known) {
-			*known = share
-			return
+// means fills in what is not known yet of a mean of GPUs. Series are not aggregated by the server, which would take it
+// longer than all the rest. A GPU with several of them in a step, as when its pod or its exporter is replaced, is asked
+// for again: a mean of means would not weigh them by their samples.
+func (a *asking) means(of measure, gpus []*device, known func(*history) []float32) {
+	steps := a.survey.steps()
+	count := int(a.survey.options.Window / step)
+	found, several := map[*history][]float32{}, map[*history]bool{}
+	add := func(h *history, at int, _ model.Metric, v float64) {
+		if found[h] == nil {
+			found[h] = unknownMeans(count)
 		}
-		seen[point{h, at}]++
-		n := seen[point{h, at}]
-		*known = (*known*n + share) / (n + 1)
-	})
+		several[h] = several[h] || !isNaN(found[h][at])
+		found[h][at] = float32(min(max(v, 0), 1))
+	}
+	a.series(of.perSeries(), gpus, steps, add)
+	again := unlike(gpus, func(h *history) bool { return !several[h] })
+	for _, g := range again {
+		delete(found, g.history)
+	}
+	a.series(of.perGPU(a.dialect.uuid), again, steps, add)
+	for h, means := range found {
+		for at, v := range means {
+			if into := known(h); isNaN(into[at]) {
+				into[at] = v
+			}
+		}
+	}
 }
 
 // unlike returns the GPUs for which something does not hold.
@@ -173,6 +196,9 @@ func unlike(gpus []*device, holds func(*history) bool) []*device {
 	}
 	return list
 }
+
+// isComplete reports whether busy time is known of every step.
+func (h *history) isComplete() bool { return !slices.ContainsFunc(h.busy, isNaN) }
 
 // isSeen reports whether busy time was ever read.
 func (h *history) isSeen() bool {

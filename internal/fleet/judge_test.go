@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
-	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
@@ -59,6 +58,7 @@ func judgmentsOfHistories() map[string]judgment {
 		"another model":   {func(d *device, _ *history) { d.names = 2 }, "keep model-changed "},
 		"no model":        {func(d *device, _ *history) { d.name = "" }, "keep model-unknown "},
 		"a V100":          {func(d *device, _ *history) { d.name = "Tesla V100-SXM2-32GB" }, "keep model-unknown "},
+		"no total":        {func(_ *device, h *history) { h.total = 0 }, "slice  1g.10gb"},
 		"another size":    {func(_ *device, h *history) { h.total = 64 << 30 }, "keep model-unknown "},
 		"profiles unsaid": {func(d *device, _ *history) { d.name = "NVIDIA B200" }, "keep model-unknown "},
 		"no busy time":    {func(_ *device, h *history) { lose(h, 0, 168) }, "keep no-history "},
@@ -66,7 +66,15 @@ func judgmentsOfHistories() map[string]judgment {
 			for at := range h.memory {
 				h.memory[at] = math.NaN()
 			}
-		}, "keep no-history "},
+		}, "keep memory-unread "},
+		"memory of a few hours": {func(_ *device, h *history) {
+			for at := range h.memory[10:] {
+				h.memory[10+at] = math.NaN()
+			}
+		}, "keep memory-unread "},
+		"held on two days of a week": {func(_ *device, h *history) {
+			hours(1, 120, func(at int) { h.held[at], h.busy[at] = false, 0 })
+		}, "slice  1g.10gb"},
 		"gone": {func(_ *device, h *history) { lose(h, 166, 168) }, "keep gone "},
 		"free": {func(_ *device, h *history) { hours(0, 168, func(at int) { h.held[at] = false }) }, "free  "},
 		"held briefly": {func(_ *device, h *history) { hours(0, 150, func(at int) { h.held[at] = false }) },
@@ -99,13 +107,39 @@ func judgmentsOfLoads() map[string]judgment {
 				h.memory[at] = 75 << 30
 			}
 		}, "keep preallocated "},
+		"all memory after a day": {func(_ *device, h *history) {
+			for at := range h.memory[24:] {
+				h.memory[24+at] = 75 << 30
+			}
+		}, "keep memory "},
+		"all memory at first": {func(_ *device, h *history) {
+			for at := range h.memory[:24] {
+				h.memory[at] = 75 << 30
+			}
+		}, "keep preallocated "},
+		"memory that begins to grow": {func(_ *device, h *history) {
+			for at := range h.memory[120:] {
+				h.memory[120+at] += float64(at) * (2 << 30) / 24
+			}
+		}, "slice  3g.40gb"},
+		"wide for a twenty-fifth of the busy time": {func(_ *device, h *history) {
+			hours(0, 168, func(at int) {
+				if at%25 == 0 {
+					h.sms[at] = 0.19
+				}
+			})
+		}, "share stretch "},
+		"busy in turns": {func(_ *device, h *history) {
+			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.05, 0.05*0.4, 0 })
+			h.busy[100], h.sms[100] = 0.9, 0.9*0.4
+		}, "slice  2g.20gb"},
 		"all memory for an hour": {func(_ *device, h *history) { h.memory[77] = 75 << 30 }, "keep memory "},
 		"growing memory": {func(_ *device, h *history) {
 			for at := range h.memory {
 				h.memory[at] = float64(4<<30) + float64(at)*(2<<30)/24
 			}
 		}, "slice  3g.40gb"},
-		"a decoder": {func(_ *device, h *history) { h.media["decoder"] = 0.1 }, "slice  1g.10gb"},
+		"a decoder": {func(_ *device, h *history) { h.media["decoder"] = mediaUse{most: 0.1, seen: 1} }, "slice  1g.10gb"},
 		"rare and wide": {func(_ *device, h *history) {
 			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.05, 0.049, 0.03 })
 		}, "share stretch "},
@@ -127,10 +161,10 @@ func TestJudgment(t *testing.T) {
 			if got := string(g.Action) + " " + string(g.Reason) + " " + g.Profile; got != c.want {
 				t.Errorf("%q, want %q: %+v", got, c.want, g)
 			}
-			if g.Provisional != (name == "new") {
+			if g.Provisional != (name == "new" || name == "held on two days of a week") {
 				t.Errorf("provisional: %v", g.Provisional)
 			}
-			if g.Reason != "" && ReasonText(g.Reason) == "" {
+			if g.Reason != "" && ReasonText(g.Reason, o.Advise) == "" {
 				t.Errorf("%s has no text", g.Reason)
 			}
 		})
@@ -178,12 +212,12 @@ func TestModels(t *testing.T) {
 		"NVIDIA A30":     "A30-24GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX PRO 6000 Blackwell 96GB",
 		"NVIDIA H100": "", "NVIDIA A100X": "", "NVIDIA L40S": "", "Tesla T4": "", "": "", "\x1b[31m": "",
 	} {
-		m, ok := models{}.find(name, 0)
+		m, _, ok := models{}.find(name, 0)
 		if m.Name != want || ok != (want != "") {
 			t.Errorf("%q is %q, want %q", name, m.Name, want)
 		}
 	}
-	m, _ := models{}.find("NVIDIA A100-SXM4-40GB", 0)
+	m, _, _ := models{}.find("NVIDIA A100-SXM4-40GB", 0)
 	if sms := gpuOf(&m, 40<<30).SMs.Or(0); sms != 108 {
 		t.Errorf("an A100 has %d SMs", sms)
 	}
@@ -224,17 +258,18 @@ func TestPacking(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for name, change := range map[string]func(*Options){
-		"the window is 30m":           func(o *Options) { o.Window = 30 * time.Minute },
-		"the window is 36d":           func(o *Options) { o.Window = 36 * 24 * time.Hour },
-		"the cluster's label":         func(o *Options) { o.ClusterLabel = "a b" },
-		"a matcher is \"cluster=a\"":  func(o *Options) { o.Match = []string{"cluster=a"} },
-		"a matcher is \"a=\\\"b\\\"}": func(o *Options) { o.Match = []string{`a="b"} or up{`} },
-		"missing closing":             func(o *Options) { o.Match = []string{`a=~"("`} },
-		"the price of":                func(o *Options) { o.Prices = []Price{{Model: "H100", Hour: math.NaN()}} },
-		"headroom=-1: expected":       func(o *Options) { o.Advise.Headroom = -1 },
-		"target-busy=80: expected":    func(o *Options) { o.Advise.TargetBusy = 80 },
-		"max-stretch=NaN: expected":   func(o *Options) { o.Advise.MaxStretch = math.NaN() },
-		"min-evidence":                func(o *Options) { o.Advise.MinEvidence = 0 },
+		"--window is 30m":                   func(o *Options) { o.Window = 30 * time.Minute },
+		"--window is 36d":                   func(o *Options) { o.Window = 36 * 24 * time.Hour },
+		"--cluster-label is":                func(o *Options) { o.ClusterLabel = "a b" },
+		"--match is \"cluster=a\"":          func(o *Options) { o.Match = []string{"cluster=a"} },
+		"--match is \"a=\\\"b\\\"}":         func(o *Options) { o.Match = []string{`a="b"} or up{`} },
+		"missing closing":                   func(o *Options) { o.Match = []string{`a=~"("`} },
+		"--price is H100=NaN":               func(o *Options) { o.Prices = []Price{{Model: "H100", Hour: math.NaN()}} },
+		"--price has \"H100\" and \"h100\"": func(o *Options) { o.Prices = []Price{{"H100", 1}, {"h100", 2}} },
+		"--headroom=-1: expected":           func(o *Options) { o.Advise.Headroom = -1 },
+		"target-busy=80: expected":          func(o *Options) { o.Advise.TargetBusy = 80 },
+		"max-stretch=NaN: expected":         func(o *Options) { o.Advise.MaxStretch = math.NaN() },
+		"min-evidence":                      func(o *Options) { o.Advise.MinEvidence = 0 },
 	} {
 		o := weekly()
 		change(&o)
@@ -262,22 +297,5 @@ func TestPriceOfTheLongestName(t *testing.T) {
 		if p, _ := priceOf(prices, name, ""); p.Hour != want {
 			t.Errorf("%s costs %v, want %v", name, p.Hour, want)
 		}
-	}
-}
-
-func TestQuantileAndTrend(t *testing.T) {
-	values := []weighted{{3, 1}, {1, 98}, {2, 1}}
-	cmptest.Equal(t, "quantiles", []float64{quantile(values, 0.5), quantile(values, 0.99), quantile(values, 1),
-		quantile(nil, 0.5)}, []float64{1, 2, 3, 0})
-	memory := make([]float64, 72)
-	for at := range memory {
-		memory[at] = 100 + float64(at/24)*10
-	}
-	start := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
-	if got := memoryTrend(start, memory); math.Abs(got-10) > 1e-9 {
-		t.Errorf("%v a day", got)
-	}
-	if got := memoryTrend(start, memory[:48]); got != 0 {
-		t.Errorf("%v a day, from two days", got)
 	}
 }

@@ -13,26 +13,29 @@ import (
 // models finds the known models that GPUs are of. It remembers them.
 type models map[string]mig.Model
 
-// find returns the model of a GPU by the name that its driver reports, and false if it is none that is known with its
-// profiles or if the memory is another model's. Prometheus has no profiles of a GPU without MIG, so these are the
-// table's.
-func (known models) find(name string, totalBytes float64) (mig.Model, bool) {
+// find returns the model of a GPU by the name that its driver reports, and its memory, which is the model's if that is
+// unknown. It returns false if the model is none that is known with its profiles or if the memory is another model's.
+// Prometheus has no profiles of a GPU without MIG, so these are the table's.
+func (known models) find(name string, totalBytes float64) (mig.Model, float64, bool) {
 	m, ok := known[name]
 	if !ok {
 		m = modelNamed(name)
 		known[name] = m
 	}
 	if !m.PlacementsKnown() {
-		return mig.Model{}, false
+		return mig.Model{}, totalBytes, false
 	}
-	largest := uint64(0)
+	largest := 0.
 	for i := range m.Profiles {
-		largest = max(largest, m.Profiles[i].MemoryBytes)
+		largest = max(largest, float64(m.Profiles[i].MemoryBytes))
 	}
-	if totalBytes > 0 && math.Abs(float64(largest)/totalBytes-1) > 0.05 {
-		return mig.Model{}, false
+	if totalBytes == 0 {
+		return m, largest, true
 	}
-	return m, true
+	if math.Abs(largest/totalBytes-1) > 0.05 {
+		return mig.Model{}, totalBytes, false
+	}
+	return m, totalBytes, true
 }
 
 // modelNamed returns the model of a name such as "NVIDIA H100 80GB HBM3": the one that is called so, or the only one

@@ -19,18 +19,37 @@ type dialect struct {
 	// holders has a value for each cluster of which it is known what holds GPUs.
 	holders string
 	// At the end of the window: total memory in bytes; the largest NVLink rate in bytes per second; the largest use of
-	// media engines, by engine; and what has a value only if it was so at any time, MIG mode.
-	total, nvlink, media, mig string
-	// At steps of five minutes: means of busy time, of utilization where that is unknown, and of what kernels use of SMs
-	// and memory bandwidth. A GPU may have several series, which are not aggregated: that would take the server longer
-	// than all the rest.
-	busy, utilization, sms, bandwidth string
+	// media engines and the share of the scrapes that have it, by engine; and what has a value only if it was so at any
+	// time, MIG mode.
+	total, nvlink, media, mediaSeen, mig string
+	// At steps of five minutes: means of busy time, of utilization for the steps without it, and of what kernels use of
+	// SMs and memory bandwidth.
+	busy, utilization, sms, bandwidth measure
 	// held are series of what holds the GPU, at the same steps; used one that says that something does, if nothing else
 	// is known.
 	held []string
 	used string
 	// memory is the largest use of an hour in bytes, at steps of an hour.
 	memory string
+}
+
+// measure is a gauge of which means are asked.
+type measure struct {
+	family, selector string // the selector begins with $sel
+	factor           string // to a ratio
+}
+
+// perSeries is an expression for the mean of each series.
+func (m measure) perSeries() string {
+	return "avg_over_time(" + m.family + "{" + m.selector + "}[5m])" + m.factor
+}
+
+// perGPU is an expression for the mean of all samples of a GPU.
+func (m measure) perGPU(uuid model.LabelName) string {
+	sum := func(function string) string {
+		return "sum by (" + string(uuid) + ") (" + function + "(" + m.family + "{" + m.selector + "}[5m]))"
+	}
+	return sum("sum_over_time") + " / " + sum("count_over_time") + m.factor
 }
 
 // step is the time of which means are asked, hour the one of maxima of memory.
@@ -50,7 +69,7 @@ func dialects() []dialect {
 }
 
 func native() dialect {
-	mean := func(family string) string { return "avg_over_time(" + family + "{$sel}[5m])" }
+	mean := func(family string) measure { return measure{family: family, selector: "$sel"} }
 	most := func(family string) string { return "max by (uuid) (max_over_time(" + family + "{$sel}[$w]))" }
 	rate := func(family string) string { // of the busiest hour's bytes, as if they were one minute's
 		return "max by (uuid) (max_over_time(increase(" + family + "{$sel}[1h])[$w:1h])) / 60"
@@ -60,9 +79,11 @@ func native() dialect {
 		inventory: "sum by (uuid, name, $places) (count_over_time(nvidia_gpu_info{$sel}[$w]))",
 		holders: "group by ($places) (present_over_time(nvidia_gpu_pod_info{$sel}[$w]) or " +
 			"present_over_time(nvidia_gpu_hpc_job_info{$sel}[$w]) or present_over_time(nvidia_gpu_processes{$sel}[$w]))",
-		total:       most("nvidia_gpu_memory_total_bytes"),
-		nvlink:      rate("nvidia_gpu_nvlink_transmit_bytes_total") + " + " + rate("nvidia_gpu_nvlink_receive_bytes_total"),
-		media:       "max by (uuid, engine) (max_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w]))",
+		total:  most("nvidia_gpu_memory_total_bytes"),
+		nvlink: rate("nvidia_gpu_nvlink_transmit_bytes_total") + " + " + rate("nvidia_gpu_nvlink_receive_bytes_total"),
+		media:  "max by (uuid, engine) (max_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w]))",
+		mediaSeen: "sum by (uuid, engine) (count_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w])) / on (uuid) " +
+			"group_left () sum by (uuid) (count_over_time(nvidia_gpu_memory_used_bytes{$sel}[$w]))",
 		mig:         most("nvidia_gpu_mig_enabled") + " > 0",
 		busy:        mean("nvidia_gpu_graphics_engine_activity_ratio"),
 		utilization: mean("nvidia_gpu_utilization_ratio"),
@@ -107,9 +128,7 @@ func newNames() dcgmNames {
 // dcgm makes the dialect of a release. There pods are on the series of their GPUs, which end with them; the pod of
 // the exporter itself, which Prometheus adds to series that have none, is no holder.
 func dcgm(n dcgmNames) dialect {
-	mean := func(family string) string {
-		return `avg by (UUID) (avg_over_time(` + family + `{$sel,GPU_I_ID=""}[5m]))`
-	}
+	mean := func(family, factor string) measure { return measure{family, `$sel,GPU_I_ID=""`, factor} }
 	most := func(family string) string {
 		return `max by (UUID) (max_over_time(` + family + `{$sel,GPU_I_ID=""}[$w]))`
 	}
@@ -127,9 +146,10 @@ func dcgm(n dcgmNames) dialect {
 		nvlink: most(n.nvlink) + n.megabytes + " or on (UUID) " + most("DCGM_FI_PROF_NVLINK_TX_BYTES"),
 		media:  engine("encoder", n.encoder) + " or " + engine("decoder", n.decode),
 		mig:    `max by (UUID) (present_over_time(` + n.used + `{$sel,GPU_I_ID!=""}[$w]))`,
-		busy:   mean(n.busy), utilization: mean(n.utilization) + n.percent, sms: mean(n.sms), bandwidth: mean(n.bandwidth),
-		held:   []string{"present_over_time(" + exported + "[5m])", "present_over_time(" + own + "[5m])"},
-		memory: "max by (UUID) (max_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,
+		busy:   mean(n.busy, ""), utilization: mean(n.utilization, n.percent), sms: mean(n.sms, ""),
+		bandwidth: mean(n.bandwidth, ""),
+		held:      []string{"present_over_time(" + exported + "[5m])", "present_over_time(" + own + "[5m])"},
+		memory:    "max by (UUID) (max_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,
 	}
 }
 

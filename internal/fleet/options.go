@@ -46,22 +46,31 @@ const (
 // Validate returns an error that names the first option out of its range.
 func (o *Options) Validate() error {
 	if o.Window < minWindow || o.Window > maxWindow {
-		return fmt.Errorf("the window is %s; expected 1h to 35d", model.Duration(o.Window))
+		return fmt.Errorf("--window is %s; expected 1h to 35d", model.Duration(o.Window))
 	}
 	if !model.LegacyValidation.IsValidLabelName(o.ClusterLabel) {
-		return fmt.Errorf("the cluster's label is %q; expected the name of a label", o.ClusterLabel)
+		return fmt.Errorf("--cluster-label is %q; expected the name of a label, as in cluster", o.ClusterLabel)
 	}
 	for _, m := range o.Match {
 		if err := checkMatchers(m); err != nil {
 			return err
 		}
 	}
+	priced := map[string]string{}
 	for _, p := range o.Prices {
 		if !(p.Hour >= 0) || math.IsInf(p.Hour, 0) || len(words(p.Model)) == 0 {
-			return fmt.Errorf("the price of %q is %v; expected a model and a number from 0 on, as in H100=2.50", p.Model, p.Hour)
+			return fmt.Errorf("--price is %s=%v; expected a model and a number from 0 on, as in H100=2.50", p.Model, p.Hour)
 		}
+		name := strings.Join(words(p.Model), " ")
+		if other, twice := priced[name]; twice {
+			return fmt.Errorf("--price has %q and %q; expected one price for each model", other, p.Model)
+		}
+		priced[name] = p.Model
 	}
-	return o.Advise.Validate()
+	if err := o.Advise.Validate(); err != nil {
+		return fmt.Errorf("--%w", err)
+	}
+	return nil
 }
 
 // ParsePrice reads a price such as H100=2.50.
@@ -69,7 +78,7 @@ func ParsePrice(text string) (Price, error) {
 	name, number, ok := strings.Cut(text, "=")
 	hour, err := strconv.ParseFloat(number, 64)
 	if !ok || err != nil || !(hour >= 0) || math.IsInf(hour, 0) || len(words(name)) == 0 {
-		return Price{}, fmt.Errorf("a price is %q; expected MODEL=NUMBER, as in H100=2.50", text)
+		return Price{}, fmt.Errorf("--price is %q; expected MODEL=NUMBER, as in H100=2.50", text)
 	}
 	return Price{Model: name, Hour: hour}, nil
 }
@@ -77,7 +86,7 @@ func ParsePrice(text string) (Price, error) {
 // checkMatchers returns an error unless a text is one label matcher or several with commas. It goes into queries as
 // it is.
 func checkMatchers(text string) error {
-	wrong := fmt.Errorf("a matcher is %q; expected label matchers of PromQL, as in cluster=\"a\",env!~\"test|dev\"", text)
+	wrong := fmt.Errorf("--match is %q; expected label matchers of PromQL, as in cluster=\"a\",env!~\"test|dev\"", text)
 	start := regexp.MustCompile(`^\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(=~|!~|!=|=)\s*`)
 	for rest := text; ; {
 		head := start.FindString(rest)
@@ -94,7 +103,7 @@ func checkMatchers(text string) error {
 		}
 		if strings.Contains(head, "~") {
 			if _, err := regexp.Compile(pattern); err != nil {
-				return fmt.Errorf("a matcher is %q: %w", text, err)
+				return fmt.Errorf("--match is %q: %w", text, err)
 			}
 		}
 		rest = strings.TrimSpace(rest[len(head)+len(value):])

@@ -2,12 +2,9 @@ package fleet
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 	"time"
-
-	"github.com/prometheus/common/model"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
@@ -28,7 +25,12 @@ type Report struct {
 	GPUs   []GPU   `json:"gpus"`
 	// Notes say what could not be seen, and how far the answer can be relied on.
 	Notes []string `json:"notes"`
+
+	options advise.Options
 }
+
+// ReasonText returns a sentence on a reason.
+func (r *Report) ReasonText(reason advise.Reason) string { return ReasonText(reason, r.options) }
 
 // Group is what is recommended for GPUs of one kind.
 type Group struct {
@@ -48,6 +50,8 @@ type Group struct {
 	Provisional int `json:"provisional,omitempty"`
 	NotChecked  int `json:"mediaNotChecked,omitempty"`
 	Idle        int `json:"idle,omitempty"`
+	// Share counts the GPUs that workloads fill, but seldom: sharing them would do, a slice would not.
+	Share int `json:"share,omitempty"`
 	// Reasons count the GPUs that stay as they are; "free" are those that nothing held.
 	Reasons map[advise.Reason]int `json:"reasons,omitempty"`
 }
@@ -67,7 +71,9 @@ type GPU struct {
 	Namespaces int           `json:"namespaces"`
 	Action     advise.Action `json:"action"`
 	Reason     advise.Reason `json:"reason,omitempty"`
-	Profile    string        `json:"recommendedProfile,omitempty"`
+	// Explanation says in a sentence what the action follows from.
+	Explanation string `json:"explanation,omitempty"`
+	Profile     string `json:"recommendedProfile,omitempty"`
 	// Provisional and NotChecked are as in advise.Recommendation.
 	Provisional bool            `json:"provisional,omitempty"`
 	NotChecked  bool            `json:"mediaNotChecked,omitempty"`
@@ -79,7 +85,7 @@ type GPU struct {
 	Coverage         float64         `json:"coverageRatio,omitempty"`
 	BusyMean         float64         `json:"busyMeanRatio,omitempty"`
 	BusyP99          float64         `json:"busyP99Ratio,omitempty"`
-	BusyMax          float64         `json:"busyMax5MinutesRatio,omitempty"`
+	BusyMax          float64         `json:"busyMax10MinutesRatio,omitempty"`
 	Kernels          *advise.Kernels `json:"kernelsP95,omitempty"`
 	MemoryBytes      float64         `json:"memoryMaxBytes,omitempty"`
 	MemoryTrend      float64         `json:"memoryTrendBytesPerDay,omitempty"`
@@ -90,28 +96,27 @@ type GPU struct {
 	model mig.Model
 }
 
-// fill fills in the evidence and the choice that follows from it.
-func (g *GPU) fill(f *advise.Facts, nvlinkUnread bool, c advise.Choice) {
-	e := f.Evidence
-	g.Coverage, g.BusyMean, g.BusyP99, g.BusyMax = round3(e.CoverageRatio), round3(e.BusyMean), round3(e.BusyP99),
-		round3(e.Busy10Minutes)
+// fill fills in the evidence and what follows from it.
+func (g *GPU) fill(f *advise.Facts, nvlinkUnread bool, r advise.Recommendation) {
+	e, round := f.Evidence, advise.Round3
+	g.Coverage, g.BusyMean, g.BusyP99 = round(e.CoverageRatio), round(e.BusyMean), round(e.BusyP99)
+	g.BusyMax = round(e.Busy10Minutes)
 	g.MemoryBytes, g.MemoryTrend = e.MemoryBytes, math.Round(e.MemoryTrend)
-	g.ActivityUnread, g.NVLinkUnread, g.Idle = f.ActivityUnread, nvlinkUnread, e.Busy10Minutes <= idleShare
+	g.ActivityUnread, g.NVLinkUnread, g.Idle = f.ActivityUnread, nvlinkUnread, e.Busy10Minutes <= advise.IdleShare
 	if !f.ActivityUnread {
-		g.Kernels = &advise.Kernels{Width: round3(e.P95.Width), Bandwidth: round3(e.P95.Bandwidth)}
+		g.Kernels = &advise.Kernels{Width: round(e.P95.Width), Bandwidth: round(e.P95.Bandwidth)}
 	}
-	g.Action, g.Reason = c.Action, c.Reason
-	if c.Profile != nil {
-		g.Profile, g.NotChecked, g.StretchP95 = c.Profile.Name, c.NotChecked, &c.StretchP95
+	g.Action, g.Reason, g.Explanation = r.Action, r.Reason, r.Explanation
+	if r.Predicted != nil {
+		g.Profile, g.NotChecked, g.StretchP95 = r.Recommended, r.NotChecked, &r.Predicted.StretchP95
 	}
 }
-
-func round3(v float64) float64 { return math.Round(v*1000) / 1000 }
 
 // report sums up.
 func (s *survey) report() *Report {
 	r := &Report{
 		APIVersion: "mig-exporter/v1", Prometheus: s.client.url, Time: s.end.UTC(), WindowHours: s.options.Window.Hours(),
+		options: s.options.Advise,
 	}
 	nodes := map[[2]string]bool{}
 	for _, g := range s.gpus {
@@ -162,6 +167,7 @@ func (s *survey) sum(key Key, list []*GPU) Group {
 	for _, g := range list {
 		if g.Action != advise.ActionSlice {
 			group.Reasons[cmp.Or(g.Reason, ReasonFree)]++
+			group.Share += count(g.Action == advise.ActionShare)
 			continue
 		}
 		wanted, known = append(wanted, g.Profile), g.model
@@ -194,6 +200,7 @@ func (g *Group) add(more *Group) {
 	g.GPUs, g.Slices, g.FreedGPUs = g.GPUs+more.GPUs, g.Slices+more.Slices, g.FreedGPUs+more.FreedGPUs
 	g.GPUHoursPerWeek += more.GPUHoursPerWeek
 	g.Provisional, g.NotChecked, g.Idle = g.Provisional+more.Provisional, g.NotChecked+more.NotChecked, g.Idle+more.Idle
+	g.Share += more.Share
 	for reason, n := range more.Reasons {
 		g.Reasons[reason] += n
 	}
@@ -204,60 +211,4 @@ func (g *Group) add(more *Group) {
 		}
 		g.CostPerWeek = &cost
 	}
-}
-
-// notes say what could not be seen.
-func (s *survey) notes(r *Report) []string {
-	notes := []string{
-		"This is coarser than migctl recommend on each node: it judges a GPU with all that ran on it, by means over 5 " +
-			"minutes, and the profiles and SMs are those of a table by model, not the driver's. It does not see graphics " +
-			"processes, annotations of pods, the device plugin's strategy, peer-to-peer traffic over PCIe, L2 cache and clocks.",
-	}
-	unseen := map[string]int{}
-	prices := map[string]bool{}
-	blind, links, unheld := 0, 0, 0
-	for _, g := range s.gpus {
-		a := &g.answer
-		blind += count(a.ActivityUnread && g.dialect.name == native().name)
-		links += count(a.NVLinkUnread)
-		unheld += count(!s.holdersKnown[g.cluster])
-		if g.dialect.name != native().name {
-			unseen[g.dialect.name]++
-		}
-		if p, ok := priceOf(s.options.Prices, a.Model, a.model.Name); ok {
-			prices[p.Model] = true
-		}
-	}
-	add := func(n int, format string, args ...any) {
-		if n > 0 {
-			notes = append(notes, fmt.Sprintf(format, args...))
-		}
-	}
-	for _, d := range dialects() {
-		add(unseen[d.name], "%d GPUs are known from %s alone, which says nothing of JPEG and optical flow engines, nor, by "+
-			"its default list, of "+
-			"SM activity: add %s to its counters file. Without it, kernels are taken to fill the whole GPU.", unseen[d.name],
-			d.name, "DCGM_FI_PROF_SM_ACTIVE")
-	}
-	add(blind, "%d GPUs have no SM or DRAM activity in the history: kernels are taken to fill the whole GPU.", blind)
-	add(links, "NVLink's traffic of %d GPUs is not in the history.", links)
-	add(unheld, "It is not known what held %d GPUs: they count as held all the time.", unheld)
-	add(r.Fleet.NotChecked,
-		"%d of the slices lack media engines of which the use cannot be read (--collector.media of mig-exporter): check "+
-			"that these workloads decode or encode no video.", r.Fleet.NotChecked)
-	add(r.Fleet.Idle, "%d of the GPUs of which a slice would do were held and ran nothing at all: ask whether they are "+
-		"needed.", r.Fleet.Idle)
-	add(r.Fleet.Provisional, "%d of the slices are provisional: there is evidence of less than seven days.",
-		r.Fleet.Provisional)
-	for _, p := range s.options.Prices {
-		add(count(!prices[p.Model]), "The price of %s is that of no GPU in the fleet that could be a slice.", p.Model)
-	}
-	for _, w := range s.client.Warnings() {
-		notes = append(notes, "Prometheus warns: "+w)
-	}
-	if s.options.Window < 7*24*time.Hour {
-		notes = append(notes, "The window is "+model.Duration(s.options.Window).
-			String()+"; expected 7d for an answer that is not provisional.")
-	}
-	return notes
 }

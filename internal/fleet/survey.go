@@ -99,6 +99,9 @@ func (s *survey) nothingFound() error {
 	if len(s.options.Match) > 0 {
 		where = " with " + strings.Join(s.options.Match, ",")
 	}
+	for _, w := range s.client.Warnings() {
+		where += "; it warns: " + w
+	}
 	return &QueryError{
 		URL: s.client.url, Reached: true,
 		Err: fmt.Errorf("there is no GPU in the %s before %s: none of %s has a sample%s", model.Duration(s.options.Window),

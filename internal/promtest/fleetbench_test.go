@@ -22,30 +22,33 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 )
 
-// The large fleet: 200 nodes of eight GPUs for a week, scraped every minute.
-const (
-	benchNodes   = 200
-	benchMinutes = 7 * 24 * 60
-)
+// benchMinutes is a week, scraped every minute.
+const benchMinutes = 7 * 24 * 60
 
 // TestBenchFleet asks a Prometheus program for the history of a large fleet, and logs how long that takes and how
 // much memory. It runs if FLEET_BENCH_PROMETHEUS names the program (make bench-fleet). Blocks are kept in
-// FLEET_BENCH_DIR.
+// FLEET_BENCH_DIR. Nodes have eight GPUs.
 func TestBenchFleet(t *testing.T) {
 	program, dir := os.Getenv("FLEET_BENCH_PROMETHEUS"), os.Getenv("FLEET_BENCH_DIR")
 	if program == "" || dir == "" {
 		t.Skip("FLEET_BENCH_PROMETHEUS and FLEET_BENCH_DIR are not set")
 	}
+	nodes, err := strconv.Atoi(os.Getenv("FLEET_BENCH_NODES"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, n := range map[string]naming{"mig-exporter": {}, "dcgm-exporter": {dcgm: true}} {
 		if only := os.Getenv("FLEET_BENCH_NAMES"); only != "" && only != name {
 			continue
 		}
-		t.Run(name, func(t *testing.T) { benchFleet(t, program, filepath.Join(dir, name), n) })
+		t.Run(name, func(t *testing.T) {
+			benchFleet(t, program, filepath.Join(dir, strconv.Itoa(nodes), name), unitsOf(nodes), n)
+		})
 	}
 }
 
-func benchFleet(t *testing.T, program, dir string, n naming) {
-	writeBlocks(t, dir, n)
+func benchFleet(t *testing.T, program, dir string, units []unit, n naming) {
+	writeBlocks(t, dir, units, n)
 	url, server := startPrometheus(t, program, dir)
 	end := scraped().Add(benchMinutes * time.Minute)
 	path, err := programPath(t)
@@ -73,7 +76,7 @@ func benchFleet(t *testing.T, program, dir string, n naming) {
 		if err := json.Unmarshal([]byte(stdout.String()), &r); err != nil {
 			t.Fatal(err)
 		}
-		checkUnits(t, r, unitsOf(benchNodes), n, benchMinutes)
+		checkUnits(t, r, units, n, benchMinutes)
 		if r.Fleet.Slices == 0 || r.Fleet.Provisional > 0 {
 			t.Errorf("the fleet: %+v", r.Fleet)
 		}
@@ -90,13 +93,13 @@ func programPath(t *testing.T) (string, error) {
 }
 
 // writeBlocks writes the history in blocks of a day, unless it is there.
-func writeBlocks(t *testing.T, dir string, n naming) {
+func writeBlocks(t *testing.T, dir string, units []unit, n naming) {
 	t.Helper()
 	done := filepath.Join(dir, "complete")
 	if _, err := os.Stat(done); err == nil {
 		return
 	}
-	began, units, start := time.Now(), unitsOf(benchNodes), scraped()
+	began, start := time.Now(), scraped()
 	const day = 24 * 60
 	for from := 0; from < benchMinutes; from += day {
 		w, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, (2 * 24 * time.Hour).Milliseconds())

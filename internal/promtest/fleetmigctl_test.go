@@ -2,6 +2,7 @@ package promtest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,7 +25,7 @@ type fleetReport struct {
 		RecommendedProfile                                    string
 		Provisional, MediaNotChecked, Idle                    bool
 		ObservedHours, HeldHoursPerWeek, CoverageRatio        float64
-		BusyMeanRatio, BusyP99Ratio, BusyMax5MinutesRatio     float64
+		BusyMeanRatio, BusyP99Ratio, BusyMax10MinutesRatio    float64
 		KernelsP95                                            *struct{ WidthRatio, BandwidthRatio float64 }
 		MemoryMaxBytes                                        float64
 	}
@@ -34,12 +35,12 @@ type fleetReport struct {
 }
 
 type fleetGroup struct {
-	Cluster, Model, Namespace  string
-	GPUs, Slices, FreedGPUs    int
-	GPUHoursPerWeek            float64
-	CostPerWeek                *float64
-	Reasons                    map[string]int
-	Provisional, MediaNotCheck int
+	Cluster, Model, Namespace string
+	GPUs, Slices, FreedGPUs   int
+	GPUHoursPerWeek           float64
+	CostPerWeek               *float64
+	Reasons                   map[string]int
+	Provisional, Share        int
 }
 
 // migctlFleet runs migctl fleet and returns what it writes.
@@ -73,10 +74,10 @@ func fleetHistory(t *testing.T, n naming) (*Prometheus, []unit, time.Time) {
 }
 
 // askFleet runs migctl fleet over a history.
-func askFleet(t *testing.T, url string, end time.Time, args ...string) fleetReport {
+func askFleet(t *testing.T, url, window string, end time.Time, args ...string) fleetReport {
 	t.Helper()
 	out, errOut, err := migctlFleet(t, url,
-		append([]string{"--window=2d", "--time=" + end.Format(time.RFC3339), "-o", "json"}, args...)...)
+		append([]string{"--window=" + window, "--time=" + end.Format(time.RFC3339), "-o", "json"}, args...)...)
 	if err != nil {
 		t.Fatalf("migctl fleet: %v\n%s", err, errOut)
 	}
@@ -92,63 +93,90 @@ type expected struct {
 	observed, coverage, mean, p99, most, width, bandwidth, memory float64
 }
 
+// weighted is a ratio and what it counts.
+type weighted struct{ ratio, weight float64 }
+
 // expectOf computes what is known of a GPU that is held.
 func expectOf(u unit, minutes int) expected {
 	var e expected
-	var busy []float64
-	var widths, bandwidths [][2]float64 // with the busy time that each counts
-	first, last, gaps, run := -1, -1, 0, 0
+	var busy, widths, bandwidths []weighted
+	held, gaps, run := false, 0, 0
+	before := 0. // busy time of the step before
 	for from := 0; from < minutes; from += 5 {
-		var n, held int
-		var b, s, d float64
-		for m := from; m < from+5; m++ {
-			if r := u.at(m, minutes); r.up {
-				n, b, s, d = n+1, b+r.busy, s+r.sms, d+r.dram
-				if r.held {
-					held++
-					e.memory = max(e.memory, r.memory)
-				}
-			}
-		}
-		if n == 0 {
+		s := u.step(from, minutes)
+		e.memory = max(e.memory, s.memory)
+		switch {
+		case s.samples == 0:
 			run++
 			continue
-		}
-		if held == 0 {
+		case !s.held:
+			before = 0
 			continue
 		}
-		if first < 0 {
-			first, run = from, 0
+		if held {
+			gaps += run // a gap is between two times in which it was held
 		}
-		last, gaps, run = from, gaps+run, 0
-		mean := float64(float32(b / float64(n)))
-		busy = append(busy, mean)
-		e.mean, e.most = e.mean+mean, max(e.most, mean)
-		if mean > 0 {
-			widths = append(widths, [2]float64{s / b, mean})
-			bandwidths = append(bandwidths, [2]float64{d / b, mean})
+		held, run = true, 0
+		e.mean += s.busy
+		e.most, before = max(e.most, (before+s.busy)/2), s.busy
+		// what is a week older counts half
+		age := math.Exp2(float64(from) / (7 * 24 * 60))
+		busy = append(busy, weighted{s.busy, age})
+		if s.busy > 0 {
+			widths = append(widths, weighted{s.sms / s.busy, s.busy * age})
+			bandwidths = append(bandwidths, weighted{s.dram / s.busy, s.busy * age})
 		}
 	}
-	if last < 0 {
+	if len(busy) == 0 {
 		return e
 	}
 	e.observed, e.mean = float64(len(busy))/12, e.mean/float64(len(busy))
 	e.coverage = float64(len(busy)) / float64(len(busy)+gaps)
-	slices.Sort(busy)
-	e.p99 = busy[int(math.Ceil(0.99*float64(len(busy))))-1]
-	e.width, e.bandwidth = weightedQuantile(widths, 0.95), weightedQuantile(bandwidths, 0.95)
+	e.p99 = quantileOf(busy, 0.99)
+	e.width, e.bandwidth = quantileOf(widths, 0.95), quantileOf(bandwidths, 0.95)
 	return e
 }
 
-func weightedQuantile(values [][2]float64, q float64) float64 {
-	slices.SortFunc(values, func(a, b [2]float64) int { return int(math.Copysign(1, a[0]-b[0])) })
+// stepSum is what five minutes of scrapes say of a GPU.
+type stepSum struct {
+	samples         int
+	held            bool
+	busy, sms, dram float64 // means
+	memory          float64 // largest while it was held
+}
+
+func (u unit) step(from, minutes int) stepSum {
+	var s stepSum
+	for m := from; m < from+5; m++ {
+		r := u.at(m, minutes)
+		if !r.up {
+			continue
+		}
+		s.samples, s.busy, s.sms, s.dram = s.samples+1, s.busy+r.busy, s.sms+r.sms, s.dram+r.dram
+		if r.held {
+			s.held, s.memory = true, max(s.memory, r.memory)
+		}
+	}
+	n := float64(s.samples)
+	s.busy, s.sms, s.dram = s.busy/n, s.sms/n, s.dram/n
+	return s
+}
+
+// quantileOf returns the ratio that a share q of the weight does not exceed, rounded up to 0.01 times a power of 1.0873
+// but not above the largest one: the buckets of right-sizing's evidence.
+func quantileOf(values []weighted, q float64) float64 {
+	slices.SortFunc(values, func(a, b weighted) int { return cmp.Compare(a.ratio, b.ratio) })
 	total, sum := 0., 0.
 	for _, v := range values {
-		total += v[1]
+		total += v.weight
 	}
 	for _, v := range values {
-		if sum += v[1]; sum >= q*total {
-			return v[0]
+		if sum += v.weight; sum >= q*total*(1-1e-6) {
+			bound := 0.01
+			for v.ratio > bound*(1+1e-9) {
+				bound *= 1.0873
+			}
+			return min(bound, values[len(values)-1].ratio)
 		}
 	}
 	return 0
@@ -179,14 +207,14 @@ func TestFleet(t *testing.T) {
 			t.Parallel()
 			e, units, end := fleetHistory(t, n)
 			_, url := serveAPI(t, e)
-			r := askFleet(t, url, end, "--price=H100=2")
+			r := askFleet(t, url, "2d", end, "--price=H100=2")
 			if len(r.GPUs) != len(units) {
 				t.Fatalf("%d GPUs, want %d", len(r.GPUs), len(units))
 			}
 			checkUnits(t, r, units, n, historyMinutes)
 			checkGroups(t, r, n)
-			if named := strings.Contains(strings.Join(r.Notes, "\n"), "DCGM_FI_PROF_SM_ACTIVE"); named != n.dcgm {
-				t.Errorf("what dcgm-exporter does not say is in the notes: %v", named)
+			if named := strings.Contains(strings.Join(r.Notes, "\n"), "DCGM_FI_PROF_SM_ACTIVE"); named != n.noSMs {
+				t.Errorf("what dcgm-exporter does not say by default is in the notes: %v", named)
 			}
 		})
 	}
@@ -216,9 +244,9 @@ func checkUnits(t *testing.T, r fleetReport, units []unit, n naming, minutes int
 		}
 		near("observed hours", g.ObservedHours, e.observed, 1e-9)
 		near("coverage", g.CoverageRatio, e.coverage, 0.0005001)
-		near("busy mean", g.BusyMeanRatio, e.mean, 0.0006) // in a step with two series of a GPU their mean counts
+		near("busy mean", g.BusyMeanRatio, e.mean, 0.0005001)
 		near("busy p99", g.BusyP99Ratio, e.p99, 0.0005001)
-		near("busy maximum", g.BusyMax5MinutesRatio, e.most, 0.0005001)
+		near("busy maximum", g.BusyMax10MinutesRatio, e.most, 0.0005001)
 		near("memory", g.MemoryMaxBytes, e.memory, 1)
 		if u.kind != "idle" && !n.noSMs {
 			near("width", g.KernelsP95.WidthRatio, e.width, 0.0005001)
@@ -264,6 +292,9 @@ func checkGroups(t *testing.T, r fleetReport, n naming) {
 		got.slices != fleet.slices || got.gpus != fleet.gpus {
 		t.Errorf("the fleet: %+v, want %+v", got, fleet)
 	}
+	if share := 8; n.noSMs && f.Share != 0 || !n.noSMs && f.Share != share {
+		t.Errorf("%d GPUs could be shared, want %d", f.Share, share)
+	}
 	if f.CostPerWeek == nil || math.Abs(*f.CostPerWeek-2*f.GPUHoursPerWeek) > 0.01 {
 		t.Errorf("the cost of %v hours is %v", f.GPUHoursPerWeek, f.CostPerWeek)
 	}
@@ -275,13 +306,13 @@ func TestFleetIsAskedForInSmallerParts(t *testing.T) {
 	t.Parallel()
 	e, _, end := fleetHistory(t, naming{})
 	_, url := serveAPI(t, e)
-	whole := askFleet(t, url, end)
+	whole := askFleet(t, url, "2d", end)
 	small, url := serveAPI(t, e)
 	small.promql = promql.NewEngine(promql.EngineOpts{
 		MaxSamples: 30_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{}),
 	})
 	t.Cleanup(func() { small.promql.Close() })
-	parts := askFleet(t, url, end)
+	parts := askFleet(t, url, "2d", end)
 	if small.tooMuch.Load() == 0 {
 		t.Error("no query was refused")
 	}

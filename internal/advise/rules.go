@@ -1,0 +1,117 @@
+package advise
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// LinkFloor is the traffic in bytes per second up to which a link counts as unused.
+const LinkFloor = linkFloor
+
+// IdleShare is the busy time up to which a device counts as idle.
+const IdleShare = idleShare
+
+// Window is what is known of a whole GPU in a part of the time for which it was held.
+type Window struct {
+	End time.Time
+	// Busy, SM and DRAM are mean activities, 0-1. A window without Busy is a gap.
+	Busy, SM, DRAM gpu.Opt[float64]
+	Memory         gpu.Opt[float64] // largest use, in bytes
+}
+
+// Record is the evidence on a whole GPU from a history that was kept elsewhere, in windows of one length. It has an
+// Advisor's rules, with longer windows, and one exception: the largest use of memory, the busiest ten minutes, the mean
+// of busy time and the coverage are of the whole history, not of its last eight days.
+type Record struct {
+	length   time.Duration
+	workload workload
+	end      time.Time // of the last window
+	device   device    // for the means over ten minutes
+
+	held, observed, busy float64 // busy is an integral over the observed seconds
+	memory, busiest      float64
+}
+
+// NewRecord returns a Record without evidence, of a GPU that is held since a time. A window is whole minutes long.
+func NewRecord(since time.Time, length time.Duration) *Record {
+	return &Record{length: length, workload: workload{First: since, Last: since, Reference: since}, end: since}
+}
+
+// Add adds a window. Windows are added in order; in the time between two of them nothing held the GPU.
+func (r *Record) Add(v Window) {
+	seconds := r.length.Seconds()
+	if !v.End.Add(-r.length).Equal(r.end) {
+		r.device = device{} // as for another holder
+	}
+	r.end = v.End
+	sum := window{held: seconds}
+	r.held += seconds
+	bytes, memoryOK := v.Memory.Get()
+	sum.memory = bytes / (1 << 20)
+	r.memory = max(r.memory, bytes)
+	if busy, ok := v.Busy.Get(); ok {
+		busy = min(max(busy, 0), 1)
+		sum.observed, sum.busy = seconds, busy*seconds
+		sum.sm, sum.dram = min(v.SM.Or(busy), 1)*seconds, min(v.DRAM.Or(busy), 1)*seconds
+		unread := !v.SM.Present() || !v.DRAM.Present()
+		if unread {
+			sum.activityUnread = seconds
+		}
+		if !memoryOK {
+			sum.memoryUnread = seconds
+		}
+		r.observed += seconds
+		r.busy += sum.busy
+		for range min(len(r.device.last10), int(r.length/time.Minute)) {
+			r.device.last10[r.device.count%len(r.device.last10)] = minute{
+				float32(busy), float32(sum.sm / seconds), float32(sum.dram / seconds), unread,
+			}
+			r.device.count++
+		}
+	}
+	last := r.device.meanOfLast()
+	r.busiest = max(r.busiest, float64(last.busy))
+	r.workload.close(v.End, &sum, last)
+}
+
+// Facts returns what the evidence says at a time of a GPU with so much memory. Traffic of links and the use of media
+// engines are the caller's to add.
+func (r *Record) Facts(now time.Time, totalBytes float64) *Facts {
+	e := evidenceOf(&r.workload, now)
+	e.MemoryBytes, e.Busy10Minutes = r.memory, r.busiest
+	if r.observed > 0 {
+		e.BusyMean, e.CoverageRatio = r.busy/r.observed, r.observed/r.held
+	}
+	return &Facts{
+		Evidence: &e, Preallocated: isPreallocated(&r.workload, &e, totalBytes), MemoryUnread: e.MemoryUnread,
+		ActivityUnread: e.activityUnread,
+	}
+}
+
+// IsProvisional reports whether the evidence is of less than a week: it began later, or misses too many of the last
+// days.
+func (r *Record) IsProvisional(now time.Time) bool { return r.workload.isProvisional(now) }
+
+// Summary returns a sentence on a reason for several GPUs, the numbers of which differ. Explanation has them for each.
+func (r Reason) Summary(o Options) string {
+	switch r {
+	case ReasonLittleEvidence:
+		return fmt.Sprintf("held and observed for less than %g h", o.MinEvidence.Hours())
+	case ReasonLowCoverage:
+		return fmt.Sprintf("observed for less than %.0f %% of the time that it was held", 100*minCoverage)
+	case ReasonPreallocated:
+		return "its framework takes its memory in advance, and what it needs cannot be seen. " + preallocatedRemedy
+	case ReasonMemory:
+		return "no smaller profile has the memory that it needs with headroom and growth"
+	}
+	return fixedText(r)
+}
+
+// preallocatedRemedy is how to make the need for memory visible.
+const preallocatedRemedy = "Limit it there (vLLM: --gpu-memory-utilization, JAX: XLA_PYTHON_CLIENT_MEM_FRACTION) to " +
+	"let it be seen"
+
+// Round3 rounds to three decimals: more would claim a precision that no evidence has.
+func Round3(v float64) float64 { return round3(v) }

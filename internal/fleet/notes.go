@@ -1,0 +1,87 @@
+package fleet
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/common/model"
+)
+
+// coarser says how the answer differs from an Advisor's.
+const coarser = "The rules are those of migctl recommend, the evidence is coarser: a GPU is judged with all that " +
+	"ran on it, by means over 5 minutes instead of one, and profiles and SMs come from a table of models, not from the " +
+	"driver. Not seen are graphics processes, annotations of pods, the device plugin's strategy, peer-to-peer traffic " +
+	"over PCIe, L2 cache and clocks. Before you change a node, ask migctl recommend there."
+
+// counts are how many GPUs lack what.
+type counts struct {
+	blind, links, unheld, unpriced int
+	exporters                      map[string]int // GPUs that are known under an exporter's names alone
+	prices                         map[string]bool
+}
+
+func (s *survey) count(r *Report) counts {
+	c := counts{exporters: map[string]int{}, prices: map[string]bool{}}
+	for _, g := range s.gpus {
+		a := &g.answer
+		c.blind += count(a.ActivityUnread)
+		c.links += count(a.NVLinkUnread)
+		c.unheld += count(!s.holdersKnown[g.cluster])
+		c.exporters[g.dialect.name]++
+		if p, ok := priceOf(s.options.Prices, a.Model, a.model.Name); ok {
+			c.prices[p.Model] = true
+		}
+	}
+	for i := range r.Totals {
+		if r.Totals[i].CostPerWeek == nil {
+			c.unpriced += r.Totals[i].FreedGPUs
+		}
+	}
+	return c
+}
+
+// notes say what could not be seen, and what to do about it.
+func (s *survey) notes(r *Report) []string {
+	notes, c := []string{coarser}, s.count(r)
+	add := func(n int, format string, args ...any) {
+		if n > 0 {
+			notes = append(notes, fmt.Sprintf(format, args...))
+		}
+	}
+	fromDCGM := 0
+	for _, d := range dialects()[1:] {
+		n := c.exporters[d.name]
+		fromDCGM += n
+		add(n, "%d GPUs are known from %s alone, which has nothing on JPEG and optical flow engines.", n, d.name)
+	}
+	add(c.blind, "%d GPUs have no SM or DRAM activity in the history: their kernels are taken to fill the whole GPU.",
+		c.blind)
+	add(min(c.blind, fromDCGM), "dcgm-exporter serves SM activity if DCGM_FI_PROF_SM_ACTIVE is in its counters file, "+
+		"which its default one leaves out.")
+	add(c.links, "%d GPUs have no NVLink traffic in the history: it is taken for none.", c.links)
+	add(c.unheld, "%d GPUs are in a cluster whose history names no pod or job: they count as held all the time.", c.unheld)
+	add(r.Fleet.NotChecked, "%d of the slices lack media engines whose use is not in the history: check that these "+
+		"workloads use none (video, JPEG, optical flow). mig-exporter serves it with --collector.media.",
+		r.Fleet.NotChecked)
+	add(r.Fleet.Idle, "%d of the GPUs that could be slices were held and ran nothing at all: ask whether they are needed.",
+		r.Fleet.Idle)
+	add(r.Fleet.Share, "%d of the GPUs that stay as they are run wide kernels, seldom: a slice would stretch their "+
+		"requests, but several such workloads could share a GPU (MPS or time-slicing).", r.Fleet.Share)
+	add(r.Fleet.Provisional, "%d of the slices are provisional: there is evidence of less than seven days.",
+		r.Fleet.Provisional)
+	if len(s.options.Prices) > 0 {
+		add(c.unpriced, "%d of the freed GPUs have no --price: COST/WEEK leaves them out.", c.unpriced)
+	}
+	for _, p := range s.options.Prices {
+		add(count(!c.prices[p.Model]), "--price=%s=%g is used for no GPU: no model's name has these words, or another "+
+			"--price has more of them.", p.Model, p.Hour)
+	}
+	for _, w := range s.client.Warnings() {
+		notes = append(notes, "Prometheus warns: "+w)
+	}
+	if s.options.Window < 7*24*time.Hour {
+		notes = append(notes, fmt.Sprintf("The window is %s: every answer is provisional. Expected 7d or more.",
+			model.Duration(s.options.Window)))
+	}
+	return notes
+}

@@ -1,0 +1,113 @@
+package promtest
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+)
+
+// served is a node of eight whole GPUs. What runs on the last two is what migctl fleet says that it cannot see: pods of
+// two owners that follow each other, and wide kernels in one minute of five.
+const served = `version: 1
+node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
+seed: 3
+gpus:
+  - {model: H100-80GB, count: 8}
+workloads:
+  - {name: narrow, memory: 6GiB, width: 20, busy: {sine: {min: 0.1, max: 0.9, period: 24h}}, bandwidth: 0.06}
+  - {name: medium, memory: 16GiB, width: 50, busy: 0.4, bandwidth: 0.152}
+  - {name: wide, memory: 9GiB, width: 125, busy: {steps: [{at: 0s, value: 0.2}, {at: 5m, value: 0.01}], repeat: 10m}, bandwidth: 0.28}
+  - {name: reserved, memory: 70GiB, width: 80, busy: 0.3, bandwidth: 0.364}
+  - {name: growing, memory: {steps: [{at: 0s, value: 4GiB}, {at: 48h, value: 5GiB}, {at: 72h, value: 7GiB}, {at: 96h, value: 9GiB}, {at: 120h, value: 11GiB}, {at: 144h, value: 13GiB}]}, width: 10, busy: 0.5, bandwidth: 0.03}
+  - {name: notebook, memory: 600MiB}
+  - {name: large, memory: 30GiB, width: 20, busy: 0.5, bandwidth: 0.06}
+  - {name: small, memory: 4GiB, width: 10, busy: 0.5, bandwidth: 0.03}
+  - {name: bursts, memory: 4GiB, width: {steps: [{at: 0s, value: 132}, {at: 1m, value: 8}], repeat: 5m}, busy: 0.3, bandwidth: 0.03}
+pods:
+  - {namespace: a, name: narrow-0, owner: StatefulSet/narrow, resource: nvidia.com/gpu, device: "0", workload: narrow}
+  - {namespace: a, name: medium-0, owner: StatefulSet/medium, resource: nvidia.com/gpu, device: "1", workload: medium}
+  - {namespace: a, name: wide-0, owner: StatefulSet/wide, resource: nvidia.com/gpu, device: "2", workload: wide}
+  - {namespace: a, name: reserved-0, owner: StatefulSet/reserved, resource: nvidia.com/gpu, device: "3", workload: reserved}
+  - {namespace: a, name: growing-0, owner: StatefulSet/growing, resource: nvidia.com/gpu, device: "4", workload: growing}
+  - {namespace: a, name: notebook-0, owner: StatefulSet/notebook, resource: nvidia.com/gpu, device: "5", workload: notebook}
+  - {namespace: a, name: large-0, owner: Job/large, resource: nvidia.com/gpu, device: "6", workload: large, for: 72h}
+  - {namespace: a, name: small-0, owner: Job/small, resource: nvidia.com/gpu, device: "6", workload: small, at: 73h}
+  - {namespace: a, name: bursts-0, owner: StatefulSet/bursts, resource: nvidia.com/gpu, device: "7", workload: bursts}
+`
+
+// device is what both answers say of a GPU.
+type device struct {
+	Action, Reason, RecommendedProfile string
+	Provisional, MediaNotChecked       bool
+}
+
+// TestFleetAgreesWithTheAdvisor: after a week of scrapes every minute migctl fleet says of each GPU what the node's
+// advisor says, who saw every poll, but for the differences that docs/fleet.md explains.
+func TestFleetAgreesWithTheAdvisor(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, served, "--poll.interval=1m", "--collector.media")
+	target := scrapeTarget{engine: n.Prometheus, target: target{
+		labels: labels.FromStrings("instance", "n:9401", "job", "gpus", "node", "n"),
+	}}
+	read := "/metrics?" + url.Values{"collect[]": {"info", "memory", "utilization", "activity", "media", "nvlink", "mig",
+		"processes", "pods", "jobs"}}.Encode() // what migctl fleet reads is in these
+	end := scraped().Add(7 * 24 * time.Hour)
+	for at := scraped().Add(time.Minute); !at.After(end); at = at.Add(time.Minute) {
+		n.request(http.MethodPost, "/-/sim/advance?by=1m")
+		target.scrape(t, at, Text, n.request(http.MethodGet, read))
+	}
+	want := n.advice()
+	_, server := serveAPI(t, n.Prometheus)
+	r := askFleet(t, server, "7d", end)
+	explained := map[int]device{
+		// a GPU is judged with all that ran on it
+		6: {Action: "slice", RecommendedProfile: "3g.40gb"},
+		// means over five minutes hide what lasts one
+		7: {Action: "slice", RecommendedProfile: "1g.20gb"},
+	}
+	if len(r.GPUs) != len(want) {
+		t.Fatalf("%d GPUs, the advisor has %d", len(r.GPUs), len(want))
+	}
+	for _, g := range r.GPUs {
+		advised := want[g.UUID]
+		got := device{g.Action, g.Reason, g.RecommendedProfile, g.Provisional, g.MediaNotChecked}
+		expect, differs := explained[advised.Index]
+		if !differs {
+			expect = advised.device
+		} else if advised.device == expect {
+			t.Errorf("GPU %d: the advisor says %+v, too", advised.Index, expect)
+		}
+		if got != expect {
+			t.Errorf("GPU %d: %+v, want %+v; the advisor says %+v: %s", advised.Index, got, expect, advised, g.UUID)
+		}
+	}
+}
+
+// advised is what the advisor says of a GPU.
+type advised struct {
+	device
+	Index int
+}
+
+// advice returns what the advisor of the node says of its GPUs.
+func (n *scrapedNode) advice() map[string]advised {
+	n.t.Helper()
+	var report struct {
+		Devices []struct {
+			GPU string
+			advised
+		}
+	}
+	if err := json.Unmarshal(n.request(http.MethodGet, "/api/v1/recommendations"), &report); err != nil {
+		n.t.Fatal(err)
+	}
+	all := map[string]advised{}
+	for _, d := range report.Devices {
+		all[d.GPU] = d.advised
+	}
+	return all
+}
