@@ -94,7 +94,7 @@ func TestDCGMLastXID(t *testing.T) {
 	`)
 }
 
-// TestDCGMXIDsOfAnInstance: they stand on it, and not on its GPU; they end with it.
+// TestDCGMXIDsOfAnInstance: they are reported for it, and not for its GPU; they end with it.
 func TestDCGMXIDsOfAnInstance(t *testing.T) {
 	for _, repeat := range []bool{false, true} {
 		d := newDCGMClock(t, Options{RepeatGPUFields: repeat}, "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT")

@@ -79,7 +79,7 @@ func TestJobsNotOnSeries(t *testing.T) {
 	}
 }
 
-// TestJobBesideAPod: with mode series the job and its pod both stand on the device's series of use. It is not known
+// TestJobBesideAPod: with mode series the job and its pod are both on the device's series of use. It is not known
 // when the job began, so a counter that is older tells no beginning under its label.
 func TestJobBesideAPod(t *testing.T) {
 	g := migGPU()

@@ -72,7 +72,7 @@ func TestCaptureIsWholeOrNotThere(t *testing.T) {
 		p, dir := captureProgram(t, hungScenario, "--poll.interval=50ms", "--capture.polls=1000")
 		signalled := false // a second one would not wait
 		for line := range p.lines() {
-			if !signalled && strings.Contains(line, "Found GPU") {
+			if !signalled && strings.Contains(line, "found GPU") {
 				p.signal(syscall.SIGTERM)
 				signalled = true
 			}

@@ -350,9 +350,9 @@ func TestCaptureCommand(t *testing.T) {
 	with := func(args ...string) []string { return slices.Concat(sim, args) }
 	expect("no output", exitUsage, "--output", sim...)
 	expect("no polls", exitUsage, "--capture.polls=0", with("--output=-", "--capture.polls=0")...)
-	expect("file", exitOK, "Captured", with("--output="+path)...)
+	expect("file", exitOK, "wrote the capture", with("--output="+path)...)
 	expect("file that is there", exitFailure, "--force", with("--output="+path)...)
-	expect("forced", exitOK, "Captured", with("--output="+path, "--force")...)
+	expect("forced", exitOK, "wrote the capture", with("--output="+path, "--force")...)
 	expect("a directory", exitFailure, "no regular file", with("--output="+filepath.Dir(path), "--force")...)
 	expect("no directory", exitFailure, "no such file", with("--output=/no/such/node.yaml")...)
 	if out := expect("standard output", exitOK, "recorded:", with("--output=-")...); out != readText(t, path) {

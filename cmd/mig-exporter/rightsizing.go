@@ -49,7 +49,7 @@ func newRightsizing(cfg *Config, node string, logger log.Logger) *rightsizing {
 		advisor: advise.New(cfg.Advise.options(cfg.PollInterval * cfg.clockSpeed())),
 	}
 	if cfg.Advise.StateDir == "" {
-		level.Info(logger).Log("msg", "The evidence for right-sizing is not kept: a restart forgets it",
+		level.Info(logger).Log("msg", "evidence for right-sizing is not saved; a restart loses it",
 			"see", "--advise.state-dir")
 		return r
 	}

@@ -103,7 +103,7 @@ func TestEvidenceOutlivesTheProcess(t *testing.T) {
 	p.exitCode()
 
 	p = start()
-	expectTexts(t, p.logText(), "Restored the evidence")
+	expectTexts(t, p.logText(), "restored the evidence")
 	p.advance(time.Minute)
 	p.advance(time.Minute)
 	restored := p.observedMinutes()

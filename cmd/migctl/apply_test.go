@@ -105,7 +105,7 @@ func TestEnds(t *testing.T) {
 	unreadable.Verb, unreadable.Plan, unreadable.Steps, unreadable.Renamed = api.VerbRecovery, "", []api.OperationStep{},
 		nil
 	unreadable.GPUs = []api.OperationGPU{{GPU: gpu2, State: api.Degraded,
-		Error: "3g.20gb at 4:4 stands there, which is not in what is on disk"}}
+		Error: "3g.20gb at 4:4 exists there, which is not in what is on disk"}}
 	unreadable.Error = &api.Problem{Type: api.ReadOnly, Title: "Operations cannot be recorded", Status: 503,
 		Detail: "The newest copy of operation.0 is damaged."}
 	for name, c := range map[string]struct {

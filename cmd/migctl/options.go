@@ -42,7 +42,7 @@ const (
 		"by index, UUID or PCI bus id, profiles by name or id.\n\n" + exitHelp + "\n\n" + setupHelp
 	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the command line or the " +
 		"spec is wrong; 3 the server cannot be reached; 4 degraded or stuck, an operator must act; 5 the layout is neither " +
-		"the previous nor the planned one (another client interrupted the operation, or it was accepted as it stands), " +
+		"the previous nor the planned one (another client interrupted the operation, or an operator accepted the layout), " +
 		"plan again; 130 Ctrl-C, the operation goes on."
 	setupHelp = "The flags before the command can also be set as variables: MIGCTL_ADDRESS, MIGCTL_TOKEN_FILE, " +
 		"MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR.\n\nCompletion: source <(migctl " +
@@ -193,7 +193,7 @@ func newApp(o *options) *kingpin.Application {
 	rollback.Flag("abandon", "Replaced by migctl accept.").Hidden().BoolVar(&o.Abandon)
 	yesFlag(rollback, o)
 	accept := app.Command(commandAccept,
-		"Accept the layout as it stands and close an operation that is degraded or stuck. Changes no GPU.")
+		"Accept the current layout and close an operation that is degraded or stuck. Changes no GPU.")
 	accept.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	yesFlag(accept, o)
 	settled := app.Command(commandSettled, "End an operation's wait for the kubelet.")

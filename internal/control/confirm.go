@@ -61,7 +61,7 @@ func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api
 	for _, h := range done.Confirmed {
 		pods = append(pods, containerName(gpu.Container{Namespace: h.Namespace, Pod: h.Pod, Name: h.Container}))
 	}
-	level.Info(e.o.Logger).Log("msg", "An operator confirmed that a device is free", "device", done.Device, "operator",
+	level.Info(e.o.Logger).Log("msg", "operator confirmed that a device is free", "device", done.Device, "operator",
 		by.Name,
 		"pods", strings.Join(pods, ", "))
 	done.Note = "this counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts"

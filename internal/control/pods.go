@@ -70,7 +70,7 @@ func (c *usage) holdUnknown(g mig.GPULayout, free []gpu.DeviceRef, h api.Hold) {
 	}
 }
 
-// coveredBy returns the devices of a GPU that references name. A reference to what does not stand names nothing.
+// coveredBy returns the devices of a GPU that references name. A reference to what does not exist names nothing.
 func coveredBy(g mig.GPULayout, free []gpu.DeviceRef) map[gpu.DeviceIndex]bool {
 	return devicesOf(g).Cover(free)
 }

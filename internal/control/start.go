@@ -63,8 +63,8 @@ func (r *record) addGPU(g mig.GPULayout, after []mig.Instance) {
 		r.Untouched = append(r.Untouched, layout{GPU: g.UUID, Instances: after})
 		return
 	}
-	standing := copyInstances(g.Instances)
-	r.Parts = append(r.Parts, &part{GPU: g.UUID, Before: standing, After: after, Expected: copyInstances(standing),
+	before := copyInstances(g.Instances)
+	r.Parts = append(r.Parts, &part{GPU: g.UUID, Before: before, After: after, Expected: copyInstances(before),
 		facts: g})
 	r.Operation.GPUs = append(r.Operation.GPUs, api.OperationGPU{GPU: g.UUID, State: api.Pending})
 }

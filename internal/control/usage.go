@@ -102,8 +102,8 @@ func (c *usage) addToUnit(u unit, h api.Hold) {
 	}
 }
 
-// addToDevice adds a hold to the device of a GPU that a reference means. Of a device that does not stand (any more)
-// it adds it to its GPU instance, or to the whole GPU if that does not stand either: the device may be any. A minor
+// addToDevice adds a hold to the device of a GPU that a reference means. Of a device that does not exist (any more)
+// it adds it to its GPU instance, or to the whole GPU if that does not exist either: the device may be any. A minor
 // number may be that of a GPU whose own is not known.
 func (c *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
 	d, match := resolve(g, ref)

@@ -160,7 +160,7 @@ func (s *Source) watchBoards() error {
 			return nil
 		}
 		s.split = true
-		level.Debug(s.opts.Logger).Log("msg", "DCGM does not watch the GPUs together; watching each by itself", "err", err)
+		level.Debug(s.opts.Logger).Log("msg", "DCGM does not watch the GPUs together; watching each on its own", "err", err)
 		return nil
 	}
 	s.boards = w
@@ -179,7 +179,7 @@ func (s *Source) logFailure(u *unit, err error) {
 		err  error
 		text string
 	}{
-		{ErrRequiresRoot, "DCGM may not profile: " + s.rootAdvice()},
+		{ErrRequiresRoot, "DCGM has no permission to profile: " + s.rootAdvice()},
 		{ErrNoModule, "DCGM cannot profile GPUs without GPM: install the package datacenter-gpu-manager-4-proprietary " +
 			s.place() + " and restart it"},
 	} {

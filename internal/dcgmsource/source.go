@@ -149,7 +149,7 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 	s.retry = backoff{}
 	if !s.connected {
 		s.connected = true
-		level.Info(s.opts.Logger).Log("msg", "Connected to DCGM", "mode", s.opts.Mode, "address", s.opts.Address)
+		level.Info(s.opts.Logger).Log("msg", "connected to DCGM", "mode", s.opts.Mode, "address", s.opts.Address)
 	}
 	s.startOver(now)
 	return answer, nil
@@ -171,9 +171,9 @@ func (s *Source) startOver(now time.Time) {
 	if !stale {
 		return
 	}
-	level.Info(s.opts.Logger).Log("msg", "DCGM in this process lists other instances than the driver; it is started again")
+	level.Info(s.opts.Logger).Log("msg", "embedded DCGM lists other instances than the driver; restarting it")
 	if err := s.tearDown(); err != nil {
-		level.Debug(s.opts.Logger).Log("msg", "DCGM in this process did not end well", "err", err)
+		level.Debug(s.opts.Logger).Log("msg", "cannot stop embedded DCGM", "err", err)
 	}
 }
 
@@ -231,7 +231,7 @@ func (s *Source) failed(err error, now time.Time) error {
 // disconnect forgets what was created in the session: the engine drops it with the connection, or has done so already.
 func (s *Source) disconnect() {
 	if err := s.call().Close(); err != nil {
-		level.Debug(s.opts.Logger).Log("msg", "Closing the connection to DCGM failed", "err", err)
+		level.Debug(s.opts.Logger).Log("msg", "cannot close the connection to DCGM", "err", err)
 	}
 	s.session, s.connected, s.boards, s.split, s.leftover, s.search, s.advised = nil, false, nil, false, nil, backoff{},
 		nil

@@ -207,7 +207,7 @@ func TestConnectedIsSaidOfAnEngineThatAnswers(t *testing.T) {
 		}
 		return nil
 	}
-	said := func() int { return strings.Count(h.lines.String(), "Connected to DCGM") }
+	said := func() int { return strings.Count(h.lines.String(), "connected to DCGM") }
 	if h.refused(5); said() != 0 || h.engine.sessions < 5 {
 		t.Errorf("said %d times of %d connections", said(), h.engine.sessions)
 	}

@@ -10,7 +10,7 @@ import (
 type option struct {
 	cost
 	fits []kindFitted
-	gone uint64 // standing instances that are destroyed
+	gone uint64 // existing instances that are destroyed
 }
 
 // kindFitted is an instance that meets a need of a kind.
@@ -38,7 +38,7 @@ type fitting struct {
 	gpu    *GPULayout
 	policy busyPolicy
 	items  []item
-	own    []*searchProfile // profiles of the standing instances
+	own    []*searchProfile // profiles of the existing instances
 	all    []*searchProfile
 	best   *option
 }
@@ -47,9 +47,9 @@ func (f *fitting) run() *option {
 	o := newOccupancy(shapeOf(f.gpu.Profiles), f.gpu.Profiles, nil)
 	s := search{watch: f.watch, items: f.items, judge: f.judge}
 	if f.policy != ignoreBusy {
-		s.taken = f.stands
+		s.taken = f.exists
 	}
-	if f.policy == keepBusy { // what is busy stands
+	if f.policy == keepBusy { // what is busy stays
 		for i := range f.gpu.Instances {
 			if f.gpu.Instances[i].inUse() {
 				o = o.with(f.own[i], f.gpu.Instances[i].Placement)
@@ -60,8 +60,8 @@ func (f *fitting) run() *option {
 	return f.best
 }
 
-// stands reports whether there is such an instance already: destroyed and created again it would be no further one.
-func (f *fitting) stands(p *searchProfile, at gpu.Placement) bool {
+// exists reports whether there is such an instance already: destroyed and created again it would be no further one.
+func (f *fitting) exists(p *searchProfile, at gpu.Placement) bool {
 	for i := range f.gpu.Instances {
 		if f.gpu.Instances[i].Placement == at && f.own[i].same(p) {
 			return f.policy == keepBusy || !f.gpu.Instances[i].inUse()
@@ -77,7 +77,7 @@ func (f *fitting) judge(o occupancy, chosen []fitted) {
 	var may []int
 	for i := range f.gpu.Instances {
 		switch instance := &f.gpu.Instances[i]; {
-		case f.policy == keepBusy && instance.inUse(): // stands already
+		case f.policy == keepBusy && instance.inUse(): // exists already
 		case units(instance.Placement)&o.units != 0:
 			gone |= 1 << i
 			start = start.plus(f.costOf(i))
@@ -110,7 +110,7 @@ func (f *fitting) stay(o occupancy, chosen []fitted, may []int, c cost, gone uin
 	}
 	if len(may) > 0 {
 		i, rest := may[0], may[1:]
-		if len(chosen) == 0 || o.has(f.own[i]) { // what stands can stand, whatever the profiles let conclude
+		if len(chosen) == 0 || o.has(f.own[i]) { // what exists can exist, whatever the profiles suggest
 			f.stay(o.with(f.own[i], f.gpu.Instances[i].Placement), chosen, rest, c, gone)
 		}
 		if len(chosen) > 0 { // nothing goes for nothing

@@ -92,7 +92,7 @@ func TestKindsThatAreAlikeOnAGPU(t *testing.T) {
 	cmptest.Equal(t, "counts of fewer instances", fewer, asMany)
 }
 
-// What stands can stand, also where the profiles that the driver tells let conclude that there is no room for it:
+// What exists can exist, also if the profiles that the driver reports suggest that there is no room for it:
 // such a GPU takes nothing away from what others can do.
 func TestInstancesThatTheProfilesDoNotExplain(t *testing.T) {
 	a, b := unexplored(model(t, "A100-40GB")), unexplored(model(t, "A100-40GB"))

@@ -11,7 +11,7 @@ import (
 
 // PlanNode finds the steps after which a node is as a spec wants it. Of all ways it takes the one that destroys the
 // fewest GPU instances, then the fewest compute instances, then the one that touches the fewest GPUs, then the one
-// that leaves room for the largest profile, then the one whose new instances stand where the driver would place them
+// that leaves room for the largest profile, then the one whose new instances are where the driver would place them
 // (see preferred); what is busy stays where it is. The same node and spec have the same plan. A compute instance of a
 // GPU instance that goes counts as destroyed.
 //

@@ -33,18 +33,18 @@ func searchProfiles(profiles []gpu.Profile) []*searchProfile {
 	return list
 }
 
-// profilesOfInstances are those of the standing instances.
+// profilesOfInstances are those of the existing instances.
 func (g *GPULayout) profilesOfInstances() []*searchProfile {
 	var list []*searchProfile
 	s := shapeOf(g.Profiles)
-	for _, standing := range g.Instances {
-		list = append(list, newSearchProfile(profileOf(g.Profiles, standing.Placed), s))
+	for _, existing := range g.Instances {
+		list = append(list, newSearchProfile(profileOf(g.Profiles, existing.Placed), s))
 	}
 	return list
 }
 
 // item is a GPU instance to find room for, of any one of some profiles. Items that are equal on the GPU have the same
-// group and stand side by side in a list of them.
+// group and are adjacent in a list of them.
 type item struct {
 	group int
 	kind  int // of a demand

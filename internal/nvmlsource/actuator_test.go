@@ -126,7 +126,7 @@ func TestReadAfterAStepThatNoScanShows(t *testing.T) {
 	}
 }
 
-// What does not stand as the step says is not ourChange, whatever its ids are.
+// What is not as the step says is not ourChange, whatever its ids are.
 func TestStepsForWhatIsNoMore(t *testing.T) {
 	n := newNode(t, "", cutBoard)
 	s := steps{n.discover()[0]}
@@ -166,7 +166,7 @@ func TestStepsForWhatIsNoMore(t *testing.T) {
 		noChange(t, n)
 	}
 	if _, err := n.source.Actuator().Do(t.Context(), s.createGI(9, 0, 4)); !errors.Is(err, gpu.ErrInsufficientResources) {
-		t.Errorf("where something stands: %v", err)
+		t.Errorf("where something exists: %v", err)
 	}
 	if _, err := n.source.Actuator().
 		Do(t.Context(), s.createCI(s.createGI(9, 0, 4), 1, 3)); !errors.Is(err, gpu.ErrInvalidArgument) {

@@ -13,7 +13,7 @@ import (
 )
 
 // PerformStep does one step if the GPU has exactly the instances expected, read immediately before the call that
-// changes it. Otherwise it changes nothing and returns mig.ErrLayoutChanged, with what stands; Outcome.Read is false
+// changes it. Otherwise it changes nothing and returns mig.ErrLayoutChanged, with the current instances; Outcome.Read is false
 // if that changes all the time. After the call it reads the instances again, whether the call succeeded or not. They
 // have the form that Layouts gives them, without the UUIDs of MIG devices, except that of a compute instance that the
 // step created. If they cannot be read afterwards, the error says so, joined with that of the call, and Outcome.Read

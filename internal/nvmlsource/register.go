@@ -258,7 +258,7 @@ func (q *eventQueue) logAttempt(a registerAttempt) {
 		r.logged = false
 	} else if !r.logged && !r.suspect {
 		r.logged = true
-		level.Warn(q.opts.Logger).Log("msg", "XIDs of the GPU are not received", "gpu", a.state.uuid, "err", r.err)
+		level.Warn(q.opts.Logger).Log("msg", "cannot receive XIDs of a GPU", "gpu", a.state.uuid, "err", r.err)
 	}
 }
 

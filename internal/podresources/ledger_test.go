@@ -20,7 +20,7 @@ const (
 	uidB = "0a1b2c3d-0000-0000-0000-00000000000b"
 )
 
-// TestNothingIsFreeBeforeTheListIsSettled: a list is settled once the witness has stood in it for two polls.
+// TestNothingIsFreeBeforeTheListIsSettled: a list is settled once the witness has been in it for two polls.
 func TestNothingIsFreeBeforeTheListIsSettled(t *testing.T) {
 	g := newTestLedger(t, nil)
 	for _, step := range []struct {

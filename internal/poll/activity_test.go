@@ -239,7 +239,7 @@ func TestJobsAreLaidToTheirDevices(t *testing.T) {
 	}
 	for _, d := range jobs.asked {
 		if !want[d] {
-			t.Errorf("asked for the jobs of %+v, which does not stand or was asked for before", d)
+			t.Errorf("asked for the jobs of %+v, which does not exist or was asked for before", d)
 		}
 		delete(want, d)
 	}

@@ -345,7 +345,7 @@ func TestHolderOfAGPUWithInstances(t *testing.T) {
 	}
 }
 
-// An unconfirmed holder whose reference names the GPU and no instance that stands may hold any of it.
+// An unconfirmed holder whose reference names the GPU and no existing instance may hold any of it.
 func TestUnconfirmedParent(t *testing.T) {
 	g := []gpu.GPU{migGPU()}
 	a := unconfirmedAssignment(gpu.DeviceRef{GPU: uuidA, PlacementStart: gpu.Some(2)}, "p")

@@ -33,7 +33,7 @@ func TestLayoutGenerations(t *testing.T) {
 			g.Instances[0].ComputeInstances[0].UUID = "MIG-8"
 			g.Instances[0].ComputeInstances = g.Instances[0].ComputeInstances[:1]
 		}, true},
-		{"id 1 stands elsewhere", func(g *gpu.GPU) { g.Instances[1].Placement = gpu.Some(gpu.Placement{Start: 6, Size: 2}) },
+		{"id 1 is elsewhere", func(g *gpu.GPU) { g.Instances[1].Placement = gpu.Some(gpu.Placement{Start: 6, Size: 2}) },
 			false},
 		{"nothing left", func(g *gpu.GPU) { g.Instances = nil }, false},
 	}

@@ -26,7 +26,7 @@ const (
 	FaultReconfigure     FaultKind = "external-reconfigure" // another client repartitions the GPU
 	FaultDestroyLies     FaultKind = "destroy-lies"         // destroying an instance succeeds and leaves it there
 	FaultChangeFails     FaultKind = "change-fails"         // a change of the partition is refused
-	FaultElsewhere       FaultKind = "create-elsewhere"     // what is created stands at another place than asked for
+	FaultElsewhere       FaultKind = "create-elsewhere"     // what is created is at another place than asked for
 	// a process begins on a compute instance as it is to be destroyed
 	FaultProcessStarts FaultKind = "process-starts"
 	FaultReboot        FaultKind = "reboot" // the node reboots

@@ -36,7 +36,7 @@ func noise(key uint64, step int64) float64 {
 }
 
 // migUUID names a MIG device. The modern form depends on the chip and the places of the instances alone, so a device
-// that is made again where one stood has its UUID.
+// that is created again where one was has its UUID.
 func (n *Node) migUUID(b *simGPU, i *instance, c *compute) gpu.MIGUUID {
 	if n.scenario.Node.MIGUUIDs == "legacy" {
 		return gpu.MIGUUID(fmt.Sprintf("MIG-%s/%d/%d", b.uuid, i.id, c.id))

@@ -30,7 +30,7 @@ func (e *demandEntry) demand(r *strictyaml.Reader, n *strictyaml.Node, key strin
 	beside := func(name, expected string, others ...string) bool {
 		for _, other := range others {
 			if has(name) && has(other) {
-				r.FailAt(n, key, name, "stands beside %s; expected %s", other, expected)
+				r.FailAt(n, key, name, "is set together with %s; expected %s", other, expected)
 				return true
 			}
 		}

@@ -130,7 +130,7 @@ func (e *faultEntry) checkCall(r *strictyaml.Reader, n *strictyaml.Node, key str
 		}
 	}
 	if e.On != "" && e.During != "" {
-		r.FailAt(n, key, "on", "stands beside during; a fault begins with one or the other")
+		r.FailAt(n, key, "on", "is set together with during; a fault begins with one or the other")
 	}
 }
 

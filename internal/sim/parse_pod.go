@@ -12,7 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// podEntry is a pod: with one container whose keys stand beside the pod's, or with a list of containers.
+// podEntry is a pod: with one container whose keys are among the pod's, or with a list of containers.
 type podEntry struct {
 	PodSpec
 	Containers []listedContainer `yaml:",omitempty"`
@@ -52,7 +52,7 @@ func (e *podEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 	if list := strictyaml.Value(n, "containers"); list != nil {
 		for _, name := range []string{"container", "resource", "count", "device", "workload", "admin"} {
 			if strictyaml.HasKey(n, name) {
-				r.FailAt(n, key, name, "stands beside containers; expected one or the other")
+				r.FailAt(n, key, name, "is set together with containers; expected one or the other")
 			}
 		}
 		for i, c := range e.Containers {

@@ -42,7 +42,7 @@ func (e *workloadEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key
 	case e.Name == "":
 		r.FailAt(n, key, "name", "is empty")
 	case f.workloads[e.Name] != nil:
-		r.FailAt(n, key, "name", "is %q; a workload with this name stands above", e.Name)
+		r.FailAt(n, key, "name", "is %q; a workload above has this name", e.Name)
 	}
 	f.workloads[e.Name] = &Workload{
 		Name: e.Name, Memory: e.Memory.Signal, Demand: e.demand(r, n, key), DRAM: e.DRAM.Signal, Tensor: e.Tensor.Signal,

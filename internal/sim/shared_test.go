@@ -166,9 +166,9 @@ func TestStateFilesThatAreWrong(t *testing.T) {
 		{"another clock", strings.Replace(strings.Replace(string(whole), `"step"`, `"real"`, 1), `"now"`, `"xyz"`, 1),
 			"not whole"},
 		{"clock before its start", strings.Replace(string(whole), `"now": "2026`, `"now": "2025`, 1),
-			"its clock stands at 2025"},
+			"its clock is at 2025"},
 		{"clock long after its start", strings.Replace(string(whole), `"now": "2026`, `"now": "9999`, 1),
-			"its clock stands at 9999"},
+			"its clock is at 9999"},
 		{"unknown key", change(`{"what": 1}`), "what"},
 		{"GPU that is not there", change(`{"at": "2026-01-01T00:00:00Z", "gpu": 2, "op": "reset"}`), "change 0"},
 		{"unknown change", change(`{"at": "2026-01-01T00:00:00Z", "gpu": 1, "op": "melt"}`), `"melt"`},
@@ -367,7 +367,7 @@ func cutAndMend(t *testing.T, n *Node) {
 	}
 }
 
-// Whatever stands in a state file, reading it ends in an error or in a state that can be written and read again.
+// Whatever is in a state file, reading it ends in an error or in a state that can be written and read again.
 func FuzzState(f *testing.F) {
 	s, err := Parse("shared.yaml", []byte(sharedScenario))
 	if err != nil {

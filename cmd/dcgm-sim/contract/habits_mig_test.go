@@ -151,7 +151,7 @@ processes: [{device: 0/3g.40gb@4, workload: w}]
 	}
 }
 
-// An XID of a GPU instance stands on that instance, and not on its GPU (DCGM 4.5.3). Without one there is a 0
+// An XID of a GPU instance is reported for that instance, and not on its GPU (DCGM 4.5.3). Without one there is a 0
 // (NVIDIA's guide to dcgm-exporter, for GPUs and GPU instances). Clients that ask for values since a time get each of
 // them.
 func TestXIDs(t *testing.T) {

@@ -43,7 +43,7 @@ func foreignClient(t *testing.T) (program string) {
 		filepath.Dir(nvmlHeader(t)), "-ldl", "-pthread")
 }
 
-// What is wrong with a file or a setting stands on stderr once, and so in the log of the program, where it comes before
+// What is wrong with a file or a setting is on stderr once, and so in the log of the program, where it comes before
 // the program's own complaint.
 func TestBrokenFilesAreToldOf(t *testing.T) {
 	client := foreignClient(t)

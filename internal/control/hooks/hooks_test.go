@@ -171,7 +171,7 @@ func TestRun(t *testing.T) {
 	}
 	cmptest.Equal(t, "the result", got, api.HookResult{OK: true, Argv: shown.Argv, Seconds: got.Seconds})
 	for _, want := range []string{`\"a b\" \"$HOME\" \"*\"`, "OLD=MIG-1", "PATH=/usr/local/sbin",
-		`in=\"\" dir=/ and errors`, "hook is done"} {
+		`in=\"\" dir=/ and errors`, "hook finished"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log has no %s: %s", want, out)
 		}

@@ -18,7 +18,7 @@ type oracle struct {
 	now    int // counts calls
 	trees  []tree
 	views  []*view
-	stood  []map[string]bool // trees of each GPU since our own last change there
+	seen   []map[string]bool // trees of each GPU since our own last change there
 	parts  map[part]*origin
 	ops    []*operation
 	begun  *operation // planned, and perhaps accepted: its id is not known yet
@@ -50,12 +50,12 @@ type operation struct {
 	id     string
 	verb   api.Verb
 	gpus   map[int]*cut
-	since  int // what came to stand after this is not the operation's to destroy, unless it has created it
+	since  int // what was created after this is not the operation's to destroy, unless it has created it
 	end    int // the last time that it was seen to be over
 	state  api.OperationState
 	closed bool
 	steps  []mig.Step
-	// accepted reports whether it was asked to be closed as it stands.
+	// accepted reports whether it was asked to be closed with the current layout.
 	accepted bool
 }
 
@@ -63,7 +63,7 @@ type operation struct {
 type cut struct {
 	before, after string
 	left          tree // by our last change, or before the first
-	// left; after a crash or a destruction also what stood before it, after a call that failed what it was to leave
+	// left; after a crash or a destruction also what was there before it, after a call that failed what it was to leave
 	expected  []tree
 	last      tree // before our last change
 	changes   int
@@ -105,7 +105,7 @@ func newOracle(uuids []gpu.UUID, truth func(int) tree, busy func(int, uint32, ui
 	for i := range uuids {
 		o.trees = append(o.trees, truth(i))
 		o.views = append(o.views, &view{ever: map[uint32]bool{}})
-		o.stood = append(o.stood, map[string]bool{o.trees[i].String(): true})
+		o.seen = append(o.seen, map[string]bool{o.trees[i].String(): true})
 		o.forget(i)
 		for _, p := range partsOf(i, o.trees[i]) {
 			o.parts[p] = &origin{}
@@ -143,7 +143,7 @@ func (o *oracle) forget(index int) {
 	v.gis, v.cis, v.when, v.whenC = map[uint32]tree{}, map[string][]ci{}, map[uint32]int{}, map[string]int{}
 }
 
-// refresh takes in what stands on a GPU after a call, and accounts for what is new and what is not there any more.
+// refresh takes in the layout of a GPU after a call, and accounts for what is new and what is not there any more.
 func (o *oracle) refresh(index int, foreign bool) {
 	o.trees[index] = o.truth(index)
 	now := partsOf(index, o.trees[index])
@@ -157,7 +157,7 @@ func (o *oracle) refresh(index int, foreign bool) {
 			o.parts[p] = &origin{foreign: foreign, at: o.now}
 		}
 	}
-	o.stood[index][o.trees[index].String()] = true
+	o.seen[index][o.trees[index].String()] = true
 }
 
 // moved takes in what the foreign partitioner has done.
@@ -312,7 +312,7 @@ func (o *oracle) changed(p point) {
 		c.expected = append(c.expected, c.last)
 	}
 	c.changes++
-	o.stood[index] = map[string]bool{o.trees[index].String(): true}
+	o.seen[index] = map[string]bool{o.trees[index].String(): true}
 	o.forget(index)
 }
 
@@ -355,7 +355,7 @@ func (o *oracle) plan(p *api.Plan) {
 		before := left.String()
 		op.gpus[g.Index] = &cut{before: before, after: treeOfAPI(g.After).String(), left: left, expected: []tree{left},
 			last: left}
-		o.stood[g.Index] = map[string]bool{o.trees[g.Index].String(): true}
+		o.seen[g.Index] = map[string]bool{o.trees[g.Index].String(): true}
 	}
 	o.begun = op
 }
@@ -369,7 +369,7 @@ func (o *oracle) rollingBack(id string) {
 	op := &operation{verb: api.VerbRollback, gpus: map[int]*cut{}, since: o.ops[at].end}
 	for index, c := range o.ops[at].gpus {
 		op.gpus[index] = &cut{before: c.before, after: c.after}
-		o.stood[index] = map[string]bool{o.trees[index].String(): true}
+		o.seen[index] = map[string]bool{o.trees[index].String(): true}
 	}
 	o.begun = op
 }

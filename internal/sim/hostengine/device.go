@@ -293,7 +293,7 @@ const (
 	fieldLinkTraffic = 449 // sent and received, over all links, in MB/s
 )
 
-// readXID reads the last XID since the field is watched, 0 if there was none. One of a GPU instance stands on that
+// readXID reads the last XID since the field is watched, 0 if there was none. One of a GPU instance is reported for that
 // instance and not on its GPU (seen on DCGM 4.5.3).
 func (e *Engine) readXID(v *Value) {
 	index, of, ok := e.gpuOf(v.Entity)

@@ -326,7 +326,7 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// TestMixedFieldGroup: profiling fields are sampled wherever they stand, and a session takes its field groups with it.
+// TestMixedFieldGroup: profiling fields are sampled wherever they are, and a session takes its field groups with it.
 func TestMixedFieldGroup(t *testing.T) {
 	n, e := start(t, scenario)
 	s := open(t, e)
