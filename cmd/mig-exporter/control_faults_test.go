@@ -109,7 +109,7 @@ func TestOneControllerPerNode(t *testing.T) {
 		program: launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--control.enabled",
 			"--control.mode=apply", "--control.socket="+filepath.Join(c.dir, "d.sock"),
 			"--control.state-dir="+filepath.Join(c.dir, "state"))}
-	second.waitFor("Partition control is read-only")
+	second.waitFor("partition control is read-only")
 	second.expectNote("partition control is read-only: the state folder cannot be used: state folder is in use by " +
 		"another process")
 	second.scrape().expect(t, "second", 1, "mig_control_state", `state="read-only"`)
@@ -144,7 +144,7 @@ func TestStateFolderThatCannotBeUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := controlNodeIn(t, dir, write(t, "s.yaml", faultyRepartition))
-	c.waitFor("Partition control is read-only")
+	c.waitFor("partition control is read-only")
 	c.expectNote("partition control is read-only: the state folder cannot be used: not a directory")
 	c.must(0, "plan", "--gpus", "0", "--devices", "7g.40gb=1")
 	if out := c.must(1, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1"); !strings.Contains(out,
@@ -218,7 +218,7 @@ func TestSocketThatIsTaken(t *testing.T) {
 	c := &controlled{dir: dir,
 		program: launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+write(t, "s.yaml", faultyRepartition),
 			"--control.enabled", "--control.socket="+socket, "--control.state-dir="+filepath.Join(dir, "state"))}
-	c.waitFor("Partition control is off")
+	c.waitFor("cannot serve the API of partition control")
 	c.expectNote("partition control is off: --control.socket")
 	c.scrape().expect(t, "taken", 1, "mig_control_state", `state="off"`)
 	if err := os.Remove(socket); err != nil {

@@ -318,7 +318,7 @@ func TestDriverReplacedUnderTheProgram(t *testing.T) {
 			if code := p.exitCode(); code != exitMismatch {
 				t.Errorf("exit code %d, want %d", code, exitMismatch)
 			}
-			if p.said("must be restarted") != 1 || p.said("version mismatch") == 0 {
+			if p.said("restart the process") != 1 || p.said("version mismatch") == 0 {
 				t.Errorf("the log does not say so once:\n%s", p.logText())
 			}
 		})
@@ -331,15 +331,15 @@ func TestPermissionLostAndRegained(t *testing.T) {
 gpus: [{model: A100-40GB, count: 2, mig: true, layout: ["3g.20gb@0", {gi: "3g.20gb@4", ci: []}]}]
 faults: [{at: 10s, for: 100s, kind: no-permission}]
 `)
-	look := func(when string, board, instances, withCapacity int) series {
+	look := func(when string, whole, instances, withCapacity int) series {
 		t.Helper()
 		s := p.scrape()
 		got := [3]int{
 			len(s.of("nvidia_gpu_memory_used_bytes")), len(s.of("nvidia_mig_gpu_instance_up")),
 			len(s.of("nvidia_gpu_mig_slices", `kind="compute"`, `state="free"`)),
 		}
-		if want := [3]int{board, instances, withCapacity}; got != want {
-			t.Errorf("%s: %v boards with memory, instances, GPUs with capacity; want %v", when, got, want)
+		if want := [3]int{whole, instances, withCapacity}; got != want {
+			t.Errorf("%s: %v GPUs with memory, instances, GPUs with capacity; want %v", when, got, want)
 		}
 		return s
 	}

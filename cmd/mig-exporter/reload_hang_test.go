@@ -77,7 +77,7 @@ func TestHangUpWithAFileThatHangs(t *testing.T) {
 				}
 			}
 		}
-		late := `"cannot read a file in time; what was read before stays in effect" flag=--dcgm.counters file=reload.go`
+		late := `"cannot read a file in time; what was read before stays in force" flag=--dcgm.counters file=reload.go`
 		hangUp(late, "flag=--control.layouts file=reload.go changes=\"day added\"")
 		hangUp(late, "has not returned", "flag=--control.layouts file=reload.go changes=\"day added\"")
 		if reads != 1 || applied != 2 {

@@ -45,8 +45,8 @@ type fileReading struct {
 
 // The log messages after an error in most files, and after a reading that takes too long.
 const (
-	keepsOld = "cannot use a file; what was read before stays in effect"
-	lateRead = "cannot read a file in time; what was read before stays in effect"
+	keepsOld = "cannot use a file; what was read before stays in force"
+	lateRead = "cannot read a file in time; what was read before stays in force"
 )
 
 // readTimeout is how long a signal waits for its files, all together.

@@ -88,7 +88,7 @@ func TestFollowReconnects(t *testing.T) {
 	for _, once := range []string{"[1/9] destroy CI 0:3 of 3g.20gb at 0:4 on GPU-00811850 done",
 		"waiting for the kubelet"} {
 		if n := strings.Count(strings.Join(strings.Fields(got.out), " "), once); n != 1 {
-			t.Errorf("%q was told %d times:\n%s", once, n, got.out)
+			t.Errorf("%q was written %d times:\n%s", once, n, got.out)
 		}
 	}
 }

@@ -148,7 +148,7 @@ func (s *session) fleet(ctx context.Context) error {
 	return nil
 }
 
-// reportQuery tells why Prometheus gave no answer, and returns the exit code.
+// reportQuery reports why Prometheus gave no answer, and returns the exit code.
 func reportQuery(p *page, e *fleet.QueryError) int {
 	p.para("migctl: ", red, e.Error())
 	writeHint(p, e.Hint)

@@ -168,7 +168,7 @@ func (w *workload) resume(uid string, now time.Time) {
 	w.LastUID = uid
 }
 
-// firstWindows is how many windows at the start tell whether a framework takes its memory in advance.
+// firstWindows is how many windows at the start show whether a framework takes its memory in advance.
 const firstWindows = 10
 
 // mark sets a time if something was seen then.

@@ -45,7 +45,7 @@ recorded:
 // badFile is the good file with one text in the place of another, and what its error says.
 type badFile struct{ old, new, want string }
 
-// TestBadFiles breaks a good file once in every way, and wants to be told file, line and key.
+// TestBadFiles breaks a good file once in every way, and expects file, line and key.
 func TestBadFiles(t *testing.T) {
 	if _, err := Parse("f.yaml", []byte(goodFile)); err != nil {
 		t.Fatal(err)

@@ -200,7 +200,7 @@ func TestStopWhileACallHangs(t *testing.T) {
 				stopped := time.Now()
 				cancel()
 				if err := <-ended; err != nil || time.Since(stopped) > grace+time.Second {
-					t.Errorf("Run has ended %s after it was told to: %v", time.Since(stopped), err)
+					t.Errorf("Run has ended %s after it was asked to: %v", time.Since(stopped), err)
 				}
 				w.sound(t, w.engine(t, nil), before, before)
 			})

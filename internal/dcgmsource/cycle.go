@@ -31,7 +31,7 @@ func (s *Source) cycle(snapshot *gpu.Snapshot, now time.Time) (map[gpu.UUID]gpu.
 			}
 		}
 	}
-	if err := s.watchBoards(); err != nil {
+	if err := s.watchGPUs(); err != nil {
 		return nil, err
 	}
 	answer := make(map[gpu.UUID]gpu.Profiling, len(s.wanted))
@@ -124,10 +124,10 @@ func (s *Source) readHierarchy() (bool, error) {
 	return err == nil, nil
 }
 
-// watchBoards keeps one watch of all GPUs: they outlive layouts, and the engine has few groups. If the engine refuses
+// watchGPUs keeps one watch of all GPUs: they outlive layouts, and the engine has few groups. If the engine refuses
 // to watch them together, each gets its own watch, so that one that cannot be profiled does not cost the others their
 // series.
-func (s *Source) watchBoards() error {
+func (s *Source) watchGPUs() error {
 	s.refused = false
 	if s.split {
 		return nil
@@ -142,13 +142,13 @@ func (s *Source) watchBoards() error {
 	missing := func(w *watch) bool {
 		return slices.ContainsFunc(s.ids, func(e Entity) bool { return !slices.Contains(w.entities, e) })
 	}
-	if w := s.boards; w != nil && (w.forgotten() || missing(w)) {
-		s.boards = nil
+	if w := s.shared; w != nil && (w.forgotten() || missing(w)) {
+		s.shared = nil
 		if err := s.release(w); err != nil {
 			return err
 		}
 	}
-	if s.boards != nil || len(s.ids) == 0 {
+	if s.shared != nil || len(s.ids) == 0 {
 		return nil
 	}
 	w, err := s.watch(LevelGPU, s.ids)
@@ -163,7 +163,7 @@ func (s *Source) watchBoards() error {
 		level.Debug(s.opts.Logger).Log("msg", "DCGM does not watch the GPUs together; watching each on its own", "err", err)
 		return nil
 	}
-	s.boards = w
+	s.shared = w
 	return nil
 }
 

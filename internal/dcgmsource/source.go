@@ -76,7 +76,7 @@ type Source struct {
 	search    backoff // for GPUs that the engine does not know
 	fields    [levels]FieldGroup
 	named     [levels]bool // which field groups exist
-	boards    *watch       // of all GPUs; nil if each has its own
+	shared    *watch       // of all GPUs; nil if each has its own
 	split     bool         // the GPUs cannot be watched together
 	refused   bool         // they could not be watched in this cycle: profiling is paused
 	leftover  []*watch     // could not be destroyed yet
@@ -233,7 +233,7 @@ func (s *Source) disconnect() {
 	if err := s.call().Close(); err != nil {
 		level.Debug(s.opts.Logger).Log("msg", "cannot close the connection to DCGM", "err", err)
 	}
-	s.session, s.connected, s.boards, s.split, s.leftover, s.search, s.advised = nil, false, nil, false, nil, backoff{},
+	s.session, s.connected, s.shared, s.split, s.leftover, s.search, s.advised = nil, false, nil, false, nil, backoff{},
 		nil
 	clear(s.units)
 	clear(s.devices)

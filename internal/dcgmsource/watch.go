@@ -122,7 +122,7 @@ func (s *Source) releaseLeftover() error {
 		}
 	}
 	for id, u := range s.units {
-		for _, w := range [...]**watch{&u.board, &u.watches[LevelInstance], &u.watches[LevelCompute]} {
+		for _, w := range [...]**watch{&u.own, &u.watches[LevelInstance], &u.watches[LevelCompute]} {
 			if *w == nil || u.wanted && !(*w).forgotten() {
 				continue
 			}
@@ -144,8 +144,8 @@ func (s *Source) releaseAll() error {
 	for _, u := range s.units {
 		u.wanted = false
 	}
-	if w := s.boards; w != nil {
-		s.boards = nil
+	if w := s.shared; w != nil {
+		s.shared = nil
 		if err := s.release(w); err != nil {
 			return err
 		}

@@ -21,7 +21,7 @@ type naiveExisting struct {
 type naiveCompute struct {
 	start, size int
 	busy        bool
-	untold      bool // the driver does not tell the start
+	unreported  bool // the driver does not report the start
 }
 
 // naiveWant is one instance that there shall be.
@@ -38,12 +38,12 @@ func (c naiveCost) less(d naiveCost) bool { return slices.Compare(c[:], d[:]) < 
 
 // naiveKeep is the least number of compute instances of an existing instance that go if it is kept with other sizes.
 func naiveKeep(slicesOfInstance int, s naiveExisting, sizes []int, minding bool) (gone int, ok bool) {
-	has, untold := []int{}, false
+	has, unreported := []int{}, false
 	for _, c := range s.computes {
 		has = append(has, c.size)
-		untold = untold || c.untold && c.size != slicesOfInstance
+		unreported = unreported || c.unreported && c.size != slicesOfInstance
 	}
-	if untold {
+	if unreported {
 		want := slices.Clone(sizes)
 		slices.Sort(has)
 		slices.Sort(want)
@@ -226,7 +226,7 @@ func (g *naiveGPU) nodeGPU(index int, existing []naiveExisting) GPULayout {
 			compute := ComputeInstance{
 				ID: gpu.ComputeID(k), UUID: gpu.MIGUUID(fmt.Sprintf("MIG-%d-%d-%d", index, i, k)), Slices: c.size, Busy: c.busy,
 			}
-			if !c.untold {
+			if !c.unreported {
 				compute.Placement = gpu.Some(gpu.Placement{Start: c.start, Size: c.size})
 			}
 			instance.ComputeInstances = append(instance.ComputeInstances, compute)
@@ -244,19 +244,19 @@ func (g *naiveGPU) randomExisting(rng *rand.Rand, layout []naiveInstance, parts 
 		s := naiveExisting{naiveInstance: x}
 		inSlices := g.profiles[x.profile].ComputeSlices
 		if !parts || rng.IntN(3) == 0 {
-			s.computes = []naiveCompute{{size: inSlices, busy: rng.IntN(6) == 0, untold: parts && rng.IntN(3) == 0}}
+			s.computes = []naiveCompute{{size: inSlices, busy: rng.IntN(6) == 0, unreported: parts && rng.IntN(3) == 0}}
 			list = append(list, s)
 			continue
 		}
 		s.busy = rng.IntN(8) == 0
-		untold := rng.IntN(6) == 0
+		unreported := rng.IntN(6) == 0
 		for start := 0; start < inSlices; {
 			size := 1 + rng.IntN(4)
 			if rng.IntN(3) == 0 || start+size > inSlices {
 				start++
 				continue
 			}
-			s.computes = append(s.computes, naiveCompute{start: start, size: size, busy: rng.IntN(5) == 0, untold: untold})
+			s.computes = append(s.computes, naiveCompute{start: start, size: size, busy: rng.IntN(5) == 0, unreported: unreported})
 			start += size
 		}
 		list = append(list, s)

@@ -66,7 +66,7 @@ type Step struct {
 	Profile   string        `json:"profile"`
 	Placement gpu.Placement `json:"placement"`
 	// Compute is the compute instance's place in its GPU instance, in compute slices; absent in steps of GPU instances.
-	// Where the driver does not tell the place of one that is to be destroyed, its start is -1.
+	// The start of one that is to be destroyed is -1 if the driver does not report its place.
 	Compute gpu.Opt[gpu.Placement] `json:"compute,omitzero"`
 	// UUID is the MIG device's, of a compute instance that is to be destroyed.
 	UUID gpu.MIGUUID `json:"uuid,omitempty"`

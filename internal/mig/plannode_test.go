@@ -163,7 +163,7 @@ func TestEveryPlanOfASmallGPU(t *testing.T) {
 }
 
 // TestPlansOfComputeInstancesAreAsGoodAsBruteForce: compute instances of all sizes, some busy, of some of which the
-// driver tells no place; wants with different ones for the same profile.
+// driver reports no place; wants with different ones for the same profile.
 func TestPlansOfComputeInstancesAreAsGoodAsBruteForce(t *testing.T) {
 	for _, m := range modelsWithPlacements(t) {
 		t.Run(m.Name, func(t *testing.T) {

@@ -86,7 +86,7 @@ func (r *replayed) destroyCompute(node GPULayout, s Step) {
 	of := node.Instances[slices.IndexFunc(node.Instances, func(n Instance) bool { return n.Placement == s.Placement })]
 	which := slices.IndexFunc(of.ComputeInstances, func(c ComputeInstance) bool { return c.UUID == s.UUID })
 	c := slices.IndexFunc(i.computes, func(c naiveCompute) bool {
-		return c.size == place.Size && (c.start == place.Start || c.untold && place.Start == -1)
+		return c.size == place.Size && (c.start == place.Start || c.unreported && place.Start == -1)
 	})
 	if c < 0 || which < 0 {
 		r.t.Fatalf("%+v: no such compute instance in %+v", s, i)
@@ -159,7 +159,7 @@ func (r *replayed) createCompute(s Step) {
 		r.t.Fatalf("%+v: no such place", s)
 	}
 	for _, c := range i.computes {
-		if c.untold && c.size != r.g.profiles[i.profile].ComputeSlices {
+		if c.unreported && c.size != r.g.profiles[i.profile].ComputeSlices {
 			r.t.Fatalf("%+v beside one whose placement is unknown", s)
 		}
 		if c.start < place.End() && place.Start < c.start+c.size {
@@ -191,7 +191,7 @@ func (r *replayed) compare(node GPULayout, planned *PlannedGPU) {
 		for _, c := range a.ComputeInstances {
 			at := slices.IndexFunc(left, func(x naiveCompute) bool {
 				place, known := c.Placement.Get()
-				return x.size == c.Slices && (known && place == gpu.Placement{Start: x.start, Size: x.size} || x.untold && !known)
+				return x.size == c.Slices && (known && place == gpu.Placement{Start: x.start, Size: x.size} || x.unreported && !known)
 			})
 			if at < 0 {
 				r.t.Fatalf("%+v: %+v is not what exists in the end", a, c)

@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// cut is a profile made ready for the search: its placements are in the order of preference.
+// searchProfile is a profile made ready for the search: its placements are in the order of preference.
 type searchProfile struct {
 	gpu.Profile
 	media   bool // of which a GPU can have one

@@ -11,7 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// partitioner cuts GPU 0 anew again and again, and knows who is there: every instance that was ever made has a
+// partitioner repartitions GPU 0 again and again, and knows who is there: every instance that was ever made has a
 // number, by which its activity is known.
 type partitioner struct {
 	*node

@@ -15,7 +15,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// performer does steps on GPU 0 of a node, a cutBoard, each on the instances that the one before left.
+// performer does steps on GPU 0 of a node, a partitioned, each on the instances that the one before left.
 type performer struct {
 	*node
 	steps
@@ -24,7 +24,7 @@ type performer struct {
 
 func newPerformer(t *testing.T, faults ...string) *performer {
 	t.Helper()
-	n := newNode(t, "", cutBoard+"\nfaults: ["+strings.Join(faults, ", ")+"]")
+	n := newNode(t, "", partitioned+"\nfaults: ["+strings.Join(faults, ", ")+"]")
 	return &performer{node: n, steps: steps{n.discover()[0]}, expected: n.layout(0).Instances}
 }
 

@@ -71,7 +71,7 @@ func TestThresholdsThatTheDriverDoesNotKnow(t *testing.T) {
 	}
 }
 
-// The profiles of a GPU with MIG off have names, although its driver tells none then.
+// The profiles of a GPU with MIG off have names, although its driver reports none then.
 func TestProfilesAreNamedWithMIGOnAndOff(t *testing.T) {
 	n := newNode(t, "", whole+"\n"+twoCIs)
 	ids := n.discover()
@@ -89,7 +89,7 @@ func TestProfilesAreNamedWithMIGOnAndOff(t *testing.T) {
 	}
 }
 
-// A30's driver tells a wrong number of instances for a profile.
+// A30's driver reports a wrong number of instances for a profile.
 func TestMostInstancesFollowFromPlacements(t *testing.T) {
 	n := newNode(t, "", "  - {model: A30}")
 	most := map[string]int{}

@@ -224,7 +224,7 @@ func TestLayoutChangeShowsInTheNextRead(t *testing.T) {
 }
 
 // A GPU instance is replaced by one of another profile at the same place, with the same ids: 1g.10gb and 2g.10gb take
-// two slices of memory each. Without the right to list GPU instances only the names of the MIG devices tell.
+// two slices of memory each. Without the right to list GPU instances only the names of the MIG devices show them.
 func TestLayoutChangeIntoAnotherProfileAtTheSamePlace(t *testing.T) {
 	for _, listed := range []nvml.Return{nvml.SUCCESS, nvml.ERROR_NO_PERMISSION} {
 		n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["1g.10gb@0"]}`)

@@ -90,7 +90,7 @@ func TestWrappedCounters(t *testing.T) {
 		}
 	}
 	if got := w.update(gpu.None[uint64](), false, true, at); got.Present() {
-		t.Errorf("no longer told: %v, want nothing", got)
+		t.Errorf("no longer reported: %v, want nothing", got)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestInstancesThatWereNotSeen(t *testing.T) {
 	}
 	tr.recordReading(narrow, time.Unix(3, 0))
 	if tr.totals.LayoutChanges.Value != 0 || tr.last.Instances[0].Generation != 1 {
-		t.Errorf("placements no longer told: %v changes, generation %d", tr.totals.LayoutChanges.Value,
+		t.Errorf("placements no longer reported: %v changes, generation %d", tr.totals.LayoutChanges.Value,
 			tr.last.Instances[0].Generation)
 	}
 	empty := migGPU()
@@ -244,7 +244,7 @@ func TestClockEventSeconds(t *testing.T) {
 	}
 	see(gpu.None[gpu.ClockEvents]())
 	if tr.totals.ClockEvents != nil {
-		t.Errorf("a GPU that tells no clock events has %v", tr.totals.ClockEvents)
+		t.Errorf("a GPU that reports no clock events has %v", tr.totals.ClockEvents)
 	}
 	see(gpu.Some(gpu.ClockEvents(0x4)))
 	see(gpu.Some(gpu.ClockEvents(0x4 | 0x20)))

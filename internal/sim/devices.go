@@ -26,11 +26,11 @@ func (n *Node) offers() []offer {
 	var list []offer
 	for _, b := range n.gpus {
 		if !b.migOn {
-			list = append(list, n.offer(place{board: b}))
+			list = append(list, n.offer(place{gpu: b}))
 		}
 		for _, i := range b.instances {
 			for _, c := range i.computes {
-				list = append(list, n.offer(place{board: b, instance: i, compute: c}))
+				list = append(list, n.offer(place{gpu: b, instance: i, compute: c}))
 			}
 		}
 	}
@@ -41,12 +41,12 @@ func (n *Node) offers() []offer {
 // strategy "mixed" gives each profile a resource, with "." for "+".
 func (n *Node) offer(p place) offer {
 	spec := &n.scenario.Node
-	o := offer{place: p, resource: "nvidia.com/gpu", replicas: p.board.sharing.Replicas}
+	o := offer{place: p, resource: "nvidia.com/gpu", replicas: p.gpu.sharing.Replicas}
 	byProfile := spec.Strategy != "single" && (spec.Allocator == AllocatorDevicePlugin || spec.Allocator == AllocatorDRA)
 	if p.compute != nil && byProfile {
 		o.resource = "nvidia.com/mig-" + strings.ReplaceAll(p.compute.profile(), "+", ".")
 	}
-	if p.board.sharing.Rename {
+	if p.gpu.sharing.Rename {
 		o.resource += ".shared"
 	}
 	if spec.Allocator == AllocatorHAMi && o.replicas == 0 {
@@ -65,15 +65,15 @@ type grant struct {
 // exists reports whether the device is there, as a device that containers can use.
 func (p place) exists() bool {
 	if p.compute == nil {
-		return !p.board.migOn
+		return !p.gpu.migOn
 	}
-	return slices.Contains(p.board.instances, p.instance) && slices.Contains(p.instance.computes, p.compute)
+	return slices.Contains(p.gpu.instances, p.instance) && slices.Contains(p.instance.computes, p.compute)
 }
 
 // uuid identifies the device, as for the allocator: one that is created where another was destroyed has its UUID.
 func (p place) uuid() string {
 	if p.compute == nil {
-		return string(p.board.uuid)
+		return string(p.gpu.uuid)
 	}
 	return string(p.compute.uuid)
 }
@@ -189,7 +189,7 @@ func (n *Node) offersOf(spec *ContainerSpec) []offer {
 
 // names reports whether the pin means a device.
 func (d DevicePin) names(p place) bool {
-	if d.GPU != p.board.index || (d.Profile == "") != (p.compute == nil) {
+	if d.GPU != p.gpu.index || (d.Profile == "") != (p.compute == nil) {
 		return false
 	}
 	return p.compute == nil || p.instance.profile.Name == d.Profile && p.instance.placement.Start == d.Start &&

@@ -37,7 +37,7 @@ const (
 	// the kubelet is down for a time, or an instant, and is started again
 	FaultKubeletRestart FaultKind = "kubelet-restart"
 	FaultAPIServerDown  FaultKind = "api-server-down" // the API server does not answer
-	FaultAPIServerSlow  FaultKind = "api-server-slow" // the API server tells of new pods after a time
+	FaultAPIServerSlow  FaultKind = "api-server-slow" // the API server reports new pods after a time
 	// the checkpoint of the kubelet's device manager is cut short
 	FaultBadCheckpoint FaultKind = "checkpoint-invalid"
 	// the device plugin offers the devices that there were when it began

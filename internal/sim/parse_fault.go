@@ -111,7 +111,7 @@ func (e *faultEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key st
 		if gpus := f.scenario.GPUs; *e.GPU < 0 || *e.GPU >= len(gpus) {
 			r.FailAt(n, key, "gpu", "is %d; expected a whole number from 0 to %d", *e.GPU, len(gpus)-1)
 		} else if e.Layout != nil {
-			spec.Layout = readLayout(r, e.Layout, key+".layout", gpus[*e.GPU].board)
+			spec.Layout = readLayout(r, e.Layout, key+".layout", gpus[*e.GPU].model)
 		}
 	}
 	f.scenario.Faults = append(f.scenario.Faults, spec)

@@ -66,7 +66,7 @@ func (e *gpuEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 		r.FailAt(n, key, "model", "is %q, which cannot be simulated; expected one of %s", e.Model, modelKeys())
 		return
 	}
-	spec := GPUSpec{Model: e.Model, board: model, Fans: e.Fans, MIG: e.MIG}
+	spec := GPUSpec{Model: e.Model, model: model, Fans: e.Fans, MIG: e.MIG}
 	if e.Minor != nil {
 		spec.Minor = gpu.Some(*e.Minor)
 		if e.Count > 1 {

@@ -187,7 +187,7 @@ func (d *DevicePin) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key str
 			len(gpus)-1)
 		return
 	}
-	model := gpus[pin.GPU].board.mig
+	model := gpus[pin.GPU].model.mig
 	if pin.Profile != "" &&
 		!slices.ContainsFunc(model.Profiles, func(p gpu.Profile) bool { return p.Name == pin.Profile }) {
 		r.Fail(n, key, "names profile %q; expected one of %s's", pin.Profile, model.Name)

@@ -225,7 +225,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-func TestEveryBoardHasAGeometry(t *testing.T) {
+func TestEveryModelHasAGeometry(t *testing.T) {
 	for _, b := range gpuModels() {
 		found, ok := findModel(b.key)
 		if !ok {

@@ -81,7 +81,7 @@ const (
 // GPUSpec is one GPU.
 type GPUSpec struct {
 	Model   string // as the scenario names it
-	board   gpuModel
+	model   gpuModel
 	Minor   gpu.Opt[int]
 	Fans    int
 	MIG     MIGModeSpec

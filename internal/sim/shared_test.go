@@ -53,7 +53,7 @@ func TestSharedNodesAreOne(t *testing.T) {
 	advance(t, a, 2500*time.Millisecond)
 	same(t, a, b)
 
-	// Both cut the GPU; each sees what the other has done, and ids are given out once.
+	// Both partition the GPU; each sees what the other has done, and ids are given out once.
 	first, err := a.CreateGPUInstance(0, 9, gpu.Opt[int]{})
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func TestStateFilesThatAreWrong(t *testing.T) {
 	}
 }
 
-// What is no file is told of at once: opening a pipe would wait for its writer for ever.
+// What is no file is reported at once: opening a pipe would wait for its writer for ever.
 func TestStateThatIsNoFile(t *testing.T) {
 	s, err := Parse("shared.yaml", []byte(sharedScenario))
 	if err != nil {
@@ -295,7 +295,7 @@ func TestFullDisk(t *testing.T) {
 	same(t, a, b)
 }
 
-// Another process cuts the GPU until its input ends; this one cuts it at the same time.
+// Another process partitions the GPU until its input ends; this one does so at the same time.
 func TestTwoProcesses(t *testing.T) {
 	const variable = "SIM_TEST_STATE"
 	if path := os.Getenv(variable); path != "" {

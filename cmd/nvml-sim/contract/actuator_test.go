@@ -194,7 +194,7 @@ func (c *control) repartition(t *testing.T) {
 	}
 }
 
-// mode: a GPU that is in MIG mode offers profiles, can be cut, and cannot leave the mode before that is undone.
+// mode: a GPU that is in MIG mode offers profiles, can be partitioned, and cannot leave the mode before that is undone.
 func (c *control) mode(t *testing.T) {
 	id := c.layout(t, 3).UUID
 	if _, err := c.source.Read(id); err != nil {

@@ -12,7 +12,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what the foreign client prints")
 
-// A client that knows nothing of this project, in C, is told what is on record: see testdata/foreign_client.c.
+// A client that knows nothing of this project, in C, gets what is on record: see testdata/foreign_client.c.
 func TestForeignClient(t *testing.T) {
 	cmd := exec.Command(foreignClient(t), built("libnvidia-ml.so.1"))
 	var stderr strings.Builder

@@ -49,7 +49,7 @@ type origin struct {
 type operation struct {
 	id     string
 	verb   api.Verb
-	gpus   map[int]*cut
+	gpus   map[int]*changedGPU
 	since  int // what was created after this is not the operation's to destroy, unless it has created it
 	end    int // the last time that it was seen to be over
 	state  api.OperationState
@@ -59,8 +59,8 @@ type operation struct {
 	accepted bool
 }
 
-// cut is one GPU of an operation.
-type cut struct {
+// changedGPU is one GPU of an operation.
+type changedGPU struct {
 	before, after string
 	left          tree // by our last change, or before the first
 	// left; after a crash or a destruction also what was there before it, after a call that failed what it was to leave
@@ -69,12 +69,12 @@ type cut struct {
 	changes   int
 	touched   bool // a change was tried
 	disturbed bool // the rival has changed the GPU
-	told      string
+	read      string
 	unlike    bool // of a rollback: the tree that it began with is not the one that the operation had left
 }
 
 // expects returns the tree that is the same by placement, if it is one of those that are expected.
-func (c *cut) expects(t tree) tree {
+func (c *changedGPU) expects(t tree) tree {
 	for _, e := range c.expected {
 		if e.String() == t.String() {
 			return e
@@ -210,7 +210,7 @@ func (o *oracle) passed(p point) {
 		o.plan(p.Plan)
 	case p.Kind == wholeRead:
 		for _, index := range p.Read {
-			o.told(index)
+			o.noteRead(index)
 		}
 	case p.Kind == listGIs:
 		v[p.GPU].ever[p.Profile] = true
@@ -248,8 +248,8 @@ func (v *view) tree() (t tree, complete bool) {
 	return t, complete
 }
 
-// told notes that the engine was told another tree than the one that its operation has left.
-func (o *oracle) told(index int) {
+// noteRead notes that the engine has read another tree than the one that its operation has left.
+func (o *oracle) noteRead(index int) {
 	op := o.owner(index)
 	t, complete := o.views[index].tree()
 	if op == nil || !complete {
@@ -261,7 +261,7 @@ func (o *oracle) told(index int) {
 		c.left, c.expected, c.last, c.unlike = t, []tree{t}, t, t.String() != c.after
 		c.before, c.after = t.String(), c.before
 	case op != o.begun && c.expects(t) == nil: // of a plan, Start compares
-		c.told = t.String()
+		c.read = t.String()
 	}
 }
 
@@ -290,8 +290,8 @@ func (o *oracle) changed(p point) {
 	strange := destroys && target != nil && target.foreign && target.at > op.since
 	seen, complete := o.views[index].tree()
 	switch {
-	case c.told != "":
-		o.fault("%s on GPU %d although the engine was told another tree: %s; expected %v", p.Kind, index, c.told, c.expected)
+	case c.read != "":
+		o.fault("%s on GPU %d although the engine has read another tree: %s; expected %v", p.Kind, index, c.read, c.expected)
 	case complete && c.expects(seen) == nil:
 		o.fault("%s on GPU %d although it read another tree: %s; expected %v", p.Kind, index, seen, c.expected)
 	case !complete && (strange || c.expects(o.trees[index]) == nil):
@@ -305,7 +305,7 @@ func (o *oracle) changed(p point) {
 	if complete && c.expects(seen) != nil {
 		c.left = seen
 	}
-	c.last, c.told = c.left, ""
+	c.last, c.read = c.left, ""
 	c.left = c.left.after(p)
 	c.expected = []tree{c.left}
 	if destroys { // drivers are known to say so of what is still there: rebuilt, it cannot be told from that
@@ -349,11 +349,11 @@ func (o *oracle) classify(p point, target *origin) {
 }
 
 func (o *oracle) plan(p *api.Plan) {
-	op := &operation{verb: api.VerbApply, gpus: map[int]*cut{}, since: o.now, steps: p.Steps}
+	op := &operation{verb: api.VerbApply, gpus: map[int]*changedGPU{}, since: o.now, steps: p.Steps}
 	for _, g := range p.GPUs {
 		left := treeOfAPI(g.Before)
 		before := left.String()
-		op.gpus[g.Index] = &cut{before: before, after: treeOfAPI(g.After).String(), left: left, expected: []tree{left},
+		op.gpus[g.Index] = &changedGPU{before: before, after: treeOfAPI(g.After).String(), left: left, expected: []tree{left},
 			last: left}
 		o.seen[g.Index] = map[string]bool{o.trees[g.Index].String(): true}
 	}
@@ -366,9 +366,9 @@ func (o *oracle) rollingBack(id string) {
 	if at < 0 || !o.ops[at].closed {
 		return // it is tried again
 	}
-	op := &operation{verb: api.VerbRollback, gpus: map[int]*cut{}, since: o.ops[at].end}
+	op := &operation{verb: api.VerbRollback, gpus: map[int]*changedGPU{}, since: o.ops[at].end}
 	for index, c := range o.ops[at].gpus {
-		op.gpus[index] = &cut{before: c.before, after: c.after}
+		op.gpus[index] = &changedGPU{before: c.before, after: c.after}
 		o.seen[index] = map[string]bool{o.trees[index].String(): true}
 	}
 	o.begun = op
@@ -406,7 +406,7 @@ func (o *oracle) crashed(p point) {
 			if c.changes > 0 {
 				c.expected = append(c.expected, c.last)
 			}
-			c.told = ""
+			c.read = ""
 		}
 		for _, s := range op.steps { // one of them may have been written down as about to be done
 			index := slices.Index(o.uuids, s.GPU)

@@ -154,7 +154,7 @@ type stopError struct{}
 
 func (stopError) Error() string { return "it was stopped" }
 
-// called tells of a call that was made. Its error ends the program.
+// called reports a call that was made. Its error ends the program.
 func (r *run) called(m move, err error) error {
 	m.GPU, m.Program = r.gpu, r.name
 	if err != nil {

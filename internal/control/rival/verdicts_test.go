@@ -137,7 +137,7 @@ func (o *oracle) judge(op *operation, doc *api.Operation) {
 	}
 }
 
-// stateOf is what became of a GPU, and whether the operation tells it apart; otherwise the operation's state is that
+// stateOf is what became of a GPU, and whether the operation lists it; otherwise the operation's state is that
 // of all.
 func stateOf(doc *api.Operation, id gpu.UUID) (state api.OperationState, current tree, listed bool) {
 	at := slices.IndexFunc(doc.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })

@@ -179,7 +179,7 @@ func (e *Engine) lagging(of Entity) bool {
 // instance's by now.
 func (e *Engine) counters(of Entity) (sim.Counters, error) {
 	if of.Level == GPU {
-		return e.node.BoardCounters(int(of.ID))
+		return e.node.GPUCounters(int(of.ID))
 	}
 	m, ok := e.member(of)
 	switch {
