@@ -12,7 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Where a family has series on a GPU that is partitioned into GPU instances. (On one that is not, both have it for the GPU.)
+// Where a family has series on a GPU that is partitioned into GPU instances. (On one that is not, both have it for the
+// GPU.)
 const (
 	onNothing   = "-"
 	onGPU       = "the GPU"

@@ -7,8 +7,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// dcgmNode is a node with a GPU of each kind: 0 whole and held by a pod; 1 partitioned into two halves, the first held by one
-// pod and the second by two pods, each of which has a compute instance of it; 2 partitioned into nothing; 3 whole and shared.
+// dcgmNode is a node with a GPU of each kind: 0 whole and held by a pod; 1 partitioned into two halves, the first held
+// by one pod and the second by two pods, each of which has a compute instance of it; 2 partitioned into nothing; 3
+// whole and shared.
 func dcgmNode() *gpu.Snapshot {
 	s := newNode(dcgmGPU(0), dcgmGPU(1), dcgmGPU(2), dcgmGPU(3))
 	s.Hostname = "dgx"

@@ -61,8 +61,8 @@ pods:
 	return s.String()
 }
 
-// TestNoHeldDeviceIsReportedFree: over random churn, restarts and outages no device that a live pod holds is reported as
-// free, given to another holder, or destroyed by a plan. The devices of plain init containers are not known without
+// TestNoHeldDeviceIsReportedFree: over random churn, restarts and outages no device that a live pod holds is reported
+// as free, given to another holder, or destroyed by a plan. The devices of plain init containers are not known without
 // the checkpoint.
 func TestNoHeldDeviceIsReportedFree(t *testing.T) {
 	if raceEnabled {

@@ -95,8 +95,8 @@ func (r *rightsizing) run(ctx context.Context) error {
 	}
 }
 
-// settle blocks until what was due is published and saved, run has returned or ctx ends.
-func (r *rightsizing) settle(ctx context.Context) {
+// flushUpdates blocks until what was due is published and saved, run has returned or ctx ends.
+func (r *rightsizing) flushUpdates(ctx context.Context) {
 	done := make(chan struct{})
 	select {
 	case r.flush <- done:

@@ -189,7 +189,7 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 		Register:       x.fresh,
 	}
 	if x.rightsizing != nil {
-		opts.Recommendations, settle = x.rightsizing.report, x.rightsizing.settle
+		opts.Recommendations, settle = x.rightsizing.report, x.rightsizing.flushUpdates
 	}
 	opts.Extra = x.node.handlers(x.poller, settle)
 	return opts

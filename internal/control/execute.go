@@ -273,13 +273,13 @@ func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []
 	if s.IndexIn(g.Instances) < 0 {
 		return fmt.Errorf("GPU instance does not exist: %w", gpu.ErrNotFound)
 	}
-	c := e.collectHolders(ctx, []mig.GPULayout{g})
+	u := e.collectHolders(ctx, []mig.GPULayout{g})
 	if s.Op == mig.DestroyCompute {
-		e.pollAndAdd(ctx, c, g, activityOf(own))
+		e.pollAndAdd(ctx, u, g, activityOf(own))
 	} else {
-		e.pollAndAdd(ctx, c, g, noActivity)
+		e.pollAndAdd(ctx, u, g, noActivity)
 	}
-	blocking := c.listBlockers(g, s, force)
+	blocking := u.listBlockers(g, s, force)
 	if len(blocking) == 0 {
 		return nil
 	}
@@ -289,8 +289,8 @@ func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []
 }
 
 // gpu finds a GPU that could be read.
-func (c *usage) gpu(id gpu.UUID) (mig.GPULayout, error) {
-	return findGPU(c.gpus, c.unreadable, id)
+func (u *usage) gpu(id gpu.UUID) (mig.GPULayout, error) {
+	return findGPU(u.gpus, u.unreadable, id)
 }
 
 func findGPU(gpus []mig.GPULayout, unreadable map[gpu.UUID]error, id gpu.UUID) (mig.GPULayout, error) {

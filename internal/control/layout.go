@@ -206,16 +206,16 @@ func uuids(list []mig.Instance) []string {
 }
 
 // describeInstances draws the instances of a GPU for a plan: with fates by place, holders by unit.
-func (c *usage) describeInstances(g mig.GPULayout, gone map[place]bool) []api.Instance {
+func (u *usage) describeInstances(g mig.GPULayout, gone map[place]bool) []api.Instance {
 	list := describeLayout(knownInstances(g.Instances))
 	for n := range list {
 		d, i := &list[n], g.Instances[n]
 		p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
-		d.Fate, d.Holders = fateOf(gone[p], api.Destroy), c.holds[unit{gpu: g.UUID, instance: i.ID}]
+		d.Fate, d.Holders = fateOf(gone[p], api.Destroy), u.holds[unit{gpu: g.UUID, instance: i.ID}]
 		for k := range d.Compute {
 			ci := &d.Compute[k]
 			p.compute = gpu.Some(ci.Placement)
-			ci.Fate, ci.Holders = fateOf(gone[p], api.Destroy), c.holds[unit{g.UUID, i.ID, ci.ID}]
+			ci.Fate, ci.Holders = fateOf(gone[p], api.Destroy), u.holds[unit{g.UUID, i.ID, ci.ID}]
 		}
 	}
 	return list

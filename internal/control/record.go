@@ -38,7 +38,8 @@ type record struct {
 // part is what an operation does to one GPU. Operation.GPUs has its state, at the same index.
 type part struct {
 	GPU gpu.UUID `json:"gpu"`
-	// Before are the instances that existed when the operation was accepted, After those that it is to lead to, without ids.
+	// Before are the instances that existed when the operation was accepted, After those that it is to lead to, without
+	// ids.
 	Before []mig.Instance `json:"before"`
 	After  []mig.Instance `json:"after"`
 	// Expected are the instances as the operation has left them. Pending is the step that was begun last, as long as it

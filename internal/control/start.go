@@ -227,13 +227,13 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 }
 
 // listBlockers returns the instance that a step would destroy if it has holders that force does not override.
-func (c *usage) listBlockers(g mig.GPULayout, s mig.Step, force []string) []api.Blocker {
+func (u *usage) listBlockers(g mig.GPULayout, s mig.Step, force []string) []api.Blocker {
 	at := s.IndexIn(g.Instances)
 	if at < 0 {
 		return nil
 	}
 	i := g.Instances[at]
-	holds := c.busyHolds(g, i, s, force)
+	holds := u.busyHolds(g, i, s, force)
 	if len(holds) == 0 {
 		return nil
 	}

@@ -84,7 +84,7 @@ func (s *Source) locate(now time.Time) error {
 		return nil
 	}
 	s.search.failed(now)
-	list, err := s.call().Devices()
+	list, err := s.countedSession().Devices()
 	if err != nil && lost(err) {
 		return err
 	}
@@ -108,7 +108,7 @@ func (s *Source) locate(now time.Time) error {
 // readHierarchy reads the instances of all GPUs. It reports whether the engine lists any; if it fails to, treeErr says
 // why.
 func (s *Source) readHierarchy() (bool, error) {
-	tree, err := s.call().Hierarchy(s.tree[:0])
+	tree, err := s.countedSession().Hierarchy(s.tree[:0])
 	s.treeErr = nil
 	switch {
 	case err == nil:

@@ -27,11 +27,11 @@ func computeSizes(ofInstance int) []int {
 	return append(sizes, ofInstance)
 }
 
-// arrange finds places for compute instances of the given sizes, which fit together. Of all ways it takes the one
-// that destroys the fewest that may not go, then the fewest of all. New ones are placed where the driver would let them on
-// any GPU if that is possible, at multiples of 2 and 4 slices; then the larger and the earlier have lower placements. ok is
-// false if a present GPU instance (nil: a new one) cannot be kept because the placements of its compute instances are
-// not known.
+// arrange finds places for compute instances of the given sizes, which fit together. Of all ways it takes the one that
+// destroys the fewest that may not go, then the fewest of all. New ones are placed where the driver would let them on
+// any GPU if that is possible, at multiples of 2 and 4 slices; then the larger and the earlier have lower placements.
+// ok is false if a present GPU instance (nil: a new one) cannot be kept because the placements of its compute instances
+// are not known.
 func arrange(ofInstance int, sizes []int, existing *Instance) (best arrangement, ok bool) {
 	a := arranger{ofInstance: ofInstance, sizes: slices.Clone(sizes)}
 	slices.SortFunc(a.sizes, func(x, y int) int { return y - x })
@@ -102,7 +102,7 @@ type arranger struct {
 func (a *arranger) place(taken uint64) {
 	n := len(a.chosen)
 	if n == len(a.sizes) {
-		a.judge()
+		a.judgeArrangement()
 		return
 	}
 	from := 0
@@ -119,7 +119,8 @@ func (a *arranger) place(taken uint64) {
 	}
 }
 
-func (a *arranger) judge() {
+// judgeArrangement keeps the arrangement if it is better than the best so far.
+func (a *arranger) judgeArrangement() {
 	var c [3]int
 	for i, place := range a.places {
 		if slices.Contains(a.chosen, place) {

@@ -260,7 +260,7 @@ func (d *demand) options(at int, p busyPolicy) []*option {
 		o, ok := known[counts]
 		if !ok {
 			f := fitting{watch: d.watch, gpu: g, policy: p, own: own, all: all, items: items}
-			o = f.run()
+			o = f.findBest()
 			known[counts] = o
 		}
 		list[part] = o.of(items)

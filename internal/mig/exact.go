@@ -37,14 +37,14 @@ func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, 
 	}
 	e := &exact{gpu: g, own: g.profilesOfInstances(), all: searchProfiles(g.Profiles), wanted: list,
 		kept: map[[2]int]*arrangement{}}
-	s := search{watch: w, judge: e.judge}
+	s := search{watch: w, judgeLayout: e.judgeLayout}
 	slicesWanted, shape := 0, shapeOf(g.Profiles)
 	for _, each := range list {
 		s.items = append(s.items, item{group: each.group, fits: []*searchProfile{each.profile}})
 		slicesWanted += each.profile.ComputeSlices
 	}
 	if slicesWanted <= shape.compute {
-		s.run(newOccupancy(shape, g.Profiles, nil))
+		s.placeItems(newOccupancy(shape, g.Profiles, nil))
 	}
 	switch {
 	case e.best == nil:
@@ -165,9 +165,9 @@ func describe(wants []Want) string {
 	return strings.Join(parts, ", ")
 }
 
-// judge keeps a layout that is better than the best so far; of equal ones the first, the most preferred one. How many
-// are created follows from how many are destroyed, and so does whether the GPU is touched.
-func (e *exact) judge(o occupancy, chosen []fitted) {
+// judgeLayout keeps a layout that is better than the best so far; of equal ones the first, the most preferred one. How
+// many are created follows from how many are destroyed, and so does whether the GPU is touched.
+func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 	var c cost
 	for i := range e.gpu.Instances {
 		c = c.plus(e.costOf(chosen, i))

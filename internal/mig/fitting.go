@@ -43,9 +43,9 @@ type fitting struct {
 	best   *option
 }
 
-func (f *fitting) run() *option {
+func (f *fitting) findBest() *option {
 	o := newOccupancy(shapeOf(f.gpu.Profiles), f.gpu.Profiles, nil)
-	s := search{watch: f.watch, items: f.items, judge: f.judge}
+	s := search{watch: f.watch, items: f.items, judgeLayout: f.judgeLayout}
 	if f.policy != ignoreBusy {
 		s.taken = f.exists
 	}
@@ -56,7 +56,7 @@ func (f *fitting) run() *option {
 			}
 		}
 	}
-	s.run(o)
+	s.placeItems(o)
 	return f.best
 }
 
@@ -70,8 +70,8 @@ func (f *fitting) exists(p *searchProfile, at gpu.Placement) bool {
 	return false
 }
 
-// judge tries which instances can stay beside those that were chosen.
-func (f *fitting) judge(o occupancy, chosen []fitted) {
+// judgeLayout tries which instances can stay beside those that were chosen.
+func (f *fitting) judgeLayout(o occupancy, chosen []fitted) {
 	start := cost{touched: min(len(chosen), 1)}
 	var gone uint64
 	var may []int
@@ -85,7 +85,7 @@ func (f *fitting) judge(o occupancy, chosen []fitted) {
 			may = append(may, i)
 		}
 	}
-	f.stay(o, chosen, may, start, gone)
+	f.tryKeeping(o, chosen, may, start, gone)
 }
 
 func (f *fitting) costOf(i int) cost {
@@ -97,8 +97,8 @@ func (f *fitting) costOf(i int) cost {
 	return c
 }
 
-// stay lets each of the instances that may stay do so, and go, in turn.
-func (f *fitting) stay(o occupancy, chosen []fitted, may []int, c cost, gone uint64) {
+// tryKeeping tries both to keep and to destroy each of the instances that may stay.
+func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, gone uint64) {
 	if f.watch.step() {
 		return
 	}
@@ -111,10 +111,10 @@ func (f *fitting) stay(o occupancy, chosen []fitted, may []int, c cost, gone uin
 	if len(may) > 0 {
 		i, rest := may[0], may[1:]
 		if len(chosen) == 0 || o.has(f.own[i]) { // what exists can exist, whatever the profiles suggest
-			f.stay(o.with(f.own[i], f.gpu.Instances[i].Placement), chosen, rest, c, gone)
+			f.tryKeeping(o.with(f.own[i], f.gpu.Instances[i].Placement), chosen, rest, c, gone)
 		}
 		if len(chosen) > 0 { // nothing goes for nothing
-			f.stay(o, chosen, rest, c.plus(f.costOf(i)), gone|1<<i)
+			f.tryKeeping(o, chosen, rest, c.plus(f.costOf(i)), gone|1<<i)
 		}
 		return
 	}

@@ -159,7 +159,7 @@ func TestPlanNodeStopsWithItsCaller(t *testing.T) {
 	for _, spec := range []Spec{{Demand: many}, {Rules: rules}} {
 		gpus := mixedNode(t, 16)
 		if spec.Rules != nil { // as many small searches as one large one
-			gpus = slices.Repeat([]GPULayout{unexplored(model(t, "RTX PRO 6000")).nodeGPU(0, nil)}, stepsBetween)
+			gpus = slices.Repeat([]GPULayout{unexplored(model(t, "RTX PRO 6000")).nodeGPU(0, nil)}, stepsPerCheck)
 		}
 		plan, err := PlanNode(ctx, gpus, spec)
 		cmptest.Equal(t, "error", err, context.Canceled)

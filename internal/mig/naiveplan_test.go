@@ -8,8 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The oracle of the planner's tests: every layout that there is, every way to keep existing instances. It shares no code
-// with the planner.
+// The oracle of the planner's tests: every layout that there is, every way to keep existing instances. It shares no
+// code with the planner.
 
 // naiveExisting is an instance of a naive GPU with its compute instances.
 type naiveExisting struct {

@@ -59,7 +59,7 @@ type fitted struct {
 	choice  int // position of the profile and placement among those that the item can have
 }
 
-// watch ends a search when its context ends. It looks once in stepsBetween steps, since a step takes far less time
+// watch ends a search when its context ends. It looks once in stepsPerCheck steps, since a step takes far less time
 // than that.
 type watch struct {
 	gone    <-chan struct{}
@@ -67,11 +67,11 @@ type watch struct {
 	stopped bool
 }
 
-const stepsBetween = 4096
+const stepsPerCheck = 4096
 
 // step counts a step and reports whether the search is to stop.
 func (w *watch) step() bool {
-	if w.steps++; w.steps%stepsBetween == 0 && !w.stopped {
+	if w.steps++; w.steps%stepsPerCheck == 0 && !w.stopped {
 		select {
 		case <-w.gone:
 			w.stopped = true
@@ -87,22 +87,22 @@ type search struct {
 	items []item
 	// taken reports whether a placement must not be used; nil allows all.
 	taken func(*searchProfile, gpu.Placement) bool
-	// judge is called with each layout, in a fixed order: that of the items' profiles and of the preference for their
-	// placements, for the first item first. It must not keep the list.
-	judge func(occupancy, []fitted)
+	// judgeLayout is called with each layout, in a fixed order: that of the items' profiles and of the preference for
+	// their placements, for the first item first. It must not keep the list.
+	judgeLayout func(occupancy, []fitted)
 
 	chosen []fitted
 }
 
-// run gives each item in turn each of its free placements. Of equal items the later one has the later choice: their
-// order makes no difference.
-func (s *search) run(o occupancy) {
+// placeItems gives each item in turn each of its free placements. Of equal items the later one has the later choice:
+// their order makes no difference.
+func (s *search) placeItems(o occupancy) {
 	if s.watch.step() {
 		return
 	}
 	n := len(s.chosen)
 	if n == len(s.items) {
-		s.judge(o, s.chosen)
+		s.judgeLayout(o, s.chosen)
 		return
 	}
 	from := 0
@@ -118,7 +118,7 @@ func (s *search) run(o occupancy) {
 					continue
 				}
 				s.chosen = append(s.chosen, fitted{item: n, profile: p, at: at, choice: first + i})
-				s.run(o.with(p, at))
+				s.placeItems(o.with(p, at))
 				s.chosen = s.chosen[:n]
 			}
 		}

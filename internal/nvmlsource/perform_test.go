@@ -196,7 +196,8 @@ func TestPerformStepBeforeAGPUIsChangedAllTheTime(t *testing.T) {
 	cmptest.Equal(t, "times that the GPU was read", looks, 4)
 }
 
-// Another client is at work in the middle of a step: the outcome has the current layout, whether the step succeeded or not.
+// Another client is at work in the middle of a step: the outcome has the current layout, whether the step succeeded or
+// not.
 func TestAnotherClientInTheMiddleOfAStep(t *testing.T) {
 	p := newPerformer(t, `{gpu: 0, kind: external-reconfigure, on: destroy-ci, layout: ["7g.40gb@0"]}`)
 	i := p.expected[0]

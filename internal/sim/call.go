@@ -54,7 +54,7 @@ func (n *Node) called(index int, what ChangeOp, of target) (hits []*FaultSpec, e
 		if err == nil && n.tookCall(i, index, of) {
 			hits = append(hits, f)
 		}
-		op.settle()
+		op.commitOrUndo()
 		if err != nil {
 			return nil, err
 		}

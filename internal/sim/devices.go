@@ -90,13 +90,13 @@ type takenDevices struct {
 	users map[string]int // how many parts of a device, by its UUID
 }
 
-func (n *Node) newHeld() *takenDevices {
+func (n *Node) newTakenDevices() *takenDevices {
 	h := &takenDevices{taken: make(map[part]bool), users: make(map[string]int)}
 	for _, p := range n.pods {
 		for _, c := range p.containers {
 			for _, g := range c.grants {
 				if !p.ended && !c.spec.Admin {
-					h.take(g)
+					h.markTaken(g)
 				}
 			}
 		}
@@ -104,7 +104,7 @@ func (n *Node) newHeld() *takenDevices {
 	return h
 }
 
-func (h *takenDevices) take(g grant) {
+func (h *takenDevices) markTaken(g grant) {
 	if k := (part{g.uuid(), g.replica}); !h.taken[k] {
 		h.taken[k] = true
 		h.users[k.uuid]++
@@ -116,7 +116,7 @@ func (h *takenDevices) take(g grant) {
 // (pkg/kubelet/cm/devicemanager/manager.go, Allocate), the devices of an init container are given to later containers
 // of its pod, and to no other pod.
 func (n *Node) allocate(p *pod) *container {
-	h := n.newHeld()
+	h := n.newTakenDevices()
 	var reusable []grant
 	for _, init := range []bool{true, false} {
 		for _, c := range p.containers {
@@ -168,7 +168,7 @@ func (n *Node) choose(spec *ContainerSpec, h *takenDevices, reusable []grant) []
 			for h.taken[part{g.uuid(), g.replica}] {
 				g.replica++
 			}
-			h.take(g)
+			h.markTaken(g)
 			grants = append(grants, g)
 		}
 	}

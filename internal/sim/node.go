@@ -144,7 +144,7 @@ func newSimGPU(s *Scenario, index int, spec GPUSpec) *simGPU {
 func (n *Node) Close() error {
 	n.closing.Do(func() {
 		close(n.closed)
-		n.leave()
+		n.leaveShared()
 	})
 	return nil
 }

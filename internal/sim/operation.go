@@ -122,11 +122,11 @@ func (op *operation) commit(c Change) error {
 
 // end ends the operation and unlocks the node.
 func (op *operation) end() {
-	op.settle()
+	op.commitOrUndo()
 	op.node.mu.Unlock()
 }
 
-func (op *operation) settle() {
+func (op *operation) commitOrUndo() {
 	n := op.node
 	if op.committed {
 		n.sampleIfChanged(n.at.Sub(op.at))

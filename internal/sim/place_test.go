@@ -8,8 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// canCreate judges by brute force whether one more instance can be created on a GPU: a unit of the axis holds one instance, a
-// GPU has so many compute slices, one set of media extensions, and the engines that its largest profile has.
+// canCreate judges by brute force whether one more instance can be created on a GPU: a unit of the axis holds one
+// instance, a GPU has so many compute slices, one set of media extensions, and the engines that its largest profile
+// has.
 func canCreate(s *GPUState, axis, computeSlices int, f gpu.Profile, p gpu.Placement) bool {
 	units := make([]bool, axis)
 	used := f.ComputeSlices

@@ -28,8 +28,8 @@ func device(n *Node, pod string) (gpu.MIGUUID, string) {
 	return "", ""
 }
 
-// TestReplacedPodWaitsForItsSlice: the owner asks for a slice, the pod leaves its GPU, which is partitioned, and comes back
-// on the slice.
+// TestReplacedPodWaitsForItsSlice: the owner asks for a slice, the pod leaves its GPU, which is partitioned, and comes
+// back on the slice.
 func TestReplacedPodWaitsForItsSlice(t *testing.T) {
 	n := start(t, replaceScenario)
 	_, before := device(n, "serve-0")

@@ -86,8 +86,8 @@ func (c *control) planned(t *testing.T, g mig.GPULayout, want ...mig.Want) []mig
 	return plan.Steps
 }
 
-// step performs a step on the current layout. What it reads afterwards is what a layout read then says, and after a success what
-// the step leaves.
+// step performs a step on the current layout. What it reads afterwards is what a layout read then says, and after a
+// success what the step leaves.
 func (c *control) step(t *testing.T, s mig.Step) (mig.Done, error) {
 	t.Helper()
 	before := c.instances(t, s.GPU)

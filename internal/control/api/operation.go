@@ -40,7 +40,7 @@ const (
 	Failed      OperationState = "failed"      // it failed and has changed nothing
 	Interrupted OperationState = "interrupted" // another client changed a GPU meanwhile; that GPU was left as it is
 	Accepted    OperationState = "accepted"    // it was degraded, and the operator has accepted the current layout
-	Degraded    OperationState = "degraded"    // the rollback failed too: it can be retried, or accepted with the current layout
+	Degraded    OperationState = "degraded"    // the rollback failed too: it can be retried or accepted
 	Stuck       OperationState = "stuck"       // a driver call has not returned in time
 )
 

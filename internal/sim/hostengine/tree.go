@@ -20,7 +20,7 @@ type tree struct {
 
 // Hierarchy lists the GPU instances and compute instances, each GPU instance before its own.
 func (s *Session) Hierarchy() ([]Member, error) {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return nil, err
 	}
 	e := s.engine
