@@ -93,7 +93,7 @@ func TestCaptureIsWholeOrNotThere(t *testing.T) {
 		for range p.lines() {
 		}
 		cmptest.Equal(t, "exit code", p.exitCode(), exitFailure)
-		expectTexts(t, p.logText(), "file too large")
+		cmptest.HasTexts(t, p.logText(), "file too large")
 		cmptest.Equal(t, "files left behind", len(left(t, dir)), 0)
 	})
 }

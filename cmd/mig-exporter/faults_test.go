@@ -429,7 +429,7 @@ func TestKubeletDown(t *testing.T) {
 	if down := p.said("source is not available"); down < 1 || down > 2 {
 		t.Errorf("said %d times that it does not answer, want one or two:\n%s", down, p.logText())
 	}
-	expectTexts(t, p.logText(), "source answers")
+	cmptest.HasTexts(t, p.logText(), "source answers")
 }
 
 // TestKubeletDownWithoutProcesses: after a while it is not known whether an idle pod still holds its GPU.

@@ -48,7 +48,7 @@ func TestApplyWithoutAnAnswer(t *testing.T) {
 			f, address := serve(t, applied())
 			got := c.runner.run(t, address, "apply", "--gpus=2", "--devices=2g.10gb=1")
 			cmptest.Equal(t, "exit code", got.code, c.code)
-			expectTexts(t, got.err, c.says)
+			cmptest.HasTexts(t, got.err, c.says)
 			cmptest.Equal(t, "started", f.bodies(t, "POST /operations"), nil)
 		})
 	}
@@ -60,7 +60,7 @@ func TestApplyOfAPlanSeenBefore(t *testing.T) {
 	cmptest.Equal(t, "exit code", got.code, exitOK)
 	started := f.bodies(t, "POST /operations")
 	cmptest.Equal(t, "operations started", len(started), 1)
-	expectTexts(t, strings.Join(started, " "), `"hash":"what-was-seen"`)
+	cmptest.HasTexts(t, strings.Join(started, " "), `"hash":"what-was-seen"`)
 	if got := (runner{}).run(t, address, "apply", "--plan=plan-7c31e0", "--yes"); got.code != exitUsage {
 		t.Errorf("without a hash: exit code %d", got.code)
 	}
@@ -148,7 +148,7 @@ func TestInterruptedTheOperationGoesOn(t *testing.T) {
 	_, address := serve(t, routes)
 	got := runner{ctx: ctx}.run(t, address, "apply", "--layout=x", "--yes")
 	cmptest.Equal(t, "exit code", got.code, exitInterrupted)
-	expectTexts(t, got.out, "goes on", "migctl operations --follow op-20260304-1")
+	cmptest.HasTexts(t, got.out, "goes on", "migctl operations --follow op-20260304-1")
 }
 
 func TestRollback(t *testing.T) {

@@ -221,26 +221,6 @@ func (f *fake) bodies(t *testing.T, prefix string) []string {
 	return all
 }
 
-// expectTexts fails the test for each part that a text lacks.
-func expectTexts(t *testing.T, text string, parts ...string) {
-	t.Helper()
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			t.Errorf("%q is missing in:\n%s", part, text)
-		}
-	}
-}
-
-// expectNone fails the test for each part that a text has.
-func expectNone(t *testing.T, text string, parts ...string) {
-	t.Helper()
-	for _, part := range parts {
-		if strings.Contains(text, part) {
-			t.Errorf("%q is in:\n%s", part, text)
-		}
-	}
-}
-
 // fits checks that no line is wider than a terminal.
 func fits(t *testing.T, out string) {
 	t.Helper()

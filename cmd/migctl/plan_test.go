@@ -43,8 +43,8 @@ func TestPlanOfWhatStandsAlready(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": answer(nothingToDo())})
 	got := runner{}.run(t, address, counted()...)
 	cmptest.Equal(t, "exit code", got.code, exitOK)
-	expectTexts(t, got.out, "Nothing to do")
-	expectNone(t, got.out, "To do this")
+	cmptest.HasTexts(t, got.out, "Nothing to do")
+	cmptest.LacksTexts(t, got.out, "To do this")
 	golden(t, "plan-nothing.txt", got.out)
 	if got := (runner{}).run(t, address, "apply", "--gpus", "2", "--devices", "none"); got.code != exitOK ||
 		got.err != "" {
@@ -96,7 +96,7 @@ func TestSpecs(t *testing.T) {
 			asked := f.requests("")
 			if wrong, ok := strings.CutPrefix(c.want, "!"); ok {
 				cmptest.Equal(t, "exit code", got.code, exitUsage)
-				expectTexts(t, flat(got.err), wrong)
+				cmptest.HasTexts(t, flat(got.err), wrong)
 				cmptest.Equal(t, "requests", len(asked), 0)
 				return
 			}
