@@ -188,7 +188,7 @@ func newApp(o *options) *kingpin.Application {
 		"Change the layout: show the plan, ask, follow the operation, say how to undo it."), o, true)
 	ids, gpus := o.completions(listOperationIDs), o.completions(listGPUs)
 	rollback := app.Command(commandRollback,
-		"Roll back to the layout before an operation; or try again to roll back one that is degraded.")
+		"Restore the layout from before an operation, or retry the rollback of one that is degraded.")
 	rollback.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	rollback.Flag("abandon", "Replaced by migctl accept.").Hidden().BoolVar(&o.Abandon)
 	addYesFlag(rollback, o)
@@ -196,11 +196,11 @@ func newApp(o *options) *kingpin.Application {
 		"Accept the current layout and close an operation that is degraded or stuck. Changes no GPU.")
 	accept.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	addYesFlag(accept, o)
-	settled := app.Command(commandSettled, "End an operation's wait for the kubelet.")
+	settled := app.Command(commandSettled, "End an operation's wait for the kubelet to list the new devices.")
 	settled.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	addYesFlag(settled, o)
 	confirm := app.Command(commandConfirm,
-		"Confirm that nothing uses devices if the kubelet does not report it. Changes no GPU; needs the right force.")
+		"Confirm that nothing uses devices whose use the kubelet does not report. Changes no GPU; needs the right force.")
 	confirm.Arg("device", "The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by index, UUID or PCI bus id.").
 		Required().
 		HintAction(o.completions(listMIGDevices)).HintAction(gpus).StringsVar(&o.GPUs)

@@ -20,7 +20,7 @@ const recommendHint = "mig-exporter makes the first report when it has read the 
 
 func addRecommendCommand(app *kingpin.Application, o *options) {
 	c := app.Command(commandRecommend,
-		"Show which GPUs are too big for what they do, which slices would do, and the procedure to get there. "+
+		"Show which GPUs are larger than their work needs, which slices would do, and the procedure. "+
 			"Changes nothing.")
 	gpus := o.completions(listGPUs)
 	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(gpus).StringsVar(&o.GPUs)
