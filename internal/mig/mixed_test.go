@@ -71,7 +71,7 @@ func TestDemandOverAMixedNode(t *testing.T) {
 	}
 }
 
-// On a GPU that does not tell two kinds apart they are one group: an order of their instances is tried once.
+// On a GPU that cannot distinguish two kinds they are one group: an order of their instances is tried once.
 func TestKindsThatAreAlikeOnAGPU(t *testing.T) {
 	gpus := []GPULayout{unexplored(model(t, "A30-24GB")).nodeGPU(0, nil),
 		unexplored(model(t, "H100-80GB")).nodeGPU(1, nil)}

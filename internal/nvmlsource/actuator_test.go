@@ -284,7 +284,7 @@ processes: [{device: "0/3g.20gb@0/1", workload: w}]`)
 	}
 }
 
-// GPUs that cannot be read wholly are told apart from those that can.
+// GPUs that cannot be read wholly are distinguished from those that can.
 func TestLayoutsOfSomeGPUs(t *testing.T) {
 	n := newNode(t, "", partitioned+"\nfaults: [{gpu: 0, kind: no-permission}]")
 	ids := n.discover()
