@@ -221,6 +221,16 @@ func (f *fake) bodies(t *testing.T, prefix string) []string {
 	return all
 }
 
+// expectGolden checks that a command has succeeded without an error, and has written a golden that fits a terminal.
+func (o outcome) expectGolden(t *testing.T, name string) {
+	t.Helper()
+	if o.code != exitOK || o.err != "" {
+		t.Fatalf("exit code %d: %s", o.code, o.err)
+	}
+	fits(t, o.out)
+	golden(t, name, o.out)
+}
+
 // fits checks that no line is wider than a terminal.
 func fits(t *testing.T, out string) {
 	t.Helper()

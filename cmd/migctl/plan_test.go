@@ -18,11 +18,7 @@ func counted(extra ...string) []string {
 func TestPlanShowsADiff(t *testing.T) {
 	f, address := serve(t, applied())
 	got := runner{}.run(t, address, counted("--force", string(trainer), "--take-over")...)
-	if got.code != exitOK || got.err != "" {
-		t.Fatalf("exit code %d: %s", got.code, got.err)
-	}
-	fits(t, got.out)
-	golden(t, "plan.txt", got.out)
+	got.expectGolden(t, "plan.txt")
 	asked := f.requests("POST /plans")
 	want := `{"spec":{"gpus":["2"],"devices":{"1g.5gb":1,"2g.10gb":1}},"force":["` + string(trainer) +
 		`"],"takeOver":true}`
