@@ -20,17 +20,17 @@ type gpuRead struct {
 	out      gpu.GPU
 }
 
-func newGPURead(s *Source, b *gpuState) *gpuRead {
+func newGPURead(s *Source, g *gpuState) *gpuRead {
 	now := s.opts.Now()
-	retryAll := b.retryUnsupported(now)
-	if b.ourChange.Swap(false) {
-		b.slowAt = time.Time{}
+	retryAll := g.retryUnsupported(now)
+	if g.ourChange.Swap(false) {
+		g.slowAt = time.Time{}
 	}
-	since := now.Sub(b.slowAt)
+	since := now.Sub(g.slowAt)
 	return &gpuRead{
-		querier:  querier{source: s, answers: b.answers, slow: b.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery},
-		state:    b,
-		dev:      b.handle,
+		querier:  querier{source: s, answers: g.answers, slow: g.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery},
+		state:    g,
+		dev:      g.handle,
 		now:      now,
 		media:    s.opts.Media != nil && s.opts.Media(),
 		retryAll: retryAll,
