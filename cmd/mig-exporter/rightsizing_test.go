@@ -45,7 +45,7 @@ func TestRightsizing(t *testing.T) {
 	t.Parallel()
 	p := simulate(t, "h100-underused", "--poll.interval=1h")
 	cmptest.LacksTexts(t, string(p.get("/metrics").body), "nvidia_gpu_rightsizing_")
-	cmptest.HasTexts(t, p.logText(), "a restart forgets it")
+	cmptest.HasTexts(t, p.logText(), "a restart loses it")
 	for range 7*4 - 1 {
 		p.advance(6 * time.Hour) // of which an hour counts
 	}
@@ -124,7 +124,7 @@ func TestEvidenceOutlivesTheProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	p = start()
-	cmptest.HasTexts(t, p.logText(), "was set aside", "garbage")
+	cmptest.HasTexts(t, p.logText(), "renamed its file", "garbage")
 	p.advance(time.Minute)
 	p.advance(time.Minute)
 	if got := p.observedMinutes(); got > 2 {
@@ -191,7 +191,7 @@ func TestEvidenceThatCannotBeSetAside(t *testing.T) {
 	if f != nil {
 		t.Error("it would be overwritten")
 	}
-	cmptest.HasTexts(t, lines.String(), "level=error", "stays as it is")
+	cmptest.HasTexts(t, lines.String(), "level=error", "no evidence is saved")
 }
 
 func TestAdviseFlags(t *testing.T) {
