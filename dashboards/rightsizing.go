@@ -133,8 +133,8 @@ func candidateTable(s scope) panel {
 	}
 	return panel{
 		kind: table, title: "Whole GPUs that should be slices", hue: fine, w: 24, h: 10,
-		description: "Candidates, the largest gain first. Request: how many times as long as now a request would take in the " +
-			"slice, if all kernels are alike (at least) and with the worst mix of kernels (at most); 1 costs nothing. " +
+		description: "Candidates, the largest gain first. Request: how many times as long as now a request would take in " +
+			"the slice, if all kernels are alike (at least) and with the worst mix of kernels (at most); 1 costs nothing. " +
 			"Confidence: 100 % is a week of complete observation. migctl recommend --explain GPU on the node has the evidence " +
 			"and the procedure. Click a GPU for its evidence below." + advisor,
 		queries: []query{
