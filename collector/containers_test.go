@@ -9,7 +9,7 @@ import (
 // usedNode has a whole GPU that a pod holds, a GPU that two share, and a GPU with a split GPU instance, of which a
 // pod holds a part, and one that is not split.
 func usedNode() *gpu.Snapshot {
-	whole, shared, cut := plainGPU(0), plainGPU(1), migGPU()
+	whole, shared, split := plainGPU(0), plainGPU(1), migGPU()
 	use := func(pod string, sharing gpu.Sharing) gpu.ContainerUse {
 		return gpu.ContainerUse{Container: gpu.Container{Namespace: "ml", Pod: pod, Name: "main"}, Sharing: sharing}
 	}
@@ -23,13 +23,13 @@ func usedNode() *gpu.Snapshot {
 	shared.Containers = []gpu.ContainerUse{one, two}
 
 	busy.DRAM = gpu.None[float64]()
-	cut.Instances[0].ComputeInstances[0].Activity = busy
+	split.Instances[0].ComputeInstances[0].Activity = busy
 	left := use("left", gpu.SharingExclusive)
 	left.Instance, left.Compute, left.MemoryUsed = gpu.Some(gpu.InstanceID(1)), gpu.Some(gpu.ComputeID(0)),
 		gpu.Some[uint64](13)
 	undivided := gpu.GPUInstance{ID: 5, Profile: "1g.5gb", ComputeInstances: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-u"}}}
 	undivided.Activity.DRAM = gpu.Some(0.75)
-	cut.Instances = append(cut.Instances, undivided)
+	split.Instances = append(split.Instances, undivided)
 	small := use("small", gpu.SharingExclusive)
 	small.Instance, small.Compute, small.PowerWatts = gpu.Some(gpu.InstanceID(5)), gpu.Some(gpu.ComputeID(0)),
 		gpu.Some(30.0)
@@ -37,8 +37,8 @@ func usedNode() *gpu.Snapshot {
 	gone.Instance, gone.PowerWatts = gpu.Some(gpu.InstanceID(9)), gpu.Some(1.0)
 	job := gpu.ContainerUse{Job: "41", Sharing: gpu.SharingExclusive, Instance: gpu.Some(gpu.InstanceID(1)),
 		PowerWatts: gpu.Some(60.0)}
-	cut.Containers = []gpu.ContainerUse{left, small, gone, job}
-	return newNode(whole, shared, cut)
+	split.Containers = []gpu.ContainerUse{left, small, gone, job}
+	return newNode(whole, shared, split)
 }
 
 func TestContainers(t *testing.T) {

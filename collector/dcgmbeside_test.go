@@ -12,7 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Where a family has series on a GPU that is cut into GPU instances. (On one that is not, both have it for the GPU.)
+// Where a family has series on a GPU that is partitioned into GPU instances. (On one that is not, both have it for the
+// GPU.)
 const (
 	onNothing   = "-"
 	onGPU       = "the GPU"
@@ -53,14 +54,14 @@ func theirDefaults(t *testing.T) map[string]theirRow {
 
 // besideNotes are differences in values.
 func besideNotes() map[string]string {
-	const media = "the mean over the engines of an instance where GPM tells them (Hopper and later); DCGM has the " +
+	const media = "the mean over the engines of an instance where GPM reports them (Hopper and later); DCGM has the " +
 		"GPU's, which is none while MIG is on"
 	const split = "each compute instance of a divided GPU instance has its own, too, with `GPU_CI_ID`"
 	return map[string]string{
 		"DCGM_FI_DEV_ENC_UTIL": media, "DCGM_FI_DEV_DEC_UTIL": media,
 		"DCGM_FI_DEV_XID_ERRORS": "the GPU's own series has the XIDs that name no instance; " +
 			"`err_msg` is in the project's own words",
-		"DCGM_FI_DEV_FB_RESERVED": "an instance's as the driver tells it, where DCGM 4.5.3 has 0",
+		"DCGM_FI_DEV_FB_RESERVED": "an instance's as the driver reports it, where DCGM 4.5.3 has 0",
 		"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "made of the profiling counters; a rate, and a gauge in dcgm-exporter's list " +
 			"since 4.8.3",
 		"DCGM_FI_PROF_GR_ENGINE_ACTIVE": split, "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": split,
@@ -73,7 +74,7 @@ func besideReasons() map[[2]string]string {
 		{onGPU, onInstances}: "once, for the GPU, not a copy for each instance ([why](#where-series-differ-on-purpose))",
 		{onGPU, onNothing}: "for the GPU; DCGM has it for no instance, and no GPU is watched there by default that " +
 			"has some",
-		{onNothing, onInstances}: "no series at all: nothing that this program reads tells it",
+		{onNothing, onInstances}: "no series at all: nothing that this program reads has it",
 		{onInstances, onNothing}: "for each GPU instance",
 
 		{onGPU + " and " + onInstances, onInstances}: "for each GPU instance as there, and for the GPU",

@@ -40,7 +40,7 @@ func migCell(f *dcgmField) string {
 	case f.hasNoValue():
 		return "-"
 	case f.noMIG:
-		return "- (the driver tells none)"
+		return "- (the driver reports none)"
 	case f.memory != nil:
 		return "each GPU instance"
 	case f.media != nil:

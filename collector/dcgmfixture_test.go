@@ -7,10 +7,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// dcgmNode is a node with a GPU of each kind: 0 whole and held by a pod; 1 cut into two halves, the first held by one
-// pod and the second by two pods, each of which has a compute instance of it; 2 cut into nothing; 3 whole and shared.
+// dcgmNode is a node with a GPU of each kind: 0 whole and held by a pod; 1 partitioned into two halves, the first held
+// by one pod and the second by two pods, each of which has a compute instance of it; 2 partitioned into nothing; 3
+// whole and shared.
 func dcgmNode() *gpu.Snapshot {
-	s := newNode(dcgmBoard(0), dcgmBoard(1), dcgmBoard(2), dcgmBoard(3))
+	s := newNode(dcgmGPU(0), dcgmGPU(1), dcgmGPU(2), dcgmGPU(3))
 	s.Hostname = "dgx"
 	s.Driver = gpu.Some(gpu.Driver{Version: "580.95.05", NVML: "13.580.95.05", CUDA: "13.0"})
 	for i := range s.GPUs {
@@ -36,7 +37,7 @@ func dcgmNode() *gpu.Snapshot {
 	return s
 }
 
-func dcgmBoard(index int) gpu.GPU {
+func dcgmGPU(index int) gpu.GPU {
 	g := plainGPU(index)
 	g.Name, g.PCIBusID, g.Serial, g.Minor = "NVIDIA A100-SXM4-40GB", "00000000:b7:00.0", "15", gpu.Some(index+4)
 	g.Readings = gpu.Readings{

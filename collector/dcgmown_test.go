@@ -94,14 +94,14 @@ func TestDCGMLastXID(t *testing.T) {
 	`)
 }
 
-// TestDCGMXIDsOfAnInstance: they stand on it, and not on its GPU; they end with it.
+// TestDCGMXIDsOfAnInstance: they are reported for it, and not for its GPU; they end with it.
 func TestDCGMXIDsOfAnInstance(t *testing.T) {
 	for _, repeat := range []bool{false, true} {
 		d := newDCGMClock(t, Options{RepeatGPUFields: repeat}, "DCGM_FI_DEV_XID_ERRORS", "DCGM_EXP_XID_ERRORS_COUNT")
 		d.g.Instances = []gpu.GPUInstance{{ID: 1, Profile: "3g.20gb", Generation: 1},
 			{ID: 2, Profile: "3g.20gb", Generation: 1}}
 		d.publishAfter(0)
-		const board = `
+		const whole = `
 		# TYPE DCGM_EXP_XID_ERRORS_COUNT gauge
 		DCGM_EXP_XID_ERRORS_COUNT{UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="300000"} 0%s
 		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
@@ -109,7 +109,7 @@ func TestDCGMXIDsOfAnInstance(t *testing.T) {
 	`
 		const none = `
 		DCGM_FI_DEV_XID_ERRORS{GPU_I_ID="%d",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0`
-		d.expectSeries(fmt.Sprintf(board, "", fmt.Sprintf(none, 1)+fmt.Sprintf(none, 2)))
+		d.expectSeries(fmt.Sprintf(whole, "", fmt.Sprintf(none, 1)+fmt.Sprintf(none, 2)))
 		ofInstance := []gpu.XIDCount{{XID: 31, Counter: newCounter(2), Last: testEpoch().Add(time.Second)}}
 		d.g.Totals.XIDErrors, d.g.Instances[1].XIDErrors = ofInstance, ofInstance
 		d.publishAfter(2 * time.Second)
@@ -117,12 +117,12 @@ func TestDCGMXIDsOfAnInstance(t *testing.T) {
 		DCGM_FI_DEV_XID_ERRORS{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",err_code="31",err_msg="GPU memory page fault",gpu="0"} 31`
 		const recent = `
 		DCGM_EXP_XID_ERRORS_COUNT{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",gpu="0",window_size_in_ms="300000"`
-		d.expectSeries(fmt.Sprintf(board, recent+`,xid="31"} 2`, fmt.Sprintf(none, 1)+last))
+		d.expectSeries(fmt.Sprintf(whole, recent+`,xid="31"} 2`, fmt.Sprintf(none, 1)+last))
 		d.publishAfter(10 * time.Minute)
-		d.expectSeries(fmt.Sprintf(board, recent+`} 0`, fmt.Sprintf(none, 1)+last))
+		d.expectSeries(fmt.Sprintf(whole, recent+`} 0`, fmt.Sprintf(none, 1)+last))
 		d.g.Instances = []gpu.GPUInstance{{ID: 2, Profile: "3g.20gb", Generation: 2}}
 		d.publishAfter(11 * time.Minute)
-		d.expectSeries(fmt.Sprintf(board, "", fmt.Sprintf(none, 2)))
+		d.expectSeries(fmt.Sprintf(whole, "", fmt.Sprintf(none, 2)))
 	}
 }
 
@@ -226,7 +226,7 @@ func TestDCGMClockEvents(t *testing.T) {
 		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="power_cap",device="nvidia0",gpu="0"} 1
 		DCGM_EXP_CLOCK_EVENTS_TOTAL{UUID="GPU-0",clock_event="sw_thermal",device="nvidia0",gpu="0"} 2
 	`)
-	d.g.Readings.ClockEvents = gpu.None[gpu.ClockEvents]() // not told any more: the window says nothing
+	d.g.Readings.ClockEvents = gpu.None[gpu.ClockEvents]() // no longer reported: the window says nothing
 	d.publishAfter(2*time.Minute + time.Second)
 	d.expectSeries(`
 		# TYPE DCGM_EXP_CLOCK_EVENTS_TOTAL gauge

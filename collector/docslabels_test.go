@@ -37,7 +37,7 @@ var (
 	printedMatcher  = regexp.MustCompile(`([a-z_]+)(\s*[=!]~?\s*"[^"]*")?`)
 )
 
-// undeclaredLabels lists the selectors of a text with labels that their family does not have. A selector that stands
+// undeclaredLabels lists the selectors of a text with labels that their family does not have. A selector that is
 // alone in backticks is one of the family before it.
 func undeclaredLabels(text string) []string {
 	families := labelsOfFamilies()

@@ -126,7 +126,7 @@ func readingCases() []groupCase {
 	}
 }
 
-func boardCases() []groupCase {
+func wholeGPUCases() []groupCase {
 	return []groupCase{
 		{"clocks", func(g *gpu.GPU) {
 			g.Readings.ClockHertz = gpu.Clocks{SM: gpu.Some(1.41e9), Video: gpu.Some(1.275e9)}
@@ -243,7 +243,7 @@ func layoutCases() []groupCase {
 }
 
 func TestGroups(t *testing.T) {
-	for _, test := range slices.Concat(identityCases(), readingCases(), boardCases(), mediaCases(), errorCases(),
+	for _, test := range slices.Concat(identityCases(), readingCases(), wholeGPUCases(), mediaCases(), errorCases(),
 		layoutCases(), activityCases()) {
 		t.Run(test.group, func(t *testing.T) {
 			g := migGPU()

@@ -9,13 +9,13 @@ import (
 
 // jobNode has a GPU with one job, a GPU that two share, and a GPU whose GPU instances have one and two.
 func jobNode() *gpu.Snapshot {
-	whole, shared, cut := plainGPU(0), plainGPU(1), migGPU()
+	whole, shared, split := plainGPU(0), plainGPU(1), migGPU()
 	whole.Jobs, shared.Jobs = []string{"41"}, []string{"42", "43"}
 	whole.Totals.LayoutChanges = newCounter(3)
-	cut.Instances[0].Jobs = []string{"44"}
-	cut.Instances[0].ComputeInstances = cut.Instances[0].ComputeInstances[:1]
-	cut.Instances = append(cut.Instances, gpu.GPUInstance{ID: 2, Profile: "3g.20gb", Jobs: []string{"45", "46"}})
-	return newNode(whole, shared, cut)
+	split.Instances[0].Jobs = []string{"44"}
+	split.Instances[0].ComputeInstances = split.Instances[0].ComputeInstances[:1]
+	split.Instances = append(split.Instances, gpu.GPUInstance{ID: 2, Profile: "3g.20gb", Jobs: []string{"45", "46"}})
+	return newNode(whole, shared, split)
 }
 
 // TestJobsOnSeries: in mode series the families of use name the job of a device that has one alone.
@@ -79,8 +79,8 @@ func TestJobsNotOnSeries(t *testing.T) {
 	}
 }
 
-// TestJobBesideAPod: with mode series the job and its pod both stand on the device's series of use. It is not known
-// when the job began, so a counter that is older tells no beginning under its label.
+// TestJobBesideAPod: with mode series the job and its pod are both on the device's series of use. It is not known
+// when the job began, so a counter that is older has no beginning under its label.
 func TestJobBesideAPod(t *testing.T) {
 	g := migGPU()
 	gi := &g.Instances[0]

@@ -12,15 +12,15 @@ import (
 // heldGPUs are a GPU that one pod has, a GPU that two share, and a GPU whose only GPU instance has two compute
 // instances of a pod each.
 func heldGPUs() *gpu.Snapshot {
-	whole, shared, cut := plainGPU(0), plainGPU(1), migGPU()
+	whole, shared, split := plainGPU(0), plainGPU(1), migGPU()
 	whole.Holders = []gpu.Holder{exclusiveHolder("whole")}
 	shared.Holders = []gpu.Holder{replicaHolder("one", "0"), replicaHolder("two", "1")}
-	cut.Instances[0].ComputeInstances[0].Holders = []gpu.Holder{exclusiveHolder("left")}
-	cut.Instances[0].ComputeInstances[1].Holders = []gpu.Holder{exclusiveHolder("right")}
-	cut.Allocated, cut.Instances[0].Allocated = gpu.Some(true), gpu.Some(true)
-	cut.Instances[0].ComputeInstances[0].Allocated, cut.Instances[0].ComputeInstances[1].Allocated = gpu.Some(true),
+	split.Instances[0].ComputeInstances[0].Holders = []gpu.Holder{exclusiveHolder("left")}
+	split.Instances[0].ComputeInstances[1].Holders = []gpu.Holder{exclusiveHolder("right")}
+	split.Allocated, split.Instances[0].Allocated = gpu.Some(true), gpu.Some(true)
+	split.Instances[0].ComputeInstances[0].Allocated, split.Instances[0].ComputeInstances[1].Allocated = gpu.Some(true),
 		gpu.Some(true)
-	return newNode(whole, shared, cut)
+	return newNode(whole, shared, split)
 }
 
 const heldInfo = `# TYPE nvidia_gpu_pod_info gauge
@@ -169,7 +169,7 @@ func TestSeveralExclusiveHolders(t *testing.T) {
 	s.GPUs[1].Holders = []gpu.Holder{exclusiveHolder("other")}
 	families, err := mustNew(t, fixedOptions("pods")).Gather(s)
 	if err == nil || !strings.Contains(err.Error(), "2 confirmed exclusive holders") {
-		t.Errorf("error %v does not tell of the two holders", err)
+		t.Errorf("error %v does not name the two holders", err)
 	}
 	if got := metricValue(families, "mig_exporter_collector_success"); got != 0 {
 		t.Errorf("success is %v, want 0", got)
@@ -184,7 +184,7 @@ func TestSeveralExclusiveHolders(t *testing.T) {
 }
 
 // TestCountersGoOnWithoutABeginningForTheNextHolder: with mode series a counter of a device's use goes on when its
-// pod changes, but is told no beginning under the new pod's labels, which would lay all that came before to it.
+// pod changes, but has no beginning under the new pod's labels, which would lay all that came before to it.
 func TestCountersGoOnWithoutABeginningForTheNextHolder(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -211,7 +211,7 @@ func TestCountersGoOnWithoutABeginningForTheNextHolder(t *testing.T) {
 	}
 }
 
-// TestGPUWithoutAHandle has its index, that it is down and its errors; anything more would be told of no GPU at all.
+// TestGPUWithoutAHandle has its index, that it is down and its errors; anything more would be of no GPU at all.
 func TestGPUWithoutAHandle(t *testing.T) {
 	s := &gpu.Snapshot{Time: testEpoch(), GPUs: []gpu.GPU{{Facts: gpu.Facts{Index: 3}, Totals: gpu.Totals{
 		ReadErrors: []gpu.ErrorCount{{Reading: gpu.ReadingDevice, Reason: gpu.ReasonLost, Counter: gpu.Counter{Value: 2}}},

@@ -8,24 +8,24 @@ import (
 )
 
 func processNode() *gpu.Snapshot {
-	whole, cut := plainGPU(0), migGPU()
+	whole, split := plainGPU(0), migGPU()
 	whole.Readings.Processes = gpu.Some([]gpu.Process{
 		{PID: 7, MemoryBytes: gpu.Some[uint64](70), SM: gpu.Some(0.25),
 			Container: gpu.Container{Namespace: "ml", Pod: "a", Name: "main"}},
 		{PID: 8, SM: gpu.Some(0.0)},
 		{PID: 9}, // the driver says nothing of it
 	})
-	cut.Readings.Processes = gpu.Some([]gpu.Process{
+	split.Readings.Processes = gpu.Some([]gpu.Process{
 		{PID: 7, MemoryBytes: gpu.Some[uint64](0), Instance: gpu.Some(gpu.InstanceID(1)),
 			Compute: gpu.Some(gpu.ComputeID(0))},
 		{PID: 7, MemoryBytes: gpu.Some[uint64](5), Instance: gpu.Some(gpu.InstanceID(1)),
 			Compute: gpu.Some(gpu.ComputeID(1))},
 	})
-	return newNode(whole, plainGPU(1), cut)
+	return newNode(whole, plainGPU(1), split)
 }
 
 func TestProcess(t *testing.T) {
-	const cut = `nvidia_gpu_process_memory_used_bytes{compute_instance="0",gpu="2",gpu_instance="1",pid="7",uuid="GPU-2"} 0
+	const split = `nvidia_gpu_process_memory_used_bytes{compute_instance="0",gpu="2",gpu_instance="1",pid="7",uuid="GPU-2"} 0
 		nvidia_gpu_process_memory_used_bytes{compute_instance="1",gpu="2",gpu_instance="1",pid="7",uuid="GPU-2"} 5
 		`
 	const omitted = `# TYPE nvidia_gpu_processes_omitted gauge
@@ -33,7 +33,7 @@ func TestProcess(t *testing.T) {
 		nvidia_gpu_processes_omitted{gpu="2",uuid="GPU-2"} 0`
 	opts := fixedOptions("process")
 	expectText(t, renderText(t, mustNew(t, opts), processNode()), `# TYPE nvidia_gpu_process_memory_used_bytes gauge
-		`+cut+`nvidia_gpu_process_memory_used_bytes{container="main",gpu="0",namespace="ml",pid="7",pod="a",uuid="GPU-0"} 70
+		`+split+`nvidia_gpu_process_memory_used_bytes{container="main",gpu="0",namespace="ml",pid="7",pod="a",uuid="GPU-0"} 70
 		# TYPE nvidia_gpu_process_sm_utilization_ratio gauge
 		nvidia_gpu_process_sm_utilization_ratio{gpu="0",pid="8",uuid="GPU-0"} 0
 		nvidia_gpu_process_sm_utilization_ratio{container="main",gpu="0",namespace="ml",pid="7",pod="a",uuid="GPU-0"} 0.25
@@ -42,7 +42,7 @@ func TestProcess(t *testing.T) {
 	for _, opts.PodLabels = range []PodLabelMode{PodLabelsInfo, PodLabelsOff} {
 		expectText(t, renderText(t, mustNew(t, opts), processNode()), `# TYPE nvidia_gpu_process_memory_used_bytes gauge
 			nvidia_gpu_process_memory_used_bytes{gpu="0",pid="7",uuid="GPU-0"} 70
-			`+cut+`# TYPE nvidia_gpu_process_sm_utilization_ratio gauge
+			`+split+`# TYPE nvidia_gpu_process_sm_utilization_ratio gauge
 			nvidia_gpu_process_sm_utilization_ratio{gpu="0",pid="7",uuid="GPU-0"} 0.25
 			nvidia_gpu_process_sm_utilization_ratio{gpu="0",pid="8",uuid="GPU-0"} 0
 			`+omitted)

@@ -100,13 +100,13 @@ func rightsizingStats(s scope) []panel {
 		number("Whole GPUs that are held", "none", "observed", count,
 			"GPUs without MIG whose use the advisor observes. \"no data\": none is held, or no advisor runs."),
 		number("A slice would do", "none", "candidates", s.zeroIfJudged("count("+s.candidates()+")"),
-			"GPUs for whose work a slice is enough, by evidence of seven days or more: those for which the alert "+
+			"GPUs whose work fits a slice, by evidence of seven days or more: those for which the alert "+
 				"GpuRightsizingCandidate fires. They are "+
 				"in the table below."+advisor),
 		gained,
 		number("SMs to be gained", "percentunit", "of GPUs held",
 			"("+s.zeroIfJudged("sum("+s.ofCandidates(reclaimable)+")")+") / "+count,
-			"SMs that the candidates would set free, as a part of those of all whole GPUs that are held."+advisor),
+			"SMs that the candidates would free, as a share of those of all whole GPUs that are held."+advisor),
 		slices,
 	}
 }
@@ -133,10 +133,10 @@ func candidateTable(s scope) panel {
 	}
 	return panel{
 		kind: table, title: "Whole GPUs that should be slices", hue: fine, w: 24, h: 10,
-		description: "Candidates, the most gain first. Request: how many times as long as now a request would take in the " +
-			"slice, if all kernels are alike (at least) and with the worst mix of kernels (at most); 1 costs nothing. " +
+		description: "Candidates, the largest gain first. Request: how many times as long as now a request would take in " +
+			"the slice, if all kernels are alike (at least) and with the worst mix of kernels (at most); 1 costs nothing. " +
 			"Confidence: 100 % is a week of complete observation. migctl recommend --explain GPU on the node has the evidence " +
-			"and the way there. Click a GPU for its evidence below." + advisor,
+			"and the procedure. Click a GPU for its evidence below." + advisor,
 		queries: []query{
 			{ref: "Gain", expr: of(reclaimable)},
 			{ref: "Low", expr: of(stretch, `bound="low"`)},
@@ -161,8 +161,8 @@ func candidateTable(s scope) panel {
 func keptByReason(s scope) panel {
 	return panel{kind: barGauge, title: "Why GPUs stay whole", unit: "none", hue: countHue, w: 9, h: 9,
 		description: "GPUs for which no slice is recommended, by reason. stretch, busy: a slice would be too slow. memory: " +
-			"no slice has enough. preallocated: the framework takes all memory in advance; limit it there to let the need be " +
-			"seen. GPUs with too little evidence are not in it." + advisor,
+			"no slice has enough. preallocated: the framework takes all memory in advance; limit it there so that the need " +
+			"can be seen. GPUs with too little evidence are not counted." + advisor,
 		queries: []query{{expr: "sort_desc(" + aggregate("count", "reason", s.rejections()) + ")", legend: "{{reason}}"}}}
 }
 

@@ -47,7 +47,7 @@ node() {
 	local name=$1 address
 	shift
 	start "$name" "$program" --driver=sim --web.listen-address=127.0.0.1:0 "$@"
-	address=$(wait_for "$name" 'msg="?Listening"? .*address=([^ ]+)')
+	address=$(wait_for "$name" 'msg=listening .*address=([^ ]+)')
 	say "simulated node $name: http://$address/"
 	targets+=("{targets: [\"$address\"], labels: {instance: $name, cluster: demo}}")
 }

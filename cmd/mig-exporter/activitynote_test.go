@@ -43,7 +43,7 @@ gpus: [{model: H100-80GB}, {model: A100-40GB, count: 2}]
 			cmptest.Equal(t, "lines in the log", lines, want)
 			cmptest.Equal(t, "is in /-/ready", strings.Contains(string(ready.body), "no activity"), want == 1)
 			if want == 1 {
-				expectTexts(t, p.logText(), tt.says, "gpus=1,2 ")
+				cmptest.HasTexts(t, p.logText(), tt.says, "gpus=1,2 ")
 			}
 		})
 	}

@@ -161,7 +161,7 @@ func (a *alias) resolveValue(name, value string) (flags []string, warnings []war
 		if strings.HasPrefix(name, "-") {
 			kind = "flag"
 		}
-		return nil, []warning{{"A " + kind + " of dcgm-exporter has no effect", []any{kind, name, "why", a.advice}}}, nil
+		return nil, []warning{{kind + " of dcgm-exporter has no effect", []any{kind, name, "why", a.advice}}}, nil
 	}
 	return nil, nil, fmt.Errorf("%s=%s of dcgm-exporter is not supported: %s", name, value, a.advice)
 }

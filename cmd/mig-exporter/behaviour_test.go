@@ -136,11 +136,11 @@ func TestCheckConfig(t *testing.T) {
 	bad := write(t, "bad.yaml", "version: 1\ngpus:\n  - {model: A100-40GB, cuont: 2}\n")
 	code, text := check("--sim.scenario=" + bad)
 	cmptest.Equal(t, "exit code with a misspelt key of a scenario", code, exitFailure)
-	expectTexts(t, text, bad+":3", "cuont")
+	cmptest.HasTexts(t, text, bad+":3", "cuont")
 	web := write(t, "web.yml", "tls_server_config:\n  cert_flie: x\n")
 	code, text = check("--web.config.file=" + web)
 	cmptest.Equal(t, "exit code with a misspelt key of a web configuration", code, exitFailure)
-	expectTexts(t, text, web, "cert_flie")
+	cmptest.HasTexts(t, text, web, "cert_flie")
 }
 
 // TestFlagsFromTheEnvironment: MIG_EXPORTER_ and the flag's name.

@@ -66,7 +66,7 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	if last != nil {
 		found = len(last.GPUs)
 	}
-	level.Info(logger).Log("msg", "Captured", "output", cfg.Capture.Output, "bytes", len(data), "gpus", found,
+	level.Info(logger).Log("msg", "wrote the capture", "output", cfg.Capture.Output, "bytes", len(data), "gpus", found,
 		"polls", len(recording.Recorded.Polls), "identities",
 		map[bool]string{false: "pseudonyms", true: "kept"}[cfg.Capture.KeepIdentities])
 	return nil
@@ -93,7 +93,7 @@ func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture
 	loopErr := <-loop
 	switch {
 	case errors.Is(loopErr, gpu.ErrVersionMismatch):
-		level.Warn(logger).Log("msg", "The driver does not match its library; the capture ends here and records it", "err",
+		level.Warn(logger).Log("msg", "driver does not match its library; the capture records it and ends", "err",
 			loopErr)
 		return poller.Current(), nil
 	case err != nil:
@@ -101,7 +101,7 @@ func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture
 	}
 	last := poller.Current()
 	if last != nil && len(last.Sources) > 0 && last.Sources[0].Err != nil {
-		level.Warn(logger).Log("msg", "The driver does not answer; the capture records it", "err", last.Sources[0].Err)
+		level.Warn(logger).Log("msg", "driver does not answer; the capture records it", "err", last.Sources[0].Err)
 	}
 	return last, nil
 }

@@ -142,7 +142,7 @@ func call(h http.Handler, method, path string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-// ofGPUs keeps what is told of the driver and the GPUs.
+// ofGPUs keeps what is reported of the driver and the GPUs.
 func ofGPUs(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {
@@ -170,7 +170,7 @@ func comparePolls(t *testing.T, want, got []string) {
 	t.Helper()
 	for i := range want {
 		if !strings.Contains(want[i], "nvidia_gpu_") {
-			t.Fatalf("poll %d tells nothing of a GPU:\n%s", i+1, want[i])
+			t.Fatalf("poll %d reports nothing of a GPU:\n%s", i+1, want[i])
 		}
 		if got[i] != want[i] {
 			t.Errorf("poll %d (- captured node, + replay):\n%s", i+1, firstDifferences(want[i], got[i], 20))
@@ -350,9 +350,9 @@ func TestCaptureCommand(t *testing.T) {
 	with := func(args ...string) []string { return slices.Concat(sim, args) }
 	expect("no output", exitUsage, "--output", sim...)
 	expect("no polls", exitUsage, "--capture.polls=0", with("--output=-", "--capture.polls=0")...)
-	expect("file", exitOK, "Captured", with("--output="+path)...)
+	expect("file", exitOK, "wrote the capture", with("--output="+path)...)
 	expect("file that is there", exitFailure, "--force", with("--output="+path)...)
-	expect("forced", exitOK, "Captured", with("--output="+path, "--force")...)
+	expect("forced", exitOK, "wrote the capture", with("--output="+path, "--force")...)
 	expect("a directory", exitFailure, "no regular file", with("--output="+filepath.Dir(path), "--force")...)
 	expect("no directory", exitFailure, "no such file", with("--output=/no/such/node.yaml")...)
 	if out := expect("standard output", exitOK, "recorded:", with("--output=-")...); out != readText(t, path) {
@@ -372,7 +372,7 @@ func TestCaptureCommand(t *testing.T) {
 			append(command, "--driver=sim", "--sim.scenario="+broken)...)
 	}
 	none := "--nvml.library-path=" + filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	without := expect("without a driver", exitOK, "The driver does not answer", "capture", "--output=-", none,
+	without := expect("without a driver", exitOK, "driver does not answer", "capture", "--output=-", none,
 		"--capture.polls=1")
 	if !strings.Contains(without, "nvmlInit: {error: LIBRARY_NOT_FOUND}") {
 		t.Errorf("capture without a driver:\n%s", without)

@@ -176,7 +176,7 @@ func (c *controller) serveAPI(ctx context.Context) error {
 			return err
 		}
 		if c.status.setOff(err.Error()) {
-			level.Error(c.logger).Log("msg", "Partition control is off: its API cannot be served; it is tried again", "err", err)
+			level.Error(c.logger).Log("msg", "cannot serve the API of partition control, which is off; trying again", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -205,7 +205,7 @@ func (c *controller) notes() []string {
 func (c *controller) close() {
 	for i := len(c.closers) - 1; i >= 0; i-- {
 		if err := c.closers[i](); err != nil {
-			level.Warn(c.logger).Log("msg", "Closing", "err", err)
+			level.Warn(c.logger).Log("msg", "close", "err", err)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func TestTheRollbackFails(t *testing.T) {
 	s.expect(t, "mended", 0, "nvidia_mig_gpu_instance_processes", `mig_profile="2g.10gb"`)
 }
 
-// A GPU whose operation cannot be rolled back can be changed again once its layout is accepted as it stands.
+// A GPU whose operation cannot be rolled back can be changed again once its current layout is accepted.
 func TestAccept(t *testing.T) {
 	c := controlNode(t, write(t, "s.yaml", faultyRepartition+
 		"faults: [{for: 10s, gpu: 0, kind: change-fails, on: create-gi, after: 1, times: 99, error: unknown}]\n"))
@@ -109,13 +109,13 @@ func TestOneControllerPerNode(t *testing.T) {
 		program: launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--control.enabled",
 			"--control.mode=apply", "--control.socket="+filepath.Join(c.dir, "d.sock"),
 			"--control.state-dir="+filepath.Join(c.dir, "state"))}
-	second.waitFor("Partition control is read-only")
+	second.waitFor("partition control is read-only")
 	second.expectNote("partition control is read-only: the state folder cannot be used: state folder is in use by " +
 		"another process")
 	second.scrape().expect(t, "second", 1, "mig_control_state", `state="read-only"`)
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
 	c.stop()
-	second.waitFor("can be used again")
+	second.waitFor("is usable again")
 	second.idle()
 }
 
@@ -144,7 +144,7 @@ func TestStateFolderThatCannotBeUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := controlNodeIn(t, dir, write(t, "s.yaml", faultyRepartition))
-	c.waitFor("Partition control is read-only")
+	c.waitFor("partition control is read-only")
 	c.expectNote("partition control is read-only: the state folder cannot be used: not a directory")
 	c.must(0, "plan", "--gpus", "0", "--devices", "7g.40gb=1")
 	if out := c.must(1, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1"); !strings.Contains(out,
@@ -154,7 +154,7 @@ func TestStateFolderThatCannotBeUsed(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "state")); err != nil {
 		t.Fatal(err)
 	}
-	c.waitFor("can be used again")
+	c.waitFor("is usable again")
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "7g.40gb=1")
 }
 
@@ -218,20 +218,20 @@ func TestSocketThatIsTaken(t *testing.T) {
 	c := &controlled{dir: dir,
 		program: launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+write(t, "s.yaml", faultyRepartition),
 			"--control.enabled", "--control.socket="+socket, "--control.state-dir="+filepath.Join(dir, "state"))}
-	c.waitFor("Partition control is off")
+	c.waitFor("cannot serve the API of partition control")
 	c.expectNote("partition control is off: --control.socket")
 	c.scrape().expect(t, "taken", 1, "mig_control_state", `state="off"`)
 	if err := os.Remove(socket); err != nil {
 		t.Fatal(err)
 	}
-	c.waitFor("Partition control is listening")
+	c.waitFor("partition control is listening")
 	c.must(0, "operations")
 	c.until("it is not off", func(s series) bool {
 		return slices.Equal(s.of("mig_control_state", `state="off"`), []float64{0})
 	})
 }
 
-// TestDamagedState: with damaged documents nothing is changed until the operator has accepted what stands, and
+// TestDamagedState: with damaged documents nothing is changed until the operator has accepted the current layout, and
 // everything that asks is answered.
 func TestDamagedState(t *testing.T) {
 	scenario := write(t, "s.yaml", faultyRepartition)

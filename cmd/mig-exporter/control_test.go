@@ -46,7 +46,7 @@ func controlNodeIn(t *testing.T, dir, scenario string, args ...string) *controll
 		"--collector.instance_processes",
 		"--control.socket=" + filepath.Join(dir, "c.sock"), "--control.state-dir=" + filepath.Join(dir, "state"),
 	}, args...)...)}
-	c.waitFor("Partition control is listening")
+	c.waitFor("partition control is listening")
 	return c
 }
 
@@ -233,7 +233,7 @@ func TestMIGMode(t *testing.T) {
 	c.scrape().expect(t, "Ampere, at once", 1, "nvidia_gpu_mig_enabled", `gpu="2"`)
 	c.scrape().expect(t, "Hopper, at once", 1, "nvidia_gpu_mig_enabled", `gpu="3"`)
 	if out := c.must(1, "mode", "off", "--yes", "0"); !strings.Contains(out, "3g.20gb") {
-		t.Errorf("the instances that stand are not named:\n%s", out)
+		t.Errorf("the current instances are not named:\n%s", out)
 	}
 	for range 4 {
 		c.advance(time.Second)

@@ -67,8 +67,8 @@ func TestControlOverTLS(t *testing.T) {
 	}
 	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--control.listen-address=127.0.0.1:0",
 		"--control.config.file="+file)
-	address := regexp.MustCompile(`Partition control is listening" component=control address=(127\.0\.0\.1:\d+)`)
-	c.waitFor(`Partition control is listening" component=control address=127.0.0.1:`)
+	address := regexp.MustCompile(`partition control is listening" component=control address=(127\.0\.0\.1:\d+)`)
+	c.waitFor(`partition control is listening" component=control address=127.0.0.1:`)
 	c.advance(2 * time.Second) // the kubelet's list is settled
 	as := func(name string, args ...string) []string {
 		path := filepath.Join(dir, name)

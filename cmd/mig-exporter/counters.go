@@ -43,10 +43,10 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 			cfg.CountersFile)
 	}
 	for _, row := range faulty {
-		level.Warn(logger).Log("msg", "Counter left out", "err", row)
+		level.Warn(logger).Log("msg", "ignoring a line of the counters file", "err", row)
 	}
 	if without := collector.WithoutValue(counters); len(without) > 0 {
-		level.Info(logger).Log("msg", "Counters without a source; they have no series", "fields", fmt.Sprint(without))
+		level.Info(logger).Log("msg", "counters have no source and so no series", "fields", fmt.Sprint(without))
 	}
 	return counters, nil
 }

@@ -65,7 +65,7 @@ type program struct {
 	heard chan struct{} // closed and replaced with every line
 }
 
-var listening = regexp.MustCompile(`msg="?Listening[^\n]*address=(\S+)`)
+var listening = regexp.MustCompile(`msg=listening[^\n]*address=(\S+)`)
 
 // launch starts the program on a free port and waits until it listens.
 func launch(t testing.TB, args ...string) *program {

@@ -160,12 +160,12 @@ func findIneffective(cfg *Config, args []string, lookup lookupFunc) (warnings []
 			variable, name := variableOf(flag, args, lookup), flagAsTyped(args, flag)
 			switch {
 			case variable != "":
-				warnings = append(warnings, warning{"A variable has no effect", []any{"variable", variable, "needs", e.needs}})
+				warnings = append(warnings, warning{"variable has no effect", []any{"variable", variable, "needs", e.needs}})
 			case name == "":
 			case e.needs == controlEnabled:
 				errs = append(errs, fmt.Errorf("%s has no effect: expected %s with it", name, e.needs))
 			default:
-				warnings = append(warnings, warning{"A flag has no effect", []any{"flag", name, "needs", e.needs}})
+				warnings = append(warnings, warning{"flag has no effect", []any{"flag", name, "needs", e.needs}})
 			}
 		}
 	}
@@ -208,10 +208,10 @@ func unknownVariables(environ []string) []warning {
 		case slices.Contains(known, name) || isServiceVariable(name, names):
 		case strings.HasPrefix(name, envPrefix):
 			best := slices.MinFunc(own, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
-			list = append(list, warning{"A variable that no flag has is set; it has no effect",
+			list = append(list, warning{"variable belongs to no flag; it has no effect",
 				[]any{"variable", name, "nearest", best, "flag", flags[best]}})
 		case strings.HasPrefix(name, dcgmExporterPrefix):
-			list = append(list, warning{"A variable that is not known of dcgm-exporter is set; it has no effect",
+			list = append(list, warning{"variable is unknown to dcgm-exporter; it has no effect",
 				[]any{"variable", name, "see", "docs/migration.md"}})
 		}
 	}

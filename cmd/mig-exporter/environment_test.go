@@ -103,7 +103,7 @@ func TestIneffective(t *testing.T) {
 	t.Setenv("MIG_EXPORTER_POL_INTERVAL", "1s")
 	var out, errOut strings.Builder
 	cmptest.Equal(t, "exit code", execute(t.Context(), []string{"check-config"}, &out, &errOut), exitOK)
-	expectTexts(t, errOut.String(), "level=warn", "nearest=MIG_EXPORTER_POLL_INTERVAL")
+	cmptest.HasTexts(t, errOut.String(), "level=warn", "nearest=MIG_EXPORTER_POLL_INTERVAL")
 }
 
 // TestHostnameInAPod: dcgm-exporter's manifests name the node by NODE_NAME; the host name of a pod is the pod's,

@@ -41,16 +41,17 @@ func openEvidence(dir, node string, advisor *advise.Advisor, logger log.Logger) 
 		err = advisor.Restore(bytes.NewReader(content), node)
 	}
 	if err == nil {
-		level.Info(logger).Log("msg", "Restored the evidence for right-sizing", "file", f.path)
+		level.Info(logger).Log("msg", "restored the evidence for right-sizing", "file", f.path)
 		return f
 	}
 	aside, asideErr := setAside(f.path)
 	if asideErr != nil {
 		level.Error(logger).Log("file", f.path, "err", errors.Join(err, asideErr),
-			"msg", "The evidence for right-sizing cannot be used nor set aside; it stays as it is, and none is saved")
+			"msg", "cannot use the evidence for right-sizing nor rename its file; no evidence is saved")
 		return nil
 	}
-	level.Warn(logger).Log("msg", "The evidence for right-sizing cannot be used and was set aside; it begins anew",
+	level.Warn(logger).Log(
+		"msg", "cannot use the evidence for right-sizing; renamed its file and started without evidence",
 		"file", f.path, "as", aside, "err", err)
 	return f
 }
@@ -88,6 +89,6 @@ func (f *evidenceFile) write(evidence *advise.Checkpoint, at time.Time) {
 	}
 	if err != nil {
 		level.Error(f.logger).Log("file", f.path, "err", err,
-			"msg", "The evidence for right-sizing cannot be saved: a restart would forget what came since the last time")
+			"msg", "cannot save the evidence for right-sizing; a restart would lose what came after the last save")
 	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // TestAGPUThatHangsCostsOneGPUByDCGM: a GPU that hangs blocks the whole host engine. Where the others have GPM the
-// driver tells their activity until the engine answers again; those without have none.
+// driver reports their activity until the engine answers again; those without have none.
 func TestAGPUThatHangsCostsOneGPUByDCGM(t *testing.T) {
 	p := faultyNode(t, `
 gpus:

@@ -65,7 +65,7 @@ func TestDCGMDoesNotAnswer(t *testing.T) {
 			s = p.seconds(90) // longer than the longest pause
 			s.expect(t, "after it", 1, "mig_exporter_source_up", `source="dcgm"`)
 			s.expectProfiled(t, "after it", busy)
-			if p.said(`msg="Source answers" source=dcgm`) != 1 {
+			if p.said(`msg="source answers" source=dcgm`) != 1 {
 				t.Errorf("the log:\n%s", p.logText())
 			}
 		})
@@ -96,7 +96,7 @@ func TestDCGMWithoutRights(t *testing.T) {
 	cmptest.Equal(t, "calls of DCGM", calls, []float64{3})
 	cmptest.Equal(t, "calls of DCGM later", p.seconds(150).of("mig_exporter_driver_calls_total", `source="dcgm"`),
 		[]float64{3})
-	p.hangUp("Nothing was reloaded")
+	p.hangUp("reloaded nothing")
 	p.seconds(10).expectProfiled(t, "with rights, after a reload", busy)
 }
 

@@ -100,7 +100,7 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[s
 	kubernetesFlags(app, cfg)
 	adviseFlags(app, &cfg.Advise)
 	controlFlags(app, &cfg.Control)
-	enumFlag(app, "log.level", "Least important messages to log: debug, info, warn or error.", "info", &logs.Level,
+	enumFlag(app, "log.level", "Lowest level of messages to log: debug, info, warn or error.", "info", &logs.Level,
 		"debug", "info", "warn", "error")
 	enumFlag(app, "log.format", "Form of the log on standard error: logfmt or json.", "logfmt", &logs.Format, "logfmt",
 		"json")
@@ -109,7 +109,7 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[s
 
 func newApp() *kingpin.Application {
 	app := kingpin.New("mig-exporter", "Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances (MIG). "+
-		"Flags and environment variables of dcgm-exporter are accepted, or refused with what to use instead "+
+		"dcgm-exporter's flags and environment variables are accepted, or refused with what to use instead "+
 		"(docs/migration.md). "+
 		"SIGHUP reads the counters file, the layouts and control's configuration again; SIGTERM and SIGINT stop "+
 		"(docs/faults.md).")
@@ -122,12 +122,12 @@ func newApp() *kingpin.Application {
 
 func sourceFlags(app *kingpin.Application, cfg *Config) {
 	enumFlag(app, "driver",
-		"Where GPUs come from: nvml, this node's NVIDIA driver, or sim, the simulated node of --sim.scenario.",
+		"Source of the GPUs: nvml, this node's NVIDIA driver, or sim, the simulated node of --sim.scenario.",
 		driverNVML, &cfg.Driver, driverNVML, driverSim)
 	app.Flag("nvml.library-path",
 		"Path of the NVML library; by default libnvidia-ml.so.1 as the dynamic linker finds it.").
 		StringVar(&cfg.NVMLLibrary)
-	app.Flag("sim.scenario", "Scenario file of the simulated node, or a file that capture wrote.").
+	app.Flag("sim.scenario", "Scenario file of the simulated node, or a file written by capture.").
 		StringVar(&cfg.SimScenario)
 	enumFlag(app, "sim.clock", "How simulated time passes: real, step (only by POST /-/sim/advance?by=1s), or x60.",
 		sim.ClockReal, &cfg.SimClock, sim.ClockReal, sim.ClockStep, sim.ClockX60)
@@ -143,15 +143,15 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 
 func profilingFlags(app *kingpin.Application, cfg *Config) {
 	enumFlag(app, "profiling.source",
-		"Where activity comes from: auto (for each GPU, GPM if its driver has it, else DCGM), "+
-			"gpm, dcgm (GPM where DCGM fails) or off.", profilingAuto, &cfg.Profiling, profilingAuto, profilingGPM,
+		"Source of activity: auto (for each GPU, GPM if its driver has it, else DCGM), "+
+			"gpm, dcgm (GPM if DCGM fails) or off.", profilingAuto, &cfg.Profiling, profilingAuto, profilingGPM,
 		profilingDCGM, profilingOff)
 	enumFlag(app, "dcgm.mode",
 		"How DCGM is reached: off, embedded (libdcgm.so.4 in this process) or remote (a host engine at "+
 			"--dcgm.address).", dcgmOff, &cfg.DCGMMode, dcgmOff, dcgmEmbedded, dcgmRemote)
 	app.Flag("dcgm.address", "Address of a DCGM host engine: host:port, or the path of a unix socket.").
 		StringVar(&cfg.DCGMAddress)
-	app.Flag("hpc.job-mapping-dir", "Folder in which a batch scheduler writes which job has which GPU: files <gpu> and "+
+	app.Flag("hpc.job-mapping-dir", "Folder in which a batch scheduler records which job has which GPU: files <gpu> and "+
 		"<gpu>.<GPU instance>, a job in each line.").StringVar(&cfg.JobDir)
 }
 
@@ -189,7 +189,7 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 	intFlag(app, "web.max-scrapes",
 		"Scrapes gathered and encoded at the same time; those beyond it get 503. 0 is no limit.", "40", &cfg.MaxScrapes)
 	durationFlag(app, "web.ready-max-age",
-		"Age of the last reading of the node from which /-/ready answers 503; 0s is never. "+
+		"Age of the last reading of the node at which /-/ready begins to answer 503; 0s is never. "+
 			"By default it is at least three times --poll.interval.", defaultReadyMaxAge.String(), &cfg.ReadyMaxAge).
 		IsSetByUser(&cfg.readyMaxAgeSet)
 	app.Flag("web.state", "Serve the node's state as JSON at /api/v1/node, and on the landing page.").Default("true").

@@ -31,22 +31,22 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
 		"Observe what workloads need of their GPUs and slices, and recommend smaller or larger ones (docs/rightsizing.md). "+
 			"Nothing is ever changed by it.").Default("true").BoolVar(&cfg.Enabled)
 	app.Flag("advise.state-dir",
-		"Folder that keeps the evidence over restarts; it is created if it is missing. By default none does: "+
-			"a restart forgets what was observed.").StringVar(&cfg.StateDir)
+		"Folder that keeps the evidence across restarts; created if it is missing. By default there is none: "+
+			"a restart loses what was observed.").StringVar(&cfg.StateDir)
 	floatFlag(app, "advise.headroom",
-		"Share of the most memory that was seen that must be free above it in a recommended slice.",
+		"Memory that must be free in a recommended slice, relative to the highest use that was seen.",
 		initial.Headroom, &cfg.Options.Headroom)
 	floatFlag(app, "advise.target-busy", "Highest p99 of busy time in a recommended slice, 0-1.", initial.TargetBusy,
 		&cfg.Options.TargetBusy)
 	floatFlag(app, "advise.max-stretch",
-		"Longest time, at p95, that a request may take in a slice, in times of that on the device that it has. "+
+		"How many times as long as now a request may take in a slice, at p95. "+
 			"A pod's annotation mig-exporter.dev/max-stretch overrides it.", initial.MaxStretch, &cfg.Options.MaxStretch)
 	durationFlag(app, "advise.min-evidence", "Observed time before anything is recommended for a workload.",
 		strconv.Itoa(int(initial.MinEvidence.Hours()))+"h", &cfg.Options.MinEvidence)
 	app.Flag("advise.strict", "Decide by the worst mix of kernels that the evidence allows, instead of the expected one.").
 		BoolVar(&cfg.Options.Strict)
 	app.Flag("advise.workload-label",
-		"Pod label that names the workload of the pods that have it, where their owners do not: pods of one "+
+		"Pod label that names the workload of the pods that have it, in place of their owners: pods of one "+
 			"workload add up. Needs --kubernetes.node-name.").StringVar(&cfg.WorkloadLabel)
 	enumFlag(app, "advise.strategy",
 		"The device plugin's MIG strategy on this node: mixed, or single (all GPUs have one profile).",

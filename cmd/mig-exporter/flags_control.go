@@ -55,11 +55,12 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		"Certificates, tokens and rights of --control.listen-address (YAML). Read again when it has changed, "+
 			"and with SIGHUP.").StringVar(&cfg.ConfigFile)
 	app.Flag("control.audience",
-		"Audience that Kubernetes tokens must have, so that the API server does not accept them; repeatable. "+
+		"Audience that Kubernetes tokens must have; with an audience of its own, a token is not accepted by the "+
+			"API server. Repeatable. "+
 			"By default the API server's own.").StringsVar(&cfg.Audiences)
 	app.Flag("control.layouts", "File of named layouts, in mig-parted's form. Read again with SIGHUP.").
 		StringVar(&cfg.LayoutsFile)
-	app.Flag("control.state-dir", "Folder of the operations' state and the audit log; it is created if it is missing.").
+	app.Flag("control.state-dir", "Folder of the operations' state and the audit log; created if it is missing.").
 		Default("/var/lib/mig-exporter").StringVar(&cfg.StateDir)
 	app.Flag("control.restore",
 		"After a reboot, restore the layouts that operations have made, on GPUs without instances.").

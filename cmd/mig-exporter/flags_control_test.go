@@ -64,7 +64,7 @@ func TestCheckConfigOfControl(t *testing.T) {
 		"version: v1\nmig-configs:\n  half:\n  - {devices: all, mig-enabled: true, mig-devcies: {}}\n")
 	code, text := check("--control.layouts=" + bad)
 	cmptest.Equal(t, "exit code with a misspelt key of layouts", code, exitFailure)
-	expectTexts(t, text, bad+":4: mig-configs.half[0].mig-devcies: ")
+	cmptest.HasTexts(t, text, bad+":4: mig-configs.half[0].mig-devcies: ")
 	file := write(t, "control.yml", "tokens: []\ntokns: []\n")
 	if code, text := check("--control.listen-address=:0", "--control.config.file="+file); code != exitFailure ||
 		!strings.Contains(text, "--control.config.file") {

@@ -3,34 +3,14 @@ package main
 import (
 	"context"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
-
-// expectTexts fails the test for each part that a text lacks.
-func expectTexts(t *testing.T, text string, parts ...string) {
-	t.Helper()
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			t.Errorf("%q is missing in:\n%s", part, text)
-		}
-	}
-}
-
-// expectNone fails the test for each part that a text has.
-func expectNone(t *testing.T, text string, parts ...string) {
-	t.Helper()
-	for _, part := range parts {
-		if strings.Contains(text, part) {
-			t.Errorf("%q is in:\n%s", part, text)
-		}
-	}
-}
 
 // expectError fails the test unless an error has a text; the empty text means no error.
 func expectError(t *testing.T, what string, err error, text string) {
@@ -41,7 +21,7 @@ func expectError(t *testing.T, what string, err error, text string) {
 	case text != "" && err == nil:
 		t.Errorf("%s: no error, want %q", what, text)
 	case err != nil:
-		expectTexts(t, err.Error(), text)
+		cmptest.HasTexts(t, err.Error(), text)
 	}
 }
 

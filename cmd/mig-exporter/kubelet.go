@@ -71,7 +71,7 @@ func (m kubeletMark) set() {
 		err = os.WriteFile(m.path, []byte(m.boot), 0o600)
 	}
 	if err != nil {
-		level.Warn(m.logger).Log("msg", "Cannot write down that this node has a kubelet", "err", err)
+		level.Warn(m.logger).Log("msg", "cannot record that this node has a kubelet", "err", err)
 	}
 }
 

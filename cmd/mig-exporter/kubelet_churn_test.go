@@ -61,10 +61,10 @@ pods:
 	return s.String()
 }
 
-// TestNoHeldDeviceIsToldFree: over random churn, restarts and outages no device that a live pod holds is told to be
-// free, given to another holder, or destroyed by a plan. The devices of plain init containers are not known without
+// TestNoHeldDeviceIsReportedFree: over random churn, restarts and outages no device that a live pod holds is reported
+// as free, given to another holder, or destroyed by a plan. The devices of plain init containers are not known without
 // the checkpoint.
-func TestNoHeldDeviceIsToldFree(t *testing.T) {
+func TestNoHeldDeviceIsReportedFree(t *testing.T) {
 	if raceEnabled {
 		t.Skip("ten times slower; it runs in the target test-growth")
 	}
@@ -77,7 +77,7 @@ func TestNoHeldDeviceIsToldFree(t *testing.T) {
 				flags = append(flags, "--kubernetes.checkpoint=")
 			}
 			x := controlledNode(t, churnScenario(r), flags...)
-			told := 0
+			confirmed := 0
 			for second := range churnSeconds {
 				advanceBy(t, x, time.Second)
 				checkpoint, _ := x.node.kubelet.CheckpointState()
@@ -87,7 +87,7 @@ func TestNoHeldDeviceIsToldFree(t *testing.T) {
 						held = append(held, h)
 					}
 				}
-				told += checkHolders(t, x.poller.Current(), held)
+				confirmed += checkHolders(t, x.poller.Current(), held)
 				if second%5 == 0 {
 					plans += tryPlan(t, x, held)
 				}
@@ -95,8 +95,8 @@ func TestNoHeldDeviceIsToldFree(t *testing.T) {
 					t.Fatalf("second %d", second)
 				}
 			}
-			if told < churnSeconds {
-				t.Errorf("%d confirmed holders in %d seconds: too little to judge by", told, churnSeconds)
+			if confirmed < churnSeconds {
+				t.Errorf("%d confirmed holders in %d seconds: too little to judge by", confirmed, churnSeconds)
 			}
 		})
 	}
@@ -125,14 +125,14 @@ func checkHolders(t *testing.T, s *gpu.Snapshot, held []sim.Holding) (confirmed 
 			allocated, holders = ci.Allocated, ci.Holders
 		}
 		if allocated == gpu.Some(false) || s.GPUs[d.GPU].Allocated == gpu.Some(false) {
-			t.Errorf("%+v is told to be free; incomplete because %q", h, s.HoldersIncomplete)
+			t.Errorf("%+v is reported as free; incomplete because %q", h, s.HoldersIncomplete)
 		}
 		for _, other := range holders {
 			if other.Unconfirmed != "" {
 				continue
 			}
 			if confirmed++; other.Pod != h.Pod {
-				t.Errorf("%+v is told to be held by %s", h, other.Pod)
+				t.Errorf("%+v is reported as held by %s", h, other.Pod)
 			}
 		}
 	}
@@ -157,7 +157,7 @@ func tryPlan(t *testing.T, x *exporter, held []sim.Holding) int {
 }
 
 // TestARestartedKubeletEndsNoPod: the kubelet restarts while the API server is away. Its list lacks pods for minutes;
-// nothing that they hold is told to be free, no plan destroys it, and an operator's confirmation settles it.
+// nothing that they hold is reported as free, no plan destroys it, and an operator's confirmation settles it.
 func TestARestartedKubeletEndsNoPod(t *testing.T) {
 	x := controlledNode(t, `
 version: 1

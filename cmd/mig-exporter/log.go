@@ -57,7 +57,7 @@ func announceStop(ctx context.Context, logger log.Logger) (end func()) {
 		defer close(said)
 		var s stopSignal
 		if errors.As(context.Cause(ctx), &s) {
-			level.Info(logger).Log("msg", "Stopping", "signal", s)
+			level.Info(logger).Log("msg", "stopping", "signal", s)
 		}
 	})
 	return func() {

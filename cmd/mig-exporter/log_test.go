@@ -46,7 +46,7 @@ func TestLogOfAWholeRun(t *testing.T) {
 		if code := p.exitCode(); code != exitOK {
 			t.Errorf("exit code %d after %s", code, s)
 		}
-		if want := "level=info msg=Stopping signal=" + s.String(); !strings.Contains(p.logText(), want) {
+		if want := "level=info msg=stopping signal=" + s.String(); !strings.Contains(p.logText(), want) {
 			t.Errorf("the log does not have %q:\n%s", want, p.logText())
 		}
 		for line := range strings.Lines(p.logText()) {

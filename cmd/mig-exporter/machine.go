@@ -178,7 +178,7 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 // userAgent names this program to the API server.
 func userAgent() string { return "mig-exporter/" + cmp.Or(version.Version, "unknown") }
 
-// readBootID returns the id by which the kernel tells one boot from another.
+// readBootID returns the kernel's id of this boot.
 func readBootID() (string, error) {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -67,9 +67,9 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	case err == nil:
 		return exitOK
 	case errors.Is(err, gpu.ErrVersionMismatch):
-		level.Error(logger).Log("msg", "The NVIDIA driver was replaced under this process; it must be restarted", "err", err)
+		level.Error(logger).Log("msg", "NVIDIA driver was replaced while this process ran; restart the process", "err", err)
 		return exitMismatch
 	}
-	level.Error(logger).Log("msg", "Cannot continue", "err", err)
+	level.Error(logger).Log("msg", "cannot continue", "err", err)
 	return exitFailure
 }

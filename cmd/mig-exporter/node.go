@@ -116,7 +116,7 @@ func (n *node) close() {
 		errs = append(errs, n.closers[i]())
 	}
 	if err := errors.Join(errs...); err != nil {
-		level.Warn(n.logger).Log("msg", "Closing", "err", err)
+		level.Warn(n.logger).Log("msg", "close", "err", err)
 	}
 }
 

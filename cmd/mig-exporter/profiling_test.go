@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // activityOf is every ratio of activity and every link rate of a scrape, by series.
@@ -137,7 +139,7 @@ func TestJobs(t *testing.T) {
 		}
 	}
 	job("0", "")
-	p.advance(time.Second) // tells its energy once more
+	p.advance(time.Second) // reports its energy once more
 	p.advance(time.Second)
 	if body = string(p.get("/metrics").body); strings.Contains(body, "4711") {
 		t.Error("a job that has ended is still named")
@@ -156,8 +158,8 @@ func TestCountersFile(t *testing.T) {
 	p := simulate(t, "a30", "--metrics.names=dcgm", "--dcgm.counters.lenient", "-f", file)
 	p.advance(time.Second)
 	body := string(p.get("/metrics").body)
-	expectTexts(t, body, "\nDCGM_FI_DEV_GPU_TEMP{")
-	expectNone(t, body, "\nDCGM_FI_DEV_POWER_USAGE{", "\nnvidia_gpu_")
+	cmptest.HasTexts(t, body, "\nDCGM_FI_DEV_GPU_TEMP{")
+	cmptest.LacksTexts(t, body, "\nDCGM_FI_DEV_POWER_USAGE{", "\nnvidia_gpu_")
 	if log := p.logText(); !strings.Contains(log, file+":3:1: ") {
 		t.Errorf("the log does not name the row:\n%s", log)
 	}

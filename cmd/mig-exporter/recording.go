@@ -32,8 +32,8 @@ func (n *node) openRecording(cfg *Config) error {
 	if !cfg.stepped() {
 		n.polled = replay.Next
 	}
-	level.Info(n.logger).Log("msg", "This is a recording: another node's GPUs, as they were", "file", cfg.SimScenario,
-		"start", file.Recorded.Start.Format(time.RFC3339), "polls", len(file.Recorded.Polls))
+	level.Info(n.logger).Log("msg", "serving a recording: another node's GPUs, at an earlier time",
+		"file", cfg.SimScenario, "start", file.Recorded.Start.Format(time.RFC3339), "polls", len(file.Recorded.Polls))
 	return nil
 }
 

@@ -34,7 +34,7 @@ func TestHangUpWithAPipe(t *testing.T) {
 	said := c.hangUp("flag=--control.layouts")
 	if !strings.Contains(said, `what was read before stays in force" flag=--dcgm.counters file=`+counters) ||
 		!strings.Contains(said, "expected a regular file") ||
-		!strings.Contains(said, `"A file has not changed" flag=--control.layouts`) {
+		!strings.Contains(said, `"file has not changed" flag=--control.layouts`) {
 		t.Errorf("the log does not say what is wrong with the file, or not that the other one was read:\n%s", said)
 	}
 	if err := os.Remove(counters); err != nil {
@@ -77,7 +77,7 @@ func TestHangUpWithAFileThatHangs(t *testing.T) {
 				}
 			}
 		}
-		late := `"A file cannot be read in time; what was read before stays in force" flag=--dcgm.counters file=reload.go`
+		late := `"cannot read a file in time; what was read before stays in force" flag=--dcgm.counters file=reload.go`
 		hangUp(late, "flag=--control.layouts file=reload.go changes=\"day added\"")
 		hangUp(late, "has not returned", "flag=--control.layouts file=reload.go changes=\"day added\"")
 		if reads != 1 || applied != 2 {
@@ -99,7 +99,7 @@ func TestHangUpWithAFileThatHangs(t *testing.T) {
 			t.Errorf("stopping took %v: %v", time.Since(stopping), err)
 		}
 		if !strings.Contains(said.String(),
-			`msg="Abandoned the reading of a file that did not return" flag=--dcgm.counters`) {
+			`msg="abandoned the read of a file: it did not return" flag=--dcgm.counters`) {
 			t.Errorf("the log does not say what was abandoned:\n%s", said.String())
 		}
 		close(release)

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // hangUp sends SIGHUP and waits until the log, from then on, says something.
@@ -46,12 +48,12 @@ func rewrite(t *testing.T, path, text string) {
 // TestHangUpWithoutFiles: SIGHUP ends nothing, and says that there is nothing to read.
 func TestHangUpWithoutFiles(t *testing.T) {
 	p := simulate(t, "a30")
-	p.hangUp("Nothing was reloaded")
+	p.hangUp("reloaded nothing")
 	p.advance(time.Second)
 	if r := p.get("/metrics"); !strings.Contains(string(r.body), "nvidia_gpu_up{") {
 		t.Error("no metrics after SIGHUP")
 	}
-	if code := p.stop(); code != exitOK || !strings.Contains(p.logText(), "msg=Stopping signal=terminated") {
+	if code := p.stop(); code != exitOK || !strings.Contains(p.logText(), "msg=stopping signal=terminated") {
 		t.Errorf("exit code %d:\n%s", code, p.logText())
 	}
 }
@@ -68,7 +70,7 @@ func TestHangUpReadsTheCountersFile(t *testing.T) {
 	if !serves("DCGM_FI_DEV_GPU_TEMP") || serves("DCGM_FI_DEV_POWER_USAGE") {
 		t.Error("the counters file is not in force")
 	}
-	p.hangUp(`msg="A file has not changed" flag=--dcgm.counters file=` + file)
+	p.hangUp(`msg="file has not changed" flag=--dcgm.counters file=` + file)
 
 	rewrite(t, file, power)
 	p.hangUp(`changes="DCGM_FI_DEV_GPU_TEMP removed, DCGM_FI_DEV_POWER_USAGE added"`)
@@ -77,7 +79,7 @@ func TestHangUpReadsTheCountersFile(t *testing.T) {
 	}
 	rewrite(t, file, temperature+"DCGM_FI_DEV_POWER_USAGE, gouge, Power.\n")
 	said := p.hangUp("what was read before stays in force")
-	expectTexts(t, said, file, "gouge", "level=error")
+	cmptest.HasTexts(t, said, file, "gouge", "level=error")
 	p.advance(time.Second)
 	if serves("DCGM_FI_DEV_GPU_TEMP") || !serves("DCGM_FI_DEV_POWER_USAGE") {
 		t.Error("a broken file took the old one out of force")

@@ -45,8 +45,8 @@ type fileReading struct {
 
 // The log messages after an error in most files, and after a reading that takes too long.
 const (
-	keepsOld = "A file cannot be used; what was read before stays in force"
-	lateRead = "A file cannot be read in time; what was read before stays in force"
+	keepsOld = "cannot use a file; what was read before stays in force"
+	lateRead = "cannot read a file in time; what was read before stays in force"
 )
 
 // readTimeout is how long a signal waits for its files, all together.
@@ -71,7 +71,7 @@ func newReloader(cfg *Config, x *exporter) *reloader {
 	}
 	if cfg.Control.ConfigFile != "" {
 		r.files = append(r.files, &reloadable{flag: "--control.config.file", path: cfg.Control.ConfigFile,
-			broken: "A file cannot be used; TLS keeps its certificate, but partition control refuses all TCP clients until " +
+			broken: "cannot use a file; TLS keeps its certificate, but partition control refuses all TCP clients until " +
 				"the file is valid",
 			read: func() (applyFunc, error) {
 				apply := x.control.server.Reloader.Read(cfg.Control.ConfigFile)
@@ -89,7 +89,7 @@ func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) error {
 			r.logAbandoned()
 			return nil
 		case s := <-signals:
-			level.Info(r.logger).Log("msg", "Reading files again", "signal", s, "files", len(r.files))
+			level.Info(r.logger).Log("msg", "reading files again", "signal", s, "files", len(r.files))
 			if r.retry != nil {
 				r.retry()
 			}
@@ -101,7 +101,7 @@ func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) error {
 // reloadFiles reads every file again and logs the results.
 func (r *reloader) reloadFiles(ctx context.Context) {
 	if len(r.files) == 0 {
-		level.Info(r.logger).Log("msg", "Nothing was reloaded: no flag names a file that is read again")
+		level.Info(r.logger).Log("msg", "reloaded nothing: no flag names a file that is read again")
 	}
 	inTime, stop := context.WithTimeout(ctx, readTimeout)
 	defer stop()
@@ -118,10 +118,10 @@ func (r *reloader) reloadFiles(ctx context.Context) {
 		case err != nil:
 			level.Error(r.logger).Log("msg", f.broken, "flag", f.flag, "file", f.path, "err", err)
 		case len(changes) == 0:
-			level.Info(r.logger).Log("msg", "A file has not changed", "flag", f.flag, "file", f.path)
+			level.Info(r.logger).Log("msg", "file has not changed", "flag", f.flag, "file", f.path)
 		default:
 			level.Info(r.logger).
-				Log("msg", "A file was reloaded", "flag", f.flag, "file", f.path, "changes", strings.Join(changes, ", "))
+				Log("msg", "reloaded a file", "flag", f.flag, "file", f.path, "changes", strings.Join(changes, ", "))
 		}
 	}
 }
@@ -130,7 +130,7 @@ func (r *reloader) reloadFiles(ctx context.Context) {
 func (r *reloader) logAbandoned() {
 	for _, f := range r.files {
 		if f.isReading() {
-			level.Warn(r.logger).Log("msg", "Abandoned the reading of a file that did not return", "flag", f.flag, "file",
+			level.Warn(r.logger).Log("msg", "abandoned the read of a file: it did not return", "flag", f.flag, "file",
 				f.path)
 		}
 	}

@@ -49,7 +49,7 @@ func newRightsizing(cfg *Config, node string, logger log.Logger) *rightsizing {
 		advisor: advise.New(cfg.Advise.options(cfg.PollInterval * cfg.clockSpeed())),
 	}
 	if cfg.Advise.StateDir == "" {
-		level.Info(logger).Log("msg", "The evidence for right-sizing is not kept: a restart forgets it",
+		level.Info(logger).Log("msg", "evidence for right-sizing is not saved; a restart loses it",
 			"see", "--advise.state-dir")
 		return r
 	}
@@ -95,8 +95,8 @@ func (r *rightsizing) run(ctx context.Context) error {
 	}
 }
 
-// settle blocks until what was due is published and saved, run has returned or ctx ends.
-func (r *rightsizing) settle(ctx context.Context) {
+// flushUpdates blocks until what was due is published and saved, run has returned or ctx ends.
+func (r *rightsizing) flushUpdates(ctx context.Context) {
 	done := make(chan struct{})
 	select {
 	case r.flush <- done:

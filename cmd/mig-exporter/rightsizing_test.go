@@ -44,18 +44,18 @@ func (p *program) observedMinutes() float64 {
 func TestRightsizing(t *testing.T) {
 	t.Parallel()
 	p := simulate(t, "h100-underused", "--poll.interval=1h")
-	expectNone(t, string(p.get("/metrics").body), "nvidia_gpu_rightsizing_")
-	expectTexts(t, p.logText(), "a restart forgets it")
+	cmptest.LacksTexts(t, string(p.get("/metrics").body), "nvidia_gpu_rightsizing_")
+	cmptest.HasTexts(t, p.logText(), "a restart loses it")
 	for range 7*4 - 1 {
 		p.advance(6 * time.Hour) // of which an hour counts
 	}
 	before := string(p.get("/metrics").body)
-	expectTexts(t, before, `nvidia_gpu_rightsizing_rejected{gpu="5",reason="provisional"`)
-	expectNone(t, before, "nvidia_gpu_rightsizing_candidate{")
+	cmptest.HasTexts(t, before, `nvidia_gpu_rightsizing_rejected{gpu="5",reason="provisional"`)
+	cmptest.LacksTexts(t, before, "nvidia_gpu_rightsizing_candidate{")
 	p.advance(6 * time.Hour)
 	p.advance(time.Hour)
 	text := string(p.get("/metrics").body)
-	expectTexts(t, text, `nvidia_gpu_rightsizing_candidate{container="jupyter",gpu="5",namespace="ml",pod="notebook-ben",`+
+	cmptest.HasTexts(t, text, `nvidia_gpu_rightsizing_candidate{container="jupyter",gpu="5",namespace="ml",pod="notebook-ben",`+
 		`recommended_profile="1g.10gb",`)
 	report := p.recommendations("")
 	if report.Packing == nil || len(report.Packing.FreedGPUs) == 0 {
@@ -82,7 +82,7 @@ func TestRightsizing(t *testing.T) {
 func TestRightsizingIsOff(t *testing.T) {
 	p := simulate(t, "h100-underused", "--no-advise.enabled")
 	cmptest.Equal(t, "recommendations", p.get("/api/v1/recommendations").status, http.StatusNotFound)
-	expectNone(t, string(p.get("/metrics").body), "nvidia_gpu_rightsizing_")
+	cmptest.LacksTexts(t, string(p.get("/metrics").body), "nvidia_gpu_rightsizing_")
 }
 
 // TestEvidenceOutlivesTheProcess: killed at any moment, the program loses at most what came since it saved the
@@ -103,7 +103,7 @@ func TestEvidenceOutlivesTheProcess(t *testing.T) {
 	p.exitCode()
 
 	p = start()
-	expectTexts(t, p.logText(), "Restored the evidence")
+	cmptest.HasTexts(t, p.logText(), "restored the evidence")
 	p.advance(time.Minute)
 	p.advance(time.Minute)
 	restored := p.observedMinutes()
@@ -124,7 +124,7 @@ func TestEvidenceOutlivesTheProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	p = start()
-	expectTexts(t, p.logText(), "was set aside", "garbage")
+	cmptest.HasTexts(t, p.logText(), "renamed its file", "garbage")
 	p.advance(time.Minute)
 	p.advance(time.Minute)
 	if got := p.observedMinutes(); got > 2 {
@@ -135,7 +135,7 @@ func TestEvidenceOutlivesTheProcess(t *testing.T) {
 	if err != nil || string(aside) != "garbage" {
 		t.Errorf("set aside is %q: %v", aside, err)
 	}
-	expectTexts(t, readText(t, path), "right-sizing evidence, version 1")
+	cmptest.HasTexts(t, readText(t, path), "right-sizing evidence, version 1")
 }
 
 // TestUnusableEvidence: no file that cannot be used is lost, and the log says why it cannot.
@@ -170,7 +170,7 @@ func TestUnusableEvidence(t *testing.T) {
 				if f == nil {
 					t.Fatalf("evidence is not kept: %s", lines.String())
 				}
-				expectTexts(t, lines.String(), c.says, aside, "level=warn")
+				cmptest.HasTexts(t, lines.String(), c.says, aside, "level=warn")
 				cmptest.Equal(t, "set aside", readText(t, aside), want)
 				if _, err := os.Stat(path); !os.IsNotExist(err) {
 					t.Errorf("%s is still there: %v", path, err)
@@ -191,7 +191,7 @@ func TestEvidenceThatCannotBeSetAside(t *testing.T) {
 	if f != nil {
 		t.Error("it would be overwritten")
 	}
-	expectTexts(t, lines.String(), "level=error", "stays as it is")
+	cmptest.HasTexts(t, lines.String(), "level=error", "no evidence is saved")
 }
 
 func TestAdviseFlags(t *testing.T) {
@@ -219,5 +219,5 @@ func TestAdviseFlags(t *testing.T) {
 	cmptest.Equal(t, "options", inv.Config.Advise.options(inv.Config.PollInterval), want)
 	inv, err = parseCommandLine(strings.Fields("--no-advise.enabled --advise.strict"), environment(""))
 	expectError(t, "off", err, "")
-	expectTexts(t, fmt.Sprint(inv.Warnings), "--advise.strict", "needs --advise.enabled")
+	cmptest.HasTexts(t, fmt.Sprint(inv.Warnings), "--advise.strict", "needs --advise.enabled")
 }

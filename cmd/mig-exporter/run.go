@@ -36,7 +36,7 @@ const stepGrace = 10
 
 // run serves until ctx ends. It returns nil then, or why it could not start or continue.
 func run(ctx context.Context, cfg *Config, logger log.Logger) error {
-	level.Info(logger).Log("msg", "Starting mig-exporter", "version", version.Info(), "build", version.BuildContext())
+	level.Info(logger).Log("msg", "starting mig-exporter", "version", version.Info(), "build", version.BuildContext())
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups) // after the driver was shut down: the signal kills then
@@ -189,7 +189,7 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 		Register:       x.fresh,
 	}
 	if x.rightsizing != nil {
-		opts.Recommendations, settle = x.rightsizing.report, x.rightsizing.settle
+		opts.Recommendations, settle = x.rightsizing.report, x.rightsizing.flushUpdates
 	}
 	opts.Extra = x.node.handlers(x.poller, settle)
 	return opts
@@ -302,6 +302,6 @@ func closeSource(source *nvmlsource.Source, logger log.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
 	if err := source.Close(ctx); err != nil {
-		level.Warn(logger).Log("msg", "NVML was not shut down", "err", err)
+		level.Warn(logger).Log("msg", "cannot shut NVML down", "err", err)
 	}
 }

@@ -37,7 +37,7 @@ func (n *node) openSimulation(cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	level.Info(n.logger).Log("msg", "This is a simulated node: its GPUs and pods do not exist", "scenario",
+	level.Info(n.logger).Log("msg", "serving a simulated node: its GPUs and pods do not exist", "scenario",
 		cfg.SimScenario)
 	n.kind, n.hostname, n.now, n.library = simulation{simulated}, scenario.Node.Hostname, simulated.Now,
 		simnvml.New(simulated)

@@ -64,7 +64,7 @@ func TestSimulatedMetadata(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := m.PodMetadata("default", "monitor", began); !ok {
-		t.Error("what was known before is not told without the API server")
+		t.Error("what was known before is not reported without the API server")
 	}
 	if _, ok := m.PodMetadata("default", "monitor", n.Now()); ok {
 		t.Error("the API server has answered since")

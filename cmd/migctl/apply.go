@@ -115,7 +115,7 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 	var stopStream context.CancelFunc
 	show := func(e api.Event) {
 		failures = 0
-		if e.State == api.Stuck { // this may last: fetchEnded finds out whether it still is, and the operator is told now
+		if e.State == api.Stuck { // this may last: fetchEnded finds out whether it still is, and the operator is informed now
 			stopStream()
 		}
 		shown.showEvent(&e)

@@ -85,7 +85,7 @@ func TestCommandsOfThePagesParse(t *testing.T) {
 	}
 }
 
-// TestPageHasTheControlFlags: every flag of partition control stands in the page, with its default, and none that is
+// TestPageHasTheControlFlags: every flag of partition control is in the page, with its default, and none that is
 // not there.
 func TestPageHasTheControlFlags(t *testing.T) {
 	text := docPage(t, "docs/partition-control.md")

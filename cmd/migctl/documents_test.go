@@ -69,7 +69,7 @@ func repartition() *api.Plan {
 	}
 }
 
-// nothingToDo is the plan for a layout that stands already.
+// nothingToDo is the plan for a layout that exists already.
 func nothingToDo() *api.Plan {
 	p := repartition()
 	g := &p.GPUs[0]
@@ -125,7 +125,7 @@ func partial(state api.OperationState) *api.Operation {
 	step.Op, step.State = mig.DestroyInstance, api.StepDone
 	op.Rollback = []api.OperationStep{step}
 	op.GPUs = []api.OperationGPU{
-		{GPU: gpu2, State: state, Error: "create compute instance: INSUFFICIENT_RESOURCES", Standing: []api.Instance{
+		{GPU: gpu2, State: state, Error: "create compute instance: INSUFFICIENT_RESOURCES", Current: []api.Instance{
 			{ID: gpu.Some(gpu.InstanceID(2)), Profile: "3g.20gb", ProfileID: 9, Placement: at(4, 4), Fate: api.Keep,
 				Compute: []api.ComputeInstance{{ID: gpu.Some(gpu.ComputeID(0)), UUID: kept, Placement: at(0, 3), Fate: api.Keep}}},
 		}},
@@ -133,7 +133,7 @@ func partial(state api.OperationState) *api.Operation {
 	}
 	if state == api.Interrupted {
 		op.GPUs[0].Error = ""
-		op.GPUs[0].Standing[0].Profile, op.GPUs[0].Standing[0].Placement = "1g.5gb", at(6, 1)
+		op.GPUs[0].Current[0].Profile, op.GPUs[0].Current[0].Placement = "1g.5gb", at(6, 1)
 		op.Error = &api.Problem{Type: api.LayoutChanged, Title: "The layout was changed", Status: 409, Operation: op.ID,
 			Detail: "After step 4 another client has created 1g.5gb at 6:1 on " + string(gpu2) + "."}
 	}

@@ -65,8 +65,8 @@ func TestEveryProblemSaysWhatToDo(t *testing.T) {
 			if !strings.HasPrefix(text, "migctl: It was refused: Because.") {
 				t.Error(text)
 			}
-			expectTexts(t, text, c.says, "What to do: ")
-			expectNone(t, text, "{", "}")
+			cmptest.HasTexts(t, text, c.says, "What to do: ")
+			cmptest.LacksTexts(t, text, "{", "}")
 			fits(t, got.err)
 		})
 	}
@@ -97,7 +97,7 @@ func TestNobodyAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := runner{}.run(t, c.address, "get")
 			cmptest.Equal(t, "exit code", got.code, c.code)
-			expectTexts(t, flat(got.err), c.says)
+			cmptest.HasTexts(t, flat(got.err), c.says)
 			cmptest.Equal(t, "standard output", got.out, "")
 		})
 	}
@@ -125,7 +125,7 @@ func TestSlowServer(t *testing.T) {
 	t.Cleanup(func() { close(release) })
 	got := runner{}.run(t, address, "get", "--timeout=20ms")
 	cmptest.Equal(t, "exit code", got.code, exitUnreachable)
-	expectTexts(t, flat(got.err), "no answer within 20ms", "--timeout")
+	cmptest.HasTexts(t, flat(got.err), "no answer within 20ms", "--timeout")
 }
 
 func TestAnswersThatAreNone(t *testing.T) {

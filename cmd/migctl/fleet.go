@@ -43,8 +43,8 @@ type fleetOptions struct {
 	Strict              bool
 }
 
-// fleetCommand declares fleet. Values land in o.
-func fleetCommand(app *kingpin.Application, o *options) {
+// addFleetCommand declares fleet. Values land in o.
+func addFleetCommand(app *kingpin.Application, o *options) {
 	f := &o.Fleet
 	defaults := advise.DefaultOptions()
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
@@ -75,7 +75,7 @@ func fleetCommand(app *kingpin.Application, o *options) {
 	c.Flag("min-evidence", "Time for which a GPU must have been held and observed.").Default("1d").
 		StringVar(&f.MinEvidence)
 	c.Flag("strict", "Decide by the worst mix of kernels that the means allow.").BoolVar(&f.Strict)
-	outputFlag(c, o, formText, formJSON, formCSV, formMarkdown)
+	addOutputFlag(c, o, formText, formJSON, formCSV, formMarkdown)
 }
 
 // read checks the flags.
@@ -148,7 +148,7 @@ func (s *session) fleet(ctx context.Context) error {
 	return nil
 }
 
-// reportQuery tells why Prometheus gave no answer, and returns the exit code.
+// reportQuery reports why Prometheus gave no answer, and returns the exit code.
 func reportQuery(p *page, e *fleet.QueryError) int {
 	p.para("migctl: ", red, e.Error())
 	writeHint(p, e.Hint)

@@ -12,8 +12,8 @@ import (
 // unknown stands for a reading that is absent.
 const unknown = "-"
 
-// gib is a number of bytes in GiB with three digits.
-func gib(b uint64) string {
+// formatGiB is a number of bytes in GiB with three digits.
+func formatGiB(b uint64) string {
 	switch g := float64(b) / (1 << 30); {
 	case g == 0:
 		return "0"
@@ -30,10 +30,10 @@ func gib(b uint64) string {
 func memoryText(m gpu.Memory) string {
 	used, total := unknown, unknown
 	if b, ok := m.Used.Get(); ok {
-		used = gib(b)
+		used = formatGiB(b)
 	}
 	if b, ok := m.Total.Get(); ok {
-		total = gib(b)
+		total = formatGiB(b)
 	}
 	return used + "/" + total
 }

@@ -76,7 +76,7 @@ func TestGPUsAreNamedByIndexUUIDOrBusID(t *testing.T) {
 		got := runner{}.run(t, address, "get", word)
 		cmptest.Equal(t, word+": exit code", got.code, exitOK)
 		cmptest.Equal(t, word+": GPUs", strings.Count(got.out, "GPU "), 1)
-		expectTexts(t, got.out, want)
+		cmptest.HasTexts(t, got.out, want)
 		document := runner{}.run(t, address, "get", word, "-o", "json")
 		if strings.Count(document.out, `"pciBusId"`) != 1 || !strings.Contains(document.out, `"hostname": "rtx-pro-6"`) {
 			t.Errorf("%s: %s", word, document.out)

@@ -15,11 +15,7 @@ func TestGetDrawsTheNode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, address := serve(t, map[string]http.HandlerFunc{"GET /node": file(t, "node-"+name+".json")})
 			got := runner{}.run(t, address, "get")
-			if got.code != exitOK || got.err != "" {
-				t.Fatalf("exit code %d: %s", got.code, got.err)
-			}
-			fits(t, got.out)
-			golden(t, "get-"+name+".txt", got.out)
+			got.expectGolden(t, "get-"+name+".txt")
 			wide := runner{}.run(t, address, "get", "-o", "wide")
 			golden(t, "get-"+name+".wide.txt", wide.out)
 			ascii := runner{env: map[string]string{"LANG": "C"}}.run(t, address, "get")

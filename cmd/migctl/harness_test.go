@@ -221,24 +221,14 @@ func (f *fake) bodies(t *testing.T, prefix string) []string {
 	return all
 }
 
-// expectTexts fails the test for each part that a text lacks.
-func expectTexts(t *testing.T, text string, parts ...string) {
+// expectGolden checks that a command has succeeded without an error, and has written a golden that fits a terminal.
+func (o outcome) expectGolden(t *testing.T, name string) {
 	t.Helper()
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			t.Errorf("%q is missing in:\n%s", part, text)
-		}
+	if o.code != exitOK || o.err != "" {
+		t.Fatalf("exit code %d: %s", o.code, o.err)
 	}
-}
-
-// expectNone fails the test for each part that a text has.
-func expectNone(t *testing.T, text string, parts ...string) {
-	t.Helper()
-	for _, part := range parts {
-		if strings.Contains(text, part) {
-			t.Errorf("%q is in:\n%s", part, text)
-		}
-	}
+	fits(t, o.out)
+	golden(t, name, o.out)
 }
 
 // fits checks that no line is wider than a terminal.

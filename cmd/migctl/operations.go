@@ -76,7 +76,7 @@ func (s *session) listOperations(ctx context.Context) error {
 		op := &list.Operations[i]
 		state := stateSpan(op.State)
 		state.text = s.page.cell(state.text, 13)
-		s.page.line(text("%-28s %-9s ", op.ID, op.Verb), state, text(" %-17s %s", utc(op.Started), op.By))
+		s.page.line(text("%-28s %-9s ", op.ID, op.Verb), state, text(" %-17s %s", formatUTC(op.Started), op.By))
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func blockedText(list *api.Operations, id gpu.UUID) string {
 	return t
 }
 
-func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }
+func formatUTC(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }
 
 // writeOperation shows an operation and its steps.
 func writeOperation(p *page, op *api.Operation) {

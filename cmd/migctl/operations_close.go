@@ -28,7 +28,7 @@ func (s *session) acceptOperation(ctx context.Context) error {
 	s.page.line()
 	s.page.para("! ", yellow, "Nothing is changed on the GPUs. They keep the layout that they have now, which may be "+
 		"neither the previous nor the planned one. The operation cannot be rolled back afterwards.")
-	if err := s.askOperator(ctx, fmt.Sprintf("Accept the layout as it stands and close operation %s?",
+	if err := s.askOperator(ctx, fmt.Sprintf("Accept the current layout and close operation %s?",
 		op.ID)); err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ const (
 		"by index, UUID or PCI bus id, profiles by name or id.\n\n" + exitHelp + "\n\n" + setupHelp
 	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the command line or the " +
 		"spec is wrong; 3 the server cannot be reached; 4 degraded or stuck, an operator must act; 5 the layout is neither " +
-		"the previous nor the planned one (another client interrupted the operation, or it was accepted as it stands), " +
+		"the previous nor the planned one (another client interrupted the operation, or an operator accepted the layout), " +
 		"plan again; 130 Ctrl-C, the operation goes on."
 	setupHelp = "The flags before the command can also be set as variables: MIGCTL_ADDRESS, MIGCTL_TOKEN_FILE, " +
 		"MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR.\n\nCompletion: source <(migctl " +
@@ -182,60 +182,60 @@ func newApp(o *options) *kingpin.Application {
 		Envar("MIGCTL_TIMEOUT").DurationVar(&o.Timeout)
 	app.Flag("color", "Colors: auto (on a terminal, unless NO_COLOR is set), always or never.").Default("auto").
 		Envar("MIGCTL_COLOR").EnumVar(&o.Color, "auto", "always", "never")
-	readCommands(app, o)
-	planFlags(app.Command(commandPlan, "Show what a change would do, and change nothing."), o, false)
-	planFlags(app.Command(commandApply,
+	addReadCommands(app, o)
+	addPlanFlags(app.Command(commandPlan, "Show what a change would do, and change nothing."), o, false)
+	addPlanFlags(app.Command(commandApply,
 		"Change the layout: show the plan, ask, follow the operation, say how to undo it."), o, true)
 	ids, gpus := o.completions(listOperationIDs), o.completions(listGPUs)
 	rollback := app.Command(commandRollback,
-		"Roll back to the layout before an operation; or try again to roll back one that is degraded.")
+		"Restore the layout from before an operation, or retry the rollback of one that is degraded.")
 	rollback.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	rollback.Flag("abandon", "Replaced by migctl accept.").Hidden().BoolVar(&o.Abandon)
-	yesFlag(rollback, o)
+	addYesFlag(rollback, o)
 	accept := app.Command(commandAccept,
-		"Accept the layout as it stands and close an operation that is degraded or stuck. Changes no GPU.")
+		"Accept the current layout and close an operation that is degraded or stuck. Changes no GPU.")
 	accept.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
-	yesFlag(accept, o)
-	settled := app.Command(commandSettled, "End an operation's wait for the kubelet.")
+	addYesFlag(accept, o)
+	settled := app.Command(commandSettled, "End an operation's wait for the kubelet to list the new devices.")
 	settled.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
-	yesFlag(settled, o)
+	addYesFlag(settled, o)
 	confirm := app.Command(commandConfirm,
-		"Confirm that nothing uses devices if the kubelet does not report it. Changes no GPU; needs the right force.")
+		"Confirm that nothing uses devices whose use the kubelet does not report. Changes no GPU; needs the right force.")
 	confirm.Arg("device", "The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by index, UUID or PCI bus id.").
 		Required().
 		HintAction(o.completions(listMIGDevices)).HintAction(gpus).StringsVar(&o.GPUs)
-	yesFlag(confirm, o)
+	addYesFlag(confirm, o)
 	mode := app.Command(commandMode,
 		"Switch MIG mode. The GPUs must have no instances and no users. Never resets a GPU by itself.")
 	mode.Arg("state", "on or off.").Required().HintOptions("on", "off").EnumVar(&o.State, "on", "off")
 	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().HintAction(gpus).StringsVar(&o.GPUs)
 	mode.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
-	yesFlag(mode, o)
-	fleetCommand(app, o)
+	addYesFlag(mode, o)
+	addFleetCommand(app, o)
 	return app
 }
 
-// readCommands declares the commands that change and plan nothing.
-func readCommands(app *kingpin.Application, o *options) {
+// addReadCommands declares the commands that change and plan nothing.
+func addReadCommands(app *kingpin.Application, o *options) {
 	get := app.Command(commandGet,
 		"Draw the node: GPUs, their slices on the placement axis, their users, free and stranded room.")
 	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").HintAction(o.completions(listGPUs)).StringsVar(&o.GPUs)
-	outputFlag(get, o, formTable, formWide, formJSON, formYAML)
+	addOutputFlag(get, o, formTable, formWide, formJSON, formYAML)
 	profiles := app.Command(commandProfiles,
 		"List the profiles that GPUs offer: id, free and possible instances, size, placements; and the compute instance "+
 			"profiles.")
 	profiles.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").HintAction(o.completions(listGPUs)).
 		StringsVar(&o.GPUs)
-	outputFlag(profiles, o, formTable, formJSON, formYAML)
+	addOutputFlag(profiles, o, formTable, formJSON, formYAML)
 	operations := app.Command(commandOperations, "List the operations, the latest first; or show one with its steps.")
 	operations.Arg("operation", "The operation's id.").HintAction(o.completions(listOperationIDs)).StringVar(&o.Operation)
 	operations.Flag("follow", "Follow the operation to its end.").BoolVar(&o.Follow)
-	outputFlag(operations, o, formTable, formJSON, formYAML)
-	recommendCommand(app, o)
-	outputFlag(app.Command(commandLayouts, "List the node's named layouts."), o, formTable, formJSON, formYAML)
+	addOutputFlag(operations, o, formTable, formJSON, formYAML)
+	addRecommendCommand(app, o)
+	addOutputFlag(app.Command(commandLayouts, "List the node's named layouts."), o, formTable, formJSON, formYAML)
 }
 
-func planFlags(c *kingpin.CmdClause, o *options, apply bool) {
+func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 	c.Flag("file", "File with the spec, YAML or JSON; - is standard input.").Short('f').PlaceHolder("FILE").
 		StringVar(&o.Spec.File)
 	c.Flag("layout", "A named layout, of the file or of the node.").PlaceHolder("NAME").
@@ -252,20 +252,20 @@ func planFlags(c *kingpin.CmdClause, o *options, apply bool) {
 		PlaceHolder("UUID").HintAction(o.completions(listMIGDevices)).StringsVar(&o.Spec.Force)
 	c.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
 	if !apply {
-		outputFlag(c, o, formText, formJSON, formYAML)
+		addOutputFlag(c, o, formText, formJSON, formYAML)
 		return
 	}
 	c.Flag("plan", "Apply this plan, which migctl plan has shown, instead of a new one.").PlaceHolder("ID").
 		StringVar(&o.Plan)
 	c.Flag("hash", "The hash of that plan.").StringVar(&o.Hash)
-	yesFlag(c, o)
+	addYesFlag(c, o)
 }
 
-func yesFlag(c *kingpin.CmdClause, o *options) {
+func addYesFlag(c *kingpin.CmdClause, o *options) {
 	c.Flag("yes", "Do not ask.").Short('y').BoolVar(&o.Yes)
 }
 
-func outputFlag(c *kingpin.CmdClause, o *options, forms ...string) {
+func addOutputFlag(c *kingpin.CmdClause, o *options, forms ...string) {
 	c.Flag("output", fmt.Sprintf("Form of the output: %s.", strings.Join(forms, ", "))).Short('o').Default(forms[0]).
 		EnumVar(&o.Output, forms...)
 }

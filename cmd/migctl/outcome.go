@@ -123,15 +123,15 @@ func writeChanges(p *page, op *api.Operation, id gpu.UUID) {
 // writeInstances lists the instances that a GPU had when it was last read.
 func writeInstances(p *page, g *api.OperationGPU) {
 	switch {
-	case len(g.Standing) > 0:
+	case len(g.Current) > 0:
 		p.line(text("    Instances there:"))
-	case g.Standing != nil:
+	case g.Current != nil:
 		p.line(text("    Instances there: none"))
 	default:
 		p.line(text("    Instances there: see migctl get"))
 	}
-	for i := range g.Standing {
-		in := &g.Standing[i]
+	for i := range g.Current {
+		in := &g.Current[i]
 		t := fmt.Sprintf("      %s at %s", in.Profile, in.Placement)
 		if id, ok := in.ID.Get(); ok {
 			t += fmt.Sprintf(", GPU instance %d", id)
@@ -198,7 +198,7 @@ func writeAdvice(p *page, op *api.Operation) {
 			"nothing there, not even to roll back. No GPU is blocked.")
 		writeHint(p, problemHint(&api.Problem{Type: api.LayoutChanged}, &options{}))
 	case api.Accepted:
-		p.line(text("The layout is accepted as it stands. No GPU is blocked by this operation."))
+		p.line(text("The current layout is accepted. No GPU is blocked by this operation."))
 		writeHint(p, "plan the layout that you want.")
 	case api.Degraded, api.Stuck:
 		writeBlockedGPUs(p, op)
@@ -220,7 +220,7 @@ func writeBlockedGPUs(p *page, op *api.Operation) {
 		p.line(text("Nothing is changed on any GPU until the layout is accepted."))
 		writeHint(p, "the record of an operation cannot be read, so it cannot be rolled back. Compare migctl get with the "+
 			"layout that you expect, then accept it.")
-		p.command("To accept the layout as it stands", "migctl accept", op.ID)
+		p.command("To accept the current layout", "migctl accept", op.ID)
 		return
 	}
 	if len(blocked) > 0 {

@@ -66,8 +66,8 @@ func TestTextsAreCutAndBroken(t *testing.T) {
 		p.para("! ", plain, strings.Repeat("x", 200)+" and\x1b[2J\x07 more\nlines "+strings.Repeat("word ", 40))
 	})
 	fits(t, out)
-	expectNone(t, out, "\x1b", "\x07")
-	expectTexts(t, out, "…")
+	cmptest.LacksTexts(t, out, "\x1b", "\x07")
+	cmptest.HasTexts(t, out, "…")
 	cmptest.Equal(t, "letters of the long word", strings.Count(out, "x"), 200)
 	cmptest.Equal(t, "short words", strings.Count(out, "word"), 40)
 }

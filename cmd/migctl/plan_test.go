@@ -18,11 +18,7 @@ func counted(extra ...string) []string {
 func TestPlanShowsADiff(t *testing.T) {
 	f, address := serve(t, applied())
 	got := runner{}.run(t, address, counted("--force", string(trainer), "--take-over")...)
-	if got.code != exitOK || got.err != "" {
-		t.Fatalf("exit code %d: %s", got.code, got.err)
-	}
-	fits(t, got.out)
-	golden(t, "plan.txt", got.out)
+	got.expectGolden(t, "plan.txt")
 	asked := f.requests("POST /plans")
 	want := `{"spec":{"gpus":["2"],"devices":{"1g.5gb":1,"2g.10gb":1}},"force":["` + string(trainer) +
 		`"],"takeOver":true}`
@@ -43,8 +39,8 @@ func TestPlanOfWhatStandsAlready(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": answer(nothingToDo())})
 	got := runner{}.run(t, address, counted()...)
 	cmptest.Equal(t, "exit code", got.code, exitOK)
-	expectTexts(t, got.out, "Nothing to do")
-	expectNone(t, got.out, "To do this")
+	cmptest.HasTexts(t, got.out, "Nothing to do")
+	cmptest.LacksTexts(t, got.out, "To do this")
 	golden(t, "plan-nothing.txt", got.out)
 	if got := (runner{}).run(t, address, "apply", "--gpus", "2", "--devices", "none"); got.code != exitOK ||
 		got.err != "" {
@@ -98,7 +94,7 @@ func TestSpecs(t *testing.T) {
 			asked := f.requests("")
 			if wrong, ok := strings.CutPrefix(c.want, "!"); ok {
 				cmptest.Equal(t, "exit code", got.code, exitUsage)
-				expectTexts(t, flat(got.err), wrong)
+				cmptest.HasTexts(t, flat(got.err), wrong)
 				cmptest.Equal(t, "requests", len(asked), 0)
 				return
 			}

@@ -85,7 +85,7 @@ func writeProfiles(p *page, g *nodedoc.GPU) {
 		}
 		lead := fmt.Sprintf("  %s %4d %9s %8s %4d  %-11s ", p.cell(pr.Name, 15), pr.ID,
 			free+"/"+strconv.Itoa(pr.MaxInstances),
-			gib(pr.MemoryBytes), pr.SMs, enginesText(pr.Engines))
+			formatGiB(pr.MemoryBytes), pr.SMs, enginesText(pr.Engines))
 		p.para(lead, c, placementsText(pr.Placements))
 	}
 }

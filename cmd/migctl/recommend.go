@@ -18,9 +18,9 @@ import (
 const recommendHint = "mig-exporter makes the first report when it has read the GPUs: repeat the command in a " +
 	"minute. An answer on a device needs a day of observation (--advise.min-evidence)."
 
-func recommendCommand(app *kingpin.Application, o *options) {
+func addRecommendCommand(app *kingpin.Application, o *options) {
 	c := app.Command(commandRecommend,
-		"Show which GPUs are too big for what they do, which slices would do, and the procedure to get there. "+
+		"Show which GPUs are larger than their work needs, which slices would do, and the procedure. "+
 			"Changes nothing.")
 	gpus := o.completions(listGPUs)
 	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(gpus).StringsVar(&o.GPUs)
@@ -28,7 +28,7 @@ func recommendCommand(app *kingpin.Application, o *options) {
 		BoolVar(&o.WantSpec)
 	c.Flag("explain", "Explain the answer for a GPU: evidence, profiles that were considered, expected effect.").
 		PlaceHolder("GPU").HintAction(gpus).StringVar(&o.Explain)
-	outputFlag(c, o, formText, formJSON, formYAML)
+	addOutputFlag(c, o, formText, formJSON, formYAML)
 }
 
 // checkRecommend returns an error if the flags of recommend contradict each other.

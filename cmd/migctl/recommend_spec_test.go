@@ -183,7 +183,7 @@ func TestSplitsThatOnlyOneGPUCanKeep(t *testing.T) {
 	_, address := serve(t, recommended(report, s))
 	all := runner{}.run(t, address, "recommend", "--spec")
 	cmptest.Equal(t, "exit code", all.code, exitUsage)
-	expectTexts(t, flat(all.err), "migctl recommend --spec 0 writes one")
+	cmptest.HasTexts(t, flat(all.err), "migctl recommend --spec 0 writes one")
 	one := runner{}.run(t, address, "recommend", "--spec", "0")
 	cmptest.Equal(t, "created", newSlices(t, planOf(t, one.out, "", layouts)), packed(report))
 }
@@ -211,9 +211,9 @@ func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 	cmptest.Equal(t, "GPUs with slices", len(partitioned), len(layouts))
 	text := runner{}.run(t, address, "recommend").out
 	golden(t, "recommend-single.txt", text)
-	expectNone(t, text, "kubectl --namespace=ml patch")
-	expectTexts(t, text, "kubectl --namespace=ml delete pod/pod-0", "kubectl --namespace=ml delete pod/pod-1")
-	expectNone(t, text, "delete pod/pod-2")
+	cmptest.LacksTexts(t, text, "kubectl --namespace=ml patch")
+	cmptest.HasTexts(t, text, "kubectl --namespace=ml delete pod/pod-0", "kubectl --namespace=ml delete pod/pod-1")
+	cmptest.LacksTexts(t, text, "delete pod/pod-2")
 	for _, reserve := range []func(r *advise.Recommendation){
 		func(r *advise.Recommendation) { r.Provisional = true }, func(r *advise.Recommendation) { r.NotChecked = true },
 	} {
@@ -223,12 +223,12 @@ func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 		_, address := serve(t, recommended(&doubtful, s))
 		refused := runner{}.run(t, address, "recommend")
 		cmptest.Equal(t, "exit code", refused.code, exitOK)
-		expectTexts(t, flat(refused.out), "No procedure: under --mig-strategy=single", "for GPU 1, w")
-		expectNone(t, refused.out, "kubectl", "migctl apply")
+		cmptest.HasTexts(t, flat(refused.out), "No procedure: under --mig-strategy=single", "for GPU 1, w")
+		cmptest.LacksTexts(t, refused.out, "kubectl", "migctl apply")
 		fits(t, refused.out)
 		written := runner{}.run(t, address, "recommend", "--spec")
 		cmptest.Equal(t, "exit code and spec", outcome{code: written.code, out: written.out}, outcome{code: exitFailed})
-		expectTexts(t, flat(written.err), "there is no spec to write: under --mig-strategy=single", "for GPU 1, w")
+		cmptest.HasTexts(t, flat(written.err), "there is no spec to write: under --mig-strategy=single", "for GPU 1, w")
 	}
 }
 

@@ -93,9 +93,9 @@ func writeCommands(p *page, problem *api.Problem, o *options) {
 	case problem.Type == api.DegradedNode:
 		p.command("To see its steps", "migctl operations", id)
 		p.command("To try again", "migctl rollback", id)
-		p.command("To accept the layout as it stands", "migctl accept", id)
+		p.command("To accept the current layout", "migctl accept", id)
 	case problem.Type == api.LayoutChanged && o.Command == commandRollback:
-		p.command("To accept the layout as it stands", "migctl accept", id)
+		p.command("To accept the current layout", "migctl accept", id)
 	}
 }
 
@@ -133,7 +133,7 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.InProgress:
 		return "wait for the other operation to end."
 	case api.DegradedNode:
-		return "see which step failed, and fix its cause. Then try again to roll back, or accept the layout as it stands."
+		return "see which step failed, and fix its cause. Then try again to roll back, or accept the current layout."
 	case api.LayoutChanged:
 		if o.Command == commandRollback {
 			return "the layout is no longer the one that the operation has left, so it is not rolled back. Look at it with " +

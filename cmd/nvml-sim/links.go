@@ -14,7 +14,7 @@ import (
 func linkCalls() map[string]call {
 	return map[string]call{
 		"nvmlDeviceGetTopologyCommonAncestor": readTwoGPUs(commonAncestor),
-		"nvmlDeviceOnSameBoard":               readTwoGPUs(sameBoard),
+		"nvmlDeviceOnSameBoard":               readTwoGPUs(isSameGPU),
 		"nvmlDeviceGetNvLinkState": readLink(func(s *sim.GPUState, a args) result {
 			return put(a, 2, flag(!s.MIGEnabled)) // the links are down while MIG is on
 		}),
@@ -57,7 +57,7 @@ func commonAncestor(s, other *sim.GPUState) int32 {
 	return C.SIM_NVML_TOPOLOGY_SYSTEM
 }
 
-func sameBoard(s, other *sim.GPUState) int32 { return int32(flag(s.Index == other.Index)) }
+func isSameGPU(s, other *sim.GPUState) int32 { return int32(flag(s.Index == other.Index)) }
 
 // readLink answers about the NVLink of the second argument, in the third.
 func readLink(answer gpuAnswer) call {

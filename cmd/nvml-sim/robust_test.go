@@ -76,7 +76,7 @@ func TestUnansweredFunctionsTouchNothing(t *testing.T) {
 	}
 }
 
-// takesHandle tells the functions whose first argument is a handle.
+// takesHandle reports whether a function's first argument is a handle.
 func takesHandle(name string) bool {
 	return !regexp.MustCompile(`^nvml(System|Unit|GetEx|EventSetCreate|DeviceGetHandleBy|DeviceGetCount|GpmSampleAlloc|GpmMetricsGet)`).MatchString(name)
 }

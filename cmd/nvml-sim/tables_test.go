@@ -13,7 +13,7 @@ func TestTablesNameFunctions(t *testing.T) {
 	answered := tables()
 	for name := range initCalls() {
 		if answered[name] != nil {
-			t.Errorf("%s stands in two tables", name)
+			t.Errorf("%s is in two tables", name)
 		}
 		answered[name] = initCalls()[name]
 	}

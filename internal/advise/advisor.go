@@ -57,7 +57,7 @@ type minute struct {
 	unread         bool // SM or DRAM activity
 }
 
-// holderID is what tells one holder of a device from the next.
+// holderID distinguishes the holders of a device over time.
 type holderID struct {
 	gpu.Container
 	UID, Workload, Job string

@@ -64,7 +64,7 @@ func (a *Advisor) Restore(from io.Reader, node string) error {
 		return fmt.Errorf("decode the evidence: %w", err)
 	}
 	if _, err := io.Copy(io.Discard, io.LimitReader(z, maxCheckpoint)); err != nil {
-		return fmt.Errorf("read the evidence: %w", err) // the checksum stands at the end
+		return fmt.Errorf("read the evidence: %w", err) // the checksum is at the end
 	}
 	if c.Node != node {
 		return fmt.Errorf("%w: of %q; expected %q", ErrNotThisNode, c.Node, node)

@@ -108,7 +108,7 @@ func movedCases() []movedCase {
 	}
 }
 
-// TestStretchedInASlice: what was seen on the whole GPU tells how far kernels are stretched in a slice, whatever their
+// TestStretchedInASlice: what was seen on the whole GPU shows how far kernels are stretched in a slice, whatever their
 // mix.
 func TestStretchedInASlice(t *testing.T) {
 	for _, c := range movedCases() {

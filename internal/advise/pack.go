@@ -258,18 +258,18 @@ func (p *packer) place(at int) []mig.Placed {
 }
 
 // arrange places the slices one after the other; one that exists already and is free comes first.
-func (p *packer) arrange(standing, free []mig.Placed, taken []int, placed []mig.Placed) []mig.Placed {
+func (p *packer) arrange(current, free []mig.Placed, taken []int, placed []mig.Placed) []mig.Placed {
 	if len(taken) == 0 {
 		return placed
 	}
 	profile := p.moved[taken[0]].profile
 	if at := slices.IndexFunc(free, func(f mig.Placed) bool { return f.Profile == profile.Name }); at >= 0 {
 		rest := slices.Delete(slices.Clone(free), at, at+1)
-		return p.arrange(standing, rest, taken[1:], append(placed, free[at]))
+		return p.arrange(current, rest, taken[1:], append(placed, free[at]))
 	}
-	for _, place := range mig.FreePlacements(p.profiles, standing, *profile) {
+	for _, place := range mig.FreePlacements(p.profiles, current, *profile) {
 		next := mig.Placed{ProfileID: profile.ID, Profile: profile.Name, Placement: place}
-		if all := p.arrange(append(slices.Clone(standing), next), free, taken[1:],
+		if all := p.arrange(append(slices.Clone(current), next), free, taken[1:],
 			append(slices.Clone(placed), next)); all != nil {
 			return all
 		}

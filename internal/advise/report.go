@@ -183,5 +183,5 @@ type PackedSlice struct {
 	Profile   string        `json:"profile"`
 	Placement gpu.Placement `json:"placement"`
 	From      int           `json:"fromGpuIndex"`
-	Exists    bool          `json:"exists,omitempty"` // it stands already and is free
+	Exists    bool          `json:"exists,omitempty"` // it exists already and is free
 }

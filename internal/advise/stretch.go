@@ -56,7 +56,7 @@ func (s Stretch) deciding(strict bool) float64 {
 	return s.Expected
 }
 
-// MarshalJSON rounds to three decimals: more would tell of a precision that no evidence has.
+// MarshalJSON rounds to three decimals: more would suggest a precision that no evidence has.
 func (s Stretch) MarshalJSON() ([]byte, error) {
 	type plain Stretch
 	return json.Marshal(plain{Low: round3(s.Low), Expected: round3(s.Expected), High: round3(s.High)})

@@ -65,7 +65,7 @@ func operation(id string) *api.Operation {
 		APIVersion: api.Version, ID: id, Verb: api.VerbApply, Plan: "plan-1", By: "uid:0", State: api.Interrupted, Started: time.Unix(1, 0), Ended: time.Unix(2, 0),
 		Steps: []api.OperationStep{undone, failed}, Rollback: []api.OperationStep{failed},
 		GPUs: []api.OperationGPU{
-			{GPU: gpu0, State: api.Interrupted, Error: "another client has changed it", Standing: engine{}.plan("", nil).GPUs[0].Before},
+			{GPU: gpu0, State: api.Interrupted, Error: "another client has changed it", Current: engine{}.plan("", nil).GPUs[0].Before},
 			{GPU: "GPU-2", State: api.RolledBack},
 		},
 		Error: busy(), Renamed: map[gpu.MIGUUID]gpu.MIGUUID{mig0: "MIG-1"}, WaitsFor: []string{"the kubelet to offer MIG-1"}, Warnings: []string{"w"},

@@ -2,11 +2,15 @@ package archtest
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -23,6 +27,8 @@ func forbiddenWords() []forbiddenWord {
 		word(`\b[Rr]e-cuts?\b|\bcut anew\b`, "repartition, layout change"),
 		word(`\b[Rr]oll-back\b`, "rollback (noun), roll back (verb)"),
 		word(`\bboards?\b`, "GPU"),
+		word(`\b(is|are|was|were) told\b|\bdoes not tell\b`, "reported, does not report"),
+		word(`\bas (it stands|they stand)\b`, "current, as it is"),
 	}
 }
 
@@ -31,8 +37,72 @@ type forbiddenWord struct {
 	better  string
 }
 
-// wordViolations returns the forbidden words of a file. Of Go only comments are read: a string can be NVIDIA's or a
-// test's.
+// speakingCalls are the functions whose strings users read: logs, errors, problems, flags and HELP texts. Other strings
+// can be NVIDIA's.
+func speakingCalls() []string {
+	return []string{"Log", "Errorf", "New", "Fail", "FailAt", "problemf", "problem", "addNote", "addWarning", "Flag", "Arg",
+		"Command", "enumFlag", "durationFlag", "intFlag", "newFamily"}
+}
+
+// textViolations returns the forbidden words in the strings that a Go file passes to speakingCalls, and its log messages
+// that begin with a capitalized word.
+func textViolations(t *testing.T, name string, source []byte) []string {
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, name, source, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	ast.Inspect(file, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || !slices.Contains(speakingCalls(), calledName(call)) {
+			return true
+		}
+		for i, arg := range call.Args {
+			text := literalText(arg)
+			at := files.Position(arg.Pos())
+			for _, w := range forbiddenWords() {
+				if got := w.pattern.FindString(text); got != "" {
+					found = append(found, fmt.Sprintf("%s:%d: %q: say %s", name, at.Line, got, w.better))
+				}
+			}
+			if i > 0 && calledName(call) == "Log" && literalText(call.Args[i-1]) == "msg" &&
+				regexp.MustCompile(`^[A-Z][a-z]`).MatchString(text) {
+				found = append(found, fmt.Sprintf("%s:%d: %q: log messages begin in lower case", name, at.Line, text))
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// calledName returns the name of a called function or method, without its package or receiver.
+func calledName(call *ast.CallExpr) string {
+	switch f := call.Fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		return f.Sel.Name
+	}
+	return ""
+}
+
+// literalText returns the text of a string literal or of a sum of them, empty for any other expression.
+func literalText(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		text, err := strconv.Unquote(e.Value)
+		if err != nil {
+			return ""
+		}
+		return text
+	case *ast.BinaryExpr:
+		return literalText(e.X) + literalText(e.Y)
+	}
+	return ""
+}
+
+// wordViolations returns the forbidden words of a file. Of Go only comments are read here: see textViolations.
 func wordViolations(name, text string) []string {
 	var found []string
 	for number, line := range strings.Split(text, "\n") {
@@ -83,7 +153,11 @@ func TestWords(t *testing.T) {
 		}
 		files++
 		name, _ := filepath.Rel(root, path)
-		for _, violation := range wordViolations(name, string(text)) {
+		violations := wordViolations(name, string(text))
+		if strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {
+			violations = append(violations, textViolations(t, name, text)...)
+		}
+		for _, violation := range violations {
 			t.Error(violation)
 		}
 		return nil
@@ -108,5 +182,21 @@ func TestWordViolations(t *testing.T) {
 	if got := wordViolations("a.md", "The roll-back of\nsomebody"); len(got) != 2 ||
 		!strings.HasPrefix(got[1], `a.md:2: "somebody"`) {
 		t.Errorf("got %q", got)
+	}
+}
+
+func TestTextViolations(t *testing.T) {
+	for line, want := range map[string]int{
+		`l.Log("msg", "Cannot continue")`:            1,
+		`l.Log("msg", "cannot continue", "n", "No")`: 0,
+		`l.Log("msg", "GPU is gone")`:                0,
+		`l.Log("msg", "left "+"as it stands")`:       1,
+		`fmt.Errorf("read a board: %w", err)`:        1,
+		`x.Find("nobody")`:                           0,
+	} {
+		source := "package p\nfunc f() {\n" + line + "\n}\n"
+		if got := textViolations(t, "a.go", []byte(source)); len(got) != want {
+			t.Errorf("%s: got %q, want %d", line, got, want)
+		}
 	}
 }

@@ -88,7 +88,7 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 }
 
 // replay delivers the events before the current poll. The first wait after a failure of the queue returns at once,
-// which tells its caller that the queue works again.
+// which shows its caller that the queue works again.
 func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return) {
 	t, q := s.lib.time, s.lib.events
 	var found *eventRecord

@@ -45,7 +45,7 @@ recorded:
 // badFile is the good file with one text in the place of another, and what its error says.
 type badFile struct{ old, new, want string }
 
-// TestBadFiles breaks a good file once in every way, and wants to be told file, line and key.
+// TestBadFiles breaks a good file once in every way, and expects file, line and key.
 func TestBadFiles(t *testing.T) {
 	if _, err := Parse("f.yaml", []byte(goodFile)); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func badFiles() []badFile {
 		{"kubernetes: false", "kubernetes: 0", "f.yaml:2: node.kubernetes: is 0; expected false: the kubelet of a node is not recorded"},
 		{", kubernetes: false", "", "f.yaml:2: node.kubernetes: is missing"},
 		{"by: mig-exporter", "bye: mig-exporter", "f.yaml:4: recorded.bye: is not known here"},
-		{"by: mig-exporter", "by: mig-exporter\n  by: b", "f.yaml:5: recorded.by: stands here twice"},
+		{"by: mig-exporter", "by: mig-exporter\n  by: b", "f.yaml:5: recorded.by: duplicate key"},
 		{"2026-01-01T00:00:00Z", "yesterday", "f.yaml:5: recorded.start: is \"yesterday\"; expected a time such as"},
 		{"2026-01-01T00:00:00Z", "[]", "f.yaml:5: recorded.start: is a list; expected a time such as"},
 		{"[0s, 1s, 2.5s]", "[0s, 1, 2.5s]", "f.yaml:6: recorded.polls[1]: is 1; expected a duration"},
@@ -88,7 +88,7 @@ func badFiles() []badFile {
 		{"nvmlInit: ok", "nvmlInit: fine", "f.yaml:11: recorded.node.nvmlInit: is \"fine\"; expected ok"},
 		{"nvmlInit: ok", "nvmlInits: ok", "f.yaml:11: recorded.node.nvmlInits: is no call"},
 		{"nvmlInit: ok", "nvmlInit(3): ok", "f.yaml:11: recorded.node.nvmlInit(3): is no call"},
-		{"nvmlInit: ok", "nvmlDeviceGetCount: 1", "f.yaml:11: recorded.node.nvmlDeviceGetCount: stands here twice"},
+		{"nvmlInit: ok", "nvmlDeviceGetCount: 1", "f.yaml:11: recorded.node.nvmlDeviceGetCount: duplicate key"},
 		{"before: 1", "before: 3", "f.yaml:13: recorded.events[0].before: is 3; expected at most 2"},
 		{"before: 1", "before: -1", "f.yaml:13: recorded.events[0].before: is -1; expected at most 2"},
 		{"{gpu: gpu0", "{gpu: gpu9",

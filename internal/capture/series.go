@@ -129,7 +129,7 @@ func readSeries(r *strictyaml.Reader, n *yaml.Node, key string, known []callType
 		case err != nil:
 			r.Fail(name, at, "%v", err)
 		case all[canonical] != nil:
-			r.Fail(name, at, "stands here twice")
+			r.Fail(name, at, "duplicate key")
 		default:
 			all[canonical] = &series{entries: readEntries(r, value, at, c.answer)}
 		}

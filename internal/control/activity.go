@@ -70,9 +70,9 @@ func (a *activity) wasActiveSince(key gpu.InstanceKey, t time.Time) bool {
 
 // addLastPolls adds what the last poll found: batch jobs, activity, and failed readings of activity. An instance that
 // the poll has not seen yet counts as possibly busy.
-func (e *Engine) addLastPolls(c *usage) {
-	for _, g := range c.gpus {
-		e.addLastPoll(c, g, allActivity)
+func (e *Engine) addLastPolls(u *usage) {
+	for _, g := range u.gpus {
+		e.addLastPoll(u, g, allActivity)
 	}
 }
 
@@ -94,45 +94,45 @@ func activityOf(own bool) activityCheck {
 }
 
 // addLastPoll is addLastPolls for one GPU.
-func (e *Engine) addLastPoll(c *usage, g mig.GPULayout, check activityCheck) {
+func (e *Engine) addLastPoll(u *usage, g mig.GPULayout, check activityCheck) {
 	s := e.o.Poller.Current()
 	e.active.observe(s)
 	if s == nil {
-		c.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "activity: nothing was polled yet"})
+		u.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "activity: nothing was polled yet"})
 		return
 	}
-	e.addJobs(c, g, s)
+	e.addJobs(u, g, s)
 	if check == noActivity || len(g.Instances) == 0 {
 		return
 	}
 	at := slices.IndexFunc(s.GPUs, func(p gpu.GPU) bool { return p.UUID == g.UUID })
 	if at < 0 || !s.GPUs[at].Up {
 		if check == allActivity {
-			c.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll could not read the GPU"})
+			u.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll could not read the GPU"})
 		}
 		return
 	}
-	e.addActivity(c, g, &s.GPUs[at], s.Time, check)
+	e.addActivity(u, g, &s.GPUs[at], s.Time, check)
 }
 
 // pollAndAdd is addLastPoll, after a poll if there was none yet, as right after the start.
-func (e *Engine) pollAndAdd(ctx context.Context, c *usage, g mig.GPULayout, check activityCheck) {
+func (e *Engine) pollAndAdd(ctx context.Context, u *usage, g mig.GPULayout, check activityCheck) {
 	if e.o.Poller.Current() == nil {
 		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		defer cancel()
 		if err := e.o.Poller.Poll(call, nil); err != nil {
-			c.addToGPU(g, unknownHold("activity and batch jobs", err))
+			u.addToGPU(g, unknownHold("activity and batch jobs", err))
 			return
 		}
 	}
-	e.addLastPoll(c, g, check)
+	e.addLastPoll(u, g, check)
 }
 
 // addJobs adds the batch jobs of the GPU as a whole and of its instances.
-func (e *Engine) addJobs(c *usage, g mig.GPULayout, s *gpu.Snapshot) {
+func (e *Engine) addJobs(u *usage, g mig.GPULayout, s *gpu.Snapshot) {
 	for _, source := range s.Sources {
 		if source.Name == gpu.SourceJobs && !source.Up {
-			c.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "batch jobs: their source does not answer"})
+			u.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "batch jobs: their source does not answer"})
 		}
 	}
 	at := slices.IndexFunc(s.GPUs, func(p gpu.GPU) bool { return p.UUID == g.UUID })
@@ -140,12 +140,12 @@ func (e *Engine) addJobs(c *usage, g mig.GPULayout, s *gpu.Snapshot) {
 		return
 	}
 	for _, job := range s.GPUs[at].Jobs {
-		c.addToGPU(g, api.Hold{Kind: api.HoldJob, What: "job " + job})
+		u.addToGPU(g, api.Hold{Kind: api.HoldJob, What: "job " + job})
 	}
 	for _, i := range g.Instances {
 		if p := polledInstance(&s.GPUs[at], i); p != nil {
 			for _, job := range p.Jobs {
-				c.addToUnit(unit{gpu: g.UUID, instance: i.ID}, api.Hold{Kind: api.HoldJob, What: "job " + job})
+				u.addToUnit(unit{gpu: g.UUID, instance: i.ID}, api.Hold{Kind: api.HoldJob, What: "job " + job})
 			}
 		}
 	}
@@ -162,22 +162,22 @@ func polledInstance(polled *gpu.GPU, i mig.Instance) *gpu.GPUInstance {
 	return &polled.Instances[at]
 }
 
-func (e *Engine) addActivity(c *usage, g mig.GPULayout, polled *gpu.GPU, now time.Time, check activityCheck) {
+func (e *Engine) addActivity(u *usage, g mig.GPULayout, polled *gpu.GPU, now time.Time, check activityCheck) {
 	failed := slices.ContainsFunc(polled.Errors, activityFailed)
 	for _, i := range g.Instances {
-		u := unit{gpu: g.UUID, instance: i.ID}
+		of := unit{gpu: g.UUID, instance: i.ID}
 		p := polledInstance(polled, i)
 		if p == nil {
 			if check == allActivity {
-				c.addToUnit(u, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll has not seen it yet"})
+				u.addToUnit(of, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll has not seen it yet"})
 			}
 			continue
 		}
 		if check == allActivity && (failed || !p.Up || slices.ContainsFunc(p.Errors, activityFailed)) {
-			c.addToUnit(u, api.Hold{Kind: api.HoldUnknown, What: "activity: its reading has failed"})
+			u.addToUnit(of, api.Hold{Kind: api.HoldUnknown, What: "activity: its reading has failed"})
 		}
 		if e.active.wasActiveSince(polled.Key(p), now.Add(-e.o.IdleFor)) {
-			c.addToUnit(u, api.Hold{Kind: api.HoldActivity, What: "active within the last " + e.o.IdleFor.String()})
+			u.addToUnit(of, api.Hold{Kind: api.HoldActivity, What: "active within the last " + e.o.IdleFor.String()})
 		}
 	}
 }

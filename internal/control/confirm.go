@@ -26,28 +26,28 @@ func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api
 	if !by.Rights.Force {
 		return nil, problemf(api.Forbidden, "%s may not confirm that a device is free (right force)", by.Name)
 	}
-	c, err := e.readUsage(ctx)
+	u, err := e.readUsage(ctx)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
-	t, ok := c.findDevice(device)
+	t, ok := u.findDevice(device)
 	if !ok {
 		return nil, problemf(api.NotFound, "no GPU, GPU instance or MIG device %.128q can be read on this node", device)
 	}
-	unconfirmed, p := c.unconfirmedAssignments(t)
+	unconfirmed, p := u.unconfirmedAssignments(t)
 	if p != nil {
 		return nil, p
 	}
 	done := &api.Confirmation{APIVersion: api.Version, Device: t.name(), Confirmed: []api.UnconfirmedHolder{},
 		Note: "there was nothing to confirm: everything that holds a device is known"}
-	if len(unconfirmed) == 0 && c.pods.Incomplete == "" {
+	if len(unconfirmed) == 0 && u.pods.Incomplete == "" {
 		return done, nil
 	}
 	var free []gpu.DeviceRef
-	if c.pods.Incomplete != "" {
-		free = t.refs(c.pods.Free)
+	if u.pods.Incomplete != "" {
+		free = t.refs(u.pods.Free)
 	}
-	if !e.o.Assignments.ConfirmFree(c.pods.Epoch, free, unconfirmed) {
+	if !e.o.Assignments.ConfirmFree(u.pods.Epoch, free, unconfirmed) {
 		return nil, problemf(api.Unavailable, "the kubelet has restarted meanwhile: look again, and confirm again")
 	}
 	for _, a := range unconfirmed {
@@ -61,7 +61,7 @@ func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api
 	for _, h := range done.Confirmed {
 		pods = append(pods, containerName(gpu.Container{Namespace: h.Namespace, Pod: h.Pod, Name: h.Container}))
 	}
-	level.Info(e.o.Logger).Log("msg", "An operator confirmed that a device is free", "device", done.Device, "operator",
+	level.Info(e.o.Logger).Log("msg", "operator confirmed that a device is free", "device", done.Device, "operator",
 		by.Name,
 		"pods", strings.Join(pods, ", "))
 	done.Note = "this counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts"
@@ -69,12 +69,12 @@ func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api
 }
 
 // findDevice finds a device by its name.
-func (c *usage) findDevice(device string) (target, bool) {
+func (u *usage) findDevice(device string) (target, bool) {
 	ref, err := gpu.ParseMIGRef(device)
 	if err != nil {
 		ref = gpu.DeviceRef{MIG: gpu.MIGUUID(device)}
 	}
-	for _, g := range c.gpus {
+	for _, g := range u.gpus {
 		if device == string(g.UUID) {
 			return target{g, gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}}, true
 		}
@@ -92,12 +92,12 @@ func (c *usage) findDevice(device string) (target, bool) {
 
 // unconfirmedAssignments returns the assignments that may hold a device or a part of it and nothing beside it. It is
 // a problem if something is seen to use the device, or if an assignment may hold more than the device.
-func (c *usage) unconfirmedAssignments(t target) ([]gpu.Assignment, *api.Problem) {
-	if users := c.holdsOn(t); len(users) > 0 {
+func (u *usage) unconfirmedAssignments(t target) ([]gpu.Assignment, *api.Problem) {
+	if users := u.holdsOn(t); len(users) > 0 {
 		return nil, t.refusal(users, "it is in use")
 	}
 	var within []gpu.Assignment
-	for _, a := range c.pods.List {
+	for _, a := range u.pods.List {
 		if a.Holder.Unconfirmed == "" {
 			continue
 		}
@@ -130,19 +130,19 @@ func (t target) refusal(holders []api.Hold, why string) *api.Problem {
 
 // holdsOn are the containers that the kubelet lists for a device, and the processes that run on it or have it open.
 // Monitoring programs are not users.
-func (c *usage) holdsOn(t target) []api.Hold {
+func (u *usage) holdsOn(t target) []api.Hold {
 	var all []api.Hold
 	if t.at.Instance == gpu.Whole {
-		all = slices.Clone(c.whole[t.g.UUID])
+		all = slices.Clone(u.whole[t.g.UUID])
 	}
 	for m, i := range t.g.Instances {
 		if !t.overlaps(gpu.DeviceIndex{Instance: m, Compute: gpu.Whole}) {
 			continue
 		}
-		all = append(all, c.holds[unit{gpu: t.g.UUID, instance: i.ID}]...)
+		all = append(all, u.holds[unit{gpu: t.g.UUID, instance: i.ID}]...)
 		for k, ci := range i.ComputeInstances {
 			if t.overlaps(gpu.DeviceIndex{Instance: m, Compute: k}) {
-				all = append(all, c.holds[unit{t.g.UUID, i.ID, gpu.Some(ci.ID)}]...)
+				all = append(all, u.holds[unit{t.g.UUID, i.ID, gpu.Some(ci.ID)}]...)
 			}
 		}
 	}

@@ -190,7 +190,7 @@ func TestConfirmFreeIsLogged(t *testing.T) {
 	if _, err := e.ConfirmFree(t.Context(), Actor{Name: "uid:0", Rights: everything.Rights}, sevenG); err != nil {
 		t.Fatal(err)
 	}
-	want := `level=info msg="An operator confirmed that a device is free" device=` + sevenG + ` operator=uid:0 pods="ml/0 (main)"`
+	want := `level=info msg="operator confirmed that a device is free" device=` + sevenG + ` operator=uid:0 pods="ml/0 (main)"`
 	if !strings.Contains(out.String(), want) {
 		t.Errorf("log %q, want %q", out.String(), want)
 	}

@@ -54,12 +54,12 @@ func prepared(t *testing.T, name string) (w *world, before, after string) {
 		cmptest.Equal(t, "len(twin.gpu(gpu1).Instances[0].ComputeInstances)",
 			len(twin.gpu(gpu1).Instances[0].ComputeInstances), 2)
 		cmptest.Equal(t, "twin.gpu(gpu1).Instances[0].ID", twin.gpu(gpu1).Instances[0].ID, w.gpu(gpu1).Instances[0].ID)
-		return w, mixedBefore, twin.cutting()
+		return w, mixedBefore, twin.drawLayout()
 	}
 	if name == "roll back" {
 		w.engine(t, nil).applied(t, mixed())
-		if w.cutting() != mixedAfter {
-			t.Fatalf("prepared:\n%s", w.cutting())
+		if w.drawLayout() != mixedAfter {
+			t.Fatalf("prepared:\n%s", w.drawLayout())
 		}
 		w.points, w.calls, w.saves, w.hooks = 0, 0, 0, nil
 		return w, mixedAfter, mixedBefore
@@ -71,7 +71,7 @@ func prepared(t *testing.T, name string) (w *world, before, after string) {
 // sound asserts what must hold whatever happened.
 func (w *world) sound(t *testing.T, e *Engine, before, after string) {
 	t.Helper()
-	if got := w.cutting(); got != before && got != after {
+	if got := w.drawLayout(); got != before && got != after {
 		t.Errorf("layout is\n%s neither that before\n%s nor that after\n%s", got, before, after)
 	}
 	if i := w.gpu(gpu0).Instances[0]; i.ID != 1 {
@@ -104,8 +104,8 @@ func TestCrashBetweenAnyTwoSteps(t *testing.T) {
 				w.revive()
 				next := w.engine(t, nil)
 				w.sound(t, next, before, after)
-				if started == nil && !died && w.cutting() != after {
-					t.Errorf("nothing died, and the layout is\n%s", w.cutting())
+				if started == nil && !died && w.drawLayout() != after {
+					t.Errorf("nothing died, and the layout is\n%s", w.drawLayout())
 				}
 				if again := w.engine(t, nil); again.State() != idle {
 					t.Errorf("a second start finds the state %s", again.State())
@@ -214,8 +214,8 @@ func (w *world) afterFailure(t *testing.T, e *Engine, before, after string) {
 	}
 	w.sound(t, e, before, after)
 	op = e.Operations().Operations[0]
-	if op.State == api.Succeeded && w.cutting() != after || op.State != api.Succeeded && w.cutting() != before {
-		t.Errorf("operation is %s, and the layout\n%s", op.State, w.cutting())
+	if op.State == api.Succeeded && w.drawLayout() != after || op.State != api.Succeeded && w.drawLayout() != before {
+		t.Errorf("operation is %s, and the layout\n%s", op.State, w.drawLayout())
 	}
 	if again := w.engine(t, nil); again.State() != idle {
 		t.Errorf("the next start finds the state %s", again.State())

@@ -101,7 +101,7 @@ type Store interface {
 	Open() (Documents, error)
 	// Reserve makes room for documents of an operation of up to size bytes, so that saving them allocates nothing on disk.
 	Reserve(size int) error
-	// SaveOperation and SaveHistory replace a document. After an error the previous one still stands.
+	// SaveOperation and SaveHistory replace a document. After an error the previous one is still there.
 	SaveOperation(document []byte) error
 	SaveHistory(document []byte) error
 }

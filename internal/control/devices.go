@@ -34,7 +34,7 @@ type deviceChanges struct {
 }
 
 // migDevice is a MIG device: its place in a list of GPUs, the names that it goes by, and its profile. A device that
-// is created where another stood can have the names of that one.
+// is created where another was can have the names of that one.
 type migDevice struct {
 	at       gpu.DeviceIndex
 	uuid     gpu.MIGUUID
@@ -109,25 +109,25 @@ func lacking(others, list []migDevice) []migDevice {
 }
 
 // compareOffers returns the UUIDs of the created devices that an allocator does not offer, and of the destroyed ones
-// that it does, by what it offers; of all of them if it returned an error. An offer of a device that stands is none
+// that it does, by what it offers; of all of them if it returned an error. An offer of an existing device is none
 // of a destroyed one, unless its resource is that of the destroyed one's profile.
 func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
-	standing, gone := map[gpu.DeviceIndex]bool{}, map[gpu.DeviceIndex]bool{}
-	misnamed := map[gpu.DeviceIndex]string{} // destroyed devices: by which resource what stands there is offered
+	existing, gone := map[gpu.DeviceIndex]bool{}, map[gpu.DeviceIndex]bool{}
+	misnamed := map[gpu.DeviceIndex]string{} // destroyed devices: by which resource the device in their place is offered
 	for _, o := range offers {
-		now, stands := t.after.Resolve(o.Device)
-		was, stood := t.before.Resolve(o.Device)
+		now, is := t.after.Resolve(o.Device)
+		former, was := t.before.Resolve(o.Device)
 		switch {
-		case stands == gpu.MatchDevice && stood == gpu.MatchDevice && t.isFormer(o.Resource, was, now):
-			misnamed[was] = o.Resource
-		case stands == gpu.MatchDevice:
-			standing[now] = true
-		case stood == gpu.MatchDevice:
-			gone[was] = true
+		case is == gpu.MatchDevice && was == gpu.MatchDevice && t.isFormer(o.Resource, former, now):
+			misnamed[former] = o.Resource
+		case is == gpu.MatchDevice:
+			existing[now] = true
+		case was == gpu.MatchDevice:
+			gone[former] = true
 		}
 	}
 	for _, d := range t.created {
-		if err != nil || !d.isOffered(standing) {
+		if err != nil || !d.isOffered(existing) {
 			missing = append(missing, string(d.uuid))
 		}
 	}

@@ -62,7 +62,7 @@ func offers(refs []gpu.DeviceRef) []gpu.Offer {
 	return list
 }
 
-// offering is a kubelet that offers what stands by a name of its own, and the old devices as well.
+// offering is a kubelet that offers the existing devices by a name of its own, and the old devices as well.
 type offering struct {
 	kubelet
 	name namer
@@ -89,7 +89,7 @@ func TestSettlingByEveryName(t *testing.T) {
 					w := newWorld(t)
 					k := offering{kubelet: kubelet{w}, name: names, lags: kind == "late"}
 					if kind == "stale" {
-						// HAMi does not name the profile: the 7g at 0 is what stands at 0, and there is nothing to warn of.
+						// HAMi does not name the profile: the 7g at 0 is what is at 0, and there is nothing to warn of.
 						if k.old = names.all(w.gpus[1:]); name == "HAMi" {
 							want = ""
 						}
@@ -113,7 +113,7 @@ func TestSettlingByEveryName(t *testing.T) {
 }
 
 // TestHolds has each form of reference hold what it means on the second GPU, whose minor number is 1, with GPU
-// instance 3 at 0; and all of the GPU if it names it and no instance that stands.
+// instance 3 at 0; and all of the GPU if it names it and no existing instance.
 func TestHolds(t *testing.T) {
 	third, first := gpu.Some(gpu.InstanceID(3)), gpu.Some(1)
 	whole, instance, compute, nothing := "GPU", "instance", "compute", ""
@@ -129,13 +129,13 @@ func TestHolds(t *testing.T) {
 		"MIG UUID":             {gpu.DeviceRef{MIG: sevenG}, compute},
 		"legacy UUID": {gpu.DeviceRef{GPU: gpu1, Instance: third, Compute: gpu.Some(gpu.ComputeID(0))},
 			compute},
-		"compute instance not standing": {gpu.DeviceRef{GPU: gpu1, Instance: third, Compute: gpu.Some(gpu.ComputeID(6))},
+		"compute instance that does not exist": {gpu.DeviceRef{GPU: gpu1, Instance: third, Compute: gpu.Some(gpu.ComputeID(6))},
 			instance},
-		"GPU instance not standing": {gpu.DeviceRef{GPU: gpu1, Instance: gpu.Some(gpu.InstanceID(9))}, whole},
-		"GKE":                       {gpu.DeviceRef{Minor: first, Instance: third}, instance},
-		"GKE, not standing":         {gpu.DeviceRef{Minor: first, Instance: gpu.Some(gpu.InstanceID(9))}, whole},
-		"HAMi":                      {gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(0)}, instance},
-		"HAMi, reserved":            {gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(6)}, whole},
+		"GPU instance that does not exist": {gpu.DeviceRef{GPU: gpu1, Instance: gpu.Some(gpu.InstanceID(9))}, whole},
+		"GKE":                              {gpu.DeviceRef{Minor: first, Instance: third}, instance},
+		"GKE, does not exist":              {gpu.DeviceRef{Minor: first, Instance: gpu.Some(gpu.InstanceID(9))}, whole},
+		"HAMi":                             {gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(0)}, instance},
+		"HAMi, reserved":                   {gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(6)}, whole},
 		"DRA": {gpu.DeviceRef{Minor: first, PlacementStart: gpu.Some(0),
 			ProfileID: gpu.Some(uint32(0))}, instance},
 		"DRA, another profile": {gpu.DeviceRef{Minor: first, PlacementStart: gpu.Some(0),
@@ -325,14 +325,14 @@ func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 		if len(notes) != 2 || !strings.Contains(notes[1], sevenG) {
 			t.Errorf("events %q", notes)
 		}
-		if log := out.String(); !strings.Contains(log, `level=warn msg="An operation has ended" operation=`+started.ID) ||
+		if log := out.String(); !strings.Contains(log, `level=warn msg="operation ended" operation=`+started.ID) ||
 			!strings.Contains(log, `warnings="the kubelet may still offer `+sevenG) {
 			t.Error(log)
 		}
 	})
 }
 
-// TestSettlingByProfile: a device that is created where one of another profile stood can have its ids and UUID. The
+// TestSettlingByProfile: a device that is created where one of another profile was can have its ids and UUID. The
 // resource by which a device plugin offers it shows whether the plugin knows.
 func TestSettlingByProfile(t *testing.T) {
 	const uuid = gpu.MIGUUID("MIG-same")
@@ -354,10 +354,10 @@ func TestSettlingByProfile(t *testing.T) {
 			[]string{"MIG-same as nvidia.com/mig-1g.5gb"}},
 		"shared, as it was": {media, single, []string{"nvidia.com/mig-1g.5gb.me.shared"}, []string{"MIG-same"},
 			[]string{"MIG-same as nvidia.com/mig-1g.5gb.me.shared"}},
-		"shared, as it is":              {media, single, []string{"nvidia.com/mig-1g.5gb.shared"}, nil, nil},
-		"a resource that tells nothing": {single, media, []string{"nvidia.com/gpu"}, nil, nil},
-		"a resource of an operator":     {single, media, []string{"example.com/mig-small"}, nil, nil},
-		"not offered":                   {single, media, nil, []string{"MIG-same"}, nil},
+		"shared, as it is":             {media, single, []string{"nvidia.com/mig-1g.5gb.shared"}, nil, nil},
+		"a resource that says nothing": {single, media, []string{"nvidia.com/gpu"}, nil, nil},
+		"a resource of an operator":    {single, media, []string{"example.com/mig-small"}, nil, nil},
+		"not offered":                  {single, media, nil, []string{"MIG-same"}, nil},
 		"compute instance, as it was": {instance("3g.20gb", 1), instance("3g.20gb", 2),
 			[]string{"nvidia.com/mig-1c.3g.20gb"}, []string{"MIG-same"}, []string{"MIG-same as nvidia.com/mig-1c.3g.20gb"}},
 		"compute instance, as it is": {instance("3g.20gb", 1), instance("3g.20gb", 2),

@@ -183,7 +183,7 @@ func (e *Engine) setUnusable(err error) {
 	}
 	e.mu.Unlock()
 	if !repeated {
-		level.Error(e.o.Logger).Log("msg", "Partition control is read-only: its state folder cannot be used", "err", err)
+		level.Error(e.o.Logger).Log("msg", "partition control is read-only: cannot use its state folder", "err", err)
 	}
 	e.reportState()
 }

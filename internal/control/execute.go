@@ -35,7 +35,7 @@ func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 	if ctx.Err() == nil {
 		return false
 	}
-	level.Warn(e.o.Logger).Log("msg", "An operation is left to the next start", "operation", op.Operation.ID)
+	level.Warn(e.o.Logger).Log("msg", "left an operation to the next start", "operation", op.Operation.ID)
 	e.addNote(op, "the exporter stops; its next start finishes this operation")
 	return true
 }
@@ -208,7 +208,7 @@ func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done,
 			return nil, err
 		}
 		return &out.Done, nil
-	default: // also what was created and does not stand any more
+	default: // also what was created and no longer exists
 		p.Pending, p.Changed = nil, p.Changed || !isRefused(err)
 		return nil, newForeignError(p.GPU, out)
 	}
@@ -225,14 +225,14 @@ func isRefused(err error) bool {
 
 // foreignError says that another client has changed a GPU in the middle of an operation.
 type foreignError struct {
-	gpu      gpu.UUID
-	standing []mig.Instance // nil: they could not be read
+	gpu     gpu.UUID
+	current []mig.Instance // nil: they could not be read
 }
 
 func newForeignError(id gpu.UUID, out mig.Outcome) *foreignError {
 	f := &foreignError{gpu: id}
 	if out.Read {
-		f.standing = knownInstances(out.Instances)
+		f.current = knownInstances(out.Instances)
 	}
 	return f
 }
@@ -243,7 +243,7 @@ func knownInstances(list []mig.Instance) []mig.Instance {
 }
 
 func (f *foreignError) Error() string {
-	return fmt.Sprintf("another client has changed %s: it is left as it stands", f.gpu)
+	return fmt.Sprintf("another client has changed %s: it is left as it is", f.gpu)
 }
 
 func isForeign(err error) bool {
@@ -271,15 +271,15 @@ func sleep(ctx context.Context, d time.Duration) {
 func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []string, own bool) error {
 	g := p.live()
 	if s.IndexIn(g.Instances) < 0 {
-		return fmt.Errorf("GPU instance does not stand: %w", gpu.ErrNotFound)
+		return fmt.Errorf("GPU instance does not exist: %w", gpu.ErrNotFound)
 	}
-	c := e.collectHolders(ctx, []mig.GPULayout{g})
+	u := e.collectHolders(ctx, []mig.GPULayout{g})
 	if s.Op == mig.DestroyCompute {
-		e.pollAndAdd(ctx, c, g, activityOf(own))
+		e.pollAndAdd(ctx, u, g, activityOf(own))
 	} else {
-		e.pollAndAdd(ctx, c, g, noActivity)
+		e.pollAndAdd(ctx, u, g, noActivity)
 	}
-	blocking := c.listBlockers(g, s, force)
+	blocking := u.listBlockers(g, s, force)
 	if len(blocking) == 0 {
 		return nil
 	}
@@ -289,8 +289,8 @@ func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []
 }
 
 // gpu finds a GPU that could be read.
-func (c *usage) gpu(id gpu.UUID) (mig.GPULayout, error) {
-	return findGPU(c.gpus, c.unreadable, id)
+func (u *usage) gpu(id gpu.UUID) (mig.GPULayout, error) {
+	return findGPU(u.gpus, u.unreadable, id)
 }
 
 func findGPU(gpus []mig.GPULayout, unreadable map[gpu.UUID]error, id gpu.UUID) (mig.GPULayout, error) {
@@ -315,7 +315,7 @@ func (e *Engine) verify(ctx context.Context, op *operation) error {
 		case err != nil:
 			return err
 		case !mig.SameInstances(g.Instances, p.Expected):
-			return &foreignError{gpu: p.GPU, standing: knownInstances(g.Instances)}
+			return &foreignError{gpu: p.GPU, current: knownInstances(g.Instances)}
 		}
 		if left := stepsBetween(p.GPU, g.Instances, p.After); len(left) > 0 {
 			return fmt.Errorf("the layout read back is another one: %s is missing: %w", stepText(left[0]), gpu.ErrDriver)

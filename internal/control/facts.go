@@ -17,7 +17,7 @@ import (
 // they differ: the node and its boot, the driver, every instance of the plan's GPUs and the pods and jobs that hold
 // it, every holder of what is to be destroyed, and the plan itself. UUIDs alone would not do: they are the same for
 // the same placement.
-func (e *Engine) collectFacts(c *usage, p *api.Plan) []string {
+func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 	list := []string{"node " + e.o.Hostname, "boot " + e.o.BootID}
 	generations := map[gpu.UUID]uint64{}
 	if s := e.o.Poller.Current(); s != nil {
@@ -38,31 +38,31 @@ func (e *Engine) collectFacts(c *usage, p *api.Plan) []string {
 	list = append(list, "force "+strings.Join(p.Forced, ","), "owners "+strings.Join(p.Owners, ","),
 		"take over "+strconv.FormatBool(p.TakeOver))
 	for _, pg := range p.GPUs {
-		at := slices.IndexFunc(c.gpus, func(g mig.GPULayout) bool { return g.UUID == pg.UUID })
+		at := slices.IndexFunc(u.gpus, func(g mig.GPULayout) bool { return g.UUID == pg.UUID })
 		if at < 0 {
 			continue
 		}
-		g := c.gpus[at]
+		g := u.gpus[at]
 		list = append(list, fmt.Sprintf("GPU %s with MIG mode %s, pending %s, in layout %d", g.UUID,
 			onOff(g.MIG.Or(false)), onOff(g.Pending.Or(g.MIG.Or(false))), generations[g.UUID]))
 		for _, i := range g.Instances {
-			list = append(list, c.instanceFacts(g, i, gone)...)
+			list = append(list, u.instanceFacts(g, i, gone)...)
 		}
 	}
 	return list
 }
 
-func (c *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[place]bool) []string {
+func (u *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[place]bool) []string {
 	name := fmt.Sprintf("GPU instance %d (%s at %s) of %s", i.ID, i.Profile, i.Placement, g.UUID)
 	list := []string{name}
 	p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
-	list = append(list, holdFacts(name, c.holds[unit{gpu: g.UUID, instance: i.ID}], gone[p])...)
+	list = append(list, holdFacts(name, u.holds[unit{gpu: g.UUID, instance: i.ID}], gone[p])...)
 	for n, at := range mig.ComputePlacements(i) {
 		ci := i.ComputeInstances[n]
 		p.compute = gpu.Some(at)
 		name := fmt.Sprintf("compute instance %d (%s at %s) in %s", ci.ID, ci.UUID, at, name)
 		list = append(list, name)
-		list = append(list, holdFacts(name, c.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}], gone[p])...)
+		list = append(list, holdFacts(name, u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}], gone[p])...)
 	}
 	return list
 }

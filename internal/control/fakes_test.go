@@ -78,17 +78,17 @@ func newWorld(t *testing.T) *world {
 			mig.GPULayout{MIG: gpu.Some(true), Pending: gpu.Some(true), Facts: gpu.Facts{UUID: id, Index: n, Minor: gpu.Some(n),
 				Name: model.Name, PCIBusID: fmt.Sprintf("00000000:0%d:00.0", n+1), Profiles: model.Profiles}})
 	}
-	w.stand(gpu0, "3g.20gb", 0)
-	w.stand(gpu0, "3g.20gb", 4)
-	w.stand(gpu1, "7g.40gb", 0)
+	w.create(gpu0, "3g.20gb", 0)
+	w.create(gpu0, "3g.20gb", 4)
+	w.create(gpu1, "7g.40gb", 0)
 	w.processes[gpu0] = []gpu.Process{{PID: 42, Instance: gpu.Some(gpu.InstanceID(1)),
 		Compute: gpu.Some(gpu.ComputeID(0))}}
 	w.look()
 	return w
 }
 
-// stand creates an instance with one compute instance of all its slices.
-func (w *world) stand(id gpu.UUID, profile string, start int) {
+// create creates an instance with one compute instance of all its slices.
+func (w *world) create(id gpu.UUID, profile string, start int) {
 	g := w.gpu(id)
 	at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == profile })
 	p := g.Profiles[at]
@@ -108,7 +108,7 @@ func (w *world) gpu(id gpu.UUID) *mig.GPULayout {
 	return &w.gpus[at]
 }
 
-// look publishes a Snapshot of what stands.
+// look publishes a Snapshot of the current layout.
 func (w *world) look() {
 	s := &gpu.Snapshot{Generation: 1, Time: time.Now(), Driver: gpu.Some(gpu.Driver{Version: "580.95.05"})}
 	if w.snapshot != nil {
@@ -522,8 +522,8 @@ func (e *Engine) now(t *testing.T, id string) *api.Operation {
 
 func mixed() api.PlanRequest { return api.PlanRequest{Spec: api.Spec{Layout: "mixed"}} }
 
-// cutting draws what stands: "0: 3g.20gb@0:4[0:3] ...".
-func (w *world) cutting() string {
+// drawLayout draws the current layout: "0: 3g.20gb@0:4[0:3] ...".
+func (w *world) drawLayout() string {
 	text := ""
 	for _, g := range w.gpus {
 		text += fmt.Sprintf("%d:", g.Index)

@@ -12,10 +12,10 @@ import (
 
 // markBusy marks the instances that have holders as busy, except those forced by name. It returns a problem for a
 // name that no instance has.
-func (c *usage) markBusy(force []string) *api.Problem {
+func (u *usage) markBusy(force []string) *api.Problem {
 	used := map[string]bool{}
-	for n := range c.gpus {
-		g := &c.gpus[n]
+	for n := range u.gpus {
+		g := &u.gpus[n]
 		for m := range g.Instances {
 			i := &g.Instances[m]
 			lifted := len(i.ComputeInstances) > 0
@@ -23,13 +23,13 @@ func (c *usage) markBusy(force []string) *api.Problem {
 				ci := &i.ComputeInstances[k]
 				forced := ci.UUID != "" && slices.Contains(force, string(ci.UUID))
 				used[string(ci.UUID)] = used[string(ci.UUID)] || forced
-				ci.Busy = !forced && len(c.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}]) > 0
+				ci.Busy = !forced && len(u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}]) > 0
 				lifted = lifted && forced
 			}
 			if name := bareName(g.UUID, i.ID); len(i.ComputeInstances) == 0 && slices.Contains(force, name) {
 				lifted, used[name] = true, true
 			}
-			i.Busy = !lifted && len(c.holds[unit{gpu: g.UUID, instance: i.ID}]) > 0
+			i.Busy = !lifted && len(u.holds[unit{gpu: g.UUID, instance: i.ID}]) > 0
 		}
 	}
 	for _, name := range force {
@@ -70,15 +70,15 @@ func stepNames(s mig.Step) []string {
 
 // warnOfProcesses returns a warning for each process that force does not override: the driver destroys no compute
 // instance on which one runs.
-func (c *usage) warnOfProcesses(forced []string) []string {
+func (u *usage) warnOfProcesses(forced []string) []string {
 	var list []string
-	for _, g := range c.gpus {
+	for _, g := range u.gpus {
 		for _, i := range g.Instances {
 			for _, ci := range i.ComputeInstances {
 				if ci.UUID == "" || !slices.Contains(forced, string(ci.UUID)) {
 					continue
 				}
-				holds := slices.Concat(c.holds[unit{gpu: g.UUID, instance: i.ID}], c.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}])
+				holds := slices.Concat(u.holds[unit{gpu: g.UUID, instance: i.ID}], u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}])
 				for _, h := range holds {
 					if h.Kind == api.HoldProcess {
 						list = append(list,
@@ -93,25 +93,25 @@ func (c *usage) warnOfProcesses(forced []string) []string {
 }
 
 // busyHolds returns the holds on what a step would destroy, without those that force overrides.
-func (c *usage) busyHolds(g mig.GPULayout, i mig.Instance, s mig.Step, force []string) []api.Hold {
+func (u *usage) busyHolds(g mig.GPULayout, i mig.Instance, s mig.Step, force []string) []api.Hold {
 	whole := slices.Contains(force, bareName(g.UUID, i.ID))
 	ci, ok := s.ComputeID.Get()
-	switch own := c.holds[unit{gpu: g.UUID, instance: i.ID}]; {
+	switch own := u.holds[unit{gpu: g.UUID, instance: i.ID}]; {
 	case whole && (s.Op == mig.DestroyInstance || slices.Contains(force, string(s.UUID))):
 		return nil
 	case s.Op != mig.DestroyCompute || !ok:
-		return c.holders(g, i)
+		return u.holders(g, i)
 	case slices.Contains(force, string(s.UUID)):
 		return own
 	default:
-		return slices.Concat(own, c.holds[unit{g.UUID, i.ID, gpu.Some(ci)}])
+		return slices.Concat(own, u.holds[unit{g.UUID, i.ID, gpu.Some(ci)}])
 	}
 }
 
 // widenForce adds to the forced names the GPU instances all of whose compute instances are forced.
-func (c *usage) widenForce(force []string) []string {
+func (u *usage) widenForce(force []string) []string {
 	wide := slices.Clone(force)
-	for _, g := range c.gpus {
+	for _, g := range u.gpus {
 		for _, i := range g.Instances {
 			held := slices.ContainsFunc(i.ComputeInstances, func(n mig.ComputeInstance) bool {
 				return !slices.Contains(force, string(n.UUID))

@@ -18,10 +18,10 @@ const foreign = "1: 1g.5gb@0:1[0:1] 1g.5gb@1:1[0:1] 2g.10gb@2:2[0:2] 3g.20gb@4:4
 // takeOver has another client lay out the second GPU anew.
 func (w *world) takeOver() {
 	w.gpu(gpu1).Instances = nil
-	w.stand(gpu1, "1g.5gb", 0)
-	w.stand(gpu1, "1g.5gb", 1)
-	w.stand(gpu1, "2g.10gb", 2)
-	w.stand(gpu1, "3g.20gb", 4)
+	w.create(gpu1, "1g.5gb", 0)
+	w.create(gpu1, "1g.5gb", 1)
+	w.create(gpu1, "2g.10gb", 2)
+	w.create(gpu1, "3g.20gb", 4)
 }
 
 // degrades fails everything on the second GPU from its n-th step on.
@@ -73,15 +73,15 @@ func TestForeignLayoutAfterDegraded(t *testing.T) {
 				calls := w.calls
 				e = goOn(t, w, e, op.ID)
 				op = e.now(t, op.ID)
-				if !strings.HasSuffix(w.cutting(), foreign) || w.calls != calls {
-					t.Errorf("the other client's layout was changed:\n%s", w.cutting())
+				if !strings.HasSuffix(w.drawLayout(), foreign) || w.calls != calls {
+					t.Errorf("the other client's layout was changed:\n%s", w.drawLayout())
 				}
 				cmptest.Equal(t, "state of the operation", op.State, api.Interrupted)
 				cmptest.Equal(t, "state of the engine", e.State(), idle)
 				if len(op.GPUs) != 1 {
 					t.Fatalf("op.GPUs: %+v, want 1 of them", op.GPUs)
 				}
-				cmptest.Equal(t, "len(op.GPUs[0].Standing)", len(op.GPUs[0].Standing), 4)
+				cmptest.Equal(t, "len(op.GPUs[0].Current)", len(op.GPUs[0].Current), 4)
 				if p := e.free(t, gpu1); p != nil {
 					t.Errorf("the GPU is blocked: %v", p)
 				}
@@ -126,9 +126,9 @@ func TestForeignLayoutDuringOperation(t *testing.T) {
 					if !struck {
 						return
 					}
-					own := strings.SplitAfter(w.cutting(), "\n")
+					own := strings.SplitAfter(w.drawLayout(), "\n")
 					if own[1] != foreign || own[0] != strings.SplitAfter(mixedBefore, "\n")[0] {
-						t.Errorf("layout\n%s", w.cutting())
+						t.Errorf("layout\n%s", w.drawLayout())
 					}
 					touched := op.State == api.Interrupted || op.State == api.RolledBack || op.State == api.Failed
 					if !touched || e.State() != idle {
@@ -168,8 +168,8 @@ func TestForeignDestroyBeforeFirstStep(t *testing.T) {
 				t.Errorf("%s is blocked: %v", id, p)
 			}
 		}
-		if !strings.HasSuffix(w.cutting(), "1: 7g.40gb@0:8\n") {
-			t.Errorf("layout\n%s", w.cutting())
+		if !strings.HasSuffix(w.drawLayout(), "1: 7g.40gb@0:8\n") {
+			t.Errorf("layout\n%s", w.drawLayout())
 		}
 	})
 }
@@ -211,15 +211,15 @@ func TestViewIsLost(t *testing.T) {
 				w.revive()
 				w.after = nil
 				c.change(w)
-				was, calls := w.cutting(), w.calls
+				was, calls := w.drawLayout(), w.calls
 				next := w.engine(t, c.options)
 				op := next.Operations().Operations[0]
 				cmptest.Equal(t, "state of the operation", op.State, api.Interrupted)
 				wantText(t, "op.Error.Detail", op.Error.Detail, c.says)
 				cmptest.Equal(t, "state of the next engine", next.State(), idle)
 				cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
-				if w.cutting() != was || w.calls != calls {
-					t.Errorf("something was changed:\n%s", w.cutting())
+				if w.drawLayout() != was || w.calls != calls {
+					t.Errorf("something was changed:\n%s", w.drawLayout())
 				}
 			})
 		})

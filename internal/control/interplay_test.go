@@ -188,7 +188,7 @@ func TestStopWhileACallHangs(t *testing.T) {
 				if name == "mode" {
 					w = bare(t)
 				}
-				before := w.cutting()
+				before := w.drawLayout()
 				e := w.engine(t, func(o *Options) { o.Actuator, o.CallTimeout = hangingActuator{w}, 10*time.Minute })
 				ctx, cancel := context.WithCancel(t.Context())
 				if err := begin(t, e); err != nil {
@@ -200,7 +200,7 @@ func TestStopWhileACallHangs(t *testing.T) {
 				stopped := time.Now()
 				cancel()
 				if err := <-ended; err != nil || time.Since(stopped) > grace+time.Second {
-					t.Errorf("Run has ended %s after it was told to: %v", time.Since(stopped), err)
+					t.Errorf("Run has ended %s after it was asked to: %v", time.Since(stopped), err)
 				}
 				w.sound(t, w.engine(t, nil), before, before)
 			})
@@ -380,7 +380,7 @@ func TestPlanOnlyFinishesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.drive(t)
-		half, calls := w.cutting(), w.calls
+		half, calls := w.drawLayout(), w.calls
 		w.revive()
 		for range 2 {
 			planning := w.engine(t, func(o *Options) { o.Apply = false })
@@ -390,13 +390,13 @@ func TestPlanOnlyFinishesNothing(t *testing.T) {
 			}
 			cancel()
 			op := planning.Operations().Operations[0]
-			cmptest.Equal(t, "layout", w.cutting(), half)
+			cmptest.Equal(t, "layout", w.drawLayout(), half)
 			cmptest.Equal(t, "changes asked of the driver", w.calls, calls)
 			cmptest.Equal(t, "planning.State()", planning.State(), degraded)
 			wantText(t, "op.Error.Detail", op.Error.Detail, "--control.mode=apply")
 		}
 		next := w.engine(t, nil) // two hours later: nothing is done without being asked for
-		cmptest.Equal(t, "layout", w.cutting(), half)
+		cmptest.Equal(t, "layout", w.drawLayout(), half)
 		cmptest.Equal(t, "changes asked of the driver", w.calls, calls)
 		cmptest.Equal(t, "state of the next engine", next.State(), degraded)
 		w.afterFailure(t, next, before, after)

@@ -15,7 +15,7 @@ type layout struct {
 	Instances []mig.Instance `json:"instances"`
 }
 
-// place names an instance by where it stands.
+// place names an instance by its placement.
 type place struct {
 	gpu     gpu.UUID
 	profile uint32
@@ -27,7 +27,7 @@ func placeOf(s mig.Step) place {
 	return place{gpu: s.GPU, profile: s.ProfileID, at: s.Placement, compute: s.Compute}
 }
 
-// copyInstances copies what stands, without what was found out about its holders.
+// copyInstances copies instances, without what was found out about their holders.
 func copyInstances(list []mig.Instance) []mig.Instance {
 	copied := slices.Clone(list)
 	for n := range copied {
@@ -97,10 +97,10 @@ func destroyCompute(id gpu.UUID, i mig.Instance, n int, at gpu.Placement) mig.St
 		ComputeID: gpu.Some(i.ComputeInstances[n].ID)}
 }
 
-func createComputes(id gpu.UUID, w mig.Instance, standing []gpu.Placement) []mig.Step {
+func createComputes(id gpu.UUID, w mig.Instance, existing []gpu.Placement) []mig.Step {
 	var steps []mig.Step
 	for _, at := range mig.ComputePlacements(w) {
-		if !slices.Contains(standing, at) {
+		if !slices.Contains(existing, at) {
 			steps = append(steps, mig.Step{Op: mig.CreateCompute, GPU: id, ProfileID: w.ProfileID, Profile: w.Profile,
 				Placement: w.Placement, Compute: gpu.Some(at)})
 		}
@@ -168,13 +168,13 @@ func removeOne(list *[]mig.Instance, s mig.Step) bool {
 	return true
 }
 
-// renamedDevices pairs the UUIDs of the MIG devices of a layout with those that stand in their places now, if they
+// renamedDevices pairs the UUIDs of the MIG devices of a layout with those now in their places, if they
 // differ.
 func renamedDevices(before, now layout) map[gpu.MIGUUID]gpu.MIGUUID {
 	changed := map[gpu.MIGUUID]gpu.MIGUUID{}
-	stands := now.devices()
+	current := now.devices()
 	for p, id := range before.devices() {
-		if other := stands[p]; id != "" && other != "" && other != id {
+		if other := current[p]; id != "" && other != "" && other != id {
 			changed[id] = other
 		}
 	}
@@ -206,16 +206,16 @@ func uuids(list []mig.Instance) []string {
 }
 
 // describeInstances draws the instances of a GPU for a plan: with fates by place, holders by unit.
-func (c *usage) describeInstances(g mig.GPULayout, gone map[place]bool) []api.Instance {
+func (u *usage) describeInstances(g mig.GPULayout, gone map[place]bool) []api.Instance {
 	list := describeLayout(knownInstances(g.Instances))
 	for n := range list {
 		d, i := &list[n], g.Instances[n]
 		p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
-		d.Fate, d.Holders = fateOf(gone[p], api.Destroy), c.holds[unit{gpu: g.UUID, instance: i.ID}]
+		d.Fate, d.Holders = fateOf(gone[p], api.Destroy), u.holds[unit{gpu: g.UUID, instance: i.ID}]
 		for k := range d.Compute {
 			ci := &d.Compute[k]
 			p.compute = gpu.Some(ci.Placement)
-			ci.Fate, ci.Holders = fateOf(gone[p], api.Destroy), c.holds[unit{g.UUID, i.ID, ci.ID}]
+			ci.Fate, ci.Holders = fateOf(gone[p], api.Destroy), u.holds[unit{g.UUID, i.ID, ci.ID}]
 		}
 	}
 	return list

@@ -61,19 +61,19 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 
 // checkModeChange returns a problem if instances or users of the GPU prevent another mode. Monitoring programs are no
 // users; if the driver cannot do it with them, it says so, and they are named in the result.
-func (c *usage) checkModeChange(g mig.GPULayout) *api.Problem {
+func (u *usage) checkModeChange(g mig.GPULayout) *api.Problem {
 	if len(g.Instances) > 0 {
 		p := problemf(api.Busy, "GPU %d (%s) has %d GPU instances: apply a layout without instances first", g.Index, g.UUID,
 			len(g.Instances))
 		for _, i := range g.Instances {
 			p.Blocking = append(p.Blocking, api.Blocker{GPU: g.UUID, Instance: instanceName(g, i), Profile: i.Profile,
 				Placement: i.Placement,
-				Holders:   c.holders(g, i)})
+				Holders:   u.holders(g, i)})
 		}
 		return withHint(p)
 	}
 	var users []api.Hold
-	for _, h := range c.whole[g.UUID] {
+	for _, h := range u.whole[g.UUID] {
 		if h.Kind != api.HoldHandle || !isMonitor(h.What) {
 			users = append(users, h)
 		}
@@ -120,16 +120,16 @@ func (e *Engine) changeMode(ctx context.Context, op *operation) {
 
 // checkModeFree returns an error if the GPU is used right before the change.
 func (e *Engine) checkModeFree(ctx context.Context, id gpu.UUID) error {
-	c, err := e.readUsage(ctx, id)
+	u, err := e.readUsage(ctx, id)
 	if err != nil {
 		return err
 	}
-	g, err := c.gpu(id)
+	g, err := u.gpu(id)
 	if err != nil {
 		return err
 	}
-	e.pollAndAdd(ctx, c, g, noActivity)
-	if p := c.checkModeChange(g); p != nil {
+	e.pollAndAdd(ctx, u, g, noActivity)
+	if p := u.checkModeChange(g); p != nil {
 		return p
 	}
 	return nil
@@ -157,8 +157,8 @@ func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (mig.Mod
 func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChange) {
 	r := api.ModeResult{GPU: op.Operation.Mode.GPU, Wanted: op.Operation.Mode.Wanted, Current: change.Current,
 		Pending: change.Pending}
-	if c, err := e.readUsage(ctx, r.GPU); err == nil {
-		r.Holders = c.whole[r.GPU]
+	if u, err := e.readUsage(ctx, r.GPU); err == nil {
+		r.Holders = u.whole[r.GPU]
 	}
 	if r.Current != r.Wanted {
 		r.Waits = waitsFor(change.Activation)

@@ -67,7 +67,7 @@ func TestDestroySaysOKAndTheInstanceRemains(t *testing.T) {
 	})
 }
 
-// TestCreatedInstanceIsGone: the driver has created it, and it does not stand. Another client must have destroyed it:
+// TestCreatedInstanceIsGone: the driver has created it, and it does not exist. Another client must have destroyed it:
 // nothing more is changed there.
 func TestCreatedInstanceIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestCreatedInstanceIsGone(t *testing.T) {
 			calls := w.calls
 			cmptest.Equal(t, string(step)+": op.GPUs[0].State", op.GPUs[0].State, api.RolledBack)
 			cmptest.Equal(t, string(step)+": op.GPUs[1].State", op.GPUs[1].State, api.Interrupted)
-			if op.GPUs[1].Standing == nil {
+			if op.GPUs[1].Current == nil {
 				t.Fatalf("%s: no instances of GPU 1 in the operation", step)
 			}
 			cmptest.Equal(t, string(step)+": e.State()", e.State(), idle)
@@ -168,8 +168,8 @@ func TestProcessOnWhatWasMadeIsNotDestroyedByTheRollBack(t *testing.T) {
 				return gpu.ErrDriver
 			}
 		})
-		if !strings.Contains(w.cutting(), "2g.10gb@4:2[0:2]") {
-			t.Errorf("what is busy was destroyed:\n%s", w.cutting())
+		if !strings.Contains(w.drawLayout(), "2g.10gb@4:2[0:2]") {
+			t.Errorf("what is busy was destroyed:\n%s", w.drawLayout())
 		}
 		if op.Error.Type != api.Busy {
 			t.Errorf("error %v", op.Error)
@@ -293,8 +293,8 @@ func TestNamesThatChangeWithADriver(t *testing.T) {
 			t.Fatal(err)
 		}
 		e.drive(t)
-		if got := e.now(t, next.ID); got.State != api.Succeeded || !strings.Contains(w.cutting(), "1: 7g.40gb@0:8[0:7]") {
-			t.Errorf("operation is %s\n%s", got.State, w.cutting())
+		if got := e.now(t, next.ID); got.State != api.Succeeded || !strings.Contains(w.drawLayout(), "1: 7g.40gb@0:8[0:7]") {
+			t.Errorf("operation is %s\n%s", got.State, w.drawLayout())
 		}
 	})
 }
@@ -320,7 +320,7 @@ func TestKubeletUnavailableIsBusy(t *testing.T) {
 	got := e.now(t, op.ID)
 	cmptest.Equal(t, "state of the operation", got.State, api.Failed)
 	cmptest.Equal(t, "problem of the operation", got.Error.Type, api.Busy)
-	cmptest.Equal(t, "layout", w.cutting(), mixedBefore)
+	cmptest.Equal(t, "layout", w.drawLayout(), mixedBefore)
 }
 
 func TestFragmentationReportsTheBlocker(t *testing.T) {
@@ -350,15 +350,15 @@ func TestRebootInMidOperation(t *testing.T) {
 		for n := range w.gpus {
 			w.gpus[n].Instances = nil
 		}
-		w.stand(gpu1, "1g.5gb", 0) // by a human, after the reboot
+		w.create(gpu1, "1g.5gb", 0) // by a human, after the reboot
 		next := w.engine(t, func(o *Options) { o.BootID = "boot-2" })
 		op := next.Operations().Operations[0]
 		cmptest.Equal(t, "state of the operation", op.State, api.Interrupted)
 		wantText(t, "op.Error.Detail", op.Error.Detail, "rebooted")
 		cmptest.Equal(t, "state of the next engine", next.State(), idle)
 		cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
-		if w.cutting() != "0:\n1: 1g.5gb@0:1[0:1]\n" {
-			t.Errorf("something was touched:\n%s", w.cutting())
+		if w.drawLayout() != "0:\n1: 1g.5gb@0:1[0:1]\n" {
+			t.Errorf("something was touched:\n%s", w.drawLayout())
 		}
 	})
 }

@@ -199,14 +199,14 @@ func (e *Engine) setState(op *operation, state api.OperationState, text string) 
 	e.addEvent(op, api.Event{Kind: api.EventState, Text: text})
 }
 
-// setGPU changes the state of one GPU of an operation. err is why it is not as planned, or nil; standing are the
+// setGPU changes the state of one GPU of an operation. err is why it is not as planned, or nil; current are the
 // instances to be shown for it.
-func (e *Engine) setGPU(op *operation, id gpu.UUID, state api.OperationState, err error, standing []mig.Instance) {
+func (e *Engine) setGPU(op *operation, id gpu.UUID, state api.OperationState, err error, current []mig.Instance) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	at := slices.IndexFunc(op.Operation.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
 	g := &op.Operation.GPUs[at]
-	g.State, g.Error, g.Standing = state, "", describeLayout(standing)
+	g.State, g.Error, g.Current = state, "", describeLayout(current)
 	if err != nil {
 		g.Error = failureText(err)
 	}

@@ -164,7 +164,7 @@ func TestRollbackOfWhatHasSucceeded(t *testing.T) {
 		got := e.now(t, next.ID)
 		cmptest.Equal(t, "state of the operation", got.State, api.Succeeded)
 		cmptest.Equal(t, "got.Verb", got.Verb, api.VerbRollback)
-		cmptest.Equal(t, "layout", w.cutting(), mixedBefore)
+		cmptest.Equal(t, "layout", w.drawLayout(), mixedBefore)
 		cmptest.Equal(t, "got.Renamed[sevenG]", got.Renamed[sevenG], "MIG-1-0:8-0:7-e1")
 	})
 }
@@ -180,7 +180,7 @@ func TestRollbackLeavesWhatCameLater(t *testing.T) {
 		if w.gpu(gpu1).Instances[0].Placement.Start == 4 {
 			start = 0
 		}
-		w.stand(gpu1, "1g.5gb", start)
+		w.create(gpu1, "1g.5gb", start)
 		w.look()
 		_, err := e.Rollback(t.Context(), everything, op.ID)
 		if p := isProblem(t, err, api.StalePlan); !strings.Contains(p.Detail, "was changed after operation") {
@@ -253,7 +253,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 		"not asked for": {nil, func(o *Options) { o.BootID = "boot-2" }, "0:\n1:\n"},
 		"same boot":     {nil, func(o *Options) { o.Restore = true }, "0:\n1:\n"},
 		"plans only":    {nil, func(o *Options) { reboot(o); o.Apply = false }, "0:\n1:\n"},
-		"instances exist": {func(w *world) { w.stand(gpu0, "1g.5gb", 0) }, reboot, "0: 1g.5gb@0:1[0:1]\n" +
+		"instances exist": {func(w *world) { w.create(gpu0, "1g.5gb", 0) }, reboot, "0: 1g.5gb@0:1[0:1]\n" +
 			strings.SplitAfter(mixedAfter, "\n")[1]},
 		"mode off": {func(w *world) { w.gpu(gpu1).MIG = gpu.Some(false) }, reboot,
 			strings.SplitAfter(mixedAfter, "\n")[0] + "1:\n"},
@@ -272,12 +272,12 @@ func TestRestoreAfterReboot(t *testing.T) {
 					c.change(w)
 				}
 				e := w.engine(t, c.options)
-				if w.cutting() != c.want || e.State() != idle {
-					t.Errorf("state %s, layout\n%s want\n%s", e.State(), w.cutting(), c.want)
+				if w.drawLayout() != c.want || e.State() != idle {
+					t.Errorf("state %s, layout\n%s want\n%s", e.State(), w.drawLayout(), c.want)
 				}
 				w.before = nil
 				w.gpu(gpu0).Instances = nil
-				if w.engine(t, c.options); strings.HasPrefix(w.cutting(), "0: ") {
+				if w.engine(t, c.options); strings.HasPrefix(w.drawLayout(), "0: ") {
 					t.Error("it was restored a second time in the same boot")
 				}
 			})
@@ -302,7 +302,7 @@ func TestRestoreWaitsForTheDriver(t *testing.T) {
 		if err := e.Run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		cmptest.Equal(t, "layout", w.cutting(), mixedAfter)
+		cmptest.Equal(t, "layout", w.drawLayout(), mixedAfter)
 		cmptest.Equal(t, "e.Operations().Operations[0].Verb", e.Operations().Operations[0].Verb, api.VerbRestore)
 		cmptest.Equal(t, "e.Operations().Operations[0].State", e.Operations().Operations[0].State, api.Succeeded)
 	})
@@ -321,7 +321,7 @@ func TestCrashDuringRestore(t *testing.T) {
 			died = w.dead
 			w.revive()
 			e := w.engine(t, reboot)
-			cmptest.Equal(t, "layout", w.cutting(), mixedAfter)
+			cmptest.Equal(t, "layout", w.drawLayout(), mixedAfter)
 			cmptest.Equal(t, "state of the engine", e.State(), idle)
 			cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
 		})

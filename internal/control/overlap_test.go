@@ -51,7 +51,7 @@ func TestRecoveryKeepsRunningOperation(t *testing.T) {
 	for n := range 60 {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
-			before := w.cutting()
+			before := w.drawLayout()
 			_, x := degradedThenCrash(t, w)
 			w.dieAt = n
 			w.engine(t, nil)
@@ -59,9 +59,9 @@ func TestRecoveryKeepsRunningOperation(t *testing.T) {
 			w.revive()
 			next := w.engine(t, nil)
 			if _, err := next.Operation(x); err != nil {
-				t.Errorf("die at %d (died %t): X is forgotten: %v; state %s\n%s", n, died, err, next.State(), w.cutting())
-			} else if w.cutting() != before {
-				t.Errorf("die at %d (died %t): state %s\n%s", n, died, next.State(), w.cutting())
+				t.Errorf("die at %d (died %t): X is forgotten: %v; state %s\n%s", n, died, err, next.State(), w.drawLayout())
+			} else if w.drawLayout() != before {
+				t.Errorf("die at %d (died %t): state %s\n%s", n, died, next.State(), w.drawLayout())
 			}
 		})
 	}
@@ -105,7 +105,7 @@ func TestHistoryKeepsRetriedOperation(t *testing.T) {
 		// kill -9 here
 		next := w.engine(t, nil)
 		if _, err := next.Operation(a.ID); err != nil {
-			t.Errorf("A is forgotten: %v; state %s\n%s", err, next.State(), w.cutting())
+			t.Errorf("A is forgotten: %v; state %s\n%s", err, next.State(), w.drawLayout())
 		}
 	})
 }
@@ -253,7 +253,7 @@ func TestRestoreOfSettling(t *testing.T) {
 			for _, o := range next.Operations().Operations {
 				t.Logf("%s %s %v", o.Verb, o.State, o.Warnings)
 			}
-			t.Errorf("not restored:\n%s", w.cutting())
+			t.Errorf("not restored:\n%s", w.drawLayout())
 		}
 	})
 }
@@ -270,13 +270,13 @@ func TestAcceptIsDurable(t *testing.T) {
 			}
 		})
 		w.before = nil
-		was := w.cutting()
+		was := w.drawLayout()
 		w.saving = func(int, []byte) error { return errors.New("no space left") }
 		_, err := e.Accept(t.Context(), everything, op.ID)
 		w.saving = nil
 		w.engine(t, nil)
-		if err == nil && w.cutting() != was {
-			t.Errorf("accepted with success, and the next start has changed it:\n%s\nwas\n%s", w.cutting(), was)
+		if err == nil && w.drawLayout() != was {
+			t.Errorf("accepted with success, and the next start has changed it:\n%s\nwas\n%s", w.drawLayout(), was)
 		}
 	})
 }
@@ -339,13 +339,13 @@ func TestActivityOnRetry(t *testing.T) {
 			busy++
 		}
 		e.active.observe(w.snapshot)
-		was := w.cutting()
+		was := w.drawLayout()
 		if _, err := e.Rollback(t.Context(), everything, a.ID); err != nil {
 			t.Log(err)
 		}
 		e.drive(t)
-		if w.cutting() != was {
-			t.Errorf("%d instances active in the last poll:\n%s\n%s", busy, was, w.cutting())
+		if w.drawLayout() != was {
+			t.Errorf("%d instances active in the last poll:\n%s\n%s", busy, was, w.drawLayout())
 		}
 	})
 }

@@ -60,10 +60,10 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 }
 
 // buildPlan returns the API's plan of a planner's result.
-func (e *Engine) buildPlan(c *usage, node mig.NodePlan, r api.PlanRequest, owners []string) *planned {
+func (e *Engine) buildPlan(u *usage, node mig.NodePlan, r api.PlanRequest, owners []string) *planned {
 	plan := &api.Plan{APIVersion: api.Version, ID: newID(), Created: e.o.Now(), Node: e.o.Hostname, GPUs: []api.PlanGPU{},
 		Steps: slices.Clone(node.Steps), Forced: forcedBy(r.Force, node.Steps), Owners: owners, TakeOver: r.TakeOver,
-		Warnings: slices.Clone(c.warnings)}
+		Warnings: slices.Clone(u.warnings)}
 	if plan.Steps == nil {
 		plan.Steps = []mig.Step{}
 	}
@@ -73,16 +73,16 @@ func (e *Engine) buildPlan(c *usage, node mig.NodePlan, r api.PlanRequest, owner
 			gone[placeOf(s)] = true
 		}
 	}
-	plan.Warnings = append(plan.Warnings, c.warnOfProcesses(plan.Forced)...)
+	plan.Warnings = append(plan.Warnings, u.warnOfProcesses(plan.Forced)...)
 	n := &planned{plan: plan}
 	for _, pg := range node.GPUs {
-		g := c.gpus[pg.GPU]
+		g := u.gpus[pg.GPU]
 		plan.GPUs = append(plan.GPUs,
 			api.PlanGPU{UUID: g.UUID, Index: g.Index, Name: g.Name, AxisUnits: axisLength(g.Profiles),
-				Before: c.describeInstances(g, gone), After: describeLayout(knownInstances(pg.After)), Left: pg.Left})
+				Before: u.describeInstances(g, gone), After: describeLayout(knownInstances(pg.After)), Left: pg.Left})
 		n.after = append(n.after, layout{GPU: g.UUID, Instances: withoutIDs(pg.After)})
 	}
-	n.facts = e.collectFacts(c, plan)
+	n.facts = e.collectFacts(u, plan)
 	plan.Hash = hashFacts(n.facts)
 	return n
 }

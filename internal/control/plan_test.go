@@ -15,7 +15,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// second asks for instances on the second GPU, where a 7g stands.
+// second asks for instances on the second GPU, where a 7g exists.
 func second(devices map[string]api.DeviceRequest, force ...string) api.PlanRequest {
 	return api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"1"}, Devices: devices}, Force: force}
 }
@@ -34,7 +34,7 @@ func TestPlanChangesNothing(t *testing.T) {
 	}
 	cmptest.Equal(t, "changes asked of the driver", w.calls, 0)
 	cmptest.Equal(t, "w.saves", w.saves, appends)
-	cmptest.Equal(t, "layout", w.cutting(), mixedBefore)
+	cmptest.Equal(t, "layout", w.drawLayout(), mixedBefore)
 	again, err := e.Plan(t.Context(), everything, mixed())
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func uses() map[string]use {
 				Compute: gpu.Some(gpu.ComputeID(0))}}
 		}, api.HoldProcess},
 		"process without a known instance": {func(w *world) { w.processes[gpu1] = []gpu.Process{{PID: 9}} }, api.HoldProcess},
-		"process of an instance that does not stand": {func(w *world) {
+		"process of an instance that does not exist": {func(w *world) {
 			w.processes[gpu1] = []gpu.Process{{PID: 9, Instance: gpu.Some(gpu.InstanceID(8))}}
 		}, api.HoldProcess},
 		"processes cannot be listed": {func(w *world) { w.processErr = gpu.ErrNoPermission }, api.HoldUnknown},
@@ -213,7 +213,7 @@ func TestIdleIsNotBusy(t *testing.T) {
 			w.give(gpu.DeviceRef{GPU: gpu0})
 			w.give(gpu.DeviceRef{Minor: gpu.Some(0)})
 		},
-		"a pod has what stands no more": func(w *world) { w.give(gpu.DeviceRef{MIG: "MIG-gone"}) },
+		"a pod has what no longer exists": func(w *world) { w.give(gpu.DeviceRef{MIG: "MIG-gone"}) },
 		"activity long ago": func(w *world) {
 			w.snapshot.GPUs[1].Instances[0].Activity.SM = gpu.Some(0.5)
 			w.snapshot.Time = w.snapshot.Time.Add(-2 * time.Minute)
@@ -269,8 +269,8 @@ func TestForce(t *testing.T) {
 		e.drive(t)
 	})
 	if got := e.now(t, op.ID); got.State != api.Succeeded ||
-		!strings.HasSuffix(w.cutting(), "1: 3g.20gb@0:4[0:3] 3g.20gb@4:4[0:3]\n") {
-		t.Errorf("operation is %s: %v\n%s", got.State, got.Error, w.cutting())
+		!strings.HasSuffix(w.drawLayout(), "1: 3g.20gb@0:4[0:3] 3g.20gb@4:4[0:3]\n") {
+		t.Errorf("operation is %s: %v\n%s", got.State, got.Error, w.drawLayout())
 	}
 }
 

@@ -78,5 +78,5 @@ func (p *plans) get(id string) (*planned, *api.Problem) {
 	return n, nil
 }
 
-// newID returns an unguessable id: only a caller that was told a plan's id can know it.
+// newID returns an unguessable id: only a caller that was given a plan's id can know it.
 func newID() string { return strings.ToLower(rand.Text()) }

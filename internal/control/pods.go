@@ -12,7 +12,7 @@ import (
 
 // addPods finds out which containers hold instances, or may hold them: a container that is missing in the kubelet's
 // list may run on, with its devices.
-func (e *Engine) addPods(ctx context.Context, c *usage, gpus []mig.GPULayout) {
+func (e *Engine) addPods(ctx context.Context, u *usage, gpus []mig.GPULayout) {
 	if e.o.Assignments == nil || len(gpus) == 0 {
 		return
 	}
@@ -25,13 +25,13 @@ func (e *Engine) addPods(ctx context.Context, c *usage, gpus []mig.GPULayout) {
 	if err != nil && list.Incomplete == "" {
 		list.Incomplete = "the kubelet does not answer: " + reasonText(err)
 	}
-	c.pods = list
+	u.pods = list
 	for _, g := range gpus {
 		for _, a := range list.List {
-			c.addToDevice(g, a.Device, podHold(a.Holder))
+			u.addToDevice(g, a.Device, podHold(a.Holder))
 		}
 		if list.Incomplete != "" {
-			c.holdUnknown(g, list.Free, api.Hold{Kind: api.HoldUnconfirmed, What: list.Incomplete})
+			u.holdUnknown(g, list.Free, api.Hold{Kind: api.HoldUnconfirmed, What: list.Incomplete})
 		}
 	}
 }
@@ -45,12 +45,12 @@ func podHold(h gpu.Holder) api.Hold {
 
 // holdUnknown adds a hold to all of a GPU that free does not cover. A GPU covers all of its instances, a GPU instance
 // its compute instances, and these cover their GPU instance once all of them are free.
-func (c *usage) holdUnknown(g mig.GPULayout, free []gpu.DeviceRef, h api.Hold) {
+func (u *usage) holdUnknown(g mig.GPULayout, free []gpu.DeviceRef, h api.Hold) {
 	covered := coveredBy(g, free)
 	if covered[gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}] {
 		return
 	}
-	c.whole[g.UUID] = append(c.whole[g.UUID], h)
+	u.whole[g.UUID] = append(u.whole[g.UUID], h)
 	for m, i := range g.Instances {
 		if covered[gpu.DeviceIndex{Instance: m, Compute: gpu.Whole}] {
 			continue
@@ -64,13 +64,13 @@ func (c *usage) holdUnknown(g mig.GPULayout, free []gpu.DeviceRef, h api.Hold) {
 		if len(open) == len(i.ComputeInstances) {
 			open = []unit{{gpu: g.UUID, instance: i.ID}}
 		}
-		for _, u := range open {
-			c.addToUnit(u, h)
+		for _, of := range open {
+			u.addToUnit(of, h)
 		}
 	}
 }
 
-// coveredBy returns the devices of a GPU that references name. A reference to what does not stand names nothing.
+// coveredBy returns the devices of a GPU that references name. A reference to what does not exist names nothing.
 func coveredBy(g mig.GPULayout, free []gpu.DeviceRef) map[gpu.DeviceIndex]bool {
 	return devicesOf(g).Cover(free)
 }

@@ -74,7 +74,7 @@ func driverProblem(err error) *api.Problem {
 }
 
 // planProblem returns the problem document of an error of the planner.
-func (c *usage) planProblem(err error) *api.Problem {
+func (u *usage) planProblem(err error) *api.Problem {
 	var (
 		profile    *mig.ProfileError
 		infeasible *mig.InfeasibleError
@@ -89,13 +89,13 @@ func (c *usage) planProblem(err error) *api.Problem {
 	case errors.As(err, &infeasible):
 		p := problemf(api.Infeasible, "%s", infeasible)
 		for _, b := range infeasible.Blocking {
-			p.Blocking = append(p.Blocking, c.blocker(b))
+			p.Blocking = append(p.Blocking, u.blocker(b))
 		}
 		return withHint(p)
 	case errors.As(err, &mode):
 		return problemf(api.ModeDiffers, "%s", mode)
-	case errors.As(err, &selector) && len(c.unreadable) > 0: // it may be one of those
-		return problemf(api.Unavailable, "%s; %s", selector, strings.Join(c.warnings, "; "))
+	case errors.As(err, &selector) && len(u.unreadable) > 0: // it may be one of those
+		return problemf(api.Unavailable, "%s; %s", selector, strings.Join(u.warnings, "; "))
 	// the client is gone, or shutdown began
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
 		return problemf(api.Unavailable, "%s", err)
@@ -104,25 +104,25 @@ func (c *usage) planProblem(err error) *api.Problem {
 	}
 }
 
-func (c *usage) blocker(b mig.Blocking) api.Blocker {
-	g := c.gpus[b.GPU]
+func (u *usage) blocker(b mig.Blocking) api.Blocker {
+	g := u.gpus[b.GPU]
 	i := g.Instances[b.Instance]
 	d := api.Blocker{GPU: g.UUID, Instance: instanceName(g, i), Profile: i.Profile, Placement: i.Placement}
 	if ci, ok := b.Compute.Get(); ok {
 		d.Instance = string(i.ComputeInstances[ci].UUID)
-		d.Holders = slices.Concat(c.holds[unit{gpu: g.UUID, instance: i.ID}],
-			c.holds[unit{g.UUID, i.ID, gpu.Some(i.ComputeInstances[ci].ID)}])
+		d.Holders = slices.Concat(u.holds[unit{gpu: g.UUID, instance: i.ID}],
+			u.holds[unit{g.UUID, i.ID, gpu.Some(i.ComputeInstances[ci].ID)}])
 		return d
 	}
-	d.Holders = c.holders(g, i)
+	d.Holders = u.holders(g, i)
 	return d
 }
 
 // holders returns the holds on an instance and on all its compute instances.
-func (c *usage) holders(g mig.GPULayout, i mig.Instance) []api.Hold {
-	list := slices.Clone(c.holds[unit{gpu: g.UUID, instance: i.ID}])
+func (u *usage) holders(g mig.GPULayout, i mig.Instance) []api.Hold {
+	list := slices.Clone(u.holds[unit{gpu: g.UUID, instance: i.ID}])
 	for _, ci := range i.ComputeInstances {
-		for _, h := range c.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}] {
+		for _, h := range u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}] {
 			if !slices.Contains(list, h) {
 				list = append(list, h)
 			}

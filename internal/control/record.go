@@ -38,7 +38,8 @@ type record struct {
 // part is what an operation does to one GPU. Operation.GPUs has its state, at the same index.
 type part struct {
 	GPU gpu.UUID `json:"gpu"`
-	// Before are the instances that stood when the operation was accepted, After those that it is to lead to, without ids.
+	// Before are the instances that existed when the operation was accepted, After those that it is to lead to, without
+	// ids.
 	Before []mig.Instance `json:"before"`
 	After  []mig.Instance `json:"after"`
 	// Expected are the instances as the operation has left them. Pending is the step that was begun last, as long as it
@@ -51,7 +52,7 @@ type part struct {
 	facts mig.GPULayout // of the GPU, as read last; without a meaning for its instances
 }
 
-// live is the GPU with the instances that are expected to stand.
+// live is the GPU with the instances that are expected on it.
 func (p *part) live() mig.GPULayout {
 	g := p.facts
 	g.UUID, g.Instances = p.GPU, p.Expected
@@ -107,7 +108,7 @@ func (e *Engine) save(document func() error) error {
 	err := document()
 	if errors.Is(err, ErrStateReplaced) {
 		level.Warn(e.o.Logger).
-			Log("msg", "The state folder was replaced or deleted while in use; all documents are saved again in the one that "+
+			Log("msg", "state folder was replaced or deleted while in use; saving all documents again in the one that "+
 				"is there now")
 		if err = e.reopenStore(); err == nil {
 			err = document()

@@ -50,7 +50,7 @@ func (e *Engine) recover(ctx context.Context) {
 		}
 		e.resume(ctx, safe, op)
 	}
-	if e.Reason() == "" { // damaged documents stand until they are accepted
+	if e.Reason() == "" { // damaged documents stay until they are accepted
 		e.retryUncordon(safe)
 		e.restoreOnce(ctx)
 		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
@@ -106,7 +106,7 @@ func (e *Engine) load(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.unusable != "" {
-		level.Info(e.o.Logger).Log("msg", "The state folder of partition control can be used again")
+		level.Info(e.o.Logger).Log("msg", "state folder of partition control is usable again")
 	}
 	e.loaded, e.unusable = true, ""
 	e.layouts, e.restoredBoot = h.Layouts, h.Restored
@@ -120,7 +120,7 @@ func (e *Engine) load(ctx context.Context) error {
 		e.damaged = true
 		e.unusable = fmt.Sprintf("%s; look at the GPUs that it names, then: migctl accept %s", damage.Operation.Error.Detail,
 			damage.Operation.ID)
-		level.Error(e.o.Logger).Log("msg", "Partition control is read-only", "err", e.unusable)
+		level.Error(e.o.Logger).Log("msg", "partition control is read-only", "err", e.unusable)
 	}
 	return nil
 }
@@ -132,11 +132,11 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 	if !docs.OperationDamaged && !docs.HistoryDamaged {
 		return nil
 	}
-	level.Warn(e.o.Logger).Log("msg", "A document in the state folder cannot be read", "operation", docs.OperationDamaged,
+	level.Warn(e.o.Logger).Log("msg", "cannot read a document in the state folder", "operation", docs.OperationDamaged,
 		"history", docs.HistoryDamaged)
 	gpus, _, err := e.readLayouts(ctx)
 	if err != nil {
-		level.Warn(e.o.Logger).Log("msg", "The GPUs cannot be compared with the state folder", "err", err)
+		level.Warn(e.o.Logger).Log("msg", "cannot compare the GPUs with the state folder", "err", err)
 	}
 	what := "the state of the last operation cannot be read, and GPUs are not as the one before says"
 	var suspect []gpu.UUID
@@ -160,7 +160,7 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 	op.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", what)
 	for _, id := range suspect {
 		op.Operation.GPUs = append(op.Operation.GPUs,
-			api.OperationGPU{GPU: id, State: api.Degraded, Standing: describeLayout(standingOn(gpus, id))})
+			api.OperationGPU{GPU: id, State: api.Degraded, Current: describeLayout(standingOn(gpus, id))})
 	}
 	return op
 }
@@ -180,7 +180,7 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	begun := op.changed() || slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Pending != nil })
 	isMode := op.Operation.Verb == api.VerbMode
 	switch lost := e.viewLost(ctx, op); {
-	// nothing of it stands any more; its layout is what a restore makes
+	// nothing of it exists any more; its layout is what a restore makes
 	case state == api.Settling && op.Boot != e.o.BootID:
 		e.endOperation(ctx, op, api.Succeeded, nil)
 	case state == api.Settling:
@@ -229,11 +229,11 @@ func (e *Engine) isFinished(ctx context.Context, op *operation) bool {
 
 // endInterrupted ends an operation without touching its GPUs.
 func (e *Engine) endInterrupted(ctx context.Context, op *operation, why string) {
-	problem := problemf(api.LayoutChanged, "%s: the GPUs are left as they stand", why)
+	problem := problemf(api.LayoutChanged, "%s: the GPUs are left as they are", why)
 	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
 		level.Warn(e.o.Logger).
-			Log("msg", "The GPUs of an interrupted operation cannot be read", "operation", op.Operation.ID, "err", err)
+			Log("msg", "cannot read the GPUs of an interrupted operation", "operation", op.Operation.ID, "err", err)
 	}
 	for _, p := range op.Parts {
 		if e.gpuState(op, p.GPU).Final() {

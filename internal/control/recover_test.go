@@ -12,7 +12,7 @@ import (
 )
 
 // TestHooksAfterCrashesInTheRollBack: devices that one process has created again, and that the next only finds, are
-// told to hooks.
+// passed to hooks.
 func TestHooksAfterCrashesInTheRollBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

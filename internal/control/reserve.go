@@ -85,8 +85,8 @@ func (e *Engine) blockingOperation(id gpu.UUID) (*operation, api.OperationState)
 }
 
 func blockedProblem(op *operation, id gpu.UUID, state api.OperationState) *api.Problem {
-	kind, text := api.DegradedNode, "operation %s could not be rolled back on %s: retry its rollback, or accept what "+
-		"stands"
+	kind, text := api.DegradedNode, "operation %s could not be rolled back on %s: retry its rollback, or accept the "+
+		"current layout"
 	switch state {
 	case api.Stuck:
 		kind, text = api.StuckNode, "a driver call of operation %s on %s has not returned: its rollback goes on when it does"
@@ -130,7 +130,7 @@ func (e *Engine) repairStore() {
 	e.mu.Lock()
 	e.unusable = ""
 	e.mu.Unlock()
-	level.Info(e.o.Logger).Log("msg", "The state folder of partition control can be used again")
+	level.Info(e.o.Logger).Log("msg", "state folder of partition control is usable again")
 	e.reportState()
 }
 

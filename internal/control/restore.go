@@ -30,7 +30,7 @@ func (e *Engine) restoreOnce(ctx context.Context) {
 	defer cancel()
 	gpus, unreadable, err := e.readLayouts(safe)
 	if err != nil {
-		level.Warn(e.o.Logger).Log("msg", "The layout before the reboot cannot be restored yet", "err", err)
+		level.Warn(e.o.Logger).Log("msg", "cannot restore the layout from before the reboot yet", "err", err)
 		e.mu.Lock()
 		e.restoring = true
 		e.mu.Unlock()
@@ -42,7 +42,8 @@ func (e *Engine) restoreOnce(ctx context.Context) {
 	for _, l := range layouts {
 		g, err := findGPU(gpus, unreadable, l.GPU)
 		if reason := e.notRestored(safe, g, l, err); reason != "" {
-			level.Warn(e.o.Logger).Log("msg", "The layout before the reboot is not restored", "gpu", l.GPU, "reason", reason)
+			level.Warn(e.o.Logger).Log("msg", "did not restore the layout from before the reboot",
+				"gpu", l.GPU, "reason", reason)
 			warnings = append(warnings, fmt.Sprintf("%s: %s", l.GPU, reason))
 			continue
 		}

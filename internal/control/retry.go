@@ -24,7 +24,7 @@ func (p *part) matches(live []mig.Instance) bool {
 	return err == nil
 }
 
-// Accept closes an operation that could not be rolled back, and leaves its GPUs as they stand. One of the verb
+// Accept closes an operation that could not be rolled back, and leaves its GPUs as they are. One of the verb
 // recovery makes damaged documents of the state folder good.
 func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
@@ -43,10 +43,10 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 	if p := e.retryProblem(op, "accept"); p != nil {
 		return nil, p
 	}
-	e.addWarning(op, "%s has accepted the layout as it stands", by.Name)
+	e.addWarning(op, "%s has accepted the current layout", by.Name)
 	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
-		level.Warn(e.o.Logger).Log("msg", "The GPUs of an accepted operation cannot be read", "operation", id, "err", err)
+		level.Warn(e.o.Logger).Log("msg", "cannot read the GPUs of an accepted operation", "operation", id, "err", err)
 	}
 	for _, g := range op.Operation.GPUs {
 		if !e.gpuState(op, g.GPU).Final() {
@@ -135,7 +135,7 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	op.again = e.o.Now().Add(op.backoff)
 	e.mu.Unlock()
 	if _, err := e.retry(ctx, op); err != nil {
-		level.Debug(e.o.Logger).Log("msg", "An operation cannot be taken up again yet", "operation", op.Operation.ID, "err",
+		level.Debug(e.o.Logger).Log("msg", "cannot resume an operation yet", "operation", op.Operation.ID, "err",
 			err)
 	}
 }
@@ -196,7 +196,7 @@ func (e *Engine) reviewDegraded(ctx context.Context, gpus []gpu.UUID) {
 				state = api.Failed
 			}
 			e.endOperation(ctx, op, state,
-				problemf(api.LayoutChanged, "another client has changed the GPUs since: they are left as they stand"))
+				problemf(api.LayoutChanged, "another client has changed the GPUs since: they are left as they are"))
 			e.reportState()
 		} else if reviewed {
 			_ = e.saveHistory() // if it cannot be saved, the engine is read-only

@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// TestAccept: an operation that cannot be rolled back can be accepted as it stands: the layout stays as it is, and
-// the node is in order again, also after a restart.
+// TestAccept: an operation that cannot be rolled back can be accepted with the current layout: the layout stays as it
+// is, and the node is in order again, also after a restart.
 func TestAccept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, e, op := survives(t, api.Degraded, func(w *world) {
@@ -23,7 +23,7 @@ func TestAccept(t *testing.T) {
 				return nil
 			}
 		})
-		was := w.cutting()
+		was := w.drawLayout()
 		_, err := e.Accept(t.Context(), Actor{Name: "uid:7", Rights: Rights{Read: true, Plan: true}}, op.ID)
 		isProblem(t, err, api.Forbidden)
 		w.hung = gpu0
@@ -40,8 +40,8 @@ func TestAccept(t *testing.T) {
 		_, err = e.Accept(t.Context(), everything, op.ID)
 		isProblem(t, err, api.BadSpec)
 		for _, engine := range []*Engine{e, w.engine(t, nil)} {
-			if engine.State() != idle || w.cutting() != was {
-				t.Errorf("state %s, layout\n%s\nwas\n%s", engine.State(), w.cutting(), was)
+			if engine.State() != idle || w.drawLayout() != was {
+				t.Errorf("state %s, layout\n%s\nwas\n%s", engine.State(), w.drawLayout(), was)
 			}
 		}
 		if op := e.applied(t, mixed()); op.State != api.Succeeded {

@@ -37,14 +37,14 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 		state = api.Failed
 	}
 	level.Warn(e.o.Logger).
-		Log("msg", "Another client has changed a GPU in the middle of an operation; it is left as it stands",
+		Log("msg", "another client changed a GPU during an operation; the GPU is left as it is",
 			"operation", op.Operation.ID, "gpu", foreign.gpu)
-	if foreign.standing == nil { // it was changing all the time
+	if foreign.current == nil { // it was changing all the time
 		if gpus, _, err := e.readLayouts(ctx, foreign.gpu); err == nil && len(gpus) == 1 {
-			foreign.standing = knownInstances(gpus[0].Instances)
+			foreign.current = knownInstances(gpus[0].Instances)
 		}
 	}
-	e.setGPU(op, foreign.gpu, state, foreign, foreign.standing)
+	e.setGPU(op, foreign.gpu, state, foreign, foreign.current)
 }
 
 // rollBack restores the previous layout of every GPU of the operation, from what the operation has left there, and
@@ -142,7 +142,7 @@ func (e *Engine) regainView(ctx context.Context, op *operation, p *part) error {
 	}
 	p.Changed = p.Changed || p.Pending != nil
 	op.endPendingStep(p, api.StepFailed)
-	return &foreignError{gpu: p.GPU, standing: knownInstances(g.Instances)}
+	return &foreignError{gpu: p.GPU, current: knownInstances(g.Instances)}
 }
 
 // endPendingStep records what became of the step that is pending on a GPU, which may be of a former process. It is
@@ -182,7 +182,7 @@ func (e *Engine) markDegraded(op *operation, err error) {
 		p.Blocking = append(p.Blocking, op.Cause.Blocking...)
 	}
 	p.Operation = op.Operation.ID
-	level.Error(e.o.Logger).Log("msg", "An operation could be neither finished nor rolled back", "operation",
+	level.Error(e.o.Logger).Log("msg", "cannot finish or roll back an operation", "operation",
 		op.Operation.ID, "state", state, "err", err)
 	e.mu.Lock()
 	op.Operation.Error = &p
@@ -287,7 +287,7 @@ func (e *Engine) logEnd(op *operation, state api.OperationState) {
 	e.mu.Lock()
 	warnings := slices.Clone(op.Operation.Warnings)
 	e.mu.Unlock()
-	line := []any{"msg", "An operation has ended", "operation", op.Operation.ID, "verb", op.Operation.Verb, "by",
+	line := []any{"msg", "operation ended", "operation", op.Operation.ID, "verb", op.Operation.Verb, "by",
 		op.Operation.By, "state", state}
 	if len(warnings) == 0 {
 		level.Info(e.o.Logger).Log(line...)

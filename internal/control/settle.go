@@ -259,7 +259,7 @@ func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		defer cancel()
 		if err := e.o.Cluster.Uncordon(call); err != nil {
-			level.Warn(e.o.Logger).Log("msg", "The node is still cordoned", "operation", op.Operation.ID, "err", err)
+			level.Warn(e.o.Logger).Log("msg", "node is still cordoned", "operation", op.Operation.ID, "err", err)
 			e.addWarning(op, "the node is still cordoned (%s): it is tried again", reasonText(err))
 			return
 		}

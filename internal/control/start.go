@@ -63,8 +63,8 @@ func (r *record) addGPU(g mig.GPULayout, after []mig.Instance) {
 		r.Untouched = append(r.Untouched, layout{GPU: g.UUID, Instances: after})
 		return
 	}
-	standing := copyInstances(g.Instances)
-	r.Parts = append(r.Parts, &part{GPU: g.UUID, Before: standing, After: after, Expected: copyInstances(standing),
+	before := copyInstances(g.Instances)
+	r.Parts = append(r.Parts, &part{GPU: g.UUID, Before: before, After: after, Expected: copyInstances(before),
 		facts: g})
 	r.Operation.GPUs = append(r.Operation.GPUs, api.OperationGPU{GPU: g.UUID, State: api.Pending})
 }
@@ -227,13 +227,13 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 }
 
 // listBlockers returns the instance that a step would destroy if it has holders that force does not override.
-func (c *usage) listBlockers(g mig.GPULayout, s mig.Step, force []string) []api.Blocker {
+func (u *usage) listBlockers(g mig.GPULayout, s mig.Step, force []string) []api.Blocker {
 	at := s.IndexIn(g.Instances)
 	if at < 0 {
 		return nil
 	}
 	i := g.Instances[at]
-	holds := c.busyHolds(g, i, s, force)
+	holds := u.busyHolds(g, i, s, force)
 	if len(holds) == 0 {
 		return nil
 	}

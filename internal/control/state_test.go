@@ -18,7 +18,7 @@ import (
 )
 
 // TestDamagedState: a document that cannot be read never proves that nothing was under way. If the GPUs are as the
-// readable one says, nothing was; otherwise nothing is changed until the operator has accepted what stands.
+// readable one says, nothing was; otherwise nothing is changed until the operator has accepted the current layout.
 func TestDamagedState(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage  func(w *world)
@@ -40,7 +40,7 @@ func TestDamagedState(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, _, _ := survives(t, api.Succeeded, func(*world) {})
 				c.damage(w)
-				was, calls := w.cutting(), w.calls
+				was, calls := w.drawLayout(), w.calls
 				e := w.engine(t, nil)
 				if len(c.blocked) == 0 {
 					if e.State() != idle || e.free(t, gpu1) != nil {
@@ -71,7 +71,7 @@ func TestDamagedState(t *testing.T) {
 				w.documents.OperationDamaged, w.documents.HistoryDamaged = false, false // both were written anew
 				for _, e := range []*Engine{e, w.engine(t, nil)} {
 					cmptest.Equal(t, "state of the engine", e.State(), idle)
-					cmptest.Equal(t, "layout", w.cutting(), was)
+					cmptest.Equal(t, "layout", w.drawLayout(), was)
 					cmptest.Equal(t, "changes asked of the driver", w.calls, calls)
 				}
 			})
@@ -161,7 +161,7 @@ func TestStateFolderReplaced(t *testing.T) {
 			op := e.applied(t, mixed())
 			if !foreign {
 				cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
-				cmptest.Equal(t, "layout", w.cutting(), mixedAfter)
+				cmptest.Equal(t, "layout", w.drawLayout(), mixedAfter)
 				cmptest.Equal(t, "state of the engine", e.State(), idle)
 				return
 			}
@@ -260,7 +260,7 @@ func TestSettlingBlocksItsGPUsOnly(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		w.sound(t, w.engine(t, nil), w.cutting(), w.cutting())
+		w.sound(t, w.engine(t, nil), w.drawLayout(), w.drawLayout())
 	})
 }
 

@@ -78,7 +78,7 @@ func TestKubeletRestart(t *testing.T) {
 func TestKubeletRestartDuringOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		before := w.cutting()
+		before := w.drawLayout()
 		e := w.engine(t, nil)
 		op, err := e.start(t, second(two3g))
 		if err != nil {
@@ -92,7 +92,7 @@ func TestKubeletRestartDuringOperation(t *testing.T) {
 			t.Fatal("the operation has no error")
 		}
 		cmptest.Equal(t, "problem of the operation", got.Error.Type, api.Busy)
-		cmptest.Equal(t, "layout", w.cutting(), before)
+		cmptest.Equal(t, "layout", w.drawLayout(), before)
 	})
 }
 

@@ -41,13 +41,11 @@ func (e *Engine) readLayouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULa
 	return gpus, unreadable, err
 }
 
-// fillPlacements gives every compute instance the placement that it is taken to have, so that all speak of the same
-// place.
+// fillPlacements gives the compute instances of all instances their placements, so that all code compares the same
+// ones.
 func fillPlacements(instances []mig.Instance) {
 	for n := range instances {
-		for k, at := range mig.ComputePlacements(instances[n]) {
-			instances[n].ComputeInstances[k].Placement = gpu.Some(at)
-		}
+		instances[n].FillComputePlacements()
 	}
 }
 
@@ -57,65 +55,65 @@ func (e *Engine) readUsage(ctx context.Context, only ...gpu.UUID) (*usage, error
 	if err != nil {
 		return nil, err
 	}
-	c := e.collectHolders(ctx, gpus)
-	c.unreadable = unreadable
-	return c, nil
+	u := e.collectHolders(ctx, gpus)
+	u.unreadable = unreadable
+	return u, nil
 }
 
 // collectHolders collects what holds the instances of GPUs: processes, open files and pods, each read now. Each check
 // that fails is a hold of its own.
 func (e *Engine) collectHolders(ctx context.Context, gpus []mig.GPULayout) *usage {
-	c := &usage{gpus: gpus, holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
+	u := &usage{gpus: gpus, holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
 	for _, g := range gpus {
-		e.addProcesses(ctx, c, g)
-		e.addHandles(ctx, c, g)
+		e.addProcesses(ctx, u, g)
+		e.addHandles(ctx, u, g)
 	}
-	e.addPods(ctx, c, gpus)
-	return c
+	e.addPods(ctx, u, gpus)
+	return u
 }
 
 // collectUsage is readUsage with what the last poll found: activity and batch jobs.
 func (e *Engine) collectUsage(ctx context.Context) (*usage, error) {
-	c, err := e.readUsage(ctx)
+	u, err := e.readUsage(ctx)
 	if err != nil {
 		return nil, err
 	}
-	e.addLastPolls(c)
-	for id, err := range c.unreadable {
-		c.warnings = append(c.warnings, fmt.Sprintf("%s cannot be read and is left out: %v", id, err))
+	e.addLastPolls(u)
+	for id, err := range u.unreadable {
+		u.warnings = append(u.warnings, fmt.Sprintf("%s cannot be read and is left out: %v", id, err))
 	}
-	slices.Sort(c.warnings)
-	return c, nil
+	slices.Sort(u.warnings)
+	return u, nil
 }
 
 // addToGPU adds a hold to every instance of a GPU, and to the GPU.
-func (c *usage) addToGPU(g mig.GPULayout, h api.Hold) {
-	c.whole[g.UUID] = append(c.whole[g.UUID], h)
+func (u *usage) addToGPU(g mig.GPULayout, h api.Hold) {
+	u.whole[g.UUID] = append(u.whole[g.UUID], h)
 	for _, i := range g.Instances {
-		c.addToUnit(unit{gpu: g.UUID, instance: i.ID}, h)
+		u.addToUnit(unit{gpu: g.UUID, instance: i.ID}, h)
 	}
 }
 
-func (c *usage) addToUnit(u unit, h api.Hold) {
-	if !slices.Contains(c.holds[u], h) {
-		c.holds[u] = append(c.holds[u], h)
+func (u *usage) addToUnit(of unit, h api.Hold) {
+	if !slices.Contains(u.holds[of], h) {
+		u.holds[of] = append(u.holds[of], h)
 	}
 }
 
-// addToDevice adds a hold to the device of a GPU that a reference means. Of a device that does not stand (any more)
-// it adds it to its GPU instance, or to the whole GPU if that does not stand either: the device may be any. A minor
+// addToDevice adds a hold to the device of a GPU that a reference means. Of a device that does not exist (any more)
+// it adds it to its GPU instance, or to the whole GPU if that does not exist either: the device may be any. A minor
 // number may be that of a GPU whose own is not known.
-func (c *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
+func (u *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
 	d, match := resolve(g, ref)
 	switch {
 	case match == gpu.MatchNothing:
 	case d.Instance == gpu.Whole:
-		c.addToGPU(g, h)
+		u.addToGPU(g, h)
 	case d.Compute == gpu.Whole:
-		c.addToUnit(unit{gpu: g.UUID, instance: g.Instances[d.Instance].ID}, h)
+		u.addToUnit(unit{gpu: g.UUID, instance: g.Instances[d.Instance].ID}, h)
 	default:
 		i := g.Instances[d.Instance]
-		c.addToUnit(unit{g.UUID, i.ID, gpu.Some(i.ComputeInstances[d.Compute].ID)}, h)
+		u.addToUnit(unit{g.UUID, i.ID, gpu.Some(i.ComputeInstances[d.Compute].ID)}, h)
 	}
 }
 
@@ -128,21 +126,21 @@ func resolve(g mig.GPULayout, ref gpu.DeviceRef) (gpu.DeviceIndex, gpu.Match) {
 	return devicesOf(g).Resolve(ref)
 }
 
-func (e *Engine) addProcesses(ctx context.Context, c *usage, g mig.GPULayout) {
+func (e *Engine) addProcesses(ctx context.Context, u *usage, g mig.GPULayout) {
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	list, err := e.o.Actuator.Processes(call, g.UUID)
 	if err != nil {
-		c.addToGPU(g, unknownHold("processes", err))
+		u.addToGPU(g, unknownHold("processes", err))
 		return
 	}
 	for _, p := range list {
-		c.addToDevice(g, gpu.DeviceRef{GPU: g.UUID, Instance: p.Instance, Compute: p.Compute},
+		u.addToDevice(g, gpu.DeviceRef{GPU: g.UUID, Instance: p.Instance, Compute: p.Compute},
 			api.Hold{Kind: api.HoldProcess, PID: p.PID, What: fmt.Sprint(p.PID)})
 	}
 }
 
-func (e *Engine) addHandles(ctx context.Context, c *usage, g mig.GPULayout) {
+func (e *Engine) addHandles(ctx context.Context, u *usage, g mig.GPULayout) {
 	if e.o.Handles == nil {
 		return
 	}
@@ -150,7 +148,7 @@ func (e *Engine) addHandles(ctx context.Context, c *usage, g mig.GPULayout) {
 	defer cancel()
 	list, err := e.o.Handles.Open(call, g)
 	if err != nil {
-		c.addToGPU(g, unknownHold("open files", err))
+		u.addToGPU(g, unknownHold("open files", err))
 		return
 	}
 	for _, h := range list {
@@ -158,14 +156,14 @@ func (e *Engine) addHandles(ctx context.Context, c *usage, g mig.GPULayout) {
 		on := g.MIG.Or(false)
 		switch {
 		case !h.Instance.Present() && on && isMonitor(h.Command):
-			c.whole[g.UUID] = append(c.whole[g.UUID], hold)
-			c.warnings = append(c.warnings,
+			u.whole[g.UUID] = append(u.whole[g.UUID], hold)
+			u.warnings = append(u.warnings,
 				fmt.Sprintf("GPU %d is open in %s (process %d), a monitoring program, which holds no instance", g.Index, h.Command,
 					h.PID))
 		case !h.Instance.Present() && on && hasInstance(list, h.PID):
-			c.whole[g.UUID] = append(c.whole[g.UUID], hold)
+			u.whole[g.UUID] = append(u.whole[g.UUID], hold)
 		default:
-			c.addToDevice(g, gpu.DeviceRef{GPU: g.UUID, Instance: h.Instance, Compute: h.Compute}, hold)
+			u.addToDevice(g, gpu.DeviceRef{GPU: g.UUID, Instance: h.Instance, Compute: h.Compute}, hold)
 		}
 	}
 }

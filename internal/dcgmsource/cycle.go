@@ -31,7 +31,7 @@ func (s *Source) cycle(snapshot *gpu.Snapshot, now time.Time) (map[gpu.UUID]gpu.
 			}
 		}
 	}
-	if err := s.watchBoards(); err != nil {
+	if err := s.watchGPUs(); err != nil {
 		return nil, err
 	}
 	answer := make(map[gpu.UUID]gpu.Profiling, len(s.wanted))
@@ -84,7 +84,7 @@ func (s *Source) locate(now time.Time) error {
 		return nil
 	}
 	s.search.failed(now)
-	list, err := s.call().Devices()
+	list, err := s.countedSession().Devices()
 	if err != nil && lost(err) {
 		return err
 	}
@@ -108,7 +108,7 @@ func (s *Source) locate(now time.Time) error {
 // readHierarchy reads the instances of all GPUs. It reports whether the engine lists any; if it fails to, treeErr says
 // why.
 func (s *Source) readHierarchy() (bool, error) {
-	tree, err := s.call().Hierarchy(s.tree[:0])
+	tree, err := s.countedSession().Hierarchy(s.tree[:0])
 	s.treeErr = nil
 	switch {
 	case err == nil:
@@ -124,10 +124,10 @@ func (s *Source) readHierarchy() (bool, error) {
 	return err == nil, nil
 }
 
-// watchBoards keeps one watch of all GPUs: they outlive layouts, and the engine has few groups. If the engine refuses
+// watchGPUs keeps one watch of all GPUs: they outlive layouts, and the engine has few groups. If the engine refuses
 // to watch them together, each gets its own watch, so that one that cannot be profiled does not cost the others their
 // series.
-func (s *Source) watchBoards() error {
+func (s *Source) watchGPUs() error {
 	s.refused = false
 	if s.split {
 		return nil
@@ -142,13 +142,13 @@ func (s *Source) watchBoards() error {
 	missing := func(w *watch) bool {
 		return slices.ContainsFunc(s.ids, func(e Entity) bool { return !slices.Contains(w.entities, e) })
 	}
-	if w := s.boards; w != nil && (w.forgotten() || missing(w)) {
-		s.boards = nil
+	if w := s.shared; w != nil && (w.forgotten() || missing(w)) {
+		s.shared = nil
 		if err := s.release(w); err != nil {
 			return err
 		}
 	}
-	if s.boards != nil || len(s.ids) == 0 {
+	if s.shared != nil || len(s.ids) == 0 {
 		return nil
 	}
 	w, err := s.watch(LevelGPU, s.ids)
@@ -160,10 +160,10 @@ func (s *Source) watchBoards() error {
 			return nil
 		}
 		s.split = true
-		level.Debug(s.opts.Logger).Log("msg", "DCGM does not watch the GPUs together; watching each by itself", "err", err)
+		level.Debug(s.opts.Logger).Log("msg", "DCGM does not watch the GPUs together; watching each on its own", "err", err)
 		return nil
 	}
-	s.boards = w
+	s.shared = w
 	return nil
 }
 
@@ -179,7 +179,7 @@ func (s *Source) logFailure(u *unit, err error) {
 		err  error
 		text string
 	}{
-		{ErrRequiresRoot, "DCGM may not profile: " + s.rootAdvice()},
+		{ErrRequiresRoot, "DCGM has no permission to profile: " + s.rootAdvice()},
 		{ErrNoModule, "DCGM cannot profile GPUs without GPM: install the package datacenter-gpu-manager-4-proprietary " +
 			s.place() + " and restart it"},
 	} {

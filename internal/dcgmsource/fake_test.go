@@ -188,8 +188,8 @@ func (h *harness) use(opts Options) {
 	h.source = New(h.engine, opts)
 }
 
-// cut gives a GPU of the Snapshot an instance with a compute instance of some of its slices.
-func (h *harness) cut(index int, id gpu.InstanceID, slices, part int) {
+// partition gives a GPU of the Snapshot an instance with a compute instance of some of its slices.
+func (h *harness) partition(index int, id gpu.InstanceID, slices, part int) {
 	g := &h.node.GPUs[index]
 	g.MIG.Enabled = gpu.Some(true)
 	g.Instances = append(g.Instances, gpu.GPUInstance{

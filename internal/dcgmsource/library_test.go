@@ -145,7 +145,7 @@ func TestFunctionsThatAreCalled(t *testing.T) {
 	for _, mode := range []Mode{ModeEmbedded, ModeRemote} {
 		h := harnessOf(t, newFake("GPU-00000000-0000-0000-0000-000000000000"), false)
 		for id := range 2 {
-			h.cut(0, gpu.InstanceID(id+1), 2, 1)
+			h.partition(0, gpu.InstanceID(id+1), 2, 1)
 			gi := &h.node.GPUs[0].Instances[id]
 			gi.ComputeInstances = append(gi.ComputeInstances, gpu.ComputeInstance{ID: 1, ComputeSlices: gpu.Some(1)})
 		}

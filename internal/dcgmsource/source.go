@@ -76,7 +76,7 @@ type Source struct {
 	search    backoff // for GPUs that the engine does not know
 	fields    [levels]FieldGroup
 	named     [levels]bool // which field groups exist
-	boards    *watch       // of all GPUs; nil if each has its own
+	shared    *watch       // of all GPUs; nil if each has its own
 	split     bool         // the GPUs cannot be watched together
 	refused   bool         // they could not be watched in this cycle: profiling is paused
 	leftover  []*watch     // could not be destroyed yet
@@ -119,8 +119,8 @@ func New(engine Connector, opts Options) *Source {
 // Calls returns how many calls of the engine there were.
 func (s *Source) Calls() uint64 { return s.calls.Load() }
 
-// call returns the session for one call of it, which it counts.
-func (s *Source) call() Session {
+// countedSession returns the session for one countedSession of it, which it counts.
+func (s *Source) countedSession() Session {
 	s.calls.Add(1)
 	return s.session
 }
@@ -149,7 +149,7 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 	s.retry = backoff{}
 	if !s.connected {
 		s.connected = true
-		level.Info(s.opts.Logger).Log("msg", "Connected to DCGM", "mode", s.opts.Mode, "address", s.opts.Address)
+		level.Info(s.opts.Logger).Log("msg", "connected to DCGM", "mode", s.opts.Mode, "address", s.opts.Address)
 	}
 	s.startOver(now)
 	return answer, nil
@@ -171,9 +171,9 @@ func (s *Source) startOver(now time.Time) {
 	if !stale {
 		return
 	}
-	level.Info(s.opts.Logger).Log("msg", "DCGM in this process lists other instances than the driver; it is started again")
+	level.Info(s.opts.Logger).Log("msg", "embedded DCGM lists other instances than the driver; restarting it")
 	if err := s.tearDown(); err != nil {
-		level.Debug(s.opts.Logger).Log("msg", "DCGM in this process did not end well", "err", err)
+		level.Debug(s.opts.Logger).Log("msg", "cannot stop embedded DCGM", "err", err)
 	}
 }
 
@@ -230,10 +230,10 @@ func (s *Source) failed(err error, now time.Time) error {
 
 // disconnect forgets what was created in the session: the engine drops it with the connection, or has done so already.
 func (s *Source) disconnect() {
-	if err := s.call().Close(); err != nil {
-		level.Debug(s.opts.Logger).Log("msg", "Closing the connection to DCGM failed", "err", err)
+	if err := s.countedSession().Close(); err != nil {
+		level.Debug(s.opts.Logger).Log("msg", "cannot close the connection to DCGM", "err", err)
 	}
-	s.session, s.connected, s.boards, s.split, s.leftover, s.search, s.advised = nil, false, nil, false, nil, backoff{},
+	s.session, s.connected, s.shared, s.split, s.leftover, s.search, s.advised = nil, false, nil, false, nil, backoff{},
 		nil
 	clear(s.units)
 	clear(s.devices)
@@ -244,7 +244,7 @@ func (s *Source) disconnect() {
 // ctx ends and returns gpu.ErrTimeout; what the call holds is released with the process.
 func (s *Source) Close(ctx context.Context) error {
 	s.closed.Store(true)
-	if err := s.leave(ctx); err != nil {
+	if err := s.awaitTearDown(ctx); err != nil {
 		return fmt.Errorf("close DCGM: %w", err)
 	}
 	return nil
@@ -255,15 +255,15 @@ func (s *Source) Close(ctx context.Context) error {
 // called, Profile returns gpu.ErrUnavailable. The errors are those of Close; after one there is nothing to resume.
 func (s *Source) Release(ctx context.Context) (resume func(), err error) {
 	s.paused.Add(1)
-	if err := s.leave(ctx); err != nil {
+	if err := s.awaitTearDown(ctx); err != nil {
 		s.paused.Add(-1)
 		return nil, fmt.Errorf("release DCGM: %w", err)
 	}
 	return sync.OnceFunc(func() { s.paused.Add(-1) }), nil
 }
 
-// leave calls tearDown, and waits for it until ctx ends.
-func (s *Source) leave(ctx context.Context) error {
+// awaitTearDown calls tearDown, and waits for it until ctx ends.
+func (s *Source) awaitTearDown(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() {
 		s.mu.Lock()
@@ -286,7 +286,7 @@ func (s *Source) tearDown() error {
 	if err == nil {
 		for l, exists := range s.named {
 			if exists {
-				err = errors.Join(err, s.call().DestroyFieldGroup(s.fields[l]))
+				err = errors.Join(err, s.countedSession().DestroyFieldGroup(s.fields[l]))
 			}
 		}
 	}

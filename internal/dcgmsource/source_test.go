@@ -20,8 +20,8 @@ func mixed(t *testing.T) *harness {
 	e.add(0, 7, 1, 3, 3)
 	e.add(0, 4, 2, 4, 2)
 	h := harnessOf(t, e, false)
-	h.cut(0, 1, 3, 3)
-	h.cut(0, 2, 4, 2)
+	h.partition(0, 1, 3, 3)
+	h.partition(0, 2, 4, 2)
 	return h
 }
 
@@ -38,7 +38,7 @@ func TestProfile(t *testing.T) {
 		t.Errorf("time: got %v, want %v", a.Time, h.engine.now)
 	}
 	for i, field := range []uint16{1001, 1002, 1003, 1004, 1006, 1007, 1008, 1005} {
-		checkRatio(t, "board", b.GPU.All()[i], Entity{LevelGPU, 1}, field)
+		checkRatio(t, "GPU", b.GPU.All()[i], Entity{LevelGPU, 1}, field)
 		gi, ci := a.Instances[1], a.ComputeInstances[[2]uint32{2, 0}]
 		checkRatio(t, "instance", gi.All()[i], Entity{LevelInstance, 7}, field)
 		whole := a.ComputeInstances[[2]uint32{1, 0}]
@@ -49,13 +49,13 @@ func TestProfile(t *testing.T) {
 			t.Error("a compute instance has no DRAM activity of its own")
 		}
 	}
-	checkRatio(t, "board with instances", &a.Rates.PCIeTransmit, Entity{LevelGPU, 0}, 1009)
+	checkRatio(t, "GPU with instances", &a.Rates.PCIeTransmit, Entity{LevelGPU, 0}, 1009)
 	if a.GPU != (gpu.Activity{}) {
-		t.Errorf("the activity of a board with instances was asked for: %+v", a.GPU)
+		t.Errorf("the activity of a GPU with instances was asked for: %+v", a.GPU)
 	}
 	rates := []gpu.Opt[float64]{b.Rates.PCIeTransmit, b.Rates.PCIeReceive, b.Rates.NVLinkTransmit, b.Rates.NVLinkReceive}
 	for i, rate := range rates {
-		checkRatio(t, "board", &rate, Entity{LevelGPU, 1}, 1009+uint16(i))
+		checkRatio(t, "GPU", &rate, Entity{LevelGPU, 1}, 1009+uint16(i))
 	}
 	if err := h.source.Close(context.Background()); err != nil || h.engine.closed != 1 {
 		t.Errorf("%v, closed %d times", err, h.engine.closed)
@@ -217,7 +217,7 @@ func TestChunks(t *testing.T) {
 	h := harnessOf(t, e, false)
 	for i := range 40 {
 		e.add(0, uint32(100+i), gpu.InstanceID(i), 2, 1)
-		h.cut(0, gpu.InstanceID(i), 2, 1)
+		h.partition(0, gpu.InstanceID(i), 2, 1)
 	}
 	got := h.after(4)[uuidA]
 	cmptest.Equal(t, "GPU instances", len(got.Instances), 40)
@@ -231,10 +231,10 @@ func TestOneGPUFails(t *testing.T) {
 		name string
 		op   string
 		of   Entity
-		board,
+		whole,
 		instances bool // of GPU A
 	}{
-		{"its board", "watch", Entity{LevelGPU, 0}, false, true},
+		{"its GPU", "watch", Entity{LevelGPU, 0}, false, true},
 		{"its instances", "watch", Entity{LevelInstance, 7}, true, false},
 		{"reading it", "latest", Entity{LevelInstance, 7}, true, false},
 		{"adding it", "add", Entity{LevelInstance, 7}, true, false},
@@ -250,7 +250,7 @@ func TestOneGPUFails(t *testing.T) {
 			}
 			got := h.after(10)
 			a := got[uuidA]
-			cmptest.Equal(t, "its rates are present", a.Rates.PCIeReceive.Present(), tt.board)
+			cmptest.Equal(t, "its rates are present", a.Rates.PCIeReceive.Present(), tt.whole)
 			cmptest.Equal(t, "its instances are present", len(a.Instances) > 0, tt.instances)
 			cmptest.Equal(t, "its compute instance is present", a.ComputeInstances[[2]uint32{2, 0}].SM.Present(), true)
 			if !got[uuidB].GPU.SM.Present() {

@@ -138,7 +138,7 @@ func TestStartedAgainAfterAChange(t *testing.T) {
 		}
 		g := &h.node.GPUs[0]
 		g.Instances, g.MIG.LayoutGeneration = nil, 2
-		h.cut(0, 5, 7, 7)
+		h.partition(0, 5, 7, 7)
 		got := h.after(20)[uuidA]
 		sessions := map[Mode]int{ModeEmbedded: 2, ModeRemote: 1}[mode]
 		if h.engine.sessions != sessions || (len(got.Instances) == 1) != (mode == ModeEmbedded) {
@@ -164,7 +164,7 @@ func TestNotStartedAgainWithoutRoot(t *testing.T) {
 	h.user = 65534
 	h.after(5)
 	for i := range 2 {
-		h.cut(i, 1, 3, 3)
+		h.partition(i, 1, 3, 3)
 		h.node.GPUs[i].MIG.LayoutGeneration++
 	}
 	got := h.after(60)
@@ -207,7 +207,7 @@ func TestConnectedIsSaidOfAnEngineThatAnswers(t *testing.T) {
 		}
 		return nil
 	}
-	said := func() int { return strings.Count(h.lines.String(), "Connected to DCGM") }
+	said := func() int { return strings.Count(h.lines.String(), "connected to DCGM") }
 	if h.refused(5); said() != 0 || h.engine.sessions < 5 {
 		t.Errorf("said %d times of %d connections", said(), h.engine.sessions)
 	}

@@ -27,7 +27,7 @@ type unit struct {
 	rolled  bool             // package poll computes the GPU's activity from its instances': only its traffic is read
 	unread  error            // why the hierarchy of its instances could not be read
 
-	board   *watch // its own, if GPUs are not watched together
+	own     *watch // its own, if GPUs are not watched together
 	watches [levels]*watch
 	retry   backoff
 	refused bool      // a watch was refused because profiling is paused
@@ -191,7 +191,7 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 	clear(u.read)
 	watched := false
 	r := reading{unit: u, into: &p, oldest: now.Add(-3*s.opts.Interval - updateLag).UnixMicro()}
-	for _, w := range [...]*watch{s.boards, u.board, u.watches[LevelInstance], u.watches[LevelCompute]} {
+	for _, w := range [...]*watch{s.shared, u.own, u.watches[LevelInstance], u.watches[LevelCompute]} {
 		if w == nil {
 			continue
 		}
@@ -264,7 +264,7 @@ func (s *Source) watchUnit(u *unit, now time.Time) error {
 		*w = made
 	}
 	if s.split {
-		try(&u.board, LevelGPU, []Entity{u.device})
+		try(&u.own, LevelGPU, []Entity{u.device})
 	}
 	if s.settled(u, now) {
 		try(&u.watches[LevelInstance], LevelInstance, u.byLevel[LevelInstance])

@@ -81,21 +81,21 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 	for most := maxValues / len(fields); len(entities) > 0; {
 		part := entities[:min(most, len(entities))]
 		entities = entities[len(part):]
-		values, err := s.call().Latest(s.values[:0], part, fields)
+		values, err := s.countedSession().Latest(s.values[:0], part, fields)
 		if err != nil {
 			return err
 		}
 		s.values = values
 		for i := range values {
-			r.take(&values[i], w)
+			r.storeValue(&values[i], w)
 		}
 	}
 	return nil
 }
 
-// take stores one value with its GPU or instance if the watch brought it: the value is newer than the watch, which is
-// newer than the layout, and it is not from before profiling was paused.
-func (r *reading) take(v *Value, w *watch) {
+// storeValue stores one value with its GPU or instance if the watch brought it: the value is newer than the watch,
+// which is newer than the layout, and it is not from before profiling was paused.
+func (r *reading) storeValue(v *Value, w *watch) {
 	w.asked++
 	if v.Status == statusNotWatched {
 		w.unwatched++

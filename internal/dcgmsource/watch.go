@@ -35,17 +35,17 @@ func (s *Source) watch(l Level, entities []Entity) (*watch, error) {
 		return nil, err
 	}
 	w := &watch{level: l, entities: slices.Clone(entities)}
-	if w.group, err = s.call().CreateGroup(s.newName(l)); err != nil {
+	if w.group, err = s.countedSession().CreateGroup(s.newName(l)); err != nil {
 		return nil, err
 	}
 	for _, e := range entities {
-		if err = s.call().AddToGroup(w.group, e); err != nil {
+		if err = s.countedSession().AddToGroup(w.group, e); err != nil {
 			break
 		}
 	}
 	if err == nil {
 		w.watching = true
-		err = s.call().Watch(w.group, fields, s.opts.Interval)
+		err = s.countedSession().Watch(w.group, fields, s.opts.Interval)
 	}
 	if err != nil {
 		if !lost(err) {
@@ -68,7 +68,7 @@ func (s *Source) fieldGroup(l Level) (FieldGroup, error) {
 	if s.named[l] {
 		return s.fields[l], nil
 	}
-	f, err := s.call().CreateFieldGroup(s.newName(l), s.sets[l])
+	f, err := s.countedSession().CreateFieldGroup(s.newName(l), s.sets[l])
 	if err != nil {
 		return 0, err
 	}
@@ -81,12 +81,12 @@ func (s *Source) fieldGroup(l Level) (FieldGroup, error) {
 func (s *Source) release(w *watch) error {
 	if w.watching {
 		// An error means that the engine does not know the watch, or drops it with the group.
-		if err := s.call().Unwatch(w.group, s.fields[w.level]); err != nil && lost(err) {
+		if err := s.countedSession().Unwatch(w.group, s.fields[w.level]); err != nil && lost(err) {
 			return err
 		}
 		w.watching = false
 	}
-	err := s.call().DestroyGroup(w.group)
+	err := s.countedSession().DestroyGroup(w.group)
 	switch {
 	case err == nil || errors.Is(err, ErrGone):
 	case lost(err):
@@ -122,7 +122,7 @@ func (s *Source) releaseLeftover() error {
 		}
 	}
 	for id, u := range s.units {
-		for _, w := range [...]**watch{&u.board, &u.watches[LevelInstance], &u.watches[LevelCompute]} {
+		for _, w := range [...]**watch{&u.own, &u.watches[LevelInstance], &u.watches[LevelCompute]} {
 			if *w == nil || u.wanted && !(*w).forgotten() {
 				continue
 			}
@@ -144,8 +144,8 @@ func (s *Source) releaseAll() error {
 	for _, u := range s.units {
 		u.wanted = false
 	}
-	if w := s.boards; w != nil {
-		s.boards = nil
+	if w := s.shared; w != nil {
+		s.shared = nil
 		if err := s.release(w); err != nil {
 			return err
 		}

@@ -43,7 +43,7 @@ func byDRA(minor int, profile uint32, start int) DeviceRef {
 
 func byHAMi(g UUID, start int) DeviceRef { return DeviceRef{GPU: g, PlacementStart: Some(start)} }
 
-// TestResolve has every form of device id: of a device that stands, of one that does not, of another GPU, of none.
+// TestResolve has every form of device id: of a device that exists, of one that does not, of another GPU, of none.
 // Replicas (GPU-<uuid>::3, nvidia2/vgpu1, HAMi's GPU-<uuid>-9) are references to what they are replicas of.
 func TestResolve(t *testing.T) {
 	const down, plain, withMIG = 0, 1, 2

@@ -133,7 +133,7 @@ func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 			jobs, err := f.Jobs(devicesOf(3, 0))
 			cmptest.Equal(t, "error once the file is good", err, nil)
 			cmptest.Equal(t, "devices with jobs once the file is good", len(jobs), 2)
-			if want := "no longer left out"; !strings.Contains(said.String(), want) {
+			if want := "no longer ignored"; !strings.Contains(said.String(), want) {
 				t.Errorf("the log does not have %q:\n%s", want, said.String())
 			}
 		})

@@ -6,7 +6,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// arrangement is how compute instances of wanted sizes stand in a GPU instance.
+// arrangement is how compute instances of wanted sizes are placed in a GPU instance.
 type arrangement struct {
 	computes []ComputeInstance // by placement
 	gone     []int             // indexes of present compute instances that are destroyed
@@ -27,20 +27,20 @@ func computeSizes(ofInstance int) []int {
 	return append(sizes, ofInstance)
 }
 
-// arrange finds places for compute instances of the given sizes, which fit together. Of all ways it takes the one
-// that destroys the fewest that may not go, then the fewest of all. New ones stand where the driver would let them on
-// any GPU if that is possible, at multiples of 2 and 4 slices; then the larger and the earlier stand lower. ok is
-// false if a present GPU instance (nil: a new one) cannot be kept because the placements of its compute instances are
-// not known.
-func arrange(ofInstance int, sizes []int, standing *Instance) (best arrangement, ok bool) {
+// arrange finds places for compute instances of the given sizes, which fit together. Of all ways it takes the one that
+// destroys the fewest that may not go, then the fewest of all. New ones are placed where the driver would let them on
+// any GPU if that is possible, at multiples of 2 and 4 slices; then the larger and the earlier have lower placements.
+// ok is false if a present GPU instance (nil: a new one) cannot be kept because the placements of its compute instances
+// are not known.
+func arrange(ofInstance int, sizes []int, existing *Instance) (best arrangement, ok bool) {
 	a := arranger{ofInstance: ofInstance, sizes: slices.Clone(sizes)}
 	slices.SortFunc(a.sizes, func(x, y int) int { return y - x })
-	if standing != nil {
-		a.standing = standing
-		for _, c := range standing.ComputeInstances {
+	if existing != nil {
+		a.existing = existing
+		for _, c := range existing.ComputeInstances {
 			place, known := computePlace(ofInstance, c).Get()
 			if !known {
-				return keptWhole(ofInstance, a.sizes, standing)
+				return keptWhole(ofInstance, a.sizes, existing)
 			}
 			a.places = append(a.places, place)
 		}
@@ -59,21 +59,21 @@ func computePlace(ofInstance int, c ComputeInstance) gpu.Opt[gpu.Placement] {
 }
 
 // keptWhole keeps an instance as it is, if it has the sizes that are wanted.
-func keptWhole(ofInstance int, sizes []int, standing *Instance) (arrangement, bool) {
+func keptWhole(ofInstance int, sizes []int, existing *Instance) (arrangement, bool) {
 	var has []int
-	for _, c := range standing.ComputeInstances {
+	for _, c := range existing.ComputeInstances {
 		has = append(has, c.Slices)
 	}
 	slices.SortFunc(has, func(x, y int) int { return y - x })
 	if !slices.Equal(has, sizes) {
 		return arrangement{}, false
 	}
-	return arrangement{computes: asItIs(ofInstance, standing)}, true
+	return arrangement{computes: asItIs(ofInstance, existing)}, true
 }
 
 // asItIs returns the present compute instances of an instance by placement.
-func asItIs(ofInstance int, standing *Instance) []ComputeInstance {
-	list := slices.Clone(standing.ComputeInstances)
+func asItIs(ofInstance int, existing *Instance) []ComputeInstance {
+	list := slices.Clone(existing.ComputeInstances)
 	for i := range list {
 		list[i].Placement = computePlace(ofInstance, list[i])
 	}
@@ -91,8 +91,8 @@ func sortComputes(list []ComputeInstance) {
 type arranger struct {
 	ofInstance int
 	sizes      []int // descending
-	standing   *Instance
-	places     []gpu.Placement // of the standing compute instances
+	existing   *Instance
+	places     []gpu.Placement // of the existing compute instances
 
 	chosen   []gpu.Placement
 	best     []gpu.Placement
@@ -102,7 +102,7 @@ type arranger struct {
 func (a *arranger) place(taken uint64) {
 	n := len(a.chosen)
 	if n == len(a.sizes) {
-		a.judge()
+		a.judgeArrangement()
 		return
 	}
 	from := 0
@@ -119,7 +119,8 @@ func (a *arranger) place(taken uint64) {
 	}
 }
 
-func (a *arranger) judge() {
+// judgeArrangement keeps the arrangement if it is better than the best so far.
+func (a *arranger) judgeArrangement() {
 	var c [3]int
 	for i, place := range a.places {
 		if slices.Contains(a.chosen, place) {
@@ -140,9 +141,9 @@ func (a *arranger) judge() {
 	}
 }
 
-func (a *arranger) pinned(i int) bool { return a.standing.Busy || a.standing.ComputeInstances[i].Busy }
+func (a *arranger) pinned(i int) bool { return a.existing.Busy || a.existing.ComputeInstances[i].Busy }
 
-// alignment is the number of slices at whose multiples a compute instance certainly can stand: by NVIDIA's open
+// alignment is the number of slices at whose multiples a compute instance can certainly be placed: by NVIDIA's open
 // kernel modules any start will do, by its emulated GPUs (go-nvml) only these.
 func alignment(size int) int {
 	for _, power := range []int{1, 2, 4} {
@@ -158,7 +159,7 @@ func (a *arranger) arrangement() arrangement {
 	for _, at := range a.best {
 		c := ComputeInstance{Slices: at.Size, New: true}
 		if i := slices.Index(a.places, at); i >= 0 {
-			c = a.standing.ComputeInstances[i]
+			c = a.existing.ComputeInstances[i]
 		}
 		c.Placement = gpu.Some(at)
 		list.computes = append(list.computes, c)

@@ -58,7 +58,7 @@ func FreePlacements(profiles []gpu.Profile, placed []Placed, profile gpu.Profile
 	return newOccupancy(shapeOf(profiles), profiles, placed).free(profile)
 }
 
-// shape is what a GPU can be cut into.
+// shape is what a GPU can be partitioned into.
 type shape struct {
 	axis, compute int
 	engines       engineCounts

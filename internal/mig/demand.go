@@ -29,7 +29,7 @@ func (n Need) met(p gpu.Profile) bool {
 	return p.MemoryBytes >= n.MemoryBytes && p.SMs >= n.SMs && len(p.Placements) > 0
 }
 
-// planDemand finds room for further instances on the GPUs that are in MIG mode. What stands stays, but for idle
+// planDemand finds room for further instances on the GPUs that are in MIG mode. Existing instances stay, except idle
 // instances that are in the way. Of equally good ways it takes the one that uses the first GPUs.
 func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) {
 	total := 0
@@ -260,7 +260,7 @@ func (d *demand) options(at int, p busyPolicy) []*option {
 		o, ok := known[counts]
 		if !ok {
 			f := fitting{watch: d.watch, gpu: g, policy: p, own: own, all: all, items: items}
-			o = f.run()
+			o = f.findBest()
 			known[counts] = o
 		}
 		list[part] = o.of(items)
@@ -354,7 +354,7 @@ func (d *demand) infeasible(total int) error {
 		return problem
 	case without == nil:
 		problem.FitsEmpty = true
-		problem.Reason = fmt.Sprintf("%d more instances do not fit beside those that stand: idle ones would only be "+
+		problem.Reason = fmt.Sprintf("%d more instances do not fit beside the existing ones: idle ones would only be "+
 			"created again", total)
 		return problem
 	}

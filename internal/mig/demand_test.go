@@ -13,12 +13,12 @@ import (
 )
 
 // naiveOptions is every cost of a GPU for each part of two needs, by looking at all layouts that there are.
-func (g *naiveGPU) naiveOptions(standing []naiveStanding, needs []Need, minding bool) map[[2]int]map[naiveCost]bool {
+func (g *naiveGPU) naiveOptions(existing []naiveExisting, needs []Need, minding bool) map[[2]int]map[naiveCost]bool {
 	options := map[[2]int]map[naiveCost]bool{}
 	for _, layout := range g.reachable {
 		var c naiveCost
 		allowed := true
-		for _, s := range standing {
+		for _, s := range existing {
 			if !slices.Contains(layout, s.naiveInstance) {
 				c[0]++
 				c[1] += len(s.computes)
@@ -28,7 +28,7 @@ func (g *naiveGPU) naiveOptions(standing []naiveStanding, needs []Need, minding 
 		}
 		var added []gpu.Profile
 		for _, x := range layout {
-			if !slices.ContainsFunc(standing, func(s naiveStanding) bool { return s.naiveInstance == x }) {
+			if !slices.ContainsFunc(existing, func(s naiveExisting) bool { return s.naiveInstance == x }) {
 				added = append(added, g.profiles[x.profile])
 			}
 		}
@@ -98,9 +98,9 @@ func TestDemandsAreMetAsBruteForceWould(t *testing.T) {
 			}
 			for range rounds {
 				needs := []Need{g.randomNeed(rng), g.randomNeed(rng)}
-				layouts := make([][]naiveStanding, gpus)
+				layouts := make([][]naiveExisting, gpus)
 				for b := range layouts {
-					layouts[b] = g.randomStanding(rng, g.reachable[rng.IntN(len(g.reachable))], rng.IntN(2) == 0)
+					layouts[b] = g.randomExisting(rng, g.reachable[rng.IntN(len(g.reachable))], rng.IntN(2) == 0)
 				}
 				if g.compareDemand(t, layouts, needs) {
 					feasible++
@@ -119,10 +119,10 @@ func (g *naiveGPU) randomNeed(rng *rand.Rand) Need {
 }
 
 // naiveDemand is the best cost of several GPUs.
-func (g *naiveGPU) naiveDemand(layouts [][]naiveStanding, needs []Need, minding bool) (best naiveCost, ok bool) {
+func (g *naiveGPU) naiveDemand(layouts [][]naiveExisting, needs []Need, minding bool) (best naiveCost, ok bool) {
 	var all map[[2]int]map[naiveCost]bool
-	for _, standing := range layouts {
-		options := g.naiveOptions(standing, needs, minding)
+	for _, existing := range layouts {
+		options := g.naiveOptions(existing, needs, minding)
 		if all == nil {
 			all = options
 		} else {
@@ -137,12 +137,12 @@ func (g *naiveGPU) naiveDemand(layouts [][]naiveStanding, needs []Need, minding 
 	return best, ok
 }
 
-func (g *naiveGPU) compareDemand(t *testing.T, layouts [][]naiveStanding, needs []Need) bool {
+func (g *naiveGPU) compareDemand(t *testing.T, layouts [][]naiveExisting, needs []Need) bool {
 	t.Helper()
 	var nodes []GPULayout
-	empty := make([][]naiveStanding, len(layouts))
-	for b, standing := range layouts {
-		nodes = append(nodes, g.nodeGPU(b, standing))
+	empty := make([][]naiveExisting, len(layouts))
+	for b, existing := range layouts {
+		nodes = append(nodes, g.nodeGPU(b, existing))
 	}
 	best, ok := g.naiveDemand(layouts, needs, true)
 	plan, err := PlanNode(t.Context(), nodes, Spec{Demand: needs})
@@ -314,7 +314,7 @@ func sixteen(tb testing.TB) []GPULayout {
 	rng := rand.New(rand.NewPCG(5, 5))
 	var gpus []GPULayout
 	for i := range 16 {
-		gpus = append(gpus, g.nodeGPU(i, g.randomStanding(rng, g.reachable[rng.IntN(len(g.reachable))], true)))
+		gpus = append(gpus, g.nodeGPU(i, g.randomExisting(rng, g.reachable[rng.IntN(len(g.reachable))], true)))
 	}
 	return gpus
 }

@@ -80,11 +80,11 @@ func TestEnginesForbidNoBaseLayout(t *testing.T) {
 func TestPlansDoNotOverdrawEngines(t *testing.T) {
 	m := model(t, "RTX PRO 6000")
 	g := newNaiveGPU(m)
-	standing := []naiveStanding{}
+	existing := []naiveExisting{}
 	for _, x := range []naiveInstance{{0, 0}, {0, 1}, {0, 2}} { // 1g.24gb
-		standing = append(standing, naiveStanding{naiveInstance: x})
+		existing = append(existing, naiveExisting{naiveInstance: x})
 	}
-	node := []GPULayout{g.nodeGPU(0, standing)}
+	node := []GPULayout{g.nodeGPU(0, existing)}
 	both := []Want{{Profile: "2g.48gb", Count: 1}, {Profile: "2g.48gb+me.all", Count: 1}}
 	rule := func(want []Want) Spec { return Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: want}}} }
 	_, err := PlanNode(t.Context(), node, rule(both))

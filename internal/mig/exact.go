@@ -12,7 +12,7 @@ import (
 // exact looks for the best way to give one GPU exactly the wanted instances.
 type exact struct {
 	gpu    *GPULayout
-	own    []*searchProfile // profiles of the standing instances
+	own    []*searchProfile // profiles of the existing instances
 	all    []*searchProfile
 	wanted []wanted // one entry for each instance, equal ones side by side
 	kept   map[[2]int]*arrangement
@@ -29,7 +29,7 @@ type wanted struct {
 }
 
 // planExact plans one GPU for a rule's wants. Of several equally good layouts it takes the one whose largest instance
-// stands at the most preferred place, then the next. position is the GPU's index in the list planned for.
+// is at the most preferred place, then the next. position is the GPU's index in the list planned for.
 func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, error) {
 	list, err := resolve(g, position, wants)
 	if err != nil {
@@ -37,14 +37,14 @@ func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, 
 	}
 	e := &exact{gpu: g, own: g.profilesOfInstances(), all: searchProfiles(g.Profiles), wanted: list,
 		kept: map[[2]int]*arrangement{}}
-	s := search{watch: w, judge: e.judge}
+	s := search{watch: w, judgeLayout: e.judgeLayout}
 	slicesWanted, shape := 0, shapeOf(g.Profiles)
 	for _, each := range list {
 		s.items = append(s.items, item{group: each.group, fits: []*searchProfile{each.profile}})
 		slicesWanted += each.profile.ComputeSlices
 	}
 	if slicesWanted <= shape.compute {
-		s.run(newOccupancy(shape, g.Profiles, nil))
+		s.placeItems(newOccupancy(shape, g.Profiles, nil))
 	}
 	switch {
 	case e.best == nil:
@@ -165,9 +165,9 @@ func describe(wants []Want) string {
 	return strings.Join(parts, ", ")
 }
 
-// judge keeps a layout that is better than the best so far; of equal ones the first, the most preferred one. How many
-// are created follows from how many are destroyed, and so does whether the GPU is touched.
-func (e *exact) judge(o occupancy, chosen []fitted) {
+// judgeLayout keeps a layout that is better than the best so far; of equal ones the first, the most preferred one. How
+// many are created follows from how many are destroyed, and so does whether the GPU is touched.
+func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 	var c cost
 	for i := range e.gpu.Instances {
 		c = c.plus(e.costOf(chosen, i))
@@ -184,9 +184,9 @@ func (e *exact) judge(o occupancy, chosen []fitted) {
 }
 
 // costOf returns the cost of what a layout does to a present instance.
-func (e *exact) costOf(chosen []fitted, standing int) cost {
-	instance := &e.gpu.Instances[standing]
-	if a := e.keeps(chosen, standing); a != nil {
+func (e *exact) costOf(chosen []fitted, existing int) cost {
+	instance := &e.gpu.Instances[existing]
+	if a := e.keeps(chosen, existing); a != nil {
 		return cost{busy: len(a.busy), computes: len(a.gone)}
 	}
 	c := cost{instances: 1, computes: len(instance.ComputeInstances)}
@@ -202,17 +202,17 @@ func (i *Instance) inUse() bool {
 }
 
 // keeps returns how a present instance is kept in a layout, nil if it is destroyed.
-func (e *exact) keeps(chosen []fitted, standing int) *arrangement {
-	own, at := e.own[standing], e.gpu.Instances[standing].Placement
+func (e *exact) keeps(chosen []fitted, existing int) *arrangement {
+	own, at := e.own[existing], e.gpu.Instances[existing].Placement
 	k := slices.IndexFunc(chosen, func(f fitted) bool { return f.at == at && f.profile.same(own) })
 	if k < 0 {
 		return nil
 	}
 	w := e.wanted[chosen[k].item]
-	key := [2]int{standing, w.group}
+	key := [2]int{existing, w.group}
 	kept, known := e.kept[key]
 	if !known {
-		if a, ok := arrange(own.ComputeSlices, w.sizes, &e.gpu.Instances[standing]); ok {
+		if a, ok := arrange(own.ComputeSlices, w.sizes, &e.gpu.Instances[existing]); ok {
 			kept = &a
 		}
 		e.kept[key] = kept

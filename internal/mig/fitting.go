@@ -10,7 +10,7 @@ import (
 type option struct {
 	cost
 	fits []kindFitted
-	gone uint64 // standing instances that are destroyed
+	gone uint64 // existing instances that are destroyed
 }
 
 // kindFitted is an instance that meets a need of a kind.
@@ -38,30 +38,30 @@ type fitting struct {
 	gpu    *GPULayout
 	policy busyPolicy
 	items  []item
-	own    []*searchProfile // profiles of the standing instances
+	own    []*searchProfile // profiles of the existing instances
 	all    []*searchProfile
 	best   *option
 }
 
-func (f *fitting) run() *option {
+func (f *fitting) findBest() *option {
 	o := newOccupancy(shapeOf(f.gpu.Profiles), f.gpu.Profiles, nil)
-	s := search{watch: f.watch, items: f.items, judge: f.judge}
+	s := search{watch: f.watch, items: f.items, judgeLayout: f.judgeLayout}
 	if f.policy != ignoreBusy {
-		s.taken = f.stands
+		s.taken = f.exists
 	}
-	if f.policy == keepBusy { // what is busy stands
+	if f.policy == keepBusy { // what is busy stays
 		for i := range f.gpu.Instances {
 			if f.gpu.Instances[i].inUse() {
 				o = o.with(f.own[i], f.gpu.Instances[i].Placement)
 			}
 		}
 	}
-	s.run(o)
+	s.placeItems(o)
 	return f.best
 }
 
-// stands reports whether there is such an instance already: destroyed and created again it would be no further one.
-func (f *fitting) stands(p *searchProfile, at gpu.Placement) bool {
+// exists reports whether there is such an instance already: destroyed and created again it would be no further one.
+func (f *fitting) exists(p *searchProfile, at gpu.Placement) bool {
 	for i := range f.gpu.Instances {
 		if f.gpu.Instances[i].Placement == at && f.own[i].same(p) {
 			return f.policy == keepBusy || !f.gpu.Instances[i].inUse()
@@ -70,14 +70,14 @@ func (f *fitting) stands(p *searchProfile, at gpu.Placement) bool {
 	return false
 }
 
-// judge tries which instances can stay beside those that were chosen.
-func (f *fitting) judge(o occupancy, chosen []fitted) {
+// judgeLayout tries which instances can stay beside those that were chosen.
+func (f *fitting) judgeLayout(o occupancy, chosen []fitted) {
 	start := cost{touched: min(len(chosen), 1)}
 	var gone uint64
 	var may []int
 	for i := range f.gpu.Instances {
 		switch instance := &f.gpu.Instances[i]; {
-		case f.policy == keepBusy && instance.inUse(): // stands already
+		case f.policy == keepBusy && instance.inUse(): // exists already
 		case units(instance.Placement)&o.units != 0:
 			gone |= 1 << i
 			start = start.plus(f.costOf(i))
@@ -85,7 +85,7 @@ func (f *fitting) judge(o occupancy, chosen []fitted) {
 			may = append(may, i)
 		}
 	}
-	f.stay(o, chosen, may, start, gone)
+	f.tryKeeping(o, chosen, may, start, gone)
 }
 
 func (f *fitting) costOf(i int) cost {
@@ -97,8 +97,8 @@ func (f *fitting) costOf(i int) cost {
 	return c
 }
 
-// stay lets each of the instances that may stay do so, and go, in turn.
-func (f *fitting) stay(o occupancy, chosen []fitted, may []int, c cost, gone uint64) {
+// tryKeeping tries both to keep and to destroy each of the instances that may stay.
+func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, gone uint64) {
 	if f.watch.step() {
 		return
 	}
@@ -110,11 +110,11 @@ func (f *fitting) stay(o occupancy, chosen []fitted, may []int, c cost, gone uin
 	}
 	if len(may) > 0 {
 		i, rest := may[0], may[1:]
-		if len(chosen) == 0 || o.has(f.own[i]) { // what stands can stand, whatever the profiles let conclude
-			f.stay(o.with(f.own[i], f.gpu.Instances[i].Placement), chosen, rest, c, gone)
+		if len(chosen) == 0 || o.has(f.own[i]) { // what exists can exist, whatever the profiles suggest
+			f.tryKeeping(o.with(f.own[i], f.gpu.Instances[i].Placement), chosen, rest, c, gone)
 		}
 		if len(chosen) > 0 { // nothing goes for nothing
-			f.stay(o, chosen, rest, c.plus(f.costOf(i)), gone|1<<i)
+			f.tryKeeping(o, chosen, rest, c.plus(f.costOf(i)), gone|1<<i)
 		}
 		return
 	}

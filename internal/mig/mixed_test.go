@@ -71,7 +71,7 @@ func TestDemandOverAMixedNode(t *testing.T) {
 	}
 }
 
-// On a GPU that tells two kinds not apart they are one group: an order of their instances is tried once.
+// On a GPU that cannot distinguish two kinds they are one group: an order of their instances is tried once.
 func TestKindsThatAreAlikeOnAGPU(t *testing.T) {
 	gpus := []GPULayout{unexplored(model(t, "A30-24GB")).nodeGPU(0, nil),
 		unexplored(model(t, "H100-80GB")).nodeGPU(1, nil)}
@@ -92,7 +92,7 @@ func TestKindsThatAreAlikeOnAGPU(t *testing.T) {
 	cmptest.Equal(t, "counts of fewer instances", fewer, asMany)
 }
 
-// What stands can stand, also where the profiles that the driver tells let conclude that there is no room for it:
+// What exists can exist, also if the profiles that the driver reports suggest that there is no room for it:
 // such a GPU takes nothing away from what others can do.
 func TestInstancesThatTheProfilesDoNotExplain(t *testing.T) {
 	a, b := unexplored(model(t, "A100-40GB")), unexplored(model(t, "A100-40GB"))
@@ -159,7 +159,7 @@ func TestPlanNodeStopsWithItsCaller(t *testing.T) {
 	for _, spec := range []Spec{{Demand: many}, {Rules: rules}} {
 		gpus := mixedNode(t, 16)
 		if spec.Rules != nil { // as many small searches as one large one
-			gpus = slices.Repeat([]GPULayout{unexplored(model(t, "RTX PRO 6000")).nodeGPU(0, nil)}, stepsBetween)
+			gpus = slices.Repeat([]GPULayout{unexplored(model(t, "RTX PRO 6000")).nodeGPU(0, nil)}, stepsPerCheck)
 		}
 		plan, err := PlanNode(ctx, gpus, spec)
 		cmptest.Equal(t, "error", err, context.Canceled)

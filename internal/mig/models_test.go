@@ -45,7 +45,7 @@ func TestModelsWithKnownPlacements(t *testing.T) {
 }
 
 func TestModelTableIsConsistent(t *testing.T) {
-	boards := map[uint32]string{}
+	names := map[uint32]string{}
 	for _, m := range Models() {
 		for field, missing := range map[string]bool{
 			"name": m.Name == "", "architecture": m.Architecture == "", "source": m.Source == "",
@@ -56,10 +56,10 @@ func TestModelTableIsConsistent(t *testing.T) {
 			}
 		}
 		for _, id := range m.PCIDeviceIDs {
-			if boards[id] != "" {
-				t.Errorf("PCI device %#x is both %s and %s", id, boards[id], m.Name)
+			if names[id] != "" {
+				t.Errorf("PCI device %#x is both %s and %s", id, names[id], m.Name)
 			}
-			boards[id] = m.Name
+			names[id] = m.Name
 		}
 		for _, p := range m.Profiles {
 			n, err := ParseName(p.Name)

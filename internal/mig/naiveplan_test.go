@@ -8,11 +8,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The oracle of the planner's tests: every layout that there is, every way to keep what stands. It shares no code
-// with the planner.
+// The oracle of the planner's tests: every layout that there is, every way to keep existing instances. It shares no
+// code with the planner.
 
-// naiveStanding is an instance of a naive GPU with its compute instances.
-type naiveStanding struct {
+// naiveExisting is an instance of a naive GPU with its compute instances.
+type naiveExisting struct {
 	naiveInstance
 	busy     bool
 	computes []naiveCompute
@@ -21,7 +21,7 @@ type naiveStanding struct {
 type naiveCompute struct {
 	start, size int
 	busy        bool
-	untold      bool // the driver does not tell the start
+	unreported  bool // the driver does not report the start
 }
 
 // naiveWant is one instance that there shall be.
@@ -36,14 +36,14 @@ type naiveCost [4]int
 
 func (c naiveCost) less(d naiveCost) bool { return slices.Compare(c[:], d[:]) < 0 }
 
-// naiveKeep is the least number of compute instances of a standing instance that go if it is kept with other sizes.
-func naiveKeep(slicesOfInstance int, s naiveStanding, sizes []int, minding bool) (gone int, ok bool) {
-	has, untold := []int{}, false
+// naiveKeep is the least number of compute instances of an existing instance that go if it is kept with other sizes.
+func naiveKeep(slicesOfInstance int, s naiveExisting, sizes []int, minding bool) (gone int, ok bool) {
+	has, unreported := []int{}, false
 	for _, c := range s.computes {
 		has = append(has, c.size)
-		untold = untold || c.untold && c.size != slicesOfInstance
+		unreported = unreported || c.unreported && c.size != slicesOfInstance
 	}
-	if untold {
+	if unreported {
 		want := slices.Clone(sizes)
 		slices.Sort(has)
 		slices.Sort(want)
@@ -94,7 +94,7 @@ func naivePack(taken []bool, sizes []int) bool {
 }
 
 // naiveBest is the least cost of a layout with exactly the wanted instances; ok is false where none will do.
-func (g *naiveGPU) naiveBest(standing []naiveStanding, wants []naiveWant, minding bool) (best naiveCost, ok bool) {
+func (g *naiveGPU) naiveBest(existing []naiveExisting, wants []naiveWant, minding bool) (best naiveCost, ok bool) {
 	counts := make([]int, len(g.profiles))
 	for _, w := range wants {
 		counts[w.profile]++
@@ -103,7 +103,7 @@ func (g *naiveGPU) naiveBest(standing []naiveStanding, wants []naiveWant, mindin
 	for _, layout := range g.withCounts(counts) {
 		left := g.naiveLeft(layout)
 		naiveAssignments(layout, wants, func(given []int) {
-			c, allowed := g.naiveCostOf(standing, layout, wants, given, minding, kept)
+			c, allowed := g.naiveCostOf(existing, layout, wants, given, minding, kept)
 			c[3] = -left
 			if allowed && (!ok || c.less(best)) {
 				best, ok = c, true
@@ -177,7 +177,7 @@ type naiveKept struct {
 	ok   bool
 }
 
-func (g *naiveGPU) naiveCostOf(standing []naiveStanding, layout []naiveInstance, wants []naiveWant, given []int,
+func (g *naiveGPU) naiveCostOf(existing []naiveExisting, layout []naiveInstance, wants []naiveWant, given []int,
 	minding bool,
 	known map[[2]int]naiveKept,
 ) (naiveCost, bool) {
@@ -186,7 +186,7 @@ func (g *naiveGPU) naiveCostOf(standing []naiveStanding, layout []naiveInstance,
 	for _, w := range wants {
 		computesWanted += len(w.sizes)
 	}
-	for i, s := range standing {
+	for i, s := range existing {
 		if k := slices.Index(layout, s.naiveInstance); k >= 0 {
 			key := [2]int{i, given[k]}
 			keep, said := known[key]
@@ -214,19 +214,19 @@ func (g *naiveGPU) naiveCostOf(standing []naiveStanding, layout []naiveInstance,
 }
 
 // nodeGPU is the naive GPU as the planner takes it.
-func (g *naiveGPU) nodeGPU(index int, standing []naiveStanding) GPULayout {
+func (g *naiveGPU) nodeGPU(index int, existing []naiveExisting) GPULayout {
 	n := GPULayout{
 		Facts: gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", index)), Index: index, Name: "model",
 			PCIBusID: fmt.Sprintf("00000000:%02X:00.0", index+1), Profiles: g.profiles},
 		PCIDevice: 0x20B010DE, MIG: gpu.Some(true), Pending: gpu.Some(true),
 	}
-	for i, s := range standing {
+	for i, s := range existing {
 		instance := Instance{ID: gpu.InstanceID(i + 1), Placed: g.placed([]naiveInstance{s.naiveInstance})[0], Busy: s.busy}
 		for k, c := range s.computes {
 			compute := ComputeInstance{
 				ID: gpu.ComputeID(k), UUID: gpu.MIGUUID(fmt.Sprintf("MIG-%d-%d-%d", index, i, k)), Slices: c.size, Busy: c.busy,
 			}
-			if !c.untold {
+			if !c.unreported {
 				compute.Placement = gpu.Some(gpu.Placement{Start: c.start, Size: c.size})
 			}
 			instance.ComputeInstances = append(instance.ComputeInstances, compute)
@@ -236,27 +236,27 @@ func (g *naiveGPU) nodeGPU(index int, standing []naiveStanding) GPULayout {
 	return n
 }
 
-// randomStanding is one of the GPU's layouts. Each instance has one compute instance of all its slices, or with parts
+// randomExisting is one of the GPU's layouts. Each instance has one compute instance of all its slices, or with parts
 // any.
-func (g *naiveGPU) randomStanding(rng *rand.Rand, layout []naiveInstance, parts bool) []naiveStanding {
-	var list []naiveStanding
+func (g *naiveGPU) randomExisting(rng *rand.Rand, layout []naiveInstance, parts bool) []naiveExisting {
+	var list []naiveExisting
 	for _, x := range layout {
-		s := naiveStanding{naiveInstance: x}
+		s := naiveExisting{naiveInstance: x}
 		inSlices := g.profiles[x.profile].ComputeSlices
 		if !parts || rng.IntN(3) == 0 {
-			s.computes = []naiveCompute{{size: inSlices, busy: rng.IntN(6) == 0, untold: parts && rng.IntN(3) == 0}}
+			s.computes = []naiveCompute{{size: inSlices, busy: rng.IntN(6) == 0, unreported: parts && rng.IntN(3) == 0}}
 			list = append(list, s)
 			continue
 		}
 		s.busy = rng.IntN(8) == 0
-		untold := rng.IntN(6) == 0
+		unreported := rng.IntN(6) == 0
 		for start := 0; start < inSlices; {
 			size := 1 + rng.IntN(4)
 			if rng.IntN(3) == 0 || start+size > inSlices {
 				start++
 				continue
 			}
-			s.computes = append(s.computes, naiveCompute{start: start, size: size, busy: rng.IntN(5) == 0, untold: untold})
+			s.computes = append(s.computes, naiveCompute{start: start, size: size, busy: rng.IntN(5) == 0, unreported: unreported})
 			start += size
 		}
 		list = append(list, s)

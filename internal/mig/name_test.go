@@ -70,7 +70,7 @@ func TestParseNameErrors(t *testing.T) {
 			continue
 		}
 		if !strings.Contains(err.Error(), c.expected) || !strings.HasPrefix(err.Error(), "profile name ") {
-			t.Errorf("ParseName(%q): %q does not tell that it expected %q", c.in, err, c.expected)
+			t.Errorf("ParseName(%q): %q does not say that it expected %q", c.in, err, c.expected)
 		}
 	}
 }

@@ -57,7 +57,7 @@ const (
 	CreateCompute   StepOp = "create-ci"
 )
 
-// Step is one call that changes a GPU. Instances are named by where they stand: ids change with every creation.
+// Step is one call that changes a GPU. Instances are named by their placements: ids change with every creation.
 type Step struct {
 	Op  StepOp   `json:"op"`
 	GPU gpu.UUID `json:"gpu"`
@@ -66,7 +66,7 @@ type Step struct {
 	Profile   string        `json:"profile"`
 	Placement gpu.Placement `json:"placement"`
 	// Compute is the compute instance's place in its GPU instance, in compute slices; absent in steps of GPU instances.
-	// Where the driver does not tell the place of one that is to be destroyed, its start is -1.
+	// The start of one that is to be destroyed is -1 if the driver does not report its place.
 	Compute gpu.Opt[gpu.Placement] `json:"compute,omitzero"`
 	// UUID is the MIG device's, of a compute instance that is to be destroyed.
 	UUID gpu.MIGUUID `json:"uuid,omitempty"`
@@ -98,8 +98,8 @@ var ErrLayoutChanged = errors.New("the GPU has another layout than expected")
 var ErrNotTried = errors.New("nothing was changed, because the GPU could not be read before")
 
 // ErrNotAsAsked says that the driver reported the success of a creation, and that what was to be created does not
-// stand as it was asked for: the driver did something else, or another client has changed it since.
-var ErrNotAsAsked = errors.New("the driver reported success, and what it created does not stand as asked for")
+// have the placement that was asked for: the driver did something else, or another client has changed it since.
+var ErrNotAsAsked = errors.New("the driver reported success, and what it created is not as requested")
 
 // SameInstances reports whether two lists have the same GPU instances and compute instances: ids, profile ids and
 // placements. Both are by placement. MIG UUIDs are compared if both lists have them; Busy and the names of profiles
@@ -129,7 +129,7 @@ type Spec struct {
 	Demand []Need
 }
 
-// Rule gives GPUs a layout: what else stands on them goes. Of several rules for one GPU the last counts.
+// Rule gives GPUs a layout: what else exists on them goes. Of several rules for one GPU the last counts.
 type Rule struct {
 	// GPUs name them by index, UUID or PCI bus id; "all" is every GPU that the filter lets through.
 	GPUs []string

@@ -11,7 +11,7 @@ import (
 
 // PlanNode finds the steps after which a node is as a spec wants it. Of all ways it takes the one that destroys the
 // fewest GPU instances, then the fewest compute instances, then the one that touches the fewest GPUs, then the one
-// that leaves room for the largest profile, then the one whose new instances stand where the driver would place them
+// that leaves room for the largest profile, then the one whose new instances are where the driver would place them
 // (see preferred); what is busy stays where it is. The same node and spec have the same plan. A compute instance of a
 // GPU instance that goes counts as destroyed.
 //
@@ -38,7 +38,7 @@ func PlanNode(ctx context.Context, gpus []GPULayout, spec Spec) (NodePlan, error
 	order := slices.Clone(plan.GPUs)
 	slices.SortStableFunc(order, func(a, b PlannedGPU) int { return cmp.Compare(gpus[a.GPU].Index, gpus[b.GPU].Index) })
 	for _, p := range order {
-		plan.Steps = append(plan.Steps, steps(&gpus[p.GPU], p.After)...)
+		plan.Steps = append(plan.Steps, stepsBetween(&gpus[p.GPU], p.After)...)
 	}
 	return plan, nil
 }
@@ -117,9 +117,9 @@ func planned(g *GPULayout, position int, after []Instance) PlannedGPU {
 	return PlannedGPU{GPU: position, After: after, Left: left}
 }
 
-// steps returns the steps from the present instances of a GPU to those after: destructions first, those of compute
-// instances before those of GPU instances.
-func steps(g *GPULayout, after []Instance) []Step {
+// stepsBetween returns the steps from the present instances of a GPU to those after: destructions first, those of
+// compute instances before those of GPU instances.
+func stepsBetween(g *GPULayout, after []Instance) []Step {
 	var destroyComputes, destroyInstances, createInstances, createComputes []Step
 	for i := range g.Instances {
 		instance := &g.Instances[i]
@@ -129,17 +129,17 @@ func steps(g *GPULayout, after []Instance) []Step {
 		for _, c := range instance.ComputeInstances {
 			destroyComputes = append(destroyComputes, g.destroyCompute(instance, c))
 		}
-		s := step(DestroyInstance, g.UUID, instance.Placed)
+		s := newStep(DestroyInstance, g.UUID, instance.Placed)
 		s.Instance = gpu.Some(instance.ID)
 		destroyInstances = append(destroyInstances, s)
 	}
 	for _, a := range after {
 		if a.New {
-			createInstances = append(createInstances, step(CreateInstance, g.UUID, a.Placed))
+			createInstances = append(createInstances, newStep(CreateInstance, g.UUID, a.Placed))
 		}
 		for _, c := range a.ComputeInstances {
 			if c.New {
-				s := step(CreateCompute, g.UUID, a.Placed)
+				s := newStep(CreateCompute, g.UUID, a.Placed)
 				s.Compute = c.Placement
 				createComputes = append(createComputes, s)
 			}
@@ -156,7 +156,7 @@ func steps(g *GPULayout, after []Instance) []Step {
 // isKeptAs reports whether an instance of a plan is i, which exists.
 func (i *Instance) isKeptAs(planned Instance) bool { return !planned.New && planned.ID == i.ID }
 
-func step(op StepOp, id gpu.UUID, p Placed) Step {
+func newStep(op StepOp, id gpu.UUID, p Placed) Step {
 	return Step{Op: op, GPU: id, ProfileID: p.ProfileID, Profile: p.Profile, Placement: p.Placement}
 }
 
@@ -172,7 +172,7 @@ func (g *GPULayout) destroyMissing(instance *Instance, after []ComputeInstance) 
 }
 
 func (g *GPULayout) destroyCompute(instance *Instance, c ComputeInstance) Step {
-	s := step(DestroyCompute, g.UUID, instance.Placed)
+	s := newStep(DestroyCompute, g.UUID, instance.Placed)
 	place := computePlace(profileOf(g.Profiles, instance.Placed).ComputeSlices, c)
 	s.Compute = gpu.Some(place.Or(gpu.Placement{Start: unknownStart, Size: c.Slices}))
 	s.UUID, s.Instance, s.ComputeID = c.UUID, gpu.Some(instance.ID), gpu.Some(c.ID)

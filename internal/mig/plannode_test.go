@@ -7,27 +7,27 @@ import (
 )
 
 // comparePlan holds the plan of one GPU to the oracle and to what steps must be; it reports whether there is one.
-func (g *naiveGPU) comparePlan(t *testing.T, rng *rand.Rand, standing []naiveStanding, wants []naiveWant) bool {
+func (g *naiveGPU) comparePlan(t *testing.T, rng *rand.Rand, existing []naiveExisting, wants []naiveWant) bool {
 	t.Helper()
-	node := g.nodeGPU(0, standing)
+	node := g.nodeGPU(0, existing)
 	asked := g.asWants(rng, wants)
 	plan, err := PlanNode(t.Context(), []GPULayout{node},
 		Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: asked}}})
-	best, ok := g.naiveBest(standing, wants, true)
+	best, ok := g.naiveBest(existing, wants, true)
 	var infeasible *InfeasibleError
 	if (err == nil) != ok || err != nil && !errors.As(err, &infeasible) {
-		t.Fatalf("%v of %+v: %v; brute force finds one: %v", asked, standing, err, ok)
+		t.Fatalf("%v of %+v: %v; brute force finds one: %v", asked, existing, err, ok)
 	}
 	if err != nil {
-		_, fits := g.naiveBest(standing, wants, false)
+		_, fits := g.naiveBest(existing, wants, false)
 		if infeasible.FitsEmpty != fits || (len(infeasible.Blocking) > 0) != fits {
-			t.Fatalf("%v of %+v: %v, %+v; it fits if nothing is busy: %v", asked, standing, err, infeasible, fits)
+			t.Fatalf("%v of %+v: %v, %+v; it fits if nothing is busy: %v", asked, existing, err, infeasible, fits)
 		}
 		if infeasible.GPU != 0 {
-			t.Fatalf("%v of %+v: GPU %d is in the way, want 0", asked, standing, infeasible.GPU)
+			t.Fatalf("%v of %+v: GPU %d is in the way, want 0", asked, existing, infeasible.GPU)
 		}
 		if len(plan.Steps)+len(plan.GPUs) > 0 {
-			t.Fatalf("%v of %+v: an error with a plan, %+v", asked, standing, plan)
+			t.Fatalf("%v of %+v: an error with a plan, %+v", asked, existing, plan)
 		}
 		g.checkBlocking(t, node, infeasible)
 		return false
@@ -35,11 +35,11 @@ func (g *naiveGPU) comparePlan(t *testing.T, rng *rand.Rand, standing []naiveSta
 	if len(plan.GPUs) != 1 {
 		t.Fatalf("%+v", plan)
 	}
-	if got := replay(t, g, node, standing, plan, &plan.GPUs[0]); got != best {
-		t.Fatalf("%v of %+v: %+v costs %v, brute force %v", asked, standing, plan.Steps, got, best)
+	if got := replay(t, g, node, existing, plan, &plan.GPUs[0]); got != best {
+		t.Fatalf("%v of %+v: %+v costs %v, brute force %v", asked, existing, plan.Steps, got, best)
 	}
 	if left := rankByName(g, plan.GPUs[0].Left); left != -best[3] {
-		t.Fatalf("%v of %+v: leaves %q, brute force %d", asked, standing, plan.GPUs[0].Left, -best[3])
+		t.Fatalf("%v of %+v: leaves %q, brute force %d", asked, existing, plan.GPUs[0].Left, -best[3])
 	}
 	return true
 }
@@ -132,7 +132,7 @@ func TestPlansAreAsGoodAsBruteForce(t *testing.T) {
 				for k := range 2 {
 					request := requests[(n+k*(1+rng.IntN(len(requests))))%len(requests)]
 					plans++
-					if g.comparePlan(t, rng, g.randomStanding(rng, layout, false), g.whole(request)) {
+					if g.comparePlan(t, rng, g.randomExisting(rng, layout, false), g.whole(request)) {
 						feasible++
 					}
 				}
@@ -151,19 +151,19 @@ func TestEveryPlanOfASmallGPU(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, layout := range g.reachable {
 		for busy := range 1 << len(layout) {
-			standing := g.randomStanding(rng, layout, false)
-			for i := range standing {
-				standing[i].busy, standing[i].computes[0].busy = busy>>i&1 == 1, false
+			existing := g.randomExisting(rng, layout, false)
+			for i := range existing {
+				existing[i].busy, existing[i].computes[0].busy = busy>>i&1 == 1, false
 			}
 			for _, request := range g.requests() {
-				g.comparePlan(t, rng, standing, g.whole(request))
+				g.comparePlan(t, rng, existing, g.whole(request))
 			}
 		}
 	}
 }
 
 // TestPlansOfComputeInstancesAreAsGoodAsBruteForce: compute instances of all sizes, some busy, of some of which the
-// driver tells no place; wants with different ones for the same profile.
+// driver reports no place; wants with different ones for the same profile.
 func TestPlansOfComputeInstancesAreAsGoodAsBruteForce(t *testing.T) {
 	for _, m := range modelsWithPlacements(t) {
 		t.Run(m.Name, func(t *testing.T) {
@@ -173,11 +173,11 @@ func TestPlansOfComputeInstancesAreAsGoodAsBruteForce(t *testing.T) {
 			feasible := 0
 			const rounds = 800
 			for range rounds {
-				standing := g.randomStanding(rng, g.reachable[rng.IntN(len(g.reachable))], true)
+				existing := g.randomExisting(rng, g.reachable[rng.IntN(len(g.reachable))], true)
 				target := g.reachable[rng.IntN(len(g.reachable))]
 				if rng.IntN(2) == 0 { // often the same instances with other compute instances
 					target = nil
-					for _, s := range standing {
+					for _, s := range existing {
 						target = append(target, s.naiveInstance)
 					}
 				}
@@ -185,7 +185,7 @@ func TestPlansOfComputeInstancesAreAsGoodAsBruteForce(t *testing.T) {
 				for _, x := range target {
 					w := naiveWant{x.profile, randomSizes(rng, g.profiles[x.profile].ComputeSlices)}
 					if rng.IntN(2) == 0 { // often what some instance has already
-						for _, s := range standing {
+						for _, s := range existing {
 							if s.profile == x.profile && rng.IntN(2) == 0 {
 								w.sizes = []int{}
 								for _, c := range s.computes {
@@ -196,7 +196,7 @@ func TestPlansOfComputeInstancesAreAsGoodAsBruteForce(t *testing.T) {
 					}
 					wants = append(wants, w)
 				}
-				if g.comparePlan(t, rng, standing, wants) {
+				if g.comparePlan(t, rng, existing, wants) {
 					feasible++
 				}
 			}

@@ -7,7 +7,7 @@ import (
 )
 
 // preferred returns the placements of a profile in the order in which plans use them if nothing else tells them
-// apart: that in which the driver itself takes them when it is given none, so that what a plan creates stands where
+// apart: that in which the driver itself takes them when it is given none, so that what a plan creates is where
 // NVIDIA's own tools would have put it on an empty GPU. It was seen on A100 and H100, with 7 compute slices on an
 // axis of 8 units:
 //

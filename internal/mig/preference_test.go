@@ -70,10 +70,10 @@ func after(plan NodePlan) string {
 	return strings.Join(list, " ")
 }
 
-// What stands wins over the preferred place, and a demand prefers as a rule does.
+// What exists wins over the preferred place, and a demand prefers as a rule does.
 func TestPreferenceComesLast(t *testing.T) {
 	g := newNaiveGPU(model(t, "A100-40GB"))
-	at2 := g.nodeGPU(0, []naiveStanding{{naiveInstance: naiveInstance{0, 2}}})
+	at2 := g.nodeGPU(0, []naiveExisting{{naiveInstance: naiveInstance{0, 2}}})
 	for _, tt := range []struct {
 		spec Spec
 		want string

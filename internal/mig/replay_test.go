@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// replayed is a GPU as a driver sees it: what stands, and nothing about plans.
+// replayed is a GPU as a driver sees it: what exists, and nothing about plans.
 type replayed struct {
 	t         *testing.T
 	g         *naiveGPU
@@ -21,12 +21,12 @@ type replayedInstance struct {
 }
 
 // replay does a plan's steps one after the other. Each must be one that a driver would do, nothing busy may go, and
-// in the end there must stand what the plan said, at the cost that is returned.
-func replay(t *testing.T, g *naiveGPU, node GPULayout, standing []naiveStanding, plan NodePlan,
+// in the end there must be what the plan said, at the cost that is returned.
+func replay(t *testing.T, g *naiveGPU, node GPULayout, existing []naiveExisting, plan NodePlan,
 	planned *PlannedGPU) naiveCost {
 	t.Helper()
 	r := &replayed{t: t, g: g}
-	for _, s := range standing {
+	for _, s := range existing {
 		r.instances = append(r.instances, &replayedInstance{s.naiveInstance, slices.Clone(s.computes), s.busy})
 	}
 	var cost naiveCost
@@ -86,7 +86,7 @@ func (r *replayed) destroyCompute(node GPULayout, s Step) {
 	of := node.Instances[slices.IndexFunc(node.Instances, func(n Instance) bool { return n.Placement == s.Placement })]
 	which := slices.IndexFunc(of.ComputeInstances, func(c ComputeInstance) bool { return c.UUID == s.UUID })
 	c := slices.IndexFunc(i.computes, func(c naiveCompute) bool {
-		return c.size == place.Size && (c.start == place.Start || c.untold && place.Start == -1)
+		return c.size == place.Size && (c.start == place.Start || c.unreported && place.Start == -1)
 	})
 	if c < 0 || which < 0 {
 		r.t.Fatalf("%+v: no such compute instance in %+v", s, i)
@@ -95,7 +95,7 @@ func (r *replayed) destroyCompute(node GPULayout, s Step) {
 		r.t.Fatalf("%+v: ids, want those of %+v", s, of)
 	}
 	if place.Start >= 0 && of.ComputeInstances[which].Placement.Or(place) != place {
-		r.t.Fatalf("%+v names one that stands at %v", s, of.ComputeInstances[which].Placement)
+		r.t.Fatalf("%+v names one that exists at %v", s, of.ComputeInstances[which].Placement)
 	}
 	if i.busy {
 		r.t.Fatalf("%+v: the GPU instance is busy", s)
@@ -159,7 +159,7 @@ func (r *replayed) createCompute(s Step) {
 		r.t.Fatalf("%+v: no such place", s)
 	}
 	for _, c := range i.computes {
-		if c.untold && c.size != r.g.profiles[i.profile].ComputeSlices {
+		if c.unreported && c.size != r.g.profiles[i.profile].ComputeSlices {
 			r.t.Fatalf("%+v beside one whose placement is unknown", s)
 		}
 		if c.start < place.End() && place.Start < c.start+c.size {
@@ -169,7 +169,7 @@ func (r *replayed) createCompute(s Step) {
 	i.computes = append(i.computes, naiveCompute{start: place.Start, size: place.Size})
 }
 
-// compare holds what stands in the end to the plan's layout.
+// compare compares the layout in the end with the plan's.
 func (r *replayed) compare(node GPULayout, planned *PlannedGPU) {
 	r.t.Helper()
 	if len(planned.After) != len(r.instances) {
@@ -181,7 +181,7 @@ func (r *replayed) compare(node GPULayout, planned *PlannedGPU) {
 		}
 		k := r.find(a.Profile, a.ProfileID, a.Placement)
 		if k < 0 || len(r.instances[k].computes) != len(a.ComputeInstances) {
-			r.t.Fatalf("%+v is not what stands in the end", a)
+			r.t.Fatalf("%+v is not what exists in the end", a)
 		}
 		if a.New == slices.ContainsFunc(node.Instances,
 			func(i Instance) bool { return i.ID == a.ID && i.Placed == a.Placed }) {
@@ -191,10 +191,10 @@ func (r *replayed) compare(node GPULayout, planned *PlannedGPU) {
 		for _, c := range a.ComputeInstances {
 			at := slices.IndexFunc(left, func(x naiveCompute) bool {
 				place, known := c.Placement.Get()
-				return x.size == c.Slices && (known && place == gpu.Placement{Start: x.start, Size: x.size} || x.untold && !known)
+				return x.size == c.Slices && (known && place == gpu.Placement{Start: x.start, Size: x.size} || x.unreported && !known)
 			})
 			if at < 0 {
-				r.t.Fatalf("%+v: %+v is not what stands in the end", a, c)
+				r.t.Fatalf("%+v: %+v is not what exists in the end", a, c)
 			}
 			left = slices.Delete(left, at, at+1)
 		}

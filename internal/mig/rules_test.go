@@ -208,9 +208,9 @@ func TestAModeThatIsPendingIsTold(t *testing.T) {
 func TestSplitsFindTheirInstances(t *testing.T) {
 	g := newNaiveGPU(model(t, "A100-40GB"))
 	const of3g = 4 // the profile's position
-	split := naiveStanding{naiveInstance: naiveInstance{of3g, 0},
+	split := naiveExisting{naiveInstance: naiveInstance{of3g, 0},
 		computes: []naiveCompute{{start: 0, size: 1, busy: true}, {start: 1, size: 2}}}
-	whole := naiveStanding{naiveInstance: naiveInstance{of3g, 1}, computes: []naiveCompute{{size: 3, busy: true}}}
+	whole := naiveExisting{naiveInstance: naiveInstance{of3g, 1}, computes: []naiveCompute{{size: 3, busy: true}}}
 	want := func(sizes ...[]int) Rule {
 		r := Rule{GPUs: []string{"0"}, Enabled: true}
 		for _, s := range sizes {
@@ -219,19 +219,19 @@ func TestSplitsFindTheirInstances(t *testing.T) {
 		return r
 	}
 	for _, tt := range []struct {
-		standing []naiveStanding
+		existing []naiveExisting
 		rule     Rule
 		steps    string
 	}{
-		{[]naiveStanding{split, whole}, want([]int{1, 2}, nil), ""},
-		{[]naiveStanding{split, whole}, want(nil, []int{2, 1}), ""},
-		{[]naiveStanding{split, whole}, want(nil, []int{1, 1, 1}),
+		{[]naiveExisting{split, whole}, want([]int{1, 2}, nil), ""},
+		{[]naiveExisting{split, whole}, want(nil, []int{2, 1}), ""},
+		{[]naiveExisting{split, whole}, want(nil, []int{1, 1, 1}),
 			"destroy-ci 3g.20gb@0:4 1:2, create-ci 3g.20gb@0:4 1:1, create-ci 3g.20gb@0:4 2:1"},
-		{[]naiveStanding{whole}, want([]int{1, 2}, nil),
+		{[]naiveExisting{whole}, want([]int{1, 2}, nil),
 			"create-gi 3g.20gb@0:4, create-ci 3g.20gb@0:4 0:2, create-ci 3g.20gb@0:4 2:1"},
-		{[]naiveStanding{split}, want(nil, []int{1, 2}), "create-gi 3g.20gb@4:4, create-ci 3g.20gb@4:4 0:3"},
+		{[]naiveExisting{split}, want(nil, []int{1, 2}), "create-gi 3g.20gb@4:4, create-ci 3g.20gb@4:4 0:3"},
 	} {
-		plan := planOf(t, []GPULayout{g.nodeGPU(0, tt.standing)}, tt.rule)
+		plan := planOf(t, []GPULayout{g.nodeGPU(0, tt.existing)}, tt.rule)
 		var steps []string
 		for _, s := range plan.Steps {
 			text := fmt.Sprintf("%s %s@%s", s.Op, s.Profile, s.Placement)
@@ -244,7 +244,7 @@ func TestSplitsFindTheirInstances(t *testing.T) {
 			t.Errorf("%+v: %s, want %s", tt.rule.Want, got, tt.steps)
 		}
 	}
-	_, err := PlanNode(t.Context(), []GPULayout{g.nodeGPU(0, []naiveStanding{split, whole})},
+	_, err := PlanNode(t.Context(), []GPULayout{g.nodeGPU(0, []naiveExisting{split, whole})},
 		Spec{Rules: []Rule{want([]int{2}, nil)}})
 	const says = "GPU 0: 2 x 3g.20gb fit only without compute instance 0 of 3g.20gb@0:4, busy"
 	if fmt.Sprint(err) != says {
@@ -282,20 +282,20 @@ func TestPlansOfSeveralGPUsAreAsGoodAsBruteForce(t *testing.T) {
 	feasible := 0
 	for range 300 {
 		var gpus []GPULayout
-		var layouts [][]naiveStanding
+		var layouts [][]naiveExisting
 		var want naiveCost
 		var rules []Rule
 		possible := true
 		for i := range 3 {
-			standing := g.randomStanding(rng, g.reachable[rng.IntN(len(g.reachable))], true)
+			existing := g.randomExisting(rng, g.reachable[rng.IntN(len(g.reachable))], true)
 			var wants []naiveWant
 			for _, x := range g.reachable[rng.IntN(len(g.reachable))] {
 				wants = append(wants, naiveWant{x.profile, randomSizes(rng, g.profiles[x.profile].ComputeSlices)})
 			}
-			best, ok := g.naiveBest(standing, wants, true)
+			best, ok := g.naiveBest(existing, wants, true)
 			possible = possible && ok
 			want = naiveCost{want[0] + best[0], want[1] + best[1], want[2] + best[2], want[3] + best[3]}
-			layouts, gpus = append(layouts, standing), append(gpus, g.nodeGPU(i, standing))
+			layouts, gpus = append(layouts, existing), append(gpus, g.nodeGPU(i, existing))
 			rules = append(rules, Rule{GPUs: []string{fmt.Sprint(i)}, Enabled: true, Want: g.asWants(rng, wants)})
 		}
 		plan, err := PlanNode(t.Context(), gpus, Spec{Rules: rules})

@@ -7,7 +7,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// cut is a profile made ready for the search: its placements are in the order of preference.
+// searchProfile is a profile made ready for the search: its placements are in the order of preference.
 type searchProfile struct {
 	gpu.Profile
 	media   bool // of which a GPU can have one
@@ -33,18 +33,18 @@ func searchProfiles(profiles []gpu.Profile) []*searchProfile {
 	return list
 }
 
-// profilesOfInstances are those of the standing instances.
+// profilesOfInstances are those of the existing instances.
 func (g *GPULayout) profilesOfInstances() []*searchProfile {
 	var list []*searchProfile
 	s := shapeOf(g.Profiles)
-	for _, standing := range g.Instances {
-		list = append(list, newSearchProfile(profileOf(g.Profiles, standing.Placed), s))
+	for _, existing := range g.Instances {
+		list = append(list, newSearchProfile(profileOf(g.Profiles, existing.Placed), s))
 	}
 	return list
 }
 
 // item is a GPU instance to find room for, of any one of some profiles. Items that are equal on the GPU have the same
-// group and stand side by side in a list of them.
+// group and are adjacent in a list of them.
 type item struct {
 	group int
 	kind  int // of a demand
@@ -59,7 +59,7 @@ type fitted struct {
 	choice  int // position of the profile and placement among those that the item can have
 }
 
-// watch ends a search when its context ends. It looks once in stepsBetween steps, since a step takes far less time
+// watch ends a search when its context ends. It looks once in stepsPerCheck steps, since a step takes far less time
 // than that.
 type watch struct {
 	gone    <-chan struct{}
@@ -67,11 +67,11 @@ type watch struct {
 	stopped bool
 }
 
-const stepsBetween = 4096
+const stepsPerCheck = 4096
 
 // step counts a step and reports whether the search is to stop.
 func (w *watch) step() bool {
-	if w.steps++; w.steps%stepsBetween == 0 && !w.stopped {
+	if w.steps++; w.steps%stepsPerCheck == 0 && !w.stopped {
 		select {
 		case <-w.gone:
 			w.stopped = true
@@ -87,22 +87,22 @@ type search struct {
 	items []item
 	// taken reports whether a placement must not be used; nil allows all.
 	taken func(*searchProfile, gpu.Placement) bool
-	// judge is called with each layout, in a fixed order: that of the items' profiles and of the preference for their
-	// placements, for the first item first. It must not keep the list.
-	judge func(occupancy, []fitted)
+	// judgeLayout is called with each layout, in a fixed order: that of the items' profiles and of the preference for
+	// their placements, for the first item first. It must not keep the list.
+	judgeLayout func(occupancy, []fitted)
 
 	chosen []fitted
 }
 
-// run gives each item in turn each of its free placements. Of equal items the later one has the later choice: their
-// order makes no difference.
-func (s *search) run(o occupancy) {
+// placeItems gives each item in turn each of its free placements. Of equal items the later one has the later choice:
+// their order makes no difference.
+func (s *search) placeItems(o occupancy) {
 	if s.watch.step() {
 		return
 	}
 	n := len(s.chosen)
 	if n == len(s.items) {
-		s.judge(o, s.chosen)
+		s.judgeLayout(o, s.chosen)
 		return
 	}
 	from := 0
@@ -118,7 +118,7 @@ func (s *search) run(o occupancy) {
 					continue
 				}
 				s.chosen = append(s.chosen, fitted{item: n, profile: p, at: at, choice: first + i})
-				s.run(o.with(p, at))
+				s.placeItems(o.with(p, at))
 				s.chosen = s.chosen[:n]
 			}
 		}

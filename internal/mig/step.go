@@ -32,6 +32,13 @@ func ComputePlacements(i Instance) []gpu.Placement {
 	return placements
 }
 
+// FillComputePlacements gives each compute instance without a placement the one that ComputePlacements returns for it.
+func (i *Instance) FillComputePlacements() {
+	for n, at := range ComputePlacements(*i) {
+		i.ComputeInstances[n].Placement = gpu.Some(at)
+	}
+}
+
 // IndexIn returns the index of the step's GPU instance in a list, by profile and placement, or -1 if it is not there.
 func (s Step) IndexIn(list []Instance) int {
 	return slices.IndexFunc(list, func(i Instance) bool {

@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-func standing(id gpu.InstanceID, profile uint32, start, size int, computes ...mig.ComputeInstance) mig.Instance {
+func existing(id gpu.InstanceID, profile uint32, start, size int, computes ...mig.ComputeInstance) mig.Instance {
 	return mig.Instance{ID: id, Placed: mig.Placed{ProfileID: profile,
 		Placement: gpu.Placement{Start: start, Size: size}}, ComputeInstances: computes}
 }
@@ -17,9 +17,9 @@ func computeAt(id gpu.ComputeID, start, size int) mig.ComputeInstance {
 	return mig.ComputeInstance{ID: id, Slices: size, Placement: gpu.Some(gpu.Placement{Start: start, Size: size})}
 }
 
-// Compute instances whose placements the driver does not report stand in the first room that is left.
+// Compute instances whose placements the driver does not report are in the first room that is left.
 func TestComputePlacements(t *testing.T) {
-	got := mig.ComputePlacements(standing(1, 9, 0, 4, mig.ComputeInstance{ID: 0, Slices: 1}, computeAt(1, 0, 1),
+	got := mig.ComputePlacements(existing(1, 9, 0, 4, mig.ComputeInstance{ID: 0, Slices: 1}, computeAt(1, 0, 1),
 		mig.ComputeInstance{ID: 2}))
 	want := []gpu.Placement{{Start: 1, Size: 1}, {Start: 0, Size: 1}, {Start: 2, Size: 1}}
 	if !reflect.DeepEqual(got, want) {
@@ -29,7 +29,7 @@ func TestComputePlacements(t *testing.T) {
 
 func TestAfterStep(t *testing.T) {
 	place := func(start, size int) gpu.Placement { return gpu.Placement{Start: start, Size: size} }
-	before := []mig.Instance{standing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(2, 1, 2)), standing(5, 19, 6, 1)}
+	before := []mig.Instance{existing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(2, 1, 2)), existing(5, 19, 6, 1)}
 	ofFirst := mig.Step{ProfileID: 9, Placement: place(0, 4)}
 	for about, tc := range map[string]struct {
 		step mig.Step
@@ -38,25 +38,25 @@ func TestAfterStep(t *testing.T) {
 	}{
 		"create a GPU instance": {
 			mig.Step{Op: mig.CreateInstance, ProfileID: 14, Placement: place(4, 2)}, mig.Done{Instance: 3},
-			[]mig.Instance{before[0], standing(3, 14, 4, 2), before[1]},
+			[]mig.Instance{before[0], existing(3, 14, 4, 2), before[1]},
 		},
 		"destroy a GPU instance": {mig.Step{Op: mig.DestroyInstance, ProfileID: 19, Placement: place(6, 1)},
 			mig.Done{Instance: 5}, before[:1]},
 		"create a compute instance": {
 			mig.Step{Op: mig.CreateCompute, ProfileID: 19, Placement: place(6, 1), Compute: gpu.Some(place(0, 1))},
 			mig.Done{Instance: 5, ComputeID: gpu.Some(gpu.ComputeID(0))},
-			[]mig.Instance{before[0], standing(5, 19, 6, 1, computeAt(0, 0, 1))},
+			[]mig.Instance{before[0], existing(5, 19, 6, 1, computeAt(0, 0, 1))},
 		},
 		"create a compute instance between others": {
 			mig.Step{Op: mig.CreateCompute, ProfileID: 9, Placement: place(0, 4), Compute: gpu.Some(place(3, 1))},
 			mig.Done{Instance: 1, ComputeID: gpu.Some(gpu.ComputeID(1))},
-			[]mig.Instance{standing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(1, 3, 1), computeAt(2, 1, 2)), before[1]},
+			[]mig.Instance{existing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(1, 3, 1), computeAt(2, 1, 2)), before[1]},
 		},
 		"destroy a compute instance": {
 			mig.Step{Op: mig.DestroyCompute, ProfileID: 9, Placement: place(0, 4), Compute: gpu.Some(place(0, 1))}, mig.Done{},
-			[]mig.Instance{standing(1, 9, 0, 4, computeAt(2, 1, 2)), before[1]},
+			[]mig.Instance{existing(1, 9, 0, 4, computeAt(2, 1, 2)), before[1]},
 		},
-		"an instance that does not stand": {mig.Step{Op: mig.DestroyInstance, ProfileID: 14, Placement: place(4, 2)},
+		"an instance that does not exist": {mig.Step{Op: mig.DestroyInstance, ProfileID: 14, Placement: place(4, 2)},
 			mig.Done{}, before},
 		"no step": {ofFirst, mig.Done{}, before},
 	} {
@@ -64,15 +64,15 @@ func TestAfterStep(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", about, got, tc.want)
 		}
 	}
-	if !mig.SameInstances(before, []mig.Instance{standing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(2, 1, 2)),
-		standing(5, 19, 6, 1)}) {
+	if !mig.SameInstances(before, []mig.Instance{existing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(2, 1, 2)),
+		existing(5, 19, 6, 1)}) {
 		t.Errorf("the list before was modified: %+v", before)
 	}
 }
 
 func TestSameInstances(t *testing.T) {
 	list := func(change func(i *mig.Instance)) []mig.Instance {
-		i := standing(1, 9, 0, 4, computeAt(0, 0, 1))
+		i := existing(1, 9, 0, 4, computeAt(0, 0, 1))
 		i.Profile, i.ComputeInstances[0].UUID = "3g.20gb", "MIG-1"
 		change(&i)
 		return []mig.Instance{i}

@@ -19,12 +19,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// cutBoard is an A100 in one 3g.20gb with two compute instances, and a second one without any.
-const cutBoard = `  - {model: A100-40GB, mig: true, layout: [{gi: "3g.20gb@0", ci: ["1c", "2c"]}]}
+// partitioned is an A100 in one 3g.20gb with two compute instances, and a second one without any.
+const partitioned = `  - {model: A100-40GB, mig: true, layout: [{gi: "3g.20gb@0", ci: ["1c", "2c"]}]}
   - {model: A100-40GB, mig: true}`
 
 func TestLayouts(t *testing.T) {
-	n := newNode(t, "", cutBoard+"\n  - {model: H100-80GB}")
+	n := newNode(t, "", partitioned+"\n  - {model: H100-80GB}")
 	ids := n.discover()
 	g := n.layout(0)
 	cmptest.Equal(t, "GPU 0", g, mig.GPULayout{
@@ -68,7 +68,7 @@ func TestLayouts(t *testing.T) {
 
 // Each step is seen by the next layout and by the next Read, with no time in between; undone, all is as before.
 func TestStepsAndTheirUndoing(t *testing.T) {
-	n := newNode(t, "", cutBoard)
+	n := newNode(t, "", partitioned)
 	id := n.discover()[0]
 	before := n.layout(0)
 	n.read(id)
@@ -108,7 +108,7 @@ func TestStepsAndTheirUndoing(t *testing.T) {
 	}
 }
 
-// With the names of old drivers nothing of a compute instance's identity tells that it was created again at another
+// With the names of old drivers nothing of a compute instance's identity shows that it was created again at another
 // place.
 func TestReadAfterAStepThatNoScanShows(t *testing.T) {
 	n := newNode(t, ", migUUIDs: legacy", `  - {model: A100-40GB, mig: true, layout: [{gi: "3g.20gb@0", ci: ["1c"]}]}`)
@@ -126,9 +126,9 @@ func TestReadAfterAStepThatNoScanShows(t *testing.T) {
 	}
 }
 
-// What does not stand as the step says is not ourChange, whatever its ids are.
+// What is not as the step says is not ourChange, whatever its ids are.
 func TestStepsForWhatIsNoMore(t *testing.T) {
-	n := newNode(t, "", cutBoard)
+	n := newNode(t, "", partitioned)
 	s := steps{n.discover()[0]}
 	i := n.layout(0).Instances[0]
 	gi := s.destroy(s.createGI(9, 0, 4), mig.Done{Instance: i.ID})
@@ -166,7 +166,7 @@ func TestStepsForWhatIsNoMore(t *testing.T) {
 		noChange(t, n)
 	}
 	if _, err := n.source.Actuator().Do(t.Context(), s.createGI(9, 0, 4)); !errors.Is(err, gpu.ErrInsufficientResources) {
-		t.Errorf("where something stands: %v", err)
+		t.Errorf("where something exists: %v", err)
 	}
 	if _, err := n.source.Actuator().
 		Do(t.Context(), s.createCI(s.createGI(9, 0, 4), 1, 3)); !errors.Is(err, gpu.ErrInvalidArgument) {
@@ -176,7 +176,7 @@ func TestStepsForWhatIsNoMore(t *testing.T) {
 
 // A driver that reports a destruction and does nothing is found out.
 func TestDriverThatLies(t *testing.T) {
-	n := newNode(t, "", cutBoard+`
+	n := newNode(t, "", partitioned+`
 faults:
 - {kind: destroy-lies, on: destroy-ci}
 - {kind: destroy-lies, on: destroy-gi, after: 1}`)
@@ -203,7 +203,7 @@ faults:
 func TestComputeProfileOfMostSMs(t *testing.T) {
 	for sms, want := range map[uint32]uint32{1: nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE,
 		100: nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1} {
-		n := newNode(t, "", cutBoard)
+		n := newNode(t, "", partitioned)
 		n.spy.rev1SMs = sms
 		s := steps{n.discover()[1]}
 		gi := s.createGI(9, 0, 4)
@@ -216,7 +216,7 @@ func TestComputeProfileOfMostSMs(t *testing.T) {
 	}
 }
 
-// What happens in the middle of a layout change is told apart.
+// What happens in the middle of a layout change is distinguished.
 func TestFaultsInTheMiddleOfSteps(t *testing.T) {
 	for fault, want := range map[string]error{
 		"{gpu: 0, kind: lost, on: create-ci}":           gpu.ErrLost,
@@ -231,7 +231,7 @@ func TestFaultsInTheMiddleOfSteps(t *testing.T) {
 		"{gpu: 0, kind: external-reconfigure, at: 1s, layout: [{gi: \"2g.10gb@4\", ci: " +
 			"[\"1c\"]}]}": gpu.ErrInsufficientResources,
 	} {
-		n := newNode(t, "", cutBoard+"\nfaults: ["+fault+"]")
+		n := newNode(t, "", partitioned+"\nfaults: ["+fault+"]")
 		s := steps{n.discover()[0]}
 		gi := s.createGI(14, 4, 2)
 		n.do(gi)
@@ -243,7 +243,7 @@ func TestFaultsInTheMiddleOfSteps(t *testing.T) {
 }
 
 func TestProcesses(t *testing.T) {
-	n := newNode(t, "", cutBoard+`
+	n := newNode(t, "", partitioned+`
 workloads: [{name: w, memory: 1GiB, sm: 3}]
 processes: [{device: "0/3g.20gb@0/1", workload: w}]`)
 	id := n.discover()[0]
@@ -284,9 +284,9 @@ processes: [{device: "0/3g.20gb@0/1", workload: w}]`)
 	}
 }
 
-// GPUs that cannot be read wholly are told apart from those that can.
+// GPUs that cannot be read wholly are distinguished from those that can.
 func TestLayoutsOfSomeGPUs(t *testing.T) {
-	n := newNode(t, "", cutBoard+"\nfaults: [{gpu: 0, kind: no-permission}]")
+	n := newNode(t, "", partitioned+"\nfaults: [{gpu: 0, kind: no-permission}]")
 	ids := n.discover()
 	list, errs, err := n.source.Actuator().Layouts(t.Context())
 	if err != nil {
@@ -300,7 +300,7 @@ func TestLayoutsOfSomeGPUs(t *testing.T) {
 		t.Fatalf("errs: %+v, want 1 of them", errs)
 	}
 	cmptest.Equal(t, "errs[ids[0]]", errs[ids[0]], gpu.ErrNoPermission)
-	n = newNode(t, "", cutBoard+"\nfaults: [{gpu: 1, kind: lost}]")
+	n = newNode(t, "", partitioned+"\nfaults: [{gpu: 1, kind: lost}]")
 	list, errs, err = n.source.Actuator().Layouts(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -315,7 +315,7 @@ func TestLayoutsOfSomeGPUs(t *testing.T) {
 // Who asks for one GPU gets that one, and does not wait for another that hangs.
 func TestLayoutOfOneGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, "", cutBoard+"\nfaults: [{gpu: 0, kind: hang, on: create-gi, for: 10s}]")
+		n := newNode(t, "", partitioned+"\nfaults: [{gpu: 0, kind: hang, on: create-gi, for: 10s}]")
 		ids := n.discover()
 		a := n.source.Actuator()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -343,8 +343,8 @@ func TestLayoutOfOneGPU(t *testing.T) {
 
 // A change in the middle of reading a layout is read again: none is of two layouts. One without end is an error.
 func TestTornLayouts(t *testing.T) {
-	n := newNode(t, "", cutBoard)
-	cut := n.discover()[0]
+	n := newNode(t, "", partitioned)
+	one := n.discover()[0]
 	n.layout(0)
 	for call := range 4 {
 		name := []string{"GetGpuInstances", "MIG.GetUUID", "GetComputeInstancesOf", "Instance.GetInfo"}[call]
@@ -355,8 +355,8 @@ func TestTornLayouts(t *testing.T) {
 			_, err = n.CreateComputeInstance(0, id, 1)
 			must(t, err)
 		})
-		// Only this GPU is read: the other one's reading would cut it at any time, also between two looks at it.
-		list, errs, err := n.source.Actuator().Layouts(t.Context(), cut)
+		// Only this GPU is read: the other one's reading would repartition it at any time, also between two looks at it.
+		list, errs, err := n.source.Actuator().Layouts(t.Context(), one)
 		if err != nil || len(errs) > 0 {
 			t.Fatal(err, errs)
 		}
@@ -390,7 +390,7 @@ func TestTornLayouts(t *testing.T) {
 // A change that hangs is given up in time, and no second one is begun beside it; other GPUs can be changed.
 func TestStepThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, "", cutBoard+"\nfaults: [{gpu: 0, kind: hang, on: create-gi, for: 10s}]")
+		n := newNode(t, "", partitioned+"\nfaults: [{gpu: 0, kind: hang, on: create-gi, for: 10s}]")
 		ids := n.discover()
 		a := n.source.Actuator()
 		within := func(id gpu.UUID) error {
@@ -444,7 +444,7 @@ func TestStepThatHangs(t *testing.T) {
 // What hangs does not keep Close from coming to its end.
 func TestCloseWhileAStepHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, "", cutBoard+"\nfaults: [{gpu: 0, kind: hang, on: create-gi}]")
+		n := newNode(t, "", partitioned+"\nfaults: [{gpu: 0, kind: hang, on: create-gi}]")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := n.source.Actuator().Do(ctx, steps{n.discover()[0]}.createGI(19, 6, 1)); !errors.Is(err, gpu.ErrTimeout) {
@@ -465,7 +465,7 @@ func TestCloseWhileAStepHangs(t *testing.T) {
 
 // Nothing is changed for a caller that has gone.
 func TestStepOfAContextThatHasEnded(t *testing.T) {
-	n := newNode(t, "", cutBoard)
+	n := newNode(t, "", partitioned)
 	id := n.discover()[0]
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -479,7 +479,7 @@ func TestStepOfAContextThatHasEnded(t *testing.T) {
 
 // A driver that is only read, as a capture is, has nothing to change.
 func TestActuatorOfADriverThatIsOnlyRead(t *testing.T) {
-	n := newNode(t, "", cutBoard)
+	n := newNode(t, "", partitioned)
 	source := nvmlsource.New(readOnly{n.spy}, nvmlsource.Options{Now: n.Now, Logger: discard()})
 	defer source.Close(t.Context())
 	list, errs, err := source.Actuator().Layouts(t.Context())

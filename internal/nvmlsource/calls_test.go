@@ -184,7 +184,7 @@ func TestStaticFactsAreReadOncePerLayout(t *testing.T) {
 			}
 		}
 		if asked != 3 {
-			t.Errorf("%s is asked %d times of a GPU that was cut into three instances", function, asked)
+			t.Errorf("%s is asked %d times of a GPU that was partitioned into three instances", function, asked)
 		}
 	}
 	for c := range b.poll(time.Second) {

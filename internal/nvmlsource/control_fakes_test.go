@@ -77,7 +77,7 @@ func (i spyInstance) GetComputeInstancePossiblePlacements(id uint32) ([]nvml.Com
 	return list, ret
 }
 
-// widen is a place as the spy's driver tells it.
+// widen is a place as the spy's driver reports it.
 func (s *spy) widen(at nvml.ComputeInstancePlacement) nvml.ComputeInstancePlacement {
 	if s.wideSeven && at.Size == 7 {
 		at.Size = 8

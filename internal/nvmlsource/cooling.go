@@ -24,8 +24,8 @@ const maxFans = 16
 func (r *gpuRead) readFans(to *gpu.Readings) {
 	count, _ := query(&r.querier, "nvmlDeviceGetNumFans", gpu.ReadingFans, r.dev.GetNumFans)
 	for i := range min(count, maxFans) {
-		question := fmt.Sprintf("nvmlDeviceGetFanSpeed_v2(%d)", i)
-		percent, ok := query(&r.querier, question, gpu.ReadingFans, func() (uint32, nvml.Return) {
+		call := fmt.Sprintf("nvmlDeviceGetFanSpeed_v2(%d)", i)
+		percent, ok := query(&r.querier, call, gpu.ReadingFans, func() (uint32, nvml.Return) {
 			return r.dev.GetFanSpeed(i)
 		})
 		if ok {

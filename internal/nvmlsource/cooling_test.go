@@ -69,6 +69,6 @@ func TestFans(t *testing.T) {
 	n.spy.set("GetFanSpeed", nvml.ERROR_UNKNOWN)
 	n.advance(15 * time.Second)
 	if g := n.read(ids[0]); g.Readings.Fans != nil || errorOf(g.Errors, gpu.ReadingFans) == nil {
-		t.Errorf("fans that do not tell: %v, errors %v", g.Readings.Fans, g.Errors)
+		t.Errorf("fans that do not report: %v, errors %v", g.Readings.Fans, g.Errors)
 	}
 }

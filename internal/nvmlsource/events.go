@@ -87,7 +87,8 @@ func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 		return true
 	}
 	if !logged {
-		level.Warn(q.opts.Logger).Log("msg", "No event queue; XIDs are not seen until there is one", "err", err)
+		level.Warn(q.opts.Logger).Log("msg", "cannot create an event queue; XIDs are not received until there is one",
+			"err", err)
 	}
 	return !errors.Is(err, gpu.ErrNotSupported) // readings find changes of the layout, too
 }
@@ -141,7 +142,7 @@ func (q *eventQueue) waitForEvents() {
 			}
 		default:
 			level.Warn(q.opts.Logger).
-				Log("msg", "Event queue failed; it is created again", "err", driverError("nvmlEventSetWait", ret))
+				Log("msg", "event queue failed; creating it again", "err", driverError("nvmlEventSetWait", ret))
 			q.mu.Lock()
 			q.lostGPU = ret == nvml.ERROR_GPU_IS_LOST
 			q.mu.Unlock()

@@ -265,7 +265,7 @@ func TestFailedRegistrationIsTriedAgain(t *testing.T) {
 		if failures != 2 {
 			t.Errorf("%d failures counted, want one for each try", failures)
 		}
-		if lines := strings.Count(n.logged.String(), "are not received"); lines != 2 {
+		if lines := strings.Count(n.logged.String(), "cannot receive XIDs"); lines != 2 {
 			t.Errorf("logged %d times, want once for each GPU:\n%s", lines, n.logged)
 		}
 		n.spy.set("RegisterEvents(XID)", nvml.SUCCESS)

@@ -31,7 +31,7 @@ func (r *gpuRead) readMissingFacts() {
 	queryFact(r, "nvmlDeviceGetVbiosVersion", r.dev.GetVbiosVersion, func(version string) { f.VBIOS = validUTF8(version) })
 	queryFact(r, "nvmlDeviceGetMinorNumber", r.dev.GetMinorNumber, func(minor int) { f.Minor = gpu.Some(minor) })
 	queryFact(r, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) { f.PCIBusID = pciBusID(pci) })
-	if !st.answered[questionSMs] {
+	if !st.answered[callSMs] {
 		f.SMs = r.readSMs()
 	}
 	r.readProfiles()
@@ -42,32 +42,32 @@ func (r *gpuRead) readMissingFacts() {
 }
 
 // queryFact queries a fact unless it is known, and passes the answer to take.
-func queryFact[T any](r *gpuRead, question string, f func() (T, nvml.Return), take func(T)) {
+func queryFact[T any](r *gpuRead, call string, f func() (T, nvml.Return), take func(T)) {
 	st := &r.state.static
-	if st.answered[question] {
+	if st.answered[call] {
 		return
 	}
-	if answer, ok := query(&r.querier, question, gpu.ReadingInventory, f); ok {
-		st.answered[question] = true
+	if answer, ok := query(&r.querier, call, gpu.ReadingInventory, f); ok {
+		st.answered[call] = true
 		take(answer)
 	}
 }
 
-// questionSMs is the last call of readSMs.
-const questionSMs = "nvmlDeviceGetCudaComputeCapability"
+// callSMs is the last call of readSMs.
+const callSMs = "nvmlDeviceGetCudaComputeCapability"
 
 // readSMs divides the number of CUDA cores by that of an SM of the architecture: NVML does not report the SMs of a
 // GPU, nor its cores while MIG is on (nvml.h).
 func (r *gpuRead) readSMs() gpu.Opt[int] {
 	cores, ok := query(&r.querier, "nvmlDeviceGetNumGpuCores", gpu.ReadingInventory, r.dev.GetNumGpuCores)
-	if !ok || !r.mayQuery(questionSMs, gpu.ReadingInventory) {
+	if !ok || !r.mayQuery(callSMs, gpu.ReadingInventory) {
 		return gpu.None[int]()
 	}
 	major, minor, ret := r.dev.GetCudaComputeCapability()
-	if !r.accept(questionSMs, gpu.ReadingInventory, ret) {
+	if !r.accept(callSMs, gpu.ReadingInventory, ret) {
 		return gpu.None[int]()
 	}
-	r.state.static.answered[questionSMs] = true
+	r.state.static.answered[callSMs] = true
 	perSM := coresPerSM(major, minor)
 	if perSM == 0 || cores <= 0 || cores%perSM != 0 {
 		return gpu.None[int]()

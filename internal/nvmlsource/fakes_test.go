@@ -16,7 +16,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// spy stands between a Source and the simulated node: it counts the calls by their names, and makes them do something
+// spy is between a Source and the simulated node: it counts the calls by their names, and makes them do something
 // else. It is a Library; its devices, MIG devices and event sets are spies, too.
 type spy struct {
 	nvmlsource.Library

@@ -37,7 +37,7 @@ func TestNotSupportedForAWhile(t *testing.T) {
 }
 
 // TestLayoutChangeAsksAgainWhatWasNotSupported: it may have been asked while the driver was at it. What is made again
-// here is as before, so that only the event tells.
+// here is as before, so that only the event shows it.
 func TestLayoutChangeAsksAgainWhatWasNotSupported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["3g.20gb@0"]}`)

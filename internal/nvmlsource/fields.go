@@ -21,7 +21,7 @@ type field struct {
 	reading   gpu.Reading
 	name      string // nvml.h's, without NVML_FI_DEV_
 	take      func(*gpu.Readings, *nvml.FieldValue)
-	question  string
+	call      string
 }
 
 // fields lists what is read by id. The raw NVLink counters (140, 141) contain the data ones: they are never added.
@@ -47,7 +47,7 @@ func fields() []field {
 			take: takeRecovery},
 	}
 	for i := range list {
-		list[i].question = "nvmlDeviceGetFieldValues(" + list[i].name + ")"
+		list[i].call = "nvmlDeviceGetFieldValues(" + list[i].name + ")"
 	}
 	return list
 }
@@ -67,20 +67,20 @@ func linkErrors(id uint32, kind string) field {
 // readFields reads the fields whose tier is due, in one call. Values and errors of slow fields go to slow and
 // slowErrs. If the call as a whole fails, slow keeps the last values.
 func (r *gpuRead) readFields(fast, slow *gpu.Readings, slowErrs *[]gpu.ReadError) {
-	const question = "nvmlDeviceGetFieldValues"
+	const call = "nvmlDeviceGetFieldValues"
 	b := r.state
 	b.values, b.chosen = b.values[:0], b.chosen[:0]
 	for i := range b.fields {
 		f := &b.fields[i]
-		if !r.unsupported[f.question] && (r.slow || !f.slow) {
+		if !r.unsupported[f.call] && (r.slow || !f.slow) {
 			b.values = append(b.values, nvml.FieldValue{FieldId: f.id, ScopeId: f.scope})
 			b.chosen = append(b.chosen, f)
 		}
 	}
-	if len(b.values) == 0 || r.fatal != nil || r.unsupported[question] {
+	if len(b.values) == 0 || r.fatal != nil || r.unsupported[call] {
 		return
 	}
-	if err := r.queryFields(question); err != nil {
+	if err := r.queryFields(call); err != nil {
 		last := &b.slow.readings
 		slow.NVLink.Errors, slow.RecoveryAction = last.NVLink.Errors, last.RecoveryAction
 		r.addFieldErrors(err, slowErrs)
@@ -97,7 +97,7 @@ func (r *gpuRead) readFields(fast, slow *gpu.Readings, slowErrs *[]gpu.ReadError
 				f.take(fast, v)
 			}
 		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_FUNCTION_NOT_FOUND:
-			r.unsupported[f.question] = true // INVALID_ARGUMENT: a field id that the driver is too old for
+			r.unsupported[f.call] = true // INVALID_ARGUMENT: a field id that the driver is too old for
 		default:
 			r.addFieldError(f, ret, slowErrs)
 		}
@@ -105,12 +105,12 @@ func (r *gpuRead) readFields(fast, slow *gpu.Readings, slowErrs *[]gpu.ReadError
 }
 
 // queryFields makes the call for the chosen fields, unless its denial is cached.
-func (r *gpuRead) queryFields(question string) error {
-	denied := r.denied[question]
+func (r *gpuRead) queryFields(call string) error {
+	denied := r.denied[call]
 	if denied != nil && !r.slow {
 		return denied
 	}
-	err := r.classify(question, gpu.ReadingPCIe, r.dev.GetFieldValues(r.state.values))
+	err := r.classify(call, gpu.ReadingPCIe, r.dev.GetFieldValues(r.state.values))
 	for _, f := range r.state.chosen {
 		if denied != nil && err == nil {
 			delete(r.refused, f.reading)
@@ -141,7 +141,7 @@ func (r *gpuRead) addFieldErrors(err error, slowErrs *[]gpu.ReadError) {
 }
 
 func (r *gpuRead) addFieldError(f *field, ret nvml.Return, slowErrs *[]gpu.ReadError) {
-	err := driverError(f.question, ret)
+	err := driverError(f.call, ret)
 	switch {
 	case losesDevice(err):
 		r.fatal = err

@@ -149,13 +149,13 @@ func (s *Source) wantsGPM(id gpu.UUID) bool {
 
 // gpmSupported reports whether the GPU has GPM, by a call that is made once in a MIG mode.
 func (r *gpuRead) gpmSupported() bool {
-	const question = "nvmlGpmQueryDeviceSupport"
+	const call = "nvmlGpmQueryDeviceSupport"
 	g := &r.state.gpm
 	if g.asked && !r.retryAll {
 		return g.supported
 	}
-	supported, ok := query(&r.querier, question, gpu.ReadingActivity, r.dev.GpmQueryDeviceSupport)
-	g.asked = ok || r.unsupported[question]
+	supported, ok := query(&r.querier, call, gpu.ReadingActivity, r.dev.GpmQueryDeviceSupport)
+	g.asked = ok || r.unsupported[call]
 	g.supported = ok && supported
 	return g.supported
 }
@@ -183,9 +183,9 @@ func (r *gpuRead) sampleEntities() {
 }
 
 // sampleInto takes one sample of an entity into its window. If that fails the window starts again.
-func (r *gpuRead) sampleInto(w *window, known answers, question string, take func(GPMSample) nvml.Return) {
+func (r *gpuRead) sampleInto(w *window, known answers, call string, take func(GPMSample) nvml.Return) {
 	a := r.entityQuerier(known)
-	if !a.mayQuery(question, gpu.ReadingActivity) {
+	if !a.mayQuery(call, gpu.ReadingActivity) {
 		w.reset(a.errs)
 		return
 	}
@@ -197,7 +197,7 @@ func (r *gpuRead) sampleInto(w *window, known answers, question string, take fun
 		}
 		w.samples[0] = sample
 	}
-	if !a.accept(question, gpu.ReadingActivity, take(w.samples[0])) {
+	if !a.accept(call, gpu.ReadingActivity, take(w.samples[0])) {
 		r.fatal = a.fatal
 		w.reset(a.errs)
 		return
@@ -286,12 +286,12 @@ func (r *gpuRead) computeWindow(w *window, count int) {
 	if w.count < 2 || r.fatal != nil {
 		return
 	}
-	const question = "nvmlGpmMetricsGet"
+	const call = "nvmlGpmMetricsGet"
 	metrics := r.state.metrics[:count]
 	for i := range metrics {
 		metrics[i].Value, metrics[i].Return = 0, nvml.ERROR_UNKNOWN
 	}
-	if err := r.source.checkReturn(question, r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)); err != nil {
+	if err := r.source.checkReturn(call, r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)); err != nil {
 		if losesDevice(err) {
 			r.fatal = err
 		}

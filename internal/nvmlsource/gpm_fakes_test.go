@@ -6,7 +6,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// The spy's part of GPM: calls can be made to fail, and what is sampled can be told by who is there instead of by
+// The spy's part of GPM: calls can be made to fail, and what is sampled can be decided by who is there instead of by
 // what it does.
 
 // who names what an entity is at this moment: a GPU (instance and compute -1), a GPU instance (compute -1), a compute

@@ -11,7 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// partitioner cuts GPU 0 anew again and again, and knows who is there: every instance that was ever made has a
+// partitioner repartitions GPU 0 again and again, and knows who is there: every instance that was ever made has a
 // number, by which its activity is known.
 type partitioner struct {
 	*node
@@ -76,7 +76,7 @@ func newPartitioner(t *testing.T) *partitioner {
 	return c
 }
 
-// check holds that every value is of the instance that it stands at, and returns how many there are.
+// check holds that every value is of the instance that it is given for, and returns how many there are.
 func (c *partitioner) check(g gpu.GPU) (values int) {
 	c.t.Helper()
 	of := func(a gpu.Activity, i gpu.GPUInstance) {

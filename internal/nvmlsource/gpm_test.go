@@ -57,7 +57,7 @@ func TestActivityByGPM(t *testing.T) {
 		}
 	}
 	n.advance(time.Second)
-	whole, cut, old := n.read(ids[0]), n.read(ids[1]), n.read(ids[2])
+	whole, split, old := n.read(ids[0]), n.read(ids[1]), n.read(ids[2])
 	cmptest.Equal(t, "source of a whole GPU", whole.ActivitySource, gpu.ActivityGPM)
 	cmptest.Equal(t, "activity of a whole GPU", whole.Activity, gpu.Activity{
 		GraphicsEngine: gpu.Some(1.0), SM: gpu.Some(0.5), SMOccupancy: gpu.Some(0.125), Tensor: gpu.Some(0.2),
@@ -68,7 +68,7 @@ func TestActivityByGPM(t *testing.T) {
 		PCIeReceive: gpu.Some(100.0 * mebi), PCIeTransmit: gpu.Some(100.0 * mebi), NVLinkReceive: gpu.Some(50.0 * mebi),
 		NVLinkTransmit: gpu.Some(50.0 * mebi),
 	}, approx())
-	one, two := cut.Instances[0], cut.Instances[1]
+	one, two := split.Instances[0], split.Instances[1]
 	cmptest.Equal(t, "SM activity of a GPU instance", one.Activity.SM, gpu.Some(0.5), approx())
 	cmptest.Equal(t, "DRAM activity of a GPU instance", one.Activity.DRAM, gpu.Some(0.1), approx())
 	cmptest.Equal(t, "SM activity of its compute instance", one.ComputeInstances[0].Activity.SM, gpu.Some(0.5), approx())
@@ -132,7 +132,7 @@ func TestLayoutChangeBeginsNewWindows(t *testing.T) {
 		gpu.Some(10.0/40), approx())
 }
 
-// TestProcessUse: how busy a process keeps the SMs is told of whole GPUs, to who wants it.
+// TestProcessUse: how busy a process keeps the SMs is read for whole GPUs, if it is wanted.
 func TestProcessUse(t *testing.T) {
 	n := startNode(t, gpmScenario)
 	if g := n.read(n.discover()[0]); g.Readings.Processes.Or(nil)[0].SM.Present() {
@@ -146,10 +146,10 @@ func TestProcessUse(t *testing.T) {
 		t.Fatalf("processes of a whole GPU: %+v", whole)
 	}
 	cmptest.Equal(t, "SM utilization of a process", whole[0].SM, gpu.Some(0.5), approx())
-	cut := n.read(ids[1])
-	for _, p := range cut.Readings.Processes.Or(nil) {
-		if p.SM.Present() || len(cut.Errors) > 0 {
-			t.Errorf("under MIG: %+v, errors %v", p, cut.Errors)
+	split := n.read(ids[1])
+	for _, p := range split.Readings.Processes.Or(nil) {
+		if p.SM.Present() || len(split.Errors) > 0 {
+			t.Errorf("under MIG: %+v, errors %v", p, split.Errors)
 		}
 	}
 }

@@ -55,7 +55,7 @@ type modeState struct {
 type static struct {
 	have      bool
 	errs      []gpu.ReadError // of facts that failed: they are read again with the slow tier
-	answered  map[string]bool // questions whose answers are among the facts
+	answered  map[string]bool // calls whose answers are among the facts
 	profiles  []profileEntry
 	counted   bool // the profiles are complete
 	placed    bool // the profiles have their placements

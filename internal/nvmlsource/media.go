@@ -29,7 +29,7 @@ func (r *gpuRead) readMedia() gpu.Media {
 
 // mediaKind is a kind of media engine with its metrics of GPM, one for each engine that a GPU can have.
 type mediaKind struct {
-	question    string // the call for its metrics alone
+	call        string // the call for its metrics alone
 	first, last nvml.GpmMetricId
 	field       func(*gpu.Media) *gpu.Opt[float64]
 	count       func(*gpu.Engines) int
@@ -69,7 +69,7 @@ func (r *gpuRead) readInstanceMedia(gi *gpu.GPUInstance, state *entityState) {
 	var list [kindsOfMedia]mediaKind
 	kinds := list[:0]
 	for _, kind := range mediaKinds() {
-		if kind.most(engines) > 0 && !a.unsupported[kind.question] {
+		if kind.most(engines) > 0 && !a.unsupported[kind.call] {
 			kinds = append(kinds, kind)
 		}
 	}
@@ -78,8 +78,8 @@ func (r *gpuRead) readInstanceMedia(gi *gpu.GPUInstance, state *entityState) {
 	}
 	if len(kinds) == 1 || a.unsupported[allMedia] {
 		for i := range kinds {
-			r.queryMedia(w, &a, kinds[i].question, kinds[i:i+1], engines)
-			if a.unsupported[kinds[i].question] {
+			r.queryMedia(w, &a, kinds[i].call, kinds[i:i+1], engines)
+			if a.unsupported[kinds[i].call] {
 				delete(a.unsupported, allMedia)
 			}
 		}
@@ -90,8 +90,8 @@ func (r *gpuRead) readInstanceMedia(gi *gpu.GPUInstance, state *entityState) {
 
 // queryMedia reads the metrics of some kinds in one call. A kind whose metrics are all refused is cached as
 // unsupported.
-func (r *gpuRead) queryMedia(w *window, a *querier, question string, kinds []mediaKind, engines gpu.Opt[gpu.Engines]) {
-	if !a.mayQuery(question, gpu.ReadingMedia) {
+func (r *gpuRead) queryMedia(w *window, a *querier, call string, kinds []mediaKind, engines gpu.Opt[gpu.Engines]) {
+	if !a.mayQuery(call, gpu.ReadingMedia) {
 		return
 	}
 	metrics := r.state.mediaMetrics[:0]
@@ -106,7 +106,7 @@ func (r *gpuRead) queryMedia(w *window, a *querier, question string, kinds []med
 		// the samples are valid, since activity was computed of them: a metric is unknown to the driver
 		ret = nvml.ERROR_NOT_SUPPORTED
 	}
-	if !a.accept(question, gpu.ReadingMedia, ret) {
+	if !a.accept(call, gpu.ReadingMedia, ret) {
 		return
 	}
 	for i := range kinds {
@@ -117,7 +117,7 @@ func (r *gpuRead) queryMedia(w *window, a *querier, question string, kinds []med
 		if !slices.ContainsFunc(of, func(m GPMMetric) bool {
 			return m.Return != nvml.ERROR_NOT_SUPPORTED && m.Return != nvml.ERROR_INVALID_ARGUMENT
 		}) {
-			a.unsupported[kind.question] = true
+			a.unsupported[kind.call] = true
 		}
 	}
 }

@@ -71,18 +71,18 @@ func (n *node) poll(id gpu.UUID) gpu.GPU {
 	return n.read(id)
 }
 
-// Of a GPU without MIG the driver tells the utilization of its engines; of the GPU instances of a Hopper or later GPM
+// Of a GPU without MIG the driver reports the utilization of its engines; of the GPU instances of a Hopper or later GPM
 // does, of the kinds that their profiles have; those of an A100 have none.
 func TestMediaEngines(t *testing.T) {
 	wanted := true
 	n, ids := mediaNode(t, &wanted)
-	whole, cut, old := n.poll(ids[0]), n.poll(ids[1]), n.poll(ids[2])
+	whole, split, old := n.poll(ids[0]), n.poll(ids[1]), n.poll(ids[2])
 	cmptest.Equal(t, "a whole GPU", whole.Readings.Media,
 		gpu.Media{Encoder: gpu.Some(0.5), Decoder: gpu.Some(0.25), JPEG: gpu.Some(0.1), OFA: gpu.Some(0.25)}, approx())
-	cmptest.Equal(t, "a GPU with MIG", cut.Readings.Media, gpu.Media{})
-	cmptest.Equal(t, "a 2g of two decoders and two JPEG engines", cut.Instances[0].Media,
+	cmptest.Equal(t, "a GPU with MIG", split.Readings.Media, gpu.Media{})
+	cmptest.Equal(t, "a 2g of two decoders and two JPEG engines", split.Instances[0].Media,
 		gpu.Media{Decoder: gpu.Some(0.5), JPEG: gpu.Some(0.2)}, approx())
-	cmptest.Equal(t, "a 1g+me of one of each", cut.Instances[1].Media,
+	cmptest.Equal(t, "a 1g+me of one of each", split.Instances[1].Media,
 		gpu.Media{Decoder: gpu.Some(1.0), JPEG: gpu.Some(0.4), OFA: gpu.Some(0.25)}, approx())
 	if old.Instances[0].Media != (gpu.Media{}) || len(old.Errors)+len(old.Instances[0].Errors) > 0 {
 		t.Errorf("an A100's instance: %+v, errors %v", old.Instances[0].Media, old.Errors)
@@ -101,9 +101,9 @@ func TestWholeGPUMedia(t *testing.T) {
 		}
 	})
 	ids := n.discover()
-	whole, cut := n.poll(ids[0]), n.poll(ids[1])
+	whole, split := n.poll(ids[0]), n.poll(ids[1])
 	cmptest.Equal(t, "decoders of a whole GPU", whole.Readings.Media.Decoder, gpu.Some(0.25))
-	cmptest.Equal(t, "a GPU instance", cut.Instances[0].Media, gpu.Media{})
+	cmptest.Equal(t, "a GPU instance", split.Instances[0].Media, gpu.Media{})
 }
 
 // Nothing is asked for media engines while they are not served, and they are there or gone with the poll after that
@@ -126,20 +126,20 @@ func TestMediaEnginesOnlyWhenWanted(t *testing.T) {
 	n.poll(ids[0])
 	n.poll(ids[1])
 	_, off, _ := calls(ids[0])
-	cut, _, without := calls(ids[1])
-	if off != 0 || cut.Instances[0].Media != (gpu.Media{}) {
-		t.Errorf("not wanted: %d calls, %+v", off, cut.Instances[0].Media)
+	split, _, without := calls(ids[1])
+	if off != 0 || split.Instances[0].Media != (gpu.Media{}) {
+		t.Errorf("not wanted: %d calls, %+v", off, split.Instances[0].Media)
 	}
 	wanted = true
 	_, on, _ := calls(ids[0])
-	cut, underMIG, with := calls(ids[1])
+	split, underMIG, with := calls(ids[1])
 	cmptest.Equal(t, "calls for a whole GPU", on, 4)
 	cmptest.Equal(t, "calls for a GPU with MIG", underMIG, 0)
 	cmptest.Equal(t, "calls for metrics of two instances", with-without, 2)
-	cmptest.Equal(t, "decoders of an instance are read", cut.Instances[0].Media.Decoder.Present(), true)
+	cmptest.Equal(t, "decoders of an instance are read", split.Instances[0].Media.Decoder.Present(), true)
 	wanted = false
-	if cut, _, _ := calls(ids[1]); cut.Instances[0].Media != (gpu.Media{}) {
-		t.Errorf("no longer wanted: %+v", cut.Instances[0].Media)
+	if split, _, _ := calls(ids[1]); split.Instances[0].Media != (gpu.Media{}) {
+		t.Errorf("no longer wanted: %+v", split.Instances[0].Media)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestMediaEnginesThatDoNotTell(t *testing.T) {
 	}
 }
 
-// A driver that does not know the metrics is not asked again, and tells activity as before.
+// A driver that does not know the metrics is not asked again, and reports activity as before.
 func TestMediaEnginesNotSupported(t *testing.T) {
 	wanted := true
 	n, ids := mediaNode(t, &wanted)

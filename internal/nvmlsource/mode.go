@@ -72,9 +72,9 @@ func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeC
 // valid any more is looked up again.
 func (a *Actuator) readMode(id gpu.UUID) (current, pending bool, err error) {
 	for range 2 {
-		var b *gpuState
-		if b, err = a.stateOf(id); err == nil {
-			now, next, ret := b.handle.GetMigMode()
+		var g *gpuState
+		if g, err = a.stateOf(id); err == nil {
+			now, next, ret := g.handle.GetMigMode()
 			if err = a.source.checkReturn("nvmlDeviceGetMigMode", ret); err == nil {
 				return now == nvml.DEVICE_MIG_ENABLE, next == nvml.DEVICE_MIG_ENABLE, nil
 			}
@@ -82,8 +82,8 @@ func (a *Actuator) readMode(id gpu.UUID) (current, pending bool, err error) {
 		if !losesDevice(err) && !errors.Is(err, gpu.ErrInvalidArgument) {
 			break
 		}
-		if b = a.source.stateOf(id); b != nil {
-			b.lost.Store(true)
+		if g = a.source.stateOf(id); g != nil {
+			g.lost.Store(true)
 		}
 	}
 	return false, false, err

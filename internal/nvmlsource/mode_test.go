@@ -56,7 +56,7 @@ processes: [{gpu: 2, workload: w}]`)
 	}
 }
 
-// Our own hold on the GPU does not stand in the way: while the mode is set, the GPU is in no queue of events.
+// Our own hold on the GPU is not in the way: while the mode is set, the GPU is in no queue of events.
 // Afterwards it is again.
 func TestEventsAreWithheldWhileTheModeIsSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

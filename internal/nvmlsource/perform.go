@@ -13,11 +13,11 @@ import (
 )
 
 // PerformStep does one step if the GPU has exactly the instances expected, read immediately before the call that
-// changes it. Otherwise it changes nothing and returns mig.ErrLayoutChanged, with what stands; Outcome.Read is false
-// if that changes all the time. After the call it reads the instances again, whether the call succeeded or not. They
-// have the form that Layouts gives them, without the UUIDs of MIG devices, except that of a compute instance that the
-// step created. If they cannot be read afterwards, the error says so, joined with that of the call, and Outcome.Read
-// is false; if they could not be read before, it is mig.ErrNotTried.
+// changes it. Otherwise it changes nothing and returns mig.ErrLayoutChanged, with the current instances; Outcome.Read
+// is false if that changes all the time. After the call it reads the instances again, whether the call succeeded or
+// not. They have the form that Layouts gives them, without the UUIDs of MIG devices, except that of a compute instance
+// that the step created. If they cannot be read afterwards, the error says so, joined with that of the call, and
+// Outcome.Read is false; if they could not be read before, it is mig.ErrNotTried.
 //
 // A creation gives exactly what was asked for, or mig.ErrNotAsAsked if the driver reported success. A destruction
 // after which the instance is still there is gpu.ErrDriver. What the step is about must be among the instances as the

@@ -15,7 +15,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// performer does steps on GPU 0 of a node, a cutBoard, each on the instances that the one before left.
+// performer does steps on GPU 0 of a node, a partitioned, each on the instances that the one before left.
 type performer struct {
 	*node
 	steps
@@ -24,7 +24,7 @@ type performer struct {
 
 func newPerformer(t *testing.T, faults ...string) *performer {
 	t.Helper()
-	n := newNode(t, "", cutBoard+"\nfaults: ["+strings.Join(faults, ", ")+"]")
+	n := newNode(t, "", partitioned+"\nfaults: ["+strings.Join(faults, ", ")+"]")
 	return &performer{node: n, steps: steps{n.discover()[0]}, expected: n.layout(0).Instances}
 }
 
@@ -51,11 +51,11 @@ func (p *performer) perform(s mig.Step) mig.Done {
 	return out.Done
 }
 
-// sameAsLayout holds that an outcome has what stands.
+// sameAsLayout checks that an outcome has the current layout.
 func (p *performer) sameAsLayout(out mig.Outcome) {
 	p.t.Helper()
 	if g := p.layout(0); !out.Read || !mig.SameInstances(out.Instances, g.Instances) {
-		p.t.Errorf("outcome %+v; standing %+v", out, g.Instances)
+		p.t.Errorf("outcome %+v; current %+v", out, g.Instances)
 	}
 }
 
@@ -103,7 +103,7 @@ func TestPerformStepWithoutComputePlacements(t *testing.T) {
 }
 
 // Another client has changed the GPU since the instances expected were read: nothing is changed, and the outcome has
-// what stands. A reading that only differs because it was torn is no change.
+// the current layout. A reading that only differs because it was torn is no change.
 func TestPerformStepOnAnotherLayout(t *testing.T) {
 	for about, change := range map[string]func(p *performer){
 		"another instance":             func(p *performer) { p.anotherClient(19, 6) },
@@ -171,7 +171,7 @@ func TestPerformStepOnAGPUThatIsChangedAllTheTime(t *testing.T) {
 	noChange(t, p.node)
 }
 
-// From the call on it is changed all the time: the step has succeeded, but what stands is not known.
+// From the call on it is changed all the time: the step has succeeded, but the current layout is not known.
 func TestPerformStepBeforeAGPUIsChangedAllTheTime(t *testing.T) {
 	p := newPerformer(t)
 	looks := 0
@@ -196,7 +196,8 @@ func TestPerformStepBeforeAGPUIsChangedAllTheTime(t *testing.T) {
 	cmptest.Equal(t, "times that the GPU was read", looks, 4)
 }
 
-// Another client is at work in the middle of a step: the outcome has what stands, whether the step succeeded or not.
+// Another client is at work in the middle of a step: the outcome has the current layout, whether the step succeeded or
+// not.
 func TestAnotherClientInTheMiddleOfAStep(t *testing.T) {
 	p := newPerformer(t, `{gpu: 0, kind: external-reconfigure, on: destroy-ci, layout: ["7g.40gb@0"]}`)
 	i := p.expected[0]
@@ -282,7 +283,7 @@ func TestStepsThatFail(t *testing.T) {
 	}
 }
 
-// After a fault that lasts, what stands is not known: the outcome says so, with both errors.
+// After a fault that lasts, the current layout is not known: the outcome says so, with both errors.
 func TestInstancesThatCannotBeReadAfterAStep(t *testing.T) {
 	for fault, want := range map[string]error{
 		"{gpu: 0, kind: lost, on: create-gi}":           gpu.ErrLost,
@@ -313,7 +314,7 @@ func TestInstancesThatCannotBeReadAfterAStep(t *testing.T) {
 	}
 	p.spy.set("GetGpuInstances", nvml.SUCCESS)
 	if g := p.layout(0); len(g.Instances) != 2 || g.Instances[1].ID != out.Done.Instance {
-		t.Errorf("created %+v; standing %+v", out.Done, g.Instances)
+		t.Errorf("created %+v; current %+v", out.Done, g.Instances)
 	}
 }
 

@@ -49,7 +49,7 @@ func (p *privilege) markMissing(reading gpu.Reading) {
 	case gpu.ReadingProcesses:
 		missing, needs = "processes of MIG GPUs", needsMonitor
 	}
-	level.Warn(p.logger).Log("msg", "No permission; readings are left out", "missing", missing, "needs", needs)
+	level.Warn(p.logger).Log("msg", "no permission; readings are left out", "missing", missing, "needs", needs)
 }
 
 // markRegained records that a reading that was denied has been answered.
@@ -60,5 +60,5 @@ func (p *privilege) markRegained(reading gpu.Reading) {
 		return
 	}
 	delete(p.logged, reading)
-	level.Info(p.logger).Log("msg", "Permission is there again; readings are no longer left out", "reading", reading)
+	level.Info(p.logger).Log("msg", "permission is granted again; readings are no longer left out", "reading", reading)
 }

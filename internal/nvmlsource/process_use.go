@@ -9,8 +9,8 @@ import (
 // readProcessUse sets the SM utilization of each process to that of the driver's newest sample since the last
 // reading, or 0 without one: the driver has samples of active processes only. It has none under MIG.
 func (r *gpuRead) readProcessUse(list []gpu.Process) {
-	const question = "nvmlDeviceGetProcessUtilization"
-	if !r.source.opts.ProcessUtilization || r.state.mode.enabled.Or(false) || !r.mayQuery(question, gpu.ReadingProcesses) {
+	const call = "nvmlDeviceGetProcessUtilization"
+	if !r.source.opts.ProcessUtilization || r.state.mode.enabled.Or(false) || !r.mayQuery(call, gpu.ReadingProcesses) {
 		return
 	}
 	if r.state.processesSeen > uint64(r.now.UnixMicro()) {
@@ -20,7 +20,7 @@ func (r *gpuRead) readProcessUse(list []gpu.Process) {
 	if ret == nvml.ERROR_NOT_FOUND { // no process was active
 		samples, ret = nil, nvml.SUCCESS
 	}
-	if !r.accept(question, gpu.ReadingProcesses, ret) {
+	if !r.accept(call, gpu.ReadingProcesses, ret) {
 		return
 	}
 	for i := range list {

@@ -30,17 +30,17 @@ func (p *processes) ownLists(hasTree bool) *processes {
 // readProcesses reads the lists of the whole GPU. With MIG that needs privilege; without it each MIG device has its
 // own list.
 func (r *gpuRead) readProcesses() processes {
-	const question = "nvmlDeviceGetComputeRunningProcesses"
+	const call = "nvmlDeviceGetComputeRunningProcesses"
 	switch {
 	case r.fatal != nil:
 		return processes{}
-	case r.unsupported[question]:
+	case r.unsupported[call]:
 		return processes{err: gpu.ErrNotSupported}
-	case r.denied[question] != nil && !r.slow:
-		return processes{err: r.denied[question]}
+	case r.denied[call] != nil && !r.slow:
+		return processes{err: r.denied[call]}
 	}
 	compute, ret := r.dev.GetComputeRunningProcesses()
-	if err := r.classify(question, gpu.ReadingProcesses, ret); err != nil {
+	if err := r.classify(call, gpu.ReadingProcesses, ret); err != nil {
 		return processes{err: err}
 	}
 	graphics, _ := query(&r.querier, "nvmlDeviceGetGraphicsRunningProcesses", gpu.ReadingProcesses,

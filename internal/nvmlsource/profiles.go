@@ -54,16 +54,16 @@ func (r *gpuRead) readProfiles() {
 
 // readProfileInfos reads the profiles without their placements.
 func (r *gpuRead) readProfileInfos() []profileEntry {
-	const question = "nvmlDeviceGetGpuInstanceProfileInfo"
+	const call = "nvmlDeviceGetGpuInstanceProfileInfo"
 	var entries []profileEntry
 	unnamed, ended := false, true
 	for enum := 0; enum < maxProfiles && r.fatal == nil; enum++ {
 		info, ret := r.dev.GetGpuInstanceProfileInfo(enum)
-		err := r.source.checkReturn(question, ret)
+		err := r.source.checkReturn(call, ret)
 		switch {
 		case err == nil:
-			if r.denied[question] != nil {
-				delete(r.denied, question)
+			if r.denied[call] != nil {
+				delete(r.denied, call)
 				r.source.privilege.markRegained(gpu.ReadingMIG)
 			}
 			entries = append(entries, newProfileEntry(enum, info))
@@ -77,7 +77,7 @@ func (r *gpuRead) readProfileInfos() []profileEntry {
 		case !errors.Is(err, gpu.ErrInvalidArgument): // the end
 			ended = false
 			if errors.Is(err, gpu.ErrNoPermission) {
-				r.denied[question] = err
+				r.denied[call] = err
 				r.source.privilege.markMissing(gpu.ReadingMIG)
 			}
 			r.addError(gpu.ReadingMIG, err)
@@ -104,13 +104,13 @@ func (r *gpuRead) gpuMemory() uint64 {
 // those of all profiles or none, since what could still be created follows from all of them. How many instances there
 // can be is computed from placements: the driver's number is wrong for some profiles of A30.
 func (r *gpuRead) readPlacements() {
-	const question = "nvmlDeviceGetGpuInstancePossiblePlacements"
+	const call = "nvmlDeviceGetGpuInstancePossiblePlacements"
 	st := &r.state.static
 	entries := slices.Clone(st.profiles)
 	profiles := make([]gpu.Profile, 0, len(entries))
 	for i := range entries {
 		e := &entries[i]
-		placements, ok := query(&r.querier, question, gpu.ReadingMIG, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
+		placements, ok := query(&r.querier, call, gpu.ReadingMIG, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
 			return r.dev.GetGpuInstancePossiblePlacements(e.ID)
 		})
 		if !ok {

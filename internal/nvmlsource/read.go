@@ -20,17 +20,17 @@ type gpuRead struct {
 	out      gpu.GPU
 }
 
-func newGPURead(s *Source, b *gpuState) *gpuRead {
+func newGPURead(s *Source, g *gpuState) *gpuRead {
 	now := s.opts.Now()
-	retryAll := b.retryUnsupported(now)
-	if b.ourChange.Swap(false) {
-		b.slowAt = time.Time{}
+	retryAll := g.retryUnsupported(now)
+	if g.ourChange.Swap(false) {
+		g.slowAt = time.Time{}
 	}
-	since := now.Sub(b.slowAt)
+	since := now.Sub(g.slowAt)
 	return &gpuRead{
-		querier:  querier{source: s, answers: b.answers, slow: b.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery},
-		state:    b,
-		dev:      b.handle,
+		querier:  querier{source: s, answers: g.answers, slow: g.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery},
+		state:    g,
+		dev:      g.handle,
 		now:      now,
 		media:    s.opts.Media != nil && s.opts.Media(),
 		retryAll: retryAll,
@@ -82,20 +82,20 @@ func (r *gpuRead) forgetAnswers() {
 // minor number may change (nvml.h). The call is made in every reading, also if it was not supported, because all else
 // depends on it. A GPU that had a mode keeps it through an answer that it has none.
 func (r *gpuRead) readMode() {
-	const question = "nvmlDeviceGetMigMode"
+	const call = "nvmlDeviceGetMigMode"
 	mode := r.state.mode // kept if it cannot be read
-	if r.mayQuery(question, gpu.ReadingMIG) {
+	if r.mayQuery(call, gpu.ReadingMIG) {
 		current, pending, ret := r.dev.GetMigMode()
 		switch {
 		case ret == nvml.ERROR_INVALID_ARGUMENT: // the handle is the only one
-			r.fatal = r.source.checkReturn(question, ret)
-		case r.accept(question, gpu.ReadingMIG, ret):
+			r.fatal = r.source.checkReturn(call, ret)
+		case r.accept(call, gpu.ReadingMIG, ret):
 			mode.enabled = gpu.Some(current == nvml.DEVICE_MIG_ENABLE)
 			mode.pending = gpu.Some(pending == nvml.DEVICE_MIG_ENABLE)
-		case r.unsupported[question]:
-			delete(r.unsupported, question)
+		case r.unsupported[call]:
+			delete(r.unsupported, call)
 			if mode.enabled.Present() {
-				r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: driverError(question, ret)})
+				r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: driverError(call, ret)})
 			}
 		}
 	}

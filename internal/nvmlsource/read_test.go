@@ -71,7 +71,7 @@ func TestThresholdsThatTheDriverDoesNotKnow(t *testing.T) {
 	}
 }
 
-// The profiles of a GPU with MIG off have names, although its driver tells none then.
+// The profiles of a GPU with MIG off have names, although its driver reports none then.
 func TestProfilesAreNamedWithMIGOnAndOff(t *testing.T) {
 	n := newNode(t, "", whole+"\n"+twoCIs)
 	ids := n.discover()
@@ -89,7 +89,7 @@ func TestProfilesAreNamedWithMIGOnAndOff(t *testing.T) {
 	}
 }
 
-// A30's driver tells a wrong number of instances for a profile.
+// A30's driver reports a wrong number of instances for a profile.
 func TestMostInstancesFollowFromPlacements(t *testing.T) {
 	n := newNode(t, "", "  - {model: A30}")
 	most := map[string]int{}
@@ -189,7 +189,7 @@ func TestOneFailedReadingIsAnErrorAndNothingElseIsMissing(t *testing.T) {
 	id := n.discover()[0]
 	n.spy.set("GetPowerUsage", nvml.ERROR_UNKNOWN)
 	n.spy.set("GetEnforcedPowerLimit", nvml.ERROR_TIMEOUT)
-	for range 2 { // what failed in the slow tier stands until the next
+	for range 2 { // what failed in the slow tier stays until the next
 		g := n.read(id)
 		if len(g.Errors) != 2 {
 			t.Fatalf("errors: %v", g.Errors)
@@ -270,7 +270,7 @@ func TestFactsThatAreKnownAreNotReadAgain(t *testing.T) {
 	cmptest.Equal(t, "errors", len(second.Errors), len(first.Errors))
 }
 
-// A call for fields that fails as a whole is an error of everything it asks for; what is seldom read stands.
+// A call for fields that fails as a whole is an error of everything it asks for; what is seldom read stays.
 func TestFieldsThatFailAsAWhole(t *testing.T) {
 	n := newNode(t, "", whole)
 	id := n.discover()[0]

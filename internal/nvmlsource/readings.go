@@ -36,16 +36,16 @@ func (r *gpuRead) readFast() {
 // readMemory reads the GPU's memory. The handle is the only argument of the call, so an invalid argument means that
 // the driver no longer knows the GPU.
 func (r *gpuRead) readMemory(to *gpu.Readings) {
-	const question = "nvmlDeviceGetMemoryInfo"
-	if !r.mayQuery(question, gpu.ReadingMemory) {
+	const call = "nvmlDeviceGetMemoryInfo"
+	if !r.mayQuery(call, gpu.ReadingMemory) {
 		return
 	}
 	m, ret := r.dev.GetMemoryInfo()
 	if ret == nvml.ERROR_INVALID_ARGUMENT {
-		r.fatal = r.source.checkReturn(question, ret)
+		r.fatal = r.source.checkReturn(call, ret)
 		return
 	}
-	if r.accept(question, gpu.ReadingMemory, ret) {
+	if r.accept(call, gpu.ReadingMemory, ret) {
 		to.Memory = memoryOf(m)
 	}
 }
@@ -59,8 +59,8 @@ func memoryOf(m nvml.Memory_v2) gpu.Memory {
 	return memory
 }
 
-func (r *gpuRead) readClock(question string, domain nvml.ClockType) gpu.Opt[float64] {
-	megahertz, ok := query(&r.querier, question, gpu.ReadingClocks,
+func (r *gpuRead) readClock(call string, domain nvml.ClockType) gpu.Opt[float64] {
+	megahertz, ok := query(&r.querier, call, gpu.ReadingClocks,
 		func() (uint32, nvml.Return) { return r.dev.GetClockInfo(domain) })
 	if !ok {
 		return gpu.None[float64]()
@@ -139,12 +139,12 @@ func (r *gpuRead) readThresholds(to *gpu.Readings) {
 
 // readRows reads the remapped rows, which drivers do not report while the GPU has GPU instances.
 func (r *gpuRead) readRows(to *gpu.Readings) {
-	const question = "nvmlDeviceGetRemappedRows"
-	if !r.mayQuery(question, gpu.ReadingRowRemap) {
+	const call = "nvmlDeviceGetRemappedRows"
+	if !r.mayQuery(call, gpu.ReadingRowRemap) {
 		return
 	}
 	correctable, uncorrectable, pending, failure, ret := r.dev.GetRemappedRows()
-	if r.accept(question, gpu.ReadingRowRemap, ret) {
+	if r.accept(call, gpu.ReadingRowRemap, ret) {
 		to.RemappedRows = gpu.Some(gpu.RemappedRows{
 			Correctable: uint64(correctable), Uncorrectable: uint64(uncorrectable), Pending: pending, Failure: failure,
 		})
@@ -157,7 +157,7 @@ type eccCounter struct {
 	severity nvml.MemoryErrorType
 	lifetime nvml.EccCounterType
 	location nvml.MemoryLocation // eccTotal: all of them
-	question string
+	call     string
 }
 
 const eccTotal = nvml.MEMORY_LOCATION_COUNT
@@ -183,7 +183,7 @@ func eccCounters() []eccCounter {
 					severity: nvml.MemoryErrorType(severity),
 					lifetime: nvml.EccCounterType(lifetime),
 					location: nvml.MemoryLocation(location),
-					question: function + "(" + severityName + ", " + lifetimeName + ", " + locationName + ")",
+					call:     function + "(" + severityName + ", " + lifetimeName + ", " + locationName + ")",
 				})
 			}
 		}
@@ -195,7 +195,7 @@ func eccCounters() []eccCounter {
 func (r *gpuRead) readECC(to *gpu.Readings) {
 	for i := range r.state.ecc {
 		c := &r.state.ecc[i]
-		count, ok := queryKnown(&r.querier, c.question, gpu.ReadingECC, func() (uint64, nvml.Return) {
+		count, ok := queryKnown(&r.querier, c.call, gpu.ReadingECC, func() (uint64, nvml.Return) {
 			if c.location == eccTotal {
 				return r.dev.GetTotalEccErrors(c.severity, c.lifetime)
 			}

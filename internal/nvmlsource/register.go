@@ -46,13 +46,13 @@ type registration struct {
 }
 
 // due reports whether a GPU is to be registered for kinds that it lacks.
-func (r *registration) due(b *gpuState, now time.Time) bool {
-	if r.busy || r.kinds == eventKinds || b.lost.Load() || r.suspect && !b.wasRead.Load() {
+func (r *registration) due(g *gpuState, now time.Time) bool {
+	if r.busy || r.kinds == eventKinds || g.lost.Load() || r.suspect && !g.wasRead.Load() {
 		return false
 	}
 	since := now.Sub(r.triedAt)
 	waits := since >= 0 && since < r.pause
-	return !waits || r.state != b && !r.breaks
+	return !waits || r.state != g && !r.breaks
 }
 
 // renewSet creates a set, or sets setErr. The caller then calls register. Only the goroutine that waits for events
@@ -68,7 +68,7 @@ func (q *eventQueue) renewSet() error {
 	q.set, q.setErr = &queueSet{EventSet: set, freed: make(chan struct{})}, nil
 	current := make(map[Device]*registration, len(q.gpus))
 	for h, r := range q.registrations {
-		listening := slices.IndexFunc(q.gpus, func(b *gpuState) bool { return b.handle == h })
+		listening := slices.IndexFunc(q.gpus, func(g *gpuState) bool { return g.handle == h })
 		if listening < 0 && !r.busy {
 			continue
 		}
@@ -258,7 +258,7 @@ func (q *eventQueue) logAttempt(a registerAttempt) {
 		r.logged = false
 	} else if !r.logged && !r.suspect {
 		r.logged = true
-		level.Warn(q.opts.Logger).Log("msg", "XIDs of the GPU are not received", "gpu", a.state.uuid, "err", r.err)
+		level.Warn(q.opts.Logger).Log("msg", "cannot receive XIDs of a GPU", "gpu", a.state.uuid, "err", r.err)
 	}
 }
 
@@ -270,11 +270,11 @@ type xidState struct {
 }
 
 // xidsOf returns the state for a reading, which reports its error.
-func (q *eventQueue) xidsOf(b *gpuState) xidState {
+func (q *eventQueue) xidsOf(g *gpuState) xidState {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var state xidState
-	if r := q.registrations[b.handle]; r != nil {
+	if r := q.registrations[g.handle]; r != nil {
 		state = xidState{err: r.err, received: r.received, reported: r.reported}
 		r.reported = true
 	}

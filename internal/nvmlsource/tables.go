@@ -28,15 +28,15 @@ type tables struct {
 }
 
 // tablesOf returns the tables of a GPU in a MIG mode. They are kept if they could be read completely.
-func (a *Actuator) tablesOf(b *gpuState, mode modeState) (*tables, error) {
+func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 	now := a.source.opts.Now()
-	if t := b.tables.Load(); t != nil && t.enabled == mode.enabled {
+	if t := g.tables.Load(); t != nil && t.enabled == mode.enabled {
 		if age := now.Sub(t.readAt); age >= 0 && age < supportEvery {
 			return t, nil
 		}
 	}
 	t := &tables{enabled: mode.enabled, readAt: now, computes: map[uint32][]nvml.ComputeInstanceProfileInfo{}}
-	r := newGPURead(a.source, newGPUState(b.uuid, b.handle, int(b.index.Load()))) // a Read may be under way on b itself
+	r := newGPURead(a.source, newGPUState(g.uuid, g.handle, int(g.index.Load()))) // a Read may be under way on g itself
 	r.state.known, r.state.mode = true, mode
 	queryFact(r, "nvmlDeviceGetName", r.dev.GetName, func(name string) { t.name = validUTF8(name) })
 	queryFact(r, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) {
@@ -58,7 +58,7 @@ func (a *Actuator) tablesOf(b *gpuState, mode modeState) (*tables, error) {
 	}
 	offered := !mode.enabled.Present() || r.state.static.counted && r.state.static.placed && (t.mostMIG > 0 || !on)
 	if offered && len(r.errs) == 0 {
-		b.tables.Store(t)
+		g.tables.Store(t)
 	}
 	return t, nil
 }

@@ -123,7 +123,7 @@ func TestUnprivilegedSeesLess(t *testing.T) {
 	if calls["GetMemoryInfo"] != 1 || calls["GetGpuInstances"] != 1 {
 		t.Errorf("what is denied is asked in every read: %v", calls)
 	}
-	if lines := strings.Count(n.logged.String(), "No permission"); lines != 2 {
+	if lines := strings.Count(n.logged.String(), "no permission;"); lines != 2 {
 		t.Errorf("logged %d times that permission is missing, want once for the tree and once for memory:\n%s", lines,
 			n.logged)
 	}
@@ -158,12 +158,12 @@ func TestPrivilegeRegainedAndLostAgain(t *testing.T) {
 	if g.Profiles[0].Placements == nil {
 		t.Error("the placements are still missing")
 	}
-	if !strings.Contains(n.logged.String(), "there again") {
+	if !strings.Contains(n.logged.String(), "granted again") {
 		t.Errorf("nothing logged about regained permission: %s", n.logged)
 	}
 	n.spy.set("GetGpuInstances", nvml.ERROR_NO_PERMISSION)
 	n.read(id)
-	if lines := strings.Count(n.logged.String(), "No permission"); lines != 2 {
+	if lines := strings.Count(n.logged.String(), "no permission;"); lines != 2 {
 		t.Errorf("logged %d times that permission is missing, want 2", lines)
 	}
 }
@@ -189,7 +189,7 @@ func TestMIGDevicesThatAreDenied(t *testing.T) {
 	n.advance(15 * time.Second)
 	n.read(id)
 	log := n.logged.String()
-	if strings.Count(log, "there again") != 1 || strings.Count(log, "memory of MIG GPUs as a whole") != 1 {
+	if strings.Count(log, "granted again") != 1 || strings.Count(log, "memory of MIG GPUs as a whole") != 1 {
 		t.Errorf("logged:\n%s", log)
 	}
 }
@@ -224,7 +224,7 @@ func TestLayoutChangeShowsInTheNextRead(t *testing.T) {
 }
 
 // A GPU instance is replaced by one of another profile at the same place, with the same ids: 1g.10gb and 2g.10gb take
-// two slices of memory each. Without the right to list GPU instances only the names of the MIG devices tell.
+// two slices of memory each. Without the right to list GPU instances only the names of the MIG devices show them.
 func TestLayoutChangeIntoAnotherProfileAtTheSamePlace(t *testing.T) {
 	for _, listed := range []nvml.Return{nvml.SUCCESS, nvml.ERROR_NO_PERMISSION} {
 		n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["1g.10gb@0"]}`)
@@ -352,7 +352,7 @@ func TestInstanceThatStaysUnreadableIsDown(t *testing.T) {
 	}
 }
 
-// An error while the tree is scanned must not look like a layout change: the last tree stands, with the error. What
+// An error while the tree is scanned must not look like a layout change: the last tree stays, with the error. What
 // it was read by may stand for something else by now, and is not used.
 func TestFailedScanKeepsTheTree(t *testing.T) {
 	n := newNode(t, "", twoCIs)

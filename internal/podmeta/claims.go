@@ -203,8 +203,8 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 	if errors.Is(err, gpu.ErrNoPermission) {
 		c.refusals[name.namespace] = refusal{err, now.Add(jitter(interval))}
 		if !wasRefused || was.err.Error() != err.Error() {
-			level.Warn(c.logger).Log("msg", "cannot tell whether claims have administrative access; trying again", "namespace",
-				name.namespace, "err", err)
+			level.Warn(c.logger).Log("msg", "cannot find out whether claims have administrative access; trying again",
+				"namespace", name.namespace, "err", err)
 		}
 		return
 	}

@@ -193,7 +193,7 @@ func TestAdminAccessIsRefused(t *testing.T) {
 		wantAccess(t, p, device("gpu-0"), since, true)
 	})
 	if n := strings.Count(buf.String(), "the right to get resourceclaims.resource.k8s.io"); n != 1 {
-		t.Errorf("the log tells it %d times:\n%s", n, buf.String())
+		t.Errorf("the log says it %d times:\n%s", n, buf.String())
 	}
 }
 

@@ -21,7 +21,7 @@ func TestPodMetadataIsNotOlderThanTheAssignment(t *testing.T) {
 		since := time.Now()
 		s.update(func() { s.pods = []fakePod{{"db-0", "new", "successor"}} })
 		if known, ok := p.PodMetadata("ns", "db-0", since); ok {
-			t.Errorf("told at once: %+v", known)
+			t.Errorf("known at once: %+v", known)
 		}
 		waitFor(soon)
 		known, ok := p.PodMetadata("ns", "db-0", since)
@@ -54,18 +54,18 @@ func TestPredecessorIsNeverTold(t *testing.T) {
 				s.cached, s.lagging = []fakePod{{"db-0", "old", "predecessor"}}, true
 				s.pods = []fakePod{{"db-0", "new", "successor"}}
 			})
-			told := time.Time{}
+			heard := time.Time{}
 			for range 300 {
 				switch known, ok := p.PodMetadata("ns", "db-0", since); {
 				case ok && known.UID != "new":
 					t.Fatalf("%s after the assignment: %+v", time.Since(since), known)
-				case ok && told.IsZero():
-					told = time.Now()
+				case ok && heard.IsZero():
+					heard = time.Now()
 				}
 				waitFor(100 * time.Millisecond)
 			}
-			if told.IsZero() || told.Sub(since) > 2*time.Second {
-				t.Errorf("the successor was told at %v", told.Sub(since))
+			if heard.IsZero() || heard.Sub(since) > 2*time.Second {
+				t.Errorf("the successor was known after %v", heard.Sub(since))
 			}
 			if known, ok := p.PodMetadata("ns", "db-0", since); !ok || known.UID != "new" {
 				t.Errorf("the successor is forgotten: %+v, %v", known, ok)
@@ -118,7 +118,7 @@ func TestPodByUID(t *testing.T) {
 		}
 		waitFor(longestInterval)
 		if _, _, ok := p.PodByUID("uid-of-a"); ok {
-			t.Error("told by an answer that is too old")
+			t.Error("known from an answer that is too old")
 		}
 	})
 }
@@ -333,7 +333,7 @@ func TestAPodOfTheSameNameOnAnotherNode(t *testing.T) {
 			waitFor(5 * time.Second)
 		}
 		if gone {
-			t.Error("a pod of this node is told to be gone, though no pod of a known UID was in an answer")
+			t.Error("a pod of this node is reported as gone, though no pod of a known UID was in an answer")
 		}
 	})
 }

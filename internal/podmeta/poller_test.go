@@ -258,7 +258,7 @@ func TestPollerKeepsAPodForAWhile(t *testing.T) {
 		}
 		wantKnown(t, p, "a", true)
 		if _, _, ok := p.PodByUID("uid-of-a"); ok {
-			t.Error("a pod that has ended is told by its UID")
+			t.Error("a pod that has ended is reported by its UID")
 		}
 		waitFor(keepMissing + longestInterval)
 		wantKnown(t, p, "a", false)

@@ -113,7 +113,7 @@ func (n *modelNode) listedPods() []*kubeletapi.PodResources {
 	return pods
 }
 
-// TestChurn: over random churn, restarts and outages no device that a live pod holds is told free or given to
+// TestChurn: over random churn, restarts and outages no device that a live pod holds is reported as free or given to
 // another, and no holder that was listed is forgotten while it lives. Without the checkpoint, those of plain init
 // containers are the exception.
 func TestChurn(t *testing.T) {
@@ -157,7 +157,7 @@ func findContradiction(p livePod, got gpu.Assignments, known map[string]bool, ch
 		}
 		held, named = true, named || a.Holder.Pod == p.name
 		if a.Holder.Unconfirmed == "" && a.Holder.Pod != p.name {
-			return "it is told to be held by " + a.Holder.Pod
+			return "it is reported as held by " + a.Holder.Pod
 		}
 	}
 	if known[p.uid] && !named {
@@ -165,7 +165,7 @@ func findContradiction(p livePod, got gpu.Assignments, known map[string]bool, ch
 	}
 	known[p.uid] = known[p.uid] || named && !p.init
 	if !held && got.Incomplete == "" && (checkpoint || !p.init) {
-		return "it is told to be free"
+		return "it is reported as free"
 	}
 	return ""
 }

@@ -144,7 +144,7 @@ func TestAKubeletThatHasAnswered(t *testing.T) {
 		}
 	}
 	if answers != 1 {
-		t.Errorf("told %d times that a kubelet has answered", answers)
+		t.Errorf("said %d times that a kubelet has answered", answers)
 	}
 	if err := os.Remove(socket); err != nil {
 		t.Fatal(err)

@@ -155,7 +155,7 @@ func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time
 	if g.isRunning(&h.Assignment) {
 		return true // a live process outweighs every proof
 	}
-	level.Debug(g.logger).Log("msg", "container holds a device no longer", "namespace", h.Holder.Namespace, "pod",
+	level.Debug(g.logger).Log("msg", "container no longer holds a device", "namespace", h.Holder.Namespace, "pod",
 		h.Holder.Pod,
 		"container", h.Holder.Name, "id", h.ID, "proof", proof)
 	g.unlisted.recordEnd(h, g.checkpoint.currentVersion())

@@ -20,7 +20,7 @@ const (
 	uidB = "0a1b2c3d-0000-0000-0000-00000000000b"
 )
 
-// TestNothingIsFreeBeforeTheListIsSettled: a list is settled once the witness has stood in it for two polls.
+// TestNothingIsFreeBeforeTheListIsSettled: a list is settled once the witness has been in it for two polls.
 func TestNothingIsFreeBeforeTheListIsSettled(t *testing.T) {
 	g := newTestLedger(t, nil)
 	for _, step := range []struct {
@@ -301,7 +301,7 @@ func TestClaims(t *testing.T) {
 	cmptest.Equal(t, "an ordinary claim is unconfirmed", got[0].Holder.Unconfirmed, "")
 	c.err = gpu.ErrUnavailable
 	if got := g.list(pod, witness()).List; len(got) != 1 || got[0].Holder.Unconfirmed != "" {
-		t.Errorf("what was told is forgotten in an outage: %+v", got)
+		t.Errorf("what was reported is forgotten in an outage: %+v", got)
 	}
 	c.err, c.admin = nil, map[gpu.ClaimDevice]bool{device: true}
 	g = newTestLedger(t, c)

@@ -27,7 +27,7 @@ func TestAProcessOfTheSuccessorIsOnItsOwnDevice(t *testing.T) {
 	}
 	for _, a := range got.List {
 		if a.ID == gpuA {
-			t.Errorf("web-0 was created again with B, but A is told to be held by %s, unconfirmed %q", a.Holder.Pod,
+			t.Errorf("web-0 was created again with B, but A is reported as held by %s, unconfirmed %q", a.Holder.Pod,
 				a.Holder.Unconfirmed)
 		}
 	}
@@ -43,7 +43,7 @@ func TestAListedHolderOverrulesAnOperator(t *testing.T) {
 	g.confirm(nil, seen.List)
 	for range 3 {
 		if got := g.list(podWithDevices("a", gpuA), witness()); formatAssignments(got.List) != "a" {
-			t.Fatalf("the kubelet lists a, told is %q, incomplete %q", formatAssignments(got.List), got.Incomplete)
+			t.Fatalf("the kubelet lists a, reported is %q, incomplete %q", formatAssignments(got.List), got.Incomplete)
 		}
 	}
 }
@@ -72,7 +72,7 @@ func TestALiveProcessOverrulesAnOperator(t *testing.T) {
 	g.confirm(nil, g.list().List)
 	running = true
 	if got := formatAssignments(g.list().List); got != "a" {
-		t.Errorf("its process runs, told is %q", got)
+		t.Errorf("its process runs, reported is %q", got)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestTheAPIServerOverrulesAnOperator(t *testing.T) {
 	g.confirm(nil, g.listUntilSettled(t).List)
 	c.pods = map[string]gpu.PodMetadata{"ns/a": {UID: uidA}}
 	if got := formatAssignments(g.list(witness()).List); got != "a" {
-		t.Errorf("the API server has the pod, told is %q", got)
+		t.Errorf("the API server has the pod, reported is %q", got)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestAStaticPodThatIsPutBack(t *testing.T) {
 	writeCheckpoint(t, g.checkpoint.path, uid+" init "+gpuB)
 	for range 3 {
 		if got := g.list(pod("ns", "static", container("c", nil)), witness()); len(got.List) == 0 && got.Incomplete == "" {
-			t.Fatal("the device of the static pod's init container is told to be free")
+			t.Fatal("the device of the static pod's init container is reported as free")
 		}
 	}
 }
@@ -138,11 +138,11 @@ func TestAClaimOfTheSameName(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the API server has pod web-0 under another UID with an exclusive claim, and its device is told to be free")
+	t.Error("the API server has pod web-0 under another UID with an exclusive claim, and its device is reported as free")
 }
 
 // The same pod comes back after it was taken for gone (a kubelet that is slow to take pods in): its workload is never
-// told again.
+// reported again.
 func TestTheSamePodComesBack(t *testing.T) {
 	c := &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/a": {UID: uidA, Workload: "Job/first"}},
 		asked: time.Unix(99999, 0)}
@@ -264,7 +264,7 @@ func TestAReservationOfTheFormerPod(t *testing.T) {
 	c.pods["ns/a"] = gpu.PodMetadata{UID: uidB, MIGDevices: [][]gpu.DeviceRef{{{MIG: "MIG-2"}}}}
 
 	if got := g.list().List; len(got) != 1 || got[0].Device.MIG == "MIG-2" {
-		t.Errorf("the unconfirmed device of the former pod is told to be the successor's: %+v", got)
+		t.Errorf("the unconfirmed device of the former pod is reported as the successor's: %+v", got)
 	}
 }
 

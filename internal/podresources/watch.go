@@ -78,7 +78,7 @@ func (w *socketWatch) handleEvents() {
 				return
 			}
 			// Events were lost, perhaps that of a new socket.
-			level.Debug(w.logger).Log("msg", "watch on the kubelet's socket", "dir", w.dir, "err", err)
+			level.Debug(w.logger).Log("msg", "cannot watch the kubelet's socket", "dir", w.dir, "err", err)
 			w.socketCreated.Store(true)
 		}
 	}

@@ -35,10 +35,10 @@ func TestActivityIsRolledUp(t *testing.T) {
 		t.Error("not marked as rolled up")
 	}
 	if got := tr.last.Activity.SM.Or(-1); math.Abs(got-0.845) > 0.0005 {
-		t.Errorf("SM activity of the board %v, want 0.845", got)
+		t.Errorf("SM activity of the GPU %v, want 0.845", got)
 	}
 	if got := tr.last.Activity.DRAM.Or(-1); math.Abs(got-0.986) > 1e-9 {
-		t.Errorf("DRAM activity of the board %v, want 0.986: both halves of the memory", got)
+		t.Errorf("DRAM activity of the GPU %v, want 0.986: both halves of the memory", got)
 	}
 }
 
@@ -49,7 +49,7 @@ func TestRollUpNeedsEveryInstance(t *testing.T) {
 		want   gpu.Opt[float64] // SM activity
 		rollup bool
 	}{
-		{"one does not tell", func(g *gpu.GPU) { g.Instances[1].Activity = gpu.Activity{} }, gpu.None[float64](), true},
+		{"one does not report", func(g *gpu.GPU) { g.Instances[1].Activity = gpu.Activity{} }, gpu.None[float64](), true},
 		{"one has no compute instance", func(g *gpu.GPU) {
 			g.Instances[1].Activity, g.Instances[1].ComputeInstances = gpu.Activity{}, nil
 		}, gpu.Some(0.5 * 42 / 98), true},
@@ -239,7 +239,7 @@ func TestJobsAreLaidToTheirDevices(t *testing.T) {
 	}
 	for _, d := range jobs.asked {
 		if !want[d] {
-			t.Errorf("asked for the jobs of %+v, which does not stand or was asked for before", d)
+			t.Errorf("asked for the jobs of %+v, which does not exist or was asked for before", d)
 		}
 		delete(want, d)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// migGPU is a GPU with a 3g at 0:4 (GI 2) cut in two compute instances and a 3g at 4:4 (GI 1) with one.
+// migGPU is a GPU with a 3g at 0:4 (GI 2) split in two compute instances and a 3g at 4:4 (GI 1) with one.
 func migGPU() gpu.GPU {
 	gi := func(id gpu.InstanceID, start int, cis ...gpu.ComputeInstance) gpu.GPUInstance {
 		return gpu.GPUInstance{
@@ -330,7 +330,7 @@ func TestDeviceFoundAfterItsHolder(t *testing.T) {
 	a.Listed = t0
 	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
 	if got := g[0].Instances[1].ComputeInstances[0].Allocated; got == gpu.Some(false) {
-		t.Error("a confirmed holder was dropped and its device is told to be free")
+		t.Error("a confirmed holder was dropped and its device is reported as free")
 	}
 }
 
@@ -341,16 +341,16 @@ func TestHolderOfAGPUWithInstances(t *testing.T) {
 	a.Holder.Sharing, a.Holder.Replica = gpu.SharingHAMi, "3"
 	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
 	if got := g[0].Instances[0].ComputeInstances[0].Allocated; got == gpu.Some(false) {
-		t.Error("an instance of a GPU that a pod has a part of is told to be free")
+		t.Error("an instance of a GPU that a pod has a part of is reported as free")
 	}
 }
 
-// An unconfirmed holder whose reference names the GPU and no instance that stands may hold any of it.
+// An unconfirmed holder whose reference names the GPU and no existing instance may hold any of it.
 func TestUnconfirmedParent(t *testing.T) {
 	g := []gpu.GPU{migGPU()}
 	a := unconfirmedAssignment(gpu.DeviceRef{GPU: uuidA, PlacementStart: gpu.Some(2)}, "p")
 	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
 	if got := g[0].Instances[0].ComputeInstances[0].Allocated; got == gpu.Some(false) {
-		t.Error("told to be free, though control holds the whole GPU")
+		t.Error("reported as free, though control holds the whole GPU")
 	}
 }

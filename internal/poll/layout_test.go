@@ -33,7 +33,7 @@ func TestLayoutGenerations(t *testing.T) {
 			g.Instances[0].ComputeInstances[0].UUID = "MIG-8"
 			g.Instances[0].ComputeInstances = g.Instances[0].ComputeInstances[:1]
 		}, true},
-		{"id 1 stands elsewhere", func(g *gpu.GPU) { g.Instances[1].Placement = gpu.Some(gpu.Placement{Start: 6, Size: 2}) },
+		{"id 1 is elsewhere", func(g *gpu.GPU) { g.Instances[1].Placement = gpu.Some(gpu.Placement{Start: 6, Size: 2}) },
 			false},
 		{"nothing left", func(g *gpu.GPU) { g.Instances = nil }, false},
 	}
@@ -90,7 +90,7 @@ func TestWrappedCounters(t *testing.T) {
 		}
 	}
 	if got := w.update(gpu.None[uint64](), false, true, at); got.Present() {
-		t.Errorf("no longer told: %v, want nothing", got)
+		t.Errorf("no longer reported: %v, want nothing", got)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestInstancesThatWereNotSeen(t *testing.T) {
 	}
 	tr.recordReading(narrow, time.Unix(3, 0))
 	if tr.totals.LayoutChanges.Value != 0 || tr.last.Instances[0].Generation != 1 {
-		t.Errorf("placements no longer told: %v changes, generation %d", tr.totals.LayoutChanges.Value,
+		t.Errorf("placements no longer reported: %v changes, generation %d", tr.totals.LayoutChanges.Value,
 			tr.last.Instances[0].Generation)
 	}
 	empty := migGPU()
@@ -244,7 +244,7 @@ func TestClockEventSeconds(t *testing.T) {
 	}
 	see(gpu.None[gpu.ClockEvents]())
 	if tr.totals.ClockEvents != nil {
-		t.Errorf("a GPU that tells no clock events has %v", tr.totals.ClockEvents)
+		t.Errorf("a GPU that reports no clock events has %v", tr.totals.ClockEvents)
 	}
 	see(gpu.Some(gpu.ClockEvents(0x4)))
 	see(gpu.Some(gpu.ClockEvents(0x4 | 0x20)))

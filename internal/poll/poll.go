@@ -222,7 +222,7 @@ func (p *Poller) handleEvent(e gpu.Event) bool {
 		}
 		return false
 	case gpu.EventsLost:
-		level.Warn(p.opts.Logger).Log("msg", "Events of the driver were lost: XIDs may be missing from the counts")
+		level.Warn(p.opts.Logger).Log("msg", "lost events of the driver; XIDs may be missing from the counts")
 		for _, t := range p.gpus {
 			t.countError(gpu.ReadError{Reading: gpu.ReadingEvents, Err: gpu.ErrUnavailable}, e.Time)
 		}
@@ -260,6 +260,6 @@ func (p *Poller) waitForCalls() {
 	p.jobs.call.receive(expired)
 	p.pods.cancelAndWait()
 	if abandoned > 0 {
-		level.Warn(p.opts.Logger).Log("msg", "Abandoned driver calls that did not return", "calls", abandoned)
+		level.Warn(p.opts.Logger).Log("msg", "abandoned driver calls that did not return", "calls", abandoned)
 	}
 }

@@ -70,10 +70,10 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	if t.hasMIG && !g.MIG.Enabled.Present() {
 		return // the next reading with a MIG mode shares the energy since the last one
 	}
-	boardJ, before := g.Readings.EnergyJoules, t.energyReadAt
-	spent := counterGrowth(t.energyCounter, boardJ)
-	if boardJ.Present() {
-		t.energyCounter, t.energyReadAt = boardJ, at
+	gpuJoules, before := g.Readings.EnergyJoules, t.energyReadAt
+	spent := counterGrowth(t.energyCounter, gpuJoules)
+	if gpuJoules.Present() {
+		t.energyCounter, t.energyReadAt = gpuJoules, at
 	}
 	t.holdings.addEnergy(deviceKey{}, spent, before, at)
 	if !g.MIG.Enabled.Or(false) {
@@ -99,7 +99,7 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 		}
 		g.Power.UnallocatedWatts = gpu.Some(max(rest, 0))
 	}
-	if boardJ.Present() {
+	if gpuJoules.Present() {
 		t.addEnergy(g, spent, before, at)
 	}
 }

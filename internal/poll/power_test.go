@@ -60,14 +60,14 @@ func TestEstimatesAddUpToTheBoard(t *testing.T) {
 				sum += w.Or(0)
 			}
 			if math.Abs(sum-gpuWatts) > 1e-9 {
-				t.Fatalf("watts add up to %v, the board draws %v", sum, gpuWatts)
+				t.Fatalf("watts add up to %v, the GPU draws %v", sum, gpuWatts)
 			}
 			if step == 0 {
 				first = energy
 			}
 		}
 		if want := energy - first; math.Abs(counted-want) > 1e-6 {
-			t.Fatalf("joules add up to %v, the board spent %v", counted, want)
+			t.Fatalf("joules add up to %v, the GPU spent %v", counted, want)
 		}
 	}
 }
@@ -132,8 +132,8 @@ func TestIdlePowerDefaults(t *testing.T) {
 	}{
 		{"NVIDIA A100-PCIE-40GB", gpu.Some(250.0), gpu.Some(34.0)},
 		{"NVIDIA A100-SXM4-40GB", gpu.Some(400.0), gpu.Some(52.0)},
-		{"some future board", gpu.Some(1000.0), gpu.Some(100.0)},
-		{"some future board", gpu.None[float64](), gpu.None[float64]()},
+		{"some future GPU", gpu.Some(1000.0), gpu.Some(100.0)},
+		{"some future GPU", gpu.None[float64](), gpu.None[float64]()},
 	} {
 		g := gpu.GPU{Facts: gpu.Facts{Name: tt.name},
 			Readings: gpu.Readings{PowerLimitWatts: tt.limit, PowerWatts: gpu.Some(20.0)}}

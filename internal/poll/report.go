@@ -13,7 +13,7 @@ func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 	d := gpu.Diff(before, now)
 	info, warn := level.Info(p.opts.Logger), level.Warn(p.opts.Logger)
 	for _, id := range d.Appeared {
-		info.Log("msg", "Found GPU", "gpu", id)
+		info.Log("msg", "found GPU", "gpu", id)
 	}
 	for _, id := range d.Vanished {
 		warn.Log("msg", "GPU is gone", "gpu", id)
@@ -51,10 +51,10 @@ func (p *Poller) logHolders(before, now *gpu.Snapshot) {
 	was, is := firstUnknown(before), firstUnknown(now)
 	switch {
 	case is != "" && was == "":
-		level.Warn(p.opts.Logger).Log("msg", "It is not known who holds all devices: they are neither allocated nor free",
+		level.Warn(p.opts.Logger).Log("msg", "holders of some devices are unknown; they count as neither allocated nor free",
 			"reason", is)
 	case is == "" && was != "":
-		level.Info(p.opts.Logger).Log("msg", "It is known who holds all devices")
+		level.Info(p.opts.Logger).Log("msg", "holders of all devices are known")
 	}
 }
 
@@ -105,11 +105,12 @@ func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 			continue
 		}
 		if logged++; logged > maxUnmatchedLogged {
-			level.Warn(p.opts.Logger).Log("msg", "More device ids of the kubelet name no device of this node", "ids", len(now))
+			level.Warn(p.opts.Logger).Log("msg", "more device ids from the kubelet match no device of this node",
+				"ids", len(now))
 			return
 		}
 		level.Warn(p.opts.Logger).
-			Log("msg", "A pod was given a device that is not on this node: restart the device plugin, then delete the pod",
+			Log("msg", "pod was given a device that is not on this node: restart the device plugin, then delete the pod",
 				"id", a.ID, "resource", a.Holder.Resource, "namespace", a.Holder.Namespace, "pod", a.Holder.Pod, "container",
 				a.Holder.Name)
 	}
@@ -125,8 +126,8 @@ func (p *Poller) logSource(before *gpu.Snapshot, now gpu.SourceState) {
 	}
 	switch {
 	case now.Up && !was.Up:
-		level.Info(p.opts.Logger).Log("msg", "Source answers", "source", now.Name)
+		level.Info(p.opts.Logger).Log("msg", "source answers", "source", now.Name)
 	case !now.Up && (was.Up || was.Err.Error() != now.Err.Error()):
-		level.Warn(p.opts.Logger).Log("msg", "Source is not available; it is asked again", "source", now.Name, "err", now.Err)
+		level.Warn(p.opts.Logger).Log("msg", "source is not available; trying again", "source", now.Name, "err", now.Err)
 	}
 }

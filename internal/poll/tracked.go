@@ -183,7 +183,7 @@ func (t *trackedGPU) countError(e gpu.ReadError, at time.Time) {
 }
 
 func (t *trackedGPU) logFailure(e gpu.ReadError) {
-	level.Warn(t.logger).Log("msg", "A reading failed; further failures of this kind are only counted",
+	level.Warn(t.logger).Log("msg", "reading failed; further failures of this kind are only counted",
 		"gpu", t.last.UUID, "index", t.last.Index, "reading", e.Reading, "err", e.Err)
 }
 

@@ -153,7 +153,7 @@ func TestEnergyOfHoldings(t *testing.T) {
 type holdingsModel struct {
 	tr       *trackedGPU
 	at       time.Time
-	board    float64 // the GPU's counter
+	joules   float64 // the GPU's counter
 	read     float64 // its value when it was last shared
 	since    time.Time
 	pods     map[gpu.MIGUUID]gpu.Holder
@@ -178,7 +178,7 @@ type reportedUse struct {
 
 // step reads the GPU, or fails to, lets a pod come or go, and checks the uses of a Snapshot.
 func (c *holdingsModel) step(r *rand.Rand, step int) error {
-	c.board += r.Float64() * 400
+	c.joules += r.Float64() * 400
 	if c.read == 0 || r.IntN(10) > 0 {
 		c.readGPU(r)
 	}
@@ -199,7 +199,7 @@ func (c *holdingsModel) step(r *rand.Rand, step int) error {
 		}
 	}
 	if len(now) != len(c.pods) {
-		return fmt.Errorf("%d holdings told, %d pods", len(now), len(c.pods))
+		return fmt.Errorf("%d holdings reported, %d pods", len(now), len(c.pods))
 	}
 	c.reported = now
 	return nil
@@ -250,7 +250,7 @@ func (c *holdingsModel) compareUse(u *gpu.ContainerUse, now map[holdingKey]repor
 
 // readGPU records a reading, perhaps an incomplete one, and adds up what each device has used, by its estimated power.
 func (c *holdingsModel) readGPU(r *rand.Rand) {
-	g := energyReading(r, c.board)
+	g := energyReading(r, c.joules)
 	first := c.read == 0
 	if lacks := r.IntN(12); !first {
 		switch lacks {
@@ -262,12 +262,12 @@ func (c *holdingsModel) readGPU(r *rand.Rand) {
 			g.Readings.PowerWatts = gpu.None[float64]()
 		}
 	}
-	spent := c.board - c.read
+	spent := c.joules - c.read
 	c.tr.recordReading(g, c.at)
 	if !g.MIG.Enabled.Present() || !g.Readings.EnergyJoules.Present() {
 		return
 	}
-	c.read, c.since = c.board, c.at
+	c.read, c.since = c.joules, c.at
 	gpuWatts, known := g.Readings.PowerWatts.Get()
 	for i := range c.tr.last.Instances {
 		gi := &c.tr.last.Instances[i]

@@ -140,7 +140,7 @@ pods:
   - {namespace: ml, name: idle-0, resource: nvidia.com/mig-3g.40gb, device: "1/3g.40gb@0", workload: notebook, for: 12h}
 `
 
-// TestAdvisorOnSlices: slices that are too small and idle ones are told within four hours, free ones never.
+// TestAdvisorOnSlices: slices that are too small and idle ones are reported within four hours, free ones never.
 func TestAdvisorOnSlices(t *testing.T) {
 	t.Parallel()
 	n := newRollout(t, sized, advisorPolls)

@@ -105,7 +105,7 @@ func TestRulesWithOneNodeMissing(t *testing.T) {
 	f.expectFiring("MigExporterDown b")
 }
 
-// TestRulesOverAScrapeGap: of 20 minutes without Prometheus nothing is left, and an old XID is not told again.
+// TestRulesOverAScrapeGap: of 20 minutes without Prometheus nothing is left, and an old XID is not reported again.
 func TestRulesOverAScrapeGap(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "a")
@@ -117,7 +117,7 @@ func TestRulesOverAScrapeGap(t *testing.T) {
 	f.run(15, exposition)
 	f.expectFiring()
 	if f.fired["GpuXidNode"] == nil {
-		t.Error("the XID was not told")
+		t.Error("the XID was not reported")
 	}
 	f.at = f.at.Add(20 * time.Minute)
 	for range 10 {

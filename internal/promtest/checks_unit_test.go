@@ -85,7 +85,7 @@ func TestChecksFindWhatIsWrong(t *testing.T) {
 			`nvidia_gpu_xids_total{gpu="0",uuid="GPU-0",namespace="vision",pod="resnet-0",container="main"}`, "series",
 			"nvidia_gpu_xids_total{uuid=GPU-0}: pod labels"},
 		{"pod labels in mode container", "", "", "container", "want namespace=,pod=,container="},
-		{"a container is told another power than its device", `sharing="exclusive"} 210.5`, `sharing="exclusive"} 200`,
+		{"a container has another power than its device", `sharing="exclusive"} 210.5`, `sharing="exclusive"} 200`,
 			"series", "of uuid=GPU-0 is 200"},
 		{"the parts of a GPU instance have more than it", `sharing="exclusive"} 60`, `sharing="exclusive"} 61`, "series",
 			"add up to 101, it has 100"},

@@ -29,7 +29,7 @@ func containerFamilies() []containerFamily {
 			[3]string{"nvidia_gpu_power_watts", "nvidia_mig_gpu_instance_power_estimate_watts"}, true})
 }
 
-// checkContainers: a container that has a device to itself is told what the device does, and none is left out; parts
+// checkContainers: a container that has a device to itself has what the device does, and none is left out; parts
 // of a split GPU instance never add up to more than it; shared devices have memory alone.
 func checkContainers(x exposition, mode string) error {
 	var errs []error

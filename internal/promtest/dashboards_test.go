@@ -149,7 +149,7 @@ func (f *fleet) noLegendTwice(t *testing.T, boards map[string]grafanaDashboard) 
 	}
 }
 
-// tablesAreFull: queries of one table have the same rows, so that Grafana can merge them, each once. What is told of
+// tablesAreFull: queries of one table have the same rows, so that Grafana can merge them, each once. What is said of
 // some rows alone is NaN in the others.
 func (f *fleet) tablesAreFull(t *testing.T, boards map[string]grafanaDashboard) {
 	for uid, d := range boards {

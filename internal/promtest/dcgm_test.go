@@ -93,14 +93,14 @@ func checkDCGMOnce(x exposition) error {
 			seen[s.labels["UUID"]] = true
 		}
 	}
-	cut := map[string]bool{}
+	partitioned := map[string]bool{}
 	for _, s := range x.of("DCGM_FI_DEV_FB_USED") {
-		cut[s.labels["UUID"]] = cut[s.labels["UUID"]] || s.labels["GPU_I_ID"] != ""
+		partitioned[s.labels["UUID"]] = partitioned[s.labels["UUID"]] || s.labels["GPU_I_ID"] != ""
 	}
 	for _, family := range dcgmPart() {
 		for _, s := range x.of(family) {
-			if (s.labels["GPU_I_ID"] == "") == cut[s.labels["UUID"]] {
-				errs = append(errs, fmt.Errorf("%s: %v, and the GPU has instances: %v", family, s.labels, cut[s.labels["UUID"]]))
+			if (s.labels["GPU_I_ID"] == "") == partitioned[s.labels["UUID"]] {
+				errs = append(errs, fmt.Errorf("%s: %v, and the GPU has instances: %v", family, s.labels, partitioned[s.labels["UUID"]]))
 			}
 			if s.labels["GPU_CI_ID"] != "" &&
 				!slices.Contains([]string{"DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"}, family) {

@@ -61,7 +61,7 @@ func fleetNodes(t *testing.T) []fleetNode {
 	}
 }
 
-// bareNode has no kubelet, and GPUs with nothing to tell activity.
+// bareNode has no kubelet, and GPUs with nothing to measure activity.
 const bareNode = `version: 1
 node: {hostname: bare, kubernetes: false}
 seed: 77

@@ -103,7 +103,7 @@ func launch(t *testing.T, env []string, args ...string) (url string, stop func()
 // listenAddress reads the log until the program says where it listens, and lets the rest of the log go.
 func listenAddress(t *testing.T, log io.Reader) string {
 	t.Helper()
-	listening := regexp.MustCompile(`msg="?Listening[^\n]*address=(\S+)`)
+	listening := regexp.MustCompile(`msg=listening[^\n]*address=(\S+)`)
 	said := ""
 	for scanner := bufio.NewScanner(log); scanner.Scan(); said += scanner.Text() + "\n" {
 		if m := listening.FindStringSubmatch(scanner.Text()); m != nil {

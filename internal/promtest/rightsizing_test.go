@@ -59,11 +59,11 @@ func serveAdvice(isNew bool) string {
 	for i, g := range advisedGPUs() {
 		a.serveGPU(fmt.Sprintf(`gpu="%d",uuid="GPU-advised-%d"`, i, i), float64(i+1)/16, g)
 	}
-	const cut = `gpu="7",uuid="GPU-advised-7"`
-	a.say("nvidia_gpu_up", cut, 1)
-	a.say("nvidia_gpu_mig_enabled", cut, 1)
+	const labels = `gpu="7",uuid="GPU-advised-7"`
+	a.say("nvidia_gpu_up", labels, 1)
+	a.say("nvidia_gpu_mig_enabled", labels, 1)
 	for i, s := range advisedSlices() {
-		a.serveSlice(fmt.Sprintf(`%s,gpu_instance="%d",mig_profile=%q`, cut, i, s.profile), fmt.Sprintf("%d:1", i), s)
+		a.serveSlice(fmt.Sprintf(`%s,gpu_instance="%d",mig_profile=%q`, labels, i, s.profile), fmt.Sprintf("%d:1", i), s)
 	}
 	return a.String()
 }
@@ -153,7 +153,7 @@ func (f *fleet) rightsizing(t *testing.T, boards map[string]grafanaDashboard) {
 			sum["confidence of kept"] += g.confidence
 		}
 	}
-	const candidates, kept, cut = "Whole GPUs that should be slices", "GPUs that stay whole", "Slices that should change"
+	const candidates, kept, changes = "Whole GPUs that should be slices", "GPUs that stay whole", "Slices that should change"
 	for _, c := range []struct {
 		title, ref string
 		want       float64
@@ -162,7 +162,7 @@ func (f *fleet) rightsizing(t *testing.T, boards map[string]grafanaDashboard) {
 		{"A slice would do", "A", sum["candidates"]},
 		{"GPUs to be gained", "A", sum["freed"]},
 		{"SMs to be gained", "A", sum["freed"] / sum["judged"]},
-		{"Slices to change", "A", 4}, {cut, "Action", 1 + 2 + 3 + 1},
+		{"Slices to change", "A", 4}, {changes, "Action", 1 + 2 + 3 + 1},
 		{candidates, "Gain", sum["freed"]}, {candidates, "Low", sum["low"]}, {candidates, "High", sum["high"]},
 		{candidates, "Confidence", sum["confidence"]},
 		{kept, "Confidence", sum["confidence of kept"]},

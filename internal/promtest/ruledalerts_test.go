@@ -158,7 +158,7 @@ func TestRulesOnA30(t *testing.T) {
 	n := startRuledNode(t, scenario, "--dcgm.mode=embedded")
 	n.run(4*time.Hour, 30*time.Second)
 	n.expectStory("MigSliceSaturated", "MigModePending", "MigSliceMemoryNearlyFull")
-	n.expectSummary("MigModePending", "MIG of GPU 1 of gpu-node-1:9401 waits for a reset to be switched on.")
+	n.expectSummary("MigModePending", "MIG of GPU 1 of gpu-node-1:9401 waits for a reset to switch on.")
 }
 
 // idlers are devices that are held and not used: a GPU and a slice by one pod, a GPU by pods that follow each other

@@ -144,18 +144,18 @@ func TestEveryAlertHasAStory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := ""
+	tested := ""
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, call := range regexp.MustCompile(`\.expectStory\(([^)]*)\)`).FindAllStringSubmatch(string(text), -1) {
-			told += call[1]
+			tested += call[1]
 		}
 	}
 	for _, a := range shippedAlerts(t) {
-		if has, excepted := strings.Contains(told, `"`+a.Alert+`"`), withoutStory()[a.Alert] != ""; has == excepted {
+		if has, excepted := strings.Contains(tested, `"`+a.Alert+`"`), withoutStory()[a.Alert] != ""; has == excepted {
 			t.Errorf("%s: a test expects it: %v, it is excepted: %v", a.Alert, has, excepted)
 		}
 	}

@@ -89,7 +89,7 @@ func TestRequestsInFlight(t *testing.T) {
 					answered <- len(got) > 0
 				}()
 				All([]*http.Server{server}, 10*time.Second, log.NewLogfmtLogger(&said))
-				if got := <-answered; got == tt.cut || strings.Contains(said.String(), "cut off") != tt.cut {
+				if got := <-answered; got == tt.cut || strings.Contains(said.String(), "closed requests") != tt.cut {
 					t.Errorf("answered: %v, said %q", got, said.String())
 				}
 			})

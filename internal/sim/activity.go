@@ -66,9 +66,9 @@ func (n *Node) useSMs(b *simGPU) {
 
 // drawn returns the share of the memory bandwidth of its GPU instance, or of its whole GPU, that a task draws.
 func (n *Node) drawn(t *task) float64 {
-	sms, bandwidth := float64(t.on.board.model.sms), 1.0
+	sms, bandwidth := float64(t.on.gpu.model.sms), 1.0
 	if i := t.on.instance; i != nil {
-		sms, bandwidth = float64(i.Profile.SMs), i.bandwidth(t.on.board)
+		sms, bandwidth = float64(i.Profile.SMs), i.bandwidth(t.on.gpu)
 	}
 	if t.workload.Demand.ofDevice {
 		return t.sms / sms * t.now(n, t.workload.DRAM.Signal)
@@ -113,5 +113,5 @@ func (p place) sms() int {
 	if p.compute != nil {
 		return p.compute.SMs
 	}
-	return p.board.model.sms
+	return p.gpu.model.sms
 }

@@ -65,10 +65,10 @@ func (n *Node) apiPod(now time.Time, meant func(p *pod) bool) (APIPod, bool) {
 	asOf, _ := n.askedAt(now)
 	for i := len(n.known) - 1; i >= 0; i-- {
 		p := n.known[i]
-		if p.told <= asOf && asOf < p.deleted && meant(p) {
+		if p.known <= asOf && asOf < p.deleted && meant(p) {
 			return APIPod{
 				Namespace: p.spec.Namespace, Name: p.name, UID: p.uid,
-				Owner: p.spec.Owner, Labels: p.spec.Labels, Ended: p.endTold <= asOf,
+				Owner: p.spec.Owner, Labels: p.spec.Labels, Ended: p.endKnown <= asOf,
 			}, true
 		}
 	}
@@ -87,7 +87,7 @@ func (n *Node) PodGone(namespace, name, uid string) bool {
 	}
 	for _, p := range n.known {
 		named := name != "" && p.spec.Namespace == namespace && p.name == name
-		if runs := p.created <= asOf && asOf < p.deleted && asOf < p.endTold; runs && (named || uid == p.uid) {
+		if runs := p.created <= asOf && asOf < p.deleted && asOf < p.endKnown; runs && (named || uid == p.uid) {
 			return false
 		}
 	}
@@ -123,11 +123,11 @@ func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 // pod is made once it answers.
 func (n *Node) introduce(p *pod) {
 	p.created = n.apiOutages.upFrom(n.at.Sub(n.start))
-	p.told, p.endTold, p.deleted = p.created, never, never
+	p.known, p.endKnown, p.deleted = p.created, never, never
 	for i := range n.scenario.Faults {
 		if f := &n.scenario.Faults[i]; f.Kind == FaultAPIServerSlow && p.created != never &&
 			f.active(driverAsWhole, p.created) {
-			p.told = max(p.told, p.created+f.Delay)
+			p.known = max(p.known, p.created+f.Delay)
 		}
 	}
 	n.known = append(n.known, p)
@@ -136,6 +136,6 @@ func (n *Node) introduce(p *pod) {
 // reportEnd fixes when the API server learns of the end of a pod: from a kubelet that knows the pods of the API server.
 func (n *Node) reportEnd(p *pod) {
 	passed := n.at.Sub(n.start)
-	p.endTold = n.handledFrom(passed, false)
-	p.deleted = max(p.endTold, passed+lingering)
+	p.endKnown = n.handledFrom(passed, false)
+	p.deleted = max(p.endKnown, passed+lingering)
 }

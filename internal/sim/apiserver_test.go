@@ -90,7 +90,7 @@ func TestAPIServerThatNeverAnswered(t *testing.T) {
 		t.Errorf("up %v, answered at %s", up, answered)
 	}
 	if _, ok := n.PodByName(OwnNamespace, OwnPod, time.Time{}); ok {
-		t.Error("it has told of a pod")
+		t.Error("it knows of a pod")
 	}
 	advance(t, n, time.Second)
 	if _, ok := n.PodByName(OwnNamespace, OwnPod, n.Now()); !ok {
@@ -147,7 +147,7 @@ faults: [{at: 1s, for: 2s, kind: api-server-slow, delay: 5s}]
 		advance(t, n, time.Second)
 	}
 	if uid := mustContainer(t, n, "during").PodUID; n.PodGone("default", "during", uid) {
-		t.Error("a pod that is not told of is gone")
+		t.Error("a pod that is not reported is gone")
 	}
 }
 

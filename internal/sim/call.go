@@ -54,7 +54,7 @@ func (n *Node) called(index int, what ChangeOp, of target) (hits []*FaultSpec, e
 		if err == nil && n.tookCall(i, index, of) {
 			hits = append(hits, f)
 		}
-		op.settle()
+		op.commitOrUndo()
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +78,7 @@ func (n *Node) tookCall(number, index int, of target) bool {
 	}
 	if b := n.gpus[index]; f.Kind == FaultProcessStarts {
 		if i, c := b.compute(of.instance, of.compute); c != nil {
-			n.startTask(&process{pid: n.newPID("fault", number, nth)}, nil, []place{{board: b, instance: i, compute: c}})
+			n.startTask(&process{pid: n.newPID("fault", number, nth)}, nil, []place{{gpu: b, instance: i, compute: c}})
 		}
 	}
 	return true
@@ -114,7 +114,7 @@ func (op *operation) keepsMode(why error) bool {
 // placeOfInstance is where a GPU instance is made that is to be made at start: where a fault wants it and there is
 // room, elsewhere.
 func (op *operation) placeOfInstance(profileID uint32, start gpu.Opt[int]) gpu.Opt[int] {
-	b := op.board
+	b := op.gpu
 	at := slices.IndexFunc(b.mig.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
 	if !op.struck(FaultElsewhere) || at < 0 {
 		return start

@@ -13,7 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// repartitioning is a node with two GPUs that can be cut, in the mode and the layout that most tests begin with.
+// repartitioning is a node with two GPUs that can be partitioned, in the mode and the layout that most tests begin
+// with.
 func repartitioning(t *testing.T, faults string) *Node {
 	t.Helper()
 	return start(t,

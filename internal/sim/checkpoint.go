@@ -40,7 +40,7 @@ func (n *Node) checkpointPod(p *pod) {
 		}
 		byNode := make(map[int64][]string)
 		for _, g := range c.grants {
-			numa := int64(g.board.index / gpusPerNUMANode)
+			numa := int64(g.gpu.index / gpusPerNUMANode)
 			byNode[numa] = append(byNode[numa], n.deviceID(g))
 		}
 		added = append(added, CheckpointEntry{PodUID: p.uid, Container: c.spec.Name, Resource: c.spec.Resource,

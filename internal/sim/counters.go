@@ -20,8 +20,8 @@ type Counters struct {
 	PCIe, NVLink float64
 }
 
-// BoardCounters reads those of a whole GPU.
-func (n *Node) BoardCounters(index int) (Counters, error) {
+// GPUCounters reads those of a whole GPU.
+func (n *Node) GPUCounters(index int) (Counters, error) {
 	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {
 		return Counters{}, err

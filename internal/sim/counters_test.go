@@ -46,7 +46,7 @@ func near(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
 
 func TestCountersAreActivityOverTime(t *testing.T) {
 	n := start(t, countersScenario)
-	whole := over(t, n, 1500*time.Millisecond, func() (Counters, error) { return n.BoardCounters(0) })
+	whole := over(t, n, 1500*time.Millisecond, func() (Counters, error) { return n.GPUCounters(0) })
 	want := Activity{Graphics: 1, SM: 0.5, Occupancy: 0.125, Tensor: 0.2, FP32: 0.1, FP16: 0.05, DRAM: 0.25}
 	if d := whole.plus(want, -1); !near(d.Graphics, 0) || !near(d.SM, 0) || !near(d.Occupancy, 0) || !near(d.Tensor, 0) ||
 		!near(d.FP32, 0) || !near(d.FP16, 0) || !near(d.FP64, 0) || !near(d.DRAM, 0) {
@@ -61,9 +61,9 @@ func TestCountersAreActivityOverTime(t *testing.T) {
 	if !near(compute.SM, 0.5) || compute.DRAM != 0 {
 		t.Errorf("its compute instance %+v; want no memory activity", compute)
 	}
-	board := over(t, n, 2*time.Second, func() (Counters, error) { return n.BoardCounters(1) })
-	if !near(board.SM, 32.0/132) {
-		t.Errorf("the board %+v", board)
+	onGPU := over(t, n, 2*time.Second, func() (Counters, error) { return n.GPUCounters(1) })
+	if !near(onGPU.SM, 32.0/132) {
+		t.Errorf("the GPU %+v", onGPU)
 	}
 	if _, err := n.InstanceCounters(1, 13); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("an instance that is not there: %v", err)
@@ -101,7 +101,7 @@ faults:
 	last := map[CountersOf]Counters{}
 	check := func(when string) {
 		t.Helper()
-		reads := []func() (Counters, error){func() (Counters, error) { return n.BoardCounters(1) }}
+		reads := []func() (Counters, error){func() (Counters, error) { return n.GPUCounters(1) }}
 		for _, id := range ids {
 			reads = append(reads, func() (Counters, error) { return n.InstanceCounters(1, id) },
 				func() (Counters, error) { return n.ComputeCounters(1, id, 0) })
@@ -157,12 +157,12 @@ gpus: [{model: H100-80GB, count: 2}]
 workloads: [{name: w, width: 10, busy: 0.5, pcie: 24MiB, nvlink: 64MiB}]
 processes: [{gpu: 0, workload: w}, {gpu: 0, workload: w}]
 `)
-	before, err := n.BoardCounters(0)
+	before, err := n.GPUCounters(0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	advance(t, n, 10*time.Second)
-	after, err := n.BoardCounters(0)
+	after, err := n.GPUCounters(0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,9 +61,9 @@ func (n *Node) demand(t *task) kernels.Demand {
 // kernelDevice returns what a device has for kernels. Those of a slice suffer a loss.
 func (p place) kernelDevice(loss float64) kernels.Device {
 	if p.compute == nil {
-		return kernels.Device{SMs: float64(p.board.model.sms), Bandwidth: 1}
+		return kernels.Device{SMs: float64(p.gpu.model.sms), Bandwidth: 1}
 	}
-	return kernels.Device{SMs: float64(p.compute.SMs), Bandwidth: p.instance.bandwidth(p.board), Loss: loss}
+	return kernels.Device{SMs: float64(p.compute.SMs), Bandwidth: p.instance.bandwidth(p.gpu), Loss: loss}
 }
 
 // bandwidth returns an instance's share of its GPU's memory bandwidth, which is in proportion to its memory.

@@ -5,6 +5,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // truthOf returns what the only process of a workload achieves.
@@ -182,15 +184,19 @@ workloads: [{name: w, memory: {steps: [{at: 0s, value: 4GiB}, {at: 5s, value: 12
 pods: [{namespace: ml, name: serve, container: main, resource: nvidia.com/mig-1g.10gb, workload: w}]
 `)
 	before := truthOf(t, n, "w")
-	if before.Namespace != "ml" || before.Pod != "serve" || before.Container != "main" || before.Profile != "1g.10gb" ||
-		before.MIG == "" ||
-		before.PodUID != mustContainer(t, n, "serve").PodUID || before.Throughput != 1 || before.Failed != "" {
-		t.Errorf("running: %+v", before)
+	want := before
+	want.Namespace, want.Pod, want.Container, want.Profile = "ml", "serve", "main", "1g.10gb"
+	want.PodUID, want.Throughput, want.Failed = mustContainer(t, n, "serve").PodUID, 1, ""
+	cmptest.Equal(t, "running", before, want)
+	if before.MIG == "" {
+		t.Error("a process on a MIG device without its UUID")
 	}
 	advance(t, n, 10*time.Second)
 	after := truthOf(t, n, "w")
-	if after.Throughput != 0 || after.Failed == "" || after.PodUID != before.PodUID ||
-		!after.FailedAt.Equal(StepStart().Add(5*time.Second)) {
-		t.Errorf("killed: %+v", after)
+	want = after
+	want.Throughput, want.PodUID, want.FailedAt = 0, before.PodUID, StepStart().Add(5*time.Second)
+	cmptest.Equal(t, "killed", after, want)
+	if after.Failed == "" {
+		t.Error("killed without a reason")
 	}
 }

@@ -11,9 +11,9 @@ func (n *Node) deviceID(g grant) string {
 	case AllocatorGKE:
 		return gkeID(g)
 	case AllocatorHAMi:
-		return fmt.Sprintf("%s-%d", g.board.uuid, g.replica)
+		return fmt.Sprintf("%s-%d", g.gpu.uuid, g.replica)
 	}
-	id := string(g.board.uuid)
+	id := string(g.gpu.uuid)
 	if g.compute != nil {
 		id = string(g.compute.UUID)
 	}
@@ -26,7 +26,7 @@ func (n *Node) deviceID(g grant) string {
 // gkeID is "nvidia0", "nvidia0/gi7", "nvidia0/gi7/vgpu0" or "nvidia0/vgpu1": the minor number, the GPU instance and the
 // part of a shared device.
 func gkeID(g grant) string {
-	id := fmt.Sprintf("nvidia%d", g.board.minor)
+	id := fmt.Sprintf("nvidia%d", g.gpu.minor)
 	if g.instance != nil {
 		id += fmt.Sprintf("/gi%d", g.instance.ID)
 	}
@@ -40,9 +40,9 @@ func gkeID(g grant) string {
 // number, the profile, its id and the start of the placement.
 func claimDevice(g grant) string {
 	if g.instance == nil {
-		return fmt.Sprintf("gpu-%d", g.board.minor)
+		return fmt.Sprintf("gpu-%d", g.gpu.minor)
 	}
 	profile := g.instance.Profile
-	return fmt.Sprintf("gpu-%d-mig-%s-%d-%d", g.board.minor, strings.ReplaceAll(profile.Name, ".", ""), profile.ID,
+	return fmt.Sprintf("gpu-%d-mig-%s-%d-%d", g.gpu.minor, strings.ReplaceAll(profile.Name, ".", ""), profile.ID,
 		g.instance.Placement.Start)
 }

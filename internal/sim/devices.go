@@ -26,11 +26,11 @@ func (n *Node) offers() []offer {
 	var list []offer
 	for _, b := range n.gpus {
 		if !b.migOn {
-			list = append(list, n.offer(place{board: b}))
+			list = append(list, n.offer(place{gpu: b}))
 		}
 		for _, i := range b.instances {
 			for _, c := range i.ComputeInstances {
-				list = append(list, n.offer(place{board: b, instance: i, compute: c}))
+				list = append(list, n.offer(place{gpu: b, instance: i, compute: c}))
 			}
 		}
 	}
@@ -41,12 +41,12 @@ func (n *Node) offers() []offer {
 // strategy "mixed" gives each profile a resource, with "." for "+".
 func (n *Node) offer(p place) offer {
 	spec := &n.scenario.Node
-	o := offer{place: p, resource: "nvidia.com/gpu", replicas: p.board.sharing.Replicas}
+	o := offer{place: p, resource: "nvidia.com/gpu", replicas: p.gpu.sharing.Replicas}
 	byProfile := spec.Strategy != "single" && (spec.Allocator == AllocatorDevicePlugin || spec.Allocator == AllocatorDRA)
 	if p.compute != nil && byProfile {
 		o.resource = "nvidia.com/mig-" + strings.ReplaceAll(p.compute.Profile, "+", ".")
 	}
-	if p.board.sharing.Rename {
+	if p.gpu.sharing.Rename {
 		o.resource += ".shared"
 	}
 	if spec.Allocator == AllocatorHAMi && o.replicas == 0 {
@@ -65,15 +65,15 @@ type grant struct {
 // exists reports whether the device is there, as a device that containers can use.
 func (p place) exists() bool {
 	if p.compute == nil {
-		return !p.board.migOn
+		return !p.gpu.migOn
 	}
-	return slices.Contains(p.board.instances, p.instance) && slices.Contains(p.instance.ComputeInstances, p.compute)
+	return slices.Contains(p.gpu.instances, p.instance) && slices.Contains(p.instance.ComputeInstances, p.compute)
 }
 
 // uuid identifies the device, as for the allocator: one that is created where another was destroyed has its UUID.
 func (p place) uuid() string {
 	if p.compute == nil {
-		return string(p.board.uuid)
+		return string(p.gpu.uuid)
 	}
 	return string(p.compute.UUID)
 }
@@ -90,13 +90,13 @@ type takenDevices struct {
 	users map[string]int // how many parts of a device, by its UUID
 }
 
-func (n *Node) newHeld() *takenDevices {
+func (n *Node) newTakenDevices() *takenDevices {
 	h := &takenDevices{taken: make(map[part]bool), users: make(map[string]int)}
 	for _, p := range n.pods {
 		for _, c := range p.containers {
 			for _, g := range c.grants {
 				if !p.ended && !c.spec.Admin {
-					h.take(g)
+					h.markTaken(g)
 				}
 			}
 		}
@@ -104,7 +104,7 @@ func (n *Node) newHeld() *takenDevices {
 	return h
 }
 
-func (h *takenDevices) take(g grant) {
+func (h *takenDevices) markTaken(g grant) {
 	if k := (part{g.uuid(), g.replica}); !h.taken[k] {
 		h.taken[k] = true
 		h.users[k.uuid]++
@@ -116,7 +116,7 @@ func (h *takenDevices) take(g grant) {
 // (pkg/kubelet/cm/devicemanager/manager.go, Allocate), the devices of an init container are given to later containers
 // of its pod, and to no other pod.
 func (n *Node) allocate(p *pod) *container {
-	h := n.newHeld()
+	h := n.newTakenDevices()
 	var reusable []grant
 	for _, init := range []bool{true, false} {
 		for _, c := range p.containers {
@@ -168,7 +168,7 @@ func (n *Node) choose(spec *ContainerSpec, h *takenDevices, reusable []grant) []
 			for h.taken[part{g.uuid(), g.replica}] {
 				g.replica++
 			}
-			h.take(g)
+			h.markTaken(g)
 			grants = append(grants, g)
 		}
 	}
@@ -189,7 +189,7 @@ func (n *Node) offersOf(spec *ContainerSpec) []offer {
 
 // names reports whether the pin means a device.
 func (d DevicePin) names(p place) bool {
-	if d.GPU != p.board.index || (d.Profile == "") != (p.compute == nil) {
+	if d.GPU != p.gpu.index || (d.Profile == "") != (p.compute == nil) {
 		return false
 	}
 	return p.compute == nil || p.instance.Profile.Name == d.Profile && p.instance.Placement.Start == d.Start &&

@@ -26,7 +26,7 @@ const (
 	FaultReconfigure     FaultKind = "external-reconfigure" // another client repartitions the GPU
 	FaultDestroyLies     FaultKind = "destroy-lies"         // destroying an instance succeeds and leaves it there
 	FaultChangeFails     FaultKind = "change-fails"         // a change of the partition is refused
-	FaultElsewhere       FaultKind = "create-elsewhere"     // what is created stands at another place than asked for
+	FaultElsewhere       FaultKind = "create-elsewhere"     // what is created is at another place than asked for
 	// a process begins on a compute instance as it is to be destroyed
 	FaultProcessStarts FaultKind = "process-starts"
 	FaultReboot        FaultKind = "reboot" // the node reboots
@@ -37,7 +37,7 @@ const (
 	// the kubelet is down for a time, or an instant, and is started again
 	FaultKubeletRestart FaultKind = "kubelet-restart"
 	FaultAPIServerDown  FaultKind = "api-server-down" // the API server does not answer
-	FaultAPIServerSlow  FaultKind = "api-server-slow" // the API server tells of new pods after a time
+	FaultAPIServerSlow  FaultKind = "api-server-slow" // the API server reports new pods after a time
 	// the checkpoint of the kubelet's device manager is cut short
 	FaultBadCheckpoint FaultKind = "checkpoint-invalid"
 	// the device plugin offers the devices that there were when it began

@@ -21,7 +21,7 @@ const aboveOne = 1
 func GPM(before, after Counters, id uint32) (float64, bool) {
 	const mebi = 1 << 20
 	a, b := &before.Activity, &after.Activity
-	board := !after.Of.Instance.Present()
+	whole := !after.Of.Instance.Present()
 	var from, to, unit float64
 	has := true
 	switch id {
@@ -42,9 +42,9 @@ func GPM(before, after Counters, id uint32) (float64, bool) {
 	case 13:
 		from, to, unit = a.FP16, b.FP16, 100
 	case 20, 21:
-		from, to, unit, has = before.PCIe, after.PCIe, 1.0/mebi, board
+		from, to, unit, has = before.PCIe, after.PCIe, 1.0/mebi, whole
 	case 60, 61:
-		from, to, unit, has = before.NVLink, after.NVLink, 1.0/mebi, board
+		from, to, unit, has = before.NVLink, after.NVLink, 1.0/mebi, whole
 	default:
 		kind, engine, known := mediaMetric(id)
 		if !known {

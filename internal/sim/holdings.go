@@ -16,7 +16,7 @@ type Holding struct {
 }
 
 // Holdings returns the devices that live pods hold now, whatever the kubelet knows of them: the truth by which a test
-// judges what is told of holders. Devices of claims for administrative access are not held.
+// judges what is reported of holders. Devices of claims for administrative access are not held.
 func (n *Node) Holdings() []Holding {
 	n.lock()
 	defer n.mu.Unlock()
@@ -32,7 +32,7 @@ func (n *Node) Holdings() []Holding {
 			for _, g := range c.grants {
 				h := Holding{
 					Namespace: p.spec.Namespace, Pod: p.name, Container: c.spec.Name, PodUID: p.uid,
-					GPU: g.board.uuid, Init: c.spec.Init, Present: g.exists(),
+					GPU: g.gpu.uuid, Init: c.spec.Init, Present: g.exists(),
 				}
 				if g.compute != nil {
 					h.MIG = g.compute.UUID

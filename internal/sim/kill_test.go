@@ -11,7 +11,7 @@ import (
 )
 
 // A process that is killed in the middle of its changes leaves a whole state, which others go on with: what it was
-// told is done is done.
+// reported as done is done.
 func TestProcessThatIsKilled(t *testing.T) {
 	const variable = "SIM_TEST_KILLED"
 	if path := os.Getenv(variable); path != "" {
@@ -39,22 +39,22 @@ func TestProcessThatIsKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := bufio.NewScanner(out)
-		told := 0
-		for told <= 3*kill && lines.Scan() {
-			told++
+		done := 0
+		for done <= 3*kill && lines.Scan() {
+			done++
 		}
 		if err := other.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
 		for lines.Scan() {
-			told++
+			done++
 		}
-		if err := other.Wait(); err == nil || told <= 3*kill {
-			t.Fatalf("it ended by itself after %d", told)
+		if err := other.Wait(); err == nil || done <= 3*kill {
+			t.Fatalf("it ended by itself after %d", done)
 		}
 		n := join(t, path)
-		if changes := len(n.shared.state.Changes); changes < 2*told-1 {
-			t.Errorf("%d changes on record; %d instances were made before the kill", changes, told)
+		if changes := len(n.shared.state.Changes); changes < 2*done-1 {
+			t.Errorf("%d changes on record; %d instances were made before the kill", changes, done)
 		}
 		if s := state(t, n, 0); len(s.Instances) != 1 && len(s.Instances) != 2 {
 			t.Errorf("instances %+v", s.Instances)

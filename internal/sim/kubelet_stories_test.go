@@ -75,11 +75,11 @@ func TestDevicePluginStory(t *testing.T) {
 	}
 	to(8*time.Minute + 45*time.Second)
 	if _, ok := n.PodByName("batch", "new", n.Now()); ok {
-		t.Error("the API server tells of a pod at once")
+		t.Error("the API server reports a pod at once")
 	}
 	to(8*time.Minute + 50*time.Second)
 	if _, ok := n.PodByName("batch", "new", n.Now()); !ok {
-		t.Error("the API server does not tell of a pod after its delay")
+		t.Error("the API server does not report a pod after its delay")
 	}
 }
 

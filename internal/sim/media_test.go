@@ -128,7 +128,7 @@ func TestMediaEnginesByGPM(t *testing.T) {
 		return func() (Counters, error) { return n.InstanceCounters(1, id) }
 	}
 	compute := func() (Counters, error) { return n.ComputeCounters(1, stateOf(t, n, 1).Instances[0].ID, 0) }
-	board := func() (Counters, error) { return n.BoardCounters(2) }
+	ofGPU := func() (Counters, error) { return n.GPUCounters(2) }
 	for _, c := range []struct {
 		of   string
 		read func() (Counters, error)
@@ -145,8 +145,8 @@ func TestMediaEnginesByGPM(t *testing.T) {
 		{"1g+me, NVOFA 0", instance(1), 50, 100, true},
 		{"1g+me, NVENC 0", instance(1), 166, 0, false},
 		{"a compute instance, NVDEC 0", compute, 30, 0, false},
-		{"RTX PRO 6000, NVENC 3", board, 169, 50, true},
-		{"RTX PRO 6000, past the last of a kind", board, 38, 0, false},
+		{"RTX PRO 6000, NVENC 3", ofGPU, 169, 50, true},
+		{"RTX PRO 6000, past the last of a kind", ofGPU, 38, 0, false},
 	} {
 		if got, has := gpmMetric(t, n, c.read, c.id); has != c.has || has && got != c.want {
 			t.Errorf("%s: %v, %t; want %v, %t", c.of, got, has, c.want, c.has)
@@ -157,11 +157,11 @@ func TestMediaEnginesByGPM(t *testing.T) {
 func TestFansAndPerformanceState(t *testing.T) {
 	n := start(t, mediaScenario)
 	if s := stateOf(t, n, 0); s.Fans != nil || s.PerformanceState != 0 {
-		t.Errorf("a data-centre board: fans %v, P%d", s.Fans, s.PerformanceState)
+		t.Errorf("a data-center GPU: fans %v, P%d", s.Fans, s.PerformanceState)
 	}
 	cool := stateOf(t, n, 2)
 	if len(cool.Fans) != 2 || cool.Fans[0] != idleFanPercent || cool.PerformanceState != 0 {
-		t.Errorf("a board with fans: %v, P%d", cool.Fans, cool.PerformanceState)
+		t.Errorf("a GPU with fans: %v, P%d", cool.Fans, cool.PerformanceState)
 	}
 	hot := start(t, `
 version: 1

@@ -75,7 +75,7 @@ func (n *Node) Reboot() error {
 	if err != nil {
 		return fmt.Errorf("reboot: %w", err)
 	}
-	defer op.settle()
+	defer op.commitOrUndo()
 	if err := op.commit(Change{Op: opReboot}); err != nil {
 		return fmt.Errorf("reboot: %w", err)
 	}

@@ -104,7 +104,7 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 		apiOutages:     s.outages(FaultAPIServerDown),
 	}
 	for index, spec := range s.GPUs {
-		b := newBoard(s, index, spec)
+		b := newSimGPU(s, index, spec)
 		if spec.Sharing.Kind == gpu.SharingMPS {
 			b.mps = n.newPID("mps", index)
 		}
@@ -121,7 +121,7 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 	return n, nil
 }
 
-func newBoard(s *Scenario, index int, spec GPUSpec) *simGPU {
+func newSimGPU(s *Scenario, index int, spec GPUSpec) *simGPU {
 	uuid := gpu.UUID("GPU-" + uuidOf(s.Seed, s.Node.Hostname, index))
 	b := &simGPU{
 		model:      spec.Model,
@@ -144,7 +144,7 @@ func newBoard(s *Scenario, index int, spec GPUSpec) *simGPU {
 func (n *Node) Close() error {
 	n.closing.Do(func() {
 		close(n.closed)
-		n.leave()
+		n.leaveShared()
 	})
 	return nil
 }

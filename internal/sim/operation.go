@@ -15,7 +15,7 @@ type operation struct {
 	at        time.Time // where the running step had begun
 	totals    []totals
 	counters  []map[CountersOf]Activity
-	board     *simGPU
+	gpu       *simGPU
 	before    layoutState
 	committed bool
 	hits      []*FaultSpec // that are about this very call
@@ -53,7 +53,7 @@ func (n *Node) change(index int, what ChangeOp, of target) (b *simGPU, op *opera
 		op.end()
 		return nil, nil, err
 	}
-	return op.board, op, nil
+	return op.gpu, op, nil
 }
 
 // begin begins an operation under the node's lock, which its end leaves unlocked.
@@ -70,7 +70,7 @@ func (n *Node) begin(b *simGPU) (*operation, error) {
 	}
 	now := n.clock.Now()
 	n.catchUp(now)
-	op := &operation{node: n, at: n.at, board: b, before: b.layoutState()}
+	op := &operation{node: n, at: n.at, gpu: b, before: b.layoutState()}
 	for _, b := range n.gpus {
 		op.totals = append(op.totals, b.totals)
 		op.counters = append(op.counters, maps.Clone(b.counters))
@@ -95,7 +95,7 @@ func (b *simGPU) layoutState() layoutState {
 func (op *operation) commit(c Change) error {
 	n := op.node
 	if n.shared != nil {
-		c.At, c.GPU = n.at, op.board.index
+		c.At, c.GPU = n.at, op.gpu.index
 		if err := n.shared.add(c); err != nil {
 			return err
 		}
@@ -106,11 +106,11 @@ func (op *operation) commit(c Change) error {
 
 // end ends the operation and unlocks the node.
 func (op *operation) end() {
-	op.settle()
+	op.commitOrUndo()
 	op.node.mu.Unlock()
 }
 
-func (op *operation) settle() {
+func (op *operation) commitOrUndo() {
 	n := op.node
 	if op.committed {
 		n.sampleIfChanged(n.at.Sub(op.at))
@@ -123,7 +123,7 @@ func (op *operation) settle() {
 }
 
 func (op *operation) undo() {
-	n, b := op.node, op.board
+	n, b := op.node, op.gpu
 	n.at, n.resample = op.at, false
 	for i, b := range n.gpus {
 		b.totals, b.counters = op.totals[i], op.counters[i]

@@ -76,7 +76,7 @@ func (f *scenarioFile) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 	}
 }
 
-// forms are those of types that the scenario shares with other packages, and of references to what stands above.
+// forms are those of types that the scenario shares with other packages, and of references to entries above.
 func (f *scenarioFile) forms() []strictyaml.Form {
 	return []strictyaml.Form{
 		strictyaml.FormOf(readOpt[int]), strictyaml.FormOf(readOpt[DevicePin]),

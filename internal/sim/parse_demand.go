@@ -19,7 +19,7 @@ func (e *workloadEntry) checkDemand(r *strictyaml.Reader, n *strictyaml.Node, ke
 		if i < 0 || !has(name) {
 			return false
 		}
-		r.FailAt(n, key, name, "stands beside %s; expected %s", others[i], expected)
+		r.FailAt(n, key, name, "is set together with %s; expected %s", others[i], expected)
 		return true
 	}
 	newer := []string{"width", "phases", "busy", "requests", "bandwidth"}

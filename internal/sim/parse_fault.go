@@ -95,7 +95,7 @@ func (f *FaultSpec) checkCall(r *strictyaml.Reader, n *strictyaml.Node, key stri
 		}
 	}
 	if f.On != "" && f.During != "" {
-		r.FailAt(n, key, "on", "stands beside during; a fault begins with one or the other")
+		r.FailAt(n, key, "on", "is set together with during; a fault begins with one or the other")
 	}
 }
 

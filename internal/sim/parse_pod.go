@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// podEntry is a pod: with a list of containers, or with one whose keys stand beside the pod's.
+// podEntry is a pod: with one container whose keys are among the pod's, or with a list of containers.
 type podEntry struct {
 	PodSpec
 	Container string `default:"main" match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and . as in main"`
@@ -23,7 +23,7 @@ func (e *podEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 	if strictyaml.HasKey(n, "containers") {
 		for _, name := range []string{"container", "resource", "count", "device", "workload", "admin"} {
 			if strictyaml.HasKey(n, name) {
-				r.FailAt(n, key, name, "stands beside containers; expected one or the other")
+				r.FailAt(n, key, name, "is set together with containers; expected one or the other")
 			}
 		}
 	} else {
@@ -93,7 +93,7 @@ func (q *resourceRequest) check(r *strictyaml.Reader, n *strictyaml.Node, key st
 	}
 }
 
-// readWorkloadName reads the name of a workload that stands above.
+// readWorkloadName reads the name of a workload above.
 func (f *scenarioFile) readWorkloadName(r *strictyaml.Reader, n *strictyaml.Node, key string, into **Workload) {
 	var name string
 	if !r.Decode(n, key, &name) {

@@ -28,7 +28,7 @@ func badFiles() []badScenario {
 		{"no version", "gpus: []\n", "bad.yaml:1: version: is missing; expected 1, the version"},
 		{"no gpus", "version: 1\n", "bad.yaml:1: gpus: is missing"},
 		{"unknown key", goodHead + "pod: []\n", "bad.yaml:4: pod: is not known here; expected one of version, node, seed, gpus, workloads, pods"},
-		{"twice", goodHead + "seed: 1\nseed: 2\n", "bad.yaml:5: seed: stands here twice"},
+		{"twice", goodHead + "seed: 1\nseed: 2\n", "bad.yaml:5: seed: duplicate key"},
 		{"version", "version: 2\ngpus: []\n", "bad.yaml:1: version: is 2; expected 1, the version"},
 		{"alias of something else", "version: 1\ngpus: &g\n  - {model: A30}\npods: *g\n", "bad.yaml:3: pods[0].model: is not known here; expected one of namespace"},
 		{
@@ -70,12 +70,12 @@ func badGPUs() []badScenario {
 func badDemands() []badScenario {
 	var list []badScenario
 	for keys, want := range map[string]string{
-		"sm: 4, width: 4":                                                              "sm: stands beside width; expected sm alone",
-		"sm: 4, requests: {rate: 1, gpu: 1ms}":                                         "sm: stands beside requests",
-		"dram: 0.5, width: 4, busy: 0.5":                                               "dram: stands beside width; expected bandwidth",
-		"width: 4, phases: [{share: 1, width: 4}], busy: 1":                            "phases: stands beside width; expected the widths of the phases",
-		"bandwidth: 0.4, phases: [{share: 1, width: 4}], busy: 1":                      "phases: stands beside bandwidth",
-		"width: 4, busy: 0.5, requests: {rate: 1, gpu: 1ms}":                           "requests: stands beside busy; expected either",
+		"sm: 4, width: 4":                                                              "sm: is set together with width; expected sm alone",
+		"sm: 4, requests: {rate: 1, gpu: 1ms}":                                         "sm: is set together with requests",
+		"dram: 0.5, width: 4, busy: 0.5":                                               "dram: is set together with width; expected bandwidth",
+		"width: 4, phases: [{share: 1, width: 4}], busy: 1":                            "phases: is set together with width; expected the widths of the phases",
+		"bandwidth: 0.4, phases: [{share: 1, width: 4}], busy: 1":                      "phases: is set together with bandwidth",
+		"width: 4, busy: 0.5, requests: {rate: 1, gpu: 1ms}":                           "requests: is set together with busy; expected either",
 		"width: 4, bandwidth: 0.2":                                                     "has width and bandwidth without a time; expected busy or requests",
 		"busy: 0.4":                                                                    "has busy without a width; expected width or phases",
 		"phases: [{share: 0.4, width: 4}, {share: 0.4, width: 9}], busy: 1":            "phases: has shares that add up to 0.8; expected 1",
@@ -119,7 +119,7 @@ func badWork() []badScenario {
 		{"pod name", goodHead + "pods:\n  - {name: ../p, resource: r}\n", `bad.yaml:5: pods[0].name: is "../p"; expected lower-case letters`},
 		{"misspelt profile", goodHead + "pods:\n  - {name: p, resource: r, device: 0/1g.6gbb@0}\n", `pods[0].device: names profile "1g.6gbb"; expected one of A100-40GB's`},
 		{"no such GPU", goodHead + "pods:\n  - {name: p, resource: r, device: 7}\n", `pods[0].device: is 7; expected a GPU's index from 0 to 1`},
-		{"container beside containers", goodHead + "pods:\n  - {name: p, resource: r, containers: []}\n", "pods[0].resource: stands beside containers"},
+		{"container beside containers", goodHead + "pods:\n  - {name: p, resource: r, containers: []}\n", "pods[0].resource: is set together with containers"},
 		{"label", goodHead + "pods:\n  - {name: p, labels: {a: 1}}\n", `pods[0].labels.a: is 1; expected text`},
 		{"pods without Kubernetes", goodHead + "node: {kubernetes: false}\npods:\n  - {name: p}\n", "pods: the node has kubernetes: false"},
 		{"process nowhere", goodHead + "workloads: [{name: w}]\nprocesses:\n  - {workload: w}\n", "processes[0]: expected either gpu"},
@@ -155,7 +155,7 @@ func badFaults() []badScenario {
 		{"fault's key", goodHead + "faults:\n  - {kind: hang, gpu: 1, xid: 3}\n", "faults[0].xid: has no meaning for a hang fault"},
 		{"fault's reading to begin with", goodHead + "faults:\n  - {kind: hang, gpu: 1, during: lunch}\n", `faults[0].during: is "lunch"; expected one of inventory`},
 		{"fault that cannot wait for a reading", goodHead + "faults:\n  - {kind: slow, delay: 1s, during: power}\n", "faults[0].during: has no meaning for a slow fault"},
-		{"fault that begins twice", goodHead + "faults:\n  - {kind: hang, during: power, on: create-gi}\n", "faults[0].on: stands beside during"},
+		{"fault that begins twice", goodHead + "faults:\n  - {kind: hang, during: power, on: create-gi}\n", "faults[0].on: is set together with during"},
 		{"fault of a change that is none", goodHead + "faults:\n  - {kind: lost, on: reset}\n", `faults[0].on: is "reset"; expected one of create-gi, create-ci`},
 		{"creation elsewhere of what is destroyed", goodHead + "faults:\n  - {kind: create-elsewhere, on: destroy-gi}\n", `faults[0].on: is "destroy-gi"`},
 		{"fault after no change", goodHead + "faults:\n  - {kind: lost, after: 1}\n", "faults[0].after: has no meaning without on"},
@@ -226,7 +226,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-func TestEveryBoardHasAGeometry(t *testing.T) {
+func TestEveryModelHasAGeometry(t *testing.T) {
 	for _, b := range gpuModels() {
 		found, ok := findModel(b.key)
 		if !ok {

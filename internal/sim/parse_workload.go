@@ -26,7 +26,7 @@ type workloadEntry struct {
 func (e *workloadEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	workloads := fileOf(r).workloads
 	if workloads[e.Name] != nil {
-		r.FailAt(n, key, "name", "is %q; a workload with this name stands above", e.Name)
+		r.FailAt(n, key, "name", "is %q; a workload above has this name", e.Name)
 	}
 	e.checkDemand(r, n, key)
 	e.Media = [mediaEngines]Signal{e.Encoder.Signal, e.Decoder.Signal, e.JPEG.Signal, e.OFA.Signal}

@@ -15,7 +15,7 @@ func ComputeProfileID(slices int) (id uint32, ok bool) {
 	return id, ok
 }
 
-// ComputePlacements lists where compute instances of a size can stand in a GPU instance, free or not; nil if it has
+// ComputePlacements lists where compute instances of a size can be in a GPU instance, free or not; nil if it has
 // no such size. They can begin at any slice: the driver takes the first run of free slices that is long enough,
 // wherever that is (open-gpu-kernel-modules, kgrmgrAllocVeidsForGrIdx), and a 1c and then a 2c were seen made in one
 // 3g.40gb (A100, R550). Tables of NVIDIA's emulated GPUs (go-nvml) name multiples of 2 and 4 only, which plans prefer

@@ -76,7 +76,7 @@ func TestSeven1gFillInTheDriversOrder(t *testing.T) {
 }
 
 // What NVIDIA's MIG user guide shows of `nvidia-smi mig -cgi` without placements: the ids of the GPU instances follow
-// from where they stand.
+// from their placements.
 func TestPlacementsAsTheUserGuideShows(t *testing.T) {
 	for _, tt := range []struct {
 		model  string

@@ -41,7 +41,7 @@ func preferred(f gpu.Profile, axis int) []gpu.Placement {
 	return placements
 }
 
-// occupied reports whether an instance stands on a unit of the placement.
+// occupied reports whether an instance occupies a unit of the placement.
 func (b *simGPU) occupied(p gpu.Placement) bool {
 	for _, i := range b.instances {
 		for unit := p.Start; unit < p.End(); unit++ {

@@ -8,9 +8,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// mayStand judges by brute force whether one more instance may stand on a GPU: a unit of the axis holds one instance, a
-// GPU has so many compute slices, one set of media extensions, and the engines that its largest profile has.
-func mayStand(s *GPUState, axis, computeSlices int, f gpu.Profile, p gpu.Placement) bool {
+// canCreate judges by brute force whether one more instance can be created on a GPU: a unit of the axis holds one
+// instance, a GPU has so many compute slices, one set of media extensions, and the engines that its largest profile
+// has.
+func canCreate(s *GPUState, axis, computeSlices int, f gpu.Profile, p gpu.Placement) bool {
 	units := make([]bool, axis)
 	used := f.ComputeSlices
 	for _, i := range s.Instances {
@@ -44,7 +45,7 @@ func enginesByKind(f gpu.Profile) []int {
 	return []int{e.Copy, e.Decoder, e.Encoder, e.JPEG, e.OFA}
 }
 
-// On every model, whatever was made and destroyed before: an instance is made where it may stand and nowhere else, and
+// On every model, whatever was made and destroyed before: an instance is created where it can be and nowhere else, and
 // the remaining capacity is what can be made then.
 func TestPlacementAgreesWithBruteForce(t *testing.T) {
 	for _, b := range gpuModels() {
@@ -63,7 +64,7 @@ func TestPlacementAgreesWithBruteForce(t *testing.T) {
 				f := s.Profiles[random.IntN(len(s.Profiles))]
 				p := f.Placements[random.IntN(len(f.Placements))]
 				_, err := n.CreateGPUInstance(0, f.ID, gpu.Some(p.Start))
-				if want := mayStand(&s, model.AxisUnits, model.ComputeSlices, f, p); want != (err == nil) || !want &&
+				if want := canCreate(&s, model.AxisUnits, model.ComputeSlices, f, p); want != (err == nil) || !want &&
 					!errors.Is(err, gpu.ErrInsufficientResources) {
 					t.Fatalf("%s at %v beside %+v: %v", f.Name, p, s.Instances, err)
 				}

@@ -18,9 +18,9 @@ type pod struct {
 	containers []*container
 	ended      bool
 
-	// Of the API server, as times since the start: from when on it has the pod and tells of it, when it learns of the
+	// Of the API server, as times since the start: from when on it has the pod and reports it, when it learns of the
 	// end, and when it has the pod no more.
-	created, told, endTold, deleted time.Duration
+	created, known, endKnown, deleted time.Duration
 }
 
 // container is a container of an admitted pod. What it was given is fixed at its admission: its ids stay in the

@@ -30,7 +30,7 @@ func (n *Node) ReplacePod(namespace, name, resource string) error {
 	if err != nil {
 		return fmt.Errorf("replace pod %s/%s: %w", namespace, name, err)
 	}
-	defer op.settle()
+	defer op.commitOrUndo()
 	if err := op.commit(Change{Op: opReplacePod, Namespace: namespace, Pod: name, Resource: resource}); err != nil {
 		return fmt.Errorf("replace pod %s/%s: %w", namespace, name, err)
 	}

@@ -28,13 +28,13 @@ func device(n *Node, pod string) (gpu.MIGUUID, string) {
 	return "", ""
 }
 
-// TestReplacedPodWaitsForItsSlice: the owner asks for a slice, the pod leaves its GPU, which is cut, and comes back
-// on the slice.
+// TestReplacedPodWaitsForItsSlice: the owner asks for a slice, the pod leaves its GPU, which is partitioned, and comes
+// back on the slice.
 func TestReplacedPodWaitsForItsSlice(t *testing.T) {
 	n := start(t, replaceScenario)
 	_, before := device(n, "serve-0")
 	if err := n.SetMIGMode(0, true); !errors.Is(err, gpu.ErrInUse) {
-		t.Fatalf("the GPU of a pod is cut: %v", err)
+		t.Fatalf("the GPU of a pod is partitioned: %v", err)
 	}
 	if err := n.ReplacePod("ml", "serve-0", "nvidia.com/mig-2g.10gb"); err != nil {
 		t.Fatal(err)

@@ -81,7 +81,7 @@ func checkGPU(t *testing.T, s, before GPUState) {
 		}
 	}
 	if sum > s.MemoryUsed {
-		t.Errorf("%s GPU %d: instances use more memory than the board", where, s.Index)
+		t.Errorf("%s GPU %d: instances use more memory than the GPU", where, s.Index)
 	}
 	if s.Watts > s.LimitWatts || s.Watts < 20 {
 		t.Errorf("%s GPU %d: %g W", where, s.Index, s.Watts)

@@ -124,8 +124,8 @@ func (sh *shared) close() {
 	}
 }
 
-// leave ends a shared node's part, and its watch.
-func (n *Node) leave() {
+// leaveShared ends a shared node's part, and its watch.
+func (n *Node) leaveShared() {
 	if n.shared == nil {
 		return
 	}

@@ -53,7 +53,7 @@ func TestSharedNodesAreOne(t *testing.T) {
 	advance(t, a, 2500*time.Millisecond)
 	same(t, a, b)
 
-	// Both cut the GPU; each sees what the other has done, and ids are given out once.
+	// Both partition the GPU; each sees what the other has done, and ids are given out once.
 	first, err := a.CreateGPUInstance(0, 9, gpu.Opt[int]{})
 	if err != nil {
 		t.Fatal(err)
@@ -166,9 +166,9 @@ func TestStateFilesThatAreWrong(t *testing.T) {
 		{"another clock", strings.Replace(strings.Replace(string(whole), `"step"`, `"real"`, 1), `"now"`, `"xyz"`, 1),
 			"not whole"},
 		{"clock before its start", strings.Replace(string(whole), `"now": "2026`, `"now": "2025`, 1),
-			"its clock stands at 2025"},
+			"its clock is at 2025"},
 		{"clock long after its start", strings.Replace(string(whole), `"now": "2026`, `"now": "9999`, 1),
-			"its clock stands at 9999"},
+			"its clock is at 9999"},
 		{"unknown key", change(`{"what": 1}`), "what"},
 		{"GPU that is not there", change(`{"at": "2026-01-01T00:00:00Z", "gpu": 2, "op": "reset"}`), "change 0"},
 		{"unknown change", change(`{"at": "2026-01-01T00:00:00Z", "gpu": 1, "op": "melt"}`), `"melt"`},
@@ -200,7 +200,7 @@ func TestStateFilesThatAreWrong(t *testing.T) {
 	}
 }
 
-// What is no file is told of at once: opening a pipe would wait for its writer for ever.
+// What is no file is reported at once: opening a pipe would wait for its writer for ever.
 func TestStateThatIsNoFile(t *testing.T) {
 	s, err := Parse("shared.yaml", []byte(sharedScenario))
 	if err != nil {
@@ -295,7 +295,7 @@ func TestFullDisk(t *testing.T) {
 	same(t, a, b)
 }
 
-// Another process cuts the GPU until its input ends; this one cuts it at the same time.
+// Another process partitions the GPU until its input ends; this one does so at the same time.
 func TestTwoProcesses(t *testing.T) {
 	const variable = "SIM_TEST_STATE"
 	if path := os.Getenv(variable); path != "" {
@@ -367,7 +367,7 @@ func cutAndMend(t *testing.T, n *Node) {
 	}
 }
 
-// Whatever stands in a state file, reading it ends in an error or in a state that can be written and read again.
+// Whatever is in a state file, reading it ends in an error or in a state that can be written and read again.
 func FuzzState(f *testing.F) {
 	s, err := Parse("shared.yaml", []byte(sharedScenario))
 	if err != nil {

@@ -50,7 +50,7 @@ pods:
 - {name: stays, resource: nvidia.com/gpu, device: "1", for: 1m}
 - {name: comes, resource: nvidia.com/gpu, waits: true, at: 10s}
 `)
-	cut := func(index int) {
+	partition := func(index int) {
 		t.Helper()
 		if err := n.SetMIGMode(index, true); err != nil {
 			t.Fatal(err)
@@ -63,7 +63,7 @@ pods:
 			t.Fatal(err)
 		}
 	}
-	cut(0)
+	partition(0)
 	advance(t, n, 30*time.Second)
 	if _, uid := device(n, "comes"); uid != "" || len(n.Allocatable()) != 0 {
 		t.Errorf("a mixed node offers %v", n.Allocatable())
@@ -72,7 +72,7 @@ pods:
 		t.Error("the pod has lost its GPU")
 	}
 	advance(t, n, 31*time.Second)
-	cut(1)
+	partition(1)
 	advance(t, n, time.Second)
 	if slice, _ := device(n, "comes"); slice == "" || !recorded(n, "offers devices again") {
 		t.Errorf("records %v", n.Records())

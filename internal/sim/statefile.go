@@ -88,7 +88,7 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 		return nil, fmt.Errorf("is not whole: %w", err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("something stands behind its end")
+		return nil, fmt.Errorf("there is data behind its end")
 	}
 	switch {
 	case f.Version != stateVersion:
@@ -96,7 +96,7 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 	case f.ID == "" || f.Clock.Start.IsZero() || (f.Clock.Now == nil) != (f.Clock.Mode != ClockStep):
 		return nil, fmt.Errorf("id or clock is missing")
 	case f.Clock.Now != nil && (f.Clock.Now.Before(f.Clock.Start) || f.Clock.Now.Sub(f.Clock.Start) > maxDuration):
-		return nil, fmt.Errorf("its clock stands at %s, and began at %s", f.Clock.Now, f.Clock.Start)
+		return nil, fmt.Errorf("its clock is at %s, and began at %s", f.Clock.Now, f.Clock.Start)
 	case f.Digest != s.digest:
 		return nil, fmt.Errorf("was begun with another scenario, or before it was edited (%s); remove the file to "+
 			"start again", f.Scenario)

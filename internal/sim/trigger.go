@@ -23,7 +23,7 @@ func (n *Node) triggerFaults(index int, reading gpu.Reading, now time.Time) {
 		if !n.sprung[f] && op.commit(Change{Op: opSpring, Fault: i}) == nil {
 			n.springFault(f, index)
 		}
-		op.settle()
+		op.commitOrUndo()
 	}
 }
 

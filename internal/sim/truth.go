@@ -46,7 +46,7 @@ func (n *Node) Truth() []Truth {
 }
 
 func (n *Node) truth(t *task) Truth {
-	r := Truth{PID: t.proc.pid, GPU: t.on.board.uuid, Busy: t.does.Busy, PerSecond: t.does.PerSecond,
+	r := Truth{PID: t.proc.pid, GPU: t.on.gpu.uuid, Busy: t.does.Busy, PerSecond: t.does.PerSecond,
 		Latency: t.does.Latency}
 	if c := t.on.compute; c != nil {
 		r.MIG, r.Profile = c.UUID, t.on.instance.Profile.Name
@@ -57,7 +57,7 @@ func (n *Node) truth(t *task) Truth {
 	if t.workload != nil {
 		r.Workload = t.workload.Name
 	}
-	whole := kernels.Run(n.demand(t), place{board: t.on.board}.kernelDevice(0))
+	whole := kernels.Run(n.demand(t), place{gpu: t.on.gpu}.kernelDevice(0))
 	r.Throughput, r.Stretch = t.does.Throughput/whole.Throughput, t.does.Stretch/whole.Stretch
 	return r
 }

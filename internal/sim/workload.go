@@ -20,7 +20,7 @@ type process struct {
 
 // place is a device: a whole GPU, or a compute instance of it.
 type place struct {
-	board    *simGPU
+	gpu      *simGPU
 	instance *Instance // nil for a whole GPU
 	compute  *Compute
 }
@@ -49,11 +49,11 @@ func (t *task) now(n *Node, s Signal) float64 { return s.At(n.at.Sub(t.started),
 func (n *Node) startTask(p *process, w *Workload, places []place) {
 	for _, on := range places {
 		t := &task{proc: p, on: on, workload: w, started: n.at, share: 1, phase: phaseOf(p.pid)}
-		if on.board.sharing.Kind == gpu.SharingMPS && p.pod != "" {
-			t.share = 1 / float64(on.board.sharing.Replicas)
+		if on.gpu.sharing.Kind == gpu.SharingMPS && p.pod != "" {
+			t.share = 1 / float64(on.gpu.sharing.Replicas)
 		}
 		p.tasks = append(p.tasks, t)
-		on.board.tasks = append(on.board.tasks, t)
+		on.gpu.tasks = append(on.gpu.tasks, t)
 	}
 	n.resample = true
 }
@@ -61,7 +61,7 @@ func (n *Node) startTask(p *process, w *Workload, places []place) {
 // stop ends a process.
 func (n *Node) stop(p *process) {
 	for _, t := range p.tasks {
-		b := t.on.board
+		b := t.on.gpu
 		b.tasks = slices.DeleteFunc(b.tasks, func(o *task) bool { return o == t })
 	}
 	p.tasks = nil
@@ -73,7 +73,7 @@ func (n *Node) kill(p *process, why string) {
 	if len(p.tasks) == 0 {
 		return
 	}
-	n.record(Record{GPU: gpu.Some(p.tasks[0].on.board.index), Pod: p.pod,
+	n.record(Record{GPU: gpu.Some(p.tasks[0].on.gpu.index), Pod: p.pod,
 		Message: fmt.Sprintf("process %d was killed: %s", p.pid, why)})
 	n.fail(p, why)
 	n.stop(p)
@@ -97,12 +97,12 @@ func (n *Node) startProcess(number int, spec *ProcessSpec) {
 func (n *Node) find(pin DevicePin) (place, bool) {
 	b := n.gpus[pin.GPU]
 	if pin.Profile == "" {
-		return place{board: b}, !b.migOn
+		return place{gpu: b}, !b.migOn
 	}
 	for _, i := range b.instances {
 		if i.Profile.Name == pin.Profile && i.Placement.Start == pin.Start {
 			_, c := b.compute(i.ID, pin.Compute)
-			return place{board: b, instance: i, compute: c}, c != nil
+			return place{gpu: b, instance: i, compute: c}, c != nil
 		}
 	}
 	return place{}, false
@@ -110,7 +110,7 @@ func (n *Node) find(pin DevicePin) (place, bool) {
 
 // memoryDomain is memory that tasks share: a GPU instance's, or a whole GPU's.
 type memoryDomain struct {
-	board    *simGPU
+	gpu      *simGPU
 	instance *Instance
 }
 
@@ -137,7 +137,7 @@ func (n *Node) useMemory(b *simGPU) {
 	for _, i := range b.instances {
 		i.MemoryUsed = instanceOverhead + used[memoryDomain{b, i}]
 	}
-	b.sample.memoryUsed = boardOverhead + used[memoryDomain{b, nil}]
+	b.sample.memoryUsed = gpuOverhead + used[memoryDomain{b, nil}]
 	if b.mps != 0 {
 		b.sample.memoryUsed += mpsServerMemory
 	}
@@ -149,7 +149,7 @@ func (n *Node) useMemory(b *simGPU) {
 // What the driver itself uses: an empty 3g.20gb shows 5 MiB, an A100 with two of them 11.
 const (
 	instanceOverhead = 5 << 20
-	boardOverhead    = 1 << 20
+	gpuOverhead      = 1 << 20
 	mpsServerMemory  = 30 << 20
 )
 
@@ -158,8 +158,8 @@ func (d memoryDomain) usable() uint64 {
 	if d.instance != nil {
 		return d.instance.Profile.MemoryBytes - instanceOverhead
 	}
-	usable := (d.board.model.memoryMiB-d.board.model.reservedMiB)<<20 - boardOverhead
-	if d.board.mps != 0 {
+	usable := (d.gpu.model.memoryMiB-d.gpu.model.reservedMiB)<<20 - gpuOverhead
+	if d.gpu.mps != 0 {
 		usable -= mpsServerMemory
 	}
 	return usable

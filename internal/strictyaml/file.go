@@ -1,5 +1,5 @@
 // Package strictyaml reads YAML into structs and reports everything that is wrong with a file at once, each with
-// file, line, key, what stands there and what was expected; and it writes structs as it reads them.
+// file, line, key, the value and what was expected; and it writes structs as it reads them.
 package strictyaml
 
 import (
@@ -30,7 +30,7 @@ type Error struct {
 	File    string // empty for a document that is not from a file
 	Line    int    // 0 for a value that is not from a document
 	Key     string // such as "recorded.gpus.gpu2.answers.nvmlDeviceGetName"
-	Message string // what stands there and what was expected
+	Message string // the value and what was expected
 }
 
 func (e *Error) Error() string {

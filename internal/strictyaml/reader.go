@@ -26,7 +26,7 @@ type Reader struct {
 // maxDuration keeps sums of durations far from overflow.
 const maxDuration = 10 * 365 * 24 * time.Hour
 
-// Root returns what the file is read into: sections that stand before the current one in its struct have been read.
+// Root returns what the file is read into: sections that precede the current one in its struct have been read.
 func (r *Reader) Root() any { return r.root }
 
 // Decoder is implemented by pointers to types that are read in a form of their own.
@@ -212,7 +212,7 @@ func (r *Reader) decodeMap(n *yaml.Node, key string, v reflect.Value) {
 		k, item := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
 		r.decode(name, at, k)
 		if v.MapIndex(k).IsValid() {
-			r.Fail(name, at, "stands here twice")
+			r.Fail(name, at, "duplicate key")
 		}
 		r.decode(value, at, item)
 		v.SetMapIndex(k, item)
@@ -309,7 +309,7 @@ func (r *Reader) IsMapping(n *yaml.Node, key, expected string) bool {
 	return n.Kind == yaml.MappingNode
 }
 
-// Pairs iterates over the keys of a mapping and what stands there; another node has none.
+// Pairs iterates over the keys of a mapping and their values; another node has none.
 func Pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
 		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content) && yield(n.Content[i], n.Content[i+1]); i += 2 {
@@ -317,7 +317,7 @@ func Pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	}
 }
 
-// Value returns what stands at a key of a mapping, or nil; another node has none.
+// Value returns the value of a key of a mapping, or nil; another node has none.
 func Value(n *yaml.Node, key string) *yaml.Node {
 	for name, value := range Pairs(n) {
 		if name.Kind == yaml.ScalarNode && name.Value == key {

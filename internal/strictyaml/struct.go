@@ -13,7 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// decodeStruct reads a mapping. A key that the struct does not have, stands there twice, or is missing without being
+// decodeStruct reads a mapping. A key that the struct does not have, is there twice, or is missing without being
 // optional, is an error.
 func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
 	fields := fieldsOf(v.Type())
@@ -32,7 +32,7 @@ func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
 		case name.Kind != yaml.ScalarNode || !slices.Contains(names, name.Value):
 			r.Fail(name, at, "is not known here; expected one of %s", expected)
 		case values[name.Value] != nil:
-			r.Fail(name, at, "stands here twice")
+			r.Fail(name, at, "duplicate key")
 		default:
 			values[name.Value] = value
 		}

@@ -60,7 +60,7 @@ func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	buf := h.pool.get()
 	defer h.pool.put(buf)
 	if err := h.template.Execute(buf, page); err != nil {
-		_ = level.Error(h.logger).Log("msg", "The page could not be rendered", "err", err)
+		_ = level.Error(h.logger).Log("msg", "cannot render the page", "err", err)
 		http.Error(w, "the page could not be rendered", http.StatusInternalServerError)
 		return
 	}

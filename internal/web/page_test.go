@@ -86,10 +86,10 @@ func TestPageGPUWithoutHandle(t *testing.T) {
 // TestPageUnknownActivity: unknown activity is a dash without a bar, not 0.
 func TestPageUnknownActivity(t *testing.T) {
 	snap := nodeFixture()
-	cut := splitGPU(0)
-	cut.Instances[0].Activity, cut.Instances[0].ComputeInstances[0].Activity = gpu.Activity{},
+	split := splitGPU(0)
+	split.Instances[0].Activity, split.Instances[0].ComputeInstances[0].Activity = gpu.Activity{},
 		gpu.Activity{SM: gpu.Some(math.NaN())}
-	snap.GPUs = []gpu.GPU{cut}
+	snap.GPUs = []gpu.GPU{split}
 	page := showPage(t, Options{State: true}, snap)
 	text := pageText(page)
 	for _, want := range []string{"SM activity – Power", "15 GiB of 20 GiB 75 % – ≈ 60 W", "CI 0 – ml/embed-0",
@@ -103,7 +103,7 @@ func TestPageUnknownActivity(t *testing.T) {
 	}
 }
 
-// TestPageModeOff: what a GPU could be cut into with MIG on is no room that it has.
+// TestPageModeOff: what a GPU could be partitioned into with MIG on is no room that it has.
 func TestPageModeOff(t *testing.T) {
 	snap := nodeFixture()
 	g := freeGPU(0)

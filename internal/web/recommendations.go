@@ -46,7 +46,7 @@ func (h *adviceHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	text, err := h.encode(report, id == "")
 	if err != nil {
-		_ = level.Error(h.logger).Log("msg", "The recommendations could not be encoded", "err", err)
+		_ = level.Error(h.logger).Log("msg", "cannot encode the recommendations", "err", err)
 		writeProblem(w, http.StatusInternalServerError, "encoding", "The recommendations could not be encoded", err.Error())
 		return
 	}

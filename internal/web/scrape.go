@@ -155,6 +155,6 @@ func (l *limitedLogger) logError(err error) {
 		l.suppressed++
 		return
 	}
-	_ = level.Error(l.logger).Log("msg", "Some metrics are missing from scrapes", "err", err, "suppressed", l.suppressed)
+	_ = level.Error(l.logger).Log("msg", "metrics are missing from scrapes", "err", err, "suppressed", l.suppressed)
 	l.logged, l.suppressed = now, 0
 }

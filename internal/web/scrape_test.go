@@ -222,7 +222,7 @@ func TestSlowReaderHoldsNoSlot(t *testing.T) {
 	reading.Wait()
 }
 
-// arriving tells of each request for a Snapshot.
+// arriving signals each request for a Snapshot.
 type arriving struct {
 	snap *gpu.Snapshot
 	seen chan struct{}

@@ -60,7 +60,7 @@ func serveOn(ctx context.Context, listeners []net.Listener, opts ServerOptions, 
 	for i, l := range listeners {
 		server := newServer(handler, logger)
 		servers[i] = server
-		_ = level.Info(logger).Log("msg", "Listening", "address", l.Addr())
+		_ = level.Info(logger).Log("msg", "listening", "address", l.Addr())
 		go func() {
 			defer l.Close() // the toolkit does not close it if it cannot start
 			ended <- toolkit.Serve(l, server, &toolkit.FlagConfig{WebConfigFile: &opts.ConfigFile}, toolkitLogger(logger))

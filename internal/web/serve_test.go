@@ -81,7 +81,7 @@ func TestServeOnSeveralAddresses(t *testing.T) {
 		var said int
 		lines.mu.Lock()
 		for _, line := range lines.lines {
-			if strings.Contains(line, "Listening") && strings.Contains(line, addr.String()) {
+			if strings.Contains(line, "listening") && strings.Contains(line, addr.String()) {
 				said++
 			}
 		}
@@ -216,7 +216,7 @@ func TestShutdownCutsOffAtTheDeadline(t *testing.T) {
 	if err := <-failed; err == nil {
 		t.Error("the hanging request was answered")
 	}
-	if last := lines.lines[lines.count()-1]; !strings.Contains(last, "cut off") {
+	if last := lines.lines[lines.count()-1]; !strings.Contains(last, "closed requests") {
 		t.Errorf("not in the log: %q", lines.lines)
 	}
 }

@@ -92,7 +92,7 @@ func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := encode()
 	if err != nil {
 		header.Del("ETag")
-		_ = level.Error(h.logger).Log("msg", "The state could not be encoded", "err", err)
+		_ = level.Error(h.logger).Log("msg", "cannot encode the state", "err", err)
 		writeProblem(w, http.StatusInternalServerError, "encoding", "The state could not be encoded", err.Error())
 		return
 	}

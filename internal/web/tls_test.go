@@ -76,7 +76,7 @@ func TestTLSAndBasicAuth(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := testHandler(Options{State: true}, publish(nodeFixture()), newRegistry(t), freshRegistry())
-	// Two addresses: each has a server of its own that is told to want a password once.
+	// Two addresses: each has a server of its own, which reads the password's configuration once.
 	s := start(t, ServerOptions{Addresses: []string{"127.0.0.1:0", "127.0.0.1:0"}, ConfigFile: config,
 		ShutdownTimeout: time.Minute}, h, log.NewNopLogger())
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted}, ForceAttemptHTTP2: true}

@@ -26,7 +26,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
 )
 
-// builtVariable tells a child process where the built library is.
+// builtVariable is the environment variable with which a child process finds the built library is.
 const builtVariable = "DCGM_SIM_TEST_BUILT"
 
 func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }

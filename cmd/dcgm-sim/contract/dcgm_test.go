@@ -137,7 +137,7 @@ func shorts(fields []uint16) []dcgm.Short {
 	return list
 }
 
-// compare compares all values, and tells how many of them are values and how many blanks with a good status.
+// compare compares all values, and returns how many of them are values and how many blanks with a good status.
 func (p *pair) compare(t *testing.T, entities []hostengine.Entity, fields []uint16, flags uint) (values, blanks int) {
 	t.Helper()
 	read := p.session.Latest
@@ -254,7 +254,7 @@ func (p *pair) repartition(t *testing.T) {
 	}
 }
 
-// TestDevice: what go-dcgm tells about a GPU comes from several calls, which all must work.
+// TestDevice: what go-dcgm reports about a GPU comes from several calls, which all must work.
 func TestDevice(t *testing.T) {
 	if !inChild(t, environment(t, scenarios+"dgx-a100-mixed.yaml")...) {
 		return

@@ -151,7 +151,7 @@ processes: [{device: 0/3g.40gb@4, workload: w}]
 	}
 }
 
-// An XID of a GPU instance stands on that instance, and not on its GPU (DCGM 4.5.3). Without one there is a 0
+// An XID of a GPU instance is reported for that instance, and not on its GPU (DCGM 4.5.3). Without one there is a 0
 // (NVIDIA's guide to dcgm-exporter, for GPUs and GPU instances). Clients that ask for values since a time get each of
 // them.
 func TestXIDs(t *testing.T) {
@@ -169,12 +169,12 @@ faults:
 	defer remote(t)()
 	step(t, n, 5*time.Second)
 	gi := entity(t, dcgm.FE_GPU_I)
-	board := dcgm.GroupEntityPair{EntityGroupId: dcgm.FE_GPU}
-	group, fields := watchXIDs(t, gi, board)
+	device := dcgm.GroupEntityPair{EntityGroupId: dcgm.FE_GPU}
+	group, fields := watchXIDs(t, gi, device)
 	var next time.Time
 	for _, tt := range []struct {
 		at         time.Duration
-		gi, board  int64
+		gi, device int64
 		since      []int64 // on the GPU instance, then on the GPU
 		whatItIsOf string
 	}{
@@ -184,7 +184,7 @@ faults:
 		{8 * time.Second, 45, 79, []int64{79}, "one of the GPU"},
 	} {
 		step(t, n, tt.at)
-		for of, want := range map[dcgm.GroupEntityPair]int64{gi: tt.gi, board: tt.board} {
+		for of, want := range map[dcgm.GroupEntityPair]int64{gi: tt.gi, device: tt.device} {
 			v, err := dcgm.EntityGetLatestValues(of.EntityGroupId, of.EntityId, []dcgm.Short{dcgm.DCGM_FI_DEV_XID_ERRORS})
 			if err != nil {
 				t.Fatalf("%s: %+v: %v", tt.whatItIsOf, of, err)

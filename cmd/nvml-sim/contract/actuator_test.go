@@ -86,8 +86,8 @@ func (c *control) planned(t *testing.T, g mig.GPULayout, want ...mig.Want) []mig
 	return plan.Steps
 }
 
-// step does a step on what stands. What it reads afterwards is what a layout read then says, and after a success what
-// the step leaves.
+// step performs a step on the current layout. What it reads afterwards is what a layout read then says, and after a
+// success what the step leaves.
 func (c *control) step(t *testing.T, s mig.Step) (mig.Done, error) {
 	t.Helper()
 	before := c.instances(t, s.GPU)
@@ -178,12 +178,12 @@ func (c *control) repartition(t *testing.T) {
 	}
 	for i, at := range after.Instances {
 		if g.Instances[i].ID != at.ID || len(g.Instances[i].ComputeInstances) != len(at.ComputeInstances) {
-			t.Errorf("read %+v where %+v stands", g.Instances[i], at)
+			t.Errorf("read %+v where %+v exists", g.Instances[i], at)
 		}
 		for k, ci := range at.ComputeInstances {
 			if read := g.Instances[i].ComputeInstances[k]; read.UUID != ci.UUID ||
 				uuids[ci.UUID] == (ci.UUID == instance.ComputeInstances[1].UUID) {
-				t.Errorf("read %+v where %+v stands; made %v", read, ci, uuids)
+				t.Errorf("read %+v where %+v exists; made %v", read, ci, uuids)
 			}
 		}
 	}
@@ -194,7 +194,7 @@ func (c *control) repartition(t *testing.T) {
 	}
 }
 
-// mode: a GPU that is in MIG mode offers profiles, can be cut, and cannot leave the mode before that is undone.
+// mode: a GPU that is in MIG mode offers profiles, can be partitioned, and cannot leave the mode before that is undone.
 func (c *control) mode(t *testing.T) {
 	id := c.layout(t, 3).UUID
 	if _, err := c.source.Read(id); err != nil {
@@ -307,7 +307,7 @@ func (c *control) hang(t *testing.T, node *sim.Node) {
 	for begin := time.Now(); c.HungCalls() > 0 && time.Since(begin) < patience; {
 		<-look.C
 	}
-	// The call itself was made before it was given up: its compute instance is gone. The GPU instance stands.
+	// The call itself was made before it was given up: its compute instance is gone. The GPU instance exists.
 	list, failed, err = c.Layouts(t.Context())
 	if err != nil || failed[g.UUID] != nil {
 		t.Fatalf("layouts after the call: %v, %v", err, failed)

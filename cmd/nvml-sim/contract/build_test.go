@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// builtVariable tells a child process where the built library and program are.
+// builtVariable is the environment variable with which a child process finds the built library and program are.
 const builtVariable = "NVML_SIM_TEST_BUILT"
 
 const scenarios = "../../../testdata/scenarios/"

@@ -23,7 +23,7 @@ import (
 // patience bounds what a test waits for another process; nothing depends on how fast it is.
 const patience = 2 * time.Minute
 
-var listening = regexp.MustCompile(`msg="?Listening[^\n]*address=(\S+)`)
+var listening = regexp.MustCompile(`msg=listening[^\n]*address=(\S+)`)
 
 // program is the running program.
 type program struct {
@@ -110,7 +110,7 @@ func (p *polled) poll(t *testing.T) {
 	if err := p.process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	p.waitForLog(t, regexp.MustCompile(`msg="A file was reloaded" flag=--dcgm.counters`))
+	p.waitForLog(t, regexp.MustCompile(`msg="reloaded a file" flag=--dcgm.counters`))
 }
 
 func request(t *testing.T, method, url string) string {

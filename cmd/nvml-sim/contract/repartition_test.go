@@ -22,7 +22,7 @@ const layoutChanges = 6
 
 // A third process cuts a GPU again and again while both programs read it, slowly enough to be in the middle each
 // time. What is served are at every moment instances that the GPU has had, with their places, of which no two are the
-// same; after each cut they are those of it; and no reading is an error.
+// same; after each change they are those of it; and no reading is an error.
 func TestLayoutChangeByAnotherProcess(t *testing.T) {
 	path := scenarioFile(t, `
 version: 1
@@ -37,17 +37,17 @@ faults: [{kind: slow, at: 0s, delay: 2ms}]
 		launch(t, env, "--nvml.library-path="+built("libnvidia-ml.so.1"), "--poll.interval=50ms"),
 	}
 	node := joinState(t, path, state)
-	c := cutter{t: t, node: node, had: map[string]bool{}}
+	c := partitioner{t: t, node: node, had: map[string]bool{}}
 	served := watchLayouts(t, urls)
 	for round := range layoutChanges {
 		c.destroy()
 		if round%2 == 0 {
-			c.cut(19, 0, 1)
-			c.cut(19, 2, 1)
+			c.partition(19, 0, 1)
+			c.partition(19, 2, 1)
 		} else {
-			c.cut(5, 0, 4)
+			c.partition(5, 0, 4)
 		}
-		c.cut(9, 4, 3)
+		c.partition(9, 4, 3)
 		last := layoutOf(t, node)
 		request(t, http.MethodPost, urls[0]+"/-/sim/advance?by=1s")
 		for _, url := range urls {
@@ -70,16 +70,16 @@ faults: [{kind: slow, at: 0s, delay: 2ms}]
 	}
 }
 
-// cutter cuts GPU 0 and knows what it has cut.
-type cutter struct {
+// partitioner partitions GPU 0 and knows its layout.
+type partitioner struct {
 	t    *testing.T
 	node *sim.Node
 	now  []gpu.InstanceID
 	had  map[string]bool // 3g.20gb@4:4
 }
 
-// cut makes a GPU instance with one compute instance of all of it.
-func (c *cutter) cut(profile uint32, start, slices int) {
+// partition creates a GPU instance with one compute instance of all of it.
+func (c *partitioner) partition(profile uint32, start, slices int) {
 	c.t.Helper()
 	id, err := c.node.CreateGPUInstance(0, profile, gpu.Some(start))
 	if err == nil {
@@ -94,7 +94,7 @@ func (c *cutter) cut(profile uint32, start, slices int) {
 	c.now = append(c.now, id)
 }
 
-func (c *cutter) destroy() {
+func (c *partitioner) destroy() {
 	c.t.Helper()
 	for _, id := range c.now {
 		if err := errors.Join(c.node.DestroyComputeInstance(0, id, 0), c.node.DestroyGPUInstance(0, id)); err != nil {
@@ -105,7 +105,7 @@ func (c *cutter) destroy() {
 }
 
 // check holds a served layout to instances that there were, and each memory slice to one of them.
-func (c *cutter) check(layout, url string) {
+func (c *partitioner) check(layout, url string) {
 	c.t.Helper()
 	used := map[string]bool{}
 	for instance := range strings.FieldsSeq(layout) {

@@ -81,7 +81,7 @@ func compareFaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		if step == 20*time.Second {
-			cut(t, node)
+			partition(t, node)
 		}
 		inProcess, inC := faces[0].everything(t), faces[1].everything(t)
 		if inProcess != inC {
@@ -95,8 +95,8 @@ func compareFaces(t *testing.T) {
 	}
 }
 
-// cut makes one more GPU instance where there is room.
-func cut(t *testing.T, node *sim.Node) {
+// partition creates one more GPU instance where there is room.
+func partition(t *testing.T, node *sim.Node) {
 	t.Helper()
 	for index := range node.Count() {
 		s, err := node.Read(index, gpu.ReadingMIG)
@@ -114,7 +114,7 @@ func cut(t *testing.T, node *sim.Node) {
 	}
 }
 
-// everything is what a source tells of the node, as text.
+// everything is what a source reports of the node, as text.
 func (f face) everything(t *testing.T) string {
 	t.Helper()
 	inventory, err := f.source.Discover()

@@ -153,15 +153,15 @@ func (s *subject) destroy(d nvmlsource.Device, i nvmlsource.MutableInstance) {
 	if !s.must("MutableInstance.Destroy", i.Destroy()) {
 		return
 	}
-	_, stands := s.tree(d)[info.ID]
-	s.want(!stands, "GPU instance %d is there after it was destroyed", info.ID)
+	_, exists := s.tree(d)[info.ID]
+	s.want(!exists, "GPU instance %d is there after it was destroyed", info.ID)
 	_, ret := i.GetInfo()
 	s.want(ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INVALID_ARGUMENT, "info of what was destroyed: %d", ret)
 	ret = i.Destroy()
 	s.want(ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INVALID_ARGUMENT, "destroyed twice: %d", ret)
 }
 
-// checkCreateInstance: an instance stands where it was asked for, or nowhere.
+// checkCreateInstance: an instance is where it was asked for, or nowhere.
 func checkCreateInstance(s *subject, d nvmlsource.MutableDevice) {
 	before := s.tree(d)
 	i, p := s.create(d)

@@ -137,7 +137,7 @@ func checkProcessUse(s *subject, d nvmlsource.Device) {
 	}
 }
 
-// checkMedia: the driver tells nothing of media engines while MIG is on (nvml.h).
+// checkMedia: the driver reports nothing of media engines while MIG is on (nvml.h).
 func checkMedia(s *subject, d nvmlsource.Device) {
 	for function, read := range map[string]func() (uint32, nvml.Return){
 		"Device.GetEncoderUtilization": d.GetEncoderUtilization,

@@ -74,7 +74,7 @@ func (s *subject) profilesOf(d nvmlsource.Device) []nvml.GpuInstanceProfileInfo_
 	return list
 }
 
-// checkProfiles. InstanceCount is not held to the placements: drivers are known to tell it wrong (A30).
+// checkProfiles. InstanceCount is not held to the placements: drivers are known to report it wrong (A30).
 func checkProfiles(s *subject, d nvmlsource.Device) {
 	memory, memoryRet := d.GetMemoryInfo()
 	seen := map[uint32]bool{}
@@ -113,7 +113,7 @@ func checkPlacements(s *subject, d nvmlsource.Device) {
 	}
 }
 
-// instance is a GPU instance as the lists tell it.
+// instance is a GPU instance as the lists have it.
 type instance struct {
 	info     nvmlsource.GPUInstanceInfo
 	profile  nvml.GpuInstanceProfileInfo_v3

@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// model is a GPU that can be cut into slices.
+// model is a GPU that can be partitioned into slices.
 type model struct {
 	mig.Model
 	sms int // of the GPU without MIG mode

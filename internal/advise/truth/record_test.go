@@ -9,7 +9,7 @@ import (
 // record is what is kept of a workload.
 type record struct {
 	name, kind, mix, model string
-	// foreseeable is false if a new version came after the advice: nothing that was observed tells of it.
+	// foreseeable is false if a new version came after the advice: nothing that was observed shows it.
 	foreseeable bool
 	// all and past say whether the oracles, that knows all and that knows what could be observed, have a slice for it.
 	all, past bool

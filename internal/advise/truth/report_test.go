@@ -245,7 +245,7 @@ func minutes(delay int) string {
 	return fmt.Sprintf("%d min", delay)
 }
 
-// renderHidden has what no metric can tell.
+// renderHidden has what no metric can show.
 func (s *summary) renderHidden(b *strings.Builder) {
 	lost := s.count(byDefault, func(v *verdict) bool { return v.hidden.throughput < minThroughput })
 	passed := s.count(byDefault, func(v *verdict) bool { return v.hidden.stretch > maxStretch })

@@ -38,9 +38,9 @@ const (
 	Succeeded   OperationState = "succeeded"
 	RolledBack  OperationState = "rolled-back" // it failed; the layout is as it was before
 	Failed      OperationState = "failed"      // it failed and has changed nothing
-	Interrupted OperationState = "interrupted" // another client changed a GPU meanwhile; that GPU was left as it stands
-	Accepted    OperationState = "accepted"    // it was degraded, and the operator has accepted what stands
-	Degraded    OperationState = "degraded"    // the rollback failed too: it can be retried, or accepted as it stands
+	Interrupted OperationState = "interrupted" // another client changed a GPU meanwhile; that GPU was left as it is
+	Accepted    OperationState = "accepted"    // it was degraded, and the operator has accepted the current layout
+	Degraded    OperationState = "degraded"    // the rollback failed too: it can be retried or accepted
 	Stuck       OperationState = "stuck"       // a driver call has not returned in time
 )
 
@@ -71,7 +71,7 @@ type Operation struct {
 	GPUs []OperationGPU `json:"gpus,omitempty"`
 	// Error is why it failed or what it waits for.
 	Error *Problem `json:"error,omitempty"`
-	// Renamed maps the UUIDs of MIG devices before to those that stand in their place, after a rollback.
+	// Renamed maps the UUIDs of MIG devices before to those in their place after a rollback.
 	Renamed map[gpu.MIGUUID]gpu.MIGUUID `json:"renamed,omitempty"`
 	// Hooks are the programs run afterwards. A failing hook is not a failing operation.
 	Hooks    []HookResult `json:"hooks,omitempty"`
@@ -110,9 +110,9 @@ type OperationGPU struct {
 	State OperationState `json:"state"`
 	// Error is why the GPU is not as planned.
 	Error string `json:"error,omitempty"`
-	// Standing are the GPU instances that were read last, if the GPU was interrupted, is degraded or was accepted; nil
+	// Current are the GPU instances that were read last, if the GPU was interrupted, is degraded or was accepted; nil
 	// if they could not be read.
-	Standing []Instance `json:"standing,omitzero"`
+	Current []Instance `json:"current,omitzero"`
 }
 
 // HookResult is how a hook ended.

@@ -84,12 +84,12 @@ func TestActorIsRefused(t *testing.T) {
 		cmptest.Equal(t, tc.name+": the actor", got, control.Actor{})
 		if err != nil && tc.token != "" && tc.token != "other" && strings.Contains(err.Error(), tc.token) ||
 			strings.Contains(fmt.Sprint(err), ownToken) {
-			t.Errorf("%s: the error tells the token: %v", tc.name, err)
+			t.Errorf("%s: the error shows the token: %v", tc.name, err)
 		}
 	}
 }
 
-// A right of this program's that is missing is named, and not told as no answer.
+// A right of this program's that is missing is named, and not reported as a missing answer.
 func TestRefusalsNameTheRights(t *testing.T) {
 	for right, ask := range map[string]func(*Cluster) error{
 		"create tokenreviews":         func(c *Cluster) error { _, err := c.Actor(t.Context(), "good"); return err },
@@ -423,7 +423,7 @@ func TestOwnersByObjects(t *testing.T) {
 	})
 }
 
-// TestOwnersDoesNotGuess: what cannot be asked may be an owner; what is known is told nevertheless.
+// TestOwnersDoesNotGuess: what cannot be asked may be an owner; what is known is reported nevertheless.
 func TestOwnersDoesNotGuess(t *testing.T) {
 	for name, tc := range map[string]struct {
 		make func(*apiServer)

@@ -103,7 +103,7 @@ func (n *node) join() *sim.Node {
 	return shared
 }
 
-// layout is what stands on the node, by where it stands: ids and UUIDs are not part of it.
+// layout is the layout of the node, by placement: ids and UUIDs are not part of it.
 func (n *node) layout() []string {
 	n.t.Helper()
 	shared := n.join()

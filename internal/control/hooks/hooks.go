@@ -74,7 +74,7 @@ func (r *Runner) Run(ctx context.Context, h control.Hook, env []string) api.Hook
 		result.Error = err.Error()
 		level.Warn(logger).Log("msg", "hook failed", "err", err)
 	} else {
-		level.Info(logger).Log("msg", "hook is done")
+		level.Info(logger).Log("msg", "hook finished")
 	}
 	return result
 }

@@ -93,7 +93,7 @@ func play(role string) int {
 	return 1
 }
 
-// report writes the process' id to a pipe and keeps it open, so that its other end tells when all who have it are gone.
+// report writes the process' id to a pipe and keeps it open, so that its other end shows when all who have it are gone.
 func report(pipe string) {
 	f, err := os.OpenFile(pipe, os.O_WRONLY, 0)
 	if err == nil {
@@ -171,7 +171,7 @@ func TestRun(t *testing.T) {
 	}
 	cmptest.Equal(t, "the result", got, api.HookResult{OK: true, Argv: shown.Argv, Seconds: got.Seconds})
 	for _, want := range []string{`\"a b\" \"$HOME\" \"*\"`, "OLD=MIG-1", "PATH=/usr/local/sbin",
-		`in=\"\" dir=/ and errors`, "hook is done"} {
+		`in=\"\" dir=/ and errors`, "hook finished"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log has no %s: %s", want, out)
 		}

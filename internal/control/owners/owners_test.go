@@ -91,7 +91,7 @@ func TestLocalOwners(t *testing.T) {
 	}
 }
 
-// known is a source that says what it is told, and a cordoner that notes what it is asked.
+// known is a source that says what a test gives it, and a cordoner that notes what it is asked.
 type known struct {
 	owners map[gpu.UUID][]string
 	err    error

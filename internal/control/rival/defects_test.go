@@ -45,7 +45,7 @@ func fourInstances() request {
 	return apply("0", map[string]api.DeviceRequest{"1g.5gb": {Count: 2}, "2g.10gb": {Count: 1}, "3g.20gb": {Count: 1}})
 }
 
-// layAnew makes the rival give a GPU the same GPU instances that stand there now, with one compute instance each.
+// layAnew makes the rival give a GPU the same GPU instances that exist there now, with one compute instance each.
 func (h *harness) layAnew(index int) {
 	layout := tree{}
 	for _, g := range treeOf(h.t, h.node, index) {
@@ -65,8 +65,8 @@ func (h *harness) expect(t *testing.T, state api.OperationState) {
 	}
 }
 
-// expectStanding compares what stands with what the rival has made.
-func (h *harness) expectStanding(t *testing.T, index int, want string) {
+// expectLayout compares the current layout with the one that the rival has created.
+func (h *harness) expectLayout(t *testing.T, index int, want string) {
 	t.Helper()
 	if got := treeOf(t, h.node, index).String(); got != want {
 		t.Errorf("GPU %d has %s, and the rival had made %s", index, got, want)
@@ -88,7 +88,7 @@ func (h *harness) degrade(t *testing.T) {
 }
 
 // TestRestartLeavesLayoutMadeWhileDegraded: the rival lays out a GPU anew on which an operation is degraded, and our
-// program starts again. The four instances stand at places where the operation had created some; they are not its
+// program starts again. The four instances are at places where the operation had created some; they are not its
 // own.
 func TestRestartLeavesLayoutMadeWhileDegraded(t *testing.T) {
 	eachWay(t, twoGPUs, func(t *testing.T, h *harness) {
@@ -97,7 +97,7 @@ func TestRestartLeavesLayoutMadeWhileDegraded(t *testing.T) {
 		want := treeOf(t, h.node, 0).String()
 		h.ours.end()
 		h.startProgram()
-		h.expectStanding(t, 0, want)
+		h.expectLayout(t, 0, want)
 		h.expect(t, api.Interrupted)
 	})
 }
@@ -109,7 +109,7 @@ func TestRetryLeavesLayoutMadeWhileDegraded(t *testing.T) {
 		h.layAnew(0)
 		want := treeOf(t, h.node, 0).String()
 		h.makeRequest(request{Kind: doRollback, ID: h.judge.ops[0].id})
-		h.expectStanding(t, 0, want)
+		h.expectLayout(t, 0, want)
 		h.expect(t, api.Interrupted)
 	})
 }
@@ -123,8 +123,8 @@ func TestRollbackLeavesLayoutMadeMeanwhile(t *testing.T) {
 		h.script = func(p point) {
 			if p.changes() && !p.After {
 				if changes++; changes == 7 {
-					standing := treeOf(t, h.node, 0)
-					layout := tree{whole(standing[0].Profile, standing[0].Start), whole(standing[1].Profile, standing[1].Start)}
+					current := treeOf(t, h.node, 0)
+					layout := tree{whole(current[0].Profile, current[0].Start), whole(current[1].Profile, current[1].Start)}
 					h.runToEnd(order{GPU: 0, Program: clearAndBuild, Layout: layout})
 					want = treeOf(t, h.node, 0).String()
 				}
@@ -132,7 +132,7 @@ func TestRollbackLeavesLayoutMadeMeanwhile(t *testing.T) {
 		}
 		h.startProgram()
 		h.makeRequest(fourInstances())
-		h.expectStanding(t, 0, want)
+		h.expectLayout(t, 0, want)
 		h.expect(t, api.Interrupted)
 	})
 }
@@ -156,7 +156,7 @@ func TestFirstStepFindsItsInstanceGone(t *testing.T) {
 				}
 				h.startProgram()
 				h.makeRequest(apply("1", map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}))
-				h.expectStanding(t, 1, want)
+				h.expectLayout(t, 1, want)
 				h.expect(t, api.Failed)
 				if e := h.last.Operations.Operations[0].Error; e == nil || e.Type != api.LayoutChanged {
 					t.Errorf("the operation failed with %v, want a problem %s", e, api.LayoutChanged)
@@ -182,7 +182,7 @@ func TestSimulatedClientTakesFirstInstance(t *testing.T) {
 				h.makeRequest(apply("1", map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}))
 				h.expect(t, api.Failed)
 				want := map[string]string{"nothing left": "{}", "GPU instance left": "{19@0:1[]}"}[name]
-				h.expectStanding(t, 1, want)
+				h.expectLayout(t, 1, want)
 				if h.last.Operations.State != "idle" {
 					t.Errorf("the node is %s", h.last.Operations.State)
 				}

@@ -67,7 +67,7 @@ func (r *readiness) State(state string) {
 	}
 }
 
-// accept closes an operation that is degraded, with what stands.
+// accept closes an operation that is degraded, with the current layout.
 func accept(ctx context.Context, e *control.Engine, by control.Actor, id string) (*api.Operation, error) {
 	return e.Accept(ctx, by, id)
 }

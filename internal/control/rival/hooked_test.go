@@ -10,7 +10,7 @@ import (
 )
 
 // point is a moment of our process at which the turn can be handed over: right before a driver call that reads
-// instances, and before and after each that changes them. The other kinds only tell what our process knows.
+// instances, and before and after each that changes them. The other kinds only record what our process knows.
 type point struct {
 	Kind    string `json:"kind"`
 	GPU     int    `json:"gpu"`
@@ -23,7 +23,7 @@ type point struct {
 	After   bool   `json:"after,omitempty"` // the call has been made
 	Error   string `json:"error,omitempty"` // of that call; empty if it succeeded
 
-	Read []int     `json:"read,omitempty"` // of wholeRead: the GPUs whose tree the engine was told
+	Read []int     `json:"read,omitempty"` // of wholeRead: the GPUs whose tree the engine has read
 	Plan *api.Plan `json:"plan,omitempty"` // of planned
 }
 

@@ -18,7 +18,7 @@ type oracle struct {
 	now    int // counts calls
 	trees  []tree
 	views  []*view
-	stood  []map[string]bool // trees of each GPU since our own last change there
+	seen   []map[string]bool // trees of each GPU since our own last change there
 	parts  map[part]*origin
 	ops    []*operation
 	begun  *operation // planned, and perhaps accepted: its id is not known yet
@@ -49,32 +49,32 @@ type origin struct {
 type operation struct {
 	id     string
 	verb   api.Verb
-	gpus   map[int]*cut
-	since  int // what came to stand after this is not the operation's to destroy, unless it has created it
+	gpus   map[int]*changedGPU
+	since  int // what was created after this is not the operation's to destroy, unless it has created it
 	end    int // the last time that it was seen to be over
 	state  api.OperationState
 	closed bool
 	steps  []mig.Step
-	// accepted reports whether it was asked to be closed as it stands.
+	// accepted reports whether it was asked to be closed with the current layout.
 	accepted bool
 }
 
-// cut is one GPU of an operation.
-type cut struct {
+// changedGPU is one GPU of an operation.
+type changedGPU struct {
 	before, after string
 	left          tree // by our last change, or before the first
-	// left; after a crash or a destruction also what stood before it, after a call that failed what it was to leave
+	// left; after a crash or a destruction also what was there before it, after a call that failed what it was to leave
 	expected  []tree
 	last      tree // before our last change
 	changes   int
 	touched   bool // a change was tried
 	disturbed bool // the rival has changed the GPU
-	told      string
+	read      string
 	unlike    bool // of a rollback: the tree that it began with is not the one that the operation had left
 }
 
 // expects returns the tree that is the same by placement, if it is one of those that are expected.
-func (c *cut) expects(t tree) tree {
+func (c *changedGPU) expects(t tree) tree {
 	for _, e := range c.expected {
 		if e.String() == t.String() {
 			return e
@@ -105,7 +105,7 @@ func newOracle(uuids []gpu.UUID, truth func(int) tree, busy func(int, uint32, ui
 	for i := range uuids {
 		o.trees = append(o.trees, truth(i))
 		o.views = append(o.views, &view{ever: map[uint32]bool{}})
-		o.stood = append(o.stood, map[string]bool{o.trees[i].String(): true})
+		o.seen = append(o.seen, map[string]bool{o.trees[i].String(): true})
 		o.forget(i)
 		for _, p := range partsOf(i, o.trees[i]) {
 			o.parts[p] = &origin{}
@@ -143,7 +143,7 @@ func (o *oracle) forget(index int) {
 	v.gis, v.cis, v.when, v.whenC = map[uint32]tree{}, map[string][]ci{}, map[uint32]int{}, map[string]int{}
 }
 
-// refresh takes in what stands on a GPU after a call, and accounts for what is new and what is not there any more.
+// refresh takes in the layout of a GPU after a call, and accounts for what is new and what is not there any more.
 func (o *oracle) refresh(index int, foreign bool) {
 	o.trees[index] = o.truth(index)
 	now := partsOf(index, o.trees[index])
@@ -157,7 +157,7 @@ func (o *oracle) refresh(index int, foreign bool) {
 			o.parts[p] = &origin{foreign: foreign, at: o.now}
 		}
 	}
-	o.stood[index][o.trees[index].String()] = true
+	o.seen[index][o.trees[index].String()] = true
 }
 
 // moved takes in what the foreign partitioner has done.
@@ -210,7 +210,7 @@ func (o *oracle) passed(p point) {
 		o.plan(p.Plan)
 	case p.Kind == wholeRead:
 		for _, index := range p.Read {
-			o.told(index)
+			o.noteRead(index)
 		}
 	case p.Kind == listGIs:
 		v[p.GPU].ever[p.Profile] = true
@@ -248,8 +248,8 @@ func (v *view) tree() (t tree, complete bool) {
 	return t, complete
 }
 
-// told notes that the engine was told another tree than the one that its operation has left.
-func (o *oracle) told(index int) {
+// noteRead notes that the engine has read another tree than the one that its operation has left.
+func (o *oracle) noteRead(index int) {
 	op := o.owner(index)
 	t, complete := o.views[index].tree()
 	if op == nil || !complete {
@@ -261,7 +261,7 @@ func (o *oracle) told(index int) {
 		c.left, c.expected, c.last, c.unlike = t, []tree{t}, t, t.String() != c.after
 		c.before, c.after = t.String(), c.before
 	case op != o.begun && c.expects(t) == nil: // of a plan, Start compares
-		c.told = t.String()
+		c.read = t.String()
 	}
 }
 
@@ -290,8 +290,8 @@ func (o *oracle) changed(p point) {
 	strange := destroys && target != nil && target.foreign && target.at > op.since
 	seen, complete := o.views[index].tree()
 	switch {
-	case c.told != "":
-		o.fault("%s on GPU %d although the engine was told another tree: %s; expected %v", p.Kind, index, c.told, c.expected)
+	case c.read != "":
+		o.fault("%s on GPU %d although the engine has read another tree: %s; expected %v", p.Kind, index, c.read, c.expected)
 	case complete && c.expects(seen) == nil:
 		o.fault("%s on GPU %d although it read another tree: %s; expected %v", p.Kind, index, seen, c.expected)
 	case !complete && (strange || c.expects(o.trees[index]) == nil):
@@ -305,14 +305,14 @@ func (o *oracle) changed(p point) {
 	if complete && c.expects(seen) != nil {
 		c.left = seen
 	}
-	c.last, c.told = c.left, ""
+	c.last, c.read = c.left, ""
 	c.left = c.left.after(p)
 	c.expected = []tree{c.left}
 	if destroys { // drivers are known to say so of what is still there: rebuilt, it cannot be told from that
 		c.expected = append(c.expected, c.last)
 	}
 	c.changes++
-	o.stood[index] = map[string]bool{o.trees[index].String(): true}
+	o.seen[index] = map[string]bool{o.trees[index].String(): true}
 	o.forget(index)
 }
 
@@ -349,13 +349,13 @@ func (o *oracle) classify(p point, target *origin) {
 }
 
 func (o *oracle) plan(p *api.Plan) {
-	op := &operation{verb: api.VerbApply, gpus: map[int]*cut{}, since: o.now, steps: p.Steps}
+	op := &operation{verb: api.VerbApply, gpus: map[int]*changedGPU{}, since: o.now, steps: p.Steps}
 	for _, g := range p.GPUs {
 		left := treeOfAPI(g.Before)
 		before := left.String()
-		op.gpus[g.Index] = &cut{before: before, after: treeOfAPI(g.After).String(), left: left, expected: []tree{left},
+		op.gpus[g.Index] = &changedGPU{before: before, after: treeOfAPI(g.After).String(), left: left, expected: []tree{left},
 			last: left}
-		o.stood[g.Index] = map[string]bool{o.trees[g.Index].String(): true}
+		o.seen[g.Index] = map[string]bool{o.trees[g.Index].String(): true}
 	}
 	o.begun = op
 }
@@ -366,10 +366,10 @@ func (o *oracle) rollingBack(id string) {
 	if at < 0 || !o.ops[at].closed {
 		return // it is tried again
 	}
-	op := &operation{verb: api.VerbRollback, gpus: map[int]*cut{}, since: o.ops[at].end}
+	op := &operation{verb: api.VerbRollback, gpus: map[int]*changedGPU{}, since: o.ops[at].end}
 	for index, c := range o.ops[at].gpus {
-		op.gpus[index] = &cut{before: c.before, after: c.after}
-		o.stood[index] = map[string]bool{o.trees[index].String(): true}
+		op.gpus[index] = &changedGPU{before: c.before, after: c.after}
+		o.seen[index] = map[string]bool{o.trees[index].String(): true}
 	}
 	o.begun = op
 }
@@ -406,7 +406,7 @@ func (o *oracle) crashed(p point) {
 			if c.changes > 0 {
 				c.expected = append(c.expected, c.last)
 			}
-			c.told = ""
+			c.read = ""
 		}
 		for _, s := range op.steps { // one of them may have been written down as about to be done
 			index := slices.Index(o.uuids, s.GPU)

@@ -127,7 +127,7 @@ func (p *partitioner) program(o order) iter.Seq[move] {
 		if err == nil {
 			end.Layout, err = p.driver.list(o.GPU)
 		}
-		if err == nil && !r.stands(end.Layout) {
+		if err == nil && !r.intact(end.Layout) {
 			err = fmt.Errorf("another client has changed the GPU meanwhile: %s", end.Layout)
 		}
 		if err != nil {
@@ -154,7 +154,7 @@ type stopError struct{}
 
 func (stopError) Error() string { return "it was stopped" }
 
-// called tells of a call that was made. Its error ends the program.
+// called reports a call that was made. Its error ends the program.
 func (r *run) called(m move, err error) error {
 	m.GPU, m.Program = r.gpu, r.name
 	if err != nil {
@@ -173,17 +173,17 @@ func (r *run) called(m move, err error) error {
 }
 
 func (r *run) do(rng *rand.Rand, layout tree) error {
-	standing, err := r.driver.list(r.gpu)
+	current, err := r.driver.list(r.gpu)
 	if err := r.called(move{Op: listTree}, err); err != nil {
 		return err
 	}
 	switch r.name {
 	case editComputes, destroyOne:
-		return r.edit(standing, rng)
+		return r.edit(current, rng)
 	case rebuildTheSame:
-		layout = standing
+		layout = current
 	}
-	kept, err := r.clear(standing)
+	kept, err := r.clear(current)
 	if err != nil {
 		return err
 	}
@@ -199,8 +199,8 @@ func (r *run) do(rng *rand.Rand, layout tree) error {
 }
 
 // clear destroys everything that the driver does not say is in use, which it keeps.
-func (r *run) clear(standing tree) (kept tree, err error) {
-	for _, g := range standing {
+func (r *run) clear(current tree) (kept tree, err error) {
+	for _, g := range current {
 		used := false
 		for _, c := range g.CIs {
 			err := r.driver.destroyCI(r.gpu, g.ID, c.ID)
@@ -239,11 +239,11 @@ func (r *run) build(g gi) error {
 }
 
 // edit destroys the compute instances of a GPU instance and creates smaller ones.
-func (r *run) edit(standing tree, rng *rand.Rand) error {
-	if len(standing) == 0 {
+func (r *run) edit(current tree, rng *rand.Rand) error {
+	if len(current) == 0 {
 		return nil
 	}
-	g := standing[rng.IntN(len(standing))]
+	g := current[rng.IntN(len(current))]
 	slots := 0
 	for _, c := range g.CIs {
 		err := r.driver.destroyCI(r.gpu, g.ID, c.ID)
@@ -263,8 +263,8 @@ func (r *run) edit(standing tree, rng *rand.Rand) error {
 	return nil
 }
 
-// stands reports whether what the program has created is still there.
-func (r *run) stands(now tree) bool {
+// intact reports whether what the program has created is still there.
+func (r *run) intact(now tree) bool {
 	for _, g := range r.made {
 		if at := now.find(g.ID); at == nil || at.Profile != g.Profile || at.Start != g.Start {
 			return false

@@ -146,12 +146,12 @@ func (s *session) wait(id string) error {
 
 func (a observedActuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
 	list, failed, err := a.Actuator.Layouts(ctx, only...)
-	var told []int
+	var read []int
 	for _, g := range list {
-		told = append(told, g.Index)
+		read = append(read, g.Index)
 	}
-	slices.Sort(told)
-	if len(told) > 0 && a.hook.decideAt(point{Kind: wholeRead, Read: told}) == die {
+	slices.Sort(read)
+	if len(read) > 0 && a.hook.decideAt(point{Kind: wholeRead, Read: read}) == die {
 		return nil, nil, gpu.ErrLost
 	}
 	return list, failed, err

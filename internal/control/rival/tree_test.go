@@ -11,7 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// tree is what stands on a GPU: its GPU instances by placement, with their compute instances.
+// tree is the layout of a GPU: its GPU instances by placement, with their compute instances.
 type tree []gi
 
 type gi struct {

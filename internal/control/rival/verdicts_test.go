@@ -93,7 +93,7 @@ func (o *oracle) judge(op *operation, doc *api.Operation) {
 		o.fault("operation %s ends as %s, with the reason %v", doc.ID, doc.State, doc.Error)
 	}
 	for index, c := range op.gpus {
-		state, standing, listed := stateOf(doc, o.uuids[index])
+		state, current, listed := stateOf(doc, o.uuids[index])
 		if !listed && doc.State != api.Succeeded && !op.accepted { // it says that it has nothing to do with the GPU
 			state = api.Failed
 		}
@@ -107,44 +107,44 @@ func (o *oracle) judge(op *operation, doc *api.Operation) {
 		}
 		switch state {
 		case api.Succeeded:
-			if !o.stood[index][c.after] {
-				o.fault("GPU %d: operation %s has succeeded, and %s never stood; %s does", index, doc.ID, c.after, o.trees[index])
+			if !o.seen[index][c.after] {
+				o.fault("GPU %d: operation %s has succeeded, and %s never existed; %s does", index, doc.ID, c.after, o.trees[index])
 			}
 		case api.RolledBack:
-			if !o.stood[index][c.before] {
-				o.fault("GPU %d: operation %s is rolled back, and %s never stood again; %s does", index, doc.ID, c.before,
+			if !o.seen[index][c.before] {
+				o.fault("GPU %d: operation %s is rolled back, and %s never existed again; %s does", index, doc.ID, c.before,
 					o.trees[index])
 			}
 		case api.Failed:
-			if c.changes > 0 && !op.accepted && !o.stood[index][c.before] { // if it does, the rival has made our change undone
+			if c.changes > 0 && !op.accepted && !o.seen[index][c.before] { // if it does, the rival has made our change undone
 				o.fault("GPU %d: operation %s has failed, which means that nothing was changed, after %d changes", index, doc.ID,
 					c.changes)
 			}
 		case api.Accepted:
-			if standing != nil && !o.stood[index][standing.String()] {
-				o.fault("GPU %d: operation %s was accepted with %s, which never stood; %s does", index, doc.ID, standing,
+			if current != nil && !o.seen[index][current.String()] {
+				o.fault("GPU %d: operation %s was accepted with %s, which never existed; %s does", index, doc.ID, current,
 					o.trees[index])
 			}
 		case api.Interrupted:
 			if !c.disturbed {
 				o.fault("GPU %d: operation %s is interrupted, and nothing has happened", index, doc.ID)
 			}
-			if !o.stood[index][standing.String()] {
-				o.fault("GPU %d: operation %s says that %s stands, which it never did; %s does", index, doc.ID, standing,
+			if !o.seen[index][current.String()] {
+				o.fault("GPU %d: operation %s says that %s exists, which it never did; %s does", index, doc.ID, current,
 					o.trees[index])
 			}
 		}
 	}
 }
 
-// stateOf is what became of a GPU, and whether the operation tells it apart; otherwise the operation's state is that
+// stateOf is what became of a GPU, and whether the operation lists it; otherwise the operation's state is that
 // of all.
-func stateOf(doc *api.Operation, id gpu.UUID) (state api.OperationState, standing tree, listed bool) {
+func stateOf(doc *api.Operation, id gpu.UUID) (state api.OperationState, current tree, listed bool) {
 	at := slices.IndexFunc(doc.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
 	if at < 0 {
 		return doc.State, nil, false
 	}
-	return doc.GPUs[at].State, treeOfAPI(doc.GPUs[at].Standing), true
+	return doc.GPUs[at].State, treeOfAPI(doc.GPUs[at].Current), true
 }
 
 // finish judges what is left at the end: what the rival has reported as done and not changed itself.
@@ -153,7 +153,7 @@ func (o *oracle) finish() {
 		now := partsOf(index, o.truth(index))
 		for p, from := range o.parts {
 			if p.gpu == index && from.claimed && !slices.Contains(now, p) {
-				o.fault("GPU %d: what the rival has reported does not stand any more: %+v", index, p)
+				o.fault("GPU %d: what the rival has reported no longer exists: %+v", index, p)
 			}
 		}
 	}

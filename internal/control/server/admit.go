@@ -23,7 +23,7 @@ func (c *call) admit(a authenticator) error {
 		c.closeConnection()
 		return err
 	case errors.Is(err, errCannotCheck):
-		_ = level.Warn(c.s.logger).Log("msg", "Credentials cannot be checked", "from", c.entry.From, "err", err)
+		_ = level.Warn(c.s.logger).Log("msg", "cannot check credentials", "from", c.entry.From, "err", err)
 		var refused interface{ Refusal() string }
 		if errors.As(err, &refused) {
 			return problem(api.Unavailable, http.StatusServiceUnavailable,

@@ -181,7 +181,7 @@ func TestAuditRotationFails(t *testing.T) {
 	}
 	l.add(4)
 	l.want("1 2 3 4")
-	if n := strings.Count(l.log.String(), "cannot be rotated"); n != 1 {
+	if n := strings.Count(l.log.String(), "cannot rotate"); n != 1 {
 		t.Errorf("the log says it %d times: %s", n, &l.log)
 	}
 	if err := os.Remove(l.path + ".1"); err != nil {
@@ -211,10 +211,10 @@ func TestAuditFileIsDeletedOrInTheWay(t *testing.T) {
 	if text, err := os.ReadFile(l.path + ".1"); err != nil || strings.Count(string(text), "\n") != 2 {
 		t.Errorf("got %q, %v, want two lines", text, err)
 	}
-	if !strings.Contains(l.log.String(), "cannot be rotated") {
+	if !strings.Contains(l.log.String(), "cannot rotate") {
 		t.Errorf("the log does not say that the file cannot be rotated: %s", &l.log)
 	}
-	// It was deleted, and no new one can be made: the line would be lost, and the caller is told.
+	// It was deleted, and no new one can be made: the line would be lost, and the caller is informed.
 	if err := os.Remove(l.path + ".1"); err != nil {
 		t.Fatal(err)
 	}

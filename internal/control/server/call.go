@@ -191,7 +191,7 @@ func (c *call) logChange() error {
 	e := c.entry
 	e.Phase = "begin"
 	if err := c.s.audit.write(e, true); err != nil {
-		_ = level.Error(c.s.logger).Log("msg", "The audit log cannot be written: changes are refused", "err", err)
+		_ = level.Error(c.s.logger).Log("msg", "cannot write the audit log; refusing changes", "err", err)
 		return problem(api.ReadOnly, http.StatusServiceUnavailable,
 			"The audit log cannot be written: %s. Nothing was changed.", systemReason(err))
 	}
@@ -232,7 +232,7 @@ func (c *call) logAnswer(begun time.Time) {
 	e.Phase, e.Time = "end", c.s.o.Now()
 	e.Status, e.Seconds = c.w.status, e.Time.Sub(begun).Seconds()
 	if err := c.s.audit.write(e, false); err != nil {
-		_ = level.Error(c.s.logger).Log("msg", "The audit log cannot be written", "actor", e.Actor, "request", e.Request,
+		_ = level.Error(c.s.logger).Log("msg", "cannot write the audit log", "actor", e.Actor, "request", e.Request,
 			"err", err)
 	}
 }
@@ -241,7 +241,7 @@ func (c *call) logAnswer(begun time.Time) {
 func (c *call) answerProblem(err error) {
 	p, internal := asProblem(err)
 	if internal {
-		_ = level.Error(c.s.logger).Log("msg", "Call of partition control failed", "actor", c.identity.name, "request",
+		_ = level.Error(c.s.logger).Log("msg", "request to partition control failed", "actor", c.identity.name, "request",
 			c.entry.Request, "err", err)
 	}
 	c.entry.Problem = p.Type
@@ -252,7 +252,7 @@ func (c *call) answerProblem(err error) {
 
 // answerPanic answers a call that has panicked with a problem.
 func (c *call) answerPanic(broken any) {
-	_ = level.Error(c.s.logger).Log("msg", "Call of partition control panicked", "request", c.entry.Request,
+	_ = level.Error(c.s.logger).Log("msg", "request to partition control panicked", "request", c.entry.Request,
 		"err", fmt.Sprint(broken), "stack", string(debug.Stack()))
 	answered := c.w.status != 0
 	c.answerProblem(problem(api.Internal, http.StatusInternalServerError,
@@ -278,7 +278,7 @@ func (c *call) respond(status int, document any) error {
 // answered.
 func (c *call) logClientGone(err error) error {
 	if err != nil {
-		_ = level.Debug(c.s.logger).Log("msg", "The client did not read the answer", "request", c.entry.Request, "err", err)
+		_ = level.Debug(c.s.logger).Log("msg", "client did not read the response", "request", c.entry.Request, "err", err)
 	}
 	return nil
 }

@@ -167,7 +167,7 @@ func (c *configClient) key() string {
 	return "cn:" + c.CN
 }
 
-// DecodeYAML reads the tokens. Errors do not show what stands in the place of one, which may be a secret.
+// DecodeYAML reads the tokens. Errors do not show the value of one, which may be a secret.
 func (t *configTokens) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	notMapping := func(item *strictyaml.Node) bool { return item.Kind == strictyaml.ScalarNode }
 	if n.Kind != strictyaml.SequenceNode || slices.ContainsFunc(n.Content, notMapping) {
@@ -177,7 +177,7 @@ func (t *configTokens) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 	r.Decode(n, key, (*[]configToken)(t))
 }
 
-// DecodeYAML reads a hash. The error does not show what stands in its place, which may be the token itself.
+// DecodeYAML reads a hash. The error does not show the value, which may be the token itself.
 func (h *tokenHash) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	sum, err := hex.DecodeString(n.Value)
 	if copy(h[:], sum); err != nil || len(sum) != sha256.Size {

@@ -193,7 +193,7 @@ type connLog struct{ logger log.Logger }
 
 func (l connLog) Write(line []byte) (int, error) {
 	if err := level.Debug(l.logger).
-		Log("msg", "Connection of partition control", "err", errors.New(strings.TrimSpace(string(line)))); err != nil {
+		Log("msg", "connection to partition control", "err", errors.New(strings.TrimSpace(string(line)))); err != nil {
 		return 0, err
 	}
 	return len(line), nil

@@ -273,7 +273,7 @@ func (r *rig) do(d authenticator, method, path, body string, header ...string) *
 	return w
 }
 
-// wantProblem checks that an answer is a problem of a type and tells nothing of the node's insides.
+// wantProblem checks that an answer is a problem of a type and shows nothing of the node's insides.
 func wantProblem(t *testing.T, w *httptest.ResponseRecorder, status int, kind api.ProblemType) api.Problem {
 	t.Helper()
 	var p api.Problem
@@ -291,7 +291,7 @@ func wantProblem(t *testing.T, w *httptest.ResponseRecorder, status int, kind ap
 	}
 	for _, leak := range []string{"/var", "/usr", "/etc", "/tmp", "/run", ".go:", "goroutine", "s3cret", "kube-"} {
 		if strings.Contains(w.Body.String(), leak) {
-			t.Errorf("the answer tells %q: %s", leak, w.Body)
+			t.Errorf("the answer shows %q: %s", leak, w.Body)
 		}
 	}
 	return p

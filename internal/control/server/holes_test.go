@@ -310,7 +310,7 @@ func TestChangesAreLimited(t *testing.T) {
 	}
 }
 
-// reads counts what an Observer is told.
+// reads counts the calls of an Observer.
 type reads struct{ n int }
 
 func (r *reads) Read() { r.n++ }

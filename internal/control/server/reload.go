@@ -78,10 +78,10 @@ func (f *configFile) current() (*loaded, error) {
 	}
 	changes, err := f.putInForce(loadConfig(f.path))
 	if err != nil {
-		_ = level.Error(f.logger).Log("msg", "Partition control refuses all TCP clients until its configuration is valid",
+		_ = level.Error(f.logger).Log("msg", "partition control refuses all TCP clients until its configuration is valid",
 			"err", err)
 	} else {
-		_ = level.Info(f.logger).Log("msg", "Partition control read its configuration again", "path", f.path, "changes",
+		_ = level.Info(f.logger).Log("msg", "partition control reloaded its configuration", "path", f.path, "changes",
 			strings.Join(changes, ", "))
 	}
 	return f.last, f.err

@@ -271,7 +271,7 @@ func (s *server) serve(ctx context.Context, listeners []apiListener) error {
 	addresses := make([]net.Addr, 0, len(listeners))
 	for _, e := range listeners {
 		addresses = append(addresses, e.listener.Addr())
-		_ = level.Info(s.logger).Log("msg", "Partition control is listening", "address", e.listener.Addr())
+		_ = level.Info(s.logger).Log("msg", "partition control is listening", "address", e.listener.Addr())
 		go func() { ended <- e.serve(e.listener) }()
 	}
 	if s.o.Ready != nil {

@@ -71,7 +71,7 @@ func TestFieldLayouts(t *testing.T) {
 				}
 				continue
 			}
-			if !tells(name, m, err) {
+			if !explains(name, m, err) {
 				t.Errorf("%s on %s: %v", name, m.Name, err)
 			}
 		}
@@ -81,8 +81,8 @@ func TestFieldLayouts(t *testing.T) {
 	}
 }
 
-// tells is whether an error says what is wrong: the profiles that there are, the mode, or the GPUs.
-func tells(name string, m mig.Model, err error) bool {
+// explains reports whether an error says what is wrong: the profiles that there are, the mode, or the GPUs.
+func explains(name string, m mig.Model, err error) bool {
 	var profile *mig.ProfileError
 	var selector *mig.SelectorError
 	var mode *mig.ModeError

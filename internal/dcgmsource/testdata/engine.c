@@ -1,4 +1,4 @@
-// A libdcgm.so.4 that answers at once, for tests of what stands between this package and DCGM: the loading of the library, and
+// A libdcgm.so.4 that answers at once, for tests of what is between this package and DCGM: the loading of the library, and
 // the cost of go-dcgm. It has the functions of dcgm_agent.h that go-dcgm calls for this package, and no others. STUB_GPUS GPUs (1 if not set) have STUB_INSTANCES
 // GPU instances each (0), each with STUB_COMPUTES compute instances (1); entity ids grow from 0. STUB_START and STUB_CONNECT are
 // the codes that those calls return. -DWITHOUT_name leaves a function out.

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestGeneratedFilesAreCurrent: what stands in the tree is what seamgen makes of driver.go.
+// TestGeneratedFilesAreCurrent: what is in the tree is what seamgen makes of driver.go.
 func TestGeneratedFilesAreCurrent(t *testing.T) {
 	const dir = ".."
 	files, err := generate(dir)

@@ -15,21 +15,21 @@ typedef struct {
   unsigned long long memoryMB;
 } profile_t;
 
-static int board, gpu_instance, gone_instance, mig_device, compute_instance, events;
+static int gpu, gpu_instance, gone_instance, mig_device, compute_instance, events;
 
 int nvmlInit_v2(void) { return SUCCESS; }
 int nvmlShutdown(void) { return SUCCESS; }
 int nvmlSystemGetDriverVersion(char *to, unsigned int n) { strncpy(to, "450.80.02", n); return SUCCESS; }
 int nvmlDeviceGetCount_v2(unsigned int *n) { *n = 1; return SUCCESS; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned int i, void **d) { *d = &board; return SUCCESS; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned int i, void **d) { *d = &gpu; return SUCCESS; }
 
 int nvmlDeviceGetUUID(void *d, char *to, unsigned int n) {
-  strncpy(to, d == &board ? "GPU-11111111-2222-3333-4444-555555555555" : "MIG-GPU-11111111-2222-3333-4444-555555555555/2/0", n);
+  strncpy(to, d == &gpu ? "GPU-11111111-2222-3333-4444-555555555555" : "MIG-GPU-11111111-2222-3333-4444-555555555555/2/0", n);
   return SUCCESS;
 }
 
 int nvmlDeviceGetName(void *d, char *to, unsigned int n) {
-  strncpy(to, d == &board ? "A100-SXM4-40GB" : "A100-SXM4-40GB MIG 3g.20gb", n);
+  strncpy(to, d == &gpu ? "A100-SXM4-40GB" : "A100-SXM4-40GB MIG 3g.20gb", n);
   return SUCCESS;
 }
 
@@ -51,7 +51,7 @@ int nvmlDeviceRegisterEvents(void *d, unsigned long long types, void *set) { ret
 int nvmlEventSetWait(void *set, event_t *e, unsigned int timeout) {
   if (events) return TIMEOUT;
   events = 1;
-  *e = (event_t){&board, 8, 31};
+  *e = (event_t){&gpu, 8, 31};
   return SUCCESS;
 }
 
@@ -99,7 +99,7 @@ int nvmlDeviceGetGpuInstancePossiblePlacements(void *d, unsigned int profile, pl
   return SUCCESS;
 }
 
-/* Profile 99 is not told of; its instance has just been destroyed. */
+/* Profile 99 is not reported; its instance has just been destroyed. */
 int nvmlDeviceGetGpuInstances(void *d, unsigned int profile, void **to, unsigned int *n) {
   to[0] = profile == 99 ? &gone_instance : &gpu_instance;
   *n = profile == 9 || profile == 99;
@@ -107,7 +107,7 @@ int nvmlDeviceGetGpuInstances(void *d, unsigned int profile, void **to, unsigned
 }
 
 int nvmlGpuInstanceGetInfo(void *gi, gpu_instance_info_t *info) {
-  *info = (gpu_instance_info_t){&board, 2, 9, {4, 4}};
+  *info = (gpu_instance_info_t){&gpu, 2, 9, {4, 4}};
   return SUCCESS;
 }
 
@@ -130,7 +130,7 @@ int nvmlGpuInstanceGetComputeInstances(void *gi, unsigned int profile, void **to
 typedef struct { void *device, *gpu_instance; unsigned int id, profile; } compute_info_t;
 
 int nvmlComputeInstanceGetInfo(void *ci, compute_info_t *info) {
-  *info = (compute_info_t){&board, &gpu_instance, 0, 2};
+  *info = (compute_info_t){&gpu, &gpu_instance, 0, 2};
   return SUCCESS;
 }
 

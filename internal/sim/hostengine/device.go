@@ -21,7 +21,7 @@ func (e *Engine) gpuOf(entity Entity) (index int, of *Member, ok bool) {
 
 // Device reads what an engine reports of a GPU.
 func (s *Session) Device(index int) (sim.GPUState, error) {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return sim.GPUState{}, err
 	}
 	e := s.engine
@@ -292,8 +292,8 @@ const (
 	fieldLinkTraffic = 449 // sent and received, over all links, in MB/s
 )
 
-// readXID reads the last XID since the field is watched, 0 if there was none. One of a GPU instance stands on that
-// instance and not on its GPU (seen on DCGM 4.5.3).
+// readXID reads the last XID since the field is watched, 0 if there was none. One of a GPU instance is reported for
+// that instance and not on its GPU (seen on DCGM 4.5.3).
 func (e *Engine) readXID(v *Value) {
 	index, of, ok := e.gpuOf(v.Entity)
 	if !ok {

@@ -18,7 +18,7 @@ type Code int
 const (
 	OK                    Code = 0
 	BadParam              Code = -1
-	NotConfigured         Code = -5 // what an id stands for is not there
+	NotConfigured         Code = -5 // what an id refers to does not exist
 	InitError             Code = -7
 	NotSupported          Code = -6
 	NoData                Code = -14
@@ -215,9 +215,9 @@ func (e *Engine) modes(nonRoot bool) ([]bool, error) {
 	return mode, nil
 }
 
-// enter begins a call of a session; where err is nil the engine is locked.
-func (s *Session) enter() error {
-	err := s.connected()
+// beginCall begins a call of a session; where err is nil the engine is locked.
+func (s *Session) beginCall() error {
+	err := s.lockEngine()
 	if err == nil && s.engine.node.HostEngine().Mismatch {
 		s.engine.mu.Unlock()
 		err = VersionMismatch
@@ -225,8 +225,8 @@ func (s *Session) enter() error {
 	return err
 }
 
-// connected locks the engine for a session that is still valid; where err is nil the engine is locked.
-func (s *Session) connected() error {
+// lockEngine locks the engine for a session that is still valid; where err is nil the engine is locked.
+func (s *Session) lockEngine() error {
 	e := s.engine
 	e.mu.Lock()
 	err := e.alive()
@@ -248,7 +248,7 @@ const (
 
 // Version returns the engine's version of DCGM. An embedded engine has its library's.
 func (s *Session) Version() (string, error) {
-	if err := s.connected(); err != nil {
+	if err := s.lockEngine(); err != nil {
 		return "", err
 	}
 	defer s.engine.mu.Unlock()
@@ -260,7 +260,7 @@ func (s *Session) Version() (string, error) {
 
 // Close ends the session with its groups, field groups and watches, and an embedded engine with its last session.
 func (s *Session) Close() {
-	if s.connected() != nil {
+	if s.lockEngine() != nil {
 		return
 	}
 	defer s.engine.mu.Unlock()
@@ -281,7 +281,7 @@ func (s *Session) Close() {
 
 // GPUs lists the ids of the GPUs.
 func (s *Session) GPUs() ([]uint32, error) {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return nil, err
 	}
 	defer s.engine.mu.Unlock()

@@ -108,23 +108,23 @@ func find(t *testing.T, s *Session, profile string, n *sim.Node, level Level) En
 func TestValuesNeedAWatchAndAnInterval(t *testing.T) {
 	n, e := start(t, scenario)
 	s := open(t, e)
-	board := Entity{GPU, 0}
-	if v := latest(t, s, board, 1002); v.Status != NotWatched || v.Float != FloatBlank {
+	device := Entity{GPU, 0}
+	if v := latest(t, s, device, 1002); v.Status != NotWatched || v.Float != FloatBlank {
 		t.Errorf("without a watch: %+v", v)
 	}
-	watchAll(t, s, []uint16{1002, 1005, 1010}, board)
-	if v := latest(t, s, board, 1002); v.Status != NoData {
+	watchAll(t, s, []uint16{1002, 1005, 1010}, device)
+	if v := latest(t, s, device, 1002); v.Status != NoData {
 		t.Errorf("before an interval: %+v", v)
 	}
 	advance(t, n, time.Second)
-	activity := latest(t, s, board, 1002)
+	activity := latest(t, s, device, 1002)
 	cmptest.Equal(t, "status of the SM activity", activity.Status, OK)
 	cmptest.Equal(t, "SM activity", activity.Float, 0.5)
 	cmptest.Equal(t, "its time in microseconds", activity.Micros, n.Now().UnixMicro())
-	if v := latest(t, s, board, 1010); v.Type != 'i' || v.Int < 8<<10 {
+	if v := latest(t, s, device, 1010); v.Type != 'i' || v.Int < 8<<10 {
 		t.Errorf("PCIe %+v", v)
 	}
-	if v := latest(t, s, board, 1003); v.Status != NotWatched {
+	if v := latest(t, s, device, 1003); v.Status != NotWatched {
 		t.Errorf("a field that is not watched: %+v", v)
 	}
 }
@@ -261,10 +261,10 @@ faults:
   - {kind: activity-above-one, gpu: 0, at: 50s, for: 5s}
 `)
 	s := open(t, e)
-	board := Entity{GPU, 0}
-	watchAll(t, s, []uint16{1002}, board)
+	device := Entity{GPU, 0}
+	watchAll(t, s, []uint16{1002}, device)
 	advance(t, n, 11*time.Second)
-	if v := latest(t, s, board, 1002); v.Status != OK || v.Float != FloatBlank {
+	if v := latest(t, s, device, 1002); v.Status != OK || v.Float != FloatBlank {
 		t.Errorf("paused: %+v, want a blank", v)
 	}
 	advance(t, n, 10*time.Second)
@@ -280,24 +280,24 @@ faults:
 	if _, err := old.Hierarchy(); !errors.Is(err, ConnectionNotValid) {
 		t.Errorf("a session of before: %v", err)
 	}
-	watchAll(t, s, []uint16{1002}, board)
+	watchAll(t, s, []uint16{1002}, device)
 	advance(t, n, 5*time.Second)
 	if _, err := s.Hierarchy(); !errors.Is(err, ConnectionNotValid) {
 		t.Errorf("a session of before the restart: %v", err)
 	}
 	s = open(t, e)
-	watchAll(t, s, []uint16{1002}, board)
+	watchAll(t, s, []uint16{1002}, device)
 	advance(t, n, 10*time.Second)
-	if v := latest(t, s, board, 1002); v.Status != OK || !math.IsNaN(v.Float) {
+	if v := latest(t, s, device, 1002); v.Status != OK || !math.IsNaN(v.Float) {
 		t.Errorf("no number: %+v", v)
 	}
 	advance(t, n, 10*time.Second)
-	if v := latest(t, s, board, 1002); v.Float < 1 {
+	if v := latest(t, s, device, 1002); v.Float < 1 {
 		t.Errorf("above one: %+v", v)
 	}
 }
 
-// TestLive: a device tells its own fields without a watch, which profiling does not.
+// TestLive: a device reports its own fields without a watch, which profiling does not.
 func TestLive(t *testing.T) {
 	n, e := start(t, scenario)
 	s := open(t, e)
@@ -310,30 +310,30 @@ func TestLive(t *testing.T) {
 	if err != nil || len(list) != 10 {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	board, instance := list[:5], list[5:]
-	if board[0].Text != string(st.UUID) || instance[0].Text != board[0].Text {
-		t.Errorf("UUIDs %q, %q, want %q", board[0].Text, instance[0].Text, st.UUID)
+	device, instance := list[:5], list[5:]
+	if device[0].Text != string(st.UUID) || instance[0].Text != device[0].Text {
+		t.Errorf("UUIDs %q, %q, want %q", device[0].Text, instance[0].Text, st.UUID)
 	}
-	if board[1].Float != st.Watts || instance[1].Float != st.Watts {
-		t.Errorf("watts %g, of the instance %g; want the GPU's %g for both", board[1].Float, instance[1].Float, st.Watts)
+	if device[1].Float != st.Watts || instance[1].Float != st.Watts {
+		t.Errorf("watts %g, of the instance %g; want the GPU's %g for both", device[1].Float, instance[1].Float, st.Watts)
 	}
-	cmptest.Equal(t, "MiB of framebuffer", board[2].Int, int64(st.MemoryTotal>>20))
-	if most := board[2].Int / 2; instance[2].Int == 0 || instance[2].Int > most {
+	cmptest.Equal(t, "MiB of framebuffer", device[2].Int, int64(st.MemoryTotal>>20))
+	if most := device[2].Int / 2; instance[2].Int == 0 || instance[2].Int > most {
 		t.Errorf("%d MiB of framebuffer in the instance, want 1 to %d", instance[2].Int, most)
 	}
-	if board[3].Status != NotSupported || board[4].Status != UnknownField {
-		t.Errorf("profiling live: %+v; a field that there is not: %+v", board[3], board[4])
+	if device[3].Status != NotSupported || device[4].Status != UnknownField {
+		t.Errorf("profiling live: %+v; a field that there is not: %+v", device[3], device[4])
 	}
 }
 
-// TestMixedFieldGroup: profiling fields are sampled wherever they stand, and a session takes its field groups with it.
+// TestMixedFieldGroup: profiling fields are sampled wherever they are, and a session takes its field groups with it.
 func TestMixedFieldGroup(t *testing.T) {
 	n, e := start(t, scenario)
 	s := open(t, e)
-	board := Entity{GPU, 0}
-	watchAll(t, s, []uint16{155, 1002}, board)
+	device := Entity{GPU, 0}
+	watchAll(t, s, []uint16{155, 1002}, device)
 	advance(t, n, time.Second)
-	if v := latest(t, s, board, 1002); v.Status != OK || v.Float != 0.5 {
+	if v := latest(t, s, device, 1002); v.Status != OK || v.Float != 0.5 {
 		t.Errorf("behind a device's field: %+v", v)
 	}
 	if _, err := s.CreateFieldGroup(nil); !errors.Is(err, BadParam) {

@@ -25,7 +25,7 @@ func (e *Engine) ownGroups() map[uintptr]*group {
 
 // CreateGroup makes an empty group.
 func (s *Session) CreateGroup(name string) (uintptr, error) {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return 0, err
 	}
 	e := s.engine
@@ -40,7 +40,7 @@ func (s *Session) CreateGroup(name string) (uintptr, error) {
 
 // AddEntity adds an entity to a group.
 func (s *Session) AddEntity(id uintptr, entity Entity) error {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return err
 	}
 	e := s.engine
@@ -55,7 +55,7 @@ func (s *Session) AddEntity(id uintptr, entity Entity) error {
 
 // DestroyGroup ends a group and its watches.
 func (s *Session) DestroyGroup(id uintptr) error {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return err
 	}
 	defer s.engine.mu.Unlock()
@@ -80,7 +80,7 @@ func (e *Engine) dropGroup(id uintptr) {
 
 // CreateFieldGroup makes a set of fields.
 func (s *Session) CreateFieldGroup(fields []uint16) (uintptr, error) {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return 0, err
 	}
 	e := s.engine
@@ -103,7 +103,7 @@ func (s *Session) CreateFieldGroup(fields []uint16) (uintptr, error) {
 
 // DestroyFieldGroup ends a set of fields; its watches go on.
 func (s *Session) DestroyFieldGroup(id uintptr) error {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return err
 	}
 	defer s.engine.mu.Unlock()

@@ -6,7 +6,7 @@ import "slices"
 // since 1970, and returns the time to ask from next. Of XIDs there is one for each event, of all else the latest
 // alone.
 func (s *Session) ValuesSince(groupID, fieldsID uintptr, since int64) (values []Value, next int64, err error) {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return nil, 0, err
 	}
 	e := s.engine

@@ -20,7 +20,7 @@ type tree struct {
 
 // Hierarchy lists the GPU instances and compute instances, each GPU instance before its own.
 func (s *Session) Hierarchy() ([]Member, error) {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return nil, err
 	}
 	e := s.engine
@@ -121,11 +121,11 @@ func (e *Engine) adopt(index int, s *sim.GPUState) {
 		delete(e.samples, m.Entity)
 	}
 	*t = tree{known: true}
-	board := Entity{GPU, uint32(index)}
+	device := Entity{GPU, uint32(index)}
 	for i := len(s.Instances) - 1; i >= 0; i-- { // the last first: ids move from one instance to another
 		gi := &s.Instances[i]
 		m := Member{
-			Entity: e.newEntity(GPUInstance), Parent: board, GPU: index, UUID: s.UUID, Instance: gi.ID,
+			Entity: e.newEntity(GPUInstance), Parent: device, GPU: index, UUID: s.UUID, Instance: gi.ID,
 			ProfileID: gi.Profile.ID, Slices: gi.Profile.ComputeSlices, place: gi.Placement, giPlace: gi.Placement,
 			giProfile: gi.Profile.ID,
 		}

@@ -61,7 +61,7 @@ const (
 
 // Watch begins to sample. Profiling needs rights, and the GPUs' support.
 func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return err
 	}
 	e := s.engine
@@ -111,7 +111,7 @@ func (s *Session) MetricGroups(index int) error {
 
 // Unwatch ends what Watch began.
 func (s *Session) Unwatch(groupID, fieldsID uintptr) error {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return err
 	}
 	defer s.engine.mu.Unlock()
@@ -121,7 +121,7 @@ func (s *Session) Unwatch(groupID, fieldsID uintptr) error {
 
 // Update samples what is due.
 func (s *Session) Update() error {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return err
 	}
 	defer s.engine.mu.Unlock()
@@ -179,7 +179,7 @@ func (e *Engine) lagging(of Entity) bool {
 // instance's by now.
 func (e *Engine) counters(of Entity) (sim.Counters, error) {
 	if of.Level == GPU {
-		return e.node.BoardCounters(int(of.ID))
+		return e.node.GPUCounters(int(of.ID))
 	}
 	m, ok := e.member(of)
 	switch {
@@ -194,7 +194,7 @@ func (e *Engine) counters(of Entity) (sim.Counters, error) {
 // Latest gives the newest value of every field of every entity, by entity. One that is not watched has a status that
 // says so; what an entity does not have is a blank whose status is good.
 func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return nil, err
 	}
 	e := s.engine
@@ -212,7 +212,7 @@ func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
 
 // Live asks the driver, which takes no watch (DCGM_FV_FLAG_LIVE_DATA). Profiling has nothing to say that way.
 func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
-	if err := s.enter(); err != nil {
+	if err := s.beginCall(); err != nil {
 		return nil, err
 	}
 	e := s.engine

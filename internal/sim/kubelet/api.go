@@ -51,7 +51,7 @@ func (a *api) List(ctx context.Context,
 // sync brings the kubelet's files up to date. What fails is logged: answers do not depend on it.
 func (a *api) sync() {
 	if err := a.files.sync(); err != nil {
-		level.Warn(a.logger).Log("msg", "simulated kubelet: files", "err", err)
+		level.Warn(a.logger).Log("msg", "cannot update the files of the simulated kubelet", "err", err)
 	}
 }
 

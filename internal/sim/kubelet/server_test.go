@@ -30,7 +30,7 @@ const (
 	migA = "MIG-5f3c8e0a-91d2-5c7b-8b43-0d4c6a7e1f20"
 )
 
-// fakeNode has the containers that it is told to have.
+// fakeNode has the containers that a test gives it.
 type fakeNode struct {
 	mu         sync.Mutex
 	containers []sim.Container

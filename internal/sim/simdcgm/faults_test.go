@@ -25,7 +25,7 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(tt.fault, func(t *testing.T) {
 			r := newRig(t, loads(1, 60)+"faults:\n  - "+tt.fault+"\n", false)
-			r.cut(0)
+			r.swapInstance(0)
 			r.look()
 			failed, without, last := 0, 0, gpu.Profiling{}
 			for second := range 40 {
@@ -44,7 +44,7 @@ func TestFaults(t *testing.T) {
 				}
 			}
 			if (failed > 0) != (tt.down != nil) || tt.down == nil && without < 9 {
-				t.Errorf("%d times no answer, %d times none for the board", failed, without)
+				t.Errorf("%d times no answer, %d times none for the GPU", failed, without)
 			}
 			cmptest.Equal(t, "PCIe rates when it is over", last.Rates.PCIeReceive.Present(), true)
 			cmptest.Equal(t, "GPU and compute instances when it is over",
@@ -53,7 +53,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestNoRights: an engine that may not profile is told of once, and leaves nothing behind.
+// TestNoRights: an engine that may not profile is reported once, and leaves nothing behind.
 func TestNoRights(t *testing.T) {
 	r := newRig(t, loads(2, 60)+"faults: [{at: 0s, for: 20s, kind: dcgm-requires-root}]\n", false)
 	var lines strings.Builder

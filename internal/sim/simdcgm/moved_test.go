@@ -59,6 +59,6 @@ processes:
 		seen = seen || ok && got > 0.1
 	}
 	if !seen {
-		t.Error("nothing of the new instance was ever told")
+		t.Error("nothing of the new instance was ever reported")
 	}
 }

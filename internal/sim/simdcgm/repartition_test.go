@@ -15,7 +15,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// slots are the places that instances of an A100 are cut into, by profile and start.
+// slots are the places that instances of an A100 can have, by profile and start.
 func slots() []string {
 	return []string{
 		"1g.5gb@0", "1g.5gb@1", "1g.5gb@2", "1g.5gb@3", "1g.5gb@4", "1g.5gb@5", "1g.5gb@6",
@@ -276,8 +276,8 @@ func TestLayoutChangeUnderLoad(t *testing.T) {
 	t.Logf("%d layout changes, %d values of loads", r.layoutChanges, r.checked)
 }
 
-// cut makes the one instance of GPU 0 another one: a 3g.20gb and a 2g.10gb by turns.
-func (r *rig) cut(n int) {
+// swapInstance makes the one instance of GPU 0 another one: a 3g.20gb and a 2g.10gb by turns.
+func (r *rig) swapInstance(n int) {
 	state, err := r.node.Read(0, gpu.ReadingMIG)
 	if err != nil {
 		r.Fatal(err)
@@ -315,7 +315,7 @@ func TestLayoutChangesLeakNothing(t *testing.T) {
 	var first uint64
 	goroutines := runtime.NumGoroutine()
 	for n := range layoutChanges {
-		r.cut(n)
+		r.swapInstance(n)
 		r.look()
 		for range 5 { // until it has settled and is watched again
 			if _, err := r.source.Profile(r.snapshot); err != nil {

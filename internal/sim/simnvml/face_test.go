@@ -120,20 +120,20 @@ func TestInventory(t *testing.T) {
 func TestReadingsWithMIGOnAndOff(t *testing.T) {
 	l, n := start(t, twoHalves)
 	advance(t, n, time.Second)
-	cut, whole := handle(t, l, 0), handle(t, l, 1)
+	split, whole := handle(t, l, 0), handle(t, l, 1)
 
-	want[nvml.Utilization](t, nvml.ERROR_NOT_SUPPORTED, "utilization with MIG")(cut.GetUtilizationRates())
+	want[nvml.Utilization](t, nvml.ERROR_NOT_SUPPORTED, "utilization with MIG")(split.GetUtilizationRates())
 	if u := ok[nvml.Utilization](t)(whole.GetUtilizationRates()); u.Gpu == 0 || u.Memory == 0 {
 		t.Errorf("utilization %+v", u)
 	}
 	want[uint64](t, nvml.ERROR_NOT_SUPPORTED,
-		"volatile ECC with MIG")(cut.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC))
-	ok[uint64](t)(cut.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.AGGREGATE_ECC))
+		"volatile ECC with MIG")(split.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC))
+	ok[uint64](t)(split.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.AGGREGATE_ECC))
 	ok[uint64](t)(whole.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC,
 		nvml.MEMORY_LOCATION_SRAM))
 	want[uint64](t, nvml.ERROR_NOT_SUPPORTED, "ECC of textures")(whole.GetMemoryErrorCounter(
 		nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC, nvml.MEMORY_LOCATION_TEXTURE_MEMORY))
-	if _, _, _, _, ret := cut.GetRemappedRows(); ret != nvml.ERROR_NOT_SUPPORTED {
+	if _, _, _, _, ret := split.GetRemappedRows(); ret != nvml.ERROR_NOT_SUPPORTED {
 		t.Errorf("remapped rows with instances: %d", ret)
 	}
 	if _, _, _, _, ret := whole.GetRemappedRows(); ret != nvml.SUCCESS {
@@ -168,8 +168,8 @@ func TestMemoryOfAnOldDriver(t *testing.T) {
 
 func TestProcesses(t *testing.T) {
 	l, _ := start(t, twoHalves)
-	cut := handle(t, l, 0)
-	list := ok[[]nvml.ProcessInfo](t)(cut.GetComputeRunningProcesses())
+	split := handle(t, l, 0)
+	list := ok[[]nvml.ProcessInfo](t)(split.GetComputeRunningProcesses())
 	if len(list) != 1 {
 		t.Fatalf("processes %+v, want one", list)
 	}
@@ -184,7 +184,7 @@ func TestProcesses(t *testing.T) {
 		[2]uint32{nvmlsource.NoInstance, nvmlsource.NoInstance})
 	owned := 0
 	for index := range 7 {
-		m, ret := cut.GetMigDeviceHandleByIndex(index)
+		m, ret := split.GetMigDeviceHandleByIndex(index)
 		if ret == nvml.ERROR_NOT_FOUND {
 			continue
 		}
@@ -282,7 +282,7 @@ faults: [{at: 5s, gpu: 1, kind: xid, xid: 79, recovery: drain}, {gpu: 2, kind: n
 	}
 	if _, codes := values(t, a100, allLinks, tx,
 		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL); codes[0] != nvml.ERROR_NOT_SUPPORTED || codes[1] != codes[0] {
-		t.Errorf("NVLink of a PCIe board: %v", codes)
+		t.Errorf("NVLink of a PCIe GPU: %v", codes)
 	}
 	before, _ := values(t, h100, 0, nvml.FI_DEV_PCIE_COUNT_RX_BYTES, nvml.FI_DEV_PCIE_COUNT_TX_BYTES)
 	const sent = uint64(100 * 50 << 20)

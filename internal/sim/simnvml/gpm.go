@@ -39,7 +39,7 @@ func (d *device) fill(into nvmlsource.GPMSample, counters sim.Counters, err erro
 }
 
 func (d *device) GpmSampleGet(s nvmlsource.GPMSample) nvml.Return {
-	counters, err := d.node.BoardCounters(d.index)
+	counters, err := d.node.GPUCounters(d.index)
 	return d.fill(s, counters, err)
 }
 

@@ -108,10 +108,10 @@ func TestMIGDevice(t *testing.T) {
 
 func TestProfiles(t *testing.T) {
 	l, _ := start(t, twoHalves)
-	cut, whole := handle(t, l, 0), handle(t, l, 1)
+	split, whole := handle(t, l, 0), handle(t, l, 1)
 	offered := 0
 	for profile := range nvml.GPU_INSTANCE_PROFILE_COUNT {
-		info, ret := cut.GetGpuInstanceProfileInfo(profile)
+		info, ret := split.GetGpuInstanceProfileInfo(profile)
 		if ret == nvml.ERROR_NOT_SUPPORTED {
 			continue
 		}
@@ -126,7 +126,7 @@ func TestProfiles(t *testing.T) {
 		t.Errorf("an A100 offers %d profiles, want 7", offered)
 	}
 	want[nvml.GpuInstanceProfileInfo_v3](t, nvml.ERROR_INVALID_ARGUMENT, "a profile that NVML does not know")(
-		cut.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_COUNT))
+		split.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_COUNT))
 	info := ok[nvml.GpuInstanceProfileInfo_v3](t)(whole.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_1_SLICE))
 	if info.Id != 19 || name(info) != "" {
 		t.Errorf("with MIG off: %+v, want no name", info)
@@ -138,7 +138,7 @@ func TestProfiles(t *testing.T) {
 	want[[]nvml.GpuInstancePlacement](t, nvml.ERROR_INVALID_ARGUMENT,
 		"unknown profile")(whole.GetGpuInstancePossiblePlacements(99))
 	want[[]nvmlsource.GPUInstance](t, nvml.ERROR_NOT_SUPPORTED, "instances with MIG off")(whole.GetGpuInstances(9, 2))
-	want[[]nvmlsource.GPUInstance](t, nvml.ERROR_INSUFFICIENT_SIZE, "too small a list")(cut.GetGpuInstances(9, 1))
+	want[[]nvmlsource.GPUInstance](t, nvml.ERROR_INSUFFICIENT_SIZE, "too small a list")(split.GetGpuInstances(9, 1))
 }
 
 func TestA30ProfileCountIsNotToBeTrusted(t *testing.T) {
@@ -154,17 +154,17 @@ func TestA30ProfileCountIsNotToBeTrusted(t *testing.T) {
 func TestWithoutRights(t *testing.T) {
 	l, _ := start(t, "version: 1\nnode: {privileged: false}\ngpus: [{model: A100-40GB, mig: true, layout: "+
 		"[\"3g.20gb@0\"]}, {model: A100-40GB}]\n")
-	cut, whole := handle(t, l, 0), handle(t, l, 1)
-	want[[]nvmlsource.GPUInstance](t, nvml.ERROR_NO_PERMISSION, "GPU instances")(cut.GetGpuInstances(9, 2))
-	want[[]nvml.GpuInstancePlacement](t, nvml.ERROR_NO_PERMISSION, "placements")(cut.GetGpuInstancePossiblePlacements(9))
-	want[nvml.Memory_v2](t, nvml.ERROR_NO_PERMISSION, "memory of the whole GPU")(cut.GetMemoryInfo())
-	want[[]nvml.ProcessInfo](t, nvml.ERROR_NO_PERMISSION, "processes of the whole GPU")(cut.GetComputeRunningProcesses())
+	split, whole := handle(t, l, 0), handle(t, l, 1)
+	want[[]nvmlsource.GPUInstance](t, nvml.ERROR_NO_PERMISSION, "GPU instances")(split.GetGpuInstances(9, 2))
+	want[[]nvml.GpuInstancePlacement](t, nvml.ERROR_NO_PERMISSION, "placements")(split.GetGpuInstancePossiblePlacements(9))
+	want[nvml.Memory_v2](t, nvml.ERROR_NO_PERMISSION, "memory of the whole GPU")(split.GetMemoryInfo())
+	want[[]nvml.ProcessInfo](t, nvml.ERROR_NO_PERMISSION, "processes of the whole GPU")(split.GetComputeRunningProcesses())
 	ok[nvml.Memory_v2](t)(whole.GetMemoryInfo())
 	ok[[]nvml.ProcessInfo](t)(whole.GetComputeRunningProcesses())
-	m := ok[nvmlsource.MIGDevice](t)(cut.GetMigDeviceHandleByIndex(0))
+	m := ok[nvmlsource.MIGDevice](t)(split.GetMigDeviceHandleByIndex(0))
 	ok[nvml.Memory_v2](t)(m.GetMemoryInfo())
 	ok[nvml.DeviceAttributes](t)(m.GetAttributes())
-	ok[nvml.GpuInstanceProfileInfo_v3](t)(cut.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_3_SLICE))
+	ok[nvml.GpuInstanceProfileInfo_v3](t)(split.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_3_SLICE))
 }
 
 func TestMIGModePending(t *testing.T) {

@@ -1,6 +1,6 @@
 /*
  * A client of NVML as others write them: it finds every function with dlsym, as pynvml and go-nvml do, asks in the order
- * in which known clients ask, and prints what it is told. Whatever the library fills ends at an unreadable page, so that
+ * in which known clients ask, and prints the answers. Whatever the library fills ends at an unreadable page, so that
  * one byte too many ends the program.
  */
 #include <dlfcn.h>
@@ -165,7 +165,7 @@ static void list_profiles(unsigned index)
 }
 
 /* As nvidia-smi mig -cgi ... -C. */
-static int cut(unsigned index, const unsigned *profiles, int n)
+static int partition(unsigned index, const unsigned *profiles, int n)
 {
 	nvmlDevice_t d = device(index);
 	nvmlGpuInstance_t *g = ROOM(nvmlGpuInstance_t);
@@ -367,12 +367,12 @@ int main(int argc, char **argv)
 	}
 	list_profiles(7);
 	tell_errors();
-	puts("cut 9,19,14,19:");
-	cut(7, fits, 4);
+	puts("partition 9,19,14,19:");
+	partition(7, fits, 4);
 	tell_mig(7);
 	destroy_all(7);
-	puts("cut 19,19,14,9:");
-	cut(7, leaves_no_room, 4);
+	puts("partition 19,19,14,9:");
+	partition(7, leaves_no_room, 4);
 	destroy_all(7);
 	in_threads();
 	size_t before = mallinfo2().uordblks;
