@@ -64,6 +64,7 @@ type holderID struct {
 	Model              string
 	Holders            int
 	Processes          bool
+	Tenants            bool // those of all GPU instances
 }
 
 // New returns an Advisor without evidence. The options are valid.
@@ -143,6 +144,7 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 		d.observeWhole(g, elapsed)
 		return
 	}
+	held := false
 	for i := range g.Instances {
 		instance := &g.Instances[i]
 		if !instance.Up {
@@ -154,7 +156,26 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 		d := a.deviceOf(deviceKey{Instance: g.Key(instance)})
 		a.setHolder(d, g, instance.Profile, holdersOf(instance), instance.Jobs, instance.Processes.Or(0), passed.held)
 		d.observeInstance(instance, elapsed, g.ActivitySource)
+		held = held || d.workload != nil
 	}
+	if !held {
+		elapsed = 0
+	}
+	a.observeTenants(g, elapsed)
+}
+
+// observeTenants adds what the workloads on the GPU instances of a GPU draw together, while there are any: power and
+// traffic are measured for the GPU alone.
+func (a *Advisor) observeTenants(g *gpu.GPU, elapsed float64) {
+	d := a.deviceOf(deviceKey{Instance: gpu.InstanceKey{GPU: g.UUID}, Whole: true})
+	if id := (holderID{Model: g.Name, Tenants: true}); id != d.holder {
+		a.closeWindow(d, a.now)
+		*d = device{key: d.key, seen: a.now, since: a.now, holder: id, workload: a.workloadOf(tenantsKey(g))}
+	}
+	d.open.held += elapsed
+	d.open.observed += elapsed
+	d.observePower(g, elapsed)
+	d.observeLinks(g, elapsed)
 }
 
 // observeGap counts the time in which the devices of a GPU were held and could not be read.

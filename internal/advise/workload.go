@@ -12,8 +12,9 @@ import (
 type Key struct {
 	Namespace string `json:"namespace,omitempty"`
 	// Owner is the pod's owner, "Deployment/resnet"; "label/<value>" if a label of the pod names its workload,
-	// "Pod/<name>" if it has no owner or none is known, "batch/<name>" for a job of a batch scheduler, and
-	// "processes/<GPU UUID>" for processes of no container and no job.
+	// "Pod/<name>" if it has no owner or none is known, "batch/<name>" for a job of a batch scheduler,
+	// "processes/<GPU UUID>" for processes of no container and no job, and, in no report, "tenants/<GPU UUID>" for all
+	// that GPU instances of a GPU are held by.
 	Owner     string `json:"owner"`
 	Container string `json:"container,omitempty"`
 	// Shared is set if several containers hold the device: the workload is what they do together.
@@ -276,6 +277,9 @@ func (w *workload) trendBytesPerDay(now time.Time) float64 {
 	}
 	return steepest * (1 << 20)
 }
+
+// tenantsKey returns what the workloads on the GPU instances of a GPU are together.
+func tenantsKey(g *gpu.GPU) Key { return Key{Owner: "tenants/" + string(g.UUID), Model: g.Name} }
 
 // keyOf returns the workload that holds a device, and false if none does. A device with several holders is one joint
 // workload.
