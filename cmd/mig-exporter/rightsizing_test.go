@@ -11,11 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-kit/log"
-
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // recommendations reads the report that a program serves.
@@ -103,9 +100,9 @@ func TestEvidenceOutlivesTheProcess(t *testing.T) {
 	p.exitCode()
 
 	p = start()
+	p.advance(time.Minute)
+	p.advance(time.Minute)
 	expectTexts(t, p.logText(), "Restored the evidence")
-	p.advance(time.Minute)
-	p.advance(time.Minute)
 	restored := p.observedMinutes()
 	if restored < 9 || restored > 12 {
 		t.Errorf("observed for %v minutes, want the ten that were saved and up to two", restored)
@@ -136,62 +133,6 @@ func TestEvidenceOutlivesTheProcess(t *testing.T) {
 		t.Errorf("set aside is %q: %v", aside, err)
 	}
 	expectTexts(t, readText(t, path), "right-sizing evidence, version 1")
-}
-
-// TestUnusableEvidence: no file that cannot be used is lost, and the log says why it cannot.
-func TestUnusableEvidence(t *testing.T) {
-	write := func(dir, node string) {
-		a := advise.New(advise.DefaultOptions())
-		a.Observe(&gpu.Snapshot{Hostname: node, Time: time.Unix(1, 0)})
-		f := openEvidence(dir, node, advise.New(advise.DefaultOptions()), log.NewNopLogger())
-		f.write(a.Checkpoint(), time.Unix(1, 0))
-	}
-	for what, c := range map[string]struct {
-		change func(content string) string
-		says   string
-	}{
-		"of another node": {func(s string) string { return s }, "another node"},
-		"of a newer version": {func(s string) string { return strings.Replace(s, "version 1", "version 2", 1) },
-			"version 2"},
-		"truncated": {func(s string) string { return s[:len(s)-9] }, "evidence"},
-		"empty":     {func(string) string { return "" }, "begins with"},
-	} {
-		t.Run(what, func(t *testing.T) {
-			dir := t.TempDir()
-			path := filepath.Join(dir, evidenceName)
-			write(dir, "node-a")
-			want := c.change(readText(t, path))
-			for _, aside := range []string{path + ".unusable-1", path + ".unusable-2"} {
-				if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				var lines strings.Builder
-				f := openEvidence(dir, "node-b", advise.New(advise.DefaultOptions()), log.NewLogfmtLogger(&lines))
-				if f == nil {
-					t.Fatalf("evidence is not kept: %s", lines.String())
-				}
-				expectTexts(t, lines.String(), c.says, aside, "level=warn")
-				cmptest.Equal(t, "set aside", readText(t, aside), want)
-				if _, err := os.Stat(path); !os.IsNotExist(err) {
-					t.Errorf("%s is still there: %v", path, err)
-				}
-			}
-		})
-	}
-}
-
-// TestEvidenceThatCannotBeSetAside is neither used nor overwritten.
-func TestEvidenceThatCannotBeSetAside(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, evidenceName, "folder"), 0o700); err != nil { // folders have no hard links
-		t.Fatal(err)
-	}
-	var lines strings.Builder
-	f := openEvidence(dir, "node-a", advise.New(advise.DefaultOptions()), log.NewLogfmtLogger(&lines))
-	if f != nil {
-		t.Error("it would be overwritten")
-	}
-	expectTexts(t, lines.String(), "level=error", "stays as it is")
 }
 
 func TestAdviseFlags(t *testing.T) {

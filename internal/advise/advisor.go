@@ -27,6 +27,7 @@ type Advisor struct {
 	order     []*device // devices in the order in which they came: sums must not depend on that of a map
 	workloads map[Key]*workload
 	node      string
+	gpus      []gpu.UUID // of the last Snapshot that had any
 }
 
 // deviceKey identifies a whole GPU, of which Whole is set, or a GPU instance over time.
@@ -94,7 +95,11 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 		a.closeWindows(s.Time.Truncate(windowLength))
 	}
 	a.now, a.node = s.Time, s.Hostname
+	if len(s.GPUs) > 0 {
+		a.gpus = a.gpus[:0]
+	}
 	for i := range s.GPUs {
+		a.gpus = append(a.gpus, s.GPUs[i].UUID)
 		a.observeGPU(&s.GPUs[i], passed)
 	}
 	if closing && s.Time.Minute() == 0 {
@@ -307,6 +312,7 @@ func (a *Advisor) closeWindow(d *device, at time.Time) {
 		}
 		d.memory = d.open.memory
 		d.workload.close(at, &d.open, d.meanOfLast())
+		d.workload.seen(d.holder.UID, at)
 	}
 	d.open = window{}
 }
@@ -321,7 +327,7 @@ func (d *device) meanOfLast() minute {
 	return minute{mean.busy / n, mean.sm / n, mean.dram / n, mean.unread}
 }
 
-// forget drops devices that have gone and workloads that were not seen for long.
+// forget drops devices that have gone, and workloads and pods that were not seen for long.
 func (a *Advisor) forget() {
 	a.order = slices.DeleteFunc(a.order, func(d *device) bool {
 		gone := a.now.Sub(d.seen) > time.Hour
@@ -334,6 +340,7 @@ func (a *Advisor) forget() {
 		if a.now.Sub(w.Last) > forgetAfter {
 			delete(a.workloads, key)
 		}
+		w.forgetPods(a.now)
 	}
 }
 

@@ -1,7 +1,6 @@
 package advise
 
 import (
-	"bytes"
 	"testing"
 	"time"
 
@@ -31,16 +30,9 @@ func targetOf(t *testing.T, gpus []gpu.GPU, change func(minute int)) *Packing {
 		s.Time = start().Add(time.Duration(minute) * time.Minute)
 		a.Observe(s)
 	}
-	var saved bytes.Buffer
-	restarted := New(fastOptions())
-	if err := a.Checkpoint().Write(&saved); err != nil {
-		t.Fatal(err)
-	}
-	if err := restarted.Restore(&saved, "node-a"); err != nil {
-		t.Fatal(err)
-	}
-	restarted.Observe(s)
-	packing := recommend(restarted, s).Packing
+	again := restarted(t, a)
+	again.Observe(s)
+	packing := recommend(again, s).Packing
 	if packing == nil || len(packing.GPUs) != 1 || len(packing.GPUs[0].Slices) != 1 {
 		t.Fatalf("packing is %+v, want one slice", packing)
 	}

@@ -3,6 +3,7 @@ package advise
 import (
 	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -67,8 +68,8 @@ type workload struct {
 	Busy, Width, Bandwidth, Power histogram
 	Days                          [memoryDays]daySums
 	Observed                      float64 // seconds, all time, those of several devices at once counted once
-	// LastUID is the UID of a pod that ran it last: a restart of the exporter is a gap for a pod that runs on.
-	LastUID string
+	// Pods are those that ran it: a restart of the exporter is a gap for a pod that runs on.
+	Pods []podSeen
 	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes all memory in advance
 	// shows there.
 	FirstMemory  float32
@@ -88,6 +89,15 @@ type workload struct {
 	// and was seen there.
 	Before Kernels
 }
+
+// podSeen is a pod and the end of its last window, in Unix seconds.
+type podSeen struct {
+	UID  string
+	Last int64
+}
+
+// maxPods bounds the pods of a workload: no node has more slices.
+const maxPods = 128
 
 // window is what an open window has summed up of a device.
 type window struct {
@@ -161,12 +171,36 @@ func lesser(a, b float32) float32 {
 	return a
 }
 
-// resume notes that a pod runs the workload now. If it is the pod that ran it last, the time since then is a gap.
+// resume notes that a pod runs the workload on a device from now on. If it did before, the time since then is a gap.
 func (w *workload) resume(uid string, now time.Time) {
-	if uid != "" && uid == w.LastUID && now.After(w.Last) {
-		w.today(now).Held += float32(now.Sub(w.Last).Seconds())
+	if uid == "" {
+		return
 	}
-	w.LastUID = uid
+	if at := w.podAt(uid); at >= 0 {
+		w.today(now).Held += float32(max(0, now.Unix()-w.Pods[at].Last))
+		return
+	}
+	if len(w.Pods) >= maxPods {
+		oldest := slices.MinFunc(w.Pods, func(a, b podSeen) int { return cmp.Compare(a.Last, b.Last) })
+		w.Pods = slices.Delete(w.Pods, w.podAt(oldest.UID), w.podAt(oldest.UID)+1)
+	}
+	w.Pods = append(w.Pods, podSeen{UID: uid, Last: now.Unix()})
+}
+
+// seen notes that a window of a pod ended at a time.
+func (w *workload) seen(uid string, at time.Time) {
+	if i := w.podAt(uid); i >= 0 {
+		w.Pods[i].Last = at.Unix()
+	}
+}
+
+func (w *workload) podAt(uid string) int {
+	return slices.IndexFunc(w.Pods, func(p podSeen) bool { return p.UID == uid })
+}
+
+// forgetPods drops the pods that were not seen for a day.
+func (w *workload) forgetPods(now time.Time) {
+	w.Pods = slices.DeleteFunc(w.Pods, func(p podSeen) bool { return now.Unix()-p.Last > 24*60*60 })
 }
 
 // firstWindows is how many windows at the start tell whether a framework takes its memory in advance.
