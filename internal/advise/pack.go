@@ -338,8 +338,7 @@ func (p *packer) addTo(packing *Packing, gpus []gpu.GPU) {
 		packed := PackedGPU{GPU: gpus[t.at].UUID, Index: gpus[t.at].Index}
 		for k, placed := range p.place(i) {
 			packed.Slices = append(packed.Slices, PackedSlice{
-				Profile: placed.Profile, Placement: placed.Placement, From: gpus[p.moved[t.taken[k]].from].Index,
-				Exists: slices.Contains(t.free, placed),
+				Profile: placed.Profile, From: gpus[p.moved[t.taken[k]].from].Index, Exists: slices.Contains(t.free, placed),
 			})
 		}
 		packing.GPUs = append(packing.GPUs, packed)

@@ -186,10 +186,10 @@ type PackedGPU struct {
 	Slices []PackedSlice `json:"slices"`
 }
 
-// PackedSlice is a new slice and the device whose workload it is for.
+// PackedSlice is a slice and the whole GPU whose workload it is for. Where a new one will stand is decided by the plan of
+// partition control.
 type PackedSlice struct {
-	Profile   string        `json:"profile"`
-	Placement gpu.Placement `json:"placement"`
-	From      int           `json:"fromGpuIndex"`
-	Exists    bool          `json:"exists,omitempty"` // it stands already and is free
+	Profile string `json:"profile"`
+	From    int    `json:"fromGpuIndex"`
+	Exists  bool   `json:"exists,omitempty"` // it stands already and is free
 }
