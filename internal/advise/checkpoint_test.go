@@ -173,6 +173,56 @@ func TestRestartIsAGapForEachReplica(t *testing.T) {
 	}
 }
 
+// TestClockThatIsSetDuringARestart: neither way makes evidence up; the answer is a refusal or the one before.
+func TestClockThatIsSetDuringARestart(t *testing.T) {
+	g := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
+	for _, c := range []struct {
+		jump time.Duration
+		want Action
+	}{
+		{400 * 24 * time.Hour, ActionKeep}, // the pod was held all that time, and not observed
+		{-400 * 24 * time.Hour, ActionSlice}, {-time.Hour, ActionSlice}, {time.Minute, ActionSlice},
+	} {
+		a := New(fastOptions())
+		s := observeFor(a, start(), 48*time.Hour, g)
+		a = restarted(t, a)
+		r := recommend(a, observeFor(a, s.Time.Add(c.jump), 2*time.Hour, g)).Devices[0]
+		cmptest.Equal(t, c.jump.String()+": "+r.Explanation, r.Action, c.want)
+		if h := r.Evidence.ObservedHours; h > 50.1 || h < 47.9 {
+			t.Errorf("%v: observed for %v h, want 48 to 50", c.jump, h)
+		}
+	}
+}
+
+// TestNoHistory: an Advisor that has seen nothing, or one Snapshot, recommends nothing, and calls nothing free that is
+// held.
+func TestNoHistory(t *testing.T) {
+	s := &gpu.Snapshot{Time: start(), Hostname: "node-a", GPUs: []gpu.GPU{
+		wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a")), wholeGPU(t, "H100-80GB", 1, load{}),
+		slicedGPU(t, "H100-80GB", "1g.10gb", slight(), pod("ml", "Deployment/b")),
+	}}
+	s.GPUs[2].UUID = "GPU-2"
+	for seen, want := range [][]answer{
+		{{Action: ActionKeep, Reason: ReasonHoldersUnknown}, {Action: ActionFree},
+			{Action: ActionKeep, Reason: ReasonHoldersUnknown}},
+		{{Action: ActionKeep, Reason: ReasonLittleEvidence}, {Action: ActionFree},
+			{Action: ActionKeep, Reason: ReasonLittleEvidence}},
+	} {
+		a := New(fastOptions())
+		for range seen {
+			a.Observe(s)
+		}
+		report := recommend(a, s)
+		var got []answer
+		for _, r := range report.Devices {
+			got = append(got, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended})
+		}
+		cmptest.Equal(t, fmt.Sprint(seen, " Snapshots"), got, want)
+		cmptest.Equal(t, "packing", report.Packing, nil)
+	}
+	cmptest.Equal(t, "without a GPU", len(recommend(New(fastOptions()), &gpu.Snapshot{}).Devices), 0)
+}
+
 // TestPodsAreForgotten: those of a CronJob do not pile up.
 func TestPodsAreForgotten(t *testing.T) {
 	a := New(fastOptions())
