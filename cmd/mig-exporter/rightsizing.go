@@ -40,7 +40,7 @@ type recommended struct {
 	advice []collector.Advice
 }
 
-// newRightsizing returns right-sizing, with the evidence of its last run if it was kept. It is nil if right-sizing is off.
+// newRightsizing returns right-sizing, with the evidence of its last run if it was kept; nil if right-sizing is off.
 func newRightsizing(cfg *Config, logger log.Logger) *rightsizing {
 	if !cfg.Advise.Enabled {
 		return nil

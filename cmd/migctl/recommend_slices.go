@@ -228,8 +228,8 @@ func (p *slicePlan) leaving(index int) []gpu.InstanceID {
 	return list
 }
 
-// layoutWith returns the instances of a GPU by profile, without some and with new ones, and whether those fit beside the
-// others. Those that nothing holds give way if they have to, unless a direct change may use them.
+// layoutWith returns the instances of a GPU by profile, without some and with new ones, and whether those fit beside
+// the others. Those that nothing holds give way if they have to, unless a direct change may use them.
 func (p *slicePlan) layoutWith(g *nodedoc.GPU, created []string, without []gpu.InstanceID) (map[string]int, bool) {
 	for _, keepFree := range []bool{true, len(p.direct) > 0} {
 		layout := map[string]int{}

@@ -163,19 +163,22 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 		d.observeInstance(instance, elapsed, g.ActivitySource)
 		held = held || d.workload != nil
 	}
-	if !held {
-		elapsed = 0
-	}
-	a.observeTenants(g, elapsed)
+	a.observeTenants(g, held, elapsed)
 }
 
 // observeTenants adds what the workloads on the GPU instances of a GPU draw together, while there are any: power and
 // traffic are measured for the GPU alone.
-func (a *Advisor) observeTenants(g *gpu.GPU, elapsed float64) {
+func (a *Advisor) observeTenants(g *gpu.GPU, held bool, elapsed float64) {
 	d := a.deviceOf(deviceKey{Instance: gpu.InstanceKey{GPU: g.UUID}, Whole: true})
-	if id := (holderID{Model: g.Name, Tenants: true}); id != d.holder {
+	if id := (holderID{Model: g.Name, Tenants: held}); id != d.holder {
 		a.closeWindow(d, a.now)
-		*d = device{key: d.key, seen: a.now, since: a.now, holder: id, workload: a.workloadOf(tenantsKey(g))}
+		*d = device{key: d.key, seen: a.now, since: a.now, holder: id}
+		if held {
+			d.workload = a.workloadOf(tenantsKey(g))
+		}
+	}
+	if !held {
+		return
 	}
 	d.open.held += elapsed
 	d.open.observed += elapsed

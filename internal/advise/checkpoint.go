@@ -84,8 +84,8 @@ func ReadCheckpoint(from io.Reader) (*Checkpoint, error) {
 // Dropped returns an error for each workload that ReadCheckpoint has left out.
 func (c *Checkpoint) Dropped() []error { return c.dropped }
 
-// IsOf reports whether the evidence is of the node of a Snapshot: one with the same name, or with a GPU that it had. The
-// name alone does not decide, since that of a pod is another one after each restart. It is unknown as long as the
+// IsOf reports whether the evidence is of the node of a Snapshot: one with the same name, or with a GPU that it had.
+// The name alone does not decide, since that of a pod is another one after each restart. It is unknown as long as the
 // Snapshot has another name and no GPU.
 func (c *Checkpoint) IsOf(s *gpu.Snapshot) (same, known bool) {
 	if c.Node == s.Hostname {

@@ -186,8 +186,8 @@ type PackedGPU struct {
 	Slices []PackedSlice `json:"slices"`
 }
 
-// PackedSlice is a slice and the whole GPU whose workload it is for. Where a new one will stand is decided by the plan of
-// partition control.
+// PackedSlice is a slice and the whole GPU whose workload it is for. Where a new one will stand is decided by the plan
+// of partition control.
 type PackedSlice struct {
 	Profile string `json:"profile"`
 	From    int    `json:"fromGpuIndex"`

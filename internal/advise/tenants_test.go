@@ -112,3 +112,22 @@ func TestPackingCountsReplicasThatStay(t *testing.T) {
 		cmptest.Equal(t, c.about+": GPU that gets the slice", packing.GPUs[0].Index, c.want)
 	}
 }
+
+// TestTenantsThatComeBack: what is observed after a time without any, in which the evidence was forgotten, counts.
+func TestTenantsThatComeBack(t *testing.T) {
+	a, at := New(fastOptions()), start()
+	show := func(days int, change func(*gpu.GPU)) *Report {
+		g := sharedNode(t)[2]
+		change(&g)
+		s := observeFor(a, at, time.Duration(days)*24*time.Hour, g)
+		at = s.Time.Add(time.Minute)
+		return a.Recommend(s)
+	}
+	show(1, func(*gpu.GPU) {})
+	free := show(10, func(g *gpu.GPU) { g.Instances[0].Holders, g.Instances[0].Allocated = nil, gpu.Some(false) })
+	cmptest.Equal(t, "without tenants", len(free.tenants), 0)
+	again := show(1, func(g *gpu.GPU) { g.Readings.PowerWatts = gpu.Some(690.) })
+	if got := again.tenants["GPU-2"].power; got < 0.8 {
+		t.Errorf("they draw %v of the power limit, want 0.87", got)
+	}
+}

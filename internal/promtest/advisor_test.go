@@ -205,8 +205,8 @@ func TestSliceThatIsTooBig(t *testing.T) {
 	migctl(t, socket, apply...)
 	n.runLong(184 * time.Hour)
 	n.expectStory("MigSliceRightsizingShrink")
-	n.expectSummary("MigSliceRightsizingShrink", "3g.40gb (instance 1) on GPU 0 of gpu-node-1:9401 is larger than its work "+
-		"needs, its memory 10.14% full: 1g.10gb would do (held by ml/narrow-0).")
+	n.expectSummary("MigSliceRightsizingShrink", "3g.40gb (instance 1) on GPU 0 of gpu-node-1:9401 is larger than its "+
+		"work needs, its memory 10.14% full: 1g.10gb would do (held by ml/narrow-0).")
 	if got := n.valueNow(`count(nvidia_mig_gpu_instance_pod_info{mig_profile="1g.10gb",pod="narrow-0"})`); got != 1 {
 		t.Errorf("%v slices of 1g.10gb are held by the pod, want 1", got)
 	}
