@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -29,45 +28,51 @@ type evidenceFile struct {
 	logger log.Logger
 }
 
-// openEvidence gives the advisor the evidence that the folder has of a node. A file that cannot be used is set aside
-// under another name. If that is impossible the result is nil: nothing is lost by being overwritten.
-func openEvidence(dir, node string, advisor *advise.Advisor, logger log.Logger) *evidenceFile {
+// openEvidence returns the file in a folder and the evidence that it has, nil if there is none. A file that cannot be
+// read is set aside under another name. If that is impossible the file is nil: nothing is lost by being overwritten.
+func openEvidence(dir string, logger log.Logger) (*evidenceFile, *advise.Checkpoint) {
 	f := &evidenceFile{path: filepath.Join(dir, evidenceName), logger: logger}
 	content, err := os.ReadFile(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return f
+		return f, nil
 	}
+	var found *advise.Checkpoint
 	if err == nil {
-		err = advisor.Restore(bytes.NewReader(content), node)
+		found, err = advise.ReadCheckpoint(bytes.NewReader(content))
 	}
-	if err == nil {
-		level.Info(logger).Log("msg", "restored the evidence for right-sizing", "file", f.path)
-		return f
+	if err != nil && !f.setAside(err) {
+		return nil, nil
 	}
-	aside, asideErr := setAside(f.path)
-	if asideErr != nil {
-		level.Error(logger).Log("file", f.path, "err", errors.Join(err, asideErr),
-			"msg", "cannot use the evidence for right-sizing nor rename its file; no evidence is saved")
-		return nil
-	}
-	level.Warn(logger).Log(
-		"msg", "cannot use the evidence for right-sizing; renamed its file and started without evidence",
-		"file", f.path, "as", aside, "err", err)
-	return f
+	return f, found
 }
 
-// setAside gives a file a name that no other file has, and returns it.
-func setAside(path string) (string, error) {
-	for n := 1; ; n++ {
-		aside := fmt.Sprintf("%s.unusable-%d", path, n)
-		err := os.Link(path, aside) // unlike Rename it replaces no file
-		if errors.Is(err, fs.ErrExist) {
-			continue
-		}
-		if err != nil {
-			return "", err
-		}
-		return aside, os.Remove(path)
+// setAside renames the file, which cannot be used, and reports whether it has. The last two that were set aside are
+// kept.
+func (f *evidenceFile) setAside(why error) bool {
+	aside, older := f.path+".unusable-1", f.path+".unusable-2"
+	err := os.Rename(aside, older)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = os.Rename(f.path, aside)
+	}
+	if err != nil {
+		level.Error(f.logger).Log("file", f.path, "err", errors.Join(why, err),
+			"msg", "cannot use the evidence for right-sizing nor rename its file, which stays as it is; no evidence is saved")
+		return false
+	}
+	level.Warn(f.logger).
+		Log("msg", "cannot use the evidence for right-sizing; renamed its file and started without evidence",
+			"file", f.path, "as", aside, "err", why)
+	return true
+}
+
+// logRestored says what became of evidence that was restored. Workloads that could not be are counted, the first ones
+// named.
+func (f *evidenceFile) logRestored(c *advise.Checkpoint) {
+	level.Info(f.logger).Log("msg", "restored the evidence for right-sizing", "file", f.path,
+		"workloads", len(c.Workloads))
+	if dropped := c.Dropped(); len(dropped) > 0 {
+		level.Warn(f.logger).Log("msg", "dropped the invalid evidence of some workloads, which start without evidence",
+			"file", f.path, "dropped", len(dropped), "err", errors.Join(dropped[:min(len(dropped), 3)]...))
 	}
 }
 

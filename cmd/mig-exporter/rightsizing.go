@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -26,6 +27,8 @@ type rightsizing struct {
 	current atomic.Pointer[recommended]
 
 	mu      sync.Mutex
+	found   *advise.Checkpoint // evidence of which it is not known yet whether it is of this node
+	foreign error              // why the evidence in the file is not; nil if it is
 	advisor *advise.Advisor
 	last    *gpu.Snapshot // that was observed; nil before the first
 	minute  time.Time     // of last
@@ -37,9 +40,8 @@ type recommended struct {
 	advice []collector.Advice
 }
 
-// newRightsizing returns right-sizing of the node with a name, with the evidence of its last run if it was kept. It is
-// nil if right-sizing is off.
-func newRightsizing(cfg *Config, node string, logger log.Logger) *rightsizing {
+// newRightsizing returns right-sizing, with the evidence of its last run if it was kept; nil if right-sizing is off.
+func newRightsizing(cfg *Config, logger log.Logger) *rightsizing {
 	if !cfg.Advise.Enabled {
 		return nil
 	}
@@ -53,7 +55,7 @@ func newRightsizing(cfg *Config, node string, logger log.Logger) *rightsizing {
 			"see", "--advise.state-dir")
 		return r
 	}
-	r.file = openEvidence(cfg.Advise.StateDir, node, r.advisor, logger)
+	r.file, r.found = openEvidence(cfg.Advise.StateDir, logger)
 	return r
 }
 
@@ -62,6 +64,7 @@ func (r *rightsizing) observe(s *gpu.Snapshot) {
 	r.mu.Lock()
 	minute := s.Time.Truncate(time.Minute)
 	due := r.last == nil || !minute.Equal(r.minute)
+	r.restore(s)
 	r.advisor.Observe(s)
 	r.last, r.minute = s, minute
 	r.mu.Unlock()
@@ -72,6 +75,25 @@ func (r *rightsizing) observe(s *gpu.Snapshot) {
 	case r.wake <- struct{}{}:
 	default: // run has not got to the minute before yet
 	}
+}
+
+// restore gives the advisor the evidence that was found, once a Snapshot shows that it is of this node. The caller
+// holds mu.
+func (r *rightsizing) restore(s *gpu.Snapshot) {
+	if r.found == nil {
+		return
+	}
+	same, known := r.found.IsOf(s)
+	if !known {
+		return
+	}
+	if same {
+		r.file.logRestored(r.found)
+		r.advisor.Restore(r.found)
+	} else {
+		r.foreign = fmt.Errorf("it is of another node, %q, with other GPUs", r.found.Node)
+	}
+	r.found = nil
 }
 
 // run recomputes what is due until ctx ends, and then saves the evidence.
@@ -122,19 +144,28 @@ func (r *rightsizing) update() {
 	r.save(false)
 }
 
-// save writes the evidence to its file, unless none is kept. Without force it does so if saveEvery has passed.
+// save writes the evidence to its file, unless none is kept or what the file has may be of this node. Without force it
+// does so if saveEvery has passed.
 func (r *rightsizing) save(force bool) {
 	if r.file == nil {
 		return
 	}
 	r.mu.Lock()
-	if r.last == nil || !force && !r.file.isDue(r.last.Time) {
-		r.mu.Unlock()
+	foreign := r.foreign
+	r.foreign = nil
+	var at time.Time
+	var evidence *advise.Checkpoint
+	if r.found == nil && r.last != nil && (force || r.file.isDue(r.last.Time)) {
+		at, evidence = r.last.Time, r.advisor.Checkpoint()
+	}
+	r.mu.Unlock()
+	if foreign != nil && !r.file.setAside(foreign) {
+		r.file = nil
 		return
 	}
-	at, evidence := r.last.Time, r.advisor.Checkpoint()
-	r.mu.Unlock()
-	r.file.write(evidence, at)
+	if evidence != nil {
+		r.file.write(evidence, at)
+	}
 }
 
 // report returns the last recommendations, or those for the devices of one GPU, which have no packing. It returns nil

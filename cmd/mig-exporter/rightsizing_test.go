@@ -11,11 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-kit/log"
-
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // recommendations reads the report that a program serves.
@@ -103,9 +100,9 @@ func TestEvidenceOutlivesTheProcess(t *testing.T) {
 	p.exitCode()
 
 	p = start()
+	p.advance(time.Minute)
+	p.advance(time.Minute)
 	cmptest.HasTexts(t, p.logText(), "restored the evidence")
-	p.advance(time.Minute)
-	p.advance(time.Minute)
 	restored := p.observedMinutes()
 	if restored < 9 || restored > 12 {
 		t.Errorf("observed for %v minutes, want the ten that were saved and up to two", restored)
@@ -138,62 +135,6 @@ func TestEvidenceOutlivesTheProcess(t *testing.T) {
 	cmptest.HasTexts(t, readText(t, path), "right-sizing evidence, version 1")
 }
 
-// TestUnusableEvidence: no file that cannot be used is lost, and the log says why it cannot.
-func TestUnusableEvidence(t *testing.T) {
-	write := func(dir, node string) {
-		a := advise.New(advise.DefaultOptions())
-		a.Observe(&gpu.Snapshot{Hostname: node, Time: time.Unix(1, 0)})
-		f := openEvidence(dir, node, advise.New(advise.DefaultOptions()), log.NewNopLogger())
-		f.write(a.Checkpoint(), time.Unix(1, 0))
-	}
-	for what, c := range map[string]struct {
-		change func(content string) string
-		says   string
-	}{
-		"of another node": {func(s string) string { return s }, "another node"},
-		"of a newer version": {func(s string) string { return strings.Replace(s, "version 1", "version 2", 1) },
-			"version 2"},
-		"truncated": {func(s string) string { return s[:len(s)-9] }, "evidence"},
-		"empty":     {func(string) string { return "" }, "begins with"},
-	} {
-		t.Run(what, func(t *testing.T) {
-			dir := t.TempDir()
-			path := filepath.Join(dir, evidenceName)
-			write(dir, "node-a")
-			want := c.change(readText(t, path))
-			for _, aside := range []string{path + ".unusable-1", path + ".unusable-2"} {
-				if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				var lines strings.Builder
-				f := openEvidence(dir, "node-b", advise.New(advise.DefaultOptions()), log.NewLogfmtLogger(&lines))
-				if f == nil {
-					t.Fatalf("evidence is not kept: %s", lines.String())
-				}
-				cmptest.HasTexts(t, lines.String(), c.says, aside, "level=warn")
-				cmptest.Equal(t, "set aside", readText(t, aside), want)
-				if _, err := os.Stat(path); !os.IsNotExist(err) {
-					t.Errorf("%s is still there: %v", path, err)
-				}
-			}
-		})
-	}
-}
-
-// TestEvidenceThatCannotBeSetAside is neither used nor overwritten.
-func TestEvidenceThatCannotBeSetAside(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, evidenceName, "folder"), 0o700); err != nil { // folders have no hard links
-		t.Fatal(err)
-	}
-	var lines strings.Builder
-	f := openEvidence(dir, "node-a", advise.New(advise.DefaultOptions()), log.NewLogfmtLogger(&lines))
-	if f != nil {
-		t.Error("it would be overwritten")
-	}
-	cmptest.HasTexts(t, lines.String(), "level=error", "no evidence is saved")
-}
-
 func TestAdviseFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                            "",
@@ -202,6 +143,10 @@ func TestAdviseFlags(t *testing.T) {
 		"--advise.target-busy=0":      "--advise.target-busy=0: expected 0.01 to 1",
 		"--advise.target-busy=NaN":    "--advise.target-busy=NaN: expected 0.01 to 1",
 		"--advise.max-stretch=0.9":    "--advise.max-stretch=0.9: expected 1 to 100",
+		"--advise.max-stretch=+Inf":   "--advise.max-stretch=+Inf: expected 1 to 100",
+		"--advise.headroom=-0.1":      "--advise.headroom=-0.1: expected 0 to 10",
+		"--advise.target-busy=1.01":   "--advise.target-busy=1.01: expected 0.01 to 1",
+		"--advise.min-evidence=721h":  "--advise.min-evidence=721h0m0s: expected 1m to 720h",
 		"--advise.min-evidence=1s":    "--advise.min-evidence=1s: expected 1m to 720h",
 		"--advise.strategy=none":      "--advise.strategy=none: expected mixed or single",
 		"--advise.workload-label=app": "--advise.workload-label: expected --kubernetes.node-name too",

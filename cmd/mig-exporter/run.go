@@ -93,7 +93,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	x := &exporter{
 		node:        node,
 		activity:    newActivityNote(cfg, node, logger),
-		rightsizing: newRightsizing(cfg, cmp.Or(cfg.Hostname, node.hostname), logger),
+		rightsizing: newRightsizing(cfg, logger),
 		logger:      logger,
 	}
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{

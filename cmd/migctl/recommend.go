@@ -92,7 +92,11 @@ func (s *session) recommend(ctx context.Context) error {
 	writeRecommendations(s.page, &report, devices)
 	if len(s.opts.GPUs) == 0 {
 		writeSummary(s.page, &report)
-		writeProcedure(s.page, &report)
+		w := newProcedure(s.page, &report)
+		w.write()
+		if err := s.writeSliceProcedure(ctx, w); err != nil {
+			return err
+		}
 	}
 	writeNotes(s.page, report.Notes)
 	return nil

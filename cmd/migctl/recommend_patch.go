@@ -18,9 +18,12 @@ const (
 // wholeResource is the device plugin's name for whole GPUs.
 const wholeResource = "nvidia.com/gpu"
 
-// profileResource returns the name of a profile's resource that NVIDIA's device plugin gives under strategy mixed:
-// nvidia.com/mig-1g.5gb.me for 1g.5gb+me.
-func profileResource(profile string) string {
+// resourceOf returns the name of a profile's resource that NVIDIA's device plugin gives under strategy mixed,
+// nvidia.com/mig-1g.5gb.me for 1g.5gb+me; that of whole GPUs for "".
+func resourceOf(profile string) string {
+	if profile == "" {
+		return wholeResource
+	}
 	return "nvidia.com/mig-" + strings.ReplaceAll(profile, "+", ".")
 }
 
@@ -32,14 +35,18 @@ type ownerChange struct {
 	replaces bool
 }
 
-// changeOf returns how the owner of the pod on a whole GPU is made to ask for the recommended slice.
+// changeOf returns how the owner of the pod on a device is made to ask for the recommended one.
 func changeOf(r *advise.Recommendation) ownerChange {
-	was := wholeResource
+	was := resourceOf(r.Profile)
 	if r.Pod != nil && r.Pod.Resource != "" {
 		was = r.Pod.Resource
 	}
 	if claim, ok := strings.CutPrefix(was, "claim/"); ok {
-		return ownerChange{words: fmt.Sprintf("The pod has its GPU by the claim %s. In its ResourceClaimTemplate (or "+
+		if r.Recommended == "" {
+			return ownerChange{words: fmt.Sprintf("The pod has its device by the claim %s. In its ResourceClaimTemplate (or "+
+				"ResourceClaim) take the device class gpu.nvidia.com, and let the owner make the pod again.", claim)}
+		}
+		return ownerChange{words: fmt.Sprintf("The pod has its device by the claim %s. In its ResourceClaimTemplate (or "+
 			"ResourceClaim) take the device class mig.nvidia.com with the selector "+
 			"device.attributes['gpu.nvidia.com'].profile == '%s', and let the owner make the pod again.", claim, r.Recommended)}
 	}
@@ -66,7 +73,7 @@ func changeOf(r *advise.Recommendation) ownerChange {
 
 // byHand says how an owner that no command changes is made to ask for a slice.
 func byHand(r *advise.Recommendation, kind, name, was string) string {
-	limit := fmt.Sprintf("limit %s: 1 instead of %s: 1 for the container %s", profileResource(r.Recommended), was,
+	limit := fmt.Sprintf("limit %s: 1 instead of %s: 1 for the container %s", resourceOf(r.Recommended), was,
 		orUnknown(r.Workload.Container))
 	switch kind {
 	case "Job":
@@ -76,6 +83,9 @@ func byHand(r *advise.Recommendation, kind, name, was string) string {
 		return "The request of a pod cannot be changed. If it has no owner (kubectl get pod -o yaml: ownerReferences), " +
 			"create it again, once it has ended, with: " + limit + "; else change its owner like that."
 	case ownerBatch:
+		if r.Recommended == "" {
+			return fmt.Sprintf("Batch job %s: let it end, and submit the next one for a whole GPU.", name)
+		}
 		return fmt.Sprintf("Batch job %s: let it end, and submit the next one for a MIG device of profile %s, with Slurm "+
 			"--gres=gpu:%s:1.", name, r.Recommended, r.Recommended)
 	case ownerProcesses:
@@ -89,7 +99,7 @@ func byHand(r *advise.Recommendation, kind, name, was string) string {
 // containers are merged by name, and null takes a key away. It leaves requests alone, since older API servers keep a
 // null in a map that was not there.
 func patchCommand(r *advise.Recommendation, object, was string, inJob bool) string {
-	limits := map[string]any{was: nil, profileResource(r.Recommended): "1"}
+	limits := map[string]any{was: nil, resourceOf(r.Recommended): "1"}
 	container := map[string]any{"name": r.Workload.Container, "resources": map[string]any{"limits": limits}}
 	spec := map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{container}}}}
 	if inJob {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,12 +46,12 @@ func (w *procedure) change(r *advise.Recommendation) ownerChange {
 func (w *procedure) otherProfile(r *advise.Recommendation) string {
 	for i := range w.report.Devices {
 		o := &w.report.Devices[i]
-		if o.Action != advise.ActionSlice || o.Recommended == r.Recommended {
+		if o.Action != advise.ActionSlice && !changesSlice(o) || o.Recommended == r.Recommended {
 			continue
 		}
 		a, b := o.Workload, r.Workload
 		if a.Namespace == b.Namespace && a.Owner == b.Owner && a.Container == b.Container {
-			return o.Recommended
+			return cmp.Or(o.Recommended, "a whole GPU")
 		}
 	}
 	return ""
@@ -95,7 +96,11 @@ func (w *procedure) deletePod(r *advise.Recommendation) {
 func (w *procedure) waitUntilGone(r *advise.Recommendation) {
 	if r.Pod == nil || !isReplaceable(r) || isOwnedBy(r, "StatefulSet") {
 		w.run(fmt.Sprintf("migctl get %d", r.Index))
-		w.say(fmt.Sprintf("Repeat it until GPU %d is idle.", r.Index))
+		what := fmt.Sprintf("GPU %d is idle", r.Index)
+		if r.Instance.Present() {
+			what = fmt.Sprintf("%s of GPU %d is free", sliceText(r), r.Index)
+		}
+		w.say("Repeat it until " + what + ".")
 		return
 	}
 	w.run(kubectl(r.Pod.Namespace, "wait", "--for=delete", "pod/"+r.Pod.Name, "--timeout=30m"))

@@ -40,22 +40,24 @@ type procedure struct {
 	warnedOfRequests, warnedOfPlugin, warnedOfMode, warnedOfRollout bool
 }
 
-// writeProcedure writes how to get to the recommended layouts: every command, in an order that works. Nothing is
-// executed.
-func writeProcedure(p *page, report *advise.Report) {
-	if report.Packing == nil || len(report.Packing.GPUs) == 0 {
-		return
-	}
-	w := &procedure{
+func newProcedure(p *page, report *advise.Report) *procedure {
+	return &procedure{
 		p: p, report: report, node: shellQuote(report.Node), done: map[int]bool{}, changed: map[advise.Key]bool{},
 	}
-	p.line()
-	if why := singleObstacle(report); why != "" {
-		p.para("", yellow, "No procedure: "+why)
+}
+
+// write writes how to get to the recommended layouts: every command, in an order that works. Nothing is executed.
+func (w *procedure) write() {
+	if w.report.Packing == nil || len(w.report.Packing.GPUs) == 0 {
 		return
 	}
-	p.line(text("Procedure. None of it is done automatically.").in(bold))
-	if report.SingleStrategy {
+	w.p.line()
+	if why := singleObstacle(w.report); why != "" {
+		w.p.para("", yellow, "No procedure: "+why)
+		return
+	}
+	w.p.line(text("Procedure. None of it is done automatically.").in(bold))
+	if w.report.SingleStrategy {
 		w.writeSingle()
 		return
 	}
@@ -63,6 +65,7 @@ func writeProcedure(p *page, report *advise.Report) {
 		"a pool with gpuPartitionSize takes the place of all this, pods keep nvidia.com/gpu and get the node selector " +
 		"cloud.google.com/gke-gpu-partition-size.")
 	w.keepLayouts()
+	w.say("migctl plan with the same arguments as migctl apply below shows where the slices will stand.")
 	ready, waiting := w.targets()
 	w.writeReady(ready)
 	for _, t := range inOrder(waiting, w.targetOf) {
@@ -240,8 +243,7 @@ func (w *procedure) writeArrivals(t *target, but int) {
 		if slice.From == but || r == nil || r.Workload == nil {
 			continue
 		}
-		to := fmt.Sprintf("%s at %s of GPU %d", slice.Profile, slice.Placement, t.Index)
-		w.say(fmt.Sprintf("GPU %d, %s: to %s.", slice.From, holderText(r), to))
+		w.say(fmt.Sprintf("GPU %d, %s: to %s of GPU %d.", slice.From, holderText(r), slice.Profile, t.Index))
 		if c := w.change(r); !c.replaces {
 			w.remove(r)
 		}

@@ -102,6 +102,7 @@ func (c *cluster) execute(argv []string) error {
 			}
 			c.switched[index] = true
 		}
+	case argv[1] == "apply" && argv[2] == "--gpus": // slices that change are in no packing
 	case argv[1] == "apply":
 		return c.partition(last)
 	case argv[1] == "get":

@@ -75,6 +75,9 @@ func slicedH100(t *testing.T, index int, instances ...gpu.GPUInstance) gpu.GPU {
 
 // slice returns a GPU instance with one compute instance.
 func slice(profile string, place gpu.Placement, l load, holders ...gpu.Holder) gpu.GPUInstance {
+	for i := range holders {
+		holders[i].Resource = resourceOf(profile)
+	}
 	uuid := gpu.MIGUUID(fmt.Sprintf("MIG-9d1a%04d-6a0b-5c1d-8e2f-3a4b5c6d7e8f", place.Start))
 	return gpu.GPUInstance{
 		Generation: 1, Profile: profile, Up: true, Placement: gpu.Some(place),

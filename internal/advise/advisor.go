@@ -27,6 +27,7 @@ type Advisor struct {
 	order     []*device // devices in the order in which they came: sums must not depend on that of a map
 	workloads map[Key]*workload
 	node      string
+	gpus      []gpu.UUID // of the last Snapshot that had any
 }
 
 // deviceKey identifies a whole GPU, of which Whole is set, or a GPU instance over time.
@@ -64,6 +65,7 @@ type holderID struct {
 	Model              string
 	Holders            int
 	Processes          bool
+	Tenants            bool // those of all GPU instances
 }
 
 // New returns an Advisor without evidence. The options are valid.
@@ -93,7 +95,11 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 		a.closeWindows(s.Time.Truncate(windowLength))
 	}
 	a.now, a.node = s.Time, s.Hostname
+	if len(s.GPUs) > 0 {
+		a.gpus = a.gpus[:0]
+	}
 	for i := range s.GPUs {
+		a.gpus = append(a.gpus, s.GPUs[i].UUID)
 		a.observeGPU(&s.GPUs[i], passed)
 	}
 	if closing && s.Time.Minute() == 0 {
@@ -143,6 +149,7 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 		d.observeWhole(g, elapsed)
 		return
 	}
+	held := false
 	for i := range g.Instances {
 		instance := &g.Instances[i]
 		if !instance.Up {
@@ -154,7 +161,29 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 		d := a.deviceOf(deviceKey{Instance: g.Key(instance)})
 		a.setHolder(d, g, instance.Profile, holdersOf(instance), instance.Jobs, instance.Processes.Or(0), passed.held)
 		d.observeInstance(instance, elapsed, g.ActivitySource)
+		held = held || d.workload != nil
 	}
+	a.observeTenants(g, held, elapsed)
+}
+
+// observeTenants adds what the workloads on the GPU instances of a GPU draw together, while there are any: power and
+// traffic are measured for the GPU alone.
+func (a *Advisor) observeTenants(g *gpu.GPU, held bool, elapsed float64) {
+	d := a.deviceOf(deviceKey{Instance: gpu.InstanceKey{GPU: g.UUID}, Whole: true})
+	if id := (holderID{Model: g.Name, Tenants: held}); id != d.holder {
+		a.closeWindow(d, a.now)
+		*d = device{key: d.key, seen: a.now, since: a.now, holder: id}
+		if held {
+			d.workload = a.workloadOf(tenantsKey(g))
+		}
+	}
+	if !held {
+		return
+	}
+	d.open.held += elapsed
+	d.open.observed += elapsed
+	d.observePower(g, elapsed)
+	d.observeLinks(g, elapsed)
 }
 
 // observeGap counts the time in which the devices of a GPU were held and could not be read.
@@ -286,6 +315,7 @@ func (a *Advisor) closeWindow(d *device, at time.Time) {
 		}
 		d.memory = d.open.memory
 		d.workload.close(at, &d.open, d.meanOfLast())
+		d.workload.seen(d.holder.UID, at)
 	}
 	d.open = window{}
 }
@@ -300,7 +330,7 @@ func (d *device) meanOfLast() minute {
 	return minute{mean.busy / n, mean.sm / n, mean.dram / n, mean.unread}
 }
 
-// forget drops devices that have gone and workloads that were not seen for long.
+// forget drops devices that have gone, and workloads and pods that were not seen for long.
 func (a *Advisor) forget() {
 	a.order = slices.DeleteFunc(a.order, func(d *device) bool {
 		gone := a.now.Sub(d.seen) > time.Hour
@@ -313,6 +343,7 @@ func (a *Advisor) forget() {
 		if a.now.Sub(w.Last) > forgetAfter {
 			delete(a.workloads, key)
 		}
+		w.forgetPods(a.now)
 	}
 }
 

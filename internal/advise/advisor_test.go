@@ -191,46 +191,6 @@ func TestMediaEngines(t *testing.T) {
 	}
 }
 
-// TestCheckpointForgetsNothing: an Advisor that was restored half-way recommends what one recommends that ran through.
-func TestCheckpointForgetsNothing(t *testing.T) {
-	g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.05, dram: 0.1, gib: 12}, pod("ml", "Deployment/a"))
-	through, before, after := New(fastOptions()), New(fastOptions()), New(fastOptions())
-	observeFor(through, start(), 4*24*time.Hour, g)
-	observeFor(before, start(), 4*24*time.Hour, g)
-	var saved bytes.Buffer
-	if err := before.Checkpoint().Write(&saved); err != nil {
-		t.Fatal(err)
-	}
-	if err := after.Restore(bytes.NewReader(saved.Bytes()), "node-a"); err != nil {
-		t.Fatal(err)
-	}
-	from := start().Add(4*24*time.Hour + time.Minute)
-	want := recommend(through, observeFor(through, from, 4*24*time.Hour, g)).Devices[0]
-	got := recommend(after, observeFor(after, from, 4*24*time.Hour, g)).Devices[0]
-	if want.Action != ActionSlice || got.Recommended != want.Recommended {
-		t.Errorf("%s %s, want %s %s", got.Action, got.Recommended, want.Action, want.Recommended)
-	}
-	if lost := want.Evidence.ObservedHours - got.Evidence.ObservedHours; lost > 0.1 {
-		t.Errorf("%v hours were lost", lost)
-	}
-	for _, c := range []struct {
-		about, says string
-		data        []byte
-		node        string
-	}{
-		{"another node", `of "node-a"; expected "node-b"`, saved.Bytes(), "node-b"},
-		{"cut off", "unexpected EOF", saved.Bytes()[:saved.Len()/2], "node-a"},
-		{"another version", "version 1", append([]byte("mig-exporter right-sizing evidence, version 7\n"), 1, 2, 3), "node-a"},
-		{"empty", "expected", nil, "node-a"},
-	} {
-		a := New(fastOptions())
-		if err := a.Restore(bytes.NewReader(c.data), c.node); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want %q", c.about, err, c.says)
-		}
-		cmptest.Equal(t, c.about+": workloads", len(a.workloads), 0)
-	}
-}
-
 // TestAnswersDoNotFlap: a workload that grows gets more at once, and less again only after as much evidence as the
 // first answer needed.
 func TestAnswersDoNotFlap(t *testing.T) {

@@ -11,26 +11,30 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // checkpointHeader is the first line of a checkpoint, with the version of what follows: a compressed gob of Checkpoint.
 const checkpointHeader = "mig-exporter right-sizing evidence, version 1\n"
 
-// ErrNotThisNode says that a checkpoint is of another node.
-var ErrNotThisNode = errors.New("checkpoint of another node")
-
 // Checkpoint is a copy of the evidence of an Advisor. Devices are not in it: they are found again in the next Snapshot.
 type Checkpoint struct {
 	Node      string
+	GPUs      []gpu.UUID // of the node
 	Time      time.Time
 	Workloads []workload
+	dropped   []error
 }
 
 // Checkpoint copies the evidence, so that it can be written while the Advisor goes on.
 func (a *Advisor) Checkpoint() *Checkpoint {
-	c := &Checkpoint{Node: a.node, Time: a.now, Workloads: make([]workload, 0, len(a.workloads))}
+	c := &Checkpoint{Node: a.node, GPUs: slices.Clone(a.gpus), Time: a.now,
+		Workloads: make([]workload, 0, len(a.workloads))}
 	for _, w := range a.workloads {
-		c.Workloads = append(c.Workloads, *w)
+		w := *w
+		w.Pods = slices.Clone(w.Pods)
+		c.Workloads = append(c.Workloads, w)
 	}
 	return c
 }
@@ -48,44 +52,69 @@ func (c *Checkpoint) Write(to io.Writer) error {
 	return z.Close()
 }
 
-// Restore takes over the evidence that was written on this node. If it returns an error the Advisor has not changed.
-func (a *Advisor) Restore(from io.Reader, node string) error {
+// ReadCheckpoint reads what Write wrote. It leaves out the workloads that are invalid.
+func ReadCheckpoint(from io.Reader) (*Checkpoint, error) {
 	r := bufio.NewReader(from)
 	header, err := r.ReadSlice('\n')
 	if err != nil && !errors.Is(err, io.EOF) || !bytes.Equal(header, []byte(checkpointHeader)) {
-		return fmt.Errorf("begins with %.60q; expected %q", header, checkpointHeader)
+		return nil, fmt.Errorf("begins with %.60q; expected %q", header, checkpointHeader)
 	}
 	z, err := gzip.NewReader(r)
 	if err != nil {
-		return fmt.Errorf("read the evidence: %w", err)
+		return nil, fmt.Errorf("read the evidence: %w", err)
 	}
 	var c Checkpoint
 	if err := gob.NewDecoder(io.LimitReader(z, maxCheckpoint)).Decode(&c); err != nil {
-		return fmt.Errorf("decode the evidence: %w", err)
+		return nil, fmt.Errorf("decode the evidence: %w", err)
 	}
 	if _, err := io.Copy(io.Discard, io.LimitReader(z, maxCheckpoint)); err != nil {
-		return fmt.Errorf("read the evidence: %w", err) // the checksum is at the end
+		return nil, fmt.Errorf("read the evidence: %w", err) // the checksum stands at the end
 	}
-	if c.Node != node {
-		return fmt.Errorf("%w: of %q; expected %q", ErrNotThisNode, c.Node, node)
-	}
-	workloads := make(map[Key]*workload, len(c.Workloads))
-	for i := range c.Workloads {
-		w := &c.Workloads[i]
-		if err := w.validate(); err != nil {
-			return fmt.Errorf("workload %q of %q: %w", w.Key.Owner, w.Key.Namespace, err)
+	c.Workloads = slices.DeleteFunc(c.Workloads, func(w workload) bool {
+		err := w.validate()
+		if err != nil {
+			c.dropped = append(c.dropped, fmt.Errorf("workload %.100q of namespace %.100q, container %.100q: %w",
+				w.Key.Owner, w.Key.Namespace, w.Key.Container, err))
 		}
-		workloads[w.Key] = w
+		return err != nil
+	})
+	return &c, nil
+}
+
+// Dropped returns an error for each workload that ReadCheckpoint has left out.
+func (c *Checkpoint) Dropped() []error { return c.dropped }
+
+// IsOf reports whether the evidence is of the node of a Snapshot: one with the same name, or with a GPU that it had.
+// The name alone does not decide, since that of a pod is another one after each restart. It is unknown as long as the
+// Snapshot has another name and no GPU.
+func (c *Checkpoint) IsOf(s *gpu.Snapshot) (same, known bool) {
+	if c.Node == s.Hostname {
+		return true, true
 	}
-	a.workloads, a.node = workloads, node
-	return nil
+	for i := range s.GPUs {
+		if id := s.GPUs[i].UUID; id != "" {
+			known = true
+			same = same || slices.Contains(c.GPUs, id)
+		}
+	}
+	return same, known
+}
+
+// Restore takes over the evidence, before anything is observed of a GPU. The Checkpoint must not be used any more.
+func (a *Advisor) Restore(c *Checkpoint) {
+	for _, w := range c.Workloads { // copies: one that is forgotten must not keep the memory of all
+		a.workloads[w.Key] = &w
+	}
 }
 
 // maxCheckpoint bounds what is read, in bytes: three times what maxWorkloads take.
 const maxCheckpoint = 64 << 20
 
-// validate reports numbers that no Advisor writes.
+// validate reports what no Advisor writes.
 func (w *workload) validate() error {
+	if w.First.IsZero() || w.Last.IsZero() || w.Reference.IsZero() {
+		return errors.New("has no time")
+	}
 	numbers := []float64{w.Observed, w.NextSince, w.MemoryUnread, w.MediaUnread, w.ActivityUnread, w.Throttled,
 		float64(w.FirstMemory), w.Before.Width, w.Before.Bandwidth}
 	for _, h := range []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power} {

@@ -1,7 +1,6 @@
 package advise
 
 import (
-	"bytes"
 	"encoding/json"
 	"math"
 	"strings"
@@ -46,14 +45,7 @@ func TestHostileNames(t *testing.T) {
 	if text, err := json.Marshal(report); err != nil || !json.Valid(text) {
 		t.Errorf("the report is no JSON: %v", err)
 	}
-	var saved bytes.Buffer
-	restored := New(fastOptions())
-	if err := a.Checkpoint().Write(&saved); err != nil {
-		t.Fatal(err)
-	}
-	if err := restored.Restore(&saved, "node-a"); err != nil {
-		t.Fatal(err)
-	}
+	restored := restarted(t, a)
 	cmptest.Equal(t, "workloads", len(restored.workloads), len(a.workloads))
 	for key := range a.workloads {
 		if restored.workloads[key] == nil {

@@ -17,18 +17,23 @@ func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 	d.observeMemory(r.Memory.Used, elapsed)
 	d.observeMedia(&r.Media, elapsed)
 	d.observeLinks(g, elapsed)
-	watts, wattsOK := r.PowerWatts.Get()
-	limit, limitOK := r.PowerLimitWatts.Get()
-	if wattsOK && limitOK && limit > 0 {
-		d.open.power += max(0, watts-g.Power.IdleWatts.Or(0)) / limit * elapsed
-		d.open.powered += elapsed
-	}
+	d.observePower(g, elapsed)
 	if events, ok := r.ClockEvents.Get(); ok && events&slowdowns != 0 {
 		d.open.throttled += elapsed
 	}
 	for i := range r.Processes.Or(nil) {
 		p := &r.Processes.Or(nil)[i]
 		d.open.graphics = d.open.graphics || p.Graphics && !p.MPS
+	}
+}
+
+// observePower adds the power of a GPU above that of the idle one.
+func (d *device) observePower(g *gpu.GPU, elapsed float64) {
+	watts, wattsOK := g.Readings.PowerWatts.Get()
+	limit, limitOK := g.Readings.PowerLimitWatts.Get()
+	if wattsOK && limitOK && limit > 0 {
+		d.open.power += max(0, watts-g.Power.IdleWatts.Or(0)) / limit * elapsed
+		d.open.powered += elapsed
 	}
 }
 

@@ -23,11 +23,15 @@ const maxPackingSteps = 500_000
 // moved is a workload that is to leave its whole GPU for a slice.
 type moved struct {
 	from    int // index of the GPU in the Snapshot
-	owner   Key
+	owner   owner
 	profile *gpu.Profile
-	power   float64
-	pcie    float64
+	draw    draw
 }
+
+// owner is what replicas have in common, on GPUs and slices of whatever kind.
+type owner struct{ namespace, name string }
+
+func ownerOf(r *Recommendation) owner { return owner{r.Workload.Namespace, r.Workload.Owner} }
 
 // target is a GPU that can get slices.
 type target struct {
@@ -35,8 +39,12 @@ type target struct {
 	cost  int // 1 if it is a whole GPU now, 0 if MIG is on
 	fixed []mig.Placed
 	free  []mig.Placed // GPU instances that exist and that nothing holds
-	power float64      // of what stays on it, and idle
-	taken []int        // indices of the moved workloads that it gets
+	idle  float64      // its power, as a share of the limit
+	// What stays on it: whether anything does, what that draws, and its replicas.
+	tenants  bool
+	draw     draw
+	standing map[owner]int
+	taken    []int // indices of the moved workloads that it gets
 }
 
 // packer searches for the targets of all moved workloads of one model that need the fewest whole GPUs.
@@ -44,7 +52,7 @@ type packer struct {
 	profiles []gpu.Profile
 	moved    []moved
 	targets  []target
-	replicas map[Key]int // moved workloads of an owner
+	replicas map[owner]int // of the owners of moved workloads, those that stay included
 	steps    int
 	cost     int
 	best     [][]int // by target; nil if none was found yet
@@ -54,7 +62,8 @@ type packer struct {
 
 // pack places the recommended slices of a node on the fewest of its GPUs. It returns nil if nothing is to be moved,
 // or if it does not fit.
-func pack(devices []Recommendation, gpus []gpu.GPU, single bool) *Packing {
+func pack(report *Report, gpus []gpu.GPU) *Packing {
+	devices, single := report.Devices, report.SingleStrategy
 	packing := &Packing{Proven: true, GPUs: []PackedGPU{}, FreedGPUs: []int{}}
 	models := map[string]bool{}
 	for i := range devices {
@@ -69,7 +78,7 @@ func pack(devices []Recommendation, gpus []gpu.GPU, single bool) *Packing {
 			continue
 		}
 		models[r.Model] = true
-		p := newPacker(r.Model, devices, gpus, single)
+		p := newPacker(r.Model, report, gpus)
 		p.search(0)
 		if p.best == nil {
 			packing.Proven = false
@@ -88,8 +97,8 @@ func pack(devices []Recommendation, gpus []gpu.GPU, single bool) *Packing {
 
 // newPacker collects the moved workloads and the targets of one model. Targets are sorted by what their use costs an
 // operator: GPUs in MIG mode, free GPUs, GPUs that must be drained.
-func newPacker(model string, devices []Recommendation, gpus []gpu.GPU, single bool) *packer {
-	p := &packer{replicas: map[Key]int{}, fits: map[string][]mig.Placed{}, bestCost: len(gpus) + 1}
+func newPacker(model string, report *Report, gpus []gpu.GPU) *packer {
+	p := &packer{replicas: map[owner]int{}, fits: map[string][]mig.Placed{}, bestCost: len(gpus) + 1}
 	var drained, free, partitioned []target
 	for i := range gpus {
 		g := &gpus[i]
@@ -99,30 +108,32 @@ func newPacker(model string, devices []Recommendation, gpus []gpu.GPU, single bo
 		if p.profiles == nil {
 			p.profiles = g.Profiles
 		}
-		r := recommendationOf(devices, g.UUID)
+		r := recommendationOf(report.Devices, g.UUID)
 		switch on := g.MIG.Enabled.Or(false); {
-		case on && !single:
-			partitioned = append(partitioned, partitionedTarget(i, g))
+		case on && !report.SingleStrategy:
+			partitioned = append(partitioned, partitionedTarget(i, g, report))
 		case on || r == nil:
 		case r.Action == ActionFree:
-			free = append(free, target{at: i, cost: 1, power: idleShareOf(g)})
+			free = append(free, target{at: i, cost: 1, idle: idleShareOf(g)})
 		case r.Candidate():
 			at := slices.IndexFunc(g.Profiles, func(q gpu.Profile) bool { return q.Name == r.Recommended })
 			if at < 0 {
 				continue
 			}
 			p.moved = append(p.moved, moved{
-				from: i, owner: *r.Workload, profile: &g.Profiles[at], power: r.Evidence.PowerP95, pcie: r.Evidence.PCIeMax,
+				from: i, owner: ownerOf(r), profile: &g.Profiles[at], draw: draw{r.Evidence.PowerP95, r.Evidence.PCIeMax},
 			})
-			drained = append(drained, target{at: i, cost: 1, power: idleShareOf(g)})
+			drained = append(drained, target{at: i, cost: 1, idle: idleShareOf(g)})
 		}
 	}
 	p.targets = slices.Concat(partitioned, free, drained)
 	slices.SortStableFunc(p.moved, func(a, b moved) int {
 		return cmp.Or(cmp.Compare(b.profile.MemorySlices, a.profile.MemorySlices), cmp.Compare(b.profile.SMs, a.profile.SMs))
 	})
-	for i := range p.moved {
-		p.replicas[p.moved[i].owner]++
+	for i := range report.Devices {
+		if r := &report.Devices[i]; r.Workload != nil {
+			p.replicas[ownerOf(r)]++
+		}
 	}
 	return p
 }
@@ -136,8 +147,26 @@ func recommendationOf(devices []Recommendation, id gpu.UUID) *Recommendation {
 	return &devices[at]
 }
 
-func partitionedTarget(at int, g *gpu.GPU) target {
-	t := target{at: at, power: g.Readings.PowerWatts.Or(0) / max(1, g.Readings.PowerLimitWatts.Or(1))}
+// partitionedTarget returns a GPU in MIG mode with what stays on it. Until its power has been observed, what it draws
+// now stands for that.
+func partitionedTarget(at int, g *gpu.GPU, report *Report) target {
+	t := target{at: at, idle: idleShareOf(g), standing: map[owner]int{}}
+	observed := false
+	if t.draw, observed = report.tenants[g.UUID]; !observed {
+		t.draw.power = max(0, g.Readings.PowerWatts.Or(0)/max(1, g.Readings.PowerLimitWatts.Or(1))-t.idle)
+	}
+	free := map[gpu.InstanceID]bool{}
+	for i := range report.Devices {
+		r := &report.Devices[i]
+		if r.GPU != g.UUID || !r.Instance.Present() {
+			continue
+		}
+		free[r.Instance.Or(0)] = r.Action == ActionFree
+		t.tenants = t.tenants || r.Action != ActionFree
+		if r.Workload != nil {
+			t.standing[ownerOf(r)]++
+		}
+	}
 	for k := range g.Instances {
 		i := &g.Instances[k]
 		place, ok := i.Placement.Get()
@@ -146,7 +175,8 @@ func partitionedTarget(at int, g *gpu.GPU) target {
 			continue
 		}
 		placed := mig.Placed{ProfileID: i.ProfileID.Or(0), Profile: i.Profile, Placement: place}
-		if free, known := i.Allocated.Get(); known && !free && len(i.ComputeInstances) == 1 && !i.IsSplit() {
+		if allocated, known := i.Allocated.Get(); known && !allocated && free[i.ID] && len(i.ComputeInstances) == 1 &&
+			!i.IsSplit() {
 			t.free = append(t.free, placed)
 		}
 		t.fixed = append(t.fixed, placed)
@@ -176,11 +206,11 @@ func (p *packer) search(from int) {
 	for i := range p.targets {
 		t := &p.targets[i]
 		unused := len(t.taken) == 0 && t.cost == 1
-		if unused && slices.Contains(empty, t.power) {
+		if unused && slices.Contains(empty, t.idle) {
 			continue
 		}
 		if unused {
-			empty = append(empty, t.power)
+			empty = append(empty, t.idle)
 		}
 		p.steps++
 		t.taken = append(t.taken, from)
@@ -226,12 +256,15 @@ func (p *packer) needed(from int) int {
 // holds reports whether a target can hold what it was given.
 func (p *packer) holds(at int) bool {
 	t := &p.targets[at]
-	power, pcie := t.power, 0.
+	var all draw
+	if t.tenants {
+		all = t.draw
+	}
 	for _, k := range t.taken {
-		power, pcie = power+p.moved[k].power, pcie+p.moved[k].pcie
+		all.add(p.moved[k].draw)
 	}
 	// alone it is no worse than on a GPU of its own
-	if (len(t.taken) > 1 || t.cost == 0) && (power > maxPower || pcie > maxPCIe) {
+	if (len(t.taken) > 1 || t.tenants) && (t.idle+all.power > maxPower || all.pcie > maxPCIe) {
 		return false
 	}
 	return p.place(at) != nil
@@ -277,13 +310,15 @@ func (p *packer) arrange(current, free []mig.Placed, taken []int, placed []mig.P
 	return nil
 }
 
-// spreadsReplicas reports whether the moved workloads of each owner that has several are on two GPUs at least.
+// spreadsReplicas reports whether no target gets all replicas of an owner that has several, with those that it has.
 func (p *packer) spreadsReplicas() bool {
 	for i := range p.targets {
-		counts := map[Key]int{}
-		for _, k := range p.targets[i].taken {
-			owner := p.moved[k].owner
-			if counts[owner]++; counts[owner] > 1 && counts[owner] == p.replicas[owner] {
+		t := &p.targets[i]
+		counts := map[owner]int{}
+		for _, k := range t.taken {
+			of := p.moved[k].owner
+			counts[of]++
+			if all := counts[of] + t.standing[of]; all > 1 && all == p.replicas[of] {
 				return false
 			}
 		}
@@ -303,8 +338,7 @@ func (p *packer) addTo(packing *Packing, gpus []gpu.GPU) {
 		packed := PackedGPU{GPU: gpus[t.at].UUID, Index: gpus[t.at].Index}
 		for k, placed := range p.place(i) {
 			packed.Slices = append(packed.Slices, PackedSlice{
-				Profile: placed.Profile, Placement: placed.Placement, From: gpus[p.moved[t.taken[k]].from].Index,
-				Exists: slices.Contains(t.free, placed),
+				Profile: placed.Profile, From: gpus[p.moved[t.taken[k]].from].Index, Exists: slices.Contains(t.free, placed),
 			})
 		}
 		packing.GPUs = append(packing.GPUs, packed)

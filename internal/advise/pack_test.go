@@ -53,7 +53,7 @@ func TestPackingNeedsTheFewestGPUs(t *testing.T) {
 				continue
 			}
 			gpus, devices := node(t, model, names...)
-			packing := pack(devices, gpus, false)
+			packing := pack(&Report{Devices: devices}, gpus)
 			if want := fewestGPUs(m.Profiles, names); packing.Needed != want || !packing.Proven {
 				t.Fatalf("%s: %v need %d GPUs, proven %v; want %d", model, names, packing.Needed, packing.Proven, want)
 			}
@@ -93,25 +93,24 @@ func fewestGPUs(profiles []gpu.Profile, names []string) int {
 	return best
 }
 
-// checkPacking holds a packing against the geometry: each moved pod has one slice of its profile, and those of a GPU
-// fit beside each other.
+// checkPacking holds a packing against the planner: each moved pod has one slice of its profile, and there is a plan for
+// those of a GPU.
 func checkPacking(t *testing.T, packing *Packing, gpus []gpu.GPU, devices []Recommendation) {
 	t.Helper()
 	got := map[int]string{}
 	for _, packed := range packing.GPUs {
-		var placed []mig.Placed
+		counts := map[string]int{}
 		for _, s := range packed.Slices {
 			got[s.From] = s.Profile
-			free := false
-			for _, p := range gpus[packed.Index].Profiles {
-				for _, place := range mig.FreePlacements(gpus[packed.Index].Profiles, placed, p) {
-					free = free || p.Name == s.Profile && place == s.Placement
-				}
-			}
-			if !free {
-				t.Errorf("GPU %d: %s at %v does not fit beside %+v", packed.Index, s.Profile, s.Placement, placed)
-			}
-			placed = append(placed, mig.Placed{Profile: s.Profile, Placement: s.Placement})
+			counts[s.Profile]++
+		}
+		rule := mig.Rule{GPUs: []string{"all"}, Enabled: true}
+		for profile, n := range counts {
+			rule.Want = append(rule.Want, mig.Want{Profile: profile, Count: n})
+		}
+		g := mig.GPULayout{Facts: gpus[packed.Index].Facts, MIG: gpu.Some(true), Pending: gpu.Some(true)}
+		if _, err := mig.PlanNode(t.Context(), []mig.GPULayout{g}, mig.Spec{Rules: []mig.Rule{rule}}); err != nil {
+			t.Errorf("GPU %d: %v: %v", packed.Index, counts, err)
 		}
 	}
 	want := map[int]string{}
@@ -125,7 +124,7 @@ func checkPacking(t *testing.T, packing *Packing, gpus []gpu.GPU, devices []Reco
 
 func TestPackingPrefersWhatIsFree(t *testing.T) {
 	gpus, devices := node(t, "H100-80GB", "1g.10gb", "1g.10gb", "", "3g.40gb")
-	packing := pack(devices, gpus, false)
+	packing := pack(&Report{Devices: devices}, gpus)
 	cmptest.Equal(t, "GPUs that get slices", len(packing.GPUs), 1)
 	cmptest.Equal(t, "the free one", packing.GPUs[0].Index, 2)
 	cmptest.Equal(t, "freed", packing.FreedGPUs, []int{0, 1, 3})
@@ -139,10 +138,14 @@ func TestPackingUsesSlicesThatExist(t *testing.T) {
 		ID: 9, Profile: "1g.10gb", Placement: gpu.Some(gpu.Placement{Start: 4, Size: 1}), Allocated: gpu.Some(false),
 		ComputeInstances: make([]gpu.ComputeInstance, 1),
 	}}
-	packing := pack(devices[:1], gpus, false)
+	devices[1].Instance = gpu.Some(gpu.InstanceID(9))
+	packing := pack(&Report{Devices: devices}, gpus)
 	cmptest.Equal(t, "slices", packing.GPUs[0].Slices,
-		[]PackedSlice{{Profile: "1g.10gb", Placement: gpu.Placement{Start: 4, Size: 1}, Exists: true}})
+		[]PackedSlice{{Profile: "1g.10gb", Exists: true}})
 	cmptest.Equal(t, "whole GPUs needed", packing.Needed, 0)
+	devices[1].Action = ActionIdle // no pod holds it, but a process of the host
+	packing = pack(&Report{Devices: devices}, gpus)
+	cmptest.Equal(t, "beside a slice in use", packing.GPUs[0].Slices[0].Exists, false)
 }
 
 // TestPackingKeepsTheBounds: what MIG does not isolate, and replicas.
@@ -162,7 +165,7 @@ func TestPackingKeepsTheBounds(t *testing.T) {
 		for i := range devices {
 			c.change(&devices[i])
 		}
-		cmptest.Equal(t, c.about+": GPUs needed", pack(devices, gpus, false).Needed, c.want)
+		cmptest.Equal(t, c.about+": GPUs needed", pack(&Report{Devices: devices}, gpus).Needed, c.want)
 	}
 }
 
@@ -174,7 +177,7 @@ func TestPackingIsBounded(t *testing.T) {
 		profiles = append(profiles, names[i%len(names)])
 	}
 	gpus, devices := node(t, "H100-80GB", profiles...)
-	packing := pack(devices, gpus, false)
+	packing := pack(&Report{Devices: devices}, gpus)
 	if !packing.Proven || packing.Needed != 5 {
 		t.Errorf("needs %d GPUs, proven %v; want 5", packing.Needed, packing.Proven)
 	}

@@ -19,6 +19,7 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 			continue
 		}
 		if g.MIG.Enabled.Or(false) {
+			a.addTenants(report, g)
 			for k := range g.Instances {
 				report.Devices, trials = append(report.Devices, a.computeInstance(s, g, &g.Instances[k])), append(trials, nil)
 			}
@@ -40,7 +41,19 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 
 // Pack adds how the recommendations for the devices of a Snapshot fit on the fewest GPUs. It can take a second and
 // needs no Advisor.
-func (r *Report) Pack(s *gpu.Snapshot) { r.Packing = pack(r.Devices, s.GPUs, r.SingleStrategy) }
+func (r *Report) Pack(s *gpu.Snapshot) { r.Packing = pack(r, s.GPUs) }
+
+// addTenants adds what the workloads on the GPU instances of a GPU draw.
+func (a *Advisor) addTenants(report *Report, g *gpu.GPU) {
+	w := a.workloads[tenantsKey(g)]
+	if w == nil || w.Power.total() == 0 {
+		return
+	}
+	if report.tenants == nil {
+		report.tenants = map[gpu.UUID]draw{}
+	}
+	report.tenants[g.UUID] = draw{power: w.Power.quantile(0.95), pcie: float64(w.sums(a.now).PCIe)}
+}
 
 // podKey names a pod of the node.
 type podKey struct {

@@ -65,7 +65,15 @@ type Report struct {
 	Packing *Packing `json:"packing,omitempty"`
 	// Notes say what could not be seen.
 	Notes []string `json:"notes,omitempty"`
+
+	tenants map[gpu.UUID]draw // of GPUs in MIG mode
 }
+
+// draw is what MIG does not isolate: the p95 of dynamic power, as a share of the power limit, and the traffic of the
+// busiest minute, as a share of the PCIe link.
+type draw struct{ power, pcie float64 }
+
+func (d *draw) add(o draw) { d.power, d.pcie = d.power+o.power, d.pcie+o.pcie }
 
 // Recommendation is the answer for one device.
 type Recommendation struct {
@@ -178,10 +186,10 @@ type PackedGPU struct {
 	Slices []PackedSlice `json:"slices"`
 }
 
-// PackedSlice is a new slice and the device whose workload it is for.
+// PackedSlice is a slice and the whole GPU whose workload it is for. Where a new one will stand is decided by the plan
+// of partition control.
 type PackedSlice struct {
-	Profile   string        `json:"profile"`
-	Placement gpu.Placement `json:"placement"`
-	From      int           `json:"fromGpuIndex"`
-	Exists    bool          `json:"exists,omitempty"` // it exists already and is free
+	Profile string `json:"profile"`
+	From    int    `json:"fromGpuIndex"`
+	Exists  bool   `json:"exists,omitempty"` // it stands already and is free
 }

@@ -3,6 +3,7 @@ package advise
 import (
 	"cmp"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -12,8 +13,9 @@ import (
 type Key struct {
 	Namespace string `json:"namespace,omitempty"`
 	// Owner is the pod's owner, "Deployment/resnet"; "label/<value>" if a label of the pod names its workload,
-	// "Pod/<name>" if it has no owner or none is known, "batch/<name>" for a job of a batch scheduler, and
-	// "processes/<GPU UUID>" for processes of no container and no job.
+	// "Pod/<name>" if it has no owner or none is known, "batch/<name>" for a job of a batch scheduler,
+	// "processes/<GPU UUID>" for processes of no container and no job, and, in no report, "tenants/<GPU UUID>" for all
+	// that GPU instances of a GPU are held by.
 	Owner     string `json:"owner"`
 	Container string `json:"container,omitempty"`
 	// Shared is set if several containers hold the device: the workload is what they do together.
@@ -66,11 +68,12 @@ type workload struct {
 	Busy, Width, Bandwidth, Power histogram
 	Days                          [memoryDays]daySums
 	Observed                      float64 // seconds, all time, those of several devices at once counted once
-	// LastUID is the UID of a pod that ran it last: a restart of the exporter is a gap for a pod that runs on.
-	LastUID string
-	// FirstMemory is the largest memory of the first ten observed minutes, in MiB: a framework that takes all memory in
-	// advance shows there.
-	FirstMemory float32
+	// Pods are those that ran it: a restart of the exporter is a gap for a pod that runs on.
+	Pods []podSeen
+	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes all memory in advance
+	// shows there.
+	FirstMemory  float32
+	FirstWindows uint8
 	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix seconds; 0 if there
 	// was none.
 	NVLink, Graphics int64
@@ -86,6 +89,15 @@ type workload struct {
 	// and was seen there.
 	Before Kernels
 }
+
+// podSeen is a pod and the end of its last window, in Unix seconds.
+type podSeen struct {
+	UID  string
+	Last int64
+}
+
+// maxPods bounds the pods of a workload: no node has more slices.
+const maxPods = 128
 
 // window is what an open window has summed up of a device.
 type window struct {
@@ -158,12 +170,36 @@ func lesser(a, b float32) float32 {
 	return a
 }
 
-// resume notes that a pod runs the workload now. If it is the pod that ran it last, the time since then is a gap.
+// resume notes that a pod runs the workload on a device from now on. If it did before, the time since then is a gap.
 func (w *workload) resume(uid string, now time.Time) {
-	if uid != "" && uid == w.LastUID && now.After(w.Last) {
-		w.today(now).Held += float32(now.Sub(w.Last).Seconds())
+	if uid == "" {
+		return
 	}
-	w.LastUID = uid
+	if at := w.podAt(uid); at >= 0 {
+		w.today(now).Held += float32(max(0, now.Unix()-w.Pods[at].Last))
+		return
+	}
+	if len(w.Pods) >= maxPods {
+		oldest := slices.MinFunc(w.Pods, func(a, b podSeen) int { return cmp.Compare(a.Last, b.Last) })
+		w.Pods = slices.Delete(w.Pods, w.podAt(oldest.UID), w.podAt(oldest.UID)+1)
+	}
+	w.Pods = append(w.Pods, podSeen{UID: uid, Last: now.Unix()})
+}
+
+// seen notes that a window of a pod ended at a time.
+func (w *workload) seen(uid string, at time.Time) {
+	if i := w.podAt(uid); i >= 0 {
+		w.Pods[i].Last = at.Unix()
+	}
+}
+
+func (w *workload) podAt(uid string) int {
+	return slices.IndexFunc(w.Pods, func(p podSeen) bool { return p.UID == uid })
+}
+
+// forgetPods drops the pods that were not seen for a day.
+func (w *workload) forgetPods(now time.Time) {
+	w.Pods = slices.DeleteFunc(w.Pods, func(p podSeen) bool { return now.Unix()-p.Last > 24*60*60 })
 }
 
 // firstMinutes is the observed time at the start that shows whether a framework takes its memory in advance.
@@ -274,6 +310,9 @@ func (w *workload) trendBytesPerDay(now time.Time) float64 {
 	}
 	return steepest * (1 << 20)
 }
+
+// tenantsKey returns what the workloads on the GPU instances of a GPU are together.
+func tenantsKey(g *gpu.GPU) Key { return Key{Owner: "tenants/" + string(g.UUID), Model: g.Name} }
 
 // keyOf returns the workload that holds a device, and false if none does. A device with several holders is one joint
 // workload.

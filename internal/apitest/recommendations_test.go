@@ -43,7 +43,7 @@ func fullReport() *advise.Report {
 		}},
 		Packing: &advise.Packing{
 			GPUs: []advise.PackedGPU{{GPU: gpu0, Index: 1, Slices: []advise.PackedSlice{
-				{Profile: "1g.5gb", Placement: place, From: 1, Exists: true}}}},
+				{Profile: "1g.5gb", From: 1, Exists: true}}}},
 			InUse: 2, Needed: 1, FreedGPUs: []int{1}, Proven: true,
 		},
 	}

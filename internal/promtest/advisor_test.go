@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -154,4 +155,59 @@ func TestAdvisorOnSlices(t *testing.T) {
 	n.runLong(16 * time.Hour)
 	n.expectStory("MigSliceRightsizingGrow", "MigSliceRightsizingIdle",
 		"MigSliceSaturated", "MigSliceMemoryNearlyFull", "MigSliceAllocatedIdle")
+}
+
+// roomy has a slice that is narrow and busy, and room for a smaller one.
+const roomy = `version: 1
+node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
+seed: 1
+gpus:
+  - {model: H100-80GB, mig: true, layout: ["3g.40gb@0", "3g.40gb@4"]}
+workloads:
+  - {name: narrow, memory: 4GiB, sm: 5, dram: 0.05, tensor: 0.1}
+  - {name: right, memory: 26GiB, sm: {sine: {min: 30, max: 50, period: 24h}}, dram: 0.3, tensor: 0.3}
+pods:
+  - {namespace: ml, name: narrow-0, resource: nvidia.com/mig-3g.40gb, device: "0/3g.40gb@0", workload: narrow}
+  - {namespace: ml, name: right-0, resource: nvidia.com/mig-3g.40gb, device: "0/3g.40gb@4", workload: right}
+`
+
+// TestSliceThatIsTooBig: after seven days the advisor's alert fires for the narrow slice alone. The printed command
+// repartitions once its pod has left; the pod works on the smaller slice, and the alert ends.
+func TestSliceThatIsTooBig(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "control.sock")
+	n := newRollout(t, roomy, advisorPolls, "--control.enabled", "--control.mode=apply", "--control.socket="+socket,
+		"--control.state-dir="+dir)
+	n.start("gpu-node-1:9401", "mig-exporter-a")
+	for ; n.elapsed < 164*time.Hour; n.elapsed += 15 * time.Minute { // before there is a Prometheus
+		n.exporters[0].request(http.MethodPost, "/-/sim/advance?by=15m")
+	}
+	n.runLong(172 * time.Hour)
+	if got := n.gpusOf("MigSliceRightsizingShrink"); got != "0" {
+		t.Fatalf("MigSliceRightsizingShrink fires for GPUs %q, want 0", got)
+	}
+	command := regexp.MustCompile(`(?m)^ +migctl (apply --gpus 0 --devices \S+)$`).
+		FindStringSubmatch(migctl(t, socket, "recommend"))
+	if command == nil {
+		t.Fatalf("no command to repartition:\n%s", migctl(t, socket, "recommend"))
+	}
+	apply := append(strings.Fields(command[1]), "--yes")
+	if out, code := tryMigctl(t, socket, apply...); code == 0 || !strings.Contains(out, "narrow-0") {
+		t.Errorf("with its pod on the slice: exit code %d\n%s", code, out)
+	}
+	replace := func(resource string) {
+		q := url.Values{"namespace": {"ml"}, "pod": {"narrow-0"}, "resource": {resource}}
+		n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?"+q.Encode())
+	}
+	replace("nvidia.com/mig-1g.10gb")
+	n.runLong(176 * time.Hour)
+	migctl(t, socket, apply...)
+	n.runLong(184 * time.Hour)
+	n.expectStory("MigSliceRightsizingShrink")
+	n.expectSummary("MigSliceRightsizingShrink", "3g.40gb (instance 1) on GPU 0 of gpu-node-1:9401 is larger than its "+
+		"work needs, its memory 10.14% full: 1g.10gb would do (held by ml/narrow-0).")
+	if got := n.valueNow(`count(nvidia_mig_gpu_instance_pod_info{mig_profile="1g.10gb",pod="narrow-0"})`); got != 1 {
+		t.Errorf("%v slices of 1g.10gb are held by the pod, want 1", got)
+	}
 }

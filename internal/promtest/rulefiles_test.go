@@ -131,8 +131,6 @@ func noHolder() map[string]string {
 // withoutStory are the alerts that fire on samples alone, and why.
 func withoutStory() map[string]string {
 	return map[string]string{
-		"MigSliceRightsizingShrink": "it needs a day or more of evidence, of a slice that the simulated node keeps narrow " +
-			"and busy",
 		"MigPollSlow":         "a poll of the simulated node is slow in real time only",
 		"MigCollectorFailing": "the simulated node has no value that cannot be served",
 	}

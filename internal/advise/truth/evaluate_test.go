@@ -3,7 +3,6 @@ package truth
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"slices"
 	"time"
 
@@ -175,9 +174,14 @@ func observe(n *node, res *result) {
 func restarted(from *advise.Advisor, s *gpu.Snapshot) *advise.Advisor {
 	var saved bytes.Buffer
 	a := advise.New(options(true))
-	if err := errors.Join(from.Checkpoint().Write(&saved), a.Restore(&saved, s.Hostname)); err != nil {
+	if err := from.Checkpoint().Write(&saved); err != nil {
 		panic(err)
 	}
+	c, err := advise.ReadCheckpoint(&saved)
+	if err != nil {
+		panic(err)
+	}
+	a.Restore(c)
 	a.Observe(s)
 	return a
 }

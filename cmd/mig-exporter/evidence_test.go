@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// observeAs runs right-sizing on Snapshots of minutes, as an exporter under a name on a node with GPUs. It returns for
+// how many minutes the workload of the first GPU is known to be observed, and the log.
+func observeAs(t *testing.T, dir, name string, minutes int, gpus ...gpu.UUID) (observed int, logged string) {
+	t.Helper()
+	var lines strings.Builder
+	cfg := &Config{PollInterval: time.Minute, Advise: AdviseConfig{
+		Enabled: true, StateDir: dir, Options: advise.DefaultOptions()}}
+	r := newRightsizing(cfg, log.NewLogfmtLogger(log.NewSyncWriter(&lines)))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { _ = r.run(ctx) }()
+	s := &gpu.Snapshot{Hostname: name}
+	for _, id := range gpus {
+		g := gpu.GPU{Facts: gpu.Facts{UUID: id, Name: "H100"}, Up: true}
+		g.Holders = []gpu.Holder{{Container: gpu.Container{Namespace: "ml", Pod: "a-0", Name: "main"}, PodUID: "uid",
+			Workload: "Deployment/a", Sharing: gpu.SharingExclusive}}
+		g.Activity.GraphicsEngine = gpu.Some(0.5)
+		s.GPUs = append(s.GPUs, g)
+	}
+	from := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
+	if r.found != nil {
+		from = r.found.Time
+	}
+	for minute := range minutes + 2 { // the last one is not over
+		now := *s
+		now.Time = from.Add(time.Duration(minute) * time.Minute)
+		r.observe(&now)
+		r.flushUpdates(ctx)
+	}
+	for _, d := range r.report("").(*advise.Report).Devices {
+		if d.Evidence != nil {
+			observed = int(d.Evidence.ObservedHours*60 + 0.5)
+		}
+	}
+	cancel()
+	<-r.stopped
+	return observed, lines.String()
+}
+
+// files returns the names in a folder.
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	slices.Sort(names)
+	return names
+}
+
+// TestEvidenceOfTheNode: pods have another name after each restart; the GPUs tell that the evidence is of their node.
+func TestEvidenceOfTheNode(t *testing.T) {
+	dir := t.TempDir()
+	for i, name := range []string{"exporter-a", "exporter-b", "exporter-c"} {
+		observed, logged := observeAs(t, dir, name, 20, "GPU-1", "GPU-2")
+		if want := 20 * (i + 1); observed != want {
+			t.Errorf("%s: observed for %d minutes, want %d\n%s", name, observed, want, logged)
+		}
+		cmptest.LacksTexts(t, logged, "set aside")
+	}
+	cmptest.Equal(t, "files", files(t, dir), []string{evidenceName})
+	kept := readText(t, filepath.Join(dir, evidenceName))
+	observeAs(t, dir, "exporter-d", 30) // without a GPU it is not known of which node the file is
+	cmptest.Equal(t, "unchanged", readText(t, filepath.Join(dir, evidenceName)) == kept, true)
+	for i := range 5 {
+		name, id := "other-"+string(rune('a'+i)), gpu.UUID("GPU-other-"+string(rune('a'+i)))
+		observed, logged := observeAs(t, dir, name, 20, id)
+		cmptest.Equal(t, name+": observed minutes", observed, 20)
+		cmptest.HasTexts(t, logged, "another node", "with other GPUs", evidenceName+".unusable-1", "level=warn")
+	}
+	cmptest.Equal(t, "files", files(t, dir),
+		[]string{evidenceName, evidenceName + ".unusable-1", evidenceName + ".unusable-2"})
+	observed, _ := observeAs(t, dir, "other-z", 20, "GPU-other-e")
+	cmptest.Equal(t, "minutes of the last node", observed, 40)
+}
+
+// TestUnusableEvidence: the last two files that cannot be read are kept, and the log says why they cannot.
+func TestUnusableEvidence(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(content string) string
+		says   string
+	}{
+		"of a newer version": {func(s string) string { return strings.Replace(s, "version 1", "version 2", 1) },
+			"version 2"},
+		"truncated": {func(s string) string { return s[:len(s)-9] }, "evidence"},
+		"empty":     {func(string) string { return "" }, "begins with"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, evidenceName)
+			observeAs(t, dir, "node-a", 20, "GPU-1")
+			want := c.change(readText(t, path))
+			for range 4 {
+				if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				observed, logged := observeAs(t, dir, "node-a", 10, "GPU-1")
+				cmptest.Equal(t, "observed minutes", observed, 10)
+				cmptest.HasTexts(t, logged, c.says, path+".unusable-1", "level=warn")
+				cmptest.Equal(t, "set aside", readText(t, path+".unusable-1"), want)
+			}
+			cmptest.Equal(t, "files", files(t, dir),
+				[]string{evidenceName, evidenceName + ".unusable-1", evidenceName + ".unusable-2"})
+		})
+	}
+}
+
+// TestEvidenceThatCannotBeSetAside is neither used nor overwritten.
+func TestEvidenceThatCannotBeSetAside(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, evidenceName)
+	for name, content := range map[string]string{path: "garbage", path + ".unusable-1": "older garbage"} {
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(path+".unusable-2", "folder"), 0o700); err != nil { // no file takes its place
+		t.Fatal(err)
+	}
+	observed, logged := observeAs(t, dir, "node-a", 30, "GPU-1")
+	cmptest.Equal(t, "observed minutes", observed, 30)
+	cmptest.HasTexts(t, logged, "level=error", "stays as it is")
+	cmptest.Equal(t, "file", readText(t, path), "garbage")
+	cmptest.Equal(t, "set aside before", readText(t, path+".unusable-1"), "older garbage")
+}
+
+// TestInvalidWorkloadsAreNamed: the log counts what is left out of the evidence, and the rest is used.
+func TestInvalidWorkloadsAreNamed(t *testing.T) {
+	dir := t.TempDir()
+	a := advise.New(advise.DefaultOptions())
+	s := &gpu.Snapshot{Hostname: "node-a", Time: time.Unix(0, 0)}
+	a.Observe(s)
+	c := a.Checkpoint()
+	c.Workloads = slices.Grow(c.Workloads, 1)[:1] // all that the package leaves open: a workload without a time
+	f, _ := openEvidence(dir, log.NewNopLogger())
+	f.write(c, s.Time)
+	_, logged := observeAs(t, dir, "node-a", 1, "GPU-1")
+	cmptest.HasTexts(t, logged, "dropped=1", "has no time")
+}

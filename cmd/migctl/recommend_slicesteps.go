@@ -1,0 +1,144 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+)
+
+// writeSlicePlan writes the steps for the slices that should change: those for which a free one stands, those that must
+// be created, those that are to be given up.
+func (w *procedure) writeSlicePlan(plan slicePlan) {
+	if len(plan.direct)+len(plan.moved)+len(plan.idle)+len(plan.refused) == 0 {
+		return
+	}
+	w.p.line()
+	if len(plan.direct)+len(plan.moved)+len(plan.idle) > 0 {
+		w.p.line(text("Procedure for slices. None of it is done automatically.").in(bold))
+	}
+	w.steps = 0
+	if len(plan.direct) > 0 {
+		w.step("Move to what is free: the owners ask for it.")
+		w.moveSlices(plan.direct)
+		w.waitForChanges(plan.direct)
+	}
+	if len(plan.moved) > 0 && plan.room {
+		w.createSlices(plan, "create the slices beside those that are held, while no new pods come.")
+		w.step("Move to them: the owners ask for them. The slices that they leave are free then.")
+		w.moveSlices(plan.moved)
+		w.waitForChanges(plan.moved)
+	} else if len(plan.moved) > 0 {
+		w.step("These pods leave, and wait for their slices until the GPUs are repartitioned: there is no room beside them.")
+		w.run("kubectl cordon " + w.node)
+		w.emptySlices(plan.moved)
+		w.createSlices(plan, "repartition. migctl apply refuses, and changes nothing, while a pod or a process is on a "+
+			"slice that it destroys.")
+		w.waitForChanges(plan.moved)
+	}
+	for _, r := range plan.idle {
+		w.writeIdle(r)
+	}
+	for _, why := range plan.refused {
+		w.p.para("! ", yellow, "Not changed: "+why)
+	}
+}
+
+// createSlices writes how the layouts of a plan are made.
+func (w *procedure) createSlices(plan slicePlan, what string) {
+	indices := sortedKeys(plan.layouts)
+	w.step("GPU %s: %s", joinNumbers(indices), what)
+	if plan.room {
+		w.run("kubectl cordon " + w.node)
+	}
+	for _, index := range indices {
+		w.run(fmt.Sprintf("migctl apply --gpus %d --devices %s", index, shellQuote(layoutWords(plan.layouts[index]))))
+	}
+	w.restartPlugin()
+	w.run("kubectl uncordon " + w.node)
+}
+
+// moveSlices writes how pods come to slices that stand.
+func (w *procedure) moveSlices(changes []sliceChange) {
+	for _, c := range changes {
+		target := c.target()
+		for i, r := range c.slices {
+			w.say(changeText(r, c.to) + ".")
+			if i == 0 {
+				w.change(target)
+			}
+		}
+		if changeOf(target).replaces {
+			continue
+		}
+		for _, r := range c.slices {
+			w.remove(r)
+		}
+	}
+}
+
+// emptySlices writes how pods leave their slices before there are others.
+func (w *procedure) emptySlices(changes []sliceChange) {
+	for _, c := range changes {
+		for i, r := range c.slices {
+			w.say(changeText(r, c.to) + ".")
+			if i == 0 {
+				w.change(c.target())
+			}
+			w.remove(r)
+		}
+		if isOwnedBy(c.slices[0], "Deployment") {
+			w.say("Until the new pods run, the Deployment keeps old ones as well, which are pending.")
+		}
+	}
+}
+
+// target returns the first slice of a change, with what all of them shall become.
+func (c *sliceChange) target() *advise.Recommendation {
+	r := *c.slices[0]
+	r.Recommended = c.to
+	return &r
+}
+
+// waitForChanges writes how to wait until pods run on their new slices.
+func (w *procedure) waitForChanges(changes []sliceChange) {
+	var objects []string
+	for _, c := range changes {
+		r := c.slices[0]
+		kind, name, _ := strings.Cut(r.Workload.Owner, "/")
+		object := strings.ToLower(kind) + "/" + name
+		switch {
+		case !changeOf(c.target()).replaces:
+			if isReplaceable(r) {
+				w.run(fmt.Sprintf("migctl get %d", r.Index))
+				w.say("Repeat it until the pods of " + r.Workload.Namespace + "/" + name + " have their slices.")
+			}
+		case !slices.Contains(objects, r.Workload.Namespace+"/"+object):
+			objects = append(objects, r.Workload.Namespace+"/"+object)
+			w.waitForRollout(r.Workload.Namespace, object)
+		}
+	}
+}
+
+// writeIdle writes how a slice on which nothing runs is given up.
+func (w *procedure) writeIdle(r *advise.Recommendation) {
+	w.step("GPU %d, %s, %s: nothing has run on it for an hour. If its work is not needed, its owner gives it up.",
+		r.Index, sliceText(r), holderText(r))
+	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
+	others := slices.ContainsFunc(w.report.Devices, func(o advise.Recommendation) bool {
+		return o.Workload != nil && *o.Workload == *r.Workload && (o.Index != r.Index || o.Instance != r.Instance)
+	})
+	switch {
+	case !isOwnedBy(r, "Deployment", "StatefulSet", "ReplicaSet", "ReplicationController"):
+		w.say("Owner " + r.Workload.Owner + ": only it knows whether the work is done. End it there.")
+	case others:
+		w.say("Its owner has other replicas on this node, so that the command that ends it alone depends on them: scale " +
+			r.Workload.Owner + " down by one, and see which one ends.")
+	default:
+		w.run(kubectl(r.Workload.Namespace, "scale", strings.ToLower(kind)+"/"+name, "--replicas=0"))
+		w.say("This ends its replicas on other nodes, too. If there are any that work, keep their number.")
+	}
+	w.say("The slice is free then: another pod can have it, or migctl apply can make others of it, which refuses while " +
+		"it is held.")
+}
