@@ -39,16 +39,17 @@ func figures() []figure {
 		}
 	}
 	const oneBucket = "a value at a bound of the histogram is in the next bucket"
+	const firstBucket = oneBucket + "; all up to 0.01 is one bucket"
 	return []figure{
-		{"memory, GiB", evidence(func(e *advise.Evidence) float64 { return e.MemoryBytes / gib }), 0.01, 0,
-			"the driver's own memory, 6 MiB"},
+		{"memory, GiB", evidence(func(e *advise.Evidence) float64 { return e.MemoryBytes / gib }), 0.04, 0,
+			"the memory of the driver (6 MiB) and of an MPS server (30 MiB)"},
 		{"busy time, mean", evidence(func(e *advise.Evidence) float64 { return e.BusyMean }), 0.01, 0,
 			"the mean of the histogram"},
 		{"busy time, p99", evidence(func(e *advise.Evidence) float64 { return e.BusyP99 }), 0.001, bucket, oneBucket},
 		{"busiest ten minutes", evidence(func(e *advise.Evidence) float64 { return e.Busy10Minutes }), 0.002, 0,
 			"GPM and DCGM round, windows end a millisecond early"},
-		{"width, p95", evidence(func(e *advise.Evidence) float64 { return e.P95.Width }), 0.001, bucket, oneBucket},
-		{"bandwidth, p95", evidence(func(e *advise.Evidence) float64 { return e.P95.Bandwidth }), 0.001, bucket, oneBucket},
+		{"width, p95", evidence(func(e *advise.Evidence) float64 { return e.P95.Width }), 0.01, bucket, firstBucket},
+		{"bandwidth, p95", evidence(func(e *advise.Evidence) float64 { return e.P95.Bandwidth }), 0.01, bucket, firstBucket},
 		{"dynamic power, p95", evidence(func(e *advise.Evidence) float64 { return e.PowerP95 }), 0.025, bucket,
 			"the idle power of a GPU that was never idle is a default; the full simulator's power ripples by 1 %"},
 		{"PCIe traffic", evidence(func(e *advise.Evidence) float64 { return e.PCIeMax }), 0.002, 0,
