@@ -86,6 +86,7 @@ func (s *session) recommend(ctx context.Context) error {
 			}
 			explainDevice(s.page, &devices[i], report.Strict)
 		}
+		writeSingleReason(s.page, &report, devices)
 		writeNotes(s.page, report.Notes)
 		return nil
 	}
@@ -93,6 +94,8 @@ func (s *session) recommend(ctx context.Context) error {
 	if len(s.opts.GPUs) == 0 {
 		writeSummary(s.page, &report)
 		writeProcedure(s.page, &report)
+	} else {
+		writeSingleReason(s.page, &report, devices)
 	}
 	writeNotes(s.page, report.Notes)
 	return nil
