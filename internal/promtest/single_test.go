@@ -60,10 +60,9 @@ func TestSingleStrategyLoop(t *testing.T) {
 
 	n.runLong(184 * time.Hour)
 	for expr, want := range map[string]float64{
-		`count(nvidia_mig_gpu_instance_info{mig_profile="3g.40gb"})`:         8,
+		`count(nvidia_mig_gpu_instance_sm_activity_ratio)`:                   8,
 		`count(nvidia_mig_gpu_instance_pod_info{resource="nvidia.com/gpu"})`: 5,
 		`count(nvidia_mig_gpu_instance_pod_info{pod="small-llm-1"})`:         1,
-		`count(nvidia_mig_gpu_instance_allocated == 0)`:                      3,
 		`count(nvidia_gpu_rightsizing_candidate) or vector(0)`:               0,
 	} {
 		if got := n.valueNow(expr); got != want {
