@@ -35,16 +35,7 @@ func TestSingleStrategyLoop(t *testing.T) {
 	}
 	before := n.valueNow(`avg(nvidia_gpu_sm_activity_ratio)`)
 
-	const reason = "under --mig-strategy=single all GPUs of a node have one MIG mode and one profile"
-	if out := oneLine(migctl(t, socket, "recommend", "1")); !strings.Contains(out, reason) {
-		t.Errorf("migctl recommend 1 does not say that %s:\n%s", reason, out)
-	}
-	if out, code := tryMigctl(t, socket, "recommend", "--spec", "1"); code != 1 || !strings.Contains(oneLine(out), reason) {
-		t.Errorf("migctl recommend --spec 1: exit code %d, want 1, because %s:\n%s", code, reason, out)
-	}
-	if out := oneLine(migctl(t, socket, "recommend")); !strings.Contains(out, "all GPUs get 3g.40gb") {
-		t.Errorf("migctl recommend has no way for the node:\n%s", out)
-	}
+	expectRefusedAlone(t, socket)
 	layouts := filepath.Join(dir, "layouts.yaml")
 	if err := os.WriteFile(layouts, []byte(migctl(t, socket, "recommend", "--spec")), 0o600); err != nil {
 		t.Fatal(err)
@@ -74,16 +65,37 @@ func TestSingleStrategyLoop(t *testing.T) {
 		t.Errorf("SM activity of the slices that are held is %.3f; that of the GPUs was %.3f", after, before)
 	}
 	n.expectPredicted(5)
-	for _, until := range []time.Duration{184, 208} { // a day later nothing else is recommended
-		n.runLong(until * time.Hour)
-		for _, alert := range []string{"GpuRightsizingCandidate", "MigSliceRightsizingGrow", "MigSliceRightsizingShrink"} {
-			if got := n.gpusOf(alert); got != "" {
-				t.Errorf("after %d h %s fires for %q", until, alert, got)
-			}
+	n.expectNoMoreAdvice(socket, 184*time.Hour)
+	n.expectNoMoreAdvice(socket, 208*time.Hour)
+}
+
+// expectRefusedAlone fails the test unless migctl recommend refuses to partition one GPU alone, and has a way for the
+// node.
+func expectRefusedAlone(t *testing.T, socket string) {
+	t.Helper()
+	const reason = "under --mig-strategy=single all GPUs of a node have one MIG mode and one profile"
+	if out := oneLine(migctl(t, socket, "recommend", "1")); !strings.Contains(out, reason) {
+		t.Errorf("migctl recommend 1 does not say that %s:\n%s", reason, out)
+	}
+	if out, code := tryMigctl(t, socket, "recommend", "--spec", "1"); code != 1 || !strings.Contains(oneLine(out), reason) {
+		t.Errorf("migctl recommend --spec 1: exit code %d, want 1, because %s:\n%s", code, reason, out)
+	}
+	if out := oneLine(migctl(t, socket, "recommend")); !strings.Contains(out, "all GPUs get 3g.40gb") {
+		t.Errorf("migctl recommend has no way for the node:\n%s", out)
+	}
+}
+
+// expectNoMoreAdvice lets the node run, and fails the test if anything else is recommended then.
+func (r *rollout) expectNoMoreAdvice(socket string, until time.Duration) {
+	r.t.Helper()
+	r.runLong(until)
+	for _, alert := range []string{"GpuRightsizingCandidate", "MigSliceRightsizingGrow", "MigSliceRightsizingShrink"} {
+		if got := r.gpusOf(alert); got != "" {
+			r.t.Errorf("after %s %s fires for %q", until, alert, got)
 		}
-		if out := oneLine(migctl(t, socket, "recommend")); !strings.Contains(out, "No GPU is to be given up for slices.") {
-			t.Errorf("after %d h migctl recommend says:\n%s", until, out)
-		}
+	}
+	if out := oneLine(migctl(r.t, socket, "recommend")); !strings.Contains(out, "No GPU is to be given up for slices.") {
+		r.t.Errorf("after %s migctl recommend says:\n%s", until, out)
 	}
 }
 

@@ -154,7 +154,7 @@ them on slices: action, reason and profile differ for %d. A difference beyond wh
 	}
 	r := &a.real
 	fmt.Fprintf(b, `
-What really happened in the slices, by the full simulator and by the fast path, in %d minutes with kernels: busy time, throughput and stretch differ by
-at most %.0e, %.0e and %.0e.
+What really happened in the slices, by the full simulator and by the fast path, in %d minutes with kernels: both by the same workload model: busy
+time, throughput and stretch differ by at most %.0g, %.0g and %.0g.
 `, r.minutes, r.busy, r.throughput, r.stretch)
 }
