@@ -17,6 +17,7 @@ APITEST       := internal/apitest
 FUZZTIME      ?= 10s
 BENCH_RUNS    ?= 5
 EVALUATE_NODES ?= 1000
+EVALUATE_FULL  ?= -full 20 -full-hours 48
 PROMETHEUS    ?= /usr/bin/prometheus
 TEST_TIMEOUT  ?= 15m
 # Many repetitions, which the race detector would make ten times as slow and learn nothing from.
@@ -102,7 +103,7 @@ test-truth: toolchain
 
 .PHONY: evaluate
 evaluate: toolchain ## evaluate right-sizing on 1,000 simulated nodes and write docs/rightsizing-evaluation.md; it takes minutes
-	go test -count=1 -timeout 1h -run '^TestAdviceIsTrue$$' ./internal/advise/truth -nodes $(EVALUATE_NODES) \
+	go test -count=1 -timeout 1h -run '^TestAdviceIsTrue$$' ./internal/advise/truth -nodes $(EVALUATE_NODES) $(EVALUATE_FULL) \
 		-report $(CURDIR)/docs/rightsizing-evaluation.md
 
 # Without the race detector: it would slow the hundreds of processes that are killed, and the engine's own tests have it.

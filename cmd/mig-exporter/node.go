@@ -130,6 +130,7 @@ func (n *node) handlers(poller *poll.Poller, settle func(context.Context)) map[s
 	all := map[string]http.Handler{"POST /-/sim/advance": advanceHandler(clock, poller, settle)}
 	if s, ok := n.kind.(simulation); ok {
 		all["POST /-/sim/replace-pod"] = replacePodHandler(s)
+		all["GET /-/sim/truth"] = s.evaluation
 	}
 	return all
 }

@@ -25,6 +25,8 @@ type rightsizing struct {
 	flush   chan chan struct{}
 	stopped chan struct{} // closed when run has returned
 	current atomic.Pointer[recommended]
+	// published is called with each report; nil: nothing else wants it.
+	published func(*advise.Report)
 
 	mu      sync.Mutex
 	found   *advise.Checkpoint // evidence of which it is not known yet whether it is of this node
@@ -141,6 +143,9 @@ func (r *rightsizing) update() {
 	r.mu.Unlock()
 	report.Pack(s)
 	r.current.Store(&recommended{report: report, advice: adviceOf(report)})
+	if r.published != nil {
+		r.published(report)
+	}
 	r.save(false)
 }
 

@@ -96,6 +96,9 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		rightsizing: newRightsizing(cfg, logger),
 		logger:      logger,
 	}
+	if s, ok := node.kind.(simulation); ok && x.rightsizing != nil {
+		x.rightsizing.published = s.evaluation.remember
+	}
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{
 		Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: cfg.servesProcesses(), Logger: logger,
 		Media: func() bool { return x.metrics.ServesMedia() }, WholeGPUMedia: cfg.Advise.Enabled,

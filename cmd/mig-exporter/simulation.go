@@ -25,7 +25,10 @@ import (
 const stateVariable = "MIG_SIM_STATE"
 
 // simulation is the kind of a node whose GPUs, pods and host engine do not exist.
-type simulation struct{ *sim.Node }
+type simulation struct {
+	*sim.Node
+	evaluation *evaluation
+}
 
 // openSimulation starts the simulated node of a scenario.
 func (n *node) openSimulation(cfg *Config) error {
@@ -39,8 +42,9 @@ func (n *node) openSimulation(cfg *Config) error {
 	}
 	level.Info(n.logger).Log("msg", "serving a simulated node: its GPUs and pods do not exist", "scenario",
 		cfg.SimScenario)
-	n.kind, n.hostname, n.now, n.library = simulation{simulated}, scenario.Node.Hostname, simulated.Now,
-		simnvml.New(simulated)
+	kind := simulation{simulated, newEvaluation(simulated)}
+	n.kind, n.hostname, n.now, n.library = kind, scenario.Node.Hostname, simulated.Now, simnvml.New(simulated)
+	n.polled = kind.evaluation.look
 	n.closers = append(n.closers, simulated.Close)
 	return nil
 }

@@ -137,6 +137,7 @@ printf '%s ' "${COMPREPLY[@]}"`
 		{"operations op", "op-20260304-1 op-20260304-1"},
 		{"accept op-20260304-1 --y", "--yes"},
 		{"rec", "recommend"},
+		{"evaluate 1", "1"},
 		{"recommend --s", "--spec"},
 		{"recommend --explain GPU-0a6d6b1e-7d1c-5e0e-9f5a-20b1f0c1a001", "GPU-0a6d6b1e-7d1c-5e0e-9f5a-20b1f0c1a001"},
 		{"none x", ""},

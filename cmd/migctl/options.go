@@ -24,6 +24,7 @@ const (
 	commandOperations = "operations"
 	commandLayouts    = "layouts"
 	commandRecommend  = "recommend"
+	commandEvaluate   = "evaluate"
 )
 
 // The forms of output.
@@ -45,8 +46,9 @@ const (
 		"the previous nor the planned one (another client interrupted the operation, or an operator accepted the layout), " +
 		"plan again; 130 Ctrl-C, the operation goes on."
 	setupHelp = "The flags before the command can also be set as variables: MIGCTL_ADDRESS, MIGCTL_TOKEN_FILE, " +
-		"MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR.\n\nCompletion: source <(migctl " +
-		"--completion-script-bash), or --completion-script-zsh. Man page: migctl --help-man | man -l -"
+		"MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR; --url of evaluate as " +
+		"MIGCTL_URL.\n\nCompletion: source <(migctl --completion-script-bash), or --completion-script-zsh. Man page: " +
+		"migctl --help-man | man -l -"
 )
 
 // options are the values of a command line.
@@ -58,7 +60,7 @@ type options struct {
 	Color                                         string
 
 	Output string
-	GPUs   []string // get, profiles, mode, recommend; confirm-free: devices
+	GPUs   []string // get, profiles, mode, recommend, evaluate; confirm-free: devices
 	State  string   // mode: on or off
 
 	Spec specOptions
@@ -74,6 +76,7 @@ type options struct {
 
 	Explain  string // recommend: the GPU
 	WantSpec bool   // recommend
+	URL      string // evaluate
 	Fleet    fleetOptions
 }
 
@@ -232,6 +235,7 @@ func addReadCommands(app *kingpin.Application, o *options) {
 	operations.Flag("follow", "Follow the operation to its end.").BoolVar(&o.Follow)
 	addOutputFlag(operations, o, formTable, formJSON, formYAML)
 	addRecommendCommand(app, o)
+	addEvaluateCommand(app, o)
 	addOutputFlag(app.Command(commandLayouts, "List the node's named layouts."), o, formTable, formJSON, formYAML)
 }
 

@@ -80,13 +80,7 @@ func (s *session) recommend(ctx context.Context) error {
 	}
 	devices := slices.DeleteFunc(slices.Clone(report.Devices), func(r advise.Recommendation) bool { return !named(&r) })
 	if s.opts.Explain != "" {
-		for i := range devices {
-			if i > 0 {
-				s.page.line()
-			}
-			explainDevice(s.page, &devices[i], report.Strict)
-		}
-		writeNotes(s.page, report.Notes)
+		s.explainDevices(&report, devices)
 		return nil
 	}
 	writeRecommendations(s.page, &report, devices)
@@ -97,9 +91,23 @@ func (s *session) recommend(ctx context.Context) error {
 		if err := s.writeSliceProcedure(ctx, w); err != nil {
 			return err
 		}
+	} else {
+		writeSingleReason(s.page, &report, devices)
 	}
 	writeNotes(s.page, report.Notes)
 	return nil
+}
+
+// explainDevices writes the evidence of some devices of a report.
+func (s *session) explainDevices(report *advise.Report, devices []advise.Recommendation) {
+	for i := range devices {
+		if i > 0 {
+			s.page.line()
+		}
+		explainDevice(s.page, &devices[i], report.Strict)
+	}
+	writeSingleReason(s.page, report, devices)
+	writeNotes(s.page, report.Notes)
 }
 
 // isOnGPU reports whether a word names the GPU of a device, by index or UUID.

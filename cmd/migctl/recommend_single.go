@@ -2,10 +2,25 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
+
+// singleReason says why no GPU of a node under the single strategy can be partitioned alone.
+const singleReason = "under --mig-strategy=single all GPUs of a node have one MIG mode and one profile, or the " +
+	"device plugin offers none of them."
+
+// writeSingleReason says of the answers for some GPUs that they hold only for the node as a whole.
+func writeSingleReason(p *page, report *advise.Report, devices []advise.Recommendation) {
+	wanted := func(r advise.Recommendation) bool { return r.Action == advise.ActionSlice }
+	if report.SingleStrategy && slices.ContainsFunc(devices, wanted) {
+		p.line()
+		p.para("", yellow, "No GPU can be partitioned alone: "+singleReason+" migctl recommend without a GPU has the "+
+			"procedure for the node.")
+	}
+}
 
 // singleObstacle returns why the GPUs of a node under the single strategy must not be partitioned yet; empty if they
 // may be, or under another strategy. All GPUs are partitioned at once, so that one doubtful answer is enough.

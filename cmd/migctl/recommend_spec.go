@@ -45,16 +45,21 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 	if err != nil {
 		return err
 	}
+	all := len(targets)
 	targets = slices.DeleteFunc(targets, func(t targetLayout) bool {
 		return !slices.ContainsFunc(chosen, func(g nodedoc.GPU) bool { return g.UUID == t.gpu.UUID })
 	})
-	if len(targets) == 0 {
+	switch {
+	case len(targets) == 0:
 		return errors.New("no new slices are recommended on these GPUs: there is no spec to write")
+	case report.SingleStrategy && len(targets) < all:
+		return errors.New("there is no spec to write for some of the GPUs: " + singleReason +
+			" migctl recommend --spec without a GPU writes the spec of the node")
 	}
 	var document api.Spec
 	if len(s.opts.GPUs) == 1 && len(targets) == 1 {
 		document = targets[0].counts()
-	} else if document, err = layoutsOf(targets); err != nil {
+	} else if document, err = layoutsOf(targets, report.SingleStrategy); err != nil {
 		return err
 	}
 	data, err := json.Marshal(document)
@@ -64,7 +69,10 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "# Recommended layouts of %s, %s, with the existing instances of these GPUs.\n",
 		s.page.clean(node.Node.Hostname), report.Time.UTC().Format(time.RFC3339))
-	if document.MIGConfigs != nil {
+	switch {
+	case report.SingleStrategy:
+		fmt.Fprintln(&out, "# All GPUs at once: migctl apply -f FILE. MIG mode must be on for all of them.")
+	case document.MIGConfigs != nil:
 		first := fmt.Sprintf(layoutOfGPU, targets[0].gpu.Index)
 		fmt.Fprintf(&out, "# One GPU after the other: migctl apply -f FILE --layout %s. MIG mode must be on.\n", first)
 	}
@@ -172,16 +180,17 @@ func (t *targetLayout) counts() api.Spec {
 	return api.Spec{GPUs: []api.Selector{api.Selector(t.gpu.UUID)}, Devices: devices}
 }
 
-// layoutsOf returns a spec with one layout for all GPUs and one for each.
-func layoutsOf(targets []targetLayout) (api.Spec, error) {
+// layoutsOf returns a spec with one layout for all GPUs and, unless they must be partitioned at once, one for each.
+func layoutsOf(targets []targetLayout, atOnce bool) (api.Spec, error) {
 	document := api.Spec{Layout: layoutAll, Version: "v1", MIGConfigs: map[string][]api.LayoutRule{}}
 	for i := range targets {
 		rule, err := targets[i].rule()
 		if err != nil {
 			return document, err
 		}
-		name := fmt.Sprintf(layoutOfGPU, targets[i].gpu.Index)
-		document.MIGConfigs[name] = []api.LayoutRule{rule}
+		if !atOnce {
+			document.MIGConfigs[fmt.Sprintf(layoutOfGPU, targets[i].gpu.Index)] = []api.LayoutRule{rule}
+		}
 		document.MIGConfigs[layoutAll] = append(document.MIGConfigs[layoutAll], rule)
 	}
 	return document, nil

@@ -214,6 +214,21 @@ func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 	cmptest.LacksTexts(t, text, "kubectl --namespace=ml patch")
 	cmptest.HasTexts(t, text, "kubectl --namespace=ml delete pod/pod-0", "kubectl --namespace=ml delete pod/pod-1")
 	cmptest.LacksTexts(t, text, "delete pod/pod-2")
+
+	// one GPU alone would take the resource of the whole node away
+	whole := runner{}.run(t, address, "recommend", "--spec")
+	cmptest.HasTexts(t, whole.out, "# All GPUs at once: migctl apply -f FILE.", "layout: recommended")
+	cmptest.LacksTexts(t, whole.out, "gpu-0")
+	alone := runner{}.run(t, address, "recommend", "--spec", "0")
+	cmptest.Equal(t, "exit code and spec", outcome{code: alone.code, out: alone.out}, outcome{code: exitFailed})
+	cmptest.HasTexts(t, flat(alone.err), "under --mig-strategy=single all GPUs of a node have one MIG mode and one profile")
+	cmptest.Equal(t, "all GPUs by name", runner{}.run(t, address, "recommend", "--spec", "all").out, whole.out)
+	for _, args := range [][]string{{"recommend", "0"}, {"recommend", "--explain", "0"}} {
+		one := runner{}.run(t, address, args...)
+		cmptest.HasTexts(t, flat(one.out), "No GPU can be partitioned alone", "migctl recommend without a GPU")
+		fits(t, one.out)
+	}
+	cmptest.LacksTexts(t, runner{}.run(t, address, "recommend", "3").out, "partitioned alone") // it is free
 	for _, reserve := range []func(r *advise.Recommendation){
 		func(r *advise.Recommendation) { r.Provisional = true }, func(r *advise.Recommendation) { r.NotChecked = true },
 	} {

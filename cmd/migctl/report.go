@@ -196,6 +196,8 @@ func unreachableHint(e *unreachable) string {
 	socket := !strings.HasPrefix(e.address, "https:")
 	var dns *net.DNSError
 	switch {
+	case strings.HasPrefix(e.address, "http:"): // of evaluate alone
+		return "is mig-exporter running there? --url (or MIGCTL_URL) is its metrics listener, --web.listen-address."
 	case errors.Is(e, errForeign):
 		return "check --address: control is not on the port of the metrics."
 	case errors.Is(e, syscall.ECONNREFUSED), errors.Is(e, fs.ErrNotExist):

@@ -79,6 +79,8 @@ func (s *session) runCommand(ctx context.Context) error {
 		return s.showLayouts(ctx)
 	case commandRecommend:
 		return s.recommend(ctx)
+	case commandEvaluate:
+		return s.evaluate(ctx)
 	}
 	return usageError{fmt.Sprintf("unknown command %q", o.Command)}
 }

@@ -109,3 +109,21 @@ func TestCountersThatAreSetBack(t *testing.T) {
 		}
 	}
 }
+
+// TestCounterThatWraps: the driver's counter of 32 bits shows 4 GB of the 96 GB that the link moved in a minute, the
+// rate all of them.
+func TestCounterThatWraps(t *testing.T) {
+	a := New(fastOptions())
+	g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.02, gib: 4}, pod("ml", "Deployment/a"))
+	g.Readings.PCIe = gpu.PCIe{LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)}
+	g.Rates = gpu.LinkRates{PCIeReceive: gpu.Some(1.6e9), PCIeTransmit: gpu.Some(1.6e9)}
+	counted := 0.
+	s := show(a, start(), 30*time.Hour, g, func(_ time.Time, g *gpu.GPU) {
+		counted += 2e9
+		g.Totals.PCIeReceive = gpu.Some(gpu.Counter{Value: counted})
+		g.Totals.PCIeTransmit = g.Totals.PCIeReceive
+	})
+	if got := recommend(a, s).Devices[0].Evidence.PCIeMax; math.Abs(got-0.1) > 1e-3 {
+		t.Errorf("PCIe traffic of %v of the link, want 0.1", got)
+	}
+}

@@ -109,7 +109,12 @@ func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
 		d.open.nvlink = true
 	}
 	capacity := linkBytes(&g.Readings.PCIe)
-	if moved, ok := grown(d.pcie, pcie); ok && elapsed > 0 && capacity > 0 {
+	moved, ok := grown(d.pcie, pcie)
+	if rx, tx := g.Rates.PCIeReceive, g.Rates.PCIeTransmit; rx.Present() && tx.Present() {
+		// The driver's counters can have 32 bits: what has wrapped more than once since the last poll is not in them.
+		moved, ok = (rx.Or(0)+tx.Or(0))*elapsed, true
+	}
+	if ok && elapsed > 0 && capacity > 0 {
 		d.open.pcie += moved / capacity
 		d.open.linked += elapsed
 	}

@@ -83,6 +83,7 @@ func TestRightsizingLoop(t *testing.T) {
 	if after := n.valueNow(`avg(nvidia_mig_gpu_instance_sm_activity_ratio)`); after < 3*before {
 		t.Errorf("SM activity of the slices is %.3f; that of the GPUs was %.3f", after, before)
 	}
+	n.expectPredicted(4)
 	// it is given up
 	n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?namespace=ml&pod=notebook-ben&resource=example.com/none")
 	n.runLong(188 * time.Hour)

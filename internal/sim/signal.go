@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"sort"
 	"time"
 )
 
@@ -38,14 +39,10 @@ func (s Signal) At(t time.Duration, phase float64) float64 {
 		if s.repeat > 0 {
 			t %= s.repeat
 		}
-		value := 0.0
-		for _, p := range s.points {
-			if p.at > t {
-				break
-			}
-			value = p.value
+		if next := sort.Search(len(s.points), func(i int) bool { return s.points[i].at > t }); next > 0 {
+			return s.points[next-1].value
 		}
-		return value
+		return 0
 	}
 	return s.constant
 }

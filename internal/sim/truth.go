@@ -12,8 +12,10 @@ type Truth struct {
 	Namespace, Pod, Container string // empty for a process of the host
 	PodUID                    string
 	PID                       uint32
+	Owner                     string // of the pod, "Deployment/resnet"; empty if it has none
 	Workload                  string // its name in the scenario; empty if the process does nothing
 	GPU                       gpu.UUID
+	Index                     int         // of the GPU
 	MIG                       gpu.MIGUUID // empty for a whole GPU
 	Profile                   string      // of the GPU instance
 
@@ -25,11 +27,22 @@ type Truth struct {
 	// Of a load in requests: those answered in a second, and how long each takes.
 	PerSecond float64
 	Latency   time.Duration
+	// Alone is what it would do now on a whole GPU of this model that it has to itself.
+	Alone Alone
 
 	// Failed says why the process was killed before its time, and when; empty for one that runs.
 	Failed   string
 	FailedAt time.Time
 }
+
+// Alone is what a process would do on a whole GPU that it has to itself.
+type Alone struct {
+	Busy, PerSecond float64
+	Latency         time.Duration
+}
+
+// EndlessLatency is the latency of a queue that grows without bound.
+const EndlessLatency = kernels.MaxLatency
 
 // Truth returns what every process on every device achieves now, by GPU and start, and after those every process that
 // was killed since the start of the node.
@@ -37,8 +50,8 @@ func (n *Node) Truth() []Truth {
 	n.lock()
 	defer n.mu.Unlock()
 	var list []Truth
-	for _, b := range n.gpus {
-		for _, t := range b.tasks {
+	for _, g := range n.gpus {
+		for _, t := range g.tasks {
 			list = append(list, n.truth(t))
 		}
 	}
@@ -46,19 +59,21 @@ func (n *Node) Truth() []Truth {
 }
 
 func (n *Node) truth(t *task) Truth {
-	r := Truth{PID: t.proc.pid, GPU: t.on.gpu.uuid, Busy: t.does.Busy, PerSecond: t.does.PerSecond,
-		Latency: t.does.Latency}
+	r := Truth{PID: t.proc.pid, GPU: t.on.gpu.uuid, Index: t.on.gpu.index, Busy: t.does.Busy,
+		PerSecond: t.does.PerSecond, Latency: t.does.Latency}
 	if c := t.on.compute; c != nil {
 		r.MIG, r.Profile = c.UUID, t.on.instance.Profile.Name
 	}
 	if p := t.proc.of; p != nil {
 		r.Namespace, r.Pod, r.PodUID, r.Container = p.spec.Namespace, p.name, p.uid, t.proc.container
+		r.Owner = p.spec.Owner
 	}
 	if t.workload != nil {
 		r.Workload = t.workload.Name
 	}
 	whole := kernels.Run(n.demand(t), place{gpu: t.on.gpu}.kernelDevice(0))
 	r.Throughput, r.Stretch = t.does.Throughput/whole.Throughput, t.does.Stretch/whole.Stretch
+	r.Alone = Alone{Busy: whole.Busy, PerSecond: whole.PerSecond, Latency: whole.Latency}
 	return r
 }
 

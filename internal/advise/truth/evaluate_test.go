@@ -191,7 +191,7 @@ func (s *subject) foresee(n *node, minute int) {
 	if !running {
 		return
 	}
-	s.past.add(max(s.work.need(minute), s.work.taken), s.work.uses(minute))
+	s.past.add(s.work.takes(minute), s.work.uses(minute))
 	d := s.work.demand(minute)
 	s.naive.add(1+d.Busy, 1)
 	for _, z := range s.sizes {

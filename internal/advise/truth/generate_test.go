@@ -11,10 +11,17 @@ import (
 // model is a GPU that can be partitioned into slices.
 type model struct {
 	mig.Model
-	sms int // of the GPU without MIG mode
-	gib float64
+	modelFacts
 	// encoders says that it has any: data-center GPUs have decoders alone.
 	encoders bool
+}
+
+// modelFacts are what a data sheet says of a model, and its power without work.
+type modelFacts struct {
+	sms                   int // of the GPU without MIG mode
+	gib                   float64
+	pcieGen               int
+	idleWatts, limitWatts float64
 }
 
 // models are those that can be simulated.
@@ -22,14 +29,15 @@ func models() []model {
 	var list []model
 	for _, m := range []struct {
 		name string
-		sms  int
-		gib  float64
+		modelFacts
 	}{
-		{"A30-24GB", 56, 24}, {"A100-40GB", 108, 40}, {"A100-80GB", 108, 80}, {"H100-80GB", 132, 79.6},
-		{"H100-94GB", 132, 93.6}, {"H200-141GB", 132, 140.4}, {"RTX PRO 6000 Blackwell 96GB", 188, 95.6},
+		{"A30-24GB", modelFacts{56, 24, 4, 28, 165}}, {"A100-40GB", modelFacts{108, 40, 4, 52, 400}},
+		{"A100-80GB", modelFacts{108, 80, 4, 60, 400}}, {"H100-80GB", modelFacts{132, 79.6, 5, 70, 700}},
+		{"H100-94GB", modelFacts{132, 93.6, 5, 60, 400}}, {"H200-141GB", modelFacts{132, 140.4, 5, 75, 700}},
+		{"RTX PRO 6000 Blackwell 96GB", modelFacts{188, 95.6, 5, 35, 600}},
 	} {
 		if found, ok := mig.FindModel(m.name); ok {
-			list = append(list, model{found, m.sms, m.gib, strings.HasPrefix(m.name, "RTX")})
+			list = append(list, model{found, m.modelFacts, strings.HasPrefix(m.name, "RTX")})
 		}
 	}
 	return list

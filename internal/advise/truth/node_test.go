@@ -60,18 +60,24 @@ func (n *node) snapshot() *gpu.Snapshot {
 				SMs: gpu.Some(n.model.sms), Profiles: n.model.Profiles,
 			},
 			Up: true, MIG: gpu.MIGState{Enabled: gpu.Some(false)}, ActivitySource: gpu.ActivityGPM,
-			Power: gpu.PowerEstimate{IdleWatts: gpu.Some(70.)},
+			Power: gpu.PowerEstimate{IdleWatts: gpu.Some(n.model.idleWatts)},
 		}
 		g.Readings.Memory.Total = gpu.Some(uint64(n.model.gib * gib))
-		g.Readings.PowerLimitWatts = gpu.Some(500.)
-		g.Readings.PCIe = gpu.PCIe{LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)}
+		g.Readings.PowerLimitWatts = gpu.Some(n.model.limitWatts)
+		g.Readings.PCIe = gpu.PCIe{LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(n.model.pcieGen)}
 		s.GPUs = append(s.GPUs, g)
 	}
 	return s
 }
 
-// linkBytes is what the link of a GPU moves in a minute.
-const linkBytes = 16 * 2e9 * 60
+// linkBytes returns what the PCIe link of a GPU moves in a second.
+func linkBytes(m *model) float64 { return 16 * 250e6 * float64(int(1)<<(m.pcieGen-1)) }
+
+// watts returns the power of a GPU by what kernels do, as the full simulator has it for kernels without tensor cores.
+func (m *model) watts(r kernels.Result) float64 {
+	load := 0.62*r.SMs/float64(m.sms) + 0.35*r.Bandwidth
+	return m.idleWatts + min(1, load)*(m.limitWatts-m.idleWatts)
+}
 
 // advance makes a Snapshot that of the end of a minute, for GPUs without MIG mode.
 func (n *node) advance(s *gpu.Snapshot, minute int) {
@@ -89,15 +95,15 @@ func (n *node) advance(s *gpu.Snapshot, minute int) {
 		if running {
 			r = kernels.Run(w.demand(minute), n.wholeDevice())
 			g.Holders = w.holders(i, number)
-			used, media = uint64(max(w.need(minute), w.taken)*gib), w.uses(minute)
+			used, media = uint64(w.takes(minute)*gib), w.uses(minute)
 		}
 		g.Activity.GraphicsEngine, g.Activity.SM = gpu.Some(r.Busy), gpu.Some(r.SMs/float64(n.model.sms))
 		g.Activity.DRAM = gpu.Some(r.Bandwidth)
 		g.Readings.Memory.Used = gpu.Some(used)
 		g.Readings.Media = mediaOf(media)
-		g.Readings.PowerWatts = gpu.Some(70 + 430*r.SMs/float64(n.model.sms))
+		g.Readings.PowerWatts = gpu.Some(n.model.watts(r))
 		if w != nil {
-			addTo(&g.Totals.PCIeReceive, w.pcie*r.Busy*linkBytes)
+			addTo(&g.Totals.PCIeReceive, w.pcie*r.Busy*linkBytes(&n.model)*60)
 			addTo(&g.Totals.PCIeTransmit, 0)
 			addTo(&g.Totals.NVLinkReceive, w.nvlink*r.Busy*60)
 			addTo(&g.Totals.NVLinkTransmit, w.nvlink*r.Busy*60)

@@ -16,6 +16,7 @@ type summary struct {
 	// mode.
 	inUse, freed [2]int
 	unproven     int
+	full         *agreement
 }
 
 func summarize(results []*result) *summary {
@@ -73,6 +74,7 @@ nothing foretells, are counted apart.
 	s.renderRegrets(&b)
 	s.renderHidden(&b)
 	s.renderKinds(&b)
+	s.full.render(&b)
 	return b.String()
 }
 

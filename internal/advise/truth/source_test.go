@@ -1,7 +1,6 @@
 package truth
 
 import (
-	"fmt"
 	"iter"
 	"math"
 	"testing"
@@ -25,64 +24,38 @@ func fastPath(n *node, minutes int) iter.Seq[*gpu.Snapshot] {
 	}
 }
 
+// slicedPath yields the Snapshots of slices from a minute on, as fastPath does.
+func slicedPath(n *node, slices []slice, from, minutes int) iter.Seq[*gpu.Snapshot] {
+	return func(yield func(*gpu.Snapshot) bool) {
+		s := n.sliced(slices)
+		for minute := from; minute < from+minutes; minute++ {
+			n.advanceSlices(s, slices, minute)
+			if !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// adviceOn returns what an adviser recommends at the end of a source of Snapshots.
+func adviceOn(a *advise.Advisor, source iter.Seq[*gpu.Snapshot]) []advise.Recommendation {
+	var last *gpu.Snapshot
+	for s := range source {
+		a.Observe(s)
+		last = s
+	}
+	if last == nil {
+		return nil
+	}
+	return a.Recommend(last).Devices
+}
+
 // compareSources returns in what the advice on two sources of Snapshots of the same node differs. It is how the fast
 // path is checked against a source that polls as the exporter does.
 func compareSources(one, other iter.Seq[*gpu.Snapshot]) []string {
-	advice := func(source iter.Seq[*gpu.Snapshot]) []advise.Recommendation {
-		a := advise.New(options(false))
-		var last *gpu.Snapshot
-		for s := range source {
-			a.Observe(s)
-			last = s
-		}
-		if last == nil {
-			return nil
-		}
-		return a.Recommend(last).Devices
-	}
-	left, right := advice(one), advice(other)
-	if len(left) == 0 || len(left) != len(right) {
-		return []string{fmt.Sprintf("%d devices and %d", len(left), len(right))}
-	}
-	var found []string
-	for i := range left {
-		found = append(found, compareAdvice(&left[i], &right[i])...)
-	}
-	return found
-}
-
-// compareAdvice returns in what two answers differ by more than the buckets of a histogram let them.
-func compareAdvice(l, r *advise.Recommendation) []string {
-	var found []string
-	if l.Action != r.Action || l.Reason != r.Reason || l.Recommended != r.Recommended {
-		found = append(found, fmt.Sprintf("GPU %d: %s %s %s and %s %s %s",
-			l.Index, l.Action, l.Reason, l.Recommended, r.Action, r.Reason, r.Recommended))
-	}
-	if l.Evidence == nil || r.Evidence == nil {
-		if l.Evidence != r.Evidence {
-			found = append(found, fmt.Sprintf("GPU %d: only one source has evidence", l.Index))
-		}
-		return found
-	}
-	for _, v := range []struct {
-		name        string
-		left, right float64
-		tolerance   float64
-	}{
-		{"memory in GiB", l.Evidence.MemoryBytes / gib, r.Evidence.MemoryBytes / gib, 0.05},
-		{"mean busy time", l.Evidence.BusyMean, r.Evidence.BusyMean, 0.01},
-		{"p99 of busy time", l.Evidence.BusyP99, r.Evidence.BusyP99, 0.04},
-		{"busiest ten minutes", l.Evidence.Busy10Minutes, r.Evidence.Busy10Minutes, 0.02},
-		{"width", l.Evidence.P95.Width, r.Evidence.P95.Width, 0.03},
-		{"bandwidth", l.Evidence.P95.Bandwidth, r.Evidence.P95.Bandwidth, 0.03},
-		{"dynamic power", l.Evidence.PowerP95, r.Evidence.PowerP95, 0.03},
-		{"PCIe traffic", l.Evidence.PCIeMax, r.Evidence.PCIeMax, 0.03},
-	} {
-		if !(math.Abs(v.left-v.right) <= v.tolerance*max(1, v.left)) {
-			found = append(found, fmt.Sprintf("GPU %d: %s %.3f and %.3f", l.Index, v.name, v.left, v.right))
-		}
-	}
-	return found
+	var a agreement
+	a.compare("", adviceOn(advise.New(options(false)), one), adviceOn(advise.New(options(false)), other))
+	return a.found
 }
 
 // polled yields six Snapshots for each one of a source: the kernels of a minute run one after the other, and polls see

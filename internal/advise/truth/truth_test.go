@@ -9,7 +9,10 @@ import (
 )
 
 var (
-	nodes  = flag.Int("nodes", 48, "nodes to evaluate")
+	nodes     = flag.Int("nodes", 48, "nodes to evaluate")
+	fullNodes = flag.Int("full", 2, "nodes to observe with the full simulator, too")
+	fullHours = flag.Int("full-hours", 26, "hours for which the full simulator runs them on whole GPUs, and an eighth of "+
+		"it in slices")
 	report = flag.String("report", "", "file to write the report to")
 	seed   = flag.Uint64("seed", 1, "seed of the nodes")
 )
@@ -48,6 +51,7 @@ func TestAdviceIsTrue(t *testing.T) {
 		t.Error("the naive rule harmed no workload: the generator has none that can be harmed")
 	}
 	if *report != "" {
+		s.full = compareNodes(t, *seed, *fullNodes, *fullHours*60, *fullHours*60/8)
 		if err := os.WriteFile(*report, []byte(s.render()), 0o644); err != nil {
 			t.Fatal(err)
 		}

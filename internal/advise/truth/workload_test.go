@@ -64,24 +64,37 @@ func (w *workload) runs(minute int) (bool, int) {
 	return minute%cycle < w.lifetime, minute / cycle
 }
 
+// stateOf returns which of its kernels the workload runs in a minute.
+func (w *workload) stateOf(minute int) int {
+	if w.changed(minute) {
+		return len(w.states) - 1
+	}
+	return w.stateAt(minute)
+}
+
+// changed reports whether the workload has its new version.
+func (w *workload) changed(minute int) bool { return w.changes > 0 && minute >= w.changes }
+
 // demand returns what the workload wants to do in a minute.
 func (w *workload) demand(minute int) kernels.Demand {
-	state := w.stateAt(minute)
 	busy := w.busy(minute) * (1 + w.noise*(2*w.random(minute, 1)-1))
-	if w.changes > 0 && minute >= w.changes {
-		state, busy = len(w.states)-1, busy*1.5
+	if w.changed(minute) {
+		busy *= 1.5
 	}
-	return kernels.Demand{Phases: w.states[state], Busy: min(max(busy, 0), 1)}
+	return kernels.Demand{Phases: w.states[w.stateOf(minute)], Busy: min(max(busy, 0), 1)}
 }
 
 // need returns the memory that it must have, in GiB.
 func (w *workload) need(minute int) float64 {
 	need := w.needGiB(minute)
-	if w.changes > 0 && minute >= w.changes {
+	if w.changed(minute) {
 		need *= 1.3
 	}
 	return need
 }
+
+// takes returns the memory that it takes of a whole GPU, in GiB.
+func (w *workload) takes(minute int) float64 { return max(w.need(minute), w.taken) }
 
 // uses reports which media engines are in use.
 func (w *workload) uses(minute int) [4]bool {

@@ -55,14 +55,14 @@ type Result struct {
 	Stretch   float64 // of the busy time, 1 on a device large enough
 	// Throughput is the work done, relative to a device large enough, 0-1.
 	Throughput float64
-	// PerSecond and Latency are those of requests; 0 without. Latency is maxLatency if an open load comes faster than it
+	// PerSecond and Latency are those of requests; 0 without. Latency is MaxLatency if an open load comes faster than it
 	// is served.
 	PerSecond float64
 	Latency   time.Duration
 }
 
-// maxLatency stands for a queue that grows without bound.
-const maxLatency = 24 * time.Hour
+// MaxLatency stands for a queue that grows without bound.
+const MaxLatency = 24 * time.Hour
 
 // stretchOf returns how many times longer a phase runs on a device.
 func (p Phase) stretchOf(on Device) float64 {
@@ -120,10 +120,10 @@ func (r Requests) serve(stretch float64) (perSecond float64, latency time.Durati
 	}
 	use := r.Rate * service
 	if use >= 1 {
-		return 1 / service, maxLatency
+		return 1 / service, MaxLatency
 	}
 	wait := use * service / (2 * (1 - use)) // of an M/D/1 queue
-	return r.Rate, min(maxLatency, seconds(service+host+wait))
+	return r.Rate, min(MaxLatency, seconds(service+host+wait))
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -161,7 +161,7 @@ func Contend(sharing []*Result, on Device, mps bool) {
 		r.Throughput, r.PerSecond = r.Throughput/slower, r.PerSecond/slower
 		r.SMs, r.Bandwidth = r.SMs/slower, r.Bandwidth/slower
 		r.Stretch *= slower
-		r.Latency = time.Duration(min(float64(maxLatency), float64(r.Latency)*slower))
+		r.Latency = time.Duration(min(float64(MaxLatency), float64(r.Latency)*slower))
 		if mps {
 			r.Busy = min(1, r.Busy*slower)
 		} else {

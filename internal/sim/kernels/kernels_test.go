@@ -93,7 +93,7 @@ func TestOpenLoad(t *testing.T) {
 		last = r.Latency
 	}
 	r := Run(load, Device{SMs: 8, Bandwidth: 1})
-	if r.Busy != 1 || r.Latency != maxLatency || math.Abs(r.Throughput-0.5) > 1e-9 {
+	if r.Busy != 1 || r.Latency != MaxLatency || math.Abs(r.Throughput-0.5) > 1e-9 {
 		t.Errorf("overloaded: %+v", r)
 	}
 }

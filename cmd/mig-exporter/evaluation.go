@@ -1,0 +1,78 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"sync"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
+)
+
+// evaluation is what really happens on a simulated node, with what right-sizing predicted. It answers GET /-/sim/truth,
+// which migctl evaluate shows; no metric has any of it.
+type evaluation struct {
+	node *sim.Node
+	name string // of the node
+
+	mu        sync.Mutex
+	tally     sim.Tally
+	predicted map[workloadName]*sim.Prediction
+}
+
+// workloadName names a workload wherever it runs. Without an owner it is a pod.
+type workloadName struct {
+	namespace, owner, container string
+}
+
+func newEvaluation(node *sim.Node) *evaluation {
+	return &evaluation{
+		node: node, name: node.Scenario().Node.Hostname, predicted: map[workloadName]*sim.Prediction{},
+	}
+}
+
+// look adds what the processes of the node do now.
+func (e *evaluation) look() {
+	now, truth := e.node.Now(), e.node.Truth()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.tally.Add(now, truth)
+}
+
+// remember keeps what a report predicts of workloads that should have another slice.
+func (e *evaluation) remember(report *advise.Report) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range report.Devices {
+		d := &report.Devices[i]
+		if d.Action != advise.ActionSlice || d.Predicted == nil || d.Workload == nil {
+			continue
+		}
+		stretch := d.Predicted.StretchP95
+		e.predicted[workloadName{d.Workload.Namespace, d.Workload.Owner, d.Workload.Container}] = &sim.Prediction{
+			Time: report.Time, Profile: d.Recommended, Throughput: d.Predicted.ThroughputRatio,
+			Low: stretch.Low, Middle: stretch.Expected, High: stretch.High,
+		}
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (e *evaluation) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	e.mu.Lock()
+	document := sim.Evaluation{
+		APIVersion: "mig-exporter/v1", Time: e.node.Now(), Node: e.name, Processes: e.tally.Outcomes(),
+	}
+	for i := range document.Processes {
+		p := &document.Processes[i]
+		owner := p.Owner
+		if owner == "" {
+			owner = "Pod/" + p.Pod
+		}
+		p.Predicted = e.predicted[workloadName{p.Namespace, owner, p.Container}]
+	}
+	e.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(document); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	}
+}
