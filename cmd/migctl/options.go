@@ -46,7 +46,8 @@ const (
 		"the previous nor the planned one (another client interrupted the operation, or it was accepted as it stands), " +
 		"plan again; 130 Ctrl-C, the operation goes on."
 	setupHelp = "The flags before the command can also be set as variables: MIGCTL_ADDRESS, MIGCTL_TOKEN_FILE, " +
-		"MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR; --url of evaluate as MIGCTL_URL.\n\nCompletion: source <(migctl " +
+		"MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR; --url of evaluate as " +
+		"MIGCTL_URL.\n\nCompletion: source <(migctl " +
 		"--completion-script-bash), or --completion-script-zsh. Man page: migctl --help-man | man -l -"
 )
 

@@ -59,8 +59,8 @@ func (n *Node) Truth() []Truth {
 }
 
 func (n *Node) truth(t *task) Truth {
-	r := Truth{PID: t.proc.pid, GPU: t.on.board.uuid, Index: t.on.board.index, Busy: t.does.Busy, PerSecond: t.does.PerSecond,
-		Latency: t.does.Latency}
+	r := Truth{PID: t.proc.pid, GPU: t.on.board.uuid, Index: t.on.board.index, Busy: t.does.Busy,
+		PerSecond: t.does.PerSecond, Latency: t.does.Latency}
 	if c := t.on.compute; c != nil {
 		r.MIG, r.Profile = c.uuid, t.on.instance.profile.Name
 	}
