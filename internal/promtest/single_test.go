@@ -26,7 +26,7 @@ func TestSingleStrategyLoop(t *testing.T) {
 	n := newRollout(t, string(text), advisorPolls, "--advise.strategy=single", "--control.enabled",
 		"--control.mode=apply", "--control.socket="+socket, "--control.state-dir="+dir)
 	n.start("gpu-node-1:9401", "mig-exporter-a")
-	for ; n.elapsed < 160*time.Hour; n.elapsed += 15 * time.Minute { // before there is a Prometheus
+	for ; n.elapsed < 164*time.Hour; n.elapsed += 15 * time.Minute { // before there is a Prometheus
 		n.exporters[0].request(http.MethodPost, "/-/sim/advance?by=15m")
 	}
 	n.runLong(172 * time.Hour)
@@ -49,7 +49,7 @@ func TestSingleStrategyLoop(t *testing.T) {
 	migctl(t, socket, "apply", "-f", layouts, "--yes")
 	n.replacePods(pods, "nvidia.com/gpu")
 
-	n.runLong(184 * time.Hour)
+	n.runLong(180 * time.Hour)
 	for expr, want := range map[string]float64{
 		`count(nvidia_mig_gpu_instance_sm_activity_ratio)`:                   8,
 		`count(nvidia_mig_gpu_instance_pod_info{resource="nvidia.com/gpu"})`: 5,
@@ -65,8 +65,8 @@ func TestSingleStrategyLoop(t *testing.T) {
 		t.Errorf("SM activity of the slices that are held is %.3f; that of the GPUs was %.3f", after, before)
 	}
 	n.expectPredicted(5)
-	n.expectNoMoreAdvice(socket, 184*time.Hour)
-	n.expectNoMoreAdvice(socket, 208*time.Hour)
+	n.expectNoMoreAdvice(socket, 180*time.Hour)
+	n.expectNoMoreAdvice(socket, 200*time.Hour)
 }
 
 // expectRefusedAlone fails the test unless migctl recommend refuses to partition one GPU alone, and has a way for the
