@@ -27,6 +27,9 @@ func pictures(uid string) []picture {
 		return []picture{{"dashboards-node.png", "A row for each GPU and slice with its pod, then slices and pods over time"}}
 	case workloadUID:
 		return []picture{{"dashboards-workloads.png", "A row for each pod, then devices by namespace"}}
+	case rightsizingUID:
+		return []picture{{"dashboards-rightsizing.png",
+			"Candidates with what they would free, GPUs that stay whole with the reason, slices that should change"}}
 	case healthUID:
 		return []picture{{"dashboards-health.png", "A row for each exporter, then sources over time"}}
 	case dcgmUID:

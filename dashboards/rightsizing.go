@@ -147,10 +147,10 @@ func candidateTable(s scope) panel {
 			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") " + wholeGPUs(s.candidates())},
 		},
 		columns: append(deviceColumns(toEvidence()),
-			column{field: "recommended_profile", title: "Slice that would do", width: 140},
+			column{field: "recommended_profile", title: "Slice that would do", width: 150},
 			column{field: "Gain", title: "SMs set free", unit: "percentunit", hue: countHue, gauge: true, max: 1, width: 120},
-			column{field: "Low", title: "Request, at least", unit: "none", hue: fine, width: 125},
-			column{field: "High", title: "Request, at most", unit: "none", hue: fine, width: 125},
+			column{field: "Low", title: "Request, at least", unit: "none", hue: fine, width: 145},
+			column{field: "High", title: "Request, at most", unit: "none", hue: fine, width: 145},
 			column{field: "Confidence", title: "Confidence", unit: "percentunit", hue: fine, gauge: true, max: 1, width: 110},
 			column{field: "cluster", title: "Cluster"},
 		),
@@ -250,12 +250,14 @@ func rightsizingHistory(s scope) []panel {
 	byCluster := func(op, expr string) string {
 		return aggregate(op, "cluster", expr) + " or 0 * " + aggregate("count", "cluster", s.eachGPU(judged))
 	}
+	gained := lines("SMs to be gained, in GPUs", "none", countHue, "What the candidates would set free, over time."+advisor,
+		byCluster("sum", s.ofCandidates(reclaimable)), "{{cluster}}")
+	gained.decimals = 1
 	return []panel{
 		lines("GPUs for which a slice would do", "none", countHue,
 			"Candidates. Fewer: they became slices, or their work grew; an exporter without --advise.state-dir forgets "+
 				"its evidence when it is started again."+advisor, byCluster("count", s.candidates()), "{{cluster}}"),
-		lines("SMs to be gained, in GPUs", "none", countHue, "What the candidates would set free, over time."+advisor,
-			byCluster("sum", s.ofCandidates(reclaimable)), "{{cluster}}"),
+		gained,
 	}
 }
 
