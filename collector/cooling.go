@@ -13,8 +13,7 @@ func newPerformanceState(c *catalog, mig string) func(*metricWriter, *gpuView) {
 func newFans(c *catalog) func(*metricWriter, *gpuView) {
 	speed := c.newFamily("nvidia_gpu_fan_speed_ratio",
 		"Intended speed of a fan, counted from 0, relative to its speed at the product's noise limit. It can be above 1, "+
-			"and that of a "+
-			"blocked fan does not change. Absent if the GPU has no fan.", "Of the whole GPU.", "fan")
+			"and that of a blocked fan does not change. Absent if the GPU has no fan.", "Of the whole GPU.", "fan")
 	return func(w *metricWriter, g *gpuView) {
 		for _, f := range g.Readings.Fans {
 			w.add(speed, g.labels.extend("fan", strconv.Itoa(f.Index)), f.Speed)

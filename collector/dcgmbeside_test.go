@@ -71,9 +71,8 @@ func besideNotes() map[string]string {
 // besideReasons say why a family has series elsewhere on a GPU with instances: here, and there.
 func besideReasons() map[[2]string]string {
 	return map[[2]string]string{
-		{onGPU, onInstances}: "once, for the GPU, not a copy for each instance ([why](#where-series-differ-on-purpose))",
-		{onGPU, onNothing}: "for the GPU; DCGM has it for no instance, and no GPU is watched there by default that " +
-			"has some",
+		{onGPU, onInstances}:     "once, for the GPU, not a copy for each instance ([why](#where-series-differ-on-purpose))",
+		{onGPU, onNothing}:       "for the GPU; DCGM has it for no instance, and no GPU is watched there by default that has some",
 		{onNothing, onInstances}: "no series at all: nothing that this program reads has it",
 		{onInstances, onNothing}: "for each GPU instance",
 

@@ -14,8 +14,7 @@ func newECC(c *catalog) collectFunc {
 	const withheld = "Of the whole GPU; the driver gives none while it has instances."
 	errs := c.newFamily("nvidia_gpu_ecc_errors_total",
 		"Memory errors by severity (corrected or uncorrected), lifetime (volatile: since the driver was loaded; aggregate: "+
-			"of the GPU's "+
-			"life) and location; total if the driver reports no location.",
+			"of the GPU's life) and location; total if the driver reports no location.",
 		"Of the whole GPU; the driver gives no volatile counts.", "severity", "lifetime", "location")
 	rows := c.newFamily("nvidia_gpu_remapped_rows",
 		"Rows of memory replaced by spare ones, by the severity of the errors that led to it (corrected or uncorrected).",

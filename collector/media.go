@@ -17,8 +17,7 @@ func newMedia(c *catalog) collectFunc {
 	instance := c.newFamily("nvidia_mig_gpu_instance_media_activity_ratio",
 		help+"the mean over the GPU instance's engines of the kind, 0-1.",
 		"Relative to the GPU instance: 1 is all of its own engines of the kind. By GPM: absent before Hopper, and for "+
-			"kinds that its profile "+
-			"does not have. Its compute instances share the engines.", "engine")
+			"kinds that its profile does not have. Its compute instances share the engines.", "engine")
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]

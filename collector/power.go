@@ -18,8 +18,7 @@ func newPower(c *catalog) collectFunc {
 	method := c.newFamily("nvidia_gpu_power_estimate_method",
 		"How active power is shared among the GPU instances, with the value 1.",
 		"activity: by their part of the SMs and their graphics engine activity; unallocated: nothing is active or the "+
-			"activity of one "+
-			"is unknown, so it goes to what is unallocated. Absent while MIG is off.", "method")
+			"activity of one is unknown, so it goes to what is unallocated. Absent while MIG is off.", "method")
 	giWatts := c.newFamily("nvidia_mig_gpu_instance_power_estimate_watts", "The GPU instance's part of the GPU's power.",
 		estimate)
 	giJoules := c.newFamily("nvidia_mig_gpu_instance_energy_estimate_joules_total",

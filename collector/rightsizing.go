@@ -42,15 +42,13 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 	f.confidence = c.newFamily("nvidia_gpu_rightsizing_confidence_ratio",
 		"How much the evidence on a whole GPU's workload can be relied on, 0-1: a week of complete observation is 1.", whole)
 	f.stretch = c.newFamily("nvidia_gpu_rightsizing_stretch_ratio",
-		"How many times as long as now a candidate's requests take in the recommended slice, at p95: at least (low), "+
-			"and with "+
-			"the worst mix of kernels (high).", whole, "bound")
+		"How many times as long as now a candidate's requests take in the recommended slice, at p95: at least (low), and "+
+			"with the worst mix of kernels (high).", whole, "bound")
 	f.reclaimable = c.newFamily("nvidia_gpu_rightsizing_reclaimable_ratio",
 		"Share of a candidate's SMs that the recommended slice would set free, 0-1.", whole)
 	f.instance = c.newFamily("nvidia_mig_gpu_instance_rightsizing_candidate",
-		"1 for a GPU instance that should be smaller (action shrink) or larger (grow), or on which nothing has run for "+
-			"an hour "+
-			"although it is held (idle).",
+		"1 for a GPU instance that should be smaller (action shrink) or larger (grow), or on which nothing has run for an "+
+			"hour although it is held (idle).",
 		"recommended_profile is a profile of the same GPU; absent if no other one is recommended.",
 		append([]string{"action"}, pod...)...)
 	return f

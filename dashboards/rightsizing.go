@@ -90,8 +90,7 @@ func rightsizingStats(s scope) []panel {
 	}
 	gained := number("GPUs to be gained", "none", "in GPUs", s.zeroIfJudged("sum("+s.ofCandidates(reclaimable)+")"),
 		"SMs that the candidates would set free, in GPUs. How many whole GPUs become free depends on how the slices can be "+
-			"packed: migctl recommend "+
-			"on a node shows it."+advisor)
+			"packed: migctl recommend on a node shows it."+advisor)
 	gained.decimals = 1
 	slices := number("Slices to change", "none", "slices", "count("+s.sliceActions()+")",
 		"Slices that are too small, too large or idle. \"no data\": none is, or no advisor runs.")
@@ -101,8 +100,7 @@ func rightsizingStats(s scope) []panel {
 			"GPUs without MIG whose use the advisor observes. \"no data\": none is held, or no advisor runs."),
 		number("A slice would do", "none", "candidates", s.zeroIfJudged("count("+s.candidates()+")"),
 			"GPUs whose work fits a slice, by evidence of seven days or more: those for which the alert "+
-				"GpuRightsizingCandidate fires. They are "+
-				"in the table below."+advisor),
+				"GpuRightsizingCandidate fires. They are in the table below."+advisor),
 		gained,
 		number("SMs to be gained", "percentunit", "of GPUs held",
 			"("+s.zeroIfJudged("sum("+s.ofCandidates(reclaimable)+")")+") / "+count,
@@ -233,8 +231,7 @@ func evidencePanels(s scope) []panel {
 	return []panel{
 		line("Busy time", activityHue,
 			"Part of the time in which any kernel ran. Low beside a high SM activity while it runs: rare kernels that fill "+
-				"the GPU; a slice would "+
-				"stretch each request.", s.eachGPU("nvidia_gpu_graphics_engine_activity_ratio")),
+				"the GPU; a slice would stretch each request.", s.eachGPU("nvidia_gpu_graphics_engine_activity_ratio")),
 		line("SM activity", activityHue,
 			"Part of the SMs that were active. Low beside a high busy time: narrow kernels, for which a slice costs nothing.",
 			s.eachGPU("nvidia_gpu_sm_activity_ratio")),
@@ -250,7 +247,8 @@ func rightsizingHistory(s scope) []panel {
 	byCluster := func(op, expr string) string {
 		return aggregate(op, "cluster", expr) + " or 0 * " + aggregate("count", "cluster", s.eachGPU(judged))
 	}
-	gained := lines("SMs to be gained, in GPUs", "none", countHue, "What the candidates would set free, over time."+advisor,
+	gained := lines("SMs to be gained, in GPUs", "none", countHue,
+		"What the candidates would set free, over time."+advisor,
 		byCluster("sum", s.ofCandidates(reclaimable)), "{{cluster}}")
 	gained.decimals = 1
 	return []panel{

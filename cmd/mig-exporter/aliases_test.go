@@ -79,8 +79,7 @@ func TestAliasesWithBadValues(t *testing.T) {
 // line has.
 func TestRepeatedAliases(t *testing.T) {
 	for args, want := range map[string]string{
-		"--kubernetes.labels=info -k": "--kubernetes.labels is set by --kubernetes.labels and -k: expected " +
-			"one of them",
+		"--kubernetes.labels=info -k":              "--kubernetes.labels is set by --kubernetes.labels and -k: expected one of them",
 		"-k --kubernetes.labels info":              "--kubernetes.labels is set by -k and --kubernetes.labels: expected",
 		"-f a.csv --collectors=b.csv":              "--dcgm.counters is set by -f and --collectors: expected",
 		"--web.pprof --enable-pprof=false":         "--web.pprof is set by --web.pprof and --enable-pprof: expected",

@@ -25,8 +25,7 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	switch {
 	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(cfg.CountersFile, dcgmExporterFiles):
 		return nil, fmt.Errorf("--dcgm.counters: %w: a file of dcgm-exporter's image is not here: leave it out for the "+
-			"built-in list, or mount it "+
-			"(see docs/migration.md)", err)
+			"built-in list, or mount it (see docs/migration.md)", err)
 	case err != nil:
 		return nil, fmt.Errorf("--dcgm.counters: %w", err)
 	}

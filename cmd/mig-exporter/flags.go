@@ -110,9 +110,8 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[s
 func newApp() *kingpin.Application {
 	app := kingpin.New("mig-exporter", "Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances (MIG). "+
 		"dcgm-exporter's flags and environment variables are accepted, or refused with what to use instead "+
-		"(docs/migration.md). "+
-		"SIGHUP reads the counters file, the layouts and control's configuration again; SIGTERM and SIGINT stop "+
-		"(docs/faults.md).")
+		"(docs/migration.md). SIGHUP reads the counters file, the layouts and control's configuration again; SIGTERM and "+
+		"SIGINT stop (docs/faults.md).")
 	app.Version(version.Print("mig-exporter"))
 	app.HelpFlag.Short('h').NoEnvar()
 	app.VersionFlag.Short('v').NoEnvar() // dcgm-exporter has -v, too; images set MIG_EXPORTER_VERSION
@@ -202,15 +201,13 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 		"The kubelet's pod-resources socket. It need not exist; an empty path means that this node has no kubelet.").
 		Default(podresources.DefaultSocket).IsSetByUser(&cfg.kubeletSocketSet).StringVar(&cfg.KubeletSocket)
 	app.Flag("kubernetes.witness-pod",
-		"Pod of the API server, NAMESPACE/NAME, a trailing * is a prefix, whose presence in the kubelet's list "+
-			"shows that the list is complete after a restart: no device counts as free before. By default the exporter's "+
-			"own pod; "+
-			"on a host name one that always runs there, of a DaemonSet, such as kube-system/calico-node-*; a static pod "+
-			"is none.").StringVar(&cfg.WitnessPod)
+		"Pod of the API server, NAMESPACE/NAME, a trailing * is a prefix, whose presence in the kubelet's list shows that "+
+			"the list is complete after a restart: no device counts as free before. By default the exporter's own pod; on a "+
+			"host name one that always runs there, of a DaemonSet, such as kube-system/calico-node-*; a static pod is "+
+			"none.").StringVar(&cfg.WitnessPod)
 	app.Flag("kubernetes.checkpoint",
-		"The checkpoint of the kubelet's device manager, a second source of who holds a device "+
-			"while the kubelet does not list its pods, and for init containers. Only root can read it; an empty path turns "+
-			"it off.").
+		"The checkpoint of the kubelet's device manager, a second source of who holds a device while the kubelet does not "+
+			"list its pods, and for init containers. Only root can read it; an empty path turns it off.").
 		Default(podresources.DefaultCheckpoint).StringVar(&cfg.Checkpoint)
 	enumFlag(app, "kubernetes.labels",
 		"Where pods are named: container (in the info families and in nvidia_gpu_container_*), series (also on the "+

@@ -55,9 +55,8 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		"Certificates, tokens and rights of --control.listen-address (YAML). Read again when it has changed, "+
 			"and with SIGHUP.").StringVar(&cfg.ConfigFile)
 	app.Flag("control.audience",
-		"Audience that Kubernetes tokens must have; with an audience of its own, a token is not accepted by the "+
-			"API server. Repeatable. "+
-			"By default the API server's own.").StringsVar(&cfg.Audiences)
+		"Audience that Kubernetes tokens must have; with an audience of its own, a token is not accepted by the API "+
+			"server. Repeatable. By default the API server's own.").StringsVar(&cfg.Audiences)
 	app.Flag("control.layouts", "File of named layouts, in mig-parted's form. Read again with SIGHUP.").
 		StringVar(&cfg.LayoutsFile)
 	app.Flag("control.state-dir", "Folder of the operations' state and the audit log; created if it is missing.").

@@ -36,8 +36,7 @@ func (s *session) confirmFree(ctx context.Context) error {
 		d, ok := findDevice(newNodeView(node), word)
 		if !ok {
 			return usageError{fmt.Sprintf("this node has no device %q: name a MIG device by its UUID, a GPU instance as "+
-				"GPU-<uuid>/<id>, "+
-				"a GPU by index, UUID or PCI bus id; migctl get -o wide lists them", word)}
+				"GPU-<uuid>/<id>, a GPU by index, UUID or PCI bus id; migctl get -o wide lists them", word)}
 		}
 		if !slices.ContainsFunc(devices, func(o deviceToConfirm) bool { return o.name == d.name }) {
 			devices = append(devices, d)

@@ -20,8 +20,7 @@ const recommendHint = "mig-exporter makes the first report when it has read the 
 
 func addRecommendCommand(app *kingpin.Application, o *options) {
 	c := app.Command(commandRecommend,
-		"Show which GPUs are larger than their work needs, which slices would do, and the procedure. "+
-			"Changes nothing.")
+		"Show which GPUs are larger than their work needs, which slices would do, and the procedure. Changes nothing.")
 	gpus := o.completions(listGPUs)
 	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(gpus).StringsVar(&o.GPUs)
 	c.Flag("spec", "Print the recommended layouts, with what the GPUs have now, as a spec for migctl apply -f.").

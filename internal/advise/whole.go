@@ -245,14 +245,12 @@ func (r *Recommendation) explain(o Options) string {
 	switch {
 	case r.Action == ActionSlice:
 		return fmt.Sprintf("at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs: %s does the "+
-			"work, "+
-			"requests take %.2f to %.2f times as long at p95", gib(e.MemoryBytes), 100*e.BusyMean, 100*e.P95.Width,
+			"work, requests take %.2f to %.2f times as long at p95", gib(e.MemoryBytes), 100*e.BusyMean, 100*e.P95.Width,
 			r.Recommended,
 			r.Predicted.StretchP95.Low, r.Predicted.StretchP95.High)
 	case r.Action == ActionShare:
 		return fmt.Sprintf("busy %.0f %% of the time at p99, with kernels on %.0f %% of the SMs: a slice would stretch "+
-			"every request; "+
-			"MPS or time-slicing would not", 100*e.BusyP99, 100*e.P95.Width)
+			"every request; MPS or time-slicing would not", 100*e.BusyP99, 100*e.P95.Width)
 	}
 	return explainReason(r, o)
 }

@@ -30,9 +30,8 @@ func (a Address) String() string {
 // ParseAddress reads host:port, host, [::1]:5555 or the path of a unix socket.
 func ParseAddress(s string) (Address, error) {
 	bad := func(why string) (Address, error) {
-		return Address{}, fmt.Errorf("address of a DCGM host engine %q: %s: "+
-			"expected host:port, host (port %s), [::1]:%s or the path of a unix socket, /run/nvidia/dcgm.sock or "+
-			"unix:///run/nvidia/dcgm.sock",
+		return Address{}, fmt.Errorf("address of a DCGM host engine %q: %s: expected host:port, host (port %s), [::1]:%s "+
+			"or the path of a unix socket, /run/nvidia/dcgm.sock or unix:///run/nvidia/dcgm.sock",
 			s, why, defaultPort, defaultPort)
 	}
 	if path, scheme := strings.CutPrefix(s, "unix://"); scheme || strings.HasPrefix(s, "/") {

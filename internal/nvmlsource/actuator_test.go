@@ -219,12 +219,11 @@ func TestComputeProfileOfMostSMs(t *testing.T) {
 // What happens in the middle of a layout change is distinguished.
 func TestFaultsInTheMiddleOfSteps(t *testing.T) {
 	for fault, want := range map[string]error{
-		"{gpu: 0, kind: lost, on: create-ci}":           gpu.ErrLost,
-		"{gpu: 0, kind: reset-required, on: create-ci}": gpu.ErrResetRequired,
-		"{gpu: 0, kind: no-permission, on: create-ci}":  gpu.ErrNoPermission,
-		"{kind: version-mismatch, at: 1s}":              gpu.ErrVersionMismatch,
-		"{kind: change-fails, on: create-ci, error: " +
-			"insufficient-resources}": gpu.ErrInsufficientResources,
+		"{gpu: 0, kind: lost, on: create-ci}":                                                 gpu.ErrLost,
+		"{gpu: 0, kind: reset-required, on: create-ci}":                                       gpu.ErrResetRequired,
+		"{gpu: 0, kind: no-permission, on: create-ci}":                                        gpu.ErrNoPermission,
+		"{kind: version-mismatch, at: 1s}":                                                    gpu.ErrVersionMismatch,
+		"{kind: change-fails, on: create-ci, error: insufficient-resources}":                  gpu.ErrInsufficientResources,
 		"{gpu: 0, kind: external-reconfigure, on: create-ci, layout: [\"7g.40gb@0\"]}":        gpu.ErrNotFound,
 		"{gpu: 0, kind: external-reconfigure, on: change, after: 1, layout: [\"4g.20gb@0\"]}": gpu.ErrNotFound,
 		"{gpu: 0, kind: external-reconfigure, at: 1s, layout: [\"7g.40gb@0\"]}":               gpu.ErrReplaced,

@@ -204,18 +204,15 @@ func TestTags(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"mode: slow\nrequired: x": `f.yaml:1: mode: is "slow"; expected one of fast, safe`,
-		"mode: safe":              "f.yaml:1: required: is missing; expected anything",
-		"required: x\nlimits: {jobs: 65}": "f.yaml:2: limits.jobs: is 65; expected a whole number from " +
-			"1 to 64",
+		"mode: slow\nrequired: x":           `f.yaml:1: mode: is "slow"; expected one of fast, safe`,
+		"mode: safe":                        "f.yaml:1: required: is missing; expected anything",
+		"required: x\nlimits: {jobs: 65}":   "f.yaml:2: limits.jobs: is 65; expected a whole number from 1 to 64",
 		"required: x\nlimits: {jobs: many}": `f.yaml:2: limits.jobs: is "many"; expected a whole number from 1 to 64`,
-		"required: x\nlimits: {jobs: 010}": "f.yaml:2: limits.jobs: is 010; expected a whole number from " +
-			"1 to 64",
-		"required: x\nlimits: {port: 0}": "f.yaml:2: limits.port: is 0; expected a port",
-		"required: x\nnames: []":         "f.yaml:2: names: has 0 entries; expected 1 to 2",
-		"required: x\nnames: a":          `f.yaml:2: names: is "a"; expected a list`,
-		"required: x\nnames: [1]": "f.yaml:2: names[0]: is 1; expected text (in quotes if it " +
-			"looks like something else)",
+		"required: x\nlimits: {jobs: 010}":  "f.yaml:2: limits.jobs: is 010; expected a whole number from 1 to 64",
+		"required: x\nlimits: {port: 0}":    "f.yaml:2: limits.port: is 0; expected a port",
+		"required: x\nnames: []":            "f.yaml:2: names: has 0 entries; expected 1 to 2",
+		"required: x\nnames: a":             `f.yaml:2: names: is "a"; expected a list`,
+		"required: x\nnames: [1]":           "f.yaml:2: names[0]: is 1; expected text (in quotes if it looks like something else)",
 		"required: x\ncounts: {a: 1, b: 2}": "f.yaml:2: counts: has 2 entries; expected 0 to 1",
 		"required: x\nhash: 12345":          "f.yaml:2: hash: is 12345; expected 4 digits of a hash",
 		"required: x\ncolors: [red, gray]":  `f.yaml:2: colors[1]: is "gray"; expected one of red, blue`,

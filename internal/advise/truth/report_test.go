@@ -235,8 +235,7 @@ func (s *summary) renderRegrets(b *strings.Builder) {
 		return v.seen.grew && !v.seen.regret && v.seen.worstHour >= minThroughput
 	})
 	fmt.Fprintf(b,
-		"\nAdvice to grow without a regret: %d of %d slices; %d of them lost less than 5 %% even in their worst "+
-			"hour.\n\n",
+		"\nAdvice to grow without a regret: %d of %d slices; %d of them lost less than 5 %% even in their worst hour.\n\n",
 		alarms, s.given(byDefault), quiet)
 }
 
