@@ -44,6 +44,7 @@ func debian(t *testing.T) root {
 			t.Fatal(err)
 		}
 	}
+	writeFile(t, r.path("dev/null"), "", 0o666) // a file stands for the device
 	for _, name := range []string{"systemctl", "systemd-tmpfiles", "deb-systemd-helper", "deb-systemd-invoke"} {
 		writeFile(t, r.path("usr/bin/"+name), fake, 0o755)
 	}

@@ -8,8 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // runLines returns the commands that the Dockerfile's first stage runs.
@@ -80,9 +78,6 @@ func buildImage(t *testing.T, dcgm string) root {
 		t.Fatal(err)
 	}
 	source := cleanCopy(t)
-	if dcgm != "" {
-		r.t.Logf("with DCGM's packages of %s", dcgm)
-	}
 	for _, command := range runLines(t) {
 		cmd := exec.Command("/bin/sh", "-ec", strings.ReplaceAll(command, "/rootfs", r.dir))
 		cmd.Dir = source
@@ -104,23 +99,11 @@ func TestImage(t *testing.T) {
 			t.Errorf("the Dockerfile lacks %q", want)
 		}
 	}
-	if strings.Contains(dockerfile, "MIG_MONITOR_DEVICES=all \\") {
+	if regexp.MustCompile(`(?m)^[^#]*MIG_MONITOR_DEVICES`).MatchString(dockerfile) {
 		t.Error("the toolkit refuses to start the image without CAP_SYS_ADMIN")
 	}
 	r := buildImage(t, dcgmPackage(t))
-	files := strings.Join(r.files(), "\n") + "\n"
-	for _, want := range []string{"/usr/bin/mig-exporter\n", "/usr/bin/migctl\n", "/libc.so.6\n", "/libm.so.6\n", "/librt.so.1\n",
-		"/usr/share/doc/mig-exporter/sbom.cdx.json\n", "/usr/share/doc/mig-exporter/THIRD_PARTY_LICENSES\n",
-		"/etc/debian_version\n", "/libdcgm.so.4\n", "/libstdc++.so.6\n"} {
-		if !strings.Contains(files, want) {
-			t.Errorf("the image lacks %q", want)
-		}
-	}
-	for _, not := range []string{"/sh\n", "/bash\n", "libnvidia-ml", "nv-hostengine"} {
-		if strings.Contains(files, not) {
-			t.Errorf("the image has %q", not)
-		}
-	}
+	r.expectImageFiles()
 	out, err := r.command(0, "/usr/bin/mig-exporter", "--version").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "revision: 0123456789ab") {
 		t.Errorf("--version: %v\n%s", err, out)
@@ -132,30 +115,51 @@ func TestImage(t *testing.T) {
 	}
 	r.copy(setpriv, "/setpriv")
 	r.copyLibraries(setpriv)
-	for _, user := range []int{0, 65532} {
-		t.Run(fmt.Sprintf("user %d", user), func(t *testing.T) {
-			id := fmt.Sprint(user)
-			cmd := r.command(0, "/setpriv", "--reuid="+id, "--regid="+id, "--clear-groups", "--no-new-privs",
-				"--bounding-set=-all", "--inh-caps=-all", "/usr/bin/mig-exporter", "--driver=sim",
-				"--sim.scenario=/tmp/node.yaml", "--web.listen-address=127.0.0.1:0")
-			exporter := serve(t, cmd)
-			status := readFile(t, fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
-			for _, set := range []string{"CapBnd", "CapPrm", "CapInh", "CapAmb"} {
-				if !strings.Contains(status, set+":\t0000000000000000\n") {
-					t.Errorf("%s is not empty:\n%s", set, status)
-				}
-			}
-			if !strings.Contains(status, "Uid:\t"+id+"\t"+id+"\t") || !strings.Contains(status, "NoNewPrivs:\t1\n") {
-				t.Errorf("not the user %s, or new privileges:\n%s", id, status)
-			}
-			for body := ""; !strings.Contains(body, "nvidia_mig_gpu_instance_info{"); {
-				code, text := exporter.get("GET", "/metrics")
-				cmptest.Equal(t, "status of a scrape", code, 200)
-				if body = text; code != 200 {
-					return
-				}
-			}
-		})
+	for _, user := range []string{"0", "65532"} {
+		t.Run("user "+user, func(t *testing.T) { runWithoutRights(t, r, user) })
+	}
+}
+
+// expectImageFiles checks what is in the image and what is not.
+func (r root) expectImageFiles() {
+	r.t.Helper()
+	files := strings.Join(r.files(), "\n") + "\n"
+	for _, want := range []string{"/usr/bin/mig-exporter\n", "/usr/bin/migctl\n", "/libc.so.6\n", "/libm.so.6\n",
+		"/librt.so.1\n", "/usr/share/doc/mig-exporter/sbom.cdx.json\n",
+		"/usr/share/doc/mig-exporter/THIRD_PARTY_LICENSES\n", "/etc/debian_version\n", "/libdcgm.so.4\n",
+		"/libstdc++.so.6\n"} {
+		if !strings.Contains(files, want) {
+			r.t.Errorf("the image lacks %q", want)
+		}
+	}
+	for _, not := range []string{"/sh\n", "/bash\n", "libnvidia-ml", "nv-hostengine"} {
+		if strings.Contains(files, not) {
+			r.t.Errorf("the image has %q", not)
+		}
+	}
+}
+
+// runWithoutRights runs the image's program as a user without any capability, and scrapes it.
+func runWithoutRights(t *testing.T, r root, user string) {
+	t.Helper()
+	cmd := r.command(0, "/setpriv", "--reuid="+user, "--regid="+user, "--clear-groups", "--no-new-privs",
+		"--bounding-set=-all", "--inh-caps=-all", "/usr/bin/mig-exporter", "--driver=sim",
+		"--sim.scenario=/tmp/node.yaml", "--web.listen-address=127.0.0.1:0")
+	exporter := serve(t, cmd)
+	status := readFile(t, fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+	for _, set := range []string{"CapBnd", "CapPrm", "CapInh", "CapAmb"} {
+		if !strings.Contains(status, set+":\t0000000000000000\n") {
+			t.Errorf("%s is not empty:\n%s", set, status)
+		}
+	}
+	if !strings.Contains(status, "Uid:\t"+user+"\t"+user+"\t") || !strings.Contains(status, "NoNewPrivs:\t1\n") {
+		t.Errorf("not the user %s, or new privileges:\n%s", user, status)
+	}
+	for body := ""; !strings.Contains(body, "nvidia_mig_gpu_instance_info{"); {
+		code, text := exporter.get("GET", "/metrics")
+		if body = text; code != 200 {
+			t.Fatalf("%d %s", code, text)
+		}
 	}
 }
 

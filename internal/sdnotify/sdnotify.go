@@ -16,7 +16,7 @@ import (
 // pingsPerWatchdog is how often the watchdog is reset within its time, so that a late one does no harm.
 const pingsPerWatchdog = 3
 
-// Options say what the program is to be ready for and alive by.
+// Options say when the program is ready, and by what it is alive.
 type Options struct {
 	// Listening is closed once the program accepts connections.
 	Listening <-chan struct{}
@@ -39,17 +39,14 @@ type Notifier struct {
 // New returns a Notifier that has sent nothing yet.
 func New(opts Options) *Notifier { return &Notifier{opts: opts} }
 
-// Run sends READY=1 once the program listens and its loop has answered, then resets the watchdog, if the service has
-// one, as long as the loop answers, and sends STOPPING=1 when ctx ends. It returns nil after that.
+// Run sends READY=1 once the program listens, then resets the watchdog, if the service has one, as long as the loop
+// answers, and sends STOPPING=1 when ctx ends. It returns nil after that. READY=1 does not wait for the loop, whose
+// first cycle may last longer than the service has time to start.
 func (n *Notifier) Run(ctx context.Context) error {
 	defer n.send(daemon.SdNotifyStopping)
 	select {
 	case <-n.opts.Listening:
 	case <-ctx.Done():
-		return nil
-	}
-	if n.opts.AskLoop(ctx) != nil {
-		<-ctx.Done() // the loop has ended, which ends the program
 		return nil
 	}
 	n.ready.Store(true)

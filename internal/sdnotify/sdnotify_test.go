@@ -94,8 +94,8 @@ func start(t *testing.T, opts Options) (n *Notifier, stop func()) {
 	}
 }
 
-// TestNotifications: READY=1 comes after the listeners are open and the loop has answered, and not before; a reload
-// and the end are reported, too.
+// TestNotifications: READY=1 comes after the listeners are open, and not before, whatever the loop does; a reload and
+// the end are reported, too.
 func TestNotifications(t *testing.T) {
 	m := newManager(t, 0)
 	listening := make(chan struct{})
@@ -104,7 +104,6 @@ func TestNotifications(t *testing.T) {
 		Logger: log.NewNopLogger()})
 	n.Reloading()() // before the program is ready: no READY=1 by it
 	close(listening)
-	l.answers <- struct{}{}
 	m.expect(t, "READY=1")
 	done := n.Reloading()
 	reloading := m.next(t)
@@ -116,27 +115,30 @@ func TestNotifications(t *testing.T) {
 	m.expect(t, "READY=1")
 	stop()
 	m.expect(t, "STOPPING=1")
-	cmptest.Equal(t, "questions without a watchdog", l.asked.Load(), 1)
+	cmptest.Equal(t, "questions without a watchdog", l.asked.Load(), 0)
 }
 
 // TestStopBeforeReady: a program that is stopped while it starts is not reported as ready.
 func TestStopBeforeReady(t *testing.T) {
-	for name, opts := range map[string]Options{
-		"it does not listen": {Listening: make(chan struct{})},
-		"the loop does not answer": {Listening: closed(), AskLoop: func(ctx context.Context) error {
-			<-ctx.Done()
-			return ctx.Err()
-		}},
-		"the loop has ended": {Listening: closed(), AskLoop: func(context.Context) error { return errors.New("ended") }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			m := newManager(t, time.Second)
-			opts.Logger = log.NewNopLogger()
-			_, stop := start(t, opts)
-			stop()
-			m.expect(t, "STOPPING=1")
-		})
+	m := newManager(t, time.Second)
+	_, stop := start(t, Options{Listening: make(chan struct{}), Logger: log.NewNopLogger()})
+	stop()
+	m.expect(t, "STOPPING=1")
+}
+
+// TestEndedLoop: a loop that has ended, which ends the program, answers nothing.
+func TestEndedLoop(t *testing.T) {
+	m := newManager(t, 30*time.Millisecond)
+	said := make(lines, 10)
+	_, stop := start(t, Options{Listening: closed(), AskLoop: func(context.Context) error { return errors.New("ended") },
+		Logger: log.NewLogfmtLogger(said)})
+	m.expect(t, "READY=1")
+	m.expect(t, "WATCHDOG=1")
+	if line := <-said; !strings.Contains(line, "The poll loop is stuck") {
+		t.Errorf("log: %q", line)
 	}
+	stop()
+	m.expect(t, "STOPPING=1")
 }
 
 func closed() chan struct{} {
@@ -151,7 +153,6 @@ func TestWatchdog(t *testing.T) {
 	m := newManager(t, 30*time.Millisecond)
 	said := make(lines, 10)
 	l := &loop{answers: make(chan struct{}, 1)}
-	l.answers <- struct{}{}
 	_, stop := start(t, Options{Listening: closed(), AskLoop: l.ask, AnswerWithin: 0, Logger: log.NewLogfmtLogger(said)})
 	m.expect(t, "READY=1")
 	m.expect(t, "WATCHDOG=1") // with the question, which has no answer
@@ -162,7 +163,7 @@ func TestWatchdog(t *testing.T) {
 	m.expect(t, "WATCHDOG=1") // since the answer; there was none meanwhile
 	<-said                    // stuck again
 	stop()
-	cmptest.Equal(t, "questions, one at the start", l.asked.Load(), 3)
+	cmptest.Equal(t, "questions", l.asked.Load(), 2)
 	m.expect(t, "STOPPING=1")
 }
 
@@ -170,13 +171,12 @@ func TestWatchdog(t *testing.T) {
 func TestWatchdogOfASlowLoop(t *testing.T) {
 	m := newManager(t, 3*time.Millisecond)
 	l := &loop{answers: make(chan struct{}, 1)}
-	l.answers <- struct{}{}
 	_, stop := start(t, Options{Listening: closed(), AskLoop: l.ask, AnswerWithin: time.Hour, Logger: log.NewNopLogger()})
 	m.expect(t, "READY=1")
 	for range 10 { // three times the watchdog's time, with one question that has no answer
 		m.expect(t, "WATCHDOG=1")
 	}
-	cmptest.Equal(t, "questions", l.asked.Load(), 2)
+	cmptest.Equal(t, "questions", l.asked.Load(), 1)
 	stop()
 }
 
@@ -188,9 +188,7 @@ func TestWithoutSystemd(t *testing.T) {
 			t.Setenv("NOTIFY_SOCKET", socket)
 			t.Setenv("WATCHDOG_USEC", "")
 			said := make(lines, 10)
-			l := &loop{answers: make(chan struct{})}
-			n, stop := start(t, Options{Listening: closed(), AskLoop: l.ask, Logger: log.NewLogfmtLogger(said)})
-			l.answers <- struct{}{}
+			n, stop := start(t, Options{Listening: closed(), Logger: log.NewLogfmtLogger(said)})
 			n.Reloading()()
 			stop()
 			want := 0
