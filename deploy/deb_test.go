@@ -3,6 +3,7 @@ package deploy
 import (
 	"compress/gzip"
 	"debug/elf"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -108,7 +109,7 @@ func TestPackageInACleanRoot(t *testing.T) {
 
 	calls = r.dpkg("--install", next)
 	expectCalls(t, calls, []string{"deb-systemd-invoke try-restart mig-exporter.service"},
-		[]string{"invoke start", "invoke stop", "mask"})
+		[]string{"invoke start", "invoke stop", "helper mask"})
 	cmptest.Equal(t, "configuration after the upgrade", readFile(t, r.path(config)), changed)
 	cmptest.Equal(t, "state after the upgrade", readFile(t, r.path(state)), "evidence")
 	status, err := exec.Command("dpkg-query", "--admindir="+r.path("var/lib/dpkg"), "-W", "-f", "${Status} ${Version}",
@@ -213,9 +214,8 @@ func TestDependencyOnLibc(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer file.Close()
 		symbols, err := file.ImportedSymbols()
-		if err != nil {
+		if err = errors.Join(err, file.Close()); err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range symbols {

@@ -73,7 +73,7 @@ func licenseTexts(name string, modules []module) []byte {
 	}
 	line := strings.Repeat("=", 80)
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "The programs of %s contain the Go modules below, whose authors ask for these texts to go with them.\n", name)
+	fmt.Fprintf(&b, "The programs of %s contain the Go modules below. These are their licenses and notices.\n", name)
 	for _, text := range texts {
 		fmt.Fprintf(&b, "\n%s\n%s\n%s\n\n%s\n", line, strings.Join(owners[text], "\n"), line, strings.TrimSpace(text))
 	}

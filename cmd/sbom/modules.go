@@ -77,7 +77,7 @@ func readModules(programs []string) ([]module, error) {
 	std := module{path: standardLibrary, version: goVersion}
 	dir := strings.TrimSpace(string(root))
 	if std.files, err = readLicenses(map[string]bool{dir + "\t" + dir: true}); err != nil {
-		return nil, fmt.Errorf("Go itself: %w", err)
+		return nil, fmt.Errorf("module %s: %w", standardLibrary, err)
 	}
 	linked[standardLibrary] = std
 	var list []module
