@@ -1,8 +1,14 @@
-# docker build --build-arg REVISION="$(git rev-parse --short=12 HEAD)" -t mig-exporter .
+# docker build --build-arg REVISION="$(git rev-parse --short=12 HEAD)" --build-arg DATE="$(git log -1 --format=%cI)" \
+#   --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)" -t mig-exporter .
 #
 # The image holds no NVIDIA library: libnvidia-ml.so.1 comes from the driver of the node, put in by the NVIDIA container
-# toolkit (NVIDIA_VISIBLE_DEVICES, NVIDIA_DRIVER_CAPABILITIES below).
-FROM golang:1.26-bookworm AS build
+# toolkit (NVIDIA_VISIBLE_DEVICES, NVIDIA_DRIVER_CAPABILITIES below). libdcgm.so.4, which only --dcgm.mode=embedded and
+# remote need, is mounted, or goes in with --build-arg DCGM=FOLDER, a folder of this one with NVIDIA's packages.
+# docs/image.md says what the image can do with which rights.
+
+# The same digest of this image gives the same bytes: GO_IMAGE=golang@sha256:...
+ARG GO_IMAGE=golang:1.26-bookworm
+FROM ${GO_IMAGE} AS build
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
@@ -10,21 +16,30 @@ COPY . .
 ARG REVISION=unknown
 ARG BRANCH=unknown
 ARG DATE=unknown
-RUN make build REVISION="$REVISION" BRANCH="$BRANCH" DATE="$DATE"
+ARG SOURCE_DATE_EPOCH=0
+ARG DCGM=
+RUN make stage REVISION="$REVISION" BRANCH="$BRANCH" DATE="$DATE"
+RUN deploy/image/assemble.sh /rootfs "$DCGM"
 
-# glibc, which the driver's library needs; of the build's Debian release or a later one.
-FROM debian:bookworm-slim
+# No shell, no package manager: the C library, the two programs, their licenses.
+FROM scratch
 ARG REVISION=unknown
+ARG DATE=unknown
 LABEL org.opencontainers.image.title="mig-exporter" \
       org.opencontainers.image.description="Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances" \
       org.opencontainers.image.source="https://github.com/mig-exporter/mig-exporter" \
+      org.opencontainers.image.documentation="https://github.com/mig-exporter/mig-exporter/blob/main/docs/image.md" \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.created="$DATE" \
       org.opencontainers.image.revision="$REVISION"
-COPY --from=build /src/LICENSE /usr/share/doc/mig-exporter/LICENSE
-COPY --from=build /src/bin/mig-exporter /src/bin/migctl /usr/bin/
+COPY --from=build /rootfs /
+# Not NVIDIA_MIG_MONITOR_DEVICES=all: the toolkit refuses to start a container with it that has no CAP_SYS_ADMIN. Set it
+# together with that.
 ENV NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=utility
-# It runs as root by default: the driver shows GPU instances, and the kubelet its socket, to no one else. With --user it
-# serves what is left and says what is missing; SECURITY.md has the list.
+    NVIDIA_DRIVER_CAPABILITIES=utility \
+    GOTRACEBACK=all
+# Root, for the kubelet's socket, which is root's; it works with all capabilities dropped.
+USER 0:0
 EXPOSE 9401
+STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/bin/mig-exporter"]

@@ -1,6 +1,6 @@
 # make          builds bin/mig-exporter and bin/migctl
 # make run      serves this node's GPUs, or a simulated node where no NVIDIA driver is
-# make test     everything that CI checks
+# make test     all checks but those of the packages (make test-packages)
 # make help     lists the rest
 
 VERSION  := $(shell cat VERSION)
@@ -11,7 +11,10 @@ DATE     ?= $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
 
 GO_MIN        := 1.26
 LINT_VERSION  := 2.15.0
+# The last version whose dependencies are all open: later ones need modules for formats that are not used here.
+NFPM_VERSION  := 2.45.2
 LINT          := $(CURDIR)/.bin/golangci-lint
+NFPM          := $(CURDIR)/.bin/nfpm
 PROMTEST      := internal/promtest
 APITEST       := internal/apitest
 FUZZTIME      ?= 10s
@@ -24,8 +27,12 @@ TEST_TIMEOUT  ?= 15m
 GROWTH        := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|TestLayoutChangesLeakNothing
 ARGS          ?=
 
+# The commit's time, which packages and archives give to their files.
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+export SOURCE_DATE_EPOCH
+
 VERSION_PKG := github.com/prometheus/common/version
-LDFLAGS     := -X $(VERSION_PKG).Version=$(VERSION) -X $(VERSION_PKG).Revision=$(REVISION) \
+LDFLAGS     := -s -w -X $(VERSION_PKG).Version=$(VERSION) -X $(VERSION_PKG).Revision=$(REVISION) \
 	-X $(VERSION_PKG).Branch=$(BRANCH) -X $(VERSION_PKG).BuildDate=$(DATE)
 
 # go-nvml is bound with cgo and compiles with a page of deprecation warnings otherwise.
@@ -68,7 +75,7 @@ demo: build ## serve two simulated nodes, with Prometheus and Grafana where they
 	@deploy/demo.sh
 
 .PHONY: test
-test: toolchain fmt-check vet lint test-unit test-truth test-crash test-e2e test-growth test-docs test-promql test-openapi ## check everything, as CI does
+test: toolchain fmt-check vet lint test-unit test-truth test-crash test-e2e test-growth test-docs test-promql test-openapi ## check everything but the packages
 	@echo "==> make test: everything passed"
 
 .PHONY: fmt-check
@@ -93,7 +100,7 @@ lint: $(LINT) ## run golangci-lint, installing the version that the project uses
 .PHONY: test-unit
 test-unit: toolchain
 	@echo "==> unit tests, with the race detector"
-	go test -race -timeout $(TEST_TIMEOUT) -skip '$(GROWTH)' $$(go list ./... | grep -v -e /cmd/ -e /control/crash -e /control/rival -e /advise/truth)
+	go test -race -timeout $(TEST_TIMEOUT) -skip '$(GROWTH)' $$(go list ./... | grep -v -e /cmd/ -e /deploy -e /control/crash -e /control/rival -e /advise/truth)
 
 # Without the race detector, which makes it ten times as slow: each node is evaluated by one goroutine alone.
 .PHONY: test-truth
@@ -182,6 +189,48 @@ fuzz: toolchain ## fuzz every target for FUZZTIME each (10s)
 		done; \
 	done
 
+# What a package has besides the programs. man pages and completions are the programs' own.
+STAGE := bin/stage
+.PHONY: stage
+stage: build
+	@mkdir -p $(STAGE)
+	@for program in mig-exporter migctl; do \
+		bin/$$program --help-man 2>/dev/null | \
+			sed '1,/^\.SH "NAME"/c .TH '"$$program"' 1 "$(firstword $(subst T, ,$(DATE)))" "mig-exporter $(VERSION)" "User Commands"\n.SH "NAME"' | \
+			gzip -9n >$(STAGE)/$$program.1.gz && \
+		bin/$$program --completion-script-bash >$(STAGE)/$$program.bash && \
+		bin/$$program --completion-script-zsh >$(STAGE)/$$program.zsh || exit 1; \
+	done
+	@gzip -9nc CHANGELOG.md >$(STAGE)/changelog.gz
+	go run ./cmd/sbom -version $(VERSION) -sbom $(STAGE)/sbom.cdx.json -licenses $(STAGE)/THIRD_PARTY_LICENSES \
+		bin/mig-exporter bin/migctl
+
+DEB_VERSION ?= $(VERSION)
+DEB_ARCH    ?= $(shell go env GOARCH)
+DEB_BIN     ?= bin
+DIST        ?= dist
+.PHONY: deb
+deb: stage $(NFPM) ## build dist/mig-exporter_VERSION_ARCH.deb
+	@mkdir -p $(DIST)
+	DEB_VERSION='$(DEB_VERSION)' DEB_ARCH=$(DEB_ARCH) DEB_BIN=$(DEB_BIN) DEB_STAGE=$(STAGE) \
+		$(NFPM) package --config deploy/deb/nfpm.yaml --packager deb \
+		--target $(DIST)/mig-exporter_$(DEB_VERSION)_$(DEB_ARCH).deb
+
+.PHONY: dist
+dist: stage $(NFPM) ## make a release in dist: archives and packages for amd64 and arm64, SBOM, checksums, notes
+	VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' DIST='$(DIST)' NFPM='$(NFPM)' deploy/dist.sh
+
+# Apart from make test: it builds the packager and the package twice. CI runs both.
+.PHONY: test-packages
+test-packages: toolchain ## check systemd's units, Slurm's scripts, the package in a clean root and the image's root file system
+	@echo "==> systemd's units, Slurm's scripts, the Debian package in a clean root, the image's root file system"
+	@rm -rf bin/debs
+	@$(MAKE) --no-print-directory deb DIST=bin/debs >/dev/null
+	@$(MAKE) --no-print-directory deb DIST=bin/debs DEB_VERSION=$(VERSION)+next >/dev/null
+	TEST_DEB=$(CURDIR)/bin/debs/mig-exporter_$(VERSION)_$(DEB_ARCH).deb \
+		TEST_NEXT_DEB=$(CURDIR)/bin/debs/mig-exporter_$(VERSION)+next_$(DEB_ARCH).deb \
+		go test -count=1 -v -timeout $(TEST_TIMEOUT) ./deploy
+
 .PHONY: fmt
 fmt: toolchain ## format the code
 	gofmt -w .
@@ -209,3 +258,9 @@ ifneq ($(shell $(LINT) version --short 2>/dev/null),$(LINT_VERSION))
 endif
 $(LINT): | toolchain
 	GOBIN=$(CURDIR)/.bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
+
+ifneq ($(shell go version -m $(NFPM) 2>/dev/null | awk '$$1 == "mod" { print $$3 }'),v$(NFPM_VERSION))
+.PHONY: $(NFPM)
+endif
+$(NFPM): | toolchain
+	GOBIN=$(CURDIR)/.bin GOFLAGS= CGO_ENABLED=0 go install github.com/goreleaser/nfpm/v2/cmd/nfpm@v$(NFPM_VERSION)

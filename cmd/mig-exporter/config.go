@@ -185,3 +185,14 @@ func (c *Config) freshFor() time.Duration { return max(minFresh, c.PollInterval)
 
 // stepped reports whether time only moves by /-/sim/advance.
 func (c *Config) stepped() bool { return c.Driver == driverSim && c.SimClock == sim.ClockStep }
+
+// stepGrace is the number of intervals of real time for which a poll on a stepped clock waits for a reading.
+const stepGrace = 10
+
+// grace returns how long one poll waits for readings.
+func (c *Config) grace() time.Duration {
+	if c.stepped() {
+		return stepGrace * c.PollInterval
+	}
+	return min(c.PollInterval, c.PollTimeout)
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/mig-exporter/mig-exporter/internal/sdnotify"
 )
 
 // reloader reads again the files that may change while the program runs.
@@ -19,6 +20,8 @@ type reloader struct {
 	files  []*reloadable
 	retry  func() // is called with every signal; may be nil
 	logger log.Logger
+	// manager is notified of each reload; may be nil.
+	manager *sdnotify.Notifier
 }
 
 // applyFunc puts the content of a file in force and returns what has changed. It returns when its context ends.
@@ -90,10 +93,12 @@ func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) error {
 			return nil
 		case s := <-signals:
 			level.Info(r.logger).Log("msg", "reading files again", "signal", s, "files", len(r.files))
+			done := r.manager.Reloading()
 			if r.retry != nil {
 				r.retry()
 			}
 			r.reloadFiles(ctx)
+			done()
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
+	"github.com/mig-exporter/mig-exporter/internal/sdnotify"
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
 
@@ -31,8 +32,11 @@ const shutdownTimeout = 5 * time.Second
 // minFresh is the shortest time for which scrapers share the metrics of the process.
 const minFresh = time.Second
 
-// stepGrace is the number of intervals of real time for which a poll on a stepped clock waits for a reading.
-const stepGrace = 10
+// loopMargin is what a cycle of the poll loop may take at most besides the wait for readings.
+const loopMargin = 30 * time.Second
+
+// errAnswered ends a request to the poll loop before it polls.
+var errAnswered = errors.New("the loop has answered")
 
 // run serves until ctx ends. It returns nil then, or why it could not start or continue.
 func run(ctx context.Context, cfg *Config, logger log.Logger) error {
@@ -45,16 +49,30 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 		return err
 	}
 	defer x.close()
+	listening := make(chan struct{})
+	manager := sdnotify.New(sdnotify.Options{Listening: listening, AskLoop: x.askLoop,
+		AnswerWithin: cfg.grace() + loopMargin, Logger: logger})
 	files := newReloader(cfg, x)
-	parts := []func(context.Context) error{x.poller.Run, func(ctx context.Context) error {
+	files.manager = manager
+	parts := []func(context.Context) error{x.poller.Run, manager.Run, func(ctx context.Context) error {
 		return web.Serve(ctx, web.ServerOptions{
 			Addresses:       cfg.Addresses,
 			ConfigFile:      cfg.WebConfigFile,
 			SystemdSocket:   cfg.SystemdSocket,
 			ShutdownTimeout: shutdownTimeout,
+			OnListening:     func() { close(listening) },
 		}, x.handler, logger)
 	}, func(ctx context.Context) error { return files.run(ctx, hangups) }}
 	return runTogether(ctx, append(parts, x.backgroundParts()...))
+}
+
+// askLoop returns nil once the poll loop has come to the end of a cycle. A driver call that hangs does not stop the
+// loop, so it stops neither this nor the pings of systemd's watchdog.
+func (x *exporter) askLoop(ctx context.Context) error {
+	if err := x.poller.Poll(ctx, func() error { return errAnswered }); !errors.Is(err, errAnswered) {
+		return err
+	}
+	return nil
 }
 
 // backgroundParts returns the parts of the program that neither poll nor serve metrics.
@@ -258,7 +276,7 @@ func pollOptions(
 	opts := poll.Options{
 		Hostname:       cmp.Or(cfg.Hostname, node.hostname),
 		Interval:       cfg.PollInterval,
-		Grace:          min(cfg.PollInterval, cfg.PollTimeout),
+		Grace:          cfg.grace(),
 		Timeout:        cfg.PollTimeout * cfg.clockSpeed(),
 		StaleAfter:     time.Duration(cfg.StaleAfter) * cfg.PollInterval * cfg.clockSpeed(),
 		PodsStaleAfter: cfg.PodsStaleAfter * cfg.clockSpeed(),
@@ -275,7 +293,7 @@ func pollOptions(
 		Logger:            logger,
 	}
 	if cfg.stepped() { // simulated time does not pass while the poll waits
-		opts.Interval, opts.Grace = 0, stepGrace*cfg.PollInterval
+		opts.Interval = 0
 	}
 	return opts
 }

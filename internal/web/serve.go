@@ -25,6 +25,8 @@ type ServerOptions struct {
 	SystemdSocket bool
 	// ShutdownTimeout is how long requests in flight may take after the context has ended.
 	ShutdownTimeout time.Duration
+	// OnListening is called once connections are accepted; it may be nil.
+	OnListening func()
 }
 
 // Limits of requests, which scrapes, browsers and profiles never reach. Answers have a deadline of their own,
@@ -65,6 +67,9 @@ func serveOn(ctx context.Context, listeners []net.Listener, opts ServerOptions, 
 			defer l.Close() // the toolkit does not close it if it cannot start
 			ended <- toolkit.Serve(l, server, &toolkit.FlagConfig{WebConfigFile: &opts.ConfigFile}, toolkitLogger(logger))
 		}()
+	}
+	if opts.OnListening != nil {
+		opts.OnListening()
 	}
 	running := len(servers)
 	var failure error

@@ -1,0 +1,47 @@
+// sbom writes what is linked into programs: a CycloneDX document of their modules, and the texts of their licenses.
+//
+// The modules are those that the programs' own build information lists, and go list finds the folders of the packages
+// that they have of each. All license files between a package and the root of its module count. Nothing is asked of the
+// network, and the same programs give the same bytes.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+)
+
+func main() {
+	if err := run(os.Args[1:], os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "sbom:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, errOut io.Writer) error {
+	flags := flag.NewFlagSet("sbom", flag.ContinueOnError)
+	flags.SetOutput(errOut)
+	name := flags.String("name", "mig-exporter", "name of the product")
+	version := flags.String("version", "", "version of the product")
+	sbomPath := flags.String("sbom", "", "CycloneDX file to write")
+	licensesPath := flags.String("licenses", "", "file to write with the texts of the licenses")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *version == "" || *sbomPath == "" || *licensesPath == "" || flags.NArg() == 0 {
+		return fmt.Errorf("expected -version, -sbom, -licenses and programs, got %q", args)
+	}
+	modules, err := readModules(flags.Args())
+	if err != nil {
+		return err
+	}
+	document, err := newSBOM(*name, *version, modules)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(*sbomPath, document, 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(*licensesPath, licenseTexts(*name, modules), 0o644)
+}

@@ -1,0 +1,114 @@
+package deploy
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// built are the programs, built once for all tests.
+type built struct{ exporter, migctl string }
+
+// buildDir is the folder of the built programs.
+var buildDir string
+
+var buildOnce = sync.OnceValue(func() error {
+	out, err := exec.Command("go", "build", "-o", buildDir, "../cmd/mig-exporter", "../cmd/migctl").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
+})
+
+func TestMain(m *testing.M) { os.Exit(runAll(m)) }
+
+func runAll(m *testing.M) int {
+	var err error
+	if buildDir, err = os.MkdirTemp("", "mig-exporter-deploy-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(buildDir)
+	return m.Run()
+}
+
+func programs(t *testing.T) built {
+	t.Helper()
+	if err := buildOnce(); err != nil {
+		t.Fatal(err)
+	}
+	return built{filepath.Join(buildDir, "mig-exporter"), filepath.Join(buildDir, "migctl")}
+}
+
+// server is a program that serves on a port of its own.
+type server struct {
+	t   *testing.T
+	url string
+}
+
+// serve starts a program, which is mig-exporter with --web.listen-address=127.0.0.1:0, and waits until it listens.
+func serve(t *testing.T, cmd *exec.Cmd) server {
+	t.Helper()
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		<-ended
+		_ = cmd.Wait()
+	})
+	addresses := make(chan string, 1)
+	var said strings.Builder
+	go func() {
+		defer close(ended)
+		defer close(addresses)
+		listening := regexp.MustCompile(`msg="?Listening.*address=(\S+)`)
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			said.WriteString(lines.Text() + "\n")
+			if m := listening.FindStringSubmatch(lines.Text()); m != nil {
+				addresses <- m[1]
+			}
+		}
+	}()
+	address, ok := <-addresses
+	if !ok {
+		t.Fatalf("the program does not listen:\n%s", said.String())
+	}
+	return server{t, "http://" + address}
+}
+
+// get returns what the program answers.
+func (s server) get(method, path string) (status int, body string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, s.url+path, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
