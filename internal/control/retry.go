@@ -50,7 +50,7 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 	}
 	for _, g := range op.Operation.GPUs {
 		if !e.gpuState(op, g.GPU).Final() {
-			e.setGPU(op, g.GPU, api.Accepted, nil, standingOn(gpus, g.GPU))
+			e.setGPU(op, g.GPU, api.Accepted, nil, instancesOn(gpus, g.GPU))
 		}
 	}
 	if op.Operation.Verb == api.VerbRecovery {
