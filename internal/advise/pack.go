@@ -175,8 +175,8 @@ func partitionedTarget(at int, g *gpu.GPU, report *Report) target {
 			continue
 		}
 		placed := mig.Placed{ProfileID: i.ProfileID.Or(0), Profile: i.Profile, Placement: place}
-		if allocated, known := i.Allocated.Get(); known && !allocated && free[i.ID] && len(i.ComputeInstances) == 1 &&
-			!i.IsSplit() {
+		allocated, known := i.Allocated.Get()
+		if known && !allocated && free[i.ID] && len(i.ComputeInstances) == 1 && !i.IsSplit() {
 			t.free = append(t.free, placed)
 		}
 		t.fixed = append(t.fixed, placed)

@@ -135,8 +135,8 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	op.again = e.o.Now().Add(op.backoff)
 	e.mu.Unlock()
 	if _, err := e.retry(ctx, op); err != nil {
-		level.Debug(e.o.Logger).Log("msg", "cannot resume an operation yet", "operation", op.Operation.ID, "err",
-			err)
+		level.Debug(e.o.Logger).Log("msg", "cannot resume an operation yet", "operation", op.Operation.ID,
+			"err", err)
 	}
 }
 
