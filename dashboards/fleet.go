@@ -166,8 +166,8 @@ func fleetUse() []panel {
 		"Slices and GPUs without MIG, on top of each other. Devices whose holder is unknown are not in it. Free all day: "+
 			"too many; nothing free all day: pods wait."+ruled,
 		sum("instance:nvidia_devices:count", "kind, state"), "{{kind}}, {{state}}")
-	devices.stacked, devices.colors = true, map[string]string{"slice, held": activityHue, "whole, held": "dark-blue",
-		"free": slate}
+	devices.stacked = true
+	devices.colors = map[string]string{"slice, held": activityHue, "whole, held": "dark-blue", "free": slate}
 	activity.colors = map[string]string{"whole": "dark-blue", "slice": activityHue}
 	count := lines("Held and idle for an hour", "none", countHue,
 		"Devices that pods have held for an hour and that were busy for less than 1 % of the time: those for which the "+

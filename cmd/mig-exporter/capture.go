@@ -93,8 +93,8 @@ func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture
 	loopErr := <-loop
 	switch {
 	case errors.Is(loopErr, gpu.ErrVersionMismatch):
-		level.Warn(logger).Log("msg", "driver does not match its library; the capture records it and ends", "err",
-			loopErr)
+		level.Warn(logger).Log("msg", "driver does not match its library; the capture records it and ends",
+			"err", loopErr)
 		return poller.Current(), nil
 	case err != nil:
 		return nil, fmt.Errorf("capture: %w", err)

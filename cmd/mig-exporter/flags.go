@@ -102,8 +102,8 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[s
 	controlFlags(app, &cfg.Control)
 	enumFlag(app, "log.level", "Lowest level of messages to log: debug, info, warn or error.", "info", &logs.Level,
 		"debug", "info", "warn", "error")
-	enumFlag(app, "log.format", "Form of the log on standard error: logfmt or json.", "logfmt", &logs.Format, "logfmt",
-		"json")
+	enumFlag(app, "log.format", "Form of the log on standard error: logfmt or json.", "logfmt", &logs.Format,
+		"logfmt", "json")
 	return collectorFlags(app)
 }
 

@@ -135,8 +135,8 @@ func (r *reloader) reloadFiles(ctx context.Context) {
 func (r *reloader) logAbandoned() {
 	for _, f := range r.files {
 		if f.isReading() {
-			level.Warn(r.logger).Log("msg", "abandoned the read of a file: it did not return", "flag", f.flag, "file",
-				f.path)
+			level.Warn(r.logger).Log("msg", "abandoned the read of a file: it did not return", "flag", f.flag,
+				"file", f.path)
 		}
 	}
 }

@@ -233,20 +233,20 @@ func (p *slicePlan) leaving(index int) []gpu.InstanceID {
 func (p *slicePlan) layoutWith(g *nodedoc.GPU, created []string, without []gpu.InstanceID) (map[string]int, bool) {
 	for _, keepFree := range []bool{true, len(p.direct) > 0} {
 		layout := map[string]int{}
-		var standing []mig.Placed
+		var existing []mig.Placed
 		for i := range g.GPUInstances {
 			inst := &g.GPUInstances[i]
 			if slices.Contains(without, inst.ID) || !keepFree && !inst.Allocated.Or(true) {
 				continue
 			}
 			layout[inst.Profile]++
-			standing = append(standing, mig.Placed{ProfileID: inst.ProfileID.Or(0), Profile: inst.Profile,
+			existing = append(existing, mig.Placed{ProfileID: inst.ProfileID.Or(0), Profile: inst.Profile,
 				Placement: inst.Placement.Or(gpu.Placement{})})
 		}
 		for _, profile := range created {
 			layout[profile]++
 		}
-		if fitsBeside(g.Profiles, standing, created) {
+		if fitsBeside(g.Profiles, existing, created) {
 			return layout, true
 		}
 	}
@@ -254,7 +254,7 @@ func (p *slicePlan) layoutWith(g *nodedoc.GPU, created []string, without []gpu.I
 }
 
 // fitsBeside reports whether instances can be created beside those that stand.
-func fitsBeside(profiles []gpu.Profile, standing []mig.Placed, created []string) bool {
+func fitsBeside(profiles []gpu.Profile, existing []mig.Placed, created []string) bool {
 	if len(created) == 0 {
 		return true
 	}
@@ -262,9 +262,9 @@ func fitsBeside(profiles []gpu.Profile, standing []mig.Placed, created []string)
 	if at < 0 {
 		return false
 	}
-	return slices.ContainsFunc(mig.FreePlacements(profiles, standing, profiles[at]), func(place gpu.Placement) bool {
+	return slices.ContainsFunc(mig.FreePlacements(profiles, existing, profiles[at]), func(place gpu.Placement) bool {
 		next := mig.Placed{ProfileID: profiles[at].ID, Profile: profiles[at].Name, Placement: place}
-		return fitsBeside(profiles, append(slices.Clone(standing), next), created[1:])
+		return fitsBeside(profiles, append(slices.Clone(existing), next), created[1:])
 	})
 }
 

@@ -97,8 +97,8 @@ func parseDevices(words []string) (map[string]int, error) {
 		profile, count, ok := strings.Cut(w, "=")
 		n, err := strconv.Atoi(count)
 		if _, twice := devices[profile]; !ok || profile == "" || err != nil || n < 1 || twice {
-			return nil, usageError{fmt.Sprintf("--devices %q: expected each profile once, with a count: 1g.10gb=4,3g.40gb=1; "+
-				"or none", w)}
+			return nil, usageError{fmt.Sprintf(
+				"--devices %q: expected each profile once, with a count: 1g.10gb=4,3g.40gb=1; or none", w)}
 		}
 		devices[profile] = n
 	}

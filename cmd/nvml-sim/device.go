@@ -130,8 +130,9 @@ func pciInfo(s *sim.GPUState) C.sim_nvmlPciInfo_t {
 
 // oldPCIInfo writes the first bytes of the struct: it was shorter before its third version.
 func oldPCIInfo(size uintptr) call {
-	return readGPU(gpu.ReadingInventory, func(s *sim.GPUState, a args) result { return putStart(a, 1, pciInfo(s), size) },
-		1)
+	return readGPU(gpu.ReadingInventory, func(s *sim.GPUState, a args) result {
+		return putStart(a, 1, pciInfo(s), size)
+	}, 1)
 }
 
 // pciInfoExt answers with the class of a 3D controller, 0x0302.

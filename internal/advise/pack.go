@@ -41,10 +41,10 @@ type target struct {
 	free  []mig.Placed // GPU instances that exist and that nothing holds
 	idle  float64      // its power, as a share of the limit
 	// What stays on it: whether anything does, what that draws, and its replicas.
-	tenants  bool
-	draw     draw
-	standing map[owner]int
-	taken    []int // indices of the moved workloads that it gets
+	tenants bool
+	draw    draw
+	staying map[owner]int
+	taken   []int // indices of the moved workloads that it gets
 }
 
 // packer searches for the targets of all moved workloads of one model that need the fewest whole GPUs.
@@ -150,7 +150,7 @@ func recommendationOf(devices []Recommendation, id gpu.UUID) *Recommendation {
 // partitionedTarget returns a GPU in MIG mode with what stays on it. Until its power has been observed, what it draws
 // now stands for that.
 func partitionedTarget(at int, g *gpu.GPU, report *Report) target {
-	t := target{at: at, idle: idleShareOf(g), standing: map[owner]int{}}
+	t := target{at: at, idle: idleShareOf(g), staying: map[owner]int{}}
 	observed := false
 	if t.draw, observed = report.tenants[g.UUID]; !observed {
 		t.draw.power = max(0, g.Readings.PowerWatts.Or(0)/max(1, g.Readings.PowerLimitWatts.Or(1))-t.idle)
@@ -164,7 +164,7 @@ func partitionedTarget(at int, g *gpu.GPU, report *Report) target {
 		free[r.Instance.Or(0)] = r.Action == ActionFree
 		t.tenants = t.tenants || r.Action != ActionFree
 		if r.Workload != nil {
-			t.standing[ownerOf(r)]++
+			t.staying[ownerOf(r)]++
 		}
 	}
 	for k := range g.Instances {
@@ -175,8 +175,8 @@ func partitionedTarget(at int, g *gpu.GPU, report *Report) target {
 			continue
 		}
 		placed := mig.Placed{ProfileID: i.ProfileID.Or(0), Profile: i.Profile, Placement: place}
-		if allocated, known := i.Allocated.Get(); known && !allocated && free[i.ID] && len(i.ComputeInstances) == 1 &&
-			!i.IsSplit() {
+		allocated, known := i.Allocated.Get()
+		if known && !allocated && free[i.ID] && len(i.ComputeInstances) == 1 && !i.IsSplit() {
 			t.free = append(t.free, placed)
 		}
 		t.fixed = append(t.fixed, placed)
@@ -318,7 +318,7 @@ func (p *packer) spreadsReplicas() bool {
 		for _, k := range t.taken {
 			of := p.moved[k].owner
 			counts[of]++
-			if all := counts[of] + t.standing[of]; all > 1 && all == p.replicas[of] {
+			if all := counts[of] + t.staying[of]; all > 1 && all == p.replicas[of] {
 				return false
 			}
 		}

@@ -221,8 +221,8 @@ func (u *usage) describeInstances(g mig.GPULayout, gone map[place]bool) []api.In
 	return list
 }
 
-// standingOn are the instances of a GPU among those that were read; nil if it was not.
-func standingOn(gpus []mig.GPULayout, id gpu.UUID) []mig.Instance {
+// instancesOn returns the instances of a GPU among those that were read; nil if it was not read.
+func instancesOn(gpus []mig.GPULayout, id gpu.UUID) []mig.Instance {
 	g, err := findGPU(gpus, nil, id)
 	if err != nil {
 		return nil

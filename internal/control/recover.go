@@ -147,7 +147,7 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 		}
 	} else {
 		for _, p := range last.Parts {
-			if live := standingOn(gpus, p.GPU); live == nil || !p.matches(live) {
+			if live := instancesOn(gpus, p.GPU); live == nil || !p.matches(live) {
 				suspect = append(suspect, p.GPU)
 			}
 		}
@@ -160,7 +160,7 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 	op.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", what)
 	for _, id := range suspect {
 		op.Operation.GPUs = append(op.Operation.GPUs,
-			api.OperationGPU{GPU: id, State: api.Degraded, Current: describeLayout(standingOn(gpus, id))})
+			api.OperationGPU{GPU: id, State: api.Degraded, Current: describeLayout(instancesOn(gpus, id))})
 	}
 	return op
 }
@@ -247,7 +247,7 @@ func (e *Engine) endInterrupted(ctx context.Context, op *operation, why string) 
 		p.Changed = p.Changed || p.Pending != nil
 		op.endPendingStep(p, api.StepFailed)
 		e.mu.Unlock()
-		e.setGPU(op, p.GPU, state, problem, standingOn(gpus, p.GPU))
+		e.setGPU(op, p.GPU, state, problem, instancesOn(gpus, p.GPU))
 	}
 	state := api.Failed
 	if op.changed() {

@@ -50,7 +50,7 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 	}
 	for _, g := range op.Operation.GPUs {
 		if !e.gpuState(op, g.GPU).Final() {
-			e.setGPU(op, g.GPU, api.Accepted, nil, standingOn(gpus, g.GPU))
+			e.setGPU(op, g.GPU, api.Accepted, nil, instancesOn(gpus, g.GPU))
 		}
 	}
 	if op.Operation.Verb == api.VerbRecovery {
@@ -135,8 +135,8 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	op.again = e.o.Now().Add(op.backoff)
 	e.mu.Unlock()
 	if _, err := e.retry(ctx, op); err != nil {
-		level.Debug(e.o.Logger).Log("msg", "cannot resume an operation yet", "operation", op.Operation.ID, "err",
-			err)
+		level.Debug(e.o.Logger).Log("msg", "cannot resume an operation yet", "operation", op.Operation.ID,
+			"err", err)
 	}
 }
 

@@ -111,8 +111,8 @@ func (g gpuInstanceHandle) GetComputeInstanceProfileInfo(profile int) (nvml.Comp
 }
 
 // GetComputeInstancePossiblePlacements: of the profile's info go-nvml uses the id.
-func (g gpuInstanceHandle) GetComputeInstancePossiblePlacements(profileID uint32) ([]nvml.ComputeInstancePlacement,
-	nvml.Return) {
+func (g gpuInstanceHandle) GetComputeInstancePossiblePlacements(profileID uint32) (
+	[]nvml.ComputeInstancePlacement, nvml.Return) {
 	return call(g.lib, func() ([]nvml.ComputeInstancePlacement, nvml.Return) {
 		return g.gi.GetComputeInstancePossiblePlacements(&nvml.ComputeInstanceProfileInfo{Id: profileID})
 	}, "nvmlGpuInstanceGetComputeInstancePossiblePlacements")

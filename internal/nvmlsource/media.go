@@ -18,10 +18,10 @@ func (r *gpuRead) readMedia() gpu.Media {
 		return gpu.Media{}
 	}
 	return gpu.Media{
-		Encoder: queryScaled(&r.querier, "nvmlDeviceGetEncoderUtilization", gpu.ReadingMedia, r.dev.GetEncoderUtilization,
-			100),
-		Decoder: queryScaled(&r.querier, "nvmlDeviceGetDecoderUtilization", gpu.ReadingMedia, r.dev.GetDecoderUtilization,
-			100),
+		Encoder: queryScaled(&r.querier, "nvmlDeviceGetEncoderUtilization", gpu.ReadingMedia,
+			r.dev.GetEncoderUtilization, 100),
+		Decoder: queryScaled(&r.querier, "nvmlDeviceGetDecoderUtilization", gpu.ReadingMedia,
+			r.dev.GetDecoderUtilization, 100),
 		JPEG: queryScaled(&r.querier, "nvmlDeviceGetJpgUtilization", gpu.ReadingMedia, r.dev.GetJpgUtilization, 100),
 		OFA:  queryScaled(&r.querier, "nvmlDeviceGetOfaUtilization", gpu.ReadingMedia, r.dev.GetOfaUtilization, 100),
 	}

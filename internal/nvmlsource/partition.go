@@ -219,7 +219,5 @@ func addCompute(at *mig.Instance, info ComputeInstanceInfo, slices int) {
 // completeComputes orders the compute instances and fills in the placements that the driver does not report.
 func completeComputes(at *mig.Instance) {
 	slices.SortFunc(at.ComputeInstances, func(a, b mig.ComputeInstance) int { return cmp.Compare(a.ID, b.ID) })
-	for k, place := range mig.ComputePlacements(*at) {
-		at.ComputeInstances[k].Placement = gpu.Some(place)
-	}
+	at.FillComputePlacements()
 }

@@ -14,7 +14,7 @@ import (
 type layoutTracker struct {
 	generation uint64 // 0: no layout has been seen yet
 	// instances are those of the layout as it was first seen, with their XID errors and energy up to now; other readings
-	// in them are out of date. They share no memory with a reading.
+	// in them are out of date. What is written in them is shared with no reading and no Snapshot.
 	instances []gpu.GPUInstance
 }
 

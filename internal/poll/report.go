@@ -111,8 +111,8 @@ func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 		}
 		level.Warn(p.opts.Logger).
 			Log("msg", "pod was given a device that is not on this node: restart the device plugin, then delete the pod",
-				"id", a.ID, "resource", a.Holder.Resource, "namespace", a.Holder.Namespace, "pod", a.Holder.Pod, "container",
-				a.Holder.Name)
+				"id", a.ID, "resource", a.Holder.Resource, "namespace", a.Holder.Namespace, "pod", a.Holder.Pod,
+				"container", a.Holder.Name)
 	}
 }
 

@@ -125,8 +125,8 @@ func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 		return n
 	}
 	if age := now.Sub(snap.Time); opts.ReadyMaxAge > 0 && age > opts.ReadyMaxAge {
-		return &notice{Class: "bad", Title: "Readings have stalled", Text: "The readings shown here are " + ageText(age) +
-			" old."}
+		return &notice{Class: "bad", Title: "Readings have stalled",
+			Text: "The readings shown here are " + ageText(age) + " old."}
 	}
 	if len(snap.GPUs) == 0 {
 		return &notice{Class: "plain", Title: "The driver answers, but lists no GPU",

@@ -140,9 +140,9 @@ func TestSourceAfterAChangeOfTheMIGMode(t *testing.T) {
 					t.Errorf("%+v, %v\n%s", profiling, err, lines)
 				}
 			}
-			if restarted := strings.Contains(lines.String(),
-				"it is started again"); restarted != (mode == dcgmsource.ModeEmbedded) {
-				t.Errorf("started again: %v\n%s", restarted, lines)
+			restarted := strings.Contains(lines.String(), "restarting it")
+			if want := mode == dcgmsource.ModeEmbedded; restarted != want {
+				t.Errorf("started again: %v, want %v\n%s", restarted, want, lines)
 			}
 		})
 	}

@@ -64,7 +64,7 @@ const (
 	NotBuilt        ProblemType = "urn:mig-exporter:problem:unimplemented"   // 501
 	Unavailable     ProblemType = "urn:mig-exporter:problem:unavailable"     // 503: no driver answers, or it has no rights
 	ReadOnly        ProblemType = "urn:mig-exporter:problem:read-only"       // 503: the state folder cannot be used
-	DegradedNode    ProblemType = "urn:mig-exporter:problem:degraded"        // 409: retry the rollback or accept it
+	DegradedNode    ProblemType = "urn:mig-exporter:problem:degraded"        // 409: retry rollback or accept the layout
 	LayoutChanged   ProblemType = "urn:mig-exporter:problem:layout-changed"  // 409: another client has changed the GPU
 	StuckNode       ProblemType = "urn:mig-exporter:problem:stuck"           // 503: a driver call hangs
 	DriverFailed    ProblemType = "urn:mig-exporter:problem:driver"          // 502: in an operation, a driver call failed

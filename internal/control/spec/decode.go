@@ -70,7 +70,7 @@ func byName[T any](read reader[T]) reader[map[string]T] {
 			if name.Kind != strictyaml.ScalarNode || name.Tag == "!!null" || !isName(name.Value) {
 				r.Expected(name, at, "a name")
 			} else if _, ok := (*into)[name.Value]; ok {
-				r.Fail(name, at, "stands here twice")
+				r.Fail(name, at, "duplicate key")
 			}
 			var item T
 			read(r, value, at, &item)

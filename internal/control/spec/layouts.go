@@ -35,7 +35,11 @@ type layoutFile struct {
 
 // FinishYAML checks the layouts of a file.
 func (f *layoutFile) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	if err := check(api.Spec{Layout: "any", Version: f.Version, MIGConfigs: f.MIGConfigs}); err != nil {
+	err := checkDocument(api.Spec{Layout: "any", Version: f.Version, MIGConfigs: f.MIGConfigs})
+	if err == nil {
+		err = checkLayouts(f.MIGConfigs)
+	}
+	if err != nil {
 		r.FailFound(n, key, err)
 	}
 }

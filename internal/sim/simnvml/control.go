@@ -103,8 +103,8 @@ func (g *gpuInstance) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeIn
 	})
 }
 
-func (g *gpuInstance) GetComputeInstancePossiblePlacements(profileID uint32) ([]nvml.ComputeInstancePlacement,
-	nvml.Return) {
+func (g *gpuInstance) GetComputeInstancePossiblePlacements(profileID uint32) (
+	[]nvml.ComputeInstancePlacement, nvml.Return) {
 	return ofInstance(g, func(i *sim.Instance) ([]nvml.ComputeInstancePlacement, nvml.Return) {
 		size, ret := sizeOf(i, profileID)
 		if ret != nvml.SUCCESS {
