@@ -94,6 +94,7 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 	if closing {
 		a.closeWindows(s.Time.Truncate(windowLength))
 	}
+	hourPassed := !a.now.IsZero() && s.Time.Truncate(time.Hour).After(a.now.Truncate(time.Hour))
 	a.now, a.node = s.Time, s.Hostname
 	if len(s.GPUs) > 0 {
 		a.gpus = a.gpus[:0]
@@ -102,7 +103,7 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 		a.gpus = append(a.gpus, s.GPUs[i].UUID)
 		a.observeGPU(&s.GPUs[i], passed)
 	}
-	if closing && s.Time.Minute() == 0 {
+	if hourPassed {
 		a.forget()
 	}
 }
