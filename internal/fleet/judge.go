@@ -155,6 +155,16 @@ func (h *history) isGone() bool {
 	return true
 }
 
+// lastSeen returns the end of the last step of which anything is known; zero if there is none.
+func (h *history) lastSeen() time.Time {
+	for at := len(h.busy) - 1; at >= 0; at-- {
+		if !isNaN(h.busy[at]) {
+			return h.start.Add(time.Duration(at+1) * step)
+		}
+	}
+	return time.Time{}
+}
+
 // mainNamespace returns the namespace that held the GPU for the longest time.
 func (h *history) mainNamespace() string {
 	best, most := "", 0
