@@ -41,6 +41,7 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 // summarize judges a GPU.
 func (s *survey) summarize(g *device) GPU {
 	h := g.history
+	g.last = h.lastSeen()
 	if !s.holdersKnown[g.cluster] {
 		h.holdAlways()
 	}
@@ -65,7 +66,7 @@ func (s *survey) summarize(g *device) GPU {
 		answer.Reason = ReasonModelUnknown
 	case !h.isSeen():
 		answer.Reason = ReasonNoHistory
-	case h.isGone():
+	case !g.last.After(s.end.Add(-hour)):
 		answer.Reason = ReasonGone
 	case held == 0:
 		answer.Action, answer.Namespace = advise.ActionFree, ""
@@ -143,16 +144,6 @@ func (h *history) holdAlways() {
 	for at, v := range h.busy {
 		h.held[at] = !isNaN(v)
 	}
-}
-
-// isGone reports whether nothing is known of the last hour.
-func (h *history) isGone() bool {
-	for _, v := range h.busy[len(h.busy)-min(len(h.busy), stepsPerHour):] {
-		if !isNaN(v) {
-			return false
-		}
-	}
-	return true
 }
 
 // lastSeen returns the end of the last step of which anything is known; zero if there is none.

@@ -17,7 +17,7 @@ const coarser = "The rules are those of migctl recommend, the evidence is coarse
 type counts struct {
 	blind, links, unheld, unpriced int
 	gone                           int
-	last                           time.Time // end of the last step in which any GPU has a sample
+	last                           time.Time      // end of the last step in which any GPU has a sample
 	exporters                      map[string]int // GPUs that are known under an exporter's names alone
 	prices                         map[string]bool
 }
@@ -30,9 +30,9 @@ func (s *survey) count(r *Report) counts {
 		c.links += count(a.NVLinkUnread)
 		c.unheld += count(!s.holdersKnown[g.cluster])
 		c.exporters[g.dialect.name]++
-		c.gone += count(g.history.isGone())
-		if last := g.history.lastSeen(); last.After(c.last) {
-			c.last = last
+		c.gone += count(!g.last.After(s.end.Add(-hour)))
+		if g.last.After(c.last) {
+			c.last = g.last
 		}
 		if p, ok := priceOf(s.options.Prices, a.Model, a.model.Name); ok {
 			c.prices[p.Model] = true
