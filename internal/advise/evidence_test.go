@@ -1,6 +1,7 @@
 package advise
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -206,5 +207,24 @@ func TestExplainedWidth(t *testing.T) {
 	slice := Recommendation{Action: ActionSlice, Recommended: "1g.10gb", Evidence: &e, Predicted: &Predicted{}}
 	for _, r := range []Recommendation{share, slice} {
 		cmptest.HasTexts(t, r.explain(DefaultOptions()), "kernels on 90 % of the SMs")
+	}
+}
+
+// TestBusiestTenMinutesOfRarePolls: ten minutes are as long if polls are five minutes apart.
+func TestBusiestTenMinutesOfRarePolls(t *testing.T) {
+	o := DefaultOptions()
+	o.MaxGap = 15 * time.Minute
+	a, g := New(o), wholeGPU(t, "H100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
+	var s *gpu.Snapshot
+	for i := range 300 {
+		setActivity(&g, 0.1, 0.01, 0)
+		if i == 150 || i == 151 {
+			setActivity(&g, 0.9, 0.09, 0)
+		}
+		s = &gpu.Snapshot{Time: start().Add(time.Duration(i) * 5 * time.Minute), Hostname: "node-a", GPUs: []gpu.GPU{g}}
+		a.Observe(s)
+	}
+	if busiest := a.Recommend(s).Devices[0].Evidence.Busy10Minutes; math.Abs(busiest-0.9) > 1e-6 {
+		t.Errorf("the busiest ten minutes were busy for %v of the time, want 0.9", busiest)
 	}
 }
