@@ -52,8 +52,8 @@ func wholeOf(g *gpu.GPU) capacity {
 	return c
 }
 
-// smallerProfiles returns the profiles that are smaller than a device, the smallest first: by memory, SMs and name,
-// plain ones before those with attributes. One with all memory of a GPU is not smaller than the GPU.
+// smallerProfiles returns the profiles that are smaller than a device, the smallest first. One with all memory of a GPU
+// is not smaller than the GPU.
 func smallerProfiles(g *gpu.GPU, than capacity) []*gpu.Profile {
 	var list []*gpu.Profile
 	for i := range g.Profiles {
@@ -64,11 +64,14 @@ func smallerProfiles(g *gpu.GPU, than capacity) []*gpu.Profile {
 			list = append(list, p)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b *gpu.Profile) int {
-		return cmp.Or(cmp.Compare(a.MemorySlices, b.MemorySlices), cmp.Compare(a.SMs, b.SMs),
-			cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortStableFunc(list, compareProfiles)
 	return list
+}
+
+// compareProfiles orders profiles by memory, SMs and name, plain ones before those with attributes.
+func compareProfiles(a, b *gpu.Profile) int {
+	return cmp.Or(cmp.Compare(a.MemorySlices, b.MemorySlices), cmp.Compare(a.SMs, b.SMs),
+		cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
 }
 
 // try says what a profile would do to a workload that was seen on a whole GPU.
