@@ -46,8 +46,8 @@ type device struct {
 }
 
 // The node is polled every quarter of an hour, which is stored as three scrapes, until it is polled and scraped every
-// minute: the minutes of the last day are enough to decide. Polls are four minutes after each quarter, when
-// the kernels of bursts are narrow.
+// minute: the minutes of the last day are enough to decide. Polls are four minutes after each quarter, when the
+// kernels of bursts are narrow.
 const (
 	coarse      = 15 * time.Minute
 	firstPoll   = 4 * time.Minute
