@@ -69,7 +69,7 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 	c.Flag("target-busy", "Highest p99 of busy time in a slice that stretches requests, 0-1.").
 		Default(number(defaults.TargetBusy)).
 		Float64Var(&f.TargetBusy)
-	c.Flag("max-stretch", "How much longer than on the whole GPU a request may take, at p95.").
+	c.Flag("max-stretch", "How many times as long as on the whole GPU a request may take in a slice, at p95.").
 		Default(number(defaults.MaxStretch)).
 		Float64Var(&f.MaxStretch)
 	c.Flag("min-evidence", "Time for which a GPU must have been held and observed.").Default("1d").

@@ -165,6 +165,10 @@ func TestSliceProcedures(t *testing.T) {
 			cmptest.Equal(t, "commands", sliceCommands(t, got.out), c.want)
 			cmptest.HasTexts(t, flat(got.out), c.says...)
 			fits(t, withoutCommands(got.out))
+			if slices.ContainsFunc(c.want, func(s string) bool { return strings.HasPrefix(s, "patch") }) {
+				spec := runner{}.run(t, address, "recommend", "--spec")
+				cmptest.HasTexts(t, flat(spec.out+spec.err), "should become smaller or larger are not part of a spec")
+			}
 		})
 	}
 }

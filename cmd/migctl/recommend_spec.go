@@ -51,7 +51,11 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 	})
 	switch {
 	case len(targets) == 0:
-		return errors.New("no new slices are recommended on these GPUs: there is no spec to write")
+		why := "no new slices are recommended on these GPUs: there is no spec to write"
+		if hasSliceChanges(report, chosen) {
+			why += ". " + sliceChangesApart
+		}
+		return errors.New(why)
 	case report.SingleStrategy && len(targets) < all:
 		return errors.New("there is no spec to write for some of the GPUs: " + singleReason +
 			" migctl recommend --spec without a GPU writes the spec of the node")
@@ -76,11 +80,25 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 		first := fmt.Sprintf(layoutOfGPU, targets[0].gpu.Index)
 		fmt.Fprintf(&out, "# One GPU after the other: migctl apply -f FILE --layout %s. MIG mode must be on.\n", first)
 	}
+	if hasSliceChanges(report, chosen) {
+		fmt.Fprintln(&out, "# "+sliceChangesApart)
+	}
 	if err := writeYAML(&out, data); err != nil {
 		return fmt.Errorf("write the spec: %w", err)
 	}
 	_, err = s.out.Write(out.Bytes())
 	return err
+}
+
+// sliceChangesApart says what no spec has.
+const sliceChangesApart = "Slices that should become smaller or larger are not part of a spec: migctl recommend prints " +
+	"the commands for them."
+
+// hasSliceChanges reports whether a slice of some GPUs should become smaller or larger.
+func hasSliceChanges(report *advise.Report, gpus []nodedoc.GPU) bool {
+	return slices.ContainsFunc(report.Devices, func(r advise.Recommendation) bool {
+		return changesSlice(&r) && slices.ContainsFunc(gpus, func(g nodedoc.GPU) bool { return g.UUID == r.GPU })
+	})
 }
 
 // targetLayouts returns what each GPU that gets slices shall have: what it has now, and its new slices. Under the

@@ -44,9 +44,9 @@ type device struct {
 	holder   holderID
 	workload *workload // nil if nothing holds it
 	open     window
-	last10   [10]minute       // the last ten windows
+	last10   [10]minute       // the last ten minutes
 	memory   float64          // largest of the last window, in MiB
-	count    int              // windows closed since the holder came
+	count    int              // minutes of closed windows since the holder came
 	nvlink   gpu.Opt[float64] // bytes at the last Snapshot
 	pcie     gpu.Opt[float64]
 	idle     time.Time // since when it is known that no kernel runs
@@ -94,6 +94,7 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 	if closing {
 		a.closeWindows(s.Time.Truncate(windowLength))
 	}
+	hourPassed := !a.now.IsZero() && s.Time.Truncate(time.Hour).After(a.now.Truncate(time.Hour))
 	a.now, a.node = s.Time, s.Hostname
 	if len(s.GPUs) > 0 {
 		a.gpus = a.gpus[:0]
@@ -102,7 +103,7 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 		a.gpus = append(a.gpus, s.GPUs[i].UUID)
 		a.observeGPU(&s.GPUs[i], passed)
 	}
-	if closing && s.Time.Minute() == 0 {
+	if hourPassed {
 		a.forget()
 	}
 }
@@ -308,16 +309,24 @@ func (a *Advisor) closeWindows(at time.Time) {
 func (a *Advisor) closeWindow(d *device, at time.Time) {
 	if d.workload != nil && d.open.held > 0 {
 		if o := d.open.observed; o > 0 {
-			d.last10[d.count%len(d.last10)] = minute{
+			d.addMinutes(int(o/windowLength.Seconds()+0.5), minute{
 				float32(d.open.busy / o), float32(d.open.sm / o), float32(d.open.dram / o), d.open.activityUnread > 0,
-			}
-			d.count++
+			})
 		}
 		d.memory = d.open.memory
 		d.workload.close(at, &d.open, d.meanOfLast())
 		d.workload.seen(d.holder.UID, at)
 	}
 	d.open = window{}
+}
+
+// addMinutes adds the means of a window of some minutes, one at least: windows are longer than a minute if polls are
+// further apart.
+func (d *device) addMinutes(n int, m minute) {
+	for range min(max(n, 1), len(d.last10)) {
+		d.last10[d.count%len(d.last10)] = m
+		d.count++
+	}
 }
 
 // meanOfLast returns the means over the last ten minutes. What is missing of a shorter time counts as idle.

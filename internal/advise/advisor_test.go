@@ -144,6 +144,10 @@ func profileCases() []profileCase {
 			want: answer{Action: ActionKeep, Reason: ReasonNoMIG},
 		},
 		{
+			about: "MIG mode waits for a reset", load: narrow, change: func(g *gpu.GPU) { g.MIG.Pending = gpu.Some(true) },
+			want: answer{Action: ActionKeep, Reason: ReasonModePending},
+		},
+		{
 			about: "graphics", load: narrow, change: func(g *gpu.GPU) { g.Readings.Processes = gpu.Some([]gpu.Process{{Graphics: true}}) },
 			want: answer{Action: ActionKeep, Reason: ReasonGraphics},
 		},

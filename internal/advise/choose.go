@@ -19,7 +19,7 @@ type Facts struct {
 }
 
 // Choose returns what is recommended for a whole GPU that is held. Of the GPU it uses the profiles, the number of
-// SMs, the MIG mode and the total memory. Unlike an Advisor, it has no answer from before to settle on.
+// SMs, the MIG mode, current and pending, and the total memory. Unlike an Advisor, it has no answer from before to settle on.
 func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name, Action: ActionKeep, Evidence: f.Evidence}
 	of := wholeOf(g)
@@ -48,6 +48,8 @@ func (f *Facts) disqualified(g *gpu.GPU, of capacity, o Options) Reason {
 		return ReasonShared
 	case f.MultiGPU:
 		return ReasonMultiGPU
+	case g.MIG.Pending.Or(false) && !g.MIG.Enabled.Or(false):
+		return ReasonModePending
 	case f.Evidence.ObservedHours < o.MinEvidence.Hours():
 		return ReasonLittleEvidence
 	case f.Evidence.CoverageRatio < minCoverage:

@@ -1,6 +1,7 @@
 package advise
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -173,4 +174,57 @@ func TestFirstMemoryIsOfTenMinutes(t *testing.T) {
 	}
 	s := observeFor(a, start().Add(4*time.Minute), longEnough, gpus...)
 	cmptest.Equal(t, "reason", recommend(a, s).Devices[0].Reason, ReasonPreallocated)
+}
+
+// TestOldWorkloadsFade: also if no poll falls on the first minute of an hour.
+func TestOldWorkloadsFade(t *testing.T) {
+	a := New(fastOptions())
+	from := start().Add(time.Minute)
+	observeFor(a, from, 10*time.Minute, wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a")))
+	idle := []gpu.GPU{wholeGPU(t, "H100-80GB", 0, load{})}
+	for at := from.Add(12 * time.Minute); at.Before(from.Add(9 * 24 * time.Hour)); at = at.Add(2 * time.Minute) {
+		a.Observe(&gpu.Snapshot{Time: at, Hostname: "node-a", GPUs: idle})
+	}
+	if len(a.workloads) != 0 {
+		t.Errorf("%d workloads are kept after nine days, want none", len(a.workloads))
+	}
+}
+
+// TestKeysAreOrdered: keys that differ in any field have an order, which checkpoints and forgetting follow.
+func TestKeysAreOrdered(t *testing.T) {
+	key := Key{Namespace: "ml", Owner: "Deployment/a", Container: "main", Model: "H100", Profile: "1g.10gb"}
+	shared := key
+	shared.Shared = true
+	if key.compare(shared) >= 0 || shared.compare(key) <= 0 || key.compare(key) != 0 {
+		t.Error("keys that differ in whether the device is shared have no order")
+	}
+}
+
+// TestExplainedWidth: the sentence has the width that the stretch follows from, not that at p95.
+func TestExplainedWidth(t *testing.T) {
+	e := Evidence{BusyP99: 0.1, P95: Kernels{Width: 0.3}, decisive: Kernels{Width: 0.9}, BusyMean: 0.1}
+	share := Recommendation{Action: ActionShare, Reason: ReasonStretch, Evidence: &e}
+	slice := Recommendation{Action: ActionSlice, Recommended: "1g.10gb", Evidence: &e, Predicted: &Predicted{}}
+	for _, r := range []Recommendation{share, slice} {
+		cmptest.HasTexts(t, r.explain(DefaultOptions()), "kernels on 90 % of the SMs")
+	}
+}
+
+// TestBusiestTenMinutesOfRarePolls: ten minutes are as long if polls are five minutes apart.
+func TestBusiestTenMinutesOfRarePolls(t *testing.T) {
+	o := DefaultOptions()
+	o.MaxGap = 15 * time.Minute
+	a, g := New(o), wholeGPU(t, "H100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
+	var s *gpu.Snapshot
+	for i := range 300 {
+		setActivity(&g, 0.1, 0.01, 0)
+		if i == 150 || i == 151 {
+			setActivity(&g, 0.9, 0.09, 0)
+		}
+		s = &gpu.Snapshot{Time: start().Add(time.Duration(i) * 5 * time.Minute), Hostname: "node-a", GPUs: []gpu.GPU{g}}
+		a.Observe(s)
+	}
+	if busiest := a.Recommend(s).Devices[0].Evidence.Busy10Minutes; math.Abs(busiest-0.9) > 1e-6 {
+		t.Errorf("the busiest ten minutes were busy for %v of the time, want 0.9", busiest)
+	}
 }

@@ -48,6 +48,9 @@ func fixedText(reason Reason) string {
 		return "several containers share the device; what each of them needs cannot be told apart"
 	case ReasonMultiGPU:
 		return "the pod holds several GPUs: slices cannot exchange data directly"
+	case ReasonModePending:
+		return "MIG mode is pending: it needs a reset of the GPU, which ends everything on it. Once the GPU was emptied and " +
+			"reset, or the pending mode is off, there is an answer again"
 	case ReasonNVLink:
 		return "data was exchanged over NVLink, which slices do not have"
 	case ReasonGraphics:

@@ -32,6 +32,7 @@ const (
 	ReasonNoMIG          Reason = "mig-not-supported"
 	ReasonShared         Reason = "shared-device"
 	ReasonMultiGPU       Reason = "multi-gpu"
+	ReasonModePending    Reason = "mig-mode-pending" // MIG mode waits for a reset, which would end what runs
 	ReasonLittleEvidence Reason = "little-evidence"
 	ReasonLowCoverage    Reason = "low-coverage"
 	ReasonNVLink         Reason = "nvlink"

@@ -64,12 +64,9 @@ func (r *Record) Add(v Window) {
 		}
 		r.observed += seconds
 		r.busy += sum.busy
-		for range min(len(r.device.last10), int(r.length/time.Minute)) {
-			r.device.last10[r.device.count%len(r.device.last10)] = minute{
-				float32(busy), float32(sum.sm / seconds), float32(sum.dram / seconds), unread,
-			}
-			r.device.count++
-		}
+		r.device.addMinutes(int(r.length/time.Minute), minute{
+			float32(busy), float32(sum.sm / seconds), float32(sum.dram / seconds), unread,
+		})
 	}
 	last := r.device.meanOfLast()
 	r.busiest = max(r.busiest, float64(last.busy))

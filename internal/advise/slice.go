@@ -1,7 +1,6 @@
 package advise
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -167,7 +166,7 @@ func largerProfile(g *gpu.GPU, than capacity, short Reason, need float64, engine
 			more = p.MemorySlices > than.memorySlices && p.SMs >= than.sms
 		}
 		if more && len(p.Placements) > 0 && need <= float64(p.MemoryBytes) && !lacksEngines(p, than, used) &&
-			(best == nil || isSmaller(p, best)) {
+			(best == nil || compareProfiles(p, best) < 0) {
 			best = p
 		}
 	}
@@ -175,9 +174,4 @@ func largerProfile(g *gpu.GPU, than capacity, short Reason, need float64, engine
 		return ""
 	}
 	return best.Name
-}
-
-func isSmaller(a, b *gpu.Profile) bool {
-	return cmp.Or(cmp.Compare(a.MemorySlices, b.MemorySlices), cmp.Compare(a.SMs, b.SMs),
-		cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name)) < 0
 }

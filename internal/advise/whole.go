@@ -52,8 +52,8 @@ func wholeOf(g *gpu.GPU) capacity {
 	return c
 }
 
-// smallerProfiles returns the profiles that are smaller than a device, the smallest first: by memory, SMs and name,
-// plain ones before those with attributes. One with all memory of a GPU is not smaller than the GPU.
+// smallerProfiles returns the profiles that are smaller than a device, the smallest first. One with all memory of a GPU
+// is not smaller than the GPU.
 func smallerProfiles(g *gpu.GPU, than capacity) []*gpu.Profile {
 	var list []*gpu.Profile
 	for i := range g.Profiles {
@@ -64,11 +64,14 @@ func smallerProfiles(g *gpu.GPU, than capacity) []*gpu.Profile {
 			list = append(list, p)
 		}
 	}
-	slices.SortStableFunc(list, func(a, b *gpu.Profile) int {
-		return cmp.Or(cmp.Compare(a.MemorySlices, b.MemorySlices), cmp.Compare(a.SMs, b.SMs),
-			cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortStableFunc(list, compareProfiles)
 	return list
+}
+
+// compareProfiles orders profiles by memory, SMs and name, plain ones before those with attributes.
+func compareProfiles(a, b *gpu.Profile) int {
+	return cmp.Or(cmp.Compare(a.MemorySlices, b.MemorySlices), cmp.Compare(a.SMs, b.SMs),
+		cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
 }
 
 // try says what a profile would do to a workload that was seen on a whole GPU.
@@ -238,19 +241,18 @@ func (r *Recommendation) predict(t *trial) {
 	r.Reclaimable, r.NotChecked = round3(1-t.share), t.notChecked
 }
 
-// explain returns a sentence on a recommendation.
+// explain returns a sentence on a recommendation. Its width is the one that the stretch follows from.
 func (r *Recommendation) explain(o Options) string {
 	e := r.Evidence
 	gib := func(bytes float64) string { return fmt.Sprintf("%.1f GiB", bytes/(1<<30)) }
 	switch {
 	case r.Action == ActionSlice:
 		return fmt.Sprintf("at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs: %s does the "+
-			"work, requests take %.2f to %.2f times as long at p95", gib(e.MemoryBytes), 100*e.BusyMean, 100*e.P95.Width,
-			r.Recommended,
-			r.Predicted.StretchP95.Low, r.Predicted.StretchP95.High)
+			"work, requests take %.2f to %.2f times as long at p95", gib(e.MemoryBytes), 100*e.BusyMean,
+			100*e.decisive.Width, r.Recommended, r.Predicted.StretchP95.Low, r.Predicted.StretchP95.High)
 	case r.Action == ActionShare:
 		return fmt.Sprintf("busy %.0f %% of the time at p99, with kernels on %.0f %% of the SMs: a slice would stretch "+
-			"every request; MPS or time-slicing would not", 100*e.BusyP99, 100*e.P95.Width)
+			"requests; MPS or time-slicing would not", 100*e.BusyP99, 100*e.decisive.Width)
 	}
 	return explainReason(r, o)
 }

@@ -29,7 +29,18 @@ type Key struct {
 func (k Key) compare(l Key) int {
 	return cmp.Or(cmp.Compare(k.Namespace, l.Namespace), cmp.Compare(k.Owner, l.Owner),
 		cmp.Compare(k.Container, l.Container),
-		cmp.Compare(k.Model, l.Model), cmp.Compare(k.Profile, l.Profile))
+		cmp.Compare(k.Model, l.Model), cmp.Compare(k.Profile, l.Profile), compareBools(k.Shared, l.Shared))
+}
+
+// compareBools orders false before true.
+func compareBools(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 // memoryDays is how many daily maxima are kept, today included.

@@ -41,6 +41,7 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 // summarize judges a GPU.
 func (s *survey) summarize(g *device) GPU {
 	h := g.history
+	g.last = h.lastSeen()
 	if !s.holdersKnown[g.cluster] {
 		h.holdAlways()
 	}
@@ -65,7 +66,7 @@ func (s *survey) summarize(g *device) GPU {
 		answer.Reason = ReasonModelUnknown
 	case !h.isSeen():
 		answer.Reason = ReasonNoHistory
-	case h.isGone():
+	case !g.last.After(s.end.Add(-hour)):
 		answer.Reason = ReasonGone
 	case held == 0:
 		answer.Action, answer.Namespace = advise.ActionFree, ""
@@ -145,14 +146,14 @@ func (h *history) holdAlways() {
 	}
 }
 
-// isGone reports whether nothing is known of the last hour.
-func (h *history) isGone() bool {
-	for _, v := range h.busy[len(h.busy)-min(len(h.busy), stepsPerHour):] {
-		if !isNaN(v) {
-			return false
+// lastSeen returns the end of the last step of which anything is known; zero if there is none.
+func (h *history) lastSeen() time.Time {
+	for at := len(h.busy) - 1; at >= 0; at-- {
+		if !isNaN(h.busy[at]) {
+			return h.start.Add(time.Duration(at+1) * step)
 		}
 	}
-	return true
+	return time.Time{}
 }
 
 // mainNamespace returns the namespace that held the GPU for the longest time.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
@@ -298,4 +299,24 @@ func TestPriceOfTheLongestName(t *testing.T) {
 			t.Errorf("%s costs %v, want %v", name, p.Hour, want)
 		}
 	}
+}
+
+// TestEndedHistory: a history that ends before the last hour says when, if it does for all GPUs.
+func TestEndedHistory(t *testing.T) {
+	o := weekly()
+	s := surveyOf(o)
+	s.client = &Client{}
+	for range 2 {
+		d := narrow(o)
+		for at := 160 * stepsPerHour; at < len(d.history.busy); at++ {
+			d.history.busy[at] = float32(math.NaN())
+		}
+		d.answer = s.summarize(d)
+		s.gpus = append(s.gpus, d)
+	}
+	cmptest.HasTexts(t, strings.Join(s.notes(&Report{}), "\n"),
+		"--time="+o.End.Add(-8*time.Hour).UTC().Format(time.RFC3339))
+	s.gpus[0] = narrow(o)
+	s.gpus[0].answer = s.summarize(s.gpus[0])
+	cmptest.LacksTexts(t, strings.Join(s.notes(&Report{}), "\n"), "--time=")
 }

@@ -16,6 +16,8 @@ const coarser = "The rules are those of migctl recommend, the evidence is coarse
 // counts are how many GPUs lack what.
 type counts struct {
 	blind, links, unheld, unpriced int
+	gone                           int
+	last                           time.Time      // end of the last step in which any GPU has a sample
 	exporters                      map[string]int // GPUs that are known under an exporter's names alone
 	prices                         map[string]bool
 }
@@ -28,6 +30,10 @@ func (s *survey) count(r *Report) counts {
 		c.links += count(a.NVLinkUnread)
 		c.unheld += count(!s.holdersKnown[g.cluster])
 		c.exporters[g.dialect.name]++
+		c.gone += count(!g.last.After(s.end.Add(-hour)))
+		if g.last.After(c.last) {
+			c.last = g.last
+		}
 		if p, ok := priceOf(s.options.Prices, a.Model, a.model.Name); ok {
 			c.prices[p.Model] = true
 		}
@@ -47,6 +53,11 @@ func (s *survey) notes(r *Report) []string {
 		if n > 0 {
 			notes = append(notes, fmt.Sprintf(format, args...))
 		}
+	}
+	if c.gone == len(s.gpus) && !c.last.IsZero() {
+		notes = append(notes, fmt.Sprintf("The history has nothing on any GPU in the last hour before %s, so all of them "+
+			"count as gone: its last samples are of %s. Add --time=%[2]s to judge the time before.",
+			s.end.UTC().Format(time.RFC3339), c.last.UTC().Format(time.RFC3339)))
 	}
 	fromDCGM := 0
 	for _, d := range dialects()[1:] {

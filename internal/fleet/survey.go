@@ -58,6 +58,7 @@ type device struct {
 	samples                   float64 // under the names that were taken
 	history                   *history
 	answer                    GPU
+	last                      time.Time // end of the last step of which anything is known; zero if there is none
 }
 
 // maxPoints is how many points a query may return: well below the 50 million samples that a server holds by default,
