@@ -91,8 +91,8 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 }
 
 // sliceChangesApart says what no spec has.
-const sliceChangesApart = "Slices that should become smaller or larger are not part of a spec: migctl recommend prints " +
-	"the commands for them."
+const sliceChangesApart = "Slices that should become smaller or larger are not part of a spec: migctl recommend " +
+	"prints the commands for them."
 
 // hasSliceChanges reports whether a slice of some GPUs should become smaller or larger.
 func hasSliceChanges(report *advise.Report, gpus []nodedoc.GPU) bool {

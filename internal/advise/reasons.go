@@ -49,8 +49,8 @@ func fixedText(reason Reason) string {
 	case ReasonMultiGPU:
 		return "the pod holds several GPUs: slices cannot exchange data directly"
 	case ReasonModePending:
-		return "MIG mode is pending: it needs a reset of the GPU, which ends everything on it. Once the GPU was emptied and " +
-			"reset, or the pending mode is off, there is an answer again"
+		return "MIG mode is pending: it needs a reset of the GPU, which ends everything on it. Once the GPU was emptied " +
+			"and reset, or the pending mode is off, there is an answer again"
 	case ReasonNVLink:
 		return "data was exchanged over NVLink, which slices do not have"
 	case ReasonGraphics:
