@@ -242,36 +242,40 @@ func TestControlRepartitions(t *testing.T) {
 	if err := c.awaitResources(); err != nil {
 		t.Fatal(err)
 	}
-	pod := c.run(t, newPod("ml", "after", newContainer("main", "nvidia.com/mig-1g.5gb", 1)))
+	pod, err := c.createPod(c.ctx, newPod("ml", "after", newContainer("main", "nvidia.com/mig-1g.5gb", 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
 	c.awaitHolders(t, c.given(t, pod, "main", "exclusive"))
-	c.rollBack(t, operator, offered)
+	c.restoreLayout(t, operator, offered)
 }
 
-// rollBack ends the pod of TestControlRepartitions and rolls the operation back.
-func (c *cluster) rollBack(t *testing.T, operator user, offered []string) {
+// restoreLayout ends the pod of TestControlRepartitions, which is in the way, and gives GPU 8 its layout again.
+func (c *cluster) restoreLayout(t *testing.T, operator user, offered []string) {
 	t.Helper()
 	output, exit, err := c.migctlAs(operator, "plan", "--gpus=8", "--devices=3g.20gb=1")
 	if err != nil || exit != 1 || !strings.Contains(output, "ml/after") {
 		t.Errorf("a plan for a GPU on which a pod has a new device: exit code %d, %v: %s", exit, err, output)
 	}
-	t.Cleanup(func() { // after the pod is gone
-		c.plugins["nvidia.com/mig-1g.5gb"].offer(offered...)
-		c.awaitHolders(t, nil)
-		go func() {
-			uuids, err := c.awaitLayout(8, "3g.20gb")
-			if err != nil {
-				reportError(err)
-			}
-			c.plugins["nvidia.com/mig-3g.20gb"].offer(uuids...)
-		}()
-		output, exit, err := c.migctlAs(operator, "apply", "--yes", "--gpus=8", "--devices=3g.20gb=1")
-		if err != nil || exit != 0 {
-			t.Errorf("the previous layout: exit code %d, %v: %s", exit, err, output)
+	if err := c.deletePod(c.ctx, "ml", "after"); err != nil {
+		t.Fatal(err)
+	}
+	c.plugins["nvidia.com/mig-1g.5gb"].offer(offered...)
+	c.awaitHolders(t, nil)
+	go func() {
+		uuids, err := c.awaitLayout(8, "3g.20gb")
+		if err != nil {
+			reportError(err)
 		}
-		if err := c.awaitResources(); err != nil {
-			t.Error(err)
-		}
-	})
+		c.plugins["nvidia.com/mig-3g.20gb"].offer(uuids...)
+	}()
+	output, exit, err = c.migctlAs(operator, "apply", "--yes", "--gpus=8", "--devices=3g.20gb=1")
+	if err != nil || exit != 0 {
+		t.Errorf("the previous layout: exit code %d, %v: %s", exit, err, output)
+	}
+	if err := c.awaitResources(); err != nil {
+		t.Error(err)
+	}
 }
 
 // migctlAs runs migctl with a user's token on the network listener.

@@ -102,6 +102,24 @@ func exporterPod(name string) *corev1.Pod {
 	return pod
 }
 
+// keepExporterLog copies the log of the exporter's pod to the other logs.
+func (n *node) keepExporterLog() error {
+	files, err := filepath.Glob("/var/log/pods/monitoring_mig-exporter-*/*/*.log")
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(n.logs, "mig-exporter-"+filepath.Base(file)), text, 0o644)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func fromField(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{
 		FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}

@@ -23,19 +23,19 @@ func TestHolderOfEveryForm(t *testing.T) {
 		sharing       string
 	}{
 		{"whole", "nvidia.com/gpu", 1, "exclusive"},
-		{"replica-a", "nvidia.com/gpu.shared", 1, "replica"},
-		{"replica-b", "nvidia.com/gpu.shared", 1, "replica"},
+		{"replica-a", "nvidia.com/gpu.shared", 1, "time-slicing"},
+		{"replica-b", "nvidia.com/gpu.shared", 1, "time-slicing"},
 		{"first-compute-instance", "nvidia.com/mig-1c.3g.20gb", 1, "exclusive"},
 		{"second-compute-instance", "nvidia.com/mig-2c.3g.20gb", 1, "exclusive"},
 		{"gpu-instance", "nvidia.com/mig-2g.10gb", 1, "exclusive"},
-		{"mig-replica-a", "nvidia.com/mig-1g.5gb.shared", 1, "replica"},
-		{"mig-replica-b", "nvidia.com/mig-1g.5gb.shared", 1, "replica"},
+		{"mig-replica-a", "nvidia.com/mig-1g.5gb.shared", 1, "time-slicing"},
+		{"mig-replica-b", "nvidia.com/mig-1g.5gb.shared", 1, "time-slicing"},
 		{"legacy", "example.com/legacy-mig", 1, "exclusive"},
 		{"hami-a", "example.com/hami-gpu", 1, "hami"},
 		{"hami-b", "example.com/hami-gpu", 1, "hami"},
 		{"gke-mig", "example.com/gke-mig", 1, "exclusive"},
-		{"gke-vgpu-a", "example.com/gke-vgpu", 1, "replica"},
-		{"gke-vgpu-b", "example.com/gke-vgpu", 1, "replica"},
+		{"gke-vgpu-a", "example.com/gke-vgpu", 1, "time-slicing"},
+		{"gke-vgpu-b", "example.com/gke-vgpu", 1, "time-slicing"},
 		{"three", "nvidia.com/mig-1g.5gb", 3, "exclusive"},
 	} {
 		pod := c.run(t, newPod("ml", given.pod, newContainer("main", given.resource, given.count)))
@@ -103,6 +103,7 @@ func (c *cluster) bindClaims(t *testing.T, pod *corev1.Pod, claim string, admin 
 	for i := range pod.Spec.Containers {
 		pod.Spec.Containers[i].Resources.Claims = []corev1.ResourceClaim{{Name: "devices"}}
 	}
+	pod.Spec.NodeName = ""
 	created, err := c.client.CoreV1().Pods(pod.Namespace).Create(c.ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -115,6 +116,11 @@ func (c *cluster) bindClaims(t *testing.T, pod *corev1.Pod, claim string, admin 
 	})
 	c.deleteAfter(t, pod)
 	if err := c.claim(c.ctx, pod.Namespace, claim, admin, devices, created); err != nil {
+		t.Fatal(err)
+	}
+	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name}, Target: corev1.ObjectReference{
+		Kind: "Node", Name: nodeName}}
+	if err := c.client.CoreV1().Pods(pod.Namespace).Bind(c.ctx, binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	running, err := c.awaitPod(c.ctx, created, corev1.PodRunning)

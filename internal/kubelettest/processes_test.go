@@ -19,7 +19,7 @@ import (
 func forking(name, resourceName string) corev1.Container {
 	c := newContainer(name, resourceName, 1)
 	c.Command[3] = "echo devices=$" + allocatedVariable + "; busybox mkfifo /go/fork; " +
-		"while read line < /go/fork; do busybox sleep infinity & done"
+		"while :; do if read line < /go/fork; then busybox sleep infinity & fi; done"
 	c.VolumeMounts = []corev1.VolumeMount{{Name: "go", MountPath: "/go"}}
 	return c
 }
@@ -154,7 +154,7 @@ func (c *cluster) checkLiveProcesses(t *testing.T, running map[simulatedProcess]
 	idle := c.run(t, newPod("ml", "idle", newContainer("main", "nvidia.com/mig-2g.10gb", 1)))
 	want := c.given(t, idle, "main", "exclusive")
 	for _, pod := range running {
-		sharing := "replica"
+		sharing := "time-slicing"
 		if pod.Name == "part" {
 			sharing = "exclusive"
 		}

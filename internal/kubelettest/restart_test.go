@@ -187,13 +187,13 @@ func (c *cluster) holdMany(t *testing.T) []string {
 	t.Helper()
 	var want []string
 	for _, given := range []struct{ pod, resource, sharing string }{
-		{"replica-a", "nvidia.com/gpu.shared", "replica"},
-		{"replica-b", "nvidia.com/gpu.shared", "replica"},
+		{"replica-a", "nvidia.com/gpu.shared", "time-slicing"},
+		{"replica-b", "nvidia.com/gpu.shared", "time-slicing"},
 		{"first-compute-instance", "nvidia.com/mig-1c.3g.20gb", "exclusive"},
 		{"second-compute-instance", "nvidia.com/mig-2c.3g.20gb", "exclusive"},
 		{"hami", "example.com/hami-gpu", "hami"},
 		{"gke-mig", "example.com/gke-mig", "exclusive"},
-		{"gke-vgpu", "example.com/gke-vgpu", "replica"},
+		{"gke-vgpu", "example.com/gke-vgpu", "time-slicing"},
 		{"slice", "nvidia.com/mig-1g.5gb", "exclusive"},
 	} {
 		pod := c.run(t, newPod("ml", given.pod, newContainer("main", given.resource, 1)))

@@ -238,7 +238,7 @@ func runTests(m *testing.M) (status int, err error) {
 	if !hasSelection() {
 		err = checkAudit(shared.auditLog())
 	}
-	return status, errors.Join(err, writeMeasurements())
+	return status, errors.Join(err, writeMeasurements(), shared.keepExporterLog())
 }
 
 // checkRequirements returns an error that says what is missing, and how to get it.
