@@ -142,6 +142,7 @@ func get(path string) ([]byte, error) {
 
 // nodeDocument is what the tests read of /api/v1/node.
 type nodeDocument struct {
+	Time time.Time
 	Node struct {
 		HoldersIncomplete string
 		UnmatchedDevices  []struct{ ID string }
