@@ -128,7 +128,10 @@ func readHost() (*host, error) {
 	err := filepath.WalkDir("/proc/sys", func(path string, entry fs.DirEntry, err error) error {
 		name := strings.TrimPrefix(path, "/proc/sys/")
 		volatile := slices.ContainsFunc(volatileSysctl, func(v string) bool { return strings.HasPrefix(name, v) })
-		if err != nil || entry.IsDir() || volatile {
+		if err != nil {
+			return nil //nolint:nilerr // entries come and go with network interfaces
+		}
+		if entry.IsDir() || volatile {
 			return nil
 		}
 		if text, err := os.ReadFile(path); err == nil { // some can only be written

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // forking returns a container that starts a process for every line that is written to the pipe /go/fork. Nothing else
@@ -191,4 +192,35 @@ func (c *cluster) checkLiveProcesses(t *testing.T, running map[simulatedProcess]
 		}
 	}
 	c.awaitHolders(t, want)
+}
+
+// TestOpenFilesOfOtherProcesses: what partition control reads of other processes, a pod may read with the capability
+// SYS_PTRACE and not without, as docs/partition-control.md says. The simulated driver has no files that a process could
+// have open, so that the exporter itself does not ask here.
+func TestOpenFilesOfOtherProcesses(t *testing.T) {
+	c := startShared(t)
+	for _, pod := range []struct {
+		name  string
+		add   []corev1.Capability
+		phase corev1.PodPhase
+	}{
+		{"without-ptrace", nil, corev1.PodFailed},
+		{"with-ptrace", []corev1.Capability{"SYS_PTRACE"}, corev1.PodSucceeded},
+	} {
+		container := newContainer("main", "", 0)
+		container.Command = []string{"/bin/busybox", "ls", fmt.Sprintf("/proc/%d/fd", c.kubelet.process.Process.Pid)}
+		container.SecurityContext = &corev1.SecurityContext{
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: pod.add},
+		}
+		reader := newPod("monitoring", pod.name, container)
+		reader.Spec.HostPID, reader.Spec.RestartPolicy = true, corev1.RestartPolicyNever
+		created, err := c.client.CoreV1().Pods("monitoring").Create(c.ctx, reader, metav1.CreateOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.deleteAfter(t, reader)
+		if _, err := c.awaitPod(c.ctx, created, pod.phase); err != nil {
+			t.Error(err)
+		}
+	}
 }
