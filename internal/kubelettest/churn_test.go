@@ -38,7 +38,7 @@ type observed struct {
 	allocated map[string]bool
 }
 
-// TestChurn: pods under the same names, of other owners each time, come and go, several a second at times. No scrape
+// TestChurn: pods under the same names, of other owners each time, come and go, several at a time. No scrape
 // shows a device as held by a pod that has not got it, or with another pod's owner; none shows a held device as free.
 func TestChurn(t *testing.T) {
 	c := startShared(t)

@@ -59,7 +59,8 @@ func writeImage(archive, programs, workspace string) error {
 func packFiles(files []imageFile) ([]byte, error) {
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	for _, dir := range []string{"bin", "etc", "lib", "run", "tmp", "proc", "sys", "dev", "var/lib", "var/run", "var/log"} {
+	for _, dir := range []string{"bin", "etc", "lib", "run", "tmp", "proc", "sys", "dev", "var/lib", "var/run",
+		"var/log"} {
 		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755}); err != nil {
 			return nil, err
 		}

@@ -100,7 +100,8 @@ func simulatedProcesses(t *testing.T, device string) []simulatedProcess {
 // TestProcessToContainer: a process that the driver reports is found in its container by its cgroup. The ids are those
 // that the simulated driver reports, and real processes are started with them.
 func TestProcessToContainer(t *testing.T) {
-	if largest, err := os.ReadFile("/proc/sys/kernel/pid_max"); err != nil || strings.TrimSpace(string(largest)) != pidMax {
+	largest, err := os.ReadFile("/proc/sys/kernel/pid_max")
+	if err != nil || strings.TrimSpace(string(largest)) != pidMax {
 		t.Skipf("process ids end at %s here, and raising that would change the host before Linux 6.14", largest)
 	}
 	c := startShared(t)
@@ -208,7 +209,8 @@ func TestOpenFilesOfOtherProcesses(t *testing.T) {
 		{"with-ptrace", []corev1.Capability{"SYS_PTRACE"}, corev1.PodSucceeded},
 	} {
 		container := newContainer("main", "", 0)
-		container.Command = []string{"/bin/busybox", "ls", fmt.Sprintf("/proc/%d/fd", c.kubelet.process.Process.Pid)}
+		file := fmt.Sprintf("/proc/%d/fd/1", c.kubelet.process.Process.Pid)
+		container.Command = []string{"/bin/busybox", "readlink", file}
 		container.SecurityContext = &corev1.SecurityContext{
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: pod.add},
 		}

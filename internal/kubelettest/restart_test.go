@@ -101,8 +101,8 @@ func (w *watch) checkScrape() {
 	}
 }
 
-// checkPlans: no plan destroys an instance that is held, and while it is not known whether the idle instance of GPU 8 is
-// free, none destroys that.
+// checkPlans: no plan destroys an instance that is held, and while it is not known whether the idle instance of GPU 8
+// is free, none destroys that.
 func (w *watch) checkPlans(c *cluster) {
 	for _, gpu := range []string{"2", "9"} {
 		output, exit, err := c.migctl(c.ctx, "plan", "--gpus="+gpu, "--devices=none")
