@@ -17,6 +17,7 @@ LINT          := $(CURDIR)/.bin/golangci-lint
 NFPM          := $(CURDIR)/.bin/nfpm
 PROMTEST      := internal/promtest
 APITEST       := internal/apitest
+KUBELETTEST   := internal/kubelettest
 FUZZTIME      ?= 10s
 BENCH_RUNS    ?= 5
 EVALUATE_NODES ?= 1000
@@ -148,6 +149,40 @@ test-promql: toolchain
 test-openapi: toolchain
 	@echo "==> the HTTP API of partition control against its OpenAPI document"
 	cd $(APITEST) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+KUBERNETES          = $(shell sed -n 's|^\tk8s.io/kubernetes \(v[^ ]*\).*|\1|p' $(KUBELETTEST)/go.mod)
+KUBERNETES_BINARIES = $(CURDIR)/.bin/kubernetes-$(KUBERNETES)
+# How many packages of Kubernetes are compiled at the same time.
+KUBERNETES_JOBS    ?= 2
+
+# Its vet and lint are here as well: they compile client-go, which nothing in make test does.
+.PHONY: e2e-kubelet
+e2e-kubelet: build nvml-sim kubernetes containerd $(LINT) ## as root: a real kubelet, API server and container runtime on the simulated node; minutes, and the first time half an hour
+	@echo "==> beside a real kubelet: Kubernetes $(KUBERNETES); logs and measurements in bin/e2e-kubelet"
+	@mkdir -p bin/e2e-kubelet
+	cd $(KUBELETTEST) && go vet ./... && $(LINT) run ./...
+	cd $(KUBELETTEST) && KUBELETTEST_BINARIES=$(KUBERNETES_BINARIES) KUBELETTEST_PROGRAMS=$(CURDIR)/bin \
+		KUBELETTEST_LOGS=$(CURDIR)/bin/e2e-kubelet go test -trimpath -count=1 -v -timeout 30m . $(ARGS)
+
+# -trimpath above and below: the test shares the build cache of the kubelet.
+.PHONY: kubernetes
+kubernetes: toolchain
+	@[ -x $(KUBERNETES_BINARIES)/kubelet ] && [ -x $(KUBERNETES_BINARIES)/kube-apiserver ] || { \
+		echo "==> building kubelet and kube-apiserver $(KUBERNETES) into .bin"; mkdir -p $(KUBERNETES_BINARIES); \
+		cd $(KUBELETTEST) && nice -n 19 go build -p $(KUBERNETES_JOBS) -trimpath \
+			-ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' -o $(KUBERNETES_BINARIES)/ \
+			k8s.io/kubernetes/cmd/kubelet k8s.io/kubernetes/cmd/kube-apiserver; }
+
+# Installed without asking only in a container, where no init system would start them as services.
+.PHONY: containerd
+containerd:
+	@for tool in containerd runc etcd busybox; do command -v $$tool >/dev/null || missing=yes; done; \
+	[ -z "$$missing" ] && [ -x /usr/lib/cni/bridge ] || { \
+		install="apt-get install --no-install-recommends containerd runc etcd-server containernetworking-plugins busybox-static"; \
+		if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || [ -d /run/systemd/system ]; then \
+			echo "containerd, runc, etcd, busybox or CNI's plugins are missing; on Debian: $$install"; exit 1; \
+		fi; \
+		apt-get update -q && DEBIAN_FRONTEND=noninteractive $$install -y -q; }
 
 .PHONY: golden
 golden: toolchain ## rewrite testdata/golden with what the program serves now

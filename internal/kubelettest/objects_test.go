@@ -1,0 +1,171 @@
+package kubelettest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// Where the exporter's documents are, from the folder of this package.
+var (
+	kubernetesPage = filepath.Join("..", "..", "docs", "kubernetes.md")
+	controlPage    = filepath.Join("..", "..", "docs", "partition-control.md")
+)
+
+// namespaces are those of the pods of the tests, besides that of the exporter.
+var namespaces = []string{"ml", "chat", "batch", "monitoring"}
+
+// createObjects creates what controllers of a whole cluster would: namespaces with their service accounts and the
+// certificate authority, and the exporter's rights as docs/kubernetes.md has them.
+func (n *node) createObjects() error {
+	ctx := context.Background()
+	ca, err := os.ReadFile(n.pki.certFile("ca"))
+	if err != nil {
+		return err
+	}
+	for _, name := range namespaces {
+		labels := map[string]string{}
+		if name == "monitoring" {
+			labels["resource.kubernetes.io/admin-access"] = "true"
+		}
+		_, err := n.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(n.createServiceAccount(ctx, name, "default"), n.createRootCA(ctx, name, ca)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(n.createServiceAccount(ctx, "monitoring", "mig-exporter"), n.createDocumentedRights(ctx))
+}
+
+func (n *node) createServiceAccount(ctx context.Context, namespace, name string) error {
+	_, err := n.client.CoreV1().ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// createRootCA creates the config map that the projected volume of a service account mounts.
+func (n *node) createRootCA(ctx context.Context, namespace string, ca []byte) error {
+	_, err := n.client.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": string(ca)},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+var yamlFence = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+
+// documentedRights returns the cluster roles and bindings of a page.
+func documentedRights(page string) (roles []rbacv1.ClusterRole, bindings []rbacv1.ClusterRoleBinding, err error) {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, fence := range yamlFence.FindAllSubmatch(text, -1) {
+		for document := range bytes.SplitSeq(fence[1], []byte("\n---\n")) {
+			var kind metav1.TypeMeta
+			if err := yaml.Unmarshal(document, &kind); err != nil {
+				continue // part of a document
+			}
+			var role rbacv1.ClusterRole
+			var binding rbacv1.ClusterRoleBinding
+			switch kind.Kind {
+			case "ClusterRole":
+				err = yaml.UnmarshalStrict(document, &role)
+				roles = append(roles, role)
+			case "ClusterRoleBinding":
+				err = yaml.UnmarshalStrict(document, &binding)
+				bindings = append(bindings, binding)
+			}
+			if err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", page, err)
+			}
+		}
+	}
+	return roles, bindings, nil
+}
+
+// createDocumentedRights gives the exporter the roles of docs/kubernetes.md. Its page has one binding and says that
+// each role needs one.
+func (n *node) createDocumentedRights(ctx context.Context) error {
+	roles, bindings, err := documentedRights(kubernetesPage)
+	if err != nil {
+		return err
+	}
+	if len(roles) != 2 || len(bindings) != 1 {
+		return fmt.Errorf("%s has %d roles and %d bindings, expected 2 and 1", kubernetesPage, len(roles), len(bindings))
+	}
+	for i := range roles {
+		if _, err := n.client.RbacV1().ClusterRoles().Create(ctx, &roles[i], metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		binding := bindings[0].DeepCopy()
+		binding.Name, binding.RoleRef.Name = roles[i].Name, roles[i].Name
+		_, err := n.client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// createPod creates a pod and waits until its containers run, or it has ended.
+func (n *node) createPod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, error) {
+	created, err := n.client.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return n.awaitPod(ctx, created, "Running")
+}
+
+// awaitPod waits for a phase of the pod; in Running all of its containers must be ready.
+func (n *node) awaitPod(ctx context.Context, pod *corev1.Pod, phase corev1.PodPhase) (*corev1.Pod, error) {
+	var now *corev1.Pod
+	err := await(2*time.Minute, func() (err error) {
+		now, err = n.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		ready := true
+		for i := range now.Status.ContainerStatuses {
+			ready = ready && (phase != corev1.PodRunning || now.Status.ContainerStatuses[i].Ready)
+		}
+		if now.Status.Phase != phase || !ready {
+			return fmt.Errorf("pod %s/%s is %s: %s %s %+v", pod.Namespace, pod.Name, now.Status.Phase, now.Status.Reason,
+				now.Status.Message, now.Status.ContainerStatuses)
+		}
+		return nil
+	})
+	return now, err
+}
+
+// deletePod deletes a pod and waits until the kubelet has let the API server forget it.
+func (n *node) deletePod(ctx context.Context, namespace, name string) error {
+	if err := n.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return await(2*time.Minute, func() error {
+		_, err := n.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return err
+		}
+		return fmt.Errorf("pod %s/%s is not gone", namespace, name)
+	})
+}

@@ -1,0 +1,163 @@
+package kubelettest
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+// ownToken returns the token of the exporter's service account that the kubelet has projected into its pod.
+func (c *cluster) ownToken(t *testing.T) string {
+	t.Helper()
+	pattern := filepath.Join("/var/lib/kubelet/pods", string(c.exporter.UID), "volumes/kubernetes.io~projected/*/token")
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%s: %v %v", pattern, files, err)
+	}
+	token, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(token)
+}
+
+const (
+	coreAPI  = "/api/v1"
+	draAPI   = "/apis/resource.k8s.io/v1"
+	nodePath = coreAPI + "/nodes/" + nodeName
+)
+
+// TestRightsOfServiceAccount: with the exporter's own token, each documented right is granted and none besides.
+func TestRightsOfServiceAccount(t *testing.T) {
+	c := startShared(t)
+	token := c.ownToken(t)
+	const review = `{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "x"}}`
+	const access = `{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {"user": "x",
+		"resourceAttributes": {"verb": "get", "group": "mig-exporter.io", "resource": "partitions"}}}`
+	pod := newPod("ml", "made-by-the-exporter", newContainer("main", "", 0))
+	text, err := json.Marshal(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ok, created, none, forbidden = 200, 201, 404, 403
+	for _, call := range []struct {
+		method, path, body string
+		status             int
+	}{
+		{"GET", coreAPI + "/pods", "", ok},
+		{"GET", draAPI + "/namespaces/ml/resourceclaims/absent", "", none},
+		{"POST", "/apis/authentication.k8s.io/v1/tokenreviews", review, created},
+		{"POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", access, created},
+		{"GET", nodePath, "", ok},
+		{"PATCH", nodePath + "?dryRun=All", `{}`, ok},
+		{"GET", draAPI + "/resourceslices", "", ok},
+		{"GET", "/apis/inference.redhat.com/v1alpha1/instaslices", "", none}, // allowed, and not served here
+
+		{"GET", coreAPI + "/namespaces/monitoring/pods/" + c.exporter.Name, "", forbidden},
+		{"POST", coreAPI + "/namespaces/ml/pods", string(text), forbidden},
+		{"DELETE", coreAPI + "/namespaces/monitoring/pods/" + c.exporter.Name, "", forbidden},
+		{"PATCH", coreAPI + "/namespaces/monitoring/pods/" + c.exporter.Name, `{}`, forbidden},
+		{"POST", coreAPI + "/namespaces/monitoring/pods/" + c.exporter.Name + "/eviction", `{}`, forbidden},
+		{"POST", coreAPI + "/namespaces/monitoring/pods/" + c.exporter.Name + "/exec?command=sh", "", forbidden},
+		{"GET", coreAPI + "/nodes", "", forbidden},
+		{"DELETE", nodePath, "", forbidden},
+		{"PATCH", nodePath + "/status", `{}`, forbidden},
+		{"GET", nodePath + "/proxy/pods", "", forbidden},
+		{"GET", coreAPI + "/secrets", "", forbidden},
+		{"GET", coreAPI + "/namespaces/monitoring/configmaps", "", forbidden},
+		{"POST", coreAPI + "/namespaces/monitoring/serviceaccounts/mig-exporter/token", `{}`, forbidden},
+		{"GET", draAPI + "/resourceclaims", "", forbidden},
+		{"PATCH", draAPI + "/namespaces/ml/resourceclaims/absent/status", `{}`, forbidden},
+		{"POST", draAPI + "/resourceslices", `{}`, forbidden},
+		{"GET", "/apis/apps/v1/replicasets", "", forbidden},
+		{"GET", "/apis/batch/v1/jobs", "", forbidden},
+		{"GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles", "", forbidden},
+		{"GET", "/logs/", "", forbidden},
+	} {
+		contentType := "application/json"
+		if call.method == "PATCH" {
+			contentType = "application/merge-patch+json"
+		}
+		status, body, err := c.send(call.method, apiServer+call.path, token, contentType, call.body)
+		if err != nil || status != call.status {
+			t.Errorf("%s %s: %d %v, want %d: %.200s", call.method, call.path, status, err, call.status, body)
+		}
+	}
+}
+
+// right is a verb on a resource.
+type right struct{ verb, group, resource string }
+
+func rightsOf(roles []rbacv1.ClusterRole) map[right]bool {
+	rights := map[right]bool{}
+	for i := range roles {
+		for _, rule := range roles[i].Rules {
+			for _, group := range rule.APIGroups {
+				for _, resource := range rule.Resources {
+					for _, verb := range rule.Verbs {
+						rights[right{verb, group, resource}] = true
+					}
+				}
+			}
+		}
+	}
+	return rights
+}
+
+// auditEvent is what the API server's audit log has of a request.
+type auditEvent struct {
+	Verb      string
+	UserAgent string
+	ObjectRef struct{ APIGroup, Resource, Subresource string }
+	Status    struct{ Code int } `json:"responseStatus"`
+}
+
+// checkAudit compares what the exporter has asked the API server for in all tests with what the documentation says: no
+// request was refused, and every documented right was used, but for those of what this cluster does not have.
+func checkAudit(log string) error {
+	roles, _, err := documentedRights(kubernetesPage)
+	if err != nil {
+		return err
+	}
+	documented, used := rightsOf(roles), map[right]int{}
+	f, err := os.Open(log)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var errs []error
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var event auditEvent
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			return err
+		}
+		if !strings.HasPrefix(event.UserAgent, "mig-exporter/") || event.ObjectRef.Resource == "" {
+			continue // a test with the exporter's token, or the discovery that every account may ask for
+		}
+		asked := right{event.Verb, event.ObjectRef.APIGroup, event.ObjectRef.Resource}
+		used[asked]++
+		if event.Status.Code == 403 || !documented[asked] || event.ObjectRef.Subresource != "" {
+			errs = append(errs, fmt.Errorf("the exporter asked for %+v, answered with %d", asked, event.Status.Code))
+		}
+	}
+	var report []string
+	for asked := range documented {
+		report = append(report, fmt.Sprintf("%s %s %d", asked.verb, asked.resource, used[asked]))
+		if used[asked] == 0 && asked.group != "inference.redhat.com" {
+			errs = append(errs, fmt.Errorf("the documented right %+v was not used", asked))
+		}
+	}
+	slices.Sort(report)
+	record("requests to the API server by right: %s", strings.Join(report, ", "))
+	return errors.Join(append(errs, lines.Err())...)
+}
