@@ -12,8 +12,12 @@ DATE     ?= $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
 GO_MIN        := 1.26
 LINT_VERSION  := 2.15.0
 LINT          := $(CURDIR)/.bin/golangci-lint
+HELM_VERSION  := 3.22.0
+HELM          := $(CURDIR)/.bin/helm
+CHART         := deploy/helm/mig-exporter
 PROMTEST      := internal/promtest
 APITEST       := internal/apitest
+CHARTTEST     := internal/charttest
 FUZZTIME      ?= 10s
 BENCH_RUNS    ?= 5
 EVALUATE_NODES ?= 1000
@@ -142,6 +146,34 @@ test-openapi: toolchain
 	@echo "==> the HTTP API of partition control against its OpenAPI document"
 	cd $(APITEST) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
+# Not in make test: it compiles Helm and its Kubernetes client.
+.PHONY: test-chart
+test-chart: toolchain $(LINT) ## check the Helm chart, its rights and deploy/manifests; the first time it compiles Helm, which takes minutes
+	@echo "==> the Helm chart, rendered with Helm's own engine"
+	cd $(CHARTTEST) && go vet ./... && $(LINT) run ./... && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+# A folder with kube-apiserver, and the modules that publish the definitions of the custom resources.
+API_SERVER ?= $(firstword $(wildcard $(CURDIR)/.bin/kubernetes-*))
+MONITORS   := github.com/prometheus-operator/prometheus-operator@v0.85.0
+OPENSHIFT  := github.com/openshift/api@v0.0.0-20250710004639-926605d3338b
+module_dir  = $$(GOFLAGS= go mod download -json $(1) | sed -n 's/^\t"Dir": "\(.*\)",/\1/p')
+.PHONY: test-chart-apiserver
+test-chart-apiserver: toolchain ## apply all that the chart renders to a real API server (API_SERVER=FOLDER with kube-apiserver), as a dry run; it needs etcd
+	@[ -x "$(API_SERVER)/kube-apiserver" ] || { echo "no kube-apiserver; give its folder: make $@ API_SERVER=FOLDER"; exit 1; }
+	@command -v etcd >/dev/null || { echo "etcd is missing: on Debian, apt-get install etcd-server"; exit 1; }
+	cd $(CHARTTEST) && CHARTTEST_BINARIES=$(API_SERVER) \
+		CHARTTEST_CRDS=$(call module_dir,$(MONITORS))/example/prometheus-operator-crd:$(call module_dir,$(OPENSHIFT))/security/v1/zz_generated.crd-manifests \
+		go test -count=1 -v -timeout $(TEST_TIMEOUT) -run '^TestApply$$' .
+
+.PHONY: manifests
+manifests: toolchain ## rewrite deploy/manifests with what the Helm chart renders
+	cd $(CHARTTEST) && go test -count=1 -run '^TestManifests$$' . -update
+
+.PHONY: chart
+chart: $(HELM) ## package the Helm chart into dist/
+	$(HELM) lint --strict $(CHART)
+	$(HELM) package --destination dist $(CHART)
+
 .PHONY: golden
 golden: toolchain ## rewrite testdata/golden with what the program serves now
 	go test -count=1 -run TestGolden ./cmd/mig-exporter -update
@@ -209,3 +241,9 @@ ifneq ($(shell $(LINT) version --short 2>/dev/null),$(LINT_VERSION))
 endif
 $(LINT): | toolchain
 	GOBIN=$(CURDIR)/.bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
+
+ifneq ($(patsubst v%,%,$(shell $(HELM) version --template '{{.Version}}' 2>/dev/null)),$(HELM_VERSION))
+.PHONY: $(HELM)
+endif
+$(HELM): | toolchain
+	GOBIN=$(CURDIR)/.bin go install -ldflags '-X helm.sh/helm/v3/internal/version.version=v$(HELM_VERSION)' helm.sh/helm/v3/cmd/helm@v$(HELM_VERSION)

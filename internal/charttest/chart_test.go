@@ -24,6 +24,8 @@ const (
 	root      = "../.."
 	chartDir  = root + "/deploy/helm/mig-exporter"
 	namespace = "monitoring"
+	// kubernetes is the version that manifests are for.
+	kubernetes = "1.34"
 )
 
 // values is what a values file or --set says.
@@ -59,16 +61,16 @@ func readValues(t *testing.T, files ...string) values {
 // renderFiles renders the templates for the version of Kubernetes that the manifests are for: by their paths, without
 // notes and empty ones.
 func renderFiles(loaded *chart.Chart, over values) (map[string]string, error) {
-	return renderFor("1.34", loaded, over)
+	return renderFor(kubernetes, loaded, over)
 }
 
-func renderFor(kubernetes string, loaded *chart.Chart, over values) (map[string]string, error) {
+func renderFor(version string, loaded *chart.Chart, over values) (map[string]string, error) {
 	capabilities := chartutil.DefaultCapabilities.Copy()
-	version, err := chartutil.ParseKubeVersion(kubernetes)
+	parsed, err := chartutil.ParseKubeVersion(version)
 	if err != nil {
 		return nil, err
 	}
-	capabilities.KubeVersion = *version
+	capabilities.KubeVersion = *parsed
 	options := chartutil.ReleaseOptions{Name: "mig-exporter", Namespace: namespace, Revision: 1, IsInstall: true}
 	if err := chartutil.ProcessDependencies(loaded, over); err != nil {
 		return nil, err
@@ -212,4 +214,27 @@ func merge(all ...values) values {
 
 func describe(o object) string {
 	return fmt.Sprintf("%v %v", o["kind"], at(o, "metadata", "name"))
+}
+
+// everything returns values with all that can be on at the same time.
+func everything(t *testing.T) values {
+	t.Helper()
+	return merge(readValues(t, "control", "openshift"), values{
+		"control": values{"mode": "apply", "restore": true, "allowGid": 2000,
+			"layouts": values{"existingConfigMap": "layouts"}, "network": values{"hostPort": 9402}},
+		"web": values{"existingSecret": "web"},
+		"serviceMonitor": values{"enabled": true, "interval": "15s", "scrapeTimeout": "10s", "scheme": "https",
+			"tlsConfig": values{"insecureSkipVerify": true},
+			"basicAuth": values{"username": values{"name": "web", "key": "user"},
+				"password": values{"name": "web", "key": "password"}},
+			"metricRelabelings": []any{values{"action": "labeldrop", "regex": "minor"}}},
+		"prometheusRule": values{"enabled": true},
+		"dashboards":     values{"enabled": true},
+		"networkPolicy": values{"scrapeFrom": []any{values{"namespaceSelector": values{}}},
+			"controlFrom": []any{values{"ipBlock": values{"cidr": "10.0.0.0/8"}}},
+			"extraEgress": []any{values{"ports": []any{values{"port": 5555, "protocol": "TCP"}}}}},
+		"podMetadata":       values{"labels": []any{"team"}},
+		"advise":            values{"keepEvidence": true},
+		"priorityClassName": "", "runtimeClassName": "nvidia",
+	})
 }

@@ -42,7 +42,8 @@ func manifest(t *testing.T, files []string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := "helm template mig-exporter deploy/helm/mig-exporter --namespace " + namespace
+	command := "helm template mig-exporter deploy/helm/mig-exporter --kube-version " + kubernetes +
+		" --namespace " + namespace
 	for _, file := range files {
 		command += " -f deploy/helm/mig-exporter/values/" + file + ".yaml"
 	}

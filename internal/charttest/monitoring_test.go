@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
 )
 
 // links returns the files of a folder of the chart and the files of the repository that they lead to.
@@ -121,8 +124,8 @@ func TestMonitors(t *testing.T) {
 		"name": "metrics", "port": 9401, "targetPort": "metrics", "protocol": "TCP"}})
 }
 
-// TestNetworkPolicy: clients reach the metrics, those that are named the control port; the pod reaches the API server if
-// it asks it, and nothing else.
+// TestNetworkPolicy: all clients reach the metrics, and those that are named the control port; the pod reaches the API
+// server if it asks it, and nothing else.
 func TestNetworkPolicy(t *testing.T) {
 	peer := []any{values{"namespaceSelector": values{"matchLabels": values{"name": "ops"}}}}
 	metrics := object{"ports": []any{object{"port": "metrics", "protocol": "TCP"}}}
@@ -147,4 +150,26 @@ func TestVersion(t *testing.T) {
 	if metadata.Version != version || metadata.AppVersion != version {
 		t.Errorf("chart %s, app %s, VERSION %s", metadata.Version, metadata.AppVersion, version)
 	}
+}
+
+// TestPackage: a packaged chart has the contents of the linked files, and renders the same.
+func TestPackage(t *testing.T) {
+	archive, err := chartutil.Save(loadChart(t), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	packaged, err := loader.Load(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := everything(t)
+	got, err := renderFiles(packaged, all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := renderFiles(loadChart(t), all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "packaged", got, want)
 }
