@@ -1,7 +1,9 @@
 package charttest
 
 import (
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -201,5 +203,45 @@ func TestControlGroup(t *testing.T) {
 	equal(t, "groups", at(pod, "securityContext", "supplementalGroups"), []any{7, 2000})
 	if !slices.Contains(asList(c["args"]), any("--control.allow-gid=2000")) {
 		t.Errorf("args: %v", c["args"])
+	}
+}
+
+// TestFlags: each flag and variable that the chart sets is one of mig-exporter's.
+func TestFlags(t *testing.T) {
+	sources, err := filepath.Glob(root + "/cmd/mig-exporter/flags*.go")
+	if err != nil || len(sources) == 0 {
+		t.Fatal(err)
+	}
+	var source strings.Builder
+	for _, file := range sources {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		source.WriteString(readFile(t, strings.TrimPrefix(file, root+"/")))
+	}
+	all := profileObjects(t)
+	all["everything"] = render(t, everything(t))
+	all["nothing"] = render(t, values{"web": values{"state": false}, "advise": values{"enabled": false},
+		"kubelet": values{"podResources": values{"enabled": false}}})
+	checked := map[string]bool{}
+	for name, objects := range all {
+		_, c := container(t, objects)
+		flags := slices.Clone(asList(c["args"]))
+		for variable := range variables(c) {
+			if rest, ours := strings.CutPrefix(variable, "MIG_EXPORTER_"); ours {
+				flags = append(flags, "--"+strings.ReplaceAll(strings.Replace(strings.ToLower(rest), "_", ".", 1), "_", "-"))
+			}
+		}
+		for _, one := range flags {
+			flag, _, _ := strings.Cut(strings.TrimPrefix(one.(string), "--"), "=")
+			flag = strings.TrimPrefix(flag, "no-")
+			checked[flag] = true
+			if !strings.Contains(source.String(), strconv.Quote(flag)) {
+				t.Errorf("%s: mig-exporter has no flag --%s", name, flag)
+			}
+		}
+	}
+	if len(checked) < 15 {
+		t.Errorf("only %d flags: %v", len(checked), checked)
 	}
 }
