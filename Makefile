@@ -15,9 +15,13 @@ LINT_VERSION  := 2.15.0
 NFPM_VERSION  := 2.45.2
 LINT          := $(CURDIR)/.bin/golangci-lint
 NFPM          := $(CURDIR)/.bin/nfpm
+HELM_VERSION  := 3.22.0
+HELM          := $(CURDIR)/.bin/helm
+CHART         := deploy/helm/mig-exporter
 PROMTEST      := internal/promtest
 APITEST       := internal/apitest
 KUBELETTEST   := internal/kubelettest
+CHARTTEST     := internal/charttest
 FUZZTIME      ?= 10s
 BENCH_RUNS    ?= 5
 EVALUATE_NODES ?= 1000
@@ -184,6 +188,34 @@ containerd:
 		fi; \
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive $$install -y -q; }
 
+# Not in make test: it compiles Helm and its Kubernetes client.
+.PHONY: test-chart
+test-chart: toolchain $(LINT) ## check the Helm chart, its rights and deploy/manifests; the first time it compiles Helm, which takes minutes
+	@echo "==> the Helm chart, rendered with Helm's own engine"
+	cd $(CHARTTEST) && go vet ./... && $(LINT) run ./... && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+# A folder with kube-apiserver, and the modules that publish the definitions of the custom resources.
+API_SERVER ?= $(firstword $(wildcard $(CURDIR)/.bin/kubernetes-*))
+MONITORS   := github.com/prometheus-operator/prometheus-operator@v0.85.0
+OPENSHIFT  := github.com/openshift/api@v0.0.0-20250710004639-926605d3338b
+module_dir  = $$(GOFLAGS= go mod download -json $(1) | sed -n 's/^\t"Dir": "\(.*\)",/\1/p')
+.PHONY: test-chart-apiserver
+test-chart-apiserver: toolchain ## apply all that the chart renders to a real API server (API_SERVER=FOLDER with kube-apiserver), as a dry run; it needs etcd
+	@[ -x "$(API_SERVER)/kube-apiserver" ] || { echo "no kube-apiserver; give its folder: make $@ API_SERVER=FOLDER"; exit 1; }
+	@command -v etcd >/dev/null || { echo "etcd is missing: on Debian, apt-get install etcd-server"; exit 1; }
+	cd $(CHARTTEST) && CHARTTEST_BINARIES=$(API_SERVER) \
+		CHARTTEST_CRDS=$(call module_dir,$(MONITORS))/example/prometheus-operator-crd:$(call module_dir,$(OPENSHIFT))/security/v1/zz_generated.crd-manifests \
+		go test -count=1 -v -timeout $(TEST_TIMEOUT) -run '^TestApply$$' .
+
+.PHONY: manifests
+manifests: toolchain ## rewrite deploy/manifests with what the Helm chart renders
+	cd $(CHARTTEST) && go test -count=1 -run '^TestManifests$$' . -update
+
+.PHONY: chart
+chart: $(HELM) ## package the Helm chart into dist/
+	$(HELM) lint --strict $(CHART)
+	$(HELM) package --destination dist $(CHART)
+
 .PHONY: golden
 golden: toolchain ## rewrite testdata/golden with what the program serves now
 	go test -count=1 -run TestGolden ./cmd/mig-exporter -update
@@ -299,3 +331,9 @@ ifneq ($(shell go version -m $(NFPM) 2>/dev/null | awk '$$1 == "mod" { print $$3
 endif
 $(NFPM): | toolchain
 	GOBIN=$(CURDIR)/.bin GOFLAGS= CGO_ENABLED=0 go install github.com/goreleaser/nfpm/v2/cmd/nfpm@v$(NFPM_VERSION)
+
+ifneq ($(patsubst v%,%,$(shell $(HELM) version --template '{{.Version}}' 2>/dev/null)),$(HELM_VERSION))
+.PHONY: $(HELM)
+endif
+$(HELM): | toolchain
+	GOBIN=$(CURDIR)/.bin go install -ldflags '-X helm.sh/helm/v3/internal/version.version=v$(HELM_VERSION)' helm.sh/helm/v3/cmd/helm@v$(HELM_VERSION)
