@@ -1,6 +1,6 @@
 # make          builds bin/mig-exporter and bin/migctl
 # make run      serves this node's GPUs, or a simulated node where no NVIDIA driver is
-# make test     all checks but those of the packages (make test-packages)
+# make test     all checks but those of packages, the Helm chart and a real kubelet
 # make help     lists the rest
 
 VERSION  := $(shell cat VERSION)
@@ -80,7 +80,7 @@ demo: build ## serve two simulated nodes, with Prometheus and Grafana where they
 	@deploy/demo.sh
 
 .PHONY: test
-test: toolchain fmt-check vet lint test-unit test-truth test-crash test-e2e test-growth test-docs test-promql test-openapi ## check everything but the packages
+test: toolchain fmt-check vet lint test-unit test-truth test-crash test-e2e test-growth test-docs test-promql test-openapi ## check everything but the packages, the Helm chart and a real kubelet
 	@echo "==> make test: everything passed"
 
 .PHONY: fmt-check
@@ -241,7 +241,7 @@ bench: toolchain ## measure and print the tables of docs/performance.md; it take
 # The blocks, 350 MB for each exporter's names, are written once and kept in bin/fleet.
 FLEET_NODES ?= 200
 .PHONY: bench-fleet
-bench-fleet: toolchain ## ask a Prometheus (PROMETHEUS=/usr/bin/prometheus) about a made-up week of FLEET_NODES (200) nodes of eight GPUs
+bench-fleet: toolchain ## ask a Prometheus (PROMETHEUS=/usr/bin/prometheus) about a synthetic week of FLEET_NODES (200) nodes of eight GPUs
 	@command -v $(PROMETHEUS) >/dev/null || { echo "$(PROMETHEUS) is missing: apt-get install prometheus, or PROMETHEUS=PATH"; exit 1; }
 	@mkdir -p bin/fleet
 	cd $(PROMTEST) && FLEET_BENCH_PROMETHEUS=$(PROMETHEUS) FLEET_BENCH_DIR=$(CURDIR)/bin/fleet FLEET_BENCH_NODES=$(FLEET_NODES) \
@@ -308,8 +308,8 @@ clean: ## remove what was built, the linter included
 
 .PHONY: help
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
-		printf '%-13s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
+		printf '%-20s %s\n' "$$target" "$$text"; done
 
 .PHONY: toolchain
 toolchain:
