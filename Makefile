@@ -191,7 +191,7 @@ containerd:
 		fi; \
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive $$install -y -q; }
 
-# Not in make test: it compiles Helm and its Kubernetes client.
+# Apart from make test: it compiles Helm and its Kubernetes client. CI runs both.
 .PHONY: test-chart
 test-chart: toolchain $(LINT) ## check the Helm chart, its rights and deploy/manifests; the first time it compiles Helm, which takes minutes
 	@echo "==> the Helm chart, rendered with Helm's own engine"
