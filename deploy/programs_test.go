@@ -77,7 +77,7 @@ func serve(t *testing.T, cmd *exec.Cmd) server {
 	go func() {
 		defer close(ended)
 		defer close(addresses)
-		listening := regexp.MustCompile(`msg="?Listening.*address=(\S+)`)
+		listening := regexp.MustCompile(`msg="?listening.*address=(\S+)`)
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
 			said.WriteString(lines.Text() + "\n")
 			if m := listening.FindStringSubmatch(lines.Text()); m != nil {
