@@ -119,12 +119,12 @@ func TestEnvironmentFile(t *testing.T) {
 		check.Env = append(check.Env, m[1]+"="+value)
 	}
 	out, err := check.CombinedOutput()
-	if err != nil || strings.Contains(string(out), "no flag has") {
+	if err != nil || strings.Contains(string(out), "belongs to no flag") {
 		t.Errorf("check-config: %v\n%s", err, out)
 	}
 	check = exec.Command(programs(t).exporter, "check-config")
 	check.Env = []string{"MIG_EXPORTER_NO_SUCH_FLAG=1"}
-	if out, _ := check.CombinedOutput(); !strings.Contains(string(out), "no flag has") {
+	if out, _ := check.CombinedOutput(); !strings.Contains(string(out), "belongs to no flag") {
 		t.Errorf("a variable that no flag has is not found:\n%s", out)
 	}
 }
