@@ -49,12 +49,13 @@ pack() {
 	cp -r bin/stage "$stage"
 	go run ./cmd/sbom -version "$VERSION" -sbom "$stage/sbom.cdx.json" -licenses "$stage/THIRD_PARTY_LICENSES" \
 		"$bin/mig-exporter" "$bin/migctl"
-	mkdir -p "$tree"/{man,completion,prometheus}
+	mkdir -p "$tree"/{man,completion,prometheus,dashboards}
 	cp "$bin/mig-exporter" "$bin/migctl" LICENSE CHANGELOG.md README.md "$stage"/{THIRD_PARTY_LICENSES,sbom.cdx.json} "$tree"
 	cp "$stage"/*.1.gz "$tree/man"
 	cp "$stage"/*.bash "$stage"/*.zsh "$tree/completion"
 	cp -r deploy/systemd deploy/slurm "$tree"
 	cp deploy/prometheus/*.rules.yaml "$tree/prometheus"
+	cp -r dashboards/*.json dashboards/provisioning "$tree/dashboards"
 	tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
 		-C bin/release -c "$name" | gzip -9n >"$DIST/$name.tar.gz"
 	cp "$stage/sbom.cdx.json" "$DIST/$name.cdx.json"

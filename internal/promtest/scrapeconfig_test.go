@@ -22,18 +22,18 @@ func scrapeConfigs(t *testing.T, path string) []string {
 		t.Fatal(err)
 	}
 	var all []string
-	for _, block := range regexp.MustCompile("(?s)```(?:yaml)?\n(scrape_configs:\n.*?)```").
+	for _, block := range regexp.MustCompile("```(?:yaml)?\n([^`]*\\bscrape_configs:\n[^`]*)```").
 		FindAllStringSubmatch(string(page), -1) {
 		all = append(all, block[1])
 	}
 	return all
 }
 
-// TestScrapeConfigsLoad: Prometheus takes what the README and docs/metrics.md print, and the holder's labels as they
+// TestScrapeConfigsLoad: Prometheus takes what the README and the pages print, and the holder's labels as they
 // are. That the collectors which they pick are all that are on by default is tested in package collector.
 func TestScrapeConfigsLoad(t *testing.T) {
 	picks := 0
-	for _, path := range []string{"../../README.md", "../../docs/metrics.md"} {
+	for _, path := range []string{"../../README.md", "../../docs/deploy.md", "../../docs/metrics.md"} {
 		texts := scrapeConfigs(t, path)
 		if len(texts) == 0 {
 			t.Errorf("%s has none", path)
