@@ -101,7 +101,7 @@ func TestEverythingAtOnce(t *testing.T) {
 			for n := range 12 {
 				all.Go(func() { e.bother(ctx, n) })
 			}
-			time.Sleep(5 * time.Minute)
+			time.Sleep(time.Minute)
 			cancel()
 			all.Wait()
 			w.before, w.saving = nil, nil
@@ -116,7 +116,7 @@ func TestEverythingAtOnce(t *testing.T) {
 			if state := next.State(); state != idle || w.cordonedBy != "" {
 				t.Errorf("the next start: state %s, cordoned by %q; %s", state, w.cordonedBy, next.unusable)
 			}
-			if n := w.calls; n < 50 {
+			if n := w.calls; n < 500 {
 				t.Errorf("%d changes are no stress", n)
 			}
 		})
