@@ -65,9 +65,6 @@ pods:
 // as free, given to another holder, or destroyed by a plan. The devices of plain init containers are not known without
 // the checkpoint.
 func TestNoHeldDeviceIsReportedFree(t *testing.T) {
-	if raceEnabled {
-		t.Skip("ten times slower; it runs in the target test-growth")
-	}
 	plans := 0
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -76,9 +76,6 @@ func scrapeUntil(t *testing.T, url string, stop <-chan struct{}) (scrapes int) {
 // TestNothingGrowsByLayoutChanges: layout after layout, while metrics are scraped as fast as they come, the process
 // holds no more than after the first of them.
 func TestNothingGrowsByLayoutChanges(t *testing.T) {
-	if raceEnabled {
-		t.Skip("ten times slower, and the detector's shadow memory is not what is measured")
-	}
 	x := controlledNode(t, changeScenario)
 	advanceBy(t, x, 2*time.Second) // the kubelet's list is settled
 	server := httptest.NewServer(x.handler)

@@ -47,10 +47,6 @@ func holds(t *testing.T, x *exporter) held {
 // TestNothingGrows: after longPolls polls and longScrapes scrapes over TCP the process holds no more than after
 // settled.
 func TestNothingGrows(t *testing.T) {
-	polls := longPolls
-	if raceEnabled { // ten times slower, and its shadow memory is not what is measured
-		polls = 3 * settled
-	}
 	x := benchNode(t, benchGPUs)
 	server := httptest.NewServer(x.handler)
 	defer server.Close()
@@ -58,7 +54,7 @@ func TestNothingGrows(t *testing.T) {
 	defer client.CloseIdleConnections()
 	var early held
 	scrapes := 0
-	for i := 1; i <= polls; i++ {
+	for i := 1; i <= longPolls; i++ {
 		pollOnce(t, x)
 		if i%(longPolls/longScrapes) == 0 {
 			if err := scrapeInTurn(t, client, server.URL+"/metrics", scrapes); err != nil {
@@ -71,7 +67,7 @@ func TestNothingGrows(t *testing.T) {
 		}
 	}
 	late := holds(t, x)
-	t.Logf("after %d polls %+v; after %d polls and %d scrapes %+v", settled, early, polls, scrapes, late)
+	t.Logf("after %d polls %+v; after %d polls and %d scrapes %+v", settled, early, longPolls, scrapes, late)
 	expectNoGrowth(t, early, late, heapTolerance)
 }
 

@@ -17,9 +17,6 @@ import (
 // TestRenderIsWhatTheLibraryEncodes holds the quick way of a scrape to the bytes of the library's registry and
 // encoders: in every scenario and golden, at every poll, in all formats that are negotiated but those for people.
 func TestRenderIsWhatTheLibraryEncodes(t *testing.T) {
-	if raceEnabled {
-		t.Skip("ten times slower; it runs in the target test-growth")
-	}
 	cases := slices.Clone(goldens)
 	cases = append(cases, goldens[0], goldens[0])
 	cases[len(cases)-1].name, cases[len(cases)-1].scenario, cases[len(cases)-1].args = "h100-56", "h100-56",
