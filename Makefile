@@ -140,7 +140,7 @@ test-hardware: toolchain ## hold the driver contract against this node's own GPU
 .PHONY: test-growth
 test-growth: toolchain
 	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes, nor over 320 layout changes under scrapes, nor over 10,000 that are only read; rendered text and holders over whole scenarios; the allocations of a scrape; a week of right-sizing"
-	go test -count=1 -timeout $(TEST_TIMEOUT) -run '$(GROWTH)' ./cmd/mig-exporter ./internal/nvmlsource
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run '$(GROWTH)' ./cmd/mig-exporter ./internal/nvmlsource ./internal/sim/simdcgm
 
 .PHONY: test-docs
 test-docs: toolchain

@@ -307,10 +307,7 @@ func (r *rig) swapInstance(n int) {
 
 // TestLayoutChangesLeakNothing: groups, watches, goroutines and memory stay as they were.
 func TestLayoutChangesLeakNothing(t *testing.T) {
-	layoutChanges := 10000
-	if raceEnabled {
-		layoutChanges = 300
-	}
+	const layoutChanges = 10000
 	r := newRig(t, loads(1, 2), false)
 	var first uint64
 	goroutines := runtime.NumGoroutine()
