@@ -29,7 +29,7 @@ EVALUATE_FULL  ?= -full 20 -full-hours 48
 PROMETHEUS    ?= /usr/bin/prometheus
 TEST_TIMEOUT  ?= 15m
 # Many repetitions and long simulated times, which the race detector would make ten times as slow and learn nothing from.
-GROWTH        := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|TestLayoutChangesLeakNothing|TestRightsizing$$
+LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|TestLayoutChangesLeakNothing|TestRightsizing$$|TestUnderusedNodeHas|TestSingleStrategyHas|TestCodecRefusesWhatTakes
 # Packages without goroutines: the race detector makes their tests four times as slow, and has nothing to find.
 NO_GOROUTINES := /internal/(mig|advise|archtest)$$
 ARGS          ?=
@@ -82,20 +82,13 @@ demo: build ## serve two simulated nodes, with Prometheus and Grafana where they
 	@deploy/demo.sh
 
 .PHONY: test
-test: toolchain fmt-check vet lint test-unit test-truth test-crash test-e2e test-growth test-docs test-promql test-openapi ## check everything but the packages, the Helm chart and a real kubelet
+test: toolchain fmt-check lint test-unit test-truth test-crash test-e2e test-growth test-docs test-promql test-openapi ## check everything but the packages, the Helm chart and a real kubelet
 	@echo "==> make test: everything passed"
 
 .PHONY: fmt-check
 fmt-check: toolchain
 	@echo "==> formatting"
 	@files=$$(gofmt -l .) && [ -z "$$files" ] || { echo "$$files"; echo "not formatted; run: make fmt"; exit 1; }
-
-.PHONY: vet
-vet: toolchain
-	@echo "==> go vet"
-	go vet ./...
-	cd $(PROMTEST) && go vet ./...
-	cd $(APITEST) && go vet ./...
 
 .PHONY: lint
 lint: $(LINT) ## run golangci-lint, installing the version that the project uses into .bin
@@ -107,7 +100,7 @@ lint: $(LINT) ## run golangci-lint, installing the version that the project uses
 .PHONY: test-unit
 test-unit: toolchain
 	@echo "==> unit tests, with the race detector"
-	go test -race -timeout $(TEST_TIMEOUT) -skip '$(GROWTH)' $$(go list ./... | grep -v -e /cmd/ -e /deploy -e /control/crash -e /control/rival -e /advise/truth | grep -v -E '$(NO_GOROUTINES)')
+	go test -race -timeout $(TEST_TIMEOUT) -skip '$(LONG)' $$(go list ./... | grep -v -e /cmd/ -e /deploy -e /control/crash -e /control/rival -e /advise/truth | grep -v -E '$(NO_GOROUTINES)')
 	go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -E '$(NO_GOROUTINES)')
 
 # Without the race detector, which makes it ten times as slow: each node is evaluated by one goroutine alone.
@@ -131,7 +124,7 @@ test-crash: toolchain
 .PHONY: test-e2e
 test-e2e: toolchain
 	@echo "==> end to end: the built binary on simulated nodes, byte for byte against testdata/golden"
-	go test -race -count=1 -timeout $(TEST_TIMEOUT) -skip '$(GROWTH)' ./cmd/... || { echo "where the change of a golden is meant, run: make golden, and review the difference"; exit 1; }
+	go test -race -count=1 -timeout $(TEST_TIMEOUT) -skip '$(LONG)' ./cmd/... || { echo "where the change of a golden is meant, run: make golden, and review the difference"; exit 1; }
 
 .PHONY: test-hardware
 test-hardware: toolchain ## hold the driver contract against this node's own GPUs, reading only; it fails where there are none
@@ -139,8 +132,8 @@ test-hardware: toolchain ## hold the driver contract against this node's own GPU
 
 .PHONY: test-growth
 test-growth: toolchain
-	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes, nor over 320 layout changes under scrapes, nor over 10,000 that are only read; rendered text and holders over whole scenarios; the allocations of a scrape; a week of right-sizing"
-	go test -count=1 -timeout $(TEST_TIMEOUT) -run '$(GROWTH)' ./cmd/mig-exporter ./internal/nvmlsource ./internal/sim/simdcgm
+	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes, nor over 320 layout changes under scrapes, nor over 10,000 that are only read; rendered text and holders over whole scenarios; the allocations of a scrape; whole weeks; messages that take too much memory"
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run '$(LONG)' ./cmd/mig-exporter ./internal/nvmlsource ./internal/podresources ./internal/sim ./internal/sim/simdcgm
 
 .PHONY: test-docs
 test-docs: toolchain
