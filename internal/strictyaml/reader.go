@@ -264,23 +264,7 @@ func (r *Reader) text(n *yaml.Node, key string) string {
 	return n.Value
 }
 
-// arrayText is the text in an array of C characters, which it may fill without a NUL; bytes are written as hexadecimal.
-func arrayText(v reflect.Value) string {
-	var b []byte
-	if v.Type().Elem().Kind() == reflect.Uint8 {
-		for i := range v.Len() {
-			b = append(b, byte(v.Index(i).Uint()))
-		}
-		return hex.EncodeToString(b)
-	}
-	for i := range v.Len() {
-		b = append(b, byte(v.Index(i).Int()))
-	}
-	text, _, _ := strings.Cut(string(b), "\x00")
-	return text
-}
-
-// decodeArray reads what arrayText returns.
+// decodeArray reads text into an array of C characters, which it may fill without a NUL, or bytes in hexadecimal.
 func (r *Reader) decodeArray(n *yaml.Node, key string, v reflect.Value) {
 	text := r.text(n, key)
 	if v.Type().Elem().Kind() == reflect.Uint8 {
