@@ -151,11 +151,11 @@ func (n *Node) createInstance(b *simGPU, profileID uint32, start gpu.Opt[int]) (
 			return nil, gpu.ErrInvalidArgument
 		}
 	}
-	if !b.admits(profile) {
+	if b.excess(profile) != "" {
 		return nil, gpu.ErrInsufficientResources
 	}
 	for _, p := range candidates {
-		if !b.occupied(p) {
+		if b.occupant(p) == nil {
 			i := &Instance{ID: b.newInstanceID(p, n.scenario.Node.GIIDs), Profile: profile, Placement: p}
 			b.instances = append(b.instances, i)
 			slices.SortFunc(b.instances, func(a, c *Instance) int { return a.Placement.Start - c.Placement.Start })
