@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
 // Numbers of scenarios in forms of their own. The error of UnmarshalText is what was expected.
@@ -73,5 +75,5 @@ func (o *clockOffset) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// maxDuration keeps sums of durations far from overflow.
-const maxDuration = 10 * 365 * 24 * time.Hour
+// maxDuration bounds durations that strictyaml does not read.
+const maxDuration = strictyaml.MaxDuration

@@ -23,8 +23,8 @@ type Reader struct {
 	checks []func() // run when everything has been read, since a value may depend on others of the file
 }
 
-// maxDuration keeps sums of durations far from overflow.
-const maxDuration = 10 * 365 * 24 * time.Hour
+// MaxDuration keeps sums of durations far from overflow.
+const MaxDuration = 10 * 365 * 24 * time.Hour
 
 // Root returns what the file is read into: sections that precede the current one in its struct have been read.
 func (r *Reader) Root() any { return r.root }
@@ -143,7 +143,7 @@ func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
 		into.DecodeYAML(r, n, key)
 	case *time.Duration:
 		d, err := time.ParseDuration(n.Value)
-		if *into = d; err != nil || n.Kind != yaml.ScalarNode || d < 0 || d > maxDuration {
+		if *into = d; err != nil || n.Kind != yaml.ScalarNode || d < 0 || d > MaxDuration {
 			r.Expected(n, key, "a duration such as 30s or 1h30m")
 		}
 	case *time.Time:
