@@ -184,6 +184,7 @@ func TestTags(t *testing.T) {
 		"required: x\nlimits: {jobs: 65}":   "f.yaml:2: limits.jobs: is 65; expected a whole number from 1 to 64",
 		"required: x\nlimits: {jobs: many}": `f.yaml:2: limits.jobs: is "many"; expected a whole number from 1 to 64`,
 		"required: x\nlimits: {jobs: 010}":  "f.yaml:2: limits.jobs: is 010; expected a whole number from 1 to 64",
+		"required: x\nlimits: {jobs: {}}":   "f.yaml:2: limits.jobs: is a mapping; expected a whole number from 1 to 64",
 		"required: x\nlimits: {port: 0}":    "f.yaml:2: limits.port: is 0; expected a port",
 		"required: x\nnames: []":            "f.yaml:2: names: has 0 entries; expected 1 to 2",
 		"required: x\nnames: a":             `f.yaml:2: names: is "a"; expected a list`,

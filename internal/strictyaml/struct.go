@@ -89,7 +89,7 @@ func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.Stru
 		}
 	}
 	lowest, highest, hasRange := rangeOf(tag)
-	if entries := entriesOf(n); hasRange && entries >= 0 && (entries < lowest || entries > highest) {
+	if entries := entriesOf(n); hasRange && isMany && entries >= 0 && (entries < lowest || entries > highest) {
 		r.Fail(n, key, "has %d entries; expected %d to %d", entries, lowest, highest)
 		return
 	}

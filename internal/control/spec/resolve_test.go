@@ -156,9 +156,9 @@ func TestLoadLayoutsNamesTheFile(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for text, says := range map[string]string{
-		"{}":                           `:1: version: is ""; expected v1`,
+		"{}":                           ":1: version: is missing; expected v1",
 		"version: v2\nmig-configs: {}": `:1: version: is "v2"; expected v1`,
-		"mig-configs: {a: [{devices: all, mig-enabled: false}]}": `:1: version: is ""; expected v1`,
+		"mig-configs: {a: [{devices: all, mig-enabled: false}]}": ":1: version: is missing; expected v1",
 		"version: v1\n":                        ":1: mig-configs: is empty; expected layouts by name",
 		"version: v1\nlayout: x\n":             ":2: layout: is not known here; expected one of version, mig-configs",
 		"version: v1\nmig-configs:\n  a: []\n": ":3: mig-configs.a: has 0 rules; expected 1 to 256",
