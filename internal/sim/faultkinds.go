@@ -1,10 +1,6 @@
 package sim
 
-import (
-	"slices"
-
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
-)
+import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 // faultKeys are the keys of a fault beside kind, at and for: those that it needs, then those that it may have.
 func faultKeys() map[FaultKind][2][]string {
@@ -39,12 +35,12 @@ func faultKeys() map[FaultKind][2][]string {
 	return keys
 }
 
-func faultKinds() []string {
-	var kinds []string
+// faultKinds are the kinds by their names.
+func faultKinds() map[string]FaultKind {
+	kinds := make(map[string]FaultKind)
 	for kind := range faultKeys() {
-		kinds = append(kinds, string(kind))
+		kinds[string(kind)] = kind
 	}
-	slices.Sort(kinds)
 	return kinds
 }
 
@@ -61,16 +57,16 @@ func changesOf(kind FaultKind) []string {
 	return list
 }
 
-// readingNames are the readings that a fault can strike.
-func readingNames() []string {
-	var names []string
+// faultReadings are the readings that a fault can strike, by their names.
+func faultReadings() map[string]gpu.Reading {
+	readings := make(map[string]gpu.Reading)
 	for _, r := range []gpu.Reading{
 		gpu.ReadingInventory, gpu.ReadingMIG, gpu.ReadingMemory, gpu.ReadingUtilization, gpu.ReadingPower, gpu.ReadingEnergy,
 		gpu.ReadingTemperature, gpu.ReadingClocks, gpu.ReadingClockEvents, gpu.ReadingPCIe, gpu.ReadingNVLink, gpu.ReadingECC,
 		gpu.ReadingRowRemap, gpu.ReadingRecovery, gpu.ReadingProcesses, gpu.ReadingEvents, gpu.ReadingActivity,
 		gpu.ReadingFans, gpu.ReadingMedia,
 	} {
-		names = append(names, string(r))
+		readings[string(r)] = r
 	}
-	return names
+	return readings
 }

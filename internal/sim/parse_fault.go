@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
@@ -53,13 +52,5 @@ func (f *FaultSpec) checkCall(r *strictyaml.Reader, n *strictyaml.Node, key stri
 	}
 	if f.On != "" && f.During != "" {
 		r.FailAt(n, key, "on", "is set together with during; a fault begins with one or the other")
-	}
-}
-
-// readChangeError reads the name of an error of changes.
-func readChangeError(r *strictyaml.Reader, n *strictyaml.Node, key string, into *error) {
-	errs := changeErrors()
-	if *into = errs[n.Value]; *into == nil {
-		r.Expected(n, key, "one of %s", strings.Join(slices.Sorted(maps.Keys(errs)), ", "))
 	}
 }

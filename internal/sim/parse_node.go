@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -53,15 +52,6 @@ func (f *scenarioFile) readModel(r *strictyaml.Reader, n *strictyaml.Node, key s
 		return
 	}
 	f.models[name] = *into
-}
-
-// UnmarshalText reads the value of "mig: true | false | pending".
-func (m *MIGModeSpec) UnmarshalText(text []byte) error {
-	mode, ok := map[string]MIGModeSpec{"false": MIGOff, "true": MIGOn, "pending": MIGPending}[string(text)]
-	if *m = mode; !ok {
-		return errors.New("true, false or pending")
-	}
-	return nil
 }
 
 // layoutEntry is a GPU instance: "3g.20gb@4", or {gi: "3g.20gb@0", ci: ["1c", "2c"]} if its compute instances are not

@@ -91,17 +91,6 @@ func (q *resourceRequest) check(r *strictyaml.Reader, n *strictyaml.Node, key st
 	}
 }
 
-// readWorkloadName reads the name of a workload above.
-func (f *scenarioFile) readWorkloadName(r *strictyaml.Reader, n *strictyaml.Node, key string, into **Workload) {
-	var name string
-	if !r.Decode(n, key, &name) {
-		return
-	}
-	if *into = f.workloads[name]; *into == nil {
-		r.Expected(n, key, "the name of one of the workloads")
-	}
-}
-
 // processEntry is a process, whose whole GPU may be called gpu.
 type processEntry struct {
 	ProcessSpec

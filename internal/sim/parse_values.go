@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
 // Numbers of scenarios in forms of their own. The error of UnmarshalText is what was expected.
@@ -74,6 +72,3 @@ func (o *clockOffset) UnmarshalText(text []byte) error {
 	*o = clockOffset(v)
 	return nil
 }
-
-// maxDuration bounds durations that strictyaml does not read.
-const maxDuration = strictyaml.MaxDuration

@@ -84,6 +84,11 @@ const (
 	MIGPending // off, to be on after the next reset
 )
 
+// migModes are the modes by their names in scenarios.
+func migModes() map[string]MIGModeSpec {
+	return map[string]MIGModeSpec{"false": MIGOff, "true": MIGOn, "pending": MIGPending}
+}
+
 // GPUSpec is one GPU.
 type GPUSpec struct {
 	Model   gpuModel

@@ -253,7 +253,7 @@ func TestFormsAndFinishers(t *testing.T) {
 		Title *url.URL `yaml:",omitempty"`
 	}
 	forms := []strictyaml.Form{
-		strictyaml.OneOf[color]([]string{"red", "blue"}),
+		strictyaml.OneOf(map[string]color{"red": "red", "blue": "blue"}),
 		strictyaml.FormOf(func(r *strictyaml.Reader, n *yaml.Node, key string, into **url.URL) {
 			if *into, _ = url.Parse(n.Value); *into == nil {
 				r.Expected(n, key, "a URL")
@@ -268,7 +268,7 @@ func TestFormsAndFinishers(t *testing.T) {
 	}
 	bad := "color: gray\nspans: [{from: 3, to: 1}, {to: 1}]\ntitle: ':'"
 	err = strictyaml.Decode("f.yaml", []byte(bad), &got, forms...)
-	if text := `f.yaml:1: color: is "gray"; expected one of red, blue
+	if text := `f.yaml:1: color: is "gray"; expected one of blue, red
 f.yaml:2: spans[0].to: is before from
 f.yaml:2: spans[1].from: is missing
 f.yaml:3: title: is ":"; expected a URL`; err == nil || err.Error() != text {

@@ -60,6 +60,14 @@ func resolveLayout(s api.Spec, layouts map[string][]api.LayoutRule) ([]mig.Rule,
 	return resolveRules(strictyaml.Join(key, s.Layout), layout)
 }
 
+// known lists the names of layouts for a message.
+func known(layouts map[string][]api.LayoutRule) string {
+	if len(layouts) == 0 {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(layouts)), ", ")
+}
+
 // checkLayouts holds each layout to what the planner takes.
 func checkLayouts(layouts map[string][]api.LayoutRule) *strictyaml.Error {
 	for _, name := range slices.Sorted(maps.Keys(layouts)) {
