@@ -180,9 +180,9 @@ func TestHoldersUnknown(t *testing.T) {
 	clear(d.history.held)
 	clear(d.history.namespaces)
 	g := analysisOf(o).summarize(d)
-	if g.Action != advise.ActionSlice || g.HeldHoursPerWeek != 168 || g.Namespace != "" {
-		t.Errorf("%+v", g)
-	}
+	cmptest.Equal(t, "action", g.Action, advise.ActionSlice)
+	cmptest.Equal(t, "held hours per week", g.HeldHoursPerWeek, 168)
+	cmptest.Equal(t, "namespace", g.Namespace, "")
 }
 
 // TestStrict: thresholds of the operator are those of the choice.
