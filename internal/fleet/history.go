@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// history is what is known of a GPU in the window. Means are NaN where there is no sample.
+// history is what is known of a GPU in the window. Means are NaN if there is no sample.
 type history struct {
 	start time.Time // of the window
 	place string    // cluster and node
@@ -19,7 +19,7 @@ type history struct {
 	held                 []bool
 	holders              []uint8        // how many: 0, 1, or 2 for more
 	namespaces           map[string]int // steps that each held it
-	memory               []float64      // by hour, in bytes; NaN where there is no sample
+	memory               []float64      // by hour, in bytes; NaN if there is no sample
 
 	total              float64
 	nvlink             float64             // the largest rate in bytes per second; NaN if it is unknown

@@ -121,7 +121,7 @@ processes:
 	}
 }
 
-// A metric of an engine is there where the device has the engine, on GPUs that have GPM.
+// A metric of an engine is there if the device has the engine, on GPUs that have GPM.
 func TestMediaEnginesByGPM(t *testing.T) {
 	n := start(t, mediaScenario)
 	instance := func(i int) func() (Counters, error) {

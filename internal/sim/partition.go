@@ -44,7 +44,7 @@ func computeName(f gpu.Profile, size int) string {
 
 // CreateGPUInstance makes a GPU instance of a profile, by the driver's id of it. Without a start the driver chooses
 // among the free placements. The errors are ErrNoPermission, ErrNotSupported with MIG off, ErrInvalidArgument for a
-// profile or a start that the GPU does not have and ErrInsufficientResources where the place is taken.
+// profile or a start that the GPU does not have and ErrInsufficientResources if the place is taken.
 func (n *Node) CreateGPUInstance(index int, profileID uint32, start gpu.Opt[int]) (gpu.InstanceID, error) {
 	b, op, err := n.change(index, opCreateGI, target{})
 	if err != nil {

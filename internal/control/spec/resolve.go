@@ -90,7 +90,7 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 		case l.MIGEnabled && l.MIGDevices == nil:
 			return nil, wrong(strictyaml.Join(at, "mig-devices"), "is missing; expected counts by profile, {} for no instances")
 		case !l.MIGEnabled && len(l.MIGDevices) > 0:
-			return nil, wrong(strictyaml.Join(at, "mig-devices"), "has instances where mig-enabled is false")
+			return nil, wrong(strictyaml.Join(at, "mig-devices"), "has instances while mig-enabled is false")
 		case !l.Devices.All && l.Devices.Indexes == nil:
 			return nil, wrong(strictyaml.Join(at, "devices"), "is missing")
 		case len(l.Devices.Indexes) > maxList || len(l.DeviceFilter) > maxList:

@@ -81,7 +81,7 @@ func TestResolveChecksWhatDidNotComeFromAFile(t *testing.T) {
 		{api.Spec{Version: "v1", MIGConfigs: map[string][]api.LayoutRule{"a": nil, "b": nil}}, "layout: is missing; expected which of the mig-configs: a, b"},
 		{rule(api.LayoutRule{}), "mig-configs.x[0].devices: is missing"},
 		{rule(api.LayoutRule{MIGEnabled: true}), "mig-configs.x[0].mig-devices: is missing"},
-		{rule(api.LayoutRule{MIGDevices: map[string]int{"1g.5gb": 1}}), "mig-configs.x[0].mig-devices: has instances where mig-enabled is false"},
+		{rule(api.LayoutRule{MIGDevices: map[string]int{"1g.5gb": 1}}), "mig-configs.x[0].mig-devices: has instances while mig-enabled is false"},
 		{rule(api.LayoutRule{Devices: everywhere, DeviceFilter: api.Strings{"20B010DE"}}), `mig-configs.x[0].device-filter: has "20B010DE"; expected a PCI device id`},
 		{rule(api.LayoutRule{Devices: everywhere, MIGEnabled: true, MIGDevices: map[string]int{"1g.5gb": -1}}), "mig-configs.x[0].mig-devices.1g.5gb: is -1; expected a count of 0 to 64"},
 		{api.Spec{GPUs: all}, "devices: is missing"},
