@@ -1,5 +1,5 @@
 # make          builds bin/mig-exporter and bin/migctl
-# make run      serves this node's GPUs, or a simulated node where no NVIDIA driver is
+# make run      serves this node's GPUs, or a simulated node if there is no NVIDIA driver
 # make test     all checks but those of packages, the Helm chart and a real kubelet
 # make help     lists the rest
 
@@ -78,7 +78,7 @@ run: build ## build and serve; more flags: make run ARGS='--log.level=debug'
 	exec bin/mig-exporter $(ARGS)
 
 .PHONY: demo
-demo: build ## serve two simulated nodes, with Prometheus and Grafana where they are installed
+demo: build ## serve two simulated nodes, with Prometheus and Grafana if they are installed
 	@deploy/demo.sh
 
 .PHONY: test
@@ -127,7 +127,7 @@ test-e2e: toolchain
 	go test -race -count=1 -timeout $(TEST_TIMEOUT) -skip '$(LONG)' ./cmd/... || { echo "where the change of a golden is meant, run: make golden, and review the difference"; exit 1; }
 
 .PHONY: test-hardware
-test-hardware: toolchain ## hold the driver contract against this node's own GPUs, reading only; it fails where there are none
+test-hardware: toolchain ## hold the driver contract against this node's own GPUs, reading only; it fails if there are none
 	NVML_CONTRACT_HARDWARE=1 go test -count=1 -v -timeout $(TEST_TIMEOUT) -run '^TestContractOfTheHardware$$' ./cmd/nvml-sim/contract
 
 .PHONY: test-growth
@@ -315,7 +315,7 @@ toolchain:
 	@command -v "$$(go env CC | cut -d' ' -f1)" >/dev/null || \
 		{ echo "a C compiler is missing (the NVML binding needs cgo): on Debian, apt-get install gcc libc6-dev"; exit 1; }
 
-# Reinstalled where the version is another one.
+# Reinstalled if the version is another one.
 ifneq ($(shell $(LINT) version --short 2>/dev/null),$(LINT_VERSION))
 .PHONY: $(LINT)
 endif

@@ -21,7 +21,7 @@ const (
 )
 
 // theirRow is a row that dcgm-exporter's default list has switched on: its type in the releases before 4.8.3, whose
-// labels are the defaults here, and where it has series on a GPU with instances by default (-d f: no entity but the
+// labels are the defaults here, and which series it has on a GPU with instances by default (-d f: no entity but the
 // instances is watched).
 type theirRow struct{ kind, place string }
 

@@ -52,7 +52,7 @@ func ParseCounters(file string, r io.Reader) (counters []Counter, faulty []error
 		case errors.As(err, &bad):
 			// A quote that is not closed swallows the rest of the file: where it begins is what helps.
 			p.addFault(bad.StartLine, bad.Column,
-				"%v: expected field, type, help, with the help in quotes where it has commas or quotes", bad.Err)
+				"%v: expected field, type, help, with the help in quotes if it has commas or quotes", bad.Err)
 		case err != nil:
 			return nil, nil, fmt.Errorf("read %s: %w", file, err)
 		default:
@@ -82,7 +82,7 @@ func (p *counterParser) parseRow(row []string) {
 	}
 	line, column := p.positionOf(row, 0)
 	if len(row) != 3 {
-		p.addFault(line, column, "%d columns: expected 3, field, type, help, with the help in quotes where it has commas",
+		p.addFault(line, column, "%d columns: expected 3, field, type, help, with the help in quotes if it has commas",
 			len(row))
 		return
 	}

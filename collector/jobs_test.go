@@ -60,7 +60,7 @@ func TestJobInfo(t *testing.T) {
 	}
 }
 
-// Only where they are asked for, and only in the mode that puts holders on series.
+// Only if they are asked for, and only in the mode that puts holders on series.
 func TestJobsNotOnSeries(t *testing.T) {
 	for _, opts := range []Options{{Jobs: true}, {Jobs: true, PodLabels: PodLabelsInfo},
 		{Jobs: true, PodLabels: PodLabelsOff}, {PodLabels: PodLabelsSeries}} {

@@ -237,10 +237,10 @@ func (s scope) holders() string {
 		" or on (" + rows + ") " + say(s.inventory(), "n/a"))
 }
 
-// allPods sets the labels that links to pods are made of where there are none.
+// allPods sets the labels that links to pods are made of if there are none.
 func allPods(expr string) string { return orAll(orAll(expr, "namespace"), "pod") }
 
-// orAll sets a label to what Grafana takes for all values of a variable where there is none.
+// orAll sets a label to what Grafana takes for all values of a variable if there is none.
 func orAll(expr, name string) string {
 	return `label_replace(` + expr + `, "` + name + `", "All", "` + name + `", "")`
 }

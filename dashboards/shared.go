@@ -4,7 +4,7 @@ package dashboards
 
 const (
 	tag            = "mig-exporter"
-	anything       = ".*" // chooses everything, also where the label is absent
+	anything       = ".*" // chooses everything, also if the label is absent
 	datasource     = "${datasource}"
 	nodeUID        = "mig-node"
 	workloadUID    = "mig-workloads"

@@ -58,7 +58,7 @@ func workloadStats() []panel {
 	}
 }
 
-// onPods returns a value for every pod, NaN where there is none.
+// onPods returns a value for every pod, NaN if there is none.
 func onPods(expr string) string {
 	return either(expr, "max by ("+podRows+") ({"+podInfo+","+pods+"}) * NaN")
 }

@@ -90,8 +90,12 @@ func TestTruthOfASimulatedNode(t *testing.T) {
 	cmptest.Equal(t, "stretch on 60 SMs", wide.Stretch, sim.Quantiles{P50: 1.6, P95: 1.6})
 	cmptest.Equal(t, "prediction", wide.Predicted,
 		&sim.Prediction{Time: sim.StepStart(), Profile: "3g.40gb", Low: 1.5, Middle: 1.6, High: 1.7, Throughput: 1})
-	if service.Predicted != nil || service.Requests == nil || math.Abs(service.Requests.PerSecond-20) > 1e-6 {
-		t.Errorf("service: %+v, want 20 requests per second and no prediction", service)
+	cmptest.Equal(t, "prediction for service", service.Predicted, nil)
+	if service.Requests == nil {
+		t.Fatal("service has no requests")
+	}
+	if got := service.Requests.PerSecond; math.Abs(got-20) > 1e-6 {
+		t.Errorf("service: %g requests per second, want 20", got)
 	}
 	if !strings.Contains(leak.Failed, "out of memory") {
 		t.Errorf("leak: %+v, want that it ran out of memory", leak)

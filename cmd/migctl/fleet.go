@@ -130,7 +130,7 @@ func (s *session) fleet(ctx context.Context) error {
 		bar.w = s.errOut
 		o.Progress = bar.show
 	}
-	report, err := fleet.Survey(ctx, client, o)
+	report, err := fleet.Analyze(ctx, client, o)
 	bar.clear()
 	if err != nil {
 		return err
@@ -158,7 +158,7 @@ func reportQuery(p *page, e *fleet.QueryError) int {
 	return exitUnreachable
 }
 
-// progressBar shows on a terminal how far a survey is.
+// progressBar shows on a terminal how far an analysis is.
 type progressBar struct {
 	w     io.Writer // nil: there is no terminal
 	shown int

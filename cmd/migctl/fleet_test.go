@@ -13,6 +13,7 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/fleet"
 )
 
@@ -141,8 +142,13 @@ func checkFleetJSON(t *testing.T, out string) {
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)
 	}
-	if len(r.GPUs) != len(fakeGPUs()) || r.GPUs[0].UUID != hostile || r.Fleet.Slices != 25 || r.Fleet.CostPerWeek == nil {
-		t.Errorf("%d GPUs, the first %q, %d slices", len(r.GPUs), r.GPUs[0].UUID, r.Fleet.Slices)
+	if want := len(fakeGPUs()); len(r.GPUs) != want {
+		t.Fatalf("%d GPUs, want %d", len(r.GPUs), want)
+	}
+	cmptest.Equal(t, "first GPU", r.GPUs[0].UUID, hostile)
+	cmptest.Equal(t, "slices", r.Fleet.Slices, 25)
+	if r.Fleet.CostPerWeek == nil {
+		t.Error("the fleet has no cost per week")
 	}
 }
 
@@ -164,8 +170,10 @@ func checkFleetCSV(t *testing.T, out string) {
 // TestFleetProgress: a terminal sees how far it is, and nothing of it stays.
 func TestFleetProgress(t *testing.T) {
 	got := runner{terminal: true}.run(t, defaultAddress, "fleet", "--prometheus.url="+fakePrometheus(t), "--time=2026-03-04T12:00:00Z", "--color=never")
-	if got.code != exitOK || !strings.Contains(got.err, "[##############################] 29/29 GPUs") || !strings.HasSuffix(got.err, " \r") {
-		t.Errorf("%d: %q", got.code, got.err)
+	cmptest.Equal(t, "exit code", got.code, exitOK)
+	cmptest.HasTexts(t, got.err, "[##############################] 29/29 GPUs")
+	if !strings.HasSuffix(got.err, " \r") {
+		t.Errorf("standard error is %q, want a cleared line at its end", got.err)
 	}
 }
 

@@ -340,9 +340,9 @@ func TestOwnersThatNoCommandChanges(t *testing.T) {
 			Pod: &advise.Pod{Resource: c.resource},
 		}
 		got := changeOf(r)
-		if got.command != "" || got.replaces || !strings.Contains(got.words, c.says) {
-			t.Errorf("%s: %+v", c.about, got)
-		}
+		cmptest.Equal(t, c.about+": command", got.command, "")
+		cmptest.Equal(t, c.about+": replaces", got.replaces, false)
+		cmptest.HasTexts(t, got.words, c.says)
 	}
 }
 

@@ -57,8 +57,12 @@ func TestOfAProgram(t *testing.T) {
 	cmptest.Equal(t, "dependencies of the product", len(d.Dependencies[0].DependsOn), len(info.Deps)+1)
 	for _, m := range info.Deps {
 		c := byName[m.Path]
-		if c.Version != m.Version || len(c.Hashes) != 1 || len(c.Hashes[0].Content) != 64 || len(c.Licenses) == 0 {
-			t.Errorf("component of %s %s: %+v", m.Path, m.Version, c)
+		cmptest.Equal(t, "version of "+m.Path, c.Version, m.Version)
+		if len(c.Hashes) != 1 || len(c.Hashes[0].Content) != 64 {
+			t.Errorf("hashes of %s are %+v, want one of 64 digits", m.Path, c.Hashes)
+		}
+		if len(c.Licenses) == 0 {
+			t.Errorf("%s has no license", m.Path)
 		}
 		if !strings.Contains(texts[0], "\n"+m.Path+" "+m.Version+" (") {
 			t.Errorf("the texts lack module %s", m.Path)

@@ -88,7 +88,7 @@ func (a *Advisor) recommendShrink(
 	a.settleAnswer(w, answer{Action: ActionKeep}, g.Profiles)
 }
 
-// instanceCapacity returns what a GPU instance has: its profile's, where the driver says it, else its own.
+// instanceCapacity returns what a GPU instance has: its profile's if the driver reports it, else its own.
 func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
 	c := capacity{sms: i.SMs.Or(0), memorySlices: i.MemorySlices.Or(0), memoryBytes: float64(i.Memory.Total.Or(0))}
 	if at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == i.Profile }); at >= 0 {

@@ -107,7 +107,7 @@ func TestSlices(t *testing.T) {
 	}
 }
 
-// TestSingleStrategy: where the device plugin gives all GPUs of a node one profile, it must do for every pod, or
+// TestSingleStrategy: if the device plugin gives all GPUs of a node one profile, it must do for every pod, or
 // nothing is recommended.
 func TestSingleStrategy(t *testing.T) {
 	o := fastOptions()

@@ -95,7 +95,7 @@ func violationsOf(t *testing.T, name, text string) []string {
 	return s.violations()
 }
 
-// checkFound wants one violation, of the rule and where it is, or none where there is no rule.
+// checkFound wants one violation, of the rule and where it is, or none if there is no rule.
 func checkFound(t *testing.T, about string, found []string, place, rule string) {
 	t.Helper()
 	switch {

@@ -36,7 +36,7 @@ type fakeDevice struct {
 	mu      sync.Mutex
 	watts   uint32
 	answers map[string]nvml.Return // of functions that fail
-	hang    chan struct{}          // where not nil, GetPowerUsage waits for it
+	hang    chan struct{}          // if not nil, GetPowerUsage waits for it
 	asked   chan struct{}          // gets one before each such wait
 }
 

@@ -106,7 +106,7 @@ func (e *eventType) UnmarshalText(text []byte) error {
 const okText = "ok"
 
 // EncodeYAML writes ok.
-func (none) EncodeYAML() *yaml.Node { return strictyaml.Encode(okText) }
+func (none) EncodeYAML() *yaml.Node { return encode(okText) }
 
 // DecodeYAML reads ok.
 func (*none) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
@@ -136,7 +136,7 @@ func (f fieldValue) newValue() any {
 func (f fieldValue) EncodeYAML() *yaml.Node {
 	value := f.newValue()
 	_, _ = binary.Decode(f.bytes[:], binary.NativeEndian, value) // no type is longer
-	return strictyaml.Mapping(valueTypeNames.name(uint64(f.kind)), reflect.ValueOf(value).Elem().Interface())
+	return mapping(valueTypeNames.name(uint64(f.kind)), reflect.ValueOf(value).Elem().Interface())
 }
 
 // DecodeYAML reads what EncodeYAML writes.

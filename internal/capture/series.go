@@ -100,20 +100,20 @@ func (s *series) MarshalYAML() (any, error) {
 	if len(changes.Content) == 2 {
 		return last, nil
 	}
-	return strictyaml.Mapping("polls", changes), nil
+	return mapping("polls", changes), nil
 }
 
 // encode returns an answer to a call of a poll as YAML.
 func (a answer) encode(poll pollNumber) *yaml.Node {
 	switch {
 	case a.until == never:
-		return strictyaml.Mapping("hangs", "ever")
+		return mapping("hangs", "ever")
 	case a.until > poll:
-		return strictyaml.Mapping("hangs", a.until, "then", a.encode(a.until))
+		return mapping("hangs", a.until, "then", a.encode(a.until))
 	case a.ret != nvml.SUCCESS:
-		return strictyaml.Mapping("error", code(a.ret))
+		return mapping("error", code(a.ret))
 	}
-	return strictyaml.Encode(a.value)
+	return encode(a.value)
 }
 
 // readSeries reads the series of one entity, of which the calls are known.

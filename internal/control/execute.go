@@ -266,7 +266,7 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 // checkHolders returns an error if, right before a destruction, anything holds what the step destroys. What the last
-// poll knows of activity counts for compute instances: nothing is active where there is none any more. Of one that
+// poll knows of activity counts for compute instances: nothing is active if there is none any more. Of one that
 // the operation has created itself, which the poll may not have seen yet, only activity that was seen counts.
 func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []string, own bool) error {
 	g := p.live()

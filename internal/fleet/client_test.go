@@ -142,14 +142,14 @@ func badConnections(t *testing.T) map[string]badServer {
 	}
 }
 
-// TestBadServers: what is no Prometheus, or one that refuses, has an answer that says so, and no survey hangs.
+// TestBadServers: what is no Prometheus, or one that refuses, has an answer that says so, and no analysis hangs.
 func TestBadServers(t *testing.T) {
 	all := badAnswers(t)
 	maps.Copy(all, badConnections(t))
 	for name, c := range all {
 		t.Run(name, func(t *testing.T) {
 			client, _ := clientOf(t, c.url)
-			_, err := Survey(t.Context(), client, weekly())
+			_, err := Analyze(t.Context(), client, weekly())
 			var e *QueryError
 			if !errors.As(err, &e) {
 				t.Fatalf("error %v; want %q", err, c.text)
@@ -201,15 +201,18 @@ func TestSlowServer(t *testing.T) {
 	t.Cleanup(func() { close(release) }) // before the server is closed
 	c, _ := clientOf(t, url)
 	c.timeout = time.Millisecond
-	_, err := Survey(t.Context(), c, weekly())
+	_, err := Analyze(t.Context(), c, weekly())
 	var e *QueryError
-	if !errors.As(err, &e) || !e.Reached || !strings.Contains(e.Error(), "no answer within 1ms") || !strings.Contains(e.Hint, "--prometheus.timeout") {
-		t.Errorf("%v", err)
+	if !errors.As(err, &e) {
+		t.Fatalf("error %v, want a QueryError", err)
 	}
+	cmptest.Equal(t, "reached", e.Reached, true)
+	cmptest.HasTexts(t, e.Error(), "no answer within 1ms")
+	cmptest.HasTexts(t, e.Hint, "--prometheus.timeout")
 	c.timeout = time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Survey(ctx, c, weekly()); !errors.Is(err, context.Canceled) {
+	if _, err := Analyze(ctx, c, weekly()); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 }
@@ -345,7 +348,7 @@ func TestClientConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Survey(t.Context(), c, weekly()); err == nil || strings.Contains(err.Error(), "secret") {
+	if _, err := Analyze(t.Context(), c, weekly()); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("a password is in %v", err)
 	}
 }

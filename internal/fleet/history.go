@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// history is what is known of a GPU in the window. Means are NaN where there is no sample.
+// history is what is known of a GPU in the window. Means are NaN if there is no sample.
 type history struct {
 	start time.Time // of the window
 	place string    // cluster and node
@@ -19,7 +19,7 @@ type history struct {
 	held                 []bool
 	holders              []uint8        // how many: 0, 1, or 2 for more
 	namespaces           map[string]int // steps that each held it
-	memory               []float64      // by hour, in bytes; NaN where there is no sample
+	memory               []float64      // by hour, in bytes; NaN if there is no sample
 
 	total              float64
 	nvlink             float64             // the largest rate in bytes per second; NaN if it is unknown
@@ -56,28 +56,28 @@ func unknownMeans(steps int) []float32 {
 	return means
 }
 
-// askGPUs asks for the history of GPUs of one exporter and judges them.
-func (s *survey) askGPUs(ctx context.Context, gpus []*device) error {
-	a := &asking{survey: s, ctx: ctx, dialect: gpus[0].dialect, gpus: map[string]*history{}, selectors: s.selectors(gpus)}
+// queryGPUs queries the history of GPUs of one exporter and judges them.
+func (a *analysis) queryGPUs(ctx context.Context, gpus []*device) error {
+	q := &querier{of: a, ctx: ctx, dialect: gpus[0].dialect, gpus: map[string]*history{}, selectors: a.selectors(gpus)}
 	for _, g := range gpus {
-		g.history = newHistory(s.end.Add(-s.options.Window), s.options.Window)
+		g.history = newHistory(a.end.Add(-a.options.Window), a.options.Window)
 		g.history.place = g.cluster + "/" + g.node
-		a.gpus[g.uuid] = g.history
+		q.gpus[g.uuid] = g.history
 	}
-	a.askFacts()
-	a.askMeans(gpus)
-	if a.err != nil {
-		return a.err
+	q.queryFacts()
+	q.queryMeans(gpus)
+	if q.err != nil {
+		return q.err
 	}
 	for _, g := range gpus {
-		g.answer, g.history = s.summarize(g), nil
+		g.answer, g.history = a.summarize(g), nil
 	}
 	return nil
 }
 
-// asking fills in the history of some GPUs. After an error it asks no more.
-type asking struct {
-	survey    *survey
+// querier fills in the history of some GPUs. After an error it queries no more.
+type querier struct {
+	of        *analysis
 	ctx       context.Context
 	dialect   *dialect
 	gpus      map[string]*history
@@ -86,45 +86,45 @@ type asking struct {
 }
 
 // facts evaluates an expression at the end of the window.
-func (a *asking) facts(template string, set func(*history, *model.Sample)) {
-	if a.err != nil || template == "" {
+func (q *querier) facts(template string, set func(*history, *model.Sample)) {
+	if q.err != nil || template == "" {
 		return
 	}
 	var rows model.Vector
-	rows, a.err = a.survey.client.vector(a.ctx, render(template, a.selectors, a.survey.options.Window, ""), a.survey.end)
+	rows, q.err = q.of.client.vector(q.ctx, render(template, q.selectors, q.of.options.Window, ""), q.of.end)
 	for _, row := range rows {
-		if h := a.gpus[string(row.Metric[a.dialect.uuid])]; h != nil {
+		if h := q.gpus[string(row.Metric[q.dialect.uuid])]; h != nil {
 			set(h, row)
 		}
 	}
 }
 
-func (a *asking) askFacts() {
-	a.facts(a.dialect.mig, func(h *history, _ *model.Sample) { h.mig = true })
-	a.facts(a.dialect.total, func(h *history, row *model.Sample) { h.total = float64(row.Value) })
-	a.facts(a.dialect.nvlink, func(h *history, row *model.Sample) { h.nvlink = float64(row.Value) })
-	a.facts(a.dialect.media, func(h *history, row *model.Sample) {
+func (q *querier) queryFacts() {
+	q.facts(q.dialect.mig, func(h *history, _ *model.Sample) { h.mig = true })
+	q.facts(q.dialect.total, func(h *history, row *model.Sample) { h.total = float64(row.Value) })
+	q.facts(q.dialect.nvlink, func(h *history, row *model.Sample) { h.nvlink = float64(row.Value) })
+	q.facts(q.dialect.media, func(h *history, row *model.Sample) {
 		engine := string(row.Metric["engine"])
 		h.media[engine] = mediaUse{most: float64(row.Value), seen: h.media[engine].seen}
 	})
-	a.facts(a.dialect.mediaSeen, func(h *history, row *model.Sample) {
+	q.facts(q.dialect.mediaSeen, func(h *history, row *model.Sample) {
 		engine := string(row.Metric["engine"])
 		h.media[engine] = mediaUse{most: h.media[engine].most, seen: float64(row.Value)}
 	})
 }
 
 // series evaluates an expression about GPUs at the steps of a range. set gets the index of a step.
-func (a *asking) series(
+func (q *querier) series(
 	template string, gpus []*device, r v1.Range, set func(h *history, at int, labels model.Metric, value float64),
 ) {
-	if a.err != nil || len(gpus) == 0 {
+	if q.err != nil || len(gpus) == 0 {
 		return
 	}
 	var rows model.Matrix
-	rows, a.err = a.survey.client.matrix(a.ctx, render(template, a.survey.selectors(gpus), a.survey.options.Window, ""), r)
+	rows, q.err = q.of.client.matrix(q.ctx, render(template, q.of.selectors(gpus), q.of.options.Window, ""), r)
 	count := int(r.End.Sub(r.Start)/r.Step) + 1
 	for _, row := range rows {
-		h := a.gpus[string(row.Metric[a.dialect.uuid])]
+		h := q.gpus[string(row.Metric[q.dialect.uuid])]
 		if h == nil {
 			continue
 		}
@@ -137,22 +137,22 @@ func (a *asking) series(
 	}
 }
 
-func (a *asking) askMeans(gpus []*device) {
-	steps := a.survey.steps()
-	a.means(a.dialect.busy, gpus, func(h *history) []float32 { return h.busy })
-	a.means(a.dialect.utilization, unlike(gpus, (*history).isComplete), func(h *history) []float32 { return h.busy })
-	a.means(a.dialect.sms, gpus, func(h *history) []float32 { return h.sms })
-	a.means(a.dialect.bandwidth, gpus, func(h *history) []float32 { return h.bandwidth })
+func (q *querier) queryMeans(gpus []*device) {
+	steps := q.of.steps()
+	q.means(q.dialect.busy, gpus, func(h *history) []float32 { return h.busy })
+	q.means(q.dialect.utilization, unlike(gpus, (*history).isComplete), func(h *history) []float32 { return h.busy })
+	q.means(q.dialect.sms, gpus, func(h *history) []float32 { return h.sms })
+	q.means(q.dialect.bandwidth, gpus, func(h *history) []float32 { return h.bandwidth })
 	all := holdings{}
-	for _, held := range a.dialect.held {
-		a.series(held, gpus, steps, all.add)
+	for _, held := range q.dialect.held {
+		q.series(held, gpus, steps, all.add)
 	}
-	all.finish(a.gpus)
-	if a.dialect.used != "" {
-		a.series(a.dialect.used, unlike(gpus, (*history).isHeld), steps,
+	all.finish(q.gpus)
+	if q.dialect.used != "" {
+		q.series(q.dialect.used, unlike(gpus, (*history).isHeld), steps,
 			func(h *history, at int, _ model.Metric, _ float64) { h.held[at] = true })
 	}
-	a.series(a.dialect.memory, gpus, a.survey.hours(), func(h *history, at int, _ model.Metric, v float64) {
+	q.series(q.dialect.memory, gpus, q.of.hours(), func(h *history, at int, _ model.Metric, v float64) {
 		h.memory[at] = v
 	})
 }
@@ -160,9 +160,9 @@ func (a *asking) askMeans(gpus []*device) {
 // means fills in what is not known yet of a mean of GPUs. Series are not aggregated by the server, which would take it
 // longer than all the rest. A GPU with several of them in a step, as when its pod or its exporter is replaced, is asked
 // for again: a mean of means would not weigh them by their samples.
-func (a *asking) means(of measure, gpus []*device, known func(*history) []float32) {
-	steps := a.survey.steps()
-	count := int(a.survey.options.Window / step)
+func (q *querier) means(of measure, gpus []*device, known func(*history) []float32) {
+	steps := q.of.steps()
+	count := int(q.of.options.Window / step)
 	found, several := map[*history][]float32{}, map[*history]bool{}
 	add := func(h *history, at int, _ model.Metric, v float64) {
 		if found[h] == nil {
@@ -171,12 +171,12 @@ func (a *asking) means(of measure, gpus []*device, known func(*history) []float3
 		several[h] = several[h] || !isNaN(found[h][at])
 		found[h][at] = float32(min(max(v, 0), 1))
 	}
-	a.series(of.perSeries(), gpus, steps, add)
+	q.series(of.perSeries(), gpus, steps, add)
 	again := unlike(gpus, func(h *history) bool { return !several[h] })
 	for _, g := range again {
 		delete(found, g.history)
 	}
-	a.series(of.perGPU(a.dialect.uuid), again, steps, add)
+	q.series(of.perGPU(q.dialect.uuid), again, steps, add)
 	for h, means := range found {
 		for at, v := range means {
 			if into := known(h); isNaN(into[at]) {

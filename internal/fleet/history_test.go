@@ -47,12 +47,12 @@ func TestMeans(t *testing.T) {
 		"avg_over_time(nvidia_gpu_utilization": {fmt.Sprintf(`[[%d,"0.9"],[%d,"1.2"],[%d,"-1"]]`, at(3), at(4), at(5))},
 		"avg_over_time(nvidia_gpu_sm_activity": {fmt.Sprintf(`[[%d,"NaN"],[%d,"0.25"],[%d,"7"]]`, at(1), at(2), at(13))},
 	})))
-	s := &survey{client: client, options: o, end: o.End}
+	s := &analysis{client: client, options: o, end: o.End}
 	g := &device{uuid: "GPU-1", dialect: &d, history: newHistory(o.End.Add(-o.Window), o.Window)}
-	a := &asking{survey: s, ctx: t.Context(), dialect: &d, gpus: map[string]*history{g.uuid: g.history}}
-	a.askMeans([]*device{g})
-	if a.err != nil {
-		t.Fatal(a.err)
+	q := &querier{of: s, ctx: t.Context(), dialect: &d, gpus: map[string]*history{g.uuid: g.history}}
+	q.queryMeans([]*device{g})
+	if q.err != nil {
+		t.Fatal(q.err)
 	}
 	cmptest.Equal(t, "busy time", g.history.busy[:5], []float32{0.5, 0.28, 0.1, 1, 0})
 	cmptest.Equal(t, "SM activity", g.history.sms[1], float32(0.25))
@@ -84,7 +84,7 @@ func TestMediaEngines(t *testing.T) {
 		for _, engine := range []string{"encoder", "decoder", "jpeg", "ofa"} {
 			d.history.media[engine] = mediaUse{most: c.most, seen: c.seen}
 		}
-		g := surveyOf(o).summarize(d)
+		g := analysisOf(o).summarize(d)
 		if g.Profile != c.want || g.NotChecked != c.notChecked {
 			t.Errorf("%s: %s, not checked: %v", c.about, g.Profile, g.NotChecked)
 		}

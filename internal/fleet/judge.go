@@ -39,22 +39,22 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 }
 
 // summarize judges a GPU.
-func (s *survey) summarize(g *device) GPU {
+func (a *analysis) summarize(g *device) GPU {
 	h := g.history
 	g.last = h.lastSeen()
-	if !s.holdersKnown[g.cluster] {
+	if !a.holdersKnown[g.cluster] {
 		h.holdAlways()
 	}
 	answer := GPU{
 		UUID: g.uuid, Cluster: g.cluster, Node: g.node, Model: shortName(g.name), Exporter: g.dialect.name,
 		Namespace: h.mainNamespace(), Namespaces: len(h.namespaces), Action: advise.ActionKeep,
 	}
-	s.mu.Lock()
-	known, total, ok := s.models.find(g.name, h.total)
-	s.mu.Unlock()
-	o := &s.options
+	a.mu.Lock()
+	known, total, ok := a.models.find(g.name, h.total)
+	a.mu.Unlock()
+	o := &a.options
 	record, held := h.record()
-	facts := record.Facts(s.end, total)
+	facts := record.Facts(a.end, total)
 	answer.ObservedHours = facts.Evidence.ObservedHours
 	answer.HeldHoursPerWeek = (time.Duration(held) * step).Hours() * (7 * 24) / o.Window.Hours()
 	switch {
@@ -66,7 +66,7 @@ func (s *survey) summarize(g *device) GPU {
 		answer.Reason = ReasonModelUnknown
 	case !h.isSeen():
 		answer.Reason = ReasonNoHistory
-	case !g.last.After(s.end.Add(-hour)):
+	case !g.last.After(a.end.Add(-hour)):
 		answer.Reason = ReasonGone
 	case held == 0:
 		answer.Action, answer.Namespace = advise.ActionFree, ""
@@ -75,7 +75,7 @@ func (s *survey) summarize(g *device) GPU {
 		h.addLinks(facts)
 		answer.model = known
 		answer.fill(facts, math.IsNaN(h.nvlink), advise.Choose(gpuOf(&known, total), facts, o.Advise))
-		answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(s.end)
+		answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(a.end)
 		return answer
 	}
 	answer.Explanation = ReasonText(answer.Reason, o.Advise)

@@ -12,9 +12,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// surveyOf returns a survey of one cluster of which it is known what holds GPUs.
-func surveyOf(o Options) *survey {
-	return &survey{options: o, end: o.End, models: models{}, holdersKnown: map[string]bool{"a": true}}
+// analysisOf returns the analysis of one cluster of which it is known what holds GPUs.
+func analysisOf(o Options) *analysis {
+	return &analysis{options: o, end: o.End, models: models{}, holdersKnown: map[string]bool{"a": true}}
 }
 
 // narrow returns an H100 that was held for the window and ran narrow kernels for a part of the time.
@@ -158,7 +158,7 @@ func TestJudgment(t *testing.T) {
 			o := weekly()
 			d := narrow(o)
 			c.change(d, d.history)
-			g := surveyOf(o).summarize(d)
+			g := analysisOf(o).summarize(d)
 			if got := string(g.Action) + " " + string(g.Reason) + " " + g.Profile; got != c.want {
 				t.Errorf("%q, want %q: %+v", got, c.want, g)
 			}
@@ -179,10 +179,10 @@ func TestHoldersUnknown(t *testing.T) {
 	d.cluster = "b"
 	clear(d.history.held)
 	clear(d.history.namespaces)
-	g := surveyOf(o).summarize(d)
-	if g.Action != advise.ActionSlice || g.HeldHoursPerWeek != 168 || g.Namespace != "" {
-		t.Errorf("%+v", g)
-	}
+	g := analysisOf(o).summarize(d)
+	cmptest.Equal(t, "action", g.Action, advise.ActionSlice)
+	cmptest.Equal(t, "held hours per week", g.HeldHoursPerWeek, 168)
+	cmptest.Equal(t, "namespace", g.Namespace, "")
 }
 
 // TestStrict: thresholds of the operator are those of the choice.
@@ -198,7 +198,7 @@ func TestThresholds(t *testing.T) {
 		o.Advise = advise.DefaultOptions()
 		change(&o.Advise)
 		d.history = want
-		if g := surveyOf(o).summarize(d); g.Profile != profile {
+		if g := analysisOf(o).summarize(d); g.Profile != profile {
 			t.Errorf("%s, want %s", g.Profile, profile)
 		}
 	}
@@ -304,7 +304,7 @@ func TestPriceOfTheLongestName(t *testing.T) {
 // TestEndedHistory: a history that ends before the last hour says when, if it does for all GPUs.
 func TestEndedHistory(t *testing.T) {
 	o := weekly()
-	s := surveyOf(o)
+	s := analysisOf(o)
 	s.client = &Client{}
 	for range 2 {
 		d := narrow(o)

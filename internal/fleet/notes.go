@@ -22,19 +22,19 @@ type counts struct {
 	prices                         map[string]bool
 }
 
-func (s *survey) count(r *Report) counts {
+func (a *analysis) count(r *Report) counts {
 	c := counts{exporters: map[string]int{}, prices: map[string]bool{}}
-	for _, g := range s.gpus {
-		a := &g.answer
-		c.blind += count(a.ActivityUnread)
-		c.links += count(a.NVLinkUnread)
-		c.unheld += count(!s.holdersKnown[g.cluster])
+	for _, g := range a.gpus {
+		answer := &g.answer
+		c.blind += count(answer.ActivityUnread)
+		c.links += count(answer.NVLinkUnread)
+		c.unheld += count(!a.holdersKnown[g.cluster])
 		c.exporters[g.dialect.name]++
-		c.gone += count(!g.last.After(s.end.Add(-hour)))
+		c.gone += count(!g.last.After(a.end.Add(-hour)))
 		if g.last.After(c.last) {
 			c.last = g.last
 		}
-		if p, ok := priceOf(s.options.Prices, a.Model, a.model.Name); ok {
+		if p, ok := priceOf(a.options.Prices, answer.Model, answer.model.Name); ok {
 			c.prices[p.Model] = true
 		}
 	}
@@ -47,17 +47,17 @@ func (s *survey) count(r *Report) counts {
 }
 
 // notes say what could not be seen, and what to do about it.
-func (s *survey) notes(r *Report) []string {
-	notes, c := []string{coarser}, s.count(r)
+func (a *analysis) notes(r *Report) []string {
+	notes, c := []string{coarser}, a.count(r)
 	add := func(n int, format string, args ...any) {
 		if n > 0 {
 			notes = append(notes, fmt.Sprintf(format, args...))
 		}
 	}
-	if c.gone == len(s.gpus) && !c.last.IsZero() {
+	if c.gone == len(a.gpus) && !c.last.IsZero() {
 		notes = append(notes, fmt.Sprintf("The history has nothing on any GPU in the last hour before %s, so all of them "+
 			"count as gone: its last samples are of %s. Add --time=%[2]s to judge the time before.",
-			s.end.UTC().Format(time.RFC3339), c.last.UTC().Format(time.RFC3339)))
+			a.end.UTC().Format(time.RFC3339), c.last.UTC().Format(time.RFC3339)))
 	}
 	fromDCGM := 0
 	for _, d := range dialects()[1:] {
@@ -80,19 +80,19 @@ func (s *survey) notes(r *Report) []string {
 		"requests, but several such workloads could share a GPU (MPS or time-slicing).", r.Fleet.Share)
 	add(r.Fleet.Provisional, "%d of the slices are provisional: there is evidence of less than seven days.",
 		r.Fleet.Provisional)
-	if len(s.options.Prices) > 0 {
+	if len(a.options.Prices) > 0 {
 		add(c.unpriced, "%d of the freed GPUs have no --price: COST/WEEK leaves them out.", c.unpriced)
 	}
-	for _, p := range s.options.Prices {
+	for _, p := range a.options.Prices {
 		add(count(!c.prices[p.Model]), "--price=%s=%g is used for no GPU: no model's name has these words, or another "+
 			"--price has more of them.", p.Model, p.Hour)
 	}
-	for _, w := range s.client.Warnings() {
+	for _, w := range a.client.Warnings() {
 		notes = append(notes, "Prometheus warns: "+w)
 	}
-	if s.options.Window < 7*24*time.Hour {
+	if a.options.Window < 7*24*time.Hour {
 		notes = append(notes, fmt.Sprintf("The window is %s: every answer is provisional. Expected 7d or more.",
-			model.Duration(s.options.Window)))
+			model.Duration(a.options.Window)))
 	}
 	return notes
 }

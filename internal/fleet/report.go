@@ -113,29 +113,29 @@ func (g *GPU) fill(f *advise.Facts, nvlinkUnread bool, r advise.Recommendation) 
 }
 
 // report sums up.
-func (s *survey) report() *Report {
+func (a *analysis) report() *Report {
 	r := &Report{
-		APIVersion: "mig-exporter/v1", Prometheus: s.client.url, Time: s.end.UTC(), WindowHours: s.options.Window.Hours(),
-		options: s.options.Advise,
+		APIVersion: "mig-exporter/v1", Prometheus: a.client.url, Time: a.end.UTC(), WindowHours: a.options.Window.Hours(),
+		options: a.options.Advise,
 	}
 	nodes := map[[2]string]bool{}
-	for _, g := range s.gpus {
+	for _, g := range a.gpus {
 		r.GPUs = append(r.GPUs, g.answer)
 		nodes[[2]string{g.cluster, g.node}] = true
 	}
 	r.Nodes = len(nodes)
-	r.Groups = s.group(r.GPUs, func(g *GPU) string { return g.Namespace })
-	r.Totals = s.group(r.GPUs, func(*GPU) string { return "" })
+	r.Groups = a.group(r.GPUs, func(g *GPU) string { return g.Namespace })
+	r.Totals = a.group(r.GPUs, func(*GPU) string { return "" })
 	r.Fleet.Reasons = map[advise.Reason]int{}
 	for i := range r.Totals {
 		r.Fleet.add(&r.Totals[i])
 	}
-	r.Notes = s.notes(r)
+	r.Notes = a.notes(r)
 	return r
 }
 
 // group divides GPUs by cluster, model and namespace, the most freed ones first within a cluster and model.
-func (s *survey) group(gpus []GPU, namespace func(*GPU) string) []Group {
+func (a *analysis) group(gpus []GPU, namespace func(*GPU) string) []Group {
 	members := map[Key][]*GPU{}
 	for i := range gpus {
 		g := &gpus[i]
@@ -144,7 +144,7 @@ func (s *survey) group(gpus []GPU, namespace func(*GPU) string) []Group {
 	}
 	var groups []Group
 	for key, list := range members {
-		groups = append(groups, s.sum(key, list))
+		groups = append(groups, a.sum(key, list))
 	}
 	slices.SortFunc(groups, func(a, b Group) int {
 		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Model, b.Model), cmp.Compare(b.FreedGPUs, a.FreedGPUs),
@@ -157,7 +157,7 @@ func (s *survey) group(gpus []GPU, namespace func(*GPU) string) []Group {
 type Key struct{ cluster, model, namespace string }
 
 // sum adds up the GPUs of a group.
-func (s *survey) sum(key Key, list []*GPU) Group {
+func (a *analysis) sum(key Key, list []*GPU) Group {
 	group := Group{
 		Cluster: key.cluster, Model: key.model, Namespace: key.namespace, GPUs: len(list), Reasons: map[advise.Reason]int{},
 	}
@@ -181,7 +181,7 @@ func (s *survey) sum(key Key, list []*GPU) Group {
 		group.FreedGPUs = group.Slices - gpusFor(known.Profiles, wanted)
 		group.GPUHoursPerWeek = math.Round(held*float64(group.FreedGPUs)/float64(group.Slices)*10) / 10
 	}
-	if p, ok := priceOf(s.options.Prices, key.model, known.Name); ok {
+	if p, ok := priceOf(a.options.Prices, key.model, known.Name); ok {
 		cost := math.Round(group.GPUHoursPerWeek*p.Hour*100) / 100
 		group.CostPerWeek = &cost
 	}

@@ -46,7 +46,7 @@ func TestMaximalLayoutsThatNeedMoreEnginesThanThereAre(t *testing.T) {
 	}
 }
 
-// Every profile's engines are known where its placements are, and every layout that NVIDIA's guide draws is possible:
+// Every profile's engines are known if its placements are, and every layout that NVIDIA's guide draws is possible:
 // those of the base profiles.
 func TestEnginesForbidNoBaseLayout(t *testing.T) {
 	for _, m := range modelsWithPlacements(t) {

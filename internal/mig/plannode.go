@@ -88,7 +88,7 @@ func (r *Rule) check(gpus []GPULayout) error {
 			return &SpecError{fmt.Sprintf("%d of profile %q: expected 0 to %d", w.Count, w.Profile, maxUnits)}
 		}
 		if w.Count > 0 && !r.Enabled {
-			return &SpecError{fmt.Sprintf("%d of profile %q where MIG is to be off: expected no instances", w.Count, w.Profile)}
+			return &SpecError{fmt.Sprintf("%d of profile %q while MIG is to be off: expected no instances", w.Count, w.Profile)}
 		}
 	}
 	return nil

@@ -140,7 +140,7 @@ func TestRulesSayWhatIsWrong(t *testing.T) {
 			"GPU 2 (GPU-2) has MIG off, and the layout is for one with MIG on: change the mode first"},
 		{Rule{GPUs: []string{"3"}, Enabled: true}, &ModeError{}, "GPU 3 (GPU-3) has no MIG mode"},
 		{Rule{GPUs: []string{"all"}}, &ModeError{}, "GPU 0 (GPU-0) has MIG on, and the layout is for one with MIG off"},
-		{Rule{GPUs: []string{"2"}, Want: []Want{{Profile: "1g.5gb", Count: 1}}}, &SpecError{}, "where MIG is to be off"},
+		{Rule{GPUs: []string{"2"}, Want: []Want{{Profile: "1g.5gb", Count: 1}}}, &SpecError{}, "while MIG is to be off"},
 		{Rule{GPUs: []string{"9"}, Enabled: true}, &SelectorError{},
 			`no GPU of this node is "9": it has 0 (GPU-0, 00000000:01:00.0), 1 (`},
 		{Rule{GPUs: []string{"all"}, PCIDevices: []uint32{0x233010DE}}, &SelectorError{},

@@ -152,7 +152,7 @@ faults: [{at: 1m, for: 1m, gpu: 1, kind: lost}, {at: 3m, for: 1m, gpu: 0, kind: 
 
 // A handle that the driver does not know any more shows at the first question whose only argument it is.
 func TestStaleHandleIsLookedUpAgain(t *testing.T) {
-	for _, call := range []string{"GetMigMode", "GetMemoryInfo"} { // memory is not asked where it is denied
+	for _, call := range []string{"GetMigMode", "GetMemoryInfo"} { // memory is not read if it is denied
 		n := newNode(t, "", whole)
 		id := n.discover()[0]
 		n.spy.set(call, nvml.ERROR_INVALID_ARGUMENT)

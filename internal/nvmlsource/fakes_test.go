@@ -230,7 +230,7 @@ func (d spyDevice) GetMaxMigDeviceCount() (int, nvml.Return) {
 	return most, ret
 }
 
-// GetComputeRunningProcesses leaves out the instances where the spy is set to an old driver.
+// GetComputeRunningProcesses leaves out the instances if the spy is set to an old driver.
 func (d spyDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	list, ret := via(d.spy, "GetComputeRunningProcesses", d.Device.GetComputeRunningProcesses)
 	for i := range list {

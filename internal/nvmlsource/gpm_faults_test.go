@@ -101,7 +101,7 @@ func TestDeniedInstancesAreToldOnce(t *testing.T) {
 	}
 }
 
-// TestLibraryWithoutGPM: where the function is missing, nothing of GPM is called again, nor anything else of it at all.
+// TestLibraryWithoutGPM: if the function is missing, nothing of GPM is called again, nor anything else of it at all.
 func TestLibraryWithoutGPM(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
 	n.spy.set("GpmQueryDeviceSupport", nvml.ERROR_FUNCTION_NOT_FOUND)

@@ -61,7 +61,7 @@ const oneProcess = `
 workloads: [{name: job, memory: 2GiB, sm: 4}]
 processes: [{device: "0/3g.20gb@0/1", workload: job}]`
 
-// An old driver does not say where the processes of a GPU run; its MIG devices do.
+// An old driver does not report where the processes of a GPU run; its MIG devices do.
 func TestProcessesWithoutInstances(t *testing.T) {
 	n := newNode(t, "", twoCIs+oneProcess)
 	n.spy.oldProcesses = true

@@ -103,7 +103,7 @@ func (n *fallbackNode) totalEnergy() (sum float64) {
 	return sum + g.Totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value
 }
 
-// TestFallBackToTheDriver: where the profiler says nothing of a GPU, the driver is asked for it as soon as the last
+// TestFallBackToTheDriver: if the profiler reports nothing of a GPU, the driver is asked for it as soon as the last
 // answer does not count any more, and no longer than the profiler needs to report everything again. No energy is
 // counted twice or lost meanwhile.
 func TestFallBackToTheDriver(t *testing.T) {

@@ -82,7 +82,7 @@ nvidia_gpu_graphics_engine_activity_ratio{gpu="0",uuid=%[2]q} 0.7
 `, at.Unix(), uuid, pod)
 }
 
-// TestRulesWithoutData: where there is nothing, one alert says so, and no rule fails.
+// TestRulesWithoutData: if there is nothing, one alert says so, and no rule fails.
 func TestRulesWithoutData(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)

@@ -196,7 +196,7 @@ func checkPodLabels(x exposition, mode string) error {
 	return errors.Join(errs...)
 }
 
-// checkHolders: one pod holds a split GPU instance just where it alone holds every compute instance of it.
+// checkHolders: one pod holds a split GPU instance exactly if it alone holds every compute instance of it.
 func checkHolders(x exposition) error {
 	instance, compute := levels()[1], levels()[2]
 	have, err := instance.exclusive(x)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// containerFamily is a family by container and what says the same of devices, by level; empty where nothing does.
+// containerFamily is a family by container and what says the same of devices, by level; empty if nothing does.
 type containerFamily struct {
 	name string
 	of   [3]string

@@ -80,7 +80,7 @@ func (p grafanaPanel) colors(t *testing.T, title string) map[string]string {
 	return colors
 }
 
-// TestXIDColors: an XID is red where an alert says that the GPU or the node has to be reset, amber otherwise, and has
+// TestXIDColors: an XID is red if an alert says that the GPU or the node has to be reset, amber otherwise, and has
 // one row: that of the slice that the driver blames, else that of the GPU.
 func TestXIDColors(t *testing.T) {
 	t.Parallel()

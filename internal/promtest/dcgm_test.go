@@ -23,7 +23,7 @@ func dcgmExpositions(t *testing.T) []string {
 // dcgmSuffix ends the names of goldens under dcgm-exporter's names.
 const dcgmSuffix = ".dcgm.prom"
 
-// dcgmBoard are the fields of a whole GPU, dcgmPart those that each GPU instance has where a GPU has any.
+// dcgmBoard are the fields of a whole GPU, dcgmPart those that each GPU instance has if a GPU has any.
 func dcgmBoard() []string {
 	return []string{"DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_MEM_CLOCK", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_MEMORY_TEMP",
 		"DCGM_FI_DEV_POWER_USAGE",
@@ -171,7 +171,7 @@ func checkDCGMPanels(e *Prometheus, x exposition) error {
 	)
 }
 
-// checkDCGMPods: activity and memory by GPU instance and by pod. What a pod has is counted once, also where it has
+// checkDCGMPods: activity and memory by GPU instance and by pod. What a pod has is counted once, also if it has
 // several compute instances of a GPU instance.
 func checkDCGMPods(e *Prometheus, x exposition) error {
 	var instances, held, memory []series

@@ -11,7 +11,7 @@ import (
 const goldens = "../../testdata/golden"
 
 // required are the goldens that must be there; any other of the folder is checked as well. A golden is named after its
-// scenario, with ".info" or ".series" where it was served with that mode of --kubernetes.labels.
+// scenario, with ".info" or ".series" if it was served with that mode of --kubernetes.labels.
 func required() []string {
 	return []string{
 		"a30.prom",

@@ -120,7 +120,7 @@ func (op *operation) placeOfInstance(profileID uint32, start gpu.Opt[int]) gpu.O
 		return start
 	}
 	for _, p := range b.mig.Profiles[at].Placements {
-		if gpu.Some(p.Start) != start && !b.occupied(p) {
+		if gpu.Some(p.Start) != start && b.occupant(p) == nil {
 			return gpu.Some(p.Start)
 		}
 	}

@@ -178,7 +178,7 @@ func (n *Node) choose(spec *ContainerSpec, h *takenDevices, reusable []grant) []
 	return grants
 }
 
-// offersOf lists the devices, free or not, of the resource that a container asks for: the pinned one alone where it
+// offersOf lists the devices, free or not, of the resource that a container asks for: the pinned one alone if it
 // names one.
 func (n *Node) offersOf(spec *ContainerSpec) []offer {
 	pin, pinned := spec.Device.Get()

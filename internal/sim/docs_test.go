@@ -1,8 +1,10 @@
 package sim
 
 import (
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,7 +30,7 @@ func TestPageOfTheSimulatedNode(t *testing.T) {
 		}
 		startScenario(t, s)
 	}
-	names := append(faultKinds(), readingNames()...)
+	names := slices.AppendSeq(slices.Collect(maps.Keys(faultKinds())), maps.Keys(faultReadings()))
 	for kind, keys := range faultKeys() {
 		names = append(append(names, keys[0]...), keys[1]...)
 		if !regexp.MustCompile("(?m)^\\| .*`" + string(kind) + "`").MatchString(page) {

@@ -62,9 +62,9 @@ func TestTally(t *testing.T) {
 	about("wide: stretch p50", wide.Stretch.P50, 1.5)
 	about("wide: stretch p95", wide.Stretch.P95, 1.5)
 	about("wide: busy", wide.Busy, (599*0.3+601*1)/1200)
-	if wide.Requests != nil || wide.Owner != "Deployment/wide" || wide.Profile != "3g.40gb" {
-		t.Errorf("wide: %+v", wide)
-	}
+	cmptest.Equal(t, "wide: requests", wide.Requests, nil)
+	cmptest.Equal(t, "wide: owner", wide.Owner, "Deployment/wide")
+	cmptest.Equal(t, "wide: profile", wide.Profile, "3g.40gb")
 
 	// On 32 SMs a request takes 30 ms. The queue is that of M/D/1: use x service / 2 (1 - use).
 	wait := func(rate, service float64) float64 { return rate * service * service / (2 * (1 - rate*service)) }
@@ -80,9 +80,11 @@ func TestTally(t *testing.T) {
 	about("service: latency p95", q.Latency.P95, 0.03+wait(20, 0.03))
 	about("service: latency alone", q.AloneLatency.P95, 0.016+wait(20, 0.016))
 
-	if leak.Failed == "" || leak.FailedAt.Sub(n.Now().Add(-20*time.Minute)) != 15*time.Minute || leak.Pod != "leak-0" {
-		t.Errorf("the process that ran out of memory: %+v", leak)
+	if leak.Failed == "" {
+		t.Error("leak: has not failed")
 	}
+	cmptest.Equal(t, "leak: time to its failure", leak.FailedAt.Sub(n.Now().Add(-20*time.Minute)), 15*time.Minute)
+	cmptest.Equal(t, "leak: pod", leak.Pod, "leak-0")
 	about("leak: throughput until then", leak.Throughput, 1)
 }
 

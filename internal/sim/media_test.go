@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -120,7 +121,7 @@ processes:
 	}
 }
 
-// A metric of an engine is there where the device has the engine, on GPUs that have GPM.
+// A metric of an engine is there if the device has the engine, on GPUs that have GPM.
 func TestMediaEnginesByGPM(t *testing.T) {
 	n := start(t, mediaScenario)
 	instance := func(i int) func() (Counters, error) {
@@ -160,9 +161,11 @@ func TestFansAndPerformanceState(t *testing.T) {
 		t.Errorf("a data-center GPU: fans %v, P%d", s.Fans, s.PerformanceState)
 	}
 	cool := stateOf(t, n, 2)
-	if len(cool.Fans) != 2 || cool.Fans[0] != idleFanPercent || cool.PerformanceState != 0 {
-		t.Errorf("a GPU with fans: %v, P%d", cool.Fans, cool.PerformanceState)
+	if len(cool.Fans) != 2 {
+		t.Fatalf("a GPU with fans has %d, want 2", len(cool.Fans))
 	}
+	cmptest.Equal(t, "its first fan", cool.Fans[0], idleFanPercent)
+	cmptest.Equal(t, "its performance state", cool.PerformanceState, 0)
 	hot := start(t, `
 version: 1
 node: {kubernetes: false}

@@ -121,3 +121,12 @@ func findModel(name string) (gpuModel, bool) {
 	}
 	return gpuModel{}, false
 }
+
+// joinNames lists the names of items for a message.
+func joinNames[T any](items []T, name func(T) string) string {
+	var names []string
+	for _, item := range items {
+		names = append(names, name(item))
+	}
+	return strings.Join(names, ", ")
+}

@@ -69,7 +69,7 @@ type simGPU struct {
 
 	migOn, migPending bool
 	instances         []*Instance // by placement
-	devices           []*Compute  // MIG devices by handle index; nil where one was destroyed
+	devices           []*Compute  // MIG devices by handle index; nil if one was destroyed
 	tasks             []*task     // in the order of their start
 	sample            sample
 	totals            totals
@@ -82,7 +82,7 @@ type simGPU struct {
 type Record struct {
 	Time    time.Time
 	GPU     gpu.Opt[int]
-	Pod     string // namespace/name; empty where no pod is concerned
+	Pod     string // namespace/name; empty if no pod is concerned
 	Message string
 }
 

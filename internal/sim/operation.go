@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// operation is a change of one GPU's partition state by a client. It holds the node's lock, and where the state is
+// operation is a change of one GPU's partition state by a client. It holds the node's lock, and if the state is
 // shared the file's too. What is not committed leaves no trace on the GPU.
 type operation struct {
 	node      *Node
@@ -90,7 +90,7 @@ func (b *simGPU) layoutState() layoutState {
 	return s
 }
 
-// commit makes the operation last: where the state is shared, all others see it from now on. On an error nothing has
+// commit makes the operation last: if the state is shared, all others see it from now on. On an error nothing has
 // happened, but that a client that watches the GPU may have got an event for it.
 func (op *operation) commit(c Change) error {
 	n := op.node

@@ -14,6 +14,9 @@ import (
 // maxScenarioBytes bounds a scenario file; the largest useful one is far below.
 const maxScenarioBytes = 16 << 20
 
+// maxDuration bounds durations, whichever file they are from.
+const maxDuration = strictyaml.MaxDuration
+
 // Load reads a scenario file.
 func Load(path string) (*Scenario, error) {
 	data, err := strictyaml.ReadFile(path, maxScenarioBytes)
@@ -81,8 +84,8 @@ func (f *scenarioFile) forms() []strictyaml.Form {
 	return []strictyaml.Form{
 		strictyaml.FormOf(readOpt[int]), strictyaml.FormOf(readOpt[DevicePin]),
 		strictyaml.FormOf(readOpt[gpu.InstanceID]), strictyaml.FormOf(readOpt[gpu.ComputeID]),
-		strictyaml.FormOf(f.readModel), strictyaml.FormOf(f.readWorkloadName), strictyaml.FormOf(readChangeError),
-		strictyaml.OneOf[FaultKind](faultKinds()), strictyaml.OneOf[gpu.Reading](readingNames()),
+		strictyaml.FormOf(f.readModel), strictyaml.OneOf(f.workloads), strictyaml.OneOf(migModes()),
+		strictyaml.OneOf(changeErrors()), strictyaml.OneOf(faultKinds()), strictyaml.OneOf(faultReadings()),
 	}
 }
 

@@ -3,8 +3,6 @@ package sim
 import (
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
@@ -93,17 +91,6 @@ func (q *resourceRequest) check(r *strictyaml.Reader, n *strictyaml.Node, key st
 	}
 }
 
-// readWorkloadName reads the name of a workload above.
-func (f *scenarioFile) readWorkloadName(r *strictyaml.Reader, n *strictyaml.Node, key string, into **Workload) {
-	var name string
-	if !r.Decode(n, key, &name) {
-		return
-	}
-	if *into = f.workloads[name]; *into == nil {
-		r.Expected(n, key, "the name of one of the workloads")
-	}
-}
-
 // processEntry is a process, whose whole GPU may be called gpu.
 type processEntry struct {
 	ProcessSpec
@@ -121,46 +108,13 @@ func (e *processEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 	f.scenario.Processes = append(f.scenario.Processes, e.ProcessSpec)
 }
 
-// DecodeYAML reads the place of a device.
-func (d *DevicePin) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	gpus := fileOf(r).scenario.GPUs
-	pin, ok := parsePin(n.Value)
-	if n.Kind != strictyaml.ScalarNode || !ok || pin.GPU >= len(gpus) {
-		r.Expected(n, key, "a GPU's index from 0 to %d, alone or with a MIG device as in 2/3g.20gb@4 or 2/3g.20gb@4/1",
-			len(gpus)-1)
-		return
+// Valid reports whether the scenario has the GPU, and its model the profile.
+func (d DevicePin) Valid(root any) (valid bool, expected string) {
+	gpus := root.(*scenarioFile).scenario.GPUs
+	if d.GPU >= len(gpus) {
+		return false, fmt.Sprintf("a GPU's index from 0 to %d, alone or with a MIG device", len(gpus)-1)
 	}
-	model := gpus[pin.GPU].Model.mig
-	if pin.Profile != "" &&
-		!slices.ContainsFunc(model.Profiles, func(p gpu.Profile) bool { return p.Name == pin.Profile }) {
-		r.Fail(n, key, "names profile %q; expected one of %s's", pin.Profile, model.Name)
-	}
-	*d = pin
-}
-
-// parsePin reads GPU, GPU/PROFILE@START or GPU/PROFILE@START/CI.
-func parsePin(text string) (pin DevicePin, ok bool) {
-	parts := strings.Split(text, "/")
-	index, ok := gpu.ParseDecimal(parts[0])
-	pin.GPU = int(index)
-	if len(parts) > 1 {
-		name, start, _ := strings.Cut(parts[1], "@")
-		at, isNumber := gpu.ParseDecimal(start)
-		pin.Profile, pin.Start = name, int(at)
-		ok = ok && name != "" && isNumber && at <= 64
-	}
-	if len(parts) > 2 {
-		id, isNumber := gpu.ParseDecimal(parts[2])
-		pin.Compute = gpu.ComputeID(id)
-		ok = ok && isNumber
-	}
-	return pin, ok && len(parts) <= 3
-}
-
-// String is the pin as scenarios write it.
-func (d DevicePin) String() string {
-	if d.Profile == "" {
-		return strconv.Itoa(d.GPU)
-	}
-	return fmt.Sprintf("%d/%s@%d/%d", d.GPU, d.Profile, d.Start, d.Compute)
+	model := gpus[d.GPU].Model.mig
+	known := slices.ContainsFunc(model.Profiles, func(p gpu.Profile) bool { return p.Name == d.Profile })
+	return known || d.Profile == "", fmt.Sprintf("one of %s's profiles (%s)", model.Name, profileNames(model.Profiles))
 }

@@ -72,6 +72,3 @@ func (o *clockOffset) UnmarshalText(text []byte) error {
 	*o = clockOffset(v)
 	return nil
 }
-
-// maxDuration keeps sums of durations far from overflow.
-const maxDuration = 10 * 365 * 24 * time.Hour

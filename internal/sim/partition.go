@@ -44,7 +44,7 @@ func computeName(f gpu.Profile, size int) string {
 
 // CreateGPUInstance makes a GPU instance of a profile, by the driver's id of it. Without a start the driver chooses
 // among the free placements. The errors are ErrNoPermission, ErrNotSupported with MIG off, ErrInvalidArgument for a
-// profile or a start that the GPU does not have and ErrInsufficientResources where the place is taken.
+// profile or a start that the GPU does not have and ErrInsufficientResources if the place is taken.
 func (n *Node) CreateGPUInstance(index int, profileID uint32, start gpu.Opt[int]) (gpu.InstanceID, error) {
 	b, op, err := n.change(index, opCreateGI, target{})
 	if err != nil {
@@ -151,11 +151,11 @@ func (n *Node) createInstance(b *simGPU, profileID uint32, start gpu.Opt[int]) (
 			return nil, gpu.ErrInvalidArgument
 		}
 	}
-	if !b.admits(profile) {
+	if b.excess(profile) != "" {
 		return nil, gpu.ErrInsufficientResources
 	}
 	for _, p := range candidates {
-		if !b.occupied(p) {
+		if b.occupant(p) == nil {
 			i := &Instance{ID: b.newInstanceID(p, n.scenario.Node.GIIDs), Profile: profile, Placement: p}
 			b.instances = append(b.instances, i)
 			slices.SortFunc(b.instances, func(a, c *Instance) int { return a.Placement.Start - c.Placement.Start })

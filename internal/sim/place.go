@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -41,34 +42,42 @@ func preferred(f gpu.Profile, axis int) []gpu.Placement {
 	return placements
 }
 
-// occupied reports whether an instance occupies a unit of the placement.
-func (b *simGPU) occupied(p gpu.Placement) bool {
+// occupant returns an instance that occupies a unit of the placement, or nil.
+func (b *simGPU) occupant(p gpu.Placement) *Instance {
 	for _, i := range b.instances {
 		for unit := p.Start; unit < p.End(); unit++ {
 			if i.Placement.Start <= unit && unit < i.Placement.End() {
-				return true
+				return i
 			}
 		}
 	}
-	return false
+	return nil
 }
 
-// admits reports whether the GPU has what an instance of the profile needs besides a free placement: compute slices,
-// engines, and its media extensions.
-func (b *simGPU) admits(f gpu.Profile) bool {
+// excess returns what the GPU would have too much of with an instance of the profile, wherever it is placed: compute
+// slices, engines, or media extensions. It is empty if the GPU has what the instance needs.
+func (b *simGPU) excess(f gpu.Profile) string {
 	slicesUsed, same := f.ComputeSlices, 0
 	used := f.Engines.Or(gpu.Engines{})
 	for _, i := range b.instances {
 		slicesUsed += i.Profile.ComputeSlices
 		used = together(used, i.Profile.Engines.Or(gpu.Engines{}))
 		if hasMediaExtensions(f) && hasMediaExtensions(i.Profile) {
-			return false
+			return "a second profile with media extensions (+me); a GPU has one"
 		}
 		if i.Profile.ID == f.ID {
 			same++
 		}
 	}
-	return slicesUsed <= b.mig.ComputeSlices && same < f.MaxInstances && b.hasEngines(used)
+	switch {
+	case slicesUsed > b.mig.ComputeSlices:
+		return fmt.Sprintf("%d compute slices of %d", slicesUsed, b.mig.ComputeSlices)
+	case same >= f.MaxInstances:
+		return fmt.Sprintf("more than %d instances of %s", f.MaxInstances, f.Name)
+	case !b.hasEngines(used):
+		return "more copy or media engines than the GPU"
+	}
+	return ""
 }
 
 // hasEngines reports whether the GPU has as many engines of every kind: as many as an instance of all its slices.
@@ -95,7 +104,7 @@ func (b *simGPU) remaining(f gpu.Profile) int {
 	left := slices.Clone(f.Placements)
 	slices.SortFunc(left, func(a, c gpu.Placement) int { return a.Start - c.Start })
 	for _, p := range left {
-		if trial.admits(f) && !trial.occupied(p) {
+		if trial.excess(f) == "" && trial.occupant(p) == nil {
 			trial.instances = append(trial.instances, &Instance{Profile: f, Placement: p})
 			count++
 		}

@@ -24,14 +24,14 @@ type pod struct {
 }
 
 // container is a container of an admitted pod. What it was given is fixed at its admission: its ids stay in the
-// kubelet's list even where the device is gone.
+// kubelet's list even if the device is gone.
 type container struct {
 	spec    *ContainerSpec
 	id      string
 	grants  []grant
 	devices []DeviceGrant
 	claims  []Claim
-	process *process // nil where it has no work
+	process *process // nil if it has no work
 	done    bool     // an init container has ended
 }
 

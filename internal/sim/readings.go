@@ -84,7 +84,7 @@ type Instance struct {
 type Compute struct {
 	ID        gpu.ComputeID
 	UUID      gpu.MIGUUID
-	Profile   string // "1c.3g.20gb", or "3g.20gb" where it takes its GPU instance whole
+	Profile   string // "1c.3g.20gb", or "3g.20gb" if it takes its GPU instance whole
 	Placement gpu.Placement
 	SMs       int
 	Activity  Activity

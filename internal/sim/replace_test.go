@@ -77,8 +77,10 @@ func TestReplacedPodWaitsForItsSlice(t *testing.T) {
 		t.Errorf("the API server has %+v", p)
 	}
 	for _, p := range n.Truth() {
-		if p.Pod == "serve-0" && (p.Profile != "2g.10gb" || p.Throughput != 1 || p.Stretch != 1) {
-			t.Errorf("on the slice: %+v", p)
+		if p.Pod == "serve-0" {
+			cmptest.Equal(t, "profile of the slice", p.Profile, "2g.10gb")
+			cmptest.Equal(t, "throughput on it", p.Throughput, 1)
+			cmptest.Equal(t, "stretch on it", p.Stretch, 1)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -40,14 +41,17 @@ type NodeSpec struct {
 
 // DriverBranch is the release branch of the driver, 580 of "580.95.05": what it knows depends on it.
 func (s *NodeSpec) DriverBranch() int {
-	branch, _ := driverMajor(s.Driver)
-	return branch
+	branch, _, _ := strings.Cut(s.Driver, ".")
+	number, _ := gpu.ParseDecimal(branch)
+	return int(number)
 }
 
 // CUDAVersion is the CUDA version in NVML's form, 13000 of "13.0".
 func (s *NodeSpec) CUDAVersion() int {
-	version, _ := cudaVersion(s.CUDA)
-	return version
+	major, minor, _ := strings.Cut(s.CUDA, ".")
+	a, _ := gpu.ParseDecimal(major)
+	b, _ := gpu.ParseDecimal(minor)
+	return int(a)*1000 + int(b)*10
 }
 
 // Allocator is the program that assigns devices to containers. It decides the form of their ids.
@@ -80,6 +84,11 @@ const (
 	MIGPending // off, to be on after the next reset
 )
 
+// migModes are the modes by their names in scenarios.
+func migModes() map[string]MIGModeSpec {
+	return map[string]MIGModeSpec{"false": MIGOff, "true": MIGOn, "pending": MIGPending}
+}
+
 // GPUSpec is one GPU.
 type GPUSpec struct {
 	Model   gpuModel
@@ -88,13 +97,6 @@ type GPUSpec struct {
 	MIG     MIGModeSpec  `yaml:"mig,omitempty"`
 	Layout  []LayoutSpec `yaml:"-"`
 	Sharing SharingSpec  `yaml:",omitempty"`
-}
-
-// LayoutSpec is a GPU instance that exists from the start.
-type LayoutSpec struct {
-	profile   gpu.Profile
-	placement gpu.Placement
-	computes  []int // compute slices of each compute instance
 }
 
 // SharingSpec is how the devices of a GPU are shared among containers. Replicas is 0 if they are not.
@@ -165,13 +167,4 @@ type ProcessSpec struct {
 	Workload *Workload
 	At       time.Duration `yaml:",omitempty"`
 	For      time.Duration `yaml:",omitempty"`
-}
-
-// DevicePin names a device by where it is: "2" is GPU 2, "2/3g.20gb@4" the compute instance 0 of its GPU instance at
-// placement start 4, "2/3g.20gb@4/1" the compute instance 1. It serves scenarios, whose authors know no UUIDs.
-type DevicePin struct {
-	GPU     int
-	Profile string // empty for the whole GPU
-	Start   int
-	Compute gpu.ComputeID
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 const scenarioFolder = "../../testdata/scenarios"
@@ -235,9 +237,9 @@ func TestGKEStory(t *testing.T) {
 		t.Errorf("eight GPUs draw %.0f W", watts)
 	}
 	ids := n.Containers()[0].Devices[0]
-	if ids.Resource != "nvidia.com/gpu" || !strings.HasPrefix(ids.IDs[0], "nvidia") ||
-		!strings.Contains(ids.IDs[0], "/gi") {
-		t.Errorf("GKE's device is %+v", ids)
+	cmptest.Equal(t, "resource of GKE's device", ids.Resource, "nvidia.com/gpu")
+	if id := ids.IDs[0]; !strings.HasPrefix(id, "nvidia") || !strings.Contains(id, "/gi") {
+		t.Errorf("GKE's device is %q, want a form such as nvidia0/gi7", id)
 	}
 }
 
@@ -306,9 +308,10 @@ func TestA30Story(t *testing.T) {
 	if speed := s.Processes[at].Speed; !near(speed, 14.0/40) {
 		t.Errorf("greedy-0 wants 40 SMs of 14 and runs at %.2f", speed)
 	}
-	if s := state(t, n, 1); s.MIGEnabled || !s.MIGPending || len(s.Processes) != 1 {
-		t.Errorf("GPU 1: MIG %v, pending %v, processes %v", s.MIGEnabled, s.MIGPending, s.Processes)
-	}
+	pending := state(t, n, 1)
+	cmptest.Equal(t, "MIG mode of GPU 1", pending.MIGEnabled, false)
+	cmptest.Equal(t, "its pending mode", pending.MIGPending, true)
+	cmptest.Equal(t, "its processes", len(pending.Processes), 1)
 	if err := n.Reset(1); err == nil {
 		t.Error("a GPU with a process was reset")
 	}

@@ -17,8 +17,10 @@ workloads: [{name: train, memory: 70GiB, sm: 132, dram: 0.8, tensor: 0.9}]
 processes: [{gpu: 0, workload: train}, {gpu: 1, workload: train}]
 `)
 	s := state(t, n, 0)
-	if s.Watts != 700 || s.ClockEvents != reasonPowerCap || s.SMMHz >= 1980 || s.SMMHz < 990 {
-		t.Errorf("full load: %g W, reasons %x, %d MHz; want the limit and lower clocks", s.Watts, s.ClockEvents, s.SMMHz)
+	cmptest.Equal(t, "power under full load", s.Watts, 700)
+	cmptest.Equal(t, "clock event reasons", s.ClockEvents, reasonPowerCap)
+	if s.SMMHz >= 1980 || s.SMMHz < 990 {
+		t.Errorf("clock of %d MHz, want 990 to 1979", s.SMMHz)
 	}
 	idle := state(t, n, 7)
 	cmptest.Equal(t, "power of an idle GPU", idle.Watts, 70)

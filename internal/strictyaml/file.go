@@ -1,5 +1,5 @@
 // Package strictyaml reads YAML into structs and reports everything that is wrong with a file at once, each with
-// file, line, key, the value and what was expected; and it writes structs as it reads them.
+// file, line, key, the value and what was expected.
 package strictyaml
 
 import (
@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -78,7 +77,7 @@ func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
 //
 //	yaml:"name,omitempty"  the key, which need not be there; "-" for a field that is not read
 //	default:"YAML"         what is read instead if the key is not there
-//	oneof:"a b"            the values that are valid, or those of a list's items
+//	oneof:"a b"            the values that are valid
 //	match:"[a-z]+"         the regular expression of the values that are valid, beside expected
 //	range:"1..64"          the lowest and the highest number, or number of entries of a list or mapping
 //	nonzero:"a name"       the value must not be zero or empty, and what was expected instead
@@ -167,58 +166,4 @@ func syntaxError(file string, err error) error {
 		_, text, _ = strings.Cut(text, ": ")
 	}
 	return &Error{File: file, Line: line, Message: "not YAML: " + text}
-}
-
-// Encode returns the node of a value as Decode reads it, on one line: of a slice, a struct, an array, text, a number,
-// or true or false. A type with an Encoder has that node.
-func Encode(value any) *yaml.Node { return encode(reflect.ValueOf(value)) }
-
-// Encoder is a value that is written in a form of its own.
-type Encoder interface{ EncodeYAML() *yaml.Node }
-
-func encode(v reflect.Value) *yaml.Node {
-	var n yaml.Node
-	if own, ok := v.Interface().(Encoder); ok {
-		return own.EncodeYAML()
-	}
-	switch v.Kind() {
-	case reflect.Slice:
-		n = yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
-		for i := range v.Len() {
-			n.Content = append(n.Content, encode(v.Index(i)))
-		}
-		return &n
-	case reflect.Struct:
-		m := Mapping()
-		for i := range v.NumField() {
-			if name := keyOf(v.Type().Field(i)); name != "" {
-				m.Content = append(m.Content, Encode(name), encode(v.Field(i)))
-			}
-		}
-		return m
-	case reflect.Array:
-		return Encode(arrayText(v))
-	case reflect.String:
-		n.SetString(strings.ToValidUTF8(v.String(), "\uFFFD"))
-		return &n
-	case reflect.Float64:
-		v = reflect.ValueOf(v.Float() + 0) // not -0, which YAML reads as a whole number
-	}
-	if err := n.Encode(v.Interface()); err != nil {
-		n.SetString(err.Error()) // Decode has no such type either
-	}
-	return &n
-}
-
-// Mapping returns a mapping on one line of keys to nodes or values, which are given in turn.
-func Mapping(keysAndValues ...any) *yaml.Node {
-	m := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
-	for _, part := range keysAndValues {
-		n, ok := part.(*yaml.Node)
-		if !ok {
-			n = Encode(part)
-		}
-		m.Content = append(m.Content, n)
-	}
-	return m
 }

@@ -1,10 +1,12 @@
 package strictyaml
 
 import (
+	"cmp"
 	"encoding"
 	"encoding/hex"
 	"fmt"
 	"iter"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -23,8 +25,8 @@ type Reader struct {
 	checks []func() // run when everything has been read, since a value may depend on others of the file
 }
 
-// maxDuration keeps sums of durations far from overflow.
-const maxDuration = 10 * 365 * 24 * time.Hour
+// MaxDuration keeps sums of durations far from overflow.
+const MaxDuration = 10 * 365 * 24 * time.Hour
 
 // Root returns what the file is read into: sections that precede the current one in its struct have been read.
 func (r *Reader) Root() any { return r.root }
@@ -45,11 +47,13 @@ func FormOf[T any](read func(r *Reader, n *Node, key string, into *T)) Form {
 	return Form{reflect.TypeFor[T](), func(r *Reader, n *Node, key string, into any) { read(r, n, key, into.(*T)) }}
 }
 
-// OneOf returns a form of text that is one of these values.
-func OneOf[T ~string](values []string) Form {
+// OneOf returns a form of values that have names: text, true or false. Names can be added while a file is read.
+func OneOf[T any](byName map[string]T) Form {
 	return FormOf(func(r *Reader, n *Node, key string, into *T) {
-		if *into = T(n.Value); n.Kind != ScalarNode || !slices.Contains(values, n.Value) {
-			r.Expected(n, key, "one of %s", strings.Join(values, ", "))
+		var known bool
+		if *into, known = byName[n.Value]; !known || n.Tag != "!!str" && n.Tag != "!!bool" {
+			names := strings.Join(slices.Sorted(maps.Keys(byName)), ", ")
+			r.Expected(n, key, "one of %s", cmp.Or(names, "those above, of which there are none"))
 		}
 	})
 }
@@ -74,11 +78,7 @@ func (r *Reader) Fail(n *yaml.Node, key, format string, args ...any) {
 
 // FailAt reports what is wrong with a key of a mapping, or with its absence.
 func (r *Reader) FailAt(mapping *yaml.Node, key, name, format string, args ...any) {
-	at := Value(mapping, name)
-	if at == nil {
-		at = mapping
-	}
-	r.Fail(at, Join(key, name), format, args...)
+	r.Fail(cmp.Or(Value(mapping, name), mapping), Join(key, name), format, args...)
 }
 
 // FailFound reports a mistake that was found in the value that has been read from a node: at the node of its key, or
@@ -143,7 +143,7 @@ func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
 		into.DecodeYAML(r, n, key)
 	case *time.Duration:
 		d, err := time.ParseDuration(n.Value)
-		if *into = d; err != nil || n.Kind != yaml.ScalarNode || d < 0 || d > maxDuration {
+		if *into = d; err != nil || n.Kind != yaml.ScalarNode || d < 0 || d > MaxDuration {
 			r.Expected(n, key, "a duration such as 30s or 1h30m")
 		}
 	case *time.Time:
@@ -264,40 +264,21 @@ func (r *Reader) text(n *yaml.Node, key string) string {
 	return n.Value
 }
 
-// arrayText is the text in an array of C characters, which it may fill without a NUL; bytes are written as hexadecimal.
-func arrayText(v reflect.Value) string {
-	var b []byte
-	if v.Type().Elem().Kind() == reflect.Uint8 {
-		for i := range v.Len() {
-			b = append(b, byte(v.Index(i).Uint()))
-		}
-		return hex.EncodeToString(b)
-	}
-	for i := range v.Len() {
-		b = append(b, byte(v.Index(i).Int()))
-	}
-	text, _, _ := strings.Cut(string(b), "\x00")
-	return text
-}
-
-// decodeArray reads what arrayText returns.
+// decodeArray reads text into an array of C characters, which it may fill without a NUL, or bytes in hexadecimal.
 func (r *Reader) decodeArray(n *yaml.Node, key string, v reflect.Value) {
 	text := r.text(n, key)
-	if v.Type().Elem().Kind() == reflect.Uint8 {
-		b, err := hex.DecodeString(text)
-		if err != nil || len(b) != v.Len() {
-			r.Expected(n, key, "%d bytes in hexadecimal", v.Len())
-			return
-		}
-		reflect.Copy(v, reflect.ValueOf(b))
-		return
-	}
-	if len(text) > v.Len() {
+	bytes, err := hex.DecodeString(text)
+	switch isHex := v.Type().Elem().Kind() == reflect.Uint8; {
+	case isHex && (err != nil || len(bytes) != v.Len()):
+		r.Expected(n, key, "%d bytes in hexadecimal", v.Len())
+	case isHex:
+		reflect.Copy(v, reflect.ValueOf(bytes))
+	case len(text) > v.Len():
 		r.Fail(n, key, "is %d bytes long; there is room for %d", len(text), v.Len())
-		return
-	}
-	for i := range len(text) {
-		v.Index(i).SetInt(int64(int8(text[i])))
+	default:
+		for i := range len(text) {
+			v.Index(i).SetInt(int64(int8(text[i])))
+		}
 	}
 }
 

@@ -19,7 +19,7 @@ func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
 	fields := fieldsOf(v.Type())
 	names := make([]string, len(fields))
 	for i, f := range fields {
-		names[i] = keyOf(f)
+		names[i] = KeyOf(f)
 	}
 	expected := strings.Join(names, ", ")
 	if !r.IsMapping(n, key, "a mapping with "+expected) {
@@ -44,15 +44,15 @@ func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
 
 // fieldsOf lists the fields of a struct and of those embedded in it that have keys.
 func fieldsOf(t reflect.Type) []reflect.StructField {
-	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return keyOf(f) == "" })
+	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return KeyOf(f) == "" })
 }
 
 // tagOf is the tag with the key of a struct's field.
 func tagOf(tag reflect.StructTag) string { return cmp.Or(tag.Get("yaml"), tag.Get("json")) }
 
-// keyOf is the key of a struct's field: of its tag, or memory_size_mb for MemorySizeMB. Embedded structs, fields that
+// KeyOf is the key of a struct's field: of its tag, or memory_size_mb for MemorySizeMB. Embedded structs, fields that
 // are not exported or tagged "-", and the compiler's padding, which cgo makes fields of, have none.
-func keyOf(f reflect.StructField) string {
+func KeyOf(f reflect.StructField) string {
 	if name, _, _ := strings.Cut(tagOf(f.Tag), ","); name != "" {
 		return strings.TrimPrefix(name, "-")
 	}
@@ -89,7 +89,7 @@ func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.Stru
 		}
 	}
 	lowest, highest, hasRange := rangeOf(tag)
-	if entries := entriesOf(n); hasRange && entries >= 0 && (entries < lowest || entries > highest) {
+	if entries := entriesOf(n); hasRange && isMany && entries >= 0 && (entries < lowest || entries > highest) {
 		r.Fail(n, key, "has %d entries; expected %d to %d", entries, lowest, highest)
 		return
 	}
@@ -100,9 +100,8 @@ func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.Stru
 		r.Expected(n, key, "%s", nonzero)
 		return
 	}
-	if isMany && valid {
-		r.checkItems(n, key, strings.Fields(tag.Get("oneof")))
-	} else if !(valid && allows(tag, n.Value)) && expected != "" && (valid || r.errs[errs].Key == key) {
+	allowed := valid && (isMany || allows(tag, n.Value))
+	if !allowed && expected != "" && (valid || r.errs[errs].Key == key) {
 		r.errs = r.errs[:errs]
 		r.Expected(n, key, "%s", expected)
 	}
@@ -115,8 +114,6 @@ func expectedOf(tag reflect.StructTag, isMany bool) string {
 	switch text := tag.Get("expected"); {
 	case text != "":
 		return text
-	case allowed != "" && isMany:
-		return "some of " + allowed
 	case allowed != "":
 		return "one of " + allowed
 	case hasRange && !isMany:
@@ -139,15 +136,6 @@ func allows(tag reflect.StructTag, value string) bool {
 	}
 	allowed, ok := tag.Lookup("oneof")
 	return !ok || slices.Contains(strings.Fields(allowed), value)
-}
-
-// checkItems checks the items of a list of which only some values are valid.
-func (r *Reader) checkItems(list *yaml.Node, key string, allowed []string) {
-	for i, item := range list.Content {
-		if len(allowed) > 0 && !slices.Contains(allowed, item.Value) {
-			r.Expected(item, fmt.Sprintf("%s[%d]", key, i), "one of %s", strings.Join(allowed, ", "))
-		}
-	}
 }
 
 // rangeOf is the range tag of a field.

@@ -260,7 +260,7 @@ func TestShutdownIsNotHeldUp(t *testing.T) {
 	}
 }
 
-// TestMain is the child of TestSystemdSockets where the environment says so.
+// TestMain is the child of TestSystemdSockets if the environment says so.
 func TestMain(m *testing.M) {
 	if os.Getenv(childVariable) == "" {
 		os.Exit(m.Run())

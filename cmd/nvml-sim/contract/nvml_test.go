@@ -263,11 +263,10 @@ func TestMIGManagement(t *testing.T) {
 	l := open(t)
 	d := ok[nvml.Device](t)(l.DeviceGetHandleByIndex(0))
 	profile := ok[nvml.GpuInstanceProfileInfo](t)(d.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_3_SLICE))
-	if v3 := ok[nvml.GpuInstanceProfileInfo_v3](t)(d.GetGpuInstanceProfileInfoV(nvml.GPU_INSTANCE_PROFILE_3_SLICE).
-		V3()); text(v3.Name[:]) != "MIG 3g.20gb" ||
-		v3.Id != profile.Id || v3.MemorySizeMB != profile.MemorySizeMB {
-		t.Errorf("profile %+v, %+v", profile, v3)
-	}
+	v3 := ok[nvml.GpuInstanceProfileInfo_v3](t)(d.GetGpuInstanceProfileInfoV(nvml.GPU_INSTANCE_PROFILE_3_SLICE).V3())
+	cmptest.Equal(t, "profile's name", text(v3.Name[:]), "MIG 3g.20gb")
+	cmptest.Equal(t, "its id", v3.Id, profile.Id)
+	cmptest.Equal(t, "its memory in MiB", v3.MemorySizeMB, profile.MemorySizeMB)
 	if v2 := ok[nvml.GpuInstanceProfileInfo_v2](t)(d.GetGpuInstanceProfileInfoByIdV(int(profile.Id)).
 		V2()); text(v2.Name[:]) != "MIG 3g.20gb" || v2.Id != 9 {
 		t.Errorf("profile by id %+v", v2)

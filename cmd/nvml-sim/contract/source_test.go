@@ -95,7 +95,7 @@ func compareFaces(t *testing.T) {
 	}
 }
 
-// partition creates one more GPU instance where there is room.
+// partition creates one more GPU instance if there is room.
 func partition(t *testing.T, node *sim.Node) {
 	t.Helper()
 	for index := range node.Count() {

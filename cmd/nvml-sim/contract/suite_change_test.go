@@ -126,7 +126,7 @@ func checkComputesOfProfiles(s *subject, i nvmlsource.MutableInstance, _ nvml.Gp
 	s.refused("the compute instances of a profile that there is not", ret)
 }
 
-// create makes the first GPU instance for which there is room; nil where there is none, or it is not allowed.
+// create makes the first GPU instance for which there is room; nil if there is none, or it is not allowed.
 func (s *subject) create(d nvmlsource.MutableDevice) (nvmlsource.MutableInstance, nvml.GpuInstanceProfileInfo_v3) {
 	for _, p := range s.profilesOf(d) {
 		places, ret := d.GetGpuInstancePossiblePlacements(p.Id)

@@ -66,7 +66,7 @@ func growing(function string, call func(nvmlsource.Device) (uint64, nvml.Return)
 	}
 }
 
-// checkEnergy: where a second passes between the readings, energy grows by no more than the limit allows twice over,
+// checkEnergy: if a second passes between the readings, energy grows by no more than the limit allows twice over,
 // and by no less than a hundredth of the power. On hardware only as long passes as the calls take, which bounds it
 // above alone.
 func checkEnergy(s *subject, d nvmlsource.Device) {

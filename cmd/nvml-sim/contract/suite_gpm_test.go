@@ -123,7 +123,7 @@ func (s *subject) checkMetrics(before, after nvmlsource.GPMSample) {
 	}
 }
 
-// checkProcessUse: where nothing did anything the driver says NOT_FOUND, or lists nothing.
+// checkProcessUse: if nothing did anything the driver says NOT_FOUND, or lists nothing.
 func checkProcessUse(s *subject, d nvmlsource.Device) {
 	samples, ret := d.GetProcessUtilization(0)
 	if ret == nvml.ERROR_NOT_FOUND {

@@ -121,7 +121,7 @@ type instance struct {
 	computes map[uint32]bool
 }
 
-// tree lists the GPU instances of a GPU by id; nil where that is not allowed or MIG is off.
+// tree lists the GPU instances of a GPU by id; nil if that is not allowed or MIG is off.
 func (s *subject) tree(d nvmlsource.Device) map[uint32]instance {
 	if !migOn(d) {
 		return nil

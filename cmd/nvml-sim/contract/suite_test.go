@@ -20,7 +20,7 @@ import (
 )
 
 // The contract: one table of checks, held against the simulated node in this process, against the C library by go-nvml,
-// and against a real driver where there is one. So each check is what nvml.h promises or what drivers are known to do,
+// and against a real driver if there is one. So each check is what nvml.h promises or what drivers are known to do,
 // never a number of a scenario. Those that change something do so on simulated drivers alone.
 
 // checkOf is one check of the contract.
@@ -51,7 +51,7 @@ type subject struct {
 	lib  nvmlsource.Library
 	open func() nvmlsource.Library // the same driver again
 	raw  nvml.Interface            // go-nvml, for functions that the seam does not have; nil in process
-	pass func()                    // lets a second pass, where that is ours to say
+	pass func()                    // lets a second pass, if the clock is ours
 	// mutable says that its partitions may be changed: it is simulated.
 	mutable bool
 	now     func() time.Time

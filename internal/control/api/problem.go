@@ -15,7 +15,7 @@ type Problem struct {
 	Detail string      `json:"detail,omitempty"`
 	// Blocking are the busy instances that are in the way: MIG UUIDs, or "GPU-<uuid>/<GPU instance>".
 	Blocking []Blocker `json:"blocking,omitempty"`
-	// Profiles are those that the GPU offers, where an unknown one was asked for.
+	// Profiles are those that the GPU offers, if an unknown one was asked for.
 	Profiles []string `json:"profiles,omitempty"`
 	// Operation is the one that it is about or that is in the way.
 	Operation string `json:"operation,omitempty"`

@@ -75,7 +75,7 @@ func (n *node) cordonedBy(manager string) bool {
 func newPatch(n node, mark any, spec map[string]any) map[string]any {
 	body := map[string]any{
 		"metadata": map[string]any{
-			"resourceVersion": n.Metadata.ResourceVersion, // refused where the node has changed
+			"resourceVersion": n.Metadata.ResourceVersion, // refused if the node has changed
 			"annotations":     map[string]any{markName: mark},
 		},
 	}

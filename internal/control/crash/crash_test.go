@@ -53,7 +53,7 @@ func newNode(t *testing.T, scenario string, todo task) *node {
 	return n
 }
 
-// memoryDir is a directory in memory where there is such a thing: what a process has written before it is killed is
+// memoryDir is a directory in memory if there is such a thing: what a process has written before it is killed is
 // there after it, on any file system, and syncing takes no time.
 func memoryDir(t *testing.T) string {
 	t.Helper()

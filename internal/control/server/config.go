@@ -39,7 +39,7 @@ type configClient struct {
 
 // configRights are what a caller may do.
 type configRights struct {
-	Rights []verb `range:"1..6" oneof:"read plan apply mode force take-over"`
+	Rights []verb `range:"1..6" expected:"some of read, plan, apply, mode, force, take-over"`
 }
 
 // configTokens are given by their hashes; the file has nothing that admits a caller.
@@ -136,26 +136,24 @@ func (d *configDocument) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, ke
 	case len(d.Clients) > 0 && d.TLS.ClientCA == "":
 		r.FailAt(n, key, "clients", "expected tls.client_ca_file with them")
 	}
-	for i, client := range d.Clients {
-		sameKey := func(o configClient) bool { return o.key() == client.key() }
-		if slices.ContainsFunc(d.Clients[:i], sameKey) {
-			r.Fail(strictyaml.Value(n, "clients").Content[i], fmt.Sprintf("clients[%d]", i), "%q is there already",
-				client.CN+client.URI)
-		}
-	}
-	for i, token := range d.Tokens {
-		same := func(o configToken) bool { return o.Name == token.Name || o.SHA256 == token.SHA256 }
-		if slices.ContainsFunc(d.Tokens[:i], same) {
-			r.Fail(strictyaml.Value(n, "tokens").Content[i], fmt.Sprintf("tokens[%d]", i), "%q or its hash is there already",
-				token.Name)
-		}
-	}
 }
 
 // FinishYAML checks a client.
 func (c *configClient) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	if (c.CN == "") == (c.URI == "") {
 		r.Fail(n, key, "expected either cn or uri")
+	}
+	same := func(o configClient) bool { return o.key() == c.key() }
+	if all := r.Root().(*configDocument).Clients; &all[slices.IndexFunc(all, same)] != c {
+		r.Fail(n, key, "%q is there already", c.CN+c.URI)
+	}
+}
+
+// FinishYAML checks a token.
+func (t *configToken) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
+	same := func(o configToken) bool { return o.Name == t.Name || o.SHA256 == t.SHA256 }
+	if all := r.Root().(*configDocument).Tokens; &all[slices.IndexFunc(all, same)] != t {
+		r.Fail(n, key, "%q or its hash is there already", t.Name)
 	}
 }
 

@@ -98,7 +98,7 @@ func TestConfigThatIsAPipe(t *testing.T) {
 	}
 }
 
-// TestConfigIsReadAnew: a token that is taken out ends, also where the file is broken then.
+// TestConfigIsReadAnew: a token that is taken out ends, also if the file is broken then.
 func TestConfigIsReadAnew(t *testing.T) {
 	const tls = "tls: {cert_file: cert.pem, key_file: key.pem}\n"
 	token := func(s string) string { return "tokens: [{name: ci, sha256: " + hashOf(s) + ", rights: [read]}]\n" }

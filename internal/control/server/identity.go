@@ -29,6 +29,15 @@ const (
 	verbTakeOver verb = "take-over"
 )
 
+// UnmarshalText reads the name of a right.
+func (v *verb) UnmarshalText(text []byte) error {
+	switch *v = verb(text); *v {
+	case verbRead, verbPlan, verbApply, verbMode, verbForce, verbTakeOver:
+		return nil
+	}
+	return errors.New("one of read, plan, apply, mode, force, take-over")
+}
+
 // identity is the caller's name, how it was authenticated, and its rights.
 type identity struct {
 	name   string

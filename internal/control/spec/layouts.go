@@ -2,9 +2,6 @@ package spec
 
 import (
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
@@ -73,11 +70,4 @@ func readFilter(r *strictyaml.Reader, n *strictyaml.Node, key string, into *stri
 	if _, ok := pciDevice(n.Value); !ok || !isText(n) {
 		r.Expected(n, key, `a PCI device id such as "0x20B010DE", or a list of them`)
 	}
-}
-
-func known(layouts map[string][]api.LayoutRule) string {
-	if len(layouts) == 0 {
-		return "none"
-	}
-	return strings.Join(slices.Sorted(maps.Keys(layouts)), ", ")
 }

@@ -60,6 +60,14 @@ func resolveLayout(s api.Spec, layouts map[string][]api.LayoutRule) ([]mig.Rule,
 	return resolveRules(strictyaml.Join(key, s.Layout), layout)
 }
 
+// known lists the names of layouts for a message.
+func known(layouts map[string][]api.LayoutRule) string {
+	if len(layouts) == 0 {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(layouts)), ", ")
+}
+
 // checkLayouts holds each layout to what the planner takes.
 func checkLayouts(layouts map[string][]api.LayoutRule) *strictyaml.Error {
 	for _, name := range slices.Sorted(maps.Keys(layouts)) {
@@ -82,7 +90,7 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 		case l.MIGEnabled && l.MIGDevices == nil:
 			return nil, wrong(strictyaml.Join(at, "mig-devices"), "is missing; expected counts by profile, {} for no instances")
 		case !l.MIGEnabled && len(l.MIGDevices) > 0:
-			return nil, wrong(strictyaml.Join(at, "mig-devices"), "has instances where mig-enabled is false")
+			return nil, wrong(strictyaml.Join(at, "mig-devices"), "has instances while mig-enabled is false")
 		case !l.Devices.All && l.Devices.Indexes == nil:
 			return nil, wrong(strictyaml.Join(at, "devices"), "is missing")
 		case len(l.Devices.Indexes) > maxList || len(l.DeviceFilter) > maxList:

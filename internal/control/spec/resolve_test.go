@@ -81,7 +81,7 @@ func TestResolveChecksWhatDidNotComeFromAFile(t *testing.T) {
 		{api.Spec{Version: "v1", MIGConfigs: map[string][]api.LayoutRule{"a": nil, "b": nil}}, "layout: is missing; expected which of the mig-configs: a, b"},
 		{rule(api.LayoutRule{}), "mig-configs.x[0].devices: is missing"},
 		{rule(api.LayoutRule{MIGEnabled: true}), "mig-configs.x[0].mig-devices: is missing"},
-		{rule(api.LayoutRule{MIGDevices: map[string]int{"1g.5gb": 1}}), "mig-configs.x[0].mig-devices: has instances where mig-enabled is false"},
+		{rule(api.LayoutRule{MIGDevices: map[string]int{"1g.5gb": 1}}), "mig-configs.x[0].mig-devices: has instances while mig-enabled is false"},
 		{rule(api.LayoutRule{Devices: everywhere, DeviceFilter: api.Strings{"20B010DE"}}), `mig-configs.x[0].device-filter: has "20B010DE"; expected a PCI device id`},
 		{rule(api.LayoutRule{Devices: everywhere, MIGEnabled: true, MIGDevices: map[string]int{"1g.5gb": -1}}), "mig-configs.x[0].mig-devices.1g.5gb: is -1; expected a count of 0 to 64"},
 		{api.Spec{GPUs: all}, "devices: is missing"},
@@ -156,9 +156,9 @@ func TestLoadLayoutsNamesTheFile(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for text, says := range map[string]string{
-		"{}":                           `:1: version: is ""; expected v1`,
+		"{}":                           ":1: version: is missing; expected v1",
 		"version: v2\nmig-configs: {}": `:1: version: is "v2"; expected v1`,
-		"mig-configs: {a: [{devices: all, mig-enabled: false}]}": `:1: version: is ""; expected v1`,
+		"mig-configs: {a: [{devices: all, mig-enabled: false}]}": ":1: version: is missing; expected v1",
 		"version: v1\n":                        ":1: mig-configs: is empty; expected layouts by name",
 		"version: v1\nlayout: x\n":             ":2: layout: is not known here; expected one of version, mig-configs",
 		"version: v1\nmig-configs:\n  a: []\n": ":3: mig-configs.a: has 0 rules; expected 1 to 256",

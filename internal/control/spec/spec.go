@@ -71,6 +71,8 @@ func checkForm(s api.Spec) *strictyaml.Error {
 // checkDocument is for mig-parted's form.
 func checkDocument(s api.Spec) *strictyaml.Error {
 	switch {
+	case s.Version == "":
+		return wrong("version", "is missing; expected %s", version)
 	case s.Version != version:
 		return wrong("version", "is %q; expected %s", s.Version, version)
 	case len(s.MIGConfigs) == 0:

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 func wide(width float64) []Phase { return []Phase{{Share: 1, Width: width}} }
@@ -93,8 +95,10 @@ func TestOpenLoad(t *testing.T) {
 		last = r.Latency
 	}
 	r := Run(load, Device{SMs: 8, Bandwidth: 1})
-	if r.Busy != 1 || r.Latency != MaxLatency || math.Abs(r.Throughput-0.5) > 1e-9 {
-		t.Errorf("overloaded: %+v", r)
+	cmptest.Equal(t, "overloaded: busy", r.Busy, 1)
+	cmptest.Equal(t, "overloaded: latency", r.Latency, MaxLatency)
+	if math.Abs(r.Throughput-0.5) > 1e-9 {
+		t.Errorf("overloaded: throughput %g, want 0.5", r.Throughput)
 	}
 }
 

@@ -19,7 +19,7 @@ func (d *device) GetSupportedEventTypes() (uint64, nvml.Return) {
 	return fact(d, gpu.ReadingEvents, func(*sim.GPUState) uint64 { return eventTypes })
 }
 
-// RegisterEvents registers all of the types, or none where one is not supported.
+// RegisterEvents registers all of the types, or none if one is not supported.
 func (d *device) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Return {
 	s, ok := set.(*eventSet)
 	if !ok || s.lib.node != d.node {

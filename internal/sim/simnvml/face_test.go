@@ -50,7 +50,7 @@ func advance(t *testing.T, n *sim.Node, by time.Duration) {
 	}
 }
 
-// ok fails the test where a call does not succeed.
+// ok fails the test if a call does not succeed.
 func ok[T any](t *testing.T) func(v T, ret nvml.Return) T {
 	return func(v T, ret nvml.Return) T {
 		t.Helper()
@@ -61,7 +61,7 @@ func ok[T any](t *testing.T) func(v T, ret nvml.Return) T {
 	}
 }
 
-// want fails the test where a call returns another code.
+// want fails the test if a call returns another code.
 func want[T any](t *testing.T, code nvml.Return, what string) func(v T, ret nvml.Return) {
 	return func(_ T, ret nvml.Return) {
 		t.Helper()

@@ -19,7 +19,7 @@ type field struct {
 	value   func(s *sim.GPUState, scope uint32) (uint64, nvml.Return)
 }
 
-// GetFieldValues answers each field by itself, with a code of its own; the call succeeds where the GPU can be asked.
+// GetFieldValues answers each field by itself, with a code of its own; the call succeeds if the GPU can be read.
 func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	s, err := d.node.Read(d.index, gpu.ReadingDevice)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // migDevice is a MIG device handle. It goes stale with its compute instance (INVALID_ARGUMENT), and comes to stand for
-// another device where one is made with the same ids: drivers reuse handles.
+// another device if one is made with the same ids: drivers reuse handles.
 type migDevice struct {
 	device   *device
 	instance gpu.InstanceID

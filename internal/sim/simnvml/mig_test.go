@@ -116,10 +116,13 @@ func TestProfiles(t *testing.T) {
 			continue
 		}
 		offered++
-		if profile == nvml.GPU_INSTANCE_PROFILE_3_SLICE &&
-			(name(info) != "MIG 3g.20gb" || info.Id != 9 || info.MemorySizeMB != 20096 ||
-				info.InstanceCount != 2 || info.MultiprocessorCount != 42 || info.DecoderCount != 2) {
-			t.Errorf("profile %+v", info)
+		if profile == nvml.GPU_INSTANCE_PROFILE_3_SLICE {
+			cmptest.Equal(t, "profile's name", name(info), "MIG 3g.20gb")
+			cmptest.Equal(t, "its id", info.Id, 9)
+			cmptest.Equal(t, "its memory in MiB", info.MemorySizeMB, 20096)
+			cmptest.Equal(t, "its instances", info.InstanceCount, 2)
+			cmptest.Equal(t, "its SMs", info.MultiprocessorCount, 42)
+			cmptest.Equal(t, "its decoders", info.DecoderCount, 2)
 		}
 	}
 	if offered != 7 {

@@ -16,26 +16,26 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Survey asks for the history of all GPUs and returns what is recommended for each.
-func Survey(ctx context.Context, c *Client, o Options) (*Report, error) {
+// Analyze queries the history of all GPUs and returns what is recommended for each.
+func Analyze(ctx context.Context, c *Client, o Options) (*Report, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	o.Window = o.Window.Truncate(hour)
-	s := &survey{client: c, options: o, end: o.End.Truncate(step), chunk: firstChunk(o.Window),
+	a := &analysis{client: c, options: o, end: o.End.Truncate(step), chunk: firstChunk(o.Window),
 		holdersKnown: map[string]bool{}, models: models{}}
-	if err := s.listGPUs(ctx); err != nil {
+	if err := a.listGPUs(ctx); err != nil {
 		return nil, err
 	}
-	s.formNodes()
-	if err := s.askAll(ctx); err != nil {
+	a.formNodes()
+	if err := a.queryAll(ctx); err != nil {
 		return nil, err
 	}
-	return s.report(), nil
+	return a.report(), nil
 }
 
-// survey is a survey under way.
-type survey struct {
+// analysis is what is known of a fleet while its history is queried.
+type analysis struct {
 	client  *Client
 	options Options
 	end     time.Time
@@ -45,8 +45,8 @@ type survey struct {
 	models       models // guarded by mu
 
 	mu    sync.Mutex
-	nodes [][]*device // those that remain to be asked for
-	chunk int         // GPUs to ask for at once; a node is not divided
+	nodes [][]*device // those that remain to be queried
+	chunk int         // GPUs to query at once; a node is not divided
 	done  int
 }
 
@@ -68,65 +68,65 @@ const maxPoints = 400_000
 func firstChunk(window time.Duration) int { return max(1, maxPoints/int(window/step)) }
 
 // listGPUs finds the GPUs of all exporters, a day of history at a time.
-func (s *survey) listGPUs(ctx context.Context) error {
+func (a *analysis) listGPUs(ctx context.Context) error {
 	found := map[string]*device{}
 	for _, d := range dialects() {
-		for from := time.Duration(0); from < s.options.Window; from += 24 * time.Hour {
-			window := min(24*time.Hour, s.options.Window-from)
-			if err := s.listWindow(ctx, &d, s.end.Add(-from), window, found); err != nil {
+		for from := time.Duration(0); from < a.options.Window; from += 24 * time.Hour {
+			window := min(24*time.Hour, a.options.Window-from)
+			if err := a.listWindow(ctx, &d, a.end.Add(-from), window, found); err != nil {
 				return err
 			}
 		}
 	}
 	if len(found) == 0 {
-		return s.nothingFound()
+		return a.nothingFound()
 	}
 	for _, g := range found {
-		s.gpus = append(s.gpus, g)
+		a.gpus = append(a.gpus, g)
 	}
-	slices.SortFunc(s.gpus, func(a, b *device) int {
+	slices.SortFunc(a.gpus, func(a, b *device) int {
 		return cmp.Or(cmp.Compare(a.cluster, b.cluster), cmp.Compare(a.node, b.node), cmp.Compare(a.uuid, b.uuid))
 	})
 	return nil
 }
 
 // nothingFound says that there is no GPU in the history.
-func (s *survey) nothingFound() error {
+func (a *analysis) nothingFound() error {
 	var families []string
 	for _, d := range dialects() {
 		families = append(families, d.family)
 	}
 	where := ""
-	if len(s.options.Match) > 0 {
-		where = " with " + strings.Join(s.options.Match, ",")
+	if len(a.options.Match) > 0 {
+		where = " with " + strings.Join(a.options.Match, ",")
 	}
-	for _, w := range s.client.Warnings() {
+	for _, w := range a.client.Warnings() {
 		where += "; it warns: " + w
 	}
 	return &QueryError{
-		URL: s.client.url, Reached: true,
-		Err: fmt.Errorf("there is no GPU in the %s before %s: none of %s has a sample%s", model.Duration(s.options.Window),
-			s.end.UTC().Format(time.RFC3339), strings.Join(families, ", "), where),
+		URL: a.client.url, Reached: true,
+		Err: fmt.Errorf("there is no GPU in the %s before %s: none of %s has a sample%s", model.Duration(a.options.Window),
+			a.end.UTC().Format(time.RFC3339), strings.Join(families, ", "), where),
 		Hint: "does this Prometheus scrape mig-exporter or dcgm-exporter, and keep the history of that time? Check " +
 			"--match, --window and --time.",
 	}
 }
 
-// listWindow adds the GPUs of a part of the window, in two halves if that is too much to ask for at once.
-func (s *survey) listWindow(ctx context.Context, d *dialect, end time.Time, window time.Duration,
+// listWindow adds the GPUs of a part of the window, in two halves if that is too much at once.
+func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, window time.Duration,
 	found map[string]*device) error {
-	places := []string{s.options.ClusterLabel}
+	places := []string{a.options.ClusterLabel}
 	for _, l := range placeLabels() {
 		places = append(places, string(l))
 	}
-	query := render(d.inventory, strings.Join(s.options.Match, ","), window, strings.Join(places, ", "))
-	rows, err := s.client.vector(ctx, query, end)
+	query := render(d.inventory, strings.Join(a.options.Match, ","), window, strings.Join(places, ", "))
+	rows, err := a.client.vector(ctx, query, end)
 	if isTooMuch(err) && window >= 2*time.Hour {
 		half := (window / 2).Truncate(time.Hour)
-		if err := s.listWindow(ctx, d, end, half, found); err != nil {
+		if err := a.listWindow(ctx, d, end, half, found); err != nil {
 			return err
 		}
-		return s.listWindow(ctx, d, end.Add(-half), window-half, found)
+		return a.listWindow(ctx, d, end.Add(-half), window-half, found)
 	}
 	if err != nil {
 		return err
@@ -135,19 +135,19 @@ func (s *survey) listWindow(ctx context.Context, d *dialect, end time.Time, wind
 		return nil
 	}
 	for _, row := range rows {
-		s.addRow(d, row, found)
+		a.addRow(d, row, found)
 	}
-	query = render(d.holders, strings.Join(s.options.Match, ","), window, s.options.ClusterLabel)
-	clusters, err := s.client.vector(ctx, query, end)
+	query = render(d.holders, strings.Join(a.options.Match, ","), window, a.options.ClusterLabel)
+	clusters, err := a.client.vector(ctx, query, end)
 	for _, row := range clusters {
-		s.holdersKnown[string(row.Metric[model.LabelName(s.options.ClusterLabel)])] = true
+		a.holdersKnown[string(row.Metric[model.LabelName(a.options.ClusterLabel)])] = true
 	}
 	return err
 }
 
 // addRow adds a GPU, or what else is known of it. The latest rows come first, and the labels with the most samples of
 // those count.
-func (s *survey) addRow(d *dialect, row *model.Sample, found map[string]*device) {
+func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*device) {
 	uuid, name := string(row.Metric[d.uuid]), string(row.Metric[d.model])
 	if uuid == "" {
 		return
@@ -166,7 +166,7 @@ func (s *survey) addRow(d *dialect, row *model.Sample, found map[string]*device)
 	if float64(row.Value) <= g.samples {
 		return
 	}
-	g.samples, g.cluster = float64(row.Value), string(row.Metric[model.LabelName(s.options.ClusterLabel)])
+	g.samples, g.cluster = float64(row.Value), string(row.Metric[model.LabelName(a.options.ClusterLabel)])
 	if name != "" {
 		g.name = name
 	}
@@ -178,40 +178,40 @@ func (s *survey) addRow(d *dialect, row *model.Sample, found map[string]*device)
 	}
 }
 
-// formNodes makes the list of nodes to ask for: their GPUs are asked for together, since a pod holds GPUs of one
+// formNodes makes the list of nodes to query: their GPUs are queried together, since a pod holds GPUs of one
 // node. Names that two exporters have for the GPUs of one node make two of it.
-func (s *survey) formNodes() {
+func (a *analysis) formNodes() {
 	for _, d := range dialects() {
-		for _, g := range s.gpus {
+		for _, g := range a.gpus {
 			if g.dialect.name != d.name {
 				continue
 			}
-			if n := len(s.nodes); n > 0 {
-				last := s.nodes[n-1][0]
+			if n := len(a.nodes); n > 0 {
+				last := a.nodes[n-1][0]
 				if last.dialect.name == d.name && last.cluster == g.cluster && last.node == g.node {
-					s.nodes[n-1] = append(s.nodes[n-1], g)
+					a.nodes[n-1] = append(a.nodes[n-1], g)
 					continue
 				}
 			}
-			s.nodes = append(s.nodes, []*device{g})
+			a.nodes = append(a.nodes, []*device{g})
 		}
 	}
 }
 
-// askers is how many chunks are asked for at once: one is read while the server evaluates the other.
-const askers = 2
+// queriers is how many chunks are queried at once: one is read while the server evaluates the other.
+const queriers = 2
 
-// askAll asks for the history of all GPUs.
-func (s *survey) askAll(ctx context.Context) error {
+// queryAll queries the history of all GPUs.
+func (a *analysis) queryAll(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.progress(0)
+	a.progress(0)
 	var wait sync.WaitGroup
-	errs := make([]error, askers)
+	errs := make([]error, queriers)
 	for i := range errs {
 		wait.Go(func() {
-			for nodes := s.take(); len(nodes) > 0 && errs[i] == nil; nodes = s.take() {
-				errs[i] = s.askNodes(ctx, nodes)
+			for nodes := a.take(); len(nodes) > 0 && errs[i] == nil; nodes = a.take() {
+				errs[i] = a.queryNodes(ctx, nodes)
 			}
 			if errs[i] != nil {
 				cancel()
@@ -235,66 +235,66 @@ func rankCanceled(err error) int {
 	return 0
 }
 
-// take returns the next nodes of one exporter, as many as may be asked for at once but one at least; none at the end.
-func (s *survey) take() [][]*device {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// take returns the next nodes of one exporter, as many as may be queried at once but one at least; none at the end.
+func (a *analysis) take() [][]*device {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	count, gpus := 0, 0
-	for count < len(s.nodes) && s.nodes[count][0].dialect.name == s.nodes[0][0].dialect.name {
-		if gpus += len(s.nodes[count]); gpus > s.chunk && count > 0 {
+	for count < len(a.nodes) && a.nodes[count][0].dialect.name == a.nodes[0][0].dialect.name {
+		if gpus += len(a.nodes[count]); gpus > a.chunk && count > 0 {
 			break
 		}
 		count++
 	}
-	taken := s.nodes[:count]
-	s.nodes = s.nodes[count:]
+	taken := a.nodes[:count]
+	a.nodes = a.nodes[count:]
 	return taken
 }
 
-// askNodes asks for the history of nodes, in two halves if that is too much to ask for at once.
-func (s *survey) askNodes(ctx context.Context, nodes [][]*device) error {
+// queryNodes queries the history of nodes, in two halves if that is too much at once.
+func (a *analysis) queryNodes(ctx context.Context, nodes [][]*device) error {
 	gpus := slices.Concat(nodes...)
-	err := s.askGPUs(ctx, gpus)
+	err := a.queryGPUs(ctx, gpus)
 	if isTooMuch(err) && len(nodes) > 1 {
-		s.mu.Lock()
-		s.chunk = max(1, min(s.chunk, len(gpus)/2))
-		s.mu.Unlock()
-		if err := s.askNodes(ctx, nodes[:len(nodes)/2]); err != nil {
+		a.mu.Lock()
+		a.chunk = max(1, min(a.chunk, len(gpus)/2))
+		a.mu.Unlock()
+		if err := a.queryNodes(ctx, nodes[:len(nodes)/2]); err != nil {
 			return err
 		}
-		return s.askNodes(ctx, nodes[len(nodes)/2:])
+		return a.queryNodes(ctx, nodes[len(nodes)/2:])
 	}
 	if err == nil {
-		s.progress(len(gpus))
+		a.progress(len(gpus))
 	}
 	return err
 }
 
-func (s *survey) progress(more int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.done += more
-	if s.options.Progress != nil {
-		s.options.Progress(s.done, len(s.gpus))
+func (a *analysis) progress(more int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.done += more
+	if a.options.Progress != nil {
+		a.options.Progress(a.done, len(a.gpus))
 	}
 }
 
 // selectors returns the matchers that select GPUs.
-func (s *survey) selectors(gpus []*device) string {
+func (a *analysis) selectors(gpus []*device) string {
 	uuids := make([]string, 0, len(gpus))
 	for _, g := range gpus {
 		uuids = append(uuids, regexp.QuoteMeta(g.uuid))
 	}
 	own := string(gpus[0].dialect.uuid) + "=~" + strconv.Quote(strings.Join(uuids, "|"))
-	return strings.Join(append(slices.Clone(s.options.Match), own), ",")
+	return strings.Join(append(slices.Clone(a.options.Match), own), ",")
 }
 
 // steps is the range of the means: each covers the step before it.
-func (s *survey) steps() v1.Range {
-	return v1.Range{Start: s.end.Add(-s.options.Window).Add(step), End: s.end, Step: step}
+func (a *analysis) steps() v1.Range {
+	return v1.Range{Start: a.end.Add(-a.options.Window).Add(step), End: a.end, Step: step}
 }
 
 // hours is the range of the maxima of memory.
-func (s *survey) hours() v1.Range {
-	return v1.Range{Start: s.end.Add(-s.options.Window).Add(hour), End: s.end, Step: hour}
+func (a *analysis) hours() v1.Range {
+	return v1.Range{Start: a.end.Add(-a.options.Window).Add(hour), End: a.end, Step: hour}
 }

@@ -1,0 +1,72 @@
+package sim
+
+import "github.com/mig-exporter/mig-exporter/internal/gpu"
+
+// faultKeys are the keys of a fault beside kind, at and for: those that it needs, then those that it may have.
+func faultKeys() map[FaultKind][2][]string {
+	keys := map[FaultKind][2][]string{
+		FaultNotSupported:  {{"reading"}, {"gpu"}},
+		FaultNoPermission:  {nil, {"gpu", "reading", "on", "after"}},
+		FaultSlow:          {{"delay"}, {"gpu"}},
+		FaultXID:           {{"gpu", "xid"}, {"gi", "ci", "recovery", "on", "after"}},
+		FaultOverheat:      {{"celsius"}, {"gpu"}},
+		FaultReconfigure:   {{"gpu", "layout"}, {"during", "on", "after"}},
+		FaultDestroyLies:   {nil, {"gpu", "on", "after", "times"}},
+		FaultChangeFails:   {{"on", "error"}, {"gpu", "after", "times"}},
+		FaultElsewhere:     {{"on"}, {"gpu", "after", "times"}},
+		FaultProcessStarts: {nil, {"gpu", "after", "times"}},
+		FaultKubeletSlow:   {{"delay"}, nil},
+		FaultAPIServerSlow: {{"delay"}, nil},
+		FaultClockJump:     {{"by"}, nil},
+	}
+	for _, kind := range []FaultKind{FaultHang, FaultLost, FaultResetRequired} {
+		keys[kind] = [2][]string{nil, {"gpu", "during", "on", "after"}}
+	}
+	for _, kind := range []FaultKind{FaultPowerBrake, FaultActivityNaN, FaultActivityAbove} {
+		keys[kind] = [2][]string{nil, {"gpu"}}
+	}
+	for _, kind := range []FaultKind{
+		FaultDriverLock, FaultVersionMismatch, FaultNoDriver, FaultReboot, FaultEventsLost, FaultPluginStale,
+		FaultKubeletDown, FaultKubeletRestart, FaultAPIServerDown, FaultBadCheckpoint, FaultDCGMDown, FaultDCGMRestart,
+		FaultDCGMHang, FaultDCGMPaused, FaultDCGMNonRoot, FaultDCGMVersion, FaultDCGMNoModule, FaultDCGMGroups,
+	} {
+		keys[kind] = [2][]string{}
+	}
+	return keys
+}
+
+// faultKinds are the kinds by their names.
+func faultKinds() map[string]FaultKind {
+	kinds := make(map[string]FaultKind)
+	for kind := range faultKeys() {
+		kinds[string(kind)] = kind
+	}
+	return kinds
+}
+
+// changesOf are the changes that a fault of a kind can be about.
+func changesOf(kind FaultKind) []string {
+	var list []string
+	for _, op := range []ChangeOp{opCreateGI, opCreateCI, opDestroyGI, opDestroyCI, opMIGMode, anyChange} {
+		creates, destroys := op == opCreateGI || op == opCreateCI, op == opDestroyGI || op == opDestroyCI
+		if op != anyChange && (kind == FaultElsewhere && !creates || kind == FaultDestroyLies && !destroys) {
+			continue
+		}
+		list = append(list, string(op))
+	}
+	return list
+}
+
+// faultReadings are the readings that a fault can strike, by their names.
+func faultReadings() map[string]gpu.Reading {
+	readings := make(map[string]gpu.Reading)
+	for _, r := range []gpu.Reading{
+		gpu.ReadingInventory, gpu.ReadingMIG, gpu.ReadingMemory, gpu.ReadingUtilization, gpu.ReadingPower, gpu.ReadingEnergy,
+		gpu.ReadingTemperature, gpu.ReadingClocks, gpu.ReadingClockEvents, gpu.ReadingPCIe, gpu.ReadingNVLink, gpu.ReadingECC,
+		gpu.ReadingRowRemap, gpu.ReadingRecovery, gpu.ReadingProcesses, gpu.ReadingEvents, gpu.ReadingActivity,
+		gpu.ReadingFans, gpu.ReadingMedia,
+	} {
+		readings[string(r)] = r
+	}
+	return readings
+}

@@ -1,0 +1,70 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// LayoutSpec is a GPU instance that exists from the start.
+type LayoutSpec struct {
+	profile   gpu.Profile
+	placement gpu.Placement
+	computes  []int // compute slices of each compute instance
+}
+
+// parsePlace reads PROFILE@START.
+func parsePlace(text string) (profile string, start int, ok bool) {
+	profile, digits, _ := strings.Cut(text, "@")
+	number, ok := gpu.ParseDecimal(digits)
+	return profile, int(number), ok
+}
+
+// findInstance returns the GPU instance of a model that a text such as 3g.20gb@4 names. If it names none, the result is
+// what was expected.
+func findInstance(profiles []gpu.Profile, text string) (spec LayoutSpec, expected string) {
+	name, start, isPlace := parsePlace(text)
+	i := slices.IndexFunc(profiles, func(f gpu.Profile) bool { return f.Name == name })
+	if i < 0 {
+		return LayoutSpec{}, fmt.Sprintf("one of the model's profiles (%s) and where it starts, such as %s@0",
+			profileNames(profiles), profiles[0].Name)
+	}
+	for _, placement := range profiles[i].Placements {
+		if isPlace && placement.Start == start {
+			return LayoutSpec{profile: profiles[i], placement: placement}, ""
+		}
+	}
+	ordered := slices.Clone(profiles[i].Placements)
+	slices.SortFunc(ordered, func(a, b gpu.Placement) int { return a.Start - b.Start })
+	return LayoutSpec{}, fmt.Sprintf("%s at one of its placements, %s", name,
+		joinNames(ordered, func(p gpu.Placement) string { return fmt.Sprintf("@%d", p.Start) }))
+}
+
+// profileNames lists profiles for a message.
+func profileNames(profiles []gpu.Profile) string {
+	return joinNames(profiles, func(p gpu.Profile) string { return p.Name })
+}
+
+// parseComputeSize reads the slices of a compute instance of a profile, such as 2c.
+func parseComputeSize(text string, profile gpu.Profile) (size int, ok bool) {
+	digits, isSize := strings.CutSuffix(text, "c")
+	number, isNumber := gpu.ParseDecimal(digits)
+	if !isSize || !isNumber || !slices.Contains(computeSizes(profile.ComputeSlices), int(number)) {
+		return 0, false
+	}
+	return int(number), true
+}
+
+// add puts an instance beside those of a GPU. If it cannot be there, the result is the reason.
+func (b *simGPU) add(spec LayoutSpec) (problem string) {
+	if i := b.occupant(spec.placement); i != nil {
+		return fmt.Sprintf("%s@%s overlaps %s@%s", spec.profile.Name, spec.placement, i.Profile.Name, i.Placement)
+	}
+	if excess := b.excess(spec.profile); excess != "" {
+		return "the layout has " + excess
+	}
+	b.instances = append(b.instances, &Instance{Profile: spec.profile, Placement: spec.placement})
+	return ""
+}
