@@ -232,8 +232,11 @@ func everything(t *testing.T) values {
 		"dashboards":     values{"enabled": true},
 		"networkPolicy": values{"scrapeFrom": []any{values{"namespaceSelector": values{}}},
 			"controlFrom": []any{values{"ipBlock": values{"cidr": "10.0.0.0/8"}}},
+			"apiServerTo": []any{values{"ipBlock": values{"cidr": "10.0.0.1/32"}}},
 			"extraEgress": []any{values{"ports": []any{values{"port": 5555, "protocol": "TCP"}}}}},
 		"podMetadata":       values{"labels": []any{"team"}},
+		"dcgm":              values{"mode": "remote", "address": "nvidia-dcgm.gpu-operator.svc:5555"},
+		"initContainers":    []any{values{"name": "wait", "image": "registry.example.com/wait:1"}},
 		"advise":            values{"keepEvidence": true},
 		"priorityClassName": "", "runtimeClassName": "nvidia",
 	})
