@@ -85,7 +85,8 @@ func TestDCGM(t *testing.T) {
 			[]any{"--dcgm.mode=remote", "--dcgm.address=dcgm:5555"}, false},
 		"embedded": {values{"mode": "embedded"}, []any{"--dcgm.mode=embedded"}, true},
 	} {
-		_, c := container(t, render(t, set("dcgm", tc.dcgm)))
+		objects := render(t, merge(set("dcgm", tc.dcgm), set("openshift.createSCC", true)))
+		_, c := container(t, objects)
 		flags := slices.DeleteFunc(slices.Clone(asList(c["args"])), func(flag any) bool {
 			return !strings.HasPrefix(flag.(string), "--dcgm.")
 		})
@@ -96,6 +97,10 @@ func TestDCGM(t *testing.T) {
 		if slices.Contains(capabilities, "SYS_ADMIN") != tc.admin || !dropped ||
 			at(c, "securityContext", "allowPrivilegeEscalation") != tc.admin {
 			t.Errorf("%s: %v", name, c["securityContext"])
+		}
+		constraints := find(t, objects, "SecurityContextConstraints")
+		if constraints["allowPrivilegeEscalation"] != tc.admin {
+			t.Errorf("%s: constraints %v", name, constraints)
 		}
 	}
 }
@@ -113,6 +118,13 @@ func TestHostNetwork(t *testing.T) {
 			t.Errorf("%v: constraints %v", on, constraints)
 		}
 	}
+}
+
+// TestInitContainers: they come into the pod as they are given.
+func TestInitContainers(t *testing.T) {
+	wait := []any{values{"name": "wait", "image": "registry.example.com/wait:1"}}
+	pod, _ := container(t, render(t, set("initContainers", wait)))
+	equal(t, "init containers", pod["initContainers"], wait)
 }
 
 // TestClusterNames: what is the cluster's has the namespace in its name, and the pod asks for the constraints that are

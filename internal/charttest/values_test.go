@@ -8,12 +8,25 @@ import (
 	"helm.sh/helm/v3/pkg/lint/support"
 )
 
+// refusal is a set of values and a part of the message by which it is refused.
+type refusal struct {
+	over values
+	want string
+}
+
+func mustRefuse(t *testing.T, cases map[string]refusal) {
+	t.Helper()
+	for name, tc := range cases {
+		_, err := renderFiles(loadChart(t), tc.over)
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: got %v\nwant %s", name, err, tc.want)
+		}
+	}
+}
+
 // Values that cannot work are refused, and the message names the value.
 func TestRefusedValues(t *testing.T) {
-	for name, tc := range map[string]struct {
-		over values
-		want string
-	}{
+	mustRefuse(t, map[string]refusal{
 		"unknown":             {set("contorl.enabled", true), "additional properties 'contorl' not allowed"},
 		"unknown, deeper":     {set("mig.enabled", true), "at '/mig': additional properties 'enabled' not allowed"},
 		"mode":                {set("control.mode", "aply"), "at '/control/mode': value must be one of 'plan', 'apply'"},
@@ -26,27 +39,13 @@ func TestRefusedValues(t *testing.T) {
 		"control, not root": {merge(set("control.enabled", true), set("runAsUser", 65532)),
 			"runAsUser: control.enabled needs root"},
 		"MIG, not root": {merge(set("mig.monitor", true), set("runAsUser", 65532)), "runAsUser: mig.monitor needs root"},
-		"MIG, privileged, not root": {merge(readValues(t, "gke"), set("runAsUser", 65532)),
-			"runAsUser: mig.monitor needs root"},
-		"embedded DCGM, not root": {merge(set("dcgm.mode", "embedded"), set("runAsUser", 65532)),
-			"runAsUser: dcgm.mode embedded needs root"},
 		"checkpoint, not root": {merge(set("kubelet.checkpoint.enabled", true), set("runAsUser", 65532)),
 			"runAsUser: kubelet.checkpoint needs root"},
 		"evidence, not root": {merge(set("advise.keepEvidence", true), set("runAsUser", 65532)),
 			"runAsUser: advise.keepEvidence needs root"},
 		"control, no kubelet": {merge(set("control.enabled", true), set("kubelet.podResources.enabled", false)),
 			"kubelet.podResources.enabled: control.enabled needs it"},
-		"driver without devices": {set("driver.hostPath", "/opt/nvidia"), "driver.hostPath: it needs privileged: true"},
-		"labels without pods":    {set("podMetadata.labels", []any{"team"}), "podMetadata.enabled: podMetadata.labels"},
-		"off, as YAML reads it":  {set("dcgm.mode", false), "at '/dcgm/mode': value must be one of 'off', 'remote'"},
-		"remote DCGM, where":     {set("dcgm.mode", "remote"), "dcgm.address: dcgm.mode remote needs the address"},
-		"no port":                {set("dcgm.address", "dcgm"), "at '/dcgm/address': 'dcgm' does not match pattern"},
-		"address, no DCGM":       {set("dcgm.address", "dcgm:5555"), "dcgm.address: it needs dcgm.mode: remote"},
-		"address, embedded": {merge(set("dcgm.mode", "embedded"), set("dcgm.address", "dcgm:5555")),
-			"dcgm.address: it needs dcgm.mode: remote"},
-		"no device of CDI": {set("driver.nriDevice", "all"), "at '/driver/nriDevice': 'all' does not match pattern"},
-		"two ways to the driver": {merge(readValues(t, "gpu-operator"), set("driver.nriDevice", management)),
-			"driver.nriDevice: with the NRI plugin there is no runtime class"},
+		"labels without pods": {set("podMetadata.labels", []any{"team"}), "podMetadata.enabled: podMetadata.labels"},
 		"evidence without advice": {merge(set("advise.enabled", false), set("advise.keepEvidence", true)),
 			"advise.enabled: advise.keepEvidence needs it"},
 		"two servers on a port": {merge(readValues(t, "control"), set("control.network.port", 9401)),
@@ -71,12 +70,27 @@ func TestRefusedValues(t *testing.T) {
 			"serviceMonitor, podMonitor: enable one of them"},
 		"monitor without service": {merge(set("serviceMonitor.enabled", true), set("service.enabled", false)),
 			"service.enabled: serviceMonitor needs it"},
-	} {
-		_, err := renderFiles(loadChart(t), tc.over)
-		if err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: got %v\nwant %s", name, err, tc.want)
-		}
-	}
+	})
+}
+
+// TestRefusedDrivers: the same for the ways to the driver and to DCGM.
+func TestRefusedDrivers(t *testing.T) {
+	mustRefuse(t, map[string]refusal{
+		"MIG, privileged, not root": {merge(readValues(t, "gke"), set("runAsUser", 65532)),
+			"runAsUser: mig.monitor needs root"},
+		"embedded DCGM, not root": {merge(set("dcgm.mode", "embedded"), set("runAsUser", 65532)),
+			"runAsUser: dcgm.mode embedded needs root"},
+		"driver without devices": {set("driver.hostPath", "/opt/nvidia"), "driver.hostPath: it needs privileged: true"},
+		"off, as YAML reads it":  {set("dcgm.mode", false), "at '/dcgm/mode': value must be one of 'off', 'remote'"},
+		"remote DCGM, where":     {set("dcgm.mode", "remote"), "dcgm.address: dcgm.mode remote needs the address"},
+		"no port":                {set("dcgm.address", "dcgm"), "at '/dcgm/address': 'dcgm' does not match pattern"},
+		"address, no DCGM":       {set("dcgm.address", "dcgm:5555"), "dcgm.address: it needs dcgm.mode: remote"},
+		"address, embedded": {merge(set("dcgm.mode", "embedded"), set("dcgm.address", "dcgm:5555")),
+			"dcgm.address: it needs dcgm.mode: remote"},
+		"no device of CDI": {set("driver.nriDevice", "all"), "at '/driver/nriDevice': 'all' does not match pattern"},
+		"two ways to the driver": {merge(readValues(t, "gpu-operator"), set("driver.nriDevice", management)),
+			"driver.nriDevice: with the NRI plugin there is no runtime class"},
+	})
 }
 
 // TestValuesWithoutEffect: a value that does nothing without a switch is refused, and the message names both.
