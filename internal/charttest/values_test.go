@@ -125,6 +125,28 @@ func TestValuesWithoutEffect(t *testing.T) {
 	}
 }
 
+// TestNotes: what helm install prints says what is off, and that an image without a registry is pulled from nowhere.
+func TestNotes(t *testing.T) {
+	for _, tc := range []struct {
+		line  string
+		given values
+	}{
+		{"image.repository names no registry", set("image.repository", "registry.example.com/mig-exporter")},
+		{"mig.monitor is off", set("mig.monitor", true)},
+		{"podMetadata is off", set("podMetadata.enabled", true)},
+	} {
+		for _, over := range []values{{}, tc.given} {
+			files, err := renderAll(kubernetes, loadChart(t), over)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if said := strings.Contains(files[notes], tc.line); said != (len(over) == 0) {
+				t.Errorf("%v: %q is said: %v\n%s", over, tc.line, said, files[notes])
+			}
+		}
+	}
+}
+
 // TestOwnAccount: a service account of another's making gets the rights, and a release without any may use the
 // namespace's default.
 func TestOwnAccount(t *testing.T) {
