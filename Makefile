@@ -16,6 +16,11 @@ NFPM_VERSION  := 2.45.2
 LINT          := $(CURDIR)/.bin/golangci-lint
 NFPM          := $(CURDIR)/.bin/nfpm
 HELM_VERSION  := 3.22.0
+# The minor version of its k8s.io/client-go. Without it `helm template` renders for Kubernetes 1.20, which the chart refuses.
+HELM_KUBERNETES := 37
+HELM_LDFLAGS  := -X helm.sh/helm/v3/internal/version.version=v$(HELM_VERSION) \
+	-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=$(HELM_KUBERNETES) \
+	-X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=$(HELM_KUBERNETES)
 HELM          := $(CURDIR)/.bin/helm
 CHART         := deploy/helm/mig-exporter
 PROMTEST      := internal/promtest
@@ -332,4 +337,4 @@ ifneq ($(patsubst v%,%,$(shell $(HELM) version --template '{{.Version}}' 2>/dev/
 .PHONY: $(HELM)
 endif
 $(HELM): | toolchain
-	GOBIN=$(CURDIR)/.bin go install -ldflags '-X helm.sh/helm/v3/internal/version.version=v$(HELM_VERSION)' helm.sh/helm/v3/cmd/helm@v$(HELM_VERSION)
+	GOBIN=$(CURDIR)/.bin go install -ldflags '$(HELM_LDFLAGS)' helm.sh/helm/v3/cmd/helm@v$(HELM_VERSION)

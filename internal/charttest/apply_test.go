@@ -27,7 +27,9 @@ func TestApply(t *testing.T) {
 	all := profileObjects(t)
 	all["all"] = render(t, everything(t))
 	all["pod monitor"] = render(t, merge(set("podMonitor.enabled", true), set("service.enabled", false)))
-	all["another user"] = render(t, merge(set("runAsUser", 65532), set("supplementalGroups", []any{7})))
+	all["another user"] = render(t, merge(set("runAsUser", 65532), set("supplementalGroups", []any{7}),
+		set("web.existingSecret", "web")))
+	all["NRI plugin, node's network"] = render(t, merge(set("driver.nriDevice", management), set("hostNetwork", true)))
 	applied := 0
 	for name, objects := range all {
 		pod, _ := container(t, objects)

@@ -26,6 +26,7 @@ const (
 	namespace = "monitoring"
 	// kubernetes is the version that manifests are for.
 	kubernetes = "1.34"
+	notes      = "mig-exporter/templates/NOTES.txt"
 )
 
 // values is what a values file or --set says.
@@ -65,6 +66,15 @@ func renderFiles(loaded *chart.Chart, over values) (map[string]string, error) {
 }
 
 func renderFor(version string, loaded *chart.Chart, over values) (map[string]string, error) {
+	files, err := renderAll(version, loaded, over)
+	maps.DeleteFunc(files, func(path, text string) bool {
+		return path == notes || strings.TrimSpace(text) == ""
+	})
+	return files, err
+}
+
+// renderAll renders the notes too.
+func renderAll(version string, loaded *chart.Chart, over values) (map[string]string, error) {
 	capabilities := chartutil.DefaultCapabilities.Copy()
 	parsed, err := chartutil.ParseKubeVersion(version)
 	if err != nil {
@@ -79,11 +89,7 @@ func renderFor(version string, loaded *chart.Chart, over values) (map[string]str
 	if err != nil {
 		return nil, err
 	}
-	files, err := engine.Render(loaded, all)
-	maps.DeleteFunc(files, func(path, text string) bool {
-		return strings.HasSuffix(path, "NOTES.txt") || strings.TrimSpace(text) == ""
-	})
-	return files, err
+	return engine.Render(loaded, all)
 }
 
 // render returns the objects that the chart makes of values, in the order of their templates.
@@ -232,8 +238,11 @@ func everything(t *testing.T) values {
 		"dashboards":     values{"enabled": true},
 		"networkPolicy": values{"scrapeFrom": []any{values{"namespaceSelector": values{}}},
 			"controlFrom": []any{values{"ipBlock": values{"cidr": "10.0.0.0/8"}}},
+			"apiServerTo": []any{values{"ipBlock": values{"cidr": "10.0.0.1/32"}}},
 			"extraEgress": []any{values{"ports": []any{values{"port": 5555, "protocol": "TCP"}}}}},
 		"podMetadata":       values{"labels": []any{"team"}},
+		"dcgm":              values{"mode": "remote", "address": "nvidia-dcgm.gpu-operator.svc:5555"},
+		"initContainers":    []any{values{"name": "wait", "image": "registry.example.com/wait:1"}},
 		"advise":            values{"keepEvidence": true},
 		"priorityClassName": "", "runtimeClassName": "nvidia",
 	})

@@ -139,8 +139,23 @@ func TestNetworkPolicy(t *testing.T) {
 		"NetworkPolicy")["spec"]
 	equal(t, "ingress with control", at(spec, "ingress"), []any{metrics, object{
 		"ports": []any{object{"port": "control", "protocol": "TCP"}}, "from": peer}})
-	equal(t, "egress with control", at(spec, "egress"), []any{object{"ports": []any{
-		object{"port": 443, "protocol": "TCP"}, object{"port": 6443, "protocol": "TCP"}}}})
+	apiServer := object{"ports": []any{
+		object{"port": 443, "protocol": "TCP"}, object{"port": 6443, "protocol": "TCP"}}}
+	equal(t, "egress with control", at(spec, "egress"), []any{apiServer})
+
+	endpoint := []any{values{"ipBlock": values{"cidr": "10.0.0.1/32"}}}
+	apiServer["to"] = endpoint
+	dns := object{"ports": []any{object{"port": 53, "protocol": "UDP"}, object{"port": 53, "protocol": "TCP"}}}
+	asking := merge(on, set("podMetadata.enabled", true), set("networkPolicy.apiServerTo", endpoint))
+	for address, want := range map[string][]any{
+		"nvidia-dcgm.gpu-operator.svc:5556": {apiServer,
+			object{"ports": []any{object{"port": 5556, "protocol": "TCP"}}}, dns},
+		"/run/nvidia/dcgm.sock": {apiServer},
+	} {
+		spec = find(t, render(t, merge(asking, set("dcgm", values{"mode": "remote", "address": address}))),
+			"NetworkPolicy")["spec"]
+		equal(t, address, at(spec, "egress"), want)
+	}
 }
 
 // TestVersion: the chart has the version of the project.

@@ -74,7 +74,8 @@ func TestMIGVariablesNeedTheCapability(t *testing.T) {
 	}
 }
 
-// What is mounted from the node can be written in the folders of the state and the control socket alone.
+// What is mounted from the node can be written in the folders of the state and the control socket alone. A privileged
+// container may write the node's /dev, mounted or not.
 func TestMounts(t *testing.T) {
 	for name, objects := range profileObjects(t) {
 		pod, c := container(t, objects)
@@ -87,6 +88,9 @@ func TestMounts(t *testing.T) {
 		for _, one := range asList(c["volumeMounts"]) {
 			path, isHost := hostPaths[at(one, "name")]
 			writable := at(one, "readOnly") != true
+			if path == "/dev" && at(c, "securityContext", "privileged") == true {
+				continue
+			}
 			if isHost && writable && path != "/var/lib/mig-exporter" && path != "/run/mig-exporter" {
 				t.Errorf("%s: %s of the node can be written", name, path)
 			}
@@ -106,7 +110,7 @@ func TestMounts(t *testing.T) {
 }
 
 // TestPauseLabel: mig-manager ends the pod by this label, so that only the profile of the GPU operator has it, and a
-// controlling pod must not.
+// controlling pod must have none of the operator's, in no place.
 func TestPauseLabel(t *testing.T) {
 	const label = "nvidia.com/gpu.deploy.dcgm-exporter"
 	for name, objects := range profileObjects(t) {
@@ -116,10 +120,28 @@ func TestPauseLabel(t *testing.T) {
 			t.Errorf("%s: selected by %s: %v", name, label, selected)
 		}
 	}
-	_, err := renderFiles(loadChart(t), merge(readValues(t, "gpu-operator"), set("control.enabled", true)))
-	if err == nil || !strings.Contains(err.Error(), label+" ends the pod") {
-		t.Errorf("a controlling pod with the label: %v", err)
+	const client = "nvidia.com/gpu.deploy.client"
+	terms := values{"nodeSelectorTerms": []any{values{"matchExpressions": []any{
+		values{"key": client, "operator": "In", "values": []any{"true"}}}}}}
+	for want, over := range map[string]values{
+		"nodeSelector: " + label:  readValues(t, "gpu-operator"),
+		"nodeSelector: " + client: {"nodeSelector": values{client: "true"}},
+		"affinity: " + client:     set("affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution", terms),
+	} {
+		_, err := renderFiles(loadChart(t), merge(over, set("control.enabled", true)))
+		if err == nil || !strings.Contains(err.Error(), want+" ends the pod") {
+			t.Errorf("a controlling pod, %s: %v", want, err)
+		}
+		if _, err := renderFiles(loadChart(t), over); err != nil {
+			t.Errorf("%s: %v", want, err)
+		}
 	}
+}
+
+// TestRollout: nodes whose driver does not answer have a pod that is not ready; one of them must not stop an upgrade.
+func TestRollout(t *testing.T) {
+	equal(t, "strategy", at(find(t, render(t, nil), "DaemonSet"), "spec", "updateStrategy"),
+		object{"type": "RollingUpdate", "rollingUpdate": object{"maxUnavailable": "10%"}})
 }
 
 // TestProbes: liveness asks whether the process answers and nothing more, whatever is switched on; with a password or

@@ -8,12 +8,25 @@ import (
 	"helm.sh/helm/v3/pkg/lint/support"
 )
 
+// refusal is a set of values and a part of the message by which it is refused.
+type refusal struct {
+	over values
+	want string
+}
+
+func mustRefuse(t *testing.T, cases map[string]refusal) {
+	t.Helper()
+	for name, tc := range cases {
+		_, err := renderFiles(loadChart(t), tc.over)
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: got %v\nwant %s", name, err, tc.want)
+		}
+	}
+}
+
 // Values that cannot work are refused, and the message names the value.
 func TestRefusedValues(t *testing.T) {
-	for name, tc := range map[string]struct {
-		over values
-		want string
-	}{
+	mustRefuse(t, map[string]refusal{
 		"unknown":             {set("contorl.enabled", true), "additional properties 'contorl' not allowed"},
 		"unknown, deeper":     {set("mig.enabled", true), "at '/mig': additional properties 'enabled' not allowed"},
 		"mode":                {set("control.mode", "aply"), "at '/control/mode': value must be one of 'plan', 'apply'"},
@@ -32,24 +45,122 @@ func TestRefusedValues(t *testing.T) {
 			"runAsUser: advise.keepEvidence needs root"},
 		"control, no kubelet": {merge(set("control.enabled", true), set("kubelet.podResources.enabled", false)),
 			"kubelet.podResources.enabled: control.enabled needs it"},
-		"driver without devices": {set("driver.hostPath", "/opt/nvidia"), "driver.hostPath: it needs privileged: true"},
-		"labels without pods":    {set("podMetadata.labels", []any{"team"}), "podMetadata.enabled: podMetadata.labels"},
+		"labels without pods": {set("podMetadata.labels", []any{"team"}), "podMetadata.enabled: podMetadata.labels"},
+		"evidence without advice": {merge(set("advise.enabled", false), set("advise.keepEvidence", true)),
+			"advise.enabled: advise.keepEvidence needs it"},
+		"two servers on a port": {merge(readValues(t, "control"), set("control.network.port", 9401)),
+			"control.network.port: it is web.port, too"},
+		"surge of control": {merge(set("control.enabled", true), set("updateStrategy.rollingUpdate.maxSurge", 1)),
+			"updateStrategy.rollingUpdate.maxSurge: with control.enabled"},
+		"surge of the node's ports": {merge(set("hostNetwork", true),
+			set("updateStrategy.rollingUpdate.maxSurge", "10%")),
+			"updateStrategy.rollingUpdate.maxSurge: with control.enabled or hostNetwork"},
+		"policy of the node": {merge(set("hostNetwork", true), set("networkPolicy.enabled", true)),
+			"networkPolicy.enabled: a NetworkPolicy does not hold for pods with hostNetwork"},
+		"everyone's account": {merge(set("podMetadata.enabled", true), set("serviceAccount.create", false)),
+			"serviceAccount.name: without serviceAccount.create"},
+		"constraints for everyone": {merge(set("openshift.createSCC", true), set("serviceAccount.create", false)),
+			"serviceAccount.name: without serviceAccount.create"},
 		"restore without apply": {merge(set("control.enabled", true), set("control.restore", true)),
 			"control.restore: it needs control.mode: apply"},
-		"cordon without control": {set("control.cordon", true), "control.enabled: control.network, control.cordon"},
 		"network without secret": {merge(set("control.enabled", true), set("control.network.enabled", true)),
 			"control.network.existingSecret: control.network.enabled needs a Secret"},
-		"tokens without network": {merge(set("control.enabled", true), set("control.network.kubernetesTokens", true)),
-			"control.network.enabled: control.network.kubernetesTokens needs it"},
 		"scheme without TLS": {set("web.probeScheme", "HTTPS"), "web.probeScheme: it is for web.existingSecret"},
 		"scraped twice": {merge(set("serviceMonitor.enabled", true), set("podMonitor.enabled", true)),
 			"serviceMonitor, podMonitor: enable one of them"},
 		"monitor without service": {merge(set("serviceMonitor.enabled", true), set("service.enabled", false)),
 			"service.enabled: serviceMonitor needs it"},
+	})
+}
+
+// TestRefusedDrivers: the same for the ways to the driver and to DCGM.
+func TestRefusedDrivers(t *testing.T) {
+	mustRefuse(t, map[string]refusal{
+		"MIG, privileged, not root": {merge(readValues(t, "gke"), set("runAsUser", 65532)),
+			"runAsUser: mig.monitor needs root"},
+		"embedded DCGM, not root": {merge(set("dcgm.mode", "embedded"), set("runAsUser", 65532)),
+			"runAsUser: dcgm.mode embedded needs root"},
+		"driver without devices": {set("driver.hostPath", "/opt/nvidia"), "driver.hostPath: it needs privileged: true"},
+		"off, as YAML reads it":  {set("dcgm.mode", false), "at '/dcgm/mode': value must be one of 'off', 'remote'"},
+		"remote DCGM, where":     {set("dcgm.mode", "remote"), "dcgm.address: dcgm.mode remote needs the address"},
+		"no port":                {set("dcgm.address", "dcgm"), "at '/dcgm/address': 'dcgm' does not match pattern"},
+		"address, no DCGM":       {set("dcgm.address", "dcgm:5555"), "dcgm.address: it needs dcgm.mode: remote"},
+		"address, embedded": {merge(set("dcgm.mode", "embedded"), set("dcgm.address", "dcgm:5555")),
+			"dcgm.address: it needs dcgm.mode: remote"},
+		"no device of CDI": {set("driver.nriDevice", "all"), "at '/driver/nriDevice': 'all' does not match pattern"},
+		"two ways to the driver": {merge(readValues(t, "gpu-operator"), set("driver.nriDevice", management)),
+			"driver.nriDevice: with the NRI plugin there is no runtime class"},
+	})
+}
+
+// TestValuesWithoutEffect: a value that does nothing without a switch is refused, and the message names both.
+func TestValuesWithoutEffect(t *testing.T) {
+	control, noPods := set("control.enabled", true), set("kubelet.podResources.enabled", false)
+	for _, tc := range []struct {
+		value string
+		to    any
+		with  values
+		needs string
+	}{
+		{"control.mode", "apply", nil, "control.enabled: control.mode=apply"},
+		{"control.cordon", true, nil, "control.enabled: control.cordon"},
+		{"control.restore", true, nil, "control.enabled: control.restore"},
+		{"control.allowGid", 0, nil, "control.enabled: control.allowGid"},
+		{"control.layouts.existingConfigMap", "layouts", nil, "control.enabled: control.layouts.existingConfigMap"},
+		{"control.network.enabled", true, nil, "control.enabled: control.network.enabled"},
+		{"control.network.hostPort", 9402, control, "control.network.enabled: control.network.hostPort"},
+		{"control.network.existingSecret", "s", control, "control.network.enabled: control.network.existingSecret"},
+		{"control.network.kubernetesTokens", true, control, "control.network.enabled: control.network.kubernetesTokens"},
+		{"control.network.audiences", []any{"a"}, control, "control.network.enabled: control.network.audiences"},
+		{"networkPolicy.controlFrom", []any{values{}}, control, "control.network.enabled: networkPolicy.controlFrom"},
+		{"control.network.hostPort", 9402, nil, "control.network.enabled: control.network.hostPort"},
+		{"podMetadata.enabled", true, noPods, "kubelet.podResources.enabled: podMetadata.enabled"},
+		{"hostProcesses.enabled", true, noPods, "kubelet.podResources.enabled: hostProcesses.enabled"},
+		{"kubelet.checkpoint.enabled", true, noPods, "kubelet.podResources.enabled: kubelet.checkpoint.enabled"},
 	} {
-		_, err := renderFiles(loadChart(t), tc.over)
-		if err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: got %v\nwant %s", name, err, tc.want)
+		_, err := renderFiles(loadChart(t), merge(tc.with, set(tc.value, tc.to)))
+		if err == nil || !strings.Contains(err.Error(), tc.needs+" needs it") {
+			t.Errorf("%s=%v: got %v\nwant %s needs it", tc.value, tc.to, err, tc.needs)
+		}
+	}
+}
+
+// TestNotes: what helm install prints says what is off, and that an image without a registry is pulled from nowhere.
+func TestNotes(t *testing.T) {
+	for _, tc := range []struct {
+		line  string
+		given values
+	}{
+		{"image.repository names no registry", set("image.repository", "registry.example.com/mig-exporter")},
+		{"mig.monitor is off", set("mig.monitor", true)},
+		{"podMetadata is off", set("podMetadata.enabled", true)},
+	} {
+		for _, over := range []values{{}, tc.given} {
+			files, err := renderAll(kubernetes, loadChart(t), over)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if said := strings.Contains(files[notes], tc.line); said != (len(over) == 0) {
+				t.Errorf("%v: %q is said: %v\n%s", over, tc.line, said, files[notes])
+			}
+		}
+	}
+}
+
+// TestOwnAccount: a service account of another's making gets the rights, and a release without any may use the
+// namespace's default.
+func TestOwnAccount(t *testing.T) {
+	without := set("serviceAccount.create", false)
+	pod, _ := container(t, render(t, without))
+	if pod["serviceAccountName"] != "default" {
+		t.Errorf("no account: %v", pod["serviceAccountName"])
+	}
+	objects := render(t, merge(without, set("serviceAccount.name", "gpu"), set("podMetadata.enabled", true)))
+	equal(t, "subjects", find(t, objects, "ClusterRoleBinding")["subjects"],
+		[]any{object{"kind": "ServiceAccount", "name": "gpu", "namespace": namespace}})
+	for _, o := range objects {
+		if o["kind"] == "ServiceAccount" {
+			t.Errorf("%s is the chart's", describe(o))
 		}
 	}
 }
@@ -62,6 +173,19 @@ func TestNotRoot(t *testing.T) {
 		"supplementalGroups": []any{1234}, "seccompProfile": object{"type": "RuntimeDefault"}})
 	equal(t, "container", c["securityContext"], object{"readOnlyRootFilesystem": true,
 		"allowPrivilegeEscalation": false, "capabilities": object{"drop": []any{"ALL"}}})
+}
+
+// TestNotRootReadsSecrets: the files of a Secret are root's, mode 0440; the pod's fsGroup gives them to its group.
+func TestNotRootReadsSecrets(t *testing.T) {
+	secret := set("web.existingSecret", "web")
+	pod, _ := container(t, render(t, merge(secret, set("runAsUser", 65532), set("runAsGroup", 65532))))
+	if group := at(pod, "securityContext", "fsGroup"); group != 65532 {
+		t.Errorf("another user: fsGroup %v", group)
+	}
+	pod, _ = container(t, render(t, secret))
+	if group := at(pod, "securityContext", "fsGroup"); group != nil {
+		t.Errorf("root: fsGroup %v", group)
+	}
 }
 
 // TestLint: helm lint has nothing to say but that the chart has no icon.

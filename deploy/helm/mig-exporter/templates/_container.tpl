@@ -10,6 +10,12 @@
 {{- if $v.driver.hostPath }}
 - --nvml.library-path=/usr/local/nvidia/lib64/libnvidia-ml.so.1
 {{- end }}
+{{- if ne $v.dcgm.mode "off" }}
+- --dcgm.mode={{ $v.dcgm.mode }}
+{{- with $v.dcgm.address }}
+- --dcgm.address={{ . }}
+{{- end }}
+{{- end }}
 {{- if not $v.kubelet.podResources.enabled }}
 - --kubernetes.labels=off
 {{- end }}
@@ -89,7 +95,8 @@ httpGet: {path: {{ index . 1 }}, port: metrics, scheme: {{ default "HTTP" $root.
 - {name: container-logs, mountPath: /var/log/containers, readOnly: true}
 {{- end }}
 {{- if $v.driver.hostPath }}
-- {name: driver, mountPath: /usr/local/nvidia, readOnly: true}
+- {name: driver, mountPath: /usr/local/nvidia, readOnly: true, mountPropagation: HostToContainer}
+- {name: dev, mountPath: /dev}
 {{- end }}
 {{- if include "mig-exporter.keepsState" . }}
 - {name: state, mountPath: /var/lib/mig-exporter}
@@ -124,6 +131,7 @@ httpGet: {path: {{ index . 1 }}, port: metrics, scheme: {{ default "HTTP" $root.
 {{- end }}
 {{- if $v.driver.hostPath }}
 - {name: driver, hostPath: {path: {{ $v.driver.hostPath }}, type: Directory}}
+- {name: dev, hostPath: {path: /dev, type: Directory}}
 {{- end }}
 {{- if include "mig-exporter.keepsState" . }}
 - {name: state, hostPath: {path: {{ $v.state.hostPath }}, type: DirectoryOrCreate}}

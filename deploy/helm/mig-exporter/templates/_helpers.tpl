@@ -13,6 +13,11 @@
 {{- end }}
 {{- end }}
 
+{{/* Name of what is the cluster's: it has the namespace, so that two releases do not meet. */}}
+{{- define "mig-exporter.clusterName" -}}
+{{ printf "%s-%s" .Release.Namespace (include "mig-exporter.fullname" .) }}
+{{- end }}
+
 {{- define "mig-exporter.serviceAccount" -}}
 {{ default (ternary (include "mig-exporter.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name }}
 {{- end }}
@@ -48,61 +53,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* Capabilities that the container needs, each on a line. */}}
 {{- define "mig-exporter.capabilities" -}}
-{{- if include "mig-exporter.seesMIG" . }}
+{{- if or (include "mig-exporter.seesMIG" .) (eq .Values.dcgm.mode "embedded") }}
 - SYS_ADMIN
 {{- end }}
 {{- if .Values.control.enabled }}
 - SYS_PTRACE
 - DAC_READ_SEARCH
 {{- end }}
-{{- end }}
-
-{{/* Values that contradict each other. */}}
-{{- define "mig-exporter.check" -}}
-{{- $root := eq (int .Values.runAsUser) 0 -}}
-{{- if and .Values.control.enabled (hasKey (.Values.nodeSelector | default dict) "nvidia.com/gpu.deploy.dcgm-exporter") -}}
-{{ fail "nodeSelector: nvidia.com/gpu.deploy.dcgm-exporter ends the pod while another controller changes MIG; a pod with control.enabled must not be ended by it. Take it out" }}
-{{- end -}}
-{{- if and .Values.control.enabled (not $root) -}}
-{{ fail "runAsUser: control.enabled needs root (runAsUser: 0)" }}
-{{- end -}}
-{{- if and .Values.control.enabled (not .Values.kubelet.podResources.enabled) -}}
-{{ fail "kubelet.podResources.enabled: control.enabled needs it, or every device counts as busy" }}
-{{- end -}}
-{{- if and .Values.mig.monitor (not $root) (not .Values.privileged) -}}
-{{ fail "runAsUser: mig.monitor needs root (runAsUser: 0); Kubernetes gives capabilities to root only" }}
-{{- end -}}
-{{- if and .Values.kubelet.checkpoint.enabled (not $root) -}}
-{{ fail "runAsUser: kubelet.checkpoint needs root (runAsUser: 0)" }}
-{{- end -}}
-{{- if and .Values.advise.keepEvidence (not $root) -}}
-{{ fail "runAsUser: advise.keepEvidence needs root (runAsUser: 0), whose state.hostPath is" }}
-{{- end -}}
-{{- if and .Values.driver.hostPath (not .Values.privileged) -}}
-{{ fail "driver.hostPath: it needs privileged: true; without the container toolkit the container has no device otherwise" }}
-{{- end -}}
-{{- if and (or .Values.podMetadata.labels .Values.podMetadata.resourceClaims) (not (include "mig-exporter.asksAPIServer" .)) -}}
-{{ fail "podMetadata.enabled: podMetadata.labels and podMetadata.resourceClaims need it" }}
-{{- end -}}
-{{- if and .Values.control.restore (ne .Values.control.mode "apply") -}}
-{{ fail "control.restore: it needs control.mode: apply" }}
-{{- end -}}
-{{- if and (or .Values.control.network.enabled .Values.control.cordon .Values.control.restore) (not .Values.control.enabled) -}}
-{{ fail "control.enabled: control.network, control.cordon and control.restore need it" }}
-{{- end -}}
-{{- if and .Values.control.network.enabled (not .Values.control.network.existingSecret) -}}
-{{ fail "control.network.existingSecret: control.network.enabled needs a Secret with control.yaml and its certificate" }}
-{{- end -}}
-{{- if and .Values.control.network.kubernetesTokens (not .Values.control.network.enabled) -}}
-{{ fail "control.network.enabled: control.network.kubernetesTokens needs it" }}
-{{- end -}}
-{{- if and .Values.web.probeScheme (not .Values.web.existingSecret) -}}
-{{ fail "web.probeScheme: it is for web.existingSecret; without one probes use HTTP" }}
-{{- end -}}
-{{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
-{{ fail "serviceMonitor, podMonitor: enable one of them; two jobs would count each GPU twice" }}
-{{- end -}}
-{{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) -}}
-{{ fail "service.enabled: serviceMonitor needs it; podMonitor does not" }}
-{{- end -}}
 {{- end }}

@@ -1,0 +1,112 @@
+{{/* Values that contradict each other. */}}
+{{- define "mig-exporter.check" -}}
+{{- $root := eq (int .Values.runAsUser) 0 -}}
+{{- range $place := list "nodeSelector" "affinity" -}}
+{{- $label := regexFind "nvidia\\.com/gpu\\.deploy\\.[a-z-]+" (index $.Values $place | toJson) -}}
+{{- if and $.Values.control.enabled $label -}}
+{{ printf "%s: %s ends the pod while another controller changes MIG or the driver; a pod with control.enabled must not be ended by it. Take it out" $place $label | fail }}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.control.enabled (not $root) -}}
+{{ fail "runAsUser: control.enabled needs root (runAsUser: 0)" }}
+{{- end -}}
+{{- if and .Values.control.enabled (not .Values.kubelet.podResources.enabled) -}}
+{{ fail "kubelet.podResources.enabled: control.enabled needs it, or every device counts as busy" }}
+{{- end -}}
+{{- if and .Values.mig.monitor (not $root) -}}
+{{ fail "runAsUser: mig.monitor needs root (runAsUser: 0); Kubernetes gives capabilities to root only, with privileged, too" }}
+{{- end -}}
+{{- if and .Values.kubelet.checkpoint.enabled (not $root) -}}
+{{ fail "runAsUser: kubelet.checkpoint needs root (runAsUser: 0)" }}
+{{- end -}}
+{{- if and .Values.advise.keepEvidence (not $root) -}}
+{{ fail "runAsUser: advise.keepEvidence needs root (runAsUser: 0), whose state.hostPath is" }}
+{{- end -}}
+{{- if and .Values.driver.hostPath (not .Values.privileged) -}}
+{{ fail "driver.hostPath: it needs privileged: true; without the container toolkit the container has no device otherwise" }}
+{{- end -}}
+{{- if and .Values.driver.nriDevice .Values.runtimeClassName -}}
+{{ fail "driver.nriDevice: with the NRI plugin there is no runtime class; set runtimeClassName to an empty text" }}
+{{- end -}}
+{{- if and (eq .Values.dcgm.mode "remote") (not .Values.dcgm.address) -}}
+{{ fail "dcgm.address: dcgm.mode remote needs the address of a host engine, HOST:PORT or the path of a unix socket" }}
+{{- end -}}
+{{- if and (ne .Values.dcgm.mode "remote") .Values.dcgm.address -}}
+{{ fail "dcgm.address: it needs dcgm.mode: remote" }}
+{{- end -}}
+{{- if and (eq .Values.dcgm.mode "embedded") (not $root) -}}
+{{ fail "runAsUser: dcgm.mode embedded needs root (runAsUser: 0)" }}
+{{- end -}}
+{{- if not .Values.kubelet.podResources.enabled -}}
+{{- range $switch, $on := dict
+      "podMetadata.enabled" .Values.podMetadata.enabled
+      "hostProcesses.enabled" .Values.hostProcesses.enabled
+      "kubelet.checkpoint.enabled" .Values.kubelet.checkpoint.enabled -}}
+{{- if $on -}}
+{{ printf "kubelet.podResources.enabled: %s needs it; without it no pod is known" $switch | fail }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.advise.keepEvidence (not .Values.advise.enabled) -}}
+{{ fail "advise.enabled: advise.keepEvidence needs it" }}
+{{- end -}}
+{{- if and (or .Values.podMetadata.labels .Values.podMetadata.resourceClaims) (not (include "mig-exporter.asksAPIServer" .)) -}}
+{{ fail "podMetadata.enabled: podMetadata.labels and podMetadata.resourceClaims need it" }}
+{{- end -}}
+{{- $control := .Values.control -}}
+{{- $network := $control.network -}}
+{{- if not $control.enabled -}}
+{{- range $value, $set := dict
+      "control.mode=apply" (ne $control.mode "plan")
+      "control.cordon" $control.cordon
+      "control.restore" $control.restore
+      "control.allowGid" (ge (int $control.allowGid) 0)
+      "control.layouts.existingConfigMap" $control.layouts.existingConfigMap
+      "control.network.enabled" $network.enabled -}}
+{{- if $set -}}
+{{ printf "control.enabled: %s needs it" $value | fail }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if not $network.enabled -}}
+{{- range $value, $set := dict
+      "control.network.hostPort" $network.hostPort
+      "control.network.existingSecret" $network.existingSecret
+      "control.network.kubernetesTokens" $network.kubernetesTokens
+      "control.network.audiences" $network.audiences
+      "networkPolicy.controlFrom" .Values.networkPolicy.controlFrom -}}
+{{- if $set -}}
+{{ printf "control.network.enabled: %s needs it" $value | fail }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and $network.enabled (eq (int $network.port) (int .Values.web.port)) -}}
+{{ fail "control.network.port: it is web.port, too; each needs a port of its own" }}
+{{- end -}}
+{{- $surge := dig "rollingUpdate" "maxSurge" 0 (.Values.updateStrategy | default dict) | toString -}}
+{{- if and (or $control.enabled .Values.hostNetwork) (not (has $surge (list "0" "0%"))) -}}
+{{ fail "updateStrategy.rollingUpdate.maxSurge: with control.enabled or hostNetwork a node has one pod at a time; the second would wait for the state folder or the port" }}
+{{- end -}}
+{{- if and .Values.hostNetwork .Values.networkPolicy.enabled -}}
+{{ fail "networkPolicy.enabled: a NetworkPolicy does not hold for pods with hostNetwork" }}
+{{- end -}}
+{{- $rights := or (and .Values.rbac.create (include "mig-exporter.asksAPIServer" .)) .Values.openshift.createSCC -}}
+{{- if and $rights (not .Values.serviceAccount.create) (not .Values.serviceAccount.name) -}}
+{{ fail "serviceAccount.name: without serviceAccount.create it names the account that gets the rights; those of the namespace's default account would be every pod's" }}
+{{- end -}}
+{{- if and .Values.control.restore (ne .Values.control.mode "apply") -}}
+{{ fail "control.restore: it needs control.mode: apply" }}
+{{- end -}}
+{{- if and .Values.control.network.enabled (not .Values.control.network.existingSecret) -}}
+{{ fail "control.network.existingSecret: control.network.enabled needs a Secret with control.yaml and its certificate" }}
+{{- end -}}
+{{- if and .Values.web.probeScheme (not .Values.web.existingSecret) -}}
+{{ fail "web.probeScheme: it is for web.existingSecret; without one probes use HTTP" }}
+{{- end -}}
+{{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
+{{ fail "serviceMonitor, podMonitor: enable one of them; two jobs would count each GPU twice" }}
+{{- end -}}
+{{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) -}}
+{{ fail "service.enabled: serviceMonitor needs it; podMonitor does not" }}
+{{- end -}}
+{{- end }}
