@@ -173,6 +173,9 @@ func TestPackageContents(t *testing.T) {
 		"usr/share/mig-exporter/prometheus/alerts-gpu.rules.yaml":        "alert:",
 		"usr/share/mig-exporter/dashboards/mig-fleet.json":               `"title"`,
 		"usr/share/mig-exporter/dashboards/provisioning/dashboards.yaml": "/var/lib/grafana/dashboards/mig-exporter",
+		"usr/share/mig-exporter/slurm/prolog.sh":                         "/folder.sh",
+		"usr/share/mig-exporter/slurm/epilog.sh":                         "/folder.sh",
+		"usr/share/mig-exporter/slurm/folder.sh":                         "trusted() {",
 		"usr/lib/tmpfiles.d/mig-exporter.conf":                           "d /run/mig-exporter-jobs 0755 root root",
 	} {
 		if text := readFile(t, filepath.Join(dir, name)); !strings.Contains(text, want) {
