@@ -149,11 +149,7 @@ func (r root) runInstalled() {
 	defer os.Remove(r.path("tmp/node.yaml"))
 	exporter := serve(t, r.command(0, "/usr/bin/mig-exporter", "--driver=sim", "--sim.scenario=/tmp/node.yaml",
 		"--web.listen-address=127.0.0.1:0"))
-	for status, body := 0, ""; !strings.Contains(body, "nvidia_mig_gpu_instance_info{"); {
-		if status, body = exporter.get("GET", "/metrics"); status != 200 {
-			t.Fatalf("%d %s", status, body)
-		}
-	}
+	exporter.waitFor("nvidia_mig_gpu_instance_info{")
 }
 
 // TestPackageContents: what is not a program is there, complete and readable.
