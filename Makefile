@@ -297,8 +297,8 @@ image: ## build the container image IMAGE (mig-exporter:VERSION) with ENGINE (do
 		$(if $(filter-out unknown,$(DATE)),--label org.opencontainers.image.created='$(DATE)') $(ARGS) -t '$(IMAGE)' .
 
 .PHONY: dist
-dist: stage $(NFPM) ## make a release in dist: archives and packages for amd64 and arm64, SBOM, checksums, notes
-	VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' DIST='$(DIST)' NFPM='$(NFPM)' deploy/dist.sh
+dist: stage $(NFPM) $(HELM) ## make a release in dist: archives and packages for amd64 and arm64, chart, SBOM, checksums, notes
+	VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' DIST='$(DIST)' NFPM='$(NFPM)' HELM='$(HELM)' deploy/dist.sh
 
 # Apart from make test: it builds the packager and the package twice. CI runs both.
 .PHONY: test-packages
