@@ -11,7 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// anotherUser is nobody, by its number on Debian.
+// anotherUser is a user and group without rights, by their number on Debian.
 const anotherUser = 65534
 
 // trap is a folder of files, with a file elsewhere to which all names that the scripts write to are links.

@@ -14,8 +14,8 @@ type debPackage struct {
 	distribution, source                string // "debian-12", the source package; empty if not known
 }
 
-// readPackages reads a line for each package: vendor, name, version, architecture and, for packages of a distribution, its
-// name and the source package. An empty path is no packages. They are returned in the order of their names.
+// readPackages reads a line for each package: vendor, name, version, architecture and, for packages of a distribution,
+// its name and the source package. An empty path is no packages. They are returned in the order of their names.
 func readPackages(path string) ([]debPackage, error) {
 	if path == "" {
 		return nil, nil
@@ -50,5 +50,6 @@ func (p debPackage) purl() string {
 	if p.source != "" && p.source != p.name {
 		qualifiers.Set("upstream", p.source)
 	}
-	return "pkg:deb/" + p.vendor + "/" + url.QueryEscape(p.name) + "@" + url.QueryEscape(p.version) + "?" + qualifiers.Encode()
+	return "pkg:deb/" + p.vendor + "/" + url.QueryEscape(p.name) + "@" + url.QueryEscape(p.version) + "?" +
+		qualifiers.Encode()
 }
