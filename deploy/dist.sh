@@ -1,7 +1,7 @@
 #!/bin/bash
-# Makes a release: for linux/amd64 and linux/arm64 an archive and a Debian package, then the Helm chart, checksums and upgrade
-# notes. `make dist` starts it, with VERSION, LDFLAGS, DIST, NFPM and HELM in the environment; `make stage` has made what is
-# the same for both. With an argument it does one step: clear, notes.
+# Makes a release: for linux/amd64 and linux/arm64 an archive and a Debian package, then the Helm chart, checksums and
+# upgrade notes. `make dist` starts it, with VERSION, LDFLAGS, DIST, NFPM and HELM in the environment; `make stage` has made
+# what is the same for both. With an argument it does one step: clear, notes.
 set -euo pipefail
 umask 022
 
@@ -90,7 +90,8 @@ absolute() {
 	sed -E 's|\]\(([^):#][^):]*)\)|](https://github.com/mig-exporter/mig-exporter/blob/main/\1)|g'
 }
 
-# notes prints what has changed in this version, or since the last one, by CHANGELOG.md: first what an upgrade has to look at.
+# notes prints what has changed in this version, or since the last one, by CHANGELOG.md: first what an upgrade has to look
+# at.
 notes() {
 	awk -v version="$VERSION" '
 		function entries(kind) { sub(/\n\n+$/, "\n", text[section, kind]); return text[section, kind] }

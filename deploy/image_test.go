@@ -101,7 +101,8 @@ func buildImage(t *testing.T, dcgm string) root {
 func TestImage(t *testing.T) {
 	dockerfile := readFile(t, "../Dockerfile")
 	version := strings.TrimSpace(readFile(t, "../VERSION"))
-	for _, want := range []string{`org.opencontainers.image.version="` + version + `"`, "\nUSER 0:0\n", "\nENTRYPOINT [\"/usr/bin/mig-exporter\"]\n"} {
+	for _, want := range []string{`org.opencontainers.image.version="` + version + `"`, "\nUSER 0:0\n",
+		"\nENTRYPOINT [\"/usr/bin/mig-exporter\"]\n"} {
 		if !strings.Contains(dockerfile, want) {
 			t.Errorf("the Dockerfile lacks %q", want)
 		}

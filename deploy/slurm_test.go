@@ -275,11 +275,11 @@ func TestJobsAreServed(t *testing.T) {
 	cmptest.Equal(t, "series after the epilog", jobs(), nil)
 }
 
-// TestShellcheck holds the scripts that are installed to shellcheck.
+// TestShellcheck holds the scripts that are installed, and those of the image and of a release, to shellcheck.
 func TestShellcheck(t *testing.T) {
 	shellcheck := needs(t, "shellcheck")
-	out, err := exec.Command(shellcheck, "-x", "slurm/prolog.sh", "slurm/epilog.sh", "slurm/folder.sh", "image/assemble.sh", "dist.sh", "deb/postinst", "deb/prerm", "deb/postrm").
-		CombinedOutput()
+	out, err := exec.Command(shellcheck, "-x", "slurm/prolog.sh", "slurm/epilog.sh", "slurm/folder.sh", "deb/postinst",
+		"deb/prerm", "deb/postrm", "image/assemble.sh", "dist.sh").CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
