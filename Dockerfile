@@ -1,5 +1,4 @@
-# docker build --build-arg REVISION="$(git rev-parse --short=12 HEAD)" --build-arg DATE="$(git log -1 --format=%cI)" \
-#   --build-arg SOURCE_DATE_EPOCH="$(git log -1 --format=%ct)" -t mig-exporter .
+# `make image` builds it with the revision and the date of the commit, docker build alone without them.
 #
 # The image holds no NVIDIA library: libnvidia-ml.so.1 comes from the driver of the node, put in by the NVIDIA container
 # toolkit (NVIDIA_VISIBLE_DEVICES, NVIDIA_DRIVER_CAPABILITIES below). libdcgm.so.4, which only --dcgm.mode=embedded and
@@ -18,19 +17,18 @@ ARG BRANCH=unknown
 ARG DATE=unknown
 ARG SOURCE_DATE_EPOCH=0
 ARG DCGM=
-RUN make stage REVISION="$REVISION" BRANCH="$BRANCH" DATE="$DATE"
+RUN make REVISION="$REVISION" BRANCH="$BRANCH" DATE="$DATE"
 RUN deploy/image/assemble.sh /rootfs "$DCGM"
 
 # No shell, no package manager: the C library, the two programs, their licenses.
 FROM scratch
 ARG REVISION=unknown
-ARG DATE=unknown
 LABEL org.opencontainers.image.title="mig-exporter" \
       org.opencontainers.image.description="Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances" \
       org.opencontainers.image.source="https://github.com/mig-exporter/mig-exporter" \
       org.opencontainers.image.documentation="https://github.com/mig-exporter/mig-exporter/blob/main/docs/image.md" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.opencontainers.image.created="$DATE" \
+      org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.revision="$REVISION"
 COPY --from=build /rootfs /
 # Not NVIDIA_MIG_MONITOR_DEVICES=all: the toolkit refuses to start a container with it that has no CAP_SYS_ADMIN. Set it

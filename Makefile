@@ -284,9 +284,19 @@ deb: stage $(NFPM) ## build dist/mig-exporter_VERSION_ARCH.deb
 		$(NFPM) package --config deploy/deb/nfpm.yaml --packager deb \
 		--target $(DIST)/mig-exporter_$(DEB_VERSION)_$(DEB_ARCH).deb
 
+# The date is a label only if it is known: it has to be one by RFC 3339.
+ENGINE ?= docker
+IMAGE  ?= mig-exporter:$(VERSION)
+DCGM   ?=
+.PHONY: image
+image: ## build the container image IMAGE (mig-exporter:VERSION) with ENGINE (docker); DCGM=FOLDER has NVIDIA's packages
+	$(ENGINE) build --build-arg REVISION='$(REVISION)' --build-arg BRANCH='$(BRANCH)' --build-arg DATE='$(DATE)' \
+		--build-arg SOURCE_DATE_EPOCH='$(SOURCE_DATE_EPOCH)' --build-arg DCGM='$(DCGM)' \
+		$(if $(filter-out unknown,$(DATE)),--label org.opencontainers.image.created='$(DATE)') $(ARGS) -t '$(IMAGE)' .
+
 .PHONY: dist
-dist: stage $(NFPM) ## make a release in dist: archives and packages for amd64 and arm64, SBOM, checksums, notes
-	VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' DIST='$(DIST)' NFPM='$(NFPM)' deploy/dist.sh
+dist: stage $(NFPM) $(HELM) ## make a release in dist: archives and packages for amd64 and arm64, chart, SBOM, checksums, notes
+	VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' DIST='$(DIST)' NFPM='$(NFPM)' HELM='$(HELM)' deploy/dist.sh
 
 # Apart from make test: it builds the packager and the package twice. CI runs both.
 .PHONY: test-packages

@@ -149,11 +149,7 @@ func (r root) runInstalled() {
 	defer os.Remove(r.path("tmp/node.yaml"))
 	exporter := serve(t, r.command(0, "/usr/bin/mig-exporter", "--driver=sim", "--sim.scenario=/tmp/node.yaml",
 		"--web.listen-address=127.0.0.1:0"))
-	for status, body := 0, ""; !strings.Contains(body, "nvidia_mig_gpu_instance_info{"); {
-		if status, body = exporter.get("GET", "/metrics"); status != 200 {
-			t.Fatalf("%d %s", status, body)
-		}
-	}
+	exporter.waitFor("nvidia_mig_gpu_instance_info{")
 }
 
 // TestPackageContents: what is not a program is there, complete and readable.
@@ -173,6 +169,9 @@ func TestPackageContents(t *testing.T) {
 		"usr/share/mig-exporter/prometheus/alerts-gpu.rules.yaml":        "alert:",
 		"usr/share/mig-exporter/dashboards/mig-fleet.json":               `"title"`,
 		"usr/share/mig-exporter/dashboards/provisioning/dashboards.yaml": "/var/lib/grafana/dashboards/mig-exporter",
+		"usr/share/mig-exporter/slurm/prolog.sh":                         "/folder.sh",
+		"usr/share/mig-exporter/slurm/epilog.sh":                         "/folder.sh",
+		"usr/share/mig-exporter/slurm/folder.sh":                         "trusted() {",
 		"usr/lib/tmpfiles.d/mig-exporter.conf":                           "d /run/mig-exporter-jobs 0755 root root",
 	} {
 		if text := readFile(t, filepath.Join(dir, name)); !strings.Contains(text, want) {

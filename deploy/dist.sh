@@ -1,6 +1,7 @@
 #!/bin/bash
-# Makes a release: for linux/amd64 and linux/arm64 an archive and a Debian package, then checksums and upgrade notes. `make
-# dist` starts it, with VERSION, LDFLAGS, DIST and NFPM in the environment; `make stage` has made what is the same for both.
+# Makes a release: for linux/amd64 and linux/arm64 an archive and a Debian package, then the Helm chart, checksums and
+# upgrade notes. `make dist` starts it, with VERSION, LDFLAGS, DIST, NFPM and HELM in the environment; `make stage` has made
+# what is the same for both. With an argument it does one step: clear, notes.
 set -euo pipefail
 umask 022
 
@@ -50,7 +51,9 @@ pack() {
 	go run ./cmd/sbom -version "$VERSION" -sbom "$stage/sbom.cdx.json" -licenses "$stage/THIRD_PARTY_LICENSES" \
 		"$bin/mig-exporter" "$bin/migctl"
 	mkdir -p "$tree"/{man,completion,prometheus,dashboards}
-	cp "$bin/mig-exporter" "$bin/migctl" LICENSE CHANGELOG.md README.md "$stage"/{THIRD_PARTY_LICENSES,sbom.cdx.json} "$tree"
+	cp "$bin/mig-exporter" "$bin/migctl" LICENSE "$stage"/{THIRD_PARTY_LICENSES,sbom.cdx.json} "$tree"
+	absolute <README.md >"$tree/README.md"
+	absolute <CHANGELOG.md >"$tree/CHANGELOG.md"
 	cp "$stage"/*.1.gz "$tree/man"
 	cp "$stage"/*.bash "$stage"/*.zsh "$tree/completion"
 	cp -r deploy/systemd deploy/slurm "$tree"
@@ -63,25 +66,60 @@ pack() {
 		"$NFPM" package --config deploy/deb/nfpm.yaml --packager deb --target "$DIST/mig-exporter_${VERSION}_$arch.deb"
 }
 
-# notes prints what has changed in this version, by CHANGELOG.md: first what an upgrade has to look at.
-notes() {
-	awk -v version="$VERSION" '
-		/^## / { here = index($0, "## " version) == 1 || $2 == "Unreleased" && !seen; seen = seen || here; next }
-		!here { next }
-		/^\* \[/ { kind = ($0 ~ /^\* \[CHANGE\]/) ? "change" : "other" }
-		{ text[kind] = text[kind] $0 "\n" }
-		END {
-			printf "# mig-exporter %s\n\n## Before you upgrade\n\n%s\n## All else\n\n%s", version,
-				text["change"] ? text["change"] : "Nothing needs your attention.\n", text["other"]
-		}' CHANGELOG.md
+# clear empties the folder of the release. It refuses one with files that are not of a release.
+clear() {
+	local file
+	local -a files=()
+	mkdir -p "$DIST"
+	while IFS= read -r -d '' file; do
+		case ${file##*/} in
+		mig-exporter-*.linux-*.tar.gz | mig-exporter-*.cdx.json | mig-exporter[-_]*.deb | mig-exporter-*.tgz) ;;
+		RELEASE_NOTES.md | sha256sums.txt) ;;
+		*)
+			echo "dist: $file is not of a release: expected DIST to be a folder of its own" >&2
+			exit 1
+			;;
+		esac
+		files+=("$file")
+	done < <(find "$DIST" -mindepth 1 -maxdepth 1 -print0)
+	rm -f -- "${files[@]}"
 }
 
-rm -rf "$DIST"
-mkdir -p "$DIST"
-for arch in amd64 arm64; do
-	build "$arch"
-	pack "$arch"
-done
-notes >"$DIST/RELEASE_NOTES.md"
-(cd "$DIST" && sha256sum -- * >sha256sums.txt)
-ls -l "$DIST"
+# absolute makes links into the repository absolute, for texts that leave it.
+absolute() {
+	sed -E 's|\]\(([^):#][^):]*)\)|](https://github.com/mig-exporter/mig-exporter/blob/main/\1)|g'
+}
+
+# notes prints what has changed in this version, or since the last one, by CHANGELOG.md: first what an upgrade has to look
+# at.
+notes() {
+	awk -v version="$VERSION" '
+		function entries(kind) { sub(/\n\n+$/, "\n", text[section, kind]); return text[section, kind] }
+		/^## / { section = $2; kind = ""; next }
+		/^\* \[/ { kind = ($0 ~ /^\* \[CHANGE\]/) ? "change" : "other" }
+		kind && section { text[section, kind] = text[section, kind] $0 "\n" }
+		END {
+			section = (version, "change") in text || (version, "other") in text ? version : "Unreleased"
+			printf "# mig-exporter %s\n\n## Before you upgrade\n\n%s\n## All else\n\n%s", version,
+				entries("change") ? entries("change") : "Nothing needs your attention.\n", entries("other")
+		}' CHANGELOG.md | absolute
+}
+
+case ${1:-all} in
+clear | notes) "$1" ;;
+all)
+	clear
+	for arch in amd64 arm64; do
+		build "$arch"
+		pack "$arch"
+	done
+	"$HELM" package --destination "$DIST" deploy/helm/mig-exporter
+	notes >"$DIST/RELEASE_NOTES.md"
+	(cd "$DIST" && sha256sum -- * >sha256sums.txt)
+	ls -l "$DIST"
+	;;
+*)
+	echo "dist: expected clear, notes or no argument, got $1" >&2
+	exit 2
+	;;
+esac

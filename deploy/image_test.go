@@ -1,6 +1,7 @@
 package deploy
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -69,16 +70,18 @@ func isSent(t *testing.T) func(name string) bool {
 	}
 }
 
-// buildImage runs the commands of the Dockerfile's first stage in a clean folder, and returns the root file system.
+// buildImage runs the commands of the Dockerfile's first stage in a clean folder, and returns the root file system. The
+// last command, which assembles it, has to give the same files a second time.
 func buildImage(t *testing.T, dcgm string) root {
 	t.Helper()
 	needs(t, "setpriv")
-	r := newRoot(t)
-	if err := os.RemoveAll(r.dir); err != nil {
+	r, again := newRoot(t), newRoot(t)
+	if err := errors.Join(os.RemoveAll(r.dir), os.RemoveAll(again.dir)); err != nil {
 		t.Fatal(err)
 	}
 	source := cleanCopy(t)
-	for _, command := range runLines(t) {
+	commands := runLines(t)
+	for _, command := range append(commands, strings.ReplaceAll(commands[len(commands)-1], "/rootfs", again.dir)) {
 		cmd := exec.Command("/bin/sh", "-ec", strings.ReplaceAll(command, "/rootfs", r.dir))
 		cmd.Dir = source
 		cmd.Env = append(os.Environ(), "REVISION=0123456789ab", "BRANCH=main", "DATE=2026-01-02T03:04:05Z",
@@ -87,6 +90,9 @@ func buildImage(t *testing.T, dcgm string) root {
 			t.Fatalf("RUN %s: %v\n%s", command, err, out)
 		}
 	}
+	if out, err := exec.Command("diff", "-r", "--no-dereference", r.dir, again.dir).CombinedOutput(); err != nil {
+		t.Errorf("a second time the files differ: %v\n%s", err, out)
+	}
 	return r
 }
 
@@ -94,7 +100,9 @@ func buildImage(t *testing.T, dcgm string) root {
 // image's user and as another one, with no capability at all. No container engine takes part.
 func TestImage(t *testing.T) {
 	dockerfile := readFile(t, "../Dockerfile")
-	for _, want := range []string{"\nUSER 0:0\n", "\nENTRYPOINT [\"/usr/bin/mig-exporter\"]\n"} {
+	version := strings.TrimSpace(readFile(t, "../VERSION"))
+	for _, want := range []string{`org.opencontainers.image.version="` + version + `"`, "\nUSER 0:0\n",
+		"\nENTRYPOINT [\"/usr/bin/mig-exporter\"]\n"} {
 		if !strings.Contains(dockerfile, want) {
 			t.Errorf("the Dockerfile lacks %q", want)
 		}
@@ -118,6 +126,58 @@ func TestImage(t *testing.T) {
 	for _, user := range []string{"0", "65532"} {
 		t.Run("user "+user, func(t *testing.T) { runWithoutRights(t, r, user) })
 	}
+	t.Run("driver of RHEL", func(t *testing.T) { runWithDriverOfRHEL(t, r) })
+}
+
+// runWithDriverOfRHEL mounts the simulated driver as the NVIDIA container toolkit does by CDI on a host that has libraries
+// in /usr/lib64: the library, and what its hook update-ldcache runs up to version 1.17.
+func runWithDriverOfRHEL(t *testing.T, r root) {
+	t.Helper()
+	library := r.path("usr/lib64/libnvidia-ml.so.550.54.15")
+	build := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags=-s -w -extldflags=-Wl,-soname,libnvidia-ml.so.1",
+		"-o", library, "../cmd/nvml-sim")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	args := []string{"-r", r.dir, "-f", "/etc/ld.so.conf", "-C", "/etc/ld.so.cache"}
+	if _, err := os.Stat(r.path("etc/ld.so.cache")); err != nil {
+		args = []string{"-r", r.dir, "-f", "/etc/ld.so.conf", "-N"} // updates links alone
+	}
+	writeFile(t, r.path("etc/ld.so.conf.d/nvcr-4711.conf"), "/usr/lib64\n", 0o644)
+	if out, err := exec.Command(needs(t, "ldconfig"), args...).CombinedOutput(); err != nil {
+		t.Fatalf("ldconfig: %v\n%s", err, out)
+	}
+	cmd := r.command(0, "/usr/bin/mig-exporter", "--web.listen-address=127.0.0.1:0")
+	cmd.Env = append(cmd.Env, "MIG_SIM_SCENARIO=/tmp/node.yaml")
+	exporter := serve(t, cmd)
+	if status, body := exporter.get("GET", "/-/ready"); strings.Contains(body, "libnvidia-ml") {
+		t.Fatalf("the driver's library is not found: %d %s", status, body)
+	}
+	exporter.waitFor("nvidia_mig_gpu_instance_info{")
+}
+
+// TestImageCommand: `make image` names the commit and, if it is known, its date, by RFC 3339.
+func TestImageCommand(t *testing.T) {
+	engine := filepath.Join(t.TempDir(), "engine")
+	writeFile(t, engine, "#!/bin/sh\nprintf '%s\\n' \"$@\"\n", 0o755)
+	command := func(variables ...string) string {
+		args := append([]string{"--silent", "--no-print-directory", "-C", "..", "image", "ENGINE=" + engine}, variables...)
+		out, err := exec.Command(needs(t, "make"), args...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return string(out)
+	}
+	got := command("DATE=2026-01-02T03:04:05+00:00", "REVISION=0123456789ab", "IMAGE=registry.example.com/x:1", "DCGM=dcgm")
+	for _, want := range []string{"build\n", "REVISION=0123456789ab\n", "DATE=2026-01-02T03:04:05+00:00\n", "DCGM=dcgm\n",
+		"--label\norg.opencontainers.image.created=2026-01-02T03:04:05+00:00\n", "-t\nregistry.example.com/x:1\n.\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the command lacks %q:\n%s", want, got)
+		}
+	}
+	if got := command("DATE=unknown"); strings.Contains(got, "created") {
+		t.Errorf("a label with no date:\n%s", got)
+	}
 }
 
 // expectImageFiles checks what is in the image and what is not.
@@ -126,7 +186,8 @@ func (r root) expectImageFiles() {
 	files := strings.Join(r.files(), "\n") + "\n"
 	for _, want := range []string{"/usr/bin/mig-exporter\n", "/usr/bin/migctl\n", "/libc.so.6\n", "/libm.so.6\n",
 		"/librt.so.1\n", "/usr/share/doc/mig-exporter/sbom.cdx.json\n",
-		"/usr/share/doc/mig-exporter/THIRD_PARTY_LICENSES\n", "/etc/debian_version\n", "/libdcgm.so.4\n",
+		"/usr/share/doc/mig-exporter/THIRD_PARTY_LICENSES\n", "/etc/debian_version\n", "/etc/ld.so.cache\n",
+		"/usr/share/doc/libc6/copyright\n", "/usr/share/doc/libstdc++6/copyright\n", "/libdcgm.so.4\n",
 		"/libstdc++.so.6\n"} {
 		if !strings.Contains(files, want) {
 			r.t.Errorf("the image lacks %q", want)
@@ -135,6 +196,14 @@ func (r root) expectImageFiles() {
 	for _, not := range []string{"/sh\n", "/bash\n", "libnvidia-ml", "nv-hostengine"} {
 		if strings.Contains(files, not) {
 			r.t.Errorf("the image has %q", not)
+		}
+	}
+	sbom := readFile(r.t, r.path("usr/share/doc/mig-exporter/sbom.cdx.json"))
+	for _, want := range []string{"pkg:golang/github.com/NVIDIA/go-nvml@", "pkg:deb/debian/libc6@2.", "upstream=glibc",
+		"pkg:deb/debian/ca-certificates@", "pkg:deb/debian/libstdc%2B%2B6@",
+		"pkg:deb/nvidia/datacenter-gpu-manager-4-core@1?arch=all"} {
+		if !strings.Contains(sbom, want) {
+			r.t.Errorf("the SBOM lacks %q", want)
 		}
 	}
 }
@@ -155,12 +224,7 @@ func runWithoutRights(t *testing.T, r root, user string) {
 	if !strings.Contains(status, "Uid:\t"+user+"\t"+user+"\t") || !strings.Contains(status, "NoNewPrivs:\t1\n") {
 		t.Errorf("not the user %s, or new privileges:\n%s", user, status)
 	}
-	for body := ""; !strings.Contains(body, "nvidia_mig_gpu_instance_info{"); {
-		code, text := exporter.get("GET", "/metrics")
-		if body = text; code != 200 {
-			t.Fatalf("%d %s", code, text)
-		}
-	}
+	exporter.waitFor("nvidia_mig_gpu_instance_info{")
 }
 
 // dcgmPackage returns a folder with a package that looks like one of DCGM's.

@@ -112,3 +112,14 @@ func (s server) get(method, path string) (status int, body string) {
 	}
 	return response.StatusCode, string(text)
 }
+
+// waitFor scrapes until the metrics have a text.
+func (s server) waitFor(text string) {
+	s.t.Helper()
+	for body := ""; !strings.Contains(body, text); {
+		var status int
+		if status, body = s.get("GET", "/metrics"); status != 200 {
+			s.t.Fatalf("%d %s", status, body)
+		}
+	}
+}

@@ -1,13 +1,17 @@
 package deploy
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
@@ -51,6 +55,7 @@ esac
 // slurmd runs prologs and epilogs as the daemon does: as root or another user, with few variables and no search path.
 type slurmd struct {
 	t         *testing.T
+	scripts   string // their folder
 	folder    string
 	nvidiaSMI string
 	bootID    string
@@ -59,7 +64,10 @@ type slurmd struct {
 func newSlurmd(t *testing.T) *slurmd {
 	t.Helper()
 	dir := t.TempDir()
-	s := &slurmd{t: t, folder: filepath.Join(dir, "jobs"), nvidiaSMI: filepath.Join(dir, "nvidia-smi"),
+	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask
+		t.Fatal(err)
+	}
+	s := &slurmd{t: t, scripts: "slurm", folder: filepath.Join(dir, "jobs"), nvidiaSMI: filepath.Join(dir, "nvidia-smi"),
 		bootID: filepath.Join(dir, "boot")}
 	writeFile(t, s.nvidiaSMI, fakeListings, 0o755)
 	writeFile(t, s.bootID, "first\n", 0o644)
@@ -69,8 +77,11 @@ func newSlurmd(t *testing.T) *slurmd {
 // run runs a script, which must succeed: Slurm drains the node otherwise. It returns what the script reports.
 func (s *slurmd) run(script string, variables ...string) string {
 	s.t.Helper()
-	cmd := exec.Command(filepath.Join("slurm", script))
-	cmd.Env = append([]string{"NVIDIA_SMI=" + s.nvidiaSMI, "BOOT_ID_FILE=" + s.bootID,
+	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(s.scripts, script))
+	cmd.WaitDelay = time.Minute // for what still holds its output, which slurmd reads to the end, too
+	cmd.Env = append([]string{"NVIDIA_SMI=" + s.nvidiaSMI, "BOOT_ID_FILE=" + s.bootID, "LOGGER=false",
 		"MIG_EXPORTER_HPC_JOB_MAPPING_DIR=" + s.folder}, variables...)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -186,24 +197,37 @@ func TestAfterAReboot(t *testing.T) {
 
 // TestWithoutNvidiaSMI: numbers are taken for indices, UUIDs are left out, and it is reported.
 func TestWithoutNvidiaSMI(t *testing.T) {
-	s := newSlurmd(t)
-	writeFile(t, s.nvidiaSMI, "#!/bin/sh\nexit 9\n", 0o755)
-	s.run("prolog.sh", "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=2")
-	s.run("prolog.sh", "SLURM_JOB_ID=12", "CUDA_VISIBLE_DEVICES="+wholeSlice)
-	s.expect("files", map[string]string{"2": "11"})
-}
-
-// TestFolderOfOthers: nothing is written to a folder that another user could have prepared.
-func TestFolderOfOthers(t *testing.T) {
-	s := newSlurmd(t)
-	if err := os.MkdirAll(s.folder, 0o755); err != nil {
-		t.Fatal(err)
+	for about, program := range map[string]string{
+		"fails":        "exit 9",
+		"ignores TERM": "trap '' TERM; read -r line <$0.fifo",
+		// A stand-in for a process in a driver call: the signal to the process that was started does not end it.
+		"cannot be ended": "setsid sh -c \"read -r line <$0.fifo\" & read -r line <$0.fifo",
+	} {
+		t.Run(about, func(t *testing.T) {
+			s := newSlurmd(t)
+			writeFile(t, s.nvidiaSMI, "#!/bin/sh\n"+program+"\n", 0o755)
+			blocker := s.nvidiaSMI + ".fifo"
+			if err := syscall.Mkfifo(blocker, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { // ends what still reads
+				writer, err := os.OpenFile(blocker, os.O_RDWR, 0)
+				if err = errors.Join(err, writer.Close()); err != nil {
+					t.Error(err)
+				}
+			})
+			for variables, want := range map[string]map[string]string{
+				"SLURM_JOB_ID=11 SLURM_JOB_GPUS=2":                   {"2": "11"},
+				"SLURM_JOB_ID=11 CUDA_VISIBLE_DEVICES=" + wholeSlice: {},
+			} {
+				said := s.run("prolog.sh", append(strings.Fields(variables), "SECONDS_TO_WAIT=0.2")...)
+				s.expect(variables, want)
+				if !strings.Contains(said, "nvidia-smi does not answer") {
+					t.Errorf("%s: not reported:\n%s", variables, said)
+				}
+			}
+		})
 	}
-	if err := os.Chmod(s.folder, 0o777); err != nil {
-		t.Fatal(err)
-	}
-	s.run("prolog.sh", "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=2")
-	s.expect("files", map[string]string{})
 }
 
 // TestFolderOfTheExporter: without a variable the folder is that of the exporter's environment file.
@@ -251,11 +275,11 @@ func TestJobsAreServed(t *testing.T) {
 	cmptest.Equal(t, "series after the epilog", jobs(), nil)
 }
 
-// TestShellcheck holds the scripts that are installed to shellcheck.
+// TestShellcheck holds the scripts that are installed, and those of the image and of a release, to shellcheck.
 func TestShellcheck(t *testing.T) {
 	shellcheck := needs(t, "shellcheck")
-	out, err := exec.Command(shellcheck, "slurm/prolog.sh", "slurm/epilog.sh", "deb/postinst", "deb/prerm", "deb/postrm").
-		CombinedOutput()
+	out, err := exec.Command(shellcheck, "-x", "slurm/prolog.sh", "slurm/epilog.sh", "slurm/folder.sh", "deb/postinst",
+		"deb/prerm", "deb/postrm", "image/assemble.sh", "dist.sh").CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -30,7 +30,7 @@ type (
 		Version  string          `json:"version"`
 		PURL     string          `json:"purl"`
 		Hashes   []hash          `json:"hashes,omitempty"`
-		Licenses []licenseChoice `json:"licenses"`
+		Licenses []licenseChoice `json:"licenses,omitempty"`
 	}
 	hash struct {
 		Algorithm string `json:"alg"`
@@ -48,8 +48,9 @@ type (
 	}
 )
 
-// newSBOM returns the CycloneDX document of a product and its modules. Its serial number is made of its content.
-func newSBOM(name, version string, modules []module) ([]byte, error) {
+// newSBOM returns the CycloneDX document of a product, its modules, and the packages that are shipped with it. Its
+// serial number is made of its content.
+func newSBOM(name, version string, modules []module, packages []debPackage) ([]byte, error) {
 	d := document{Format: "CycloneDX", SpecVersion: "1.5", Version: 1}
 	purl := "pkg:golang/github.com/mig-exporter/" + name + "@" + version
 	d.Metadata.Component = component{Type: "application", Ref: purl, Name: name, Version: version, PURL: purl,
@@ -61,7 +62,14 @@ func newSBOM(name, version string, modules []module) ([]byte, error) {
 			return nil, err
 		}
 		d.Components = append(d.Components, c)
-		root.DependsOn = append(root.DependsOn, c.Ref)
+	}
+	for _, p := range packages {
+		purl := p.purl()
+		d.Components = append(d.Components,
+			component{Type: "library", Ref: purl, Name: p.name, Version: p.version, PURL: purl})
+	}
+	for i := range d.Components {
+		root.DependsOn = append(root.DependsOn, d.Components[i].Ref)
 	}
 	d.Dependencies = []dependency{root}
 	content, err := json.Marshal(d)

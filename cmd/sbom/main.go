@@ -2,7 +2,8 @@
 //
 // The modules are those that the programs' own build information lists, and go list finds the folders of the packages
 // that they have of each. All license files between a package and the root of its module count. Nothing is asked of the
-// network, and the same programs give the same bytes.
+// network, and the same programs give the same bytes. Packages that are shipped with the programs, as in the container
+// image, are listed by the caller.
 package main
 
 import (
@@ -26,6 +27,8 @@ func run(args []string, errOut io.Writer) error {
 	version := flags.String("version", "", "version of the product")
 	sbomPath := flags.String("sbom", "", "CycloneDX file to write")
 	licensesPath := flags.String("licenses", "", "file to write with the texts of the licenses")
+	packagesPath := flags.String("packages", "", "file that lists Debian packages shipped with the product, one in a "+
+		"line: vendor, name, version, architecture [distribution, source package]")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -36,7 +39,11 @@ func run(args []string, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	document, err := newSBOM(*name, *version, modules)
+	packages, err := readPackages(*packagesPath)
+	if err != nil {
+		return err
+	}
+	document, err := newSBOM(*name, *version, modules, packages)
 	if err != nil {
 		return err
 	}

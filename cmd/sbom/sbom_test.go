@@ -114,11 +114,55 @@ func TestUnknownLicenses(t *testing.T) {
 		"second":      {{name: "LICENSE", text: "http://www.apache.org/licenses/LICENSE-2.0"}, {name: "a/COPYING", text: "?"}},
 		"notice only": {{name: "NOTICE", text: "http://www.apache.org/licenses/LICENSE-2.0"}},
 	} {
-		if out, err := newSBOM("p", "1", []module{{path: "m", files: files}}); err == nil {
+		if out, err := newSBOM("p", "1", []module{{path: "m", files: files}}, nil); err == nil {
 			t.Errorf("%s: no error, but\n%s", name, out)
 		}
 	}
 	if err := run([]string{"-version=1"}, io.Discard); err == nil {
 		t.Error("no error without programs")
+	}
+}
+
+// TestPackages: packages are components with the package URLs that scanners know, and no license of ours to tell.
+func TestPackages(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "packages")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("debian libstdc++6 12.2.0-14+deb12u1 amd64 debian-12 gcc-12\n" +
+		"nvidia datacenter-gpu-manager-4-core 1:4.2.3~1 amd64\n" +
+		"debian ca-certificates 20230311 all debian-12 ca-certificates\n")
+	packages, err := readPackages(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := newSBOM("p", "1", nil, packages)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d document
+	if err := json.Unmarshal(text, &d); err != nil {
+		t.Fatal(err)
+	}
+	var purls []string
+	for _, c := range d.Components {
+		cmptest.Equal(t, "reference of "+c.Name, c.Ref, c.PURL)
+		purls = append(purls, c.PURL)
+	}
+	want := []string{
+		"pkg:deb/debian/ca-certificates@20230311?arch=all&distro=debian-12",
+		"pkg:deb/nvidia/datacenter-gpu-manager-4-core@1%3A4.2.3~1?arch=amd64",
+		"pkg:deb/debian/libstdc%2B%2B6@12.2.0-14%2Bdeb12u1?arch=amd64&distro=debian-12&upstream=gcc-12",
+	}
+	cmptest.Equal(t, "package URLs", purls, want)
+	cmptest.Equal(t, "dependencies of the product", d.Dependencies[0].DependsOn, want)
+	if strings.Contains(string(text), "null") || strings.Count(string(text), `"licenses"`) != 1 {
+		t.Errorf("a license of a package:\n%s", text)
+	}
+	write("debian libc6 2.36-9\n")
+	if _, err := readPackages(path); err == nil {
+		t.Error("no error for a package without architecture")
 	}
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Assembles the root file system of the image: the programs, the C library of this machine, licenses and SBOM. The driver's
-# library is put in by the NVIDIA container toolkit. `make stage` comes first; the Dockerfile runs both.
+# library is put in by the NVIDIA container toolkit. `make` comes first; the Dockerfile runs both.
 #   deploy/image/assemble.sh ROOT [FOLDER]     FOLDER: NVIDIA's packages of DCGM 4 (*.deb), whose libraries go into the image
 set -euo pipefail
 root=$(realpath -m "$1")
@@ -24,7 +24,7 @@ done
 # What the driver's library is linked with besides, and DCGM's.
 folder=$(dirname "$(ldd bin/mig-exporter | grep -o '/[^ ]*/libc\.so\.6')")
 names=(libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1)
-copyright=(/usr/share/doc/libc6/copyright)
+packages=(libc6 ca-certificates)
 if compgen -G "$dcgm/*.deb" >/dev/null; then
 	unpacked=$(mktemp -d)
 	trap 'rm -rf "$unpacked"' EXIT
@@ -34,20 +34,35 @@ if compgen -G "$dcgm/*.deb" >/dev/null; then
 	(cd "$unpacked" && find . \( -name '*.so*' -o -name copyright -o -iname 'license*' \) ! -type d -print0 |
 		xargs -0 cp -a --parents -t "$root")
 	names+=(libstdc++.so.6 libgcc_s.so.1)
-	copyright+=(/usr/share/doc/gcc-12-base/copyright)
+	packages+=(libstdc++6 libgcc-s1)
 fi
 for name in "${names[@]}"; do
 	add "$folder/$name"
 done
-for file in "${copyright[@]}" /etc/ssl/certs/ca-certificates.crt; do
-	if [[ -e $file ]]; then
-		add "$file"
-	fi
+add /etc/ssl/certs/ca-certificates.crt
+for package in "${packages[@]}"; do
+	add "/usr/share/doc/$package/copyright"
 done
 # The toolkit takes the driver's libraries to Debian's folders if this file is there.
 cat /etc/debian_version >"$root/etc/debian_version" 2>/dev/null || echo 12 >"$root/etc/debian_version"
 echo 'hosts: files dns' >"$root/etc/nsswitch.conf"
 printf '%s\n' 'root:x:0:0:root:/:/sbin/nologin' 'nonroot:x:65532:65532:nonroot:/:/sbin/nologin' >"$root/etc/passwd"
 printf '%s\n' 'root:x:0:' 'nonroot:x:65532:' >"$root/etc/group"
-install -D -m 644 -t "$root/usr/share/doc/mig-exporter" LICENSE bin/stage/THIRD_PARTY_LICENSES bin/stage/sbom.cdx.json
+# The hook of the toolkit that makes the driver's library known writes the folders it has mounted to ld.so.conf.d and runs
+# ldconfig. It updates a cache that is there and makes none, and Debian's loader looks into /usr/lib64 by the cache alone.
+mkdir -p "$root/etc/ld.so.conf.d"
+echo 'include /etc/ld.so.conf.d/*.conf' >"$root/etc/ld.so.conf"
+ldconfig -r "$root"
+rm -rf "$root/var/cache" # of ldconfig; it has inode numbers
+
+doc=$root/usr/share/doc/mig-exporter
+install -D -m 644 -t "$doc" LICENSE
+release=$(sed -n 's/^VERSION_ID="\(.*\)"/\1/p' /etc/os-release)
+{
+	dpkg-query -W -f "debian \${Package} \${Version} \${Architecture} debian-$release \${source:Package}\\n" "${packages[@]}"
+	for package in "$dcgm"/*.deb; do
+		[[ ! -e $package ]] || dpkg-deb -W --showformat "nvidia \${Package} \${Version} \${Architecture}\\n" "$package"
+	done
+} | go run ./cmd/sbom -version "$(cat VERSION)" -sbom "$doc/sbom.cdx.json" -licenses "$doc/THIRD_PARTY_LICENSES" \
+	-packages /dev/stdin bin/mig-exporter bin/migctl
 find "$root" -exec touch -h -d "@$epoch" {} +

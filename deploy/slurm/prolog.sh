@@ -4,51 +4,21 @@
 #
 # It always exits with 0: Slurm drains a node whose Prolog fails, and a missing label is no reason for that. What it cannot
 # do is logged (journalctl -t mig-exporter-prolog).
-set -u
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C # slurmd sets no PATH
-umask 022
-shopt -s nullglob
+script=prolog # in the log
+self=$(readlink -f -- "${BASH_SOURCE[0]}")
+# shellcheck source-path=SCRIPTDIR source=folder.sh
+. "${self%/*}/folder.sh" || { logger -t mig-exporter-prolog "folder.sh is missing beside $self"; exit 0; }
 
 # For tests.
 nvidia_smi=${NVIDIA_SMI:-nvidia-smi}
 boot_id_file=${BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id}
-defaults=${MIG_EXPORTER_DEFAULTS:-/etc/default/mig-exporter}
-
-note() {
-	logger -t mig-exporter-prolog -- "job ${job:-unknown}: $*" 2>/dev/null || echo "mig-exporter-prolog: $*" >&2
-}
-
-# folder prints the folder of the files: that of the exporter's own configuration.
-folder() {
-	local dir=${MIG_EXPORTER_HPC_JOB_MAPPING_DIR:-}
-	if [[ -z $dir && -r $defaults ]]; then
-		dir=$(sed -n 's/^MIG_EXPORTER_HPC_JOB_MAPPING_DIR=["'\'']\{0,1\}\([^"'\'']*\).*/\1/p' "$defaults" | tail -n 1)
-	fi
-	echo "${dir:-/run/mig-exporter-jobs}"
-}
-
-# forget removes a job from all files. A file without jobs is removed.
-forget() {
-	local file rest
-	for file in [0-9]*; do
-		if [[ ! -f $file || -L $file ]] || ! grep -qxF -- "$1" "$file"; then
-			continue
-		fi
-		if rest=$(grep -vxF -- "$1" "$file"); then
-			printf '%s\n' "$rest" >".new" && mv -f .new "$file"
-		else
-			rm -f "$file"
-		fi
-	done
-}
 
 # table prints how Slurm names the node's devices and the file of each: "GPU-<uuid> 3", "minor-2 3", "MIG-<uuid> 3.7" and,
 # for GPUs with MIG devices, "split 3". It takes three listings: -L has the UUIDs of MIG devices, the plain table their GPU
 # instances, -q the minor numbers.
 table() {
-	local uuids instances minors
-	uuids=$(timeout 15 "$nvidia_smi" -L) && instances=$(timeout 15 "$nvidia_smi") &&
-		minors=$(timeout 15 "$nvidia_smi" -q) || return 1
+	local uuids instances minors ask=(timeout -s KILL "$patience" "$nvidia_smi")
+	uuids=$("${ask[@]}" -L) && instances=$("${ask[@]}") && minors=$("${ask[@]}" -q) || return 1
 	printf '%s\n%s\n%s\n' "$uuids" "$instances" "$minors" | awk '
 		function uuid(line) { sub(/.*UUID: /, "", line); sub(/\).*/, "", line); return line }
 		/^GPU [0-9]+: / { gpu = $2 + 0; print uuid($0), gpu; next }
@@ -85,7 +55,6 @@ file_of() {
 	esac
 }
 
-job=${SLURM_JOB_ID:-}
 visible=${CUDA_VISIBLE_DEVICES:-}
 # Slurm 25.11 and MIG have UUIDs there. Otherwise the numbers of SLURM_JOB_GPUS count; jobs with shards or MPS have none.
 [[ $visible == *[GM][PI][UG]-* ]] || visible=${SLURM_JOB_GPUS:-$visible}
@@ -96,18 +65,17 @@ fi
 [[ -n $visible && $visible != NoDevFiles ]] || exit 0
 
 dir=$(folder)
-if ! mkdir -p -- "$dir" || ! cd -- "$dir"; then
-	note "folder $dir cannot be used"
-	exit 0
-fi
-if [[ ! -O . || -n $(find . -maxdepth 0 -perm /022) ]]; then
-	note "folder $dir belongs to another user or others may write to it: nothing is written"
-	exit 0
-fi
+trusted "$dir" || exit 0
 
 declare -A file=() split=()
 known=1
-lines=$(table) || { known=0; note "nvidia-smi does not answer: numbers are taken for indices of GPUs"; }
+# A process inside a driver call that hangs cannot be killed, so it must not be waited for. After its time it is left behind,
+# without the script's own output, which slurmd may read to its end. A NUL ends the table.
+if ! IFS= read -r -d '' -t "$patience" lines < <(exec </dev/null 2>/dev/null && table && printf '\0'); then
+	known=0
+	lines=
+	note "nvidia-smi does not answer: numbers are taken for indices of GPUs"
+fi
 while read -r key value; do
 	case $key in
 	"") ;;
@@ -116,17 +84,14 @@ while read -r key value; do
 	esac
 done <<<"$lines"
 
-exec 9>.lock
-if ! flock -w 15 9; then
-	note "folder $dir is locked: nothing is written"
-	exit 0
-fi
+enter "$dir" || exit 0
 boot=$(cat "$boot_id_file")
 if [[ $boot != "$(cat .boot 2>/dev/null)" ]]; then # jobs of another boot have ended without an epilog
-	rm -f [0-9]*
-	printf '%s\n' "$boot" >.boot
+	list
+	rm -f -- "${files[@]}"
+	replace .boot <<<"$boot"
 fi
-forget "$job" # it may have been requeued
+forget # it may have been requeued
 IFS=, read -ra devices <<<"$visible"
 for device in "${devices[@]}"; do
 	name=$(file_of "$device")
@@ -135,9 +100,8 @@ for device in "${devices[@]}"; do
 		continue
 	fi
 	{
-		[[ ! -f $name ]] || grep -vxF -- "$job" "$name" # two devices of one GPU instance
+		[[ ! -f $name || -L $name ]] || grep -vxF -- "$job" "$name" # two devices of one GPU instance
 		printf '%s\n' "$job"
-	} >.new
-	mv -f .new "$name"
+	} | replace "$name"
 done
 exit 0
