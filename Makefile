@@ -148,7 +148,7 @@ test-docs: toolchain
 .PHONY: test-promql
 test-promql: toolchain
 	@echo "==> joins, sums and the queries of all dashboards in a real PromQL engine, on testdata/golden and simulated nodes"
-	cd $(PROMTEST) && go test -count=1 -parallel 6 -timeout $(TEST_TIMEOUT) ./... # most tests wait for stepped programs
+	cd $(PROMTEST) && GOGC=400 go test -count=1 -parallel 6 -timeout $(TEST_TIMEOUT) ./... # most tests wait for stepped programs
 
 .PHONY: test-openapi
 test-openapi: toolchain
