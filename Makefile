@@ -164,7 +164,7 @@ KUBERNETES_JOBS    ?= 2
 
 # Its vet and lint are here as well: they compile client-go, which nothing in make test does.
 .PHONY: e2e-kubelet
-e2e-kubelet: build nvml-sim kubernetes containerd $(LINT) ## as root: a real kubelet, API server and container runtime on the simulated node; minutes, and the first time half an hour
+e2e-kubelet: stage nvml-sim kubernetes containerd $(LINT) ## as root: a real kubelet, API server and container runtime on the simulated node; minutes, and the first time half an hour
 	@echo "==> beside a real kubelet: Kubernetes $(KUBERNETES); logs and measurements in bin/e2e-kubelet"
 	@mkdir -p bin/e2e-kubelet
 	cd $(KUBELETTEST) && go vet ./... && $(LINT) run ./...
