@@ -154,7 +154,7 @@ test-promql: toolchain
 
 .PHONY: test-openapi
 test-openapi: toolchain
-	@echo "==> the HTTP API of partition control against its OpenAPI document"
+	@echo "==> the HTTP API of partition control against its OpenAPI document, the SBOM against CycloneDX's schema"
 	cd $(APITEST) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 KUBERNETES          = $(shell sed -n 's|^\tk8s.io/kubernetes \(v[^ ]*\).*|\1|p' $(KUBELETTEST)/go.mod)
