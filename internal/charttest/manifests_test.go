@@ -102,13 +102,3 @@ func TestManifests(t *testing.T) {
 		}
 	}
 }
-
-// TestKustomizeBase: the base has the manifest of the chart's defaults.
-func TestKustomizeBase(t *testing.T) {
-	base, err := decodeObjects(readFile(t, "deploy/manifests/kustomization.yaml"))
-	if err != nil || len(base) != 1 {
-		t.Fatalf("%v %v", base, err)
-	}
-	equal(t, "base", base[0], object{"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-		"namespace": namespace, "resources": []any{"mig-exporter.yaml"}})
-}

@@ -86,8 +86,8 @@ func texts(rights map[right]bool) []string {
 	return all
 }
 
-// TestRightsAreDocumented: all that the chart can give is what docs/kubernetes.md lists, with which the rights are also
-// tested on a real API server.
+// TestRightsAreDocumented: all that the chart can give is what docs/kubernetes.md lists. internal/kubelettest tries the
+// chart's rights on a real API server.
 func TestRightsAreDocumented(t *testing.T) {
 	page := readFile(t, "docs/kubernetes.md")
 	var documented []object
