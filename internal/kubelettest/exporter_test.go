@@ -28,7 +28,8 @@ const (
 	controlDir     = "/run/mig-exporter"
 )
 
-const controlConfig = `tls: {cert_file: control.crt, key_file: control.key}
+// controlConfig is that of docs/deploy-kubernetes.md.
+const controlConfig = `tls: {cert_file: tls.crt, key_file: tls.key}
 kubernetes: true
 `
 
@@ -37,7 +38,7 @@ kubernetes: true
 func (n *node) startExporter(ctx context.Context) (*corev1.Pod, error) {
 	files := map[string][]byte{"control.yaml": []byte(controlConfig)}
 	for key, file := range map[string]string{
-		"control.crt": n.pki.certFile("control"), "control.key": n.pki.keyFile("control"),
+		"tls.crt": n.pki.certFile("control"), "tls.key": n.pki.keyFile("control"),
 	} {
 		content, err := os.ReadFile(file)
 		if err != nil {

@@ -160,6 +160,10 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
   sandbox_image = "` + podImage + `"
   restrict_oom_score_adj = true
   disable_apparmor = true
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia] # without NVIDIA's hook, which has no driver here
+    runtime_type = "io.containerd.runc.v2"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "%[1]s/cni"
@@ -242,7 +246,8 @@ func (n *node) startKubelet() error {
 	}
 	n.kubelet = n.newDaemon("kubelet", filepath.Join(n.binaries, "kubelet"), "--config="+config, "--kubeconfig="+access,
 		"--hostname-override="+nodeName, "--cert-dir="+filepath.Join(n.workspace, "kubelet-certs"), "--v=2",
-		"--node-labels=nvidia.com/gpu.present=true") // as gpu-feature-discovery labels it, for the chart's affinity
+		// The labels of gpu-feature-discovery and of NVIDIA's operator, which the chart's pods ask for.
+		"--node-labels=nvidia.com/gpu.present=true,nvidia.com/gpu.deploy.dcgm-exporter=true")
 	if err := n.kubelet.start(); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,9 +22,10 @@ import (
 var controlPage = filepath.Join("..", "..", "docs", "partition-control.md")
 
 // profiles are the files of deploy/manifests that are installed, each in the namespace: the exporter's of these tests
-// first. The others need a driver in a folder of the node, or NVIDIA's operator.
+// first. Those of GKE and OpenShift need what only these have.
 var profiles = []struct{ manifest, namespace string }{
 	{"control", chartNamespace}, {"mig-exporter", "plain"}, {"mig", "slices"}, {"beside-dcgm-exporter", "beside"},
+	{"gpu-operator", "operator"},
 }
 
 // createObjects creates what controllers of a whole cluster would, namespaces with their service accounts and the
@@ -52,6 +54,12 @@ func (n *node) createObjects() error {
 		if err := errors.Join(n.createServiceAccount(ctx, name, "default"), n.createRootCA(ctx, name, ca)); err != nil {
 			return err
 		}
+	}
+	_, err = n.client.NodeV1().RuntimeClasses().Create(ctx, &nodev1.RuntimeClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "nvidia"}, Handler: "nvidia",
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
 	}
 	for _, profile := range profiles {
 		m, err := readManifest(profile.manifest, profile.namespace)
