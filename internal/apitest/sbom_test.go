@@ -12,8 +12,8 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// TestSBOM: the SBOM of both programs is valid by the schema that CycloneDX publishes for its version, with SPDX's list of
-// license identifiers, and what is no valid document is refused by it.
+// TestSBOM: the SBOM of both programs is valid by the schema that CycloneDX publishes for its version, with SPDX's list
+// of license identifiers, and what is no valid document is refused by it.
 func TestSBOM(t *testing.T) {
 	programs, sbom := t.TempDir(), filepath.Join(t.TempDir(), "sbom.cdx.json")
 	goTool(t, "build", "-o", programs, "./cmd/mig-exporter", "./cmd/migctl")
