@@ -2,6 +2,7 @@ package kubelettest
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -176,6 +177,6 @@ func (m *manifest) checkUse(used map[right]int) error {
 		}
 	}
 	slices.Sort(report)
-	record("requests of %s to the API server by right: %s", m.user(), strings.Join(report, ", "))
+	record("requests of %s to the API server by right: %s", m.user(), cmp.Or(strings.Join(report, ", "), "none"))
 	return errors.Join(errs...)
 }
