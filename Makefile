@@ -152,7 +152,7 @@ test-promql: toolchain
 
 .PHONY: test-openapi
 test-openapi: toolchain
-	@echo "==> the HTTP API of partition control against its OpenAPI document"
+	@echo "==> the HTTP API of partition control against its OpenAPI document, the SBOM against CycloneDX's schema"
 	cd $(APITEST) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 KUBERNETES          = $(shell sed -n 's|^\tk8s.io/kubernetes \(v[^ ]*\).*|\1|p' $(KUBELETTEST)/go.mod)
@@ -162,7 +162,7 @@ KUBERNETES_JOBS    ?= 2
 
 # Its vet and lint are here as well: they compile client-go, which nothing in make test does.
 .PHONY: e2e-kubelet
-e2e-kubelet: build nvml-sim kubernetes containerd $(LINT) ## as root: a real kubelet, API server and container runtime on the simulated node; minutes, and the first time half an hour
+e2e-kubelet: stage nvml-sim kubernetes containerd $(LINT) ## as root: a real kubelet, API server and container runtime on the simulated node; minutes, and the first time half an hour
 	@echo "==> beside a real kubelet: Kubernetes $(KUBERNETES); logs and measurements in bin/e2e-kubelet"
 	@mkdir -p bin/e2e-kubelet
 	cd $(KUBELETTEST) && go vet ./... && $(LINT) run ./...

@@ -3,6 +3,7 @@ module github.com/mig-exporter/mig-exporter/internal/apitest
 go 1.26.0
 
 require (
+	github.com/CycloneDX/cyclonedx-go v0.12.0
 	github.com/go-kit/log v0.2.1
 	github.com/mig-exporter/mig-exporter v0.0.0
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3

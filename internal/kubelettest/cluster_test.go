@@ -39,10 +39,7 @@ func startShared(t *testing.T) *cluster {
 }
 
 func startCluster(ctx context.Context, n *node) (*cluster, error) {
-	if err := n.writeExporterFiles(); err != nil {
-		return nil, err
-	}
-	pod, err := n.createPod(ctx, exporterPod("mig-exporter-x7k2p"))
+	pod, err := n.startExporter(ctx)
 	if err != nil {
 		return nil, err
 	}

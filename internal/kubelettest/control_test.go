@@ -155,7 +155,7 @@ func TestControlReviewsTokens(t *testing.T) {
 // grantDocumented gives an account the role of docs/partition-control.md, for this node.
 func (c *cluster) grantDocumented(t *testing.T, account string) {
 	t.Helper()
-	roles, _, err := documentedRights(controlPage)
+	roles, err := documentedRoles(controlPage)
 	if err != nil || len(roles) != 1 {
 		t.Fatalf("%s has %d roles, expected 1: %v", controlPage, len(roles), err)
 	}

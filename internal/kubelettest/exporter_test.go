@@ -11,95 +11,55 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The exporter's listeners, in the network of the node.
+// The exporter's listeners. Its pod's address is in /etc/hosts under exporterHost, as a cluster's DNS has those of a
+// Service.
 const (
-	metricsURL     = "http://127.0.0.1:9401"
-	controlAddress = "127.0.0.1:9402"
+	exporterHost   = "mig-exporter.monitoring"
+	metricsURL     = "http://" + exporterHost + ":9401"
+	controlAddress = exporterHost + ":9402"
 	controlDir     = "/run/mig-exporter"
-	exporterFiles  = "/run/mig-exporter-files"
 )
 
-const controlConfig = `tls: {cert_file: control.crt, key_file: control.key}
+// controlConfig is that of docs/deploy-kubernetes.md.
+const controlConfig = `tls: {cert_file: tls.crt, key_file: tls.key}
 kubernetes: true
 `
 
-// writeExporterFiles writes what the exporter's pod mounts: the scenario of the simulated driver, the configuration of
-// partition control and its certificate.
-func (n *node) writeExporterFiles() error {
-	for _, dir := range []string{controlDir, "/var/lib/mig-exporter", exporterFiles} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return err
-		}
-	}
-	for to, from := range map[string]string{
-		"node.yaml": filepath.Join("testdata", "node.yaml"), "control.crt": n.pki.certFile("control"),
-		"control.key": n.pki.keyFile("control"),
+// startExporter starts mig-exporter in the pod of the chart's DaemonSet, with what values/control.yaml asks for: the
+// pod as it is rendered, but for arguments of these tests.
+func (n *node) startExporter(ctx context.Context) (*corev1.Pod, error) {
+	files := map[string][]byte{"control.yaml": []byte(controlConfig)}
+	for key, file := range map[string]string{
+		"tls.crt": n.pki.certFile("control"), "tls.key": n.pki.keyFile("control"),
 	} {
-		content, err := os.ReadFile(from)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(exporterFiles, to), content, 0o600)
-		}
+		content, err := os.ReadFile(file)
 		if err != nil {
-			return err
+			return nil, err
 		}
+		files[key] = content
 	}
-	return os.WriteFile(filepath.Join(exporterFiles, "control.yaml"), []byte(controlConfig), 0o600)
-}
-
-// exporterPod returns mig-exporter as a pod: with a read-only root, without any capability, and with the mounts and
-// variables that docs/kubernetes.md names.
-func exporterPod(name string) *corev1.Pod {
-	c := corev1.Container{
-		Name: "mig-exporter", Image: imageName, ImagePullPolicy: corev1.PullNever,
-		Command: []string{"/bin/mig-exporter", "--nvml.library-path=" + libraryPath,
-			"--web.listen-address=127.0.0.1:9401", "--kubernetes.resource-name=example.com/*",
-			"--kubernetes.pod-label=team", "--collector.process",
-			"--control.enabled", "--control.mode=apply", "--control.cordon", "--control.idle-for=0s",
-			"--control.settle-timeout=1m",
-			"--control.listen-address=" + controlAddress, "--control.config.file=/files/control.yaml"},
-		SecurityContext: &corev1.SecurityContext{
-			ReadOnlyRootFilesystem: ptr(true), AllowPrivilegeEscalation: ptr(false),
-			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-		},
-		Env: []corev1.EnvVar{
-			{Name: "MIG_SIM_SCENARIO", Value: "/files/node.yaml"},
-			// There is no kube-proxy that would lead from the service's address to the API server.
-			{Name: "KUBERNETES_SERVICE_HOST", Value: nodeAddress},
-			{Name: "KUBERNETES_SERVICE_PORT", Value: "6443"},
-			fromField("POD_NAMESPACE", "metadata.namespace"), fromField("POD_NAME", "metadata.name"),
-			fromField("MIG_EXPORTER_KUBERNETES_NODE_NAME", "spec.nodeName"),
-		},
+	_, err := n.client.CoreV1().Secrets(chartNamespace).Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: "mig-exporter-control"}, Data: files,
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
 	}
-	pod := newPod("monitoring", name)
-	pod.Spec.ServiceAccountName, pod.Spec.AutomountServiceAccountToken = "mig-exporter", ptr(true)
-	pod.Spec.HostPID, pod.Spec.HostNetwork = true, true
-	for i, mount := range []struct {
-		host, in string
-		readOnly bool
-	}{
-		{"/var/lib/kubelet/pod-resources", "/var/lib/kubelet/pod-resources", true},
-		{"/var/lib/kubelet/device-plugins", "/var/lib/kubelet/device-plugins", true},
-		{"/var/log/containers", "/var/log/containers", true},
-		{exporterFiles, "/files", true},
-		{controlDir, controlDir, false},
-		{"/var/lib/mig-exporter", "/var/lib/mig-exporter", false},
-	} {
-		volume := "v" + strconv.Itoa(i)
-		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: volume, VolumeSource: corev1.VolumeSource{
-			HostPath: &corev1.HostPathVolumeSource{Path: mount.host}}})
-		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volume, MountPath: mount.in,
-			ReadOnly: mount.readOnly})
+	pod, err := n.createPod(ctx, n.installed[0].pod("x7k2p", "--control.mode=apply", "--control.idle-for=0s",
+		"--control.settle-timeout=1m", "--kubernetes.resource-name=example.com/*", "--kubernetes.pod-label=team",
+		"--collector.process"))
+	if err != nil {
+		return nil, err
 	}
-	pod.Spec.Containers = []corev1.Container{c}
-	return pod
+	hosts := fmt.Sprintf("127.0.0.1 localhost\n%s %s\n", pod.Status.PodIP, exporterHost)
+	return pod, os.WriteFile("/etc/hosts", []byte(hosts), 0o644)
 }
 
 // keepExporterLog copies the log of the exporter's pod to the other logs.
@@ -120,22 +80,19 @@ func (n *node) keepExporterLog() error {
 	return nil
 }
 
-func fromField(name, path string) corev1.EnvVar {
-	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{
-		FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
-}
-
 // get returns the body of a page of the exporter's metrics listener.
-func get(path string) ([]byte, error) {
+func get(path string) ([]byte, error) { return getURL(metricsURL + path) }
+
+func getURL(url string) ([]byte, error) {
 	client := http.Client{Timeout: 5 * time.Second}
-	reply, err := client.Get(metricsURL + path)
+	reply, err := client.Get(url)
 	if err != nil {
 		return nil, err
 	}
 	defer reply.Body.Close()
 	body, err := io.ReadAll(reply.Body)
 	if err == nil && reply.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s: %s", path, reply.Status, body)
+		err = fmt.Errorf("%s: %s: %s", url, reply.Status, body)
 	}
 	return body, err
 }

@@ -11,111 +11,137 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 )
 
-// imageName is the one image of the node: busybox, mig-exporter and the simulated node's C library. Pods' sandboxes
-// have it, too. No registry has it.
-const imageName = "kubelettest.invalid/node:1"
+// podImage is the image of the tests' pods and of every pod's sandbox: busybox. No registry has it.
+const podImage = "kubelettest.invalid/node:1"
 
-// libraryPath is the path in the image of the simulated node's C library.
-const libraryPath = "/lib/libnvidia-ml.so.1"
+// scenarioPath is the path in the exporter's image of the scenario of the simulated driver.
+const scenarioPath = "/etc/mig-sim/node.yaml"
 
-// imageFile is a file of the image.
-type imageFile struct{ path, from string }
+// image is one of an archive's images, of one layer.
+type image struct {
+	name       string
+	entrypoint []string
+	env        []string
+	root       string // folder
+}
 
-// writeImage writes the image as an archive that containerd imports.
-func writeImage(archive, programs, workspace string) error {
+// writeImages writes the images of the node as an archive that containerd imports. Their environment names the run, by
+// which the supervisor finds containers that are left.
+func writeImages(archive, programs, workspace string) error {
+	run := workspaceVariable + "=" + workspace
+	pods := image{name: podImage, entrypoint: []string{"/bin/busybox", "sleep", "infinity"},
+		env: []string{"PATH=/bin", run}, root: filepath.Join(workspace, "pod-image")}
 	busybox, err := exec.LookPath("busybox")
+	if err == nil {
+		err = copyFile(filepath.Join(pods.root, "bin/busybox"), busybox)
+	}
 	if err != nil {
 		return err
 	}
-	files := []imageFile{
-		{"bin/busybox", busybox},
-		{"bin/mig-exporter", filepath.Join(programs, "mig-exporter")},
-		{libraryPath[1:], filepath.Join(programs, "libnvidia-ml.so.1")},
-	}
-	out, err := exec.Command("ldd", filepath.Join(programs, "mig-exporter"),
-		filepath.Join(programs, "libnvidia-ml.so.1")).Output()
-	if err != nil {
-		return fmt.Errorf("shared libraries of mig-exporter: %w", err)
-	}
-	known := map[string]bool{}
-	for _, match := range regexp.MustCompile(`(?m)^\s.*?(/\S+) \(0x`).FindAllSubmatch(out, -1) {
-		if path := string(match[1]); !known[path] {
-			known[path] = true
-			files = append(files, imageFile{path[1:], path})
-		}
-	}
-	layer, err := packFiles(files)
-	if err != nil {
+	exporter := image{entrypoint: []string{"/usr/bin/mig-exporter"},
+		env: []string{"MIG_SIM_SCENARIO=" + scenarioPath, run}, root: filepath.Join(workspace, "exporter-image")}
+	if exporter.name, err = chartImage(); err != nil {
 		return err
 	}
-	return writeArchive(archive, layer, workspace)
+	if err := assembleExporter(exporter.root, programs); err != nil {
+		return err
+	}
+	return writeArchive(archive, pods, exporter)
 }
 
-// packFiles returns a layer with the files.
-func packFiles(files []imageFile) ([]byte, error) {
-	var layer bytes.Buffer
-	w := tar.NewWriter(&layer)
-	for _, dir := range []string{"bin", "etc", "lib", "run", "tmp", "proc", "sys", "dev", "var/lib", "var/run",
-		"var/log"} {
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755}); err != nil {
-			return nil, err
-		}
+// chartImage returns the image that the chart names, as the container runtime completes it.
+func chartImage() (string, error) {
+	m, err := readManifest(profiles[0].manifest, profiles[0].namespace)
+	if err != nil {
+		return "", err
 	}
-	for _, f := range files {
-		content, err := os.ReadFile(f.from)
-		if err == nil {
-			err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: f.path, Mode: 0o755, Size: int64(len(content))})
-		}
-		if err == nil {
-			_, err = w.Write(content)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("image: %w", err)
-		}
-	}
-	return layer.Bytes(), w.Close()
+	return "docker.io/library/" + m.daemonSet.Spec.Template.Spec.Containers[0].Image, nil
 }
 
-// writeArchive writes an image of one layer in the form of docker save. Its environment names the run, by which the
-// supervisor finds containers that are left.
-func writeArchive(archive string, layer []byte, workspace string) error {
-	sum := sha256.Sum256(layer)
-	config, err := json.Marshal(map[string]any{
-		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{
-			"Entrypoint": []string{"/bin/busybox", "sleep", "infinity"},
-			"Env":        []string{"PATH=/bin", workspaceVariable + "=" + workspace},
-		},
-		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + hex.EncodeToString(sum[:])}},
-	})
+// assembleExporter makes the root file system of the project's image, with a driver as NVIDIA's container toolkit puts
+// it in: the simulated node's C library in Debian's folder of libraries.
+func assembleExporter(root, programs string) error {
+	c := exec.Command("deploy/image/assemble.sh", root)
+	c.Dir = filepath.Join("..", "..")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("assemble the image: %w: %s", err, out)
+	}
+	libc, err := filepath.Glob(filepath.Join(root, "lib/*-linux-gnu"))
+	if err != nil || len(libc) != 1 {
+		return fmt.Errorf("folder of libraries in %s: %q %w", root, libc, err)
+	}
+	if err := copyFile(filepath.Join(libc[0], "libnvidia-ml.so.1"),
+		filepath.Join(programs, "libnvidia-ml.so.1")); err != nil {
+		return err
+	}
+	return copyFile(filepath.Join(root, scenarioPath), filepath.Join("testdata", "node.yaml"))
+}
+
+// copyFile copies a file, and makes the folder that it goes to.
+func copyFile(to, from string) error {
+	content, err := os.ReadFile(from)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(to), 0o755)
+	}
 	if err != nil {
 		return err
 	}
-	manifest, err := json.Marshal([]any{map[string]any{
-		"Config": "config.json", "RepoTags": []string{imageName}, "Layers": []string{"layer.tar"},
-	}})
-	if err != nil {
-		return err
-	}
+	return os.WriteFile(to, content, 0o755)
+}
+
+// writeArchive writes images in the form of docker save.
+func writeArchive(archive string, images ...image) error {
 	var all bytes.Buffer
 	w := tar.NewWriter(&all)
-	for _, f := range []struct {
-		name    string
-		content []byte
-	}{{"manifest.json", manifest}, {"config.json", config}, {"layer.tar", layer}} {
-		header := &tar.Header{Typeflag: tar.TypeReg, Name: f.name, Mode: int64(fs.ModePerm), Size: int64(len(f.content))}
+	add := func(name string, content []byte) error {
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(fs.ModePerm), Size: int64(len(content))}
 		if err := w.WriteHeader(header); err != nil {
 			return err
 		}
-		if _, err := w.Write(f.content); err != nil {
+		_, err := w.Write(content)
+		return err
+	}
+	var manifest []map[string]any
+	for _, i := range images {
+		var layer bytes.Buffer
+		files := tar.NewWriter(&layer)
+		if err := files.AddFS(os.DirFS(i.root)); err != nil {
+			return fmt.Errorf("image %s: %w", i.name, err)
+		}
+		if err := files.Close(); err != nil {
 			return err
 		}
+		sum := sha256.Sum256(layer.Bytes())
+		id := hex.EncodeToString(sum[:])
+		config, err := json.Marshal(map[string]any{
+			"architecture": runtime.GOARCH, "os": "linux",
+			"config": map[string]any{"Entrypoint": i.entrypoint, "Env": i.env},
+			"rootfs": map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + id}},
+		})
+		if err == nil {
+			err = add(id+".json", config)
+		}
+		if err == nil {
+			err = add(id+".tar", layer.Bytes())
+		}
+		if err != nil {
+			return err
+		}
+		manifest = append(manifest, map[string]any{
+			"Config": id + ".json", "RepoTags": []string{i.name}, "Layers": []string{id + ".tar"},
+		})
 	}
-	if err := w.Close(); err != nil {
+	text, err := json.Marshal(manifest)
+	if err == nil {
+		err = add("manifest.json", text)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
 		return err
 	}
 	return os.WriteFile(archive, all.Bytes(), 0o644)

@@ -15,6 +15,8 @@ import (
 const (
 	nodeName    = "gpu-node"
 	nodeAddress = "192.0.2.10" // of TEST-NET-1
+	// serviceAddress is that of the service kubernetes, to which kube-proxy would lead: the node has it itself.
+	serviceAddress = "10.96.0.1"
 )
 
 // pidMax is the greatest limit of process ids on 64 bits; those that the simulated driver reports are below it.
@@ -46,6 +48,9 @@ func preparePrivateHost(workspace string) error {
 	if err := coverSysctls(workspace); err != nil {
 		return err
 	}
+	if err := coverFile("/etc/hosts", filepath.Join(workspace, "hosts")); err != nil {
+		return err
+	}
 	if err := syscall.Sethostname([]byte(nodeName)); err != nil {
 		return fmt.Errorf("host name: %w", err)
 	}
@@ -72,21 +77,26 @@ func coverWithOverlay(workspace, dir string) error {
 func coverSysctls(workspace string) error {
 	for _, name := range []string{"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
 		"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"} {
-		path := filepath.Join("/proc/sys", name)
-		value, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
+		err := coverFile(filepath.Join("/proc/sys", name),
+			filepath.Join(workspace, "sysctl-"+strings.ReplaceAll(name, "/", ".")))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
-		cover := filepath.Join(workspace, "sysctl-"+strings.ReplaceAll(name, "/", "."))
-		if err == nil {
-			err = os.WriteFile(cover, value, 0o644)
-		}
-		if err == nil {
-			err = syscall.Mount(cover, path, "", syscall.MS_BIND, "")
-		}
-		if err != nil {
-			return fmt.Errorf("cover sysctl %s: %w", name, err)
-		}
+	}
+	return nil
+}
+
+// coverFile puts a copy over a file, which processes of this namespace write to instead.
+func coverFile(path, replacement string) error {
+	value, err := os.ReadFile(path)
+	if err == nil {
+		err = os.WriteFile(replacement, value, 0o644)
+	}
+	if err == nil {
+		err = syscall.Mount(replacement, path, "", syscall.MS_BIND, "")
+	}
+	if err != nil {
+		return fmt.Errorf("cover %s: %w", path, err)
 	}
 	return nil
 }
@@ -98,6 +108,7 @@ func setUpNetwork() error {
 		{"link", "add", "node0", "type", "bridge"},
 		{"addr", "add", nodeAddress + "/24", "dev", "node0"},
 		{"link", "set", "node0", "up"},
+		{"addr", "add", serviceAddress + "/32", "dev", "lo"},
 		{"route", "add", "default", "dev", "node0"},
 	} {
 		if out, err := exec.Command("busybox", append([]string{"ip"}, args...)...).CombinedOutput(); err != nil {

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	apiServer        = "https://" + nodeAddress + ":6443"
+	apiServer        = "https://" + nodeAddress
 	etcdAddress      = "http://127.0.0.1:2379"
 	containerdSocket = "/run/containerd/containerd.sock"
 	staticPods       = "/run/static-pods"
@@ -34,6 +34,7 @@ type node struct {
 	containerd *daemon
 	kubelet    *daemon
 	client     kubernetes.Interface
+	installed  []*manifest // in the order of profiles
 	rest       *rest.Config
 }
 
@@ -98,12 +99,12 @@ func (n *node) startEtcd() error {
 	return n.etcd.start()
 }
 
-// auditPolicy records every request of the exporter's service account, with its verb and resource.
+// auditPolicy records every request of a service account, with its verb and resource.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
-  - {level: Metadata, users: ["system:serviceaccount:monitoring:mig-exporter"]}
+  - {level: Metadata, userGroups: ["system:serviceaccounts"]}
   - level: None
 `
 
@@ -113,7 +114,7 @@ func (n *node) startAPIServer() error {
 		return err
 	}
 	n.apiserver = n.newDaemon("kube-apiserver", filepath.Join(n.binaries, "kube-apiserver"),
-		"--etcd-servers="+etcdAddress, "--advertise-address="+nodeAddress,
+		"--etcd-servers="+etcdAddress, "--advertise-address="+nodeAddress, "--secure-port=443",
 		"--tls-cert-file="+n.pki.certFile("apiserver"), "--tls-private-key-file="+n.pki.keyFile("apiserver"),
 		"--client-ca-file="+n.pki.certFile("ca"), "--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
@@ -156,9 +157,13 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 [grpc]
   address = "` + containerdSocket + `"
 [plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "` + imageName + `"
+  sandbox_image = "` + podImage + `"
   restrict_oom_score_adj = true
   disable_apparmor = true
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia] # without NVIDIA's hook, which has no driver here
+    runtime_type = "io.containerd.runc.v2"
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "%[1]s/cni"
@@ -192,7 +197,7 @@ func (n *node) startContainerd() error {
 
 func (n *node) importImage() error {
 	archive := filepath.Join(n.workspace, "image.tar")
-	if err := writeImage(archive, n.programs, n.workspace); err != nil {
+	if err := writeImages(archive, n.programs, n.workspace); err != nil {
 		return err
 	}
 	out, err := exec.Command("ctr", "--address", containerdSocket, "--namespace", "k8s.io", "images", "import",
@@ -240,7 +245,9 @@ func (n *node) startKubelet() error {
 		return err
 	}
 	n.kubelet = n.newDaemon("kubelet", filepath.Join(n.binaries, "kubelet"), "--config="+config, "--kubeconfig="+access,
-		"--hostname-override="+nodeName, "--cert-dir="+filepath.Join(n.workspace, "kubelet-certs"), "--v=2")
+		"--hostname-override="+nodeName, "--cert-dir="+filepath.Join(n.workspace, "kubelet-certs"), "--v=2",
+		// The labels of gpu-feature-discovery and of NVIDIA's operator, which the chart's pods ask for.
+		"--node-labels=nvidia.com/gpu.present=true,nvidia.com/gpu.deploy.dcgm-exporter=true")
 	if err := n.kubelet.start(); err != nil {
 		return err
 	}

@@ -11,28 +11,34 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
-// Where the exporter's documents are, from the folder of this package.
-var (
-	kubernetesPage = filepath.Join("..", "..", "docs", "kubernetes.md")
-	controlPage    = filepath.Join("..", "..", "docs", "partition-control.md")
-)
+// controlPage documents the role of a scheduler, from the folder of this package.
+var controlPage = filepath.Join("..", "..", "docs", "partition-control.md")
 
-// namespaces are those of the pods of the tests, besides that of the exporter.
-var namespaces = []string{"ml", "chat", "batch", "monitoring"}
+// profiles are the files of deploy/manifests that are installed, each in the namespace: the exporter's of these tests
+// first. Those of GKE and OpenShift need what only these have.
+var profiles = []struct{ manifest, namespace string }{
+	{"control", chartNamespace}, {"mig-exporter", "plain"}, {"mig", "slices"}, {"beside-dcgm-exporter", "beside"},
+	{"gpu-operator", "operator"},
+}
 
-// createObjects creates what controllers of a whole cluster would: namespaces with their service accounts and the
-// certificate authority, and the exporter's rights as docs/kubernetes.md has them.
+// createObjects creates what controllers of a whole cluster would, namespaces with their service accounts and the
+// certificate authority, and installs the exporter.
 func (n *node) createObjects() error {
 	ctx := context.Background()
 	ca, err := os.ReadFile(n.pki.certFile("ca"))
 	if err != nil {
 		return err
+	}
+	namespaces := []string{"ml", "chat", "batch"}
+	for _, profile := range profiles {
+		namespaces = append(namespaces, profile.namespace)
 	}
 	for _, name := range namespaces {
 		labels := map[string]string{}
@@ -49,7 +55,22 @@ func (n *node) createObjects() error {
 			return err
 		}
 	}
-	return errors.Join(n.createServiceAccount(ctx, "monitoring", "mig-exporter"), n.createDocumentedRights(ctx))
+	_, err = n.client.NodeV1().RuntimeClasses().Create(ctx, &nodev1.RuntimeClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "nvidia"}, Handler: "nvidia",
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	for _, profile := range profiles {
+		m, err := readManifest(profile.manifest, profile.namespace)
+		if err == nil {
+			err = n.install(ctx, m)
+		}
+		if err != nil {
+			return fmt.Errorf("install %s: %w", profile.manifest, err)
+		}
+	}
+	return nil
 }
 
 func (n *node) createServiceAccount(ctx context.Context, namespace, name string) error {
@@ -69,58 +90,25 @@ func (n *node) createRootCA(ctx context.Context, namespace string, ca []byte) er
 
 var yamlFence = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
 
-// documentedRights returns the cluster roles and bindings of a page.
-func documentedRights(page string) (roles []rbacv1.ClusterRole, bindings []rbacv1.ClusterRoleBinding, err error) {
+// documentedRoles returns the cluster roles of a page.
+func documentedRoles(page string) (roles []rbacv1.ClusterRole, err error) {
 	text, err := os.ReadFile(page)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, fence := range yamlFence.FindAllSubmatch(text, -1) {
 		for document := range bytes.SplitSeq(fence[1], []byte("\n---\n")) {
-			var kind metav1.TypeMeta
-			if err := yaml.Unmarshal(document, &kind); err != nil {
-				continue // part of a document
-			}
 			var role rbacv1.ClusterRole
-			var binding rbacv1.ClusterRoleBinding
-			switch kind.Kind {
-			case "ClusterRole":
-				err = yaml.UnmarshalStrict(document, &role)
-				roles = append(roles, role)
-			case "ClusterRoleBinding":
-				err = yaml.UnmarshalStrict(document, &binding)
-				bindings = append(bindings, binding)
+			if yaml.Unmarshal(document, &role) != nil || role.Kind != "ClusterRole" {
+				continue // another kind, or a part of a document
 			}
-			if err != nil {
-				return nil, nil, fmt.Errorf("%s: %w", page, err)
+			if err := yaml.UnmarshalStrict(document, &role); err != nil {
+				return nil, fmt.Errorf("%s: %w", page, err)
 			}
+			roles = append(roles, role)
 		}
 	}
-	return roles, bindings, nil
-}
-
-// createDocumentedRights gives the exporter the roles of docs/kubernetes.md. Its page has one binding and says that
-// each role needs one.
-func (n *node) createDocumentedRights(ctx context.Context) error {
-	roles, bindings, err := documentedRights(kubernetesPage)
-	if err != nil {
-		return err
-	}
-	if len(roles) != 2 || len(bindings) != 1 {
-		return fmt.Errorf("%s has %d roles and %d bindings, expected 2 and 1", kubernetesPage, len(roles), len(bindings))
-	}
-	for i := range roles {
-		if _, err := n.client.RbacV1().ClusterRoles().Create(ctx, &roles[i], metav1.CreateOptions{}); err != nil {
-			return err
-		}
-		binding := bindings[0].DeepCopy()
-		binding.Name, binding.RoleRef.Name = roles[i].Name, roles[i].Name
-		_, err := n.client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return roles, nil
 }
 
 // createPod creates a pod and waits until its containers run, or it has ended.

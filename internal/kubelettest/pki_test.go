@@ -68,8 +68,8 @@ func (a *authority) issue(name string, subject pkix.Name) error {
 	template := newTemplate(subject)
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
-	template.DNSNames = []string{"localhost", nodeName, "kubernetes.default.svc"}
-	template.IPAddresses = []net.IP{net.ParseIP(nodeAddress), net.ParseIP("127.0.0.1"), net.ParseIP("10.96.0.1")}
+	template.DNSNames = []string{"localhost", nodeName, "kubernetes.default.svc", exporterHost}
+	template.IPAddresses = []net.IP{net.ParseIP(nodeAddress), net.ParseIP("127.0.0.1"), net.ParseIP(serviceAddress)}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	if err != nil {
 		return err

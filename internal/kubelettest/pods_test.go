@@ -41,7 +41,7 @@ func ownedBy(pod *corev1.Pod, kind, name string) *corev1.Pod {
 // that is not empty.
 func newContainer(name, resourceName string, count int64) corev1.Container {
 	c := corev1.Container{
-		Name: name, Image: imageName, ImagePullPolicy: corev1.PullNever,
+		Name: name, Image: podImage, ImagePullPolicy: corev1.PullNever,
 		Command: []string{"/bin/busybox", "sh", "-c", "echo devices=$" + allocatedVariable + "; exec busybox sleep infinity"},
 	}
 	if resourceName != "" {

@@ -2,6 +2,7 @@ package kubelettest
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,7 +36,8 @@ const (
 	nodePath = coreAPI + "/nodes/" + nodeName
 )
 
-// TestRightsOfServiceAccount: with the exporter's own token, each documented right is granted and none besides.
+// TestRightsOfServiceAccount: with the exporter's own token, each right that the chart gives it is granted and none
+// besides.
 func TestRightsOfServiceAccount(t *testing.T) {
 	c := startShared(t)
 	token := c.ownToken(t)
@@ -116,19 +118,17 @@ func rightsOf(roles []rbacv1.ClusterRole) map[right]bool {
 type auditEvent struct {
 	Verb      string
 	UserAgent string
+	User      struct{ Username string }
 	ObjectRef struct{ APIGroup, Resource, Subresource string }
 	Status    struct{ Code int } `json:"responseStatus"`
 }
 
-// checkAudit compares what the exporter has asked the API server for in all tests with what the documentation says: no
-// request was refused, and every documented right was used, but for those of what this cluster does not have.
-func checkAudit(log string) error {
-	roles, _, err := documentedRights(kubernetesPage)
-	if err != nil {
-		return err
-	}
-	documented, used := rightsOf(roles), map[right]int{}
-	f, err := os.Open(log)
+// checkAudit compares what each exporter has asked the API server for in all tests with the rights that the chart gives
+// its service account: no request was refused, and every right was used, but for those of what this cluster does not
+// have.
+func (n *node) checkAudit() error {
+	used := map[string]map[right]int{} // by user
+	f, err := os.Open(n.auditLog())
 	if err != nil {
 		return err
 	}
@@ -145,19 +145,38 @@ func checkAudit(log string) error {
 			continue // a test with the exporter's token, or the discovery that every account may ask for
 		}
 		asked := right{event.Verb, event.ObjectRef.APIGroup, event.ObjectRef.Resource}
-		used[asked]++
-		if event.Status.Code == 403 || !documented[asked] || event.ObjectRef.Subresource != "" {
-			errs = append(errs, fmt.Errorf("the exporter asked for %+v, answered with %d", asked, event.Status.Code))
+		if used[event.User.Username] == nil {
+			used[event.User.Username] = map[right]int{}
+		}
+		used[event.User.Username][asked]++
+		if event.Status.Code == 403 || event.ObjectRef.Subresource != "" {
+			errs = append(errs, fmt.Errorf("%s asked for %+v, answered with %d", event.User.Username, asked,
+				event.Status.Code))
 		}
 	}
+	for _, m := range n.installed {
+		errs = append(errs, m.checkUse(used[m.user()]))
+	}
+	return errors.Join(append(errs, lines.Err())...)
+}
+
+// checkUse compares the requests of an exporter with its rights.
+func (m *manifest) checkUse(used map[right]int) error {
+	var errs []error
 	var report []string
-	for asked := range documented {
+	given := rightsOf(m.roles)
+	for asked := range used {
+		if !given[asked] {
+			errs = append(errs, fmt.Errorf("%s asked for %+v, which the chart does not give it", m.user(), asked))
+		}
+	}
+	for asked := range given {
 		report = append(report, fmt.Sprintf("%s %s %d", asked.verb, asked.resource, used[asked]))
 		if used[asked] == 0 && asked.group != "inference.redhat.com" {
-			errs = append(errs, fmt.Errorf("the documented right %+v was not used", asked))
+			errs = append(errs, fmt.Errorf("%s did not use the right %+v", m.user(), asked))
 		}
 	}
 	slices.Sort(report)
-	record("requests to the API server by right: %s", strings.Join(report, ", "))
-	return errors.Join(append(errs, lines.Err())...)
+	record("requests of %s to the API server by right: %s", m.user(), cmp.Or(strings.Join(report, ", "), "none"))
+	return errors.Join(errs...)
 }

@@ -236,7 +236,7 @@ func runTests(m *testing.M) (status int, err error) {
 	}
 	status = m.Run()
 	if !hasSelection() {
-		err = checkAudit(shared.auditLog())
+		err = errors.Join(recordUse(), shared.checkAudit())
 	}
 	return status, errors.Join(err, writeMeasurements(), shared.keepExporterLog())
 }
