@@ -52,6 +52,8 @@ export CGO_ENABLED := 1
 export CGO_CFLAGS  := -O2 -g -Wno-deprecated-declarations
 # The commit is stamped above; go's own stamping fails in checkouts that belong to another user.
 export GOFLAGS     += -buildvcs=false
+# Each process with the race detector sleeps a second before it ends, otherwise: the tests start hundreds.
+export GORACE      := atexit_sleep_ms=20
 
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
