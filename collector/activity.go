@@ -15,7 +15,7 @@ func newActivity(c *catalog) collectFunc {
 	source := c.newFamily("nvidia_gpu_activity_source",
 		"Where the activity ratios of the GPU and its instances come from (gpm or dcgm), with the value 1; absent if there "+
 			"are none.",
-		"rollup is true where the GPU's own ratios are rolled up from its GPU instances, else false.", "source", "rollup")
+		"rollup is true if the GPU's own ratios are rolled up from its GPU instances, else false.", "source", "rollup")
 	anomalies := c.newFamily("nvidia_gpu_activity_anomalies_total",
 		"Activity ratios that cannot be: above 1, which are passed on, and such as are no numbers, which are absent.",
 		"Those of its instances are counted here too.")

@@ -5,8 +5,8 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 func newCapacity(c *catalog) collectFunc {
 	slices := c.newFamily("nvidia_gpu_mig_slices",
 		"Slices of a kind (compute or memory) by state; used, free and stranded add up to the total.",
-		"Memory is stranded where no profile that could still be placed covers it; compute slices are where they are "+
-			"beyond what the best completion of the layout could use.",
+		"Memory is stranded if no profile that could still be placed covers it; compute slices are stranded "+
+			"if they are beyond what the best completion of the layout could use.",
 		"kind", "state")
 	available := c.newFamily("nvidia_gpu_mig_profile_instances_available",
 		"GPU instances of the profile that could be created now.",

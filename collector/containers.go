@@ -5,13 +5,13 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 func newContainers(c *catalog) collectFunc {
 	of := []string{"gpu_instance", "mig_profile", "compute_instance", "mig_uuid", "namespace", "pod", "container",
 		"hpc_job", "sharing"}
-	const device = "gpu_instance, mig_profile, compute_instance and mig_uuid say which device, where it is a part of " +
+	const device = "gpu_instance, mig_profile, compute_instance and mig_uuid say which device, if it is a part of " +
 		"the GPU."
 	const alone = "of the device that a container has to itself; absent for a device that containers share. "
 	declare := func(name, help string) *family { return c.newFamily("nvidia_gpu_container_"+name, help, device, of...) }
 	memory := declare("memory_used_bytes",
 		"Framebuffer memory that a container uses: all of a device that it has to itself, that of the "+
-			"processes there where this is a part of a split GPU instance, and that of the container's own processes on a "+
+			"processes there if this is a part of a split GPU instance, and that of the container's own processes on a "+
 			"device that containers share.")
 	ratios := []struct {
 		family *family

@@ -49,7 +49,7 @@ func NewControl(opts ControlOptions) *Control {
 		}, []string{"state"}),
 		lastError: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mig_control_last_error_timestamp_seconds",
-			Help: "Unix time at which an operation of partition control last failed; 0 where none has since the start.",
+			Help: "Unix time at which an operation of partition control last failed; 0 if none has since the start.",
 		}),
 		reads: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "mig_control_api_reads_total",

@@ -50,7 +50,7 @@ type catalog struct {
 }
 
 // splitOnly is the help text about which compute instances have a family.
-const splitOnly = "Only where the GPU instance is split; elsewhere its own says the same."
+const splitOnly = "Only if the GPU instance is split; else its own says the same."
 
 // listLevels returns the level and its labels for each prefix of a name; the first match counts.
 func listLevels() []struct {

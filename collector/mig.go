@@ -2,7 +2,7 @@ package collector
 
 func newMIG(c *catalog) collectFunc {
 	enabled := c.newFamily("nvidia_gpu_mig_enabled",
-		"1 when MIG mode is on, 0 when it is off; absent where the GPU has no MIG.",
+		"1 when MIG mode is on, 0 when it is off; absent if the GPU has no MIG.",
 		"Of the whole GPU; it may be on without any instance. That of a GPU that is down is the last one known.")
 	pending := c.newFamily("nvidia_gpu_mig_pending",
 		"Requested MIG mode: 1 on, 0 off. It differs from nvidia_gpu_mig_enabled until a reset or reboot.",

@@ -17,7 +17,7 @@ func newPods(c *catalog) collectFunc {
 		"The holders of its instances are in the series of the instances. "+shared, of...)
 	giPod := c.newFamily("nvidia_mig_gpu_instance_pod_info",
 		"The pod that holds every compute instance of the GPU instance, with the value 1.",
-		"Absent where pods have parts of it. "+shared, of...)
+		"Absent if pods have parts of it. "+shared, of...)
 	ciPod := c.newFamily("nvidia_mig_compute_instance_pod_info",
 		"A container that was given the compute instance, with the value 1.",
 		"A MIG device. "+splitOnly+" "+shared, of...)

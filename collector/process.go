@@ -3,14 +3,14 @@ package collector
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 func newProcess(c *catalog) collectFunc {
-	const where = "gpu_instance and compute_instance say which MIG device, where it runs on one. "
+	const onDevice = "gpu_instance and compute_instance say which MIG device, if it runs on one. "
 	of := []string{"gpu_instance", "compute_instance", "pid", "namespace", "pod", "container"}
 	used := c.newFamily("nvidia_gpu_process_memory_used_bytes",
-		"Framebuffer memory that a process uses, by its id on the host. A part of the device's: never add them up.", where+
+		"Framebuffer memory that a process uses, by its id on the host. A part of the device's: never add them up.", onDevice+
 			"A process on several MIG devices has one series for each.", of...)
 	busy := c.newFamily("nvidia_gpu_process_sm_utilization_ratio",
 		"Part of the SMs' time that a process used by the driver's last samples of it, 0-1.",
-		where+"Absent while MIG is on: the driver gives none.", of...)
+		onDevice+"Absent while MIG is on: the driver gives none.", of...)
 	omitted := c.newFamily("nvidia_gpu_processes_omitted",
 		"Processes of the GPU that have no series of their own: only the 256 that use most memory have.",
 		"Those of all its instances together.")

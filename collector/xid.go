@@ -2,7 +2,7 @@ package collector
 
 func newXID(c *catalog) collectFunc {
 	all := c.newFamily("nvidia_gpu_xids_total",
-		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. Absent where the driver "+
+		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. Absent if the driver "+
 			"does not report them.",
 		"Those of its instances are counted here too.")
 	byXID := c.newFamily("nvidia_gpu_xid_errors_total",
