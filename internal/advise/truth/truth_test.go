@@ -39,7 +39,13 @@ func evaluateAll(seed uint64, count int) []*result {
 
 // TestAdviceIsTrue: what is recommended is applied, and the limits hold.
 func TestAdviceIsTrue(t *testing.T) {
-	s := summarize(evaluateAll(*seed, *nodes))
+	results := evaluateAll(*seed, *nodes)
+	for _, r := range results {
+		for _, wrong := range r.wrong {
+			t.Error(wrong)
+		}
+	}
+	s := summarize(results)
 	for _, v := range violations(s.records) {
 		t.Error(v)
 	}
