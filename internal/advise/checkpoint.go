@@ -71,7 +71,7 @@ func ReadCheckpoint(from io.Reader) (*Checkpoint, error) {
 		return nil, fmt.Errorf("read the evidence: %w", err) // the checksum stands at the end
 	}
 	c.Workloads = slices.DeleteFunc(c.Workloads, func(w workload) bool {
-		err := w.validate()
+		err := w.validate(c.Time)
 		if err != nil {
 			c.dropped = append(c.dropped, fmt.Errorf("workload %.100q of namespace %.100q, container %.100q: %w",
 				w.Key.Owner, w.Key.Namespace, w.Key.Container, err))
@@ -105,15 +105,21 @@ func (a *Advisor) Restore(c *Checkpoint) {
 	for _, w := range c.Workloads { // copies: one that is forgotten must not keep the memory of all
 		a.workloads[w.Key] = &w
 	}
+	a.now, a.restored = c.Time, true
 }
 
 // maxCheckpoint bounds what is read, in bytes: three times what maxWorkloads take.
 const maxCheckpoint = 64 << 20
 
-// validate reports what no Advisor writes.
-func (w *workload) validate() error {
-	if w.First.IsZero() || w.Last.IsZero() || w.Reference.IsZero() {
-		return errors.New("has no time")
+// validate reports what no Advisor writes at a time.
+func (w *workload) validate(at time.Time) error {
+	for _, t := range []time.Time{w.First, w.Last, w.Reference} {
+		if t.IsZero() {
+			return errors.New("has no time")
+		}
+		if t.After(at) {
+			return fmt.Errorf("has the time %s, after that of the evidence, %s", t.Format(time.RFC3339), at.Format(time.RFC3339))
+		}
 	}
 	numbers := []float64{w.Observed, w.NextSince, w.MemoryUnread, w.MediaUnread, w.ActivityUnread, w.Throttled,
 		float64(w.FirstMemory), w.Before.Width, w.Before.Bandwidth}

@@ -83,7 +83,7 @@ func TestShrinkOfASliceThatDoes(t *testing.T) {
 		change        func(*gpu.GPUInstance)
 		before, after string
 	}{
-		"decodes": {func(i *gpu.GPUInstance) { i.Media.Decoder = gpu.Some(0.5) }, "1g.5gb", "1g.5gb+me"},
+		"decodes":           {func(i *gpu.GPUInstance) { i.Media.Decoder = gpu.Some(0.5) }, "1g.5gb", "1g.5gb+me"},
 		"runs wide kernels": {func(i *gpu.GPUInstance) { i.Activity.SM = gpu.Some(0.35) }, "1g.5gb", "2g.10gb"},
 	} {
 		a := New(fastOptions())
