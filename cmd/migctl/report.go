@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -163,6 +164,9 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.Internal, api.Malformed, api.NoMethod, api.TooLarge, api.MediaType:
 		return "see mig-exporter's log; versions of migctl and mig-exporter that differ may be the reason (migctl --version)."
 	case api.NotBuilt:
+		if o.Command == commandRecommend && p.Status == http.StatusNotImplemented {
+			return "start mig-exporter without --no-advise.enabled."
+		}
 		return "this version of mig-exporter does not offer it."
 	case api.DriverFailed:
 		return "see which step failed and what the driver said."

@@ -21,7 +21,6 @@ func Survey(ctx context.Context, c *Client, o Options) (*Report, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	o.Window = o.Window.Truncate(hour)
 	s := &survey{client: c, options: o, end: o.End.Truncate(step), chunk: firstChunk(o.Window),
 		holdersKnown: map[string]bool{}, models: models{}}
 	if err := s.listGPUs(ctx); err != nil {
