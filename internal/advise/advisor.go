@@ -98,15 +98,15 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 	}
 	hourPassed := !a.now.IsZero() && now.Truncate(time.Hour).After(a.now.Truncate(time.Hour))
 	a.now, a.restored, a.node = now, false, s.Hostname
-	if hourPassed {
-		a.forget()
-	}
 	if len(s.GPUs) > 0 {
 		a.gpus = a.gpus[:0]
 	}
 	for i := range s.GPUs {
 		a.gpus = append(a.gpus, s.GPUs[i].UUID)
 		a.observeGPU(&s.GPUs[i], passed)
+	}
+	if hourPassed {
+		a.forget()
 	}
 }
 
@@ -336,21 +336,28 @@ func (a *Advisor) forget() {
 		}
 		return gone
 	})
+	held := a.held()
 	for key, w := range a.workloads {
-		if a.now.Sub(w.Last) > forgetAfter {
+		if a.now.Sub(w.Last) > forgetAfter && !held[w] {
 			delete(a.workloads, key)
 		}
 		w.forgetPods(a.now)
 	}
 }
 
+// held returns the workloads that hold a device.
+func (a *Advisor) held() map[*workload]bool {
+	held := map[*workload]bool{}
+	for _, d := range a.order {
+		held[d.workload] = true
+	}
+	return held
+}
+
 // forgetOldest drops the tenth of the workloads that were not seen for the longest time, except those that hold a
 // device.
 func (a *Advisor) forgetOldest() {
-	held := map[*workload]bool{}
-	for _, d := range a.devices {
-		held[d.workload] = true
-	}
+	held := a.held()
 	var all []*workload
 	for _, w := range a.workloads {
 		if !held[w] {

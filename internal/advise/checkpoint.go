@@ -84,20 +84,19 @@ func ReadCheckpoint(from io.Reader) (*Checkpoint, error) {
 // Dropped returns an error for each workload that ReadCheckpoint has left out.
 func (c *Checkpoint) Dropped() []error { return c.dropped }
 
-// IsOf reports whether the evidence is of the node of a Snapshot: one with the same name, or with a GPU that it had.
-// The name alone does not decide, since that of a pod is another one after each restart. It is unknown as long as the
-// Snapshot has another name and no GPU.
-func (c *Checkpoint) IsOf(s *gpu.Snapshot) (same, known bool) {
-	if c.Node == s.Hostname {
-		return true, true
-	}
+// IsOf reports whether the evidence is of the node of a Snapshot: one with a GPU that it had, or with the same name if
+// that is the name of a Kubernetes node. A host name decides nothing: that of a pod is another one after each restart,
+// and machines of one image can all have the same. It is unknown as long as the Snapshot has no GPU.
+func (c *Checkpoint) IsOf(s *gpu.Snapshot, isNodeName bool) (same, known bool) {
 	for i := range s.GPUs {
-		if id := s.GPUs[i].UUID; id != "" {
-			known = true
-			same = same || slices.Contains(c.GPUs, id)
-		}
+		known = known || s.GPUs[i].UUID != ""
 	}
-	return same, known
+	return known && (c.HasGPUOf(s) || isNodeName && c.Node == s.Hostname), known
+}
+
+// HasGPUOf reports whether the node of the evidence had a GPU that the node of a Snapshot has.
+func (c *Checkpoint) HasGPUOf(s *gpu.Snapshot) bool {
+	return slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID != "" && slices.Contains(c.GPUs, g.UUID) })
 }
 
 // Restore takes over the evidence, before anything is observed of a GPU. The Checkpoint must not be used any more.
