@@ -56,7 +56,9 @@ type result struct {
 	subjects []*subject
 	packing  [2]*advise.Packing
 	records  []record
-	wrong    []string // what contradicts itself in a report
+	wrong    []string // what contradicts itself in a report, or packs worse than is possible
+	// smallPackings were compared with an optimum; sharedPackings need fewer GPUs than they hold.
+	smallPackings, sharedPackings int
 }
 
 // options are the defaults, for Snapshots of a minute.
@@ -161,6 +163,7 @@ func observe(n *node, res *result) {
 		report := a.Recommend(s)
 		report.Pack(s)
 		res.checkRecommended(report)
+		res.checkPacking(report, s.GPUs)
 		res.packing[mode] = report.Packing
 		for _, subject := range res.subjects {
 			r := report.Devices[subject.gpu]
