@@ -85,8 +85,8 @@ func (f *evidenceFile) logRestored(c *advise.Checkpoint, sameGPUs bool) {
 	level.Info(f.logger).Log("msg", "restored the evidence for right-sizing", "file", f.path,
 		"workloads", len(c.Workloads))
 	if !sameGPUs {
-		level.Warn(f.logger).Log("msg", "all GPUs of this node are others than those of its evidence for right-sizing; it is "+
-			"used, since the node's name is the same", "file", f.path, "node", c.Node)
+		level.Warn(f.logger).Log("msg", "all GPUs of this node are others than those of its evidence for right-sizing; "+
+			"it is used, since the node's name is the same", "file", f.path, "node", c.Node)
 	}
 	if dropped := c.Dropped(); len(dropped) > 0 {
 		level.Warn(f.logger).Log("msg", "dropped the invalid evidence of some workloads, which start without evidence",

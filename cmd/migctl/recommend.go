@@ -193,8 +193,8 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 	}
 }
 
-// writeSlices lists the GPU instances that should become smaller or larger or are idle. Free ones have one line for each
-// GPU, those that stay one for each GPU and reason.
+// writeSlices lists the GPU instances that should become smaller or larger or are idle. Free ones have one line for
+// each GPU, those that stay one for each GPU and reason.
 func writeSlices(p *page, devices []advise.Recommendation) {
 	cells := func(c [8]string) string {
 		return p.right(c[0], 3) + " " + p.cell(c[1], 24) + " " + p.cell(c[2], 12) + " " + p.cell(c[3], 6) + " " +

@@ -18,7 +18,7 @@ type summary struct {
 	unproven     int
 	// smallPackings were compared with the exhaustive optimum; sharedPackings of them need fewer GPUs than they hold.
 	smallPackings, sharedPackings int
-	full         *agreement
+	full                          *agreement
 }
 
 func summarize(results []*result) *summary {
@@ -114,10 +114,10 @@ memory.
 	fmt.Fprintf(b, "| GPUs of these workloads | %d | %d | |\n| of them free after packing | %d | %d | |\n\n",
 		s.inUse[byDefault], s.inUse[strictly], s.freed[byDefault], s.freed[strictly])
 	strict := s.count(strictly, func(v *verdict) bool { return v.seen.worstHour < minThroughput })
-	fmt.Fprintf(b, "Strict promises that no workload falls below 95 %% of its throughput over the 7 days, and holds it; it says nothing of "+
-		"single hours: %d of its workloads lost more than 5 %% in their worst one.\n\n", strict)
-	fmt.Fprintf(b, "Packings not proven optimal: %d. %d halves of nodes were packed as nodes of %d GPUs, %d of them on fewer GPUs than before: "+
-		"each on as few as the best of all assignments. Changes of an answer: %.2f a week and workload.\n\n",
+	fmt.Fprintf(b, "Strict promises that no workload falls below 95 %% of its throughput over the 7 days, and holds it; "+
+		"it says nothing of single hours: %d of its workloads lost more than 5 %% in their worst one.\n\n", strict)
+	fmt.Fprintf(b, "Packings not proven optimal: %d. %d halves of nodes were packed as nodes of %d GPUs, "+
+		"%d of them on fewer GPUs than before: each on as few as the best of all assignments. Changes of an answer: %.2f a week and workload.\n\n",
 		s.unproven, s.smallPackings, smallNode, s.sharedPackings, s.flapsPerWeek())
 }
 
