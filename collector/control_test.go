@@ -23,7 +23,7 @@ func TestControlBeginsAtZero(t *testing.T) {
 # HELP mig_control_api_reads_total Calls to the API of partition control that only read. All other calls are in its audit log.
 # TYPE mig_control_api_reads_total counter
 mig_control_api_reads_total 0
-# HELP mig_control_last_error_timestamp_seconds Unix time at which an operation of partition control last failed; 0 where none has since the start.
+# HELP mig_control_last_error_timestamp_seconds Unix time at which an operation of partition control last failed; 0 if none has since the start.
 # TYPE mig_control_last_error_timestamp_seconds gauge
 mig_control_last_error_timestamp_seconds 0
 # HELP mig_control_operations_total Operations of partition control that have ended, by verb and result.

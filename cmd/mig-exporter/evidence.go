@@ -32,6 +32,7 @@ type evidenceFile struct {
 // read is set aside under another name. If that is impossible the file is nil: nothing is lost by being overwritten.
 func openEvidence(dir string, logger log.Logger) (*evidenceFile, *advise.Checkpoint) {
 	f := &evidenceFile{path: filepath.Join(dir, evidenceName), logger: logger}
+	f.checkFolder()
 	content, err := os.ReadFile(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return f, nil
@@ -44,6 +45,19 @@ func openEvidence(dir string, logger log.Logger) (*evidenceFile, *advise.Checkpo
 		return nil, nil
 	}
 	return f, found
+}
+
+// checkFolder logs an error if no file can be written beside the evidence: the first save comes minutes later.
+func (f *evidenceFile) checkFolder() {
+	attempt := f.path + ".attempt"
+	err := store.WriteFile(attempt, nil)
+	if err == nil {
+		err = os.Remove(attempt)
+	}
+	if err != nil {
+		level.Error(f.logger).Log("file", f.path, "err", err, "see", "--advise.state-dir",
+			"msg", "cannot write the evidence for right-sizing, and tries again every ten minutes; a restart loses it")
+	}
 }
 
 // setAside renames the file, which cannot be used, and reports whether it has. The last two that were set aside are
@@ -65,11 +79,15 @@ func (f *evidenceFile) setAside(why error) bool {
 	return true
 }
 
-// logRestored says what became of evidence that was restored. Workloads that could not be are counted, the first ones
-// named.
-func (f *evidenceFile) logRestored(c *advise.Checkpoint) {
+// logRestored says what became of evidence that was restored, of a node with one of these GPUs or not. Workloads that
+// could not be are counted, the first ones named.
+func (f *evidenceFile) logRestored(c *advise.Checkpoint, sameGPUs bool) {
 	level.Info(f.logger).Log("msg", "restored the evidence for right-sizing", "file", f.path,
 		"workloads", len(c.Workloads))
+	if !sameGPUs {
+		level.Warn(f.logger).Log("msg", "all GPUs of this node are others than those of its evidence for right-sizing; "+
+			"it is used, since the node's name is the same", "file", f.path, "node", c.Node)
+	}
 	if dropped := c.Dropped(); len(dropped) > 0 {
 		level.Warn(f.logger).Log("msg", "dropped the invalid evidence of some workloads, which start without evidence",
 			"file", f.path, "dropped", len(dropped), "err", errors.Join(dropped[:min(len(dropped), 3)]...))

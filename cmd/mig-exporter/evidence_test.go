@@ -20,9 +20,17 @@ import (
 // how many minutes the workload of the first GPU is known to be observed, and the log.
 func observeAs(t *testing.T, dir, name string, minutes int, gpus ...gpu.UUID) (observed int, logged string) {
 	t.Helper()
+	return observeOn(t, &Config{}, dir, name, minutes, gpus...)
+}
+
+// observeOn is observeAs with a configuration.
+func observeOn(
+	t *testing.T, cfg *Config, dir, name string, minutes int, gpus ...gpu.UUID,
+) (observed int, logged string) {
+	t.Helper()
 	var lines strings.Builder
-	cfg := &Config{PollInterval: time.Minute, Advise: AdviseConfig{
-		Enabled: true, StateDir: dir, Options: advise.DefaultOptions()}}
+	cfg.PollInterval = time.Minute
+	cfg.Advise = AdviseConfig{Enabled: true, StateDir: dir, Options: advise.DefaultOptions()}
 	r := newRightsizing(cfg, log.NewLogfmtLogger(log.NewSyncWriter(&lines)))
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { _ = r.run(ctx) }()
@@ -87,12 +95,41 @@ func TestEvidenceOfTheNode(t *testing.T) {
 		name, id := "other-"+string(rune('a'+i)), gpu.UUID("GPU-other-"+string(rune('a'+i)))
 		observed, logged := observeAs(t, dir, name, 20, id)
 		cmptest.Equal(t, name+": observed minutes", observed, 20)
-		cmptest.HasTexts(t, logged, "another node", "with other GPUs", evidenceName+".unusable-1", "level=warn")
+		cmptest.HasTexts(t, logged, "another node", "none of whose GPUs this one has", evidenceName+".unusable-1", "level=warn")
 	}
 	cmptest.Equal(t, "files", files(t, dir),
 		[]string{evidenceName, evidenceName + ".unusable-1", evidenceName + ".unusable-2"})
 	observed, _ := observeAs(t, dir, "other-z", 20, "GPU-other-e")
 	cmptest.Equal(t, "minutes of the last node", observed, 40)
+}
+
+// TestEvidenceOfTheSameName: a host name alone does not show that the evidence is of this node, the name of a Kubernetes
+// node does, and the log says if it has other GPUs now.
+func TestEvidenceOfTheSameName(t *testing.T) {
+	dir := t.TempDir()
+	observeAs(t, dir, "localhost", 20, "GPU-1")
+	observed, logged := observeAs(t, dir, "localhost", 20, "GPU-2")
+	cmptest.Equal(t, "minutes of a machine of the same name", observed, 20)
+	cmptest.HasTexts(t, logged, "another node", "none of whose GPUs this one has", evidenceName+".unusable-1")
+	observed, logged = observeOn(t, &Config{NodeName: "localhost"}, dir, "localhost", 20, "GPU-3")
+	cmptest.Equal(t, "minutes of the Kubernetes node", observed, 40)
+	cmptest.HasTexts(t, logged, "all GPUs of this node are others", "level=warn")
+	_, logged = observeOn(t, &Config{NodeName: "localhost"}, dir, "localhost", 20, "GPU-3", "GPU-4")
+	cmptest.LacksTexts(t, logged, "all GPUs of this node are others", "level=warn")
+}
+
+// TestEvidenceThatCannotBeWritten is said at the start, not at the first save; what is observed counts nevertheless.
+func TestEvidenceThatCannotBeWritten(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	observed, logged := observeAs(t, filepath.Join(file, "folder"), "node-a", 5, "GPU-1")
+	cmptest.Equal(t, "observed minutes", observed, 5)
+	first, _, _ := strings.Cut(logged, "\n")
+	cmptest.HasTexts(t, first, "level=error", "cannot write the evidence", "not a directory", "--advise.state-dir")
+	_, logged = observeAs(t, t.TempDir(), "node-a", 5, "GPU-1")
+	cmptest.LacksTexts(t, logged, "level=error")
 }
 
 // TestUnusableEvidence: the last two files that cannot be read are kept, and the log says why they cannot.
@@ -155,6 +192,6 @@ func TestInvalidWorkloadsAreNamed(t *testing.T) {
 	c.Workloads = slices.Grow(c.Workloads, 1)[:1] // all that the package leaves open: a workload without a time
 	f, _ := openEvidence(dir, log.NewNopLogger())
 	f.write(c, s.Time)
-	_, logged := observeAs(t, dir, "node-a", 1, "GPU-1")
+	_, logged := observeOn(t, &Config{NodeName: "node-a"}, dir, "node-a", 1, "GPU-1")
 	cmptest.HasTexts(t, logged, "dropped=1", "has no time")
 }

@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -69,5 +71,21 @@ func (c *AdviseConfig) validate() error {
 	if err := c.Options.Validate(); err != nil {
 		return fmt.Errorf("--advise.%w", err)
 	}
+	if !isLabelKey(c.WorkloadLabel) {
+		return fmt.Errorf("--advise.workload-label=%.100q: expected the key of a label, as in app.kubernetes.io/name",
+			c.WorkloadLabel)
+	}
 	return nil
+}
+
+// isLabelKey reports whether a text can be the key of a pod's label: a name of at most 63 characters, which can have a
+// DNS subdomain and a slash before it. An empty one is none and does.
+func isLabelKey(text string) bool {
+	prefix, name, prefixed := strings.Cut(text, "/")
+	if !prefixed {
+		prefix, name = "a", text
+	}
+	subdomain := regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+	qualified := regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+	return text == "" || len(prefix) <= 253 && subdomain.MatchString(prefix) && qualified.MatchString(name)
 }

@@ -20,11 +20,12 @@ import (
 // rightsizing observes every Snapshot, and recomputes the recommendations once a minute of their time. That and the
 // evidence file are the work of run; observe, on the path of the poll, waits for neither the packing nor a disk.
 type rightsizing struct {
-	file    *evidenceFile // nil: the evidence is not kept
-	wake    chan struct{} // recommendations are due
-	flush   chan chan struct{}
-	stopped chan struct{} // closed when run has returned
-	current atomic.Pointer[recommended]
+	file       *evidenceFile // nil: the evidence is not kept
+	wake       chan struct{} // recommendations are due
+	flush      chan chan struct{}
+	stopped    chan struct{} // closed when run has returned
+	current    atomic.Pointer[recommended]
+	isNodeName bool // the node's name is that of a Kubernetes node
 	// published is called with each report; nil: nothing else wants it.
 	published func(*advise.Report)
 
@@ -50,7 +51,8 @@ func newRightsizing(cfg *Config, logger log.Logger) *rightsizing {
 	logger = log.With(logger, "component", "rightsizing")
 	r := &rightsizing{
 		wake: make(chan struct{}, 1), flush: make(chan chan struct{}), stopped: make(chan struct{}),
-		advisor: advise.New(cfg.Advise.options(cfg.PollInterval * cfg.clockSpeed())),
+		advisor:    advise.New(cfg.Advise.options(cfg.PollInterval * cfg.clockSpeed())),
+		isNodeName: cfg.NodeName != "",
 	}
 	if cfg.Advise.StateDir == "" {
 		level.Info(logger).Log("msg", "evidence for right-sizing is not saved; a restart loses it",
@@ -85,15 +87,15 @@ func (r *rightsizing) restore(s *gpu.Snapshot) {
 	if r.found == nil {
 		return
 	}
-	same, known := r.found.IsOf(s)
+	same, known := r.found.IsOf(s, r.isNodeName)
 	if !known {
 		return
 	}
 	if same {
-		r.file.logRestored(r.found)
+		r.file.logRestored(r.found, r.found.HasGPUOf(s))
 		r.advisor.Restore(r.found)
 	} else {
-		r.foreign = fmt.Errorf("it is of another node, %q, with other GPUs", r.found.Node)
+		r.foreign = fmt.Errorf("it is of another node, %q, none of whose GPUs this one has", r.found.Node)
 	}
 	r.found = nil
 }

@@ -150,7 +150,12 @@ func TestAdviseFlags(t *testing.T) {
 		"--advise.min-evidence=1s":    "--advise.min-evidence=1s: expected 1m to 720h",
 		"--advise.strategy=none":      "--advise.strategy=none: expected mixed or single",
 		"--advise.workload-label=app": "--advise.workload-label: expected --kubernetes.node-name too",
-		"--advise.workload-label=app --kubernetes.node-name=n": "",
+		"--advise.workload-label=app --kubernetes.node-name=n":                       "",
+		"--advise.workload-label=app.kubernetes.io/part_of --kubernetes.node-name=n": "",
+		"--advise.workload-label=my*label --kubernetes.node-name=n":                  `"my*label": expected the key`,
+		"--advise.workload-label=a/b/c --kubernetes.node-name=n":                     `"a/b/c": expected the key`,
+		"--advise.workload-label=/app --kubernetes.node-name=n":                      `"/app": expected the key`,
+		"--advise.workload-label=App.io/x --kubernetes.node-name=n":                  `"App.io/x": expected the key`,
 	} {
 		_, err := parseCommandLine(strings.Fields(args), environment(""))
 		expectError(t, args, err, want)

@@ -205,3 +205,11 @@ func TestARequestWhoseConnectionBreaksIsRepeatedOnce(t *testing.T) {
 	asked := f.requests("POST /operations")
 	cmptest.Equal(t, "second request", asked[1], asked[0])
 }
+
+// TestRightSizingThatIsOff: what is off can be switched on; a server without the API needs another version.
+func TestRightSizingThatIsOff(t *testing.T) {
+	recommend := &options{Command: commandRecommend}
+	cmptest.Equal(t, "off", problemHint(&api.Problem{Type: api.NotBuilt, Status: 501}, recommend),
+		"start mig-exporter without --no-advise.enabled.")
+	cmptest.HasTexts(t, problemHint(&api.Problem{Type: api.NotBuilt, Status: 404}, recommend), "this version")
+}

@@ -191,6 +191,7 @@ func TestFleetFails(t *testing.T) {
 		{"--prometheus.url=prometheus:9090", exitUsage, "expected http://HOST:PORT"},
 		{"--prometheus.url=http://h --window=week", exitUsage, "--window is \"week\""},
 		{"--prometheus.url=http://h --window=1m", exitUsage, "expected 1h to 35d"},
+		{"--prometheus.url=http://h --window=90m", exitUsage, "--window is 1h30m; expected whole hours"},
 		{"--prometheus.url=http://h --time=yesterday", exitUsage, "--time is \"yesterday\""},
 		{"--prometheus.url=http://h --price=H100", exitUsage, "expected MODEL=NUMBER"},
 		{"--prometheus.url=http://h --price=H100=1 --price=h100=2", exitUsage, "expected one price for each model"},

@@ -193,18 +193,17 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 	}
 }
 
-// writeSlices lists the GPU instances that should become smaller or larger, are idle or free. Free ones have one line
-// for each GPU.
+// writeSlices lists the GPU instances that should become smaller or larger or are idle. Free ones have one line for
+// each GPU, those that stay one for each GPU and reason.
 func writeSlices(p *page, devices []advise.Recommendation) {
 	cells := func(c [8]string) string {
 		return p.right(c[0], 3) + " " + p.cell(c[1], 24) + " " + p.cell(c[2], 12) + " " + p.cell(c[3], 6) + " " +
 			p.cell(c[4], 10) + " " + p.right(c[5], 5) + " " + p.right(c[6], 9) + " " + p.right(c[7], 4)
 	}
 	var rows []span
-	freeOn := map[int][]string{}
 	for i := range devices {
 		r := &devices[i]
-		if !r.Instance.Present() || r.Action == advise.ActionKeep {
+		if !r.Instance.Present() || r.Action == advise.ActionKeep || r.Action == advise.ActionFree {
 			continue
 		}
 		row := [...]string{
@@ -212,9 +211,6 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 		}
 		c := yellow
 		switch r.Action {
-		case advise.ActionFree:
-			freeOn[r.Index] = append(freeOn[r.Index], sliceText(r))
-			continue
 		case advise.ActionShrink:
 			c, row[5], row[6] = green, shareText(r.Reclaimable), stretchText(r.Predicted)
 		case advise.ActionGrow:
@@ -227,7 +223,8 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 			rows = append(rows, span{"    " + r.Explanation, dim})
 		}
 	}
-	if len(rows)+len(freeOn) == 0 {
+	others := unchangedSlices(devices)
+	if len(rows)+len(others) == 0 {
 		return
 	}
 	p.line()
@@ -237,11 +234,44 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 	for _, row := range rows {
 		p.line(row)
 	}
-	for _, index := range sortedKeys(freeOn) {
-		list := freeOn[index]
-		count := plural(len(list), "free slice", "free slices")
-		p.para(p.right(fmt.Sprint(index), 3)+" ", dim, count+": "+strings.Join(list, ", "))
+	for _, o := range others {
+		count := plural(len(o.slices), o.what+" slice", o.what+" slices")
+		if o.reason != "" {
+			count += " (" + o.reason + ")"
+		}
+		p.para(p.right(fmt.Sprint(o.index), 3)+" ", dim, count+": "+strings.Join(o.slices, ", "))
 	}
+}
+
+// unchanged are the slices of a GPU that are free, or stay as they are for one reason.
+type unchanged struct {
+	index        int
+	what, reason string
+	slices       []string
+}
+
+func unchangedSlices(devices []advise.Recommendation) []unchanged {
+	var list []unchanged
+	for i := range devices {
+		r := &devices[i]
+		o := unchanged{index: r.Index, what: "free", reason: string(r.Reason)}
+		switch {
+		case !r.Instance.Present():
+			continue
+		case r.Action == advise.ActionKeep:
+			o.what = "kept"
+		case r.Action != advise.ActionFree:
+			continue
+		}
+		at := slices.IndexFunc(list, func(u unchanged) bool {
+			return u.index == o.index && u.what == o.what && u.reason == o.reason
+		})
+		if at < 0 {
+			at, list = len(list), append(list, o)
+		}
+		list[at].slices = append(list[at].slices, sliceText(r))
+	}
+	return list
 }
 
 // sliceText is a slice's profile and where it begins.

@@ -202,12 +202,13 @@ func indexesOf(targets []target) []int {
 func (w *procedure) writeHeld(t target) {
 	waits := !w.done[w.targetOf(t.Index)]
 	if waits {
-		w.step("GPU %d: its pod leaves, and waits for its slice until the GPU is partitioned.", t.Index)
+		w.step("GPU %d: %s leaves, and waits for its slice until the GPU is partitioned.", t.Index, holderText(t.own))
 		if to := w.targetOf(t.Index); to != t.Index {
 			w.say(fmt.Sprintf("It gets it on GPU %d, which comes later: it waits until that one is partitioned, too.", to))
 		}
 	} else {
-		w.step("GPU %d: its pod has moved to GPU %d. Wait until the old one has left.", t.Index, w.targetOf(t.Index))
+		w.step("GPU %d: %s has moved to GPU %d. Wait until the old one has left.", t.Index, holderText(t.own),
+			w.targetOf(t.Index))
 	}
 	w.run("kubectl cordon " + w.node)
 	if waits {

@@ -70,6 +70,9 @@ func (w *procedure) writeSingle() {
 		if isOwnedBy(r, "DaemonSet") {
 			w.say("A DaemonSet ignores the cordon: keep its pod away by its node selector until all GPUs are partitioned.")
 		}
+		if r.Pod == nil || !isReplaceable(r) { // no command names it
+			w.say(fmt.Sprintf("GPU %d, %s:", r.Index, holderText(r)))
+		}
 		w.remove(r)
 	}
 	w.step("Create the slices of all GPUs.")

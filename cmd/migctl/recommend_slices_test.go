@@ -260,3 +260,22 @@ func TestSliceProcedureNeedsTheNode(t *testing.T) {
 	}
 	cmptest.LacksTexts(t, got.out, "migctl apply")
 }
+
+// TestSlicesThatStay: a slice that is judged and stays has its answer in the table, in one line for each GPU and reason.
+func TestSlicesThatStay(t *testing.T) {
+	var devices []advise.Recommendation
+	for i, r := range []advise.Recommendation{
+		{Action: advise.ActionKeep, Reason: advise.ReasonPreallocated}, {Action: advise.ActionFree},
+		{Action: advise.ActionKeep, Reason: advise.ReasonPreallocated}, {Action: advise.ActionKeep},
+	} {
+		r.Index, r.Instance, r.Profile = i/3, gpu.Some(gpu.InstanceID(i)), "1g.10gb"
+		r.Placement = gpu.Some(gpu.Placement{Start: i, Size: 1})
+		devices = append(devices, r)
+	}
+	var out strings.Builder
+	p := newPage(&out, false, true)
+	writeSlices(p, devices)
+	p.flush()
+	cmptest.Equal(t, "text", strings.TrimSpace(out.String()),
+		"0 2 kept slices (preallocated): 1g.10gb@0, 1g.10gb@2\n  0 1 free slice: 1g.10gb@1\n  1 1 kept slice: 1g.10gb@3")
+}

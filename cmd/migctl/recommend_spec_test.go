@@ -214,6 +214,7 @@ func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 	cmptest.LacksTexts(t, text, "kubectl --namespace=ml patch")
 	cmptest.HasTexts(t, text, "kubectl --namespace=ml delete pod/pod-0", "kubectl --namespace=ml delete pod/pod-1")
 	cmptest.LacksTexts(t, text, "delete pod/pod-2")
+	cmptest.HasTexts(t, flat(text), "GPU 2, pod ml/pod-2: Wait until it ends.")
 
 	// one GPU alone would take the resource of the whole node away
 	whole := runner{}.run(t, address, "recommend", "--spec")
@@ -291,8 +292,8 @@ func TestProcedureWorksOnRandomNodes(t *testing.T) {
 			t.Errorf("node %d: GPUs %v are held still, pods %v have no slice\n%s", n, c.holds, c.pending, out)
 		}
 		moved += report.Packing.InUse
-		waited += strings.Count(out, "its pod leaves, and waits")
-		followed += strings.Count(out, "its pod has moved to")
+		waited += strings.Count(out, " leaves, and waits for")
+		followed += strings.Count(out, " has moved to")
 		later += strings.Count(out, "which comes later")
 	}
 	if moved < 50 || waited < 10 || followed < 1 || later > 1 { // one packing has a circle

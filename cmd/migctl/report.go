@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -163,11 +164,19 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.Internal, api.Malformed, api.NoMethod, api.TooLarge, api.MediaType:
 		return "see mig-exporter's log; versions of migctl and mig-exporter that differ may be the reason (migctl --version)."
 	case api.NotBuilt:
-		return "this version of mig-exporter does not offer it."
+		return notBuiltHint(p, o)
 	case api.DriverFailed:
 		return "see which step failed and what the driver said."
 	}
 	return specHint(p, o)
+}
+
+// notBuiltHint says what to do about something that the server lacks, or that is off.
+func notBuiltHint(p *api.Problem, o *options) string {
+	if o.Command == commandRecommend && p.Status == http.StatusNotImplemented {
+		return "start mig-exporter without --no-advise.enabled."
+	}
+	return "this version of mig-exporter does not offer it."
 }
 
 // specHint says what to do about a spec that cannot be executed as it is.

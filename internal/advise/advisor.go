@@ -21,8 +21,9 @@ const (
 // Advisor collects evidence from Snapshots. It is not safe for concurrent use.
 type Advisor struct {
 	options   Options
-	now       time.Time // of the last Snapshot
-	ahead     time.Time // the first time that is far ahead of it; zero if the last one was not
+	now       time.Time // of the last Snapshot, or of the evidence that was restored; a wall clock's
+	restored  bool      // nothing was observed since
+	ahead     time.Time // the first time that is far ahead of now; zero if the last one was not
 	devices   map[deviceKey]*device
 	order     []*device // devices in the order in which they came: sums must not depend on that of a map
 	workloads map[Key]*workload
@@ -75,12 +76,14 @@ func New(options Options) *Advisor {
 
 // Observe adds what a Snapshot says. In the steady state it allocates nothing.
 func (a *Advisor) Observe(s *gpu.Snapshot) {
-	if a.doubtsClock(s.Time) {
+	now := s.Time.Round(0) // of the wall clock alone: a monotonic reading would hide that it was set
+	if a.doubtsClock(now) {
 		return
 	}
+	a.followClock(now)
 	passed := passedTime{}
-	if !a.now.IsZero() {
-		since := min(max(0, s.Time.Sub(a.now)), maxCountedGap)
+	if !a.now.IsZero() && !a.restored {
+		since := min(now.Sub(a.now), maxCountedGap)
 		passed.held = since.Seconds()
 		if since <= a.options.MaxGap {
 			passed.observed = passed.held
@@ -90,12 +93,11 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 			}
 		}
 	}
-	closing := !a.now.IsZero() && s.Time.Truncate(windowLength).After(a.now.Truncate(windowLength))
-	if closing {
-		a.closeWindows(s.Time.Truncate(windowLength))
+	if !a.now.IsZero() && now.Truncate(windowLength).After(a.now.Truncate(windowLength)) {
+		a.closeWindows(now.Truncate(windowLength))
 	}
-	hourPassed := !a.now.IsZero() && s.Time.Truncate(time.Hour).After(a.now.Truncate(time.Hour))
-	a.now, a.node = s.Time, s.Hostname
+	hourPassed := !a.now.IsZero() && now.Truncate(time.Hour).After(a.now.Truncate(time.Hour))
+	a.now, a.restored, a.node = now, false, s.Hostname
 	if len(s.GPUs) > 0 {
 		a.gpus = a.gpus[:0]
 	}
@@ -106,25 +108,6 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 	if hourPassed {
 		a.forget()
 	}
-}
-
-// A clock that is far ahead is believed once it has been there for clockDoubt: a single wrong time would age all
-// evidence at once.
-const (
-	farAhead   = 24 * time.Hour
-	clockDoubt = 10 * time.Minute
-)
-
-// doubtsClock reports whether a time is too far ahead of the last one to be believed yet.
-func (a *Advisor) doubtsClock(now time.Time) bool {
-	if a.now.IsZero() || now.Sub(a.now) <= farAhead {
-		a.ahead = time.Time{}
-		return false
-	}
-	if a.ahead.IsZero() || now.Before(a.ahead) {
-		a.ahead = now
-	}
-	return now.Sub(a.ahead) < clockDoubt
 }
 
 // passedTime is the time since the last Snapshot in seconds: that for which a device was held, and the part of it
@@ -295,7 +278,12 @@ func (a *Advisor) compareWithWhole(w *workload) {
 	key.Profile = ""
 	if whole := a.workloads[key]; whole != nil && whole != w {
 		days := whole.sums(a.now)
-		w.Before = Kernels{Width: float64(days.MinWidth), Bandwidth: float64(days.MinBandwidth)}
+		if days.MinWidth > 0 {
+			w.Before.Width = float64(days.MinWidth)
+		}
+		if days.MinBandwidth > 0 {
+			w.Before.Bandwidth = float64(days.MinBandwidth)
+		}
 	}
 }
 
@@ -348,21 +336,28 @@ func (a *Advisor) forget() {
 		}
 		return gone
 	})
+	held := a.held()
 	for key, w := range a.workloads {
-		if a.now.Sub(w.Last) > forgetAfter {
+		if a.now.Sub(w.Last) > forgetAfter && !held[w] {
 			delete(a.workloads, key)
 		}
 		w.forgetPods(a.now)
 	}
 }
 
+// held returns the workloads that hold a device.
+func (a *Advisor) held() map[*workload]bool {
+	held := map[*workload]bool{}
+	for _, d := range a.order {
+		held[d.workload] = true
+	}
+	return held
+}
+
 // forgetOldest drops the tenth of the workloads that were not seen for the longest time, except those that hold a
 // device.
 func (a *Advisor) forgetOldest() {
-	held := map[*workload]bool{}
-	for _, d := range a.devices {
-		held[d.workload] = true
-	}
+	held := a.held()
 	var all []*workload
 	for _, w := range a.workloads {
 		if !held[w] {

@@ -71,7 +71,7 @@ func ReadCheckpoint(from io.Reader) (*Checkpoint, error) {
 		return nil, fmt.Errorf("read the evidence: %w", err) // the checksum stands at the end
 	}
 	c.Workloads = slices.DeleteFunc(c.Workloads, func(w workload) bool {
-		err := w.validate()
+		err := w.validate(c.Time)
 		if err != nil {
 			c.dropped = append(c.dropped, fmt.Errorf("workload %.100q of namespace %.100q, container %.100q: %w",
 				w.Key.Owner, w.Key.Namespace, w.Key.Container, err))
@@ -84,20 +84,19 @@ func ReadCheckpoint(from io.Reader) (*Checkpoint, error) {
 // Dropped returns an error for each workload that ReadCheckpoint has left out.
 func (c *Checkpoint) Dropped() []error { return c.dropped }
 
-// IsOf reports whether the evidence is of the node of a Snapshot: one with the same name, or with a GPU that it had.
-// The name alone does not decide, since that of a pod is another one after each restart. It is unknown as long as the
-// Snapshot has another name and no GPU.
-func (c *Checkpoint) IsOf(s *gpu.Snapshot) (same, known bool) {
-	if c.Node == s.Hostname {
-		return true, true
-	}
+// IsOf reports whether the evidence is of the node of a Snapshot: one with a GPU that it had, or with the same name if
+// that is the name of a Kubernetes node. A host name decides nothing: that of a pod is another one after each restart,
+// and machines of one image can all have the same. It is unknown as long as the Snapshot has no GPU.
+func (c *Checkpoint) IsOf(s *gpu.Snapshot, isNodeName bool) (same, known bool) {
 	for i := range s.GPUs {
-		if id := s.GPUs[i].UUID; id != "" {
-			known = true
-			same = same || slices.Contains(c.GPUs, id)
-		}
+		known = known || s.GPUs[i].UUID != ""
 	}
-	return same, known
+	return known && (c.HasGPUOf(s) || isNodeName && c.Node == s.Hostname), known
+}
+
+// HasGPUOf reports whether the node of the evidence had a GPU that the node of a Snapshot has.
+func (c *Checkpoint) HasGPUOf(s *gpu.Snapshot) bool {
+	return slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID != "" && slices.Contains(c.GPUs, g.UUID) })
 }
 
 // Restore takes over the evidence, before anything is observed of a GPU. The Checkpoint must not be used any more.
@@ -105,15 +104,21 @@ func (a *Advisor) Restore(c *Checkpoint) {
 	for _, w := range c.Workloads { // copies: one that is forgotten must not keep the memory of all
 		a.workloads[w.Key] = &w
 	}
+	a.now, a.restored = c.Time, true
 }
 
 // maxCheckpoint bounds what is read, in bytes: three times what maxWorkloads take.
 const maxCheckpoint = 64 << 20
 
-// validate reports what no Advisor writes.
-func (w *workload) validate() error {
-	if w.First.IsZero() || w.Last.IsZero() || w.Reference.IsZero() {
-		return errors.New("has no time")
+// validate reports what no Advisor writes at a time.
+func (w *workload) validate(at time.Time) error {
+	for _, t := range []time.Time{w.First, w.Last, w.Reference} {
+		if t.IsZero() {
+			return errors.New("has no time")
+		}
+		if t.After(at) {
+			return fmt.Errorf("has the time %s, after that of the evidence, %s", t.Format(time.RFC3339), at.Format(time.RFC3339))
+		}
 	}
 	numbers := []float64{w.Observed, w.NextSince, w.MemoryUnread, w.MediaUnread, w.ActivityUnread, w.Throttled,
 		float64(w.FirstMemory), w.Before.Width, w.Before.Bandwidth}

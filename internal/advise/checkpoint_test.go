@@ -111,7 +111,8 @@ func TestInvalidWorkloadsAreLeftOut(t *testing.T) {
 	}
 }
 
-// TestCheckpointOfWhichNode: its name or one of its GPUs tells it; without either it is not known.
+// TestCheckpointOfWhichNode: one of its GPUs shows it, or its name if it is that of a Kubernetes node; without a GPU it is
+// not known.
 func TestCheckpointOfWhichNode(t *testing.T) {
 	nodeOf := func(name string, indices ...int) *gpu.Snapshot {
 		s := &gpu.Snapshot{Hostname: name, Time: start()}
@@ -131,14 +132,17 @@ func TestCheckpointOfWhichNode(t *testing.T) {
 	}{
 		{"another pod on the same node", nodeOf("exporter-9qmzt", 0, 1), true, true},
 		{"one GPU was replaced", nodeOf("exporter-9qmzt", 7, 1), true, true},
-		{"the same name, all GPUs replaced", nodeOf("exporter-x7k2p", 7), true, true},
-		{"the same name, no GPU yet", nodeOf("exporter-x7k2p"), true, true},
+		{"the same host name, other GPUs", nodeOf("exporter-x7k2p", 7), false, true},
+		{"the same name, no GPU yet", nodeOf("exporter-x7k2p"), false, false},
 		{"another node", nodeOf("exporter-9qmzt", 8, 9), false, true},
 		{"another name, no GPU yet", nodeOf("exporter-9qmzt"), false, false},
 		{"another name, a GPU without UUID", &gpu.Snapshot{Hostname: "n", GPUs: make([]gpu.GPU, 1)}, false, false},
 	} {
-		same, known := c.IsOf(n.node)
+		same, known := c.IsOf(n.node, false)
 		cmptest.Equal(t, n.about, [2]bool{same, known}, [2]bool{n.same, n.known})
+		same, known = c.IsOf(n.node, true)
+		want := n.same || n.known && n.node.Hostname == "exporter-x7k2p" // all GPUs replaced
+		cmptest.Equal(t, n.about+", a Kubernetes node", [2]bool{same, known}, [2]bool{want, n.known})
 	}
 }
 

@@ -49,9 +49,10 @@ const decisiveQuantile = 0.975
 // isUnread reports whether a reading was absent in more than a twentieth of a time.
 func isUnread(unread, of float64) bool { return unread > 0.05*of }
 
-// isRecent reports whether a time in Unix seconds lies in the days that are kept.
+// isRecent reports whether a time in Unix seconds lies in the days that are kept, and not in the future.
 func isRecent(at int64, now time.Time) bool {
-	return at > 0 && now.Sub(time.Unix(at, 0)) < memoryDays*24*time.Hour
+	age := now.Sub(time.Unix(at, 0))
+	return at != 0 && age >= 0 && age < memoryDays*24*time.Hour
 }
 
 // isPreallocated reports whether a framework took nearly all memory of a device at its start, and the same since.

@@ -190,6 +190,36 @@ func TestOldWorkloadsFade(t *testing.T) {
 	}
 }
 
+// TestWorkloadThatComesBackInTime: one that holds a device again is not forgotten, however long it was away.
+func TestWorkloadThatComesBackInTime(t *testing.T) {
+	a := New(fastOptions())
+	g, idle := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a")), wholeGPU(t, "H100-80GB", 0, load{})
+	s := observeFor(a, start(), 30*time.Minute, g)
+	s = observeFor(a, s.Time.Add(time.Minute), forgetAfter+28*time.Minute, idle)
+	s = observeFor(a, s.Time.Add(time.Minute), 31*time.Minute, g) // on the hour at which it would be forgotten
+	cmptest.Equal(t, "minute", s.Time.Sub(start()), forgetAfter+91*time.Minute)
+	after := restarted(t, a)
+	cmptest.Equal(t, "workloads", len(after.workloads), 1)
+	if h := a.Recommend(s).Devices[0].Evidence.ObservedHours; h < 0.9 {
+		t.Errorf("observed for %v h, want an hour", h)
+	}
+}
+
+// TestDevicesOfRarePolls: a device is the same one however long two polls are apart.
+func TestDevicesOfRarePolls(t *testing.T) {
+	o := DefaultOptions()
+	o.MaxGap = 6 * time.Hour
+	a, g := New(o), wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
+	var s *gpu.Snapshot
+	for i := range 40 {
+		s = &gpu.Snapshot{Time: start().Add(time.Duration(i) * 2 * time.Hour), Hostname: "node-a", GPUs: []gpu.GPU{g}}
+		a.Observe(s)
+	}
+	if h := a.Recommend(s).Devices[0].Evidence.ObservedHours; h < 38 { // an hour counts of each two
+		t.Errorf("observed for %v h, want 39", h)
+	}
+}
+
 // TestKeysAreOrdered: keys that differ in any field have an order, which checkpoints and forgetting follow.
 func TestKeysAreOrdered(t *testing.T) {
 	key := Key{Namespace: "ml", Owner: "Deployment/a", Container: "main", Model: "H100", Profile: "1g.10gb"}

@@ -1,6 +1,7 @@
 package advise
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -164,5 +165,32 @@ func TestNoShrinkOfAStretchedSlice(t *testing.T) {
 		r := recommend(a, s).Devices[0]
 		cmptest.Equal(t, c.about+": "+r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended},
 			c.want)
+	}
+}
+
+// TestComparedWithTheWholeGPUForLong: what kernels used on the whole GPU is known for as long as the workload runs in its
+// slice, whenever its pod is replaced: the days on the whole GPU fade before the workload there is forgotten.
+func TestComparedWithTheWholeGPUForLong(t *testing.T) {
+	for _, drawn := range []float64{0, 0.3} { // with the bandwidth unknown or known
+		for _, after := range []time.Duration{day, 6 * day, 7*day + 18*time.Hour, 9 * day} {
+			a, h := New(fastOptions()), pod("ml", "CronJob/a")
+			whole := wholeGPU(t, "H100-80GB", 0, load{busy: 0.3, sm: 0.3 * 0.4, dram: 0.3 * drawn, gib: 4}, h)
+			s := observeFor(a, start().Add(9*time.Hour), 8*day+9*time.Hour, whole) // until six in the evening
+			l := load{busy: 0.9, sm: 0.9 * 0.99, dram: 0.1, gib: 4}
+			s = observeFor(a, s.Time.Add(time.Minute), after, slicedGPU(t, "H100-80GB", "1g.10gb", l, h))
+			h.PodUID, h.Pod = "uid-2", "a-1"
+			s = observeFor(a, s.Time.Add(time.Minute), time.Hour, slicedGPU(t, "H100-80GB", "1g.10gb", l, h))
+			r := recommend(a, s).Devices[0]
+			cmptest.Equal(t, after.String(), answer{r.Action, r.Reason, r.Recommended},
+				answer{ActionGrow, ReasonStretch, "1g.20gb"})
+			for key, w := range a.workloads {
+				if key.Profile == "" || key.Owner != "CronJob/a" {
+					continue
+				}
+				if math.Abs(w.Before.Width-0.4) > 1e-6 || math.Abs(w.Before.Bandwidth-drawn) > 1e-6 {
+					t.Errorf("%v: used %v of the whole GPU, want 0.4 and %v", after, w.Before, drawn)
+				}
+			}
+		}
 	}
 }

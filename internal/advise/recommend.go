@@ -155,7 +155,8 @@ func hintsOf(holders []gpu.Holder) gpu.RightsizingHints {
 }
 
 // unify makes the recommendations of a node one that the device plugin's single strategy can carry out: one profile
-// that does for every pod and is no smaller than what is recommended for any of them, or none.
+// that does for every pod and is no smaller than what is recommended for any of them, or none. They are provisional if
+// one of them is.
 func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 	held := 0
 	fits := map[string]int{} // devices that each profile does for
@@ -181,6 +182,9 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 			break
 		}
 	}
+	provisional := slices.ContainsFunc(devices, func(r Recommendation) bool {
+		return r.Action == ActionSlice && r.Provisional
+	})
 	for i, tried := range trials {
 		r := &devices[i]
 		if r.Action != ActionSlice {
@@ -192,7 +196,7 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 				nil, 0, false
 			continue
 		}
-		r.Recommended = one
+		r.Recommended, r.Provisional = one, provisional
 		r.predict(&tried[at])
 	}
 }

@@ -64,6 +64,7 @@ func (a *Advisor) recommendShrink(
 	case e.activityUnread || w.Untrusted:
 		r.Reason = ReasonNoActivity
 	case e.P95.Width >= saturatedWidth:
+		w.Answer, w.Next = answer{Action: ActionKeep}, answer{}
 		return
 	case w.stretch(float64(days.MinWidth), float64(days.MinBandwidth), of, wholeOf(g)) > unchangedStretch:
 		r.Reason = ReasonStretch
@@ -72,20 +73,16 @@ func (a *Advisor) recommendShrink(
 		w.settleRefusal(r.Reason)
 		return
 	}
-	for _, p := range smallerProfiles(g, of) {
-		t := try(e, p, of, a.limitsOf(hints), a.options)
-		r.Considered = append(r.Considered, Considered{Profile: p.Name, Reason: t.reason, StretchP95: t.p95})
-		if t.reason != ReasonNone {
-			continue
-		}
-		decided := a.settleAnswer(w, answer{Action: ActionShrink, Profile: p.Name}, g.Profiles)
-		if decided.Action == ActionShrink && decided.Profile == p.Name {
-			r.Action, r.Recommended = ActionShrink, p.Name
-			r.predict(&t)
-		}
-		return
+	trials := tryAll(g, e, of, a.limitsOf(hints), a.options)
+	smaller := answer{Action: ActionKeep}
+	if at := slices.IndexFunc(trials, func(t trial) bool { return t.reason == ReasonNone }); at >= 0 {
+		smaller = answer{Action: ActionShrink, Profile: trials[at].profile.Name}
 	}
-	a.settleAnswer(w, answer{Action: ActionKeep}, g.Profiles)
+	decided := a.settleAnswer(w, smaller, trials)
+	if decided.Action != ActionShrink {
+		decided = answer{Action: ActionKeep} // whatever refused it before
+	}
+	r.settle(decided, trials)
 }
 
 // instanceCapacity returns what a GPU instance has: its profile's if the driver reports it, else its own.

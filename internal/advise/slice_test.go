@@ -139,3 +139,26 @@ func TestSingleStrategy(t *testing.T) {
 		cmptest.Equal(t, c.about, got, c.want)
 	}
 }
+
+// TestSingleStrategyIsProvisionalAsAWhole: a node moves as one, so a pod of which too little is known holds back all.
+func TestSingleStrategyIsProvisionalAsAWhole(t *testing.T) {
+	o := fastOptions()
+	o.SingleStrategy = true
+	a := New(o)
+	first, free := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a")), wholeGPU(t, "H100-80GB", 1, load{})
+	later := wholeGPU(t, "H100-80GB", 1, slight(), pod("ml", "Deployment/b"))
+	s := observeFor(a, start(), 9*day, first, free)
+	cmptest.Equal(t, "alone", recommend(a, s).Devices[0].Candidate(), true)
+	for _, c := range []struct {
+		days      time.Duration
+		candidate bool
+	}{{2, false}, {6, true}} {
+		s = observeFor(a, s.Time.Add(time.Minute), c.days*day, first, later)
+		report := recommend(a, s)
+		for _, r := range report.Devices {
+			cmptest.Equal(t, "action", r.Action, ActionSlice)
+			cmptest.Equal(t, "candidate", r.Candidate(), c.candidate)
+		}
+		cmptest.Equal(t, "packed", report.Packing != nil, c.candidate)
+	}
+}

@@ -137,7 +137,12 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hel
 		return nil
 	}
 	trials := tryAll(g, &e, of, a.limitsOf(hints), a.options)
-	decided := a.settleAnswer(w, decide(trials, &facts, of, a.options), g.Profiles)
+	r.settle(a.settleAnswer(w, decide(trials, &facts, of, a.options), trials), trials)
+	return trials
+}
+
+// settle fills in an answer and the trials that it comes from.
+func (r *Recommendation) settle(decided answer, trials []trial) {
 	r.Action, r.Reason, r.Recommended = decided.Action, decided.Reason, decided.Profile
 	for i := range trials {
 		t := &trials[i]
@@ -146,7 +151,6 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hel
 			r.predict(t)
 		}
 	}
-	return trials
 }
 
 // factsOf returns what is known of the workload that holds a whole GPU.
@@ -185,13 +189,14 @@ func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 	return answer{Action: ActionKeep, Reason: reason}
 }
 
-// settleAnswer returns the answer to show. A safer one takes the place of the last at once, a bolder one only after
-// it has been the answer for as long as the first one needed.
-func (a *Advisor) settleAnswer(w *workload, now answer, profiles []gpu.Profile) answer {
+// settleAnswer returns the answer to show, by the trials of which it is one. A bolder one takes the place of the last
+// only after it has been the answer for as long as the first one needed; a refusal, and any other if the profile of the
+// last does not do any more, at once.
+func (a *Advisor) settleAnswer(w *workload, now answer, trials []trial) answer {
 	switch {
 	case now == w.Answer:
 		w.Next = answer{}
-	case w.Answer == answer{} || isSafer(now, w.Answer, profiles):
+	case w.Answer == answer{} || now.Profile == "" || !w.Answer.does(trials):
 		w.Answer, w.Next = now, answer{}
 	case now != w.Next:
 		w.Next, w.NextSince = now, w.Observed
@@ -199,6 +204,13 @@ func (a *Advisor) settleAnswer(w *workload, now answer, profiles []gpu.Profile) 
 		w.Answer, w.Next = now, answer{}
 	}
 	return w.Answer
+}
+
+// does reports whether the profile of an answer is one of those that do. A refusal always does.
+func (x answer) does(trials []trial) bool {
+	return x.Profile == "" || slices.ContainsFunc(trials, func(t trial) bool {
+		return t.profile.Name == x.Profile && t.reason == ReasonNone
+	})
 }
 
 // settleRefusal makes a refusal the answer if it comes from the evidence, so that a bolder one has to hold for as
@@ -210,12 +222,6 @@ func (w *workload) settleRefusal(reason Reason) {
 		ReasonStretch:
 		w.Answer = answer{Action: ActionKeep, Reason: reason}
 	}
-}
-
-// isSafer reports whether an answer leaves a workload more than another one did.
-func isSafer(now, before answer, profiles []gpu.Profile) bool {
-	smaller := func(of answer) bool { return of.Action == ActionSlice || of.Action == ActionShrink }
-	return !smaller(now) || smaller(before) && sizeOf(now.Profile, profiles) > sizeOf(before.Profile, profiles)
 }
 
 // sizeOf orders profiles by what they have; one that is offered no longer has nothing.

@@ -83,8 +83,7 @@ type workload struct {
 	Pods []podSeen
 	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes all memory in advance
 	// shows there.
-	FirstMemory  float32
-	FirstWindows uint8
+	FirstMemory float32
 	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix seconds; 0 if there
 	// was none.
 	NVLink, Graphics int64
@@ -139,9 +138,6 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	}
 	w.Observed += min(v.observed, max(0, now.Sub(w.Last).Seconds()))
 	w.Last = now
-	if now.Before(w.First) {
-		w.First = now // the clock was set back
-	}
 	mark(&w.NVLink, v.nvlink, now)
 	mark(&w.Graphics, v.graphics, now)
 	for kind := range v.media {
@@ -188,6 +184,7 @@ func (w *workload) resume(uid string, now time.Time) {
 	}
 	if at := w.podAt(uid); at >= 0 {
 		w.today(now).Held += float32(max(0, now.Unix()-w.Pods[at].Last))
+		w.Pods[at].Last = now.Unix()
 		return
 	}
 	if len(w.Pods) >= maxPods {
@@ -246,9 +243,6 @@ const maxWeight = 1 << 20
 
 // weight returns what an observation of now counts, relative to one of the reference time.
 func (w *workload) weight(now time.Time) float64 {
-	if now.Before(w.Reference.Add(-halfLife)) {
-		w.Reference = now // the clock was set back
-	}
 	weight := math.Exp2(now.Sub(w.Reference).Hours() / halfLife.Hours())
 	if weight <= maxWeight {
 		return weight
@@ -263,12 +257,12 @@ func (w *workload) weight(now time.Time) float64 {
 	return 1
 }
 
-// sums are the days of the last memoryDays added up.
+// sums are the days of the last memoryDays added up. If the clock was set back, the last one can be of tomorrow.
 func (w *workload) sums(now time.Time) daySums {
 	var all daySums
 	today := dayOf(now)
 	for _, d := range w.Days {
-		if d.Day <= today-memoryDays || d.Day > today {
+		if d.Day <= today-memoryDays {
 			continue
 		}
 		all.Observed += d.Observed
@@ -284,7 +278,7 @@ func (w *workload) sums(now time.Time) daySums {
 func (w *workload) observedDays(now time.Time) int {
 	days, today := 0, dayOf(now)
 	for _, d := range w.Days {
-		if d.Observed > 0 && d.Day > today-memoryDays && d.Day <= today {
+		if d.Observed > 0 && d.Day > today-memoryDays {
 			days++
 		}
 	}

@@ -21,7 +21,6 @@ func Analyze(ctx context.Context, c *Client, o Options) (*Report, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	o.Window = o.Window.Truncate(hour)
 	a := &analysis{client: c, options: o, end: o.End.Truncate(step), chunk: firstChunk(o.Window),
 		holdersKnown: map[string]bool{}, models: models{}}
 	if err := a.listGPUs(ctx); err != nil {

@@ -48,6 +48,9 @@ func (o *Options) Validate() error {
 	if o.Window < minWindow || o.Window > maxWindow {
 		return fmt.Errorf("--window is %s; expected 1h to 35d", model.Duration(o.Window))
 	}
+	if o.Window%time.Hour != 0 {
+		return fmt.Errorf("--window is %s; expected whole hours", model.Duration(o.Window))
+	}
 	if !model.LegacyValidation.IsValidLabelName(o.ClusterLabel) {
 		return fmt.Errorf("--cluster-label is %q; expected the name of a label, as in cluster", o.ClusterLabel)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -28,8 +29,15 @@ type adviceHandler struct {
 
 // ServeHTTP answers with the report or with a problem document (RFC 9457).
 func (h *adviceHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	selectors := query["gpu"]
+	if delete(query, "gpu"); err != nil || len(query) > 0 || len(selectors) > 1 {
+		writeProblem(w, http.StatusBadRequest, "malformed", "Unknown query",
+			fmt.Sprintf("%.64q: expected nothing, or gpu once", r.URL.RawQuery))
+		return
+	}
 	var id gpu.UUID
-	if selector := r.URL.Query().Get("gpu"); selector != "" {
+	if selector := strings.Join(selectors, ""); selector != "" {
 		var known bool
 		if id, known = h.findGPU(selector); !known {
 			writeProblem(w, http.StatusNotFound, "not-found", "No such GPU",

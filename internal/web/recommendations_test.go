@@ -83,6 +83,9 @@ func TestRecommendationsProblems(t *testing.T) {
 		{"before the first, of a GPU", "?gpu=0", none, http.StatusServiceUnavailable, "no-recommendations"},
 		{"no such index", "?gpu=99", reportOf, http.StatusNotFound, "not-found"},
 		{"no such UUID", "?gpu=GPU-x", reportOf, http.StatusNotFound, "not-found"},
+		{"another parameter", "?gpus=1", reportOf, http.StatusBadRequest, "malformed"},
+		{"two GPUs", "?gpu=0&gpu=1", reportOf, http.StatusBadRequest, "malformed"},
+		{"no query", "?gpu=%zz", reportOf, http.StatusBadRequest, "malformed"},
 		{"not encodable", "", unencodable, http.StatusInternalServerError, "encoding"},
 	} {
 		w := get(adviceOf(c.report), "/api/v1/recommendations"+c.path)

@@ -3,6 +3,7 @@ package truth
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -55,6 +56,9 @@ type result struct {
 	subjects []*subject
 	packing  [2]*advise.Packing
 	records  []record
+	wrong    []string // what contradicts itself in a report, or packs worse than is possible
+	// smallPackings were compared with an optimum; sharedPackings need fewer GPUs than they hold.
+	smallPackings, sharedPackings int
 }
 
 // options are the defaults, for Snapshots of a minute.
@@ -150,12 +154,16 @@ func observe(n *node, res *result) {
 			subject.foresee(n, minute)
 		}
 		if minute%180 == 179 && minute > dayMinutes {
-			res.countFlaps(a.Recommend(s))
+			report := a.Recommend(s)
+			res.countFlaps(report)
+			res.checkRecommended(report)
 		}
 	}
 	for mode, a := range [2]*advise.Advisor{a, restarted(a, s)} {
 		report := a.Recommend(s)
 		report.Pack(s)
+		res.checkRecommended(report)
+		res.checkPacking(report, s.GPUs)
 		res.packing[mode] = report.Packing
 		for _, subject := range res.subjects {
 			r := report.Devices[subject.gpu]
@@ -233,6 +241,19 @@ func (res *result) countFlaps(report *advise.Report) {
 			s.flaps++
 		}
 		s.last = now
+	}
+}
+
+// checkRecommended notes the profiles that are recommended although the report says why they do not do.
+func (res *result) checkRecommended(report *advise.Report) {
+	for i := range report.Devices {
+		r := &report.Devices[i]
+		for _, c := range r.Considered {
+			if c.Profile == r.Recommended && c.Reason != advise.ReasonNone {
+				res.wrong = append(res.wrong, fmt.Sprintf("%s GPU %d at %v: %s is recommended, and considered as %s",
+					report.Node, r.Index, report.Time, r.Recommended, c.Reason))
+			}
+		}
 	}
 }
 

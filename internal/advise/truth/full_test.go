@@ -253,6 +253,7 @@ func compareNodes(t *testing.T, seed uint64, count, minutes, slicedMinutes int) 
 // TestFastPathAgrees: the advice on generated nodes is that on the full simulator, polled as the exporter polls, and
 // what really happens in slices is the same.
 func TestFastPathAgrees(t *testing.T) {
+	t.Parallel()
 	if *report != "" {
 		t.Skip("TestAdviceIsTrue does it for the report")
 	}

@@ -54,7 +54,7 @@ func kinds() []struct {
 	}{
 		{"narrow-busy", 10}, {"rare-wide", 10}, {"image-fleet", 12}, {"daily", 11}, {"weekly", 7}, {"bursty", 7},
 		{"phases", 6}, {"growing-load", 4}, {"leaking", 5}, {"growing-memory", 3}, {"preallocating", 7}, {"video", 5},
-		{"pcie-bound", 3},
+		{"late-video", 2}, {"pcie-bound", 3},
 		{"multi-gpu", 2}, {"shared", 2}, {"short-lived", 6}, {"voice", 3}, {"training", 5}, {"new-version", 2},
 	}
 }
@@ -182,6 +182,12 @@ func (w *workload) shapeOther(r *rand.Rand, m *model) {
 		w.media[0] = w.media[0] && m.encoders
 		hours := 1 + r.IntN(24)
 		w.mediaAt = func(minute int) bool { return minute/60%24 < hours }
+	case "late-video": // from some time after the eighth day on, up to an hour before the advice is taken
+		w.media, w.busy, w.states = [4]bool{false, true, r.IntN(3) == 0, false}, steady(between(r, 0.05, 0.5)), nil
+		w.addState(r, m, between(r, 0.01, 0.1))
+		w.needGiB = steady(m.gib * between(r, 0.03, 0.1))
+		begins := 8*dayMinutes + r.IntN(observedMinutes-8*dayMinutes-60)
+		w.mediaAt = func(minute int) bool { return minute >= begins }
 	case "pcie-bound":
 		w.pcie, w.busy = between(r, 0.2, 0.8), steady(between(r, 0.1, 0.4))
 	case "multi-gpu":

@@ -16,13 +16,16 @@ type summary struct {
 	// mode.
 	inUse, freed [2]int
 	unproven     int
-	full         *agreement
+	// smallPackings were compared with the exhaustive optimum; sharedPackings of them need fewer GPUs than they hold.
+	smallPackings, sharedPackings int
+	full                          *agreement
 }
 
 func summarize(results []*result) *summary {
 	s := &summary{nodes: len(results)}
 	for _, r := range results {
 		s.records = append(s.records, r.records...)
+		s.smallPackings, s.sharedPackings = s.smallPackings+r.smallPackings, s.sharedPackings+r.sharedPackings
 		for mode, p := range r.packing {
 			if p == nil {
 				continue
@@ -110,8 +113,12 @@ memory.
 	row("lost more than 5 % in their worst hour", func(v *verdict) bool { return v.seen.worstHour < minThroughput })
 	fmt.Fprintf(b, "| GPUs of these workloads | %d | %d | |\n| of them free after packing | %d | %d | |\n\n",
 		s.inUse[byDefault], s.inUse[strictly], s.freed[byDefault], s.freed[strictly])
-	fmt.Fprintf(b, "Packings not proven optimal: %d. Changes of an answer: %.2f a week and workload.\n\n",
-		s.unproven, s.flapsPerWeek())
+	strict := s.count(strictly, func(v *verdict) bool { return v.seen.worstHour < minThroughput })
+	fmt.Fprintf(b, "Strict promises that no workload falls below 95 %% of its throughput over the 7 days, and holds it; "+
+		"it says nothing of single hours: %d of its workloads lost more than 5 %% in their worst one.\n\n", strict)
+	fmt.Fprintf(b, "Packings not proven optimal: %d. %d halves of nodes were packed as nodes of %d GPUs, "+
+		"%d of them on fewer GPUs than before: each on as few as the best of all assignments. Changes of an answer: %.2f a week and workload.\n\n",
+		s.unproven, s.smallPackings, smallNode, s.sharedPackings, s.flapsPerWeek())
 }
 
 func (s *summary) flapsPerWeek() float64 {

@@ -96,6 +96,7 @@ func spread(g *gpu.GPU, minute gpu.Activity, poll, polls int) {
 
 // TestSourcesAgree: polls give the advice that windows give, and the comparison sees a source that does something else.
 func TestSourcesAgree(t *testing.T) {
+	t.Parallel()
 	const minutes = 8 * dayMinutes
 	for index := range 2 {
 		n := newNode(3, index)
@@ -118,6 +119,7 @@ func TestSourcesAgree(t *testing.T) {
 // TestGeneratedMixes: the kernels of a mix add up to their busy time, fit the GPU, and have about the mean width that
 // was asked for.
 func TestGeneratedMixes(t *testing.T) {
+	t.Parallel()
 	kindsSeen, mixes := map[string]bool{}, map[string]float64{}
 	count := map[string]float64{}
 	for index := range 60 {

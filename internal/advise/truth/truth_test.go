@@ -10,7 +10,7 @@ import (
 
 var (
 	nodes     = flag.Int("nodes", 48, "nodes to evaluate")
-	fullNodes = flag.Int("full", 2, "nodes to observe with the full simulator, too")
+	fullNodes = flag.Int("full", 1, "nodes to observe with the full simulator, too")
 	fullHours = flag.Int("full-hours", 26, "hours for which the full simulator runs them on whole GPUs, and an eighth of "+
 		"it in slices")
 	report = flag.String("report", "", "file to write the report to")
@@ -39,13 +39,22 @@ func evaluateAll(seed uint64, count int) []*result {
 
 // TestAdviceIsTrue: what is recommended is applied, and the limits hold.
 func TestAdviceIsTrue(t *testing.T) {
-	s := summarize(evaluateAll(*seed, *nodes))
+	results := evaluateAll(*seed, *nodes)
+	for _, r := range results {
+		for _, wrong := range r.wrong {
+			t.Error(wrong)
+		}
+	}
+	s := summarize(results)
 	for _, v := range violations(s.records) {
 		t.Error(v)
 	}
 	if s.given(byDefault) == 0 || s.given(strictly) == 0 {
 		t.Errorf("%d workloads are recommended by default, %d strictly: nothing was tested", s.given(byDefault),
 			s.given(strictly))
+	}
+	if s.sharedPackings == 0 {
+		t.Errorf("none of %d small packings puts several slices on a GPU", s.smallPackings)
 	}
 	if s.count(naively, (*verdict).harmed) == 0 {
 		t.Error("the naive rule harmed no workload: the generator has none that can be harmed")

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,8 +44,13 @@ func (c *call) getRecommendations() error {
 			"Right-sizing is off: this node runs with --no-advise.enabled.")
 	}
 	id := gpu.UUID("")
-	if selector := c.r.URL.Query().Get("gpu"); selector != "" {
-		var err error
+	query, err := url.ParseQuery(c.r.URL.RawQuery)
+	selectors := query["gpu"]
+	if delete(query, "gpu"); err != nil || len(query) > 0 || len(selectors) > 1 {
+		return problem(api.Malformed, http.StatusBadRequest, "The query %.64q: expected nothing, or gpu once.",
+			c.r.URL.RawQuery)
+	}
+	if selector := strings.Join(selectors, ""); selector != "" {
 		if id, err = c.findGPU(selector); err != nil {
 			return err
 		}

@@ -22,6 +22,10 @@ func TestRecommendations(t *testing.T) {
 
 	early := newRig(t, func(o *Options, _ *limits) { o.Recommendations = func(gpu.UUID) any { return nil } })
 	wantProblem(t, early.do(reader, "GET", path, ""), 503, api.Unavailable)
+	for _, query := range []string{"?gpus=1", "?gpu=0&gpu=1", "?gpu=%zz"} {
+		p := wantProblem(t, r.do(reader, "GET", path+query, ""), 400, api.Malformed)
+		cmptest.HasTexts(t, p.Detail, "expected nothing, or gpu once")
+	}
 	off := newRig(t, func(o *Options, _ *limits) { o.Recommendations = nil })
 	wantProblem(t, off.do(reader, "GET", path, ""), 501, api.NotBuilt)
 }

@@ -1,0 +1,89 @@
+package advise
+
+import (
+	"math"
+	"time"
+)
+
+// A clock that is far ahead is believed once it has been there for clockDoubt: a single wrong time would move all
+// evidence at once.
+const (
+	farAhead   = 24 * time.Hour
+	clockDoubt = 10 * time.Minute
+)
+
+// doubtsClock reports whether a time is too far ahead of the last one to be believed yet.
+func (a *Advisor) doubtsClock(now time.Time) bool {
+	if a.now.IsZero() || now.Sub(a.now) <= farAhead {
+		a.ahead = time.Time{}
+		return false
+	}
+	if a.ahead.IsZero() || now.Before(a.ahead) {
+		a.ahead = now
+	}
+	return now.Sub(a.ahead) < clockDoubt
+}
+
+// followClock moves all remembered times along if the clock was set: back, or far ahead and is believed. Their ages
+// stay what they were, so nothing lies in the future or is aged by a time that has not passed, and once the clock is
+// right again, everything is where it was. After a restart nothing tells a clock that was set ahead from a long pause.
+// Then pods that run on have a gap: they may have been held all that time.
+func (a *Advisor) followClock(now time.Time) {
+	if a.now.IsZero() || !now.Before(a.now) && now.Sub(a.now) <= farAhead {
+		return
+	}
+	by := now.Sub(a.now)
+	gap := a.restored && by > 0
+	for _, d := range a.order {
+		shiftTimes(by, &d.seen, &d.since, &d.idle)
+	}
+	days := int32(math.Round(by.Hours() / 24)) // up to half a day remains: sums of today can be of tomorrow
+	for _, w := range a.workloads {
+		w.shift(by, days)
+		if !gap {
+			w.shiftPods(by)
+		}
+	}
+	a.now, a.ahead = now, time.Time{}
+}
+
+// shift adds a duration to all times of a workload but those of its pods, and a number of days to its days.
+func (w *workload) shift(by time.Duration, days int32) {
+	shiftTimes(by, &w.First, &w.Last, &w.Reference)
+	shiftSeconds(by, &w.NVLink, &w.Graphics)
+	for kind := range w.Media {
+		shiftSeconds(by, &w.Media[kind])
+	}
+	sums := w.Days
+	w.Days = [memoryDays]daySums{}
+	for _, d := range sums {
+		if d != (daySums{}) {
+			d.Day += days
+			*w.slotOf(d.Day) = d
+		}
+	}
+}
+
+func (w *workload) shiftPods(by time.Duration) {
+	for i := range w.Pods {
+		shiftSeconds(by, &w.Pods[i].Last)
+	}
+}
+
+// shiftTimes adds by to all times that are not zero.
+func shiftTimes(by time.Duration, times ...*time.Time) {
+	for _, t := range times {
+		if !t.IsZero() {
+			*t = t.Add(by)
+		}
+	}
+}
+
+// shiftSeconds adds by to all times in Unix seconds that are not 0. They are rounded down: none gets into the future.
+func shiftSeconds(by time.Duration, times ...*int64) {
+	for _, t := range times {
+		if *t != 0 {
+			*t += int64(math.Floor(by.Seconds()))
+		}
+	}
+}
