@@ -207,24 +207,26 @@ func (h holder) String() string {
 func (c *cluster) awaitHolders(t *testing.T, want []string) {
 	t.Helper()
 	slices.Sort(want)
-	err := await(time.Minute, func() error {
-		families, err := scrape()
-		if err != nil {
-			return err
-		}
-		var have []string
-		for _, h := range holdersOf(families) {
-			have = append(have, h.String())
-		}
-		slices.Sort(have)
-		if !slices.Equal(have, want) {
-			return fmt.Errorf("holders:\n%s\nwant:\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
-		}
-		return c.checkAllocated(heldDevices(families), want)
-	})
-	if err != nil {
+	if err := await(time.Minute, func() error { return c.checkHolders(want) }); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// checkHolders compares the holders that the exporter shows with these, which are sorted.
+func (c *cluster) checkHolders(want []string) error {
+	families, err := scrape()
+	if err != nil {
+		return err
+	}
+	var have []string
+	for _, h := range holdersOf(families) {
+		have = append(have, h.String())
+	}
+	slices.Sort(have)
+	if !slices.Equal(have, want) {
+		return fmt.Errorf("holders:\n%s\nwant:\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
+	}
+	return c.checkAllocated(heldDevices(families), want)
 }
 
 // heldDevices returns the devices of which it is known whether they are allocated, and whether they are.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // watch scrapes the exporter all the time, and holds every scrape against what is true throughout: which devices have
@@ -20,12 +21,15 @@ type watch struct {
 	end  sync.WaitGroup
 
 	mu         sync.Mutex
-	violations []string
+	violations []violation
 	scrapes    int
 	unknown    []time.Time // scrapes in which it was not known whether a device is free
 	unproven   []time.Time // scrapes in which a holder was not confirmed
 	plans      int         // that were asked for and refused
 }
+
+// violation is what was wrong, with a device if it is about its holders.
+type violation struct{ device, text string }
 
 // watchHolders starts a watch of the holders that awaitHolders has waited for. It ends with stop.
 func (c *cluster) watchHolders(t *testing.T, holders []string) *watch {
@@ -54,11 +58,11 @@ func (w *watch) repeat(every time.Duration, check func()) {
 	}
 }
 
-func (w *watch) violate(format string, args ...any) {
+func (w *watch) violate(device, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if text := fmt.Sprintf(format, args...); !slices.Contains(w.violations, text) {
-		w.violations = append(w.violations, text)
+	if v := (violation{device, fmt.Sprintf(format, args...)}); !slices.Contains(w.violations, v) {
+		w.violations = append(w.violations, v)
 	}
 }
 
@@ -66,7 +70,7 @@ func (w *watch) violate(format string, args ...any) {
 func (w *watch) checkScrape() {
 	families, err := scrape()
 	if err != nil {
-		w.violate("scrape: %v", err)
+		w.violate("", "scrape: %v", err)
 		return
 	}
 	now, shown := time.Now(), map[string][]string{}
@@ -76,17 +80,17 @@ func (w *watch) checkScrape() {
 		shown[h.device] = append(shown[h.device], name)
 		confirmed = confirmed && h.confirmed == "true"
 		if !slices.Contains(w.held[h.device], name) {
-			w.violate("device %s has a wrong holder: %s", h.device, name)
+			w.violate("", "device %s has a wrong holder: %s", h.device, name)
 		}
 	}
 	allocated := heldDevices(families)
 	for device, holders := range w.held {
 		if is, known := allocated[device]; known && !is {
-			w.violate("device %s is shown as free", device)
+			w.violate(device, "device %s is shown as free", device)
 		}
 		for _, holder := range holders {
 			if !slices.Contains(shown[device], holder) {
-				w.violate("device %s is not shown as held by %s", device, holder)
+				w.violate(device, "device %s is not shown as held by %s", device, holder)
 			}
 		}
 	}
@@ -107,18 +111,18 @@ func (w *watch) checkPlans(c *cluster) {
 	for _, gpu := range []string{"2", "9"} {
 		output, exit, err := c.migctl(c.ctx, "plan", "--gpus="+gpu, "--devices=none")
 		if err != nil || exit != 1 {
-			w.violate("a plan that destroys all instances of GPU %s: exit code %d, %v: %s", gpu, exit, err, output)
+			w.violate("", "a plan that destroys all instances of GPU %s: exit code %d, %v: %s", gpu, exit, err, output)
 		}
 	}
 	before, err := readNodeDocument()
 	if err != nil {
-		w.violate("node: %v", err)
+		w.violate("", "node: %v", err)
 		return
 	}
 	output, exit, err := c.migctl(c.ctx, "plan", "--gpus=8", "--devices=none")
 	planned := time.Now()
 	if err != nil {
-		w.violate("plan for GPU 8: %v", err)
+		w.violate("", "plan for GPU 8: %v", err)
 	}
 	// A plan asks the kubelet itself, and the document can be older: one of a later poll counts.
 	var after *nodeDocument
@@ -129,11 +133,11 @@ func (w *watch) checkPlans(c *cluster) {
 		}
 		return err
 	}); err != nil {
-		w.violate("node: %v", err)
+		w.violate("", "node: %v", err)
 		return
 	}
 	if before.GPUs[8].Allocated == nil && after.GPUs[8].Allocated == nil && exit != 1 {
-		w.violate("a plan destroys the instance of GPU 8 while it is not known whether it is free: exit code %d: %s", exit,
+		w.violate("", "a plan destroys the instance of GPU 8 while it is not known whether it is free: exit code %d: %s", exit,
 			output)
 	}
 	w.mu.Lock()
@@ -144,13 +148,16 @@ func (w *watch) checkPlans(c *cluster) {
 	}
 }
 
-// stop ends the watch and reports what was wrong.
-func (w *watch) stop(t *testing.T, what string, since time.Time) {
+// stop ends the watch, waits for the holders of the pods that have survived, and reports what was wrong about them.
+func (w *watch) stop(t *testing.T, c *cluster, holders []string, what string, since time.Time) {
 	t.Helper()
 	close(w.done)
 	w.end.Wait()
-	for _, violation := range w.violations {
-		t.Errorf("%s: %s", what, violation)
+	survived := c.awaitSurvivors(t, holders)
+	for _, v := range w.violations {
+		if v.device == "" || slices.ContainsFunc(survived, func(h string) bool { return strings.HasPrefix(h, v.device+" ") }) {
+			t.Errorf("%s: %s", what, v.text)
+		}
 	}
 	last := func(times []time.Time) string {
 		if len(times) == 0 {
@@ -164,6 +171,37 @@ func (w *watch) stop(t *testing.T, what string, since time.Time) {
 	if len(w.unknown) == 0 {
 		t.Errorf("%s: it was never unknown whether a device is free", what)
 	}
+}
+
+// awaitSurvivors waits until the exporter shows these holders but for those of pods that the restarted kubelet has
+// refused, and returns them. A kubelet allocates once more for an init container that has ended, and fails its pod if
+// the device plugin has not registered again yet: the device is free then.
+func (c *cluster) awaitSurvivors(t *testing.T, holders []string) []string {
+	t.Helper()
+	slices.Sort(holders)
+	var survived []string
+	if err := await(time.Minute, func() error {
+		survived = nil
+		for _, h := range holders {
+			fields := strings.Fields(h)
+			pod, err := c.client.CoreV1().Pods(fields[1]).Get(c.ctx, fields[2], metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if pod.Status.Phase != corev1.PodFailed || pod.Status.Reason != "UnexpectedAdmissionError" {
+				survived = append(survived, h)
+			} else if len(pod.Spec.InitContainers) == 0 {
+				return fmt.Errorf("the kubelet refuses %s: %s", pod.Name, pod.Status.Message)
+			}
+		}
+		return c.checkHolders(survived)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if refused := len(holders) - len(survived); refused > 0 {
+		record("the restarted kubelet refused %d pod whose init container had ended", refused)
+	}
+	return survived
 }
 
 // awaitComplete waits until the exporter knows all holders again.
@@ -243,8 +281,7 @@ func TestKubeletRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.awaitComplete(t, 2*time.Minute)
-	w.stop(t, "the kubelet is killed and started again", began)
-	c.awaitHolders(t, holders)
+	w.stop(t, c, holders, "the kubelet is killed and started again", began)
 }
 
 // TestKubeletRestartWithoutAPIServer: such a kubelet knows its static pods alone until the API server is back.
@@ -281,8 +318,7 @@ func TestKubeletRestartWithoutAPIServer(t *testing.T) {
 	back := time.Now()
 	c.awaitComplete(t, 5*time.Minute)
 	record("the list is complete %s after the API server is back", time.Since(back).Round(100*time.Millisecond))
-	w.stop(t, "the kubelet is started again without its API server", began)
-	c.awaitHolders(t, holders)
+	w.stop(t, c, holders, "the kubelet is started again without its API server", began)
 }
 
 // checkMetricsFor waits until the watch has made as many scrapes as fit in a time, all of them while the list is not
