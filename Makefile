@@ -34,7 +34,7 @@ EVALUATE_FULL  ?= -full 20 -full-hours 48
 PROMETHEUS    ?= /usr/bin/prometheus
 TEST_TIMEOUT  ?= 15m
 # Many repetitions and long simulated times, which the race detector would make ten times as slow and learn nothing from.
-LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|TestLayoutChangesLeakNothing|TestRightsizing$$|TestUnderusedNodeHas|TestSingleStrategyHas|TestCodecRefusesWhatTakes
+LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|TestLayoutChangesLeakNothing|TestRightsizing\b|TestUnderusedNodeHas|TestSingleStrategyHas|TestCodecRefusesWhatTakes
 # Packages without goroutines: the race detector makes their tests four times as slow, and has nothing to find.
 NO_GOROUTINES := /internal/(mig|advise|archtest)$$
 ARGS          ?=
@@ -140,7 +140,7 @@ test-hardware: toolchain ## hold the driver contract against this node's own GPU
 .PHONY: test-growth
 test-growth: toolchain
 	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes, nor over 320 layout changes under scrapes, nor over 10,000 that are only read; rendered text and holders over whole scenarios; the allocations of a scrape; whole weeks; messages that take too much memory"
-	go test -count=1 -timeout $(TEST_TIMEOUT) -run '$(LONG)' ./cmd/mig-exporter ./internal/nvmlsource ./internal/podresources ./internal/sim ./internal/sim/simdcgm
+	go test -count=1 -timeout $(TEST_TIMEOUT) -run '$(LONG)' $$(grep -rlE '^func ($(LONG))' --include='*_test.go' cmd internal | xargs dirname | sort -u | sed 's|^|./|')
 
 .PHONY: test-docs
 test-docs: toolchain
