@@ -54,7 +54,7 @@ func groups() []group {
 			build: newCapacity},
 		{name: "profile_max", help: "instances of every profile that fit on the empty GPU; off unless asked for",
 			build: newProfileMax, optIn: true},
-		{name: "pods", help: "who holds which device", build: newPods},
+		{name: "pods", help: "which container holds which device", build: newPods},
 		{name: "containers", help: "what containers and batch jobs use of the devices they hold", build: newContainers},
 		{name: "jobs", help: "which batch jobs hold which device", build: newJobs},
 		{name: "rightsizing", help: "which whole GPUs should be slices, which slices smaller or larger",

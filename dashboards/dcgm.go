@@ -1,6 +1,6 @@
 package dashboards
 
-// The node's dashboard in the names of dcgm-exporter, for those who have not moved yet. It also reads dcgm-exporter
+// The node's dashboard in the names of dcgm-exporter, for users that have not moved yet. It also reads dcgm-exporter
 // itself, which repeats what is of the whole GPU on each instance: such values are taken once.
 
 const (

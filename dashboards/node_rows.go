@@ -210,7 +210,7 @@ func nodeLinks(s scope) []panel {
 	return []panel{
 		link("PCIe", "pcie", "Bytes that each GPU received and sent over PCIe. Slices of a GPU share its link."),
 		link("NVLink", "nvlink",
-			"Data that each GPU received and sent over its NVLinks. None where a GPU has no NVLink, or nothing uses it."),
+			"Data that each GPU received and sent over its NVLinks. Empty if the GPU has no NVLink, or nothing uses it."),
 		counts("Link errors", red, "NVLink errors by kind, and PCIe packets that were sent again, in each interval. A few "+
 			"replays are normal; a rate that stays is a bad link.",
 			s.only("kind", "none", either("increase("+s.gpu("nvidia_gpu_nvlink_errors_total")+"[$__rate_interval])",

@@ -208,7 +208,7 @@ func (s scope) sliceState() string {
 	}, " or ")
 }
 
-// podInfo is who holds GPUs, slices and compute instances: one series for each container and device.
+// podInfo is which containers hold GPUs, slices and compute instances: one series for each container and device.
 const podInfo = `__name__=~"nvidia_(gpu|mig_gpu_instance|mig_compute_instance)_pod_info"`
 
 // holders returns one series for each row with the label holder: the pod, how many pods, or that the device is free.

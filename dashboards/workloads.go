@@ -84,7 +84,7 @@ func workloadTable() panel {
 	return panel{
 		kind: table, title: "All pods with a GPU or slice", hue: fine, w: 24, h: 11,
 		description: "What each pod uses of all its devices. Activity is the mean over them. Owner: the Deployment, " +
-			"StatefulSet or Job of the pod, where the exporter may ask the API server. n/a: of devices that pods share, " +
+			"StatefulSet or Job of the pod, if the exporter may ask the API server. n/a: of devices that pods share, " +
 			"activity and power are not known by pod. idle for 1 h: one of its devices was busy for less than 1 % of the " +
 			"time, as the alerts GpuAllocatedIdle and MigSliceAllocatedIdle say; ask its owner whether it still needs it. " +
 			"conflict: the kubelet's answers contradict each other; unconfirmed: the pod may have ended already. Click a " +
@@ -142,7 +142,7 @@ func workloadNamespaces() []panel {
 				"would do."+ruled,
 			sum("namespace:nvidia_sm_activity:sum")+" / "+sum("namespace:nvidia_sm_activity:count"), "{{namespace}}")),
 		stack("Memory used, by namespace", "bytes", memoryHue,
-			"What containers use, on shared devices too where the exporter sees the host's processes.",
+			"What containers use, on shared devices too if the exporter sees the host's processes.",
 			sum("namespace:nvidia_memory_used_bytes:sum")),
 		stack("Power, by namespace", "watt", powerHue,
 			"Of devices that containers have to themselves. A slice's power is an estimate.",

@@ -31,16 +31,16 @@ func newEvaluation(node *sim.Node) *evaluation {
 	}
 }
 
-// look adds what the processes of the node do now.
-func (e *evaluation) look() {
+// addOutcomes adds what the processes of the node do now.
+func (e *evaluation) addOutcomes() {
 	now, truth := e.node.Now(), e.node.Truth()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.tally.Add(now, truth)
 }
 
-// remember keeps what a report predicts of workloads that should have another slice.
-func (e *evaluation) remember(report *advise.Report) {
+// recordPredictions keeps what a report predicts of workloads that should have another slice.
+func (e *evaluation) recordPredictions(report *advise.Report) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range report.Devices {

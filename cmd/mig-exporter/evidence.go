@@ -56,7 +56,7 @@ func (f *evidenceFile) checkFolder() {
 	}
 	if err != nil {
 		level.Error(f.logger).Log("file", f.path, "err", err, "see", "--advise.state-dir",
-			"msg", "cannot write the evidence for right-sizing, and tries again every ten minutes; a restart loses it")
+			"msg", "cannot write the evidence for right-sizing; trying again every ten minutes. A restart loses it")
 	}
 }
 
@@ -79,14 +79,14 @@ func (f *evidenceFile) setAside(why error) bool {
 	return true
 }
 
-// logRestored says what became of evidence that was restored, of a node with one of these GPUs or not. Workloads that
-// could not be are counted, the first ones named.
+// logRestored reports the evidence that was restored. sameGPUs reports whether the node still has one of the GPUs that
+// the evidence is of. Workloads whose evidence was invalid are counted; the first three are named.
 func (f *evidenceFile) logRestored(c *advise.Checkpoint, sameGPUs bool) {
 	level.Info(f.logger).Log("msg", "restored the evidence for right-sizing", "file", f.path,
 		"workloads", len(c.Workloads))
 	if !sameGPUs {
-		level.Warn(f.logger).Log("msg", "all GPUs of this node are others than those of its evidence for right-sizing; "+
-			"it is used, since the node's name is the same", "file", f.path, "node", c.Node)
+		level.Warn(f.logger).Log("msg", "none of this node's GPUs is in its evidence for right-sizing; "+
+			"using it, since the node's name is the same", "file", f.path, "node", c.Node)
 	}
 	if dropped := c.Dropped(); len(dropped) > 0 {
 		level.Warn(f.logger).Log("msg", "dropped the invalid evidence of some workloads, which start without evidence",

@@ -44,7 +44,7 @@ func (n *node) openSimulation(cfg *Config) error {
 		cfg.SimScenario)
 	kind := simulation{simulated, newEvaluation(simulated)}
 	n.kind, n.hostname, n.now, n.library = kind, scenario.Node.Hostname, simulated.Now, simnvml.New(simulated)
-	n.polled = kind.evaluation.look
+	n.polled = kind.evaluation.addOutcomes
 	n.closers = append(n.closers, simulated.Close)
 	return nil
 }
@@ -90,7 +90,7 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 }
 
 // replacePodHandler answers POST /-/sim/replace-pod?namespace=N&pod=P&resource=R: the owner of a simulated pod
-// changes its request. The pod leaves, and comes back once there is a free device of the resource.
+// changes its request. The pod is deleted, and created again once there is a free device of the resource.
 func replacePodHandler(s simulation) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()

@@ -32,7 +32,7 @@ type client struct {
 	timeout time.Duration
 }
 
-// unreachable is the error of an address at which no server, or another one, answers.
+// unreachable is the error of an address at which mig-exporter's control API does not answer.
 type unreachable struct {
 	address string
 	err     error

@@ -146,16 +146,17 @@ func fleetTitle(r *fleet.Report) string {
 
 // fleetLegend explains the columns of the table of groups.
 func fleetLegend(r *fleet.Report) string {
-	legend := "SLICES: GPUs that could be a slice. FREED: how many GPUs fewer these slices need, packed together; in " +
-		allNamespaces + " those of all namespaces are, which frees more. GPU-H/WEEK: hours a week for which the freed " +
+	legend := "SLICES: GPUs that could be a slice. FREED: how many GPUs fewer these slices need, packed together; " +
+		"the row " +
+		allNamespaces + " packs all namespaces together, which frees more. GPU-H/WEEK: hours a week for which the freed " +
 		"GPUs are held today."
 	if r.Fleet.CostPerWeek != nil {
 		legend += " COST/WEEK: these hours at their --price."
 	}
-	return legend + " NAMESPACE: that held the GPU longest; " + unknown + " if nothing did or it is not known."
+	return legend + " NAMESPACE: the one that held the GPU longest; " + unknown + " if nothing did or it is not known."
 }
 
-// writeFleetSlices lists GPUs of which a slice would do: those that are least busy first.
+// writeFleetSlices lists GPUs for which a slice is enough: those that are least busy first.
 func writeFleetSlices(p *page, r *fleet.Report) {
 	var list []*fleet.GPU
 	for i := range r.GPUs {

@@ -92,7 +92,8 @@ func byHand(r *advise.Recommendation, kind, name, was string) string {
 		return "The processes belong to no container and no job: start them again with CUDA_VISIBLE_DEVICES=MIG-<uuid>, " +
 			"as migctl get -o wide has it."
 	}
-	return fmt.Sprintf("Owner %s: change in its spec, where it has the pod's containers: %s.", r.Workload.Owner, limit)
+	return fmt.Sprintf("Owner %s: change in the part of its spec that has the pod's containers: %s.", r.Workload.Owner,
+		limit)
 }
 
 // patchCommand returns the command that patches the pod template of an object. The patch is a strategic merge:

@@ -21,20 +21,20 @@ func holderText(r *advise.Recommendation) string {
 func (w *procedure) change(r *advise.Recommendation) ownerChange {
 	c := changeOf(r)
 	if w.changed[*r.Workload] {
-		w.say("Its owner asks for the slice already, see above.")
+		w.writeNote("Its owner asks for the slice already, see above.")
 		return c
 	}
 	if c.command != "" {
-		w.run(c.command)
+		w.writeCommand(c.command)
 	}
-	w.say(c.words)
+	w.writeNote(c.words)
 	if other := w.otherProfile(r); other != "" {
-		w.say(fmt.Sprintf("Another pod of this owner is recommended %s: one template cannot ask for both. Let it ask "+
+		w.writeNote(fmt.Sprintf("Another pod of this owner is recommended %s: one template cannot ask for both. Let it ask "+
 			"for the larger one.", other))
 	}
 	if c.command != "" && !w.warnedOfRequests {
-		w.say("If the API server refuses the patch because requests names the old resource too: give \"requests\" the same " +
-			"beside \"limits\".")
+		w.writeNote("If the API server refuses the patch because requests names the old resource too: give \"requests\" " +
+			"the same beside \"limits\".")
 		w.warnedOfRequests = true
 	}
 	w.changed[*r.Workload] = true
@@ -77,33 +77,33 @@ func (w *procedure) remove(r *advise.Recommendation) {
 		w.deletePod(r)
 		return
 	case isOwnedBy(r, ownerPod):
-		w.say("Wait until it ends. If it has no owner, nothing creates it again: to delete it, keep its manifest (kubectl " +
-			"get pod -o yaml) and create it again; the work that it has done is lost.")
+		w.writeNote("Wait until it ends. If it has no owner, nothing creates it again: to delete it, keep its manifest " +
+			"(kubectl get pod -o yaml) and create it again; the work that it has done is lost.")
 	case isOwnedBy(r, ownerBatch, ownerProcesses):
-		w.say("Wait until it ends: to end it earlier loses the work that it has done.")
+		w.writeNote("Wait until it ends: to end it earlier loses the work that it has done.")
 	default:
-		w.say("Wait until it ends, or delete and recreate it deliberately: the work that it has done may be lost.")
+		w.writeNote("Wait until it ends, or delete and recreate it deliberately: the work that it has done may be lost.")
 	}
 	w.waitUntilGone(r)
 }
 
 func (w *procedure) deletePod(r *advise.Recommendation) {
-	w.run(kubectl(r.Pod.Namespace, "delete", "pod/"+r.Pod.Name, "--ignore-not-found"))
+	w.writeCommand(kubectl(r.Pod.Namespace, "delete", "pod/"+r.Pod.Name, "--ignore-not-found"))
 }
 
 // waitUntilGone writes how to wait until a pod has left its GPU. The next pod of a StatefulSet has the same name, and
 // one that has ended may stay: there the GPU itself shows it.
 func (w *procedure) waitUntilGone(r *advise.Recommendation) {
 	if r.Pod == nil || !isReplaceable(r) || isOwnedBy(r, "StatefulSet") {
-		w.run(fmt.Sprintf("migctl get %d", r.Index))
+		w.writeCommand(fmt.Sprintf("migctl get %d", r.Index))
 		what := fmt.Sprintf("GPU %d is idle", r.Index)
 		if r.Instance.Present() {
 			what = fmt.Sprintf("%s of GPU %d is free", sliceText(r), r.Index)
 		}
-		w.say("Repeat it until " + what + ".")
+		w.writeNote("Repeat it until " + what + ".")
 		return
 	}
-	w.run(kubectl(r.Pod.Namespace, "wait", "--for=delete", "pod/"+r.Pod.Name, "--timeout=30m"))
+	w.writeCommand(kubectl(r.Pod.Namespace, "wait", "--for=delete", "pod/"+r.Pod.Name, "--timeout=30m"))
 }
 
 // waitForSlices writes how to wait until the pods that get slices on some GPUs run there. The next cordon would keep
@@ -130,8 +130,9 @@ func (w *procedure) waitForSlices(targets []target) {
 			}
 		}
 		if len(others) > 0 {
-			w.run(fmt.Sprintf("migctl get %d", t.Index))
-			w.say(fmt.Sprintf("Repeat it until GPU %d has the pods of %s on its slices.", t.Index, strings.Join(others, ", ")))
+			w.writeCommand(fmt.Sprintf("migctl get %d", t.Index))
+			w.writeNote(fmt.Sprintf("Repeat it until GPU %d has the pods of %s on its slices.", t.Index,
+				strings.Join(others, ", ")))
 		}
 	}
 }
@@ -156,10 +157,10 @@ func (w *procedure) canFinishRollout(r *advise.Recommendation) bool {
 }
 
 func (w *procedure) waitForRollout(namespace, object string) {
-	w.run(kubectl(namespace, "rollout", "status", object, "--timeout=30m"))
+	w.writeCommand(kubectl(namespace, "rollout", "status", object, "--timeout=30m"))
 	if !w.warnedOfRollout {
-		w.say("It ends when all replicas have their slices, those on other nodes too. If some of those cannot, or the " +
-			"update strategy is OnDelete, go on when migctl get shows the pods of this node on theirs.")
+		w.writeNote("It ends when all replicas have their slices, those on other nodes too. If some of those cannot, or " +
+			"the update strategy is OnDelete, go on when migctl get shows the pods of this node on theirs.")
 		w.warnedOfRollout = true
 	}
 }

@@ -61,11 +61,11 @@ func (w *procedure) write() {
 		w.writeSingle()
 		return
 	}
-	w.say("The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one partition size: " +
-		"a pool with gpuPartitionSize takes the place of all this, pods keep nvidia.com/gpu and get the node selector " +
-		"cloud.google.com/gke-gpu-partition-size.")
+	w.writeNote("The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one partition " +
+		"size: a pool with gpuPartitionSize takes the place of all this, pods keep nvidia.com/gpu and get the node " +
+		"selector cloud.google.com/gke-gpu-partition-size.")
 	w.keepLayouts()
-	w.say("migctl plan with the same arguments as migctl apply below shows where the slices will stand.")
+	w.writeNote("migctl plan with the same arguments as migctl apply below shows where the slices will be placed.")
 	ready, waiting := w.targets()
 	w.writeReady(ready)
 	for _, t := range inOrder(waiting, w.targetOf) {
@@ -78,16 +78,17 @@ func (w *procedure) step(format string, args ...any) {
 	w.p.para(fmt.Sprintf("%2d. ", w.steps), plain, fmt.Sprintf(format, args...))
 }
 
-func (w *procedure) say(s string) { w.p.para("    ", dim, s) }
+func (w *procedure) writeNote(s string) { w.p.para("    ", dim, s) }
 
-// run writes a command on a line of its own, not cut.
-func (w *procedure) run(command string) { w.p.whole("      " + command) }
+// writeCommand writes a command on a line of its own, not cut.
+func (w *procedure) writeCommand(command string) { w.p.whole("      " + command) }
 
 // keepLayouts writes how the layouts are kept. They come from a request of their own, and so may their report.
 func (w *procedure) keepLayouts() {
 	w.step("Keep the layouts: later reports differ, since pods have moved.")
-	w.run("migctl recommend --spec > " + specFile)
-	w.say(fmt.Sprintf("Its first line has the time of its report, here %s. If they differ, compare the layouts with "+
+	w.writeCommand("migctl recommend --spec > " + specFile)
+	w.writeNote(fmt.Sprintf("Its first line has the time of its report, here %s. If they differ, compare the " +
+		"layouts with "+
 		"the steps below.", w.report.Time.UTC().Format(time.RFC3339)))
 }
 
@@ -172,13 +173,13 @@ func (w *procedure) writeReady(ready []target) {
 	}
 	if len(changing) > 0 {
 		w.step("GPU %s: create the slices, while no new pods come.", joinNumbers(indexesOf(changing)))
-		w.run("kubectl cordon " + w.node)
+		w.writeCommand("kubectl cordon " + w.node)
 		w.switchOn(off)
 		for _, t := range changing {
 			w.apply(t.Index)
 		}
 		w.restartPlugin()
-		w.run("kubectl uncordon " + w.node)
+		w.writeCommand("kubectl uncordon " + w.node)
 	}
 	for _, t := range ready {
 		w.done[t.Index] = true
@@ -204,23 +205,23 @@ func (w *procedure) writeHeld(t target) {
 	if waits {
 		w.step("GPU %d: %s leaves, and waits for its slice until the GPU is partitioned.", t.Index, holderText(t.own))
 		if to := w.targetOf(t.Index); to != t.Index {
-			w.say(fmt.Sprintf("It gets it on GPU %d, which comes later: it waits until that one is partitioned, too.", to))
+			w.writeNote(fmt.Sprintf("It gets it on GPU %d, which comes later: it waits until that one is partitioned, too.", to))
 		}
 	} else {
 		w.step("GPU %d: %s has moved to GPU %d. Wait until the old one has left.", t.Index, holderText(t.own),
 			w.targetOf(t.Index))
 	}
-	w.run("kubectl cordon " + w.node)
+	w.writeCommand("kubectl cordon " + w.node)
 	if waits {
 		w.change(t.own)
 		w.remove(t.own)
 		if isOwnedBy(t.own, "Deployment") {
-			w.say("Until the new pod runs, the Deployment keeps an old one as well: pending, or on another free GPU.")
+			w.writeNote("Until the new pod runs, the Deployment keeps an old one as well: pending, or on another free GPU.")
 		}
 	} else {
 		w.waitUntilGone(t.own)
 		if t.own.Pod != nil && isOwnedBy(t.own, "Deployment", "StatefulSet") {
-			w.say("If it stays, since the owner has replaced another replica first:")
+			w.writeNote("If it stays, since the owner has replaced another replica first:")
 			w.deletePod(t.own)
 		}
 	}
@@ -228,7 +229,7 @@ func (w *procedure) writeHeld(t target) {
 	w.switchOn([]int{t.Index})
 	w.apply(t.Index)
 	w.restartPlugin()
-	w.run("kubectl uncordon " + w.node)
+	w.writeCommand("kubectl uncordon " + w.node)
 	w.done[t.Index] = true
 	if len(t.Slices) > 1 || t.Slices[0].From != t.Index {
 		w.step("Move to GPU %d what gets a slice there.", t.Index)
@@ -244,7 +245,7 @@ func (w *procedure) writeArrivals(t *target, but int) {
 		if slice.From == but || r == nil || r.Workload == nil {
 			continue
 		}
-		w.say(fmt.Sprintf("GPU %d, %s: to %s of GPU %d.", slice.From, holderText(r), slice.Profile, t.Index))
+		w.writeNote(fmt.Sprintf("GPU %d, %s: to %s of GPU %d.", slice.From, holderText(r), slice.Profile, t.Index))
 		if c := w.change(r); !c.replaces {
 			w.remove(r)
 		}
@@ -257,29 +258,29 @@ func (w *procedure) switchOn(indexes []int) {
 		return
 	}
 	list := strings.ReplaceAll(joinNumbers(indexes), ",", "")
-	w.run("migctl mode on " + list)
-	w.run("migctl get " + list)
-	w.say("Go on when it shows MIG on, without an asterisk: migctl mode on succeeds even while the mode is pending.")
+	w.writeCommand("migctl mode on " + list)
+	w.writeCommand("migctl get " + list)
+	w.writeNote("Go on when it shows MIG on, without an asterisk: migctl mode on succeeds even while the mode is pending.")
 	if !w.warnedOfMode {
-		w.say("On Ampere (A100, A30) the mode stays pending while a process has the GPU open: end what migctl mode on " +
-			"lists, such as DCGM or dcgm-exporter, GPU feature discovery, nvidia-persistenced and nvsm, then repeat it. If " +
+		w.writeNote("On Ampere (A100, A30) the mode stays pending while a process has the GPU open: end what migctl mode " +
+			"on lists, such as DCGM or dcgm-exporter, GPU feature discovery, nvidia-persistenced and nvsm, then repeat it. If " +
 			"it waits for a reset or a reboot, do what it says first.")
 		w.warnedOfMode = true
 	}
 }
 
 func (w *procedure) apply(index int) {
-	w.run(fmt.Sprintf("migctl apply -f %s --layout "+layoutOfGPU, specFile, index))
+	w.writeCommand(fmt.Sprintf("migctl apply -f %s --layout "+layoutOfGPU, specFile, index))
 }
 
 // restartPlugin writes how the device plugin is made to offer the new devices. migctl apply waits for that.
 func (w *procedure) restartPlugin() {
 	if !w.warnedOfPlugin {
-		w.say("While migctl apply waits for the kubelet, unless a hook does it (--control.hook), restart the device " +
+		w.writeNote("While migctl apply waits for the kubelet, unless a hook does it (--control.hook), restart the device " +
 			"plugin. This is the GPU operator's; the plugin's own Helm chart has another namespace, and the label " +
 			"app.kubernetes.io/name=nvidia-device-plugin.")
 		w.warnedOfPlugin = true
 	}
-	w.run(kubectl("gpu-operator", "delete", "pod", "--selector=app=nvidia-device-plugin-daemonset",
+	w.writeCommand(kubectl("gpu-operator", "delete", "pod", "--selector=app=nvidia-device-plugin-daemonset",
 		"--field-selector=spec.nodeName="+w.report.Node))
 }

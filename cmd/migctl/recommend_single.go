@@ -60,27 +60,27 @@ func singleObstacle(report *advise.Report) string {
 // writeSingle writes the steps under the single strategy: all GPUs are emptied and partitioned at once, and pods go on
 // asking for nvidia.com/gpu.
 func (w *procedure) writeSingle() {
-	w.say(fmt.Sprintf("The device plugin runs with --mig-strategy=single: all GPUs get %s, all pods leave at once, "+
+	w.writeNote(fmt.Sprintf("The device plugin runs with --mig-strategy=single: all GPUs get %s, all pods leave at once, "+
 		"and what they ask for (%s) stays.", singleProfile(w.report), wholeResource))
 	w.keepLayouts()
 	w.step("Empty the node.")
-	w.run("kubectl cordon " + w.node)
+	w.writeCommand("kubectl cordon " + w.node)
 	all, held := w.wholeGPUs()
 	for _, r := range held {
 		if isOwnedBy(r, "DaemonSet") {
-			w.say("A DaemonSet ignores the cordon: keep its pod away by its node selector until all GPUs are partitioned.")
+			w.writeNote("A DaemonSet ignores the cordon: keep its pod away by its node selector until all GPUs are partitioned.")
 		}
 		if r.Pod == nil || !isReplaceable(r) { // no command names it
-			w.say(fmt.Sprintf("GPU %d, %s:", r.Index, holderText(r)))
+			w.writeNote(fmt.Sprintf("GPU %d, %s:", r.Index, holderText(r)))
 		}
 		w.remove(r)
 	}
 	w.step("Create the slices of all GPUs.")
 	w.switchOn(all)
-	w.run("migctl apply -f " + specFile)
+	w.writeCommand("migctl apply -f " + specFile)
 	w.restartPlugin()
 	w.step("Let the pods come back, each on a slice.")
-	w.run("kubectl uncordon " + w.node)
+	w.writeCommand("kubectl uncordon " + w.node)
 }
 
 // wholeGPUs returns the GPUs without MIG mode, and the answers for those that are held. What must be waited for comes

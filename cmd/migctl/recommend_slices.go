@@ -23,7 +23,7 @@ type sliceChange struct {
 
 // slicePlan is how the slices of a node get to what is recommended for them.
 type slicePlan struct {
-	direct []sliceChange // those for which free slices or GPUs stand
+	direct []sliceChange // those for which there are free slices or GPUs
 	// moved need new slices; layouts are those of their GPUs, by index. Without room beside what stands, their pods
 	// must leave first.
 	moved   []sliceChange
@@ -58,7 +58,7 @@ func changesSlice(r *advise.Recommendation) bool {
 		(r.Action == advise.ActionGrow || r.Action == advise.ActionShrink && !r.Provisional && !r.NotChecked)
 }
 
-// changeText names a slice, who holds it, and what it shall become.
+// changeText names a slice, its holder, and what it is to become.
 func changeText(r *advise.Recommendation, to string) string {
 	return fmt.Sprintf("GPU %d, %s, %s: to %s", r.Index, sliceText(r), holderText(r), cmp.Or(to, "a whole GPU"))
 }
@@ -253,7 +253,7 @@ func (p *slicePlan) layoutWith(g *nodedoc.GPU, created []string, without []gpu.I
 	return nil, false
 }
 
-// fitsBeside reports whether instances can be created beside those that stand.
+// fitsBeside reports whether instances can be created beside the existing ones.
 func fitsBeside(profiles []gpu.Profile, existing []mig.Placed, created []string) bool {
 	if len(created) == 0 {
 		return true

@@ -31,7 +31,7 @@ func (w *procedure) writeSlicePlan(plan slicePlan) {
 		w.waitForChanges(plan.moved)
 	} else if len(plan.moved) > 0 {
 		w.step("These pods leave, and wait for their slices until the GPUs are repartitioned: there is no room beside them.")
-		w.run("kubectl cordon " + w.node)
+		w.writeCommand("kubectl cordon " + w.node)
 		w.emptySlices(plan.moved)
 		w.createSlices(plan, "repartition. migctl apply refuses, and changes nothing, while a pod or a process is on a "+
 			"slice that it destroys.")
@@ -50,21 +50,22 @@ func (w *procedure) createSlices(plan slicePlan, what string) {
 	indices := sortedKeys(plan.layouts)
 	w.step("GPU %s: %s", joinNumbers(indices), what)
 	if plan.room {
-		w.run("kubectl cordon " + w.node)
+		w.writeCommand("kubectl cordon " + w.node)
 	}
 	for _, index := range indices {
-		w.run(fmt.Sprintf("migctl apply --gpus %d --devices %s", index, shellQuote(layoutWords(plan.layouts[index]))))
+		w.writeCommand(fmt.Sprintf("migctl apply --gpus %d --devices %s", index,
+			shellQuote(layoutWords(plan.layouts[index]))))
 	}
 	w.restartPlugin()
-	w.run("kubectl uncordon " + w.node)
+	w.writeCommand("kubectl uncordon " + w.node)
 }
 
-// moveSlices writes how pods come to slices that stand.
+// moveSlices writes how pods come to existing slices.
 func (w *procedure) moveSlices(changes []sliceChange) {
 	for _, c := range changes {
 		target := c.target()
 		for i, r := range c.slices {
-			w.say(changeText(r, c.to) + ".")
+			w.writeNote(changeText(r, c.to) + ".")
 			if i == 0 {
 				w.change(target)
 			}
@@ -82,14 +83,14 @@ func (w *procedure) moveSlices(changes []sliceChange) {
 func (w *procedure) emptySlices(changes []sliceChange) {
 	for _, c := range changes {
 		for i, r := range c.slices {
-			w.say(changeText(r, c.to) + ".")
+			w.writeNote(changeText(r, c.to) + ".")
 			if i == 0 {
 				w.change(c.target())
 			}
 			w.remove(r)
 		}
 		if isOwnedBy(c.slices[0], "Deployment") {
-			w.say("Until the new pods run, the Deployment keeps old ones as well, which are pending.")
+			w.writeNote("Until the new pods run, the Deployment keeps old ones as well, which are pending.")
 		}
 	}
 }
@@ -111,8 +112,8 @@ func (w *procedure) waitForChanges(changes []sliceChange) {
 		switch {
 		case !changeOf(c.target()).replaces:
 			if isReplaceable(r) {
-				w.run(fmt.Sprintf("migctl get %d", r.Index))
-				w.say("Repeat it until the pods of " + r.Workload.Namespace + "/" + name + " have their slices.")
+				w.writeCommand(fmt.Sprintf("migctl get %d", r.Index))
+				w.writeNote("Repeat it until the pods of " + r.Workload.Namespace + "/" + name + " have their slices.")
 			}
 		case !slices.Contains(objects, r.Workload.Namespace+"/"+object):
 			objects = append(objects, r.Workload.Namespace+"/"+object)
@@ -131,14 +132,15 @@ func (w *procedure) writeIdle(r *advise.Recommendation) {
 	})
 	switch {
 	case !isOwnedBy(r, "Deployment", "StatefulSet", "ReplicaSet", "ReplicationController"):
-		w.say("Owner " + r.Workload.Owner + ": only it knows whether the work is done. End it there.")
+		w.writeNote("Owner " + r.Workload.Owner + ": only it knows whether the work is done. End it there.")
 	case others:
-		w.say("Its owner has other replicas on this node, so that the command that ends it alone depends on them: scale " +
+		w.writeNote("Its owner has other replicas on this node, so that the command that ends it alone depends on them: " +
+			"scale " +
 			r.Workload.Owner + " down by one, and see which one ends.")
 	default:
-		w.run(kubectl(r.Workload.Namespace, "scale", strings.ToLower(kind)+"/"+name, "--replicas=0"))
-		w.say("This ends its replicas on other nodes, too. If there are any that work, keep their number.")
+		w.writeCommand(kubectl(r.Workload.Namespace, "scale", strings.ToLower(kind)+"/"+name, "--replicas=0"))
+		w.writeNote("This ends its replicas on other nodes, too. If there are any that work, keep their number.")
 	}
-	w.say("The slice is free then: another pod can have it, or migctl apply can make others of it, which refuses while " +
-		"it is held.")
+	w.writeNote("The slice is free then: another pod can have it, or migctl apply can make others of it, which refuses " +
+		"while it is held.")
 }

@@ -222,8 +222,8 @@ func unreachableHint(e *unreachable) string {
 	case errors.As(e, &dns):
 		return "check the host name in --address."
 	case strings.Contains(e.Error(), "tls:"), strings.Contains(e.Error(), "x509:"):
-		return "check --ca-file (who signed the server's certificate), the host name in --address, and --cert-file with " +
-			"--key-file."
+		return "check --ca-file (the CA that signed the server's certificate), the host name in --address, and --cert-file " +
+			"with --key-file."
 	}
 	return "check --address, and mig-exporter's log."
 }

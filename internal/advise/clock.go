@@ -24,10 +24,10 @@ func (a *Advisor) doubtsClock(now time.Time) bool {
 	return now.Sub(a.ahead) < clockDoubt
 }
 
-// followClock moves all remembered times along if the clock was set: back, or far ahead and is believed. Their ages
-// stay what they were, so nothing lies in the future or is aged by a time that has not passed, and once the clock is
-// right again, everything is where it was. After a restart nothing tells a clock that was set ahead from a long pause.
-// Then pods that run on have a gap: they may have been held all that time.
+// followClock shifts all remembered times if the clock was set back, or set far ahead and confirmed. Their ages stay
+// what they were, so nothing lies in the future or is aged by a time that has not passed, and once the clock is right
+// again, everything is where it was. After a restart a clock that was set ahead cannot be distinguished from a long
+// pause. Then pods that run on have a gap: they may have been held all that time.
 func (a *Advisor) followClock(now time.Time) {
 	if a.now.IsZero() || !now.Before(a.now) && now.Sub(a.now) <= farAhead {
 		return

@@ -82,7 +82,7 @@ func (a *Advisor) recommendShrink(
 	if decided.Action != ActionShrink {
 		decided = answer{Action: ActionKeep} // whatever refused it before
 	}
-	r.settle(decided, trials)
+	r.setAnswer(decided, trials)
 }
 
 // instanceCapacity returns what a GPU instance has: its profile's if the driver reports it, else its own.

@@ -137,12 +137,12 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hel
 		return nil
 	}
 	trials := tryAll(g, &e, of, a.limitsOf(hints), a.options)
-	r.settle(a.settleAnswer(w, decide(trials, &facts, of, a.options), trials), trials)
+	r.setAnswer(a.settleAnswer(w, decide(trials, &facts, of, a.options), trials), trials)
 	return trials
 }
 
-// settle fills in an answer and the trials that it comes from.
-func (r *Recommendation) settle(decided answer, trials []trial) {
+// setAnswer fills in an answer and the trials that it comes from.
+func (r *Recommendation) setAnswer(decided answer, trials []trial) {
 	r.Action, r.Reason, r.Recommended = decided.Action, decided.Reason, decided.Profile
 	for i := range trials {
 		t := &trials[i]

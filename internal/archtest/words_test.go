@@ -17,9 +17,9 @@ import (
 
 // forbiddenWords are words and phrases that stand for others in this project, each with the better one. They are few,
 // and none has another use here.
-func forbiddenWords() []forbiddenWord {
+func forbiddenWords() glossary {
 	word := func(pattern, better string) forbiddenWord { return forbiddenWord{regexp.MustCompile(pattern), better} }
-	return []forbiddenWord{
+	return glossary{
 		word(`\btells whether\b`, "reports whether"),
 		word(`\b[Nn]obody\b`, "the actor: no process, no client, no caller"),
 		word(`\b[Ss]omebody\b`, "the actor: another client, an operator"),
@@ -32,46 +32,53 @@ func forbiddenWords() []forbiddenWord {
 	}
 }
 
+// glossary is what forbiddenWords returns.
+type glossary []forbiddenWord
+
 type forbiddenWord struct {
 	pattern *regexp.Regexp
 	better  string
 }
 
-// speakingCalls are the functions whose strings users read: logs, errors, problems, flags and HELP texts. Other strings
-// can be NVIDIA's.
-func speakingCalls() []string {
-	return []string{"Log", "Errorf", "New", "Fail", "FailAt", "problemf", "problem", "addNote", "addWarning", "Flag", "Arg",
-		"Command", "enumFlag", "durationFlag", "intFlag", "newFamily"}
-}
-
-// textViolations returns the forbidden words in the strings that a Go file passes to speakingCalls, and its log messages
-// that begin with a capitalized word.
-func textViolations(t *testing.T, name string, source []byte) []string {
+// goViolations returns the forbidden words in the comments of a Go file and, if it is no test, in its strings that are
+// phrases: single words can be names of others. Log messages begin in lower case.
+func (g glossary) goViolations(t *testing.T, name string, source []byte) []string {
 	files := token.NewFileSet()
-	file, err := parser.ParseFile(files, name, source, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(files, name, source, parser.SkipObjectResolution|parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var found []string
-	ast.Inspect(file, func(n ast.Node) bool {
-		call, ok := n.(*ast.CallExpr)
-		if !ok || !slices.Contains(speakingCalls(), calledName(call)) {
-			return true
+	check := func(at token.Pos, text string) {
+		found = append(found, g.wordViolations(name, files.Position(at).Line, text)...)
+	}
+	for _, group := range file.Comments {
+		for _, comment := range group.List {
+			check(comment.Pos(), comment.Text)
 		}
-		for i, arg := range call.Args {
-			text := literalText(arg)
-			at := files.Position(arg.Pos())
-			for _, w := range forbiddenWords() {
-				if got := w.pattern.FindString(text); got != "" {
-					found = append(found, fmt.Sprintf("%s:%d: %q: say %s", name, at.Line, got, w.better))
+	}
+	if strings.HasSuffix(name, "_test.go") {
+		return found
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok && calledName(call) == "Log" {
+			for i := 1; i < len(call.Args); i += 2 {
+				text := literalText(call.Args[i])
+				if literalText(call.Args[i-1]) == "msg" && regexp.MustCompile(`^[A-Z][a-z]`).MatchString(text) {
+					found = append(found, fmt.Sprintf("%s:%d: %q: log messages begin in lower case", name,
+						files.Position(call.Args[i].Pos()).Line, text))
 				}
 			}
-			if i > 0 && calledName(call) == "Log" && literalText(call.Args[i-1]) == "msg" &&
-				regexp.MustCompile(`^[A-Z][a-z]`).MatchString(text) {
-				found = append(found, fmt.Sprintf("%s:%d: %q: log messages begin in lower case", name, at.Line, text))
-			}
 		}
-		return true
+		e, ok := n.(ast.Expr)
+		if !ok {
+			return true
+		}
+		text := literalText(e)
+		if strings.Count(text, " ") >= 2 {
+			check(e.Pos(), text)
+		}
+		return text == ""
 	})
 	return found
 }
@@ -102,42 +109,28 @@ func literalText(e ast.Expr) string {
 	return ""
 }
 
-// wordViolations returns the forbidden words of a file. Of Go only comments are read here: see textViolations.
-func wordViolations(name, text string) []string {
+// wordViolations returns the forbidden words of a text that begins at a line of a file.
+func (g glossary) wordViolations(name string, first int, text string) []string {
 	var found []string
 	for number, line := range strings.Split(text, "\n") {
-		if strings.HasSuffix(name, ".go") {
-			at := commentStart(line)
-			if at < 0 {
-				continue
-			}
-			line = line[at:]
-		}
-		for _, w := range forbiddenWords() {
+		for _, w := range g {
 			if got := w.pattern.FindString(line); got != "" {
-				found = append(found, fmt.Sprintf("%s:%d: %q: say %s", name, number+1, got, w.better))
+				found = append(found, fmt.Sprintf("%s:%d: %q: say %s", name, first+number, got, w.better))
 			}
 		}
 	}
 	return found
 }
 
-// commentStart returns where a line's comment begins, or -1. A URL in a string is no comment.
-func commentStart(line string) int {
-	if strings.HasPrefix(strings.TrimSpace(line), "//") {
-		return strings.Index(line, "//")
-	}
-	return strings.Index(line, " // ")
-}
-
 // hasWords reports whether a file is of those that the glossary holds for. The history of changes keeps its words.
 func hasWords(path string) bool {
-	return slices.Contains([]string{".go", ".md", ".tmpl"}, filepath.Ext(path)) && filepath.Base(path) != "CHANGELOG.md" &&
+	written := []string{".go", ".md", ".tmpl", ".html", ".js", ".c", ".sh", ".yaml", ".yml", ".tpl", ".service", ".socket"}
+	return slices.Contains(written, filepath.Ext(path)) && filepath.Base(path) != "CHANGELOG.md" &&
 		filepath.Base(path) != "words_test.go"
 }
 
 func TestWords(t *testing.T) {
-	root, files := filepath.Join("..", ".."), 0
+	root, files, words := filepath.Join("..", ".."), 0, forbiddenWords()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -154,11 +147,11 @@ func TestWords(t *testing.T) {
 		}
 		files++
 		name, _ := filepath.Rel(root, path)
-		violations := wordViolations(name, string(text))
-		if strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {
-			violations = append(violations, textViolations(t, name, text)...)
+		violations := words.wordViolations
+		if strings.HasSuffix(name, ".go") {
+			violations = func(name string, _ int, text string) []string { return words.goViolations(t, name, []byte(text)) }
 		}
-		for _, violation := range violations {
+		for _, violation := range violations(name, 1, string(text)) {
 			t.Error(violation)
 		}
 		return nil
@@ -169,35 +162,34 @@ func TestWords(t *testing.T) {
 }
 
 func TestWordViolations(t *testing.T) {
-	for line, want := range map[string]int{
-		"// It tells whether nobody re-cuts a board.": 4,
-		"x := \"nobody\" // a user id":                0,
-		"x := \"nobody\" // that nobody has":          1,
-		"// dashboards are keyboards":                 0,
-		"url := \"http://nobody\"":                    0,
-	} {
-		if got := wordViolations("a.go", line); len(got) != want {
-			t.Errorf("%s: got %q, want %d", line, got, want)
-		}
-	}
-	if got := wordViolations("a.md", "The roll-back of\nsomebody"); len(got) != 2 ||
-		!strings.HasPrefix(got[1], `a.md:2: "somebody"`) {
+	words := forbiddenWords()
+	got := words.wordViolations("a.md", 1, "The roll-back of\nsomebody, on dashboards and keyboards")
+	if len(got) != 2 || !strings.HasPrefix(got[1], `a.md:2: "somebody"`) {
 		t.Errorf("got %q", got)
 	}
-}
-
-func TestTextViolations(t *testing.T) {
 	for line, want := range map[string]int{
-		`l.Log("msg", "Cannot continue")`:            1,
-		`l.Log("msg", "cannot continue", "n", "No")`: 0,
-		`l.Log("msg", "GPU is gone")`:                0,
-		`l.Log("msg", "left "+"as it stands")`:       1,
-		`fmt.Errorf("read a board: %w", err)`:        1,
-		`x.Find("nobody")`:                           0,
+		"// It tells whether nobody re-cuts a board.":   4,
+		"/* It tells whether\nnobody re-cuts it. */":    3,
+		`x := "nobody" // a user id`:                    0,
+		`x := "nobody" // that nobody has`:              1,
+		`url := "http://nobody"`:                        0,
+		`l.Log("msg", "Cannot continue")`:               1,
+		`l.Log("msg", "cannot continue", "n", "No")`:    0,
+		`l.Log("msg", "GPU is gone")`:                   0,
+		`l.Log("msg", "left there "+"as it stands")`:    1,
+		`fmt.Errorf("read a board: %w", err)`:           1,
+		`p.para("", plain, "what whoever asks for it")`: 1,
+		`const x = "the board is full"`:                 1,
+		`x := problem{Detail: "the board is full"}`:     1,
+		"x := `line\nthe board is full`":                1,
+		`x.Find("nobody")`:                              0,
 	} {
 		source := "package p\nfunc f() {\n" + line + "\n}\n"
-		if got := textViolations(t, "a.go", []byte(source)); len(got) != want {
+		if got := words.goViolations(t, "a.go", []byte(source)); len(got) != want {
 			t.Errorf("%s: got %q, want %d", line, got, want)
 		}
+	}
+	if got := words.goViolations(t, "a_test.go", []byte("package p\nconst x = `the board is full` // a board\n")); len(got) != 1 {
+		t.Errorf("of a test: got %q, want its comment alone", got)
 	}
 }

@@ -34,7 +34,7 @@ func (u *usage) markBusy(force []string) *api.Problem {
 	}
 	for _, name := range force {
 		if !used[name] {
-			return problemf(api.BadSpec, "force names %q, and no instance of this node is called so: "+
+			return problemf(api.BadSpec, "force names %q, which is no instance of this node: "+
 				"it takes MIG UUIDs, or GPU-<uuid>/<GPU instance> for one without compute instances", name)
 		}
 	}

@@ -145,7 +145,7 @@ func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (mig.Mod
 			defer resume()
 		}
 		if err != nil {
-			return mig.ModeChange{}, problemf(api.Busy, "profiling does not let go of the GPU: %s", reasonText(err))
+			return mig.ModeChange{}, problemf(api.Busy, "profiling has not released the GPU: %s", reasonText(err))
 		}
 	}
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)

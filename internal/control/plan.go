@@ -121,7 +121,7 @@ func (e *Engine) checkOwners(ctx context.Context, gpus []gpu.UUID, takeOver bool
 		if takeOver {
 			return []string{"unknown: " + clusterText(err)}, nil
 		}
-		return nil, problemf(api.ForeignOwner, "whether another controller manages this node cannot be found out: %s",
+		return nil, problemf(api.ForeignOwner, "cannot determine whether another controller manages this node: %s",
 			clusterProblem(err))
 	}
 	list := owned(owners, gpus)

@@ -68,7 +68,8 @@ func isTimeout(err error) bool {
 // driverProblem returns the problem document of GPUs that could not be read.
 func driverProblem(err error) *api.Problem {
 	if isTimeout(err) {
-		return problemf(api.StuckNode, "the driver has not answered in time; metrics go on, and so does this once it answers")
+		return problemf(api.StuckNode,
+			"the driver has not answered in time; metrics continue, and control resumes when it answers")
 	}
 	return problemf(api.Unavailable, "the GPUs cannot be read: %s", reasonText(err))
 }

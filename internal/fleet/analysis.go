@@ -209,7 +209,7 @@ func (a *analysis) queryAll(ctx context.Context) error {
 	errs := make([]error, queriers)
 	for i := range errs {
 		wait.Go(func() {
-			for nodes := a.take(); len(nodes) > 0 && errs[i] == nil; nodes = a.take() {
+			for nodes := a.nextNodes(); len(nodes) > 0 && errs[i] == nil; nodes = a.nextNodes() {
 				errs[i] = a.queryNodes(ctx, nodes)
 			}
 			if errs[i] != nil {
@@ -234,8 +234,9 @@ func rankCanceled(err error) int {
 	return 0
 }
 
-// take returns the next nodes of one exporter, as many as may be queried at once but one at least; none at the end.
-func (a *analysis) take() [][]*device {
+// nextNodes returns the next nodes of one exporter, as many as may be queried at once but one at least; none at the
+// end.
+func (a *analysis) nextNodes() [][]*device {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	count, gpus := 0, 0

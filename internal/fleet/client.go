@@ -120,7 +120,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // vector evaluates an expression at a time.
 func (c *Client) vector(ctx context.Context, query string, at time.Time) (model.Vector, error) {
-	value, err := c.ask(ctx, func(ctx context.Context) (model.Value, v1.Warnings, v1.Infos, error) {
+	value, err := c.queryServer(ctx, func(ctx context.Context) (model.Value, v1.Warnings, v1.Infos, error) {
 		return c.api.Query(ctx, query, at)
 	})
 	if err != nil {
@@ -135,7 +135,7 @@ func (c *Client) vector(ctx context.Context, query string, at time.Time) (model.
 
 // matrix evaluates an expression at all steps of a range.
 func (c *Client) matrix(ctx context.Context, query string, r v1.Range) (model.Matrix, error) {
-	value, err := c.ask(ctx, func(ctx context.Context) (model.Value, v1.Warnings, v1.Infos, error) {
+	value, err := c.queryServer(ctx, func(ctx context.Context) (model.Value, v1.Warnings, v1.Infos, error) {
 		return c.api.QueryRange(ctx, query, r)
 	})
 	if err != nil {
@@ -167,8 +167,9 @@ const (
 	longestWait       = time.Minute
 )
 
-// ask makes a query. It waits while the server is busy, and tries again if it fails after it has answered before.
-func (c *Client) ask(
+// queryServer makes a query. It waits while the server is busy, and tries again if it fails after it has answered
+// before.
+func (c *Client) queryServer(
 	ctx context.Context, do func(context.Context) (model.Value, v1.Warnings, v1.Infos, error),
 ) (model.Value, error) {
 	busy, failed := 0, 0

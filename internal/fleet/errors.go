@@ -203,7 +203,7 @@ func reachHint(err error) string {
 	case strings.Contains(text, "proxyconnect"):
 		return "is the proxy running there? Check proxy_url in --prometheus.config.file."
 	case strings.Contains(text, "tls:"), strings.Contains(text, "x509:"):
-		return "check tls_config in --prometheus.config.file: ca_file for who signed the server's certificate, " +
+		return "check tls_config in --prometheus.config.file: ca_file for the CA that signed the server's certificate, " +
 			"server_name, cert_file and key_file."
 	case strings.Contains(text, "redirect"):
 		return "the server redirects without an end: give the URL that it means. A login may be needed."

@@ -24,8 +24,8 @@ const (
 	maxParts  = 4096
 )
 
-// met reports whether an instance of a profile is enough.
-func (n Need) met(p gpu.Profile) bool {
+// metBy reports whether an instance of a profile is enough.
+func (n Need) metBy(p gpu.Profile) bool {
 	return p.MemoryBytes >= n.MemoryBytes && p.SMs >= n.SMs && len(p.Placements) > 0
 }
 
@@ -107,7 +107,7 @@ func newDemand(w *watch, gpus []GPULayout, needs []Need) *demand {
 		for _, b := range d.inMIG {
 			var fits []*searchProfile
 			for _, p := range searchProfiles(gpus[b].Profiles) {
-				if n.met(p.Profile) {
+				if n.metBy(p.Profile) {
 					fits = append(fits, p)
 					fmt.Fprintf(&key, "%d/%s ", p.ID, p.Name)
 				}

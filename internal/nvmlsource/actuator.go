@@ -28,7 +28,7 @@ type queueKey struct {
 }
 
 type gpuQueue struct {
-	turn chan struct{} // has room for the call under way
+	slot chan struct{} // has room for the call under way
 	hung bool          // the call under way was given up; guarded by the Actuator's mu
 }
 
@@ -41,8 +41,8 @@ func newActuator(s *Source) *Actuator { return &Actuator{source: s, queues: map[
 func (a *Actuator) Hung(id gpu.UUID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for key, l := range a.queues {
-		if key.id == id && l.hung {
+	for key, q := range a.queues {
+		if key.id == id && q.hung {
 			return true
 		}
 	}
@@ -58,15 +58,15 @@ func (a *Actuator) HungCalls() int {
 
 var errStillHangs = errors.New("an earlier call still hangs in the driver")
 
-// acquire waits for a turn in a queue.
+// acquire waits for the slot of a queue.
 func (a *Actuator) acquire(ctx context.Context, key queueKey) (*gpuQueue, error) {
 	a.mu.Lock()
-	l := a.queues[key]
-	if l == nil {
-		l = &gpuQueue{turn: make(chan struct{}, 1)}
-		a.queues[key] = l
+	q := a.queues[key]
+	if q == nil {
+		q = &gpuQueue{slot: make(chan struct{}, 1)}
+		a.queues[key] = q
 	}
-	hung := l.hung
+	hung := q.hung
 	a.mu.Unlock()
 	if hung {
 		return nil, fmt.Errorf("%w: %w", gpu.ErrTimeout, errStillHangs)
@@ -75,8 +75,8 @@ func (a *Actuator) acquire(ctx context.Context, key queueKey) (*gpuQueue, error)
 		return nil, abandonedError(ctx)
 	}
 	select {
-	case l.turn <- struct{}{}:
-		return l, nil
+	case q.slot <- struct{}{}:
+		return q, nil
 	case <-ctx.Done():
 		return nil, abandonedError(ctx)
 	}
@@ -87,16 +87,16 @@ func abandonedError(ctx context.Context) error {
 	return fmt.Errorf("%w: the driver has not answered: %w", gpu.ErrTimeout, ctx.Err())
 }
 
-// runQueued calls do when its turn in the queue has come, in a goroutine that it abandons when ctx ends. Like a Read it
+// runQueued waits for the slot of the queue and calls do, in a goroutine that it abandons when ctx ends. Like a Read it
 // keeps NVML loaded.
 func runQueued[T any](ctx context.Context, a *Actuator, key queueKey, do func() (T, error)) (T, error) {
 	var none T
-	l, err := a.acquire(ctx, key)
+	q, err := a.acquire(ctx, key)
 	if err != nil {
 		return none, err
 	}
 	if err := a.source.beginCall(); err != nil {
-		<-l.turn
+		<-q.slot
 		return none, err
 	}
 	var value T
@@ -106,12 +106,12 @@ func runQueued[T any](ctx context.Context, a *Actuator, key queueKey, do func() 
 		value, err = do()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if l.hung {
-			l.hung = false
+		if q.hung {
+			q.hung = false
 			a.hung--
 		}
 		close(done)
-		<-l.turn
+		<-q.slot
 	}()
 	select {
 	case <-done:
@@ -125,7 +125,7 @@ func runQueued[T any](ctx context.Context, a *Actuator, key queueKey, do func() 
 		return value, err
 	default:
 	}
-	l.hung = true
+	q.hung = true
 	a.hung++
 	return none, abandonedError(ctx)
 }

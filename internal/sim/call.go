@@ -84,8 +84,8 @@ func (n *Node) tookCall(number, index int, of target) bool {
 	return true
 }
 
-// struck reports whether a fault of a kind is about the call of this operation.
-func (op *operation) struck(kind FaultKind) bool {
+// isFaulted reports whether a fault of a kind is about the call of this operation.
+func (op *operation) isFaulted(kind FaultKind) bool {
 	return slices.ContainsFunc(op.hits, func(f *FaultSpec) bool { return f.Kind == kind })
 }
 
@@ -116,7 +116,7 @@ func (op *operation) keepsMode(why error) bool {
 func (op *operation) placeOfInstance(profileID uint32, start gpu.Opt[int]) gpu.Opt[int] {
 	b := op.gpu
 	at := slices.IndexFunc(b.mig.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
-	if !op.struck(FaultElsewhere) || at < 0 {
+	if !op.isFaulted(FaultElsewhere) || at < 0 {
 		return start
 	}
 	for _, p := range b.mig.Profiles[at].Placements {
@@ -129,7 +129,7 @@ func (op *operation) placeOfInstance(profileID uint32, start gpu.Opt[int]) gpu.O
 
 // placeOfCompute is placeOfInstance for a compute instance.
 func (op *operation) placeOfCompute(i *Instance, size int, start gpu.Opt[int]) gpu.Opt[int] {
-	if !op.struck(FaultElsewhere) {
+	if !op.isFaulted(FaultElsewhere) {
 		return start
 	}
 	for _, p := range ComputePlacements(i.Profile.ComputeSlices, size) {

@@ -132,7 +132,7 @@ func (n *Node) enterAny(index int, reading gpu.Reading) (now time.Time, err erro
 		slept = true
 		n.sleep(delay)
 	}
-	if err := n.struck(index, reading, now); err != nil {
+	if err := n.faultError(index, reading, now); err != nil {
 		n.mu.Unlock()
 		return time.Time{}, err
 	}
@@ -178,8 +178,8 @@ func (n *Node) blocked(index int, now time.Time) (until time.Time, delay time.Du
 	return until, delay, blocked
 }
 
-// struck is the error that the faults of the moment give to a call. What concerns more comes first.
-func (n *Node) struck(index int, reading gpu.Reading, now time.Time) error {
+// faultError returns the error that the faults of the moment give to a call. What concerns more comes first.
+func (n *Node) faultError(index int, reading gpu.Reading, now time.Time) error {
 	order := []error{gpu.ErrVersionMismatch, gpu.ErrNoDriver, gpu.ErrLost, gpu.ErrResetRequired, gpu.ErrNoPermission,
 		gpu.ErrNotSupported}
 	worst := len(order)

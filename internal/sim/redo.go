@@ -22,7 +22,7 @@ func (n *Node) redo(c Change) error {
 	case opCall:
 		n.tookCall(c.Fault, c.GPU, target{c.GI, c.CI})
 	case opReplacePod:
-		replace := n.podToReplace(c.Namespace, c.Pod)
+		replace := n.replacerOf(c.Namespace, c.Pod)
 		if replace == nil {
 			return fmt.Errorf("replace pod %s/%s: %w", c.Namespace, c.Pod, gpu.ErrNotFound)
 		}

@@ -16,14 +16,14 @@ type waitingPod struct {
 	recorded bool // that it waits
 }
 
-// ReplacePod is what happens when the owner of a pod changes its request: the pod leaves, and one with its name,
-// another UID and the new resource in all its containers that ask for devices comes after it has left the kubelet's
-// list. That one waits until there is a free device of the resource. A pod that waits has its request changed. The
-// error is gpu.ErrNotFound if there is no such pod.
+// ReplacePod is what happens when the owner of a pod changes its request: the pod is deleted, and one with its name,
+// another UID and the new resource in all its containers that ask for devices is created after it has left the
+// kubelet's list. That one waits until there is a free device of the resource. A pod that waits has its request
+// changed. The error is gpu.ErrNotFound if there is no such pod.
 func (n *Node) ReplacePod(namespace, name, resource string) error {
 	n.lock()
 	defer n.mu.Unlock()
-	if len(n.gpus) == 0 || n.podToReplace(namespace, name) == nil {
+	if len(n.gpus) == 0 || n.replacerOf(namespace, name) == nil {
 		return fmt.Errorf("replace pod %s/%s: %w", namespace, name, gpu.ErrNotFound)
 	}
 	op, err := n.begin(n.gpus[0])
@@ -34,19 +34,20 @@ func (n *Node) ReplacePod(namespace, name, resource string) error {
 	if err := op.commit(Change{Op: opReplacePod, Namespace: namespace, Pod: name, Resource: resource}); err != nil {
 		return fmt.Errorf("replace pod %s/%s: %w", namespace, name, err)
 	}
-	n.podToReplace(namespace, name)(resource)
+	n.replacerOf(namespace, name)(resource)
 	return nil
 }
 
-// podToReplace returns what gives another request to a pod that waits or runs; nil if there is none of that name.
-func (n *Node) podToReplace(namespace, name string) func(resource string) {
+// replacerOf returns a function that changes the request of a pod that waits or runs; nil if there is none of that
+// name.
+func (n *Node) replacerOf(namespace, name string) func(resource string) {
 	named := func(s *PodSpec) bool {
 		return s.Namespace == namespace && s.listedName(n.scenario.Node.Hostname) == name
 	}
 	for _, w := range n.waiting {
 		if named(w.spec) {
 			return func(resource string) {
-				w.spec, w.recorded = w.spec.asking(resource), false
+				w.spec, w.recorded = w.spec.withRequest(resource), false
 			}
 		}
 	}
@@ -64,13 +65,13 @@ func (n *Node) replace(p *pod, resource string) {
 	gone := n.at.Add(lingering)
 	n.scheduleEnd(gone, func() { n.forget(p) })
 	n.replacements++
-	w := &waitingPod{spec: p.spec.asking(resource), identity: []any{"replacement", n.scenario.Seed, n.replacements}}
+	w := &waitingPod{spec: p.spec.withRequest(resource), identity: []any{"replacement", n.scenario.Seed, n.replacements}}
 	n.waiting = append(n.waiting, w)
 	n.scheduleStart(gone, func() { n.admitWaiting(w) })
 }
 
-// asking returns the spec of a pod that asks for another resource, and waits for it.
-func (s *PodSpec) asking(resource string) *PodSpec {
+// withRequest returns the spec of a pod that asks for another resource, and waits for it.
+func (s *PodSpec) withRequest(resource string) *PodSpec {
 	asks := *s
 	asks.Waits = true
 	asks.Containers = slices.Clone(s.Containers)

@@ -21,7 +21,7 @@ var ErrState = errors.New("state file of the simulated node")
 type stateFile struct {
 	Version  int        `json:"version"`
 	ID       string     `json:"id"`       // of this beginning of the node
-	Scenario string     `json:"scenario"` // its name, for those who read the file
+	Scenario string     `json:"scenario"` // its name, for readers of the file
 	Digest   string     `json:"digest"`   // of the scenario's text
 	Clock    stateClock `json:"clock"`
 	Changes  []Change   `json:"changes"`

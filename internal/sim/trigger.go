@@ -39,7 +39,7 @@ func (n *Node) springFault(f *FaultSpec, index int) {
 
 // lies reports whether a GPU's driver says that it has destroyed what it leaves there.
 func (n *Node) lies(b *simGPU, now time.Time, op *operation) bool {
-	lies := op.struck(FaultDestroyLies)
+	lies := op.isFaulted(FaultDestroyLies)
 	n.faults(b.index, now, func(f *FaultSpec) { lies = lies || f.Kind == FaultDestroyLies })
 	return lies
 }

@@ -77,8 +77,8 @@ func (n *Node) truth(t *task) Truth {
 	return r
 }
 
-// fail notes what has become of a process that is killed.
-func (n *Node) fail(p *process, why string) {
+// recordFailure notes what has become of a process that is killed.
+func (n *Node) recordFailure(p *process, why string) {
 	for _, t := range p.tasks {
 		r := n.truth(t)
 		r.Throughput, r.Stretch, r.Busy, r.PerSecond, r.Latency = 0, 0, 0, 0, 0

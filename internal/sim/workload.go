@@ -75,7 +75,7 @@ func (n *Node) kill(p *process, why string) {
 	}
 	n.record(Record{GPU: gpu.Some(p.tasks[0].on.gpu.index), Pod: p.pod,
 		Message: fmt.Sprintf("process %d was killed: %s", p.pid, why)})
-	n.fail(p, why)
+	n.recordFailure(p, why)
 	n.stop(p)
 }
 

@@ -1,6 +1,6 @@
 /*
- * An NVML of an old driver with one A100 in MIG mode, for the tests of binding.go: it lacks most functions, so whoever
- * calls one without looking for it first dies. Structs and codes are those of nvml.h.
+ * An NVML of an old driver with one A100 in MIG mode, for the tests of binding.go: it lacks most functions, so a
+ * program that calls one without looking it up first ends. Structs and codes are those of nvml.h.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -134,7 +134,7 @@ int nvmlComputeInstanceGetInfo(void *ci, compute_info_t *info) {
   return SUCCESS;
 }
 
-/* It can destroy instances, but not make them anew where they were: whoever destroys one has not looked. */
+/* It can destroy instances, but not create them again where they were: a client that destroys one has not looked. */
 int nvmlGpuInstanceGetComputeInstanceById(void *gi, unsigned int id, void **to) { *to = &compute_instance; return SUCCESS; }
 int nvmlComputeInstanceDestroy(void *ci) { abort(); }
 int nvmlGpuInstanceDestroy(void *gi) { abort(); }

@@ -33,7 +33,7 @@ static void *symbol(const char *name)
 #define SAY(name, ...) say(#name, F(name)(__VA_ARGS__))
 #define ROOM(type) ((type *)edge(sizeof(type)))
 
-/* edge gives room that ends where a page begins that nobody may touch. Never given back. */
+/* edge returns room that ends where a page begins that must not be touched. It is never freed. */
 static void *edge(size_t size)
 {
 	long page = sysconf(_SC_PAGESIZE);
