@@ -34,7 +34,7 @@ EVALUATE_FULL  ?= -full 20 -full-hours 48
 PROMETHEUS    ?= /usr/bin/prometheus
 TEST_TIMEOUT  ?= 15m
 # Many repetitions and long simulated times, which the race detector would make ten times as slow and learn nothing from.
-LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|TestLayoutChangesLeakNothing|TestRightsizing\b|TestUnderusedNodeHas|TestSingleStrategyHas|TestCodecRefusesWhatTakes
+LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|TestLayoutChangesLeakNothing|TestLayoutChangeUnderLoad|TestRightsizing\b|TestUnderusedNodeHas|TestSingleStrategyHas|TestCodecRefusesWhatTakes
 # Packages without goroutines: the race detector makes their tests four times as slow, and has nothing to find.
 NO_GOROUTINES := /internal/(mig|advise|archtest)$$
 ARGS          ?=
@@ -53,7 +53,7 @@ export CGO_CFLAGS  := -O2 -g -Wno-deprecated-declarations
 # The commit is stamped above; go's own stamping fails in checkouts that belong to another user.
 export GOFLAGS     += -buildvcs=false
 # Each process with the race detector sleeps a second before it ends, otherwise: the tests start hundreds.
-export GORACE      := atexit_sleep_ms=20
+export GORACE      ?= atexit_sleep_ms=20
 
 .DEFAULT_GOAL := build
 .NOTPARALLEL:
@@ -139,7 +139,7 @@ test-hardware: toolchain ## hold the driver contract against this node's own GPU
 
 .PHONY: test-growth
 test-growth: toolchain
-	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes, nor over 320 layout changes under scrapes, nor over 10,000 that are only read; rendered text and holders over whole scenarios; the allocations of a scrape; whole weeks; messages that take too much memory"
+	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes, nor over 320 layout changes under scrapes, nor over 10,000 that are only read; rendered text and holders over whole scenarios; layout changes under load; the allocations of a scrape; whole weeks; messages that take too much memory"
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run '$(LONG)' $$(grep -rlE '^func ($(LONG))' --include='*_test.go' cmd internal | xargs dirname | sort -u | sed 's|^|./|')
 
 .PHONY: test-docs

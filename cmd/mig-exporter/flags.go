@@ -206,7 +206,7 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 			"host name one that always runs there, of a DaemonSet, such as kube-system/calico-node-*; a static pod is "+
 			"none.").StringVar(&cfg.WitnessPod)
 	app.Flag("kubernetes.checkpoint",
-		"The checkpoint of the kubelet's device manager, a second source of which container holds a device while the " +
+		"The checkpoint of the kubelet's device manager, a second source of which container holds a device while the "+
 			"kubelet does not "+
 			"list its pods, and for init containers. Only root can read it; an empty path turns it off.").
 		Default(podresources.DefaultCheckpoint).StringVar(&cfg.Checkpoint)

@@ -115,7 +115,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		logger:      logger,
 	}
 	if s, ok := node.kind.(simulation); ok && x.rightsizing != nil {
-		x.rightsizing.published = s.evaluation.remember
+		x.rightsizing.published = s.evaluation.recordPredictions
 	}
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{
 		Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: cfg.servesProcesses(), Logger: logger,

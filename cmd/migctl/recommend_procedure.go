@@ -87,7 +87,7 @@ func (w *procedure) writeCommand(command string) { w.p.whole("      " + command)
 func (w *procedure) keepLayouts() {
 	w.step("Keep the layouts: later reports differ, since pods have moved.")
 	w.writeCommand("migctl recommend --spec > " + specFile)
-	w.writeNote(fmt.Sprintf("Its first line has the time of its report, here %s. If they differ, compare the " +
+	w.writeNote(fmt.Sprintf("Its first line has the time of its report, here %s. If they differ, compare the "+
 		"layouts with "+
 		"the steps below.", w.report.Time.UTC().Format(time.RFC3339)))
 }

@@ -111,6 +111,9 @@ func (e *processEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 // Valid reports whether the scenario has the GPU, and its model the profile.
 func (d DevicePin) Valid(root any) (valid bool, expected string) {
 	gpus := root.(*scenarioFile).scenario.GPUs
+	if len(gpus) == 0 {
+		return true, "" // what is wrong with the GPUs is reported where they are
+	}
 	if d.GPU >= len(gpus) {
 		return false, fmt.Sprintf("a GPU's index from 0 to %d, alone or with a MIG device", len(gpus)-1)
 	}

@@ -114,7 +114,7 @@ func badWork() []badScenario {
 		{"trace outside", goodHead + "workloads:\n  - {name: w, sm: {trace: ../x.csv}}\n", "workloads[0].sm.trace: is \"../x.csv\"; expected a file below"},
 		{"workload twice", goodHead + "workloads:\n  - {name: w}\n  - {name: w}\n", "bad.yaml:6: workloads[1].name"},
 		{"unknown workload", goodHead + "pods:\n  - {name: p, resource: nvidia.com/gpu, workload: w}\n",
-			`bad.yaml:5: pods[0].workload: is "w"; expected one of those above, of which there are none`},
+			`bad.yaml:5: pods[0].workload: is "w"; expected one of the names of this file, of which there are none yet`},
 		{"no resource", goodHead + "workloads: [{name: w}]\npods:\n  - {name: p, workload: w}\n", "pods[0].resource: is missing"},
 		{"bad duration", goodHead + "pods:\n  - {name: p, at: soon}\n", `pods[0].at: is "soon"; expected a duration such as 30s`},
 		{"name twice", goodHead + "pods:\n  - {name: p}\n  - {name: p, at: 1m}\n", `bad.yaml:6: pods[1].name: is "p" while a pod`},

@@ -53,7 +53,7 @@ func OneOf[T any](byName map[string]T) Form {
 		var known bool
 		if *into, known = byName[n.Value]; !known || n.Tag != "!!str" && n.Tag != "!!bool" {
 			names := strings.Join(slices.Sorted(maps.Keys(byName)), ", ")
-			r.Expected(n, key, "one of %s", cmp.Or(names, "those above, of which there are none"))
+			r.Expected(n, key, "one of %s", cmp.Or(names, "the names of this file, of which there are none yet"))
 		}
 	})
 }

@@ -251,10 +251,7 @@ func (r *rig) check(key string, got gpu.Activity, at time.Time) {
 // TestLayoutChangeUnderLoad: whatever is repartitioned when, also between two calls of the engine: each value is of
 // the instance that it is shown for.
 func TestLayoutChangeUnderLoad(t *testing.T) {
-	seconds := 4000
-	if raceEnabled {
-		seconds = 200
-	}
+	const seconds = 4000
 	r := newRig(t, loads(2, seconds), true)
 	for range seconds {
 		for range r.random.IntN(3) {

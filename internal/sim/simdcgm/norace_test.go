@@ -1,5 +1,0 @@
-//go:build !race
-
-package simdcgm
-
-const raceEnabled = false
