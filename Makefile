@@ -125,7 +125,7 @@ evaluate: toolchain ## evaluate right-sizing on 1,000 simulated nodes and write 
 .PHONY: test-crash
 test-crash: toolchain
 	@echo "==> partition control, killed at every point of every operation, and with a foreign partitioner between its driver calls"
-	go test -count=1 -timeout $(TEST_TIMEOUT) ./internal/control/crash ./internal/control/rival
+	go test -count=1 -parallel 6 -timeout $(TEST_TIMEOUT) ./internal/control/crash ./internal/control/rival # most wait for processes
 
 # -count=1: the tests build what they test in processes of their own, which the test cache does not see.
 .PHONY: test-e2e
