@@ -20,12 +20,12 @@ import (
 // how many minutes the workload of the first GPU is known to be observed, and the log.
 func observeAs(t *testing.T, dir, name string, minutes int, gpus ...gpu.UUID) (observed int, logged string) {
 	t.Helper()
-	return observeOn(t, &Config{}, dir, name, minutes, gpus...)
+	return observeOn(t, &Config{}, dir, name, 0, minutes, gpus...)
 }
 
-// observeOn is observeAs with a configuration.
+// observeOn is observeAs with a configuration, after a pause.
 func observeOn(
-	t *testing.T, cfg *Config, dir, name string, minutes int, gpus ...gpu.UUID,
+	t *testing.T, cfg *Config, dir, name string, pause time.Duration, minutes int, gpus ...gpu.UUID,
 ) (observed int, logged string) {
 	t.Helper()
 	var lines strings.Builder
@@ -34,17 +34,10 @@ func observeOn(
 	r := newRightsizing(cfg, log.NewLogfmtLogger(log.NewSyncWriter(&lines)))
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { _ = r.run(ctx) }()
-	s := &gpu.Snapshot{Hostname: name}
-	for _, id := range gpus {
-		g := gpu.GPU{Facts: gpu.Facts{UUID: id, Name: "H100"}, Up: true}
-		g.Holders = []gpu.Holder{{Container: gpu.Container{Namespace: "ml", Pod: "a-0", Name: "main"}, PodUID: "uid",
-			Workload: "Deployment/a", Sharing: gpu.SharingExclusive}}
-		g.Activity.GraphicsEngine = gpu.Some(0.5)
-		s.GPUs = append(s.GPUs, g)
-	}
+	s := heldSnapshot(name, gpus...)
 	from := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 	if r.found != nil {
-		from = r.found.Time
+		from = r.found.Time.Add(pause)
 	}
 	for minute := range minutes + 2 { // the last one is not over
 		now := *s
@@ -60,6 +53,19 @@ func observeOn(
 	cancel()
 	<-r.stopped
 	return observed, lines.String()
+}
+
+// heldSnapshot returns a Snapshot of a node with GPUs that a pod holds.
+func heldSnapshot(name string, gpus ...gpu.UUID) *gpu.Snapshot {
+	s := &gpu.Snapshot{Hostname: name}
+	for _, id := range gpus {
+		g := gpu.GPU{Facts: gpu.Facts{UUID: id, Name: "H100"}, Up: true}
+		g.Holders = []gpu.Holder{{Container: gpu.Container{Namespace: "ml", Pod: "a-0", Name: "main"}, PodUID: "uid",
+			Workload: "Deployment/a", Sharing: gpu.SharingExclusive}}
+		g.Activity.GraphicsEngine = gpu.Some(0.5)
+		s.GPUs = append(s.GPUs, g)
+	}
+	return s
 }
 
 // files returns the names in a folder.
@@ -85,7 +91,7 @@ func TestEvidenceOfTheNode(t *testing.T) {
 		if want := 20 * (i + 1); observed != want {
 			t.Errorf("%s: observed for %d minutes, want %d\n%s", name, observed, want, logged)
 		}
-		cmptest.LacksTexts(t, logged, "set aside")
+		cmptest.LacksTexts(t, logged, "level=warn", ".unusable-")
 	}
 	cmptest.Equal(t, "files", files(t, dir), []string{evidenceName})
 	kept := readText(t, filepath.Join(dir, evidenceName))
@@ -103,6 +109,51 @@ func TestEvidenceOfTheNode(t *testing.T) {
 	cmptest.Equal(t, "minutes of the last node", observed, 40)
 }
 
+// TestEvidenceAfterALongPause: a run of five minutes, long after the one before, neither loses the evidence nor calls a
+// GPU free that is held.
+func TestEvidenceAfterALongPause(t *testing.T) {
+	dir := t.TempDir()
+	observeAs(t, dir, "exporter-a", 30, "GPU-1")
+	for i, pause := range []time.Duration{60 * time.Hour, 0, 60 * time.Hour, -60 * time.Hour} {
+		observed, logged := observeOn(t, &Config{}, dir, "exporter-"+string(rune('b'+i)), pause, 5, "GPU-1")
+		cmptest.Equal(t, "observed minutes", observed, 30+5*(i+1))
+		cmptest.LacksTexts(t, logged, "level=warn", "level=error")
+	}
+	cmptest.Equal(t, "files", files(t, dir), []string{evidenceName})
+}
+
+// TestReportWhileTheClockIsInDoubt: the last report stands until the clock is believed, and calls no GPU free that a
+// pod has got meanwhile.
+func TestReportWhileTheClockIsInDoubt(t *testing.T) {
+	r := newRightsizing(&Config{PollInterval: time.Minute, Advise: AdviseConfig{Enabled: true,
+		Options: advise.DefaultOptions()}}, log.NewNopLogger())
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { _ = r.run(ctx) }()
+	defer func() { cancel(); <-r.stopped }()
+	reportAt := func(at time.Time, gpus ...gpu.UUID) *advise.Report {
+		s := heldSnapshot("node-a", gpus...)
+		s.Time = at
+		r.observe(s)
+		r.flushUpdates(ctx)
+		return r.report("").(*advise.Report)
+	}
+	right := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
+	last := reportAt(right, "GPU-1")
+	ahead := right.Add(60 * time.Hour)
+	for minute := range 10 {
+		if reportAt(ahead.Add(time.Duration(minute)*time.Minute), "GPU-1", "GPU-2") != last {
+			t.Errorf("there is a new report after %d minutes, want one after ten", minute)
+		}
+	}
+	believed := ahead.Add(10 * time.Minute)
+	report := reportAt(believed, "GPU-1", "GPU-2")
+	cmptest.Equal(t, "time of the report", report.Time, believed)
+	for _, d := range report.Devices {
+		cmptest.Equal(t, string(d.GPU), d.Action, advise.ActionKeep)
+	}
+	cmptest.Equal(t, "devices", len(report.Devices), 2)
+}
+
 // TestEvidenceOfTheSameName: a host name alone does not show that the evidence is of this node, the name of a Kubernetes
 // node does, and the log says if it has other GPUs now.
 func TestEvidenceOfTheSameName(t *testing.T) {
@@ -111,11 +162,11 @@ func TestEvidenceOfTheSameName(t *testing.T) {
 	observed, logged := observeAs(t, dir, "localhost", 20, "GPU-2")
 	cmptest.Equal(t, "minutes of a machine of the same name", observed, 20)
 	cmptest.HasTexts(t, logged, "another node", "none of whose GPUs this one has", evidenceName+".unusable-1")
-	observed, logged = observeOn(t, &Config{NodeName: "localhost"}, dir, "localhost", 20, "GPU-3")
+	observed, logged = observeOn(t, &Config{NodeName: "localhost"}, dir, "localhost", 0, 20, "GPU-3")
 	cmptest.Equal(t, "minutes of the Kubernetes node", observed, 40)
-	cmptest.HasTexts(t, logged, "all GPUs of this node are others", "level=warn")
-	_, logged = observeOn(t, &Config{NodeName: "localhost"}, dir, "localhost", 20, "GPU-3", "GPU-4")
-	cmptest.LacksTexts(t, logged, "all GPUs of this node are others", "level=warn")
+	cmptest.HasTexts(t, logged, "none of this node's GPUs is in its evidence", "level=warn")
+	_, logged = observeOn(t, &Config{NodeName: "localhost"}, dir, "localhost", 0, 20, "GPU-3", "GPU-4")
+	cmptest.LacksTexts(t, logged, "none of this node's GPUs is in its evidence", "level=warn")
 }
 
 // TestEvidenceThatCannotBeWritten is said at the start, not at the first save; what is observed counts nevertheless.
@@ -192,6 +243,6 @@ func TestInvalidWorkloadsAreNamed(t *testing.T) {
 	c.Workloads = slices.Grow(c.Workloads, 1)[:1] // all that the package leaves open: a workload without a time
 	f, _ := openEvidence(dir, log.NewNopLogger())
 	f.write(c, s.Time)
-	_, logged := observeOn(t, &Config{NodeName: "node-a"}, dir, "node-a", 1, "GPU-1")
+	_, logged := observeOn(t, &Config{NodeName: "node-a"}, dir, "node-a", 0, 1, "GPU-1")
 	cmptest.HasTexts(t, logged, "dropped=1", "has no time")
 }

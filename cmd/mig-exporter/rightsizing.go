@@ -63,17 +63,19 @@ func newRightsizing(cfg *Config, logger log.Logger) *rightsizing {
 	return r
 }
 
-// observe adds a Snapshot to the evidence.
+// observe adds a Snapshot to the evidence, unless its time is in doubt.
 func (r *rightsizing) observe(s *gpu.Snapshot) {
 	r.mu.Lock()
 	minute := s.Time.Truncate(time.Minute)
 	due := r.last == nil || !minute.Equal(r.minute)
 	r.restore(s)
-	r.advisor.Observe(s)
-	r.last, r.minute = s, minute
+	observed := r.advisor.Observe(s)
+	if observed {
+		r.last, r.minute = s, minute
+	}
 	r.mu.Unlock()
-	if !due {
-		return
+	if !observed || !due {
+		return // what was published stands
 	}
 	select {
 	case r.wake <- struct{}{}:

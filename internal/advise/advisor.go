@@ -20,10 +20,12 @@ const (
 
 // Advisor collects evidence from Snapshots. It is not safe for concurrent use.
 type Advisor struct {
-	options   Options
-	now       time.Time // of the last Snapshot, or of the evidence that was restored; a wall clock's
-	restored  bool      // nothing was observed since
-	ahead     time.Time // the first time that is far ahead of now; zero if the last one was not
+	options  Options
+	now      time.Time // of the last Snapshot, or of the evidence that was restored; a wall clock's
+	restored bool      // nothing was observed since
+	ahead    time.Time // the first time that is far ahead of now; zero if the last one was not
+	// unshifted is what remains for the days of the evidence when the clock was set, half a day at most either way.
+	unshifted time.Duration
 	devices   map[deviceKey]*device
 	order     []*device // devices in the order in which they came: sums must not depend on that of a map
 	workloads map[Key]*workload
@@ -74,14 +76,15 @@ func New(options Options) *Advisor {
 	return &Advisor{options: options, devices: map[deviceKey]*device{}, workloads: map[Key]*workload{}}
 }
 
-// Observe adds what a Snapshot says. In the steady state it allocates nothing.
-func (a *Advisor) Observe(s *gpu.Snapshot) {
+// Observe adds what a Snapshot says, and reports whether it has: not while its time is too far ahead to be believed. In
+// the steady state it allocates nothing.
+func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 	now := s.Time.Round(0) // of the wall clock alone: a monotonic reading would hide that it was set
 	if a.doubtsClock(now) {
-		return
+		return false
 	}
 	a.followClock(now)
-	passed := passedTime{}
+	passed, hourPassed := passedTime{}, false // a pod that ran on over a restart is not forgotten before it is described
 	if !a.now.IsZero() && !a.restored {
 		since := min(now.Sub(a.now), maxCountedGap)
 		passed.held = since.Seconds()
@@ -92,11 +95,11 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 				d.idle = time.Time{}
 			}
 		}
+		if now.Truncate(windowLength).After(a.now.Truncate(windowLength)) {
+			a.closeWindows(now.Truncate(windowLength))
+		}
+		hourPassed = now.Truncate(time.Hour).After(a.now.Truncate(time.Hour))
 	}
-	if !a.now.IsZero() && now.Truncate(windowLength).After(a.now.Truncate(windowLength)) {
-		a.closeWindows(now.Truncate(windowLength))
-	}
-	hourPassed := !a.now.IsZero() && now.Truncate(time.Hour).After(a.now.Truncate(time.Hour))
 	a.now, a.restored, a.node = now, false, s.Hostname
 	if len(s.GPUs) > 0 {
 		a.gpus = a.gpus[:0]
@@ -108,6 +111,7 @@ func (a *Advisor) Observe(s *gpu.Snapshot) {
 	if hourPassed {
 		a.forget()
 	}
+	return true
 }
 
 // passedTime is the time since the last Snapshot in seconds: that for which a device was held, and the part of it

@@ -23,13 +23,14 @@ type Checkpoint struct {
 	Node      string
 	GPUs      []gpu.UUID // of the node
 	Time      time.Time
+	Unshifted time.Duration // see Advisor.unshifted
 	Workloads []workload
 	dropped   []error
 }
 
 // Checkpoint copies the evidence, so that it can be written while the Advisor goes on.
 func (a *Advisor) Checkpoint() *Checkpoint {
-	c := &Checkpoint{Node: a.node, GPUs: slices.Clone(a.gpus), Time: a.now,
+	c := &Checkpoint{Node: a.node, GPUs: slices.Clone(a.gpus), Time: a.now, Unshifted: a.unshifted,
 		Workloads: make([]workload, 0, len(a.workloads))}
 	for _, w := range a.workloads {
 		w := *w
@@ -104,7 +105,8 @@ func (a *Advisor) Restore(c *Checkpoint) {
 	for _, w := range c.Workloads { // copies: one that is forgotten must not keep the memory of all
 		a.workloads[w.Key] = &w
 	}
-	a.now, a.restored = c.Time, true
+	a.node, a.gpus = c.Node, slices.Clone(c.GPUs)
+	a.now, a.unshifted, a.restored = c.Time, c.Unshifted, true
 }
 
 // maxCheckpoint bounds what is read, in bytes: three times what maxWorkloads take.

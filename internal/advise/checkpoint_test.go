@@ -27,14 +27,20 @@ func written(t *testing.T, c *Checkpoint) *Checkpoint {
 	return read
 }
 
-// restarted returns an Advisor with the evidence that another one saves.
-func restarted(t *testing.T, before *Advisor) *Advisor {
+// restarted returns an Advisor with the evidence that another one saves, which is of the node of its last Snapshot, and
+// stays so if nothing is observed after the restart.
+func restarted(t *testing.T, before *Advisor, last *gpu.Snapshot) *Advisor {
 	t.Helper()
-	after := New(before.options)
-	c := written(t, before.Checkpoint())
-	cmptest.Equal(t, "dropped", len(c.Dropped()), 0)
-	after.Restore(c)
-	return after
+	for range 2 {
+		c := written(t, before.Checkpoint())
+		cmptest.Equal(t, "dropped", len(c.Dropped()), 0)
+		same, known := c.IsOf(last, false)
+		cmptest.Equal(t, "evidence of this node", [2]bool{same, known}, [2]bool{true, true})
+		cmptest.Equal(t, "name of the node", c.Node, last.Hostname)
+		before = New(before.options)
+		before.Restore(c)
+	}
+	return before
 }
 
 // TestCheckpointForgetsNothing: an Advisor that was restored half-way recommends what one recommends that ran through.
@@ -42,8 +48,7 @@ func TestCheckpointForgetsNothing(t *testing.T) {
 	g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.05, dram: 0.1, gib: 12}, pod("ml", "Deployment/a"))
 	through, before := New(fastOptions()), New(fastOptions())
 	observeFor(through, start(), 4*24*time.Hour, g)
-	observeFor(before, start(), 4*24*time.Hour, g)
-	after := restarted(t, before)
+	after := restarted(t, before, observeFor(before, start(), 4*24*time.Hour, g))
 	from := start().Add(4*24*time.Hour + time.Minute)
 	want := recommend(through, observeFor(through, from, 4*24*time.Hour, g)).Devices[0]
 	got := recommend(after, observeFor(after, from, 4*24*time.Hour, g)).Devices[0]
@@ -167,12 +172,34 @@ func TestRestartIsAGapForEachReplica(t *testing.T) {
 	} {
 		a := New(fastOptions())
 		s := observeFor(a, start(), 10*time.Hour, replica(0), replica(1), replica(2), replica(3))
-		a = restarted(t, a)
+		a = restarted(t, a, s)
 		s = observeFor(a, s.Time.Add(2*time.Hour), time.Hour, c.after...)
 		r := recommend(a, s).Devices[0]
 		observed := float64(4*10 + len(c.after))
 		if got, want := r.Evidence.CoverageRatio, observed/c.held; math.Abs(got-want) > 0.005 {
 			t.Errorf("%s: coverage %.3f, want %.3f", c.about, got, want)
+		}
+	}
+}
+
+// TestLongPause: a GPU that is held is not free in the first report after it, and its pod was held all that time,
+// even if it is described only later.
+func TestLongPause(t *testing.T) {
+	described := pod("ml", "Deployment/a")
+	undescribed := described
+	undescribed.Workload, undescribed.Undescribed = "", true
+	for first, h := range map[string]gpu.Holder{"described": described, "undescribed": undescribed} {
+		a := New(fastOptions())
+		s := observeFor(a, start(), 48*time.Hour, wholeGPU(t, "H100-80GB", 0, slight(), described))
+		a = restarted(t, a, s)
+		s = observeFor(a, s.Time.Add(60*time.Hour), 0, wholeGPU(t, "H100-80GB", 0, slight(), h))
+		at := recommend(a, s).Devices[0]
+		cmptest.Equal(t, first+": at first", [2]any{at.Action, at.Workload != nil}, [2]any{ActionKeep, !h.Undescribed})
+		s = observeFor(a, s.Time.Add(time.Second), 12*time.Hour, wholeGPU(t, "H100-80GB", 0, slight(), described))
+		r := recommend(a, s).Devices[0]
+		cmptest.Equal(t, first, [2]any{r.Action, r.Reason}, [2]any{ActionKeep, ReasonLowCoverage})
+		if c := r.Evidence.CoverageRatio; math.Abs(c-0.5) > 0.005 { // 60 of 120 hours
+			t.Errorf("%s: coverage %.3f, want 0.5", first, c)
 		}
 	}
 }
@@ -189,7 +216,7 @@ func TestClockThatIsSetDuringARestart(t *testing.T) {
 	} {
 		a := New(fastOptions())
 		s := observeFor(a, start(), 48*time.Hour, g)
-		a = restarted(t, a)
+		a = restarted(t, a, s)
 		r := recommend(a, observeFor(a, s.Time.Add(c.jump), 2*time.Hour, g)).Devices[0]
 		cmptest.Equal(t, c.jump.String()+": "+r.Explanation, r.Action, c.want)
 		if h := r.Evidence.ObservedHours; h > 50.1 || h < 47.9 {

@@ -6,7 +6,7 @@ import (
 )
 
 // A clock that is far ahead is believed once it has been there for clockDoubt: a single wrong time would move all
-// evidence at once.
+// evidence at once. After a restart it is believed at once, as the exporter may not have run for so long.
 const (
 	farAhead   = 24 * time.Hour
 	clockDoubt = 10 * time.Minute
@@ -14,7 +14,7 @@ const (
 
 // doubtsClock reports whether a time is too far ahead of the last one to be believed yet.
 func (a *Advisor) doubtsClock(now time.Time) bool {
-	if a.now.IsZero() || now.Sub(a.now) <= farAhead {
+	if a.now.IsZero() || a.restored || now.Sub(a.now) <= farAhead {
 		a.ahead = time.Time{}
 		return false
 	}
@@ -24,7 +24,7 @@ func (a *Advisor) doubtsClock(now time.Time) bool {
 	return now.Sub(a.ahead) < clockDoubt
 }
 
-// followClock shifts all remembered times if the clock was set back, or set far ahead and confirmed. Their ages stay
+// followClock shifts all remembered times if the clock was set back, or set far ahead and believed. Their ages stay
 // what they were, so nothing lies in the future or is aged by a time that has not passed, and once the clock is right
 // again, everything is where it was. After a restart a clock that was set ahead cannot be distinguished from a long
 // pause. Then pods that run on have a gap: they may have been held all that time.
@@ -37,7 +37,9 @@ func (a *Advisor) followClock(now time.Time) {
 	for _, d := range a.order {
 		shiftTimes(by, &d.seen, &d.since, &d.idle)
 	}
-	days := int32(math.Round(by.Hours() / 24)) // up to half a day remains: sums of today can be of tomorrow
+	a.unshifted += by
+	days := int32(math.Round(a.unshifted.Hours() / 24))
+	a.unshifted -= time.Duration(days) * 24 * time.Hour
 	for _, w := range a.workloads {
 		w.shift(by, days)
 		if !gap {

@@ -144,10 +144,9 @@ func wrongClocks() []wrongClock {
 	return list
 }
 
-// isGap reports whether the clock leaps ahead at a restart, for long enough to be believed: then the pod can have been
-// held for as long.
+// isGap reports whether the clock leaps ahead at a restart: then the pod can have been held for as long.
 func (c *wrongClock) isGap() bool {
-	return c.before && c.by > farAhead && c.minutes > 10 || c.after && c.by < -farAhead
+	return c.before && c.by > farAhead || c.after && c.by < -farAhead
 }
 
 // TestClockThatIsWrongForATime: evidence survives a clock that is wrong for a time and then right again, in a running
@@ -176,9 +175,9 @@ func TestClockThatIsWrongForATime(t *testing.T) {
 			twoPhases(t, a, clock, 1)
 		}
 		clock.wrong = w.by
-		twoPhases(t, a, clock, w.minutes)
+		s := twoPhases(t, a, clock, w.minutes)
 		if w.after {
-			a = restarted(t, a)
+			a = restarted(t, a, s)
 		}
 		clock.wrong = 0
 		for i, minutes := range []int{begins + soon - int(clock.ran/time.Minute), later} {
@@ -206,7 +205,7 @@ func TestMemoryOfBeforeTheClockWasSet(t *testing.T) {
 			s = observeFor(a, s.Time.Add(time.Minute), 2*time.Hour, large)
 			s = observeFor(a, s.Time.Add(time.Minute), 2*time.Hour, small)
 			if restart {
-				a = restarted(t, a)
+				a = restarted(t, a, s)
 			}
 			s = observeFor(a, s.Time.Add(set), 6*day+12*time.Hour, small)
 			e := recommend(a, s).Devices[0].Evidence
@@ -215,6 +214,39 @@ func TestMemoryOfBeforeTheClockWasSet(t *testing.T) {
 			cmptest.Equal(t, about+": busiest ten minutes", float32(e.Busy10Minutes), 0.9)
 			s = observeFor(a, s.Time.Add(time.Minute), 2*day, small)
 			cmptest.Equal(t, about+": memory when it is long ago, GiB",
+				recommend(a, s).Devices[0].Evidence.MemoryBytes/(1<<30), 4)
+		}
+	}
+}
+
+// TestClockThatIsSetBackOften: the sums of days move by as much as the clock in all, so that each counts for eight
+// days, give or take one.
+func TestClockThatIsSetBackOften(t *testing.T) {
+	small := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.02, gib: 4}, pod("ml", "Deployment/a"))
+	large := wholeGPU(t, "H100-80GB", 0, load{busy: 0.9, sm: 0.02, gib: 30}, pod("ml", "Deployment/a"))
+	for _, back := range []time.Duration{time.Hour, 11 * time.Hour, 13 * time.Hour, 35 * time.Hour} {
+		for _, restart := range []bool{false, true} {
+			about := fmt.Sprintf("set back by %v, restart %v", back, restart)
+			a := New(fastOptions())
+			s := observeFor(a, start(), 2*time.Hour, large)
+			for range 12 {
+				s = observeFor(a, s.Time.Add(-back), time.Hour, small)
+				if restart {
+					a = restarted(t, a, s)
+				}
+				for _, w := range a.workloads {
+					for _, d := range w.Days {
+						if d != (daySums{}) && (d.Day > dayOf(a.now)+1 || d.Day < dayOf(a.now)-2) {
+							t.Errorf("%s: the sums of at most 14 hours ago are of day %d, on day %d", about, d.Day, dayOf(a.now))
+						}
+					}
+				}
+			}
+			s = observeFor(a, s.Time.Add(time.Minute), 6*day, small)
+			cmptest.Equal(t, about+": memory after 6 days, GiB",
+				recommend(a, s).Devices[0].Evidence.MemoryBytes/(1<<30), 30)
+			s = observeFor(a, s.Time.Add(time.Minute), 3*day, small)
+			cmptest.Equal(t, about+": memory after 9 days, GiB",
 				recommend(a, s).Devices[0].Evidence.MemoryBytes/(1<<30), 4)
 		}
 	}
@@ -230,11 +262,11 @@ func TestClockThatWasWrongAtFirst(t *testing.T) {
 		for _, restart := range []bool{false, true} {
 			about := fmt.Sprintf("first %v, restart %v", first, restart)
 			a := New(fastOptions())
-			observeFor(a, first, 30*time.Minute, used)
+			s := observeFor(a, first, 30*time.Minute, used)
 			if restart {
-				a = restarted(t, a)
+				a = restarted(t, a, s)
 			}
-			s := observeFor(a, start(), 4*day+time.Hour, g)
+			s = observeFor(a, start(), 4*day+time.Hour, g)
 			r := recommend(a, s).Devices[0]
 			cmptest.Equal(t, about+": reason", r.Reason == ReasonGraphics || r.Reason == ReasonLowCoverage, true)
 			cmptest.Equal(t, about+": provisional", r.Provisional, true)

@@ -198,7 +198,7 @@ func TestWorkloadThatComesBackInTime(t *testing.T) {
 	s = observeFor(a, s.Time.Add(time.Minute), forgetAfter+28*time.Minute, idle)
 	s = observeFor(a, s.Time.Add(time.Minute), 31*time.Minute, g) // on the hour at which it would be forgotten
 	cmptest.Equal(t, "minute", s.Time.Sub(start()), forgetAfter+91*time.Minute)
-	after := restarted(t, a)
+	after := restarted(t, a, s)
 	cmptest.Equal(t, "workloads", len(after.workloads), 1)
 	if h := a.Recommend(s).Devices[0].Evidence.ObservedHours; h < 0.9 {
 		t.Errorf("observed for %v h, want an hour", h)

@@ -45,7 +45,7 @@ func TestHostileNames(t *testing.T) {
 	if text, err := json.Marshal(report); err != nil || !json.Valid(text) {
 		t.Errorf("the report is no JSON: %v", err)
 	}
-	restored := restarted(t, a)
+	restored := restarted(t, a, s)
 	cmptest.Equal(t, "workloads", len(restored.workloads), len(a.workloads))
 	for key := range a.workloads {
 		if restored.workloads[key] == nil {

@@ -30,7 +30,7 @@ func targetOf(t *testing.T, gpus []gpu.GPU, change func(minute int)) *Packing {
 		s.Time = start().Add(time.Duration(minute) * time.Minute)
 		a.Observe(s)
 	}
-	again := restarted(t, a)
+	again := restarted(t, a, s)
 	again.Observe(s)
 	packing := recommend(again, s).Packing
 	if packing == nil || len(packing.GPUs) != 1 || len(packing.GPUs[0].Slices) != 1 {

@@ -257,7 +257,7 @@ func (w *workload) weight(now time.Time) float64 {
 	return 1
 }
 
-// sums are the days of the last memoryDays added up. If the clock was set back, the last one can be of tomorrow.
+// sums are the days of the last memoryDays added up. If the clock was set, the last one can be of tomorrow.
 func (w *workload) sums(now time.Time) daySums {
 	var all daySums
 	today := dayOf(now)
