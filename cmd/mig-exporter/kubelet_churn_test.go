@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,41 +66,51 @@ pods:
 // as free, given to another holder, or destroyed by a plan. The devices of plain init containers are not known without
 // the checkpoint.
 func TestNoHeldDeviceIsReportedFree(t *testing.T) {
-	plans := 0
-	for seed := range uint64(12) {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			r := rand.New(rand.NewPCG(seed, 2026))
-			var flags []string
-			if seed%2 > 0 {
-				flags = append(flags, "--kubernetes.checkpoint=")
-			}
-			x := controlledNode(t, churnScenario(r), flags...)
-			confirmed := 0
-			for second := range churnSeconds {
-				advanceBy(t, x, time.Second)
-				checkpoint, _ := x.node.kubelet.CheckpointState()
-				var held []sim.Holding
-				for _, h := range simulatedNode(x).Holdings() {
-					if h.Present && (checkpoint.Up || !h.Init) {
-						held = append(held, h)
-					}
-				}
-				confirmed += checkHolders(t, x.poller.Current(), held)
-				if second%5 == 0 {
-					plans += tryPlan(t, x, held)
-				}
-				if t.Failed() {
-					t.Fatalf("second %d", second)
-				}
-			}
-			if confirmed < churnSeconds {
-				t.Errorf("%d confirmed holders in %d seconds: too little to judge by", confirmed, churnSeconds)
-			}
-		})
-	}
-	if plans == 0 {
+	var plans atomic.Int64
+	t.Run("churn", func(t *testing.T) {
+		for seed := range uint64(12) {
+			t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+				t.Parallel()
+				plans.Add(int64(checkChurn(t, seed)))
+			})
+		}
+	})
+	if plans.Load() == 0 {
 		t.Error("there was not one plan: too little to judge by")
 	}
+}
+
+// checkChurn holds every second of a random churn against what is true, and returns how many plans there were.
+func checkChurn(t *testing.T, seed uint64) (plans int) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(seed, 2026))
+	var flags []string
+	if seed%2 > 0 {
+		flags = append(flags, "--kubernetes.checkpoint=")
+	}
+	x := controlledNode(t, churnScenario(r), flags...)
+	confirmed := 0
+	for second := range churnSeconds {
+		advanceBy(t, x, time.Second)
+		checkpoint, _ := x.node.kubelet.CheckpointState()
+		var held []sim.Holding
+		for _, h := range simulatedNode(x).Holdings() {
+			if h.Present && (checkpoint.Up || !h.Init) {
+				held = append(held, h)
+			}
+		}
+		confirmed += checkHolders(t, x.poller.Current(), held)
+		if second%5 == 0 {
+			plans += tryPlan(t, x, held)
+		}
+		if t.Failed() {
+			t.Fatalf("second %d", second)
+		}
+	}
+	if confirmed < churnSeconds {
+		t.Errorf("%d confirmed holders in %d seconds: too little to judge by", confirmed, churnSeconds)
+	}
+	return plans
 }
 
 // checkHolders compares a Snapshot with the truth and returns how many confirmed holders it has.
