@@ -3,6 +3,7 @@ package deploy
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -14,7 +15,8 @@ import (
 // anotherUser is a user and group without rights, by their number on Debian.
 const anotherUser = 65534
 
-// trap is a folder of files, with a file elsewhere to which all names that the scripts write to are links.
+// trap is a folder of files, with a file elsewhere to which all names that the scripts write to are links, and with a FIFO
+// that keeps whatever reads it waiting.
 func (s *slurmd) trap() (victim string) {
 	s.t.Helper()
 	victim = filepath.Join(filepath.Dir(s.folder), "victim")
@@ -26,6 +28,7 @@ func (s *slurmd) trap() (victim string) {
 	for _, name := range []string{"2", "0conf", "9x", "1.conf"} {
 		writeFile(s.t, filepath.Join(s.folder, name), "11\n12\n", 0o644)
 	}
+	s.do(syscall.Mkfifo(filepath.Join(s.folder, "7"), 0o644))
 	return victim
 }
 
@@ -48,6 +51,10 @@ func tree(t *testing.T, dir string) map[string]string {
 		if e.Type() == fs.ModeSymlink {
 			all[path], err = os.Readlink(path)
 			return err
+		}
+		if e.Type() != 0 {
+			all[path] = e.Type().String()
+			return nil
 		}
 		text, err := os.ReadFile(path)
 		all[path] = string(text)
@@ -146,10 +153,7 @@ func TestFolderInTmp(t *testing.T) {
 func TestLockedFolder(t *testing.T) {
 	s := newSlurmd(t)
 	s.run("prolog.sh", "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=2")
-	folder, err := os.Open(s.folder)
-	s.do(err)
-	defer folder.Close()
-	s.do(syscall.Flock(int(folder.Fd()), syscall.LOCK_EX))
+	s.hold(filepath.Join(s.folder, ".lock"))
 	for _, script := range []string{"prolog.sh", "epilog.sh"} {
 		said := s.run(script, "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=1", "SECONDS_TO_WAIT=0.2")
 		if !strings.Contains(said, "is locked") {
@@ -157,6 +161,118 @@ func TestLockedFolder(t *testing.T) {
 		}
 	}
 	s.expect("files", map[string]string{"1": "11"})
+}
+
+// hold takes the lock on a file or folder until the end of the test.
+func (s *slurmd) hold(path string) {
+	s.t.Helper()
+	file, err := os.Open(path)
+	s.do(err)
+	s.t.Cleanup(func() { s.do(file.Close()) })
+	s.do(syscall.Flock(int(file.Fd()), syscall.LOCK_EX))
+}
+
+// TestLockIsRoots: another user can neither open the lock nor, by a lock on the folder, keep the scripts waiting.
+func TestLockIsRoots(t *testing.T) {
+	s := newSlurmd(t)
+	s.do(os.Mkdir(s.folder, 0o755))
+	s.hold(s.folder)
+	s.run("prolog.sh", "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=2", "SECONDS_TO_WAIT=10")
+	s.expect("files", map[string]string{"1": "11"})
+	s.expectLock()
+	if os.Geteuid() == 0 {
+		s.do(os.Chmod(filepath.Dir(filepath.Dir(s.folder)), 0o755))
+		for name, want := range map[string]bool{"1": true, ".lock": false} {
+			cmd := exec.Command("flock", "-n", name, "true")
+			cmd.Dir = s.folder
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: anotherUser, Gid: anotherUser}}
+			out, err := cmd.CombinedOutput()
+			if (err == nil) != want {
+				t.Errorf("another user locks %s: %v\n%s", name, err, out)
+			}
+		}
+	}
+	s.run("epilog.sh", "SLURM_JOB_ID=11", "SECONDS_TO_WAIT=10")
+	s.expect("files after the epilog", map[string]string{})
+}
+
+// expectLock: the lock is a file of this user alone.
+func (s *slurmd) expectLock() {
+	s.t.Helper()
+	info, err := os.Lstat(filepath.Join(s.folder, ".lock"))
+	s.do(err)
+	cmptest.Equal(s.t, "mode of the lock", info.Mode(), fs.FileMode(0o600))
+	cmptest.Equal(s.t, "its user", info.Sys().(*syscall.Stat_t).Uid, uint32(os.Geteuid()))
+}
+
+// TestLeftovers: the scripts' own files work, whatever another user left in their place before the folder was closed to
+// others, and what it is linked to stays as it is.
+func TestLeftovers(t *testing.T) {
+	for _, name := range []string{".lock", ".boot", ".new"} {
+		for about, leave := range map[string]func(s *slurmd, path, victim string){
+			"a link":            func(s *slurmd, path, victim string) { s.do(os.Symlink(victim, path)) },
+			"a link to nowhere": func(s *slurmd, path, _ string) { s.do(os.Symlink("/nowhere/file", path)) },
+			"a FIFO":            func(s *slurmd, path, _ string) { s.do(syscall.Mkfifo(path, 0o600)) },
+			"a link to a FIFO": func(s *slurmd, path, victim string) {
+				s.do(syscall.Mkfifo(victim+".fifo", 0o600))
+				s.do(os.Symlink(victim+".fifo", path))
+			},
+			"a folder with a file": func(s *slurmd, path, _ string) { writeFile(s.t, path+"/file", "", 0o600) },
+			"a hard link":          func(s *slurmd, path, victim string) { s.do(os.Link(victim, path)) },
+			"a file that all may open, locked": func(s *slurmd, path, _ string) {
+				writeFile(s.t, path, "", 0o644)
+				s.hold(path)
+			},
+			"a file of another user": func(s *slurmd, path, _ string) {
+				if os.Geteuid() != 0 {
+					s.t.Skip("NOT TESTED: only root may give files to another user")
+				}
+				writeFile(s.t, path, "", 0o600)
+				s.do(os.Chown(path, anotherUser, anotherUser))
+			},
+		} {
+			t.Run(name+", "+about, func(t *testing.T) {
+				s := newSlurmd(t)
+				s.do(os.Mkdir(s.folder, 0o755))
+				victim := filepath.Join(filepath.Dir(s.folder), "victim")
+				writeFile(t, victim, "precious\n", 0o600)
+				leave(s, filepath.Join(s.folder, name), victim)
+				s.run("prolog.sh", "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=2", "SECONDS_TO_WAIT=10")
+				s.run("prolog.sh", "SLURM_JOB_ID=12", "SLURM_JOB_GPUS=2", "SECONDS_TO_WAIT=10") // not after a reboot
+				s.run("prolog.sh", "SLURM_JOB_ID=13", "SLURM_JOB_GPUS=1", "SECONDS_TO_WAIT=10")
+				s.run("epilog.sh", "SLURM_JOB_ID=13", "SECONDS_TO_WAIT=10")
+				s.expect("files", map[string]string{"1": "11\n12"})
+				s.expectLock()
+				cmptest.Equal(t, "the file elsewhere", readFile(t, victim), "precious\n")
+			})
+		}
+	}
+}
+
+// TestDeviceThatIsNoFile: a FIFO or a folder with the name of a device keeps no script from its end; the folder is
+// reported.
+func TestDeviceThatIsNoFile(t *testing.T) {
+	s := newSlurmd(t)
+	s.run("prolog.sh", "SLURM_JOB_ID=10", "SLURM_JOB_GPUS=1")
+	s.do(syscall.Mkfifo(filepath.Join(s.folder, "1"), 0o644))
+	s.do(os.Mkdir(filepath.Join(s.folder, "2"), 0o755))
+	said := s.run("prolog.sh", "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=2,0")
+	if !strings.Contains(said, "file 2 cannot be written") {
+		t.Errorf("the prolog does not report the folder:\n%s", said)
+	}
+	s.run("epilog.sh", "SLURM_JOB_ID=10")
+	s.do(os.Remove(filepath.Join(s.folder, "2")))
+	s.expect("files", map[string]string{"1": "11"})
+}
+
+// TestScriptsEndWell: whatever ends a script, even the shell itself, it exits with 0.
+func TestScriptsEndWell(t *testing.T) {
+	for _, script := range []string{"prolog.sh", "epilog.sh"} {
+		s := newSlurmd(t)
+		writeFile(t, s.nvidiaSMI, "#!/bin/sh\nexit 9\n", 0o755)
+		s.folder = "relative"
+		s.run(script, "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=2", "SHELLOPTS=errexit") // the first failure ends it
+	}
 }
 
 // TestScriptsAreLinked: sites link the scripts into folders of their own. A copy without folder.sh does nothing, and says

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Slurm Epilog: takes the job out of the files that prolog.sh has written. It looks into all files, since an Epilog need not
 # be told which GPUs the job had, and it exits with 0 always, since Slurm drains a node whose Epilog fails.
+trap 'exit 0' EXIT # whatever happens
 script=epilog # in the log
 self=$(readlink -f -- "${BASH_SOURCE[0]}")
 # shellcheck source-path=SCRIPTDIR source=folder.sh

@@ -45,10 +45,18 @@ trusted() {
 	fi
 }
 
-# enter changes into the folder $1 and locks it until the script ends. It fails, with a note, if it cannot.
+# enter changes into the folder $1, which is trusted, and locks it until the script ends. It fails, with a note, if it
+# cannot. Whoever can open a file can lock it, even to read only: the lock is a file that no other user has ever been able
+# to open. Anything else of that name is from a time when others could write to the folder, and is replaced.
 enter() {
-	if ! cd -- "$1" || ! exec 9<.; then
+	if ! cd -- "$1"; then
 		note "folder $1 cannot be used: it cannot be opened"
+		return 1
+	fi
+	find .lock -maxdepth 0 ! \( -type f -uid "$EUID" -perm 0600 -links 1 \) -exec rm -rf {} + 2>/dev/null
+	(umask 077 && set -o noclobber && : >.lock) 2>/dev/null # another script may be quicker
+	if ! exec 9<>.lock; then
+		note "folder $1 cannot be used: its file .lock cannot be opened"
 		return 1
 	fi
 	if ! flock -w "$patience" 9; then
@@ -56,6 +64,9 @@ enter() {
 		return 1
 	fi
 }
+
+# readable reports whether $1 is a file that can be read at once, unlike a FIFO, and that is in the folder, unlike a link.
+readable() { [[ -f $1 && ! -L $1 ]]; }
 
 # list sets files to the names of all files of devices, "3" and "3.7". Nothing else in the folder is touched.
 list() {
@@ -68,15 +79,17 @@ list() {
 
 # replace replaces the file $1 by its input. A link that is there is replaced, too, not followed.
 replace() {
-	rm -f .new && (set -o noclobber && cat >.new) && mv -fT .new "$1"
+	if ! { rm -rf .new && (set -o noclobber && cat >.new) && mv -fT .new "$1"; }; then
+		note "file $1 cannot be written"
+	fi
 }
 
 # forget removes the job from all files. A file without jobs is removed.
 forget() {
 	local name rest
 	list
-	for name in "${files[@]}"; do
-		if [[ -L $name ]] || ! grep -qxF -- "$job" "$name"; then
+	for name in ${files[@]+"${files[@]}"}; do # empty, it is unset to bash before 4.4
+		if ! readable "$name" || ! grep -qxF -- "$job" "$name"; then
 			continue
 		fi
 		if rest=$(grep -vxF -- "$job" "$name"); then

@@ -4,6 +4,7 @@
 #
 # It always exits with 0: Slurm drains a node whose Prolog fails, and a missing label is no reason for that. What it cannot
 # do is logged (journalctl -t mig-exporter-prolog).
+trap 'exit 0' EXIT # whatever happens
 script=prolog # in the log
 self=$(readlink -f -- "${BASH_SOURCE[0]}")
 # shellcheck source-path=SCRIPTDIR source=folder.sh
@@ -86,21 +87,22 @@ done <<<"$lines"
 
 enter "$dir" || exit 0
 boot=$(cat "$boot_id_file")
+readable .boot || rm -rf .boot
 if [[ $boot != "$(cat .boot 2>/dev/null)" ]]; then # jobs of another boot have ended without an epilog
 	list
-	rm -f -- "${files[@]}"
+	rm -f -- ${files[@]+"${files[@]}"}
 	replace .boot <<<"$boot"
 fi
 forget # it may have been requeued
 IFS=, read -ra devices <<<"$visible"
-for device in "${devices[@]}"; do
+for device in ${devices[@]+"${devices[@]}"}; do
 	name=$(file_of "$device")
 	if [[ -z $name ]]; then
-		note "device ${device@Q} is not on this node"
+		note "device $(printf %q "$device") is not on this node"
 		continue
 	fi
 	{
-		[[ ! -f $name || -L $name ]] || grep -vxF -- "$job" "$name" # two devices of one GPU instance
+		! readable "$name" || grep -vxF -- "$job" "$name" # two devices of one GPU instance
 		printf '%s\n' "$job"
 	} | replace "$name"
 done
