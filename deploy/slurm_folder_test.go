@@ -218,7 +218,10 @@ func TestLeftovers(t *testing.T) {
 				s.do(os.Symlink(victim+".fifo", path))
 			},
 			"a folder with a file": func(s *slurmd, path, _ string) { writeFile(s.t, path+"/file", "", 0o600) },
-			"a hard link":          func(s *slurmd, path, victim string) { s.do(os.Link(victim, path)) },
+			"a hard link to what another program has locked": func(s *slurmd, path, victim string) {
+				s.do(os.Link(victim, path))
+				s.hold(victim)
+			},
 			"a file that all may open, locked": func(s *slurmd, path, _ string) {
 				writeFile(s.t, path, "", 0o644)
 				s.hold(path)
@@ -267,11 +270,16 @@ func TestDeviceThatIsNoFile(t *testing.T) {
 
 // TestScriptsEndWell: whatever ends a script, even the shell itself, it exits with 0.
 func TestScriptsEndWell(t *testing.T) {
+	s := newSlurmd(t)
+	s.scripts = t.TempDir()
 	for _, script := range []string{"prolog.sh", "epilog.sh"} {
-		s := newSlurmd(t)
-		writeFile(t, s.nvidiaSMI, "#!/bin/sh\nexit 9\n", 0o755)
-		s.folder = "relative"
-		s.run(script, "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=2", "SHELLOPTS=errexit") // the first failure ends it
+		writeFile(t, filepath.Join(s.scripts, script), readFile(t, filepath.Join("slurm", script)), 0o755)
+	}
+	writeFile(t, filepath.Join(s.scripts, "folder.sh"), "set -u\n: \"$unset\"\n", 0o644)
+	for _, script := range []string{"prolog.sh", "epilog.sh"} {
+		if said := s.run(script); !strings.Contains(said, "unbound variable") {
+			t.Errorf("the shell does not end %s:\n%s", script, said)
+		}
 	}
 }
 
