@@ -1,7 +1,7 @@
 #!/bin/bash
 # Makes a release: for linux/amd64 and linux/arm64 an archive and a Debian package, then the Helm chart, checksums and
 # upgrade notes. `make dist` starts it, with VERSION, LDFLAGS, DIST, NFPM and HELM in the environment; `make stage` has made
-# what is the same for both. With an argument it does one step: clear, notes.
+# what is the same for both. With an argument it does one step: clear, chart, notes.
 set -euo pipefail
 umask 022
 
@@ -59,11 +59,27 @@ pack() {
 	cp -r deploy/systemd deploy/slurm "$tree"
 	cp deploy/prometheus/*.rules.yaml "$tree/prometheus"
 	cp -r dashboards/*.json dashboards/provisioning "$tree/dashboards"
-	tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
-		-C bin/release -c "$name" | gzip -9n >"$DIST/$name.tar.gz"
+	archive bin/release "$name" >"$DIST/$name.tar.gz"
 	cp "$stage/sbom.cdx.json" "$DIST/$name.cdx.json"
 	DEB_VERSION=$VERSION DEB_ARCH=$arch DEB_BIN=$bin DEB_STAGE=$stage \
 		"$NFPM" package --config deploy/deb/nfpm.yaml --packager deb --target "$DIST/mig-exporter_${VERSION}_$arch.deb"
+}
+
+# archive FOLDER NAME prints an archive of NAME in FOLDER, which is the same whenever it is made.
+archive() {
+	tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
+		-C "$1" -c "$2" | gzip -9n
+}
+
+# chart packages the Helm chart. Helm gives its files the present time, so they are packed again.
+chart() {
+	local work=bin/release/chart package
+	rm -rf "$work"
+	mkdir -p "$work/tree"
+	"$HELM" package --destination "$work" deploy/helm/mig-exporter
+	package=$(cd "$work" && ls -- *.tgz)
+	tar -xz -C "$work/tree" -f "$work/$package"
+	archive "$work/tree" mig-exporter >"$DIST/$package"
 }
 
 # clear empties the folder of the release. It refuses one with files that are not of a release.
@@ -106,20 +122,20 @@ notes() {
 }
 
 case ${1:-all} in
-clear | notes) "$1" ;;
+clear | chart | notes) "$1" ;;
 all)
 	clear
 	for arch in amd64 arm64; do
 		build "$arch"
 		pack "$arch"
 	done
-	"$HELM" package --destination "$DIST" deploy/helm/mig-exporter
+	chart
 	notes >"$DIST/RELEASE_NOTES.md"
 	(cd "$DIST" && sha256sum -- * >sha256sums.txt)
 	ls -l "$DIST"
 	;;
 *)
-	echo "dist: expected clear, notes or no argument, got $1" >&2
+	echo "dist: expected clear, chart, notes or no argument, got $1" >&2
 	exit 2
 	;;
 esac

@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
@@ -51,6 +53,50 @@ func TestReleaseNotes(t *testing.T) {
 			cmptest.Equal(t, "notes", got, tt.want)
 		})
 	}
+}
+
+// TestChartOfARelease: the chart's archive is the same whenever it is made, whatever times Helm gives its files.
+func TestChartOfARelease(t *testing.T) {
+	dir := t.TempDir()
+	helm := filepath.Join(dir, "helm")
+	writeFile(t, helm, `#!/bin/sh
+set -e
+[ "$1 $2 $4" = "package --destination deploy/helm/mig-exporter" ]
+mkdir -p made/mig-exporter/templates
+echo "name: mig-exporter" >made/mig-exporter/Chart.yaml
+echo "{{ .Values }}" >made/mig-exporter/templates/all.yaml
+find made -exec touch -d "$MADE" {} +
+tar -C made -czf "$3/mig-exporter-0.1.0.tgz" $FILES
+`, 0o755)
+	dist := filepath.Join(dir, "dist")
+	var archives []string
+	for _, variables := range [][]string{
+		{"MADE=2001-02-03", "FILES=mig-exporter/Chart.yaml mig-exporter/templates/all.yaml"},
+		{"MADE=2011-12-13", "FILES=mig-exporter/templates/all.yaml mig-exporter/Chart.yaml"},
+	} {
+		variables = append(variables, "HELM="+helm, "DIST="+dist, "SOURCE_DATE_EPOCH=1700000000")
+		writeFile(t, filepath.Join(dist, "mig-exporter-0.1.0.tgz"), "old", 0o644)
+		if out, ok := runDist(t, dir, "chart", variables...); !ok {
+			t.Fatal(out)
+		}
+		archives = append(archives, readFile(t, filepath.Join(dist, "mig-exporter-0.1.0.tgz")))
+	}
+	cmptest.Equal(t, "the archives are the same", archives[0] == archives[1], true)
+	list, err := exec.Command("tar", "--utc", "--full-time", "-tvzf", filepath.Join(dist, "mig-exporter-0.1.0.tgz")).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files []string
+	for line := range strings.Lines(string(list)) {
+		fields := strings.Fields(line)
+		files = append(files, strings.Join(slices.Concat(fields[:2], fields[3:]), " "))
+	}
+	cmptest.Equal(t, "files", files, []string{
+		"drwxr-xr-x 0/0 2023-11-14 22:13:20 mig-exporter/",
+		"-rw-r--r-- 0/0 2023-11-14 22:13:20 mig-exporter/Chart.yaml",
+		"drwxr-xr-x 0/0 2023-11-14 22:13:20 mig-exporter/templates/",
+		"-rw-r--r-- 0/0 2023-11-14 22:13:20 mig-exporter/templates/all.yaml",
+	})
 }
 
 // TestFolderOfARelease: files of an earlier release are removed, and a folder with others is left as it is.
