@@ -46,8 +46,8 @@ trusted() {
 }
 
 # enter changes into the folder $1, which is trusted, and locks it until the script ends. It fails, with a note, if it
-# cannot. Whoever can open a file can lock it, even to read only: the lock is a file that no other user has ever been able
-# to open. Anything else of that name is from a time when others could write to the folder, and is replaced.
+# cannot. A user that may read a file may also lock it: the lock is a file that no other user has ever been able to open.
+# Anything else of that name is from a time when others could write to the folder, and is replaced.
 enter() {
 	if ! cd -- "$1"; then
 		note "folder $1 cannot be used: it cannot be opened"

@@ -1,6 +1,7 @@
 package charttest
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -84,6 +85,9 @@ func TestRefusedDrivers(t *testing.T) {
 		"off, as YAML reads it":  {set("dcgm.mode", false), "at '/dcgm/mode': value must be one of 'off', 'remote'"},
 		"remote DCGM, where":     {set("dcgm.mode", "remote"), "dcgm.address: dcgm.mode remote needs the address"},
 		"no port":                {set("dcgm.address", "dcgm"), "at '/dcgm/address': 'dcgm' does not match pattern"},
+		"port too high":          {set("dcgm.address", "dcgm:0999999"), "at '/dcgm/address': 'dcgm:0999999' does not match"},
+		"a port after a path":    {set("dcgm.address", "unix:///run/a:99"), "at '/dcgm/address': 'unix:///run/a:99' does not"},
+		"a space":                {set("dcgm.address", "/run/x #y"), "at '/dcgm/address': '/run/x #y' does not match pattern"},
 		"address, no DCGM":       {set("dcgm.address", "dcgm:5555"), "dcgm.address: it needs dcgm.mode: remote"},
 		"address, embedded": {merge(set("dcgm.mode", "embedded"), set("dcgm.address", "dcgm:5555")),
 			"dcgm.address: it needs dcgm.mode: remote"},
@@ -173,6 +177,20 @@ func TestNotRoot(t *testing.T) {
 		"supplementalGroups": []any{1234}, "seccompProfile": object{"type": "RuntimeDefault"}})
 	equal(t, "container", c["securityContext"], object{"readOnlyRootFilesystem": true,
 		"allowPrivilegeEscalation": false, "capabilities": object{"drop": []any{"ALL"}}})
+}
+
+// TestHighIDs: Helm reads the numbers of a values file as floating-point ones; ids, which OpenShift has above 10^9, stay
+// integers.
+func TestHighIDs(t *testing.T) {
+	const high = 1000660000
+	pod, _ := container(t, render(t, merge(set("runAsUser", float64(high)), set("runAsGroup", float64(high)),
+		set("supplementalGroups", []any{float64(high)}), set("web.existingSecret", "web"))))
+	equal(t, "pod", pod["securityContext"], object{"runAsUser": high, "runAsGroup": high, "runAsNonRoot": true,
+		"supplementalGroups": []any{high}, "fsGroup": high, "seccompProfile": object{"type": "RuntimeDefault"}})
+	_, c := container(t, render(t, merge(set("control.enabled", true), set("control.allowGid", float64(high)))))
+	if args := c["args"].([]any); !slices.Contains(args, any("--control.allow-gid=1000660000")) {
+		t.Errorf("arguments %v", args)
+	}
 }
 
 // TestNotRootReadsSecrets: the files of a Secret are root's, mode 0440; the pod's fsGroup gives them to its group.

@@ -13,14 +13,14 @@
 {{- if ne $v.dcgm.mode "off" }}
 - --dcgm.mode={{ $v.dcgm.mode }}
 {{- with $v.dcgm.address }}
-- --dcgm.address={{ . }}
+- {{ printf "--dcgm.address=%s" . | quote }}
 {{- end }}
 {{- end }}
 {{- if not $v.kubelet.podResources.enabled }}
 - --kubernetes.labels=off
 {{- end }}
 {{- range $v.podMetadata.labels }}
-- --kubernetes.pod-label={{ . }}
+- {{ printf "--kubernetes.pod-label=%s" . | quote }}
 {{- end }}
 {{- if not $v.advise.enabled }}
 - --no-advise.enabled
@@ -37,7 +37,7 @@
 - --control.restore
 {{- end }}
 {{- if ge (int $v.control.allowGid) 0 }}
-- --control.allow-gid={{ $v.control.allowGid }}
+- --control.allow-gid={{ int64 $v.control.allowGid }}
 {{- end }}
 {{- if $v.control.layouts.existingConfigMap }}
 - --control.layouts=/etc/mig-exporter/layouts/layouts.yaml
@@ -46,7 +46,7 @@
 - --control.listen-address=:{{ $v.control.network.port }}
 - --control.config.file=/etc/mig-exporter/control/control.yaml
 {{- range $v.control.network.audiences }}
-- --control.audience={{ . }}
+- {{ printf "--control.audience=%s" . | quote }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -121,32 +121,32 @@ httpGet: {path: {{ index . 1 }}, port: metrics, scheme: {{ default "HTTP" $root.
 {{- define "mig-exporter.volumes" -}}
 {{- $v := .Values -}}
 {{- if $v.kubelet.podResources.enabled }}
-- {name: pod-resources, hostPath: {path: {{ $v.kubelet.podResources.hostPath }}, type: Directory}}
+- {name: pod-resources, hostPath: {path: {{ $v.kubelet.podResources.hostPath | quote }}, type: Directory}}
 {{- end }}
 {{- if include "mig-exporter.readsCheckpoint" . }}
-- {name: device-plugins, hostPath: {path: {{ $v.kubelet.checkpoint.hostPath }}, type: Directory}}
+- {name: device-plugins, hostPath: {path: {{ $v.kubelet.checkpoint.hostPath | quote }}, type: Directory}}
 {{- end }}
 {{- if include "mig-exporter.seesProcesses" . }}
 - {name: container-logs, hostPath: {path: /var/log/containers, type: Directory}}
 {{- end }}
 {{- if $v.driver.hostPath }}
-- {name: driver, hostPath: {path: {{ $v.driver.hostPath }}, type: Directory}}
+- {name: driver, hostPath: {path: {{ $v.driver.hostPath | quote }}, type: Directory}}
 - {name: dev, hostPath: {path: /dev, type: Directory}}
 {{- end }}
 {{- if include "mig-exporter.keepsState" . }}
-- {name: state, hostPath: {path: {{ $v.state.hostPath }}, type: DirectoryOrCreate}}
+- {name: state, hostPath: {path: {{ $v.state.hostPath | quote }}, type: DirectoryOrCreate}}
 {{- end }}
 {{- if $v.control.enabled }}
-- {name: control-socket, hostPath: {path: {{ $v.control.socketHostPath }}, type: DirectoryOrCreate}}
+- {name: control-socket, hostPath: {path: {{ $v.control.socketHostPath | quote }}, type: DirectoryOrCreate}}
 {{- end }}
 {{- with $v.control.layouts.existingConfigMap }}
-- {name: layouts, configMap: {name: {{ . }}}}
+- {name: layouts, configMap: {name: {{ . | quote }}}}
 {{- end }}
 {{- if $v.control.network.enabled }}
-- {name: control-config, secret: {secretName: {{ $v.control.network.existingSecret }}, defaultMode: 0440}}
+- {name: control-config, secret: {secretName: {{ $v.control.network.existingSecret | quote }}, defaultMode: 0440}}
 {{- end }}
 {{- with $v.web.existingSecret }}
-- {name: web-config, secret: {secretName: {{ . }}, defaultMode: 0440}}
+- {name: web-config, secret: {secretName: {{ . | quote }}, defaultMode: 0440}}
 {{- end }}
 {{- with $v.extraVolumes }}
 {{ toYaml . }}

@@ -23,8 +23,8 @@
 {{- end }}
 
 {{- define "mig-exporter.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "mig-exporter.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "mig-exporter.name" . | toYaml }}
+app.kubernetes.io/instance: {{ .Release.Name | toYaml }}
 {{- end }}
 
 {{- define "mig-exporter.labels" -}}
