@@ -191,7 +191,7 @@ containerd:
 		fi; \
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive $$install -y -q; }
 
-# Apart from make test: it compiles Helm and its Kubernetes client. CI runs both.
+# Apart from make test: it compiles Helm and its Kubernetes client. CI runs both if its caches are warm.
 .PHONY: test-chart
 test-chart: toolchain $(LINT) ## check the Helm chart, its rights and deploy/manifests; the first time it compiles Helm, which takes minutes
 	@echo "==> the Helm chart, rendered with Helm's own engine"
@@ -300,7 +300,7 @@ image: ## build the container image IMAGE (mig-exporter:VERSION) with ENGINE (do
 dist: stage $(NFPM) $(HELM) ## make a release in dist: archives and packages for amd64 and arm64, chart, SBOM, checksums, notes
 	VERSION='$(VERSION)' LDFLAGS='$(LDFLAGS)' DIST='$(DIST)' NFPM='$(NFPM)' HELM='$(HELM)' deploy/dist.sh
 
-# Apart from make test: it builds the packager and the package twice. CI runs both.
+# Apart from make test: it builds the packager and the package twice. CI runs both if its caches are warm.
 .PHONY: test-packages
 test-packages: toolchain ## check systemd's units, Slurm's scripts, the package in a clean root and the image's root file system
 	@echo "==> systemd's units, Slurm's scripts, the Debian package in a clean root, the image's root file system"
