@@ -35,6 +35,8 @@ PROMETHEUS    ?= /usr/bin/prometheus
 TEST_TIMEOUT  ?= 15m
 # Many repetitions and long simulated times, which the race detector would make ten times as slow and learn nothing from.
 LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|TestLayoutChangesLeakNothing|TestLayoutChangeUnderLoad|TestRightsizing\b|TestUnderusedNodeHas|TestSingleStrategyHas|TestCodecRefusesWhatTakes
+# Two of these run at the same time, since half of them wait for processes; the output of each comes when it ends.
+AT_ONCE       := test-e2e test-promql test-crash test-growth test-truth test-openapi test-docs
 # Packages without goroutines: the race detector makes their tests four times as slow, and has nothing to find.
 NO_GOROUTINES := /internal/(mig|advise|archtest)$$
 ARGS          ?=
@@ -56,7 +58,9 @@ export GOFLAGS     += -buildvcs=false
 export GORACE      ?= atexit_sleep_ms=20
 
 .DEFAULT_GOAL := build
+ifndef PARALLEL
 .NOTPARALLEL:
+endif
 
 .PHONY: build
 build: toolchain ## build bin/mig-exporter and bin/migctl (the default)
@@ -89,7 +93,8 @@ demo: build ## serve two simulated nodes, with Prometheus and Grafana if they ar
 	@deploy/demo.sh
 
 .PHONY: test
-test: toolchain fmt-check lint test-unit test-truth test-crash test-e2e test-growth test-docs test-promql test-openapi ## check everything but the packages, the Helm chart and a real kubelet
+test: toolchain fmt-check lint test-unit ## check everything but the packages, the Helm chart and a real kubelet
+	@$(MAKE) --no-print-directory PARALLEL=yes -j2 -O $(AT_ONCE)
 	@echo "==> make test: everything passed"
 
 .PHONY: fmt-check
