@@ -132,7 +132,7 @@ func TestRulesOnOutages(t *testing.T) {
 	n.expectSummary("GpuXidHardware", "XID 95 on GPU 3 of gpu-node-1:9401: the GPU needs a reset (held by ml/ecc-0).")
 	n.expectSummary("GpuXidApplication",
 		"XID 13 on GPU 6 instance 1 of gpu-node-1:9401: the application failed (held by ml/bug-0).")
-	n.expectSummary("MigAllocationUnknown", "It is not known who holds devices of gpu-node-1:9401 (GPUs: 2).")
+	n.expectSummary("MigAllocationUnknown", "It is not known which containers hold devices of gpu-node-1:9401 (GPUs: 2).")
 	n.expectSummary("MigHolderUnconfirmed", "It is not known whether ml/idle-1 still holds GPU 4 of gpu-node-1:9401.")
 	for _, name := range []string{"MigAllocationUnknown", "MigHolderUnconfirmed"} {
 		if f := n.fired[name]; f != nil && f.first < 100*time.Minute {
