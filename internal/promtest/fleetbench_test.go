@@ -157,8 +157,7 @@ func startPrometheus(t *testing.T, program, dir string) (url string, server *exe
 				return url, server
 			}
 		}
-		// a real server is started, by hand only: its port opens when it has read the blocks
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // by hand only: a real server's port opens when it has read the blocks
 	}
 	t.Fatal("Prometheus is not ready after a minute")
 	return "", nil
