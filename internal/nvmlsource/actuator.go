@@ -134,7 +134,7 @@ func runQueued[T any](ctx context.Context, a *Actuator, key queueKey, do func() 
 // lost.
 func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
 	b := a.source.stateOf(id)
-	if b == nil || b.lost.Load() {
+	if b == nil || !b.isUsable() {
 		inventory, err := a.source.Discover()
 		if err != nil {
 			return nil, err
@@ -146,12 +146,12 @@ func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
 	uuid, ret := b.handle.GetUUID()
 	if err := a.source.checkReturn("nvmlDeviceGetUUID", ret); err != nil {
 		if losesDevice(err) || errors.Is(err, gpu.ErrInvalidArgument) {
-			b.lost.Store(true)
+			b.advanceTo(phaseLost)
 		}
 		return nil, err
 	}
 	if gpu.UUID(validUTF8(uuid)) != id {
-		b.lost.Store(true)
+		b.advanceTo(phaseLost)
 		return nil, fmt.Errorf("GPU %s: %w: its handle is that of %s", id, gpu.ErrReplaced, validUTF8(uuid))
 	}
 	return b, nil
@@ -179,7 +179,6 @@ func (s *Source) stateOf(id gpu.UUID) *gpuState {
 // markChanged makes the next Read of a GPU read everything again, after a change.
 func (a *Actuator) markChanged(id gpu.UUID) {
 	if b := a.source.stateOf(id); b != nil {
-		b.layoutChanged.Store(true)
-		b.ourChange.Store(true)
+		b.changed.Store(true)
 	}
 }

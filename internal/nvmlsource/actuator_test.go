@@ -126,7 +126,7 @@ func TestReadAfterAStepThatNoScanShows(t *testing.T) {
 	}
 }
 
-// What is not as the step says is not ourChange, whatever its ids are.
+// What is not as the step says is not changed, whatever its ids are.
 func TestStepsForWhatIsNoMore(t *testing.T) {
 	n := newNode(t, "", partitioned)
 	s := steps{n.discover()[0]}

@@ -15,7 +15,7 @@ type slot struct {
 }
 
 // usable reports whether the GPU needs no new lookup.
-func (s slot) usable() bool { return s.state != nil && !s.state.lost.Load() }
+func (s slot) usable() bool { return s.state != nil && s.state.isUsable() }
 
 // Discover lists the GPUs that can be read now. It initialises NVML unless that has succeeded before, and looks up GPUs
 // again that were lost. While nothing changes it costs one driver call.

@@ -254,7 +254,7 @@ func (q *eventQueue) markLayoutChanged(d Device) {
 	defer q.mu.Unlock()
 	for _, b := range q.gpus {
 		if b.handle == d {
-			b.layoutChanged.Store(true)
+			b.changed.Store(true)
 		}
 	}
 }

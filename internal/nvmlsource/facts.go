@@ -10,31 +10,34 @@ import (
 )
 
 // readFacts reads, once, what stays the same as long as the handle and the MIG mode do. What has failed is read again
-// with the slow tier, and what was not supported when unsupported calls are tried again.
-func (r *gpuRead) readFacts() {
-	st := &r.state.static
-	if r.fatal != nil || st.have && !(len(st.errs) > 0 && r.slow) && !r.retryAll {
-		return
+// with the slow tier, and what was not supported when unsupported calls are tried again. The errors are reported until
+// then.
+func (r *gpuRead) readFacts() (gpu.Facts, []gpu.ReadError) {
+	st, f := &r.state.static, &r.state.facts
+	if due := !st.read || r.retryAll || r.slow && len(st.errs) > 0; due && r.lost == nil {
+		q := r.newQuerier(r.state.answers)
+		r.queryFacts(&q, f)
+		st.errs, st.read = q.errs, r.lost == nil
 	}
-	// Errors of facts are reported until the facts are read again.
-	st.errs = r.separate(r.readMissingFacts)
-	st.have = r.fatal == nil
+	facts := *f
+	facts.UUID, facts.Index = r.state.uuid, int(r.state.index.Load())
+	return facts, st.errs
 }
 
-func (r *gpuRead) readMissingFacts() {
-	st, f := &r.state.static, &r.state.facts
-	f.UUID = r.state.uuid
-	queryFact(r, "nvmlDeviceGetName", r.dev.GetName, func(name string) { f.Name = validUTF8(name) })
-	queryFact(r, "nvmlDeviceGetArchitecture", r.dev.GetArchitecture,
+// queryFacts queries the facts that are not known yet.
+func (r *gpuRead) queryFacts(q *querier, f *gpu.Facts) {
+	queryFact(q, "nvmlDeviceGetName", r.dev.GetName, func(name string) { f.Name = validUTF8(name) })
+	queryFact(q, "nvmlDeviceGetArchitecture", r.dev.GetArchitecture,
 		func(a nvml.DeviceArchitecture) { f.Architecture = architecture(a) })
-	queryFact(r, "nvmlDeviceGetSerial", r.dev.GetSerial, func(serial string) { f.Serial = validUTF8(serial) })
-	queryFact(r, "nvmlDeviceGetVbiosVersion", r.dev.GetVbiosVersion, func(version string) { f.VBIOS = validUTF8(version) })
-	queryFact(r, "nvmlDeviceGetMinorNumber", r.dev.GetMinorNumber, func(minor int) { f.Minor = gpu.Some(minor) })
-	queryFact(r, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) { f.PCIBusID = pciBusID(pci) })
+	queryFact(q, "nvmlDeviceGetSerial", r.dev.GetSerial, func(serial string) { f.Serial = validUTF8(serial) })
+	queryFact(q, "nvmlDeviceGetVbiosVersion", r.dev.GetVbiosVersion, func(version string) { f.VBIOS = validUTF8(version) })
+	queryFact(q, "nvmlDeviceGetMinorNumber", r.dev.GetMinorNumber, func(minor int) { f.Minor = gpu.Some(minor) })
+	queryFact(q, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) { f.PCIBusID = pciBusID(pci) })
+	st := &r.state.static
 	if !st.answered[callSMs] {
-		f.SMs = r.readSMs()
+		f.SMs = r.querySMs(q)
 	}
-	r.readProfiles()
+	r.queryProfiles(q)
 	f.Profiles = nil
 	for i := range st.profiles {
 		f.Profiles = append(f.Profiles, st.profiles[i].Profile)
@@ -42,33 +45,35 @@ func (r *gpuRead) readMissingFacts() {
 }
 
 // queryFact queries a fact unless it is known, and passes the answer to take.
-func queryFact[T any](r *gpuRead, call string, f func() (T, nvml.Return), take func(T)) {
-	st := &r.state.static
-	if st.answered[call] {
+func queryFact[T any](q *querier, call string, f func() (T, nvml.Return), take func(T)) {
+	known := q.read.state.static.answered
+	if known[call] {
 		return
 	}
-	if answer, ok := query(&r.querier, call, gpu.ReadingInventory, f); ok {
-		st.answered[call] = true
+	if answer, err := query(q, call, gpu.ReadingInventory, f); err == nil {
+		known[call] = true
 		take(answer)
 	}
 }
 
-// callSMs is the last call of readSMs.
+// callSMs is the last call of querySMs.
 const callSMs = "nvmlDeviceGetCudaComputeCapability"
 
-// readSMs divides the number of CUDA cores by that of an SM of the architecture: NVML does not report the SMs of a
+// querySMs divides the number of CUDA cores by that of an SM of the architecture: NVML does not report the SMs of a
 // GPU, nor its cores while MIG is on (nvml.h).
-func (r *gpuRead) readSMs() gpu.Opt[int] {
-	cores, ok := query(&r.querier, "nvmlDeviceGetNumGpuCores", gpu.ReadingInventory, r.dev.GetNumGpuCores)
-	if !ok || !r.mayQuery(callSMs, gpu.ReadingInventory) {
+func (r *gpuRead) querySMs(q *querier) gpu.Opt[int] {
+	cores, err := query(q, "nvmlDeviceGetNumGpuCores", gpu.ReadingInventory, r.dev.GetNumGpuCores)
+	if err != nil {
 		return gpu.None[int]()
 	}
-	major, minor, ret := r.dev.GetCudaComputeCapability()
-	if !r.accept(callSMs, gpu.ReadingInventory, ret) {
+	perSM, err := query(q, callSMs, gpu.ReadingInventory, func() (int, nvml.Return) {
+		major, minor, ret := r.dev.GetCudaComputeCapability()
+		return coresPerSM(major, minor), ret
+	})
+	if err != nil {
 		return gpu.None[int]()
 	}
 	r.state.static.answered[callSMs] = true
-	perSM := coresPerSM(major, minor)
 	if perSM == 0 || cores <= 0 || cores%perSM != 0 {
 		return gpu.None[int]()
 	}

@@ -64,91 +64,84 @@ func linkErrors(id uint32, kind string) field {
 	}
 }
 
-// readFields reads the fields whose tier is due, in one call. Values and errors of slow fields go to slow and
-// slowErrs. If the call as a whole fails, slow keeps the last values.
-func (r *gpuRead) readFields(fast, slow *gpu.Readings, slowErrs *[]gpu.ReadError) {
-	const call = "nvmlDeviceGetFieldValues"
-	b := r.state
-	b.values, b.chosen = b.values[:0], b.chosen[:0]
-	for i := range b.fields {
-		f := &b.fields[i]
-		if !r.unsupported[f.call] && (r.slow || !f.slow) {
-			b.values = append(b.values, nvml.FieldValue{FieldId: f.id, ScopeId: f.scope})
-			b.chosen = append(b.chosen, f)
+// readFields reads the fields whose tier is due, in one call, and returns those of each tier. If the call as a whole
+// fails, the slow tier keeps its last values.
+func (r *gpuRead) readFields() (fast, slow tier) {
+	g := r.state
+	r.chooseFields()
+	var tiers struct{ fast, slow tier }
+	// Two queriers, for the errors of each tier.
+	fastQuerier, slowQuerier := r.newQuerier(g.answers), r.newQuerier(g.answers)
+	err := r.queryFields(&fastQuerier)
+	if err != nil && !errors.Is(err, gpu.ErrNotSupported) {
+		last, to := &g.slow.readings, &tiers.slow.readings
+		to.NVLink.Errors, to.RecoveryAction = last.NVLink.Errors, last.RecoveryAction
+	}
+	lacking := map[gpu.Reading]bool{} // readings whose error is recorded
+	for i, f := range g.chosen {
+		q, to := &fastQuerier, &tiers.fast.readings
+		if f.slow {
+			q, to = &slowQuerier, &tiers.slow.readings
+		}
+		if err == nil {
+			q.takeField(f, &g.values[i], to)
+		} else if !lacking[f.reading] {
+			lacking[f.reading] = true
+			q.recordError(f.reading, err)
 		}
 	}
-	if len(b.values) == 0 || r.fatal != nil || r.unsupported[call] {
-		return
-	}
-	if err := r.queryFields(call); err != nil {
-		last := &b.slow.readings
-		slow.NVLink.Errors, slow.RecoveryAction = last.NVLink.Errors, last.RecoveryAction
-		r.addFieldErrors(err, slowErrs)
-		return
-	}
-	for i := range b.values {
-		f, v := b.chosen[i], &b.values[i]
-		ret := nvml.Return(int32(v.NvmlReturn))
-		switch ret {
-		case nvml.SUCCESS:
-			if f.slow {
-				f.take(slow, v)
-			} else {
-				f.take(fast, v)
-			}
-		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_FUNCTION_NOT_FOUND:
-			r.unsupported[f.call] = true // INVALID_ARGUMENT: a field id that the driver is too old for
-		default:
-			r.addFieldError(f, ret, slowErrs)
+	tiers.fast.errs, tiers.slow.errs = fastQuerier.errs, slowQuerier.errs
+	return tiers.fast, tiers.slow
+}
+
+// chooseFields lists the fields that are due and were not refused.
+func (r *gpuRead) chooseFields() {
+	g := r.state
+	g.values, g.chosen = g.values[:0], g.chosen[:0]
+	for i := range g.fields {
+		f := &g.fields[i]
+		if !g.answers.unsupported[f.call] && (r.slow || !f.slow) {
+			g.values = append(g.values, nvml.FieldValue{FieldId: f.id, ScopeId: f.scope})
+			g.chosen = append(g.chosen, f)
 		}
 	}
 }
 
-// queryFields makes the call for the chosen fields, unless its denial is cached.
-func (r *gpuRead) queryFields(call string) error {
-	denied := r.denied[call]
-	if denied != nil && !r.slow {
+// queryFields makes the call for the chosen fields, unless its refusal is cached.
+func (r *gpuRead) queryFields(q *querier) error {
+	const call = "nvmlDeviceGetFieldValues"
+	denied := q.denied[call]
+	switch {
+	case r.lost != nil:
+		return r.lost
+	case q.unsupported[call] || len(r.state.chosen) == 0:
+		return gpu.ErrNotSupported
+	case denied != nil && !r.slow:
 		return denied
 	}
-	err := r.classify(call, gpu.ReadingPCIe, r.dev.GetFieldValues(r.state.values))
-	for _, f := range r.state.chosen {
-		if denied != nil && err == nil {
-			delete(r.refused, f.reading)
+	err := q.classify(call, gpu.ReadingPCIe, r.dev.GetFieldValues(r.state.values))
+	if denied != nil && err == nil {
+		for _, f := range r.state.chosen {
+			delete(q.refused, f.reading)
 			r.source.privilege.markRegained(f.reading)
 		}
 	}
 	return err
 }
 
-// addFieldErrors adds an error for each reading whose fields have no value.
-func (r *gpuRead) addFieldErrors(err error, slowErrs *[]gpu.ReadError) {
-	lacking := map[gpu.Reading]bool{}
-	for _, f := range r.state.chosen {
-		if lacking[f.reading] {
-			continue
-		}
-		lacking[f.reading] = true
-		if errors.Is(err, gpu.ErrNoPermission) {
-			r.source.privilege.markMissing(f.reading)
-		}
-		before := len(r.errs)
-		r.addError(f.reading, err)
-		if f.slow {
-			*slowErrs = append(*slowErrs, r.errs[before:]...)
-			r.errs = r.errs[:before]
-		}
-	}
-}
-
-func (r *gpuRead) addFieldError(f *field, ret nvml.Return, slowErrs *[]gpu.ReadError) {
-	err := driverError(f.call, ret)
-	switch {
-	case losesDevice(err):
-		r.fatal = err
-	case f.slow:
-		*slowErrs = append(*slowErrs, gpu.ReadError{Reading: f.reading, Err: err})
+// takeField adds the value of a field to the readings, or its error to those of the step.
+func (q *querier) takeField(f *field, v *nvml.FieldValue, to *gpu.Readings) {
+	switch ret := nvml.Return(int32(v.NvmlReturn)); ret {
+	case nvml.SUCCESS:
+		f.take(to, v)
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_FUNCTION_NOT_FOUND:
+		q.unsupported[f.call] = true // INVALID_ARGUMENT: a field id that the driver is too old for
 	default:
-		r.addError(f.reading, err)
+		err := driverError(f.call, ret)
+		if losesDevice(err) {
+			q.read.lost = err
+		}
+		q.addError(f.reading, err)
 	}
 }
 

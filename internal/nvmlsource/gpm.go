@@ -1,6 +1,7 @@
 package nvmlsource
 
 import (
+	"errors"
 	"math"
 	"sync"
 	"time"
@@ -25,15 +26,21 @@ const minWindow = 100 * time.Millisecond
 // gpmState is the state of GPM of one GPU. Like the rest of gpuState it belongs to the Read under way. The windows of
 // instances are in its tree.
 type gpmState struct {
-	wanted        bool // in this reading
-	asked         bool // supported is known
-	supported     bool
-	layoutChanged bool      // the tree has changed since the samples were taken
-	sampled       bool      // samples were taken in this reading
-	lastAt        time.Time // when samples were taken last
-	invalid       int       // values of this reading that were no numbers
-	own           window    // of the GPU as a whole
+	support support
+	wanted  bool      // by the last reading
+	restart bool      // the GPU has changed since samples were taken: all windows start again
+	lastAt  time.Time // when samples were taken last
+	own     window    // of the GPU as a whole
 }
+
+// support is whether the GPU has GPM, which is asked once in a MIG mode.
+type support int
+
+const (
+	supportUnknown support = iota
+	supported
+	unsupported
+)
 
 // window has the last two samples of one entity, and the metrics between them.
 type window struct {
@@ -106,7 +113,7 @@ func (s *Source) freeSamples() {
 // retireGPU returns the samples of a GPU that is no longer in use to the pool. If a Read of it is under way, that
 // Read does so when it returns.
 func (s *Source) retireGPU(b *gpuState) {
-	b.retired.Store(true)
+	b.advanceTo(phaseRetired)
 	if !b.reading.TryLock() {
 		return
 	}
@@ -120,26 +127,27 @@ func (s *Source) emptyWindows(b *gpuState) {
 	s.samples.putAll(&b.tree)
 }
 
-// takeSamples takes the samples of a reading, before its tree is scanned.
-func (r *gpuRead) takeSamples() {
+// takeSamples takes the samples of a reading, before its tree is scanned, and reports whether it did: not if GPM is
+// not wanted, or the samples would be of no use.
+func (r *gpuRead) takeSamples() (sampled bool, errs []gpu.ReadError) {
 	g := &r.state.gpm
-	g.sampled, g.invalid = false, 0
 	was := g.wanted
 	g.wanted = r.source.wantsGPM(r.state.uuid)
 	if was && !g.wanted {
 		r.source.emptyWindows(r.state) // a later window must not span the time in between
 		g.lastAt = time.Time{}
 	}
-	if !g.wanted || r.fatal != nil || !r.gpmSupported() {
-		return
+	if !g.wanted || r.lost != nil {
+		return false, nil
 	}
+	errs = r.readGPMSupport()
 	since := r.source.opts.Now().Sub(g.lastAt)
-	if !g.lastAt.IsZero() && since >= 0 && since < minWindow {
-		return // the metrics of the last window stay
+	early := !g.lastAt.IsZero() && since >= 0 && since < minWindow // the metrics of the last window stay
+	if g.support != supported || g.restart || early {
+		return false, errs
 	}
-	if !g.layoutChanged {
-		r.sampleEntities()
-	}
+	r.sampleEntities()
+	return true, errs
 }
 
 // wantsGPM reports whether the activity of a GPU is read by GPM.
@@ -147,26 +155,32 @@ func (s *Source) wantsGPM(id gpu.UUID) bool {
 	return s.opts.GPM || s.opts.GPMFor != nil && s.opts.GPMFor(id)
 }
 
-// gpmSupported reports whether the GPU has GPM, by a call that is made once in a MIG mode.
-func (r *gpuRead) gpmSupported() bool {
+// readGPMSupport asks whether the GPU has GPM, unless that is known.
+func (r *gpuRead) readGPMSupport() []gpu.ReadError {
 	const call = "nvmlGpmQueryDeviceSupport"
 	g := &r.state.gpm
-	if g.asked && !r.retryAll {
-		return g.supported
+	if g.support != supportUnknown && !r.retryAll {
+		return nil
 	}
-	supported, ok := query(&r.querier, call, gpu.ReadingActivity, r.dev.GpmQueryDeviceSupport)
-	g.asked = ok || r.unsupported[call]
-	g.supported = ok && supported
-	return g.supported
+	q := r.newQuerier(r.state.answers)
+	has, err := query(&q, call, gpu.ReadingActivity, r.dev.GpmQueryDeviceSupport)
+	switch {
+	case err == nil && has:
+		g.support = supported
+	case err == nil, errors.Is(err, gpu.ErrNotSupported):
+		g.support = unsupported
+	default:
+		g.support = supportUnknown
+	}
+	return q.errs
 }
 
 // sampleEntities samples the GPU, and all instances of the tree if they are of its last scan.
 func (r *gpuRead) sampleEntities() {
-	b, t := r.state, &r.state.tree
-	b.gpm.sampled = true
-	defer func() { b.gpm.lastAt = r.source.opts.Now() }() // calls may have taken long since the reading began
+	g, t := r.state, &r.state.tree
+	defer func() { g.gpm.lastAt = r.source.opts.Now() }() // calls may have taken long since the reading began
 	const sample, migSample = "nvmlGpmSampleGet", "nvmlGpmMigSampleGet"
-	r.sampleInto(&b.gpm.own, r.answers, sample, r.dev.GpmSampleGet)
+	r.sampleInto(&g.gpm.own, g.answers, sample, r.dev.GpmSampleGet)
 	if !t.known {
 		return
 	}
@@ -183,10 +197,10 @@ func (r *gpuRead) sampleEntities() {
 }
 
 // sampleInto takes one sample of an entity into its window. If that fails the window starts again.
-func (r *gpuRead) sampleInto(w *window, known answers, call string, take func(GPMSample) nvml.Return) {
-	a := r.entityQuerier(known)
-	if !a.mayQuery(call, gpu.ReadingActivity) {
-		w.reset(a.errs)
+func (r *gpuRead) sampleInto(w *window, cached answers, call string, take func(GPMSample) nvml.Return) {
+	q := r.newQuerier(cached)
+	if q.checkRefused(call, gpu.ReadingActivity) != nil {
+		w.reset(q.errs)
 		return
 	}
 	if w.samples[0] == nil {
@@ -197,9 +211,8 @@ func (r *gpuRead) sampleInto(w *window, known answers, call string, take func(GP
 		}
 		w.samples[0] = sample
 	}
-	if !a.accept(call, gpu.ReadingActivity, take(w.samples[0])) {
-		r.fatal = a.fatal
-		w.reset(a.errs)
+	if q.recordReturn(call, gpu.ReadingActivity, take(w.samples[0])) != nil {
+		w.reset(q.errs)
 		return
 	}
 	w.samples[0], w.samples[1] = w.samples[1], w.samples[0]
@@ -211,50 +224,64 @@ func (w *window) reset(errs []gpu.ReadError) {
 	w.count, w.errs, w.activity, w.rates, w.media = 0, errs, gpu.Activity{}, gpu.LinkRates{}, gpu.Media{}
 }
 
-// readActivity computes the metrics of the windows whose samples the scan of the tree has confirmed.
-func (r *gpuRead) readActivity() {
-	g := &r.state.gpm
-	if !g.supported || !g.wanted {
-		return
-	}
-	r.out.ActivitySource = gpu.ActivityGPM
-	if r.fatal != nil {
-		return
-	}
-	if g.layoutChanged || r.scan.err != nil || r.state.layoutChanged.Load() {
-		r.restartWindows()
-	} else if g.sampled {
-		r.computeActivity()
-	}
-	g.layoutChanged = false
-	r.fillActivity()
+// activityRead is the activity that a reading found of a GPU as a whole.
+type activityRead struct {
+	source  gpu.ActivitySource
+	ratios  gpu.Activity
+	rates   gpu.LinkRates
+	invalid int // values of the reading that were no numbers, also those of instances
 }
 
-// restartWindows starts all windows again, with samples of the present tree. The next scan finds later changes.
-func (r *gpuRead) restartWindows() {
+// readActivity computes the metrics of the windows whose samples the scan of the tree has confirmed, and adds those of
+// the instances to the layout.
+func (r *gpuRead) readActivity(sampled bool, layout *layoutRead) (read activityRead, errs []gpu.ReadError) {
+	g := &r.state.gpm
+	if g.support != supported || !g.wanted {
+		return activityRead{}, nil
+	}
+	read.source = gpu.ActivityGPM
+	if r.lost != nil {
+		return read, nil
+	}
+	if g.restart || layout.scanErr != nil || r.state.changed.Load() {
+		sampled = r.restartWindows(layout.scanErr == nil)
+	} else if sampled {
+		read.invalid = r.computeActivity()
+	}
+	g.restart = false
+	r.addActivity(layout.instances, sampled)
+	read.ratios, read.rates = g.own.activity, g.own.rates
+	return read, g.own.reportErrors(nil, sampled)
+}
+
+// restartWindows starts all windows again, with samples of the present tree if its handles are valid, and reports
+// whether it took these. The next scan finds later changes.
+func (r *gpuRead) restartWindows(valid bool) (sampled bool) {
 	g := &r.state.gpm
 	g.own.reset(nil)
 	for e := range r.state.tree.entities() {
 		e.window.reset(nil)
 	}
 	g.lastAt = time.Time{}
-	if r.scan.err == nil {
+	if valid {
 		r.sampleEntities()
 	}
+	return valid
 }
 
-// computeActivity computes the metrics of every window that has two samples.
-func (r *gpuRead) computeActivity() {
-	r.computeWindow(&r.state.gpm.own, gpuMetrics)
+// computeActivity computes the metrics of every window that has two samples, and counts those that are no numbers.
+func (r *gpuRead) computeActivity() (invalid int) {
+	invalid = r.computeWindow(&r.state.gpm.own, gpuMetrics)
 	t := &r.state.tree
 	for i := range t.states {
 		e := &t.states[i]
-		r.computeWindow(&e.window, instanceMetrics)
-		r.readInstanceMedia(&t.instances[i], e)
+		invalid += r.computeWindow(&e.window, instanceMetrics)
+		invalid += r.computeMedia(&t.instances[i], e)
 		for j := range e.computes {
-			r.computeWindow(&e.computes[j].window, computeMetrics)
+			invalid += r.computeWindow(&e.computes[j].window, computeMetrics)
 		}
 	}
+	return invalid
 }
 
 // How many of gpmMetrics an entity has: compute instances have no metric of the memory, and only the GPU has those of
@@ -280,11 +307,12 @@ func gpmMetrics() [gpuMetrics]GPMMetric {
 	return list
 }
 
-// computeWindow computes the first count metrics of a window. Each has a return code of its own.
-func (r *gpuRead) computeWindow(w *window, count int) {
+// computeWindow computes the first count metrics of a window, and counts those that are no numbers. Each has a return
+// code of its own.
+func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 	w.activity, w.rates = gpu.Activity{}, gpu.LinkRates{}
-	if w.count < 2 || r.fatal != nil {
-		return
+	if w.count < 2 || r.lost != nil {
+		return 0
 	}
 	const call = "nvmlGpmMetricsGet"
 	metrics := r.state.metrics[:count]
@@ -293,57 +321,60 @@ func (r *gpuRead) computeWindow(w *window, count int) {
 	}
 	if err := r.source.checkReturn(call, r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)); err != nil {
 		if losesDevice(err) {
-			r.fatal = err
+			r.lost = err
 		}
 		w.errs = []gpu.ReadError{{Reading: gpu.ReadingActivity, Err: err}}
-		return
+		return 0
 	}
 	const mebi = 1 << 20
 	ratios := w.activity.All()
 	rates := [...]*gpu.Opt[float64]{&w.rates.PCIeReceive, &w.rates.PCIeTransmit, &w.rates.NVLinkReceive,
 		&w.rates.NVLinkTransmit}
 	for i := range metrics {
+		var valid bool
 		if i < len(ratios) {
-			r.setMetric(ratios[i], &metrics[i], 0.01)
+			*ratios[i], valid = metrics[i].valueIn(0.01)
 		} else {
-			r.setMetric(rates[i-len(ratios)], &metrics[i], mebi)
+			*rates[i-len(ratios)], valid = metrics[i].valueIn(mebi)
+		}
+		if !valid {
+			invalid++
 		}
 	}
+	return invalid
 }
 
-// setMetric sets one metric, in multiples of a unit. A value that is not a number, or negative, is dropped and counted.
-func (r *gpuRead) setMetric(to *gpu.Opt[float64], m *GPMMetric, unit float64) {
-	switch {
-	case m.Return != nvml.SUCCESS:
-	case math.IsNaN(m.Value) || math.IsInf(m.Value, 0) || m.Value < 0:
-		r.state.gpm.invalid++
-	default:
-		*to = gpu.Some(m.Value * unit)
+// valueIn returns a metric in multiples of a unit, absent if the driver has none. It is not valid if it is not a
+// number, or negative.
+func (m *GPMMetric) valueIn(unit float64) (value gpu.Opt[float64], valid bool) {
+	if m.Return != nvml.SUCCESS {
+		return gpu.None[float64](), true
 	}
+	if math.IsNaN(m.Value) || math.IsInf(m.Value, 0) || m.Value < 0 {
+		return gpu.None[float64](), false
+	}
+	return gpu.Some(m.Value * unit), true
 }
 
-// fillActivity copies the metrics of the windows into the result, whose instances are in the order of the tree.
-func (r *gpuRead) fillActivity() {
-	g := &r.state.gpm
-	r.out.Activity, r.out.Rates, r.out.InvalidActivity = g.own.activity, g.own.rates, g.invalid
-	r.errs = r.windowErrors(r.errs, &g.own)
-	for i := range r.out.Instances {
-		gi, e := &r.out.Instances[i], &r.state.tree.states[i]
+// addActivity adds the metrics of the windows to instances, which are in the order of the tree.
+func (r *gpuRead) addActivity(instances []gpu.GPUInstance, sampled bool) {
+	for i := range instances {
+		gi, e := &instances[i], &r.state.tree.states[i]
 		gi.Activity, gi.Media = e.window.activity, e.window.media
-		gi.Errors = r.windowErrors(gi.Errors, &e.window)
+		gi.Errors = e.window.reportErrors(gi.Errors, sampled)
 		for j := range gi.ComputeInstances {
 			ci, w := &gi.ComputeInstances[j], &e.computes[j].window
 			ci.Activity = w.activity
-			ci.Errors = r.windowErrors(ci.Errors, w)
+			ci.Errors = w.reportErrors(ci.Errors, sampled)
 		}
 	}
 }
 
-// windowErrors appends the errors of a window. Those that were not tried again in this reading have been reported
+// reportErrors appends the errors of a window. Those that were not tried again in this reading have been reported
 // before.
-func (r *gpuRead) windowErrors(list []gpu.ReadError, w *window) []gpu.ReadError {
+func (w *window) reportErrors(list []gpu.ReadError, sampled bool) []gpu.ReadError {
 	for _, e := range w.errs {
-		e.Remembered = e.Remembered || !r.state.gpm.sampled
+		e.Remembered = e.Remembered || !sampled
 		list = append(list, e)
 	}
 	return list

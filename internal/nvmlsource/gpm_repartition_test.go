@@ -32,8 +32,8 @@ type part struct {
 	compute gpu.ComputeID
 }
 
-// layoutChanged destroys all instances and makes those of another layout.
-func (c *partitioner) layoutChanged(layout int) {
+// changeLayout destroys all instances and makes those of another layout.
+func (c *partitioner) changeLayout(layout int) {
 	c.t.Helper()
 	for _, p := range c.parts {
 		must(c.t, c.DestroyComputeInstance(0, p.id, p.compute))
@@ -72,7 +72,7 @@ func newPartitioner(t *testing.T) *partitioner {
 		{{profile: 14, start: 4, slices: 2}, {profile: 19, start: 0, slices: 1}, {profile: 14, start: 2, slices: 2}},
 	}}
 	n.spy.who = func(instance, compute int) int { return c.number[[2]int{instance, compute}] }
-	c.layoutChanged(0)
+	c.changeLayout(0)
 	return c
 }
 
@@ -111,7 +111,7 @@ func (c *partitioner) run(layoutChanges int, next func() int) (values int) {
 	done := 0
 	c.spy.always(func() {
 		if calls++; calls == at {
-			c.layoutChanged(next())
+			c.changeLayout(next())
 			done++
 		}
 	})

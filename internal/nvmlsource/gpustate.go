@@ -13,20 +13,15 @@ import (
 // gpuState is what is known of one GPU behind one handle. A GPU that is lost and found again gets a new state, so
 // that a call that hangs with the old handle cannot modify what is in use.
 type gpuState struct {
-	uuid   gpu.UUID
-	handle Device
-	index  atomic.Int64
-	lost   atomic.Bool // a reading has failed as a whole; the next Discover looks the GPU up again
-	// wasRead is set once a reading has succeeded.
-	wasRead       atomic.Bool
-	retired       atomic.Bool            // another state has replaced it
-	layoutChanged atomic.Bool            // the driver has reported a change of its instances since the last reading began
-	ourChange     atomic.Bool            // the Actuator has changed it since the last reading began
-	tables        atomic.Pointer[tables] // of the Actuator
+	uuid    gpu.UUID
+	handle  Device
+	index   atomic.Int64
+	phase   atomic.Int32           // a gpuPhase
+	changed atomic.Bool            // since the last reading began: an event says so, or the Actuator has changed the GPU
+	tables  atomic.Pointer[tables] // of the Actuator
 
 	// reading is held by the Read under way; the rest belongs to it.
 	reading sync.Mutex
-	known   bool // mode has been read
 	mode    modeState
 	answers answers
 	facts   gpu.Facts // with profiles
@@ -36,7 +31,7 @@ type gpuState struct {
 	chosen  []*field
 	fields  []field
 	ecc     []eccCounter
-	slow    slowReadings
+	slow    tier      // of the last slow tier: reported until the next
 	slowAt  time.Time // zero: the slow tier is due
 	gpm     gpmState
 	// processesSeen is the newest time stamp, in microseconds, of the driver's samples of processes.
@@ -46,6 +41,33 @@ type gpuState struct {
 	freshAt       time.Time             // when answers were last empty
 }
 
+// gpuPhase is how far the use of a GPU behind one handle has come. It only goes on: a lost GPU that answers again is
+// looked up again first.
+type gpuPhase int32
+
+const (
+	phaseFound   gpuPhase = iota // Discover has looked it up
+	phaseRead                    // a reading has come to its end
+	phaseLost                    // a reading has failed as a whole; the next Discover looks the GPU up again
+	phaseRetired                 // another state has replaced it, or the driver does not list it any more
+)
+
+// advanceTo moves the GPU on to a phase, and reports whether it was in an earlier one.
+func (g *gpuState) advanceTo(phase gpuPhase) bool {
+	for {
+		now := g.phase.Load()
+		if now >= int32(phase) {
+			return false
+		}
+		if g.phase.CompareAndSwap(now, int32(phase)) {
+			return true
+		}
+	}
+}
+
+// isUsable reports whether the GPU is neither lost nor retired.
+func (g *gpuState) isUsable() bool { return gpuPhase(g.phase.Load()) < phaseLost }
+
 // modeState is the answer of nvmlDeviceGetMigMode; both are absent if the GPU has no MIG.
 type modeState struct {
 	enabled, pending gpu.Opt[bool]
@@ -53,39 +75,46 @@ type modeState struct {
 
 // static records how far the facts have been read.
 type static struct {
-	have      bool
-	errs      []gpu.ReadError // of facts that failed: they are read again with the slow tier
-	answered  map[string]bool // calls whose answers are among the facts
-	profiles  []profileEntry
-	counted   bool // the profiles are complete
-	placed    bool // the profiles have their placements
-	mostMIG   int  // how many MIG devices the GPU can have
-	mostKnown bool
+	read     bool            // once, to the end
+	errs     []gpu.ReadError // of facts that failed: they are read again with the slow tier
+	answered map[string]bool // calls whose answers are among the facts
+	profiles []profileEntry
+	progress profileProgress
+	mostMIG  gpu.Opt[int] // how many MIG devices the GPU can have
 }
 
+func newStatic() static { return static{answered: map[string]bool{}} }
+
+// profileProgress is how far the profiles have been read.
+type profileProgress int
+
+const (
+	profilesIncomplete profileProgress = iota
+	profilesListed                     // all of them, but their placements
+	profilesPlaced                     // all of them with their placements
+)
+
 func newGPUState(uuid gpu.UUID, h Device, index int) *gpuState {
-	b := &gpuState{uuid: uuid, handle: h, answers: newAnswers(), fields: fields(), ecc: eccCounters(),
-		metrics: gpmMetrics()}
-	b.static.answered = map[string]bool{}
-	b.index.Store(int64(index))
-	return b
+	g := &gpuState{uuid: uuid, handle: h, answers: newAnswers(), fields: fields(), ecc: eccCounters(),
+		metrics: gpmMetrics(), static: newStatic()}
+	g.index.Store(int64(index))
+	return g
 }
 
 // supportEvery is how often unsupported calls are tried again: for a while after it was loaded, or a GPU was reset, a
 // driver reports calls as unsupported that it supports.
 const supportEvery = 10 * time.Minute
 
-// retryUnsupported clears the cache of unsupported calls if that is due, and reports whether it did.
-func (b *gpuState) retryUnsupported(now time.Time) bool {
-	layoutChanged := b.layoutChanged.Swap(false)
-	b.gpm.layoutChanged = b.gpm.layoutChanged || layoutChanged
-	if since := now.Sub(b.freshAt); since >= 0 && since < supportEvery && !layoutChanged {
+// retryUnsupported clears the cache of unsupported calls if that is due, or the GPU was changed, and reports whether
+// it did.
+func (g *gpuState) retryUnsupported(now time.Time, changed bool) bool {
+	if since := now.Sub(g.freshAt); since >= 0 && since < supportEvery && !changed {
 		return false
 	}
-	b.freshAt = now
-	clear(b.answers.unsupported)
-	clear(b.tree.answers.unsupported)
-	for e := range b.tree.entities() {
+	g.freshAt = now
+	clear(g.answers.unsupported)
+	clear(g.tree.answers.unsupported)
+	for e := range g.tree.entities() {
 		clear(e.answers.unsupported)
 	}
 	return true

@@ -7,54 +7,56 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readInstances reads the GPU instances and compute instances, and the processes of the whole GPU. If an entity has
-// vanished, the layout has changed since the scan, and the tree is read again.
-func (r *gpuRead) readInstances() {
-	processes := r.readProcesses()
-	for r.buildInstances(&processes) && r.shouldRescan() {
-		r.readTree()
-		processes = r.readProcesses()
-	}
-	if processes.ok {
-		r.out.Readings.Processes = gpu.Some(processes.list)
-		return
-	}
-	r.addProcessError(processes.err)
+// layoutRead is what a reading found of a GPU's instances.
+type layoutRead struct {
+	instances []gpu.GPUInstance      // which the result owns
+	processes gpu.Opt[[]gpu.Process] // of the whole GPU
+	scanErr   error                  // why the instances are those of an earlier scan, and cannot be read
+	vanished  bool                   // one of them is not what it was: the layout has changed since the scan
 }
 
-// buildInstances builds the instances of the result, which own their memory, and reports whether one of them had
-// vanished.
-func (r *gpuRead) buildInstances(processes *processes) (vanished bool) {
-	t := &r.state.tree
-	if r.scan.err != nil {
-		r.out.Instances = t.unreadableInstances(r.scan.err)
-		return false
-	}
-	r.out.Instances = slices.Clone(t.instances)
-	own := processes.ownLists(t.known)
-	for i := range r.out.Instances {
-		gi, state := &r.out.Instances[i], &t.states[i]
-		gi.ComputeInstances = slices.Clone(gi.ComputeInstances)
-		if len(gi.ComputeInstances) > 0 {
-			vanished = r.readInstanceMemory(state, gi) || vanished
-			// no handle reports its memory; its size is that of the profile
-		} else if p, _ := r.profileOf(gi.ProfileID); p.MemoryBytes > 0 {
-			gi.Memory.Total = gpu.Some(p.MemoryBytes)
+// readLayout reads the GPU instances and compute instances, and the processes of the whole GPU; again if something has
+// vanished meanwhile.
+func (r *gpuRead) readLayout() (layoutRead, []gpu.ReadError) {
+	var errs []gpu.ReadError
+	for {
+		tree, treeErrs := r.readTree()
+		layout, layoutErrs := r.readInstances(tree.err)
+		errs = append(append(errs, treeErrs...), layoutErrs...)
+		if !layout.vanished || !r.mayRescan(tree.changed) {
+			return layout, errs
 		}
-		for j := range gi.ComputeInstances {
-			if own != nil {
-				vanished = r.readComputeProcesses(&state.computes[j], gi.ID, &gi.ComputeInstances[j], own) || vanished
+	}
+}
+
+// readInstances reads the instances of the tree, unless its scan has failed, and the processes. Errors of an instance
+// are its own.
+func (r *gpuRead) readInstances(scanErr error) (layoutRead, []gpu.ReadError) {
+	t := &r.state.tree
+	layout := layoutRead{scanErr: scanErr}
+	q := r.newQuerier(r.state.answers)
+	processes, err := r.queryProcesses(&q)
+	if scanErr != nil {
+		layout.instances = t.unreadableInstances(scanErr)
+	} else {
+		layout.instances, layout.vanished = r.readMemories()
+		if err != nil && t.known {
+			own, gone, ownErr := r.readOwnProcesses(layout.instances)
+			layout.vanished = layout.vanished || gone
+			if ownErr == nil {
+				processes, err = own, nil
 			}
 		}
+		if err == nil {
+			countProcesses(layout.instances, processes)
+		}
 	}
-	if own != nil && own.ok {
-		processes.list, processes.ok = own.list, true
-		sortProcesses(processes.list)
+	if err == nil {
+		layout.processes = gpu.Some(processes)
+	} else {
+		q.recordError(gpu.ReadingProcesses, err)
 	}
-	if processes.ok {
-		countProcesses(r.out.Instances, processes.list)
-	}
-	return vanished
+	return layout, q.errs
 }
 
 // unreadableInstances returns the instances of a tree, none of which can be read.
@@ -72,43 +74,59 @@ func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
 	return list
 }
 
-// entityQuerier returns a querier for one entity of the GPU.
-func (r *gpuRead) entityQuerier(known answers) querier {
-	return querier{source: r.source, answers: known, slow: r.slow, fatal: r.fatal}
+// readMemories returns copies of the tree's instances, with the memory of the GPU instances, and reports whether one
+// had vanished. Any MIG device of a GPU instance reports the memory of all of it.
+func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
+	t := &r.state.tree
+	instances = slices.Clone(t.instances)
+	for i := range instances {
+		gi, state := &instances[i], &t.states[i]
+		gi.ComputeInstances = slices.Clone(gi.ComputeInstances)
+		if len(gi.ComputeInstances) == 0 { // no handle reports its memory; its size is that of the profile
+			if p, _ := r.profileOf(gi.ProfileID); p.MemoryBytes > 0 {
+				gi.Memory.Total = gpu.Some(p.MemoryBytes)
+			}
+			continue
+		}
+		q := r.newQuerier(state.answers)
+		m, err := query(&q, "nvmlDeviceGetMemoryInfo", gpu.ReadingMemory, t.handleOf(&state.computes[0]).GetMemoryInfo)
+		if err == nil {
+			gi.Memory = memoryOf(m)
+		}
+		gi.Errors, gi.Up = q.errs, !isUnreadable(q.errs)
+		vanished = vanished || q.stale
+	}
+	return instances, vanished
 }
 
-// readInstanceMemory reads a GPU instance's memory, which any of its MIG devices reports.
-func (r *gpuRead) readInstanceMemory(state *entityState, gi *gpu.GPUInstance) (vanished bool) {
-	a := r.entityQuerier(state.answers)
-	h := r.state.tree.handleOf(&state.computes[0])
-	if m, ok := query(&a, "nvmlDeviceGetMemoryInfo", gpu.ReadingMemory, h.GetMemoryInfo); ok {
-		gi.Memory = memoryOf(m)
+// readOwnProcesses reads the processes of the compute instances, from their MIG devices' own lists, and reports
+// whether one had vanished. All processes of the GPU are on the list, unless there is an error.
+func (r *gpuRead) readOwnProcesses(instances []gpu.GPUInstance) (list []gpu.Process, vanished bool, err error) {
+	t := &r.state.tree
+	list = []gpu.Process{}
+	for i := range instances {
+		gi := &instances[i]
+		for j := range gi.ComputeInstances {
+			ci, state := &gi.ComputeInstances[j], &t.states[i].computes[j]
+			q := r.newQuerier(state.answers)
+			infos, failed := query(&q, "nvmlDeviceGetComputeRunningProcesses", gpu.ReadingProcesses,
+				t.handleOf(state).GetComputeRunningProcesses)
+			if failed != nil {
+				err = failed
+			} else {
+				ci.Processes = gpu.Some(len(infos))
+			}
+			for _, info := range infos {
+				p := processOf(info)
+				p.Instance, p.Compute = gpu.Some(gi.ID), gpu.Some(ci.ID)
+				list = append(list, p)
+			}
+			ci.Errors, ci.Up = q.errs, !isUnreadable(q.errs)
+			vanished = vanished || q.stale
+		}
 	}
-	gi.Errors, gi.Up = a.errs, !isUnreadable(a.errs)
-	r.fatal = a.fatal
-	return a.stale
-}
-
-// readComputeProcesses reads the processes of one compute instance, from its MIG device's own list.
-func (r *gpuRead) readComputeProcesses(state *entityState, in gpu.InstanceID, ci *gpu.ComputeInstance,
-	own *processes) (vanished bool) {
-	a := r.entityQuerier(state.answers)
-	h := r.state.tree.handleOf(state)
-	infos, ok := query(&a, "nvmlDeviceGetComputeRunningProcesses", gpu.ReadingProcesses, h.GetComputeRunningProcesses)
-	if !ok {
-		own.ok = false
-	}
-	for _, info := range infos {
-		p := processOf(info)
-		p.Instance, p.Compute = gpu.Some(in), gpu.Some(ci.ID)
-		own.list = append(own.list, p)
-	}
-	if ok {
-		ci.Processes = gpu.Some(len(infos))
-	}
-	ci.Errors, ci.Up = a.errs, !isUnreadable(a.errs)
-	r.fatal = a.fatal
-	return a.stale
+	sortProcesses(list)
+	return list, vanished, err
 }
 
 // isUnreadable reports whether an entity could not be read for another reason than a lack of rights.

@@ -12,18 +12,16 @@ import (
 // has a metric for each engine of a GPU instance. These are read in a call of their own: a driver that does not know
 // one of them refuses all of a call, and activity must not be lost with it.
 
-// readMedia reads the utilization of the media engines of a GPU without MIG, if that is enabled.
-func (r *gpuRead) readMedia() gpu.Media {
+// queryMedia queries the utilization of the media engines of a GPU without MIG, if that is enabled.
+func (r *gpuRead) queryMedia(q *querier) gpu.Media {
 	if !r.media && !r.source.opts.WholeGPUMedia || r.state.mode.enabled.Or(false) {
 		return gpu.Media{}
 	}
 	return gpu.Media{
-		Encoder: queryScaled(&r.querier, "nvmlDeviceGetEncoderUtilization", gpu.ReadingMedia,
-			r.dev.GetEncoderUtilization, 100),
-		Decoder: queryScaled(&r.querier, "nvmlDeviceGetDecoderUtilization", gpu.ReadingMedia,
-			r.dev.GetDecoderUtilization, 100),
-		JPEG: queryScaled(&r.querier, "nvmlDeviceGetJpgUtilization", gpu.ReadingMedia, r.dev.GetJpgUtilization, 100),
-		OFA:  queryScaled(&r.querier, "nvmlDeviceGetOfaUtilization", gpu.ReadingMedia, r.dev.GetOfaUtilization, 100),
+		Encoder: queryScaled(q, "nvmlDeviceGetEncoderUtilization", gpu.ReadingMedia, r.dev.GetEncoderUtilization, 100),
+		Decoder: queryScaled(q, "nvmlDeviceGetDecoderUtilization", gpu.ReadingMedia, r.dev.GetDecoderUtilization, 100),
+		JPEG:    queryScaled(q, "nvmlDeviceGetJpgUtilization", gpu.ReadingMedia, r.dev.GetJpgUtilization, 100),
+		OFA:     queryScaled(q, "nvmlDeviceGetOfaUtilization", gpu.ReadingMedia, r.dev.GetOfaUtilization, 100),
 	}
 }
 
@@ -54,45 +52,46 @@ func mediaKinds() [kindsOfMedia]mediaKind {
 	}
 }
 
-// readInstanceMedia reads the metrics of the media engines that a GPU instance has, in one call. If the driver
-// refuses that, it reads each kind by a call of its own, until it is known which kinds are refused; the others are
-// read by one call again then.
-func (r *gpuRead) readInstanceMedia(gi *gpu.GPUInstance, state *entityState) {
+// computeMedia computes the metrics of the media engines that a GPU instance has, by one call, and counts those that
+// are no numbers. If the driver refuses that, it makes a call for each kind, until it is known which kinds are
+// refused; the others are computed by one call again then.
+func (r *gpuRead) computeMedia(gi *gpu.GPUInstance, state *entityState) (invalid int) {
 	w := &state.window
 	w.media = gpu.Media{}
 	if !r.media || w.count < 2 || len(w.errs) > 0 {
-		return
+		return 0
 	}
-	a := r.entityQuerier(state.answers)
+	q := r.newQuerier(state.answers)
 	profile, _ := r.profileOf(gi.ProfileID)
 	engines := profile.Engines
 	var list [kindsOfMedia]mediaKind
 	kinds := list[:0]
 	for _, kind := range mediaKinds() {
-		if kind.most(engines) > 0 && !a.unsupported[kind.call] {
+		if kind.most(engines) > 0 && !q.unsupported[kind.call] {
 			kinds = append(kinds, kind)
 		}
 	}
-	if len(kinds) > 1 && !a.unsupported[allMedia] {
-		r.queryMedia(w, &a, allMedia, kinds, engines)
+	if len(kinds) > 1 && !q.unsupported[allMedia] {
+		invalid += r.computeKinds(&q, w, allMedia, kinds, engines)
 	}
-	if len(kinds) == 1 || a.unsupported[allMedia] {
+	if len(kinds) == 1 || q.unsupported[allMedia] {
 		for i := range kinds {
-			r.queryMedia(w, &a, kinds[i].call, kinds[i:i+1], engines)
-			if a.unsupported[kinds[i].call] {
-				delete(a.unsupported, allMedia)
+			invalid += r.computeKinds(&q, w, kinds[i].call, kinds[i:i+1], engines)
+			if q.unsupported[kinds[i].call] {
+				delete(q.unsupported, allMedia)
 			}
 		}
 	}
-	r.fatal = a.fatal
-	w.errs = append(w.errs, a.errs...)
+	w.errs = append(w.errs, q.errs...)
+	return invalid
 }
 
-// queryMedia reads the metrics of some kinds in one call. A kind whose metrics are all refused is cached as
-// unsupported.
-func (r *gpuRead) queryMedia(w *window, a *querier, call string, kinds []mediaKind, engines gpu.Opt[gpu.Engines]) {
-	if !a.mayQuery(call, gpu.ReadingMedia) {
-		return
+// computeKinds computes the metrics of some kinds by one call, and counts those that are no numbers. A kind whose
+// metrics are all refused is cached as unsupported.
+func (r *gpuRead) computeKinds(q *querier, w *window, call string, kinds []mediaKind,
+	engines gpu.Opt[gpu.Engines]) (invalid int) {
+	if q.checkRefused(call, gpu.ReadingMedia) != nil {
+		return 0
 	}
 	metrics := r.state.mediaMetrics[:0]
 	for i := range kinds {
@@ -106,20 +105,23 @@ func (r *gpuRead) queryMedia(w *window, a *querier, call string, kinds []mediaKi
 		// the samples are valid, since activity was computed of them: a metric is unknown to the driver
 		ret = nvml.ERROR_NOT_SUPPORTED
 	}
-	if !a.accept(call, gpu.ReadingMedia, ret) {
-		return
+	if q.recordReturn(call, gpu.ReadingMedia, ret) != nil {
+		return 0
 	}
 	for i := range kinds {
 		kind := &kinds[i]
 		of := metrics[:kind.last-kind.first+1]
 		metrics = metrics[len(of):]
-		*kind.field(&w.media) = r.meanUtilization(of, kind.most(engines))
+		mean, dropped := meanUtilization(of, kind.most(engines))
+		*kind.field(&w.media) = mean
+		invalid += dropped
 		if !slices.ContainsFunc(of, func(m GPMMetric) bool {
 			return m.Return != nvml.ERROR_NOT_SUPPORTED && m.Return != nvml.ERROR_INVALID_ARGUMENT
 		}) {
-			a.unsupported[kind.call] = true
+			q.unsupported[kind.call] = true
 		}
 	}
+	return invalid
 }
 
 // most returns how many engines of the kind a device has, or their maximum if that is not known.
@@ -131,19 +133,21 @@ func (k *mediaKind) most(engines gpu.Opt[gpu.Engines]) int {
 }
 
 // meanUtilization returns the mean over the engines of a kind that have a value, of which the instance has at most so
-// many: a driver may report 0 for engines that do not exist, too.
-func (r *gpuRead) meanUtilization(metrics []GPMMetric, most int) gpu.Opt[float64] {
+// many: a driver may report 0 for engines that do not exist, too. It counts the values that are no numbers.
+func meanUtilization(metrics []GPMMetric, most int) (mean gpu.Opt[float64], invalid int) {
 	sum, count := 0.0, 0
 	for i := range metrics {
-		var one gpu.Opt[float64]
-		r.setMetric(&one, &metrics[i], 0.01)
-		if ratio, ok := one.Get(); ok {
+		value, valid := metrics[i].valueIn(0.01)
+		if !valid {
+			invalid++
+		}
+		if ratio, ok := value.Get(); ok {
 			sum += ratio
 			count++
 		}
 	}
 	if count == 0 || most == 0 {
-		return gpu.None[float64]()
+		return gpu.None[float64](), invalid
 	}
-	return gpu.Some(sum / float64(min(count, most)))
+	return gpu.Some(sum / float64(min(count, most))), invalid
 }

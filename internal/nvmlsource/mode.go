@@ -83,7 +83,7 @@ func (a *Actuator) readMode(id gpu.UUID) (current, pending bool, err error) {
 			break
 		}
 		if g = a.source.stateOf(id); g != nil {
-			g.lost.Store(true)
+			g.advanceTo(phaseLost)
 		}
 	}
 	return false, false, err

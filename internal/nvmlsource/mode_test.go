@@ -227,7 +227,7 @@ func TestSamplesAfterTheModeIsSet(t *testing.T) {
 	}
 }
 
-// Where a Read of the GPU hangs, its mode is not ourChange, not even when the Read returns.
+// Where a Read of the GPU hangs, its mode is not changed, not even when the Read returns.
 func TestSetMIGModeBesideAReadThatHangs(t *testing.T) {
 	n := newNode(t, "", "  - {model: H100-80GB}\n")
 	id := n.discover()[0]

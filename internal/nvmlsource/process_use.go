@@ -6,11 +6,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readProcessUse sets the SM utilization of each process to that of the driver's newest sample since the last
+// addProcessUse sets the SM utilization of each process to that of the driver's newest sample since the last
 // reading, or 0 without one: the driver has samples of active processes only. It has none under MIG.
-func (r *gpuRead) readProcessUse(list []gpu.Process) {
+func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) {
 	const call = "nvmlDeviceGetProcessUtilization"
-	if !r.source.opts.ProcessUtilization || r.state.mode.enabled.Or(false) || !r.mayQuery(call, gpu.ReadingProcesses) {
+	if !r.source.opts.ProcessUtilization || q.checkRefused(call, gpu.ReadingProcesses) != nil {
 		return
 	}
 	if r.state.processesSeen > uint64(r.now.UnixMicro()) {
@@ -20,7 +20,7 @@ func (r *gpuRead) readProcessUse(list []gpu.Process) {
 	if ret == nvml.ERROR_NOT_FOUND { // no process was active
 		samples, ret = nil, nvml.SUCCESS
 	}
-	if !r.accept(call, gpu.ReadingProcesses, ret) {
+	if q.recordReturn(call, gpu.ReadingProcesses, ret) != nil {
 		return
 	}
 	for i := range list {

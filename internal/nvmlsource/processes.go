@@ -2,7 +2,6 @@ package nvmlsource
 
 import (
 	"cmp"
-	"errors"
 	"math"
 	"slices"
 
@@ -11,52 +10,34 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// processes are the processes of a whole GPU.
-type processes struct {
-	list []gpu.Process
-	ok   bool  // the list is complete
-	err  error // why it is not
-}
-
-// ownLists returns a value in which to collect the lists of the MIG devices, or nil if they are not needed or the GPU
-// has no tree. All processes run in MIG devices.
-func (p *processes) ownLists(hasTree bool) *processes {
-	if p.ok || p.err == nil || !hasTree {
-		return nil
-	}
-	return &processes{list: []gpu.Process{}, ok: true}
-}
-
-// readProcesses reads the lists of the whole GPU. With MIG that needs privilege; without it each MIG device has its
-// own list.
-func (r *gpuRead) readProcesses() processes {
+// queryProcesses queries the lists of the whole GPU. With MIG that needs privilege; without it each MIG device has its
+// own list. An error says that the processes are not known completely, and is not one of the step's.
+func (r *gpuRead) queryProcesses(q *querier) ([]gpu.Process, error) {
 	const call = "nvmlDeviceGetComputeRunningProcesses"
 	switch {
-	case r.fatal != nil:
-		return processes{}
-	case r.unsupported[call]:
-		return processes{err: gpu.ErrNotSupported}
-	case r.denied[call] != nil && !r.slow:
-		return processes{err: r.denied[call]}
+	case r.lost != nil:
+		return nil, r.lost
+	case q.unsupported[call]:
+		return nil, gpu.ErrNotSupported
+	case q.denied[call] != nil && !r.slow:
+		return nil, q.denied[call]
 	}
 	compute, ret := r.dev.GetComputeRunningProcesses()
-	if err := r.classify(call, gpu.ReadingProcesses, ret); err != nil {
-		return processes{err: err}
+	if err := q.classify(call, gpu.ReadingProcesses, ret); err != nil {
+		return nil, err
 	}
-	graphics, _ := query(&r.querier, "nvmlDeviceGetGraphicsRunningProcesses", gpu.ReadingProcesses,
+	graphics, _ := query(q, "nvmlDeviceGetGraphicsRunningProcesses", gpu.ReadingProcesses,
 		r.dev.GetGraphicsRunningProcesses)
-	mps, _ := query(&r.querier, "nvmlDeviceGetMPSComputeRunningProcesses", gpu.ReadingProcesses,
+	mps, _ := query(q, "nvmlDeviceGetMPSComputeRunningProcesses", gpu.ReadingProcesses,
 		r.dev.GetMPSComputeRunningProcesses)
 	list := mergeProcesses(compute, graphics, mps)
-	if r.state.mode.enabled.Or(false) {
-		if hasNoInstance(list) {
-			return processes{err: gpu.ErrNotSupported}
-		}
-		return processes{list: list, ok: true}
+	if !r.state.mode.enabled.Or(false) {
+		clearInstances(list)
+		r.addProcessUse(q, list)
+	} else if hasNoInstance(list) {
+		return nil, gpu.ErrNotSupported
 	}
-	clearInstances(list)
-	r.readProcessUse(list)
-	return processes{list: list, ok: true}
+	return list, nil
 }
 
 // clearInstances removes the instances of processes on a GPU without MIG.
@@ -70,17 +51,6 @@ func clearInstances(list []gpu.Process) {
 // (nvmlProcessInfo_v1_t): then only the MIG devices' own lists have them.
 func hasNoInstance(list []gpu.Process) bool {
 	return len(list) > 0 && !slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() })
-}
-
-// addProcessError adds the error of a GPU whose processes are not known completely.
-func (r *gpuRead) addProcessError(err error) {
-	if err == nil {
-		return
-	}
-	if errors.Is(err, gpu.ErrNoPermission) {
-		r.source.privilege.markMissing(gpu.ReadingProcesses)
-	}
-	r.addError(gpu.ReadingProcesses, err)
 }
 
 // mergeProcesses merges lists by process and instance. The lists overlap: a process may both compute and draw, and

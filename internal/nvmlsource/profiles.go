@@ -37,33 +37,33 @@ func (r *gpuRead) profileOf(id gpu.Opt[uint32]) (gpu.Profile, bool) {
 	return gpu.Profile{}, false
 }
 
-// readProfiles reads the profiles of GPU instances that the GPU offers, and their possible placements; none if the
+// queryProfiles queries the profiles of GPU instances that the GPU offers, and their possible placements; none if the
 // GPU has no MIG.
-func (r *gpuRead) readProfiles() {
+func (r *gpuRead) queryProfiles(q *querier) {
 	st := &r.state.static
 	if !r.state.mode.enabled.Present() {
 		return
 	}
-	if !st.counted || len(st.profiles) == 0 {
-		st.profiles, st.placed = r.readProfileInfos(), false
+	if st.progress == profilesIncomplete || len(st.profiles) == 0 {
+		st.profiles, st.progress = r.queryProfileInfos(q)
 	}
-	if !st.placed {
-		r.readPlacements()
+	if st.progress != profilesPlaced {
+		r.queryPlacements(q)
 	}
 }
 
-// readProfileInfos reads the profiles without their placements.
-func (r *gpuRead) readProfileInfos() []profileEntry {
+// queryProfileInfos queries the profiles without their placements.
+func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress) {
 	const call = "nvmlDeviceGetGpuInstanceProfileInfo"
 	var entries []profileEntry
-	unnamed, ended := false, true
-	for enum := 0; enum < maxProfiles && r.fatal == nil; enum++ {
+	unnamed, progress := false, profilesListed
+	for enum := 0; enum < maxProfiles && r.lost == nil; enum++ {
 		info, ret := r.dev.GetGpuInstanceProfileInfo(enum)
 		err := r.source.checkReturn(call, ret)
 		switch {
 		case err == nil:
-			if r.denied[call] != nil {
-				delete(r.denied, call)
+			if q.denied[call] != nil {
+				delete(q.denied, call)
 				r.source.privilege.markRegained(gpu.ReadingMIG)
 			}
 			entries = append(entries, newProfileEntry(enum, info))
@@ -73,22 +73,20 @@ func (r *gpuRead) readProfileInfos() []profileEntry {
 			enum < nvml.GPU_INSTANCE_PROFILE_COUNT:
 			continue
 		case losesDevice(err):
-			r.fatal = err
-		case !errors.Is(err, gpu.ErrInvalidArgument): // the end
-			ended = false
+			r.lost, progress = err, profilesIncomplete
+		case !errors.Is(err, gpu.ErrInvalidArgument): // which would be the end
+			progress = profilesIncomplete
 			if errors.Is(err, gpu.ErrNoPermission) {
-				r.denied[call] = err
-				r.source.privilege.markMissing(gpu.ReadingMIG)
+				q.denied[call] = err
 			}
-			r.addError(gpu.ReadingMIG, err)
+			q.recordError(gpu.ReadingMIG, err)
 		}
 		break
 	}
 	if unnamed {
 		nameProfiles(entries, r.gpuMemory())
 	}
-	r.state.static.counted = ended && r.fatal == nil
-	return entries
+	return entries, progress
 }
 
 // gpuMemory returns the GPU's memory in bytes, or 0 if it is not known.
@@ -100,20 +98,20 @@ func (r *gpuRead) gpuMemory() uint64 {
 	return m.Total
 }
 
-// readPlacements adds the possible placements, if the process may read them, and what follows from them. It adds
+// queryPlacements adds the possible placements, if the process may read them, and what follows from them. It adds
 // those of all profiles or none, since what could still be created follows from all of them. How many instances there
 // can be is computed from placements: the driver's number is wrong for some profiles of A30.
-func (r *gpuRead) readPlacements() {
+func (r *gpuRead) queryPlacements(q *querier) {
 	const call = "nvmlDeviceGetGpuInstancePossiblePlacements"
 	st := &r.state.static
 	entries := slices.Clone(st.profiles)
 	profiles := make([]gpu.Profile, 0, len(entries))
 	for i := range entries {
 		e := &entries[i]
-		placements, ok := query(&r.querier, call, gpu.ReadingMIG, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
+		placements, err := query(q, call, gpu.ReadingMIG, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
 			return r.dev.GetGpuInstancePossiblePlacements(e.ID)
 		})
-		if !ok {
+		if err != nil {
 			return // for lack of privilege, mostly; it is the same for every profile
 		}
 		for _, p := range placements {
@@ -131,7 +129,10 @@ func (r *gpuRead) readPlacements() {
 			entries[i].MaxInstances = n
 		}
 	}
-	st.profiles, st.placed = entries, true
+	st.profiles = entries
+	if st.progress == profilesListed {
+		st.progress = profilesPlaced
+	}
 }
 
 func newProfileEntry(enum int, info nvml.GpuInstanceProfileInfo_v3) profileEntry {

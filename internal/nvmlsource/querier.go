@@ -20,32 +20,44 @@ func newAnswers() answers {
 	return answers{unsupported: map[string]bool{}, denied: map[string]error{}, refused: map[gpu.Reading]bool{}}
 }
 
-// querier makes the calls about one entity in one reading. A call that is not supported is cached and seldom tried
-// again, one that is denied is tried again with the slow tier, and every other failure is an error of the entity.
-type querier struct {
-	source *Source
-	answers
-	slow  bool // the slow tier is due: denied calls are tried again
-	errs  []gpu.ReadError
-	fatal error // the GPU as a whole does not answer; no further call is made
-	stale bool  // the entity, a MIG device or an instance, is not what it was (losesEntity); meaningless for a GPU
+func (a answers) clear() {
+	clear(a.unsupported)
+	clear(a.denied)
+	clear(a.refused)
 }
 
-// query makes one call, unless its refusal is cached, and reports whether it has answered. The call is named by the
-// function of NVML, with its argument if it is made with several.
-func query[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return)) (T, bool) {
-	var answer T
-	if !q.mayQuery(call, reading) {
-		return answer, false
+// querier makes the calls of one step of a reading, about one entity. A call that is not supported is cached and
+// seldom tried again, one that is denied is tried again with the slow tier, and every other failure is an error of
+// the step. Once the GPU as a whole does not answer, it makes no call.
+type querier struct {
+	answers
+	read  *gpuRead
+	errs  []gpu.ReadError // of the step so far
+	stale bool            // the entity, a MIG device or an instance, is not what it was (losesEntity); no GPU is stale
+}
+
+// newQuerier returns a querier for an entity of the GPU, with what is cached of it.
+func (r *gpuRead) newQuerier(cached answers) querier { return querier{answers: cached, read: r} }
+
+// query makes one call, unless its refusal is cached, and returns its answer, or zero with the error. The errors that
+// a user has to know of are added to those of the step, too. The call is named by the function of NVML, with its
+// argument if it is made with several.
+func query[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return)) (T, error) {
+	var none T
+	if err := q.checkRefused(call, reading); err != nil {
+		return none, err
 	}
 	answer, ret := f()
-	return answer, q.accept(call, reading, ret)
+	if err := q.recordReturn(call, reading, ret); err != nil {
+		return none, err
+	}
+	return answer, nil
 }
 
 // queryOpt is query for an answer that is a reading.
 func queryOpt[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return)) gpu.Opt[T] {
-	answer, ok := query(q, call, reading, f)
-	if !ok {
+	answer, err := query(q, call, reading, f)
+	if err != nil {
 		return gpu.None[T]()
 	}
 	return gpu.Some(answer)
@@ -54,8 +66,8 @@ func queryOpt[T any](q *querier, call string, reading gpu.Reading, f func() (T, 
 // queryScaled is query for a number in a fraction of the reading's unit, such as 1000 for mW.
 func queryScaled[T int | uint32 | uint64](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return),
 	fraction float64) gpu.Opt[float64] {
-	answer, ok := query(q, call, reading, f)
-	if !ok {
+	answer, err := query(q, call, reading, f)
+	if err != nil {
 		return gpu.None[float64]()
 	}
 	return gpu.Some(float64(answer) / fraction)
@@ -63,75 +75,83 @@ func queryScaled[T int | uint32 | uint64](q *querier, call string, reading gpu.R
 
 // queryKnown is query for a call with an argument that not every driver knows. A driver answers such a call as one
 // with an invalid argument, and it is cached like one that is not supported.
-func queryKnown[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return)) (T, bool) {
-	var answer T
-	if !q.mayQuery(call, reading) {
-		return answer, false
+func queryKnown[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return)) gpu.Opt[T] {
+	if q.checkRefused(call, reading) != nil {
+		return gpu.None[T]()
 	}
 	answer, ret := f()
 	err := q.classify(call, reading, ret)
 	if errors.Is(err, gpu.ErrInvalidArgument) {
 		q.unsupported[call] = true
-		return answer, false
+		return gpu.None[T]()
 	}
-	return answer, q.record(reading, err)
+	if err != nil {
+		q.recordError(reading, err)
+		return gpu.None[T]()
+	}
+	return gpu.Some(answer)
 }
 
-// mayQuery reports whether a call is to be made. A denial that is cached is an error of this reading, too.
-func (q *querier) mayQuery(call string, reading gpu.Reading) bool {
-	if q.fatal != nil || q.unsupported[call] {
-		return false
+// checkRefused returns why a call must not be made: the GPU is lost, or the call's refusal is cached. A denial that is
+// cached is an error of this step, too.
+func (q *querier) checkRefused(call string, reading gpu.Reading) error {
+	if q.read.lost != nil {
+		return q.read.lost
 	}
-	if err := q.denied[call]; err != nil && !q.slow {
-		q.errs = append(q.errs, gpu.ReadError{Reading: reading, Err: err, Remembered: true})
-		return false
+	if q.unsupported[call] {
+		return gpu.ErrNotSupported
 	}
-	return true
+	err := q.denied[call]
+	if err == nil || q.read.slow {
+		return nil
+	}
+	q.errs = append(q.errs, gpu.ReadError{Reading: reading, Err: err, Remembered: true})
+	return err
 }
 
-// accept records the return code of a call and reports whether it has answered.
-func (q *querier) accept(call string, reading gpu.Reading, ret nvml.Return) bool {
-	return q.record(reading, q.classify(call, reading, ret))
+// recordReturn classifies the return code of a call, and adds its error to those of the step.
+func (q *querier) recordReturn(call string, reading gpu.Reading, ret nvml.Return) error {
+	err := q.classify(call, reading, ret)
+	if err != nil {
+		q.recordError(reading, err)
+	}
+	return err
 }
 
-// record adds what classify has returned of a call to the reading, and reports whether the call has answered.
-func (q *querier) record(reading gpu.Reading, err error) bool {
-	if err == nil {
-		return true
-	}
-	if errors.Is(err, gpu.ErrNoPermission) {
-		q.source.privilege.markMissing(reading)
-	}
-	q.addError(reading, err)
-	return false
-}
-
-// classify counts a call, updates the caches, and returns the call's error, which it does not add to the reading.
+// classify counts a call, updates the caches, and returns the call's error, which it does not add to the step's.
 func (q *querier) classify(call string, reading gpu.Reading, ret nvml.Return) error {
-	err := q.source.checkReturn(call, ret)
+	err := q.read.source.checkReturn(call, ret)
 	switch {
 	case err == nil:
 		if q.denied[call] != nil {
 			delete(q.denied, call)
 			delete(q.refused, reading)
-			q.source.privilege.markRegained(reading)
+			q.read.source.privilege.markRegained(reading)
 		}
 	case errors.Is(err, gpu.ErrNotSupported):
 		q.unsupported[call] = true
 	case errors.Is(err, gpu.ErrNoPermission):
 		q.denied[call] = err
 	case losesDevice(err):
-		q.fatal = err
+		q.read.lost = err
 	case losesEntity(err):
 		q.stale = true
 	}
 	return err
 }
 
-// addError adds the error of a call to the reading. A value that is not supported is absent, which is no error; the
-// loss of the whole GPU is returned by the reading itself.
+// recordError adds an error to those of the step, and logs a denial.
+func (q *querier) recordError(reading gpu.Reading, err error) {
+	if errors.Is(err, gpu.ErrNoPermission) {
+		q.read.source.privilege.markMissing(reading)
+	}
+	q.addError(reading, err)
+}
+
+// addError adds an error to those of the step. A value that is not supported is absent, which is no error; the loss of
+// the whole GPU is the error of the reading itself.
 func (q *querier) addError(reading gpu.Reading, err error) {
-	if errors.Is(err, gpu.ErrNotSupported) || q.fatal != nil {
+	if errors.Is(err, gpu.ErrNotSupported) || q.read.lost != nil {
 		return
 	}
 	e := gpu.ReadError{Reading: reading, Err: err}
@@ -139,24 +159,6 @@ func (q *querier) addError(reading gpu.Reading, err error) {
 		e.Remembered, q.refused[reading] = q.refused[reading], true
 	}
 	q.errs = append(q.errs, e)
-}
-
-// separate runs a step and returns the errors that it adds to the reading, which does not keep them.
-func (q *querier) separate(step func()) []gpu.ReadError {
-	before := q.errs
-	q.errs = nil
-	step()
-	own := q.errs
-	q.errs = before
-	return own
-}
-
-// lastError returns why the last call has failed, which is the reason of a step that gave up after it.
-func (q *querier) lastError() error {
-	if q.fatal != nil || len(q.errs) == 0 {
-		return q.fatal
-	}
-	return q.errs[len(q.errs)-1].Err
 }
 
 // validUTF8 returns a string of the driver as a valid label value.

@@ -1,6 +1,7 @@
 package nvmlsource
 
 import (
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -8,59 +9,66 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// gpuRead is one reading of one GPU.
+// gpuRead is one reading of one GPU: what is due in it, and whether the GPU still answers. What the steps of the
+// reading read, they return, with the errors of what they could not read.
 type gpuRead struct {
-	querier
+	source   *Source
 	state    *gpuState
 	dev      Device
 	now      time.Time
-	media    bool     // media engines are read
-	retryAll bool     // calls that were not supported are tried again
-	scan     treeScan // of the GPU's instances
-	out      gpu.GPU
+	slow     bool  // the slow tier is due; denied calls are tried again
+	media    bool  // media engines are read
+	retryAll bool  // calls that were not supported are tried again
+	rescans  int   // how often the tree was read again because something of it had vanished
+	lost     error // the GPU as a whole does not answer: no further call is made
 }
 
 func newGPURead(s *Source, g *gpuState) *gpuRead {
 	now := s.opts.Now()
-	retryAll := g.retryUnsupported(now)
-	if g.ourChange.Swap(false) {
-		g.slowAt = time.Time{}
+	changed := g.changed.Swap(false)
+	if changed {
+		g.gpm.restart, g.slowAt = true, time.Time{}
 	}
+	retryAll := g.retryUnsupported(now, changed)
 	since := now.Sub(g.slowAt)
 	return &gpuRead{
-		querier:  querier{source: s, answers: g.answers, slow: g.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery},
+		source:   s,
 		state:    g,
 		dev:      g.handle,
 		now:      now,
+		slow:     g.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery,
 		media:    s.opts.Media != nil && s.opts.Media(),
 		retryAll: retryAll,
 	}
 }
 
-// read reads everything. If the GPU as a whole does not answer in a step, the later steps make no calls.
+// read reads everything, step by step.
 func (r *gpuRead) read() (gpu.GPU, error) {
-	r.readMode()  // first: a change of the mode makes everything else new
-	r.readFacts() // the profiles among them are needed to read the tree
-	r.takeSamples()
-	r.readTree()
-	r.readFast()
-	r.readSlow()
-	r.readInstances() // reads the tree again if an instance has vanished
-	r.readActivity()  // from the samples, if the tree has not changed since they were taken
-	r.readEvents()
-	if r.fatal != nil {
-		return gpu.GPU{}, r.fatal
+	mode, modeErrs := r.readMode()         // first: a change of the mode makes everything else new
+	facts, factErrs := r.readFacts()       // the profiles among them are needed to read the layout
+	sampled, sampleErrs := r.takeSamples() // before the layout, whose scan confirms the samples
+	layout, layoutErrs := r.readLayout()   // before the tiers: a changed layout makes the slow tier due
+	fast, slow := r.readFields()           // of both tiers, by one call
+	fast = r.readFast(fast)
+	slow = r.readSlow(slow)
+	activity, activityErrs := r.readActivity(sampled, &layout)
+	noXIDs, eventErrs := r.readEvents()
+	if r.lost != nil {
+		return gpu.GPU{}, r.lost
 	}
-	r.out.Facts = r.state.facts
-	r.out.UUID = r.state.uuid
-	r.out.Index = int(r.state.index.Load())
-	r.out.Up = true
-	r.out.Errors = r.errs
-	for _, kept := range [][]gpu.ReadError{r.state.static.errs, r.state.slow.errs, r.state.tree.errs} {
-		r.out.Errors = append(r.out.Errors, kept...)
-		markRemembered(kept)
+	facts.NoXIDs = noXIDs
+	readings := joinTiers(fast.readings, slow.readings)
+	readings.Processes = layout.processes
+	kept := [...][]gpu.ReadError{factErrs, slow.errs, r.state.tree.errs}
+	errs := slices.Concat(modeErrs, sampleErrs, layoutErrs, fast.errs, activityErrs, eventErrs, kept[0], kept[1], kept[2])
+	for _, errs := range kept {
+		markRemembered(errs)
 	}
-	return r.out, nil
+	return gpu.GPU{
+		Facts: facts, Up: true, Errors: errs,
+		Readings: readings, MIG: gpu.MIGState{Enabled: mode.enabled, Pending: mode.pending}, Instances: layout.instances,
+		Activity: activity.ratios, ActivitySource: activity.source, Rates: activity.rates, InvalidActivity: activity.invalid,
+	}, nil
 }
 
 // markRemembered marks errors that are reported again until what failed is read again.
@@ -73,39 +81,42 @@ func markRemembered(errs []gpu.ReadError) {
 // forgetAnswers clears the cache of refused calls and makes the slow tier due, after a change of what the GPU can
 // answer.
 func (r *gpuRead) forgetAnswers() {
-	r.answers = newAnswers()
-	r.state.answers, r.state.slowAt = r.answers, time.Time{}
+	r.state.answers.clear()
+	r.state.slowAt = time.Time{}
 	r.slow = true
 }
 
 // readMode reads the MIG mode. A change makes everything else new: profiles are immutable only within a mode, and the
 // minor number may change (nvml.h). The call is made in every reading, also if it was not supported, because all else
 // depends on it. A GPU that had a mode keeps it through an answer that it has none.
-func (r *gpuRead) readMode() {
+func (r *gpuRead) readMode() (modeState, []gpu.ReadError) {
 	const call = "nvmlDeviceGetMigMode"
+	q := r.newQuerier(r.state.answers)
 	mode := r.state.mode // kept if it cannot be read
-	if r.mayQuery(call, gpu.ReadingMIG) {
-		current, pending, ret := r.dev.GetMigMode()
-		switch {
-		case ret == nvml.ERROR_INVALID_ARGUMENT: // the handle is the only one
-			r.fatal = r.source.checkReturn(call, ret)
-		case r.accept(call, gpu.ReadingMIG, ret):
-			mode.enabled = gpu.Some(current == nvml.DEVICE_MIG_ENABLE)
-			mode.pending = gpu.Some(pending == nvml.DEVICE_MIG_ENABLE)
-		case r.unsupported[call]:
-			delete(r.unsupported, call)
-			if mode.enabled.Present() {
-				r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: driverError(call, ret)})
-			}
+	if q.checkRefused(call, gpu.ReadingMIG) != nil {
+		return mode, q.errs
+	}
+	current, pending, ret := r.dev.GetMigMode()
+	if ret == nvml.ERROR_INVALID_ARGUMENT { // the handle is the only one
+		r.lost = r.source.checkReturn(call, ret)
+		return mode, nil
+	}
+	if q.recordReturn(call, gpu.ReadingMIG, ret) == nil {
+		mode.enabled = gpu.Some(current == nvml.DEVICE_MIG_ENABLE)
+		mode.pending = gpu.Some(pending == nvml.DEVICE_MIG_ENABLE)
+	} else if q.unsupported[call] {
+		delete(q.unsupported, call)
+		if mode.enabled.Present() {
+			q.errs = append(q.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: driverError(call, ret)})
 		}
 	}
-	if r.state.known && mode.enabled != r.state.mode.enabled {
+	if mode.enabled != r.state.mode.enabled {
 		r.forgetAnswers()
-		r.state.gpm.asked, r.state.gpm.layoutChanged = false, true
-		r.state.static = static{answered: map[string]bool{}}
+		r.state.gpm.support, r.state.gpm.restart = supportUnknown, true
+		r.state.static = newStatic()
 		r.state.facts = gpu.Facts{}
 		r.dropTree()
 	}
-	r.state.known, r.state.mode = true, mode
-	r.out.MIG.Enabled, r.out.MIG.Pending = mode.enabled, mode.pending
+	r.state.mode = mode
+	return mode, q.errs
 }

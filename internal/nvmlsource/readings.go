@@ -6,48 +6,96 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// readFast reads what every reading reads, of the GPU as a whole.
-func (r *gpuRead) readFast() {
-	to, q := &r.out.Readings, &r.querier
-	r.readMemory(to)
-	if u, ok := query(q, "nvmlDeviceGetUtilizationRates", gpu.ReadingUtilization, r.dev.GetUtilizationRates); ok {
+// tier is what is read of the GPU as a whole with the same period, and the errors of that. Its slices are never
+// modified: results share them.
+type tier struct {
+	readings gpu.Readings
+	errs     []gpu.ReadError
+}
+
+// readFast reads the fast tier, of which the fields are given.
+func (r *gpuRead) readFast(fields tier) tier {
+	q, to := r.newQuerier(r.state.answers), fields.readings
+	to.Memory = r.queryMemory(&q)
+	u, err := query(&q, "nvmlDeviceGetUtilizationRates", gpu.ReadingUtilization, r.dev.GetUtilizationRates)
+	if err == nil {
 		to.Utilization = gpu.Some(float64(u.Gpu) / 100)
 		to.MemoryCopy = gpu.Some(float64(u.Memory) / 100)
 	}
-	to.Media = r.readMedia()
-	to.PowerWatts = queryScaled(q, "nvmlDeviceGetPowerUsage", gpu.ReadingPower, r.dev.GetPowerUsage, 1000)
-	to.EnergyJoules = queryScaled(q, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy,
+	to.Media = r.queryMedia(&q)
+	to.PowerWatts = queryScaled(&q, "nvmlDeviceGetPowerUsage", gpu.ReadingPower, r.dev.GetPowerUsage, 1000)
+	to.EnergyJoules = queryScaled(&q, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy,
 		r.dev.GetTotalEnergyConsumption, 1000)
-	to.TemperatureCelsius = queryScaled(q, "nvmlDeviceGetTemperature", gpu.ReadingTemperature, r.dev.GetTemperature, 1)
+	to.TemperatureCelsius = queryScaled(&q, "nvmlDeviceGetTemperature", gpu.ReadingTemperature, r.dev.GetTemperature, 1)
 	to.ClockHertz = gpu.Clocks{
-		SM:       r.readClock("nvmlDeviceGetClockInfo(SM)", nvml.CLOCK_SM),
-		Memory:   r.readClock("nvmlDeviceGetClockInfo(MEM)", nvml.CLOCK_MEM),
-		Graphics: r.readClock("nvmlDeviceGetClockInfo(GRAPHICS)", nvml.CLOCK_GRAPHICS),
-		Video:    r.readClock("nvmlDeviceGetClockInfo(VIDEO)", nvml.CLOCK_VIDEO),
+		SM:       r.queryClock(&q, "nvmlDeviceGetClockInfo(SM)", nvml.CLOCK_SM),
+		Memory:   r.queryClock(&q, "nvmlDeviceGetClockInfo(MEM)", nvml.CLOCK_MEM),
+		Graphics: r.queryClock(&q, "nvmlDeviceGetClockInfo(GRAPHICS)", nvml.CLOCK_GRAPHICS),
+		Video:    r.queryClock(&q, "nvmlDeviceGetClockInfo(VIDEO)", nvml.CLOCK_VIDEO),
 	}
-	reasons, ok := query(q, "nvmlDeviceGetCurrentClocksEventReasons", gpu.ReadingClockEvents,
+	reasons, err := query(&q, "nvmlDeviceGetCurrentClocksEventReasons", gpu.ReadingClockEvents,
 		r.dev.GetCurrentClocksEventReasons)
-	if ok {
+	if err == nil {
 		to.ClockEvents = gpu.Some(gpu.ClockEvents(reasons))
 	}
-	to.PerformanceState = r.readPerformanceState()
+	to.PerformanceState = r.queryPerformanceState(&q)
+	return tier{readings: to, errs: append(q.errs, fields.errs...)}
 }
 
-// readMemory reads the GPU's memory. The handle is the only argument of the call, so an invalid argument means that
+// readSlow reads the slow tier, of which the fields are given. While it is not due, it returns what was read of it
+// last.
+func (r *gpuRead) readSlow(fields tier) tier {
+	if !r.slow {
+		return r.state.slow
+	}
+	q, to := r.newQuerier(r.state.answers), fields.readings
+	to.PowerLimitWatts = queryScaled(&q, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower,
+		r.dev.GetEnforcedPowerLimit, 1000)
+	replays, err := query(&q, "nvmlDeviceGetPcieReplayCounter", gpu.ReadingPCIe, r.dev.GetPcieReplayCounter)
+	if err == nil && replays >= 0 {
+		to.PCIe.Replays = gpu.Some(uint64(replays))
+	}
+	to.PCIe.LinkWidth = queryOpt(&q, "nvmlDeviceGetCurrPcieLinkWidth", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkWidth)
+	to.PCIe.LinkGeneration = queryOpt(&q, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe,
+		r.dev.GetCurrPcieLinkGeneration)
+	if mode, err := query(&q, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode); err == nil {
+		to.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
+	}
+	to.TemperatureThresholds = r.queryThresholds(&q)
+	to.Fans = r.queryFans(&q)
+	to.ECC = r.queryECC(&q)
+	to.RemappedRows = r.queryRows(&q)
+	r.state.slow, r.state.slowAt = tier{readings: to, errs: append(fields.errs, q.errs...)}, r.now
+	return r.state.slow
+}
+
+// joinTiers adds the readings of the slow tier to those of the fast tier.
+func joinTiers(fast, slow gpu.Readings) gpu.Readings {
+	fast.PowerLimitWatts, fast.Fans, fast.TemperatureThresholds = slow.PowerLimitWatts, slow.Fans,
+		slow.TemperatureThresholds
+	fast.PCIe.Replays, fast.PCIe.LinkWidth, fast.PCIe.LinkGeneration = slow.PCIe.Replays, slow.PCIe.LinkWidth,
+		slow.PCIe.LinkGeneration
+	fast.NVLink.Errors, fast.ECC, fast.RemappedRows = slow.NVLink.Errors, slow.ECC, slow.RemappedRows
+	fast.RecoveryAction, fast.ExclusiveComputeMode = slow.RecoveryAction, slow.ExclusiveComputeMode
+	return fast
+}
+
+// queryMemory queries the GPU's memory. The handle is the only argument of the call, so an invalid argument means that
 // the driver no longer knows the GPU.
-func (r *gpuRead) readMemory(to *gpu.Readings) {
+func (r *gpuRead) queryMemory(q *querier) gpu.Memory {
 	const call = "nvmlDeviceGetMemoryInfo"
-	if !r.mayQuery(call, gpu.ReadingMemory) {
-		return
+	if q.checkRefused(call, gpu.ReadingMemory) != nil {
+		return gpu.Memory{}
 	}
 	m, ret := r.dev.GetMemoryInfo()
 	if ret == nvml.ERROR_INVALID_ARGUMENT {
-		r.fatal = r.source.checkReturn(call, ret)
-		return
+		r.lost = r.source.checkReturn(call, ret)
+		return gpu.Memory{}
 	}
-	if r.accept(call, gpu.ReadingMemory, ret) {
-		to.Memory = memoryOf(m)
+	if q.recordReturn(call, gpu.ReadingMemory, ret) != nil {
+		return gpu.Memory{}
 	}
+	return memoryOf(m)
 }
 
 // memoryOf converts an answer. The older version of the call does not report reserved memory.
@@ -59,96 +107,40 @@ func memoryOf(m nvml.Memory_v2) gpu.Memory {
 	return memory
 }
 
-func (r *gpuRead) readClock(call string, domain nvml.ClockType) gpu.Opt[float64] {
-	megahertz, ok := query(&r.querier, call, gpu.ReadingClocks,
-		func() (uint32, nvml.Return) { return r.dev.GetClockInfo(domain) })
-	if !ok {
+func (r *gpuRead) queryClock(q *querier, call string, domain nvml.ClockType) gpu.Opt[float64] {
+	megahertz, err := query(q, call, gpu.ReadingClocks, func() (uint32, nvml.Return) { return r.dev.GetClockInfo(domain) })
+	if err != nil {
 		return gpu.None[float64]()
 	}
 	return gpu.Some(float64(megahertz) * 1e6)
 }
 
-// slowReadings are the readings and the errors of the last slow tier. They are reported until the next.
-type slowReadings struct {
-	readings gpu.Readings // the slow ones alone
-	errs     []gpu.ReadError
-}
-
-// readSlow reads the slow tier if it is due, and the fields of both tiers in one call. Slices of the slow tier are
-// shared by all results until the next one replaces them; they are never modified.
-func (r *gpuRead) readSlow() {
-	var slow gpu.Readings
-	var errs []gpu.ReadError
-	r.readFields(&r.out.Readings, &slow, &errs)
-	if r.slow {
-		errs = append(errs, r.separate(func() {
-			r.readLimits(&slow)
-			r.readThresholds(&slow)
-			r.readFans(&slow)
-			r.readECC(&slow)
-			r.readRows(&slow)
-		})...)
-		r.state.slow = slowReadings{readings: slow, errs: errs}
-		r.state.slowAt = r.now
-	}
-	from, to := &r.state.slow.readings, &r.out.Readings
-	to.PowerLimitWatts, to.Fans = from.PowerLimitWatts, from.Fans
-	to.TemperatureThresholds = from.TemperatureThresholds
-	to.PCIe.Replays, to.PCIe.LinkWidth, to.PCIe.LinkGeneration = from.PCIe.Replays, from.PCIe.LinkWidth,
-		from.PCIe.LinkGeneration
-	to.NVLink.Errors = from.NVLink.Errors
-	to.ECC = from.ECC
-	to.RemappedRows = from.RemappedRows
-	to.RecoveryAction = from.RecoveryAction
-	to.ExclusiveComputeMode = from.ExclusiveComputeMode
-}
-
-func (r *gpuRead) readLimits(to *gpu.Readings) {
-	q := &r.querier
-	to.PowerLimitWatts = queryScaled(q, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower, r.dev.GetEnforcedPowerLimit,
-		1000)
-	if replays, ok := query(q, "nvmlDeviceGetPcieReplayCounter", gpu.ReadingPCIe, r.dev.GetPcieReplayCounter); ok &&
-		replays >= 0 {
-		to.PCIe.Replays = gpu.Some(uint64(replays))
-	}
-	to.PCIe.LinkWidth = queryOpt(q, "nvmlDeviceGetCurrPcieLinkWidth", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkWidth)
-	to.PCIe.LinkGeneration = queryOpt(q, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe,
-		r.dev.GetCurrPcieLinkGeneration)
-	if mode, ok := query(q, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode); ok {
-		to.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
-	}
-}
-
-// readThresholds reads the temperatures at which the GPU protects itself. A GPU does not have a threshold that its
+// queryThresholds queries the temperatures at which the GPU protects itself. A GPU does not have a threshold that its
 // driver does not know, or reports as 0.
-func (r *gpuRead) readThresholds(to *gpu.Readings) {
+func (r *gpuRead) queryThresholds(q *querier) (list []gpu.TemperatureThreshold) {
 	for threshold, kind := range []string{
 		nvml.TEMPERATURE_THRESHOLD_SHUTDOWN: "shutdown", nvml.TEMPERATURE_THRESHOLD_SLOWDOWN: "slowdown",
 		nvml.TEMPERATURE_THRESHOLD_MEM_MAX: "mem_max",
 	} {
 		name := "nvmlDeviceGetTemperatureThreshold(" + kind + ")"
-		celsius, ok := queryKnown(&r.querier, name, gpu.ReadingTemperature, func() (uint32, nvml.Return) {
+		celsius := queryKnown(q, name, gpu.ReadingTemperature, func() (uint32, nvml.Return) {
 			return r.dev.GetTemperatureThreshold(nvml.TemperatureThresholds(threshold))
 		})
-		if ok && celsius > 0 {
-			to.TemperatureThresholds = append(to.TemperatureThresholds,
-				gpu.TemperatureThreshold{Kind: kind, Celsius: float64(celsius)})
+		if c := celsius.Or(0); c > 0 {
+			list = append(list, gpu.TemperatureThreshold{Kind: kind, Celsius: float64(c)})
 		}
 	}
+	return list
 }
 
-// readRows reads the remapped rows, which drivers do not report while the GPU has GPU instances.
-func (r *gpuRead) readRows(to *gpu.Readings) {
-	const call = "nvmlDeviceGetRemappedRows"
-	if !r.mayQuery(call, gpu.ReadingRowRemap) {
-		return
-	}
-	correctable, uncorrectable, pending, failure, ret := r.dev.GetRemappedRows()
-	if r.accept(call, gpu.ReadingRowRemap, ret) {
-		to.RemappedRows = gpu.Some(gpu.RemappedRows{
+// queryRows queries the remapped rows, which drivers do not report while the GPU has GPU instances.
+func (r *gpuRead) queryRows(q *querier) gpu.Opt[gpu.RemappedRows] {
+	return queryOpt(q, "nvmlDeviceGetRemappedRows", gpu.ReadingRowRemap, func() (gpu.RemappedRows, nvml.Return) {
+		correctable, uncorrectable, pending, failure, ret := r.dev.GetRemappedRows()
+		return gpu.RemappedRows{
 			Correctable: uint64(correctable), Uncorrectable: uint64(uncorrectable), Pending: pending, Failure: failure,
-		})
-	}
+		}, ret
+	})
 }
 
 // eccCounter is one kind of ECC error count.
@@ -191,20 +183,21 @@ func eccCounters() []eccCounter {
 	return list
 }
 
-// readECC reads the counts that the GPU has. A GPU does not have a location that its driver does not know.
-func (r *gpuRead) readECC(to *gpu.Readings) {
+// queryECC queries the counts that the GPU has. A GPU does not have a location that its driver does not know.
+func (r *gpuRead) queryECC(q *querier) (list []gpu.ECCCount) {
 	for i := range r.state.ecc {
 		c := &r.state.ecc[i]
-		count, ok := queryKnown(&r.querier, c.call, gpu.ReadingECC, func() (uint64, nvml.Return) {
+		count := queryKnown(q, c.call, gpu.ReadingECC, func() (uint64, nvml.Return) {
 			if c.location == eccTotal {
 				return r.dev.GetTotalEccErrors(c.severity, c.lifetime)
 			}
 			return r.dev.GetMemoryErrorCounter(c.severity, c.lifetime, c.location)
 		})
-		if ok {
+		if n, ok := count.Get(); ok {
 			counted := c.ECCCount
-			counted.Count = count
-			to.ECC = append(to.ECC, counted)
+			counted.Count = n
+			list = append(list, counted)
 		}
 	}
+	return list
 }

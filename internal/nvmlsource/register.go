@@ -47,7 +47,8 @@ type registration struct {
 
 // due reports whether a GPU is to be registered for kinds that it lacks.
 func (r *registration) due(g *gpuState, now time.Time) bool {
-	if r.busy || r.kinds == eventKinds || g.lost.Load() || r.suspect && !g.wasRead.Load() {
+	phase := gpuPhase(g.phase.Load())
+	if r.busy || r.kinds == eventKinds || phase >= phaseLost || r.suspect && phase != phaseRead {
 		return false
 	}
 	since := now.Sub(r.triedAt)
@@ -74,7 +75,7 @@ func (q *eventQueue) renewSet() error {
 		}
 		current[h] = r
 		r.kinds = 0
-		r.suspect = r.suspect || listening >= 0 && q.lostGPU && q.gpus[listening].lost.Load()
+		r.suspect = r.suspect || listening >= 0 && q.lostGPU && !q.gpus[listening].isUsable()
 		if !r.breaks {
 			r.state = nil
 		}
@@ -284,18 +285,19 @@ func (q *eventQueue) xidsOf(g *gpuState) xidState {
 	return state
 }
 
-// readEvents registers the GPU's events if that is due, and adds an error if its XIDs are not received.
-func (r *gpuRead) readEvents() {
-	if r.fatal != nil {
-		return
+// readEvents registers the GPU's events if that is due. It reports whether its XIDs were never received, and returns an
+// error if they are not received now.
+func (r *gpuRead) readEvents() (noXIDs bool, errs []gpu.ReadError) {
+	if r.lost != nil {
+		return false, nil
 	}
 	queue := &r.source.queue
-	if !r.state.wasRead.Swap(true) || r.slow {
+	if r.state.advanceTo(phaseRead) || r.slow {
 		queue.register([]*gpuState{r.state})
 	}
 	xids := queue.xidsOf(r.state)
-	r.state.facts.NoXIDs = xids.err != nil && !xids.received
 	if xids.err != nil && !errors.Is(xids.err, gpu.ErrNotSupported) {
-		r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingEvents, Err: xids.err, Remembered: xids.reported})
+		errs = []gpu.ReadError{{Reading: gpu.ReadingEvents, Err: xids.err, Remembered: xids.reported}}
 	}
+	return xids.err != nil && !xids.received, errs
 }

@@ -76,20 +76,29 @@ func (s *scan) isTorn() bool {
 	return false
 }
 
-// scanTree scans the tree and reports whether that succeeded; if not, it adds an error to the reading. It sets
-// r.scan.vanished if an entity vanished meanwhile.
-func (r *gpuRead) scanTree(to *scan) bool {
+// scanTree scans the tree. It reports whether an entity vanished meanwhile. An error, which is also one of the step's,
+// says that the scan is not complete.
+func (r *gpuRead) scanTree(q *querier, to *scan) (vanished bool, err error) {
 	to.devices = to.devices[:0]
 	to.clearInstances()
-	return r.scanInstances(to) && r.scanDevices(to, !to.listed)
+	if vanished, err = r.scanInstances(q, to); err != nil {
+		return vanished, err
+	}
+	gone, err := r.scanDevices(q, to, !to.listed)
+	return vanished || gone, err
 }
 
 func (s *scan) clearInstances() { s.instances, s.handles = s.instances[:0], s.handles[:0] }
 
-// addScanError adds the error of an entity whose identity cannot be read, also if that is not supported: without it
-// the tree is not known.
-func (r *gpuRead) addScanError(err error) {
-	r.errs = append(r.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: err})
+// failScan returns the error of an entity whose identity cannot be read, which makes a scan fail, and adds it to those
+// of the step, also if it says that a call is not supported: without it the tree is not known.
+func (q *querier) failScan(err error) error {
+	if losesDevice(err) {
+		q.read.lost = err
+		return err
+	}
+	q.errs = append(q.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: err})
+	return err
 }
 
 // migDevices iterates over the handles of a GPU's MIG devices, of which it can have at most so many, and the errors
@@ -128,8 +137,11 @@ func (s *Source) readIdentity(h MIGDevice, only gpu.Opt[computeKey]) (of compute
 }
 
 // scanDevices lists the MIG devices, with their names if named.
-func (r *gpuRead) scanDevices(to *scan, named bool) bool {
-	most, ok := r.maxDevices()
+func (r *gpuRead) scanDevices(q *querier, to *scan, named bool) (vanished bool, err error) {
+	most, err := r.queryMaxDevices(q)
+	if err != nil {
+		return false, err
+	}
 	denied := false
 	for h, err := range r.source.migDevices(r.dev, most) {
 		var e migEntry
@@ -140,39 +152,37 @@ func (r *gpuRead) scanDevices(to *scan, named bool) bool {
 		case err == nil && !to.has(e.computeKey):
 			to.devices = append(to.devices, e)
 		case err == nil, losesEntity(err): // one that is listed twice was created again meanwhile
-			r.scan.vanished = true
-		case errors.Is(err, gpu.ErrNoPermission):
-			if !denied {
-				r.source.privilege.markMissing(hiddenDevices)
-				r.addError(gpu.ReadingMIG, err)
-			}
+			vanished = true
+		case !errors.Is(err, gpu.ErrNoPermission):
+			return vanished, q.failScan(err)
+		case !denied:
 			denied = true
-		case losesDevice(err):
-			r.fatal = err
-			return false
-		default:
-			r.addScanError(err)
-			return false
+			r.source.privilege.markMissing(hiddenDevices)
+			q.addError(gpu.ReadingMIG, err)
 		}
 	}
 	if r.state.tree.hidden && !denied {
 		r.source.privilege.markRegained(hiddenDevices)
 	}
 	r.state.tree.hidden = denied
-	return ok
+	return vanished, nil
 }
 
-// maxDevices returns how many MIG devices the GPU can have. The call is made once in a MIG mode.
-func (r *gpuRead) maxDevices() (int, bool) {
-	st := &r.state.static
-	if !st.mostKnown {
-		most, ok := query(&r.querier, "nvmlDeviceGetMaxMigDeviceCount", gpu.ReadingMIG, r.dev.GetMaxMigDeviceCount)
-		if !ok {
-			return 0, r.unsupported["nvmlDeviceGetMaxMigDeviceCount"]
-		}
-		st.mostMIG, st.mostKnown = most, most > 0 // drivers answer 0 while MIG is not on yet
+// queryMaxDevices returns how many MIG devices the GPU can have, 0 if the driver does not report it. The call is made
+// once in a MIG mode.
+func (r *gpuRead) queryMaxDevices(q *querier) (int, error) {
+	known := &r.state.static.mostMIG
+	if most, ok := known.Get(); ok {
+		return most, nil
 	}
-	return st.mostMIG, true
+	most, err := query(q, "nvmlDeviceGetMaxMigDeviceCount", gpu.ReadingMIG, r.dev.GetMaxMigDeviceCount)
+	if errors.Is(err, gpu.ErrNotSupported) {
+		return 0, nil
+	}
+	if err == nil && most > 0 { // drivers answer 0 while MIG is not on yet
+		*known = gpu.Some(most)
+	}
+	return most, err
 }
 
 // identifyDevice reads the identity of a MIG device, with its name if named, or if the UUID does not determine the
@@ -194,23 +204,24 @@ func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 }
 
 // scanInstances lists the GPU instances, also those without a compute instance. That needs privilege; without it the
-// tree is inferred from the MIG devices. It reports whether the listing did not fail.
-func (r *gpuRead) scanInstances(to *scan) bool {
-	to.listed = len(r.state.static.profiles) > 0
-	for i := range r.state.static.profiles {
-		p := &r.state.static.profiles[i]
-		list, ok := query(&r.querier, p.call, gpu.ReadingMIG, func() ([]GPUInstance, nvml.Return) {
+// tree is inferred from the MIG devices.
+func (r *gpuRead) scanInstances(q *querier, to *scan) (vanished bool, err error) {
+	profiles := r.state.static.profiles
+	to.listed = len(profiles) > 0
+	for i := range profiles {
+		p := &profiles[i]
+		list, err := query(q, p.call, gpu.ReadingMIG, func() ([]GPUInstance, nvml.Return) {
 			return r.dev.GetGpuInstances(p.ID, max(p.instanceCount, len(p.Placements)))
 		})
 		switch {
-		case r.denied[p.call] != nil:
+		case errors.Is(err, gpu.ErrNoPermission):
 			to.clearInstances()
 			to.listed = false
-			return true
-		case !ok && !r.unsupported[p.call]:
-			return false
-		case !ok:
+			return vanished, nil
+		case errors.Is(err, gpu.ErrNotSupported):
 			to.listed = false
+		case err != nil:
+			return vanished, err
 		}
 		for _, h := range list {
 			info, ret := h.GetInfo()
@@ -219,15 +230,11 @@ func (r *gpuRead) scanInstances(to *scan) bool {
 			case err == nil:
 				to.instances, to.handles = append(to.instances, info), append(to.handles, h)
 			case losesEntity(err):
-				r.scan.vanished = true
-			case losesDevice(err):
-				r.fatal = err
-				return false
+				vanished = true
 			default:
-				r.addScanError(err)
-				return false
+				return vanished, q.failScan(err)
 			}
 		}
 	}
-	return true
+	return vanished, nil
 }

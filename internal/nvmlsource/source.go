@@ -129,7 +129,7 @@ func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
 		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, gpu.ErrNotFound)
 	}
 	defer func() {
-		if b.retired.Load() {
+		if gpuPhase(b.phase.Load()) == phaseRetired {
 			s.retireGPU(b)
 		}
 	}()
@@ -137,7 +137,7 @@ func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
 	defer b.reading.Unlock()
 	g, err := newGPURead(s, b).read()
 	if err != nil {
-		b.lost.Store(true)
+		b.advanceTo(phaseLost)
 		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, err)
 	}
 	return g, nil

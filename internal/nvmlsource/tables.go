@@ -37,27 +37,28 @@ func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 	}
 	t := &tables{enabled: mode.enabled, readAt: now, computes: map[uint32][]nvml.ComputeInstanceProfileInfo{}}
 	r := newGPURead(a.source, newGPUState(g.uuid, g.handle, int(g.index.Load()))) // a Read may be under way on g itself
-	r.state.known, r.state.mode = true, mode
-	queryFact(r, "nvmlDeviceGetName", r.dev.GetName, func(name string) { t.name = validUTF8(name) })
-	queryFact(r, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) {
+	r.state.mode = mode
+	q := r.newQuerier(r.state.answers)
+	queryFact(&q, "nvmlDeviceGetName", r.dev.GetName, func(name string) { t.name = validUTF8(name) })
+	queryFact(&q, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) {
 		t.pciBusID, t.pciDevice = pciBusID(pci), pci.PciDeviceId
 	})
-	r.readProfiles()
+	r.queryProfiles(&q)
 	t.profiles = r.state.static.profiles
 	on := mode.enabled.Or(false)
 	if on {
-		t.mostMIG, _ = r.maxDevices()
+		t.mostMIG, _ = r.queryMaxDevices(&q)
 	}
-	if r.fatal != nil {
-		return nil, r.fatal
+	if r.lost != nil {
+		return nil, r.lost
 	}
-	for _, e := range r.errs {
+	for _, e := range q.errs {
 		if e.Reading == gpu.ReadingMIG {
 			return nil, e.Err
 		}
 	}
-	offered := !mode.enabled.Present() || r.state.static.counted && r.state.static.placed && (t.mostMIG > 0 || !on)
-	if offered && len(r.errs) == 0 {
+	offered := !mode.enabled.Present() || r.state.static.progress == profilesPlaced && (t.mostMIG > 0 || !on)
+	if offered && len(q.errs) == 0 {
 		g.tables.Store(t)
 	}
 	return t, nil

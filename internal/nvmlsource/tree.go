@@ -60,87 +60,80 @@ func (r *gpuRead) dropTree() {
 	r.state.tree = tree{}
 }
 
-// treeScan is how the scans of a GPU's tree went in one reading.
-type treeScan struct {
-	changed  bool  // the last scan differed from the one before
+// treeRead is how a reading of the tree went.
+type treeRead struct {
+	changed  bool  // its last scan differed from the one before
 	vanished bool  // an entity vanished between a scan and the calls about it: another client changes the layout
-	repeats  int   // how often the tree was read again because something had vanished
 	err      error // of the last scan. Its handles must not be used then.
 }
 
 // readTree updates the tree, again if something vanished while it was read. After a failed scan the last tree
-// remains, without its handles: they may be those of other instances by now.
-func (r *gpuRead) readTree() {
+// remains, without its handles: they may be those of other instances by now. The errors are those of the scan: the
+// tree has those of its details.
+func (r *gpuRead) readTree() (treeRead, []gpu.ReadError) {
 	for {
-		errs := r.separate(r.readTreeOnce)
-		if r.scan.vanished && r.shouldRescan() {
-			continue
+		read, errs := r.readTreeOnce()
+		if !read.vanished || !r.mayRescan(read.changed) {
+			return read, errs
 		}
-		r.errs = append(r.errs, errs...)
-		return
 	}
 }
 
-func (r *gpuRead) readTreeOnce() {
+func (r *gpuRead) readTreeOnce() (read treeRead, errs []gpu.ReadError) {
 	t := &r.state.tree
-	r.scan.vanished = false
+	if r.lost != nil {
+		return treeRead{err: r.lost}, nil
+	}
 	if !r.state.mode.enabled.Or(false) {
 		r.dropTree()
-		return
+		return treeRead{}, nil
 	}
-	if r.fatal != nil || !r.scanSpare(t) {
-		return
+	q := r.newQuerier(r.state.answers)
+	if read.vanished, read.err = r.scanTree(&q, &t.spare); read.err != nil {
+		return read, q.errs
 	}
-	changed := !t.known || !t.scan.equal(&t.spare)
-	r.scan.changed = changed
+	read.changed = !t.known || !t.scan.equal(&t.spare)
 	t.scan, t.spare = t.spare, t.scan
-	r.state.gpm.layoutChanged = r.state.gpm.layoutChanged || changed
-	if changed && t.known {
-		r.forgetAnswers() // whether a call is supported depends on the instances, too
+	if read.changed {
+		r.state.gpm.restart = true
+		if t.known {
+			r.forgetAnswers() // whether a call is supported depends on the instances, too
+		}
+		gone, err := r.rescanTorn(&q, t)
+		read.vanished, read.err = read.vanished || gone, err
 	}
-	if changed && !r.rescanTorn(t) {
-		return
+	if read.err == nil && (read.changed || r.slow) {
+		read.vanished = r.buildTree(t, read.changed) || read.vanished
 	}
-	if changed || r.slow {
-		r.buildTree(t, changed)
-	}
-}
-
-// scanSpare scans the tree into t.spare, and reports whether that succeeded.
-func (r *gpuRead) scanSpare(t *tree) bool {
-	ok := r.scanTree(&t.spare)
-	r.scan.err = nil
-	if !ok {
-		r.scan.err = r.lastError()
-	}
-	return ok
+	return read, q.errs
 }
 
 // maxTornScans bounds how often a tree that contradicts itself is scanned in one reading.
 const maxTornScans = 4
 
-// maxRepeats bounds how often a tree is read again in one reading because something of it vanished: a layout change
+// maxRescans bounds how often a tree is read again in one reading because something of it vanished: a layout change
 // is many changes, and each can come in between.
-const maxRepeats = 3
+const maxRescans = 3
 
-// shouldRescan reports whether the tree is to be read again, and counts that. If the last repetition found no change,
-// what cannot be read exists and will not be readable the next time.
-func (r *gpuRead) shouldRescan() bool {
-	if r.scan.repeats == maxRepeats || r.scan.repeats > 0 && !r.scan.changed {
+// mayRescan reports whether a tree of which something has vanished is to be read again, and counts that. If the last
+// repetition found no change, what cannot be read exists and will not be readable the next time.
+func (r *gpuRead) mayRescan(changed bool) bool {
+	if r.rescans == maxRescans || r.rescans > 0 && !changed {
 		return false
 	}
-	r.scan.repeats++
+	r.rescans++
 	return true
 }
 
 // rescanTorn scans a changed tree again while it contradicts itself: a scan is many calls, and one in the middle of a
-// layout change has something of both layouts. Two equal scans are taken as true. It reports whether the scans
-// succeeded.
-func (r *gpuRead) rescanTorn(t *tree) bool {
+// layout change has something of both layouts. Two equal scans are taken as true. The results are those of scanTree.
+func (r *gpuRead) rescanTorn(q *querier, t *tree) (vanished bool, err error) {
 	for scans := 1; scans < maxTornScans && t.scan.isTorn(); scans++ {
-		if !r.scanSpare(t) {
+		gone, err := r.scanTree(q, &t.spare)
+		vanished = vanished || gone
+		if err != nil {
 			t.known = false // the instances were not built from t.scan
-			return false
+			return vanished, err
 		}
 		same := t.scan.equal(&t.spare)
 		t.scan, t.spare = t.spare, t.scan
@@ -148,15 +141,16 @@ func (r *gpuRead) rescanTorn(t *tree) bool {
 			break
 		}
 	}
-	return true
+	return vanished, nil
 }
 
-// buildTree reads the details of a scanned tree. If it has not changed, errors leave the last details in place.
-func (r *gpuRead) buildTree(t *tree, changed bool) {
+// buildTree reads the details of a scanned tree, and reports whether something of it vanished meanwhile. If the tree
+// has not changed, errors leave the last details in place.
+func (r *gpuRead) buildTree(t *tree, changed bool) (vanished bool) {
 	if changed {
 		t.answers = newAnswers()
 	}
-	detail := querier{source: r.source, answers: t.answers, slow: r.slow}
+	q := r.newQuerier(t.answers)
 	var list []gpu.GPUInstance
 	for _, info := range t.scan.instances {
 		if indexOfInstance(list, gpu.InstanceID(info.ID)) < 0 {
@@ -164,24 +158,21 @@ func (r *gpuRead) buildTree(t *tree, changed bool) {
 		}
 	}
 	for i := range t.scan.devices {
-		list = r.addCompute(&detail, list, &t.scan.devices[i])
+		list = r.addCompute(&q, list, &t.scan.devices[i])
 	}
 	for i, info := range t.scan.instances {
-		placeComputes(&detail, &list[indexOfInstance(list, gpu.InstanceID(info.ID))], t.scan.handles[i])
+		placeComputes(&q, &list[indexOfInstance(list, gpu.InstanceID(info.ID))], t.scan.handles[i])
 	}
 	sortInstances(list)
 	if changed {
 		r.source.samples.putAll(t)
 		t.states = newStates(list, &t.scan)
 	}
-	if changed || len(detail.errs) == 0 && !detail.stale && detail.fatal == nil {
+	if changed || len(q.errs) == 0 && !q.stale && r.lost == nil {
 		t.instances = list
 	}
-	t.known, t.errs = true, detail.errs
-	r.scan.vanished = r.scan.vanished || detail.stale
-	if detail.fatal != nil {
-		r.fatal = detail.fatal
-	}
+	t.known, t.errs = true, q.errs
+	return q.stale
 }
 
 func indexOfInstance(list []gpu.GPUInstance, id gpu.InstanceID) int {
@@ -226,12 +217,12 @@ func setProfile(gi *gpu.GPUInstance, p gpu.Profile) {
 }
 
 // addCompute adds a MIG device to its GPU instance, which is inferred from it if it is not listed.
-func (r *gpuRead) addCompute(detail *querier, list []gpu.GPUInstance, e *migEntry) []gpu.GPUInstance {
+func (r *gpuRead) addCompute(q *querier, list []gpu.GPUInstance, e *migEntry) []gpu.GPUInstance {
 	name, known := e.name, e.named
 	if !known {
-		name, _ = query(detail, "nvmlDeviceGetName", gpu.ReadingMIG, e.handle.GetName)
+		name, _ = query(q, "nvmlDeviceGetName", gpu.ReadingMIG, e.handle.GetName)
 	}
-	attributes, _ := query(detail, "nvmlDeviceGetAttributes", gpu.ReadingMIG, e.handle.GetAttributes)
+	attributes, _ := query(q, "nvmlDeviceGetAttributes", gpu.ReadingMIG, e.handle.GetAttributes)
 	ci := gpu.ComputeInstance{
 		ID: e.compute, UUID: e.uuid, Up: true, Profile: deviceProfile(name),
 		ComputeSlices: positive(attributes.ComputeInstanceSliceCount), SMs: positive(attributes.MultiprocessorCount),
@@ -273,11 +264,11 @@ func (r *gpuRead) inferredInstance(id gpu.InstanceID, ci *gpu.ComputeInstance,
 }
 
 // placeComputes adds the placements of compute instances, which only their GPU instance reports.
-func placeComputes(detail *querier, gi *gpu.GPUInstance, handle GPUInstance) {
+func placeComputes(q *querier, gi *gpu.GPUInstance, handle GPUInstance) {
 	if len(gi.ComputeInstances) == 0 {
 		return
 	}
-	list, _ := query(detail, "nvmlGpuInstanceGetComputeInstances", gpu.ReadingMIG, handle.GetComputeInstances)
+	list, _ := query(q, "nvmlGpuInstanceGetComputeInstances", gpu.ReadingMIG, handle.GetComputeInstances)
 	for _, info := range list {
 		for i := range gi.ComputeInstances {
 			if ci := &gi.ComputeInstances[i]; ci.ID == gpu.ComputeID(info.ID) && info.Placement.Size > 0 {
