@@ -48,7 +48,7 @@ func (s *session) recommend(ctx context.Context) error {
 	if errors.As(err, &problem) && problem.Type == api.NotFound {
 		return &api.Problem{
 			Type: api.NotBuilt, Title: "No recommendations", Status: problem.Status,
-			Detail: "The server has no /api/v1/recommendations.",
+			Detail: "the server has no /api/v1/recommendations",
 		}
 	}
 	if err != nil {

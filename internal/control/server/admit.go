@@ -27,15 +27,15 @@ func (c *call) admit(a authenticator) error {
 		var refused interface{ Refusal() string }
 		if errors.As(err, &refused) {
 			return problem(api.Unavailable, http.StatusServiceUnavailable,
-				"Credentials cannot be checked: the cluster refuses to review them: %s.",
+				"credentials cannot be checked: the cluster refuses to review them: %s",
 				refused.Refusal())
 		}
-		return problem(api.Unavailable, http.StatusServiceUnavailable, "Credentials cannot be checked now. Try again.")
+		return problem(api.Unavailable, http.StatusServiceUnavailable, "credentials cannot be checked now; try again")
 	case err != nil:
 		c.closeConnection()
 		c.w.Header().Set("WWW-Authenticate", `Bearer realm="mig-exporter"`)
 		return problem(api.Unauthenticated, http.StatusUnauthorized,
-			"Expected a client certificate or a bearer token that is known.")
+			"expected a client certificate or a bearer token that is known")
 	}
 	c.identity = id
 	c.entry.Actor, c.entry.Method = id.name, id.method
@@ -46,13 +46,13 @@ func (c *call) admit(a authenticator) error {
 		c.closeConnection()
 	} else if conn, ok := c.r.Context().Value(connKey{}).(*pooledConn); ok && !conn.admit(c.caller()) {
 		c.closeConnection()
-		return c.refuseForNow(1, "Too many of your connections are open.")
+		return c.refuseForNow(1, "too many of your connections are open")
 	}
 	if err := new(http.CrossOriginProtection).Check(c.r); err != nil {
-		return problem(api.Forbidden, http.StatusForbidden, "Pages of other origins may not call this.")
+		return problem(api.Forbidden, http.StatusForbidden, "pages of other origins may not call this")
 	}
 	if wait, ok := c.s.actors.takeToken(c.caller()); !ok {
-		return c.refuseForNow(wait, "Too many calls.")
+		return c.refuseForNow(wait, "too many calls")
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func (c *call) authenticate(a authenticator) (identity, error) {
 	trusted := unreviewed && c.s.reviewed.contains(token)
 	if !trusted {
 		if wait, ok := c.s.fails.takeToken(remote); !ok {
-			return identity{}, c.refuseForNow(wait, "Too many failed authentications from there.")
+			return identity{}, c.refuseForNow(wait, "too many failed authentications from there")
 		}
 	}
 	if !unreviewed {
@@ -103,7 +103,7 @@ func (c *call) closeConnection() { c.w.Header().Set("Connection", "close") }
 // refuseForNow refuses a call that the client may repeat after wait seconds.
 func (c *call) refuseForNow(wait int, why string) error {
 	c.w.Header().Set("Retry-After", strconv.Itoa(wait))
-	return problem(api.RateLimited, http.StatusTooManyRequests, "%s Try again in %d s.", why, wait)
+	return problem(api.RateLimited, http.StatusTooManyRequests, "%s; try again in %d s", why, wait)
 }
 
 const (

@@ -118,8 +118,8 @@ func TestRefusedReviewNamesTheRight(t *testing.T) {
 	r := newRig(t)
 	d := newTLSDoor(t, newAuthority(t), new(fakeReviewer))
 	for token, want := range map[string]string{
-		"kube-refused": "the cluster refuses to review them: the service account needs the right to create tokenreviews.",
-		"kube-down":    "Credentials cannot be checked now. Try again.",
+		"kube-refused": "the cluster refuses to review them: the service account needs the right to create tokenreviews",
+		"kube-down":    "credentials cannot be checked now; try again",
 	} {
 		w := r.show(d, token)
 		if w.Code != 503 || !strings.Contains(w.Body.String(), want) {

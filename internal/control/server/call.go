@@ -92,7 +92,7 @@ func (c *call) answerRoute(to *route) error {
 	if to.verb == verbPlan {
 		// Joining comes before reading the body: it bounds how many bodies of one caller are in memory.
 		if c.turn = c.s.plans.enqueue(c.caller()); c.turn == nil {
-			return c.refuseForNow(1, "Too many of your plans are waiting.")
+			return c.refuseForNow(1, "too many of your plans are waiting")
 		}
 		defer c.turn.release()
 		limit = c.s.limits.planBytes
@@ -105,7 +105,7 @@ func (c *call) answerRoute(to *route) error {
 	case c.r.ContentLength != 0:
 		// The server would wait without a deadline for a body that never comes, and keep the connection.
 		c.closeConnection()
-		return problem(api.Malformed, http.StatusBadRequest, "Expected no body.")
+		return problem(api.Malformed, http.StatusBadRequest, "expected no body")
 	}
 	// The deadline was for the request. It would end the call's context, and streams last longer.
 	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{}) // not every ResponseWriter of a test has one
@@ -120,7 +120,7 @@ func (c *call) caller() string { return c.identity.method + " " + c.identity.nam
 
 func (c *call) requireRight(v verb) error {
 	if !*rightOf(&c.identity.rights, v) {
-		return problem(api.Forbidden, http.StatusForbidden, "%s does not have the right %q.", c.identity.name, v)
+		return problem(api.Forbidden, http.StatusForbidden, "%s does not have the right %q", c.identity.name, v)
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func (c *call) requireForceAndTakeOver(force []string, takeOver bool) error {
 // answerOnce answers a call that has an Idempotency-Key, with the stored answer if the key was used before.
 func (c *call) answerOnce(key string, to *route) error {
 	if len(key) > maxKey || len(c.r.Header.Values("Idempotency-Key")) > 1 {
-		return problem(api.Malformed, http.StatusBadRequest, "Idempotency-Key: expected one of at most %d characters.",
+		return problem(api.Malformed, http.StatusBadRequest, "Idempotency-Key: expected one of at most %d characters",
 			maxKey)
 	}
 	k := replayKey{actor: c.caller(), key: key}
@@ -151,7 +151,7 @@ func (c *call) answerOnce(key string, to *route) error {
 	switch {
 	case full:
 		return problem(api.Unavailable, http.StatusServiceUnavailable,
-			"Too many calls with an Idempotency-Key are in flight.")
+			"too many calls with an Idempotency-Key are in flight")
 	case stored == nil:
 		c.w.keep = new(bytes.Buffer)
 		defer func() {
@@ -166,10 +166,10 @@ func (c *call) answerOnce(key string, to *route) error {
 		}
 		return nil
 	case stored.request != request:
-		return problem(api.KeyReused, http.StatusUnprocessableEntity, "Use a new key for a new request.")
+		return problem(api.KeyReused, http.StatusUnprocessableEntity, "use a new key for a new request")
 	case !stored.done:
 		return problem(api.InProgress, http.StatusConflict,
-			"The first call with this Idempotency-Key has not been answered yet.")
+			"the first call with this Idempotency-Key has not been answered yet")
 	}
 	c.entry.Replay = true
 	for _, name := range []string{"Content-Type", "Location"} {
@@ -186,14 +186,14 @@ func (c *call) answerOnce(key string, to *route) error {
 // so is one too many of its caller, whose lines are limited with its changes.
 func (c *call) logChange() error {
 	if wait, ok := c.s.changes.takeToken(c.caller()); !ok {
-		return c.refuseForNow(wait, "Too many changes.")
+		return c.refuseForNow(wait, "too many changes")
 	}
 	e := c.entry
 	e.Phase = "begin"
 	if err := c.s.audit.write(e, true); err != nil {
 		_ = level.Error(c.s.logger).Log("msg", "cannot write the audit log; refusing changes", "err", err)
 		return problem(api.ReadOnly, http.StatusServiceUnavailable,
-			"The audit log cannot be written: %s. Nothing was changed.", systemReason(err))
+			"the audit log cannot be written: %s; nothing was changed", systemReason(err))
 	}
 	c.begun = true
 	return nil
@@ -256,7 +256,7 @@ func (c *call) answerPanic(broken any) {
 		"err", fmt.Sprint(broken), "stack", string(debug.Stack()))
 	answered := c.w.status != 0
 	c.answerProblem(problem(api.Internal, http.StatusInternalServerError,
-		"The log of mig-exporter on the node has the cause."))
+		"the log of mig-exporter on the node has the cause"))
 	if answered {
 		panic(http.ErrAbortHandler) // the client must not take a partial answer for a complete one
 	}
@@ -294,7 +294,7 @@ func (c *call) awaitTurn(ctx context.Context) error {
 	if c.turn.waitTurn(ctx) != nil {
 		c.w.Header().Set("Retry-After", "5")
 		return problem(api.Unavailable, http.StatusServiceUnavailable,
-			"Plans of other callers are being computed. Try again in 5 s.")
+			"plans of other callers are being computed; try again in 5 s")
 	}
 	return nil
 }

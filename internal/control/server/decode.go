@@ -25,18 +25,18 @@ func (c *call) readBody(limit int64, optional bool) error {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return problem(api.TooLarge, http.StatusRequestEntityTooLarge, "The body has more than %d bytes.", limit)
+		return problem(api.TooLarge, http.StatusRequestEntityTooLarge, "the body has more than %d bytes", limit)
 	case err != nil:
-		return problem(api.Malformed, http.StatusBadRequest, "The body did not come whole, or not in time.")
+		return problem(api.Malformed, http.StatusBadRequest, "the body did not come whole, or not in time")
 	case len(body) == 0 && optional:
 		return nil
 	}
 	media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
 	if err != nil || media != "application/json" {
-		return problem(api.MediaType, http.StatusUnsupportedMediaType, "Expected Content-Type: application/json.")
+		return problem(api.MediaType, http.StatusUnsupportedMediaType, "expected Content-Type: application/json")
 	}
 	if c.r.Header.Get("Content-Encoding") != "" {
-		return problem(api.MediaType, http.StatusUnsupportedMediaType, "Expected no Content-Encoding.")
+		return problem(api.MediaType, http.StatusUnsupportedMediaType, "expected no Content-Encoding")
 	}
 	c.body = body
 	return nil
@@ -52,28 +52,28 @@ type field struct {
 // is unknown, repeated at any depth, null, of another type or in another case; and if anything follows the object.
 func (c *call) decodeBody(fields map[string]field) error {
 	if err := checkJSON(c.body); err != nil {
-		return problem(api.Malformed, http.StatusBadRequest, "The body: %s.", err)
+		return problem(api.Malformed, http.StatusBadRequest, "the body: %s", err)
 	}
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(c.body, &object); err != nil || object == nil {
-		return problem(api.Malformed, http.StatusBadRequest, "The body: expected an object.")
+		return problem(api.Malformed, http.StatusBadRequest, "the body: expected an object")
 	}
 	known := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		f, ok := fields[key]
 		if !ok {
-			return problem(api.Malformed, http.StatusBadRequest, "Unknown field %.64q: expected %s.", key, orNone(known))
+			return problem(api.Malformed, http.StatusBadRequest, "unknown field %.64q: expected %s", key, orNone(known))
 		}
 		if string(object[key]) == "null" {
-			return problem(api.Malformed, http.StatusBadRequest, "Field %q: expected a value, not null.", key)
+			return problem(api.Malformed, http.StatusBadRequest, "field %q: expected a value, not null", key)
 		}
 		if err := json.Unmarshal(object[key], f.into); err != nil {
-			return problem(api.Malformed, http.StatusBadRequest, "Field %q: expected %s.", key, typeName(f.into))
+			return problem(api.Malformed, http.StatusBadRequest, "field %q: expected %s", key, typeName(f.into))
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		if _, ok := object[key]; !ok && fields[key].required {
-			return problem(api.Malformed, http.StatusBadRequest, "Field %q is missing.", key)
+			return problem(api.Malformed, http.StatusBadRequest, "field %q is missing", key)
 		}
 	}
 	return nil

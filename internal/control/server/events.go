@@ -71,12 +71,12 @@ func (c *call) streamEvents() error {
 	if last := c.r.Header.Get("Last-Event-ID"); last != "" {
 		n, err := strconv.Atoi(last)
 		if err != nil || n < 0 {
-			return problem(api.Malformed, http.StatusBadRequest, "Last-Event-ID: expected the id of an event, a whole number.")
+			return problem(api.Malformed, http.StatusBadRequest, "Last-Event-ID: expected the id of an event, a whole number")
 		}
 		after = n
 	}
 	if !c.s.streams.tryOpen(c.identity.name) {
-		return c.refuseForNow(5, "Too many streams of events are open.")
+		return c.refuseForNow(5, "too many streams of events are open")
 	}
 	defer c.s.streams.closeOne(c.identity.name)
 	ctx, cancel := context.WithCancel(c.r.Context())

@@ -41,13 +41,13 @@ func (c *call) getOpenAPI() error {
 func (c *call) getRecommendations() error {
 	if c.s.o.Recommendations == nil {
 		return problem(api.NotBuilt, http.StatusNotImplemented,
-			"Right-sizing is off: this node runs with --no-advise.enabled.")
+			"right-sizing is off: this node runs with --no-advise.enabled")
 	}
 	id := gpu.UUID("")
 	query, err := url.ParseQuery(c.r.URL.RawQuery)
 	selectors := query["gpu"]
 	if delete(query, "gpu"); err != nil || len(query) > 0 || len(selectors) > 1 {
-		return problem(api.Malformed, http.StatusBadRequest, "The query %.64q: expected nothing, or gpu once.",
+		return problem(api.Malformed, http.StatusBadRequest, "the query %.64q: expected nothing, or gpu once",
 			c.r.URL.RawQuery)
 	}
 	if selector := strings.Join(selectors, ""); selector != "" {
@@ -82,7 +82,7 @@ func (c *call) createPlan() error {
 	}
 	if len(request.Force) > maxForce ||
 		slices.ContainsFunc(request.Force, func(id string) bool { return len(id) > maxID }) {
-		return problem(api.Malformed, http.StatusBadRequest, "Field %q: expected at most %d UUIDs of at most %d bytes.",
+		return problem(api.Malformed, http.StatusBadRequest, "field %q: expected at most %d UUIDs of at most %d bytes",
 			"force", maxForce, maxID)
 	}
 	sum := sha256.Sum256(raw)
@@ -248,7 +248,7 @@ func (c *call) answerWithOperation(do func() (*api.Operation, error)) error {
 
 func (c *call) refuseUnread() error {
 	c.w.Header().Set("Retry-After", "1")
-	return problem(api.Unavailable, http.StatusServiceUnavailable, "The GPUs have not been read yet. Try again.")
+	return problem(api.Unavailable, http.StatusServiceUnavailable, "the GPUs have not been read yet; try again")
 }
 
 // findGPU returns the UUID of the GPU that an index, UUID or PCI bus id means.
@@ -268,7 +268,7 @@ func (c *call) findGPU(selector string) (gpu.UUID, error) {
 		}
 		have = append(have, strconv.Itoa(g.Index)+" ("+string(g.UUID)+")")
 	}
-	return "", problem(api.NotFound, http.StatusNotFound, "No GPU %.64q: the node has %s.", selector, joinOrNone(have))
+	return "", problem(api.NotFound, http.StatusNotFound, "no GPU %.64q: the node has %s", selector, joinOrNone(have))
 }
 
 // sameBus reports whether two PCI bus ids are equal: NVML writes the domain with eight digits, sysfs with four.

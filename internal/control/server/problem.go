@@ -44,15 +44,15 @@ func asProblem(err error) (p *api.Problem, internal bool) {
 	}
 	switch {
 	case errors.Is(err, context.Canceled): // the client has disconnected, or the server shuts down
-		return problem(api.Unavailable, http.StatusServiceUnavailable, "The request was cancelled."), false
+		return problem(api.Unavailable, http.StatusServiceUnavailable, "the request was cancelled"), false
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, gpu.ErrTimeout):
-		return problem(api.Unavailable, http.StatusServiceUnavailable, "No answer in time. Try again."), true
+		return problem(api.Unavailable, http.StatusServiceUnavailable, "no answer in time; try again"), true
 	case errors.Is(err, gpu.ErrNoDriver), errors.Is(err, gpu.ErrUnavailable), errors.Is(err, gpu.ErrNoPermission):
 		return problem(api.Unavailable, http.StatusServiceUnavailable,
-			"The driver does not answer, or gives no rights."), true
+			"the driver does not answer, or gives no rights"), true
 	}
 	return problem(api.Internal, http.StatusInternalServerError,
-		"The log of mig-exporter on the node has the cause."), true
+		"the log of mig-exporter on the node has the cause"), true
 }
 
 func writeProblem(w http.ResponseWriter, p *api.Problem) {

@@ -71,12 +71,12 @@ func newRouter() http.Handler {
 }
 
 func (c *call) refusePath() error {
-	return problem(api.NotFound, http.StatusNotFound, "There is no such path; /api/v1/openapi.yaml lists them.")
+	return problem(api.NotFound, http.StatusNotFound, "there is no such path; /api/v1/openapi.yaml lists them")
 }
 
 func (c *call) refuseMethod(allow string) error {
 	c.w.Header().Set("Allow", allow)
-	return problem(api.NoMethod, http.StatusMethodNotAllowed, "Expected %s.", allow)
+	return problem(api.NoMethod, http.StatusMethodNotAllowed, "expected %s", allow)
 }
 
 type callKey struct{}
