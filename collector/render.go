@@ -37,9 +37,9 @@ type layoutSeries struct {
 // layoutTemplate is an exposition of a layout without its values. How text and protobuf separate values, and leave out
 // groups, has little in common: each has its own type.
 type layoutTemplate interface {
-	// fill appends the exposition of the selected groups to dst with the values of the metrics. After an error, a part
-	// may have been appended.
-	fill(dst *bytes.Buffer, m metrics, selected groupSelection) error
+	// renderMetrics appends the exposition of the selected groups to dst with the values of the metrics. After an error, a
+	// part may have been appended.
+	renderMetrics(dst *bytes.Buffer, m metrics, selected groupSelection) error
 }
 
 // libraryFamily is a family as the library gathers and encodes it, from which templates are made.
@@ -72,7 +72,7 @@ func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.For
 		r.metrics, r.snapshot = w.metrics, s
 		r.keepLayout()
 	}
-	if !r.fill(dst, format, c.groupIndex, c.selectGroups(names)) {
+	if !r.renderSelected(dst, format, c.groupIndex, c.selectGroups(names)) {
 		return false, nil
 	}
 	return true, r.err
@@ -93,8 +93,9 @@ func isOpenMetrics(format expfmt.Format) bool {
 // groupFunc returns the index of the group that a series of a family belongs to.
 type groupFunc func(family string, m *dto.Metric) int
 
-// fill appends the selected metrics to dst and reports whether they could be rendered.
-func (r *renderState) fill(dst *bytes.Buffer, format expfmt.Format, groupOf groupFunc, selected groupSelection) bool {
+// renderSelected appends the selected metrics to dst and reports whether they could be rendered.
+func (r *renderState) renderSelected(dst *bytes.Buffer, format expfmt.Format, groupOf groupFunc,
+	selected groupSelection) bool {
 	t, made := r.templates[format]
 	if !made {
 		t = r.newTemplate(format, groupOf)
@@ -104,7 +105,7 @@ func (r *renderState) fill(dst *bytes.Buffer, format expfmt.Format, groupOf grou
 		return false
 	}
 	before := dst.Len()
-	if err := t.fill(dst, r.metrics, selected); err != nil {
+	if err := t.renderMetrics(dst, r.metrics, selected); err != nil {
 		dst.Truncate(before)
 		return false
 	}
@@ -134,7 +135,7 @@ func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) layou
 	}
 	isWhole := func(t layoutTemplate) bool {
 		var filled bytes.Buffer
-		return t.fill(&filled, r.metrics, nil) == nil && bytes.Equal(filled.Bytes(), whole)
+		return t.renderMetrics(&filled, r.metrics, nil) == nil && bytes.Equal(filled.Bytes(), whole)
 	}
 	for f, other := range r.templates { // escaping schemes seldom make a difference
 		if other != nil && f.FormatType() == format.FormatType() && isWhole(other) {

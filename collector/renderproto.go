@@ -84,14 +84,14 @@ func invertBits(value *float64) *float64 {
 	return &v
 }
 
-// fill implements layoutTemplate.
-func (t *protoTemplate) fill(dst *bytes.Buffer, m metrics, selected groupSelection) error {
+// renderMetrics implements layoutTemplate.
+func (t *protoTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected groupSelection) error {
 	encoder := expfmt.NewEncoder(dst, t.format)
 	for i := range t.families {
 		f := &t.families[i]
 		if f.slots != nil {
 			if selected.includes(f.group) {
-				f.fill(dst, m)
+				f.renderFamily(dst, m)
 			}
 			continue
 		}
@@ -109,8 +109,8 @@ func (t *protoTemplate) fill(dst *bytes.Buffer, m metrics, selected groupSelecti
 	return nil
 }
 
-// fill appends the family with the values of the metrics in its slots.
-func (f *protoFamily) fill(dst *bytes.Buffer, m metrics) {
+// renderFamily appends the family with the values of the metrics in its slots.
+func (f *protoFamily) renderFamily(dst *bytes.Buffer, m metrics) {
 	before := dst.Len()
 	dst.Write(f.encoded)
 	family := dst.Bytes()[before:]

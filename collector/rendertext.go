@@ -66,8 +66,8 @@ func (t *textTemplate) addFamily(f *libraryFamily, groupOf groupFunc) bool {
 	return len(t.slots)-first == len(f.series)
 }
 
-// fill implements layoutTemplate.
-func (t *textTemplate) fill(dst *bytes.Buffer, m metrics, selected groupSelection) error {
+// renderMetrics implements layoutTemplate.
+func (t *textTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected groupSelection) error {
 	if selected == nil {
 		dst.Grow(len(t.text) + 12*len(t.slots))
 	}

@@ -62,7 +62,7 @@ func (s *session) planToApply(ctx context.Context) (*api.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &plan, s.client.send(ctx, http.MethodPost, "/plans", request, "", &plan)
+	return &plan, s.client.sendDocument(ctx, http.MethodPost, "/plans", request, "", &plan)
 }
 
 // rollBackOperation asks the operator and rolls an operation back.
@@ -101,7 +101,7 @@ func (s *session) rollBackOperation(ctx context.Context) error {
 // startOperation starts an operation and follows it to its end.
 func (s *session) startOperation(ctx context.Context, method, path string, request any) error {
 	var op api.Operation
-	if err := s.client.send(ctx, method, path, request, newKey(), &op); err != nil {
+	if err := s.client.sendDocument(ctx, method, path, request, newKey(), &op); err != nil {
 		return err
 	}
 	s.page.line(text("Operation ").in(dim), text("%s", op.ID).in(bold))

@@ -113,8 +113,8 @@ func (c *client) getDocument(ctx context.Context, path string) ([]byte, error) {
 	return c.request(ctx, http.MethodGet, path, nil, "")
 }
 
-// send sends a document, or none if request is nil, and decodes the answer.
-func (c *client) send(ctx context.Context, method, path string, request any, key string, answer any) error {
+// sendDocument sends a document, or none if request is nil, and decodes the answer.
+func (c *client) sendDocument(ctx context.Context, method, path string, request any, key string, answer any) error {
 	var body []byte
 	if request != nil {
 		var err error

@@ -62,7 +62,8 @@ func (s *session) confirmFree(ctx context.Context) error {
 	for _, d := range devices {
 		var done api.Confirmation
 		var problem *api.Problem
-		err := s.client.send(ctx, http.MethodPost, "/devices/"+pathEscape(d.name)+"/confirm-free", nil, newKey(), &done)
+		err := s.client.sendDocument(ctx, http.MethodPost, "/devices/"+pathEscape(d.name)+"/confirm-free", nil, newKey(),
+			&done)
 		if len(devices) > 1 && errors.As(err, &problem) {
 			refused.devices, refused.problems = append(refused.devices, d.name), append(refused.problems, problem)
 			continue

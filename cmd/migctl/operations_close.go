@@ -33,7 +33,8 @@ func (s *session) acceptOperation(ctx context.Context) error {
 		return err
 	}
 	var closed api.Operation
-	if err := s.client.send(ctx, http.MethodPost, operationPath(op.ID)+"/accept", nil, newKey(), &closed); err != nil {
+	err := s.client.sendDocument(ctx, http.MethodPost, operationPath(op.ID)+"/accept", nil, newKey(), &closed)
+	if err != nil {
 		return err
 	}
 	s.page.line(text("Operation ").in(dim), text("%s", closed.ID).in(bold), text(" is accepted."))

@@ -21,7 +21,7 @@ func (s *session) showPlan(ctx context.Context) error {
 		return err
 	}
 	var data json.RawMessage
-	if err := s.client.send(ctx, http.MethodPost, "/plans", request, "", &data); err != nil {
+	if err := s.client.sendDocument(ctx, http.MethodPost, "/plans", request, "", &data); err != nil {
 		return err
 	}
 	if s.opts.Output != formText {

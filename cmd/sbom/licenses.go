@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// identify returns the SPDX identifiers of the licenses in a text, by what each must have. A file can hold several.
-func identify(text string) []string {
+// identifyLicenses returns the SPDX identifiers of the licenses in a text, by what each must have. A file can hold
+// several.
+func identifyLicenses(text string) []string {
 	words := strings.Join(strings.Fields(text), " ")
 	has := func(part string) bool { return strings.Contains(words, part) }
 	var ids []string
@@ -45,7 +46,7 @@ func (m *module) licenses() ([]string, error) {
 		if f.accompanies() {
 			continue
 		}
-		known := identify(f.text)
+		known := identifyLicenses(f.text)
 		if len(known) == 0 {
 			return nil, fmt.Errorf("module %s: the license in %s is not known: expected a text that identify knows", m.path,
 				f.name)

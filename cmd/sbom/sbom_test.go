@@ -103,7 +103,7 @@ func TestIdentify(t *testing.T) {
 		"All rights.":  nil,
 		"GNU GENERAL ": nil,
 	} {
-		cmptest.Equal(t, text, identify(text), want)
+		cmptest.Equal(t, text, identifyLicenses(text), want)
 	}
 }
 

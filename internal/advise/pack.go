@@ -267,12 +267,12 @@ func (p *packer) holds(at int) bool {
 	if (len(t.taken) > 1 || t.tenants) && (t.idle+all.power > maxPower || all.pcie > maxPCIe) {
 		return false
 	}
-	return p.place(at) != nil
+	return p.arrangeTarget(at) != nil
 }
 
-// place returns where the slices of a target can be created, or which exist, in the order of taken; nil if they do
-// not fit.
-func (p *packer) place(at int) []mig.Placed {
+// arrangeTarget returns where the slices of a target can be created, or which exist, in the order of taken; nil if they
+// do not fit.
+func (p *packer) arrangeTarget(at int) []mig.Placed {
 	t := &p.targets[at]
 	var key strings.Builder
 	if t.cost == 0 {
@@ -336,7 +336,7 @@ func (p *packer) addTo(packing *Packing, gpus []gpu.GPU) {
 		}
 		used[t.at] = true
 		packed := PackedGPU{GPU: gpus[t.at].UUID, Index: gpus[t.at].Index}
-		for k, placed := range p.place(i) {
+		for k, placed := range p.arrangeTarget(i) {
 			packed.Slices = append(packed.Slices, PackedSlice{
 				Profile: placed.Profile, From: gpus[p.moved[t.taken[k]].from].Index, Exists: slices.Contains(t.free, placed),
 			})

@@ -16,8 +16,8 @@ type eventQueue struct {
 	sets   map[*eventSet]bool
 }
 
-// due returns the event that a replay has to deliver now, or nil. The caller holds the timeline's mu.
-func (l *library) due() *eventRecord {
+// dueEvent returns the event that a replay has to deliver now, or nil. The caller holds the timeline's mu.
+func (l *library) dueEvent() *eventRecord {
 	if events := l.rec.Recorded.Events; l.events.next < len(events) && events[l.events.next].Before <= l.time.poll {
 		return &events[l.events.next]
 	}
@@ -97,7 +97,7 @@ func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return)
 			q.failed = q.failed && s.freed
 			return true
 		}
-		if found = s.lib.due(); found == nil {
+		if found = s.lib.dueEvent(); found == nil {
 			if !s.waiting {
 				s.waiting = true
 				t.wake()
@@ -155,7 +155,7 @@ func (l *library) settled() bool {
 		return false
 	}
 	for s := range l.events.sets {
-		if !s.waiting || l.due() != nil {
+		if !s.waiting || l.dueEvent() != nil {
 			return false
 		}
 	}

@@ -80,7 +80,7 @@ func (s *Source) locate(now time.Time) error {
 		u.device.ID, u.located = s.devices[u.id]
 		missing = missing || !u.located
 	}
-	if !missing || !s.search.due(now) {
+	if !missing || !s.search.isDue(now) {
 		return nil
 	}
 	s.search.failed(now)
@@ -181,7 +181,7 @@ func (s *Source) logFailure(u *unit, err error) {
 	}{
 		{ErrRequiresRoot, "DCGM has no permission to profile: " + s.rootAdvice()},
 		{ErrNoModule, "DCGM cannot profile GPUs without GPM: install the package datacenter-gpu-manager-4-proprietary " +
-			s.place() + " and restart it"},
+			s.hostText() + " and restart it"},
 	} {
 		if !errors.Is(err, common.err) {
 			continue
@@ -195,8 +195,8 @@ func (s *Source) logFailure(u *unit, err error) {
 	level.Warn(s.opts.Logger).Log("msg", "DCGM does not profile a GPU", "gpu", u.id, "err", err)
 }
 
-// place says where the engine runs.
-func (s *Source) place() string {
+// hostText says where the engine runs.
+func (s *Source) hostText() string {
 	if s.opts.Mode == ModeEmbedded {
 		return "where this program runs"
 	}

@@ -194,7 +194,7 @@ func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	if s.opts.Mode == ModeEmbedded && s.starts.changed(snapshot) {
 		s.retry = backoff{}
 	}
-	if !s.retry.due(now) || s.starts.failed >= maxStarts {
+	if !s.retry.isDue(now) || s.starts.failed >= maxStarts {
 		return s.lastErr
 	}
 	s.calls.Add(1)
@@ -303,7 +303,7 @@ type backoff struct {
 	next time.Time
 }
 
-func (b *backoff) due(now time.Time) bool { return !now.Before(b.next) }
+func (b *backoff) isDue(now time.Time) bool { return !now.Before(b.next) }
 
 func (b *backoff) failed(now time.Time) {
 	b.wait = min(max(2*b.wait, minBackoff), maxBackoff)

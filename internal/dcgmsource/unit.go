@@ -174,7 +174,7 @@ func isEmpty(nodes []node, instance uint32) bool {
 // profile watches what is not watched yet and reads what is. It returns false if nothing is watched.
 func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 	var failed error
-	if u.retry.due(now) {
+	if u.retry.isDue(now) {
 		if failed = s.watchUnit(u, now); failed != nil {
 			if lost(failed) {
 				return gpu.Profiling{}, false, failed

@@ -74,7 +74,7 @@ func (a *analysis) summarize(g *device) GPU {
 	default:
 		h.addLinks(facts)
 		answer.model = known
-		answer.fill(facts, math.IsNaN(h.nvlink), advise.Choose(gpuOf(&known, total), facts, o.Advise))
+		answer.addEvidence(facts, math.IsNaN(h.nvlink), advise.Choose(gpuOf(&known, total), facts, o.Advise))
 		answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(a.end)
 		return answer
 	}

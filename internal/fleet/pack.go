@@ -55,21 +55,21 @@ func (p *packer) holds(list []int) bool {
 	}
 	fits, known := p.fits[key.String()]
 	if !known {
-		fits = p.place(nil, list)
+		fits = p.placeAll(nil, list)
 		p.fits[key.String()] = fits
 	}
 	return fits
 }
 
-// place tries all placements.
-func (p *packer) place(placed []mig.Placed, list []int) bool {
+// placeAll tries all placements.
+func (p *packer) placeAll(placed []mig.Placed, list []int) bool {
 	if len(list) == 0 {
 		return true
 	}
 	profile := p.profiles[list[0]]
 	for _, at := range mig.FreePlacements(p.profiles, placed, profile) {
 		next := mig.Placed{ProfileID: profile.ID, Profile: profile.Name, Placement: at}
-		if p.place(append(slices.Clone(placed), next), list[1:]) {
+		if p.placeAll(append(slices.Clone(placed), next), list[1:]) {
 			return true
 		}
 	}

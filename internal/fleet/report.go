@@ -96,8 +96,8 @@ type GPU struct {
 	model mig.Model
 }
 
-// fill fills in the evidence and what follows from it.
-func (g *GPU) fill(f *advise.Facts, nvlinkUnread bool, r advise.Recommendation) {
+// addEvidence fills in the evidence and what follows from it.
+func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommendation) {
 	e, round := f.Evidence, advise.Round3
 	g.Coverage, g.BusyMean, g.BusyP99 = round(e.CoverageRatio), round(e.BusyMean), round(e.BusyP99)
 	g.BusyMax = round(e.Busy10Minutes)

@@ -45,7 +45,7 @@ func arrange(ofInstance int, sizes []int, existing *Instance) (best arrangement,
 			a.places = append(a.places, place)
 		}
 	}
-	a.place(0)
+	a.arrangeRest(0)
 	return a.arrangement(), a.best != nil
 }
 
@@ -99,7 +99,7 @@ type arranger struct {
 	bestCost [3]int
 }
 
-func (a *arranger) place(taken uint64) {
+func (a *arranger) arrangeRest(taken uint64) {
 	n := len(a.chosen)
 	if n == len(a.sizes) {
 		a.judgeArrangement()
@@ -113,7 +113,7 @@ func (a *arranger) place(taken uint64) {
 		at := gpu.Placement{Start: start, Size: a.sizes[n]}
 		if set := units(at); set != 0 && set&taken == 0 {
 			a.chosen = append(a.chosen, at)
-			a.place(taken | set)
+			a.arrangeRest(taken | set)
 			a.chosen = a.chosen[:n]
 		}
 	}

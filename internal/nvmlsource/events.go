@@ -118,7 +118,7 @@ func (q *eventQueue) waitForEvents() {
 			return
 		default:
 		}
-		set := q.current()
+		set := q.currentSet()
 		if set == nil {
 			broken = true
 			if !q.sleep(backoff) {
@@ -151,8 +151,8 @@ func (q *eventQueue) waitForEvents() {
 	}
 }
 
-// current returns the set to wait on, or nil.
-func (q *eventQueue) current() *queueSet {
+// currentSet returns the set to wait on, or nil.
+func (q *eventQueue) currentSet() *queueSet {
 	q.mu.Lock()
 	set := q.set
 	broken, released := set != nil && set.broken, set != nil && set.released

@@ -107,16 +107,16 @@ func (a *Actuator) readLayoutOnce(b *gpuState) (mig.GPULayout, error) {
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
-	if after.mode != mode || !mig.SameInstances(before.instances, after.instances) || !after.identify(devices) {
+	if after.mode != mode || !mig.SameInstances(before.instances, after.instances) || !after.addUUIDs(devices) {
 		return mig.GPULayout{}, errTorn
 	}
 	g.Instances = after.instances
 	return g, nil
 }
 
-// identify fills in the UUIDs of the MIG devices. It reports whether each compute instance has one and each MIG
+// addUUIDs fills in the UUIDs of the MIG devices. It reports whether each compute instance has one and each MIG
 // device is of one of them, and no two GPU instances overlap.
-func (p partition) identify(devices map[computeKey]gpu.MIGUUID) bool {
+func (p partition) addUUIDs(devices map[computeKey]gpu.MIGUUID) bool {
 	found := 0
 	for i := range p.instances {
 		gi := &p.instances[i]

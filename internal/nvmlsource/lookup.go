@@ -41,7 +41,7 @@ func (s *Source) lookUp(indexes []int) map[int]found {
 	}
 	answers := make(map[int]found, len(indexes))
 	for _, index := range indexes {
-		answer, ok := s.lookups[index].answer(&expired)
+		answer, ok := s.lookups[index].awaitAnswer(&expired)
 		if !ok {
 			answers[index] = found{err: fmt.Errorf("nvmlDeviceGetHandleByIndex: %w: it has not returned yet", gpu.ErrTimeout)}
 			continue
@@ -52,9 +52,9 @@ func (s *Source) lookUp(indexes []int) map[int]found {
 	return answers
 }
 
-// answer returns the result if there is one before expired, which it then sets to nil: further lookups are not waited
-// for.
-func (l lookup) answer(expired *<-chan time.Time) (found, bool) {
+// awaitAnswer returns the result if there is one before expired, which it then sets to nil: further lookups are not
+// waited for.
+func (l lookup) awaitAnswer(expired *<-chan time.Time) (found, bool) {
 	if *expired != nil {
 		select {
 		case answer := <-l:

@@ -45,8 +45,8 @@ type registration struct {
 	logged   bool
 }
 
-// due reports whether a GPU is to be registered for kinds that it lacks.
-func (r *registration) due(g *gpuState, now time.Time) bool {
+// isDue reports whether a GPU is to be registered for kinds that it lacks.
+func (r *registration) isDue(g *gpuState, now time.Time) bool {
 	phase := gpuPhase(g.phase.Load())
 	if r.busy || r.kinds == eventKinds || phase >= phaseLost || r.suspect && phase != phaseRead {
 		return false
@@ -185,7 +185,7 @@ func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 			r = &registration{}
 			q.registrations[b.handle] = r
 		}
-		if q.withheld[b.handle] > 0 || !r.due(b, now) {
+		if q.withheld[b.handle] > 0 || !r.isDue(b, now) {
 			continue
 		}
 		r.uuid, r.state, r.busy, r.triedAt, r.pause = b.uuid, b, true, now, 0

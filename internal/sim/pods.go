@@ -93,14 +93,14 @@ func (n *Node) arrive(number int, spec *PodSpec) {
 		n.admitWaiting(w)
 		return
 	}
-	if short := n.admit(spec, identity...); short != nil {
+	if short := n.admitPod(spec, identity...); short != nil {
 		n.record(Record{Pod: spec.Namespace + "/" + spec.Name, Message: "refused: " + short.missing()})
 	}
 }
 
-// admit is the kubelet's decision on a pod: every container gets what it asks for, or the pod is not admitted. It
+// admitPod is the kubelet's decision on a pod: every container gets what it asks for, or the pod is not admitted. It
 // returns the container for which there is too little, nil if there is none.
-func (n *Node) admit(spec *PodSpec, identity ...any) *ContainerSpec {
+func (n *Node) admitPod(spec *PodSpec, identity ...any) *ContainerSpec {
 	p := n.newPod(spec, identity...)
 	if c := n.allocate(p); c != nil {
 		return c.spec
@@ -195,7 +195,7 @@ func (n *Node) startContainer(p *pod, c *container) {
 
 func (n *Node) stopContainer(c *container) {
 	if c.process != nil {
-		n.stop(c.process)
+		n.stopProcess(c.process)
 	}
 }
 

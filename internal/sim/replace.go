@@ -93,7 +93,7 @@ func (n *Node) admitWaiting(w *waitingPod) {
 		}
 		return
 	}
-	short := n.admit(w.spec, w.identity...)
+	short := n.admitPod(w.spec, w.identity...)
 	if short == nil {
 		n.waiting = slices.DeleteFunc(n.waiting, func(o *waitingPod) bool { return o == w })
 		return

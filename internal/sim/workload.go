@@ -58,8 +58,8 @@ func (n *Node) startTask(p *process, w *Workload, places []place) {
 	n.resample = true
 }
 
-// stop ends a process.
-func (n *Node) stop(p *process) {
+// stopProcess ends a process.
+func (n *Node) stopProcess(p *process) {
 	for _, t := range p.tasks {
 		b := t.on.gpu
 		b.tasks = slices.DeleteFunc(b.tasks, func(o *task) bool { return o == t })
@@ -76,7 +76,7 @@ func (n *Node) kill(p *process, why string) {
 	n.record(Record{GPU: gpu.Some(p.tasks[0].on.gpu.index), Pod: p.pod,
 		Message: fmt.Sprintf("process %d was killed: %s", p.pid, why)})
 	n.recordFailure(p, why)
-	n.stop(p)
+	n.stopProcess(p)
 }
 
 // startProcess begins a process of the scenario that belongs to no pod.
@@ -89,7 +89,7 @@ func (n *Node) startProcess(number int, spec *ProcessSpec) {
 	p := &process{pid: n.newPID("process", number)}
 	n.startTask(p, spec.Workload, []place{on})
 	if spec.For > 0 {
-		n.scheduleEnd(n.at.Add(spec.For), func() { n.stop(p) })
+		n.scheduleEnd(n.at.Add(spec.For), func() { n.stopProcess(p) })
 	}
 }
 

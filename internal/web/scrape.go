@@ -102,7 +102,7 @@ func (h *scrapeHandler) encode(form outputForm, chosen selection) ([][]byte, err
 	defer h.releaseSlot()
 	var prefix bodyPrefix
 	var err error
-	current, ok := h.expositions.current()
+	current, ok := h.expositions.currentValue()
 	if ok {
 		prefix, err = current.prefix(form, chosen)
 	}

@@ -18,8 +18,8 @@ type snapshotCache[T any] struct {
 	value T
 }
 
-// current returns the value of the current Snapshot, and false before the first one.
-func (c *snapshotCache[T]) current() (T, bool) {
+// currentValue returns the value of the current Snapshot, and false before the first one.
+func (c *snapshotCache[T]) currentValue() (T, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// Read with mu held, so that a slow reader with an older Snapshot never replaces a newer one.

@@ -68,7 +68,7 @@ func newStateDocument(snap *gpu.Snapshot, pool *buffers) *stateDocument {
 
 // ServeHTTP answers with the state, with 304 if the client has it, or with a problem document (RFC 9457).
 func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	doc, ok := h.documents.current()
+	doc, ok := h.documents.currentValue()
 	if !ok {
 		w.Header().Set("Retry-After", "1")
 		writeProblem(w, http.StatusServiceUnavailable, "no-snapshot", "No snapshot yet",

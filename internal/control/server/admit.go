@@ -14,8 +14,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// admit authenticates the caller and enforces the limits on its calls and connections.
-func (c *call) admit(a authenticator) error {
+// admitCaller authenticates the caller and enforces the limits on its calls and connections.
+func (c *call) admitCaller(a authenticator) error {
 	id, err := c.authenticate(a)
 	var limited *api.Problem
 	switch {
@@ -44,7 +44,7 @@ func (c *call) admit(a authenticator) error {
 	}
 	if id.powerless() {
 		c.closeConnection()
-	} else if conn, ok := c.r.Context().Value(connKey{}).(*pooledConn); ok && !conn.admit(c.caller()) {
+	} else if conn, ok := c.r.Context().Value(connKey{}).(*pooledConn); ok && !conn.assignTo(c.caller()) {
 		c.closeConnection()
 		return c.refuseForNow(1, "too many of your connections are open")
 	}
@@ -66,7 +66,7 @@ func (c *call) admit(a authenticator) error {
 // good: a successful review returns what it took from the bucket, the token is then remembered for an hour (see
 // reviewedTokens), and at the latest two seconds after the flood there is a review for it.
 func (c *call) authenticate(a authenticator) (identity, error) {
-	id, err := a.identify(c.r)
+	id, err := a.identifyCaller(c.r)
 	if err == nil && !id.powerless() {
 		return id, nil
 	}

@@ -113,7 +113,7 @@ func (a *AuditFile) Write(line []byte) (int, error) {
 			return 0, err
 		}
 		a.report(err)
-	} else if a.due(info.Size() + int64(len(line))) {
+	} else if a.isRotationDue(info.Size() + int64(len(line))) {
 		a.report(a.rotate())
 	}
 	n, err := a.file.Write(line)
@@ -129,8 +129,8 @@ func linked(info os.FileInfo) bool {
 	return ok && status.Nlink > 0
 }
 
-// due reports whether the file must be rotated before it grows to size.
-func (a *AuditFile) due(size int64) bool {
+// isRotationDue reports whether the file must be rotated before it grows to size.
+func (a *AuditFile) isRotationDue(size int64) bool {
 	return !a.since.IsZero() && (size > a.maxBytes || a.now().Sub(a.since) >= a.maxAge)
 }
 

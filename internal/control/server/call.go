@@ -72,7 +72,7 @@ func (s *server) newHandler(a authenticator) http.Handler {
 				c.answerPanic(broken)
 			}
 		}()
-		if err := c.admit(a); err != nil {
+		if err := c.admitCaller(a); err != nil {
 			c.answerProblem(err)
 			return
 		}

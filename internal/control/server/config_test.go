@@ -120,7 +120,7 @@ func TestConfigIsReadAnew(t *testing.T) {
 	}
 	d := &tlsAuthenticator{config: f}
 	knows := func(token string) string {
-		c, err := f.current()
+		c, err := f.currentConfig()
 		if err != nil {
 			return "error"
 		}
@@ -173,18 +173,18 @@ func TestConfigIsReadAnewForEveryFileOfIt(t *testing.T) {
 		}
 	}
 	replace(tls + token("new"))
-	if c, err := f.current(); err != nil || c.tokens[0].sum != sha256.Sum256([]byte("new")) {
+	if c, err := f.currentConfig(); err != nil || c.tokens[0].sum != sha256.Sum256([]byte("new")) {
 		t.Errorf("as old and as long: %v", err)
 	}
 	replace(strings.Replace(tls, "cert.pem", "later.pem", 1) + token("new"))
-	if _, err := f.current(); err == nil {
+	if _, err := f.currentConfig(); err == nil {
 		t.Error("a certificate that is not there: no error")
 	}
 	if err := os.Rename(filepath.Join(filepath.Dir(path), "cert.pem"),
 		filepath.Join(filepath.Dir(path), "later.pem")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.current(); err != nil {
+	if _, err := f.currentConfig(); err != nil {
 		t.Errorf("the certificate is there now: %v", err)
 	}
 }
@@ -242,7 +242,7 @@ func TestReload(t *testing.T) {
 		if (err != nil) != (s.err != "") || !strings.Contains(fmt.Sprint(err), s.err) {
 			t.Errorf("got the error %v, want %q", err, s.err)
 		}
-		if _, now := f.current(); (now != nil) != (err != nil) {
+		if _, now := f.currentConfig(); (now != nil) != (err != nil) {
 			t.Errorf("in force: %v", now)
 		}
 	}

@@ -144,9 +144,9 @@ func (p *connPool) release(c *pooledConn) {
 	}
 }
 
-// admit assigns the connection to the caller and reports whether it did. It does not if the connection was closed
+// assignTo assigns the connection to the caller and reports whether it did. It does not if the connection was closed
 // meanwhile, or if the caller or all callers together have reached their limit.
-func (c *pooledConn) admit(caller string) bool {
+func (c *pooledConn) assignTo(caller string) bool {
 	p := c.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -73,12 +73,12 @@ func TestCallersHavePlacesOfTheirOwn(t *testing.T) {
 	var conns []*pooledConn
 	for i, want := range []bool{true, true, false} {
 		conn, raw := connect("a")
-		if got := conn.admit("operator"); got != want {
+		if got := conn.assignTo("operator"); got != want {
 			t.Errorf("connection %d of a caller: %t, want %t", i, got, want)
 		}
 		known, conns = append(known, raw), append(conns, conn)
 	}
-	if !conns[0].admit("operator") || !conns[0].admit("another") {
+	if !conns[0].assignTo("operator") || !conns[0].assignTo("another") {
 		t.Error("a further call of the caller, or one of another caller on the same connection, is refused")
 	}
 	for range 1500 {
@@ -87,7 +87,7 @@ func TestCallersHavePlacesOfTheirOwn(t *testing.T) {
 	if slices.ContainsFunc(known[:2], func(c *countedConn) bool { return c.closed }) || !known[2].closed {
 		t.Error("the flood closed connections of callers, or not those without")
 	}
-	if conns[2].admit("third") {
+	if conns[2].assignTo("third") {
 		t.Error("a connection that was closed was admitted")
 	}
 	for _, c := range conns {
@@ -99,7 +99,7 @@ func TestCallersHavePlacesOfTheirOwn(t *testing.T) {
 	}
 	for i := range 8 {
 		conn, _ := connect("a")
-		if got := conn.admit(fmt.Sprint("caller", i)); got != (i < 6) {
+		if got := conn.assignTo(fmt.Sprint("caller", i)); got != (i < 6) {
 			t.Errorf("caller %d: %t", i, got)
 		}
 	}

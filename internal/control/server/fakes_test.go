@@ -221,7 +221,7 @@ func (l *lockedBuffer) entries(t *testing.T) []auditEntry {
 // fixedAuthenticator admits every caller as one identity.
 type fixedAuthenticator struct{ identity identity }
 
-func (d fixedAuthenticator) identify(*http.Request) (identity, error)         { return d.identity, nil }
+func (d fixedAuthenticator) identifyCaller(*http.Request) (identity, error)   { return d.identity, nil }
 func (d fixedAuthenticator) review(context.Context, string) (identity, error) { return d.identity, nil }
 func (d fixedAuthenticator) from(*http.Request) string                        { return "here" }
 

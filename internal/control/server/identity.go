@@ -60,8 +60,8 @@ const reviewTimeout = 5 * time.Second
 
 // authenticator identifies the callers of a listener. Errors wrap those above.
 type authenticator interface {
-	// identify asks no other program. With errUnreviewed, the identity has nothing but the token to review.
-	identify(r *http.Request) (identity, error)
+	// identifyCaller asks no other program. With errUnreviewed, the identity has nothing but the token to review.
+	identifyCaller(r *http.Request) (identity, error)
 	// review asks the API server for the identity of a token.
 	review(ctx context.Context, token string) (identity, error)
 	// from returns the remote by which failed authentications are counted.
@@ -94,8 +94,8 @@ type tlsAuthenticator struct {
 	reviewer Reviewer
 }
 
-func (d *tlsAuthenticator) identify(r *http.Request) (identity, error) {
-	config, err := d.config.current()
+func (d *tlsAuthenticator) identifyCaller(r *http.Request) (identity, error) {
+	config, err := d.config.currentConfig()
 	if err != nil {
 		return identity{}, errors.Join(errCannotCheck, err)
 	}

@@ -76,7 +76,7 @@ func peerGroups(fd uintptr) []uint32 {
 // peerAuthenticator authenticates the callers of a unix socket by their process credentials.
 type peerAuthenticator struct{ gid int }
 
-func (d peerAuthenticator) identify(r *http.Request) (identity, error) {
+func (d peerAuthenticator) identifyCaller(r *http.Request) (identity, error) {
 	p, ok := r.Context().Value(peerKey{}).(peer)
 	if !ok {
 		return identity{}, errNoCredentials

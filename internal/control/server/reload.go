@@ -68,9 +68,9 @@ func stampOf(path string) stamp {
 	return s
 }
 
-// current returns the last valid configuration, which it reads again if the files have changed, and an error if the
-// files are invalid now.
-func (f *configFile) current() (*loaded, error) {
+// currentConfig returns the last valid configuration, which it reads again if the files have changed, and an error if
+// the files are invalid now.
+func (f *configFile) currentConfig() (*loaded, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !slices.ContainsFunc(f.files, func(was stamp) bool { return stampOf(was.path) != was }) {
@@ -174,7 +174,7 @@ func (f *configFile) tlsConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			c, _ := f.current() // callers are authenticated for each call
+			c, _ := f.currentConfig() // callers are authenticated for each call
 			config := &tls.Config{
 				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{c.certificate}, NextProtos: []string{"http/1.1"},
 				SessionTicketsDisabled: true, // a resumed session would have the certificate of an earlier connection

@@ -225,7 +225,7 @@ func (s *server) openTCP(ctx context.Context) (apiListener, error) {
 	if err != nil {
 		return apiListener{}, err
 	}
-	now, _ := config.current()
+	now, _ := config.currentConfig()
 	if now.kubernetes && s.o.Reviewer == nil {
 		return apiListener{}, fmt.Errorf("--control.config.file=%s: kubernetes: true: expected a Kubernetes cluster around "+
 			"this process",

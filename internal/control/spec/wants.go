@@ -165,7 +165,7 @@ func (p *packer) best(counts []int) [][]int {
 	var best [][]int
 	left := slices.Clone(counts)
 	left[first]--
-	p.fill([]int{p.sizes[first]}, first, p.room-p.sizes[first], left, func(instance, left []int) {
+	p.fillInstance([]int{p.sizes[first]}, first, p.room-p.sizes[first], left, func(instance, left []int) {
 		if rest := p.best(left); best == nil || len(rest)+1 < len(best) {
 			best = append([][]int{slices.Clone(instance)}, rest...)
 		}
@@ -174,8 +174,8 @@ func (p *packer) best(counts []int) [][]int {
 	return best
 }
 
-// fill completes an instance in every way to which nothing more can be added.
-func (p *packer) fill(instance []int, from, room int, left []int, done func(instance, left []int)) {
+// fillInstance completes an instance in every way to which nothing more can be added.
+func (p *packer) fillInstance(instance []int, from, room int, left []int, done func(instance, left []int)) {
 	full := true
 	for i := from; i < len(p.sizes); i++ {
 		if left[i] == 0 || p.sizes[i] > room {
@@ -184,7 +184,7 @@ func (p *packer) fill(instance []int, from, room int, left []int, done func(inst
 		full = false
 		fewer := slices.Clone(left)
 		fewer[i]--
-		p.fill(append(instance[:len(instance):len(instance)], p.sizes[i]), i, room-p.sizes[i], fewer, done)
+		p.fillInstance(append(instance[:len(instance):len(instance)], p.sizes[i]), i, room-p.sizes[i], fewer, done)
 	}
 	if full {
 		done(instance, left)

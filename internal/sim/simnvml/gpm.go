@@ -23,8 +23,8 @@ func (l *library) GpmSampleAlloc() (nvmlsource.GPMSample, nvml.Return) {
 	return &gpmSample{}, nvml.SUCCESS
 }
 
-// fill takes counters into a sample. Nothing before Hopper has GPM.
-func (d *device) fill(into nvmlsource.GPMSample, counters sim.Counters, err error) nvml.Return {
+// fillSample takes counters into a sample. Nothing before Hopper has GPM.
+func (d *device) fillSample(into nvmlsource.GPMSample, counters sim.Counters, err error) nvml.Return {
 	s, ok := into.(*gpmSample)
 	switch {
 	case err != nil:
@@ -40,17 +40,17 @@ func (d *device) fill(into nvmlsource.GPMSample, counters sim.Counters, err erro
 
 func (d *device) GpmSampleGet(s nvmlsource.GPMSample) nvml.Return {
 	counters, err := d.node.GPUCounters(d.index)
-	return d.fill(s, counters, err)
+	return d.fillSample(s, counters, err)
 }
 
 func (d *device) GpmMigSampleGet(gpuInstance int, s nvmlsource.GPMSample) nvml.Return {
 	counters, err := d.node.InstanceCounters(d.index, gpu.InstanceID(gpuInstance))
-	return d.fill(s, counters, err)
+	return d.fillSample(s, counters, err)
 }
 
 func (m *migDevice) GpmSampleGet(s nvmlsource.GPMSample) nvml.Return {
 	counters, err := m.device.node.ComputeCounters(m.device.index, m.instance, m.compute)
-	return m.device.fill(s, counters, err)
+	return m.device.fillSample(s, counters, err)
 }
 
 func (d *device) GpmQueryDeviceSupport() (bool, nvml.Return) {
