@@ -196,12 +196,12 @@ func dcgmMemory(d dcgmScope) []panel {
 		"Memory in use on each device, on top of each other. A GPU with slices is there as its slices only.",
 		d.device("DEV_FB_USED"), deviceLegend)
 	stack.stacked = true
-	who := aggregate("max", byDevice+", namespace, pod", d.named(d.held())) + " * 0 + 1"
+	holders := aggregate("max", byDevice+", namespace, pod", d.named(d.held())) + " * 0 + 1"
 	return []panel{stack, {kind: stateTimeline, title: "Pods by device", unit: "none", hue: activityHue, w: 12, h: 8,
 		description: "Each pod for as long as it held a device: its labels are on the device's series, which end when " +
 			"another pod gets the device.",
 		values:  []valueMap{{"1", "held", activityHue}},
-		queries: []query{{expr: who, legend: "GPU {{gpu}} {{slice}}: {{namespace}}/{{pod}}"}}}}
+		queries: []query{{expr: holders, legend: "GPU {{gpu}} {{slice}}: {{namespace}}/{{pod}}"}}}}
 }
 
 func dcgmPower(d dcgmScope) []panel {

@@ -214,13 +214,13 @@ const podInfo = `__name__=~"nvidia_(gpu|mig_gpu_instance|mig_compute_instance)_p
 // holders returns one series for each row with the label holder: the pod, how many pods, or that the device is free.
 // namespace and pod are those of a link: of the pod if it is one, else All.
 func (s scope) holders() string {
-	const who = onSlice + ", mig_profile, namespace, pod"
+	const byHolder = onSlice + ", mig_profile, namespace, pod"
 	pods := func(confirmed string) string {
-		return `label_join(` + aggregate("max", who, "{"+podInfo+","+confirmed+","+s.slices+"}") +
+		return `label_join(` + aggregate("max", byHolder, "{"+podInfo+","+confirmed+","+s.slices+"}") +
 			`, "holder", "/", "namespace", "pod")`
 	}
 	unsure := `label_replace(` + pods(`confirmed="false"`) + `, "holder", "$1 (unconfirmed)", "holder", "(.*)")`
-	all := pods(`confirmed!="false"`) + " or on (" + who + ") " + unsure
+	all := pods(`confirmed!="false"`) + " or on (" + byHolder + ") " + unsure
 	count := aggregate("count", onSlice+", mig_profile", all)
 	several := `label_replace(count_values by (` + onSlice + `, mig_profile) ("n", ` + count +
 		` > 1), "holder", "$1 pods", "n", "(.*)")`

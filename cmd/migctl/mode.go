@@ -48,8 +48,8 @@ func (s *session) setMode(ctx context.Context) error {
 		if n := len(g.GPUInstances); n > 0 {
 			s.page.para("  ! ", yellow, "it has "+plural(n, "GPU instance", "GPU instances")+", which must be destroyed first")
 		}
-		for _, who := range newNodeView(node).useOf(&g.Use).users() {
-			s.page.para("  in use: ", yellow, who)
+		for _, user := range newNodeView(node).useOf(&g.Use).users() {
+			s.page.para("  in use: ", yellow, user)
 		}
 	}
 	if len(changing) == 0 {

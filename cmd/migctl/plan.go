@@ -275,8 +275,8 @@ func writeEffects(p *page, plan *api.Plan) {
 		p.line(text("Affects  ").in(dim), text("no workload: nothing that is in use is destroyed").in(green))
 	}
 	slices.Sort(affected)
-	for _, who := range slices.Compact(affected) {
-		p.para("Affects  ", red, who)
+	for _, name := range slices.Compact(affected) {
+		p.para("Affects  ", red, name)
 	}
 	for _, f := range plan.Forced {
 		p.para("Forced   ", red, f)

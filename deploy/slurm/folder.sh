@@ -8,7 +8,7 @@ shopt -s nullglob
 
 # For tests.
 defaults=${MIG_EXPORTER_DEFAULTS:-/etc/default/mig-exporter}
-patience=${SECONDS_TO_WAIT:-15} # for nvidia-smi, and for the lock
+time_limit=${SECONDS_TO_WAIT:-15} # for nvidia-smi, and for the lock
 
 : "${script:=unknown}"
 job=${SLURM_JOB_ID:-}
@@ -59,7 +59,7 @@ enter() {
 		note "folder $1 cannot be used: its file .lock cannot be opened"
 		return 1
 	fi
-	if ! flock -w "$patience" 9; then
+	if ! flock -w "$time_limit" 9; then
 		note "folder $1 is locked by another process: the job is not changed in it"
 		return 1
 	fi

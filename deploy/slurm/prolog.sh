@@ -18,7 +18,7 @@ boot_id_file=${BOOT_ID_FILE:-/proc/sys/kernel/random/boot_id}
 # for GPUs with MIG devices, "split 3". It takes three listings: -L has the UUIDs of MIG devices, the plain table their GPU
 # instances, -q the minor numbers.
 table() {
-	local uuids instances minors ask=(timeout -s KILL "$patience" "$nvidia_smi")
+	local uuids instances minors ask=(timeout -s KILL "$time_limit" "$nvidia_smi")
 	uuids=$("${ask[@]}" -L) && instances=$("${ask[@]}") && minors=$("${ask[@]}" -q) || return 1
 	printf '%s\n%s\n%s\n' "$uuids" "$instances" "$minors" | awk '
 		function uuid(line) { sub(/.*UUID: /, "", line); sub(/\).*/, "", line); return line }
@@ -72,7 +72,7 @@ declare -A file=() split=()
 known=1
 # A process inside a driver call that hangs cannot be killed, so it must not be waited for. After its time it is left behind,
 # without the script's own output, which slurmd may read to its end. A NUL ends the table.
-if ! IFS= read -r -d '' -t "$patience" lines < <(exec </dev/null 2>/dev/null && table && printf '\0'); then
+if ! IFS= read -r -d '' -t "$time_limit" lines < <(exec </dev/null 2>/dev/null && table && printf '\0'); then
 	known=0
 	lines=
 	note "nvidia-smi does not answer: numbers are taken for indices of GPUs"

@@ -29,6 +29,10 @@ func forbiddenWords() glossary {
 		word(`\bboards?\b`, "GPU"),
 		word(`\b(is|are|was|were) told\b|\bdoes not tell\b`, "reported, does not report"),
 		word(`\bas (it stands|they stand)\b`, "current, as it is"),
+		word(`\b[Gg]arbled\b`, "invalid"),
+		word(`\b[Cc]ensus\b`, "usage"),
+		word(`\b[Pp]atience\b`, "timeout"),
+		word(`\b[Dd]oors?\b`, "authenticator, listener"),
 	}
 }
 

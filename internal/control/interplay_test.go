@@ -274,7 +274,7 @@ func TestStuckForADay(t *testing.T) {
 	})
 }
 
-// TestEventsOfAnotherProcess: who has followed an operation before a restart gets what comes after it.
+// TestEventsOfAnotherProcess: a client that has followed an operation before a restart gets what comes after it.
 func TestEventsOfAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

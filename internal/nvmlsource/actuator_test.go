@@ -311,7 +311,7 @@ func TestLayoutsOfSomeGPUs(t *testing.T) {
 	cmptest.Equal(t, `errs["1"]`, errs["1"], gpu.ErrLost)
 }
 
-// Who asks for one GPU gets that one, and does not wait for another that hangs.
+// A caller that asks for one GPU gets that one, and does not wait for another that hangs.
 func TestLayoutOfOneGPU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, "", partitioned+"\nfaults: [{gpu: 0, kind: hang, on: create-gi, for: 10s}]")

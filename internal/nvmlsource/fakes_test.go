@@ -20,18 +20,18 @@ import (
 // else. It is a Library; its devices, MIG devices and event sets are spies, too.
 type spy struct {
 	nvmlsource.Library
-	mu      sync.Mutex
-	calls   map[string]int
-	returns map[string]nvml.Return // what a call returns instead of being made
-	before  map[string]func()      // what happens before a call is made
-	devices map[int]spyDevice
-	sets    map[*spySet]bool // not freed yet
-	loadErr error
-	fallen  nvmlsource.Device
-	every   func()                                   // happens before every call of a Read
-	who     who                                      // nil: counters are the node's
-	metrics map[uint32]nvmlsource.GPMMetric          // what the driver says of metrics instead of the truth
-	refuses func([]nvmlsource.GPMMetric) nvml.Return // what it says of a call for metrics; nil: it answers all
+	mu       sync.Mutex
+	calls    map[string]int
+	returns  map[string]nvml.Return // what a call returns instead of being made
+	before   map[string]func()      // what happens before a call is made
+	devices  map[int]spyDevice
+	sets     map[*spySet]bool // not freed yet
+	loadErr  error
+	fallen   nvmlsource.Device
+	every    func()                                   // happens before every call of a Read
+	occupant occupantFunc                             // nil: counters are the node's
+	metrics  map[uint32]nvmlsource.GPMMetric          // what the driver says of metrics instead of the truth
+	refuses  func([]nvmlsource.GPMMetric) nvml.Return // what it says of a call for metrics; nil: it answers all
 
 	swapped      map[int]int // indexes that stand for the GPU of another
 	oldProcesses bool

@@ -6,12 +6,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// The spy's part of GPM: calls can be made to fail, and what is sampled can be decided by who is there instead of by
-// what it does.
+// The spy's part of GPM: calls can be made to fail, and a sample can be of an entity by its number instead of its load.
 
-// who names what an entity is at this moment: a GPU (instance and compute -1), a GPU instance (compute -1), a compute
-// instance.
-type who func(instance, compute int) int
+// occupantFunc returns the number of what is an entity at this moment: a GPU (instance and compute -1), a GPU instance
+// (compute -1), or a compute instance.
+type occupantFunc func(instance, compute int) int
 
 // always lets something happen before every call of a Read.
 func (s *spy) always(f func()) {
@@ -51,7 +50,7 @@ func (s *spy) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlso
 	from, to := before.(*spySample), after.(*spySample)
 	ret := s.Library.GpmMetricsGet(from.real, to.real, metrics)
 	for i := range metrics {
-		if s.who != nil {
+		if s.occupant != nil {
 			metrics[i].Value, metrics[i].Return = float64(to.of), nvml.SUCCESS
 			if from.of != to.of {
 				metrics[i].Value = mixed
@@ -71,8 +70,8 @@ func (s *spy) take(call string, into nvmlsource.GPMSample, instance, compute int
 	}
 	sample := into.(*spySample)
 	ret := take(sample.real)
-	if ret == nvml.SUCCESS && s.who != nil {
-		sample.of = s.who(instance, compute)
+	if ret == nvml.SUCCESS && s.occupant != nil {
+		sample.of = s.occupant(instance, compute)
 	}
 	return ret
 }

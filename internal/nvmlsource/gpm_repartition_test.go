@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// partitioner repartitions GPU 0 again and again, and knows who is there: every instance that was ever made has a
-// number, by which its activity is known.
+// partitioner repartitions GPU 0 again and again. Every instance that it ever created has a number, by which its
+// activity is recognized.
 type partitioner struct {
 	*node
 	layouts [][]part
@@ -71,7 +71,7 @@ func newPartitioner(t *testing.T) *partitioner {
 		{{profile: 9, start: 0, slices: 3}, {profile: 9, start: 4, slices: 3}},
 		{{profile: 14, start: 4, slices: 2}, {profile: 19, start: 0, slices: 1}, {profile: 14, start: 2, slices: 2}},
 	}}
-	n.spy.who = func(instance, compute int) int { return c.number[[2]int{instance, compute}] }
+	n.spy.occupant = func(instance, compute int) int { return c.number[[2]int{instance, compute}] }
 	c.changeLayout(0)
 	return c
 }

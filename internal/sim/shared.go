@@ -24,8 +24,8 @@ type shared struct {
 	watching sync.WaitGroup
 }
 
-// lockPatience is for how long a node waits for another that changes the state.
-const lockPatience = 5 * time.Second
+// lockTimeout is for how long a node waits for another that changes the state.
+const lockTimeout = 5 * time.Second
 
 // watchInterval is how soon calls that wait for an event, or in a fault, see what other nodes do.
 const watchInterval = 100 * time.Millisecond
@@ -98,7 +98,7 @@ func (sh *shared) wrong(err error) error { return fmt.Errorf("%w: %w", ErrState,
 
 // lock keeps others from changing the state.
 func (sh *shared) lock() error {
-	for deadline := time.Now().Add(lockPatience); ; {
+	for deadline := time.Now().Add(lockTimeout); ; {
 		err := syscall.Flock(int(sh.lockFile.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		switch {
 		case err == nil:
@@ -106,7 +106,7 @@ func (sh *shared) lock() error {
 		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
 			return sh.wrong(fmt.Errorf("lock %s: %w", sh.lockFile.Name(), err))
 		case time.Now().After(deadline):
-			return sh.wrong(fmt.Errorf("lock %s: another process has held it for %s", sh.lockFile.Name(), lockPatience))
+			return sh.wrong(fmt.Errorf("lock %s: another process has held it for %s", sh.lockFile.Name(), lockTimeout))
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -272,5 +272,5 @@ func (n *Node) takeChanges() {
 		}})
 	}
 	sh.known = len(sh.state.Changes)
-	n.sortAgenda()
+	n.sortSchedule()
 }

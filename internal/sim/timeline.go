@@ -33,22 +33,22 @@ func (n *Node) scheduleScenario() {
 		n.schedule = append(n.schedule, scheduledEvent{n.start.Add(spec.At), rankStart, func() { n.startProcess(i, spec) }})
 	}
 	n.planPods()
-	n.sortAgenda()
+	n.sortSchedule()
 }
 
 // scheduleEnd puts the end of something on the schedule of a running node.
 func (n *Node) scheduleEnd(at time.Time, end func()) {
 	n.schedule = append(n.schedule, scheduledEvent{at, rankEnd, end})
-	n.sortAgenda()
+	n.sortSchedule()
 }
 
 // scheduleStart puts the beginning of something on the schedule of a running node.
 func (n *Node) scheduleStart(at time.Time, begin func()) {
 	n.schedule = append(n.schedule, scheduledEvent{at, rankStart, begin})
-	n.sortAgenda()
+	n.sortSchedule()
 }
 
-func (n *Node) sortAgenda() {
+func (n *Node) sortSchedule() {
 	slices.SortStableFunc(n.schedule, func(a, b scheduledEvent) int {
 		if c := a.at.Compare(b.at); c != 0 {
 			return c

@@ -270,9 +270,9 @@ func places(t *testing.T, family map[string]string, profiles [2]string) (list st
 	for labels := range family {
 		have[whose(t, labels, profiles)] = true
 	}
-	for _, who := range []byte("gmio") {
-		if have[who] {
-			list += string(who)
+	for _, kind := range []byte("gmio") {
+		if have[kind] {
+			list += string(kind)
 		}
 	}
 	return list

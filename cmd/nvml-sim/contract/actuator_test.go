@@ -304,7 +304,7 @@ func (c *control) hang(t *testing.T, node *sim.Node) {
 	}
 	look := time.NewTicker(10 * time.Millisecond) // at when the call that has left the driver is counted out
 	defer look.Stop()
-	for begin := time.Now(); c.HungCalls() > 0 && time.Since(begin) < patience; {
+	for begin := time.Now(); c.HungCalls() > 0 && time.Since(begin) < waitLimit; {
 		<-look.C
 	}
 	// The call itself was made before it was given up: its compute instance is gone. The GPU instance exists.

@@ -108,7 +108,7 @@ func TestDiskFullForState(t *testing.T) {
 // waitFor scrapes until it sees what it waits for.
 func waitFor(t *testing.T, url string, seen func(scrape string) bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !seen(request(t, http.MethodGet, url+"/metrics")); {
+	for deadline := time.Now().Add(waitLimit); !seen(request(t, http.MethodGet, url+"/metrics")); {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s never serves it", url)
 		}

@@ -20,8 +20,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// patience bounds what a test waits for another process; nothing depends on how fast it is.
-const patience = 2 * time.Minute
+// waitLimit bounds what a test waits for another process; nothing depends on how fast it is.
+const waitLimit = 2 * time.Minute
 
 var listening = regexp.MustCompile(`msg=listening[^\n]*address=(\S+)`)
 
@@ -115,7 +115,7 @@ func (p *polled) poll(t *testing.T) {
 
 func request(t *testing.T, method, url string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, url, nil)
 	if err != nil {
@@ -218,7 +218,7 @@ func compareScrapes(t *testing.T, inProcess string, inC *polled) {
 	t.Helper()
 	const leastSteps = 5 // for two changes of the layout and a poll too soon
 	var difference string
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitLimit)
 	for steps := 0; steps < leastSteps || time.Now().Before(deadline); steps++ {
 		request(t, http.MethodPost, inProcess+"/-/sim/advance?by=20s")
 		wanted := series(request(t, http.MethodGet, inProcess+"/metrics"))

@@ -45,7 +45,7 @@ func playRole(role string) error {
 }
 
 func playPartitioner(in *json.Decoder, out *json.Encoder) error {
-	face, err := newNVMLFace(libraryFile)
+	face, err := newNVMLClient(libraryFile)
 	if err != nil {
 		return err
 	}

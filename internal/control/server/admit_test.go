@@ -15,9 +15,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// newTLSDoor returns an authenticator of the token s3cret, of the client certificate "operator", and of the
+// newTestAuthenticator returns an authenticator of the token s3cret, of the client certificate "operator", and of the
 // reviewer's tokens.
-func newTLSDoor(t *testing.T, a *authority, reviewer Reviewer) *tlsAuthenticator {
+func newTestAuthenticator(t *testing.T, a *authority, reviewer Reviewer) *tlsAuthenticator {
 	t.Helper()
 	config, err := newConfigFile(writeConfig(t, a, `
 tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}
@@ -47,7 +47,7 @@ func (r *rig) show(d authenticator, token string, certs ...*x509.Certificate) *h
 func TestValidCredentialsAreNotLimitedByTheirAddress(t *testing.T) {
 	a := newAuthority(t)
 	r, reviewer := newRig(t), new(fakeReviewer)
-	d := newTLSDoor(t, a, reviewer)
+	d := newTestAuthenticator(t, a, reviewer)
 	if w := r.show(d, "kube-reader"); w.Code != 200 {
 		t.Fatalf("a new Kubernetes token: %d %s", w.Code, w.Body)
 	}
@@ -98,7 +98,7 @@ func leafOf(t *testing.T, a *authority, cn string) *x509.Certificate {
 // Valid new tokens return what their review has drawn from the address's bucket.
 func TestReviewsThatSucceedAreFree(t *testing.T) {
 	r, reviewer := newRig(t), new(fakeReviewer)
-	d := newTLSDoor(t, newAuthority(t), reviewer)
+	d := newTestAuthenticator(t, newAuthority(t), reviewer)
 	for i := range 30 {
 		r.reviewed.remove("kube-reader")
 		if w := r.show(d, "kube-reader"); w.Code != 200 {
@@ -116,7 +116,7 @@ func TestReviewsThatSucceedAreFree(t *testing.T) {
 // A missing right of the exporter is named; it is not the caller's fault, and not no answer.
 func TestRefusedReviewNamesTheRight(t *testing.T) {
 	r := newRig(t)
-	d := newTLSDoor(t, newAuthority(t), new(fakeReviewer))
+	d := newTestAuthenticator(t, newAuthority(t), new(fakeReviewer))
 	for token, want := range map[string]string{
 		"kube-refused": "the cluster refuses to review them: the service account needs the right to create tokenreviews",
 		"kube-down":    "credentials cannot be checked now; try again",
@@ -131,7 +131,7 @@ func TestRefusedReviewNamesTheRight(t *testing.T) {
 // A token that is void is forgotten.
 func TestReviewedTokens(t *testing.T) {
 	r := newRig(t)
-	d := newTLSDoor(t, newAuthority(t), new(fakeReviewer))
+	d := newTestAuthenticator(t, newAuthority(t), new(fakeReviewer))
 	r.reviewed.add("kube-unknown")
 	if w := r.show(d, "kube-unknown"); w.Code != 401 || r.reviewed.contains("kube-unknown") {
 		t.Errorf("%d; still remembered: %t", w.Code, r.reviewed.contains("kube-unknown"))
@@ -148,7 +148,7 @@ func TestReviewedTokens(t *testing.T) {
 func TestCallersWithoutRightsAreLimitedByAddress(t *testing.T) {
 	r := newRig(t, func(_ *Options, l *limits) { l.failuresBurst = 2 })
 	a := newAuthority(t)
-	d := newTLSDoor(t, a, new(fakeReviewer))
+	d := newTestAuthenticator(t, a, new(fakeReviewer))
 	stranger := leafOf(t, a, "someone")
 	for i, want := range []int{403, 403, 429, 429} {
 		w := r.show(d, "", stranger)

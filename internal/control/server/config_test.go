@@ -124,11 +124,11 @@ func TestConfigIsReadAnew(t *testing.T) {
 		if err != nil {
 			return "error"
 		}
-		who, err := d.byToken(c, token)
+		id, err := d.byToken(c, token)
 		if err != nil {
 			return "no"
 		}
-		return who.name
+		return id.name
 	}
 	steps := []struct{ text, old, fresh string }{
 		{"", "token:ci", "no"},
@@ -203,7 +203,7 @@ func TestBucketsAreBounded(t *testing.T) {
 	}
 }
 
-// TestReload: it says what changed, without secrets, and with a broken file who is admitted by nothing.
+// TestReload: it says what changed, without secrets, and a broken file admits no caller.
 func TestReload(t *testing.T) {
 	const tls = "tls: {cert_file: cert.pem, key_file: key.pem}\n"
 	token := func(name, s, right string) string {

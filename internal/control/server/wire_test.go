@@ -294,7 +294,7 @@ func TestOptionsOfTheServerAreNoWayAround(t *testing.T) {
 	}
 }
 
-// Who is not known does not keep a connection: they are few.
+// A caller that is not known does not keep a connection: there are few.
 func TestStrangersAreHungUpOn(t *testing.T) {
 	a := newAuthority(t)
 	path := writeConfig(t, a,

@@ -42,11 +42,11 @@ func (f nodeFace) destroyCI(index int, of, id uint32) error {
 	return f.node.DestroyComputeInstance(index, gpu.InstanceID(of), gpu.ComputeID(id))
 }
 
-// nvmlFace is the simulated driver's C library.
-type nvmlFace struct{ lib nvml.Interface }
+// nvmlClient is the simulated driver's C library.
+type nvmlClient struct{ lib nvml.Interface }
 
-func newNVMLFace(path string) (nvmlFace, error) {
-	f := nvmlFace{nvml.New(nvml.WithLibraryPath(path))}
+func newNVMLClient(path string) (nvmlClient, error) {
+	f := nvmlClient{nvml.New(nvml.WithLibraryPath(path))}
 	return f, failed("nvmlInit", f.lib.Init())
 }
 
@@ -57,7 +57,7 @@ func failed(call string, ret nvml.Return) error {
 	return fmt.Errorf("%s: %w", call, ret)
 }
 
-func (f nvmlFace) list(index int) (tree, error) {
+func (f nvmlClient) list(index int) (tree, error) {
 	d, ret := f.lib.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {
 		return nil, failed("device", ret)
@@ -109,7 +109,7 @@ func listComputes(of nvml.GpuInstance) ([]ci, nvml.Return) {
 	return list, nvml.SUCCESS
 }
 
-func (f nvmlFace) instance(index int, id uint32) (nvml.GpuInstance, error) {
+func (f nvmlClient) instance(index int, id uint32) (nvml.GpuInstance, error) {
 	d, ret := f.lib.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {
 		return nil, failed("device", ret)
@@ -118,7 +118,7 @@ func (f nvmlFace) instance(index int, id uint32) (nvml.GpuInstance, error) {
 	return g, failed("GPU instance", ret)
 }
 
-func (f nvmlFace) createGI(index int, profile uint32, start, size int) (uint32, error) {
+func (f nvmlClient) createGI(index int, profile uint32, start, size int) (uint32, error) {
 	d, ret := f.lib.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {
 		return 0, failed("device", ret)
@@ -132,7 +132,7 @@ func (f nvmlFace) createGI(index int, profile uint32, start, size int) (uint32, 
 	return at.Id, failed("info of a GPU instance", ret)
 }
 
-func (f nvmlFace) createCI(index int, of uint32, slices int) (uint32, error) {
+func (f nvmlClient) createCI(index int, of uint32, slices int) (uint32, error) {
 	g, err := f.instance(index, of)
 	if err != nil {
 		return 0, err
@@ -146,7 +146,7 @@ func (f nvmlFace) createCI(index int, of uint32, slices int) (uint32, error) {
 	return at.Id, failed("info of a compute instance", ret)
 }
 
-func (f nvmlFace) destroyGI(index int, id uint32) error {
+func (f nvmlClient) destroyGI(index int, id uint32) error {
 	g, err := f.instance(index, id)
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func (f nvmlFace) destroyGI(index int, id uint32) error {
 	return failed("destroy GPU instance", g.Destroy())
 }
 
-func (f nvmlFace) destroyCI(index int, of, id uint32) error {
+func (f nvmlClient) destroyCI(index int, of, id uint32) error {
 	g, err := f.instance(index, of)
 	if err != nil {
 		return err
