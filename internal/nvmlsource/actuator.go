@@ -133,34 +133,34 @@ func runQueued[T any](ctx context.Context, a *Actuator, key queueKey, do func() 
 // stateOf returns a GPU that answers, by its UUID. It looks up the GPUs if this one is not known, or its handle is
 // lost.
 func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
-	b := a.source.stateOf(id)
-	if b == nil || !b.isUsable() {
+	g := a.source.stateOf(id)
+	if g == nil || !g.isUsable() {
 		inventory, err := a.source.Discover()
 		if err != nil {
 			return nil, err
 		}
-		if b, err = a.rediscovered(id, b, inventory.Missing); err != nil {
+		if g, err = a.rediscovered(id, g, inventory.Missing); err != nil {
 			return nil, err
 		}
 	}
-	uuid, ret := b.handle.GetUUID()
+	uuid, ret := g.handle.GetUUID()
 	if err := a.source.checkReturn("nvmlDeviceGetUUID", ret); err != nil {
 		if losesDevice(err) || errors.Is(err, gpu.ErrInvalidArgument) {
-			b.advanceTo(phaseLost)
+			g.advanceTo(phaseLost)
 		}
 		return nil, err
 	}
 	if gpu.UUID(validUTF8(uuid)) != id {
-		b.advanceTo(phaseLost)
+		g.advanceTo(phaseLost)
 		return nil, fmt.Errorf("GPU %s: %w: its handle is that of %s", id, gpu.ErrReplaced, validUTF8(uuid))
 	}
-	return b, nil
+	return g, nil
 }
 
 // rediscovered returns a GPU after a lookup. The error of one that was known before is why it is missing now.
 func (a *Actuator) rediscovered(id gpu.UUID, before *gpuState, missing []gpu.MissingGPU) (*gpuState, error) {
-	if b := a.source.stateOf(id); b != nil {
-		return b, nil
+	if g := a.source.stateOf(id); g != nil {
+		return g, nil
 	}
 	for _, m := range missing {
 		if before != nil && int(before.index.Load()) == m.Index {
@@ -178,7 +178,7 @@ func (s *Source) stateOf(id gpu.UUID) *gpuState {
 
 // markChanged makes the next Read of a GPU read everything again, after a change.
 func (a *Actuator) markChanged(id gpu.UUID) {
-	if b := a.source.stateOf(id); b != nil {
-		b.changed.Store(true)
+	if g := a.source.stateOf(id); g != nil {
+		g.changed.Store(true)
 	}
 }

@@ -146,9 +146,9 @@ func (s *Source) replaceSlots(next []slot) {
 	before := s.gpus
 	s.gpus = gpus
 	s.mu.Unlock()
-	for id, b := range before {
-		if gpus[id] != b {
-			s.retireGPU(b)
+	for id, g := range before {
+		if gpus[id] != g {
+			s.retireGPU(g)
 		}
 	}
 	s.queue.startRegistering(list)

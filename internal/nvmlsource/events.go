@@ -234,7 +234,7 @@ func (q *eventQueue) deliver(e Event) {
 		out.Kind, out.XID = gpu.EventXID, e.Data
 	case e.Type&nvml.EventMigConfigChange != 0:
 		out.Kind = gpu.EventMIGChange
-		q.markLayoutChanged(e.Device)
+		q.markChanged(e.Device)
 	default:
 		return
 	}
@@ -247,14 +247,14 @@ func (q *eventQueue) deliver(e Event) {
 	q.send(out)
 }
 
-// markLayoutChanged makes the next reading of a GPU try unsupported calls again: what is supported depends on its
-// instances, which the last reading may have found in the middle of a change.
-func (q *eventQueue) markLayoutChanged(d Device) {
+// markChanged makes the next reading of a GPU read everything again: the last one may have found its instances in the
+// middle of a change.
+func (q *eventQueue) markChanged(d Device) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, b := range q.gpus {
-		if b.handle == d {
-			b.changed.Store(true)
+	for _, g := range q.gpus {
+		if g.handle == d {
+			g.changed.Store(true)
 		}
 	}
 }

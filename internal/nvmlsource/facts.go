@@ -14,10 +14,10 @@ import (
 // then.
 func (r *gpuRead) readFacts() (gpu.Facts, []gpu.ReadError) {
 	st, f := &r.state.static, &r.state.facts
-	if due := !st.read || r.retryAll || r.slow && len(st.errs) > 0; due && r.lost == nil {
+	if due := !st.complete || r.retryAll || r.slow && len(st.errs) > 0; due && r.lost == nil {
 		q := r.newQuerier(r.state.answers)
 		r.queryFacts(&q, f)
-		st.errs, st.read = q.errs, r.lost == nil
+		st.errs, st.complete = q.errs, r.lost == nil
 	}
 	facts := *f
 	facts.UUID, facts.Index = r.state.uuid, int(r.state.index.Load())
@@ -46,7 +46,7 @@ func (r *gpuRead) queryFacts(q *querier, f *gpu.Facts) {
 
 // queryFact queries a fact unless it is known, and passes the answer to take.
 func queryFact[T any](q *querier, call string, f func() (T, nvml.Return), take func(T)) {
-	known := q.read.state.static.answered
+	known := q.state.static.answered
 	if known[call] {
 		return
 	}

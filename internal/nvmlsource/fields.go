@@ -69,7 +69,7 @@ func linkErrors(id uint32, kind string) field {
 func (r *gpuRead) readFields() (fast, slow tier) {
 	g := r.state
 	r.chooseFields()
-	var tiers struct{ fast, slow tier }
+	var tiers struct{ fast, slow tier } // of one allocation
 	// Two queriers, for the errors of each tier.
 	fastQuerier, slowQuerier := r.newQuerier(g.answers), r.newQuerier(g.answers)
 	err := r.queryFields(&fastQuerier)
@@ -110,15 +110,13 @@ func (r *gpuRead) chooseFields() {
 // queryFields makes the call for the chosen fields, unless its refusal is cached.
 func (r *gpuRead) queryFields(q *querier) error {
 	const call = "nvmlDeviceGetFieldValues"
-	denied := q.denied[call]
-	switch {
-	case r.lost != nil:
-		return r.lost
-	case q.unsupported[call] || len(r.state.chosen) == 0:
-		return gpu.ErrNotSupported
-	case denied != nil && !r.slow:
-		return denied
+	if err := q.refusalOf(call); err != nil {
+		return err
 	}
+	if len(r.state.chosen) == 0 {
+		return gpu.ErrNotSupported
+	}
+	denied := q.denied[call]
 	err := q.classify(call, gpu.ReadingPCIe, r.dev.GetFieldValues(r.state.values))
 	if denied != nil && err == nil {
 		for _, f := range r.state.chosen {
@@ -131,17 +129,17 @@ func (r *gpuRead) queryFields(q *querier) error {
 
 // takeField adds the value of a field to the readings, or its error to those of the step.
 func (q *querier) takeField(f *field, v *nvml.FieldValue, to *gpu.Readings) {
+	var err error
 	switch ret := nvml.Return(int32(v.NvmlReturn)); ret {
 	case nvml.SUCCESS:
 		f.take(to, v)
-	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_FUNCTION_NOT_FOUND:
-		q.unsupported[f.call] = true // INVALID_ARGUMENT: a field id that the driver is too old for
+	case nvml.ERROR_INVALID_ARGUMENT: // a field id that the driver is too old for
+		err = gpu.ErrNotSupported
 	default:
-		err := driverError(f.call, ret)
-		if losesDevice(err) {
-			q.read.lost = err
-		}
-		q.addError(f.reading, err)
+		err = driverError(f.call, ret)
+	}
+	if err = q.classifyError(f.call, f.reading, err); err != nil {
+		q.recordError(f.reading, err)
 	}
 }
 

@@ -26,20 +26,20 @@ const minWindow = 100 * time.Millisecond
 // gpmState is the state of GPM of one GPU. Like the rest of gpuState it belongs to the Read under way. The windows of
 // instances are in its tree.
 type gpmState struct {
-	support support
+	support gpmSupport
 	wanted  bool      // by the last reading
 	restart bool      // the GPU has changed since samples were taken: all windows start again
 	lastAt  time.Time // when samples were taken last
 	own     window    // of the GPU as a whole
 }
 
-// support is whether the GPU has GPM, which is asked once in a MIG mode.
-type support int
+// gpmSupport is whether a GPU has GPM, which is asked once in a MIG mode.
+type gpmSupport int
 
 const (
-	supportUnknown support = iota
-	supported
-	unsupported
+	gpmUnknown gpmSupport = iota
+	gpmSupported
+	gpmUnsupported
 )
 
 // window has the last two samples of one entity, and the metrics between them.
@@ -112,19 +112,19 @@ func (s *Source) freeSamples() {
 
 // retireGPU returns the samples of a GPU that is no longer in use to the pool. If a Read of it is under way, that
 // Read does so when it returns.
-func (s *Source) retireGPU(b *gpuState) {
-	b.advanceTo(phaseRetired)
-	if !b.reading.TryLock() {
+func (s *Source) retireGPU(g *gpuState) {
+	g.advanceTo(phaseRetired)
+	if !g.reading.TryLock() {
 		return
 	}
-	defer b.reading.Unlock()
-	s.emptyWindows(b)
+	defer g.reading.Unlock()
+	s.emptyWindows(g)
 }
 
 // emptyWindows returns the samples of a GPU to the pool. The caller holds its reading lock.
-func (s *Source) emptyWindows(b *gpuState) {
-	s.samples.put(&b.gpm.own)
-	s.samples.putAll(&b.tree)
+func (s *Source) emptyWindows(g *gpuState) {
+	s.samples.put(&g.gpm.own)
+	s.samples.putAll(&g.tree)
 }
 
 // takeSamples takes the samples of a reading, before its tree is scanned, and reports whether it did: not if GPM is
@@ -143,7 +143,7 @@ func (r *gpuRead) takeSamples() (sampled bool, errs []gpu.ReadError) {
 	errs = r.readGPMSupport()
 	since := r.source.opts.Now().Sub(g.lastAt)
 	early := !g.lastAt.IsZero() && since >= 0 && since < minWindow // the metrics of the last window stay
-	if g.support != supported || g.restart || early {
+	if g.support != gpmSupported || g.restart || early {
 		return false, errs
 	}
 	r.sampleEntities()
@@ -159,18 +159,18 @@ func (s *Source) wantsGPM(id gpu.UUID) bool {
 func (r *gpuRead) readGPMSupport() []gpu.ReadError {
 	const call = "nvmlGpmQueryDeviceSupport"
 	g := &r.state.gpm
-	if g.support != supportUnknown && !r.retryAll {
+	if g.support != gpmUnknown && !r.retryAll {
 		return nil
 	}
 	q := r.newQuerier(r.state.answers)
 	has, err := query(&q, call, gpu.ReadingActivity, r.dev.GpmQueryDeviceSupport)
 	switch {
 	case err == nil && has:
-		g.support = supported
+		g.support = gpmSupported
 	case err == nil, errors.Is(err, gpu.ErrNotSupported):
-		g.support = unsupported
+		g.support = gpmUnsupported
 	default:
-		g.support = supportUnknown
+		g.support = gpmUnknown
 	}
 	return q.errs
 }
@@ -234,24 +234,24 @@ type activityRead struct {
 
 // readActivity computes the metrics of the windows whose samples the scan of the tree has confirmed, and adds those of
 // the instances to the layout.
-func (r *gpuRead) readActivity(sampled bool, layout *layoutRead) (read activityRead, errs []gpu.ReadError) {
+func (r *gpuRead) readActivity(sampled bool, layout *layoutRead) (activityRead, []gpu.ReadError) {
 	g := &r.state.gpm
-	if g.support != supported || !g.wanted {
+	if g.support != gpmSupported || !g.wanted {
 		return activityRead{}, nil
 	}
-	read.source = gpu.ActivityGPM
+	activity := activityRead{source: gpu.ActivityGPM}
 	if r.lost != nil {
-		return read, nil
+		return activity, nil
 	}
 	if g.restart || layout.scanErr != nil || r.state.changed.Load() {
 		sampled = r.restartWindows(layout.scanErr == nil)
 	} else if sampled {
-		read.invalid = r.computeActivity()
+		activity.invalid = r.computeActivity()
 	}
 	g.restart = false
 	r.addActivity(layout.instances, sampled)
-	read.ratios, read.rates = g.own.activity, g.own.rates
-	return read, g.own.reportErrors(nil, sampled)
+	activity.ratios, activity.rates = g.own.activity, g.own.rates
+	return activity, g.own.reportErrors(nil, sampled)
 }
 
 // restartWindows starts all windows again, with samples of the present tree if its handles are valid, and reports

@@ -17,7 +17,7 @@ type gpuState struct {
 	handle  Device
 	index   atomic.Int64
 	phase   atomic.Int32           // a gpuPhase
-	changed atomic.Bool            // since the last reading began: an event says so, or the Actuator has changed the GPU
+	changed atomic.Bool            // since the last reading began: an event says so, or the Actuator has changed it
 	tables  atomic.Pointer[tables] // of the Actuator
 
 	// reading is held by the Read under way; the rest belongs to it.
@@ -38,7 +38,7 @@ type gpuState struct {
 	processesSeen uint64
 	metrics       [gpuMetrics]GPMMetric // reused by every Read
 	mediaMetrics  []GPMMetric           // likewise
-	freshAt       time.Time             // when answers were last empty
+	freshAt       time.Time             // when unsupported calls were last forgotten
 }
 
 // gpuPhase is how far the use of a GPU behind one handle has come. It only goes on: a lost GPU that answers again is
@@ -47,7 +47,7 @@ type gpuPhase int32
 
 const (
 	phaseFound   gpuPhase = iota // Discover has looked it up
-	phaseRead                    // a reading has come to its end
+	phaseRead                    // a reading has succeeded
 	phaseLost                    // a reading has failed as a whole; the next Discover looks the GPU up again
 	phaseRetired                 // another state has replaced it, or the driver does not list it any more
 )
@@ -65,6 +65,8 @@ func (g *gpuState) advanceTo(phase gpuPhase) bool {
 	}
 }
 
+func (g *gpuState) isIn(phase gpuPhase) bool { return g.phase.Load() == int32(phase) }
+
 // isUsable reports whether the GPU is neither lost nor retired.
 func (g *gpuState) isUsable() bool { return gpuPhase(g.phase.Load()) < phaseLost }
 
@@ -75,7 +77,7 @@ type modeState struct {
 
 // static records how far the facts have been read.
 type static struct {
-	read     bool            // once, to the end
+	complete bool            // everything was asked once
 	errs     []gpu.ReadError // of facts that failed: they are read again with the slow tier
 	answered map[string]bool // calls whose answers are among the facts
 	profiles []profileEntry

@@ -22,22 +22,22 @@ func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, e
 
 // processes asks for the MIG mode only if it matters: without MIG the instances of processes mean nothing.
 func (a *Actuator) processes(id gpu.UUID) ([]gpu.Process, error) {
-	b, err := a.stateOf(id)
+	g, err := a.stateOf(id)
 	if err != nil {
 		return nil, err
 	}
-	compute, ret := b.handle.GetComputeRunningProcesses()
+	compute, ret := g.handle.GetComputeRunningProcesses()
 	computeErr := a.source.checkReturn("nvmlDeviceGetComputeRunningProcesses", ret)
-	graphics, ret := b.handle.GetGraphicsRunningProcesses()
+	graphics, ret := g.handle.GetGraphicsRunningProcesses()
 	graphicsErr := a.source.checkReturn("nvmlDeviceGetGraphicsRunningProcesses", ret)
-	mps, ret := b.handle.GetMPSComputeRunningProcesses()
+	mps, ret := g.handle.GetMPSComputeRunningProcesses()
 	mpsErr := a.source.checkReturn("nvmlDeviceGetMPSComputeRunningProcesses", ret)
 	if err := errors.Join(computeErr, unlessNotOffered(graphicsErr), unlessNotOffered(mpsErr)); err != nil {
 		return nil, err
 	}
 	list := mergeProcesses(compute, graphics, mps)
 	if slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() || p.Compute.Present() }) {
-		mode, err := a.readModeOf(b)
+		mode, err := a.readModeOf(g)
 		if err != nil {
 			return nil, err
 		}

@@ -9,32 +9,73 @@ import (
 
 // layoutRead is what a reading found of a GPU's instances.
 type layoutRead struct {
-	instances []gpu.GPUInstance      // which the result owns
-	processes gpu.Opt[[]gpu.Process] // of the whole GPU
-	scanErr   error                  // why the instances are those of an earlier scan, and cannot be read
-	vanished  bool                   // one of them is not what it was: the layout has changed since the scan
+	instances  []gpu.GPUInstance      // which the result owns
+	detailErrs []gpu.ReadError        // of the tree, reported until its details are read again
+	scanErr    error                  // why the instances are those of an earlier scan, and cannot be read
+	vanished   bool                   // one of them is not what it was: the layout has changed since the scan
+	processes  gpu.Opt[[]gpu.Process] // of the whole GPU
+	processErr error                  // why they are absent
 }
 
-// readLayout reads the GPU instances and compute instances, and the processes of the whole GPU; again if something has
-// vanished meanwhile.
+// maxRescans bounds how often a layout is read again in one reading because something of it vanished: a layout change
+// is many changes, and each can come in between.
+const maxRescans = 3
+
+// readLayout reads the GPU instances and compute instances, and the processes of the whole GPU. If something has
+// vanished meanwhile it reads all of that again, unless the last repetition found no change: what cannot be read exists
+// then, and will not be readable the next time.
 func (r *gpuRead) readLayout() (layoutRead, []gpu.ReadError) {
-	var errs []gpu.ReadError
-	for {
-		tree, treeErrs := r.readTree()
-		layout, layoutErrs := r.readInstances(tree.err)
-		errs = append(append(errs, treeErrs...), layoutErrs...)
-		if !layout.vanished || !r.mayRescan(tree.changed) {
-			return layout, errs
+	var denials []gpu.ReadError // of earlier attempts
+	for rescans := 0; ; rescans++ {
+		tree, errs := r.readTree()
+		last := rescans == maxRescans || rescans > 0 && !tree.changed && tree.err == nil
+		if !tree.vanished || last {
+			layout, layoutErrs := r.readInstances(tree.err)
+			errs = append(errs, layoutErrs...)
+			if !layout.vanished || last {
+				errs = append(errs, r.recordProcessError(layout.processErr)...)
+				return layout, addNewDenials(errs, denials)
+			}
+		}
+		denials = addNewDenials(denials, errs)
+	}
+}
+
+// addNewDenials adds the denials among other errors that are new, as new ones. The attempt that met them is repeated,
+// and reports none of its errors; but a denial is new only once.
+func addNewDenials(list, other []gpu.ReadError) []gpu.ReadError {
+	for _, e := range other {
+		if e.Remembered || !errors.Is(e.Err, gpu.ErrNoPermission) {
+			continue
+		}
+		at := slices.IndexFunc(list, func(known gpu.ReadError) bool {
+			return known.Reading == e.Reading && known.Err.Error() == e.Err.Error()
+		})
+		if at < 0 {
+			list = append(list, e)
+		} else {
+			list[at] = e
 		}
 	}
+	return list
+}
+
+// recordProcessError returns the error of a GPU whose processes are not known completely.
+func (r *gpuRead) recordProcessError(err error) []gpu.ReadError {
+	if err == nil {
+		return nil
+	}
+	q := r.newQuerier(r.state.answers)
+	q.recordError(gpu.ReadingProcesses, err)
+	return q.errs
 }
 
 // readInstances reads the instances of the tree, unless its scan has failed, and the processes. Errors of an instance
 // are its own.
 func (r *gpuRead) readInstances(scanErr error) (layoutRead, []gpu.ReadError) {
 	t := &r.state.tree
-	layout := layoutRead{scanErr: scanErr}
 	q := r.newQuerier(r.state.answers)
+	layout := layoutRead{scanErr: scanErr, detailErrs: t.errs}
 	processes, err := r.queryProcesses(&q)
 	if scanErr != nil {
 		layout.instances = t.unreadableInstances(scanErr)
@@ -51,10 +92,8 @@ func (r *gpuRead) readInstances(scanErr error) (layoutRead, []gpu.ReadError) {
 			countProcesses(layout.instances, processes)
 		}
 	}
-	if err == nil {
+	if layout.processErr = err; err == nil {
 		layout.processes = gpu.Some(processes)
-	} else {
-		q.recordError(gpu.ReadingProcesses, err)
 	}
 	return layout, q.errs
 }

@@ -55,63 +55,63 @@ func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayo
 // readLayout reads a GPU with handles of its own and without the parts of its gpuState that belong to a Read: one may
 // be under way, or hang.
 func (a *Actuator) readLayout(id gpu.UUID) (mig.GPULayout, error) {
-	b, err := a.stateOf(id)
+	g, err := a.stateOf(id)
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
 	for range maxTornScans {
-		g, err := a.readLayoutOnce(b)
+		layout, err := a.readLayoutOnce(g)
 		if !errors.Is(err, errTorn) {
-			return g, err
+			return layout, err
 		}
-		b.tables.Store(nil) // they may lack the profile of an instance
+		g.tables.Store(nil) // they may lack the profile of an instance
 	}
 	return mig.GPULayout{}, fmt.Errorf("%w: %w", gpu.ErrInUse, errTorn)
 }
 
 // readLayoutOnce reads the instances before and after their MIG devices, and returns errTorn unless all of that agrees.
-func (a *Actuator) readLayoutOnce(b *gpuState) (mig.GPULayout, error) {
-	mode, err := a.readModeOf(b)
+func (a *Actuator) readLayoutOnce(g *gpuState) (mig.GPULayout, error) {
+	mode, err := a.readModeOf(g)
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
-	t, err := a.tablesOf(b, mode)
+	t, err := a.tablesOf(g, mode)
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
-	g := mig.GPULayout{
-		Facts:     gpu.Facts{UUID: b.uuid, Index: int(b.index.Load()), PCIBusID: t.pciBusID, Name: t.name},
+	layout := mig.GPULayout{
+		Facts:     gpu.Facts{UUID: g.uuid, Index: int(g.index.Load()), PCIBusID: t.pciBusID, Name: t.name},
 		PCIDevice: t.pciDevice, MIG: mode.enabled, Pending: mode.pending,
 	}
-	minor, ret := b.handle.GetMinorNumber()
+	minor, ret := g.handle.GetMinorNumber()
 	if err := a.source.checkReturn("nvmlDeviceGetMinorNumber", ret); err == nil {
-		g.Minor = gpu.Some(minor)
+		layout.Minor = gpu.Some(minor)
 	} else if losesDevice(err) {
 		return mig.GPULayout{}, err
 	}
 	for i := range t.profiles {
-		g.Profiles = append(g.Profiles, t.profiles[i].Profile)
+		layout.Profiles = append(layout.Profiles, t.profiles[i].Profile)
 	}
 	if !mode.enabled.Or(false) {
-		return g, nil
+		return layout, nil
 	}
-	before, err := a.readView(b)
+	before, err := a.readView(g)
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
-	devices, err := a.readDevices(b, t.mostMIG, gpu.None[computeKey]())
+	devices, err := a.readDevices(g, t.mostMIG, gpu.None[computeKey]())
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
-	after, err := a.readView(b)
+	after, err := a.readView(g)
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
 	if after.mode != mode || !mig.SameInstances(before.instances, after.instances) || !after.addUUIDs(devices) {
 		return mig.GPULayout{}, errTorn
 	}
-	g.Instances = after.instances
-	return g, nil
+	layout.Instances = after.instances
+	return layout, nil
 }
 
 // addUUIDs fills in the UUIDs of the MIG devices. It reports whether each compute instance has one and each MIG
@@ -137,9 +137,9 @@ func (p partition) addUUIDs(devices map[computeKey]gpu.MIGUUID) bool {
 }
 
 // readDevices reads the UUIDs of the MIG devices of a GPU, or only that of one compute instance.
-func (a *Actuator) readDevices(b *gpuState, most int, only gpu.Opt[computeKey]) (map[computeKey]gpu.MIGUUID, error) {
+func (a *Actuator) readDevices(g *gpuState, most int, only gpu.Opt[computeKey]) (map[computeKey]gpu.MIGUUID, error) {
 	found := map[computeKey]gpu.MIGUUID{}
-	for h, err := range a.source.migDevices(b.handle, most) {
+	for h, err := range a.source.migDevices(g.handle, most) {
 		if err != nil {
 			return nil, err
 		}

@@ -25,27 +25,27 @@ func (a *Actuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.Mo
 }
 
 func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
-	b, err := a.stateOf(id)
+	g, err := a.stateOf(id)
 	if err != nil {
 		return mig.ModeChange{}, err
 	}
-	d, ok := b.handle.(MutableDevice)
+	d, ok := g.handle.(MutableDevice)
 	if !ok {
 		return mig.ModeChange{}, fmt.Errorf("%w: %w", gpu.ErrNotSupported, errReadOnly)
 	}
-	_, _, ret := b.handle.GetMigMode()
+	_, _, ret := g.handle.GetMigMode()
 	if err := a.source.checkReturn("nvmlDeviceGetMigMode", ret); err != nil {
 		return mig.ModeChange{}, err // the GPU has no MIG, or does not answer: nothing is released
 	}
-	b.tables.Store(nil)
-	restore := a.source.queue.withholdGPU(b.handle)
+	g.tables.Store(nil)
+	restore := a.source.queue.withholdGPU(g.handle)
 	defer func() {
 		restore()
 		a.markChanged(id) // a Read that began before did not register its events
 	}()
-	b.reading.Lock() // waits for a Read of the GPU that is under way
-	a.source.emptyWindows(b)
-	b.reading.Unlock()
+	g.reading.Lock() // waits for a Read of the GPU that is under way
+	a.source.emptyWindows(g)
+	g.reading.Unlock()
 	if ctx.Err() != nil {
 		return mig.ModeChange{}, abandonedError(ctx)
 	}

@@ -34,10 +34,10 @@ var (
 
 // readView reads the MIG mode of a GPU and what it is divided into. It returns errTorn if that changed meanwhile, as
 // far as a single reading shows it.
-func (a *Actuator) readView(b *gpuState) (view, error) {
+func (a *Actuator) readView(g *gpuState) (view, error) {
 	var v view
 	var err error
-	if v.mode, err = a.readModeOf(b); err != nil {
+	if v.mode, err = a.readModeOf(g); err != nil {
 		return view{}, err
 	}
 	enabled, ok := v.mode.enabled.Get()
@@ -47,12 +47,12 @@ func (a *Actuator) readView(b *gpuState) (view, error) {
 	if !enabled {
 		return v, nil
 	}
-	if v.tables, err = a.tablesOf(b, v.mode); err != nil {
+	if v.tables, err = a.tablesOf(g, v.mode); err != nil {
 		return view{}, err
 	}
-	v.partition, err = a.readPartition(b, v.tables)
+	v.partition, err = a.readPartition(g, v.tables)
 	if losesEntity(err) { // or the tables are out of date
-		b.tables.Store(nil)
+		g.tables.Store(nil)
 		err = fmt.Errorf("%w: %s", errTorn, err.Error())
 	}
 	return v, err
@@ -61,10 +61,10 @@ func (a *Actuator) readView(b *gpuState) (view, error) {
 // readExpected looks at a GPU until it has the expected instances, or the same ones twice: a look is many calls,
 // between which another client may change the GPU. After maxTornScans it gives up with errUnsteady, or errTorn if the
 // last look was not complete.
-func (a *Actuator) readExpected(b *gpuState, expected []mig.Instance) (view, error) {
+func (a *Actuator) readExpected(g *gpuState, expected []mig.Instance) (view, error) {
 	var last *view
 	for range maxTornScans {
-		v, err := a.readView(b)
+		v, err := a.readView(g)
 		if errors.Is(err, errTorn) {
 			last = nil
 			continue
@@ -84,8 +84,8 @@ func (a *Actuator) readExpected(b *gpuState, expected []mig.Instance) (view, err
 }
 
 // readModeOf reads the MIG mode, which is absent if the GPU has none.
-func (a *Actuator) readModeOf(b *gpuState) (modeState, error) {
-	now, next, ret := b.handle.GetMigMode()
+func (a *Actuator) readModeOf(g *gpuState) (modeState, error) {
+	now, next, ret := g.handle.GetMigMode()
 	err := a.source.checkReturn("nvmlDeviceGetMigMode", ret)
 	if errors.Is(err, gpu.ErrNotSupported) {
 		return modeState{}, nil
@@ -98,7 +98,7 @@ func (a *Actuator) readModeOf(b *gpuState) (modeState, error) {
 }
 
 // readPartition lists the instances of every profile, those without compute instances included.
-func (a *Actuator) readPartition(b *gpuState, t *tables) (partition, error) {
+func (a *Actuator) readPartition(g *gpuState, t *tables) (partition, error) {
 	if len(t.profiles) == 0 {
 		return partition{}, fmt.Errorf("%w: the driver does not list the GPU instances", gpu.ErrNotSupported)
 	}
@@ -106,7 +106,7 @@ func (a *Actuator) readPartition(b *gpuState, t *tables) (partition, error) {
 	infos := map[uint32]GPUInstanceInfo{}
 	for i := range t.profiles {
 		e := &t.profiles[i]
-		list, ret := b.handle.GetGpuInstances(e.ID, max(e.instanceCount, len(e.Placements)))
+		list, ret := g.handle.GetGpuInstances(e.ID, max(e.instanceCount, len(e.Placements)))
 		if err := a.source.checkReturn("nvmlDeviceGetGpuInstances", ret); err != nil {
 			return partition{}, err
 		}

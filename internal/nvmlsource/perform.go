@@ -25,15 +25,15 @@ import (
 // is what the driver says of a step that succeeded.
 func (a *Actuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error) {
 	out, err := runQueued(ctx, a, queueKey{id: s.GPU, changes: true}, func() (mig.Outcome, error) {
-		b, err := a.stateOf(s.GPU)
+		g, err := a.stateOf(s.GPU)
 		if err != nil {
 			return mig.Outcome{}, fmt.Errorf("%w: %w", mig.ErrNotTried, err)
 		}
-		d, ok := b.handle.(MutableDevice)
+		d, ok := g.handle.(MutableDevice)
 		if !ok {
 			return mig.Outcome{}, fmt.Errorf("%w: %w", gpu.ErrNotSupported, errReadOnly)
 		}
-		return (&stepCall{Actuator: a, ctx: ctx, step: s, expected: expected, gpu: b, device: d}).perform()
+		return (&stepCall{Actuator: a, ctx: ctx, step: s, expected: expected, gpu: g, device: d}).perform()
 	})
 	if err != nil {
 		err = fmt.Errorf("%s %s at %s of GPU %s: %w", s.Op, s.Profile, s.Placement, s.GPU, err)

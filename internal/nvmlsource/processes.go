@@ -14,13 +14,8 @@ import (
 // own list. An error says that the processes are not known completely, and is not one of the step's.
 func (r *gpuRead) queryProcesses(q *querier) ([]gpu.Process, error) {
 	const call = "nvmlDeviceGetComputeRunningProcesses"
-	switch {
-	case r.lost != nil:
-		return nil, r.lost
-	case q.unsupported[call]:
-		return nil, gpu.ErrNotSupported
-	case q.denied[call] != nil && !r.slow:
-		return nil, q.denied[call]
+	if err := q.refusalOf(call); err != nil {
+		return nil, err
 	}
 	compute, ret := r.dev.GetComputeRunningProcesses()
 	if err := q.classify(call, gpu.ReadingProcesses, ret); err != nil {

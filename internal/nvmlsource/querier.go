@@ -30,14 +30,14 @@ func (a answers) clear() {
 // seldom tried again, one that is denied is tried again with the slow tier, and every other failure is an error of
 // the step. Once the GPU as a whole does not answer, it makes no call.
 type querier struct {
+	*gpuRead
 	answers
-	read  *gpuRead
 	errs  []gpu.ReadError // of the step so far
 	stale bool            // the entity, a MIG device or an instance, is not what it was (losesEntity); no GPU is stale
 }
 
 // newQuerier returns a querier for an entity of the GPU, with what is cached of it.
-func (r *gpuRead) newQuerier(cached answers) querier { return querier{answers: cached, read: r} }
+func (r *gpuRead) newQuerier(cached answers) querier { return querier{gpuRead: r, answers: cached} }
 
 // query makes one call, unless its refusal is cached, and returns its answer, or zero with the error. The errors that
 // a user has to know of are added to those of the step, too. The call is named by the function of NVML, with its
@@ -92,20 +92,25 @@ func queryKnown[T any](q *querier, call string, reading gpu.Reading, f func() (T
 	return gpu.Some(answer)
 }
 
-// checkRefused returns why a call must not be made: the GPU is lost, or the call's refusal is cached. A denial that is
-// cached is an error of this step, too.
-func (q *querier) checkRefused(call string, reading gpu.Reading) error {
-	if q.read.lost != nil {
-		return q.read.lost
-	}
-	if q.unsupported[call] {
+// refusalOf returns why a call must not be made: the GPU is lost, or the call's refusal is cached.
+func (q *querier) refusalOf(call string) error {
+	switch {
+	case q.lost != nil:
+		return q.lost
+	case q.unsupported[call]:
 		return gpu.ErrNotSupported
-	}
-	err := q.denied[call]
-	if err == nil || q.read.slow {
+	case q.slow:
 		return nil
 	}
-	q.errs = append(q.errs, gpu.ReadError{Reading: reading, Err: err, Remembered: true})
+	return q.denied[call]
+}
+
+// checkRefused is refusalOf, and adds a denial that is cached to the errors of the step.
+func (q *querier) checkRefused(call string, reading gpu.Reading) error {
+	err := q.refusalOf(call)
+	if errors.Is(err, gpu.ErrNoPermission) {
+		q.errs = append(q.errs, gpu.ReadError{Reading: reading, Err: err, Remembered: true})
+	}
 	return err
 }
 
@@ -118,22 +123,26 @@ func (q *querier) recordReturn(call string, reading gpu.Reading, ret nvml.Return
 	return err
 }
 
-// classify counts a call, updates the caches, and returns the call's error, which it does not add to the step's.
+// classify counts a call and classifies its error.
 func (q *querier) classify(call string, reading gpu.Reading, ret nvml.Return) error {
-	err := q.read.source.checkReturn(call, ret)
+	return q.classifyError(call, reading, q.source.checkReturn(call, ret))
+}
+
+// classifyError updates the caches by what a call has returned. It does not add the error to those of the step.
+func (q *querier) classifyError(call string, reading gpu.Reading, err error) error {
 	switch {
 	case err == nil:
 		if q.denied[call] != nil {
 			delete(q.denied, call)
 			delete(q.refused, reading)
-			q.read.source.privilege.markRegained(reading)
+			q.source.privilege.markRegained(reading)
 		}
 	case errors.Is(err, gpu.ErrNotSupported):
 		q.unsupported[call] = true
 	case errors.Is(err, gpu.ErrNoPermission):
 		q.denied[call] = err
 	case losesDevice(err):
-		q.read.lost = err
+		q.lost = err
 	case losesEntity(err):
 		q.stale = true
 	}
@@ -143,7 +152,7 @@ func (q *querier) classify(call string, reading gpu.Reading, ret nvml.Return) er
 // recordError adds an error to those of the step, and logs a denial.
 func (q *querier) recordError(reading gpu.Reading, err error) {
 	if errors.Is(err, gpu.ErrNoPermission) {
-		q.read.source.privilege.markMissing(reading)
+		q.source.privilege.markMissing(reading)
 	}
 	q.addError(reading, err)
 }
@@ -151,7 +160,7 @@ func (q *querier) recordError(reading gpu.Reading, err error) {
 // addError adds an error to those of the step. A value that is not supported is absent, which is no error; the loss of
 // the whole GPU is the error of the reading itself.
 func (q *querier) addError(reading gpu.Reading, err error) {
-	if errors.Is(err, gpu.ErrNotSupported) || q.read.lost != nil {
+	if errors.Is(err, gpu.ErrNotSupported) || q.lost != nil {
 		return
 	}
 	e := gpu.ReadError{Reading: reading, Err: err}

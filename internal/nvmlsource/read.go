@@ -19,7 +19,6 @@ type gpuRead struct {
 	slow     bool  // the slow tier is due; denied calls are tried again
 	media    bool  // media engines are read
 	retryAll bool  // calls that were not supported are tried again
-	rescans  int   // how often the tree was read again because something of it had vanished
 	lost     error // the GPU as a whole does not answer: no further call is made
 }
 
@@ -59,11 +58,9 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 	facts.NoXIDs = noXIDs
 	readings := joinTiers(fast.readings, slow.readings)
 	readings.Processes = layout.processes
-	kept := [...][]gpu.ReadError{factErrs, slow.errs, r.state.tree.errs}
-	errs := slices.Concat(modeErrs, sampleErrs, layoutErrs, fast.errs, activityErrs, eventErrs, kept[0], kept[1], kept[2])
-	for _, errs := range kept {
-		markRemembered(errs)
-	}
+	errs := slices.Concat(modeErrs, sampleErrs, layoutErrs, fast.errs, activityErrs, eventErrs, factErrs, slow.errs,
+		layout.detailErrs)
+	markRemembered(factErrs, slow.errs, layout.detailErrs)
 	return gpu.GPU{
 		Facts: facts, Up: true, Errors: errs,
 		Readings: readings, MIG: gpu.MIGState{Enabled: mode.enabled, Pending: mode.pending}, Instances: layout.instances,
@@ -72,9 +69,11 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 }
 
 // markRemembered marks errors that are reported again until what failed is read again.
-func markRemembered(errs []gpu.ReadError) {
-	for i := range errs {
-		errs[i].Remembered = true
+func markRemembered(lists ...[]gpu.ReadError) {
+	for _, errs := range lists {
+		for i := range errs {
+			errs[i].Remembered = true
+		}
 	}
 }
 
@@ -112,7 +111,7 @@ func (r *gpuRead) readMode() (modeState, []gpu.ReadError) {
 	}
 	if mode.enabled != r.state.mode.enabled {
 		r.forgetAnswers()
-		r.state.gpm.support, r.state.gpm.restart = supportUnknown, true
+		r.state.gpm.support, r.state.gpm.restart = gpmUnknown, true
 		r.state.static = newStatic()
 		r.state.facts = gpu.Facts{}
 		r.dropTree()

@@ -47,8 +47,7 @@ type registration struct {
 
 // isDue reports whether a GPU is to be registered for kinds that it lacks.
 func (r *registration) isDue(g *gpuState, now time.Time) bool {
-	phase := gpuPhase(g.phase.Load())
-	if r.busy || r.kinds == eventKinds || phase >= phaseLost || r.suspect && phase != phaseRead {
+	if r.busy || r.kinds == eventKinds || !g.isUsable() || r.suspect && !g.isIn(phaseRead) {
 		return false
 	}
 	since := now.Sub(r.triedAt)
@@ -179,19 +178,19 @@ func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 		return registerAttempt{}, false
 	}
 	now := q.opts.Now()
-	for _, b := range gpus {
-		r := q.registrations[b.handle]
+	for _, g := range gpus {
+		r := q.registrations[g.handle]
 		if r == nil {
 			r = &registration{}
-			q.registrations[b.handle] = r
+			q.registrations[g.handle] = r
 		}
-		if q.withheld[b.handle] > 0 || !r.isDue(b, now) {
+		if q.withheld[g.handle] > 0 || !r.isDue(g, now) {
 			continue
 		}
-		r.uuid, r.state, r.busy, r.triedAt, r.pause = b.uuid, b, true, now, 0
+		r.uuid, r.state, r.busy, r.triedAt, r.pause = g.uuid, g, true, now, 0
 		q.set.users++
 		q.registering.Add(1)
-		return registerAttempt{state: b, registration: r, set: q.set, kinds: eventKinds &^ r.kinds}, true
+		return registerAttempt{state: g, registration: r, set: q.set, kinds: eventKinds &^ r.kinds}, true
 	}
 	return registerAttempt{}, false
 }

@@ -94,7 +94,7 @@ func (s *scan) clearInstances() { s.instances, s.handles = s.instances[:0], s.ha
 // of the step, also if it says that a call is not supported: without it the tree is not known.
 func (q *querier) failScan(err error) error {
 	if losesDevice(err) {
-		q.read.lost = err
+		q.lost = err
 		return err
 	}
 	q.errs = append(q.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: err})
@@ -159,6 +159,7 @@ func (r *gpuRead) scanDevices(q *querier, to *scan, named bool) (vanished bool, 
 			denied = true
 			r.source.privilege.markMissing(hiddenDevices)
 			q.addError(gpu.ReadingMIG, err)
+		default: // that devices are denied is reported already
 		}
 	}
 	if r.state.tree.hidden && !denied {

@@ -123,24 +123,24 @@ func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
 	}
 	defer s.endCall()
 	s.mu.Lock()
-	b := s.gpus[id]
+	g := s.gpus[id]
 	s.mu.Unlock()
-	if b == nil {
+	if g == nil {
 		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, gpu.ErrNotFound)
 	}
 	defer func() {
-		if gpuPhase(b.phase.Load()) == phaseRetired {
-			s.retireGPU(b)
+		if g.isIn(phaseRetired) {
+			s.retireGPU(g)
 		}
 	}()
-	b.reading.Lock()
-	defer b.reading.Unlock()
-	g, err := newGPURead(s, b).read()
+	g.reading.Lock()
+	defer g.reading.Unlock()
+	result, err := newGPURead(s, g).read()
 	if err != nil {
-		b.advanceTo(phaseLost)
+		g.advanceTo(phaseLost)
 		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, err)
 	}
-	return g, nil
+	return result, nil
 }
 
 // Close ends the event queue and shuts NVML down, once. If a driver call still hangs when ctx ends, it returns an

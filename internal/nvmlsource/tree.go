@@ -67,19 +67,9 @@ type treeRead struct {
 	err      error // of the last scan. Its handles must not be used then.
 }
 
-// readTree updates the tree, again if something vanished while it was read. After a failed scan the last tree
-// remains, without its handles: they may be those of other instances by now. The errors are those of the scan: the
-// tree has those of its details.
-func (r *gpuRead) readTree() (treeRead, []gpu.ReadError) {
-	for {
-		read, errs := r.readTreeOnce()
-		if !read.vanished || !r.mayRescan(read.changed) {
-			return read, errs
-		}
-	}
-}
-
-func (r *gpuRead) readTreeOnce() (read treeRead, errs []gpu.ReadError) {
+// readTree updates the tree. After a failed scan the last tree remains, without its handles: they may be those of
+// other instances by now. The errors are those of the scan; the tree has those of its details.
+func (r *gpuRead) readTree() (result treeRead, errs []gpu.ReadError) {
 	t := &r.state.tree
 	if r.lost != nil {
 		return treeRead{err: r.lost}, nil
@@ -89,41 +79,27 @@ func (r *gpuRead) readTreeOnce() (read treeRead, errs []gpu.ReadError) {
 		return treeRead{}, nil
 	}
 	q := r.newQuerier(r.state.answers)
-	if read.vanished, read.err = r.scanTree(&q, &t.spare); read.err != nil {
-		return read, q.errs
+	if result.vanished, result.err = r.scanTree(&q, &t.spare); result.err != nil {
+		return result, q.errs
 	}
-	read.changed = !t.known || !t.scan.equal(&t.spare)
+	result.changed = !t.known || !t.scan.equal(&t.spare)
 	t.scan, t.spare = t.spare, t.scan
-	if read.changed {
+	if result.changed {
 		r.state.gpm.restart = true
 		if t.known {
 			r.forgetAnswers() // whether a call is supported depends on the instances, too
 		}
 		gone, err := r.rescanTorn(&q, t)
-		read.vanished, read.err = read.vanished || gone, err
+		result.vanished, result.err = result.vanished || gone, err
 	}
-	if read.err == nil && (read.changed || r.slow) {
-		read.vanished = r.buildTree(t, read.changed) || read.vanished
+	if result.err == nil && (result.changed || r.slow) {
+		result.vanished = r.buildTree(t, result.changed) || result.vanished
 	}
-	return read, q.errs
+	return result, q.errs
 }
 
 // maxTornScans bounds how often a tree that contradicts itself is scanned in one reading.
 const maxTornScans = 4
-
-// maxRescans bounds how often a tree is read again in one reading because something of it vanished: a layout change
-// is many changes, and each can come in between.
-const maxRescans = 3
-
-// mayRescan reports whether a tree of which something has vanished is to be read again, and counts that. If the last
-// repetition found no change, what cannot be read exists and will not be readable the next time.
-func (r *gpuRead) mayRescan(changed bool) bool {
-	if r.rescans == maxRescans || r.rescans > 0 && !changed {
-		return false
-	}
-	r.rescans++
-	return true
-}
 
 // rescanTorn scans a changed tree again while it contradicts itself: a scan is many calls, and one in the middle of a
 // layout change has something of both layouts. Two equal scans are taken as true. The results are those of scanTree.
