@@ -2,6 +2,7 @@ package nvmlsource_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,17 +80,10 @@ func TestDenialIsNewOnceInRepeatedReadings(t *testing.T) {
 	id := n.discover()[0]
 	var counts [][2]int
 	for range 4 {
-		denials := 0
-		fresh := 0
-		for _, e := range n.read(id).Errors {
-			if e.Reading == gpu.ReadingMIG && errors.Is(e.Err, gpu.ErrNoPermission) {
-				denials++
-				if !e.Remembered {
-					fresh++
-				}
-			}
-		}
-		counts = append(counts, [2]int{denials, fresh})
+		all, fresh := countErrors(slices.DeleteFunc(n.read(id).Errors, func(e gpu.ReadError) bool {
+			return !errors.Is(e.Err, gpu.ErrNoPermission)
+		}), gpu.ReadingMIG)
+		counts = append(counts, [2]int{all, fresh})
 		n.advance(20 * time.Second)
 	}
 	if diff := cmp.Diff([][2]int{{1, 1}, {1, 0}, {1, 0}, {1, 0}}, counts); diff != "" {
