@@ -220,8 +220,11 @@ func TestDistributionNotInText(t *testing.T) {
 	for _, format := range expfmt.DefaultOpenMetricsAcceptedFormats() {
 		var out bytes.Buffer
 		ok, err := c.Render(&out, s, format, nil)
-		if err != nil || ok && strings.Contains(out.String(), "distribution_bytes") == isText(format) {
-			t.Errorf("%s: %v\n%s", format, err, out.String())
+		if err != nil {
+			t.Errorf("%s: %v", format, err)
+		}
+		if has := strings.Contains(out.String(), "distribution_bytes"); ok && has == isText(format) {
+			t.Errorf("%s: has distributions: %v, want %v:\n%s", format, has, !has, out.String())
 		}
 	}
 }

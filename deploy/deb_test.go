@@ -115,7 +115,7 @@ func TestPackageInACleanRoot(t *testing.T) {
 	status, err := exec.Command("dpkg-query", "--admindir="+r.path("var/lib/dpkg"), "-W", "-f", "${Status} ${Version}",
 		"mig-exporter").Output()
 	if err != nil || !strings.HasPrefix(string(status), "install ok installed ") || !strings.HasSuffix(string(status), "+next") {
-		t.Errorf("status after the upgrade: %q, %v", status, err)
+		t.Errorf("status after the upgrade: %q, %v, want \"install ok installed VERSION+next\"", status, err)
 	}
 
 	calls = r.dpkg("--remove", "mig-exporter")

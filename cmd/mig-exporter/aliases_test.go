@@ -154,7 +154,7 @@ func TestEveryAliasHasItsFlag(t *testing.T) {
 		}
 		for _, other := range app.Model().Flags {
 			if other.Name == a.name || a.short != "" && string(other.Short) == a.short {
-				t.Errorf("--%s has the name of an alias", other.Name)
+				t.Errorf("--%s, %q, has a name of the alias --%s, %q", other.Name, other.Short, a.name, a.short)
 			}
 		}
 	}

@@ -208,7 +208,8 @@ func TestFleetFails(t *testing.T) {
 	} {
 		got := runner{}.run(t, defaultAddress, append([]string{"fleet"}, strings.Fields(c.args)...)...)
 		if got.code != c.code || !strings.Contains(flat(got.err), c.text) || got.out != "" {
-			t.Errorf("%s: %d, %q, %q; want %d, %q", c.args, got.code, got.out, got.err, c.code, c.text)
+			t.Errorf("%s: exit code %d, output %q, error %q; want %d, none, %q", c.args, got.code, got.out, got.err, c.code,
+				c.text)
 		}
 	}
 }

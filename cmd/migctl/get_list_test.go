@@ -20,8 +20,9 @@ func TestProfiles(t *testing.T) {
 		fits(t, got.out)
 		golden(t, "profiles-"+name+".txt", got.out)
 		one := runner{}.run(t, address, "profiles", "1", "-o", "yaml")
-		if strings.Count(one.out, "index: ") != 1 || !strings.Contains(one.out, "placements:") && name != "sick" {
-			t.Errorf("%s: %s", name, one.out)
+		cmptest.Equal(t, name+": GPUs in the answer for GPU 1", strings.Count(one.out, "index: "), 1)
+		if name != "sick" {
+			cmptest.HasTexts(t, one.out, "placements:")
 		}
 	}
 }

@@ -297,7 +297,7 @@ func TestProcedureWorksOnRandomNodes(t *testing.T) {
 		later += strings.Count(out, "which comes later")
 	}
 	if moved < 50 || waited < 10 || followed < 1 || later > 1 { // one packing has a circle
-		t.Errorf("%d workloads moved, %d had to wait, %d for a later GPU; %d GPUs were empty before",
-			moved, waited, later, followed)
+		t.Errorf("%d workloads moved, %d had to wait, %d of them for a later GPU, %d GPUs were left by a workload before; "+
+			"want 50, 10, not more than 1, and 1", moved, waited, later, followed)
 	}
 }

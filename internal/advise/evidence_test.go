@@ -225,9 +225,8 @@ func TestKeysAreOrdered(t *testing.T) {
 	key := Key{Namespace: "ml", Owner: "Deployment/a", Container: "main", Model: "H100", Profile: "1g.10gb"}
 	shared := key
 	shared.Shared = true
-	if key.compare(shared) >= 0 || shared.compare(key) <= 0 || key.compare(key) != 0 {
-		t.Error("keys that differ in whether the device is shared have no order")
-	}
+	cmptest.Equal(t, "a key and one of a shared device, the other way round, and a key and itself",
+		[3]int{key.compare(shared), shared.compare(key), key.compare(key)}, [3]int{-1, 1, 0})
 }
 
 // TestExplainedWidth: the sentence has the width that the stretch follows from, not that at p95.

@@ -41,7 +41,7 @@ func TestStretchKeepsItsOrder(t *testing.T) {
 		f := StretchOf(k, s)
 		if limit := max(1, 1/s.SMs, 1/s.Bandwidth); !(1 <= f.Low && f.Low <= f.Expected && f.Expected <= f.High &&
 			f.High <= limit) {
-			t.Fatalf("%+v on %+v: %+v", k, s, f)
+			t.Fatalf("%+v on %+v: %+v, want 1 <= low <= expected <= high <= %v", k, s, f, limit)
 		}
 	}
 }

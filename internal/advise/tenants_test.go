@@ -34,7 +34,7 @@ func targetOf(t *testing.T, gpus []gpu.GPU, change func(minute int)) *Packing {
 	again.Observe(s)
 	packing := recommend(again, s).Packing
 	if packing == nil || len(packing.GPUs) != 1 || len(packing.GPUs[0].Slices) != 1 {
-		t.Fatalf("packing is %+v, want one slice", packing)
+		t.Fatalf("packing is %+v, want one GPU with one slice", packing)
 	}
 	return packing
 }

@@ -94,9 +94,9 @@ func TestDCGM(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, flags, tc.flags)
 		}
 		capabilities, dropped := added(c)
-		if slices.Contains(capabilities, "SYS_ADMIN") != tc.admin || !dropped ||
-			at(c, "securityContext", "allowPrivilegeEscalation") != tc.admin {
-			t.Errorf("%s: %v", name, c["securityContext"])
+		got := []any{slices.Contains(capabilities, "SYS_ADMIN"), at(c, "securityContext", "allowPrivilegeEscalation"), dropped}
+		if want := []any{tc.admin, tc.admin, true}; !slices.Equal(got, want) {
+			t.Errorf("%s: SYS_ADMIN, allowPrivilegeEscalation and drops all others: %v, want %v", name, got, want)
 		}
 		constraints := find(t, objects, "SecurityContextConstraints")
 		if constraints["allowPrivilegeEscalation"] != tc.admin {

@@ -95,8 +95,11 @@ func TestDashboards(t *testing.T) {
 	}
 	for name := range files {
 		text := readFile(t, "dashboards/"+name)
-		if got[name] != text || len(text) > limit || !json.Valid([]byte(text)) {
-			t.Errorf("%s: %d bytes in the ConfigMap, %d in the file", name, len(got[name]), len(text))
+		if got[name] != text {
+			t.Errorf("%s: %d bytes in the ConfigMap differ from %d in the file", name, len(got[name]), len(text))
+		}
+		if len(text) > limit || !json.Valid([]byte(text)) {
+			t.Errorf("%s: %d bytes, valid JSON: %v; want %d at most of JSON", name, len(text), json.Valid([]byte(text)), limit)
 		}
 	}
 }

@@ -104,8 +104,8 @@ func TestCrashBetweenAnyTwoSteps(t *testing.T) {
 				w.revive()
 				next := w.engine(t, nil)
 				w.sound(t, next, before, after)
-				if started == nil && !died && w.drawLayout() != after {
-					t.Errorf("nothing died, and the layout is\n%s", w.drawLayout())
+				if started == nil && !died {
+					cmptest.Equal(t, "layout when nothing died", w.drawLayout(), after)
 				}
 				if again := w.engine(t, nil); again.State() != idle {
 					t.Errorf("a second start finds the state %s", again.State())
@@ -214,9 +214,11 @@ func (w *world) afterFailure(t *testing.T, e *Engine, before, after string) {
 	}
 	w.sound(t, e, before, after)
 	op = e.Operations().Operations[0]
-	if op.State == api.Succeeded && w.drawLayout() != after || op.State != api.Succeeded && w.drawLayout() != before {
-		t.Errorf("operation is %s, and the layout\n%s", op.State, w.drawLayout())
+	want := before
+	if op.State == api.Succeeded {
+		want = after
 	}
+	cmptest.Equal(t, fmt.Sprintf("layout with the operation %s", op.State), w.drawLayout(), want)
 	if again := w.engine(t, nil); again.State() != idle {
 		t.Errorf("the next start finds the state %s", again.State())
 	}

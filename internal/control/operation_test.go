@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -135,9 +136,7 @@ func TestCordon(t *testing.T) {
 			during := ""
 			w.before = func(int, mig.Step) error { during = w.cordonedBy; return nil }
 			w.engine(t, nil).applied(t, mixed())
-			if w.cordonedBy != by || by == "" && during != "me" {
-				t.Errorf("cordoned by %q before, %q during, %q after", by, during, w.cordonedBy)
-			}
+			cmptest.Equal(t, "cordoned during and after", [2]string{during, w.cordonedBy}, [2]string{cmp.Or(by, "me"), by})
 		}
 	})
 }

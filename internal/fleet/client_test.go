@@ -155,7 +155,7 @@ func TestBadServers(t *testing.T) {
 				t.Fatalf("error %v; want %q", err, c.text)
 			}
 			if !strings.Contains(e.Error(), c.text) || !strings.Contains(e.Hint, c.hint) || e.Reached == c.unreached {
-				t.Errorf("error %q, hint %q, reached %v; want %q, %q", e, e.Hint, e.Reached, c.text, c.hint)
+				t.Errorf("error %q, hint %q, reached %v; want %q, %q, %v", e, e.Hint, e.Reached, c.text, c.hint, !c.unreached)
 			}
 			if strings.Contains(e.Error(), "query=") || strings.Contains(e.Error(), "<") {
 				t.Errorf("the error repeats the query or a page: %q", e)

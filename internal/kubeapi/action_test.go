@@ -74,7 +74,7 @@ func TestErrorsNameTheRight(t *testing.T) {
 		}
 		var refused *RefusedError
 		if got := errors.As(err, &refused); got != (tc.refusal != "") || got && refused.Refusal() != tc.refusal {
-			t.Errorf("%d: refused %v: %+v", tc.code, got, refused)
+			t.Errorf("%d: refused %v: %+v, want %q", tc.code, got, refused, tc.refusal)
 		}
 		if refused := errors.Is(err, gpu.ErrNoPermission); refused == errors.Is(err, gpu.ErrUnavailable) {
 			t.Errorf("%d: %v is both a refusal and no answer, or neither", tc.code, err)

@@ -65,7 +65,7 @@ func TestClientTrustsTheClusterOnly(t *testing.T) {
 		before := asked.Load()
 		err := c.Do(t.Context(), get, nil)
 		if step.ok != (err == nil) || !step.ok && !errors.Is(err, gpu.ErrUnavailable) {
-			t.Errorf("certificate authority: %s: %v", step.name, err)
+			t.Errorf("certificate authority: %s: %v, want success %v or else %v", step.name, err, step.ok, gpu.ErrUnavailable)
 		}
 		if !step.ok && asked.Load() != before {
 			t.Errorf("certificate authority: %s: the token went to an impostor", step.name)

@@ -176,7 +176,8 @@ func TestControlWithoutAPIServer(t *testing.T) {
 	}
 	output, exit, err := c.migctl(c.ctx, "plan", "--gpus=8", "--devices=none")
 	if err != nil || exit != 1 || !strings.Contains(output, "foreign-owner") && !strings.Contains(output, "take-over") {
-		t.Errorf("a plan while it cannot be found out who else manages the GPU: exit code %d, %v: %s", exit, err, output)
+		t.Errorf("a plan while it cannot be found out who else manages the GPU: exit code %d, %v: %s; want 1 with foreign-owner or "+
+			"take-over", exit, err, output)
 	}
 	if err := c.apiserver.start(); err != nil {
 		t.Fatal(err)
@@ -255,7 +256,7 @@ func (c *cluster) restoreLayout(t *testing.T, operator user, offered []string) {
 	t.Helper()
 	output, exit, err := c.migctlAs(operator, "plan", "--gpus=8", "--devices=3g.20gb=1")
 	if err != nil || exit != 1 || !strings.Contains(output, "ml/after") {
-		t.Errorf("a plan for a GPU on which a pod has a new device: exit code %d, %v: %s", exit, err, output)
+		t.Errorf("a plan for a GPU on which a pod has a new device: exit code %d, %v: %s; want 1 with ml/after", exit, err, output)
 	}
 	if err := c.deletePod(c.ctx, "ml", "after"); err != nil {
 		t.Fatal(err)
@@ -337,7 +338,7 @@ func (c *cluster) awaitLayout(gpu int, profile string) (uuids []string, err erro
 		}
 		instances := document.GPUs[gpu].GPUInstances
 		if len(instances) != 1 || instances[0].Profile != profile || len(instances[0].ComputeInstances) != 1 {
-			return fmt.Errorf("GPU %d has %v", gpu, instances)
+			return fmt.Errorf("GPU %d has %v, expected one %s with one compute instance", gpu, instances, profile)
 		}
 		uuids = []string{instances[0].ComputeInstances[0].UUID}
 		return nil

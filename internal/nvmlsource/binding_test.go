@@ -114,7 +114,7 @@ func checkNothingIsChanged(t *testing.T, a *nvmlsource.Actuator, id gpu.UUID) {
 	t.Helper()
 	list, failed, err := a.Layouts(t.Context())
 	if err != nil || len(list) != 1 || len(list[0].Instances) != 1 {
-		t.Fatalf("layouts %+v, %v, %v", list, failed, err)
+		t.Fatalf("layouts %+v, %v, %v, want those of one GPU with one instance", list, failed, err)
 	}
 	cmptest.Equal(t, "failed layouts", failed, map[gpu.UUID]error{})
 	cmptest.Equal(t, "compute instances", len(list[0].Instances[0].ComputeInstances), 1)

@@ -91,7 +91,7 @@ func (c *partitioner) check(g gpu.GPU) (values int) {
 		}
 		was := c.known[number]
 		if place, _ := i.Placement.Get(); was.id != i.ID || place.Start != was.start || i.ProfileID != gpu.Some(was.profile) {
-			c.t.Fatalf("instance %d, %s at %d, has the activity of %+v", i.ID, i.Profile, place.Start, was)
+			c.t.Fatalf("instance %d, profile %v at %d, has the activity of %+v", i.ID, i.ProfileID, place.Start, was)
 		}
 	}
 	for _, i := range g.Instances {
@@ -168,7 +168,7 @@ func TestLayoutChangesLeakNothing(t *testing.T) {
 	goroutines := runtime.NumGoroutine()
 	c.run(10_000, next)
 	if more := c.spy.taken()["GpmSampleAlloc"]; made == 0 || made > 2*9 || more > 0 {
-		t.Errorf("%d samples, then %d more", made, more)
+		t.Errorf("%d samples, then %d more; want 1 to 18, then none", made, more)
 	}
 	if now := runtime.NumGoroutine(); now > goroutines {
 		t.Errorf("%d goroutines, then %d", goroutines, now)

@@ -147,7 +147,7 @@ func wantKnown(t *testing.T, p *Poller, pod string, want bool) {
 	t.Helper()
 	known, ok := p.PodMetadata("ns", pod, time.Time{})
 	if ok != want || ok && known.Workload != "Job/j" {
-		t.Errorf("pod %s: workload %q, known is %v, want %v", pod, known.Workload, ok, want)
+		t.Errorf("pod %s: workload %q, known is %v, want Job/j, %v", pod, known.Workload, ok, want)
 	}
 }
 

@@ -160,8 +160,11 @@ func FuzzParseDRADevice(f *testing.F) {
 		if hasProfile {
 			prefix += "-mig-"
 		}
-		if !strings.HasPrefix(name, prefix) || !strings.Contains(name, fmt.Sprintf("-%d-%d", profile, start)) && hasProfile {
-			t.Errorf("%q was read as %+v", name, ref)
+		if !strings.HasPrefix(name, prefix) {
+			t.Errorf("%q was read as %+v, want a name that begins with %s", name, ref, prefix)
+		}
+		if place := fmt.Sprintf("-%d-%d", profile, start); hasProfile && !strings.Contains(name, place) {
+			t.Errorf("%q was read as %+v, want %s in the name", name, ref, place)
 		}
 	})
 }

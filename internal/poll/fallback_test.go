@@ -131,7 +131,7 @@ func TestFallBackToTheDriver(t *testing.T) {
 			for second := 1; second <= 30; second++ {
 				a, b := n.pollSecond()
 				if (a == gpu.ActivityGPM) != (second >= tt.after) || second >= tt.after && b != tt.other {
-					t.Errorf("second %d: by %q, the other by %q", second, a, b)
+					t.Errorf("second %d: by %q, the other by %q, want GPM and %q from second %d on", second, a, b, tt.other, tt.after)
 				}
 				if spent := n.totalEnergy() - before; math.Abs(spent-float64(second)*100) > 1e-6 {
 					t.Errorf("second %d: %v J", second, spent)

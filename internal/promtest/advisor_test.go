@@ -32,14 +32,10 @@ func (r *ruler) gpusOf(name string) string {
 // back.
 func TestRightsizingLoop(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../testdata/scenarios/h100-underused.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "control.sock")
-	n := newRollout(t, string(text), advisorPolls, "--control.enabled", "--control.mode=apply",
-		"--control.socket="+socket, "--control.state-dir="+dir)
+	n := newRollout(t, readFile(t, "../../testdata/scenarios/h100-underused.yaml"), advisorPolls, "--control.enabled",
+		"--control.mode=apply", "--control.socket="+socket, "--control.state-dir="+dir)
 	n.start("gpu-node-1:9401", "mig-exporter-a")
 	for ; n.elapsed < 160*time.Hour; n.elapsed += 15 * time.Minute { // before there is a Prometheus
 		n.exporters[0].request(http.MethodPost, "/-/sim/advance?by=15m")

@@ -74,17 +74,9 @@ func alertsIn(page string) []string {
 // documentedAlerts are those of the README and of every page.
 func documentedAlerts(t *testing.T) []string {
 	t.Helper()
-	pages, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var alerts []string
-	for _, page := range append(pages, "../../README.md") {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		alerts = append(alerts, alertsIn(string(text))...)
+	for _, page := range documentPages(t) {
+		alerts = append(alerts, alertsIn(readFile(t, page))...)
 	}
 	slices.Sort(alerts)
 	return slices.Compact(alerts)
@@ -107,14 +99,10 @@ func TestAlertsAreFound(t *testing.T) {
 // chaos is the shipped scenario without its end, with a successor for the pod that ends.
 func chaos(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../testdata/scenarios/chaos.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	changed := strings.NewReplacer(
 		"  - {at: 15m, kind: version-mismatch}\n", "",
 		"faults:\n", "  - {namespace: batch, name: short-1, owner: Job/short, container: main, resource: nvidia.com/gpu, device: \"7\", workload: serve, at: 9m7s}\nfaults:\n",
-	).Replace(string(text))
+	).Replace(readFile(t, "../../testdata/scenarios/chaos.yaml"))
 	if strings.Contains(changed, "version-mismatch") || !strings.Contains(changed, "short-1") {
 		t.Fatal("chaos.yaml is not what this test expects")
 	}

@@ -2,7 +2,6 @@ package promtest
 
 import (
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -27,11 +26,7 @@ func checkAll(t *testing.T, text []byte, mode string) ([]int, error) {
 
 func readNode(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("testdata/node.prom")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return readFile(t, "testdata/node.prom")
 }
 
 func TestChecksAcceptAGoodNode(t *testing.T) {

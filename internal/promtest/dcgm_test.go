@@ -3,7 +3,6 @@ package promtest
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -13,11 +12,7 @@ import (
 // dcgmExpositions are those under dcgm-exporter's names: a node made for the purpose, and every golden of that mode.
 func dcgmExpositions(t *testing.T) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(goldens, "*"+dcgmSuffix))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return append(files, filepath.Join("testdata", "dcgm.prom"))
+	return append(findFiles(t, filepath.Join(goldens, "*"+dcgmSuffix)), filepath.Join("testdata", "dcgm.prom"))
 }
 
 // dcgmSuffix ends the names of goldens under dcgm-exporter's names.
@@ -42,10 +37,7 @@ func TestDCGMDashboards(t *testing.T) {
 	t.Parallel()
 	for _, file := range dcgmExpositions(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := []byte(readFile(t, file))
 			x, err := readExposition(text)
 			if err != nil {
 				t.Fatal(err)
@@ -62,11 +54,7 @@ func TestDCGMDashboards(t *testing.T) {
 
 // The fixture has every case that the checks are about.
 func TestDCGMFixtureHoldsWhatTheQueriesAreFor(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("testdata", "dcgm.prom"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	x, err := readExposition(text)
+	x, err := readExposition([]byte(readFile(t, filepath.Join("testdata", "dcgm.prom"))))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,16 +119,13 @@ func TestDemo(t *testing.T) {
 			t.Errorf("job %s has no honor_labels", job.JobName)
 		}
 	}
-	text, err := os.ReadFile(kept)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readFile(t, kept)
 	nodes := 0
 	for _, line := range d.said {
 		_, url, isNode := strings.Cut(line, "simulated node ")
 		if name, address, ok := strings.Cut(url, ": http://"); isNode && ok {
 			nodes++
-			if !strings.Contains(string(text), "instance: "+name+",") {
+			if !strings.Contains(text, "instance: "+name+",") {
 				t.Errorf("the node %s is not the instance of a target: %s", name, text)
 			}
 			address = strings.TrimSuffix(address, "/")
@@ -137,7 +134,7 @@ func TestDemo(t *testing.T) {
 			} else {
 				resp.Body.Close()
 			}
-			if !strings.Contains(string(text), `"`+address+`"`) {
+			if !strings.Contains(text, `"`+address+`"`) {
 				t.Errorf("Prometheus does not scrape %s: %s", address, text)
 			}
 		}

@@ -1,8 +1,6 @@
 package promtest
 
 import (
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,12 +16,8 @@ func documented(t *testing.T) []string {
 // documentedIn returns the PromQL of a page, each expression on one line.
 func documentedIn(t *testing.T, path string) []string {
 	t.Helper()
-	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all []string
-	for _, block := range regexp.MustCompile("(?s)```promql\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+	for _, block := range regexp.MustCompile("(?s)```promql\n(.*?)```").FindAllStringSubmatch(readFile(t, path), -1) {
 		all = append(all, strings.Join(strings.Fields(block[1]), " "))
 	}
 	return all
@@ -44,13 +38,9 @@ func TestDocumentedJoinsAreThoseThatAreTested(t *testing.T) {
 // TestDocumentedQueriesAreTested: every PromQL block of every page, and of the README, is an alert that is run on the
 // chaos, or a query whose answer is computed without PromQL.
 func TestDocumentedQueriesAreTested(t *testing.T) {
-	pages, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	alerts, computed := documentedAlerts(t), computedQueries()
 	found := 0
-	for _, page := range append(pages, "../../README.md") {
+	for _, page := range documentPages(t) {
 		for _, expr := range documentedIn(t, page) {
 			found++
 			if slices.Contains(computed, expr) || slices.Contains(alerts, expr) {
@@ -71,12 +61,8 @@ func TestDocumentedQueriesAreTested(t *testing.T) {
 // documentedLines returns the lines of the block that reads expr on one line.
 func documentedLines(t *testing.T, path, expr string) []string {
 	t.Helper()
-	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var lines []string
-	for _, block := range regexp.MustCompile("(?s)```promql\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+	for _, block := range regexp.MustCompile("(?s)```promql\n(.*?)```").FindAllStringSubmatch(readFile(t, path), -1) {
 		if strings.Join(strings.Fields(block[1]), " ") == expr {
 			for line := range strings.Lines(block[1]) {
 				lines = append(lines, strings.TrimSpace(line))

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -36,11 +35,7 @@ const (
 func fleetNodes(t *testing.T) []fleetNode {
 	t.Helper()
 	scenario := func(name string) string {
-		text, err := os.ReadFile("../../testdata/scenarios/" + name + ".yaml")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
+		return readFile(t, "../../testdata/scenarios/"+name+".yaml")
 	}
 	mixed, late := scenario("dgx-a100-mixed"), fleetRuns-overlap/2
 	return []fleetNode{

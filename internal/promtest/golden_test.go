@@ -28,12 +28,8 @@ func required() []string {
 // TestGoldens runs the documented joins and sums on what the program serves for each scenario.
 func TestGoldens(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob(filepath.Join(goldens, "*.prom"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	names := required()
-	for _, file := range files {
+	for _, file := range findFiles(t, filepath.Join(goldens, "*.prom")) {
 		if name := filepath.Base(file); !slices.Contains(names, name) && !strings.HasSuffix(name, dcgmSuffix) {
 			names = append(names, name)
 		}

@@ -1,8 +1,6 @@
 package promtest
 
 import (
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,13 +21,10 @@ type inhibitRule struct {
 // inhibitRules are those of docs/alerts.md, from every block that has any.
 func inhibitRules(t *testing.T) []inhibitRule {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/alerts.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := readFile(t, "../../docs/alerts.md")
 	var all []inhibitRule
 	blocks := 0
-	for _, block := range regexp.MustCompile("(?ms)^( *)```yaml\n(.*?)^ *```").FindAllStringSubmatch(string(page), -1) {
+	for _, block := range regexp.MustCompile("(?ms)^( *)```yaml\n(.*?)^ *```").FindAllStringSubmatch(page, -1) {
 		if !strings.Contains(block[2], "inhibit_rules:") {
 			continue
 		}
@@ -44,7 +39,7 @@ func inhibitRules(t *testing.T) []inhibitRule {
 		all = append(all, part.Inhibit...)
 		blocks++
 	}
-	if want := strings.Count(string(page), "inhibit_rules:"); blocks != want || len(all) == 0 {
+	if want := strings.Count(page, "inhibit_rules:"); blocks != want || len(all) == 0 {
 		t.Fatalf("found %d rules in %d blocks, want %d blocks", len(all), blocks, want)
 	}
 	return all
@@ -85,20 +80,8 @@ func matchedBy(t *testing.T, alerts []rulefmt.Rule, matchers []string) []rulefmt
 // firedLabels are the labels of every alert that a rule test expects, by its name.
 func firedLabels(t *testing.T) map[string][]map[string]string {
 	t.Helper()
-	files, err := filepath.Glob("../../deploy/prometheus/tests/*.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	fired := map[string][]map[string]string{}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var tests ruleTests
-		if err := yaml.Unmarshal(text, &tests); err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
+	for _, tests := range ruleTestFiles(t) {
 		for _, test := range tests.Tests {
 			for _, a := range test.AlertRuleTests {
 				for _, e := range a.ExpAlerts {

@@ -1,7 +1,6 @@
 package promtest
 
 import (
-	"os"
 	"strings"
 	"testing"
 )
@@ -11,11 +10,7 @@ func TestJobsJoin(t *testing.T) {
 	t.Parallel()
 	const join = `nvidia_gpu_sm_activity_ratio
   * on (uuid) group_left (hpc_job) (nvidia_gpu_hpc_job_info unless on (uuid) (count by (uuid) (nvidia_gpu_hpc_job_info) > 1))`
-	page, err := os.ReadFile("../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(page), join) {
+	if !strings.Contains(readFile(t, "../../docs/metrics.md"), join) {
 		t.Errorf("docs/metrics.md has no %s", join)
 	}
 	e := NewPrometheus(t)

@@ -82,7 +82,7 @@ func (d grafanaDashboard) lintGrid(t *testing.T) {
 	for _, row := range d.Panels {
 		check(row.Panels)
 		if row.Type == "row" && !row.Collapsed && len(row.Panels) > 0 || row.Collapsed && len(row.Panels) == 0 {
-			t.Errorf("%s: row %s: collapsed %v with %d panels", d.UID, row.Title, row.Collapsed, len(row.Panels))
+			t.Errorf("%s: row %s: collapsed %v with %d panels, want some only then", d.UID, row.Title, row.Collapsed, len(row.Panels))
 		}
 	}
 }
@@ -102,7 +102,8 @@ func (d grafanaDashboard) lintVariables(t *testing.T) {
 	for _, v := range d.Templating.List {
 		names = append(names, v.Name)
 		if v.Label == "" || v.IncludeAll && v.AllValue != ".*" {
-			t.Errorf("%s: variable %s: label %q, all %q", d.UID, v.Name, v.Label, v.AllValue)
+			t.Errorf("%s: variable %s: label %q, value of all %q; want a label, and .* if it includes all", d.UID, v.Name,
+				v.Label, v.AllValue)
 		}
 		if v.Type == "query" && v.Datasource.UID != "${datasource}" {
 			t.Errorf("%s: variable %s asks %v", d.UID, v.Name, v.Datasource)
@@ -129,8 +130,8 @@ func (p grafanaPanel) lint(t *testing.T, uid string) {
 		t.Errorf("%s, %s: description %q", uid, p.Title, p.Description)
 	}
 	if p.FieldConfig.Defaults.Unit == "" && p.Type != "table" || p.FieldConfig.Defaults.NoValue != "no data" {
-		t.Errorf("%s, %s: unit %q, without a value %q", uid, p.Title, p.FieldConfig.Defaults.Unit,
-			p.FieldConfig.Defaults.NoValue)
+		t.Errorf("%s, a %s, %s: unit %q, want one unless it is a table; without a value %q, want no data", uid, p.Type,
+			p.Title, p.FieldConfig.Defaults.Unit, p.FieldConfig.Defaults.NoValue)
 	}
 	if spans := p.FieldConfig.Defaults.Custom.SpanNulls; spans != nil && spans != false {
 		t.Errorf("%s, %s: lines are drawn over gaps: %v", uid, p.Title, spans)
@@ -150,7 +151,8 @@ func (p grafanaPanel) lint(t *testing.T, uid string) {
 		}
 		refs[target.RefID] = true
 		if target.LegendFormat == "" && p.Type != "table" || target.Instant == target.Range {
-			t.Errorf("%s, %s: legend %q, instant %v, range %v", uid, p.Title, target.LegendFormat, target.Instant, target.Range)
+			t.Errorf("%s, a %s, %s: legend %q, want one unless it is a table; instant %v, range %v, want one of both", uid, p.Type,
+				p.Title, target.LegendFormat, target.Instant, target.Range)
 		}
 		lintRates(t, uid+", "+p.Title, target.Expr)
 	}

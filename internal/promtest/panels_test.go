@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -97,18 +95,10 @@ type grafanaTarget struct {
 // loadDashboards reads the committed dashboards.
 func loadDashboards(t *testing.T) map[string]grafanaDashboard {
 	t.Helper()
-	files, err := filepath.Glob("../../dashboards/*.json")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no dashboards: %v", err)
-	}
 	all := map[string]grafanaDashboard{}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, file := range findFiles(t, "../../dashboards/*.json") {
 		var d grafanaDashboard
-		if err := json.Unmarshal(text, &d); err != nil {
+		if err := json.Unmarshal([]byte(readFile(t, file)), &d); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
 		all[d.UID] = d

@@ -2,7 +2,6 @@ package promtest
 
 import (
 	"errors"
-	"os"
 	"slices"
 	"testing"
 )
@@ -26,10 +25,7 @@ func TestSlicesAreCounted(t *testing.T) {
 			}
 		}
 	}
-	scenario, err := os.ReadFile("../../testdata/scenarios/dgx-a100-mixed.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	scenario := readFile(t, "../../testdata/scenarios/dgx-a100-mixed.yaml")
 	counts := func(whole, one, two, three float64) map[string]float64 {
 		want := map[string]float64{"map[]": whole}
 		for profile, n := range map[string]float64{"1g.5gb": one, "2g.10gb": two, "3g.20gb": three} {
@@ -47,7 +43,7 @@ func TestSlicesAreCounted(t *testing.T) {
 		{nil, counts(8, 0, 0, 0), counts(4, 7, 2, 4)},
 		{[]string{"--dcgm.repeat-gpu-fields"}, counts(8, 7, 2, 5), counts(4, 7, 2, 4)},
 	} {
-		n := startNode(t, string(scenario), append(test.args, "--metrics.names=dcgm")...)
+		n := startNode(t, scenario, append(test.args, "--metrics.names=dcgm")...)
 		n.run(scrapeOffset, nil)
 		if len(power) == 0 { // without copies every series is of a GPU
 			power["map[]"] = n.Query(t, `sum(DCGM_FI_DEV_POWER_USAGE)`)[0].F

@@ -3,7 +3,6 @@ package promtest
 import (
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -145,16 +144,12 @@ func TestRulesOnOutages(t *testing.T) {
 // reset, and a pod that fills the memory of its slice. The node restarts in the end.
 func TestRulesOnA30(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../testdata/scenarios/a30.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
 	scenario := strings.NewReplacer(
 		"workload: greedy}", "workload: greedy, for: 2h}",
 		"workload: tracker}", "workload: full, for: 1h}",
 		"workload: detector}", "workload: detector, for: 3h}",
 		"pods:\n", "  - {name: full, memory: 11700MiB, sm: 20}\npods:\n",
-	).Replace(string(text)) + "faults: [{kind: reboot, at: 3h}]\n"
+	).Replace(readFile(t, "../../testdata/scenarios/a30.yaml")) + "faults: [{kind: reboot, at: 3h}]\n"
 	n := startRuledNode(t, scenario, "--dcgm.mode=embedded")
 	n.run(4*time.Hour, 30*time.Second)
 	n.expectStory("MigSliceSaturated", "MigModePending", "MigSliceMemoryNearlyFull")
@@ -209,11 +204,7 @@ func TestRulesOnIdlers(t *testing.T) {
 // that has its GPU for a notebook is idle, and the last one ends.
 func TestRulesOnUnderused(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../testdata/scenarios/h100-underused.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	scenario := string(text)
+	scenario := readFile(t, "../../testdata/scenarios/h100-underused.yaml")
 	for _, pod := range []string{"classifier", "embedder", "reranker", "small-llm", "medium-llm", "notebook", "speech"} {
 		scenario = strings.Replace(scenario, "nvidia.com/gpu, workload: "+pod+"}",
 			"nvidia.com/gpu, workload: "+pod+", for: 60h}", 1)

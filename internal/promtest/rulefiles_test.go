@@ -1,8 +1,6 @@
 package promtest
 
 import (
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -41,11 +39,7 @@ func shippedAlerts(t *testing.T) []rulefmt.Rule {
 // TestAlertsAreComplete: each has a name of its own, a severity, a summary, a description, and a section in
 // docs/alerts.md; and the page has a row and a section for nothing else.
 func TestAlertsAreComplete(t *testing.T) {
-	text, err := os.ReadFile("../../docs/alerts.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	page := string(text)
+	page := readFile(t, "../../docs/alerts.md")
 	seen := map[string]bool{}
 	for _, a := range shippedAlerts(t) {
 		if seen[a.Alert] || !regexp.MustCompile(`^(Mig|Gpu)([A-Z][a-z]+)+$`).MatchString(a.Alert) {
@@ -138,17 +132,9 @@ func withoutStory() map[string]string {
 
 // TestEveryAlertHasAStory: a test on simulated nodes expects each to fire and to clear.
 func TestEveryAlertHasAStory(t *testing.T) {
-	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
 	tested := ""
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, call := range regexp.MustCompile(`\.expectStory\(([^)]*)\)`).FindAllStringSubmatch(string(text), -1) {
+	for _, file := range findFiles(t, "*_test.go") {
+		for _, call := range regexp.MustCompile(`\.expectStory\(([^)]*)\)`).FindAllStringSubmatch(readFile(t, file), -1) {
 			tested += call[1]
 		}
 	}

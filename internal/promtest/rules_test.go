@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"maps"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -22,11 +20,7 @@ import (
 // shippedRules are the rule files of the alerts.
 func shippedRules(t testing.TB) []string {
 	t.Helper()
-	files, err := filepath.Glob("../../deploy/prometheus/alerts-*.rules.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no rule files", err)
-	}
-	return files
+	return findFiles(t, "../../deploy/prometheus/alerts-*.rules.yaml")
 }
 
 // loadRules has Prometheus' own rule manager load rule files, for queries and results in the given storage. It
@@ -199,12 +193,8 @@ func ruledFamilies(t testing.TB) map[string]bool {
 	t.Helper()
 	families := map[string]bool{}
 	for _, file := range shippedRules(t) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
 		for _, name := range regexp.MustCompile(`\b(nvidia|mig_exporter|mig_control)_[a-z_]+`).
-			FindAllString(string(text), -1) {
+			FindAllString(readFile(t, file), -1) {
 			families[name] = true
 		}
 	}

@@ -52,18 +52,10 @@ func (a expectedAlert) String() string {
 // ruleTestFiles reads all of them, by path.
 func ruleTestFiles(t *testing.T) map[string]ruleTests {
 	t.Helper()
-	paths, err := filepath.Glob("../../deploy/prometheus/tests/*.yaml")
-	if err != nil || len(paths) == 0 {
-		t.Fatal("no tests of rules", err)
-	}
 	files := map[string]ruleTests{}
-	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, path := range findFiles(t, "../../deploy/prometheus/tests/*.yaml") {
 		var file ruleTests
-		if err := yaml.UnmarshalStrict(text, &file); err != nil {
+		if err := yaml.UnmarshalStrict([]byte(readFile(t, path)), &file); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
 		for i, name := range file.RuleFiles {

@@ -1,7 +1,6 @@
 package promtest
 
 import (
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,13 +16,9 @@ const nativeHistograms = "scrape_native_histograms: true"
 // scrapeConfigs returns the Prometheus configurations of a page.
 func scrapeConfigs(t *testing.T, path string) []string {
 	t.Helper()
-	page, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all []string
 	for _, block := range regexp.MustCompile("```(?:yaml)?\n([^`]*\\bscrape_configs:\n[^`]*)```").
-		FindAllStringSubmatch(string(page), -1) {
+		FindAllStringSubmatch(readFile(t, path), -1) {
 		all = append(all, block[1])
 	}
 	return all

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -48,10 +50,7 @@ func TestCountersAreActivityOverTime(t *testing.T) {
 	n := start(t, countersScenario)
 	whole := over(t, n, 1500*time.Millisecond, func() (Counters, error) { return n.GPUCounters(0) })
 	want := Activity{Graphics: 1, SM: 0.5, Occupancy: 0.125, Tensor: 0.2, FP32: 0.1, FP16: 0.05, DRAM: 0.25}
-	if d := whole.plus(want, -1); !near(d.Graphics, 0) || !near(d.SM, 0) || !near(d.Occupancy, 0) || !near(d.Tensor, 0) ||
-		!near(d.FP32, 0) || !near(d.FP16, 0) || !near(d.FP64, 0) || !near(d.DRAM, 0) {
-		t.Errorf("a whole GPU %+v, want %+v", whole, want)
-	}
+	cmptest.Equal(t, "a whole GPU", whole, want, cmpopts.EquateApprox(0, 1e-9))
 	id := state(t, n, 1).Instances[0].ID
 	slice := over(t, n, 300*time.Millisecond, func() (Counters, error) { return n.InstanceCounters(1, id) })
 	if !near(slice.SM, 0.5) || !near(slice.DRAM, 0.1) {
@@ -114,7 +113,7 @@ faults:
 			if before, ok := last[c.Of]; ok && c.Time.After(before.Time) {
 				for _, metric := range []uint32{1, 2, 3, 5, 10, 11, 12, 13, 20, 21, 60, 61} {
 					if v, has := GPM(before, c, metric); has && (v < 0 || metric < 20 && v > 100) {
-						t.Errorf("%s: metric %d of %+v is %g", when, metric, c.Of, v)
+						t.Errorf("%s: metric %d of %+v is %g, want 0 or more, and 100 at most below 20", when, metric, c.Of, v)
 					}
 				}
 			}

@@ -66,7 +66,7 @@ func TestPlacementAgreesWithBruteForce(t *testing.T) {
 				_, err := n.CreateGPUInstance(0, f.ID, gpu.Some(p.Start))
 				if want := canCreate(&s, model.AxisUnits, model.ComputeSlices, f, p); want != (err == nil) || !want &&
 					!errors.Is(err, gpu.ErrInsufficientResources) {
-					t.Fatalf("%s at %v beside %+v: %v", f.Name, p, s.Instances, err)
+					t.Fatalf("%s at %v beside %+v: %v, want success: %v", f.Name, p, s.Instances, err, want)
 				}
 				checkRemaining(t, n, s.Profiles[random.IntN(len(s.Profiles))])
 			}

@@ -184,7 +184,7 @@ func TestStateFilesThatAreWrong(t *testing.T) {
 		_, err := Join(s, ClockStep, bad)
 		if !errors.Is(err, ErrState) || !strings.Contains(fmt.Sprint(err), c.want) ||
 			!strings.Contains(fmt.Sprint(err), bad) {
-			t.Errorf("%s: error %v, want %q and the path", c.about, err, c.want)
+			t.Errorf("%s: error %v, want %v with %q and %s", c.about, err, ErrState, c.want, bad)
 		}
 		if after, err := os.ReadFile(bad); err != nil || string(after) != c.content {
 			t.Errorf("%s: the file was changed: %q, %v", c.about, after, err)

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -31,8 +32,9 @@ func TestSingleStrategy(t *testing.T) {
 				t.Errorf("%s: offers %s", c.about, d.Resource)
 			}
 		}
-		if offered != c.offered || recorded(n, "offers nothing") == (c.refusal == "") || !recorded(n, c.refusal) {
-			t.Errorf("%s: %d devices, want %d; %v", c.about, offered, c.offered, n.Records())
+		cmptest.Equal(t, c.about+": devices", offered, c.offered)
+		if recorded(n, "offers nothing") == (c.refusal == "") || !recorded(n, c.refusal) {
+			t.Errorf("%s: %v, want %q, and to offer nothing only then", c.about, n.Records(), c.refusal)
 		}
 		if refused := recorded(n, "refused: no free device of nvidia.com/gpu"); refused != (c.offered == 0) {
 			t.Errorf("%s: the pod is refused: %t", c.about, refused)

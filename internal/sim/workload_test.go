@@ -92,6 +92,7 @@ processes: [{gpu: 0, workload: w, at: 1s, for: 10m}]
 		celsius = append(celsius, state(t, n, 0).Celsius)
 	}
 	if !(celsius[0] < celsius[1] && celsius[1] < celsius[2] && celsius[3] == celsius[0]) || celsius[2] < 70 {
-		t.Errorf("%v C: at rest, after 20 seconds, after minutes of full load, at rest again", celsius)
+		t.Errorf("%v C at rest, after 20 seconds, after minutes of full load, at rest again; want a rise to 70, and the first",
+			celsius)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
@@ -294,9 +295,10 @@ func TestLinesOfWhatIsFoundLater(t *testing.T) {
 	} {
 		err := strictyaml.Decode("", []byte(text), &counted{wrong: key})
 		var mistake *strictyaml.Error
-		if !errors.As(err, &mistake) || mistake.Line != line || mistake.Key != key {
-			t.Errorf("%s: %v, want line %d", key, err, line)
+		if !errors.As(err, &mistake) {
+			t.Fatalf("%s: %v, want a mistake in line %d", key, err, line)
 		}
+		cmptest.Equal(t, key, *mistake, strictyaml.Error{Line: line, Key: key, Message: "is wrong"})
 	}
 }
 

@@ -55,7 +55,7 @@ func TestMethodsAndPaths(t *testing.T) {
 			t.Errorf("%s %s: no X-Content-Type-Options", test.method, test.path)
 		}
 		if test.code == 405 && test.path != "/-/sim/advance?by=1s" && w.Header().Get("Allow") != "GET, HEAD" {
-			t.Errorf("%s %s: Allow is %q", test.method, test.path, w.Header().Get("Allow"))
+			t.Errorf("%s %s: Allow is %q, want GET, HEAD", test.method, test.path, w.Header().Get("Allow"))
 		}
 	}
 }

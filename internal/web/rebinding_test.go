@@ -49,7 +49,7 @@ func TestLoopbackServesStateForItsOwnNamesOnly(t *testing.T) {
 		} {
 			status, media := ask(path, host)
 			if status != want || want == 421 && media != "application/problem+json" {
-				t.Errorf("%s for %s: %d %s, want %d", path, host, status, media, want)
+				t.Errorf("%s for %s: %d %s, want %d, which is a problem if 421", path, host, status, media, want)
 			}
 		}
 	}

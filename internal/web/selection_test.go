@@ -123,7 +123,7 @@ func TestSelectionsOverHTTP(t *testing.T) {
 			lengths[method] = resp.ContentLength
 		}
 		if status == http.StatusOK && (lengths[http.MethodGet] != lengths[http.MethodHead] || lengths[http.MethodGet] <= 0) {
-			t.Errorf("%s: lengths %v", query, lengths)
+			t.Errorf("%s: lengths %v, want the same, above 0", query, lengths)
 		}
 	}
 }

@@ -131,7 +131,8 @@ func TestGeneratedMixes(t *testing.T) {
 				for _, p := range phases {
 					sum += p.Share
 					if p.Share < 0 || p.Width < 1 || p.Width > float64(n.model.sms) || p.Bandwidth < 0 || p.Bandwidth > 0.9 {
-						t.Fatalf("%s on %s: %+v", s.work.mix, n.model.Name, p)
+						t.Fatalf("%s on %s: %+v, want a share of 0 or more, 1 to %d SMs, and 0 to 0.9 of the bandwidth",
+							s.work.mix, n.model.Name, p, n.model.sms)
 					}
 				}
 				if math.Abs(sum-1) > 1e-9 {

@@ -30,8 +30,11 @@ func problemTypes(t *testing.T) map[string]string {
 		text, err := strconv.Unquote(one.Values[0].(*ast.BasicLit).Value)
 		name, isType := strings.CutPrefix(text, urn)
 		status := regexp.MustCompile(`^\d{3}`).FindString(one.Comment.Text())
-		if err != nil || !isType || status == "" || types[name] != "" {
-			t.Errorf("%s = %q: expected %s and a word of its own, and the status in a comment", one.Names[0], text, urn)
+		if err != nil || !isType || types[name] != "" {
+			t.Errorf("%s = %q (%v): expected %s and a word of its own", one.Names[0], text, err, urn)
+		}
+		if status == "" {
+			t.Errorf("%s: comment %q, expected one that begins with the status", one.Names[0], one.Comment.Text())
 		}
 		types[name] = status
 		return true

@@ -199,9 +199,11 @@ func (n *node) expectWhole(when string, before, after []string) {
 		if op.State != api.Succeeded && op.State != api.RolledBack && op.State != api.Failed {
 			n.t.Errorf("%s: operation %s is %s", when, op.ID, op.State)
 		}
-		if op.State == api.Succeeded && !slices.Equal(got, after) || op.State != api.Succeeded && !slices.Equal(got, before) {
-			n.t.Errorf("%s: operation %s is %s with the layout %q", when, op.ID, op.State, got)
+		want := before
+		if op.State == api.Succeeded {
+			want = after
 		}
+		cmptest.Equal(n.t, fmt.Sprintf("%s: layout with operation %s %s", when, op.ID, op.State), got, want)
 	}
 	again, _ := n.run(roleRecover, 0)
 	if again.Changes != 0 || again.State != "idle" {

@@ -40,8 +40,12 @@ func TestRivalAtEveryPoint(t *testing.T) {
 			}
 			t.Logf("destroyed through the gaps: %d rebuilt identically, %d after the last reading", gaps[gapIdentical],
 				gaps[gapAfterReading])
-			if same := o.Program == rebuildTheSame; same != (gaps[gapIdentical] > 0) || same && gaps[gapAfterReading] == 0 {
-				t.Error("only an identical tree can be mistaken for our own, and it must be")
+			same := o.Program == rebuildTheSame
+			if mistaken := gaps[gapIdentical]; same != (mistaken > 0) {
+				t.Errorf("%d identical trees were mistaken for our own, want some: %v", mistaken, same)
+			}
+			if same && gaps[gapAfterReading] == 0 {
+				t.Error("no identical tree was destroyed after the last reading, want some")
 			}
 		})
 	}

@@ -103,8 +103,8 @@ func TestSpecsAreBounded(t *testing.T) {
 	} {
 		_, err := Decode([]byte(tt.spec))
 		var e *strictyaml.Error
-		if !errors.As(err, &e) || !strings.Contains(err.Error(), tt.says) || len(err.Error()) > 400 {
-			t.Errorf("%s: %.500v, want %q", tt.name, err, tt.says)
+		if text := fmt.Sprint(err); !errors.As(err, &e) || !strings.Contains(text, tt.says) || len(text) > 400 {
+			t.Errorf("%s: %T of %d bytes: %.500s; want a %T of 400 at most with %q", tt.name, err, len(text), text, e, tt.says)
 		}
 	}
 }

@@ -67,7 +67,8 @@ func TestFieldLayouts(t *testing.T) {
 			plan, err := mig.PlanNode(t.Context(), nodeOf(m), mig.Spec{Rules: rules})
 			if slices.Contains(models, m.Name) {
 				if err != nil || (len(plan.Steps) == 0) != (name == "all-enabled") || len(plan.GPUs) == 0 {
-					t.Errorf("%s on %s: %d steps, %v", name, m.Name, len(plan.Steps), err)
+					t.Errorf("%s on %s: %v, %d GPUs in %d steps; want some GPUs, and steps: %v", name, m.Name, err,
+						len(plan.GPUs), len(plan.Steps), name != "all-enabled")
 				}
 				continue
 			}

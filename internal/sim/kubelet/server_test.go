@@ -231,7 +231,8 @@ func TestClientFindsARestartedKubelet(t *testing.T) {
 		}
 		_, err := c.List(within(t))
 		if !errors.Is(err, gpu.ErrUnavailable) || errors.Is(err, gpu.ErrNotFound) || errors.Is(err, gpu.ErrTimeout) {
-			t.Errorf("a stopped kubelet gives %v, want %v", err, gpu.ErrUnavailable)
+			t.Errorf("a stopped kubelet gives %v, want %v, neither %v nor %v", err, gpu.ErrUnavailable, gpu.ErrNotFound,
+				gpu.ErrTimeout)
 		}
 		if _, again := c.List(within(t)); !errors.Is(again, err) {
 			t.Errorf("during the backoff List gives %v, want the same error again: %v", again, err)
@@ -343,7 +344,7 @@ func TestClientWaitsForADirectoryAndASocket(t *testing.T) {
 		_, err := c.List(within(t))
 		if !errors.Is(err, gpu.ErrUnavailable) || !errors.Is(err, gpu.ErrNotFound) ||
 			!strings.Contains(err.Error(), dir+"/kubelet.sock") {
-			t.Errorf("without a socket: %v, want %v that names the path", err, gpu.ErrUnavailable)
+			t.Errorf("without a socket: %v, want %v and %v, with the path", err, gpu.ErrUnavailable, gpu.ErrNotFound)
 		}
 	}
 	for range 2 { // the second time in a directory that was created again

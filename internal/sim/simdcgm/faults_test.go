@@ -44,7 +44,8 @@ func TestFaults(t *testing.T) {
 				}
 			}
 			if (failed > 0) != (tt.down != nil) || tt.down == nil && without < 9 {
-				t.Errorf("%d times no answer, %d times none for the GPU", failed, without)
+				t.Errorf("%d times no answer, want some: %v; %d times none for the GPU, want 9 if there always is an answer",
+					failed, tt.down != nil, without)
 			}
 			cmptest.Equal(t, "PCIe rates when it is over", last.Rates.PCIeReceive.Present(), true)
 			cmptest.Equal(t, "GPU and compute instances when it is over",
@@ -67,7 +68,7 @@ func TestNoRights(t *testing.T) {
 			t.Fatal(err)
 		}
 		if second == 15 && (len(answer) != 0 || !strings.HasPrefix(r.engine.Counts(), "0 groups")) {
-			t.Errorf("%v, %s", answer, r.engine.Counts())
+			t.Errorf("answer %v, engine with %s; want no answer, and 0 groups", answer, r.engine.Counts())
 		}
 		if err := r.node.Advance(time.Second); err != nil {
 			t.Fatal(err)
