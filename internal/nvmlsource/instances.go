@@ -17,47 +17,20 @@ type layoutRead struct {
 	processErr error                  // why they are absent
 }
 
-// maxRescans bounds how often a layout is read again in one reading because something of it vanished: a layout change
-// is many changes, and each can come in between.
-const maxRescans = 3
-
-// readLayout reads the GPU instances and compute instances, and the processes of the whole GPU. If something has
-// vanished meanwhile it reads all of that again, unless the last repetition found no change: what cannot be read exists
-// then, and will not be readable the next time.
-func (r *gpuRead) readLayout() (layoutRead, []gpu.ReadError) {
-	var denials []gpu.ReadError // of earlier attempts
-	for rescans := 0; ; rescans++ {
-		tree, errs := r.readTree()
-		last := rescans == maxRescans || rescans > 0 && !tree.changed && tree.err == nil
-		if !tree.vanished || last {
-			layout, layoutErrs := r.readInstances(tree.err)
-			errs = append(errs, layoutErrs...)
-			if !layout.vanished || last {
-				errs = append(errs, r.recordProcessError(layout.processErr)...)
-				return layout, addNewDenials(errs, denials)
-			}
+// readInstances reads the instances of the tree, and the processes of the whole GPU. If an instance has vanished, the
+// layout has changed since the scan, and the tree is read again first. The errors are those of the tree, too.
+func (r *gpuRead) readInstances(tree treeRead, treeErrs []gpu.ReadError) (layoutRead, []gpu.ReadError) {
+	var denials []gpu.ReadError // of attempts that are repeated
+	for {
+		layout, errs := r.readInstancesOnce(tree.err)
+		errs = slices.Concat(treeErrs, errs)
+		if !layout.vanished || !r.mayRescan(tree) {
+			errs = append(errs, r.recordProcessError(layout.processErr)...)
+			return layout, addNewDenials(errs, denials)
 		}
 		denials = addNewDenials(denials, errs)
+		tree, treeErrs = r.readTree()
 	}
-}
-
-// addNewDenials adds the denials among other errors that are new, as new ones. The attempt that met them is repeated,
-// and reports none of its errors; but a denial is new only once.
-func addNewDenials(list, other []gpu.ReadError) []gpu.ReadError {
-	for _, e := range other {
-		if e.Remembered || !errors.Is(e.Err, gpu.ErrNoPermission) {
-			continue
-		}
-		at := slices.IndexFunc(list, func(known gpu.ReadError) bool {
-			return known.Reading == e.Reading && known.Err.Error() == e.Err.Error()
-		})
-		if at < 0 {
-			list = append(list, e)
-		} else {
-			list[at] = e
-		}
-	}
-	return list
 }
 
 // recordProcessError returns the error of a GPU whose processes are not known completely.
@@ -70,9 +43,9 @@ func (r *gpuRead) recordProcessError(err error) []gpu.ReadError {
 	return q.errs
 }
 
-// readInstances reads the instances of the tree, unless its scan has failed, and the processes. Errors of an instance
-// are its own.
-func (r *gpuRead) readInstances(scanErr error) (layoutRead, []gpu.ReadError) {
+// readInstancesOnce reads the instances, unless the scan of the tree has failed, and the processes. Errors of an
+// instance are its own.
+func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError) {
 	t := &r.state.tree
 	q := r.newQuerier(r.state.answers)
 	layout := layoutRead{scanErr: scanErr, detailErrs: t.errs}

@@ -19,6 +19,7 @@ type gpuRead struct {
 	slow     bool  // the slow tier is due; denied calls are tried again
 	media    bool  // media engines are read
 	retryAll bool  // calls that were not supported are tried again
+	rescans  int   // how often the tree was read again because something of it had vanished
 	lost     error // the GPU as a whole does not answer: no further call is made
 }
 
@@ -44,12 +45,13 @@ func newGPURead(s *Source, g *gpuState) *gpuRead {
 // read reads everything, step by step.
 func (r *gpuRead) read() (gpu.GPU, error) {
 	mode, modeErrs := r.readMode()         // first: a change of the mode makes everything else new
-	facts, factErrs := r.readFacts()       // the profiles among them are needed to read the layout
-	sampled, sampleErrs := r.takeSamples() // before the layout, whose scan confirms the samples
-	layout, layoutErrs := r.readLayout()   // before the tiers: a changed layout makes the slow tier due
+	facts, factErrs := r.readFacts()       // the profiles among them are needed to read the tree
+	sampled, sampleErrs := r.takeSamples() // before the tree, whose scan confirms the samples
+	tree, treeErrs := r.readTree()         // before the tiers: a changed layout makes the slow tier due
 	fast, slow := r.readFields()           // of both tiers, by one call
 	fast = r.readFast(fast)
 	slow = r.readSlow(slow)
+	layout, layoutErrs := r.readInstances(tree, treeErrs) // late: it finds what has vanished since the scan
 	activity, activityErrs := r.readActivity(sampled, &layout)
 	noXIDs, eventErrs := r.readEvents()
 	if r.lost != nil {

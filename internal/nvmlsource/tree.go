@@ -2,6 +2,7 @@ package nvmlsource
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -67,9 +68,54 @@ type treeRead struct {
 	err      error // of the last scan. Its handles must not be used then.
 }
 
-// readTree updates the tree. After a failed scan the last tree remains, without its handles: they may be those of
-// other instances by now. The errors are those of the scan; the tree has those of its details.
-func (r *gpuRead) readTree() (result treeRead, errs []gpu.ReadError) {
+// maxRescans bounds how often a tree is read again in one reading because something of it vanished: a layout change is
+// many changes, and each can come in between.
+const maxRescans = 3
+
+// mayRescan reports whether a tree of which something has vanished is to be read again, and counts that. If the last
+// repetition found no change, what cannot be read exists, and will not be readable the next time.
+func (r *gpuRead) mayRescan(tree treeRead) bool {
+	if r.rescans == maxRescans || r.rescans > 0 && !tree.changed && tree.err == nil {
+		return false
+	}
+	r.rescans++
+	return true
+}
+
+// readTree updates the tree, again if something vanished while it was read. After a failed scan the last tree remains,
+// without its handles: they may be those of other instances by now. The errors are those of the scan; the tree has
+// those of its details.
+func (r *gpuRead) readTree() (treeRead, []gpu.ReadError) {
+	var denials []gpu.ReadError // of attempts that are repeated
+	for {
+		tree, errs := r.readTreeOnce()
+		if !tree.vanished || !r.mayRescan(tree) {
+			return tree, addNewDenials(errs, denials)
+		}
+		denials = addNewDenials(denials, errs)
+	}
+}
+
+// addNewDenials adds the denials among other errors that are new, as new ones. The attempt that met them is repeated,
+// and reports none of its errors; but a denial is new only once.
+func addNewDenials(list, other []gpu.ReadError) []gpu.ReadError {
+	for _, e := range other {
+		if e.Remembered || !errors.Is(e.Err, gpu.ErrNoPermission) {
+			continue
+		}
+		at := slices.IndexFunc(list, func(known gpu.ReadError) bool {
+			return known.Reading == e.Reading && known.Err.Error() == e.Err.Error()
+		})
+		if at < 0 {
+			list = append(list, e)
+		} else {
+			list[at] = e
+		}
+	}
+	return list
+}
+
+func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 	t := &r.state.tree
 	if r.lost != nil {
 		return treeRead{err: r.lost}, nil
