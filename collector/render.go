@@ -25,7 +25,7 @@ type renderState struct {
 	err     error // why groups left metrics out
 	// layout is the series of the metrics from which the templates were made: the content of a template besides values.
 	layout    []layoutSeries
-	templates map[expfmt.Format]layoutTemplate // of layout; nil for a format in which it cannot be rendered
+	templates map[expfmt.Format]seriesTemplate // of layout; nil for a format in which it cannot be rendered
 }
 
 type layoutSeries struct {
@@ -34,9 +34,9 @@ type layoutSeries struct {
 	since  time.Time
 }
 
-// layoutTemplate is an exposition of a layout without its values. How text and protobuf separate values, and leave out
+// seriesTemplate is an exposition of a layout without its values. How text and protobuf separate values, and leave out
 // groups, has little in common: each has its own type.
-type layoutTemplate interface {
+type seriesTemplate interface {
 	// renderMetrics appends the exposition of the selected groups to dst with the values of the metrics. After an error, a
 	// part may have been appended.
 	renderMetrics(dst *bytes.Buffer, m metrics, selected groupSelection) error
@@ -46,7 +46,7 @@ type layoutTemplate interface {
 type libraryFamily struct {
 	*dto.MetricFamily
 	encoded []byte
-	series  []int // for each metric, the index in rendered.metrics
+	series  []int // for each metric, the index in renderState.metrics
 }
 
 // Render appends the metrics of a Snapshot to dst, byte for byte as Gather, Filter with the names and an encoder of the
@@ -70,7 +70,7 @@ func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.For
 		w := metricWriter{metrics: r.metrics[:0], text: text}
 		r.err = joinErrors(c.collectLocked(&w, s))
 		r.metrics, r.snapshot = w.metrics, s
-		r.keepLayout()
+		r.dropStaleTemplates()
 	}
 	if !r.renderSelected(dst, format, c.groupIndex, c.selectGroups(names)) {
 		return false, nil
@@ -112,8 +112,8 @@ func (r *renderState) renderSelected(dst *bytes.Buffer, format expfmt.Format, gr
 	return true
 }
 
-// keepLayout drops the templates if the series have changed since they were made.
-func (r *renderState) keepLayout() {
+// dropStaleTemplates drops the templates if the series have changed since they were made.
+func (r *renderState) dropStaleTemplates() {
 	same := slices.EqualFunc(r.layout, r.metrics, func(a layoutSeries, b series) bool {
 		return a.family == b.family && a.since.Equal(b.since) && a.labels.equal(b.labels)
 	})
@@ -122,18 +122,18 @@ func (r *renderState) keepLayout() {
 		r.layout = append(r.layout, layoutSeries{r.metrics[i].family, r.metrics[i].labels, r.metrics[i].since})
 	}
 	if !same || r.templates == nil {
-		r.templates = make(map[expfmt.Format]layoutTemplate)
+		r.templates = make(map[expfmt.Format]seriesTemplate)
 	}
 }
 
 // newTemplate has the library gather and encode the metrics and removes the values. It returns nil if anything is
 // refused, or if filling the template does not reproduce the encoding.
-func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) layoutTemplate {
+func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) seriesTemplate {
 	families, whole := r.encodeByLibrary(format)
 	if families == nil {
 		return nil
 	}
-	isWhole := func(t layoutTemplate) bool {
+	isWhole := func(t seriesTemplate) bool {
 		var filled bytes.Buffer
 		return t.renderMetrics(&filled, r.metrics, nil) == nil && bytes.Equal(filled.Bytes(), whole)
 	}
@@ -142,7 +142,7 @@ func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) layou
 			return other
 		}
 	}
-	var t layoutTemplate
+	var t seriesTemplate
 	if isText(format) {
 		t = newTextTemplate(families, isOpenMetrics(format), groupOf)
 	} else {

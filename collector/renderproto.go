@@ -32,7 +32,7 @@ type protoFamily struct {
 const valueSize = 8
 
 // newProtoTemplate returns nil if it cannot find the values. It takes ownership of the families.
-func newProtoTemplate(families []libraryFamily, format expfmt.Format, groupOf groupFunc) layoutTemplate {
+func newProtoTemplate(families []libraryFamily, format expfmt.Format, groupOf groupFunc) seriesTemplate {
 	t := &protoTemplate{format: format, groupOf: groupOf, families: make([]protoFamily, len(families))}
 	for i, f := range families {
 		t.families[i] = protoFamily{libraryFamily: f, group: groupOf(f.GetName(), f.Metric[0])}

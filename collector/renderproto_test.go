@@ -12,14 +12,14 @@ import (
 )
 
 // templateOf is the template that c keeps for protobuf.
-func templateOf(c *Collector) layoutTemplate {
+func templateOf(c *Collector) seriesTemplate {
 	return c.renderedProtobuf.templates[expfmt.FmtProtoDelim]
 }
 
 // What a counter began at is part of the template: it may change while all labels stay.
 func TestRenderCreatedTimestamps(t *testing.T) {
 	c := mustNew(t, renderOptions())
-	render := func(since time.Time, value float64) layoutTemplate {
+	render := func(since time.Time, value float64) seriesTemplate {
 		t.Helper()
 		s := richNode(2, 2)
 		s.GPUs[1].Totals.XIDs = gpu.Counter{Value: value, Since: since}
@@ -42,7 +42,7 @@ func TestRenderCreatedTimestamps(t *testing.T) {
 // Histograms grow with every Snapshot without a new template. They appear when their reading was taken first.
 func TestRenderHistograms(t *testing.T) {
 	c := mustNew(t, renderOptions())
-	templates := map[layoutTemplate]bool{}
+	templates := map[seriesTemplate]bool{}
 	for i := range 6 {
 		s := richNode(3, 2)
 		for g := range s.GPUs {
@@ -90,7 +90,7 @@ func TestRenderEscapedProtobuf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	distinct := map[layoutTemplate]bool{}
+	distinct := map[seriesTemplate]bool{}
 	for _, scheme := range []model.EscapingScheme{
 		model.NoEscaping, model.UnderscoreEscaping, model.DotsEscaping, model.ValueEncodingEscaping,
 	} {

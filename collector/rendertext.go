@@ -25,12 +25,12 @@ type textFamily struct {
 // slot is a line of a template, to which a value is appended.
 type slot struct {
 	end    int // of the line in the text; it begins at the previous end
-	series int // index in rendered.metrics
+	series int // index in renderState.metrics
 	group  int // that the series belongs to, as Collector.groupIndex returns it
 }
 
 // newTextTemplate returns nil if the text does not have the expected form.
-func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFunc) layoutTemplate {
+func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFunc) seriesTemplate {
 	t := &textTemplate{openMetrics: openMetrics}
 	for i := range families {
 		if !t.addFamily(&families[i], groupOf) {

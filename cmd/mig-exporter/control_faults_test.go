@@ -105,6 +105,7 @@ func TestAChangeHangs(t *testing.T) {
 func TestOneControllerPerNode(t *testing.T) {
 	scenario := write(t, "s.yaml", faultyRepartition)
 	c := controlNode(t, scenario)
+	c.idle() // it listens before it has locked the state folder
 	second := &controlled{dir: t.TempDir(),
 		program: launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--control.enabled",
 			"--control.mode=apply", "--control.socket="+filepath.Join(c.dir, "d.sock"),

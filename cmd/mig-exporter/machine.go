@@ -50,7 +50,8 @@ func (m machine) openPods(n *node, cfg *Config) error {
 	}
 	opts := podresources.Options{
 		Socket: cfg.KubeletSocket, Checkpoint: cfg.Checkpoint, Witness: m.witness(cfg), NodeNames: m.nodeNames(cfg),
-		Expected: m.inCluster || cfg.kubeletSocketSet, Traces: append(kubeletFolders(), filepath.Dir(cfg.KubeletSocket)),
+		Expected:     m.inCluster || cfg.kubeletSocketSet,
+		KubeletPaths: append(kubeletFolders(), filepath.Dir(cfg.KubeletSocket)),
 	}
 	if cfg.Control.Enabled {
 		boot, err := readBootID()

@@ -43,7 +43,7 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 	level.Info(logger).Log("msg", "starting mig-exporter", "version", version.Info(), "build", version.BuildContext())
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups) // after the driver was shut down: the signal kills then
+	defer signal.Stop(hangups) // runs after the driver was shut down: from then on the signal ends the process
 	x, err := newExporter(cfg, logger)
 	if err != nil {
 		return err
@@ -303,7 +303,7 @@ func pollOptions(
 func newProcessRegistry() (*prometheus.Registry, prometheus.Histogram) {
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name:    "mig_exporter_poll_duration_seconds",
-		Help:    "Time from the beginning of a reading of all GPUs until its result was published.",
+		Help:    "Duration of a poll: reading all GPUs and their holders, and building the Snapshot.",
 		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
 
 		NativeHistogramBucketFactor: 1.1,

@@ -136,11 +136,12 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	if node.showsUse(func(u deviceUse) bool { return u.summary() == confirmedIdle }) {
 		p.line()
 		p.para(confirmedIdle+": ", yellow,
-			"an operator has confirmed that nothing uses the device (migctl confirm-free); it is not known otherwise.")
+			"an operator has confirmed that nothing uses the device (migctl confirm-free); the kubelet does not report "+
+				"whether it is in use.")
 	}
 	if stranded {
 		p.line()
-		p.para("stranded: ", yellow, "room that no profile can use beside the present instances.")
+		p.para("stranded: ", yellow, "slices that no profile can use beside the existing instances.")
 	}
 	if len(node.doc.Node.UnmatchedDevices) > 0 {
 		p.line()
@@ -180,7 +181,7 @@ func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c co
 	if !g.Up {
 		t := "not answering"
 		if !g.LastRead.IsZero() {
-			t += fmt.Sprintf(", last read %s before", now.Sub(g.LastRead).Round(time.Second))
+			t += fmt.Sprintf(", last read %s earlier", now.Sub(g.LastRead).Round(time.Second))
 		}
 		p.para("  ! ", red, t)
 	}

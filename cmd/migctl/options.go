@@ -44,11 +44,11 @@ const (
 	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the command line or the " +
 		"spec is wrong; 3 the server cannot be reached; 4 degraded or stuck, an operator must act; 5 the layout is neither " +
 		"the previous nor the planned one (another client interrupted the operation, or an operator accepted the layout), " +
-		"plan again; 130 Ctrl-C, the operation goes on."
-	setupHelp = "The flags before the command can also be set as variables: MIGCTL_ADDRESS, MIGCTL_TOKEN_FILE, " +
-		"MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR; --url of evaluate as " +
-		"MIGCTL_URL.\n\nCompletion: source <(migctl --completion-script-bash), or --completion-script-zsh. Man page: " +
-		"migctl --help-man | man -l -"
+		"plan again; 130 interrupted by Ctrl-C, the operation continues."
+	setupHelp = "The flags before the command can also be set as environment variables: MIGCTL_ADDRESS, " +
+		"MIGCTL_TOKEN_FILE, MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR; " +
+		"--url of evaluate as MIGCTL_URL.\n\nCompletion: source <(migctl --completion-script-bash), or " +
+		"--completion-script-zsh. Man page: migctl --help-man | man -l -"
 )
 
 // options are the values of a command line.
@@ -158,7 +158,7 @@ func (o *options) checkFlags() error {
 	}
 	if o.Plan != "" {
 		if !o.Spec.isEmpty() || o.TakeOver || len(o.Spec.Force) > 0 {
-			return usageError{"--plan names a plan that is made already: give no spec, --force or --take-over beside it"}
+			return usageError{"--plan names an existing plan: it cannot be combined with a spec, --force or --take-over"}
 		}
 		return nil
 	}
@@ -203,7 +203,7 @@ func newApp(o *options) *kingpin.Application {
 	settled.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)
 	addYesFlag(settled, o)
 	confirm := app.Command(commandConfirm,
-		"Confirm that nothing uses devices whose use the kubelet does not report. Changes no GPU; needs the right force.")
+		"Confirm that nothing uses devices whose use the kubelet does not report. Changes no GPU. Requires the force right.")
 	confirm.Arg("device", "The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by index, UUID or PCI bus id.").
 		Required().
 		HintAction(o.completions(listMIGDevices)).HintAction(gpus).StringsVar(&o.GPUs)
@@ -221,7 +221,7 @@ func newApp(o *options) *kingpin.Application {
 // addReadCommands declares the commands that change and plan nothing.
 func addReadCommands(app *kingpin.Application, o *options) {
 	get := app.Command(commandGet,
-		"Draw the node: GPUs, their slices on the placement axis, their users, free and stranded room.")
+		"Draw the node: GPUs, their slices on the placement axis, their users, free and stranded slices.")
 	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").HintAction(o.completions(listGPUs)).StringsVar(&o.GPUs)
 	addOutputFlag(get, o, formTable, formWide, formJSON, formYAML)
 	profiles := app.Command(commandProfiles,

@@ -59,7 +59,7 @@ func writePlan(p *page, plan *api.Plan) {
 		p.para("! ", yellow, "managed by another owner: "+o)
 	}
 	if plan.TakeOver && len(plan.Owners) > 0 {
-		p.para("! ", yellow, "--take-over: it is changed nevertheless")
+		p.para("! ", yellow, "--take-over: the GPUs are changed anyway")
 	}
 	for _, w := range plan.Warnings {
 		p.para("! ", yellow, w)

@@ -34,9 +34,9 @@ func addRecommendCommand(app *kingpin.Application, o *options) {
 func (o *options) checkRecommend() error {
 	switch {
 	case o.Explain != "" && o.WantSpec, (o.Explain != "" || o.WantSpec) && o.Output != formText:
-		return usageError{"--explain, --spec and -o json or yaml are different answers: choose one"}
+		return usageError{"--explain, --spec and -o json or yaml cannot be combined"}
 	case o.Explain != "" && len(o.GPUs) > 0:
-		return usageError{"--explain names the GPU: give no other beside it"}
+		return usageError{"--explain takes the GPU: name no other GPUs"}
 	}
 	return nil
 }
@@ -183,7 +183,7 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 		case advise.ActionSlice:
 			c = green
 			row[3], row[4], row[5] = r.Recommended, shareText(r.Reclaimable), stretchText(r.Predicted)
-			row[7] = reservation(r)
+			row[7] = caveat(r)
 		case advise.ActionFree:
 			c = dim
 		case advise.ActionShare:
@@ -282,8 +282,8 @@ func sliceText(r *advise.Recommendation) string {
 	return orUnknown(r.Profile)
 }
 
-// reservation says why a recommended slice is no candidate of the metrics and alerts.
-func reservation(r *advise.Recommendation) string {
+// caveat says why a recommended slice is no candidate of the metrics and alerts.
+func caveat(r *advise.Recommendation) string {
 	switch {
 	case r.NotChecked:
 		return "media not checked"
@@ -325,10 +325,10 @@ func writeSummary(p *page, report *advise.Report) {
 	packing := report.Packing
 	switch {
 	case packing == nil:
-		p.line(text("No GPU is to be given up for slices."))
+		p.line(text("No workload is to move from a whole GPU to a slice."))
 	case len(packing.GPUs) == 0:
 		p.para("", yellow, "The recommended slices were not placed: they do not fit on GPUs that are free or become "+
-			"free, or the search was broken off.")
+			"free, or the search was stopped at its limit.")
 	default:
 		writePacking(p, packing)
 	}
@@ -347,10 +347,10 @@ func writePacking(p *page, packing *advise.Packing) {
 	if len(packing.FreedGPUs) > 0 {
 		freed = "GPU " + joinNumbers(packing.FreedGPUs)
 	}
-	t := fmt.Sprintf("What moves holds %s now, and needs %d afterwards, GPUs in MIG mode not counted. Set free: %s.",
+	t := fmt.Sprintf("The workloads to move hold %s now and need %d afterwards, not counting GPUs in MIG mode. Freed: %s.",
 		plural(packing.InUse, "GPU", "GPUs"), packing.Needed, freed)
 	if !packing.Proven {
-		t += " Not proven optimal: the search was broken off, or a model was left out."
+		t += " Not proven optimal: the search was stopped at its limit, or a model was left out."
 	}
 	p.para("", bold, t)
 }

@@ -79,10 +79,10 @@ func changeOfAll(report *advise.Report, first *advise.Recommendation) (c sliceCh
 		case r.Pod != nil && pods[*r.Pod]:
 			return c, "its pod holds several slices. Change it by hand."
 		case first.Action == advise.ActionShrink && r.Action != advise.ActionShrink:
-			return c, "a smaller one does not do for another replica, and one template cannot ask for both."
+			return c, "a smaller slice is not enough for another replica, and one pod template cannot request both."
 		case changesSlice(r) && r.Recommended != first.Recommended:
 			return c, "another replica is recommended " + cmp.Or(r.Recommended, "a whole GPU") +
-				", and one template cannot ask for both. Decide for the larger one."
+				", and one pod template cannot request both. Choose the larger one."
 		}
 		if r.Pod != nil {
 			pods[*r.Pod] = true

@@ -224,13 +224,13 @@ func TestRecommendCountsProvisionalSlices(t *testing.T) {
 	routes := recommended(report, s)
 	_, address := serve(t, routes)
 	got := runner{}.run(t, address, "recommend").out
-	cmptest.HasTexts(t, flat(got), "What moves holds 1 GPU now", counted, "Procedure.")
+	cmptest.HasTexts(t, flat(got), "The workloads to move hold 1 GPU now", counted, "Procedure.")
 	cmptest.LacksTexts(t, flat(got), "although a slice would do")
 	fits(t, withoutCommands(got))
 	report.Packing, report.Devices[0].Action = nil, advise.ActionKeep
 	_, address = serve(t, recommended(report, s))
 	got = runner{}.run(t, address, "recommend").out
-	cmptest.HasTexts(t, flat(got), "No GPU is to be given up for slices.", counted)
+	cmptest.HasTexts(t, flat(got), "No workload is to move from a whole GPU to a slice.", counted)
 	cmptest.LacksTexts(t, got, "Procedure")
 }
 
@@ -285,9 +285,9 @@ func TestRecommendWithoutAnAnswer(t *testing.T) {
 		{"no such GPU to explain", withReport, []string{"--explain=GPU-1"}, exitUsage, []string{`no GPU "GPU-1"`}},
 		{"no such GPU in a spec", withReport, []string{"--spec", "17"}, exitUsage, []string{`no GPU "17"`}},
 		{"nothing for a spec", withReport, []string{"--spec"}, exitFailed, []string{"there is no spec to write"}},
-		{"spec and JSON", withReport, []string{"--spec", "-o", "json"}, exitUsage, []string{"choose one"}},
-		{"spec and explanation", withReport, []string{"--spec", "--explain=0"}, exitUsage, []string{"choose one"}},
-		{"two GPUs", withReport, []string{"--explain=0", "1"}, exitUsage, []string{"--explain names the GPU"}},
+		{"spec and JSON", withReport, []string{"--spec", "-o", "json"}, exitUsage, []string{"cannot be combined"}},
+		{"spec and explanation", withReport, []string{"--spec", "--explain=0"}, exitUsage, []string{"cannot be combined"}},
+		{"two GPUs", withReport, []string{"--explain=0", "1"}, exitUsage, []string{"--explain takes the GPU"}},
 		{"no JSON", map[string]http.HandlerFunc{"GET /recommendations": raw("[]")}, nil, exitUnreachable, []string{
 			"not what migctl",
 		}},
@@ -311,7 +311,7 @@ func TestRecommendOfAnEmptyNode(t *testing.T) {
 		_, address := serve(t, recommended(report, s))
 		got := runner{}.run(t, address, "recommend")
 		cmptest.Equal(t, "exit code", got.code, exitOK)
-		cmptest.HasTexts(t, got.out, "No GPU is to be given up for slices.")
+		cmptest.HasTexts(t, got.out, "No workload is to move from a whole GPU to a slice.")
 		cmptest.LacksTexts(t, got.out, "Procedure")
 		fits(t, got.out)
 	}

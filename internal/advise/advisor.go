@@ -15,7 +15,7 @@ const (
 	// maxWorkloads bounds the memory: beyond it, the workload that was not seen for the longest time is forgotten.
 	maxWorkloads = 10_000
 	// forgetAfter is the age at which a workload that was not seen again is forgotten.
-	forgetAfter = memoryDays * 24 * time.Hour
+	forgetAfter = keptDays * 24 * time.Hour
 )
 
 // Advisor collects evidence from Snapshots. It is not safe for concurrent use.
@@ -24,7 +24,8 @@ type Advisor struct {
 	now      time.Time // of the last Snapshot, or of the evidence that was restored; a wall clock's
 	restored bool      // nothing was observed since
 	ahead    time.Time // the first time that is far ahead of now; zero if the last one was not
-	// unshifted is what remains for the days of the evidence when the clock was set, half a day at most either way.
+	// unshifted is the part of all clock changes that the days of the evidence, which shift by whole days, have not
+	// followed: at most half a day either way.
 	unshifted time.Duration
 	devices   map[deviceKey]*device
 	order     []*device // devices in the order in which they came: sums must not depend on that of a map

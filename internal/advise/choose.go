@@ -19,8 +19,7 @@ type Facts struct {
 }
 
 // Choose returns what is recommended for a whole GPU that is held. Of the GPU it uses the profiles, the number of
-// SMs, the MIG mode, current and pending, and the total memory. Unlike an Advisor, it has no answer from before to
-// setAnswer on.
+// SMs, the MIG mode, current and pending, and the total memory. Unlike an Advisor, it keeps no previous answer.
 func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name, Action: ActionKeep, Evidence: f.Evidence}
 	of := wholeOf(g)

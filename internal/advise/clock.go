@@ -57,7 +57,7 @@ func (w *workload) shift(by time.Duration, days int32) {
 		shiftSeconds(by, &w.Media[kind])
 	}
 	sums := w.Days
-	w.Days = [memoryDays]daySums{}
+	w.Days = [keptDays]daySums{}
 	for _, d := range sums {
 		if d != (daySums{}) {
 			d.Day += days

@@ -52,7 +52,7 @@ func isUnread(unread, of float64) bool { return unread > 0.05*of }
 // isRecent reports whether a time in Unix seconds lies in the days that are kept, and not in the future.
 func isRecent(at int64, now time.Time) bool {
 	age := now.Sub(time.Unix(at, 0))
-	return at != 0 && age >= 0 && age < memoryDays*24*time.Hour
+	return at != 0 && age >= 0 && age < keptDays*24*time.Hour
 }
 
 // isPreallocated reports whether a framework took nearly all memory of a device at its start, and the same since.

@@ -60,8 +60,9 @@ type packer struct {
 	fits     map[string][]mig.Placed // by target and profiles; nil if they do not fit
 }
 
-// pack places the recommended slices of a node on the fewest of its GPUs. It returns nil if nothing is to be moved,
-// or if it does not fit.
+// pack places the recommended slices of a node on the fewest of its GPUs. It returns nil if nothing is to be moved, or
+// if the node uses the single strategy and not all of it can move. Slices for which no placement was found are left
+// out, and Proven is false then.
 func pack(report *Report, gpus []gpu.GPU) *Packing {
 	devices, single := report.Devices, report.SingleStrategy
 	packing := &Packing{Proven: true, GPUs: []PackedGPU{}, FreedGPUs: []int{}}
@@ -188,7 +189,7 @@ func idleShareOf(g *gpu.GPU) float64 {
 	return g.Power.IdleWatts.Or(0) / max(1, g.Readings.PowerLimitWatts.Or(1))
 }
 
-// search gives the moved workloads from an index on their targets, and keeps the cheapest way.
+// search assigns targets to the moved workloads from index from on, and keeps the cheapest assignment.
 func (p *packer) search(from int) {
 	if p.cost+p.needed(from) >= p.bestCost || p.steps >= maxPackingSteps {
 		return

@@ -176,7 +176,7 @@ type Packing struct {
 	InUse     int   `json:"gpusInUse"`
 	Needed    int   `json:"gpusNeeded"`
 	FreedGPUs []int `json:"freedGpus"`
-	// Proven is false if the search for fewer GPUs was broken off: "not proven optimal".
+	// Proven is false if the search for fewer GPUs was stopped at its limit: "not proven optimal".
 	Proven bool `json:"provenOptimal"`
 }
 

@@ -14,8 +14,8 @@ type Key struct {
 	Namespace string `json:"namespace,omitempty"`
 	// Owner is the pod's owner, "Deployment/resnet"; "label/<value>" if a label of the pod names its workload,
 	// "Pod/<name>" if it has no owner or none is known, "batch/<name>" for a job of a batch scheduler,
-	// "processes/<GPU UUID>" for processes of no container and no job, and, in no report, "tenants/<GPU UUID>" for all
-	// that GPU instances of a GPU are held by.
+	// "processes/<GPU UUID>" for processes of no container and no job, and, never in a report, "tenants/<GPU UUID>" for
+	// all workloads on the GPU instances of a GPU together.
 	Owner     string `json:"owner"`
 	Container string `json:"container,omitempty"`
 	// Shared is set if several containers hold the device: the workload is what they do together.
@@ -43,13 +43,13 @@ func compareBools(a, b bool) int {
 	return 1
 }
 
-// memoryDays is how many daily maxima are kept, today included.
-const memoryDays = 8
+// keptDays is how many daily maxima are kept, today included.
+const keptDays = 8
 
 // daySums are what one day of UTC has seen of a workload.
 type daySums struct {
-	Day            int32 // since 1970; 0 is no day
-	Observed, Held float32
+	Day            int32   // since 1970; 0 is no day
+	Observed, Held float32 // seconds
 	Memory         float32 // largest, in MiB
 	Busy10         float32 // largest mean over 10 minutes
 	PCIe           float32 // largest mean over 1 minute, as a share of the link
@@ -77,7 +77,7 @@ type workload struct {
 	// Busy counts 60-second windows by busy time, Power by dynamic power as a share of the power limit; Width and
 	// Bandwidth count busy seconds, as shares of the device.
 	Busy, Width, Bandwidth, Power histogram
-	Days                          [memoryDays]daySums
+	Days                          [keptDays]daySums
 	Observed                      float64 // seconds, all time, those of several devices at once counted once
 	// Pods are those that ran it: a restart of the exporter is a gap for a pod that runs on.
 	Pods []podSeen
@@ -235,7 +235,7 @@ func dayOf(at time.Time) int32 { return int32(math.Floor(float64(at.Unix()) / (2
 
 // slotOf returns where the sums of a day are kept; they can be those of another day.
 func (w *workload) slotOf(day int32) *daySums {
-	return &w.Days[((day%memoryDays)+memoryDays)%memoryDays]
+	return &w.Days[((day%keptDays)+keptDays)%keptDays]
 }
 
 // maxWeight is the weight at which all weights are scaled down, far below what float32 can hold.
@@ -262,7 +262,7 @@ func (w *workload) sums(now time.Time) daySums {
 	var all daySums
 	today := dayOf(now)
 	for _, d := range w.Days {
-		if d.Day <= today-memoryDays {
+		if d.Day <= today-keptDays {
 			continue
 		}
 		all.Observed += d.Observed
@@ -278,7 +278,7 @@ func (w *workload) sums(now time.Time) daySums {
 func (w *workload) observedDays(now time.Time) int {
 	days, today := 0, dayOf(now)
 	for _, d := range w.Days {
-		if d.Observed > 0 && d.Day > today-memoryDays {
+		if d.Observed > 0 && d.Day > today-keptDays {
 			days++
 		}
 	}
@@ -302,7 +302,7 @@ func (w *workload) trendBytesPerDay(now time.Time) float64 {
 	today := dayOf(now)
 	steepest := 0.
 	var n, sx, sy, sxx, sxy float64
-	for back := range int32(memoryDays) {
+	for back := range int32(keptDays) {
 		d := w.slotOf(today - back)
 		if d.Day != today-back || d.Memory == 0 {
 			continue

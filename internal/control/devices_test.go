@@ -215,7 +215,7 @@ func TestSettlingOfDestruction(t *testing.T) {
 		"fails for a while":     {k: slowKubelet{err: gpu.ErrUnavailable, failing: 8 * time.Second}, took: 8 * time.Second},
 		"is silent for a while": {k: slowKubelet{silently: true, failing: 8 * time.Second}, took: 11 * time.Second},
 		"fails for good": {k: slowKubelet{err: gpu.ErrUnavailable, failing: time.Hour}, took: 20 * time.Second,
-			warns: []string{"does not say what it offers (unavailable): mend or restart it", "may still offer " + sevenG}},
+			warns: []string{"does not say what it offers (unavailable): fix or restart it", "may still offer " + sevenG}},
 		"is silent for good": {k: slowKubelet{silently: true, failing: time.Hour}, took: 20 * time.Second,
 			warns: []string{"does not say what it offers (timed out)", "may still offer " + sevenG}},
 		"is not there any more": {k: slowKubelet{err: gpu.ErrNoKubelet, failing: time.Hour}, took: 0},

@@ -35,27 +35,27 @@ type Engine struct {
 
 	saving     sync.Mutex // what is written to the state folder: taken before announcing and mu
 	cordoning  sync.Mutex // the node is cordoned and uncordoned: taken before saving
-	announcing sync.Mutex // the observer, of one state after the other: taken before mu
+	announcing sync.Mutex // serializes reports to the observer: taken before mu
 
-	mu           sync.Mutex
-	current      *operation // accepted or being executed
-	reserved     bool       // a request is being checked, and may become the current operation
-	operations   []*operation
-	layouts      []layout      // of GPUs that operations have changed, for a restore
-	restoredBoot string        // the boot whose restore is over
-	restoring    bool          // a restore is due
-	loaded       bool          // the state folder was read
-	started      chan struct{} // closed when the first attempt to finish what the last process left is over
-	recovering   bool          // what the last process left is being finished
-	unusable     string        // why the engine is read-only
-	damaged      bool          // the state folder's documents are, and the operator has to accept that
-	shown        string        // the state that the observer knows
+	mu            sync.Mutex
+	current       *operation // accepted or being executed
+	reserved      bool       // a request is being checked, and may become the current operation
+	operations    []*operation
+	layouts       []layout      // of GPUs that operations have changed, for a restore
+	restoredBoot  string        // the boot whose restore is over
+	restoring     bool          // a restore is due
+	loaded        bool          // the state folder was read
+	started       chan struct{} // closed when the first attempt to finish what the last process left is over
+	recovering    bool          // what the last process left is being finished
+	unusable      string        // why the engine is read-only
+	damaged       bool          // the state folder's documents are, and the operator has to accept that
+	reportedState string        // the state that the observer knows
 }
 
-// New makes an engine. Run comes next.
+// New returns an Engine, which does nothing until Run is called.
 func New(o Options) (*Engine, error) {
 	if o.Actuator == nil || o.Poller == nil || o.Store == nil {
-		return nil, errors.New("control: an actuator, a node and a store are required")
+		return nil, errors.New("control: an actuator, a poller and a store are required")
 	}
 	if o.CallTimeout <= 0 {
 		return nil, errors.New("control: a call timeout is required")
@@ -74,7 +74,7 @@ func New(o Options) (*Engine, error) {
 // SetLayouts replaces the named layouts for the plans that follow. The caller does not modify them afterwards.
 func (e *Engine) SetLayouts(layouts map[string][]api.LayoutRule) { e.named.Store(&layouts) }
 
-// housekeeping is how often Run looks at the last Snapshot, and for operations that can be taken up again.
+// housekeeping is how often observeActivity reads the last Snapshot, and Run looks for operations to retry.
 const housekeeping = time.Second
 
 // Run finishes what the last process has left, and then executes what is accepted until ctx ends. An operation that is
@@ -84,7 +84,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	defer watching.Wait()
 	defer e.settling.Wait()
 	watching.Go(func() { e.observeActivity(ctx) })
-	e.recover(ctx)
+	e.recoverOperations(ctx)
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -93,7 +93,7 @@ func (e *Engine) Run(ctx context.Context) error {
 			e.retryUncordon(ctx)
 		}
 		if n%5 == 4 {
-			e.recover(ctx)
+			e.recoverOperations(ctx)
 		}
 		if n%10 == 9 {
 			e.restoreLater(ctx)
@@ -165,8 +165,8 @@ func (e *Engine) reportState() {
 	defer e.announcing.Unlock()
 	e.mu.Lock()
 	now := e.state()
-	known := now == e.shown
-	e.shown = now
+	known := now == e.reportedState
+	e.reportedState = now
 	e.mu.Unlock()
 	if !known && e.o.Observer != nil {
 		e.o.Observer.State(now)

@@ -15,8 +15,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// grace is how long what is under way may go on once the program is to end: well within the time that a service manager
-// gives it. What has not come to an end by then is left to the next start, as after a crash.
+// grace is how long an operation may continue after shutdown was requested: well below the stop timeout of a service
+// manager. What is unfinished then is left to the next start, as after a crash.
 const grace = 7 * time.Second
 
 // withGrace is a context that ends grace after ctx.
@@ -120,7 +120,7 @@ func (e *Engine) commit(op *operation) error {
 	return err
 }
 
-// doStep does one step: it is on disk before it is begun, and what came of it afterwards. The error says why it was
+// doStep performs one step. It saves the step before it begins, and the outcome afterwards. The error says why it was
 // not done; the part of the operation then has what is known of the GPU.
 func (e *Engine) doStep(ctx context.Context, op *operation, s mig.Step, at stepRef, force []string) error {
 	p := op.part(s.GPU)
@@ -149,8 +149,8 @@ func (e *Engine) doStep(ctx context.Context, op *operation, s mig.Step, at stepR
 }
 
 const (
-	tries = 4
-	pause = 250 * time.Millisecond // before the second try; it doubles
+	maxStepTries    = 4
+	firstRetryDelay = 250 * time.Millisecond // before the second try; it doubles
 )
 
 // performStep performs a step. A GPU instance can be in use for a moment after its compute instances are gone: a
@@ -162,10 +162,11 @@ func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, for
 	for n := 1; ; n++ {
 		done, err := e.performOnce(ctx, p, s, force, rollback)
 		again := rollback || !isCreation(s) && errors.Is(err, gpu.ErrInUse)
-		if err == nil || !again || p.Pending != nil || isForeign(err) || isBusy(err) || n == tries || ctx.Err() != nil {
+		if err == nil || !again || p.Pending != nil || isForeign(err) || isBusy(err) || n == maxStepTries ||
+			ctx.Err() != nil {
 			return done, err
 		}
-		sleep(ctx, pause<<(n-1))
+		sleep(ctx, firstRetryDelay<<(n-1))
 		p.Pending = &s
 	}
 }
@@ -318,7 +319,8 @@ func (e *Engine) verify(ctx context.Context, op *operation) error {
 			return &foreignError{gpu: p.GPU, current: knownInstances(g.Instances)}
 		}
 		if left := stepsBetween(p.GPU, g.Instances, p.After); len(left) > 0 {
-			return fmt.Errorf("the layout read back is another one: %s is missing: %w", stepText(left[0]), gpu.ErrDriver)
+			return fmt.Errorf("the layout read back is not the planned one: %s is still to be done: %w",
+				stepText(left[0]), gpu.ErrDriver)
 		}
 	}
 	return nil

@@ -464,7 +464,7 @@ func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.recover(t.Context())
+	e.recoverOperations(t.Context())
 	e.settling.Wait()
 	return e
 }

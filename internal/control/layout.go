@@ -59,7 +59,7 @@ func samePlace(a, b mig.Instance) bool {
 	return a.ProfileID == b.ProfileID && a.Placement == b.Placement
 }
 
-// stepsBetween leads from the instances of a GPU to those wanted: first what goes, then what comes.
+// stepsBetween returns the steps from the instances of a GPU to those wanted: destructions first, then creations.
 func stepsBetween(id gpu.UUID, live, wanted []mig.Instance) []mig.Step {
 	var goes, comes []mig.Step
 	for _, i := range live {

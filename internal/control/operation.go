@@ -31,7 +31,8 @@ type operation struct {
 	news   chan struct{} // closed at the next event
 	live   bool          // more events will come
 
-	// inSlots says that the slots have what there is of the operation: the history leaves it out.
+	// inSlots is set while the store's slots (see package store) have the latest record of the operation: the history
+	// leaves it out.
 	inSlots bool
 	task    task
 	settled chan struct{} // closed when the operator ends the wait for the kubelet
@@ -127,8 +128,8 @@ func (e *Engine) Operations() *api.Operations {
 
 // Events delivers the events of an operation with a Seq above after: first those that there were, then those that
 // come. The channel is closed when no more will come: at the operation's end, when it waits for an operator, or with
-// ctx. A slow reader delays nothing. Numbers begin again with the process: a reader that asks for what comes after an
-// event that there has not been gets all.
+// ctx. A slow reader delays nothing. Seq starts anew with the process: a reader that asks for events after a Seq
+// that has not been reached gets all.
 func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.Event, error) {
 	e.mu.Lock()
 	op, p := e.findOperation(id)

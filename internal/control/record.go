@@ -100,7 +100,7 @@ func (e *Engine) saveOperation(op *operation) error {
 	return err
 }
 
-// save saves something, one after the other. If the state folder was replaced, it is saved in the new one, after the
+// save writes documents one at a time. If the state folder was replaced, it is saved in the new one, after the
 // history. An error makes the engine read-only.
 func (e *Engine) save(document func() error) error {
 	e.saving.Lock()

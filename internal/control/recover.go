@@ -21,10 +21,10 @@ var errInterrupted = errors.New("the exporter stopped in the middle of the opera
 // client is too likely to have been at work, whatever the instances look like.
 const maxAway = 10 * time.Minute
 
-// recover reads the state folder and finishes what a crash has left, by commit or rollback; after a reboot it
+// recoverOperations reads the state folder and finishes what a crash has left, by commit or rollback; after a reboot it
 // restores the layouts that were committed, if that is asked for. It does nothing once the folder was read; before
 // that it can be called again. That a rollback fails, or that the folder cannot be used, is a state of the engine.
-func (e *Engine) recover(ctx context.Context) {
+func (e *Engine) recoverOperations(ctx context.Context) {
 	e.mu.Lock()
 	due := !e.loaded
 	e.recovering = e.recovering || due
@@ -179,7 +179,7 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	left := isDegraded(state)
 	begun := op.changed() || slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Pending != nil })
 	isMode := op.Operation.Verb == api.VerbMode
-	switch lost := e.viewLost(ctx, op); {
+	switch lost := e.resumeRefusal(ctx, op); {
 	// nothing of it exists any more; its layout is what a restore makes
 	case state == api.Settling && op.Boot != e.o.BootID:
 		e.endOperation(ctx, op, api.Succeeded, nil)
@@ -201,9 +201,9 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	}
 }
 
-// viewLost returns why an operation that a crash has left cannot be known to be the last that has changed its GPUs;
-// it is empty if it can.
-func (e *Engine) viewLost(ctx context.Context, op *operation) string {
+// resumeRefusal returns why an operation that a crash has left cannot be known to be the last that has changed its
+// GPUs; it is empty if it can.
+func (e *Engine) resumeRefusal(ctx context.Context, op *operation) string {
 	away := e.o.Now().Sub(op.Written)
 	switch {
 	case op.Boot != e.o.BootID:
@@ -211,7 +211,7 @@ func (e *Engine) viewLost(ctx context.Context, op *operation) string {
 	case away > maxAway || away < -time.Minute:
 		return fmt.Sprintf("the exporter was away for %s in the middle of the operation", away.Round(time.Second))
 	case op.Driver != e.driverVersion(ctx):
-		return "the driver is another one than when the operation began"
+		return "the driver version differs from the one that the operation began with"
 	default:
 		return ""
 	}
@@ -220,7 +220,7 @@ func (e *Engine) viewLost(ctx context.Context, op *operation) string {
 // isFinished reports whether all steps of an operation are done.
 func (e *Engine) isFinished(ctx context.Context, op *operation) bool {
 	for _, p := range op.Parts {
-		if e.regainView(ctx, op, p) != nil {
+		if e.reconcilePart(ctx, op, p) != nil {
 			return false
 		}
 	}
@@ -268,12 +268,12 @@ func (e *Engine) deferToApply(op *operation) {
 	e.markDegraded(op, p)
 }
 
-// driverVersion is that of the last poll. Right after the start it asks for one.
+// driverVersion returns the driver version in the last Snapshot, "" if unknown. Before the first Snapshot it polls.
 func (e *Engine) driverVersion(ctx context.Context) string {
 	if e.o.Poller.Current() == nil {
 		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		defer cancel()
-		_ = e.o.Poller.Poll(call, nil) // without one the version is unknown, which is another than any
+		_ = e.o.Poller.Poll(call, nil) // if it fails, the version stays unknown
 	}
 	if s := e.o.Poller.Current(); s != nil {
 		if d, ok := s.Driver.Get(); ok {

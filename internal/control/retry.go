@@ -185,7 +185,7 @@ func (e *Engine) reviewDegraded(ctx context.Context, gpus []gpu.UUID) {
 			if !slices.Contains(gpus, p.GPU) || e.gpuState(op, p.GPU) != api.Degraded {
 				continue
 			}
-			if err := e.regainView(ctx, op, p); isForeign(err) {
+			if err := e.reconcilePart(ctx, op, p); isForeign(err) {
 				e.markForeign(ctx, op, err)
 				reviewed = true
 			}

@@ -26,7 +26,8 @@ func (e *Engine) startRollback(ctx context.Context, op *operation, cause error) 
 	e.rollBack(ctx, op)
 }
 
-// markForeign ends an operation on a GPU that another client has changed.
+// markForeign marks a GPU as interrupted if err says that another client has changed it, or as failed if the operation
+// has not changed it. It does nothing for any other error.
 func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 	var foreign *foreignError
 	if !errors.As(err, &foreign) {
@@ -96,7 +97,7 @@ func (e *Engine) rollBackGPU(ctx context.Context, op *operation, p *part) error 
 		return nil
 	}
 	e.setGPU(op, p.GPU, api.RollingBack, nil, nil)
-	if err := e.regainView(ctx, op, p); err != nil {
+	if err := e.reconcilePart(ctx, op, p); err != nil {
 		return err
 	}
 	for _, s := range stepsBetween(p.GPU, p.Expected, p.Before) {
@@ -112,9 +113,9 @@ func (e *Engine) rollBackGPU(ctx context.Context, op *operation, p *part) error 
 	return nil
 }
 
-// regainView reads a GPU. It returns an error unless the GPU is as the operation has left it, before or after the
+// reconcilePart reads a GPU. It returns an error unless the GPU is as the operation has left it, before or after the
 // step that is pending.
-func (e *Engine) regainView(ctx context.Context, op *operation, p *part) error {
+func (e *Engine) reconcilePart(ctx context.Context, op *operation, p *part) error {
 	if e.hasHungCall(p.GPU) {
 		return fmt.Errorf("%w: an earlier call still hangs in the driver", gpu.ErrTimeout)
 	}

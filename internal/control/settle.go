@@ -14,9 +14,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// awaitSettled waits until the Snapshot, the hooks and the kubelet have followed the new layout. No failure of it
-// fails the operation, and it blocks only the operation's GPUs. It returns early when ctx ends; if the grace period
-// ends, the next start does it again.
+// awaitSettled waits until a Snapshot has the new layout, the hooks have run and the kubelet offers the new devices. No
+// failure of it fails the operation, and it blocks only the operation's GPUs. It returns early when ctx ends; if the
+// grace period ends, the next start does it again.
 func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
 	safe, cancel := withGrace(ctx)
 	defer cancel()
@@ -199,8 +199,8 @@ func (e *Engine) setWaiting(op *operation, list []string) {
 // error of its last answer, or nil.
 func (e *Engine) warnUnsettled(op *operation, missing, stale []string, failed error) {
 	if failed != nil {
-		e.addWarning(op, "the kubelet does not say what it offers (%s): mend or restart it, and the device plugin if it "+
-			"does not follow", reasonText(failed))
+		e.addWarning(op, "the kubelet does not say what it offers (%s): fix or restart it, and restart the device plugin if "+
+			"its devices stay wrong", reasonText(failed))
 	}
 	if len(missing) > 0 {
 		e.addWarning(op, "the kubelet does not offer %s yet: restart the device plugin if it does not follow",
@@ -213,8 +213,8 @@ func (e *Engine) warnUnsettled(op *operation, missing, stale []string, failed er
 	}
 }
 
-// cordonNode keeps new pods away while GPUs are repartitioned. It is on disk first, and a mark on the node says that
-// the cordon is this program's: so it is undone after a crash, and no other cordon is.
+// cordonNode keeps new pods away while GPUs are repartitioned. The intent is saved first, and an annotation on
+// the node marks the cordon as this program's: so a crash does not leave it, and no other cordon is undone.
 func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 	if e.o.Cluster == nil {
 		return nil
@@ -260,14 +260,14 @@ func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 		defer cancel()
 		if err := e.o.Cluster.Uncordon(call); err != nil {
 			level.Warn(e.o.Logger).Log("msg", "node is still cordoned", "operation", op.Operation.ID, "err", err)
-			e.addWarning(op, "the node is still cordoned (%s): it is tried again", reasonText(err))
+			e.addWarning(op, "the node is still cordoned (%s): uncordoning is retried", reasonText(err))
 			return
 		}
 	}
 	e.setCordoned(op, false)
 }
 
-// retryUncordon undoes a cordon that an operation has left which is over.
+// retryUncordon uncordons the node if an operation has ended without doing so.
 func (e *Engine) retryUncordon(ctx context.Context) {
 	e.mu.Lock()
 	at := slices.IndexFunc(e.operations, func(op *operation) bool { return op.Cordoned && op.Operation.State.Final() })

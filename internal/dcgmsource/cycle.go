@@ -26,7 +26,7 @@ func (s *Source) cycle(snapshot *gpu.Snapshot, now time.Time) (map[gpu.UUID]gpu.
 	}
 	for _, g := range s.wanted {
 		if u := s.units[g.UUID]; u.located {
-			if err := s.follow(u, g, mapped, now); err != nil {
+			if err := s.mapInstances(u, g, mapped, now); err != nil {
 				return nil, err
 			}
 		}
@@ -65,7 +65,7 @@ func (s *Source) choose(snapshot *gpu.Snapshot) {
 		s.wanted = append(s.wanted, g)
 		u := s.units[g.UUID]
 		if u == nil {
-			u = &unit{id: g.UUID}
+			u = &profiledGPU{id: g.UUID}
 			s.units[g.UUID] = u
 		}
 		u.wanted = true
@@ -169,7 +169,7 @@ func (s *Source) watchGPUs() error {
 
 // logFailure logs why a GPU cannot be profiled, once until the reason changes or ends. A reason that all GPUs share is
 // logged once, with what to do.
-func (s *Source) logFailure(u *unit, err error) {
+func (s *Source) logFailure(u *profiledGPU, err error) {
 	text := err.Error()
 	if text == u.logged {
 		return

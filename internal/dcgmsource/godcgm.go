@@ -11,8 +11,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// library is the Engine by go-dcgm. It has at most one Session at a time, and a process has at most one library, since
-// go-dcgm's handle is global: a second dcgm.Init would return the first one's connection, whatever its address.
+// library is the Connector by go-dcgm. It has at most one Session at a time, and a process has at most one library,
+// since go-dcgm's handle is global: a second dcgm.Init would return the first one's connection, whatever its address.
 type library struct {
 	mode    Mode
 	address string
@@ -22,7 +22,7 @@ type library struct {
 	open   bool
 }
 
-// Open returns an Engine that connects to a host engine at an address (see ParseAddress), or starts one in this
+// Open returns a Connector that connects to a host engine at an address (see ParseAddress), or starts one in this
 // process. A process may call it once.
 func Open(mode Mode, address string) Connector { return &library{mode: mode, address: address} }
 

@@ -63,28 +63,28 @@ type Source struct {
 	paused atomic.Int32 // Releases that have not been resumed
 	again  atomic.Bool  // Retry was called
 
-	mu        sync.Mutex // held for a cycle, and so for as long as a call hangs
-	session   Session    // nil while not connected
-	connected bool       // a cycle has succeeded in this session
-	retry     backoff
-	lastErr   error
-	starts    startLimit
-	rootless  bool  // an engine in this process would not start now: this process is not root
-	advised   error // prevents profiling of all GPUs, and is in the log
-	units     map[gpu.UUID]*unit
-	devices   map[gpu.UUID]uint32
-	search    backoff // for GPUs that the engine does not know
-	fields    [levels]FieldGroup
-	named     [levels]bool // which field groups exist
-	shared    *watch       // of all GPUs; nil if each has its own
-	split     bool         // the GPUs cannot be watched together
-	refused   bool         // they could not be watched in this cycle: profiling is paused
-	leftover  []*watch     // could not be destroyed yet
-	created   int          // counts groups, for their names
-	sets      [levels][]uint16
-	ratios    int // how many of a GPU's fields are ratios; its traffic follows
-	tree      []MIGEntity
-	treeErr   error // why the tree could not be read in this cycle
+	mu          sync.Mutex // held for a cycle, and so for as long as a call hangs
+	session     Session    // nil while not connected
+	connected   bool       // a cycle has succeeded in this session
+	retry       backoff
+	lastErr     error
+	starts      startLimit
+	cannotStart bool  // an engine in this process would not start now: this process is not root
+	advised     error // prevents profiling of all GPUs, and is in the log
+	units       map[gpu.UUID]*profiledGPU
+	devices     map[gpu.UUID]uint32
+	search      backoff // for GPUs that the engine does not know
+	fields      [levels]FieldGroup
+	named       [levels]bool // which field groups exist
+	shared      *watch       // of all GPUs; nil if each has its own
+	split       bool         // the GPUs cannot be watched together
+	refused     bool         // they could not be watched in this cycle: profiling is paused
+	leftover    []*watch     // could not be destroyed yet
+	created     int          // counts groups, for their names
+	sets        [levels][]uint16
+	ratios      int // how many of a GPU's fields are ratios; its traffic follows
+	tree        []MIGEntity
+	treeErr     error // why the tree could not be read in this cycle
 	// restarted holds the layouts for which an engine in this process was started again because it did not follow.
 	restarted map[gpu.UUID]uint64
 	values    []Value
@@ -107,7 +107,7 @@ func New(engine Connector, opts Options) *Source {
 	if opts.Logger == nil {
 		opts.Logger = log.NewNopLogger()
 	}
-	s := &Source{engine: engine, opts: opts, units: map[gpu.UUID]*unit{}, devices: map[gpu.UUID]uint32{},
+	s := &Source{engine: engine, opts: opts, units: map[gpu.UUID]*profiledGPU{}, devices: map[gpu.UUID]uint32{},
 		restarted: map[gpu.UUID]uint64{}}
 	for l := range s.sets {
 		s.sets[l] = fieldsOf(Level(l))
@@ -119,7 +119,7 @@ func New(engine Connector, opts Options) *Source {
 // Calls returns how many calls of the engine there were.
 func (s *Source) Calls() uint64 { return s.calls.Load() }
 
-// countedSession returns the session for one countedSession of it, which it counts.
+// countedSession returns the session and counts one call of the engine.
 func (s *Source) countedSession() Session {
 	s.calls.Add(1)
 	return s.session
@@ -137,14 +137,14 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 		return nil, fmt.Errorf("profile by DCGM: %w: released for a change of the MIG mode", gpu.ErrUnavailable)
 	}
 	now := s.opts.Now()
-	s.rootless = s.needsRoot(snapshot)
+	s.cannotStart = s.needsRoot(snapshot)
 	if err := s.connect(snapshot, now); err != nil {
 		return nil, err
 	}
 	answer, err := s.cycle(snapshot, now)
 	if err != nil {
 		s.disconnect()
-		return nil, s.failed(err, now)
+		return nil, s.recordFailure(err, now)
 	}
 	s.retry = backoff{}
 	if !s.connected {
@@ -159,7 +159,7 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 // of the MIG mode; the next cycle starts another one, once for each layout. (A running nv-hostengine follows such
 // changes by itself.) An engine that would not start again is kept: it still serves the other GPUs.
 func (s *Source) startOver(now time.Time) {
-	if s.opts.Mode != ModeEmbedded || s.rootless {
+	if s.opts.Mode != ModeEmbedded || s.cannotStart {
 		return
 	}
 	stale := false
@@ -203,15 +203,15 @@ func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 		if s.opts.Mode == ModeEmbedded && leavesThread(err) {
 			s.starts.failed++
 		}
-		return s.failed(s.explainStart(err), now)
+		return s.recordFailure(s.explainStart(err), now)
 	}
 	s.starts.failed = 0
 	s.session = session
 	return nil
 }
 
-// failed returns the error of this attempt, which is that of all calls until the next one.
-func (s *Source) failed(err error, now time.Time) error {
+// recordFailure returns the error of this attempt, which is that of all calls until the next one.
+func (s *Source) recordFailure(err error, now time.Time) error {
 	if errors.Is(err, gpu.ErrUnavailable) {
 		s.lastErr = fmt.Errorf("profile by DCGM: %w", err)
 	} else {

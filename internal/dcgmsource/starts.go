@@ -78,7 +78,7 @@ func (s *Source) explainStart(err error) error {
 	switch {
 	case s.opts.Mode != ModeEmbedded || user == 0:
 		return err
-	case errors.Is(err, ErrStart) && s.rootless:
+	case errors.Is(err, ErrStart) && s.cannotStart:
 		return fmt.Errorf("%w: %w: this process runs as user %d, and a DCGM in it does not start without root while a GPU "+
 			"is in MIG mode: %s",
 			err, ErrRequiresRoot, user, s.rootAdvice())

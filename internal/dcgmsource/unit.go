@@ -10,19 +10,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// unit is the state of profiling one GPU.
-type unit struct {
+// profiledGPU is the state of profiling one GPU.
+type profiledGPU struct {
 	id      gpu.UUID
 	device  Entity
 	located bool // the engine knows it
 	wanted  bool
 
 	layout  uint64
-	since   time.Time // when layout or nodes changed last, or the hierarchy was last seen not to agree
-	agreed  bool      // the engine's hierarchy shows the layout
-	differs time.Time // since when it does not; zero: it does
-	nodes   []node    // GPU instances, then compute instances, by id
-	next    []node
+	since   time.Time       // when layout or nodes changed last, or the hierarchy was last seen not to agree
+	agreed  bool            // the engine's hierarchy shows the layout
+	differs time.Time       // since when it does not; zero: it does
+	nodes   []hierarchyNode // GPU instances, then compute instances, by id
+	next    []hierarchyNode
 	byLevel [levels][]Entity // of the nodes that are watched
 	rolled  bool             // package poll computes the GPU's activity from its instances': only its traffic is read
 	unread  error            // why the hierarchy of its instances could not be read
@@ -37,8 +37,8 @@ type unit struct {
 	read []gpu.Activity // of the nodes, in this cycle
 }
 
-// node is an instance in the engine's hierarchy.
-type node struct {
+// hierarchyNode is an instance in the engine's hierarchy.
+type hierarchyNode struct {
 	entity            Entity
 	instance, compute uint32
 	slices            int
@@ -46,21 +46,22 @@ type node struct {
 	whole bool
 }
 
-// follow maps the engine's hierarchy to the instances of the Snapshot. If the layout or the mapping has changed, or if
-// they do not agree, the watches of instances end at once: a value counts only while both have agreed for the settle
-// time. Nothing else distinguishes an entity of the previous layout from one of the present, since ids are reused.
-func (s *Source) follow(u *unit, g *gpu.GPU, mapped bool, now time.Time) error {
+// mapInstances maps the engine's hierarchy to the instances of the Snapshot. If the layout or the mapping has changed,
+// or if they do not agree, the watches of instances end at once: a value counts only while both have agreed for the
+// settle time. Nothing else distinguishes an entity of the previous layout from one of the present, since ids are
+// reused.
+func (s *Source) mapInstances(u *profiledGPU, g *gpu.GPU, mapped bool, now time.Time) error {
 	u.next = u.next[:0]
 	for i := range s.tree {
 		if e := &s.tree[i]; e.GPU == u.id {
-			n := node{entity: e.Entity, instance: e.Instance, slices: e.Slices}
+			n := hierarchyNode{entity: e.Entity, instance: e.Instance, slices: e.Slices}
 			if e.Entity.Level == LevelCompute {
 				n.compute = e.Compute
 			}
 			u.next = append(u.next, n)
 		}
 	}
-	slices.SortFunc(u.next, func(a, b node) int {
+	slices.SortFunc(u.next, func(a, b hierarchyNode) int {
 		return cmp.Or(cmp.Compare(a.entity.Level, b.entity.Level), cmp.Compare(a.instance, b.instance),
 			cmp.Compare(a.compute, b.compute))
 	})
@@ -72,7 +73,7 @@ func (s *Source) follow(u *unit, g *gpu.GPU, mapped bool, now time.Time) error {
 		u.unread = s.treeErr
 	}
 	same := u.layout == g.MIG.LayoutGeneration && slices.Equal(u.next, u.nodes)
-	u.agreed = mapped && agree(g, u.next)
+	u.agreed = mapped && matchesSnapshot(g, u.next)
 	if u.agreed || !mapped {
 		u.differs = time.Time{}
 	} else if u.differs.IsZero() || u.layout != g.MIG.LayoutGeneration {
@@ -96,33 +97,33 @@ func (s *Source) follow(u *unit, g *gpu.GPU, mapped bool, now time.Time) error {
 
 // markWhole marks the compute instances that have all slices of their GPU instances: the same SMs, so the same values,
 // except those of the memory, which no compute instance has.
-func markWhole(nodes []node) {
+func markWhole(nodes []hierarchyNode) {
 	for i := range nodes {
 		n := &nodes[i]
 		if n.entity.Level != LevelCompute {
 			continue
 		}
-		n.whole = n.slices != 0 && slices.ContainsFunc(nodes, func(gi node) bool {
+		n.whole = n.slices != 0 && slices.ContainsFunc(nodes, func(gi hierarchyNode) bool {
 			return gi.entity.Level == LevelInstance && gi.instance == n.instance && gi.slices == n.slices
 		})
 	}
 }
 
 // stale reports whether the hierarchy has differed from the layout for at least limit.
-func (u *unit) stale(now time.Time, limit time.Duration) bool {
+func (u *profiledGPU) stale(now time.Time, limit time.Duration) bool {
 	return !u.differs.IsZero() && now.Sub(u.differs) >= limit
 }
 
 // settled reports whether the instances may be watched: the settle time has passed, and so has an interval, so that the
 // window of every value began in this layout.
-func (s *Source) settled(u *unit, now time.Time) bool {
+func (s *Source) settled(u *profiledGPU, now time.Time) bool {
 	return u.agreed && now.Sub(u.since) >= max(settle, s.opts.Interval)
 }
 
-// agree reports whether the hierarchy has exactly the instances of the Snapshot, by ids and, if known, slices. A
-// process without the privilege to list GPU instances (and so without their placements) does not see those without
-// compute instances.
-func agree(g *gpu.GPU, nodes []node) bool {
+// matchesSnapshot reports whether the hierarchy has exactly the instances of the Snapshot, by ids and, if known,
+// slices. A process without the privilege to list GPU instances (and so without their placements) does not see those
+// without compute instances.
+func matchesSnapshot(g *gpu.GPU, nodes []hierarchyNode) bool {
 	hidden, count := true, 0
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -147,7 +148,7 @@ func agree(g *gpu.GPU, nodes []node) bool {
 }
 
 // listsOnce reports whether an instance is among the nodes, once, with the wanted slices.
-func listsOnce(nodes []node, l Level, instance, compute uint32, want gpu.Opt[int]) bool {
+func listsOnce(nodes []hierarchyNode, l Level, instance, compute uint32, want gpu.Opt[int]) bool {
 	found := 0
 	for _, n := range nodes {
 		if n.entity.Level == l && n.instance == instance && n.compute == compute {
@@ -165,14 +166,14 @@ func hasInstance(g *gpu.GPU, instance uint32) bool {
 }
 
 // isEmpty reports whether a GPU instance has no compute instance.
-func isEmpty(nodes []node, instance uint32) bool {
-	return !slices.ContainsFunc(nodes, func(n node) bool {
+func isEmpty(nodes []hierarchyNode, instance uint32) bool {
+	return !slices.ContainsFunc(nodes, func(n hierarchyNode) bool {
 		return n.entity.Level == LevelCompute && n.instance == instance
 	})
 }
 
 // profile watches what is not watched yet and reads what is. It returns false if nothing is watched.
-func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
+func (s *Source) profile(u *profiledGPU, now time.Time) (gpu.Profiling, bool, error) {
 	var failed error
 	if u.retry.isDue(now) {
 		if failed = s.watchUnit(u, now); failed != nil {
@@ -222,7 +223,7 @@ func (s *Source) profile(u *unit, now time.Time) (gpu.Profiling, bool, error) {
 
 // isPaused reports whether a GPU has no ratios because profiling is paused, which new blanks or a refused watch show.
 // While all watches are too new to show anything, as after a layout change, the last answer holds for a while.
-func (s *Source) isPaused(u *unit, r *reading, failed error, now time.Time) bool {
+func (s *Source) isPaused(u *profiledGPU, r *reading, failed error, now time.Time) bool {
 	switch {
 	case r.ratio:
 		u.paused = time.Time{}
@@ -237,20 +238,20 @@ func (s *Source) isPaused(u *unit, r *reading, failed error, now time.Time) bool
 // explainStale says what to do about an engine that does not follow a change.
 func (s *Source) explainStale() error {
 	switch {
-	case s.rootless:
+	case s.cannotStart:
 		return fmt.Errorf("map instances: %w: %w: the DCGM in this process is not started again, as it would not start "+
 			"while a GPU is in MIG mode",
 			ErrStale, ErrRequiresRoot)
 	case s.opts.Mode == ModeEmbedded:
-		return fmt.Errorf("map instances: %w: the DCGM in this process was started again and does so still; restart this "+
-			"program", ErrStale)
+		return fmt.Errorf("map instances: %w: embedded DCGM was restarted and still does not follow; restart this program",
+			ErrStale)
 	}
 	return fmt.Errorf("map instances: %w: it has not followed a change for %s; restart the nv-hostengine at %s", ErrStale,
 		hierarchyTimeout, s.opts.Address)
 }
 
 // watchUnit watches the GPU if GPUs are not watched together, and the instances as soon as they have settled.
-func (s *Source) watchUnit(u *unit, now time.Time) error {
+func (s *Source) watchUnit(u *profiledGPU, now time.Time) error {
 	var failed error
 	try := func(w **watch, l Level, entities []Entity) {
 		if *w != nil || len(entities) == 0 || failed != nil && lost(failed) {

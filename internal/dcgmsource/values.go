@@ -55,7 +55,7 @@ func (v *Value) number() (x float64, known, invalid bool) {
 
 // reading is what one cycle reads of one GPU.
 type reading struct {
-	unit   *unit
+	unit   *profiledGPU
 	into   *gpu.Profiling
 	oldest int64 // older values are of profiling that has stopped: microseconds since 1970
 	newest int64

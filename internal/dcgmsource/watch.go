@@ -98,7 +98,7 @@ func (s *Source) release(w *watch) error {
 }
 
 // releaseInstances ends the watches of a GPU's instances.
-func (s *Source) releaseInstances(u *unit) error {
+func (s *Source) releaseInstances(u *profiledGPU) error {
 	for l, w := range u.watches {
 		if w == nil {
 			continue

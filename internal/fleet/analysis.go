@@ -52,7 +52,7 @@ type analysis struct {
 // device is a GPU of the fleet.
 type device struct {
 	uuid, cluster, node, name string
-	names                     int // models that it had
+	modelCount                int // models that it had
 	dialect                   *dialect
 	samples                   float64 // under the names that were taken
 	history                   *history
@@ -160,7 +160,7 @@ func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*devic
 		return
 	}
 	if name != "" && name != g.name {
-		g.names++
+		g.modelCount++
 	}
 	if float64(row.Value) <= g.samples {
 		return

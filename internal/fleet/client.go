@@ -118,7 +118,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// vector evaluates an expression at a time.
+// vector evaluates an expression at one instant.
 func (c *Client) vector(ctx context.Context, query string, at time.Time) (model.Vector, error) {
 	value, err := c.queryServer(ctx, func(ctx context.Context) (model.Value, v1.Warnings, v1.Infos, error) {
 		return c.api.Query(ctx, query, at)
@@ -148,7 +148,7 @@ func (c *Client) matrix(ctx context.Context, query string, r v1.Range) (model.Ma
 	return m, nil
 }
 
-// unexpected is the error of an answer of another type; of JSON that is no answer at all there is no value.
+// unexpected returns the error for a value of an unexpected type; value is nil if the JSON was no API response.
 func (c *Client) unexpected(value model.Value, expected model.ValueType) error {
 	got := "no value"
 	if value != nil {

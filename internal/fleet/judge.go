@@ -60,7 +60,7 @@ func (a *analysis) summarize(g *device) GPU {
 	switch {
 	case h.mig:
 		answer.Reason = ReasonMIGMode
-	case g.names > 1:
+	case g.modelCount > 1:
 		answer.Reason = ReasonModelChanged
 	case !ok:
 		answer.Reason = ReasonModelUnknown

@@ -28,7 +28,7 @@ func narrow(o Options) *device {
 	}
 	h.total, h.nvlink, h.namespaces["vision"] = 81559<<20, 0, len(h.held)
 	d := native()
-	return &device{uuid: "GPU-1", cluster: "a", node: "n", name: "NVIDIA H100 80GB HBM3", names: 1, dialect: &d,
+	return &device{uuid: "GPU-1", cluster: "a", node: "n", name: "NVIDIA H100 80GB HBM3", modelCount: 1, dialect: &d,
 		history: h}
 }
 
@@ -56,7 +56,7 @@ func judgmentsOfHistories() map[string]judgment {
 	return map[string]judgment{
 		"as it is":        {func(*device, *history) {}, "slice  1g.10gb"},
 		"MIG mode":        {func(_ *device, h *history) { h.mig = true }, "keep mig-mode "},
-		"another model":   {func(d *device, _ *history) { d.names = 2 }, "keep model-changed "},
+		"another model":   {func(d *device, _ *history) { d.modelCount = 2 }, "keep model-changed "},
 		"no model":        {func(d *device, _ *history) { d.name = "" }, "keep model-unknown "},
 		"a V100":          {func(d *device, _ *history) { d.name = "Tesla V100-SXM2-32GB" }, "keep model-unknown "},
 		"no total":        {func(_ *device, h *history) { h.total = 0 }, "slice  1g.10gb"},

@@ -11,7 +11,7 @@ import (
 type Segment struct {
 	gpu.Placement
 	Instance int  // index of the GPU instance; Room for room
-	Stranded bool // room that no profile can use as the instances lie
+	Stranded bool // slices that no profile can use beside the existing instances
 }
 
 // Room is the Instance of a Segment that is none.

@@ -80,8 +80,8 @@ type Options struct {
 	Running func(*gpu.Assignment) bool
 	// Expected is set if the node must have a kubelet. Otherwise it has none if no path of Traces exists and none has
 	// answered yet.
-	Expected bool
-	Traces   []string
+	Expected     bool
+	KubeletPaths []string
 	// Answered is called once, after the first answer of a kubelet, unless it is nil.
 	Answered func()
 	// Now is the clock of the backoff, and of when the kubelet has listed a device.
@@ -134,7 +134,7 @@ func New(opts Options) *Client {
 		replies:    replyReader{names},
 		staleAfter: opts.StaleAfter,
 		expected:   opts.Expected,
-		traces:     opts.Traces,
+		traces:     opts.KubeletPaths,
 		answered:   opts.Answered,
 	}
 	if opts.Checkpoint != "" {

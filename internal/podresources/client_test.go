@@ -119,7 +119,7 @@ func TestNoKubelet(t *testing.T) {
 		{"expected", nil, true, true},
 	} {
 		c := New(Options{
-			Socket: filepath.Join(dir, "x", "kubelet.sock"), Traces: tt.traces, Expected: tt.expected, Witness: "ns/w",
+			Socket: filepath.Join(dir, "x", "kubelet.sock"), KubeletPaths: tt.traces, Expected: tt.expected, Witness: "ns/w",
 			Now: time.Now, Logger: log.NewNopLogger(),
 		})
 		got, err := c.List(t.Context())

@@ -43,7 +43,7 @@ type Options struct {
 	Logger  log.Logger
 }
 
-// Poller owns the loop. Poll returns only while Run runs, or after it has.
+// Poller owns the loop. Poll blocks until Run handles it, Run has returned, or its context ends.
 type Poller struct {
 	opts               Options
 	source             GPUReader
@@ -114,8 +114,8 @@ func (p *Poller) Poll(ctx context.Context, before func() error) error {
 	}
 }
 
-// Run polls until ctx ends, then waits for the calls under way, at most Grace and maxJoin long, and abandons those that
-// hang. It returns an error only if it cannot go on: gpu.ErrVersionMismatch.
+// Run polls until ctx ends, then waits for the calls under way, at most the shorter of Grace
+// and maxJoin, and abandons those that hang. It returns an error only if it cannot go on: gpu.ErrVersionMismatch.
 func (p *Poller) Run(ctx context.Context) error {
 	var ticks <-chan time.Time
 	events := p.source.Events()

@@ -90,7 +90,7 @@ func (r *rollout) expectNoMoreAdvice(socket string, until time.Duration) {
 			r.t.Errorf("after %s %s fires for %q", until, alert, got)
 		}
 	}
-	if out := oneLine(migctl(r.t, socket, "recommend")); !strings.Contains(out, "No GPU is to be given up for slices.") {
+	if out := oneLine(migctl(r.t, socket, "recommend")); !strings.Contains(out, "No workload is to move from a whole GPU to a slice.") {
 		r.t.Errorf("after %s migctl recommend says:\n%s", until, out)
 	}
 }

@@ -20,8 +20,8 @@ type target struct {
 	compute  gpu.ComputeID
 }
 
-// waits reports whether the fault lasts from a call on.
-func (f *FaultSpec) waits() bool { return f.During != "" || f.On != "" && !f.ofCall() }
+// beginsWithCall reports whether the fault lasts from a call on.
+func (f *FaultSpec) beginsWithCall() bool { return f.During != "" || f.On != "" && !f.ofCall() }
 
 // ofCall reports whether the fault is about single calls.
 func (f *FaultSpec) ofCall() bool {
@@ -68,9 +68,9 @@ func (n *Node) tookCall(number, index int, of target) bool {
 	nth := n.calls[f] - f.After
 	n.calls[f]++
 	switch {
-	case f.waits():
+	case f.beginsWithCall():
 		if nth == 0 {
-			n.springFault(f, index)
+			n.triggerFault(f, index)
 		}
 		return false
 	case nth < 0 || nth >= f.Times:

@@ -25,7 +25,7 @@ func (n *Node) Checkpoint() Checkpoint {
 	now := n.lock()
 	defer n.mu.Unlock()
 	c := n.checkpoint
-	n.faults(driverAsWhole, now, func(f *FaultSpec) { c.Invalid = c.Invalid || f.Kind == FaultBadCheckpoint })
+	n.eachActiveFault(driverAsWhole, now, func(f *FaultSpec) { c.Invalid = c.Invalid || f.Kind == FaultBadCheckpoint })
 	return c
 }
 

@@ -86,7 +86,7 @@ const (
 // odd is what the faults of the moment make of a GPU's counters.
 func (n *Node) odd(index int, now time.Time) Odd {
 	odd := OddNot
-	n.faults(index, now, func(f *FaultSpec) {
+	n.eachActiveFault(index, now, func(f *FaultSpec) {
 		switch f.Kind {
 		case FaultActivityNaN:
 			odd = OddNaN

@@ -22,7 +22,7 @@ const (
 	FaultVersionMismatch FaultKind = "version-mismatch"     // the driver was upgraded under the library
 	FaultNoDriver        FaultKind = "no-driver"            // the kernel driver is not loaded
 	FaultOverheat        FaultKind = "overheat"             // the GPU is hot
-	FaultPowerBrake      FaultKind = "power-brake"          // the server's power supply has the GPU's clocks reduced
+	FaultPowerBrake      FaultKind = "power-brake"          // the server's power brake reduces the GPU's clocks
 	FaultReconfigure     FaultKind = "external-reconfigure" // another client repartitions the GPU
 	FaultDestroyLies     FaultKind = "destroy-lies"         // destroying an instance succeeds and leaves it there
 	FaultChangeFails     FaultKind = "change-fails"         // a change of the partition is refused
@@ -43,8 +43,8 @@ const (
 	// the device plugin offers the devices that there were when it began
 	FaultPluginStale FaultKind = "device-plugin-stale"
 	FaultClockJump   FaultKind = "clock-jump"   // the node's clock is wrong by a time
-	FaultActivityNaN FaultKind = "activity-nan" // profiling counters give what is no number
-	// profiling counters give more than there is, as on mixed profiles of A100
+	FaultActivityNaN FaultKind = "activity-nan" // profiling counters return NaN
+	// profiling ratios exceed 1, as with mixed profiles on A100
 	FaultActivityAbove FaultKind = "activity-above-one"
 	FaultDCGMDown      FaultKind = "dcgm-down"    // the host engine does not answer; what it had is gone
 	FaultDCGMRestart   FaultKind = "dcgm-restart" // the host engine ends and starts again
@@ -58,7 +58,7 @@ const (
 	FaultDCGMVersion  FaultKind = "dcgm-version-mismatch" // the host engine is of another version than its clients
 )
 
-// FaultSpec is a fault that holds for a time, or happens at one.
+// FaultSpec is a fault that lasts for a period or occurs at an instant.
 type FaultSpec struct {
 	Kind FaultKind
 	At   time.Duration `yaml:",omitempty"`
@@ -70,8 +70,8 @@ type FaultSpec struct {
 	During gpu.Reading `yaml:",omitempty"`
 	// the fault is about changes of the partition of this kind, anyChange for all; see call.go
 	On    ChangeOp `yaml:",omitempty"`
-	After int      `yaml:",omitempty" range:"0..65536"` // so many of them go well before
-	// how many it strikes, of a fault that is about single ones
+	After int      `yaml:",omitempty" range:"0..65536"` // this many of them succeed first
+	// how many calls are affected, for a fault of single calls
 	Times    int                     `default:"1" range:"1..65536"`
 	Error    error                   `yaml:",omitempty"` // of change-fails
 	Delay    time.Duration           `yaml:",omitempty"`
@@ -96,8 +96,8 @@ func (f *FaultSpec) active(index int, t time.Duration) bool {
 // driverAsWhole stands for no GPU in calls and faults.
 const driverAsWhole = -1
 
-// beginCall begins a call to the driver about a GPU. It blocks while a fault makes the call hang, and fails as the
-// faults of the moment want it to. If err is nil it holds the lock, with the state brought up to now.
+// beginCall begins a driver call for a GPU. It blocks while a fault makes the call hang, and returns the error that the
+// active faults cause. If err is nil it holds the lock, with the state brought up to now.
 func (n *Node) beginCall(index int, reading gpu.Reading) (now time.Time, err error) {
 	if index < 0 || index >= len(n.gpus) {
 		return time.Time{}, gpu.ErrInvalidArgument
@@ -149,12 +149,13 @@ func (n *Node) sleep(d time.Duration) {
 	}
 }
 
-// faults calls do for every fault that holds now for a GPU, whose caller holds the lock, or for driverAsWhole.
-func (n *Node) faults(index int, now time.Time, do func(f *FaultSpec)) {
+// eachActiveFault calls do for every fault that is active for a GPU, or for driverAsWhole. For a GPU, the caller holds
+// the lock.
+func (n *Node) eachActiveFault(index int, now time.Time, do func(f *FaultSpec)) {
 	passed := now.Sub(n.start)
 	for i := range n.scenario.Faults {
 		if f := &n.scenario.Faults[i]; f.active(index, passed) && !f.ofCall() &&
-			(!f.waits() || index != driverAsWhole && n.sprung[f]) {
+			(!f.beginsWithCall() || index != driverAsWhole && n.triggered[f]) {
 			do(f)
 		}
 	}
@@ -165,7 +166,7 @@ func (n *Node) blocked(index int, now time.Time) (until time.Time, delay time.Du
 	if index == driverAsWhole {
 		return time.Time{}, 0, false
 	}
-	n.faults(index, now, func(f *FaultSpec) {
+	n.eachActiveFault(index, now, func(f *FaultSpec) {
 		switch f.Kind {
 		case FaultHang, FaultDriverLock:
 			if blocked = true; f.For > 0 {
@@ -178,12 +179,12 @@ func (n *Node) blocked(index int, now time.Time) (until time.Time, delay time.Du
 	return until, delay, blocked
 }
 
-// faultError returns the error that the faults of the moment give to a call. What concerns more comes first.
+// faultError returns the error that the active faults cause in a call. The most general fault takes precedence.
 func (n *Node) faultError(index int, reading gpu.Reading, now time.Time) error {
 	order := []error{gpu.ErrVersionMismatch, gpu.ErrNoDriver, gpu.ErrLost, gpu.ErrResetRequired, gpu.ErrNoPermission,
 		gpu.ErrNotSupported}
 	worst := len(order)
-	n.faults(index, now, func(f *FaultSpec) {
+	n.eachActiveFault(index, now, func(f *FaultSpec) {
 		rank := len(order)
 		switch f.Kind {
 		case FaultVersionMismatch:
@@ -218,7 +219,7 @@ func (n *Node) faultError(index int, reading gpu.Reading, now time.Time) error {
 // away.
 func (n *Node) privileged(index int, now time.Time) bool {
 	privileged := n.scenario.Node.Privileged
-	n.faults(index, now, func(f *FaultSpec) {
+	n.eachActiveFault(index, now, func(f *FaultSpec) {
 		if f.Kind == FaultNoPermission && f.Reading == "" {
 			privileged = false
 		}
@@ -229,7 +230,7 @@ func (n *Node) privileged(index int, now time.Time) bool {
 // recovery is what the driver asks an operator to do about a GPU.
 func (n *Node) recovery(index int, now time.Time) gpu.RecoveryAction {
 	action := gpu.RecoveryNone
-	n.faults(index, now, func(f *FaultSpec) {
+	n.eachActiveFault(index, now, func(f *FaultSpec) {
 		if f.Kind == FaultXID && f.Recovery != "" {
 			action = f.Recovery
 		}
@@ -237,9 +238,9 @@ func (n *Node) recovery(index int, now time.Time) gpu.RecoveryAction {
 	return action
 }
 
-// planFault puts a fault that happens at a moment on the schedule; the others are looked up when a call is made.
-func (n *Node) planFault(f *FaultSpec) {
-	if f.waits() {
+// scheduleFault puts a fault that happens at a moment on the schedule; the others are looked up when a call is made.
+func (n *Node) scheduleFault(f *FaultSpec) {
+	if f.beginsWithCall() {
 		return
 	}
 	at := n.start.Add(f.At)
@@ -258,14 +259,14 @@ func (n *Node) planFault(f *FaultSpec) {
 			n.schedule = append(n.schedule, scheduledEvent{at.Add(f.For), rankFault, n.writeCheckpoint})
 		}
 	case FaultBadCheckpoint:
-		n.planSpan(f, rankFault, n.touchCheckpoint, n.touchCheckpoint)
+		n.scheduleSpan(f, rankFault, n.touchCheckpoint, n.touchCheckpoint)
 	case FaultPluginStale: // before what else happens at its time: that is what it does not notice
-		n.planSpan(f, rankEnd, n.freezeOffers, n.thawOffers)
+		n.scheduleSpan(f, rankEnd, n.freezeOffers, n.thawOffers)
 	}
 }
 
-// planSpan puts the begin and the end of a fault on the schedule.
-func (n *Node) planSpan(f *FaultSpec, rank int, begin, end func()) {
+// scheduleSpan puts the begin and the end of a fault on the schedule.
+func (n *Node) scheduleSpan(f *FaultSpec, rank int, begin, end func()) {
 	n.schedule = append(n.schedule, scheduledEvent{n.start.Add(f.At), rank, begin})
 	if f.For > 0 {
 		n.schedule = append(n.schedule, scheduledEvent{n.start.Add(f.At + f.For), rank, end})

@@ -41,7 +41,7 @@ type Node struct {
 	watches      []*Subscription
 	replacements int                 // of pods, so far
 	failed       int                 // queues of events that have failed and whose owner is not back yet
-	sprung       map[*FaultSpec]bool // faults that waited for a call and got it
+	triggered    map[*FaultSpec]bool // faults that waited for a call and got it
 	calls        map[*FaultSpec]int  // changes that faults have counted
 	idle         chan struct{}       // closed and replaced whenever a queue is found empty
 
@@ -96,7 +96,7 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 		at:        clock.Start(),
 		beginning: rand.Text(),
 		pids:      make(map[uint32]bool),
-		sprung:    make(map[*FaultSpec]bool),
+		triggered: make(map[*FaultSpec]bool),
 		calls:     make(map[*FaultSpec]int),
 		idle:      make(chan struct{}),
 
@@ -116,7 +116,7 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 	n.own = n.newOwnPod()
 	n.writeCheckpoint()
 	n.scheduleScenario()
-	n.happen()
+	n.runDue()
 	n.sampleAll(0)
 	return n, nil
 }
@@ -161,7 +161,7 @@ func (n *Node) Now() time.Time {
 // shown returns what the node's clock shows at a time.
 func (n *Node) shown(at time.Time) time.Time {
 	wrong := time.Duration(0)
-	n.faults(driverAsWhole, at, func(f *FaultSpec) {
+	n.eachActiveFault(driverAsWhole, at, func(f *FaultSpec) {
 		if f.Kind == FaultClockJump {
 			wrong += time.Duration(f.By)
 		}

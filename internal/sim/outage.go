@@ -143,7 +143,7 @@ func (n *Node) Kubelet() KubeletState {
 	passed := now.Sub(n.start)
 	state := KubeletState{Down: n.kubeletOutages.upFrom(passed) != passed}
 	state.Restarts, _ = n.kubeletOutages.ended(passed)
-	n.faults(driverAsWhole, now, func(f *FaultSpec) {
+	n.eachActiveFault(driverAsWhole, now, func(f *FaultSpec) {
 		if f.Kind == FaultKubeletSlow {
 			state.Delay = max(state.Delay, f.Delay)
 		}

@@ -17,9 +17,9 @@ func ComputeProfileID(slices int) (id uint32, ok bool) {
 
 // ComputePlacements lists where compute instances of a size can be in a GPU instance, free or not; nil if it has
 // no such size. They can begin at any slice: the driver takes the first run of free slices that is long enough,
-// wherever that is (open-gpu-kernel-modules, kgrmgrAllocVeidsForGrIdx), and a 1c and then a 2c were seen made in one
-// 3g.40gb (A100, R550). Tables of NVIDIA's emulated GPUs (go-nvml) name multiples of 2 and 4 only, which plans prefer
-// therefore.
+// wherever that is (open-gpu-kernel-modules, kgrmgrAllocVeidsForGrIdx), and an A100 (R550) has been seen to
+// create a 1c and then a 2c in one 3g.40gb. The tables of NVIDIA's emulated GPUs (go-nvml) have multiples of 2 and 4
+// only, so plans prefer those.
 func ComputePlacements(slicesOfInstance, size int) []gpu.Placement {
 	if !slices.Contains(computeSizes(slicesOfInstance), size) {
 		return nil
@@ -44,7 +44,8 @@ func computeName(f gpu.Profile, size int) string {
 
 // CreateGPUInstance makes a GPU instance of a profile, by the driver's id of it. Without a start the driver chooses
 // among the free placements. The errors are ErrNoPermission, ErrNotSupported with MIG off, ErrInvalidArgument for a
-// profile or a start that the GPU does not have and ErrInsufficientResources if the place is taken.
+// profile or a start that the GPU does not have, and ErrInsufficientResources if the placement is occupied or the GPU
+// lacks slices or engines.
 func (n *Node) CreateGPUInstance(index int, profileID uint32, start gpu.Opt[int]) (gpu.InstanceID, error) {
 	b, op, err := n.change(index, opCreateGI, target{})
 	if err != nil {
@@ -72,7 +73,7 @@ func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
 	if len(i.ComputeInstances) > 0 {
 		return fmt.Errorf("destroy GPU instance %d: %w", id, gpu.ErrInUse)
 	}
-	if n.lies(b, n.at, op) {
+	if n.fakesDestruction(b, n.at, op) {
 		return nil
 	}
 	n.removeInstance(b, i)
@@ -123,7 +124,7 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 	if slices.ContainsFunc(b.tasks, func(t *task) bool { return t.on.compute == c }) {
 		return fmt.Errorf("destroy compute instance %d of GPU instance %d: %w", ci, id, gpu.ErrInUse)
 	}
-	if n.lies(b, n.at, op) {
+	if n.fakesDestruction(b, n.at, op) {
 		return nil
 	}
 	n.removeCompute(b, i, c)
@@ -216,7 +217,7 @@ func (b *simGPU) numberDevices() {
 	}
 }
 
-// treeChanged ends the old step and notifies watchers.
+// treeChanged requests a new sample and notifies watchers. If c was destroyed, its device index stays empty.
 func (n *Node) treeChanged(b *simGPU, i *Instance, c *Compute) {
 	for k, d := range b.devices {
 		if d != nil && d == c && !slices.Contains(i.ComputeInstances, c) {

@@ -41,9 +41,9 @@ const lingering = 2 * time.Second
 // draDriver is the name of NVIDIA's DRA driver.
 const draDriver = "gpu.nvidia.com"
 
-// planPods puts the pods of the scenario on the schedule, each for when the kubelet admits it. Those that had to wait
-// are admitted in the order in which they came, as the kubelet does.
-func (n *Node) planPods() {
+// schedulePods puts the pods of the scenario on the schedule, each for when the kubelet admits it. Those that had to
+// wait are admitted in the order in which they came, as the kubelet does.
+func (n *Node) schedulePods() {
 	numbers := make([]int, len(n.scenario.Pods))
 	for i := range numbers {
 		numbers[i] = i

@@ -103,7 +103,7 @@ func (n *Node) usePower(b *simGPU, passed time.Duration) {
 // done in hardware halves it.
 func (n *Node) slowDown(b *simGPU) {
 	s := &b.sample
-	n.faults(b.index, n.at, func(f *FaultSpec) {
+	n.eachActiveFault(b.index, n.at, func(f *FaultSpec) {
 		switch f.Kind {
 		case FaultOverheat:
 			s.temperature = max(s.temperature, float64(f.Celsius))

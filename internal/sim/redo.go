@@ -17,8 +17,8 @@ func (n *Node) redo(c Change) error {
 		}
 	case opReset:
 		n.reset(b)
-	case opSpring:
-		n.springFault(&n.scenario.Faults[c.Fault], c.GPU)
+	case opTrigger:
+		n.triggerFault(&n.scenario.Faults[c.Fault], c.GPU)
 	case opCall:
 		n.tookCall(c.Fault, c.GPU, target{c.GI, c.CI})
 	case opReplacePod:

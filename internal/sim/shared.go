@@ -20,7 +20,7 @@ type shared struct {
 	file     *os.File // the state file as last read or written, open: see readState
 	known    int      // how many changes the node has done, or has on its schedule
 	err      error    // what is wrong with the file as it is now
-	broken   error    // why the node is not as the others are
+	broken   error    // why this node's state has diverged from that of the others
 	watching sync.WaitGroup
 }
 
@@ -32,8 +32,8 @@ const watchInterval = 100 * time.Millisecond
 
 // Join starts a node on a state file that it shares with other nodes, mostly of other processes: what a client of one
 // does to the partition of a GPU is seen by all with their next call, and they have one clock. The first makes the
-// file. Scenario and clock mode must be the same for all. A node that comes late goes through everything that has
-// happened. The error wraps ErrState if something is wrong with the file.
+// file. Scenario and clock mode must be the same for all. A node that joins later replays all changes. The error wraps
+// ErrState if something is wrong with the file.
 func Join(s *Scenario, mode ClockMode, path string) (*Node, error) {
 	sh := &shared{path: path, scenario: s}
 	clock, err := sh.open(mode)
@@ -63,7 +63,7 @@ func Join(s *Scenario, mode ClockMode, path string) (*Node, error) {
 // open reads or creates the state file, and makes the clock that it describes.
 func (sh *shared) open(mode ClockMode) (clock *Clock, err error) {
 	if sh.lockFile, err = os.OpenFile(sh.path+".lock", os.O_CREATE|os.O_RDWR, 0o666); err != nil {
-		return nil, sh.wrong(err)
+		return nil, sh.wrapError(err)
 	}
 	if err := sh.lock(); err != nil {
 		return nil, err
@@ -82,10 +82,10 @@ func (sh *shared) open(mode ClockMode) (clock *Clock, err error) {
 		sh.file, err = writeState(sh.path, sh.state)
 	}
 	if err != nil {
-		return nil, sh.wrong(err)
+		return nil, sh.wrapError(err)
 	}
 	if sh.state.Clock.Mode != mode {
-		return nil, sh.wrong(fmt.Errorf("%s: was begun with the clock %s, not %s", sh.path, sh.state.Clock.Mode, mode))
+		return nil, sh.wrapError(fmt.Errorf("%s: was created with clock mode %s, not %s", sh.path, sh.state.Clock.Mode, mode))
 	}
 	clock.startAt(sh.state.Clock.Start)
 	if now := sh.state.Clock.Now; now != nil {
@@ -94,7 +94,7 @@ func (sh *shared) open(mode ClockMode) (clock *Clock, err error) {
 	return clock, nil
 }
 
-func (sh *shared) wrong(err error) error { return fmt.Errorf("%w: %w", ErrState, err) }
+func (sh *shared) wrapError(err error) error { return fmt.Errorf("%w: %w", ErrState, err) }
 
 // lock keeps others from changing the state.
 func (sh *shared) lock() error {
@@ -104,15 +104,15 @@ func (sh *shared) lock() error {
 		case err == nil:
 			return nil
 		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
-			return sh.wrong(fmt.Errorf("lock %s: %w", sh.lockFile.Name(), err))
+			return sh.wrapError(fmt.Errorf("lock %s: %w", sh.lockFile.Name(), err))
 		case time.Now().After(deadline):
-			return sh.wrong(fmt.Errorf("lock %s: another process has held it for %s", sh.lockFile.Name(), lockTimeout))
+			return sh.wrapError(fmt.Errorf("lock %s: another process has held it for %s", sh.lockFile.Name(), lockTimeout))
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// unlock cannot fail on a file that is locked, but by its being closed, which unlocks it.
+// unlock releases the file's lock. It can only fail if the file is closed, which also releases the lock.
 func (sh *shared) unlock() { _ = syscall.Flock(int(sh.lockFile.Fd()), syscall.LOCK_UN) }
 
 // close ends the part in the state file; what was written is written.
@@ -124,7 +124,7 @@ func (sh *shared) close() {
 	}
 }
 
-// leaveShared ends a shared node's part, and its watch.
+// leaveShared waits until watchShared has ended, and closes the state file.
 func (n *Node) leaveShared() {
 	if n.shared == nil {
 		return
@@ -154,7 +154,7 @@ func (n *Node) watchShared() {
 func (sh *shared) write(next *stateFile) error {
 	file, err := writeState(sh.path, next)
 	if err != nil {
-		return sh.wrong(err)
+		return sh.wrapError(err)
 	}
 	_ = sh.file.Close()
 	sh.state, sh.file = next, file
@@ -165,7 +165,7 @@ func (sh *shared) write(next *stateFile) error {
 func (sh *shared) add(c Change) error {
 	next := *sh.state
 	if len(next.Changes) == maxChanges {
-		return sh.wrong(fmt.Errorf("%s: has %d changes; remove it to start again", sh.path, maxChanges))
+		return sh.wrapError(fmt.Errorf("%s: has %d changes; remove it to start again", sh.path, maxChanges))
 	}
 	next.Changes = append(next.Changes[:len(next.Changes):len(next.Changes)], c)
 	if err := sh.write(&next); err != nil {
@@ -199,7 +199,7 @@ func (n *Node) advanceShared(by time.Duration) error {
 	return n.clock.Advance(by)
 }
 
-// syncShared reads what other processes have done since the last call. If nothing, that costs one look at the file.
+// syncShared reads what other processes have done since the last call. If nothing, it only calls stat twice.
 func (n *Node) syncShared() {
 	sh := n.shared
 	if sh == nil || n.isClosed() {
@@ -207,7 +207,7 @@ func (n *Node) syncShared() {
 	}
 	mine, err := sh.file.Stat()
 	if err != nil {
-		sh.err = sh.wrong(err)
+		sh.err = sh.wrapError(err)
 		return
 	}
 	if now, err := os.Stat(sh.path); err == nil && os.SameFile(mine, now) {
@@ -217,11 +217,11 @@ func (n *Node) syncShared() {
 	state, file, err := readState(sh.path, n.scenario)
 	switch {
 	case err != nil:
-		sh.err = sh.wrong(err)
+		sh.err = sh.wrapError(err)
 		return
 	case state.ID != sh.state.ID || len(state.Changes) < sh.known:
 		_ = file.Close()
-		sh.err = sh.wrong(fmt.Errorf("%s: was started again; so must be every process that uses it", sh.path))
+		sh.err = sh.wrapError(fmt.Errorf("%s: was created anew; restart every process that uses it", sh.path))
 		return
 	}
 	_ = sh.file.Close()
@@ -252,8 +252,8 @@ func (n *Node) isClosed() bool {
 	}
 }
 
-// takeChanges puts on the schedule what the node does not know yet: at the time at which it was done, or now where
-// the node is past that.
+// takeChanges schedules the changes that the node has not applied yet: each at its time, or now if the node is past
+// it.
 func (n *Node) takeChanges() {
 	sh, now := n.shared, n.clock.Now()
 	for number, c := range sh.state.Changes[sh.known:] {
@@ -267,7 +267,7 @@ func (n *Node) takeChanges() {
 		number += sh.known
 		n.schedule = append(n.schedule, scheduledEvent{at, rankChange, func() {
 			if err := n.redo(c); err != nil {
-				sh.broken = sh.wrong(fmt.Errorf("%s: change %d: %w", sh.path, number, err))
+				sh.broken = sh.wrapError(fmt.Errorf("%s: change %d: %w", sh.path, number, err))
 			}
 		}})
 	}

@@ -191,7 +191,7 @@ func TestStateFilesThatAreWrong(t *testing.T) {
 		}
 	}
 	if _, err := Join(s, ClockX60, path); !errors.Is(err, ErrState) ||
-		!strings.Contains(err.Error(), "the clock step, not x60") {
+		!strings.Contains(err.Error(), "clock mode step, not x60") {
 		t.Errorf("another clock: %v", err)
 	}
 	if _, err := Join(s, ClockStep, filepath.Join(t.TempDir(), "no", "state.json")); !errors.Is(err, ErrState) ||
@@ -261,7 +261,7 @@ func TestStateFileThatBreaksAndMends(t *testing.T) {
 		t.Errorf("without the file: %v", err)
 	}
 	join(t, path)
-	if err := a.Driver(); !errors.Is(err, ErrState) || !strings.Contains(err.Error(), "started again") {
+	if err := a.Driver(); !errors.Is(err, ErrState) || !strings.Contains(err.Error(), "created anew") {
 		t.Errorf("with another beginning: %v", err)
 	}
 }

@@ -66,7 +66,7 @@ const (
 	opDestroyGI ChangeOp = "destroy-gi" // GI
 	opCreateCI  ChangeOp = "create-ci"  // of Slices, at Start of GI, under the id CI
 	opDestroyCI ChangeOp = "destroy-ci" // CI of GI
-	opSpring    ChangeOp = "fault"      // Fault, which has waited for a call, begins
+	opTrigger   ChangeOp = "fault"      // Fault, which has waited for a call, begins
 	opCall      ChangeOp = "call"       // Fault has counted a change, of GI and CI
 	opReboot    ChangeOp = "reboot"     // the node, whatever GPU says
 
@@ -108,7 +108,7 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 	}
 	for i, c := range f.Changes {
 		if c.GPU < 0 || c.GPU >= len(s.GPUs) || c.Fault < 0 ||
-			((c.Op == opSpring || c.Op == opCall) && c.Fault >= len(s.Faults)) {
+			((c.Op == opTrigger || c.Op == opCall) && c.Fault >= len(s.Faults)) {
 			return nil, fmt.Errorf("change %d is about what the scenario does not have", i)
 		}
 	}

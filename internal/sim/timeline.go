@@ -26,13 +26,13 @@ const (
 // scheduleScenario puts everything that the scenario fixes in time on the schedule.
 func (n *Node) scheduleScenario() {
 	for i := range n.scenario.Faults {
-		n.planFault(&n.scenario.Faults[i])
+		n.scheduleFault(&n.scenario.Faults[i])
 	}
 	for i := range n.scenario.Processes {
 		spec := &n.scenario.Processes[i]
 		n.schedule = append(n.schedule, scheduledEvent{n.start.Add(spec.At), rankStart, func() { n.startProcess(i, spec) }})
 	}
-	n.planPods()
+	n.schedulePods()
 	n.sortSchedule()
 }
 
@@ -70,14 +70,14 @@ func (n *Node) catchUp(now time.Time) {
 		passed := next.Sub(n.at)
 		n.endStep(next)
 		n.step = int64(next.Sub(n.start) / stepLength)
-		n.happen()
+		n.runDue()
 		n.resample = false
 		n.sampleAll(passed)
 	}
 }
 
-// happen does what is due.
-func (n *Node) happen() {
+// runDue does what is due.
+func (n *Node) runDue() {
 	for len(n.schedule) > 0 && !n.schedule[0].at.After(n.at) {
 		due := n.schedule[0]
 		n.schedule = n.schedule[1:]

@@ -13,22 +13,22 @@ func (n *Node) triggerFaults(index int, reading gpu.Reading, now time.Time) {
 	passed := now.Sub(n.start)
 	for i := range n.scenario.Faults {
 		f := &n.scenario.Faults[i]
-		if f.During == "" || f.During != reading || index == driverAsWhole || n.sprung[f] || !f.active(index, passed) {
+		if f.During == "" || f.During != reading || index == driverAsWhole || n.triggered[f] || !f.active(index, passed) {
 			continue
 		}
 		op, err := n.begin(n.gpus[index])
 		if err != nil {
 			return // it waits for the next call
 		}
-		if !n.sprung[f] && op.commit(Change{Op: opSpring, Fault: i}) == nil {
-			n.springFault(f, index)
+		if !n.triggered[f] && op.commit(Change{Op: opTrigger, Fault: i}) == nil {
+			n.triggerFault(f, index)
 		}
 		op.commitOrUndo()
 	}
 }
 
-func (n *Node) springFault(f *FaultSpec, index int) {
-	n.sprung[f] = true
+func (n *Node) triggerFault(f *FaultSpec, index int) {
+	n.triggered[f] = true
 	switch f.Kind {
 	case FaultReconfigure:
 		n.repartition(n.gpus[index], f.Layout)
@@ -37,10 +37,10 @@ func (n *Node) springFault(f *FaultSpec, index int) {
 	}
 }
 
-// lies reports whether a GPU's driver says that it has destroyed what it leaves there.
-func (n *Node) lies(b *simGPU, now time.Time, op *operation) bool {
+// fakesDestruction reports whether a GPU's driver says that it has destroyed what it leaves there.
+func (n *Node) fakesDestruction(b *simGPU, now time.Time, op *operation) bool {
 	lies := op.isFaulted(FaultDestroyLies)
-	n.faults(b.index, now, func(f *FaultSpec) { lies = lies || f.Kind == FaultDestroyLies })
+	n.eachActiveFault(b.index, now, func(f *FaultSpec) { lies = lies || f.Kind == FaultDestroyLies })
 	return lies
 }
 
@@ -92,7 +92,7 @@ func (n *Node) AwaitHostEngine() {
 		n.mu.Unlock()
 		var stopped bool
 		var until time.Time
-		n.faults(driverAsWhole, now, func(f *FaultSpec) {
+		n.eachActiveFault(driverAsWhole, now, func(f *FaultSpec) {
 			if f.Kind != FaultDCGMHang {
 				return
 			}
@@ -122,7 +122,7 @@ func (n *Node) HostEngine() HostEngineState {
 	state := HostEngineState{NonRoot: !n.scenario.Node.Privileged}
 	now := n.lock() // another process may have moved a shared clock
 	n.mu.Unlock()
-	n.faults(driverAsWhole, now, func(f *FaultSpec) {
+	n.eachActiveFault(driverAsWhole, now, func(f *FaultSpec) {
 		switch f.Kind {
 		case FaultDCGMDown:
 			state.Down = true

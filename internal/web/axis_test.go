@@ -9,7 +9,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// draw writes an axis as one letter a unit: a, b, c for the GPU instances in order, . for free and x for stranded room.
+// draw writes an axis as one letter a unit: a, b, c for the GPU instances in order, . for free and x for stranded slices.
 func draw(g *gpu.GPU) string {
 	var b strings.Builder
 	for _, s := range layOutAxis(g) {

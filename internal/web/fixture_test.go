@@ -219,7 +219,7 @@ func compute(gi gpu.InstanceID, id gpu.ComputeID, profile string, start, slices 
 	}
 }
 
-// mixedGPU has used, idle, free and stranded room.
+// mixedGPU has used, idle, free and stranded slices.
 func mixedGPU(index int) gpu.GPU {
 	g := migGPU(index, 2, 1, 1, 0, 0)
 	g.Readings.Memory = memory(40*gib, 17*gib)

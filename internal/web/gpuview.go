@@ -106,7 +106,8 @@ func gpuBadges(g *gpu.GPU) []badge {
 	if rows, ok := g.Readings.RemappedRows.Get(); ok && rows.Failure {
 		badges = append(badges, badge{Text: "row remap failed", Class: "bad"})
 	} else if rows.Pending {
-		badges = append(badges, badge{Text: "row remap pending", Class: "warn", Title: "done with the next reset"})
+		badges = append(badges, badge{Text: "row remap pending", Class: "warn",
+			Title: "takes effect with the next reset of the GPU"})
 	}
 	for _, e := range g.Totals.ClockEvents {
 		if e.Active && slowsDown(e.Reason) {
