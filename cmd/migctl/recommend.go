@@ -20,7 +20,8 @@ const recommendHint = "mig-exporter makes the first report when it has read the 
 
 func addRecommendCommand(app *kingpin.Application, o *options) {
 	c := app.Command(commandRecommend,
-		"Show which GPUs are larger than their work needs, which slices would do, and the procedure. Changes nothing.")
+		"Show which GPUs are larger than their work needs, which slices would do, and the procedure. Changes nothing. "+
+			"STRETCH is how many times as long requests would take in the slice, FREED the part of the GPU that becomes free.")
 	gpus := o.completions(listGPUs)
 	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(gpus).StringsVar(&o.GPUs)
 	c.Flag("spec", "Print the recommended layouts, with what the GPUs have now, as a spec for migctl apply -f.").

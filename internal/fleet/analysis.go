@@ -54,14 +54,14 @@ type device struct {
 	uuid, cluster, node, name string
 	modelCount                int // models that it had
 	dialect                   *dialect
-	samples                   float64 // under the names that were taken
+	samples                   float64 // of the series that cluster and name are taken from, which has the most
 	history                   *history
 	answer                    GPU
 	last                      time.Time // end of the last step of which anything is known; zero if there is none
 }
 
-// maxPoints is how many points a query may return: well below the 50 million samples that a server holds by default,
-// and 20 million for a week of 1600 GPUs.
+// maxPoints is how many points a query may return: well below the 50 million samples that a query may load by default
+// (--query.max-samples).
 const maxPoints = 400_000
 
 func firstChunk(window time.Duration) int { return max(1, maxPoints/int(window/step)) }

@@ -40,16 +40,16 @@ func (a *Activity) add(sms, of float64, u use, dram float64) {
 }
 
 // useSMs derives the activity of a GPU and of its instances from what the kernels of its tasks do.
-func (n *Node) useSMs(b *simGPU) {
-	b.sample.activity = Activity{}
-	for _, i := range b.instances {
+func (n *Node) useSMs(g *simGPU) {
+	g.sample.activity = Activity{}
+	for _, i := range g.instances {
 		i.Activity = Activity{}
 		for _, c := range i.ComputeInstances {
 			c.Activity = Activity{}
 		}
 	}
-	n.runKernels(b)
-	for _, t := range b.tasks {
+	n.runKernels(g)
+	for _, t := range g.tasks {
 		if t.workload == nil {
 			continue
 		}
@@ -57,11 +57,11 @@ func (n *Node) useSMs(b *simGPU) {
 		if i := t.on.instance; i != nil {
 			t.on.compute.Activity.add(t.sms, float64(t.on.compute.SMs), u, dram)
 			i.Activity.add(t.sms, float64(i.Profile.SMs), u, dram)
-			dram *= i.bandwidth(b)
+			dram *= i.bandwidth(g)
 		}
-		b.sample.activity.add(t.sms, float64(b.model.sms), u, dram)
+		g.sample.activity.add(t.sms, float64(g.model.sms), u, dram)
 	}
-	b.useEngine()
+	g.useEngine()
 }
 
 // drawn returns the share of the memory bandwidth of its GPU instance, or of its whole GPU, that a task draws.
@@ -79,29 +79,29 @@ func (n *Node) drawn(t *task) float64 {
 // useEngine derives for how much of the time the graphics or compute engine is active, on a device whenever any of
 // its kernels runs. That of a GPU with MIG is the mean over its compute slices, as DCGM's is: two 3g.20gb at 0.534
 // are 0.457. It is never below SM activity.
-func (b *simGPU) useEngine() {
+func (g *simGPU) useEngine() {
 	var slices float64
-	for on, tasks := range tasksBy(b.tasks, func(t *task) place { return t.on }) {
+	for on, tasks := range tasksBy(g.tasks, func(t *task) place { return t.on }) {
 		busy := 0.0
 		for _, t := range tasks {
-			if b.sharesByMPS() {
+			if g.sharesByMPS() {
 				busy = either(busy, t.does.Busy)
 			} else {
 				busy = min(1, busy+t.does.Busy)
 			}
 		}
 		if on.compute == nil {
-			b.sample.activity.Graphics = busy
+			g.sample.activity.Graphics = busy
 			continue
 		}
 		on.compute.Activity.Graphics = busy
 		on.instance.Activity.Graphics = either(on.instance.Activity.Graphics, busy)
 	}
-	for _, i := range b.instances {
+	for _, i := range g.instances {
 		slices += i.Activity.Graphics * float64(i.Profile.ComputeSlices)
 	}
-	if b.migOn {
-		b.sample.activity.Graphics = max(b.sample.activity.SM, slices/float64(b.mig.ComputeSlices))
+	if g.migOn {
+		g.sample.activity.Graphics = max(g.sample.activity.SM, slices/float64(g.mig.ComputeSlices))
 	}
 }
 

@@ -76,9 +76,9 @@ func (n *Node) tookCall(number, index int, of target) bool {
 	case nth < 0 || nth >= f.Times:
 		return false
 	}
-	if b := n.gpus[index]; f.Kind == FaultProcessStarts {
-		if i, c := b.compute(of.instance, of.compute); c != nil {
-			n.startTask(&process{pid: n.newPID("fault", number, nth)}, nil, []place{{gpu: b, instance: i, compute: c}})
+	if g := n.gpus[index]; f.Kind == FaultProcessStarts {
+		if i, c := g.compute(of.instance, of.compute); c != nil {
+			n.startTask(&process{pid: n.newPID("fault", number, nth)}, nil, []place{{gpu: g, instance: i, compute: c}})
 		}
 	}
 	return true

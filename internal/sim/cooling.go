@@ -33,19 +33,19 @@ func (s *GPUState) Thresholds() Thresholds {
 }
 
 // fans are the speeds of the GPU's fans in percent, all the same; nil if it has none.
-func (b *simGPU) fans() []uint32 {
+func (g *simGPU) fans() []uint32 {
 	var speeds []uint32
-	for range b.fanCount {
-		above := (b.sample.temperature - fanRestCelsius) / (slowdownCelsius - fanRestCelsius)
+	for range g.fanCount {
+		above := (g.sample.temperature - fanRestCelsius) / (slowdownCelsius - fanRestCelsius)
 		speeds = append(speeds, uint32(math.Round(idleFanPercent+(100-idleFanPercent)*min(max(above, 0), 1))))
 	}
 	return speeds
 }
 
 // performanceState is P0 while anything runs. Without work only GPUs that can lower their memory clock leave it.
-func (b *simGPU) performanceState() int {
-	if len(b.tasks) > 0 {
+func (g *simGPU) performanceState() int {
+	if len(g.tasks) > 0 {
 		return 0
 	}
-	return b.model.idleState
+	return g.model.idleState
 }

@@ -27,11 +27,11 @@ func (n *Node) GPUCounters(index int) (Counters, error) {
 		return Counters{}, err
 	}
 	defer n.mu.Unlock()
-	b := n.gpus[index]
+	g := n.gpus[index]
 	seconds := now.Sub(n.at).Seconds()
-	t := b.totals.after(b.sample, seconds)
+	t := g.totals.after(g.sample, seconds)
 	return Counters{
-		Time: now, Of: CountersOf{GPU: index}, Odd: n.odd(index, now), Activity: t.activity, Engines: b.engines(),
+		Time: now, Of: CountersOf{GPU: index}, Odd: n.odd(index, now), Activity: t.activity, Engines: g.engines(),
 		PCIe: t.pcie, NVLink: t.nvlink,
 	}, nil
 }
@@ -114,13 +114,13 @@ func (a Activity) plus(during Activity, seconds float64) Activity {
 }
 
 // count adds to the counters of the GPU's instances what the running step comes to; those of the GPU are its totals.
-func (b *simGPU) count(seconds float64) {
-	for _, i := range b.instances {
-		of := CountersOf{GPU: b.index, Instance: gpu.Some(i.ID)}
-		b.counters[of] = b.counters[of].plus(i.Activity, seconds)
+func (g *simGPU) count(seconds float64) {
+	for _, i := range g.instances {
+		of := CountersOf{GPU: g.index, Instance: gpu.Some(i.ID)}
+		g.counters[of] = g.counters[of].plus(i.Activity, seconds)
 		for _, c := range i.ComputeInstances {
 			of.Compute = gpu.Some(c.ID)
-			b.counters[of] = b.counters[of].plus(c.Activity, seconds)
+			g.counters[of] = g.counters[of].plus(c.Activity, seconds)
 		}
 	}
 }

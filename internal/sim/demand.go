@@ -67,34 +67,34 @@ func (p place) kernelDevice(loss float64) kernels.Device {
 }
 
 // bandwidth returns an instance's share of its GPU's memory bandwidth, which is in proportion to its memory.
-func (i *Instance) bandwidth(b *simGPU) float64 {
-	return float64(i.Placement.Size) / float64(b.mig.AxisUnits)
+func (i *Instance) bandwidth(g *simGPU) float64 {
+	return float64(i.Placement.Size) / float64(g.mig.AxisUnits)
 }
 
 // runKernels computes what the tasks of a GPU do: each on its device, and together with the others there. Compute
 // instances of a GPU instance have SMs of their own, but share its memory.
-func (n *Node) runKernels(b *simGPU) {
-	for _, t := range b.tasks {
+func (n *Node) runKernels(g *simGPU) {
+	for _, t := range g.tasks {
 		loss := 0.0
 		if t.workload != nil {
 			loss = float64(t.workload.Demand.Loss)
 		}
 		t.does = kernels.Run(n.demand(t), t.on.kernelDevice(loss))
 	}
-	for on, tasks := range tasksBy(b.tasks, func(t *task) place { return t.on }) {
-		contend(tasks, on.kernelDevice(0), b.sharesByMPS())
+	for on, tasks := range tasksBy(g.tasks, func(t *task) place { return t.on }) {
+		contend(tasks, on.kernelDevice(0), g.sharesByMPS())
 	}
-	for i, tasks := range tasksBy(b.tasks, func(t *task) *Instance { return t.on.instance }) {
+	for i, tasks := range tasksBy(g.tasks, func(t *task) *Instance { return t.on.instance }) {
 		if i != nil && len(i.ComputeInstances) > 1 {
-			contend(tasks, kernels.Device{SMs: float64(b.model.sms), Bandwidth: i.bandwidth(b)}, true)
+			contend(tasks, kernels.Device{SMs: float64(g.model.sms), Bandwidth: i.bandwidth(g)}, true)
 		}
 	}
-	for _, t := range b.tasks {
+	for _, t := range g.tasks {
 		t.sms, t.speed = t.does.SMs, t.does.Throughput
 	}
 }
 
-func (b *simGPU) sharesByMPS() bool { return b.sharing.Kind == gpu.SharingMPS }
+func (g *simGPU) sharesByMPS() bool { return g.sharing.Kind == gpu.SharingMPS }
 
 func contend(tasks []*task, on kernels.Device, mps bool) {
 	if len(tasks) < 2 {

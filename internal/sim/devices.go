@@ -24,13 +24,13 @@ func (n *Node) offers() []offer {
 		return nil
 	}
 	var list []offer
-	for _, b := range n.gpus {
-		if !b.migOn {
-			list = append(list, n.offer(place{gpu: b}))
+	for _, g := range n.gpus {
+		if !g.migOn {
+			list = append(list, n.offer(place{gpu: g}))
 		}
-		for _, i := range b.instances {
+		for _, i := range g.instances {
 			for _, c := range i.ComputeInstances {
-				list = append(list, n.offer(place{gpu: b, instance: i, compute: c}))
+				list = append(list, n.offer(place{gpu: g, instance: i, compute: c}))
 			}
 		}
 	}

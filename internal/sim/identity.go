@@ -37,11 +37,11 @@ func noise(key uint64, step int64) float64 {
 
 // migUUID names a MIG device. The modern form depends on the chip and the places of the instances alone, so a device
 // that is made again where one stood has its UUID.
-func (n *Node) migUUID(b *simGPU, i *Instance, c *Compute) gpu.MIGUUID {
+func (n *Node) migUUID(g *simGPU, i *Instance, c *Compute) gpu.MIGUUID {
 	if n.scenario.Node.MIGUUIDs == "legacy" {
-		return gpu.MIGUUID(fmt.Sprintf("MIG-%s/%d/%d", b.uuid, i.ID, c.ID))
+		return gpu.MIGUUID(fmt.Sprintf("MIG-%s/%d/%d", g.uuid, i.ID, c.ID))
 	}
-	return gpu.MIGUUID("MIG-" + uuidOf(b.uuid, i.Placement, c.Placement))
+	return gpu.MIGUUID("MIG-" + uuidOf(g.uuid, i.Placement, c.Placement))
 }
 
 // pciBus gives GPUs the bus numbers of NVIDIA's own eight-GPU systems; the ninth begins the next PCI domain.

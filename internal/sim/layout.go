@@ -58,13 +58,13 @@ func parseComputeSize(text string, profile gpu.Profile) (size int, ok bool) {
 }
 
 // add puts an instance beside those of a GPU. If it cannot be there, the result is the reason.
-func (b *simGPU) add(spec LayoutSpec) (problem string) {
-	if i := b.occupant(spec.placement); i != nil {
+func (g *simGPU) add(spec LayoutSpec) (problem string) {
+	if i := g.occupant(spec.placement); i != nil {
 		return fmt.Sprintf("%s@%s overlaps %s@%s", spec.profile.Name, spec.placement, i.Profile.Name, i.Placement)
 	}
-	if excess := b.excess(spec.profile); excess != "" {
+	if excess := g.excess(spec.profile); excess != "" {
 		return "the layout has " + excess
 	}
-	b.instances = append(b.instances, &Instance{Profile: spec.profile, Placement: spec.placement})
+	g.instances = append(g.instances, &Instance{Profile: spec.profile, Placement: spec.placement})
 	return ""
 }

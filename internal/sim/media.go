@@ -31,12 +31,12 @@ func mediaCounts(e gpu.Engines) [mediaEngines]int {
 }
 
 // needMedia kills the tasks that want a media engine that their device does not have.
-func (n *Node) needMedia(b *simGPU) {
-	for _, t := range slices.Clone(b.tasks) {
+func (n *Node) needMedia(g *simGPU) {
+	for _, t := range slices.Clone(g.tasks) {
 		if t.workload == nil || len(t.proc.tasks) == 0 || t.media(n) == (Media{}) {
 			continue
 		}
-		have, device := b.engines(), b.mig.Name
+		have, device := g.engines(), g.mig.Name
 		if i := t.on.instance; i != nil {
 			have, device = i.Profile.Engines.Or(gpu.Engines{}), i.Profile.Name
 		}
@@ -65,9 +65,9 @@ func (e MediaEngine) String() string {
 
 // useMedia shares the media engines of each GPU instance, or of a GPU without MIG, among the tasks there. Tasks that
 // want more than there are keep all of them busy.
-func (n *Node) useMedia(b *simGPU) {
+func (n *Node) useMedia(g *simGPU) {
 	wanted := make(map[*Instance]Media)
-	for _, t := range b.tasks {
+	for _, t := range g.tasks {
 		if t.workload == nil {
 			continue
 		}
@@ -77,20 +77,20 @@ func (n *Node) useMedia(b *simGPU) {
 		}
 		wanted[t.on.instance] = sum
 	}
-	all := mediaCounts(b.engines())
-	if !b.migOn {
-		b.sample.activity.Media = busyMedia(wanted[nil], all)
+	all := mediaCounts(g.engines())
+	if !g.migOn {
+		g.sample.activity.Media = busyMedia(wanted[nil], all)
 		return
 	}
 	var total Media
-	for _, i := range b.instances {
+	for _, i := range g.instances {
 		own := mediaCounts(i.Profile.Engines.Or(gpu.Engines{}))
 		i.Activity.Media = busyMedia(wanted[i], own)
 		for kind, count := range own {
 			total[kind] += i.Activity.Media[kind] * float64(count)
 		}
 	}
-	b.sample.activity.Media = busyMedia(total, all)
+	g.sample.activity.Media = busyMedia(total, all)
 }
 
 // busyMedia is how busy engines are that are wanted for so much of the time, by how many there are.
@@ -105,10 +105,10 @@ func busyMedia(wanted Media, counts [mediaEngines]int) Media {
 }
 
 // engines are those of an instance of all the GPU's slices; none if they are not known.
-func (b *simGPU) engines() gpu.Engines {
-	for _, f := range b.mig.Profiles {
-		if all, known := f.Engines.Get(); known && f.ComputeSlices == b.mig.ComputeSlices &&
-			f.MemorySlices == b.mig.AxisUnits {
+func (g *simGPU) engines() gpu.Engines {
+	for _, f := range g.mig.Profiles {
+		if all, known := f.Engines.Get(); known && f.ComputeSlices == g.mig.ComputeSlices &&
+			f.MemorySlices == g.mig.AxisUnits {
 			return all
 		}
 	}

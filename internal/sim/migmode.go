@@ -32,10 +32,10 @@ func (n *Node) SetMIGMode(index int, on bool) error {
 	return nil
 }
 
-func (n *Node) setMIGMode(b *simGPU, on bool) {
-	b.migPending = on
-	if b.model.arch != Ampere || !n.scenario.Node.PassThrough {
-		n.applyMIGMode(b)
+func (n *Node) setMIGMode(g *simGPU, on bool) {
+	g.migPending = on
+	if g.model.arch != Ampere || !n.scenario.Node.PassThrough {
+		n.applyMIGMode(g)
 	}
 }
 
@@ -53,14 +53,14 @@ func (n *Node) Reset(index int) error {
 	return op.commit(Change{Op: opReset})
 }
 
-func (n *Node) reset(b *simGPU) {
-	b.instances, b.devices = nil, nil
-	n.applyMIGMode(b)
+func (n *Node) reset(g *simGPU) {
+	g.instances, g.devices = nil, nil
+	n.applyMIGMode(g)
 }
 
-func (n *Node) applyMIGMode(b *simGPU) {
-	b.migOn = b.migPending
-	n.treeChanged(b, nil, nil)
+func (n *Node) applyMIGMode(g *simGPU) {
+	g.migOn = g.migPending
+	n.treeChanged(g, nil, nil)
 }
 
 // Reboot reboots the node: all instances and processes are gone. Ampere GPUs keep MIG mode, and take one that was
@@ -85,34 +85,34 @@ func (n *Node) Reboot() error {
 
 func (n *Node) reboot() {
 	n.boots++
-	for _, b := range n.gpus {
-		for _, t := range slices.Clone(b.tasks) {
+	for _, g := range n.gpus {
+		for _, t := range slices.Clone(g.tasks) {
 			n.kill(t.proc, "the node was rebooted")
 		}
-		for _, i := range b.instances {
+		for _, i := range g.instances {
 			i.ComputeInstances = nil
 		}
-		if b.model.arch != Ampere {
-			b.migPending = false
+		if g.model.arch != Ampere {
+			g.migPending = false
 		}
-		n.reset(b)
+		n.reset(g)
 	}
 	n.record(Record{Message: "the node was rebooted"})
 }
 
 // build gives a GPU a layout. What was there must be gone.
-func (n *Node) build(b *simGPU, layout []LayoutSpec) error {
+func (n *Node) build(g *simGPU, layout []LayoutSpec) error {
 	// From the right to the left, as the driver's own preference: where ids follow creation, the published order results.
 	byStart := slices.Clone(layout)
 	slices.SortStableFunc(byStart, func(a, c LayoutSpec) int { return c.placement.Start - a.placement.Start })
 	for _, l := range byStart {
-		i, err := n.createInstance(b, l.profile.ID, gpu.Some(l.placement.Start))
+		i, err := n.createInstance(g, l.profile.ID, gpu.Some(l.placement.Start))
 		if err != nil {
-			return fmt.Errorf("layout of GPU %d: %s@%d: %w", b.index, l.profile.Name, l.placement.Start, err)
+			return fmt.Errorf("layout of GPU %d: %s@%d: %w", g.index, l.profile.Name, l.placement.Start, err)
 		}
 		for _, size := range l.computes {
-			if _, err := n.createCompute(b, i, size, gpu.Opt[int]{}); err != nil {
-				return fmt.Errorf("layout of GPU %d: %dc of %s@%d: %w", b.index, size, l.profile.Name, l.placement.Start, err)
+			if _, err := n.createCompute(g, i, size, gpu.Opt[int]{}); err != nil {
+				return fmt.Errorf("layout of GPU %d: %dc of %s@%d: %w", g.index, size, l.profile.Name, l.placement.Start, err)
 			}
 		}
 	}
@@ -120,19 +120,19 @@ func (n *Node) build(b *simGPU, layout []LayoutSpec) error {
 }
 
 // repartition is a layout change by another client: the GPU's processes are killed, its instances replaced.
-func (n *Node) repartition(b *simGPU, layout []LayoutSpec) {
-	for _, t := range slices.Clone(b.tasks) {
+func (n *Node) repartition(g *simGPU, layout []LayoutSpec) {
+	for _, t := range slices.Clone(g.tasks) {
 		n.kill(t.proc, "its GPU was reconfigured")
 	}
-	for _, i := range b.instances {
+	for _, i := range g.instances {
 		i.ComputeInstances = nil
 	}
-	b.instances, b.devices = nil, nil
-	b.migOn, b.migPending = true, true
-	n.treeChanged(b, nil, nil)
+	g.instances, g.devices = nil, nil
+	g.migOn, g.migPending = true, true
+	n.treeChanged(g, nil, nil)
 	message := fmt.Sprintf("reconfigured into %d GPU instances", len(layout))
-	if err := n.build(b, layout); err != nil {
+	if err := n.build(g, layout); err != nil {
 		message = err.Error()
 	}
-	n.record(Record{GPU: gpu.Some(b.index), Message: message})
+	n.record(Record{GPU: gpu.Some(g.index), Message: message})
 }

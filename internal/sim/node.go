@@ -104,12 +104,12 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 		apiOutages:     s.outages(FaultAPIServerDown),
 	}
 	for index, spec := range s.GPUs {
-		b := newSimGPU(s, index, spec)
+		g := newSimGPU(s, index, spec)
 		if spec.Sharing.Kind == gpu.SharingMPS {
-			b.mps = n.newPID("mps", index)
+			g.mps = n.newPID("mps", index)
 		}
-		n.gpus = append(n.gpus, b)
-		if err := n.build(b, spec.Layout); err != nil {
+		n.gpus = append(n.gpus, g)
+		if err := n.build(g, spec.Layout); err != nil {
 			return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
 		}
 	}
@@ -123,7 +123,7 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 
 func newSimGPU(s *Scenario, index int, spec GPUSpec) *simGPU {
 	uuid := gpu.UUID("GPU-" + uuidOf(s.Seed, s.Node.Hostname, index))
-	b := &simGPU{
+	g := &simGPU{
 		model:      spec.Model,
 		mig:        spec.Model.mig,
 		index:      index,
@@ -136,8 +136,8 @@ func newSimGPU(s *Scenario, index int, spec GPUSpec) *simGPU {
 		migPending: spec.MIG != MIGOff,
 		counters:   make(map[CountersOf]Activity),
 	}
-	b.sample.temperature = b.restingTemperature()
-	return b
+	g.sample.temperature = g.restingTemperature()
+	return g
 }
 
 // Close ends the node: calls that hang or wait for events return. It can be called more than once.

@@ -31,7 +31,7 @@ type layoutState struct {
 
 // change begins an operation of a client: what is what it does, of is what it does it to. Where err is nil the caller
 // calls end.
-func (n *Node) change(index int, what ChangeOp, of target) (b *simGPU, op *operation, err error) {
+func (n *Node) change(index int, what ChangeOp, of target) (g *simGPU, op *operation, err error) {
 	hits, err := n.called(index, what, of)
 	if err != nil {
 		return nil, nil, err
@@ -57,7 +57,7 @@ func (n *Node) change(index int, what ChangeOp, of target) (b *simGPU, op *opera
 }
 
 // begin begins an operation under the node's lock, which its end leaves unlocked.
-func (n *Node) begin(b *simGPU) (*operation, error) {
+func (n *Node) begin(g *simGPU) (*operation, error) {
 	if n.shared != nil {
 		if err := n.shared.lock(); err != nil {
 			return nil, err
@@ -70,21 +70,21 @@ func (n *Node) begin(b *simGPU) (*operation, error) {
 	}
 	now := n.clock.Now()
 	n.catchUp(now)
-	op := &operation{node: n, at: n.at, gpu: b, before: b.layoutState()}
-	for _, b := range n.gpus {
-		op.totals = append(op.totals, b.totals)
-		op.counters = append(op.counters, maps.Clone(b.counters))
+	op := &operation{node: n, at: n.at, gpu: g, before: g.layoutState()}
+	for _, g := range n.gpus {
+		op.totals = append(op.totals, g.totals)
+		op.counters = append(op.counters, maps.Clone(g.counters))
 	}
 	n.endStep(now)
 	return op, nil
 }
 
-func (b *simGPU) layoutState() layoutState {
+func (g *simGPU) layoutState() layoutState {
 	s := layoutState{
-		migOn: b.migOn, migPending: b.migPending,
-		instances: slices.Clone(b.instances), devices: slices.Clone(b.devices),
+		migOn: g.migOn, migPending: g.migPending,
+		instances: slices.Clone(g.instances), devices: slices.Clone(g.devices),
 	}
-	for _, i := range b.instances {
+	for _, i := range g.instances {
 		s.computes = append(s.computes, slices.Clone(i.ComputeInstances))
 	}
 	return s
@@ -123,14 +123,14 @@ func (op *operation) commitOrUndo() {
 }
 
 func (op *operation) undo() {
-	n, b := op.node, op.gpu
+	n, g := op.node, op.gpu
 	n.at, n.resample = op.at, false
-	for i, b := range n.gpus {
-		b.totals, b.counters = op.totals[i], op.counters[i]
+	for i, g := range n.gpus {
+		g.totals, g.counters = op.totals[i], op.counters[i]
 	}
-	b.migOn, b.migPending = op.before.migOn, op.before.migPending
-	b.instances, b.devices = op.before.instances, op.before.devices
-	for k, i := range b.instances {
+	g.migOn, g.migPending = op.before.migOn, op.before.migPending
+	g.instances, g.devices = op.before.instances, op.before.devices
+	for k, i := range g.instances {
 		i.ComputeInstances = op.before.computes[k]
 	}
 }

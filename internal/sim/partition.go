@@ -80,9 +80,9 @@ func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
 	return op.commit(Change{Op: opDestroyGI, GI: id})
 }
 
-func (n *Node) removeInstance(b *simGPU, i *Instance) {
-	b.instances = slices.DeleteFunc(b.instances, func(o *Instance) bool { return o == i })
-	n.treeChanged(b, i, nil)
+func (n *Node) removeInstance(g *simGPU, i *Instance) {
+	g.instances = slices.DeleteFunc(g.instances, func(o *Instance) bool { return o == i })
+	n.treeChanged(g, i, nil)
 }
 
 // CreateComputeInstance makes a compute instance of a number of slices in a GPU instance, at the first free place.
@@ -131,36 +131,36 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 	return op.commit(Change{Op: opDestroyCI, GI: id, CI: ci})
 }
 
-func (n *Node) removeCompute(b *simGPU, i *Instance, c *Compute) {
+func (n *Node) removeCompute(g *simGPU, i *Instance, c *Compute) {
 	i.ComputeInstances = slices.DeleteFunc(i.ComputeInstances, func(o *Compute) bool { return o == c })
-	n.treeChanged(b, i, c)
+	n.treeChanged(g, i, c)
 }
 
-func (n *Node) createInstance(b *simGPU, profileID uint32, start gpu.Opt[int]) (*Instance, error) {
-	if !b.migOn {
+func (n *Node) createInstance(g *simGPU, profileID uint32, start gpu.Opt[int]) (*Instance, error) {
+	if !g.migOn {
 		return nil, gpu.ErrNotSupported
 	}
-	at := slices.IndexFunc(b.mig.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
+	at := slices.IndexFunc(g.mig.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
 	if at < 0 {
 		return nil, gpu.ErrInvalidArgument
 	}
-	profile := b.mig.Profiles[at]
-	candidates := preferred(profile, b.mig.AxisUnits)
+	profile := g.mig.Profiles[at]
+	candidates := preferred(profile, g.mig.AxisUnits)
 	if s, ok := start.Get(); ok {
 		candidates = slices.DeleteFunc(candidates, func(p gpu.Placement) bool { return p.Start != s })
 		if len(candidates) == 0 {
 			return nil, gpu.ErrInvalidArgument
 		}
 	}
-	if b.excess(profile) != "" {
+	if g.excess(profile) != "" {
 		return nil, gpu.ErrInsufficientResources
 	}
 	for _, p := range candidates {
-		if b.occupant(p) == nil {
-			i := &Instance{ID: b.newInstanceID(p, n.scenario.Node.GIIDs), Profile: profile, Placement: p}
-			b.instances = append(b.instances, i)
-			slices.SortFunc(b.instances, func(a, c *Instance) int { return a.Placement.Start - c.Placement.Start })
-			n.treeChanged(b, i, nil)
+		if g.occupant(p) == nil {
+			i := &Instance{ID: g.newInstanceID(p, n.scenario.Node.GIIDs), Profile: profile, Placement: p}
+			g.instances = append(g.instances, i)
+			slices.SortFunc(g.instances, func(a, c *Instance) int { return a.Placement.Start - c.Placement.Start })
+			n.treeChanged(g, i, nil)
 			return i, nil
 		}
 	}
@@ -168,19 +168,19 @@ func (n *Node) createInstance(b *simGPU, profileID uint32, start gpu.Opt[int]) (
 }
 
 // newInstanceID numbers an instance in the range of its size: 0 for the whole axis, 1-2 for its halves, 3-6, 7-14.
-func (b *simGPU) newInstanceID(p gpu.Placement, order GIIDOrder) gpu.InstanceID {
-	first := b.mig.AxisUnits/p.Size - 1
+func (g *simGPU) newInstanceID(p gpu.Placement, order GIIDOrder) gpu.InstanceID {
+	first := g.mig.AxisUnits/p.Size - 1
 	if order == GIIDByPlacement {
 		return gpu.InstanceID(first + p.Start/p.Size)
 	}
 	id := gpu.InstanceID(first)
-	for b.instance(id) != nil {
+	for g.instance(id) != nil {
 		id++
 	}
 	return id
 }
 
-func (n *Node) createCompute(b *simGPU, i *Instance, size int, start gpu.Opt[int]) (*Compute, error) {
+func (n *Node) createCompute(g *simGPU, i *Instance, size int, start gpu.Opt[int]) (*Compute, error) {
 	candidates := ComputePlacements(i.Profile.ComputeSlices, size)
 	if s, ok := start.Get(); ok {
 		candidates = slices.DeleteFunc(candidates, func(p gpu.Placement) bool { return p.Start != s })
@@ -196,11 +196,11 @@ func (n *Node) createCompute(b *simGPU, i *Instance, size int, start gpu.Opt[int
 		for slices.ContainsFunc(i.ComputeInstances, func(o *Compute) bool { return o.ID == c.ID }) {
 			c.ID++
 		}
-		c.UUID = n.migUUID(b, i, c)
+		c.UUID = n.migUUID(g, i, c)
 		i.ComputeInstances = append(i.ComputeInstances, c)
 		slices.SortFunc(i.ComputeInstances, func(a, o *Compute) int { return int(a.ID) - int(o.ID) })
-		b.numberDevices()
-		n.treeChanged(b, i, c)
+		g.numberDevices()
+		n.treeChanged(g, i, c)
 		return c, nil
 	}
 	return nil, gpu.ErrInsufficientResources
@@ -208,24 +208,24 @@ func (n *Node) createCompute(b *simGPU, i *Instance, size int, start gpu.Opt[int
 
 // numberDevices renumbers the handle indexes of MIG devices, by GPU instance and compute instance. Between two
 // creations the indexes of destroyed ones stay empty: the driver's list is sparse.
-func (b *simGPU) numberDevices() {
-	byID := slices.Clone(b.instances)
+func (g *simGPU) numberDevices() {
+	byID := slices.Clone(g.instances)
 	slices.SortFunc(byID, func(a, c *Instance) int { return int(a.ID) - int(c.ID) })
-	b.devices = nil
+	g.devices = nil
 	for _, i := range byID {
-		b.devices = append(b.devices, i.ComputeInstances...)
+		g.devices = append(g.devices, i.ComputeInstances...)
 	}
 }
 
 // treeChanged requests a new sample and notifies watchers. If c was destroyed, its device index stays empty.
-func (n *Node) treeChanged(b *simGPU, i *Instance, c *Compute) {
-	for k, d := range b.devices {
+func (n *Node) treeChanged(g *simGPU, i *Instance, c *Compute) {
+	for k, d := range g.devices {
 		if d != nil && d == c && !slices.Contains(i.ComputeInstances, c) {
-			b.devices[k] = nil
+			g.devices[k] = nil
 		}
 	}
 	n.resample = true
-	event := Event{Kind: gpu.EventMIGChange, GPU: b.index, Time: n.at}
+	event := Event{Kind: gpu.EventMIGChange, GPU: g.index, Time: n.at}
 	if i != nil {
 		event.Instance = gpu.Some(i.ID)
 	}
@@ -235,8 +235,8 @@ func (n *Node) treeChanged(b *simGPU, i *Instance, c *Compute) {
 	n.emit(event)
 }
 
-func (b *simGPU) instance(id gpu.InstanceID) *Instance {
-	for _, i := range b.instances {
+func (g *simGPU) instance(id gpu.InstanceID) *Instance {
+	for _, i := range g.instances {
 		if i.ID == id {
 			return i
 		}
@@ -245,8 +245,8 @@ func (b *simGPU) instance(id gpu.InstanceID) *Instance {
 }
 
 // compute finds a compute instance and its GPU instance; nil for one that is not there.
-func (b *simGPU) compute(id gpu.InstanceID, ci gpu.ComputeID) (*Instance, *Compute) {
-	i := b.instance(id)
+func (g *simGPU) compute(id gpu.InstanceID, ci gpu.ComputeID) (*Instance, *Compute) {
+	i := g.instance(id)
 	if i == nil {
 		return nil, nil
 	}

@@ -43,8 +43,8 @@ func preferred(f gpu.Profile, axis int) []gpu.Placement {
 }
 
 // occupant returns an instance that occupies a unit of the placement, or nil.
-func (b *simGPU) occupant(p gpu.Placement) *Instance {
-	for _, i := range b.instances {
+func (g *simGPU) occupant(p gpu.Placement) *Instance {
+	for _, i := range g.instances {
 		for unit := p.Start; unit < p.End(); unit++ {
 			if i.Placement.Start <= unit && unit < i.Placement.End() {
 				return i
@@ -56,10 +56,10 @@ func (b *simGPU) occupant(p gpu.Placement) *Instance {
 
 // excess returns what the GPU would have too much of with an instance of the profile, wherever it is placed: compute
 // slices, engines, or media extensions. It is empty if the GPU has what the instance needs.
-func (b *simGPU) excess(f gpu.Profile) string {
+func (g *simGPU) excess(f gpu.Profile) string {
 	slicesUsed, same := f.ComputeSlices, 0
 	used := f.Engines.Or(gpu.Engines{})
-	for _, i := range b.instances {
+	for _, i := range g.instances {
 		slicesUsed += i.Profile.ComputeSlices
 		used = together(used, i.Profile.Engines.Or(gpu.Engines{}))
 		if hasMediaExtensions(f) && hasMediaExtensions(i.Profile) {
@@ -70,19 +70,19 @@ func (b *simGPU) excess(f gpu.Profile) string {
 		}
 	}
 	switch {
-	case slicesUsed > b.mig.ComputeSlices:
-		return fmt.Sprintf("%d compute slices of %d", slicesUsed, b.mig.ComputeSlices)
+	case slicesUsed > g.mig.ComputeSlices:
+		return fmt.Sprintf("%d compute slices of %d", slicesUsed, g.mig.ComputeSlices)
 	case same >= f.MaxInstances:
 		return fmt.Sprintf("more than %d instances of %s", f.MaxInstances, f.Name)
-	case !b.hasEngines(used):
+	case !g.hasEngines(used):
 		return "more copy or media engines than the GPU"
 	}
 	return ""
 }
 
 // hasEngines reports whether the GPU has as many engines of every kind: as many as an instance of all its slices.
-func (b *simGPU) hasEngines(e gpu.Engines) bool {
-	all := b.engines()
+func (g *simGPU) hasEngines(e gpu.Engines) bool {
+	all := g.engines()
 	return all == gpu.Engines{} ||
 		e.Copy <= all.Copy && e.Decoder <= all.Decoder && e.Encoder <= all.Encoder && e.JPEG <= all.JPEG && e.OFA <= all.OFA
 }
@@ -96,9 +96,9 @@ func together(a, b gpu.Engines) gpu.Engines {
 }
 
 // remaining counts the instances of a profile that could be made now, one after the other.
-func (b *simGPU) remaining(f gpu.Profile) int {
-	trial := *b
-	trial.instances = slices.Clone(b.instances)
+func (g *simGPU) remaining(f gpu.Profile) int {
+	trial := *g
+	trial.instances = slices.Clone(g.instances)
 	count := 0
 	// The placements of one profile have the same size, so taking them from the left wastes none.
 	left := slices.Clone(f.Placements)

@@ -58,37 +58,37 @@ func (n *Node) sampleAll(passed time.Duration) {
 	n.watchPlugin()
 	for again := true; again; again = n.resample {
 		n.resample = false
-		for _, b := range n.gpus {
-			n.needMedia(b)
-			n.useMemory(b) // both kill processes, maybe on other GPUs too
+		for _, g := range n.gpus {
+			n.needMedia(g)
+			n.useMemory(g) // both kill processes, maybe on other GPUs too
 		}
 	}
-	for _, b := range n.gpus {
-		n.useSMs(b)
-		n.useMedia(b)
-		n.useTraffic(b)
-		n.usePower(b, passed)
+	for _, g := range n.gpus {
+		n.useSMs(g)
+		n.useMedia(g)
+		n.useTraffic(g)
+		n.usePower(g, passed)
 	}
 }
 
 // usePower derives power, temperature and clocks from the activity: idle power, and the rest up to the limit in
 // proportion to SMs, tensor cores and memory at work. Beyond the limit the clocks fall.
-func (n *Node) usePower(b *simGPU, passed time.Duration) {
-	s, m := &b.sample, &b.model
+func (n *Node) usePower(g *simGPU, passed time.Duration) {
+	s, m := &g.sample, &g.model
 	if passed > 0 { // under the power of the step that has ended
-		target := b.restingTemperature() + fullLoadCelsius*(s.watts-m.idleWatts)/(m.limitWatts-m.idleWatts)
+		target := g.restingTemperature() + fullLoadCelsius*(s.watts-m.idleWatts)/(m.limitWatts-m.idleWatts)
 		s.temperature += (target - s.temperature) * (1 - math.Exp(-passed.Seconds()/thermalTime.Seconds()))
 	}
 
 	load := 0.62*s.activity.SM + 0.18*s.activity.Tensor + 0.35*s.activity.DRAM
-	load *= 1 + wattsRippleShare*noise(b.noise, n.step)
+	load *= 1 + wattsRippleShare*noise(g.noise, n.step)
 	wanted := (m.limitWatts - m.idleWatts) * load
 	dynamic := min(wanted, m.limitWatts-m.idleWatts)
 	s.watts = math.Round((m.idleWatts+dynamic)*1000) / 1000 // the driver counts milliwatts
 
 	s.smMHz, s.reasons = m.maxSMMHz, 0
 	switch {
-	case len(b.tasks) == 0:
+	case len(g.tasks) == 0:
 		s.smMHz, s.reasons = m.idleSMMHz, reasonIdle
 	case s.activity.SM == 0:
 		s.reasons = reasonIdle
@@ -96,14 +96,14 @@ func (n *Node) usePower(b *simGPU, passed time.Duration) {
 		s.reasons = reasonPowerCap
 		s.smMHz = uint32(float64(m.maxSMMHz)*max(dynamic/wanted, 0.5)) / clockStepMHz * clockStepMHz
 	}
-	n.slowDown(b)
+	n.slowDown(g)
 }
 
 // slowDown reduces the clock of a GPU that is hot, and of one that the power supply slows down, by faults. What is
 // done in hardware halves it.
-func (n *Node) slowDown(b *simGPU) {
-	s := &b.sample
-	n.eachActiveFault(b.index, n.at, func(f *FaultSpec) {
+func (n *Node) slowDown(g *simGPU) {
+	s := &g.sample
+	n.eachActiveFault(g.index, n.at, func(f *FaultSpec) {
 		switch f.Kind {
 		case FaultOverheat:
 			s.temperature = max(s.temperature, float64(f.Celsius))
@@ -118,24 +118,24 @@ func (n *Node) slowDown(b *simGPU) {
 		s.reasons |= reasonHWThermal | reasonHWSlowdown
 	}
 	if s.reasons&reasonHWSlowdown != 0 {
-		s.smMHz = min(s.smMHz, b.model.maxSMMHz/2/clockStepMHz*clockStepMHz)
+		s.smMHz = min(s.smMHz, g.model.maxSMMHz/2/clockStepMHz*clockStepMHz)
 	}
 }
 
 // restingTemperature differs a little with the GPU's place in the air stream.
-func (b *simGPU) restingTemperature() float64 { return 34 + float64(b.noise%5) }
+func (g *simGPU) restingTemperature() float64 { return 34 + float64(g.noise%5) }
 
 // useTraffic adds up what the tasks send, and receive as much, over PCIe and NVLink; NVLink is off while MIG is on.
-func (n *Node) useTraffic(b *simGPU) {
-	b.sample.pcie, b.sample.nvlink = 0, 0
-	for _, t := range b.tasks {
+func (n *Node) useTraffic(g *simGPU) {
+	g.sample.pcie, g.sample.nvlink = 0, 0
+	for _, t := range g.tasks {
 		if t.workload == nil {
 			continue
 		}
-		b.sample.pcie += t.now(n, t.workload.PCIe.Signal) * t.speed
-		if !b.migOn && b.model.nvlinks > 0 {
-			b.sample.nvlink += t.now(n, t.workload.NVLink.Signal) * t.speed
+		g.sample.pcie += t.now(n, t.workload.PCIe.Signal) * t.speed
+		if !g.migOn && g.model.nvlinks > 0 {
+			g.sample.nvlink += t.now(n, t.workload.NVLink.Signal) * t.speed
 		}
 	}
-	b.sample.pcie = max(b.sample.pcie, idlePCIe)
+	g.sample.pcie = max(g.sample.pcie, idlePCIe)
 }

@@ -9,14 +9,14 @@ import (
 
 // redo does what another node has done, with what came of it there.
 func (n *Node) redo(c Change) error {
-	b := n.gpus[c.GPU]
+	g := n.gpus[c.GPU]
 	switch c.Op {
 	case opMIGMode:
-		if b.migPending = c.On; !c.Pending {
-			n.setMIGMode(b, c.On)
+		if g.migPending = c.On; !c.Pending {
+			n.setMIGMode(g, c.On)
 		}
 	case opReset:
-		n.reset(b)
+		n.reset(g)
 	case opTrigger:
 		n.triggerFault(&n.scenario.Faults[c.Fault], c.GPU)
 	case opCall:
@@ -30,7 +30,7 @@ func (n *Node) redo(c Change) error {
 	case opReboot:
 		n.reboot()
 	case opCreateGI:
-		i, err := n.createInstance(b, c.Profile, gpu.Some(c.Start))
+		i, err := n.createInstance(g, c.Profile, gpu.Some(c.Start))
 		if err != nil {
 			return fmt.Errorf("create GPU instance %d: %w", c.GI, err)
 		}
@@ -38,36 +38,36 @@ func (n *Node) redo(c Change) error {
 			return fmt.Errorf("GPU instance %d has become %d", c.GI, i.ID)
 		}
 	case opCreateCI:
-		return n.redoCompute(b, c)
+		return n.redoCompute(g, c)
 	case opDestroyGI:
-		i := b.instance(c.GI)
+		i := g.instance(c.GI)
 		if i == nil || len(i.ComputeInstances) > 0 {
 			return fmt.Errorf("destroy GPU instance %d: it is not there, or in use", c.GI)
 		}
-		n.removeInstance(b, i)
+		n.removeInstance(g, i)
 	case opDestroyCI:
-		instance, compute := b.compute(c.GI, c.CI)
+		instance, compute := g.compute(c.GI, c.CI)
 		if compute == nil {
 			return fmt.Errorf("destroy compute instance %d of GPU instance %d: it is not there", c.CI, c.GI)
 		}
-		for _, t := range slices.Clone(b.tasks) {
+		for _, t := range slices.Clone(g.tasks) {
 			if t.on.compute == compute {
 				n.kill(t.proc, "its compute instance was destroyed")
 			}
 		}
-		n.removeCompute(b, instance, compute)
+		n.removeCompute(g, instance, compute)
 	default:
 		return fmt.Errorf("%q is no change; expected one of those that this version makes", c.Op)
 	}
 	return nil
 }
 
-func (n *Node) redoCompute(b *simGPU, c Change) error {
-	i := b.instance(c.GI)
+func (n *Node) redoCompute(g *simGPU, c Change) error {
+	i := g.instance(c.GI)
 	if i == nil {
 		return fmt.Errorf("create compute instance in GPU instance %d: %w", c.GI, gpu.ErrNotFound)
 	}
-	made, err := n.createCompute(b, i, c.Slices, gpu.Some(c.Start))
+	made, err := n.createCompute(g, i, c.Slices, gpu.Some(c.Start))
 	if err != nil {
 		return fmt.Errorf("create compute instance in GPU instance %d: %w", c.GI, err)
 	}

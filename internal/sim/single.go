@@ -24,13 +24,13 @@ func (n *Node) singleStrategyError() string {
 	}
 	var kind string
 	var whole bool
-	for _, b := range n.gpus {
-		if !b.migOn {
+	for _, g := range n.gpus {
+		if !g.migOn {
 			whole = true
 			continue
 		}
 		none := true
-		for _, i := range b.instances {
+		for _, i := range g.instances {
 			for _, c := range i.ComputeInstances {
 				none = false
 				if kind != "" && kind != c.Profile {

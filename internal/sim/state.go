@@ -42,85 +42,85 @@ func (n *Node) Remaining(index int, profileID uint32) (int, error) {
 	if !n.privileged(index, now) {
 		return 0, gpu.ErrNoPermission
 	}
-	b := n.gpus[index]
-	for _, f := range b.mig.Profiles {
+	g := n.gpus[index]
+	for _, f := range g.mig.Profiles {
 		if f.ID == profileID {
-			return b.remaining(f), nil
+			return g.remaining(f), nil
 		}
 	}
 	return 0, gpu.ErrInvalidArgument
 }
 
 // state is called with the lock held.
-func (n *Node) state(b *simGPU, now time.Time) GPUState {
-	t := b.totals.after(b.sample, now.Sub(n.at).Seconds())
+func (n *Node) state(g *simGPU, now time.Time) GPUState {
+	t := g.totals.after(g.sample, now.Sub(n.at).Seconds())
 	s := GPUState{
 		Time:             now,
-		Privileged:       n.privileged(b.index, now),
-		Index:            b.index,
-		Minor:            b.minor,
-		UUID:             b.uuid,
-		Name:             b.model.name,
-		Architecture:     b.model.arch,
-		Capability:       b.model.capability,
-		SMs:              b.model.sms,
-		Cores:            b.model.sms * b.model.coresPerSM,
-		Serial:           fmt.Sprintf("1%012d", b.noise%1_000_000_000_000),
-		VBIOS:            b.model.vbios,
-		PCI:              b.pci(),
-		MIGEnabled:       b.migOn,
-		MIGPending:       b.migPending,
-		MemoryTotal:      b.model.memoryMiB << 20,
-		MemoryUsed:       b.sample.memoryUsed,
-		MemoryReserved:   b.model.reservedMiB << 20,
-		Activity:         b.sample.activity,
-		Watts:            b.sample.watts,
-		LimitWatts:       b.model.limitWatts,
+		Privileged:       n.privileged(g.index, now),
+		Index:            g.index,
+		Minor:            g.minor,
+		UUID:             g.uuid,
+		Name:             g.model.name,
+		Architecture:     g.model.arch,
+		Capability:       g.model.capability,
+		SMs:              g.model.sms,
+		Cores:            g.model.sms * g.model.coresPerSM,
+		Serial:           fmt.Sprintf("1%012d", g.noise%1_000_000_000_000),
+		VBIOS:            g.model.vbios,
+		PCI:              g.pci(),
+		MIGEnabled:       g.migOn,
+		MIGPending:       g.migPending,
+		MemoryTotal:      g.model.memoryMiB << 20,
+		MemoryUsed:       g.sample.memoryUsed,
+		MemoryReserved:   g.model.reservedMiB << 20,
+		Activity:         g.sample.activity,
+		Watts:            g.sample.watts,
+		LimitWatts:       g.model.limitWatts,
 		Joules:           t.joules,
-		Celsius:          int(math.Round(b.sample.temperature)),
-		SMMHz:            b.sample.smMHz,
-		MemoryMHz:        b.model.memoryMHz,
-		VideoMHz:         b.sample.smMHz * 9 / 10,
-		MaxSMMHz:         b.model.maxSMMHz,
-		ClockEvents:      b.sample.reasons,
-		PerformanceState: b.performanceState(),
-		Fans:             b.fans(),
+		Celsius:          int(math.Round(g.sample.temperature)),
+		SMMHz:            g.sample.smMHz,
+		MemoryMHz:        g.model.memoryMHz,
+		VideoMHz:         g.sample.smMHz * 9 / 10,
+		MaxSMMHz:         g.model.maxSMMHz,
+		ClockEvents:      g.sample.reasons,
+		PerformanceState: g.performanceState(),
+		Fans:             g.fans(),
 		PCIeBytes:        uint64(t.pcie),
-		PCIeRate:         b.sample.pcie,
-		NVLinks:          b.model.nvlinks,
+		PCIeRate:         g.sample.pcie,
+		NVLinks:          g.model.nvlinks,
 		NVLinkBytes:      uint64(t.nvlink),
-		ECC:              b.errors.ecc,
-		Recovery:         n.recovery(b.index, now),
-		ExclusiveProcess: b.mps != 0,
-		Processes:        b.processes(),
+		ECC:              g.errors.ecc,
+		Recovery:         n.recovery(g.index, now),
+		ExclusiveProcess: g.mps != 0,
+		Processes:        g.processes(),
 	}
-	if b.migOn {
-		s.MaxMIGDevices = b.mig.ComputeSlices
+	if g.migOn {
+		s.MaxMIGDevices = g.mig.ComputeSlices
 	} else {
-		s.Utilization = gpu.Some(Utilization{GPU: percent(b.sample.activity.Graphics),
-			Memory: percent(b.sample.activity.DRAM)})
-		s.Media = gpu.Some(b.sample.activity.Media.percents())
+		s.Utilization = gpu.Some(Utilization{GPU: percent(g.sample.activity.Graphics),
+			Memory: percent(g.sample.activity.DRAM)})
+		s.Media = gpu.Some(g.sample.activity.Media.percents())
 	}
-	if b.model.memoryTemp {
+	if g.model.memoryTemp {
 		s.MemoryCelsius = gpu.Some(s.Celsius + 4)
 	}
-	if len(b.instances) == 0 {
-		s.Remapped = gpu.Some(b.errors.remapped)
+	if len(g.instances) == 0 {
+		s.Remapped = gpu.Some(g.errors.remapped)
 	}
-	b.describeTree(&s)
+	g.describeTree(&s)
 	return s
 }
 
 func percent(ratio float64) uint32 { return uint32(math.Round(100 * ratio)) }
 
-func (b *simGPU) pci() PCI {
-	domain, bus := pciBus(b.index, b.model.arch)
+func (g *simGPU) pci() PCI {
+	domain, bus := pciBus(g.index, g.model.arch)
 	p := PCI{
 		Domain: domain, Bus: bus,
-		DeviceID: b.model.pciDevice, Subsystem: b.model.pciSubsys,
-		Generation: b.model.pcieGen, Width: 16, MaxGeneration: b.model.pcieGen,
+		DeviceID: g.model.pciDevice, Subsystem: g.model.pciSubsys,
+		Generation: g.model.pcieGen, Width: 16, MaxGeneration: g.model.pcieGen,
 	}
-	if len(b.tasks) == 0 {
+	if len(g.tasks) == 0 {
 		p.Generation = 1
 	}
 	return p
@@ -128,20 +128,20 @@ func (b *simGPU) pci() PCI {
 
 // describeTree fills in profiles, instances and MIG devices. It runs with every call to the driver, so with few
 // allocations.
-func (b *simGPU) describeTree(s *GPUState) {
-	s.Profiles = b.mig.Profiles
+func (g *simGPU) describeTree(s *GPUState) {
+	s.Profiles = g.mig.Profiles
 	count := 0
-	for _, i := range b.instances {
+	for _, i := range g.instances {
 		count += len(i.ComputeInstances)
 	}
-	s.Instances = make([]Instance, len(b.instances))
+	s.Instances = make([]Instance, len(g.instances))
 	copies := make([]struct {
 		compute Compute
 		device  MIGDevice
 	}, count)
 	computes := make([]*Compute, 0, count)
-	s.Devices = make([]*MIGDevice, len(b.devices))
-	for k, i := range b.instances {
+	s.Devices = make([]*MIGDevice, len(g.devices))
+	for k, i := range g.instances {
 		d := &s.Instances[k]
 		*d = *i
 		first := len(computes)
@@ -149,7 +149,7 @@ func (b *simGPU) describeTree(s *GPUState) {
 			own := &copies[len(computes)]
 			own.compute = *c
 			computes = append(computes, &own.compute)
-			if at := slices.Index(b.devices, c); at >= 0 {
+			if at := slices.Index(g.devices, c); at >= 0 {
 				own.device = MIGDevice{Instance: d, Compute: &own.compute}
 				s.Devices[at] = &own.device
 			}
@@ -159,13 +159,13 @@ func (b *simGPU) describeTree(s *GPUState) {
 }
 
 // processes lists what runs on the GPU: the MPS server first, then by start.
-func (b *simGPU) processes() []Process {
-	list := make([]Process, 0, 1+len(b.tasks))
-	if b.mps != 0 {
-		list = append(list, Process{PID: b.mps, MemoryBytes: mpsServerMemory, Speed: 1})
+func (g *simGPU) processes() []Process {
+	list := make([]Process, 0, 1+len(g.tasks))
+	if g.mps != 0 {
+		list = append(list, Process{PID: g.mps, MemoryBytes: mpsServerMemory, Speed: 1})
 	}
-	for _, t := range b.tasks {
-		p := Process{PID: t.proc.pid, MemoryBytes: t.memory, Speed: t.speed, MPSClient: b.mps != 0 && t.proc.pod != ""}
+	for _, t := range g.tasks {
+		p := Process{PID: t.proc.pid, MemoryBytes: t.memory, Speed: t.speed, MPSClient: g.mps != 0 && t.proc.pod != ""}
 		p.SMShare = t.sms / float64(t.on.sms())
 		if t.on.compute != nil {
 			p.Instance = gpu.Some(t.on.instance.ID)

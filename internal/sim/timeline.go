@@ -88,9 +88,9 @@ func (n *Node) runDue() {
 // endStep ends the running step at a moment within it: counters grow up to there.
 func (n *Node) endStep(at time.Time) {
 	passed := at.Sub(n.at).Seconds()
-	for _, b := range n.gpus {
-		b.totals = b.totals.after(b.sample, passed)
-		b.count(passed)
+	for _, g := range n.gpus {
+		g.totals = g.totals.after(g.sample, passed)
+		g.count(passed)
 	}
 	n.at = at
 }

@@ -38,9 +38,9 @@ func (n *Node) triggerFault(f *FaultSpec, index int) {
 }
 
 // fakesDestruction reports whether a GPU's driver says that it has destroyed what it leaves there.
-func (n *Node) fakesDestruction(b *simGPU, now time.Time, op *operation) bool {
+func (n *Node) fakesDestruction(g *simGPU, now time.Time, op *operation) bool {
 	lies := op.isFaulted(FaultDestroyLies)
-	n.eachActiveFault(b.index, now, func(f *FaultSpec) { lies = lies || f.Kind == FaultDestroyLies })
+	n.eachActiveFault(g.index, now, func(f *FaultSpec) { lies = lies || f.Kind == FaultDestroyLies })
 	return lies
 }
 

@@ -95,14 +95,14 @@ func (n *Node) startProcess(number int, spec *ProcessSpec) {
 
 // find looks up a device by where it is. A GPU with MIG on is no device as a whole.
 func (n *Node) find(pin DevicePin) (place, bool) {
-	b := n.gpus[pin.GPU]
+	g := n.gpus[pin.GPU]
 	if pin.Profile == "" {
-		return place{gpu: b}, !b.migOn
+		return place{gpu: g}, !g.migOn
 	}
-	for _, i := range b.instances {
+	for _, i := range g.instances {
 		if i.Profile.Name == pin.Profile && i.Placement.Start == pin.Start {
-			_, c := b.compute(i.ID, pin.Compute)
-			return place{gpu: b, instance: i, compute: c}, c != nil
+			_, c := g.compute(i.ID, pin.Compute)
+			return place{gpu: g, instance: i, compute: c}, c != nil
 		}
 	}
 	return place{}, false
@@ -116,33 +116,33 @@ type memoryDomain struct {
 
 // useMemory gives every task the memory that it wants now, in the order of their start. One that finds too little is
 // killed.
-func (n *Node) useMemory(b *simGPU) {
+func (n *Node) useMemory(g *simGPU) {
 	used := make(map[memoryDomain]uint64)
-	for _, t := range slices.Clone(b.tasks) {
+	for _, t := range slices.Clone(g.tasks) {
 		if len(t.proc.tasks) == 0 {
 			continue // killed with another task of its process
 		}
-		domain := memoryDomain{b, t.on.instance}
+		domain := memoryDomain{g, t.on.instance}
 		size := domain.usable()
 		t.memory = 0
 		if t.workload != nil {
 			t.memory = uint64(t.now(n, t.workload.Memory.Signal))
 		}
 		if t.memory > uint64(float64(size)*t.share) || used[domain]+t.memory > size {
-			n.kill(t.proc, fmt.Sprintf("out of memory on GPU %d: it wants %d MiB of %d", b.index, t.memory>>20, size>>20))
+			n.kill(t.proc, fmt.Sprintf("out of memory on GPU %d: it wants %d MiB of %d", g.index, t.memory>>20, size>>20))
 			continue
 		}
 		used[domain] += t.memory
 	}
-	for _, i := range b.instances {
-		i.MemoryUsed = instanceOverhead + used[memoryDomain{b, i}]
+	for _, i := range g.instances {
+		i.MemoryUsed = instanceOverhead + used[memoryDomain{g, i}]
 	}
-	b.sample.memoryUsed = gpuOverhead + used[memoryDomain{b, nil}]
-	if b.mps != 0 {
-		b.sample.memoryUsed += mpsServerMemory
+	g.sample.memoryUsed = gpuOverhead + used[memoryDomain{g, nil}]
+	if g.mps != 0 {
+		g.sample.memoryUsed += mpsServerMemory
 	}
-	for _, i := range b.instances {
-		b.sample.memoryUsed += i.MemoryUsed
+	for _, i := range g.instances {
+		g.sample.memoryUsed += i.MemoryUsed
 	}
 }
 
