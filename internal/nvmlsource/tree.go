@@ -115,6 +115,7 @@ func addNewDenials(list, other []gpu.ReadError) []gpu.ReadError {
 	return list
 }
 
+// readTreeOnce scans the tree and reads its details, if it has changed or the slow tier is due.
 func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 	t := &r.state.tree
 	if r.lost != nil {
