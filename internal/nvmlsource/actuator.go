@@ -179,6 +179,6 @@ func (s *Source) stateOf(id gpu.UUID) *gpuState {
 // markChanged makes the next Read of a GPU read everything again, after a change.
 func (a *Actuator) markChanged(id gpu.UUID) {
 	if g := a.source.stateOf(id); g != nil {
-		g.changed.Store(true)
+		g.markChanged(changeMade)
 	}
 }

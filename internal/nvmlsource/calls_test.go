@@ -151,8 +151,7 @@ func treeDetails() []string {
 	return []string{"nvmlDeviceGetName", "nvmlDeviceGetAttributes", "nvmlGpuInstanceGetComputeInstances"}
 }
 
-// A layout change makes the details of its own GPU's instances new, once, and nothing else. Its event does not reach the
-// devices that count calls: TestLayoutChangeMakesSlowTierDue has what that adds.
+// A layout change makes the details of its own GPU's instances new, once, and nothing else.
 func TestStaticFactsAreReadOncePerLayout(t *testing.T) {
 	b := newBench(t, nil)
 	first := b.poll(0)

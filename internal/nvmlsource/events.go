@@ -247,14 +247,13 @@ func (q *eventQueue) deliver(e Event) {
 	q.send(out)
 }
 
-// markChanged makes the next reading of a GPU read everything again: the last one may have found its instances in the
-// middle of a change.
+// markChanged notes that an event reports a change of a GPU.
 func (q *eventQueue) markChanged(d Device) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, g := range q.gpus {
 		if g.handle == d {
-			g.changed.Store(true)
+			g.markChanged(changeReported)
 		}
 	}
 }

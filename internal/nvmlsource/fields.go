@@ -64,12 +64,12 @@ func linkErrors(id uint32, kind string) field {
 	}
 }
 
-// readFields reads the fields whose tier is due, in one call, and returns those of each tier. If the call as a whole
-// fails, the slow tier keeps its last values.
-func (r *gpuRead) readFields() (fast, slow tier) {
+// readFields reads the fields whose tier is due, in one call. It returns the fast tier with its fields, and those of
+// the slow tier. If the call as a whole fails, these keep their last values.
+func (r *gpuRead) readFields(before tier) (fast, slow tier) {
 	g := r.state
 	r.chooseFields()
-	var tiers struct{ fast, slow tier } // of one allocation
+	tiers := struct{ fast, slow tier }{fast: before} // of one allocation
 	// Two queriers, for the errors of each tier.
 	fastQuerier, slowQuerier := r.newQuerier(g.answers), r.newQuerier(g.answers)
 	err := r.queryFields(&fastQuerier)
@@ -90,7 +90,7 @@ func (r *gpuRead) readFields() (fast, slow tier) {
 			q.recordError(f.reading, err)
 		}
 	}
-	tiers.fast.errs, tiers.slow.errs = fastQuerier.errs, slowQuerier.errs
+	tiers.fast.errs, tiers.slow.errs = append(before.errs, fastQuerier.errs...), slowQuerier.errs
 	return tiers.fast, tiers.slow
 }
 

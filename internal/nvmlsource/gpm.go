@@ -243,7 +243,7 @@ func (r *gpuRead) readActivity(sampled bool, layout *layoutRead) (activityRead, 
 	if r.lost != nil {
 		return activity, nil
 	}
-	if g.restart || layout.scanErr != nil || r.state.changed.Load() {
+	if g.restart || layout.scanErr != nil || r.state.change.Load() != int32(unchanged) {
 		sampled = r.restartWindows(layout.scanErr == nil)
 	} else if sampled {
 		activity.invalid = r.computeActivity()

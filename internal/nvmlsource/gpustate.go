@@ -13,12 +13,12 @@ import (
 // gpuState is what is known of one GPU behind one handle. A GPU that is lost and found again gets a new state, so
 // that a call that hangs with the old handle cannot modify what is in use.
 type gpuState struct {
-	uuid    gpu.UUID
-	handle  Device
-	index   atomic.Int64
-	phase   atomic.Int32           // a gpuPhase
-	changed atomic.Bool            // since the last reading began: an event says so, or the Actuator has changed it
-	tables  atomic.Pointer[tables] // of the Actuator
+	uuid   gpu.UUID
+	handle Device
+	index  atomic.Int64
+	phase  atomic.Int32           // a gpuPhase
+	change atomic.Int32           // a gpuChange, since the last reading began
+	tables atomic.Pointer[tables] // of the Actuator
 
 	// reading is held by the Read under way; the rest belongs to it.
 	reading sync.Mutex
@@ -52,14 +52,30 @@ const (
 	phaseRetired                 // another state has replaced it, or the driver does not list it any more
 )
 
+// gpuChange is what is known to have changed a GPU.
+type gpuChange int32
+
+const (
+	unchanged      gpuChange = iota
+	changeReported           // an event of the driver says so
+	changeMade               // the Actuator has made a change
+)
+
 // advanceTo moves the GPU on to a phase, and reports whether it was in an earlier one.
-func (g *gpuState) advanceTo(phase gpuPhase) bool {
+func (g *gpuState) advanceTo(phase gpuPhase) bool { return raise(&g.phase, int32(phase)) }
+
+// markChanged makes the next reading try unsupported calls again and restart the windows of GPM: the last one may have
+// found the instances in the middle of a change. After a change of the Actuator it reads the slow tier, too.
+func (g *gpuState) markChanged(change gpuChange) { raise(&g.change, int32(change)) }
+
+// raise sets a value that is less, and reports whether it was.
+func raise(value *atomic.Int32, to int32) bool {
 	for {
-		now := g.phase.Load()
-		if now >= int32(phase) {
+		now := value.Load()
+		if now >= to {
 			return false
 		}
-		if g.phase.CompareAndSwap(now, int32(phase)) {
+		if value.CompareAndSwap(now, to) {
 			return true
 		}
 	}

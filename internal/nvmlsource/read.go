@@ -25,11 +25,12 @@ type gpuRead struct {
 
 func newGPURead(s *Source, g *gpuState) *gpuRead {
 	now := s.opts.Now()
-	changed := g.changed.Swap(false)
-	if changed {
-		g.gpm.restart, g.slowAt = true, time.Time{}
+	change := gpuChange(g.change.Swap(int32(unchanged)))
+	g.gpm.restart = g.gpm.restart || change != unchanged
+	if change == changeMade {
+		g.slowAt = time.Time{}
 	}
-	retryAll := g.retryUnsupported(now, changed)
+	retryAll := g.retryUnsupported(now, change != unchanged)
 	since := now.Sub(g.slowAt)
 	return &gpuRead{
 		source:   s,
@@ -44,12 +45,11 @@ func newGPURead(s *Source, g *gpuState) *gpuRead {
 
 // read reads everything, step by step.
 func (r *gpuRead) read() (gpu.GPU, error) {
-	mode, modeErrs := r.readMode()         // first: a change of the mode makes everything else new
-	facts, factErrs := r.readFacts()       // the profiles among them are needed to read the tree
-	sampled, sampleErrs := r.takeSamples() // before the tree, whose scan confirms the samples
-	tree, treeErrs := r.readTree()         // before the tiers: a changed layout makes the slow tier due
-	fast, slow := r.readFields()           // of both tiers, by one call
-	fast = r.readFast(fast)
+	mode, modeErrs := r.readMode()           // first: a change of the mode makes everything else new
+	facts, factErrs := r.readFacts()         // the profiles among them are needed to read the tree
+	sampled, sampleErrs := r.takeSamples()   // before the tree, whose scan confirms the samples
+	tree, treeErrs := r.readTree()           // before the tiers: a changed layout makes the slow tier due
+	fast, slow := r.readFields(r.readFast()) // the fields of both tiers, by one call
 	slow = r.readSlow(slow)
 	layout, layoutErrs := r.readInstances(tree, treeErrs) // late: it finds what has vanished since the scan
 	activity, activityErrs := r.readActivity(sampled, &layout)

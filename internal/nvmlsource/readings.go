@@ -13,9 +13,10 @@ type tier struct {
 	errs     []gpu.ReadError
 }
 
-// readFast reads the fast tier, of which the fields are given.
-func (r *gpuRead) readFast(fields tier) tier {
-	q, to := r.newQuerier(r.state.answers), fields.readings
+// readFast reads the fast tier, but its fields.
+func (r *gpuRead) readFast() tier {
+	q := r.newQuerier(r.state.answers)
+	var to gpu.Readings
 	to.Memory = r.queryMemory(&q)
 	u, err := query(&q, "nvmlDeviceGetUtilizationRates", gpu.ReadingUtilization, r.dev.GetUtilizationRates)
 	if err == nil {
@@ -39,7 +40,7 @@ func (r *gpuRead) readFast(fields tier) tier {
 		to.ClockEvents = gpu.Some(gpu.ClockEvents(reasons))
 	}
 	to.PerformanceState = r.queryPerformanceState(&q)
-	return tier{readings: to, errs: append(q.errs, fields.errs...)}
+	return tier{readings: to, errs: q.errs}
 }
 
 // readSlow reads the slow tier, of which the fields are given. While it is not due, it returns what was read of it
