@@ -84,7 +84,7 @@ func invertBits(value *float64) *float64 {
 	return &v
 }
 
-// renderMetrics implements layoutTemplate.
+// renderMetrics implements seriesTemplate.
 func (t *protoTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected groupSelection) error {
 	encoder := expfmt.NewEncoder(dst, t.format)
 	for i := range t.families {

@@ -66,7 +66,7 @@ func (t *textTemplate) addFamily(f *libraryFamily, groupOf groupFunc) bool {
 	return len(t.slots)-first == len(f.series)
 }
 
-// renderMetrics implements layoutTemplate.
+// renderMetrics implements seriesTemplate.
 func (t *textTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected groupSelection) error {
 	if selected == nil {
 		dst.Grow(len(t.text) + 12*len(t.slots))

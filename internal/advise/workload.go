@@ -257,7 +257,7 @@ func (w *workload) weight(now time.Time) float64 {
 	return 1
 }
 
-// sums are the days of the last memoryDays added up. If the clock was set, the last one can be of tomorrow.
+// sums are the days of the last keptDays added up. If the clock was set, the last one can be of tomorrow.
 func (w *workload) sums(now time.Time) daySums {
 	var all daySums
 	today := dayOf(now)
@@ -274,7 +274,7 @@ func (w *workload) sums(now time.Time) daySums {
 	return all
 }
 
-// observedDays counts the days of the last memoryDays in which something was observed.
+// observedDays counts the days of the last keptDays in which something was observed.
 func (w *workload) observedDays(now time.Time) int {
 	days, today := 0, dayOf(now)
 	for _, d := range w.Days {

@@ -149,7 +149,7 @@ func TestTheSamePodComesBack(t *testing.T) {
 	g := newTestLedger(t, c)
 	g.listUntilSettled(t, podWithDevices("a", gpuA))
 	g.list(witness())
-	for range 2000 { // more than formerFor
+	for range 2000 {
 		g.list(podWithDevices("a", gpuA), witness())
 	}
 	if got := g.list(podWithDevices("a", gpuA), witness()).List[0].Holder; got.Workload != "Job/first" {
