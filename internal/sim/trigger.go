@@ -115,7 +115,12 @@ type HostEngineState struct {
 	Mismatch bool // of its version and that of its clients
 	NoModule bool // only GPUs with GPM can be profiled
 	Taken    bool // all groups are another client's
+	// Stopped is the last stop of the engine that has ended; zero: there was none.
+	Stopped Stop
 }
+
+// Stop is a time in which the engine did nothing.
+type Stop struct{ From, Until time.Time }
 
 // HostEngine returns the condition of the node's DCGM host engine.
 func (n *Node) HostEngine() HostEngineState {
@@ -138,10 +143,25 @@ func (n *Node) HostEngine() HostEngineState {
 			state.Taken = true
 		}
 	})
+	passed := now.Sub(n.start)
 	for i := range n.scenario.Faults {
-		if f := &n.scenario.Faults[i]; f.Kind == FaultDCGMRestart && f.At <= now.Sub(n.start) {
+		if f := &n.scenario.Faults[i]; f.Kind == FaultDCGMRestart && f.At <= passed {
 			state.Restarts++
 		}
 	}
+	state.Stopped = n.lastStop(passed)
+
 	return state
+}
+
+// lastStop returns the stop of the host engine that ended last.
+func (n *Node) lastStop(passed time.Duration) Stop {
+	var last Stop
+	for _, stop := range n.scenario.outages(FaultDCGMHang) {
+		if until := n.start.Add(stop.end); stop.end <= passed && until.After(last.Until) {
+			last = Stop{From: n.start.Add(stop.begin), Until: until}
+		}
+	}
+
+	return last
 }

@@ -217,6 +217,10 @@ func TestSameAsInProcess(t *testing.T) {
 			}
 			p.watch(t, all, profiling())
 			p.watch(t, all, devices)
+			p.advance(t, time.Second)
+			if values, _ := p.compare(t, all, profiling(), 0); values > 0 {
+				t.Errorf("%d values of two samples", values)
+			}
 			for range 3 {
 				p.advance(t, time.Second)
 				values, blanks := p.compare(t, all, profiling(), 0)

@@ -138,7 +138,7 @@ processes: [{device: 0/3g.40gb@4, workload: w}]
 		if err := watchOne(t, level, of.EntityId, fields...); err != nil {
 			t.Fatal(err)
 		}
-		step(t, n, time.Second)
+		step(t, n, 2*time.Second) // the first two samples are blanks
 		values, err := dcgm.EntityGetLatestValues(level, of.EntityId, fields)
 		if err != nil {
 			t.Fatal(err)

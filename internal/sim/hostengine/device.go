@@ -340,7 +340,7 @@ func (e *Engine) readLinkTraffic(v *Value) {
 	}
 	v.setInt(0)
 	v.Micros = state.Time.UnixMicro()
-	if s := e.samples[Entity{GPU, uint32(index)}]; s != nil && s.filled {
+	if s := e.samples[Entity{GPU, uint32(index)}]; s != nil && s.taken > 1 {
 		received, _ := sim.GPM(s.from, s.last, 60)
 		sent, _ := sim.GPM(s.from, s.last, 61)
 		if v.setBlank(noValue); !math.IsNaN(received + sent) {

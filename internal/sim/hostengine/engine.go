@@ -92,6 +92,9 @@ const (
 	minInterval = 100 * time.Millisecond
 	// lag is for how long the hierarchy does not show a change: at most 1 s (seen on DCGM 4.5.3).
 	lag = time.Second
+	// maxSampleAge is the age at which a sample of profiling is dropped: that of a watch that keeps one sample a second
+	// (GetMaxAge with a slack of two more: DcgmGpmManagerEntity::AddWatcher of DCGM 4).
+	maxSampleAge = 3 * time.Second
 )
 
 // Kind is how an engine is run.
@@ -127,6 +130,9 @@ type Engine struct {
 	fields   map[uintptr]*fieldGroup
 	watches  map[watchKey]*watch
 	samples  map[Entity]*sampled
+
+	entered time.Time // when the call that holds the lock began
+	stalled sim.Stop  // the last time in which a call took so long that no sample could be taken
 }
 
 // group is a named set of entities.
@@ -229,6 +235,7 @@ func (s *Session) beginCall() error {
 func (s *Session) lockEngine() error {
 	e := s.engine
 	e.mu.Lock()
+	e.entered = e.node.Now()
 	err := e.alive()
 	if err == nil && s.life != e.life {
 		err = ConnectionNotValid

@@ -113,10 +113,11 @@ func TestValuesNeedAWatchAndAnInterval(t *testing.T) {
 		t.Errorf("without a watch: %+v", v)
 	}
 	watchAll(t, s, []uint16{1002, 1005, 1010}, device)
-	if v := latest(t, s, device, 1002); v.Status != NoData {
-		t.Errorf("before an interval: %+v", v)
-	}
-	advance(t, n, time.Second)
+	// A blank of the present with a good status (GetLatestSample: DcgmGpmManager.cpp of DCGM 4).
+	first := latest(t, s, device, 1002)
+	cmptest.Equal(t, "before an interval", first,
+		Value{Entity: device, Field: 1002, Type: 'd', Micros: n.Now().UnixMicro(), Float: FloatBlank})
+	advance(t, n, 2*time.Second)
 	activity := latest(t, s, device, 1002)
 	cmptest.Equal(t, "status of the SM activity", activity.Status, OK)
 	cmptest.Equal(t, "SM activity", activity.Float, 0.5)
@@ -135,7 +136,7 @@ func TestBlanksWithAGoodStatus(t *testing.T) {
 	gi, ci := find(t, s, "3g.20gb", n, GPUInstance), find(t, s, "3g.20gb", n, ComputeInstance)
 	orphan := find(t, s, "1g.5gb", n, GPUInstance)
 	watchAll(t, s, []uint16{1002, 1005, 1009, 155}, gi, ci, orphan)
-	advance(t, n, time.Second)
+	advance(t, n, 2*time.Second)
 	if v := latest(t, s, gi, 1002); v.Float != 0.5 {
 		t.Errorf("a GPU instance: %+v", v)
 	}
@@ -177,7 +178,7 @@ func TestHierarchyLags(t *testing.T) {
 	if err := n.DestroyGPUInstance(1, made); err != nil {
 		t.Fatal(err)
 	}
-	advance(t, n, time.Second)
+	advance(t, n, 2*time.Second)
 	if now := hierarchy(t, s); len(now) != len(before) {
 		t.Errorf("1 s after a change that no one has looked for: %+v", now)
 	}
@@ -332,7 +333,7 @@ func TestMixedFieldGroup(t *testing.T) {
 	s := open(t, e)
 	device := Entity{GPU, 0}
 	watchAll(t, s, []uint16{155, 1002}, device)
-	advance(t, n, time.Second)
+	advance(t, n, 2*time.Second)
 	if v := latest(t, s, device, 1002); v.Status != OK || v.Float != 0.5 {
 		t.Errorf("behind a device's field: %+v", v)
 	}

@@ -24,7 +24,8 @@ type watch struct {
 type sampled struct {
 	last   sim.Counters
 	from   sim.Counters // the counters before those
-	filled bool         // there is an interval
+	taken  int          // samples so far, up to those that a value needs
+	filled bool         // there is an interval that gives values
 	at     time.Time    // its end
 }
 
@@ -133,6 +134,7 @@ func (s *Session) Update() error {
 // update samples every watched entity whose interval has passed. A real engine does so by itself; time moves here only
 // when they are read, so that a stepped run gives the same values each time.
 func (e *Engine) update() {
+	e.noteStall()
 	for _, w := range e.watches {
 		profiling, links := slices.ContainsFunc(w.fields, isProfiling), slices.Contains(w.fields, fieldLinkTraffic)
 		for _, of := range w.entities {
@@ -158,15 +160,46 @@ func (e *Engine) sample(of Entity, interval time.Duration) {
 	}
 	s := e.samples[of]
 	if s == nil {
-		e.samples[of] = &sampled{last: c}
+		e.samples[of] = &sampled{last: c, taken: 1}
 		return
 	}
 	switch since := c.Time.Sub(s.last.Time); {
-	case since < 0:
-		*s = sampled{last: c}
+	case since < 0, e.outdated(s, c.Time, interval):
+		*s = sampled{last: c, taken: 1}
 	case since >= interval:
-		*s = sampled{last: c, from: s.last, filled: true, at: c.Time}
+		taken := min(s.taken+int(since/interval), samplesForValue) // those included that no call has asked for
+		*s = sampled{last: c, from: s.last, taken: taken, filled: taken == samplesForValue, at: c.Time}
 	}
+}
+
+// samplesForValue is how many samples there must be before there is a value: the first one is never what another is
+// compared with (GetLatestSample: DcgmGpmManager.cpp of DCGM 4; what the closed module for GPUs without GPM does is not
+// known).
+const samplesForValue = 3
+
+// noteStall notes that the call has waited until now, as for a GPU that hangs.
+func (e *Engine) noteStall() {
+	now := e.node.Now()
+	if now.Sub(e.entered) >= maxSampleAge {
+		e.stalled = sim.Stop{From: e.entered, Until: now}
+	}
+	if stop := e.node.HostEngine().Stopped; stop.Until.After(e.stalled.Until) {
+		e.stalled = stop
+	}
+}
+
+// outdated reports whether the engine has just been stopped or blocked for so long that the sample of before is too old
+// to be compared with. DCGM then drops it, and what it samples first gives blanks with status 0 and a timestamp of the
+// present, as the first samples of a new watch do (PruneOldSamples, GetLatestSample: DcgmGpmManager.cpp of DCGM 4).
+// An engine that went on long before it is asked has sampled again.
+func (e *Engine) outdated(s *sampled, now time.Time, interval time.Duration) bool {
+	stop := e.stalled
+	from := stop.From
+	if s.last.Time.After(from) {
+		from = s.last.Time
+	}
+
+	return stop.Until.Sub(from) >= maxSampleAge && now.Sub(stop.Until) < 2*interval
 }
 
 // lagging reports whether an entity is an instance that is gone and that the hierarchy still shows.
@@ -277,8 +310,11 @@ func (e *Engine) value(of Entity, field uint16) Value {
 	case e.node.HostEngine().Paused:
 		v.Micros = e.node.Now().UnixMicro()
 		return v
-	case s == nil || !s.filled || e.empty(of):
+	case s == nil || e.empty(of):
 		v.Status = NoData
+		return v
+	case !s.filled:
+		v.Micros = s.last.Time.UnixMicro()
 		return v
 	}
 	v.Micros = s.at.UnixMicro()
