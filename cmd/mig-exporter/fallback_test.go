@@ -127,3 +127,46 @@ faults: [{at: 20s, for: 10s, kind: dcgm-down}, {at: 70s, kind: dcgm-restart}]
 		t.Errorf("by DCGM and GPM in turn: %q", sources)
 	}
 }
+
+// TestNoGapWhenDCGMGoesOn: a host engine that is stopped (SIGSTOP) and goes on gives blanks at first, which are no pause
+// of profiling. The driver's values are served until the engine reports everything again. A stop so short that the last
+// values still count costs nothing, either.
+func TestNoGapWhenDCGMGoesOn(t *testing.T) {
+	for _, tt := range []struct {
+		name, faults, sources string
+		args                  []string
+	}{
+		{"stopped", "{at: 20s, for: 10s, kind: dcgm-hang}", "dgd", nil},
+		{"stopped for a moment", "{at: 20s, for: 5s, kind: dcgm-hang}", "d", []string{"--poll.stale-after=100"}},
+		{"blocked by a GPU", "{at: 20s, for: 10s, gpu: 2, kind: hang}", "dgd", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := faultyNode(t, `
+gpus: [{model: H100-80GB, mig: true, layout: ["3g.40gb@0"]}, {model: H100-80GB}, {model: H100-80GB}]
+workloads: [{name: w, memory: 1GiB, sm: 20}]
+processes: [{device: "0/3g.40gb@0", workload: w}]
+faults: [`+tt.faults+`]
+`, append([]string{"--dcgm.mode=embedded", "--profiling.source=dcgm"}, tt.args...)...)
+			p.seconds(14)
+			sources := ""
+			for second := 15; second <= 50; second++ {
+				s := p.seconds(1)
+				source := "g"
+				for _, one := range []string{`gpu="0"`, `gpu="1"`} {
+					if len(s.of("nvidia_gpu_activity_source", one, `source="dcgm"`)) == 1 {
+						source = "d"
+					}
+					if gap := second == 20; !gap && len(s.of("nvidia_gpu_sm_activity_ratio", one)) != 1 {
+						t.Errorf("second %d: %s has no activity", second, one)
+					}
+				}
+				if !strings.HasSuffix(sources, source) {
+					sources += source
+				}
+			}
+			if sources != tt.sources {
+				t.Errorf("by DCGM and GPM in turn: %q, want %q", sources, tt.sources)
+			}
+		})
+	}
+}

@@ -33,6 +33,7 @@ type profiledGPU struct {
 	refused bool      // a watch was refused because profiling is paused
 	logged  string    // the last failure in the log
 	paused  time.Time // when the engine last showed that profiling is paused; zero: it is not
+	blanks  blankRun
 
 	read []gpu.Activity // of the nodes, in this cycle
 }
@@ -191,7 +192,7 @@ func (s *Source) profile(u *profiledGPU, now time.Time) (gpu.Profiling, bool, er
 	u.read = slices.Grow(u.read[:0], len(u.nodes))[:len(u.nodes)]
 	clear(u.read)
 	watched := false
-	r := reading{unit: u, into: &p, oldest: now.Add(-3*s.opts.Interval - updateLag).UnixMicro()}
+	r := reading{unit: u, into: &p, oldest: s.oldestValue(now)}
 	for _, w := range [...]*watch{s.shared, u.own, u.watches[LevelInstance], u.watches[LevelCompute]} {
 		if w == nil {
 			continue
@@ -224,15 +225,46 @@ func (s *Source) profile(u *profiledGPU, now time.Time) (gpu.Profiling, bool, er
 // isPaused reports whether a GPU has no ratios because profiling is paused, which new blanks or a refused watch show.
 // While all watches are too new to show anything, as after a layout change, the last answer holds for a while.
 func (s *Source) isPaused(u *profiledGPU, r *reading, failed error, now time.Time) bool {
+	shown := u.blanks.add(r, s.opts.Interval, !u.paused.IsZero())
 	switch {
 	case r.ratio:
 		u.paused = time.Time{}
-	case r.blank || s.refused || u.refused || errors.Is(failed, ErrPaused):
+	case shown || s.refused || u.refused || errors.Is(failed, ErrPaused):
 		u.paused = now
 	case r.mature || now.Sub(u.paused) >= hierarchyTimeoutEmbedded+3*s.opts.Interval:
 		u.paused = time.Time{}
 	}
 	return !u.paused.IsZero()
+}
+
+// blankRun follows the samples of a GPU's ratios from the last value to the blanks after it.
+//
+// An engine that could not sample for a while, since it was stopped (SIGSTOP) or a GPU hung, drops its old samples
+// (PruneOldSamples: DcgmGpmManager.cpp of DCGM 4): when it goes on, its first samples have nothing to be compared with
+// and are blanks, as those of a new watch are. They look like those of paused profiling.
+type blankRun struct {
+	newest int64 // of all samples, in microseconds since 1970; 0: there was none
+	// since is the first blank after a break in the samples; 0: the samples went on without one
+	since int64
+}
+
+// add adds what was read, and reports whether it shows that profiling is paused: by blanks that follow a value without
+// a break, or that go on for longer than those of a new watch do. If profiling was known to be paused, it still is.
+func (b *blankRun) add(r *reading, interval time.Duration, paused bool) bool {
+	newest := max(r.newest, r.blank)
+	unbroken := b.newest != 0 && newest-b.newest <= (interval+updateLag).Microseconds()
+	b.newest = max(b.newest, newest)
+	if r.ratio || r.blank == 0 {
+		b.since = 0
+
+		return false
+	}
+
+	if b.since == 0 && !unbroken {
+		b.since = r.blank
+	}
+
+	return paused || b.since == 0 || r.blank-b.since >= (3*interval+updateLag).Microseconds()
 }
 
 // explainStale says what to do about an engine that does not follow a change.

@@ -62,7 +62,13 @@ type reading struct {
 	last   int  // the node of the last value, or the next one: the next value is likely of either
 	ratio  bool // a ratio has a value
 	mature bool // the watch of a ratio has had the time to bring values
-	blank  bool // and has brought a blank
+	// blank is the time of the newest blank that such a watch has brought, 0 for none: microseconds since 1970
+	blank int64
+}
+
+// oldestValue returns the time from which on a value may have been measured to count at a time.
+func (s *Source) oldestValue(at time.Time) int64 {
+	return at.Add(-3*s.opts.Interval - updateLag).UnixMicro()
 }
 
 // readWatch reads the latest values of the GPU's entities in a watch.
@@ -86,6 +92,8 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 			return err
 		}
 		s.values = values
+		// The call may have hung meanwhile: what it returns is then as old as that.
+		r.oldest = max(r.oldest, s.oldestValue(s.opts.Now()))
 		for i := range values {
 			r.storeValue(&values[i], w)
 		}
@@ -112,7 +120,10 @@ func (r *reading) storeValue(v *Value, w *watch) {
 		r.into.Invalid++
 	}
 	if !known {
-		r.blank = r.blank || v.isBlank() && ratio(a, v.Field) != nil && w.since < r.oldest
+		if v.isBlank() && ratio(a, v.Field) != nil && w.since < r.oldest {
+			r.blank = max(r.blank, v.Micros)
+		}
+
 		return
 	}
 	if to := ratio(a, v.Field); to != nil {

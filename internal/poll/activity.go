@@ -10,6 +10,7 @@ import (
 type profilerReading struct {
 	gpu.Profiling
 	requestedAt      time.Time // by the loop's clock; zero: there is no answer
+	complete         bool      // it has values of the GPU, or of all its instances
 	anomaliesCounted bool      // its anomalies are in the GPU's total
 }
 

@@ -25,7 +25,7 @@ func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 	expired, stop := closedAfter(ctx, p.opts.Grace/2)
 	defer stop()
 	s := &p.profiling
-	p.receiveProfiling(nil) // the result of a call that outlasted its cycle
+	p.receiveProfiling(now, nil) // the result of a call that outlasted its cycle
 	if !s.call.start(now, func() (map[gpu.UUID]gpu.Profiling, error) { return p.opts.Profiler.Profile(before) }) {
 		if s.call.isHung(p.opts.Now(), p.opts.Timeout) {
 			s.err = fmt.Errorf("ask for activity: %w: a call has not returned, as while a GPU hangs, which blocks a host "+
@@ -33,42 +33,60 @@ func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 		}
 		return
 	}
-	p.receiveProfiling(expired)
+	p.receiveProfiling(now, expired)
 }
 
 // receiveProfiling stores the result, if there is one. It waits until expired is closed.
-func (p *Poller) receiveProfiling(expired <-chan struct{}) {
+func (p *Poller) receiveProfiling(now time.Time, expired <-chan struct{}) {
 	s := &p.profiling
 	r, ok := s.call.receive(expired)
 	if !ok {
 		return
 	}
-	if s.err = r.err; r.err == nil {
+
+	s.err = r.err
+	if r.err == nil {
 		s.success = r.started
 	}
+
 	for id, t := range p.gpus {
-		answer, ok := r.value[id]
-		if r.err != nil || !ok {
+		if r.err != nil {
 			t.completeSince = time.Time{}
-			if r.err == nil {
-				t.profiling = profilerReading{}
-			}
 			continue
 		}
-		t.profiling = profilerReading{Profiling: answer, requestedAt: r.started}
-		all := answer.Paused || reportsAll(&answer, &t.last)
-		switch {
-		case !all:
-			t.completeSince = time.Time{}
-		case t.completeSince.IsZero():
-			t.completeSince = r.started
+
+		answer, ok := r.value[id]
+		t.recordProfiling(answer, ok, r.started, now)
+	}
+}
+
+// recordProfiling records a profiler's answer for the GPU, which was requested at a time and came now; ok is false if
+// it left the GPU out.
+func (t *trackedGPU) recordProfiling(answer gpu.Profiling, ok bool, requested, now time.Time) {
+	complete := ok && (answer.Paused || reportsAll(&answer, &t.last))
+
+	// A profiler that has just gone on or been found again reports nothing, or a part, for its first samples. The last
+	// complete answer stays for as long as it would if there were none.
+	last := &t.profiling
+	if complete || !last.complete || now.Sub(last.requestedAt) >= t.maxGap {
+		t.profiling = profilerReading{}
+		if ok {
+			t.profiling = profilerReading{Profiling: answer, requestedAt: requested, complete: complete && !answer.Paused}
 		}
-		if all {
-			t.lastReportedAll = r.started
-		}
-		if all || !answer.Time.IsZero() {
-			t.lastReported = r.started
-		}
+	}
+
+	// From now on, not from when it was requested: the call may have hung until now.
+	switch {
+	case !complete:
+		t.completeSince = time.Time{}
+	case t.completeSince.IsZero():
+		t.completeSince = now
+	}
+	if complete {
+		t.lastReportedAll = requested
+	}
+	if complete || !answer.Time.IsZero() {
+		t.lastReported = requested
 	}
 }
 
