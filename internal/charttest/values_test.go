@@ -216,3 +216,47 @@ func TestLint(t *testing.T) {
 		}
 	}
 }
+
+// TestScrapeTimeout: Prometheus takes no job whose timeout is longer than its interval. Without an interval there is
+// nothing to compare with.
+func TestScrapeTimeout(t *testing.T) {
+	for _, monitor := range []string{"serviceMonitor", "podMonitor"} {
+		for _, tc := range []struct {
+			interval, timeout string
+			refused           bool
+		}{
+			{"15s", "30s", true},
+			{"30s", "1m", true},
+			{"90s", "1m31s", true},
+			{"1m30s", "91s", true},
+			{"1m30s", "90s1ms", true},
+			{"500ms", "1s", true},
+			{"59m59s", "1h", true},
+			{"6d", "1w", true},
+			{"9s", "10s", true}, // longer as a number, shorter as a text
+			{"15s", "15s", false},
+			{"1m30s", "90s", false},
+			{"1s", "1000ms", false},
+			{"1h", "59m59s999ms", false},
+			{"1m", "", false},
+			{"", "10s", false},
+		} {
+			over := merge(set(monitor+".enabled", true), set(monitor+".interval", tc.interval),
+				set(monitor+".scrapeTimeout", tc.timeout))
+			_, err := renderFiles(loadChart(t), over)
+			want := monitor + ".scrapeTimeout: " + tc.timeout + " is longer than " + monitor + ".interval, " + tc.interval + ";"
+			if tc.refused && (err == nil || !strings.Contains(err.Error(), want)) || !tc.refused && err != nil {
+				t.Errorf("%s of %q, timeout %q: got %v, want refused: %v", monitor, tc.interval, tc.timeout, err, tc.refused)
+			}
+		}
+	}
+}
+
+// TestMonitorDurations: durations are those of Prometheus' operator, whose units come in order.
+func TestMonitorDurations(t *testing.T) {
+	for _, duration := range []string{"30", "30s1m", "1.5m", "soon"} {
+		mustRefuse(t, map[string]refusal{
+			duration: {set("serviceMonitor.interval", duration), "at '/serviceMonitor/interval': '" + duration + "' does not match"},
+		})
+	}
+}

@@ -106,6 +106,15 @@
 {{- if and .Values.serviceMonitor.enabled .Values.podMonitor.enabled -}}
 {{ fail "serviceMonitor, podMonitor: enable one of them; two jobs would count each GPU twice" }}
 {{- end -}}
+{{- range $name := list "serviceMonitor" "podMonitor" -}}
+{{- $monitor := index $.Values $name -}}
+{{- if and $monitor.enabled $monitor.interval $monitor.scrapeTimeout -}}
+{{- $interval := include "mig-exporter.milliseconds" $monitor.interval | int64 -}}
+{{- if gt (include "mig-exporter.milliseconds" $monitor.scrapeTimeout | int64) $interval -}}
+{{ printf "%s.scrapeTimeout: %s is longer than %s.interval, %s; Prometheus would not take the job. Shorten it, or scrape less often" $name $monitor.scrapeTimeout $name $monitor.interval | fail }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.enabled) -}}
 {{ fail "service.enabled: serviceMonitor needs it; podMonitor does not" }}
 {{- end -}}

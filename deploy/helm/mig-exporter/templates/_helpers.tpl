@@ -61,3 +61,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - DAC_READ_SEARCH
 {{- end }}
 {{- end }}
+{{/* A duration as Prometheus writes it, such as 1m30s, in milliseconds. */}}
+{{- define "mig-exporter.milliseconds" -}}
+{{- $units := dict "y" 31536000000 "w" 604800000 "d" 86400000 "h" 3600000 "m" 60000 "s" 1000 "ms" 1 -}}
+{{- $sum := 0 -}}
+{{- range regexFindAll "[0-9]+[a-z]+" . -1 -}}
+{{- $unit := regexFind "[a-z]+" . -}}
+{{- $sum = add $sum (mul (trimSuffix $unit . | int64) (index $units $unit)) -}}
+{{- end -}}
+{{- $sum -}}
+{{- end }}
