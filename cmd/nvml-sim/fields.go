@@ -102,12 +102,18 @@ func fields(branch int) map[uint32]field {
 		C.SIM_NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT:  limitMargin(C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX),
 		C.SIM_NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT:  limitMargin(C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX),
 
+		C.SIM_NVML_FI_DEV_PERF_POLICY_POWER: unscoped(gpu.ReadingClockEvents, unsignedLong,
+			func(s *sim.GPUState) uint64 { return uint64(s.PowerViolation) }),
+		C.SIM_NVML_FI_DEV_PERF_POLICY_THERMAL: unscoped(gpu.ReadingClockEvents, unsignedLong,
+			func(s *sim.GPUState) uint64 { return uint64(s.ThermalViolation) }),
+
 		C.SIM_NVML_FI_DEV_RESET_STATUS: unscoped(gpu.ReadingRecovery, unsignedInt,
 			func(s *sim.GPUState) uint64 { return uint64(flag(s.Recovery == gpu.RecoveryReset)) }),
 		C.SIM_NVML_FI_DEV_DRAIN_AND_RESET_STATUS: unscoped(gpu.ReadingRecovery, unsignedInt,
 			func(s *sim.GPUState) uint64 { return uint64(flag(s.Recovery == gpu.RecoveryDrainAndReset)) }),
 	}
 	addPowerFields(known)
+	addRowFields(known)
 	for _, id := range []uint32{
 		C.SIM_NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, C.SIM_NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
 		C.SIM_NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, C.SIM_NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
@@ -143,6 +149,25 @@ func addPowerFields(known map[uint32]field) {
 			}
 			return ofGPU(draw)(s, scope)
 		}}
+}
+
+// addRowFields adds the fields 142 to 145, which say the same as nvmlDeviceGetRemappedRows.
+func addRowFields(known map[uint32]field) {
+	for id, value := range map[uint32]func(rows gpu.RemappedRows) uint64{
+		C.SIM_NVML_FI_DEV_REMAPPED_COR:     func(rows gpu.RemappedRows) uint64 { return rows.Correctable },
+		C.SIM_NVML_FI_DEV_REMAPPED_UNC:     func(rows gpu.RemappedRows) uint64 { return rows.Uncorrectable },
+		C.SIM_NVML_FI_DEV_REMAPPED_PENDING: func(rows gpu.RemappedRows) uint64 { return uint64(flag(rows.Pending)) },
+		C.SIM_NVML_FI_DEV_REMAPPED_FAILURE: func(rows gpu.RemappedRows) uint64 { return uint64(flag(rows.Failure)) },
+	} {
+		known[id] = field{gpu.ReadingRowRemap, unsignedInt, func(s *sim.GPUState, _ uint32) (uint64, result) {
+			rows, ok := s.Remapped.Get()
+			if !ok {
+				return 0, notSupported
+			}
+
+			return value(rows), success
+		}}
+	}
 }
 
 // ofGPU answers in the scope of the GPU alone.

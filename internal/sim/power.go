@@ -24,6 +24,8 @@ type totals struct {
 	joules       float64
 	activity     Activity // seconds
 	pcie, nvlink float64  // bytes in each direction
+	// for how long the power limit, and the temperature, have held clocks down, in seconds
+	powerCapped, thermal float64
 }
 
 // after is what the totals are when a sample has held for some seconds.
@@ -32,6 +34,13 @@ func (t totals) after(s sample, seconds float64) totals {
 	t.activity = t.activity.plus(s.activity, seconds)
 	t.pcie += s.pcie * seconds
 	t.nvlink += s.nvlink * seconds
+	if s.reasons&reasonPowerCap != 0 {
+		t.powerCapped += seconds
+	}
+	if s.reasons&(reasonSWThermal|reasonHWThermal) != 0 {
+		t.thermal += seconds
+	}
+
 	return t
 }
 

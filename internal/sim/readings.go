@@ -40,17 +40,19 @@ type GPUState struct {
 	SMMHz, MemoryMHz, VideoMHz              uint32
 	MaxSMMHz                                uint32
 	ClockEvents                             gpu.ClockEvents
-	PerformanceState                        int
-	Fans                                    []uint32 // speeds in percent
-	PCIeBytes                               uint64   // since the start, in each direction
-	PCIeRate                                float64  // now, in bytes per second and direction
-	NVLinks                                 int
-	NVLinkBytes                             uint64 // since the start, in each direction
-	ECC                                     ECC
-	Remapped                                gpu.Opt[gpu.RemappedRows]
-	Recovery                                gpu.RecoveryAction
-	ExclusiveProcess                        bool // compute mode
-	Processes                               []Process
+	// PowerViolation and ThermalViolation are for how long clocks were held down for that reason, since the start.
+	PowerViolation, ThermalViolation time.Duration
+	PerformanceState                 int
+	Fans                             []uint32 // speeds in percent
+	PCIeBytes                        uint64   // since the start, in each direction
+	PCIeRate                         float64  // now, in bytes per second and direction
+	NVLinks                          int
+	NVLinkBytes                      uint64 // since the start, in each direction
+	ECC                              ECC
+	Remapped                         gpu.Opt[gpu.RemappedRows]
+	Recovery                         gpu.RecoveryAction
+	ExclusiveProcess                 bool // compute mode
+	Processes                        []Process
 }
 
 // PCI is where a GPU is plugged in.

@@ -83,6 +83,8 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 		VideoMHz:         g.sample.smMHz * 9 / 10,
 		MaxSMMHz:         g.model.maxSMMHz,
 		ClockEvents:      g.sample.reasons,
+		PowerViolation:   secondsOf(t.powerCapped),
+		ThermalViolation: secondsOf(t.thermal),
 		PerformanceState: g.performanceState(),
 		Fans:             g.fans(),
 		PCIeBytes:        uint64(t.pcie),
@@ -109,6 +111,10 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	}
 	g.describeTree(&s)
 	return s
+}
+
+func secondsOf(seconds float64) time.Duration {
+	return time.Duration(math.Round(seconds * float64(time.Second)))
 }
 
 func percent(ratio float64) uint32 { return uint32(math.Round(100 * ratio)) }

@@ -44,6 +44,8 @@ func countedChecks() []checkOf {
 			}
 		})},
 		{name: "Device.GetFieldValues", check: each(checkFields)},
+		{name: "remapped rows by field values are those of the call",
+			methods: []string{"Device.GetFieldValues", "Device.GetRemappedRows"}, check: each(checkRowFields)},
 		{name: "energy is power over time, mJ and mW",
 			methods: []string{"Device.GetTotalEnergyConsumption", "Device.GetPowerUsage"}, check: each(checkEnergy)},
 	}
@@ -121,4 +123,31 @@ func checkFields(s *subject, d nvmlsource.Device) {
 		s.want(celsius < 130, "memory at %d C", celsius)
 	}
 	s.want(d.GetFieldValues(nil) == nvml.SUCCESS, "no fields at all are not answered")
+}
+
+// checkRowFields: fields and call have the same values, and neither has some that the other lacks, as with GPU
+// instances.
+func checkRowFields(s *subject, d nvmlsource.Device) {
+	values := []nvml.FieldValue{
+		{FieldId: nvml.FI_DEV_REMAPPED_COR}, {FieldId: nvml.FI_DEV_REMAPPED_UNC}, {FieldId: nvml.FI_DEV_REMAPPED_PENDING},
+		{FieldId: nvml.FI_DEV_REMAPPED_FAILURE},
+	}
+	correctable, uncorrectable, pending, failure, rowsRet := d.GetRemappedRows()
+	if ret := d.GetFieldValues(values); ret != nvml.SUCCESS {
+		s.want(rowsRet != nvml.SUCCESS, "no fields: %d, but rows", ret)
+		return
+	}
+
+	flag := map[bool]int{true: 1}
+	for i, want := range []int{correctable, uncorrectable, flag[pending], flag[failure]} {
+		v := values[i]
+		s.want(nvml.Return(v.NvmlReturn) == rowsRet, "field %d: code %d, the call %d", v.FieldId, v.NvmlReturn, rowsRet)
+		if rowsRet != nvml.SUCCESS {
+			continue
+		}
+
+		s.want(v.ValueType <= 6, "field %d: type %d", v.FieldId, v.ValueType)
+		got := int(binary.NativeEndian.Uint32(v.Value[:]))
+		s.want(got == want, "field %d: %d, the call %d", v.FieldId, got, want)
+	}
 }

@@ -64,6 +64,8 @@ func (d *device) field(id uint32) (field, bool) {
 	case nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
 		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL:
 		return field{gpu.ReadingNVLink, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, nvlinkErrors}, true
+	case nvml.FI_DEV_REMAPPED_COR, nvml.FI_DEV_REMAPPED_UNC, nvml.FI_DEV_REMAPPED_PENDING, nvml.FI_DEV_REMAPPED_FAILURE:
+		return remappedRows(id), true
 	case nvml.FI_DEV_GET_GPU_RECOVERY_ACTION:
 		return field{gpu.ReadingRecovery, nvml.VALUE_TYPE_UNSIGNED_INT, recoveryAction}, d.branch() >= recoveryBranch
 	}
@@ -113,6 +115,24 @@ func nvlinkErrors(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
 		return 0, nvml.ERROR_NOT_SUPPORTED
 	}
 	return 0, nvml.SUCCESS
+}
+
+// remappedRows is a field that says the same as GetRemappedRows.
+func remappedRows(id uint32) field {
+	return field{gpu.ReadingRowRemap, nvml.VALUE_TYPE_UNSIGNED_INT, func(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
+		rows, ok := s.Remapped.Get()
+		if !ok {
+			return 0, nvml.ERROR_NOT_SUPPORTED
+		}
+
+		flag := map[bool]uint64{true: 1}
+		values := map[uint32]uint64{
+			nvml.FI_DEV_REMAPPED_COR: rows.Correctable, nvml.FI_DEV_REMAPPED_UNC: rows.Uncorrectable,
+			nvml.FI_DEV_REMAPPED_PENDING: flag[rows.Pending], nvml.FI_DEV_REMAPPED_FAILURE: flag[rows.Failure],
+		}
+
+		return values[id], nvml.SUCCESS
+	}}
 }
 
 func recoveryAction(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
