@@ -150,6 +150,30 @@ typedef struct {
 	sim_dcgm_field_output_format_t *valueFormat;
 } sim_dcgm_field_meta_t;
 
+typedef struct {
+	char msg[1024];
+	unsigned int code;
+} sim_dcgmDiagErrorDetail_t;
+
+typedef struct {
+	unsigned int system, health;
+	sim_dcgmDiagErrorDetail_t error;
+	sim_dcgmGroupEntityPair_t entityInfo;
+} sim_dcgmIncidentInfo_t;
+
+typedef struct {
+	unsigned int version, overallHealth, incidentCount;
+	sim_dcgmIncidentInfo_t incidents[SIM_MAX_ENTITIES];
+} sim_dcgmHealthResponse_v5;
+
+typedef struct {
+	unsigned int version;
+	uintptr_t groupId;
+	unsigned int systems;
+	long long updateInterval;
+	double maxKeepAge;
+} sim_dcgmHealthSetParams_v2;
+
 #define SIM_dcgmConnectV2Params_version2 SIM_VERSION(sim_dcgmConnectV2Params_v2, 2)
 #define SIM_dcgmMigHierarchy_version2 SIM_VERSION(sim_dcgmMigHierarchy_v2, 2)
 #define SIM_dcgmFieldValue_version1 SIM_VERSION(sim_dcgmFieldValue_v1, 1)
@@ -158,5 +182,7 @@ typedef struct {
 #define SIM_dcgmNvLinkStatus_version4 SIM_VERSION(sim_dcgmNvLinkStatus_v4, 4)
 #define SIM_dcgmVersionInfo_version2 SIM_VERSION(sim_dcgmVersionInfo_v2, 2)
 #define SIM_dcgmProfGetMetricGroups_version3 SIM_VERSION(sim_dcgmProfGetMetricGroups_v3, 3)
+#define SIM_dcgmHealthResponse_version5 SIM_VERSION(sim_dcgmHealthResponse_v5, 5)
+#define SIM_dcgmHealthSetParams_version2 SIM_VERSION(sim_dcgmHealthSetParams_v2, 2)
 
 #endif

@@ -54,6 +54,7 @@ func calls() map[string]call {
 		"dcgmVersionInfo":   notNull(libraryVersion, 0),
 	}
 	maps.Copy(all, groupCalls())
+	maps.Copy(all, healthCalls())
 	maps.Copy(all, valueCalls())
 	maps.Copy(all, deviceCalls())
 	return all

@@ -10,6 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
+	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
 )
 
 // Habits of DCGM with MIG.
@@ -151,8 +152,8 @@ processes: [{device: 0/3g.40gb@4, workload: w}]
 	}
 }
 
-// An XID of a GPU instance is reported for that instance, and not on its GPU (DCGM 4.5.3). Without one there is a 0
-// (NVIDIA's guide to dcgm-exporter, for GPUs and GPU instances). Clients that ask for values since a time get each of
+// An XID of a GPU instance is reported for that instance, and not on its GPU (DCGM 4.5.3). Before the
+// first there is no data (NVIDIA/DCGM#141, NVIDIA/dcgm-exporter#646, #700). Clients that ask for values since a time get each of
 // them.
 func TestXIDs(t *testing.T) {
 	path := scenario(t, `gpus: [{model: A100-40GB, mig: true, layout: ["3g.20gb@4"]}]
@@ -178,7 +179,7 @@ faults:
 		since      []int64 // on the GPU instance, then on the GPU
 		whatItIsOf string
 	}{
-		{0, 0, 0, []int64{0, 0}, "those before the watch are lost"},
+		{0, 0, 0, nil, "those before the watch are lost"},
 		{8 * time.Second, 45, 0, []int64{43, 45}, "two of the GPU instance"},
 		{1 * time.Second, 45, 0, nil, "none"},
 		{8 * time.Second, 45, 79, []int64{79}, "one of the GPU"},
@@ -188,6 +189,10 @@ faults:
 			v, err := dcgm.EntityGetLatestValues(of.EntityGroupId, of.EntityId, []dcgm.Short{dcgm.DCGM_FI_DEV_XID_ERRORS})
 			if err != nil {
 				t.Fatalf("%s: %+v: %v", tt.whatItIsOf, of, err)
+			}
+			if want == 0 {
+				cmptest.Equal(t, fmt.Sprintf("%s: status of %+v", tt.whatItIsOf, of), v[0].Status, int(hostengine.NoData))
+				continue
 			}
 			cmptest.Equal(t, fmt.Sprintf("%s: status of %+v", tt.whatItIsOf, of), v[0].Status, 0)
 			cmptest.Equal(t, fmt.Sprintf("%s: value of %+v", tt.whatItIsOf, of), v[0].Int64(), want)

@@ -239,7 +239,11 @@ func expectDefaultList(t *testing.T, families map[string]map[string]string, prof
 		if row[1] == "label" {
 			continue
 		}
-		total++
+		if name == "DCGM_FI_DEV_XID_ERRORS" { // there was none
+			want = ""
+		} else {
+			total++
+		}
 		if !whole {
 			want = strings.ReplaceAll(want, "m", "")
 		}

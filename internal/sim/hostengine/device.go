@@ -197,6 +197,10 @@ func (v *Value) fillUsage(s *sim.GPUState) {
 		v.setInt(0)
 	case v.Field == 203 && hasUtilization:
 		v.setInt(uint64(utilization.GPU))
+	case v.Field == fieldPowerViolation: // in ns, as NVML has it by the field ids of Field.NVML
+		v.setInt(uint64(s.PowerViolation))
+	case v.Field == fieldThermalViolation:
+		v.setInt(uint64(s.ThermalViolation))
 	case v.Field == 204 && hasUtilization:
 		v.setInt(uint64(utilization.Memory))
 	case v.Field == 206 && hasMedia:
@@ -288,23 +292,25 @@ func (v *Value) fillInstance(s *sim.GPUState, of *Member) bool {
 }
 
 const (
-	fieldXID         = 230
-	fieldLinkTraffic = 449 // sent and received, over all links, in MB/s
+	fieldXID              = 230
+	fieldPowerViolation   = 240
+	fieldThermalViolation = 241
+	fieldLinkTraffic      = 449 // sent and received, over all links, in MB/s
 )
 
-// readXID reads the last XID since the field is watched, 0 if there was none. One of a GPU instance is reported for
-// that instance and not on its GPU (seen on DCGM 4.5.3).
+// readXID reads the last XID since the field is watched. Before the first there is no data: it comes by events, and no
+// sample is ever taken (NVIDIA/DCGM#141, NVIDIA/dcgm-exporter#646 and #700; exporters that did not look at the status
+// made 0 of it). One of a GPU instance is reported for that instance and not on its GPU (seen on DCGM 4.5.3).
 func (e *Engine) readXID(v *Value) {
 	index, of, ok := e.gpuOf(v.Entity)
 	if !ok {
 		v.Status = NoData
 		return
 	}
-	v.setInt(0)
+	v.Status = NoData
 	since := e.watchOf(v.Entity, fieldXID).since
-	v.Micros = since.UnixMicro()
 	for _, event := range e.xids(index, of, since.UnixMicro()) {
-		v.Micros, v.Int = event.Micros, event.Int
+		v.Status, v.Micros, v.Int = OK, event.Micros, event.Int
 	}
 }
 

@@ -130,6 +130,7 @@ type Engine struct {
 	fields   map[uintptr]*fieldGroup
 	watches  map[watchKey]*watch
 	samples  map[Entity]*sampled
+	health   map[uintptr]*healthWatch // by group
 
 	entered time.Time // when the call that holds the lock began
 	stalled sim.Stop  // the last time in which a call took so long that no sample could be taken
@@ -197,6 +198,7 @@ func (e *Engine) alive() error {
 	e.opened = 0
 	e.groups, e.fields = e.ownGroups(), map[uintptr]*fieldGroup{}
 	e.watches, e.samples = map[watchKey]*watch{}, map[Entity]*sampled{}
+	e.health = map[uintptr]*healthWatch{}
 	e.nextID, e.freeIDs = map[Level]uint32{}, map[Level][]uint32{}
 	e.trees, e.mode = make([]tree, e.node.Count()), mode
 	return nil

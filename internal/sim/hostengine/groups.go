@@ -71,6 +71,7 @@ func (s *Session) DestroyGroup(id uintptr) error {
 
 func (e *Engine) dropGroup(id uintptr) {
 	delete(e.groups, id)
+	delete(e.health, id)
 	for key := range e.watches {
 		if key.group == id {
 			delete(e.watches, key)
