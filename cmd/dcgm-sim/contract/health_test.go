@@ -33,8 +33,8 @@ type incident struct {
 	code   dcgm.HealthCheckErrorCode
 }
 
-// Health watches of a group: none are set at first, and nothing is wrong without them. What is wrong is told of the GPU
-// and the system that are watched. (dcgmHealthSet, dcgmHealthCheck: dcgm_agent.h)
+// Health watches of a group: none are set at first, and nothing is wrong without them. An incident
+// names the GPU and the system, which must be watched. (dcgmHealthSet, dcgmHealthCheck: dcgm_agent.h)
 func TestHealth(t *testing.T) {
 	path := scenario(t, `gpus: [{model: A100-40GB, count: 2}]
 faults:

@@ -9,7 +9,7 @@ import (
 )
 
 // TestSamplesAfterAStop: what was sampled before a long stop is not compared with what is sampled after it. The first
-// values are blanks of the present, two intervals long. A short stop costs nothing, nor does one that nobody noticed.
+// values are blanks of the present, two intervals long. A short stop costs nothing, nor does one after which no client asked for a while.
 func TestSamplesAfterAStop(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
