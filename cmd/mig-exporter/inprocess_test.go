@@ -25,11 +25,19 @@ func expectError(t *testing.T, what string, err error, text string) {
 	}
 }
 
-// runInProcess runs the program on a simulated node with a stepped clock, without its sockets, and polls once. A test
-// ends with what the loop and partition control return.
+// runInProcess is startInProcess with a stepped clock, and polls once.
 func runInProcess(tb testing.TB, flags ...string) *exporter {
 	tb.Helper()
-	inv, err := parseCommandLine(append([]string{"--driver=sim", "--sim.clock=step"}, flags...), os.LookupEnv)
+	x := startInProcess(tb, append([]string{"--sim.clock=step"}, flags...)...)
+	pollOnce(tb, x)
+	return x
+}
+
+// startInProcess runs the program on a simulated node, without its sockets. A test ends with what the loop and partition
+// control return.
+func startInProcess(tb testing.TB, flags ...string) *exporter {
+	tb.Helper()
+	inv, err := parseCommandLine(append([]string{"--driver=sim"}, flags...), os.LookupEnv)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -48,7 +56,6 @@ func runInProcess(tb testing.TB, flags ...string) *exporter {
 		}
 		x.close()
 	})
-	pollOnce(tb, x)
 	return x
 }
 

@@ -132,6 +132,9 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		pollOptions(cfg, node, x.source.Actuator().HungCalls, logger, func(s *gpu.Snapshot, took time.Duration) {
 			x.metrics.Observe(s)
 			x.activity.observe(s)
+			if s.BetweenPolls {
+				return // evidence, durations and recordings go by whole polls
+			}
 			if x.rightsizing != nil {
 				x.rightsizing.observe(s)
 			}

@@ -167,7 +167,7 @@ func (e *Engine) addActivity(u *usage, g mig.GPULayout, polled *gpu.GPU, now tim
 	for _, i := range g.Instances {
 		of := unit{gpu: g.UUID, instance: i.ID}
 		p := polledInstance(polled, i)
-		if p == nil {
+		if p == nil || p.Since.After(polled.LastRead) { // its layout alone was read
 			if check == allActivity {
 				u.addToUnit(of, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll has not seen it yet"})
 			}

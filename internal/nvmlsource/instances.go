@@ -73,12 +73,11 @@ func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError)
 
 // unreadableInstances returns the instances of a tree, none of which can be read.
 func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
-	list := slices.Clone(t.instances)
+	list := t.cloneInstances()
 	for i := range list {
 		gi := &list[i]
 		// it was counted as the GPU's
 		gi.Up, gi.Errors = false, []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: err, Remembered: true}}
-		gi.ComputeInstances = slices.Clone(gi.ComputeInstances)
 		for j := range gi.ComputeInstances {
 			gi.ComputeInstances[j].Up, gi.ComputeInstances[j].Errors = false, gi.Errors
 		}
@@ -90,10 +89,9 @@ func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
 // had vanished. Any MIG device of a GPU instance reports the memory of all of it.
 func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 	t := &r.state.tree
-	instances = slices.Clone(t.instances)
+	instances = t.cloneInstances()
 	for i := range instances {
 		gi, state := &instances[i], &t.states[i]
-		gi.ComputeInstances = slices.Clone(gi.ComputeInstances)
 		if len(gi.ComputeInstances) == 0 { // no handle reports its memory; its size is that of the profile
 			if p, _ := r.profileOf(gi.ProfileID); p.MemoryBytes > 0 {
 				gi.Memory.Total = gpu.Some(p.MemoryBytes)

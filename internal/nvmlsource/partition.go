@@ -47,7 +47,7 @@ func (a *Actuator) readView(g *gpuState) (view, error) {
 	if !enabled {
 		return v, nil
 	}
-	if v.tables, err = a.tablesOf(g, v.mode); err != nil {
+	if v.tables, err = a.tablesForStep(g, v.mode); err != nil {
 		return view{}, err
 	}
 	v.partition, err = a.readPartition(g, v.tables)

@@ -70,6 +70,43 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 	}, nil
 }
 
+// newLayoutRead returns a reading of the layout alone. Changes that were reported of the GPU stay reported, for the next
+// reading of everything.
+func newLayoutRead(s *Source, g *gpuState) *gpuRead {
+	return &gpuRead{source: s, state: g, dev: g.handle, now: s.opts.Now()}
+}
+
+// readLayout reads the MIG mode and the tree. known is false if that doesn't do, because the mode has changed or the
+// facts of the GPU were never read.
+func (r *gpuRead) readLayout() (layout gpu.GPU, known bool, err error) {
+	before := r.state.mode.enabled
+	mode, errs := r.readMode()
+	if r.lost != nil {
+		return gpu.GPU{}, false, r.lost
+	}
+	if mode.enabled != before || !r.state.static.complete {
+		return gpu.GPU{}, false, nil
+	}
+
+	tree, treeErrs := r.readTree()
+	if r.lost != nil {
+		return gpu.GPU{}, false, r.lost
+	}
+
+	t := &r.state.tree
+	instances := t.unreadableInstances(tree.err)
+	if tree.err == nil {
+		instances = t.cloneInstances()
+	}
+	errs = slices.Concat(errs, treeErrs, t.errs)
+	markRemembered(t.errs)
+
+	return gpu.GPU{
+		Facts:  gpu.Facts{UUID: r.state.uuid},
+		Errors: errs, MIG: gpu.MIGState{Enabled: mode.enabled, Pending: mode.pending}, Instances: instances,
+	}, true, nil
+}
+
 // markRemembered marks errors that are reported again until what failed is read again.
 func markRemembered(lists ...[]gpu.ReadError) {
 	for _, errs := range lists {

@@ -118,6 +118,27 @@ func (s *Source) endCall() {
 // Source that is ever modified. A reading that fails is in the errors of its entity; the error is for a GPU that
 // cannot be read at all.
 func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
+	return s.readGPU(id, func(g *gpuState) (gpu.GPU, error) { return newGPURead(s, g).read() })
+}
+
+// ReadLayout reads the MIG mode of a GPU and its instances without their readings, by few calls. It is a Read, and whole
+// is true, if the mode has changed or nothing of the GPU is known yet. What the next Read does anew after a change of the
+// layout is left to it.
+func (s *Source) ReadLayout(id gpu.UUID) (result gpu.GPU, whole bool, err error) {
+	result, err = s.readGPU(id, func(g *gpuState) (gpu.GPU, error) {
+		layout, known, err := newLayoutRead(s, g).readLayout()
+		if known || err != nil {
+			return layout, err
+		}
+
+		whole = true
+		return newGPURead(s, g).read()
+	})
+	return result, whole, err
+}
+
+// readGPU calls read for a GPU that Discover has listed, one call at a time.
+func (s *Source) readGPU(id gpu.UUID, read func(*gpuState) (gpu.GPU, error)) (gpu.GPU, error) {
 	if err := s.beginCall(); err != nil {
 		return gpu.GPU{}, err
 	}
@@ -135,7 +156,7 @@ func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
 	}()
 	g.reading.Lock()
 	defer g.reading.Unlock()
-	result, err := newGPURead(s, g).read()
+	result, err := read(g)
 	if err != nil {
 		g.advanceTo(phaseLost)
 		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, err)

@@ -39,6 +39,15 @@ type entityState struct {
 // handleOf returns the handle that the last scan found for a compute instance.
 func (t *tree) handleOf(c *entityState) MIGDevice { return t.scan.devices[c.device].handle }
 
+// cloneInstances copies the instances, which have no readings, and their compute instances.
+func (t *tree) cloneInstances() []gpu.GPUInstance {
+	list := slices.Clone(t.instances)
+	for i := range list {
+		list[i].ComputeInstances = slices.Clone(list[i].ComputeInstances)
+	}
+	return list
+}
+
 // entities iterates over the states of all instances.
 func (t *tree) entities() iter.Seq[*entityState] {
 	return func(yield func(*entityState) bool) {

@@ -19,25 +19,30 @@ const (
 
 // fakeSource answers what the test sets; a GPU in hang blocks until it is released.
 type fakeSource struct {
-	mu       sync.Mutex
-	inv      gpu.Inventory
-	invErr   error
-	gpus     map[gpu.UUID]gpu.GPU
-	errs     map[gpu.UUID]error
-	hang     map[gpu.UUID]chan struct{}
-	reads    map[gpu.UUID]int
-	events   chan gpu.Event
-	discover int
+	mu      sync.Mutex
+	inv     gpu.Inventory
+	invErr  error
+	gpus    map[gpu.UUID]gpu.GPU
+	errs    map[gpu.UUID]error
+	hang    map[gpu.UUID]chan struct{}
+	reads   map[gpu.UUID]int
+	layouts map[gpu.UUID]int // of ReadLayout
+	whole   bool             // ReadLayout reads everything
+	// layoutErrs are those of what ReadLayout reads.
+	layoutErrs []gpu.ReadError
+	events     chan gpu.Event
+	discover   int
 }
 
 func newFakeSource(ids ...gpu.UUID) *fakeSource {
 	s := &fakeSource{
-		inv:    gpu.Inventory{Driver: gpu.Driver{Version: "580.95.05"}, GPUs: foundGPUs(ids...)},
-		gpus:   map[gpu.UUID]gpu.GPU{},
-		errs:   map[gpu.UUID]error{},
-		hang:   map[gpu.UUID]chan struct{}{},
-		reads:  map[gpu.UUID]int{},
-		events: make(chan gpu.Event, 16),
+		inv:     gpu.Inventory{Driver: gpu.Driver{Version: "580.95.05"}, GPUs: foundGPUs(ids...)},
+		gpus:    map[gpu.UUID]gpu.GPU{},
+		errs:    map[gpu.UUID]error{},
+		hang:    map[gpu.UUID]chan struct{}{},
+		reads:   map[gpu.UUID]int{},
+		layouts: map[gpu.UUID]int{},
+		events:  make(chan gpu.Event, 16),
 	}
 	for i, id := range ids {
 		s.gpus[id] = gpu.GPU{Facts: gpu.Facts{UUID: id, Index: i, Minor: gpu.Some(i)},
@@ -74,6 +79,28 @@ func (s *fakeSource) Read(id gpu.UUID) (gpu.GPU, error) {
 	g := s.gpus[id]
 	g.Instances = cloneInstances(g.Instances)
 	return g, s.errs[id]
+}
+
+func (s *fakeSource) ReadLayout(id gpu.UUID) (gpu.GPU, bool, error) {
+	s.mu.Lock()
+	s.layouts[id]++
+	hang := s.hang[id]
+	s.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.gpus[id]
+	if s.whole {
+		return g, true, s.errs[id]
+	}
+	layout := gpu.GPU{Facts: gpu.Facts{UUID: id}, MIG: g.MIG, Errors: s.layoutErrs}
+	for _, gi := range cloneInstances(g.Instances) {
+		dropInstanceReadings(&gi)
+		layout.Instances = append(layout.Instances, gi)
+	}
+	return layout, false, s.errs[id]
 }
 
 func (s *fakeSource) Events() <-chan gpu.Event { return s.events }

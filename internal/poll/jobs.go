@@ -14,6 +14,7 @@ type jobState struct {
 	call      asyncCall[gpu.Jobs]
 	requested bool // in this cycle
 	last      gpu.Jobs
+	readAt    time.Time // when reading last began
 }
 
 // request starts to read the jobs of devices, unless an earlier call has not returned.
@@ -54,14 +55,16 @@ func (s *jobState) receive(expired <-chan struct{}) bool {
 	if !ok {
 		return false
 	}
+	s.readAt = r.started
 	if s.err, s.last = r.err, r.value; r.err == nil {
 		s.success = r.started
 	}
 	return true
 }
 
-// attachJobs writes the jobs to their devices.
-func attachJobs(gpus []gpu.GPU, jobs gpu.Jobs) {
+// attachJobs writes the jobs that were read at a time to their devices. Those of an instance that was first seen later
+// are another instance's of the same id.
+func attachJobs(gpus []gpu.GPU, jobs gpu.Jobs, readAt time.Time) {
 	if len(jobs) == 0 {
 		return
 	}
@@ -73,6 +76,9 @@ func attachJobs(gpus []gpu.GPU, jobs gpu.Jobs) {
 		g.Jobs = jobs[gpu.JobDevice{Index: g.Index}]
 		for k := range g.Instances {
 			gi := &g.Instances[k]
+			if gi.Since.After(readAt) {
+				continue
+			}
 			gi.Jobs = jobs[gpu.JobDevice{Index: g.Index, Instance: gpu.Some(gi.ID)}]
 		}
 	}

@@ -61,6 +61,53 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	return changed && !first
 }
 
+// recordLayout records a layout that was read alone, at a time. The instances that stay keep what the last reading found
+// of them, and the times of it; new ones have no readings yet.
+func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
+	t.countErrors(&read, at)
+	before := t.last
+	if !t.up || isTreeUnknown(&read, &before) {
+		return // the next reading shows it
+	}
+
+	g := before
+	g.MIG.Enabled, g.MIG.Pending = read.MIG.Enabled, read.MIG.Pending
+	g.Instances = read.Instances
+	g.Errors = slices.DeleteFunc(slices.Clone(before.Errors), isOfLayout)
+	g.Errors = append(g.Errors, read.Errors...)
+
+	if t.layout.update(&g, at) {
+		t.totals.LayoutChanges.Value++
+	}
+	for i := range g.Instances {
+		gi := &g.Instances[i]
+		if old := findInstance(before.Instances, gi.ID); old != nil && old.Generation == gi.Generation && gi.Up {
+			keepReadings(gi, old)
+		}
+	}
+	g.Capacity = t.capacity.get(&g)
+	t.last = g
+}
+
+// isOfLayout reports whether an error is one of reading the layout.
+func isOfLayout(e gpu.ReadError) bool { return e.Reading == gpu.ReadingMIG }
+
+// keepReadings makes an instance what it was in an earlier reading, with the compute instances that it has now. Those
+// that it had then keep their readings, too.
+func keepReadings(gi, old *gpu.GPUInstance) {
+	computes := gi.ComputeInstances
+	*gi = *old
+	gi.ComputeInstances = computes
+
+	for i := range computes {
+		ci := &computes[i]
+		before := find(old.ComputeInstances, func(o *gpu.ComputeInstance) bool { return o.ID == ci.ID })
+		if before != nil && before.Generation == ci.Generation {
+			*ci = *before
+		}
+	}
+}
+
 // hiddenInstances returns the instances that the reading cannot have seen: without the right to list GPU instances,
 // those without a compute instance do not show. They count as unchanged until they can be seen again.
 func (l *layoutTracker) hiddenInstances(g *gpu.GPU) []gpu.GPUInstance {

@@ -38,7 +38,7 @@ type Options struct {
 	Sources func() []gpu.SourceState
 	// HungElsewhere counts hung driver calls of this process outside the loop; nil: there are none.
 	HungElsewhere func() int
-	// Observe is called with every Snapshot just before it is published, and with the real time that its cycle took.
+	// Observe is called with every Snapshot just before it is published, and with the real time that its readings took.
 	Observe func(*gpu.Snapshot, time.Duration)
 	Logger  log.Logger
 }
@@ -141,9 +141,7 @@ func (p *Poller) Run(ctx context.Context) error {
 		case r := <-p.requests:
 			err = p.handleRequest(ctx, r)
 		case e := <-events:
-			if p.handleEvent(e) {
-				err = p.runCycle(ctx)
-			}
+			err = p.readAfterEvent(ctx, e)
 		}
 		if err != nil {
 			return err
@@ -172,7 +170,7 @@ func (p *Poller) runCycle(ctx context.Context) error {
 	p.adjustForClockSetBack(now)
 	expired, stop := closedAfter(ctx, p.opts.Grace)
 	defer stop()
-	p.drainEvents()
+	p.drainEvents(&eventReads{}) // the cycle reads whatever they ask for
 	if p.opts.Pods != nil {
 		p.pods.request(ctx, now, &p.opts)
 	}
@@ -192,14 +190,18 @@ func (p *Poller) runCycle(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil // the cycle was interrupted
 	}
+	p.publish(p.buildSnapshot(now), time.Since(began))
+	return nil
+}
+
+// publish makes a Snapshot the current one.
+func (p *Poller) publish(s *gpu.Snapshot, took time.Duration) {
 	before := p.current.Load()
-	s := p.buildSnapshot(now)
 	if p.opts.Observe != nil {
-		p.opts.Observe(s, time.Since(began))
+		p.opts.Observe(s, took)
 	}
 	p.current.Store(s)
 	p.logChanges(before, s)
-	return nil
 }
 
 // closedAfter returns a channel that is closed once d has passed or ctx has ended, and a function that releases its
@@ -212,34 +214,6 @@ func closedAfter(ctx context.Context, d time.Duration) (<-chan struct{}, func())
 // maxJoin bounds the wait for the calls under way at the end. The caller waits for them again when it shuts the driver
 // down.
 const maxJoin = 2 * time.Second
-
-// handleEvent records one event and reports whether it requires a poll at once.
-func (p *Poller) handleEvent(e gpu.Event) bool {
-	switch e.Kind {
-	case gpu.EventXID:
-		if t := p.gpus[e.GPU]; t != nil {
-			p.recordXID(t, e)
-		}
-		return false
-	case gpu.EventsLost:
-		level.Warn(p.opts.Logger).Log("msg", "lost events of the driver; XIDs may be missing from the counts")
-		for _, t := range p.gpus {
-			t.countError(gpu.ReadError{Reading: gpu.ReadingEvents, Err: gpu.ErrUnavailable}, e.Time)
-		}
-	}
-	return true
-}
-
-func (p *Poller) drainEvents() {
-	for {
-		select {
-		case e := <-p.source.Events():
-			p.handleEvent(e)
-		default:
-			return
-		}
-	}
-}
 
 // waitForCalls waits for the calls under way, and logs those that it abandons.
 func (p *Poller) waitForCalls() {

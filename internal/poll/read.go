@@ -135,7 +135,10 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 		if err := p.receiveReading(t, found.Index, now, nil); err != nil { // a reading that outlasted its cycle
 			return err
 		}
-		fresh[found.UUID] = t.read.start(now, func() (gpu.GPU, error) { return p.source.Read(found.UUID) })
+		fresh[found.UUID] = t.read.start(now, func() (reading, error) {
+			g, err := p.source.Read(found.UUID)
+			return reading{GPU: g}, err
+		})
 	}
 	for _, found := range p.inventory.GPUs {
 		var wait <-chan struct{}
@@ -170,9 +173,11 @@ func (p *Poller) receiveReading(t *trackedGPU, index int, now time.Time, expired
 		return r.err
 	case r.err != nil:
 		t.markDown(r.err, r.started)
+	case r.value.layoutOnly:
+		t.recordLayout(r.value.GPU, r.started)
 	default:
 		r.value.Index = index
-		t.recordReading(r.value, r.started)
+		t.recordReading(r.value.GPU, r.started)
 		t.receivedAt = now
 	}
 	return nil

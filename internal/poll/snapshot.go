@@ -30,9 +30,10 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	s.Sources = append(s.Sources, p.profiling.sources(gpu.SourceDCGM)...)
 	s.Sources = append(s.Sources, p.jobs.sources(gpu.SourceJobs)...)
 	s.GPUs = p.listGPUs(now)
-	attachJobs(s.GPUs, p.jobs.last)
+	attachJobs(s.GPUs, p.jobs.last, p.jobs.readAt)
 	if p.pods.known {
 		s.Unmatched = attachHolders(s.GPUs, p.pods.last, p.opts.Containers)
+		unlessListed(s.GPUs, p.pods.success)
 		if s.HoldersIncomplete = p.pods.last.Incomplete; s.HoldersIncomplete != "" {
 			markConfirmedFree(s.GPUs)
 		}

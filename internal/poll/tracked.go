@@ -16,7 +16,7 @@ type trackedGPU struct {
 	maxGap time.Duration // a state counts as lasting between two readings for at most this long
 
 	firstSeen time.Time // when it was first seen
-	read      asyncCall[gpu.GPU]
+	read      asyncCall[reading]
 	// last is the last good reading with the values derived from it; its LastRead is zero before the first. Its UUID is
 	// empty for a GPU without a handle.
 	last        gpu.GPU
@@ -45,6 +45,12 @@ type trackedGPU struct {
 	idle               idlePower
 	energyCounter      gpu.Opt[float64] // the GPU's energy counter when it was last shared
 	energyReadAt       time.Time        // when that was
+}
+
+// reading is what was read of a GPU at once.
+type reading struct {
+	gpu.GPU
+	layoutOnly bool // its MIG mode and its instances, without their readings
 }
 
 func newTrackedGPU(id gpu.UUID, now time.Time, opts *Options) *trackedGPU {

@@ -1,0 +1,115 @@
+package poll
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// eventReads is what events ask the loop to read at once.
+type eventReads struct {
+	everything bool
+	layouts    map[gpu.UUID]bool // of these GPUs
+}
+
+func (r *eventReads) addLayout(id gpu.UUID) {
+	if r.layouts == nil {
+		r.layouts = map[gpu.UUID]bool{}
+	}
+	r.layouts[id] = true
+}
+
+// handleEvent records one event, and adds what it asks for.
+func (p *Poller) handleEvent(e gpu.Event, reads *eventReads) {
+	switch e.Kind {
+	case gpu.EventXID:
+		if t := p.gpus[e.GPU]; t != nil {
+			p.recordXID(t, e)
+		}
+	case gpu.EventMIGChange:
+		reads.addLayout(e.GPU)
+	case gpu.EventsLost:
+		level.Warn(p.opts.Logger).Log("msg", "lost events of the driver; XIDs may be missing from the counts")
+		for _, t := range p.gpus {
+			t.countError(gpu.ReadError{Reading: gpu.ReadingEvents, Err: gpu.ErrUnavailable}, e.Time)
+		}
+
+		reads.everything = true // one of them may have been of any GPU
+	}
+}
+
+// drainEvents handles the events that are waiting.
+func (p *Poller) drainEvents(reads *eventReads) {
+	for {
+		select {
+		case e := <-p.source.Events():
+			p.handleEvent(e, reads)
+		default:
+			return
+		}
+	}
+}
+
+// readAfterEvent handles an event, with those that wait behind it, and reads what they ask for.
+func (p *Poller) readAfterEvent(ctx context.Context, e gpu.Event) error {
+	var reads eventReads
+	p.handleEvent(e, &reads)
+	p.drainEvents(&reads)
+
+	// Of a GPU that doesn't answer, or that we don't know, the layout alone would be published beside nothing.
+	for id := range reads.layouts {
+		if t := p.gpus[id]; t == nil || !t.up {
+			reads.everything = true
+		}
+	}
+
+	switch {
+	case reads.everything:
+		return p.runCycle(ctx)
+	case len(reads.layouts) > 0:
+		return p.readLayouts(ctx, reads.layouts)
+	}
+	return nil
+}
+
+// readLayouts reads the layouts of GPUs that the driver has reported to be changed, and publishes a Snapshot in which
+// all else is as the last cycle has found it. A layout change is many events, and each call of the driver costs the
+// node's users: neither the readings of the GPU nor the other GPUs are read, and neither the kubelet nor a profiler is
+// asked. What these do not know yet of a new instance stays unknown until the next cycle.
+func (p *Poller) readLayouts(ctx context.Context, ids map[gpu.UUID]bool) error {
+	began := time.Now()
+	now := p.opts.Now()
+	p.adjustForClockSetBack(now)
+
+	expired, stop := closedAfter(ctx, p.opts.Grace)
+	defer stop()
+
+	started := make([]*trackedGPU, 0, len(ids))
+	for id := range ids {
+		t := p.gpus[id]
+		begun := t.read.start(now, func() (reading, error) {
+			g, whole, err := p.source.ReadLayout(id)
+			return reading{GPU: g, layoutOnly: !whole}, err
+		})
+		if begun { // else one that began in an earlier cycle has not returned yet
+			started = append(started, t)
+		}
+	}
+
+	for _, t := range started {
+		if err := p.receiveReading(t, t.last.Index, now, expired); err != nil {
+			return err
+		}
+	}
+	if ctx.Err() != nil {
+		return nil // the cycle was interrupted
+	}
+
+	s := p.buildSnapshot(now)
+	s.BetweenPolls = true
+	p.publish(s, time.Since(began))
+	return nil
+}
