@@ -77,6 +77,7 @@ type demand struct {
 	// packed are the digits of each part in fields of their own, each with a spare bit above it, and spare those bits.
 	packed []uint64
 	spare  uint64
+	known  map[string][]*option // by likeness
 }
 
 // kind is all needs that the same profiles meet.
@@ -91,7 +92,7 @@ func (k kind) fitsNowhere() bool {
 }
 
 func newDemand(w *watch, gpus []GPULayout, needs []Need) *demand {
-	d := &demand{watch: w, gpus: gpus, parts: 1}
+	d := &demand{watch: w, gpus: gpus, parts: 1, known: map[string][]*option{}}
 	for i := range gpus {
 		if gpus[i].inMIG() {
 			d.inMIG = append(d.inMIG, i)
@@ -153,104 +154,18 @@ func (d *demand) digit(part, kind int) int {
 	return part / k.base % (len(k.needs) + 1)
 }
 
-// way is how a part of the demand is met by the first GPUs.
-type way struct {
-	cost
-	met    int     // part that the GPUs before the last of them meet; -1 if there is no way
-	option *option // of the last
-}
-
-// busyPolicy says which of the present instances a search may destroy.
-type busyPolicy int
-
-const (
-	keepBusy    busyPolicy = iota // idle ones
-	replaceBusy                   // all, but only in place of a busy one there may be another of its kind
-	ignoreBusy                    // all
-)
-
-// solve returns the best way to meet the whole demand, as the options of each GPU; nil for none.
-func (d *demand) solve(p busyPolicy) []*option {
-	ways := make([]way, d.parts)
-	for part := range ways {
-		ways[part].met = -1
-	}
-	ways[0].met = 0
-	layers := make([][]way, len(d.inMIG))
-	known := map[string][]*option{}
-	for b := range d.inMIG {
-		key := d.likeness(b)
-		options, ok := known[key]
-		if !ok {
-			options = d.options(b, p)
-			known[key] = options
-		}
-		ways = d.join(ways, options)
-		layers[b] = ways
-	}
-	if ways[d.parts-1].met < 0 {
-		return nil
-	}
-	best := make([]*option, len(d.inMIG))
-	part := d.parts - 1
-	for b := len(layers) - 1; b >= 0; b-- {
-		best[b], part = layers[b][part].option, layers[b][part].met
-	}
-	return best
-}
-
-// likeness is the same for GPUs that have the same options.
-func (d *demand) likeness(at int) string {
-	g := &d.gpus[d.inMIG[at]]
-	var key strings.Builder
-	fmt.Fprint(&key, g.Profiles)
-	for i := range g.Instances {
-		instance := &g.Instances[i]
-		fmt.Fprint(&key, instance.Placed, instance.inUse(), len(instance.ComputeInstances))
-	}
-	return key.String()
-}
-
-// join adds a GPU. Of equally good ways the one stays that has more done by the GPUs before.
-func (d *demand) join(ways []way, options []*option) []way {
-	next := make([]way, d.parts)
-	for part := range next {
-		next[part].met = -1
-	}
-	for more, o := range options {
-		if o == nil {
-			continue
-		}
-		for met := range d.parts - more {
-			if d.watch.step() {
-				return next
-			}
-			if ways[met].met < 0 || !d.addable(met, more) {
-				continue
-			}
-			joined, sum := ways[met].plus(o.cost), &next[met+more]
-			if sum.met < 0 || joined.compare(sum.cost) < 0 {
-				*sum = way{cost: joined, met: met, option: o}
-			}
-		}
-	}
-	return next
-}
-
-// addable reports whether two parts together are not more than the whole: no digit of it is borrowed from its spare
-// bit.
-func (d *demand) addable(a, b int) bool {
-	whole := d.packed[d.parts-1]
-	return ((whole|d.spare)-d.packed[a]-d.packed[b])&d.spare == d.spare
-}
-
 // options returns the best way of one GPU to meet each part of the demand, nil if it cannot. What meets a part meets
 // every smaller one.
 func (d *demand) options(at int, p busyPolicy) []*option {
-	g := &d.gpus[d.inMIG[at]]
-	most := shapeOf(g.Profiles).axis
-	own, all := g.profilesOfInstances(), searchProfiles(g.Profiles)
+	g := d.seenBy(p, at)
 	groups, known := d.groups(at), map[string]*option{}
+	room := roomOf(g, p)
+	fits := make([][]*searchProfile, len(d.kinds))
+	for j, k := range d.kinds {
+		fits[j] = room.withoutExisting(g, p, k.fits[at])
+	}
+
+	most := room.start.axis
 	list := make([]*option, d.parts)
 	for part := range d.parts {
 		if !d.possible(list, part, most) {
@@ -259,7 +174,10 @@ func (d *demand) options(at int, p busyPolicy) []*option {
 		items, counts := d.items(at, groups, part)
 		o, ok := known[counts]
 		if !ok {
-			f := fitting{watch: d.watch, gpu: g, policy: p, own: own, all: all, items: items}
+			for i := range items {
+				items[i].fits = fits[items[i].kind]
+			}
+			f := fitting{watch: d.watch, gpu: g, policy: p, room: &room, items: items}
 			o = f.findBest()
 			known[counts] = o
 		}
@@ -346,19 +264,20 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 // infeasible returns the reason: if busy instances are in the way, it names the fewest that would have to be destroyed.
 func (d *demand) infeasible(total int) error {
 	problem := &InfeasibleError{GPU: -1}
-	without := d.solve(replaceBusy)
-	switch {
-	case without == nil && d.solve(ignoreBusy) == nil:
+	if d.solve(ignoreBusy) == nil {
 		problem.Reason = fmt.Sprintf("%d more instances do not fit on the GPUs with MIG on, not even if they were empty",
 			total)
 		return problem
-	case without == nil:
-		problem.FitsEmpty = true
+	}
+
+	problem.FitsEmpty = true
+	without := d.solve(replaceBusy)
+	if without == nil {
 		problem.Reason = fmt.Sprintf("%d more instances do not fit beside the existing ones: idle ones would only be "+
 			"created again", total)
 		return problem
 	}
-	problem.FitsEmpty = true
+
 	var parts []string
 	for b, o := range without {
 		g := &d.gpus[d.inMIG[b]]

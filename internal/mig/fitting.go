@@ -1,10 +1,6 @@
 package mig
 
-import (
-	"slices"
-
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
-)
+import "slices"
 
 // option is the best way of one GPU to have some further instances.
 type option struct {
@@ -38,49 +34,114 @@ type fitting struct {
 	gpu    *GPULayout
 	policy busyPolicy
 	items  []item
+	*room
+	best  *option
+	bound weight // of the best
+}
+
+// room is what all searches on one GPU have in common.
+type room struct {
 	own    []*searchProfile // profiles of the existing instances
-	all    []*searchProfile
-	best   *option
+	ranked []*searchProfile // all of them, the largest first
+	start  occupancy        // by what stays in any case
+	inWay  []obstacle       // the other instances
+}
+
+// obstacle is an existing instance that may be destroyed.
+type obstacle struct {
+	set    uint64 // its units
+	weight weight // of its destruction
+}
+
+// roomOf returns what a policy leaves of a GPU.
+func roomOf(g *GPULayout, p busyPolicy) room {
+	r := room{own: g.profilesOfInstances(), ranked: byRank(searchProfiles(g.Profiles)),
+		start: newOccupancy(shapeOf(g.Profiles), g.Profiles, nil)}
+	for i := range g.Instances {
+		instance := &g.Instances[i]
+		if p == keepBusy && instance.inUse() {
+			r.start = r.start.with(r.own[i], units(instance.Placement))
+			continue
+		}
+		r.inWay = append(r.inWay, obstacle{set: units(instance.Placement), weight: g.costOf(i).weight()})
+	}
+	return r
+}
+
+// withoutExisting returns profiles without the placements at which there is such an instance already: destroyed and
+// created again it would be no further one.
+func (r *room) withoutExisting(g *GPULayout, p busyPolicy, profiles []*searchProfile) []*searchProfile {
+	list := make([]*searchProfile, 0, len(profiles))
+	for _, profile := range profiles {
+		left := *profile
+		left.Placements, left.sets = nil, nil
+		for k, at := range profile.Placements {
+			exists := slices.ContainsFunc(r.existing(g, p), func(i int) bool {
+				return g.Instances[i].Placement == at && r.own[i].same(profile)
+			})
+			if !exists {
+				left.Placements = append(left.Placements, at)
+				left.sets = append(left.sets, profile.sets[k])
+			}
+		}
+		list = append(list, &left)
+	}
+	return list
+}
+
+// existing lists the instances that must not be created again, by index.
+func (r *room) existing(g *GPULayout, p busyPolicy) []int {
+	var list []int
+	for i := range g.Instances {
+		if p == keepBusy || !g.Instances[i].inUse() {
+			list = append(list, i)
+		}
+	}
+	return list
 }
 
 func (f *fitting) findBest() *option {
-	o := newOccupancy(shapeOf(f.gpu.Profiles), f.gpu.Profiles, nil)
-	s := search{watch: f.watch, items: f.items, judgeLayout: f.judgeLayout}
-	if f.policy != ignoreBusy {
-		s.taken = f.exists
-	}
-	if f.policy == keepBusy { // what is busy stays
-		for i := range f.gpu.Instances {
-			if f.gpu.Instances[i].inUse() {
-				o = o.with(f.own[i], f.gpu.Instances[i].Placement)
-			}
-		}
-	}
-	s.placeItems(o)
+	s := search{watch: f.watch, items: f.items, chosen: make([]fitted, 0, len(f.items)), judgeLayout: f.judgeLayout, isHopeless: f.isHopeless}
+	s.placeItems(f.start)
 	return f.best
 }
 
-// exists reports whether there is such an instance already: destroyed and created again it would be no further one.
-func (f *fitting) exists(p *searchProfile, at gpu.Placement) bool {
-	for i := range f.gpu.Instances {
-		if f.gpu.Instances[i].Placement == at && f.own[i].same(p) {
-			return f.policy == keepBusy || !f.gpu.Instances[i].inUse()
+// isHopeless reports whether no layout that goes on from here is better than the best so far: it destroys at least the
+// instances that are in the way of what was chosen, and leaves no more room than there is now.
+func (f *fitting) isHopeless(o occupancy) bool {
+	if f.best == nil || f.policy == ignoreBusy {
+		return f.best != nil
+	}
+
+	least := cost{touched: 1}.weight()
+	for i := range f.inWay {
+		if in := &f.inWay[i]; in.set&o.units != 0 {
+			least = least.plus(in.weight)
 		}
 	}
-	return false
+
+	// The room decides last, and is the dearest to find out.
+	if least.busyInstances != f.bound.busyInstances {
+		return least.busyInstances > f.bound.busyInstances
+	}
+	if least.computesTouched != f.bound.computesTouched {
+		return least.computesTouched > f.bound.computesTouched
+	}
+	return -o.rankLeft(f.ranked) >= int(f.bound.left)
 }
 
 // judgeLayout tries which instances can stay beside those that were chosen.
 func (f *fitting) judgeLayout(o occupancy, chosen []fitted) {
 	start := cost{touched: min(len(chosen), 1)}
 	var gone uint64
-	var may []int
+	var room [16]int // for most GPUs
+	may := room[:0]
 	for i := range f.gpu.Instances {
 		switch instance := &f.gpu.Instances[i]; {
 		case f.policy == keepBusy && instance.inUse(): // exists already
 		case units(instance.Placement)&o.units != 0:
 			gone |= 1 << i
-			start = start.plus(f.costOf(i))
+			start = start.plus(f.gpu.costOf(i))
 		default:
 			may = append(may, i)
 		}
@@ -88,8 +149,9 @@ func (f *fitting) judgeLayout(o occupancy, chosen []fitted) {
 	f.tryKeeping(o, chosen, may, start, gone)
 }
 
-func (f *fitting) costOf(i int) cost {
-	instance := &f.gpu.Instances[i]
+// costOf is what the destruction of an instance costs.
+func (g *GPULayout) costOf(i int) cost {
+	instance := &g.Instances[i]
 	c := cost{instances: 1, computes: len(instance.ComputeInstances)}
 	if instance.inUse() {
 		c.busy = 1
@@ -111,16 +173,16 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, go
 	if len(may) > 0 {
 		i, rest := may[0], may[1:]
 		if len(chosen) == 0 || o.has(f.own[i]) { // what exists can exist, whatever the profiles suggest
-			f.tryKeeping(o.with(f.own[i], f.gpu.Instances[i].Placement), chosen, rest, c, gone)
+			f.tryKeeping(o.with(f.own[i], units(f.gpu.Instances[i].Placement)), chosen, rest, c, gone)
 		}
 		if len(chosen) > 0 { // nothing goes for nothing
-			f.tryKeeping(o, chosen, rest, c.plus(f.costOf(i)), gone|1<<i)
+			f.tryKeeping(o, chosen, rest, c.plus(f.gpu.costOf(i)), gone|1<<i)
 		}
 		return
 	}
-	_, rank := o.largest(f.all)
-	c.left = -rank
+	c.left = -o.rankLeft(f.ranked)
 	if f.best == nil || c.compare(f.best.cost) < 0 {
+		f.bound = c.weight()
 		f.best = &option{cost: c, gone: gone}
 		for _, x := range chosen {
 			f.best.fits = append(f.best.fits, kindFitted{fitted: x, kind: f.items[x.item].kind})

@@ -2,6 +2,7 @@ package mig
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -70,8 +71,13 @@ type watch struct {
 const stepsPerCheck = 4096
 
 // step counts a step and reports whether the search is to stop.
-func (w *watch) step() bool {
-	if w.steps++; w.steps%stepsPerCheck == 0 && !w.stopped {
+func (w *watch) step() bool { return w.count(1) }
+
+// count counts steps and reports whether the search is to stop.
+func (w *watch) count(steps int) bool {
+	checks := w.steps / stepsPerCheck
+	w.steps += steps
+	if w.steps/stepsPerCheck != checks && !w.stopped {
 		select {
 		case <-w.gone:
 			w.stopped = true
@@ -85,13 +91,33 @@ func (w *watch) step() bool {
 type search struct {
 	watch *watch
 	items []item
-	// taken reports whether a placement must not be used; nil allows all.
-	taken func(*searchProfile, gpu.Placement) bool
+	// isHopeless reports whether no layout that begins with the chosen instances can matter; nil: each may.
+	isHopeless func(occupancy) bool
 	// judgeLayout is called with each layout, in a fixed order: that of the items' profiles and of the preference for
 	// their placements, for the first item first. It must not keep the list.
 	judgeLayout func(occupancy, []fitted)
 
 	chosen []fitted
+	least  []atLeast // of the items from each on; placeItems sets it
+}
+
+// atLeast is what some items take at least, whichever of their profiles they get.
+type atLeast struct{ units, compute int }
+
+// leastNeeds returns what the items from each on need, and nothing for the end of the list.
+func leastNeeds(items []item) []atLeast {
+	list := make([]atLeast, len(items)+1)
+	for n := len(items) - 1; n >= 0; n-- {
+		least := atLeast{units: maxUnits, compute: maxUnits}
+		for _, p := range items[n].fits {
+			least.compute = min(least.compute, p.ComputeSlices)
+			for _, at := range p.Placements {
+				least.units = min(least.units, at.Size)
+			}
+		}
+		list[n] = atLeast{units: list[n+1].units + least.units, compute: list[n+1].compute + least.compute}
+	}
+	return list
 }
 
 // placeItems gives each item in turn each of its free placements. Of equal items the later one has the later choice:
@@ -100,11 +126,18 @@ func (s *search) placeItems(o occupancy) {
 	if s.watch.step() {
 		return
 	}
+	if s.least == nil {
+		s.least = leastNeeds(s.items)
+	}
 	n := len(s.chosen)
 	if n == len(s.items) {
 		s.judgeLayout(o, s.chosen)
 		return
 	}
+	if s.least[n].compute > o.compute || s.least[n].units > o.unitsLeft() || s.isHopeless != nil && s.isHopeless(o) {
+		return
+	}
+
 	from := 0
 	if n > 0 && s.items[n-1].group == s.items[n].group {
 		from = s.chosen[n-1].choice + 1
@@ -113,12 +146,12 @@ func (s *search) placeItems(o occupancy) {
 	for _, p := range s.items[n].fits {
 		if o.has(p) {
 			for i := max(from-first, 0); i < len(p.Placements); i++ {
-				at := p.Placements[i]
-				if !o.isFree(p.sets[i]) || s.taken != nil && s.taken(p, at) {
+				if !o.isFree(p.sets[i]) {
 					continue
 				}
+				at := p.Placements[i]
 				s.chosen = append(s.chosen, fitted{item: n, profile: p, at: at, choice: first + i})
-				s.placeItems(o.with(p, at))
+				s.placeItems(o.with(p, p.sets[i]))
 				s.chosen = s.chosen[:n]
 			}
 		}
@@ -131,22 +164,49 @@ func (o *occupancy) has(p *searchProfile) bool {
 	return p.ComputeSlices <= o.compute && !(o.media && p.media) && o.left.cover(p.engines)
 }
 
-func (o occupancy) isFree(set uint64) bool { return set != 0 && set&o.units == 0 }
+// unitsLeft is how many units of the axis are not occupied.
+func (o *occupancy) unitsLeft() int { return o.axis - bits.OnesCount64(o.units&(1<<o.axis-1)) }
 
-// with is the occupancy with one more instance.
-func (o occupancy) with(p *searchProfile, at gpu.Placement) occupancy {
-	o.units |= units(at)
+func (o *occupancy) isFree(set uint64) bool { return set != 0 && set&o.units == 0 }
+
+// with is the occupancy with one more instance, on a set of units.
+func (o occupancy) with(p *searchProfile, set uint64) occupancy {
+	o.units |= set
 	o.compute -= p.ComputeSlices
 	o.media = o.media || p.media
 	o.left = o.left.without(p.engines)
 	return o
 }
 
+// rank orders profiles by memory slices and then by compute slices.
+func (c *searchProfile) rank() int { return c.MemorySlices*maxUnits + c.ComputeSlices }
+
+// byRank sorts profiles, the largest first.
+func byRank(profiles []*searchProfile) []*searchProfile {
+	slices.SortStableFunc(profiles, func(a, b *searchProfile) int { return b.rank() - a.rank() })
+	return profiles
+}
+
+// rankLeft is the rank of the largest profile that could still be created, of profiles by rank; 0 if none could.
+func (o *occupancy) rankLeft(ranked []*searchProfile) int {
+	for _, p := range ranked {
+		if !o.has(p) {
+			continue
+		}
+		for _, set := range p.sets {
+			if o.isFree(set) {
+				return p.rank()
+			}
+		}
+	}
+	return 0
+}
+
 // largest is the largest profile that could still be created, by memory slices and then by compute slices, and its
 // rank.
 func (o occupancy) largest(profiles []*searchProfile) (name string, rank int) {
 	for _, p := range profiles {
-		if size := p.MemorySlices*maxUnits + p.ComputeSlices; size > rank && o.has(p) &&
+		if size := p.rank(); size > rank && o.has(p) &&
 			slices.ContainsFunc(p.sets, o.isFree) {
 			name, rank = p.Name, size
 		}

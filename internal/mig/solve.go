@@ -1,0 +1,186 @@
+package mig
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// busyPolicy says which of the present instances a search may destroy.
+type busyPolicy int
+
+const (
+	keepBusy    busyPolicy = iota // idle ones
+	replaceBusy                   // all, but only in place of a busy one there may be another of its kind
+	ignoreBusy                    // all: whether there is a way on empty GPUs, not which is the best
+)
+
+// seenBy returns a GPU as a search by a policy sees it.
+func (d *demand) seenBy(p busyPolicy, at int) *GPULayout {
+	g := &d.gpus[d.inMIG[at]]
+	if p != ignoreBusy {
+		return g
+	}
+
+	empty := *g
+	empty.Instances = nil
+	return &empty
+}
+
+// weight is a cost in a form that adds up and compares in few operations: its fields but the last, two to a number.
+// Each is a number of instances or GPUs of one node, far below 2^32.
+type weight struct {
+	busyInstances   uint64
+	computesTouched uint64
+	left            int32
+}
+
+func (c cost) weight() weight {
+	return weight{
+		busyInstances:   uint64(c.busy)<<32 | uint64(c.instances),   //nolint:gosec // see weight
+		computesTouched: uint64(c.computes)<<32 | uint64(c.touched), //nolint:gosec // see weight
+		left:            int32(c.left),                              //nolint:gosec // minus the rank of a profile
+	}
+}
+
+func (w weight) plus(v weight) weight {
+	return weight{w.busyInstances + v.busyInstances, w.computesTouched + v.computesTouched, min(w.left, v.left)}
+}
+
+// isLess reports whether w is the weight of a better cost.
+func (w *weight) isLess(v *weight) bool {
+	if w.busyInstances != v.busyInstances {
+		return w.busyInstances < v.busyInstances
+	}
+	if w.computesTouched != v.computesTouched {
+		return w.computesTouched < v.computesTouched
+	}
+	return w.left < v.left
+}
+
+// way is how a part of the demand is met by the first GPUs.
+type way struct {
+	weight
+	met int32 // part that the GPUs before the last of them meet; -1 if there is no way
+	own int32 // part that the last of them meets
+}
+
+// ways are the best ways of the first GPUs, by part.
+type ways struct {
+	list []way
+	met  []int // the parts for which there is one, ascending
+}
+
+func (d *demand) newWays() ways {
+	w := ways{list: make([]way, d.parts)}
+	for part := range w.list {
+		w.list[part].met = -1
+	}
+	return w
+}
+
+// listMet lists the parts that are met, once all ways have been added.
+func (w *ways) listMet() {
+	for part := range w.list {
+		if w.list[part].met >= 0 {
+			w.met = append(w.met, part)
+		}
+	}
+}
+
+// solve returns the best way to meet the whole demand, as the options of each GPU; nil for none.
+func (d *demand) solve(p busyPolicy) []*option {
+	whole := d.parts - 1
+	before := d.newWays()
+	before.list[0] = way{}
+	before.listMet()
+
+	layers := make([]ways, len(d.inMIG))
+	options := make([][]*option, len(d.inMIG))
+	for b := range d.inMIG {
+		key := d.likeness(p, b)
+		list, ok := d.known[key]
+		if !ok {
+			list = d.options(b, p)
+			d.known[key] = list
+		}
+
+		last := b == len(d.inMIG)-1
+		options[b] = list
+		layers[b] = d.join(before, list, last)
+		before = layers[b]
+	}
+	if before.list[whole].met < 0 {
+		return nil
+	}
+
+	best := make([]*option, len(d.inMIG))
+	part := whole
+	for b := len(layers) - 1; b >= 0; b-- {
+		w := layers[b].list[part]
+		best[b] = options[b][w.own]
+		part = int(w.met)
+	}
+	return best
+}
+
+// likeness is the same for GPUs that have the same options by a policy. Policies differ only in what is in use.
+func (d *demand) likeness(p busyPolicy, at int) string {
+	g := d.seenBy(p, at)
+	var key strings.Builder
+	if slices.ContainsFunc(g.Instances, func(i Instance) bool { return i.inUse() }) {
+		fmt.Fprint(&key, p)
+	}
+	fmt.Fprint(&key, g.Profiles)
+	for i := range g.Instances {
+		instance := &g.Instances[i]
+		fmt.Fprint(&key, instance.Placed, instance.inUse(), len(instance.ComputeInstances))
+	}
+	return key.String()
+}
+
+// join adds a GPU. Of equally good ways the one stays that has more done by the GPUs before. Of the last GPU only the
+// ways to meet the whole demand count.
+func (d *demand) join(before ways, options []*option, last bool) ways {
+	next := d.newWays()
+	for own, o := range options {
+		if o == nil {
+			continue
+		}
+		more := o.cost.weight()
+		met := before.met
+		if last {
+			at, found := slices.BinarySearch(met, d.parts-1-own)
+			if !found {
+				continue
+			}
+			met = met[at : at+1]
+		}
+		if d.watch.count(len(met)) {
+			return next
+		}
+
+		for _, part := range met {
+			if part+own >= d.parts {
+				break
+			}
+			if !d.addable(part, own) {
+				continue
+			}
+
+			sum := before.list[part].plus(more)
+			if old := &next.list[part+own]; old.met < 0 || sum.isLess(&old.weight) {
+				*old = way{weight: sum, met: int32(part), own: int32(own)} //nolint:gosec // fewer than maxParts
+			}
+		}
+	}
+	next.listMet()
+	return next
+}
+
+// addable reports whether two parts together are not more than the whole: no digit of it is borrowed from its spare
+// bit.
+func (d *demand) addable(a, b int) bool {
+	whole := d.packed[d.parts-1]
+	return ((whole|d.spare)-d.packed[a]-d.packed[b])&d.spare == d.spare
+}
