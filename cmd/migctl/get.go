@@ -22,7 +22,7 @@ func (s *session) showNode(ctx context.Context) error {
 	if err := s.client.decodeAnswer(data, &node); err != nil {
 		return err
 	}
-	chosen, err := chooseGPUs(s.opts.GPUs, node.GPUs)
+	chosen, err := chooseGPUs(s.opts.GPUs, &node)
 	if err != nil {
 		return err
 	}
@@ -115,9 +115,7 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 		p.para("! ", yellow, "not all holders of devices are known: "+why)
 	}
 	writeControl(p, list)
-	if len(node.doc.GPUs) == 0 {
-		p.line(text("No GPUs."))
-	}
+	writeUnread(p, &node.doc)
 	stranded := false
 	for i := range node.doc.GPUs {
 		g := &node.doc.GPUs[i]
@@ -153,6 +151,27 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 				"the pod",
 				d.ID, orUnknown(d.Resource), containerName(d.Namespace, d.Pod, d.Container)))
 	}
+}
+
+// writeUnread writes which GPUs are not in the document yet, or that there are none.
+func writeUnread(p *page, doc *nodedoc.Document) {
+	unread := doc.Node.GPUsUnread
+	if why := doc.Node.GPUsUnknown; why != "" {
+		p.para("! ", yellow, "it is not known yet which GPUs this node has: "+why)
+		return
+	}
+
+	if len(unread) > 0 {
+		p.para("! ", yellow, notReadText(unread))
+	} else if len(doc.GPUs) == 0 {
+		p.line(text("No GPUs."))
+	}
+}
+
+// notReadText says that the first reading of GPUs is under way, so that the document doesn't have them.
+func notReadText(unread []int) string {
+	return plural(len(unread), "GPU has", "GPUs have") + " not been read yet and " +
+		map[bool]string{true: "is", false: "are"}[len(unread) == 1] + " missing here: index " + joinNumbers(unread)
 }
 
 func sourceErrorText(src *nodedoc.SourceState) string {

@@ -1,9 +1,15 @@
 package main
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // The documents are those of mig-exporter for its simulated nodes, axes of 8 (A100) and 4 (A30) slices; sick.json and
@@ -26,4 +32,30 @@ func TestGetDrawsTheNode(t *testing.T) {
 			golden(t, "get-"+name+".ascii.txt", ascii.out)
 		})
 	}
+}
+
+// TestGetGPUsThatWereNotRead: right after a start of the exporter, GPUs that are not there yet are not no GPUs.
+func TestGetGPUsThatWereNotRead(t *testing.T) {
+	get := func(snap *gpu.Snapshot, args ...string) outcome {
+		_, address := serve(t, map[string]http.HandlerFunc{"GET /node": answer(nodedoc.New(snap))})
+		return runner{}.run(t, address, append([]string{"get"}, args...)...)
+	}
+	nvml := gpu.SourceState{Name: gpu.SourceNVML, Up: true, LastSuccess: time.Unix(1, 0)}
+
+	unread := &gpu.Snapshot{Sources: []gpu.SourceState{nvml}, Unread: []int{0, 3}}
+	out := get(unread).out
+	cmptest.HasTexts(t, out, "2 GPUs have not been read yet and are missing here: index 0, 3")
+	cmptest.LacksTexts(t, out, "No GPUs")
+	cmptest.HasTexts(t, get(unread, "3").err, "2 GPUs have not been read yet")
+	cmptest.HasTexts(t, get(unread, "-o", "json").out, `"gpusUnread": [`)
+
+	nvml.LastSuccess, nvml.Up, nvml.Err = time.Time{}, false, errors.New("the driver has not answered yet")
+	unknown := &gpu.Snapshot{Sources: []gpu.SourceState{nvml}}
+	out = get(unknown).out
+	cmptest.HasTexts(t, out, "it is not known yet which GPUs this node has: the driver has not answered yet")
+	cmptest.LacksTexts(t, out, "No GPUs")
+	cmptest.HasTexts(t, get(unknown, "-o", "json").out, `"gpusUnknown": "the driver has not answered yet"`)
+
+	nvml.LastSuccess, nvml.Up, nvml.Err = time.Unix(1, 0), true, nil
+	cmptest.HasTexts(t, get(&gpu.Snapshot{Sources: []gpu.SourceState{nvml}}).out, "No GPUs.")
 }

@@ -25,7 +25,7 @@ func (s *session) setMode(ctx context.Context) error {
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}
-	gpus, err := chooseGPUs(s.opts.GPUs, node.GPUs)
+	gpus, err := chooseGPUs(s.opts.GPUs, &node)
 	if err != nil {
 		return err
 	}

@@ -172,12 +172,16 @@ func shortBusID(id string) string {
 }
 
 // chooseGPUs returns the GPUs that words name, in the node's order; without words, all of them.
-func chooseGPUs(words []string, gpus []nodedoc.GPU) ([]nodedoc.GPU, error) {
+func chooseGPUs(words []string, node *nodedoc.Document) ([]nodedoc.GPU, error) {
+	gpus := node.GPUs
 	if len(words) == 0 || slices.Contains(words, "all") {
 		return gpus, nil
 	}
 	for _, w := range words {
 		if !slices.ContainsFunc(gpus, func(g nodedoc.GPU) bool { return sameGPU(w, &g) }) {
+			if unread := node.Node.GPUsUnread; len(unread) > 0 {
+				return nil, fmt.Errorf("no GPU %q is known yet: %s", w, notReadText(unread))
+			}
 			return nil, usageError{fmt.Sprintf("this node has no GPU %q: name it by index, UUID or PCI bus id; migctl get "+
 				"lists %s",
 				w, plural(len(gpus), "GPU", "GPUs"))}

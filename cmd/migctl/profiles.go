@@ -31,7 +31,7 @@ func (s *session) showProfiles(ctx context.Context) error {
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}
-	gpus, err := chooseGPUs(s.opts.GPUs, node.GPUs)
+	gpus, err := chooseGPUs(s.opts.GPUs, &node)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}
-	chosen, err := chooseGPUs(s.opts.GPUs, node.GPUs)
+	chosen, err := chooseGPUs(s.opts.GPUs, &node)
 	if err != nil {
 		return err
 	}

@@ -10,13 +10,15 @@ type Snapshot struct {
 	// Generation grows by one with every published Snapshot of a process.
 	Generation uint64
 	Time       time.Time
-	// BetweenPolls is set if only the layouts of some GPUs were read, because the driver reported that they had changed.
+	// BetweenPolls is set if only the layouts of some GPUs were read, because they have changed since the last poll.
 	// All else, readings included, is as the poll before has found it; instances that are new since have no readings.
 	BetweenPolls bool
 	Hostname     string
 	Driver       Opt[Driver] // absent while no driver answers
 	Sources      []SourceState
 	GPUs         []GPU // by index
+	// Unread are the indexes of GPUs that the driver lists and whose first reading is under way: GPUs doesn\'t have them yet.
+	Unread []int
 	// Unmatched are the assignments whose IDs name no device of this node, by container.
 	Unmatched []Assignment
 	// HoldersIncomplete is why a device without a holder may be held nevertheless; empty if all holders are known.

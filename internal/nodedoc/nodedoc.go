@@ -31,6 +31,11 @@ type Host struct {
 	// HoldersIncomplete says why a device without holders may be held all the same; allocated is absent for it. It is
 	// missing if all holders are known.
 	HoldersIncomplete string `json:"holdersIncomplete,omitempty"`
+	// GPUsUnread are the indexes of GPUs that the driver lists and whose first reading is under way: gpus doesn't have
+	// them yet. It is missing if there are none.
+	GPUsUnread []int `json:"gpusUnread,omitempty"`
+	// GPUsUnknown says why it is not known yet which GPUs the node has; it is missing once the driver has listed them.
+	GPUsUnknown string `json:"gpusUnknown,omitempty"`
 	// HungCalls counts driver calls that have not returned in time and may never return.
 	HungCalls int `json:"hungCalls"`
 }

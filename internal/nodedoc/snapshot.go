@@ -2,6 +2,7 @@ package nodedoc
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,10 +24,22 @@ func New(snap *gpu.Snapshot) Document {
 			Sources:           each(snap.Sources, newSource),
 			UnmatchedDevices:  each(snap.Unmatched, newUnmatched),
 			HoldersIncomplete: snap.HoldersIncomplete,
+			GPUsUnread:        slices.Clone(snap.Unread),
+			GPUsUnknown:       whyUnknown(snap),
 			HungCalls:         snap.HungCalls,
 		},
 		GPUs: each(snap.GPUs, newGPU),
 	}
+}
+
+// whyUnknown returns why the driver has not listed its GPUs yet; empty if it has.
+func whyUnknown(snap *gpu.Snapshot) string {
+	for _, s := range snap.Sources {
+		if s.Name == gpu.SourceNVML && s.LastSuccess.IsZero() && s.Err != nil {
+			return s.Err.Error()
+		}
+	}
+	return ""
 }
 
 // each maps a list to one that is never nil, so that JSON has [] and not null.

@@ -9,7 +9,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// eventReads is what events ask the loop to read at once.
+// eventReads is what events and requests ask the loop to read at once.
 type eventReads struct {
 	everything bool
 	layouts    map[gpu.UUID]bool // of these GPUs
@@ -58,7 +58,11 @@ func (p *Poller) readAfterEvent(ctx context.Context, e gpu.Event) error {
 	var reads eventReads
 	p.handleEvent(e, &reads)
 	p.drainEvents(&reads)
+	return p.read(ctx, reads)
+}
 
+// read reads what was asked for.
+func (p *Poller) read(ctx context.Context, reads eventReads) error {
 	// Of a GPU that doesn't answer, or that we don't know, the layout alone would be published beside nothing.
 	for id := range reads.layouts {
 		if t := p.gpus[id]; t == nil || !t.up {

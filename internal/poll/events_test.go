@@ -239,3 +239,41 @@ func TestHoldersOfANewInstanceAreUnknown(t *testing.T) {
 		cmptest.Equal(t, "new instance after a poll", b.Instances[1].Allocated, gpu.Some(false))
 	})
 }
+
+// TestGPUsThatWereNotReadYet: a Snapshot names the GPUs that the driver lists and that it doesn't have yet.
+func TestGPUsThatWereNotReadYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA, uuidB)
+		release := make(chan struct{})
+		src.hang[uuidB] = release
+		src.inv.Missing = []gpu.MissingGPU{{Index: 2, Err: gpu.ErrTimeout, Hung: true}}
+		h := newHarness(t, src, nil)
+		stop := h.startLoop()
+		s := h.pollAfter(time.Second)
+		cmptest.Equal(t, "GPUs", len(s.GPUs), 1)
+		cmptest.Equal(t, "GPUs that were not read", s.Unread, []int{1, 2})
+
+		close(release)
+		src.set(func() { delete(src.hang, uuidB) })
+		synctest.Wait()
+		s = h.pollAfter(5 * time.Second)
+		cmptest.Equal(t, "GPUs at last", len(s.GPUs), 3)
+		cmptest.Equal(t, "GPUs that were not read at last", s.Unread, nil)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestPollLayouts: a caller can have the layouts of GPUs read, too.
+func TestPollLayouts(t *testing.T) {
+	withEvents(t, nil, func(h *eventHarness) {
+		h.src.set(func() { h.src.gpus[uuidB] = layoutGPU(100, 1, 2) })
+		if err := h.PollLayouts(h.t.Context(), uuidB); err != nil {
+			t.Fatal(err)
+		}
+		cmptest.Equal(t, "instances", len(findGPU(t, h.Current(), uuidB).Instances), 2)
+		cmptest.Equal(t, "readings of B", h.src.reads[uuidB], 1)
+		cmptest.Equal(t, "readings of A", h.src.reads[uuidA], 1)
+	})
+}

@@ -87,18 +87,30 @@ func New(source GPUReader, opts Options) *Poller {
 // Current returns the last Snapshot, nil before the first.
 func (p *Poller) Current() *gpu.Snapshot { return p.current.Load() }
 
-// pollRequest requests a cycle; before is run first.
+// pollRequest requests a cycle, or only the layouts of some GPUs; before is run first.
 type pollRequest struct {
-	before func() error
-	done   chan error
+	before  func() error
+	layouts []gpu.UUID
+	done    chan error
 }
 
 // Poll runs one cycle and returns when its Snapshot is published. before, unless it is nil, runs before the cycle and
 // never during one; if it fails, its error is returned without a cycle.
 func (p *Poller) Poll(ctx context.Context, before func() error) error {
+	return p.request(ctx, pollRequest{before: before})
+}
+
+// PollLayouts reads the layouts of GPUs, as after an event that they have changed, and returns when the Snapshot with
+// them is published.
+func (p *Poller) PollLayouts(ctx context.Context, ids ...gpu.UUID) error {
+	return p.request(ctx, pollRequest{layouts: ids})
+}
+
+func (p *Poller) request(ctx context.Context, r pollRequest) error {
 	done := make(chan error, 1)
+	r.done = done
 	select {
-	case p.requests <- pollRequest{before: before, done: done}:
+	case p.requests <- r:
 	case <-p.stopped:
 		return ErrStopped
 	case <-ctx.Done():
@@ -149,7 +161,7 @@ func (p *Poller) Run(ctx context.Context) error {
 	}
 }
 
-// handleRequest runs the request's function and a cycle; the error is the cycle's.
+// handleRequest runs the request's function and reads; the error is that of the readings.
 func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
 	if r.before != nil {
 		if err := r.before(); err != nil {
@@ -157,7 +169,12 @@ func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
 			return nil //nolint:nilerr // it is the caller's error; the loop goes on
 		}
 	}
-	err := p.runCycle(ctx)
+
+	reads := eventReads{everything: len(r.layouts) == 0}
+	for _, id := range r.layouts {
+		reads.addLayout(id)
+	}
+	err := p.read(ctx, reads)
 	r.done <- err
 	return err
 }

@@ -29,7 +29,7 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	}
 	s.Sources = append(s.Sources, p.profiling.sources(gpu.SourceDCGM)...)
 	s.Sources = append(s.Sources, p.jobs.sources(gpu.SourceJobs)...)
-	s.GPUs = p.listGPUs(now)
+	s.GPUs, s.Unread = p.listGPUs(now)
 	attachJobs(s.GPUs, p.jobs.last, p.jobs.readAt)
 	if p.pods.known {
 		s.Unmatched = attachHolders(s.GPUs, p.pods.last, p.opts.Containers)
@@ -80,19 +80,21 @@ func (p *Poller) hungCalls() int {
 	return n
 }
 
-// listGPUs returns every GPU that has answered or failed, by index. A lost GPU comes after the GPU that has its index
-// now.
-func (p *Poller) listGPUs(now time.Time) []gpu.GPU {
-	list := make([]gpu.GPU, 0, len(p.gpus)+len(p.missing))
+// listGPUs returns every GPU that has answered or failed, by index, and the indexes of those whose first reading or
+// lookup is under way. A lost GPU comes after the GPU that has its index now.
+func (p *Poller) listGPUs(now time.Time) (list []gpu.GPU, unread []int) {
+	list = make([]gpu.GPU, 0, len(p.gpus)+len(p.missing))
 	for _, t := range p.gpus {
 		if t.last.LastRead.IsZero() && len(t.failure) == 0 {
-			continue // its first reading is under way
+			unread = append(unread, t.last.Index)
+			continue
 		}
 		list = append(list, t.snapshotGPU(now, p.opts.StaleAfter))
 	}
 	for _, t := range p.missing {
 		if len(t.failure) == 0 {
-			continue // its lookup is under way
+			unread = append(unread, t.last.Index)
+			continue
 		}
 		list = append(list, t.snapshotGPU(now, p.opts.StaleAfter))
 	}
@@ -100,7 +102,8 @@ func (p *Poller) listGPUs(now time.Time) []gpu.GPU {
 		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(p.displacedRank(a.UUID), p.displacedRank(b.UUID)),
 			cmp.Compare(a.UUID, b.UUID))
 	})
-	return list
+	slices.Sort(unread)
+	return list, unread
 }
 
 // displacedRank returns 1 for a lost GPU whose index another GPU has, else 0.

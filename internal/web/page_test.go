@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -221,4 +222,18 @@ func TestPageGzip(t *testing.T) {
 	if packed.Header().Get("Content-Encoding") != "gzip" || string(gunzip(t, packed.Body.Bytes())) != plain.Body.String() {
 		t.Error("the gzip coding differs from the plain page")
 	}
+}
+
+// TestPageOfGPUsThatWereNotRead: right after the start, GPUs that are not there yet are not no GPUs.
+func TestPageOfGPUsThatWereNotRead(t *testing.T) {
+	snap := nodeFixture()
+	snap.GPUs = []gpu.GPU{wholeGPU(0)}
+	snap.Unread = []int{1, 2}
+	cmptest.HasTexts(t, pageText(showPage(t, Options{State: true}, snap)),
+		"2 of 3 GPUs have not been read yet Their first readings are under way: GPU 1, GPU 2.")
+
+	snap.GPUs, snap.Unread = nil, []int{0}
+	text := pageText(showPage(t, Options{State: true}, snap))
+	cmptest.HasTexts(t, text, "1 of 1 GPUs have not been read yet")
+	cmptest.LacksTexts(t, text, "lists no GPU")
 }

@@ -128,11 +128,24 @@ func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 		return &notice{Class: "bad", Title: "Readings have stalled",
 			Text: "The readings shown here are " + ageText(age) + " old."}
 	}
+	if n := len(snap.Unread); n > 0 {
+		return &notice{Class: "plain", Title: fmt.Sprintf("%d of %d GPUs have not been read yet", n, n+len(snap.GPUs)),
+			Text: "Their first readings are under way: " + indexesText(snap.Unread) + ". They appear here as they answer."}
+	}
 	if len(snap.GPUs) == 0 {
 		return &notice{Class: "plain", Title: "The driver answers, but lists no GPU",
 			Text: "A GPU that appears later is picked up without a restart."}
 	}
 	return nil
+}
+
+// indexesText names GPUs by index.
+func indexesText(indexes []int) string {
+	var names []string
+	for _, i := range indexes {
+		names = append(names, fmt.Sprintf("GPU %d", i))
+	}
+	return strings.Join(names, ", ")
 }
 
 // nodeTiles returns the totals of the node.
