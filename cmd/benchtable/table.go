@@ -21,6 +21,8 @@ func forms() []string {
 const (
 	millisecond = 1e6
 	gpusOfBench = "gpus=8"
+	planTarget  = 100 * millisecond
+	stepTarget  = 151 // at most 150 driver calls
 )
 
 // lines lists those of the first table: first the lone scrape, which is what most nodes serve.
@@ -58,6 +60,9 @@ func lines() []line {
 		line{"poll: driver calls, mean over the tiers", metric{poll, "calls"}, 0},
 		line{"poll: allocations", metric{poll, "allocs/op"}, 0},
 		line{"poll: bytes allocated", metric{poll, "B/op"}, 0},
+		line{"a step of partition control on one of 8 GPUs: driver calls, at most", metric{"Step/" + gpusOfBench, "calls"},
+			stepTarget},
+		line{"planning's worst case, 16 mixed GPUs: CPU", metric{"PlanWorst", "cpu-ns"}, planTarget},
 		line{"resident after 1,000 polls", metric{"Resident", "MiB@1000"}, 40},
 		line{"resident after 10,000 polls and 1,000 scrapes", metric{"Resident", "MiB@10000"}, 40},
 		line{"resident at most, in between", metric{"Resident", "MiB-peak"}, 0},

@@ -15,6 +15,12 @@ import (
 // mostStepCalls is how many driver calls a step of partition control may cost the node.
 const mostStepCalls = 150
 
+// denseModel and denseLayout make the GPU with the most instances, each of which costs calls.
+const (
+	denseModel  = "H100-80GB"
+	denseLayout = `["1g.10gb@0", "1g.10gb@1", "1g.10gb@2", "1g.10gb@3", "1g.10gb@4", "1g.10gb@5", "1g.10gb@6"]`
+)
+
 // stepNode is a node whose clock is real and whose loop polls only when an event or a request wakes it.
 type stepNode struct {
 	testing.TB
@@ -105,7 +111,7 @@ func (n *stepNode) eachStep(count func(op mig.StepOp, calls uint64)) {
 // costs doesn't depend on how many GPUs the node has.
 func TestAStepCostsTheNodeFewCalls(t *testing.T) {
 	for _, test := range []struct{ model, layout string }{
-		{"H100-80GB", `["1g.10gb@0", "1g.10gb@1", "1g.10gb@2", "1g.10gb@3", "1g.10gb@4", "1g.10gb@5", "1g.10gb@6"]`},
+		{denseModel, denseLayout},
 		{"A100-40GB", `["1g.5gb@0", "1g.5gb@1", "1g.5gb@2", "1g.5gb@3", "1g.5gb@4", "1g.5gb@5", "1g.5gb@6"]`},
 		{"H100-80GB", `["3g.40gb@0", "3g.40gb@4"]`},
 		{"RTX-PRO-6000", `["1g.24gb@0", "1g.24gb@3", "1g.24gb@6", "1g.24gb@9"]`},

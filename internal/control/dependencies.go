@@ -45,8 +45,8 @@ type Poller interface {
 	Current() *gpu.Snapshot
 	// Poll runs one cycle and returns when its Snapshot is published. first, unless it is nil, runs before the cycle.
 	Poll(ctx context.Context, first func() error) error
-	// PollLayouts reads only the layouts of GPUs, and returns when the Snapshot with them is published.
-	PollLayouts(ctx context.Context, ids ...gpu.UUID) error
+	// PollGPUs reads only these GPUs, and returns when the Snapshot with them is published.
+	PollGPUs(ctx context.Context, ids ...gpu.UUID) error
 }
 
 // Assignments returns the holders of devices, and which devices the kubelet can give out.

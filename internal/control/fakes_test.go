@@ -305,7 +305,7 @@ func (w *world) Poll(context.Context, func() error) error {
 	return nil
 }
 
-func (w *world) PollLayouts(ctx context.Context, _ ...gpu.UUID) error { return w.Poll(ctx, nil) }
+func (w *world) PollGPUs(ctx context.Context, _ ...gpu.UUID) error { return w.Poll(ctx, nil) }
 
 // folder is the state folder of a world.
 type folder struct{ *world }

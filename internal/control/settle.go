@@ -58,11 +58,11 @@ func (e *Engine) EndSettling(_ context.Context, by Actor, id string) (*api.Opera
 	return e.Operation(id)
 }
 
-// pollLayout polls the layouts of the operation's GPUs, so that the Snapshot has them.
+// pollLayout polls the operation's GPUs, so that the Snapshot has their new layouts.
 func (e *Engine) pollLayout(ctx context.Context, op *operation) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
-	if err := e.o.Poller.PollLayouts(ctx, op.gpus()...); err != nil {
+	if err := e.o.Poller.PollGPUs(ctx, op.gpus()...); err != nil {
 		e.addWarning(op, "the node could not be polled at once; metrics follow with the next poll")
 	}
 }

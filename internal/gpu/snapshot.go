@@ -10,8 +10,8 @@ type Snapshot struct {
 	// Generation grows by one with every published Snapshot of a process.
 	Generation uint64
 	Time       time.Time
-	// BetweenPolls is set if only the layouts of some GPUs were read, because they have changed since the last poll.
-	// All else, readings included, is as the poll before has found it; instances that are new since have no readings.
+	// BetweenPolls is set if only some GPUs were read, or only their layouts, because these have changed since the last
+	// poll. All else is as that has found it; instances that are new since may have no readings yet.
 	BetweenPolls bool
 	Hostname     string
 	Driver       Opt[Driver] // absent while no driver answers

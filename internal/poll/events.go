@@ -12,14 +12,22 @@ import (
 // eventReads is what events and requests ask the loop to read at once.
 type eventReads struct {
 	everything bool
-	layouts    map[gpu.UUID]bool // of these GPUs
+	gpus       map[gpu.UUID]extent
 }
 
-func (r *eventReads) addLayout(id gpu.UUID) {
-	if r.layouts == nil {
-		r.layouts = map[gpu.UUID]bool{}
+// extent is how much of a GPU is read.
+type extent int
+
+const (
+	layoutOnly extent = iota // its MIG mode and its instances, without their readings
+	wholeGPU
+)
+
+func (r *eventReads) add(id gpu.UUID, e extent) {
+	if r.gpus == nil {
+		r.gpus = map[gpu.UUID]extent{}
 	}
-	r.layouts[id] = true
+	r.gpus[id] = max(r.gpus[id], e)
 }
 
 // handleEvent records one event, and adds what it asks for.
@@ -30,7 +38,7 @@ func (p *Poller) handleEvent(e gpu.Event, reads *eventReads) {
 			p.recordXID(t, e)
 		}
 	case gpu.EventMIGChange:
-		reads.addLayout(e.GPU)
+		reads.add(e.GPU, layoutOnly)
 	case gpu.EventsLost:
 		level.Warn(p.opts.Logger).Log("msg", "lost events of the driver; XIDs may be missing from the counts")
 		for _, t := range p.gpus {
@@ -64,7 +72,7 @@ func (p *Poller) readAfterEvent(ctx context.Context, e gpu.Event) error {
 // read reads what was asked for.
 func (p *Poller) read(ctx context.Context, reads eventReads) error {
 	// Of a GPU that doesn't answer, or that we don't know, the layout alone would be published beside nothing.
-	for id := range reads.layouts {
+	for id := range reads.gpus {
 		if t := p.gpus[id]; t == nil || !t.up {
 			reads.everything = true
 		}
@@ -73,17 +81,17 @@ func (p *Poller) read(ctx context.Context, reads eventReads) error {
 	switch {
 	case reads.everything:
 		return p.runCycle(ctx)
-	case len(reads.layouts) > 0:
-		return p.readLayouts(ctx, reads.layouts)
+	case len(reads.gpus) > 0:
+		return p.readSome(ctx, reads.gpus)
 	}
 	return nil
 }
 
-// readLayouts reads the layouts of GPUs that the driver has reported to be changed, and publishes a Snapshot in which
-// all else is as the last cycle has found it. A layout change is many events, and each call of the driver costs the
-// node's users: neither the readings of the GPU nor the other GPUs are read, and neither the kubelet nor a profiler is
-// asked. What these do not know yet of a new instance stays unknown until the next cycle.
-func (p *Poller) readLayouts(ctx context.Context, ids map[gpu.UUID]bool) error {
+// readSome reads some GPUs, or only their layouts, and publishes a Snapshot in which all else is as the last cycle has
+// found it. A layout change is many events, and each call of the driver costs the node's users: the other GPUs are not
+// read, and neither the kubelet nor a profiler is asked. What these do not know yet of a new instance stays unknown until
+// the next cycle.
+func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 	began := time.Now()
 	now := p.opts.Now()
 	p.adjustForClockSetBack(now)
@@ -91,13 +99,10 @@ func (p *Poller) readLayouts(ctx context.Context, ids map[gpu.UUID]bool) error {
 	expired, stop := closedAfter(ctx, p.opts.Grace)
 	defer stop()
 
-	started := make([]*trackedGPU, 0, len(ids))
-	for id := range ids {
+	started := make([]*trackedGPU, 0, len(gpus))
+	for id, e := range gpus {
 		t := p.gpus[id]
-		begun := t.read.start(now, func() (reading, error) {
-			g, whole, err := p.source.ReadLayout(id)
-			return reading{GPU: g, layoutOnly: !whole}, err
-		})
+		begun := t.read.start(now, func() (reading, error) { return p.readGPU(id, e) })
 		if begun { // else one that began in an earlier cycle has not returned yet
 			started = append(started, t)
 		}
@@ -116,4 +121,18 @@ func (p *Poller) readLayouts(ctx context.Context, ids map[gpu.UUID]bool) error {
 	s.BetweenPolls = true
 	p.publish(s, time.Since(began))
 	return nil
+}
+
+// readGPU reads one GPU.
+func (p *Poller) readGPU(id gpu.UUID, e extent) (reading, error) {
+	if e == wholeGPU {
+		g, err := p.source.Read(id)
+		return reading{GPU: g, extent: wholeGPU}, err
+	}
+
+	g, whole, err := p.source.ReadLayout(id)
+	if whole {
+		e = wholeGPU
+	}
+	return reading{GPU: g, extent: e}, err
 }

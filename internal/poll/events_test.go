@@ -265,15 +265,18 @@ func TestGPUsThatWereNotReadYet(t *testing.T) {
 	})
 }
 
-// TestPollLayouts: a caller can have the layouts of GPUs read, too.
-func TestPollLayouts(t *testing.T) {
+// TestPollGPUs: a caller can have some GPUs read, with their readings.
+func TestPollGPUs(t *testing.T) {
 	withEvents(t, nil, func(h *eventHarness) {
 		h.src.set(func() { h.src.gpus[uuidB] = layoutGPU(100, 1, 2) })
-		if err := h.PollLayouts(h.t.Context(), uuidB); err != nil {
+		if err := h.PollGPUs(h.t.Context(), uuidB); err != nil {
 			t.Fatal(err)
 		}
-		cmptest.Equal(t, "instances", len(findGPU(t, h.Current(), uuidB).Instances), 2)
-		cmptest.Equal(t, "readings of B", h.src.reads[uuidB], 1)
+		b := findGPU(t, h.Current(), uuidB)
+		cmptest.Equal(t, "instances", len(b.Instances), 2)
+		cmptest.Equal(t, "memory of the new one", b.Instances[1].Memory.Used, gpu.Some(uint64(7)))
+		cmptest.Equal(t, "between polls", h.Current().BetweenPolls, true)
+		cmptest.Equal(t, "readings of B", h.src.reads[uuidB], 2)
 		cmptest.Equal(t, "readings of A", h.src.reads[uuidA], 1)
 	})
 }

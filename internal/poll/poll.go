@@ -87,11 +87,11 @@ func New(source GPUReader, opts Options) *Poller {
 // Current returns the last Snapshot, nil before the first.
 func (p *Poller) Current() *gpu.Snapshot { return p.current.Load() }
 
-// pollRequest requests a cycle, or only the layouts of some GPUs; before is run first.
+// pollRequest requests a cycle, or only the readings of some GPUs; before is run first.
 type pollRequest struct {
-	before  func() error
-	layouts []gpu.UUID
-	done    chan error
+	before func() error
+	gpus   []gpu.UUID
+	done   chan error
 }
 
 // Poll runs one cycle and returns when its Snapshot is published. before, unless it is nil, runs before the cycle and
@@ -100,10 +100,9 @@ func (p *Poller) Poll(ctx context.Context, before func() error) error {
 	return p.request(ctx, pollRequest{before: before})
 }
 
-// PollLayouts reads the layouts of GPUs, as after an event that they have changed, and returns when the Snapshot with
-// them is published.
-func (p *Poller) PollLayouts(ctx context.Context, ids ...gpu.UUID) error {
-	return p.request(ctx, pollRequest{layouts: ids})
+// PollGPUs reads some GPUs, and returns when the Snapshot with them is published. In all else that is as the one before.
+func (p *Poller) PollGPUs(ctx context.Context, ids ...gpu.UUID) error {
+	return p.request(ctx, pollRequest{gpus: ids})
 }
 
 func (p *Poller) request(ctx context.Context, r pollRequest) error {
@@ -170,9 +169,9 @@ func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
 		}
 	}
 
-	reads := eventReads{everything: len(r.layouts) == 0}
-	for _, id := range r.layouts {
-		reads.addLayout(id)
+	reads := eventReads{everything: len(r.gpus) == 0}
+	for _, id := range r.gpus {
+		reads.add(id, wholeGPU)
 	}
 	err := p.read(ctx, reads)
 	r.done <- err

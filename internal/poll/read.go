@@ -135,10 +135,7 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 		if err := p.receiveReading(t, found.Index, now, nil); err != nil { // a reading that outlasted its cycle
 			return err
 		}
-		fresh[found.UUID] = t.read.start(now, func() (reading, error) {
-			g, err := p.source.Read(found.UUID)
-			return reading{GPU: g}, err
-		})
+		fresh[found.UUID] = t.read.start(now, func() (reading, error) { return p.readGPU(found.UUID, wholeGPU) })
 	}
 	for _, found := range p.inventory.GPUs {
 		var wait <-chan struct{}
@@ -173,7 +170,7 @@ func (p *Poller) receiveReading(t *trackedGPU, index int, now time.Time, expired
 		return r.err
 	case r.err != nil:
 		t.markDown(r.err, r.started)
-	case r.value.layoutOnly:
+	case r.value.extent == layoutOnly:
 		t.recordLayout(r.value.GPU, r.started)
 	default:
 		r.value.Index = index

@@ -50,7 +50,7 @@ type trackedGPU struct {
 // reading is what was read of a GPU at once.
 type reading struct {
 	gpu.GPU
-	layoutOnly bool // its MIG mode and its instances, without their readings
+	extent extent
 }
 
 func newTrackedGPU(id gpu.UUID, now time.Time, opts *Options) *trackedGPU {
