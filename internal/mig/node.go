@@ -101,6 +101,16 @@ var ErrNotTried = errors.New("nothing was changed, because the GPU could not be 
 // have the placement that was asked for: the driver did something else, or another client has changed it since.
 var ErrNotAsAsked = errors.New("the driver reported success, and what it created is not as requested")
 
+// LayoutWatcher receives what the driver reports of the GPUs' layouts. Its methods return at once, and call nothing of
+// their caller.
+type LayoutWatcher interface {
+	// Watching says whether changes of a GPU's layout are reported from now on. When it turns false, some that were made
+	// before may have been lost, too.
+	Watching(id gpu.UUID, on bool)
+	// LayoutChanged is called for each change reported of a GPU; of any GPU if id is empty.
+	LayoutChanged(id gpu.UUID)
+}
+
 // SameInstances reports whether two lists have the same GPU instances and compute instances: ids, profile ids and
 // placements. Both are by placement. MIG UUIDs are compared if both lists have them; Busy and the names of profiles
 // are not compared.

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
 // Actuator reads and changes GPUs for partition control, through the driver of its Source but by handles of its own:
@@ -48,6 +49,10 @@ func (a *Actuator) Hung(id gpu.UUID) bool {
 	}
 	return false
 }
+
+// WatchLayouts sets the receiver of changes of the GPUs' layouts as the driver reports them; first it learns of which
+// GPUs the driver does.
+func (a *Actuator) WatchLayouts(w mig.LayoutWatcher) { a.source.queue.watchLayouts(w) }
 
 // HungCalls counts the calls that were given up and have not returned yet.
 func (a *Actuator) HungCalls() int {

@@ -9,6 +9,7 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
 const (
@@ -35,7 +36,8 @@ type eventQueue struct {
 	lostGPU       bool      // the last set failed because a GPU is lost
 	gpus          []*gpuState
 	registrations map[Device]*registration
-	withheld      map[Device]int // GPUs that must not be registered, with the number of calls of withholdGPU that hold
+	withheld      map[Device]int    // GPUs that must not be registered, with the number of calls of withholdGPU that hold
+	watcher       mig.LayoutWatcher // nil if there is none
 
 	registering sync.WaitGroup // calls under way that register GPUs
 
@@ -234,7 +236,7 @@ func (q *eventQueue) deliver(e Event) {
 		out.Kind, out.XID = gpu.EventXID, e.Data
 	case e.Type&nvml.EventMigConfigChange != 0:
 		out.Kind = gpu.EventMIGChange
-		q.markChanged(e.Device)
+		q.reportChange(e.Device, out.GPU)
 	default:
 		return
 	}
@@ -247,10 +249,14 @@ func (q *eventQueue) deliver(e Event) {
 	q.send(out)
 }
 
-// markChanged notes that an event reports a change of a GPU.
-func (q *eventQueue) markChanged(d Device) {
+// reportChange notes that an event reports a change of a GPU. The watcher learns of it here, not when the event is
+// read: its readers may be slow.
+func (q *eventQueue) reportChange(d Device, id gpu.UUID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.watcher != nil {
+		q.watcher.LayoutChanged(id)
+	}
 	for _, g := range q.gpus {
 		if g.handle == d {
 			g.markChanged(changeReported)

@@ -9,6 +9,7 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
 // queueSet is a queue in the driver. Its fields are guarded by the eventQueue's mu.
@@ -44,6 +45,9 @@ type registration struct {
 	reported bool  // a reading has reported err
 	logged   bool
 }
+
+// reportsChanges reports whether changes of the GPU's layout are among what it is registered for.
+func (r *registration) reportsChanges() bool { return r.kinds&nvml.EventMigConfigChange != 0 }
 
 // isDue reports whether a GPU is to be registered for kinds that it lacks.
 func (r *registration) isDue(g *gpuState, now time.Time) bool {
@@ -91,11 +95,32 @@ func (q *eventQueue) dropSet() {
 	q.set = nil
 	if set != nil {
 		set.dropped = true
+		q.tellWatching(false)
 	}
 	free := set != nil && set.users == 0
 	q.mu.Unlock()
 	if free {
 		set.freeOnce()
+	}
+}
+
+// tellWatching tells the watcher that the changes of all registered GPUs are reported from now on, or not any more. The
+// caller holds mu.
+func (q *eventQueue) tellWatching(on bool) {
+	for _, r := range q.registrations {
+		if q.watcher != nil && r.reportsChanges() {
+			q.watcher.Watching(r.uuid, on)
+		}
+	}
+}
+
+// watchLayouts sets the watcher, and tells it which GPUs' changes are reported already.
+func (q *eventQueue) watchLayouts(w mig.LayoutWatcher) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.watcher = w
+	if q.set != nil {
+		q.tellWatching(true)
 	}
 }
 
@@ -221,7 +246,12 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 	if r := a.registration; late {
 		r.busy, r.state = false, nil
 	} else {
+		before := r.reportsChanges()
 		r.busy, r.kinds, r.breaks = false, r.kinds|done, broken
+		inUse := q.set == a.set // else it was dropped, and there is no other one yet
+		if q.watcher != nil && inUse && !before && r.reportsChanges() {
+			q.watcher.Watching(r.uuid, true)
+		}
 		r.recordErrors(errs, q.opts.SlowEvery)
 		q.logAttempt(a)
 	}
