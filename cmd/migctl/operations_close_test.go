@@ -122,6 +122,28 @@ func TestBlockedGPUs(t *testing.T) {
 	}
 }
 
+// TestRollbackThatIsTooLate: another client may have been there since. The layout before can be planned, and the
+// commands for that can be copied.
+func TestRollbackThatIsTooLate(t *testing.T) {
+	p := api.Problem{Type: api.StalePlan, Title: "The node has changed", Status: 409, Detail: "another client was there.",
+		Instead: []api.Spec{
+			{GPUs: []api.Selector{"GPU-1"}, Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1}, "1g.5gb": {Count: 2}}},
+			{GPUs: []api.Selector{"GPU-2"}, Devices: map[string]api.DeviceRequest{}},
+			{GPUs: []api.Selector{"GPU-3"}, Devices: map[string]api.DeviceRequest{
+				"3g.20gb": {Each: []api.DeviceRequest{{Count: 1, Compute: []string{"1c", "2c"}}}}}},
+		}}
+	_, address := serve(t, map[string]http.HandlerFunc{
+		"GET /operations/" + op1:                answer(operation(api.Succeeded)),
+		"POST /operations/" + op1 + "/rollback": refuse(p)})
+	got := runner{}.run(t, address, "rollback", op1, "--yes")
+	cmptest.Equal(t, "exit code", got.code, exitFailed)
+	cmptest.HasTexts(t, got.err,
+		"  migctl plan --gpus GPU-1 --devices 1g.5gb=2,3g.20gb=1\n",
+		"  migctl plan --gpus GPU-2 --devices none\n",
+		`  echo '{"gpus":["GPU-3"],"devices":{"3g.20gb":[{"count":1,"compute":["1c","2c"]}]}}' | migctl plan -f -`+"\n")
+	cmptest.HasTexts(t, flat(got.err), "may be another client's")
+}
+
 func TestModeResults(t *testing.T) {
 	for want, m := range map[string]api.ModeResult{
 		"MIG mode is on": {Wanted: true, Current: true, Pending: true},

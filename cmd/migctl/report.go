@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -79,6 +80,7 @@ func reportProblem(p *page, problem *api.Problem, o *options) {
 	}
 	writeHint(p, problemHint(problem, o))
 	writeCommands(p, problem, o)
+	writeInstead(p, problem)
 	writeConfirmation(p, problem, o)
 	writeForced(p, problem, o)
 }
@@ -98,6 +100,37 @@ func writeCommands(p *page, problem *api.Problem, o *options) {
 	case problem.Type == api.LayoutChanged && o.Command == commandRollback:
 		p.command("To accept the current layout", "migctl accept", id)
 	}
+}
+
+// writeInstead prints the commands that plan the layouts before an operation that cannot be rolled back.
+func writeInstead(p *page, problem *api.Problem) {
+	for i := range problem.Instead {
+		p.whole("  " + planCommand(&problem.Instead[i]))
+	}
+}
+
+// planCommand returns the command that plans a spec of counts: by flags, unless those cannot say how instances are
+// split.
+func planCommand(spec *api.Spec) string {
+	var devices []string
+	for _, profile := range sortedKeys(spec.Devices) {
+		d := spec.Devices[profile]
+		if d.Each != nil || d.Compute != nil {
+			document, err := json.Marshal(spec)
+			if err != nil {
+				return "migctl plan -f SPEC" // it was decoded from JSON
+			}
+			return "echo " + quoteForShell(string(document)) + " | migctl plan -f -"
+		}
+		devices = append(devices, fmt.Sprintf("%s=%d", profile, d.Count))
+	}
+
+	gpus := make([]string, 0, len(spec.GPUs))
+	for _, g := range spec.GPUs {
+		gpus = append(gpus, string(g))
+	}
+	return "migctl plan --gpus " + quoteForShell(strings.Join(gpus, ",")) + " --devices " +
+		quoteForShell(cmp.Or(strings.Join(devices, ","), "none"))
 }
 
 // exitCodeOf is the exit code of a refusal.
@@ -130,7 +163,7 @@ func problemHint(p *api.Problem, o *options) string {
 		return "migctl get lists GPUs, migctl operations lists operations, migctl layouts lists layouts. Plans are kept in " +
 			"memory only: make a new one."
 	case api.StalePlan:
-		return "the node has changed since the plan was made. Plan again, look at it, and apply the new one."
+		return staleHint(o)
 	case api.InProgress:
 		return "wait for the other operation to end."
 	case api.DegradedNode:
@@ -143,8 +176,8 @@ func problemHint(p *api.Problem, o *options) string {
 		return "look at the layout with migctl get, make sure that no other client changes these GPUs, then plan again."
 	case api.StuckNode:
 		return "a driver call hangs. Metrics go on, and changes of its GPU wait. When the call returns, the operation is " +
-			"rolled back by itself. Look into dmesg for XIDs, and do not kill mig-exporter. If the call never returns, reboot " +
-			"the node."
+			"finished or rolled back by itself. Look into dmesg for XIDs, and do not kill mig-exporter. If the call never " +
+			"returns, reboot the node."
 	case api.KeyReused:
 		return "try again: migctl takes a new key for each attempt."
 	case api.RateLimited:
@@ -169,6 +202,15 @@ func problemHint(p *api.Problem, o *options) string {
 		return "see which step failed and what the driver said."
 	}
 	return specHint(p, o)
+}
+
+// staleHint says what to do about a node that has changed, or may have.
+func staleHint(o *options) string {
+	if o.Command == commandRollback {
+		return "what stands there may be another client's, so it is not destroyed unseen. If you want the layout before " +
+			"the operation, plan it, look at what would be destroyed, then apply it."
+	}
+	return "the node has changed since the plan was made. Plan again, look at it, and apply the new one."
 }
 
 // notBuiltHint says what to do about something that the server lacks, or that is off.

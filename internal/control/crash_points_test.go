@@ -43,10 +43,11 @@ func parts() api.PlanRequest {
 	return second(map[string]api.DeviceRequest{"7g.40gb": {Count: 1, Compute: []string{"3c", "4c"}}})
 }
 
-// prepared is a world at which such an operation can begin, and the layouts between which it must choose.
-func prepared(t *testing.T, name string) (w *world, before, after string) {
+// prepared is a world at which such an operation can begin, its engine, and the layouts between which it must choose.
+func prepared(t *testing.T, name string) (w *world, e *Engine, before, after string) {
 	t.Helper()
 	w = newWorld(t)
+	e = w.engine(t, nil)
 	if name == "compute instances" {
 		twin := newWorld(t)
 		op := twin.engine(t, nil).applied(t, parts())
@@ -54,18 +55,18 @@ func prepared(t *testing.T, name string) (w *world, before, after string) {
 		cmptest.Equal(t, "len(twin.gpu(gpu1).Instances[0].ComputeInstances)",
 			len(twin.gpu(gpu1).Instances[0].ComputeInstances), 2)
 		cmptest.Equal(t, "twin.gpu(gpu1).Instances[0].ID", twin.gpu(gpu1).Instances[0].ID, w.gpu(gpu1).Instances[0].ID)
-		return w, mixedBefore, twin.drawLayout()
+		return w, e, mixedBefore, twin.drawLayout()
 	}
 	if name == "roll back" {
-		w.engine(t, nil).applied(t, mixed())
+		e.applied(t, mixed())
 		if w.drawLayout() != mixedAfter {
 			t.Fatalf("prepared:\n%s", w.drawLayout())
 		}
 		w.points, w.calls, w.saves, w.hooks = 0, 0, 0, nil
-		return w, mixedAfter, mixedBefore
+		return w, e, mixedAfter, mixedBefore
 	}
 	w.points, w.calls, w.saves = 0, 0, 0
-	return w, mixedBefore, mixedAfter
+	return w, e, mixedBefore, mixedAfter
 }
 
 // sound asserts what must hold whatever happened.
@@ -95,8 +96,7 @@ func TestCrashBetweenAnyTwoSteps(t *testing.T) {
 		for n := 0; ; n++ {
 			died := true
 			synctest.Test(t, func(t *testing.T) {
-				w, before, after := prepared(t, name)
-				e := w.engine(t, nil)
+				w, e, before, after := prepared(t, name)
 				w.points, w.dieAt = 0, n
 				started := begin(t, w, e)
 				e.drive(t)
@@ -126,8 +126,7 @@ func TestCrashDuringRollBack(t *testing.T) {
 	for n := 0; ; n++ {
 		died := true
 		synctest.Test(t, func(t *testing.T) {
-			w, before, after := prepared(t, "apply to two GPUs")
-			e := w.engine(t, nil)
+			w, e, before, after := prepared(t, "apply to two GPUs")
 			w.before = func(_ int, s mig.Step) error {
 				if s.Op == mig.CreateCompute && s.GPU == gpu1 && s.Profile == "3g.20gb" {
 					return gpu.ErrNoPermission
@@ -163,8 +162,7 @@ func TestFailureAtEveryStep(t *testing.T) {
 				for n := 0; ; n++ {
 					failed := false
 					synctest.Test(t, func(t *testing.T) {
-						w, before, after := prepared(t, name)
-						e := w.engine(t, nil)
+						w, e, before, after := prepared(t, name)
 						fail := func(at int, _ mig.Step) error {
 							if at != n {
 								return nil
@@ -230,8 +228,7 @@ func TestFullDisk(t *testing.T) {
 		for n := 0; ; n++ {
 			failed := false
 			synctest.Test(t, func(t *testing.T) {
-				w, before, after := prepared(t, name)
-				e := w.engine(t, nil)
+				w, e, before, after := prepared(t, name)
 				w.saves = 0
 				w.saving = func(at int, _ []byte) error {
 					if failed = failed || at == n; failed {

@@ -31,6 +31,9 @@ type Actuator interface {
 	PerformStep(ctx context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error)
 	// SetMIGMode asks for a mode and returns what it reads back. It releases its own handles of the GPU first.
 	SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error)
+	// WatchLayouts sets the receiver of changes of layouts, as soon as the driver reports them; first it learns which
+	// GPUs' changes are reported.
+	WatchLayouts(w mig.LayoutWatcher)
 }
 
 // Hanging is an Actuator that knows of its calls that were given up and have not returned. While there is one for a

@@ -30,7 +30,9 @@ type Engine struct {
 	named    atomic.Pointer[map[string][]api.LayoutRule] // the named layouts that are in force
 	plans    plans
 	active   activity
+	views    *views
 	queue    chan *operation // one is accepted at a time
+	began    time.Time       // when this process began
 	settling sync.WaitGroup  // the operations that wait for the kubelet
 
 	saving     sync.Mutex // what is written to the state folder: taken before announcing and mu
@@ -38,8 +40,9 @@ type Engine struct {
 	announcing sync.Mutex // serializes reports to the observer: taken before mu
 
 	mu            sync.Mutex
-	current       *operation // accepted or being executed
-	reserved      bool       // a request is being checked, and may become the current operation
+	current       *operation    // accepted or being executed
+	cleared       chan struct{} // closed when current becomes nil; nil while nothing waits for that
+	reserved      bool          // a request is being checked, and may become the current operation
 	operations    []*operation
 	layouts       []layout      // of GPUs that operations have changed, for a restore
 	restoredBoot  string        // the boot whose restore is over
@@ -66,8 +69,10 @@ func New(o Options) (*Engine, error) {
 	if o.Logger == nil {
 		o.Logger = log.NewNopLogger()
 	}
-	e := &Engine{o: o, queue: make(chan *operation, 1), started: make(chan struct{}), recovering: true}
+	e := &Engine{o: o, views: newViews(o.Now), queue: make(chan *operation, 1), began: o.Now(),
+		started: make(chan struct{}), recovering: true}
 	e.SetLayouts(o.Layouts)
+	o.Actuator.WatchLayouts(e.views)
 	return e, nil
 }
 
@@ -114,7 +119,9 @@ func (e *Engine) observeActivity(ctx context.Context) {
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		e.active.observe(e.o.Poller.Current())
+		s := e.o.Poller.Current()
+		e.active.observe(s)
+		e.views.observe(s)
 		select {
 		case <-ctx.Done():
 		case <-tick.C:

@@ -59,6 +59,7 @@ func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 // clearCurrent drops the current operation. One whose steps are done waits for the kubelet in its own goroutine.
 func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 	settles := op.Operation.State == api.Settling
+	e.endChanges(op)
 	e.mu.Lock()
 	op.inSlots = false
 	e.mu.Unlock()
@@ -67,6 +68,10 @@ func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 	_ = e.saveHistory()
 	e.mu.Lock()
 	e.current = nil
+	if e.cleared != nil {
+		close(e.cleared)
+		e.cleared = nil
+	}
 	if !settles {
 		e.endEvents(op)
 	}
@@ -124,6 +129,11 @@ func (e *Engine) commit(op *operation) error {
 // not done; the part of the operation then has what is known of the GPU.
 func (e *Engine) doStep(ctx context.Context, op *operation, s mig.Step, at stepRef, force []string) error {
 	p := op.part(s.GPU)
+	if err := e.beginChanges(p); err != nil {
+		e.setStep(op, at, api.StepFailed, nil, err)
+		return &stepError{step: s, err: err}
+	}
+
 	e.mu.Lock()
 	p.Pending = &s // the history may still have the operation
 	e.mu.Unlock()
@@ -305,7 +315,9 @@ func findGPU(gpus []mig.GPULayout, unreadable map[gpu.UUID]error, id gpu.UUID) (
 }
 
 // verify reads all GPUs of the operation once more: each must be as the operation has left it, and that is as planned.
+// From then on the operation changes nothing.
 func (e *Engine) verify(ctx context.Context, op *operation) error {
+	seen := e.marks()
 	gpus, unreadable, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
 		return err
@@ -323,6 +335,9 @@ func (e *Engine) verify(ctx context.Context, op *operation) error {
 				stepText(left[0]), gpu.ErrDriver)
 		}
 	}
+
+	e.endChanges(op)
+	op.setViews(seen)
 	return nil
 }
 

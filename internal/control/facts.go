@@ -14,9 +14,9 @@ import (
 )
 
 // collectFacts returns what a plan depends on, one fact in a line, in words that can be shown to an operator when
-// they differ: the node and its boot, the driver, every instance of the plan's GPUs and the pods and jobs that hold
-// it, every holder of what is to be destroyed, and the plan itself. UUIDs alone would not do: they are the same for
-// the same placement.
+// they differ: the node and its boot, the driver, what other clients are known to have changed, every instance of the
+// plan's GPUs and the pods and jobs that hold it, every holder of what is to be destroyed, and the plan itself. UUIDs
+// alone would not do: they are the same for the same placement.
 func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 	list := []string{"node " + e.o.Hostname, "boot " + e.o.BootID}
 	generations := map[gpu.UUID]uint64{}
@@ -45,6 +45,9 @@ func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 		g := u.gpus[at]
 		list = append(list, fmt.Sprintf("GPU %s with MIG mode %s, pending %s, in layout %d", g.UUID,
 			onOff(g.MIG.Or(false)), onOff(g.Pending.Or(g.MIG.Or(false))), generations[g.UUID]))
+		m := u.marks[g.UUID]
+		list = append(list, fmt.Sprintf("GPU %s changed by other clients %d times, reports of the driver lost %d times",
+			g.UUID, m.Foreign, m.Gaps))
 		for _, i := range g.Instances {
 			list = append(list, u.instanceFacts(g, i, gone)...)
 		}

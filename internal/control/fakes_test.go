@@ -53,6 +53,9 @@ type world struct {
 	hooks             [][]string
 	hookFails         bool
 	states            []string
+
+	watcher mig.LayoutWatcher
+	blind   bool // the driver reports no changes of layouts
 }
 
 var (
@@ -115,7 +118,7 @@ func (w *world) look() {
 		s.Generation = w.snapshot.Generation + 1
 	}
 	for _, g := range w.gpus {
-		seen := gpu.GPU{Facts: gpu.Facts{UUID: g.UUID, Index: g.Index}, Up: true,
+		seen := gpu.GPU{Facts: gpu.Facts{UUID: g.UUID, Index: g.Index}, Up: true, LastRead: s.Time,
 			MIG: gpu.MIGState{Enabled: g.MIG, LayoutGeneration: uint64(w.next)}}
 		for _, i := range g.Instances {
 			seen.Instances = append(seen.Instances,
@@ -159,6 +162,20 @@ func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout,
 		list[n].Instances = copyInstances(list[n].Instances)
 	}
 	return list, nil, ctx.Err()
+}
+
+func (w *world) WatchLayouts(watcher mig.LayoutWatcher) {
+	w.watcher = watcher
+	for _, g := range w.gpus {
+		watcher.Watching(g.UUID, !w.blind)
+	}
+}
+
+// report has the driver report a change of a GPU's layout.
+func (w *world) report(id gpu.UUID) {
+	if w.watcher != nil && !w.blind {
+		w.watcher.LayoutChanged(id)
+	}
 }
 
 func (w *world) Processes(_ context.Context, id gpu.UUID) ([]gpu.Process, error) {
@@ -224,6 +241,14 @@ func (w *world) do(s mig.Step) (mig.Done, error) {
 
 // perform is what a driver does with a step.
 func (w *world) perform(s mig.Step) (mig.Done, error) {
+	done, err := w.change(s)
+	if err == nil {
+		w.report(s.GPU)
+	}
+	return done, err
+}
+
+func (w *world) change(s mig.Step) (mig.Done, error) {
 	g := w.gpu(s.GPU)
 	at := slices.IndexFunc(g.Instances, func(i mig.Instance) bool {
 		return i.ProfileID == s.ProfileID && i.Placement == s.Placement

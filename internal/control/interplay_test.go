@@ -373,8 +373,7 @@ func TestCordonIsUndoneLater(t *testing.T) {
 // has left.
 func TestPlanOnlyFinishesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, before, after := prepared(t, "apply to two GPUs")
-		e := w.engine(t, nil)
+		w, e, before, after := prepared(t, "apply to two GPUs")
 		w.points, w.dieAt = 0, 20
 		if _, err := e.start(t, mixed()); err != nil {
 			t.Fatal(err)

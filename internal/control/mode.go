@@ -103,6 +103,7 @@ func (e *Engine) changeMode(ctx context.Context, op *operation) {
 		e.endOperation(ctx, op, api.Failed, failureProblem(err))
 		return
 	}
+	e.views.begin(id)
 	change, err := e.callSetMode(ctx, id, op.Operation.Mode.Wanted)
 	switch {
 	case isTimeout(err) && e.deferToRestart(ctx, op):
@@ -160,6 +161,7 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 	if u, err := e.readUsage(ctx, r.GPU); err == nil {
 		r.Holders = u.whole[r.GPU]
 	}
+	e.endChanges(op)
 	if r.Current != r.Wanted {
 		r.Waits = waitsFor(change.Activation)
 	}

@@ -28,7 +28,7 @@ func titleAndStatus(t api.ProblemType) (title string, status int) {
 	case api.NotFound:
 		return "Not found", http.StatusNotFound
 	case api.StalePlan:
-		return "The node has changed since the plan was made", http.StatusConflict
+		return "The node has changed since, or may have", http.StatusConflict
 	case api.Busy:
 		return "In use", http.StatusConflict
 	case api.InProgress:

@@ -48,8 +48,11 @@ type part struct {
 	Pending  *mig.Step      `json:"pending,omitempty"`
 	// Changed says that a step of the operation was done on this GPU, or may have been.
 	Changed bool `json:"changed,omitempty"`
+	// View is where the view of the GPU had got to when the operation was accepted, or has read it last.
+	View mark `json:"view,omitzero"`
 
-	facts mig.GPULayout // of the GPU, as read last; without a meaning for its instances
+	changing bool          // the operation has begun to change the GPU, see beginChanges
+	facts    mig.GPULayout // of the GPU, as read last; without a meaning for its instances
 }
 
 // live is the GPU with the instances that are expected on it.

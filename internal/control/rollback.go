@@ -45,6 +45,7 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 			foreign.current = knownInstances(gpus[0].Instances)
 		}
 	}
+	e.views.addForeign(foreign.gpu) // while the operation was at work, what was reported counted as its own
 	e.setGPU(op, foreign.gpu, state, foreign, foreign.current)
 }
 
@@ -127,9 +128,13 @@ func (e *Engine) reconcilePart(ctx context.Context, op *operation, p *part) erro
 	if err != nil {
 		return err
 	}
+	changed := !p.changing && e.isChangedByOthers(p)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p.facts = g
+	if changed { // it can have the same instances again: they are not the operation's
+		return op.interruptPart(p, g.Instances)
+	}
 	if mig.SameInstances(g.Instances, p.Expected) {
 		op.endPendingStep(p, api.StepFailed)
 		return nil
@@ -141,9 +146,14 @@ func (e *Engine) reconcilePart(ctx context.Context, op *operation, p *part) erro
 			return nil
 		}
 	}
+	return op.interruptPart(p, g.Instances)
+}
+
+// interruptPart returns the error of a GPU that another client has changed. It is called with the engine's mu held.
+func (op *operation) interruptPart(p *part, current []mig.Instance) error {
 	p.Changed = p.Changed || p.Pending != nil
 	op.endPendingStep(p, api.StepFailed)
-	return &foreignError{gpu: p.GPU, current: knownInstances(g.Instances)}
+	return &foreignError{gpu: p.GPU, current: knownInstances(current)}
 }
 
 // endPendingStep records what became of the step that is pending on a GPU, which may be of a former process. It is
@@ -221,6 +231,7 @@ func (e *Engine) finishRollback(ctx context.Context, op *operation) {
 	e.mu.Unlock()
 	if state != api.Failed {
 		e.listReplaced(ctx, op)
+		e.endChanges(op)
 		e.pollLayout(ctx, op)
 		e.runHooks(ctx, op, state)
 		if e.deferToRestart(ctx, op) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
@@ -47,6 +48,7 @@ func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*
 		}
 		started.addGPU(g, l.Instances)
 	}
+	started.setViews(c.marks)
 	return e.acceptOperation(started, doSteps)
 }
 
@@ -69,6 +71,13 @@ func (r *record) addGPU(g mig.GPULayout, after []mig.Instance) {
 	r.Operation.GPUs = append(r.Operation.GPUs, api.OperationGPU{GPU: g.UUID, State: api.Pending})
 }
 
+// setViews binds an operation to the view of its GPUs.
+func (r *record) setViews(marks map[gpu.UUID]mark) {
+	for _, p := range r.Parts {
+		p.View = marks[p.GPU]
+	}
+}
+
 func (e *Engine) mayApply(by Actor) *api.Problem {
 	switch {
 	case !by.Rights.Apply:
@@ -86,6 +95,7 @@ func (e *Engine) checkStillHolds(ctx context.Context, n *planned) (*usage, *api.
 	if err != nil {
 		return nil, driverProblem(err)
 	}
+	c.marks = e.marks() // those before the reading would miss what came in between
 	now := *n.plan
 	var p *api.Problem
 	if now.Owners, p = e.checkOwners(ctx, gpusOfSteps(now.Steps), now.TakeOver); p != nil {
@@ -187,6 +197,11 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 	if err != nil {
 		return nil, driverProblem(err)
 	}
+	c.marks = e.marks() // those before the reading would miss what came in between
+	if p := c.checkView(op); p != nil {
+		return nil, p
+	}
+
 	var steps []mig.Step
 	var blocking []api.Blocker
 	var live []mig.GPULayout
@@ -196,11 +211,7 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 			return nil, problemf(api.Unavailable, "%s cannot be read", p.GPU)
 		}
 		list := stepsBetween(p.GPU, g.Instances, p.Before)
-		switch {
-		case !mig.SameInstances(g.Instances, p.Expected):
-			return nil, problemf(api.StalePlan, "GPU %d (%s) was changed after operation %s: plan the layout that you want",
-				g.Index, g.UUID, op.Operation.ID)
-		case len(list) > 0 && !g.MIG.Or(false):
+		if len(list) > 0 && !g.MIG.Or(false) {
 			return nil, problemf(api.ModeDiffers, "GPU %d (%s) has no MIG mode on any more", g.Index, g.UUID)
 		}
 		for _, s := range list {
@@ -223,6 +234,7 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 	for n, g := range live {
 		r.addGPU(g, op.Parts[n].Before)
 	}
+	r.setViews(c.marks)
 	return &r, nil
 }
 

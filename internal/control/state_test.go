@@ -176,8 +176,7 @@ func TestStateFolderReplaced(t *testing.T) {
 func TestReserveIsEnough(t *testing.T) {
 	for name, begin := range representative() {
 		synctest.Test(t, func(t *testing.T) {
-			w, _, _ := prepared(t, name)
-			e := w.engine(t, nil)
+			w, e, _, _ := prepared(t, name)
 			room := &roomyFolder{folder: folder{w}}
 			e.o.Store = room
 			w.before = func(n int, s mig.Step) error {

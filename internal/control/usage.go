@@ -27,6 +27,7 @@ type usage struct {
 	holds      map[unit][]api.Hold
 	whole      map[gpu.UUID][]api.Hold // of GPUs as a whole: these block a change of their MIG mode
 	pods       gpu.Assignments         // the known assignments of devices to containers
+	marks      map[gpu.UUID]mark       // of the GPUs, before anything was read
 	warnings   []string
 }
 
@@ -74,10 +75,12 @@ func (e *Engine) collectHolders(ctx context.Context, gpus []mig.GPULayout) *usag
 
 // collectUsage is readUsage with what the last poll found: activity and batch jobs.
 func (e *Engine) collectUsage(ctx context.Context) (*usage, error) {
+	marks := e.marks()
 	u, err := e.readUsage(ctx)
 	if err != nil {
 		return nil, err
 	}
+	u.marks = marks
 	e.addLastPolls(u)
 	for id, err := range u.unreadable {
 		u.warnings = append(u.warnings, fmt.Sprintf("%s cannot be read and is left out: %v", id, err))

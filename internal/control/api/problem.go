@@ -19,6 +19,8 @@ type Problem struct {
 	Profiles []string `json:"profiles,omitempty"`
 	// Operation is the one that it is about or that is in the way.
 	Operation string `json:"operation,omitempty"`
+	// Instead are the layouts before an operation that cannot be rolled back any more, each of one GPU, to be planned.
+	Instead []Spec `json:"instead,omitempty"`
 }
 
 // Blocker is an instance that is in the way, with its holders.

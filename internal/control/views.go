@@ -1,0 +1,251 @@
+package control
+
+import (
+	"crypto/rand"
+	"sync"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// ownEvents is how long after the last reading of an operation the driver's reports of a GPU still count as those of
+// the operation's own changes: they carry no author, and come a little late.
+const ownEvents = 2 * time.Second
+
+// mark is where the view of a GPU's layout has got to. What is compared with it later (a plan, an operation that is
+// over) still holds if unbroken says so.
+type mark struct {
+	// Process names the process whose view it is. It is empty if that saw no changes of the GPU: the driver does not
+	// report them.
+	Process string `json:"process,omitempty"`
+	// Foreign counts the changes that no operation of this process has made, Gaps the times at which reports of the
+	// driver may have been lost.
+	Foreign uint64 `json:"foreign,omitempty"`
+	Gaps    uint64 `json:"gaps,omitempty"`
+}
+
+// broken returns why changes by other clients between two marks cannot be ruled out; empty if they can.
+func (m mark) broken(now mark) string {
+	switch {
+	case m.Process == "":
+		return "it is not known what has changed since: the driver did not report changes of the GPU"
+	case now.Process == "":
+		return "it is not known what has changed since: the driver does not report changes of the GPU now"
+	case m.Process != now.Process:
+		return "mig-exporter was restarted since, and has not seen what changed meanwhile"
+	case m.Foreign != now.Foreign:
+		return "another client has changed the GPU since"
+	case m.Gaps != now.Gaps:
+		return "reports of the driver were lost since, and with them perhaps a change by another client"
+	default:
+		return ""
+	}
+}
+
+// views follows which changes of the GPUs' layouts are the operations' own. It is a mig.LayoutWatcher, so its methods
+// never block. It is safe for concurrent use.
+type views struct {
+	now     func() time.Time
+	process string
+
+	mu   sync.Mutex
+	gpus map[gpu.UUID]*gpuView
+}
+
+// gpuView is the view of one GPU.
+type gpuView struct {
+	foreign, gaps uint64
+	watched       bool // the driver's reports of changes are received
+	// changing is set while an operation changes the GPU; what is reported before ownUntil is its own, too.
+	changing bool
+	ownUntil time.Time
+	// polled is the layout generation of the last Snapshot; 0 before the first. unpolled is set until a Snapshot has all
+	// that an operation has changed.
+	polled   uint64
+	unpolled bool
+}
+
+func newViews(now func() time.Time) *views {
+	return &views{now: now, process: rand.Text(), gpus: map[gpu.UUID]*gpuView{}}
+}
+
+// of returns the view of a GPU. It is called with mu held.
+func (v *views) of(id gpu.UUID) *gpuView {
+	g := v.gpus[id]
+	if g == nil {
+		g = &gpuView{}
+		v.gpus[id] = g
+	}
+	return g
+}
+
+// isOwn reports whether a change that is noticed now counts as that of an operation.
+func (g *gpuView) isOwn(now time.Time) bool { return g.changing || now.Before(g.ownUntil) }
+
+// LayoutChanged implements mig.LayoutWatcher. A report that names no known GPU may be about any.
+func (v *views) LayoutChanged(id gpu.UUID) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+
+	now := v.now()
+	if id != "" {
+		v.of(id)
+	}
+	for other, g := range v.gpus {
+		if (other == id || id == "") && !g.isOwn(now) {
+			g.foreign++
+		}
+	}
+}
+
+// Watching implements mig.LayoutWatcher.
+func (v *views) Watching(id gpu.UUID, on bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+
+	g := v.of(id)
+	if g.watched && !on {
+		g.gaps++
+	}
+	g.watched = on
+}
+
+// begin notes that an operation changes a GPU from now on.
+func (v *views) begin(id gpu.UUID) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+
+	g := v.of(id)
+	g.changing, g.unpolled = true, true
+}
+
+// end notes that an operation has read a GPU for the last time, and changes it no more. It does nothing if none was.
+func (v *views) end(id gpu.UUID) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+
+	if g := v.of(id); g.changing {
+		g.changing, g.ownUntil = false, v.now().Add(ownEvents)
+	}
+}
+
+// isChanging reports whether an operation changes a GPU.
+func (v *views) isChanging(id gpu.UUID) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+
+	return v.of(id).changing
+}
+
+// addForeign notes a change by another client that was found by reading.
+func (v *views) addForeign(id gpu.UUID) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+
+	v.of(id).foreign++
+}
+
+// observe compares the layouts of a Snapshot with those of the one before: a driver may fail to report a change.
+func (v *views) observe(s *gpu.Snapshot) {
+	if s == nil {
+		return
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+
+	for n := range s.GPUs {
+		if seen := &s.GPUs[n]; seen.Up && seen.UUID != "" {
+			v.of(seen.UUID).observe(seen)
+		}
+	}
+}
+
+// observe compares a reading with the one before. One that began before an operation's changes were over may have any
+// of them; the first after that is not compared.
+func (g *gpuView) observe(seen *gpu.GPU) {
+	own := g.changing || !seen.LastRead.After(g.ownUntil)
+	if !own && !g.unpolled && g.polled != 0 && g.polled != seen.MIG.LayoutGeneration {
+		g.foreign++
+	}
+	if !own {
+		g.polled, g.unpolled = seen.MIG.LayoutGeneration, false
+	}
+}
+
+// marks returns the present mark of every GPU.
+func (v *views) marks() map[gpu.UUID]mark {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+
+	list := make(map[gpu.UUID]mark, len(v.gpus))
+	for id, g := range v.gpus {
+		list[id] = v.markOf(g)
+	}
+	return list
+}
+
+// mark returns the present mark of a GPU.
+func (v *views) mark(id gpu.UUID) mark {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+
+	return v.markOf(v.of(id))
+}
+
+// markOf is called with mu held.
+func (v *views) markOf(g *gpuView) mark {
+	m := mark{Process: v.process, Foreign: g.foreign, Gaps: g.gaps}
+	if !g.watched {
+		m.Process = ""
+	}
+	return m
+}
+
+// marks returns the present marks of all GPUs, with what the last Snapshot has shown.
+func (e *Engine) marks() map[gpu.UUID]mark {
+	e.views.observe(e.o.Poller.Current())
+	return e.views.marks()
+}
+
+// beginChanges notes that an operation changes a GPU from now on, unless it has begun before. It returns an error if
+// another client has changed the GPU since the operation was accepted, or could not be rolled back.
+func (e *Engine) beginChanges(p *part) error {
+	if p.changing {
+		return nil
+	}
+
+	// The order matters: a report that comes in between counts as foreign, and one that comes later as the operation's.
+	e.views.observe(e.o.Poller.Current())
+	e.views.begin(p.GPU)
+	p.changing = true
+	if e.isChangedByOthers(p) {
+		return &foreignError{gpu: p.GPU}
+	}
+	return nil
+}
+
+// isChangedByOthers reports whether another client is known to have changed a GPU since the operation has seen it
+// last. It is false if that is not known: the instances decide then.
+func (e *Engine) isChangedByOthers(p *part) bool {
+	now := e.views.mark(p.GPU)
+	return p.View.Process != "" && p.View.Process == now.Process && p.View.Foreign != now.Foreign
+}
+
+// endChanges notes that an operation has read its GPUs for the last time, and binds it to that view of them. Those of
+// which a call has not returned stay its own.
+func (e *Engine) endChanges(op *operation) {
+	for _, id := range op.gpus() {
+		if e.gpuState(op, id) != api.Stuck {
+			e.views.end(id)
+		}
+	}
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, p := range op.Parts {
+		if p.changing && !e.views.isChanging(p.GPU) {
+			p.changing, p.View = false, e.views.mark(p.GPU)
+		}
+	}
+}
