@@ -53,6 +53,16 @@ func TestOperations(t *testing.T) {
 	}
 }
 
+// TestOperationsWhileRecovering: an empty list right after a start does not mean that there are none.
+func TestOperationsWhileRecovering(t *testing.T) {
+	_, address := serve(t, map[string]http.HandlerFunc{
+		"GET /operations": answer(api.Operations{State: "running", Recovering: true, Operations: []api.Operation{}})})
+	got := runner{}.run(t, address, "operations")
+	fits(t, got.out)
+	cmptest.HasTexts(t, flat(got.out), "is finishing what its last run left: operations may be missing here")
+	cmptest.LacksTexts(t, got.out, "No operations yet")
+}
+
 func TestLayouts(t *testing.T) {
 	layouts := api.NamedLayouts{APIVersion: api.Version, Layouts: []api.NamedLayout{
 		{Name: "all-disabled", Rules: []api.LayoutRule{{Devices: api.DeviceList{All: true}}}, Applies: []gpu.UUID{gpu2}},

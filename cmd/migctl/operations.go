@@ -65,7 +65,7 @@ func (s *session) listOperations(ctx context.Context) error {
 	for _, id := range sortedKeys(list.Blocked) {
 		s.page.para("! ", yellow, string(id)+" is "+blockedText(&list, id))
 	}
-	if len(list.Operations) == 0 && list.Reason == "" {
+	if len(list.Operations) == 0 && list.Reason == "" && !list.Recovering {
 		s.page.line(text("No operations yet."))
 	}
 	if len(list.Operations) == 0 {
@@ -88,6 +88,10 @@ func writeControl(p *page, list *api.Operations) {
 		p.para("! ", yellow, "Partition control is "+list.State+": "+list.Reason)
 	case list.State == "read-only" || list.State == "off":
 		p.para("! ", yellow, "Partition control is "+list.State+": mig-exporter's log has the reason")
+	}
+	if list.Recovering {
+		p.para("! ", yellow, "mig-exporter is finishing what its last run left: operations may be missing here, and changes "+
+			"wait until it is done")
 	}
 }
 

@@ -100,12 +100,16 @@ func (e *Engine) Run(ctx context.Context) error {
 		if n%5 == 4 {
 			e.recoverOperations(ctx)
 		}
+		if n%60 == 59 {
+			e.keepAlive()
+		}
 		if n%10 == 9 {
 			e.restoreLater(ctx)
 		}
 		e.retryDegraded(ctx)
 		select {
 		case <-ctx.Done():
+			e.keepAlive()
 			return nil
 		case op := <-e.queue:
 			e.executeOperation(ctx, op)

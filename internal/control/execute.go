@@ -50,6 +50,8 @@ func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 		e.applySteps(safe, op)
 	case doRollback:
 		e.rollBack(safe, op)
+	case doResume:
+		e.resumeOperation(safe, op)
 	case doMode:
 		e.changeMode(safe, op)
 	}
@@ -320,13 +322,13 @@ func (e *Engine) verify(ctx context.Context, op *operation) error {
 	seen := e.marks()
 	gpus, unreadable, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
-		return err
+		return &unreadError{err}
 	}
 	for _, p := range op.Parts {
 		g, err := findGPU(gpus, unreadable, p.GPU)
 		switch {
 		case err != nil:
-			return err
+			return &unreadError{err}
 		case !mig.SameInstances(g.Instances, p.Expected):
 			return &foreignError{gpu: p.GPU, current: knownInstances(g.Instances)}
 		}

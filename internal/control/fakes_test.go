@@ -56,6 +56,9 @@ type world struct {
 
 	watcher mig.LayoutWatcher
 	blind   bool // the driver reports no changes of layouts
+
+	silent    gpu.UUID // of a GPU that hangs: calls for it return when their time is over
+	unversion bool     // Snapshots have no driver version yet
 }
 
 var (
@@ -114,12 +117,16 @@ func (w *world) gpu(id gpu.UUID) *mig.GPULayout {
 // look publishes a Snapshot of the current layout.
 func (w *world) look() {
 	s := &gpu.Snapshot{Generation: 1, Time: time.Now(), Driver: gpu.Some(gpu.Driver{Version: "580.95.05"})}
+	if w.unversion {
+		s.Driver = gpu.None[gpu.Driver]()
+	}
 	if w.snapshot != nil {
 		s.Generation = w.snapshot.Generation + 1
 	}
 	for _, g := range w.gpus {
-		seen := gpu.GPU{Facts: gpu.Facts{UUID: g.UUID, Index: g.Index}, Up: true, LastRead: s.Time,
-			MIG: gpu.MIGState{Enabled: g.MIG, LayoutGeneration: uint64(w.next)}}
+		seen := gpu.GPU{Facts: gpu.Facts{UUID: g.UUID, Index: g.Index}, Up: g.UUID != w.silent,
+			LastRead: s.Time,
+			MIG:      gpu.MIGState{Enabled: g.MIG, LayoutGeneration: uint64(w.next)}}
 		for _, i := range g.Instances {
 			seen.Instances = append(seen.Instances,
 				gpu.GPUInstance{ID: i.ID, Profile: i.Profile, ProfileID: gpu.Some(i.ProfileID),
@@ -144,6 +151,7 @@ func (w *world) Hung(id gpu.UUID) bool { return id == w.hung }
 func (w *world) revive() { w.dead, w.dieAt, w.points = false, -1, 0 }
 
 func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
+	failed := w.hang(ctx, only...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.dead {
@@ -158,24 +166,14 @@ func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout,
 	if len(only) > 0 {
 		list = slices.DeleteFunc(list, func(g mig.GPULayout) bool { return !slices.Contains(only, g.UUID) })
 	}
+	list = slices.DeleteFunc(list, func(g mig.GPULayout) bool { return failed[g.UUID] != nil })
 	for n := range list {
 		list[n].Instances = copyInstances(list[n].Instances)
 	}
+	if len(failed) > 0 {
+		return list, failed, nil
+	}
 	return list, nil, ctx.Err()
-}
-
-func (w *world) WatchLayouts(watcher mig.LayoutWatcher) {
-	w.watcher = watcher
-	for _, g := range w.gpus {
-		watcher.Watching(g.UUID, !w.blind)
-	}
-}
-
-// report has the driver report a change of a GPU's layout.
-func (w *world) report(id gpu.UUID) {
-	if w.watcher != nil && !w.blind {
-		w.watcher.LayoutChanged(id)
-	}
 }
 
 func (w *world) Processes(_ context.Context, id gpu.UUID) ([]gpu.Process, error) {
@@ -187,7 +185,10 @@ func (w *world) Processes(_ context.Context, id gpu.UUID) ([]gpu.Process, error)
 	return slices.Clone(w.processes[id]), w.processErr
 }
 
-func (w *world) PerformStep(_ context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error) {
+func (w *world) PerformStep(ctx context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error) {
+	if failed := w.hang(ctx, s.GPU); failed != nil {
+		return mig.Outcome{}, failed[s.GPU]
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.point() {

@@ -18,6 +18,7 @@ type task int
 const (
 	doSteps    task = iota
 	doRollback      // roll back, or try it again
+	doResume        // finish what the last process has left
 	doMode
 )
 
@@ -39,9 +40,13 @@ type operation struct {
 	// retryable is set if the engine itself retries an operation that could not be finished: at the time again, then
 	// after backoff.
 	retryable bool
-	counted   bool // as degraded or stuck, for the observer
-	again     time.Time
-	backoff   time.Duration
+	// resumes is set while an operation of the last process waits for the driver, see deferToDriver. absence is why it
+	// was left alone for too long to be finished; empty if it was not.
+	resumes bool
+	absence string
+	counted bool // as degraded or stuck, for the observer
+	again   time.Time
+	backoff time.Duration
 }
 
 func newOperation(r record) *operation {
@@ -118,8 +123,8 @@ func (e *Engine) findOperation(id string) (*operation, *api.Problem) {
 func (e *Engine) Operations() *api.Operations {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	list := &api.Operations{APIVersion: api.Version, State: e.state(), Reason: e.unusable, Blocked: e.blockedGPUs(),
-		Operations: []api.Operation{}}
+	list := &api.Operations{APIVersion: api.Version, State: e.state(), Recovering: e.recovering, Reason: e.unusable,
+		Blocked: e.blockedGPUs(), Operations: []api.Operation{}}
 	for _, op := range slices.Backward(e.operations) {
 		list.Operations = append(list.Operations, *op.document())
 	}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -112,6 +113,7 @@ func (e *Engine) load(ctx context.Context) error {
 	e.layouts, e.restoredBoot = h.Layouts, h.Restored
 	for _, r := range records {
 		op := newOperation(*r)
+		op.absence = e.longAbsence(op)
 		e.addEvent(op, api.Event{Kind: api.EventState, Text: string(op.Operation.State)})
 		e.operations = append(e.operations, op)
 	}
@@ -174,57 +176,99 @@ func (e *Engine) resume(ctx, safe context.Context, op *operation) {
 	e.clearCurrent(ctx, op)
 }
 
+// resumeOperation ends an operation of the last process by commit or rollback, or has it wait for what it takes to
+// decide that.
 func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
-	state := op.Operation.State
-	left := isDegraded(state)
-	begun := op.changed() || slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Pending != nil })
-	isMode := op.Operation.Verb == api.VerbMode
-	switch lost := e.resumeRefusal(ctx, op); {
-	// nothing of it exists any more; its layout is what a restore makes
-	case state == api.Settling && op.Boot != e.o.BootID:
-		e.endOperation(ctx, op, api.Succeeded, nil)
-	case state == api.Settling:
-	case !isMode && !begun && !left:
-		e.endOperation(ctx, op, api.Failed, problemf(api.DriverFailed, "%s, before anything was changed", errInterrupted))
-	case isMode:
+	if e.endWithoutDriver(ctx, op) {
+		return
+	}
+	waits := e.missingFacts(ctx, op)
+	if len(waits) > 0 {
+		e.deferToDriver(op, waits)
+		return
+	}
+
+	e.endWaiting(op)
+	degraded := op.Operation.State == api.Degraded
+	lost := e.resumeRefusal(op)
+	switch {
+	case op.Operation.Verb == api.VerbMode:
 		e.endModeFromDriver(ctx, op, errInterrupted)
-	case lost != "" && !left, op.Boot != e.o.BootID:
+	case lost != "" && degraded: // an operator may still ask for its rollback, if the GPUs are as it was left
+	case lost != "":
 		e.endInterrupted(ctx, op, lost)
-	case lost != "": // an operator may still ask for its rollback, if the GPUs are as it was left
 	case !e.o.Apply:
 		e.deferToApply(op)
-	case state == api.Running && e.isFinished(ctx, op) && e.commit(op) == nil:
-	case state == api.Running:
-		e.startRollback(ctx, op, errInterrupted)
+	case op.Cause == nil:
+		e.commitOrRollBack(ctx, op)
 	default:
 		e.rollBack(ctx, op)
 	}
 }
 
-// resumeRefusal returns why an operation that a crash has left cannot be known to be the last that has changed its
-// GPUs; it is empty if it can.
-func (e *Engine) resumeRefusal(ctx context.Context, op *operation) string {
-	away := e.o.Now().Sub(op.Written)
-	switch {
-	case op.Boot != e.o.BootID:
-		return "the node was rebooted in the middle of the operation; instances do not survive that"
-	case away > maxAway || away < -time.Minute:
-		return fmt.Sprintf("the exporter was away for %s in the middle of the operation", away.Round(time.Second))
-	case op.Driver != e.driverVersion(ctx):
-		return "the driver version differs from the one that the operation began with"
-	default:
-		return ""
+// commitOrRollBack commits an operation whose steps are all done, and rolls back any other. If a GPU stops answering,
+// it decides nothing.
+func (e *Engine) commitOrRollBack(ctx context.Context, op *operation) {
+	err := e.checkFinished(ctx, op)
+	var unread *unreadError
+	if errors.As(err, &unread) && op.mayBeFinished() {
+		e.deferToDriver(op, waitsForGPUs(e.openGPUs(op)))
+		return
 	}
+	if err == nil && e.commit(op) == nil {
+		return
+	}
+	e.startRollback(ctx, op, errInterrupted)
 }
 
-// isFinished reports whether all steps of an operation are done.
-func (e *Engine) isFinished(ctx context.Context, op *operation) bool {
+// endWithoutDriver ends an operation if what the state folder says is enough for that, or if it only waits for the
+// kubelet. It reports whether that is so.
+func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
+	begun := op.changed() || slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Pending != nil })
+	rebooted := op.Boot != e.o.BootID
+	isMode := op.Operation.Verb == api.VerbMode
+	switch {
+	// nothing of it exists any more; its layout is what a restore makes
+	case op.Operation.State == api.Settling && rebooted:
+		e.endOperation(ctx, op, api.Succeeded, nil)
+	case op.Operation.State == api.Settling:
+	case !isMode && !begun && !isDegraded(op.Operation.State):
+		e.endOperation(ctx, op, api.Failed, problemf(api.DriverFailed, "%s, before anything was changed", errInterrupted))
+	case !isMode && rebooted:
+		e.endInterrupted(ctx, op, "the node was rebooted in the middle of the operation; instances do not survive that")
+	default:
+		return false
+	}
+	return true
+}
+
+// resumeRefusal returns why an operation that a crash has left cannot be known to be the last that has changed its
+// GPUs; it is empty if it can. The driver version must be known.
+func (e *Engine) resumeRefusal(op *operation) string {
+	if op.Driver != e.polledDriver() {
+		return cmp.Or(op.absence, "the driver version differs from the one that the operation began with")
+	}
+	return op.absence
+}
+
+// longAbsence returns why there was no process for too long after the last save of an operation, or "". That ends when
+// this process began: what it waits for afterwards does not count.
+func (e *Engine) longAbsence(op *operation) string {
+	away := e.began.Sub(op.Written)
+	if away > maxAway || away < -time.Minute {
+		return fmt.Sprintf("the exporter was away for %s in the middle of the operation", away.Round(time.Second))
+	}
+	return ""
+}
+
+// checkFinished returns an error unless all steps of an operation are done.
+func (e *Engine) checkFinished(ctx context.Context, op *operation) error {
 	for _, p := range op.Parts {
-		if e.reconcilePart(ctx, op, p) != nil {
-			return false
+		if err := e.reconcilePart(ctx, op, p); err != nil {
+			return err
 		}
 	}
-	return e.verify(ctx, op) == nil
+	return e.verify(ctx, op)
 }
 
 // endInterrupted ends an operation without touching its GPUs.
@@ -266,19 +310,4 @@ func (e *Engine) deferToApply(op *operation) {
 		}
 	}
 	e.markDegraded(op, p)
-}
-
-// driverVersion returns the driver version in the last Snapshot, "" if unknown. Before the first Snapshot it polls.
-func (e *Engine) driverVersion(ctx context.Context) string {
-	if e.o.Poller.Current() == nil {
-		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
-		defer cancel()
-		_ = e.o.Poller.Poll(call, nil) // if it fails, the version stays unknown
-	}
-	if s := e.o.Poller.Current(); s != nil {
-		if d, ok := s.Driver.Get(); ok {
-			return d.Version
-		}
-	}
-	return ""
 }

@@ -26,6 +26,7 @@ func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UU
 	case <-ctx.Done():
 	case <-time.After(startTimeout):
 	}
+	e.awaitCleared(ctx)
 	e.repairStore()
 	if p := e.claimReservation(retried); p != nil {
 		return p
@@ -40,6 +41,33 @@ func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UU
 		}
 	}
 	return nil
+}
+
+// awaitCleared waits while the current operation has nothing left to do, but its end is still being written: the client
+// may have seen that it has ended.
+func (e *Engine) awaitCleared(ctx context.Context) {
+	e.mu.Lock()
+	if e.current == nil || !e.current.isDone() {
+		e.mu.Unlock()
+		return
+	}
+	if e.cleared == nil {
+		e.cleared = make(chan struct{})
+	}
+	cleared := e.cleared
+	e.mu.Unlock()
+
+	select {
+	case <-cleared:
+	case <-ctx.Done():
+	case <-time.After(startTimeout):
+	}
+}
+
+// isDone reports whether an operation does nothing more for now. It is called with the engine's mu held.
+func (op *operation) isDone() bool {
+	state := op.Operation.State
+	return state.Final() || state == api.Settling || isDegraded(state)
 }
 
 func (e *Engine) claimReservation(retried *operation) *api.Problem {

@@ -120,13 +120,16 @@ const maxBackoff = 5 * time.Minute
 func (e *Engine) retryDegraded(ctx context.Context) {
 	e.mu.Lock()
 	var due []*operation
-	if e.o.Apply && e.current == nil && e.unusable == "" && !e.recovering {
+	if e.current == nil && e.unusable == "" && !e.recovering {
 		due = slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool {
-			return !isDegraded(op.Operation.State) || !op.retryable || e.o.Now().Before(op.again)
+			return !isDegraded(op.Operation.State) || !op.retryable || e.o.Now().Before(op.again) ||
+				!e.o.Apply && !op.resumes
 		})
 	}
 	e.mu.Unlock()
-	at := slices.IndexFunc(due, func(op *operation) bool { return e.retryProblem(op, "retry") == nil })
+	at := slices.IndexFunc(due, func(op *operation) bool {
+		return e.canAnswer(op) && e.retryProblem(op, "retry") == nil
+	})
 	if at < 0 {
 		return
 	}
@@ -160,13 +163,17 @@ func (e *Engine) retry(ctx context.Context, op *operation) (*api.Operation, erro
 		return nil, p
 	}
 	op.task = doRollback
-	if op.Operation.Verb == api.VerbMode {
+	switch {
+	case op.resumes:
+		op.task = doResume
+	case op.Operation.Verb == api.VerbMode:
 		op.task = doMode
 	}
 	e.mu.Lock()
 	op.live, e.current = true, op
+	op.Operation.State = api.RollingBack
 	e.mu.Unlock()
-	e.setState(op, api.RollingBack, "the rollback is tried again")
+	e.setState(op, api.RollingBack, "it is tried again to finish the operation")
 	e.queue <- op
 	e.reportState()
 	return e.Operation(op.Operation.ID)

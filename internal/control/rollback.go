@@ -118,15 +118,15 @@ func (e *Engine) rollBackGPU(ctx context.Context, op *operation, p *part) error 
 // step that is pending.
 func (e *Engine) reconcilePart(ctx context.Context, op *operation, p *part) error {
 	if e.hasHungCall(p.GPU) {
-		return fmt.Errorf("%w: an earlier call still hangs in the driver", gpu.ErrTimeout)
+		return &unreadError{fmt.Errorf("%w: an earlier call still hangs in the driver", gpu.ErrTimeout)}
 	}
 	gpus, unreadable, err := e.readLayouts(ctx, p.GPU)
 	if err != nil {
-		return err
+		return &unreadError{err}
 	}
 	g, err := findGPU(gpus, unreadable, p.GPU)
 	if err != nil {
-		return err
+		return &unreadError{err}
 	}
 	changed := !p.changing && e.isChangedByOthers(p)
 	e.mu.Lock()
@@ -193,13 +193,18 @@ func (e *Engine) markDegraded(op *operation, err error) {
 		p.Blocking = append(p.Blocking, op.Cause.Blocking...)
 	}
 	p.Operation = op.Operation.ID
-	level.Error(e.o.Logger).Log("msg", "cannot finish or roll back an operation", "operation",
-		op.Operation.ID, "state", state, "err", err)
 	e.mu.Lock()
+	repeated := op.Operation.Error != nil && op.Operation.Error.Detail == p.Detail
 	op.Operation.Error = &p
 	var saving storeError
-	op.retryable = state == api.Stuck || errors.As(err, &saving)
+	var unread *unreadError
+	op.retryable = state == api.Stuck || errors.As(err, &saving) || errors.As(err, &unread)
 	e.mu.Unlock()
+	if !repeated {
+		level.Error(e.o.Logger).Log("msg", "cannot finish or roll back an operation", "operation",
+			op.Operation.ID, "state", state, "err", err)
+	}
+	e.setWaiting(op, waitsForGPUs(e.gpusIn(op, api.Stuck)))
 	e.setState(op, state, string(state))
 	_ = e.saveOperation(op) // if it cannot be saved, the engine is read-only, and the slots have what was done so far
 	if !op.counted {
@@ -210,10 +215,27 @@ func (e *Engine) markDegraded(op *operation, err error) {
 
 // anyGPU reports whether a GPU of the operation is in a state.
 func (e *Engine) anyGPU(op *operation, state api.OperationState) bool {
+	return len(e.gpusIn(op, state)) > 0
+}
+
+// gpusIn returns the GPUs of the operation that are in a state.
+func (e *Engine) gpusIn(op *operation, state api.OperationState) []gpu.UUID {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return slices.ContainsFunc(op.Operation.GPUs, func(g api.OperationGPU) bool { return g.State == state })
+	var list []gpu.UUID
+	for _, g := range op.Operation.GPUs {
+		if g.State == state {
+			list = append(list, g.GPU)
+		}
+	}
+	return list
 }
+
+// unreadError says that a GPU could not be read: its instances are unknown, not other ones.
+type unreadError struct{ err error }
+
+func (u *unreadError) Error() string { return u.err.Error() }
+func (u *unreadError) Unwrap() error { return u.err }
 
 // finishRollback ends an operation of which no GPU is left unfinished.
 func (e *Engine) finishRollback(ctx context.Context, op *operation) {

@@ -130,6 +130,10 @@ func (e *Engine) acceptOperation(r record, t task) (*api.Operation, error) {
 
 // enqueue saves an operation and makes it the current one. The room for all that it will save is reserved first.
 func (e *Engine) enqueue(r record, t task) (*operation, *api.Problem) {
+	if r.Driver == "" { // after a crash it could not be compared
+		return nil, problemf(api.Unavailable, "the driver has not said its version yet; try again")
+	}
+
 	op := newOperation(r)
 	op.task, op.live = t, true
 	err := e.reserveRoom(op)

@@ -76,7 +76,7 @@ type Operation struct {
 	// Hooks are the programs run afterwards. A failing hook is not a failing operation.
 	Hooks    []HookResult `json:"hooks,omitempty"`
 	Warnings []string     `json:"warnings,omitempty"`
-	// WaitsFor is what an operation that settles waits for: each completes the sentence "it waits for ...".
+	// WaitsFor is what an operation that settles or is stuck waits for: each completes the sentence "it waits for ...".
 	WaitsFor []string `json:"waitsFor,omitempty"`
 	// Mode is present in operations of the verb mode.
 	Mode *ModeResult `json:"mode,omitempty"`
@@ -148,6 +148,9 @@ type Operations struct {
 	APIVersion string `json:"apiVersion"`
 	// State of partition control as a whole: "idle", "running", "degraded", "stuck", "read-only" or "off".
 	State string `json:"state"`
+	// Recovering says that what the last run of the exporter left is being finished: until its operations were read, they
+	// are missing here.
+	Recovering bool `json:"recovering,omitempty"`
 	// Reason is why it is read-only or off.
 	Reason string `json:"reason,omitempty"`
 	// Blocked names the operation that keeps a GPU from being changed: one that settles, is degraded or is stuck.

@@ -1,0 +1,48 @@
+package control
+
+import (
+	"context"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+// hang waits until a call for a silent GPU is given up, and returns its error.
+func (w *world) hang(ctx context.Context, only ...gpu.UUID) map[gpu.UUID]error {
+	w.mu.Lock()
+	id, known := w.silent, w.silent != "" && w.hung == w.silent
+	w.mu.Unlock()
+	if id == "" || len(only) > 0 && !slices.Contains(only, id) {
+		return nil
+	}
+	if !known { // else it is refused at once
+		<-ctx.Done()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hung = id
+	return map[gpu.UUID]error{id: gpu.ErrTimeout}
+}
+
+// answer ends the hang of a GPU.
+func (w *world) answer() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.silent, w.hung = "", ""
+	w.look()
+}
+
+func (w *world) WatchLayouts(watcher mig.LayoutWatcher) {
+	w.watcher = watcher
+	for _, g := range w.gpus {
+		watcher.Watching(g.UUID, !w.blind)
+	}
+}
+
+// report has the driver report a change of a GPU's layout.
+func (w *world) report(id gpu.UUID) {
+	if w.watcher != nil && !w.blind {
+		w.watcher.LayoutChanged(id)
+	}
+}
