@@ -16,6 +16,7 @@ func faultKeys() map[FaultKind][2][]string {
 		FaultElsewhere:     {{"on"}, {"gpu", "after", "times"}},
 		FaultProcessStarts: {nil, {"gpu", "after", "times"}},
 		FaultKubeletSlow:   {{"delay"}, nil},
+		FaultPluginSlow:    {{"delay"}, nil},
 		FaultAPIServerSlow: {{"delay"}, nil},
 		FaultClockJump:     {{"by"}, nil},
 	}

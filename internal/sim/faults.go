@@ -42,6 +42,8 @@ const (
 	FaultBadCheckpoint FaultKind = "checkpoint-invalid"
 	// the device plugin offers the devices that there were when it began
 	FaultPluginStale FaultKind = "device-plugin-stale"
+	// every allocation of a device plugin takes a time
+	FaultPluginSlow  FaultKind = "device-plugin-slow"
 	FaultClockJump   FaultKind = "clock-jump"   // the node's clock is wrong by a time
 	FaultActivityNaN FaultKind = "activity-nan" // profiling counters return NaN
 	// profiling ratios exceed 1, as with mixed profiles on A100

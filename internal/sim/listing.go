@@ -19,7 +19,7 @@ func (n *Node) newOwnPod() *pod {
 		return nil
 	}
 	p := n.newPod(&PodSpec{
-		Namespace: OwnNamespace, Name: OwnPod, Owner: "DaemonSet/mig-exporter",
+		Namespace: OwnNamespace, Name: OwnPod, Owner: "DaemonSet/mig-exporter", Created: neverCreated,
 		Containers: []ContainerSpec{{Name: OwnContainer}},
 	}, "own pod", n.scenario.Seed)
 	n.introduce(p)
@@ -35,7 +35,7 @@ func (n *Node) Containers() []Container {
 	static, api := n.lists(passed, true), n.lists(passed, false)
 	var list []Container
 	for _, p := range n.allPods() {
-		if known := p.spec.Static && static || !p.spec.Static && api; !known {
+		if known := p.spec.Static && static || !p.spec.Static && api; !known || n.awaitsAdmission(p, passed) {
 			continue
 		}
 		for _, c := range p.containers {
@@ -62,10 +62,14 @@ func (n *Node) Running() []Container {
 
 // allPods returns the pods of the scenario and the exporter's own.
 func (n *Node) allPods() []*pod {
-	if n.own == nil {
-		return n.pods
+	pods := slices.Clone(n.pods)
+	if n.admission != nil {
+		pods = append(pods, n.admission.pod)
 	}
-	return append(slices.Clone(n.pods), n.own)
+	if n.own != nil {
+		pods = append(pods, n.own)
+	}
+	return pods
 }
 
 func (p *pod) describe(c *container) Container {

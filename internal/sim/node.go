@@ -34,6 +34,7 @@ type Node struct {
 	pods         []*pod // in the order of their admission; those that have left the list are removed
 	known        []*pod // of the API server: all that were ever admitted
 	own          *pod   // the exporter's; nil without Kubernetes
+	admission    *slowAdmission
 	waiting      []*waitingPod
 	pids         map[uint32]bool
 	records      []Record

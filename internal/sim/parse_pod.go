@@ -52,6 +52,10 @@ func (f *scenarioFile) checkPod(r *strictyaml.Reader, n *strictyaml.Node, key st
 		r.FailAt(n, key, "name", "is %q, the exporter's own pod in namespace %s; expected another name", pod.Name,
 			OwnNamespace)
 	}
+	if pod.Created > pod.At {
+		r.FailAt(n, key, "created", "is %s, later than at, %s; expected a time before it is bound to the node",
+			pod.Created, pod.At)
+	}
 	if pod.Static && pod.Owner != "" {
 		r.FailAt(n, key, "owner", "is %q; expected none: a static pod is its node's", pod.Owner)
 	}

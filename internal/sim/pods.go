@@ -42,13 +42,15 @@ const lingering = 2 * time.Second
 const draDriver = "gpu.nvidia.com"
 
 // schedulePods puts the pods of the scenario on the schedule, each for when the kubelet admits it. Those that had to
-// wait are admitted in the order in which they came, as the kubelet does.
+// wait are admitted by their age, as the kubelet does.
 func (n *Node) schedulePods() {
 	numbers := make([]int, len(n.scenario.Pods))
 	for i := range numbers {
 		numbers[i] = i
 	}
-	slices.SortStableFunc(numbers, func(a, b int) int { return cmp.Compare(n.scenario.Pods[a].At, n.scenario.Pods[b].At) })
+	slices.SortStableFunc(numbers, func(a, b int) int {
+		return cmp.Compare(n.scenario.Pods[a].createdAt(), n.scenario.Pods[b].createdAt())
+	})
 	for _, i := range numbers {
 		spec := &n.scenario.Pods[i]
 		if at := n.handledFrom(spec.At, spec.Static); at != never {
@@ -86,6 +88,12 @@ func (p *pod) title() string { return p.spec.Namespace + "/" + p.spec.Name }
 
 // arrive is when a pod of the scenario comes: it is admitted, waits or is refused.
 func (n *Node) arrive(number int, spec *PodSpec) {
+	if until := n.busyUntil(); until > n.at.Sub(n.start) {
+		if at := n.handledFrom(until, spec.Static); at != never {
+			n.scheduleStart(n.start.Add(at), func() { n.arrive(number, spec) })
+		}
+		return
+	}
 	identity := []any{"pod", n.scenario.Seed, number}
 	if spec.Waits {
 		w := &waitingPod{spec: spec, identity: identity}
@@ -99,19 +107,31 @@ func (n *Node) arrive(number int, spec *PodSpec) {
 }
 
 // admitPod is the kubelet's decision on a pod: every container gets what it asks for, or the pod is not admitted. It
-// returns the container for which there is too little, nil if there is none.
+// returns the container for which there is too little, nil if there is none or it is not known yet.
 func (n *Node) admitPod(spec *PodSpec, identity ...any) *ContainerSpec {
 	p := n.newPod(spec, identity...)
+	if delay := n.allocationDelay(spec); delay > 0 {
+		n.introduce(p)
+		n.admitSlowly(p, delay)
+		return nil
+	}
+	return n.allocateFor(p)
+}
+
+// allocateFor gives a pod what it asks for, and starts it.
+func (n *Node) allocateFor(p *pod) *ContainerSpec {
 	if c := n.allocate(p); c != nil {
 		return c.spec
 	}
 	n.pods = append(n.pods, p)
-	n.introduce(p)
+	if !slices.Contains(n.known, p) {
+		n.introduce(p)
+	}
 	n.record(Record{Pod: p.title(), Message: "admitted"})
 	n.checkpointPod(p)
 	n.startContainers(p)
-	if spec.For > 0 {
-		end := n.at.Add(spec.For)
+	if p.spec.For > 0 {
+		end := n.at.Add(p.spec.For)
 		n.scheduleEnd(end, func() { n.end(p) })
 		n.scheduleEnd(end.Add(lingering), func() { n.forget(p) })
 	}

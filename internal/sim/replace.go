@@ -93,6 +93,10 @@ func (n *Node) admitWaiting(w *waitingPod) {
 		}
 		return
 	}
+	if until := n.busyUntil(); until > passed {
+		n.scheduleStart(n.start.Add(until), func() { n.admitWaiting(w) }) // where it waits for a kubelet, too
+		return
+	}
 	short := n.admitPod(w.spec, w.identity...)
 	if short == nil {
 		n.waiting = slices.DeleteFunc(n.waiting, func(o *waitingPod) bool { return o == w })

@@ -137,6 +137,8 @@ type PodSpec struct {
 	Labels     map[string]string `yaml:",omitempty"`
 	Containers []ContainerSpec   `yaml:",omitempty"`
 	At         time.Duration     `yaml:",omitempty"`
+	// Created is when the API server got the pod, which is bound to the node at At; 0: then, too.
+	Created time.Duration `yaml:",omitempty" nonzero:"more than no time; leave it out for a pod that is bound at once"`
 	// For is 0 for a pod that stays.
 	For   time.Duration `yaml:",omitempty" nonzero:"more than no time; leave it out for a pod that stays"`
 	Waits bool          `yaml:",omitempty"` // for a free device, instead of being refused

@@ -68,6 +68,45 @@ func (s *stepped) listed() string {
 	return strings.Join(names, " ")
 }
 
+// slowlyAdmitted: pod older is bound while the kubelet is down, and its device plugin takes long.
+const slowlyAdmitted = `
+version: 1
+node: {hostname: n}
+gpus: [{model: A100-40GB, count: 5}]
+pods:
+  - {name: file, static: true, resource: nvidia.com/gpu}
+  - {name: oldest, resource: nvidia.com/gpu}
+  - {name: older, created: 1s, at: 11s, resource: nvidia.com/gpu}
+  - {name: young, at: 5s, resource: nvidia.com/gpu}
+  - {name: new, at: 20s, resource: nvidia.com/gpu}
+faults:
+  - {at: 10s, for: 2s, kind: kubelet-restart}
+  - {at: 10s, for: 5m, kind: device-plugin-slow, delay: 25s}
+`
+
+// TestSlowAdmission: the kubelet admits pods one after the other, the oldest first, and lists those that it has not
+// come to as little as a kubelet that has just begun, while they run.
+func TestSlowAdmission(t *testing.T) {
+	const own = "monitoring/mig-exporter-sim"
+	s := newStepped(t, slowlyAdmitted)
+	for _, step := range []struct {
+		at   time.Duration
+		want string
+	}{
+		{9 * time.Second, "default/file-n+ default/oldest+ default/young+ " + own},
+		{13 * time.Second, "default/file-n+"},
+		{14 * time.Second, "default/file-n+ default/older default/oldest+ " + own},
+		{39*time.Second - 1, "default/file-n+ default/older default/oldest+ " + own},
+		{39 * time.Second, "default/file-n+ default/new default/older+ default/oldest+ default/young+ " + own},
+		{64 * time.Second, "default/file-n+ default/new+ default/older+ default/oldest+ default/young+ " + own},
+	} {
+		s.to(step.at)
+		if got := s.listed(); got != step.want {
+			t.Errorf("after %s: %q, want %q", step.at, got, step.want)
+		}
+	}
+}
+
 const restarted = `
 version: 1
 node: {hostname: n}
