@@ -201,10 +201,10 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 		"The kubelet's pod-resources socket. It need not exist; an empty path means that this node has no kubelet.").
 		Default(podresources.DefaultSocket).IsSetByUser(&cfg.kubeletSocketSet).StringVar(&cfg.KubeletSocket)
 	app.Flag("kubernetes.witness-pod",
-		"Pod of the API server, NAMESPACE/NAME, a trailing * is a prefix, whose presence in the kubelet's list shows that "+
-			"the list is complete after a restart: no device counts as free before. By default the exporter's own pod; on a "+
-			"host name one that always runs there, of a DaemonSet, such as kube-system/calico-node-*; a static pod is "+
-			"none.").StringVar(&cfg.WitnessPod)
+		"Pod of the API server, NAMESPACE/NAME, a trailing * is a prefix, without whose presence the kubelet's list is not "+
+			"complete after a restart: no device counts as free before it, and every pod that is known, are listed. By default "+
+			"the exporter's own pod; on a host name one that always runs there, of a DaemonSet, such as "+
+			"kube-system/calico-node-*; a static pod is none.").StringVar(&cfg.WitnessPod)
 	app.Flag("kubernetes.checkpoint",
 		"The checkpoint of the kubelet's device manager, a second source of which container holds a device while the "+
 			"kubelet does not "+

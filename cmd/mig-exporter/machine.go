@@ -42,14 +42,16 @@ func (m machine) openPods(n *node, cfg *Config) error {
 	if err := n.openMetadata(cfg); err != nil {
 		return err
 	}
-	n.containers = podresources.NewContainers(podresources.ContainersOptions{
+	containers := podresources.NewContainers(podresources.ContainersOptions{
 		ProcDir: cfg.ProcDir, LogDir: cfg.ContainerLogs, Now: time.Now, Logger: n.logger,
 	})
+	n.containers = containers
 	if cfg.KubeletSocket == "" {
 		return nil
 	}
 	opts := podresources.Options{
 		Socket: cfg.KubeletSocket, Checkpoint: cfg.Checkpoint, Witness: m.witness(cfg), NodeNames: m.nodeNames(cfg),
+		Containers:   containers,
 		Expected:     m.inCluster || cfg.kubeletSocketSet,
 		KubeletPaths: append(kubeletFolders(), filepath.Dir(cfg.KubeletSocket)),
 	}

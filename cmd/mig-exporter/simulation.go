@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-kit/log/level"
@@ -73,16 +75,17 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 	}
 	n.closers = append(n.closers, server.Close)
 	n.metadata = simulatedMetadata{node: s.Node, labels: cfg.PodLabelNames, workload: cfg.Advise.WorkloadLabel}
-	n.containers = podresources.NewContainers(podresources.ContainersOptions{
+	containers := podresources.NewContainers(podresources.ContainersOptions{
 		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
 	})
+	n.containers = containers
 	checkpoint := server.Checkpoint()
 	if cfg.Checkpoint == "" {
 		checkpoint = ""
 	}
 	n.openKubelet(cfg, podresources.Options{
 		Socket: server.Socket(), Checkpoint: checkpoint, Witness: cmp.Or(cfg.WitnessPod, sim.OwnNamespace+"/"+sim.OwnPod),
-		Expected: true,
+		Containers: containers, Expected: true,
 	})
 	faulty := faultyKubelet{Assignments: n.devices, node: s.Node, server: server}
 	n.pods, n.devices = faulty, faulty
@@ -158,6 +161,13 @@ func (m simulatedMetadata) PodMetadata(namespace, pod string, since time.Time) (
 func (m simulatedMetadata) PodByUID(uid string) (namespace, pod string, ok bool) {
 	p, ok := m.node.PodByUID(uid)
 	return p.Namespace, p.Name, ok && !p.Ended
+}
+
+// BoundPods implements podresources.Metadata.
+func (m simulatedMetadata) BoundPods(time.Time) (pods []gpu.PodName, current bool) {
+	pods, current = m.node.RunningPods()
+	slices.SortFunc(pods, func(a, b gpu.PodName) int { return strings.Compare(a.String(), b.String()) })
+	return pods, current
 }
 
 // PodGone implements podresources.Metadata. The simulated API server is asked with each call: that is later than since.

@@ -38,6 +38,14 @@ type ClaimDevice struct {
 	Driver, Pool, Device string
 }
 
+// PodName names a pod at one time. A later pod may have the same name.
+type PodName struct {
+	Namespace, Name string
+}
+
+// String returns "namespace/name".
+func (p PodName) String() string { return p.Namespace + "/" + p.Name }
+
 // Container names a container of a pod.
 type Container struct {
 	Namespace, Pod, Name string
@@ -135,6 +143,8 @@ type Assignments struct {
 	// Free are the devices that an operator has confirmed to be free although Incomplete is set. A GPU stands for all
 	// of its instances.
 	Free []DeviceRef
+	// Witness is whether a pod is named whose presence shows that List is complete. Without one it never is.
+	Witness bool
 	// Epoch grows when an allocator has restarted and earlier knowledge no longer counts.
 	Epoch uint64
 }

@@ -1,6 +1,9 @@
 package podmeta
 
 import (
+	"cmp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -14,8 +17,10 @@ const (
 	forgetAfter = 5 * time.Minute
 	// recentlyAsked is how recent a lookup of a pod must be to show that the kubelet lists the pod.
 	recentlyAsked = time.Minute
-	// maxListAge is how long PodByUID uses a list.
+	// maxListAge is how long PodByUID and BoundPods use a list.
 	maxListAge = 3 * interval
+	// boundEvery is how often BoundPods lists the pods while it is called: its caller waits for one of them to end.
+	boundEvery = 5 * time.Second
 )
 
 // podID identifies a pod by its UID and its name; either may be empty.
@@ -158,10 +163,38 @@ func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	return false
 }
 
+// BoundPods implements podresources.Metadata. As with PodGone, only a consistent list counts as current. Until the name
+// of the node is known to be right, the pods may be another's and there are none.
+func (p *Poller) BoundPods(since time.Time) (pods []gpu.PodName, current bool) {
+	now := time.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.boundLookup.renew(since, now)
+	current = p.hasCurrentPods(since)
+	if !current || now.Sub(p.lastList.started) >= boundEvery {
+		p.schedule(&p.boundLookup, now)
+	}
+	if p.lastList == nil || !p.isNodeNameProved() || !current && now.Sub(p.lastList.started) > maxListAge {
+		return nil, false
+	}
+
+	for name := range p.lastList.pods {
+		pods = append(pods, gpu.PodName{Namespace: name.namespace, Name: name.name})
+	}
+	slices.SortFunc(pods, func(a, b gpu.PodName) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return pods, current
+}
+
+// hasCurrentPods reports whether a consistent list of the right node was started at since or later.
+func (p *Poller) hasCurrentPods(since time.Time) bool {
+	return p.lastConsistent != nil && !p.lastConsistent.started.Before(since) && p.isNodeNameProved()
+}
+
 // isProvedGone reports whether a consistent list that was started at since or later proves that the pod is gone.
 func (p *Poller) isProvedGone(id podID, since time.Time) bool {
-	return p.isNodeNameProved() && p.lastConsistent != nil && !p.lastConsistent.started.Before(since) &&
-		!p.lastConsistent.hasPod(id)
+	return p.hasCurrentPods(since) && !p.lastConsistent.hasPod(id)
 }
 
 // isNodeNameProved reports whether a list has had a pod that is certainly on this node. A pod found by name alone may
@@ -177,6 +210,9 @@ func (p *Poller) needsConsistentList() bool {
 	defer p.mu.Unlock()
 	if time.Now().Before(p.noConsistentBefore) {
 		return false
+	}
+	if l := &p.boundLookup; !l.due.IsZero() && (p.lastConsistent == nil || p.lastConsistent.started.Before(l.since)) {
+		return true
 	}
 	for id, l := range p.goneLookups {
 		if !l.due.IsZero() && (p.lastConsistent == nil || p.lastConsistent.started.Before(l.since) ||
@@ -235,6 +271,7 @@ func (p *Poller) rescheduleLookups(now time.Time) {
 		_, ok := p.findPod(name, l, l.since)
 		l.reschedule(ok, p.lastList.started, now)
 	}
+	p.boundLookup.reschedule(p.hasCurrentPods(p.boundLookup.since), p.lastList.started, now)
 	for id, l := range p.goneLookups {
 		if now.Sub(l.lastAsked) > forgetAfter {
 			delete(p.goneLookups, id)

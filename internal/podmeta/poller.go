@@ -77,6 +77,7 @@ type Poller struct {
 	lastConsistent     *podList // the last consistent one, nil before the first
 	lookups            map[podName]*lookup
 	goneLookups        map[podID]*lookup // of PodGone
+	boundLookup        lookup            // of BoundPods
 	nextList           time.Time         // of the next periodic list
 	earliest           time.Time         // of the next list after a failure
 	gap                time.Duration     // before another list after a failure; 0 after a success
@@ -178,6 +179,7 @@ func (p *Poller) nextListTime() time.Time {
 	for _, l := range p.goneLookups {
 		at = l.earlier(at)
 	}
+	at = p.boundLookup.earlier(at)
 	if at.Before(p.earliest) {
 		return p.earliest
 	}

@@ -171,6 +171,9 @@ func (c *checkpoint) readAt() time.Time {
 	return c.lastSuccess
 }
 
+// readable reports whether there is a checkpoint, and it was read successfully.
+func (c *checkpoint) readable() bool { return c != nil && c.err == nil && c.lastFile != nil }
+
 // podUIDs returns the UIDs of the pods that have the device of a holding in a container of the same name.
 func (c *checkpoint) podUIDs(h *holding) []string {
 	return c.byKey[checkpointKey{h.Holder.Name, h.Holder.Resource, h.ID}]

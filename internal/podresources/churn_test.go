@@ -15,13 +15,15 @@ import (
 type livePod struct {
 	name, uid, id string
 	static, init  bool
+	admitted      bool // by the kubelet, since it was started last
 }
 
 // modelNode is a node whose kubelet forgets: the truth is in live.
 type modelNode struct {
-	live    []livePod
+	live    []livePod // the oldest first
 	stored  []livePod // in the checkpoint: pruned when something is given out
 	lists   int       // how many of nothing, static pods, all the kubelet lists: 0 to 2
+	blocked int       // steps for which it admits no pod: the Allocate of a device plugin takes long
 	api     bool
 	number  int
 	devices []string
@@ -38,8 +40,10 @@ func (n *modelNode) step(t *testing.T, r *rand.Rand, g *testLedger, c *fakeClust
 			n.live = slices.Delete(n.live, at, at+1)
 		}
 	case 6:
-		n.lists = 0
-		g.resetForRestart(g.now)
+		if r.IntN(2) == 0 {
+			n.restart(r)
+			g.resetForRestart(g.now)
+		}
 	case 7, 8, 9:
 		if n.lists < 1 || n.api {
 			n.lists = min(n.lists+1, 2)
@@ -47,7 +51,8 @@ func (n *modelNode) step(t *testing.T, r *rand.Rand, g *testLedger, c *fakeClust
 	case 10:
 		n.api = !n.api
 	}
-	if !n.api {
+	n.admitOldest(r)
+	if c.silent = !n.api; c.silent {
 		return
 	}
 	c.asked = g.now
@@ -68,6 +73,32 @@ func (n *modelNode) step(t *testing.T, r *rand.Rand, g *testLedger, c *fakeClust
 	}
 }
 
+// restart lets the kubelet forget its pods. Sometimes it admits none for a while once it knows them again.
+func (n *modelNode) restart(r *rand.Rand) {
+	n.lists, n.blocked = 0, max(0, r.IntN(40)-20)
+	for i := range n.live {
+		n.live[i].admitted = false
+	}
+}
+
+// admitOldest lets the kubelet admit up to two of its pods of the API server again, the oldest first.
+func (n *modelNode) admitOldest(r *rand.Rand) {
+	if n.lists < 2 {
+		return
+	}
+	if n.blocked > 0 {
+		n.blocked--
+		return
+	}
+	admits := r.IntN(3)
+	for i := range n.live {
+		if p := &n.live[i]; !p.static && !p.admitted && admits > 0 {
+			p.admitted = true
+			admits--
+		}
+	}
+}
+
 func modelUID(number int) string { return fmt.Sprintf("00000000-0000-0000-0000-%012d", number) }
 
 // admitPod gives a device to a new pod, if the kubelet knows its pods and one is free. Its name may be that of a
@@ -76,11 +107,13 @@ func (n *modelNode) admitPod(t *testing.T, r *rand.Rand, g *testLedger) {
 	id := n.devices[r.IntN(len(n.devices))]
 	name := fmt.Sprint("p", r.IntN(6))
 	taken := func(p livePod) bool { return p.id == id || p.name == name }
-	if n.lists < 2 || !n.api || slices.ContainsFunc(n.live, taken) {
+	waits := func(p livePod) bool { return !p.static && !p.admitted }
+	if n.lists < 2 || !n.api || slices.ContainsFunc(n.live, taken) || slices.ContainsFunc(n.live, waits) {
 		return
 	}
 	n.number++
-	p := livePod{name: name, uid: modelUID(n.number), id: id, static: r.IntN(4) == 0, init: r.IntN(5) == 0}
+	p := livePod{name: name, uid: modelUID(n.number), id: id, static: r.IntN(4) == 0, init: r.IntN(5) == 0,
+		admitted: true}
 	if p.static {
 		p.uid = fmt.Sprintf("%032d", n.number)
 	}
@@ -100,7 +133,7 @@ func (n *modelNode) listedPods() []*kubeletapi.PodResources {
 	var pods []*kubeletapi.PodResources
 	for _, p := range n.live {
 		switch {
-		case n.lists == 0 || n.lists == 1 && !p.static:
+		case n.lists == 0 || !p.static && !p.admitted:
 		case p.init:
 			pods = append(pods, pod("ns", p.name, container("main", nil)))
 		default:
@@ -113,7 +146,7 @@ func (n *modelNode) listedPods() []*kubeletapi.PodResources {
 	return pods
 }
 
-// TestChurn: over random churn, restarts and outages no device that a live pod holds is reported as free or given to
+// TestChurn: over random churn, restarts, slow admissions and outages no device that a live pod holds is reported as free or given to
 // another, and no holder that was listed is forgotten while it lives. Without the checkpoint, those of plain init
 // containers are the exception.
 func TestChurn(t *testing.T) {
@@ -130,7 +163,7 @@ func TestChurn(t *testing.T) {
 		}
 		n := &modelNode{lists: 2, api: true, devices: []string{gpuA, gpuB, gpuC}}
 		complete, known := 0, map[string]bool{} // by UID: the ledger has had its holding
-		for step := range 400 {
+		for step := range 800 {
 			n.step(t, r, g, c)
 			got := g.list(n.listedPods()...)
 			if got.Incomplete == "" {
@@ -143,7 +176,7 @@ func TestChurn(t *testing.T) {
 			}
 		}
 		if complete < 50 {
-			t.Errorf("seed %d: only %d of 400 lists were complete", seed, complete)
+			t.Errorf("seed %d: only %d of 800 lists were complete", seed, complete)
 		}
 	}
 }

@@ -46,6 +46,9 @@ type Metadata interface {
 	PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool)
 	// PodByUID returns the name of a pod that was on this node and had not ended when the API server was last read.
 	PodByUID(uid string) (namespace, pod string, ok bool)
+	// BoundPods returns the pods that the API server has bound to this node and that have not ended, ordered by name.
+	// current is whether it was read at since or later and not from its cache; otherwise the pods are older, or none.
+	BoundPods(since time.Time) (pods []gpu.PodName, current bool)
 	// PodGone reports whether the API server, read at since or later and not from its cache, had neither a pod of that
 	// UID on this node nor one of that name. Pods that have ended do not count. An empty name is not looked up.
 	PodGone(namespace, pod, uid string, since time.Time) bool
@@ -78,6 +81,8 @@ type Options struct {
 	// Running reports whether a process of an assignment's container runs on its device; nil: this is not known. It
 	// must not block.
 	Running func(*gpu.Assignment) bool
+	// Containers finds containers that run, which hold what they were given; nil: they are not looked for.
+	Containers *Containers
 	// Expected is set if the node must have a kubelet. Otherwise it has none if no path of Traces exists and none has
 	// answered yet.
 	Expected     bool
@@ -143,6 +148,9 @@ func New(opts Options) *Client {
 	c.ledger = ledger{
 		metadata: opts.Metadata, running: opts.Running, checkpoint: c.checkpoint, logger: opts.Logger,
 		settlement: settlement{witness: opts.Witness, nodes: opts.NodeNames},
+	}
+	if opts.Containers != nil {
+		c.ledger.live = opts.Containers.readLive
 	}
 	return c
 }

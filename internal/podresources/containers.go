@@ -74,7 +74,7 @@ func NewContainers(opts ContainersOptions) *Containers {
 // no container of the kubelet. The cgroup is read every time, so that a reused process id never gets the container of
 // an earlier process.
 func (c *Containers) ContainerOf(pid uint32) (gpu.Container, bool) {
-	cgroup, err := c.readCgroup(pid)
+	cgroup, err := c.readCgroup(strconv.FormatUint(uint64(pid), 10))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err != nil {
@@ -100,15 +100,16 @@ func (c *Containers) ContainerOf(pid uint32) (gpu.Container, bool) {
 	return gpu.Container{}, false
 }
 
-func (c *Containers) readCgroup(pid uint32) (string, error) {
-	f, err := os.Open(filepath.Join(c.opts.ProcDir, strconv.FormatUint(uint64(pid), 10), "cgroup"))
+// readCgroup returns the cgroups of a process by its name in ProcDir.
+func (c *Containers) readCgroup(pid string) (string, error) {
+	f, err := os.Open(filepath.Join(c.opts.ProcDir, pid, "cgroup"))
 	if err != nil {
-		return "", fmt.Errorf("cgroup of process %d: %w", pid, err)
+		return "", fmt.Errorf("cgroup of process %s: %w", pid, err)
 	}
 	defer f.Close()
 	content, err := io.ReadAll(io.LimitReader(f, maxCgroupBytes))
 	if err != nil {
-		return "", fmt.Errorf("cgroup of process %d: %w", pid, err)
+		return "", fmt.Errorf("cgroup of process %s: %w", pid, err)
 	}
 	return string(content), nil
 }

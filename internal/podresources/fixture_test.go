@@ -1,6 +1,8 @@
 package podresources
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,11 +14,12 @@ import (
 
 // fakeCluster is an API server with the answers of its fields.
 type fakeCluster struct {
-	pods  map[string]gpu.PodMetadata // by namespace/name
-	asked time.Time                  // of its last answer
-	gone  map[string]bool            // UIDs that it has said to be gone
-	admin map[gpu.ClaimDevice]bool
-	err   error // of AdminAccess
+	pods   map[string]gpu.PodMetadata // by namespace/name
+	asked  time.Time                  // of its last answer
+	gone   map[string]bool            // UIDs that it has said to be gone
+	admin  map[gpu.ClaimDevice]bool
+	silent bool  // it does not answer
+	err    error // of AdminAccess
 }
 
 func (c *fakeCluster) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
@@ -35,11 +38,19 @@ func (c *fakeCluster) PodByUID(uid string) (namespace, pod string, ok bool) {
 
 func (c *fakeCluster) PodGone(_, _, uid string, _ time.Time) bool { return c.gone[uid] }
 
+func (c *fakeCluster) BoundPods(time.Time) (pods []gpu.PodName, current bool) {
+	for name := range c.pods {
+		pods = append(pods, gpu.PodName{Namespace: "ns", Name: name[len("ns/"):]})
+	}
+	slices.SortFunc(pods, func(a, b gpu.PodName) int { return strings.Compare(a.Name, b.Name) })
+	return pods, !c.silent
+}
+
 func (c *fakeCluster) AdminAccess(d gpu.ClaimDevice, _ time.Time) (bool, error) {
 	return c.admin[d], c.err
 }
 
-// testLedger is a ledger and its clock. The witness is pod ns/witness.
+// testLedger is a ledger and its clock. The witness is pod ns/witness, and no container is seen to run.
 type testLedger struct {
 	*ledger
 	now time.Time
@@ -49,6 +60,7 @@ func newTestLedger(t *testing.T, metadata Metadata) *testLedger {
 	t.Helper()
 	g := &testLedger{now: time.Unix(1000, 0), ledger: &ledger{
 		metadata: metadata, logger: log.NewNopLogger(), settlement: settlement{witness: "ns/witness"},
+		live: func() (*liveContainers, bool) { return newLiveContainers(), true },
 	}}
 	g.resetForRestart(g.now)
 	return g

@@ -13,9 +13,6 @@ import (
 // pollGap is the least time between two lists that count separately: a restarting kubelet adds its pods one by one.
 const pollGap = time.Second
 
-// settleAfter is how long no new pod must have appeared in the list before it is settled.
-const settleAfter = 2 * time.Second
-
 // freeFor is how long an operator's confirmation that a device is free is valid.
 const freeFor = 10 * time.Minute
 
@@ -45,7 +42,13 @@ type ledger struct {
 	metadata   Metadata                   // nil: the API server is not asked
 	running    func(*gpu.Assignment) bool // nil: processes are not looked at
 	checkpoint *checkpoint                // nil: it is not read
-	logger     log.Logger
+	// live returns the containers with a process, and false if the host's processes are not seen; nil: they are not
+	// looked at.
+	live   func() (*liveContainers, bool)
+	logger log.Logger
+
+	seenLive      *liveContainers // what live returned for the present list; nil before
+	seesProcesses bool
 
 	settlement settlement
 	listCount  uint64
@@ -76,7 +79,8 @@ func (g *ledger) resetForRestart(now time.Time) {
 // answered, so that both are of the same pods.
 func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 	g.listCount++
-	settled := g.settlement.recordPods(l.pods, g.isStatic, now)
+	g.seenLive = nil
+	settled := g.settle(l, now)
 	before := g.holdings
 	g.holdings = make([]holding, 0, len(l.entries))
 	missing := 0
@@ -122,6 +126,7 @@ func (h *holding) inheritState(before *holding) {
 // counts.
 func (g *ledger) markAllMissing(now time.Time) {
 	var nothing listing
+	g.seenLive = nil
 	before := g.holdings
 	g.settled, g.holdings = false, g.holdings[:0]
 	for _, h := range before {
@@ -152,8 +157,8 @@ func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time
 			return true
 		}
 	}
-	if g.isRunning(&h.Assignment) {
-		return true // a live process outweighs every proof
+	if g.isRunning(&h.Assignment) || g.hasLiveContainer(h, l) {
+		return true // what is seen to run outweighs every proof
 	}
 	level.Debug(g.logger).Log("msg", "container no longer holds a device", "namespace", h.Holder.Namespace, "pod",
 		h.Holder.Pod,
@@ -162,26 +167,44 @@ func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time
 	return false
 }
 
-// proofOfEnd returns what proves that a missing holding has ended; empty if nothing does.
+// proofOfEnd returns what proves that a missing holding has ended; empty if nothing does. That the kubelet and its
+// checkpoint lack it proves nothing while the API server has the pod.
 func (g *ledger) proofOfEnd(h *holding, l *listing, settled bool, now time.Time) string {
-	switch {
-	case settled && now.Sub(h.lackedBySettled) >= pollGap && !g.checkpoint.hasDevice(h):
-		return "two settled lists lack it"
-	case h.fromPlugin() && l.givesToAnother(h):
+	if h.fromPlugin() && l.givesToAnother(h) {
 		return "the device is listed for another pod"
-	case h.inCheckpoint && g.checkpoint.rewrittenWithout(h):
+	}
+
+	if uid := g.pods.podUID(h); g.metadata != nil {
+		if g.isAPIPod(h.podName(), uid) && g.metadata.PodGone(h.Holder.Namespace, h.Holder.Pod, uid, h.missingSince) {
+			return "the API server has no such pod"
+		}
+		if _, _, bound := g.metadata.PodByUID(uid); bound {
+			return ""
+		}
+	}
+
+	if h.inCheckpoint && g.checkpoint.rewrittenWithout(h) {
 		return "the checkpoint was rewritten without it"
-	case g.metadata != nil && isAPIUID(g.pods.podUID(h)) &&
-		g.metadata.PodGone(h.Holder.Namespace, h.Holder.Pod, g.pods.podUID(h), h.missingSince):
-		return "the API server has no such pod"
+	}
+	if settled && now.Sub(h.lackedBySettled) >= pollGap && !g.checkpoint.hasDevice(h) {
+		return "two settled lists lack it"
 	}
 	return ""
+}
+
+// isAPIPod reports whether a pod is known to be the API server's, by its UID or else by its name. The API server may
+// not know a static pod.
+func (g *ledger) isAPIPod(pod gpu.PodName, uid string) bool {
+	if uid != "" {
+		return isAPIUID(uid)
+	}
+	return len(g.settlement.nodes) > 0 && !g.settlement.isNamedAfterNode(pod)
 }
 
 // givesToAnother reports whether the device of a holding is listed for another pod.
 func (l *listing) givesToAnother(h *holding) bool {
 	if l.deviceOwners == nil {
-		l.deviceOwners = make(map[pluginDevice]podName, len(l.entries))
+		l.deviceOwners = make(map[pluginDevice]gpu.PodName, len(l.entries))
 		for n := range l.entries {
 			if e := &l.entries[n]; e.fromPlugin() {
 				l.deviceOwners[e.pluginDevice()] = e.podName()
@@ -193,11 +216,11 @@ func (l *listing) givesToAnother(h *holding) bool {
 }
 
 // isStatic reports whether a pod is known to be static, by the UID that the API server has of its mirror pod.
-func (g *ledger) isStatic(pod podName) bool {
+func (g *ledger) isStatic(pod gpu.PodName) bool {
 	if g.metadata == nil {
 		return false
 	}
-	meta, ok := g.metadata.PodMetadata(pod.namespace, pod.name, time.Time{})
+	meta, ok := g.metadata.PodMetadata(pod.Namespace, pod.Name, time.Time{})
 	return ok && !isAPIUID(meta.UID)
 }
 

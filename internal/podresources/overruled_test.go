@@ -164,11 +164,12 @@ func TestTheCheckpointTellsNow(t *testing.T) {
 	g := newTestLedger(t, c)
 	g.checkpoint = testCheckpoint(t, uidA+" init "+gpuA)
 	g.checkpoint.now = func() time.Time { return g.now }
-	g.listUntilSettled(t)
+	initializing := pod("ns", "a", container("main", nil))
+	g.listUntilSettled(t, initializing)
 	for range 10 {
-		g.list(witness())
+		g.list(initializing, witness())
 	}
-	got := g.list(witness())
+	got := g.list(initializing, witness())
 	if a := got.List[0]; a.Holder.Unconfirmed != "" || !a.Listed.Equal(g.now) {
 		t.Errorf("unconfirmed %q, listed %v ago; poll drops it for every device that was first seen since",
 			a.Holder.Unconfirmed, g.now.Sub(a.Listed))

@@ -20,12 +20,12 @@ type podState struct {
 
 // podStates keeps the pods of holdings by name. Another pod may reuse a name, even of another owner.
 type podStates struct {
-	byName map[podName]*podState
+	byName map[gpu.PodName]*podState
 }
 
 // updateStates updates the states from the holdings, in which those of one pod are adjacent.
 func (p *podStates) updateStates(held []holding, round uint64, now time.Time) {
-	states := make(map[podName]*podState, len(p.byName))
+	states := make(map[gpu.PodName]*podState, len(p.byName))
 	for group := range groupByPod(held) {
 		name := group[0].podName()
 		state, uid := p.byName[name], listedUID(group)

@@ -21,9 +21,6 @@ const (
 // maxIDLength bounds the kept part of a device id in no known form.
 const maxIDLength = 128
 
-// podName names a pod.
-type podName struct{ namespace, name string }
-
 // listedDevice is one assignment as the kubelet lists it: its Device and Sharing are parsed from the id.
 type listedDevice struct {
 	gpu.Assignment
@@ -31,7 +28,9 @@ type listedDevice struct {
 	order int             // of the container in its pod
 }
 
-func (e *listedDevice) podName() podName { return podName{e.Holder.Namespace, e.Holder.Pod} }
+func (e *listedDevice) podName() gpu.PodName {
+	return gpu.PodName{Namespace: e.Holder.Namespace, Name: e.Holder.Pod}
+}
 
 // pluginDevice is a device of a device plugin. The kubelet assigns each id of a resource, including those of replicas,
 // to one container. It does not relate resources: after a new configuration of the plugin (strategy single to mixed, a
@@ -46,10 +45,10 @@ func (e *listedDevice) fromPlugin() bool { return e.claim == gpu.ClaimDevice{} }
 
 // listing is the content of one reply of the kubelet.
 type listing struct {
-	pods         map[podName]bool // including those without a device
-	entries      []listedDevice   // by compareAssignments, each once
+	pods         map[gpu.PodName]bool // including those without a device
+	entries      []listedDevice       // by compareAssignments, each once
 	unreadable   []gpu.Assignment
-	deviceOwners map[pluginDevice]podName // of devices of device plugins; nil until needed
+	deviceOwners map[pluginDevice]gpu.PodName // of devices of device plugins; nil until needed
 }
 
 // replyReader reads replies of the kubelet. It is immutable.
@@ -59,10 +58,10 @@ type replyReader struct {
 
 // readReply returns the content of a reply. It does not depend on the order of the reply's pods and devices.
 func (r replyReader) readReply(reply *kubeletapi.ListPodResourcesResponse) listing {
-	l := listing{pods: make(map[podName]bool, len(reply.GetPodResources()))}
+	l := listing{pods: make(map[gpu.PodName]bool, len(reply.GetPodResources()))}
 	shared := sharedClaims(reply)
 	for _, pod := range reply.GetPodResources() {
-		l.pods[podName{pod.GetNamespace(), pod.GetName()}] = true
+		l.pods[gpu.PodName{Namespace: pod.GetNamespace(), Name: pod.GetName()}] = true
 		for order, c := range pod.GetContainers() {
 			e := listedDevice{order: order}
 			e.Holder.Container = gpu.Container{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Name: c.GetName()}

@@ -22,7 +22,7 @@ type unlistedDevice struct {
 	dismissed bool      // an operator has confirmed that it is free
 	// pod is the pod of the UID if it is known to run: the kubelet lists it with other devices, or the API server has
 	// it.
-	pod      podName
+	pod      gpu.PodName
 	alive    bool
 	metadata gpu.PodMetadata // of the pod, once known
 }
@@ -78,11 +78,11 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 			if isAPIUID(d.uid) && g.metadata.PodGone("", "", d.uid, device.since) {
 				continue
 			}
-			device.pod.namespace, device.pod.name, device.alive = g.metadata.PodByUID(d.uid)
+			device.pod.Namespace, device.pod.Name, device.alive = g.metadata.PodByUID(d.uid)
 		}
 		device.dismissed = device.dismissed && !device.alive
 		if device.alive && g.metadata != nil {
-			if meta, ok := g.metadata.PodMetadata(device.pod.namespace, device.pod.name, device.since); ok && meta.UID == d.uid {
+			if meta, ok := g.metadata.PodMetadata(device.pod.Namespace, device.pod.Name, device.since); ok && meta.UID == d.uid {
 				device.metadata = meta
 			}
 		}
@@ -99,9 +99,9 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 // indexLedger returns the devices of the ledger's holdings, the listed pods by UID, and the devices of plugins that are
 // listed as held. It leaves out the latter if the checkpoint no longer has the pod: the pod has ended, and the device
 // may be another's.
-func (u *unlistedDevices) indexLedger(g *ledger) (held map[checkpointDevice]bool, listed map[string]podName,
+func (u *unlistedDevices) indexLedger(g *ledger) (held map[checkpointDevice]bool, listed map[string]gpu.PodName,
 	owned map[pluginDevice]bool) {
-	held, listed, owned = map[checkpointDevice]bool{}, map[string]podName{}, map[pluginDevice]bool{}
+	held, listed, owned = map[checkpointDevice]bool{}, map[string]gpu.PodName{}, map[pluginDevice]bool{}
 	for n := range g.holdings {
 		h := &g.holdings[n]
 		if h.Holder.PodUID != "" || !h.dismissed {
@@ -134,7 +134,7 @@ func (u *unlistedDevices) listAssignments(settled bool, read time.Time) []gpu.As
 			continue
 		}
 		a := gpu.Assignment{ID: d.id, Device: parsed.ref, Seen: device.listCount, Listed: read, Holder: gpu.Holder{
-			Container: gpu.Container{Namespace: device.pod.namespace, Pod: device.pod.name, Name: d.container},
+			Container: gpu.Container{Namespace: device.pod.Namespace, Pod: device.pod.Name, Name: d.container},
 			PodUID:    d.uid, Workload: device.metadata.Workload, Labels: device.metadata.Labels,
 			Rightsizing: device.metadata.Rightsizing,
 			Resource:    d.resource, Sharing: parsed.sharing, Replica: parsed.replica,

@@ -75,6 +75,20 @@ func (n *Node) apiPod(now time.Time, meant func(p *pod) bool) (APIPod, bool) {
 	return APIPod{}, false
 }
 
+// RunningPods returns the names of the pods that the API server had on the node when it answered last, and that had
+// not ended.
+func (n *Node) RunningPods() (pods []gpu.PodName, up bool) {
+	now := n.lock()
+	defer n.mu.Unlock()
+	asOf, up := n.askedAt(now)
+	for _, p := range n.known {
+		if p.known <= asOf && asOf < p.deleted && asOf < p.endKnown {
+			pods = append(pods, gpu.PodName{Namespace: p.spec.Namespace, Name: p.name})
+		}
+	}
+	return pods, up
+}
+
 // PodGone reports whether the API server answers and has neither a pod of a UID nor one of that name; pods that have
 // ended do not count, and an empty name is not looked for. A fault that delays what it shows (api-server-slow) makes
 // no pod gone.

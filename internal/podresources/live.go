@@ -1,0 +1,118 @@
+package podresources
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// liveContainers are containers of the kubelet in whose cgroups there are processes.
+type liveContainers struct {
+	containers map[gpu.Container]bool
+	byUID      map[uidContainer]bool
+	pods       map[gpu.PodName]bool
+}
+
+// uidContainer is a container of the pod of a UID.
+type uidContainer struct{ uid, name string }
+
+func newLiveContainers() *liveContainers {
+	return &liveContainers{containers: map[gpu.Container]bool{}, byUID: map[uidContainer]bool{},
+		pods: map[gpu.PodName]bool{}}
+}
+
+// add adds a container, with the UID of its pod, which is empty if it is not known.
+func (l *liveContainers) add(c gpu.Container, uid string) {
+	l.containers[c] = true
+	l.pods[gpu.PodName{Namespace: c.Namespace, Name: c.Pod}] = true
+	if uid != "" {
+		l.byUID[uidContainer{uid, c.Name}] = true
+	}
+}
+
+// has reports whether a container runs, of the pod of a UID unless that is empty.
+func (l *liveContainers) has(c gpu.Container, uid string) bool {
+	if uid == "" {
+		return l.containers[c]
+	}
+	return l.byUID[uidContainer{uid, c.Name}]
+}
+
+// readLive returns the containers of the kubelet that have a process. It reads the cgroup of every process, so it is
+// not for every poll. It returns false if no container but this program's own is seen: then the process table may be
+// that of another PID namespace, and an absence from it says nothing.
+func (c *Containers) readLive() (*liveContainers, bool) {
+	live := newLiveContainers()
+	if _, err := os.Stat(c.opts.LogDir); err != nil {
+		return live, false // as in a pod that sees its own processes alone
+	}
+	dir, err := os.Open(c.opts.ProcDir)
+	if err != nil {
+		return live, false
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		level.Debug(c.opts.Logger).Log("msg", "cannot list processes", "err", err)
+	}
+	own := map[string]bool{}
+	if cgroup, err := c.readCgroup("self"); err == nil {
+		for _, id := range containerIDs(cgroup) {
+			own[id] = true
+		}
+	}
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.readLogDir()
+	visible := false
+	for _, name := range names {
+		if _, err := strconv.ParseUint(name, 10, 32); err != nil {
+			continue // not a process
+		}
+		cgroup, err := c.readCgroup(name)
+		if err != nil {
+			continue // it has ended
+		}
+		for _, id := range containerIDs(cgroup) {
+			if found, ok := c.findContainer(id); ok {
+				live.add(found, podUIDOf(cgroup))
+				visible = visible || !own[id]
+				break
+			}
+		}
+	}
+	return live, visible
+}
+
+// podUIDOf returns the UID of the innermost pod in a /proc/<pid>/cgroup; empty if it names none. See containerIDs for
+// the forms of the paths.
+func podUIDOf(cgroup string) string {
+	elements := strings.FieldsFunc(cgroup, func(r rune) bool { return r == '/' || r == ':' || r == '\n' })
+	for _, element := range slices.Backward(elements) {
+		element = strings.TrimSuffix(element, ".slice")
+		at := strings.LastIndex(element, "pod")
+		if at < 0 {
+			continue
+		}
+		// With the systemd driver it has underscores.
+		if uid := strings.ReplaceAll(element[at+len("pod"):], "_", "-"); isPodUID(uid) {
+			return uid
+		}
+	}
+	return ""
+}
+
+// isPodUID reports whether s is the UID of a pod of the API server, or of a static one, which is a hash.
+func isPodUID(s string) bool {
+	const hash, uuid = 32, 36
+	if len(s) == uuid && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' {
+		s = strings.ReplaceAll(s, "-", "")
+	}
+	return len(s) == hash && isHex(s)
+}
