@@ -21,6 +21,9 @@ func newExporter(c *catalog) collectFunc {
 		"Driver calls that have not returned in time and may never return.", "")
 	unmatched := c.newFamily("mig_exporter_unmatched_device_ids",
 		"Device ids that the kubelet gave out and that name no device of this node.", "")
+	witness := c.newFamily("mig_exporter_kubelet_witness",
+		"1 when a pod is named whose presence shows that the kubelet's list is complete, 0 when none is: then no device is "+
+			"ever known to be free (--kubernetes.witness-pod).", "")
 	driver := c.newFamily("nvidia_driver_info", "Versions of the driver, of NVML and of CUDA, with the value 1.", "",
 		"driver_version", "nvml_version", "cuda_version")
 	driverCalls, profilerCalls := c.driverCalls, c.profilerCalls
@@ -35,6 +38,9 @@ func newExporter(c *catalog) collectFunc {
 		}
 		w.add(hung, nil, float64(v.HungCalls))
 		w.add(unmatched, nil, float64(len(v.Unmatched)))
+		if named, ok := v.Witness.Get(); ok {
+			w.addBool(witness, nil, named)
+		}
 		if d, ok := v.Driver.Get(); ok {
 			w.add(driver, v.root.extend("driver_version", d.Version, "nvml_version", d.NVML, "cuda_version", d.CUDA), 1)
 		}

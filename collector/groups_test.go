@@ -275,13 +275,15 @@ func TestExporterGroup(t *testing.T) {
 		{Name: gpu.SourceNVML, Up: true, LastSuccess: testEpoch()},
 		{Name: gpu.SourceKubelet, Stale: true, LastSuccess: testEpoch()},
 		{Name: gpu.SourceDCGM, Up: true, LastSuccess: testEpoch()}, {Name: gpu.SourceJobs}}
-	s.Unmatched, s.HungCalls = make([]gpu.Assignment, 2), 1
+	s.Unmatched, s.HungCalls, s.Witness = make([]gpu.Assignment, 2), 1, gpu.Some(false)
 	opts := fixedOptions("exporter")
 	opts.DriverCalls = func() uint64 { return 99 }
 	expectText(t, renderText(t, mustNew(t, opts), s), `# TYPE mig_exporter_driver_calls_total counter
 		mig_exporter_driver_calls_total{source="nvml"} 99
 		# TYPE mig_exporter_hung_driver_calls gauge
 		mig_exporter_hung_driver_calls 1
+		# TYPE mig_exporter_kubelet_witness gauge
+		mig_exporter_kubelet_witness 0
 		# TYPE mig_exporter_snapshot_generation gauge
 		mig_exporter_snapshot_generation 7
 		# TYPE mig_exporter_snapshot_timestamp_seconds gauge

@@ -141,6 +141,7 @@ func expectText(t testing.TB, got, want string) {
 func richNode(count, instances int) *gpu.Snapshot {
 	s := newNode()
 	s.Driver = gpu.Some(gpu.Driver{Version: "580.95.05", NVML: "13.580.95.05", CUDA: "13.0"})
+	s.Witness = gpu.Some(true)
 	s.Sources = []gpu.SourceState{
 		{Name: gpu.SourceNVML, Up: true, LastSuccess: testEpoch()},
 		{Name: gpu.SourceKubelet, Up: true, LastSuccess: testEpoch()},

@@ -23,6 +23,8 @@ type Snapshot struct {
 	Unmatched []Assignment
 	// HoldersIncomplete is why a device without a holder may be held nevertheless; empty if all holders are known.
 	HoldersIncomplete string
+	// Witness is Assignments.Witness; absent if the node has no kubelet, or none is asked.
+	Witness Opt[bool]
 	// HungCalls counts the driver calls that have not returned in time and may never return.
 	HungCalls int
 }

@@ -16,6 +16,7 @@ func (g *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
 		List:       make([]gpu.Assignment, 0, len(g.holdings)),
 		Unreadable: g.unreadable,
 		Incomplete: g.incompleteReason(err, now),
+		Witness:    g.settlement.witness != "",
 		Epoch:      g.epoch,
 		Free:       slices.Clone(g.free),
 	}

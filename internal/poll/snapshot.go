@@ -34,6 +34,7 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	if p.pods.known {
 		s.Unmatched = attachHolders(s.GPUs, p.pods.last, p.opts.Containers)
 		unlessListed(s.GPUs, p.pods.success)
+		s.Witness = gpu.Some(p.pods.last.Witness)
 		if s.HoldersIncomplete = p.pods.last.Incomplete; s.HoldersIncomplete != "" {
 			markConfirmedFree(s.GPUs)
 		}
