@@ -73,9 +73,13 @@ func renderFor(version string, loaded *chart.Chart, over values) (map[string]str
 	return files, err
 }
 
-// renderAll renders the notes too.
-func renderAll(version string, loaded *chart.Chart, over values) (map[string]string, error) {
+// renderAll renders the notes too, for a cluster without DRA that has further groups of the API.
+func renderAll(version string, loaded *chart.Chart, over values, groups ...string) (map[string]string, error) {
 	capabilities := chartutil.DefaultCapabilities.Copy()
+	capabilities.APIVersions = slices.DeleteFunc(capabilities.APIVersions, func(version string) bool {
+		return strings.HasPrefix(version, "resource.k8s.io/")
+	})
+	capabilities.APIVersions = append(capabilities.APIVersions, groups...)
 	parsed, err := chartutil.ParseKubeVersion(version)
 	if err != nil {
 		return nil, err

@@ -109,6 +109,43 @@ func TestMounts(t *testing.T) {
 	}
 }
 
+// TestCheckpoint: every profile reads the kubelet's checkpoint, from a folder that it cannot write. One value turns that
+// off, and another user than root, who could not read it, gets none.
+func TestCheckpoint(t *testing.T) {
+	const mounted = "/var/lib/kubelet/device-plugins"
+	folder := func(objects []object) any {
+		pod, c := container(t, objects)
+		for _, mount := range asList(c["volumeMounts"]) {
+			if at(mount, "mountPath") != mounted || at(mount, "readOnly") != true {
+				continue
+			}
+			for _, volume := range asList(pod["volumes"]) {
+				if at(volume, "name") == at(mount, "name") {
+					return at(volume, "hostPath", "path")
+				}
+			}
+		}
+		return nil
+	}
+	for name, objects := range profileObjects(t) {
+		equal(t, name, folder(objects), any(mounted))
+		off := merge(readValues(t, profiles()[name]...), set("kubelet.checkpoint.enabled", false))
+		equal(t, name+" with the value off", folder(render(t, off)), any(nil))
+	}
+	for name, tc := range map[string]struct {
+		over values
+		want any
+	}{
+		"another user": {set("runAsUser", 65532), nil},
+		"no pods":      {set("kubelet.podResources.enabled", false), nil},
+		"k0s": {set("kubelet.podResources.hostPath", "/var/lib/k0s/kubelet/pod-resources"),
+			"/var/lib/k0s/kubelet/device-plugins"},
+		"its own folder": {set("kubelet.checkpoint.hostPath", "/srv/device-plugins"), "/srv/device-plugins"},
+	} {
+		equal(t, name, folder(render(t, tc.over)), tc.want)
+	}
+}
+
 // TestPauseLabel: mig-manager ends the pod by this label, so that only the profile of the GPU operator has it, and a
 // controlling pod must have none of the operator's, in no place.
 func TestPauseLabel(t *testing.T) {

@@ -40,8 +40,8 @@ func TestRefusedValues(t *testing.T) {
 		"control, not root": {merge(set("control.enabled", true), set("runAsUser", 65532)),
 			"runAsUser: control.enabled needs root"},
 		"MIG, not root": {merge(set("mig.monitor", true), set("runAsUser", 65532)), "runAsUser: mig.monitor needs root"},
-		"checkpoint, not root": {merge(set("kubelet.checkpoint.enabled", true), set("runAsUser", 65532)),
-			"runAsUser: kubelet.checkpoint needs root"},
+		"relative folder of the checkpoint": {set("kubelet.checkpoint.hostPath", "device-plugins"),
+			"at '/kubelet/checkpoint/hostPath': 'device-plugins' does not match pattern"},
 		"evidence, not root": {merge(set("advise.keepEvidence", true), set("runAsUser", 65532)),
 			"runAsUser: advise.keepEvidence needs root"},
 		"control, no kubelet": {merge(set("control.enabled", true), set("kubelet.podResources.enabled", false)),
@@ -120,7 +120,6 @@ func TestValuesWithoutEffect(t *testing.T) {
 		{"control.network.hostPort", 9402, nil, "control.network.enabled: control.network.hostPort"},
 		{"podMetadata.enabled", true, noPods, "kubelet.podResources.enabled: podMetadata.enabled"},
 		{"hostProcesses.enabled", true, noPods, "kubelet.podResources.enabled: hostProcesses.enabled"},
-		{"kubelet.checkpoint.enabled", true, noPods, "kubelet.podResources.enabled: kubelet.checkpoint.enabled"},
 	} {
 		_, err := renderFiles(loadChart(t), merge(tc.with, set(tc.value, tc.to)))
 		if err == nil || !strings.Contains(err.Error(), tc.needs+" needs it") {
@@ -146,6 +145,41 @@ func TestNotes(t *testing.T) {
 			}
 			if said := strings.Contains(files[notes], tc.line); said != (len(over) == 0) {
 				t.Errorf("%v: %q is said: %v\n%s", over, tc.line, said, files[notes])
+			}
+		}
+	}
+}
+
+// TestNotesOnHolders: of which holders nothing is known, in clusters with DRA, and without a source besides the
+// kubelet's list.
+func TestNotesOnHolders(t *testing.T) {
+	const claims, sources = "The cluster has DRA", "The kubelet's checkpoint is not read"
+	user := set("runAsUser", 65532)
+	reads := merge(set("podMetadata.enabled", true), set("podMetadata.resourceClaims", true))
+	for name, tc := range map[string]struct {
+		over   values
+		groups []string
+		want   []string
+	}{
+		"by default":               {values{}, nil, nil},
+		"DRA":                      {values{}, []string{"resource.k8s.io/v1"}, []string{claims}},
+		"DRA of Kubernetes 1.32":   {values{}, []string{"resource.k8s.io/v1beta1"}, []string{claims}},
+		"DRA, pods alone":          {set("podMetadata.enabled", true), []string{"resource.k8s.io/v1"}, []string{claims}},
+		"DRA with claims":          {reads, []string{"resource.k8s.io/v1"}, nil},
+		"DRA with control":         {readValues(t, "control"), []string{"resource.k8s.io/v1"}, nil},
+		"no pods":                  {set("kubelet.podResources.enabled", false), []string{"resource.k8s.io/v1"}, nil},
+		"another user":             {user, nil, []string{sources}},
+		"no checkpoint":            {set("kubelet.checkpoint.enabled", false), nil, []string{sources}},
+		"no checkpoint, but pods":  {merge(set("kubelet.checkpoint.enabled", false), set("podMetadata.enabled", true)), nil, nil},
+		"another user, no holders": {merge(user, set("kubelet.podResources.enabled", false)), nil, nil},
+	} {
+		files, err := renderAll(kubernetes, loadChart(t), tc.over, tc.groups...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range []string{claims, sources} {
+			if said := strings.Contains(files[notes], line); said != slices.Contains(tc.want, line) {
+				t.Errorf("%s: %q is said: %v\n%s", name, line, said, files[notes])
 			}
 		}
 	}

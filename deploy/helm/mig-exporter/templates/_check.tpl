@@ -16,9 +16,6 @@
 {{- if and .Values.mig.monitor (not $root) -}}
 {{ fail "runAsUser: mig.monitor needs root (runAsUser: 0); Kubernetes gives capabilities to root only, with privileged, too" }}
 {{- end -}}
-{{- if and .Values.kubelet.checkpoint.enabled (not $root) -}}
-{{ fail "runAsUser: kubelet.checkpoint needs root (runAsUser: 0)" }}
-{{- end -}}
 {{- if and .Values.advise.keepEvidence (not $root) -}}
 {{ fail "runAsUser: advise.keepEvidence needs root (runAsUser: 0), whose state.hostPath is" }}
 {{- end -}}
@@ -40,8 +37,7 @@
 {{- if not .Values.kubelet.podResources.enabled -}}
 {{- range $switch, $on := dict
       "podMetadata.enabled" .Values.podMetadata.enabled
-      "hostProcesses.enabled" .Values.hostProcesses.enabled
-      "kubelet.checkpoint.enabled" .Values.kubelet.checkpoint.enabled -}}
+      "hostProcesses.enabled" .Values.hostProcesses.enabled -}}
 {{- if $on -}}
 {{ printf "kubelet.podResources.enabled: %s needs it; without it no pod is known" $switch | fail }}
 {{- end -}}

@@ -124,7 +124,7 @@ httpGet: {path: {{ index . 1 }}, port: metrics, scheme: {{ default "HTTP" $root.
 - {name: pod-resources, hostPath: {path: {{ $v.kubelet.podResources.hostPath | quote }}, type: Directory}}
 {{- end }}
 {{- if include "mig-exporter.readsCheckpoint" . }}
-- {name: device-plugins, hostPath: {path: {{ $v.kubelet.checkpoint.hostPath | quote }}, type: Directory}}
+- {name: device-plugins, hostPath: {path: {{ include "mig-exporter.checkpointFolder" . | quote }}, type: Directory}}
 {{- end }}
 {{- if include "mig-exporter.seesProcesses" . }}
 - {name: container-logs, hostPath: {path: /var/log/containers, type: Directory}}

@@ -45,7 +45,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ if or .Values.hostProcesses.enabled .Values.control.enabled }}yes{{ end }}
 {{- end }}
 {{- define "mig-exporter.readsCheckpoint" -}}
-{{ if or .Values.kubelet.checkpoint.enabled .Values.control.enabled }}yes{{ end }}
+{{ if and .Values.kubelet.checkpoint.enabled .Values.kubelet.podResources.enabled (eq (int .Values.runAsUser) 0) }}yes{{ end }}
+{{- end }}
+{{- define "mig-exporter.checkpointFolder" -}}
+{{ default (printf "%s/device-plugins" (dir .Values.kubelet.podResources.hostPath)) .Values.kubelet.checkpoint.hostPath }}
+{{- end }}
+{{/* Whether nothing tells a DRA claim for use from one for administrative access, in a cluster that has claims. */}}
+{{- define "mig-exporter.lacksClaims" -}}
+{{- $reads := or .Values.podMetadata.resourceClaims .Values.control.enabled -}}
+{{- $v := .Capabilities.APIVersions -}}
+{{- $has := or ($v.Has "resource.k8s.io/v1") ($v.Has "resource.k8s.io/v1beta2") ($v.Has "resource.k8s.io/v1beta1") -}}
+{{ if and $has .Values.kubelet.podResources.enabled (not $reads) }}yes{{ end }}
 {{- end }}
 {{- define "mig-exporter.keepsState" -}}
 {{ if or .Values.advise.keepEvidence .Values.control.enabled }}yes{{ end }}
