@@ -26,11 +26,13 @@ const allocatedVariable = "ALLOCATED_DEVICES"
 type devicePlugin struct {
 	pluginapi.UnimplementedDevicePluginServer
 	resource string
-	socket   string // its file name
+	socket   string        // its file name
+	delay    time.Duration // of each allocation
 
-	mu      sync.Mutex
-	ids     []string
-	changed chan struct{} // closed when ids change
+	mu         sync.Mutex
+	ids        []string
+	changed    chan struct{} // closed when ids change
+	allocating int           // allocations under way
 }
 
 func newDevicePlugin(resource string, ids ...string) *devicePlugin {
@@ -53,6 +55,19 @@ func (p *devicePlugin) offered() ([]string, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.ids), p.changed
+}
+
+func (p *devicePlugin) countAllocating(by int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.allocating += by
+}
+
+// isAllocating reports whether the kubelet waits for an allocation.
+func (p *devicePlugin) isAllocating() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.allocating > 0
 }
 
 // run serves the kubelet, and the next one after a restart, until ctx ends.
@@ -140,8 +155,17 @@ func (p *devicePlugin) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DeviceP
 }
 
 // Allocate implements the device plugin.
-func (p *devicePlugin) Allocate(_ context.Context, r *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse,
+func (p *devicePlugin) Allocate(ctx context.Context, r *pluginapi.AllocateRequest) (*pluginapi.AllocateResponse,
 	error) {
+	if p.delay > 0 {
+		p.countAllocating(1)
+		defer p.countAllocating(-1)
+		select {
+		case <-time.After(p.delay):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 	reply := &pluginapi.AllocateResponse{}
 	for _, container := range r.GetContainerRequests() {
 		reply.ContainerResponses = append(reply.ContainerResponses, &pluginapi.ContainerAllocateResponse{
