@@ -55,6 +55,9 @@ func TestSimulatedMetadata(t *testing.T) {
 	if _, err := m.AdminAccess(gpu.ClaimDevice{}, began); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("no claim: %v", err)
 	}
+	if pods, current := m.BoundPods(began); !current || len(pods) != 3 || pods[0].String() != "default/file-n" {
+		t.Errorf("pods of the node: %v, current %v, want three", pods, current)
+	}
 	if m.PodGone("default", "monitor", known.UID, began) || !m.PodGone("default", "", "another", began) {
 		t.Error("the wrong pod is gone")
 	}

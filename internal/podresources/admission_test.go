@@ -209,6 +209,28 @@ func TestLiveContainersSettleTheList(t *testing.T) {
 	}
 }
 
+// TestAnAPIServerThatIsSilent: it may have bound pods that were never listed. After a minute the list is believed.
+func TestAnAPIServerThatIsSilent(t *testing.T) {
+	c := &fakeCluster{gone: map[string]bool{}, pods: map[string]gpu.PodMetadata{"ns/witness": {UID: "w-1"}}}
+	g := newTestLedger(t, c)
+	g.listUntilSettled(t, oldest()...)
+	g.live, c.silent = nil, true
+	g.resetForRestart(g.now)
+	began := g.now
+	var got gpu.Assignments
+	for g.now.Sub(began) < unaidedSettleAfter {
+		if got = g.list(oldest()...); got.Incomplete == "" {
+			t.Fatalf("settled after %s", g.now.Sub(began))
+		}
+	}
+	if want := "no other source says which pods there are"; !strings.Contains(got.Incomplete, want) {
+		t.Errorf("incomplete because %q, want %q", got.Incomplete, want)
+	}
+	if got := g.list(oldest()...); got.Incomplete != "" {
+		t.Errorf("after %s: incomplete because %q", g.now.Sub(began), got.Incomplete)
+	}
+}
+
 // TestAStartWithoutAnySource: no pod is known, and no source says which there are. The list is believed after a minute
 // in which no pod was added.
 func TestAStartWithoutAnySource(t *testing.T) {
