@@ -78,8 +78,8 @@ func withoutNumber() map[string]string {
 	const state = "it is a state, and no series counts anything about it"
 	return map[string]string{
 		"MigExporterAbsent": "there is nothing to count, and no target to name", "MigCollectorFailing": state,
-		"MigHolderUnconfirmed": state,
-		"MigControlDegraded":   state, "MigControlStuck": state, "MigControlReadOnly": state, "MigControlOff": state,
+		"MigHolderUnconfirmed": state, "MigWitnessMissing": state,
+		"MigControlDegraded": state, "MigControlStuck": state, "MigControlReadOnly": state, "MigControlOff": state,
 		"GpuRowRemapFailed": state, "GpuRowRemapPending": state, "GpuRecoveryActionRequired": state, "MigModePending": state,
 		"MigGpuInstanceDown": state,
 	}
@@ -127,6 +127,7 @@ func withoutStory() map[string]string {
 	return map[string]string{
 		"MigPollSlow":         "a poll of the simulated node is slow in real time only",
 		"MigCollectorFailing": "the simulated node has no value that cannot be served",
+		"MigWitnessMissing":   "the exporter of the simulated node is in a pod, its own witness",
 	}
 }
 
