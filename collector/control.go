@@ -14,6 +14,7 @@ type Control struct {
 	operations *prometheus.CounterVec
 	duration   *prometheus.HistogramVec
 	state      *prometheus.GaugeVec
+	unsettled  prometheus.Gauge
 	lastError  prometheus.Gauge
 	reads      prometheus.Counter
 	states     []string
@@ -47,6 +48,11 @@ func NewControl(opts ControlOptions) *Control {
 			Help: "1 for the state that partition control is in, 0 for the others. degraded, stuck and read-only need an " +
 				"operator.",
 		}, []string{"state"}),
+		unsettled: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "mig_control_unsettled_operations",
+			Help: "Operations of partition control whose layout is in force while the kubelet does not offer exactly its " +
+				"devices, or a hook has failed. Pods may be given devices that do not exist.",
+		}),
 		lastError: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "mig_control_last_error_timestamp_seconds",
 			Help: "Unix time at which an operation of partition control last failed; 0 if none has since the start.",
@@ -92,6 +98,9 @@ func (c *Control) SetState(state string) {
 	}
 }
 
+// SetUnsettled sets the number of unsettled operations.
+func (c *Control) SetUnsettled(number int) { c.unsettled.Set(float64(number)) }
+
 // Describe implements prometheus.Collector.
 func (c *Control) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, to) }
 
@@ -102,6 +111,7 @@ func (c *Control) Collect(to chan<- prometheus.Metric) {
 	c.operations.Collect(to)
 	c.duration.Collect(to)
 	c.state.Collect(to)
+	c.unsettled.Collect(to)
 	c.lastError.Collect(to)
 	c.reads.Collect(to)
 }

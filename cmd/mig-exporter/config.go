@@ -133,6 +133,9 @@ func (c *Config) Validate() error {
 		}
 	}
 	add(!c.Control.Cordon || c.NodeName != "", "--control.cordon: expected --kubernetes.node-name with it")
+	add(c.Control.DevicePlugin == "" || c.KubeletSocket != "",
+		"--control.device-plugin=%s: expected a path in --kubernetes.socket: the kubelet says when the plugin has followed",
+		c.Control.DevicePlugin)
 	add(c.DCGMMode == dcgmRemote || c.DCGMAddress == "", "--dcgm.address=%s: expected --dcgm.mode=remote with it",
 		c.DCGMAddress)
 	add(c.Profiling != profilingDCGM || c.DCGMMode != dcgmOff,

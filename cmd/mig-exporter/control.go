@@ -115,6 +115,8 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 		Assignments:   x.node.devices,
 		Handles:       x.node.handles,
 		Cluster:       x.node.cluster,
+		Cordon:        cfg.Control.Cordon,
+		DevicePlugin:  x.node.devicePlugin,
 		Profiling:     x.node.releaser,
 		Observer:      observer{c.metrics, c.status},
 		CallTimeout:   cfg.Control.CallTimeout,
@@ -222,6 +224,8 @@ func (o observer) Operation(verb api.Verb, result string, took time.Duration) {
 
 func (o observer) State(state string) { o.status.setEngine(state) }
 
+func (o observer) Unsettled(number int) { o.metrics.SetUnsettled(number) }
+
 func (o observer) Read() { o.metrics.Read() }
 
 func (o observer) Audited(err error) { o.status.setAudit(err) }
@@ -290,7 +294,7 @@ func newControlMetrics(now func() time.Time) *collector.Control {
 		Verbs: []string{string(api.VerbApply), string(api.VerbRollback), string(api.VerbMode), string(api.VerbRestore),
 			string(api.VerbRecovery)},
 		Results: []string{
-			string(api.Succeeded), string(api.RolledBack), string(api.Failed), string(api.Interrupted), string(api.Accepted),
+			string(api.Succeeded), string(api.Unsettled), string(api.RolledBack), string(api.Failed), string(api.Interrupted), string(api.Accepted),
 			string(api.Degraded), string(api.Stuck),
 		},
 		States: []string{"idle", "running", "degraded", "stuck", "read-only", "off"},

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/cluster"
 )
 
 // ControlConfig is the configuration of partition control.
@@ -23,6 +25,7 @@ type ControlConfig struct {
 	StateDir      string
 	Restore       bool
 	Cordon        bool
+	DevicePlugin  string // NAMESPACE/LABELS of its pods; empty: it is not restarted
 	Hooks         []string
 	HookTimeout   time.Duration
 	CallTimeout   time.Duration
@@ -67,6 +70,10 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 	app.Flag("control.cordon",
 		"Keep new pods from the node during a change; needs --kubernetes.node-name and the right to patch the node.").
 		BoolVar(&cfg.Cordon)
+	app.Flag("control.device-plugin",
+		"Pods of the device plugin, as NAMESPACE/KEY=VALUE[,KEY=VALUE]: that of this node is restarted after a change, and "+
+			"the operation ends when the kubelet offers the new devices. Needs --control.cordon, and the right to list and "+
+			"delete pods there.").StringVar(&cfg.DevicePlugin)
 	app.Flag("control.hook",
 		"Program to run after a change, as a JSON list of its arguments; repeatable. Its environment has the old "+
 			"and new UUIDs.").StringsVar(&cfg.Hooks)
@@ -76,7 +83,8 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 	durationFlag(app, "control.idle-for", "Time for which an instance must have been inactive to count as idle.", "1m",
 		&cfg.IdleFor)
 	durationFlag(app, "control.settle-timeout",
-		"Time for which an operation waits for the kubelet to list the new devices; meanwhile it blocks only its own GPUs.",
+		"Time for which an operation waits for the kubelet to offer exactly the devices that exist, and blocks its own GPUs; "+
+			"then it is unsettled.",
 		"2m",
 		&cfg.SettleTimeout)
 }
@@ -115,6 +123,14 @@ func (c *ControlConfig) validate() error {
 		{"idle-for", c.IdleFor, 0}, {"settle-timeout", c.SettleTimeout, 0},
 	} {
 		add(d.value >= d.least, "--control.%s=%s: expected %s or more", d.flag, d.value, d.least)
+	}
+	add(c.DevicePlugin == "" || c.Cordon,
+		"--control.device-plugin=%s: expected --control.cordon with it: until the plugin has restarted, pods may be given "+
+			"devices that do not exist", c.DevicePlugin)
+	if c.DevicePlugin != "" {
+		if _, err := cluster.ParsePluginSelector(c.DevicePlugin); err != nil {
+			errs = append(errs, fmt.Errorf("--control.device-plugin: %w", err))
+		}
 	}
 	if _, err := c.hooks(); err != nil {
 		errs = append(errs, err)

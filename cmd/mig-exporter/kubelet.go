@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -57,9 +58,13 @@ type kubeletMark struct {
 	logger     log.Logger
 }
 
+// isSet reports whether a kubelet has answered in this boot. A mark that cannot be read may say so.
 func (m kubeletMark) isSet() bool {
 	text, err := os.ReadFile(m.path)
-	return err == nil && string(text) == m.boot
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	return string(text) == m.boot
 }
 
 func (m kubeletMark) set() {

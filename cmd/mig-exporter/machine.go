@@ -170,11 +170,15 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 		return err
 	}
 	n.reviewer = here
-	var cordoner owners.Cordoner
-	if cfg.Control.Cordon {
-		cordoner = here
+	n.cluster = owners.NewCluster(here, local, here)
+
+	if cfg.Control.DevicePlugin != "" {
+		selector, err := cluster.ParsePluginSelector(cfg.Control.DevicePlugin)
+		if err != nil {
+			return fmt.Errorf("--control.device-plugin: %w", err)
+		}
+		n.devicePlugin = cluster.NewDevicePlugin(here, selector)
 	}
-	n.cluster = owners.NewCluster(cordoner, local, here)
 	return nil
 }
 

@@ -57,6 +57,8 @@ type node struct {
 	reviewer server.Reviewer
 	bootID   string // of this boot of the node: GPU instances do not outlive it
 
+	devicePlugin control.DevicePlugin // nil: partition control does not restart it
+
 	profilerCalls func() uint64        // nil if DCGM is not asked
 	retryProfiler func()               // nil if DCGM is not asked
 	polled        func()               // is called after each poll

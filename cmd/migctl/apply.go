@@ -81,11 +81,11 @@ func (s *session) rollBackOperation(ctx context.Context) error {
 	case again:
 		s.page.para("! ", yellow, "The rollback is tried again on the GPUs that are blocked. A GPU that another client has "+
 			"changed since is left alone.")
-	case op.State == api.Succeeded:
+	case op.State.Committed():
 		s.page.para("! ", yellow, "Instances that this operation has created are destroyed again; one that is in use by "+
 			"now is not, and then nothing is changed.")
 	}
-	if again || op.State == api.Succeeded { // otherwise the server says why it cannot be rolled back
+	if again || op.State.Committed() { // otherwise the server says why it cannot be rolled back
 		if err := s.askOperator(ctx, fmt.Sprintf("Roll back operation %s?", op.ID)); err != nil {
 			return err
 		}

@@ -117,6 +117,9 @@ func writeOperation(p *page, op *api.Operation) {
 		p.line(text("Rollback").in(dim))
 		writeSteps(p, op.Rollback)
 	}
+	if hasStopped(op.State) { // writeOutcome has it
+		return
+	}
 	for _, w := range op.WaitsFor {
 		p.para("Waits for ", yellow, w)
 	}

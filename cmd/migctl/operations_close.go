@@ -42,14 +42,15 @@ func (s *session) acceptOperation(ctx context.Context) error {
 	return nil
 }
 
-// endSettling asks the operator, ends an operation's wait for the kubelet, and follows the operation to its end.
+// endSettling asks the operator, ends an operation's wait for the kubelet or for a hook, and follows the operation to its
+// end.
 func (s *session) endSettling(ctx context.Context) error {
 	var op api.Operation
 	if err := s.client.fetch(ctx, operationPath(s.opts.Operation), &op); err != nil {
 		return err
 	}
 	switch op.State {
-	case api.Settling:
+	case api.Settling, api.Unsettled:
 	case api.Succeeded:
 		s.page.line(text("Operation ").in(dim), text("%s", op.ID).in(bold), text(" has succeeded already."))
 		return nil

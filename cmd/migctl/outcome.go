@@ -27,6 +27,8 @@ func outcomeError(op *api.Operation) error {
 		return &operationError{exitDegraded, op.State}
 	case api.Interrupted, api.Accepted:
 		return &operationError{exitNeither, op.State}
+	case api.Unsettled:
+		return &operationError{exitUnsettled, op.State}
 	}
 	return &operationError{exitFailed, op.State}
 }
@@ -41,8 +43,11 @@ func writeOutcome(p *page, op *api.Operation) {
 	p.line(stateSpan(op.State), text("%s", after))
 	writeError(p, op)
 	writeGPUs(p, op)
-	if op.State == api.Succeeded {
+	if op.State.Committed() {
 		writeCreated(p, op)
+	}
+	for _, w := range op.WaitsFor {
+		p.para("  waits for ", yellow, w)
 	}
 	for _, was := range slices.Sorted(maps.Keys(op.Renamed)) {
 		p.line(text("  ~ %s is now", was))
@@ -171,12 +176,9 @@ func writeHook(p *page, lead string, h *api.HookResult) {
 func writeAdvice(p *page, op *api.Operation) {
 	switch op.State {
 	case api.Succeeded:
-		if op.Verb == api.VerbApply || op.Verb == api.VerbRollback {
-			p.command("To undo", "migctl rollback", op.ID)
-		}
-		if slices.ContainsFunc(op.Hooks, func(h api.HookResult) bool { return !h.OK }) {
-			writeHint(p, "the change itself is done. Do by hand what the failed hook should have done.")
-		}
+		writeUndo(p, op)
+	case api.Unsettled:
+		writeUnsettled(p, op)
 	case api.RolledBack:
 		p.line(text("The layout is as it was before."))
 		if len(op.Renamed) > 0 {
@@ -203,6 +205,28 @@ func writeAdvice(p *page, op *api.Operation) {
 	case api.Degraded, api.Stuck:
 		writeBlockedGPUs(p, op)
 	}
+}
+
+func writeUndo(p *page, op *api.Operation) {
+	if op.Verb == api.VerbApply || op.Verb == api.VerbRollback {
+		p.command("To undo", "migctl rollback", op.ID)
+	}
+}
+
+// writeUnsettled says what an operator does about an operation that the kubelet or a hook has not followed.
+func writeUnsettled(p *page, op *api.Operation) {
+	p.para("", plain, "The change is done, and stays. The operation becomes succeeded by itself once nothing is waited for.")
+	if op.Cordoned {
+		p.para("! ", yellow, "The node is kept cordoned until then.")
+	} else {
+		p.para("! ", yellow, "Until then the kubelet may give pods devices that do not exist.")
+	}
+
+	writeHint(p, "restart the device plugin's pod on this node if the kubelet waits for it. Hooks that have failed are run "+
+		"again. --control.device-plugin lets mig-exporter restart the plugin itself.")
+	p.command("To look again", "migctl operations", op.ID)
+	p.command("If nothing is left to be done", "migctl settled", op.ID)
+	writeUndo(p, op)
 }
 
 // writeBlockedGPUs names the GPUs that an operation blocks, and says how to unblock them.

@@ -92,6 +92,15 @@ type Cluster interface {
 	Uncordon(ctx context.Context) error
 }
 
+// DevicePlugin is the node's device plugin, which reads the layout only when it starts.
+type DevicePlugin interface {
+	// Restart ends the plugin's pods on this node, which their DaemonSet replaces, and returns their UIDs. With an error
+	// it returns those that it has ended before.
+	Restart(ctx context.Context) (pods []string, err error)
+	// Gone reports whether none of these pods is left.
+	Gone(ctx context.Context, pods []string) (bool, error)
+}
+
 // Profiling holds GPUs open besides NVML.
 type Profiling interface {
 	// Release releases all GPUs until resume is called.
@@ -133,7 +142,8 @@ var (
 // Observer counts operations.
 type Observer interface {
 	Operation(verb api.Verb, result string, took time.Duration)
-	State(state string) // "idle", "running", "degraded", "stuck", "read-only"
+	State(state string)   // "idle", "running", "degraded", "stuck", "read-only"
+	Unsettled(number int) // of operations in the state unsettled
 }
 
 // Options configure an Engine. Optional dependencies are nil if the node has no such thing.
@@ -149,9 +159,12 @@ type Options struct {
 	Assignments Assignments // optional
 	Handles     Handles     // optional
 	Cluster     Cluster     // optional
-	Profiling   Profiling   // optional
-	Store       Store
-	Observer    Observer // optional
+	// Cordon is --control.cordon. A cordon of a former run is undone without it, too.
+	Cordon       bool
+	DevicePlugin DevicePlugin // optional
+	Profiling    Profiling    // optional
+	Store        Store
+	Observer     Observer // optional
 
 	// CallTimeout bounds each driver call, IdleFor is how long an instance must have been inactive to be idle.
 	CallTimeout time.Duration

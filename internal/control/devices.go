@@ -1,7 +1,6 @@
 package control
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -30,7 +29,12 @@ func devicesOf(gpus ...mig.GPULayout) *gpu.Devices {
 // deviceChanges is what an operation has changed of the MIG devices of its GPUs.
 type deviceChanges struct {
 	before, after      *gpu.Devices
-	created, destroyed []migDevice // destroyed are devices of before, created are devices of after
+	created, destroyed []migDevice       // destroyed are devices of before, created are devices of after
+	split              gpu.Opt[gpu.UUID] // the GPU that is no device any more, since its MIG mode was switched on
+}
+
+func (t *deviceChanges) isEmpty() bool {
+	return len(t.created)+len(t.destroyed) == 0 && !t.split.Present()
 }
 
 // migDevice is a MIG device: its place in a list of GPUs, the names that it goes by, and its profile. A device that
@@ -41,29 +45,6 @@ type migDevice struct {
 	instance gpu.InstanceID
 	compute  gpu.ComputeID
 	profile  string // empty if it is not known
-}
-
-// compareDevices compares the GPUs of an operation as they were with how it has left them. Minor numbers are read
-// again.
-func (e *Engine) compareDevices(ctx context.Context, op *operation) deviceChanges {
-	var before, after []mig.GPULayout
-	for _, p := range op.Parts {
-		before = append(before, p.layoutOf(p.Before))
-		after = append(after, p.layoutOf(p.Expected))
-	}
-	was, is := migDevices(before), migDevices(after)
-	t := deviceChanges{created: lacking(was, is), destroyed: lacking(is, was)}
-	if len(t.created)+len(t.destroyed) == 0 {
-		return t
-	}
-	live, _, _ := e.readLayouts(ctx, op.gpus()...) // without it, references by minor number match nothing
-	for n := range before {
-		if g, err := findGPU(live, nil, before[n].UUID); err == nil {
-			before[n].Minor, after[n].Minor = g.Minor, g.Minor
-		}
-	}
-	t.before, t.after = devicesOf(before...), devicesOf(after...)
-	return t
 }
 
 func migDevices(gpus []mig.GPULayout) []migDevice {
@@ -114,8 +95,13 @@ func lacking(others, list []migDevice) []migDevice {
 func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
 	existing, gone := map[gpu.DeviceIndex]bool{}, map[gpu.DeviceIndex]bool{}
 	misnamed := map[gpu.DeviceIndex]string{} // destroyed devices: by which resource the device in their place is offered
+	wholeOffered := false
 	for _, o := range offers {
 		now, is := t.after.Resolve(o.Device)
+		if is == gpu.MatchDevice && now.Instance == gpu.Whole && t.split.Present() {
+			wholeOffered = true
+			continue
+		}
 		former, was := t.before.Resolve(o.Device)
 		switch {
 		case is == gpu.MatchDevice && was == gpu.MatchDevice && t.isFormer(o.Resource, former, now):
@@ -138,6 +124,9 @@ func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, s
 		case resource != "":
 			stale = append(stale, fmt.Sprintf("%s as %s", d.uuid, resource))
 		}
+	}
+	if id, ok := t.split.Get(); ok && (err != nil || wholeOffered) {
+		stale = append(stale, string(id)+" as a whole")
 	}
 	return missing, stale
 }

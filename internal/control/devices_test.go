@@ -80,16 +80,16 @@ func (k offering) Allocatable(context.Context) ([]gpu.Offer, error) {
 }
 
 // TestSettlingByEveryName: whatever an allocator calls its devices, an operation ends at once when the new ones are
-// offered and the old ones are not, and warns of either.
+// offered and the old ones are not, and is unsettled for either.
 func TestSettlingByEveryName(t *testing.T) {
 	for name, names := range namers() {
-		for kind, want := range map[string]string{"current": "", "late": "does not offer", "stale": "may still offer"} {
+		for kind, want := range map[string]string{"current": "", "late": "the kubelet to offer", "stale": "to stop offering"} {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld(t)
 					k := offering{kubelet: kubelet{w}, name: names, lags: kind == "late"}
 					if kind == "stale" {
-						// HAMi does not name the profile: the 7g at 0 is what is at 0, and there is nothing to warn of.
+						// HAMi does not name the profile: the 7g at 0 is what is at 0, and there is nothing to wait for.
 						if k.old = names.all(w.gpus[1:]); name == "HAMi" {
 							want = ""
 						}
@@ -97,14 +97,14 @@ func TestSettlingByEveryName(t *testing.T) {
 					e := w.engine(t, func(o *Options) { o.Assignments = k })
 					begun := time.Now()
 					op := e.applied(t, second(two3g))
-					warned := slices.ContainsFunc(op.Warnings, func(s string) bool { return strings.Contains(s, want) })
 					took := time.Since(begun)
-					cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
 					cmptest.Equal(t, "took > 2*time.Second", took > 2*time.Second, want != "")
 					if want == "" {
-						cmptest.Equal(t, "op.Warnings", op.Warnings, nil)
+						cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+						cmptest.Equal(t, "op.WaitsFor", op.WaitsFor, nil)
 					} else {
-						cmptest.Equal(t, "warned", warned, true)
+						cmptest.Equal(t, "state of the operation", op.State, api.Unsettled)
+						wantText(t, "op.WaitsFor", strings.Join(op.WaitsFor, "\n"), want)
 					}
 				})
 			})
@@ -206,18 +206,18 @@ func TestSettlingOfDestruction(t *testing.T) {
 	for name, tt := range map[string]struct {
 		k     slowKubelet
 		took  time.Duration
-		warns []string
+		waits []string // of an operation that is unsettled
 	}{
 		"at once":             {took: 0},
 		"offered for a while": {k: slowKubelet{stale: gone, lags: 5 * time.Second}, took: 5 * time.Second},
 		"offered for good": {k: slowKubelet{stale: gone, lags: time.Hour}, took: 20 * time.Second,
-			warns: []string{"may still offer " + sevenG + ", which was destroyed: restart the device plugin"}},
+			waits: []string{"to stop offering " + sevenG + ", which was destroyed"}},
 		"fails for a while":     {k: slowKubelet{err: gpu.ErrUnavailable, failing: 8 * time.Second}, took: 8 * time.Second},
 		"is silent for a while": {k: slowKubelet{silently: true, failing: 8 * time.Second}, took: 11 * time.Second},
 		"fails for good": {k: slowKubelet{err: gpu.ErrUnavailable, failing: time.Hour}, took: 20 * time.Second,
-			warns: []string{"does not say what it offers (unavailable): fix or restart it", "may still offer " + sevenG}},
+			waits: []string{"to say which devices it offers (unavailable)"}},
 		"is silent for good": {k: slowKubelet{silently: true, failing: time.Hour}, took: 20 * time.Second,
-			warns: []string{"does not say what it offers (timed out)", "may still offer " + sevenG}},
+			waits: []string{"to say which devices it offers (timed out)"}},
 		"is not there any more": {k: slowKubelet{err: gpu.ErrNoKubelet, failing: time.Hour}, took: 0},
 		"offers other ones, too": {k: slowKubelet{stale: []gpu.DeviceRef{{MIG: "MIG-0-0:4-0:3-e0"}, {GPU: gpu1}},
 			lags: time.Hour}, took: 0},
@@ -230,20 +230,24 @@ func TestSettlingOfDestruction(t *testing.T) {
 				e := w.engine(t, func(o *Options) { o.Assignments = k })
 				op := e.applied(t, second(map[string]api.DeviceRequest{}))
 				took := time.Since(k.begun)
-				cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+				state, cordonedBy := api.Succeeded, ""
+				if tt.waits != nil {
+					state, cordonedBy = api.Unsettled, "me"
+				}
+				cmptest.Equal(t, "state of the operation", op.State, state)
 				cmptest.Equal(t, "time taken", took, tt.took)
 				if k.asked == 0 {
 					t.Errorf("k.asked is %v, want another", k.asked)
 				}
 				cmptest.Equal(t, "k.exposed", k.exposed, false)
-				cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
-				if len(op.Warnings) != len(tt.warns) {
-					t.Fatalf("op.Warnings: %+v, want len(tt.warns) of them", op.Warnings)
+				cmptest.Equal(t, "cordoned by", w.cordonedBy, cordonedBy)
+				cmptest.Equal(t, "the operation is cordoned", op.Cordoned, cordonedBy == "me")
+				cmptest.Equal(t, "number of warnings", len(op.Warnings), 0)
+				if len(op.WaitsFor) != len(tt.waits) {
+					t.Fatalf("op.WaitsFor: %q, want %q", op.WaitsFor, tt.waits)
 				}
-				for n, want := range tt.warns {
-					if n < len(op.Warnings) && !strings.Contains(op.Warnings[n], want) {
-						t.Errorf("warning %q, want %q", op.Warnings[n], want)
-					}
+				for n, want := range tt.waits {
+					wantText(t, "op.WaitsFor", op.WaitsFor[n], want)
 				}
 			})
 		})
@@ -256,7 +260,7 @@ type bareKubelet struct{ kubelet }
 func (k bareKubelet) Allocatable(context.Context) ([]gpu.Offer, error) { return nil, nil }
 
 // TestSettlingByClaims: where devices are given by DRA claims alone, the kubelet offers none. Nothing is waited for
-// there, and no device plugin is blamed.
+// there.
 func TestSettlingByClaims(t *testing.T) {
 	for name, tt := range map[string]struct {
 		resources []string // of pods on another GPU
@@ -276,18 +280,20 @@ func TestSettlingByClaims(t *testing.T) {
 				e := w.engine(t, func(o *Options) { o.Assignments = bareKubelet{kubelet{w}} })
 				begun := time.Now()
 				op := e.applied(t, second(two3g))
-				blamed := slices.ContainsFunc(op.Warnings, func(w string) bool { return strings.Contains(w, "device plugin") })
 				took := time.Since(begun)
-				cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+				state := api.Succeeded
+				if tt.took > 0 {
+					state = api.Unsettled
+				}
+				cmptest.Equal(t, "state of the operation", op.State, state)
 				cmptest.Equal(t, "time taken", took, tt.took)
-				cmptest.Equal(t, "blamed", blamed, tt.took > 0)
 			})
 		})
 	}
 }
 
 // TestSettlingSaysWhatItWaitsFor: an operation that settles has what is waited for, adds an event when that changes,
-// and logs its warnings at its end.
+// and logs what it still waits for at its end.
 func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -309,7 +315,7 @@ func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 			time.Sleep(5 * time.Second)
 		}
 		e.settling.Wait()
-		if op := e.now(t, started.ID); op.State != api.Succeeded || len(op.WaitsFor) > 0 {
+		if op := e.now(t, started.ID); op.State != api.Unsettled || len(op.WaitsFor) != 1 {
 			t.Errorf("operation is %s and waits for %q", op.State, op.WaitsFor)
 		}
 		events, err := e.Events(t.Context(), started.ID, 0)
@@ -326,7 +332,7 @@ func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 			t.Errorf("events %q", notes)
 		}
 		if log := out.String(); !strings.Contains(log, `level=warn msg="operation ended" operation=`+started.ID) ||
-			!strings.Contains(log, `warnings="the kubelet may still offer `+sevenG) {
+			!strings.Contains(log, `waits_for="the kubelet to stop offering `+sevenG) {
 			t.Error(log)
 		}
 	})
@@ -367,7 +373,9 @@ func TestSettlingByProfile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			op := &operation{record: record{Parts: []*part{{GPU: gpu1, Before: tt.before, Expected: tt.after}}}}
-			changed := w.engine(t, nil).compareDevices(t.Context(), op)
+			now := *w.gpu(gpu1)
+			now.Instances = tt.after
+			changed := op.compareDevices([]mig.GPULayout{now})
 			var offers []gpu.Offer
 			for _, r := range tt.resources {
 				offers = append(offers, gpu.Offer{Device: gpu.DeviceRef{MIG: uuid}, Resource: r})

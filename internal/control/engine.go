@@ -33,7 +33,7 @@ type Engine struct {
 	views    *views
 	queue    chan *operation // one is accepted at a time
 	began    time.Time       // when this process began
-	settling sync.WaitGroup  // the operations that wait for the kubelet
+	settling sync.WaitGroup  // the operations that wait for the kubelet, or are unsettled
 
 	saving     sync.Mutex // what is written to the state folder: taken before announcing and mu
 	cordoning  sync.Mutex // the node is cordoned and uncordoned: taken before saving
@@ -53,6 +53,7 @@ type Engine struct {
 	unusable      string        // why the engine is read-only
 	damaged       bool          // the state folder's documents are, and the operator has to accept that
 	reportedState string        // the state that the observer knows
+	unsettled     int           // the number of unsettled operations that the observer knows
 }
 
 // New returns an Engine, which does nothing until Run is called.
@@ -106,6 +107,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		if n%10 == 9 {
 			e.restoreLater(ctx)
 		}
+		e.watchUnsettled(ctx)
 		e.retryDegraded(ctx)
 		select {
 		case <-ctx.Done():
@@ -170,17 +172,27 @@ func (e *Engine) Reason() string {
 	return e.unusable
 }
 
-// reportState reports a change of state to the observer.
+// reportState reports changes of the state, and of the number of unsettled operations, to the observer.
 func (e *Engine) reportState() {
 	e.announcing.Lock()
 	defer e.announcing.Unlock()
+
 	e.mu.Lock()
-	now := e.state()
-	known := now == e.reportedState
-	e.reportedState = now
+	now, unsettled := e.state(), e.countUnsettled()
+	isNews, changed := now != e.reportedState, unsettled != e.unsettled
+	e.reportedState, e.unsettled = now, unsettled
 	e.mu.Unlock()
-	if !known && e.o.Observer != nil {
+
+	if e.o.Observer == nil {
+		return
+	}
+
+	if isNews {
 		e.o.Observer.State(now)
+	}
+
+	if changed {
+		e.o.Observer.Unsettled(unsettled)
 	}
 }
 

@@ -53,6 +53,7 @@ type world struct {
 	hooks             [][]string
 	hookFails         bool
 	states            []string
+	unsettled         []int // the numbers that the observer was told
 
 	watcher mig.LayoutWatcher
 	blind   bool // the driver reports no changes of layouts
@@ -462,6 +463,7 @@ type observer struct{ *world }
 
 func (o *observer) Operation(api.Verb, string, time.Duration) {}
 func (o *observer) State(s string)                            { o.states = append(o.states, s) }
+func (o *observer) Unsettled(number int)                      { o.unsettled = append(o.unsettled, number) }
 
 var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true,
 	TakeOver: true}}
@@ -471,7 +473,7 @@ func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 	t.Helper()
 	o := Options{Hostname: "node", BootID: "boot-1", Apply: true, Actuator: w, Poller: w, Assignments: kubelet{w},
 		Handles: files{w},
-		Cluster: &cluster{w}, Profiling: &profiling{w}, Store: &folder{w}, Observer: &observer{w},
+		Cluster: &cluster{w}, Cordon: true, Profiling: &profiling{w}, Store: &folder{w}, Observer: &observer{w},
 		CallTimeout: 10 * time.Second,
 		IdleFor:     time.Minute, SettleTimeout: 20 * time.Second, Hooks: []Hook{{Argv: []string{"restart"}}},
 		RunHook: func(_ context.Context, h Hook, env []string) api.HookResult {

@@ -97,6 +97,9 @@ func (e *Engine) changeMode(ctx context.Context, op *operation) {
 	e.setGPU(op, id, api.Running, nil, nil)
 	err := e.saveOperation(op)
 	if err == nil {
+		err = e.cordonNode(ctx, op)
+	}
+	if err == nil {
 		err = e.checkModeFree(ctx, id)
 	}
 	if err != nil {
@@ -169,13 +172,12 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 	op.Operation.Mode = &r
 	e.mu.Unlock()
 	e.addNote(op, "MIG mode is %s, pending is %s", onOff(r.Current), onOff(r.Pending))
-	e.pollLayout(ctx, op)
 	if r.Current == r.Wanted {
-		e.runHooks(ctx, op, api.Succeeded)
-		if e.deferToRestart(ctx, op) {
-			return
-		}
+		e.settleMode(op)
+		return
 	}
+
+	e.pollLayout(ctx, op)
 	if r.Current != r.Wanted && r.Pending != r.Wanted {
 		p := problemf(api.DriverFailed, "the driver has not taken the mode")
 		switch {
@@ -191,6 +193,13 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 		e.addNote(op, "the mode is pending: %s", r.Waits)
 	}
 	e.endOperation(ctx, op, api.Succeeded, nil)
+}
+
+// settleMode leaves a mode change that is in force to awaitSettled: the hooks and the device plugin have to follow.
+func (e *Engine) settleMode(op *operation) {
+	e.setGPU(op, op.Operation.Mode.GPU, api.Settling, nil, nil)
+	e.setState(op, api.Settling, "the mode is in force")
+	_ = e.saveOperation(op) // if it cannot be saved, the engine is read-only, and the next start reads the mode again
 }
 
 func onOff(on bool) string {

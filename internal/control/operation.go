@@ -37,6 +37,9 @@ type operation struct {
 	inSlots bool
 	task    task
 	settled chan struct{} // closed when the operator ends the wait for the kubelet
+	// offered is set once the kubelet has offered the new layout, or the node has none: the cordon is not needed any more.
+	offered bool
+	watched bool // a goroutine watches whether the operation, which is unsettled, is cured
 	// retryable is set if the engine itself retries an operation that could not be finished: at the time again, then
 	// after backoff.
 	retryable bool
@@ -90,6 +93,7 @@ func (op *operation) document() *api.Operation {
 	d.Hooks = slices.Clone(d.Hooks)
 	d.Warnings = slices.Clone(d.Warnings)
 	d.WaitsFor = slices.Clone(d.WaitsFor)
+	d.Cordoned = op.Cordoned
 	d.Renamed = maps.Clone(d.Renamed)
 	if d.Mode != nil {
 		mode := *d.Mode

@@ -72,7 +72,8 @@ func TestEventsAreReplayedAndEnd(t *testing.T) {
 	})
 }
 
-// TestStopInMidOperation has Run end while an operation is under way: it is brought to its end.
+// TestStopInMidOperation has Run end while an operation is under way: its steps and hooks are brought to their end, and
+// the wait for the kubelet is left to the next start, which does not run the hooks again.
 func TestStopInMidOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -89,28 +90,42 @@ func TestStopInMidOperation(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := e.now(t, op.ID)
-		cmptest.Equal(t, "state of the operation", got.State, api.Succeeded)
+		cmptest.Equal(t, "state of the operation", got.State, api.Settling)
 		if time.Since(begun) > 2*time.Second {
 			t.Errorf("time.Since(begun) is %v, want at most 2*time.Second", time.Since(begun))
 		}
+		cmptest.Equal(t, "cordoned by", w.cordonedBy, "me")
+
+		w.kubeletLags, w.after = false, nil
+		got = w.engine(t, nil).now(t, op.ID)
+		cmptest.Equal(t, "state of the operation after the next start", got.State, api.Succeeded)
+		cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
 		cmptest.Equal(t, "number of hooks run", len(w.hooks), 1)
 	})
 }
 
-func TestSettling(t *testing.T) {
+// TestUnsettled: an operation that neither the kubelet nor a hook has followed keeps its layout, says what it waits for,
+// blocks nothing, and can be rolled back. Without a cure it stays unsettled.
+func TestUnsettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.kubeletLags, w.hookFails = true, true
 		e := w.engine(t, nil)
 		begun := time.Now()
 		op := e.applied(t, mixed())
-		cmptest.Equal(t, "state", op.State, api.Succeeded)
-		if took := time.Since(begun); took < 20*time.Second {
-			t.Errorf("it took %s, want 20s or more", took)
+		cmptest.Equal(t, "state", op.State, api.Unsettled)
+		if took := time.Since(begun); took != 20*time.Second {
+			t.Errorf("it took %s, want 20s", took)
 		}
-		const warning = "kubelet does not offer MIG-0-4:2-0:2-e0, "
-		if !slices.ContainsFunc(op.Warnings, func(s string) bool { return strings.Contains(s, warning) }) {
-			t.Errorf("warnings %q, want %q", op.Warnings, warning)
+		if len(op.WaitsFor) != 2 {
+			t.Fatalf("it waits for %q, want the kubelet and the hook", op.WaitsFor)
+		}
+		wantText(t, "op.WaitsFor", op.WaitsFor[0], "the kubelet to offer MIG-0-4:2-0:2-e0, ")
+		cmptest.Equal(t, "op.WaitsFor[1]", op.WaitsFor[1], "the hook restart to succeed")
+		cmptest.Equal(t, "state of a GPU", op.GPUs[0].State, api.Unsettled)
+		cmptest.Equal(t, "state of the engine", e.State(), idle)
+		if p := e.free(t, gpu1); p != nil {
+			t.Errorf("GPU 1 is blocked: %v", p)
 		}
 		if len(op.Hooks) != 1 || op.Hooks[0].OK {
 			t.Errorf("hooks %+v", op.Hooks)
@@ -125,6 +140,15 @@ func TestSettling(t *testing.T) {
 		if len(w.hooks) != 1 || !slices.Equal(w.states, []string{running, idle, running, idle}) {
 			t.Errorf("states %v", w.states)
 		}
+		cmptest.Equal(t, "unsettled operations", w.unsettled, []int{1})
+
+		back, err := e.Rollback(t.Context(), everything, op.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.drive(t)
+		cmptest.Equal(t, "state of the rollback", e.now(t, back.ID).State, api.Unsettled)
+		wantText(t, "layout", w.drawLayout(), "1: 7g.40gb@0:8[0:7]")
 	})
 }
 

@@ -31,6 +31,8 @@ type record struct {
 	TakeOver  bool     `json:"takeOver,omitempty"`
 	// Cordoned says that the node may be cordoned for this operation.
 	Cordoned bool `json:"cordoned,omitempty"`
+	// PluginPods are the UIDs of the device plugin's pods that were ended so that the plugin reads the new layout.
+	PluginPods []string `json:"pluginPods,omitempty"`
 	// Cause is why the operation is rolled back.
 	Cause *api.Problem `json:"cause,omitempty"`
 }
@@ -171,10 +173,12 @@ func (e *Engine) writeHistory() error {
 	return e.o.Store.SaveHistory(document)
 }
 
-// dropOldOperations forgets the oldest operations that are over. It is called with mu held.
+// dropOldOperations forgets the oldest operations that are over and need no more work. It is called with mu held.
 func (e *Engine) dropOldOperations() {
 	for len(e.operations) > maxOperations {
-		at := slices.IndexFunc(e.operations, func(op *operation) bool { return op.Operation.State.Final() && !op.Cordoned })
+		at := slices.IndexFunc(e.operations, func(op *operation) bool {
+			return op.Operation.State.Final() && op.Operation.State != api.Unsettled && !op.Cordoned
+		})
 		if at < 0 {
 			return
 		}

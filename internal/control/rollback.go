@@ -256,6 +256,7 @@ func (e *Engine) finishRollback(ctx context.Context, op *operation) {
 		e.endChanges(op)
 		e.pollLayout(ctx, op)
 		e.runHooks(ctx, op, state)
+		e.restartAfterRollback(ctx, op)
 		if e.deferToRestart(ctx, op) {
 			return
 		}
@@ -288,11 +289,18 @@ func (e *Engine) listReplaced(ctx context.Context, op *operation) {
 	e.mu.Unlock()
 }
 
-// endOperation closes an operation. If its end cannot be saved, the engine is read-only, and tries again.
+// endOperation closes an operation. If its end cannot be saved, the engine is read-only, and tries again. One that is
+// unsettled keeps what it waits for, and its cordon as long as the kubelet may offer devices that do not exist.
 func (e *Engine) endOperation(ctx context.Context, op *operation, state api.OperationState, p *api.Problem) {
-	e.uncordonNode(ctx, op)
+	if state != api.Unsettled || op.offered {
+		e.uncordonNode(ctx, op)
+	}
+
 	e.mu.Lock()
-	op.Operation.Ended, op.Operation.WaitsFor = e.o.Now(), nil
+	op.Operation.Ended = e.o.Now()
+	if state != api.Unsettled {
+		op.Operation.WaitsFor = nil
+	}
 	if p != nil {
 		op.Operation.Error = p
 	}
@@ -301,7 +309,7 @@ func (e *Engine) endOperation(ctx context.Context, op *operation, state api.Oper
 			g.State = state
 		}
 	}
-	if state == api.Succeeded {
+	if state.Committed() {
 		op.Operation.Error = nil
 		e.rememberLayouts(op)
 	}
@@ -320,10 +328,16 @@ func (e *Engine) endOperation(ctx context.Context, op *operation, state api.Oper
 func (e *Engine) logEnd(op *operation, state api.OperationState) {
 	e.mu.Lock()
 	warnings := slices.Clone(op.Operation.Warnings)
+	waits := slices.Clone(op.Operation.WaitsFor)
 	e.mu.Unlock()
+
 	line := []any{"msg", "operation ended", "operation", op.Operation.ID, "verb", op.Operation.Verb, "by",
 		op.Operation.By, "state", state}
-	if len(warnings) == 0 {
+	if state == api.Unsettled {
+		line = append(line, "waits_for", strings.Join(waits, "; "), "cordoned", op.Cordoned)
+	}
+
+	if len(warnings) == 0 && state != api.Unsettled {
 		level.Info(e.o.Logger).Log(line...)
 		return
 	}

@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -12,49 +11,193 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// awaitSettled waits until a Snapshot has the new layout, the hooks have run and the kubelet offers the new devices. No
-// failure of it fails the operation, and it blocks only the operation's GPUs. It returns early when ctx ends; if the
-// grace period ends, the next start does it again.
+// settleInterval is the time between two looks at the kubelet while an operation settles.
+const settleInterval = time.Second
+
+// awaitSettled waits until a Snapshot has the new layout, the hooks have run, the device plugin was restarted and the
+// kubelet offers the new devices. None of that undoes the change: an operation that has to wait for longer than the
+// settle timeout is unsettled. It blocks only the operation's GPUs. When ctx ends, the rest is left to the next start.
 func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
 	safe, cancel := withGrace(ctx)
 	defer cancel()
+
 	e.pollLayout(ctx, op)
 	e.listReplaced(safe, op)
 	e.runHooks(safe, op, api.Succeeded)
 	if e.deferToRestart(safe, op) {
 		return
 	}
-	e.awaitKubelet(ctx, op)
-	e.endOperation(safe, op, api.Succeeded, nil)
+
+	waits, over := e.awaitOffered(ctx, op)
+	if !over {
+		_ = e.saveHistory() // with the hooks that have run; if it cannot be saved, the engine is read-only
+		level.Info(e.o.Logger).Log("msg", "left an operation that waits for the kubelet to the next start",
+			"operation", op.Operation.ID, "cordoned", op.Cordoned)
+		return
+	}
+
+	e.setOffered(op, len(waits) == 0)
+	waits = append(waits, e.awaitedHooks(op)...)
+	state := api.Succeeded
+	if len(waits) > 0 {
+		state = api.Unsettled
+	}
+	e.setWaiting(op, waits)
+	e.endOperation(safe, op, state, nil)
+
 	e.mu.Lock()
 	e.endEvents(op)
 	e.mu.Unlock()
 	e.reportState()
 }
 
-// EndSettling ends the wait for the kubelet of an operation that settles.
-func (e *Engine) EndSettling(_ context.Context, by Actor, id string) (*api.Operation, error) {
+// awaitOffered waits until the kubelet offers what an operation has made, for the settle timeout at most, or until the
+// operator ends the wait. It returns what is still waited for, and false if ctx has ended before.
+func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []string, over bool) {
+	s := &settlement{e: e, op: op}
+	expected := e.expectedLayouts(ctx, op)
+
+	asking, cancel := context.WithTimeout(ctx, e.o.SettleTimeout)
+	defer cancel()
+	go func() { // ends with asking
+		select {
+		case <-op.settled:
+			cancel()
+		case <-asking.Done():
+		}
+	}()
+
+	for {
+		waits = s.look(asking, expected)
+		if len(waits) == 0 {
+			return nil, true
+		}
+
+		if asking.Err() == nil {
+			e.setWaiting(op, waits)
+			sleep(asking, settleInterval)
+		}
+
+		switch {
+		case ctx.Err() != nil:
+			return waits, false
+		case isClosed(op.settled):
+			return nil, true
+		case asking.Err() != nil:
+			return waits, true
+		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// settlement follows one operation until the kubelet offers exactly its devices. It belongs to one goroutine.
+type settlement struct {
+	e  *Engine
+	op *operation
+	// restartAt is when the restart of the device plugin is tried again, at the earliest; refusal is why it failed.
+	restartAt time.Time
+	refusal   string
+}
+
+// look restarts the device plugin if that is still to be done, and returns what is waited for before pods can be given
+// exactly the devices that exist; nil if nothing is. now are the operation's GPUs as they are.
+func (s *settlement) look(ctx context.Context, now []mig.GPULayout) []string {
+	waits := s.awaitPlugin(ctx)
+	return append(waits, s.awaitKubelet(ctx, now)...)
+}
+
+// awaitKubelet returns what the kubelet has to change so that it can give out every MIG device that the operation has
+// created, and none that it has destroyed: a pod that is given one of those has no device.
+func (s *settlement) awaitKubelet(ctx context.Context, now []mig.GPULayout) []string {
+	e := s.e
+	if e.o.Assignments == nil {
+		return nil // by the operator's choice
+	}
+
+	changed := s.op.compareDevices(now)
+	if changed.isEmpty() {
+		return nil
+	}
+
+	list, err := e.readAllocatable(ctx)
+	if errors.Is(err, gpu.ErrNoKubelet) {
+		return nil
+	}
+
+	// Where all devices are given by DRA claims, the kubelet offers none. With a device plugin an empty list means that
+	// the plugin has not registered yet.
+	if err == nil && len(list) == 0 && e.o.DevicePlugin == nil && e.usesOnlyClaims(ctx) {
+		return nil
+	}
+
+	missing, stale := changed.compareOffers(list, err)
+	return waitingFor(missing, stale, err)
+}
+
+// expectedLayouts returns the GPUs of an operation as it has left them. Minor numbers, and a GPU whose mode was changed,
+// are read again.
+func (e *Engine) expectedLayouts(ctx context.Context, op *operation) []mig.GPULayout {
+	live, _, _ := e.readLayouts(ctx, op.gpus()...) // without it, references by minor number match nothing
+
+	var list []mig.GPULayout
+	for _, p := range op.Parts {
+		g := p.live()
+		if read, err := findGPU(live, nil, p.GPU); err == nil {
+			g.Minor = read.Minor
+		}
+		list = append(list, g)
+	}
+
+	if m := op.Operation.Mode; m != nil {
+		g, err := findGPU(live, nil, m.GPU)
+		if err != nil {
+			g = mig.GPULayout{Facts: gpu.Facts{UUID: m.GPU}, MIG: gpu.Some(m.Current)}
+		}
+		list = append(list, g)
+	}
+	return list
+}
+
+// EndSettling ends the wait for the kubelet of an operation that settles, and makes one succeed that is unsettled: the
+// operator says that nothing is left to be done.
+func (e *Engine) EndSettling(ctx context.Context, by Actor, id string) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
 	}
+
 	e.mu.Lock()
 	op, p := e.findOperation(id)
-	if p == nil && op.Operation.State != api.Settling {
-		p = problemf(api.BadSpec, "operation %s is %s: it does not wait for the kubelet", id, op.Operation.State)
+	var state api.OperationState
+	if p == nil {
+		state = op.Operation.State
 	}
-	if p != nil {
-		e.mu.Unlock()
-		return nil, p
-	}
-	select {
-	case <-op.settled:
-	default:
+	if state == api.Settling && !isClosed(op.settled) {
 		close(op.settled)
 	}
 	e.mu.Unlock()
-	e.addWarning(op, "%s has ended the wait for the kubelet", by.Name)
+
+	switch {
+	case p != nil:
+		return nil, p
+	case state == api.Settling:
+		e.addWarning(op, "%s has ended the wait for the kubelet", by.Name)
+	case state == api.Unsettled:
+		e.addWarning(op, "%s has said that nothing is left to be done", by.Name)
+		e.finishUnsettled(ctx, op)
+	default:
+		return nil, problemf(api.BadSpec, "operation %s is %s: it does not wait for the kubelet", id, state)
+	}
 	return e.Operation(id)
 }
 
@@ -64,89 +207,6 @@ func (e *Engine) pollLayout(ctx context.Context, op *operation) {
 	defer cancel()
 	if err := e.o.Poller.PollGPUs(ctx, op.gpus()...); err != nil {
 		e.addWarning(op, "the node could not be polled at once; metrics follow with the next poll")
-	}
-}
-
-// runHooks runs the programs that the operator wants to be run after a change.
-func (e *Engine) runHooks(ctx context.Context, op *operation, state api.OperationState) {
-	if e.o.RunHook == nil || len(e.o.Hooks) == 0 {
-		return
-	}
-	env := e.hookEnvironment(ctx, op, state)
-	for _, h := range e.o.Hooks {
-		r := e.o.RunHook(ctx, h, env)
-		e.mu.Lock()
-		op.Operation.Hooks = append(op.Operation.Hooks, r)
-		e.addEvent(op, api.Event{Kind: api.EventHook, Hook: &r})
-		e.mu.Unlock()
-	}
-}
-
-// hookEnvironment names for a hook what has changed: the MIG devices of the operation's GPUs before and after, by
-// commas.
-func (e *Engine) hookEnvironment(ctx context.Context, op *operation, state api.OperationState) []string {
-	var gpus, before, now []string
-	live, _, err := e.readLayouts(ctx, op.gpus()...)
-	for _, id := range op.gpus() {
-		gpus = append(gpus, string(id))
-		if g, missing := findGPU(live, nil, id); err == nil && missing == nil && op.Operation.Verb != api.VerbMode {
-			now = append(now, uuids(g.Instances)...)
-		}
-	}
-	for _, p := range op.Parts {
-		before = append(before, uuids(p.Before)...)
-	}
-	slices.Sort(before)
-	slices.Sort(now)
-	return []string{
-		"MIG_CONTROL_OPERATION=" + op.Operation.ID,
-		"MIG_CONTROL_VERB=" + string(op.Operation.Verb),
-		"MIG_CONTROL_RESULT=" + string(state),
-		"MIG_CONTROL_GPUS=" + strings.Join(gpus, ","),
-		"MIG_CONTROL_OLD_UUIDS=" + strings.Join(before, ","),
-		"MIG_CONTROL_NEW_UUIDS=" + strings.Join(now, ","),
-	}
-}
-
-// awaitKubelet waits until the kubelet can give out every MIG device that the operation has created, and none that it
-// has destroyed: a pod that is given one of those has no device. The operation says what it waits for meanwhile.
-// Where devices are given by DRA claims, the kubelet offers none, and there is nothing to wait for.
-func (e *Engine) awaitKubelet(ctx context.Context, op *operation) {
-	if e.o.Assignments == nil {
-		return
-	}
-	changed := e.compareDevices(ctx, op)
-	if len(changed.created)+len(changed.destroyed) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, e.o.SettleTimeout)
-	defer cancel()
-	go func() { // ends with ctx
-		select {
-		case <-op.settled:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	for {
-		list, err := e.readAllocatable(ctx)
-		if errors.Is(err, gpu.ErrNoKubelet) {
-			return
-		}
-		if err == nil && len(list) == 0 && e.usesOnlyClaims(ctx) {
-			return
-		}
-		missing, stale := changed.compareOffers(list, err)
-		if len(missing)+len(stale) == 0 {
-			return
-		}
-		e.setWaiting(op, waitingFor(missing, stale, err))
-		sleep(ctx, time.Second)
-		if ctx.Err() == nil {
-			continue
-		}
-		e.warnUnsettled(op, missing, stale, err)
-		return
 	}
 }
 
@@ -170,7 +230,7 @@ func (e *Engine) usesOnlyClaims(ctx context.Context) bool {
 // waitingFor describes what an operation waits for. failed is the error of the kubelet's last answer, or nil.
 func waitingFor(missing, stale []string, failed error) []string {
 	if failed != nil {
-		return []string{fmt.Sprintf("the kubelet to say which devices it offers (%s)", reasonText(failed))}
+		return []string{"the kubelet to say which devices it offers (" + reasonText(failed) + ")"}
 	}
 	var list []string
 	if len(missing) > 0 {
@@ -195,91 +255,8 @@ func (e *Engine) setWaiting(op *operation, list []string) {
 	}
 }
 
-// warnUnsettled adds a warning that names what to restart when the kubelet has not followed in time. failed is the
-// error of its last answer, or nil.
-func (e *Engine) warnUnsettled(op *operation, missing, stale []string, failed error) {
-	if failed != nil {
-		e.addWarning(op, "the kubelet does not say what it offers (%s): fix or restart it, and restart the device plugin if "+
-			"its devices stay wrong", reasonText(failed))
-	}
-	if len(missing) > 0 {
-		e.addWarning(op, "the kubelet does not offer %s yet: restart the device plugin if it does not follow",
-			strings.Join(missing, ", "))
-	}
-	if len(stale) > 0 {
-		e.addWarning(op, "the kubelet may still offer %s, which was destroyed: restart the device plugin, or the next pod "+
-			"gets a device that does not exist",
-			strings.Join(stale, ", "))
-	}
-}
-
-// cordonNode keeps new pods away while GPUs are repartitioned. The intent is saved first, and an annotation on
-// the node marks the cordon as this program's: so a crash does not leave it, and no other cordon is undone.
-func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
-	if e.o.Cluster == nil {
-		return nil
-	}
-	e.cordoning.Lock()
-	defer e.cordoning.Unlock()
-	e.setCordoned(op, true)
-	if err := e.saveOperation(op); err != nil {
-		e.setCordoned(op, false)
-		return err
-	}
-	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
-	defer cancel()
-	if _, err := e.o.Cluster.Cordon(call); err != nil {
-		e.addWarning(op, "the node could not be cordoned (%s): pods may be given new devices before all is done",
-			reasonText(err))
-	}
-	return nil
-}
-
-func (e *Engine) setCordoned(op *operation, cordoned bool) {
+func (e *Engine) setOffered(op *operation, offered bool) {
 	e.mu.Lock()
-	op.Cordoned = cordoned
+	op.offered = offered
 	e.mu.Unlock()
-}
-
-// uncordonNode undoes this program's cordon when the last operation that wants it ends. If it fails, Run tries it
-// again, and the next start.
-func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
-	e.cordoning.Lock()
-	defer e.cordoning.Unlock()
-	e.mu.Lock()
-	mine := op.Cordoned && e.o.Cluster != nil
-	wanted := slices.ContainsFunc(e.operations, func(o *operation) bool {
-		return o != op && o.Cordoned && !o.Operation.State.Final()
-	})
-	e.mu.Unlock()
-	if !mine {
-		return
-	}
-	if !wanted {
-		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
-		defer cancel()
-		if err := e.o.Cluster.Uncordon(call); err != nil {
-			level.Warn(e.o.Logger).Log("msg", "node is still cordoned", "operation", op.Operation.ID, "err", err)
-			e.addWarning(op, "the node is still cordoned (%s): uncordoning is retried", reasonText(err))
-			return
-		}
-	}
-	e.setCordoned(op, false)
-}
-
-// retryUncordon uncordons the node if an operation has ended without doing so.
-func (e *Engine) retryUncordon(ctx context.Context) {
-	e.mu.Lock()
-	at := slices.IndexFunc(e.operations, func(op *operation) bool { return op.Cordoned && op.Operation.State.Final() })
-	var op *operation
-	if at >= 0 && e.current == nil && e.unusable == "" {
-		op = e.operations[at]
-	}
-	e.mu.Unlock()
-	if op == nil {
-		return
-	}
-	if e.uncordonNode(ctx, op); !op.Cordoned {
-		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
-	}
 }

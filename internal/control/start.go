@@ -151,7 +151,7 @@ func (e *Engine) enqueue(r record, t task) (*operation, *api.Problem) {
 	return op, nil
 }
 
-// Rollback restores the layout before an operation that has succeeded, as an operation of its own; or resumes the
+// Rollback restores the layout before an operation that has succeeded or is unsettled, as an operation of its own; or resumes the
 // rollback of one that is degraded or stuck.
 func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
@@ -177,7 +177,7 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 		}
 		p.Operation = id
 		return nil, p
-	case state != api.Succeeded:
+	case !state.Committed():
 		return nil, problemf(api.BadSpec, "operation %s is %s: there is nothing to roll back", id, state)
 	case op.Operation.Verb == api.VerbMode:
 		return nil, problemf(api.BadSpec, "a MIG mode is not rolled back: ask for the other mode")

@@ -65,7 +65,7 @@ func unansweredError(ctx context.Context, err error) error {
 func statusError(r Request, response *http.Response) error {
 	kind := gpu.ErrUnavailable
 	switch response.StatusCode {
-	case http.StatusOK, http.StatusCreated:
+	case http.StatusOK, http.StatusCreated, http.StatusAccepted: // the last: a deletion that goes on
 		return nil
 	case http.StatusUnauthorized:
 		return &RefusedError{Right: r.requiredRight(), Credentials: true}

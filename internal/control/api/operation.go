@@ -29,13 +29,17 @@ const (
 // OperationState is how far an operation is.
 type OperationState string
 
-// The states. Succeeded, rolled-back, failed, interrupted and accepted are final; degraded and stuck need an operator.
+// The states. Succeeded, unsettled, rolled-back, failed, interrupted and accepted are final; degraded and stuck need an
+// operator.
 const (
 	Pending     OperationState = "pending"      // accepted; nothing was done yet
 	Running     OperationState = "running"      // steps are being done
 	Settling    OperationState = "settling"     // all steps are done; the kubelet does not show the devices yet, hooks run
 	RollingBack OperationState = "rolling-back" // a step failed; the previous layout is being restored
 	Succeeded   OperationState = "succeeded"
+	// Unsettled is an operation whose layout is the planned one, while the kubelet does not offer exactly its devices, or
+	// a hook has failed. It becomes succeeded by itself once that is cured.
+	Unsettled   OperationState = "unsettled"
 	RolledBack  OperationState = "rolled-back" // it failed; the layout is as it was before
 	Failed      OperationState = "failed"      // it failed and has changed nothing
 	Interrupted OperationState = "interrupted" // another client changed a GPU meanwhile; that GPU was left as it is
@@ -47,12 +51,15 @@ const (
 // Final reports whether an operation in this state changes nothing any more.
 func (s OperationState) Final() bool {
 	switch s {
-	case Succeeded, RolledBack, Failed, Interrupted, Accepted:
+	case Succeeded, Unsettled, RolledBack, Failed, Interrupted, Accepted:
 		return true
 	default:
 		return false
 	}
 }
+
+// Committed reports whether an operation in this state has ended with the layout that it was to make.
+func (s OperationState) Committed() bool { return s == Succeeded || s == Unsettled }
 
 // Operation is the execution of a plan, or of another verb.
 type Operation struct {
@@ -73,11 +80,14 @@ type Operation struct {
 	Error *Problem `json:"error,omitempty"`
 	// Renamed maps the UUIDs of MIG devices before to those in their place after a rollback.
 	Renamed map[gpu.MIGUUID]gpu.MIGUUID `json:"renamed,omitempty"`
-	// Hooks are the programs run afterwards. A failing hook is not a failing operation.
+	// Hooks are the programs run afterwards, each with its last run. One that fails makes the operation unsettled.
 	Hooks    []HookResult `json:"hooks,omitempty"`
 	Warnings []string     `json:"warnings,omitempty"`
-	// WaitsFor is what an operation that settles or is stuck waits for: each completes the sentence "it waits for ...".
+	// WaitsFor is what an operation that settles, is stuck or is unsettled waits for: each completes the sentence "it
+	// waits for ...".
 	WaitsFor []string `json:"waitsFor,omitempty"`
+	// Cordoned says that the node is kept cordoned for this operation, unless another client has cordoned it.
+	Cordoned bool `json:"cordoned,omitempty"`
 	// Mode is present in operations of the verb mode.
 	Mode *ModeResult `json:"mode,omitempty"`
 }
@@ -105,8 +115,8 @@ const (
 // OperationGPU is what became of one GPU in an operation.
 type OperationGPU struct {
 	GPU gpu.UUID `json:"gpu"`
-	// State is the operation's state as far as this GPU is concerned: pending, running, rolling-back, succeeded,
-	// rolled-back, failed (nothing was changed), interrupted, accepted, degraded or stuck.
+	// State is the operation's state as far as this GPU is concerned: pending, running, settling, rolling-back, succeeded,
+	// unsettled, rolled-back, failed (nothing was changed), interrupted, accepted, degraded or stuck.
 	State OperationState `json:"state"`
 	// Error is why the GPU is not as planned.
 	Error string `json:"error,omitempty"`

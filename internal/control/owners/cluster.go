@@ -29,8 +29,7 @@ type Cluster struct {
 	finders  []Finder
 }
 
-// NewCluster joins the owners of all finders. The cordoner is nil if there is no Kubernetes cluster or the node must
-// not be cordoned.
+// NewCluster joins the owners of all finders. The cordoner is nil if there is no Kubernetes cluster.
 func NewCluster(cordoner Cordoner, finders ...Finder) *Cluster {
 	return &Cluster{cordoner: cordoner, finders: finders}
 }

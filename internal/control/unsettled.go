@@ -1,0 +1,155 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
+)
+
+const (
+	// cureInterval is the time between two looks at what an unsettled operation waits for.
+	cureInterval = 5 * time.Second
+	// firstHookRetry is the time before a hook that has failed is run again. It doubles up to maxBackoff.
+	firstHookRetry = 30 * time.Second
+)
+
+// watchUnsettled starts to watch each unsettled operation that is not watched yet, those of a former run included.
+func (e *Engine) watchUnsettled(ctx context.Context) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	// As long as the state folder cannot be written or trusted, no operation can end.
+	if e.unusable != "" || e.damaged || e.recovering {
+		return
+	}
+
+	for _, op := range e.operations {
+		if op.Operation.State == api.Unsettled && !op.watched {
+			op.watched = true
+			e.settling.Go(func() { e.cure(ctx, op) })
+		}
+	}
+}
+
+// cure waits until an unsettled operation has nothing to wait for any more, and makes it succeed. It returns as well
+// when an operator has done that, or ctx ends.
+func (e *Engine) cure(ctx context.Context, op *operation) {
+	s := &settlement{e: e, op: op}
+	hooksAt, delay := e.o.Now().Add(firstHookRetry), firstHookRetry
+
+	for e.isUnsettled(op) {
+		waits := s.lookAgain(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+
+		if len(waits) == 0 && !op.offered { // Run tries again if this fails
+			e.setOffered(op, true)
+			e.uncordonNode(ctx, op)
+		}
+
+		if len(e.awaitedHooks(op)) > 0 && !e.o.Now().Before(hooksAt) {
+			e.runHooks(ctx, op, api.Succeeded)
+			delay = min(2*delay, maxBackoff)
+			hooksAt = e.o.Now().Add(delay)
+		}
+
+		waits = append(waits, e.awaitedHooks(op)...)
+		if len(waits) == 0 {
+			e.finishUnsettled(ctx, op)
+			return
+		}
+		e.setWaiting(op, waits)
+		sleep(ctx, cureInterval)
+	}
+}
+
+// lookAgain is look by the GPUs as they are now: a later operation, or another client, may have changed them since, and
+// what it has destroyed is not waited for.
+func (s *settlement) lookAgain(ctx context.Context) []string {
+	gpus := s.op.gpus()
+	live, unreadable, err := s.e.readLayouts(ctx, gpus...)
+	if err != nil {
+		return []string{"the GPUs to be readable (" + reasonText(err) + ")"}
+	}
+
+	var list []mig.GPULayout
+	for _, id := range gpus {
+		g, err := findGPU(live, unreadable, id)
+		if err != nil {
+			return []string{string(id) + " to be readable (" + reasonText(err) + ")"}
+		}
+		list = append(list, g)
+	}
+	return s.look(ctx, list)
+}
+
+func (e *Engine) isUnsettled(op *operation) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return op.Operation.State == api.Unsettled
+}
+
+// finishUnsettled makes an unsettled operation succeed. It does nothing if that was done meanwhile.
+func (e *Engine) finishUnsettled(ctx context.Context, op *operation) {
+	e.mu.Lock()
+	if op.Operation.State != api.Unsettled {
+		e.mu.Unlock()
+		return
+	}
+	op.Operation.State, op.Operation.WaitsFor = api.Succeeded, nil
+	for n := range op.Operation.GPUs {
+		if g := &op.Operation.GPUs[n]; g.State == api.Unsettled {
+			g.State = api.Succeeded
+		}
+	}
+	e.addEvent(op, api.Event{Kind: api.EventState, Text: string(api.Succeeded)})
+	e.mu.Unlock()
+
+	e.uncordonNode(ctx, op)
+	level.Info(e.o.Logger).Log("msg", "unsettled operation has succeeded", "operation", op.Operation.ID)
+	_ = e.saveHistory() // if it cannot be saved, the engine is read-only, and the next start looks again
+	e.reportState()
+}
+
+// countUnsettled is called with mu held.
+func (e *Engine) countUnsettled() int {
+	number := 0
+	for _, op := range e.operations {
+		if op.Operation.State == api.Unsettled {
+			number++
+		}
+	}
+	return number
+}
+
+// compareDevices compares the MIG devices of an operation's GPUs before the operation with those of now, the same GPUs
+// as they are. An instance of before that has the same names and profile now is not a change.
+func (op *operation) compareDevices(now []mig.GPULayout) deviceChanges {
+	before := make([]mig.GPULayout, len(now))
+	for n, g := range now {
+		before[n] = g
+		before[n].Instances = nil
+
+		at := slices.IndexFunc(op.Parts, func(p *part) bool { return p.GPU == g.UUID })
+		if at >= 0 {
+			before[n].Instances = op.Parts[at].Before
+		}
+	}
+
+	was, is := migDevices(before), migDevices(now)
+	t := deviceChanges{created: lacking(was, is), destroyed: lacking(is, was), before: devicesOf(before...),
+		after: devicesOf(now...)}
+
+	// A GPU whose MIG mode was switched on is no device any more.
+	if m := op.Operation.Mode; m != nil && len(now) == 1 && now[0].MIG.Or(false) && m.Wanted {
+		t.split = gpu.Some(m.GPU)
+	}
+	return t
+}
