@@ -196,7 +196,8 @@ func pathOf(t *testing.T, o object) string {
 	resources := map[string]string{
 		"DaemonSet": "daemonsets", "ServiceAccount": "serviceaccounts", "Service": "services", "ConfigMap": "configmaps",
 		"ClusterRole": "clusterroles", "ClusterRoleBinding": "clusterrolebindings", "Pod": "pods",
-		"NetworkPolicy": "networkpolicies", "ServiceMonitor": "servicemonitors", "PodMonitor": "podmonitors",
+		"Role": "roles", "RoleBinding": "rolebindings", "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+		"ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings", "NetworkPolicy": "networkpolicies", "ServiceMonitor": "servicemonitors", "PodMonitor": "podmonitors",
 		"PrometheusRule": "prometheusrules", "SecurityContextConstraints": "securitycontextconstraints",
 		"Namespace": "namespaces", "RuntimeClass": "runtimeclasses", "CustomResourceDefinition": "customresourcedefinitions",
 	}

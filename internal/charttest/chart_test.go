@@ -229,7 +229,7 @@ func describe(o object) string {
 // everything returns values with all that can be on at the same time.
 func everything(t *testing.T) values {
 	t.Helper()
-	return merge(readValues(t, "control", "openshift"), values{
+	return merge(readValues(t, "control", "device-plugin", "openshift"), values{
 		"control": values{"mode": "apply", "restore": true, "allowGid": 2000,
 			"layouts": values{"existingConfigMap": "layouts"}, "network": values{"hostPort": 9402}},
 		"web": values{"existingSecret": "web"},

@@ -32,6 +32,7 @@ func profiles() map[string][]string {
 		"openshift":            {"gpu-operator", "openshift"},
 		"beside-dcgm-exporter": {"beside-dcgm-exporter"},
 		"control":              {"control"},
+		"control-plugin":       {"control", "device-plugin"},
 	}
 }
 

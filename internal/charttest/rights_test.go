@@ -15,12 +15,12 @@ import (
 // right is a verb on a resource of a group.
 type right struct{ verb, group, resource string }
 
-// rightsOf returns the rights of all ClusterRoles, and fails for rules of any other form.
+// rightsOf returns the rights of all ClusterRoles and Roles, and fails for rules of any other form.
 func rightsOf(t *testing.T, objects []object) map[right]bool {
 	t.Helper()
 	rights := map[right]bool{}
 	for _, o := range objects {
-		if o["kind"] != "ClusterRole" {
+		if o["kind"] != "ClusterRole" && o["kind"] != "Role" {
 			continue
 		}
 		for _, rule := range o["rules"].([]any) {
@@ -59,6 +59,8 @@ func TestRightsBySwitch(t *testing.T) {
 		"control": {set("control.enabled", true), reading},
 		"cordon": {merge(set("control.enabled", true), set("control.cordon", true)),
 			append(slices.Clone(reading), right{"patch", "", "nodes"})},
+		"device plugin": {merge(set("control.enabled", true), readValues(t, "device-plugin")),
+			append(slices.Clone(reading), right{"patch", "", "nodes"}, right{"delete", "", "pods"})},
 		"certificates": {network, reading},
 		"tokens": {merge(network, set("control.network.kubernetesTokens", true)), append(slices.Clone(reading),
 			right{"create", "authentication.k8s.io", "tokenreviews"},
@@ -98,13 +100,13 @@ func TestRightsAreDocumented(t *testing.T) {
 		}
 		documented = append(documented, objects...)
 	}
-	equal(t, "rights", texts(rightsOf(t, render(t, readValues(t, "control")))), texts(rightsOf(t, documented)))
+	equal(t, "rights", texts(rightsOf(t, render(t, readValues(t, "control", "device-plugin")))), texts(rightsOf(t, documented)))
 }
 
 // TestRightsAreUsed: the resources of the rights are those that the paths of requests in the code name.
 func TestRightsAreUsed(t *testing.T) {
 	granted := map[string]bool{}
-	for r := range rightsOf(t, render(t, readValues(t, "control"))) {
+	for r := range rightsOf(t, render(t, readValues(t, "control", "device-plugin"))) {
 		granted[r.resource] = true
 	}
 	requested, methods := map[string]bool{}, map[string]bool{}
@@ -121,7 +123,7 @@ func TestRightsAreUsed(t *testing.T) {
 			t.Errorf("a request names %s, and no right does", word)
 		}
 	}
-	equal(t, "methods", methods, map[string]bool{"MethodGet": true, "MethodPatch": true, "MethodPost": true})
+	equal(t, "methods", methods, map[string]bool{"MethodDelete": true, "MethodGet": true, "MethodPatch": true, "MethodPost": true})
 }
 
 // readRequests adds the resources that string literals name as a part of a path, or as the names of InstaSlice's

@@ -74,6 +74,42 @@ func TestRefusedValues(t *testing.T) {
 	})
 }
 
+// TestRefusedDevicePlugins: the rights to restart a device plugin are not given without what limits them, unless that is
+// asked for.
+func TestRefusedDevicePlugins(t *testing.T) {
+	plugin := merge(readValues(t, "control", "device-plugin"))
+	mustRefuse(t, map[string]refusal{
+		"without control": {readValues(t, "device-plugin"), "control.enabled: control."},
+		"without cordon":  {merge(plugin, set("control.cordon", false)), "control.cordon: control.devicePlugin needs it"},
+		"without labels": {merge(readValues(t, "control"), set("control.devicePlugin.namespace", "gpu-operator")),
+			"control.devicePlugin: namespace and labels need each other"},
+		"without a namespace": {merge(readValues(t, "control"), set("control.devicePlugin.labels", values{"app": "x"})),
+			"control.devicePlugin: namespace and labels need each other"},
+		"a selector as a label": {merge(plugin, set("control.devicePlugin.labels", values{"app": "a' || true || '"})),
+			"at '/control/devicePlugin/labels/app'"},
+		"another policy": {merge(plugin, set("control.devicePlugin.admissionPolicy", "maybe")),
+			"at '/control/devicePlugin/admissionPolicy': value must be one of 'create', 'none'"},
+	})
+
+	if _, err := renderFor("1.29", loadChart(t), plugin); err == nil ||
+		!strings.Contains(err.Error(), "control.devicePlugin.admissionPolicy: Kubernetes before 1.30") {
+		t.Errorf("a cluster without admission policies: %v", err)
+	}
+
+	none := merge(plugin, set("control.devicePlugin.admissionPolicy", "none"))
+	files, err := renderAll("1.29", loadChart(t), none)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := files["mig-exporter/templates/deviceplugin.yaml"]; !strings.Contains(text, "kind: Role\n") ||
+		strings.Contains(text, "ValidatingAdmissionPolicy") {
+		t.Errorf("admissionPolicy none:\n%s", text)
+	}
+	if !strings.Contains(files[notes], "the token of one node can delete all pods of gpu-operator") {
+		t.Errorf("notes:\n%s", files[notes])
+	}
+}
+
 // TestRefusedDrivers: the same for the ways to the driver and to DCGM.
 func TestRefusedDrivers(t *testing.T) {
 	mustRefuse(t, map[string]refusal{

@@ -41,6 +41,7 @@ type apiServer struct {
 	audienceless bool              // it knows nothing of audiences
 	down         bool
 	reviewing    accessReviewSpec // the last
+	pods         []fakePod        // of the namespace of the device plugin
 }
 
 type fakeUser struct {
@@ -84,6 +85,9 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		resource = "nodes"
 	}
 	verb := map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPatch: "patch"}[r.Method]
+	if strings.HasPrefix(r.URL.Path, podsOfPlugin) {
+		resource, verb = "pods", map[string]string{http.MethodGet: "list", http.MethodDelete: "delete"}[r.Method]
+	}
 	if s.forbidden[verb+" "+resource] {
 		refuse(w, http.StatusForbidden, "Forbidden", fmt.Sprintf("%s is forbidden: User cannot %s resource", resource, verb))
 		return
@@ -91,6 +95,8 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/api/v1/nodes/node-1":
 		s.serveNode(w, r)
+	case resource == "pods":
+		s.servePods(w, r)
 	case r.URL.Path == "/apis":
 		s.serveGroups(w)
 	case r.Method == http.MethodPost && resource == "tokenreviews":

@@ -55,6 +55,7 @@
 {{- range $value, $set := dict
       "control.mode=apply" (ne $control.mode "plan")
       "control.cordon" $control.cordon
+      "control.devicePlugin" (or $control.devicePlugin.namespace $control.devicePlugin.labels)
       "control.restore" $control.restore
       "control.allowGid" (ge (int $control.allowGid) 0)
       "control.layouts.existingConfigMap" $control.layouts.existingConfigMap
@@ -63,6 +64,16 @@
 {{ printf "control.enabled: %s needs it" $value | fail }}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- $plugin := $control.devicePlugin -}}
+{{- if ne (empty $plugin.namespace) (empty $plugin.labels) -}}
+{{ fail "control.devicePlugin: namespace and labels need each other; they name the device plugin's pods" }}
+{{- end -}}
+{{- if and $plugin.namespace (not $control.cordon) -}}
+{{ fail "control.cordon: control.devicePlugin needs it; until the plugin has restarted, pods may be given devices that do not exist" }}
+{{- end -}}
+{{- if and $plugin.namespace (eq $plugin.admissionPolicy "create") (semverCompare "<1.30-0" .Capabilities.KubeVersion.Version) -}}
+{{ fail "control.devicePlugin.admissionPolicy: Kubernetes before 1.30 has no ValidatingAdmissionPolicy, without which one node's token can delete all pods of control.devicePlugin.namespace. If that is acceptable, say none" }}
 {{- end -}}
 {{- if not $network.enabled -}}
 {{- range $value, $set := dict

@@ -33,6 +33,9 @@
 {{- if $v.control.cordon }}
 - --control.cordon
 {{- end }}
+{{- with include "mig-exporter.devicePlugin" . }}
+- {{ printf "--control.device-plugin=%s" . | quote }}
+{{- end }}
 {{- if $v.control.restore }}
 - --control.restore
 {{- end }}

@@ -61,6 +61,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ if or .Values.advise.keepEvidence .Values.control.enabled }}yes{{ end }}
 {{- end }}
 
+{{/* The pods of the device plugin that is restarted, NAMESPACE/KEY=VALUE,...; empty if none is. */}}
+{{- define "mig-exporter.devicePlugin" -}}
+{{- $plugin := .Values.control.devicePlugin -}}
+{{- if $plugin.namespace -}}
+{{- $labels := list -}}
+{{- range $key, $value := $plugin.labels -}}
+{{- $labels = append $labels (printf "%s=%s" $key $value) -}}
+{{- end -}}
+{{ printf "%s/%s" $plugin.namespace (join "," $labels) }}
+{{- end -}}
+{{- end }}
+
 {{/* Capabilities that the container needs, each on a line. */}}
 {{- define "mig-exporter.capabilities" -}}
 {{- if or (include "mig-exporter.seesMIG" .) (eq .Values.dcgm.mode "embedded") }}
