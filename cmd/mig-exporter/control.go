@@ -119,6 +119,7 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 		DevicePlugin:  x.node.devicePlugin,
 		Profiling:     x.node.releaser,
 		Observer:      observer{c.metrics, c.status},
+		Unsettled:     c.metrics.SetUnsettled,
 		CallTimeout:   cfg.Control.CallTimeout,
 		IdleFor:       cfg.Control.IdleFor,
 		SettleTimeout: cfg.Control.SettleTimeout,
@@ -223,8 +224,6 @@ func (o observer) Operation(verb api.Verb, result string, took time.Duration) {
 }
 
 func (o observer) State(state string) { o.status.setEngine(state) }
-
-func (o observer) Unsettled(number int) { o.metrics.SetUnsettled(number) }
 
 func (o observer) Read() { o.metrics.Read() }
 

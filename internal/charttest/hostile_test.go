@@ -44,7 +44,8 @@ func (n schemaNode) textValues(path string, wrap func(any) any, yield func(path,
 		n.Items.textValues(path+"[]", func(v any) any { return wrap([]any{v}) }, yield)
 	}
 	if more, ok := n.AdditionalProperties.(map[string]any); ok && more["type"] == "string" {
-		yield(path+"{}", "", func(v any) any { return wrap(values{"key": v}) })
+		pattern, _ := more["pattern"].(string)
+		yield(path+"{}", pattern, func(v any) any { return wrap(values{"key": v}) })
 	}
 	for _, name := range slices.Sorted(maps.Keys(n.Properties)) {
 		n.Properties[name].textValues(strings.TrimPrefix(path+"."+name, "."),

@@ -142,8 +142,7 @@ var (
 // Observer counts operations.
 type Observer interface {
 	Operation(verb api.Verb, result string, took time.Duration)
-	State(state string)   // "idle", "running", "degraded", "stuck", "read-only"
-	Unsettled(number int) // of operations in the state unsettled
+	State(state string) // "idle", "running", "degraded", "stuck", "read-only"
 }
 
 // Options configure an Engine. Optional dependencies are nil if the node has no such thing.
@@ -165,6 +164,8 @@ type Options struct {
 	Profiling    Profiling    // optional
 	Store        Store
 	Observer     Observer // optional
+	// Unsettled is told how many operations are unsettled when that changes; optional.
+	Unsettled func(number int)
 
 	// CallTimeout bounds each driver call, IdleFor is how long an instance must have been inactive to be idle.
 	CallTimeout time.Duration

@@ -53,7 +53,7 @@ type Engine struct {
 	unusable      string        // why the engine is read-only
 	damaged       bool          // the state folder's documents are, and the operator has to accept that
 	reportedState string        // the state that the observer knows
-	unsettled     int           // the number of unsettled operations that the observer knows
+	unsettled     int           // the number of unsettled operations that was reported last
 }
 
 // New returns an Engine, which does nothing until Run is called.
@@ -172,7 +172,7 @@ func (e *Engine) Reason() string {
 	return e.unusable
 }
 
-// reportState reports changes of the state, and of the number of unsettled operations, to the observer.
+// reportState reports a change of the state to the observer, and one of the number of unsettled operations.
 func (e *Engine) reportState() {
 	e.announcing.Lock()
 	defer e.announcing.Unlock()
@@ -183,16 +183,12 @@ func (e *Engine) reportState() {
 	e.reportedState, e.unsettled = now, unsettled
 	e.mu.Unlock()
 
-	if e.o.Observer == nil {
-		return
-	}
-
-	if isNews {
+	if isNews && e.o.Observer != nil {
 		e.o.Observer.State(now)
 	}
 
-	if changed {
-		e.o.Observer.Unsettled(unsettled)
+	if changed && e.o.Unsettled != nil {
+		e.o.Unsettled(unsettled)
 	}
 }
 

@@ -53,7 +53,7 @@ type world struct {
 	hooks             [][]string
 	hookFails         bool
 	states            []string
-	unsettled         []int // the numbers that the observer was told
+	unsettled         []int // the numbers that were reported
 
 	watcher mig.LayoutWatcher
 	blind   bool // the driver reports no changes of layouts
@@ -463,7 +463,6 @@ type observer struct{ *world }
 
 func (o *observer) Operation(api.Verb, string, time.Duration) {}
 func (o *observer) State(s string)                            { o.states = append(o.states, s) }
-func (o *observer) Unsettled(number int)                      { o.unsettled = append(o.unsettled, number) }
 
 var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true,
 	TakeOver: true}}
@@ -474,6 +473,7 @@ func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 	o := Options{Hostname: "node", BootID: "boot-1", Apply: true, Actuator: w, Poller: w, Assignments: kubelet{w},
 		Handles: files{w},
 		Cluster: &cluster{w}, Cordon: true, Profiling: &profiling{w}, Store: &folder{w}, Observer: &observer{w},
+		Unsettled:   func(number int) { w.unsettled = append(w.unsettled, number) },
 		CallTimeout: 10 * time.Second,
 		IdleFor:     time.Minute, SettleTimeout: 20 * time.Second, Hooks: []Hook{{Argv: []string{"restart"}}},
 		RunHook: func(_ context.Context, h Hook, env []string) api.HookResult {

@@ -52,9 +52,15 @@ func (n *node) startExporter(ctx context.Context) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	pod, err := n.createPod(ctx, n.installed[0].pod("x7k2p", "--control.mode=apply", "--control.idle-for=0s",
-		"--control.settle-timeout=1m", "--kubernetes.resource-name=example.com/*", "--kubernetes.pod-label=team",
-		"--collector.process"))
+	// The device plugins of most tests are no pods.
+	return n.createExporter(ctx, "x7k2p", "--control.device-plugin=", "--control.settle-timeout=1m")
+}
+
+// createExporter creates the exporter's pod, with further arguments of a test.
+func (n *node) createExporter(ctx context.Context, suffix string, args ...string) (*corev1.Pod, error) {
+	args = append(args, "--control.mode=apply", "--control.idle-for=0s", "--kubernetes.resource-name=example.com/*",
+		"--kubernetes.pod-label=team", "--collector.process")
+	pod, err := n.createPod(ctx, n.installed[0].pod(suffix, args...))
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -27,6 +28,12 @@ type manifest struct {
 	account   corev1.ServiceAccount
 	roles     []rbacv1.ClusterRole
 	bindings  []rbacv1.ClusterRoleBinding
+
+	// What limits the right to restart the device plugin.
+	pluginRoles    []rbacv1.Role
+	pluginBindings []rbacv1.RoleBinding
+	policies       []admissionv1.ValidatingAdmissionPolicy
+	policyBindings []admissionv1.ValidatingAdmissionPolicyBinding
 }
 
 // readManifest reads a file of deploy/manifests as if the chart had been installed in a namespace: its templates write
@@ -57,15 +64,30 @@ func (m *manifest) add(document []byte) error {
 	case "ServiceAccount":
 		return yaml.UnmarshalStrict(document, &m.account)
 	case "ClusterRole":
-		m.roles = append(m.roles, rbacv1.ClusterRole{})
-		return yaml.UnmarshalStrict(document, &m.roles[len(m.roles)-1])
+		return appendObject(document, &m.roles)
 	case "ClusterRoleBinding":
-		m.bindings = append(m.bindings, rbacv1.ClusterRoleBinding{})
-		return yaml.UnmarshalStrict(document, &m.bindings[len(m.bindings)-1])
+		return appendObject(document, &m.bindings)
+	case "Role":
+		return appendObject(document, &m.pluginRoles)
+	case "RoleBinding":
+		return appendObject(document, &m.pluginBindings)
+	case "ValidatingAdmissionPolicy":
+		return appendObject(document, &m.policies)
+	case "ValidatingAdmissionPolicyBinding":
+		return appendObject(document, &m.policyBindings)
 	case "Service", "NetworkPolicy", "": // nothing here implements them, and the first line is a comment
 		return nil
 	}
 	return fmt.Errorf("kind %q is not known here", kind.Kind)
+}
+
+func appendObject[T any](document []byte, list *[]T) error {
+	var one T
+	if err := yaml.UnmarshalStrict(document, &one); err != nil {
+		return err
+	}
+	*list = append(*list, one)
+	return nil
 }
 
 // user is the name by which the API server knows the exporter's service account.
@@ -90,12 +112,48 @@ func (n *node) install(ctx context.Context, m *manifest) error {
 			return err
 		}
 	}
+	if err := n.installPluginRights(ctx, m); err != nil {
+		return err
+	}
 	created, err := n.client.AppsV1().DaemonSets(m.namespace).Create(ctx, &m.daemonSet, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
 	m.daemonSet = *created
 	n.installed = append(n.installed, m)
+	return nil
+}
+
+// installPluginRights creates the rights to restart the device plugin, and the admission policies that limit them.
+func (n *node) installPluginRights(ctx context.Context, m *manifest) error {
+	opts := metav1.CreateOptions{}
+	for i := range m.policies {
+		if _, err := n.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(ctx, &m.policies[i],
+			opts); err != nil {
+			return err
+		}
+	}
+
+	for i := range m.policyBindings {
+		if _, err := n.client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(ctx,
+			&m.policyBindings[i], opts); err != nil {
+			return err
+		}
+	}
+
+	for i := range m.pluginRoles {
+		role := &m.pluginRoles[i]
+		if _, err := n.client.RbacV1().Roles(role.Namespace).Create(ctx, role, opts); err != nil {
+			return err
+		}
+	}
+
+	for i := range m.pluginBindings {
+		binding := &m.pluginBindings[i]
+		if _, err := n.client.RbacV1().RoleBindings(binding.Namespace).Create(ctx, binding, opts); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

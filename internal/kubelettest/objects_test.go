@@ -24,7 +24,7 @@ var controlPage = filepath.Join("..", "..", "docs", "partition-control.md")
 // profiles are the files of deploy/manifests that are installed, each in the namespace: the exporter's of these tests
 // first. Those of GKE and OpenShift need what only these have.
 var profiles = []struct{ manifest, namespace string }{
-	{"control", chartNamespace}, {"mig-exporter", "plain"}, {"mig", "slices"}, {"beside-dcgm-exporter", "beside"},
+	{"control-plugin", chartNamespace}, {"mig-exporter", "plain"}, {"mig", "slices"}, {"beside-dcgm-exporter", "beside"},
 	{"gpu-operator", "operator"},
 }
 
@@ -36,7 +36,7 @@ func (n *node) createObjects() error {
 	if err != nil {
 		return err
 	}
-	namespaces := []string{"ml", "chat", "batch"}
+	namespaces := []string{"ml", "chat", "batch", pluginNamespace}
 	for _, profile := range profiles {
 		namespaces = append(namespaces, profile.namespace)
 	}

@@ -98,15 +98,22 @@ func TestRightsOfServiceAccount(t *testing.T) {
 // right is a verb on a resource.
 type right struct{ verb, group, resource string }
 
-func rightsOf(roles []rbacv1.ClusterRole) map[right]bool {
+// rights returns what the chart gives to the service account, in the cluster and in the device plugin's namespace.
+func (m *manifest) rights() map[right]bool {
+	var rules []rbacv1.PolicyRule
+	for i := range m.roles {
+		rules = append(rules, m.roles[i].Rules...)
+	}
+	for i := range m.pluginRoles {
+		rules = append(rules, m.pluginRoles[i].Rules...)
+	}
+
 	rights := map[right]bool{}
-	for i := range roles {
-		for _, rule := range roles[i].Rules {
-			for _, group := range rule.APIGroups {
-				for _, resource := range rule.Resources {
-					for _, verb := range rule.Verbs {
-						rights[right{verb, group, resource}] = true
-					}
+	for _, rule := range rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					rights[right{verb, group, resource}] = true
 				}
 			}
 		}
@@ -164,7 +171,7 @@ func (n *node) checkAudit() error {
 func (m *manifest) checkUse(used map[right]int) error {
 	var errs []error
 	var report []string
-	given := rightsOf(m.roles)
+	given := m.rights()
 	for asked := range used {
 		if !given[asked] {
 			errs = append(errs, fmt.Errorf("%s asked for %+v, which the chart does not give it", m.user(), asked))
