@@ -37,10 +37,13 @@ mig_control_operations_total{result="succeeded",verb="mode"} 0
 mig_control_state{state="degraded"} 0
 mig_control_state{state="idle"} 1
 mig_control_state{state="running"} 0
+# HELP mig_control_unsettled_operations Operations of partition control whose layout is in force while the kubelet does not offer exactly its devices, or a hook has failed. Pods may be given devices that do not exist.
+# TYPE mig_control_unsettled_operations gauge
+mig_control_unsettled_operations 0
 `
 	if err := testutil.CollectAndCompare(c, strings.NewReader(want),
 		"mig_control_operations_total", "mig_control_state", "mig_control_last_error_timestamp_seconds",
-		"mig_control_api_reads_total"); err != nil {
+		"mig_control_api_reads_total", "mig_control_unsettled_operations"); err != nil {
 		t.Error(err)
 	}
 	if n := testutil.CollectAndCount(c, "mig_control_operation_duration_seconds"); n != 2 {
@@ -67,6 +70,10 @@ func TestControlCounts(t *testing.T) {
 	c.SetState("a state of no name known")
 	if got := testutil.ToFloat64(c.lastError); got != 1700000000.5 {
 		t.Errorf("last error at %v", got)
+	}
+	c.SetUnsettled(2)
+	if got := testutil.ToFloat64(c.unsettled); got != 2 {
+		t.Errorf("%v unsettled operations, want 2", got)
 	}
 	for series, want := range map[string]float64{"idle": 0, "running": 0, "degraded": 1} {
 		if got := testutil.ToFloat64(c.state.WithLabelValues(series)); got != want {

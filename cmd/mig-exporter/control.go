@@ -220,7 +220,7 @@ type observer struct {
 }
 
 func (o observer) Operation(verb api.Verb, result string, took time.Duration) {
-	o.metrics.Ended(string(verb), result, took, result != string(api.Succeeded))
+	o.metrics.Ended(string(verb), result, took, !api.OperationState(result).Committed())
 }
 
 func (o observer) State(state string) { o.status.setEngine(state) }

@@ -36,6 +36,14 @@ func TestControlFlags(t *testing.T) {
 		{"a hook that is no list", []string{"--control.enabled", "--control.hook=systemctl restart x"}, "--control.hook"},
 		{"a hook", []string{"--control.enabled", `--control.hook=["systemctl","restart","x"]`}, ""},
 		{"no time for calls", []string{"--control.enabled", "--control.call-timeout=10ms"}, "--control.call-timeout=10ms"},
+		{"a device plugin without cordon", []string{"--control.enabled", "--control.device-plugin=nvidia/app=plugin"},
+			"--control.device-plugin=nvidia/app=plugin: expected --control.cordon with it"},
+		{"a device plugin without a namespace", []string{"--control.enabled", "--control.cordon", "--kubernetes.node-name=n",
+			"--control.device-plugin=app=plugin"}, "--control.device-plugin: app=plugin: \"app=plugin\" is no namespace"},
+		{"a device plugin without a kubelet", []string{"--control.enabled", "--control.cordon", "--kubernetes.node-name=n",
+			"--kubernetes.socket=", "--control.device-plugin=nvidia/app=plugin"}, "expected a path in --kubernetes.socket"},
+		{"a device plugin", []string{"--control.enabled", "--control.cordon", "--kubernetes.node-name=n",
+			"--control.device-plugin=nvidia/app=plugin"}, ""},
 		{"cordon without a node name", []string{"--control.enabled", "--control.cordon"}, "--kubernetes.node-name"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

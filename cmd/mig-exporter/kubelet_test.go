@@ -46,6 +46,13 @@ func TestKubeletMarkLastsUntilTheNodeBoots(t *testing.T) {
 	}
 }
 
+// TestUnreadableKubeletMark: only a file that is not there says that no kubelet has answered.
+func TestUnreadableKubeletMark(t *testing.T) {
+	if !(kubeletMark{path: t.TempDir(), boot: "boot-1"}).isSet() {
+		t.Error("a mark that cannot be read counts as proof of no kubelet")
+	}
+}
+
 func TestKubernetesFlags(t *testing.T) {
 	for _, tt := range []struct{ flag, want string }{
 		{"--kubernetes.witness-pod=kube-system/calico-node-*", ""},

@@ -104,10 +104,15 @@ func TestEnds(t *testing.T) {
 		Error: "3g.20gb at 4:4 exists there, which is not in what is on disk"}}
 	unreadable.Error = &api.Problem{Type: api.ReadOnly, Title: "Operations cannot be recorded", Status: 503,
 		Detail: "The newest copy of operation.0 is damaged."}
+	unsettled := operation(api.Unsettled)
+	unsettled.Cordoned = true
+	unsettled.WaitsFor = []string{"the kubelet to stop offering " + mig3 + ", which was destroyed",
+		"the hook /etc/mig/notify to succeed"}
 	for name, c := range map[string]struct {
 		op   *api.Operation
 		code int
 	}{
+		"unsettled":      {unsettled, exitUnsettled},
 		"rolled-back":    {operation(api.RolledBack), exitFailed},
 		"failed":         {operation(api.Failed), exitFailed},
 		"layout-changed": {unchanged, exitFailed},

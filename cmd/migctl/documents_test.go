@@ -101,7 +101,7 @@ func operation(state api.OperationState) *api.Operation {
 		{Argv: []string{"systemctl", "restart", "device-plugin"}, OK: true, Seconds: 0.42},
 		{Argv: []string{"/etc/mig/notify"}, Error: "no route to host", ExitCode: 7, Seconds: 10},
 	}
-	if state == api.Succeeded {
+	if state.Committed() {
 		return op
 	}
 	op.Hooks = nil

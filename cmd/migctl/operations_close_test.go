@@ -42,6 +42,17 @@ func TestSettled(t *testing.T) {
 	cmptest.Equal(t, "asked", f.bodies(t, "POST "), []string{""})
 }
 
+// TestSettledWhenUnsettled: an operator can say that nothing is left to be done.
+func TestSettledWhenUnsettled(t *testing.T) {
+	routes := applied()
+	routes["GET /operations/"+op1] = inTurn(answer(operation(api.Unsettled)), answer(operation(api.Succeeded)))
+	routes["POST /operations/"+op1+"/settled"] = answer(operation(api.Succeeded))
+	f, address := serve(t, routes)
+	got := plainTerminal("y\n").run(t, address, "settled", op1)
+	cmptest.Equal(t, "exit code", got.code, exitOK)
+	cmptest.Equal(t, "asked", f.bodies(t, "POST "), []string{""})
+}
+
 // TestWhatCannotBeAccepted: operations that wait for nothing are not closed, and nothing is asked of the server.
 func TestWhatCannotBeAccepted(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -177,6 +177,9 @@ func writeAdvice(p *page, op *api.Operation) {
 	switch op.State {
 	case api.Succeeded:
 		writeUndo(p, op)
+		if slices.ContainsFunc(op.Hooks, func(h api.HookResult) bool { return !h.OK }) {
+			writeHint(p, "the change itself is done. Do by hand what the failed hook should have done.")
+		}
 	case api.Unsettled:
 		writeUnsettled(p, op)
 	case api.RolledBack:

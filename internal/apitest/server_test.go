@@ -66,9 +66,9 @@ func operation(id string) *api.Operation {
 		Steps: []api.OperationStep{undone, failed}, Rollback: []api.OperationStep{failed},
 		GPUs: []api.OperationGPU{
 			{GPU: gpu0, State: api.Interrupted, Error: "another client has changed it", Current: engine{}.plan("", nil).GPUs[0].Before},
-			{GPU: "GPU-2", State: api.RolledBack},
+			{GPU: "GPU-2", State: api.RolledBack}, {GPU: "GPU-3", State: api.Unsettled},
 		},
-		Error: busy(), Renamed: map[gpu.MIGUUID]gpu.MIGUUID{mig0: "MIG-1"}, WaitsFor: []string{"the kubelet to offer MIG-1"}, Warnings: []string{"w"},
+		Error: busy(), Renamed: map[gpu.MIGUUID]gpu.MIGUUID{mig0: "MIG-1"}, WaitsFor: []string{"the kubelet to offer MIG-1"}, Warnings: []string{"w"}, Cordoned: true,
 		Hooks: []api.HookResult{{Argv: []string{"restart"}, Seconds: 0.5, Error: "exit status 1", ExitCode: 1}},
 		Mode:  &api.ModeResult{GPU: gpu0, Wanted: true, Pending: true, Waits: "reset", Holders: []api.Hold{{Kind: api.HoldHandle, PID: 7, What: "dcgm"}}},
 	}

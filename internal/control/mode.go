@@ -195,11 +195,11 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 	e.endOperation(ctx, op, api.Succeeded, nil)
 }
 
-// settleMode leaves a mode change that is in force to awaitSettled: the hooks and the device plugin have to follow.
+// settleMode leaves a mode change that is in force to awaitSettled: the hooks and the device plugin have to follow. It
+// is saved with the history: after a crash before that, the next start reads the mode again.
 func (e *Engine) settleMode(op *operation) {
 	e.setGPU(op, op.Operation.Mode.GPU, api.Settling, nil, nil)
 	e.setState(op, api.Settling, "the mode is in force")
-	_ = e.saveOperation(op) // if it cannot be saved, the engine is read-only, and the next start reads the mode again
 }
 
 func onOff(on bool) string {

@@ -60,7 +60,11 @@ func (n *node) startExporter(ctx context.Context) (*corev1.Pod, error) {
 func (n *node) createExporter(ctx context.Context, suffix string, args ...string) (*corev1.Pod, error) {
 	args = append(args, "--control.mode=apply", "--control.idle-for=0s", "--kubernetes.resource-name=example.com/*",
 		"--kubernetes.pod-label=team", "--collector.process")
-	pod, err := n.createPod(ctx, n.installed[0].pod(suffix, args...))
+	pod := n.installed[0].pod(suffix, args...)
+	// The simulated node outlives its driver's clients, as a real one does.
+	c := &pod.Spec.Containers[0]
+	c.Env = append(c.Env, corev1.EnvVar{Name: "MIG_SIM_STATE", Value: "/var/lib/mig-exporter/simulated-node"})
+	pod, err := n.createPod(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
