@@ -293,8 +293,8 @@ func newControlMetrics(now func() time.Time) *collector.Control {
 		Verbs: []string{string(api.VerbApply), string(api.VerbRollback), string(api.VerbMode), string(api.VerbRestore),
 			string(api.VerbRecovery)},
 		Results: []string{
-			string(api.Succeeded), string(api.Unsettled), string(api.RolledBack), string(api.Failed), string(api.Interrupted), string(api.Accepted),
-			string(api.Degraded), string(api.Stuck),
+			string(api.Succeeded), string(api.Unsettled), string(api.RolledBack), string(api.Failed), string(api.Interrupted),
+			string(api.Accepted), string(api.Degraded), string(api.Stuck),
 		},
 		States: []string{"idle", "running", "degraded", "stuck", "read-only", "off"},
 		Now:    now,

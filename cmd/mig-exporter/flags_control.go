@@ -83,8 +83,8 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 	durationFlag(app, "control.idle-for", "Time for which an instance must have been inactive to count as idle.", "1m",
 		&cfg.IdleFor)
 	durationFlag(app, "control.settle-timeout",
-		"Time for which an operation waits for the kubelet to offer exactly the devices that exist, and blocks its own GPUs; "+
-			"then it is unsettled.",
+		"Time for which an operation waits for the kubelet to offer exactly the devices that exist, and blocks its own "+
+			"GPUs; then it is unsettled.",
 		"2m",
 		&cfg.SettleTimeout)
 }

@@ -42,8 +42,8 @@ func (s *session) acceptOperation(ctx context.Context) error {
 	return nil
 }
 
-// endSettling asks the operator, ends an operation's wait for the kubelet or for a hook, and follows the operation to its
-// end.
+// endSettling asks the operator, ends an operation's wait for the kubelet or for a hook, and follows the operation to
+// its end.
 func (s *session) endSettling(ctx context.Context) error {
 	var op api.Operation
 	if err := s.client.fetch(ctx, operationPath(s.opts.Operation), &op); err != nil {

@@ -44,8 +44,8 @@ const (
 	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the command line or the " +
 		"spec is wrong; 3 the server cannot be reached; 4 degraded or stuck, an operator must act; 5 the layout is neither " +
 		"the previous nor the planned one (another client interrupted the operation, or an operator accepted the layout), " +
-		"plan again; 6 unsettled, the layout is as planned, but the kubelet does not offer exactly its devices yet, or a hook " +
-		"has failed; 130 interrupted by Ctrl-C, the operation continues."
+		"plan again; 6 unsettled, the layout is as planned, but the kubelet does not offer exactly its devices yet, or a " +
+		"hook has failed; 130 interrupted by Ctrl-C, the operation continues."
 	setupHelp = "The flags before the command can also be set as environment variables: MIGCTL_ADDRESS, " +
 		"MIGCTL_TOKEN_FILE, MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR; " +
 		"--url of evaluate as MIGCTL_URL.\n\nCompletion: source <(migctl --completion-script-bash), or " +

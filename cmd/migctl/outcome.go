@@ -218,15 +218,16 @@ func writeUndo(p *page, op *api.Operation) {
 
 // writeUnsettled says what an operator does about an operation that the kubelet or a hook has not followed.
 func writeUnsettled(p *page, op *api.Operation) {
-	p.para("", plain, "The change is done, and stays. The operation becomes succeeded by itself once nothing is waited for.")
+	p.para("", plain, "The change is done, and stays. The operation becomes succeeded by itself once nothing is waited "+
+		"for.")
 	if op.Cordoned {
 		p.para("! ", yellow, "The node is kept cordoned until then.")
 	} else {
 		p.para("! ", yellow, "Until then the kubelet may give pods devices that do not exist.")
 	}
 
-	writeHint(p, "restart the device plugin's pod on this node if the kubelet waits for it. Hooks that have failed are run "+
-		"again. --control.device-plugin lets mig-exporter restart the plugin itself.")
+	writeHint(p, "restart the device plugin's pod on this node if the kubelet is waited for. Hooks that have failed are "+
+		"run again. --control.device-plugin lets mig-exporter restart the plugin itself.")
 	p.command("To look again", "migctl operations", op.ID)
 	p.command("If nothing is left to be done", "migctl settled", op.ID)
 	writeUndo(p, op)

@@ -164,7 +164,7 @@ type Options struct {
 	Profiling    Profiling    // optional
 	Store        Store
 	Observer     Observer // optional
-	// Unsettled is told how many operations are unsettled when that changes; optional.
+	// Unsettled receives the number of unsettled operations when it changes; optional.
 	Unsettled func(number int)
 
 	// CallTimeout bounds each driver call, IdleFor is how long an instance must have been inactive to be idle.

@@ -64,11 +64,6 @@ func (p *part) live() mig.GPULayout {
 	return g
 }
 
-// layoutOf is the GPU with these instances; nothing else is known of it but its UUID.
-func (p *part) layoutOf(instances []mig.Instance) mig.GPULayout {
-	return mig.GPULayout{Facts: gpu.Facts{UUID: p.GPU}, Instances: instances}
-}
-
 func (p *part) before() layout { return layout{GPU: p.GPU, Instances: p.Before} }
 func (p *part) after() layout  { return layout{GPU: p.GPU, Instances: p.After} }
 

@@ -145,8 +145,8 @@ func (s *settlement) awaitKubelet(ctx context.Context, now []mig.GPULayout) []st
 	return waitingFor(missing, stale, err)
 }
 
-// expectedLayouts returns the GPUs of an operation as it has left them. Minor numbers, and a GPU whose mode was changed,
-// are read again.
+// expectedLayouts returns the GPUs of an operation as it has left them. Minor numbers, and a GPU whose mode was
+// changed, are read again.
 func (e *Engine) expectedLayouts(ctx context.Context, op *operation) []mig.GPULayout {
 	live, _, _ := e.readLayouts(ctx, op.gpus()...) // without it, references by minor number match nothing
 

@@ -151,8 +151,8 @@ func (e *Engine) enqueue(r record, t task) (*operation, *api.Problem) {
 	return op, nil
 }
 
-// Rollback restores the layout before an operation that has succeeded or is unsettled, as an operation of its own; or resumes the
-// rollback of one that is degraded or stuck.
+// Rollback restores the layout before an operation that has succeeded or is unsettled, as an operation of its own; or
+// resumes the rollback of one that is degraded or stuck.
 func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p

@@ -134,7 +134,7 @@ func TestControlUnsettled(t *testing.T) {
 	c.repartitionWithPlugin(t, offered)
 }
 
-// repartitionWithPlugin gives GPU 8 its layout again by an exporter that was told which pods are the device plugin's: it
+// repartitionWithPlugin gives GPU 8 its layout again by an exporter that knows which pods are the device plugin's: it
 // ends the plugin's pod, and the operation succeeds when the successor offers what exists.
 func (c *cluster) repartitionWithPlugin(t *testing.T, offered []string) {
 	t.Helper()

@@ -6,9 +6,10 @@
 //	authentication.k8s.io  tokenreviews                    create, for Kubernetes tokens
 //	authorization.k8s.io   subjectaccessreviews            create, for Kubernetes tokens
 //	""                     nodes                           get, and patch to cordon
-//	""                     pods                            list and delete in the namespace of the device plugin, by a Role
 //	resource.k8s.io        resourceslices                  list, if the cluster has them
 //	inference.redhat.com   instaslices, nodeaccelerators   list, if the cluster has them
+//
+// To restart the device plugin it needs list and delete of pods in the plugin's namespace, by a Role.
 //
 // If a right is missing, errors name it: they are, or contain, a *kubeapi.RefusedError.
 //

@@ -34,7 +34,7 @@ const (
 	labelValue = `(` + labelName + `)?`
 )
 
-// ParsePluginSelector reads NAMESPACE/KEY=VALUE[,KEY=VALUE...], such as gpu-operator/app=nvidia-device-plugin-daemonset.
+// ParsePluginSelector reads NAMESPACE/KEY=VALUE[,KEY=VALUE], such as gpu-operator/app=nvidia-device-plugin-daemonset.
 // An error wraps gpu.ErrInvalidArgument.
 func ParsePluginSelector(text string) (PluginSelector, error) {
 	namespace, labels, _ := strings.Cut(text, "/")
@@ -48,8 +48,8 @@ func ParsePluginSelector(text string) (PluginSelector, error) {
 	form := regexp.MustCompile(`^` + labelKey + `=` + labelValue + `$`)
 	for _, label := range s.Labels {
 		if !form.MatchString(label) {
-			return PluginSelector{}, fmt.Errorf("%s: %q is no KEY=VALUE of a label: expected NAMESPACE/KEY=VALUE[,KEY=VALUE]: %w",
-				text, label, gpu.ErrInvalidArgument)
+			return PluginSelector{}, fmt.Errorf("%s: %q is no KEY=VALUE of a label: expected "+
+				"NAMESPACE/KEY=VALUE[,KEY=VALUE]: %w", text, label, gpu.ErrInvalidArgument)
 		}
 	}
 	return s, nil
