@@ -477,6 +477,8 @@ func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 		CallTimeout: 10 * time.Second,
 		IdleFor:     time.Minute, SettleTimeout: 20 * time.Second, Hooks: []Hook{{Argv: []string{"restart"}}},
 		RunHook: func(_ context.Context, h Hook, env []string) api.HookResult {
+			w.mu.Lock()
+			defer w.mu.Unlock()
 			w.hooks = append(w.hooks, env)
 			return api.HookResult{Argv: h.Argv, OK: !w.hookFails}
 		},

@@ -125,7 +125,7 @@ func TestDevicePluginRefuses(t *testing.T) {
 		d.err = nil
 		e = w.engine(t, d.set)
 		e.run(t)
-		time.Sleep(30 * time.Second)
+		pause(30 * time.Second)
 		cmptest.Equal(t, "state of the operation at last", e.now(t, op.ID).State, api.Succeeded)
 		cmptest.Equal(t, "number of restarts", d.ended, 1)
 		cmptest.Equal(t, "cordoned by, at last", w.cordonedBy, "")

@@ -329,12 +329,13 @@ func (e *Engine) logEnd(op *operation, state api.OperationState) {
 	e.mu.Lock()
 	warnings := slices.Clone(op.Operation.Warnings)
 	waits := slices.Clone(op.Operation.WaitsFor)
+	cordoned := op.Cordoned
 	e.mu.Unlock()
 
 	line := []any{"msg", "operation ended", "operation", op.Operation.ID, "verb", op.Operation.Verb, "by",
 		op.Operation.By, "state", state}
 	if state == api.Unsettled {
-		line = append(line, "waits_for", strings.Join(waits, "; "), "cordoned", op.Cordoned)
+		line = append(line, "waits_for", strings.Join(waits, "; "), "cordoned", cordoned)
 	}
 
 	if len(warnings) == 0 && state != api.Unsettled {

@@ -34,8 +34,12 @@ func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
 	waits, over := e.awaitOffered(ctx, op)
 	if !over {
 		_ = e.saveHistory() // with the hooks that have run; if it cannot be saved, the engine is read-only
+
+		e.mu.Lock()
+		cordoned := op.Cordoned
+		e.mu.Unlock()
 		level.Info(e.o.Logger).Log("msg", "left an operation that waits for the kubelet to the next start",
-			"operation", op.Operation.ID, "cordoned", op.Cordoned)
+			"operation", op.Operation.ID, "cordoned", cordoned)
 		return
 	}
 

@@ -28,6 +28,12 @@ func (e *Engine) run(t *testing.T) {
 	})
 }
 
+// pause lets time pass, and then all goroutines come to rest.
+func pause(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 // set changes the world while an engine runs.
 func (w *world) set(change func()) {
 	w.mu.Lock()
@@ -62,7 +68,7 @@ func TestUnsettledIsCured(t *testing.T) {
 					e = w.engine(t, nil)
 				}
 				e.run(t)
-				time.Sleep(2 * time.Hour)
+				pause(2 * time.Hour)
 				cmptest.Equal(t, "state of the operation after two hours", e.now(t, op.ID).State, api.Unsettled)
 				cmptest.Equal(t, "cordoned by", w.cordonedBy, tt.cordonedBy)
 				if tt.hookFails && (len(w.hooks) < 20 || len(w.hooks) > 40) {
@@ -70,13 +76,13 @@ func TestUnsettledIsCured(t *testing.T) {
 				}
 
 				w.set(func() { w.kubeletLags = false })
-				time.Sleep(time.Minute)
+				pause(time.Minute)
 				cmptest.Equal(t, "cordoned by, once the kubelet has followed", w.cordonedBy, "")
 				w.set(func() { w.hookFails = false })
 				if tt.hookFails {
-					time.Sleep(maxBackoff)
+					pause(maxBackoff)
 				}
-				time.Sleep(tt.within)
+				pause(tt.within)
 
 				got := e.now(t, op.ID)
 				cmptest.Equal(t, "state of the operation at last", got.State, api.Succeeded)
@@ -128,7 +134,7 @@ func TestUnsettledAfterAnotherChange(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute)
+		pause(time.Minute)
 		cmptest.Equal(t, "state of the next operation", e.now(t, next.ID).State, api.Succeeded)
 		cmptest.Equal(t, "state of the first operation", e.now(t, first.ID).State, api.Succeeded)
 		cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
@@ -148,7 +154,7 @@ func TestUnsettledIsRestored(t *testing.T) {
 		e := w.engine(t, func(o *Options) { o.Restore, o.BootID = true, "boot-2" })
 		wantText(t, "layout", w.drawLayout(), "1: 3g.20gb@0:4[0:3] 3g.20gb@4:4[0:3]")
 		e.run(t)
-		time.Sleep(time.Minute)
+		pause(time.Minute)
 		cmptest.Equal(t, "state after the reboot", e.now(t, op.ID).State, api.Succeeded)
 		cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
 	})
@@ -178,7 +184,7 @@ func TestSplitGPUStillOffered(t *testing.T) {
 		}
 
 		e.run(t)
-		time.Sleep(2 * time.Hour)
+		pause(2 * time.Hour)
 		cmptest.Equal(t, "state once the kubelet has followed", e.now(t, op.ID).State, api.Succeeded)
 	})
 }
