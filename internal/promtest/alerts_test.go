@@ -1,6 +1,7 @@
 package promtest
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -122,7 +123,7 @@ func TestDocumentedAlertsFireAndClear(t *testing.T) {
 		t.Fatalf("only %d alerts in the documents: %q", len(alerts), alerts)
 	}
 	alerts = slices.DeleteFunc(alerts, func(alert string) bool { // TestXIDThatEndsItsPod and TestControlAlertsFireAndClear run these
-		return alert == xidJoin || strings.Contains(alert, "mig_control_state")
+		return alert == xidJoin || isControlAlert(alert)
 	})
 	csv := filepath.Join(t.TempDir(), "counters.csv")
 	if err := os.WriteFile(csv, []byte(counters), 0o600); err != nil {
@@ -159,11 +160,13 @@ func TestDocumentedAlertsFireAndClear(t *testing.T) {
 	}
 }
 
+func isControlAlert(alert string) bool { return strings.Contains(alert, "mig_control_") }
+
 // TestControlAlertsFireAndClear runs the alerts of partition control on its state as the program serves it: 1 for the
-// state that it is in, 0 for the others.
+// state that it is in, 0 for the others. While it is "unsettled" it is idle, with an operation that is unsettled.
 func TestControlAlertsFireAndClear(t *testing.T) {
 	t.Parallel()
-	alerts := slices.DeleteFunc(documentedAlerts(t), func(alert string) bool { return !strings.Contains(alert, "mig_control_state") })
+	alerts := slices.DeleteFunc(documentedAlerts(t), func(alert string) bool { return !isControlAlert(alert) })
 	if len(alerts) < 4 {
 		t.Errorf("only %d alerts in the documents: %q", len(alerts), alerts)
 	}
@@ -171,11 +174,13 @@ func TestControlAlertsFireAndClear(t *testing.T) {
 	at := scraped()
 	states := []string{"idle", "running", "degraded", "stuck", "read-only", "off"}
 	fired := map[string]int{}
-	for _, in := range []string{"idle", "running", "degraded", "running", "stuck", "idle", "read-only", "idle", "off", "idle"} {
-		text := "# TYPE mig_control_state gauge\n"
+	for _, in := range []string{"idle", "running", "degraded", "running", "stuck", "idle", "read-only", "idle", "off", "idle",
+		"unsettled", "idle"} {
+		text := fmt.Sprintf("# TYPE mig_control_unsettled_operations gauge\nmig_control_unsettled_operations %d\n"+
+			"# TYPE mig_control_state gauge\n", strings.Count(in, "unsettled"))
 		for _, state := range states {
 			value := "0"
-			if state == in {
+			if state == in || state == "idle" && in == "unsettled" {
 				value = "1"
 			}
 			text += `mig_control_state{state="` + state + `"} ` + value + "\n"
@@ -183,7 +188,11 @@ func TestControlAlertsFireAndClear(t *testing.T) {
 		at = at.Add(scrapeInterval)
 		e.AddScrape(t, at, Text, []byte(text))
 		for _, alert := range alerts {
-			want := strings.Contains(alert, `"`+in+`"`) || strings.Contains(alert, "=~") && in != "idle" && in != "running"
+			want := strings.Contains(alert, `"`+in+`"`) || strings.Contains(alert, "=~") && !slices.Contains(
+				[]string{"idle", "running", "unsettled"}, in)
+			if strings.Contains(alert, "mig_control_unsettled_operations") {
+				want = in == "unsettled"
+			}
 			got := len(e.Query(t, alert)) > 0
 			if got != want {
 				t.Errorf("in state %s: %s: fires %v, want %v", in, alert, got, want)
