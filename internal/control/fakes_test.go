@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -32,14 +33,15 @@ type world struct {
 	dieAt  int // -1: never
 	dead   bool
 
-	calls   int                                   // of PerformStep that reached the driver
-	before  func(n int, s mig.Step) error         // an error instead of the step
-	after   func(n int, s mig.Step) error         // an error although it was done
-	reading func() error                          // an error instead of a reading
-	saving  func(n int, document []byte) error    // an error instead of saving
-	saves   int                                   //
-	mode    func(on bool) (mig.ModeChange, error) //
-	asking  func(id gpu.UUID) ([]Handle, error)   //
+	calls      int                                   // of PerformStep that reached the driver
+	before     func(n int, s mig.Step) error         // an error instead of the step
+	after      func(n int, s mig.Step) error         // an error although it was done
+	reading    func() error                          // an error instead of a reading
+	unreadable map[gpu.UUID]error                    // GPUs that are left out of readings
+	saving     func(n int, document []byte) error    // an error instead of saving
+	saves      int                                   //
+	mode       func(on bool) (mig.ModeChange, error) //
+	asking     func(id gpu.UUID) ([]Handle, error)   //
 
 	pods        gpu.Assignments
 	podsErr     error
@@ -163,7 +165,7 @@ func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout,
 			return nil, nil, err
 		}
 	}
-	list := slices.Clone(w.gpus)
+	list := slices.DeleteFunc(slices.Clone(w.gpus), func(g mig.GPULayout) bool { return w.unreadable[g.UUID] != nil })
 	if len(only) > 0 {
 		list = slices.DeleteFunc(list, func(g mig.GPULayout) bool { return !slices.Contains(only, g.UUID) })
 	}
@@ -172,9 +174,10 @@ func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout,
 		list[n].Instances = copyInstances(list[n].Instances)
 	}
 	if len(failed) > 0 {
+		maps.Copy(failed, w.unreadable)
 		return list, failed, nil
 	}
-	return list, nil, ctx.Err()
+	return list, maps.Clone(w.unreadable), ctx.Err()
 }
 
 func (w *world) Processes(_ context.Context, id gpu.UUID) ([]gpu.Process, error) {

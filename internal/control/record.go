@@ -183,8 +183,38 @@ func (e *Engine) dropOldOperations() {
 
 // reopenStore takes up a state folder that was replaced, and saves the history there. It is called with saving held.
 func (e *Engine) reopenStore() error {
-	if _, err := e.o.Store.Open(); err != nil {
+	docs, err := e.o.Store.Open()
+	if err != nil {
 		return err
 	}
-	return e.writeHistory()
+
+	if err := e.writeHistory(); err != nil || docs.Operation != nil {
+		return err
+	}
+
+	return e.writeLatest()
+}
+
+// writeLatest saves the latest operation in the slots of a new folder: slots without an operation, beside a history
+// that has some, would count as lost at the next start.
+func (e *Engine) writeLatest() error {
+	e.mu.Lock()
+	if len(e.operations) == 0 {
+		e.mu.Unlock()
+		return nil
+	}
+
+	latest := e.operations[len(e.operations)-1]
+	if e.current != nil && e.current.inSlots { // the history leaves it out
+		latest = e.current
+	}
+
+	document, err := json.Marshal(latest.record)
+	e.mu.Unlock()
+
+	if err != nil {
+		return err
+	}
+
+	return e.o.Store.SaveOperation(document)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -95,6 +96,9 @@ func (e *Engine) load(ctx context.Context) error {
 	if docs.Operation != nil && (json.Unmarshal(docs.Operation, &last) != nil || last.Operation.ID == "") {
 		docs.OperationDamaged, last = true, record{}
 	}
+	// An operation is saved in the slots before it is in the history.
+	lost := len(h.Operations) > 0 && last.Operation.ID == "" && !docs.OperationDamaged
+	docs.OperationDamaged = docs.OperationDamaged || lost
 	records := h.Operations
 	if at := slices.IndexFunc(records, func(r *record) bool { return r.Operation.ID == last.Operation.ID }); at >= 0 {
 		if records[at].Revision < last.Revision {
@@ -136,17 +140,18 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 	}
 	level.Warn(e.o.Logger).Log("msg", "cannot read a document in the state folder", "operation", docs.OperationDamaged,
 		"history", docs.HistoryDamaged)
-	gpus, _, err := e.readLayouts(ctx)
+	gpus, unreadable, err := e.readLayouts(ctx)
 	if err != nil {
 		level.Warn(e.o.Logger).Log("msg", "cannot compare the GPUs with the state folder", "err", err)
 	}
 	what := "the state of the last operation cannot be read, and GPUs are not as the one before says"
 	var suspect []gpu.UUID
 	if docs.HistoryDamaged || last.Operation.ID == "" {
-		what = "the state of operations cannot be read"
+		what = "the state of operations is missing or cannot be read"
 		for _, g := range gpus {
 			suspect = append(suspect, g.UUID)
 		}
+		suspect = append(suspect, slices.Sorted(maps.Keys(unreadable))...)
 	} else {
 		for _, p := range last.Parts {
 			if live := instancesOn(gpus, p.GPU); live == nil || !p.matches(live) {

@@ -162,7 +162,8 @@ func (e *Engine) repairStore() {
 	e.reportState()
 }
 
-// stateText describes why a state folder cannot be used, without a path of the node.
+// stateText describes why a state folder cannot be used, without a path of the node unless that is what an operator has
+// to correct.
 func stateText(err error) string {
 	var errno syscall.Errno
 	switch {

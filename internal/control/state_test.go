@@ -31,6 +31,11 @@ func TestDamagedState(t *testing.T) {
 		}, []gpu.UUID{gpu1}},
 		"both slots": {func(w *world) { w.documents.OperationDamaged, w.documents.Operation = true, nil },
 			[]gpu.UUID{gpu0, gpu1}},
+		"no slot has a document": {func(w *world) { w.documents.Operation = nil }, []gpu.UUID{gpu0, gpu1}},
+		"no slot has a document, GPU unreadable": {func(w *world) {
+			w.documents.Operation = nil
+			w.unreadable = map[gpu.UUID]error{gpu1: gpu.ErrTimeout}
+		}, []gpu.UUID{gpu0, gpu1}},
 		"senseless operation": {func(w *world) { w.documents.Operation = []byte(`{"operation":7}`) }, []gpu.UUID{gpu0, gpu1}},
 		"history": {func(w *world) { w.documents.HistoryDamaged, w.documents.History = true, nil },
 			[]gpu.UUID{gpu0, gpu1}},
@@ -65,6 +70,7 @@ func TestDamagedState(t *testing.T) {
 				if next := w.engine(t, nil); e.State() != readOnly || next.State() != readOnly {
 					t.Errorf("state %s, after a restart %s", e.State(), next.State())
 				}
+				w.unreadable = nil
 				if got, err := e.Accept(t.Context(), everything, op.ID); err != nil || got.State != api.Accepted {
 					t.Fatalf("accepted: %+v, %v", got, err)
 				}
@@ -260,6 +266,26 @@ func TestSettlingBlocksItsGPUsOnly(t *testing.T) {
 			t.Error(err)
 		}
 		w.sound(t, w.engine(t, nil), w.drawLayout(), w.drawLayout())
+	})
+}
+
+// TestStateFolderReplacedWhileIdle: the folder vanishes between two operations. All documents are saved in the new one,
+// so that the next start finds nothing missing.
+func TestStateFolderReplacedWhileIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		first := e.applied(t, mixed())
+		w.documents = Documents{}
+		w.saving = func(int, []byte) error { w.saving = nil; return ErrStateReplaced }
+
+		if err := e.saveHistory(); err != nil {
+			t.Fatal(err)
+		}
+
+		next := w.engine(t, nil)
+		cmptest.Equal(t, "state of the next engine", next.State(), idle)
+		cmptest.Equal(t, "its operation", next.Operations().Operations[0].ID, first.ID)
 	})
 }
 

@@ -14,6 +14,8 @@ import (
 
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/privatedir"
 )
 
 // When an audit log is rotated, and how many rotated files are kept: at most 110 MB in all.
@@ -48,35 +50,32 @@ func NewAudit(path string, logger log.Logger) *AuditFile {
 		kept: auditFilesKept}
 }
 
-// reopen opens the file at the path, which it creates with its folder if necessary. If it fails, the file that was
-// open stays open.
+// reopen opens the file at the path, which it creates with its folder if necessary. It refuses a folder or a file that
+// another user can have prepared or can change. If it fails, the file that was open stays open.
 func (a *AuditFile) reopen() error {
-	if err := os.MkdirAll(filepath.Dir(a.path), 0o700); err != nil {
-		return err
-	}
-	file, err := os.OpenFile(a.path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
+	folder, err := privatedir.Open(filepath.Dir(a.path))
 	if err != nil {
 		return err
 	}
-	if err := syncDir(filepath.Dir(a.path)); err != nil {
+	defer folder.Close()
+
+	file, err := folder.OpenFile(filepath.Base(a.path), os.O_APPEND|os.O_CREATE|os.O_RDWR)
+	if err != nil {
+		return err
+	}
+
+	if err := folder.Sync(); err != nil {
 		_ = file.Close()
 		return err
 	}
+
 	if a.file != nil {
 		_ = a.file.Close() // all of its lines are written
 	}
-	a.file, a.since = file, firstLine(file)
-	return nil
-}
 
-// syncDir blocks until the entries of a directory are on disk.
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
+	a.file, a.since = file, firstLine(file)
+
+	return nil
 }
 
 // firstLine returns the time of the file's first line. It is the file's modification time if the line has none, and
@@ -107,7 +106,7 @@ func (a *AuditFile) Write(line []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if named, err := os.Stat(a.path); err != nil || !os.SameFile(info, named) {
+	if named, err := os.Lstat(a.path); err != nil || !os.SameFile(info, named) {
 		err := a.reopen()
 		if err != nil && !linked(info) {
 			return 0, err

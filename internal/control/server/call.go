@@ -16,6 +16,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/privatedir"
 )
 
 // call is one request while it is handled.
@@ -201,6 +202,10 @@ func (c *call) logChange() error {
 
 // systemReason returns the operating system's description of an error, without a path of the node.
 func systemReason(err error) string {
+	if errors.Is(err, privatedir.ErrUnsafe) {
+		return err.Error()
+	}
+
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		return errno.Error()

@@ -1,16 +1,45 @@
 package store
 
-import "path/filepath"
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/mig-exporter/mig-exporter/internal/privatedir"
+)
 
 // WriteFile replaces a file atomically and blocks until it is on disk; its folder is created if it is missing. After
-// an error the file has its old content or the new one.
+// an error the file has its old content or the new one. A link in the file's place is replaced, not followed.
 func WriteFile(path string, content []byte) error {
-	if err := createDir(filepath.Dir(path)); err != nil {
+	dir, name := filepath.Split(path)
+	if err := createDir(filepath.Clean(dir)); err != nil {
 		return err
 	}
-	file, err := replaceFile(path, content)
+
+	root, err := os.OpenRoot(filepath.Clean(dir))
 	if err != nil {
 		return err
 	}
+	defer root.Close()
+
+	file, err := replaceFile(root, name, content)
+	if err != nil {
+		return err
+	}
+
 	return file.Close()
+}
+
+// createDir creates the folder durably if it is missing.
+func createDir(dir string) error {
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+
+	return privatedir.Sync(filepath.Dir(dir))
 }

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/mig-exporter/mig-exporter/internal/privatedir"
 )
 
 // A file begins with a line of text: a name, the sequence number of its document, the document's length, and a
@@ -20,25 +23,25 @@ const (
 
 // slot is a file that holds one document at a time.
 type slot struct {
+	root   *os.Root // the folder
 	file   *os.File
 	size   int64
 	broken bool // the content on disk is unknown: the file must be created again
 	unused bool // never written
 }
 
-func openSlot(path string) (*slot, error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+func openSlot(folder *privatedir.Dir, name string) (*slot, error) {
+	file, err := folder.OpenFile(name, os.O_RDWR|os.O_CREATE)
 	if err != nil {
 		return nil, err
 	}
+
 	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is not a regular file", path)
-	}
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	return &slot{file: file, size: info.Size()}, nil
+
+	return &slot{root: folder.Root, file: file, size: info.Size()}, nil
 }
 
 // read returns the slot's document and its sequence number; valid is false if the content is invalid. The document is
@@ -118,9 +121,8 @@ func (sl *slot) write(sequence uint64, document []byte) error {
 
 // rewrite replaces a broken file by a new one.
 func (sl *slot) rewrite(content []byte) error {
-	path := sl.file.Name()
 	padded := append(content, make([]byte, max(0, sl.size-int64(len(content))))...)
-	file, err := replaceFile(path, padded)
+	file, err := replaceFile(sl.root, filepath.Base(sl.file.Name()), padded)
 	if err != nil {
 		return err
 	}
@@ -129,24 +131,45 @@ func (sl *slot) rewrite(content []byte) error {
 	return nil
 }
 
-// replaceFile writes content to another file and renames it to path. It returns the file, open for reading and writing.
-func replaceFile(path string, content []byte) (*os.File, error) {
-	file, err := os.OpenFile(path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+// replaceFile writes content to a new file and renames it. It returns the file, open for reading and writing. A file or
+// a link that has the name of the new file is removed, never written through.
+func replaceFile(root *os.Root, name string, content []byte) (*os.File, error) {
+	fresh := name + ".new"
+	if err := root.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+
+	file, err := root.OpenFile(fresh, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
+
 	_, err = file.Write(content)
 	if err == nil {
 		err = file.Sync()
 	}
+
 	if err = errors.Join(err, file.Close()); err == nil {
-		err = os.Rename(path+".new", path)
+		err = root.Rename(fresh, name)
 	}
+
 	if err != nil {
-		return nil, errors.Join(err, os.Remove(path+".new"))
+		return nil, errors.Join(err, root.Remove(fresh))
 	}
-	if err := syncDir(filepath.Dir(path)); err != nil {
+
+	if err := syncRoot(root); err != nil {
 		return nil, err
 	}
-	return os.OpenFile(path, os.O_RDWR, 0)
+
+	return root.OpenFile(name, os.O_RDWR, 0)
+}
+
+// syncRoot blocks until the entries of a folder are on disk.
+func syncRoot(root *os.Root) error {
+	dir, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+
+	return errors.Join(dir.Sync(), dir.Close())
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/privatedir"
 )
 
 // The files of a state folder.
@@ -32,6 +34,7 @@ type Store struct {
 	dir string
 
 	mu       sync.Mutex
+	folder   *privatedir.Dir
 	lock     *os.File
 	slots    [2]*slot
 	sequence uint64 // of the newest operation document
@@ -50,7 +53,8 @@ func New(dir string) *Store { return &Store{dir: dir} }
 
 // Open locks the folder, creates missing files and reads the documents. It may be called again after any error; it
 // then refuses a folder whose documents are not those that were saved last. Errors are ErrLocked,
-// control.ErrStateForeign and those of the file system. After an error nothing can be saved.
+// control.ErrStateForeign, privatedir.ErrUnsafe if another user can have prepared or can change the folder or a file in
+// it, and those of the file system. After an error nothing can be saved.
 func (s *Store) Open() (control.Documents, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,72 +67,96 @@ func (s *Store) Open() (control.Documents, error) {
 }
 
 func (s *Store) openFiles() (control.Documents, error) {
-	if err := createDir(s.dir); err != nil {
+	var err error
+
+	if s.folder, err = privatedir.Open(s.dir); err != nil {
 		return control.Documents{}, err
 	}
+
 	if err := s.lockFolder(); err != nil {
 		return control.Documents{}, err
 	}
+
 	for i := range s.slots {
-		var err error
-		if s.slots[i], err = openSlot(filepath.Join(s.dir, fmt.Sprintf("operation.%d", i))); err != nil {
+		if s.slots[i], err = openSlot(s.folder, fmt.Sprintf("operation.%d", i)); err != nil {
 			return control.Documents{}, err
 		}
 	}
-	if err := syncDir(s.dir); err != nil {
+
+	if err := s.folder.Sync(); err != nil {
 		return control.Documents{}, err
 	}
-	var docs control.Documents
-	var err error
-	if docs.Operation, docs.OperationDamaged, err = s.readSlots(); err != nil {
+
+	docs, err := s.readDocuments()
+	if err != nil {
 		return control.Documents{}, err
 	}
-	if docs.History, docs.HistoryDamaged, err = readHistory(filepath.Join(s.dir, historyName)); err != nil {
-		return control.Documents{}, err
-	}
+
 	found := fingerprint{true, sha256.Sum256(docs.Operation), sha256.Sum256(docs.History)}
 	empty := docs.Operation == nil && docs.History == nil && !docs.OperationDamaged && !docs.HistoryDamaged
 	own := (found.operation == s.saved.operation || found.operation == s.tried.operation) &&
 		(found.history == s.saved.history || found.history == s.tried.history)
+
 	if s.saved.used && !empty && !own {
 		return control.Documents{}, control.ErrStateForeign
 	}
+
 	s.saved, s.tried = found, found
+
+	return docs, nil
+}
+
+// readDocuments reads the slots and the history. The history is written before room is made in the slots for the first
+// time: if there is room and no history, it was lost.
+func (s *Store) readDocuments() (docs control.Documents, err error) {
+	if docs.Operation, docs.OperationDamaged, err = s.readSlots(); err != nil {
+		return docs, err
+	}
+
+	if docs.History, docs.HistoryDamaged, err = s.readHistory(); err != nil {
+		return docs, err
+	}
+
+	if docs.History == nil && s.slots[0].size+s.slots[1].size > 0 {
+		docs.HistoryDamaged = true
+	}
+
 	return docs, nil
 }
 
 // readHistory returns the history, or nil if there is none. A damaged one is copied to another file for the operator.
-func readHistory(path string) (document []byte, damaged bool, err error) {
-	content, err := os.ReadFile(path)
+func (s *Store) readHistory() (document []byte, damaged bool, err error) {
+	file, err := s.folder.OpenFile(historyName, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
 	}
+
 	if err != nil {
 		return nil, false, err
 	}
+
+	content, err := io.ReadAll(file)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return nil, false, err
+	}
+
 	document, _, valid := decode(content)
 	if !valid {
-		_ = os.WriteFile(path+".damaged", content, 0o600) // the original remains until it is replaced
+		// The original remains until it is replaced.
+		if kept, err := replaceFile(s.folder.Root, historyName+".damaged", content); err == nil {
+			_ = kept.Close()
+		}
 	}
-	return document, !valid, nil
-}
 
-// createDir creates the folder durably if it is missing.
-func createDir(dir string) error {
-	if _, err := os.Stat(dir); err == nil {
-		return nil
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(dir))
+	return document, !valid, nil
 }
 
 // lockFolder locks the folder until the lock file is closed, also by the end of the process.
 func (s *Store) lockFolder() (err error) {
-	if s.lock, err = os.OpenFile(filepath.Join(s.dir, lockName), os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+	if s.lock, err = s.folder.OpenFile(lockName, os.O_RDWR|os.O_CREATE); err != nil {
 		return err
 	}
+
 	if err = syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
 		return ErrLocked
 	}
@@ -149,9 +177,13 @@ func (s *Store) readSlots() (newest []byte, damaged bool, err error) {
 			newest, s.sequence = content, sequence
 		}
 	}
-	if empty := s.slots[(s.sequence+1)%2]; s.sequence > 1 && empty.unused {
-		damaged = true // it had the previous document or the next one
+
+	// It had the previous document or the next one. After a crash within the first save it had none; then nothing was
+	// done yet, and the GPUs are as the document says.
+	if empty := s.slots[(s.sequence+1)%2]; s.sequence > 0 && empty.unused {
+		damaged = true
 	}
+
 	return newest, damaged, nil
 }
 
@@ -170,22 +202,41 @@ func (s *Store) Reserve(size int) error {
 	return nil
 }
 
-// SaveOperation writes the operation's document to the older slot and blocks until it is on disk. After an error the
-// last document remains, and the next call tries again. Errors are control.ErrStateReplaced and those of the file
+// SaveOperation writes the operation's document to the older slot and blocks until it is on disk; the first document of
+// a folder goes to both slots, so that from then on a slot without a document is one that has lost it. After an error
+// the last document remains, and the next call tries again. Errors are control.ErrStateReplaced and those of the file
 // system.
 func (s *Store) SaveOperation(document []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	err := s.checkFiles()
 	if err == nil {
 		s.tried.operation = sha256.Sum256(document)
-		err = s.slots[(s.sequence+1)%2].write(s.sequence+1, document)
+		err = s.writeSlot(document)
 	}
+
+	if err == nil && s.sequence == 1 {
+		err = s.writeSlot(document)
+	}
+
 	if err != nil {
 		return fmt.Errorf("save operation: %w", err)
 	}
-	s.sequence++
+
 	s.saved.used, s.saved.operation = true, sha256.Sum256(document)
+
+	return nil
+}
+
+// writeSlot writes a document to the older slot.
+func (s *Store) writeSlot(document []byte) error {
+	if err := s.slots[(s.sequence+1)%2].write(s.sequence+1, document); err != nil {
+		return err
+	}
+
+	s.sequence++
+
 	return nil
 }
 
@@ -197,7 +248,7 @@ func (s *Store) SaveHistory(document []byte) error {
 	if err == nil {
 		s.tried.history = sha256.Sum256(document)
 		var file *os.File
-		if file, err = replaceFile(filepath.Join(s.dir, historyName), encode(1, document)); err == nil {
+		if file, err = replaceFile(s.folder.Root, historyName, encode(1, document)); err == nil {
 			err = file.Close()
 		}
 	}
@@ -208,24 +259,38 @@ func (s *Store) SaveHistory(document []byte) error {
 	return nil
 }
 
-// checkFiles returns control.ErrStateReplaced if the open files are no longer those in the folder.
+// checkFiles returns control.ErrStateReplaced if the open folder or files are no longer those at their paths, and
+// privatedir.ErrUnsafe if another user can write the folder by now.
 func (s *Store) checkFiles() error {
 	if s.lock == nil {
 		return fmt.Errorf("state folder: %w", os.ErrClosed)
 	}
+
+	err := s.folder.Check()
+	if errors.Is(err, privatedir.ErrReplaced) {
+		return control.ErrStateReplaced
+	}
+
+	if err != nil {
+		return err
+	}
+
 	for _, file := range []*os.File{s.lock, s.slots[0].file, s.slots[1].file} {
 		opened, err := file.Stat()
 		if err != nil {
 			return err
 		}
-		named, err := os.Stat(file.Name())
+
+		named, err := s.folder.Lstat(filepath.Base(file.Name()))
 		if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(opened, named) {
 			return control.ErrStateReplaced
 		}
+
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -238,23 +303,24 @@ func (s *Store) Close() error {
 
 func (s *Store) closeFiles() error {
 	var errs []error
+
 	for i, sl := range s.slots {
 		if sl != nil {
 			errs = append(errs, sl.file.Close())
 		}
+
 		s.slots[i] = nil
 	}
+
 	if s.lock != nil {
 		errs = append(errs, s.lock.Close())
 		s.lock = nil
 	}
-	return errors.Join(errs...)
-}
 
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
+	if s.folder != nil {
+		errs = append(errs, s.folder.Close())
+		s.folder = nil
 	}
-	return errors.Join(d.Sync(), d.Close())
+
+	return errors.Join(errs...)
 }

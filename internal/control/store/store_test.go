@@ -97,7 +97,7 @@ func TestSlotDamagedAtEveryByte(t *testing.T) {
 	}
 	const newest = `{"n":3,"text":"newest"}`
 	save(t, s, `{"n":1}`, `{"n":2}`, newest)
-	path := s.slots[1].file.Name()
+	path := s.slots[s.sequence%2].file.Name()
 	whole, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestFolderReplaced(t *testing.T) {
 			false},
 		"folder moved away": {func(dir string) error { return os.Rename(dir, dir+".old") }, false},
 		"lock deleted":      {func(dir string) error { return os.Remove(filepath.Join(dir, lockName)) }, false},
-		"slot deleted":      {func(dir string) error { return os.Remove(filepath.Join(dir, "operation.0")) }, true},
+		"slot deleted":      {func(dir string) error { return os.Remove(filepath.Join(dir, "operation.1")) }, true},
 		"used by another": {func(dir string) error {
 			other := New(dir)
 			if err := os.RemoveAll(dir); err != nil {
@@ -252,14 +252,15 @@ func TestOwnDocumentsAreNotForeign(t *testing.T) {
 			}
 		},
 		"a slot whose sync has failed": func(t *testing.T, s *Store) {
-			content := encode(3, []byte(`{"n":3}`))
-			if _, err := s.slots[1].file.WriteAt(content, 0); err != nil {
+			content := encode(s.sequence+1, []byte(`{"n":3}`))
+			next := s.slots[(s.sequence+1)%2]
+			if _, err := next.file.WriteAt(content, 0); err != nil {
 				t.Fatal(err)
 			}
-			s.tried.operation, s.slots[1].broken = sha256.Sum256([]byte(`{"n":3}`)), true
+			s.tried.operation, next.broken = sha256.Sum256([]byte(`{"n":3}`)), true
 		},
 		"a history whose folder was not synced": func(t *testing.T, s *Store) {
-			file, err := replaceFile(filepath.Join(s.dir, historyName), encode(1, []byte(`{"a":2}`)))
+			file, err := replaceFile(s.folder.Root, historyName, encode(1, []byte(`{"a":2}`)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -325,13 +326,21 @@ func TestFullDisk(t *testing.T) {
 	if now := blocks(); !slices.Equal(now, reserved) || now[0] == 0 {
 		t.Errorf("blocks, sizes and inodes of the slots are %d, and were %d when they were reserved", now, reserved)
 	}
-	full := filepath.Join(s.dir, historyName+".new") // the name under which a history is written
-	if err := os.Symlink("/dev/full", full); err != nil {
+
+	// No file can be created under the name under which a history is written.
+	blocked := filepath.Join(s.dir, historyName+".new")
+	if err := os.MkdirAll(filepath.Join(blocked, "full"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.SaveHistory([]byte(`{"n":2}`)); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("history on a full disk: %v", err)
+
+	if err := s.SaveHistory([]byte(`{"n":2}`)); !errors.Is(err, syscall.ENOTEMPTY) {
+		t.Errorf("history for which no file can be created: %v", err)
 	}
+
+	if err := os.RemoveAll(blocked); err != nil {
+		t.Fatal(err)
+	}
+
 	s, docs := restart(t, s)
 	if string(docs.Operation) != last || string(docs.History) != `{"n":1}` {
 		t.Errorf("%q, %q", docs.Operation, docs.History)
@@ -367,7 +376,7 @@ func TestUnwritableFolder(t *testing.T) {
 func TestBrokenSlotIsMadeAnew(t *testing.T) {
 	s, _ := open(t, t.TempDir())
 	save(t, s, `{"n":1}`, `{"n":2}`)
-	sl := s.slots[1]
+	sl := s.slots[(s.sequence+1)%2]
 	path := sl.file.Name()
 	readable, err := os.Open(path) // a descriptor that cannot be written
 	if err != nil {

@@ -1,0 +1,312 @@
+// Package privatedir opens folders, and files in them, that no other user can have prepared and none can change: what
+// a program that runs as root writes there goes nowhere else.
+package privatedir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+var (
+	// ErrUnsafe says that another user can have prepared, or can change, a folder or a file.
+	ErrUnsafe = errors.New("not safe to use")
+	// ErrReplaced says that an open folder is no longer the one at its path.
+	ErrReplaced = errors.New("folder was replaced while it was open")
+)
+
+// Dir is an open folder. Its files are found through the open folder, not through its path.
+type Dir struct {
+	*os.Root
+
+	path string
+}
+
+// Open opens a folder, and creates it, readable by its owner alone, if it is missing. It returns ErrUnsafe if the
+// folder is a symbolic link, belongs to another user than root and the program's own, or can be written by others; or
+// if that is so of a folder above it, where links and sticky folders such as /tmp are allowed.
+func Open(path string) (*Dir, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := checkAbove(path); err != nil {
+		return nil, err
+	}
+
+	if err := create(path); err != nil {
+		return nil, err
+	}
+
+	found, err := lstatFolder(path)
+	if err != nil {
+		return nil, err
+	}
+
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+
+	d := &Dir{Root: root, path: path}
+
+	// OpenRoot follows links: the folder that it opened must be the one that was checked.
+	opened, err := root.Stat(".")
+	if err == nil && !os.SameFile(found, opened) {
+		err = ErrReplaced
+	}
+
+	if err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
+
+	return d, nil
+}
+
+// Check returns ErrReplaced if the folder is no longer the one at its path, and ErrUnsafe if another user can write it
+// by now. It does not check the folders above it.
+func (d *Dir) Check() error {
+	named, err := lstatFolder(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return ErrReplaced
+	}
+
+	if err != nil {
+		return err
+	}
+
+	opened, err := d.Stat(".")
+	if err == nil && !os.SameFile(named, opened) {
+		err = ErrReplaced
+	}
+
+	return err
+}
+
+// OpenFile opens a file of the folder; with os.O_CREATE a missing one is created, readable by its owner alone. It
+// returns ErrUnsafe, and does not open it, if the file is a link or not a regular file, belongs to another user than
+// root and the program's own, or can be written by others.
+func (d *Dir) OpenFile(name string, flag int) (*os.File, error) {
+	found, err := d.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) && flag&os.O_CREATE != 0 {
+		return d.Root.OpenFile(name, flag|os.O_EXCL, 0o600) // O_EXCL follows no link
+	}
+
+	if err != nil {
+		return nil, err
+	}
+
+	if err := checkFile(filepath.Join(d.path, name), found); err != nil {
+		return nil, err
+	}
+
+	file, err := d.Root.OpenFile(name, flag, 0o600)
+	if err != nil {
+		return nil, err
+	}
+
+	opened, err := file.Stat()
+	if err == nil && !os.SameFile(found, opened) {
+		err = fmt.Errorf("%s: %w", filepath.Join(d.path, name), ErrReplaced)
+	}
+
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+
+	return file, nil
+}
+
+// Sync blocks until the folder's entries are on disk.
+func (d *Dir) Sync() error {
+	dir, err := d.Root.Open(".")
+	if err != nil {
+		return err
+	}
+
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// Sync blocks until the entries of a folder are on disk.
+func Sync(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// create creates the folder durably if it is missing.
+func create(path string) error {
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+
+	return Sync(filepath.Dir(path))
+}
+
+// maxLinks bounds how many symbolic links a path may have, as in the kernel.
+const maxLinks = 40
+
+// checkAbove checks the folders above a path, as far as they exist. Links in them are followed.
+func checkAbove(path string) error {
+	at := string(filepath.Separator)
+	rest := split(filepath.Dir(path))
+
+	for links := 0; ; {
+		info, err := os.Lstat(at)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // all below it is created
+		}
+
+		if err != nil {
+			return err
+		}
+
+		if info.Mode()&fs.ModeSymlink != 0 {
+			if links++; links > maxLinks {
+				return &fs.PathError{Op: "open", Path: path, Err: syscall.ELOOP}
+			}
+
+			target, err := followLink(at, info)
+			if err != nil {
+				return err
+			}
+
+			at, rest = string(filepath.Separator), append(split(target), rest...)
+
+			continue
+		}
+
+		if err := checkFolder(at, info, true); err != nil {
+			return err
+		}
+
+		if len(rest) == 0 {
+			return nil
+		}
+
+		at, rest = filepath.Join(at, rest[0]), rest[1:]
+	}
+}
+
+// followLink returns the absolute target of a symbolic link, which must be of a user who could move the folder anyway.
+func followLink(path string, info fs.FileInfo) (string, error) {
+	if err := checkOwner(path, info); err != nil {
+		return "", err
+	}
+
+	target, err := os.Readlink(path)
+	if err == nil && !filepath.IsAbs(target) {
+		target = filepath.Join(filepath.Dir(path), target)
+	}
+
+	return target, err
+}
+
+// split returns the names in a path.
+func split(path string) []string {
+	return strings.FieldsFunc(path, func(r rune) bool { return r == filepath.Separator })
+}
+
+// lstatFolder returns the folder at a path if it is safe to use.
+func lstatFolder(path string) (fs.FileInfo, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+
+	return info, checkFolder(path, info, false)
+}
+
+// checkFolder checks one folder. One above the folder in use may be writable by others if it is sticky: then they
+// cannot rename what is not theirs.
+func checkFolder(path string, info fs.FileInfo, above bool) error {
+	if info.Mode()&fs.ModeSymlink != 0 {
+		return fmt.Errorf("%w: %s is a symbolic link; expected the folder itself", ErrUnsafe, path)
+	}
+
+	if !info.IsDir() {
+		return &fs.PathError{Op: "open", Path: path, Err: syscall.ENOTDIR}
+	}
+
+	if err := checkOwner(path, info); err != nil {
+		return err
+	}
+
+	if above && info.Mode()&fs.ModeSticky != 0 {
+		return nil
+	}
+
+	return checkMode(path, info)
+}
+
+func checkFile(path string, info fs.FileInfo) error {
+	if info.Mode()&fs.ModeSymlink != 0 {
+		return fmt.Errorf("%w: %s is a symbolic link; expected a file that mig-exporter has created", ErrUnsafe, path)
+	}
+
+	if info.IsDir() {
+		return &fs.PathError{Op: "open", Path: path, Err: syscall.EISDIR}
+	}
+
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%w: %s is not a regular file; expected a file that mig-exporter has created", ErrUnsafe, path)
+	}
+
+	// A second name may be that of a file elsewhere.
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Nlink > 1 {
+		return fmt.Errorf("%w: %s has %d names (hard links); expected a file that mig-exporter has created", ErrUnsafe,
+			path, stat.Nlink)
+	}
+
+	if err := checkOwner(path, info); err != nil {
+		return err
+	}
+
+	return checkMode(path, info)
+}
+
+func checkOwner(path string, info fs.FileInfo) error {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fmt.Errorf("%w: the owner of %s is not known", ErrUnsafe, path)
+	}
+
+	own := os.Geteuid()
+	if stat.Uid == 0 || int64(stat.Uid) == int64(own) {
+		return nil
+	}
+
+	expected := "root"
+	if own != 0 {
+		expected = fmt.Sprintf("user %d, as whom mig-exporter runs, or root", own)
+	}
+
+	return fmt.Errorf("%w: %s belongs to user %d; expected %s", ErrUnsafe, path, stat.Uid, expected)
+}
+
+// checkMode checks that only the owner can write. Group 0 is root's.
+func checkMode(path string, info fs.FileInfo) error {
+	writers := info.Mode().Perm() & 0o022
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Gid == 0 {
+		writers &^= 0o020
+	}
+
+	if writers == 0 {
+		return nil
+	}
+
+	return fmt.Errorf("%w: %s has the mode %04o, so that other users can write it; expected that only its owner can "+
+		"(chmod go-w)", ErrUnsafe, path, info.Mode().Perm())
+}
