@@ -145,6 +145,11 @@ type Observer interface {
 	State(state string) // "idle", "running", "degraded", "stuck", "read-only"
 }
 
+// RestoreObserver is an Observer that is told, at each change, which GPUs are not restored.
+type RestoreObserver interface {
+	Unrestored(list []api.Unrestored)
+}
+
 // Options configure an Engine. Optional dependencies are nil if the node has no such thing.
 type Options struct {
 	Hostname string

@@ -45,8 +45,8 @@ type Engine struct {
 	reserved      bool          // a request is being checked, and may become the current operation
 	operations    []*operation
 	layouts       []layout      // of GPUs that operations have changed, for a restore
-	restoredBoot  string        // the boot whose restore is over
-	restoring     bool          // a restore is due
+	restoredBoot  string        // the boot whose restore was begun; unrestored has what is left of it
+	unrestored    []*unrestored // GPUs that are to be restored in this boot
 	loaded        bool          // the state folder was read
 	started       chan struct{} // closed when the first attempt to finish what the last process left is over
 	recovering    bool          // what the last process left is being finished
@@ -178,10 +178,14 @@ func (e *Engine) reportState() {
 	defer e.announcing.Unlock()
 
 	e.mu.Lock()
-	now, unsettled := e.state(), e.countUnsettled()
+	now, unsettled, unrestored := e.state(), e.countUnsettled(), e.listUnrestored()
 	isNews, changed := now != e.reportedState, unsettled != e.unsettled
 	e.reportedState, e.unsettled = now, unsettled
 	e.mu.Unlock()
+
+	if o, ok := e.o.Observer.(RestoreObserver); ok {
+		o.Unrestored(unrestored)
+	}
 
 	if isNews && e.o.Observer != nil {
 		e.o.Observer.State(now)

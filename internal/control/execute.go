@@ -62,6 +62,7 @@ func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 	settles := op.Operation.State == api.Settling
 	e.endChanges(op)
+	e.recordRestore(op)
 	e.mu.Lock()
 	op.inSlots = false
 	e.mu.Unlock()

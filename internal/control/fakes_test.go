@@ -60,8 +60,9 @@ type world struct {
 	watcher mig.LayoutWatcher
 	blind   bool // the driver reports no changes of layouts
 
-	silent    gpu.UUID // of a GPU that hangs: calls for it return when their time is over
-	unversion bool     // Snapshots have no driver version yet
+	silent     gpu.UUID // of a GPU that hangs: calls for it return when their time is over
+	unversion  bool     // Snapshots have no driver version yet
+	unrestored []gpu.UUID
 }
 
 var (
@@ -466,6 +467,12 @@ type observer struct{ *world }
 
 func (o *observer) Operation(api.Verb, string, time.Duration) {}
 func (o *observer) State(s string)                            { o.states = append(o.states, s) }
+func (o *observer) Unrestored(list []api.Unrestored) {
+	o.world.unrestored = nil
+	for _, u := range list {
+		o.world.unrestored = append(o.world.unrestored, u.GPU)
+	}
+}
 
 var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true,
 	TakeOver: true}}

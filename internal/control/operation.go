@@ -128,7 +128,7 @@ func (e *Engine) Operations() *api.Operations {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	list := &api.Operations{APIVersion: api.Version, State: e.state(), Recovering: e.recovering, Reason: e.unusable,
-		Blocked: e.blockedGPUs(), Operations: []api.Operation{}}
+		Blocked: e.blockedGPUs(), Unrestored: e.listUnrestored(), Operations: []api.Operation{}}
 	for _, op := range slices.Backward(e.operations) {
 		list.Operations = append(list.Operations, *op.document())
 	}

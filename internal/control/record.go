@@ -71,9 +71,11 @@ func (p *part) after() layout  { return layout{GPU: p.GPU, Instances: p.After} }
 type history struct {
 	// Operations are those that are over, that settle, or that wait to be retried, oldest first.
 	Operations []*record `json:"operations"`
-	// Layouts are what operations have made of the GPUs, for a restore. Restored is the boot whose restore is over.
-	Layouts  []layout `json:"layouts,omitempty"`
-	Restored string   `json:"restored,omitempty"`
+	// Layouts are what operations have made of the GPUs, for a restore. Restored is the boot whose restore was begun,
+	// Unrestored what is left of it.
+	Layouts    []layout      `json:"layouts,omitempty"`
+	Restored   string        `json:"restored,omitempty"`
+	Unrestored []*unrestored `json:"unrestored,omitempty"`
 }
 
 // maxOperations is how many operations that are over are remembered.
@@ -153,7 +155,7 @@ func (e *Engine) saveHistory() error { return e.save(e.writeHistory) }
 func (e *Engine) writeHistory() error {
 	e.mu.Lock()
 	e.dropOldOperations()
-	h := history{Layouts: e.layouts, Restored: e.restoredBoot, Operations: []*record{}}
+	h := history{Layouts: e.layouts, Restored: e.restoredBoot, Unrestored: e.unrestored, Operations: []*record{}}
 	for _, op := range e.operations {
 		if op != e.current || !op.inSlots {
 			op.Revision++

@@ -114,7 +114,7 @@ func (e *Engine) load(ctx context.Context) error {
 		level.Info(e.o.Logger).Log("msg", "state folder of partition control is usable again")
 	}
 	e.loaded, e.unusable = true, ""
-	e.layouts, e.restoredBoot = h.Layouts, h.Restored
+	e.layouts, e.restoredBoot, e.unrestored = h.Layouts, h.Restored, h.Unrestored
 	for _, r := range records {
 		op := newOperation(*r)
 		op.absence = e.longAbsence(op)

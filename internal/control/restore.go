@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/go-kit/log/level"
 
@@ -12,105 +13,223 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// restoreOnce restores, once in a boot, the committed layouts. If the driver does not answer yet, Run tries it again.
+// restoreOnce begins the restore of a boot, and tries all GPUs that are due. It is called before requests are accepted;
+// afterwards restoreLater tries again what failed.
 func (e *Engine) restoreOnce(ctx context.Context) {
-	e.mu.Lock()
-	due := e.restoredBoot != e.o.BootID && e.unusable == "" && e.current == nil
-	layouts := slices.Clone(e.layouts)
-	e.restoring = false
-	e.mu.Unlock()
-	if !due {
-		return
-	}
-	if !e.o.Restore || !e.o.Apply || e.o.BootID == "" || len(layouts) == 0 {
-		e.setRestored()
-		return
-	}
-	safe, cancel := withGrace(ctx)
-	defer cancel()
-	gpus, unreadable, err := e.readLayouts(safe)
-	if err != nil {
-		level.Warn(e.o.Logger).Log("msg", "cannot restore the layout from before the reboot yet", "err", err)
-		e.mu.Lock()
-		e.restoring = true
-		e.mu.Unlock()
-		return
-	}
-	var steps []mig.Step
-	var warnings []string
-	var restored []layout
-	for _, l := range layouts {
-		g, err := findGPU(gpus, unreadable, l.GPU)
-		if reason := e.notRestored(safe, g, l, err); reason != "" {
-			level.Warn(e.o.Logger).Log("msg", "did not restore the layout from before the reboot",
-				"gpu", l.GPU, "reason", reason)
-			warnings = append(warnings, fmt.Sprintf("%s: %s", l.GPU, reason))
-			continue
-		}
-		restored = append(restored, l)
-		steps = append(steps, stepsBetween(l.GPU, g.Instances, l.Instances)...)
-	}
-	if len(steps) > 0 {
-		r := e.newRecord(safe, api.VerbRestore, "system", steps)
-		r.Operation.Warnings = warnings
-		for _, l := range restored {
-			g, _ := findGPU(gpus, nil, l.GPU)
-			r.addGPU(g, l.Instances)
-		}
-		op, p := e.enqueue(r, doSteps)
-		if p != nil {
+	e.beginRestore()
+
+	for _, id := range e.dueRestores() {
+		if ctx.Err() != nil {
 			return
 		}
-		e.applySteps(safe, op)
-		e.clearCurrent(ctx, op)
+
+		e.restoreGPU(ctx, id)
 	}
-	e.setRestored()
 }
 
-// notRestored returns why a GPU is not restored, or "" if it was.
-func (e *Engine) notRestored(ctx context.Context, g mig.GPULayout, l layout, err error) string {
-	switch {
-	case err != nil:
-		return reasonText(err)
-	case len(g.Instances) > 0:
-		return "it has instances already"
+// restoreLater tries the GPUs again that are due, one at a time: in between, requests have their turn.
+func (e *Engine) restoreLater(ctx context.Context) {
+	for _, id := range e.dueRestores() {
+		if ctx.Err() != nil || e.claimReservation(nil) != nil {
+			return
+		}
+
+		e.restoreGPU(ctx, id)
+		e.releaseReservation()
+	}
+}
+
+// restoreGPU gives one GPU the layout again that operations have made. Whatever becomes of it, no other GPU is
+// concerned. The caller has the reservation, or is the recovery.
+func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID) {
+	safe, cancel := withGrace(ctx)
+	defer cancel()
+
+	r, reason, p := e.newRestore(safe, id, restoring{by: "system"})
+	if p != nil {
+		e.postponeRestore(id, reason, p.Detail, "")
+		return
+	}
+
+	if len(r.Parts) == 0 { // it has the layout
+		e.mu.Lock()
+		e.dropUnrestored(id)
+		e.mu.Unlock()
+		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
+		e.reportState()
+
+		return
+	}
+
+	// Of automatic attempts the last one is kept: those of a GPU that always fails must not displace all operations.
+	e.dropAttempt(id)
+
+	op, p := e.enqueue(*r, doSteps)
+	if p != nil {
+		e.postponeRestore(id, api.NotDone, p.Detail, "")
+		return
+	}
+
+	e.applySteps(safe, op)
+	e.clearCurrent(ctx, op)
+}
+
+// restoring is by whom, and how, a GPU is restored.
+type restoring struct {
+	by       string
+	takeOver bool
+	asked    bool // by an operator: instances that belong to the layout may be there
+}
+
+// newRestore returns the operation that restores the layout of a GPU, without parts if the GPU has it; or why that
+// cannot be done. It never destroys anything: a GPU with instances of another client is left as it is.
+func (e *Engine) newRestore(ctx context.Context, id gpu.UUID, by restoring) (*record, api.RestoreReason,
+	*api.Problem) {
+	l, p := e.layoutToRestore(id)
+	if p != nil {
+		return nil, api.NotDone, p
+	}
+
+	if p := e.blockedGPU(id); p != nil {
+		return nil, api.NotUnblocked, p
+	}
+
+	g, p := e.readForRestore(ctx, id)
+	if p != nil {
+		return nil, api.NotReadable, p
+	}
+
+	steps := stepsBetween(id, g.Instances, l.Instances)
+
+	switch destroys := slices.ContainsFunc(steps, func(s mig.Step) bool { return !isCreation(s) }); {
+	case destroys, !by.asked && len(steps) > 0 && len(g.Instances) > 0:
+		return nil, api.NotEmpty, problemf(api.LayoutChanged, "GPU %d (%s) has instances that this boot's operations have not "+
+			"made, and that a restore does not destroy: %s", g.Index, id, placesText(g.Instances))
 	case len(l.Instances) > 0 && !g.MIG.Or(false):
-		return "its MIG mode is off"
+		return nil, api.NotInMode, problemf(api.ModeDiffers, "MIG mode of GPU %d (%s) is off", g.Index, id)
 	}
-	if p := e.blockedGPU(l.GPU); p != nil {
-		return p.Detail
+
+	if _, p := e.checkOwners(ctx, gpusOfSteps(steps), by.takeOver); p != nil {
+		return nil, api.NotOwner, p
 	}
-	if _, p := e.checkOwners(ctx, gpusOfSteps(stepsBetween(l.GPU, g.Instances, l.Instances)), false); p != nil {
-		return p.Detail
+
+	r := e.newRecord(ctx, api.VerbRestore, by.by, steps)
+	r.TakeOver = by.takeOver
+	r.addGPU(g, l.Instances)
+
+	return &r, "", nil
+}
+
+// layoutToRestore returns the layout that operations have made of a GPU.
+func (e *Engine) layoutToRestore(id gpu.UUID) (layout, *api.Problem) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	at := slices.IndexFunc(e.layouts, func(l layout) bool { return l.GPU == id })
+	if at < 0 {
+		return layout{}, problemf(api.NotFound, "no operation has made a layout of %s that could be restored", id)
 	}
-	return ""
+
+	return e.layouts[at], nil
+}
+
+// readForRestore reads a GPU as it is now.
+func (e *Engine) readForRestore(ctx context.Context, id gpu.UUID) (mig.GPULayout, *api.Problem) {
+	if e.hasHungCall(id) {
+		return mig.GPULayout{}, problemf(api.StuckNode, "an earlier driver call for %s has not returned", id)
+	}
+
+	gpus, unreadable, err := e.readLayouts(ctx, id)
+	if err != nil {
+		return mig.GPULayout{}, driverProblem(err)
+	}
+
+	g, err := findGPU(gpus, unreadable, id)
+	if err != nil && isTimeout(err) {
+		return g, problemf(api.StuckNode, "the driver has not answered for %s in time", id)
+	}
+
+	if err != nil {
+		return g, problemf(api.Unavailable, "%s cannot be read, or is not there: %s", id, reasonText(err))
+	}
+
+	return g, nil
+}
+
+// placesText lists instances with their placements: "3g.20gb@4:4, 1g.5gb@0:1".
+func placesText(list []mig.Instance) string {
+	var names []string
+	for _, i := range list {
+		names = append(names, fmt.Sprintf("%s@%s", i.Profile, i.Placement))
+	}
+
+	return strings.Join(names, ", ")
+}
+
+// Restore gives a GPU the layout again that operations have made, as an operation of its own. It destroys nothing. It
+// can be asked for at any time, also without --control.restore.
+func (e *Engine) Restore(ctx context.Context, by Actor, id gpu.UUID, r api.RestoreRequest) (*api.Operation, error) {
+	if p := e.mayApply(by); p != nil {
+		return nil, p
+	}
+
+	if r.TakeOver && !by.Rights.TakeOver {
+		return nil, problemf(api.Forbidden, "%s may not take over GPUs from another owner (right take-over)", by.Name)
+	}
+
+	if p := e.reserve(ctx, nil, id); p != nil {
+		return nil, p
+	}
+	defer e.releaseReservation()
+
+	started, _, p := e.newRestore(ctx, id, restoring{by: by.Name, takeOver: r.TakeOver, asked: true})
+	if p != nil {
+		return nil, p
+	}
+
+	return e.acceptOperation(*started, doSteps)
+}
+
+// ForgetLayout forgets the layout that operations have made of a GPU, so that it is not restored: of a GPU that was
+// taken out of the node, or whose present layout is to stay. It changes no GPU.
+func (e *Engine) ForgetLayout(ctx context.Context, by Actor, id gpu.UUID) (*api.ForgottenLayout, error) {
+	if p := e.mayApply(by); p != nil {
+		return nil, p
+	}
+
+	if p := e.reserve(ctx, nil); p != nil {
+		return nil, p
+	}
+	defer e.releaseReservation()
+
+	l, p := e.layoutToRestore(id)
+	if p != nil {
+		return nil, p
+	}
+
+	e.mu.Lock()
+	e.layouts = slices.DeleteFunc(slices.Clone(e.layouts), func(l layout) bool { return l.GPU == id })
+	e.dropUnrestored(id)
+	e.mu.Unlock()
+	level.Info(e.o.Logger).Log("msg", "forgot the layout of a GPU", "gpu", id, "by", by.Name)
+
+	err := e.saveHistory()
+	e.reportState()
+
+	if err != nil {
+		return nil, failureProblem(err)
+	}
+
+	return &api.ForgottenLayout{APIVersion: api.Version, GPU: id, Forgotten: describeWanted(l.Instances)}, nil
 }
 
 func (e *Engine) blockedGPU(id gpu.UUID) *api.Problem {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	if op, state := e.blockingOperation(id); op != nil {
 		return blockedProblem(op, id, state)
 	}
+
 	return nil
-}
-
-// setRestored records that this boot needs no restore any more.
-func (e *Engine) setRestored() {
-	e.mu.Lock()
-	e.restoredBoot = e.o.BootID
-	e.mu.Unlock()
-	_ = e.saveHistory() // if it cannot be saved, the engine is read-only
-}
-
-// restoreLater calls restoreOnce if the restore was postponed.
-func (e *Engine) restoreLater(ctx context.Context) {
-	e.mu.Lock()
-	due := e.restoring
-	e.mu.Unlock()
-	if !due || e.claimReservation(nil) != nil {
-		return
-	}
-	defer e.releaseReservation()
-	e.restoreOnce(ctx)
 }

@@ -366,6 +366,7 @@ func (e *Engine) rememberLayouts(op *operation) {
 		} else {
 			e.layouts = append(e.layouts, l)
 		}
+		e.dropUnrestored(l.GPU)
 	}
 }
 

@@ -164,8 +164,10 @@ type Operations struct {
 	// Reason is why it is read-only or off.
 	Reason string `json:"reason,omitempty"`
 	// Blocked names the operation that keeps a GPU from being changed: one that settles, is degraded or is stuck.
-	Blocked    map[gpu.UUID]string `json:"blocked,omitempty"`
-	Operations []Operation         `json:"operations"`
+	Blocked map[gpu.UUID]string `json:"blocked,omitempty"`
+	// Unrestored are the GPUs whose layout was to be restored after the reboot, and is not.
+	Unrestored []Unrestored `json:"unrestored,omitempty"`
+	Operations []Operation  `json:"operations"`
 }
 
 // EventKind is what an event is about.
