@@ -17,6 +17,7 @@ type Control struct {
 	unsettled  prometheus.Gauge
 	lastError  prometheus.Gauge
 	reads      prometheus.Counter
+	unrestored *prometheus.GaugeVec
 	states     []string
 	now        func() time.Time
 
@@ -61,6 +62,11 @@ func NewControl(opts ControlOptions) *Control {
 			Name: "mig_control_api_reads_total",
 			Help: "Calls to the API of partition control that only read. All other calls are in its audit log.",
 		}),
+		unrestored: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "mig_control_gpu_not_restored",
+			Help: "1 for each GPU whose layout was to be restored after the reboot (--control.restore) and is not, with the " +
+				"reason.",
+		}, []string{"uuid", "reason"}),
 		states: opts.States,
 		now:    opts.Now,
 	}
@@ -101,8 +107,26 @@ func (c *Control) SetState(state string) {
 // SetUnsettled sets the number of unsettled operations.
 func (c *Control) SetUnsettled(number int) { c.unsettled.Set(float64(number)) }
 
+// UnrestoredGPU is a GPU whose layout is not restored, and why.
+type UnrestoredGPU struct{ UUID, Reason string }
+
+// SetUnrestored sets the GPUs whose layout is not restored.
+func (c *Control) SetUnrestored(list []UnrestoredGPU) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	c.unrestored.Reset()
+
+	for _, u := range list {
+		c.unrestored.WithLabelValues(u.UUID, u.Reason).Set(1)
+	}
+}
+
 // Describe implements prometheus.Collector.
-func (c *Control) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, to) }
+func (c *Control) Describe(to chan<- *prometheus.Desc) {
+	prometheus.DescribeByCollect(c, to)
+	c.unrestored.Describe(to) // it has no series while all GPUs have their layout
+}
 
 // Collect implements prometheus.Collector.
 func (c *Control) Collect(to chan<- prometheus.Metric) {
@@ -114,4 +138,5 @@ func (c *Control) Collect(to chan<- prometheus.Metric) {
 	c.unsettled.Collect(to)
 	c.lastError.Collect(to)
 	c.reads.Collect(to)
+	c.unrestored.Collect(to)
 }

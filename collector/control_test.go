@@ -83,6 +83,22 @@ func TestControlCounts(t *testing.T) {
 	if n := testutil.CollectAndCount(c, "mig_control_state"); n != 3 {
 		t.Errorf("%d states, want 3", n)
 	}
+
+	if n := testutil.CollectAndCount(c, "mig_control_gpu_not_restored"); n != 0 {
+		t.Errorf("%d GPUs not restored, want none", n)
+	}
+
+	c.SetUnrestored([]UnrestoredGPU{{"GPU-1", "pending"}, {"GPU-2", "pending"}})
+	c.SetUnrestored([]UnrestoredGPU{{"GPU-2", "failed"}})
+
+	if n := testutil.CollectAndCount(c, "mig_control_gpu_not_restored"); n != 1 {
+		t.Errorf("%d GPUs not restored, want 1", n)
+	}
+
+	if got := testutil.ToFloat64(c.unrestored.WithLabelValues("GPU-2", "failed")); got != 1 {
+		t.Errorf("GPU-2 is not restored: %v, want 1", got)
+	}
+
 	want := `
 # HELP mig_control_operations_total Operations of partition control that have ended, by verb and result.
 # TYPE mig_control_operations_total counter

@@ -21,6 +21,7 @@ func labelsOfFamilies() map[string][]string {
 		"mig_control_operations_total": {"verb", "result"}, "mig_control_operation_duration_seconds": {"verb"},
 		"mig_control_state":                        {"state"},
 		"mig_control_last_error_timestamp_seconds": nil, "mig_control_api_reads_total": nil,
+		"mig_control_gpu_not_restored": {"uuid", "reason"},
 	}
 	for _, f := range Families() {
 		of[f.Name] = f.Labels

@@ -225,6 +225,15 @@ func (o observer) Operation(verb api.Verb, result string, took time.Duration) {
 
 func (o observer) State(state string) { o.status.setEngine(state) }
 
+func (o observer) Unrestored(list []api.Unrestored) {
+	gpus := make([]collector.UnrestoredGPU, 0, len(list))
+	for _, u := range list {
+		gpus = append(gpus, collector.UnrestoredGPU{UUID: string(u.GPU), Reason: string(u.Reason)})
+	}
+
+	o.metrics.SetUnrestored(gpus)
+}
+
 func (o observer) Read() { o.metrics.Read() }
 
 func (o observer) Audited(err error) { o.status.setAudit(err) }

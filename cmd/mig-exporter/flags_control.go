@@ -65,7 +65,8 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 	app.Flag("control.state-dir", "Folder of the operations' state and the audit log; created if it is missing.").
 		Default("/var/lib/mig-exporter").StringVar(&cfg.StateDir)
 	app.Flag("control.restore",
-		"After a reboot, restore the layouts that operations have made, on GPUs without instances.").
+		"After a reboot, restore the layouts that operations have made, on GPUs without instances; each GPU on its own, "+
+			"tried again while it fails.").
 		BoolVar(&cfg.Restore)
 	app.Flag("control.cordon",
 		"Keep new pods from the node during a change; needs --kubernetes.node-name and the right to patch the node.").

@@ -110,11 +110,11 @@ func (s *session) startOperation(ctx context.Context, method, path string, reque
 
 // followOperation shows the events of an operation as they arrive, and then its outcome.
 func (s *session) followOperation(ctx context.Context, op *api.Operation) error {
-	seen, failures := 0, 0
+	seen, failures, lost := 0, 0, false
 	shown := progress{page: s.page, op: op}
 	var stopStream context.CancelFunc
 	show := func(e api.Event) {
-		failures = 0
+		failures, lost = 0, false
 		if e.State == api.Stuck { // this may last: fetchEnded finds out whether it still is, and the operator is informed now
 			stopStream()
 		}
@@ -135,16 +135,24 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 		case ended != nil:
 			writeOutcome(s.page, ended)
 			return outcomeError(ended)
+		case ctx.Err() != nil && lost:
+			s.writeLost(op.ID)
+			return ctx.Err()
 		case ctx.Err() != nil:
 			s.writeContinues(op.ID, "Interrupted.")
 			return ctx.Err()
 		case mayComeBack(err):
 		default:
+			s.writeLost(op.ID)
 			return err
 		}
 		if failures++; failures > followAttempts {
-			s.writeContinues(op.ID, "The server is gone.")
+			s.writeLost(op.ID)
 			return err
+		}
+		// The first failure may be that of the stream alone.
+		if lost = errors.As(err, new(*unreachable)); lost && failures == 2 {
+			s.page.para("", yellow, connectionLost+" Trying to follow it again for a minute.")
 		}
 		select {
 		case <-time.After(s.retry):
@@ -169,6 +177,15 @@ func (s *session) fetchEnded(ctx context.Context, id string, streamErr error) *a
 		return nil
 	}
 	return &op
+}
+
+// connectionLost says what becomes of an operation whose server does not answer any more.
+const connectionLost = "The connection to mig-exporter is lost. If mig-exporter still runs, the operation goes on; if it " +
+	"has ended, its next start finishes the operation or rolls it back."
+
+func (s *session) writeLost(id string) {
+	s.page.para("", yellow, connectionLost+" To follow it:")
+	s.page.line(text("  migctl operations --follow %s", id))
 }
 
 func (s *session) writeContinues(id, why string) {

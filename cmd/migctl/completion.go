@@ -49,6 +49,21 @@ func listGPUs(ctx context.Context, c *client) []string {
 	return append(indexes, uuids...)
 }
 
+// listUnrestored returns the GPUs that are not restored: one that is lost is not in the node's document.
+func listUnrestored(ctx context.Context, c *client) []string {
+	var list api.Operations
+	if c.fetch(ctx, "/operations", &list) != nil {
+		return nil
+	}
+
+	var all []string
+	for i := range list.Unrestored {
+		all = append(all, string(list.Unrestored[i].GPU))
+	}
+
+	return all
+}
+
 func listMIGDevices(ctx context.Context, c *client) []string {
 	var all []string
 	for _, g := range fetchGPUs(ctx, c) {

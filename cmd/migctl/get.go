@@ -116,6 +116,12 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	}
 	writeControl(p, list)
 	writeUnread(p, &node.doc)
+	for i := range list.Unrestored {
+		u := &list.Unrestored[i]
+		if !slices.ContainsFunc(node.doc.GPUs, func(g nodedoc.GPU) bool { return g.UUID == u.GPU }) { // it is lost
+			p.para("! ", red, string(u.GPU)+": the layout is not restored: "+u.Detail)
+		}
+	}
 	stranded := false
 	for i := range node.doc.GPUs {
 		g := &node.doc.GPUs[i]
@@ -197,6 +203,7 @@ func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c co
 	if list.Blocked[g.UUID] != "" {
 		p.para("  ! ", red, blockedText(list, g.UUID))
 	}
+	writeUnrestored(p, "  ", findUnrestored(list.Unrestored, g.UUID))
 	if !g.Up {
 		t := "not answering"
 		if !g.LastRead.IsZero() {

@@ -71,7 +71,7 @@ func TestHelpAndManPage(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{nil, {"--color=never"}, {"gett"}, {"get", "--none"}, {"get", "-o", "xml"},
-		{"mode", "up", "0"}, {"mode", "on"}, {"rollback"}, {"accept"}, {"settled"}, {"confirm-free"}, {"man"},
+		{"mode", "up", "0"}, {"mode", "on"}, {"rollback"}, {"accept"}, {"settled"}, {"confirm-free"}, {"man"}, {"restore", "--forgett"},
 		{"get", "--timeout=soon"}} {
 		got := runner{}.run(t, defaultAddress, args...)
 		if got.code != exitUsage || !strings.Contains(got.err, "migctl: ") {
@@ -134,6 +134,9 @@ printf '%s ' "${COMPREPLY[@]}"`
 		{"settled op", "op-20260304-1 op-20260304-1"},
 		{"operations op", "op-20260304-1 op-20260304-1"},
 		{"accept op-20260304-1 --y", "--yes"},
+		{"rest", "restore"},
+		{"restore --f", "--forget"},
+		{"restore 1", "1"},
 		{"rec", "recommend"},
 		{"evaluate 1", "1"},
 		{"recommend --s", "--spec"},

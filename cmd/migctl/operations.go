@@ -65,6 +65,10 @@ func (s *session) listOperations(ctx context.Context) error {
 	for _, id := range sortedKeys(list.Blocked) {
 		s.page.para("! ", yellow, string(id)+" is "+blockedText(&list, id))
 	}
+	for i := range list.Unrestored {
+		s.page.line(text("%s", list.Unrestored[i].GPU).in(bold))
+		writeUnrestored(s.page, "  ", &list.Unrestored[i])
+	}
 	if len(list.Operations) == 0 && list.Reason == "" && !list.Recovering {
 		s.page.line(text("No operations yet."))
 	}

@@ -20,6 +20,7 @@ const (
 	commandSettled    = "settled"
 	commandConfirm    = "confirm-free"
 	commandMode       = "mode"
+	commandRestore    = "restore"
 	commandProfiles   = "profiles"
 	commandOperations = "operations"
 	commandLayouts    = "layouts"
@@ -74,6 +75,7 @@ type options struct {
 	Operation string
 	Follow    bool
 	TakeOver  bool
+	Forget    bool // restore
 
 	Explain  string // recommend: the GPU
 	WantSpec bool   // recommend
@@ -215,8 +217,20 @@ func newApp(o *options) *kingpin.Application {
 	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().HintAction(gpus).StringsVar(&o.GPUs)
 	mode.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
 	addYesFlag(mode, o)
+	addRestoreCommand(app, o)
 	addFleetCommand(app, o)
 	return app
+}
+
+func addRestoreCommand(app *kingpin.Application, o *options) {
+	restore := app.Command(commandRestore,
+		"Give GPUs the layout again that operations have made, such as after a reboot. Destroys nothing.")
+	restore.Arg("gpu", "The GPUs: index, UUID or PCI bus id; by default those whose layout is not restored.").
+		HintAction(o.completions(listGPUs)).HintAction(o.completions(listUnrestored)).StringsVar(&o.GPUs)
+	restore.Flag("forget", "Forget the layout instead: of a GPU that was taken out, or whose present layout is to stay.").
+		BoolVar(&o.Forget)
+	restore.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
+	addYesFlag(restore, o)
 }
 
 // addReadCommands declares the commands that change and plan nothing.

@@ -71,6 +71,8 @@ func (s *session) runCommand(ctx context.Context) error {
 		return s.confirmFree(ctx)
 	case commandMode:
 		return s.setMode(ctx)
+	case commandRestore:
+		return s.restoreLayouts(ctx)
 	case commandProfiles:
 		return s.showProfiles(ctx)
 	case commandOperations:

@@ -121,6 +121,18 @@ func (e engine) Accept(ctx context.Context, by control.Actor, id string) (*api.O
 	return e.Rollback(ctx, by, id)
 }
 
+func (e engine) Restore(ctx context.Context, by control.Actor, id gpu.UUID, _ api.RestoreRequest) (*api.Operation, error) {
+	if id == "GPU-lost" {
+		return nil, busy()
+	}
+
+	return e.Rollback(ctx, by, "op-1")
+}
+
+func (e engine) ForgetLayout(_ context.Context, _ control.Actor, id gpu.UUID) (*api.ForgottenLayout, error) {
+	return &api.ForgottenLayout{APIVersion: api.Version, GPU: id, Forgotten: e.plan("", nil).GPUs[0].After}, nil
+}
+
 func (e engine) EndSettling(ctx context.Context, by control.Actor, id string) (*api.Operation, error) {
 	return e.Rollback(ctx, by, id)
 }
@@ -238,6 +250,12 @@ func exchanges() []exchange {
 		{"POST", "/devices/busy/confirm-free", "", 409},
 		{"PUT", "/gpus/0/mig-mode", `{"enabled":false,"takeOver":true}`, 202},
 		{"PUT", "/gpus/9/mig-mode", `{"enabled":false}`, 404},
+		{"POST", "/gpus/0/restore", "", 202},
+		{"POST", "/gpus/0/restore", `{"takeOver":true}`, 202},
+		{"POST", "/gpus/GPU-lost/restore", "", 409},
+		{"POST", "/gpus/9/restore", "", 404},
+		{"POST", "/gpus/GPU-lost/forget-layout", "{}", 200},
+		{"POST", "/gpus/9/forget-layout", "", 404},
 		{"POST", "/plans", plan(`{"gpus":[0,"all"],"devices":{"1g.5gb":2,"3g.20gb":{"count":1,"compute":["1c","2c"]}}}`), 201},
 		{"POST", "/plans", plan(`{"gpus":[0],"devices":{"3g.20gb":[{"compute":["1c","2c"]},1]}}`), 201},
 		{"POST", "/plans", plan(`{"gpus":[0],"devices":{}}`), 201},
@@ -258,6 +276,8 @@ func exchanges() []exchange {
 		{"POST", "/devices/busy/confirm-free", `{"x":1}`, 400},
 		{"GET", "/devices/busy/confirm-free", "", 405},
 		{"PUT", "/gpus/0/mig-mode", `{}`, 400},
+		{"POST", "/gpus/0/restore", `{"force":true}`, 400},
+		{"POST", "/gpus/0/forget-layout", `{"x":1}`, 400},
 		{"PUT", "/gpus/0/mig-mode", `{"enabled":"yes"}`, 400},
 		{"POST", "/plans", `{}`, 400},
 		{"POST", "/plans", `{"spec":{"layout":"half"},"force":"all"}`, 400},

@@ -136,6 +136,15 @@ func (e *fakeBackend) SetMode(_ context.Context, by control.Actor, id gpu.UUID,
 	return &api.Operation{ID: "op-mode"}, e.note(fmt.Sprintf("mode %s %t", id, r.Enabled), by)
 }
 
+func (e *fakeBackend) Restore(_ context.Context, by control.Actor, id gpu.UUID,
+	r api.RestoreRequest) (*api.Operation, error) {
+	return &api.Operation{ID: "op-restore"}, e.note(fmt.Sprintf("restore %s %t", id, r.TakeOver), by)
+}
+
+func (e *fakeBackend) ForgetLayout(_ context.Context, by control.Actor, id gpu.UUID) (*api.ForgottenLayout, error) {
+	return &api.ForgottenLayout{APIVersion: api.Version, GPU: id}, e.note("forget "+string(id), by)
+}
+
 func (e *fakeBackend) Operation(id string) (*api.Operation, error) {
 	if id == "panic" {
 		panic("index out of range at /usr/src/secret.go")
@@ -145,7 +154,8 @@ func (e *fakeBackend) Operation(id string) (*api.Operation, error) {
 
 func (e *fakeBackend) Operations() *api.Operations {
 	_ = e.note("operations", control.Actor{})
-	return &api.Operations{APIVersion: api.Version, State: "idle"}
+	return &api.Operations{APIVersion: api.Version, State: "idle",
+		Unrestored: []api.Unrestored{{GPU: "GPU-lost", Reason: api.NotReadable}}}
 }
 
 func (e *fakeBackend) Events(ctx context.Context, _ string, after int) (<-chan api.Event, error) {

@@ -37,6 +37,8 @@ func TestVerbsAreSeparateRights(t *testing.T) {
 		{"POST", "/api/v1/operations/op-1/accept", "", verbApply, 202},
 		{"POST", "/api/v1/operations/op-1/settled", "", verbApply, 202},
 		{"PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true}`, verbMode, 202},
+		{"POST", "/api/v1/gpus/0/restore", "", verbApply, 202},
+		{"POST", "/api/v1/gpus/0/forget-layout", "", verbApply, 200},
 		{"POST", "/api/v1/devices/MIG-1/confirm-free", "", verbForce, 200},
 		{"POST", "/api/v1/devices/MIG-1/confirm-free", "{}", verbForce, 200},
 	}
@@ -81,6 +83,7 @@ func TestTakeOverIsARightOfItsOwn(t *testing.T) {
 		{"POST", "/api/v1/plans", `{"spec":{"demand":[{"sms":1,"count":1}]},"takeOver":true}`},
 		{"POST", "/api/v1/operations", `{"plan":"taking-over","hash":"h"}`},
 		{"PUT", "/api/v1/gpus/0/mig-mode", `{"enabled":true,"takeOver":true}`},
+		{"POST", "/api/v1/gpus/0/restore", `{"takeOver":true}`},
 	}
 	for _, c := range calls {
 		p := wantProblem(t, r.do(without, c.method, c.path, c.body), 403, api.Forbidden)

@@ -40,6 +40,9 @@ func routes() []route {
 		{pattern: "POST /api/v1/devices/{uuid}/confirm-free", verb: verbForce, bodyOptional: true,
 			answer: (*call).confirmFree},
 		{pattern: "PUT /api/v1/gpus/{gpu}/mig-mode", verb: verbMode, answer: (*call).setMIGMode},
+		{pattern: "POST /api/v1/gpus/{gpu}/restore", verb: verbApply, bodyOptional: true, answer: (*call).restoreLayout},
+		{pattern: "POST /api/v1/gpus/{gpu}/forget-layout", verb: verbApply, bodyOptional: true,
+			answer: (*call).forgetLayout},
 	}
 }
 

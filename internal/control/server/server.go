@@ -32,6 +32,8 @@ type Backend interface {
 	EndSettling(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
 	ConfirmFree(ctx context.Context, by control.Actor, device string) (*api.Confirmation, error)
 	SetMode(ctx context.Context, by control.Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error)
+	Restore(ctx context.Context, by control.Actor, id gpu.UUID, r api.RestoreRequest) (*api.Operation, error)
+	ForgetLayout(ctx context.Context, by control.Actor, id gpu.UUID) (*api.ForgottenLayout, error)
 	Operation(id string) (*api.Operation, error)
 	Operations() *api.Operations
 	Events(ctx context.Context, id string, after int) (<-chan api.Event, error)
