@@ -1,0 +1,121 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const fourGPUs = `version: 1
+node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}
+seed: 1
+gpus:
+- {model: A100-40GB, mig: true}
+- {model: A100-40GB, mig: true}
+- {model: A100-40GB, mig: true}
+- {model: A100-40GB, mig: true, layout: [FOREIGN]}
+`
+
+// TestRestoreBesideBadGPUs: after a reboot one GPU refuses a creation, one is lost, and one has an instance of another
+// client. The fourth is restored all the same; the others are shown with the reason, and restored when that is gone or
+// an operator asks.
+func TestRestoreBesideBadGPUs(t *testing.T) {
+	healthy := strings.ReplaceAll(fourGPUs, "FOREIGN", "")
+	c := controlNode(t, write(t, "healthy.yaml", healthy))
+	c.must(0, "apply", "--yes", "--gpus", "all", "--devices", "3g.20gb=2")
+
+	if code := c.stop(); code != exitOK {
+		t.Fatalf("exit code %d", code)
+	}
+
+	// The start of a simulated node is a boot.
+	c = controlNodeIn(t, c.dir, write(t, "bad.yaml", strings.ReplaceAll(fourGPUs, "FOREIGN", `"1g.5gb@0"`)+`faults:
+- {gpu: 1, kind: change-fails, on: create-gi, after: 1, times: 99, for: 10m, error: unknown}
+- {gpu: 2, kind: lost, for: 10m}
+`), "--control.restore")
+	c.idle()
+
+	instances := func(gpu string) int {
+		return len(c.scrape().of("nvidia_mig_gpu_instance_processes", `gpu="`+gpu+`"`, `mig_profile="3g.20gb"`))
+	}
+	notRestored := func(reason string) int {
+		return len(c.scrape().of("mig_control_gpu_not_restored", `reason="`+reason+`"`))
+	}
+
+	c.advance(time.Second)
+
+	for gpu, want := range map[string]int{"0": 2, "1": 0, "3": 0} {
+		if n := instances(gpu); n != want {
+			t.Errorf("GPU %s: %d instances, want %d", gpu, n, want)
+		}
+	}
+
+	for reason, want := range map[string]int{"failed": 1, "unreadable": 1, "instances": 1, "pending": 0} {
+		if n := notRestored(reason); n != want {
+			t.Errorf("not restored for the reason %s: %d GPUs, want %d", reason, n, want)
+		}
+	}
+
+	out := strings.Join(strings.Fields(c.must(0, "operations")), " ")
+	for _, want := range []string{"that a restore does not destroy: 1g.5gb@0:1; it is not tried again by itself",
+		"wanted: 3g.20gb at 0:4, 3g.20gb at 4:4", "cannot be read"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("migctl operations: no %q in\n%s", want, out)
+		}
+	}
+
+	// A GPU with other instances is refused, and so is one that still fails. Nothing of what is there is destroyed.
+	c.must(1, "restore", "--yes", "3")
+	c.must(1, "restore", "--yes", "1")
+	c.scrape().expect(t, "refused", 0, "nvidia_mig_gpu_instance_processes", `mig_profile="1g.5gb"`)
+
+	// What fails is tried again by itself.
+	c.advance(time.Hour)
+	c.until("all but the foreign GPU are restored", func(s series) bool {
+		return slices.Equal(s.of("mig_control_gpu_not_restored"), []float64{1})
+	})
+	c.advance(time.Second)
+
+	for gpu, want := range map[string]int{"0": 2, "1": 2, "2": 2, "3": 0} {
+		if n := instances(gpu); n != want {
+			t.Errorf("GPU %s in the end: %d instances, want %d", gpu, n, want)
+		}
+	}
+
+	// The operator decides about the last one.
+	c.must(0, "apply", "--yes", "--gpus", "3", "--devices", "none")
+	c.must(0, "restore")
+
+	if n := len(c.scrape().of("mig_control_gpu_not_restored")); n != 0 {
+		t.Errorf("%d GPUs are not restored in the end", n)
+	}
+}
+
+// TestForgetLayout: the layout of a GPU that was taken out is asked for in each boot, until it is forgotten.
+func TestForgetLayout(t *testing.T) {
+	two := strings.Join(strings.SplitAfter(strings.ReplaceAll(fourGPUs, "FOREIGN", ""), "\n")[:6], "")
+	c := controlNode(t, write(t, "two.yaml", two))
+	c.must(0, "apply", "--yes", "--gpus", "all", "--devices", "3g.20gb=2")
+	c.stop()
+
+	one := write(t, "one.yaml", strings.Join(strings.SplitAfter(two, "\n")[:5], ""))
+	c = controlNodeIn(t, c.dir, one, "--control.restore")
+	c.idle()
+
+	gone := ""
+	for name := range c.scrape() {
+		if _, after, ok := strings.Cut(name, "mig_control_gpu_not_restored{"); ok {
+			_, after, _ = strings.Cut(after, `uuid="`)
+			gone, _, _ = strings.Cut(after, `"`)
+		}
+	}
+
+	c.must(1, "restore", "--yes", gone)
+	c.must(0, "restore", "--forget", "--yes", gone)
+	c.stop()
+
+	c = controlNodeIn(t, c.dir, one, "--control.restore")
+	c.idle()
+	c.scrape().expect(t, "forgotten", -1, "mig_control_gpu_not_restored")
+}
