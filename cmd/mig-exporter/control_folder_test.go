@@ -12,36 +12,7 @@ import (
 // TestStateFolderOfOthers: a state folder that another user can have prepared or can change is not used. Metrics are
 // served, changes are refused with the path and what was expected; once it is corrected, all is well without a restart.
 func TestStateFolderOfOthers(t *testing.T) {
-	for name, c := range map[string]struct {
-		prepare, correct func(state string) error
-		reason           string
-	}{
-		"a link": {
-			func(state string) error {
-				return errors.Join(os.Mkdir(state+".real", 0o700), os.Symlink(state+".real", state))
-			},
-			os.Remove,
-			" is a symbolic link; expected the folder itself",
-		},
-		"writable by all": {
-			func(state string) error { return errors.Join(os.Mkdir(state, 0o700), os.Chmod(state, 0o777)) },
-			func(state string) error { return os.Chmod(state, 0o700) },
-			" has the mode 0777, so that other users can write it",
-		},
-		"another user's": {
-			func(state string) error { return errors.Join(os.Mkdir(state, 0o700), os.Chown(state, 4242, 4242)) },
-			func(state string) error { return os.Chown(state, os.Geteuid(), os.Getegid()) },
-			" belongs to user 4242; expected root",
-		},
-		"a slot is a link": {
-			func(state string) error {
-				return errors.Join(os.Mkdir(state, 0o700), os.WriteFile(state+".secret", []byte("keep this"), 0o600),
-					os.Symlink(state+".secret", filepath.Join(state, "operation.1")))
-			},
-			func(state string) error { return os.Remove(filepath.Join(state, "operation.1")) },
-			"/operation.1 is a symbolic link; expected a file that mig-exporter has created",
-		},
-	} {
+	for name, c := range unsafeFolders() {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			state := filepath.Join(dir, "state")
@@ -75,6 +46,42 @@ func TestStateFolderOfOthers(t *testing.T) {
 				t.Errorf("what the link led to was overwritten: %.40q", text)
 			}
 		})
+	}
+}
+
+// unsafeFolder makes a state folder unsafe to use, and safe again; reason is what is said of it.
+type unsafeFolder struct {
+	prepare, correct func(state string) error
+	reason           string
+}
+
+func unsafeFolders() map[string]unsafeFolder {
+	return map[string]unsafeFolder{
+		"a link": {
+			func(state string) error {
+				return errors.Join(os.Mkdir(state+".real", 0o700), os.Symlink(state+".real", state))
+			},
+			os.Remove,
+			" is a symbolic link; expected the folder itself",
+		},
+		"writable by all": {
+			func(state string) error { return errors.Join(os.Mkdir(state, 0o700), os.Chmod(state, 0o777)) },
+			func(state string) error { return os.Chmod(state, 0o700) },
+			" has the mode 0777, so that other users can write it",
+		},
+		"another user's": {
+			func(state string) error { return errors.Join(os.Mkdir(state, 0o700), os.Chown(state, 4242, 4242)) },
+			func(state string) error { return os.Chown(state, os.Geteuid(), os.Getegid()) },
+			" belongs to user 4242; expected root",
+		},
+		"a slot is a link": {
+			func(state string) error {
+				return errors.Join(os.Mkdir(state, 0o700), os.WriteFile(state+".secret", []byte("keep this"), 0o600),
+					os.Symlink(state+".secret", filepath.Join(state, "operation.1")))
+			},
+			func(state string) error { return os.Remove(filepath.Join(state, "operation.1")) },
+			"/operation.1 is a symbolic link; expected a file that mig-exporter has created",
+		},
 	}
 }
 

@@ -36,25 +36,11 @@ func TestRestoreBesideBadGPUs(t *testing.T) {
 `), "--control.restore")
 	c.idle()
 
-	instances := func(gpu string) int {
-		return len(c.scrape().of("nvidia_mig_gpu_instance_processes", `gpu="`+gpu+`"`, `mig_profile="3g.20gb"`))
-	}
-	notRestored := func(reason string) int {
-		return len(c.scrape().of("mig_control_gpu_not_restored", `reason="`+reason+`"`))
-	}
-
 	c.advance(time.Second)
+	c.expectInstances(map[string]int{"0": 2, "1": 0, "3": 0})
 
-	for gpu, want := range map[string]int{"0": 2, "1": 0, "3": 0} {
-		if n := instances(gpu); n != want {
-			t.Errorf("GPU %s: %d instances, want %d", gpu, n, want)
-		}
-	}
-
-	for reason, want := range map[string]int{"failed": 1, "unreadable": 1, "instances": 1, "pending": 0} {
-		if n := notRestored(reason); n != want {
-			t.Errorf("not restored for the reason %s: %d GPUs, want %d", reason, n, want)
-		}
+	for _, reason := range []string{"failed", "unreadable", "instances"} {
+		c.scrape().expect(t, "not restored", 1, "mig_control_gpu_not_restored", `reason="`+reason+`"`)
 	}
 
 	out := strings.Join(strings.Fields(c.must(0, "operations")), " ")
@@ -77,18 +63,24 @@ func TestRestoreBesideBadGPUs(t *testing.T) {
 	})
 	c.advance(time.Second)
 
-	for gpu, want := range map[string]int{"0": 2, "1": 2, "2": 2, "3": 0} {
-		if n := instances(gpu); n != want {
-			t.Errorf("GPU %s in the end: %d instances, want %d", gpu, n, want)
-		}
-	}
+	c.expectInstances(map[string]int{"0": 2, "1": 2, "2": 2, "3": 0})
 
 	// The operator decides about the last one.
 	c.must(0, "apply", "--yes", "--gpus", "3", "--devices", "none")
 	c.must(0, "restore")
 
-	if n := len(c.scrape().of("mig_control_gpu_not_restored")); n != 0 {
-		t.Errorf("%d GPUs are not restored in the end", n)
+	c.scrape().expect(t, "in the end", -1, "mig_control_gpu_not_restored")
+}
+
+// expectInstances wants a number of 3g.20gb on each of these GPUs.
+func (c *controlled) expectInstances(want map[string]int) {
+	c.t.Helper()
+
+	for gpu, n := range want {
+		list := c.scrape().of("nvidia_mig_gpu_instance_processes", `gpu="`+gpu+`"`, `mig_profile="3g.20gb"`)
+		if len(list) != n {
+			c.t.Errorf("GPU %s: %d instances, want %d", gpu, len(list), n)
+		}
 	}
 }
 

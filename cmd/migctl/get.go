@@ -116,12 +116,7 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	}
 	writeControl(p, list)
 	writeUnread(p, &node.doc)
-	for i := range list.Unrestored {
-		u := &list.Unrestored[i]
-		if !slices.ContainsFunc(node.doc.GPUs, func(g nodedoc.GPU) bool { return g.UUID == u.GPU }) { // it is lost
-			p.para("! ", red, string(u.GPU)+": the layout is not restored: "+u.Detail)
-		}
-	}
+	writeLostUnrestored(p, node, list)
 	stranded := false
 	for i := range node.doc.GPUs {
 		g := &node.doc.GPUs[i]
@@ -178,6 +173,16 @@ func writeUnread(p *page, doc *nodedoc.Document) {
 func notReadText(unread []int) string {
 	return plural(len(unread), "GPU has", "GPUs have") + " not been read yet and " +
 		map[bool]string{true: "is", false: "are"}[len(unread) == 1] + " missing here: index " + joinNumbers(unread)
+}
+
+// writeLostUnrestored names the GPUs that are not restored and that the node's document does not have.
+func writeLostUnrestored(p *page, node *nodeView, list *api.Operations) {
+	for i := range list.Unrestored {
+		u := &list.Unrestored[i]
+		if !slices.ContainsFunc(node.doc.GPUs, func(g nodedoc.GPU) bool { return g.UUID == u.GPU }) {
+			p.para("! ", red, string(u.GPU)+": the layout is not restored: "+u.Detail)
+		}
+	}
 }
 
 func sourceErrorText(src *nodedoc.SourceState) string {

@@ -36,13 +36,13 @@ func (s *session) restoreLayouts(ctx context.Context) error {
 	question := "Restore the layout of "
 
 	if s.opts.Forget {
-		s.page.para("! ", yellow, "Nothing is changed on any GPU. These GPUs are not restored after a reboot any more, until "+
-			"an operation gives them a layout again.")
+		s.page.para("! ", yellow, "Nothing is changed on any GPU. These GPUs are not restored after a reboot any more, "+
+			"until an operation gives them a layout again.")
 
 		question = "Forget the layout of "
 	} else {
-		s.page.para("! ", yellow, "Nothing is destroyed: what is missing of each layout is created. A GPU that has instances "+
-			"of another layout is refused.")
+		s.page.para("! ", yellow, "Nothing is destroyed: what is missing of each layout is created. A GPU that has "+
+			"instances of another layout is refused.")
 	}
 
 	s.page.line()

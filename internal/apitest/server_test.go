@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -160,6 +161,8 @@ func (engine) Operation(id string) (*api.Operation, error) { return operation(id
 
 func (engine) Operations() *api.Operations {
 	return &api.Operations{APIVersion: api.Version, State: "read-only", Reason: "no room", Blocked: map[gpu.UUID]string{gpu0: "op-0"},
+		Unrestored: []api.Unrestored{{GPU: "GPU-lost", Reason: api.NotReadable, Detail: "it is lost", Operation: "op-1", Next: time.Unix(1, 0),
+			Wanted: engine{}.plan("", nil).GPUs[0].After}, {GPU: gpu0, Reason: api.NotEmpty, Detail: "it has others"}},
 		Operations: []api.Operation{*operation("op-1"), *recovery()}}
 }
 
@@ -250,12 +253,6 @@ func exchanges() []exchange {
 		{"POST", "/devices/busy/confirm-free", "", 409},
 		{"PUT", "/gpus/0/mig-mode", `{"enabled":false,"takeOver":true}`, 202},
 		{"PUT", "/gpus/9/mig-mode", `{"enabled":false}`, 404},
-		{"POST", "/gpus/0/restore", "", 202},
-		{"POST", "/gpus/0/restore", `{"takeOver":true}`, 202},
-		{"POST", "/gpus/GPU-lost/restore", "", 409},
-		{"POST", "/gpus/9/restore", "", 404},
-		{"POST", "/gpus/GPU-lost/forget-layout", "{}", 200},
-		{"POST", "/gpus/9/forget-layout", "", 404},
 		{"POST", "/plans", plan(`{"gpus":[0,"all"],"devices":{"1g.5gb":2,"3g.20gb":{"count":1,"compute":["1c","2c"]}}}`), 201},
 		{"POST", "/plans", plan(`{"gpus":[0],"devices":{"3g.20gb":[{"compute":["1c","2c"]},1]}}`), 201},
 		{"POST", "/plans", plan(`{"gpus":[0],"devices":{}}`), 201},
@@ -276,8 +273,6 @@ func exchanges() []exchange {
 		{"POST", "/devices/busy/confirm-free", `{"x":1}`, 400},
 		{"GET", "/devices/busy/confirm-free", "", 405},
 		{"PUT", "/gpus/0/mig-mode", `{}`, 400},
-		{"POST", "/gpus/0/restore", `{"force":true}`, 400},
-		{"POST", "/gpus/0/forget-layout", `{"x":1}`, 400},
 		{"PUT", "/gpus/0/mig-mode", `{"enabled":"yes"}`, 400},
 		{"POST", "/plans", `{}`, 400},
 		{"POST", "/plans", `{"spec":{"layout":"half"},"force":"all"}`, 400},
@@ -292,11 +287,25 @@ func exchanges() []exchange {
 	}
 }
 
+// restores are exchanges about the layouts of GPUs.
+func restores() []exchange {
+	return []exchange{
+		{"POST", "/gpus/0/restore", "", 202},
+		{"POST", "/gpus/0/restore", `{"takeOver":true}`, 202},
+		{"POST", "/gpus/GPU-lost/restore", "", 409},
+		{"POST", "/gpus/9/restore", "", 404},
+		{"POST", "/gpus/GPU-lost/forget-layout", "{}", 200},
+		{"POST", "/gpus/9/forget-layout", "", 404},
+		{"POST", "/gpus/0/restore", `{"force":true}`, 400},
+		{"POST", "/gpus/0/forget-layout", `{"x":1}`, 400},
+	}
+}
+
 // TestExchanges holds requests and responses against the document. A request that the server takes is valid in it,
 // and one that is not valid there the server refuses.
 func TestExchanges(t *testing.T) {
 	d, client := load(t), serve(t)
-	for _, e := range exchanges() {
+	for _, e := range slices.Concat(exchanges(), restores()) {
 		request, err := http.NewRequestWithContext(t.Context(), e.method, "http://control/api/v1"+e.path, strings.NewReader(e.body))
 		if err != nil {
 			t.Fatal(err)

@@ -145,7 +145,7 @@ type Observer interface {
 	State(state string) // "idle", "running", "degraded", "stuck", "read-only"
 }
 
-// RestoreObserver is an Observer that is told, at each change, which GPUs are not restored.
+// RestoreObserver is an Observer to which the GPUs that are not restored are reported at each change.
 type RestoreObserver interface {
 	Unrestored(list []api.Unrestored)
 }

@@ -103,8 +103,8 @@ func (e *Engine) newRestore(ctx context.Context, id gpu.UUID, by restoring) (*re
 
 	switch destroys := slices.ContainsFunc(steps, func(s mig.Step) bool { return !isCreation(s) }); {
 	case destroys, !by.asked && len(steps) > 0 && len(g.Instances) > 0:
-		return nil, api.NotEmpty, problemf(api.LayoutChanged, "GPU %d (%s) has instances that this boot's operations have not "+
-			"made, and that a restore does not destroy: %s", g.Index, id, placesText(g.Instances))
+		return nil, api.NotEmpty, problemf(api.LayoutChanged, "GPU %d (%s) has instances that this boot's operations "+
+			"have not made, and that a restore does not destroy: %s", g.Index, id, placesText(g.Instances))
 	case len(l.Instances) > 0 && !g.MIG.Or(false):
 		return nil, api.NotInMode, problemf(api.ModeDiffers, "MIG mode of GPU %d (%s) is off", g.Index, id)
 	}

@@ -53,43 +53,7 @@ func (e *Engine) reasons() map[gpu.UUID]api.RestoreReason {
 // TestOneGPUIsNotRestored: what keeps the first GPU from being restored does not concern the second. It is shown, and
 // the GPU is restored once it is gone, unless another client has been at work there.
 func TestOneGPUIsNotRestored(t *testing.T) {
-	for name, c := range map[string]struct {
-		obstruct, clear func(w *world)
-		reason          api.RestoreReason
-		left            bool // until an operator asks
-	}{
-		"driver refuses": {
-			func(w *world) { w.before = always(mig.CreateCompute, gpu0, gpu.ErrDriver) },
-			func(w *world) { w.before = nil }, api.NotDone, false,
-		},
-		"GPU is lost": {
-			func(w *world) { w.unreadable = map[gpu.UUID]error{gpu0: gpu.ErrLost} },
-			func(w *world) { w.unreadable = nil }, api.NotReadable, false,
-		},
-		"GPU hangs": {
-			func(w *world) { w.unreadable = map[gpu.UUID]error{gpu0: gpu.ErrTimeout} },
-			func(w *world) { w.unreadable = nil }, api.NotReadable, false,
-		},
-		"an old call hangs": {
-			func(w *world) { w.hung = gpu0 }, func(w *world) { w.hung = "" }, api.NotReadable, false,
-		},
-		"MIG mode is off": {
-			func(w *world) { w.gpu(gpu0).MIG = gpu.Some(false) },
-			func(w *world) { w.gpu(gpu0).MIG = gpu.Some(true) }, api.NotInMode, false,
-		},
-		"another controller manages it": {
-			func(w *world) { w.owners = map[gpu.UUID][]string{gpu0: {"slurm"}} },
-			func(w *world) { w.owners = nil }, api.NotOwner, false,
-		},
-		"foreign instance": {
-			func(w *world) { w.create(gpu0, "1g.5gb", 0) },
-			func(w *world) { w.gpu(gpu0).Instances = nil }, api.NotEmpty, true,
-		},
-		"an instance of the layout, from another client": {
-			func(w *world) { w.create(gpu0, "3g.20gb", 0) },
-			func(w *world) { w.gpu(gpu0).Instances = nil }, api.NotEmpty, true,
-		},
-	} {
+	for name, c := range obstacles() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := rebooted(t)
@@ -136,6 +100,49 @@ func TestOneGPUIsNotRestored(t *testing.T) {
 				cmptest.Equal(t, "instances of the GPU", len(w.gpu(gpu0).Instances), 0)
 			})
 		})
+	}
+}
+
+// obstacle keeps the first GPU from being restored, until it is cleared; left says that an operator has to ask then.
+type obstacle struct {
+	obstruct, clear func(w *world)
+	reason          api.RestoreReason
+	left            bool
+}
+
+func obstacles() map[string]obstacle {
+	return map[string]obstacle{
+		"driver refuses": {
+			func(w *world) { w.before = always(mig.CreateCompute, gpu0, gpu.ErrDriver) },
+			func(w *world) { w.before = nil }, api.NotDone, false,
+		},
+		"GPU is lost": {
+			func(w *world) { w.unreadable = map[gpu.UUID]error{gpu0: gpu.ErrLost} },
+			func(w *world) { w.unreadable = nil }, api.NotReadable, false,
+		},
+		"GPU hangs": {
+			func(w *world) { w.unreadable = map[gpu.UUID]error{gpu0: gpu.ErrTimeout} },
+			func(w *world) { w.unreadable = nil }, api.NotReadable, false,
+		},
+		"an old call hangs": {
+			func(w *world) { w.hung = gpu0 }, func(w *world) { w.hung = "" }, api.NotReadable, false,
+		},
+		"MIG mode is off": {
+			func(w *world) { w.gpu(gpu0).MIG = gpu.Some(false) },
+			func(w *world) { w.gpu(gpu0).MIG = gpu.Some(true) }, api.NotInMode, false,
+		},
+		"another controller manages it": {
+			func(w *world) { w.owners = map[gpu.UUID][]string{gpu0: {"slurm"}} },
+			func(w *world) { w.owners = nil }, api.NotOwner, false,
+		},
+		"foreign instance": {
+			func(w *world) { w.create(gpu0, "1g.5gb", 0) },
+			func(w *world) { w.gpu(gpu0).Instances = nil }, api.NotEmpty, true,
+		},
+		"an instance of the layout, from another client": {
+			func(w *world) { w.create(gpu0, "3g.20gb", 0) },
+			func(w *world) { w.gpu(gpu0).Instances = nil }, api.NotEmpty, true,
+		},
 	}
 }
 

@@ -31,12 +31,8 @@ func TestDamagedState(t *testing.T) {
 		}, []gpu.UUID{gpu1}},
 		"both slots": {func(w *world) { w.documents.OperationDamaged, w.documents.Operation = true, nil },
 			[]gpu.UUID{gpu0, gpu1}},
-		"no slot has a document": {func(w *world) { w.documents.Operation = nil }, []gpu.UUID{gpu0, gpu1}},
-		"no slot has a document, GPU unreadable": {func(w *world) {
-			w.documents.Operation = nil
-			w.unreadable = map[gpu.UUID]error{gpu1: gpu.ErrTimeout}
-		}, []gpu.UUID{gpu0, gpu1}},
-		"senseless operation": {func(w *world) { w.documents.Operation = []byte(`{"operation":7}`) }, []gpu.UUID{gpu0, gpu1}},
+		"no slot has a document": {loseOperation, []gpu.UUID{gpu0, gpu1}},
+		"senseless operation":    {func(w *world) { w.documents.Operation = []byte(`{"operation":7}`) }, []gpu.UUID{gpu0, gpu1}},
 		"history": {func(w *world) { w.documents.HistoryDamaged, w.documents.History = true, nil },
 			[]gpu.UUID{gpu0, gpu1}},
 		"senseless history": {func(w *world) { w.documents.History = []byte(`[]`) }, []gpu.UUID{gpu0, gpu1}},
@@ -48,9 +44,8 @@ func TestDamagedState(t *testing.T) {
 				was, calls := w.drawLayout(), w.calls
 				e := w.engine(t, nil)
 				if len(c.blocked) == 0 {
-					if e.State() != idle || e.free(t, gpu1) != nil {
-						t.Errorf("state %s: %s", e.State(), e.Reason())
-					}
+					cmptest.Equal(t, "state of the engine", e.State(), idle)
+					cmptest.Equal(t, "problem of a change", e.free(t, gpu1), nil)
 					return
 				}
 				op := e.Operations().Operations[0]
@@ -70,11 +65,10 @@ func TestDamagedState(t *testing.T) {
 				if next := w.engine(t, nil); e.State() != readOnly || next.State() != readOnly {
 					t.Errorf("state %s, after a restart %s", e.State(), next.State())
 				}
-				w.unreadable = nil
 				if got, err := e.Accept(t.Context(), everything, op.ID); err != nil || got.State != api.Accepted {
 					t.Fatalf("accepted: %+v, %v", got, err)
 				}
-				w.documents.OperationDamaged, w.documents.HistoryDamaged = false, false // both were written anew
+				w.documents.OperationDamaged, w.documents.HistoryDamaged, w.unreadable = false, false, nil
 				for _, e := range []*Engine{e, w.engine(t, nil)} {
 					cmptest.Equal(t, "state of the engine", e.State(), idle)
 					cmptest.Equal(t, "layout", w.drawLayout(), was)
@@ -83,6 +77,12 @@ func TestDamagedState(t *testing.T) {
 			})
 		})
 	}
+}
+
+// loseOperation empties both slots, and has a GPU that cannot be read.
+func loseOperation(w *world) {
+	w.documents.Operation = nil
+	w.unreadable = map[gpu.UUID]error{gpu1: gpu.ErrTimeout}
 }
 
 // TestDamageInMidOperation: the newer document of an operation under way is torn. If the GPUs are as the older one

@@ -33,9 +33,8 @@ const (
 	maxRestoreBackoff = 30 * time.Minute
 )
 
-// beginRestore lists, once in a boot, the GPUs whose layout is to be restored; those that an earlier process of the boot
-// has left are due again. If the boot is not known, it waits: a
-// boot without a name is not another boot.
+// beginRestore lists, once in a boot, the GPUs whose layout is to be restored; those that an earlier process of the
+// boot has left are due again. If the boot is not known, it waits: a boot without a name is not another boot.
 func (e *Engine) beginRestore() {
 	e.mu.Lock()
 	if !e.o.Restore {
