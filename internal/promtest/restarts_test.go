@@ -26,7 +26,7 @@ func (r *rollout) reboot(scenario, pod string) {
 	r.t.Helper()
 	r.stopPod(false)
 	r.env = []string{"MIG_SIM_STATE=" + filepath.Join(r.t.TempDir(), "node.json")}
-	r.args = []string{"--sim.scenario=" + scenarioFile(r.t, scenario)}
+	r.args = append([]string{"--sim.scenario=" + scenarioFile(r.t, scenario)}, r.args[1:]...)
 	r.behind = r.elapsed
 	r.start("gpu-node-1", pod)
 }
