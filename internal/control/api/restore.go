@@ -15,7 +15,7 @@ type RestoreRequest struct {
 // RestoreReason is why the layout of a GPU is not restored.
 type RestoreReason string
 
-// The reasons. Of NotTried to NotOwner the GPU was not changed.
+// The reasons.
 const (
 	NotTried     RestoreReason = "pending"    // it was not tried yet in this boot
 	NotReadable  RestoreReason = "unreadable" // the GPU is lost, or the driver does not answer for it
@@ -38,7 +38,7 @@ type Unrestored struct {
 	Detail string        `json:"detail"`
 	// Operation is the last one that tried it, if one did.
 	Operation string `json:"operation,omitempty"`
-	// Next is when it is tried again at the latest. It is absent if it is tried again only when an operator asks for it.
+	// Next is when it is tried again. It is absent if it is tried again only when an operator asks for it.
 	Next time.Time `json:"next,omitzero"`
 	// Wanted is the layout.
 	Wanted []Instance `json:"wanted,omitempty"`
