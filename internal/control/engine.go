@@ -35,6 +35,7 @@ type Engine struct {
 	began    time.Time       // when this process began
 	settling sync.WaitGroup  // the operations that wait for the kubelet, or are unsettled
 
+	hooking    sync.Mutex // hooks of one operation run at a time; no other lock is taken before
 	saving     sync.Mutex // what is written to the state folder: taken before announcing and mu
 	cordoning  sync.Mutex // the node is cordoned and uncordoned: taken before saving
 	announcing sync.Mutex // serializes reports to the observer: taken before mu

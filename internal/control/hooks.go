@@ -23,6 +23,9 @@ func (e *Engine) runHooks(ctx context.Context, op *operation, state api.Operatio
 		return
 	}
 
+	e.hooking.Lock() // several operations may settle at once
+	defer e.hooking.Unlock()
+
 	env := e.hookEnvironment(ctx, op, state)
 	for _, h := range due {
 		e.recordHook(op, e.o.RunHook(ctx, h, env))
