@@ -200,8 +200,8 @@ func (c *call) logChange() error {
 	return nil
 }
 
-// systemReason returns the operating system's description of an error, without a path of the node unless that is what an
-// operator has to correct.
+// systemReason returns the operating system's description of an error, without a path of the node unless that is what
+// an operator has to correct.
 func systemReason(err error) string {
 	if errors.Is(err, privatedir.ErrUnsafe) {
 		return err.Error()
