@@ -92,7 +92,7 @@ func (s *session) chooseRestorable(ctx context.Context) (list []api.Unrestored, 
 			continue
 		}
 
-		gpus, err := chooseGPUs([]string{word}, node.GPUs)
+		gpus, err := chooseGPUs([]string{word}, &node)
 		if err != nil {
 			return nil, nil, err
 		}
