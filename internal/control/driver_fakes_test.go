@@ -46,3 +46,13 @@ func (w *world) report(id gpu.UUID) {
 		w.watcher.LayoutChanged(id)
 	}
 }
+
+// outcome reads a GPU.
+func (w *world) outcome(id gpu.UUID, err error) (mig.Outcome, error) {
+	if w.reading != nil {
+		if failed := w.reading(); failed != nil {
+			return mig.Outcome{}, failed
+		}
+	}
+	return mig.Outcome{Instances: copyInstances(w.gpu(id).Instances), Read: true}, err
+}

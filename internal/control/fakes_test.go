@@ -217,16 +217,6 @@ func (w *world) PerformStep(ctx context.Context, s mig.Step, expected []mig.Inst
 	return out, cmp.Or(err, reading)
 }
 
-// outcome reads a GPU.
-func (w *world) outcome(id gpu.UUID, err error) (mig.Outcome, error) {
-	if w.reading != nil {
-		if failed := w.reading(); failed != nil {
-			return mig.Outcome{}, failed
-		}
-	}
-	return mig.Outcome{Instances: copyInstances(w.gpu(id).Instances), Read: true}, err
-}
-
 func (w *world) do(s mig.Step) (mig.Done, error) {
 	n := w.calls
 	w.calls++

@@ -28,8 +28,8 @@ func rebooted(t *testing.T) *world {
 
 func restoreBoot2(o *Options) { o.Restore, o.BootID = true, "boot-2" }
 
-// run runs an engine for a time.
-func (e *Engine) run(t *testing.T, d time.Duration) {
+// runFor runs an engine for a time.
+func (e *Engine) runFor(t *testing.T, d time.Duration) {
 	t.Helper()
 
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -70,7 +70,7 @@ func TestOneGPUIsNotRestored(t *testing.T) {
 
 				// A restart knows it, and as long as the cause lasts nothing changes.
 				e = w.engine(t, restoreBoot2)
-				e.run(t, time.Hour)
+				e.runFor(t, time.Hour)
 				cmptest.Equal(t, "layout after an hour", w.drawLayout(), want)
 				cmptest.Equal(t, "not restored after an hour", e.reasons(), map[gpu.UUID]api.RestoreReason{gpu0: c.reason})
 
@@ -79,7 +79,7 @@ func TestOneGPUIsNotRestored(t *testing.T) {
 				}
 
 				c.clear(w)
-				e.run(t, time.Hour)
+				e.runFor(t, time.Hour)
 
 				if c.left {
 					cmptest.Equal(t, "not restored by itself", e.reasons(), map[gpu.UUID]api.RestoreReason{gpu0: c.reason})
@@ -96,7 +96,7 @@ func TestOneGPUIsNotRestored(t *testing.T) {
 
 				// Once restored, it is not restored again in this boot.
 				w.gpu(gpu0).Instances = nil
-				w.engine(t, restoreBoot2).run(t, time.Hour)
+				w.engine(t, restoreBoot2).runFor(t, time.Hour)
 				cmptest.Equal(t, "instances of the GPU", len(w.gpu(gpu0).Instances), 0)
 			})
 		})
@@ -161,7 +161,7 @@ func TestRestoreMeetsAnotherClient(t *testing.T) {
 		}
 
 		e := w.engine(t, restoreBoot2)
-		e.run(t, time.Hour)
+		e.runFor(t, time.Hour)
 		cmptest.Equal(t, "not restored", e.reasons(), map[gpu.UUID]api.RestoreReason{gpu0: api.NotEmpty})
 
 		if !slices.ContainsFunc(w.gpu(gpu0).Instances, func(i mig.Instance) bool { return i.Placement.Start == 6 }) ||
@@ -261,8 +261,8 @@ func TestRestoreEndsWithAnotherLayout(t *testing.T) {
 func TestBootIsNotKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := rebooted(t)
-		w.engine(t, func(o *Options) { o.Restore, o.BootID = true, "" }).run(t, time.Minute)
-		w.engine(t, func(o *Options) { o.Restore = true }).run(t, time.Minute) // the boot in which it was applied
+		w.engine(t, func(o *Options) { o.Restore, o.BootID = true, "" }).runFor(t, time.Minute)
+		w.engine(t, func(o *Options) { o.Restore = true }).runFor(t, time.Minute) // the boot in which it was applied
 		cmptest.Equal(t, "layout", w.drawLayout(), "0:\n1:\n")
 	})
 }
