@@ -60,22 +60,23 @@ func (p *Poller) receiveProfiling(now time.Time, expired <-chan struct{}) {
 	}
 }
 
-// recordProfiling records a profiler's answer for the GPU, which was requested at a time and came now; ok is false if
-// it left the GPU out.
+// recordProfiling records the profiler's answer for the GPU: when it was requested, and when it was received (now). ok
+// is false if the answer omits the GPU.
 func (t *trackedGPU) recordProfiling(answer gpu.Profiling, ok bool, requested, now time.Time) {
 	complete := ok && (answer.Paused || reportsAll(&answer, &t.last))
 
 	// A profiler that has just gone on or been found again reports nothing, or a part, for its first samples. The last
-	// complete answer stays for as long as it would if there were none.
+	// complete answer stays for as long as it would if there were none, unless its layout is gone.
 	last := &t.profiling
-	if complete || !last.complete || now.Sub(last.requestedAt) >= t.maxGap {
+	keep := last.complete && last.LayoutGeneration == t.last.MIG.LayoutGeneration && now.Sub(last.requestedAt) < t.maxGap
+	if complete || !keep {
 		t.profiling = profilerReading{}
 		if ok {
 			t.profiling = profilerReading{Profiling: answer, requestedAt: requested, complete: complete && !answer.Paused}
 		}
 	}
 
-	// From now on, not from when it was requested: the call may have hung until now.
+	// We count from now, not from the request: the call may have hung in between.
 	switch {
 	case !complete:
 		t.completeSince = time.Time{}
