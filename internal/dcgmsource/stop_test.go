@@ -8,9 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestEngineThatGoesOn: an engine that was stopped for 20 s, in a call or between two, gives nothing at first: blanks
-// of the present, its old values, nothing at all, or an error with which the connection ends. Nothing of that is a
-// pause of profiling, and no value from before the stop is served.
+// TestEngineThatGoesOn: an engine that was stopped for 20 s, in a call or between two, has no values at first: blanks
+// of the present, its old values, nothing at all, or an error with which the connection ends. None of that is a pause
+// of profiling, and no value from before the stop is served.
 func TestEngineThatGoesOn(t *testing.T) {
 	const seconds = 3 // until it has values again
 	for _, tt := range []struct {
@@ -24,6 +24,9 @@ func TestEngineThatGoesOn(t *testing.T) {
 		{name: "another connection", change: func(_ *harness, v *Value) { v.Double = blankDouble }, drops: true},
 	} {
 		for _, inCall := range []bool{false, true} {
+			if tt.drops && !inCall {
+				continue // a connection ends by a call
+			}
 			t.Run(tt.name, func(t *testing.T) {
 				h := mixed(t)
 				h.after(10)
@@ -44,10 +47,15 @@ func TestEngineThatGoesOn(t *testing.T) {
 	}
 }
 
-// stop stops the engine for 20 s: within a call, which returns what it had read before, or between two.
+// stop stops the engine for 20 s: within a call, which returns what it had read before or fails, or between two.
 func (h *harness) stop(inCall, drops bool) {
 	h.Helper()
 	asked := h.engine.now
+	if !inCall {
+		h.engine.now = asked.Add(20 * time.Second)
+		return
+	}
+
 	h.engine.fail = func(op string, _ []Entity) error {
 		if op != "latest" {
 			return nil
@@ -60,12 +68,6 @@ func (h *harness) stop(inCall, drops bool) {
 		h.engine.value = func(v *Value) { v.Micros = asked.UnixMicro() }
 
 		return nil
-	}
-	if !inCall {
-		h.engine.fail = nil
-		h.engine.now = asked.Add(20 * time.Second)
-
-		return
 	}
 
 	answer, err := h.ask()
@@ -80,7 +82,7 @@ func (h *harness) stop(inCall, drops bool) {
 }
 
 // TestPausedWhileStopped: profiling that was paused during the stop is taken for paused once the blanks have lasted
-// for longer than those of an engine that goes on; one that was paused before is all the time.
+// longer than those of an engine that goes on. A pause from before the stop stays known.
 func TestPausedWhileStopped(t *testing.T) {
 	for _, before := range []bool{false, true} {
 		h := mixed(t)
@@ -96,6 +98,58 @@ func TestPausedWhileStopped(t *testing.T) {
 			want := before || second >= 4 // three intervals and a second
 			if got := h.after(1)[uuidA]; got.Paused != want {
 				t.Errorf("paused before %v, second %d: paused %v, want %v", before, second+1, got.Paused, want)
+			}
+		}
+	}
+}
+
+// TestStopDuringAPause: a call that hangs returns the blanks from before the stop. They do not end the pause that was
+// known, nor do the new ones after them have to prove it again.
+func TestStopDuringAPause(t *testing.T) {
+	h := mixed(t)
+	h.after(10)
+	blank := func(v *Value) { v.Double = blankDouble }
+	h.engine.value = blank
+	h.after(2)
+
+	asked := h.engine.now
+	h.engine.fail = func(op string, _ []Entity) error {
+		if op == "latest" {
+			h.engine.fail = nil
+			h.engine.now = asked.Add(20 * time.Second)
+		}
+
+		return nil
+	}
+	h.engine.value = func(v *Value) {
+		blank(v)
+		v.Micros = asked.UnixMicro()
+	}
+	answer, err := h.ask()
+	cmptest.Equal(t, "error of the call that hung", err, nil)
+	cmptest.Equal(t, "paused after the call that hung", answer[uuidA].Paused, true)
+
+	h.engine.value = blank
+	for second := range 10 {
+		if !h.after(1)[uuidA].Paused {
+			t.Errorf("second %d: not paused", second+1)
+		}
+	}
+}
+
+// TestNoDataBetweenBlanks: an engine that goes on gives blanks, then nothing, then blanks again. These follow no value,
+// so they show no pause.
+func TestNoDataBetweenBlanks(t *testing.T) {
+	h := mixed(t)
+	h.after(10)
+	h.engine.now = h.engine.now.Add(20 * time.Second)
+	blank := func(v *Value) { v.Double = blankDouble }
+	nothing := func(v *Value) { v.Status, v.Micros, v.Double = -14, 0, blankDouble }
+	for second, change := range []func(*Value){blank, nothing, blank, blank, nothing, blank} {
+		h.engine.value = change
+		for id, got := range h.after(1) {
+			if got.Paused {
+				t.Errorf("second %d: %s is taken for paused", second+1, id)
 			}
 		}
 	}

@@ -223,40 +223,49 @@ func (s *Source) profile(u *profiledGPU, now time.Time) (gpu.Profiling, bool, er
 }
 
 // isPaused reports whether a GPU has no ratios because profiling is paused, which new blanks or a refused watch show.
-// While all watches are too new to show anything, as after a layout change, the last answer holds for a while.
+// While all watches are too new to show anything, as after a layout change, the last answer holds for a while; so it
+// does if the call hung for so long that what it read is out of date.
 func (s *Source) isPaused(u *profiledGPU, r *reading, failed error, now time.Time) bool {
 	shown := u.blanks.add(r, s.opts.Interval, !u.paused.IsZero())
+	hung := r.oldest > now.UnixMicro()
+
 	switch {
 	case r.ratio:
 		u.paused = time.Time{}
 	case shown || s.refused || u.refused || errors.Is(failed, ErrPaused):
 		u.paused = now
-	case r.mature || now.Sub(u.paused) >= hierarchyTimeoutEmbedded+3*s.opts.Interval:
+	case r.mature && !hung || now.Sub(u.paused) >= hierarchyTimeoutEmbedded+3*s.opts.Interval:
 		u.paused = time.Time{}
 	}
 	return !u.paused.IsZero()
 }
 
-// blankRun follows the samples of a GPU's ratios from the last value to the blanks after it.
+// blankRun follows the samples of a GPU's ratios from the last value to the blanks after it. The zero blankRun has seen
+// no sample.
 //
-// An engine that could not sample for a while, since it was stopped (SIGSTOP) or a GPU hung, drops its old samples
-// (PruneOldSamples: DcgmGpmManager.cpp of DCGM 4): when it goes on, its first samples have nothing to be compared with
-// and are blanks, as those of a new watch are. They look like those of paused profiling.
+// An engine that was stopped (SIGSTOP), or blocked by a GPU that hung, drops its old samples when it goes on
+// (PruneOldSamples: DcgmGpmManager.cpp of DCGM 4). Its first samples then have nothing to be compared with and are
+// blanks, as those of a new watch are. They look like those of paused profiling.
 type blankRun struct {
-	newest int64 // of all samples, in microseconds since 1970; 0: there was none
-	// since is the first blank after a break in the samples; 0: the samples went on without one
+	newest int64 // sample, in microseconds since 1970; 0: the last cycle had none
+	// since is the first blank after a break in the samples; 0: there was no break since the last value
 	since int64
 }
 
-// add adds what was read, and reports whether it shows that profiling is paused: by blanks that follow a value without
-// a break, or that go on for longer than those of a new watch do. If profiling was known to be paused, it still is.
+// add adds what a cycle read, and reports whether it shows that profiling is paused: by blanks that follow a value
+// without a break, or that last longer than those of a new watch. A pause that is known needs no such proof.
 func (b *blankRun) add(r *reading, interval time.Duration, paused bool) bool {
+	if !r.ratio && r.blank == 0 {
+		*b = blankRun{}
+		return false
+	}
+
 	newest := max(r.newest, r.blank)
 	unbroken := b.newest != 0 && newest-b.newest <= (interval+updateLag).Microseconds()
-	b.newest = max(b.newest, newest)
-	if r.ratio || r.blank == 0 {
-		b.since = 0
+	b.newest = newest
 
+	if r.ratio {
+		b.since = 0
 		return false
 	}
 

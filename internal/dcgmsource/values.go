@@ -62,11 +62,13 @@ type reading struct {
 	last   int  // the node of the last value, or the next one: the next value is likely of either
 	ratio  bool // a ratio has a value
 	mature bool // the watch of a ratio has had the time to bring values
-	// blank is the time of the newest blank that such a watch has brought, 0 for none: microseconds since 1970
+	// blank is when the newest blank of a ratio was sampled, in microseconds since 1970; 0: there is none. Those of a
+	// watch that has not had the time to bring values do not count.
 	blank int64
 }
 
-// oldestValue returns the time from which on a value may have been measured to count at a time.
+// oldestValue returns when a value must have been measured, at the earliest, to be served at a time: microseconds since
+// 1970.
 func (s *Source) oldestValue(at time.Time) int64 {
 	return at.Add(-3*s.opts.Interval - updateLag).UnixMicro()
 }
@@ -92,7 +94,7 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 			return err
 		}
 		s.values = values
-		// The call may have hung meanwhile: what it returns is then as old as that.
+		// The call may have hung: what it returns may be from before that.
 		r.oldest = max(r.oldest, s.oldestValue(s.opts.Now()))
 		for i := range values {
 			r.storeValue(&values[i], w)
