@@ -154,14 +154,13 @@ func (n *Node) HostEngine() HostEngineState {
 	return state
 }
 
-// lastStop returns the stop of the host engine that ended last.
+// lastStop returns the stop of the host engine that ended last, with those that went before it without a gap.
 func (n *Node) lastStop(passed time.Duration) Stop {
-	var last Stop
-	for _, stop := range n.scenario.outages(FaultDCGMHang) {
-		if until := n.start.Add(stop.end); stop.end <= passed && until.After(last.Until) {
-			last = Stop{From: n.start.Add(stop.begin), Until: until}
-		}
+	stops := n.scenario.outages(FaultDCGMHang)
+	count, end := stops.ended(passed)
+	if count == 0 {
+		return Stop{}
 	}
 
-	return last
+	return Stop{From: n.start.Add(stops.downSince(end - 1)), Until: n.start.Add(end)}
 }

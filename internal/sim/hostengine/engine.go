@@ -92,10 +92,11 @@ const (
 	minInterval = 100 * time.Millisecond
 	// lag is for how long the hierarchy does not show a change: at most 1 s (seen on DCGM 4.5.3).
 	lag = time.Second
-	// maxSampleAge is the age at which a sample of profiling is dropped: that of a watch that keeps one sample a second
-	// (GetMaxAge with a slack of two more: DcgmGpmManagerEntity::AddWatcher of DCGM 4).
-	maxSampleAge = 3 * time.Second
 )
+
+// maxSampleAge returns the age at which a sample of profiling is dropped: three intervals, but 3 s at least (GetMaxAge
+// of one sample with a slack of 200 %: DcgmGpmManagerEntity::AddWatcher of DCGM 4).
+func maxSampleAge(interval time.Duration) time.Duration { return 3 * max(interval, time.Second) }
 
 // Kind is how an engine is run.
 type Kind int
@@ -133,7 +134,7 @@ type Engine struct {
 	health   map[uintptr]*healthWatch // by group
 
 	entered time.Time // when the call that holds the lock began
-	stalled sim.Stop  // the last time in which a call took so long that no sample could be taken
+	stalled sim.Stop  // the last time in which the engine could not sample, since it was stopped or a call hung
 }
 
 // group is a named set of entities.
@@ -239,6 +240,7 @@ func (s *Session) lockEngine() error {
 	e.mu.Lock()
 	e.entered = e.node.Now()
 	err := e.alive()
+	e.noteStall()
 	if err == nil && s.life != e.life {
 		err = ConnectionNotValid
 	}

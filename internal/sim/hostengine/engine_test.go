@@ -54,6 +54,11 @@ func advance(t *testing.T, n *sim.Node, by time.Duration) {
 // watchAll watches fields of entities every second.
 func watchAll(t *testing.T, s *Session, fields []uint16, entities ...Entity) {
 	t.Helper()
+	watchEvery(t, s, time.Second, fields, entities...)
+}
+
+func watchEvery(t *testing.T, s *Session, interval time.Duration, fields []uint16, entities ...Entity) {
+	t.Helper()
 	g, err := s.CreateGroup("all")
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +72,7 @@ func watchAll(t *testing.T, s *Session, fields []uint16, entities ...Entity) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Watch(g, f, time.Second); err != nil {
+	if err := s.Watch(g, f, interval); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -9,7 +9,8 @@ import (
 )
 
 // TestSamplesAfterAStop: what was sampled before a long stop is not compared with what is sampled after it. The first
-// values are blanks of the present, two intervals long. A short stop costs nothing, nor does one after which no client asked for a while.
+// values are blanks of the present, for two intervals. A short stop costs nothing, nor does one after which no client
+// asks for a while.
 func TestSamplesAfterAStop(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -18,6 +19,7 @@ func TestSamplesAfterAStop(t *testing.T) {
 		blank bool
 	}{
 		{"long", "{at: 10s, for: 5s, kind: dcgm-hang}", 15 * time.Second, true},
+		{"long, in two parts", "{at: 10s, for: 2s, kind: dcgm-hang}, {at: 12s, for: 2s, kind: dcgm-hang}", 14 * time.Second, true},
 		{"short", "{at: 10s, for: 2s, kind: dcgm-hang}", 12 * time.Second, false},
 		{"asked late", "{at: 10s, for: 5s, kind: dcgm-hang}", 18 * time.Second, false},
 		{"no stop", "{at: 60s, for: 5s, kind: dcgm-hang}", 15 * time.Second, false},
@@ -42,23 +44,54 @@ func TestSamplesAfterAStop(t *testing.T) {
 	}
 }
 
-// TestSamplesAfterAHungGPU: a GPU that hangs blocks the engine, and so costs the samples of all GPUs.
+// TestSamplesAfterAHungGPU: a GPU that hangs blocks the engine, whatever the client asks, and so costs the samples of all
+// GPUs.
 func TestSamplesAfterAHungGPU(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, e := start(t, scenario+"faults: [{at: 10s, for: 5s, gpu: 1, kind: hang}]\n")
-		s, device := open(t, e), Entity{GPU, 0}
-		watchAll(t, s, []uint16{1002}, device)
-		advance(t, n, 9*time.Second)
-		cmptest.Equal(t, "SM activity before", latest(t, s, device, 1002).Float, 0.5)
+	for name, hang := range map[string]func(t *testing.T, s *Session, device Entity){
+		"latest": func(t *testing.T, s *Session, device Entity) { latest(t, s, device, 1002) },
+		"hierarchy": func(t *testing.T, s *Session, _ Entity) {
+			if _, err := s.Hierarchy(); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { testHungGPU(t, hang) }) })
+	}
+}
 
-		advance(t, n, time.Second)
-		got := make(chan Value, 1)
-		go func() { got <- latest(t, s, device, 1002) }()
-		synctest.Wait() // until the call hangs
-		advance(t, n, 5*time.Second)
-		cmptest.Equal(t, "SM activity when it goes on", (<-got).Float, FloatBlank)
+func testHungGPU(t *testing.T, hang func(t *testing.T, s *Session, device Entity)) {
+	n, e := start(t, scenario+"faults: [{at: 10s, for: 5s, gpu: 1, kind: hang}]\n")
+	s, device := open(t, e), Entity{GPU, 0}
+	watchAll(t, s, []uint16{1002}, device)
+	advance(t, n, 9*time.Second)
+	cmptest.Equal(t, "SM activity before", latest(t, s, device, 1002).Float, 0.5)
 
-		advance(t, n, 2*time.Second)
-		cmptest.Equal(t, "SM activity two intervals later", latest(t, s, device, 1002).Float, 0.5)
-	})
+	advance(t, n, time.Second)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		hang(t, s, device)
+	}()
+	synctest.Wait() // until the call hangs
+	advance(t, n, 5*time.Second)
+	<-done
+	cmptest.Equal(t, "SM activity when it goes on", latest(t, s, device, 1002).Float, FloatBlank)
+
+	advance(t, n, 2*time.Second)
+	cmptest.Equal(t, "SM activity two intervals later", latest(t, s, device, 1002).Float, 0.5)
+}
+
+// TestSamplesOfALongInterval: three intervals are how long a sample is kept, so a stop of 5 s costs none of a watch that
+// samples every 10 s.
+func TestSamplesOfALongInterval(t *testing.T) {
+	n, e := start(t, scenario+"faults: [{at: 32s, for: 5s, kind: dcgm-hang}]\n")
+	s, device := open(t, e), Entity{GPU, 0}
+	watchEvery(t, s, 10*time.Second, []uint16{1002}, device)
+	for range 3 {
+		advance(t, n, 10*time.Second)
+		latest(t, s, device, 1002)
+	}
+
+	advance(t, n, 10*time.Second)
+	cmptest.Equal(t, "SM activity after the stop", latest(t, s, device, 1002).Float, 0.5)
 }

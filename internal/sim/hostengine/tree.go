@@ -37,6 +37,7 @@ func (e *Engine) followAll() {
 	for i := range e.trees {
 		e.follow(i)
 	}
+	e.noteStall() // a GPU that hangs blocks the loop
 }
 
 // follow brings a GPU's hierarchy up to date, some time after the driver's tree has changed.

@@ -134,7 +134,6 @@ func (s *Session) Update() error {
 // update samples every watched entity whose interval has passed. A real engine does so by itself; time moves here only
 // when they are read, so that a stepped run gives the same values each time.
 func (e *Engine) update() {
-	e.noteStall()
 	for _, w := range e.watches {
 		profiling, links := slices.ContainsFunc(w.fields, isProfiling), slices.Contains(w.fields, fieldLinkTraffic)
 		for _, of := range w.entities {
@@ -177,10 +176,10 @@ func (e *Engine) sample(of Entity, interval time.Duration) {
 // known).
 const samplesForValue = 3
 
-// noteStall notes that the call has waited until now, as for a GPU that hangs.
+// noteStall notes a stop of the engine, and that the call has waited until now, as for a GPU that hangs.
 func (e *Engine) noteStall() {
 	now := e.node.Now()
-	if now.Sub(e.entered) >= maxSampleAge {
+	if now.Sub(e.entered) >= maxSampleAge(0) {
 		e.stalled = sim.Stop{From: e.entered, Until: now}
 	}
 	if stop := e.node.HostEngine().Stopped; stop.Until.After(e.stalled.Until) {
@@ -188,10 +187,10 @@ func (e *Engine) noteStall() {
 	}
 }
 
-// outdated reports whether the engine has just been stopped or blocked for so long that the sample of before is too old
-// to be compared with. DCGM then drops it, and what it samples first gives blanks with status 0 and a timestamp of the
-// present, as the first samples of a new watch do (PruneOldSamples, GetLatestSample: DcgmGpmManager.cpp of DCGM 4).
-// An engine that went on long before it is asked has sampled again.
+// outdated reports whether the engine has just been stopped or blocked for so long that the last sample is too old to
+// be compared with. DCGM drops it then, and its first new samples give blanks with status 0 and a timestamp of the
+// present, as those of a new watch do (PruneOldSamples, GetLatestSample: DcgmGpmManager.cpp of DCGM 4). If the engine
+// went on two intervals or more before it is asked, it has sampled again.
 func (e *Engine) outdated(s *sampled, now time.Time, interval time.Duration) bool {
 	stop := e.stalled
 	from := stop.From
@@ -199,7 +198,7 @@ func (e *Engine) outdated(s *sampled, now time.Time, interval time.Duration) boo
 		from = s.last.Time
 	}
 
-	return stop.Until.Sub(from) >= maxSampleAge && now.Sub(stop.Until) < 2*interval
+	return stop.Until.Sub(from) >= maxSampleAge(interval) && now.Sub(stop.Until) < 2*interval
 }
 
 // lagging reports whether an entity is an instance that is gone and that the hierarchy still shows.
