@@ -304,6 +304,8 @@ func TestScrapeTimeout(t *testing.T) {
 			{"59m59s", "1h", true},
 			{"6d", "1w", true},
 			{"9s", "10s", true}, // longer as a number, shorter as a text
+			{"08s", "9s", true}, // decimal, not octal
+			{"010s", "9s", false},
 			{"15s", "15s", false},
 			{"1m30s", "90s", false},
 			{"1s", "1000ms", false},

@@ -89,7 +89,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $sum := 0 -}}
 {{- range regexFindAll "[0-9]+[a-z]+" . -1 -}}
 {{- $unit := regexFind "[a-z]+" . -}}
-{{- $sum = add $sum (mul (trimSuffix $unit . | int64) (index $units $unit)) -}}
+{{- $sum = add $sum (mul (trimSuffix $unit . | atoi) (index $units $unit)) -}}
 {{- end -}}
 {{- $sum -}}
 {{- end }}
