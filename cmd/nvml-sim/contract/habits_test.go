@@ -58,6 +58,7 @@ func habits() []habit {
 		{"fields without a value", inDCGM, a40, checkKnownFields},
 		{"fields of power", inSMI, "gpus: [{model: H100-80GB}, {model: A100-40GB}]", checkPowerFields},
 		{"fields of the reset status", inSMI, resetNode, checkResetFields},
+		{"fields of remapped rows and of clocks held down", inDCGM, troubledNode, checkTroubledFields},
 		{"replay counters", inSMI, a40, checkReplays},
 		{"T.Limit", inCapture, "gpus: [{model: H100-80GB}, {model: A100-40GB}]", checkLimits},
 		{"addressing mode of 580", inHeader, "gpus: [{model: H100-80GB}]", checkAddressing(nvml.SUCCESS)},
@@ -217,6 +218,33 @@ func checkResetFields(t *testing.T, l nvml.Interface, _ *sim.Node) {
 		d := handleOf(t, l, index)
 		wantField(t, d, nvml.FI_DEV_RESET_STATUS, nvml.VALUE_TYPE_UNSIGNED_INT, recommended[0])
 		wantField(t, d, nvml.FI_DEV_DRAIN_AND_RESET_STATUS, nvml.VALUE_TYPE_UNSIGNED_INT, recommended[1])
+	}
+}
+
+const troubledNode = `gpus: [{model: H100-80GB, count: 3}]
+workloads: [{name: w, memory: 1GiB, sm: 132, tensor: 1, dram: 1}]
+processes: [{device: 2, workload: w}]
+faults: [{kind: xid, gpu: 0, xid: 63}, {kind: xid, gpu: 1, xid: 64}, {kind: overheat, gpu: 1, celsius: 88, at: 1s, for: 3s}]`
+
+// checkTroubledFields: DCGM reads remapped rows, as counts and flags, and for how many nanoseconds clocks were held down,
+// by fields.
+func checkTroubledFields(t *testing.T, l nvml.Interface, node *sim.Node) {
+	if err := node.Advance(10 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	const second = uint64(time.Second)
+	for index, want := range []struct{ uncorrectable, pending, failed, power, thermal uint64 }{
+		{1, 1, 0, 0, 0},
+		{0, 0, 1, 0, 3 * second},
+		{0, 0, 0, 10 * second, 0},
+	} {
+		d := handleOf(t, l, index)
+		wantField(t, d, nvml.FI_DEV_REMAPPED_COR, nvml.VALUE_TYPE_UNSIGNED_INT, 0)
+		wantField(t, d, nvml.FI_DEV_REMAPPED_UNC, nvml.VALUE_TYPE_UNSIGNED_INT, want.uncorrectable)
+		wantField(t, d, nvml.FI_DEV_REMAPPED_PENDING, nvml.VALUE_TYPE_UNSIGNED_INT, want.pending)
+		wantField(t, d, nvml.FI_DEV_REMAPPED_FAILURE, nvml.VALUE_TYPE_UNSIGNED_INT, want.failed)
+		wantField(t, d, nvml.FI_DEV_PERF_POLICY_POWER, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, want.power)
+		wantField(t, d, nvml.FI_DEV_PERF_POLICY_THERMAL, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, want.thermal)
 	}
 }
 
