@@ -40,7 +40,7 @@ type GPUState struct {
 	SMMHz, MemoryMHz, VideoMHz              uint32
 	MaxSMMHz                                uint32
 	ClockEvents                             gpu.ClockEvents
-	// PowerViolation and ThermalViolation are for how long clocks were held down for that reason, since the start.
+	// PowerViolation and ThermalViolation are how long the power limit and the temperature have held clocks down.
 	PowerViolation, ThermalViolation time.Duration
 	PerformanceState                 int
 	Fans                             []uint32 // speeds in percent

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
-// healthyGroup makes a group of two GPUs.
-func healthyGroup(t *testing.T) dcgm.GroupHandle {
+// createPair creates a group of two GPUs.
+func createPair(t *testing.T) dcgm.GroupHandle {
 	t.Helper()
 	group, err := dcgm.CreateGroup("health")
 	if err != nil {
@@ -25,7 +25,7 @@ func healthyGroup(t *testing.T) dcgm.GroupHandle {
 	return group
 }
 
-// incident is what is said of one incident.
+// incident is an incident without its text.
 type incident struct {
 	gpu    uint
 	system dcgm.HealthSystem
@@ -33,8 +33,8 @@ type incident struct {
 	code   dcgm.HealthCheckErrorCode
 }
 
-// Health watches of a group: none are set at first, and nothing is wrong without them. An incident
-// names the GPU and the system, which must be watched. (dcgmHealthSet, dcgmHealthCheck: dcgm_agent.h)
+// A group has no health watches at first, and no incidents without them. An incident names the GPU and the system, which
+// must be watched (dcgmHealthSet, dcgmHealthCheck: dcgm_agent.h).
 func TestHealth(t *testing.T) {
 	path := scenario(t, `gpus: [{model: A100-40GB, count: 2}]
 faults:
@@ -46,7 +46,7 @@ faults:
 	}
 	n := node(t)
 	defer embedded(t)()
-	group := healthyGroup(t)
+	group := createPair(t)
 	check := func(when string, overall dcgm.HealthResult, want ...incident) {
 		t.Helper()
 		got, err := dcgm.HealthCheck(group)
@@ -96,8 +96,8 @@ faults:
 	says(t, "a group that is gone", err, "Setting not configured")
 }
 
-// The time for which the power limit and the temperature have held clocks down, in nanoseconds: a number on every GPU,
-// 0 on one that was never held down. DCGM reads it by NVML's fields 74 and 75.
+// DCGM has for how many nanoseconds the power limit and the temperature have held clocks down, by NVML's fields 74 and
+// 75: a number for every GPU, 0 if that never happened.
 func TestViolations(t *testing.T) {
 	path := scenario(t, `gpus: [{model: A100-40GB, count: 2}]
 workloads: [{name: w, memory: 1GiB, sm: 108, tensor: 1, dram: 1}]

@@ -197,10 +197,6 @@ func (v *Value) fillUsage(s *sim.GPUState) {
 		v.setInt(0)
 	case v.Field == 203 && hasUtilization:
 		v.setInt(uint64(utilization.GPU))
-	case v.Field == fieldPowerViolation: // in ns, as NVML has it by the field ids of Field.NVML
-		v.setInt(uint64(s.PowerViolation))
-	case v.Field == fieldThermalViolation:
-		v.setInt(uint64(s.ThermalViolation))
 	case v.Field == 204 && hasUtilization:
 		v.setInt(uint64(utilization.Memory))
 	case v.Field == 206 && hasMedia:
@@ -213,6 +209,10 @@ func (v *Value) fillUsage(s *sim.GPUState) {
 		v.setInt(uint64(s.PCI.Generation))
 	case v.Field == 236, v.Field == 238:
 		v.setInt(uint64(s.PCI.Width))
+	case v.Field == fieldPowerViolation: // in ns
+		v.setInt(uint64(s.PowerViolation))
+	case v.Field == fieldThermalViolation:
+		v.setInt(uint64(s.ThermalViolation))
 	case v.Field >= 250:
 		v.fillMemory(s.MemoryTotal, s.MemoryUsed, s.MemoryReserved)
 	}
@@ -298,16 +298,17 @@ const (
 	fieldLinkTraffic      = 449 // sent and received, over all links, in MB/s
 )
 
-// readXID reads the last XID since the field is watched. Before the first there is no data: it comes by events, and no
-// sample is ever taken (NVIDIA/DCGM#141, NVIDIA/dcgm-exporter#646 and #700; exporters that did not look at the status
-// made 0 of it). One of a GPU instance is reported for that instance and not on its GPU (seen on DCGM 4.5.3).
+// readXID reads the last XID since the field was first watched. Before the first XID there is no data: XIDs come by
+// events, and no sample is ever taken (NVIDIA/DCGM#141, NVIDIA/dcgm-exporter#646 and #700; exporters that did not look
+// at the status made 0 of it). An XID of a GPU instance is reported for that instance, not for its GPU (seen on DCGM
+// 4.5.3).
 func (e *Engine) readXID(v *Value) {
+	v.Status = NoData
 	index, of, ok := e.gpuOf(v.Entity)
 	if !ok {
-		v.Status = NoData
 		return
 	}
-	v.Status = NoData
+
 	since := e.watchOf(v.Entity, fieldXID).since
 	for _, event := range e.xids(index, of, since.UnixMicro()) {
 		v.Status, v.Micros, v.Int = OK, event.Micros, event.Int

@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// HealthSystems are the systems that are watched, as bits (dcgmHealthSystems_t).
+// HealthSystems is a set of systems whose health is watched, as bits (dcgmHealthSystems_t).
 type HealthSystems uint32
 
 // The systems in which the simulation can have incidents.
@@ -18,10 +18,10 @@ const (
 	HealthPower   HealthSystems = 0x100
 )
 
-// Health is how well something is (dcgmHealthWatchResults_t).
+// Health is the result of a check (dcgmHealthWatchResults_t).
 type Health int
 
-// The results of a check.
+// The results.
 const (
 	HealthPass    Health = 0
 	HealthWarning Health = 10
@@ -49,11 +49,11 @@ const (
 // healthWatch is the health check of a group.
 type healthWatch struct {
 	systems HealthSystems
-	// for how long clocks had been held down by the last check, by GPU; a GPU that was not checked yet is missing
+	// for how long clocks had been held down at the last check, by GPU; a GPU that was not checked yet is missing
 	power, thermal map[uint32]time.Duration
 }
 
-// SetHealth watches the systems of a group, no others.
+// SetHealth watches the systems of a group in place of those that were watched before.
 func (s *Session) SetHealth(groupID uintptr, systems HealthSystems) error {
 	if err := s.beginCall(); err != nil {
 		return err
@@ -87,8 +87,8 @@ func (s *Session) Health(groupID uintptr) (HealthSystems, error) {
 	return 0, nil
 }
 
-// CheckHealth returns what is wrong with the GPUs of a group: a group without watches has no incidents. Clocks that are
-// held down are an incident if they were so since the last check: a first check has nothing to compare with
+// CheckHealth returns what is wrong with the GPUs of a group. A group without watches has no incidents. Clocks that
+// were held down are an incident if that was after the last check, so the first check never finds one
 // (dcgmHealthCheck: dcgm_agent.h).
 func (s *Session) CheckHealth(groupID uintptr) ([]Incident, error) {
 	if err := s.beginCall(); err != nil {
@@ -111,7 +111,7 @@ func (s *Session) CheckHealth(groupID uintptr) ([]Incident, error) {
 		}
 		state, err := e.node.Read(int(of.ID), gpu.ReadingDevice)
 		if err != nil {
-			continue // a blank says nothing about health
+			continue // the driver does not answer: health is not known
 		}
 		list = append(list, w.check(of, &state)...)
 	}
@@ -119,7 +119,7 @@ func (s *Session) CheckHealth(groupID uintptr) ([]Incident, error) {
 	return list, nil
 }
 
-// check returns what is wrong with a GPU. What the driver does not report is no incident.
+// check returns what is wrong with a GPU in the watched systems. What the driver does not report is no incident.
 func (w *healthWatch) check(of Entity, s *sim.GPUState) []Incident {
 	rows := s.Remapped.Or(gpu.RemappedRows{})
 	all := []struct {
@@ -148,7 +148,7 @@ func (w *healthWatch) check(of Entity, s *sim.GPUState) []Incident {
 	return list
 }
 
-// grew notes a GPU's time and reports whether it is more than at the last check, if there was one.
+// grew stores a GPU's time and reports whether it is more than at the last check, if there was one.
 func grew(last map[uint32]time.Duration, id uint32, now time.Duration) bool {
 	before, checked := last[id]
 	last[id] = now
