@@ -60,7 +60,7 @@ func besideNotes() map[string]string {
 	return map[string]string{
 		"DCGM_FI_DEV_ENC_UTIL": media, "DCGM_FI_DEV_DEC_UTIL": media,
 		"DCGM_FI_DEV_XID_ERRORS": "the GPU's own series has the XIDs that name no instance; " +
-			"0 before the first XID, where DCGM 4.5.3 has no series; `err_msg` is in the project's own words",
+			"0 before the first XID, when DCGM has no value; `err_msg` is in the project's own words",
 		"DCGM_FI_DEV_FB_RESERVED": "an instance's as the driver reports it, where DCGM 4.5.3 has 0",
 		"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "made of the profiling counters; a rate, and a gauge in dcgm-exporter's list " +
 			"since 4.8.3",

@@ -152,9 +152,8 @@ processes: [{device: 0/3g.40gb@4, workload: w}]
 	}
 }
 
-// An XID of a GPU instance is reported for that instance, and not on its GPU (DCGM 4.5.3). Before the
-// first there is no data (NVIDIA/DCGM#141, NVIDIA/dcgm-exporter#646, #700). Clients that ask for values since a time get each of
-// them.
+// An XID of a GPU instance is reported for that instance, and not on its GPU (DCGM 4.5.3). Before the first there is no
+// data (NVIDIA/DCGM#141, NVIDIA/dcgm-exporter#646, #700). Clients that ask for values since a time get each of them.
 func TestXIDs(t *testing.T) {
 	path := scenario(t, `gpus: [{model: A100-40GB, mig: true, layout: ["3g.20gb@4"]}]
 faults:

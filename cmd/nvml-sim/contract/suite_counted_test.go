@@ -125,8 +125,7 @@ func checkFields(s *subject, d nvmlsource.Device) {
 	s.want(d.GetFieldValues(nil) == nvml.SUCCESS, "no fields at all are not answered")
 }
 
-// checkRowFields: fields and call have the same values, and neither has some that the other lacks, as with GPU
-// instances.
+// checkRowFields: the fields have the values of the call, and its code if it has none, as with GPU instances.
 func checkRowFields(s *subject, d nvmlsource.Device) {
 	values := []nvml.FieldValue{
 		{FieldId: nvml.FI_DEV_REMAPPED_COR}, {FieldId: nvml.FI_DEV_REMAPPED_UNC}, {FieldId: nvml.FI_DEV_REMAPPED_PENDING},
