@@ -102,6 +102,14 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 	started := make([]*trackedGPU, 0, len(gpus))
 	for id, e := range gpus {
 		t := p.gpus[id]
+		// A reading that outlasted its cycle is older than what we are asked for.
+		if err := p.receiveReading(t, t.last.Index, now, nil); err != nil {
+			return err
+		}
+		if !t.up {
+			continue // as that reading has found
+		}
+
 		begun := t.read.start(now, func() (reading, error) { return p.readGPU(id, e) })
 		if begun { // else one that began in an earlier cycle has not returned yet
 			started = append(started, t)

@@ -280,3 +280,32 @@ func TestPollGPUs(t *testing.T) {
 		cmptest.Equal(t, "readings of A", h.src.reads[uuidA], 1)
 	})
 }
+
+// TestEventAfterALateReading: a reading that outlasted its cycle and has ended since doesn't stand in the way of the
+// layout, which is read after it.
+func TestEventAfterALateReading(t *testing.T) {
+	withEvents(t, func(o *Options) { o.Timeout = time.Hour }, func(h *eventHarness) {
+		release := make(chan struct{})
+		h.src.set(func() { h.src.hang[uuidB] = release })
+		late := h.pollAfter(time.Second).Time
+		close(release)
+		h.src.set(func() { delete(h.src.hang, uuidB) })
+		synctest.Wait()
+
+		b := findGPU(t, h.changeLayout(150, 1, 2), uuidB)
+		cmptest.Equal(t, "instances", len(b.Instances), 2)
+		cmptest.Equal(t, "last reading", b.LastRead, late)
+
+		h.src.set(func() { h.src.hang[uuidB] = make(chan struct{}) })
+		h.pollAfter(time.Second)
+		h.src.set(func() {
+			h.src.errs[uuidB] = gpu.ErrLost
+			close(h.src.hang[uuidB])
+			delete(h.src.hang, uuidB)
+		})
+		synctest.Wait()
+		b = findGPU(t, h.changeLayout(150, 1), uuidB)
+		cmptest.Equal(t, "up", b.Up, false)
+		cmptest.Equal(t, "readings of the layout", h.src.layouts[uuidB], 1)
+	})
+}
