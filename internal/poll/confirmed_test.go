@@ -37,3 +37,24 @@ func TestFreeByConfirmation(t *testing.T) {
 	cmptest.Equal(t, "confirmed with a complete list: A, B, an instance of A", got, []bool{false, false, false})
 	cmptest.Equal(t, "B is allocated", b.Allocated, gpu.Some(false))
 }
+
+// TestFreeByConfirmationWithoutAKubelet: what an operator has confirmed doesn't depend on when the kubelet answered.
+func TestFreeByConfirmationWithoutAKubelet(t *testing.T) {
+	src := newFakeSource(uuidA)
+	src.gpus[uuidA] = migGPU()
+	pods := &fakePods{err: gpu.ErrUnavailable, list: gpu.Assignments{Incomplete: "the kubelet does not answer",
+		Free: []gpu.DeviceRef{{MIG: "MIG-3"}}}}
+	h := newHarness(t, src, func(o *Options) { o.Pods = pods })
+	defer h.startLoop()()
+
+	a := findGPU(t, h.pollAfter(time.Second), uuidA)
+	for i := range a.Instances {
+		ci := &a.Instances[i].ComputeInstances[0]
+		want := gpu.None[bool]()
+		if ci.UUID == "MIG-3" {
+			want = gpu.Some(false)
+		}
+		cmptest.Equal(t, "allocated: "+string(ci.UUID), ci.Allocated, want)
+		cmptest.Equal(t, "confirmed: "+string(ci.UUID), ci.ConfirmedFree, want.Present())
+	}
+}

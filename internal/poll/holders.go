@@ -10,10 +10,11 @@ import (
 )
 
 // attachHolders stores the holders of each device in gpus and returns the assignments that name no device of this node.
-func attachHolders(gpus []gpu.GPU, known gpu.Assignments, containers Containers) []gpu.Assignment {
+// The kubelet was asked for them at a time: of a device that was first seen later its list says nothing.
+func attachHolders(gpus []gpu.GPU, known gpu.Assignments, asked time.Time, containers Containers) []gpu.Assignment {
 	index := gpu.NewDevices(gpus)
 	unmatched := slices.Clone(known.Unreadable)
-	state := allocationState{complete: known.Incomplete == "", free: index.Cover(known.Free),
+	state := allocationState{gpus: gpus, asked: asked, complete: known.Incomplete == "", free: index.Cover(known.Free),
 		doubtful: map[gpu.DeviceIndex]bool{}}
 	byDevice := map[gpu.DeviceIndex][]gpu.Assignment{}
 	var held []gpu.DeviceIndex
@@ -208,8 +209,10 @@ func runsOn(g *gpu.GPU, d gpu.DeviceIndex, p gpu.Process) bool {
 
 // allocationState separates devices that are free from those whose holders are not known.
 type allocationState struct {
-	complete bool // all holders of the node are known
-	free     map[gpu.DeviceIndex]bool
+	gpus     []gpu.GPU
+	asked    time.Time                // when the list was asked for
+	complete bool                     // all holders of the node were known then
+	free     map[gpu.DeviceIndex]bool // an operator has confirmed it
 	// doubtful are devices that a known holder may hold, as a whole or in part.
 	doubtful map[gpu.DeviceIndex]bool
 }
@@ -219,7 +222,11 @@ func (v *allocationState) allocated(d gpu.DeviceIndex, holders []gpu.Holder) gpu
 	switch {
 	case slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }):
 		return gpu.Some(true)
-	case len(holders) > 0, v.isDoubtful(d), !v.complete && !v.free[d]:
+	case len(holders) > 0, v.isDoubtful(d):
+		return gpu.None[bool]()
+	case v.free[d]:
+		return gpu.Some(false)
+	case !v.complete, firstSeenAt(v.gpus, d).After(v.asked): // its absence in the list proves nothing
 		return gpu.None[bool]()
 	}
 	return gpu.Some(false)

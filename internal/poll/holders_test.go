@@ -187,7 +187,7 @@ func TestAttach(t *testing.T) {
 			g := migGPU()
 			g.Readings.ExclusiveComputeMode = gpu.Some(tt.mps)
 			gpus := []gpu.GPU{g}
-			unmatched := len(attachHolders(gpus, gpu.Assignments{List: tt.list}, tt.pids))
+			unmatched := len(attachHolders(gpus, gpu.Assignments{List: tt.list}, time.Time{}, tt.pids))
 			if got := formatHolders(&gpus[0]); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("holders %v, want %v", got, tt.want)
 			}
@@ -229,7 +229,7 @@ func TestAllocated(t *testing.T) {
 			[]gpu.Opt[bool]{yes, yes, yes, no, no, no}},
 	} {
 		gpus := []gpu.GPU{migGPU()}
-		attachHolders(gpus, tt.known, nil)
+		attachHolders(gpus, tt.known, time.Time{}, nil)
 		g := &gpus[0]
 		got := []gpu.Opt[bool]{g.Allocated}
 		for _, gi := range g.Instances {
@@ -328,7 +328,7 @@ func TestDeviceFoundAfterItsHolder(t *testing.T) {
 	g[0].Instances[1].Since, g[0].Instances[1].ComputeInstances[0].Since = t0.Add(time.Minute), t0.Add(time.Minute)
 	a := newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)
 	a.Listed = t0
-	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
+	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, time.Time{}, nil)
 	if got := g[0].Instances[1].ComputeInstances[0].Allocated; got == gpu.Some(false) {
 		t.Error("a confirmed holder was dropped and its device is reported as free")
 	}
@@ -339,7 +339,7 @@ func TestHolderOfAGPUWithInstances(t *testing.T) {
 	g := []gpu.GPU{migGPU()}
 	a := newAssignment(gpu.DeviceRef{GPU: uuidA}, "p", 1)
 	a.Holder.Sharing, a.Holder.Replica = gpu.SharingHAMi, "3"
-	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
+	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, time.Time{}, nil)
 	if got := g[0].Instances[0].ComputeInstances[0].Allocated; got == gpu.Some(false) {
 		t.Error("an instance of a GPU that a pod has a part of is reported as free")
 	}
@@ -349,7 +349,7 @@ func TestHolderOfAGPUWithInstances(t *testing.T) {
 func TestUnconfirmedParent(t *testing.T) {
 	g := []gpu.GPU{migGPU()}
 	a := unconfirmedAssignment(gpu.DeviceRef{GPU: uuidA, PlacementStart: gpu.Some(2)}, "p")
-	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, nil)
+	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, time.Time{}, nil)
 	if got := g[0].Instances[0].ComputeInstances[0].Allocated; got == gpu.Some(false) {
 		t.Error("reported as free, though control holds the whole GPU")
 	}

@@ -32,8 +32,7 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	s.GPUs, s.Unread = p.listGPUs(now)
 	attachJobs(s.GPUs, p.jobs.last, p.jobs.readAt)
 	if p.pods.known {
-		s.Unmatched = attachHolders(s.GPUs, p.pods.last, p.opts.Containers)
-		unlessListed(s.GPUs, p.pods.success)
+		s.Unmatched = attachHolders(s.GPUs, p.pods.last, p.pods.success, p.opts.Containers)
 		s.Witness = gpu.Some(p.pods.last.Witness)
 		if s.HoldersIncomplete = p.pods.last.Incomplete; s.HoldersIncomplete != "" {
 			markConfirmedFree(s.GPUs)

@@ -57,7 +57,7 @@ func TestUses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			gpus := []gpu.GPU{g}
 			gpus[0].Instances = cloneInstances(g.Instances)
-			attachHolders(gpus, gpu.Assignments{List: tt.list}, pids)
+			attachHolders(gpus, gpu.Assignments{List: tt.list}, time.Time{}, pids)
 			var h holdings
 			h.update(&gpus[0], true, time.Unix(1, 0))
 			gpus[0].Containers = h.collectUses(&gpus[0], pids, false)
@@ -190,7 +190,7 @@ func (c *holdingsModel) step(r *rand.Rand, step int) error {
 		list = append(list, a)
 	}
 	gpus := []gpu.GPU{c.tr.snapshotGPU(c.at, time.Hour)}
-	attachHolders(gpus, gpu.Assignments{List: list}, nil)
+	attachHolders(gpus, gpu.Assignments{List: list}, time.Time{}, nil)
 	c.tr.holdings.update(&gpus[0], true, c.at)
 	now := map[holdingKey]reportedUse{}
 	for _, u := range c.tr.holdings.collectUses(&gpus[0], nil, false) {
@@ -337,7 +337,7 @@ func TestUsesOfContradictions(t *testing.T) {
 			gpus := []gpu.GPU{g}
 			list := g.Readings.Processes.Or(nil)
 			list[1].MemoryBytes = gpu.Some(uint64(50))
-			attachHolders(gpus, gpu.Assignments{List: tt.list}, pids)
+			attachHolders(gpus, gpu.Assignments{List: tt.list}, time.Time{}, pids)
 			var h holdings
 			h.update(&gpus[0], true, time.Unix(1, 0))
 			var got []string
