@@ -2,6 +2,7 @@ package poll
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/go-kit/log/level"
@@ -127,6 +128,10 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 
 	s := p.buildSnapshot(now)
 	s.BetweenPolls = true
+	// The list of holders is that of the last cycle: the pod of a device that is gone since may have ended before it.
+	s.Unmatched = slices.DeleteFunc(s.Unmatched, func(a gpu.Assignment) bool {
+		return !isListed(p.current.Load().Unmatched, &a)
+	})
 	p.publish(s, time.Since(began))
 	return nil
 }

@@ -309,3 +309,23 @@ func TestEventAfterALateReading(t *testing.T) {
 		cmptest.Equal(t, "readings of the layout", h.src.layouts[uuidB], 1)
 	})
 }
+
+// TestUnmatchedBetweenPolls: the list of holders is older than the destruction of a device that it has: the pod may have
+// ended in between. Only a poll says that the device of a pod is gone.
+func TestUnmatchedBetweenPolls(t *testing.T) {
+	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{
+		withID(newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), "MIG-1"),
+		withID(newAssignment(gpu.DeviceRef{MIG: "MIG-9"}, "q", 1), "MIG-9"),
+	}}}
+	withEvents(t, func(o *Options) { o.Pods = pods }, func(h *eventHarness) {
+		unmatched := func(s *gpu.Snapshot) (pods []string) {
+			for _, a := range s.Unmatched {
+				pods = append(pods, a.Holder.Pod)
+			}
+			return pods
+		}
+		cmptest.Equal(t, "unmatched at first", unmatched(h.pollAfter(time.Second)), []string{"q"})
+		cmptest.Equal(t, "unmatched between polls", unmatched(h.changeLayout(100, 2)), []string{"q"})
+		cmptest.Equal(t, "unmatched after a poll", unmatched(h.pollAfter(time.Second)), []string{"p", "q"})
+	})
+}

@@ -98,10 +98,7 @@ const maxUnmatchedLogged = 20
 func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 	logged := 0
 	for _, a := range now {
-		known := slices.ContainsFunc(before, func(b gpu.Assignment) bool {
-			return b.ID == a.ID && b.Holder.Container == a.Holder.Container
-		})
-		if known {
+		if isListed(before, &a) {
 			continue
 		}
 		if logged++; logged > maxUnmatchedLogged {
@@ -114,6 +111,13 @@ func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 				"id", a.ID, "resource", a.Holder.Resource, "namespace", a.Holder.Namespace, "pod", a.Holder.Pod,
 				"container", a.Holder.Name)
 	}
+}
+
+// isListed reports whether a list has the assignment of a device to a container.
+func isListed(list []gpu.Assignment, a *gpu.Assignment) bool {
+	return slices.ContainsFunc(list, func(b gpu.Assignment) bool {
+		return b.ID == a.ID && b.Holder.Container == a.Holder.Container
+	})
 }
 
 // logSource logs a source that stopped or resumed answering, and each new reason why it does not answer.
