@@ -167,7 +167,7 @@ func (e *Engine) addActivity(u *usage, g mig.GPULayout, polled *gpu.GPU, now tim
 	for _, i := range g.Instances {
 		of := unit{gpu: g.UUID, instance: i.ID}
 		p := polledInstance(polled, i)
-		if p == nil || p.Since.After(polled.LastRead) { // its layout alone was read
+		if p == nil || !wasRead(polled, p) {
 			if check == allActivity {
 				u.addToUnit(of, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll has not seen it yet"})
 			}
@@ -180,6 +180,13 @@ func (e *Engine) addActivity(u *usage, g mig.GPULayout, polled *gpu.GPU, now tim
 			u.addToUnit(of, api.Hold{Kind: api.HoldActivity, What: "active within the last " + e.o.IdleFor.String()})
 		}
 	}
+}
+
+// wasRead reports whether the last reading of a GPU has found what runs on an instance and all of its compute
+// instances: since then, the layout alone may have been read.
+func wasRead(g *gpu.GPU, i *gpu.GPUInstance) bool {
+	return !i.Since.After(g.LastRead) && !slices.ContainsFunc(i.ComputeInstances,
+		func(c gpu.ComputeInstance) bool { return c.Since.After(g.LastRead) })
 }
 
 func activityFailed(r gpu.ReadError) bool {
