@@ -156,23 +156,23 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 
 // writeUnread writes which GPUs are not in the document yet, or that there are none.
 func writeUnread(p *page, doc *nodedoc.Document) {
-	unread := doc.Node.GPUsUnread
-	if why := doc.Node.GPUsUnknown; why != "" {
-		p.para("! ", yellow, "it is not known yet which GPUs this node has: "+why)
-		return
-	}
-
-	if len(unread) > 0 {
-		p.para("! ", yellow, notReadText(unread))
+	if why := unreadText(doc); why != "" {
+		p.para("! ", yellow, why)
 	} else if len(doc.GPUs) == 0 {
 		p.line(text("No GPUs."))
 	}
 }
 
-// notReadText says that the first reading of GPUs is under way, so that the document doesn't have them.
-func notReadText(unread []int) string {
-	return plural(len(unread), "GPU has", "GPUs have") + " not been read yet and " +
-		map[bool]string{true: "is", false: "are"}[len(unread) == 1] + " missing here: index " + joinNumbers(unread)
+// unreadText says which GPUs of the node are not in the document yet; it is empty if all are.
+func unreadText(doc *nodedoc.Document) string {
+	if why := doc.Node.GPUsUnknown; why != "" {
+		return "it is not known yet which GPUs this node has: " + why
+	}
+	if unread := doc.Node.GPUsUnread; len(unread) > 0 {
+		return plural(len(unread), "GPU has not been read yet and is", "GPUs have not been read yet and are") +
+			" missing here: index " + joinNumbers(unread)
+	}
+	return ""
 }
 
 // writeLostUnrestored names the GPUs that are not restored and that the node's document does not have.

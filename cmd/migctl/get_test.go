@@ -56,6 +56,22 @@ func TestGetGPUsThatWereNotRead(t *testing.T) {
 	cmptest.LacksTexts(t, out, "No GPUs")
 	cmptest.HasTexts(t, get(unknown, "-o", "json").out, `"gpusUnknown": "the driver has not answered yet"`)
 
+	out = get(unknown, "3").err
+	cmptest.HasTexts(t, out, "it is not known yet which GPUs this node has", "the driver has not answered yet")
+	cmptest.LacksTexts(t, out, "this node has no GPU")
+
 	nvml.LastSuccess, nvml.Up, nvml.Err = time.Unix(1, 0), true, nil
 	cmptest.HasTexts(t, get(&gpu.Snapshot{Sources: []gpu.SourceState{nvml}}).out, "No GPUs.")
+}
+
+// TestAllGPUsAreThoseThatWereRead: while some GPUs are not there yet, the others are not all of them.
+func TestAllGPUsAreThoseThatWereRead(t *testing.T) {
+	snap := &gpu.Snapshot{Unread: []int{0, 3}}
+	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": answer(nodedoc.New(snap))})
+	const missing = "2 GPUs have not been read yet"
+
+	out := runner{}.run(t, address, "mode", "on", "all")
+	cmptest.HasTexts(t, out.err, missing)
+	cmptest.LacksTexts(t, out.out, "Nothing to do")
+	cmptest.HasTexts(t, runner{}.run(t, address, "profiles").out, missing)
 }

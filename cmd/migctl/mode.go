@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
@@ -29,6 +30,10 @@ func (s *session) setMode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if why := unreadText(&node); why != "" && slices.Contains(s.opts.GPUs, "all") {
+		return errors.New("the GPUs here are not all of them: " + why)
+	}
+
 	wanted := map[string]string{"on": "enabled", "off": "disabled"}[s.opts.State]
 	var changing []nodedoc.GPU
 	for i := range gpus {

@@ -179,8 +179,8 @@ func chooseGPUs(words []string, node *nodedoc.Document) ([]nodedoc.GPU, error) {
 	}
 	for _, w := range words {
 		if !slices.ContainsFunc(gpus, func(g nodedoc.GPU) bool { return sameGPU(w, &g) }) {
-			if unread := node.Node.GPUsUnread; len(unread) > 0 {
-				return nil, fmt.Errorf("no GPU %q is known yet: %s", w, notReadText(unread))
+			if why := unreadText(node); why != "" {
+				return nil, fmt.Errorf("no GPU %q is known yet: %s", w, why)
 			}
 			return nil, usageError{fmt.Sprintf("this node has no GPU %q: name it by index, UUID or PCI bus id; migctl get "+
 				"lists %s",

@@ -38,6 +38,8 @@ func (s *session) showProfiles(ctx context.Context) error {
 	if s.opts.Output != formTable {
 		return s.printProfiles(gpus)
 	}
+
+	writeUnread(s.page, &node)
 	var seen []string
 	for i := range gpus {
 		g := &gpus[i]
