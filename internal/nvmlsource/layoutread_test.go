@@ -1,7 +1,11 @@
 package nvmlsource_test
 
 import (
+	"fmt"
+	"slices"
 	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -72,5 +76,39 @@ func TestReadLayoutOfAnUnreadGPU(t *testing.T) {
 	cmptest.Equal(t, "power", g.Readings.PowerWatts.Present(), true)
 	if _, _, err := b.source.ReadLayout("GPU-none"); err == nil {
 		t.Error("a GPU that isn't listed is read")
+	}
+}
+
+// TestReadLayoutKeepsErrors: why instances may be missing from a GPU, or what could be created on it is not known, is
+// in the errors of its layout as in those of a Read.
+func TestReadLayoutKeepsErrors(t *testing.T) {
+	for name, denied := range map[string][]string{
+		"placements":               {"GetGpuInstancePossiblePlacements"},
+		"instances and placements": {"GetGpuInstancePossiblePlacements", "GetGpuInstances"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, "", twoCIs)
+			for _, call := range denied {
+				n.spy.set(call, nvml.ERROR_NO_PERMISSION)
+			}
+			id := n.discover()[0]
+			n.read(id)
+
+			texts := func(errs []gpu.ReadError) (list []string) {
+				for _, e := range errs {
+					if e.Reading == gpu.ReadingMIG {
+						list = append(list, fmt.Sprint(e.Err, e.Remembered))
+					}
+				}
+				slices.Sort(list)
+				return list
+			}
+			want := texts(n.read(id).Errors)
+			layout, whole, err := n.source.ReadLayout(id)
+			if err != nil || whole || len(want) == 0 {
+				t.Fatalf("whole %v, errors %v, %v", whole, want, err)
+			}
+			cmptest.Equal(t, "errors", texts(layout.Errors), want)
+		})
 	}
 }

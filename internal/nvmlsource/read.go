@@ -98,7 +98,9 @@ func (r *gpuRead) readLayout() (layout gpu.GPU, known bool, err error) {
 	if tree.err == nil {
 		instances = t.cloneInstances()
 	}
-	errs = slices.Concat(errs, treeErrs, t.errs)
+	factErrs := slices.DeleteFunc(slices.Clone(r.state.static.errs), // of the profiles
+		func(e gpu.ReadError) bool { return e.Reading != gpu.ReadingMIG })
+	errs = slices.Concat(errs, treeErrs, factErrs, t.errs)
 	markRemembered(t.errs)
 
 	return gpu.GPU{
