@@ -10,14 +10,14 @@ type Snapshot struct {
 	// Generation grows by one with every published Snapshot of a process.
 	Generation uint64
 	Time       time.Time
-	// BetweenPolls is set if only some GPUs were read, or only their layouts, because these have changed since the last
-	// poll. All else is as that has found it; instances that are new since may have no readings yet.
+	// BetweenPolls is set if only some GPUs were read since the last poll, or only their layouts. All else is as that poll
+	// has found it. An instance that is new since then may have no readings yet.
 	BetweenPolls bool
 	Hostname     string
 	Driver       Opt[Driver] // absent while no driver answers
 	Sources      []SourceState
 	GPUs         []GPU // by index
-	// Unread are the indexes of GPUs that the driver lists and whose first reading is under way: GPUs doesn\'t have them yet.
+	// Unread are the indexes of GPUs that the driver lists and GPUs does not have yet: their first reading is under way.
 	Unread []int
 	// Unmatched are the assignments whose IDs name no device of this node, by container.
 	Unmatched []Assignment

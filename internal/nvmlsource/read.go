@@ -70,8 +70,8 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 	}, nil
 }
 
-// newLayoutRead returns a reading of the layout alone. Changes that were reported of the GPU stay reported, for the next
-// reading of everything.
+// newLayoutRead returns a reading of the layout alone. Changes that were reported of the GPU stay reported, for the
+// next reading of everything.
 func newLayoutRead(s *Source, g *gpuState) *gpuRead {
 	return &gpuRead{source: s, state: g, dev: g.handle, now: s.opts.Now()}
 }

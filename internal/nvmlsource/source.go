@@ -121,9 +121,9 @@ func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
 	return s.readGPU(id, func(g *gpuState) (gpu.GPU, error) { return newGPURead(s, g).read() })
 }
 
-// ReadLayout reads the MIG mode of a GPU and its instances without their readings, by few calls. It is a Read, and whole
-// is true, if the mode has changed or nothing of the GPU is known yet. What the next Read does anew after a change of the
-// layout is left to it.
+// ReadLayout reads the MIG mode of a GPU and its instances without their readings, by few calls. It is a Read, and
+// whole is true, if the mode has changed or nothing of the GPU is known yet. What has to be read again after a change
+// of the layout, the next Read reads.
 func (s *Source) ReadLayout(id gpu.UUID) (result gpu.GPU, whole bool, err error) {
 	result, err = s.readGPU(id, func(g *gpuState) (gpu.GPU, error) {
 		layout, known, err := newLayoutRead(s, g).readLayout()

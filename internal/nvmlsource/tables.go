@@ -12,8 +12,8 @@ import (
 )
 
 // tables are what a GPU offers, as the Actuator read it last: what stays the same as long as the driver runs and the
-// MIG mode does not change. A layout that is read after supportEvery reads them again, since drivers leave something out
-// for a while after they were loaded or a GPU was reset; a step does so only if the GPU's instances contradict them.
+// MIG mode does not change. A layout that is read after supportEvery reads them again, since drivers leave something
+// out for a while after they were loaded or a GPU was reset; a step does so only if the GPU's instances contradict them.
 type tables struct {
 	enabled   gpu.Opt[bool] // the MIG mode that they were read in
 	readAt    time.Time
@@ -27,8 +27,8 @@ type tables struct {
 	computes map[uint32][]nvml.ComputeInstanceProfileInfo // by the profile id of the GPU instance
 }
 
-// tablesForStep returns the tables of a GPU in a MIG mode, however old they are: every operation reads the layout first,
-// and a step has to be cheap.
+// tablesForStep returns the tables of a GPU in a MIG mode, however old they are: every operation reads the layout
+// first, and a step has to be cheap.
 func (a *Actuator) tablesForStep(g *gpuState, mode modeState) (*tables, error) {
 	if t := g.tables.Load(); t != nil && t.enabled == mode.enabled {
 		return t, nil

@@ -89,9 +89,9 @@ func (p *Poller) read(ctx context.Context, reads eventReads) error {
 }
 
 // readSome reads some GPUs, or only their layouts, and publishes a Snapshot in which all else is as the last cycle has
-// found it. A layout change is many events, and each call of the driver costs the node's users: the other GPUs are not
-// read, and neither the kubelet nor a profiler is asked. What these do not know yet of a new instance stays unknown until
-// the next cycle.
+// found it. A layout change is many events, and each call of the driver costs the node's users: we read no other GPU,
+// and ask neither the kubelet nor the profiler. What they would say of a new instance stays unknown until the next
+// cycle.
 func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 	began := time.Now()
 	now := p.opts.Now()

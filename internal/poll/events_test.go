@@ -42,7 +42,7 @@ func layoutGPU(joules float64, ids ...gpu.InstanceID) gpu.GPU {
 		Facts: gpu.Facts{UUID: uuidB, Index: 1, Minor: gpu.Some(1), SMs: gpu.Some(98)},
 		MIG:   gpu.MIGState{Enabled: gpu.Some(true), Pending: gpu.Some(true)},
 		Readings: gpu.Readings{PowerWatts: gpu.Some(100.0), EnergyJoules: gpu.Some(joules),
-			Processes: gpu.Some([]gpu.Process{}), ClockEvents: gpu.Some(gpu.ClockEvents(gpu.ClockEventReasons()[0].Bit))},
+			Processes: gpu.Some([]gpu.Process{}), ClockEvents: gpu.Some(gpu.ClockEventReasons()[0].Bit)},
 	}
 	for _, id := range ids {
 		g.Instances = append(g.Instances, gpu.GPUInstance{
@@ -207,8 +207,8 @@ func TestLateLayoutIsNoReading(t *testing.T) {
 	})
 }
 
-// TestHoldersOfANewInstanceAreUnknown: the list of holders is older than the instance, so that its absence there doesn't
-// make it free; nor is it the holder's of the instance that had its name before.
+// TestHoldersOfANewInstanceAreUnknown: the list of holders is older than the instance, so that its absence there
+// doesn't make it free; nor is it the holder's of the instance that had its name before.
 func TestHoldersOfANewInstanceAreUnknown(t *testing.T) {
 	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)}}}
 	jobs := &fakeJobs{jobs: gpu.Jobs{
@@ -310,8 +310,8 @@ func TestEventAfterALateReading(t *testing.T) {
 	})
 }
 
-// TestUnmatchedBetweenPolls: the list of holders is older than the destruction of a device that it has: the pod may have
-// ended in between. Only a poll says that the device of a pod is gone.
+// TestUnmatchedBetweenPolls: the list of holders is older than the destruction of a device that it has: the pod may
+// have ended in between. Only a poll says that the device of a pod is gone.
 func TestUnmatchedBetweenPolls(t *testing.T) {
 	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{
 		withID(newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), "MIG-1"),

@@ -61,8 +61,8 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	return changed && !first
 }
 
-// recordLayout records a layout that was read alone, at a time. The instances that stay keep what the last reading found
-// of them, and the times of it; new ones have no readings yet.
+// recordLayout records a layout that was read alone, at a time. The instances that stay keep their last readings, with
+// the times of these; new ones have no readings yet.
 func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
 	t.countErrors(&read, at)
 	before := t.last

@@ -100,7 +100,8 @@ func (p *Poller) Poll(ctx context.Context, before func() error) error {
 	return p.request(ctx, pollRequest{before: before})
 }
 
-// PollGPUs reads some GPUs, and returns when the Snapshot with them is published. In all else that is as the one before.
+// PollGPUs reads some GPUs, and returns when the Snapshot with them is published. All else in it is as in the one
+// before, and so is a GPU that does not answer in time.
 func (p *Poller) PollGPUs(ctx context.Context, ids ...gpu.UUID) error {
 	return p.request(ctx, pollRequest{gpus: ids})
 }

@@ -17,9 +17,9 @@ type GPUReader interface {
 	// (mode only) and Instances (ids, profiles, placements, memory, processes; up and errors of each). Counters are the
 	// driver's. An error means that the GPU as a whole could not be read.
 	Read(id gpu.UUID) (gpu.GPU, error)
-	// ReadLayout reads the MIG mode and the instances of a GPU alone: of what Read returns, it fills MIG, Instances without
-	// their readings, and the errors of both. If the mode has changed, it is a Read, and whole is true. It is not called
-	// before a Read of the GPU has succeeded, and never while one is under way.
+	// ReadLayout reads the MIG mode and the instances of a GPU alone: of what Read returns, it fills MIG, Instances
+	// without their readings, and the errors of both. If the mode has changed, it is a Read, and whole is true. It is
+	// not called before a Read of the GPU has succeeded, and never while one is under way.
 	ReadLayout(id gpu.UUID) (g gpu.GPU, whole bool, err error)
 	// Events returns the channel of the driver's events; it is never closed.
 	Events() <-chan gpu.Event
