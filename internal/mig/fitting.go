@@ -101,7 +101,13 @@ func (r *room) existing(g *GPULayout, p busyPolicy) []int {
 }
 
 func (f *fitting) findBest() *option {
-	s := search{watch: f.watch, items: f.items, chosen: make([]fitted, 0, len(f.items)), judgeLayout: f.judgeLayout, isHopeless: f.isHopeless}
+	s := search{
+		watch:       f.watch,
+		items:       f.items,
+		chosen:      make([]fitted, 0, len(f.items)),
+		judgeLayout: f.judgeLayout,
+		isHopeless:  f.isHopeless,
+	}
 	s.placeItems(f.start)
 	return f.best
 }

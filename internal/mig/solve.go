@@ -95,7 +95,7 @@ func (d *demand) solve(p busyPolicy) []*option {
 	before.list[0] = way{}
 	before.listMet()
 
-	layers := make([]ways, len(d.inMIG))
+	var layers []ways
 	options := make([][]*option, len(d.inMIG))
 	for b := range d.inMIG {
 		key := d.likeness(p, b)
@@ -107,8 +107,12 @@ func (d *demand) solve(p busyPolicy) []*option {
 
 		last := b == len(d.inMIG)-1
 		options[b] = list
-		layers[b] = d.join(before, list, last)
-		before = layers[b]
+		before = d.join(before, list, last)
+		layers = append(layers, before)
+
+		if p == ignoreBusy && before.list[whole].met >= 0 {
+			break // the other GPUs can do nothing
+		}
 	}
 	if before.list[whole].met < 0 {
 		return nil
