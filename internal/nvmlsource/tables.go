@@ -13,7 +13,8 @@ import (
 
 // tables are what a GPU offers, as the Actuator read it last: what stays the same as long as the driver runs and the
 // MIG mode does not change. A layout that is read after supportEvery reads them again, since drivers leave something
-// out for a while after they were loaded or a GPU was reset; a step does so only if the GPU's instances contradict them.
+// out for a while after they were loaded or a GPU was reset. A step does so only if the GPU's instances contradict
+// them.
 type tables struct {
 	enabled   gpu.Opt[bool] // the MIG mode that they were read in
 	readAt    time.Time
