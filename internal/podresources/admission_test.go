@@ -246,3 +246,25 @@ func TestAStartWithoutAnySource(t *testing.T) {
 		t.Errorf("after %s: incomplete because %q", g.now.Sub(began), got.Incomplete)
 	}
 }
+
+// TestASecondRestartRightAfterTheStart: the kubelet restarts before any list was settled. Nothing was known before
+// that a list could be compared with, so the witness alone settles no list yet.
+func TestASecondRestartRightAfterTheStart(t *testing.T) {
+	g := newTestLedger(t, nil)
+	g.live = nil
+	g.list(oldest()...)
+	g.resetForRestart(g.now)
+	began := g.now
+	for g.now.Sub(began) < unaidedSettleAfter {
+		if got := g.list(oldest()...); got.Incomplete == "" {
+			t.Fatalf("settled after %s", g.now.Sub(began))
+		}
+	}
+	if got := g.list(oldest()...); got.Incomplete != "" {
+		t.Errorf("after %s: incomplete because %q", g.now.Sub(began), got.Incomplete)
+	}
+
+	// Now it is known which pods hold devices, so that later lists can be compared with that.
+	g.resetForRestart(g.now)
+	g.listUntilSettled(t, oldest()...)
+}

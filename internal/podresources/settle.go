@@ -7,8 +7,8 @@ import (
 const (
 	// settleAfter is how long no new pod must have appeared in the list before it is settled.
 	settleAfter = 2 * time.Second
-	// unaidedSettleAfter is the same while nothing but the list itself says which pods the node has: because no source
-	// is there when this program starts, or because the API server does not answer.
+	// unaidedSettleAfter is the same while nothing but the list itself says which pods the node has: because no list was
+	// settled since this program started and no source is there, or because the API server does not answer.
 	unaidedSettleAfter = time.Minute
 )
 
@@ -41,7 +41,7 @@ func (g *ledger) settle(l *listing, now time.Time) bool {
 // findUnlistedPod returns a pod that is on the node and has not been listed since the kubelet began; empty if there is
 // none. A pod is on the node if it has held a device and has not been proved to have ended, if the API server has bound
 // it and it has not ended, or if a container of it runs. aided reports whether there was a source besides the list: a
-// restarted kubelet's list can be compared with what was listed before, but when this program starts nothing was.
+// restarted kubelet's list can be compared with what was listed before, but only once a list was settled.
 func (g *ledger) findUnlistedPod() (unlisted string, aided bool) {
 	seen := g.settlement.podsSeen
 	for n := range g.holdings {
@@ -51,7 +51,7 @@ func (g *ledger) findUnlistedPod() (unlisted string, aided bool) {
 		}
 	}
 
-	aided = !g.settlement.sinceProgramStart || g.checkpoint.readable()
+	aided = g.settlement.settledBefore || g.checkpoint.readable()
 	if g.metadata != nil {
 		bound, known := g.metadata.BoundPods(g.settlement.startedAt)
 		for _, pod := range bound {

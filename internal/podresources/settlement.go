@@ -26,11 +26,12 @@ type settlement struct {
 	lastNewPod        time.Time            // when one of podsSeen was first listed last
 	awaited           string               // what is awaited although the list is quiet; empty if nothing
 	settled           bool
+	settledBefore     bool // a list of an earlier kubelet was: the pods that held devices then are known
 }
 
 func (s *settlement) reset(now time.Time) {
 	*s = settlement{witness: s.witness, nodes: s.nodes, sinceProgramStart: s.startedAt.IsZero(), startedAt: now,
-		podsSeen: map[gpu.PodName]bool{}, lastNewPod: now}
+		podsSeen: map[gpu.PodName]bool{}, lastNewPod: now, settledBefore: s.settledBefore || s.settled}
 }
 
 // recordPods records the pods of a list.
