@@ -50,7 +50,8 @@ func (c *fakeCluster) AdminAccess(d gpu.ClaimDevice, _ time.Time) (bool, error) 
 	return c.admin[d], c.err
 }
 
-// testLedger is a ledger and its clock. The witness is pod ns/witness, and no container is seen to run.
+// testLedger is a ledger and its clock. The witness is pod ns/witness, no container is seen to run, and a list of an
+// earlier kubelet was settled.
 type testLedger struct {
 	*ledger
 	now time.Time
@@ -59,8 +60,8 @@ type testLedger struct {
 func newTestLedger(t *testing.T, metadata Metadata) *testLedger {
 	t.Helper()
 	g := &testLedger{now: time.Unix(1000, 0), ledger: &ledger{
-		metadata: metadata, logger: log.NewNopLogger(), settlement: settlement{witness: "ns/witness"},
-		live: func() (*liveContainers, bool) { return newLiveContainers(), true },
+		metadata: metadata, logger: log.NewNopLogger(), live: newLiveContainers,
+		settlement: settlement{witness: "ns/witness", settledBefore: true},
 	}}
 	g.resetForRestart(g.now)
 	return g

@@ -42,13 +42,10 @@ type ledger struct {
 	metadata   Metadata                   // nil: the API server is not asked
 	running    func(*gpu.Assignment) bool // nil: processes are not looked at
 	checkpoint *checkpoint                // nil: it is not read
-	// live returns the containers with a process, and false if the host's processes are not seen; nil: they are not
-	// looked at.
-	live   func() (*liveContainers, bool)
-	logger log.Logger
+	live       func() *liveContainers     // returns the containers with a process; nil: they are not looked at
+	logger     log.Logger
 
-	seenLive      *liveContainers // what live returned for the present list; nil before
-	seesProcesses bool
+	seenLive *liveContainers // what live returned for the present list; nil before
 
 	settlement settlement
 	listCount  uint64

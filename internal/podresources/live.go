@@ -1,6 +1,7 @@
 package podresources
 
 import (
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -44,50 +45,55 @@ func (l *liveContainers) has(c gpu.Container, uid string) bool {
 }
 
 // readLive returns the containers of the kubelet that have a process. It reads the cgroup of every process, so it is
-// not for every poll. It returns false if no container but this program's own is seen: then the process table may be
-// that of another PID namespace, and an absence from it says nothing.
-func (c *Containers) readLive() (*liveContainers, bool) {
+// not for every poll. That a container is missing says nothing: the process table may be another PID namespace's, and
+// what crashes or waits for its image has no process.
+func (c *Containers) readLive() *liveContainers {
 	live := newLiveContainers()
 	if _, err := os.Stat(c.opts.LogDir); err != nil {
-		return live, false // as in a pod that sees its own processes alone
+		return live // as in a pod that sees its own processes alone
 	}
-	dir, err := os.Open(c.opts.ProcDir)
-	if err != nil {
-		return live, false
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		level.Debug(c.opts.Logger).Log("msg", "cannot list processes", "err", err)
-	}
-	own := map[string]bool{}
-	if cgroup, err := c.readCgroup("self"); err == nil {
-		for _, id := range containerIDs(cgroup) {
-			own[id] = true
-		}
-	}
+	cgroups := c.readCgroups()
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.readLogDir()
-	visible := false
-	for _, name := range names {
-		if _, err := strconv.ParseUint(name, 10, 32); err != nil {
-			continue // not a process
-		}
-		cgroup, err := c.readCgroup(name)
-		if err != nil {
-			continue // it has ended
-		}
+
+	for _, cgroup := range cgroups {
 		for _, id := range containerIDs(cgroup) {
 			if found, ok := c.findContainer(id); ok {
 				live.add(found, podUIDOf(cgroup))
-				visible = visible || !own[id]
 				break
 			}
 		}
 	}
-	return live, visible
+
+	return live
+}
+
+// readCgroups returns the cgroups of all processes, each once: most have theirs in common with others.
+func (c *Containers) readCgroups() []string {
+	dir, err := os.Open(c.opts.ProcDir)
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		level.Debug(c.opts.Logger).Log("msg", "cannot list processes", "err", err)
+	}
+
+	seen := map[string]bool{}
+	for _, name := range names {
+		if _, err := strconv.ParseUint(name, 10, 32); err != nil {
+			continue // not a process
+		}
+		if cgroup, err := c.readCgroup(name); err == nil {
+			seen[cgroup] = true
+		}
+	}
+
+	return slices.Collect(maps.Keys(seen))
 }
 
 // podUIDOf returns the UID of the innermost pod in a /proc/<pid>/cgroup; empty if it names none. See containerIDs for

@@ -18,30 +18,47 @@ func (g *ledger) settle(l *listing, now time.Time) bool {
 	if s.settled {
 		return true
 	}
+
 	s.recordPods(l.pods, g.isStatic, now)
 	s.awaited = ""
 	if !s.isQuiet(settleAfter, now) {
 		return false
 	}
 
-	unlisted, aided := g.findUnlistedPod()
-	switch {
-	case unlisted != "":
-		s.awaited = unlisted + ", has not been listed"
-		return false
-	case !aided && !s.isQuiet(unaidedSettleAfter, now):
-		s.awaited = "no other source says which pods there are, and the list has not been the same for " +
-			unaidedSettleAfter.String()
+	s.awaited = g.awaitedBy(now)
+	if s.awaited != "" {
 		return false
 	}
+
 	s.settled, s.podsSeen = true, nil
+
 	return true
 }
 
+// awaitedBy returns what a quiet list has to wait for; empty if it has every pod that is known to be on the node, and
+// what knows them can be relied on.
+func (g *ledger) awaitedBy(now time.Time) string {
+	unlisted, aided := g.findUnlistedPod()
+	if unlisted == "" && !aided && !g.settlement.isQuiet(unaidedSettleAfter, now) {
+		return "no other source says which pods there are, and the list has not been the same for " +
+			unaidedSettleAfter.String()
+	}
+
+	// To see what runs takes a file of every process, so it comes last.
+	if unlisted == "" {
+		unlisted = g.findUnlistedLivePod()
+	}
+	if unlisted == "" {
+		return ""
+	}
+
+	return unlisted + ", has not been listed"
+}
+
 // findUnlistedPod returns a pod that is on the node and has not been listed since the kubelet began; empty if there is
-// none. A pod is on the node if it has held a device and has not been proved to have ended, if the API server has bound
-// it and it has not ended, or if a container of it runs. aided reports whether there was a source besides the list: a
-// restarted kubelet's list can be compared with what was listed before, but only once a list was settled.
+// none. A pod is on the node if it has held a device and has not been proved to have ended, or if the API server has
+// bound it and it has not ended. aided reports whether there was a source besides the list: a restarted kubelet's list
+// can be compared with what was listed before, but only once a list was settled.
 func (g *ledger) findUnlistedPod() (unlisted string, aided bool) {
 	seen := g.settlement.podsSeen
 	for n := range g.holdings {
@@ -51,37 +68,46 @@ func (g *ledger) findUnlistedPod() (unlisted string, aided bool) {
 		}
 	}
 
-	aided = g.settlement.settledBefore || g.checkpoint.readable()
-	if g.metadata != nil {
-		bound, known := g.metadata.BoundPods(g.settlement.startedAt)
-		for _, pod := range bound {
-			if !seen[pod] {
-				return "pod " + pod.String() + ", which the API server has bound to this node", true
-			}
-		}
-		aided = known
+	if g.metadata == nil {
+		return "", g.settlement.settledBefore || g.checkpoint.readable()
 	}
 
-	live, visible := g.liveContainers()
-	for pod := range live.pods {
+	bound, current := g.metadata.BoundPods(g.settlement.startedAt)
+	for _, pod := range bound {
 		if !seen[pod] {
-			return "pod " + pod.String() + ", of which a container runs", true
+			return "pod " + pod.String() + ", which the API server has bound to this node", true
 		}
 	}
-	return "", aided || visible
+
+	return "", current
 }
 
-// liveContainers returns the containers that have a process, and whether the host's processes are seen. They are read
-// once for each list at most.
-func (g *ledger) liveContainers() (*liveContainers, bool) {
-	switch {
-	case g.seenLive != nil:
-	case g.live != nil:
-		g.seenLive, g.seesProcesses = g.live()
-	default:
-		g.seenLive, g.seesProcesses = newLiveContainers(), false
+// findUnlistedLivePod returns the first pod by name of which a container runs and that has not been listed since the
+// kubelet began; empty if none is seen. That none is seen proves nothing: a pod may hold a device without a process.
+func (g *ledger) findUnlistedLivePod() string {
+	first := ""
+	for pod := range g.liveContainers().pods {
+		if name := pod.String(); !g.settlement.podsSeen[pod] && (first == "" || name < first) {
+			first = name
+		}
 	}
-	return g.seenLive, g.seesProcesses
+	if first == "" {
+		return ""
+	}
+
+	return "pod " + first + ", of which a container runs"
+}
+
+// liveContainers returns the containers that have a process. They are read once for each list at most.
+func (g *ledger) liveContainers() *liveContainers {
+	if g.seenLive == nil {
+		g.seenLive = newLiveContainers()
+		if g.live != nil {
+			g.seenLive = g.live()
+		}
+	}
+
+	return g.seenLive
 }
 
 // hasLiveContainer reports whether the container of a missing holding runs. Without the pod's UID a listed pod of its
@@ -91,6 +117,5 @@ func (g *ledger) hasLiveContainer(h *holding, l *listing) bool {
 	if uid == "" && l.pods[h.podName()] {
 		return false
 	}
-	live, _ := g.liveContainers()
-	return live.has(h.Holder.Container, uid)
+	return g.liveContainers().has(h.Holder.Container, uid)
 }
