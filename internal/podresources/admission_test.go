@@ -289,3 +289,32 @@ func TestProcessesAreNoProofOfAbsence(t *testing.T) {
 		}
 	}
 }
+
+// TestACheckpointWithoutAPluginOfOurs: on a node of dynamic resource allocation another resource's device plugin has
+// the kubelet write a checkpoint, which has no claims. So at our own start it does not say which pods hold devices.
+func TestACheckpointWithoutAPluginOfOurs(t *testing.T) {
+	const port = `{"PodUID":"` + uidA + `","ContainerName":"c","ResourceName":"rdma/port","DeviceIDs":{"0":["p0"]}}`
+	for name, tt := range map[string]struct {
+		checkpoint string
+		settles    bool
+	}{
+		"another resource": {`{"Data":{"PodDeviceEntries":[` + port + `],"RegisteredDevices":{"rdma/port":["p0"]}}}`, false},
+		"nothing":          {`{"Data":{"PodDeviceEntries":null,"RegisteredDevices":null}}`, false},
+		// After a restart, until the plugin registers again, it has no devices.
+		"ours": {`{"Data":{"PodDeviceEntries":[` + port + `],"RegisteredDevices":{"rdma/port":[],"nvidia.com/gpu":null}}}`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newTestLedger(t, nil)
+			g.settlement.settledBefore = false
+			g.checkpoint = testCheckpoint(t)
+			writeText(t, g.checkpoint.path, tt.checkpoint)
+			var got gpu.Assignments
+			for range 10 {
+				got = g.list(oldest()...)
+			}
+			if settled := got.Incomplete == ""; settled != tt.settles {
+				t.Errorf("settled %v, incomplete because %q", settled, got.Incomplete)
+			}
+		})
+	}
+}

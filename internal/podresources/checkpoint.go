@@ -40,6 +40,7 @@ type checkpoint struct {
 	lastFile    os.FileInfo // of the last successful read; nil before
 	version     uint64      // grows by one with every observed change of the file
 	devices     []checkpointDevice
+	registered  bool                       // a device plugin of the matching resources has
 	byKey       map[checkpointKey][]string // UIDs
 	lastSuccess time.Time
 	err         error
@@ -60,11 +61,12 @@ func (c *checkpoint) readIfChanged() {
 	}
 	if err == nil {
 		var devices []checkpointDevice
-		if devices, err = c.load(); err == nil {
+		var registered bool
+		if devices, registered, err = c.load(); err == nil {
 			if !sameFile(file, c.lastFile) {
 				c.version++
 			}
-			c.lastFile, c.devices, c.lastSuccess = file, devices, c.now()
+			c.lastFile, c.devices, c.registered, c.lastSuccess = file, devices, registered, c.now()
 			c.indexDevices()
 		}
 	}
@@ -93,25 +95,28 @@ func checkpointError(err error) error {
 	return fmt.Errorf("kubelet checkpoint: %w: %w", err, gpu.ErrUnavailable)
 }
 
-// load reads the devices of the matching resources.
-func (c *checkpoint) load() ([]checkpointDevice, error) {
+// load reads the devices of the matching resources, and whether a device plugin of theirs has registered.
+func (c *checkpoint) load() (devices []checkpointDevice, registered bool, err error) {
 	f, err := os.Open(c.path)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer f.Close()
+
 	text, err := io.ReadAll(io.LimitReader(f, maxCheckpoint+1))
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if len(text) > maxCheckpoint {
-		return nil, fmt.Errorf("%s has more than %d MiB", c.path, maxCheckpoint>>20)
+		return nil, false, fmt.Errorf("%s has more than %d MiB", c.path, maxCheckpoint>>20)
 	}
-	devices, err := parseCheckpoint(text, c.names)
+
+	devices, registered, err = parseCheckpoint(text, c.names)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", c.path, err)
+		return nil, false, fmt.Errorf("%s: %w", c.path, err)
 	}
-	return devices, nil
+
+	return devices, registered, nil
 }
 
 // checkpointFile is the file's format since Kubernetes 1.20 (pkg/kubelet/cm/devicemanager/checkpoint).
@@ -123,37 +128,42 @@ type checkpointFile struct {
 			ResourceName  string
 			DeviceIDs     map[string][]string // by NUMA node
 		}
+		RegisteredDevices map[string][]string // by resource; empty until its plugin registers with a new kubelet
 	}
 }
 
-// parseCheckpoint returns the devices of the matching resources.
-func parseCheckpoint(text []byte, names resourceNames) ([]checkpointDevice, error) {
+// parseCheckpoint returns the devices of the matching resources, and whether a device plugin of theirs has registered.
+func parseCheckpoint(text []byte, names resourceNames) (devices []checkpointDevice, registered bool, err error) {
 	var file checkpointFile
 	d := json.NewDecoder(bytes.NewReader(text))
-	if err := d.Decode(&file); err != nil {
-		return nil, fmt.Errorf("expected the JSON of the kubelet's device manager: %w", err)
+	if err = d.Decode(&file); err != nil {
+		return nil, false, fmt.Errorf("expected the JSON of the kubelet's device manager: %w", err)
 	}
 	if file.Data == nil {
-		return nil, errors.New("expected the JSON of the kubelet's device manager: it has no Data")
+		return nil, false, errors.New("expected the JSON of the kubelet's device manager: it has no Data")
 	}
-	var devices []checkpointDevice
+	for resource := range file.Data.RegisteredDevices {
+		registered = registered || names.matches(resource)
+	}
+
 	for _, e := range file.Data.PodDeviceEntries {
 		if !names.matches(e.ResourceName) {
 			continue
 		}
 		if e.PodUID == "" || e.ContainerName == "" {
-			return nil, fmt.Errorf("an entry of resource %q has no pod UID or no container", e.ResourceName)
+			return nil, false, fmt.Errorf("an entry of resource %q has no pod UID or no container", e.ResourceName)
 		}
 		for _, ids := range e.DeviceIDs {
 			for _, id := range ids {
 				if _, ok := parseDeviceID(id); !ok {
-					return nil, fmt.Errorf("device id %.128q of resource %q has no known form", id, e.ResourceName)
+					return nil, false, fmt.Errorf("device id %.128q of resource %q has no known form", id, e.ResourceName)
 				}
 				devices = append(devices, checkpointDevice{e.PodUID, e.ContainerName, e.ResourceName, id})
 			}
 		}
 	}
-	return devices, nil
+
+	return devices, registered, nil
 }
 
 func (c *checkpoint) currentVersion() uint64 {
@@ -171,8 +181,9 @@ func (c *checkpoint) readAt() time.Time {
 	return c.lastSuccess
 }
 
-// readable reports whether there is a checkpoint, and it was read successfully.
-func (c *checkpoint) readable() bool { return c != nil && c.err == nil && c.lastFile != nil }
+// coversNode reports whether the checkpoint was read and a device plugin of the matching resources has registered with
+// the kubelet. Otherwise the node may allocate its devices by claims, which the checkpoint does not have.
+func (c *checkpoint) coversNode() bool { return c != nil && c.err == nil && c.registered }
 
 // podUIDs returns the UIDs of the pods that have the device of a holding in a container of the same name.
 func (c *checkpoint) podUIDs(h *holding) []string {

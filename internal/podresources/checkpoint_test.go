@@ -93,7 +93,7 @@ func TestParseCheckpoint(t *testing.T) {
 		{"garbage", entry(`"PodUID":"u","ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":["x"]}`),
 			`device id "x" of resource "nvidia.com/gpu"`},
 	} {
-		_, err := parseCheckpoint([]byte(tt.text), newResourceNames(nil))
+		_, _, err := parseCheckpoint([]byte(tt.text), newResourceNames(nil))
 		if got := fmt.Sprint(err); tt.want == "" && err != nil || !strings.Contains(got, tt.want) {
 			t.Errorf("%s: %s, want %q", tt.name, got, tt.want)
 		}
@@ -104,7 +104,7 @@ func FuzzParseCheckpoint(f *testing.F) {
 	f.Add([]byte(
 		`{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"c","ResourceName":"nvidia.com/gpu","DeviceIDs":{"0":["` + gpuA + `"]}}]}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		list, err := parseCheckpoint(text, newResourceNames(nil))
+		list, _, err := parseCheckpoint(text, newResourceNames(nil))
 		for _, d := range list {
 			if _, ok := parseDeviceID(d.id); !ok {
 				t.Errorf("%+v: an id in no known form", d)

@@ -69,7 +69,7 @@ func (g *ledger) findUnlistedPod() (unlisted string, aided bool) {
 	}
 
 	if g.metadata == nil {
-		return "", g.settlement.settledBefore || g.checkpoint.readable()
+		return "", g.settlement.settledBefore || g.checkpoint.coversNode()
 	}
 
 	bound, current := g.metadata.BoundPods(g.settlement.startedAt)
