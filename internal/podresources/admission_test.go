@@ -318,3 +318,17 @@ func TestACheckpointWithoutAPluginOfOurs(t *testing.T) {
 		})
 	}
 }
+
+// TestAnOperatorsWordEndsWithARestart: what was confirmed of a pod that is missing counts until the kubelet restarts.
+// Then the pod is awaited again: it may have been listed since, between two polls.
+func TestAnOperatorsWordEndsWithARestart(t *testing.T) {
+	g := newTestLedger(t, nil)
+	blockAdmission(t, g)
+	g.confirm([]gpu.DeviceRef{{GPU: gpuB}}, g.assignmentsAt(nil, g.now).List)
+	g.resetForRestart(g.now)
+	for range 10 {
+		if got := g.list(oldest()...); formatAssignments(got.List) != "a? b?" || got.Incomplete == "" {
+			t.Fatalf("after another restart: %q, incomplete %q", formatAssignments(got.List), got.Incomplete)
+		}
+	}
+}

@@ -62,13 +62,17 @@ type ledger struct {
 }
 
 // resetForRestart handles that another kubelet listens on the socket. Holdings stay; that a list lacked one no longer
-// counts.
+// counts, nor does an operator's word.
 func (g *ledger) resetForRestart(now time.Time) {
 	g.settlement.reset(now)
 	g.epoch++
 	g.settled, g.free = false, nil
 	for n := range g.holdings {
 		g.holdings[n].lackedBySettled = time.Time{}
+		g.holdings[n].dismissed = false
+	}
+	for _, device := range g.unlisted.byDevice {
+		device.dismissed = false
 	}
 }
 
