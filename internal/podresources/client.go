@@ -67,9 +67,8 @@ type Options struct {
 	ResourceNames []string
 	// Metadata looks up what the API server knows; nil: it is not used.
 	Metadata Metadata
-	// Witness is a pod of the API server whose presence in the kubelet's list shows that the list is complete:
-	// "namespace/name", or a prefix of that which ends in "*". It must not be a static pod. If it is empty, no list is
-	// known to be complete.
+	// Witness is a pod of the API server without which the kubelet's list is not complete: "namespace/name", or a prefix
+	// of that which ends in "*". It must not be a static pod. If it is empty, no list is known to be complete.
 	Witness string
 	// NodeNames are names of this node. The name of a static pod ends in one of them, which keeps it from being the
 	// witness.
@@ -81,7 +80,8 @@ type Options struct {
 	// Running reports whether a process of an assignment's container runs on its device; nil: this is not known. It
 	// must not block.
 	Running func(*gpu.Assignment) bool
-	// Containers finds containers that run, which hold what they were given; nil: they are not looked for.
+	// Containers finds containers that run. They hold what they were given, whatever else is known; that none is found
+	// proves nothing. Nil: they are not looked for.
 	Containers *Containers
 	// Expected is set if the node must have a kubelet. Otherwise it has none if no path of Traces exists and none has
 	// answered yet.
