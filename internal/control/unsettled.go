@@ -45,7 +45,7 @@ func (e *Engine) cure(ctx context.Context, op *operation) {
 
 	for e.isUnsettled(op) {
 		waits := s.lookAgain(ctx)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || !e.isUnsettled(op) {
 			return
 		}
 

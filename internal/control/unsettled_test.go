@@ -120,6 +120,36 @@ func TestUnsettledByWord(t *testing.T) {
 	})
 }
 
+// TestUnsettledByWordWhileWatched: what is found out too late changes nothing of an operation that has succeeded.
+func TestUnsettledByWordWhileWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		d := newDevicePlugin(w)
+		d.err = gpu.ErrNoPermission
+		e := w.engine(t, func(o *Options) { o.Assignments, o.DevicePlugin = d, d })
+		w.hookFails = true
+		op := e.applied(t, second(two3g))
+		cmptest.Equal(t, "state of the operation", op.State, api.Unsettled)
+
+		d.hangs = true
+		e.run(t)
+		pause(firstHookRetry + time.Second) // the plugin is asked to restart, the hook is due
+		number := len(w.hooks)
+
+		got, err := e.EndSettling(t.Context(), everything, op.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmptest.Equal(t, "state of the operation", got.State, api.Succeeded)
+
+		pause(time.Hour)
+		got = e.now(t, op.ID)
+		cmptest.Equal(t, "state an hour later", got.State, api.Succeeded)
+		cmptest.Equal(t, "what it waits for", len(got.WaitsFor), 0)
+		cmptest.Equal(t, "number of runs of the hook", len(w.hooks), number)
+	})
+}
+
 // TestUnsettledAfterAnotherChange: what a later operation has destroyed is not waited for.
 func TestUnsettledAfterAnotherChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
