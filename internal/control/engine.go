@@ -35,6 +35,8 @@ type Engine struct {
 	began    time.Time       // when this process began
 	settling sync.WaitGroup  // the operations that wait for the kubelet, or are unsettled
 
+	restarting chan struct{} // has an element while the device plugin is being restarted
+
 	hooking    sync.Mutex // hooks of one operation run at a time; no other lock is taken before
 	saving     sync.Mutex // what is written to the state folder: taken before announcing and mu
 	cordoning  sync.Mutex // the node is cordoned and uncordoned: taken before saving
@@ -72,7 +74,7 @@ func New(o Options) (*Engine, error) {
 		o.Logger = log.NewNopLogger()
 	}
 	e := &Engine{o: o, views: newViews(o.Now), queue: make(chan *operation, 1), began: o.Now(),
-		started: make(chan struct{}), recovering: true}
+		started: make(chan struct{}), restarting: make(chan struct{}, 1), recovering: true}
 	e.SetLayouts(o.Layouts)
 	o.Actuator.WatchLayouts(e.views)
 	return e, nil

@@ -2,11 +2,12 @@ package control
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
 // pluginRetry is the time between two attempts to restart the device plugin.
@@ -20,21 +21,24 @@ func (s *settlement) awaitPlugin(ctx context.Context) []string {
 		return nil
 	}
 
-	if len(op.PluginPods) == 0 && !e.o.Now().Before(s.restartAt) {
+	pods := e.endedPods(op)
+	if len(pods) == 0 && !e.o.Now().Before(s.restartAt) {
 		s.restartAt = e.o.Now().Add(pluginRetry)
 		s.refusal = ""
 		if err := e.restartPlugin(ctx, op); err != nil {
 			s.refusal = reasonText(err)
 		}
+
+		pods = e.endedPods(op)
 	}
 
-	if len(op.PluginPods) == 0 {
+	if len(pods) == 0 {
 		return []string{"the restart of the device plugin (" + s.refusal + ")"}
 	}
 
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
-	gone, err := e.o.DevicePlugin.Gone(call, op.PluginPods)
+	gone, err := e.o.DevicePlugin.Gone(call, pods)
 	if err != nil {
 		return []string{"the API server to say whether the device plugin's former pod is gone (" + reasonText(err) + ")"}
 	}
@@ -44,29 +48,75 @@ func (s *settlement) awaitPlugin(ctx context.Context) []string {
 	return nil
 }
 
-// restartPlugin ends the pods of the device plugin on this node, so that their successors read the new layout.
+// endedPods returns the device plugin's pods that were ended for an operation.
+func (e *Engine) endedPods(op *operation) []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	return op.PluginPods
+}
+
+// restartPlugin ends the pods of the device plugin on this node, so that their successors read the new layout. One
+// restart serves all operations whose steps are done before it begins: of several that settle at once, such as after a
+// reboot, only the first ends the pods.
 func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
+
+	select {
+	case e.restarting <- struct{}{}:
+		defer func() { <-e.restarting }()
+	case <-call.Done():
+		return call.Err()
+	}
+
+	served := e.listUnserved(op)
+	if len(served) == 0 { // another operation's restart came after this one's steps
+		return nil
+	}
+
 	pods, err := e.o.DevicePlugin.Restart(call)
+	if err != nil {
+		level.Warn(e.o.Logger).Log("msg", "cannot restart the device plugin", "operation", op.Operation.ID, "err", err)
+		return err
+	}
 
 	e.mu.Lock()
-	news := len(pods) > 0 && !slices.Equal(pods, op.PluginPods)
-	if err == nil {
-		op.PluginPods = pods
+	for _, o := range served {
+		o.PluginPods = pods
 	}
 	e.mu.Unlock()
 
-	if news {
-		e.addNote(op, "restarted the device plugin")
+	for _, o := range served {
+		e.addNote(o, "restarted the device plugin")
 	}
-	if err != nil {
-		level.Warn(e.o.Logger).Log("msg", "cannot restart the device plugin", "operation", op.Operation.ID, "err", err)
-	} else {
-		level.Info(e.o.Logger).Log("msg", "restarted the device plugin", "operation", op.Operation.ID, "pods",
-			strings.Join(pods, ","))
+
+	level.Info(e.o.Logger).Log("msg", "restarted the device plugin", "operation", op.Operation.ID, "pods",
+		strings.Join(pods, ","))
+
+	return nil
+}
+
+// listUnserved lists the operations that a restart of the device plugin which begins now serves: op, and all others that
+// wait for one. It is empty if op was served already.
+func (e *Engine) listUnserved(op *operation) []*operation {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	if len(op.PluginPods) > 0 {
+		return nil
 	}
-	return err
+
+	list := []*operation{op}
+	for _, o := range e.operations {
+		// The current operation may still be rolled back.
+		state := o.Operation.State
+		if o != op && o != e.current && (state == api.Settling || state == api.Unsettled) && len(o.PluginPods) == 0 {
+			list = append(list, o)
+		}
+	}
+
+	return list
 }
 
 // restartAfterRollback restarts the device plugin after a rollback: instances that were created again can have other

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,7 @@ import (
 // started. A pod that is ended runs on for a while, and its successor registers as soon as it starts.
 type devicePlugin struct {
 	kubelet
+	mu      sync.Mutex
 	offers  []gpu.Offer
 	pod     int
 	ends    time.Time // of the pod that is being ended
@@ -47,13 +49,19 @@ func (d *devicePlugin) follow() {
 
 // Allocatable implements Assignments.
 func (d *devicePlugin) Allocatable(context.Context) ([]gpu.Offer, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.follow()
 	return slices.Clone(d.offers), nil
 }
 
 // Restart implements DevicePlugin.
 func (d *devicePlugin) Restart(ctx context.Context) ([]string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.hangs {
+		d.mu.Unlock()
+		defer d.mu.Lock()
 		<-ctx.Done()
 		return nil, fmt.Errorf("%w: %w", gpu.ErrUnavailable, gpu.ErrTimeout)
 	}
@@ -68,8 +76,17 @@ func (d *devicePlugin) Restart(ctx context.Context) ([]string, error) {
 
 // Gone implements DevicePlugin.
 func (d *devicePlugin) Gone(_ context.Context, pods []string) (bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.follow()
 	return !slices.Contains(pods, fmt.Sprint(d.pod)), d.err
+}
+
+// become changes the plugin while an engine runs.
+func (d *devicePlugin) become(change func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change()
 }
 
 func (d *devicePlugin) set(o *Options) { o.Assignments, o.DevicePlugin, o.Hooks = d, d, nil }
@@ -129,6 +146,40 @@ func TestDevicePluginRefuses(t *testing.T) {
 		cmptest.Equal(t, "state of the operation at last", e.now(t, op.ID).State, api.Succeeded)
 		cmptest.Equal(t, "number of restarts", d.ended, 1)
 		cmptest.Equal(t, "cordoned by, at last", w.cordonedBy, "")
+	})
+}
+
+// TestDevicePluginIsRestartedForAll: one restart serves all operations whose steps are done before it.
+func TestDevicePluginIsRestartedForAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.processes = map[gpu.UUID][]gpu.Process{}
+		d := newDevicePlugin(w)
+		d.err = gpu.ErrNoPermission
+		e := w.engine(t, d.set)
+		none := map[string]api.DeviceRequest{}
+		ids := []string{
+			e.applied(t, api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"0"}, Devices: none}}).ID,
+			e.applied(t, second(two3g)).ID,
+		}
+		e.run(t)
+		pause(time.Minute)
+
+		d.become(func() { d.err = nil })
+		pause(time.Minute)
+		for _, id := range ids {
+			cmptest.Equal(t, "state of an operation", e.now(t, id).State, api.Succeeded)
+		}
+		cmptest.Equal(t, "number of restarts", d.ended, 1)
+
+		// A change after the restart needs another one.
+		next, err := e.start(t, second(none))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pause(time.Minute)
+		cmptest.Equal(t, "state of the next operation", e.now(t, next.ID).State, api.Succeeded)
+		cmptest.Equal(t, "number of restarts", d.ended, 2)
 	})
 }
 
