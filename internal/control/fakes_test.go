@@ -50,6 +50,7 @@ type world struct {
 	hung        gpu.UUID // of the GPU for which a call has not returned
 
 	owners            map[gpu.UUID][]string
+	mute              bool   // the API server does not answer who owns the GPUs
 	cordonedBy        string // "", "me", "other"
 	released, resumed int
 	hooks             [][]string
@@ -410,7 +411,13 @@ func (k kubelet) Allocatable(context.Context) ([]gpu.Offer, error) {
 
 type cluster struct{ *world }
 
-func (c *cluster) Owners(context.Context) (map[gpu.UUID][]string, error) { return c.owners, nil }
+func (c *cluster) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
+	if c.mute {
+		<-ctx.Done()
+		return nil, fmt.Errorf("%w: %w", gpu.ErrUnavailable, gpu.ErrTimeout)
+	}
+	return c.owners, nil
+}
 
 func (c *cluster) Cordon(context.Context) (bool, error) {
 	c.mu.Lock()

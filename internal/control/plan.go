@@ -111,24 +111,54 @@ func gpusOfSteps(steps []mig.Step) []gpu.UUID {
 
 // checkOwners returns a problem if other controllers manage the GPUs, or may manage them, unless they are taken over.
 func (e *Engine) checkOwners(ctx context.Context, gpus []gpu.UUID, takeOver bool) ([]string, *api.Problem) {
-	if e.o.Cluster == nil || len(gpus) == 0 {
+	if len(gpus) == 0 {
 		return nil, nil
 	}
+
+	return e.askOwners(ctx).check(gpus, takeOver)
+}
+
+// ownership is the cluster's answer to which other controllers manage the partitions of the node's GPUs.
+type ownership struct {
+	owners map[gpu.UUID][]string // as Cluster.Owners
+	err    error
+}
+
+// askOwners asks the cluster. Without a cluster there are no other controllers.
+func (e *Engine) askOwners(ctx context.Context) ownership {
+	if e.o.Cluster == nil {
+		return ownership{}
+	}
+
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
+
 	owners, err := e.o.Cluster.Owners(ctx)
-	if err != nil {
-		if takeOver {
-			return []string{"unknown: " + clusterText(err)}, nil
-		}
-		return nil, problemf(api.ForeignOwner, "cannot determine whether another controller manages this node: %s",
-			clusterProblem(err))
+
+	return ownership{owners, err}
+}
+
+// check is checkOwners by an answer.
+func (o ownership) check(gpus []gpu.UUID, takeOver bool) ([]string, *api.Problem) {
+	if len(gpus) == 0 {
+		return nil, nil
 	}
-	list := owned(owners, gpus)
+
+	if o.err != nil && takeOver {
+		return []string{"unknown: " + clusterText(o.err)}, nil
+	}
+
+	if o.err != nil {
+		return nil, problemf(api.ForeignOwner, "cannot determine whether another controller manages this node: %s",
+			clusterProblem(o.err))
+	}
+
+	list := owned(o.owners, gpus)
 	if len(list) > 0 && !takeOver {
 		return nil, problemf(api.ForeignOwner, "%s; let it make the change, or say that you take over",
 			strings.Join(list, ", "))
 	}
+
 	return list, nil
 }
 

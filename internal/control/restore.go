@@ -18,34 +18,58 @@ import (
 func (e *Engine) restoreOnce(ctx context.Context) {
 	e.beginRestore()
 
-	for _, id := range e.dueRestores() {
+	due := e.dueRestores()
+	if len(due) == 0 {
+		return
+	}
+
+	// Once for all GPUs: an API server that does not answer delays the start by one request only.
+	owners := e.askOwners(ctx)
+
+	for _, id := range due {
 		if ctx.Err() != nil {
 			return
 		}
 
-		e.restoreGPU(ctx, id)
+		e.restoreGPU(ctx, id, owners)
 	}
 }
 
-// restoreLater tries the GPUs again that are due, one at a time: in between, requests have their turn.
+// restoreLater tries the GPUs again that are due, one at a time: in between, requests have their turn. It begins the
+// restore of a boot that could not be begun before, since the state folder could not be used.
 func (e *Engine) restoreLater(ctx context.Context) {
-	for _, id := range e.dueRestores() {
+	e.mu.Lock()
+	late := e.isRestoreDue() && !e.recovering
+	e.mu.Unlock()
+
+	if late {
+		e.beginRestore()
+	}
+
+	due := e.dueRestores()
+	if len(due) == 0 {
+		return
+	}
+
+	owners := e.askOwners(ctx) // without the reservation: while the API server hangs, requests are not refused
+
+	for _, id := range due {
 		if ctx.Err() != nil || e.claimReservation(nil) != nil {
 			return
 		}
 
-		e.restoreGPU(ctx, id)
+		e.restoreGPU(ctx, id, owners)
 		e.releaseReservation()
 	}
 }
 
 // restoreGPU gives one GPU the layout again that operations have made. Whatever becomes of it, no other GPU is
 // concerned. The caller has the reservation, or is the recovery.
-func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID) {
+func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID, owners ownership) {
 	safe, cancel := withGrace(ctx)
 	defer cancel()
 
-	r, reason, p := e.newRestore(safe, id, restoring{by: "system"})
+	r, reason, p := e.newRestore(safe, id, restoring{by: "system", owners: &owners})
 	if p != nil {
 		e.postponeRestore(id, reason, p.Detail, "")
 		return
@@ -78,7 +102,8 @@ func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID) {
 type restoring struct {
 	by       string
 	takeOver bool
-	asked    bool // by an operator: instances that belong to the layout may be there
+	asked    bool       // by an operator: instances that belong to the layout may be there
+	owners   *ownership // nil: the cluster is to be asked
 }
 
 // newRestore returns the operation that restores the layout of a GPU, without parts if the GPU has it; or why that
@@ -109,7 +134,13 @@ func (e *Engine) newRestore(ctx context.Context, id gpu.UUID, by restoring) (*re
 		return nil, api.NotInMode, problemf(api.ModeDiffers, "MIG mode of GPU %d (%s) is off", g.Index, id)
 	}
 
-	if _, p := e.checkOwners(ctx, gpusOfSteps(steps), by.takeOver); p != nil {
+	if by.owners == nil {
+		_, p = e.checkOwners(ctx, gpusOfSteps(steps), by.takeOver)
+	} else {
+		_, p = by.owners.check(gpusOfSteps(steps), by.takeOver)
+	}
+
+	if p != nil {
 		return nil, api.NotOwner, p
 	}
 

@@ -171,6 +171,53 @@ func TestRestoreMeetsAnotherClient(t *testing.T) {
 	})
 }
 
+// TestRestoreBesideAHungAPIServer: it is asked once for all GPUs, and requests have their turn meanwhile.
+func TestRestoreBesideAHungAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := rebooted(t)
+		w.mute = true
+		begun := time.Now()
+
+		e := w.engine(t, func(o *Options) { restoreBoot2(o); o.CallTimeout = 30 * time.Second })
+		cmptest.Equal(t, "time taken by the start", time.Since(begun), 30*time.Second)
+
+		want := map[gpu.UUID]api.RestoreReason{gpu0: api.NotOwner, gpu1: api.NotOwner}
+		cmptest.Equal(t, "not restored", e.reasons(), want)
+
+		e.run(t)
+
+		for range 600 {
+			pause(time.Second)
+
+			if p := e.claimReservation(nil); p != nil {
+				t.Fatalf("a request is refused: %v", p)
+			}
+
+			e.releaseReservation()
+		}
+
+		cmptest.Equal(t, "not restored at last", e.reasons(), want)
+	})
+}
+
+// TestRestoreAfterDamage: what kept the engine from beginning the restore is over later.
+func TestRestoreAfterDamage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := rebooted(t)
+		w.documents.OperationDamaged = true
+		e := w.engine(t, restoreBoot2)
+		cmptest.Equal(t, "state of the engine", e.State(), readOnly)
+
+		w.documents.OperationDamaged = false
+		if _, err := e.Accept(t.Context(), everything, e.Operations().Operations[0].ID); err != nil {
+			t.Fatal(err)
+		}
+
+		e.runFor(t, time.Minute)
+		cmptest.Equal(t, "layout", w.drawLayout(), mixedAfter)
+	})
+}
+
 // TestRestoreOnRequest: a restore is asked for by an operator, with and without --control.restore.
 func TestRestoreOnRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

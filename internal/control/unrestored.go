@@ -41,7 +41,7 @@ func (e *Engine) beginRestore() {
 		e.unrestored = nil
 	}
 
-	due := e.restoredBoot != e.o.BootID && e.o.BootID != "" && e.unusable == "" && e.current == nil
+	due := e.isRestoreDue()
 	if due {
 		e.restoredBoot, e.unrestored = e.o.BootID, nil
 	}
@@ -63,6 +63,11 @@ func (e *Engine) beginRestore() {
 	}
 
 	e.reportState()
+}
+
+// isRestoreDue reports whether the restore of this boot is to be begun. It is called with mu held.
+func (e *Engine) isRestoreDue() bool {
+	return e.restoredBoot != e.o.BootID && e.o.BootID != "" && e.unusable == "" && e.current == nil
 }
 
 // dueRestores lists the GPUs whose restore is to be tried now.
@@ -152,7 +157,7 @@ func (e *Engine) recordRestore(op *operation) {
 
 	for _, id := range op.gpus() {
 		switch {
-		case state == api.Settling || state == api.Succeeded: // the layout is committed
+		case state == api.Settling || state.Committed(): // the layout is committed
 			e.mu.Lock()
 			e.dropUnrestored(id)
 			e.mu.Unlock()
