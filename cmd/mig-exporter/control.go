@@ -120,6 +120,7 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 		Profiling:     x.node.releaser,
 		Observer:      observer{c.metrics, c.status},
 		Unsettled:     c.metrics.SetUnsettled,
+		Unrestored:    c.setUnrestored,
 		CallTimeout:   cfg.Control.CallTimeout,
 		IdleFor:       cfg.Control.IdleFor,
 		SettleTimeout: cfg.Control.SettleTimeout,
@@ -213,6 +214,16 @@ func (c *controller) close() {
 	}
 }
 
+// setUnrestored sets the metrics of the GPUs that are not restored.
+func (c *controller) setUnrestored(list []api.Unrestored) {
+	gpus := make([]collector.UnrestoredGPU, 0, len(list))
+	for _, u := range list {
+		gpus = append(gpus, collector.UnrestoredGPU{UUID: string(u.GPU), Reason: string(u.Reason)})
+	}
+
+	c.metrics.SetUnrestored(gpus)
+}
+
 // observer counts the engine's operations in metrics.
 type observer struct {
 	metrics *collector.Control
@@ -224,15 +235,6 @@ func (o observer) Operation(verb api.Verb, result string, took time.Duration) {
 }
 
 func (o observer) State(state string) { o.status.setEngine(state) }
-
-func (o observer) Unrestored(list []api.Unrestored) {
-	gpus := make([]collector.UnrestoredGPU, 0, len(list))
-	for _, u := range list {
-		gpus = append(gpus, collector.UnrestoredGPU{UUID: string(u.GPU), Reason: string(u.Reason)})
-	}
-
-	o.metrics.SetUnrestored(gpus)
-}
 
 func (o observer) Read() { o.metrics.Read() }
 

@@ -145,11 +145,6 @@ type Observer interface {
 	State(state string) // "idle", "running", "degraded", "stuck", "read-only"
 }
 
-// RestoreObserver is an Observer to which the GPUs that are not restored are reported at each change.
-type RestoreObserver interface {
-	Unrestored(list []api.Unrestored)
-}
-
 // Options configure an Engine. Optional dependencies are nil if the node has no such thing.
 type Options struct {
 	Hostname string
@@ -169,8 +164,10 @@ type Options struct {
 	Profiling    Profiling    // optional
 	Store        Store
 	Observer     Observer // optional
-	// Unsettled receives the number of unsettled operations when it changes; optional.
-	Unsettled func(number int)
+	// Unsettled receives the number of unsettled operations when it changes, Unrestored the GPUs that are not restored,
+	// also when there was no change; both are optional. They are called one at a time.
+	Unsettled  func(number int)
+	Unrestored func(list []api.Unrestored)
 
 	// CallTimeout bounds each driver call, IdleFor is how long an instance must have been inactive to be idle.
 	CallTimeout time.Duration

@@ -186,16 +186,16 @@ func (e *Engine) reportState() {
 	e.reportedState, e.unsettled = now, unsettled
 	e.mu.Unlock()
 
-	if o, ok := e.o.Observer.(RestoreObserver); ok {
-		o.Unrestored(unrestored)
-	}
-
 	if isNews && e.o.Observer != nil {
 		e.o.Observer.State(now)
 	}
 
 	if changed && e.o.Unsettled != nil {
 		e.o.Unsettled(unsettled)
+	}
+
+	if e.o.Unrestored != nil {
+		e.o.Unrestored(unrestored)
 	}
 }
 

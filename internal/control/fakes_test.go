@@ -464,10 +464,11 @@ type observer struct{ *world }
 
 func (o *observer) Operation(api.Verb, string, time.Duration) {}
 func (o *observer) State(s string)                            { o.states = append(o.states, s) }
-func (o *observer) Unrestored(list []api.Unrestored) {
-	o.world.unrestored = nil
+
+func (w *world) setUnrestored(list []api.Unrestored) {
+	w.unrestored = nil
 	for _, u := range list {
-		o.world.unrestored = append(o.world.unrestored, u.GPU)
+		w.unrestored = append(w.unrestored, u.GPU)
 	}
 }
 
@@ -481,6 +482,7 @@ func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 		Handles: files{w},
 		Cluster: &cluster{w}, Cordon: true, Profiling: &profiling{w}, Store: &folder{w}, Observer: &observer{w},
 		Unsettled:   func(number int) { w.unsettled = append(w.unsettled, number) },
+		Unrestored:  w.setUnrestored,
 		CallTimeout: 10 * time.Second,
 		IdleFor:     time.Minute, SettleTimeout: 20 * time.Second, Hooks: []Hook{{Argv: []string{"restart"}}},
 		RunHook: func(_ context.Context, h Hook, env []string) api.HookResult {
