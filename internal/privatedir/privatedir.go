@@ -43,6 +43,12 @@ func Open(path string) (*Dir, error) {
 		return nil, err
 	}
 
+	// In a sticky folder such as /tmp another user can have created one above it since it was found to be missing. From
+	// here on nothing above it can change.
+	if err := checkAbove(path); err != nil {
+		return nil, err
+	}
+
 	found, err := lstatFolder(path)
 	if err != nil {
 		return nil, err
@@ -148,12 +154,15 @@ func create(path string) error {
 		return err
 	}
 
-	if err := os.MkdirAll(path, 0o700); err != nil {
+	if err := mkdirAll(path, 0o700); err != nil {
 		return err
 	}
 
 	return Sync(filepath.Dir(path))
 }
+
+// mkdirAll is replaced by a test that lets another user be faster.
+var mkdirAll = os.MkdirAll
 
 // maxLinks bounds how many symbolic links a path may have, as in the kernel.
 const maxLinks = 40

@@ -73,6 +73,30 @@ func TestFolders(t *testing.T) {
 	}
 }
 
+// TestFolderAboveAppears: a folder above it that another user creates meanwhile, in a sticky folder such as /tmp, is
+// refused as one that was there before.
+func TestFolderAboveAppears(t *testing.T) {
+	base := t.TempDir()
+	if err := os.Chmod(base, 0o777|fs.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+
+	defer func() { mkdirAll = os.MkdirAll }()
+
+	mkdirAll = func(path string, mode fs.FileMode) error {
+		return errors.Join(makeFolder("/above", 0o777, 0)(base), os.MkdirAll(path, mode))
+	}
+
+	d, err := Open(base + "/above/state")
+	if err == nil {
+		defer d.Close()
+	}
+
+	if !errors.Is(err, ErrUnsafe) || !strings.Contains(err.Error(), "/above has the mode 0777") {
+		t.Errorf("error %v, want that %s/above has the mode 0777", err, base)
+	}
+}
+
 // TestNoFolder: what is no folder, or an endless circle of links, has the system's error.
 func TestNoFolder(t *testing.T) {
 	base := t.TempDir()
