@@ -83,7 +83,13 @@ func (e *Engine) retryUncordon(ctx context.Context) {
 	if op == nil {
 		return
 	}
-	if e.uncordonNode(ctx, op); !op.Cordoned {
+	e.uncordonNode(ctx, op)
+
+	e.mu.Lock()
+	cordoned := op.Cordoned
+	e.mu.Unlock()
+
+	if !cordoned {
 		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
 	}
 }

@@ -71,10 +71,11 @@ func (op *operation) part(id gpu.UUID) *part {
 	return op.Parts[at]
 }
 
+// gpus needs no lock: it reads the UUIDs alone, which never change, and leaves the states beside them.
 func (op *operation) gpus() []gpu.UUID {
 	ids := make([]gpu.UUID, 0, len(op.Operation.GPUs))
-	for _, g := range op.Operation.GPUs {
-		ids = append(ids, g.GPU)
+	for n := range op.Operation.GPUs {
+		ids = append(ids, op.Operation.GPUs[n].GPU)
 	}
 	return ids
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,6 +149,30 @@ func TestUnsettledByWordWhileWatched(t *testing.T) {
 		cmptest.Equal(t, "what it waits for", len(got.WaitsFor), 0)
 		cmptest.Equal(t, "number of runs of the hook", len(w.hooks), number)
 	})
+}
+
+// TestUnsettledByWordAtOnce: an operator's word and the goroutine that watches share the operation. The race detector
+// finds what is not guarded.
+func TestUnsettledByWordAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.kubeletLags = true
+	e := w.engine(t, func(o *Options) { o.SettleTimeout, o.Hooks = time.Millisecond, nil })
+	op := e.applied(t, second(two3g))
+	cmptest.Equal(t, "state of the operation", op.State, api.Unsettled)
+
+	e.mu.Lock()
+	watched, _ := e.findOperation(op.ID)
+	e.mu.Unlock()
+
+	var looking sync.WaitGroup
+	s := &settlement{e: e, op: watched}
+	looking.Go(func() { s.lookAgain(t.Context()) })
+
+	if _, err := e.EndSettling(t.Context(), everything, op.ID); err != nil {
+		t.Error(err)
+	}
+
+	looking.Wait()
 }
 
 // TestUnsettledAfterAnotherChange: what a later operation has destroyed is not waited for.
