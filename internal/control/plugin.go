@@ -97,8 +97,8 @@ func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 	return nil
 }
 
-// listUnserved lists the operations that a restart of the device plugin which begins now serves: op, and all others that
-// wait for one. It is empty if op was served already.
+// listUnserved lists the operations that a restart of the device plugin which begins now serves: op, and all others
+// that wait for one. It is empty if op was served already.
 func (e *Engine) listUnserved(op *operation) []*operation {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -246,8 +246,8 @@ func waitingFor(missing, stale []string, failed error) []string {
 	return list
 }
 
-// setWaiting records what an operation waits for, and adds an event if that has changed. An operation that has succeeded
-// meanwhile, by an operator's word, waits for nothing.
+// setWaiting records what an operation waits for, and adds an event if that has changed. An operation that has
+// succeeded meanwhile, by an operator's word, waits for nothing.
 func (e *Engine) setWaiting(op *operation, list []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -29,7 +29,10 @@ type Dir struct {
 // Open opens a folder, and creates it, readable by its owner alone, if it is missing. It returns ErrUnsafe if the
 // folder is a symbolic link, belongs to another user than root and the program's own, or can be written by others; or
 // if that is so of a folder above it, where links and sticky folders such as /tmp are allowed.
-func Open(path string) (*Dir, error) {
+func Open(path string) (*Dir, error) { return openWith(path, os.MkdirAll) }
+
+// openWith is Open with another os.MkdirAll: a test lets another user be faster.
+func openWith(path string, mkdirAll func(string, fs.FileMode) error) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
@@ -39,7 +42,7 @@ func Open(path string) (*Dir, error) {
 		return nil, err
 	}
 
-	if err := create(path); err != nil {
+	if err := create(path, mkdirAll); err != nil {
 		return nil, err
 	}
 
@@ -149,7 +152,7 @@ func Sync(path string) error {
 }
 
 // create creates the folder durably if it is missing.
-func create(path string) error {
+func create(path string, mkdirAll func(string, fs.FileMode) error) error {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -160,9 +163,6 @@ func create(path string) error {
 
 	return Sync(filepath.Dir(path))
 }
-
-// mkdirAll is replaced by a test that lets another user be faster.
-var mkdirAll = os.MkdirAll
 
 // maxLinks bounds how many symbolic links a path may have, as in the kernel.
 const maxLinks = 40

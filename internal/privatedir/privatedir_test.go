@@ -81,13 +81,9 @@ func TestFolderAboveAppears(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	defer func() { mkdirAll = os.MkdirAll }()
-
-	mkdirAll = func(path string, mode fs.FileMode) error {
+	d, err := openWith(base+"/above/state", func(path string, mode fs.FileMode) error {
 		return errors.Join(makeFolder("/above", 0o777, 0)(base), os.MkdirAll(path, mode))
-	}
-
-	d, err := Open(base + "/above/state")
+	})
 	if err == nil {
 		defer d.Close()
 	}
