@@ -125,6 +125,14 @@ func gpusOfRules(gpus []mig.GPULayout, wanted mig.Spec) []gpu.UUID {
 	return list
 }
 
+// mayConcern reports whether a spec may be about a GPU of which only the facts are known, without its PCI device.
+func mayConcern(wanted mig.Spec, f gpu.Facts) bool {
+	return len(wanted.Demand) > 0 || slices.ContainsFunc(wanted.Rules, func(r mig.Rule) bool {
+		r.PCIDevices = nil
+		return ruleMatches(r, mig.GPULayout{Facts: f})
+	})
+}
+
 func ruleMatches(r mig.Rule, g mig.GPULayout) bool {
 	if r.PCIDevices != nil && !slices.Contains(r.PCIDevices, g.PCIDevice) {
 		return false

@@ -29,7 +29,7 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 		}
 		return nil, problemf(api.BadSpec, "%s", err)
 	}
-	c, err := e.collectUsage(ctx)
+	c, err := e.collectUsage(ctx, func(f gpu.Facts) bool { return mayConcern(wanted, f) })
 	if err != nil {
 		return nil, driverProblem(err)
 	}
@@ -109,6 +109,15 @@ func gpusOfSteps(steps []mig.Step) []gpu.UUID {
 	return list
 }
 
+// gpusOfPlan returns the GPUs that a plan is about.
+func gpusOfPlan(p *api.Plan) []gpu.UUID {
+	var list []gpu.UUID
+	for _, g := range p.GPUs {
+		list = append(list, g.UUID)
+	}
+	return list
+}
+
 // checkOwners returns a problem if other controllers manage the GPUs, or may manage them, unless they are taken over.
 func (e *Engine) checkOwners(ctx context.Context, gpus []gpu.UUID, takeOver bool) ([]string, *api.Problem) {
 	if len(gpus) == 0 {
@@ -174,7 +183,7 @@ func (e *Engine) PlanByID(id string) (*api.Plan, error) {
 // Layouts lists the named layouts that the node knows, by name, and the GPUs that each is for.
 func (e *Engine) Layouts(ctx context.Context) (*api.NamedLayouts, error) {
 	list := &api.NamedLayouts{APIVersion: api.Version, Layouts: []api.NamedLayout{}}
-	gpus, _, err := e.readLayouts(ctx)
+	gpus, _, err := e.readNode(ctx, isOneOf())
 	if err != nil {
 		return nil, driverProblem(err)
 	}

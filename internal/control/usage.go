@@ -73,14 +73,17 @@ func (e *Engine) collectHolders(ctx context.Context, gpus []mig.GPULayout) *usag
 	return u
 }
 
-// collectUsage is readUsage with what the last poll found: activity and batch jobs.
-func (e *Engine) collectUsage(ctx context.Context) (*usage, error) {
+// collectUsage reads the layouts of all GPUs, as readNode does, and collects what holds their instances, also what the
+// last poll found: activity and batch jobs.
+func (e *Engine) collectUsage(ctx context.Context, needed func(gpu.Facts) bool) (*usage, error) {
 	marks := e.marks()
-	u, err := e.readUsage(ctx)
+	gpus, unreadable, err := e.readNode(ctx, needed)
 	if err != nil {
 		return nil, err
 	}
-	u.marks = marks
+
+	u := e.collectHolders(ctx, gpus)
+	u.unreadable, u.marks = unreadable, marks
 	e.addLastPolls(u)
 	for id, err := range u.unreadable {
 		u.warnings = append(u.warnings, fmt.Sprintf("%s cannot be read and is left out: %v", id, err))

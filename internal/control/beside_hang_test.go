@@ -1,0 +1,106 @@
+package control
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+)
+
+// TestRequestsBesideHang: a GPU begins to hang, which neither a reading nor a poll has found yet. Requests that concern
+// the other GPU wait only shortly for it.
+func TestRequestsBesideHang(t *testing.T) {
+	soon := api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"1"}, Devices: two3g}}
+	for name, request := range map[string]func(t *testing.T, e *Engine) error{
+		"plan": func(t *testing.T, e *Engine) error {
+			plan, err := e.Plan(t.Context(), everything, soon)
+			if err == nil && !strings.Contains(strings.Join(plan.Warnings, "\n"), string(gpu0)+" cannot be read") {
+				t.Errorf("the plan does not say that GPU 0 is left out: %q", plan.Warnings)
+			}
+			return err
+		},
+		"mode": func(t *testing.T, e *Engine) error {
+			_, err := e.SetMode(t.Context(), everything, gpu1, api.ModeRequest{Enabled: true})
+			return err
+		},
+		"layouts": func(t *testing.T, e *Engine) error {
+			_, err := e.Layouts(t.Context())
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				e := w.engine(t, nil)
+				w.silent = gpu0
+				began := time.Now()
+				if err := request(t, e); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(began); took > answerTime {
+					t.Errorf("it took %s", took)
+				}
+				time.Sleep(e.o.CallTimeout) // until all calls are given up
+			})
+		})
+	}
+}
+
+// TestOperationBesideHang: a plan can be applied, and the operation rolled back, while another GPU begins to hang.
+func TestOperationBesideHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		plan, err := e.Plan(t.Context(), everything, second(two3g))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.silent = gpu0
+		began := time.Now()
+		op, err := e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > answerTime {
+			t.Errorf("the start took %s", took)
+		}
+		e.drive(t)
+		cmptest.Equal(t, "state of the operation", e.now(t, op.ID).State, api.Succeeded)
+
+		w.hung = ""
+		began = time.Now()
+		if _, err := e.Rollback(t.Context(), everything, op.ID); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > answerTime {
+			t.Errorf("the start of the rollback took %s", took)
+		}
+		e.drive(t)
+		time.Sleep(e.o.CallTimeout) // until all calls are given up
+	})
+}
+
+// TestPlanForSilentGPU: a GPU that the plan is about has the time that a call may take. One that has not answered the
+// last poll has not, and is never planned for.
+func TestPlanForSilentGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		w.silent = gpu1
+		began := time.Now()
+		_, err := e.Plan(t.Context(), everything, second(two3g))
+		isProblem(t, err, api.Unavailable)
+		cmptest.Equal(t, "time that a GPU has that was up", time.Since(began), e.o.CallTimeout)
+
+		w.hung = ""
+		w.look()
+		began = time.Now()
+		_, err = e.Plan(t.Context(), everything, second(two3g))
+		isProblem(t, err, api.Unavailable)
+		cmptest.Equal(t, "time that a GPU has that was not", time.Since(began), answerTime)
+		time.Sleep(e.o.CallTimeout) // until all calls are given up
+	})
+}
