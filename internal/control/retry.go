@@ -51,6 +51,7 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 	for _, g := range op.Operation.GPUs {
 		if !e.gpuState(op, g.GPU).Final() {
 			e.setGPU(op, g.GPU, api.Accepted, nil, instancesOn(gpus, g.GPU))
+			e.views.end(g.GPU)        // a call that had not returned has kept it
 			e.views.addForeign(g.GPU) // what stands there is not known to be any operation's
 		}
 	}
