@@ -3,6 +3,7 @@ package control
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -37,4 +38,43 @@ func TestRebuildAfterAcceptedHang(t *testing.T) {
 		_, err = e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
 		isProblem(t, err, api.StalePlan)
 	})
+}
+
+// TestOneOfTwoGPUsAnswers: an operation of the last process waits for the driver version. Once that is known, one of its
+// GPUs still hangs; the other one is rolled back.
+func TestOneOfTwoGPUsAnswers(t *testing.T) {
+	for name, hung := range map[string]gpu.UUID{"a call was given up before": gpu1, "none was": ""} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := crashed(t, mixed(), 8)
+				w.silent, w.hung, w.unversion = gpu1, hung, true
+				w.look()
+				e, stop := w.running(t, nil)
+				time.Sleep(time.Hour)
+				op := e.Operations().Operations[0]
+				cmptest.Equal(t, "state of the operation", op.State, api.Stuck)
+				wantText(t, "why GPU 0 is blocked", e.free(t, gpu0).Detail, "waits for the driver to say its version")
+
+				w.mu.Lock()
+				w.unversion = false
+				w.look()
+				w.mu.Unlock()
+				time.Sleep(10 * time.Second)
+				op = *e.now(t, op.ID)
+				cmptest.Equal(t, "state of GPU 0", op.GPUs[0].State, api.RolledBack)
+				cmptest.Equal(t, "state of GPU 1", op.GPUs[1].State, api.Stuck)
+				if p := e.free(t, gpu0); p != nil {
+					t.Errorf("GPU 0 is blocked: %v", p)
+				}
+				_, err := e.Accept(t.Context(), everything, op.ID)
+				isProblem(t, err, api.StuckNode)
+
+				w.answer()
+				time.Sleep(10 * time.Second)
+				cmptest.Equal(t, "state of the operation", e.now(t, op.ID).State, api.RolledBack)
+				cmptest.Equal(t, "layout", w.drawLayout(), mixedBefore)
+				stop()
+			})
+		})
+	}
 }

@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"strings"
 	"syscall"
@@ -123,6 +124,10 @@ func blockedProblem(op *operation, id gpu.UUID, state api.OperationState) *api.P
 			"that wait"
 	}
 	p := problemf(kind, text, op.Operation.ID, id)
+	if state == api.Stuck && op.resumes {
+		p.Detail = fmt.Sprintf("operation %s of the last run is not finished on %s yet: it waits for %s", op.Operation.ID, id,
+			strings.Join(op.Operation.WaitsFor, ", and for "))
+	}
 	p.Operation = op.Operation.ID
 	return p
 }

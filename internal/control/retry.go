@@ -129,7 +129,7 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	}
 	e.mu.Unlock()
 	at := slices.IndexFunc(due, func(op *operation) bool {
-		return e.canAnswer(op) && e.retryProblem(op, "retry") == nil
+		return e.canAnswer(op)
 	})
 	if at < 0 {
 		return
@@ -139,14 +139,15 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	op.backoff = min(max(2*op.backoff, housekeeping), maxBackoff)
 	op.again = e.o.Now().Add(op.backoff)
 	e.mu.Unlock()
-	if _, err := e.retry(ctx, op); err != nil {
+	if _, err := e.retry(ctx, op, false); err != nil {
 		level.Debug(e.o.Logger).Log("msg", "cannot resume an operation yet", "operation", op.Operation.ID,
 			"err", err)
 	}
 }
 
-// retry resumes the rollback of an operation.
-func (e *Engine) retry(ctx context.Context, op *operation) (*api.Operation, error) {
+// retry resumes the rollback of an operation. Unless an operator has asked for it, the GPUs whose calls have not
+// returned are left out.
+func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Operation, error) {
 	if op.Operation.Verb == api.VerbRecovery {
 		return nil, problemf(api.ReadOnly, "what operation %s was about is not known: accept it", op.Operation.ID)
 	}
@@ -160,7 +161,7 @@ func (e *Engine) retry(ctx context.Context, op *operation) (*api.Operation, erro
 	if over { // another client has changed its GPUs
 		return e.Operation(op.Operation.ID)
 	}
-	if p := e.retryProblem(op, "retry"); p != nil {
+	if p := e.retryProblem(op, "retry"); p != nil && (asked || p.Type != api.StuckNode) {
 		return nil, p
 	}
 	op.task = doRollback

@@ -168,7 +168,7 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 	case p != nil:
 		return nil, p
 	case isDegraded(state):
-		return e.retry(ctx, op)
+		return e.retry(ctx, op, true)
 	case !state.Final():
 		p := problemf(api.InProgress, "operation %s is %s", id, state)
 		if state == api.Settling {

@@ -112,18 +112,26 @@ func (e *Engine) endWaiting(op *operation) {
 }
 
 // canAnswer reports whether it makes sense to take up an operation again that waits for the driver: the last Snapshot
-// has the driver's version and has read each of its GPUs.
+// has the driver's version and has read one of the GPUs that it waits for, or all of them if they decide together.
 func (e *Engine) canAnswer(op *operation) bool {
-	if !e.anyGPU(op, api.Stuck) {
-		return true
+	silent := e.gpusIn(op, api.Stuck)
+	if len(silent) == 0 {
+		return e.retryProblem(op, "retry") == nil
 	}
 	s := e.o.Poller.Current()
 	if s == nil || e.polledDriver() == "" {
 		return false
 	}
-	return !slices.ContainsFunc(e.openGPUs(op), func(id gpu.UUID) bool {
-		return !slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == id && g.Up })
+
+	all := len(silent)
+	silent = slices.DeleteFunc(silent, func(id gpu.UUID) bool {
+		up := slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == id && g.Up })
+		return up && !e.hasHungCall(id)
 	})
+	if op.resumes && op.mayBeFinished() {
+		return len(silent) == 0
+	}
+	return len(silent) < all
 }
 
 // keepAlive notes on disk that this process is there and knows of the operations that wait for a driver call: the time
