@@ -1,6 +1,7 @@
 package control
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,6 +74,49 @@ func TestOneOfTwoGPUsAnswers(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				cmptest.Equal(t, "state of the operation", e.now(t, op.ID).State, api.RolledBack)
 				cmptest.Equal(t, "layout", w.drawLayout(), mixedBefore)
+				stop()
+			})
+		})
+	}
+}
+
+// TestRebuildWhileWaiting: an operation of the last process waits for the driver version. What another client rebuilds
+// meanwhile is not the operation's, although the instances are the same.
+func TestRebuildWhileWaiting(t *testing.T) {
+	for name, c := range map[string]struct {
+		rebuilt bool
+		want    api.OperationState
+	}{"rebuilt": {true, api.Interrupted}, "not rebuilt": {false, api.RolledBack}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				e := w.engine(t, nil)
+				if _, err := e.start(t, second(two3g)); err != nil {
+					t.Fatal(err)
+				}
+				w.saving = func(_ int, document []byte) error { // after a step, not within one
+					w.dead = strings.Contains(string(document), `"changed":true`) &&
+						!strings.Contains(string(document), `"pending":{`)
+					return nil
+				}
+				e.drive(t)
+				w.revive()
+				w.saving, w.unversion = nil, true
+				w.look()
+
+				e, stop := w.running(t, nil)
+				time.Sleep(time.Minute)
+				if c.rebuilt {
+					w.rebuild(gpu1)
+				}
+				calls := w.calls
+				w.unversion = false
+				w.answer()
+				time.Sleep(10 * time.Second)
+				cmptest.Equal(t, "state of the operation", e.Operations().Operations[0].State, c.want)
+				if changed := w.calls > calls; changed == c.rebuilt {
+					t.Errorf("%d changes were asked of the driver", w.calls-calls)
+				}
 				stop()
 			})
 		})

@@ -81,6 +81,7 @@ func waitsForGPUs(ids []gpu.UUID) []string {
 // deferToDriver leaves an operation of the last process until the driver answers; then it is resumed. It blocks its
 // own GPUs meanwhile.
 func (e *Engine) deferToDriver(op *operation, waits []string) {
+	e.bindViews(op)
 	for _, id := range e.openGPUs(op) {
 		e.setGPU(op, id, api.Stuck, nil, nil)
 	}
@@ -132,6 +133,20 @@ func (e *Engine) canAnswer(op *operation) bool {
 		return len(silent) == 0
 	}
 	return len(silent) < all
+}
+
+// bindViews binds an operation of the last process to this process's view of its GPUs, if there is one: what other
+// clients build while it waits is not its own. The operation itself may still do the step that was in flight, so that
+// the instances alone decide about its GPU.
+func (e *Engine) bindViews(op *operation) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	for _, p := range op.Parts {
+		if p.Pending == nil && p.View.Process != e.views.process {
+			p.View = e.views.mark(p.GPU)
+		}
+	}
 }
 
 // keepAlive notes on disk that this process is there and knows of the operations that wait for a driver call: the time
