@@ -340,7 +340,9 @@ func (e *Engine) verify(ctx context.Context, op *operation) error {
 	}
 
 	e.endChanges(op)
-	op.setViews(seen)
+	e.mu.Lock()
+	op.setViews(seen) // the history may still have the operation, and be saved for another one
+	e.mu.Unlock()
 	return nil
 }
 
