@@ -108,10 +108,14 @@ func TestEnds(t *testing.T) {
 	unsettled.Cordoned = true
 	unsettled.WaitsFor = []string{"the kubelet to stop offering " + mig3 + ", which was destroyed",
 		"the hook /etc/mig/notify to succeed"}
+	away := partial(api.Interrupted)
+	away.Error = &api.Problem{Type: api.NotResumed, Title: "The operation could not be resumed", Status: 409,
+		Detail: "the exporter was away for 12m0s in the middle of the operation: the GPUs are left as they are"}
 	for name, c := range map[string]struct {
 		op   *api.Operation
 		code int
 	}{
+		"not-resumed":    {away, exitNeither},
 		"unsettled":      {unsettled, exitUnsettled},
 		"rolled-back":    {operation(api.RolledBack), exitFailed},
 		"failed":         {operation(api.Failed), exitFailed},

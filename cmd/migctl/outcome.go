@@ -199,15 +199,29 @@ func writeAdvice(p *page, op *api.Operation) {
 			writeCommands(p, &failed, &options{})
 		}
 	case api.Interrupted:
-		p.para("", plain, "Another client changed a GPU while this operation ran. From then on this operation changed "+
-			"nothing there, not even to roll back. No GPU is blocked.")
-		writeHint(p, problemHint(&api.Problem{Type: api.LayoutChanged}, &options{}))
+		writeInterrupted(p, op)
 	case api.Accepted:
 		p.line(text("The current layout is accepted. No GPU is blocked by this operation."))
 		writeHint(p, "plan the layout that you want.")
 	case api.Degraded, api.Stuck:
 		writeBlockedGPUs(p, op)
 	}
+}
+
+// writeInterrupted says why an operation has left a GPU as it is: another client was there, or may have been while
+// mig-exporter did not run.
+func writeInterrupted(p *page, op *api.Operation) {
+	problem := api.Problem{Type: api.LayoutChanged}
+	why := "Another client changed a GPU while this operation ran. From then on this operation changed nothing there, " +
+		"not even to roll back. No GPU is blocked."
+	if op.Error != nil && op.Error.Type == api.NotResumed {
+		problem.Type = api.NotResumed
+		why = "mig-exporter stopped while this operation ran, and did not resume it: what stands on the interrupted GPUs " +
+			"may be another client's. It changed nothing there since, not even to roll back. No GPU is blocked."
+	}
+
+	p.para("", plain, why)
+	writeHint(p, problemHint(&problem, &options{}))
 }
 
 func writeUndo(p *page, op *api.Operation) {

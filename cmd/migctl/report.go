@@ -174,6 +174,8 @@ func problemHint(p *api.Problem, o *options) string {
 				"migctl get."
 		}
 		return "look at the layout with migctl get, make sure that no other client changes these GPUs, then plan again."
+	case api.NotResumed:
+		return "look at the layout with migctl get, then plan again."
 	case api.StuckNode:
 		return "a driver call hangs. Metrics go on, and changes of its GPU wait. When the call returns, the operation is " +
 			"finished or rolled back by itself. Look into dmesg for XIDs, and do not kill mig-exporter. If the call never " +

@@ -197,7 +197,7 @@ func TestViewIsLost(t *testing.T) {
 		"driver": {func(w *world) { w.snapshot.Driver = gpu.Some(gpu.Driver{Version: "590.1"}) }, nil, "driver"},
 		"late":   {func(*world) { time.Sleep(11 * time.Minute) }, nil, "away for 11m"},
 		"clock": {func(*world) {}, func(o *Options) { o.Now = func() time.Time { return time.Now().Add(-time.Hour) } },
-			"away"},
+			"clock was set back"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -216,6 +216,7 @@ func TestViewIsLost(t *testing.T) {
 				op := next.Operations().Operations[0]
 				cmptest.Equal(t, "state of the operation", op.State, api.Interrupted)
 				wantText(t, "op.Error.Detail", op.Error.Detail, c.says)
+				cmptest.Equal(t, "type of the error", op.Error.Type, api.NotResumed)
 				cmptest.Equal(t, "state of the next engine", next.State(), idle)
 				cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
 				if w.drawLayout() != was || w.calls != calls {

@@ -37,6 +37,8 @@ func titleAndStatus(t api.ProblemType) (title string, status int) {
 		return "Another controller manages this GPU", http.StatusConflict
 	case api.LayoutChanged:
 		return "The layout was changed meanwhile", http.StatusConflict
+	case api.NotResumed:
+		return "The operation could not be resumed", http.StatusConflict
 	case api.DegradedNode:
 		return "A rollback has to be retried or accepted first", http.StatusConflict
 	case api.UnknownProfile:

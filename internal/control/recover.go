@@ -260,7 +260,11 @@ func (e *Engine) resumeRefusal(op *operation) string {
 // this process began: what it waits for afterwards does not count.
 func (e *Engine) longAbsence(op *operation) string {
 	away := e.began.Sub(op.Written)
-	if away > maxAway || away < -time.Minute {
+	if away < -time.Minute {
+		return fmt.Sprintf("the node's clock was set back, by %s at least, in the middle of the operation",
+			(-away).Round(time.Second))
+	}
+	if away > maxAway {
 		return fmt.Sprintf("the exporter was away for %s in the middle of the operation", away.Round(time.Second))
 	}
 	return ""
@@ -278,7 +282,7 @@ func (e *Engine) checkFinished(ctx context.Context, op *operation) error {
 
 // endInterrupted ends an operation without touching its GPUs.
 func (e *Engine) endInterrupted(ctx context.Context, op *operation, why string) {
-	problem := problemf(api.LayoutChanged, "%s: the GPUs are left as they are", why)
+	problem := problemf(api.NotResumed, "%s: the GPUs are left as they are", why)
 	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
 		level.Warn(e.o.Logger).

@@ -42,7 +42,7 @@ const (
 	Unsettled   OperationState = "unsettled"
 	RolledBack  OperationState = "rolled-back" // it failed; the layout is as it was before
 	Failed      OperationState = "failed"      // it failed and has changed nothing
-	Interrupted OperationState = "interrupted" // another client changed a GPU meanwhile; that GPU was left as it is
+	Interrupted OperationState = "interrupted" // another client has, or may have, changed a GPU, which was left as it is
 	Accepted    OperationState = "accepted"    // it was degraded, and the operator has accepted the current layout
 	Degraded    OperationState = "degraded"    // the rollback failed too: it can be retried or accepted
 	Stuck       OperationState = "stuck"       // a driver call has not returned in time

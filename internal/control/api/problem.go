@@ -68,6 +68,7 @@ const (
 	ReadOnly        ProblemType = "urn:mig-exporter:problem:read-only"       // 503: the state folder cannot be used
 	DegradedNode    ProblemType = "urn:mig-exporter:problem:degraded"        // 409: retry rollback or accept the layout
 	LayoutChanged   ProblemType = "urn:mig-exporter:problem:layout-changed"  // 409: another client has changed the GPU
+	NotResumed      ProblemType = "urn:mig-exporter:problem:not-resumed"     // 409: a restart has interrupted an operation
 	StuckNode       ProblemType = "urn:mig-exporter:problem:stuck"           // 503: a driver call hangs
 	DriverFailed    ProblemType = "urn:mig-exporter:problem:driver"          // 502: in an operation, a driver call failed
 )
