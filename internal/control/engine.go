@@ -55,6 +55,7 @@ type Engine struct {
 	recovering    bool          // what the last process left is being finished
 	unusable      string        // why the engine is read-only
 	damaged       bool          // the state folder's documents are, and the operator has to accept that
+	slotsUsed     bool          // the slots of the state folder have had an operation
 	reportedState string        // the state that the observer knows
 	unsettled     int           // the number of unsettled operations that was reported last
 }

@@ -45,6 +45,8 @@ func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 	safe, cancel := withGrace(ctx)
 	defer cancel()
+
+	e.markSlotsUsed()
 	switch op.task {
 	case doSteps:
 		e.applySteps(safe, op)

@@ -151,7 +151,11 @@ func (w *world) point() bool {
 	return w.dead
 }
 
-func (w *world) Hung(id gpu.UUID) bool { return id == w.hung }
+func (w *world) Hung(id gpu.UUID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return id == w.hung
+}
 
 func (w *world) revive() { w.dead, w.dieAt, w.points = false, -1, 0 }
 

@@ -76,6 +76,8 @@ type history struct {
 	Layouts    []layout      `json:"layouts,omitempty"`
 	Restored   string        `json:"restored,omitempty"`
 	Unrestored []*unrestored `json:"unrestored,omitempty"`
+	// SlotsUsed says that the slots have had an operation: if they are empty, it was lost.
+	SlotsUsed bool `json:"slotsUsed,omitempty"`
 }
 
 // maxOperations is how many operations that are over are remembered.
@@ -149,13 +151,28 @@ const (
 	reserveBase   = 64 << 10
 )
 
+// markSlotsUsed records in the history, before the first operation of a state folder does anything, that the slots have
+// it: until it is over, the history has no operation that would show what the slots must have. If that cannot be saved,
+// the engine is read-only, and no step begins.
+func (e *Engine) markSlotsUsed() {
+	e.mu.Lock()
+	known := e.slotsUsed
+	e.slotsUsed = true
+	e.mu.Unlock()
+
+	if !known {
+		_ = e.saveHistory()
+	}
+}
+
 // saveHistory puts everything but the operation that the slots have on disk. If it cannot, the engine is read-only.
 func (e *Engine) saveHistory() error { return e.save(e.writeHistory) }
 
 func (e *Engine) writeHistory() error {
 	e.mu.Lock()
 	e.dropOldOperations()
-	h := history{Layouts: e.layouts, Restored: e.restoredBoot, Unrestored: e.unrestored, Operations: []*record{}}
+	h := history{Layouts: e.layouts, Restored: e.restoredBoot, Unrestored: e.unrestored, SlotsUsed: e.slotsUsed,
+		Operations: []*record{}}
 	for _, op := range e.operations {
 		if op != e.current || !op.inSlots {
 			op.Revision++

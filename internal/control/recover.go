@@ -96,8 +96,9 @@ func (e *Engine) load(ctx context.Context) error {
 	if docs.Operation != nil && (json.Unmarshal(docs.Operation, &last) != nil || last.Operation.ID == "") {
 		docs.OperationDamaged, last = true, record{}
 	}
-	// An operation is saved in the slots before it is in the history.
-	lost := len(h.Operations) > 0 && last.Operation.ID == "" && !docs.OperationDamaged
+	// An operation is saved in the slots before the history has it, or says that they are used.
+	used := h.SlotsUsed || len(h.Operations) > 0
+	lost := used && last.Operation.ID == "" && !docs.OperationDamaged
 	docs.OperationDamaged = docs.OperationDamaged || lost
 	records := h.Operations
 	if at := slices.IndexFunc(records, func(r *record) bool { return r.Operation.ID == last.Operation.ID }); at >= 0 {
@@ -115,6 +116,7 @@ func (e *Engine) load(ctx context.Context) error {
 	}
 	e.loaded, e.unusable = true, ""
 	e.layouts, e.restoredBoot, e.unrestored = h.Layouts, h.Restored, h.Unrestored
+	e.slotsUsed = used || last.Operation.ID != ""
 	for _, r := range records {
 		op := newOperation(*r)
 		op.absence = e.longAbsence(op)

@@ -75,12 +75,17 @@ func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []strin
 	}()
 
 	for {
-		waits = s.look(asking, expected)
-		if len(waits) == 0 {
+		looked := s.look(asking, expected)
+		if len(looked) == 0 {
 			return nil, true
 		}
 
-		if asking.Err() == nil {
+		// What a look that was cut short says is not why the operation waits.
+		cut := asking.Err() != nil
+		if !cut || waits == nil {
+			waits = looked
+		}
+		if !cut {
 			e.setWaiting(op, waits)
 			sleep(asking, settleInterval)
 		}

@@ -79,6 +79,21 @@ func TestDamagedState(t *testing.T) {
 	}
 }
 
+// TestLostFirstOperation: the history has no operation yet, the slots lose the first one after its first step, and the
+// exporter does not take that for a state folder without operations.
+func TestLostFirstOperation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := crashed(t, second(two3g), 1)
+		was := w.drawLayout()
+		loseOperation(w)
+		e := w.engine(t, nil)
+		cmptest.Equal(t, "state of the engine", e.State(), readOnly)
+		p := isProblem(t, e.free(t, gpu1), api.ReadOnly)
+		wantText(t, "p.Detail", p.Detail, "migctl accept "+e.Operations().Operations[0].ID)
+		cmptest.Equal(t, "layout", w.drawLayout(), was)
+	})
+}
+
 // loseOperation empties both slots, and has a GPU that cannot be read.
 func loseOperation(w *world) {
 	w.documents.Operation = nil

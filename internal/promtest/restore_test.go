@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -38,6 +39,12 @@ func TestRulesOnRestore(t *testing.T) {
 
 	r.reboot(refusing, "mig-exporter-a")
 	r.until("idle")
+	r.run(20 * time.Minute)
+
+	if out, code := tryMigctl(t, socket, "restore", "--yes"); code == 0 {
+		t.Errorf("migctl restore of a GPU that refuses:\n%s", out)
+	}
+
 	r.run(30 * time.Minute)
 	r.expectSummary("MigControlNotRestored", "1 of the GPUs of gpu-node-1 lack the layout that they had before the reboot.")
 
@@ -53,4 +60,30 @@ func TestRulesOnRestore(t *testing.T) {
 	if out := migctl(t, socket, "operations"); strings.Contains(out, "not restored") {
 		t.Errorf("in the end:\n%s", out)
 	}
+}
+
+// TestRulesOnUnsettled: a hook fails after a layout change. The alert fires as long as the operation is unsettled, and
+// ends once an operator has said that nothing is left to be done.
+func TestRulesOnUnsettled(t *testing.T) {
+	t.Parallel()
+
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "c.sock")
+	r := newRollout(t, restorable, "--control.enabled", "--control.mode=apply", `--control.hook=["false"]`,
+		"--control.socket="+socket, "--control.state-dir="+filepath.Join(dir, "state"))
+	r.start("gpu-node-1", "mig-exporter-a")
+	r.run(5 * time.Minute)
+
+	out, code := tryMigctl(t, socket, "apply", "--yes", "--gpus", "all", "--devices", "3g.20gb=2")
+	operation := regexp.MustCompile(`migctl settled (\S+)`).FindStringSubmatch(out)
+	if code != 6 || operation == nil {
+		t.Fatalf("migctl apply: exit code %d, want 6 and the command that ends the wait:\n%s", code, out)
+	}
+	r.run(30 * time.Minute)
+	r.expectSummary("MigControlUnsettled",
+		"Layout changes on gpu-node-1 that the kubelet or a hook has not followed: 1.")
+
+	migctl(t, socket, "settled", "--yes", operation[1])
+	r.run(60 * time.Minute)
+	r.expectStory("MigControlUnsettled")
 }
