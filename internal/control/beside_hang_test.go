@@ -1,13 +1,13 @@
 package control
 
 import (
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // TestRequestsBesideHang: a GPU begins to hang, which neither a reading nor a poll has found yet. Requests that concern
@@ -17,10 +17,18 @@ func TestRequestsBesideHang(t *testing.T) {
 	for name, request := range map[string]func(t *testing.T, e *Engine) error{
 		"plan": func(t *testing.T, e *Engine) error {
 			plan, err := e.Plan(t.Context(), everything, soon)
-			if err == nil && !strings.Contains(strings.Join(plan.Warnings, "\n"), string(gpu0)+" cannot be read") {
-				t.Errorf("the plan does not say that GPU 0 is left out: %q", plan.Warnings)
+			if err == nil && len(plan.Warnings) > 0 {
+				t.Errorf("warnings of a plan that is not about GPU 0: %q", plan.Warnings)
 			}
 			return err
+		},
+		"plan for a name that no GPU has": func(t *testing.T, e *Engine) error {
+			unknown := api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"1", "7"}, Devices: two3g}}
+			_, err := e.Plan(t.Context(), everything, unknown)
+			p := isProblem(t, err, api.Unavailable)
+			wantText(t, "p.Detail", p.Detail, `no GPU of this node is "7"`)
+			wantText(t, "p.Detail", p.Detail, string(gpu0)+" cannot be read")
+			return nil
 		},
 		"mode": func(t *testing.T, e *Engine) error {
 			_, err := e.SetMode(t.Context(), everything, gpu1, api.ModeRequest{Enabled: true})
@@ -103,4 +111,28 @@ func TestPlanForSilentGPU(t *testing.T) {
 		cmptest.Equal(t, "time that a GPU has that was not", time.Since(began), answerTime)
 		time.Sleep(e.o.CallTimeout) // until all calls are given up
 	})
+}
+
+// TestRequestsReadOnlyTheirGPUs: a plan for named GPUs, and its operation, read no other GPU; a plan for a name that no
+// GPU of the Snapshot has reads all.
+func TestRequestsReadOnlyTheirGPUs(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine(t, nil)
+	w.asked = nil
+	e.applied(t, second(two3g))
+	for _, only := range w.asked {
+		cmptest.Equal(t, "GPUs asked for", only, []gpu.UUID{gpu1})
+	}
+	if len(w.asked) < 2 {
+		t.Errorf("%d readings, want those of the plan and of the operation", len(w.asked))
+	}
+
+	s := *w.snapshot
+	s.GPUs = s.GPUs[:1]
+	w.snapshot, w.asked = &s, nil
+	plan, err := e.Plan(t.Context(), everything, second(two3g))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmptest.Equal(t, "GPUs of the plan", gpusOfPlan(plan), []gpu.UUID{gpu1})
 }

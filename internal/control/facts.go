@@ -133,6 +133,29 @@ func mayConcern(wanted mig.Spec, f gpu.Facts) bool {
 	})
 }
 
+// listNamed lists the GPUs that a request names; nil if it may be about any GPU, or names one that the last Snapshot
+// lacks: the driver has to say which there are.
+func (e *Engine) listNamed(wanted mig.Spec) []gpu.UUID {
+	s := e.o.Poller.Current()
+	if s == nil || len(wanted.Demand) > 0 {
+		return nil
+	}
+
+	var list []gpu.UUID
+	for _, r := range wanted.Rules {
+		for _, name := range r.GPUs {
+			named := mig.Rule{GPUs: []string{name}}
+			is := func(g gpu.GPU) bool { return ruleMatches(named, mig.GPULayout{Facts: g.Facts}) }
+			at := slices.IndexFunc(s.GPUs, is)
+			if name == mig.AllGPUs || at < 0 {
+				return nil
+			}
+			list = append(list, s.GPUs[at].UUID)
+		}
+	}
+	return list
+}
+
 func ruleMatches(r mig.Rule, g mig.GPULayout) bool {
 	if r.PCIDevices != nil && !slices.Contains(r.PCIDevices, g.PCIDevice) {
 		return false

@@ -20,6 +20,7 @@ import (
 // world is a node in memory with everything that an engine speaks to. It lives on when an engine is dropped.
 type world struct {
 	mu        sync.Mutex
+	asked     [][]gpu.UUID // what each reading was limited to
 	gpus      []mig.GPULayout
 	next      gpu.InstanceID
 	epoch     int // part of new UUIDs
@@ -163,6 +164,7 @@ func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout,
 	failed := w.hang(ctx, only...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.asked = append(w.asked, only)
 	if w.dead {
 		return nil, nil, errDead
 	}

@@ -29,7 +29,7 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 		return nil, p
 	}
 	defer e.releaseReservation()
-	c, err := e.collectUsage(ctx, isOneOf(id))
+	c, err := e.collectUsage(ctx, isOneOf(id), id)
 	if err != nil {
 		return nil, driverProblem(err)
 	}

@@ -29,7 +29,8 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 		}
 		return nil, problemf(api.BadSpec, "%s", err)
 	}
-	c, err := e.collectUsage(ctx, func(f gpu.Facts) bool { return mayConcern(wanted, f) })
+	concerns := func(f gpu.Facts) bool { return mayConcern(wanted, f) }
+	c, err := e.collectUsage(ctx, concerns, e.listNamed(wanted)...)
 	if err != nil {
 		return nil, driverProblem(err)
 	}

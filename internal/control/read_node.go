@@ -17,16 +17,17 @@ type nodeReading struct {
 	err        error
 }
 
-// readNode reads the layouts of all GPUs. A GPU that is needed, and was up at the last poll, has the call timeout to
-// answer. It does not wait for others for longer than answerTime, so that a GPU that hangs holds up no request about
-// another one: a GPU that is silent is unreadable.
-func (e *Engine) readNode(ctx context.Context, needed func(gpu.Facts) bool) ([]mig.GPULayout, map[gpu.UUID]error,
-	error) {
+// readNode reads the layouts of all GPUs, or only of those named: each costs calls that keep all other clients of the
+// driver waiting. A GPU that is needed, and was up at the last poll, has the call timeout to answer. It does not wait for
+// others for longer than answerTime, so that a GPU that hangs holds up no request about another one: a GPU that is silent
+// is unreadable.
+func (e *Engine) readNode(ctx context.Context, needed func(gpu.Facts) bool, only ...gpu.UUID) ([]mig.GPULayout,
+	map[gpu.UUID]error, error) {
 	// The reading is not given up with the request: what is given up counts as hung, for an operation of the GPU too.
 	all := make(chan nodeReading, 1)
 	go func() {
 		var r nodeReading
-		r.gpus, r.unreadable, r.err = e.readLayouts(context.WithoutCancel(ctx))
+		r.gpus, r.unreadable, r.err = e.readLayouts(context.WithoutCancel(ctx), only...)
 		all <- r
 	}()
 
@@ -40,7 +41,7 @@ func (e *Engine) readNode(ctx context.Context, needed func(gpu.Facts) bool) ([]m
 	case <-timer.C:
 	}
 
-	if r, ok := e.readAnswering(ctx, needed); ok {
+	if r, ok := e.readAnswering(ctx, needed, only); ok {
 		return r.gpus, r.unreadable, r.err
 	}
 	select {
@@ -51,16 +52,19 @@ func (e *Engine) readNode(ctx context.Context, needed func(gpu.Facts) bool) ([]m
 	}
 }
 
-// readAnswering reads the GPUs of the last Snapshot once more, those that answer soon. It returns false if it is worth
-// to wait for another one: it is needed, and was up at the last poll.
-func (e *Engine) readAnswering(ctx context.Context, needed func(gpu.Facts) bool) (nodeReading, bool) {
+// readAnswering reads GPUs of the last Snapshot once more, all or only those named, those that answer soon. It returns
+// false if it is worth to wait for another one: it is needed, and was up at the last poll.
+func (e *Engine) readAnswering(ctx context.Context, needed func(gpu.Facts) bool, only []gpu.UUID) (nodeReading,
+	bool) {
 	s := e.o.Poller.Current()
 	if s == nil || len(s.GPUs) == 0 {
 		return nodeReading{}, false
 	}
 	var ids []gpu.UUID
 	for n := range s.GPUs {
-		ids = append(ids, s.GPUs[n].UUID)
+		if id := s.GPUs[n].UUID; len(only) == 0 || slices.Contains(only, id) {
+			ids = append(ids, id)
+		}
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, answerTime/2)
@@ -75,7 +79,7 @@ func (e *Engine) readAnswering(ctx context.Context, needed func(gpu.Facts) bool)
 	maps.Copy(silent, r.unreadable)
 	for n := range s.GPUs {
 		g := &s.GPUs[n]
-		if instancesOn(r.gpus, g.UUID) != nil {
+		if !slices.Contains(ids, g.UUID) || instancesOn(r.gpus, g.UUID) != nil {
 			continue
 		}
 		if g.Up && needed(g.Facts) {

@@ -91,7 +91,8 @@ func (e *Engine) mayApply(by Actor) *api.Problem {
 
 // checkStillHolds returns a problem if what a plan was made from has changed.
 func (e *Engine) checkStillHolds(ctx context.Context, n *planned) (*usage, *api.Problem) {
-	c, err := e.collectUsage(ctx, isOneOf(gpusOfPlan(n.plan)...))
+	gpus := gpusOfPlan(n.plan)
+	c, err := e.collectUsage(ctx, isOneOf(gpus...), gpus...)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
@@ -197,7 +198,8 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 // newRollback returns the operation that restores the layout before another one. It destroys what is idle, on GPUs
 // that nothing has changed since.
 func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.Problem) {
-	c, err := e.collectUsage(ctx, isOneOf(op.gpus()...))
+	gpus := op.gpus()
+	c, err := e.collectUsage(ctx, isOneOf(gpus...), gpus...)
 	if err != nil {
 		return nil, driverProblem(err)
 	}

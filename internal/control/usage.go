@@ -73,11 +73,11 @@ func (e *Engine) collectHolders(ctx context.Context, gpus []mig.GPULayout) *usag
 	return u
 }
 
-// collectUsage reads the layouts of all GPUs, as readNode does, and collects what holds their instances, also what the
-// last poll found: activity and batch jobs.
-func (e *Engine) collectUsage(ctx context.Context, needed func(gpu.Facts) bool) (*usage, error) {
+// collectUsage reads the layouts of GPUs, as readNode does, and collects what holds their instances, also what the last
+// poll found: activity and batch jobs.
+func (e *Engine) collectUsage(ctx context.Context, needed func(gpu.Facts) bool, only ...gpu.UUID) (*usage, error) {
 	marks := e.marks()
-	gpus, unreadable, err := e.readNode(ctx, needed)
+	gpus, unreadable, err := e.readNode(ctx, needed, only...)
 	if err != nil {
 		return nil, err
 	}
