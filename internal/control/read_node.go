@@ -18,9 +18,9 @@ type nodeReading struct {
 }
 
 // readNode reads the layouts of all GPUs, or only of those named: each costs calls that keep all other clients of the
-// driver waiting. A GPU that is needed, and was up at the last poll, has the call timeout to answer. It does not wait for
-// others for longer than answerTime, so that a GPU that hangs holds up no request about another one: a GPU that is silent
-// is unreadable.
+// driver waiting. A GPU that is needed, and was up at the last poll, has the call timeout to answer. It does not wait
+// for others for longer than answerTime, so that a GPU that hangs holds up no request about another one: a GPU that is
+// silent is unreadable.
 func (e *Engine) readNode(ctx context.Context, needed func(gpu.Facts) bool, only ...gpu.UUID) ([]mig.GPULayout,
 	map[gpu.UUID]error, error) {
 	// The reading is not given up with the request: what is given up counts as hung, for an operation of the GPU too.
