@@ -33,6 +33,12 @@ func (w *world) answer() {
 	w.look()
 }
 
+func (w *world) Hung(id gpu.UUID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return id == w.hung
+}
+
 func (w *world) WatchLayouts(watcher mig.LayoutWatcher) {
 	w.watcher = watcher
 	for _, g := range w.gpus {

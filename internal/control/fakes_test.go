@@ -152,12 +152,6 @@ func (w *world) point() bool {
 	return w.dead
 }
 
-func (w *world) Hung(id gpu.UUID) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return id == w.hung
-}
-
 func (w *world) revive() { w.dead, w.dieAt, w.points = false, -1, 0 }
 
 func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
