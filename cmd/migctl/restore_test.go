@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -117,15 +119,17 @@ func TestServerDiesWhileItIsFollowed(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
 
-	attempts := 0
+	var attempts atomic.Int32
+	routes = maps.Clone(routes) // the first server may still read the other one
 	routes["GET /operations/"+op1+"/events"] = func(http.ResponseWriter, *http.Request) {
-		if attempts++; attempts == 5 {
+		if attempts.Add(1) == 5 {
 			interrupt()
 		}
 
 		panic(http.ErrAbortHandler)
 	}
 
+	_, address = serve(t, routes)
 	got = runner{ctx: ctx}.run(t, address, "apply", "--layout=x", "--yes")
 	cmptest.Equal(t, "exit code of one that is interrupted", got.code, exitInterrupted)
 	cmptest.HasTexts(t, flat(got.out), says...)

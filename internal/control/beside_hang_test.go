@@ -1,6 +1,7 @@
 package control
 
 import (
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -113,8 +114,8 @@ func TestPlanForSilentGPU(t *testing.T) {
 	})
 }
 
-// TestRequestsReadOnlyTheirGPUs: a plan for named GPUs, and its operation, read no other GPU; a plan for a name that no
-// GPU of the Snapshot has reads all.
+// TestRequestsReadOnlyTheirGPUs: a plan for named GPUs, and its operation, read no other GPU. A plan that names what is
+// not there, in the last Snapshot or on its GPUs, reads all before it says so.
 func TestRequestsReadOnlyTheirGPUs(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)
@@ -127,12 +128,27 @@ func TestRequestsReadOnlyTheirGPUs(t *testing.T) {
 		t.Errorf("%d readings, want those of the plan and of the operation", len(w.asked))
 	}
 
-	s := *w.snapshot
-	s.GPUs = s.GPUs[:1]
-	w.snapshot, w.asked = &s, nil
-	plan, err := e.Plan(t.Context(), everything, second(two3g))
-	if err != nil {
-		t.Fatal(err)
+	elsewhere := second(two3g)
+	elsewhere.Force = []string{string(w.gpu(gpu0).Instances[0].ComputeInstances[0].UUID)}
+	if _, err := e.Plan(t.Context(), everything, elsewhere); err != nil {
+		t.Errorf("a plan whose force names an instance of another GPU: %v", err)
 	}
-	cmptest.Equal(t, "GPUs of the plan", gpusOfPlan(plan), []gpu.UUID{gpu1})
+
+	whole := w.snapshot
+	for name, change := range map[string]func(s *gpu.Snapshot){
+		"is not in the last Snapshot": func(s *gpu.Snapshot) { s.GPUs = s.GPUs[:1] },
+		"was down at the last poll":   func(s *gpu.Snapshot) { s.GPUs[1].Up = false },
+		"had another index":           func(s *gpu.Snapshot) { s.GPUs[0].Index, s.GPUs[1].Index = 1, 0 },
+	} {
+		s := *whole
+		s.GPUs = slices.Clone(whole.GPUs)
+		change(&s)
+		w.snapshot = &s
+		plan, err := e.Plan(t.Context(), everything, second(two3g))
+		if err != nil {
+			t.Errorf("a GPU that %s: %v", name, err)
+			continue
+		}
+		cmptest.Equal(t, "GPUs of the plan", gpusOfPlan(plan), []gpu.UUID{gpu1})
+	}
 }

@@ -45,8 +45,6 @@ func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 	safe, cancel := withGrace(ctx)
 	defer cancel()
-
-	e.markSlotsUsed()
 	switch op.task {
 	case doSteps:
 		e.applySteps(safe, op)
@@ -100,7 +98,10 @@ func (e *Engine) applySteps(ctx context.Context, op *operation) {
 	for _, id := range op.gpus() {
 		e.setGPU(op, id, api.Running, nil, nil)
 	}
-	err := e.cordonNode(ctx, op)
+	err := e.markSlotsUsed()
+	if err == nil {
+		err = e.cordonNode(ctx, op)
+	}
 	for n := 0; n < len(op.Operation.Steps) && err == nil; n++ {
 		s := op.Operation.Steps[n].Step
 		err = e.doStep(ctx, op, s, stepRef{index: n}, op.Force)

@@ -134,7 +134,8 @@ func mayConcern(wanted mig.Spec, f gpu.Facts) bool {
 }
 
 // listNamed lists the GPUs that a request names; nil if it may be about any GPU, or names one that the last Snapshot
-// lacks: the driver has to say which there are.
+// lacks or could not read: the driver has to say which there are. An index is that of the last Snapshot, which the
+// operator sees.
 func (e *Engine) listNamed(wanted mig.Spec) []gpu.UUID {
 	s := e.o.Poller.Current()
 	if s == nil || len(wanted.Demand) > 0 {
@@ -142,18 +143,32 @@ func (e *Engine) listNamed(wanted mig.Spec) []gpu.UUID {
 	}
 
 	var list []gpu.UUID
+	seen := map[string]bool{}
 	for _, r := range wanted.Rules {
 		for _, name := range r.GPUs {
-			named := mig.Rule{GPUs: []string{name}}
-			is := func(g gpu.GPU) bool { return ruleMatches(named, mig.GPULayout{Facts: g.Facts}) }
-			at := slices.IndexFunc(s.GPUs, is)
-			if name == mig.AllGPUs || at < 0 {
+			if seen[name] {
+				continue
+			}
+			seen[name] = true
+
+			g := findNamed(s, name)
+			if g == nil {
 				return nil
 			}
-			list = append(list, s.GPUs[at].UUID)
+			list = append(list, g.UUID)
 		}
 	}
 	return list
+}
+
+// findNamed returns the GPU of a Snapshot that a name is for, nil if there is none that was read.
+func findNamed(s *gpu.Snapshot, name string) *gpu.GPU {
+	for n := range s.GPUs {
+		if g := &s.GPUs[n]; g.Up && g.UUID != "" && mig.Names(name, &g.Facts) {
+			return g
+		}
+	}
+	return nil
 }
 
 func ruleMatches(r mig.Rule, g mig.GPULayout) bool {
@@ -161,7 +176,6 @@ func ruleMatches(r mig.Rule, g mig.GPULayout) bool {
 		return false
 	}
 	return slices.ContainsFunc(r.GPUs, func(name string) bool {
-		return name == mig.AllGPUs || name == strconv.Itoa(g.Index) || name == string(g.UUID) ||
-			strings.EqualFold(name, g.PCIBusID)
+		return name == mig.AllGPUs || mig.Names(name, &g.Facts)
 	})
 }

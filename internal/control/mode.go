@@ -29,7 +29,7 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 		return nil, p
 	}
 	defer e.releaseReservation()
-	c, err := e.collectUsage(ctx, isOneOf(id), id)
+	c, err := e.collectUsage(ctx, needsNoOther, id)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
@@ -96,6 +96,9 @@ func (e *Engine) changeMode(ctx context.Context, op *operation) {
 	e.setState(op, api.Running, "running")
 	e.setGPU(op, id, api.Running, nil, nil)
 	err := e.saveOperation(op)
+	if err == nil {
+		err = e.markSlotsUsed()
+	}
 	if err == nil {
 		err = e.cordonNode(ctx, op)
 	}

@@ -29,23 +29,15 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 		}
 		return nil, problemf(api.BadSpec, "%s", err)
 	}
-	concerns := func(f gpu.Facts) bool { return mayConcern(wanted, f) }
-	c, err := e.collectUsage(ctx, concerns, e.listNamed(wanted)...)
-	if err != nil {
-		return nil, driverProblem(err)
+	only := e.listNamed(wanted)
+	c, node, p := e.solve(ctx, wanted, r.Force, only)
+	if p != nil && len(only) > 0 && mayBeElsewhere(p) {
+		c, node, p = e.solve(ctx, wanted, r.Force, nil)
 	}
-	if p := c.markBusy(r.Force); p != nil {
+	if p != nil {
 		return nil, p
 	}
-	node, err := mig.PlanNode(ctx, c.gpus, wanted)
-	if err != nil {
-		for id := range c.unreadable { // it may be about one of those
-			if p := e.blockedGPU(id); p != nil {
-				return nil, p
-			}
-		}
-		return nil, c.planProblem(err)
-	}
+
 	for _, id := range gpusOfSteps(node.Steps) {
 		if p := e.blockedGPU(id); p != nil {
 			c.warnings = append(c.warnings, "the plan cannot be applied now: "+p.Detail)
@@ -59,6 +51,34 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 	e.plans.add(by.Name, n)
 	return n.plan, nil
 }
+
+// solve reads all GPUs, or only some, and returns the cheapest plan for them, with what was read.
+func (e *Engine) solve(ctx context.Context, wanted mig.Spec, force []string, only []gpu.UUID) (*usage, mig.NodePlan,
+	*api.Problem) {
+	concerns := func(f gpu.Facts) bool { return mayConcern(wanted, f) }
+	c, err := e.collectUsage(ctx, concerns, only...)
+	if err != nil {
+		return nil, mig.NodePlan{}, driverProblem(err)
+	}
+	if p := c.markBusy(force); p != nil {
+		return nil, mig.NodePlan{}, p
+	}
+
+	node, err := mig.PlanNode(ctx, c.gpus, wanted)
+	if err != nil {
+		for id := range c.unreadable { // it may be about one of those
+			if p := e.blockedGPU(id); p != nil {
+				return nil, mig.NodePlan{}, p
+			}
+		}
+		return nil, mig.NodePlan{}, c.planProblem(err)
+	}
+	return c, node, nil
+}
+
+// mayBeElsewhere reports whether a problem can say that something does not exist which is only on another GPU than
+// those that were read: a name, or an instance that force names.
+func mayBeElsewhere(p *api.Problem) bool { return p.Type == api.BadSpec || p.Type == api.Unavailable }
 
 // buildPlan returns the API's plan of a planner's result.
 func (e *Engine) buildPlan(u *usage, node mig.NodePlan, r api.PlanRequest, owners []string) *planned {
@@ -184,7 +204,7 @@ func (e *Engine) PlanByID(id string) (*api.Plan, error) {
 // Layouts lists the named layouts that the node knows, by name, and the GPUs that each is for.
 func (e *Engine) Layouts(ctx context.Context) (*api.NamedLayouts, error) {
 	list := &api.NamedLayouts{APIVersion: api.Version, Layouts: []api.NamedLayout{}}
-	gpus, _, err := e.readNode(ctx, isOneOf())
+	gpus, _, err := e.readNode(ctx, needsNoOther)
 	if err != nil {
 		return nil, driverProblem(err)
 	}

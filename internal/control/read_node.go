@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// nodeReading is what a reading of all GPUs has returned.
+// nodeReading is what a reading of GPUs has returned.
 type nodeReading struct {
 	gpus       []mig.GPULayout
 	unreadable map[gpu.UUID]error
@@ -18,9 +18,9 @@ type nodeReading struct {
 }
 
 // readNode reads the layouts of all GPUs, or only of those named: each costs calls that keep all other clients of the
-// driver waiting. A GPU that is needed, and was up at the last poll, has the call timeout to answer. It does not wait
-// for others for longer than answerTime, so that a GPU that hangs holds up no request about another one: a GPU that is
-// silent is unreadable.
+// driver waiting. A GPU that is named or needed, and was up at the last poll, has the call timeout to answer. It does
+// not wait for others for longer than answerTime, so that a GPU that hangs holds up no request about another one: a GPU
+// that is silent is unreadable.
 func (e *Engine) readNode(ctx context.Context, needed func(gpu.Facts) bool, only ...gpu.UUID) ([]mig.GPULayout,
 	map[gpu.UUID]error, error) {
 	// The reading is not given up with the request: what is given up counts as hung, for an operation of the GPU too.
@@ -52,18 +52,18 @@ func (e *Engine) readNode(ctx context.Context, needed func(gpu.Facts) bool, only
 	}
 }
 
-// readAnswering reads GPUs of the last Snapshot once more, all or only those named, those that answer soon. It returns
-// false if it is worth to wait for another one: it is needed, and was up at the last poll.
+// readAnswering reads GPUs once more, those named or all of the last Snapshot, for a short time. It returns false if it
+// is worth to wait for another one: it is named or needed, and was up at the last poll.
 func (e *Engine) readAnswering(ctx context.Context, needed func(gpu.Facts) bool, only []gpu.UUID) (nodeReading,
 	bool) {
 	s := e.o.Poller.Current()
 	if s == nil || len(s.GPUs) == 0 {
 		return nodeReading{}, false
 	}
-	var ids []gpu.UUID
-	for n := range s.GPUs {
-		if id := s.GPUs[n].UUID; len(only) == 0 || slices.Contains(only, id) {
-			ids = append(ids, id)
+	ids := only
+	if len(ids) == 0 {
+		for n := range s.GPUs {
+			ids = append(ids, s.GPUs[n].UUID)
 		}
 	}
 
@@ -77,23 +77,21 @@ func (e *Engine) readAnswering(ctx context.Context, needed func(gpu.Facts) bool,
 
 	silent := map[gpu.UUID]error{}
 	maps.Copy(silent, r.unreadable)
-	for n := range s.GPUs {
-		g := &s.GPUs[n]
-		if !slices.Contains(ids, g.UUID) || instancesOn(r.gpus, g.UUID) != nil {
+	for _, id := range ids {
+		if instancesOn(r.gpus, id) != nil {
 			continue
 		}
-		if g.Up && needed(g.Facts) {
+		at := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == id })
+		if at < 0 || s.GPUs[at].Up && (len(only) > 0 || needed(s.GPUs[at].Facts)) {
 			return nodeReading{}, false
 		}
-		if silent[g.UUID] == nil {
-			silent[g.UUID] = gpu.ErrTimeout
+		if silent[id] == nil {
+			silent[id] = gpu.ErrTimeout
 		}
 	}
 	r.unreadable = silent
 	return r, true
 }
 
-// isOneOf returns a function that reports whether a GPU is one of those.
-func isOneOf(ids ...gpu.UUID) func(gpu.Facts) bool {
-	return func(f gpu.Facts) bool { return slices.Contains(ids, f.UUID) }
-}
+// needsNoOther is what a reading needs that names its GPUs: no other one is worth waiting for.
+func needsNoOther(gpu.Facts) bool { return false }

@@ -152,17 +152,24 @@ const (
 )
 
 // markSlotsUsed records in the history, before the first operation of a state folder does anything, that the slots have
-// it: until it is over, the history has no operation that would show what the slots must have. If that cannot be saved,
-// the engine is read-only, and no step begins.
-func (e *Engine) markSlotsUsed() {
+// it: until it is over, the history has no operation that would show what the slots must have. Without that record no
+// step may begin.
+func (e *Engine) markSlotsUsed() error {
 	e.mu.Lock()
 	known := e.slotsUsed
 	e.slotsUsed = true
 	e.mu.Unlock()
-
-	if !known {
-		_ = e.saveHistory()
+	if known {
+		return nil
 	}
+
+	err := e.saveHistory()
+	if err != nil {
+		e.mu.Lock()
+		e.slotsUsed = false
+		e.mu.Unlock()
+	}
+	return err
 }
 
 // saveHistory puts everything but the operation that the slots have on disk. If it cannot, the engine is read-only.

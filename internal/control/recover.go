@@ -116,7 +116,7 @@ func (e *Engine) load(ctx context.Context) error {
 	}
 	e.loaded, e.unusable = true, ""
 	e.layouts, e.restoredBoot, e.unrestored = h.Layouts, h.Restored, h.Unrestored
-	e.slotsUsed = used || last.Operation.ID != ""
+	e.slotsUsed = used
 	for _, r := range records {
 		op := newOperation(*r)
 		op.absence = e.longAbsence(op)

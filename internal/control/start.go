@@ -92,7 +92,7 @@ func (e *Engine) mayApply(by Actor) *api.Problem {
 // checkStillHolds returns a problem if what a plan was made from has changed.
 func (e *Engine) checkStillHolds(ctx context.Context, n *planned) (*usage, *api.Problem) {
 	gpus := gpusOfPlan(n.plan)
-	c, err := e.collectUsage(ctx, isOneOf(gpus...), gpus...)
+	c, err := e.collectUsage(ctx, needsNoOther, gpus...)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
@@ -199,7 +199,7 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 // that nothing has changed since.
 func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.Problem) {
 	gpus := op.gpus()
-	c, err := e.collectUsage(ctx, isOneOf(gpus...), gpus...)
+	c, err := e.collectUsage(ctx, needsNoOther, gpus...)
 	if err != nil {
 		return nil, driverProblem(err)
 	}

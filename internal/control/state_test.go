@@ -94,6 +94,34 @@ func TestLostFirstOperation(t *testing.T) {
 	})
 }
 
+// TestSlotsMustBeMarked: while the history cannot say that the slots are used, no step begins.
+func TestSlotsMustBeMarked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		w.saving = func(_ int, document []byte) error {
+			if strings.Contains(string(document), `"slotsUsed":true`) {
+				return syscall.ENOSPC
+			}
+			return nil
+		}
+		if _, err := e.start(t, second(two3g)); err != nil {
+			t.Fatal(err)
+		}
+		calls := w.calls
+		e.drive(t)
+		cmptest.Equal(t, "changes asked of the driver", w.calls, calls)
+		cmptest.Equal(t, "state of the engine", e.State(), readOnly)
+
+		w.saving = nil
+		e.repairStore()
+		e.retryDegraded(t.Context())
+		e.drive(t)
+		e.applied(t, second(two3g))
+		cmptest.Equal(t, "slots are marked", strings.Contains(string(w.documents.History), `"slotsUsed":true`), true)
+	})
+}
+
 // loseOperation empties both slots, and has a GPU that cannot be read.
 func loseOperation(w *world) {
 	w.documents.Operation = nil

@@ -79,7 +79,7 @@ func planRules(w *watch, gpus []GPULayout, rules []Rule) ([]PlannedGPU, error) {
 // check finds what is wrong with a rule on any GPU.
 func (r *Rule) check(gpus []GPULayout) error {
 	for _, s := range r.GPUs {
-		if s != AllGPUs && !slices.ContainsFunc(gpus, func(g GPULayout) bool { return g.is(s) }) {
+		if s != AllGPUs && !slices.ContainsFunc(gpus, func(g GPULayout) bool { return Names(s, &g.Facts) }) {
 			return &SelectorError{Selector: s, Has: listed(gpus)}
 		}
 	}

@@ -93,7 +93,7 @@ func TestGPUsAreNamedByIndexUUIDAndBusID(t *testing.T) {
 		PCIBusID: "00000000:0A:00.0"}}
 	for _, s := range []string{"3", string(g.UUID), strings.ToUpper(string(g.UUID)), "00000000:0A:00.0", "0000:0a:00.0",
 		"0000:0A:00.0"} {
-		if !g.is(s) {
+		if !Names(s, &g.Facts) {
 			t.Errorf("%q does not name it", s)
 		}
 	}
@@ -101,12 +101,12 @@ func TestGPUsAreNamedByIndexUUIDAndBusID(t *testing.T) {
 		"", "03", "2", "all", "GPU-fb8bbc70", "0001:0a:00.0", "0a:00.0", "000:0a:00.0", "0000:0a:00.1", "0000:0a:00:0",
 		"0000:0a:0g.0", "0000.0a:00.0",
 	} {
-		if g.is(s) {
+		if Names(s, &g.Facts) {
 			t.Errorf("%q names it", s)
 		}
 	}
 	g.PCIBusID = ""
-	if g.is("") {
+	if Names("", &g.Facts) {
 		t.Error("nothing names a GPU of no bus id")
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // AllGPUs is the selector of every GPU.
@@ -18,7 +20,7 @@ func ruleFor(g *GPULayout, rules []Rule) *Rule {
 		if len(r.PCIDevices) > 0 && (g.PCIDevice == 0 || !slices.Contains(r.PCIDevices, g.PCIDevice)) {
 			continue
 		}
-		named := slices.ContainsFunc(r.GPUs, g.is)
+		named := slices.ContainsFunc(r.GPUs, func(name string) bool { return Names(name, &g.Facts) })
 		all := slices.Contains(r.GPUs, AllGPUs) && (g.MIG.Present() || !r.Enabled)
 		if named || all {
 			return r
@@ -27,8 +29,9 @@ func ruleFor(g *GPULayout, rules []Rule) *Rule {
 	return nil
 }
 
-// is reports whether a selector names the GPU: its index, UUID or PCI bus id, the latter two in any case.
-func (g *GPULayout) is(selector string) bool {
+// Names reports whether a selector names a GPU: by its index, UUID or PCI bus id, the latter two in any case, a bus id
+// with a domain of four or eight digits.
+func Names(selector string, g *gpu.Facts) bool {
 	if selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID)) {
 		return true
 	}
