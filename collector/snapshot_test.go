@@ -181,9 +181,10 @@ func richGPU(i int) gpu.GPU {
 		"92.00.45.00.03"
 	g.Minor, g.SMs, g.Allocated = gpu.Some(i), gpu.Some(108), gpu.Some(true)
 	g.Readings = gpu.Readings{
-		Memory:                gpu.Memory{Total: bytes, Used: bytes, Free: bytes, Reserved: bytes},
-		TemperatureThresholds: []gpu.TemperatureThreshold{{Kind: "slowdown", Celsius: 89}},
-		PowerWatts:            gpu.Some(250.5), PowerLimitWatts: gpu.Some(400.0), EnergyJoules: gpu.Some(1e6),
+		Memory:                   gpu.Memory{Total: bytes, Used: bytes, Free: bytes, Reserved: bytes},
+		TemperatureMarginCelsius: gpu.Some(31.0),
+		TemperatureThresholds:    []gpu.TemperatureThreshold{{Kind: "slowdown", Celsius: 89}},
+		PowerWatts:               gpu.Some(250.5), PowerLimitWatts: gpu.Some(400.0), EnergyJoules: gpu.Some(1e6),
 		TemperatureCelsius: gpu.Some(40.0), MemoryCelsius: gpu.Some(50.0),
 		ClockHertz: gpu.Clocks{SM: gpu.Some(1.41e9), Memory: gpu.Some(1.215e9), Graphics: gpu.Some(1.41e9),
 			Video: gpu.Some(1.275e9)},

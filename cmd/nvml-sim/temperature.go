@@ -51,28 +51,31 @@ func thresholds(s *sim.GPUState) map[uint32]int {
 	return all
 }
 
+// threshold answers on GPUs before Ada alone: see sim.GPUState.Margin.
 func threshold(s *sim.GPUState, a args) result {
 	celsius, ok := thresholds(s)[a.uint(1)]
 	switch {
 	case a.uint(1) >= C.SIM_NVML_TEMPERATURE_THRESHOLD_COUNT:
 		return invalidArgument
-	case !ok:
+	case !ok, s.Margin().Present():
 		return notSupported
 	}
 	return put(a, 2, uint32(celsius))
 }
 
-// margin answers with what nvidia-smi calls the GPU's T.Limit: how far it is from its highest operating temperature.
-// GPUs before Ada do not report it.
+// margin answers with what nvidia-smi calls the GPU's T.Limit.
 func margin(s *sim.GPUState, a args) result {
 	m := at[C.sim_nvmlMarginTemperature_v1_t](a, 1)
-	switch {
-	case m.version != C.SIM_nvmlMarginTemperature_v1:
+	if m.version != C.SIM_nvmlMarginTemperature_v1 {
 		return structMismatch
-	case s.Architecture == sim.Ampere:
+	}
+
+	celsius, ok := s.Margin().Get()
+	if !ok {
 		return notSupported
 	}
-	m.marginTemperature = C.int(thresholds(s)[C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX] - s.Celsius)
+	m.marginTemperature = C.int(celsius)
+
 	return success
 }
 

@@ -40,6 +40,7 @@ func generatedDeviceCalls() []callType {
 		{"nvmlDeviceGetTotalEnergyConsumption", nil, reflect.TypeFor[uint64]()},
 		{"nvmlDeviceGetTemperature", nil, reflect.TypeFor[int]()},
 		{"nvmlDeviceGetTemperatureThreshold", []names{temperatureThresholdsNames}, reflect.TypeFor[uint32]()},
+		{"nvmlDeviceGetMarginTemperature", nil, reflect.TypeFor[int]()},
 		{"nvmlDeviceGetClockInfo", []names{clockTypeNames}, reflect.TypeFor[uint32]()},
 		{"nvmlDeviceGetCurrentClocksEventReasons", nil, reflect.TypeFor[uint64]()},
 		{"nvmlDeviceGetPerformanceState", nil, reflect.TypeFor[nvml.Pstates]()},
@@ -860,6 +861,10 @@ func (d *device) GetTemperature() (v0 int, ret nvml.Return) {
 
 func (d *device) GetTemperatureThreshold(a0 nvml.TemperatureThresholds) (v0 uint32, ret nvml.Return) {
 	return query(d.entity, callOf("nvmlDeviceGetTemperatureThreshold", temperatureThresholdsNames.name(uint64(a0))), func() (uint32, nvml.Return) { return d.driver.GetTemperatureThreshold(a0) })
+}
+
+func (d *device) GetMarginTemperature() (v0 int, ret nvml.Return) {
+	return query(d.entity, "nvmlDeviceGetMarginTemperature", func() (int, nvml.Return) { return d.driver.GetMarginTemperature() })
 }
 
 func (d *device) GetClockInfo(a0 nvml.ClockType) (v0 uint32, ret nvml.Return) {

@@ -12,27 +12,29 @@ type Memory struct {
 
 // Readings are the driver's values for a whole GPU; counters run since the driver was loaded.
 type Readings struct {
-	Memory                Memory
-	Utilization           Opt[float64] // 0-1, time with a kernel running; the driver gives none while MIG is on
-	MemoryCopy            Opt[float64] // 0-1, time with device memory being read or written; none while MIG is on
-	Media                 Media        // none while MIG is on
-	PowerWatts            Opt[float64]
-	PowerLimitWatts       Opt[float64]
-	EnergyJoules          Opt[float64]
-	TemperatureCelsius    Opt[float64]
-	MemoryCelsius         Opt[float64]
-	TemperatureThresholds []TemperatureThreshold
-	ClockHertz            Clocks
-	ClockEvents           Opt[ClockEvents]
-	PerformanceState      Opt[int] // 0, the fastest, to 15
-	Fans                  []Fan
-	PCIe                  PCIe
-	NVLink                NVLink
-	ECC                   []ECCCount
-	RemappedRows          Opt[RemappedRows]
-	RecoveryAction        Opt[RecoveryAction]
-	ExclusiveComputeMode  Opt[bool] // compute mode exclusive-process, as the MPS control daemon sets it
-	Processes             Opt[[]Process]
+	Memory             Memory
+	Utilization        Opt[float64] // 0-1, time with a kernel running; the driver gives none while MIG is on
+	MemoryCopy         Opt[float64] // 0-1, time with device memory being read or written; none while MIG is on
+	Media              Media        // none while MIG is on
+	PowerWatts         Opt[float64]
+	PowerLimitWatts    Opt[float64]
+	EnergyJoules       Opt[float64]
+	TemperatureCelsius Opt[float64]
+	MemoryCelsius      Opt[float64]
+	// TemperatureMarginCelsius is how far the GPU is below the temperature at which it slows down, negative above it.
+	TemperatureMarginCelsius Opt[float64]
+	TemperatureThresholds    []TemperatureThreshold
+	ClockHertz               Clocks
+	ClockEvents              Opt[ClockEvents]
+	PerformanceState         Opt[int] // 0, the fastest, to 15
+	Fans                     []Fan
+	PCIe                     PCIe
+	NVLink                   NVLink
+	ECC                      []ECCCount
+	RemappedRows             Opt[RemappedRows]
+	RecoveryAction           Opt[RecoveryAction]
+	ExclusiveComputeMode     Opt[bool] // compute mode exclusive-process, as the MPS control daemon sets it
+	Processes                Opt[[]Process]
 }
 
 // Clocks are the current clocks by domain in hertz.

@@ -141,6 +141,8 @@ type Activity struct {
 type Temperature struct {
 	GPUCelsius    gpu.Opt[float64] `json:"gpuCelsius,omitzero"`
 	MemoryCelsius gpu.Opt[float64] `json:"memoryCelsius,omitzero"`
+	// MarginCelsius is how far the die is below the temperature at which the GPU slows down.
+	MarginCelsius gpu.Opt[float64] `json:"marginCelsius,omitzero"`
 }
 
 // Clocks are the present clock rates.

@@ -89,7 +89,7 @@ func newGPU(g *gpu.GPU) GPU {
 		Memory:           r.Memory,
 		Power:            newPower(g),
 		Activity:         newActivity(g),
-		Temperature:      Temperature{GPUCelsius: Finite(r.TemperatureCelsius), MemoryCelsius: Finite(r.MemoryCelsius)},
+		Temperature:      newTemperature(r),
 		Clocks:           newClocks(r.ClockHertz),
 		ClockEvents:      each(g.Totals.ClockEvents, newClockEvent),
 		PerformanceState: r.PerformanceState,
@@ -109,6 +109,14 @@ func newGPU(g *gpu.GPU) GPU {
 		Errors:           each(g.Errors, newError),
 		ReadErrors:       each(g.Totals.ReadErrors, newErrorCount),
 		GPUInstances:     each(g.Instances, newInstance),
+	}
+}
+
+func newTemperature(r *gpu.Readings) Temperature {
+	return Temperature{
+		GPUCelsius:    Finite(r.TemperatureCelsius),
+		MemoryCelsius: Finite(r.MemoryCelsius),
+		MarginCelsius: Finite(r.TemperatureMarginCelsius),
 	}
 }
 

@@ -41,6 +41,11 @@ func (d device) GetTemperature() (int, nvml.Return) {
 	return int(old), ret
 }
 
+func (d device) GetMarginTemperature() (int, nvml.Return) {
+	margin, ret := call(d.lib, d.dev.GetMarginTemperature, "nvmlDeviceGetMarginTemperature")
+	return int(margin.MarginTemperature), ret
+}
+
 // GetCurrentClocksEventReasons falls back to the name that the function had before R535.
 func (d device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
 	if d.lib.has("nvmlDeviceGetCurrentClocksEventReasons") {

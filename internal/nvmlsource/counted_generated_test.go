@@ -123,6 +123,11 @@ func (d countedDevice) GetTemperatureThreshold(a0 nvml.TemperatureThresholds) (v
 	return d.Device.GetTemperatureThreshold(a0)
 }
 
+func (d countedDevice) GetMarginTemperature() (v0 int, ret nvml.Return) {
+	d.calls.note(d.name, "nvmlDeviceGetMarginTemperature")
+	return d.Device.GetMarginTemperature()
+}
+
 func (d countedDevice) GetClockInfo(a0 nvml.ClockType) (v0 uint32, ret nvml.Return) {
 	d.calls.note(d.name, "nvmlDeviceGetClockInfo", a0)
 	return d.Device.GetClockInfo(a0)

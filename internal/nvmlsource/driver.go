@@ -87,6 +87,8 @@ type Device interface {
 	// of the GPU die, Celsius; nvmlDeviceGetTemperatureV if present
 	GetTemperature() (int, nvml.Return)
 	GetTemperatureThreshold(nvml.TemperatureThresholds) (uint32, nvml.Return) // Celsius
+	// GetMarginTemperature returns how many degrees the GPU is below the temperature at which it slows down.
+	GetMarginTemperature() (int, nvml.Return)
 	GetClockInfo(nvml.ClockType) (uint32, nvml.Return)
 	GetCurrentClocksEventReasons() (uint64, nvml.Return)
 	GetPerformanceState() (nvml.Pstates, nvml.Return)

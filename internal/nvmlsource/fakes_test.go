@@ -39,10 +39,11 @@ type spy struct {
 	noMIGDevices bool // no GPU can have any, a driver says
 
 	pstate         gpu.Opt[nvml.Pstates] // what the driver says instead of the truth
-	rev1SMs        uint32                // of a second compute profile of one slice; 0: there is none
-	computeProfile uint32                // that a compute instance was made of last
-	wideSeven      bool                  // a compute instance of 7 slices has a place of 8
-	noPlacements   bool                  // the placements of compute instances are not reported
+	thresholds     map[nvml.TemperatureThresholds]int32
+	rev1SMs        uint32 // of a second compute profile of one slice; 0: there is none
+	computeProfile uint32 // that a compute instance was made of last
+	wideSeven      bool   // a compute instance of 7 slices has a place of 8
+	noPlacements   bool   // the placements of compute instances are not reported
 }
 
 func newSpy(lib nvmlsource.Library) *spy {

@@ -58,6 +58,10 @@ func (n noise) GetTemperatureThreshold(a0 nvml.TemperatureThresholds) (v0 uint32
 	return random[uint32](n), n.ret()
 }
 
+func (n noise) GetMarginTemperature() (v0 int, ret nvml.Return) {
+	return random[int](n), n.ret()
+}
+
 func (n noise) GetClockInfo(a0 nvml.ClockType) (v0 uint32, ret nvml.Return) {
 	return random[uint32](n), n.ret()
 }

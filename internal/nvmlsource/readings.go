@@ -62,6 +62,8 @@ func (r *gpuRead) readSlow(fields tier) tier {
 	if mode, err := query(&q, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode); err == nil {
 		to.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
 	}
+	to.TemperatureMarginCelsius = queryScaled(&q, "nvmlDeviceGetMarginTemperature", gpu.ReadingTemperature,
+		r.dev.GetMarginTemperature, 1)
 	to.TemperatureThresholds = r.queryThresholds(&q)
 	to.Fans = r.queryFans(&q)
 	to.ECC = r.queryECC(&q)
@@ -72,7 +74,8 @@ func (r *gpuRead) readSlow(fields tier) tier {
 
 // joinTiers adds the readings of the slow tier to those of the fast tier.
 func joinTiers(fast, slow gpu.Readings) gpu.Readings {
-	fast.PowerLimitWatts, fast.Fans, fast.TemperatureThresholds = slow.PowerLimitWatts, slow.Fans,
+	fast.PowerLimitWatts, fast.Fans = slow.PowerLimitWatts, slow.Fans
+	fast.TemperatureMarginCelsius, fast.TemperatureThresholds = slow.TemperatureMarginCelsius,
 		slow.TemperatureThresholds
 	fast.PCIe.Replays, fast.PCIe.LinkWidth, fast.PCIe.LinkGeneration = slow.PCIe.Replays, slow.PCIe.LinkWidth,
 		slow.PCIe.LinkGeneration
@@ -116,8 +119,12 @@ func (r *gpuRead) queryClock(q *querier, call string, domain nvml.ClockType) gpu
 	return gpu.Some(float64(megahertz) * 1e6)
 }
 
+// maxThresholdCelsius is more than any GPU survives.
+const maxThresholdCelsius = 200
+
 // queryThresholds queries the temperatures at which the GPU protects itself. A GPU does not have a threshold that its
-// driver does not know, or reports as 0.
+// driver does not know, or reports as 0. From Ada on the call is deprecated (nvml.h), and the GPU knows its limits only
+// relative to its margin: the offset of -2 of an H200 read as unsigned is 4.29e9, which is no threshold either.
 func (r *gpuRead) queryThresholds(q *querier) (list []gpu.TemperatureThreshold) {
 	for threshold, kind := range []string{
 		nvml.TEMPERATURE_THRESHOLD_SHUTDOWN: "shutdown", nvml.TEMPERATURE_THRESHOLD_SLOWDOWN: "slowdown",
@@ -127,7 +134,7 @@ func (r *gpuRead) queryThresholds(q *querier) (list []gpu.TemperatureThreshold) 
 		celsius := queryKnown(q, name, gpu.ReadingTemperature, func() (uint32, nvml.Return) {
 			return r.dev.GetTemperatureThreshold(nvml.TemperatureThresholds(threshold))
 		})
-		if c := celsius.Or(0); c > 0 {
+		if c := celsius.Or(0); c > 0 && c <= maxThresholdCelsius {
 			list = append(list, gpu.TemperatureThreshold{Kind: kind, Celsius: float64(c)})
 		}
 	}

@@ -148,11 +148,11 @@ func (d spyDevice) GetTemperature() (v0 int, ret nvml.Return) {
 	return d.Device.GetTemperature()
 }
 
-func (d spyDevice) GetTemperatureThreshold(a0 nvml.TemperatureThresholds) (v0 uint32, ret nvml.Return) {
-	if ret, ok := d.spy.passes("GetTemperatureThreshold"); !ok {
+func (d spyDevice) GetMarginTemperature() (v0 int, ret nvml.Return) {
+	if ret, ok := d.spy.passes("GetMarginTemperature"); !ok {
 		return v0, ret
 	}
-	return d.Device.GetTemperatureThreshold(a0)
+	return d.Device.GetMarginTemperature()
 }
 
 func (d spyDevice) GetClockInfo(a0 nvml.ClockType) (v0 uint32, ret nvml.Return) {

@@ -32,6 +32,16 @@ func (s *GPUState) Thresholds() Thresholds {
 	return t
 }
 
+// Margin returns how many degrees Celsius the GPU is below GPUMax, nvidia-smi's T.Limit. GPUs before Ada do not report
+// it. Those from Ada on report their thresholds relative to it alone: -8 to shut down, -2 to slow down and 0 on H200, by
+// a published nvidia-smi -q; nvml.h deprecates nvmlDeviceGetTemperatureThreshold for them.
+func (s *GPUState) Margin() gpu.Opt[int] {
+	if s.Architecture == Ampere {
+		return gpu.None[int]()
+	}
+	return gpu.Some(int(s.Thresholds().GPUMax) - s.Celsius)
+}
+
 // fans are the speeds of the GPU's fans in percent, all the same; nil if it has none.
 func (g *simGPU) fans() []uint32 {
 	var speeds []uint32

@@ -69,6 +69,11 @@ func readingChecks() []checkOf {
 			}
 		})},
 		{name: "Device.GetTemperatureThreshold", check: each(checkThresholds)},
+		{name: "Device.GetMarginTemperature", check: each(func(s *subject, d nvmlsource.Device) {
+			if margin, ret := d.GetMarginTemperature(); s.has("Device.GetMarginTemperature", ret) {
+				s.want(margin > -60 && margin < 150, "%d C below the limit", margin)
+			}
+		})},
 		{name: "Device.GetClockInfo", check: each(checkClocks)},
 		{name: "Device.GetCurrentClocksEventReasons", check: each(func(s *subject, d nvmlsource.Device) {
 			if reasons, ret := d.GetCurrentClocksEventReasons(); s.has("Device.GetCurrentClocksEventReasons", ret) {

@@ -32,6 +32,17 @@ func (d *device) GetTemperature() (int, nvml.Return) {
 	return fact(d, gpu.ReadingTemperature, func(s *sim.GPUState) int { return s.Celsius })
 }
 
+// marginBranch is the first driver branch with nvmlDeviceGetMarginTemperature.
+const marginBranch = 565
+
+func (d *device) GetMarginTemperature() (int, nvml.Return) {
+	if d.branch() < marginBranch {
+		return 0, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return optional(d, gpu.ReadingTemperature, (*sim.GPUState).Margin)
+}
+
+// GetTemperatureThreshold answers on GPUs before Ada alone: see sim.GPUState.Margin.
 func (d *device) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint32, nvml.Return) {
 	return read(d, gpu.ReadingTemperature, func(s *sim.GPUState) (uint32, nvml.Return) {
 		t := s.Thresholds()
@@ -42,7 +53,7 @@ func (d *device) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint3
 		switch {
 		case kind >= nvml.TEMPERATURE_THRESHOLD_COUNT:
 			return 0, nvml.ERROR_INVALID_ARGUMENT
-		case !ok || celsius == 0:
+		case !ok || celsius == 0 || s.Margin().Present():
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
 		return celsius, nvml.SUCCESS
