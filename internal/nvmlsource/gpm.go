@@ -186,6 +186,11 @@ func (r *gpuRead) sampleEntities() {
 	}
 	for i := range t.states {
 		e := &t.states[i]
+		if len(e.computes) == 0 { // nothing can run there, and the driver has no counters of it
+			e.window.reset(nil)
+			continue
+		}
+
 		r.sampleInto(&e.window, e.answers, migSample, func(s GPMSample) nvml.Return {
 			return r.dev.GpmMigSampleGet(int(t.instances[i].ID), s)
 		})

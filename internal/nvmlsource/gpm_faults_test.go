@@ -221,3 +221,55 @@ func TestPollsByGPMAllocateNothingMore(t *testing.T) {
 		t.Errorf("%g allocations without GPM, %g with", allocs[0], allocs[1])
 	}
 }
+
+// TestInstanceWithoutComputeInstance: the driver has no profiling counters of it. It is not asked for, so that nothing
+// fails in each poll, and its activity is absent, not 0, until it gets a compute instance.
+func TestInstanceWithoutComputeInstance(t *testing.T) {
+	n := profiledNode(t, `
+version: 1
+node: {kubernetes: false}
+gpus: [{model: H100-80GB, mig: true, layout: ["4g.40gb@0", {gi: "3g.40gb@4", ci: []}]}]
+`)
+	id := n.discover()[0]
+	wantOrphan := func(when string, activity gpu.Activity) gpu.GPU {
+		t.Helper()
+		n.advance(time.Second)
+		n.spy.taken()
+		g := n.read(id)
+		cmptest.Equal(t, when+": errors of the GPU", g.Errors, nil)
+		for _, gi := range g.Instances {
+			cmptest.Equal(t, when+": errors of "+gi.Profile, gi.Errors, nil)
+			cmptest.Equal(t, when+": "+gi.Profile+" is up", gi.Up, true)
+		}
+		cmptest.Equal(t, when+": activity of the empty instance", g.Instances[1].Activity, activity)
+		return g
+	}
+
+	n.read(id)
+	g := wantOrphan("empty", gpu.Activity{})
+	if sampled := n.spy.taken()["GpmMigSampleGet"]; sampled != 1 {
+		t.Errorf("%d samples of GPU instances, want that of the one with a compute instance", sampled)
+	}
+	if g.Instances[0].Activity.SM != gpu.Some(0.0) {
+		t.Errorf("the other has activity %v", g.Instances[0].Activity.SM)
+	}
+
+	created, err := n.CreateComputeInstance(0, g.Instances[1].ID, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // the change ends the windows, and again when the driver reports it
+		n.advance(time.Second)
+		g = n.read(id)
+	}
+	if got := g.Instances[1].Activity.SM; got != gpu.Some(0.0) {
+		t.Errorf("after it got a compute instance: activity %v", got)
+	}
+
+	if err := n.DestroyComputeInstance(0, g.Instances[1].ID, created); err != nil {
+		t.Fatal(err)
+	}
+	n.advance(time.Second)
+	n.read(id)
+	wantOrphan("empty again", gpu.Activity{})
+}

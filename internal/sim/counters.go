@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -36,7 +37,12 @@ func (n *Node) GPUCounters(index int) (Counters, error) {
 	}, nil
 }
 
-// InstanceCounters reads those of a GPU instance; gpu.ErrNotFound if there is none with this id.
+// errNoCompute is why a GPU instance has no counters. DCGM skips such an instance; which error NVML answers with is not
+// known, but a value of 0 it is not.
+var errNoCompute = fmt.Errorf("%w: the GPU instance has no compute instance", gpu.ErrDriver)
+
+// InstanceCounters reads those of a GPU instance; gpu.ErrNotFound if there is none with this id, gpu.ErrDriver if it
+// has no compute instance.
 func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) {
 	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {
@@ -46,6 +52,9 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 	i := n.gpus[index].instance(id)
 	if i == nil {
 		return Counters{}, gpu.ErrNotFound
+	}
+	if len(i.ComputeInstances) == 0 {
+		return Counters{}, errNoCompute
 	}
 	of := CountersOf{GPU: index, Instance: gpu.Some(id)}
 	return Counters{
