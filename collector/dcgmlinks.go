@@ -116,7 +116,7 @@ func dcgmECCFields() []dcgmField {
 }
 
 func eccField(name string, id int, severity, lifetime, location string) dcgmField {
-	return dcgmField{name: name, id: id, unit: "1", source: fromNVML, noMIG: lifetime == "volatile",
+	return dcgmField{name: name, id: id, unit: "1", source: fromNVML,
 		wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return eccCount(g, severity, lifetime, location) }}
 }
 

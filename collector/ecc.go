@@ -15,7 +15,7 @@ func newECC(c *catalog) collectFunc {
 	errs := c.newFamily("nvidia_gpu_ecc_errors_total",
 		"Memory errors by severity (corrected or uncorrected), lifetime (volatile: since the driver was loaded; aggregate: "+
 			"of the GPU's life) and location; total if the driver reports no location.",
-		"Of the whole GPU; the driver gives no volatile counts.", "severity", "lifetime", "location")
+		"Of the whole GPU; before Hopper the driver gives no volatile counts.", "severity", "lifetime", "location")
 	rows := c.newFamily("nvidia_gpu_remapped_rows",
 		"Rows of memory replaced by spare ones, by the severity of the errors that led to it (corrected or uncorrected).",
 		withheld, "severity")
@@ -44,6 +44,31 @@ func newECC(c *catalog) collectFunc {
 			if action, ok := g.Readings.RecoveryAction.Get(); ok {
 				w.add(recovery, g.labels.extend("action", string(action)), 1)
 			}
+		}
+	}
+}
+
+func newInstanceECC(c *catalog) collectFunc {
+	const help = "Memory errors of the MIG device by severity, lifetime and location, as nvidia_gpu_ecc_errors_total. " +
+		"Drivers count the uncorrectable ones of SRAM since they were loaded; absent if they do not."
+	instance := c.newFamily("nvidia_mig_gpu_instance_ecc_errors_total", help,
+		"Of its only compute instance. A split GPU instance has none: see its compute instances.",
+		"severity", "lifetime", "location")
+	compute := c.newFamily("nvidia_mig_compute_instance_ecc_errors_total", help, splitOnly,
+		"severity", "lifetime", "location")
+	write := func(w *metricWriter, f *family, l labels, counts []gpu.ECCCount) {
+		for _, e := range counts {
+			w.add(f, l.extend("severity", e.Severity, "lifetime", e.Lifetime, "location", e.Location), float64(e.Count))
+		}
+	}
+	return func(w *metricWriter, v *view) {
+		for gi, of := range v.instances() {
+			if len(gi.ComputeInstances) == 1 && !gi.IsSplit() {
+				write(w, instance, of.labels, gi.ComputeInstances[0].ECC)
+			}
+		}
+		for ci, of := range v.splitComputeInstances() {
+			write(w, compute, of.labels, ci.ECC)
 		}
 	}
 }

@@ -20,6 +20,13 @@ type group struct {
 // ExporterGroup is the name of the collector for metrics about the exporter itself, which is served under all names.
 const ExporterGroup = "exporter"
 
+// The collectors whose readings cost driver calls of their own: they are made only if the collector is switched on.
+const (
+	GroupInstanceECC  = "instance_ecc"
+	GroupInstancePCIe = "instance_pcie"
+	GroupFabric       = "fabric"
+)
+
 // groups returns the collectors in the order in which they run.
 func groups() []group {
 	return []group{
@@ -35,12 +42,17 @@ func groups() []group {
 		{name: "link_rates", help: "PCIe and NVLink rates by the profiling counters; off unless asked for, rate() of the " +
 			"byte counters gives them too",
 			build: newLinkRates, optIn: true},
+		{name: GroupInstancePCIe, help: "PCIe rates of GPU instances by the profiling counters; off unless asked for",
+			build: newInstancePCIe, optIn: true},
 		{name: "power", help: "power and energy of the GPU, and the estimated part of every GPU instance", build: newPower},
 		{name: "temperature", help: "temperatures and fans", build: newTemperature},
 		{name: "clocks", help: "clocks, the reasons that hold them down, and the performance state", build: newClocks},
 		{name: "pcie", help: "PCIe traffic and link", build: newPCIe},
 		{name: "nvlink", help: "NVLink traffic and errors", build: newNVLink},
 		{name: "ecc", help: "memory errors, remapped rows, the recovery that the driver asks for", build: newECC},
+		{name: GroupInstanceECC, help: "memory errors by MIG device; off unless asked for", build: newInstanceECC, optIn: true},
+		{name: GroupFabric, help: "the GPU's registration in the NVLink fabric; off unless asked for", build: newFabric,
+			optIn: true},
 		{name: "xid", help: "XID errors", build: newXID},
 		{name: "processes", help: "number of processes on every GPU", build: newProcesses},
 		{name: "instance_processes", help: "number of processes on every instance; off unless asked for",

@@ -109,24 +109,28 @@ func readingCases() []groupCase {
 			nvidia_mig_gpu_instance_energy_estimate_joules_total{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2"} 700
 			# TYPE nvidia_mig_gpu_instance_power_estimate_watts gauge
 			nvidia_mig_gpu_instance_power_estimate_watts{gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2"} 70`},
-		{"temperature", func(g *gpu.GPU) {
-			g.Readings.TemperatureCelsius, g.Readings.MemoryCelsius = gpu.Some(37.0), gpu.Some(45.0)
-			g.Readings.TemperatureMarginCelsius = gpu.Some(-2.0)
-			g.Readings.Fans = []gpu.Fan{{Index: 0, Speed: 0.3}, {Index: 2, Speed: 1.02}}
-			g.Readings.TemperatureThresholds = []gpu.TemperatureThreshold{{Kind: "shutdown", Celsius: 92},
-				{Kind: "mem_max", Celsius: 95}}
-		}, `# TYPE nvidia_gpu_fan_speed_ratio gauge
-			nvidia_gpu_fan_speed_ratio{fan="0",gpu="2",uuid="GPU-2"} 0.3
-			nvidia_gpu_fan_speed_ratio{fan="2",gpu="2",uuid="GPU-2"} 1.02
-			# TYPE nvidia_gpu_temperature_celsius gauge
-			nvidia_gpu_temperature_celsius{gpu="2",sensor="gpu",uuid="GPU-2"} 37
-			nvidia_gpu_temperature_celsius{gpu="2",sensor="memory",uuid="GPU-2"} 45
-			# TYPE nvidia_gpu_temperature_margin_celsius gauge
-			nvidia_gpu_temperature_margin_celsius{gpu="2",uuid="GPU-2"} -2
-			# TYPE nvidia_gpu_temperature_threshold_celsius gauge
-			nvidia_gpu_temperature_threshold_celsius{gpu="2",kind="mem_max",uuid="GPU-2"} 95
-			nvidia_gpu_temperature_threshold_celsius{gpu="2",kind="shutdown",uuid="GPU-2"} 92`},
+		temperatureCase(),
 	}
+}
+
+func temperatureCase() groupCase {
+	return groupCase{"temperature", func(g *gpu.GPU) {
+		g.Readings.TemperatureCelsius, g.Readings.MemoryCelsius = gpu.Some(37.0), gpu.Some(45.0)
+		g.Readings.TemperatureMarginCelsius = gpu.Some(-2.0)
+		g.Readings.Fans = []gpu.Fan{{Index: 0, Speed: 0.3}, {Index: 2, Speed: 1.02}}
+		g.Readings.TemperatureThresholds = []gpu.TemperatureThreshold{{Kind: "shutdown", Celsius: 92},
+			{Kind: "mem_max", Celsius: 95}}
+	}, `# TYPE nvidia_gpu_fan_speed_ratio gauge
+		nvidia_gpu_fan_speed_ratio{fan="0",gpu="2",uuid="GPU-2"} 0.3
+		nvidia_gpu_fan_speed_ratio{fan="2",gpu="2",uuid="GPU-2"} 1.02
+		# TYPE nvidia_gpu_temperature_celsius gauge
+		nvidia_gpu_temperature_celsius{gpu="2",sensor="gpu",uuid="GPU-2"} 37
+		nvidia_gpu_temperature_celsius{gpu="2",sensor="memory",uuid="GPU-2"} 45
+		# TYPE nvidia_gpu_temperature_margin_celsius gauge
+		nvidia_gpu_temperature_margin_celsius{gpu="2",uuid="GPU-2"} -2
+		# TYPE nvidia_gpu_temperature_threshold_celsius gauge
+		nvidia_gpu_temperature_threshold_celsius{gpu="2",kind="mem_max",uuid="GPU-2"} 95
+		nvidia_gpu_temperature_threshold_celsius{gpu="2",kind="shutdown",uuid="GPU-2"} 92`}
 }
 
 func wholeGPUCases() []groupCase {
@@ -246,7 +250,8 @@ func layoutCases() []groupCase {
 }
 
 func TestGroups(t *testing.T) {
-	for _, test := range slices.Concat(identityCases(), readingCases(), wholeGPUCases(), mediaCases(), errorCases(),
+	for _, test := range slices.Concat(identityCases(), readingCases(), wholeGPUCases(), mediaCases(), extraCases(),
+		errorCases(),
 		layoutCases(), activityCases()) {
 		t.Run(test.group, func(t *testing.T) {
 			g := migGPU()

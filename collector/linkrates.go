@@ -1,5 +1,21 @@
 package collector
 
+func newInstancePCIe(c *catalog) collectFunc {
+	const byGPM = ", by the driver's GPM over its last window: absent before Hopper, and if the driver does not report it " +
+		"for instances."
+	const ofInstance = "Of the GPU instance: its compute instances share it."
+	in := c.newFamily("nvidia_mig_gpu_instance_pcie_receive_bytes_per_second",
+		"Rate at which the GPU instance received over PCIe"+byGPM, ofInstance)
+	out := c.newFamily("nvidia_mig_gpu_instance_pcie_transmit_bytes_per_second",
+		"Rate at which the GPU instance sent over PCIe"+byGPM, ofInstance)
+	return func(w *metricWriter, v *view) {
+		for gi, of := range v.instances() {
+			addOpt(w, in, of.use, gi.Rates.PCIeReceive)
+			addOpt(w, out, of.use, gi.Rates.PCIeTransmit)
+		}
+	}
+}
+
 func newLinkRates(c *catalog) collectFunc {
 	const gpuWide = "Of the whole GPU: instances share its links."
 	const byCounters = ", by its profiling counters over their last window; absent if these do not report it. " +

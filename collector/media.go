@@ -40,9 +40,14 @@ func writeMedia(w *metricWriter, f *family, l labels, m *gpu.Media) {
 	}
 }
 
+// Serves reports whether a collector is switched on. It is safe for concurrent use.
+func (c *Collector) Serves(name string) bool {
+	return slices.ContainsFunc(c.groups, func(g enabledGroup) bool { return g.name == name })
+}
+
 // ServesMedia reports whether a collector or a counter under dcgm-exporter's names serves the media engines. It is safe
 // for concurrent use.
 func (c *Collector) ServesMedia() bool {
-	return slices.ContainsFunc(c.groups, func(g enabledGroup) bool { return g.name == groupMedia }) ||
+	return c.Serves(groupMedia) ||
 		c.dcgm != nil && slices.ContainsFunc(c.dcgm.rows, func(r dcgmRow) bool { return r.media != nil })
 }

@@ -194,6 +194,8 @@ func richGPU(i int) gpu.GPU {
 		ECC: []gpu.ECCCount{
 			{Severity: "corrected", Lifetime: "aggregate", Location: "total", Count: 1},
 			{Severity: "uncorrected", Lifetime: "aggregate", Location: "total"}},
+		Fabric: gpu.Some(gpu.Fabric{State: gpu.FabricCompleted, Health: gpu.FabricHealthy,
+			ClusterUUID: "00000000-0000-0000-0000-000000000000"}),
 		RemappedRows: gpu.Some(gpu.RemappedRows{Correctable: 1}), RecoveryAction: gpu.Some(gpu.RecoveryNone),
 		Processes: gpu.Some([]gpu.Process{
 			{PID: 100, MemoryBytes: bytes, SM: gpu.Some(0.25)}, {PID: 101, MemoryBytes: bytes},
@@ -242,12 +244,14 @@ func richInstance(i, j int) gpu.GPUInstance {
 		ComputeSlices: gpu.Some(1), MemorySlices: gpu.Some(1), SMs: gpu.Some(14), Up: true, LastRead: testEpoch(),
 		Memory:   gpu.Memory{Total: bytes, Used: bytes, Free: bytes, Reserved: bytes},
 		Media:    gpu.Media{Decoder: gpu.Some(0.5)},
+		Rates:    gpu.LinkRates{PCIeReceive: gpu.Some(1e9), PCIeTransmit: gpu.Some(1e9)},
 		Activity: richActivity(), Processes: gpu.Some(1), Allocated: gpu.Some(true), Holders: holders, Jobs: []string{"4242"},
 		XIDErrors:  []gpu.XIDCount{{XID: 31, Counter: newCounter(1), Last: testEpoch()}},
 		PowerWatts: gpu.Some(30.0), EnergyJoules: gpu.Some(newCounter(10)),
 		ComputeInstances: []gpu.ComputeInstance{{
 			ID: 0, Generation: 1, UUID: gpu.MIGUUID(fmt.Sprintf("MIG-00000000-0000-0000-%04d-%012d", i, j)), Profile: "1g.5gb",
 			Placement: gpu.Some(gpu.Placement{Start: 0, Size: 1}), ComputeSlices: gpu.Some(1), SMs: gpu.Some(14), Up: true,
+			ECC:      []gpu.ECCCount{{Severity: "uncorrected", Lifetime: "volatile", Location: "sram"}},
 			Activity: compute, Processes: gpu.Some(1), Allocated: gpu.Some(true), Holders: holders,
 		}},
 	}

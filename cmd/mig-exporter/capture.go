@@ -72,14 +72,16 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	return nil
 }
 
-// always turns on what is opt-in elsewhere: a capture has everything.
-func always() bool { return true }
+// everything is read for a capture, also what is opt-in elsewhere.
+func everything() nvmlsource.Extras {
+	return nvmlsource.Extras{Media: true, InstanceECC: true, InstancePCIe: true, Fabric: true}
+}
 
 // recordPolls polls and returns the last Snapshot, nil if not even the first poll was completed.
 func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder,
 	logger log.Logger) (*gpu.Snapshot, error) {
 	source := nvmlsource.New(recorder.Library(),
-		nvmlsource.Options{Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: true, Media: always, Logger: logger})
+		nvmlsource.Options{Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: true, Extras: everything, Logger: logger})
 	defer closeSource(source, logger)
 	opts := pollOptions(cfg, node, nil, logger, nil)
 	opts.Interval = 0 // the polls are asked for below

@@ -13,6 +13,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // servedMetrics is the collector in force, which a reload replaces. It is safe for concurrent use.
@@ -46,8 +47,17 @@ func (m *servedMetrics) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt
 	return m.current.Load().Render(dst, s, format, names)
 }
 
-// ServesMedia reports whether media engines are served.
-func (m *servedMetrics) ServesMedia() bool { return m.current.Load().ServesMedia() }
+// extras returns the extra readings that are served.
+func (m *servedMetrics) extras() nvmlsource.Extras {
+	c := m.current.Load()
+
+	return nvmlsource.Extras{
+		Media:        c.ServesMedia(),
+		InstanceECC:  c.Serves(collector.GroupInstanceECC),
+		InstancePCIe: c.Serves(collector.GroupInstancePCIe),
+		Fabric:       c.Serves(collector.GroupFabric),
+	}
+}
 
 // Observe observes a Snapshot that is about to be published.
 func (m *servedMetrics) Observe(s *gpu.Snapshot) { m.current.Load().Observe(s) }

@@ -119,7 +119,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	}
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{
 		Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: cfg.servesProcesses(), Logger: logger,
-		Media: func() bool { return x.metrics.ServesMedia() }, WholeGPUMedia: cfg.Advise.Enabled,
+		Extras: func() nvmlsource.Extras { return x.metrics.extras() }, WholeGPUMedia: cfg.Advise.Enabled,
 		GPMFor: func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },
 	})
 	if err := x.openMetrics(cfg); err != nil {

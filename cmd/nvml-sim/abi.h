@@ -49,6 +49,8 @@ enum {
 	SIM_NVML_CLOCK_ID_CUSTOMER_BOOST_MAX = 3,
 
 	SIM_NVML_TEMPERATURE_GPU = 0,
+	SIM_NVML_GPU_FABRIC_STATE_COMPLETED = 3,
+	SIM_NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY = 1,
 	SIM_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN = 0,
 	SIM_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 1,
 	SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX = 2,
@@ -194,6 +196,27 @@ typedef struct {
 	int marginTemperature;
 } sim_nvmlMarginTemperature_v1_t;
 #define SIM_nvmlMarginTemperature_v1 SIM_VERSION(sim_nvmlMarginTemperature_v1_t, 1)
+
+typedef struct {
+  sim_u32 version;
+  unsigned char clusterUuid[16];
+  int status;
+  sim_u32 cliqueId;
+  unsigned char state;
+  sim_u32 healthMask;
+} sim_nvmlGpuFabricInfo_v2_t;
+#define SIM_nvmlGpuFabricInfo_v2 SIM_VERSION(sim_nvmlGpuFabricInfo_v2_t, 2)
+
+typedef struct {
+  sim_u32 version;
+  unsigned char clusterUuid[16];
+  int status;
+  sim_u32 cliqueId;
+  unsigned char state;
+  sim_u32 healthMask;
+  unsigned char healthSummary;
+} sim_nvmlGpuFabricInfo_v3_t;
+#define SIM_nvmlGpuFabricInfo_v3 SIM_VERSION(sim_nvmlGpuFabricInfo_v3_t, 3)
 
 typedef struct {
 	sim_u32 version, value;

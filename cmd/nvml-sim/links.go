@@ -13,6 +13,7 @@ import (
 // linkCalls answer which GPUs are close to each other, which schedulers ask.
 func linkCalls() map[string]call {
 	return map[string]call{
+		"nvmlDeviceGetGpuFabricInfoV":         readGPU(gpu.ReadingFabric, fabricInfo, 1),
 		"nvmlDeviceGetTopologyCommonAncestor": readTwoGPUs(commonAncestor),
 		"nvmlDeviceOnSameBoard":               readTwoGPUs(isSameGPU),
 		"nvmlDeviceGetNvLinkState": readLink(func(s *sim.GPUState, a args) result {
@@ -25,6 +26,26 @@ func linkCalls() map[string]call {
 			return put(a, 2, switchPCI(s, a.uint(1)))
 		}),
 	}
+}
+
+// fabricInfo answers in the second and the third version of its struct, of which the third has a summary of the health.
+func fabricInfo(s *sim.GPUState, a args) result {
+	v2, v3 := at[C.sim_nvmlGpuFabricInfo_v2_t](a, 1), at[C.sim_nvmlGpuFabricInfo_v3_t](a, 1)
+	if v2.version != C.SIM_nvmlGpuFabricInfo_v2 && v3.version != C.SIM_nvmlGpuFabricInfo_v3 {
+		return structMismatch
+	}
+	fabric, ok := s.Fabric().Get()
+	if !ok {
+		return notSupported
+	}
+
+	v2.status, v2.cliqueId = C.int(fabric.Status), C.sim_u32(fabric.Clique)
+	v2.state, v2.healthMask = C.SIM_NVML_GPU_FABRIC_STATE_COMPLETED, 0
+	if v3.version == C.SIM_nvmlGpuFabricInfo_v3 {
+		v3.healthSummary = C.SIM_NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY
+	}
+
+	return success
 }
 
 // readTwoGPUs answers about the GPUs of the first two arguments with a number in the third.

@@ -24,7 +24,7 @@ func memoryCalls() map[string]call {
 		"nvmlDeviceGetDefaultEccMode":       readValue(gpu.ReadingECC, func(*sim.GPUState) uint32 { return flag(true) }),
 		"nvmlDeviceGetTotalEccErrors":       readECC(totalErrors, 3),
 		"nvmlDeviceGetDetailedEccErrors":    readECC(detailedErrors, 3),
-		"nvmlDeviceGetMemoryErrorCounter":   readECC(errorCounter, 4),
+		"nvmlDeviceGetMemoryErrorCounter":   readDevice(gpu.ReadingECC, errorCounter, migErrorCounter, 4),
 		"nvmlDeviceGetRemappedRows":         readRows(remappedRows, 1, 2, 3, 4),
 		"nvmlDeviceGetRemappedRows_v2":      readRows(remappedRows2, 1),
 		"nvmlDeviceGetRowRemapperHistogram": readRows(rowHistogram, 1),
@@ -129,9 +129,9 @@ func readECC(answer func(count uint64, a args) result, pointer int) call {
 	}, pointer)
 }
 
-// eccErrors counts errors of a severity and a lifetime. With MIG on, a GPU has no volatile counts.
+// eccErrors counts errors of a severity and a lifetime.
 func eccErrors(s *sim.GPUState, severity, lifetime uint32) (uint64, result) {
-	if s.MIGEnabled && lifetime == C.SIM_NVML_VOLATILE_ECC {
+	if lifetime == C.SIM_NVML_VOLATILE_ECC && !s.HasVolatileECC() {
 		return 0, notSupported
 	}
 	count, ok := map[[2]uint32]uint64{
@@ -153,7 +153,12 @@ func detailedErrors(count uint64, a args) result {
 }
 
 // errorCounter answers about device memory, which has all the errors, and SRAM, which has none.
-func errorCounter(count uint64, a args) result {
+func errorCounter(s *sim.GPUState, a args) result {
+	count, ret := eccErrors(s, a.uint(1), a.uint(2))
+	if ret != success {
+		return ret
+	}
+
 	switch a.uint(3) {
 	case C.SIM_NVML_MEMORY_LOCATION_DEVICE_MEMORY:
 		return put(a, 4, count)
@@ -161,6 +166,15 @@ func errorCounter(count uint64, a args) result {
 		return put[uint64](a, 4, 0)
 	}
 	return notSupported
+}
+
+// migErrorCounter answers about the uncorrectable errors of SRAM: see sim.GPUState.HasVolatileECC.
+func migErrorCounter(s *sim.GPUState, _ *sim.MIGDevice, a args) result {
+	if !s.HasVolatileECC() || a.uint(1) != C.SIM_NVML_MEMORY_ERROR_TYPE_UNCORRECTED ||
+		a.uint(2) != C.SIM_NVML_VOLATILE_ECC || a.uint(3) != C.SIM_NVML_MEMORY_LOCATION_SRAM {
+		return notSupported
+	}
+	return put[uint64](a, 4, 0)
 }
 
 // readRows answers about the remapped rows of a GPU, which not all GPUs report.

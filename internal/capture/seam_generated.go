@@ -27,6 +27,7 @@ func generatedDeviceCalls() []callType {
 		{"nvmlDeviceGetName", nil, reflect.TypeFor[string]()},
 		{"nvmlDeviceGetMemoryInfo", nil, reflect.TypeFor[nvml.Memory_v2]()},
 		{"nvmlDeviceGetComputeRunningProcesses", nil, reflect.TypeFor[[]nvml.ProcessInfo]()},
+		{"nvmlDeviceGetMemoryErrorCounter", []names{memoryErrorTypeNames, eccCounterTypeNames, memoryLocationNames}, reflect.TypeFor[uint64]()},
 		{"nvmlDeviceGetArchitecture", nil, reflect.TypeFor[nvml.DeviceArchitecture]()},
 		{"nvmlDeviceGetCudaComputeCapability", nil, reflect.TypeFor[deviceGetCudaComputeCapability]()},
 		{"nvmlDeviceGetNumGpuCores", nil, reflect.TypeFor[int]()},
@@ -53,7 +54,7 @@ func generatedDeviceCalls() []callType {
 		{"nvmlDeviceGetPcieReplayCounter", nil, reflect.TypeFor[int]()},
 		{"nvmlDeviceGetCurrPcieLinkWidth", nil, reflect.TypeFor[int]()},
 		{"nvmlDeviceGetCurrPcieLinkGeneration", nil, reflect.TypeFor[int]()},
-		{"nvmlDeviceGetMemoryErrorCounter", []names{memoryErrorTypeNames, eccCounterTypeNames, memoryLocationNames}, reflect.TypeFor[uint64]()},
+		{"nvmlDeviceGetGpuFabricInfoV", nil, reflect.TypeFor[nvml.GpuFabricInfo_v3]()},
 		{"nvmlDeviceGetTotalEccErrors", []names{memoryErrorTypeNames, eccCounterTypeNames}, reflect.TypeFor[uint64]()},
 		{"nvmlDeviceGetRemappedRows", nil, reflect.TypeFor[deviceGetRemappedRows]()},
 		{"nvmlDeviceGetComputeMode", nil, reflect.TypeFor[nvml.ComputeMode]()},
@@ -91,6 +92,7 @@ func generatedMIGDeviceCalls() []callType {
 		{"nvmlDeviceGetName", nil, reflect.TypeFor[string]()},
 		{"nvmlDeviceGetMemoryInfo", nil, reflect.TypeFor[nvml.Memory_v2]()},
 		{"nvmlDeviceGetComputeRunningProcesses", nil, reflect.TypeFor[[]nvml.ProcessInfo]()},
+		{"nvmlDeviceGetMemoryErrorCounter", []names{memoryErrorTypeNames, eccCounterTypeNames, memoryLocationNames}, reflect.TypeFor[uint64]()},
 		{"nvmlDeviceGetGpuInstanceId", nil, reflect.TypeFor[int]()},
 		{"nvmlDeviceGetComputeInstanceId", nil, reflect.TypeFor[int]()},
 		{"nvmlDeviceGetAttributes", nil, reflect.TypeFor[nvml.DeviceAttributes]()},
@@ -739,21 +741,6 @@ const eventNames names = " " +
 	"16384:GPU_UNAVAILABLE_ERROR " +
 	"32768:GPU_RECOVERY_ACTION "
 
-// temperatureThresholdsNames names nvml.TemperatureThresholds.
-const temperatureThresholdsNames names = " " +
-	"0:SHUTDOWN " +
-	"1:SLOWDOWN " +
-	"4:ACOUSTIC_MIN " +
-	"5:ACOUSTIC_CURR " +
-	"7:GPS_CURR "
-
-// clockTypeNames names nvml.ClockType.
-const clockTypeNames names = " " +
-	"0:GRAPHICS " +
-	"1:SM " +
-	"2:MEM " +
-	"3:VIDEO "
-
 // memoryErrorTypeNames names nvml.MemoryErrorType.
 const memoryErrorTypeNames names = " " +
 	"0:CORRECTED " +
@@ -774,6 +761,21 @@ const memoryLocationNames names = " " +
 	"5:TEXTURE_SHM " +
 	"6:CBU " +
 	"7:SRAM "
+
+// temperatureThresholdsNames names nvml.TemperatureThresholds.
+const temperatureThresholdsNames names = " " +
+	"0:SHUTDOWN " +
+	"1:SLOWDOWN " +
+	"4:ACOUSTIC_MIN " +
+	"5:ACOUSTIC_CURR " +
+	"7:GPS_CURR "
+
+// clockTypeNames names nvml.ClockType.
+const clockTypeNames names = " " +
+	"0:GRAPHICS " +
+	"1:SM " +
+	"2:MEM " +
+	"3:VIDEO "
 
 func (l *library) Init() (ret nvml.Return) {
 	return queryCode(l.entity, "nvmlInit", func() nvml.Return { return l.driver.Init() })
@@ -805,6 +807,10 @@ func (d *device) GetMemoryInfo() (v0 nvml.Memory_v2, ret nvml.Return) {
 
 func (d *device) GetComputeRunningProcesses() (v0 []nvml.ProcessInfo, ret nvml.Return) {
 	return query(d.entity, "nvmlDeviceGetComputeRunningProcesses", func() ([]nvml.ProcessInfo, nvml.Return) { return d.driver.GetComputeRunningProcesses() })
+}
+
+func (d *device) GetMemoryErrorCounter(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType, a2 nvml.MemoryLocation) (v0 uint64, ret nvml.Return) {
+	return query(d.entity, callOf("nvmlDeviceGetMemoryErrorCounter", memoryErrorTypeNames.name(uint64(a0)), eccCounterTypeNames.name(uint64(a1)), memoryLocationNames.name(uint64(a2))), func() (uint64, nvml.Return) { return d.driver.GetMemoryErrorCounter(a0, a1, a2) })
 }
 
 func (d *device) GetArchitecture() (v0 nvml.DeviceArchitecture, ret nvml.Return) {
@@ -915,8 +921,8 @@ func (d *device) GetCurrPcieLinkGeneration() (v0 int, ret nvml.Return) {
 	return query(d.entity, "nvmlDeviceGetCurrPcieLinkGeneration", func() (int, nvml.Return) { return d.driver.GetCurrPcieLinkGeneration() })
 }
 
-func (d *device) GetMemoryErrorCounter(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType, a2 nvml.MemoryLocation) (v0 uint64, ret nvml.Return) {
-	return query(d.entity, callOf("nvmlDeviceGetMemoryErrorCounter", memoryErrorTypeNames.name(uint64(a0)), eccCounterTypeNames.name(uint64(a1)), memoryLocationNames.name(uint64(a2))), func() (uint64, nvml.Return) { return d.driver.GetMemoryErrorCounter(a0, a1, a2) })
+func (d *device) GetGpuFabricInfoV() (v0 nvml.GpuFabricInfo_v3, ret nvml.Return) {
+	return query(d.entity, "nvmlDeviceGetGpuFabricInfoV", func() (nvml.GpuFabricInfo_v3, nvml.Return) { return d.driver.GetGpuFabricInfoV() })
 }
 
 func (d *device) GetTotalEccErrors(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType) (v0 uint64, ret nvml.Return) {
@@ -985,6 +991,10 @@ func (m migDevice) GetMemoryInfo() (v0 nvml.Memory_v2, ret nvml.Return) {
 
 func (m migDevice) GetComputeRunningProcesses() (v0 []nvml.ProcessInfo, ret nvml.Return) {
 	return query(m.entity, "nvmlDeviceGetComputeRunningProcesses", func() ([]nvml.ProcessInfo, nvml.Return) { return m.driver.GetComputeRunningProcesses() })
+}
+
+func (m migDevice) GetMemoryErrorCounter(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType, a2 nvml.MemoryLocation) (v0 uint64, ret nvml.Return) {
+	return query(m.entity, callOf("nvmlDeviceGetMemoryErrorCounter", memoryErrorTypeNames.name(uint64(a0)), eccCounterTypeNames.name(uint64(a1)), memoryLocationNames.name(uint64(a2))), func() (uint64, nvml.Return) { return m.driver.GetMemoryErrorCounter(a0, a1, a2) })
 }
 
 func (m migDevice) GetGpuInstanceId() (v0 int, ret nvml.Return) {

@@ -94,6 +94,7 @@ const (
 	ReadingActivity    Reading = "activity"
 	ReadingFans        Reading = "fans"
 	ReadingMedia       Reading = "media"
+	ReadingFabric      Reading = "fabric"
 )
 
 // ReadError is one reading that failed on one entity. Readings that are not supported are absent, not errors.

@@ -21,7 +21,8 @@ type GPUInstance struct {
 	Errors    []ReadError
 	Memory    Memory
 	Activity  Activity
-	Media     Media // of its own engines; its compute instances share them
+	Media     Media     // of its own engines; its compute instances share them
+	Rates     LinkRates // its traffic over PCIe, only if it is asked for
 	Processes Opt[int]
 	Allocated Opt[bool]
 	// ConfirmedFree is as that of GPU.
@@ -49,7 +50,8 @@ type ComputeInstance struct {
 	SMs           Opt[int]
 	Up            bool
 	Errors        []ReadError
-	Activity      Activity // never DRAM
+	Activity      Activity   // never DRAM
+	ECC           []ECCCount // of its MIG device, only if it is asked for
 	// PowerWatts is an estimate, present if the GPU instance is split.
 	PowerWatts Opt[float64]
 	Processes  Opt[int]

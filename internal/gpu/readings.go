@@ -30,6 +30,7 @@ type Readings struct {
 	Fans                     []Fan
 	PCIe                     PCIe
 	NVLink                   NVLink
+	Fabric                   Opt[Fabric] // only if it is asked for
 	ECC                      []ECCCount
 	RemappedRows             Opt[RemappedRows]
 	RecoveryAction           Opt[RecoveryAction]
@@ -96,6 +97,33 @@ type NVLinkErrors struct {
 	Kind  string `json:"kind"`
 	Count uint64 `json:"count"`
 }
+
+// Fabric is the GPU's registration in the NVLink fabric, which a fabric manager keeps.
+type Fabric struct {
+	State FabricState `json:"state"`
+	// Status is why a completed registration has failed, as an nvmlReturn_t; 0 if it has not.
+	Status      uint32       `json:"status"`
+	Health      FabricHealth `json:"health,omitempty"` // empty if the driver does not report it
+	ClusterUUID string       `json:"clusterUuid"`
+	Clique      uint32       `json:"clique"` // GPUs of one cluster and clique reach each other
+}
+
+// FabricState is how far the registration has come, and FabricHealth how the fabric is for this GPU.
+type (
+	FabricState  string
+	FabricHealth string
+)
+
+// The states and the health (nvml.h, NVML_GPU_FABRIC_STATE_* and NVML_GPU_FABRIC_HEALTH_SUMMARY_*).
+const (
+	FabricNotStarted FabricState = "not_started"
+	FabricInProgress FabricState = "in_progress"
+	FabricCompleted  FabricState = "completed"
+
+	FabricHealthy         FabricHealth = "healthy"
+	FabricUnhealthy       FabricHealth = "unhealthy"
+	FabricLimitedCapacity FabricHealth = "limited_capacity"
+)
 
 // ECCCount counts memory errors of one kind since the driver was loaded (volatile) or for the GPU's life (aggregate).
 type ECCCount struct {

@@ -86,6 +86,7 @@ type GPU struct {
 	Media            gpu.Media                   `json:"media,omitzero"`
 	PCIe             PCIe                        `json:"pcie,omitzero"`
 	NVLink           NVLink                      `json:"nvlink,omitzero"`
+	Fabric           gpu.Opt[gpu.Fabric]         `json:"fabric,omitzero"` // with --collector.fabric
 	ECC              []gpu.ECCCount              `json:"ecc,omitempty"`
 	RemappedRows     gpu.Opt[gpu.RemappedRows]   `json:"remappedRows,omitzero"`
 	RecoveryAction   gpu.Opt[gpu.RecoveryAction] `json:"recoveryAction,omitzero"`
@@ -253,21 +254,24 @@ type ErrorCount struct {
 
 // Instance is a GPU instance.
 type Instance struct {
-	ID                   gpu.InstanceID         `json:"id"`
-	Generation           uint64                 `json:"generation"`
-	Profile              string                 `json:"profile,omitempty"`
-	ProfileID            gpu.Opt[uint32]        `json:"profileId,omitzero"`
-	Placement            gpu.Opt[gpu.Placement] `json:"placement,omitzero"`
-	ComputeSlices        gpu.Opt[int]           `json:"computeSlices,omitzero"`
-	MemorySlices         gpu.Opt[int]           `json:"memorySlices,omitzero"`
-	SMs                  gpu.Opt[int]           `json:"sms,omitzero"`
-	Up                   bool                   `json:"up"`
-	LastRead             time.Time              `json:"lastRead,omitzero"`
-	Memory               gpu.Memory             `json:"memory,omitzero"`
-	Activity             gpu.Activity           `json:"activity,omitzero"`
-	Media                gpu.Media              `json:"media,omitzero"`
-	PowerEstimateWatts   gpu.Opt[float64]       `json:"powerEstimateWatts,omitzero"`
-	EnergyEstimateJoules gpu.Opt[float64]       `json:"energyEstimateJoules,omitzero"`
+	ID            gpu.InstanceID         `json:"id"`
+	Generation    uint64                 `json:"generation"`
+	Profile       string                 `json:"profile,omitempty"`
+	ProfileID     gpu.Opt[uint32]        `json:"profileId,omitzero"`
+	Placement     gpu.Opt[gpu.Placement] `json:"placement,omitzero"`
+	ComputeSlices gpu.Opt[int]           `json:"computeSlices,omitzero"`
+	MemorySlices  gpu.Opt[int]           `json:"memorySlices,omitzero"`
+	SMs           gpu.Opt[int]           `json:"sms,omitzero"`
+	Up            bool                   `json:"up"`
+	LastRead      time.Time              `json:"lastRead,omitzero"`
+	Memory        gpu.Memory             `json:"memory,omitzero"`
+	Activity      gpu.Activity           `json:"activity,omitzero"`
+	Media         gpu.Media              `json:"media,omitzero"`
+	// The rates are there with --collector.instance_pcie, if the driver reports them.
+	PCIeReceiveRate      gpu.Opt[float64] `json:"pcieReceiveBytesPerSecond,omitzero"`
+	PCIeTransmitRate     gpu.Opt[float64] `json:"pcieTransmitBytesPerSecond,omitzero"`
+	PowerEstimateWatts   gpu.Opt[float64] `json:"powerEstimateWatts,omitzero"`
+	EnergyEstimateJoules gpu.Opt[float64] `json:"energyEstimateJoules,omitzero"`
 	Use
 	XIDErrors        []XID             `json:"xidErrors,omitempty"`
 	Errors           []Error           `json:"errors"`
@@ -285,6 +289,7 @@ type ComputeInstance struct {
 	SMs           gpu.Opt[int]           `json:"sms,omitzero"`
 	Up            bool                   `json:"up"`
 	Activity      gpu.Activity           `json:"activity,omitzero"` // never DRAM's
+	ECC           []gpu.ECCCount         `json:"ecc,omitempty"`     // with --collector.instance_ecc
 	Use
 	Errors []Error `json:"errors"`
 }

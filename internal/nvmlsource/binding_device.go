@@ -46,6 +46,23 @@ func (d device) GetMarginTemperature() (int, nvml.Return) {
 	return int(margin.MarginTemperature), ret
 }
 
+func (d device) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
+	if !d.lib.has("nvmlDeviceGetGpuFabricInfoV") {
+		return nvml.GpuFabricInfo_v3{}, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+
+	handler := d.dev.GetGpuFabricInfoV()
+	if info, ret := handler.V3(); !isOlderVersion(ret) {
+		return info, ret
+	}
+	info, ret := handler.V2()
+
+	return nvml.GpuFabricInfo_v3{
+		ClusterUuid: info.ClusterUuid, Status: info.Status, CliqueId: info.CliqueId, State: info.State,
+		HealthMask: info.HealthMask,
+	}, ret
+}
+
 // GetCurrentClocksEventReasons falls back to the name that the function had before R535.
 func (d device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
 	if d.lib.has("nvmlDeviceGetCurrentClocksEventReasons") {

@@ -62,6 +62,13 @@ func (e entity) GetComputeRunningProcesses() (v0 []nvml.ProcessInfo, ret nvml.Re
 	return e.dev.GetComputeRunningProcesses()
 }
 
+func (e entity) GetMemoryErrorCounter(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType, a2 nvml.MemoryLocation) (v0 uint64, ret nvml.Return) {
+	if !e.lib.has("nvmlDeviceGetMemoryErrorCounter") {
+		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return e.dev.GetMemoryErrorCounter(a0, a1, a2)
+}
+
 func (d device) GetArchitecture() (v0 nvml.DeviceArchitecture, ret nvml.Return) {
 	if !d.lib.has("nvmlDeviceGetArchitecture") {
 		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
@@ -179,13 +186,6 @@ func (d device) GetCurrPcieLinkGeneration() (v0 int, ret nvml.Return) {
 		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 	return d.dev.GetCurrPcieLinkGeneration()
-}
-
-func (d device) GetMemoryErrorCounter(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType, a2 nvml.MemoryLocation) (v0 uint64, ret nvml.Return) {
-	if !d.lib.has("nvmlDeviceGetMemoryErrorCounter") {
-		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return d.dev.GetMemoryErrorCounter(a0, a1, a2)
 }
 
 func (d device) GetTotalEccErrors(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType) (v0 uint64, ret nvml.Return) {

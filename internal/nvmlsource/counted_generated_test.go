@@ -58,6 +58,11 @@ func (d countedDevice) GetComputeRunningProcesses() (v0 []nvml.ProcessInfo, ret 
 	return d.Device.GetComputeRunningProcesses()
 }
 
+func (d countedDevice) GetMemoryErrorCounter(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType, a2 nvml.MemoryLocation) (v0 uint64, ret nvml.Return) {
+	d.calls.note(d.name, "nvmlDeviceGetMemoryErrorCounter", a0, a1, a2)
+	return d.Device.GetMemoryErrorCounter(a0, a1, a2)
+}
+
 func (d countedDevice) GetArchitecture() (v0 nvml.DeviceArchitecture, ret nvml.Return) {
 	d.calls.note(d.name, "nvmlDeviceGetArchitecture")
 	return d.Device.GetArchitecture()
@@ -193,9 +198,9 @@ func (d countedDevice) GetCurrPcieLinkGeneration() (v0 int, ret nvml.Return) {
 	return d.Device.GetCurrPcieLinkGeneration()
 }
 
-func (d countedDevice) GetMemoryErrorCounter(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType, a2 nvml.MemoryLocation) (v0 uint64, ret nvml.Return) {
-	d.calls.note(d.name, "nvmlDeviceGetMemoryErrorCounter", a0, a1, a2)
-	return d.Device.GetMemoryErrorCounter(a0, a1, a2)
+func (d countedDevice) GetGpuFabricInfoV() (v0 nvml.GpuFabricInfo_v3, ret nvml.Return) {
+	d.calls.note(d.name, "nvmlDeviceGetGpuFabricInfoV")
+	return d.Device.GetGpuFabricInfoV()
 }
 
 func (d countedDevice) GetTotalEccErrors(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType) (v0 uint64, ret nvml.Return) {
@@ -276,6 +281,11 @@ func (m countedMIG) GetMemoryInfo() (v0 nvml.Memory_v2, ret nvml.Return) {
 func (m countedMIG) GetComputeRunningProcesses() (v0 []nvml.ProcessInfo, ret nvml.Return) {
 	m.calls.note(m.name, "nvmlDeviceGetComputeRunningProcesses")
 	return m.MIGDevice.GetComputeRunningProcesses()
+}
+
+func (m countedMIG) GetMemoryErrorCounter(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType, a2 nvml.MemoryLocation) (v0 uint64, ret nvml.Return) {
+	m.calls.note(m.name, "nvmlDeviceGetMemoryErrorCounter", a0, a1, a2)
+	return m.MIGDevice.GetMemoryErrorCounter(a0, a1, a2)
 }
 
 func (m countedMIG) GetGpuInstanceId() (v0 int, ret nvml.Return) {

@@ -66,6 +66,8 @@ type Entity interface {
 	// GetMemoryInfo prefers nvmlDeviceGetMemoryInfo_v2; with the older call Reserved is 0 and Version is 0.
 	GetMemoryInfo() (nvml.Memory_v2, nvml.Return)
 	GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
+	// GetMemoryErrorCounter counts, of a MIG device, the errors that it has had.
+	GetMemoryErrorCounter(nvml.MemoryErrorType, nvml.EccCounterType, nvml.MemoryLocation) (uint64, nvml.Return)
 	// GpmSampleGet fills a sample; of a MIG device, with the counters of its compute instance.
 	GpmSampleGet(GPMSample) nvml.Return
 }
@@ -103,7 +105,8 @@ type Device interface {
 	GetPcieReplayCounter() (int, nvml.Return)
 	GetCurrPcieLinkWidth() (int, nvml.Return)
 	GetCurrPcieLinkGeneration() (int, nvml.Return)
-	GetMemoryErrorCounter(nvml.MemoryErrorType, nvml.EccCounterType, nvml.MemoryLocation) (uint64, nvml.Return)
+	// GetGpuFabricInfoV asks for the newest struct that the driver knows; the older one has no summary of the health.
+	GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return)
 	GetTotalEccErrors(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return)
 	GetRemappedRows() (correctable, uncorrectable int, pending, failure bool, ret nvml.Return)
 	GetComputeMode() (nvml.ComputeMode, nvml.Return)

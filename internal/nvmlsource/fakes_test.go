@@ -39,6 +39,7 @@ type spy struct {
 	noMIGDevices bool // no GPU can have any, a driver says
 
 	pstate         gpu.Opt[nvml.Pstates] // what the driver says instead of the truth
+	fabric         *nvml.GpuFabricInfo_v3
 	thresholds     map[nvml.TemperatureThresholds]int32
 	rev1SMs        uint32 // of a second compute profile of one slice; 0: there is none
 	computeProfile uint32 // that a compute instance was made of last

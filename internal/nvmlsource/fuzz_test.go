@@ -247,7 +247,7 @@ func FuzzRead(f *testing.F) {
 		now := time.Unix(1e9, 0)
 		source := nvmlsource.New(noise{&said}, nvmlsource.Options{
 			Now: func() time.Time { return now }, GPM: true, ProcessUtilization: true,
-			Media: func() bool { return true }, Logger: log.NewNopLogger(),
+			Extras: allExtras, Logger: log.NewNopLogger(),
 		})
 		for range 3 {
 			now = now.Add(10 * time.Second)

@@ -282,6 +282,7 @@ func (r *gpuRead) computeActivity() (invalid int) {
 		e := &t.states[i]
 		invalid += r.computeWindow(&e.window, instanceMetrics)
 		invalid += r.computeMedia(&t.instances[i], e)
+		invalid += r.computePCIe(e)
 		for j := range e.computes {
 			invalid += r.computeWindow(&e.computes[j].window, computeMetrics)
 		}
@@ -365,7 +366,7 @@ func (m *GPMMetric) valueIn(unit float64) (value gpu.Opt[float64], valid bool) {
 func (r *gpuRead) addActivity(instances []gpu.GPUInstance, sampled bool) {
 	for i := range instances {
 		gi, e := &instances[i], &r.state.tree.states[i]
-		gi.Activity, gi.Media = e.window.activity, e.window.media
+		gi.Activity, gi.Media, gi.Rates = e.window.activity, e.window.media, e.window.rates
 		gi.Errors = e.window.reportErrors(gi.Errors, sampled)
 		for j := range gi.ComputeInstances {
 			ci, w := &gi.ComputeInstances[j], &e.computes[j].window

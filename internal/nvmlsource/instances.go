@@ -104,7 +104,8 @@ func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 			gi.Memory = memoryOf(m)
 		}
 		gi.Errors, gi.Up = q.errs, !isUnreadable(q.errs)
-		vanished = vanished || q.stale
+		gone := r.readInstanceECC(gi, state)
+		vanished = vanished || q.stale || gone
 	}
 	return instances, vanished
 }

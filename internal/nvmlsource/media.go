@@ -14,7 +14,7 @@ import (
 
 // queryMedia queries the utilization of the media engines of a GPU without MIG, if that is enabled.
 func (r *gpuRead) queryMedia(q *querier) gpu.Media {
-	if !r.media && !r.source.opts.WholeGPUMedia || r.state.mode.enabled.Or(false) {
+	if !r.extras.Media && !r.source.opts.WholeGPUMedia || r.state.mode.enabled.Or(false) {
 		return gpu.Media{}
 	}
 	return gpu.Media{
@@ -58,7 +58,7 @@ func mediaKinds() [kindsOfMedia]mediaKind {
 func (r *gpuRead) computeMedia(gi *gpu.GPUInstance, state *entityState) (invalid int) {
 	w := &state.window
 	w.media = gpu.Media{}
-	if !r.media || w.count < 2 || len(w.errs) > 0 {
+	if !r.extras.Media || w.count < 2 || len(w.errs) > 0 {
 		return 0
 	}
 	q := r.newQuerier(state.answers)

@@ -53,7 +53,8 @@ func mediaNodeOf(t *testing.T, scenario string, wanted *bool) (*node, []gpu.UUID
 	t.Helper()
 	n := startNode(t, scenario)
 	n.source = nvmlsource.New(n.spy, nvmlsource.Options{
-		Now: n.Now, SlowEvery: time.Hour, GPM: true, Media: func() bool { return *wanted }, Logger: log.NewNopLogger(),
+		Now: n.Now, SlowEvery: time.Hour, GPM: true, Logger: log.NewNopLogger(),
+		Extras: func() nvmlsource.Extras { return nvmlsource.Extras{Media: *wanted} },
 	})
 	t.Cleanup(func() {
 		if err := n.source.Close(t.Context()); err != nil && t.Context().Err() == nil {

@@ -18,6 +18,10 @@ func (n noise) GetName() (v0 string, ret nvml.Return) {
 	return random[string](n), n.ret()
 }
 
+func (n noise) GetMemoryErrorCounter(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType, a2 nvml.MemoryLocation) (v0 uint64, ret nvml.Return) {
+	return random[uint64](n), n.ret()
+}
+
 func (n noise) GetArchitecture() (v0 nvml.DeviceArchitecture, ret nvml.Return) {
 	return random[nvml.DeviceArchitecture](n), n.ret()
 }
@@ -108,10 +112,6 @@ func (n noise) GetCurrPcieLinkWidth() (v0 int, ret nvml.Return) {
 
 func (n noise) GetCurrPcieLinkGeneration() (v0 int, ret nvml.Return) {
 	return random[int](n), n.ret()
-}
-
-func (n noise) GetMemoryErrorCounter(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType, a2 nvml.MemoryLocation) (v0 uint64, ret nvml.Return) {
-	return random[uint64](n), n.ret()
 }
 
 func (n noise) GetTotalEccErrors(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType) (v0 uint64, ret nvml.Return) {

@@ -16,8 +16,8 @@ type gpuRead struct {
 	state    *gpuState
 	dev      Device
 	now      time.Time
-	slow     bool  // the slow tier is due; denied calls are tried again
-	media    bool  // media engines are read
+	slow     bool // the slow tier is due; denied calls are tried again
+	extras   Extras
 	retryAll bool  // calls that were not supported are tried again
 	rescans  int   // how often the tree was read again because something of it had vanished
 	lost     error // the GPU as a whole does not answer: no further call is made
@@ -31,6 +31,10 @@ func newGPURead(s *Source, g *gpuState) *gpuRead {
 		g.slowAt = time.Time{}
 	}
 	retryAll := g.retryUnsupported(now, change != unchanged)
+	var extras Extras
+	if s.opts.Extras != nil {
+		extras = s.opts.Extras()
+	}
 	since := now.Sub(g.slowAt)
 	return &gpuRead{
 		source:   s,
@@ -38,7 +42,7 @@ func newGPURead(s *Source, g *gpuState) *gpuRead {
 		dev:      g.handle,
 		now:      now,
 		slow:     g.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery,
-		media:    s.opts.Media != nil && s.opts.Media(),
+		extras:   extras,
 		retryAll: retryAll,
 	}
 }

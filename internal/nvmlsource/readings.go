@@ -67,6 +67,7 @@ func (r *gpuRead) readSlow(fields tier) tier {
 	to.TemperatureThresholds = r.queryThresholds(&q)
 	to.Fans = r.queryFans(&q)
 	to.ECC = r.queryECC(&q)
+	to.Fabric = r.queryFabric(&q)
 	to.RemappedRows = r.queryRows(&q)
 	r.state.slow, r.state.slowAt = tier{readings: to, errs: append(fields.errs, q.errs...)}, r.now
 	return r.state.slow
@@ -80,6 +81,7 @@ func joinTiers(fast, slow gpu.Readings) gpu.Readings {
 	fast.PCIe.Replays, fast.PCIe.LinkWidth, fast.PCIe.LinkGeneration = slow.PCIe.Replays, slow.PCIe.LinkWidth,
 		slow.PCIe.LinkGeneration
 	fast.NVLink.Errors, fast.ECC, fast.RemappedRows = slow.NVLink.Errors, slow.ECC, slow.RemappedRows
+	fast.Fabric = slow.Fabric
 	fast.RecoveryAction, fast.ExclusiveComputeMode = slow.RecoveryAction, slow.ExclusiveComputeMode
 	return fast
 }

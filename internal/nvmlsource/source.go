@@ -27,11 +27,19 @@ type Options struct {
 	GPMFor func(id gpu.UUID) bool
 	// ProcessUtilization enables the SM utilization of each process, if the driver reports it.
 	ProcessUtilization bool
-	// Media reports whether media engines are read; nil means never. Every Read calls it, concurrently with others.
-	Media func() bool
-	// WholeGPUMedia reads the media engines of GPUs without MIG even if Media does not ask for them.
+	// Extras returns which extra readings are made; nil means none. Every Read calls it, concurrently with others.
+	Extras func() Extras
+	// WholeGPUMedia reads the media engines of GPUs without MIG even if Extras does not ask for them.
 	WholeGPUMedia bool
 	Logger        log.Logger
+}
+
+// Extras are readings that cost driver calls of their own, and that few need.
+type Extras struct {
+	Media        bool // media engines
+	InstanceECC  bool // memory errors by MIG device
+	InstancePCIe bool // PCIe traffic of GPU instances, by GPM
+	Fabric       bool // the GPU's place in the NVLink fabric
 }
 
 const defaultSlowEvery = 15 * time.Second

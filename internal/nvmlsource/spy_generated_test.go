@@ -64,6 +64,13 @@ func (d spyDevice) GetMemoryInfo() (v0 nvml.Memory_v2, ret nvml.Return) {
 	return d.Device.GetMemoryInfo()
 }
 
+func (d spyDevice) GetMemoryErrorCounter(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType, a2 nvml.MemoryLocation) (v0 uint64, ret nvml.Return) {
+	if ret, ok := d.spy.passes("GetMemoryErrorCounter"); !ok {
+		return v0, ret
+	}
+	return d.Device.GetMemoryErrorCounter(a0, a1, a2)
+}
+
 func (d spyDevice) GetArchitecture() (v0 nvml.DeviceArchitecture, ret nvml.Return) {
 	if ret, ok := d.spy.passes("GetArchitecture"); !ok {
 		return v0, ret
@@ -239,13 +246,6 @@ func (d spyDevice) GetCurrPcieLinkGeneration() (v0 int, ret nvml.Return) {
 	return d.Device.GetCurrPcieLinkGeneration()
 }
 
-func (d spyDevice) GetMemoryErrorCounter(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType, a2 nvml.MemoryLocation) (v0 uint64, ret nvml.Return) {
-	if ret, ok := d.spy.passes("GetMemoryErrorCounter"); !ok {
-		return v0, ret
-	}
-	return d.Device.GetMemoryErrorCounter(a0, a1, a2)
-}
-
 func (d spyDevice) GetTotalEccErrors(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType) (v0 uint64, ret nvml.Return) {
 	if ret, ok := d.spy.passes("GetTotalEccErrors"); !ok {
 		return v0, ret
@@ -342,6 +342,13 @@ func (m spyMIG) GetComputeRunningProcesses() (v0 []nvml.ProcessInfo, ret nvml.Re
 		return v0, ret
 	}
 	return m.MIGDevice.GetComputeRunningProcesses()
+}
+
+func (m spyMIG) GetMemoryErrorCounter(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType, a2 nvml.MemoryLocation) (v0 uint64, ret nvml.Return) {
+	if ret, ok := m.spy.passes("MIG.GetMemoryErrorCounter"); !ok {
+		return v0, ret
+	}
+	return m.MIGDevice.GetMemoryErrorCounter(a0, a1, a2)
 }
 
 func (m spyMIG) GetGpuInstanceId() (v0 int, ret nvml.Return) {

@@ -32,7 +32,9 @@ type tree struct {
 type entityState struct {
 	answers  answers
 	window   window
-	device   int           // of a compute instance: index of its MIG device in the scan
+	device   int            // of a compute instance: index of its MIG device in the scan
+	ecc      []gpu.ECCCount // of a compute instance, by the last slow tier
+	eccErrs  []gpu.ReadError
 	computes []entityState // of a GPU instance: those of its compute instances, in their order
 }
 

@@ -171,11 +171,12 @@ func dropReadings(g *gpu.GPU) {
 }
 
 func dropInstanceReadings(gi *gpu.GPUInstance) {
-	gi.Memory, gi.Activity, gi.Media = gpu.Memory{}, gpu.Activity{}, gpu.Media{}
+	gi.Memory, gi.Activity, gi.Media, gi.Rates = gpu.Memory{}, gpu.Activity{}, gpu.Media{}, gpu.LinkRates{}
 	gi.Processes = gpu.None[int]()
 	gi.PowerWatts, gi.EnergyJoules = gpu.None[float64](), gpu.None[gpu.Counter]()
 	for c := range gi.ComputeInstances {
 		ci := &gi.ComputeInstances[c]
+		ci.ECC = nil
 		ci.Processes, ci.Activity, ci.PowerWatts = gpu.None[int](), gpu.Activity{}, gpu.None[float64]()
 	}
 }

@@ -11,6 +11,8 @@ type Activity struct {
 	FP16      float64
 	DRAM      float64
 	Media     Media // of the device's own engines; a compute instance has none
+	// PCIe is the traffic of a GPU instance in each direction, in bytes per second.
+	PCIe float64
 }
 
 // use is what a workload does with the SMs that it keeps busy: shares of their time.

@@ -17,7 +17,7 @@ type Counters struct {
 	Activity Activity
 	// Engines are those that the device has of its own: a compute instance has none.
 	Engines gpu.Engines
-	// Traffic in each direction since the start of the node, in bytes; of a GPU only.
+	// Traffic in each direction since the start of the node, in bytes; of a GPU, PCIe also of a GPU instance.
 	PCIe, NVLink float64
 }
 
@@ -37,10 +37,6 @@ func (n *Node) GPUCounters(index int) (Counters, error) {
 	}, nil
 }
 
-// errNoCompute is why a GPU instance has no counters. DCGM skips such an instance; which error NVML answers with is not
-// known, but a value of 0 it is not.
-var errNoCompute = fmt.Errorf("%w: the GPU instance has no compute instance", gpu.ErrDriver)
-
 // InstanceCounters reads those of a GPU instance; gpu.ErrNotFound if there is none with this id, gpu.ErrDriver if it
 // has no compute instance.
 func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) {
@@ -53,14 +49,14 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 	if i == nil {
 		return Counters{}, gpu.ErrNotFound
 	}
-	if len(i.ComputeInstances) == 0 {
-		return Counters{}, errNoCompute
+	if len(i.ComputeInstances) == 0 { // DCGM skips it; which error NVML answers with is not known, but 0 it is not
+		return Counters{}, fmt.Errorf("%w: GPU instance %d has no compute instance", gpu.ErrDriver, id)
 	}
 	of := CountersOf{GPU: index, Instance: gpu.Some(id)}
+	counted := n.gpus[index].counters[of].plus(i.Activity, now.Sub(n.at).Seconds())
 	return Counters{
-		Time: now, Of: of, Odd: n.odd(index, now),
-		Activity: n.gpus[index].counters[of].plus(i.Activity, now.Sub(n.at).Seconds()),
-		Engines:  i.Profile.Engines.Or(gpu.Engines{}),
+		Time: now, Of: of, Odd: n.odd(index, now), Activity: counted,
+		Engines: i.Profile.Engines.Or(gpu.Engines{}), PCIe: counted.PCIe,
 	}, nil
 }
 
@@ -116,6 +112,7 @@ func (a Activity) plus(during Activity, seconds float64) Activity {
 	a.FP32 += during.FP32 * seconds
 	a.FP16 += during.FP16 * seconds
 	a.DRAM += during.DRAM * seconds
+	a.PCIe += during.PCIe * seconds
 	for kind := range a.Media {
 		a.Media[kind] += during.Media[kind] * seconds
 	}

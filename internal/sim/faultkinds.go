@@ -65,7 +65,7 @@ func faultReadings() map[string]gpu.Reading {
 		gpu.ReadingInventory, gpu.ReadingMIG, gpu.ReadingMemory, gpu.ReadingUtilization, gpu.ReadingPower, gpu.ReadingEnergy,
 		gpu.ReadingTemperature, gpu.ReadingClocks, gpu.ReadingClockEvents, gpu.ReadingPCIe, gpu.ReadingNVLink, gpu.ReadingECC,
 		gpu.ReadingRowRemap, gpu.ReadingRecovery, gpu.ReadingProcesses, gpu.ReadingEvents, gpu.ReadingActivity,
-		gpu.ReadingFans, gpu.ReadingMedia,
+		gpu.ReadingFans, gpu.ReadingMedia, gpu.ReadingFabric,
 	} {
 		readings[string(r)] = r
 	}

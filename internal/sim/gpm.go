@@ -41,8 +41,8 @@ func GPM(before, after Counters, id uint32) (float64, bool) {
 		from, to, unit = a.FP32, b.FP32, 100
 	case 13:
 		from, to, unit = a.FP16, b.FP16, 100
-	case 20, 21:
-		from, to, unit, has = before.PCIe, after.PCIe, 1.0/mebi, whole
+	case 20, 21: // of GPU instances, too, in the output of another exporter
+		from, to, unit, has = before.PCIe, after.PCIe, 1.0/mebi, !after.Of.Compute.Present()
 	case 60, 61:
 		from, to, unit, has = before.NVLink, after.NVLink, 1.0/mebi, whole
 	default:

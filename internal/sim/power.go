@@ -141,7 +141,11 @@ func (n *Node) useTraffic(g *simGPU) {
 		if t.workload == nil {
 			continue
 		}
-		g.sample.pcie += t.now(n, t.workload.PCIe.Signal) * t.speed
+		pcie := t.now(n, t.workload.PCIe.Signal) * t.speed
+		g.sample.pcie += pcie
+		if t.on.instance != nil {
+			t.on.instance.Activity.PCIe += pcie
+		}
 		if !g.migOn && g.model.nvlinks > 0 {
 			g.sample.nvlink += t.now(n, t.workload.NVLink.Signal) * t.speed
 		}

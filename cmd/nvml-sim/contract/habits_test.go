@@ -258,7 +258,9 @@ func checkReplays(t *testing.T, l nvml.Interface, _ *sim.Node) {
 func checkLimits(t *testing.T, l nvml.Interface, _ *sim.Node) {
 	h100, a100 := handleOf(t, l, 0), handleOf(t, l, 1)
 	celsius := int32(ok[uint32](t)(h100.GetTemperature(nvml.TEMPERATURE_GPU)))
-	highest := int32(ok[uint32](t)(h100.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_GPU_MAX)))
+	highest := int32(ok[uint32](t)(a100.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_GPU_MAX)))
+	_, ret := h100.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_GPU_MAX)
+	want(t, "a threshold of H100", ret, nvml.ERROR_NOT_SUPPORTED)
 	if m := ok[nvml.MarginTemperature](t)(h100.GetMarginTemperature()); m.MarginTemperature != highest-celsius {
 		t.Errorf("%d C below the limit at %d of %d C", m.MarginTemperature, celsius, highest)
 	}
@@ -340,7 +342,9 @@ func checkCountersGoOn(t *testing.T, l nvml.Interface, node *sim.Node) {
 	ci := ok[nvml.ComputeInstance](t)(gi.GetComputeInstanceById(0))
 	want(t, "destruction", ci.Destroy(), nvml.SUCCESS)
 	want(t, "destruction", gi.Destroy(), nvml.SUCCESS)
-	ok[nvml.GpuInstance](t)(raw.CreateGpuInstance(&nvml.GpuInstanceProfileInfo{Id: 9}))
+	gi = ok[nvml.GpuInstance](t)(raw.CreateGpuInstance(&nvml.GpuInstanceProfileInfo{Id: 9}))
+	want(t, "a sample without a compute instance", d.GpmMigSampleGet(2, before), nvml.ERROR_UNKNOWN)
+	ok[nvml.ComputeInstance](t)(gi.CreateComputeInstance(&nvml.ComputeInstanceProfileInfo{Id: 2}))
 	if err := node.Advance(time.Second); err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,10 @@ func compareFaces(t *testing.T) {
 	}
 	defer node.Close()
 	options := nvmlsource.Options{
-		Now: node.Now, SlowEvery: 15 * time.Second, GPM: true, Media: func() bool { return true }, Logger: log.NewNopLogger(),
+		Now: node.Now, SlowEvery: 15 * time.Second, GPM: true, Logger: log.NewNopLogger(),
+		Extras: func() nvmlsource.Extras {
+			return nvmlsource.Extras{Media: true, InstanceECC: true, InstancePCIe: true, Fabric: true}
+		},
 	}
 	faces := []face{
 		{"in process", nvmlsource.New(simnvml.New(node), options)},

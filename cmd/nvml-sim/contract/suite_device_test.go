@@ -69,17 +69,10 @@ func readingChecks() []checkOf {
 			}
 		})},
 		{name: "Device.GetTemperatureThreshold", check: each(checkThresholds)},
-		{name: "Device.GetMarginTemperature", check: each(func(s *subject, d nvmlsource.Device) {
-			if margin, ret := d.GetMarginTemperature(); s.has("Device.GetMarginTemperature", ret) {
-				s.want(margin > -60 && margin < 150, "%d C below the limit", margin)
-			}
-		})},
+		{name: "Device.GetMarginTemperature", check: each(checkMargin)},
+		{name: "Device.GetGpuFabricInfoV", check: each(checkFabric)},
 		{name: "Device.GetClockInfo", check: each(checkClocks)},
-		{name: "Device.GetCurrentClocksEventReasons", check: each(func(s *subject, d nvmlsource.Device) {
-			if reasons, ret := d.GetCurrentClocksEventReasons(); s.has("Device.GetCurrentClocksEventReasons", ret) {
-				s.want(reasons < 1<<16, "reasons %x", reasons)
-			}
-		})},
+		{name: "Device.GetCurrentClocksEventReasons", check: each(checkClockEvents)},
 		{name: "Device.GetPerformanceState", check: each(func(s *subject, d nvmlsource.Device) {
 			if state, ret := d.GetPerformanceState(); s.has("Device.GetPerformanceState", ret) {
 				s.want(state >= nvml.PSTATE_0 && state <= nvml.PSTATE_15 || state == nvml.PSTATE_UNKNOWN, "performance state %d",
@@ -107,6 +100,25 @@ func readingChecks() []checkOf {
 			methods: []string{"Device.GetGraphicsRunningProcesses", "Device.GetMPSComputeRunningProcesses"},
 			check:   each(checkProcesses),
 		},
+	}
+}
+
+func checkClockEvents(s *subject, d nvmlsource.Device) {
+	if reasons, ret := d.GetCurrentClocksEventReasons(); s.has("Device.GetCurrentClocksEventReasons", ret) {
+		s.want(reasons < 1<<16, "reasons %x", reasons)
+	}
+}
+
+func checkMargin(s *subject, d nvmlsource.Device) {
+	if margin, ret := d.GetMarginTemperature(); s.has("Device.GetMarginTemperature", ret) {
+		s.want(margin > -60 && margin < 150, "%d C below the limit", margin)
+	}
+}
+
+func checkFabric(s *subject, d nvmlsource.Device) {
+	if info, ret := d.GetGpuFabricInfoV(); s.has("Device.GetGpuFabricInfoV", ret) {
+		s.want(info.State <= nvml.GPU_FABRIC_STATE_COMPLETED &&
+			info.HealthSummary <= nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY, "fabric %+v", info)
 	}
 }
 

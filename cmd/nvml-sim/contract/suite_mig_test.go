@@ -33,6 +33,7 @@ func migChecks() []checkOf {
 			})},
 		{name: "MIGDevice.GetAttributes", check: eachMIG(checkAttributes)},
 		{name: "MIGDevice.GetMemoryInfo", check: eachMIG(checkMIGMemory)},
+		{name: "MIGDevice.GetMemoryErrorCounter", check: eachMIG(checkMIGErrors)},
 		{name: "MIGDevice.GetComputeRunningProcesses", check: eachMIG(checkMIGProcesses)},
 	}
 }
@@ -287,6 +288,18 @@ func checkMIGMemory(s *subject, d nvmlsource.Device, m nvmlsource.MIGDevice) {
 			shared, _ := other.GetMemoryInfo()
 			s.want(shared.Total == memory.Total, "GPU instance %d has %d bytes and %d", id, memory.Total, shared.Total)
 		}
+	}
+}
+
+// checkMIGErrors: a MIG device has no more errors in its SRAM than its GPU.
+func checkMIGErrors(s *subject, d nvmlsource.Device, m nvmlsource.MIGDevice) {
+	const severity, lifetime = nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC
+	count, ret := m.GetMemoryErrorCounter(severity, lifetime, nvml.MEMORY_LOCATION_SRAM)
+	if !s.has("MIGDevice.GetMemoryErrorCounter", ret) {
+		return
+	}
+	if all, ret := d.GetMemoryErrorCounter(severity, lifetime, nvml.MEMORY_LOCATION_SRAM); ret == nvml.SUCCESS {
+		s.want(count <= all, "%d errors of a GPU that has %d", count, all)
 	}
 }
 

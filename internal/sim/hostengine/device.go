@@ -240,7 +240,7 @@ func (v *Value) fillECC(s *sim.GPUState) {
 		v.setFlag(true)
 		return
 	case 310, 311:
-		if s.MIGEnabled { // the driver has no volatile counts then
+		if !s.HasVolatileECC() {
 			return
 		}
 	}

@@ -223,6 +223,9 @@ func (e *Engine) counters(of Entity) (sim.Counters, error) {
 	return e.node.ComputeCounters(m.GPU, m.Instance, m.Compute)
 }
 
+// isLinkTraffic reports whether a field of profiling is the traffic over PCIe, of which DCGM has that of GPUs alone.
+func isLinkTraffic(field uint16) bool { return field == 1009 || field == 1010 }
+
 // Latest gives the newest value of every field of every entity, by entity. One that is not watched has a status that
 // says so; what an entity does not have is a blank whose status is good.
 func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
@@ -321,7 +324,7 @@ func (e *Engine) value(of Entity, field uint16) Value {
 	if metric, scale, ok := metricOf(field); ok {
 		value, has := sim.GPM(s.from, s.last, metric)
 		switch {
-		case !has:
+		case !has || of.Level != GPU && isLinkTraffic(field):
 		case v.Type == 'i' && math.IsNaN(value):
 			v.setBlank(noValue)
 		case v.Type == 'i':

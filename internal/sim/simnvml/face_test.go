@@ -127,7 +127,7 @@ func TestReadingsWithMIGOnAndOff(t *testing.T) {
 		t.Errorf("utilization %+v", u)
 	}
 	want[uint64](t, nvml.ERROR_NOT_SUPPORTED,
-		"volatile ECC with MIG")(split.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC))
+		"volatile ECC of an A100 with MIG")(split.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC))
 	ok[uint64](t)(split.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.AGGREGATE_ECC))
 	ok[uint64](t)(whole.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC,
 		nvml.MEMORY_LOCATION_SRAM))

@@ -116,7 +116,6 @@ func (d *device) GetCurrPcieLinkGeneration() (int, nvml.Return) {
 }
 
 // GetMemoryErrorCounter counts errors of device memory and SRAM; the simulation has errors in device memory alone.
-// With MIG on, a whole GPU reports no volatile counts.
 func (d *device) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType,
 	location nvml.MemoryLocation) (uint64, nvml.Return) {
 	total, ret := d.GetTotalEccErrors(severity, lifetime)
@@ -134,7 +133,7 @@ func (d *device) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime n
 
 func (d *device) GetTotalEccErrors(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType) (uint64, nvml.Return) {
 	return read(d, gpu.ReadingECC, func(s *sim.GPUState) (uint64, nvml.Return) {
-		if s.MIGEnabled && lifetime == nvml.VOLATILE_ECC {
+		if lifetime == nvml.VOLATILE_ECC && !s.HasVolatileECC() {
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
 		type kind struct {
@@ -151,6 +150,37 @@ func (d *device) GetTotalEccErrors(severity nvml.MemoryErrorType, lifetime nvml.
 			return 0, nvml.ERROR_INVALID_ARGUMENT
 		}
 		return count, nvml.SUCCESS
+	})
+}
+
+// GetMemoryErrorCounter has the uncorrectable errors of SRAM since the driver was loaded, of which the simulation has
+// none: see sim.GPUState.HasVolatileECC.
+func (m *migDevice) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType,
+	location nvml.MemoryLocation) (uint64, nvml.Return) {
+	has, ret := readDevice(m, gpu.ReadingECC, func(s *sim.GPUState, _ *sim.MIGDevice) bool { return s.HasVolatileECC() })
+	if ret != nvml.SUCCESS {
+		return 0, ret
+	}
+	if !has || severity != nvml.MEMORY_ERROR_TYPE_UNCORRECTED || lifetime != nvml.VOLATILE_ECC ||
+		location != nvml.MEMORY_LOCATION_SRAM {
+		return 0, nvml.ERROR_NOT_SUPPORTED
+	}
+
+	return 0, nvml.SUCCESS
+}
+
+func (d *device) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
+	return read(d, gpu.ReadingFabric, func(s *sim.GPUState) (nvml.GpuFabricInfo_v3, nvml.Return) {
+		fabric, ok := s.Fabric().Get()
+		if !ok {
+			return nvml.GpuFabricInfo_v3{}, nvml.ERROR_NOT_SUPPORTED
+		}
+
+		return nvml.GpuFabricInfo_v3{
+			Version: nvml.STRUCT_VERSION(nvml.GpuFabricInfo_v3{}, 3),
+			Status: fabric.Status, CliqueId: fabric.Clique, State: nvml.GPU_FABRIC_STATE_COMPLETED,
+			HealthSummary: nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY,
+		}, nvml.SUCCESS
 	})
 }
 

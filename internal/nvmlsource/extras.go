@@ -1,0 +1,116 @@
+package nvmlsource
+
+import (
+	"fmt"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// queryFabric queries the GPU's registration in the NVLink fabric, if that is asked for. GPUs without NVSwitch have
+// none.
+func (r *gpuRead) queryFabric(q *querier) gpu.Opt[gpu.Fabric] {
+	if !r.extras.Fabric {
+		return gpu.None[gpu.Fabric]()
+	}
+	info, err := query(q, "nvmlDeviceGetGpuFabricInfoV", gpu.ReadingFabric, r.dev.GetGpuFabricInfoV)
+	if err != nil {
+		return gpu.None[gpu.Fabric]()
+	}
+
+	return fabricOf(&info)
+}
+
+// fabricOf converts an answer. It is absent if the driver reports a state that is unknown, or that there is no fabric.
+func fabricOf(info *nvml.GpuFabricInfo_v3) gpu.Opt[gpu.Fabric] {
+	state, known := map[uint8]gpu.FabricState{
+		nvml.GPU_FABRIC_STATE_NOT_STARTED: gpu.FabricNotStarted, nvml.GPU_FABRIC_STATE_IN_PROGRESS: gpu.FabricInProgress,
+		nvml.GPU_FABRIC_STATE_COMPLETED: gpu.FabricCompleted,
+	}[info.State]
+	if !known {
+		return gpu.None[gpu.Fabric]()
+	}
+	health := map[uint8]gpu.FabricHealth{
+		nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY:          gpu.FabricHealthy,
+		nvml.GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY:        gpu.FabricUnhealthy,
+		nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY: gpu.FabricLimitedCapacity,
+	}[info.HealthSummary]
+
+	u := &info.ClusterUuid
+
+	return gpu.Some(gpu.Fabric{
+		State: state, Status: info.Status, Health: health, Clique: info.CliqueId,
+		ClusterUUID: fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]),
+	})
+}
+
+// readInstanceECC adds the memory errors of the MIG devices to their compute instances, if that is asked for: of those
+// that the driver counts by MIG device, the uncorrectable ones of SRAM. They are read with the slow tier.
+func (r *gpuRead) readInstanceECC(gi *gpu.GPUInstance, state *entityState) (vanished bool) {
+	if !r.extras.InstanceECC {
+		return false
+	}
+	for i := range gi.ComputeInstances {
+		ci, of := &gi.ComputeInstances[i], &state.computes[i]
+		if r.slow {
+			q := r.newQuerier(of.answers)
+			of.ecc = r.queryDeviceECC(&q, r.state.tree.handleOf(of))
+			of.eccErrs = q.errs
+			vanished = vanished || q.stale
+		}
+		ci.ECC = of.ecc
+		gi.Errors = append(gi.Errors, of.eccErrs...)
+		markRemembered(of.eccErrs)
+	}
+
+	return vanished
+}
+
+func (r *gpuRead) queryDeviceECC(q *querier, device MIGDevice) []gpu.ECCCount {
+	const call = "nvmlDeviceGetMemoryErrorCounter(uncorrected, volatile, sram)"
+	count, err := query(q, call, gpu.ReadingECC, func() (uint64, nvml.Return) {
+		return device.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC,
+			nvml.MEMORY_LOCATION_SRAM)
+	})
+	if err != nil {
+		return nil
+	}
+
+	return []gpu.ECCCount{{Severity: "uncorrected", Lifetime: "volatile", Location: "sram", Count: count}}
+}
+
+// computePCIe computes the PCIe traffic of a GPU instance over the last window, if that is asked for, and counts the
+// values that are no numbers. It is a call of its own: a driver that does not have these metrics for instances may
+// refuse all metrics of a call.
+func (r *gpuRead) computePCIe(state *entityState) (invalid int) {
+	const call = "nvmlGpmMetricsGet(PCIe)"
+	w := &state.window
+	w.rates = gpu.LinkRates{}
+	q := r.newQuerier(state.answers)
+	if !r.extras.InstancePCIe || w.count < 2 || len(w.errs) > 0 || q.checkRefused(call, gpu.ReadingPCIe) != nil {
+		return 0
+	}
+
+	metrics := []GPMMetric{
+		{ID: uint32(nvml.GPM_METRIC_PCIE_RX_PER_SEC), Return: nvml.ERROR_UNKNOWN},
+		{ID: uint32(nvml.GPM_METRIC_PCIE_TX_PER_SEC), Return: nvml.ERROR_UNKNOWN},
+	}
+	ret := r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)
+	if ret == nvml.ERROR_INVALID_ARGUMENT {
+		ret = nvml.ERROR_NOT_SUPPORTED // see computeKinds
+	}
+	if q.recordReturn(call, gpu.ReadingPCIe, ret) != nil {
+		w.errs = append(w.errs, q.errs...)
+		return 0
+	}
+
+	for i, rate := range []*gpu.Opt[float64]{&w.rates.PCIeReceive, &w.rates.PCIeTransmit} {
+		var valid bool
+		if *rate, valid = metrics[i].valueIn(1 << 20); !valid {
+			invalid++
+		}
+	}
+
+	return invalid
+}

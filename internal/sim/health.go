@@ -1,0 +1,20 @@
+package sim
+
+import "github.com/mig-exporter/mig-exporter/internal/gpu"
+
+// fabricLinks is how many NVLinks a GPU has that is connected to NVSwitches, from Hopper on.
+const fabricLinks = 18
+
+// Fabric returns the GPU's registration in the NVLink fabric: completed on GPUs of HGX systems, whose fabric is one
+// node without a cluster.
+func (s *GPUState) Fabric() gpu.Opt[gpu.Fabric] {
+	if s.Architecture == Ampere || s.NVLinks != fabricLinks {
+		return gpu.None[gpu.Fabric]()
+	}
+
+	return gpu.Some(gpu.Fabric{State: gpu.FabricCompleted, Health: gpu.FabricHealthy})
+}
+
+// HasVolatileECC reports whether the driver has the errors since it was loaded. With MIG on they could be read of an
+// H200 and of its MIG devices, by a capture with driver 590.48.01; of GPUs before Hopper that is not known.
+func (s *GPUState) HasVolatileECC() bool { return !s.MIGEnabled || s.Architecture != Ampere }
