@@ -3,7 +3,8 @@ package collector
 func newPower(c *catalog) collectFunc {
 	const gpuWide = "The whole GPU: no sensor exists below it."
 	const estimate = "An estimate; with the other instances and what is unallocated it adds up to the GPU's."
-	watts := c.newFamily("nvidia_gpu_power_watts", "Power that the GPU draws.", gpuWide)
+	watts := c.newFamily("nvidia_gpu_power_watts", "Power that the GPU draws. If the driver reports none, the mean since the last "+
+		"poll by its energy counter.", gpuWide)
 	limit := c.newFamily("nvidia_gpu_power_limit_watts", "Power limit in force.", gpuWide)
 	idle := c.newFamily("nvidia_gpu_power_idle_watts",
 		"Idle power of the GPU: the lowest seen while nothing ran, until then a default for its model.",
@@ -18,7 +19,8 @@ func newPower(c *catalog) collectFunc {
 	method := c.newFamily("nvidia_gpu_power_estimate_method",
 		"How active power is shared among the GPU instances, with the value 1.",
 		"activity: by their part of the SMs and their graphics engine activity; unallocated: nothing is active or the "+
-			"activity of one is unknown, so it goes to what is unallocated. Absent while MIG is off.", "method")
+			"activity of one is unknown, so it goes to what is unallocated; unknown: the driver reports neither power nor "+
+			"energy, so there are no estimates. Absent while MIG is off.", "method")
 	giWatts := c.newFamily("nvidia_mig_gpu_instance_power_estimate_watts", "The GPU instance's part of the GPU's power.",
 		estimate)
 	giJoules := c.newFamily("nvidia_mig_gpu_instance_energy_estimate_joules_total",

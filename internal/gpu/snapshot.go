@@ -166,11 +166,15 @@ type PowerMethod string
 const (
 	PowerByActivity    PowerMethod = "activity"    // by SMs and graphics engine activity
 	PowerUnallocated   PowerMethod = "unallocated" // nothing is active or activity is unknown
+	PowerUnknown       PowerMethod = "unknown"     // the driver reports neither power nor energy: there are no estimates
 	PowerNotApplicable PowerMethod = ""            // no MIG
 )
 
-// PowerEstimate is how the power of a MIG GPU was shared among its instances. IdleWatts is present without MIG, too.
+// PowerEstimate is how the power of a MIG GPU was shared among its instances. IdleWatts and FromEnergy are set without
+// MIG, too.
 type PowerEstimate struct {
+	// FromEnergy is set if the driver reports no power: it is the mean since the last reading, by the energy counter.
+	FromEnergy       bool
 	Method           PowerMethod
 	IdleWatts        Opt[float64]
 	UnallocatedWatts Opt[float64]

@@ -126,6 +126,8 @@ type Power struct {
 	EnergyJoules            gpu.Opt[float64] `json:"energyJoules,omitzero"`
 	EnergyUnallocatedJoules gpu.Opt[float64] `json:"energyUnallocatedJoules,omitzero"`
 	EstimateMethod          gpu.PowerMethod  `json:"estimateMethod,omitempty"`
+	// FromEnergy: the driver reports no power; watts is the mean since the last reading, by the energy counter.
+	FromEnergy bool `json:"fromEnergy,omitempty"`
 }
 
 // Activity has the driver's own utilization beside the ratios of the profiling counters. Source says where those come

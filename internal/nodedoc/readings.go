@@ -35,6 +35,7 @@ func newPower(g *gpu.GPU) Power {
 		EnergyJoules:            Finite(g.Readings.EnergyJoules),
 		EnergyUnallocatedJoules: total(g.Totals.EnergyUnallocatedJoules),
 		EstimateMethod:          g.Power.Method,
+		FromEnergy:              g.Power.FromEnergy,
 	}
 }
 

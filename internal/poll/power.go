@@ -64,8 +64,9 @@ func (p *idlePower) update(g *gpu.GPU) gpu.Opt[float64] {
 
 // estimatePower shares the GPU's power and energy among the GPU instances and the compute instances of split ones.
 func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
+	fromEnergy := t.derivePower(g, at)
 	idle := t.idle.update(g)
-	g.Power = gpu.PowerEstimate{IdleWatts: idle}
+	g.Power = gpu.PowerEstimate{IdleWatts: idle, FromEnergy: fromEnergy}
 	defer t.writeEnergy(g)
 	if t.hasMIG && !g.MIG.Enabled.Present() {
 		return // the next reading with a MIG mode shares the energy since the last one
@@ -81,7 +82,7 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 		return
 	}
 	gpuWatts, ok := g.Readings.PowerWatts.Get()
-	g.Power.Method = gpu.PowerUnallocated
+	g.Power.Method = gpu.PowerUnknown
 	if ok {
 		var parts []devicePower
 		parts, g.Power.Method = sharePower(g, gpuWatts, min(idle.Or(gpuWatts), gpuWatts))
@@ -102,6 +103,24 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	if gpuJoules.Present() {
 		t.addEnergy(g, spent, before, at)
 	}
+}
+
+// minEnergyWindow is the least time over which the growth of an energy counter is a power: drivers update it some times
+// a second.
+const minEnergyWindow = 500 * time.Millisecond
+
+// derivePower sets the power of a GPU that reports none, as a B200 with MIG, to the mean since the last reading by its
+// energy counter, if there is one, and reports whether it did.
+func (t *trackedGPU) derivePower(g *gpu.GPU, at time.Time) bool {
+	now, counts := g.Readings.EnergyJoules.Get()
+	before, counted := t.energyCounter.Get()
+	window := at.Sub(t.energyReadAt)
+	if g.Readings.PowerWatts.Present() || !counts || !counted || now < before || window < minEnergyWindow {
+		return false
+	}
+	g.Readings.PowerWatts = gpu.Some((now - before) / window.Seconds())
+
+	return true
 }
 
 // writeEnergy sets the energy of the instances, also if this reading has none.

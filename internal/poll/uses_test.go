@@ -268,7 +268,7 @@ func (c *holdingsModel) readGPU(r *rand.Rand) {
 		return
 	}
 	c.read, c.since = c.joules, c.at
-	gpuWatts, known := g.Readings.PowerWatts.Get()
+	gpuWatts, known := c.tr.last.Readings.PowerWatts.Get() // also if it is derived from energy
 	for i := range c.tr.last.Instances {
 		gi := &c.tr.last.Instances[i]
 		for k := range gi.ComputeInstances {
