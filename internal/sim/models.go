@@ -93,7 +93,7 @@ func gpuModels() []gpuModel {
 		},
 		{
 			key: "H200-141GB", aliases: []string{"H200"}, geometry: "H200-141GB", name: "NVIDIA H200", arch: Hopper,
-			memoryMiB: 143771, reservedMiB: 601, sms: 132, coresPerSM: 128, capability: [2]int{9, 0},
+			memoryMiB: 143771, reservedMiB: 614, sms: 132, coresPerSM: 128, capability: [2]int{9, 0},
 			pciDevice: 0x233510DE, pciSubsys: 0x18BE10DE, vbios: "96.00.99.00.01",
 			idleWatts: 75, limitWatts: 700, idleSMMHz: 345, maxSMMHz: 1980, memoryMHz: 3201, pcieGen: 5, nvlinks: 18,
 			memoryTemp: true,

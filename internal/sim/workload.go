@@ -135,9 +135,9 @@ func (n *Node) useMemory(g *simGPU) {
 		used[domain] += t.memory
 	}
 	for _, i := range g.instances {
-		i.MemoryUsed = instanceOverhead + used[memoryDomain{g, i}]
+		i.MemoryUsed = g.instanceOverhead(i.Profile.ComputeSlices) + used[memoryDomain{g, i}]
 	}
-	g.sample.memoryUsed = gpuOverhead + used[memoryDomain{g, nil}]
+	g.sample.memoryUsed = g.overhead() + used[memoryDomain{g, nil}]
 	if g.mps != 0 {
 		g.sample.memoryUsed += mpsServerMemory
 	}
@@ -146,19 +146,39 @@ func (n *Node) useMemory(g *simGPU) {
 	}
 }
 
-// What the driver itself uses: an empty 3g.20gb shows 5 MiB, an A100 with two of them 11.
-const (
-	instanceOverhead = 5 << 20
-	gpuOverhead      = 1 << 20
-	mpsServerMemory  = 30 << 20
-)
+// mpsServerMemory is what an MPS server uses.
+const mpsServerMemory = 30 << 20
+
+// overhead returns what the driver itself uses of a GPU, beside what it uses of the instances: an A100 with two empty
+// 3g.20gb shows 11 MiB. An H200 with empty MIG devices of 22, 17 and 9 MiB shows 55 (a capture with driver 590.48.01).
+func (g *simGPU) overhead() uint64 {
+	if g.model.key == "H200-141GB" && g.migOn {
+		return 7 << 20
+	}
+	return 1 << 20
+}
+
+// instanceOverhead returns what the driver itself uses of a GPU instance: an empty 3g.20gb shows 5 MiB, and a MIG device
+// of an H200 22, 17 or 9 MiB, by its size; which sizes these were is not known.
+func (g *simGPU) instanceOverhead(slices int) uint64 {
+	if g.model.key != "H200-141GB" {
+		return 5 << 20
+	}
+	switch slices {
+	case 1:
+		return 9 << 20
+	case 2:
+		return 17 << 20
+	}
+	return 22 << 20
+}
 
 // usable is what tasks can have of a domain.
 func (d memoryDomain) usable() uint64 {
 	if d.instance != nil {
-		return d.instance.Profile.MemoryBytes - instanceOverhead
+		return d.instance.Profile.MemoryBytes - d.gpu.instanceOverhead(d.instance.Profile.ComputeSlices)
 	}
-	usable := (d.gpu.model.memoryMiB-d.gpu.model.reservedMiB)<<20 - gpuOverhead
+	usable := (d.gpu.model.memoryMiB-d.gpu.model.reservedMiB)<<20 - d.gpu.overhead()
 	if d.gpu.mps != 0 {
 		usable -= mpsServerMemory
 	}

@@ -45,7 +45,7 @@ processes: [{device: 0/3g.20gb@0/0, workload: old}, {device: 0/3g.20gb@0/1, work
 	if len(s.Processes) != 1 || s.Processes[0].MemoryBytes != 12<<30 {
 		t.Errorf("processes %+v: the one that found too little must be gone", s.Processes)
 	}
-	if want := uint64(12<<30 + instanceOverhead); s.Instances[0].MemoryUsed != want {
+	if want := uint64(12<<30 + 5<<20); s.Instances[0].MemoryUsed != want {
 		t.Errorf("%d bytes used, want %d", s.Instances[0].MemoryUsed, want)
 	}
 	if !recorded(n, "out of memory on GPU 0: it wants 9216 MiB") {
