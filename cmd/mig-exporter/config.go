@@ -73,6 +73,8 @@ type Config struct {
 	ReadyMaxAge   time.Duration
 	State         bool
 
+	OpenMetricsCreated bool
+
 	readyMaxAgeSet bool
 	Pprof          bool
 

@@ -207,10 +207,13 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 		Hosts:          hostNames(cfg.Addresses, x.node.hostname),
 		Pprof:          cfg.Pprof,
 		NoOpenMetrics:  cfg.Names != collector.NamesNative,
-		Simulated:      cfg.Driver == driverSim,
-		Version:        version.Version,
-		Now:            x.node.now,
-		Register:       x.fresh,
+
+		OpenMetricsCreated: cfg.OpenMetricsCreated,
+
+		Simulated: cfg.Driver == driverSim,
+		Version:   version.Version,
+		Now:       x.node.now,
+		Register:  x.fresh,
 	}
 	if x.rightsizing != nil {
 		opts.Recommendations, settle = x.rightsizing.report, x.rightsizing.flushUpdates
