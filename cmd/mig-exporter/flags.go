@@ -193,7 +193,7 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 		IsSetByUser(&cfg.readyMaxAgeSet)
 	app.Flag("web.state", "Serve the node's state as JSON at /api/v1/node, and on the landing page.").Default("true").
 		BoolVar(&cfg.State)
-	app.Flag("web.openmetrics-created", "Write when counters began into OpenMetrics, too: a _created line for each, which "+
+	app.Flag("web.openmetrics-created", "Write into OpenMetrics, too, when counters began: a _created line each, which "+
 		"Prometheus stores as a further series. Protobuf always says it.").BoolVar(&cfg.OpenMetricsCreated)
 	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
 }
