@@ -79,7 +79,8 @@ func always() bool { return true }
 func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder,
 	logger log.Logger) (*gpu.Snapshot, error) {
 	source := nvmlsource.New(recorder.Library(),
-		nvmlsource.Options{Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: true, Media: always, Logger: logger})
+		nvmlsource.Options{Now: node.now, MayOpen: node.mayOpen, GPM: cfg.asksGPM(), ProcessUtilization: true, Media: always,
+			Logger: logger})
 	defer closeSource(source, logger)
 	opts := pollOptions(cfg, node, nil, logger, nil)
 	opts.Interval = 0 // the polls are asked for below

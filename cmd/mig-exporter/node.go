@@ -44,10 +44,11 @@ type node struct {
 	hostname   string
 	now        func() time.Time
 	library    nvmlsource.Library
-	pods       poll.Pods       // nil: holders are not known
-	containers poll.Containers // nil: the containers of processes are not known
-	profiler   poll.Profiler   // nil: DCGM is not asked
-	jobs       poll.Jobs       // nil: there are no batch jobs
+	mayOpen    func(confidential gpu.Opt[bool]) error // nil: always
+	pods       poll.Pods                              // nil: holders are not known
+	containers poll.Containers                        // nil: the containers of processes are not known
+	profiler   poll.Profiler                          // nil: DCGM is not asked
+	jobs       poll.Jobs                              // nil: there are no batch jobs
 
 	// What partition control asks; each but bootID may be nil. The kind of the node sets those after releaser.
 	devices  control.Assignments

@@ -62,6 +62,10 @@ func (r *gpuRead) readSlow(fields tier) tier {
 	if mode, err := query(&q, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode); err == nil {
 		to.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
 	}
+	persistence, err := query(&q, "nvmlDeviceGetPersistenceMode", gpu.ReadingInventory, r.dev.GetPersistenceMode)
+	if err == nil {
+		to.PersistenceMode = gpu.Some(persistence == nvml.FEATURE_ENABLED)
+	}
 	to.TemperatureThresholds = r.queryThresholds(&q)
 	to.Fans = r.queryFans(&q)
 	to.ECC = r.queryECC(&q)
@@ -78,6 +82,7 @@ func joinTiers(fast, slow gpu.Readings) gpu.Readings {
 		slow.PCIe.LinkGeneration
 	fast.NVLink.Errors, fast.ECC, fast.RemappedRows = slow.NVLink.Errors, slow.ECC, slow.RemappedRows
 	fast.RecoveryAction, fast.ExclusiveComputeMode = slow.RecoveryAction, slow.ExclusiveComputeMode
+	fast.PersistenceMode = slow.PersistenceMode
 	return fast
 }
 
