@@ -11,8 +11,8 @@ func newInfo(c *catalog) collectFunc {
 		"Facts of the whole GPU, once per GPU whatever its layout.",
 		"name", "architecture", "pci_bus_id", "serial", "vbios", "minor")
 	persistence := c.newFamily("nvidia_gpu_persistence_mode",
-		"1 if the driver keeps the GPU initialised while no process has it open. With 0 the first process that opens it waits "+
-			"about a second, and settings are lost when the last one ends.", "Of the whole GPU.")
+		"1 if the driver keeps the GPU initialised while no process has it open. With 0 the first process that opens it "+
+			"waits about a second, and settings are lost when the last one ends.", "Of the whole GPU.")
 	gpuSMs := c.newFamily("nvidia_gpu_sms", "Streaming multiprocessors of the GPU.",
 		"All of the GPU; absent while MIG is on, when the driver does not report it.")
 	giInfo := c.newFamily("nvidia_mig_gpu_instance_info", "What the GPU instance is, with the value 1.",

@@ -74,6 +74,7 @@ type Config struct {
 	State         bool
 
 	OpenMetricsCreated bool
+	CheckOutput        string // of check-node
 
 	readyMaxAgeSet bool
 	Pprof          bool

@@ -25,6 +25,8 @@ import (
 type nodeKind interface {
 	// openPods opens the sources of the node's pods and containers, if there are any.
 	openPods(n *node, cfg *Config) error
+	// readHost reads what check-node reports of the host.
+	readHost(cfg *Config) hostFacts
 	// hostEngine returns the DCGM host engine of the node and the user that starts it, nil if the node has none.
 	hostEngine(cfg *Config) (dcgmsource.Connector, func() int)
 	// openDependencies opens what partition control asks besides the driver and the kubelet. It fails if the node cannot

@@ -16,9 +16,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Without persistence mode a GPU in confidential-computing mode can become unusable until a reset when the first process
-// that has opened it ends (aleph-im/aleph-vm#1271). So this program opens such GPUs only while another process keeps
-// them open, as nvidia-persistenced does.
+// Without persistence mode a GPU in confidential-computing mode can become unusable until a reset when the first
+// process that has opened it ends (aleph-im/aleph-vm#1271). So this program opens such GPUs only while another process
+// keeps them open, as nvidia-persistenced does.
 
 // openFilesTimeout bounds the search for processes that have a GPU open.
 const openFilesTimeout = 5 * time.Second

@@ -68,8 +68,8 @@ func (s *Source) initialise() error {
 	return nil
 }
 
-// askConfidential asks whether the GPUs are in confidential-computing mode, without opening them. Any failure leaves the
-// answer unknown, also "not supported": the driver may need an attached GPU to know.
+// askConfidential asks whether the GPUs are in confidential-computing mode, without opening them. Any failure leaves
+// the answer unknown, also "not supported": the driver may need an attached GPU to know.
 func (s *Source) askConfidential() gpu.Opt[bool] {
 	state, ret := s.lib.SystemGetConfComputeState()
 	if s.checkReturn("nvmlSystemGetConfComputeState", ret) != nil {

@@ -29,8 +29,8 @@ type Options struct {
 	ProcessUtilization bool
 	// Media reports whether media engines are read; nil means never. Every Read calls it, concurrently with others.
 	Media func() bool
-	// MayOpen, if not nil, returns why this process may not open the GPUs, before each nvmlInit. confidential is whether they
-	// are in confidential-computing mode, absent if the driver does not say.
+	// MayOpen, if not nil, returns why this process may not open the GPUs, before each nvmlInit. confidential is whether
+	// they are in confidential-computing mode, absent if the driver does not say.
 	MayOpen func(confidential gpu.Opt[bool]) error
 	// WholeGPUMedia reads the media engines of GPUs without MIG even if Media does not ask for them.
 	WholeGPUMedia bool
