@@ -125,7 +125,8 @@ func TestCheckNodeChangesNothing(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		t.Fatal(err)
 	}
-	reads := regexp.MustCompile(`^nvml(Device|System|GpuInstance|ComputeInstance)Get|^nvmlInit$|^nvmlGpmQuery` +
+	reads := regexp.MustCompile(`^nvml(Device|System|GpuInstance|ComputeInstance)Get|^nvmlInit$` +
+		`|^nvmlGpm(QueryDeviceSupport|SampleAlloc|SampleGet|MigSampleGet|MetricsGet|SampleFree)$` +
 		`|^nvmlEventSetCreate$|^nvmlDeviceRegisterEvents$`)
 	for _, c := range report.Calls {
 		if !reads.MatchString(c.Function) || c.Calls == 0 || c.Seconds == nil {

@@ -94,7 +94,7 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 		ECC:              g.errors.ecc,
 		Recovery:         n.recovery(g.index, now),
 		ExclusiveProcess: g.mps != 0, PersistenceMode: n.scenario.Node.PersistenceMode,
-		Processes:        g.processes(),
+		Processes: g.processes(),
 	}
 	if g.migOn {
 		s.MaxMIGDevices = g.mig.ComputeSlices
