@@ -29,6 +29,7 @@ type groupCase struct {
 func identityCases() []groupCase {
 	return []groupCase{
 		{"info", func(g *gpu.GPU) {
+			g.Readings.PersistenceMode = gpu.Some(false)
 			g.Name, g.Serial, g.Minor, g.SMs = "A100", `1"2`, gpu.Some(3), gpu.Some(108)
 			gi := &g.Instances[0]
 			gi.Placement, gi.ComputeSlices, gi.MemorySlices = gpu.Some(gpu.Placement{Start: 4, Size: 4}), gpu.Some(3),
@@ -38,6 +39,8 @@ func identityCases() []groupCase {
 				Size: 1})
 		}, `# TYPE nvidia_gpu_info gauge
 			nvidia_gpu_info{gpu="2",minor="3",name="A100",serial="1\"2",uuid="GPU-2"} 1
+			# TYPE nvidia_gpu_persistence_mode gauge
+			nvidia_gpu_persistence_mode{gpu="2",uuid="GPU-2"} 0
 			# TYPE nvidia_gpu_sms gauge
 			nvidia_gpu_sms{gpu="2",uuid="GPU-2"} 108
 			# TYPE nvidia_mig_compute_instance_info gauge

@@ -10,6 +10,9 @@ func newInfo(c *catalog) collectFunc {
 	gpuInfo := c.newFamily("nvidia_gpu_info", "What the GPU is, with the value 1.",
 		"Facts of the whole GPU, once per GPU whatever its layout.",
 		"name", "architecture", "pci_bus_id", "serial", "vbios", "minor")
+	persistence := c.newFamily("nvidia_gpu_persistence_mode",
+		"1 if the driver keeps the GPU initialised while no process has it open. With 0 the first process that opens it "+
+			"waits about a second, and settings are lost when the last one ends.", "Of the whole GPU.")
 	gpuSMs := c.newFamily("nvidia_gpu_sms", "Streaming multiprocessors of the GPU.",
 		"All of the GPU; absent while MIG is on, when the driver does not report it.")
 	giInfo := c.newFamily("nvidia_mig_gpu_instance_info", "What the GPU instance is, with the value 1.",
@@ -29,6 +32,7 @@ func newInfo(c *catalog) collectFunc {
 			g := &v.gpus[i]
 			w.add(gpuInfo, g.labels.extend("name", g.Name, "architecture", g.Architecture, "pci_bus_id", g.PCIBusID,
 				"serial", g.Serial, "vbios", g.VBIOS, "minor", decimal(g.Minor)), 1)
+			addOptBool(w, persistence, g.labels, g.Readings.PersistenceMode)
 			addOpt(w, gpuSMs, g.labels, g.SMs)
 		}
 		var text [16]byte

@@ -220,6 +220,7 @@ func richGPU(i int) gpu.GPU {
 		LayoutChanges:     newCounter(0), EnergyUnallocatedJoules: gpu.Some(newCounter(100)),
 	}
 	g.Readings.ClockEvents, g.Readings.PerformanceState = gpu.Some(gpu.ClockEvents(0)), gpu.Some(0)
+	g.Readings.PersistenceMode = gpu.Some(true)
 	for _, r := range gpu.ClockEventReasons() {
 		g.Totals.ClockEvents = append(g.Totals.ClockEvents, gpu.ReasonSeconds{Reason: r.Name, Seconds: newCounter(0)})
 	}

@@ -200,12 +200,18 @@ type argument struct {
 // splitLine splits a command line into its words, and what "--" and the arguments after it are.
 func splitLine(args []string) (words []argument, rest []string, err error) {
 	known := aliases()
+	ownOutput := false // -o is this program's
 	for i := 0; i < len(args); i++ {
 		if args[i] == "--" {
 			return words, args[i:], nil
 		}
+		ownOutput = ownOutput || args[i] == commandCheckNode
 		name, value, hasValue := strings.Cut(args[i], "=")
 		a := findAlias(known, name)
+		if ownOutput && name == "-o" {
+			a = nil
+		}
+
 		switch {
 		case a == nil:
 			name = args[i]

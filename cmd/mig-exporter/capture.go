@@ -47,7 +47,10 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	}
 	defer node.close()
 	recorder := capture.NewRecorder(node.library, node.now())
-	last, err := recordPolls(ctx, cfg, node, recorder, logger)
+	opts := nvmlsource.Options{
+		Now: node.now, MayOpen: node.mayOpen, GPM: cfg.asksGPM(), ProcessUtilization: true, Extras: everything, Logger: logger,
+	}
+	last, err := recordPolls(ctx, cfg, node, recorder, opts)
 	if err != nil {
 		return err
 	}
@@ -79,9 +82,9 @@ func everything() nvmlsource.Extras {
 
 // recordPolls polls and returns the last Snapshot, nil if not even the first poll was completed.
 func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder,
-	logger log.Logger) (*gpu.Snapshot, error) {
-	source := nvmlsource.New(recorder.Library(),
-		nvmlsource.Options{Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: true, Extras: everything, Logger: logger})
+	read nvmlsource.Options) (*gpu.Snapshot, error) {
+	logger := read.Logger
+	source := nvmlsource.New(recorder.Library(), read)
 	defer closeSource(source, logger)
 	opts := pollOptions(cfg, node, nil, logger, nil)
 	opts.Interval = 0 // the polls are asked for below

@@ -73,6 +73,9 @@ type Config struct {
 	ReadyMaxAge   time.Duration
 	State         bool
 
+	OpenMetricsCreated bool
+	CheckOutput        string // of check-node
+
 	readyMaxAgeSet bool
 	Pprof          bool
 

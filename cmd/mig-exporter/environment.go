@@ -139,6 +139,7 @@ func requirements() []requirement {
 			"dcgm.clock-events-window"}, asDCGM, "--metrics.names=dcgm or both"},
 		{[]string{"dcgm.counters.lenient"}, func(c *Config) bool { return !asDCGM(c) || c.CountersFile != "" },
 			"--dcgm.counters=FILE"},
+		{[]string{"web.openmetrics-created"}, func(c *Config) bool { return !asDCGM(c) }, "--metrics.names=native"},
 		{[]string{"sim.clock"}, func(c *Config) bool { return c.Driver == driverSim }, "--driver=sim"},
 		{[]string{"nvml.library-path"}, func(c *Config) bool { return c.Driver == driverNVML }, "--driver=nvml"},
 	}

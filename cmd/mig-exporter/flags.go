@@ -17,9 +17,10 @@ import (
 
 // The commands.
 const (
-	commandServe   = "serve"
-	commandCheck   = "check-config"
-	commandCapture = "capture"
+	commandServe     = "serve"
+	commandCheck     = "check-config"
+	commandCheckNode = "check-node"
+	commandCapture   = "capture"
 )
 
 // logOptions say how to log.
@@ -60,7 +61,7 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 	}
 	inv.Command = command
 	switch {
-	case command == commandCapture:
+	case command == commandCapture || command == commandCheckNode:
 		cfg.ReadyMaxAge = 0 // not served: polls may be further apart
 	case !cfg.readyMaxAgeSet:
 		cfg.ReadyMaxAge = max(defaultReadyMaxAge, readyIntervals*cfg.PollInterval)
@@ -85,6 +86,9 @@ func declareCommands(app *kingpin.Application, inv *invocation) map[string]*bool
 	enabled := declareFlags(app, &inv.Config, &inv.Log)
 	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
 	app.Command(commandCheck, "Check the flags and the files that they name.")
+	checkNodeFlags(app.Command(commandCheckNode, "Read this node for a few seconds and report what of it can be seen "+
+		"with these flags, what not, why, and what to change. Nothing is served or changed. The exit code is 1 if something that "+
+		"the flags ask for cannot be had."), &inv.Config)
 	captureFlags(app.Command(commandCapture, "Write the answers of this node's driver to a file for --sim.scenario: "+
 		"inventory, readings and errors, without identities. Nothing is served, and pods are not captured."),
 		&inv.Config.Capture)
@@ -193,6 +197,8 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 		IsSetByUser(&cfg.readyMaxAgeSet)
 	app.Flag("web.state", "Serve the node's state as JSON at /api/v1/node, and on the landing page.").Default("true").
 		BoolVar(&cfg.State)
+	app.Flag("web.openmetrics-created", "Write into OpenMetrics, too, when counters began: a _created line each, which "+
+		"Prometheus stores as a further series. Protobuf always says it.").BoolVar(&cfg.OpenMetricsCreated)
 	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
 }
 
@@ -227,6 +233,11 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag("kubernetes.container-logs",
 		"The kubelet's links to container logs, to find the containers that share a GPU.").
 		Default(podresources.DefaultLogDir).StringVar(&cfg.ContainerLogs)
+}
+
+func checkNodeFlags(command *kingpin.CmdClause, cfg *Config) {
+	command.Flag("output", "Form of the report: text or json.").Short('o').NoEnvar().Default(reportText).
+		EnumVar(&cfg.CheckOutput, reportText, reportJSON)
 }
 
 func captureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {

@@ -53,6 +53,16 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 		fmt.Fprintln(out, "The configuration is good.")
 		return exitOK
 	}
+	if inv.Command == commandCheckNode {
+		complete, err := runCheckNode(ctx, inv.Config, out, logger)
+		if err != nil {
+			fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
+		}
+		if err != nil || !complete {
+			return exitFailure
+		}
+		return exitOK
+	}
 	if inv.Command == commandCapture {
 		if !signal.Ignored(syscall.SIGHUP) { // as under nohup
 			hangup, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed

@@ -25,6 +25,8 @@ import (
 type nodeKind interface {
 	// openPods opens the sources of the node's pods and containers, if there are any.
 	openPods(n *node, cfg *Config) error
+	// readHost reads what check-node reports of the host.
+	readHost(cfg *Config) hostFacts
 	// hostEngine returns the DCGM host engine of the node and the user that starts it, nil if the node has none.
 	hostEngine(cfg *Config) (dcgmsource.Connector, func() int)
 	// openDependencies opens what partition control asks besides the driver and the kubelet. It fails if the node cannot
@@ -44,10 +46,11 @@ type node struct {
 	hostname   string
 	now        func() time.Time
 	library    nvmlsource.Library
-	pods       poll.Pods       // nil: holders are not known
-	containers poll.Containers // nil: the containers of processes are not known
-	profiler   poll.Profiler   // nil: DCGM is not asked
-	jobs       poll.Jobs       // nil: there are no batch jobs
+	mayOpen    func(confidential gpu.Opt[bool]) error // nil: always
+	pods       poll.Pods                              // nil: holders are not known
+	containers poll.Containers                        // nil: the containers of processes are not known
+	profiler   poll.Profiler                          // nil: DCGM is not asked
+	jobs       poll.Jobs                              // nil: there are no batch jobs
 
 	// What partition control asks; each but bootID may be nil. The kind of the node sets those after releaser.
 	devices  control.Assignments

@@ -118,7 +118,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		x.rightsizing.published = s.evaluation.recordPredictions
 	}
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{
-		Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: cfg.servesProcesses(), Logger: logger,
+		Now: node.now, MayOpen: node.mayOpen, GPM: cfg.asksGPM(), ProcessUtilization: cfg.servesProcesses(), Logger: logger,
 		Extras: func() nvmlsource.Extras { return x.metrics.extras() }, WholeGPUMedia: cfg.Advise.Enabled,
 		GPMFor: func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },
 	})
@@ -207,10 +207,13 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 		Hosts:          hostNames(cfg.Addresses, x.node.hostname),
 		Pprof:          cfg.Pprof,
 		NoOpenMetrics:  cfg.Names != collector.NamesNative,
-		Simulated:      cfg.Driver == driverSim,
-		Version:        version.Version,
-		Now:            x.node.now,
-		Register:       x.fresh,
+
+		OpenMetricsCreated: cfg.OpenMetricsCreated,
+
+		Simulated: cfg.Driver == driverSim,
+		Version:   version.Version,
+		Now:       x.node.now,
+		Register:  x.fresh,
 	}
 	if x.rightsizing != nil {
 		opts.Recommendations, settle = x.rightsizing.report, x.rightsizing.flushUpdates

@@ -46,7 +46,7 @@ func (n *node) openSimulation(cfg *Config) error {
 		cfg.SimScenario)
 	kind := simulation{simulated, newEvaluation(simulated)}
 	n.kind, n.hostname, n.now, n.library = kind, scenario.Node.Hostname, simulated.Now, simnvml.New(simulated)
-	n.polled = kind.evaluation.addOutcomes
+	n.mayOpen, n.polled = kind.mayOpen, kind.evaluation.addOutcomes
 	n.closers = append(n.closers, simulated.Close)
 	return nil
 }

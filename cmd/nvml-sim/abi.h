@@ -27,6 +27,9 @@ enum {
 	SIM_NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
 	SIM_NVML_ERROR_UNKNOWN = 999,
 
+	SIM_NVML_CC_SYSTEM_ENVIRONMENT_PROD = 2,
+	SIM_NVML_CC_SYSTEM_FEATURE_ENABLED = 1,
+
 	SIM_NVML_FEATURE_DISABLED = 0,
 	SIM_NVML_FEATURE_ENABLED = 1,
 	SIM_NVML_DEVICE_MIG_DISABLE = 0,
@@ -175,6 +178,10 @@ typedef struct {
 	sim_u64 total, reserved, free, used;
 } sim_nvmlMemory_v2_t;
 #define SIM_nvmlMemory_v2 SIM_VERSION(sim_nvmlMemory_v2_t, 2)
+
+typedef struct {
+	sim_u32 environment, ccFeature, devToolsMode;
+} sim_nvmlConfComputeSystemState_t;
 
 typedef struct {
 	sim_u64 bar1Total, bar1Free, bar1Used;

@@ -34,7 +34,7 @@ func deviceCalls() map[string]call {
 		"nvmlDeviceGetAddressingMode": notNull(beforeBranch(addressingBranch,
 			missingFunction, readGPU(gpu.ReadingInventory, addressingMode)), 1),
 		"nvmlDeviceGetNumGpuCores":     readGPU(gpu.ReadingInventory, cores, 1),
-		"nvmlDeviceGetPersistenceMode": readInventory(func(*sim.GPUState) uint32 { return flag(true) }),
+		"nvmlDeviceGetPersistenceMode": readInventory(func(s *sim.GPUState) uint32 { return flag(s.PersistenceMode) }),
 		"nvmlDeviceGetDisplayMode":     readInventory(func(*sim.GPUState) uint32 { return flag(false) }),
 		"nvmlDeviceGetDisplayActive":   readInventory(func(*sim.GPUState) uint32 { return flag(false) }),
 		"nvmlDeviceGetAccountingMode":  readInventory(func(*sim.GPUState) uint32 { return flag(false) }),

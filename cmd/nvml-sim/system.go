@@ -17,7 +17,8 @@ func systemCalls() map[string]call {
 	cuda := askDriver(func(l *library, a args) result { return put(a, 0, int32(l.node.Scenario().Node.CUDAVersion())) }, 0)
 	none := askDriver(func(_ *library, a args) result { return put[uint32](a, 0, 0) }, 0)
 	return map[string]call{
-		"nvmlSystemGetDriverVersion": askDriverText(func(n *sim.NodeSpec) string { return n.Driver }),
+		"nvmlSystemGetConfComputeState": askDriver(confComputeState, 0),
+		"nvmlSystemGetDriverVersion":    askDriverText(func(n *sim.NodeSpec) string { return n.Driver }),
 		"nvmlSystemGetNVMLVersion": askDriverText(func(n *sim.NodeSpec) string {
 			return fmt.Sprintf("%d.%s", n.CUDAVersion()/1000, n.Driver)
 		}),
@@ -53,6 +54,16 @@ func askDriver(answer call, pointers ...int) call {
 
 func askDriverText(text func(n *sim.NodeSpec) string) call {
 	return askDriver(func(l *library, a args) result { return putText(a, 0, text(&l.node.Scenario().Node)) }, 0)
+}
+
+// confComputeState answers whether or not GPUs are attached, which is unverified.
+func confComputeState(l *library, a args) result {
+	state := at[C.sim_nvmlConfComputeSystemState_t](a, 0)
+	*state = C.sim_nvmlConfComputeSystemState_t{}
+	if l.node.Scenario().Node.ConfidentialComputing {
+		state.environment, state.ccFeature = C.SIM_NVML_CC_SYSTEM_ENVIRONMENT_PROD, C.SIM_NVML_CC_SYSTEM_FEATURE_ENABLED
+	}
+	return success
 }
 
 func driverBranch(l *library, a args) result {

@@ -13,6 +13,7 @@ import (
 // generatedLibraryCalls are the calls of a Library that seamgen has written the methods of.
 func generatedLibraryCalls() []callType {
 	return []callType{
+		{"nvmlSystemGetConfComputeState", nil, reflect.TypeFor[nvml.ConfComputeSystemState]()},
 		{"nvmlInit", nil, reflect.TypeFor[none]()},
 		{"nvmlSystemGetDriverVersion", nil, reflect.TypeFor[string]()},
 		{"nvmlSystemGetNVMLVersion", nil, reflect.TypeFor[string]()},
@@ -58,6 +59,7 @@ func generatedDeviceCalls() []callType {
 		{"nvmlDeviceGetTotalEccErrors", []names{memoryErrorTypeNames, eccCounterTypeNames}, reflect.TypeFor[uint64]()},
 		{"nvmlDeviceGetRemappedRows", nil, reflect.TypeFor[deviceGetRemappedRows]()},
 		{"nvmlDeviceGetComputeMode", nil, reflect.TypeFor[nvml.ComputeMode]()},
+		{"nvmlDeviceGetPersistenceMode", nil, reflect.TypeFor[nvml.EnableState]()},
 		{"nvmlDeviceGetGraphicsRunningProcesses", nil, reflect.TypeFor[[]nvml.ProcessInfo]()},
 		{"nvmlDeviceGetMPSComputeRunningProcesses", nil, reflect.TypeFor[[]nvml.ProcessInfo]()},
 		{"nvmlGpmQueryDeviceSupport", nil, reflect.TypeFor[bool]()},
@@ -777,6 +779,10 @@ const clockTypeNames names = " " +
 	"2:MEM " +
 	"3:VIDEO "
 
+func (l *library) SystemGetConfComputeState() (v0 nvml.ConfComputeSystemState, ret nvml.Return) {
+	return query(l.entity, "nvmlSystemGetConfComputeState", func() (nvml.ConfComputeSystemState, nvml.Return) { return l.driver.SystemGetConfComputeState() })
+}
+
 func (l *library) Init() (ret nvml.Return) {
 	return queryCode(l.entity, "nvmlInit", func() nvml.Return { return l.driver.Init() })
 }
@@ -939,6 +945,10 @@ func (d *device) GetRemappedRows() (correctable int, uncorrectable int, pending 
 
 func (d *device) GetComputeMode() (v0 nvml.ComputeMode, ret nvml.Return) {
 	return query(d.entity, "nvmlDeviceGetComputeMode", func() (nvml.ComputeMode, nvml.Return) { return d.driver.GetComputeMode() })
+}
+
+func (d *device) GetPersistenceMode() (v0 nvml.EnableState, ret nvml.Return) {
+	return query(d.entity, "nvmlDeviceGetPersistenceMode", func() (nvml.EnableState, nvml.Return) { return d.driver.GetPersistenceMode() })
 }
 
 func (d *device) GetGraphicsRunningProcesses() (v0 []nvml.ProcessInfo, ret nvml.Return) {

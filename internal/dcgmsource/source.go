@@ -191,6 +191,10 @@ func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	if s.versionIsFinal() {
 		return s.lastErr
 	}
+	if s.opts.Mode == ModeEmbedded && len(snapshot.GPUs) == 0 {
+		// An engine in this process opens all GPUs, which the driver's source may have to leave alone.
+		return s.recordFailure(fmt.Errorf("%w: no GPU has been read from the driver", gpu.ErrUnavailable), now)
+	}
 	if s.opts.Mode == ModeEmbedded && s.starts.changed(snapshot) {
 		s.retry = backoff{}
 	}

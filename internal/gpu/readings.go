@@ -35,6 +35,7 @@ type Readings struct {
 	RemappedRows             Opt[RemappedRows]
 	RecoveryAction           Opt[RecoveryAction]
 	ExclusiveComputeMode     Opt[bool] // compute mode exclusive-process, as the MPS control daemon sets it
+	PersistenceMode          Opt[bool] // the driver keeps the GPU initialised while no process has it open
 	Processes                Opt[[]Process]
 }
 

@@ -91,6 +91,7 @@ type GPU struct {
 	RemappedRows     gpu.Opt[gpu.RemappedRows]   `json:"remappedRows,omitzero"`
 	RecoveryAction   gpu.Opt[gpu.RecoveryAction] `json:"recoveryAction,omitzero"`
 	ExclusiveCompute gpu.Opt[bool]               `json:"exclusiveCompute,omitzero"`
+	PersistenceMode  gpu.Opt[bool]               `json:"persistenceMode,omitzero"`
 	Use
 	XIDs         *XIDs         `json:"xids,omitempty"`
 	Capacity     *Capacity     `json:"capacity,omitempty"`

@@ -102,6 +102,7 @@ func newGPU(g *gpu.GPU) GPU {
 		RemappedRows:     r.RemappedRows,
 		RecoveryAction:   r.RecoveryAction,
 		ExclusiveCompute: r.ExclusiveComputeMode,
+		PersistenceMode:  r.PersistenceMode,
 		Use:              newUse(count(r.Processes), g.Allocated, g.ConfirmedFree, g.Holders, g.Jobs),
 		XIDs:             newXIDs(g),
 		Capacity:         newCapacity(g.Capacity),

@@ -62,18 +62,54 @@ func (l *library) LoadError() error {
 // probe loads the library and closes it again: the linker's error names what is wrong, and a library that is not NVML
 // is refused before go-nvml calls into it.
 func probe(path string) error {
+	inits, err := exports(path, "nvmlInit", "nvmlInit_v2")
+	if err == nil && inits == 0 {
+		err = fmt.Errorf("%s: not an NVML library: it has no nvmlInit", path)
+	}
+	return err
+}
+
+// exports loads a library, closes it again, and returns how many of some symbols it has.
+func exports(path string, symbols ...string) (int, error) {
 	d := dl.New(path, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
 	if err := d.Open(); err != nil {
-		return err
+		return 0, err
 	}
-	v1, v2 := d.Lookup("nvmlInit"), d.Lookup("nvmlInit_v2")
+
+	found := 0
+	for _, symbol := range symbols {
+		if d.Lookup(symbol) == nil {
+			found++
+		}
+	}
+
 	if err := d.Close(); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+		return 0, fmt.Errorf("%s: %w", path, err)
 	}
-	if v1 != nil && v2 != nil {
-		return fmt.Errorf("%s: not an NVML library: it has no nvmlInit", path)
+	return found, nil
+}
+
+// SystemGetConfComputeState initialises NVML without attaching GPUs, which opens none of them, and shuts it down again:
+// what nvmlInit opens under confidential computing may have to stay open.
+func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return) {
+	var none nvml.ConfComputeSystemState
+	if probe(l.path) != nil {
+		return none, nvml.ERROR_LIBRARY_NOT_FOUND // Init reports why
 	}
-	return nil
+	needed := []string{"nvmlInitWithFlags", "nvmlShutdown", "nvmlSystemGetConfComputeState"}
+	if found, err := exports(l.path, needed...); err != nil || found < len(needed) {
+		return none, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+
+	if ret := l.nvml.InitWithFlags(nvml.INIT_FLAG_NO_ATTACH | nvml.INIT_FLAG_NO_GPUS); ret != nvml.SUCCESS {
+		return none, ret
+	}
+	state, ret := l.nvml.SystemGetConfComputeState()
+	if shut := l.nvml.Shutdown(); ret == nvml.SUCCESS {
+		ret = shut
+	}
+
+	return state, ret
 }
 
 // has reports whether the loaded library exports one of some symbols, which are versions of one function.

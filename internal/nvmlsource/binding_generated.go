@@ -209,6 +209,13 @@ func (d device) GetComputeMode() (v0 nvml.ComputeMode, ret nvml.Return) {
 	return d.dev.GetComputeMode()
 }
 
+func (d device) GetPersistenceMode() (v0 nvml.EnableState, ret nvml.Return) {
+	if !d.lib.has("nvmlDeviceGetPersistenceMode") {
+		return v0, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	return d.dev.GetPersistenceMode()
+}
+
 func (d device) GetGraphicsRunningProcesses() (v0 []nvml.ProcessInfo, ret nvml.Return) {
 	if !d.lib.has("nvmlDeviceGetGraphicsRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses_v2", "nvmlDeviceGetGraphicsRunningProcesses_v3") {
 		return v0, nvml.ERROR_FUNCTION_NOT_FOUND

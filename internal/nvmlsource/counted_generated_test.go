@@ -8,6 +8,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
+func (l countedLibrary) SystemGetConfComputeState() (v0 nvml.ConfComputeSystemState, ret nvml.Return) {
+	l.note(ofNode, "nvmlSystemGetConfComputeState")
+	return l.Library.SystemGetConfComputeState()
+}
+
 func (l countedLibrary) Init() (ret nvml.Return) {
 	l.note(ofNode, "nvmlInit")
 	return l.Library.Init()
@@ -216,6 +221,11 @@ func (d countedDevice) GetRemappedRows() (correctable int, uncorrectable int, pe
 func (d countedDevice) GetComputeMode() (v0 nvml.ComputeMode, ret nvml.Return) {
 	d.calls.note(d.name, "nvmlDeviceGetComputeMode")
 	return d.Device.GetComputeMode()
+}
+
+func (d countedDevice) GetPersistenceMode() (v0 nvml.EnableState, ret nvml.Return) {
+	d.calls.note(d.name, "nvmlDeviceGetPersistenceMode")
+	return d.Device.GetPersistenceMode()
 }
 
 func (d countedDevice) GetGraphicsRunningProcesses() (v0 []nvml.ProcessInfo, ret nvml.Return) {

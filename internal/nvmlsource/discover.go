@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -48,6 +50,11 @@ func (s *Source) initialise() error {
 	if s.initialised {
 		return nil
 	}
+	if s.opts.MayOpen != nil {
+		if err := s.opts.MayOpen(s.askConfidential()); err != nil {
+			return fmt.Errorf("nvmlInit: %w", err)
+		}
+	}
 	if err := s.checkReturn("nvmlInit", s.lib.Init()); err != nil {
 		if l, ok := s.lib.(interface{ LoadError() error }); ok && l.LoadError() != nil {
 			return fmt.Errorf("%w: %w", gpu.ErrNoDriver, l.LoadError())
@@ -59,6 +66,16 @@ func (s *Source) initialise() error {
 	s.mu.Unlock()
 	s.initialised = true
 	return nil
+}
+
+// askConfidential asks whether the GPUs are in confidential-computing mode, without opening them. Any failure leaves
+// the answer unknown, also "not supported": the driver may need an attached GPU to know.
+func (s *Source) askConfidential() gpu.Opt[bool] {
+	state, ret := s.lib.SystemGetConfComputeState()
+	if s.checkReturn("nvmlSystemGetConfComputeState", ret) != nil {
+		return gpu.None[bool]()
+	}
+	return gpu.Some(state.CcFeature != nvml.CC_SYSTEM_FEATURE_DISABLED)
 }
 
 // readVersions reads the versions, once. One that is unknown stays empty.

@@ -13,6 +13,9 @@ import "github.com/NVIDIA/go-nvml/pkg/nvml"
 // Library is NVML as a whole. A Library may also have a method LoadError() error, which returns why Init found no
 // library.
 type Library interface {
+	// SystemGetConfComputeState is called before Init. It opens no GPU: it initialises NVML without attaching GPUs, and
+	// shuts it down again.
+	SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return)
 	Init() nvml.Return
 	Shutdown() nvml.Return
 	SystemGetDriverVersion() (string, nvml.Return)
@@ -110,6 +113,7 @@ type Device interface {
 	GetTotalEccErrors(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return)
 	GetRemappedRows() (correctable, uncorrectable int, pending, failure bool, ret nvml.Return)
 	GetComputeMode() (nvml.ComputeMode, nvml.Return)
+	GetPersistenceMode() (nvml.EnableState, nvml.Return)
 	GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
 	GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
 	RegisterEvents(types uint64, set EventSet) nvml.Return

@@ -6,6 +6,10 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
+func (n noise) SystemGetConfComputeState() (v0 nvml.ConfComputeSystemState, ret nvml.Return) {
+	return random[nvml.ConfComputeSystemState](n), n.ret()
+}
+
 func (n noise) SystemGetNVMLVersion() (v0 string, ret nvml.Return) {
 	return random[string](n), n.ret()
 }
@@ -120,4 +124,8 @@ func (n noise) GetTotalEccErrors(a0 nvml.MemoryErrorType, a1 nvml.EccCounterType
 
 func (n noise) GetComputeMode() (v0 nvml.ComputeMode, ret nvml.Return) {
 	return random[nvml.ComputeMode](n), n.ret()
+}
+
+func (n noise) GetPersistenceMode() (v0 nvml.EnableState, ret nvml.Return) {
+	return random[nvml.EnableState](n), n.ret()
 }

@@ -64,6 +64,10 @@ func (r *gpuRead) readSlow(fields tier) tier {
 	}
 	to.TemperatureMarginCelsius = queryScaled(&q, "nvmlDeviceGetMarginTemperature", gpu.ReadingTemperature,
 		r.dev.GetMarginTemperature, 1)
+	persistence, err := query(&q, "nvmlDeviceGetPersistenceMode", gpu.ReadingInventory, r.dev.GetPersistenceMode)
+	if err == nil {
+		to.PersistenceMode = gpu.Some(persistence == nvml.FEATURE_ENABLED)
+	}
 	to.TemperatureThresholds = r.queryThresholds(&q)
 	to.Fans = r.queryFans(&q)
 	to.ECC = r.queryECC(&q)
@@ -83,6 +87,7 @@ func joinTiers(fast, slow gpu.Readings) gpu.Readings {
 	fast.NVLink.Errors, fast.ECC, fast.RemappedRows = slow.NVLink.Errors, slow.ECC, slow.RemappedRows
 	fast.Fabric = slow.Fabric
 	fast.RecoveryAction, fast.ExclusiveComputeMode = slow.RecoveryAction, slow.ExclusiveComputeMode
+	fast.PersistenceMode = slow.PersistenceMode
 	return fast
 }
 

@@ -29,6 +29,9 @@ type Options struct {
 	ProcessUtilization bool
 	// Extras returns which extra readings are made; nil means none. Every Read calls it, concurrently with others.
 	Extras func() Extras
+	// MayOpen, if not nil, returns why this process may not open the GPUs, before each nvmlInit. confidential is whether
+	// they are in confidential-computing mode, absent if the driver does not say.
+	MayOpen func(confidential gpu.Opt[bool]) error
 	// WholeGPUMedia reads the media engines of GPUs without MIG even if Extras does not ask for them.
 	WholeGPUMedia bool
 	Logger        log.Logger

@@ -8,6 +8,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
+func (s *spy) SystemGetConfComputeState() (v0 nvml.ConfComputeSystemState, ret nvml.Return) {
+	if ret, ok := s.passes("SystemGetConfComputeState"); !ok {
+		return v0, ret
+	}
+	return s.Library.SystemGetConfComputeState()
+}
+
 func (s *spy) Init() (ret nvml.Return) {
 	if ret, ok := s.passes("Init"); !ok {
 		return ret
@@ -265,6 +272,13 @@ func (d spyDevice) GetComputeMode() (v0 nvml.ComputeMode, ret nvml.Return) {
 		return v0, ret
 	}
 	return d.Device.GetComputeMode()
+}
+
+func (d spyDevice) GetPersistenceMode() (v0 nvml.EnableState, ret nvml.Return) {
+	if ret, ok := d.spy.passes("GetPersistenceMode"); !ok {
+		return v0, ret
+	}
+	return d.Device.GetPersistenceMode()
 }
 
 func (d spyDevice) GetGraphicsRunningProcesses() (v0 []nvml.ProcessInfo, ret nvml.Return) {

@@ -52,6 +52,7 @@ type GPUState struct {
 	Remapped                         gpu.Opt[gpu.RemappedRows]
 	Recovery                         gpu.RecoveryAction
 	ExclusiveProcess                 bool // compute mode
+	PersistenceMode                  bool
 	Processes                        []Process
 }
 

@@ -37,6 +37,10 @@ type NodeSpec struct {
 	GIIDs    GIIDOrder `yaml:"giIDs" default:"placement" oneof:"placement creation"`
 	// PassThrough makes the node a virtual machine that GPUs are passed through to: the driver cannot reset them itself.
 	PassThrough bool `yaml:"passThrough,omitempty"`
+	// PersistenceMode is that of all GPUs.
+	PersistenceMode bool `yaml:"persistenceMode" default:"true"`
+	// ConfidentialComputing makes the node a confidential virtual machine whose GPUs are in confidential-computing mode.
+	ConfidentialComputing bool `yaml:"confidentialComputing,omitempty"`
 }
 
 // DriverBranch is the release branch of the driver, 580 of "580.95.05": what it knows depends on it.

@@ -93,8 +93,8 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 		NVLinkBytes:      uint64(t.nvlink),
 		ECC:              g.errors.ecc,
 		Recovery:         n.recovery(g.index, now),
-		ExclusiveProcess: g.mps != 0,
-		Processes:        g.processes(),
+		ExclusiveProcess: g.mps != 0, PersistenceMode: n.scenario.Node.PersistenceMode,
+		Processes: g.processes(),
 	}
 	if g.migOn {
 		s.MaxMIGDevices = g.mig.ComputeSlices

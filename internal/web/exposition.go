@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 
 	dto "github.com/prometheus/client_model/go"
@@ -17,8 +15,9 @@ import (
 // outputForm is the form of an answer with metrics. The format includes the escaping scheme of names; there are few
 // formats (expfmt.NegotiateAccept), so that clients cannot fill the memory with forms.
 type outputForm struct {
-	format expfmt.Format
-	coding coding
+	format  expfmt.Format
+	coding  coding
+	created bool // with lines of created timestamps, which only OpenMetrics has
 }
 
 // exposition is one encoded Snapshot: it is gathered at most once, and encoded at most once in each requested form.
@@ -85,12 +84,16 @@ func (e *exposition) newEncodeFunc(form outputForm, names []string) encodeFunc {
 func (e *exposition) encode(form outputForm, names []string) (bodyPrefix, error) {
 	plain := e.pool.get()
 	defer e.pool.put(plain)
-	rendered, gatherErr := e.metrics.Render(plain, e.snap, form.format, names)
-	var err error
+
+	var rendered bool
+	var gatherErr, err error
+	if !form.created { // which are not rendered
+		rendered, gatherErr = e.metrics.Render(plain, e.snap, form.format, names)
+	}
 	if !rendered {
 		var families []*dto.MetricFamily
 		families, gatherErr = e.gather()
-		if err = encodeFamilies(plain, form.format, e.metrics.Filter(families, names)); err != nil {
+		if err = encodeFamilies(plain, form, e.metrics.Filter(families, names)); err != nil {
 			e.report(err)
 		}
 	}
@@ -117,48 +120,4 @@ func (e *exposition) reportGather(err error) {
 	if first {
 		e.report(err)
 	}
-}
-
-// encodeFamilies appends families to dst. A family that cannot be encoded is left out completely, and the error names
-// it. Text formats get no native histograms.
-//
-// Created timestamps: protobuf carries them, OpenMetrics does not get _created lines. Prometheus reads those as further
-// series, one for every counter, unless a feature flag is set, and promhttp leaves them out for that reason; scrapers
-// that make use of created timestamps ask for protobuf.
-func encodeFamilies(dst *bytes.Buffer, format expfmt.Format, families []*dto.MetricFamily) error {
-	enc := expfmt.NewEncoder(dst, format)
-	var errs []error
-	for _, family := range families {
-		if isNative(family) && !isProtobuf(format) {
-			continue
-		}
-		before := dst.Len()
-		if err := enc.Encode(family); err != nil {
-			dst.Truncate(before)
-			errs = append(errs, fmt.Errorf("encode %s: %w", family.GetName(), err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// isNative reports whether a family has native histograms only. In text formats it would have a sum and a count,
-// which say nothing about the distribution.
-func isNative(family *dto.MetricFamily) bool {
-	return family.GetType() == dto.MetricType_HISTOGRAM &&
-		!slices.ContainsFunc(family.GetMetric(), func(m *dto.Metric) bool {
-			return len(m.GetHistogram().GetBucket()) > 0
-		})
-}
-
-func isProtobuf(format expfmt.Format) bool { return format.FormatType() == expfmt.TypeProtoDelim }
-
-// appendEndMarker appends the end marker of the format, which only OpenMetrics has: "# EOF".
-func appendEndMarker(dst *bytes.Buffer, format expfmt.Format) error {
-	if !strings.HasPrefix(string(format), expfmt.OpenMetricsType) {
-		return nil // without the ten allocations of an encoder
-	}
-	if closer, ok := expfmt.NewEncoder(dst, format).(expfmt.Closer); ok {
-		return closer.Close()
-	}
-	return nil
 }

@@ -117,7 +117,7 @@ func wholeGPU(index int) gpu.GPU {
 	r.ECC = []gpu.ECCCount{{Severity: "corrected", Lifetime: "volatile", Location: "device_memory", Count: 5}}
 	r.RemappedRows = gpu.Some(gpu.RemappedRows{Correctable: 1, Pending: true})
 	r.RecoveryAction = gpu.Some(gpu.RecoveryNone)
-	r.ExclusiveComputeMode = gpu.Some(false)
+	r.ExclusiveComputeMode, r.PersistenceMode = gpu.Some(false), gpu.Some(true)
 	r.Processes = gpu.Some([]gpu.Process{{PID: 4711}})
 	g.ActivitySource, g.Activity = gpu.ActivityDCGM, busy(0.75)
 	g.Activity.DRAM = gpu.Some(0.25)

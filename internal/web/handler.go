@@ -44,6 +44,8 @@ type Options struct {
 	// NoOpenMetrics does not offer OpenMetrics, in which counters whose names do not end in _total, such as
 	// dcgm-exporter's, are of unknown type.
 	NoOpenMetrics bool
+	// OpenMetricsCreated adds the lines of created timestamps to OpenMetrics, one for each counter that has one.
+	OpenMetricsCreated bool
 	// MaxScrapes limits the scrapes that are gathered and encoded at once; further ones are answered with 503. 0 is no
 	// limit.
 	MaxScrapes int

@@ -25,6 +25,7 @@ type scrapeHandler struct {
 	// freshCollector is the collector that the fresh families belong to; empty if there is none.
 	freshCollector string
 	formats        []expfmt.Format
+	created        bool          // lines of created timestamps in OpenMetrics
 	slots          chan struct{} // one for each scrape in progress; nil: no limit
 	errorLog       *limitedLogger
 	served         atomic.Uint64
@@ -37,6 +38,7 @@ func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prom
 		metrics:        metrics,
 		freshCollector: opts.FreshCollector,
 		formats:        expfmt.DefaultOpenMetricsAcceptedFormats(),
+		created:        opts.OpenMetricsCreated,
 		errorLog:       &limitedLogger{logger: logger, now: opts.Now},
 	}
 	report := h.errorLog.logError
@@ -83,7 +85,9 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			http.StatusServiceUnavailable)
 		return
 	}
+
 	form := outputForm{format: expfmt.NegotiateAccept(r.Header, h.formats...), coding: negotiateCoding(r.Header)}
+	form.created = h.created && isOpenMetrics(form.format)
 	parts, err := h.encode(form, chosen)
 	if err != nil {
 		http.Error(w, "nothing could be gathered and encoded: "+err.Error(), http.StatusInternalServerError)

@@ -262,8 +262,11 @@ func TestConcurrentScrapersShareOneEncode(t *testing.T) {
 // TestExpositionEncodesOnce: one encoding per form, whose bytes all callers share.
 func TestExpositionEncodesOnce(t *testing.T) {
 	e := newExposition(nodeFixture(), newRegistry(t), new(buffers), func(err error) { t.Error(err) })
-	for _, form := range []outputForm{{expfmt.FmtText, codingIdentity}, {expfmt.FmtText, codingGzip},
-		{expfmt.FmtProtoDelim, codingGzip}} {
+	for _, form := range []outputForm{
+		{format: expfmt.FmtText, coding: codingIdentity},
+		{format: expfmt.FmtText, coding: codingGzip},
+		{format: expfmt.FmtProtoDelim, coding: codingGzip},
+	} {
 		a, errA := e.prefix(form, selection{})
 		b, errB := e.prefix(form, selection{})
 		if err := errors.Join(errA, errB); err != nil || a.size == 0 {

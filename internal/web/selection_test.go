@@ -132,7 +132,7 @@ func TestSelectionsOverHTTP(t *testing.T) {
 func TestSelectionsAreKept(t *testing.T) {
 	metrics := newRegistry(t)
 	e := newExposition(nodeFixture(), metrics, new(buffers), func(err error) { t.Error(err) })
-	text := outputForm{expfmt.FmtText, codingIdentity}
+	text := outputForm{format: expfmt.FmtText, coding: codingIdentity}
 	first := func(i int) *byte {
 		name := fmt.Sprintf("collect[]=test_generation&collect[]=test_%d", i)
 		s, err := parseSelection(name, metrics)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/expfmt"
 )
 
 // trailerCache encodes the second part of answers: the families that belong to no Snapshot, and the end marker of the
@@ -71,7 +70,7 @@ func (c *trailerCache) encode(form trailerForm) bodyTrailer {
 	defer c.pool.put(plain)
 	var err error
 	if !form.bare {
-		err = c.appendFamilies(plain, form.format)
+		err = c.appendFamilies(plain, form.outputForm)
 	}
 	empty := plain.Len() == 0
 	err = errors.Join(err, appendEndMarker(plain, form.format))
@@ -89,10 +88,10 @@ func (c *trailerCache) encode(form trailerForm) bodyTrailer {
 }
 
 // appendFamilies appends the families that belong to no Snapshot.
-func (c *trailerCache) appendFamilies(dst *bytes.Buffer, format expfmt.Format) error {
+func (c *trailerCache) appendFamilies(dst *bytes.Buffer, form outputForm) error {
 	families, err := c.fresh.Gather()
 	if err != nil {
 		err = fmt.Errorf("gather: %w", err)
 	}
-	return errors.Join(err, encodeFamilies(dst, format, families))
+	return errors.Join(err, encodeFamilies(dst, form, families))
 }

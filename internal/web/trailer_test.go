@@ -73,7 +73,7 @@ func TestSharedFailureIsReportedOnce(t *testing.T) {
 		keep:  time.Hour, pool: new(buffers), report: func(error) { reports++ }, cached: map[trailerForm]*cachedTrailer{},
 	}
 	for range 3 {
-		if got := e.get(outputForm{expfmt.FmtText, codingIdentity}, nil, false); got.err == nil || !got.empty {
+		if got := e.get(outputForm{format: expfmt.FmtText, coding: codingIdentity}, nil, false); got.err == nil || !got.empty {
 			t.Errorf("got %+v, want an error and nothing", got)
 		}
 	}

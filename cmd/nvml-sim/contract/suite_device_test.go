@@ -90,11 +90,8 @@ func readingChecks() []checkOf {
 				s.want(generation > 0 && generation < 8, "generation %d", generation)
 			}
 		})},
-		{name: "Device.GetComputeMode", check: each(func(s *subject, d nvmlsource.Device) {
-			if mode, ret := d.GetComputeMode(); s.has("Device.GetComputeMode", ret) {
-				s.want(mode >= 0 && mode < nvml.COMPUTEMODE_COUNT, "compute mode %d", mode)
-			}
-		})},
+		{name: "Device.GetPersistenceMode", check: each(checkPersistenceMode)},
+		{name: "Device.GetComputeMode", check: each(checkComputeMode)},
 		{
 			name:    "Device.GetComputeRunningProcesses",
 			methods: []string{"Device.GetGraphicsRunningProcesses", "Device.GetMPSComputeRunningProcesses"},
@@ -119,6 +116,18 @@ func checkFabric(s *subject, d nvmlsource.Device) {
 	if info, ret := d.GetGpuFabricInfoV(); s.has("Device.GetGpuFabricInfoV", ret) {
 		s.want(info.State <= nvml.GPU_FABRIC_STATE_COMPLETED &&
 			info.HealthSummary <= nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY, "fabric %+v", info)
+	}
+}
+
+func checkPersistenceMode(s *subject, d nvmlsource.Device) {
+	if mode, ret := d.GetPersistenceMode(); s.has("Device.GetPersistenceMode", ret) {
+		s.want(mode == nvml.FEATURE_DISABLED || mode == nvml.FEATURE_ENABLED, "persistence mode %d", mode)
+	}
+}
+
+func checkComputeMode(s *subject, d nvmlsource.Device) {
+	if mode, ret := d.GetComputeMode(); s.has("Device.GetComputeMode", ret) {
+		s.want(mode >= 0 && mode < nvml.COMPUTEMODE_COUNT, "compute mode %d", mode)
 	}
 }
 

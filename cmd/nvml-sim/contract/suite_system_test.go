@@ -13,6 +13,11 @@ import (
 func systemChecks() []checkOf {
 	return []checkOf{
 		{name: "Library.Init", methods: []string{"Library.Shutdown"}, check: checkInit},
+		{name: "Library.SystemGetConfComputeState", check: func(s *subject) {
+			if state, ret := s.lib.SystemGetConfComputeState(); s.has("Library.SystemGetConfComputeState", ret) {
+				s.want(state.CcFeature <= nvml.CC_SYSTEM_FEATURE_ENABLED, "confidential computing %d", state.CcFeature)
+			}
+		}},
 		{name: "Library.SystemGetDriverVersion", check: func(s *subject) {
 			s.version("Library.SystemGetDriverVersion", `^\d{3,}(\.\d+){1,2}$`, s.lib.SystemGetDriverVersion)
 		}},

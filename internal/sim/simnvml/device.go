@@ -140,6 +140,15 @@ func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
 	})
 }
 
+func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
+	return fact(d, gpu.ReadingInventory, func(s *sim.GPUState) nvml.EnableState {
+		if s.PersistenceMode {
+			return nvml.FEATURE_ENABLED
+		}
+		return nvml.FEATURE_DISABLED
+	})
+}
+
 // GetComputeRunningProcesses lists the MPS server instead of its clients; with MIG the list of the whole GPU needs
 // rights.
 func (d *device) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {

@@ -56,6 +56,18 @@ func returnOf(err error) nvml.Return {
 	return nvml.ERROR_UNKNOWN
 }
 
+// SystemGetConfComputeState answers without GPUs, as after nvmlInitWithFlags with NVML_INIT_FLAG_NO_ATTACH. Whether a real driver then knows is unverified.
+func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return) {
+	var state nvml.ConfComputeSystemState
+	if err := l.node.Driver(); err != nil {
+		return state, returnOf(err)
+	}
+	if l.node.Scenario().Node.ConfidentialComputing {
+		state.Environment, state.CcFeature = nvml.CC_SYSTEM_ENVIRONMENT_PROD, nvml.CC_SYSTEM_FEATURE_ENABLED
+	}
+	return state, nvml.SUCCESS
+}
+
 func (l *library) Init() nvml.Return { return returnOf(l.node.Driver()) }
 
 func (l *library) Shutdown() nvml.Return { return nvml.SUCCESS }

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// hostFacts are what check-node reads of the host besides the driver and the kubelet.
+type hostFacts struct {
+	pidNamespace gpu.Opt[bool] // whether this process is in the initial PID namespace
+	pidErr       error
+	root         bool
+	capabilities gpu.Opt[uint64] // effective ones, by number
+	// Whether the capability files of MIG's monitor and configuration can be opened; absent if the driver has none.
+	migMonitor, migConfig gpu.Opt[bool]
+	cgroup                string            // its version; empty if unknown
+	sleeping              gpu.Opt[[]string] // the PCI addresses of GPUs that Linux has suspended
+	dcgm                  *dcgmFiles        // nil if an engine was asked instead
+	podsErr               error             // of the sources of pods
+}
+
+// dcgmFiles are where the libraries of an embedded DCGM are; empty if they were not found.
+type dcgmFiles struct{ engine, profiling string }
+
+// The capabilities that readings need, by their numbers in capability.h of Linux.
+const (
+	capDACReadSearch = 2
+	capSysPtrace     = 19
+	capSysAdmin      = 21
+)
+
+// has reports whether this process has a capability, absent if that is unknown.
+func (h *hostFacts) has(capability int) gpu.Opt[bool] {
+	set, ok := h.capabilities.Get()
+	if !ok {
+		return gpu.None[bool]()
+	}
+	return gpu.Some(set&(1<<capability) != 0)
+}
+
+// readHost reads the facts of a machine. It opens no file of a GPU.
+func (machine) readHost(cfg *Config) hostFacts {
+	return readHostFacts(cfg, "/proc", "/sys", "/dev")
+}
+
+func readHostFacts(cfg *Config, proc, sys, dev string) hostFacts {
+	h := hostFacts{root: os.Geteuid() == 0}
+
+	link, err := os.Readlink(filepath.Join(proc, "self", "ns", "pid"))
+	if err != nil {
+		h.pidErr = err
+	} else {
+		h.pidNamespace = gpu.Some(link == initialPIDNamespace)
+	}
+
+	h.capabilities = readCapabilities(filepath.Join(proc, "self", "status"))
+	h.migMonitor, h.migConfig = readMIGRights(proc, dev)
+	h.sleeping = readSleeping(sys)
+	h.cgroup = readCgroupVersion(sys)
+	if cfg.DCGMMode == dcgmEmbedded {
+		h.dcgm = findDCGM()
+	}
+
+	return h
+}
+
+// initialPIDNamespace is the target of /proc/self/ns/pid in the host's PID namespace: the kernel's PROC_PID_INIT_INO.
+const initialPIDNamespace = "pid:[4026531836]"
+
+// readCapabilities reads the line "CapEff:	000001ffffffffff".
+func readCapabilities(path string) gpu.Opt[uint64] {
+	file, err := os.Open(path)
+	if err != nil {
+		return gpu.None[uint64]()
+	}
+	defer file.Close()
+
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		if text, ok := strings.CutPrefix(lines.Text(), "CapEff:"); ok {
+			set, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
+			if err == nil {
+				return gpu.Some(set)
+			}
+		}
+	}
+	return gpu.None[uint64]()
+}
+
+// readMIGRights reports whether this process may open the capability files of MIG's monitor and configuration, whose
+// numbers the driver lists in lines such as "monitor 2".
+func readMIGRights(proc, dev string) (monitor, config gpu.Opt[bool]) {
+	text, err := os.ReadFile(filepath.Join(proc, "driver", "nvidia-caps", "mig-minors"))
+	if err != nil {
+		return monitor, config
+	}
+
+	for line := range strings.Lines(string(text)) {
+		name, minor, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if name != "monitor" && name != "config" {
+			continue
+		}
+		const read = 4 // R_OK of unistd.h
+		usable := gpu.Some(syscall.Access(filepath.Join(dev, "nvidia-caps", "nvidia-cap"+minor), read) == nil)
+		if name == "monitor" {
+			monitor = usable
+		} else {
+			config = usable
+		}
+	}
+	return monitor, config
+}
+
+// readSleeping returns the GPUs that Linux has suspended, absent if that cannot be read.
+func readSleeping(sys string) gpu.Opt[[]string] {
+	files, err := filepath.Glob(filepath.Join(sys, "bus", "pci", "drivers", "nvidia", "*:*", "power", "runtime_status"))
+	if err != nil || len(files) == 0 {
+		return gpu.None[[]string]()
+	}
+
+	sleeping := []string{}
+	for _, file := range files {
+		status, err := os.ReadFile(file)
+		if err != nil {
+			return gpu.None[[]string]()
+		}
+		if strings.TrimSpace(string(status)) == "suspended" {
+			sleeping = append(sleeping, filepath.Base(filepath.Dir(filepath.Dir(file))))
+		}
+	}
+	return gpu.Some(sleeping)
+}
+
+// readCgroupVersion tells the versions apart by the file that only the second one's root folder has.
+func readCgroupVersion(sys string) string {
+	_, err := os.Stat(filepath.Join(sys, "fs", "cgroup", "cgroup.controllers"))
+	if err == nil {
+		return "2"
+	}
+	if _, v1 := os.Stat(filepath.Join(sys, "fs", "cgroup", "memory")); errors.Is(err, fs.ErrNotExist) && v1 == nil {
+		return "1"
+	}
+	return ""
+}
+
+// findDCGM looks for the libraries of DCGM where the dynamic linker would: the engine, and the module of profiling that
+// the package datacenter-gpu-manager-4-proprietary has.
+func findDCGM() *dcgmFiles {
+	folders := append(filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")),
+		"/usr/lib64", "/usr/lib", "/lib64", "/lib", "/usr/local/lib",
+		"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu")
+	find := func(name string) string {
+		for _, folder := range folders {
+			path := filepath.Join(folder, name)
+			if _, err := os.Stat(path); err == nil && folder != "" {
+				return path
+			}
+		}
+		return ""
+	}
+	return &dcgmFiles{engine: find("libdcgm.so.4"), profiling: find("libdcgmmoduleprofiling.so.4")}
+}
+
+// readHost returns the facts of a simulated node: its scenario's.
+func (s simulation) readHost(*Config) hostFacts {
+	privileged := s.Scenario().Node.Privileged
+	var capabilities uint64
+	if privileged {
+		capabilities = 1<<capDACReadSearch | 1<<capSysPtrace | 1<<capSysAdmin
+	}
+	return hostFacts{
+		pidNamespace: gpu.Some(true),
+		root:         privileged,
+		capabilities: gpu.Some(capabilities),
+		migMonitor:   gpu.Some(privileged),
+		migConfig:    gpu.Some(privileged),
+		cgroup:       "2",
+		sleeping:     gpu.Some([]string{}),
+	}
+}
+
+// readHost: a recording has nothing of its host.
+func (recording) readHost(*Config) hostFacts {
+	return hostFacts{pidErr: fmt.Errorf("a recording has nothing of its host: %w", gpu.ErrNotSupported)}
+}
