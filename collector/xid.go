@@ -2,8 +2,8 @@ package collector
 
 func newXID(c *catalog) collectFunc {
 	all := c.newFamily("nvidia_gpu_xids_total",
-		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. Absent if the driver "+
-			"does not report them.",
+		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. Absent if they are not "+
+			"received: the driver does not report them, or the GPU is in MIG mode and the exporter has no right to them.",
 		"Those of its instances are counted here too.")
 	byXID := c.newFamily("nvidia_gpu_xid_errors_total",
 		"XID errors of the GPU by XID. It begins with the first at 1, which increase() does not see: alerts take the "+

@@ -78,8 +78,10 @@ func always() bool { return true }
 // recordPolls polls and returns the last Snapshot, nil if not even the first poll was completed.
 func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder,
 	logger log.Logger) (*gpu.Snapshot, error) {
-	source := nvmlsource.New(recorder.Library(),
-		nvmlsource.Options{Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: true, Media: always, Logger: logger})
+	source := nvmlsource.New(recorder.Library(), nvmlsource.Options{
+		Now: node.now, Admin: node.admin, Logger: logger,
+		GPM: cfg.asksGPM(), ProcessUtilization: true, Media: always,
+	})
 	defer closeSource(source, logger)
 	opts := pollOptions(cfg, node, nil, logger, nil)
 	opts.Interval = 0 // the polls are asked for below

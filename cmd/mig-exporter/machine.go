@@ -34,6 +34,7 @@ func (n *node) openMachine(cfg *Config) error {
 	}
 	n.kind = machine{hostname: name, inCluster: os.Getenv("KUBERNETES_SERVICE_HOST") != ""}
 	n.hostname, n.now, n.library = name, time.Now, nvmlsource.Open(cfg.NVMLLibrary)
+	n.admin = isAdmin("/proc")
 	return nil
 }
 

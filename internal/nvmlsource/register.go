@@ -40,14 +40,19 @@ type registration struct {
 	breaks  bool          // the last attempt broke the set
 	suspect bool          // a set failed because a GPU is lost, perhaps this one: it is not registered before it was read
 
+	delivery delivery // of the events that it is registered for
+
 	received bool  // XIDs were received at some time
 	err      error // why XIDs are not received; nil if they are, or registering was not tried yet
 	reported bool  // a reading has reported err
 	logged   bool
 }
 
-// reportsChanges reports whether changes of the GPU's layout are among what it is registered for.
-func (r *registration) reportsChanges() bool { return r.kinds&nvml.EventMigConfigChange != 0 }
+// reportsChanges reports whether we learn of every change of the GPU's layout: it is registered for them, and its
+// events are delivered.
+func (r *registration) reportsChanges() bool {
+	return r.kinds&nvml.EventMigConfigChange != 0 && r.delivery == delivered
+}
 
 // isDue reports whether a GPU is to be registered for kinds that it lacks.
 func (r *registration) isDue(g *gpuState, now time.Time) bool {
@@ -204,11 +209,7 @@ func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 	}
 	now := q.opts.Now()
 	for _, g := range gpus {
-		r := q.registrations[g.handle]
-		if r == nil {
-			r = &registration{}
-			q.registrations[g.handle] = r
-		}
+		r := q.registrationOf(g.handle)
 		if q.withheld[g.handle] > 0 || !r.isDue(g, now) {
 			continue
 		}
@@ -218,6 +219,16 @@ func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 		return registerAttempt{state: g, registration: r, set: q.set, kinds: eventKinds &^ r.kinds}, true
 	}
 	return registerAttempt{}, false
+}
+
+// registrationOf returns the registration of a GPU, a new one if it has none. The caller holds mu.
+func (q *eventQueue) registrationOf(d Device) *registration {
+	r := q.registrations[d]
+	if r == nil {
+		r = &registration{}
+		q.registrations[d] = r
+	}
+	return r
 }
 
 // registerOne registers one GPU. If another set was created meanwhile, the GPU is not yet in that.
@@ -312,21 +323,4 @@ func (q *eventQueue) xidsOf(g *gpuState) xidState {
 		state.err, state.reported = q.setErr, true // it is in the log
 	}
 	return state
-}
-
-// readEvents registers the GPU's events if that is due. It reports whether its XIDs were never received, and returns an
-// error if they are not received now.
-func (r *gpuRead) readEvents() (noXIDs bool, errs []gpu.ReadError) {
-	if r.lost != nil {
-		return false, nil
-	}
-	queue := &r.source.queue
-	if r.state.advanceTo(phaseRead) || r.slow {
-		queue.register([]*gpuState{r.state})
-	}
-	xids := queue.xidsOf(r.state)
-	if xids.err != nil && !errors.Is(xids.err, gpu.ErrNotSupported) {
-		errs = []gpu.ReadError{{Reading: gpu.ReadingEvents, Err: xids.err, Remembered: xids.reported}}
-	}
-	return xids.err != nil && !xids.received, errs
 }
