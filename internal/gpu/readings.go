@@ -153,5 +153,6 @@ type Event struct {
 	Instance Opt[InstanceID]
 	Compute  Opt[ComputeID]
 	XID      uint64
+	Logged   bool // it is of the kernel's log, not of the driver's events
 	Time     time.Time
 }

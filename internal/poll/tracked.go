@@ -26,6 +26,7 @@ type trackedGPU struct {
 	hangCounted bool            // the current hang has been counted
 	// displacedSince is when another GPU was first seen with the index of this lost one; zero if none is.
 	displacedSince time.Time
+	incidents      incidents            // XIDs that were counted lately
 	lastXIDLog     map[uint64]time.Time // when each XID was last logged
 
 	// hasMIG is whether the GPU has MIG, by the last reading that could read the mode.

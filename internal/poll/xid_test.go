@@ -161,3 +161,37 @@ func gpuUUIDs(s *gpu.Snapshot) []gpu.UUID {
 	}
 	return ids
 }
+
+// TestXIDsOfTheGPU: 79, 119 and 120 are the GPU's although events lay them on the instance with the ids 0 and 0. All
+// reports of one incident count once, with the time of the last.
+func TestXIDsOfTheGPU(t *testing.T) {
+	src := newFakeSource(uuidA)
+	g := src.gpus[uuidA]
+	g.Instances = []gpu.GPUInstance{{ID: 0, Profile: "7g.40gb"}}
+	src.gpus[uuidA] = g
+	h := newHarness(t, src, nil)
+	defer h.startLoop()()
+	h.pollAfter(time.Second)
+	first := h.clock.Now()
+	send := func(xid uint64) {
+		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: xid, Time: h.clock.Now(),
+			Instance: gpu.Some(gpu.InstanceID(0)), Compute: gpu.Some(gpu.ComputeID(0))}
+	}
+	for range 10 {
+		send(79)
+	}
+	h.pollAfter(time.Second)
+	for _, xid := range []uint64{79, 119, 120, 13} {
+		send(xid)
+	}
+	s := h.pollAfter(time.Second)
+
+	second := first.Add(time.Second)
+	one := func(xid uint64, since time.Time) gpu.XIDCount {
+		return gpu.XIDCount{XID: xid, Counter: gpu.Counter{Value: 1, Since: since}, Last: second}
+	}
+	ofGPU := []gpu.XIDCount{one(79, first), one(119, second), one(120, second)}
+	cmptest.Equal(t, "XIDs of the GPU alone", s.GPUs[0].Totals.GPUXIDs, ofGPU)
+	cmptest.Equal(t, "XIDs of the instance", s.GPUs[0].Instances[0].XIDErrors, []gpu.XIDCount{one(13, second)})
+	cmptest.Equal(t, "all XIDs", s.GPUs[0].Totals.XIDs.Value, 4)
+}
