@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -69,12 +71,9 @@ func (q *eventQueue) setDelivery(g *gpuState, d delivery) {
 	}
 }
 
-// readEvents registers the GPU's events if that is due, and records whether they are delivered. It reports whether we
-// cannot know the GPU's XIDs, and returns an error if they are not received now.
-func (r *gpuRead) readEvents(d delivery) (noXIDs bool, errs []gpu.ReadError) {
-	if r.lost != nil {
-		return false, nil
-	}
+// readEvents registers the GPU's events if that is due, and records in g which of them we learn of, and an error if its
+// XIDs are not received.
+func (r *gpuRead) readEvents(g *gpu.GPU, d delivery) {
 
 	queue := &r.source.queue
 	queue.setDelivery(r.state, d)
@@ -83,14 +82,17 @@ func (r *gpuRead) readEvents(d delivery) (noXIDs bool, errs []gpu.ReadError) {
 	}
 
 	xids := queue.xidsOf(r.state)
-	if xids.err != nil && !errors.Is(xids.err, gpu.ErrNotSupported) {
-		errs = []gpu.ReadError{{Reading: gpu.ReadingEvents, Err: xids.err, Remembered: xids.reported}}
-	}
-	if xids.err == nil {
-		errs = r.checkDelivery(d)
+	switch {
+	case xids.err == nil:
+		g.Errors = append(g.Errors, r.checkDelivery(d)...)
+	case !errors.Is(xids.err, gpu.ErrNotSupported):
+		e := gpu.ReadError{Reading: gpu.ReadingEvents, Err: xids.err, Remembered: xids.reported}
+		g.Errors = append(g.Errors, e)
 	}
 
-	return d != delivered || xids.err != nil && !xids.received, errs
+	g.NoXIDs = d != delivered || xids.err != nil && !xids.received
+	g.ReportsUnavailable = d == delivered && xids.kinds&nvml.EventTypeGpuUnavailableError != 0
+	g.ReportsRecovery = d == delivered && xids.kinds&nvml.EventTypeGpuRecoveryAction != 0
 }
 
 // checkDelivery returns an error if the events that the GPU is registered for are not delivered.

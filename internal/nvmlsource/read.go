@@ -69,12 +69,7 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 
 	// Last: what was answered above shows whether we have the right to events.
 	listed := tree.err == nil && r.state.tree.scan.listed
-	noXIDs, eventErrs := r.readEvents(r.judgeDelivery(&g, modeErrs, listed))
-	if r.lost != nil {
-		return gpu.GPU{}, r.lost
-	}
-	g.NoXIDs = noXIDs
-	g.Errors = append(g.Errors, eventErrs...)
+	r.readEvents(&g, r.judgeDelivery(&g, modeErrs, listed))
 	return g, nil
 }
 

@@ -195,3 +195,25 @@ func TestXIDsOfTheGPU(t *testing.T) {
 	cmptest.Equal(t, "XIDs of the instance", s.GPUs[0].Instances[0].XIDErrors, []gpu.XIDCount{one(13, second)})
 	cmptest.Equal(t, "all XIDs", s.GPUs[0].Totals.XIDs.Value, 4)
 }
+
+// TestHealthEventsAreCounted: both begin at 0, and are absent if the driver does not report them.
+func TestHealthEventsAreCounted(t *testing.T) {
+	src := newFakeSource(uuidA, uuidB)
+	g := src.gpus[uuidA]
+	g.ReportsUnavailable, g.ReportsRecovery = true, true
+	src.gpus[uuidA] = g
+	h := newHarness(t, src, nil)
+	defer h.startLoop()()
+	s := h.pollAfter(time.Second)
+	cmptest.Equal(t, "at the start", s.GPUs[0].Totals.Unavailable.Or(gpu.Counter{Value: -1}).Value, 0)
+	cmptest.Equal(t, "of a driver without them", s.GPUs[1].Totals.Unavailable.Present(), false)
+
+	src.events <- gpu.Event{Kind: gpu.EventUnavailable, GPU: uuidA, Time: h.clock.Now()}
+	src.events <- gpu.Event{Kind: gpu.EventRecoveryAction, GPU: uuidA, Time: h.clock.Now()}
+	src.events <- gpu.Event{Kind: gpu.EventRecoveryAction, GPU: uuidA, Time: h.clock.Now()}
+	s = h.pollAfter(time.Second)
+	totals := s.GPUs[0].Totals
+	cmptest.Equal(t, "unavailable", totals.Unavailable.Or(gpu.Counter{}).Value, 1)
+	cmptest.Equal(t, "recovery actions", totals.RecoveryActions.Or(gpu.Counter{}).Value, 2)
+	cmptest.Equal(t, "XIDs", totals.XIDs.Value, 0)
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -187,6 +189,13 @@ func (n *Node) emit(e Event) {
 // holds the lock.
 func (n *Node) delivers(index int) bool {
 	return len(n.gpus[index].instances) == 0 || n.privileged(index, n.at)
+}
+
+// ReportsHealth reports whether the driver has the events EventUnavailable and EventRecoveryAction, which came with 565.
+func (n *Node) ReportsHealth() bool {
+	major, _, _ := strings.Cut(n.scenario.Node.Driver, ".")
+	number, err := strconv.Atoi(major)
+	return err == nil && number >= 565
 }
 
 // wake makes calls of Next look again. The caller holds the lock.

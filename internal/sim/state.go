@@ -57,6 +57,7 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	s := GPUState{
 		Time:             now,
 		Privileged:       n.privileged(g.index, now),
+		ReportsHealth:    n.ReportsHealth(),
 		Index:            g.index,
 		Minor:            g.minor,
 		UUID:             g.uuid,
