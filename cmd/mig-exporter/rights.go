@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// capSysAdmin is the bit of CAP_SYS_ADMIN, and hostUsers the target of /proc/<pid>/ns/user in the host's user namespace:
-// the kernel's PROC_USER_INIT_INO.
+// capSysAdmin is the bit of CAP_SYS_ADMIN, and hostUsers the target of /proc/<pid>/ns/user in the host's user
+// namespace: the kernel's PROC_USER_INIT_INO.
 const (
 	capSysAdmin = 21
 	hostUsers   = "user:[4026531837]"

@@ -33,8 +33,8 @@ func XIDName(xid uint64) string { return XIDByNumber(xid).Name }
 // a counter for each of them.
 func WatchedXIDs() []uint64 { return []uint64{13, 31, 43, 48, 63, 64, 74, 79, 94, 95, 119, 120} }
 
-// xidTable is the table of docs/faults.md. Names, and which XIDs are an application's, are those of NVIDIA's catalog: it
-// asks to restart the application (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). What is
+// xidTable is the table of docs/faults.md. Names, and which XIDs are an application's, are those of NVIDIA's catalog:
+// it asks to restart the application (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). What is
 // reported per channel is what open-gpu-kernel-modules 595.45.04 passes to krcRcAndNotifyAllChannels or to the
 // error notifier of a channel: 79 in src/nvidia/arch/nvalloc/unix/src/osinit.c; 119 and 120 in
 // src/nvidia/src/kernel/gpu/gsp/kernel_gsp.c; 48, 94 and 95 where memory or GSP has an uncorrectable error; 109 by

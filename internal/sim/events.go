@@ -191,7 +191,8 @@ func (n *Node) delivers(index int) bool {
 	return len(n.gpus[index].instances) == 0 || n.privileged(index, n.at)
 }
 
-// ReportsHealth reports whether the driver has the events EventUnavailable and EventRecoveryAction, which came with 565.
+// ReportsHealth reports whether the driver has the events EventUnavailable and EventRecoveryAction, as those from 565
+// on do.
 func (n *Node) ReportsHealth() bool {
 	major, _, _ := strings.Cut(n.scenario.Node.Driver, ".")
 	number, err := strconv.Atoi(major)

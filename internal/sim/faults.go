@@ -276,7 +276,8 @@ func (n *Node) scheduleSpan(f *FaultSpec, rank int, begin, end func()) {
 }
 
 // xid reports an XID error. With those after which the driver cannot use the GPU any more it says so first, by an event
-// of its own (open-gpu-kernel-modules 595.45.04: 79 in osinit.c, 119 in kernel_gsp.c, NV2080_NOTIFIERS_GPU_UNAVAILABLE).
+// of its own (open-gpu-kernel-modules 595.45.04: 79 in osinit.c, 119 in kernel_gsp.c,
+// NV2080_NOTIFIERS_GPU_UNAVAILABLE).
 func (n *Node) xid(f *FaultSpec) {
 	index := f.GPU.Or(0)
 	n.gpus[index].errors.count(f.XID)
