@@ -213,6 +213,7 @@ func richGPU(i int) gpu.GPU {
 	g.Capacity = gpu.Some(capacity)
 	traffic := gpu.Some(newCounter(1e9))
 	g.Totals = gpu.Totals{
+		Unavailable: gpu.Some(newCounter(1)), RecoveryActions: gpu.Some(newCounter(2)),
 		XIDs: newCounter(1), XIDErrors: []gpu.XIDCount{{XID: 31, Counter: newCounter(1), Last: testEpoch()}},
 		ReadErrors:  []gpu.ErrorCount{{Reading: gpu.ReadingECC, Reason: gpu.ReasonTimeout, Counter: newCounter(1)}},
 		PCIeReceive: traffic, PCIeTransmit: traffic, NVLinkReceive: traffic, NVLinkTransmit: traffic,

@@ -2,8 +2,8 @@ package collector
 
 func newXID(c *catalog) collectFunc {
 	all := c.newFamily("nvidia_gpu_xids_total",
-		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. Absent if the driver "+
-			"does not report them.",
+		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. Absent if they are not "+
+			"received: the driver does not report them, or the GPU is in MIG mode and the exporter has no right to them.",
 		"Those of its instances are counted here too.")
 	byXID := c.newFamily("nvidia_gpu_xid_errors_total",
 		"XID errors of the GPU by XID. It begins with the first at 1, which increase() does not see: alerts take the "+
@@ -17,6 +17,14 @@ func newXID(c *catalog) collectFunc {
 	giLast := c.newFamily("nvidia_mig_gpu_instance_xid_last_timestamp_seconds",
 		"When the driver last laid the XID on the GPU instance, as Unix time.",
 		"XIDs of the GPU as a whole name no instance.", "xid")
+	unavailable := c.newFamily("nvidia_gpu_unavailable_events_total",
+		"Events by which the driver says that it cannot use the GPU any more, as after XID 79 or 119, since the exporter "+
+			"started. Absent if they are not received: the library is older than 565, or as for nvidia_gpu_xids_total.",
+		"Of the whole GPU.")
+	recovery := c.newFamily("nvidia_gpu_recovery_action_events_total",
+		"Events by which the driver says that what it asks an operator to do about the GPU has changed "+
+			"(nvidia_gpu_recovery_action), since the exporter started. Absent as nvidia_gpu_unavailable_events_total.",
+		"Of the whole GPU.")
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
@@ -24,6 +32,8 @@ func newXID(c *catalog) collectFunc {
 			if !g.Totals.XIDs.Since.IsZero() {
 				w.addCounter(all, g.labels, g.Totals.XIDs)
 			}
+			addOptCounter(w, unavailable, g.labels, g.Totals.Unavailable)
+			addOptCounter(w, recovery, g.labels, g.Totals.RecoveryActions)
 			for _, x := range g.Totals.XIDErrors {
 				l := g.labels.extend("xid", formatUint(x.XID))
 				w.addCounter(byXID, l, x.Counter)

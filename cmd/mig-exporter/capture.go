@@ -48,7 +48,8 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	defer node.close()
 	recorder := capture.NewRecorder(node.library, node.now())
 	opts := nvmlsource.Options{
-		Now: node.now, MayOpen: node.mayOpen, GPM: cfg.asksGPM(), ProcessUtilization: true, Extras: everything, Logger: logger,
+		Now: node.now, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger,
+		GPM: cfg.asksGPM(), ProcessUtilization: true, Extras: everything,
 	}
 	last, err := recordPolls(ctx, cfg, node, recorder, opts)
 	if err != nil {

@@ -72,7 +72,8 @@ func checkNode(ctx context.Context, cfg *Config, logger log.Logger) (*nodeReport
 	recorder := capture.NewRecorder(node.library, node.now())
 	recorder.Observe(calls.add)
 	last, err := recordPolls(ctx, cfg, node, recorder, nvmlsource.Options{
-		Now: node.now, MayOpen: node.mayOpen, GPM: cfg.asksGPM(), ProcessUtilization: cfg.servesProcesses(), Logger: logger,
+		Now: node.now, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger,
+		GPM: cfg.asksGPM(), ProcessUtilization: cfg.servesProcesses(),
 	})
 	if err != nil {
 		return nil, err

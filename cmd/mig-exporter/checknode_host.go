@@ -35,7 +35,6 @@ type dcgmFiles struct{ engine, profiling string }
 const (
 	capDACReadSearch = 2
 	capSysPtrace     = 19
-	capSysAdmin      = 21
 )
 
 // has reports whether this process has a capability, absent if that is unknown.

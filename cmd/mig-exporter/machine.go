@@ -35,6 +35,7 @@ func (n *node) openMachine(cfg *Config) error {
 	n.kind = machine{hostname: name, inCluster: os.Getenv("KUBERNETES_SERVICE_HOST") != ""}
 	n.hostname, n.now, n.library = name, time.Now, nvmlsource.Open(cfg.NVMLLibrary)
 	n.mayOpen = openingGuard{proc: cfg.ProcDir, sys: "/sys", handles: handles.New(cfg.ProcDir)}.mayOpen
+	n.admin = isAdmin("/proc")
 	return nil
 }
 

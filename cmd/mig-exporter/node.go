@@ -46,6 +46,7 @@ type node struct {
 	hostname   string
 	now        func() time.Time
 	library    nvmlsource.Library
+	admin      bool                                   // this process has an administrator's rights on the machine's GPUs
 	mayOpen    func(confidential gpu.Opt[bool]) error // nil: always
 	pods       poll.Pods                              // nil: holders are not known
 	containers poll.Containers                        // nil: the containers of processes are not known

@@ -148,6 +148,8 @@ enum {
 	SIM_nvmlEventTypeXidCriticalError = 0x8,
 	SIM_nvmlEventTypeClock = 0x10,
 	SIM_nvmlEventMigConfigChange = 0x100,
+	SIM_nvmlEventTypeGpuUnavailableError = 0x4000,
+	SIM_nvmlEventTypeGpuRecoveryAction = 0x8000,
 
 	SIM_nvmlClocksEventReasonGpuIdle = 0x1,
 	SIM_nvmlClocksEventReasonSwPowerCap = 0x4,

@@ -11,11 +11,36 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// eventTypes are the events that can be registered for: more than those that simulated GPUs report, which are XIDs and
-// MIG changes.
+// eventTypes are the events that can be registered for: more than those that simulated GPUs report. Drivers from 565 on
+// have those of availableTypes, too.
 const eventTypes = C.SIM_nvmlEventTypeXidCriticalError | C.SIM_nvmlEventMigConfigChange |
 	C.SIM_nvmlEventTypeSingleBitEccError | C.SIM_nvmlEventTypeDoubleBitEccError |
 	C.SIM_nvmlEventTypePState | C.SIM_nvmlEventTypeClock
+
+const availableTypes = C.SIM_nvmlEventTypeGpuUnavailableError | C.SIM_nvmlEventTypeGpuRecoveryAction
+
+// supportedTypes returns the events that can be registered for.
+func supportedTypes(reportsHealth bool) uint64 {
+	if reportsHealth {
+		return eventTypes | availableTypes
+	}
+	return eventTypes
+}
+
+// eventKind is a type of events that happen, and the simulation's name of it.
+type eventKind struct {
+	bit  uint64
+	kind gpu.EventKind
+}
+
+func eventKinds() []eventKind {
+	return []eventKind{
+		{C.SIM_nvmlEventTypeXidCriticalError, gpu.EventXID},
+		{C.SIM_nvmlEventMigConfigChange, gpu.EventMIGChange},
+		{C.SIM_nvmlEventTypeGpuUnavailableError, gpu.EventUnavailable},
+		{C.SIM_nvmlEventTypeGpuRecoveryAction, gpu.EventRecoveryAction},
+	}
+}
 
 func eventCalls() map[string]call {
 	return map[string]call{
@@ -24,7 +49,7 @@ func eventCalls() map[string]call {
 		"nvmlEventSetWait":                 waitSet(putOldEvent),
 		"nvmlEventSetWait_v2":              waitSet(putEvent),
 		"nvmlDeviceRegisterEvents":         onHandle(registerEvents, aGPU, aMIGDevice),
-		"nvmlDeviceGetSupportedEventTypes": readValue(gpu.ReadingEvents, func(*sim.GPUState) uint64 { return eventTypes }),
+		"nvmlDeviceGetSupportedEventTypes": readValue(gpu.ReadingEvents, func(s *sim.GPUState) uint64 { return supportedTypes(s.ReportsHealth) }),
 	}
 }
 
@@ -80,13 +105,10 @@ func registerEvents(l *library, h handle, a args) result {
 	switch {
 	case set == nil:
 		return invalidArgument
-	case h.kind == aMIGDevice || types&^eventTypes != 0:
+	case h.kind == aMIGDevice || types&^supportedTypes(l.node.ReportsHealth()) != 0:
 		return notSupported
 	}
-	for _, known := range []struct {
-		bit  uint64
-		kind gpu.EventKind
-	}{{C.SIM_nvmlEventTypeXidCriticalError, gpu.EventXID}, {C.SIM_nvmlEventMigConfigChange, gpu.EventMIGChange}} {
+	for _, known := range eventKinds() {
 		if types&known.bit == 0 {
 			continue
 		}
@@ -118,9 +140,10 @@ func waitSet(answer func(a args, e sim.Event)) call {
 func putOldEvent(a args, e sim.Event) {
 	data := at[C.sim_nvmlEventData_t](a, 1)
 	setHandle(&data.device, handle{kind: aGPU, gpu: e.GPU})
-	data.eventType, data.eventData = C.SIM_nvmlEventMigConfigChange, 0
-	if e.Kind == gpu.EventXID {
-		data.eventType, data.eventData = C.SIM_nvmlEventTypeXidCriticalError, C.sim_u64(e.XID)
+	for _, known := range eventKinds() {
+		if known.kind == e.Kind {
+			data.eventType, data.eventData = C.sim_u64(known.bit), C.sim_u64(e.XID) // which only XIDs have
+		}
 	}
 }
 

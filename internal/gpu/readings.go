@@ -175,6 +175,8 @@ const (
 	EventXID EventKind = iota + 1
 	EventMIGChange
 	EventsLost
+	EventUnavailable    // the driver cannot use the GPU any more, as after XID 79 or 119
+	EventRecoveryAction // what the driver asks an operator to do about the GPU has changed
 )
 
 // Event is a report that the driver sent on its own.
@@ -184,5 +186,6 @@ type Event struct {
 	Instance Opt[InstanceID]
 	Compute  Opt[ComputeID]
 	XID      uint64
+	Logged   bool // it is of the kernel's log, not of the driver's events
 	Time     time.Time
 }

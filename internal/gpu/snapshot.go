@@ -72,6 +72,8 @@ type Facts struct {
 	Profiles []Profile
 	// NoXIDs is set if the driver has refused to report its XIDs from the start: a count of 0 would be wrong.
 	NoXIDs bool
+	// ReportsUnavailable and ReportsRecovery are set if the driver reports EventUnavailable and EventRecoveryAction.
+	ReportsUnavailable, ReportsRecovery bool
 }
 
 // GPU is one physical GPU.
@@ -146,8 +148,9 @@ type ReasonSeconds struct {
 // Totals are the running totals of one GPU, kept by the poll loop.
 type Totals struct {
 	XIDs                          Counter
-	XIDErrors                     []XIDCount // by XID
-	GPUXIDs                       []XIDCount // those that named no GPU instance
+	XIDErrors                     []XIDCount   // by XID
+	GPUXIDs                       []XIDCount   // those that named no GPU instance
+	Unavailable, RecoveryActions  Opt[Counter] // events; absent if the driver does not report them
 	ReadErrors                    []ErrorCount
 	ClockEvents                   []ReasonSeconds // empty if the driver reports none
 	PCIeReceive, PCIeTransmit     Opt[Counter]    // unwrapped bytes

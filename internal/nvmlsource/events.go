@@ -237,6 +237,10 @@ func (q *eventQueue) deliver(e Event) {
 	case e.Type&nvml.EventMigConfigChange != 0:
 		out.Kind = gpu.EventMIGChange
 		q.reportChange(e.Device, out.GPU)
+	case e.Type&nvml.EventTypeGpuUnavailableError != 0:
+		out.Kind = gpu.EventUnavailable
+	case e.Type&nvml.EventTypeGpuRecoveryAction != 0:
+		out.Kind = gpu.EventRecoveryAction
 	default:
 		return
 	}

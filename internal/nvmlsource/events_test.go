@@ -20,7 +20,7 @@ gpus:
 ` + whole + "\n" + twoCIs + `
 faults:
   - {at: 1m, gpu: 1, kind: xid, xid: 13, gi: 1, ci: 1}
-  - {at: 2m, gpu: 0, kind: xid, xid: 79}
+  - {at: 2m, gpu: 0, kind: xid, xid: 74}
 `
 
 // next returns the next event; all goroutines are in the caller's bubble.
@@ -46,7 +46,7 @@ func TestEvents(t *testing.T) {
 		}
 		cmptest.Equal(t, "event", n.next(), want)
 		n.advance(time.Minute)
-		cmptest.Equal(t, "event", n.next(), gpu.Event{Kind: gpu.EventXID, GPU: ids[0], XID: 79, Time: n.Now()})
+		cmptest.Equal(t, "event", n.next(), gpu.Event{Kind: gpu.EventXID, GPU: ids[0], XID: 74, Time: n.Now()})
 		g := n.read(ids[1])
 		if err := n.DestroyGPUInstance(1, g.Instances[1].ID); err != nil {
 			t.Fatal(err)
@@ -200,7 +200,7 @@ func TestGPUFoundAgainIsNotRegisteredTwice(t *testing.T) {
 		}
 		n.advance(2 * time.Minute)
 		n.next()
-		if e := n.next(); e.GPU != ids[0] || e.XID != 79 {
+		if e := n.next(); e.GPU != ids[0] || e.XID != 74 {
 			t.Errorf("event %+v", e)
 		}
 		n.source.Close(t.Context())
@@ -232,7 +232,7 @@ func TestOthersAreHeardWhileAGPUIsLost(t *testing.T) {
 		n.spy.fall(nil)
 		n.read(ids[0])
 		n.advance(time.Minute)
-		if e := n.next(); e.GPU != ids[0] || e.XID != 79 {
+		if e := n.next(); e.GPU != ids[0] || e.XID != 74 {
 			t.Errorf("event %+v", e)
 		}
 		n.source.Close(t.Context())

@@ -194,7 +194,9 @@ type spyDevice struct {
 
 func (d spyDevice) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Return {
 	call := map[uint64]string{nvml.EventTypeXidCriticalError: "RegisterEvents(XID)",
-		nvml.EventMigConfigChange: "RegisterEvents(MIG)"}[types]
+		nvml.EventMigConfigChange:         "RegisterEvents(MIG)",
+		nvml.EventTypeGpuUnavailableError: "RegisterEvents(Unavailable)",
+		nvml.EventTypeGpuRecoveryAction:   "RegisterEvents(Recovery)"}[types]
 	if ret, ok := d.spy.passes(call); !ok {
 		return ret
 	}

@@ -65,7 +65,7 @@ func TestLayoutChangeAsksAgainWhatWasNotSupported(t *testing.T) {
 }
 
 // TestDenialsAreToldOnce: what is denied is asked again with the slow tier; to be denied again is no new failure,
-// until it was granted in between.
+// until it was granted in between. With the memory of the whole GPU its events are denied.
 func TestDenialsAreToldOnce(t *testing.T) {
 	n := newNode(t, "", twoCIs)
 	id := n.discover()[0]
@@ -83,11 +83,11 @@ func TestDenialsAreToldOnce(t *testing.T) {
 		want int
 	}{
 		{nvml.SUCCESS, 0},
-		{nvml.ERROR_NO_PERMISSION, 1},
+		{nvml.ERROR_NO_PERMISSION, 2},
 		{nvml.ERROR_NO_PERMISSION, 0},
 		{nvml.ERROR_NO_PERMISSION, 0},
 		{nvml.SUCCESS, 0},
-		{nvml.ERROR_NO_PERMISSION, 1},
+		{nvml.ERROR_NO_PERMISSION, 2},
 	} {
 		n.spy.set("GetMemoryInfo", step.ret)
 		n.spy.taken()

@@ -39,6 +39,9 @@ type gpuState struct {
 	metrics       [gpuMetrics]GPMMetric // reused by every Read
 	mediaMetrics  []GPMMetric           // likewise
 	freshAt       time.Time             // when unsupported calls were last forgotten
+
+	eventRights  delivery // of events under MIG, as far as a reading has shown it
+	deniedEvents bool     // a reading has reported that events are not delivered
 }
 
 // gpuPhase is how far the use of a GPU behind one handle has come. It only goes on: a lost GPU that answers again is

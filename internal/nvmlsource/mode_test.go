@@ -61,7 +61,7 @@ processes: [{gpu: 2, workload: w}]`)
 func TestEventsAreWithheldWhileTheModeIsSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, "", `  - {model: H100-80GB, count: 2}
-faults: [{at: 2m, gpu: 0, kind: xid, xid: 79}, {at: 1m, gpu: 1, kind: xid, xid: 31}]`)
+faults: [{at: 2m, gpu: 0, kind: xid, xid: 74}, {at: 1m, gpu: 1, kind: xid, xid: 31}]`)
 		ids := n.discover()
 		n.read(ids[0])
 		n.spy.do("SetMigMode", func() {
@@ -85,7 +85,7 @@ faults: [{at: 2m, gpu: 0, kind: xid, xid: 79}, {at: 1m, gpu: 1, kind: xid, xid: 
 			t.Errorf("event %+v", e)
 		}
 		n.advance(time.Minute)
-		if e := n.next(); e.XID != 79 || e.GPU != ids[0] {
+		if e := n.next(); e.XID != 74 || e.GPU != ids[0] {
 			t.Errorf("event %+v", e)
 		}
 		n.source.Close(t.Context())
@@ -96,7 +96,7 @@ faults: [{at: 2m, gpu: 0, kind: xid, xid: 79}, {at: 1m, gpu: 1, kind: xid, xid: 
 func TestEventsOfAReplacedSetAreDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, "", `  - {model: H100-80GB, count: 2}
-faults: [{at: 1m, gpu: 0, kind: xid, xid: 79}, {at: 1m, gpu: 1, kind: xid, xid: 31}, {at: 1m, gpu: 1, kind: xid, xid: 13}]`)
+faults: [{at: 1m, gpu: 0, kind: xid, xid: 74}, {at: 1m, gpu: 1, kind: xid, xid: 31}, {at: 1m, gpu: 1, kind: xid, xid: 13}]`)
 		ids := n.discover()
 		n.read(ids[0])
 		n.read(ids[1])
@@ -120,7 +120,7 @@ faults: [{at: 1m, gpu: 0, kind: xid, xid: 79}, {at: 1m, gpu: 1, kind: xid, xid: 
 			e := n.next()
 			got[e.XID] = e.GPU
 		}
-		if want := map[uint64]gpu.UUID{79: ids[0], 31: ids[1], 13: ids[1]}; !maps.Equal(got, want) {
+		if want := map[uint64]gpu.UUID{74: ids[0], 31: ids[1], 13: ids[1]}; !maps.Equal(got, want) {
 			t.Errorf("events %v, want %v", got, want)
 		}
 		n.source.Close(t.Context())

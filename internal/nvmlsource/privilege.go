@@ -48,6 +48,8 @@ func (p *privilege) markMissing(reading gpu.Reading) {
 		missing, needs = "memory of MIG GPUs as a whole", needsMonitor
 	case gpu.ReadingProcesses:
 		missing, needs = "processes of MIG GPUs", needsMonitor
+	case gpu.ReadingEvents:
+		missing, needs = "XIDs of MIG GPUs and reports of changes of their layouts", needsMonitor
 	}
 	level.Warn(p.logger).Log("msg", "no permission; readings are left out", "missing", missing, "needs", needs)
 }

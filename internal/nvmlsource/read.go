@@ -57,21 +57,24 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 	slow = r.readSlow(slow)
 	layout, layoutErrs := r.readInstances(tree, treeErrs) // late: it finds what has vanished since the scan
 	activity, activityErrs := r.readActivity(sampled, &layout)
-	noXIDs, eventErrs := r.readEvents()
 	if r.lost != nil {
 		return gpu.GPU{}, r.lost
 	}
-	facts.NoXIDs = noXIDs
 	readings := joinTiers(fast.readings, slow.readings)
 	readings.Processes = layout.processes
-	errs := slices.Concat(modeErrs, sampleErrs, layoutErrs, fast.errs, activityErrs, eventErrs, factErrs, slow.errs,
+	errs := slices.Concat(modeErrs, sampleErrs, layoutErrs, fast.errs, activityErrs, factErrs, slow.errs,
 		layout.detailErrs)
 	markRemembered(factErrs, slow.errs, layout.detailErrs)
-	return gpu.GPU{
+	g := gpu.GPU{
 		Facts: facts, Up: true, Errors: errs,
 		Readings: readings, MIG: gpu.MIGState{Enabled: mode.enabled, Pending: mode.pending}, Instances: layout.instances,
 		Activity: activity.ratios, ActivitySource: activity.source, Rates: activity.rates, InvalidActivity: activity.invalid,
-	}, nil
+	}
+
+	// Last: what was answered above shows whether we have the right to events.
+	listed := tree.err == nil && r.state.tree.scan.listed
+	r.readEvents(&g, r.judgeDelivery(&g, modeErrs, listed))
+	return g, nil
 }
 
 // newLayoutRead returns a reading of the layout alone. Changes that were reported of the GPU stay reported, for the

@@ -38,6 +38,7 @@ func TestFactsOfAWholeGPU(t *testing.T) {
 		UUID: g.UUID, Index: 0, Minor: gpu.Some(0), PCIBusID: "00000000:07:00.0", Name: "NVIDIA A100-SXM4-40GB",
 		Architecture: "Ampere",
 		Serial:       g.Serial, VBIOS: g.VBIOS, SMs: gpu.Some(108), Profiles: g.Profiles,
+		ReportsUnavailable: true, ReportsRecovery: true,
 	})
 	cmptest.Equal(t, "the GPU is up", g.Up, true)
 	cmptest.Equal(t, "errors", g.Errors, nil)

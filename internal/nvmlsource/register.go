@@ -25,8 +25,11 @@ type queueSet struct {
 }
 
 // eventKinds are the events that are received. They are registered one by one: NVML refuses a mask of which one is
-// not supported.
-const eventKinds = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange
+// not supported. Libraries before 565 do not know newKinds.
+const (
+	newKinds   = nvml.EventTypeGpuUnavailableError | nvml.EventTypeGpuRecoveryAction
+	eventKinds = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange | newKinds
+)
 
 // registration is the state of receiving the events of one GPU. It is kept by handle, as the driver does: a GPU that is
 // found again behind its old handle is still in the set, and must not be put into it twice.
@@ -35,10 +38,13 @@ type registration struct {
 	state   *gpuState // of the last attempt
 	busy    bool      // a call is under way, perhaps with an earlier set
 	kinds   uint64    // registered with the set in use
+	harmful uint64    // of newKinds, those of which a try broke a set: they are not tried again
 	triedAt time.Time
 	pause   time.Duration // until what failed is tried again
 	breaks  bool          // the last attempt broke the set
 	suspect bool          // a set failed because a GPU is lost, perhaps this one: it is not registered before it was read
+
+	delivery delivery // of the events that it is registered for
 
 	received bool  // XIDs were received at some time
 	err      error // why XIDs are not received; nil if they are, or registering was not tried yet
@@ -46,12 +52,15 @@ type registration struct {
 	logged   bool
 }
 
-// reportsChanges reports whether changes of the GPU's layout are among what it is registered for.
-func (r *registration) reportsChanges() bool { return r.kinds&nvml.EventMigConfigChange != 0 }
+// reportsChanges reports whether we learn of every change of the GPU's layout: it is registered for them, and its
+// events are delivered.
+func (r *registration) reportsChanges() bool {
+	return r.kinds&nvml.EventMigConfigChange != 0 && r.delivery == delivered
+}
 
 // isDue reports whether a GPU is to be registered for kinds that it lacks.
 func (r *registration) isDue(g *gpuState, now time.Time) bool {
-	if r.busy || r.kinds == eventKinds || !g.isUsable() || r.suspect && !g.isIn(phaseRead) {
+	if r.busy || r.kinds|r.harmful == eventKinds || !g.isUsable() || r.suspect && !g.isIn(phaseRead) {
 		return false
 	}
 	since := now.Sub(r.triedAt)
@@ -204,20 +213,26 @@ func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 	}
 	now := q.opts.Now()
 	for _, g := range gpus {
-		r := q.registrations[g.handle]
-		if r == nil {
-			r = &registration{}
-			q.registrations[g.handle] = r
-		}
+		r := q.registrationOf(g.handle)
 		if q.withheld[g.handle] > 0 || !r.isDue(g, now) {
 			continue
 		}
 		r.uuid, r.state, r.busy, r.triedAt, r.pause = g.uuid, g, true, now, 0
 		q.set.users++
 		q.registering.Add(1)
-		return registerAttempt{state: g, registration: r, set: q.set, kinds: eventKinds &^ r.kinds}, true
+		return registerAttempt{state: g, registration: r, set: q.set, kinds: eventKinds &^ (r.kinds | r.harmful)}, true
 	}
 	return registerAttempt{}, false
+}
+
+// registrationOf returns the registration of a GPU, a new one if it has none. The caller holds mu.
+func (q *eventQueue) registrationOf(d Device) *registration {
+	r := q.registrations[d]
+	if r == nil {
+		r = &registration{}
+		q.registrations[d] = r
+	}
+	return r
 }
 
 // registerOne registers one GPU. If another set was created meanwhile, the GPU is not yet in that.
@@ -226,7 +241,11 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 	var done uint64
 	errs := map[uint64]error{}
 	broken := false
-	for _, kind := range []uint64{nvml.EventTypeXidCriticalError, nvml.EventMigConfigChange} {
+	var harmful uint64
+	for _, kind := range []uint64{
+		nvml.EventTypeXidCriticalError, nvml.EventMigConfigChange,
+		nvml.EventTypeGpuUnavailableError, nvml.EventTypeGpuRecoveryAction,
+	} {
 		if a.kinds&kind == 0 || broken {
 			continue
 		}
@@ -237,6 +256,9 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 		}
 		errs[kind] = driverError("nvmlDeviceRegisterEvents", ret)
 		broken = ret == nvml.ERROR_UNKNOWN // the set is undefined now (nvml.h)
+		if broken && kind&newKinds != 0 {
+			harmful = kind // an old library: the other events matter more
+		}
 	}
 	q.mu.Lock()
 	a.set.users--
@@ -247,7 +269,8 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 		r.busy, r.state = false, nil
 	} else {
 		before := r.reportsChanges()
-		r.busy, r.kinds, r.breaks = false, r.kinds|done, broken
+		r.harmful |= harmful
+		r.busy, r.kinds, r.breaks = false, r.kinds|done, broken && harmful == 0
 		inUse := q.set == a.set // else it was dropped, and there is no other one yet
 		if q.watcher != nil && inUse && !before && r.reportsChanges() {
 			q.watcher.Watching(r.uuid, true)
@@ -273,7 +296,8 @@ func (r *registration) recordErrors(errs map[uint64]error, soon time.Duration) {
 		if r.pause == 0 {
 			r.pause = supportEvery
 		}
-		if !r.breaks && !errors.Is(err, gpu.ErrNotSupported) {
+		// A library that does not know a kind of event may call that an invalid argument.
+		if !r.breaks && !errors.Is(err, gpu.ErrNotSupported) && !errors.Is(err, gpu.ErrInvalidArgument) {
 			r.pause = soon
 		}
 		r.suspect = r.suspect || losesDevice(err)
@@ -292,8 +316,10 @@ func (q *eventQueue) logAttempt(a registerAttempt) {
 	}
 }
 
-// xidState is whether the XIDs of a GPU are received.
+// xidState is whether the XIDs of a GPU are received, and which other events.
 type xidState struct {
+	kinds uint64
+
 	err      error // why they are not; nil if they are
 	received bool  // they were at some time
 	reported bool  // an earlier reading has reported err
@@ -305,28 +331,11 @@ func (q *eventQueue) xidsOf(g *gpuState) xidState {
 	defer q.mu.Unlock()
 	var state xidState
 	if r := q.registrations[g.handle]; r != nil {
-		state = xidState{err: r.err, received: r.received, reported: r.reported}
+		state = xidState{kinds: r.kinds, err: r.err, received: r.received, reported: r.reported}
 		r.reported = true
 	}
 	if q.setErr != nil {
 		state.err, state.reported = q.setErr, true // it is in the log
 	}
 	return state
-}
-
-// readEvents registers the GPU's events if that is due. It reports whether its XIDs were never received, and returns an
-// error if they are not received now.
-func (r *gpuRead) readEvents() (noXIDs bool, errs []gpu.ReadError) {
-	if r.lost != nil {
-		return false, nil
-	}
-	queue := &r.source.queue
-	if r.state.advanceTo(phaseRead) || r.slow {
-		queue.register([]*gpuState{r.state})
-	}
-	xids := queue.xidsOf(r.state)
-	if xids.err != nil && !errors.Is(xids.err, gpu.ErrNotSupported) {
-		errs = []gpu.ReadError{{Reading: gpu.ReadingEvents, Err: xids.err, Remembered: xids.reported}}
-	}
-	return xids.err != nil && !xids.received, errs
 }

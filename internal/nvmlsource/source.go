@@ -20,6 +20,9 @@ type Options struct {
 	// SlowEvery is the period of the slow tier: readings that are expensive or seldom change, and another try of calls
 	// that were refused for lack of privilege. 0 is 15 s.
 	SlowEvery time.Duration
+	// Admin is set if this process has the rights that the driver takes for an administrator's: CAP_SYS_ADMIN in the
+	// host's user namespace.
+	Admin bool
 	// GPM enables activity by GPM, on GPUs that have it.
 	GPM bool
 	// GPMFor reports whether the activity of a GPU is read by GPM although GPM is false; nil means never. Every Read

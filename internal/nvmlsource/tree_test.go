@@ -123,9 +123,9 @@ func TestUnprivilegedSeesLess(t *testing.T) {
 	if calls["GetMemoryInfo"] != 1 || calls["GetGpuInstances"] != 1 {
 		t.Errorf("what is denied is asked in every read: %v", calls)
 	}
-	if lines := strings.Count(n.logged.String(), "no permission;"); lines != 2 {
-		t.Errorf("logged %d times that permission is missing, want once for the tree and once for memory:\n%s", lines,
-			n.logged)
+	if lines := strings.Count(n.logged.String(), "no permission;"); lines != 3 {
+		t.Errorf("logged %d times that permission is missing, want once for the tree, memory and events each:\n%s",
+			lines, n.logged)
 	}
 }
 

@@ -59,9 +59,11 @@ func TestWatchedLayouts(t *testing.T) {
 		n := startNode(t, xidScenario)
 		log := &layoutLog{ids: n.discover()}
 		n.source.Actuator().WatchLayouts(log)
-		cmptest.Equal(t, "at the start", log.taken(), bothWatched)
-
+		cmptest.Equal(t, "before a reading has shown that events are delivered", log.taken(), nil)
+		n.read(log.ids[0])
 		first := n.read(log.ids[1]).Instances[1].ID
+		cmptest.Equal(t, "after the first readings", log.taken(), bothWatched)
+
 		for range 300 { // more than are kept
 			if err := n.DestroyGPUInstance(1, first); err != nil {
 				t.Fatal(err)
@@ -100,6 +102,8 @@ func TestGPUsThatAreNotWatched(t *testing.T) {
 			n.source.Actuator().WatchLayouts(log)
 			n.spy.set("RegisterEvents(MIG)", ret)
 			log.ids = n.discover()
+			n.read(log.ids[0])
+			n.read(log.ids[1])
 			time.Sleep(time.Second)
 			if told := log.taken(); len(told) > 0 {
 				t.Errorf("%v: told %v", ret, told)
@@ -117,7 +121,9 @@ func TestModeChangeEndsTheWatch(t *testing.T) {
 			"  - {model: H100-80GB}\n  - {model: H100-80GB, mig: true}\n")
 		log := &layoutLog{ids: n.discover()}
 		n.source.Actuator().WatchLayouts(log)
-		log.taken()
+		n.read(log.ids[0])
+		n.read(log.ids[1])
+		cmptest.Equal(t, "before the change", log.taken(), bothWatched)
 		if _, err := n.source.Actuator().SetMIGMode(t.Context(), log.ids[0], true); err != nil {
 			t.Fatal(err)
 		}

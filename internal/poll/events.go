@@ -38,6 +38,10 @@ func (p *Poller) handleEvent(e gpu.Event, reads *eventReads) {
 		if t := p.gpus[e.GPU]; t != nil {
 			p.recordXID(t, e)
 		}
+	case gpu.EventUnavailable, gpu.EventRecoveryAction:
+		if t := p.gpus[e.GPU]; t != nil {
+			p.recordHealthEvent(t, e)
+		}
 	case gpu.EventMIGChange:
 		reads.add(e.GPU, layoutOnly)
 	case gpu.EventsLost:
@@ -48,6 +52,17 @@ func (p *Poller) handleEvent(e gpu.Event, reads *eventReads) {
 
 		reads.everything = true // one of them may have been of any GPU
 	}
+}
+
+// recordHealthEvent counts and logs what the driver reports of the health of a GPU beside XIDs.
+func (p *Poller) recordHealthEvent(t *trackedGPU, e gpu.Event) {
+	total, msg := &t.unavailable, "the driver cannot use the GPU any more"
+	if e.Kind == gpu.EventRecoveryAction {
+		total, msg = &t.recoveryActions, "what the driver asks to be done about the GPU has changed"
+	}
+
+	total.Value++
+	level.Warn(p.opts.Logger).Log("msg", msg, "gpu", e.GPU, "index", t.last.Index)
 }
 
 // drainEvents handles the events that are waiting.

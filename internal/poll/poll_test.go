@@ -309,15 +309,15 @@ func TestEvents(t *testing.T) {
 			t.Errorf("XIDs at the start: %+v, want 0 with a start time", xids)
 		}
 		at := h.clock.Now()
-		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 79, Time: at}
+		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 43, Time: at}
 		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 13, Instance: gpu.Some(gpu.InstanceID(3)), Time: at}
-		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 79, Time: at}
+		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 43, Time: at}
 		s := h.pollAfter(time.Second)
 		tot := s.GPUs[0].Totals
 		cmptest.Equal(t, "all XIDs", tot.XIDs.Value, 3)
 		cmptest.Equal(t, "counts by XID", tot.XIDErrors, []gpu.XIDCount{
 			{XID: 13, Counter: gpu.Counter{Value: 1, Since: at}, Last: at},
-			{XID: 79, Counter: gpu.Counter{Value: 2, Since: at}, Last: at},
+			{XID: 43, Counter: gpu.Counter{Value: 2, Since: at}, Last: at},
 		})
 		if gi := s.GPUs[0].Instances[0]; len(gi.XIDErrors) != 1 || gi.XIDErrors[0].XID != 13 {
 			t.Errorf("XIDs of the GPU instance: %+v", gi.XIDErrors)

@@ -125,6 +125,12 @@ func (t *trackedGPU) snapshotGPU(now time.Time, staleAfter time.Duration) gpu.GP
 	if g.NoXIDs {
 		g.Totals.XIDs = gpu.Counter{}
 	}
+	if g.ReportsUnavailable {
+		g.Totals.Unavailable = gpu.Some(t.unavailable)
+	}
+	if g.ReportsRecovery {
+		g.Totals.RecoveryActions = gpu.Some(t.recoveryActions)
+	}
 	if !t.hasMIG {
 		g.Totals.LayoutChanges = gpu.Counter{}
 	}

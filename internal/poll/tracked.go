@@ -26,7 +26,10 @@ type trackedGPU struct {
 	hangCounted bool            // the current hang has been counted
 	// displacedSince is when another GPU was first seen with the index of this lost one; zero if none is.
 	displacedSince time.Time
-	lastXIDLog     map[uint64]time.Time // when each XID was last logged
+	incidents      incidents // XIDs that were counted lately
+	// Events of the driver; they count if it reports them.
+	unavailable, recoveryActions gpu.Counter
+	lastXIDLog                   map[uint64]time.Time // when each XID was last logged
 
 	// hasMIG is whether the GPU has MIG, by the last reading that could read the mode.
 	hasMIG    bool
@@ -61,6 +64,7 @@ func newTrackedGPU(id gpu.UUID, now time.Time, opts *Options) *trackedGPU {
 		last:      gpu.GPU{Facts: gpu.Facts{UUID: id}},
 	}
 	t.totals.XIDs.Since = now
+	t.unavailable.Since, t.recoveryActions.Since = now, now
 	t.totals.LayoutChanges.Since = now
 	t.totals.ReadErrors = initialErrors(now)
 	return t

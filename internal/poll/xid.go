@@ -19,9 +19,19 @@ const (
 	maxXIDPods     = 8
 )
 
-// recordXID counts an XID of a GPU and logs it with the pods that held the device in the last Snapshot.
+// recordXID counts an XID of a GPU, unless it is another report of one that was counted, and logs it with the pods that
+// held the device in the last Snapshot.
 func (p *Poller) recordXID(t *trackedGPU, e gpu.Event) {
-	t.countXID(e)
+	if gpu.XIDByNumber(e.XID).Scope == gpu.XIDOfGPU {
+		e.Instance, e.Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
+	}
+
+	increment := 0.0
+	if t.incidents.isNew(&e) {
+		increment = 1
+	}
+	t.countXID(e, increment)
+
 	if !t.shouldLogXID(e.XID, p.opts.Now()) {
 		return
 	}
@@ -89,28 +99,36 @@ func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	return strings.Join(pods, ", ")
 }
 
-// countXID counts an XID for the GPU, and for the GPU instance that it names or else among those of the GPU alone.
-func (t *trackedGPU) countXID(e gpu.Event) {
-	t.totals.XIDs.Value++
-	t.totals.XIDErrors = incrementXID(t.totals.XIDErrors, e)
+// countXID adds to the counts of an XID for the GPU, and for the GPU instance that it names or else among those of the
+// GPU alone. It adds 0 for another report of an XID that was counted, which only makes its time later.
+func (t *trackedGPU) countXID(e gpu.Event, increment float64) {
+	t.totals.XIDs.Value += increment
+	t.totals.XIDErrors = addXID(t.totals.XIDErrors, e, increment)
+
 	if id, ok := e.Instance.Get(); ok {
 		if gi := findInstance(t.layout.instances, id); gi != nil {
-			gi.XIDErrors = incrementXID(gi.XIDErrors, e)
+			gi.XIDErrors = addXID(gi.XIDErrors, e, increment)
 			return
 		}
 	}
-	t.totals.GPUXIDs = incrementXID(t.totals.GPUXIDs, e)
+	t.totals.GPUXIDs = addXID(t.totals.GPUXIDs, e, increment)
 }
 
-// incrementXID increments the count of an XID in a list that is ordered by XID.
-func incrementXID(list []gpu.XIDCount, e gpu.Event) []gpu.XIDCount {
+// addXID adds to the count of an XID in a list that is ordered by XID. An increment of 0 adds no XID to the list.
+func addXID(list []gpu.XIDCount, e gpu.Event, increment float64) []gpu.XIDCount {
 	i, found := slices.BinarySearchFunc(list, e.XID, func(c gpu.XIDCount, xid uint64) int {
 		return cmp.Compare(c.XID, xid)
 	})
+	if !found && increment == 0 {
+		return list
+	}
 	if !found {
 		list = slices.Insert(list, i, gpu.XIDCount{XID: e.XID, Counter: gpu.Counter{Since: e.Time}})
 	}
-	list[i].Value++
-	list[i].Last = e.Time
+
+	list[i].Value += increment
+	if e.Time.After(list[i].Last) || increment > 0 {
+		list[i].Last = e.Time
+	}
 	return list
 }

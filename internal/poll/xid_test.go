@@ -161,3 +161,59 @@ func gpuUUIDs(s *gpu.Snapshot) []gpu.UUID {
 	}
 	return ids
 }
+
+// TestXIDsOfTheGPU: 79, 119 and 120 are the GPU's although events lay them on the instance with the ids 0 and 0. All
+// reports of one incident count once, with the time of the last.
+func TestXIDsOfTheGPU(t *testing.T) {
+	src := newFakeSource(uuidA)
+	g := src.gpus[uuidA]
+	g.Instances = []gpu.GPUInstance{{ID: 0, Profile: "7g.40gb"}}
+	src.gpus[uuidA] = g
+	h := newHarness(t, src, nil)
+	defer h.startLoop()()
+	h.pollAfter(time.Second)
+	first := h.clock.Now()
+	send := func(xid uint64) {
+		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: xid, Time: h.clock.Now(),
+			Instance: gpu.Some(gpu.InstanceID(0)), Compute: gpu.Some(gpu.ComputeID(0))}
+	}
+	for range 10 {
+		send(79)
+	}
+	h.pollAfter(time.Second)
+	for _, xid := range []uint64{79, 119, 120, 13} {
+		send(xid)
+	}
+	s := h.pollAfter(time.Second)
+
+	second := first.Add(time.Second)
+	one := func(xid uint64, since time.Time) gpu.XIDCount {
+		return gpu.XIDCount{XID: xid, Counter: gpu.Counter{Value: 1, Since: since}, Last: second}
+	}
+	ofGPU := []gpu.XIDCount{one(79, first), one(119, second), one(120, second)}
+	cmptest.Equal(t, "XIDs of the GPU alone", s.GPUs[0].Totals.GPUXIDs, ofGPU)
+	cmptest.Equal(t, "XIDs of the instance", s.GPUs[0].Instances[0].XIDErrors, []gpu.XIDCount{one(13, second)})
+	cmptest.Equal(t, "all XIDs", s.GPUs[0].Totals.XIDs.Value, 4)
+}
+
+// TestHealthEventsAreCounted: both begin at 0, and are absent if the driver does not report them.
+func TestHealthEventsAreCounted(t *testing.T) {
+	src := newFakeSource(uuidA, uuidB)
+	g := src.gpus[uuidA]
+	g.ReportsUnavailable, g.ReportsRecovery = true, true
+	src.gpus[uuidA] = g
+	h := newHarness(t, src, nil)
+	defer h.startLoop()()
+	s := h.pollAfter(time.Second)
+	cmptest.Equal(t, "at the start", s.GPUs[0].Totals.Unavailable.Or(gpu.Counter{Value: -1}).Value, 0)
+	cmptest.Equal(t, "of a driver without them", s.GPUs[1].Totals.Unavailable.Present(), false)
+
+	src.events <- gpu.Event{Kind: gpu.EventUnavailable, GPU: uuidA, Time: h.clock.Now()}
+	src.events <- gpu.Event{Kind: gpu.EventRecoveryAction, GPU: uuidA, Time: h.clock.Now()}
+	src.events <- gpu.Event{Kind: gpu.EventRecoveryAction, GPU: uuidA, Time: h.clock.Now()}
+	s = h.pollAfter(time.Second)
+	totals := s.GPUs[0].Totals
+	cmptest.Equal(t, "unavailable", totals.Unavailable.Or(gpu.Counter{}).Value, 1)
+	cmptest.Equal(t, "recovery actions", totals.RecoveryActions.Or(gpu.Counter{}).Value, 2)
+	cmptest.Equal(t, "XIDs", totals.XIDs.Value, 0)
+}

@@ -76,7 +76,7 @@ func TestRulesOnChaos(t *testing.T) {
 	n := startRuledNode(t, scenario, "--poll.timeout=1s")
 	n.run(80*time.Minute, 30*time.Second)
 	n.expectStory("GpuReadErrors", "GpuEccUncorrectable", "GpuXidMemory", "MigEventsLost", "GpuXidApplication",
-		"MigDeviceGone")
+		"GpuRecoveryActionChanged", "MigDeviceGone")
 	n.expectSummary("GpuXidMemory",
 		"XID 94 on GPU 6 instance 4 of gpu-node-1:9401: memory errors were contained (held by prod/slice-3).")
 	// The pod of GPU 7 ends at 9:05 and has a successor at 9:07; the XID was at 7:10.
@@ -124,7 +124,7 @@ func TestRulesOnOutages(t *testing.T) {
 	n := startRuledNode(t, outages, "--poll.timeout=100ms")
 	n.run(140*time.Minute, 30*time.Second)
 	n.expectStory("GpuDown", "GpuReadErrors", "GpuXidHardware", "GpuEccUncorrectable", "GpuRecoveryActionRequired",
-		"GpuXidApplication", "GpuXidNode",
+		"GpuXidApplication", "GpuXidNode", "GpuUnavailable", "GpuRecoveryActionChanged",
 		"GpuXidOther", "MigSourceDown", "MigHolderUnconfirmed", "MigAllocationUnknown", "MigSnapshotStale",
 		"MigDriverCallHung")
 	n.expectSummary("GpuDown", "GPU 1 of gpu-node-1:9401 does not answer; it last did 9m 30s ago (held by ml/lost-0).")

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -165,9 +167,13 @@ func (n *Node) settled() {
 	n.idle = make(chan struct{})
 }
 
-// emit delivers an event to the subscriptions that watch for it.
+// emit delivers an event to the subscriptions that watch for it, if the driver delivers it.
 func (n *Node) emit(e Event) {
 	n.gpus[e.GPU].history.add(e)
+	if !n.delivers(e.GPU) {
+		return
+	}
+
 	for _, s := range n.watches {
 		if !s.watched[watched{e.GPU, e.Kind}] || len(s.queue) == maxQueue {
 			continue
@@ -175,6 +181,22 @@ func (n *Node) emit(e Event) {
 		s.queue = append(s.queue, e)
 		s.wake()
 	}
+}
+
+// delivers reports whether the driver delivers events of a GPU. Every client may register for them. While the GPU has
+// instances, those without root's rights and the MIG monitor capability get none, and are not told so
+// (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/gpu_rmapi.c, _gpuFilterSubDeviceEventInfo). The caller
+// holds the lock.
+func (n *Node) delivers(index int) bool {
+	return len(n.gpus[index].instances) == 0 || n.privileged(index, n.at)
+}
+
+// ReportsHealth reports whether the driver has the events EventUnavailable and EventRecoveryAction, as those from 565
+// on do.
+func (n *Node) ReportsHealth() bool {
+	major, _, _ := strings.Cut(n.scenario.Node.Driver, ".")
+	number, err := strconv.Atoi(major)
+	return err == nil && number >= 565
 }
 
 // wake makes calls of Next look again. The caller holds the lock.

@@ -42,6 +42,46 @@ func TestOnlyWatchedKindsArrive(t *testing.T) {
 	cmptest.Equal(t, "its GPU instance", e.Instance, gpu.Some(gpu.InstanceID(2)))
 }
 
+// TestEventsOfInstancesNeedRights: everybody may watch, but of a GPU with instances only clients with rights get events,
+// changes of the layout included.
+func TestEventsOfInstancesNeedRights(t *testing.T) {
+	n := start(t, "version: 1\nnode: {privileged: false}\n"+`
+gpus: [{model: A100-40GB}, {model: A100-40GB, mig: true}, {model: A100-40GB, mig: true, layout: ["3g.20gb@0"]}]
+faults:
+  - {at: 1s, gpu: 0, kind: xid, xid: 13}
+  - {at: 1s, gpu: 1, kind: xid, xid: 31}
+  - {at: 1s, gpu: 2, kind: xid, xid: 43}
+  - {at: 2s, gpu: 2, kind: external-reconfigure, layout: ["7g.40gb@0"]}
+`)
+	q := n.Subscribe()
+	defer q.Close()
+	for index := range 3 {
+		for _, kind := range []gpu.EventKind{gpu.EventXID, gpu.EventMIGChange} {
+			if err := q.Watch(index, kind); err != nil {
+				t.Fatalf("GPU %d: %v", index, err)
+			}
+		}
+	}
+
+	advance(t, n, 3*time.Second)
+	for _, want := range []uint64{13, 31} {
+		e, err := q.Next(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmptest.Equal(t, "XID", e.XID, want)
+	}
+	for { // while it is repartitioned, the GPU is without instances for a moment
+		e, err := q.Next(0)
+		if errors.Is(err, gpu.ErrTimeout) {
+			break
+		}
+		if err != nil || e.Kind == gpu.EventXID {
+			t.Fatalf("got %+v, %v", e, err)
+		}
+	}
+}
+
 func TestNextIsWoken(t *testing.T) {
 	for _, tc := range []struct {
 		name string

@@ -275,10 +275,18 @@ func (n *Node) scheduleSpan(f *FaultSpec, rank int, begin, end func()) {
 	}
 }
 
-// xid reports an XID error.
+// xid reports an XID error. With those after which the driver cannot use the GPU any more it says so first, by an event
+// of its own (open-gpu-kernel-modules 595.45.04: 79 in osinit.c, 119 in kernel_gsp.c,
+// NV2080_NOTIFIERS_GPU_UNAVAILABLE).
 func (n *Node) xid(f *FaultSpec) {
 	index := f.GPU.Or(0)
 	n.gpus[index].errors.count(f.XID)
+	if f.XID == 79 || f.XID == 119 {
+		n.emit(Event{Kind: gpu.EventUnavailable, GPU: index, Time: n.at})
+	}
+	if f.Recovery != "" {
+		n.emit(Event{Kind: gpu.EventRecoveryAction, GPU: index, Time: n.at})
+	}
 	n.emit(Event{Kind: gpu.EventXID, GPU: index, Instance: f.Instance, Compute: f.Compute, XID: f.XID, Time: n.at})
 }
 

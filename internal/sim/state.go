@@ -57,6 +57,7 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	s := GPUState{
 		Time:             now,
 		Privileged:       n.privileged(g.index, now),
+		ReportsHealth:    n.ReportsHealth(),
 		Index:            g.index,
 		Minor:            g.minor,
 		UUID:             g.uuid,
@@ -99,9 +100,8 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	if g.migOn {
 		s.MaxMIGDevices = g.mig.ComputeSlices
 	} else {
-		s.Utilization = gpu.Some(Utilization{GPU: percent(g.sample.activity.Graphics),
-			Memory: percent(g.sample.activity.DRAM)})
-		s.Media = gpu.Some(g.sample.activity.Media.percents())
+		s.Utilization = gpu.Some(Utilization{GPU: percent(s.Activity.Graphics), Memory: percent(s.Activity.DRAM)})
+		s.Media = gpu.Some(s.Activity.Media.percents())
 	}
 	if g.model.memoryTemp {
 		s.MemoryCelsius = gpu.Some(s.Celsius + 4)

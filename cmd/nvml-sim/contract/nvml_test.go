@@ -428,7 +428,7 @@ func TestEventsAcrossProcesses(t *testing.T) {
 		return
 	}
 	set := ok[nvml.EventSet](t)(l.EventSetCreate())
-	want(t, "an event that there is not", d.RegisterEvents(nvml.EventTypeGpuRecoveryAction|nvml.EventMigConfigChange,
+	want(t, "an event that there is not", d.RegisterEvents(nvml.EventTypeFatalPoisonError|nvml.EventMigConfigChange,
 		set), nvml.ERROR_NOT_SUPPORTED)
 	want(t, "nothing registered", code(set.Wait(0)), nvml.ERROR_TIMEOUT)
 	want(t, "registration", d.RegisterEvents(nvml.EventMigConfigChange, set), nvml.SUCCESS)

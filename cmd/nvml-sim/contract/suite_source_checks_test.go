@@ -89,7 +89,7 @@ func reading(check func(s *subject, first, second gpu.GPU)) func(*subject) {
 // identities is what stays while no layout changes: facts, profiles, ids, places and names. That events are refused
 // is found out beside the readings, at any time.
 func identities(g gpu.GPU) []any {
-	g.NoXIDs = false
+	g.NoXIDs, g.ReportsUnavailable, g.ReportsRecovery = false, false, false
 	list := []any{g.Facts, g.MIG.Enabled, g.MIG.Pending}
 	for _, i := range g.Instances {
 		list = append(list, i.ID, i.Profile, i.ProfileID, i.Placement, i.ComputeSlices, i.MemorySlices, i.SMs)

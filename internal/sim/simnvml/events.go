@@ -15,8 +15,31 @@ import (
 const eventTypes = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange |
 	nvml.EventTypeSingleBitEccError | nvml.EventTypeDoubleBitEccError | nvml.EventTypePState | nvml.EventTypeClock
 
+// eventKind is a type of events that happen, and the simulation's name of it.
+type eventKind struct {
+	bit  uint64
+	kind gpu.EventKind
+}
+
+func eventKinds() []eventKind {
+	return []eventKind{
+		{nvml.EventTypeXidCriticalError, gpu.EventXID},
+		{nvml.EventMigConfigChange, gpu.EventMIGChange},
+		{nvml.EventTypeGpuUnavailableError, gpu.EventUnavailable},
+		{nvml.EventTypeGpuRecoveryAction, gpu.EventRecoveryAction},
+	}
+}
+
+// eventTypes returns the types that can be registered for.
+func (d *device) eventTypes() uint64 {
+	if d.node.ReportsHealth() {
+		return eventTypes | nvml.EventTypeGpuUnavailableError | nvml.EventTypeGpuRecoveryAction
+	}
+	return eventTypes
+}
+
 func (d *device) GetSupportedEventTypes() (uint64, nvml.Return) {
-	return fact(d, gpu.ReadingEvents, func(*sim.GPUState) uint64 { return eventTypes })
+	return fact(d, gpu.ReadingEvents, func(*sim.GPUState) uint64 { return d.eventTypes() })
 }
 
 // RegisterEvents registers all of the types, or none if one is not supported.
@@ -25,13 +48,10 @@ func (d *device) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Retu
 	if !ok || s.lib.node != d.node {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
-	if types&^eventTypes != 0 {
+	if types&^d.eventTypes() != 0 {
 		return nvml.ERROR_NOT_SUPPORTED
 	}
-	for _, known := range []struct {
-		bit  uint64
-		kind gpu.EventKind
-	}{{nvml.EventTypeXidCriticalError, gpu.EventXID}, {nvml.EventMigConfigChange, gpu.EventMIGChange}} {
+	for _, known := range eventKinds() {
 		if types&known.bit == 0 {
 			continue
 		}
@@ -57,12 +77,13 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	}
 	event := nvmlsource.Event{
 		Device:            s.lib.devices[e.GPU],
-		Type:              nvml.EventMigConfigChange,
 		GPUInstanceID:     idOrNone(e.Instance),
 		ComputeInstanceID: idOrNone(e.Compute),
 	}
-	if e.Kind == gpu.EventXID {
-		event.Type, event.Data = nvml.EventTypeXidCriticalError, e.XID
+	for _, known := range eventKinds() {
+		if known.kind == e.Kind {
+			event.Type, event.Data = known.bit, e.XID // which only XIDs have
+		}
 	}
 	return event, nvml.SUCCESS
 }

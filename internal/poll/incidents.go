@@ -1,0 +1,76 @@
+package poll
+
+import (
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+const (
+	// burstGap ends a burst: the driver reports one incident once for each channel that it strikes, within milliseconds.
+	burstGap = 10 * time.Second
+	// pairGap is how far apart the driver's event and the line of the kernel's log about one XID may be.
+	pairGap = 5 * time.Second
+	// maxIncidents bounds how many incidents of one GPU are remembered; the oldest are forgotten.
+	maxIncidents = 256
+)
+
+// incident is an XID that was counted once, however often it is reported.
+type incident struct {
+	xid      uint64
+	instance gpu.Opt[gpu.InstanceID]
+	last     time.Time // of its last report
+	logged   bool      // its first report is of the kernel's log
+	paired   bool      // the other source has reported it, too
+}
+
+// incidents are the last incidents of a GPU, in their order.
+type incidents []incident
+
+// isNew records a report of an XID, and reports whether it is of a new incident. One that strikes channels is a burst
+// of reports from both sources, which ends after burstGap without one. Each report of any other XID is an incident, but a
+// line of the kernel's log and an event of the driver are the same one if they come within pairGap: they pair one to
+// one, so that of n events and m lines the larger number counts.
+func (l *incidents) isNew(e *gpu.Event) bool {
+	*l = slices.DeleteFunc(*l, func(known incident) bool {
+		passed := e.Time.Sub(known.last)
+		return passed > burstGap || passed < -burstGap // the clock was set back
+	})
+
+	perChannel := gpu.XIDByNumber(e.XID).PerChannel
+	known := l.find(e, func(k *incident) bool {
+		return perChannel || k.logged != e.Logged && !k.paired && e.Time.Sub(k.last).Abs() <= pairGap
+	})
+	if known != nil {
+		known.paired = true
+		if e.Time.After(known.last) {
+			known.last = e.Time
+		}
+		return false
+	}
+
+	if len(*l) == maxIncidents {
+		*l = slices.Delete(*l, 0, 1)
+	}
+	*l = append(*l, incident{xid: e.XID, instance: e.Instance, last: e.Time, logged: e.Logged})
+	return true
+}
+
+// find returns the first incident of an event's XID and GPU instance that matches, else the first one that matches if
+// either names no instance: the kernel's half of the driver logs none (open-gpu-kernel-modules 595.45.04,
+// krcGetMigAttributionForError_KERNEL). It returns nil if there is none.
+func (l *incidents) find(e *gpu.Event, matches func(*incident) bool) *incident {
+	var other *incident
+	for i := range *l {
+		known := &(*l)[i]
+		switch {
+		case known.xid != e.XID || !matches(known):
+		case known.instance == e.Instance:
+			return known
+		case other == nil && (!known.instance.Present() || !e.Instance.Present()):
+			other = known
+		}
+	}
+	return other
+}
