@@ -51,7 +51,8 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	if err != nil {
 		return err
 	}
-	recording := recorder.Recording(node.hostname, strings.TrimSpace("mig-exporter "+version.Version))
+	recording := recorder.Recording(node.hostname, strings.TrimSpace("mig-exporter "+version.Version),
+		node.processesHidden != nil)
 	if !cfg.Capture.KeepIdentities {
 		recording = recording.Pseudonymize()
 	}
@@ -79,7 +80,8 @@ func always() bool { return true }
 func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder,
 	logger log.Logger) (*gpu.Snapshot, error) {
 	source := nvmlsource.New(recorder.Library(),
-		nvmlsource.Options{Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: true, Media: always, Logger: logger})
+		nvmlsource.Options{Now: node.now, GPM: cfg.asksGPM(), ProcessesHidden: node.processesHidden,
+			ProcessUtilization: true, Media: always, Logger: logger})
 	defer closeSource(source, logger)
 	opts := pollOptions(cfg, node, nil, logger, nil)
 	opts.Interval = 0 // the polls are asked for below

@@ -16,6 +16,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/pidns"
 	"github.com/mig-exporter/mig-exporter/internal/podmeta"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 )
@@ -34,6 +35,7 @@ func (n *node) openMachine(cfg *Config) error {
 	}
 	n.kind = machine{hostname: name, inCluster: os.Getenv("KUBERNETES_SERVICE_HOST") != ""}
 	n.hostname, n.now, n.library = name, time.Now, nvmlsource.Open(cfg.NVMLLibrary)
+	n.processesHidden = pidns.CheckInitial("/proc/self")
 	return nil
 }
 
@@ -45,7 +47,7 @@ func (m machine) openPods(n *node, cfg *Config) error {
 	containers := podresources.NewContainers(podresources.ContainersOptions{
 		ProcDir: cfg.ProcDir, LogDir: cfg.ContainerLogs, Now: time.Now, Logger: n.logger,
 	})
-	n.containers = containers
+	n.setContainers(containers)
 	if cfg.KubeletSocket == "" {
 		return nil
 	}
@@ -148,7 +150,7 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 	if n.bootID, err = readBootID(); err != nil {
 		return err
 	}
-	n.handles = handles.New(cfg.ProcDir)
+	n.handles = handles.New(cfg.ProcDir, n.processesHidden)
 	local := &owners.LocalFinder{ProcDir: cfg.ProcDir, SysDir: "/sys", GresFiles: owners.DefaultGresFiles()}
 	if cfg.NodeName == "" {
 		n.cluster = owners.NewCluster(nil, local)

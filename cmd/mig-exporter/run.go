@@ -118,7 +118,8 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		x.rightsizing.published = s.evaluation.recordPredictions
 	}
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{
-		Now: node.now, GPM: cfg.asksGPM(), ProcessUtilization: cfg.servesProcesses(), Logger: logger,
+		Now: node.now, GPM: cfg.asksGPM(), Logger: logger,
+		ProcessesHidden: node.processesHidden, ProcessUtilization: cfg.servesProcesses(),
 		Media: func() bool { return x.metrics.ServesMedia() }, WholeGPUMedia: cfg.Advise.Enabled,
 		GPMFor: func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },
 	})
