@@ -2,7 +2,6 @@ package nvmlsource
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 
@@ -21,7 +20,7 @@ import (
 func (r *gpuRead) queryProcesses(q *querier) ([]gpu.Process, error) {
 	const call = "nvmlDeviceGetComputeRunningProcesses"
 	if err := r.source.opts.ProcessesHidden; err != nil {
-		return nil, fmt.Errorf("processes: %w", err)
+		return nil, err
 	}
 	if err := q.refusalOf(call); err != nil {
 		return nil, err
