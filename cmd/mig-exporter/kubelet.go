@@ -35,8 +35,8 @@ func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
 	n.pods, n.devices = n.kubelet, n.kubelet
 }
 
-// setContainers sets what finds the containers of the processes that the driver lists. In another PID namespace than the
-// host's their ids mean nothing in the host's process table.
+// setContainers sets what finds the containers of the processes that the driver lists. In another PID namespace than
+// the host's their ids mean nothing in the host's process table.
 func (n *node) setContainers(containers poll.Containers) {
 	if n.processesHidden == nil {
 		n.containers = containers

@@ -130,8 +130,8 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 	return r
 }
 
-// setUnheld fills in the answer for a device without a holder. It is free if that is known: by the kubelet, or on a node
-// without one by its processes.
+// setUnheld fills in the answer for a device without a holder. It is free if that is known: by the kubelet, or on a
+// node without one by its processes.
 func (r *Recommendation) setUnheld(s *gpu.Snapshot, allocated gpu.Opt[bool], processesKnown bool) {
 	r.Action = ActionFree
 	if allocated.Or(s.HoldersIncomplete != "" || !processesKnown) {
