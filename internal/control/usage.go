@@ -216,7 +216,8 @@ func reasonText(err error) string {
 	if text := refusalText(err); text != "" {
 		return text
 	}
-	for _, known := range []error{gpu.ErrPIDNamespace, gpu.ErrNotSupported, gpu.ErrNoPermission, gpu.ErrNotFound, gpu.ErrLost,
+	for _, known := range []error{gpu.ErrPIDNamespace,
+		gpu.ErrNotSupported, gpu.ErrNoPermission, gpu.ErrNotFound, gpu.ErrLost,
 		gpu.ErrResetRequired,
 		gpu.ErrTimeout, gpu.ErrInUse, gpu.ErrInsufficientResources, gpu.ErrInvalidArgument, gpu.ErrNoDriver,
 		gpu.ErrVersionMismatch, gpu.ErrUnavailable} {

@@ -43,9 +43,10 @@ func New(proc string, hidden error) *Finder { return &Finder{proc: proc, hidden:
 // Open implements control.Handles: sorted by process, then by instance. A node without /proc/driver/nvidia has no
 // files of GPUs, so none is open, unless that may be what this process does not see.
 //
-// With an error, any process may hold the GPU. It wraps gpu.ErrNoPermission if this process may not see all processes
-// of the host (root with CAP_SYS_PTRACE, in the host's PID namespace; gpu.ErrPIDNamespace as well if that is it), gpu.ErrNotFound if the driver does not report
-// the files of the GPU, and gpu.ErrTimeout if ctx has ended.
+// With an error, any process may hold the GPU. It wraps gpu.ErrNoPermission if this process may not see all
+// processes of the host (root with CAP_SYS_PTRACE, in the host's PID namespace; gpu.ErrPIDNamespace as well if
+// that is it), gpu.ErrNotFound if the driver does not report the files of the GPU, and gpu.ErrTimeout if ctx has
+// ended.
 func (f *Finder) Open(ctx context.Context, g mig.GPULayout) ([]control.Handle, error) {
 	_, err := os.Stat(f.proc) // a wrong path must not look like a node without a driver
 	if err == nil {
