@@ -7,7 +7,7 @@ func newPower(c *catalog) collectFunc {
 		"poll by its energy counter.", gpuWide)
 	limit := c.newFamily("nvidia_gpu_power_limit_watts", "Power limit in force.", gpuWide)
 	idle := c.newFamily("nvidia_gpu_power_idle_watts",
-		"Idle power of the GPU: the lowest seen while nothing ran, until then a default for its model.",
+		"Idle power of the GPU: the lowest seen while nothing ran, by its activity; until then a default for its model.",
 		"Shared among the instances by their part of the SMs.")
 	unallocated := c.newFamily("nvidia_gpu_power_unallocated_watts",
 		"The part of the GPU's power that no GPU instance is given.",

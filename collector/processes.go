@@ -4,7 +4,7 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 func newProcesses(c *catalog) collectFunc {
 	gpuFamily := c.newFamily("nvidia_gpu_processes", "Processes with a context on the GPU.",
-		"Those of all its instances; absent without the right to see them.")
+		"Those of all its instances; absent without the right to see them, and outside of the host's PID namespace.")
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]

@@ -49,13 +49,14 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	recorder := capture.NewRecorder(node.library, node.now())
 	opts := nvmlsource.Options{
 		Now: node.now, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger,
-		GPM: cfg.asksGPM(), ProcessUtilization: true, Extras: everything,
+		GPM: cfg.asksGPM(), ProcessesHidden: node.processesHidden, ProcessUtilization: true, Extras: everything,
 	}
 	last, err := recordPolls(ctx, cfg, node, recorder, opts)
 	if err != nil {
 		return err
 	}
-	recording := recorder.Recording(node.hostname, strings.TrimSpace("mig-exporter "+version.Version))
+	recording := recorder.Recording(node.hostname, strings.TrimSpace("mig-exporter "+version.Version),
+		node.processesHidden != nil)
 	if !cfg.Capture.KeepIdentities {
 		recording = recording.Pseudonymize()
 	}

@@ -73,7 +73,7 @@ func checkNode(ctx context.Context, cfg *Config, logger log.Logger) (*nodeReport
 	recorder.Observe(calls.add)
 	last, err := recordPolls(ctx, cfg, node, recorder, nvmlsource.Options{
 		Now: node.now, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger,
-		GPM: cfg.asksGPM(), ProcessUtilization: cfg.servesProcesses(),
+		GPM: cfg.asksGPM(), ProcessesHidden: node.processesHidden, ProcessUtilization: cfg.servesProcesses(),
 	})
 	if err != nil {
 		return nil, err

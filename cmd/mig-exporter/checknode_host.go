@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/pidns"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
 // hostFacts are what check-node reads of the host besides the driver and the kubelet.
@@ -54,11 +56,11 @@ func (machine) readHost(cfg *Config) hostFacts {
 func readHostFacts(cfg *Config, proc, sys, dev string) hostFacts {
 	h := hostFacts{root: os.Geteuid() == 0}
 
-	link, err := os.Readlink(filepath.Join(proc, "self", "ns", "pid"))
-	if err != nil {
+	switch err := pidns.CheckInitial(filepath.Join(proc, "self")); {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
 		h.pidErr = err
-	} else {
-		h.pidNamespace = gpu.Some(link == initialPIDNamespace)
+	default:
+		h.pidNamespace = gpu.Some(err == nil)
 	}
 
 	h.capabilities = readCapabilities(filepath.Join(proc, "self", "status"))
@@ -71,9 +73,6 @@ func readHostFacts(cfg *Config, proc, sys, dev string) hostFacts {
 
 	return h
 }
-
-// initialPIDNamespace is the target of /proc/self/ns/pid in the host's PID namespace: the kernel's PROC_PID_INIT_INO.
-const initialPIDNamespace = "pid:[4026531836]"
 
 // readCapabilities reads the line "CapEff:	000001ffffffffff".
 func readCapabilities(path string) gpu.Opt[uint64] {
@@ -177,7 +176,7 @@ func (s simulation) readHost(*Config) hostFacts {
 		capabilities = 1<<capDACReadSearch | 1<<capSysPtrace | 1<<capSysAdmin
 	}
 	return hostFacts{
-		pidNamespace: gpu.Some(true),
+		pidNamespace: gpu.Some(s.Scenario().Node.PIDNamespace != sim.PIDNamespaceContainer),
 		root:         privileged,
 		capabilities: gpu.Some(capabilities),
 		migMonitor:   gpu.Some(privileged),

@@ -90,6 +90,7 @@ type Config struct {
 	NodeName         string // empty: the API server is not asked for owners and labels
 	ContainerLogs    string
 	ProcDir          string
+	PIDNamespace     pidNamespace
 
 	Disabled map[string]bool // collectors that are switched off
 
@@ -175,6 +176,15 @@ func (c *Config) clockSpeed() time.Duration {
 
 // asksGPM reports whether the driver is asked for activity.
 func (c *Config) asksGPM() bool { return c.Profiling == profilingAuto || c.Profiling == profilingGPM }
+
+// pidNamespace is the PID namespace of this process: the driver's lists of processes are complete in the host's alone.
+type pidNamespace string
+
+const (
+	pidNamespaceAuto      pidNamespace = "auto" // as the kernel, the scenario or the recording has it
+	pidNamespaceHost      pidNamespace = "host"
+	pidNamespaceContainer pidNamespace = "container"
+)
 
 // servesProcesses reports whether metrics of single processes are served.
 func (c *Config) servesProcesses() bool {

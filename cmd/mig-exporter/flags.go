@@ -140,6 +140,10 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 	intFlag(app, "poll.stale-after",
 		"Number of intervals after which the readings of a GPU that does not answer are dropped.",
 		"3", &cfg.StaleAfter)
+	enumFlag(app, "pid-namespace",
+		"PID namespace of this process, in which the driver lists processes: auto, host (all processes that can be on the "+
+			"GPUs are in it, as on a node that is a container itself) or container (there may be others: none is listed).",
+		pidNamespaceAuto, &cfg.PIDNamespace, pidNamespaceAuto, pidNamespaceHost, pidNamespaceContainer)
 	app.Flag("path.procfs", "The host's process table, to find the containers that share a GPU.").Default("/proc").
 		StringVar(&cfg.ProcDir)
 }

@@ -35,6 +35,14 @@ func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
 	n.pods, n.devices = n.kubelet, n.kubelet
 }
 
+// setContainers sets what finds the containers of the processes that the driver lists. In another PID namespace than
+// the host's their ids mean nothing in the host's process table.
+func (n *node) setContainers(containers poll.Containers) {
+	if n.processesHidden == nil {
+		n.containers = containers
+	}
+}
+
 // sources returns the states of the sources that the poll loop does not read itself.
 func (n *node) sources() []gpu.SourceState {
 	var list []gpu.SourceState

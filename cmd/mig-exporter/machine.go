@@ -14,8 +14,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/handles"
 	"github.com/mig-exporter/mig-exporter/internal/control/owners"
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/pidns"
 	"github.com/mig-exporter/mig-exporter/internal/podmeta"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 )
@@ -34,8 +36,12 @@ func (n *node) openMachine(cfg *Config) error {
 	}
 	n.kind = machine{hostname: name, inCluster: os.Getenv("KUBERNETES_SERVICE_HOST") != ""}
 	n.hostname, n.now, n.library = name, time.Now, nvmlsource.Open(cfg.NVMLLibrary)
-	n.mayOpen = openingGuard{proc: cfg.ProcDir, sys: "/sys", handles: handles.New(cfg.ProcDir)}.mayOpen
+	n.mayOpen = func(confidential gpu.Opt[bool]) error {
+		guard := openingGuard{proc: cfg.ProcDir, sys: "/sys", handles: handles.New(cfg.ProcDir, n.processesHidden)}
+		return guard.mayOpen(confidential)
+	}
 	n.admin = isAdmin("/proc")
+	n.processesHidden = pidns.CheckInitial("/proc/self")
 	return nil
 }
 
@@ -47,7 +53,7 @@ func (m machine) openPods(n *node, cfg *Config) error {
 	containers := podresources.NewContainers(podresources.ContainersOptions{
 		ProcDir: cfg.ProcDir, LogDir: cfg.ContainerLogs, Now: time.Now, Logger: n.logger,
 	})
-	n.containers = containers
+	n.setContainers(containers)
 	if cfg.KubeletSocket == "" {
 		return nil
 	}
@@ -150,7 +156,7 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 	if n.bootID, err = readBootID(); err != nil {
 		return err
 	}
-	n.handles = handles.New(cfg.ProcDir)
+	n.handles = handles.New(cfg.ProcDir, n.processesHidden)
 	local := &owners.LocalFinder{ProcDir: cfg.ProcDir, SysDir: "/sys", GresFiles: owners.DefaultGresFiles()}
 	if cfg.NodeName == "" {
 		n.cluster = owners.NewCluster(nil, local)

@@ -50,8 +50,10 @@ type node struct {
 	mayOpen    func(confidential gpu.Opt[bool]) error // nil: always
 	pods       poll.Pods                              // nil: holders are not known
 	containers poll.Containers                        // nil: the containers of processes are not known
-	profiler   poll.Profiler                          // nil: DCGM is not asked
-	jobs       poll.Jobs                              // nil: there are no batch jobs
+	// processesHidden is why the driver's lists of processes may lack some; nil if they are complete.
+	processesHidden error
+	profiler        poll.Profiler // nil: DCGM is not asked
+	jobs            poll.Jobs     // nil: there are no batch jobs
 
 	// What partition control asks; each but bootID may be nil. The kind of the node sets those after releaser.
 	devices  control.Assignments
@@ -103,6 +105,12 @@ func openDriver(cfg *Config, logger log.Logger) (*node, error) {
 		err = fmt.Errorf("--sim.scenario=%s: expected --driver=sim with it", cfg.SimScenario)
 	default:
 		err = n.openMachine(cfg)
+	}
+	switch cfg.PIDNamespace {
+	case pidNamespaceHost:
+		n.processesHidden = nil
+	case pidNamespaceContainer:
+		n.processesHidden = fmt.Errorf("--pid-namespace=%s: %w", cfg.PIDNamespace, gpu.ErrPIDNamespace)
 	}
 	return n, err
 }

@@ -28,6 +28,7 @@ func (n *node) openRecording(cfg *Config) error {
 	}
 	replay := capture.NewReplay(file, cfg.stepped())
 	n.kind, n.hostname, n.now, n.library = recording{replay}, file.Node.Hostname, replay.Now, replay.Library()
+	n.processesHidden = file.ProcessesHidden()
 	n.closers = append(n.closers, replay.Close)
 	if !cfg.stepped() {
 		n.polled = replay.Next

@@ -47,6 +47,9 @@ func (n *node) openSimulation(cfg *Config) error {
 	kind := simulation{simulated, newEvaluation(simulated)}
 	n.kind, n.hostname, n.now, n.library = kind, scenario.Node.Hostname, simulated.Now, simnvml.New(simulated)
 	n.mayOpen, n.polled = kind.mayOpen, kind.evaluation.addOutcomes
+	if scenario.Node.PIDNamespace == sim.PIDNamespaceContainer {
+		n.processesHidden = gpu.ErrPIDNamespace
+	}
 	n.closers = append(n.closers, simulated.Close)
 	return nil
 }
@@ -78,15 +81,19 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 	containers := podresources.NewContainers(podresources.ContainersOptions{
 		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
 	})
-	n.containers = containers
+	n.setContainers(containers)
 	checkpoint := server.Checkpoint()
 	if cfg.Checkpoint == "" {
 		checkpoint = ""
 	}
-	n.openKubelet(cfg, podresources.Options{
+	opts := podresources.Options{
 		Socket: server.Socket(), Checkpoint: checkpoint, Witness: cmp.Or(cfg.WitnessPod, sim.OwnNamespace+"/"+sim.OwnPod),
-		Containers: containers, Expected: true,
-	})
+		Expected: true,
+	}
+	if n.processesHidden == nil { // else the node's process table is not that of this process
+		opts.Containers = containers
+	}
+	n.openKubelet(cfg, opts)
 	faulty := faultyKubelet{Assignments: n.devices, node: s.Node, server: server}
 	n.pods, n.devices = faulty, faulty
 	return nil

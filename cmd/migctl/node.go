@@ -73,8 +73,10 @@ func (u deviceUse) summary() string {
 		return "unknown"
 	case u.ConfirmedFree:
 		return confirmedIdle
-	case u.Allocated.Present() || u.Processes.Present():
+	case u.Processes.Present():
 		return "idle"
+	case u.Allocated.Present(): // no container has it; what else may run on it is not known
+		return "not allocated"
 	}
 	return "unknown"
 }

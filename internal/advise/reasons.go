@@ -68,7 +68,7 @@ func fixedText(reason Reason) string {
 	case ReasonSingleStrategy:
 		return "the device plugin's single strategy gives all GPUs one profile, and none fits every pod of the node"
 	case ReasonHoldersUnknown:
-		return "it is not known which container holds the device"
+		return "it is not known what holds the device"
 	}
 	return ""
 }

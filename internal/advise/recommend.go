@@ -104,7 +104,7 @@ func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, held gpuCounts) (Rec
 	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name}
 	d := a.devices[deviceKey{Instance: gpu.InstanceKey{GPU: g.UUID}, Whole: true}]
 	if d == nil || d.workload == nil {
-		r.setUnheld(s, g.Allocated)
+		r.setUnheld(s, g.Allocated, g.Readings.Processes.Present())
 		return r, nil
 	}
 	r.Workload, r.Pod = &d.workload.Key, podOf(g.Holders)
@@ -121,7 +121,7 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 	}
 	d := a.devices[deviceKey{Instance: g.Key(i)}]
 	if d == nil || d.workload == nil {
-		r.setUnheld(s, i.Allocated)
+		r.setUnheld(s, i.Allocated, i.Processes.Present())
 		return r
 	}
 	holders := holdersOf(i)
@@ -130,10 +130,11 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 	return r
 }
 
-// setUnheld fills in the answer for a device without a holder, which need not be free.
-func (r *Recommendation) setUnheld(s *gpu.Snapshot, allocated gpu.Opt[bool]) {
+// setUnheld fills in the answer for a device without a holder. It is free if that is known: by the kubelet, or on a
+// node without one by its processes.
+func (r *Recommendation) setUnheld(s *gpu.Snapshot, allocated gpu.Opt[bool], processesKnown bool) {
 	r.Action = ActionFree
-	if allocated.Or(s.HoldersIncomplete != "") {
+	if allocated.Or(s.HoldersIncomplete != "" || !processesKnown) {
 		r.Action, r.Reason = ActionKeep, ReasonHoldersUnknown
 	}
 }

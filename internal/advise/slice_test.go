@@ -91,6 +91,17 @@ func sliceCases() []sliceCase {
 	}
 }
 
+// TestUnheldByProcesses: on a node without a kubelet a device is free if nothing runs on it, not if that is not known.
+func TestUnheldByProcesses(t *testing.T) {
+	for processes, want := range map[gpu.Opt[int]]Action{gpu.Some(0): ActionFree, gpu.None[int](): ActionKeep} {
+		var r Recommendation
+		r.setUnheld(&gpu.Snapshot{}, gpu.None[bool](), processes.Present())
+		if r.Action != want {
+			t.Errorf("processes %v: %s, want %s", processes, r.Action, want)
+		}
+	}
+}
+
 func TestSlices(t *testing.T) {
 	for _, c := range sliceCases() {
 		t.Run(c.about, func(t *testing.T) {

@@ -111,7 +111,7 @@ func TestReplaysWhatWasSaid(t *testing.T) {
 		}
 		want = append(want, got)
 	}
-	replay := NewReplay(rewritten(t, rec.Recording(realHost, "test")), true)
+	replay := NewReplay(rewritten(t, rec.Recording(realHost, "test", false)), true)
 	for i, text := range want {
 		if i > 0 {
 			if err := replay.Advance(time.Hour); err != nil {
@@ -151,7 +151,7 @@ func TestSeveralAnswersInOnePoll(t *testing.T) {
 			say(watts)
 		}
 	}
-	replay := NewReplay(rewritten(t, rec.Recording("", "")), false)
+	replay := NewReplay(rewritten(t, rec.Recording("", "", false)), false)
 	d = firstGPU(t, replay.Library())
 	for i, list := range said {
 		if i > 0 {
@@ -169,7 +169,7 @@ func TestSeveralAnswersInOnePoll(t *testing.T) {
 func TestNotAsked(t *testing.T) {
 	rec := NewRecorder(newFake(), start())
 	firstGPU(t, rec.Library())
-	replay := NewReplay(rewritten(t, rec.Recording("", "")), false)
+	replay := NewReplay(rewritten(t, rec.Recording("", "", false)), false)
 	if _, ret := firstGPU(t, replay.Library()).GetTemperature(); ret != nvml.ERROR_FUNCTION_NOT_FOUND {
 		t.Errorf("code %d, want FUNCTION_NOT_FOUND", ret)
 	}
@@ -198,7 +198,7 @@ func TestReplaysACallThatHung(t *testing.T) {
 				ended.Wait()
 			}
 			next(t, rec, start().Add(3*time.Second))
-			recording := rewritten(t, rec.Recording("", ""))
+			recording := rewritten(t, rec.Recording("", "", false))
 			if !returns {
 				close(fake.device.hang)
 				ended.Wait()
@@ -263,7 +263,7 @@ func TestReplaysEvents(t *testing.T) {
 	fake.events <- xid
 	_, _ = set.Wait(1000) // after the last poll: it is not recorded
 
-	replay := NewReplay(rewritten(t, rec.Recording("", "")), true)
+	replay := NewReplay(rewritten(t, rec.Recording("", "", false)), true)
 	d = firstGPU(t, replay.Library())
 	set, ret := replay.Library().EventSetCreate()
 	if ret != nvml.SUCCESS {
@@ -300,7 +300,7 @@ func TestReplaysEvents(t *testing.T) {
 func TestCallTypes(t *testing.T) {
 	rec := NewRecorder(newFake(), start())
 	_ = interview(t, rec.Library())
-	recording := rec.Recording("", "").Recorded
+	recording := rec.Recording("", "", false).Recorded
 	check := func(all answers, known []callType) {
 		t.Helper()
 		if len(all) == 0 {
@@ -328,7 +328,7 @@ func TestPseudonyms(t *testing.T) {
 	capture := func() *Recording {
 		rec := NewRecorder(newFake(), start())
 		_ = interview(t, rec.Library())
-		return rec.Recording(realHost, "test").Pseudonymize()
+		return rec.Recording(realHost, "test", false).Pseudonymize()
 	}
 	recording := rewritten(t, capture())
 	data, err := recording.Bytes()

@@ -136,7 +136,7 @@ func TestReplaysActivity(t *testing.T) {
 	if want[0] == want[1] || !strings.Contains(want[0], "NaN") {
 		t.Fatalf("the fake says nothing:\n%s", want[0])
 	}
-	recording := rewritten(t, rec.Recording(realHost, "test").Pseudonymize())
+	recording := rewritten(t, rec.Recording(realHost, "test", false).Pseudonymize())
 	replay := NewReplay(recording, true)
 	for i, text := range want {
 		if i > 0 {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
@@ -46,6 +47,16 @@ recorded:
 type badFile struct{ old, new, want string }
 
 // TestBadFiles breaks a good file once in every way, and expects file, line and key.
+// TestProcessesAreHiddenUnlessTheRecordingSaysOtherwise: files of earlier versions do not say where they were made.
+func TestProcessesAreHiddenUnlessTheRecordingSaysOtherwise(t *testing.T) {
+	for namespace, want := range map[string]error{"host": nil, "container": gpu.ErrPIDNamespace, "": gpu.ErrPIDNamespace} {
+		rec := &Recording{Node: nodeInfo{PIDNamespace: namespace}}
+		if err := rec.ProcessesHidden(); !errors.Is(err, want) {
+			t.Errorf("%q: %v, want %v", namespace, err, want)
+		}
+	}
+}
+
 func TestBadFiles(t *testing.T) {
 	if _, err := Parse("f.yaml", []byte(goodFile)); err != nil {
 		t.Fatal(err)
@@ -65,6 +76,8 @@ func badFiles() []badFile {
 		{"version: 1", "version: 2", `f.yaml:1: version: is 2; expected 1`},
 		{"kubernetes: false", "kubernetes: true", "f.yaml:2: node.kubernetes: is true; expected false"},
 		{"kubernetes: false", "kubernetes: 0", "f.yaml:2: node.kubernetes: is 0; expected false: the kubelet of a node is not recorded"},
+		{"kubernetes: false", "kubernetes: false, pidNamespace: pod",
+			"f.yaml:2: node.pidNamespace: is \"pod\"; expected one of host, container"},
 		{", kubernetes: false", "", "f.yaml:2: node.kubernetes: is missing"},
 		{"by: mig-exporter", "bye: mig-exporter", "f.yaml:4: recorded.bye: is not known here"},
 		{"by: mig-exporter", "by: mig-exporter\n  by: b", "f.yaml:5: recorded.by: duplicate key"},

@@ -42,12 +42,16 @@ func (r *Recorder) Next(move func() (time.Time, error)) error {
 	return err
 }
 
-// Recording returns what was recorded until now. Calls that have not returned are in it as calls that hang.
-func (r *Recorder) Recording(hostname, by string) *Recording {
+// Recording returns what was recorded until now, on a node by a program from which processes may have been hidden.
+// Calls that have not returned are in it as calls that hang.
+func (r *Recorder) Recording(hostname, by string, processesHidden bool) *Recording {
 	r.lib.time.mu.Lock()
 	defer r.lib.time.mu.Unlock()
 	rec := r.lib.rec.clone()
-	rec.Node.Hostname, rec.Recorded.By = hostname, by
+	rec.Node.Hostname, rec.Node.PIDNamespace, rec.Recorded.By = hostname, hostNamespace, by
+	if processesHidden {
+		rec.Node.PIDNamespace = containerNamespace
+	}
 	rec.Recorded.Events = slices.DeleteFunc(rec.Recorded.Events, func(e eventRecord) bool {
 		return e.Before > rec.lastPoll() // no poll has seen it
 	})

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // Recording is what the driver of one node answered during some polls. Its fields are those of the file.
@@ -22,7 +24,28 @@ type Recording struct {
 type nodeInfo struct {
 	Hostname   string `yaml:"hostname"`
 	Kubernetes bool   `yaml:"kubernetes" oneof:"false" expected:"false: the kubelet of a node is not recorded"`
+	// PIDNamespace is that of the program that made it: the host's, or a container's, in which processes are hidden.
+	// Files of earlier versions do not have it.
+	PIDNamespace string `yaml:"pidNamespace,omitempty" oneof:"host container"`
 }
+
+// ProcessesHidden returns why processes may have been hidden from the program that made the recording, nil if they were
+// not. The error wraps gpu.ErrPIDNamespace.
+func (r *Recording) ProcessesHidden() error {
+	switch r.Node.PIDNamespace {
+	case hostNamespace:
+		return nil
+	case "":
+		return fmt.Errorf("the recording does not say in which PID namespace it was made: %w", gpu.ErrPIDNamespace)
+	}
+	return fmt.Errorf("the recording was made in a container: %w", gpu.ErrPIDNamespace)
+}
+
+// The PID namespaces of recordings, as in scenarios.
+const (
+	hostNamespace      = "host"
+	containerNamespace = "container"
+)
 
 type recorded struct {
 	By    string    `yaml:"by"`    // the program that made it

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -189,6 +190,8 @@ func wasRead(g *gpu.GPU, i *gpu.GPUInstance) bool {
 		func(c gpu.ComputeInstance) bool { return c.Since.After(g.LastRead) })
 }
 
+// activityFailed reports whether an error is of a reading that shows what is active. That processes are hidden in
+// this PID namespace is no failure of the poll: addProcesses decides what it means.
 func activityFailed(r gpu.ReadError) bool {
-	return r.Reading == gpu.ReadingActivity || r.Reading == gpu.ReadingProcesses
+	return r.Reading == gpu.ReadingActivity || r.Reading == gpu.ReadingProcesses && !errors.Is(r.Err, gpu.ErrPIDNamespace)
 }

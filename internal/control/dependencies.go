@@ -21,7 +21,8 @@ type Actuator interface {
 	// Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read is
 	// left out of the list and its error is in the map.
 	Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error)
-	// Processes lists the processes on a GPU, with the instances of each if it is in MIG mode.
+	// Processes lists the processes on a GPU, with the instances of each if it is in MIG mode. With an error that wraps
+	// gpu.ErrPIDNamespace there may be others than those on the list, with any other error there is no list.
 	Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error)
 	// PerformStep does one step on a GPU that must have the expected instances: it reads them immediately before the
 	// change, and changes nothing but returns mig.ErrLayoutChanged if they are others. After the change, whether it

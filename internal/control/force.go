@@ -68,8 +68,8 @@ func stepNames(s mig.Step) []string {
 	}
 }
 
-// warnOfProcesses returns a warning for each process that force does not override: the driver destroys no compute
-// instance on which one runs.
+// warnOfProcesses returns a warning for each process that force does not override, since the driver destroys no compute
+// instance on which one runs, and for each instance of which it is not known whether one does.
 func (u *usage) warnOfProcesses(forced []string) []string {
 	var list []string
 	for _, g := range u.gpus {
@@ -80,10 +80,15 @@ func (u *usage) warnOfProcesses(forced []string) []string {
 				}
 				holds := slices.Concat(u.holds[unit{gpu: g.UUID, instance: i.ID}], u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}])
 				for _, h := range holds {
-					if h.Kind == api.HoldProcess {
+					switch {
+					case h.Kind == api.HoldProcess:
 						list = append(list,
 							fmt.Sprintf("the driver refuses to destroy %s while process %d runs on it: end that first, or all is "+
 								"rolled back", ci.UUID, h.PID))
+					case h.Kind == api.HoldUnknown && strings.HasPrefix(h.What, processCheck+":"):
+						list = append(list,
+							fmt.Sprintf("what runs on %s is not known: if anything does, the driver refuses to destroy it, and all is "+
+								"rolled back", ci.UUID))
 					}
 				}
 			}

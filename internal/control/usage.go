@@ -66,8 +66,8 @@ func (e *Engine) readUsage(ctx context.Context, only ...gpu.UUID) (*usage, error
 func (e *Engine) collectHolders(ctx context.Context, gpus []mig.GPULayout) *usage {
 	u := &usage{gpus: gpus, holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
 	for _, g := range gpus {
-		e.addProcesses(ctx, u, g)
-		e.addHandles(ctx, u, g)
+		filesKnown := e.addHandles(ctx, u, g)
+		e.addProcesses(ctx, u, g, filesKnown)
 	}
 	e.addPods(ctx, u, gpus)
 	return u
@@ -132,30 +132,42 @@ func resolve(g mig.GPULayout, ref gpu.DeviceRef) (gpu.DeviceIndex, gpu.Match) {
 	return devicesOf(g).Resolve(ref)
 }
 
-func (e *Engine) addProcesses(ctx context.Context, u *usage, g mig.GPULayout) {
+// processCheck names the check of the processes in holds that say that it has failed.
+const processCheck = "processes"
+
+// addProcesses adds the processes that the driver lists on a GPU. Outside of the host's PID namespace it may leave out
+// others. What was found of the open files stands in for them then: a process that uses the GPU has a file of it open,
+// and the driver itself refuses to destroy what a process runs on. Without that, what runs on the GPU is not known.
+func (e *Engine) addProcesses(ctx context.Context, u *usage, g mig.GPULayout, filesKnown bool) {
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	list, err := e.o.Actuator.Processes(call, g.UUID)
-	if err != nil {
-		u.addToGPU(g, unknownHold("processes", err))
-		return
+	hidden := errors.Is(err, gpu.ErrPIDNamespace)
+	switch {
+	case hidden && filesKnown && len(g.Instances) > 0:
+		u.warnings = append(u.warnings, fmt.Sprintf("the driver does not list all processes on GPU %d: %s; its open files "+
+			"were checked instead, and the driver destroys nothing that a process runs on", g.Index, gpu.ErrPIDNamespace))
+	case err != nil && !(hidden && filesKnown):
+		u.addToGPU(g, unknownHold(processCheck, err))
 	}
+
 	for _, p := range list {
 		u.addToDevice(g, gpu.DeviceRef{GPU: g.UUID, Instance: p.Instance, Compute: p.Compute},
 			api.Hold{Kind: api.HoldProcess, PID: p.PID, What: fmt.Sprint(p.PID)})
 	}
 }
 
-func (e *Engine) addHandles(ctx context.Context, u *usage, g mig.GPULayout) {
+// addHandles adds the processes that have files of a GPU open, and reports whether all of them are known.
+func (e *Engine) addHandles(ctx context.Context, u *usage, g mig.GPULayout) (known bool) {
 	if e.o.Handles == nil {
-		return
+		return false
 	}
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	list, err := e.o.Handles.Open(call, g)
 	if err != nil {
 		u.addToGPU(g, unknownHold("open files", err))
-		return
+		return false
 	}
 	for _, h := range list {
 		hold := api.Hold{Kind: api.HoldHandle, PID: h.PID, What: h.Command}
@@ -172,6 +184,7 @@ func (e *Engine) addHandles(ctx context.Context, u *usage, g mig.GPULayout) {
 			u.addToDevice(g, gpu.DeviceRef{GPU: g.UUID, Instance: h.Instance, Compute: h.Compute}, hold)
 		}
 	}
+	return true
 }
 
 // hasInstance reports whether a process has files of instances open: then it uses those, not the whole GPU.
@@ -203,7 +216,8 @@ func reasonText(err error) string {
 	if text := refusalText(err); text != "" {
 		return text
 	}
-	for _, known := range []error{gpu.ErrNotSupported, gpu.ErrNoPermission, gpu.ErrNotFound, gpu.ErrLost,
+	for _, known := range []error{gpu.ErrPIDNamespace,
+		gpu.ErrNotSupported, gpu.ErrNoPermission, gpu.ErrNotFound, gpu.ErrLost,
 		gpu.ErrResetRequired,
 		gpu.ErrTimeout, gpu.ErrInUse, gpu.ErrInsufficientResources, gpu.ErrInvalidArgument, gpu.ErrNoDriver,
 		gpu.ErrVersionMismatch, gpu.ErrUnavailable} {

@@ -9,6 +9,8 @@ var (
 	ErrNotSupported = errors.New("not supported")
 	// ErrNoPermission: the process lacks a right (root, or a MIG capability).
 	ErrNoPermission = errors.New("no permission")
+	// ErrPIDNamespace: this process is not known to be in the host's PID namespace, and sees all processes in no other.
+	ErrPIDNamespace = errors.New("processes are hidden outside of the host's PID namespace (hostPID)")
 	// ErrNotFound: the entity does not exist, or no longer.
 	ErrNotFound = errors.New("not found")
 	// ErrReplaced: another entity has the place or the id of the one that was meant.
@@ -43,6 +45,7 @@ type Reason string
 // The reasons. ReasonOther stands for all errors without a reason of their own.
 const (
 	ReasonNoPermission  Reason = "no_permission"
+	ReasonPIDNamespace  Reason = "pid_namespace"
 	ReasonNotFound      Reason = "not_found"
 	ReasonLost          Reason = "lost"
 	ReasonResetRequired Reason = "reset_required"
@@ -57,6 +60,7 @@ func ReasonOf(err error) Reason {
 		reason Reason
 	}{
 		{ErrNoPermission, ReasonNoPermission},
+		{ErrPIDNamespace, ReasonPIDNamespace},
 		{ErrNotFound, ReasonNotFound},
 		{ErrLost, ReasonLost},
 		{ErrResetRequired, ReasonResetRequired},

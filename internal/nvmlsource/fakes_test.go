@@ -284,9 +284,13 @@ func startNode(t *testing.T, scenario string) *node {
 	t.Cleanup(func() { n.Close() })
 	logged := &bytes.Buffer{}
 	lib := newSpy(simnvml.New(n))
-	source := nvmlsource.New(lib, nvmlsource.Options{
+	opts := nvmlsource.Options{
 		Now: n.Now, SlowEvery: 15 * time.Second, Logger: log.NewLogfmtLogger(log.NewSyncWriter(logged)),
-	})
+	}
+	if s.Node.PIDNamespace != sim.PIDNamespaceHost {
+		opts.ProcessesHidden = gpu.ErrPIDNamespace
+	}
+	source := nvmlsource.New(lib, opts)
 	t.Cleanup(func() {
 		if err := source.Close(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Error(err)

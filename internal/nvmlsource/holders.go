@@ -12,10 +12,17 @@ import (
 // Processes lists what runs on a GPU: compute processes, graphics processes and clients of MPS. In MIG mode each has
 // its instances; one without them may be on any. If one of the lists cannot be read, there is an error and no list;
 // only those of graphics and MPS need not be offered.
+//
+// Outside of the host's PID namespace there is a list and an error, which wraps gpu.ErrPIDNamespace: what is
+// listed runs on the GPU, and others may. Their ids are not the host's then, with drivers before 535.113.01 they
+// are.
 func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
 	list, err := runQueued(ctx, a, queueKey{id: id}, func() ([]gpu.Process, error) { return a.processes(id) })
+	if err == nil {
+		err = a.source.opts.ProcessesHidden
+	}
 	if err != nil {
-		return nil, fmt.Errorf("list the processes of GPU %s: %w", id, err)
+		return list, fmt.Errorf("list the processes of GPU %s: %w", id, err)
 	}
 	return list, nil
 }

@@ -54,7 +54,7 @@ func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError)
 		layout.instances = t.unreadableInstances(scanErr)
 	} else {
 		layout.instances, layout.vanished = r.readMemories()
-		if err != nil && t.known {
+		if err != nil && t.known && r.source.opts.ProcessesHidden == nil {
 			own, gone, ownErr := r.readOwnProcesses(layout.instances)
 			layout.vanished = layout.vanished || gone
 			if ownErr == nil {

@@ -54,6 +54,24 @@ func (p *privilege) markMissing(reading gpu.Reading) {
 	level.Warn(p.logger).Log("msg", "no permission; readings are left out", "missing", missing, "needs", needs)
 }
 
+// hiddenProcesses stands for processes of other PID namespaces, which no right of the driver's shows.
+const hiddenProcesses gpu.Reading = "hidden_processes"
+
+// markHidden logs that the processes of all GPUs are not known.
+func (p *privilege) markHidden(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.logged[hiddenProcesses] {
+		return
+	}
+	if p.logged == nil {
+		p.logged = map[gpu.Reading]bool{}
+	}
+	p.logged[hiddenProcesses] = true
+	level.Info(p.logger).Log("msg", "processes are not known; all else is read", "err", err,
+		"needs", "the host's PID namespace (a pod: hostPID; a container: --pid=host)")
+}
+
 // markRegained records that a reading that was denied has been answered.
 func (p *privilege) markRegained(reading gpu.Reading) {
 	p.mu.Lock()

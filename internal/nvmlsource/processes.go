@@ -12,8 +12,16 @@ import (
 
 // queryProcesses queries the lists of the whole GPU. With MIG that needs privilege; without it each MIG device has its
 // own list. An error says that the processes are not known completely, and is not one of the step's.
+//
+// Outside of the host's PID namespace no list is asked for. The driver leaves out what that namespace lacks and says
+// nothing of it, so that neither an empty list nor a count means anything; and each list takes the driver's exclusive
+// lock. The ids in it would be those of this process's namespace, with drivers before 535.113.01 the host's, so that
+// they could not be resolved either; samples of utilization keep the host's ids beside the namespace's.
 func (r *gpuRead) queryProcesses(q *querier) ([]gpu.Process, error) {
 	const call = "nvmlDeviceGetComputeRunningProcesses"
+	if err := r.source.opts.ProcessesHidden; err != nil {
+		return nil, err
+	}
 	if err := q.refusalOf(call); err != nil {
 		return nil, err
 	}

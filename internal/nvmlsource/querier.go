@@ -149,10 +149,13 @@ func (q *querier) classifyError(call string, reading gpu.Reading, err error) err
 	return err
 }
 
-// recordError adds an error to those of the step, and logs a denial.
+// recordError adds an error to those of the step, and logs a denial or that processes are hidden.
 func (q *querier) recordError(reading gpu.Reading, err error) {
-	if errors.Is(err, gpu.ErrNoPermission) {
+	switch {
+	case errors.Is(err, gpu.ErrNoPermission):
 		q.source.privilege.markMissing(reading)
+	case errors.Is(err, gpu.ErrPIDNamespace):
+		q.source.privilege.markHidden(err)
 	}
 	q.addError(reading, err)
 }
@@ -164,7 +167,7 @@ func (q *querier) addError(reading gpu.Reading, err error) {
 		return
 	}
 	e := gpu.ReadError{Reading: reading, Err: err}
-	if errors.Is(err, gpu.ErrNoPermission) {
+	if errors.Is(err, gpu.ErrNoPermission) || errors.Is(err, gpu.ErrPIDNamespace) {
 		e.Remembered, q.refused[reading] = q.refused[reading], true
 	}
 	q.errs = append(q.errs, e)

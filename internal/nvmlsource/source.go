@@ -28,6 +28,9 @@ type Options struct {
 	// GPMFor reports whether the activity of a GPU is read by GPM although GPM is false; nil means never. Every Read
 	// calls it, concurrently with others.
 	GPMFor func(id gpu.UUID) bool
+	// ProcessesHidden is why the driver's lists of processes may lack some, gpu.ErrPIDNamespace; nil if they are complete.
+	// Processes are not read then, which nothing could be concluded from; the error is that of every GPU.
+	ProcessesHidden error
 	// ProcessUtilization enables the SM utilization of each process, if the driver reports it.
 	ProcessUtilization bool
 	// Extras returns which extra readings are made; nil means none. Every Read calls it, concurrently with others.

@@ -1,7 +1,6 @@
 package poll
 
 import (
-	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -12,60 +11,10 @@ import (
 // graphics engine activity; idle power is shared by w. The rest is unallocated, so that the parts add up to the GPU's
 // power.
 
-// idlePower estimates a GPU's idle power: the lowest power seen while nothing ran, or a default for the model until
-// then.
-type idlePower struct {
-	lowest gpu.Opt[float64]
-}
-
-// defaultIdleShare is the idle power of a GPU whose model has no default, as a share of its power limit.
-const defaultIdleShare = 0.1
-
-// defaultIdleWatts returns the idle power of a GPU until it was seen idle, by the first match of a part of the model's
-// name. Sources: the A100 PCIe figure is a published nvidia-smi capture (34 W); the others are what idle GPUs of that
-// kind commonly show and are marked as defaults in the docs.
-func defaultIdleWatts(name string) (float64, bool) {
-	for _, d := range []struct {
-		part  string
-		watts float64
-	}{
-		{"A100-PCIE", 34}, {"A100", 52}, {"A30", 28}, {"H100 PCIe", 46}, {"H100 NVL", 60}, {"H100", 70}, {"H200", 76},
-		{"RTX PRO 6000", 32},
-	} {
-		if strings.Contains(name, d.part) {
-			return d.watts, true
-		}
-	}
-	return 0, false
-}
-
-// update records one reading and returns the idle power; absent if nothing is known of it.
-func (p *idlePower) update(g *gpu.GPU) gpu.Opt[float64] {
-	gpuWatts, hasWatts := g.Readings.PowerWatts.Get()
-	procs, hasProcesses := g.Readings.Processes.Get()
-	// Without the right to see processes the list is empty, too: the driver's utilization, if present, shows that the
-	// GPU works.
-	if hasWatts && gpuWatts > 0 && hasProcesses && len(procs) == 0 && g.Readings.Utilization.Or(0) == 0 {
-		if low, ok := p.lowest.Get(); !ok || gpuWatts < low {
-			p.lowest = gpu.Some(gpuWatts)
-		}
-	}
-	if p.lowest.Present() {
-		return p.lowest
-	}
-	if w, ok := defaultIdleWatts(g.Name); ok {
-		return gpu.Some(w)
-	}
-	if limit, ok := g.Readings.PowerLimitWatts.Get(); ok {
-		return gpu.Some(limit * defaultIdleShare)
-	}
-	return gpu.None[float64]()
-}
-
 // estimatePower shares the GPU's power and energy among the GPU instances and the compute instances of split ones.
 func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	fromEnergy := t.derivePower(g, at)
-	idle := t.idle.update(g)
+	idle := t.idle.update(g, &t.totals, at, t.windowEnd(g, at))
 	g.Power = gpu.PowerEstimate{IdleWatts: idle, FromEnergy: fromEnergy}
 	defer t.writeEnergy(g)
 	if t.hasMIG && !g.MIG.Enabled.Present() {
@@ -121,6 +70,15 @@ func (t *trackedGPU) derivePower(g *gpu.GPU, at time.Time) bool {
 	g.Readings.PowerWatts = gpu.Some((now - before) / window.Seconds())
 
 	return true
+}
+
+// windowEnd returns the end of the window that the activity of a reading is of. The profiler's answer can be older than
+// the reading.
+func (t *trackedGPU) windowEnd(g *gpu.GPU, at time.Time) time.Time {
+	if g.ActivitySource == gpu.ActivityDCGM && !t.profiling.Time.IsZero() {
+		return t.profiling.Time
+	}
+	return at
 }
 
 // writeEnergy sets the energy of the instances, also if this reading has none.

@@ -97,9 +97,8 @@ func sumGrowth(before, after map[gpu.InstanceKey]float64) float64 {
 
 func TestActivePowerGoesToWhatIsActive(t *testing.T) {
 	tr := newTestGPU()
-	idle := migGPU()
-	idle.Readings.PowerWatts, idle.Readings.Processes = gpu.Some(49.0), gpu.Some([]gpu.Process{})
-	tr.recordReading(idle, time.Unix(1, 0))
+	tr.recordReading(idleSlices(49), time.Unix(0, 0))
+	tr.recordReading(idleSlices(49), time.Unix(1, 0))
 	busy := migGPU() // 200 W
 	busy.Instances[0].Activity.GraphicsEngine, busy.Instances[1].Activity.GraphicsEngine = gpu.Some(0.9), gpu.Some(0.3)
 	tr.recordReading(busy, time.Unix(2, 0))
@@ -121,25 +120,6 @@ func TestActivePowerGoesToWhatIsActive(t *testing.T) {
 	if g := tr.last; g.Power.Method != gpu.PowerUnallocated || math.Abs(g.Power.UnallocatedWatts.Or(0)-158) > 1e-9 {
 		t.Errorf("activity unknown: method %q, unallocated %v; want all 151 W of work and 7 W idle", g.Power.Method,
 			g.Power.UnallocatedWatts)
-	}
-}
-
-func TestIdlePowerDefaults(t *testing.T) {
-	for _, tt := range []struct {
-		name  string
-		limit gpu.Opt[float64]
-		want  gpu.Opt[float64]
-	}{
-		{"NVIDIA A100-PCIE-40GB", gpu.Some(250.0), gpu.Some(34.0)},
-		{"NVIDIA A100-SXM4-40GB", gpu.Some(400.0), gpu.Some(52.0)},
-		{"some future GPU", gpu.Some(1000.0), gpu.Some(100.0)},
-		{"some future GPU", gpu.None[float64](), gpu.None[float64]()},
-	} {
-		g := gpu.GPU{Facts: gpu.Facts{Name: tt.name},
-			Readings: gpu.Readings{PowerLimitWatts: tt.limit, PowerWatts: gpu.Some(20.0)}}
-		if got := (&idlePower{}).update(&g); got != tt.want {
-			t.Errorf("%s with limit %v: idle %v, want %v", tt.name, tt.limit, got, tt.want)
-		}
 	}
 }
 

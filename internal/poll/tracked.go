@@ -1,6 +1,7 @@
 package poll
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -192,7 +193,11 @@ func (t *trackedGPU) countError(e gpu.ReadError, at time.Time) {
 		gpu.ErrorCount{Reading: e.Reading, Reason: reason, Counter: gpu.Counter{Value: 1, Since: at}})
 }
 
+// logFailure logs a failure. That processes are hidden is the same of all GPUs, and the source has logged it.
 func (t *trackedGPU) logFailure(e gpu.ReadError) {
+	if errors.Is(e.Err, gpu.ErrPIDNamespace) {
+		return
+	}
 	level.Warn(t.logger).Log("msg", "reading failed; further failures of this kind are only counted",
 		"gpu", t.last.UUID, "index", t.last.Index, "reading", e.Reading, "err", e.Err)
 }

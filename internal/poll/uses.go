@@ -95,9 +95,13 @@ func (u *useCollector) addShared(holders []gpu.Holder, job string, use gpu.Conta
 }
 
 // memoryOfProcesses returns the memory of the processes on a compute instance, which has no reading of its own. It is
-// absent if the whole GPU shows no process: without the host's process ids none may be visible.
+// absent if the processes are not known: what is not listed may run all the same.
 func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeID) gpu.Opt[uint64] {
-	list := g.Readings.Processes.Or(nil)
+	list, known := g.Readings.Processes.Get()
+	if !known {
+		return gpu.None[uint64]()
+	}
+
 	sum := uint64(0)
 	for _, p := range list {
 		if p.Instance != gpu.Some(instance) || p.Compute != gpu.Some(compute) {
@@ -108,9 +112,6 @@ func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeI
 			return gpu.None[uint64]()
 		}
 		sum += used
-	}
-	if len(list) == 0 {
-		return gpu.None[uint64]()
 	}
 	return gpu.Some(sum)
 }

@@ -101,15 +101,13 @@ func TestUsesOfJobs(t *testing.T) {
 // TestPowerOfASplitInstance: its compute instances share it by the rule by which it has its own, and never get more.
 func TestPowerOfASplitInstance(t *testing.T) {
 	tr := newTestGPU()
-	g := migGPU()
-	g.Readings.PowerWatts, g.Readings.Processes = gpu.Some(98.0), gpu.Some([]gpu.Process{})
-	tr.recordReading(g, time.Unix(1, 0)) // 98 W idle
-	g = migGPU()                         // 200 W
+	readEverySecond(tr, idleSlices(98), idleSlices(98))
+	g := migGPU() // 200 W
 	split := &g.Instances[0]
 	split.Activity.GraphicsEngine, g.Instances[1].Activity.GraphicsEngine = gpu.Some(0.8), gpu.Some(0.0)
 	split.ComputeInstances[0].SMs, split.ComputeInstances[1].SMs = gpu.Some(14), gpu.Some(28)
 	split.ComputeInstances[0].Activity.GraphicsEngine, split.ComputeInstances[1].Activity.GraphicsEngine = gpu.Some(1.0), gpu.Some(0.5)
-	tr.recordReading(g, time.Unix(2, 0))
+	readEverySecond(tr, g)
 	// 42 of 98 W idle by SMs, and all 102 W of work, of which each compute instance did a half.
 	for c, want := range []float64{14 + 51, 28 + 51} {
 		if got := tr.last.Instances[0].ComputeInstances[c].PowerWatts.Or(-1); math.Abs(got-want) > 1e-9 {

@@ -38,6 +38,8 @@ func badFiles() []badScenario {
 		{"unquoted driver", goodHead + "node: {driver: 580.95}\n", `bad.yaml:4: node.driver: is 580.95; expected a driver version such as "580.95.05"`},
 		{"driver", goodHead + "node: {driver: new}\n", `bad.yaml:4: node.driver: is "new"; expected a driver version`},
 		{"CUDA version", goodHead + "node: {cuda: \"13.05\"}\n", `bad.yaml:4: node.cuda: is "13.05"; expected a version such as "13.0"`},
+		{"PID namespace", goodHead + "node: {pidNamespace: pod}\n",
+			`bad.yaml:4: node.pidNamespace: is "pod"; expected one of host, container`},
 		{"allocator", goodHead + "node: {allocator: docker}\n", `bad.yaml:4: node.allocator: is "docker"; expected one of device-plugin, gke, hami, dra`},
 	}
 }

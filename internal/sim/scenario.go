@@ -27,9 +27,11 @@ type NodeSpec struct {
 	Driver string `default:"580.95.05" match:"[1-9][0-9]{0,8}[.].*" expected:"a driver version such as \"580.95.05\""`
 	CUDA   string `yaml:"cuda" default:"'13.0'" match:"[1-9]\\d?[.](0|[1-9]\\d?)" expected:"a version such as \"13.0\""`
 
-	Kubernetes bool      `default:"true"`
-	Privileged bool      `default:"true"` // whether the driver's callers have root's rights
-	Allocator  Allocator `default:"device-plugin" oneof:"device-plugin gke hami dra"`
+	Kubernetes bool `default:"true"`
+	Privileged bool `default:"true"` // whether the driver's callers have root's rights
+	// PIDNamespace is that of the driver's callers: the host's, or a container's own, in which nothing of the node runs.
+	PIDNamespace PIDNamespace `yaml:"pidNamespace" default:"host" oneof:"host container"`
+	Allocator    Allocator    `default:"device-plugin" oneof:"device-plugin gke hami dra"`
 	// Strategy is the device plugin's MIG strategy. With single, MIG devices are offered as nvidia.com/gpu.
 	Strategy string `default:"mixed" oneof:"mixed single"`
 	// MIGUUIDs is the form of MIG devices' UUIDs. Legacy is that of drivers before R470, MIG-GPU-<uuid>/<gi>/<ci>.
@@ -57,6 +59,15 @@ func (s *NodeSpec) CUDAVersion() int {
 	b, _ := gpu.ParseDecimal(minor)
 	return int(a)*1000 + int(b)*10
 }
+
+// PIDNamespace is where the driver's callers run. The driver reports processes by their ids in it.
+type PIDNamespace string
+
+// The PID namespaces.
+const (
+	PIDNamespaceHost      PIDNamespace = "host"
+	PIDNamespaceContainer PIDNamespace = "container"
+)
 
 // Allocator is the program that assigns devices to containers. It decides the form of their ids.
 type Allocator string

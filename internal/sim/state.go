@@ -95,7 +95,7 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 		ECC:              g.errors.ecc,
 		Recovery:         n.recovery(g.index, now),
 		ExclusiveProcess: g.mps != 0, PersistenceMode: n.scenario.Node.PersistenceMode,
-		Processes: g.processes(),
+		Processes:        n.listedProcesses(g),
 	}
 	if g.migOn {
 		s.MaxMIGDevices = g.mig.ComputeSlices
@@ -162,6 +162,21 @@ func (g *simGPU) describeTree(s *GPUState) {
 		}
 		d.ComputeInstances = computes[first:len(computes):len(computes)]
 	}
+}
+
+// listedProcesses returns the processes of a GPU that the driver lists to its callers.
+//
+// The driver translates ids into the PID namespace of its caller, unless that is the initial one. Lists leave out
+// processes that have no id there, with success (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/
+// gpu_rmapi.c 810-972, _gpuConvertPid; kernel-open/nvidia/os-interface.c, os_find_ns_pid). Samples of process
+// utilization keep the host's id in the kernel's answer (subdeviceCtrlCmdPerfGetGpumonPerfmonUtilSamplesV2_KERNEL).
+// What libnvidia-ml, which is closed, makes of those is not known: here it drops them. No process of a simulated node
+// is in a container's namespace of its callers.
+func (n *Node) listedProcesses(g *simGPU) []Process {
+	if n.scenario.Node.PIDNamespace == PIDNamespaceContainer {
+		return nil
+	}
+	return g.processes()
 }
 
 // processes lists what runs on the GPU: the MPS server first, then by start.

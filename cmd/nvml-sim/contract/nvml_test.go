@@ -412,6 +412,34 @@ gpus: [{model: A100-40GB, mig: true, layout: ["3g.20gb@4"]}]
 	want(t, "a call that drivers before R510 do not have", code(d.GetMemoryInfo_v2()), nvml.ERROR_FUNCTION_NOT_FOUND)
 }
 
+// In a PID namespace of its own the driver lists nothing of what runs, with success.
+func TestProcessesOutsideTheHostsPIDNamespace(t *testing.T) {
+	if !inChild(t, "MIG_SIM_SCENARIO="+scenarioFile(t, `
+version: 1
+node: {pidNamespace: container, kubernetes: false}
+gpus: [{model: H100-80GB}, {model: H100-80GB, mig: true, layout: ["3g.40gb@4"]}]
+workloads: [{name: w, memory: 4GiB, sm: 20}]
+processes: [{gpu: 0, workload: w}, {device: "1/3g.40gb@4", workload: w}]
+`)) {
+		return
+	}
+	l := open(t)
+	d := ok[nvml.Device](t)(l.DeviceGetHandleByIndex(0))
+	split := ok[nvml.Device](t)(l.DeviceGetHandleByIndex(1))
+	m := ok[nvml.Device](t)(split.GetMigDeviceHandleByIndex(0))
+	for about, list := range map[string][]nvml.ProcessInfo{
+		"GPU":          ok[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses()),
+		"GPU with MIG": ok[[]nvml.ProcessInfo](t)(split.GetComputeRunningProcesses()),
+		"MIG device":   ok[[]nvml.ProcessInfo](t)(m.GetComputeRunningProcesses()),
+		"MPS":          ok[[]nvml.ProcessInfo](t)(d.GetMPSComputeRunningProcesses()),
+	} {
+		if len(list) != 0 {
+			t.Errorf("%s: processes %+v, want none", about, list)
+		}
+	}
+	want(t, "utilization of processes", code(d.GetProcessUtilization(0)), nvml.ERROR_NOT_FOUND)
+}
+
 // Another process cuts the GPU: this one gets the event, and sees it with its next call.
 func TestEventsAcrossProcesses(t *testing.T) {
 	const cutter = "NVML_SIM_TEST_CUT"

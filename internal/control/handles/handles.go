@@ -25,30 +25,33 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/pidns"
 )
 
-// initialNamespace is the target of /proc/<pid>/ns/pid in the host's PID namespace: the kernel's PROC_PID_INIT_INO.
-const initialNamespace = "pid:[4026531836]"
-
 // Finder finds open files in one /proc. It is safe for concurrent use.
-type Finder struct{ proc string }
+type Finder struct {
+	proc   string
+	hidden error
+}
 
 var _ control.Handles = (*Finder)(nil)
 
-// New returns a Finder for the host's /proc at a path.
-func New(proc string) *Finder { return &Finder{proc: proc} }
+// New returns a Finder for the host's /proc at a path. hidden is why this process may not see all processes of the host
+// (pidns.CheckInitial); nil if it does.
+func New(proc string, hidden error) *Finder { return &Finder{proc: proc, hidden: hidden} }
 
 // Open implements control.Handles: sorted by process, then by instance. A node without /proc/driver/nvidia has no
-// files of GPUs, so none is open.
+// files of GPUs, so none is open, unless that may be what this process does not see.
 //
-// With an error, any process may hold the GPU. It wraps gpu.ErrNoPermission if this process may not see all processes
-// of the host (root with CAP_SYS_PTRACE, in the host's PID namespace), gpu.ErrNotFound if the driver does not report
-// the files of the GPU, and gpu.ErrTimeout if ctx has ended.
+// With an error, any process may hold the GPU. It wraps gpu.ErrNoPermission if this process may not see all
+// processes of the host (root with CAP_SYS_PTRACE, in the host's PID namespace; gpu.ErrPIDNamespace as well if
+// that is it), gpu.ErrNotFound if the driver does not report the files of the GPU, and gpu.ErrTimeout if ctx has
+// ended.
 func (f *Finder) Open(ctx context.Context, g mig.GPULayout) ([]control.Handle, error) {
 	_, err := os.Stat(f.proc) // a wrong path must not look like a node without a driver
 	if err == nil {
 		_, err = os.Stat(filepath.Join(f.proc, "driver", "nvidia"))
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) && f.hidden == nil {
 			return nil, nil
 		}
 	}
@@ -73,14 +76,14 @@ func (f *Finder) Open(ctx context.Context, g mig.GPULayout) ([]control.Handle, e
 // findOwnPID returns the id of this process in the PID namespace of proc, which must be the host's: others do not
 // show most processes.
 func (f *Finder) findOwnPID() (string, error) {
-	namespace, err := os.Readlink(filepath.Join(f.proc, "1", "ns", "pid"))
+	err := pidns.CheckInitial(filepath.Join(f.proc, "1"))
+	if fileError := new(fs.PathError); errors.As(err, &fileError) {
+		return "", fmt.Errorf("process 1: %w", withSentinel(err))
+	}
 	if err != nil {
-		return "", fmt.Errorf("namespace of process 1: %w", withSentinel(err))
+		return "", fmt.Errorf("process 1: %w: %w", err, gpu.ErrNoPermission)
 	}
-	if namespace != initialNamespace {
-		return "", fmt.Errorf("%s shows the processes of a PID namespace other than the host's (hostPID): %w", f.proc,
-			gpu.ErrNoPermission)
-	}
+
 	own, err := os.Readlink(filepath.Join(f.proc, "self"))
 	if err != nil {
 		return "", fmt.Errorf("own process: %w", withSentinel(err))

@@ -77,7 +77,7 @@ func empty(t testing.TB) proc {
 	p.write("driver/nvidia-caps/mig-minors", minors)
 	p.write("sys/kernel/ostype", "Linux\n")
 	p.process(1, "systemd", "/dev/null")
-	p.link("1/ns/pid", initialNamespace)
+	p.link("1/ns/pid", "pid:[4026531836]")
 	p.link("self", strconv.Itoa(ownPID))
 	p.process(ownPID, "mig-exporter", "/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12")
 	return p
@@ -139,7 +139,7 @@ func TestOpen(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			p := empty(t)
 			p.process(7, "job", tc.open...)
-			got, err := New(p.dir).Open(t.Context(), twoInstances())
+			got, err := New(p.dir, nil).Open(t.Context(), twoInstances())
 			if err != nil || text(got) != tc.want {
 				t.Errorf("got %q, %v, want %q", text(got), err, tc.want)
 			}
@@ -152,7 +152,7 @@ func TestOpenListsByProcess(t *testing.T) {
 	p.process(900, "nvidia-smi", "/dev/nvidia0")
 	p.process(31, "b", "/dev/nvidia-caps/nvidia-cap12")
 	p.process(1000, "a", "/dev/nvidia-caps/nvidia-cap12")
-	got, err := New(p.dir).Open(t.Context(), twoInstances())
+	got, err := New(p.dir, nil).Open(t.Context(), twoInstances())
 	if want := "31 b 1/-, 900 nvidia-smi -/-, 1000 a 1/-"; err != nil || text(got) != want {
 		t.Errorf("got %q, %v, want %q", text(got), err, want)
 	}
@@ -161,10 +161,13 @@ func TestOpenListsByProcess(t *testing.T) {
 func TestOpenWithoutADriver(t *testing.T) {
 	p := proc{t, t.TempDir()}
 	p.process(7, "job", "/dev/nvidia0")
-	if got, err := New(p.dir).Open(t.Context(), twoInstances()); err != nil || got != nil {
+	if got, err := New(p.dir, nil).Open(t.Context(), twoInstances()); err != nil || got != nil {
 		t.Errorf("got %q, %v, want nothing", text(got), err)
 	}
-	if got, err := New(filepath.Join(p.dir, "elsewhere")).
+	if got, err := New(p.dir, gpu.ErrPIDNamespace).Open(t.Context(), twoInstances()); !errors.Is(err, gpu.ErrNotFound) {
+		t.Errorf("outside of the host's PID namespace: got %q, %v, want %v", text(got), err, gpu.ErrNotFound)
+	}
+	if got, err := New(filepath.Join(p.dir, "elsewhere"), nil).
 		Open(t.Context(), twoInstances()); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("at another path: got %q, %v, want %v", text(got), err, gpu.ErrNotFound)
 	}
@@ -176,7 +179,7 @@ func TestOpenReadsSingleCapabilities(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.process(7, "job", "/dev/nvidia-caps/nvidia-cap22", "/dev/nvidia-caps/nvidia-cap148")
-	if _, err := New(p.dir).Open(t.Context(), twoInstances()); !errors.Is(err, gpu.ErrNotFound) {
+	if _, err := New(p.dir, nil).Open(t.Context(), twoInstances()); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("without capabilities: %v, want %v", err, gpu.ErrNotFound)
 	}
 	root := "driver/nvidia/capabilities/"
@@ -187,7 +190,7 @@ func TestOpenReadsSingleCapabilities(t *testing.T) {
 	} {
 		p.write(root+path, fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: 292\nDeviceFileModify: 1\n", minor))
 	}
-	got, err := New(p.dir).Open(t.Context(), twoInstances())
+	got, err := New(p.dir, nil).Open(t.Context(), twoInstances())
 	if want := "7 job 2/0"; err != nil || text(got) != want {
 		t.Errorf("got %q, %v, want %q", text(got), err, want)
 	}
@@ -209,6 +212,12 @@ func TestOpenDoesNotGuess(t *testing.T) {
 			}
 			p.link("1/ns/pid", "pid:[4026532574]")
 		}, gpu.ErrNoPermission},
+		{"another PID namespace, by its name", func(p proc, _ *mig.GPULayout) {
+			if err := os.Remove(filepath.Join(p.dir, "1", "ns", "pid")); err != nil {
+				p.t.Fatal(err)
+			}
+			p.link("1/ns/pid", "pid:[4026532574]")
+		}, gpu.ErrPIDNamespace},
 		{"no process 1", func(p proc, _ *mig.GPULayout) {
 			if err := os.RemoveAll(filepath.Join(p.dir, "1")); err != nil {
 				p.t.Fatal(err)
@@ -224,7 +233,7 @@ func TestOpenDoesNotGuess(t *testing.T) {
 		p := empty(t)
 		g := twoInstances()
 		tc.make(p, &g)
-		if got, err := New(p.dir).Open(t.Context(), g); !errors.Is(err, tc.want) {
+		if got, err := New(p.dir, nil).Open(t.Context(), g); !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %q, %v, want %v", tc.name, text(got), err, tc.want)
 		}
 	}
@@ -238,7 +247,7 @@ func TestOpenNeedsNoCapabilitiesWithoutInstances(t *testing.T) {
 	p.process(7, "dcgm", "/dev/nvidia0")
 	g := twoInstances()
 	g.Instances, g.MIG = nil, gpu.Some(false)
-	if got, err := New(p.dir).Open(t.Context(), g); err != nil || text(got) != "7 dcgm -/-" {
+	if got, err := New(p.dir, nil).Open(t.Context(), g); err != nil || text(got) != "7 dcgm -/-" {
 		t.Errorf("got %q, %v", text(got), err)
 	}
 }
@@ -250,7 +259,7 @@ func TestOpenForgivesProcessesThatEnd(t *testing.T) {
 	if err := os.Remove(filepath.Join(p.dir, "9", "comm")); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := New(p.dir).Open(t.Context(), twoInstances()); err != nil || text(got) != "9  1/-" {
+	if got, err := New(p.dir, nil).Open(t.Context(), twoInstances()); err != nil || text(got) != "9  1/-" {
 		t.Errorf("got %q, %v", text(got), err)
 	}
 }
@@ -259,7 +268,7 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 	p := empty(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := New(p.dir).Open(ctx, twoInstances()); !errors.Is(err, gpu.ErrTimeout) {
+	if _, err := New(p.dir, nil).Open(ctx, twoInstances()); !errors.Is(err, gpu.ErrTimeout) {
 		t.Errorf("got %v, want %v", err, gpu.ErrTimeout)
 	}
 }
@@ -284,7 +293,7 @@ func BenchmarkOpen5000Processes(b *testing.B) {
 			"/usr/lib/locale/locale-archive", "/var/log/messages", "socket:[5]", "socket:[6]")
 	}
 	p.process(20_000, "job", "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12")
-	f := New(p.dir)
+	f := New(p.dir, nil)
 	for b.Loop() {
 		got, err := f.Open(b.Context(), twoInstances())
 		if err != nil || len(got) != 1 {

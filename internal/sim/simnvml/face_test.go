@@ -2,6 +2,7 @@ package simnvml
 
 import (
 	"encoding/binary"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
@@ -192,6 +194,39 @@ func TestProcesses(t *testing.T) {
 	}
 	if owned != 1 {
 		t.Errorf("MIG devices have %d processes, want each its own", owned)
+	}
+}
+
+// TestProcessesOutsideTheHostsPIDNamespace: the driver says with success that nothing runs, and refuses to destroy what
+// something runs on.
+func TestProcessesOutsideTheHostsPIDNamespace(t *testing.T) {
+	l, n := start(t, `
+version: 1
+node: {pidNamespace: container, kubernetes: false}
+gpus: [{model: H100-80GB, count: 2}, {model: H100-80GB, mig: true, layout: ["3g.40gb@4"]}]
+workloads: [{name: w, memory: 4GiB, sm: 20}]
+processes: [{gpu: 0, workload: w}, {device: "2/3g.40gb@4", workload: w}]
+`)
+	advance(t, n, time.Second)
+	busy, split := handle(t, l, 0), handle(t, l, 2)
+	slice := ok[nvmlsource.MIGDevice](t)(split.GetMigDeviceHandleByIndex(0))
+	for list, processes := range map[string][]nvml.ProcessInfo{
+		"of a GPU":             ok[[]nvml.ProcessInfo](t)(busy.GetComputeRunningProcesses()),
+		"of clients of MPS":    ok[[]nvml.ProcessInfo](t)(busy.GetMPSComputeRunningProcesses()),
+		"of a GPU with MIG":    ok[[]nvml.ProcessInfo](t)(split.GetComputeRunningProcesses()),
+		"of a MIG device":      ok[[]nvml.ProcessInfo](t)(slice.GetComputeRunningProcesses()),
+		"of a GPU without any": ok[[]nvml.ProcessInfo](t)(handle(t, l, 1).GetComputeRunningProcesses()),
+	} {
+		if len(processes) != 0 {
+			t.Errorf("processes %s: %+v, want none", list, processes)
+		}
+	}
+	want[[]nvml.ProcessUtilizationSample](t, nvml.ERROR_NOT_FOUND, "samples of utilization")(busy.GetProcessUtilization(0))
+	if used := ok[nvml.Memory_v2](t)(busy.GetMemoryInfo()).Used; used < 4<<30 {
+		t.Errorf("%d bytes in use, want those of the hidden process too", used)
+	}
+	if err := n.DestroyComputeInstance(2, 2, 0); !errors.Is(err, gpu.ErrInUse) {
+		t.Errorf("destroying what a hidden process runs on: %v, want %v", err, gpu.ErrInUse)
 	}
 }
 

@@ -1,0 +1,51 @@
+package poll
+
+import (
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// TestSharingByWhatIsKnown: a list of processes that is not known has no client of MPS, and is no evidence of
+// time-slicing.
+func TestSharingByWhatIsKnown(t *testing.T) {
+	known := gpu.Some([]gpu.Process{})
+	clients := gpu.Some([]gpu.Process{{PID: 7, MPS: true}})
+	var hidden gpu.Opt[[]gpu.Process]
+	for _, tt := range []struct {
+		mode      gpu.Opt[bool]
+		processes gpu.Opt[[]gpu.Process]
+		want      gpu.Sharing
+	}{
+		{gpu.None[bool](), hidden, gpu.SharingUnknown},
+		{gpu.Some(true), hidden, gpu.SharingMPS},
+		{gpu.Some(false), hidden, gpu.SharingTimeSlicing},
+		{gpu.None[bool](), known, gpu.SharingTimeSlicing},
+		{gpu.None[bool](), clients, gpu.SharingMPS},
+	} {
+		g := gpu.GPU{Readings: gpu.Readings{ExclusiveComputeMode: tt.mode, Processes: tt.processes}}
+		whole := gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}
+		if got := replicaSharing(&g, whole, gpu.Holder{Resource: "nvidia.com/gpu"}); got != tt.want {
+			t.Errorf("mode %v, processes %v: %s, want %s", tt.mode, tt.processes, got, tt.want)
+		}
+	}
+}
+
+// TestMemoryOfAPartByWhatIsKnown: nothing runs on a part of an instance if the list of processes says so, not if there
+// is none.
+func TestMemoryOfAPartByWhatIsKnown(t *testing.T) {
+	g := migGPU()
+	for _, tt := range []struct {
+		processes gpu.Opt[[]gpu.Process]
+		want      gpu.Opt[uint64]
+	}{
+		{g.Readings.Processes, gpu.Some(uint64(150))},
+		{gpu.Some([]gpu.Process{}), gpu.Some(uint64(0))},
+		{gpu.None[[]gpu.Process](), gpu.None[uint64]()},
+	} {
+		g.Readings.Processes = tt.processes
+		if got := memoryOfProcesses(&g, 2, 0); got != tt.want {
+			t.Errorf("processes %v: memory %v, want %v", tt.processes, got, tt.want)
+		}
+	}
+}
