@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-kit/log"
@@ -41,7 +40,7 @@ const defaultSlowEvery = 15 * time.Second
 type Source struct {
 	lib       Library
 	opts      Options
-	calls     atomic.Uint64
+	meter     *callMeter
 	privilege privilege
 	queue     eventQueue
 	samples   samplePool
@@ -70,8 +69,11 @@ func New(lib Library, opts Options) *Source {
 	if opts.SlowEvery <= 0 {
 		opts.SlowEvery = defaultSlowEvery
 	}
+	meter := newCallMeter()
+	lib = ObserveCalls(lib, meter)
 	s := &Source{
 		lib:       lib,
+		meter:     meter,
 		opts:      opts,
 		privilege: privilege{logger: opts.Logger},
 		lookups:   map[int]lookup{},
@@ -86,11 +88,6 @@ func New(lib Library, opts Options) *Source {
 // Events returns the channel of the driver's events, from the first Discover that found a driver on. It is never
 // closed; if it is not read, events are dropped and gpu.EventsLost says so.
 func (s *Source) Events() <-chan gpu.Event { return s.queue.out }
-
-// DriverCalls returns how many calls of the driver seam (Library) were made, which means the same for the simulated
-// node and for NVML. The binding may need several calls of the C library for one of them: if it tries versions of a
-// function, or goes through profiles. Those of the event queue are not counted: it waits in the driver all the time.
-func (s *Source) DriverCalls() uint64 { return s.calls.Load() }
 
 var errClosed = errors.New("nvmlsource: closed")
 
