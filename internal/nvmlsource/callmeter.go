@@ -21,11 +21,10 @@ type classMeter struct {
 
 func newCallMeter() *callMeter {
 	m := &callMeter{functions: map[string]*classMeter{}, classes: map[gpu.CallClass]*classMeter{}}
-	for _, class := range gpu.CallClasses() {
-		m.classes[class] = &classMeter{}
-	}
-
 	for function, class := range gpu.ClassifiedCalls() {
+		if m.classes[class] == nil {
+			m.classes[class] = &classMeter{}
+		}
 		m.functions[function] = m.classes[class]
 	}
 
@@ -61,6 +60,9 @@ func (s *Source) DriverUse() []gpu.CallUse {
 	list := make([]gpu.CallUse, 0, len(s.meter.classes))
 	for _, class := range gpu.CallClasses() {
 		m := s.meter.classes[class]
+		if m == nil { // no function is known to be of it
+			continue
+		}
 		list = append(list, gpu.CallUse{Class: class, Calls: m.calls.Load(), Took: time.Duration(m.nanos.Load())})
 	}
 

@@ -38,6 +38,9 @@ func badFiles() []badScenario {
 		{"unquoted driver", goodHead + "node: {driver: 580.95}\n", `bad.yaml:4: node.driver: is 580.95; expected a driver version such as "580.95.05"`},
 		{"driver", goodHead + "node: {driver: new}\n", `bad.yaml:4: node.driver: is "new"; expected a driver version`},
 		{"CUDA version", goodHead + "node: {cuda: \"13.05\"}\n", `bad.yaml:4: node.cuda: is "13.05"; expected a version such as "13.0"`},
+		{"cost of no call", goodHead + "driverCosts: {nvmlDeviceGetFoo: 1ms}\n", `bad.yaml:4: driverCosts.nvmlDeviceGetFoo: is "nvmlDeviceGetFoo"; expected a class of calls (exclusive, gpu, shared, mapped, unknown) or a function of NVML without its version`},
+		{"cost that is no duration", goodHead + "driverCosts: {exclusive: 4.5}\n", "bad.yaml:4: driverCosts.exclusive: is 4.5; expected a duration such as 30s or 1h30m"},
+		{"cost twice", goodHead + "driverCosts: {exclusive: 1ms, exclusive: 2ms}\n", "bad.yaml:4: driverCosts.exclusive: duplicate key"},
 		{"allocator", goodHead + "node: {allocator: docker}\n", `bad.yaml:4: node.allocator: is "docker"; expected one of device-plugin, gke, hami, dra`},
 	}
 }
