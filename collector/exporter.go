@@ -49,18 +49,23 @@ func newExporter(c *catalog) collectFunc {
 		if d, ok := v.Driver.Get(); ok {
 			w.add(driver, v.root.extend("driver_version", d.Version, "nvml_version", d.NVML, "cuda_version", d.CUDA), 1)
 		}
-		if driverUse != nil {
-			for _, use := range driverUse() {
-				class := string(use.Class)
-				w.add(calls, v.root.extend("source", gpu.SourceNVML, "class", class), float64(use.Calls))
-				w.add(seconds, v.root.extend("class", class), use.Took.Seconds())
-			}
-		}
-
-		// What the host engine asks the driver for is its own business.
-		if profilerCalls != nil {
+		addDriverUse(w, v, calls, seconds, driverUse)
+		if profilerCalls != nil { // what the host engine asks the driver for is not known
 			w.add(calls, v.root.extend("source", gpu.SourceDCGM, "class", string(gpu.CallUnknown)), float64(profilerCalls()))
 		}
+	}
+}
+
+// addDriverUse adds the driver's calls and what they took, unless they are not counted.
+func addDriverUse(w *metricWriter, v *view, calls, seconds *family, driverUse func() []gpu.CallUse) {
+	if driverUse == nil {
+		return
+	}
+
+	for _, use := range driverUse() {
+		class := string(use.Class)
+		w.add(calls, v.root.extend("source", gpu.SourceNVML, "class", class), float64(use.Calls))
+		w.add(seconds, v.root.extend("class", class), use.Took.Seconds())
 	}
 }
 

@@ -5,8 +5,8 @@ import "time"
 // CallClass says whom a call of the driver's library keeps waiting while it runs.
 type CallClass string
 
-// The classes. A control of the kernel driver takes the API lock for writing and the locks of all GPUs, unless its flags
-// say that it only reads or needs one GPU alone (open kernel modules 595.45.04: rmapi/control.h, rmapi/control.c).
+// The classes. A control of the kernel driver takes the API lock for writing and the locks of all GPUs, unless its
+// flags say that it only reads or needs one GPU alone (open kernel modules 595.45.04: rmapi/control.h, rmapi/control.c).
 const (
 	// CallExclusive keeps every process on the node from entering the driver: no allocation, no launch set-up, no other
 	// call goes on meanwhile.
@@ -34,8 +34,8 @@ type CallUse struct {
 	Took  time.Duration // together
 }
 
-// ClassifiedCalls returns the classes of the functions of NVML that this project calls, by their names in nvml.h without
-// a version. A function whose locks nothing shows is among them as CallUnknown.
+// ClassifiedCalls returns the classes of the functions of NVML that this project calls, by their names in nvml.h
+// without a version. A function whose locks nothing shows is among them as CallUnknown.
 func ClassifiedCalls() map[string]CallClass {
 	all := map[string]CallClass{}
 	for _, of := range []struct {

@@ -55,9 +55,6 @@ func (l countedLibrary) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nv
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.devices == nil {
-		l.devices = map[nvmlsource.Device]countedDevice{}
-	}
 	l.devices[d] = counted
 
 	return counted, ret

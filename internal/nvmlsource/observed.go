@@ -6,7 +6,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// CallObserver is told of every call of the seam, by the function's name in nvml.h without a version. It is called
+// CallObserver observes every call of the seam, by the function's name in nvml.h without a version. It is called
 // concurrently.
 type CallObserver interface {
 	// BeginCall is called before the driver is. EndCall gets its result.
@@ -14,8 +14,8 @@ type CallObserver interface {
 	EndCall(function string, began time.Time)
 }
 
-// ObserveCalls returns a Library that tells an observer of every call of another Library, and of all handles that this
-// one gives out. Receiving events is not observed: it waits in the driver all the time.
+// ObserveCalls returns a Library that reports to an observer every call of another Library, and of all handles that
+// this one gives out. Receiving events is not observed: it waits in the driver all the time.
 func ObserveCalls(lib Library, observer CallObserver) Library {
 	return observedLibrary{Library: lib, observer: observer}
 }
@@ -43,8 +43,8 @@ func (l observedLibrary) DeviceGetHandleByIndex(index int) (Device, nvml.Return)
 	return l.observe(d), ret
 }
 
-// observe returns a GPU whose calls are observed, with the methods that change it if it has them. Those of equal handles
-// are equal.
+// observe returns a GPU whose calls are observed, with the methods that change it if it has them. Those of equal
+// handles are equal.
 func (l observedLibrary) observe(d Device) Device {
 	if d == nil {
 		return nil

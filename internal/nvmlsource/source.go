@@ -115,7 +115,12 @@ func (s *Source) endCall() {
 // Source that is ever modified. A reading that fails is in the errors of its entity; the error is for a GPU that
 // cannot be read at all.
 func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
-	return s.readGPU(id, func(g *gpuState) (gpu.GPU, error) { return newGPURead(s, g).read() })
+	return s.ReadWith(id, gpu.ReadCues{NoHolders: true})
+}
+
+// ReadWith is Read with what the caller knows of the GPU's holders.
+func (s *Source) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
+	return s.readGPU(id, func(g *gpuState) (gpu.GPU, error) { return newGPURead(s, g, cues).read() })
 }
 
 // ReadLayout reads the MIG mode of a GPU and its instances without their readings, by few calls. It is a Read, and
@@ -129,7 +134,7 @@ func (s *Source) ReadLayout(id gpu.UUID) (result gpu.GPU, whole bool, err error)
 		}
 
 		whole = true
-		return newGPURead(s, g).read()
+		return newGPURead(s, g, gpu.ReadCues{Changed: true}).read()
 	})
 	return result, whole, err
 }

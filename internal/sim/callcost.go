@@ -47,8 +47,8 @@ func newCallMeter(costs map[CallName]time.Duration) *callMeter {
 		counts: map[string]uint64{}}
 }
 
-// BeginCall counts a call of the driver's C library, and blocks for as long as it costs in real time. Meanwhile no other
-// call goes on if it is exclusive. The function is named as in nvml.h; its version counts for nothing.
+// BeginCall counts a call of the driver's C library, and blocks for as long as it costs in real time. Meanwhile no
+// other call goes on if it is exclusive. The function is named as in nvml.h; its version counts for nothing.
 func (n *Node) BeginCall(function string) time.Time {
 	began := time.Now()
 	m := n.driverCalls

@@ -181,7 +181,7 @@ func writeBound(w *bytes.Buffer, r receiver, m method) {
 	fmt.Fprintf(w, "\treturn %s.%s(%s)\n", r.driver, m.name, names(m.params))
 }
 
-// writeObserved: an observer is told before the call and after it.
+// writeObserved: the call is reported to an observer before it and after it.
 func writeObserved(w *bytes.Buffer, r receiver, m method) {
 	function := nvmlName(r.iface, m.name)
 	fmt.Fprintf(w, "\tdefer %[1]s.EndCall(%[2]q, %[1]s.BeginCall(%[2]q))\n", r.note, function)

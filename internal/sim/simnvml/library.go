@@ -13,7 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// New makes a simulated node look like NVML. The node counts the calls of the C library that each call stands for. The caller keeps the node and closes it.
+// New makes a simulated node look like NVML. The node counts the calls of the C library that each call stands for. The
+// caller keeps the node and closes it.
 func New(node *sim.Node) nvmlsource.Library {
 	l := &library{node: node}
 	for i := range node.Count() {
