@@ -245,6 +245,7 @@ bench: toolchain ## measure and print the tables of docs/performance.md; it take
 	@mkdir -p bin && cat /proc/loadavg >bin/bench.load
 	go test -run '^$$' -bench 'ScrapeLone|ScrapeRepeated|Gzip|ScrapeGrowth|Loopback|Poll' -count $(BENCH_RUNS) -timeout 1h ./cmd/mig-exporter >bin/bench.txt
 	go test -run '^$$' -bench Step -benchtime 5x -count $(BENCH_RUNS) -timeout 1h ./cmd/mig-exporter >>bin/bench.txt
+	go test -run '^$$' -bench DriverCalls -benchtime 1x -count 1 -timeout 1h ./cmd/mig-exporter >>bin/bench.txt
 	go test -run '^$$' -bench PlanWorst -count $(BENCH_RUNS) -timeout 1h ./internal/mig >>bin/bench.txt
 	go test -run '^$$' -bench Resident -benchtime 1x -count 2 -timeout 1h ./cmd/mig-exporter >>bin/bench.txt
 	@echo "load average before: $$(cat bin/bench.load)"

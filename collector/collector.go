@@ -37,8 +37,8 @@ type Options struct {
 	// Disabled is whether a collector is switched off, by its name. Those that it does not name are on unless they are
 	// opt-in.
 	Disabled map[string]bool
-	// DriverCalls returns the number of driver calls so far; nil if they are not counted. It must not block.
-	DriverCalls func() uint64
+	// DriverUse returns the driver calls so far, by class; nil if they are not counted. It must not block.
+	DriverUse func() []gpu.CallUse
 	// ProfilerCalls returns the same for DCGM; nil if it is not used.
 	ProfilerCalls func() uint64
 	// Advice returns what right-sizing says of devices; nil if it is off. It must not block, and the list is not modified.
@@ -105,7 +105,7 @@ func New(opts Options) (*Collector, error) {
 	if opts.Former != nil {
 		c.histograms = opts.Former.histograms
 	}
-	cat := &catalog{driverCalls: opts.DriverCalls, profilerCalls: opts.ProfilerCalls, advice: opts.Advice,
+	cat := &catalog{driverUse: opts.DriverUse, profilerCalls: opts.ProfilerCalls, advice: opts.Advice,
 		histograms: c.histograms, pods: pods}
 	c.success, c.duration = statusFamilies(cat)
 	for _, g := range groups() {

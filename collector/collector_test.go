@@ -150,7 +150,7 @@ func successByGroup(families []*dto.MetricFamily) map[string]bool {
 }
 
 func TestPanicCostsOneCollector(t *testing.T) {
-	c := mustNew(t, Options{DriverCalls: func() uint64 { panic("no such counter") }})
+	c := mustNew(t, Options{DriverUse: func() []gpu.CallUse { panic("no such counter") }})
 	families, err := c.Gather(richNode(2, 2))
 	if err == nil || !strings.Contains(err.Error(), "collector exporter: panic: no such counter") {
 		t.Errorf("error %v does not name the panic", err)
@@ -253,7 +253,7 @@ func TestManyDevices(t *testing.T) {
 }
 
 func TestConcurrentUse(t *testing.T) {
-	c := mustNew(t, Options{DriverCalls: func() uint64 { return 1 }})
+	c := mustNew(t, Options{DriverUse: someCalls})
 	snapshots := []*gpu.Snapshot{richNode(3, 2), richNode(2, 3)}
 	var wg sync.WaitGroup
 	errs := make(chan error, 8)

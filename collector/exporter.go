@@ -16,7 +16,12 @@ func newExporter(c *catalog) collectFunc {
 		"When the source last answered, as Unix time.",
 		"", "source")
 	calls := c.newFamily("mig_exporter_driver_calls_total",
-		"Calls made to the driver (nvml) and to the DCGM host engine (dcgm).", "", "source")
+		"Calls made to the driver (nvml) and to the DCGM host engine (dcgm), by whom they keep waiting while they run: "+
+			"exclusive (every process on the node), gpu (those that use the same GPU), mapped (none), or unknown.", "",
+		"source", "class")
+	seconds := c.newFamily("mig_exporter_driver_seconds_total",
+		"Time spent in calls of the driver that have returned, added up over threads, by class as in "+
+			"mig_exporter_driver_calls_total.", "", "class")
 	hung := c.newFamily("mig_exporter_hung_driver_calls",
 		"Driver calls that have not returned in time and may never return.", "")
 	unmatched := c.newFamily("mig_exporter_unmatched_device_ids",
@@ -26,7 +31,7 @@ func newExporter(c *catalog) collectFunc {
 			"ever known to be free (--kubernetes.witness-pod).", "")
 	driver := c.newFamily("nvidia_driver_info", "Versions of the driver, of NVML and of CUDA, with the value 1.", "",
 		"driver_version", "nvml_version", "cuda_version")
-	driverCalls, profilerCalls := c.driverCalls, c.profilerCalls
+	driverUse, profilerCalls := c.driverUse, c.profilerCalls
 	return func(w *metricWriter, v *view) {
 		w.addTimestamp(at, nil, v.Time)
 		w.add(generation, nil, float64(v.Generation))
@@ -44,12 +49,23 @@ func newExporter(c *catalog) collectFunc {
 		if d, ok := v.Driver.Get(); ok {
 			w.add(driver, v.root.extend("driver_version", d.Version, "nvml_version", d.NVML, "cuda_version", d.CUDA), 1)
 		}
-		if driverCalls != nil {
-			w.add(calls, v.root.extend("source", gpu.SourceNVML), float64(driverCalls()))
+		addDriverUse(w, v, calls, seconds, driverUse)
+		if profilerCalls != nil { // what the host engine asks the driver for is not known
+			w.add(calls, v.root.extend("source", gpu.SourceDCGM, "class", string(gpu.CallUnknown)), float64(profilerCalls()))
 		}
-		if profilerCalls != nil {
-			w.add(calls, v.root.extend("source", gpu.SourceDCGM), float64(profilerCalls()))
-		}
+	}
+}
+
+// addDriverUse adds the driver's calls and what they took, unless they are not counted.
+func addDriverUse(w *metricWriter, v *view, calls, seconds *family, driverUse func() []gpu.CallUse) {
+	if driverUse == nil {
+		return
+	}
+
+	for _, use := range driverUse() {
+		class := string(use.Class)
+		w.add(calls, v.root.extend("source", gpu.SourceNVML, "class", class), float64(use.Calls))
+		w.add(seconds, v.root.extend("class", class), use.Took.Seconds())
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // Level is what a family has one series for.
@@ -44,7 +46,7 @@ type catalog struct {
 
 	advice        func() []Advice
 	profilerCalls func() uint64
-	driverCalls   func() uint64
+	driverUse     func() []gpu.CallUse
 	histograms    *histogramStore
 	pods          podLabels
 }

@@ -288,9 +288,13 @@ func TestExporterGroup(t *testing.T) {
 		{Name: gpu.SourceDCGM, Up: true, LastSuccess: testEpoch()}, {Name: gpu.SourceJobs}}
 	s.Unmatched, s.HungCalls, s.Witness = make([]gpu.Assignment, 2), 1, gpu.Some(false)
 	opts := fixedOptions("exporter")
-	opts.DriverCalls = func() uint64 { return 99 }
+	opts.DriverUse = someCalls
 	expectText(t, renderText(t, mustNew(t, opts), s), `# TYPE mig_exporter_driver_calls_total counter
-		mig_exporter_driver_calls_total{source="nvml"} 99
+		mig_exporter_driver_calls_total{class="exclusive",source="nvml"} 3
+		mig_exporter_driver_calls_total{class="unknown",source="nvml"} 99
+		# TYPE mig_exporter_driver_seconds_total counter
+		mig_exporter_driver_seconds_total{class="exclusive"} 1.5
+		mig_exporter_driver_seconds_total{class="unknown"} 0.25
 		# TYPE mig_exporter_hung_driver_calls gauge
 		mig_exporter_hung_driver_calls 1
 		# TYPE mig_exporter_kubelet_witness gauge

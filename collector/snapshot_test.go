@@ -64,9 +64,17 @@ func everyGroup() map[string]bool {
 	return disabled
 }
 
+// someCalls are calls of two classes.
+func someCalls() []gpu.CallUse {
+	return []gpu.CallUse{
+		{Class: gpu.CallExclusive, Calls: 3, Took: 1500 * time.Millisecond},
+		{Class: gpu.CallUnknown, Calls: 99, Took: 250 * time.Millisecond},
+	}
+}
+
 // allOptions are Options with all that can be switched on.
 func allOptions() Options {
-	return Options{Jobs: true, Disabled: everyGroup(), DriverCalls: func() uint64 { return 1 }, Advice: richAdvice}
+	return Options{Jobs: true, Disabled: everyGroup(), DriverUse: someCalls, Advice: richAdvice}
 }
 
 // richAdvice is everything that right-sizing can say of two devices of richNode.

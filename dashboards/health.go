@@ -144,9 +144,10 @@ func healthSources() []panel {
 			"max by (cluster, instance) ("+selectFamily("instance:mig_exporter_poll_duration_seconds:p99_5m", inFleet)+")",
 			"{{instance}}"),
 		lines("Driver calls", "cps", linkHue,
-			"Calls to NVML and to DCGM. They change with the number of devices, not with scrapes.",
-			"sum by (cluster, instance, source) (rate("+selectFamily("mig_exporter_driver_calls_total",
-				ofExporters)+"[$__rate_interval]))", "{{instance}} {{source}}"),
+			"Calls to NVML and to DCGM. They change with the number of devices, not with scrapes. While one of the class "+
+				"exclusive runs, no process on the node enters the driver.",
+			"sum by (cluster, instance, source, class) (rate("+selectFamily("mig_exporter_driver_calls_total",
+				ofExporters)+"[$__rate_interval]))", "{{instance}} {{source}} {{class}}"),
 		counts("Failed readings", amber,
 			"Readings of GPUs that failed, in the 5 minutes before each point. The dashboard of the node shows which."+ruled,
 			"max by (cluster, instance) ("+selectFamily("instance:nvidia_read_errors:increase5m", inFleet)+")", "{{instance}}"),

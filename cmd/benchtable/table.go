@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -97,7 +99,8 @@ func tables(found results, machine string) (text string, missing []string) {
 	}
 	levels, none := levelTable(found)
 	growth, lacking := growthTable(found)
-	return out.String() + "\n" + levels + "\n" + growth, slices.Concat(missing, none, lacking)
+	calls, uncalled := callTable(found)
+	return out.String() + "\n" + levels + "\n" + growth + "\n" + calls, slices.Concat(missing, none, lacking, uncalled)
 }
 
 // levelTable shows the time and the result of compressing a scrape at several levels, the best of the runs of each.
@@ -151,6 +154,40 @@ func growthTable(found results) (text string, missing []string) {
 		out.WriteString(" |\n")
 	}
 	return out.String(), missing
+}
+
+// callTable shows the calls of the driver's library a second, by class and then by function, the most frequent first.
+func callTable(found results) (text string, missing []string) {
+	const benchmark = "DriverCalls"
+	isClass := func(call string) bool { return !strings.HasPrefix(call, "nvml") }
+
+	rates := map[string]float64{}
+	for m, values := range found {
+		if call, perSecond := strings.CutSuffix(m.unit, "/s"); m.benchmark == benchmark && perSecond {
+			rates[call] = median(values)
+		}
+	}
+	if len(rates) == 0 {
+		return "", []string{benchmark}
+	}
+
+	calls := slices.SortedFunc(maps.Keys(rates), func(a, b string) int {
+		if isClass(a) != isClass(b) {
+			return cmp.Compare(strings.Count(a, "nvml"), strings.Count(b, "nvml"))
+		}
+		return cmp.Or(cmp.Compare(rates[b], rates[a]), cmp.Compare(a, b))
+	})
+
+	var out strings.Builder
+	out.WriteString("| calls of the driver's library | a second |\n|---|--:|\n")
+	for _, call := range calls {
+		if isClass(call) {
+			call = "**" + call + "**"
+		}
+		fmt.Fprintf(&out, "| %s | %.2f |\n", call, rates[strings.Trim(call, "*")])
+	}
+
+	return out.String(), nil
 }
 
 // verdict compares the median of the runs with a target.

@@ -99,7 +99,7 @@ func served(t *testing.T, r captureRun) []string {
 	defer closeSource(x.source, logger)
 	defer n.close() // before the driver: what hangs returns
 	metrics, err := collector.New(collector.Options{
-		DriverCalls: x.source.DriverCalls, Now: n.now, Disabled: map[string]bool{"media": false},
+		DriverUse: x.source.DriverUse, Now: n.now, Disabled: map[string]bool{"media": false},
 	})
 	if x.metrics = newServedMetrics(metrics); err != nil {
 		t.Fatal(err)

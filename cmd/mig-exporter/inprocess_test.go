@@ -68,7 +68,15 @@ func pollOnce(tb testing.TB, x *exporter) {
 // advanceBy moves the clock and polls.
 func advanceBy(tb testing.TB, x *exporter, by time.Duration) {
 	tb.Helper()
-	if err := x.poller.Poll(context.Background(), func() error { return simulatedNode(x).Advance(by) }); err != nil {
+	node := simulatedNode(x)
+	err := x.poller.Poll(context.Background(), func() error {
+		if err := node.Advance(by); err != nil {
+			return err
+		}
+		node.Settle(context.Background())
+		return nil
+	})
+	if err != nil {
 		tb.Fatal(err)
 	}
 }

@@ -171,7 +171,8 @@ func (x *exporter) openMetrics(cfg *Config) error {
 func (x *exporter) newCollector(cfg *Config, counters []collector.Counter,
 	former *collector.Collector) (*collector.Collector, error) {
 	opts := collectorOptions(cfg, counters)
-	opts.DriverCalls, opts.ProfilerCalls, opts.Former = x.source.DriverCalls, x.node.profilerCalls, former
+	opts.DriverUse = x.source.DriverUse
+	opts.ProfilerCalls, opts.Former = x.node.profilerCalls, former
 	if x.rightsizing != nil {
 		opts.Advice = x.rightsizing.advice
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"strings"
 	"sync"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -32,7 +33,7 @@ func newLibrary(getenv func(string) string) *library {
 	for _, name := range functionNames() {
 		do, ok := always[name]
 		if !ok {
-			do = whileInitialized(initialized[name])
+			do = whileInitialized(name, initialized[name])
 		}
 		l.calls = append(l.calls, do)
 	}
@@ -40,16 +41,21 @@ func newLibrary(getenv func(string) string) *library {
 }
 
 // whileInitialized refuses calls of a function before nvmlInit and after nvmlShutdown. A nil function is not supported.
-func whileInitialized(do call) call {
+// The others cost what the scenario says, but for waiting for events, which holds no lock.
+func whileInitialized(name string, do call) call {
+	waits := strings.HasPrefix(name, "nvmlEventSetWait")
 	return func(l *library, a args) result {
 		l.mu.Lock()
 		ready := l.users > 0
+		node := l.node
 		l.mu.Unlock()
 		switch {
 		case !ready:
 			return uninitialized
 		case do == nil:
 			return notSupported
+		case !waits:
+			node.BeginCall(name)
 		}
 		return do(l, a)
 	}

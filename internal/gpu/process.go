@@ -17,3 +17,16 @@ func LargestFirst(list []Process) []Process {
 	})
 	return sorted
 }
+
+// ReadCues are what a reading of a GPU has to know of its surroundings: what the driver's lists of processes depend on,
+// which are too dear to be read each time.
+type ReadCues struct {
+	// Changed is set if the holders of the GPU, or whether one of its devices is active, have changed since the last
+	// reading, or if the reading was asked for: the lists are read.
+	Changed bool
+	// MPS is set if a holder shares one of the GPU's devices by MPS: the list of MPS clients is read with the others.
+	MPS bool
+	// NoHolders is set if no allocator says who holds the GPU, so that its processes alone show it: the lists are read
+	// whenever its memory in use has moved.
+	NoHolders bool
+}

@@ -12,8 +12,9 @@ import (
 // calls notes every call that a Source makes, the event queue's own excepted: of which entity, and with which
 // arguments.
 type calls struct {
-	mu   sync.Mutex
-	made map[call]int
+	mu      sync.Mutex
+	made    map[call]int
+	devices map[nvmlsource.Device]countedDevice // by the driver's own handle
 }
 
 // call is one function of NVML with its arguments, asked of one entity. The part of an entity's name before the first
@@ -50,7 +51,45 @@ const ofNode = "node"
 func (l countedLibrary) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
 	l.note(ofNode, "nvmlDeviceGetHandleByIndex", index)
 	d, ret := l.Library.DeviceGetHandleByIndex(index)
-	return countedDevice{d, l.calls, fmt.Sprintf("GPU %d", index)}, ret
+	counted := countedDevice{d, l.calls, fmt.Sprintf("GPU %d", index)}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.devices[d] = counted
+
+	return counted, ret
+}
+
+func (l countedLibrary) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
+	set, ret := l.Library.EventSetCreate()
+	if set == nil {
+		return nil, ret
+	}
+
+	return countedEvents{set, l.calls}, ret
+}
+
+// countedEvents gives events the handles that the counted library gives out.
+type countedEvents struct {
+	nvmlsource.EventSet
+	calls *calls
+}
+
+func (s countedEvents) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
+	e, ret := s.EventSet.Wait(timeoutMillis)
+
+	s.calls.mu.Lock()
+	defer s.calls.mu.Unlock()
+	if d, ok := s.calls.devices[e.Device]; ok {
+		e.Device = d
+	}
+
+	return e, ret
+}
+
+// RegisterEvents registers with the driver's own set.
+func (d countedDevice) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Return {
+	return d.Device.RegisterEvents(types, set.(countedEvents).EventSet)
 }
 
 type countedDevice struct {

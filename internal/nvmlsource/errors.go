@@ -9,9 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// checkReturn counts a driver call and translates its return code, once, into `op: %w` with a sentinel of gpu.
+// checkReturn translates the return code of a driver call, once, into `op: %w` with a sentinel of gpu.
 func (s *Source) checkReturn(op string, ret nvml.Return) error {
-	s.calls.Add(1)
 	if ret == nvml.SUCCESS {
 		return nil
 	}

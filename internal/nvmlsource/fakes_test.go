@@ -2,8 +2,10 @@ package nvmlsource_test
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,8 +37,9 @@ type spy struct {
 
 	swapped      map[int]int // indexes that stand for the GPU of another
 	oldProcesses bool
-	twice        bool // every MIG device is there under two indexes
-	noMIGDevices bool // no GPU can have any, a driver says
+	deaf         atomic.Bool // the driver reports no changes of layouts, although it is asked to
+	twice        bool        // every MIG device is there under two indexes
+	noMIGDevices bool        // no GPU can have any, a driver says
 
 	pstate         gpu.Opt[nvml.Pstates] // what the driver says instead of the truth
 	fabric         *nvml.GpuFabricInfo_v3
@@ -167,6 +170,9 @@ func (e *spySet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 		return nvmlsource.Event{}, nvml.ERROR_GPU_IS_LOST
 	}
 	event, ret := via(e.spy, "Wait", func() (nvmlsource.Event, nvml.Return) { return e.EventSet.Wait(timeoutMillis) })
+	if event.Type == nvml.EventMigConfigChange && e.spy.deaf.Load() {
+		return nvmlsource.Event{}, nvml.ERROR_TIMEOUT
+	}
 	if ret == nvml.SUCCESS {
 		e.spy.mu.Lock()
 		defer e.spy.mu.Unlock()
@@ -313,8 +319,10 @@ func (n *node) discover() []gpu.UUID {
 	return ids
 }
 
+// read reads a GPU as a poll does, some time after the last change: what the driver reports of that has arrived.
 func (n *node) read(id gpu.UUID) gpu.GPU {
 	n.t.Helper()
+	n.settle()
 	g, err := n.source.Read(id)
 	if err != nil {
 		n.t.Fatal(err)
@@ -327,4 +335,33 @@ func (n *node) advance(by time.Duration) {
 	if err := n.Advance(by); err != nil {
 		n.t.Fatal(err)
 	}
+
+	n.settle()
+}
+
+// readLists is read, with the lists of processes.
+func (n *node) readLists(id gpu.UUID) gpu.GPU {
+	n.t.Helper()
+	n.settle()
+	g, err := n.source.ReadWith(id, gpu.ReadCues{Changed: true})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+
+	return g
+}
+
+// withoutReports makes the driver report no changes of layouts, so that every reading scans. It is called before
+// discover.
+func (n *node) withoutReports() *node {
+	n.spy.set("RegisterEvents(MIG)", nvml.ERROR_NOT_SUPPORTED)
+
+	return n
+}
+
+// settle waits until the events of the driver have arrived, unless the test has made the queue fail.
+func (n *node) settle() {
+	settled, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	n.Settle(settled)
 }

@@ -217,6 +217,7 @@ func (r *gpuRead) sampleInto(w *window, cached answers, call string, take func(G
 		w.samples[0] = sample
 	}
 	if q.recordReturn(call, gpu.ReadingActivity, take(w.samples[0])) != nil {
+		r.state.watch.doubted = r.state.watch.doubted || q.stale
 		w.reset(q.errs)
 		return
 	}
@@ -330,6 +331,7 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 			r.lost = err
 		}
 		w.errs = []gpu.ReadError{{Reading: gpu.ReadingActivity, Err: err}}
+		r.state.watch.doubted = true // its samples may be of two entities
 		return 0
 	}
 	const mebi = 1 << 20
@@ -345,6 +347,7 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 		}
 		if !valid {
 			invalid++
+			r.state.watch.doubted = true
 		}
 	}
 	return invalid

@@ -34,6 +34,9 @@ type gpuState struct {
 	slow    tier      // of the last slow tier: reported until the next
 	slowAt  time.Time // zero: the slow tier is due
 	gpm     gpmState
+	watch   treeWatch
+	// processes are those of the last lists.
+	processes processLists
 	// processesSeen is the newest time stamp, in microseconds, of the driver's samples of processes.
 	processesSeen uint64
 	metrics       [gpuMetrics]GPMMetric // reused by every Read

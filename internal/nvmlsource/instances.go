@@ -49,11 +49,22 @@ func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError)
 	t := &r.state.tree
 	q := r.newQuerier(r.state.answers)
 	layout := layoutRead{scanErr: scanErr, detailErrs: t.errs}
-	processes, err := r.queryProcesses(&q)
 	if scanErr != nil {
 		layout.instances = t.unreadableInstances(scanErr)
 	} else {
 		layout.instances, layout.vanished = r.readMemories()
+	}
+
+	lists := &r.state.processes
+	used := r.memoryInUse(layout.instances)
+	fresh := r.processesDue(used)
+	processes, err := lists.list, error(nil)
+	errs := lists.errs
+	if fresh {
+		processes, err = r.queryProcesses(&q)
+		errs = q.errs
+	}
+	if scanErr == nil {
 		if err != nil && t.known && r.source.opts.ProcessesHidden == nil {
 			own, gone, ownErr := r.readOwnProcesses(layout.instances)
 			layout.vanished = layout.vanished || gone
@@ -65,8 +76,21 @@ func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError)
 			countProcesses(layout.instances, processes)
 		}
 	}
+	if fresh {
+		lists.known = false
+	}
+	if fresh && err == nil && scanErr == nil {
+		lists.remember(processes, used, errs)
+	}
+	if err == nil {
+		processes = r.addProcessUse(&q, processes)
+	}
 	if layout.processErr = err; err == nil {
 		layout.processes = gpu.Some(processes)
+	}
+	layout.vanished = layout.vanished || r.wasOvertaken()
+	if !fresh {
+		return layout, slices.Concat(errs, q.errs)
 	}
 	return layout, q.errs
 }

@@ -1,17 +1,20 @@
 package nvmlsource
 
 import (
+	"slices"
+
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// addProcessUse sets the SM utilization of each process to that of the driver's newest sample since the last
-// reading, or 0 without one: the driver has samples of active processes only. It has none under MIG.
-func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) {
+// addProcessUse returns a list with the SM utilization of each process: that of the driver's newest sample since the
+// last reading, or 0 without one: the driver has samples of active processes only. It has none under MIG.
+func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) []gpu.Process {
 	const call = "nvmlDeviceGetProcessUtilization"
-	if !r.source.opts.ProcessUtilization || q.checkRefused(call, gpu.ReadingProcesses) != nil {
-		return
+	if !r.source.opts.ProcessUtilization || r.state.mode.enabled.Or(false) ||
+		q.checkRefused(call, gpu.ReadingProcesses) != nil {
+		return list
 	}
 	if r.state.processesSeen > uint64(r.now.UnixMicro()) {
 		r.state.processesSeen = 0 // the clock was set back: no sample would be newer
@@ -21,8 +24,10 @@ func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) {
 		samples, ret = nil, nvml.SUCCESS
 	}
 	if q.recordReturn(call, gpu.ReadingProcesses, ret) != nil {
-		return
+		return list
 	}
+
+	list = slices.Clone(list) // the last lists are kept
 	for i := range list {
 		p := &list[i]
 		var newest uint64
@@ -36,4 +41,6 @@ func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) {
 	for _, s := range samples {
 		r.state.processesSeen = max(r.state.processesSeen, s.TimeStamp)
 	}
+
+	return list
 }

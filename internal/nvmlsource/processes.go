@@ -29,14 +29,11 @@ func (r *gpuRead) queryProcesses(q *querier) ([]gpu.Process, error) {
 	if err := q.classify(call, gpu.ReadingProcesses, ret); err != nil {
 		return nil, err
 	}
-	graphics, _ := query(q, "nvmlDeviceGetGraphicsRunningProcesses", gpu.ReadingProcesses,
-		r.dev.GetGraphicsRunningProcesses)
-	mps, _ := query(q, "nvmlDeviceGetMPSComputeRunningProcesses", gpu.ReadingProcesses,
-		r.dev.GetMPSComputeRunningProcesses)
+	graphics := r.queryGraphics(q)
+	mps := r.queryMPS(q)
 	list := mergeProcesses(compute, graphics, mps)
 	if !r.state.mode.enabled.Or(false) {
 		clearInstances(list)
-		r.addProcessUse(q, list)
 	} else if hasNoInstance(list) {
 		return nil, gpu.ErrNotSupported
 	}

@@ -123,7 +123,7 @@ func (q *querier) recordReturn(call string, reading gpu.Reading, ret nvml.Return
 	return err
 }
 
-// classify counts a call and classifies its error.
+// classify classifies the error of a call.
 func (q *querier) classify(call string, reading gpu.Reading, ret nvml.Return) error {
 	return q.classifyError(call, reading, q.source.checkReturn(call, ret))
 }

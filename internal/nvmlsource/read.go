@@ -12,18 +12,24 @@ import (
 // gpuRead is one reading of one GPU: what is due in it, and whether the GPU still answers. What the steps of the
 // reading read, they return, with the errors of what they could not read.
 type gpuRead struct {
-	source   *Source
-	state    *gpuState
-	dev      Device
-	now      time.Time
-	slow     bool // the slow tier is due; denied calls are tried again
-	extras   Extras
-	retryAll bool  // calls that were not supported are tried again
-	rescans  int   // how often the tree was read again because something of it had vanished
-	lost     error // the GPU as a whole does not answer: no further call is made
+	source *Source
+	state  *gpuState
+	dev    Device
+	now    time.Time
+	slow   bool // the slow tier is due; denied calls are tried again
+	extras Extras
+	cues   gpu.ReadCues
+	memory gpu.Memory // of the GPU as a whole, once it was read
+
+	layoutOnly bool  // the reading is of the layout alone
+	reported   bool  // a change of the GPU was reported since the last reading
+	scans      bool  // the tree was scanned in this reading
+	retryAll   bool  // calls that were not supported are tried again
+	rescans    int   // how often the tree was read again because something of it had vanished
+	lost       error // the GPU as a whole does not answer: no further call is made
 }
 
-func newGPURead(s *Source, g *gpuState) *gpuRead {
+func newGPURead(s *Source, g *gpuState, cues gpu.ReadCues) *gpuRead {
 	now := s.opts.Now()
 	change := gpuChange(g.change.Swap(int32(unchanged)))
 	g.gpm.restart = g.gpm.restart || change != unchanged
@@ -43,6 +49,8 @@ func newGPURead(s *Source, g *gpuState) *gpuRead {
 		now:      now,
 		slow:     g.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery,
 		extras:   extras,
+		cues:     cues,
+		reported: change != unchanged,
 		retryAll: retryAll,
 	}
 }
@@ -55,6 +63,7 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 	tree, treeErrs := r.readTree()           // before the tiers: a changed layout makes the slow tier due
 	fast, slow := r.readFields(r.readFast()) // the fields of both tiers, by one call
 	slow = r.readSlow(slow)
+	r.memory = fast.readings.Memory
 	layout, layoutErrs := r.readInstances(tree, treeErrs) // late: it finds what has vanished since the scan
 	activity, activityErrs := r.readActivity(sampled, &layout)
 	if r.lost != nil {
@@ -80,7 +89,7 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 // newLayoutRead returns a reading of the layout alone. Changes that were reported of the GPU stay reported, for the
 // next reading of everything.
 func newLayoutRead(s *Source, g *gpuState) *gpuRead {
-	return &gpuRead{source: s, state: g, dev: g.handle, now: s.opts.Now()}
+	return &gpuRead{source: s, state: g, dev: g.handle, now: s.opts.Now(), layoutOnly: true}
 }
 
 // readLayout reads the MIG mode and the tree. known is false if that doesn't do, because the mode has changed or the
@@ -162,6 +171,7 @@ func (r *gpuRead) readMode() (modeState, []gpu.ReadError) {
 		r.state.gpm.support, r.state.gpm.restart = gpmUnknown, true
 		r.state.static = newStatic()
 		r.state.facts = gpu.Facts{}
+		r.state.processes = processLists{}
 		r.dropTree()
 	}
 	r.state.mode = mode

@@ -46,6 +46,7 @@ func TestRepeatedReadingReportsItsLastAttempt(t *testing.T) {
 			n := newNode(t, "", oneHalf)
 			id := n.discover()[0]
 			before := n.read(id).Instances[0]
+			n.settle()
 			n.logged.Reset()
 			n.spy.set(gpuList, tt.whole)
 			n.spy.set(ownList, tt.own)
@@ -55,7 +56,7 @@ func TestRepeatedReadingReportsItsLastAttempt(t *testing.T) {
 				}
 				repartitionTo(t, n, before.ID, "2g.10gb@0")
 			})
-			g := n.read(id)
+			g := n.readLists(id)
 			if got := g.Instances[0].Profile; got != "2g.10gb" {
 				t.Errorf("the result has profile %s", got)
 			}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-kit/log"
@@ -58,7 +57,7 @@ const defaultSlowEvery = 15 * time.Second
 type Source struct {
 	lib       Library
 	opts      Options
-	calls     atomic.Uint64
+	meter     *callMeter
 	privilege privilege
 	queue     eventQueue
 	samples   samplePool
@@ -87,8 +86,11 @@ func New(lib Library, opts Options) *Source {
 	if opts.SlowEvery <= 0 {
 		opts.SlowEvery = defaultSlowEvery
 	}
+	meter := newCallMeter()
+	lib = ObserveCalls(lib, meter)
 	s := &Source{
 		lib:       lib,
+		meter:     meter,
 		opts:      opts,
 		privilege: privilege{logger: opts.Logger},
 		lookups:   map[int]lookup{},
@@ -103,11 +105,6 @@ func New(lib Library, opts Options) *Source {
 // Events returns the channel of the driver's events, from the first Discover that found a driver on. It is never
 // closed; if it is not read, events are dropped and gpu.EventsLost says so.
 func (s *Source) Events() <-chan gpu.Event { return s.queue.out }
-
-// DriverCalls returns how many calls of the driver seam (Library) were made, which means the same for the simulated
-// node and for NVML. The binding may need several calls of the C library for one of them: if it tries versions of a
-// function, or goes through profiles. Those of the event queue are not counted: it waits in the driver all the time.
-func (s *Source) DriverCalls() uint64 { return s.calls.Load() }
 
 var errClosed = errors.New("nvmlsource: closed")
 
@@ -135,7 +132,12 @@ func (s *Source) endCall() {
 // Source that is ever modified. A reading that fails is in the errors of its entity; the error is for a GPU that
 // cannot be read at all.
 func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
-	return s.readGPU(id, func(g *gpuState) (gpu.GPU, error) { return newGPURead(s, g).read() })
+	return s.ReadWith(id, gpu.ReadCues{NoHolders: true})
+}
+
+// ReadWith is Read with what the caller knows of the GPU's holders.
+func (s *Source) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
+	return s.readGPU(id, func(g *gpuState) (gpu.GPU, error) { return newGPURead(s, g, cues).read() })
 }
 
 // ReadLayout reads the MIG mode of a GPU and its instances without their readings, by few calls. It is a Read, and
@@ -149,7 +151,7 @@ func (s *Source) ReadLayout(id gpu.UUID) (result gpu.GPU, whole bool, err error)
 		}
 
 		whole = true
-		return newGPURead(s, g).read()
+		return newGPURead(s, g, gpu.ReadCues{Changed: true}).read()
 	})
 	return result, whole, err
 }

@@ -46,7 +46,8 @@ func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 		}
 	}
 	t := &tables{enabled: mode.enabled, readAt: now, computes: map[uint32][]nvml.ComputeInstanceProfileInfo{}}
-	r := newGPURead(a.source, newGPUState(g.uuid, g.handle, int(g.index.Load()))) // a Read may be under way on g itself
+	own := newGPUState(g.uuid, g.handle, int(g.index.Load())) // a Read may be under way on g itself
+	r := newGPURead(a.source, own, gpu.ReadCues{})
 	r.state.mode = mode
 	q := r.newQuerier(r.state.answers)
 	queryFact(&q, "nvmlDeviceGetName", r.dev.GetName, func(name string) { t.name = validUTF8(name) })

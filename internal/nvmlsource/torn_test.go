@@ -25,7 +25,7 @@ func TestLayoutChangeInTheMiddleOfAScan(t *testing.T) {
 	for _, m := range moments {
 		for _, layout := range [][2]string{{"1g.5gb@0", "7g.40gb@0"}, {"7g.40gb@0", "1g.5gb@0"}, {"3g.20gb@4", "2g.10gb@0"}} {
 			t.Run(fmt.Sprintf("%s %d, %s", m.call, m.nth, layout), func(t *testing.T) {
-				n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["`+layout[0]+`"]}`)
+				n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["`+layout[0]+`"]}`).withoutReports()
 				id := n.discover()[0]
 				old := n.read(id).Instances[0]
 				var in func(calls int) func()
@@ -80,7 +80,7 @@ func repartitionTo(t *testing.T, n *node, old gpu.InstanceID, layout string) {
 
 // Instances that a failed scan has left without handles are not sampled: the driver may list fewer MIG devices by then.
 func TestScanFailsInTheMiddleOfALayoutChange(t *testing.T) {
-	n := profiledNode(t, "version: 1\ngpus:\n  - {model: H100-80GB, mig: true, layout: [1g.10gb@0, 1g.10gb@1]}\n")
+	n := profiledNode(t, "version: 1\ngpus:\n  - {model: H100-80GB, mig: true, layout: [1g.10gb@0, 1g.10gb@1]}\n").withoutReports()
 	id := n.discover()[0]
 	old := n.read(id).Instances
 	n.advance(time.Second)

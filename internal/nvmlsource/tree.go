@@ -17,10 +17,13 @@ import (
 // tree is a GPU's tree of GPU instances and compute instances with their details. These are read when a scan differs
 // from the last one, and with the slow tier: a scan may not show every change.
 type tree struct {
-	known  bool
-	hidden bool // MIG devices are denied
-	scan   scan // the last one, which the instances were built from
-	spare  scan // the one before, for its memory
+	known bool
+	// scanned is set while the handles of the last scan may be used: it has succeeded.
+	scanned bool
+	placed  bool // the placements of all compute instances were read
+	hidden  bool // MIG devices are denied
+	scan    scan // the last one, which the instances were built from
+	spare   scan // the one before, for its memory
 	// instances are without their readings; states are kept of them, in the same order.
 	instances []gpu.GPUInstance
 	states    []entityState
@@ -136,11 +139,19 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 		r.dropTree()
 		return treeRead{}, nil
 	}
+	if r.mayKeepTree() {
+		return treeRead{}, nil
+	}
+
+	r.beginScan()
+	t.scanned = false
+	knewTree := t.known
 	q := r.newQuerier(r.state.answers)
 	if result.vanished, result.err = r.scanTree(&q, &t.spare); result.err != nil {
 		return result, q.errs
 	}
 	result.changed = !t.known || !t.scan.equal(&t.spare)
+	r.judgeEvents(knewTree, result.changed)
 	t.scan, t.spare = t.spare, t.scan
 	if result.changed {
 		r.state.gpm.restart = true
@@ -153,6 +164,10 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 	if result.err == nil && (result.changed || r.slow) {
 		result.vanished = r.buildTree(t, result.changed) || result.vanished
 	}
+	if result.changed {
+		r.state.processes.known = false // they ran on other instances
+	}
+	t.scanned = result.err == nil
 	return result, q.errs
 }
 
@@ -194,9 +209,7 @@ func (r *gpuRead) buildTree(t *tree, changed bool) (vanished bool) {
 	for i := range t.scan.devices {
 		list = r.addCompute(&q, list, &t.scan.devices[i])
 	}
-	for i, info := range t.scan.instances {
-		placeComputes(&q, &list[indexOfInstance(list, gpu.InstanceID(info.ID))], t.scan.handles[i])
-	}
+	r.placeComputes(&q, t, list, changed)
 	sortInstances(list)
 	if changed {
 		r.source.samples.putAll(t)
@@ -297,8 +310,42 @@ func (r *gpuRead) inferredInstance(id gpu.InstanceID, ci *gpu.ComputeInstance,
 	return gi
 }
 
-// placeComputes adds the placements of compute instances, which only their GPU instance reports.
-func placeComputes(q *querier, gi *gpu.GPUInstance, handle GPUInstance) {
+// placeComputes adds the placements of compute instances, which only lists that take the driver's exclusive lock have:
+// those of the last build, unless something has changed or was reported to have, or they could not be read.
+func (r *gpuRead) placeComputes(q *querier, t *tree, list []gpu.GPUInstance, changed bool) {
+	if !changed && !r.reported && t.placed {
+		for i := range list {
+			keepPlacements(&list[i], t.instances)
+		}
+		return
+	}
+
+	failures := len(q.errs)
+	for i, info := range t.scan.instances {
+		queryPlacements(q, &list[indexOfInstance(list, gpu.InstanceID(info.ID))], t.scan.handles[i])
+	}
+	t.placed = len(q.errs) == failures && !q.stale
+}
+
+// keepPlacements copies the placements of the compute instances of a GPU instance from those of the last build.
+func keepPlacements(gi *gpu.GPUInstance, last []gpu.GPUInstance) {
+	at := indexOfInstance(last, gi.ID)
+	if at < 0 {
+		return
+	}
+
+	for i := range gi.ComputeInstances {
+		ci := &gi.ComputeInstances[i]
+		for _, before := range last[at].ComputeInstances {
+			if before.ID == ci.ID {
+				ci.Placement = before.Placement
+			}
+		}
+	}
+}
+
+// queryPlacements asks a GPU instance for the placements of its compute instances.
+func queryPlacements(q *querier, gi *gpu.GPUInstance, handle GPUInstance) {
 	if len(gi.ComputeInstances) == 0 {
 		return
 	}

@@ -74,7 +74,7 @@ func TestProcessesWithoutInstances(t *testing.T) {
 	cmptest.Equal(t, "processes of the GPU", len(g.Readings.Processes.Or(nil)), 1)
 	cmptest.Equal(t, "errors", g.Errors, nil)
 	n.spy.set("MIG.GetComputeRunningProcesses", nvml.ERROR_UNKNOWN)
-	g = n.read(id)
+	g = n.readLists(id)
 	ci := g.Instances[0].ComputeInstances[1]
 	cmptest.Equal(t, "the compute instance is up", ci.Up, false)
 	cmptest.Equal(t, "its processes", ci.Processes, gpu.None[int]())
@@ -355,7 +355,7 @@ func TestInstanceThatStaysUnreadableIsDown(t *testing.T) {
 // An error while the tree is scanned must not look like a layout change: the last tree stays, with the error. What
 // it was read by may stand for something else by now, and is not used.
 func TestFailedScanKeepsTheTree(t *testing.T) {
-	n := newNode(t, "", twoCIs)
+	n := newNode(t, "", twoCIs).withoutReports()
 	id := n.discover()[0]
 	before := n.read(id)
 	n.spy.taken()

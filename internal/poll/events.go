@@ -126,7 +126,9 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 			continue // as that reading has found
 		}
 
-		begun := t.read.start(now, func() (reading, error) { return p.readGPU(id, e) })
+		cues := t.nextCues(p.opts.Pods == nil)
+		cues.Changed = true // we are asked for what there is now
+		begun := t.read.start(now, func() (reading, error) { return p.readGPU(id, e, cues) })
 		if begun { // else one that began in an earlier cycle has not returned yet
 			started = append(started, t)
 		}
@@ -152,9 +154,9 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 }
 
 // readGPU reads one GPU.
-func (p *Poller) readGPU(id gpu.UUID, e extent) (reading, error) {
+func (p *Poller) readGPU(id gpu.UUID, e extent, cues gpu.ReadCues) (reading, error) {
 	if e == wholeGPU {
-		g, err := p.source.Read(id)
+		g, err := p.source.ReadWith(id, cues)
 		return reading{GPU: g, extent: wholeGPU}, err
 	}
 

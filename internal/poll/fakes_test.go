@@ -26,6 +26,7 @@ type fakeSource struct {
 	errs    map[gpu.UUID]error
 	hang    map[gpu.UUID]chan struct{}
 	reads   map[gpu.UUID]int
+	cues    []gpu.ReadCues   // of the readings, in turn
 	layouts map[gpu.UUID]int // of ReadLayout
 	whole   bool             // ReadLayout reads everything
 	// layoutErrs are those of what ReadLayout reads.
@@ -66,8 +67,9 @@ func (s *fakeSource) Discover() (gpu.Inventory, error) {
 	return s.inv, s.invErr
 }
 
-func (s *fakeSource) Read(id gpu.UUID) (gpu.GPU, error) {
+func (s *fakeSource) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
 	s.mu.Lock()
+	s.cues = append(s.cues, cues)
 	s.reads[id]++
 	hang := s.hang[id]
 	s.mu.Unlock()

@@ -16,8 +16,8 @@ type gpmSource struct {
 	askDriver func(gpu.UUID) bool
 }
 
-func (s *gpmSource) Read(id gpu.UUID) (gpu.GPU, error) {
-	g, err := s.fakeSource.Read(id)
+func (s *gpmSource) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
+	g, err := s.fakeSource.ReadWith(id, cues)
 	if id == uuidA && s.askDriver(id) {
 		g.ActivitySource = gpu.ActivityGPM
 		for i := range g.Instances {

@@ -5,6 +5,7 @@ package poll
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"sync/atomic"
 	"time"
 
@@ -52,6 +53,8 @@ type Poller struct {
 	requests           chan pollRequest
 	stopped            chan struct{} // closed when Run has returned
 
+	seed maphash.Seed // of hashes that are compared from one cycle to the next
+
 	// What follows is owned by the goroutine of Run.
 	generation       uint64
 	lastCycle        time.Time // of the last cycle
@@ -75,6 +78,7 @@ var errNoAnswerYet = errors.New("the driver has not answered yet")
 func New(source GPUReader, opts Options) *Poller {
 	return &Poller{
 		opts:      opts,
+		seed:      maphash.MakeSeed(),
 		source:    source,
 		requests:  make(chan pollRequest),
 		stopped:   make(chan struct{}),
@@ -207,7 +211,9 @@ func (p *Poller) runCycle(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil // the cycle was interrupted
 	}
-	p.publish(p.buildSnapshot(now), time.Since(began))
+	s := p.buildSnapshot(now)
+	p.updateCues(s)
+	p.publish(s, time.Since(began))
 	return nil
 }
 

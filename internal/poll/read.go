@@ -135,7 +135,12 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 		if err := p.receiveReading(t, found.Index, now, nil); err != nil { // a reading that outlasted its cycle
 			return err
 		}
-		fresh[found.UUID] = t.read.start(now, func() (reading, error) { return p.readGPU(found.UUID, wholeGPU) })
+		cues := t.nextCues(p.opts.Pods == nil)
+		begun := t.read.start(now, func() (reading, error) { return p.readGPU(found.UUID, wholeGPU, cues) })
+		if begun {
+			t.cues.changed = false
+		}
+		fresh[found.UUID] = begun
 	}
 	for _, found := range p.inventory.GPUs {
 		var wait <-chan struct{}

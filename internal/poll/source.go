@@ -13,13 +13,13 @@ type GPUReader interface {
 	// Discover lists the GPUs that can be read now, by index, and the versions in use. It finds a driver that is loaded
 	// later (ErrNoDriver until then), drops GPUs that are lost and finds them again.
 	Discover() (gpu.Inventory, error)
-	// Read reads one GPU: identity, MIG tree, readings. Of the Snapshot's GPU it fills Facts, Errors, Readings, MIG
+	// ReadWith reads one GPU: identity, MIG tree, readings. Of the Snapshot's GPU it fills Facts, Errors, Readings, MIG
 	// (mode only) and Instances (ids, profiles, placements, memory, processes; up and errors of each). Counters are the
 	// driver's. An error means that the GPU as a whole could not be read.
-	Read(id gpu.UUID) (gpu.GPU, error)
-	// ReadLayout reads the MIG mode and the instances of a GPU alone: of what Read returns, it fills MIG, Instances
-	// without their readings, and the errors of both. If the mode has changed, it is a Read, and whole is true. It is
-	// not called before a Read of the GPU has succeeded, and never while one is under way.
+	ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error)
+	// ReadLayout reads the MIG mode and the instances of a GPU alone: of what ReadWith returns, it fills MIG, Instances
+	// without their readings, and the errors of both. If the mode has changed, it is a ReadWith, and whole is true. It is
+	// not called before a reading of the GPU has succeeded, and never while one is under way.
 	ReadLayout(id gpu.UUID) (g gpu.GPU, whole bool, err error)
 	// Events returns the channel of the driver's events; it is never closed.
 	Events() <-chan gpu.Event

@@ -45,6 +45,7 @@ type trackedGPU struct {
 	lastReported, lastReportedAll time.Time
 	completeSince                 time.Time // since when every answer has been complete; zero if the last one was not
 
+	cues               cueTracker
 	activityFromDriver bool // the profiler fails: activity comes from the driver
 	idle               idlePower
 	energyCounter      gpu.Opt[float64] // the GPU's energy counter when it was last shared

@@ -23,6 +23,8 @@ type Node struct {
 	closing  sync.Once
 	shared   *shared // with other nodes; nil for a node of its own
 
+	driverCalls *callMeter
+
 	mu           sync.Mutex
 	at           time.Time // the state is that of this moment: the start of the running step
 	resample     bool      // something happened at `at` that ends the step
@@ -100,6 +102,8 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 		triggered: make(map[*FaultSpec]bool),
 		calls:     make(map[*FaultSpec]int),
 		idle:      make(chan struct{}),
+
+		driverCalls: newCallMeter(s.DriverCosts),
 
 		kubeletOutages: s.outages(FaultKubeletDown, FaultKubeletRestart),
 		apiOutages:     s.outages(FaultAPIServerDown),

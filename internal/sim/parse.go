@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
@@ -41,6 +42,7 @@ func Parse(path string, data []byte) (*Scenario, error) {
 		return nil, err
 	}
 	f.scenario.Node, f.scenario.Seed = f.Node, uint64(f.Seed)
+	f.scenario.DriverCosts = f.DriverCosts
 	return f.scenario, nil
 }
 
@@ -60,6 +62,8 @@ type scenarioFile struct {
 	Pods      []podEntry      `yaml:",omitempty"`
 	Processes []processEntry  `yaml:",omitempty"`
 	Faults    []faultEntry    `yaml:",omitempty"`
+	// DriverCosts are those of calls by function or class.
+	DriverCosts map[CallName]time.Duration `yaml:"driverCosts,omitempty"`
 }
 
 // fileOf returns the scenario file that is being read.

@@ -40,6 +40,9 @@ func badFiles() []badScenario {
 		{"CUDA version", goodHead + "node: {cuda: \"13.05\"}\n", `bad.yaml:4: node.cuda: is "13.05"; expected a version such as "13.0"`},
 		{"PID namespace", goodHead + "node: {pidNamespace: pod}\n",
 			`bad.yaml:4: node.pidNamespace: is "pod"; expected one of host, container`},
+		{"cost of no call", goodHead + "driverCosts: {nvmlDeviceGetFoo: 1ms}\n", `bad.yaml:4: driverCosts.nvmlDeviceGetFoo: is "nvmlDeviceGetFoo"; expected a class of calls (exclusive, gpu, shared, mapped, unknown) or a function of NVML without its version`},
+		{"cost that is no duration", goodHead + "driverCosts: {exclusive: 4.5}\n", "bad.yaml:4: driverCosts.exclusive: is 4.5; expected a duration such as 30s or 1h30m"},
+		{"cost twice", goodHead + "driverCosts: {exclusive: 1ms, exclusive: 2ms}\n", "bad.yaml:4: driverCosts.exclusive: duplicate key"},
 		{"allocator", goodHead + "node: {allocator: docker}\n", `bad.yaml:4: node.allocator: is "docker"; expected one of device-plugin, gke, hami, dra`},
 	}
 }

@@ -17,7 +17,9 @@ type Scenario struct {
 	Pods      []PodSpec
 	Processes []ProcessSpec
 	Faults    []FaultSpec
-	digest    string // of the file
+	// DriverCosts are how long calls of the driver take, in real time; a function's own goes before its class'.
+	DriverCosts map[CallName]time.Duration
+	digest      string // of the file
 }
 
 // NodeSpec is the node as a whole.

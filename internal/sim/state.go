@@ -95,7 +95,7 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 		ECC:              g.errors.ecc,
 		Recovery:         n.recovery(g.index, now),
 		ExclusiveProcess: g.mps != 0, PersistenceMode: n.scenario.Node.PersistenceMode,
-		Processes:        n.listedProcesses(g),
+		Processes: n.listedProcesses(g),
 	}
 	if g.migOn {
 		s.MaxMIGDevices = g.mig.ComputeSlices

@@ -63,7 +63,8 @@ func startFull(t *testing.T, scenario *sim.Scenario) *fullNode {
 	}
 	logger := log.NewNopLogger()
 	source := nvmlsource.New(simnvml.New(n), nvmlsource.Options{
-		Now: n.Now, GPM: true, WholeGPUMedia: true, Media: func() bool { return true }, Logger: logger,
+		Now: n.Now, GPM: true, WholeGPUMedia: true, Logger: logger,
+		Extras: func() nvmlsource.Extras { return nvmlsource.Extras{Media: true} },
 	})
 	profiler := dcgmsource.New(simdcgm.New(n), dcgmsource.Options{
 		Mode: dcgmsource.ModeEmbedded, Interval: time.Minute, Now: n.Now, User: func() int { return 0 }, Logger: logger,

@@ -58,6 +58,19 @@ func outputs(constants []constant) []output {
 			method: writeBound,
 		},
 		{
+			file: "observed_generated.go", pkg: "nvmlsource", imports: []string{nvml},
+			types: []receiver{
+				{name: "l", typ: "observedLibrary", iface: "Library", driver: "l.Library", note: "l.observer"},
+				{name: "d", typ: "observedDevice", iface: "Device", driver: "d.Device", note: "d.observer"},
+				{name: "d", typ: "observedMutableDevice", iface: "MutableDevice", driver: "d.mutable()", note: "d.observer"},
+				{name: "m", typ: "observedMIG", iface: "MIGDevice", driver: "m.MIGDevice", note: "m.observer"},
+				{name: "i", typ: "observedInstance", iface: "GPUInstance", driver: "i.GPUInstance", note: "i.observer"},
+				{name: "i", typ: "observedMutableInstance", iface: "MutableInstance", driver: "i.mutable()", note: "i.observer"},
+				{name: "c", typ: "observedCompute", iface: "ComputeInstance", driver: "c.ComputeInstance", note: "c.observer"},
+			},
+			method: writeObserved,
+		},
+		{
 			file: "../capture/seam_generated.go", pkg: "capture", imports: []string{`"reflect"`, "", nvml, "", seam},
 			types: []receiver{
 				{name: "l", typ: "*library", iface: "Library", driver: "l.driver"},
@@ -165,6 +178,13 @@ func writeBound(w *bytes.Buffer, r receiver, m method) {
 		symbols += fmt.Sprintf(", %q", fmt.Sprintf("%s_v%d", function, version))
 	}
 	fmt.Fprintf(w, "\tif !%s.has(%s) {\n\t\treturn %s\n\t}\n", r.note, symbols, missing)
+	fmt.Fprintf(w, "\treturn %s.%s(%s)\n", r.driver, m.name, names(m.params))
+}
+
+// writeObserved: the call is reported to an observer before it and after it.
+func writeObserved(w *bytes.Buffer, r receiver, m method) {
+	function := nvmlName(r.iface, m.name)
+	fmt.Fprintf(w, "\tdefer %[1]s.EndCall(%[2]q, %[1]s.BeginCall(%[2]q))\n", r.note, function)
 	fmt.Fprintf(w, "\treturn %s.%s(%s)\n", r.driver, m.name, names(m.params))
 }
 

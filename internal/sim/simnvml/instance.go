@@ -113,10 +113,20 @@ func (g *gpuInstance) GetInfo() (nvmlsource.GPUInstanceInfo, nvml.Return) {
 	})
 }
 
+// GetComputeInstances costs the calls that the binding makes for it: the info of every compute profile, a list of each
+// that the GPU instance has, and the info of each compute instance.
 func (g *gpuInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, nvml.Return) {
+	for profile := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT + 1 {
+		g.device.node.BeginCall("nvmlGpuInstanceGetComputeInstanceProfileInfo")
+		_, ret := g.GetComputeInstanceProfileInfo(profile)
+		if ret == nvml.SUCCESS && profile > 0 { // the first list is the call that stands for all
+			g.device.node.BeginCall("nvmlGpuInstanceGetComputeInstances")
+		}
+	}
 	return readInstance(g, func(i *sim.Instance) []nvmlsource.ComputeInstanceInfo {
 		var list []nvmlsource.ComputeInstanceInfo
 		for _, c := range i.ComputeInstances {
+			g.device.node.BeginCall("nvmlComputeInstanceGetInfo")
 			list = append(list, computeInfo(c))
 		}
 		return list

@@ -13,13 +13,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// New makes a simulated node look like NVML. The caller keeps the node and closes it.
+// New makes a simulated node look like NVML. The node counts the calls of the C library that each call stands for. The
+// caller keeps the node and closes it.
 func New(node *sim.Node) nvmlsource.Library {
 	l := &library{node: node}
 	for i := range node.Count() {
 		l.devices = append(l.devices, &device{node, i})
 	}
-	return l
+	return nvmlsource.ObserveCalls(l, node)
 }
 
 type library struct {

@@ -1,0 +1,132 @@
+package gpu
+
+import "time"
+
+// CallClass says whom a call of the driver's library keeps waiting while it runs.
+type CallClass string
+
+// The classes. A control of the kernel driver takes the API lock for writing and the locks of all GPUs, unless its
+// flags say that it only reads or needs one GPU alone (open kernel modules 595.45.04: rmapi/control.h, rmapi/control.c).
+const (
+	// CallExclusive keeps every process on the node from entering the driver: no allocation, no launch set-up, no other
+	// call goes on meanwhile.
+	CallExclusive CallClass = "exclusive"
+	// CallOneGPU shares the API lock and takes the lock of its GPU alone.
+	CallOneGPU CallClass = "gpu"
+	// CallShared shares all locks that it takes.
+	CallShared CallClass = "shared"
+	// CallMapped reads or computes in memory of the process and does not enter the driver.
+	CallMapped CallClass = "mapped"
+	// CallUnknown is every call of which nothing shows what the library, which is closed, asks the kernel for. It may
+	// be exclusive.
+	CallUnknown CallClass = "unknown"
+)
+
+// CallClasses returns all classes, the dearest first.
+func CallClasses() []CallClass {
+	return []CallClass{CallExclusive, CallOneGPU, CallShared, CallMapped, CallUnknown}
+}
+
+// CallUse is how much the calls of one class were used.
+type CallUse struct {
+	Class CallClass
+	Calls uint64
+	Took  time.Duration // together
+}
+
+// ClassifiedCalls returns the classes of the functions of NVML that this project calls, by their names in nvml.h
+// without a version. A function whose locks nothing shows is among them as CallUnknown.
+func ClassifiedCalls() map[string]CallClass {
+	all := map[string]CallClass{}
+	for _, of := range []struct {
+		class     CallClass
+		functions []string
+	}{
+		{CallExclusive, exclusiveCalls()},
+		{CallOneGPU, oneGPUCalls()},
+		{CallMapped, mappedCalls()},
+		{CallUnknown, unknownCalls()},
+	} {
+		for _, function := range of.functions {
+			all[function] = of.class
+		}
+	}
+
+	return all
+}
+
+// exclusiveCalls returns the calls whose controls carry neither API_LOCK_READONLY nor GPU_LOCK_DEVICE_ONLY.
+func exclusiveCalls() []string {
+	return []string{
+		// GET_PIDS and GET_PID_INFO have the flag NON_PRIVILEGED alone, and walk all clients and their objects
+		// (gpu_rmapi.c 833, rmapi/control.c 911-990). Others measured 4.5 ms for the graphics list of an RTX 4090,
+		// with all other threads waiting in the kernel (flightlessmango/MangoHud#2104).
+		"nvmlDeviceGetComputeRunningProcesses",
+		"nvmlDeviceGetGraphicsRunningProcesses",
+		"nvmlDeviceGetMPSComputeRunningProcesses",
+
+		// ExecPartitionsGet and GetActivePartitionIds have the flags 0x10008: NON_PRIVILEGED and
+		// GSP_PLUGIN_FOR_VGPU_GSP.
+		"nvmlGpuInstanceGetComputeInstances",
+	}
+}
+
+// oneGPUCalls returns the calls whose controls share the API lock and take the lock of one GPU.
+func oneGPUCalls() []string {
+	return []string{
+		// GetPartitions has the flags 0x10118: API_LOCK_READONLY, GPU_LOCK_DEVICE_ONLY, NON_PRIVILEGED and
+		// GSP_PLUGIN_FOR_VGPU_GSP.
+		"nvmlDeviceGetGpuInstances",
+	}
+}
+
+// mappedCalls returns the calls that work in memory of the process.
+func mappedCalls() []string {
+	return []string{
+		// Samples come from a buffer that the driver has mapped into the process; a metric is computed of two samples in
+		// the caller's memory (nvml.h, GPM).
+		"nvmlGpmSampleGet",
+		"nvmlGpmMigSampleGet",
+		"nvmlGpmSampleAlloc",
+		"nvmlGpmSampleFree",
+		"nvmlGpmMetricsGet",
+	}
+}
+
+// unknownCalls returns the calls of which neither the kernel's half of the driver nor a measurement shows the locks.
+func unknownCalls() []string {
+	return []string{
+		"nvmlInit", "nvmlShutdown",
+		"nvmlSystemGetConfComputeState", "nvmlSystemGetCudaDriverVersion", "nvmlSystemGetDriverVersion",
+		"nvmlSystemGetNVMLVersion",
+
+		"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait", "nvmlDeviceRegisterEvents",
+
+		"nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetName",
+		"nvmlDeviceGetPciInfo", "nvmlDeviceGetSerial", "nvmlDeviceGetUUID", "nvmlDeviceGetVbiosVersion",
+		"nvmlDeviceGetArchitecture", "nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetNumGpuCores",
+
+		"nvmlDeviceGetClockInfo", "nvmlDeviceGetComputeMode", "nvmlDeviceGetCurrPcieLinkGeneration",
+		"nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetDecoderUtilization",
+		"nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetFanSpeed",
+		"nvmlDeviceGetFieldValues", "nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetJpgUtilization",
+		"nvmlDeviceGetMarginTemperature", "nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetMemoryInfo",
+		"nvmlDeviceGetNumFans", "nvmlDeviceGetOfaUtilization", "nvmlDeviceGetPcieReplayCounter",
+		"nvmlDeviceGetPersistenceMode", "nvmlDeviceGetPerformanceState", "nvmlDeviceGetPowerUsage",
+		"nvmlDeviceGetProcessUtilization", "nvmlDeviceGetRemappedRows", "nvmlDeviceGetTemperature",
+		"nvmlDeviceGetTemperatureThreshold", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetTotalEnergyConsumption",
+		"nvmlDeviceGetUtilizationRates",
+
+		// Whether a GPU has GPM is not read from the mapped buffer.
+		"nvmlGpmQueryDeviceSupport",
+
+		"nvmlDeviceGetAttributes", "nvmlDeviceGetComputeInstanceId", "nvmlDeviceGetGpuInstanceId",
+		"nvmlDeviceGetGpuInstancePossiblePlacements", "nvmlDeviceGetGpuInstanceProfileInfo",
+		"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetMigMode",
+		"nvmlGpuInstanceGetComputeInstancePossiblePlacements", "nvmlGpuInstanceGetComputeInstanceProfileInfo",
+		"nvmlGpuInstanceGetInfo", "nvmlComputeInstanceGetInfo",
+
+		"nvmlDeviceSetMigMode", "nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceDestroy",
+		"nvmlGpuInstanceCreateComputeInstanceWithPlacement", "nvmlComputeInstanceDestroy",
+	}
+}

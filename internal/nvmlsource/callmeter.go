@@ -1,0 +1,80 @@
+package nvmlsource
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// callMeter counts the calls of the seam and adds up what they take, by class.
+type callMeter struct {
+	functions map[string]*classMeter // never modified
+	classes   map[gpu.CallClass]*classMeter
+}
+
+// classMeter is the part of a callMeter for one class.
+type classMeter struct {
+	calls atomic.Uint64
+	nanos atomic.Int64
+}
+
+func newCallMeter() *callMeter {
+	m := &callMeter{functions: map[string]*classMeter{}, classes: map[gpu.CallClass]*classMeter{}}
+	for function, class := range gpu.ClassifiedCalls() {
+		if m.classes[class] == nil {
+			m.classes[class] = &classMeter{}
+		}
+		m.functions[function] = m.classes[class]
+	}
+
+	return m
+}
+
+// of returns the class that a function counts for.
+func (m *callMeter) of(function string) *classMeter {
+	if class := m.functions[function]; class != nil {
+		return class
+	}
+
+	return m.classes[gpu.CallUnknown]
+}
+
+// BeginCall counts a call before it is made, so that one that hangs is counted too.
+func (m *callMeter) BeginCall(function string) time.Time {
+	m.of(function).calls.Add(1)
+
+	return time.Now()
+}
+
+// EndCall adds the time that a call took.
+func (m *callMeter) EndCall(function string, began time.Time) {
+	m.of(function).nanos.Add(int64(time.Since(began)))
+}
+
+// DriverUse returns how many calls of the driver seam (Library) were made of each class, and the time that those which
+// have returned took, added up over threads. The calls mean the same for the simulated node and for NVML; the binding
+// may need several calls of the C library for one of them, if it tries versions of a function or goes through profiles.
+// Receiving events is not among them: it waits in the driver all the time.
+func (s *Source) DriverUse() []gpu.CallUse {
+	list := make([]gpu.CallUse, 0, len(s.meter.classes))
+	for _, class := range gpu.CallClasses() {
+		m := s.meter.classes[class]
+		if m == nil { // no function is known to be of it
+			continue
+		}
+		list = append(list, gpu.CallUse{Class: class, Calls: m.calls.Load(), Took: time.Duration(m.nanos.Load())})
+	}
+
+	return list
+}
+
+// DriverCalls returns how many calls DriverUse counts.
+func (s *Source) DriverCalls() uint64 {
+	sum := uint64(0)
+	for _, use := range s.DriverUse() {
+		sum += use.Calls
+	}
+
+	return sum
+}

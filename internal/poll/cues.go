@@ -1,0 +1,88 @@
+package poll
+
+import (
+	"hash/maphash"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// cueTracker finds out whether the next reading of a GPU needs the driver's lists of processes.
+type cueTracker struct {
+	last    uint64 // of the holders and of what was active, in the last cycle
+	changed bool   // either has changed since the last reading began
+	mps     bool   // a holder shares by MPS
+}
+
+// nextCues returns what the next reading of the GPU has to know.
+func (t *trackedGPU) nextCues(noHolders bool) gpu.ReadCues {
+	return gpu.ReadCues{Changed: t.cues.changed, MPS: t.cues.mps, NoHolders: noHolders}
+}
+
+// updateCues compares the holders and the activity of every GPU with those of the last cycle.
+func (p *Poller) updateCues(s *gpu.Snapshot) {
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		t := p.gpus[g.UUID]
+		if t == nil {
+			continue
+		}
+
+		var c cueSum
+		c.hash.SetSeed(p.seed)
+		c.addGPU(g)
+
+		sum := c.hash.Sum64()
+		t.cues.changed = t.cues.changed || sum != t.cues.last
+		t.cues.last = sum
+		t.cues.mps = c.mps
+	}
+}
+
+// cueSum is a hash of who holds the devices of a GPU, and of which of them are active.
+type cueSum struct {
+	hash maphash.Hash
+	mps  bool
+}
+
+func (c *cueSum) addGPU(g *gpu.GPU) {
+	c.addHolders(g.Holders)
+	c.addActive(&g.Activity, g.Readings.Utilization)
+	for i := range g.Instances {
+		gi := &g.Instances[i]
+		c.addHolders(gi.Holders)
+		c.addActive(&gi.Activity, gpu.None[float64]())
+		for k := range gi.ComputeInstances {
+			ci := &gi.ComputeInstances[k]
+			c.addHolders(ci.Holders)
+			c.addActive(&ci.Activity, gpu.None[float64]())
+		}
+	}
+}
+
+func (c *cueSum) addHolders(list []gpu.Holder) {
+	for i := range list {
+		h := &list[i]
+		maphash.WriteComparable(&c.hash, h.Container)
+		maphash.WriteComparable(&c.hash, h.PodUID)
+		maphash.WriteComparable(&c.hash, h.Replica)
+		c.mps = c.mps || h.Sharing == gpu.SharingMPS
+	}
+
+	c.hash.WriteByte('|')
+}
+
+// addActive adds whether anything was active, or that it is unknown.
+func (c *cueSum) addActive(a *gpu.Activity, utilization gpu.Opt[float64]) {
+	state := byte('?')
+	for _, ratio := range [...]gpu.Opt[float64]{a.GraphicsEngine, a.SM, utilization} {
+		value, known := ratio.Get()
+		switch {
+		case known && value > 0:
+			state = '1'
+		case known && state == '?':
+			state = '0'
+		}
+	}
+
+	c.hash.WriteByte(state)
+}
