@@ -3,8 +3,9 @@ package collector
 func newPower(c *catalog) collectFunc {
 	const gpuWide = "The whole GPU: no sensor exists below it."
 	const estimate = "An estimate; with the other instances and what is unallocated it adds up to the GPU's."
-	watts := c.newFamily("nvidia_gpu_power_watts", "Power that the GPU draws. If the driver reports none, the mean since the last "+
-		"poll by its energy counter.", gpuWide)
+	watts := c.newFamily("nvidia_gpu_power_watts",
+		"Power that the GPU draws. If the driver reports none, the mean since the last poll by its energy counter.",
+		gpuWide)
 	limit := c.newFamily("nvidia_gpu_power_limit_watts", "Power limit in force.", gpuWide)
 	idle := c.newFamily("nvidia_gpu_power_idle_watts",
 		"Idle power of the GPU: the lowest seen while nothing ran, by its activity; until then a default for its model.",

@@ -7,8 +7,8 @@ func newTemperature(c *catalog) collectFunc {
 		`Temperature of the die (sensor="gpu") or of the memory (sensor="memory").`,
 		"Of the whole GPU.", "sensor")
 	margin := c.newFamily("nvidia_gpu_temperature_margin_celsius",
-		"How far the die is below the temperature at which the GPU slows down; negative above it. GPUs report it from Ada on, "+
-			"with driver 565 or later; the others have thresholds.",
+		"How far the die is below the temperature at which the GPU slows down; negative above it. GPUs report it from Ada "+
+			"on, with driver 565 or later; the others have thresholds.",
 		"Of the whole GPU.")
 	threshold := c.newFamily("nvidia_gpu_temperature_threshold_celsius",
 		`Temperature at which the hardware slows the GPU down (kind="slowdown") or turns it off (kind="shutdown"), and the `+

@@ -47,9 +47,10 @@ func eventCalls() map[string]call {
 		"nvmlEventSetCreate":               askDriver(createSet, 0),
 		"nvmlEventSetFree":                 freeSet,
 		"nvmlEventSetWait":                 waitSet(putOldEvent),
-		"nvmlEventSetWait_v2":              waitSet(putEvent),
-		"nvmlDeviceRegisterEvents":         onHandle(registerEvents, aGPU, aMIGDevice),
-		"nvmlDeviceGetSupportedEventTypes": readValue(gpu.ReadingEvents, func(s *sim.GPUState) uint64 { return supportedTypes(s.ReportsHealth) }),
+		"nvmlEventSetWait_v2":      waitSet(putEvent),
+		"nvmlDeviceRegisterEvents": onHandle(registerEvents, aGPU, aMIGDevice),
+		"nvmlDeviceGetSupportedEventTypes": readValue(gpu.ReadingEvents,
+			func(s *sim.GPUState) uint64 { return supportedTypes(s.ReportsHealth) }),
 	}
 }
 

@@ -6,7 +6,8 @@ import "time"
 type CallClass string
 
 // The classes. A control of the kernel driver takes the API lock for writing and the locks of all GPUs, unless its
-// flags say that it only reads or needs one GPU alone (open kernel modules 595.45.04: rmapi/control.h, rmapi/control.c).
+// flags say that it only reads or needs one GPU alone (open kernel modules 595.45.04: rmapi/control.h and
+// rmapi/control.c).
 const (
 	// CallExclusive keeps every process on the node from entering the driver: no allocation, no launch set-up, no other
 	// call goes on meanwhile.

@@ -109,11 +109,11 @@ type Fabric struct {
 	Clique      uint32       `json:"clique"` // GPUs of one cluster and clique reach each other
 }
 
-// FabricState is how far the registration has come, and FabricHealth how the fabric is for this GPU.
-type (
-	FabricState  string
-	FabricHealth string
-)
+// FabricState is how far the registration has come.
+type FabricState string
+
+// FabricHealth is how the fabric is for this GPU.
+type FabricHealth string
 
 // The states and the health (nvml.h, NVML_GPU_FABRIC_STATE_* and NVML_GPU_FABRIC_HEALTH_SUMMARY_*).
 const (

@@ -29,8 +29,8 @@ type incident struct {
 type incidents []incident
 
 // isNew records a report of an XID, and reports whether it is of a new incident. One that strikes channels is a burst
-// of reports from both sources, which ends after burstGap without one. Each report of any other XID is an incident, but a
-// line of the kernel's log and an event of the driver are the same one if they come within pairGap: they pair one to
+// of reports from both sources, which ends after burstGap without one. Each report of any other XID is an incident, but
+// a line of the kernel's log and an event of the driver are the same one if they come within pairGap: they pair one to
 // one, so that of n events and m lines the larger number counts.
 func (l *incidents) isNew(e *gpu.Event) bool {
 	*l = slices.DeleteFunc(*l, func(known incident) bool {

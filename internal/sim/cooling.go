@@ -33,8 +33,8 @@ func (s *GPUState) Thresholds() Thresholds {
 }
 
 // Margin returns how many degrees Celsius the GPU is below GPUMax, nvidia-smi's T.Limit. GPUs before Ada do not report
-// it. Those from Ada on report their thresholds relative to it alone: -8 to shut down, -2 to slow down and 0 on H200, by
-// a published nvidia-smi -q; nvml.h deprecates nvmlDeviceGetTemperatureThreshold for them.
+// it. Those from Ada on report their thresholds relative to it alone: -8 to shut down, -2 to slow down and 0 on H200,
+// by a published nvidia-smi -q; nvml.h deprecates nvmlDeviceGetTemperatureThreshold for them.
 func (s *GPUState) Margin() gpu.Opt[int] {
 	if s.Architecture == Ampere {
 		return gpu.None[int]()

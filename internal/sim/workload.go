@@ -158,8 +158,8 @@ func (g *simGPU) overhead() uint64 {
 	return 1 << 20
 }
 
-// instanceOverhead returns what the driver itself uses of a GPU instance: an empty 3g.20gb shows 5 MiB, and a MIG device
-// of an H200 22, 17 or 9 MiB, by its size; which sizes these were is not known.
+// instanceOverhead returns what the driver itself uses of a GPU instance: an empty 3g.20gb shows 5 MiB, and a MIG
+// device of an H200 22, 17 or 9 MiB, by its size; which sizes these were is not known.
 func (g *simGPU) instanceOverhead(slices int) uint64 {
 	if g.model.key != "H200-141GB" {
 		return 5 << 20

@@ -57,7 +57,8 @@ func returnOf(err error) nvml.Return {
 	return nvml.ERROR_UNKNOWN
 }
 
-// SystemGetConfComputeState answers without GPUs, as after nvmlInitWithFlags with NVML_INIT_FLAG_NO_ATTACH. Whether a real driver then knows is unverified.
+// SystemGetConfComputeState answers without GPUs, as after nvmlInitWithFlags with NVML_INIT_FLAG_NO_ATTACH.
+// Whether a real driver then knows is unverified.
 func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return) {
 	var state nvml.ConfComputeSystemState
 	if err := l.node.Driver(); err != nil {
