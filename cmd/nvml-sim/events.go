@@ -44,9 +44,9 @@ func eventKinds() []eventKind {
 
 func eventCalls() map[string]call {
 	return map[string]call{
-		"nvmlEventSetCreate":               askDriver(createSet, 0),
-		"nvmlEventSetFree":                 freeSet,
-		"nvmlEventSetWait":                 waitSet(putOldEvent),
+		"nvmlEventSetCreate":       askDriver(createSet, 0),
+		"nvmlEventSetFree":         freeSet,
+		"nvmlEventSetWait":         waitSet(putOldEvent),
 		"nvmlEventSetWait_v2":      waitSet(putEvent),
 		"nvmlDeviceRegisterEvents": onHandle(registerEvents, aGPU, aMIGDevice),
 		"nvmlDeviceGetSupportedEventTypes": readValue(gpu.ReadingEvents,
