@@ -37,8 +37,8 @@ func WatchedXIDs() []uint64 { return []uint64{13, 31, 43, 48, 63, 64, 74, 79, 94
 // it asks to restart the application (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). What is
 // reported per channel is what open-gpu-kernel-modules 595.45.04 passes to krcRcAndNotifyAllChannels or to the
 // error notifier of a channel: 79 in src/nvidia/arch/nvalloc/unix/src/osinit.c; 119 and 120 in
-// src/nvidia/src/kernel/gpu/gsp/kernel_gsp.c; 48, 94 and 95 where memory or GSP has an uncorrectable error; 109 by
-// context switch. Of the others we know of no such call.
+// src/nvidia/src/kernel/gpu/gsp/kernel_gsp.c; 48 and 94 where memory or GSP has an uncorrectable error. No such call
+// was found for 95 and 109: that they strike all channels is concluded from what they mean.
 func xidTable() map[uint64]XID {
 	return map[uint64]XID{
 		8:   {"GPU stopped processing", XIDOfApplication, false},
