@@ -110,7 +110,7 @@ func unknownCalls() []string {
 		"nvmlDeviceGetClockInfo", "nvmlDeviceGetComputeMode", "nvmlDeviceGetCurrPcieLinkGeneration",
 		"nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetDecoderUtilization",
 		"nvmlDeviceGetEncoderUtilization", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetFanSpeed",
-		"nvmlDeviceGetFieldValues", "nvmlDeviceGetGpuFabricInfo", "nvmlDeviceGetJpgUtilization",
+		"nvmlDeviceGetFieldValues", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetJpgUtilization",
 		"nvmlDeviceGetMarginTemperature", "nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetMemoryInfo",
 		"nvmlDeviceGetNumFans", "nvmlDeviceGetOfaUtilization", "nvmlDeviceGetPcieReplayCounter",
 		"nvmlDeviceGetPersistenceMode", "nvmlDeviceGetPerformanceState", "nvmlDeviceGetPowerUsage",
