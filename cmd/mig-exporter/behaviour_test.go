@@ -225,12 +225,13 @@ func TestScrapesCallNoDriver(t *testing.T) {
 	p := simulate(t, "h100-underused")
 	p.advance(time.Second)
 	calls := func() string {
+		counts := ""
 		for line := range strings.Lines(string(p.get("/metrics").body)) {
 			if strings.HasPrefix(line, "mig_exporter_driver_calls_total") {
-				return line
+				counts += line
 			}
 		}
-		return ""
+		return counts
 	}
 	before := calls()
 	if before == "" {

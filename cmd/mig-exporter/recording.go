@@ -9,6 +9,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/capture"
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
@@ -29,6 +30,7 @@ func (n *node) openRecording(cfg *Config) error {
 	replay := capture.NewReplay(file, cfg.stepped())
 	n.kind, n.hostname, n.now, n.library = recording{replay}, file.Node.Hostname, replay.Now, replay.Library()
 	n.processesHidden = file.ProcessesHidden()
+	n.mayOpen = func(gpu.Opt[bool]) error { return nil } // the capture was allowed to; the driver is asked as it was then
 	n.closers = append(n.closers, replay.Close)
 	if !cfg.stepped() {
 		n.polled = replay.Next
