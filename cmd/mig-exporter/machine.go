@@ -128,7 +128,7 @@ func ownPod(getenv func(string) string, credentialsDir, hostname string) string 
 	return namespace + "/" + name
 }
 
-// witness returns the pod whose presence in the kubelet's list shows that the list is complete: the configured one
+// witness returns the pod without which the kubelet's list is not complete: the configured one
 // or, in a cluster, that of this process.
 func (m machine) witness(cfg *Config) string {
 	if cfg.WitnessPod != "" || !m.inCluster {
