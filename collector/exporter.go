@@ -27,8 +27,8 @@ func newExporter(c *catalog) collectFunc {
 	unmatched := c.newFamily("mig_exporter_unmatched_device_ids",
 		"Device ids that the kubelet gave out and that name no device of this node.", "")
 	witness := c.newFamily("mig_exporter_kubelet_witness",
-		"1 when a pod is named without which the kubelet's list is not complete, 0 when none is: then no device is "+
-			"ever known to be free (--kubernetes.witness-pod).", "")
+		"1 when a witness pod is named, 0 when none is: then the kubelet's list never counts as complete, and no device "+
+			"is ever known to be free (--kubernetes.witness-pod).", "")
 	driver := c.newFamily("nvidia_driver_info", "Versions of the driver, of NVML and of CUDA, with the value 1.", "",
 		"driver_version", "nvml_version", "cuda_version")
 	driverUse, profilerCalls := c.driverUse, c.profilerCalls

@@ -65,7 +65,8 @@ func (e *Engine) awaitCleared(ctx context.Context) {
 	}
 }
 
-// isDone reports whether an operation does nothing more for now. It is called with the engine's mu held.
+// isDone reports whether an operation is over, or waits for the kubelet or for an operator. It is called with the
+// engine's mu held.
 func (op *operation) isDone() bool {
 	state := op.Operation.State
 	return state.Final() || state == api.Settling || isDegraded(state)

@@ -143,7 +143,7 @@ type Assignments struct {
 	// Free are the devices that an operator has confirmed to be free although Incomplete is set. A GPU stands for all
 	// of its instances.
 	Free []DeviceRef
-	// Witness is whether a pod is named whose presence shows that List is complete. Without one it never is.
+	// Witness is whether a pod is named without which List is not complete. If none is, List never is.
 	Witness bool
 	// Epoch grows when an allocator has restarted and earlier knowledge no longer counts.
 	Epoch uint64
