@@ -357,10 +357,13 @@ faults: [{at: 10s, for: 100s, kind: no-permission}]
 	}
 	p.advance(30 * time.Second)
 	look("with permission again", 2, 4, 2)
-	if again := p.said("permission is granted again"); again != 1 {
-		t.Errorf("said %d times that permission is there again:\n%s", again, p.logText())
+	for _, reading := range []string{"memory", "mig", "events"} {
+		again := `msg="permission is granted again; readings are no longer left out" reading=` + reading
+		if n := p.said(again); n != 1 {
+			t.Errorf("said %d times that permission for %s is there again:\n%s", n, reading, p.logText())
+		}
 	}
-	for _, missing := range []string{"memory of MIG GPUs as a whole", "GPU instances without"} {
+	for _, missing := range []string{"memory of MIG GPUs as a whole", "GPU instances without", "XIDs of MIG GPUs"} {
 		if n := p.said(missing); n != 1 {
 			t.Errorf("said %d times that %s is missing:\n%s", n, missing, p.logText())
 		}

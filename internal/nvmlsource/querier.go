@@ -20,12 +20,6 @@ func newAnswers() answers {
 	return answers{unsupported: map[string]bool{}, denied: map[string]error{}, refused: map[gpu.Reading]bool{}}
 }
 
-func (a answers) clear() {
-	clear(a.unsupported)
-	clear(a.denied)
-	clear(a.refused)
-}
-
 // querier makes the calls of one step of a reading, about one entity. A call that is not supported is cached and
 // seldom tried again, one that is denied is tried again with the slow tier, and every other failure is an error of
 // the step. Once the GPU as a whole does not answer, it makes no call.

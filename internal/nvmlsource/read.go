@@ -134,10 +134,10 @@ func markRemembered(lists ...[]gpu.ReadError) {
 	}
 }
 
-// forgetAnswers clears the cache of refused calls and makes the slow tier due, after a change of what the GPU can
-// answer.
+// forgetAnswers clears the cache of unsupported calls and makes the slow tier due, after a change of what the GPU can
+// answer. The slow tier tries denied calls again; those that are still denied are no new errors.
 func (r *gpuRead) forgetAnswers() {
-	r.state.answers.clear()
+	clear(r.state.answers.unsupported)
 	r.state.slowAt = time.Time{}
 	r.slow = true
 }
