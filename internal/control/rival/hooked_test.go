@@ -2,6 +2,7 @@ package rival
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -72,6 +73,16 @@ const (
 
 // hook is called at every point. It is used by pointer: handles of GPUs contain it and must be comparable.
 type hook struct{ decideAt func(point) verdict }
+
+// after returns a hook that lets every call pass before the program runs.
+func (h *hook) after(running *atomic.Bool) *hook {
+	return &hook{decideAt: func(p point) verdict {
+		if !running.Load() {
+			return proceed
+		}
+		return h.decideAt(p)
+	}}
+}
 
 // hooked is a driver that calls a hook at every call.
 type hooked struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-kit/log"
@@ -63,7 +64,8 @@ func startSession(lib nvmlsource.Library, h *hook, folder, boot string) (*sessio
 	}
 	options := nvmlsource.Options{Now: time.Now, Logger: logger}
 	seen := nvmlsource.New(lib, options)
-	changed := nvmlsource.New(hooked{lib, h}, options)
+	running := &atomic.Bool{}
+	changed := nvmlsource.New(hooked{lib, h.after(running)}, options)
 	poller := poll.New(seen, poll.Options{
 		Hostname: "rival", Grace: limit, Timeout: limit, StaleAfter: limit, Now: time.Now, Logger: logger,
 	})
@@ -73,6 +75,11 @@ func startSession(lib nvmlsource.Library, h *hook, folder, boot string) (*sessio
 	if err := poller.Poll(s.ctx, nil); err != nil {
 		return nil, err
 	}
+	if err := readAll(changed); err != nil {
+		return nil, err
+	}
+	running.Store(true)
+
 	var err error
 	if s.program, err = newProgram(folder, boot, observedActuator{changed.Actuator(), h}, poller, logger); err != nil {
 		return nil, err
@@ -86,6 +93,20 @@ func startSession(lib nvmlsource.Library, h *hook, folder, boot string) (*sessio
 		}
 	}
 	return s, nil
+}
+
+// readAll reads every GPU once, as the exporter does with its one source: what a source knows of a GPU, control goes by.
+func readAll(source *nvmlsource.Source) error {
+	inventory, err := source.Discover()
+	if err != nil {
+		return err
+	}
+	for _, g := range inventory.GPUs {
+		if _, err := source.Read(g.UUID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // end stops the program as a signal to it would.
