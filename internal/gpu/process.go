@@ -21,8 +21,10 @@ func LargestFirst(list []Process) []Process {
 // ReadCues are what a reading of a GPU has to know of its surroundings: what the driver's lists of processes depend on,
 // which are too dear to be read each time.
 type ReadCues struct {
+	// Asked is set if somebody waits for what there is now: everything is read anew, the layout included.
+	Asked bool
 	// Changed is set if the holders of the GPU, or whether one of its devices is active, have changed since the last
-	// reading, or if the reading was asked for: the lists are read.
+	// reading: the lists are read.
 	Changed bool
 	// MPS is set if a holder shares one of the GPU's devices by MPS: the list of MPS clients is read with the others.
 	MPS bool

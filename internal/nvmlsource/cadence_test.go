@@ -70,6 +70,7 @@ func TestProcessesAreListedOnACue(t *testing.T) {
 	}{
 		{gpu.ReadCues{}, 0, 0},
 		{gpu.ReadCues{Changed: true}, 1, 0},
+		{gpu.ReadCues{Asked: true}, 1, 0},
 		{gpu.ReadCues{MPS: true}, 0, 0},
 		{gpu.ReadCues{Changed: true, MPS: true}, 1, 1},
 		{gpu.ReadCues{NoHolders: true}, 0, 0}, // no memory has moved
@@ -177,6 +178,22 @@ func TestChangesThatAreNotReportedEndTheTrust(t *testing.T) {
 	if _, calls := n.quiet(id, gpu.ReadCues{}); calls["GetGpuInstances"] != 0 {
 		t.Error("the tree is still scanned although changes are reported again")
 	}
+}
+
+// Whoever asks for what there is now gets it, also before the report of a change has been received.
+func TestTreeIsScannedWhenAsked(t *testing.T) {
+	n := newNode(t, "", oneHalf)
+	id := n.discover()[0]
+	n.read(id)
+	n.advance(time.Second)
+	n.quiet(id, gpu.ReadCues{})
+
+	n.spy.deaf.Store(true)
+	_, err := n.CreateGPUInstance(0, 19, gpu.Some(6))
+	must(t, err)
+	n.advance(time.Second)
+	g, _ := n.quiet(id, gpu.ReadCues{Asked: true})
+	cmptest.Equal(t, "how many instances", len(g.Instances), 2)
 }
 
 // A handle that fails makes the reading scan.

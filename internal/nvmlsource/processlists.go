@@ -33,7 +33,7 @@ const idleMemory = 64 << 20
 // processesDue reports whether the lists are to be read, given the memory in use now.
 func (r *gpuRead) processesDue(used []uint64) bool {
 	lists := &r.state.processes
-	if !lists.known || r.slow || r.cues.Changed || len(used) != len(lists.used) {
+	if !lists.known || r.slow || r.cues.Asked || r.cues.Changed || len(used) != len(lists.used) {
 		return true
 	}
 

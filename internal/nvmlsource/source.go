@@ -151,7 +151,7 @@ func (s *Source) ReadLayout(id gpu.UUID) (result gpu.GPU, whole bool, err error)
 		}
 
 		whole = true
-		return newGPURead(s, g, gpu.ReadCues{Changed: true}).read()
+		return newGPURead(s, g, gpu.ReadCues{Asked: true}).read()
 	})
 	return result, whole, err
 }

@@ -27,7 +27,7 @@ func (q *eventQueue) watchesLayout(d Device) *queueSet {
 // mayKeepTree reports whether the last scan still holds: its changes would have been reported.
 func (r *gpuRead) mayKeepTree() bool {
 	t, w := &r.state.tree, &r.state.watch
-	if r.layoutOnly || r.slow || r.retryAll || r.rescans > 0 || r.hasReport() {
+	if r.layoutOnly || r.slow || r.retryAll || r.cues.Asked || r.rescans > 0 || r.hasReport() {
 		return false
 	}
 	if !r.state.static.mostMIG.Present() { // the driver may not list MIG devices yet

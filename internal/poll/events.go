@@ -127,7 +127,7 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 		}
 
 		cues := t.nextCues(p.opts.Pods == nil)
-		cues.Changed = true // we are asked for what there is now
+		cues.Asked = true
 		begun := t.read.start(now, func() (reading, error) { return p.readGPU(id, e, cues) })
 		if begun { // else one that began in an earlier cycle has not returned yet
 			started = append(started, t)
