@@ -16,7 +16,9 @@ type TierPace struct {
 }
 
 // Stretched reports whether a tier is read less often than configured.
-func (p *Pace) Stretched() bool { return p.Fast.Now > p.Fast.Configured || p.Slow.Now > p.Slow.Configured }
+func (p *Pace) Stretched() bool {
+	return p.Fast.Now > p.Fast.Configured || p.Slow.Now > p.Slow.Configured
+}
 
 // ReadCosts are the costs of readings to the driver's other users, since the start: the time spent in calls that keep
 // them waiting, or may (CallExclusive, CallUnknown), added up over threads. What is done once for a GPU or a change of

@@ -12,6 +12,7 @@ import (
 type readMeter struct {
 	*callMeter
 	now    func() time.Time
+	hangs  time.Duration // a call that takes this long counts as one that hangs; 0: none does
 	origin time.Time
 	began  atomic.Int64 // when the last call began, in nanoseconds after origin; 0 before the first
 
@@ -19,8 +20,8 @@ type readMeter struct {
 }
 
 // newReadMeter returns a meter for the readings of one GPU.
-func newReadMeter(node *callMeter, now func() time.Time) *readMeter {
-	return &readMeter{callMeter: node, now: now, origin: now().Add(-1)}
+func newReadMeter(node *callMeter, opts *Options) *readMeter {
+	return &readMeter{callMeter: node, now: opts.Now, hangs: opts.HangsAfter, origin: opts.Now().Add(-1)}
 }
 
 // BeginCall counts a call, and notes when it began.
@@ -30,9 +31,15 @@ func (m *readMeter) BeginCall(function string) time.Time {
 	return m.callMeter.BeginCall(function)
 }
 
-// EndCall adds the time that a call took to that of its class and of the tier.
+// EndCall adds the time that a call took to that of its class and of the tier. One that hangs says nothing of what
+// readings cost.
 func (m *readMeter) EndCall(function string, began time.Time) {
-	m.tiers[m.tier].nanos.Add(int64(m.endCall(function, began)))
+	burden := m.endCall(function, began)
+	if m.hangs > 0 && burden >= m.hangs {
+		return
+	}
+
+	m.tiers[m.tier].nanos.Add(int64(burden))
 }
 
 // beginReading begins a reading of which the slow tier is due, or not. A reading that is the first of its GPU, or the
@@ -87,7 +94,7 @@ func (s *Source) Progress(id gpu.UUID) time.Time {
 
 // meterReadings makes the calls of a GPU's readings known to its own meter.
 func (s *Source) meterReadings(g *gpuState) *gpuState {
-	g.meter = newReadMeter(s.meter, s.opts.Now)
+	g.meter = newReadMeter(s.meter, &s.opts)
 	g.dev = observeInstead(g.handle, g.meter)
 
 	return g
