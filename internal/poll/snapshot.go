@@ -32,7 +32,10 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	s.GPUs, s.Unread = p.listGPUs(now)
 	attachJobs(s.GPUs, p.jobs.last, p.jobs.readAt)
 	if p.pods.known {
-		s.Unmatched = attachHolders(s.GPUs, p.pods.last, p.pods.success, p.opts.Containers)
+		unmatched := attachHolders(s.GPUs, p.pods.last, p.pods.success, p.opts.Containers)
+		if !p.driverAnsweredAt.IsZero() && len(s.Unread) == 0 { // else they may be of a GPU that we have not read yet
+			s.Unmatched = unmatched
+		}
 		s.Witness = gpu.Some(p.pods.last.Witness)
 		if s.HoldersIncomplete = p.pods.last.Incomplete; s.HoldersIncomplete != "" {
 			markConfirmedFree(s.GPUs)
