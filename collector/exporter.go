@@ -25,8 +25,8 @@ func newExporter(c *catalog) collectFunc {
 	hung := c.newFamily("mig_exporter_hung_driver_calls",
 		"Driver calls that have not returned in time and may never return.", "")
 	interval := c.newFamily("mig_exporter_poll_interval_seconds",
-		"Time between two readings of a GPU, for what every poll reads (fast) and for what is dear or seldom changes (slow). "+
-			"Longer than configured while driver calls take more than --poll.driver-budget.", "", "tier")
+		"Time between two readings of a GPU, for what every poll reads (fast) and for what is dear or seldom changes "+
+			"(slow). Longer than configured while driver calls take more than --poll.driver-budget.", "", "tier")
 	configured := c.newFamily("mig_exporter_poll_configured_interval_seconds",
 		"What mig_exporter_poll_interval_seconds is while driver calls are within --poll.driver-budget.", "", "tier")
 	unmatched := c.newFamily("mig_exporter_unmatched_device_ids",

@@ -139,8 +139,9 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 		"Time after which a GPU counts as down whose driver does not return from a call. A reading of many calls that each "+
 			"return may take ten times as long.", "5s", &cfg.PollTimeout)
 	floatFlag(app, "poll.driver-budget",
-		"Seconds of driver calls, for each second, that may keep other users of the GPUs waiting. Readings that take more are "+
-			"made less often until they fit: every 5s at most, those that are dear or seldom change every 2m. 0 is no limit.",
+		"Seconds of driver calls, for each second, that may keep other users of the GPUs waiting. Readings that take more "+
+			"are made less often until they fit: every 5s at most, those that are dear or seldom change every 2m. "+
+			"0 is no limit.",
 		defaultDriverBudget, &cfg.DriverBudget)
 	intFlag(app, "poll.stale-after",
 		"Number of intervals after which the readings of a GPU that does not answer are dropped.",

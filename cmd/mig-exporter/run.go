@@ -118,7 +118,8 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		x.rightsizing.published = s.evaluation.recordPredictions
 	}
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{
-		Now: node.now, HangsAfter: cfg.PollTimeout, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger, GPM: cfg.asksGPM(),
+		Now: node.now, HangsAfter: cfg.PollTimeout, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger,
+		GPM:             cfg.asksGPM(),
 		ProcessesHidden: node.processesHidden, ProcessUtilization: cfg.servesProcesses(),
 		Extras: func() nvmlsource.Extras { return x.metrics.extras() }, WholeGPUMedia: cfg.Advise.Enabled,
 		GPMFor: func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },

@@ -11,8 +11,8 @@ import (
 // Budget is what readings may cost the other users of the driver. Control's readings and those that an event asks for
 // are made whatever it says.
 type Budget struct {
-	// Seconds is how many seconds the calls of one second may take that keep others waiting, or may, added up over threads.
-	// 0 is no limit.
+	// Seconds is how many seconds the calls of one second may take that keep others waiting, or may, added up over
+	// threads. 0 is no limit.
 	Seconds float64
 	// Interval and SlowEvery are how often the tiers are read while they cost less. Interval is that of the loop.
 	Interval, SlowEvery time.Duration

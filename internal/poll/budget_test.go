@@ -20,7 +20,6 @@ type costedLoop struct {
 	now        time.Time
 	costs      gpu.ReadCosts
 	fast, slow time.Duration // of one reading
-	fastAt     time.Time
 	slowAt     time.Time
 }
 
@@ -143,32 +142,43 @@ func (l *logLines) Log(keyvals ...any) error {
 
 var _ log.Logger = (*logLines)(nil)
 
-// While polls are stretched, the loop publishes every second who holds the devices, and reads the GPUs less often. What
-// is concluded from the age of readings follows.
+// stretchedLoop starts a loop whose readings of a GPU cost so much that they are made every 5 s, and returns once they
+// are.
+func stretchedLoop(t *testing.T, src *fakeSource, logger log.Logger) (h *harness, stop func() error) {
+	t.Helper()
+	h = newHarness(t, src, func(o *Options) {
+		o.Interval, o.Now, o.Logger = time.Second, time.Now, logger
+		o.Pods = &fakePods{}
+		o.Budget = Budget{Seconds: 0.05, Interval: time.Second, SlowEvery: 15 * time.Second,
+			Costs: func() gpu.ReadCosts {
+				n := src.countReads(uuidA)
+				return gpu.ReadCosts{Fast: gpu.TierCost{Readings: uint64(n), Took: time.Duration(n) * 10 * time.Second}}
+			}}
+	})
+	h.opts.Pods.(*fakePods).now = time.Now
+	stop = h.startLoop()
+
+	time.Sleep(30*time.Second + time.Millisecond)
+	synctest.Wait()
+	cmptest.Equal(t, "pace", h.Current().Pace, paces(5*time.Second, 15*time.Second))
+	return h, stop
+}
+
+func (s *fakeSource) countReads(id gpu.UUID) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reads[id]
+}
+
+// While polls are stretched, the loop publishes every second who holds the devices, and reads the GPUs less often. A
+// reading that control asks for is made at once.
 func TestStretchedLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		src := newFakeSource(uuidA)
-		logged := &logLines{text: "driver calls"}
-		cost := func() time.Duration { return 10 * time.Second }
-		h := newHarness(t, src, func(o *Options) {
-			o.Interval, o.Now, o.Logger = time.Second, time.Now, logged
-			o.Pods = &fakePods{}
-			o.Budget = Budget{Seconds: 0.05, Interval: time.Second, SlowEvery: 15 * time.Second,
-				Costs: func() gpu.ReadCosts {
-					src.mu.Lock()
-					defer src.mu.Unlock()
-					n := src.reads[uuidA]
-					return gpu.ReadCosts{Fast: gpu.TierCost{Readings: uint64(n), Took: time.Duration(n) * cost()}}
-				}}
-		})
-		h.opts.Pods.(*fakePods).now = time.Now
-		stop := h.startLoop()
-		time.Sleep(30*time.Second + time.Millisecond)
-		synctest.Wait()
-		cmptest.Equal(t, "pace", h.Current().Pace, paces(5*time.Second, 15*time.Second))
+		src, logged := newFakeSource(uuidA), &logLines{text: "driver calls"}
+		h, stop := stretchedLoop(t, src, logged)
 		cmptest.Equal(t, "messages", logged.count.Load(), int64(1))
 
-		reads, generation := src.reads[uuidA], h.Current().Generation
+		reads, generation := src.countReads(uuidA), h.Current().Generation
 		between := 0
 		for range 20 {
 			time.Sleep(time.Second)
@@ -177,17 +187,26 @@ func TestStretchedLoop(t *testing.T) {
 				between++
 			}
 		}
-		cmptest.Equal(t, "readings in 20 s", src.reads[uuidA]-reads, 4)
+		cmptest.Equal(t, "readings in 20 s", src.countReads(uuidA)-reads, 4)
 		cmptest.Equal(t, "Snapshots in 20 s", h.Current().Generation-generation, uint64(20))
 		cmptest.Equal(t, "Snapshots without readings", between, 16)
 
-		// A reading that control asks for is made at once.
 		if err := h.PollGPUs(t.Context(), uuidA); err != nil {
 			t.Fatal(err)
 		}
 		cmptest.Equal(t, "last read", h.Current().GPUs[0].LastRead, h.Current().Time)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
 
-		// The readings of a GPU that fails are kept for three readings, as configured.
+// The readings of a GPU that fails are kept for as many readings as configured.
+func TestStaleAfterFollowsThePace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA)
+		h, stop := stretchedLoop(t, src, log.NewNopLogger())
+
 		src.set(func() { src.errs[uuidA] = gpu.ErrDriver })
 		kept := 0
 		for range 30 {

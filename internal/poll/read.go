@@ -193,8 +193,8 @@ func (p *Poller) markHungReadings() {
 const readLimit = 10
 
 // isReadingHung reports whether a reading of a GPU is under way and hangs: one call of the driver has not returned for
-// Timeout, or the reading has lasted readLimit times that long. Where each call is slow, as with the first nvmlInit of a
-// node or under many tenants, a reading of hundreds of calls may take long, and its GPU answers all the while.
+// Timeout, or the reading has lasted readLimit times that long. Where each call is slow, as under
+// many tenants, a reading of hundreds of calls may take long, and its GPU answers all the while.
 func (p *Poller) isReadingHung(id gpu.UUID, t *trackedGPU, now time.Time) bool {
 	if p.opts.Progress == nil || !t.read.running {
 		return t.read.isHung(now, p.opts.Timeout)
