@@ -24,6 +24,11 @@ func newExporter(c *catalog) collectFunc {
 			"mig_exporter_driver_calls_total.", "", "class")
 	hung := c.newFamily("mig_exporter_hung_driver_calls",
 		"Driver calls that have not returned in time and may never return.", "")
+	interval := c.newFamily("mig_exporter_poll_interval_seconds",
+		"Time between two readings of a GPU, for what every poll reads (fast) and for what is dear or seldom changes "+
+			"(slow). Longer than configured while driver calls take more than --poll.driver-budget.", "", "tier")
+	configured := c.newFamily("mig_exporter_poll_configured_interval_seconds",
+		"What mig_exporter_poll_interval_seconds is while driver calls are within --poll.driver-budget.", "", "tier")
 	unmatched := c.newFamily("mig_exporter_unmatched_device_ids",
 		"Device ids that the kubelet gave out and that name no device of this node.", "")
 	witness := c.newFamily("mig_exporter_kubelet_witness",
@@ -42,6 +47,7 @@ func newExporter(c *catalog) collectFunc {
 			w.addTimestamp(success, l, s.LastSuccess)
 		}
 		w.add(hung, nil, float64(v.HungCalls))
+		addPace(w, v, interval, configured)
 		w.add(unmatched, nil, float64(len(v.Unmatched)))
 		if named, ok := v.Witness.Get(); ok {
 			w.addBool(witness, nil, named)
@@ -52,6 +58,20 @@ func newExporter(c *catalog) collectFunc {
 		addDriverUse(w, v, calls, seconds, driverUse)
 		if profilerCalls != nil { // what the host engine asks the driver for is not known
 			w.add(calls, v.root.extend("source", gpu.SourceDCGM, "class", string(gpu.CallUnknown)), float64(profilerCalls()))
+		}
+	}
+}
+
+// addPace adds how often the tiers are read, as far as that is known.
+func addPace(w *metricWriter, v *view, interval, configured *family) {
+	for _, tier := range []struct {
+		name string
+		gpu.TierPace
+	}{{"fast", v.Pace.Fast}, {"slow", v.Pace.Slow}} {
+		if tier.Configured > 0 {
+			l := v.root.extend("tier", tier.name)
+			w.add(interval, l, tier.Now.Seconds())
+			w.add(configured, l, tier.Configured.Seconds())
 		}
 	}
 }

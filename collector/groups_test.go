@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -287,6 +288,7 @@ func TestExporterGroup(t *testing.T) {
 		{Name: gpu.SourceKubelet, Stale: true, LastSuccess: testEpoch()},
 		{Name: gpu.SourceDCGM, Up: true, LastSuccess: testEpoch()}, {Name: gpu.SourceJobs}}
 	s.Unmatched, s.HungCalls, s.Witness = make([]gpu.Assignment, 2), 1, gpu.Some(false)
+	s.Pace.Fast = gpu.TierPace{Configured: time.Second, Now: 4 * time.Second}
 	opts := fixedOptions("exporter")
 	opts.DriverUse = someCalls
 	expectText(t, renderText(t, mustNew(t, opts), s), `# TYPE mig_exporter_driver_calls_total counter
@@ -299,6 +301,10 @@ func TestExporterGroup(t *testing.T) {
 		mig_exporter_hung_driver_calls 1
 		# TYPE mig_exporter_kubelet_witness gauge
 		mig_exporter_kubelet_witness 0
+		# TYPE mig_exporter_poll_configured_interval_seconds gauge
+		mig_exporter_poll_configured_interval_seconds{tier="fast"} 1
+		# TYPE mig_exporter_poll_interval_seconds gauge
+		mig_exporter_poll_interval_seconds{tier="fast"} 4
 		# TYPE mig_exporter_snapshot_generation gauge
 		mig_exporter_snapshot_generation 7
 		# TYPE mig_exporter_snapshot_timestamp_seconds gauge

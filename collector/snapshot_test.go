@@ -150,6 +150,10 @@ func richNode(count, instances int) *gpu.Snapshot {
 	s := newNode()
 	s.Driver = gpu.Some(gpu.Driver{Version: "580.95.05", NVML: "13.580.95.05", CUDA: "13.0"})
 	s.Witness = gpu.Some(true)
+	s.Pace = gpu.Pace{
+		Fast: gpu.TierPace{Configured: time.Second, Now: time.Second},
+		Slow: gpu.TierPace{Configured: 15 * time.Second, Now: 15 * time.Second},
+	}
 	s.Sources = []gpu.SourceState{
 		{Name: gpu.SourceNVML, Up: true, LastSuccess: testEpoch()},
 		{Name: gpu.SourceKubelet, Up: true, LastSuccess: testEpoch()},

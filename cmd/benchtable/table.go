@@ -65,10 +65,10 @@ func lines() []line {
 		line{"a step of partition control on one of 8 GPUs: driver calls, at most", metric{"Step/" + gpusOfBench, "calls"},
 			stepTarget},
 		line{"planning's worst case, 16 mixed GPUs: CPU", metric{"PlanWorst", "cpu-ns"}, planTarget},
-		line{"resident after 1,000 polls", metric{"Resident", "MiB@1000"}, 40},
-		line{"resident after 10,000 polls and 1,000 scrapes", metric{"Resident", "MiB@10000"}, 40},
-		line{"resident at most, in between", metric{"Resident", "MiB-peak"}, 0},
-		line{"resident of the program's own file", metric{"Resident", "MiB-of-files"}, 0},
+		line{"anonymous memory after 1,000 polls (RssAnon)", metric{"Resident", "MiB-anon@1000"}, 14},
+		line{"anonymous memory after 10,000 polls and 1,000 scrapes (RssAnon)", metric{"Resident", "MiB-anon@10000"}, 14},
+		line{"pages of the program's own file (RssFile)", metric{"Resident", "MiB-of-files"}, 0},
+		line{"all of it at most, in between (VmHWM)", metric{"Resident", "MiB-peak"}, 0},
 	)
 }
 

@@ -44,15 +44,21 @@ func callsPerSecond(tb testing.TB, x *exporter, seconds int) map[string]float64 
 	return rates
 }
 
-// maxExclusive is how many exclusive calls a second the node of the bench may cost its users, on the mean.
-const maxExclusive = 6
+// What the node of the bench may cost its users on the mean: exclusive calls a second, and half of the calls of which
+// nothing shows that they are not, which were 489 while each poll read everything.
+const (
+	maxExclusive = 6
+	maxUnknown   = 489.0 / 2
+)
 
-// TestExclusiveCallsOfTheBench holds what polls of h100-56 keep the node's users waiting with.
-func TestExclusiveCallsOfTheBench(t *testing.T) {
+// TestCallsOfTheBench holds what polls of h100-56 at 1 Hz keep the node's users waiting with, or may.
+func TestCallsOfTheBench(t *testing.T) {
 	rates := callsPerSecond(t, benchNode(t, benchGPUs), 300)
 	t.Logf("calls a second: %v", rates)
 
-	if got := rates[string(gpu.CallExclusive)]; got > maxExclusive || got == 0 {
-		t.Errorf("%.1f exclusive calls a second, want at most %d, and some", got, maxExclusive)
+	for class, most := range map[gpu.CallClass]float64{gpu.CallExclusive: maxExclusive, gpu.CallUnknown: maxUnknown} {
+		if got := rates[string(class)]; got > most || got == 0 {
+			t.Errorf("%.1f %s calls a second, want at most %.1f, and some", got, class, most)
+		}
 	}
 }

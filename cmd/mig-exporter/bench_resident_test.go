@@ -29,13 +29,13 @@ func BenchmarkResident(b *testing.B) {
 				p.request("GET", "/metrics", map[string]string{"Accept": f.accept, "Accept-Encoding": f.coding})
 			}
 			if i == settled {
-				early = residentMiB(b, p.cmd.Process.Pid, "VmRSS")
+				early = residentMiB(b, p.cmd.Process.Pid, "RssAnon")
 			}
 		}
-		b.ReportMetric(early, fmt.Sprintf("MiB@%d", settled))
-		b.ReportMetric(residentMiB(b, p.cmd.Process.Pid, "VmRSS"), fmt.Sprintf("MiB@%d", longPolls))
-		b.ReportMetric(residentMiB(b, p.cmd.Process.Pid, "VmHWM"), "MiB-peak")
+		b.ReportMetric(early, fmt.Sprintf("MiB-anon@%d", settled))
+		b.ReportMetric(residentMiB(b, p.cmd.Process.Pid, "RssAnon"), fmt.Sprintf("MiB-anon@%d", longPolls))
 		b.ReportMetric(residentMiB(b, p.cmd.Process.Pid, "RssFile"), "MiB-of-files")
+		b.ReportMetric(residentMiB(b, p.cmd.Process.Pid, "VmHWM"), "MiB-peak")
 		if code := p.stop(); code != exitOK {
 			b.Fatalf("exit code %d", code)
 		}

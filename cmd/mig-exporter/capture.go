@@ -88,7 +88,8 @@ func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture
 	logger := read.Logger
 	source := nvmlsource.New(recorder.Library(), read)
 	defer closeSource(source, logger)
-	opts := pollOptions(cfg, node, nil, logger, nil)
+	opts := pollOptions(cfg, node, logger, nil)
+	followSource(&opts, cfg, source)
 	opts.Interval = 0 // the polls are asked for below
 	poller := poll.New(source, opts)
 	ctx, cancel := context.WithCancel(ctx)

@@ -105,7 +105,7 @@ func served(t *testing.T, r captureRun) []string {
 		t.Fatal(err)
 	}
 	x.fresh, _ = newProcessRegistry()
-	x.poller = poll.New(x.source, pollOptions(cfg, n, nil, logger, func(s *gpu.Snapshot, _ time.Duration) {
+	x.poller = poll.New(x.source, pollOptions(cfg, n, logger, func(s *gpu.Snapshot, _ time.Duration) {
 		x.metrics.Observe(s)
 	}))
 	h := web.NewHandler(x.webOptions(cfg), x.poller, x.metrics, x.fresh, logger)

@@ -34,6 +34,9 @@ const (
 	dcgmRemote   = "remote"
 )
 
+// defaultDriverBudget is the default of --poll.driver-budget.
+const defaultDriverBudget = 0.05
+
 // The default of --web.ready-max-age, and how many intervals it is at least.
 const (
 	defaultReadyMaxAge = 15 * time.Second
@@ -49,6 +52,8 @@ type Config struct {
 	SimClock     sim.ClockMode
 	PollInterval time.Duration
 	PollTimeout  time.Duration
+	// DriverBudget is how many seconds of calls that keep others waiting a second of polls may take; 0: any number.
+	DriverBudget float64
 	StaleAfter   int // intervals
 
 	Profiling   string
@@ -111,6 +116,9 @@ func (c *Config) Validate() error {
 		"--driver=sim: expected --sim.scenario=FILE with the node to simulate")
 	add(c.PollInterval >= minInterval, "--poll.interval=%s: expected %s or more", c.PollInterval, minInterval)
 	add(c.PollTimeout > 0, "--poll.timeout=%s: expected more than 0s", c.PollTimeout)
+	add(c.DriverBudget >= 0 && c.DriverBudget <= maxDriverBudget, // NaN is not
+		"--poll.driver-budget=%v: expected seconds of driver calls for each second, such as 0.05, or 0 for no limit",
+		c.DriverBudget)
 	add(c.StaleAfter >= 1, "--poll.stale-after=%d: expected a number of intervals, 1 or more", c.StaleAfter)
 	add(c.XIDWindow > 0 && c.XIDWindow <= maxWindow, "--dcgm.xid-window=%s: expected more than 0s and at most %s",
 		c.XIDWindow, maxWindow)
@@ -161,6 +169,10 @@ func isWitness(text string) bool {
 
 // minInterval prevents that a typing error makes the program poll the driver all the time.
 const minInterval = 50 * time.Millisecond
+
+// maxDriverBudget is more than the threads of the exporter can spend in a second: a larger budget is a typing error, as
+// one in milliseconds.
+const maxDriverBudget = 100
 
 // maxWindow bounds the memory of the windows of dcgm-exporter's counts, which hold the clock events of each poll.
 const maxWindow = 24 * time.Hour

@@ -122,7 +122,7 @@ func TestHostnameInAPod(t *testing.T) {
 		cmptest.Equal(t, what+": host name", inv.Config.Hostname, tt.want)
 		cmptest.Equal(t, what+": label", inv.Config.DCGMNodeName, tt.label)
 	}
-	opts := pollOptions(&Config{Hostname: "gpu-7"}, &node{hostname: "exporter-x2x4z"}, nil, nil, nil)
+	opts := pollOptions(&Config{Hostname: "gpu-7"}, &node{hostname: "exporter-x2x4z"}, nil, nil)
 	if opts.Hostname != "gpu-7" {
 		t.Errorf("readings are of host %q", opts.Hostname)
 	}

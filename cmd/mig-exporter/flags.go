@@ -135,8 +135,14 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 	enumFlag(app, "sim.clock", "How simulated time passes: real, step (only by POST /-/sim/advance?by=1s), or x60.",
 		sim.ClockReal, &cfg.SimClock, sim.ClockReal, sim.ClockStep, sim.ClockX60)
 	durationFlag(app, "poll.interval", "Time between two readings of all GPUs.", "1s", &cfg.PollInterval)
-	durationFlag(app, "poll.timeout", "Time after which a GPU that does not answer counts as down.", "5s",
-		&cfg.PollTimeout)
+	durationFlag(app, "poll.timeout",
+		"Time after which a GPU counts as down whose driver does not return from a call. A reading of many calls that each "+
+			"return may take ten times as long.", "5s", &cfg.PollTimeout)
+	floatFlag(app, "poll.driver-budget",
+		"Seconds of driver calls, for each second, that may keep other users of the GPUs waiting. Readings that take more "+
+			"are made less often until they fit: every 5s at most, those that are dear or seldom change every 2m. "+
+			"0 is no limit.",
+		defaultDriverBudget, &cfg.DriverBudget)
 	intFlag(app, "poll.stale-after",
 		"Number of intervals after which the readings of a GPU that does not answer are dropped.",
 		"3", &cfg.StaleAfter)

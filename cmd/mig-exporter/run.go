@@ -118,7 +118,8 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		x.rightsizing.published = s.evaluation.recordPredictions
 	}
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{
-		Now: node.now, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger, GPM: cfg.asksGPM(),
+		Now: node.now, HangsAfter: cfg.PollTimeout, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger,
+		GPM:             cfg.asksGPM(),
 		ProcessesHidden: node.processesHidden, ProcessUtilization: cfg.servesProcesses(),
 		Extras: func() nvmlsource.Extras { return x.metrics.extras() }, WholeGPUMedia: cfg.Advise.Enabled,
 		GPMFor: func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },
@@ -129,19 +130,20 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	}
 	var pollSeconds prometheus.Histogram
 	x.fresh, pollSeconds = newProcessRegistry()
-	x.poller = poll.New(x.source,
-		pollOptions(cfg, node, x.source.Actuator().HungCalls, logger, func(s *gpu.Snapshot, took time.Duration) {
-			x.metrics.Observe(s)
-			x.activity.observe(s)
-			if s.BetweenPolls {
-				return // evidence, durations and recordings go by whole polls
-			}
-			if x.rightsizing != nil {
-				x.rightsizing.observe(s)
-			}
-			pollSeconds.Observe(took.Seconds())
-			node.polled()
-		}))
+	opts := pollOptions(cfg, node, logger, func(s *gpu.Snapshot, took time.Duration) {
+		x.metrics.Observe(s)
+		x.activity.observe(s)
+		if s.BetweenPolls {
+			return // evidence, durations and recordings go by whole polls
+		}
+		if x.rightsizing != nil {
+			x.rightsizing.observe(s)
+		}
+		pollSeconds.Observe(took.Seconds())
+		node.polled()
+	})
+	followSource(&opts, cfg, x.source)
+	x.poller = poll.New(x.source, opts)
 	node.running.current = x.poller.Current
 	if cfg.Control.Enabled {
 		if x.control, err = openControl(cfg, x); err != nil {
@@ -279,7 +281,7 @@ func runTogether(ctx context.Context, parts []func(context.Context) error) error
 }
 
 func pollOptions(
-	cfg *Config, node *node, hung func() int, logger log.Logger, observe func(*gpu.Snapshot, time.Duration),
+	cfg *Config, node *node, logger log.Logger, observe func(*gpu.Snapshot, time.Duration),
 ) poll.Options {
 	opts := poll.Options{
 		Hostname:       cmp.Or(cfg.Hostname, node.hostname),
@@ -294,7 +296,6 @@ func pollOptions(
 		Containers:     node.containers,
 		Profiler:       node.profiler,
 		Jobs:           node.jobs,
-		HungElsewhere:  hung,
 		Observe:        observe,
 
 		ProcessContainers: cfg.servesProcesses(),
@@ -304,6 +305,16 @@ func pollOptions(
 		opts.Interval = 0
 	}
 	return opts
+}
+
+// followSource makes a loop judge readings by the calls that a source makes for them.
+func followSource(opts *poll.Options, cfg *Config, source *nvmlsource.Source) {
+	opts.Progress = source.Progress
+	opts.HungElsewhere = source.Actuator().HungCalls
+	opts.Budget = poll.Budget{
+		Seconds: cfg.DriverBudget, Interval: cfg.PollInterval, SlowEvery: nvmlsource.DefaultSlowEvery,
+		Costs: source.ReadCosts,
+	}
 }
 
 // newProcessRegistry returns the registry of the metrics of the process itself, and the histogram of the duration of

@@ -3,6 +3,7 @@ package gpu
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 // MaxProcesses is how many processes of a GPU have series of their own.
@@ -31,4 +32,6 @@ type ReadCues struct {
 	// NoHolders is set if no allocator says who holds the GPU, so that its processes alone show it: the lists are read
 	// whenever its memory in use has moved.
 	NoHolders bool
+	// SlowEvery is the period of the slow tier; 0 is that of the source's own.
+	SlowEvery time.Duration
 }

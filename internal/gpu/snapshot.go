@@ -10,8 +10,8 @@ type Snapshot struct {
 	// Generation grows by one with every published Snapshot of a process.
 	Generation uint64
 	Time       time.Time
-	// BetweenPolls is set if only some GPUs were read since the last poll, or only their layouts. All else is as that poll
-	// has found it. An instance that is new since then may have no readings yet.
+	// BetweenPolls is set if no GPUs or only some were read since the last poll, or only their layouts. All else of them
+	// is as that poll has found it. An instance that is new since then may have no readings yet.
 	BetweenPolls bool
 	Hostname     string
 	Driver       Opt[Driver] // absent while no driver answers
@@ -27,6 +27,7 @@ type Snapshot struct {
 	Witness Opt[bool]
 	// HungCalls counts the driver calls that have not returned in time and may never return.
 	HungCalls int
+	Pace      Pace
 }
 
 // Driver names the versions in use.

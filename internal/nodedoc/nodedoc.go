@@ -38,6 +38,17 @@ type Host struct {
 	GPUsUnknown string `json:"gpusUnknown,omitempty"`
 	// HungCalls counts driver calls that have not returned in time and may never return.
 	HungCalls int `json:"hungCalls"`
+	// ReadEvery is the time between two readings of a GPU; missing if it is not known.
+	ReadEvery *ReadEvery `json:"readEvery,omitempty"`
+}
+
+// ReadEvery is how often GPUs are read: the fast tier with every poll, the slow one with some. It is less often than
+// configured while driver calls take more than their budget.
+type ReadEvery struct {
+	FastSeconds           float64 `json:"fastSeconds"`
+	FastConfiguredSeconds float64 `json:"fastConfiguredSeconds"`
+	SlowSeconds           float64 `json:"slowSeconds"`
+	SlowConfiguredSeconds float64 `json:"slowConfiguredSeconds"`
 }
 
 // Unmatched is a device id that names no device of this node, and the container it was given to. The id and the

@@ -27,8 +27,19 @@ func New(snap *gpu.Snapshot) Document {
 			GPUsUnread:        slices.Clone(snap.Unread),
 			GPUsUnknown:       whyUnknown(snap),
 			HungCalls:         snap.HungCalls,
+			ReadEvery:         newReadEvery(&snap.Pace),
 		},
 		GPUs: each(snap.GPUs, newGPU),
+	}
+}
+
+func newReadEvery(p *gpu.Pace) *ReadEvery {
+	if p.Fast.Configured == 0 {
+		return nil
+	}
+	return &ReadEvery{
+		FastSeconds: p.Fast.Now.Seconds(), FastConfiguredSeconds: p.Fast.Configured.Seconds(),
+		SlowSeconds: p.Slow.Now.Seconds(), SlowConfiguredSeconds: p.Slow.Configured.Seconds(),
 	}
 }
 

@@ -11,19 +11,37 @@ import (
 type callMeter struct {
 	functions map[string]*classMeter // never modified
 	classes   map[gpu.CallClass]*classMeter
+	tiers     [tierCount]tierMeter
 }
 
 // classMeter is the part of a callMeter for one class.
 type classMeter struct {
-	calls atomic.Uint64
-	nanos atomic.Int64
+	burdens bool // the calls keep other users of the driver waiting, or may
+	calls   atomic.Uint64
+	nanos   atomic.Int64
 }
+
+// tierMeter adds up what the readings of a tier burden other users of the driver with.
+type tierMeter struct {
+	readings atomic.Uint64
+	nanos    atomic.Int64
+}
+
+// readTier says by what the calls of a reading are due.
+type readTier int
+
+const (
+	tierFast readTier = iota
+	tierSlow
+	tierOnce // once for a GPU, or for a change of it
+	tierCount
+)
 
 func newCallMeter() *callMeter {
 	m := &callMeter{functions: map[string]*classMeter{}, classes: map[gpu.CallClass]*classMeter{}}
 	for function, class := range gpu.ClassifiedCalls() {
 		if m.classes[class] == nil {
-			m.classes[class] = &classMeter{}
+			m.classes[class] = &classMeter{burdens: class == gpu.CallExclusive || class == gpu.CallUnknown}
 		}
 		m.functions[function] = m.classes[class]
 	}
@@ -48,8 +66,18 @@ func (m *callMeter) BeginCall(function string) time.Time {
 }
 
 // EndCall adds the time that a call took.
-func (m *callMeter) EndCall(function string, began time.Time) {
-	m.of(function).nanos.Add(int64(time.Since(began)))
+func (m *callMeter) EndCall(function string, began time.Time) { m.endCall(function, began) }
+
+// endCall is EndCall, and returns the time for which the call has burdened other users of the driver.
+func (m *callMeter) endCall(function string, began time.Time) (burden time.Duration) {
+	took := time.Since(began)
+	class := m.of(function)
+	class.nanos.Add(int64(took))
+	if class.burdens {
+		return took
+	}
+
+	return 0
 }
 
 // DriverUse returns how many calls of the driver seam (Library) were made of each class, and the time that those which
@@ -67,6 +95,16 @@ func (s *Source) DriverUse() []gpu.CallUse {
 	}
 
 	return list
+}
+
+// ReadCosts returns what the readings of each tier have cost other users of the driver.
+func (s *Source) ReadCosts() gpu.ReadCosts {
+	cost := func(of readTier) gpu.TierCost {
+		t := &s.meter.tiers[of]
+		return gpu.TierCost{Readings: t.readings.Load(), Took: time.Duration(t.nanos.Load())}
+	}
+
+	return gpu.ReadCosts{Fast: cost(tierFast), Slow: cost(tierSlow)}
 }
 
 // DriverCalls returns how many calls DriverUse counts.

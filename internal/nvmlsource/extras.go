@@ -51,6 +51,8 @@ func (r *gpuRead) readInstanceECC(gi *gpu.GPUInstance, state *entityState) (vani
 	if !r.extras.InstanceECC {
 		return false
 	}
+	r.state.meter.countFor(r.slow)
+	defer r.state.meter.countFor(false)
 	for i := range gi.ComputeInstances {
 		ci, of := &gi.ComputeInstances[i], &state.computes[i]
 		if r.slow {

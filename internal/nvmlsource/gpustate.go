@@ -15,6 +15,8 @@ import (
 type gpuState struct {
 	uuid   gpu.UUID
 	handle Device
+	dev    Device     // the handle for readings, whose calls meter observes
+	meter  *readMeter // of readings
 	index  atomic.Int64
 	phase  atomic.Int32           // a gpuPhase
 	change atomic.Int32           // a gpuChange, since the last reading began

@@ -61,8 +61,10 @@ func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError)
 	processes, err := lists.list, error(nil)
 	errs := lists.errs
 	if fresh {
+		r.state.meter.countFor(r.slow)
 		processes, err = r.queryProcesses(&q)
 		errs = q.errs
+		r.state.meter.countFor(false)
 	}
 	if scanErr == nil {
 		if err != nil && t.known && r.source.opts.ProcessesHidden == nil {

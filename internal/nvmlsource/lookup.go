@@ -119,5 +119,5 @@ func (s *Source) slotOf(index int, f found) slot {
 			return at
 		}
 	}
-	return slot{state: newGPUState(f.uuid, f.handle, index)}
+	return slot{state: s.meterReadings(newGPUState(f.uuid, f.handle, index))}
 }

@@ -41,13 +41,19 @@ func newGPURead(s *Source, g *gpuState, cues gpu.ReadCues) *gpuRead {
 	if s.opts.Extras != nil {
 		extras = s.opts.Extras()
 	}
+	slowEvery := s.opts.SlowEvery
+	if cues.SlowEvery > 0 {
+		slowEvery = cues.SlowEvery
+	}
 	since := now.Sub(g.slowAt)
+	slow := g.slowAt.IsZero() || since < 0 || since >= slowEvery
+	g.meter.beginReading(slow, g.slowAt.IsZero() || retryAll || change != unchanged)
 	return &gpuRead{
 		source:   s,
 		state:    g,
-		dev:      g.handle,
+		dev:      g.dev,
 		now:      now,
-		slow:     g.slowAt.IsZero() || since < 0 || since >= s.opts.SlowEvery,
+		slow:     slow,
 		extras:   extras,
 		cues:     cues,
 		reported: change != unchanged,
@@ -89,7 +95,8 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 // newLayoutRead returns a reading of the layout alone. Changes that were reported of the GPU stay reported, for the
 // next reading of everything.
 func newLayoutRead(s *Source, g *gpuState) *gpuRead {
-	return &gpuRead{source: s, state: g, dev: g.handle, now: s.opts.Now(), layoutOnly: true}
+	g.meter.beginReading(false, true)
+	return &gpuRead{source: s, state: g, dev: g.dev, now: s.opts.Now(), layoutOnly: true}
 }
 
 // readLayout reads the MIG mode and the tree. known is false if that doesn't do, because the mode has changed or the
@@ -140,6 +147,7 @@ func (r *gpuRead) forgetAnswers() {
 	clear(r.state.answers.unsupported)
 	r.state.slowAt = time.Time{}
 	r.slow = true
+	r.state.meter.tier = tierOnce
 }
 
 // readMode reads the MIG mode. A change makes everything else new: profiles are immutable only within a mode, and the

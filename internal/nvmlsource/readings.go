@@ -49,6 +49,8 @@ func (r *gpuRead) readSlow(fields tier) tier {
 	if !r.slow {
 		return r.state.slow
 	}
+	r.state.meter.countFor(true)
+	defer r.state.meter.countFor(false)
 	q, to := r.newQuerier(r.state.answers), fields.readings
 	to.PowerLimitWatts = queryScaled(&q, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower,
 		r.dev.GetEnforcedPowerLimit, 1000)

@@ -19,6 +19,8 @@ type Options struct {
 	// SlowEvery is the period of the slow tier: readings that are expensive or seldom change, and another try of calls
 	// that were refused for lack of privilege. 0 is 15 s.
 	SlowEvery time.Duration
+	// HangsAfter is how long a call of a reading may take, in real time, to count for ReadCosts; 0 is no limit.
+	HangsAfter time.Duration
 	// Admin is set if this process has the rights that the driver takes for an administrator's: CAP_SYS_ADMIN in the
 	// host's user namespace.
 	Admin bool
@@ -50,7 +52,8 @@ type Extras struct {
 	Fabric       bool // the GPU's place in the NVLink fabric
 }
 
-const defaultSlowEvery = 15 * time.Second
+// DefaultSlowEvery is the period of the slow tier if Options have none.
+const DefaultSlowEvery = 15 * time.Second
 
 // Source reads the GPUs of a node by NVML. Different GPUs may be read at once, also while Discover runs; a call that
 // hangs inside the driver blocks neither other GPUs nor Discover.
@@ -84,7 +87,7 @@ type Source struct {
 // New returns a Source that has not called the driver yet.
 func New(lib Library, opts Options) *Source {
 	if opts.SlowEvery <= 0 {
-		opts.SlowEvery = defaultSlowEvery
+		opts.SlowEvery = DefaultSlowEvery
 	}
 	meter := newCallMeter()
 	lib = ObserveCalls(lib, meter)

@@ -46,7 +46,8 @@ func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 		}
 	}
 	t := &tables{enabled: mode.enabled, readAt: now, computes: map[uint32][]nvml.ComputeInstanceProfileInfo{}}
-	own := newGPUState(g.uuid, g.handle, int(g.index.Load())) // a Read may be under way on g itself
+	// A Read may be under way on g itself.
+	own := a.source.meterReadings(newGPUState(g.uuid, g.handle, int(g.index.Load())))
 	r := newGPURead(a.source, own, gpu.ReadCues{})
 	r.state.mode = mode
 	q := r.newQuerier(r.state.answers)

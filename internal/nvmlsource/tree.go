@@ -143,6 +143,8 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 		return treeRead{}, nil
 	}
 
+	r.state.meter.countFor(r.slow)
+	defer r.state.meter.countFor(false)
 	r.beginScan()
 	t.scanned = false
 	knewTree := t.known

@@ -37,7 +37,7 @@ func (r *gpuRead) mayKeepTree() bool {
 		return false
 	}
 
-	return w.set != nil && w.set == r.source.queue.watchesLayout(r.dev)
+	return w.set != nil && w.set == r.source.queue.watchesLayout(r.state.handle)
 }
 
 // hasReport reports whether a change of the GPU was reported since the last reading began.
@@ -49,7 +49,7 @@ func (r *gpuRead) hasReport() bool {
 func (r *gpuRead) beginScan() {
 	r.scans = true
 	r.state.watch.doubted = false
-	r.state.watch.set = r.source.queue.watchesLayout(r.dev)
+	r.state.watch.set = r.source.queue.watchesLayout(r.state.handle)
 }
 
 // judgeEvents compares a scan with what the events have said before it. If a change was not reported, they are trusted

@@ -13,9 +13,14 @@ type cueTracker struct {
 	mps     bool   // a holder shares by MPS
 }
 
-// nextCues returns what the next reading of the GPU has to know.
-func (t *trackedGPU) nextCues(noHolders bool) gpu.ReadCues {
-	return gpu.ReadCues{Changed: t.cues.changed, MPS: t.cues.mps, NoHolders: noHolders}
+// nextCues returns what the next reading of a GPU has to know.
+func (p *Poller) nextCues(t *trackedGPU) gpu.ReadCues {
+	return gpu.ReadCues{
+		Changed:   t.cues.changed,
+		MPS:       t.cues.mps,
+		NoHolders: p.opts.Pods == nil,
+		SlowEvery: p.pacer.slow.pace().Now,
+	}
 }
 
 // updateCues compares the holders and the activity of every GPU with those of the last cycle.

@@ -22,10 +22,15 @@ type Options struct {
 	Interval time.Duration
 	// Grace is how long one cycle waits for readings before it publishes without them.
 	Grace time.Duration
-	// Timeout is when a GPU that does not answer counts as down.
+	// Timeout is how long one call of the driver may take before its GPU counts as down. A reading that makes progress
+	// may take readLimit times as long.
 	Timeout time.Duration
-	// StaleAfter is the age at which the readings of a GPU that is down are dropped.
+	// Progress returns when the reading of a GPU that is under way has made its last call of the driver; nil: it is not
+	// known, and a reading counts as one call.
+	Progress func(gpu.UUID) time.Time
+	// StaleAfter is the age at which the readings of a GPU that is down are dropped, while it is read every Interval.
 	StaleAfter time.Duration
+	Budget     Budget
 	// PodsStaleAfter is how long the last answer of a kubelet stays in use while it does not answer.
 	PodsStaleAfter time.Duration
 	Now            func() time.Time
@@ -67,6 +72,7 @@ type Poller struct {
 	pods             podState
 	profiling        profilerState
 	jobs             jobState
+	pacer            pacer
 }
 
 // ErrStopped is returned by Poll once Run has returned.
@@ -85,6 +91,7 @@ func New(source GPUReader, opts Options) *Poller {
 		gpus:      map[gpu.UUID]*trackedGPU{},
 		missing:   map[int]*trackedGPU{},
 		driverErr: errNoAnswerYet,
+		pacer:     newPacer(opts.Budget),
 	}
 }
 
@@ -153,7 +160,7 @@ func (p *Poller) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticks:
-			err = p.runCycle(ctx)
+			err = p.tick(ctx)
 		case r := <-p.requests:
 			err = p.handleRequest(ctx, r)
 		case e := <-events:
@@ -183,12 +190,26 @@ func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
 	return err
 }
 
+// tick runs the cycle that is due with a tick of the loop: one that reads the GPUs or, while their tiers are stretched,
+// one that does not.
+func (p *Poller) tick(ctx context.Context) error {
+	run := p.runCycle
+	if !p.pacer.isDue() {
+		run = p.runCycleWithoutReading
+	}
+	err := run(ctx)
+	p.keepToBudget()
+	return err
+}
+
 // runCycle reads, merges and publishes once. Events that arrive meanwhile are handled after it: they may concern a
 // layout that it has not seen.
 func (p *Poller) runCycle(ctx context.Context) error {
 	began := time.Now()
 	now := p.opts.Now()
 	p.adjustForClockSetBack(now)
+	p.pacer.skipped = 0
+	p.followPace()
 	expired, stop := closedAfter(ctx, p.opts.Grace)
 	defer stop()
 	p.drainEvents(&eventReads{}) // the cycle reads whatever they ask for
@@ -212,6 +233,38 @@ func (p *Poller) runCycle(ctx context.Context) error {
 		return nil // the cycle was interrupted
 	}
 	s := p.buildSnapshot(now)
+	p.updateCues(s)
+	p.publish(s, time.Since(began))
+	return nil
+}
+
+// runCycleWithoutReading publishes who holds the devices now and what readings that began earlier have found. The GPUs
+// are not read: only what calls the driver is stretched.
+func (p *Poller) runCycleWithoutReading(ctx context.Context) error {
+	began := time.Now()
+	now := p.opts.Now()
+	p.adjustForClockSetBack(now)
+	p.pacer.skipped++
+	expired, stop := closedAfter(ctx, p.opts.Grace)
+	defer stop()
+	if p.opts.Pods != nil {
+		p.pods.request(ctx, now, &p.opts)
+	}
+
+	if err := p.receiveLateReadings(now); err != nil {
+		return err
+	}
+	if p.opts.Jobs != nil {
+		p.jobs.request(now, p.opts.Jobs, p.jobDevices())
+	}
+	p.pods.collect(now, expired, p.opts.PodsStaleAfter)
+	p.jobs.collect(now, expired, p.opts.Timeout)
+	if ctx.Err() != nil {
+		return nil // the cycle was interrupted
+	}
+
+	s := p.buildSnapshot(now)
+	s.BetweenPolls = true
 	p.updateCues(s)
 	p.publish(s, time.Since(began))
 	return nil

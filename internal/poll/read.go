@@ -135,7 +135,7 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 		if err := p.receiveReading(t, found.Index, now, nil); err != nil { // a reading that outlasted its cycle
 			return err
 		}
-		cues := t.nextCues(p.opts.Pods == nil)
+		cues := p.nextCues(t)
 		begun := t.read.start(now, func() (reading, error) { return p.readGPU(found.UUID, wholeGPU, cues) })
 		if begun {
 			t.cues.changed = false
@@ -151,17 +151,64 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 			return err
 		}
 	}
-	for id, t := range p.gpus {
-		if _, present := fresh[id]; !present {
-			if _, ended := t.read.receive(nil); ended {
-				t.hangCounted = false
-			}
+	p.dropOutdatedReadings(fresh)
+	p.markHungReadings()
+	return nil
+}
+
+// receiveLateReadings records the readings that have outlasted their cycle and have ended since.
+func (p *Poller) receiveLateReadings(now time.Time) error {
+	for _, found := range p.inventory.GPUs {
+		if err := p.receiveReading(p.gpus[found.UUID], found.Index, now, nil); err != nil {
+			return err
 		}
-		if t.read.isHung(p.opts.Now(), p.opts.Timeout) {
+	}
+	p.markHungReadings()
+	return nil
+}
+
+// dropOutdatedReadings drops the results of readings of GPUs that are not among those of the inventory any more.
+func (p *Poller) dropOutdatedReadings(inventory map[gpu.UUID]bool) {
+	for id, t := range p.gpus {
+		if _, present := inventory[id]; present {
+			continue
+		}
+		if _, ended := t.read.receive(nil); ended {
+			t.hangCounted = false
+		}
+	}
+}
+
+// markHungReadings marks the GPUs as down whose readings hang.
+func (p *Poller) markHungReadings() {
+	late := p.opts.Now()
+	for id, t := range p.gpus {
+		if p.isReadingHung(id, t, late) {
 			t.markHung(t.read.started)
 		}
 	}
-	return nil
+}
+
+// readLimit is how many times as long as Timeout a reading may take that makes progress.
+const readLimit = 10
+
+// isReadingHung reports whether a reading of a GPU is under way and hangs: one call of the driver has not returned for
+// Timeout, or the reading has lasted readLimit times that long. Where each call is slow, as under
+// many tenants, a reading of hundreds of calls may take long, and its GPU answers all the while.
+func (p *Poller) isReadingHung(id gpu.UUID, t *trackedGPU, now time.Time) bool {
+	if p.opts.Progress == nil || !t.read.running {
+		return t.read.isHung(now, p.opts.Timeout)
+	}
+
+	if at := p.opts.Progress(id); !at.Equal(t.progress) {
+		t.progress = at
+		t.progressed = at
+		if at.After(now) { // the clock was set back
+			t.progressed = now
+		}
+	}
+	since := laterOf(t.read.started, t.progressed)
+	return now.Sub(since) >= p.opts.Timeout || t.read.isHung(now, readLimit*p.opts.Timeout)
 }
 
 // receiveReading records a GPU's reading, if there is one, and waits for it until expired is closed. The index is the

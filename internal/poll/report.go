@@ -31,6 +31,9 @@ func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 		before = &gpu.Snapshot{}
 	} else {
 		for _, c := range d.Created {
+			if slices.Contains(d.Appeared, c.Key.GPU) {
+				continue // it may be as old as its GPU, of which this is the first reading
+			}
 			info.Log("msg", "MIG instance created", "gpu", c.Key.GPU, "gpu_instance", c.Key.ID, "profile", c.Profile,
 				"mig_uuid", c.UUID)
 		}

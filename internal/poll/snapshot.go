@@ -16,7 +16,7 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	s.Sources = append(s.Sources, gpu.SourceState{
 		Name:        gpu.SourceNVML,
 		Up:          up,
-		Stale:       !up && !p.driverAnsweredAt.IsZero() && now.Sub(p.driverAnsweredAt) < p.opts.StaleAfter,
+		Stale:       !up && !p.driverAnsweredAt.IsZero() && now.Sub(p.driverAnsweredAt) < p.staleAfter(),
 		LastSuccess: p.driverAnsweredAt,
 		Err:         p.driverErr,
 	})
@@ -32,7 +32,10 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	s.GPUs, s.Unread = p.listGPUs(now)
 	attachJobs(s.GPUs, p.jobs.last, p.jobs.readAt)
 	if p.pods.known {
-		s.Unmatched = attachHolders(s.GPUs, p.pods.last, p.pods.success, p.opts.Containers)
+		unmatched := attachHolders(s.GPUs, p.pods.last, p.pods.success, p.opts.Containers)
+		if !p.driverAnsweredAt.IsZero() && len(s.Unread) == 0 { // else they may be of a GPU that we have not read yet
+			s.Unmatched = unmatched
+		}
 		s.Witness = gpu.Some(p.pods.last.Witness)
 		if s.HoldersIncomplete = p.pods.last.Incomplete; s.HoldersIncomplete != "" {
 			markConfirmedFree(s.GPUs)
@@ -42,7 +45,7 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 		g := &s.GPUs[i]
 		if t := p.gpus[g.UUID]; t != nil {
 			t.holdings.update(g, t.energyCounter.Present(), now)
-			g.Containers = t.holdings.collectUses(g, p.opts.Containers, t.isStale(now, p.opts.StaleAfter))
+			g.Containers = t.holdings.collectUses(g, p.opts.Containers, t.isStale(now, p.staleAfter()))
 		}
 	}
 	if p.opts.ProcessContainers && p.opts.Containers != nil {
@@ -51,6 +54,7 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 		}
 	}
 	s.HungCalls = p.hungCalls()
+	s.Pace = p.pacer.pace()
 	return s
 }
 
@@ -61,8 +65,8 @@ func (p *Poller) hungCalls() int {
 		n = p.opts.HungElsewhere()
 	}
 	late := p.opts.Now()
-	for _, t := range p.gpus {
-		if t.read.isHung(late, p.opts.Timeout) {
+	for id, t := range p.gpus {
+		if p.isReadingHung(id, t, late) {
 			n++
 		}
 	}
@@ -89,14 +93,14 @@ func (p *Poller) listGPUs(now time.Time) (list []gpu.GPU, unread []int) {
 			unread = append(unread, t.last.Index)
 			continue
 		}
-		list = append(list, t.snapshotGPU(now, p.opts.StaleAfter))
+		list = append(list, t.snapshotGPU(now, p.staleAfter()))
 	}
 	for _, t := range p.missing {
 		if len(t.failure) == 0 {
 			unread = append(unread, t.last.Index)
 			continue
 		}
-		list = append(list, t.snapshotGPU(now, p.opts.StaleAfter))
+		list = append(list, t.snapshotGPU(now, p.staleAfter()))
 	}
 	slices.SortFunc(list, func(a, b gpu.GPU) int {
 		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(p.displacedRank(a.UUID), p.displacedRank(b.UUID)),

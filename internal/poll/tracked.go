@@ -25,6 +25,8 @@ type trackedGPU struct {
 	up          bool
 	failure     []gpu.ReadError // why it is not up
 	hangCounted bool            // the current hang has been counted
+	progress    time.Time       // Options.Progress when it was last seen to change
+	progressed  time.Time       // that, or when it was seen if it was in the future then
 	// displacedSince is when another GPU was first seen with the index of this lost one; zero if none is.
 	displacedSince time.Time
 	incidents      incidents // XIDs that were counted lately

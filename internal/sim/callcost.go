@@ -40,7 +40,12 @@ type callMeter struct {
 
 	mu     sync.Mutex
 	counts map[string]uint64
+	owed   time.Duration // by calls that cost less than shortestWait; negative if a wait took too long
 }
+
+// shortestWait is how long a call waits at least: timers are hardly finer. Costs below it are added up until they
+// reach it, so that many calls take as long as they cost.
+const shortestWait = time.Millisecond
 
 func newCallMeter(costs map[CallName]time.Duration) *callMeter {
 	return &callMeter{costs: costs, classes: gpu.ClassifiedCalls(), exclusive: make(chan struct{}, 1),
@@ -95,16 +100,36 @@ func (n *Node) spend(function string) {
 		m.exclusive <- struct{}{}
 		<-m.exclusive
 	}
-	if cost == 0 {
+	if due := m.charge(cost); due > 0 {
+		began := time.Now()
+		n.sleep(due)
+		m.settle(cost, due-time.Since(began))
+	}
+}
+
+// charge returns how long a call that costs so much waits: nothing while short costs are added up.
+func (m *callMeter) charge(cost time.Duration) (due time.Duration) {
+	if cost >= shortestWait {
+		return cost
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.owed += cost
+	if m.owed < shortestWait {
+		return 0
+	}
+	due, m.owed = m.owed, 0
+	return due
+}
+
+// settle takes back what a wait for short costs took too long.
+func (m *callMeter) settle(cost, left time.Duration) {
+	if cost >= shortestWait {
 		return
 	}
-
-	timer := time.NewTimer(cost)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-n.closed:
-	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.owed += left
 }
 
 // withoutVersion returns the function that a name of nvml.h is a version of: nvmlDeviceGetCount_v2,

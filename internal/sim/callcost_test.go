@@ -31,6 +31,23 @@ func TestCallsTakeWhatTheyCost(t *testing.T) {
 	}
 }
 
+// Calls that cost less than a timer can wait for take as long as they cost together.
+func TestShortCallsTakeWhatTheyCostTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := Parse("costed.yaml", []byte("version: 1\ngpus: [{model: H100-80GB}]\ndriverCosts: {unknown: 100us}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := startScenario(t, s)
+
+		began := time.Now()
+		for range 1000 {
+			n.BeginCall("nvmlDeviceGetUUID")
+		}
+		cmptest.Equal(t, "a thousand calls of 100us", time.Since(began), 100*time.Millisecond)
+	})
+}
+
 // An exclusive call keeps every other call waiting, except those that work in mapped memory.
 func TestExclusiveCallsKeepOthersWaiting(t *testing.T) {
 	for function, want := range map[string]time.Duration{

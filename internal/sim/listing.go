@@ -1,9 +1,6 @@
 package sim
 
-import (
-	"maps"
-	"slices"
-)
+import "slices"
 
 // The pod of the exporter itself, which the kubelet of every simulated node has beside the pods of the scenario. It
 // holds no device.
@@ -72,10 +69,11 @@ func (n *Node) allPods() []*pod {
 	return pods
 }
 
+// describe returns a container as the kubelet shows it. Its labels are the scenario's and must not be modified.
 func (p *pod) describe(c *container) Container {
 	d := Container{
 		Namespace: p.spec.Namespace, Pod: p.name, Name: c.spec.Name,
-		Owner: p.spec.Owner, Labels: maps.Clone(p.spec.Labels),
+		Owner: p.spec.Owner, Labels: p.spec.Labels,
 		PodUID: p.uid, ID: c.id,
 		Claims: slices.Clone(c.claims),
 	}

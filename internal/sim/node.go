@@ -79,6 +79,7 @@ type simGPU struct {
 	counters          map[CountersOf]Activity // of instances, which they outlive: seconds up to the running step
 	errors            errorCounts
 	history           history
+	described         *GPUState // see describe; nil if it has to be described anew
 }
 
 // Record is something that happened to a pod or a GPU and that an author of scenarios wants to know.

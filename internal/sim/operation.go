@@ -124,6 +124,7 @@ func (op *operation) commitOrUndo() {
 
 func (op *operation) undo() {
 	n, g := op.node, op.gpu
+	n.forgetDescriptions()
 	n.at, n.resample = op.at, false
 	for i, g := range n.gpus {
 		g.totals, g.counters = op.totals[i], op.counters[i]

@@ -64,6 +64,7 @@ const (
 
 // sampleAll begins a new step for every GPU; passed is how long the one before has held.
 func (n *Node) sampleAll(passed time.Duration) {
+	n.forgetDescriptions()
 	n.watchPlugin()
 	for again := true; again; again = n.resample {
 		n.resample = false

@@ -51,12 +51,35 @@ func (n *Node) Remaining(index int, profileID uint32) (int, error) {
 	return 0, gpu.ErrInvalidArgument
 }
 
-// state is called with the lock held.
+// state returns what the driver knows of a GPU. It is called with the lock held, for every call to the driver: what
+// holds for the running step is described once for all calls in it.
 func (n *Node) state(g *simGPU, now time.Time) GPUState {
+	if g.described == nil {
+		g.described = n.describe(g)
+	}
+	s := *g.described
+
 	t := g.totals.after(g.sample, now.Sub(n.at).Seconds())
-	s := GPUState{
-		Time:             now,
-		Privileged:       n.privileged(g.index, now),
+	s.Time = now
+	s.Joules = t.joules
+	s.PowerViolation, s.ThermalViolation = secondsOf(t.powerCapped), secondsOf(t.thermal)
+	s.PCIeBytes, s.NVLinkBytes = uint64(t.pcie), uint64(t.nvlink)
+
+	s.Privileged = n.privileged(g.index, now)
+	s.Recovery = n.recovery(g.index, now)
+	return s
+}
+
+// forgetDescriptions is called under the lock wherever the state of a GPU may be about to change, or has changed.
+func (n *Node) forgetDescriptions() {
+	for _, g := range n.gpus {
+		g.described = nil
+	}
+}
+
+// describe returns what of a GPU's state stays the same until something happens or the running step ends.
+func (n *Node) describe(g *simGPU) *GPUState {
+	s := &GPUState{
 		ReportsHealth:    n.ReportsHealth(),
 		Index:            g.index,
 		Minor:            g.minor,
@@ -77,26 +100,28 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 		Activity:         g.sample.activity,
 		Watts:            g.sample.watts,
 		LimitWatts:       g.model.limitWatts,
-		Joules:           t.joules,
 		Celsius:          int(math.Round(g.sample.temperature)),
 		SMMHz:            g.sample.smMHz,
 		MemoryMHz:        g.model.memoryMHz,
 		VideoMHz:         g.sample.smMHz * 9 / 10,
 		MaxSMMHz:         g.model.maxSMMHz,
 		ClockEvents:      g.sample.reasons,
-		PowerViolation:   secondsOf(t.powerCapped),
-		ThermalViolation: secondsOf(t.thermal),
 		PerformanceState: g.performanceState(),
 		Fans:             g.fans(),
-		PCIeBytes:        uint64(t.pcie),
 		PCIeRate:         g.sample.pcie,
 		NVLinks:          g.model.nvlinks,
-		NVLinkBytes:      uint64(t.nvlink),
 		ECC:              g.errors.ecc,
-		Recovery:         n.recovery(g.index, now),
-		ExclusiveProcess: g.mps != 0, PersistenceMode: n.scenario.Node.PersistenceMode,
-		Processes: n.listedProcesses(g),
+		ExclusiveProcess: g.mps != 0,
+		PersistenceMode:  n.scenario.Node.PersistenceMode,
+		Processes:        n.listedProcesses(g),
 	}
+	g.describeModes(s)
+	g.describeTree(s)
+	return s
+}
+
+// describeModes fills in what depends on the MIG mode and on the model.
+func (g *simGPU) describeModes(s *GPUState) {
 	if g.migOn {
 		s.MaxMIGDevices = g.mig.ComputeSlices
 	} else {
@@ -109,8 +134,6 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	if len(g.instances) == 0 {
 		s.Remapped = gpu.Some(g.errors.remapped)
 	}
-	g.describeTree(&s)
-	return s
 }
 
 func secondsOf(seconds float64) time.Duration {
@@ -132,8 +155,7 @@ func (g *simGPU) pci() PCI {
 	return p
 }
 
-// describeTree fills in profiles, instances and MIG devices. It runs with every call to the driver, so with few
-// allocations.
+// describeTree fills in profiles, instances and MIG devices, as copies: those of the GPU change.
 func (g *simGPU) describeTree(s *GPUState) {
 	s.Profiles = g.mig.Profiles
 	count := 0

@@ -87,6 +87,7 @@ func (n *Node) runDue() {
 
 // endStep ends the running step at a moment within it: counters grow up to there.
 func (n *Node) endStep(at time.Time) {
+	n.forgetDescriptions()
 	passed := at.Sub(n.at).Seconds()
 	for _, g := range n.gpus {
 		g.totals = g.totals.after(g.sample, passed)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // pageText is a page without style, script and tags, its white space collapsed.
@@ -236,4 +237,21 @@ func TestPageOfGPUsThatWereNotRead(t *testing.T) {
 	text := pageText(showPage(t, Options{State: true}, snap))
 	cmptest.HasTexts(t, text, "1 of 1 GPUs have not been read yet")
 	cmptest.LacksTexts(t, text, "lists no GPU")
+}
+
+// TestPageOfStretchedReadings: the page and the JSON say how often the GPUs are read, and why.
+func TestPageOfStretchedReadings(t *testing.T) {
+	snap := nodeFixture()
+	snap.Pace = gpu.Pace{
+		Fast: gpu.TierPace{Configured: time.Second, Now: 5 * time.Second},
+		Slow: gpu.TierPace{Configured: 15 * time.Second, Now: 15 * time.Second},
+	}
+	cmptest.HasTexts(t, pageText(showPage(t, Options{State: true}, snap)), "read less often than configured",
+		"power are read every 5s instead of 1s; what is dear or seldom changes every 15s, as configured.")
+	cmptest.Equal(t, "JSON", *nodedoc.New(snap).Node.ReadEvery, nodedoc.ReadEvery{
+		FastSeconds: 5, FastConfiguredSeconds: 1, SlowSeconds: 15, SlowConfiguredSeconds: 15,
+	})
+
+	snap.Pace.Fast.Now = time.Second
+	cmptest.LacksTexts(t, pageText(showPage(t, Options{State: true}, snap)), "less often")
 }

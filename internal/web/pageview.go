@@ -78,6 +78,9 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 	if n := nodeNotice(opts, snap, now); n != nil {
 		page.Notices = append(page.Notices, *n)
 	}
+	if n := paceNotice(snap); n != nil {
+		page.Notices = append(page.Notices, *n)
+	}
 	page.Notices = append(page.Notices, holderNotices(snap)...)
 	if len(snap.GPUs) > 0 {
 		page.Tiles = nodeTiles(snap)
@@ -137,6 +140,24 @@ func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 			Text: "A GPU that appears later is picked up without a restart."}
 	}
 	return nil
+}
+
+// paceNotice says that GPUs are read less often than configured; it returns nil if they are not.
+func paceNotice(snap *gpu.Snapshot) *notice {
+	p := &snap.Pace
+	if !p.Stretched() {
+		return nil
+	}
+	every := func(t gpu.TierPace) string {
+		if t.Now == t.Configured {
+			return fmt.Sprintf("every %s, as configured", t.Now)
+		}
+		return fmt.Sprintf("every %s instead of %s", t.Now, t.Configured)
+	}
+	return &notice{Class: "warn", Title: "The GPUs are read less often than configured",
+		Text: "Calls of the driver take more than --poll.driver-budget. Memory, activity and power are read " +
+			every(p.Fast) + "; what is dear or seldom changes " + every(p.Slow) + ".",
+		Hint: "Metrics mig_exporter_driver_seconds_total and mig_exporter_poll_interval_seconds."}
 }
 
 // indexesText names GPUs by index.

@@ -2,6 +2,7 @@ package simnvml
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -14,18 +15,26 @@ import (
 type device struct {
 	node  *sim.Node
 	index int
+	// states has what calls that have returned were answered from: a state is large, and calls are many.
+	states *sync.Pool
 }
 
 func (d *device) branch() int { return d.node.Scenario().Node.DriverBranch() }
 
-// read makes one call to the driver and takes a value out of what it knows.
+// read makes one call to the driver and takes a value out of what it knows, which must not be kept.
 func read[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState) (T, nvml.Return)) (T, nvml.Return) {
-	s, err := d.node.Read(d.index, reading)
-	if err != nil {
+	s, spare := d.states.Get().(*sim.GPUState)
+	if !spare {
+		s = new(sim.GPUState)
+	}
+	defer d.states.Put(s)
+
+	var err error
+	if *s, err = d.node.Read(d.index, reading); err != nil {
 		var zero T
 		return zero, returnOf(err)
 	}
-	return value(&s)
+	return value(s)
 }
 
 // fact reads something that every GPU reports.

@@ -5,6 +5,7 @@ package simnvml
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -17,8 +18,9 @@ import (
 // caller keeps the node and closes it.
 func New(node *sim.Node) nvmlsource.Library {
 	l := &library{node: node}
+	states := &sync.Pool{}
 	for i := range node.Count() {
-		l.devices = append(l.devices, &device{node, i})
+		l.devices = append(l.devices, &device{node: node, index: i, states: states})
 	}
 	return nvmlsource.ObserveCalls(l, node)
 }
