@@ -72,7 +72,7 @@ func TestProcessesAreListedOnACue(t *testing.T) {
 		{gpu.ReadCues{Changed: true}, 1, 0},
 		{gpu.ReadCues{MPS: true}, 0, 0},
 		{gpu.ReadCues{Changed: true, MPS: true}, 1, 1},
-		{gpu.ReadCues{NoHolders: true}, 0, 0}, // no memory has moved
+		{gpu.ReadCues{FollowMemory: true}, 0, 0}, // no memory has moved
 	} {
 		n.advance(time.Second)
 		_, calls := n.quiet(id, tt.cues)
@@ -93,7 +93,7 @@ processes: [{device: "0", workload: job}]`)
 
 	for _, bare := range []bool{true, false, true} {
 		n.advance(time.Second)
-		_, calls := n.quiet(id, gpu.ReadCues{NoHolders: bare})
+		_, calls := n.quiet(id, gpu.ReadCues{FollowMemory: bare})
 		cmptest.Equal(t, "the lists are read", calls[computeList] == 1, bare)
 	}
 }

@@ -25,7 +25,8 @@ type migEntry struct {
 	identity
 }
 
-// identity identifies a MIG device. Its UUID determines the placements of the instances; the legacy form has only
+// identity identifies a MIG device. Its UUID determines the GPU instance and where in it the compute instance begins, but
+// not how large that is (open-gpu-kernel-modules 595.45.04, kmigmgrGenerateComputeInstanceUuid); the legacy form has only
 // their ids. The profile of the GPU instance, of which several fit some placements, is in the name, and in the list
 // of GPU instances if the process may read that.
 type identity struct {

@@ -38,7 +38,15 @@ type entityState struct {
 	device   int            // of a compute instance: index of its MIG device in the scan
 	ecc      []gpu.ECCCount // of a compute instance, by the last slow tier
 	eccErrs  []gpu.ReadError
+	own      ownList       // of a compute instance, by the last lists of processes
 	computes []entityState // of a GPU instance: those of its compute instances, in their order
+}
+
+// ownList is what a compute instance's own list of processes said, if it was asked.
+type ownList struct {
+	asked bool
+	count gpu.Opt[int]
+	errs  []gpu.ReadError
 }
 
 // handleOf returns the handle that the last scan found for a compute instance.
@@ -144,8 +152,12 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 	}
 
 	r.beginScan()
+	knewTree, knewHandles := t.known, t.scanned
 	t.scanned = false
-	knewTree := t.known
+	anew := r.hasReport() || r.retryAll
+	if anew {
+		t.placed = false
+	}
 	q := r.newQuerier(r.state.answers)
 	if result.vanished, result.err = r.scanTree(&q, &t.spare); result.err != nil {
 		return result, q.errs
@@ -161,11 +173,11 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 		gone, err := r.rescanTorn(&q, t)
 		result.vanished, result.err = result.vanished || gone, err
 	}
-	if result.err == nil && (result.changed || r.slow) {
+	if result.err == nil && (result.changed || r.slow || anew) {
 		result.vanished = r.buildTree(t, result.changed) || result.vanished
 	}
-	if result.changed {
-		r.state.processes.known = false // they ran on other instances
+	if result.changed || !knewHandles {
+		r.state.processes.known = false // they ran on other instances, or their instances could not be asked
 	}
 	t.scanned = result.err == nil
 	return result, q.errs
@@ -311,43 +323,55 @@ func (r *gpuRead) inferredInstance(id gpu.InstanceID, ci *gpu.ComputeInstance,
 }
 
 // placeComputes adds the placements of compute instances, which only lists that take the driver's exclusive lock have:
-// those of the last build, unless something has changed or was reported to have, or they could not be read.
+// those of the last build, unless the layout has changed or was reported to have, the lists were not read completely, or
+// a compute instance is not what it was.
 func (r *gpuRead) placeComputes(q *querier, t *tree, list []gpu.GPUInstance, changed bool) {
-	if !changed && !r.reported && t.placed {
-		for i := range list {
-			keepPlacements(&list[i], t.instances)
-		}
-		return
-	}
-
+	anew := changed || !t.placed
 	failures := len(q.errs)
 	for i, info := range t.scan.instances {
-		queryPlacements(q, &list[indexOfInstance(list, gpu.InstanceID(info.ID))], t.scan.handles[i])
+		gi := &list[indexOfInstance(list, gpu.InstanceID(info.ID))]
+		if anew || !keepPlacements(gi, t.instances) {
+			queryPlacements(q, gi, t.scan.handles[i])
+		}
 	}
 	t.placed = len(q.errs) == failures && !q.stale
 }
 
-// keepPlacements copies the placements of the compute instances of a GPU instance from those of the last build.
-func keepPlacements(gi *gpu.GPUInstance, last []gpu.GPUInstance) {
+// keepPlacements copies the placements of the compute instances of a GPU instance from those of the last build. It
+// reports whether that does for all of them: ids come back after a change, and the UUID, which says where a compute
+// instance begins, doesn't say how large it is. In its legacy form it has the ids alone.
+func keepPlacements(gi *gpu.GPUInstance, last []gpu.GPUInstance) bool {
 	at := indexOfInstance(last, gi.ID)
-	if at < 0 {
-		return
-	}
-
 	for i := range gi.ComputeInstances {
 		ci := &gi.ComputeInstances[i]
-		for _, before := range last[at].ComputeInstances {
-			if before.ID == ci.ID {
-				ci.Placement = before.Placement
-			}
+		if at < 0 || hasLegacyUUID(ci) {
+			return false
 		}
+		same := slices.IndexFunc(last[at].ComputeInstances, func(before gpu.ComputeInstance) bool {
+			return before.ID == ci.ID && before.UUID == ci.UUID && before.Profile == ci.Profile &&
+				before.ComputeSlices == ci.ComputeSlices && before.SMs == ci.SMs
+		})
+		if same < 0 {
+			return false
+		}
+		ci.Placement = last[at].ComputeInstances[same].Placement
 	}
+
+	return true
+}
+
+func hasLegacyUUID(ci *gpu.ComputeInstance) bool {
+	_, legacy, err := gpu.ParseMIGUUID(string(ci.UUID))
+	return err != nil || legacy.Present()
 }
 
 // queryPlacements asks a GPU instance for the placements of its compute instances.
 func queryPlacements(q *querier, gi *gpu.GPUInstance, handle GPUInstance) {
 	if len(gi.ComputeInstances) == 0 {
 		return
+	}
+	for i := range gi.ComputeInstances {
+		gi.ComputeInstances[i].Placement = gpu.None[gpu.Placement]()
 	}
 	list, _ := query(q, "nvmlGpuInstanceGetComputeInstances", gpu.ReadingMIG, handle.GetComputeInstances)
 	for _, info := range list {

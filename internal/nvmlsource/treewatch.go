@@ -27,7 +27,7 @@ func (q *eventQueue) watchesLayout(d Device) *queueSet {
 // mayKeepTree reports whether the last scan still holds: its changes would have been reported.
 func (r *gpuRead) mayKeepTree() bool {
 	t, w := &r.state.tree, &r.state.watch
-	if r.layoutOnly || r.slow || r.retryAll || r.rescans > 0 || r.hasReport() {
+	if r.layoutOnly || r.rescans > 0 || r.mustReadAnew() {
 		return false
 	}
 	if !r.state.static.mostMIG.Present() { // the driver may not list MIG devices yet
@@ -39,6 +39,9 @@ func (r *gpuRead) mayKeepTree() bool {
 
 	return w.set != nil && w.set == r.source.queue.watchesLayout(r.dev)
 }
+
+// mustReadAnew reports whether nothing that earlier readings have kept may be used.
+func (r *gpuRead) mustReadAnew() bool { return r.slow || r.retryAll || r.hasReport() }
 
 // hasReport reports whether a change of the GPU was reported since the last reading began.
 func (r *gpuRead) hasReport() bool {

@@ -126,7 +126,7 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 			continue // as that reading has found
 		}
 
-		cues := t.nextCues(p.opts.Pods == nil)
+		cues := p.nextCues(t)
 		cues.Changed = true // we are asked for what there is now
 		begun := t.read.start(now, func() (reading, error) { return p.readGPU(id, e, cues) })
 		if begun { // else one that began in an earlier cycle has not returned yet

@@ -135,7 +135,7 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 		if err := p.receiveReading(t, found.Index, now, nil); err != nil { // a reading that outlasted its cycle
 			return err
 		}
-		cues := t.nextCues(p.opts.Pods == nil)
+		cues := p.nextCues(t)
 		begun := t.read.start(now, func() (reading, error) { return p.readGPU(found.UUID, wholeGPU, cues) })
 		if begun {
 			t.cues.changed = false
