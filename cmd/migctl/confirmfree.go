@@ -123,7 +123,10 @@ func writeDevice(p *page, d *deviceToConfirm) {
 		}
 		known[t] = true
 	}
-	if n := d.use.Processes.Or(0); n > 0 {
+	switch n, listed := d.use.Processes.Get(); {
+	case !listed:
+		p.para("  ", yellow, "what runs on it is not known: mig-exporter sees no processes there, as in a pod without hostPID")
+	case n > 0:
 		p.para("  in use: ", red, plural(n, "process", "processes"))
 	}
 	if len(known) == 0 {

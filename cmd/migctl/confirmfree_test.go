@@ -58,6 +58,23 @@ func TestConfirmFree(t *testing.T) {
 	cmptest.Equal(t, "asked", f.bodies(t, "POST "), []string{""})
 }
 
+// TestConfirmFreeOfHiddenProcesses: that no process is listed is not shown as if none ran.
+func TestConfirmFreeOfHiddenProcesses(t *testing.T) {
+	for _, tt := range []struct {
+		processes string
+		want      bool
+	}{{"", true}, {`"processes":0,`, false}} {
+		doc := strings.ReplaceAll(unsettled(), `"processes":0,`, tt.processes)
+		_, address := serve(t, map[string]http.HandlerFunc{
+			"GET /node": raw(doc), "POST /devices/" + mig2 + "/confirm-free": confirmation(mig2, "train-0"),
+		})
+		got := runner{}.run(t, address, "confirm-free", "-y", mig2)
+		if said := strings.Contains(flat(got.out), "what runs on it is not known"); said != tt.want {
+			t.Errorf("processes %q: it is said that they are not known: %t\n%s", tt.processes, said, got.out)
+		}
+	}
+}
+
 // TestConfirmFreeByEveryName: devices are named as everywhere, and GPU instances as --force has them. Each is
 // confirmed once, and the others are when one is refused.
 func TestConfirmFreeByEveryName(t *testing.T) {

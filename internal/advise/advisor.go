@@ -133,8 +133,12 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 	elapsed := passed.observed
 	if !g.MIG.Enabled.Or(false) {
 		d := a.deviceOf(deviceKey{Instance: gpu.InstanceKey{GPU: g.UUID}, Whole: true})
-		processes := len(g.Readings.Processes.Or(nil))
-		a.setHolder(d, g, "", g.Holders, g.Jobs, processes, passed.held)
+		list, known := g.Readings.Processes.Get()
+		if !known && d.isHeldByProcesses(g.Holders, g.Jobs) {
+			d.observeGap(a.now, passed.held)
+			return
+		}
+		a.setHolder(d, g, "", g.Holders, g.Jobs, len(list), passed.held)
 		d.observeWhole(g, elapsed)
 		return
 	}
@@ -148,11 +152,23 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 			continue
 		}
 		d := a.deviceOf(deviceKey{Instance: g.Key(instance)})
-		a.setHolder(d, g, instance.Profile, holdersOf(instance), instance.Jobs, instance.Processes.Or(0), passed.held)
+		processes, known := instance.Processes.Get()
+		if holders := holdersOf(instance); known || !d.isHeldByProcesses(holders, instance.Jobs) {
+			a.setHolder(d, g, instance.Profile, holders, instance.Jobs, processes, passed.held)
+		} else {
+			d.observeGap(a.now, passed.held)
+			continue
+		}
 		d.observeInstance(instance, elapsed, g.ActivitySource)
 		held = held || d.workload != nil
 	}
 	a.observeTenants(g, held, elapsed)
+}
+
+// isHeldByProcesses reports whether only processes have shown that a device is in use, now and when they were read last.
+// While they are not known, they may run on, or not.
+func (d *device) isHeldByProcesses(holders []gpu.Holder, jobs []string) bool {
+	return d.holder.Processes && len(holders) == 0 && len(jobs) == 0
 }
 
 // observeTenants adds what the workloads on the GPU instances of a GPU draw together, while there are any: power and

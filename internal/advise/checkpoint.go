@@ -122,8 +122,8 @@ func (w *workload) validate(at time.Time) error {
 			return fmt.Errorf("has the time %s, after that of the evidence, %s", t.Format(time.RFC3339), at.Format(time.RFC3339))
 		}
 	}
-	numbers := []float64{w.Observed, w.NextSince, w.MemoryUnread, w.MediaUnread, w.ActivityUnread, w.Throttled,
-		float64(w.FirstMemory), w.Before.Width, w.Before.Bandwidth}
+	numbers := []float64{w.Observed, w.NextSince, w.MemoryUnread, w.MediaUnread, w.ActivityUnread, w.GraphicsUnread,
+		w.Throttled, float64(w.FirstMemory), w.Before.Width, w.Before.Bandwidth}
 	for _, h := range []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power} {
 		numbers = append(numbers, float64(h.Max), h.total())
 		for _, weight := range h.Weights {

@@ -11,6 +11,8 @@ type Facts struct {
 	MultiGPU bool // its pod holds others, too
 	NVLink   bool // data was exchanged over it
 	Graphics bool // a graphics process ran
+	// GraphicsUnread: the GPU can draw, and its processes could not be read.
+	GraphicsUnread bool
 	// Preallocated: a framework took nearly all memory at its start.
 	Preallocated bool
 	MemoryUnread bool
@@ -60,6 +62,8 @@ func (f *Facts) disqualified(g *gpu.GPU, of capacity, o Options) Reason {
 		return ReasonNVLink
 	case f.Graphics:
 		return ReasonGraphics
+	case f.GraphicsUnread:
+		return ReasonGraphicsUnread
 	case f.Preallocated:
 		return ReasonPreallocated
 	}

@@ -24,6 +24,7 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		MemoryUnread:   isUnread(w.MemoryUnread, observed),
 		MediaUnread:    isUnread(w.MediaUnread, observed),
 		activityUnread: isUnread(w.ActivityUnread, observed),
+		graphicsUnread: isUnread(w.GraphicsUnread, observed),
 		BusyHistogram:  w.Busy.tenths(),
 		WidthHistogram: w.Width.tenths(),
 	}

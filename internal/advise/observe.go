@@ -1,6 +1,8 @@
 package advise
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -21,10 +23,19 @@ func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 	if events, ok := r.ClockEvents.Get(); ok && events&slowdowns != 0 {
 		d.open.throttled += elapsed
 	}
-	for i := range r.Processes.Or(nil) {
-		p := &r.Processes.Or(nil)[i]
-		d.open.graphics = d.open.graphics || p.Graphics && !p.MPS
+	processes, known := r.Processes.Get()
+	if !known && canDraw(g) {
+		d.open.graphicsUnread += elapsed
 	}
+	for i := range processes {
+		d.open.graphics = d.open.graphics || processes[i].Graphics && !processes[i].MPS
+	}
+}
+
+// canDraw reports whether a GPU runs graphics processes: some of its profiles have graphics. A model without any is for
+// computing.
+func canDraw(g *gpu.GPU) bool {
+	return slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool { return strings.Contains(p.Name, "+gfx") })
 }
 
 // observePower adds the power of a GPU above that of the idle one.

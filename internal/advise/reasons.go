@@ -55,6 +55,8 @@ func fixedText(reason Reason) string {
 		return "data was exchanged over NVLink, which slices do not have"
 	case ReasonGraphics:
 		return "a graphics process ran, which a slice does not support"
+	case ReasonGraphicsUnread:
+		return "the GPU can draw, and its processes could not be read for some of the time: a graphics process may have run"
 	case ReasonNoActivity:
 		return "SM or memory activity could not be read, or contradicts busy time: kernels are taken to fill the whole GPU"
 	case ReasonMemoryUnread:

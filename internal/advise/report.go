@@ -37,6 +37,7 @@ const (
 	ReasonLowCoverage    Reason = "low-coverage"
 	ReasonNVLink         Reason = "nvlink"
 	ReasonGraphics       Reason = "graphics"
+	ReasonGraphicsUnread Reason = "graphics-unread" // the processes are hidden, some of which may draw
 	// only utilization is known: width and bandwidth are taken for the whole GPU
 	ReasonNoActivity     Reason = "no-activity"
 	ReasonPreallocated   Reason = "preallocated"    // the framework takes all memory in advance: the need cannot be seen
@@ -137,6 +138,7 @@ type Evidence struct {
 	// MemoryUnread: the use of memory could not be read for some of the time.
 	MemoryUnread   bool `json:"memoryUnread,omitempty"`
 	activityUnread bool
+	graphicsUnread bool
 	decisive       Kernels  // what the p95 of stretch is computed from
 	PowerP95       float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
 	PCIeMax        float64  `json:"pcieMaxRatio,omitempty"`         // of the link

@@ -161,6 +161,7 @@ func (a *Advisor) factsOf(w *workload, e *Evidence, of capacity, hints gpu.Right
 		Shared:         w.Key.Shared,
 		NVLink:         isRecent(w.NVLink, a.now),
 		Graphics:       isRecent(w.Graphics, a.now),
+		GraphicsUnread: e.graphicsUnread,
 		Preallocated:   isPreallocated(w, e, of.memoryBytes),
 		MemoryUnread:   e.MemoryUnread,
 		ActivityUnread: e.activityUnread,
@@ -218,8 +219,8 @@ func (x answer) does(trials []trial) bool {
 func (w *workload) settleRefusal(reason Reason) {
 	w.Next = answer{}
 	switch reason {
-	case ReasonLowCoverage, ReasonMemoryUnread, ReasonNVLink, ReasonGraphics, ReasonPreallocated, ReasonNoActivity,
-		ReasonStretch:
+	case ReasonLowCoverage, ReasonMemoryUnread, ReasonNVLink, ReasonGraphics, ReasonGraphicsUnread, ReasonPreallocated,
+		ReasonNoActivity, ReasonStretch:
 		w.Answer = answer{Action: ActionKeep, Reason: reason}
 	}
 }

@@ -90,8 +90,8 @@ type workload struct {
 	Media            [mediaKinds]int64
 	// Seconds in which these could not be read, and in which clocks were lowered from outside, with the weights of the
 	// histograms.
-	MemoryUnread, MediaUnread, ActivityUnread, Throttled float64
-	Untrusted                                            bool // busy time of its GPU instance was seen below SM activity
+	MemoryUnread, MediaUnread, ActivityUnread, GraphicsUnread, Throttled float64
+	Untrusted                                                            bool // busy time of its GPU instance was seen below SM activity
 	// Answer is what was last recommended; Next is another answer that has been computed since NextSince without a break.
 	Answer, Next answer
 	NextSince    float64 // Observed when it was first computed
@@ -121,6 +121,7 @@ type window struct {
 	media                       [mediaKinds]bool
 	memoryUnread                float64
 	mediaUnread, activityUnread float64
+	graphicsUnread              float64
 }
 
 // close adds a window that ended at a time, with the means over the last ten minutes.
@@ -132,6 +133,7 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	w.MemoryUnread += weight * v.memoryUnread
 	w.MediaUnread += weight * v.mediaUnread
 	w.ActivityUnread += weight * v.activityUnread
+	w.GraphicsUnread += weight * v.graphicsUnread
 	w.Throttled += weight * v.throttled
 	if w.Observed < firstMinutes.Seconds() {
 		w.FirstMemory = max(w.FirstMemory, float32(v.memory))
@@ -250,7 +252,8 @@ func (w *workload) weight(now time.Time) float64 {
 	for _, h := range []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power} {
 		h.scale(1 / weight)
 	}
-	for _, sum := range []*float64{&w.MemoryUnread, &w.MediaUnread, &w.ActivityUnread, &w.Throttled} {
+	for _, sum := range []*float64{&w.MemoryUnread, &w.MediaUnread, &w.ActivityUnread, &w.GraphicsUnread,
+		&w.Throttled} {
 		*sum /= weight
 	}
 	w.Reference = now

@@ -23,7 +23,7 @@ const (
 	CallUnknown CallClass = "unknown"
 )
 
-// CallClasses returns all classes, the dearest first.
+// CallClasses returns all classes, the most expensive first.
 func CallClasses() []CallClass {
 	return []CallClass{CallExclusive, CallOneGPU, CallShared, CallMapped, CallUnknown}
 }
@@ -76,7 +76,7 @@ func exclusiveCalls() []string {
 func oneGPUCalls() []string {
 	return []string{
 		// GetPartitions has the flags 0x10118: API_LOCK_READONLY, GPU_LOCK_DEVICE_ONLY, NON_PRIVILEGED and
-		// GSP_PLUGIN_FOR_VGPU_GSP.
+		// GSP_PLUGIN_FOR_VGPU_GSP. That the library asks for nothing else is a conclusion: it is closed.
 		"nvmlDeviceGetGpuInstances",
 	}
 }
@@ -84,8 +84,9 @@ func oneGPUCalls() []string {
 // mappedCalls returns the calls that work in memory of the process.
 func mappedCalls() []string {
 	return []string{
-		// Samples come from a buffer that the driver has mapped into the process; a metric is computed of two samples in
-		// the caller's memory (nvml.h, GPM).
+		// Assumed: that samples are read from a buffer that the driver has mapped into the process is said of GPM, and no
+		// source that we could read shows it. A trace of the system calls on a real GPU settles it. A metric is computed
+		// of two samples that the caller holds.
 		"nvmlGpmSampleGet",
 		"nvmlGpmMigSampleGet",
 		"nvmlGpmSampleAlloc",

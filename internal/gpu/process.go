@@ -19,19 +19,20 @@ func LargestFirst(list []Process) []Process {
 	return sorted
 }
 
-// ReadCues are what a reading of a GPU has to know of its surroundings: what the driver's lists of processes depend on,
-// which are too dear to be read each time.
+// ReadCues are what the caller knows that makes the driver's lists of processes due, which are too expensive to be read
+// in each reading.
 type ReadCues struct {
 	// Asked is set if somebody waits for what there is now: everything is read anew, the layout included.
 	Asked bool
 	// Changed is set if the holders of the GPU, or whether one of its devices is active, have changed since the last
 	// reading: the lists are read.
 	Changed bool
-	// MPS is set if a holder shares one of the GPU's devices by MPS: the list of MPS clients is read with the others.
+	// MPS is set if holders share one of the GPU's devices, perhaps by MPS: the list of MPS clients is read with the
+	// others.
 	MPS bool
-	// NoHolders is set if no allocator says who holds the GPU, so that its processes alone show it: the lists are read
-	// whenever its memory in use has moved.
-	NoHolders bool
+	// FollowMemory is set if the processes alone show who uses the GPU, or how much of its memory each container uses:
+	// the lists are read whenever its memory in use has moved, and each time if that is not known.
+	FollowMemory bool
 	// SlowEvery is the period of the slow tier; 0 is that of the source's own.
 	SlowEvery time.Duration
 }

@@ -73,7 +73,7 @@ func TestProcessesAreListedOnACue(t *testing.T) {
 		{gpu.ReadCues{Asked: true}, 1, 0},
 		{gpu.ReadCues{MPS: true}, 0, 0},
 		{gpu.ReadCues{Changed: true, MPS: true}, 1, 1},
-		{gpu.ReadCues{NoHolders: true}, 0, 0}, // no memory has moved
+		{gpu.ReadCues{FollowMemory: true}, 0, 0}, // no memory has moved
 	} {
 		n.advance(time.Second)
 		_, calls := n.quiet(id, tt.cues)
@@ -94,7 +94,7 @@ processes: [{device: "0", workload: job}]`)
 
 	for _, bare := range []bool{true, false, true} {
 		n.advance(time.Second)
-		_, calls := n.quiet(id, gpu.ReadCues{NoHolders: bare})
+		_, calls := n.quiet(id, gpu.ReadCues{FollowMemory: bare})
 		cmptest.Equal(t, "the lists are read", calls[computeList] == 1, bare)
 	}
 }
@@ -149,35 +149,75 @@ func TestTreeIsScannedEachTimeWithoutReports(t *testing.T) {
 }
 
 // A change that is reported is seen by the next reading, and one that the driver keeps to itself by the scan of the slow
-// tier; then the reports are not relied on until the next one.
+// tier; then the reports are not relied on until several came.
 func TestChangesThatAreNotReportedEndTheTrust(t *testing.T) {
 	n := newNode(t, "", oneHalf)
 	id := n.discover()[0]
-	before := n.read(id)
+	gi := n.read(id).Instances[0].ID
+	n.advance(time.Second)
+	n.quiet(id, gpu.ReadCues{})
+
+	profiles := []string{"2g.10gb@0", "7g.40gb@0"}
+	change := func(i int, after time.Duration) {
+		t.Helper()
+		repartitionTo(t, n, gi, profiles[i%2])
+		n.advance(after)
+		g, _ := n.quiet(id, gpu.ReadCues{})
+		gi = g.Instances[0].ID
+		cmptest.Equal(t, "the profile after a change", g.Instances[0].Profile+"@0", profiles[i%2])
+	}
+	expectScan := func(when string, want bool) {
+		t.Helper()
+		n.advance(time.Second)
+		_, calls := n.quiet(id, gpu.ReadCues{})
+		cmptest.Equal(t, when+": the tree is scanned", calls["GetGpuInstances"] > 0, want)
+	}
+
+	n.spy.deaf.Store(true)
+	change(0, 15*time.Second)
+	n.spy.deaf.Store(false)
+	expectScan("after a change that was not reported", true)
+	for i := range 3 {
+		change(i+1, time.Second)
+		expectScan("after another report", i < 2)
+	}
+}
+
+// A report that does not say of which GPU it is may be of any.
+func TestReportsOfUnknownGPUs(t *testing.T) {
+	n := newNode(t, "", oneHalf)
+	id := n.discover()[0]
+	gi := n.read(id).Instances[0].ID
+	n.advance(time.Second)
+	n.quiet(id, gpu.ReadCues{})
+
+	n.spy.strangers.Store(true)
+	n.replaceCompute(gi, 3, 0) // looks as the one before
+	n.advance(time.Second)
+	_, calls := n.quiet(id, gpu.ReadCues{})
+	cmptest.Equal(t, "the next reading scans the tree", calls["GetGpuInstances"] > 0, true)
+}
+
+// A report that comes after the scan that has found its change was late, not missed.
+func TestLateReportsAreTrusted(t *testing.T) {
+	n := newNode(t, "", oneHalf)
+	id := n.discover()[0]
+	gi := n.read(id).Instances[0].ID
 	n.advance(time.Second)
 	n.quiet(id, gpu.ReadCues{})
 
 	n.spy.deaf.Store(true)
-	repartitionTo(t, n, before.Instances[0].ID, "2g.10gb@0")
+	repartitionTo(t, n, gi, "2g.10gb@0")
 	n.advance(15 * time.Second)
 	g, _ := n.quiet(id, gpu.ReadCues{})
-	cmptest.Equal(t, "the profile after the slow tier", g.Instances[0].Profile, "2g.10gb")
-
-	n.advance(time.Second)
-	if _, calls := n.quiet(id, gpu.ReadCues{}); calls["GetGpuInstances"] == 0 {
-		t.Error("the tree is not scanned although a change was not reported")
-	}
-
 	n.spy.deaf.Store(false)
-	repartitionTo(t, n, g.Instances[0].ID, "7g.40gb@0")
+	repartitionTo(t, n, g.Instances[0].ID, "7g.40gb@0") // has the report of the change before
 	n.advance(time.Second)
-	g, _ = n.quiet(id, gpu.ReadCues{})
-	cmptest.Equal(t, "the profile after a report", g.Instances[0].Profile, "7g.40gb")
+	n.quiet(id, gpu.ReadCues{})
 
 	n.advance(time.Second)
-	if _, calls := n.quiet(id, gpu.ReadCues{}); calls["GetGpuInstances"] != 0 {
-		t.Error("the tree is still scanned although changes are reported again")
-	}
+	_, calls := n.quiet(id, gpu.ReadCues{})
+	cmptest.Equal(t, "the tree is scanned", calls["GetGpuInstances"] > 0, false)
 }
 
 // Whoever asks for what there is now gets it, also before the report of a change has been received.

@@ -86,7 +86,7 @@ func (s *spy) widen(at nvml.ComputeInstancePlacement) nvml.ComputeInstancePlacem
 }
 
 func (i spyInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, nvml.Return) {
-	list, ret := i.GPUInstance.GetComputeInstances()
+	list, ret := via(i.spy, "Instance.GetComputeInstances", i.GPUInstance.GetComputeInstances)
 	for k := range list {
 		list[k].Placement = i.spy.widen(list[k].Placement)
 	}

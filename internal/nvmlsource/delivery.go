@@ -23,13 +23,13 @@ const (
 	notDelivered
 )
 
-// judgeDelivery returns whether the events of the GPU are delivered, from a reading of it; listed is set if that has
+// concludeDelivery returns whether the events of the GPU are delivered, from a reading of it; listed is set if that has
 // listed the GPU instances. No call of NVML says which rights we have, so we conclude them from what needs the same:
 // under MIG the memory of the whole GPU is for those with the monitor capability (nvml.h, nvmlDeviceGetMemoryInfo),
 // and its instances are for those with root's rights or the configuration capability. The latter alone gives no
 // events: we believe in root's rights if the kernel says that we have them, too. Without any instance everybody gets
 // events, but those who have no rights do not know whether there are instances.
-func (r *gpuRead) judgeDelivery(g *gpu.GPU, modeErrs []gpu.ReadError, listed bool) delivery {
+func (r *gpuRead) concludeDelivery(g *gpu.GPU, modeErrs []gpu.ReadError, listed bool) delivery {
 	enabled, hasMode := g.MIG.Enabled.Get()
 	if hasMode && !enabled || !hasMode && len(modeErrs) == 0 {
 		return delivered // MIG is off, or the GPU has none
@@ -74,7 +74,6 @@ func (q *eventQueue) setDelivery(g *gpuState, d delivery) {
 // readEvents registers the GPU's events if that is due, and records in g which of them we learn of, and an error if its
 // XIDs are not received.
 func (r *gpuRead) readEvents(g *gpu.GPU, d delivery) {
-
 	queue := &r.source.queue
 	queue.setDelivery(r.state, d)
 	if r.state.advanceTo(phaseRead) || r.slow {

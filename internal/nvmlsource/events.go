@@ -2,6 +2,7 @@ package nvmlsource
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -253,17 +254,21 @@ func (q *eventQueue) deliver(e Event) {
 	q.send(out)
 }
 
-// reportChange notes that an event reports a change of a GPU. The watcher learns of it here, not when the event is
-// read: its readers may be slow.
+// reportChange notes that an event reports a change of a GPU: of every GPU, if it is not known of which. The watcher
+// learns of it here, not when the event is read: its readers may be slow.
 func (q *eventQueue) reportChange(d Device, id gpu.UUID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.watcher != nil {
-		q.watcher.LayoutChanged(id)
-	}
+
+	isMeant := func(g *gpuState) bool { return g.handle == d || id != "" && g.uuid == id }
+	anyGPU := id == "" && !slices.ContainsFunc(q.gpus, isMeant)
 	for _, g := range q.gpus {
-		if g.handle == d {
-			g.markChanged(changeReported)
+		if !anyGPU && !isMeant(g) {
+			continue
+		}
+		g.markChanged(changeReported)
+		if q.watcher != nil {
+			q.watcher.LayoutChanged(g.uuid)
 		}
 	}
 }

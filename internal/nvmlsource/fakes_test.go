@@ -38,6 +38,7 @@ type spy struct {
 	swapped      map[int]int // indexes that stand for the GPU of another
 	oldProcesses bool
 	deaf         atomic.Bool // the driver reports no changes of layouts, although it is asked to
+	strangers    atomic.Bool // events name a handle that no call has returned, and that does not answer
 	twice        bool        // every MIG device is there under two indexes
 	noMIGDevices bool        // no GPU can have any, a driver says
 
@@ -173,6 +174,10 @@ func (e *spySet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	if event.Type == nvml.EventMigConfigChange && e.spy.deaf.Load() {
 		return nvmlsource.Event{}, nvml.ERROR_TIMEOUT
 	}
+	if ret == nvml.SUCCESS && e.spy.strangers.Load() {
+		event.Device = stranger{}
+		return event, ret
+	}
 	if ret == nvml.SUCCESS {
 		e.spy.mu.Lock()
 		defer e.spy.mu.Unlock()
@@ -184,6 +189,11 @@ func (e *spySet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	}
 	return event, ret
 }
+
+// stranger is a device that nothing is known of.
+type stranger struct{ nvmlsource.Device }
+
+func (stranger) GetUUID() (string, nvml.Return) { return "", nvml.ERROR_UNKNOWN }
 
 func (e *spySet) Free() nvml.Return {
 	e.spy.passes("Free")

@@ -18,7 +18,9 @@ import (
 // Ids and handles are reused after a layout change, and a window between samples of two instances has meaningless
 // values. So the samples of a reading are taken before its scan of the tree, by the tree of the reading before, and
 // the scan confirms them: if it finds the tree unchanged, no instance was another one at the time of the sample.
-// Otherwise all windows of the GPU start again.
+// Otherwise all windows of the GPU start again. A reading that keeps the tree confirms nothing by itself: it relies on
+// the driver to report a change (mayKeepTree). Until the report has arrived, or where there is none, a window of two
+// instances is told only by values that make no sense, which the next reading scans for.
 
 // minWindow is the least time between two samples that nvml.h asks for.
 const minWindow = 100 * time.Millisecond
@@ -217,7 +219,7 @@ func (r *gpuRead) sampleInto(w *window, cached answers, call string, take func(G
 		w.samples[0] = sample
 	}
 	if q.recordReturn(call, gpu.ReadingActivity, take(w.samples[0])) != nil {
-		r.state.watch.doubted = r.state.watch.doubted || q.stale
+		r.state.watch.rescan = r.state.watch.rescan || q.stale
 		w.reset(q.errs)
 		return
 	}
@@ -331,7 +333,7 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 			r.lost = err
 		}
 		w.errs = []gpu.ReadError{{Reading: gpu.ReadingActivity, Err: err}}
-		r.state.watch.doubted = true // its samples may be of two entities
+		r.state.watch.rescan = true // its samples may be of two entities
 		return 0
 	}
 	const mebi = 1 << 20
@@ -347,7 +349,7 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 		}
 		if !valid {
 			invalid++
-			r.state.watch.doubted = true
+			r.state.watch.rescan = true
 		}
 	}
 	return invalid

@@ -15,6 +15,8 @@ type layoutRead struct {
 	vanished   bool                   // one of them is not what it was: the layout has changed since the scan
 	processes  gpu.Opt[[]gpu.Process] // of the whole GPU
 	processErr error                  // why they are absent
+	// processErrKept is set if an earlier reading has reported processErr.
+	processErrKept bool
 }
 
 // readInstances reads the instances of the tree, and the processes of the whole GPU. If an instance has vanished, the
@@ -25,7 +27,7 @@ func (r *gpuRead) readInstances(tree treeRead, treeErrs []gpu.ReadError) (layout
 		layout, errs := r.readInstancesOnce(tree.err)
 		errs = slices.Concat(treeErrs, errs)
 		if !layout.vanished || !r.mayRescan(tree) {
-			errs = append(errs, r.recordProcessError(layout.processErr)...)
+			errs = append(errs, r.recordProcessError(&layout)...)
 			return layout, addNewDenials(errs, denials)
 		}
 		denials = addNewDenials(denials, errs)
@@ -34,12 +36,16 @@ func (r *gpuRead) readInstances(tree treeRead, treeErrs []gpu.ReadError) (layout
 }
 
 // recordProcessError returns the error of a GPU whose processes are not known completely.
-func (r *gpuRead) recordProcessError(err error) []gpu.ReadError {
-	if err == nil {
+func (r *gpuRead) recordProcessError(layout *layoutRead) []gpu.ReadError {
+	if layout.processErr == nil {
 		return nil
 	}
+
 	q := r.newQuerier(r.state.answers)
-	q.recordError(gpu.ReadingProcesses, err)
+	q.recordError(gpu.ReadingProcesses, layout.processErr)
+	if layout.processErrKept {
+		markRemembered(q.errs)
+	}
 	return q.errs
 }
 
@@ -55,46 +61,30 @@ func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError)
 		layout.instances, layout.vanished = r.readMemories()
 	}
 
-	lists := &r.state.processes
 	used := r.memoryInUse(layout.instances)
-	fresh := r.processesDue(used)
-	processes, err := lists.list, error(nil)
-	errs := lists.errs
-	if fresh {
+	if r.processesDue(used) {
 		r.state.meter.countFor(r.slow)
-		processes, err = r.queryProcesses(&q)
-		errs = q.errs
+		gone := r.readProcessLists(used, scanErr == nil)
 		r.state.meter.countFor(false)
+		layout.vanished = layout.vanished || gone
 	}
+
+	lists := &r.state.processes
+	errs := slices.Clone(lists.errs)
+	layout.processErr, layout.processErrKept = lists.err, lists.errKept
+	markRemembered(lists.errs)
+	lists.errKept = true
 	if scanErr == nil {
-		if err != nil && t.known && r.source.opts.ProcessesHidden == nil {
-			own, gone, ownErr := r.readOwnProcesses(layout.instances)
-			layout.vanished = layout.vanished || gone
-			if ownErr == nil {
-				processes, err = own, nil
-			}
+		t.addOwnLists(layout.instances)
+	}
+	if lists.err == nil {
+		if scanErr == nil {
+			countProcesses(layout.instances, lists.list)
 		}
-		if err == nil {
-			countProcesses(layout.instances, processes)
-		}
-	}
-	if fresh {
-		lists.known = false
-	}
-	if fresh && err == nil && scanErr == nil {
-		lists.remember(processes, used, errs)
-	}
-	if err == nil {
-		processes = r.addProcessUse(&q, processes)
-	}
-	if layout.processErr = err; err == nil {
-		layout.processes = gpu.Some(processes)
+		layout.processes = gpu.Some(r.addProcessUse(&q, lists.list))
 	}
 	layout.vanished = layout.vanished || r.wasOvertaken()
-	if !fresh {
-		return layout, slices.Concat(errs, q.errs)
-	}
-	return layout, q.errs
+	return layout, slices.Concat(errs, q.errs)
 }
 
 // unreadableInstances returns the instances of a tree, none of which can be read.
@@ -136,34 +126,50 @@ func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 	return instances, vanished
 }
 
-// readOwnProcesses reads the processes of the compute instances, from their MIG devices' own lists, and reports
+// queryOwnProcesses reads the processes of the compute instances, from their MIG devices' own lists, and reports
 // whether one had vanished. All processes of the GPU are on the list, unless there is an error.
-func (r *gpuRead) readOwnProcesses(instances []gpu.GPUInstance) (list []gpu.Process, vanished bool, err error) {
+func (r *gpuRead) queryOwnProcesses() (list []gpu.Process, vanished bool, err error) {
 	t := &r.state.tree
 	list = []gpu.Process{}
-	for i := range instances {
-		gi := &instances[i]
-		for j := range gi.ComputeInstances {
-			ci, state := &gi.ComputeInstances[j], &t.states[i].computes[j]
+	for i := range t.states {
+		gi := &t.instances[i]
+		for j := range t.states[i].computes {
+			state := &t.states[i].computes[j]
 			q := r.newQuerier(state.answers)
 			infos, failed := query(&q, "nvmlDeviceGetComputeRunningProcesses", gpu.ReadingProcesses,
 				t.handleOf(state).GetComputeRunningProcesses)
+			state.own = ownList{asked: true, errs: q.errs}
 			if failed != nil {
 				err = failed
 			} else {
-				ci.Processes = gpu.Some(len(infos))
+				state.own.count = gpu.Some(len(infos))
 			}
 			for _, info := range infos {
 				p := processOf(info)
-				p.Instance, p.Compute = gpu.Some(gi.ID), gpu.Some(ci.ID)
+				p.Instance, p.Compute = gpu.Some(gi.ID), gpu.Some(gi.ComputeInstances[j].ID)
 				list = append(list, p)
 			}
-			ci.Errors, ci.Up = q.errs, !isUnreadable(q.errs)
 			vanished = vanished || q.stale
 		}
 	}
 	sortProcesses(list)
 	return list, vanished, err
+}
+
+// addOwnLists adds what the compute instances' own lists said, as far as they were asked.
+func (t *tree) addOwnLists(instances []gpu.GPUInstance) {
+	for i := range instances {
+		for j := range instances[i].ComputeInstances {
+			ci, own := &instances[i].ComputeInstances[j], &t.states[i].computes[j].own
+			if !own.asked {
+				continue
+			}
+
+			ci.Processes, ci.Up = own.count, !isUnreadable(own.errs)
+			ci.Errors = slices.Clone(own.errs)
+			markRemembered(own.errs)
+		}
+	}
 }
 
 // isUnreadable reports whether an entity could not be read for another reason than a lack of rights.

@@ -29,8 +29,15 @@ func (r *gpuRead) queryProcesses(q *querier) ([]gpu.Process, error) {
 	if err := q.classify(call, gpu.ReadingProcesses, ret); err != nil {
 		return nil, err
 	}
-	graphics := r.queryGraphics(q)
-	mps := r.queryMPS(q)
+	graphics, err := r.queryGraphics(q)
+	if err != nil {
+		return nil, err
+	}
+	mps, err := r.queryMPS(q)
+	if err != nil {
+		return nil, err
+	}
+
 	list := mergeProcesses(compute, graphics, mps)
 	if !r.state.mode.enabled.Or(false) {
 		clearInstances(list)

@@ -1,6 +1,7 @@
 package nvmlsource
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -10,36 +11,63 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// processLists is what the driver's lists of a GPU's processes said when they were read last. Each list takes the
-// driver's exclusive lock (gpu.CallExclusive), so that they are read with the slow tier, and in between only if what
-// runs on the GPU may have changed.
+// processLists is what the driver's lists of a GPU's processes said when they were read last, or that they failed. Each
+// list takes the driver's exclusive lock (gpu.CallExclusive), so that they are read with the slow tier, and in between
+// only if what runs on the GPU may have changed.
 type processLists struct {
-	known bool
-	list  []gpu.Process   // never modified
-	errs  []gpu.ReadError // of the lists of graphics and MPS, which a GPU need not have
-	used  []uint64        // the memory in use of the GPU and its GPU instances then
-	mps   []nvml.ProcessInfo
-	mpsAt time.Time // when the list of MPS clients was read last
+	known bool          // they were read, in the layout that the GPU has now
+	list  []gpu.Process // never modified
+	err   error         // why the processes are not known completely
+	// errKept is set once a reading has returned err.
+	errKept bool
+	errs    []gpu.ReadError // of lists that failed, and whose last answer is used
+	used    []gpu.Opt[uint64]
+
+	graphics, mps keptList
 }
 
-// mpsEvery is how often the clients of MPS are listed on a GPU that nothing shows to have any.
-const mpsEvery = time.Minute
+// keptList is the last answer of one of the lists that a GPU need not have.
+type keptList struct {
+	infos  []nvml.ProcessInfo
+	at     time.Time // when it was answered
+	failed bool      // a later try has failed
+}
+
+// isRecent reports whether the answer is less than listValid old.
+func (l *keptList) isRecent(now time.Time) bool {
+	since := now.Sub(l.at)
+
+	return !l.at.IsZero() && since >= 0 && since < listValid
+}
+
+// listValid is how long an answer is used: the clients of MPS are listed once in it on a GPU that nothing shows to have
+// any, and a list that fails has its last answer for so long.
+const listValid = time.Minute
 
 // idleMemory is more than a GPU or an instance without processes has in use, and less than a process that computes
 // needs: with idle MIG devices 55 MiB were seen of an H200 as a whole and 22 MiB of the largest of them, and a context
 // of CUDA takes hundreds.
 const idleMemory = 64 << 20
 
-// processesDue reports whether the lists are to be read, given the memory in use now.
-func (r *gpuRead) processesDue(used []uint64) bool {
+// processesDue reports whether the lists are to be read, given the memory in use now. Lists that have failed are not
+// read again because memory moves: they fail while the driver is ill, which more exclusive calls do not cure.
+func (r *gpuRead) processesDue(used []gpu.Opt[uint64]) bool {
 	lists := &r.state.processes
-	if !lists.known || r.slow || r.cues.Asked || r.cues.Changed || len(used) != len(lists.used) {
+	if !lists.known || r.rescans > 0 || r.cues.Changed || r.mustReadAnew() || len(used) != len(lists.used) {
 		return true
 	}
+	if lists.err != nil {
+		return false
+	}
 
+	if r.cues.FollowMemory && !showsProcesses(used) {
+		return true
+	}
 	for i := range used {
-		moved := used[i] != lists.used[i]
-		if moved && r.cues.NoHolders || used[i] > idleMemory != (lists.used[i] > idleMemory) {
+		now, known := used[i].Get()
+		before, knewBefore := lists.used[i].Get()
+		moved := known != knewBefore || now != before
+		if moved && (r.cues.FollowMemory || known != knewBefore || now > idleMemory != (before > idleMemory)) {
 			return true
 		}
 	}
@@ -47,55 +75,97 @@ func (r *gpuRead) processesDue(used []uint64) bool {
 	return false
 }
 
-// memoryInUse returns the memory in use of the GPU and of its instances; 0 where it is unknown.
-func (r *gpuRead) memoryInUse(instances []gpu.GPUInstance) []uint64 {
-	used := make([]uint64, 0, 1+len(instances))
-	used = append(used, r.memory.Used.Or(0))
+// showsProcesses reports whether a process that starts or ends moves any of the memory in use that is known: that of the
+// GPU, or without it that of all its instances.
+func showsProcesses(used []gpu.Opt[uint64]) bool {
+	isUnknown := func(bytes gpu.Opt[uint64]) bool { return !bytes.Present() }
+
+	return used[0].Present() || len(used) > 1 && !slices.ContainsFunc(used[1:], isUnknown)
+}
+
+// memoryInUse returns the memory in use of the GPU, and of its instances in their order. Without a compute instance one
+// has no reading of it, and nothing can run there.
+func (r *gpuRead) memoryInUse(instances []gpu.GPUInstance) []gpu.Opt[uint64] {
+	used := make([]gpu.Opt[uint64], 0, 1+len(instances))
+	used = append(used, r.memory.Used)
 	for i := range instances {
-		used = append(used, instances[i].Memory.Used.Or(0))
+		bytes := instances[i].Memory.Used
+		if len(instances[i].ComputeInstances) == 0 {
+			bytes = gpu.Some(uint64(0))
+		}
+		used = append(used, bytes)
 	}
 
 	return used
 }
 
-// remember keeps a complete list until the next one is due.
-func (l *processLists) remember(list []gpu.Process, used []uint64, errs []gpu.ReadError) {
-	l.known = true
-	l.list = slices.Clone(list)
-	l.used = used
-	l.errs = slices.Clone(errs)
-	markRemembered(l.errs)
+// readProcessLists reads the lists, and keeps what they say, also that they fail, until they are due again. If the list
+// of the whole GPU cannot be read, the MIG devices' own lists are, unless the tree has no handles. It reports whether
+// one of the devices had vanished.
+func (r *gpuRead) readProcessLists(used []gpu.Opt[uint64], hasHandles bool) (vanished bool) {
+	q := r.newQuerier(r.state.answers)
+	list, err := r.queryProcesses(&q)
+
+	for e := range r.state.tree.entities() {
+		e.own = ownList{}
+	}
+	if err != nil && hasHandles && r.state.tree.known && r.source.opts.ProcessesHidden == nil {
+		own, gone, ownErr := r.queryOwnProcesses()
+		vanished = gone
+		if ownErr == nil {
+			list, err = own, nil
+		}
+	}
+
+	lists := &r.state.processes
+	lists.known, lists.used = true, used
+	lists.list, lists.errs = list, q.errs
+	lists.err, lists.errKept = err, false
+	return vanished
 }
 
-// queryMPS lists the clients of MPS if that is due: once a minute, and where MPS is in use.
-func (r *gpuRead) queryMPS(q *querier) []nvml.ProcessInfo {
-	lists := &r.state.processes
-	since := r.now.Sub(lists.mpsAt)
-	recent := !lists.mpsAt.IsZero() && since >= 0 && since < mpsEvery
-	if recent && !r.cues.MPS && len(lists.mps) == 0 {
-		return nil
+// queryMPS lists the clients of MPS if that is due: once a minute, after a failure, and where devices are shared.
+func (r *gpuRead) queryMPS(q *querier) ([]nvml.ProcessInfo, error) {
+	kept := &r.state.processes.mps
+	if kept.isRecent(r.now) && !kept.failed && !r.cues.MPS && len(kept.infos) == 0 {
+		return nil, nil
 	}
 
-	mps, err := query(q, "nvmlDeviceGetMPSComputeRunningProcesses", gpu.ReadingProcesses,
-		r.dev.GetMPSComputeRunningProcesses)
-	lists.mps = mps
-	if err == nil {
-		lists.mpsAt = r.now
-	}
-
-	return mps
+	return r.queryKept(q, kept, "nvmlDeviceGetMPSComputeRunningProcesses", r.dev.GetMPSComputeRunningProcesses)
 }
 
 // queryGraphics lists the processes that draw. Under MIG none can, except on models whose instances have graphics.
-func (r *gpuRead) queryGraphics(q *querier) []nvml.ProcessInfo {
+func (r *gpuRead) queryGraphics(q *querier) ([]nvml.ProcessInfo, error) {
 	if r.state.mode.enabled.Or(false) && !slices.ContainsFunc(r.state.static.profiles, func(p profileEntry) bool {
 		return strings.Contains(p.Name, "+gfx")
 	}) {
-		return nil
+		return nil, nil
 	}
 
-	graphics, _ := query(q, "nvmlDeviceGetGraphicsRunningProcesses", gpu.ReadingProcesses,
+	return r.queryKept(q, &r.state.processes.graphics, "nvmlDeviceGetGraphicsRunningProcesses",
 		r.dev.GetGraphicsRunningProcesses)
+}
 
-	return graphics
+// queryKept reads a list that not every GPU has; one that is not supported is empty. If it fails, its last answer is
+// used as long as that is valid, with an error of the step. Then the processes are not known, which the error says.
+func (r *gpuRead) queryKept(q *querier, kept *keptList, call string,
+	list func() ([]nvml.ProcessInfo, nvml.Return)) ([]nvml.ProcessInfo, error) {
+	infos, err := []nvml.ProcessInfo(nil), q.refusalOf(call)
+	if err == nil {
+		var ret nvml.Return
+		infos, ret = list()
+		err = q.classify(call, gpu.ReadingProcesses, ret)
+	}
+
+	switch {
+	case err == nil, errors.Is(err, gpu.ErrNotSupported):
+		*kept = keptList{infos: infos, at: r.now}
+		return infos, nil
+	case kept.isRecent(r.now):
+		kept.failed = true
+		q.recordError(gpu.ReadingProcesses, err)
+		return kept.infos, nil
+	}
+
+	return nil, err
 }

@@ -88,7 +88,7 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 
 	// Last: what was answered above shows whether we have the right to events.
 	listed := tree.err == nil && r.state.tree.scan.listed
-	r.readEvents(&g, r.judgeDelivery(&g, modeErrs, listed))
+	r.readEvents(&g, r.concludeDelivery(&g, modeErrs, listed))
 	return g, nil
 }
 

@@ -135,7 +135,7 @@ func (s *Source) endCall() {
 // Source that is ever modified. A reading that fails is in the errors of its entity; the error is for a GPU that
 // cannot be read at all.
 func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
-	return s.ReadWith(id, gpu.ReadCues{NoHolders: true})
+	return s.ReadWith(id, gpu.ReadCues{FollowMemory: true})
 }
 
 // ReadWith is Read with what the caller knows of the GPU's holders.

@@ -38,7 +38,15 @@ type entityState struct {
 	device   int            // of a compute instance: index of its MIG device in the scan
 	ecc      []gpu.ECCCount // of a compute instance, by the last slow tier
 	eccErrs  []gpu.ReadError
+	own      ownList       // of a compute instance, by the last lists of processes
 	computes []entityState // of a GPU instance: those of its compute instances, in their order
+}
+
+// ownList is what a compute instance's own list of processes said, if it was asked.
+type ownList struct {
+	asked bool
+	count gpu.Opt[int]
+	errs  []gpu.ReadError
 }
 
 // handleOf returns the handle that the last scan found for a compute instance.
@@ -145,15 +153,19 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 
 	r.state.meter.countFor(r.slow)
 	defer r.state.meter.countFor(false)
-	r.beginScan()
+	set := r.beginScan()
+	knewTree, knewHandles := t.known, t.scanned
 	t.scanned = false
-	knewTree := t.known
+	anew := r.hasReport() || r.retryAll || r.cues.Asked
+	if anew {
+		t.placed = false
+	}
 	q := r.newQuerier(r.state.answers)
 	if result.vanished, result.err = r.scanTree(&q, &t.spare); result.err != nil {
 		return result, q.errs
 	}
 	result.changed = !t.known || !t.scan.equal(&t.spare)
-	r.judgeEvents(knewTree, result.changed)
+	r.compareWithEvents(set, knewTree, result.changed)
 	t.scan, t.spare = t.spare, t.scan
 	if result.changed {
 		r.state.gpm.restart = true
@@ -163,11 +175,11 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 		gone, err := r.rescanTorn(&q, t)
 		result.vanished, result.err = result.vanished || gone, err
 	}
-	if result.err == nil && (result.changed || r.slow) {
+	if result.err == nil && (result.changed || r.slow || anew) {
 		result.vanished = r.buildTree(t, result.changed) || result.vanished
 	}
-	if result.changed {
-		r.state.processes.known = false // they ran on other instances
+	if result.changed || !knewHandles {
+		r.state.processes.known = false // they ran on other instances, or their instances could not be asked
 	}
 	t.scanned = result.err == nil
 	return result, q.errs
@@ -310,55 +322,6 @@ func (r *gpuRead) inferredInstance(id gpu.InstanceID, ci *gpu.ComputeInstance,
 		gi.SMs = ci.SMs
 	}
 	return gi
-}
-
-// placeComputes adds the placements of compute instances, which only lists that take the driver's exclusive lock have:
-// those of the last build, unless something has changed or was reported to have, or they could not be read.
-func (r *gpuRead) placeComputes(q *querier, t *tree, list []gpu.GPUInstance, changed bool) {
-	if !changed && !r.reported && t.placed {
-		for i := range list {
-			keepPlacements(&list[i], t.instances)
-		}
-		return
-	}
-
-	failures := len(q.errs)
-	for i, info := range t.scan.instances {
-		queryPlacements(q, &list[indexOfInstance(list, gpu.InstanceID(info.ID))], t.scan.handles[i])
-	}
-	t.placed = len(q.errs) == failures && !q.stale
-}
-
-// keepPlacements copies the placements of the compute instances of a GPU instance from those of the last build.
-func keepPlacements(gi *gpu.GPUInstance, last []gpu.GPUInstance) {
-	at := indexOfInstance(last, gi.ID)
-	if at < 0 {
-		return
-	}
-
-	for i := range gi.ComputeInstances {
-		ci := &gi.ComputeInstances[i]
-		for _, before := range last[at].ComputeInstances {
-			if before.ID == ci.ID {
-				ci.Placement = before.Placement
-			}
-		}
-	}
-}
-
-// queryPlacements asks a GPU instance for the placements of its compute instances.
-func queryPlacements(q *querier, gi *gpu.GPUInstance, handle GPUInstance) {
-	if len(gi.ComputeInstances) == 0 {
-		return
-	}
-	list, _ := query(q, "nvmlGpuInstanceGetComputeInstances", gpu.ReadingMIG, handle.GetComputeInstances)
-	for _, info := range list {
-		for i := range gi.ComputeInstances {
-			if ci := &gi.ComputeInstances[i]; ci.ID == gpu.ComputeID(info.ID) && info.Placement.Size > 0 {
-				ci.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: int(info.Placement.Size)})
-			}
-		}
-	}
 }
 
 // sortInstances sorts instances by placement, and those without a known placement by id.

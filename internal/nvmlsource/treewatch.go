@@ -6,10 +6,16 @@ package nvmlsource
 
 // treeWatch is whether changes of a GPU's layout are reported since its last scan.
 type treeWatch struct {
-	set     *queueSet // that the GPU was registered with when the last scan began; nil if with none
-	doubted bool      // a handle has failed, or a window of GPM made no sense: the next reading scans
-	unheard bool      // a scan has found a change that no event had reported, and none was received since
+	set    *queueSet // that the GPU was registered with when the last scan began; nil if with none
+	rescan bool      // a handle has failed, or a window of GPM made no sense: the next reading scans
+	// distrust is how many reports have to come before readings rely on them again: a scan has found a change that none
+	// had reported. missed is set if the last one did: its report may be late.
+	distrust int
+	missed   bool
 }
+
+// reportsToTrust is how many changes have to be reported after one that was not.
+const reportsToTrust = 3
 
 // watchesLayout returns the set by which changes of a GPU's layout are received now, nil if they are not.
 func (q *eventQueue) watchesLayout(d Device) *queueSet {
@@ -27,17 +33,22 @@ func (q *eventQueue) watchesLayout(d Device) *queueSet {
 // mayKeepTree reports whether the last scan still holds: its changes would have been reported.
 func (r *gpuRead) mayKeepTree() bool {
 	t, w := &r.state.tree, &r.state.watch
-	if r.layoutOnly || r.slow || r.retryAll || r.cues.Asked || r.rescans > 0 || r.hasReport() {
+	if r.layoutOnly || r.rescans > 0 || r.mustReadAnew() {
 		return false
 	}
 	if !r.state.static.mostMIG.Present() { // the driver may not list MIG devices yet
 		return false
 	}
-	if !t.known || !t.scanned || t.hidden || !t.scan.listed || w.doubted || w.unheard {
+	if !t.known || !t.scanned || t.hidden || !t.scan.listed || w.rescan || w.distrust > 0 {
 		return false
 	}
 
 	return w.set != nil && w.set == r.source.queue.watchesLayout(r.state.handle)
+}
+
+// mustReadAnew reports whether nothing that earlier readings have kept may be used.
+func (r *gpuRead) mustReadAnew() bool {
+	return r.slow || r.retryAll || r.cues.Asked || r.hasReport()
 }
 
 // hasReport reports whether a change of the GPU was reported since the last reading began.
@@ -45,24 +56,34 @@ func (r *gpuRead) hasReport() bool {
 	return r.reported || gpuChange(r.state.change.Load()) != unchanged
 }
 
-// beginScan notes by what changes are reported from now on.
-func (r *gpuRead) beginScan() {
+// beginScan notes by what changes are reported from now on, and returns by what they were since the last scan.
+func (r *gpuRead) beginScan() (before *queueSet) {
+	before = r.state.watch.set
 	r.scans = true
-	r.state.watch.doubted = false
+	r.state.watch.rescan = false
 	r.state.watch.set = r.source.queue.watchesLayout(r.state.handle)
+
+	return before
 }
 
-// judgeEvents compares a scan with what the events have said before it. If a change was not reported, they are trusted
-// again from the next one that is.
-func (r *gpuRead) judgeEvents(knewTree, changed bool) {
+// compareWithEvents compares a scan with what the events have said before it. If a set has kept a change to itself,
+// readings do not rely on it until several others were reported, unless the report only came after the scan.
+func (r *gpuRead) compareWithEvents(set *queueSet, knewTree, changed bool) {
 	w := &r.state.watch
-	switch {
-	case r.layoutOnly:
-	case r.hasReport():
-		w.unheard = false
-	case knewTree && changed && w.set != nil:
-		w.unheard = true
+	if r.layoutOnly || r.rescans > 0 {
+		return
 	}
+
+	missed := !r.hasReport() && knewTree && changed && set != nil && set == w.set
+	switch {
+	case missed:
+		w.distrust = reportsToTrust
+	case r.hasReport() && w.missed:
+		w.distrust = 0
+	case r.hasReport():
+		w.distrust = max(w.distrust-1, 0)
+	}
+	w.missed = missed
 }
 
 // wasOvertaken reports whether a change was reported while a reading used handles of an earlier scan: they may be those

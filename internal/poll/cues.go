@@ -2,6 +2,7 @@ package poll
 
 import (
 	"hash/maphash"
+	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -10,16 +11,20 @@ import (
 type cueTracker struct {
 	last    uint64 // of the holders and of what was active, in the last cycle
 	changed bool   // either has changed since the last reading began
-	mps     bool   // a holder shares by MPS
+	mps     bool   // holders share a device, perhaps by MPS
+	divided bool   // containers share a device, or hold parts of a GPU instance: only processes have their memory
 }
 
-// nextCues returns what the next reading of a GPU has to know.
+// nextCues returns what the next reading of a GPU has to know. The processes alone show who uses it unless an allocator
+// has told us of all holders.
 func (p *Poller) nextCues(t *trackedGPU) gpu.ReadCues {
+	holdersKnown := p.opts.Pods != nil && p.pods.known && p.pods.last.Incomplete == ""
+
 	return gpu.ReadCues{
-		Changed:   t.cues.changed,
-		MPS:       t.cues.mps,
-		NoHolders: p.opts.Pods == nil,
-		SlowEvery: p.pacer.slow.pace().Now,
+		Changed:      t.cues.changed,
+		MPS:          t.cues.mps,
+		FollowMemory: !holdersKnown || t.cues.divided,
+		SlowEvery:    p.pacer.slow.pace().Now,
 	}
 }
 
@@ -40,7 +45,14 @@ func (p *Poller) updateCues(s *gpu.Snapshot) {
 		t.cues.changed = t.cues.changed || sum != t.cues.last
 		t.cues.last = sum
 		t.cues.mps = c.mps
+		t.cues.divided = hasSharedDevice(g) || slices.ContainsFunc(g.Instances, isDivided)
 	}
+}
+
+// isDivided reports whether containers hold parts of a GPU instance, whose memory is measured as a whole.
+func isDivided(gi gpu.GPUInstance) bool {
+	return gi.IsSplit() && slices.ContainsFunc(gi.ComputeInstances,
+		func(ci gpu.ComputeInstance) bool { return len(ci.Holders) > 0 })
 }
 
 // cueSum is a hash of who holds the devices of a GPU, and of which of them are active.
@@ -70,7 +82,8 @@ func (c *cueSum) addHolders(list []gpu.Holder) {
 		maphash.WriteComparable(&c.hash, h.Container)
 		maphash.WriteComparable(&c.hash, h.PodUID)
 		maphash.WriteComparable(&c.hash, h.Replica)
-		c.mps = c.mps || h.Sharing == gpu.SharingMPS
+		maphash.WriteComparable(&c.hash, h.Unconfirmed != "")
+		c.mps = c.mps || h.Sharing != gpu.SharingExclusive && h.Sharing != gpu.SharingClaim
 	}
 
 	c.hash.WriteByte('|')

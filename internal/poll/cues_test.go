@@ -42,7 +42,7 @@ func (h *cueHarness) cues(change func()) gpu.ReadCues {
 	h.pollAfter(time.Second)
 	h.pollAfter(time.Second)
 	h.pollAfter(time.Second)
-	cmptest.Equal(h.t, "cues while nothing changes", h.last(), gpu.ReadCues{MPS: h.last().MPS})
+	cmptest.Equal(h.t, "changed while nothing changes", h.last().Changed, false)
 
 	h.src.set(change)
 	h.pollAfter(time.Second)
@@ -58,7 +58,8 @@ func (h *cueHarness) last() gpu.ReadCues {
 	return h.src.cues[len(h.src.cues)-1]
 }
 
-// The reading after a change of the holders, or of what is active, gets a cue.
+// The reading after a change of the holders, or of what is active, gets a cue. Where holders share a device, its memory
+// tells of their processes, some of which may be clients of MPS.
 func TestReadingsGetCuesOfChanges(t *testing.T) {
 	holder := func(pod string, sharing gpu.Sharing) gpu.Assignment {
 		return gpu.Assignment{Device: gpu.DeviceRef{GPU: uuidA},
@@ -69,16 +70,48 @@ func TestReadingsGetCuesOfChanges(t *testing.T) {
 		g.Readings.Utilization = gpu.Some(ratio)
 		h.src.gpus[uuidA] = g
 	}
+	hold := func(h *cueHarness, a gpu.Assignment) { h.pods.list.List = []gpu.Assignment{a} }
+	doubtful := holder("d", gpu.SharingExclusive)
+	doubtful.Holder.Unconfirmed = "the kubelet lists it no longer"
 
 	h := newCueHarness(t)
-	cmptest.Equal(t, "a pod comes", h.cues(func() { h.pods.list.List = []gpu.Assignment{holder("a", gpu.SharingMPS)} }),
-		gpu.ReadCues{Changed: true, MPS: true})
-	cmptest.Equal(t, "another pod comes", h.cues(func() {
-		h.pods.list.List = []gpu.Assignment{holder("b", gpu.SharingTimeSlicing)}
-	}), gpu.ReadCues{Changed: true})
-	cmptest.Equal(t, "the GPU becomes busy", h.cues(func() { busy(h, 0.5) }), gpu.ReadCues{Changed: true})
-	cmptest.Equal(t, "it becomes busier", h.cues(func() { busy(h, 0.9) }), gpu.ReadCues{})
-	cmptest.Equal(t, "it becomes idle", h.cues(func() { busy(h, 0) }), gpu.ReadCues{Changed: true})
+	for _, tt := range []struct {
+		name   string
+		change func()
+		want   gpu.ReadCues
+	}{
+		{"a pod comes", func() { hold(h, holder("a", gpu.SharingMPS)) },
+			gpu.ReadCues{Changed: true, MPS: true, FollowMemory: true}},
+		{"another pod comes", func() { hold(h, holder("b", gpu.SharingTimeSlicing)) },
+			gpu.ReadCues{Changed: true, MPS: true, FollowMemory: true}},
+		{"one with a common claim comes", func() { hold(h, holder("c", gpu.SharingClaim)) },
+			gpu.ReadCues{Changed: true, FollowMemory: true}},
+		{"one with the whole GPU comes", func() { hold(h, holder("d", gpu.SharingExclusive)) },
+			gpu.ReadCues{Changed: true}},
+		{"it is in doubt", func() { hold(h, doubtful) }, gpu.ReadCues{Changed: true}},
+		{"the GPU becomes busy", func() { busy(h, 0.5) }, gpu.ReadCues{Changed: true}},
+		{"it becomes busier", func() { busy(h, 0.9) }, gpu.ReadCues{}},
+		{"it becomes idle", func() { busy(h, 0) }, gpu.ReadCues{Changed: true}},
+		{"there may be other holders", func() { h.pods.list.Incomplete = "the kubelet has restarted" },
+			gpu.ReadCues{FollowMemory: true}},
+	} {
+		cmptest.Equal(t, tt.name, h.cues(tt.change), tt.want)
+	}
+}
+
+// The memory of containers that hold parts of a GPU instance is that of their processes.
+func TestDividedInstances(t *testing.T) {
+	held := gpu.ComputeInstance{Holders: []gpu.Holder{{Container: gpu.Container{Pod: "a"}}}}
+	for _, tt := range []struct {
+		computes []gpu.ComputeInstance
+		want     bool
+	}{
+		{[]gpu.ComputeInstance{held}, false},
+		{[]gpu.ComputeInstance{{}, {}}, false},
+		{[]gpu.ComputeInstance{{}, held}, true},
+	} {
+		cmptest.Equal(t, "divided", isDivided(gpu.GPUInstance{ComputeInstances: tt.computes}), tt.want)
+	}
 }
 
 // Without an allocator the processes of a GPU are its only holders, which every reading has to know.
@@ -89,7 +122,7 @@ func TestReadingsOfABareServerGetACue(t *testing.T) {
 	h.pollAfter(time.Second)
 	h.pollAfter(time.Second)
 	h.pollAfter(time.Second)
-	cmptest.Equal(t, "cues", src.cues[len(src.cues)-1], gpu.ReadCues{NoHolders: true})
+	cmptest.Equal(t, "cues", src.cues[len(src.cues)-1], gpu.ReadCues{FollowMemory: true})
 }
 
 // A reading that was asked for, as partition control does, looks anew.

@@ -19,7 +19,8 @@ func TestSharingByWhatIsKnown(t *testing.T) {
 	}{
 		{gpu.None[bool](), hidden, gpu.SharingUnknown},
 		{gpu.Some(true), hidden, gpu.SharingMPS},
-		{gpu.Some(false), hidden, gpu.SharingTimeSlicing},
+		{gpu.Some(false), hidden, gpu.SharingUnknown},
+		{gpu.Some(false), known, gpu.SharingTimeSlicing},
 		{gpu.None[bool](), known, gpu.SharingTimeSlicing},
 		{gpu.None[bool](), clients, gpu.SharingMPS},
 	} {

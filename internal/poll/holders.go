@@ -121,19 +121,18 @@ func resolveSharing(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignment,
 }
 
 // replicaSharing returns how a replica shares its device: by a common DRA claim, by MPS, or by time-slicing. MPS shows
-// in the exclusive-process compute mode, which its control daemon sets, or in the list of MPS clients. If neither is
-// known, nor is how the device is shared.
+// in the exclusive-process compute mode, which its control daemon sets, or in the list of MPS clients; what shows
+// neither is shared by time-slicing only if that list is known.
 func replicaSharing(g *gpu.GPU, d gpu.DeviceIndex, h gpu.Holder) gpu.Sharing {
 	if strings.HasPrefix(h.Resource, "claim/") {
 		return gpu.SharingClaim
 	}
-	exclusive, modeKnown := g.Readings.ExclusiveComputeMode.Get()
 	processes, listKnown := g.Readings.Processes.Get()
 	isClient := func(p gpu.Process) bool { return p.MPS && runsOn(g, d, p) }
 	switch {
-	case exclusive || slices.ContainsFunc(processes, isClient):
+	case g.Readings.ExclusiveComputeMode.Or(false) || slices.ContainsFunc(processes, isClient):
 		return gpu.SharingMPS
-	case !modeKnown && !listKnown:
+	case !listKnown:
 		return gpu.SharingUnknown
 	}
 	return gpu.SharingTimeSlicing

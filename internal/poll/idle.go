@@ -12,8 +12,8 @@ import (
 // idlePower estimates a GPU's idle power: the lowest power after two windows in a row in which nothing ran, or until
 // then a default for the model.
 //
-// A window is the time between two readings. Nothing ran in it if some activity of the whole GPU is known, and no
-// activity that is known, no media engine and no traffic shows work. The list of processes has no part in it: it can
+// A window is the time between two readings. Nothing ran in it if it is known of the whole GPU whether anything did
+// (hasActivity), and no activity that is known, no media engine and no traffic shows work. The list of processes has no part in it: it can
 // be empty because the processes are hidden, and it is seldom empty where services wait for requests.
 type idlePower struct {
 	lowest gpu.Opt[float64]
@@ -28,8 +28,10 @@ type idlePower struct {
 	traffic   [4]gpu.Opt[gpu.Counter] // totals then
 }
 
-// evidence is what idle power is learned from. Another source, or other rights, may see work that was not seen before.
+// evidence is what idle power is learned from. Another source, or other rights, may see work that was not seen before,
+// and a GPU in MIG mode has another idle power than the same one as a whole.
 type evidence struct {
+	mig    gpu.Opt[bool]      // the GPU is in MIG mode
 	source gpu.ActivitySource // ActivityUnknown: the driver's own utilization
 	denied string             // readings that this process may not make
 }
@@ -117,18 +119,18 @@ func evidenceOf(g *gpu.GPU) evidence {
 		}
 	}
 	slices.Sort(denied)
-	return evidence{source: g.ActivitySource, denied: strings.Join(denied, " ")}
+	return evidence{mig: g.MIG.Enabled, source: g.ActivitySource, denied: strings.Join(denied, " ")}
 }
 
-// hasActivity reports whether any activity of the whole GPU is known. Under MIG it is rolled up from the instances, and
-// known only if all of them can be seen and report it.
+// hasActivity reports whether it is known of the whole GPU whether anything ran: by the graphics engine, the SMs or the
+// driver's utilization, one of which all work keeps busy. That a single pipe was idle shows nothing. Under MIG activity
+// is rolled up from the instances, and known only if all of them can be seen and report it.
 func hasActivity(g *gpu.GPU) bool {
 	if g.MIG.Enabled.Or(false) && readingFailed(g, gpu.ReadingMIG) {
 		return false
 	}
-	known := func(ratio *gpu.Opt[float64]) bool { return ratio.Present() }
-	all := g.Activity.All()
-	return g.Readings.Utilization.Present() || slices.ContainsFunc(all[:], known)
+
+	return g.Activity.GraphicsEngine.Present() || g.Activity.SM.Present() || g.Readings.Utilization.Present()
 }
 
 // showsWork reports whether any activity, media engine or traffic that is known shows that something ran.

@@ -72,6 +72,10 @@ func TestWorkIsNotTakenForIdle(t *testing.T) {
 			g.Activity, g.ActivitySource = gpu.Activity{}, gpu.ActivityUnknown
 			g.Readings.Processes = gpu.Some([]gpu.Process{})
 		}},
+		"only FP64 is known": {work: func(g *gpu.GPU) { g.Activity = gpu.Activity{FP64: gpu.Some(0.0)} }},
+		"only copies are known": {work: func(g *gpu.GPU) {
+			g.Activity, g.Readings.MemoryCopy = gpu.Activity{DRAM: gpu.Some(0.0)}, gpu.Some(0.0)
+		}},
 		"a slice": {slices: true, work: func(g *gpu.GPU) { g.Instances[1].Activity.GraphicsEngine = gpu.Some(0.98) }},
 		"a part of a slice": {slices: true,
 			work: func(g *gpu.GPU) { g.Instances[0].ComputeInstances[1].Activity.SM = gpu.Some(0.5) }},
@@ -131,6 +135,7 @@ func TestIdlePowerIsDroppedWithItsEvidence(t *testing.T) {
 			g.ActivitySource = gpu.ActivityUnknown // the driver's utilization is left
 			g.Activity, g.Readings.Utilization = gpu.Activity{}, gpu.Some(0.9)
 		},
+		"MIG mode": func(g *gpu.GPU) { g.MIG.Enabled, g.Readings.Utilization = gpu.Some(true), gpu.Some(0.9) },
 	} {
 		tr := newTestGPU()
 		readEverySecond(tr, idleGPU(50), idleGPU(50))

@@ -35,13 +35,16 @@ func noise(key uint64, step int64) float64 {
 	return float64(x>>11)/(1<<52) - 1
 }
 
-// migUUID names a MIG device. The modern form depends on the chip and the places of the instances alone, so a device
-// that is made again where one stood has its UUID.
+// migUUID names a MIG device. The driver makes the modern form of the chip, the id of the GPU instance and the first
+// graphics engine of the compute instance (open-gpu-kernel-modules 595.45.04: kmigmgrGenerateComputeInstanceUuid,
+// nvGenerateSmcUuid). A device that is made again under the same id, from the same engine on, has its UUID, whatever its
+// size.
 func (n *Node) migUUID(g *simGPU, i *Instance, c *Compute) gpu.MIGUUID {
 	if n.scenario.Node.MIGUUIDs == "legacy" {
 		return gpu.MIGUUID(fmt.Sprintf("MIG-%s/%d/%d", g.uuid, i.ID, c.ID))
 	}
-	return gpu.MIGUUID("MIG-" + uuidOf(g.uuid, i.Placement, c.Placement))
+
+	return gpu.MIGUUID("MIG-" + uuidOf(g.uuid, i.ID, c.Placement.Start))
 }
 
 // pciBus gives GPUs the bus numbers of NVIDIA's own eight-GPU systems; the ninth begins the next PCI domain.

@@ -338,6 +338,33 @@ func TestLayoutChangeDeviceHasTheSameUUID(t *testing.T) {
 	}
 }
 
+// The UUID of a compute instance says where it begins, not how large it is.
+func TestUUIDDoesNotTellTheSize(t *testing.T) {
+	n := start(t, a100)
+	id, err := n.CreateGPUInstance(0, 9, gpu.Some(4))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	uuidOf := func(slices, at int) gpu.MIGUUID {
+		t.Helper()
+		ci, err := n.CreateComputeInstanceAt(0, id, slices, gpu.Some(at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		uuid := state(t, n, 0).Devices[0].Compute.UUID
+		if err := n.DestroyComputeInstance(0, id, ci); err != nil {
+			t.Fatal(err)
+		}
+		return uuid
+	}
+
+	one, two, later := uuidOf(1, 0), uuidOf(2, 0), uuidOf(1, 2)
+	if one != two || one == later {
+		t.Errorf("UUIDs: 1c at 0 %s, 2c at 0 %s, 1c at 2 %s; want that of 1c at 0 for 2c at 0 alone", one, two, later)
+	}
+}
+
 // The driver resets an Ampere GPU for its MIG mode, unless the node is a machine that the GPU is passed through to;
 // later GPUs need no reset (nvml.h on nvmlDeviceSetMigMode, MIG user guide).
 func TestMIGMode(t *testing.T) {

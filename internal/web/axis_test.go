@@ -91,3 +91,45 @@ func TestParts(t *testing.T) {
 		}
 	}
 }
+
+// TestUseWithoutKubelet: where no kubelet gives devices out, what runs on one decides; without the host's PID namespace
+// that is not known of a device that shows no activity.
+func TestUseWithoutKubelet(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(inst *gpu.GPUInstance)
+		want   string // class of the block, and of its part
+	}{
+		{"idle", func(*gpu.GPUInstance) {}, "idle, w3"},
+		{"processes", func(inst *gpu.GPUInstance) {
+			inst.Processes, inst.ComputeInstances[0].Processes = gpu.Some(1), gpu.Some(1)
+		}, "used, w3 used"},
+		{"hidden processes, active", func(inst *gpu.GPUInstance) {
+			inst.Activity, inst.ComputeInstances[0].Activity = busy(1), busy(1)
+			inst.Processes, inst.ComputeInstances[0].Processes = gpu.None[int](), gpu.None[int]()
+		}, "used, w3 used"},
+		{"hidden processes", func(inst *gpu.GPUInstance) {
+			inst.Processes, inst.ComputeInstances[0].Processes = gpu.None[int](), gpu.None[int]()
+		}, "unknown, w3 unknown"},
+		{"a batch job", func(inst *gpu.GPUInstance) { inst.Jobs = []string{"7"} }, "used, w3"},
+		{"nothing can run", func(inst *gpu.GPUInstance) {
+			inst.Processes, inst.ComputeInstances = gpu.None[int](), nil
+		}, "idle, w3 none"},
+	} {
+		inst := instance(1, "3g.20gb", 3, 0, 4, 5*mib, nil)
+		inst.Allocated, inst.ComputeInstances[0].Allocated = gpu.None[bool](), gpu.None[bool]()
+		tt.change(&inst)
+		g := migGPU(0, 0, 0, 0, 0, 0)
+		g.Instances = []gpu.GPUInstance{inst}
+
+		view := newGPUView(&g, fixtureTime, false)
+		block := view.Axis[0]
+		if got := block.Class + ", " + block.Parts[0].Class; got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+		if isUnknown := block.Class == "unknown"; strings.Contains(block.Title, "whether anything runs") != isUnknown ||
+			view.HasUnknown != isUnknown {
+			t.Errorf("%s: title %q", tt.name, block.Title)
+		}
+	}
+}

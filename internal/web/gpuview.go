@@ -31,6 +31,7 @@ type gpuView struct {
 	Errors    []string
 	// HasFree, HasStranded and HasUnknown are set if the axis has such blocks, which the legend explains.
 	HasFree, HasStranded, HasUnknown bool
+	HasKubelet                       bool   // a kubelet gives devices out, so that one may be held
 	Unallocated                      string // the power that is not assigned to any instance
 	Unconfirmed                      []unconfirmedView
 }

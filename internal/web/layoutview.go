@@ -32,6 +32,7 @@ func addLayout(view *gpuView, g *gpu.GPU, kubelet bool) {
 		block := newBlockView(g, s, kubelet)
 		view.Axis = append(view.Axis, block)
 		view.HasUnknown = view.HasUnknown || block.Class == "unknown"
+		view.HasKubelet = kubelet
 		view.HasFree = view.HasFree || block.Class == "free"
 		view.HasStranded = view.HasStranded || s.Stranded
 		for u := s.Start; u < s.End(); u++ {
@@ -75,15 +76,9 @@ func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 		return block
 	}
 	inst := &g.Instances[s.Instance]
-	switch {
-	case !inst.Up:
-		block.Class = "down"
-	case kubelet && !inst.Allocated.Present():
-		block.Class = "unknown"
-	case inst.Allocated.Or(len(inst.Holders) > 0):
-		block.Class = "used"
-	default:
-		block.Class = "idle"
+	block.Class = "down"
+	if inst.Up {
+		block.Class = instanceUse(inst, kubelet)
 	}
 	block.Profile = profileText(inst.Profile)
 	if slices, memory, ok := strings.Cut(inst.Profile, "g."); ok {
@@ -104,10 +99,48 @@ func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 		block.Holder = "unknown"
 	}
 	if block.Class == "unknown" {
-		block.Title += ", not known whether a pod holds it"
+		block.Title += ", " + unknownUse(kubelet)
 	}
 	block.Parts = newPartViews(inst, kubelet)
 	return block
+}
+
+// instanceUse returns the class of a GPU instance by its use.
+func instanceUse(inst *gpu.GPUInstance, kubelet bool) string {
+	if !kubelet && len(inst.ComputeInstances) == 0 && len(inst.Jobs) == 0 {
+		return "idle" // nothing can run there
+	}
+
+	return useClass(inst.Allocated, len(inst.Holders)+len(inst.Jobs) > 0, inst.Processes, &inst.Activity, kubelet)
+}
+
+// useClass returns the class of a device by its use. Where a kubelet gives devices out, its word counts. Elsewhere a
+// device is in use if a batch job has it, a process runs on it or it is active; if the processes are not known, neither
+// is whether it is idle.
+func useClass(allocated gpu.Opt[bool], held bool, processes gpu.Opt[int], a *gpu.Activity, kubelet bool) string {
+	active := max(nodedoc.Finite(a.GraphicsEngine).Or(0), nodedoc.Finite(a.SM).Or(0)) > 0
+	switch {
+	case kubelet && !allocated.Present():
+		return "unknown"
+	case allocated.Or(held):
+		return "used"
+	case kubelet:
+		return "idle"
+	case processes.Or(0) > 0, active:
+		return "used"
+	case !processes.Present():
+		return "unknown"
+	}
+	return "idle"
+}
+
+// unknownUse says what is not known of a device of the class unknown.
+func unknownUse(kubelet bool) string {
+	if kubelet {
+		return "not known whether a pod holds it"
+	}
+
+	return "not known whether anything runs on it"
 }
 
 // newPartViews returns the compute instances of a GPU instance, and a part for the compute slices that have none.
@@ -126,12 +159,12 @@ func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
 			}
 			part.Title += ", " + podText(&c.Holders[0])
 		}
-		switch {
-		case kubelet && !c.Allocated.Present():
-			part.Class += " unknown"
-			part.Title += ", not known whether a pod holds it"
-		case c.Allocated.Or(len(c.Holders) > 0):
-			part.Class += " used"
+		switch use := useClass(c.Allocated, len(c.Holders) > 0, c.Processes, &c.Activity, kubelet); use {
+		case "unknown":
+			part.Class += " " + use
+			part.Title += ", " + unknownUse(kubelet)
+		case "used":
+			part.Class += " " + use
 		}
 		if !c.Up {
 			part.Class += " down"

@@ -28,7 +28,7 @@ func TestGeneratedFilesAreCurrent(t *testing.T) {
 }
 
 // TestEveryCallHasAClass: a function of the seam that is in no class of gpu.ClassifiedCalls would be counted as unknown
-// without anybody having looked, and what is in a class but not in the seam is a misspelt name.
+// without a decision, and what is in a class but not in the seam is a misspelt name.
 func TestEveryCallHasAClass(t *testing.T) {
 	seam, err := parseSeam("../driver.go")
 	if err != nil {

@@ -1,0 +1,68 @@
+package nvmlsource
+
+import (
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// placeComputes adds the placements of compute instances, which only lists that take the driver's exclusive lock have:
+// those of the last build, unless the layout has changed or was reported to have, the lists were not read completely, or
+// a compute instance is not what it was.
+func (r *gpuRead) placeComputes(q *querier, t *tree, list []gpu.GPUInstance, changed bool) {
+	anew := changed || !t.placed
+	failures := len(q.errs)
+	for i, info := range t.scan.instances {
+		gi := &list[indexOfInstance(list, gpu.InstanceID(info.ID))]
+		if anew || !keepPlacements(gi, t.instances) {
+			queryPlacements(q, gi, t.scan.handles[i])
+		}
+	}
+	t.placed = len(q.errs) == failures && !q.stale
+}
+
+// keepPlacements copies the placements of the compute instances of a GPU instance from those of the last build. It
+// reports whether that does for all of them: ids come back after a change, and the UUID, which says where a compute
+// instance begins, doesn't say how large it is. In its legacy form it has the ids alone.
+func keepPlacements(gi *gpu.GPUInstance, last []gpu.GPUInstance) bool {
+	at := indexOfInstance(last, gi.ID)
+	for i := range gi.ComputeInstances {
+		ci := &gi.ComputeInstances[i]
+		if at < 0 || hasLegacyUUID(ci) {
+			return false
+		}
+		same := slices.IndexFunc(last[at].ComputeInstances, func(before gpu.ComputeInstance) bool {
+			return before.ID == ci.ID && before.UUID == ci.UUID && before.Profile == ci.Profile &&
+				before.ComputeSlices == ci.ComputeSlices && before.SMs == ci.SMs
+		})
+		if same < 0 {
+			return false
+		}
+		ci.Placement = last[at].ComputeInstances[same].Placement
+	}
+
+	return true
+}
+
+func hasLegacyUUID(ci *gpu.ComputeInstance) bool {
+	_, legacy, err := gpu.ParseMIGUUID(string(ci.UUID))
+	return err != nil || legacy.Present()
+}
+
+// queryPlacements asks a GPU instance for the placements of its compute instances.
+func queryPlacements(q *querier, gi *gpu.GPUInstance, handle GPUInstance) {
+	if len(gi.ComputeInstances) == 0 {
+		return
+	}
+	for i := range gi.ComputeInstances {
+		gi.ComputeInstances[i].Placement = gpu.None[gpu.Placement]()
+	}
+	list, _ := query(q, "nvmlGpuInstanceGetComputeInstances", gpu.ReadingMIG, handle.GetComputeInstances)
+	for _, info := range list {
+		for i := range gi.ComputeInstances {
+			if ci := &gi.ComputeInstances[i]; ci.ID == gpu.ComputeID(info.ID) && info.Placement.Size > 0 {
+				ci.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: int(info.Placement.Size)})
+			}
+		}
+	}
+}
