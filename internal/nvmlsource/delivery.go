@@ -74,7 +74,6 @@ func (q *eventQueue) setDelivery(g *gpuState, d delivery) {
 // readEvents registers the GPU's events if that is due, and records in g which of them we learn of, and an error if its
 // XIDs are not received.
 func (r *gpuRead) readEvents(g *gpu.GPU, d delivery) {
-
 	queue := &r.source.queue
 	queue.setDelivery(r.state, d)
 	if r.state.advanceTo(phaseRead) || r.slow {
@@ -90,7 +89,7 @@ func (r *gpuRead) readEvents(g *gpu.GPU, d delivery) {
 		g.Errors = append(g.Errors, e)
 	}
 
-	g.NoXIDs = d != delivered || xids.err != nil && !xids.received
+	g.NoXIDs = d != delivered || !xids.received
 	g.ReportsUnavailable = d == delivered && xids.kinds&nvml.EventTypeGpuUnavailableError != 0
 	g.ReportsRecovery = d == delivered && xids.kinds&nvml.EventTypeGpuRecoveryAction != 0
 }
