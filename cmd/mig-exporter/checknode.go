@@ -90,7 +90,7 @@ func checkNode(ctx context.Context, cfg *Config, control ControlConfig, logger l
 
 	list := calls.list()
 	judge := nodeJudge{cfg: cfg, control: control, extras: extras, host: host, processesHidden: node.processesHidden,
-		last: last, lastPoll: run.lastPoll, calls: list}
+		confidential: node.confidential.Load(), last: last, lastPoll: run.lastPoll, calls: list}
 	judge.judge()
 
 	return &nodeReport{Checks: judge.checks, CallClasses: sumClasses(list), Calls: list}, nil

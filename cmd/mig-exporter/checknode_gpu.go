@@ -213,6 +213,11 @@ func (j *nodeJudge) judgePersistence(name string, g *gpu.GPU) {
 			c.State, c.Found = checkOff, "off: the GPU is initialised anew when the first process opens it, about a second"
 			c.Remedy = "run nvidia-persistenced --persistence-mode"
 		}
+		if !on && j.confidential {
+			c.State, c.Asked = checkMissing, true
+			c.Found = "off, in confidential-computing mode: the GPU can become unusable until a reset when the last process " +
+				"that has it open ends"
+		}
 	}
 	j.add(c)
 }

@@ -20,6 +20,7 @@ type nodeJudge struct {
 	control         ControlConfig // what partition control is to do
 	extras          nvmlsource.Extras
 	host            hostFacts
+	confidential    bool  // the GPUs are in confidential-computing mode
 	processesHidden error // why the lists of processes may lack some; nil if they are complete
 	last            *gpu.Snapshot
 	lastPoll        time.Time  // a reading that began before is overdue
