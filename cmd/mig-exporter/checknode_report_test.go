@@ -48,7 +48,7 @@ func TestReportIsShort(t *testing.T) {
 	}
 }
 
-// TestCheckNodeFailsOtherwise: a node that cannot be checked is told apart from one that lacks something.
+// TestCheckNodeFailsOtherwise: the exit code of a node that cannot be checked is not that of one that lacks something.
 func TestCheckNodeFailsOtherwise(t *testing.T) {
 	_, errOut, code := runBinary(t, nil, "check-node", "--driver=sim", "--sim.scenario=/nonexistent.yaml")
 	cmptest.Equal(t, "exit code", code, exitNotChecked)

@@ -158,6 +158,12 @@ func TestCheckNodeChangesNothing(t *testing.T) {
 		}
 	}
 
+	checkCalls(t, out)
+}
+
+// checkCalls holds that all calls in a document of check-node only read, and add up.
+func checkCalls(t *testing.T, document string) {
+	t.Helper()
 	var report struct {
 		Complete bool
 		Calls    []struct {
@@ -168,7 +174,7 @@ func TestCheckNodeChangesNothing(t *testing.T) {
 		}
 		CallClasses []classTime
 	}
-	if err := json.Unmarshal([]byte(out), &report); err != nil {
+	if err := json.Unmarshal([]byte(document), &report); err != nil {
 		t.Fatal(err)
 	}
 	reads := regexp.MustCompile(`^nvml(Device|System|GpuInstance|ComputeInstance)Get|^nvml(Init|Shutdown)$` +
