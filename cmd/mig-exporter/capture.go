@@ -91,14 +91,16 @@ type pollRun struct {
 	polls   int
 	// begin begins another poll: it runs move, which returns the time of it.
 	begin func(move func() (time.Time, error)) error
-	// isPending reports whether another poll may show more than the last of them, which was at a time. nil: never. They are
-	// continued for at most --poll.timeout.
+	// isPending reports whether another poll may show more than the last of them, which was at a time. nil: never.
+	// They are continued for at most --poll.timeout.
 	isPending func(s *gpu.Snapshot, last time.Time) bool
 	lastPoll  time.Time // of the last of the polls
 }
 
 // poll makes the polls and returns the last Snapshot, nil if not even the first poll was completed.
-func (r *pollRun) poll(ctx context.Context, library nvmlsource.Library, read nvmlsource.Options) (*gpu.Snapshot, error) {
+func (r *pollRun) poll(
+	ctx context.Context, library nvmlsource.Library, read nvmlsource.Options,
+) (*gpu.Snapshot, error) {
 	logger := read.Logger
 	source := nvmlsource.New(library, read)
 	defer closeSource(source, logger)

@@ -80,8 +80,8 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 	j.judgeActivity(of, g.ActivitySource, i.Activity, append(slices.Clone(g.Errors), i.Errors...))
 }
 
-// judgeReadings reports the readings of a device that fail, each once. What the GPU does not have is no failure, and the
-// PID namespace has a line of its own.
+// judgeReadings reports the readings of a device that fail, each once. What the GPU does not have is no failure, and
+// the PID namespace has a line of its own.
 func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
 	var seen []string
 	for _, e := range errs {
@@ -104,8 +104,8 @@ func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
 	}
 }
 
-// judgeEvents judges whether XIDs arrive, by what the readings have found: the driver accepts registrations whose events
-// it does not deliver.
+// judgeEvents judges whether XIDs arrive, by what the readings have found: the driver accepts registrations whose
+// events it does not deliver.
 func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 	c := nodeCheck{Name: name + " events", State: checkOK, Asked: !j.cfg.Disabled["xid"], Found: "XIDs are received"}
 	if g.NoXIDs {
@@ -148,7 +148,8 @@ func (j *nodeJudge) judgeCore(name string, g *gpu.GPU) {
 		return
 	}
 
-	c := nodeCheck{Name: name + " readings", State: checkMissing, Found: "the driver reports no " + strings.Join(absent, ", ")}
+	c := nodeCheck{Name: name + " readings", State: checkMissing}
+	c.Found = "the driver reports no " + strings.Join(absent, ", ")
 	switch {
 	case g.Power.FromEnergy:
 		c.Found += "; power is the mean by the energy counter"

@@ -172,7 +172,8 @@ func (j *nodeJudge) judgeRights() {
 		need bool
 		what string
 	}{
-		{"cap-sys-admin", j.host.has(capSysAdmin), mig || changes, "GPU instances without a compute instance, placements, free slices"},
+		{"cap-sys-admin", j.host.has(capSysAdmin), mig || changes,
+			"GPU instances without a compute instance, placements, free slices"},
 		{"cap-sys-ptrace", j.host.has(capSysPtrace), control, "open files of other processes, for partition control"},
 		{"cap-dac-read-search", j.host.has(capDACReadSearch), control, "files of other users, for partition control"},
 		{"mig-monitor", j.host.migMonitor, mig, "memory and processes of whole GPUs in MIG mode, and their events"},

@@ -38,7 +38,7 @@ func (n *persistenceNote) observe(s *gpu.Snapshot) {
 	if indexes == "" {
 		return
 	}
-	level.Warn(n.logger).Log("msg", "GPUs in confidential-computing mode are open without persistence mode: they can become "+
-		"unusable until a reset when the last process that has them open ends", "gpus", indexes,
+	level.Warn(n.logger).Log("msg", "GPUs in confidential-computing mode are open without persistence mode: they can "+
+		"become unusable until a reset when the last process that has them open ends", "gpus", indexes,
 		"remedy", "run nvidia-persistenced --persistence-mode")
 }

@@ -24,8 +24,8 @@ type capabilities uint64
 
 func (c capabilities) has(number int) bool { return c&(1<<number) != 0 }
 
-// readCapabilities reads the effective capabilities that this process has on the machine: none in a user namespace other
-// than the host's, whatever the kernel shows there. It is absent if they cannot be read.
+// readCapabilities reads the effective capabilities that this process has on the machine: none in a user namespace
+// other than the host's, whatever the kernel shows there. It is absent if they cannot be read.
 func readCapabilities(procDir string) gpu.Opt[capabilities] {
 	users, err := os.Readlink(filepath.Join(procDir, "self/ns/user"))
 	if err != nil {

@@ -105,7 +105,8 @@ type Fabric struct {
 	// Status is why a completed registration has failed, as an nvmlReturn_t; 0 if it has not. It is absent before.
 	Status Opt[uint32]  `json:"status,omitzero"`
 	Health FabricHealth `json:"health,omitempty"` // empty if the driver does not report it
-	// ClusterUUID and Clique are known once the registration has succeeded: GPUs of one cluster and clique reach each other.
+	// ClusterUUID and Clique are known once the registration has succeeded: GPUs of one cluster and clique reach each
+	// other.
 	ClusterUUID string      `json:"clusterUuid,omitempty"`
 	Clique      Opt[uint32] `json:"clique,omitzero"`
 }
