@@ -30,13 +30,23 @@ func extraCases() []groupCase {
 		}, `# TYPE nvidia_mig_compute_instance_ecc_errors_total counter
 			nvidia_mig_compute_instance_ecc_errors_total{compute_instance="0",gpu="2",gpu_instance="1",lifetime="volatile",location="sram",mig_profile="3g.20gb",mig_uuid="MIG-a",severity="uncorrected",uuid="GPU-2"} 2`},
 		{GroupFabric, func(g *gpu.GPU) {
-			g.Readings.Fabric = gpu.Some(gpu.Fabric{State: gpu.FabricCompleted, Status: 999, Clique: 3, ClusterUUID: "abc",
-				Health: gpu.FabricUnhealthy})
+			g.Readings.Fabric = gpu.Some(gpu.Fabric{State: gpu.FabricCompleted, Status: gpu.Some(uint32(0)),
+				Clique: gpu.Some(uint32(3)), ClusterUUID: "abc", Health: gpu.FabricUnhealthy})
 		}, `# TYPE nvidia_gpu_fabric_health gauge
 			nvidia_gpu_fabric_health{gpu="2",health="unhealthy",uuid="GPU-2"} 1
 			# TYPE nvidia_gpu_fabric_info gauge
 			nvidia_gpu_fabric_info{clique="3",cluster_uuid="abc",gpu="2",uuid="GPU-2"} 1
 			# TYPE nvidia_gpu_fabric_state gauge
+			nvidia_gpu_fabric_state{gpu="2",state="completed",uuid="GPU-2"} 1
+			# TYPE nvidia_gpu_fabric_status gauge
+			nvidia_gpu_fabric_status{gpu="2",uuid="GPU-2"} 0`},
+		{GroupFabric, func(g *gpu.GPU) {
+			g.Readings.Fabric = gpu.Some(gpu.Fabric{State: gpu.FabricInProgress})
+		}, `# TYPE nvidia_gpu_fabric_state gauge
+			nvidia_gpu_fabric_state{gpu="2",state="in_progress",uuid="GPU-2"} 1`},
+		{GroupFabric, func(g *gpu.GPU) {
+			g.Readings.Fabric = gpu.Some(gpu.Fabric{State: gpu.FabricCompleted, Status: gpu.Some(uint32(999))})
+		}, `# TYPE nvidia_gpu_fabric_state gauge
 			nvidia_gpu_fabric_state{gpu="2",state="completed",uuid="GPU-2"} 1
 			# TYPE nvidia_gpu_fabric_status gauge
 			nvidia_gpu_fabric_status{gpu="2",uuid="GPU-2"} 999`},

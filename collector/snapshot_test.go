@@ -206,8 +206,8 @@ func richGPU(i int) gpu.GPU {
 		ECC: []gpu.ECCCount{
 			{Severity: "corrected", Lifetime: "aggregate", Location: "total", Count: 1},
 			{Severity: "uncorrected", Lifetime: "aggregate", Location: "total"}},
-		Fabric: gpu.Some(gpu.Fabric{State: gpu.FabricCompleted, Health: gpu.FabricHealthy,
-			ClusterUUID: "00000000-0000-0000-0000-000000000000"}),
+		Fabric: gpu.Some(gpu.Fabric{State: gpu.FabricCompleted, Status: gpu.Some(uint32(0)), Health: gpu.FabricHealthy,
+			ClusterUUID: "00000000-0000-0000-0000-000000000000", Clique: gpu.Some(uint32(0))}),
 		RemappedRows: gpu.Some(gpu.RemappedRows{Correctable: 1}), RecoveryAction: gpu.Some(gpu.RecoveryNone),
 		Processes: gpu.Some([]gpu.Process{
 			{PID: 100, MemoryBytes: bytes, SM: gpu.Some(0.25)}, {PID: 101, MemoryBytes: bytes},

@@ -12,10 +12,10 @@ func newXID(c *catalog) collectFunc {
 	last := c.newFamily("nvidia_gpu_xid_last_timestamp_seconds", "When the XID was last seen on the GPU, as Unix time.",
 		"Those of its instances count too.", "xid")
 	giByXID := c.newFamily("nvidia_mig_gpu_instance_xid_errors_total",
-		"XID errors by XID that the driver laid on the GPU instance.",
+		"XID errors by XID that the driver attributed to the GPU instance.",
 		"A part of the GPU's: never add them up. XIDs of the GPU as a whole name no instance.", "xid")
 	giLast := c.newFamily("nvidia_mig_gpu_instance_xid_last_timestamp_seconds",
-		"When the driver last laid the XID on the GPU instance, as Unix time.",
+		"When the driver last attributed the XID to the GPU instance, as Unix time.",
 		"XIDs of the GPU as a whole name no instance.", "xid")
 	unavailable := c.newFamily("nvidia_gpu_unavailable_events_total",
 		"Events by which the driver says that it cannot use the GPU any more, as after XID 79 or 119, since the exporter "+
@@ -23,7 +23,8 @@ func newXID(c *catalog) collectFunc {
 		"Of the whole GPU.")
 	recovery := c.newFamily("nvidia_gpu_recovery_action_events_total",
 		"Events by which the driver says that what it asks an operator to do about the GPU has changed "+
-			"(nvidia_gpu_recovery_action), since the exporter started. Absent as nvidia_gpu_unavailable_events_total.",
+			"(nvidia_gpu_recovery_action), since the exporter started. Absent under the same conditions as "+
+			"nvidia_gpu_unavailable_events_total.",
 		"Of the whole GPU.")
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {

@@ -51,7 +51,8 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 		Now: node.now, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger,
 		GPM: cfg.asksGPM(), ProcessesHidden: node.processesHidden, ProcessUtilization: true, Extras: everything,
 	}
-	last, err := recordPolls(ctx, cfg, node, recorder, opts)
+	run := pollRun{command: commandCapture, cfg: cfg, node: node, polls: cfg.Capture.Polls, begin: recorder.Next}
+	last, err := run.poll(ctx, recorder.Library(), opts)
 	if err != nil {
 		return err
 	}
@@ -82,34 +83,52 @@ func everything() nvmlsource.Extras {
 	return nvmlsource.Extras{Media: true, InstanceECC: true, InstancePCIe: true, Fabric: true}
 }
 
-// recordPolls polls and returns the last Snapshot, nil if not even the first poll was completed.
-func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder,
-	read nvmlsource.Options) (*gpu.Snapshot, error) {
+// pollRun is a number of polls that a command makes.
+type pollRun struct {
+	command string // for messages
+	cfg     *Config
+	node    *node
+	polls   int
+	// begin begins another poll: it runs move, which returns the time of it.
+	begin func(move func() (time.Time, error)) error
+	// isPending reports whether another poll may show more than the last of them, which was at a time. nil: never.
+	// They are continued for at most --poll.timeout.
+	isPending func(s *gpu.Snapshot, last time.Time) bool
+	lastPoll  time.Time // of the last of the polls
+}
+
+// poll makes the polls and returns the last Snapshot, nil if not even the first poll was completed.
+func (r *pollRun) poll(
+	ctx context.Context, library nvmlsource.Library, read nvmlsource.Options,
+) (*gpu.Snapshot, error) {
 	logger := read.Logger
-	source := nvmlsource.New(recorder.Library(), read)
+	source := nvmlsource.New(library, read)
 	defer closeSource(source, logger)
-	opts := pollOptions(cfg, node, logger, nil)
-	followSource(&opts, cfg, source)
+	opts := pollOptions(r.cfg, r.node, logger, nil)
+	followSource(&opts, r.cfg, source)
 	opts.Interval = 0 // the polls are asked for below
 	poller := poll.New(source, opts)
+
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	loop := make(chan error, 1)
 	go func() { loop <- poller.Run(ctx) }()
-	err := pollRepeatedly(ctx, cfg, node, recorder, poller)
+
+	err := r.pollRepeatedly(ctx, poller, opts.Timeout)
 	cancel()
 	loopErr := <-loop
-	switch {
-	case errors.Is(loopErr, gpu.ErrVersionMismatch):
-		level.Warn(logger).Log("msg", "driver does not match its library; the capture records it and ends",
-			"err", loopErr)
+
+	if errors.Is(loopErr, gpu.ErrVersionMismatch) {
+		level.Warn(logger).Log("msg", "driver does not match its library", "command", r.command, "err", loopErr)
 		return poller.Current(), nil
-	case err != nil:
-		return nil, fmt.Errorf("capture: %w", err)
 	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.command, err)
+	}
+
 	last := poller.Current()
 	if last != nil && len(last.Sources) > 0 && last.Sources[0].Err != nil {
-		level.Warn(logger).Log("msg", "driver does not answer; the capture records it", "err", last.Sources[0].Err)
+		level.Warn(logger).Log("msg", "driver does not answer", "command", r.command, "err", last.Sources[0].Err)
 	}
 	return last, nil
 }
@@ -117,35 +136,48 @@ func recordPolls(ctx context.Context, cfg *Config, node *node, recorder *capture
 // errFirstPoll is the error by which pollRepeatedly waits for the first poll without asking for another.
 var errFirstPoll = errors.New("the first poll is done")
 
-// pollRepeatedly makes the polls that were asked for, an interval apart. It moves a stepped clock itself.
-func pollRepeatedly(ctx context.Context, cfg *Config, node *node, recorder *capture.Recorder,
-	poller *poll.Poller) error {
+// pollRepeatedly makes the polls, an interval apart, and those for which it is worth to wait. It moves a stepped clock
+// itself.
+func (r *pollRun) pollRepeatedly(ctx context.Context, poller *poll.Poller, timeout time.Duration) error {
 	// Run makes the first poll by itself.
 	if err := poller.Poll(ctx, func() error { return errFirstPoll }); !errors.Is(err, errFirstPoll) {
 		return err
 	}
+
 	var ticks <-chan time.Time
-	if !cfg.stepped() {
-		ticker := time.NewTicker(cfg.PollInterval)
+	if !r.cfg.stepped() {
+		ticker := time.NewTicker(r.cfg.PollInterval)
 		defer ticker.Stop()
 		ticks = ticker.C
 	}
-	for range cfg.Capture.Polls - 1 {
-		if ticks != nil {
-			select {
-			case <-ticks:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+	for range r.polls - 1 {
+		if err := r.pollNext(ctx, poller, ticks); err != nil {
+			return err
 		}
-		err := poller.Poll(ctx, func() error {
-			return recorder.Next(func() (time.Time, error) { return node.moveToNextPoll(ctx, cfg) })
-		})
-		if err != nil {
+	}
+
+	r.lastPoll = poller.Current().Time
+	for r.isPending != nil && r.isPending(poller.Current(), r.lastPoll) &&
+		poller.Current().Time.Sub(r.lastPoll) <= timeout {
+		if err := r.pollNext(ctx, poller, ticks); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// pollNext waits for the next tick, unless ticks is nil, and polls.
+func (r *pollRun) pollNext(ctx context.Context, poller *poll.Poller, ticks <-chan time.Time) error {
+	if ticks != nil {
+		select {
+		case <-ticks:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return poller.Poll(ctx, func() error {
+		return r.begin(func() (time.Time, error) { return r.node.moveToNextPoll(ctx, r.cfg) })
+	})
 }
 
 // moveToNextPoll advances a stepped clock and a recording to the next poll, and returns the time of it.

@@ -2,16 +2,13 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-kit/log"
 
-	"github.com/mig-exporter/mig-exporter/internal/capture"
+	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
@@ -30,13 +27,14 @@ const (
 )
 
 // runCheckNode reads the node as the service would with this configuration, and reports what it can see. It changes
-// nothing. ok is false if something that the configuration asks for cannot be had.
+// nothing. ok is false if something that the configuration asks for is missing or not known to be there.
 func runCheckNode(ctx context.Context, cfg Config, out io.Writer, logger log.Logger) (ok bool, err error) {
+	asked := cfg.Control
+
 	// Partition control would write to its state folder, and nothing here needs it.
 	cfg.Control = ControlConfig{}
-	cfg.Capture.Polls = nodeCheckPolls
 
-	report, err := checkNode(ctx, &cfg, logger)
+	report, err := checkNode(ctx, &cfg, asked, logger)
 	if err != nil {
 		return false, err
 	}
@@ -49,8 +47,12 @@ func runCheckNode(ctx context.Context, cfg Config, out io.Writer, logger log.Log
 	return report.complete(), err
 }
 
-// checkNode reads the node and judges what it has read.
-func checkNode(ctx context.Context, cfg *Config, logger log.Logger) (*nodeReport, error) {
+// checkNode reads the node and judges what it has read. control is what partition control is to do on it.
+func checkNode(ctx context.Context, cfg *Config, control ControlConfig, logger log.Logger) (*nodeReport, error) {
+	extras, err := readExtras(cfg, logger)
+	if err != nil {
+		return nil, err
+	}
 	node, err := openDriver(cfg, logger)
 	if err != nil {
 		return nil, err
@@ -64,16 +66,20 @@ func checkNode(ctx context.Context, cfg *Config, logger log.Logger) (*nodeReport
 	if host.dcgm == nil { // an engine in this process could take the profiling from the service's
 		node.openProfiler(cfg)
 	}
-	if node.profiler != nil {
-		cfg.Capture.Polls = profiledCheckPolls
-	}
 
+	run := pollRun{command: commandCheckNode, cfg: cfg, node: node, polls: nodeCheckPolls, isPending: isPending}
+	if node.profiler != nil {
+		run.polls = profiledCheckPolls
+	}
+	run.begin = func(move func() (time.Time, error)) error {
+		_, err := move()
+		return err
+	}
 	calls := newCallTimes()
-	recorder := capture.NewRecorder(node.library, node.now())
-	recorder.Observe(calls.add)
-	last, err := recordPolls(ctx, cfg, node, recorder, nvmlsource.Options{
+	last, err := run.poll(ctx, nvmlsource.ObserveCalls(node.library, calls), nvmlsource.Options{
 		Now: node.now, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger,
 		GPM: cfg.asksGPM(), ProcessesHidden: node.processesHidden, ProcessUtilization: cfg.servesProcesses(),
+		Extras: func() nvmlsource.Extras { return extras },
 	})
 	if err != nil {
 		return nil, err
@@ -82,56 +88,38 @@ func checkNode(ctx context.Context, cfg *Config, logger log.Logger) (*nodeReport
 		last = &gpu.Snapshot{Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrVersionMismatch}}}
 	}
 
-	judge := nodeJudge{cfg: cfg, host: host, last: last, calls: calls}
+	list := calls.list()
+	judge := nodeJudge{cfg: cfg, control: control, extras: extras, host: host, processesHidden: node.processesHidden,
+		confidential: node.confidential.Load(), last: last, lastPoll: run.lastPoll, calls: list}
 	judge.judge()
-	return &nodeReport{Checks: judge.checks, Calls: calls.list()}, nil
+
+	return &nodeReport{Checks: judge.checks, CallClasses: sumClasses(list), Calls: list}, nil
 }
 
-// callTimes adds up how long each function of the driver took. It is safe for concurrent use.
-type callTimes struct {
-	mu         sync.Mutex
-	byFunction map[string]*callTime
-}
-
-// callTime is how often a function was called, and how long that took.
-type callTime struct {
-	Function   string  `json:"function"`
-	Calls      int     `json:"calls"`
-	Seconds    float64 `json:"seconds"`
-	MaxSeconds float64 `json:"maxSeconds"` // of the longest call
-}
-
-func newCallTimes() *callTimes { return &callTimes{byFunction: map[string]*callTime{}} }
-
-func (c *callTimes) add(function string, took time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	t := c.byFunction[function]
-	if t == nil {
-		t = &callTime{Function: function}
-		c.byFunction[function] = t
+// readExtras returns the extra readings that the configuration serves.
+func readExtras(cfg *Config, logger log.Logger) (nvmlsource.Extras, error) {
+	counters, err := loadCounters(cfg, logger)
+	if err != nil {
+		return nvmlsource.Extras{}, err
 	}
-	t.Calls++
-	t.Seconds += took.Seconds()
-	t.MaxSeconds = max(t.MaxSeconds, took.Seconds())
+	c, err := collector.New(collectorOptions(cfg, counters))
+	if err != nil {
+		return nvmlsource.Extras{}, err
+	}
+
+	return extrasOf(c), nil
 }
 
-// list returns the functions that were called, the one that took longest first.
-func (c *callTimes) list() []callTime {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	list := []callTime{}
-	for _, t := range c.byFunction {
-		list = append(list, *t)
+// isPending reports whether a reading of the last poll, or one that began before, has not ended: the GPU may hang.
+func isPending(s *gpu.Snapshot, last time.Time) bool {
+	if len(s.Unread) > 0 {
+		return true
 	}
-	slices.SortFunc(list, func(a, b callTime) int {
-		if a.Seconds != b.Seconds {
-			return int(max(-1, min(1, (b.Seconds-a.Seconds)*1e12)))
+	for i := range s.Sources {
+		if of := &s.Sources[i]; of.Name == gpu.SourceNVML && of.Up && of.LastSuccess.Before(last) {
+			return true
 		}
-		return strings.Compare(a.Function, b.Function)
-	})
-	return list
-}
+	}
 
-// describeError returns an error's text for the report, with what it was about in front.
-func describeError(about string, err error) string { return fmt.Sprintf("%s: %v", about, err) }
+	return slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.Up && g.LastRead.Before(last) })
+}

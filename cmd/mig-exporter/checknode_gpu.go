@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -13,19 +15,25 @@ import (
 func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 	name := fmt.Sprintf("gpu %d", g.Index)
 	c := nodeCheck{Name: name, State: checkOK, Asked: true, Found: g.Name + ", " + describeLayout(g)}
-	if !g.Up {
+	switch {
+	case !g.Up:
 		c.State, c.Found = checkMissing, "it does not answer"
 		for _, e := range g.Errors {
-			c.Found += "; " + describeError(string(e.Reading), e.Err)
+			c.Found += fmt.Sprintf("; %s: %v", e.Reading, e.Err)
 		}
 		c.Remedy = "look for XIDs in dmesg; docs/faults.md has each failure"
+	case g.LastRead.Before(j.lastPoll):
+		c.State = checkUnknown
+		c.Found += fmt.Sprintf("; what follows was read %s before the last poll: it answers slowly",
+			j.lastPoll.Sub(g.LastRead).Round(time.Millisecond))
 	}
 	j.add(c)
 	if !g.Up {
 		return
 	}
 
-	j.judgeReadings(name, g.Errors)
+	j.judgeReadings(nodeCheck{Name: name}, g.Errors)
+	j.judgeCore(name, g)
 	j.judgeEvents(name, g)
 	j.judgePersistence(name, g)
 	if j.cfg.Profiling == profilingOff {
@@ -36,7 +44,7 @@ func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 		return
 	}
 	if len(g.Instances) == 0 {
-		j.judgeActivity(name, g.ActivitySource, g.Activity, g.Errors)
+		j.judgeActivity(nodeCheck{Name: name}, g.ActivitySource, g.Activity, g.Errors)
 	}
 	for i := range g.Instances {
 		j.judgeInstance(name, g, &g.Instances[i])
@@ -45,6 +53,8 @@ func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 
 func describeLayout(g *gpu.GPU) string {
 	switch enabled, known := g.MIG.Enabled.Get(); {
+	case !known && slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == gpu.ReadingMIG }):
+		return "MIG mode unknown"
 	case !known:
 		return "without MIG"
 	case !enabled:
@@ -54,24 +64,29 @@ func describeLayout(g *gpu.GPU) string {
 }
 
 func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
-	name = fmt.Sprintf("%s instance %d", name, i.ID)
+	of := nodeCheck{Name: fmt.Sprintf("%s instance %d", name, i.ID), gpu: name, instance: gpu.Some(i.ID)}
 	if !i.Up {
-		j.add(nodeCheck{Name: name, State: checkMissing, Asked: true, Found: i.Profile + " does not answer"})
+		c := of
+		c.State, c.Asked, c.Found = checkMissing, true, i.Profile+" does not answer"
+		j.add(c)
 	}
-	j.judgeReadings(name, i.Errors)
-	if len(i.ComputeInstances) == 0 {
-		j.add(nodeCheck{Name: name + " activity", State: checkOff,
-			Found: i.Profile + " has no compute instance: there is nothing to profile"})
+	j.judgeReadings(of, i.Errors)
+	if i.IsEmpty() {
+		c := of.about("activity")
+		c.State, c.Found = checkOff, i.Profile+" has no compute instance: there is nothing to profile"
+		j.add(c)
 		return
 	}
-	j.judgeActivity(name, g.ActivitySource, i.Activity, append(slices.Clone(g.Errors), i.Errors...))
+	j.judgeActivity(of, g.ActivitySource, i.Activity, append(slices.Clone(g.Errors), i.Errors...))
 }
 
-// judgeReadings reports the readings that fail, each once. What the GPU does not have is no failure.
-func (j *nodeJudge) judgeReadings(name string, errs []gpu.ReadError) {
+// judgeReadings reports the readings of a device that fail, each once. What the GPU does not have is no failure, and
+// the PID namespace has a line of its own.
+func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
 	var seen []string
 	for _, e := range errs {
-		if errors.Is(e.Err, gpu.ErrNotSupported) || e.Reading == gpu.ReadingEvents || e.Reading == gpu.ReadingActivity {
+		if errors.Is(e.Err, gpu.ErrNotSupported) || errors.Is(e.Err, gpu.ErrPIDNamespace) ||
+			e.Reading == gpu.ReadingEvents || e.Reading == gpu.ReadingActivity {
 			continue
 		}
 		key := string(e.Reading) + string(e.Reason())
@@ -80,34 +95,115 @@ func (j *nodeJudge) judgeReadings(name string, errs []gpu.ReadError) {
 		}
 		seen = append(seen, key)
 
-		c := nodeCheck{Name: name + " " + string(e.Reading), State: checkMissing, Asked: true, Found: e.Err.Error()}
+		c := of.about(string(e.Reading))
+		c.State, c.Asked, c.Found = checkMissing, true, e.Err.Error()
 		if errors.Is(e.Err, gpu.ErrNoPermission) {
-			c.Remedy = "grant CAP_SYS_ADMIN with NVIDIA_MIG_MONITOR_DEVICES=all (docs/image.md)"
+			c.Remedy = rightsRemedy
 		}
 		j.add(c)
 	}
 }
 
-// judgeEvents judges whether XIDs arrive. Under MIG, the driver accepts every registration and delivers nothing to a
-// process without the rights of an administrator or of MIG's monitor (OGKM gpu_rmapi.c 417-460).
+// judgeEvents judges whether XIDs arrive, by what the readings have found: the driver accepts registrations whose
+// events it does not deliver.
 func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
-	c := nodeCheck{Name: name + " events", State: checkOK, Asked: !j.cfg.Disabled["xid"], Found: "registered"}
-	admin, adminKnown := j.host.has(capSysAdmin).Get()
-	monitor, monitorKnown := j.host.migMonitor.Get()
-	switch {
-	case !g.MIG.Enabled.Or(false) || admin || monitor:
-	case adminKnown && monitorKnown:
-		c.State, c.Found = checkMissing, "registered, but the driver delivers none without the rights of MIG's monitor"
-		c.Remedy = "grant CAP_SYS_ADMIN with NVIDIA_MIG_MONITOR_DEVICES=all (docs/image.md)"
-	default:
-		c.State, c.Found = checkUnknown, "registered; whether the driver delivers them depends on rights that cannot be told"
+	c := nodeCheck{Name: name + " events", State: checkOK, Asked: !j.cfg.Disabled["xid"], Found: "XIDs are received"}
+	if g.NoXIDs {
+		c.State = checkUnknown
+		c.Found = "no XID is received: the driver does not report them, or nothing shows whether it delivers them"
 	}
 	for _, e := range g.Errors {
-		if e.Reading == gpu.ReadingEvents {
-			c.State, c.Found = checkMissing, e.Err.Error()
+		if e.Reading != gpu.ReadingEvents {
+			continue
+		}
+		c.State, c.Found = checkMissing, e.Err.Error()
+		if errors.Is(e.Err, gpu.ErrNoPermission) {
+			c.Remedy = rightsRemedy
 		}
 	}
 	j.add(c)
+}
+
+// judgeCore reports, in one line, the readings that other metrics and estimates depend on and that the driver does not
+// offer. They cannot be asked for.
+func (j *nodeJudge) judgeCore(name string, g *gpu.GPU) {
+	r := &g.Readings
+	var absent []string
+	for _, of := range []struct {
+		what    string
+		reading gpu.Reading
+		has     bool
+	}{
+		{"power", gpu.ReadingPower, r.PowerWatts.Present() && !g.Power.FromEnergy},
+		{"energy", gpu.ReadingEnergy, r.EnergyJoules.Present()},
+		{"memory", gpu.ReadingMemory, r.Memory.Total.Present()},
+		{"clocks", gpu.ReadingClocks, r.ClockHertz.SM.Present()},
+	} {
+		failed := slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == of.reading })
+		if !of.has && !failed {
+			absent = append(absent, of.what)
+		}
+	}
+	if len(absent) == 0 {
+		return
+	}
+
+	c := nodeCheck{Name: name + " readings", State: checkMissing}
+	c.Found = "the driver reports no " + strings.Join(absent, ", ")
+	switch {
+	case g.Power.FromEnergy:
+		c.Found += "; power is the mean by the energy counter"
+	case !r.PowerWatts.Present() && g.MIG.Enabled.Or(false):
+		c.Found += "; the power of instances is not estimated"
+	}
+	j.add(c)
+}
+
+// judgeExtras judges the collectors that are off unless asked for, and whose readings not every driver has.
+func (j *nodeJudge) judgeExtras() {
+	anyInstance := func(g *gpu.GPU, has func(*gpu.GPUInstance) bool) bool {
+		for i := range g.Instances {
+			if has(&g.Instances[i]) {
+				return true
+			}
+		}
+		return false
+	}
+	for _, of := range []struct {
+		name  string
+		asked bool
+		has   func(g *gpu.GPU) bool
+	}{
+		{collector.GroupFabric, j.extras.Fabric, func(g *gpu.GPU) bool { return g.Readings.Fabric.Present() }},
+		{collector.GroupInstancePCIe, j.extras.InstancePCIe, func(g *gpu.GPU) bool {
+			return anyInstance(g, func(i *gpu.GPUInstance) bool { return i.Rates != (gpu.LinkRates{}) })
+		}},
+		{collector.GroupInstanceECC, j.extras.InstanceECC, func(g *gpu.GPU) bool {
+			return anyInstance(g, func(i *gpu.GPUInstance) bool {
+				return slices.ContainsFunc(i.ComputeInstances, func(c gpu.ComputeInstance) bool { return len(c.ECC) > 0 })
+			})
+		}},
+		{"media", j.extras.Media, func(g *gpu.GPU) bool {
+			return g.Readings.Media != (gpu.Media{}) ||
+				anyInstance(g, func(i *gpu.GPUInstance) bool { return i.Media != (gpu.Media{}) })
+		}},
+	} {
+		if !of.asked {
+			continue
+		}
+		var with []string
+		for i := range j.last.GPUs {
+			if of.has(&j.last.GPUs[i]) {
+				with = append(with, fmt.Sprint(j.last.GPUs[i].Index))
+			}
+		}
+		c := nodeCheck{Name: "collector." + of.name, State: checkOK, Asked: true,
+			Found: "reported by GPUs " + strings.Join(with, ", ")}
+		if len(with) == 0 {
+			c.State, c.Found = checkMissing, "no GPU reports it"
+		}
+		j.add(c)
+	}
 }
 
 func (j *nodeJudge) judgePersistence(name string, g *gpu.GPU) {
@@ -118,13 +214,19 @@ func (j *nodeJudge) judgePersistence(name string, g *gpu.GPU) {
 			c.State, c.Found = checkOff, "off: the GPU is initialised anew when the first process opens it, about a second"
 			c.Remedy = "run nvidia-persistenced --persistence-mode"
 		}
+		if !on && j.confidential {
+			c.State, c.Asked = checkMissing, true
+			c.Found = "off, in confidential-computing mode: the GPU can become unusable until a reset when the last process " +
+				"that has it open ends"
+		}
 	}
 	j.add(c)
 }
 
 // judgeActivity judges the activity of a GPU without instances, or of an instance.
-func (j *nodeJudge) judgeActivity(name string, from gpu.ActivitySource, a gpu.Activity, errs []gpu.ReadError) {
-	c := nodeCheck{Name: name + " activity", State: checkMissing, Asked: true, Found: "none"}
+func (j *nodeJudge) judgeActivity(of nodeCheck, from gpu.ActivitySource, a gpu.Activity, errs []gpu.ReadError) {
+	c := of.about("activity")
+	c.State, c.Asked, c.Found = checkMissing, true, "none"
 	for _, e := range errs {
 		if e.Reading == gpu.ReadingActivity {
 			c.Found = e.Err.Error()

@@ -1,27 +1,20 @@
 package main
 
 import (
-	"bufio"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/pidns"
-	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
 // hostFacts are what check-node reads of the host besides the driver and the kubelet.
 type hostFacts struct {
-	pidNamespace gpu.Opt[bool] // whether this process is in the initial PID namespace
-	pidErr       error
 	root         bool
-	capabilities gpu.Opt[uint64] // effective ones, by number
+	capabilities gpu.Opt[capabilities] // effective ones
 	// Whether the capability files of MIG's monitor and configuration can be opened; absent if the driver has none.
 	migMonitor, migConfig gpu.Opt[bool]
 	cgroup                string            // its version; empty if unknown
@@ -33,19 +26,13 @@ type hostFacts struct {
 // dcgmFiles are where the libraries of an embedded DCGM are; empty if they were not found.
 type dcgmFiles struct{ engine, profiling string }
 
-// The capabilities that readings need, by their numbers in capability.h of Linux.
-const (
-	capDACReadSearch = 2
-	capSysPtrace     = 19
-)
-
 // has reports whether this process has a capability, absent if that is unknown.
 func (h *hostFacts) has(capability int) gpu.Opt[bool] {
 	set, ok := h.capabilities.Get()
 	if !ok {
 		return gpu.None[bool]()
 	}
-	return gpu.Some(set&(1<<capability) != 0)
+	return gpu.Some(set.has(capability))
 }
 
 // readHost reads the facts of a machine. It opens no file of a GPU.
@@ -54,16 +41,7 @@ func (machine) readHost(cfg *Config) hostFacts {
 }
 
 func readHostFacts(cfg *Config, proc, sys, dev string) hostFacts {
-	h := hostFacts{root: os.Geteuid() == 0}
-
-	switch err := pidns.CheckInitial(filepath.Join(proc, "self")); {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-		h.pidErr = err
-	default:
-		h.pidNamespace = gpu.Some(err == nil)
-	}
-
-	h.capabilities = readCapabilities(filepath.Join(proc, "self", "status"))
+	h := hostFacts{root: os.Geteuid() == 0, capabilities: readCapabilities(proc)}
 	h.migMonitor, h.migConfig = readMIGRights(proc, dev)
 	h.sleeping = readSleeping(sys)
 	h.cgroup = readCgroupVersion(sys)
@@ -72,26 +50,6 @@ func readHostFacts(cfg *Config, proc, sys, dev string) hostFacts {
 	}
 
 	return h
-}
-
-// readCapabilities reads the line "CapEff:	000001ffffffffff".
-func readCapabilities(path string) gpu.Opt[uint64] {
-	file, err := os.Open(path)
-	if err != nil {
-		return gpu.None[uint64]()
-	}
-	defer file.Close()
-
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		if text, ok := strings.CutPrefix(lines.Text(), "CapEff:"); ok {
-			set, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
-			if err == nil {
-				return gpu.Some(set)
-			}
-		}
-	}
-	return gpu.None[uint64]()
 }
 
 // readMIGRights reports whether this process may open the capability files of MIG's monitor and configuration, whose
@@ -171,14 +129,13 @@ func findDCGM() *dcgmFiles {
 // readHost returns the facts of a simulated node: its scenario's.
 func (s simulation) readHost(*Config) hostFacts {
 	privileged := s.Scenario().Node.Privileged
-	var capabilities uint64
+	var rights capabilities
 	if privileged {
-		capabilities = 1<<capDACReadSearch | 1<<capSysPtrace | 1<<capSysAdmin
+		rights = 1<<capDACReadSearch | 1<<capSysPtrace | 1<<capSysAdmin
 	}
 	return hostFacts{
-		pidNamespace: gpu.Some(s.Scenario().Node.PIDNamespace != sim.PIDNamespaceContainer),
 		root:         privileged,
-		capabilities: gpu.Some(capabilities),
+		capabilities: gpu.Some(rights),
 		migMonitor:   gpu.Some(privileged),
 		migConfig:    gpu.Some(privileged),
 		cgroup:       "2",
@@ -188,5 +145,5 @@ func (s simulation) readHost(*Config) hostFacts {
 
 // readHost: a recording has nothing of its host.
 func (recording) readHost(*Config) hostFacts {
-	return hostFacts{pidErr: fmt.Errorf("a recording has nothing of its host: %w", gpu.ErrNotSupported)}
+	return hostFacts{}
 }

@@ -3,24 +3,37 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
+
+// rightsRemedy is how a process gets the driver's rights under MIG.
+const rightsRemedy = "grant CAP_SYS_ADMIN with NVIDIA_MIG_MONITOR_DEVICES=all (docs/image.md)"
 
 // nodeJudge makes the lines of the report from what was read.
 type nodeJudge struct {
-	cfg    *Config
-	host   hostFacts
-	last   *gpu.Snapshot
-	calls  *callTimes
-	checks []nodeCheck
+	cfg             *Config
+	control         ControlConfig // what partition control is to do
+	extras          nvmlsource.Extras
+	host            hostFacts
+	confidential    bool  // the GPUs are in confidential-computing mode
+	processesHidden error // why the lists of processes may lack some; nil if they are complete
+	last            *gpu.Snapshot
+	lastPoll        time.Time  // a reading that began before is overdue
+	calls           []callTime // of the driver
+	checks          []nodeCheck
 }
 
 func (j *nodeJudge) add(c nodeCheck) { j.checks = append(j.checks, c) }
 
 func (j *nodeJudge) judge() {
 	j.judgeDriver()
+	j.judgeCalls()
+	j.judgePIDNamespace()
 	j.judgeHost()
 	j.judgeRights()
 	for i := range j.last.GPUs {
@@ -30,6 +43,7 @@ func (j *nodeJudge) judge() {
 		j.add(nodeCheck{Name: fmt.Sprintf("gpu %d", index), State: checkMissing, Asked: true,
 			Found: "the driver lists it, and has not answered in time"})
 	}
+	j.judgeExtras()
 	j.judgeDCGM()
 	j.judgePods()
 }
@@ -71,23 +85,55 @@ func (j *nodeJudge) judgeDriver() {
 	j.add(c)
 }
 
-// judgeHost judges what needs no driver.
-func (j *nodeJudge) judgeHost() {
-	c := nodeCheck{Name: "pid-namespace", State: checkUnknown, Asked: true}
-	inside, known := j.host.pidNamespace.Get()
-	switch {
-	case !known:
-		c.Found = "cannot be told: " + fmt.Sprint(j.host.pidErr)
-	case inside:
-		c.State, c.Found = checkOK, "the host's"
+// judgeCalls judges whether the driver answers: a call that hangs can be about a GPU whose last reading is good.
+func (j *nodeJudge) judgeCalls() {
+	var hanging []string
+	for _, c := range j.calls {
+		if len(c.Unreturned) > 0 {
+			hanging = append(hanging, c.Function+": "+c.describeUnreturned())
+		}
+	}
+
+	c := nodeCheck{Name: "driver-calls", State: checkOK, Asked: true, Found: "all have returned"}
+	if j.last.HungCalls > 0 || len(hanging) > 0 {
+		c.State = checkMissing
+		c.Found = fmt.Sprintf("%s not returned in time (--poll.timeout=%s)", countOf(j.last.HungCalls, "reading"),
+			j.cfg.PollTimeout)
+		if len(hanging) > 0 {
+			c.Found = strings.Join(hanging, "; ")
+		}
+		c.Remedy = "look for XIDs and hung tasks in dmesg; docs/faults.md has each failure"
+	}
+	j.add(c)
+}
+
+// judgePIDNamespace judges whether lists of processes are complete. They are asked for by the collectors that have
+// nothing else, and by partition control, for which an instance with an unknown list is busy.
+func (j *nodeJudge) judgePIDNamespace() {
+	asked := j.control.Enabled
+	for _, name := range []string{"instance_processes", processCollector} {
+		off, said := j.cfg.Disabled[name]
+		asked = asked || said && !off
+	}
+
+	c := nodeCheck{Name: "pid-namespace", State: checkOK, Asked: asked, Found: "the host's"}
+	switch err := j.processesHidden; {
+	case err == nil && j.cfg.PIDNamespace == pidNamespaceHost:
+		c.Found = "taken for the host's (--pid-namespace=host)"
+	case err == nil:
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
+		c.State, c.Found = checkUnknown, err.Error()
 	default:
 		c.State = checkMissing
 		c.Found = "not the host's: the driver leaves out the processes that are not in it, so an empty list says nothing"
 		c.Remedy = "hostPID: true in the pod; --pid=host with Docker"
 	}
 	j.add(c)
+}
 
-	c = nodeCheck{Name: "cgroup", State: checkOK, Found: "version " + j.host.cgroup}
+// judgeHost judges what needs no driver.
+func (j *nodeJudge) judgeHost() {
+	c := nodeCheck{Name: "cgroup", State: checkOK, Found: "version " + j.host.cgroup}
 	if j.host.cgroup == "" {
 		c.State, c.Found = checkUnknown, "/sys/fs/cgroup shows no version"
 	}
@@ -104,12 +150,15 @@ func (j *nodeJudge) judgeHost() {
 	j.add(c)
 }
 
-// judgeRights judges the rights of this process. Those of MIG matter if a GPU has it on.
+// judgeRights judges the rights of this process. Those of MIG matter if a GPU has it on, and those of partition control
+// if that is on and a GPU has MIG.
 func (j *nodeJudge) judgeRights() {
-	mig := false
+	mig, control := false, false
 	for i := range j.last.GPUs {
 		mig = mig || j.last.GPUs[i].MIG.Enabled.Or(false)
+		control = control || j.control.Enabled && j.last.GPUs[i].MIG.Enabled.Present()
 	}
+	changes := control && j.control.Mode == controlApply
 
 	c := nodeCheck{Name: "root", State: checkOK, Found: "yes"}
 	if !j.host.root {
@@ -120,25 +169,29 @@ func (j *nodeJudge) judgeRights() {
 	for _, right := range []struct {
 		name string
 		has  gpu.Opt[bool]
-		mig  bool // MIG needs it
+		need bool
 		what string
 	}{
-		{"cap-sys-admin", j.host.has(capSysAdmin), true, "GPU instances without a compute instance, placements, free slices"},
-		{"cap-sys-ptrace", j.host.has(capSysPtrace), false, "open files of other processes, for partition control"},
-		{"cap-dac-read-search", j.host.has(capDACReadSearch), false, "files of other users, for partition control"},
-		{"mig-monitor", j.host.migMonitor, true, "memory and processes of whole GPUs in MIG mode, and their events"},
-		{"mig-config", j.host.migConfig, false, "changes of the layout, for partition control"},
+		{"cap-sys-admin", j.host.has(capSysAdmin), mig || changes,
+			"GPU instances without a compute instance, placements, free slices"},
+		{"cap-sys-ptrace", j.host.has(capSysPtrace), control, "open files of other processes, for partition control"},
+		{"cap-dac-read-search", j.host.has(capDACReadSearch), control, "files of other users, for partition control"},
+		{"mig-monitor", j.host.migMonitor, mig, "memory and processes of whole GPUs in MIG mode, and their events"},
+		{"mig-config", j.host.migConfig, changes, "changes of the layout, for partition control"},
 	} {
-		c := nodeCheck{Name: right.name, State: checkOff, Asked: right.mig && mig, Found: "no: " + right.what}
+		c := nodeCheck{Name: right.name, State: checkOff, Asked: right.need, Found: "no: " + right.what}
 		has, known := right.has.Get()
 		switch {
 		case has:
 			c.State, c.Found = checkOK, "yes"
 		case !known:
-			c.State, c.Found = checkUnknown, "cannot be told: "+right.what
+			c.State, c.Found = checkUnknown, "unknown: "+right.what
 		case c.Asked:
 			c.State = checkMissing
-			c.Remedy = "securityContext capabilities SYS_ADMIN with NVIDIA_MIG_MONITOR_DEVICES=all (docs/image.md)"
+			c.Remedy = rightsRemedy
+			if strings.HasSuffix(right.what, "for partition control") {
+				c.Remedy = "docs/partition-control.md has the rights that it needs"
+			}
 		}
 		j.add(c)
 	}
@@ -162,7 +215,7 @@ func (j *nodeJudge) judgeDCGM() {
 	case asked && state == nil:
 		c.State, c.Found = checkUnknown, "it has not been asked: no GPU was read"
 	case asked && !state.Up:
-		c.State, c.Found = checkMissing, describeError("it does not answer", state.Err)
+		c.State, c.Found = checkMissing, fmt.Sprintf("it does not answer: %v", state.Err)
 		c.Remedy = "start nv-hostengine, and name it by --dcgm.address"
 	case asked:
 		c.State, c.Found = checkOK, "it answers ("+j.cfg.DCGMMode+")"
@@ -187,8 +240,9 @@ func (d *dcgmFiles) check() nodeCheck {
 		c.Found = d.engine + ", without libdcgmmoduleprofiling.so.4: no activity of A100 and A30"
 		c.Remedy = "install datacenter-gpu-manager-4-proprietary"
 	default:
-		c.State = checkOK
-		c.Found = d.engine + " with " + d.profiling + "; not started, so as not to take the profiling of the service"
+		c.State, c.Asked = checkUnknown, false // the files are there, and prove nothing
+		c.Found = d.engine + " with " + d.profiling + "; whether it profiles is unknown: it was not started, so as not to " +
+			"take the profiling of the service"
 	}
 	return c
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"unicode"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // checkState is how a check came out.
@@ -30,6 +32,18 @@ type nodeCheck struct {
 	Asked  bool   `json:"asked"`
 	Found  string `json:"found"`
 	Remedy string `json:"remedy,omitempty"` // what to change
+
+	// What a check of a GPU instance is about. The text has one line for all instances of which it says the same.
+	gpu      string // "gpu 0"
+	instance gpu.Opt[gpu.InstanceID]
+	subject  string // "activity"
+}
+
+// about returns a check of one subject of the device that c is of.
+func (c nodeCheck) about(subject string) nodeCheck {
+	c.Name += " " + subject
+	c.subject = subject
+	return c
 }
 
 // fails reports whether the configuration asks for something that is not known to be there.
@@ -39,8 +53,9 @@ func (c *nodeCheck) fails() bool {
 
 // nodeReport is what check-node reports.
 type nodeReport struct {
-	Checks []nodeCheck `json:"checks"`
-	Calls  []callTime  `json:"calls"`
+	Checks      []nodeCheck `json:"checks"`
+	CallClasses []classTime `json:"callClasses"` // docs/performance.md says whom each class keeps waiting
+	Calls       []callTime  `json:"calls"`
 }
 
 // complete reports whether all that the configuration asks for is known to be there.
@@ -57,36 +72,114 @@ func (r *nodeReport) writeJSON(out io.Writer) error {
 	}{r.complete(), r})
 }
 
-// writeText writes a line for each check, the remedies below what they are for, and the times of the driver's calls.
+// writeText writes a line for each check, each remedy below the first one that it is for, and the times of the driver's
+// calls.
 func (r *nodeReport) writeText(out io.Writer) error {
 	var text strings.Builder
 	lines := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	for _, c := range r.Checks {
+	told := map[string]bool{}
+	for _, c := range joinInstances(r.Checks) {
 		fmt.Fprintf(lines, "%s\t%s\t%s\n", stateText(c), c.Name, printable(c.Found))
-		if c.Remedy != "" {
+		if c.Remedy != "" && !told[c.Remedy] {
 			fmt.Fprintf(lines, "\t\t-> %s\n", printable(c.Remedy))
 		}
+		told[c.Remedy] = true
 	}
 	if err := lines.Flush(); err != nil {
 		return err
 	}
 
-	if len(r.Calls) > 0 {
-		fmt.Fprintf(lines, "\ncalls of the driver\tcalls\tseconds\tlongest\n")
-	}
-	for _, c := range r.Calls {
-		fmt.Fprintf(lines, "%s\t%d\t%.6f\t%.6f\n", printable(c.Function), c.Calls, c.Seconds, c.MaxSeconds)
-	}
-	if err := lines.Flush(); err != nil {
+	if err := r.writeCalls(lines); err != nil {
 		return err
 	}
 
 	text.WriteString("\n" + map[bool]string{
-		true:  "All that this configuration asks for can be had.\n",
-		false: "Not all that this configuration asks for can be had: see the lines in capitals.\n",
+		true:  "Nothing that this configuration needs is known to be missing.\n",
+		false: "Some of what this configuration needs is missing or unknown: see the lines in capitals.\n",
 	}[r.complete()])
 	_, err := io.WriteString(out, text.String())
 	return err
+}
+
+// writeCalls writes how long the calls of the driver took, by class and by function.
+func (r *nodeReport) writeCalls(lines *tabwriter.Writer) error {
+	if len(r.Calls) == 0 {
+		return nil
+	}
+
+	fmt.Fprintf(lines, "\nclass\tcalls\tseconds\n")
+	for _, c := range r.CallClasses {
+		fmt.Fprintf(lines, "%s\t%d\t%.6f\n", c.Class, c.Calls, c.Seconds)
+	}
+
+	fmt.Fprintf(lines, "\nfunction of the driver\tclass\tcalls\tseconds\tlongest\n")
+	for _, c := range r.Calls {
+		fmt.Fprintf(lines, "%s\t%s\t%d\t%.6f\t%.6f", printable(c.Function), c.Class, c.Calls, c.Seconds, c.MaxSeconds)
+		if len(c.Unreturned) > 0 {
+			fmt.Fprintf(lines, "\t%s", c.describeUnreturned())
+		}
+		fmt.Fprintln(lines)
+	}
+
+	return lines.Flush()
+}
+
+// describeUnreturned returns for how long calls have not returned: "not returned for 6.2 s", "2 not returned for up to
+// 6.2 s".
+func (c *callTime) describeUnreturned() string {
+	if n := len(c.Unreturned); n > 1 {
+		return fmt.Sprintf("%d not returned for up to %.1f s", n, c.Unreturned[0])
+	}
+	return fmt.Sprintf("not returned for %.1f s", c.Unreturned[0])
+}
+
+// joinInstances returns the checks with those that say the same of several instances of a GPU as one.
+func joinInstances(checks []nodeCheck) []nodeCheck {
+	var joined []nodeCheck
+	ids := map[int][]gpu.InstanceID{} // by index in joined
+	for _, c := range checks {
+		id, ofInstance := c.instance.Get()
+		at := slices.IndexFunc(joined, func(other nodeCheck) bool { return ofInstance && other.saysTheSame(&c) })
+		if at < 0 {
+			joined = append(joined, c)
+			at = len(joined) - 1
+		}
+		ids[at] = append(ids[at], id)
+	}
+
+	for at, list := range ids {
+		if c := &joined[at]; len(list) > 1 {
+			c.Name = strings.TrimSpace(fmt.Sprintf("%s instances %s %s", c.gpu, describeIDs(list), c.subject))
+		}
+	}
+	return joined
+}
+
+// saysTheSame reports whether two checks are of instances of one GPU and differ in nothing else.
+func (c *nodeCheck) saysTheSame(other *nodeCheck) bool {
+	return c.instance.Present() && c.gpu == other.gpu && c.subject == other.subject && c.State == other.State &&
+		c.Asked == other.Asked && c.Found == other.Found && c.Remedy == other.Remedy
+}
+
+// describeIDs returns ids in their order, runs of them as a range: "1, 3, 7-13".
+func describeIDs(list []gpu.InstanceID) string {
+	slices.Sort(list)
+	var parts []string
+	for i := 0; i < len(list); {
+		end := i
+		for end+1 < len(list) && list[end+1] == list[end]+1 {
+			end++
+		}
+		if end-i >= 2 {
+			parts = append(parts, fmt.Sprintf("%d-%d", list[i], list[end]))
+		} else {
+			for _, id := range list[i : end+1] {
+				parts = append(parts, fmt.Sprint(id))
+			}
+		}
+		i = end + 1
+	}
+	return strings.Join(parts, ", ")
 }
 
 // stateText is the state of a check in the text: in capitals if that is what makes the exit code 1.

@@ -11,8 +11,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // runBinary runs the built program to its end and returns its output and exit code.
@@ -49,6 +51,28 @@ var checkNodeCases = []struct {
 	{name: "no-driver", code: 1, scenario: "node: {}\ngpus: [{model: H100-SXM5-80GB}]\nfaults: [{kind: no-driver}]"},
 	{name: "lost", code: 1, scenario: "node: {}\ngpus: [{model: H100-SXM5-80GB}, {model: H100-SXM5-80GB}]\n" +
 		"faults: [{kind: lost, gpu: 1, at: 1s}, {kind: kubelet-down}]"},
+	// The call hangs after the second of four polls: the reading of the last Snapshot is good.
+	{name: "hang", code: 1, scenario: "node: {}\ngpus: [{model: H100-SXM5-80GB}, {model: H100-SXM5-80GB}]\n" +
+		"faults: [{kind: hang, gpu: 1, at: 1500ms}]"},
+	// A pod without hostPID, as the chart makes it: nothing that is asked for is missing.
+	{name: "container", scenario: "node: {pidNamespace: container}\ngpus: [{model: H100-SXM5-80GB}]"},
+	{name: "container-process", code: 1, args: []string{"--collector.process"},
+		scenario: "node: {pidNamespace: container}\ngpus: [{model: H100-SXM5-80GB}]"},
+	{name: "taken-for-host", args: []string{"--collector.process", "--pid-namespace=host"},
+		scenario: "node: {pidNamespace: container}\ngpus: [{model: H100-SXM5-80GB}]"},
+	{name: "no-events", code: 1, scenario: "node: {}\ngpus: [{model: H100-SXM5-80GB}]\n" +
+		"faults: [{kind: not-supported, reading: events}]"},
+	{name: "no-mig-mode", code: 1, scenario: "node: {}\ngpus: [{model: H100-SXM5-80GB, mig: true, layout: [3g.40gb@0]}]\n" +
+		"faults: [{kind: no-permission, reading: mig}]"},
+	{name: "not-supported", code: 1, args: []string{"--collector.fabric", "--collector.media"},
+		scenario: "node: {}\ngpus: [{model: A100-SXM4-40GB}, {model: H100-SXM5-80GB}]\n" +
+			"faults: [{kind: not-supported, reading: power}, {kind: not-supported, reading: energy}, " +
+			"{kind: not-supported, reading: media}]"},
+	{name: "control", code: 1, scenario: "node: {privileged: false}\ngpus: [{model: H100-SXM5-80GB}]",
+		args: []string{"--control.enabled", "--control.mode=apply", "--control.state-dir=/nonexistent",
+			"--control.socket=/nonexistent/control.sock"}},
+	{name: "dense", code: 1, scenario: "node: {}\ngpus: [{model: A100-SXM4-40GB, mig: true, count: 2, layout: [1g.5gb@0, " +
+		"1g.5gb@1, 1g.5gb@2, {gi: 2g.10gb@4, ci: []}, 1g.5gb@6]}]"},
 	{name: "confidential", code: 1,
 		scenario: "node: {confidentialComputing: true, persistenceMode: false}\ngpus: [{model: H100-SXM5-80GB}]"},
 }
@@ -63,12 +87,32 @@ func TestGoldenCheckNode(t *testing.T) {
 				t.Errorf("exit code %d, want %d\n%s", code, c.code, errOut)
 			}
 
-			report, calls, _ := strings.Cut(out, "\ncalls of the driver")
-			report = regexp.MustCompile(`/tmp/mig-exporter-sim-\d+`).ReplaceAllString(report, "DIR")
-			compareGolden(t, "check-node."+c.name+".txt", []byte(report), func(b []byte) string { return string(b) })
-			cmptest.HasTexts(t, calls, "\nnvmlSystemGetConfComputeState ")
+			compareGolden(t, "check-node."+c.name+".txt", []byte(timeless(out)), func(b []byte) string { return string(b) })
+			cmptest.HasTexts(t, out, "\nnvmlSystemGetConfComputeState ")
+			if c.name == "hang" { // by the clock of the machine, not the node's
+				cmptest.HasTexts(t, out, ": not returned for ")
+			}
 		})
 	}
+}
+
+// timeless replaces what differs from run to run: the name of the simulation's folder, and times, by which the functions of
+// the driver are sorted.
+func timeless(report string) string {
+	report = regexp.MustCompile(`/tmp/mig-exporter-sim-\d+`).ReplaceAllString(report, "DIR")
+	report = regexp.MustCompile(`\d+\.\d{6}`).ReplaceAllString(report, "N.NNNNNN")
+	report = regexp.MustCompile(`returned for \d+\.\d s`).ReplaceAllString(report, "returned for N.N s")
+
+	sections := strings.SplitAfter(report, "\n\n")
+	for i, section := range sections {
+		if title, body, ok := strings.Cut(section, "\n"); ok && strings.HasPrefix(title, "function of the driver") {
+			lines := strings.SplitAfter(strings.TrimSuffix(body, "\n"), "\n")
+			slices.Sort(lines)
+			sections[i] = title + "\n" + strings.Join(lines, "") + "\n"
+		}
+	}
+
+	return strings.Join(sections, "")
 }
 
 // checkNodeArgs returns the arguments for check-node on a scenario, which is given without its version.
@@ -114,18 +158,26 @@ func TestCheckNodeChangesNothing(t *testing.T) {
 		}
 	}
 
+	checkCalls(t, out)
+}
+
+// checkCalls holds that all calls in a document of check-node only read, and add up.
+func checkCalls(t *testing.T, document string) {
+	t.Helper()
 	var report struct {
 		Complete bool
 		Calls    []struct {
 			Function string
+			Class    gpu.CallClass
 			Calls    int
 			Seconds  *float64
 		}
+		CallClasses []classTime
 	}
-	if err := json.Unmarshal([]byte(out), &report); err != nil {
+	if err := json.Unmarshal([]byte(document), &report); err != nil {
 		t.Fatal(err)
 	}
-	reads := regexp.MustCompile(`^nvml(Device|System|GpuInstance|ComputeInstance)Get|^nvmlInit$` +
+	reads := regexp.MustCompile(`^nvml(Device|System|GpuInstance|ComputeInstance)Get|^nvml(Init|Shutdown)$` +
 		`|^nvmlGpm(QueryDeviceSupport|SampleAlloc|SampleGet|MigSampleGet|MetricsGet|SampleFree)$` +
 		`|^nvmlEventSetCreate$|^nvmlDeviceRegisterEvents$`)
 	for _, c := range report.Calls {
@@ -133,9 +185,52 @@ func TestCheckNodeChangesNothing(t *testing.T) {
 			t.Errorf("%+v: expected a function that reads, with its calls and seconds", c)
 		}
 	}
+	sums := map[gpu.CallClass]int{}
+	for _, c := range report.Calls {
+		sums[c.Class] += c.Calls
+		if c.Function == "nvmlDeviceGetFieldValues" && c.Calls > nodeCheckPolls {
+			t.Errorf("%d calls of %s in %d polls: expected calls, not the fields of each", c.Calls, c.Function, nodeCheckPolls)
+		}
+	}
+	for _, c := range report.CallClasses {
+		cmptest.Equal(t, "calls that are "+string(c.Class), c.Calls, sums[c.Class])
+	}
+	if len(report.CallClasses) != len(sums) || sums[gpu.CallExclusive] == 0 {
+		t.Errorf("classes %+v of the calls %v", report.CallClasses, sums)
+	}
 	if !report.Complete || len(report.Calls) < 20 {
 		t.Errorf("complete: %v, %d functions", report.Complete, len(report.Calls))
 	}
+}
+
+// TestCallTimes: a call that hangs is counted, and its time is unknown; a function without a known class may be exclusive.
+func TestCallTimes(t *testing.T) {
+	calls := newCallTimes()
+	calls.EndCall("nvmlDeviceGetFutureReading", calls.BeginCall("nvmlDeviceGetFutureReading"))
+	for range 3 {
+		calls.BeginCall("nvmlDeviceGetGpuInstances")
+	}
+	open := calls.byFunction["nvmlDeviceGetGpuInstances"].open
+	for i := range open {
+		open[i] = open[i].Add(-time.Hour)
+	}
+	calls.EndCall("nvmlDeviceGetGpuInstances", open[1])
+
+	list := calls.list()
+	if len(list) != 2 || list[0].Seconds < 3600 || list[0].Seconds != list[0].MaxSeconds {
+		t.Fatalf("got %+v, want the call of an hour first", list)
+	}
+	hangs := list[0]
+	if len(hangs.Unreturned) != 2 || hangs.Unreturned[0] < 3600 || hangs.Calls != 3 || hangs.Class != gpu.CallOneGPU {
+		t.Errorf("got %+v, want 2 of 3 calls that have not returned for an hour", hangs)
+	}
+	cmptest.Equal(t, "class of an unknown function", list[1].Class, gpu.CallUnknown)
+
+	var text bytes.Buffer
+	if err := (&nodeReport{Calls: list, CallClasses: sumClasses(list)}).writeText(&text); err != nil {
+		t.Fatal(err)
+	}
+	cmptest.HasTexts(t, text.String(), "2 not returned for up to 360", "\ngpu      3 ", "\nunknown  1 ")
 }
 
 // TestCheckNodePrintsHostileText: what a driver or a kubelet says cannot control a terminal or add a line.

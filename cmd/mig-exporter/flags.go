@@ -87,8 +87,9 @@ func declareCommands(app *kingpin.Application, inv *invocation) map[string]*bool
 	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
 	app.Command(commandCheck, "Check the flags and the files that they name.")
 	checkNodeFlags(app.Command(commandCheckNode, "Read this node for a few seconds and report what of it can be seen "+
-		"with these flags, what not, why, and what to change. Nothing is served or changed. The exit code is 1 if something "+
-		"that the flags ask for cannot be had."), &inv.Config)
+		"with these flags, what not, why, and what to change. Nothing is served or changed. The exit code is 0 if nothing "+
+		"that the flags ask for is known to be missing, 1 if something is missing or unknown, 4 if the node could not be "+
+		"checked."), &inv.Config)
 	captureFlags(app.Command(commandCapture, "Write the answers of this node's driver to a file for --sim.scenario: "+
 		"inventory, readings and errors, without identities. Nothing is served, and pods are not captured."),
 		&inv.Config.Capture)

@@ -38,6 +38,7 @@ func (n *node) openMachine(cfg *Config) error {
 	n.hostname, n.now, n.library = name, time.Now, nvmlsource.Open(cfg.NVMLLibrary)
 	n.mayOpen = func(confidential gpu.Opt[bool]) error {
 		guard := openingGuard{proc: cfg.ProcDir, sys: "/sys", handles: handles.New(cfg.ProcDir, n.processesHidden)}
+		n.confidential.Store(guard.isConfidential(confidential))
 		return guard.mayOpen(confidential)
 	}
 	n.admin = isAdmin("/proc")

@@ -21,6 +21,10 @@ const (
 	exitFailure  = 1 // cannot start: configuration, port
 	exitUsage    = 2
 	exitMismatch = 3 // driver and library do not match: restart this process
+
+	// check-node has exitMissing if the node lacks something, exitNotChecked if it could not find out.
+	exitMissing    = 1
+	exitNotChecked = 4
 )
 
 func main() {
@@ -58,8 +62,11 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 		if err != nil {
 			fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
 		}
-		if err != nil || !complete {
-			return exitFailure
+		switch {
+		case err != nil:
+			return exitNotChecked
+		case !complete:
+			return exitMissing
 		}
 		return exitOK
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-kit/log"
@@ -42,14 +43,15 @@ type movableClock interface {
 
 // node is what the program reads, behind the same interfaces whichever kind of node it is.
 type node struct {
-	kind       nodeKind
-	hostname   string
-	now        func() time.Time
-	library    nvmlsource.Library
-	admin      bool                                   // this process has an administrator's rights on the machine's GPUs
-	mayOpen    func(confidential gpu.Opt[bool]) error // nil: always
-	pods       poll.Pods                              // nil: holders are not known
-	containers poll.Containers                        // nil: the containers of processes are not known
+	kind         nodeKind
+	hostname     string
+	now          func() time.Time
+	library      nvmlsource.Library
+	confidential atomic.Bool                            // the GPUs are in confidential-computing mode, set by mayOpen
+	admin        bool                                   // this process has an administrator's rights on the machine's GPUs
+	mayOpen      func(confidential gpu.Opt[bool]) error // nil: always
+	pods         poll.Pods                              // nil: holders are not known
+	containers   poll.Containers                        // nil: the containers of processes are not known
 	// processesHidden is why the driver's lists of processes may lack some; nil if they are complete.
 	processesHidden error
 	profiler        poll.Profiler // nil: DCGM is not asked

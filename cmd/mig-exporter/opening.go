@@ -37,7 +37,7 @@ type openingGuard struct {
 // mayOpen returns why this process may not open the GPUs. confidential is what the driver says of them; if it does not
 // say, a machine that is no confidential guest has no such GPUs.
 func (o openingGuard) mayOpen(confidential gpu.Opt[bool]) error {
-	if !confidential.Or(o.isConfidentialGuest()) {
+	if !o.isConfidential(confidential) {
 		return nil
 	}
 
@@ -61,6 +61,11 @@ func (o openingGuard) mayOpen(confidential gpu.Opt[bool]) error {
 	}
 
 	return nil
+}
+
+// isConfidential reports whether the GPUs are taken to be in confidential-computing mode.
+func (o openingGuard) isConfidential(confidential gpu.Opt[bool]) bool {
+	return confidential.Or(o.isConfidentialGuest())
 }
 
 // isConfidentialGuest reports whether the machine is a confidential virtual machine, by the devices of its guest

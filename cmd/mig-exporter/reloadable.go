@@ -48,9 +48,10 @@ func (m *servedMetrics) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt
 }
 
 // extras returns the extra readings that are served.
-func (m *servedMetrics) extras() nvmlsource.Extras {
-	c := m.current.Load()
+func (m *servedMetrics) extras() nvmlsource.Extras { return extrasOf(m.current.Load()) }
 
+// extrasOf returns the extra readings that a collector serves.
+func extrasOf(c *collector.Collector) nvmlsource.Extras {
 	return nvmlsource.Extras{
 		Media:        c.ServesMedia(),
 		InstanceECC:  c.Serves(collector.GroupInstanceECC),

@@ -5,32 +5,52 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// capSysAdmin is the bit of CAP_SYS_ADMIN, and hostUsers the target of /proc/<pid>/ns/user in the host's user
-// namespace: the kernel's PROC_USER_INIT_INO.
+// The capabilities that readings need, by their numbers in capability.h of Linux.
 const (
-	capSysAdmin = 21
-	hostUsers   = "user:[4026531837]"
+	capDACReadSearch = 2
+	capSysPtrace     = 19
+	capSysAdmin      = 21
 )
+
+// hostUsers is the target of /proc/<pid>/ns/user in the host's user namespace: the kernel's PROC_USER_INIT_INO.
+const hostUsers = "user:[4026531837]"
+
+// capabilities are sets of rights by their numbers.
+type capabilities uint64
+
+func (c capabilities) has(number int) bool { return c&(1<<number) != 0 }
+
+// readCapabilities reads the effective capabilities that this process has on the machine: none in a user namespace
+// other than the host's, whatever the kernel shows there. It is absent if they cannot be read.
+func readCapabilities(procDir string) gpu.Opt[capabilities] {
+	users, err := os.Readlink(filepath.Join(procDir, "self/ns/user"))
+	if err != nil {
+		return gpu.None[capabilities]()
+	}
+	if users != hostUsers {
+		return gpu.Some(capabilities(0))
+	}
+
+	status, err := os.ReadFile(filepath.Join(procDir, "self/status"))
+	if err != nil {
+		return gpu.None[capabilities]()
+	}
+	for line := range strings.Lines(string(status)) {
+		if text, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			set, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
+			if err == nil {
+				return gpu.Some(capabilities(set))
+			}
+		}
+	}
+	return gpu.None[capabilities]()
+}
 
 // isAdmin reports whether this process has what the NVIDIA driver takes for an administrator's rights: CAP_SYS_ADMIN in
 // the host's user namespace (open-gpu-kernel-modules, kernel-open/common/inc/nv-linux.h, NV_IS_SUSER). What cannot be
 // read counts as missing.
-func isAdmin(procDir string) bool {
-	if users, err := os.Readlink(filepath.Join(procDir, "self/ns/user")); err != nil || users != hostUsers {
-		return false
-	}
-	status, err := os.ReadFile(filepath.Join(procDir, "self/status"))
-	if err != nil {
-		return false
-	}
-
-	for line := range strings.Lines(string(status)) {
-		if text, ok := strings.CutPrefix(line, "CapEff:"); ok {
-			effective, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
-			return err == nil && effective&(1<<capSysAdmin) != 0
-		}
-	}
-	return false
-}
+func isAdmin(procDir string) bool { return readCapabilities(procDir).Or(0).has(capSysAdmin) }

@@ -99,6 +99,7 @@ type exporter struct {
 	rightsizing *rightsizing // nil if it is off
 	control     *controller  // nil if it is off
 	activity    *activityNote
+	persistence *persistenceNote
 	logger      log.Logger
 }
 
@@ -111,6 +112,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	x := &exporter{
 		node:        node,
 		activity:    newActivityNote(cfg, node, logger),
+		persistence: &persistenceNote{confidential: node.confidential.Load, logger: logger},
 		rightsizing: newRightsizing(cfg, logger),
 		logger:      logger,
 	}
@@ -133,6 +135,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	opts := pollOptions(cfg, node, logger, func(s *gpu.Snapshot, took time.Duration) {
 		x.metrics.Observe(s)
 		x.activity.observe(s)
+		x.persistence.observe(s)
 		if s.BetweenPolls {
 			return // evidence, durations and recordings go by whole polls
 		}

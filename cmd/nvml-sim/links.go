@@ -39,7 +39,7 @@ func fabricInfo(s *sim.GPUState, a args) result {
 		return notSupported
 	}
 
-	v2.status, v2.cliqueId = C.int(fabric.Status), C.sim_u32(fabric.Clique)
+	v2.status, v2.cliqueId = C.int(fabric.Status.Or(0)), C.sim_u32(fabric.Clique.Or(0))
 	v2.state, v2.healthMask = C.SIM_NVML_GPU_FABRIC_STATE_COMPLETED, 0
 	if v3.version == C.SIM_nvmlGpuFabricInfo_v3 {
 		v3.healthSummary = C.SIM_NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY

@@ -68,7 +68,7 @@ func (s *Source) mapInstances(u *profiledGPU, g *gpu.GPU, mapped bool, now time.
 	})
 	markWhole(u.next)
 	u.rolled = g.MIG.Enabled.Or(false) &&
-		slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return len(gi.ComputeInstances) > 0 })
+		slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return !gi.IsEmpty() })
 	u.unread = nil
 	if len(g.Instances) > 0 {
 		u.unread = s.treeErr

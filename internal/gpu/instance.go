@@ -34,7 +34,12 @@ type GPUInstance struct {
 	PowerWatts       Opt[float64] // estimate
 	EnergyJoules     Opt[Counter] // estimate
 	ComputeInstances []ComputeInstance
+	// ComputesHidden is set if MIG devices of the GPU are denied: ComputeInstances may lack some then.
+	ComputesHidden bool
 }
+
+// IsEmpty reports whether nothing can run on the instance: it is known to have no compute instance.
+func (i *GPUInstance) IsEmpty() bool { return len(i.ComputeInstances) == 0 && !i.ComputesHidden }
 
 // ComputeInstance is one compute instance: a MIG device that can be given to a container.
 type ComputeInstance struct {

@@ -102,11 +102,13 @@ type NVLinkErrors struct {
 // Fabric is the GPU's registration in the NVLink fabric, which a fabric manager keeps.
 type Fabric struct {
 	State FabricState `json:"state"`
-	// Status is why a completed registration has failed, as an nvmlReturn_t; 0 if it has not.
-	Status      uint32       `json:"status"`
-	Health      FabricHealth `json:"health,omitempty"` // empty if the driver does not report it
-	ClusterUUID string       `json:"clusterUuid"`
-	Clique      uint32       `json:"clique"` // GPUs of one cluster and clique reach each other
+	// Status is why a completed registration has failed, as an nvmlReturn_t; 0 if it has not. It is absent before.
+	Status Opt[uint32]  `json:"status,omitzero"`
+	Health FabricHealth `json:"health,omitempty"` // empty if the driver does not report it
+	// ClusterUUID and Clique are known once the registration has succeeded: GPUs of one cluster and clique reach each
+	// other.
+	ClusterUUID string      `json:"clusterUuid,omitempty"`
+	Clique      Opt[uint32] `json:"clique,omitzero"`
 }
 
 // FabricState is how far the registration has come.

@@ -1,6 +1,6 @@
 package gpu
 
-// XIDScope says whose an XID is.
+// XIDScope is what an XID is about.
 type XIDScope int
 
 // The scopes. An XID that the table lacks is XIDUnlisted: it is counted as the driver reports it.
@@ -8,7 +8,7 @@ const (
 	XIDUnlisted XIDScope = iota
 	// XIDOfApplication: a program has done something wrong, and has to be restarted.
 	XIDOfApplication
-	// XIDOfChannel: it strikes channels, those of a GPU instance or all of them, and is not the program's fault.
+	// XIDOfChannel: it is reported for channels, those of a GPU instance or all, and is not the program's fault.
 	XIDOfChannel
 	// XIDOfGPU: it is the whole GPU's, whatever instance an event names. For errors without an instance the driver sends
 	// the ids 0 and 0, which look like the instance of a 7g profile.
@@ -19,7 +19,7 @@ const (
 type XID struct {
 	Name  string // in NVIDIA's catalog; empty for one that is not well known
 	Scope XIDScope
-	// PerChannel is set if the driver reports one incident once for each channel that it strikes.
+	// PerChannel is set if the driver reports one incident once for each channel.
 	PerChannel bool
 }
 
@@ -38,7 +38,7 @@ func WatchedXIDs() []uint64 { return []uint64{13, 31, 43, 48, 63, 64, 74, 79, 94
 // reported per channel is what open-gpu-kernel-modules 595.45.04 passes to krcRcAndNotifyAllChannels or to the
 // error notifier of a channel: 79 in src/nvidia/arch/nvalloc/unix/src/osinit.c; 119 and 120 in
 // src/nvidia/src/kernel/gpu/gsp/kernel_gsp.c; 48 and 94 where memory or GSP has an uncorrectable error. No such call
-// was found for 95 and 109: that they strike all channels is concluded from what they mean.
+// was found for 95 and 109: that they are reported for all channels is concluded from what they mean.
 func xidTable() map[uint64]XID {
 	return map[uint64]XID{
 		8:   {"GPU stopped processing", XIDOfApplication, false},

@@ -89,7 +89,7 @@ func (r *gpuRead) readEvents(g *gpu.GPU, d delivery) {
 		g.Errors = append(g.Errors, e)
 	}
 
-	g.NoXIDs = d != delivered || xids.err != nil && !xids.received
+	g.NoXIDs = d != delivered || !xids.received
 	g.ReportsUnavailable = d == delivered && xids.kinds&nvml.EventTypeGpuUnavailableError != 0
 	g.ReportsRecovery = d == delivered && xids.kinds&nvml.EventTypeGpuRecoveryAction != 0
 }

@@ -37,12 +37,19 @@ func fabricOf(info *nvml.GpuFabricInfo_v3) gpu.Opt[gpu.Fabric] {
 		nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY: gpu.FabricLimitedCapacity,
 	}[info.HealthSummary]
 
-	u := &info.ClusterUuid
+	fabric := gpu.Fabric{State: state, Health: health}
 
-	return gpu.Some(gpu.Fabric{
-		State: state, Status: info.Status, Health: health, Clique: info.CliqueId,
-		ClusterUUID: fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:]),
-	})
+	// "Must be checked only if Probe state returns complete" (nvml.h of status), and a place that was not given is none.
+	if state == gpu.FabricCompleted {
+		fabric.Status = gpu.Some(info.Status)
+	}
+	if fabric.Status == gpu.Some(uint32(nvml.SUCCESS)) {
+		u := &info.ClusterUuid
+		fabric.ClusterUUID = fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+		fabric.Clique = gpu.Some(info.CliqueId)
+	}
+
+	return gpu.Some(fabric)
 }
 
 // readInstanceECC adds the memory errors of the MIG devices to their compute instances, if that is asked for: of those

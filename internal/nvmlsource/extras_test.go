@@ -155,7 +155,8 @@ func TestFabric(t *testing.T) {
 	noErrors(t, a100)
 	const none = "00000000-0000-0000-0000-000000000000"
 	cmptest.Equal(t, "H200", h200.Readings.Fabric, gpu.Some(gpu.Fabric{
-		State: gpu.FabricCompleted, Health: gpu.FabricHealthy, ClusterUUID: none}))
+		State: gpu.FabricCompleted, Health: gpu.FabricHealthy, ClusterUUID: none,
+		Status: gpu.Some(uint32(0)), Clique: gpu.Some(uint32(0))}))
 	cmptest.Equal(t, "A100", a100.Readings.Fabric, gpu.None[gpu.Fabric]())
 
 	for _, c := range []struct {
@@ -164,13 +165,16 @@ func TestFabric(t *testing.T) {
 	}{
 		{nvml.GpuFabricInfo_v3{State: nvml.GPU_FABRIC_STATE_NOT_SUPPORTED}, gpu.None[gpu.Fabric]()},
 		{nvml.GpuFabricInfo_v3{State: 9}, gpu.None[gpu.Fabric]()},
-		{nvml.GpuFabricInfo_v3{State: nvml.GPU_FABRIC_STATE_IN_PROGRESS},
-			gpu.Some(gpu.Fabric{State: gpu.FabricInProgress, ClusterUUID: none})},
+		{nvml.GpuFabricInfo_v3{State: nvml.GPU_FABRIC_STATE_IN_PROGRESS, Status: 3, CliqueId: 5},
+			gpu.Some(gpu.Fabric{State: gpu.FabricInProgress})},
+		{nvml.GpuFabricInfo_v3{State: nvml.GPU_FABRIC_STATE_COMPLETED, Status: 999, CliqueId: 7},
+			gpu.Some(gpu.Fabric{State: gpu.FabricCompleted, Status: gpu.Some(uint32(999))})},
 		{nvml.GpuFabricInfo_v3{
-			State: nvml.GPU_FABRIC_STATE_COMPLETED, Status: 999, CliqueId: 7,
+			State: nvml.GPU_FABRIC_STATE_COMPLETED, CliqueId: 7,
 			HealthSummary: nvml.GPU_FABRIC_HEALTH_SUMMARY_LIMITED_CAPACITY,
 			ClusterUuid:   [16]uint8{0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
-		}, gpu.Some(gpu.Fabric{State: gpu.FabricCompleted, Status: 999, Clique: 7, Health: gpu.FabricLimitedCapacity,
+		}, gpu.Some(gpu.Fabric{State: gpu.FabricCompleted, Status: gpu.Some(uint32(0)),
+			Clique: gpu.Some(uint32(7)), Health: gpu.FabricLimitedCapacity,
 			ClusterUUID: "deadbeef-0102-0304-0506-0708090a0b0c"})},
 	} {
 		n.spy.fabric = &c.says

@@ -188,7 +188,7 @@ func (r *gpuRead) sampleEntities() {
 	}
 	for i := range t.states {
 		e := &t.states[i]
-		if len(e.computes) == 0 { // nothing can run there, and the driver has no counters of it
+		if len(e.computes) == 0 && !t.hidden { // nothing can run there, and the driver has no counters of it
 			e.window.reset(nil)
 			continue
 		}

@@ -2,6 +2,7 @@ package nvmlsource
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -47,8 +48,9 @@ type registration struct {
 	delivery delivery // of the events that it is registered for
 
 	received bool  // XIDs were received at some time
-	err      error // why XIDs are not received; nil if they are, or registering was not tried yet
+	err      error // why XIDs are not received; nil if they are, or no attempt has ended yet
 	reported bool  // a reading has reported err
+	overdue  bool  // a reading has reported that the attempt under way does not end
 	logged   bool
 }
 
@@ -217,7 +219,7 @@ func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 		if q.withheld[g.handle] > 0 || !r.isDue(g, now) {
 			continue
 		}
-		r.uuid, r.state, r.busy, r.triedAt, r.pause = g.uuid, g, true, now, 0
+		r.uuid, r.state, r.busy, r.triedAt, r.pause, r.overdue = g.uuid, g, true, now, 0, false
 		q.set.users++
 		q.registering.Add(1)
 		return registerAttempt{state: g, registration: r, set: q.set, kinds: eventKinds &^ (r.kinds | r.harmful)}, true
@@ -333,6 +335,12 @@ func (q *eventQueue) xidsOf(g *gpuState) xidState {
 	if r := q.registrations[g.handle]; r != nil {
 		state = xidState{kinds: r.kinds, err: r.err, received: r.received, reported: r.reported}
 		r.reported = true
+
+		late := r.busy && r.kinds&nvml.EventTypeXidCriticalError == 0 && q.opts.Now().Sub(r.triedAt) >= lookupTimeout
+		if late && r.err == nil {
+			state.err, state.reported = fmt.Errorf("register for events: %w", gpu.ErrTimeout), r.overdue
+			r.overdue = true
+		}
 	}
 	if q.setErr != nil {
 		state.err, state.reported = q.setErr, true // it is in the log

@@ -57,6 +57,7 @@ func (t *tree) cloneInstances() []gpu.GPUInstance {
 	list := slices.Clone(t.instances)
 	for i := range list {
 		list[i].ComputeInstances = slices.Clone(list[i].ComputeInstances)
+		list[i].ComputesHidden = t.hidden
 	}
 	return list
 }

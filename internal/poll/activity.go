@@ -108,8 +108,8 @@ func weightedRatio(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	sum := 0.0
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		if len(gi.ComputeInstances) == 0 {
-			continue // nothing can run on it
+		if gi.IsEmpty() {
+			continue
 		}
 		ratio, ok := gi.Activity.All()[m].Get()
 		if !ok || weights == nil || weights[i] == 0 {
@@ -120,11 +120,11 @@ func weightedRatio(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	return gpu.Some(sum)
 }
 
-// hasComputeInstances reports whether any GPU instance has a compute instance. Nothing can run on instances without
-// one.
+// hasComputeInstances reports whether any GPU instance has a compute instance, or may have one. Nothing can run on
+// instances without one.
 func hasComputeInstances(g *gpu.GPU) bool {
 	for i := range g.Instances {
-		if len(g.Instances[i].ComputeInstances) > 0 {
+		if !g.Instances[i].IsEmpty() {
 			return true
 		}
 	}

@@ -58,11 +58,13 @@ func (p *Poller) handleEvent(e gpu.Event, reads *eventReads) {
 func (p *Poller) recordHealthEvent(t *trackedGPU, e gpu.Event) {
 	total, msg := &t.unavailable, "the driver cannot use the GPU any more"
 	if e.Kind == gpu.EventRecoveryAction {
-		total, msg = &t.recoveryActions, "what the driver asks to be done about the GPU has changed"
+		total, msg = &t.recoveryActions, "recovery action changed"
 	}
 
 	total.Value++
-	level.Warn(p.opts.Logger).Log("msg", msg, "gpu", e.GPU, "index", t.last.Index)
+	if t.shouldLog(&e, p.opts.Now()) {
+		level.Warn(p.opts.Logger).Log("msg", msg, "gpu", e.GPU, "index", t.last.Index)
+	}
 }
 
 // drainEvents handles the events that are waiting.

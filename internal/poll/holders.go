@@ -258,10 +258,13 @@ func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 		if len(computes) == 0 || len(gi.Holders) > 0 {
 			computes = append(computes, v.allocated(gpu.DeviceIndex{GPU: at, Instance: i, Compute: gpu.Whole}, gi.Holders))
 		}
+		if gi.ComputesHidden {
+			computes = append(computes, gpu.None[bool]())
+		}
 		gi.Allocated = anyAllocated(computes)
 		parts = append(parts, gi.Allocated)
 		switch {
-		case len(gi.Holders) > 0:
+		case len(gi.Holders) > 0, gi.ComputesHidden:
 		case gi.IsSplit():
 			gi.Holders = commonHolder(gi)
 		case len(gi.ComputeInstances) == 1:

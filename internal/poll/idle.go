@@ -23,6 +23,8 @@ type idlePower struct {
 	same  int      // how many readings in a row have had it
 	quiet int      // of these, windows in a row in which nothing ran
 
+	rest energyWindow // the time of rest, if power comes from the energy counter
+
 	windowEnd time.Time               // of the last window
 	readAt    time.Time               // when the last reading was
 	traffic   [4]gpu.Opt[gpu.Counter] // totals then
@@ -34,6 +36,7 @@ type evidence struct {
 	mig    gpu.Opt[bool]      // the GPU is in MIG mode
 	source gpu.ActivitySource // ActivityUnknown: the driver's own utilization
 	denied string             // readings that this process may not make
+	sensor bool               // power is the driver's own, not by the energy counter
 }
 
 // quietWindows are the windows in a row without work before power is that of an idle GPU: power is a mean over up to a
@@ -57,7 +60,7 @@ func (p *idlePower) update(g *gpu.GPU, totals *gpu.Totals, at, windowEnd time.Ti
 	p.compareEvidence(g)
 	p.countQuiet(moved || !hasActivity(g) || showsWork(g), windowEnd)
 
-	if watts, ok := g.Readings.PowerWatts.Get(); ok && watts > 0 && p.quiet >= quietWindows {
+	if watts, ok := p.measureRest(g, at).Get(); ok && watts > 0 {
 		p.lowest, p.from = gpu.Some(min(watts, p.lowest.Or(watts))), p.seen
 	}
 	if p.lowest.Present() {
@@ -119,7 +122,10 @@ func evidenceOf(g *gpu.GPU) evidence {
 		}
 	}
 	slices.Sort(denied)
-	return evidence{mig: g.MIG.Enabled, source: g.ActivitySource, denied: strings.Join(denied, " ")}
+	sensor := g.Readings.PowerWatts.Present() && !g.Power.FromEnergy
+	return evidence{
+		mig: g.MIG.Enabled, source: g.ActivitySource, denied: strings.Join(denied, " "), sensor: sensor,
+	}
 }
 
 // hasActivity reports whether it is known of the whole GPU whether anything ran: by the graphics engine, the SMs or the

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// burstGap ends a burst: the driver reports one incident once for each channel that it strikes, within milliseconds.
+	// burstGap ends a burst: the driver reports one incident once for each channel, within milliseconds.
 	burstGap = 10 * time.Second
 	// pairGap is how far apart the driver's event and the line of the kernel's log about one XID may be.
 	pairGap = 5 * time.Second
@@ -28,11 +28,18 @@ type incident struct {
 // incidents are the last incidents of a GPU, in their order.
 type incidents []incident
 
-// isNew records a report of an XID, and reports whether it is of a new incident. One that strikes channels is a burst
-// of reports from both sources, which ends after burstGap without one. Each report of any other XID is an incident, but
-// a line of the kernel's log and an event of the driver are the same one if they come within pairGap: they pair one to
-// one, so that of n events and m lines the larger number counts.
+// isNew records a report of an XID, and reports whether it is of a new incident. See record.
 func (l *incidents) isNew(e *gpu.Event) bool {
+	isNew, _ := l.record(e)
+	return isNew
+}
+
+// record records a report of an XID, and reports whether it is of a new incident, or is the first to name the instance
+// of a known one. An XID that is reported for each channel is a burst of reports from both sources, which ends after
+// burstGap without one. Each report of any other XID is an incident, but a line of the kernel's log and an event of the
+// driver are the same one if they come within pairGap: they pair one to one, so that of n events and m lines the larger
+// number counts.
+func (l *incidents) record(e *gpu.Event) (isNew, located bool) {
 	*l = slices.DeleteFunc(*l, func(known incident) bool {
 		passed := e.Time.Sub(known.last)
 		return passed > burstGap || passed < -burstGap // the clock was set back
@@ -47,14 +54,17 @@ func (l *incidents) isNew(e *gpu.Event) bool {
 		if e.Time.After(known.last) {
 			known.last = e.Time
 		}
-		return false
+		if located = e.Instance.Present() && !known.instance.Present(); located {
+			known.instance = e.Instance // one of another instance is another incident from now on
+		}
+		return false, located
 	}
 
 	if len(*l) == maxIncidents {
 		*l = slices.Delete(*l, 0, 1)
 	}
 	*l = append(*l, incident{xid: e.XID, instance: e.Instance, last: e.Time, logged: e.Logged})
-	return true
+	return true, false
 }
 
 // find returns the first incident of an event's XID and GPU instance that matches, else the first one that matches if

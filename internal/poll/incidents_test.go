@@ -36,6 +36,8 @@ func TestOneIncidentIsOneCount(t *testing.T) {
 		"79 of the log alone":                 {[]report{{0, 79, -1, true}, {11 * s, 79, -1, true}}, 2},
 		"94 of two instances":                 {[]report{{0, 94, 1, false}, {s, 94, 2, false}, {s, 94, 1, false}}, 2},
 		"94, whose line names no instance":    {[]report{{0, 94, 1, false}, {s, 94, -1, true}}, 1},
+		"94 of none, then of two instances":   {[]report{{0, 94, -1, true}, {s, 94, 1, false}, {2 * s, 94, 2, false}}, 2},
+		"94 of two instances, then of none":   {[]report{{0, 94, 2, false}, {s, 94, 1, false}, {2 * s, 94, -1, true}}, 2},
 		"13 three times":                      {burst(13, 3, ms), 3},
 		"13 three times, with lines":          {append(burst(13, 3, ms), report{s, 13, 0, true}, report{s, 13, -1, true}), 3},
 		"13, more lines than events":          {[]report{{0, 13, 1, false}, {s, 13, 1, true}, {s, 13, 1, true}}, 2},
@@ -49,18 +51,13 @@ func TestOneIncidentIsOneCount(t *testing.T) {
 		"lines prefer events of their instance": {[]report{{0, 31, -1, false}, {s, 31, 4, false}, {s, 31, 4, true},
 			{s, 31, -1, true}}, 2},
 	} {
-		var l incidents
 		var tracked trackedGPU
 		for _, r := range tc.reports {
 			e := gpu.Event{Kind: gpu.EventXID, XID: r.xid, Logged: r.logged, Time: time.Unix(1e9, 0).Add(r.at)}
 			if r.instance >= 0 && gpu.XIDByNumber(r.xid).Scope != gpu.XIDOfGPU {
 				e.Instance = gpu.Some(gpu.InstanceID(r.instance))
 			}
-			if l.isNew(&e) {
-				tracked.countXID(e, 1)
-			} else {
-				tracked.countXID(e, 0)
-			}
+			tracked.countXID(e)
 		}
 		cmptest.Equal(t, name, tracked.totals.XIDs.Value, tc.want)
 	}

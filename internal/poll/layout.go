@@ -95,9 +95,9 @@ func isOfLayout(e gpu.ReadError) bool { return e.Reading == gpu.ReadingMIG }
 // keepReadings makes an instance what it was in an earlier reading, with the compute instances that it has now. Those
 // that it had then keep their readings, too.
 func keepReadings(gi, old *gpu.GPUInstance) {
-	computes := gi.ComputeInstances
+	computes, hidden := gi.ComputeInstances, gi.ComputesHidden
 	*gi = *old
-	gi.ComputeInstances = computes
+	gi.ComputeInstances, gi.ComputesHidden = computes, hidden
 
 	for i := range computes {
 		ci := &computes[i]

@@ -13,9 +13,9 @@ import (
 
 // estimatePower shares the GPU's power and energy among the GPU instances and the compute instances of split ones.
 func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
-	fromEnergy := t.derivePower(g, at)
-	idle := t.idle.update(g, &t.totals, at, t.windowEnd(g, at))
-	g.Power = gpu.PowerEstimate{IdleWatts: idle, FromEnergy: fromEnergy}
+	g.Power = gpu.PowerEstimate{FromEnergy: t.derivePower(g, at)}
+	g.Power.IdleWatts = t.idle.update(g, &t.totals, at, t.windowEnd(g, at))
+	idle := g.Power.IdleWatts
 	defer t.writeEnergy(g)
 	if t.hasMIG && !g.MIG.Enabled.Present() {
 		return // the next reading with a MIG mode shares the energy since the last one
@@ -52,24 +52,6 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	if gpuJoules.Present() {
 		t.addEnergy(g, spent, before, at)
 	}
-}
-
-// minEnergyWindow is the least time over which the growth of an energy counter is a power: drivers update it some times
-// a second.
-const minEnergyWindow = 500 * time.Millisecond
-
-// derivePower sets the power of a GPU that reports none, as a B200 with MIG, to the mean since the last reading by its
-// energy counter, if there is one, and reports whether it did.
-func (t *trackedGPU) derivePower(g *gpu.GPU, at time.Time) bool {
-	now, counts := g.Readings.EnergyJoules.Get()
-	before, counted := t.energyCounter.Get()
-	window := at.Sub(t.energyReadAt)
-	if g.Readings.PowerWatts.Present() || !counts || !counted || now < before || window < minEnergyWindow {
-		return false
-	}
-	g.Readings.PowerWatts = gpu.Some((now - before) / window.Seconds())
-
-	return true
 }
 
 // windowEnd returns the end of the window that the activity of a reading is of. The profiler's answer can be older than
@@ -161,7 +143,7 @@ func shareActive(parts []devicePower, weights []float64, activity []gpu.Opt[floa
 // engineActivity returns the instance's graphics engine activity; 0 without a compute instance, since nothing can run
 // on it.
 func engineActivity(gi *gpu.GPUInstance) gpu.Opt[float64] {
-	if len(gi.ComputeInstances) == 0 {
+	if gi.IsEmpty() {
 		return gpu.Some(0.0)
 	}
 	return gi.Activity.GraphicsEngine

@@ -109,7 +109,7 @@ func reportsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 	}
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		if len(gi.ComputeInstances) > 0 && !answer.Instances[gi.ID].GraphicsEngine.Present() {
+		if !gi.IsEmpty() && !answer.Instances[gi.ID].GraphicsEngine.Present() {
 			return false
 		}
 	}

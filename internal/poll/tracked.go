@@ -32,7 +32,7 @@ type trackedGPU struct {
 	incidents      incidents // XIDs that were counted lately
 	// Events of the driver; they count if it reports them.
 	unavailable, recoveryActions gpu.Counter
-	lastXIDLog                   map[uint64]time.Time // when each XID was last logged
+	lastEventLog                 map[eventKey]time.Time // when each was last logged
 
 	// hasMIG is whether the GPU has MIG, by the last reading that could read the mode.
 	hasMIG    bool
@@ -52,6 +52,7 @@ type trackedGPU struct {
 	idle               idlePower
 	energyCounter      gpu.Opt[float64] // the GPU's energy counter when it was last shared
 	energyReadAt       time.Time        // when that was
+	derived            derivedPower
 }
 
 // reading is what was read of a GPU at once.
@@ -148,6 +149,7 @@ func readingFailed(g *gpu.GPU, reading gpu.Reading) bool {
 func (t *trackedGPU) markDown(err error, at time.Time) {
 	e := gpu.ReadError{Reading: gpu.ReadingDevice, Err: err}
 	t.up, t.failure, t.hangCounted = false, []gpu.ReadError{e}, false
+	t.derived, t.idle.rest = derivedPower{}, energyWindow{} // its energy counter may begin anew
 	t.countError(e, at)
 }
 

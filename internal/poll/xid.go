@@ -12,27 +12,28 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// xidLogInterval is the least time between two log lines about one XID of one GPU, and maxXIDPods bounds the pods in
-// a line.
+// eventLogInterval is the least time between two log lines about one XID of one GPU, or one kind of health event.
+// maxXIDPods bounds the pods in a line.
 const (
-	xidLogInterval = time.Minute
-	maxXIDPods     = 8
+	eventLogInterval = time.Minute
+	maxXIDPods       = 8
 )
+
+// eventKey is what log lines about events are limited by.
+type eventKey struct {
+	kind gpu.EventKind
+	xid  uint64
+}
 
 // recordXID counts an XID of a GPU, unless it is another report of one that was counted, and logs it with the pods that
 // held the device in the last Snapshot.
 func (p *Poller) recordXID(t *trackedGPU, e gpu.Event) {
-	if gpu.XIDByNumber(e.XID).Scope == gpu.XIDOfGPU {
+	if gpu.XIDByNumber(e.XID).Scope == gpu.XIDOfGPU || t.namesNoInstance(&e) {
 		e.Instance, e.Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
 	}
+	t.countXID(e)
 
-	increment := 0.0
-	if t.incidents.isNew(&e) {
-		increment = 1
-	}
-	t.countXID(e, increment)
-
-	if !t.shouldLogXID(e.XID, p.opts.Now()) {
+	if !t.shouldLog(&e, p.opts.Now()) {
 		return
 	}
 	fields := []any{"msg", "XID error", "gpu", e.GPU, "index", t.last.Index, "xid", e.XID}
@@ -51,15 +52,22 @@ func (p *Poller) recordXID(t *trackedGPU, e gpu.Event) {
 	level.Warn(p.opts.Logger).Log(fields...)
 }
 
-// shouldLogXID reports whether an XID is to be logged now, and records the time if it is.
-func (t *trackedGPU) shouldLogXID(xid uint64, now time.Time) bool {
-	if last, ok := t.lastXIDLog[xid]; ok && !now.Before(last) && now.Sub(last) < xidLogInterval {
+// namesNoInstance reports whether the instance of an event is the driver's word for none, ids 0 and 0 (see
+// gpu.XIDOfGPU), on a GPU without an instance of that id.
+func (t *trackedGPU) namesNoInstance(e *gpu.Event) bool {
+	return e.Instance == gpu.Some(gpu.InstanceID(0)) && findInstance(t.layout.instances, 0) == nil
+}
+
+// shouldLog reports whether an event is to be logged now, and records the time if it is.
+func (t *trackedGPU) shouldLog(e *gpu.Event, now time.Time) bool {
+	key := eventKey{kind: e.Kind, xid: e.XID}
+	if last, ok := t.lastEventLog[key]; ok && !now.Before(last) && now.Sub(last) < eventLogInterval {
 		return false
 	}
-	if t.lastXIDLog == nil {
-		t.lastXIDLog = map[uint64]time.Time{}
+	if t.lastEventLog == nil {
+		t.lastEventLog = map[eventKey]time.Time{}
 	}
-	t.lastXIDLog[xid] = now
+	t.lastEventLog[key] = now
 	return true
 }
 
@@ -99,19 +107,42 @@ func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	return strings.Join(pods, ", ")
 }
 
-// countXID adds to the counts of an XID for the GPU, and for the GPU instance that it names or else among those of the
-// GPU alone. It adds 0 for another report of an XID that was counted, which only makes its time later.
-func (t *trackedGPU) countXID(e gpu.Event, increment float64) {
+// countXID counts a report of an XID, for the GPU and for the GPU instance that it names or else among those of the GPU
+// alone. Another report of an XID that was counted only makes its time later; if it names the instance, which earlier
+// ones did not, the count moves there.
+func (t *trackedGPU) countXID(e gpu.Event) {
+	isNew, located := t.incidents.record(&e)
+	increment := 0.0
+	if isNew {
+		increment = 1
+	}
 	t.totals.XIDs.Value += increment
 	t.totals.XIDErrors = addXID(t.totals.XIDErrors, e, increment)
 
 	if id, ok := e.Instance.Get(); ok {
 		if gi := findInstance(t.layout.instances, id); gi != nil {
+			if located {
+				increment = 1
+				t.totals.GPUXIDs = removeXID(t.totals.GPUXIDs, e.XID)
+			}
 			gi.XIDErrors = addXID(gi.XIDErrors, e, increment)
 			return
 		}
 	}
 	t.totals.GPUXIDs = addXID(t.totals.GPUXIDs, e, increment)
+}
+
+// removeXID takes one from the count of an XID in a list. The last one takes the XID from the list.
+func removeXID(list []gpu.XIDCount, xid uint64) []gpu.XIDCount {
+	i := slices.IndexFunc(list, func(c gpu.XIDCount) bool { return c.XID == xid })
+	if i < 0 {
+		return list
+	}
+	if list[i].Value--; list[i].Value > 0 {
+		return list
+	}
+
+	return slices.Delete(list, i, i+1)
 }
 
 // addXID adds to the count of an XID in a list that is ordered by XID. An increment of 0 adds no XID to the list.

@@ -171,9 +171,9 @@ func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
 		}
 		parts = append(parts, part)
 	}
-	if rest > 0 || len(inst.ComputeInstances) == 0 {
+	if (rest > 0 || len(inst.ComputeInstances) == 0) && !inst.ComputesHidden {
 		text := plural(rest, "compute slice") + " without a compute instance"
-		if len(inst.ComputeInstances) == 0 {
+		if inst.IsEmpty() {
 			text = "no compute instance: nothing can run here"
 		}
 		parts = append(parts, partView{Class: widthClass(max(rest, 1)) + " none", Title: text})
@@ -194,7 +194,7 @@ func newInstanceView(inst *gpu.GPUInstance, kubelet bool) deviceView {
 		holdingView: newHoldingView(inst.Holders, inst.Allocated, inst.ConfirmedFree, kubelet),
 		Memory:      memoryGauge(inst.Memory),
 	}
-	view.Empty = len(inst.ComputeInstances) == 0
+	view.Empty = inst.IsEmpty()
 	if p, ok := inst.Placement.Get(); ok {
 		view.Placement = p.String()
 	}

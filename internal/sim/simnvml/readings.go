@@ -178,7 +178,7 @@ func (d *device) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
 
 		return nvml.GpuFabricInfo_v3{
 			Version: nvml.STRUCT_VERSION(nvml.GpuFabricInfo_v3{}, 3),
-			Status:  fabric.Status, CliqueId: fabric.Clique, State: nvml.GPU_FABRIC_STATE_COMPLETED,
+			Status:  fabric.Status.Or(0), CliqueId: fabric.Clique.Or(0), State: nvml.GPU_FABRIC_STATE_COMPLETED,
 			HealthSummary: nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY,
 		}, nvml.SUCCESS
 	})
