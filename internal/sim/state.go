@@ -103,6 +103,9 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 		s.Utilization = gpu.Some(Utilization{GPU: percent(s.Activity.Graphics), Memory: percent(s.Activity.DRAM)})
 		s.Media = gpu.Some(s.Activity.Media.percents())
 	}
+	if !g.migOn || !g.model.noMIGPower {
+		s.ReportedWatts = gpu.Some(s.Watts)
+	}
 	if g.model.memoryTemp {
 		s.MemoryCelsius = gpu.Some(s.Celsius + 4)
 	}
