@@ -94,7 +94,7 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 		NVLinkBytes:      uint64(t.nvlink),
 		ECC:              g.errors.ecc,
 		Recovery:         n.recovery(g.index, now),
-		ExclusiveProcess: g.mps != 0, PersistenceMode: n.scenario.Node.PersistenceMode,
+		ExclusiveProcess: g.mps != 0, PersistenceMode: n.scenario.Node.PersistenceMode, ReportedWatts: g.reportedWatts(),
 		Processes: n.listedProcesses(g),
 	}
 	if g.migOn {
@@ -102,9 +102,6 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	} else {
 		s.Utilization = gpu.Some(Utilization{GPU: percent(s.Activity.Graphics), Memory: percent(s.Activity.DRAM)})
 		s.Media = gpu.Some(s.Activity.Media.percents())
-	}
-	if !g.migOn || !g.model.noMIGPower {
-		s.ReportedWatts = gpu.Some(s.Watts)
 	}
 	if g.model.memoryTemp {
 		s.MemoryCelsius = gpu.Some(s.Celsius + 4)
@@ -114,6 +111,15 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	}
 	g.describeTree(&s)
 	return s
+}
+
+// reportedWatts is the power that the driver reports.
+func (g *simGPU) reportedWatts() gpu.Opt[float64] {
+	if g.migOn && g.model.noMIGPower {
+		return gpu.None[float64]()
+	}
+
+	return gpu.Some(g.sample.watts)
 }
 
 func secondsOf(seconds float64) time.Duration {
