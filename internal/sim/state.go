@@ -113,6 +113,7 @@ func (n *Node) describe(g *simGPU) *GPUState {
 		ECC:              g.errors.ecc,
 		ExclusiveProcess: g.mps != 0,
 		PersistenceMode:  n.scenario.Node.PersistenceMode,
+		ReportedWatts:    g.reportedWatts(),
 		Processes:        n.listedProcesses(g),
 	}
 	g.describeModes(s)
@@ -134,6 +135,15 @@ func (g *simGPU) describeModes(s *GPUState) {
 	if len(g.instances) == 0 {
 		s.Remapped = gpu.Some(g.errors.remapped)
 	}
+}
+
+// reportedWatts is the power that the driver reports.
+func (g *simGPU) reportedWatts() gpu.Opt[float64] {
+	if g.migOn && g.model.noMIGPower {
+		return gpu.None[float64]()
+	}
+
+	return gpu.Some(g.sample.watts)
 }
 
 func secondsOf(seconds float64) time.Duration {
