@@ -64,6 +64,7 @@ func checkNode(ctx context.Context, cfg *Config, logger log.Logger) (*nodeReport
 	if host.dcgm == nil { // an engine in this process could take the profiling from the service's
 		node.openProfiler(cfg)
 	}
+	node.openKernelLog(cfg)
 	if node.profiler != nil {
 		cfg.Capture.Polls = profiledCheckPolls
 	}

@@ -30,6 +30,7 @@ func (j *nodeJudge) judge() {
 		j.add(nodeCheck{Name: fmt.Sprintf("gpu %d", index), State: checkMissing, Asked: true,
 			Found: "the driver lists it, and has not answered in time"})
 	}
+	j.judgeKernelLog()
 	j.judgeDCGM()
 	j.judgePods()
 }

@@ -49,6 +49,11 @@ var checkNodeCases = []struct {
 	{name: "no-driver", code: 1, scenario: "node: {}\ngpus: [{model: H100-SXM5-80GB}]\nfaults: [{kind: no-driver}]"},
 	{name: "lost", code: 1, scenario: "node: {}\ngpus: [{model: H100-SXM5-80GB}, {model: H100-SXM5-80GB}]\n" +
 		"faults: [{kind: lost, gpu: 1, at: 1s}, {kind: kubelet-down}]"},
+	{name: "kernel-log", args: []string{"--xid.kernel-log"}, code: 1, scenario: "node: {privileged: false}\n" +
+		"gpus: [{model: H100-SXM5-80GB, mig: true, layout: [3g.40gb@0]}, {model: H100-SXM5-80GB}]\n" +
+		"faults: [{kind: xid, gpu: 1, xid: 79}, {kind: xid, gpu: 1, xid: 119}]"},
+	{name: "no-kernel-log", args: []string{"--xid.kernel-log"}, code: 1,
+		scenario: "node: {kernelLog: false}\ngpus: [{model: H100-SXM5-80GB}]"},
 	{name: "confidential", code: 1,
 		scenario: "node: {confidentialComputing: true, persistenceMode: false}\ngpus: [{model: H100-SXM5-80GB}]"},
 }

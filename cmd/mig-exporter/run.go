@@ -294,6 +294,7 @@ func pollOptions(
 		Containers:     node.containers,
 		Profiler:       node.profiler,
 		Jobs:           node.jobs,
+		KernelLog:      node.kernelLog,
 		HungElsewhere:  hung,
 		Observe:        observe,
 
