@@ -46,6 +46,22 @@ func TestRulesOnHeatAndPower(t *testing.T) {
 	}
 }
 
+// TestRulesWithoutRights: under MIG the driver accepts the registration of a process without rights, and is silent.
+func TestRulesWithoutRights(t *testing.T) {
+	t.Parallel()
+	n := startRuledNode(t, `
+version: 1
+node: {hostname: gpu-node-1}
+gpus:
+  - {model: H100-SXM5-80GB, mig: true, layout: [3g.40gb@0]}
+  - {model: H100-SXM5-80GB}
+faults: [{at: 5m, for: 30m, kind: no-permission}]
+`)
+	n.run(time.Hour, 30*time.Second)
+	n.expectStory("GpuXidsNotReceived")
+	n.expectSummary("GpuXidsNotReceived", "XIDs of GPU 0 of gpu-node-1:9401 are not received.")
+}
+
 // TestRulesWithoutADriver: a driver that is unloaded under the exporter, and one that is not there when the next
 // exporter is started, have one critical alert for the node, and none for its GPUs.
 func TestRulesWithoutADriver(t *testing.T) {

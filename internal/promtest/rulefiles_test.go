@@ -81,7 +81,7 @@ func withoutNumber() map[string]string {
 		"MigHolderUnconfirmed": state, "MigWitnessMissing": state,
 		"MigControlDegraded": state, "MigControlStuck": state, "MigControlReadOnly": state, "MigControlOff": state,
 		"GpuRowRemapFailed": state, "GpuRowRemapPending": state, "GpuRecoveryActionRequired": state, "MigModePending": state,
-		"MigGpuInstanceDown": state,
+		"MigGpuInstanceDown": state, "GpuXidsNotReceived": state,
 	}
 }
 
@@ -116,9 +116,10 @@ func TestSummariesNameTheirSubject(t *testing.T) {
 // noHolder are the alerts about GPUs that name no holder, and why.
 func noHolder() map[string]string {
 	return map[string]string{
-		"GpuMissing":        "its index is not known any more, and its holders end with it",
-		"MigEventsLost":     "it is about what the exporter may not know; no pod is struck",
-		"MigSlicesStranded": "it is about the slices that cannot be held",
+		"GpuMissing":         "its index is not known any more, and its holders end with it",
+		"MigEventsLost":      "it is about what the exporter may not know; no pod is struck",
+		"GpuXidsNotReceived": "it is about what the exporter may not know; no pod is struck",
+		"MigSlicesStranded":  "it is about the slices that cannot be held",
 	}
 }
 
