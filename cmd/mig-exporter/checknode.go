@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -69,8 +70,7 @@ func checkNode(ctx context.Context, cfg *Config, logger log.Logger) (*nodeReport
 	}
 
 	calls := newCallTimes()
-	recorder := capture.NewRecorder(node.library, node.now())
-	recorder.Observe(calls.add)
+	recorder := capture.NewRecorder(nvmlsource.ObserveCalls(node.library, calls), node.now())
 	last, err := recordPolls(ctx, cfg, node, recorder, nvmlsource.Options{
 		Now: node.now, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger,
 		GPM: cfg.asksGPM(), ProcessesHidden: node.processesHidden, ProcessUtilization: cfg.servesProcesses(),
@@ -82,54 +82,104 @@ func checkNode(ctx context.Context, cfg *Config, logger log.Logger) (*nodeReport
 		last = &gpu.Snapshot{Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrVersionMismatch}}}
 	}
 
-	judge := nodeJudge{cfg: cfg, host: host, last: last, calls: calls}
+	judge := nodeJudge{cfg: cfg, host: host, last: last}
 	judge.judge()
-	return &nodeReport{Checks: judge.checks, Calls: calls.list()}, nil
+
+	list := calls.list()
+
+	return &nodeReport{Checks: judge.checks, CallClasses: sumClasses(list), Calls: list}, nil
 }
 
 // callTimes adds up how long each function of the driver took. It is safe for concurrent use.
 type callTimes struct {
+	classes map[string]gpu.CallClass // never modified
+
 	mu         sync.Mutex
 	byFunction map[string]*callTime
 }
 
 // callTime is how often a function was called, and how long that took.
 type callTime struct {
-	Function   string  `json:"function"`
-	Calls      int     `json:"calls"`
-	Seconds    float64 `json:"seconds"`
-	MaxSeconds float64 `json:"maxSeconds"` // of the longest call
+	Function   string        `json:"function"`
+	Class      gpu.CallClass `json:"class"`
+	Calls      int           `json:"calls"`
+	Seconds    float64       `json:"seconds"`
+	MaxSeconds float64       `json:"maxSeconds"`           // of the longest call
+	Unreturned int           `json:"unreturned,omitempty"` // calls that still hang; their time is not known
 }
 
-func newCallTimes() *callTimes { return &callTimes{byFunction: map[string]*callTime{}} }
+// classTime is how often the functions of a class were called, and how long that took.
+type classTime struct {
+	Class   gpu.CallClass `json:"class"`
+	Calls   int           `json:"calls"`
+	Seconds float64       `json:"seconds"`
+}
 
-func (c *callTimes) add(function string, took time.Duration) {
+func newCallTimes() *callTimes {
+	return &callTimes{classes: gpu.ClassifiedCalls(), byFunction: map[string]*callTime{}}
+}
+
+// BeginCall counts a call before it is made, so that one that hangs is in the report.
+func (c *callTimes) BeginCall(function string) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	t := c.byFunction[function]
 	if t == nil {
-		t = &callTime{Function: function}
+		t = &callTime{Function: function, Class: cmp.Or(c.classes[function], gpu.CallUnknown)}
 		c.byFunction[function] = t
 	}
 	t.Calls++
-	t.Seconds += took.Seconds()
-	t.MaxSeconds = max(t.MaxSeconds, took.Seconds())
+	t.Unreturned++
+
+	return time.Now()
+}
+
+// EndCall adds the time that a call took.
+func (c *callTimes) EndCall(function string, began time.Time) {
+	seconds := time.Since(began).Seconds()
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	t := c.byFunction[function]
+	t.Unreturned--
+	t.Seconds += seconds
+	t.MaxSeconds = max(t.MaxSeconds, seconds)
 }
 
 // list returns the functions that were called, the one that took longest first.
 func (c *callTimes) list() []callTime {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	list := []callTime{}
 	for _, t := range c.byFunction {
 		list = append(list, *t)
 	}
 	slices.SortFunc(list, func(a, b callTime) int {
-		if a.Seconds != b.Seconds {
-			return int(max(-1, min(1, (b.Seconds-a.Seconds)*1e12)))
-		}
-		return strings.Compare(a.Function, b.Function)
+		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), strings.Compare(a.Function, b.Function))
 	})
+
+	return list
+}
+
+// sumClasses adds up calls by class, the dearest first.
+func sumClasses(calls []callTime) []classTime {
+	list := []classTime{}
+	for _, class := range gpu.CallClasses() {
+		sum := classTime{Class: class}
+		for _, c := range calls {
+			if c.Class == class {
+				sum.Calls += c.Calls
+				sum.Seconds += c.Seconds
+			}
+		}
+		if sum.Calls > 0 {
+			list = append(list, sum)
+		}
+	}
+
 	return list
 }
 

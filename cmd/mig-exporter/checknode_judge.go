@@ -13,7 +13,6 @@ type nodeJudge struct {
 	cfg    *Config
 	host   hostFacts
 	last   *gpu.Snapshot
-	calls  *callTimes
 	checks []nodeCheck
 }
 

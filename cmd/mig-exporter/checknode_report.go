@@ -39,8 +39,9 @@ func (c *nodeCheck) fails() bool {
 
 // nodeReport is what check-node reports.
 type nodeReport struct {
-	Checks []nodeCheck `json:"checks"`
-	Calls  []callTime  `json:"calls"`
+	Checks      []nodeCheck `json:"checks"`
+	CallClasses []classTime `json:"callClasses"` // docs/performance.md says whom each class keeps waiting
+	Calls       []callTime  `json:"calls"`
 }
 
 // complete reports whether all that the configuration asks for is known to be there.
@@ -71,13 +72,7 @@ func (r *nodeReport) writeText(out io.Writer) error {
 		return err
 	}
 
-	if len(r.Calls) > 0 {
-		fmt.Fprintf(lines, "\ncalls of the driver\tcalls\tseconds\tlongest\n")
-	}
-	for _, c := range r.Calls {
-		fmt.Fprintf(lines, "%s\t%d\t%.6f\t%.6f\n", printable(c.Function), c.Calls, c.Seconds, c.MaxSeconds)
-	}
-	if err := lines.Flush(); err != nil {
+	if err := r.writeCalls(lines); err != nil {
 		return err
 	}
 
@@ -87,6 +82,29 @@ func (r *nodeReport) writeText(out io.Writer) error {
 	}[r.complete()])
 	_, err := io.WriteString(out, text.String())
 	return err
+}
+
+// writeCalls writes how long the calls of the driver took, by class and by function.
+func (r *nodeReport) writeCalls(lines *tabwriter.Writer) error {
+	if len(r.Calls) == 0 {
+		return nil
+	}
+
+	fmt.Fprintf(lines, "\nclass\tcalls\tseconds\n")
+	for _, c := range r.CallClasses {
+		fmt.Fprintf(lines, "%s\t%d\t%.6f\n", c.Class, c.Calls, c.Seconds)
+	}
+
+	fmt.Fprintf(lines, "\nfunction of the driver\tclass\tcalls\tseconds\tlongest\n")
+	for _, c := range r.Calls {
+		fmt.Fprintf(lines, "%s\t%s\t%d\t%.6f\t%.6f", printable(c.Function), c.Class, c.Calls, c.Seconds, c.MaxSeconds)
+		if c.Unreturned > 0 {
+			fmt.Fprintf(lines, "\t%s not returned", countOf(c.Unreturned, "call"))
+		}
+		fmt.Fprintln(lines)
+	}
+
+	return lines.Flush()
 }
 
 // stateText is the state of a check in the text: in capitals if that is what makes the exit code 1.

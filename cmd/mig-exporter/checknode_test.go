@@ -11,8 +11,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // runBinary runs the built program to its end and returns its output and exit code.
@@ -63,12 +65,28 @@ func TestGoldenCheckNode(t *testing.T) {
 				t.Errorf("exit code %d, want %d\n%s", code, c.code, errOut)
 			}
 
-			report, calls, _ := strings.Cut(out, "\ncalls of the driver")
-			report = regexp.MustCompile(`/tmp/mig-exporter-sim-\d+`).ReplaceAllString(report, "DIR")
-			compareGolden(t, "check-node."+c.name+".txt", []byte(report), func(b []byte) string { return string(b) })
-			cmptest.HasTexts(t, calls, "\nnvmlSystemGetConfComputeState ")
+			compareGolden(t, "check-node."+c.name+".txt", []byte(timeless(out)), func(b []byte) string { return string(b) })
+			cmptest.HasTexts(t, out, "\nnvmlSystemGetConfComputeState ")
 		})
 	}
+}
+
+// timeless replaces what differs from run to run: the name of the simulation's folder, and times, by which the functions of
+// the driver are sorted.
+func timeless(report string) string {
+	report = regexp.MustCompile(`/tmp/mig-exporter-sim-\d+`).ReplaceAllString(report, "DIR")
+	report = regexp.MustCompile(`\d+\.\d{6}`).ReplaceAllString(report, "N.NNNNNN")
+
+	sections := strings.SplitAfter(report, "\n\n")
+	for i, section := range sections {
+		if title, body, ok := strings.Cut(section, "\n"); ok && strings.HasPrefix(title, "function of the driver") {
+			lines := strings.SplitAfter(strings.TrimSuffix(body, "\n"), "\n")
+			slices.Sort(lines)
+			sections[i] = title + "\n" + strings.Join(lines, "") + "\n"
+		}
+	}
+
+	return strings.Join(sections, "")
 }
 
 // checkNodeArgs returns the arguments for check-node on a scenario, which is given without its version.
@@ -118,14 +136,16 @@ func TestCheckNodeChangesNothing(t *testing.T) {
 		Complete bool
 		Calls    []struct {
 			Function string
+			Class    gpu.CallClass
 			Calls    int
 			Seconds  *float64
 		}
+		CallClasses []classTime
 	}
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		t.Fatal(err)
 	}
-	reads := regexp.MustCompile(`^nvml(Device|System|GpuInstance|ComputeInstance)Get|^nvmlInit$` +
+	reads := regexp.MustCompile(`^nvml(Device|System|GpuInstance|ComputeInstance)Get|^nvml(Init|Shutdown)$` +
 		`|^nvmlGpm(QueryDeviceSupport|SampleAlloc|SampleGet|MigSampleGet|MetricsGet|SampleFree)$` +
 		`|^nvmlEventSetCreate$|^nvmlDeviceRegisterEvents$`)
 	for _, c := range report.Calls {
@@ -133,9 +153,45 @@ func TestCheckNodeChangesNothing(t *testing.T) {
 			t.Errorf("%+v: expected a function that reads, with its calls and seconds", c)
 		}
 	}
+	sums := map[gpu.CallClass]int{}
+	for _, c := range report.Calls {
+		sums[c.Class] += c.Calls
+		if c.Function == "nvmlDeviceGetFieldValues" && c.Calls > nodeCheckPolls {
+			t.Errorf("%d calls of %s in %d polls: expected calls, not the fields of each", c.Calls, c.Function, nodeCheckPolls)
+		}
+	}
+	for _, c := range report.CallClasses {
+		cmptest.Equal(t, "calls that are "+string(c.Class), c.Calls, sums[c.Class])
+	}
+	if len(report.CallClasses) != len(sums) || sums[gpu.CallExclusive] == 0 {
+		t.Errorf("classes %+v of the calls %v", report.CallClasses, sums)
+	}
 	if !report.Complete || len(report.Calls) < 20 {
 		t.Errorf("complete: %v, %d functions", report.Complete, len(report.Calls))
 	}
+}
+
+// TestCallTimes: a call that hangs is counted, and its time is unknown; a function without a known class may be exclusive.
+func TestCallTimes(t *testing.T) {
+	calls := newCallTimes()
+	calls.EndCall("nvmlDeviceGetFutureReading", calls.BeginCall("nvmlDeviceGetFutureReading"))
+	calls.EndCall("nvmlDeviceGetGpuInstances", calls.BeginCall("nvmlDeviceGetGpuInstances").Add(-time.Hour))
+	calls.BeginCall("nvmlDeviceGetGpuInstances")
+
+	list := calls.list()
+	if len(list) != 2 || list[0].Seconds < 3600 || list[0].Seconds != list[0].MaxSeconds {
+		t.Fatalf("got %+v, want the call of an hour first", list)
+	}
+	list[0].Seconds, list[0].MaxSeconds = 0, 0
+	cmptest.Equal(t, "a call that hangs", list[0],
+		callTime{Function: "nvmlDeviceGetGpuInstances", Class: gpu.CallOneGPU, Calls: 2, Unreturned: 1})
+	cmptest.Equal(t, "class of an unknown function", list[1].Class, gpu.CallUnknown)
+
+	var text bytes.Buffer
+	if err := (&nodeReport{Calls: list, CallClasses: sumClasses(list)}).writeText(&text); err != nil {
+		t.Fatal(err)
+	}
+	cmptest.HasTexts(t, text.String(), "1 call not returned", "\ngpu      2 ", "\nunknown  1 ")
 }
 
 // TestCheckNodePrintsHostileText: what a driver or a kubelet says cannot control a terminal or add a line.

@@ -21,10 +21,6 @@ func NewRecorder(driver nvmlsource.Library, start time.Time) *Recorder {
 // Library returns the driver whose calls are recorded.
 func (r *Recorder) Library() nvmlsource.Library { return r.lib }
 
-// Observe has f called after each call of the driver, with the name of NVML's function and how long it took. f is
-// called concurrently. Observe must not be called after a call of the library.
-func (r *Recorder) Observe(f func(function string, took time.Duration)) { r.lib.time.observe = f }
-
 // Next begins another poll. Before that it runs move, which returns the time of the new poll; events during move
 // belong to the new poll. Next must not be called during a poll.
 func (r *Recorder) Next(move func() (time.Time, error)) error {

@@ -2,9 +2,7 @@ package capture
 
 import (
 	"context"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
@@ -16,8 +14,6 @@ type timeline struct {
 	poll    pollNumber
 	between bool // a recorder has counted the poll, which has not begun
 	closed  bool
-	// observe is called after each call of the driver; nil: calls are not observed.
-	observe func(function string, took time.Duration)
 	changed chan struct{} // closed and replaced when any of this changes, and by the queue of events
 }
 
@@ -70,11 +66,7 @@ func query[T any](e entity, call string, f func() (T, nvml.Return)) (T, nvml.Ret
 		return value, a.ret
 	}
 	s, at := e.begin(call)
-	began := time.Now()
 	value, ret := f()
-	if e.time.observe != nil {
-		e.time.observe(functionOf(call), time.Since(began))
-	}
 	e.time.mu.Lock()
 	defer e.time.mu.Unlock()
 	a := &s.entries[at].answer
@@ -83,12 +75,6 @@ func query[T any](e entity, call string, f func() (T, nvml.Return)) (T, nvml.Ret
 		a.value = value
 	}
 	return value, ret
-}
-
-// functionOf returns the name of the function of a call.
-func functionOf(call string) string {
-	name, _, _ := strings.Cut(call, "(")
-	return name
 }
 
 // queryCode makes or replays a call that returns a code and nothing else that is recorded.
