@@ -61,7 +61,7 @@ func judgmentsOfHistories() map[string]judgment {
 		"a V100":          {func(d *device, _ *history) { d.name = "Tesla V100-SXM2-32GB" }, "keep model-unknown "},
 		"no total":        {func(_ *device, h *history) { h.total = 0 }, "slice  1g.10gb"},
 		"another size":    {func(_ *device, h *history) { h.total = 64 << 30 }, "keep model-unknown "},
-		"profiles unsaid": {func(d *device, _ *history) { d.name = "NVIDIA B200" }, "keep model-unknown "},
+		"profiles unsaid": {func(d *device, _ *history) { d.name = "NVIDIA B300" }, "keep model-unknown "},
 		"no busy time":    {func(_ *device, h *history) { lose(h, 0, 168) }, "keep no-history "},
 		"no memory": {func(_ *device, h *history) {
 			for at := range h.memory {
@@ -207,7 +207,7 @@ func TestThresholds(t *testing.T) {
 func TestModels(t *testing.T) {
 	for name, want := range map[string]string{
 		"NVIDIA H100 80GB HBM3": "H100-80GB", "NVIDIA H100 PCIe": "H100-80GB", "NVIDIA H100 NVL": "H100-94GB",
-		"NVIDIA H200":           "H200-141GB",
+		"NVIDIA H200":           "H200-141GB", "NVIDIA B200": "B200-180GB", "NVIDIA GB200": "",
 		"NVIDIA A100-SXM4-40GB": "A100-40GB", "NVIDIA A100-SXM4-80GB": "A100-80GB", "NVIDIA A100 80GB PCIe": "A100-80GB",
 		"A100-PCIE-40GB": "A100-40GB",
 		"NVIDIA A30":     "A30-24GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX PRO 6000 Blackwell 96GB",

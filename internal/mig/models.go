@@ -30,8 +30,9 @@ type Model struct {
 	// SMs of the largest profile, which may be fewer than the GPU's (A100: 98 of 108).
 	SMs      int
 	Profiles []gpu.Profile
-	// MemoryDerived names the profiles whose memory size is concluded from a profile of the same slices, not reported.
-	MemoryDerived []string
+	// Derived has, by the name of a profile, what no source reports of it and Source says from what it is concluded: keys
+	// of its entry in the table. Such numbers are good for simulation and for plans without a driver, not for facts.
+	Derived map[string][]string
 	// Source says where the numbers come from.
 	Source string
 }
@@ -79,7 +80,7 @@ type profileEntry struct {
 	ComputeSlices int              `json:"computeSlices"`
 	MemorySlices  int              `json:"memorySlices"`
 	MemoryMiB     uint64           `json:"memoryMiB"`
-	MemoryDerived bool             `json:"memoryDerived"`
+	Derived       []string         `json:"derived"`
 	SMs           int              `json:"sms"`
 	MaxInstances  int              `json:"maxInstances"`
 	Placements    []placementEntry `json:"placements"`
@@ -104,14 +105,15 @@ func (e modelEntry) model() Model {
 		AxisUnits:     e.AxisUnits,
 		SMs:           e.SMs,
 		Source:        e.Source,
+		Derived:       map[string][]string{},
 	}
 	for _, id := range e.PCIDeviceIDs {
 		m.PCIDeviceIDs = append(m.PCIDeviceIDs, uint32(id))
 	}
 	for _, p := range e.Profiles {
 		m.Profiles = append(m.Profiles, p.profile())
-		if p.MemoryDerived {
-			m.MemoryDerived = append(m.MemoryDerived, p.Name)
+		if len(p.Derived) > 0 {
+			m.Derived[p.Name] = p.Derived
 		}
 	}
 	return m

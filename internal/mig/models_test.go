@@ -34,7 +34,8 @@ func TestModelsWithKnownPlacements(t *testing.T) {
 		names = append(names, m.Name)
 	}
 	want := []string{
-		"A30-24GB", "A100-40GB", "A100-80GB", "H100-80GB", "H100-94GB", "H200-141GB", "RTX PRO 6000 Blackwell 96GB",
+		"A30-24GB", "A100-40GB", "A100-80GB", "H100-80GB", "H100-94GB", "H200-141GB", "B200-180GB",
+		"RTX PRO 6000 Blackwell 96GB",
 	}
 	if !slices.Equal(names, want) {
 		t.Errorf("models with placements: %q, want %q", names, want)
@@ -146,13 +147,58 @@ func TestA100ListGPUInstanceProfiles(t *testing.T) {
 	}
 }
 
-func TestDerivedMemoryIsMarked(t *testing.T) {
-	for _, m := range modelsWithPlacements(t) {
-		want := map[string][]string{"A100-80GB": {"1g.10gb+me", "1g.20gb"}}[m.Name]
-		if !slices.Equal(m.MemoryDerived, want) {
-			t.Errorf("%s: memory derived of %q, want %q", m.Name, m.MemoryDerived, want)
+// `nvidia-smi mig -lgip` of a B200, published with a driver of early 2025 (mig-parted PR 166), as far as it is known: what
+// is derived is not in it. Memory is in GiB, rounded down to hundredths.
+func TestB200ListGPUInstanceProfiles(t *testing.T) {
+	m := model(t, "B200")
+	for _, row := range []struct {
+		name          string
+		id            uint32
+		total         int
+		hundredthsGiB uint64
+		sms           int
+		engines       gpu.Engines
+	}{
+		{"1g.23gb", 19, 7, 2200, 18, gpu.Engines{Copy: 2, Decoder: 1, JPEG: 1}},
+		{"1g.23gb+me", 20, 1, 2200, 18, gpu.Engines{Copy: 2, Decoder: 1, JPEG: 1, OFA: 1}},
+		{"1g.45gb", 15, 4, 4425, 30, gpu.Engines{Copy: 2, Decoder: 1, JPEG: 1}},
+		{"2g.45gb", 14, 3, 4425, 36, gpu.Engines{Copy: 4, Decoder: 2, JPEG: 2}},
+	} {
+		i := slices.IndexFunc(m.Profiles, func(p gpu.Profile) bool { return p.Name == row.name })
+		if i < 0 {
+			t.Fatalf("no profile %s", row.name)
 		}
+		p := m.Profiles[i]
+		want := p
+		want.ID, want.MaxInstances, want.SMs, want.Engines = row.id, row.total, row.sms, gpu.Some(row.engines)
+		cmptest.Equal(t, row.name, p, want)
+		cmptest.Equal(t, row.name+", hundredths of a GiB", p.MemoryBytes*100>>30, row.hundredthsGiB)
 	}
+
+	placements := 0
+	for _, p := range m.Profiles {
+		placements += len(p.Placements)
+	}
+	cmptest.Equal(t, "placements, as a published test counts them", placements, 25)
+}
+
+func TestDerivedIsMarked(t *testing.T) {
+	all := map[string]map[string][]string{
+		"A100-80GB": {"1g.10gb+me": {"memory"}, "1g.20gb": {"memory"}},
+		"B200-180GB": {
+			"1g.23gb": {"placements"}, "1g.23gb+me": {"placements"}, "1g.45gb": {"placements"},
+			"3g.90gb": {"engines", "placements"}, "4g.90gb": {"engines", "memory", "placements"},
+			"7g.180gb": {"engines", "id", "memory", "placements", "sms"},
+		},
+	}
+	for _, m := range modelsWithPlacements(t) {
+		want := all[m.Name]
+		if want == nil {
+			want = map[string][]string{}
+		}
+		cmptest.Equal(t, m.Name, m.Derived, want)
+	}
+
 	memory := map[string]uint64{}
 	for _, p := range model(t, "A100-80GB").Profiles {
 		memory[p.Name] = p.MemoryBytes

@@ -129,7 +129,7 @@ func TestNamesOfMIGDevices(t *testing.T) {
 func TestDerivedNamesAreThePublishedOnes(t *testing.T) {
 	gpus := map[string]uint64{ // what nvidia-smi shows as total
 		"A30-24GB": 24576, "A100-40GB": 40960, "A100-80GB": 81920, "H100-80GB": 81559, "H100-94GB": 95830,
-		"H200-141GB":                  143771,
+		"H200-141GB": 143771, "B200-180GB": 183359,
 		"RTX PRO 6000 Blackwell 96GB": 97887,
 	}
 	known := 0

@@ -15,11 +15,11 @@ import (
 // layout is no error of itself on another model, but the plan of it is.
 func fieldLayouts() map[string][]string {
 	const (
-		a30, a40, a80, h80, h94, h141, pro = "A30-24GB", "A100-40GB", "A100-80GB", "H100-80GB", "H100-94GB", "H200-141GB",
-			"RTX PRO 6000 Blackwell 96GB"
+		a30, a40, a80, h80, h94, h141 = "A30-24GB", "A100-40GB", "A100-80GB", "H100-80GB", "H100-94GB", "H200-141GB"
+		b180, pro                     = "B200-180GB", "RTX PRO 6000 Blackwell 96GB"
 	)
 	return map[string][]string{
-		"custom-1": {a80, h80}, "all-disabled": {}, "all-enabled": {a30, a40, a80, h80, h94, h141, pro},
+		"custom-1": {a80, h80}, "all-disabled": {}, "all-enabled": {a30, a40, a80, h80, h94, h141, b180, pro},
 		"all-1g.5gb": {a40}, "all-1g.5gb.me": {a40}, "all-2g.10gb": {a40}, "all-3g.20gb": {a40}, "all-4g.20gb": {a40},
 		"all-7g.40gb": {a40},
 		"all-1g.10gb": {a40, a80, h80}, "all-1g.10gb.me": {a80, h80}, "all-1g.20gb": {a80, h80}, "all-2g.20gb": {a80, h80},
