@@ -130,9 +130,7 @@ func fields(branch int) map[uint32]field {
 // module and memory.
 func addPowerFields(known map[uint32]field) {
 	limit := func(s *sim.GPUState) uint64 { return uint64(milli(s.LimitWatts)) }
-	draw := func(s *sim.GPUState) uint64 { return uint64(milli(s.Watts)) }
 	for id, value := range map[uint32]func(s *sim.GPUState) uint64{
-		C.SIM_NVML_FI_DEV_POWER_INSTANT:         draw,
 		C.SIM_NVML_FI_DEV_POWER_MIN_LIMIT:       func(s *sim.GPUState) uint64 { return uint64(milli(lowestLimit(s))) },
 		C.SIM_NVML_FI_DEV_POWER_MAX_LIMIT:       limit,
 		C.SIM_NVML_FI_DEV_POWER_DEFAULT_LIMIT:   limit,
@@ -147,8 +145,19 @@ func addPowerFields(known map[uint32]field) {
 			if s.Architecture == sim.Ampere { // the simulated ones are GA100, which has no average (nvml.h)
 				return 0, notSupported
 			}
-			return ofGPU(draw)(s, scope)
+			return draw(s, scope)
 		}}
+	known[C.SIM_NVML_FI_DEV_POWER_INSTANT] = field{gpu.ReadingPower, unsignedInt, draw}
+}
+
+// draw answers with the power that the driver reports.
+func draw(s *sim.GPUState, scope uint32) (uint64, result) {
+	watts, ok := s.ReportedWatts.Get()
+	if !ok {
+		return 0, notSupported
+	}
+
+	return ofGPU(func(*sim.GPUState) uint64 { return uint64(milli(watts)) })(s, scope)
 }
 
 // addRowFields adds the fields 142 to 145, which say the same as nvmlDeviceGetRemappedRows.

@@ -26,8 +26,7 @@ func readingCalls() map[string]call {
 	return map[string]call{
 		"nvmlDeviceGetUtilizationRates": readGPU(gpu.ReadingUtilization, utilization, 1),
 
-		"nvmlDeviceGetPowerUsage": readValue(gpu.ReadingPower,
-			func(s *sim.GPUState) uint32 { return milli(s.Watts) }),
+		"nvmlDeviceGetPowerUsage":                      readGPU(gpu.ReadingPower, powerUsage, 1),
 		"nvmlDeviceGetEnforcedPowerLimit":              limit,
 		"nvmlDeviceGetPowerManagementLimit":            limit,
 		"nvmlDeviceGetPowerManagementDefaultLimit":     limit,
@@ -68,6 +67,16 @@ func utilization(s *sim.GPUState, a args) result {
 		return notSupported
 	}
 	return put(a, 1, C.sim_nvmlUtilization_t{gpu: C.sim_u32(u.GPU), memory: C.sim_u32(u.Memory)})
+}
+
+// powerUsage is not supported while the driver reports no power.
+func powerUsage(s *sim.GPUState, a args) result {
+	watts, ok := s.ReportedWatts.Get()
+	if !ok {
+		return notSupported
+	}
+
+	return put(a, 1, milli(watts))
 }
 
 // lowestLimit returns the lowest power limit, about a quarter of the highest on most GPUs.

@@ -40,11 +40,17 @@ type gpuModel struct {
 	memoryMHz   uint32
 	pcieGen     int
 	nvlinks     int
-	memoryTemp  bool // reports its memory's temperature
-	idleState   int  // performance state without work: only GPUs with several memory clocks leave P0
+	memoryTemp  bool       // reports its memory's temperature
+	idleState   int        // performance state without work: only GPUs with several memory clocks leave P0
+	idleMemory  idleMemory // what the driver itself uses with MIG on; zero: as of an A100
+	noMIGPower  bool       // the driver reports no power while MIG is on
 
 	mig mig.Model // its geometry, out of the table of known models; filled in by findModel
 }
+
+// idleMemory is what the driver itself uses of a GPU and of its MIG devices, by their compute slices, in MiB. An A100 with
+// two empty 3g.20gb of 5 MiB shows 11.
+type idleMemory struct{ gpu, one, two, more uint64 }
 
 // gpuModels lists the models that can be simulated.
 func gpuModels() []gpuModel {
@@ -97,6 +103,23 @@ func gpuModels() []gpuModel {
 			pciDevice: 0x233510DE, pciSubsys: 0x18BE10DE, vbios: "96.00.99.00.01",
 			idleWatts: 75, limitWatts: 700, idleSMMHz: 345, maxSMMHz: 1980, memoryMHz: 3201, pcieGen: 5, nvlinks: 18,
 			memoryTemp: true,
+			// MIG devices of 22, 17 and 9 MiB, and 55 of the whole GPU (a capture with driver 590.48.01); which sizes these
+			// were is not known.
+			idleMemory: idleMemory{gpu: 7, one: 9, two: 17, more: 22},
+		},
+		{
+			// Published nvidia-smi and CUDA output of HGX B200 systems: memory, idle power of 136 to 145 W, limit, SMs, memory
+			// clock (pytorch/ao PR 4002), device and subsystem. The VBIOS, the idle clock and PCIe's generation are not known:
+			// no VBIOS, and the last two as of an H200.
+			key: "B200-180GB", aliases: []string{"B200"}, geometry: "B200-180GB", name: "NVIDIA B200", arch: Blackwell,
+			memoryMiB: 183359, reservedMiB: 728, sms: 148, coresPerSM: 128, capability: [2]int{10, 0},
+			pciDevice: 0x290110DE, pciSubsys: 0x199910DE,
+			idleWatts: 140, limitWatts: 1000, idleSMMHz: 345, maxSMMHz: 1965, memoryMHz: 3996, pcieGen: 5, nvlinks: 18,
+			memoryTemp: true,
+			// With MIG on nvidia-smi shows no power, 31 MiB of each empty 2g.45gb, and 107 MiB of a GPU with three of them and
+			// a 1g.23gb (gpu-operator issue 2155). How much of the remaining 14 is the 1g's, and what larger ones have, is not
+			// known.
+			idleMemory: idleMemory{gpu: 1, one: 13, two: 31, more: 31}, noMIGPower: true,
 		},
 		{
 			key: "RTX-PRO-6000", aliases: []string{"RTX PRO 6000", "RTX PRO 6000 Blackwell 96GB"},

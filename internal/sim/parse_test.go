@@ -49,7 +49,7 @@ func badFiles() []badScenario {
 
 func badGPUs() []badScenario {
 	return []badScenario{
-		{"unknown model", "version: 1\ngpus:\n  - {model: B200}\n", `bad.yaml:3: gpus[0].model: is "B200", which cannot be simulated; expected one of A30-24GB, A100-40GB`},
+		{"unknown model", "version: 1\ngpus:\n  - {model: B300}\n", `bad.yaml:3: gpus[0].model: is "B300", which cannot be simulated; expected one of A30-24GB, A100-40GB`},
 		{"count", "version: 1\ngpus:\n  - {model: A30, count: 0}\n", `gpus[0].count: is 0; expected a whole number from 1`},
 		{"fans", "version: 1\ngpus:\n  - {model: A30, fans: 9}\n", `gpus[0].fans: is 9; expected a whole number from 0 to 8`},
 		{"layout without MIG", "version: 1\ngpus:\n  - {model: A30, layout: []}\n", "bad.yaml:3: gpus[0].layout: is given without mig: true"},

@@ -35,6 +35,7 @@ type GPUState struct {
 	Utilization                             gpu.Opt[Utilization]
 	Media                                   gpu.Opt[MediaUtilization]
 	Watts, LimitWatts                       float64
+	ReportedWatts                           gpu.Opt[float64] // absent with MIG on if the driver reports none then
 	Joules                                  float64
 	Celsius                                 int
 	MemoryCelsius                           gpu.Opt[int]

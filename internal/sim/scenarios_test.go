@@ -34,7 +34,7 @@ func shippedNames(t *testing.T) []string {
 		names = append(names, strings.TrimSuffix(filepath.Base(f), ".yaml"))
 	}
 	for _, must := range []string{"dgx-a100-mixed", "h100-underused", "h100-single", "a30", "gke-h100-3g",
-		"mps-and-timeslicing", "chaos", "kubelet-outages", "dra-monitors", "rtx-pro-video"} {
+		"mps-and-timeslicing", "chaos", "kubelet-outages", "dra-monitors", "rtx-pro-video", "b200-power"} {
 		if !slices.Contains(names, must) {
 			t.Errorf("scenario %s is missing", must)
 		}

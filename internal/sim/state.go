@@ -128,6 +128,9 @@ func (g *simGPU) describeModes(s *GPUState) {
 		s.Utilization = gpu.Some(Utilization{GPU: percent(s.Activity.Graphics), Memory: percent(s.Activity.DRAM)})
 		s.Media = gpu.Some(s.Activity.Media.percents())
 	}
+	if !g.migOn || !g.model.noMIGPower {
+		s.ReportedWatts = gpu.Some(s.Watts)
+	}
 	if g.model.memoryTemp {
 		s.MemoryCelsius = gpu.Some(s.Celsius + 4)
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -149,28 +150,26 @@ func (n *Node) useMemory(g *simGPU) {
 // mpsServerMemory is what an MPS server uses.
 const mpsServerMemory = 30 << 20
 
-// overhead returns what the driver itself uses of a GPU, beside what it uses of the instances: an A100 with two empty
-// 3g.20gb shows 11 MiB. An H200 with empty MIG devices of 22, 17 and 9 MiB shows 55 (a capture with driver 590.48.01).
+// overhead returns what the driver itself uses of a GPU, beside what it uses of the instances.
 func (g *simGPU) overhead() uint64 {
-	if g.model.key == "H200-141GB" && g.migOn {
-		return 7 << 20
+	if !g.migOn {
+		return 1 << 20
 	}
-	return 1 << 20
+
+	return cmp.Or(g.model.idleMemory.gpu, 1) << 20
 }
 
-// instanceOverhead returns what the driver itself uses of a GPU instance: an empty 3g.20gb shows 5 MiB, and a MIG
-// device of an H200 22, 17 or 9 MiB, by its size; which sizes these were is not known.
+// instanceOverhead returns what the driver itself uses of a GPU instance.
 func (g *simGPU) instanceOverhead(slices int) uint64 {
-	if g.model.key != "H200-141GB" {
-		return 5 << 20
-	}
+	idle := g.model.idleMemory
 	switch slices {
 	case 1:
-		return 9 << 20
+		return cmp.Or(idle.one, 5) << 20
 	case 2:
-		return 17 << 20
+		return cmp.Or(idle.two, 5) << 20
 	}
-	return 22 << 20
+
+	return cmp.Or(idle.more, 5) << 20
 }
 
 // usable is what tasks can have of a domain.

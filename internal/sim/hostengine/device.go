@@ -175,7 +175,9 @@ func (v *Value) fillClocks(s *sim.GPUState) {
 	case 150:
 		v.setInt(uint64(s.Celsius))
 	case 155:
-		v.Float = s.Watts
+		if watts, ok := s.ReportedWatts.Get(); ok {
+			v.Float = watts
+		}
 	case 156:
 		v.setInt(uint64(math.Round(s.Joules * 1000)))
 	case 160, 162, 163, 164:

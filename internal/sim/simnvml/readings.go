@@ -15,7 +15,9 @@ func (d *device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
 }
 
 func (d *device) GetPowerUsage() (uint32, nvml.Return) {
-	return fact(d, gpu.ReadingPower, func(s *sim.GPUState) uint32 { return milli(s.Watts) })
+	watts, ret := optional(d, gpu.ReadingPower, func(s *sim.GPUState) gpu.Opt[float64] { return s.ReportedWatts })
+
+	return milli(watts), ret
 }
 
 func (d *device) GetEnforcedPowerLimit() (uint32, nvml.Return) {
