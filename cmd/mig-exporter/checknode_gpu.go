@@ -67,11 +67,14 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 	j.judgeActivity(name, g.ActivitySource, i.Activity, append(slices.Clone(g.Errors), i.Errors...))
 }
 
-// judgeReadings reports the readings that fail, each once. What the GPU does not have is no failure.
+// judgeReadings reports the readings that fail, each once. What the GPU does not have is no failure; that it has no power
+// is worth a line, since nothing can be estimated then.
 func (j *nodeJudge) judgeReadings(name string, errs []gpu.ReadError) {
 	var seen []string
 	for _, e := range errs {
-		if errors.Is(e.Err, gpu.ErrNotSupported) || e.Reading == gpu.ReadingEvents || e.Reading == gpu.ReadingActivity {
+		unsupported := errors.Is(e.Err, gpu.ErrNotSupported)
+		if unsupported && e.Reading != gpu.ReadingPower || e.Reading == gpu.ReadingEvents ||
+			e.Reading == gpu.ReadingActivity {
 			continue
 		}
 		key := string(e.Reading) + string(e.Reason())
@@ -80,7 +83,7 @@ func (j *nodeJudge) judgeReadings(name string, errs []gpu.ReadError) {
 		}
 		seen = append(seen, key)
 
-		c := nodeCheck{Name: name + " " + string(e.Reading), State: checkMissing, Asked: true, Found: e.Err.Error()}
+		c := nodeCheck{Name: name + " " + string(e.Reading), State: checkMissing, Asked: !unsupported, Found: e.Err.Error()}
 		if errors.Is(e.Err, gpu.ErrNoPermission) {
 			c.Remedy = "grant CAP_SYS_ADMIN with NVIDIA_MIG_MONITOR_DEVICES=all (docs/image.md)"
 		}

@@ -48,6 +48,8 @@ var checkNodeCases = []struct {
 		args: []string{"--profiling.source=off", "--kubernetes.socket="}},
 	{name: "unprivileged", code: 1, scenario: "node: {privileged: false}\n" +
 		"gpus: [{model: H100-SXM5-80GB, mig: true, layout: [3g.40gb@0]}, {model: H100-SXM5-80GB}]"},
+	{name: "no-power", scenario: "node: {}\ngpus: [{model: B200, mig: true, layout: [2g.45gb@0]}]\n" +
+		"faults: [{kind: not-supported, reading: energy}]"},
 	{name: "no-driver", code: 1, scenario: "node: {}\ngpus: [{model: H100-SXM5-80GB}]\nfaults: [{kind: no-driver}]"},
 	{name: "lost", code: 1, scenario: "node: {}\ngpus: [{model: H100-SXM5-80GB}, {model: H100-SXM5-80GB}]\n" +
 		"faults: [{kind: lost, gpu: 1, at: 1s}, {kind: kubelet-down}]"},

@@ -46,6 +46,8 @@ var goldens = []struct {
 	{name: "kubelet-outages.away", scenario: "kubelet-outages",
 		steps: []time.Duration{2*time.Minute + 9*time.Second, 6 * time.Second, 70 * time.Second}},
 	{name: "dra-monitors", scenario: "dra-monitors"},
+	// Power by the energy counter, and no power at all; NVLink 5.
+	{name: "b200-power", scenario: "b200-power"},
 	{name: "rtx-pro-video", scenario: "rtx-pro-video", args: []string{"--collector.media"}},
 	// In and after every fault, up to GPU 0's hang. What comes after that depends on when its call returns.
 	{name: "chaos", scenario: "chaos", args: []string{"--poll.interval=500ms"}, steps: []time.Duration{

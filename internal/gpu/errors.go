@@ -45,6 +45,7 @@ type Reason string
 // The reasons. ReasonOther stands for all errors without a reason of their own.
 const (
 	ReasonNoPermission  Reason = "no_permission"
+	ReasonNotSupported  Reason = "not_supported" // of what others depend on: see ReadError
 	ReasonPIDNamespace  Reason = "pid_namespace"
 	ReasonNotFound      Reason = "not_found"
 	ReasonLost          Reason = "lost"
@@ -60,6 +61,7 @@ func ReasonOf(err error) Reason {
 		reason Reason
 	}{
 		{ErrNoPermission, ReasonNoPermission},
+		{ErrNotSupported, ReasonNotSupported},
 		{ErrPIDNamespace, ReasonPIDNamespace},
 		{ErrNotFound, ReasonNotFound},
 		{ErrLost, ReasonLost},
@@ -101,7 +103,8 @@ const (
 	ReadingFabric      Reading = "fabric"
 )
 
-// ReadError is one reading that failed on one entity. Readings that are not supported are absent, not errors.
+// ReadError is one reading that failed on one entity. Readings that are not supported are absent, not errors. The one
+// exception is power in MIG mode: without it a GPU has no estimates, and users should not have to guess why.
 type ReadError struct {
 	Reading Reading
 	Err     error

@@ -171,7 +171,7 @@ func defaultIdlePower(g *gpu.GPU) gpu.Opt[float64] {
 }
 
 // defaultIdleWatts returns the idle power of a GPU until it was seen idle, by the first match of a part of the model's
-// name. Sources: the A100 PCIe figure is a published nvidia-smi capture (34 W); the others are what idle GPUs of that
+// name. Sources: the A100 PCIe figure is a published nvidia-smi capture (34 W), that of B200 several (136 to 145 W); the others are what idle GPUs of that
 // kind commonly show and are marked as defaults in the docs.
 func defaultIdleWatts(name string) (float64, bool) {
 	for _, d := range []struct {
@@ -179,7 +179,7 @@ func defaultIdleWatts(name string) (float64, bool) {
 		watts float64
 	}{
 		{"A100-PCIE", 34}, {"A100", 52}, {"A30", 28}, {"H100 PCIe", 46}, {"H100 NVL", 60}, {"H100", 70}, {"H200", 76},
-		{"RTX PRO 6000", 32},
+		{"RTX PRO 6000", 32}, {"NVIDIA B200", 140},
 	} {
 		if strings.Contains(name, d.part) {
 			return d.watts, true

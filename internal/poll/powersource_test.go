@@ -56,3 +56,52 @@ func TestPowerByTheEnergyCounter(t *testing.T) {
 	cmptest.Equal(t, "power after that", read(gpu.Some(210.0)).Readings.PowerWatts, gpu.Some(100.0))
 	wantUnknown("neither power nor energy", read(gpu.None[float64]()))
 }
+
+// TestMissingPowerIsSaid: a GPU in MIG mode that reports neither power nor energy has no estimates, and an error says why,
+// which is counted once. Without MIG nothing is estimated, and before the energy counter has a window nothing is missing.
+func TestMissingPowerIsSaid(t *testing.T) {
+	tr := newTestGPU()
+	at := time.Unix(1000, 0)
+	for _, c := range []struct {
+		when        string
+		mig         bool
+		watts       gpu.Opt[float64]
+		joules      gpu.Opt[float64]
+		denied      bool
+		said        gpu.Opt[gpu.Reason]
+		wantCounted float64
+	}{
+		{when: "an energy counter begins", mig: true, joules: gpu.Some(5000.0)},
+		{when: "neither", mig: true, said: gpu.Some(gpu.ReasonNotSupported), wantCounted: 1},
+		{when: "still neither", mig: true, said: gpu.Some(gpu.ReasonNotSupported), wantCounted: 1},
+		{when: "MIG is off", wantCounted: 1},
+		{when: "power", mig: true, watts: gpu.Some(90.0), wantCounted: 1},
+		{when: "the reading failed", mig: true, denied: true, said: gpu.Some(gpu.ReasonNoPermission), wantCounted: 1},
+		{when: "neither again", mig: true, said: gpu.Some(gpu.ReasonNotSupported), wantCounted: 2},
+	} {
+		g := migGPU()
+		g.MIG.Enabled = gpu.Some(c.mig)
+		g.Readings.PowerWatts, g.Readings.EnergyJoules = c.watts, c.joules
+		if c.denied {
+			g.Errors = append(g.Errors, gpu.ReadError{Reading: gpu.ReadingPower, Err: gpu.ErrNoPermission})
+		}
+		tr.recordReading(g, at)
+		at = at.Add(2 * time.Second)
+
+		said := gpu.None[gpu.Reason]()
+		for _, e := range tr.last.Errors {
+			if e.Reading == gpu.ReadingPower {
+				said = gpu.Some(e.Reason())
+			}
+		}
+		cmptest.Equal(t, c.when+": said", said, c.said)
+
+		counted := 0.0
+		for _, e := range tr.totals.ReadErrors {
+			if e.Reading == gpu.ReadingPower && e.Reason == gpu.ReasonNotSupported {
+				counted = e.Value
+			}
+		}
+		cmptest.Equal(t, c.when+": counted", counted, c.wantCounted)
+	}
+}

@@ -35,14 +35,16 @@ type trackedGPU struct {
 	lastXIDLog                   map[uint64]time.Time // when each XID was last logged
 
 	// hasMIG is whether the GPU has MIG, by the last reading that could read the mode.
-	hasMIG    bool
-	layout    layoutTracker
-	holdings  holdings
-	capacity  capacityCache
-	totals    gpu.Totals
-	pcie      [2]growingCounter // receive, transmit
-	nvlink    [2]growingCounter
-	profiling profilerReading
+	hasMIG   bool
+	layout   layoutTracker
+	holdings holdings
+	capacity capacityCache
+	totals   gpu.Totals
+	// powerMissing is whether the last reading had neither power nor energy in MIG mode.
+	powerMissing bool
+	pcie         [2]growingCounter // receive, transmit
+	nvlink       [2]growingCounter
+	profiling    profilerReading
 	// When the profiler last reported anything of the GPU, and when everything.
 	lastReported, lastReportedAll time.Time
 	completeSince                 time.Time // since when every answer has been complete; zero if the last one was not

@@ -254,4 +254,36 @@ func TestPageOfStretchedReadings(t *testing.T) {
 
 	snap.Pace.Fast.Now = time.Second
 	cmptest.LacksTexts(t, pageText(showPage(t, Options{State: true}, snap)), "less often")
+
+// TestTotalsSayWhatTheyLack: a total of the node without the value of some GPUs says so.
+func TestTotalsSayWhatTheyLack(t *testing.T) {
+	g := gpu.GPU{Up: true}
+	g.Readings.PowerLimitWatts = gpu.Some(1000.0)
+	g.Readings.Memory.Total = gpu.Some(uint64(1 << 30))
+	known := g
+	known.Readings.PowerWatts, known.Readings.Memory.Used = gpu.Some(300.0), gpu.Some(uint64(1<<29))
+
+	for _, c := range []struct {
+		gpus []gpu.GPU
+		want string
+	}{
+		{[]gpu.GPU{known, known}, ""}, {[]gpu.GPU{known, g}, ", without 1 GPU"}, {[]gpu.GPU{g, g}, ", without 2 GPUs"},
+	} {
+		seen := 0
+		for _, tile := range nodeTiles(&gpu.Snapshot{GPUs: c.gpus}) {
+			if tile.Label != "Power" && tile.Label != "Memory used" {
+				continue
+			}
+			seen++
+			if _, without, _ := strings.Cut(tile.Note, "B"); tile.Label == "Memory used" && without != c.want {
+				t.Errorf("memory: %q, want %q at the end", tile.Note, c.want)
+			}
+			if _, without, _ := strings.Cut(tile.Note, "W"); tile.Label == "Power" && without != c.want {
+				t.Errorf("power: %q, want %q at the end", tile.Note, c.want)
+			}
+		}
+		if seen != 2 {
+			t.Errorf("%d tiles of power and memory", seen)
+		}
+	}
 }

@@ -174,6 +174,7 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 	var up, migEnabled, instances int
 	var watts, limit float64
 	var used, total uint64
+	var withoutPower, withoutMemory int
 	for i := range snap.GPUs {
 		g := &snap.GPUs[i]
 		if g.Up {
@@ -187,6 +188,12 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 		limit += g.Readings.PowerLimitWatts.Or(0)
 		used += g.Readings.Memory.Used.Or(0)
 		total += g.Readings.Memory.Total.Or(0)
+		if !g.Readings.PowerWatts.Present() {
+			withoutPower++
+		}
+		if !g.Readings.Memory.Used.Present() {
+			withoutMemory++
+		}
 	}
 	answering := "all answer"
 	switch silent := len(snap.GPUs) - up; {
@@ -204,10 +211,20 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 			tile{Label: "In MIG mode", Value: fmt.Sprint(migEnabled), Note: plural(instances, "GPU instance")})
 	}
 	if total > 0 {
-		tiles = append(tiles, tile{Label: "Memory used", Value: bytesText(used), Note: "of " + bytesText(total)})
+		tiles = append(tiles, tile{Label: "Memory used", Value: bytesText(used), Note: "of " + bytesText(total) + withoutText(withoutMemory)})
 	}
 	if limit > 0 {
-		tiles = append(tiles, tile{Label: "Power", Value: wattsText(watts), Note: "limit " + wattsText(limit)})
+		tiles = append(tiles,
+			tile{Label: "Power", Value: wattsText(watts), Note: "limit " + wattsText(limit) + withoutText(withoutPower)})
 	}
 	return tiles
+}
+
+// withoutText says of how many GPUs a total does not have the value; empty if it has all.
+func withoutText(count int) string {
+	if count == 0 {
+		return ""
+	}
+
+	return ", without " + plural(count, "GPU")
 }
