@@ -112,6 +112,7 @@ func fields(branch int) map[uint32]field {
 		C.SIM_NVML_FI_DEV_DRAIN_AND_RESET_STATUS: unscoped(gpu.ReadingRecovery, unsignedInt,
 			func(s *sim.GPUState) uint64 { return uint64(flag(s.Recovery == gpu.RecoveryDrainAndReset)) }),
 	}
+	addLinkFields(known)
 	addPowerFields(known)
 	addRowFields(known)
 	for _, id := range []uint32{
@@ -124,6 +125,23 @@ func fields(branch int) map[uint32]field {
 		known[C.SIM_NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = unscoped(gpu.ReadingRecovery, unsignedInt, recoveryAction)
 	}
 	return known
+}
+
+// addLinkFields adds the number of links, and what is counted for each of them from NVLink 5 on.
+func addLinkFields(known map[uint32]field) {
+	known[C.SIM_NVML_FI_DEV_NVLINK_LINK_COUNT] = field{gpu.ReadingNVLink, unsignedInt, linkCount}
+
+	bytes := byLink(func(s *sim.GPUState) uint64 { return s.NVLinkBytes / uint64(s.NVLinks) })
+	known[C.SIM_NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES] = bytes
+	known[C.SIM_NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES] = bytes
+
+	for _, id := range []uint32{
+		C.SIM_NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS, C.SIM_NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
+		C.SIM_NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS,
+		C.SIM_NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
+	} {
+		known[id] = byLink(none)
+	}
 }
 
 // addPowerFields adds the fields 185 to 192. Their scope is the GPU; only GPUs that are not simulated have those of
@@ -214,7 +232,7 @@ func memoryTemperature(s *sim.GPUState, _ uint32) (uint64, result) {
 // nvlinkKiB returns a counter in KiB, of one link or of all.
 func nvlinkKiB(overhead float64) field {
 	return field{gpu.ReadingNVLink, unsignedLong, func(s *sim.GPUState, scope uint32) (uint64, result) {
-		if s.NVLinks == 0 {
+		if s.NVLinks == 0 || s.CountsByLink() {
 			return 0, notSupported
 		}
 		kib := uint64(float64(s.NVLinkBytes)*overhead) >> 10
@@ -230,10 +248,30 @@ func nvlinkKiB(overhead float64) field {
 
 // nvlinkErrors counts no errors: the simulation has no faulty links.
 func nvlinkErrors(s *sim.GPUState, _ uint32) (uint64, result) {
-	if s.NVLinks == 0 {
+	if s.NVLinks == 0 || s.CountsByLink() {
 		return 0, notSupported
 	}
 	return 0, success
+}
+
+func linkCount(s *sim.GPUState, _ uint32) (uint64, result) {
+	if s.NVLinks == 0 {
+		return 0, notSupported
+	}
+	return uint64(s.NVLinks), success
+}
+
+// byLink returns a counter of the link that is the scope.
+func byLink(value func(s *sim.GPUState) uint64) field {
+	return field{gpu.ReadingNVLink, unsignedLong, func(s *sim.GPUState, scope uint32) (uint64, result) {
+		switch {
+		case !s.CountsByLink():
+			return 0, notSupported
+		case int64(scope) >= int64(s.NVLinks):
+			return 0, invalidArgument
+		}
+		return value(s), success
+	}}
 }
 
 func recoveryAction(s *sim.GPUState) uint64 {

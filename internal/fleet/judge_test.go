@@ -207,7 +207,7 @@ func TestThresholds(t *testing.T) {
 func TestModels(t *testing.T) {
 	for name, want := range map[string]string{
 		"NVIDIA H100 80GB HBM3": "H100-80GB", "NVIDIA H100 PCIe": "H100-80GB", "NVIDIA H100 NVL": "H100-94GB",
-		"NVIDIA H200":           "H200-141GB", "NVIDIA B200": "B200-180GB", "NVIDIA GB200": "",
+		"NVIDIA H200": "H200-141GB", "NVIDIA B200": "B200-180GB", "NVIDIA GB200": "",
 		"NVIDIA A100-SXM4-40GB": "A100-40GB", "NVIDIA A100-SXM4-80GB": "A100-80GB", "NVIDIA A100 80GB PCIe": "A100-80GB",
 		"A100-PCIE-40GB": "A100-40GB",
 		"NVIDIA A30":     "A30-24GB", "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX PRO 6000 Blackwell 96GB",

@@ -82,7 +82,7 @@ func FuzzFieldValue(f *testing.F) {
 		if counts && math.Abs(n-float64(u)) >= 1 && n < 1<<53 {
 			t.Errorf("type %d, %#x: number %v and count %d differ by 1 or more", kind, bits, n, u)
 		}
-		for _, known := range fields() {
+		for _, known := range fields(&linkCounters{}) {
 			known.take(&gpu.Readings{}, v)
 		}
 	})

@@ -24,8 +24,9 @@ type field struct {
 	call      string
 }
 
-// fields lists what is read by id. The raw NVLink counters (140, 141) contain the data ones: they are never added.
-func fields() []field {
+// fields lists what is read by id. The raw NVLink counters (140, 141) contain the data ones: they are never added. Whether
+// the driver counts by link is what it answers about the first one.
+func fields(links *linkCounters) []field {
 	list := []field{
 		{id: nvml.FI_DEV_MEMORY_TEMP, name: "MEMORY_TEMP", reading: gpu.ReadingTemperature,
 			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.MemoryCelsius = floatValue(v) }},
@@ -43,6 +44,11 @@ func fields() []field {
 		linkErrors(nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, "crc_data"),
 		linkErrors(nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, "replay"),
 		linkErrors(nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "recovery"),
+		{id: nvml.FI_DEV_NVLINK_LINK_COUNT, name: "NVLINK_LINK_COUNT", slow: true, reading: gpu.ReadingNVLink,
+			take: func(_ *gpu.Readings, v *nvml.FieldValue) { links.takeCount(v) }},
+		{id: nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, name: "NVLINK_COUNT_XMIT_BYTES", slow: true,
+			reading: gpu.ReadingNVLink,
+			take:    func(_ *gpu.Readings, v *nvml.FieldValue) { links.byLink = uintValue(v).Present() }},
 		{id: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, name: "GET_GPU_RECOVERY_ACTION", slow: true, reading: gpu.ReadingRecovery,
 			take: takeRecovery},
 	}

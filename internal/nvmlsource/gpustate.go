@@ -32,6 +32,7 @@ type gpuState struct {
 	values  []nvml.FieldValue // reused by every Read
 	chosen  []*field
 	fields  []field
+	links   linkCounters
 	ecc     []eccCounter
 	slow    tier      // of the last slow tier: reported until the next
 	slowAt  time.Time // zero: the slow tier is due
@@ -121,8 +122,9 @@ const (
 )
 
 func newGPUState(uuid gpu.UUID, h Device, index int) *gpuState {
-	g := &gpuState{uuid: uuid, handle: h, answers: newAnswers(), fields: fields(), ecc: eccCounters(),
-		metrics: gpmMetrics(), static: newStatic()}
+	g := &gpuState{uuid: uuid, handle: h, answers: newAnswers(), ecc: eccCounters(), metrics: gpmMetrics(),
+		static: newStatic()}
+	g.fields = fields(&g.links)
 	g.index.Store(int64(index))
 	return g
 }

@@ -74,6 +74,9 @@ func (r *gpuRead) readSlow(fields tier) tier {
 	to.Fans = r.queryFans(&q)
 	to.ECC = r.queryECC(&q)
 	to.Fabric = r.queryFabric(&q)
+	if links, ok := r.queryLinks(&q); ok {
+		to.NVLink = links
+	}
 	to.RemappedRows = r.queryRows(&q)
 	r.state.slow, r.state.slowAt = tier{readings: to, errs: append(fields.errs, q.errs...)}, r.now
 	return r.state.slow
@@ -87,6 +90,9 @@ func joinTiers(fast, slow gpu.Readings) gpu.Readings {
 	fast.PCIe.Replays, fast.PCIe.LinkWidth, fast.PCIe.LinkGeneration = slow.PCIe.Replays, slow.PCIe.LinkWidth,
 		slow.PCIe.LinkGeneration
 	fast.NVLink.Errors, fast.ECC, fast.RemappedRows = slow.NVLink.Errors, slow.ECC, slow.RemappedRows
+	if slow.NVLink.TransmitBytes.Present() || slow.NVLink.ReceiveBytes.Present() { // they are counted by link
+		fast.NVLink = slow.NVLink
+	}
 	fast.Fabric = slow.Fabric
 	fast.RecoveryAction, fast.ExclusiveComputeMode = slow.RecoveryAction, slow.ExclusiveComputeMode
 	fast.PersistenceMode = slow.PersistenceMode

@@ -3,6 +3,7 @@ package simnvml
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -292,6 +293,30 @@ func values(t *testing.T, d nvmlsource.Device, scope uint32, ids ...uint32) (num
 	return numbers, codes
 }
 
+// TestFieldsOfNVLink5: from NVLink 5 on there is a counter for each link, and no total.
+func TestFieldsOfNVLink5(t *testing.T) {
+	l, n := start(t, `
+version: 1
+gpus: [{model: B200}]
+workloads: [{name: w, memory: 1GiB, sm: 60, nvlink: 180MiB}]
+pods: [{name: p, resource: nvidia.com/gpu, workload: w}]
+`)
+	advance(t, n, 100*time.Second)
+	b200 := handle(t, l, 0)
+	const sent, received = nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES
+
+	numbers, codes := values(t, b200, 17, sent, received, nvml.FI_DEV_NVLINK_LINK_COUNT)
+	cmptest.Equal(t, "the last link, and the number of links", numbers, []uint64{1000 << 20, 1000 << 20, 18})
+	cmptest.Equal(t, "codes", codes, []nvml.Return{nvml.SUCCESS, nvml.SUCCESS, nvml.SUCCESS})
+
+	for scope, want := range map[uint32]nvml.Return{18: nvml.ERROR_INVALID_ARGUMENT, allLinks: nvml.ERROR_INVALID_ARGUMENT} {
+		_, codes := values(t, b200, scope, sent)
+		cmptest.Equal(t, fmt.Sprint("link ", scope), codes[0], want)
+	}
+	_, codes = values(t, b200, allLinks, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL)
+	cmptest.Equal(t, "totals", codes, []nvml.Return{nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NOT_SUPPORTED})
+}
+
 func TestFieldValues(t *testing.T) {
 	l, n := start(t, `
 version: 1
@@ -319,11 +344,13 @@ faults: [{at: 5s, gpu: 1, kind: xid, xid: 79, recovery: drain}, {gpu: 2, kind: n
 		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL); codes[0] != nvml.ERROR_NOT_SUPPORTED || codes[1] != codes[0] {
 		t.Errorf("NVLink of a PCIe GPU: %v", codes)
 	}
+	_, codes := values(t, h100, 0, nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES)
+	cmptest.Equal(t, "a counter of NVLink 5 on an H100", codes[0], nvml.ERROR_NOT_SUPPORTED)
 	before, _ := values(t, h100, 0, nvml.FI_DEV_PCIE_COUNT_RX_BYTES, nvml.FI_DEV_PCIE_COUNT_TX_BYTES)
 	const sent = uint64(100 * 50 << 20)
 	const wrapped = sent - 1<<32 // at 32 bits
 	cmptest.Equal(t, "bytes over PCIe, each way", before, []uint64{wrapped, wrapped})
-	_, codes := values(t, rtx, 0, nvml.FI_DEV_PCIE_COUNT_RX_BYTES, nvml.FI_DEV_MEMORY_TEMP, 9999, nvml.FI_DEV_RETIRED_SBE,
+	_, codes = values(t, rtx, 0, nvml.FI_DEV_PCIE_COUNT_RX_BYTES, nvml.FI_DEV_MEMORY_TEMP, 9999, nvml.FI_DEV_RETIRED_SBE,
 		nvml.FI_DEV_GET_GPU_RECOVERY_ACTION)
 	if !slices.Equal(codes, []nvml.Return{
 		nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_NOT_SUPPORTED,

@@ -64,6 +64,13 @@ func (d *device) field(id uint32) (field, bool) {
 	case nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
 		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL:
 		return field{gpu.ReadingNVLink, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, nvlinkErrors}, true
+	case nvml.FI_DEV_NVLINK_LINK_COUNT:
+		return field{gpu.ReadingNVLink, nvml.VALUE_TYPE_UNSIGNED_INT, linkCount}, true
+	case nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES:
+		return byLink(func(s *sim.GPUState) uint64 { return s.NVLinkBytes / uint64(s.NVLinks) }), true
+	case nvml.FI_DEV_NVLINK_COUNT_RCV_ERRORS, nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
+		nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS:
+		return byLink(func(*sim.GPUState) uint64 { return 0 }), true
 	case nvml.FI_DEV_REMAPPED_COR, nvml.FI_DEV_REMAPPED_UNC, nvml.FI_DEV_REMAPPED_PENDING, nvml.FI_DEV_REMAPPED_FAILURE:
 		return remappedRows(id), true
 	case nvml.FI_DEV_GET_GPU_RECOVERY_ACTION:
@@ -95,7 +102,7 @@ func pcieBytes(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
 func nvlinkKiB(overhead float64) field {
 	return field{gpu.ReadingNVLink, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG,
 		func(s *sim.GPUState, scope uint32) (uint64, nvml.Return) {
-			if s.NVLinks == 0 {
+			if s.NVLinks == 0 || s.CountsByLink() {
 				return 0, nvml.ERROR_NOT_SUPPORTED
 			}
 			kib := uint64(float64(s.NVLinkBytes)*overhead) >> 10
@@ -111,10 +118,31 @@ func nvlinkKiB(overhead float64) field {
 
 // nvlinkErrors are none: the simulation has no faulty links.
 func nvlinkErrors(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
-	if s.NVLinks == 0 {
+	if s.NVLinks == 0 || s.CountsByLink() {
 		return 0, nvml.ERROR_NOT_SUPPORTED
 	}
 	return 0, nvml.SUCCESS
+}
+
+func linkCount(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
+	if s.NVLinks == 0 {
+		return 0, nvml.ERROR_NOT_SUPPORTED
+	}
+	return uint64(s.NVLinks), nvml.SUCCESS
+}
+
+// byLink is a counter of the link that is the scope.
+func byLink(value func(s *sim.GPUState) uint64) field {
+	return field{gpu.ReadingNVLink, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG,
+		func(s *sim.GPUState, scope uint32) (uint64, nvml.Return) {
+			switch {
+			case !s.CountsByLink():
+				return 0, nvml.ERROR_NOT_SUPPORTED
+			case int64(scope) >= int64(s.NVLinks):
+				return 0, nvml.ERROR_INVALID_ARGUMENT
+			}
+			return value(s), nvml.SUCCESS
+		}}
 }
 
 // remappedRows is a field that says the same as GetRemappedRows.
