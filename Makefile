@@ -139,10 +139,10 @@ test-e2e: toolchain
 	go test -race -count=1 -timeout $(TEST_TIMEOUT) -skip '$(LONG)' ./cmd/... || { echo "where the change of a golden is meant, run: make golden, and review the difference"; exit 1; }
 
 .PHONY: test-hardware
-test-hardware: build ## print what check-node says, and hold the driver contract against this node's own GPUs, reading only; it fails if there are none
+test-hardware: build ## print what check-node says and what this node's driver answers where nvml.h is open, and hold the driver contract against this node's own GPUs, reading only; it fails if there are none
 	@report=$$(bin/mig-exporter check-node --log.level=error || true); echo "$$report"; \
 	case "$$report" in *"refusing to be the first to open the GPUs"*) exit 1;; esac
-	NVML_CONTRACT_HARDWARE=1 go test -count=1 -v -timeout $(TEST_TIMEOUT) -run '^TestContractOfTheHardware$$' ./cmd/nvml-sim/contract
+	NVML_CONTRACT_HARDWARE=1 go test -count=1 -v -timeout $(TEST_TIMEOUT) -run '^Test(Contract|Facts)OfTheHardware$$' ./cmd/nvml-sim/contract
 
 .PHONY: test-growth
 test-growth: toolchain

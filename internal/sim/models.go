@@ -108,12 +108,12 @@ func gpuModels() []gpuModel {
 			idleMemory: idleMemory{gpu: 7, one: 9, two: 17, more: 22},
 		},
 		{
-			// Published nvidia-smi and CUDA output of HGX B200 systems: memory, idle power of 136 to 145 W, limit, SMs, memory
-			// clock (pytorch/ao PR 4002), device and subsystem. The VBIOS, the idle clock and PCIe's generation are not known:
-			// no VBIOS, and the last two as of an H200.
+			// Published nvidia-smi and CUDA output of HGX B200 systems: memory, idle power of 136 to 145 W, limit, SMs, clocks
+			// under load (pytorch/ao PR 4002), device, subsystem, VBIOS. The idle clock and PCIe's generation are not known: as
+			// of an H200.
 			key: "B200-180GB", aliases: []string{"B200"}, geometry: "B200-180GB", name: "NVIDIA B200", arch: Blackwell,
 			memoryMiB: 183359, reservedMiB: 728, sms: 148, coresPerSM: 128, capability: [2]int{10, 0},
-			pciDevice: 0x290110DE, pciSubsys: 0x199910DE,
+			pciDevice: 0x290110DE, pciSubsys: 0x199910DE, vbios: "97.00.88.00.0E",
 			idleWatts: 140, limitWatts: 1000, idleSMMHz: 345, maxSMMHz: 1965, memoryMHz: 3996, pcieGen: 5, nvlinks: 18,
 			memoryTemp: true,
 			// With MIG on nvidia-smi shows no power, 31 MiB of each empty 2g.45gb, and 107 MiB of a GPU with three of them and
