@@ -105,9 +105,12 @@ func gpuFacts(d nvmlsource.Device) []string {
 			list = append(list, f.name+": "+codeText(ret))
 			continue
 		}
-		bits := binary.NativeEndian.Uint64(values[0].Value[:])
+		number := int64(binary.NativeEndian.Uint64(values[0].Value[:])) //nolint:gosec // printed, whatever it is
+		if nvml.ValueType(values[0].ValueType) == nvml.VALUE_TYPE_SIGNED_INT {
+			number = int64(int32(number)) //nolint:gosec // the union's half that is used
+		}
 		list = append(list, fmt.Sprintf("%s (type %d): %s", f.name, values[0].ValueType,
-			answerText(int64(bits), nvml.Return(int32(values[0].NvmlReturn))))) //nolint:gosec // printed as it is
+			answerText(number, nvml.Return(int32(values[0].NvmlReturn)))))
 	}
 
 	return list
@@ -247,7 +250,8 @@ func TestFactsOfTheHardware(t *testing.T) {
 	if os.Getenv(pidsVariable) != "" {
 		for _, line := range list {
 			if strings.Contains(line, ": processes ") {
-				fmt.Println("in a PID namespace of its own, " + line)
+				counted, _, _ := strings.Cut(line, ",")
+				fmt.Println("in a PID namespace of its own, " + counted)
 			}
 		}
 		return
