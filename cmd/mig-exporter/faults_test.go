@@ -355,7 +355,7 @@ faults: [{at: 10s, for: 100s, kind: no-permission}]
 	if sum(denied) == 0 || sum(denied) != sum(after) {
 		t.Errorf("errors went from %v to %v while nothing changed", denied, after)
 	}
-	p.advance(30 * time.Second)
+	p.advance(time.Minute) // denied calls are tried again once a minute
 	look("with permission again", 2, 4, 2)
 	for _, reading := range []string{"memory", "mig", "events"} {
 		again := `msg="permission is granted again; readings are no longer left out" reading=` + reading

@@ -75,7 +75,7 @@ func TestGPMRefusals(t *testing.T) {
 			t.Errorf("%s %d: errors %v, %v, %v", c.call, c.ret, g.Errors, gi.Errors, ci.Errors)
 		}
 		n.spy.set(c.call, nvml.SUCCESS)
-		n.advance(15 * time.Second)
+		n.advance(time.Minute)
 		if c.ret != nvml.ERROR_NOT_SUPPORTED {
 			if back := n.poll(n.discover()[1]).Instances[0]; !back.Activity.SM.Present() ||
 				!back.ComputeInstances[0].Activity.SM.Present() {

@@ -45,6 +45,7 @@ type gpuState struct {
 	metrics       [gpuMetrics]GPMMetric // reused by every Read
 	mediaMetrics  []GPMMetric           // likewise
 	freshAt       time.Time             // when unsupported calls were last forgotten
+	deniedAt      time.Time             // when denied calls were last tried again
 
 	eventRights  delivery // of events under MIG, as far as a reading has shown it
 	deniedEvents bool     // a reading has reported that events are not delivered
@@ -132,6 +133,20 @@ func newGPUState(uuid gpu.UUID, h Device, index int) *gpuState {
 // supportEvery is how often unsupported calls are tried again: for a while after it was loaded, or a GPU was reset, a
 // driver reports calls as unsupported that it supports.
 const supportEvery = 10 * time.Minute
+
+// deniedEvery is how often calls that were denied are tried again at most. Each refusal can print a line to the kernel's log
+// (open kernel modules, kernel_mig_manager.c 7955).
+const deniedEvery = time.Minute
+
+// retriesDenied reports whether denied calls are to be tried again now.
+func (g *gpuState) retriesDenied(now time.Time) bool {
+	if since := now.Sub(g.deniedAt); !g.deniedAt.IsZero() && since >= 0 && since < deniedEvery {
+		return false
+	}
+	g.deniedAt = now
+
+	return true
+}
 
 // retryUnsupported clears the cache of unsupported calls if that is due, or the GPU was changed, and reports whether
 // it did.

@@ -21,7 +21,7 @@ func newAnswers() answers {
 }
 
 // querier makes the calls of one step of a reading, about one entity. A call that is not supported is cached and
-// seldom tried again, one that is denied is tried again with the slow tier, and every other failure is an error of
+// seldom tried again, one that is denied is tried again once a minute, and every other failure is an error of
 // the step. Once the GPU as a whole does not answer, it makes no call.
 type querier struct {
 	*gpuRead
@@ -93,7 +93,7 @@ func (q *querier) refusalOf(call string) error {
 		return q.lost
 	case q.unsupported[call]:
 		return gpu.ErrNotSupported
-	case q.slow:
+	case q.retryDenied:
 		return nil
 	}
 	return q.denied[call]

@@ -16,17 +16,19 @@ type gpuRead struct {
 	state  *gpuState
 	dev    Device
 	now    time.Time
-	slow   bool // the slow tier is due; denied calls are tried again
+	slow   bool // the slow tier is due
 	extras Extras
 	cues   gpu.ReadCues
 	memory gpu.Memory // of the GPU as a whole, once it was read
 
-	layoutOnly bool  // the reading is of the layout alone
-	reported   bool  // a change of the GPU was reported since the last reading
-	scans      bool  // the tree was scanned in this reading
-	retryAll   bool  // calls that were not supported are tried again
-	rescans    int   // how often the tree was read again because something of it had vanished
-	lost       error // the GPU as a whole does not answer: no further call is made
+	layoutOnly bool // the reading is of the layout alone
+	reported   bool // a change of the GPU was reported since the last reading
+	scans      bool // the tree was scanned in this reading
+	retryAll   bool // calls that were not supported are tried again
+	// retryDenied is whether calls that were denied are tried again: with a slow tier, once a minute.
+	retryDenied bool
+	rescans     int   // how often the tree was read again because something of it had vanished
+	lost        error // the GPU as a whole does not answer: no further call is made
 }
 
 func newGPURead(s *Source, g *gpuState, cues gpu.ReadCues) *gpuRead {
@@ -58,6 +60,8 @@ func newGPURead(s *Source, g *gpuState, cues gpu.ReadCues) *gpuRead {
 		cues:     cues,
 		reported: change != unchanged,
 		retryAll: retryAll,
+
+		retryDenied: slow && g.retriesDenied(now),
 	}
 }
 
@@ -142,12 +146,13 @@ func markRemembered(lists ...[]gpu.ReadError) {
 }
 
 // forgetAnswers clears the cache of unsupported calls and makes the slow tier due, after a change of what the GPU can
-// answer. The slow tier tries denied calls again; those that are still denied are no new errors.
+// answer. Denied calls are tried again, too; those that are still denied are no new errors.
 func (r *gpuRead) forgetAnswers() {
 	clear(r.state.answers.unsupported)
 	r.state.slowAt = time.Time{}
 	r.slow = true
 	r.state.meter.tier = tierOnce
+	r.retryDenied = true
 }
 
 // readMode reads the MIG mode. A change makes everything else new: profiles are immutable only within a mode, and the

@@ -253,7 +253,7 @@ func TestFactsThatAreKnownAreNotReadAgain(t *testing.T) {
 	id := n.discover()[0]
 	first := n.read(id)
 	n.spy.taken()
-	n.advance(15 * time.Second)
+	n.advance(time.Minute)
 	second := n.read(id)
 	calls := n.spy.taken()
 	for _, call := range []string{"GetName", "GetArchitecture", "GetVbiosVersion", "GetMinorNumber", "GetPciInfo",

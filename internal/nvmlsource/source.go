@@ -16,8 +16,8 @@ import (
 type Options struct {
 	// Now is the clock that events and the slow tier go by.
 	Now func() time.Time
-	// SlowEvery is the period of the slow tier: readings that are expensive or seldom change, and another try of calls
-	// that were refused for lack of privilege. 0 is 15 s.
+	// SlowEvery is the period of the slow tier: readings that are expensive or seldom change. 0 is 15 s. Calls that were
+	// refused for lack of privilege are tried again with it, once a minute.
 	SlowEvery time.Duration
 	// HangsAfter is how long a call of a reading may take, in real time, to count for ReadCosts; 0 is no limit.
 	HangsAfter time.Duration

@@ -254,6 +254,7 @@ func TestPageOfStretchedReadings(t *testing.T) {
 
 	snap.Pace.Fast.Now = time.Second
 	cmptest.LacksTexts(t, pageText(showPage(t, Options{State: true}, snap)), "less often")
+}
 
 // TestTotalsSayWhatTheyLack: a total of the node without the value of some GPUs says so.
 func TestTotalsSayWhatTheyLack(t *testing.T) {
