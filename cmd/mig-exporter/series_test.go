@@ -34,7 +34,10 @@ func TestDocsSeries(t *testing.T) {
 	for _, format := range []struct {
 		name          string
 		count, budget int
-	}{{"text", total(text), textBudget}, {"protobuf", total(protobuf), protobufBudget}} {
+	}{
+		{"text", total(text), textBudget}, {"protobuf", total(protobuf), protobufBudget},
+		{"OpenMetrics text", countOpenMetrics(t, x), textBudget},
+	} {
 		if format.count > format.budget || format.count < format.budget/2 {
 			t.Errorf("%d series in %s, the budget is %d", format.count, format.name, format.budget)
 		}
@@ -83,6 +86,27 @@ func countSeries(t *testing.T, x *exporter, format expfmt.Format) map[string]int
 			counts[name] += seriesOf(m)
 		}
 	}
+}
+
+// countOpenMetrics scrapes OpenMetrics text and counts its samples, each of which is a series.
+func countOpenMetrics(t *testing.T, x *exporter) int {
+	t.Helper()
+	r := httptest.NewRequest("GET", "/metrics", nil)
+	r.Header.Set("Accept", openMetricsType)
+	w := httptest.NewRecorder()
+	x.handler.ServeHTTP(w, r)
+	if got := w.Header().Get("Content-Type"); !strings.HasPrefix(got, openMetricsType) {
+		t.Fatalf("got %s, want %s", got, openMetricsType)
+	}
+
+	count := 0
+	for line := range strings.Lines(w.Body.String()) {
+		if !strings.HasPrefix(line, "#") {
+			count++
+		}
+	}
+
+	return count
 }
 
 // seriesOf counts the series of one metric: a native histogram is one, a classic one has its buckets, a sum and a
