@@ -8,8 +8,8 @@ func newNVLink(c *catalog) collectFunc {
 	transmit := c.newFamily("nvidia_gpu_nvlink_transmit_bytes_total",
 		"Data that the GPU sent over all its NVLinks, without protocol overhead"+sinceNVLink5, gpuWide)
 	errs := c.newFamily("nvidia_gpu_nvlink_errors_total",
-		"NVLink errors over all links: crc_flit, crc_data, replay or recovery; from NVLink 5 on receive (packets with errors), "+
-			"effective (left after correction), recovery or recovery_failed.", gpuWide, "kind")
+		"NVLink errors over all links: crc_flit, crc_data, replay or recovery; from NVLink 5 on receive (packets "+
+			"with errors), effective (left after correction), recovery or recovery_failed.", gpuWide, "kind")
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]

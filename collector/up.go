@@ -7,7 +7,8 @@ func newUp(c *catalog) collectFunc {
 		"1 when the last reading of the GPU succeeded, 0 when it failed or did not end in time.",
 		"About the GPU as a whole; its instances have their own.")
 	readErrors := c.newFamily("nvidia_gpu_read_errors_total",
-		"Readings of the GPU that failed, by what was read and why. What the hardware does not offer is no error, but power in MIG mode. "+
+		"Readings of the GPU that failed, by what was read and why. What the hardware does not offer is no error, "+
+			"but power in MIG mode. "+
 			"Failures of the whole GPU (`device`) and lost events (`events`, `other`) begin at 0, others with the first.",
 		"Readings of its instances are counted here too.", "reading", "reason")
 	lastRead := c.newFamily("nvidia_gpu_last_read_timestamp_seconds",

@@ -83,7 +83,9 @@ func (j *nodeJudge) judgeReadings(name string, errs []gpu.ReadError) {
 		}
 		seen = append(seen, key)
 
-		c := nodeCheck{Name: name + " " + string(e.Reading), State: checkMissing, Asked: !unsupported, Found: e.Err.Error()}
+		c := nodeCheck{
+			Name: name + " " + string(e.Reading), State: checkMissing, Asked: !unsupported, Found: e.Err.Error(),
+		}
 		if errors.Is(e.Err, gpu.ErrNoPermission) {
 			c.Remedy = "grant CAP_SYS_ADMIN with NVIDIA_MIG_MONITOR_DEVICES=all (docs/image.md)"
 		}

@@ -87,15 +87,15 @@ type PCIe struct {
 	LinkWidth, LinkGeneration   Opt[int]
 }
 
-// NVLink has the totals over all links: data in bytes, without protocol overhead. From NVLink 5 on the bytes are those that
-// the driver counts on the links; whether protocol is among them nvml.h does not say.
+// NVLink has the totals over all links: data in bytes, without protocol overhead. From NVLink 5 on the bytes are
+// those that the driver counts on the links; whether protocol is among them nvml.h does not say.
 type NVLink struct {
 	ReceiveBytes, TransmitBytes Opt[uint64]
 	Errors                      []NVLinkErrors
 }
 
-// NVLinkErrors counts one kind of link error: "crc_flit", "crc_data", "replay" or "recovery"; from NVLink 5 on "receive",
-// "effective", "recovery" or "recovery_failed".
+// NVLinkErrors counts one kind of link error: "crc_flit", "crc_data", "replay" or "recovery"; from NVLink 5 on
+// "receive", "effective", "recovery" or "recovery_failed".
 type NVLinkErrors struct {
 	Kind  string `json:"kind"`
 	Count uint64 `json:"count"`

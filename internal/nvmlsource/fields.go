@@ -24,8 +24,8 @@ type field struct {
 	call      string
 }
 
-// fields lists what is read by id. The raw NVLink counters (140, 141) contain the data ones: they are never added. Whether
-// the driver counts by link is what it answers about the first one.
+// fields lists what is read by id. The raw NVLink counters (140, 141) contain the data ones: they are never added.
+// Whether the driver counts by link is what it answers about the first one.
 func fields(links *linkCounters) []field {
 	list := []field{
 		{id: nvml.FI_DEV_MEMORY_TEMP, name: "MEMORY_TEMP", reading: gpu.ReadingTemperature,

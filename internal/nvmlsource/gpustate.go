@@ -134,8 +134,8 @@ func newGPUState(uuid gpu.UUID, h Device, index int) *gpuState {
 // driver reports calls as unsupported that it supports.
 const supportEvery = 10 * time.Minute
 
-// deniedEvery is how often calls that were denied are tried again at most. Each refusal can print a line to the kernel's log
-// (open kernel modules, kernel_mig_manager.c 7955).
+// deniedEvery is how often calls that were denied are tried again at most. Each refusal can print a line to the
+// kernel's log (open kernel modules, kernel_mig_manager.c 7955).
 const deniedEvery = time.Minute
 
 // retriesDenied reports whether denied calls are to be tried again now.

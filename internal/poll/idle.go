@@ -170,9 +170,9 @@ func defaultIdlePower(g *gpu.GPU) gpu.Opt[float64] {
 	return gpu.None[float64]()
 }
 
-// defaultIdleWatts returns the idle power of a GPU until it was seen idle, by the first match of a part of the model's
-// name. Sources: the A100 PCIe figure is a published nvidia-smi capture (34 W), that of B200 several (136 to 145 W); the others are what idle GPUs of that
-// kind commonly show and are marked as defaults in the docs.
+// defaultIdleWatts returns the idle power of a GPU until it was seen idle, by the first match of a part of the
+// model's name. Sources: the A100 PCIe figure is a published nvidia-smi capture (34 W), that of B200 several (136 to
+// 145 W); the others are what idle GPUs of that kind commonly show and are marked as defaults in the docs.
 func defaultIdleWatts(name string) (float64, bool) {
 	for _, d := range []struct {
 		part  string

@@ -74,8 +74,8 @@ func (t *trackedGPU) derivePower(g *gpu.GPU, at time.Time) bool {
 	return true
 }
 
-// reportMissingPower adds an error to a GPU in MIG mode whose driver reports neither power nor energy. It counts once for
-// as long as that lasts.
+// reportMissingPower adds an error to a GPU in MIG mode whose driver reports neither power nor energy. It counts once
+// for as long as that lasts.
 func (t *trackedGPU) reportMissingPower(g *gpu.GPU, at time.Time) {
 	reported := g.Readings.PowerWatts.Present() || g.Readings.EnergyJoules.Present()
 	failed := readingFailed(g, gpu.ReadingPower) || readingFailed(g, gpu.ReadingEnergy)

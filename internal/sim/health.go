@@ -20,6 +20,6 @@ func (s *GPUState) Fabric() gpu.Opt[gpu.Fabric] {
 func (s *GPUState) HasVolatileECC() bool { return !s.MIGEnabled || s.Architecture != Ampere }
 
 // CountsByLink reports whether the driver counts bytes and errors of NVLink for each link alone, as from NVLink 5 on
-// (nvml.h, fields 201 to 225; DCGM adds them up over the links). What a driver answers about the older totals there is not
-// known: here they are not supported.
+// (nvml.h, fields 201 to 225; DCGM adds them up over the links). What a driver answers about the older totals there
+// is not known: here they are not supported.
 func (s *GPUState) CountsByLink() bool { return s.Architecture == Blackwell && s.NVLinks > 0 }

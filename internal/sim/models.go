@@ -48,8 +48,8 @@ type gpuModel struct {
 	mig mig.Model // its geometry, out of the table of known models; filled in by findModel
 }
 
-// idleMemory is what the driver itself uses of a GPU and of its MIG devices, by their compute slices, in MiB. An A100 with
-// two empty 3g.20gb of 5 MiB shows 11.
+// idleMemory is what the driver itself uses of a GPU and of its MIG devices, by their compute slices, in MiB. An A100
+// with two empty 3g.20gb of 5 MiB shows 11.
 type idleMemory struct{ gpu, one, two, more uint64 }
 
 // gpuModels lists the models that can be simulated.
@@ -107,20 +107,7 @@ func gpuModels() []gpuModel {
 			// were is not known.
 			idleMemory: idleMemory{gpu: 7, one: 9, two: 17, more: 22},
 		},
-		{
-			// Published nvidia-smi and CUDA output of HGX B200 systems: memory, idle power of 136 to 145 W, limit, SMs, clocks
-			// under load (pytorch/ao PR 4002), device, subsystem, VBIOS. The idle clock and PCIe's generation are not known: as
-			// of an H200.
-			key: "B200-180GB", aliases: []string{"B200"}, geometry: "B200-180GB", name: "NVIDIA B200", arch: Blackwell,
-			memoryMiB: 183359, reservedMiB: 728, sms: 148, coresPerSM: 128, capability: [2]int{10, 0},
-			pciDevice: 0x290110DE, pciSubsys: 0x199910DE, vbios: "97.00.88.00.0E",
-			idleWatts: 140, limitWatts: 1000, idleSMMHz: 345, maxSMMHz: 1965, memoryMHz: 3996, pcieGen: 5, nvlinks: 18,
-			memoryTemp: true,
-			// With MIG on nvidia-smi shows no power, 31 MiB of each empty 2g.45gb, and 107 MiB of a GPU with three of them and
-			// a 1g.23gb (gpu-operator issue 2155). How much of the remaining 14 is the 1g's, and what larger ones have, is not
-			// known.
-			idleMemory: idleMemory{gpu: 1, one: 13, two: 31, more: 31}, noMIGPower: true,
-		},
+		b200(),
 		{
 			key: "RTX-PRO-6000", aliases: []string{"RTX PRO 6000", "RTX PRO 6000 Blackwell 96GB"},
 			geometry: "RTX PRO 6000 Blackwell 96GB", name: "NVIDIA RTX PRO 6000 Blackwell Server Edition", arch: Blackwell,
@@ -128,6 +115,24 @@ func gpuModels() []gpuModel {
 			pciDevice: 0x2BB510DE, pciSubsys: 0x204E10DE, vbios: "98.02.6A.00.03",
 			idleWatts: 35, limitWatts: 600, idleSMMHz: 180, maxSMMHz: 2430, memoryMHz: 12481, pcieGen: 5, idleState: 8,
 		},
+	}
+}
+
+// b200 returns the B200.
+func b200() gpuModel {
+	return gpuModel{
+		// Published nvidia-smi and CUDA output of HGX B200 systems: memory, idle power of 136 to 145 W, limit, SMs, clocks
+		// under load (pytorch/ao PR 4002), device, subsystem, VBIOS. The idle clock and PCIe's generation are not known: as
+		// of an H200.
+		key: "B200-180GB", aliases: []string{"B200"}, geometry: "B200-180GB", name: "NVIDIA B200", arch: Blackwell,
+		memoryMiB: 183359, reservedMiB: 728, sms: 148, coresPerSM: 128, capability: [2]int{10, 0},
+		pciDevice: 0x290110DE, pciSubsys: 0x199910DE, vbios: "97.00.88.00.0E",
+		idleWatts: 140, limitWatts: 1000, idleSMMHz: 345, maxSMMHz: 1965, memoryMHz: 3996, pcieGen: 5, nvlinks: 18,
+		memoryTemp: true,
+		// With MIG on nvidia-smi shows no power, 31 MiB of each empty 2g.45gb, and 107 MiB of a GPU with three of them and
+		// a 1g.23gb (gpu-operator issue 2155). How much of the remaining 14 is the 1g's, and what larger ones have, is not
+		// known.
+		idleMemory: idleMemory{gpu: 1, one: 13, two: 31, more: 31}, noMIGPower: true,
 	}
 }
 

@@ -114,6 +114,7 @@ func (n *Node) describe(g *simGPU) *GPUState {
 		ExclusiveProcess: g.mps != 0,
 		PersistenceMode:  n.scenario.Node.PersistenceMode,
 		Processes:        n.listedProcesses(g),
+		ReportedWatts:    g.reportedWatts(),
 	}
 	g.describeModes(s)
 	g.describeTree(s)
@@ -128,15 +129,21 @@ func (g *simGPU) describeModes(s *GPUState) {
 		s.Utilization = gpu.Some(Utilization{GPU: percent(s.Activity.Graphics), Memory: percent(s.Activity.DRAM)})
 		s.Media = gpu.Some(s.Activity.Media.percents())
 	}
-	if !g.migOn || !g.model.noMIGPower {
-		s.ReportedWatts = gpu.Some(s.Watts)
-	}
 	if g.model.memoryTemp {
 		s.MemoryCelsius = gpu.Some(s.Celsius + 4)
 	}
 	if len(g.instances) == 0 {
 		s.Remapped = gpu.Some(g.errors.remapped)
 	}
+}
+
+// reportedWatts is the power that the driver reports.
+func (g *simGPU) reportedWatts() gpu.Opt[float64] {
+	if g.migOn && g.model.noMIGPower {
+		return gpu.None[float64]()
+	}
+
+	return gpu.Some(g.sample.watts)
 }
 
 func secondsOf(seconds float64) time.Duration {

@@ -211,7 +211,9 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 			tile{Label: "In MIG mode", Value: fmt.Sprint(migEnabled), Note: plural(instances, "GPU instance")})
 	}
 	if total > 0 {
-		tiles = append(tiles, tile{Label: "Memory used", Value: bytesText(used), Note: "of " + bytesText(total) + withoutText(withoutMemory)})
+		tiles = append(tiles, tile{
+			Label: "Memory used", Value: bytesText(used), Note: "of " + bytesText(total) + withoutText(withoutMemory),
+		})
 	}
 	if limit > 0 {
 		tiles = append(tiles,

@@ -202,24 +202,30 @@ func instanceFact(lib nvmlsource.Library, d nvmlsource.Device, gi nvmlsource.GPU
 	line := fmt.Sprintf("GPU instance %d at %d:%d, compute instances %s", info.ID, info.Placement.Start, info.Placement.Size,
 		answerText(len(computes), ret))
 
-	var samples [2]nvmlsource.GPMSample
-	for i := range samples {
-		if samples[i], ret = lib.GpmSampleAlloc(); ret != nvml.SUCCESS {
-			return line + ", GPM samples: " + codeText(ret)
-		}
-		defer samples[i].Free()
-		if ret = d.GpmMigSampleGet(int(info.ID), samples[i]); ret != nvml.SUCCESS {
-			return line + ", GPM: " + codeText(ret)
-		}
-		if i == 0 {
-			pass()
-		}
+	before, ret := lib.GpmSampleAlloc()
+	if ret != nvml.SUCCESS {
+		return line + ", GPM samples: " + codeText(ret)
+	}
+	defer before.Free()
+	after, ret := lib.GpmSampleAlloc()
+	if ret != nvml.SUCCESS {
+		return line + ", GPM samples: " + codeText(ret)
+	}
+	defer after.Free()
+
+	ret = d.GpmMigSampleGet(int(info.ID), before)
+	if ret == nvml.SUCCESS {
+		pass()
+		ret = d.GpmMigSampleGet(int(info.ID), after)
+	}
+	if ret != nvml.SUCCESS {
+		return line + ", GPM: " + codeText(ret)
 	}
 
 	metrics := []nvmlsource.GPMMetric{
 		{ID: uint32(nvml.GPM_METRIC_GRAPHICS_UTIL)}, {ID: uint32(nvml.GPM_METRIC_PCIE_RX_PER_SEC)},
 	}
-	if ret = lib.GpmMetricsGet(samples[0], samples[1], metrics); ret != nvml.SUCCESS {
+	if ret = lib.GpmMetricsGet(before, after, metrics); ret != nvml.SUCCESS {
 		return line + ", GPM metrics: " + codeText(ret)
 	}
 
