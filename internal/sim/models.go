@@ -97,16 +97,7 @@ func gpuModels() []gpuModel {
 			idleWatts: 60, limitWatts: 400, idleSMMHz: 345, maxSMMHz: 1785, memoryMHz: 2619, pcieGen: 5, nvlinks: 12,
 			memoryTemp: true,
 		},
-		{
-			key: "H200-141GB", aliases: []string{"H200"}, geometry: "H200-141GB", name: "NVIDIA H200", arch: Hopper,
-			memoryMiB: 143771, reservedMiB: 614, sms: 132, coresPerSM: 128, capability: [2]int{9, 0},
-			pciDevice: 0x233510DE, pciSubsys: 0x18BE10DE, vbios: "96.00.99.00.01",
-			idleWatts: 75, limitWatts: 700, idleSMMHz: 345, maxSMMHz: 1980, memoryMHz: 3201, pcieGen: 5, nvlinks: 18,
-			memoryTemp: true,
-			// MIG devices of 22, 17 and 9 MiB, and 55 of the whole GPU (a capture with driver 590.48.01); which sizes these
-			// were is not known.
-			idleMemory: idleMemory{gpu: 7, one: 9, two: 17, more: 22},
-		},
+		h200(),
 		b200(),
 		{
 			key: "RTX-PRO-6000", aliases: []string{"RTX PRO 6000", "RTX PRO 6000 Blackwell 96GB"},
@@ -115,6 +106,20 @@ func gpuModels() []gpuModel {
 			pciDevice: 0x2BB510DE, pciSubsys: 0x204E10DE, vbios: "98.02.6A.00.03",
 			idleWatts: 35, limitWatts: 600, idleSMMHz: 180, maxSMMHz: 2430, memoryMHz: 12481, pcieGen: 5, idleState: 8,
 		},
+	}
+}
+
+// h200 returns the H200.
+func h200() gpuModel {
+	return gpuModel{
+		key: "H200-141GB", aliases: []string{"H200"}, geometry: "H200-141GB", name: "NVIDIA H200", arch: Hopper,
+		memoryMiB: 143771, reservedMiB: 614, sms: 132, coresPerSM: 128, capability: [2]int{9, 0},
+		pciDevice: 0x233510DE, pciSubsys: 0x18BE10DE, vbios: "96.00.99.00.01",
+		idleWatts: 75, limitWatts: 700, idleSMMHz: 345, maxSMMHz: 1980, memoryMHz: 3201, pcieGen: 5, nvlinks: 18,
+		memoryTemp: true,
+		// MIG devices of 22, 17 and 9 MiB, and 55 of the whole GPU (a capture with driver 590.48.01); which sizes these
+		// were is not known.
+		idleMemory: idleMemory{gpu: 7, one: 9, two: 17, more: 22},
 	}
 }
 
