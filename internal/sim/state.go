@@ -115,6 +115,7 @@ func (n *Node) describe(g *simGPU) *GPUState {
 		PersistenceMode:  n.scenario.Node.PersistenceMode,
 		ReportedWatts:    g.reportedWatts(),
 		Processes:        n.listedProcesses(g),
+		ReportedWatts:    g.reportedWatts(),
 	}
 	g.describeModes(s)
 	g.describeTree(s)
