@@ -80,12 +80,13 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 	j.judgeActivity(of, g.ActivitySource, i.Activity, append(slices.Clone(g.Errors), i.Errors...))
 }
 
-// judgeReadings reports the readings of a device that fail, each once. What the GPU does not have is no failure, and
-// the PID namespace has a line of its own.
+// judgeReadings reports the readings of a device that fail, each once. What the GPU does not have is no failure; that it
+// has no power is worth a line, since nothing can be estimated then. The PID namespace has a line of its own.
 func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
 	var seen []string
 	for _, e := range errs {
-		if errors.Is(e.Err, gpu.ErrNotSupported) || errors.Is(e.Err, gpu.ErrPIDNamespace) ||
+		unsupported := errors.Is(e.Err, gpu.ErrNotSupported)
+		if unsupported && e.Reading != gpu.ReadingPower || errors.Is(e.Err, gpu.ErrPIDNamespace) ||
 			e.Reading == gpu.ReadingEvents || e.Reading == gpu.ReadingActivity {
 			continue
 		}
@@ -96,7 +97,7 @@ func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
 		seen = append(seen, key)
 
 		c := of.about(string(e.Reading))
-		c.State, c.Asked, c.Found = checkMissing, true, e.Err.Error()
+		c.State, c.Asked, c.Found = checkMissing, !unsupported, e.Err.Error()
 		if errors.Is(e.Err, gpu.ErrNoPermission) {
 			c.Remedy = rightsRemedy
 		}

@@ -74,24 +74,6 @@ func (t *trackedGPU) reportMissingPower(g *gpu.GPU, at time.Time) {
 	g.Errors = append(g.Errors[:len(g.Errors):len(g.Errors)], e) // the reader's errors are shared
 }
 
-// reportMissingPower adds an error to a GPU in MIG mode whose driver reports neither power nor energy. It counts once
-// for as long as that lasts.
-func (t *trackedGPU) reportMissingPower(g *gpu.GPU, at time.Time) {
-	reported := g.Readings.PowerWatts.Present() || g.Readings.EnergyJoules.Present()
-	failed := readingFailed(g, gpu.ReadingPower) || readingFailed(g, gpu.ReadingEnergy)
-	if reported || failed || !g.MIG.Enabled.Or(false) {
-		t.powerMissing = false
-		return
-	}
-
-	err := fmt.Errorf("the driver reports neither power nor energy in MIG mode, so nothing is estimated: %w",
-		gpu.ErrNotSupported)
-	e := gpu.ReadError{Reading: gpu.ReadingPower, Err: err, Remembered: t.powerMissing}
-	t.powerMissing = true
-	t.countError(e, at)
-	g.Errors = append(g.Errors[:len(g.Errors):len(g.Errors)], e) // the reader's errors are shared
-}
-
 // windowEnd returns the end of the window that the activity of a reading is of. The profiler's answer can be older than
 // the reading.
 func (t *trackedGPU) windowEnd(g *gpu.GPU, at time.Time) time.Time {

@@ -115,7 +115,6 @@ func (n *Node) describe(g *simGPU) *GPUState {
 		PersistenceMode:  n.scenario.Node.PersistenceMode,
 		ReportedWatts:    g.reportedWatts(),
 		Processes:        n.listedProcesses(g),
-		ReportedWatts:    g.reportedWatts(),
 	}
 	g.describeModes(s)
 	g.describeTree(s)
