@@ -12,17 +12,26 @@ const (
 	burstGap = 10 * time.Second
 	// pairGap is how far apart the driver's event and the line of the kernel's log about one XID may be.
 	pairGap = 5 * time.Second
+	// keepIncidents is for how long an incident is remembered: reports of one source may be handled a poll later than
+	// those of the other, so not in the order of their times.
+	keepIncidents = 10 * time.Minute
 	// maxIncidents bounds how many incidents of one GPU are remembered; the oldest are forgotten.
-	maxIncidents = 256
+	maxIncidents = 1024
 )
 
 // incident is an XID that was counted once, however often it is reported.
 type incident struct {
 	xid      uint64
 	instance gpu.Opt[gpu.InstanceID]
-	last     time.Time // of its last report
-	logged   bool      // its first report is of the kernel's log
-	paired   bool      // the other source has reported it, too
+	logged   bool // its first report is of the kernel's log
+	paired   bool // the other source has reported it, too
+
+	first, last time.Time // of its reports
+}
+
+// isNear reports whether a time is within a gap of the incident's reports.
+func (k *incident) isNear(at time.Time, gap time.Duration) bool {
+	return at.Sub(k.last) <= gap && k.first.Sub(at) <= gap
 }
 
 // incidents are the last incidents of a GPU, in their order.
@@ -41,18 +50,23 @@ func (l *incidents) isNew(e *gpu.Event) bool {
 // number counts.
 func (l *incidents) record(e *gpu.Event) (isNew, located bool) {
 	*l = slices.DeleteFunc(*l, func(known incident) bool {
-		passed := e.Time.Sub(known.last)
-		return passed > burstGap || passed < -burstGap // the clock was set back
+		return e.Time.Sub(known.last).Abs() > keepIncidents // in the future, if the clock was set back
 	})
 
 	perChannel := gpu.XIDByNumber(e.XID).PerChannel
 	known := l.find(e, func(k *incident) bool {
-		return perChannel || k.logged != e.Logged && !k.paired && e.Time.Sub(k.last).Abs() <= pairGap
+		if perChannel {
+			return k.isNear(e.Time, burstGap)
+		}
+		return k.logged != e.Logged && !k.paired && k.isNear(e.Time, pairGap)
 	})
 	if known != nil {
 		known.paired = true
 		if e.Time.After(known.last) {
 			known.last = e.Time
+		}
+		if e.Time.Before(known.first) {
+			known.first = e.Time
 		}
 		if located = e.Instance.Present() && !known.instance.Present(); located {
 			known.instance = e.Instance // one of another instance is another incident from now on
@@ -63,7 +77,7 @@ func (l *incidents) record(e *gpu.Event) (isNew, located bool) {
 	if len(*l) == maxIncidents {
 		*l = slices.Delete(*l, 0, 1)
 	}
-	*l = append(*l, incident{xid: e.XID, instance: e.Instance, last: e.Time, logged: e.Logged})
+	*l = append(*l, incident{xid: e.XID, instance: e.Instance, first: e.Time, last: e.Time, logged: e.Logged})
 	return true, false
 }
 

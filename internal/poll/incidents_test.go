@@ -47,7 +47,12 @@ func TestOneIncidentIsOneCount(t *testing.T) {
 		"13 of one instance, line of another": {[]report{{0, 13, 1, false}, {s, 13, 2, true}}, 2},
 		"31 beside 13":                        {[]report{{0, 13, 1, false}, {s, 31, 1, true}}, 2},
 		"9999, which the table does not know": {burst(9999, 3, ms), 3},
-		"the clock is set back by an hour":    {[]report{{0, 79, -1, false}, {-time.Hour, 79, -1, false}}, 2},
+		"13 twice, and the lines of both after that": {[]report{{0, 13, 1, false}, {30 * s, 13, 1, false}, {0, 13, 1, true},
+			{30 * s, 13, 1, true}}, 2},
+		"79 twice, and the lines of both after that": {[]report{{0, 79, -1, false}, {30 * s, 79, -1, false},
+			{0, 79, -1, true}, {30 * s, 79, -1, true}}, 2},
+		"79 for a minute, and a line of its middle": {append(burst(79, 7, 10*s), report{25 * s, 79, -1, true}), 1},
+		"the clock is set back by an hour":          {[]report{{0, 79, -1, false}, {-time.Hour, 79, -1, false}}, 2},
 		"lines prefer events of their instance": {[]report{{0, 31, -1, false}, {s, 31, 4, false}, {s, 31, 4, true},
 			{s, 31, -1, true}}, 2},
 	} {
