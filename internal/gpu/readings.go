@@ -191,3 +191,14 @@ type Event struct {
 	Logged   bool // it is of the kernel's log, not of the driver's events
 	Time     time.Time
 }
+
+// LoggedXID is an XID in the kernel's log, which knows GPUs by their addresses.
+type LoggedXID struct {
+	PCI      PCIAddress
+	Instance Opt[InstanceID]
+	Compute  Opt[ComputeID]
+	XID      uint64
+	// Time is when it was received or, of one from before the log was first read, when it was printed.
+	Time        time.Time
+	BeforeStart bool
+}

@@ -44,6 +44,7 @@ const (
 	SourceCheckpoint = "kubelet_checkpoint"
 	SourceKubernetes = "kubernetes" // the API server
 	SourceJobs       = "hpc_jobs"
+	SourceKernelLog  = "kernel_log"
 )
 
 // SourceState is whether a source answered when the Snapshot was made.

@@ -1,0 +1,80 @@
+package kernellog
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Path is the kernel's log as a device.
+const Path = "/dev/kmsg"
+
+// Device is the kernel's log, from the oldest record that it still has.
+type Device interface {
+	// Read reads the next record into p. If there is none yet, it waits for one, or returns syscall.EAGAIN unless wait
+	// is set. EPIPE: records were overwritten before they were read. EINVAL: the record was longer than p and is skipped.
+	Read(p []byte, wait bool) (int, error)
+	// Close ends a Read that waits, and makes it and later ones fail.
+	Close() error
+}
+
+// file is the log of the machine.
+type file struct {
+	*os.File
+	conn syscall.RawConn
+}
+
+// OpenFile opens the log of this machine for reading. It wraps gpu.ErrNoPermission if this process may not read it, and
+// gpu.ErrNotFound if there is none.
+func OpenFile(path string) (Device, error) {
+	// Without O_NONBLOCK a read would block a thread, which Close cannot end.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, os.ErrPermission): // EPERM without the right to the log, EACCES to the file
+		return nil, fmt.Errorf("%w: %w", gpu.ErrNoPermission, err)
+	case errors.Is(err, os.ErrNotExist):
+		return nil, fmt.Errorf("%w: %w", gpu.ErrNotFound, err)
+	case err != nil:
+		return nil, err
+	}
+
+	conn, err := f.SyscallConn()
+	if err != nil {
+		_ = f.Close() // it was only opened for reading
+		return nil, err
+	}
+	return &file{File: f, conn: conn}, nil
+}
+
+// Read implements Device.
+func (f *file) Read(p []byte, wait bool) (n int, err error) {
+	failure := f.conn.Read(func(fd uintptr) (done bool) {
+		for {
+			n, err = syscall.Read(int(fd), p)
+			if !errors.Is(err, syscall.EINTR) {
+				break
+			}
+		}
+		return !wait || !errors.Is(err, syscall.EAGAIN)
+	})
+	if failure != nil { // it was closed
+		return 0, failure
+	}
+	return n, err
+}
+
+// Uptime returns how long the kernel runs, without the time for which it was suspended. The time of a record is by the
+// scheduler's clock, which is that within seconds: it is not corrected for drift.
+func Uptime() time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return 0 // Linux has this clock
+	}
+	return time.Duration(now.Nano())
+}
