@@ -45,12 +45,16 @@ func (p *Poller) handleEvent(e gpu.Event, reads *eventReads) {
 	case gpu.EventMIGChange:
 		reads.add(e.GPU, layoutOnly)
 	case gpu.EventsLost:
-		level.Warn(p.opts.Logger).Log("msg", "lost events of the driver; XIDs may be missing from the counts")
-		for _, t := range p.gpus {
-			t.countError(gpu.ReadError{Reading: gpu.ReadingEvents, Err: gpu.ErrUnavailable}, e.Time)
-		}
-
+		p.countLost("lost events of the driver; XIDs may be missing from the counts", e.Time)
 		reads.everything = true // one of them may have been of any GPU
+	}
+}
+
+// countLost logs and counts, for each GPU, that XIDs may have been missed.
+func (p *Poller) countLost(msg string, at time.Time) {
+	level.Warn(p.opts.Logger).Log("msg", msg)
+	for _, t := range p.gpus {
+		t.countError(gpu.ReadError{Reading: gpu.ReadingEvents, Err: gpu.ErrUnavailable}, at)
 	}
 }
 

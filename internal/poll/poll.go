@@ -38,8 +38,9 @@ type Options struct {
 	Containers     Containers // nil: processes are not mapped to containers
 	// ProcessContainers looks up the container of every process, not only of those that share a device.
 	ProcessContainers bool
-	Profiler          Profiler // nil: activity comes from the driver alone
-	Jobs              Jobs     // nil: there are no batch jobs
+	Profiler          Profiler  // nil: activity comes from the driver alone
+	Jobs              Jobs      // nil: there are no batch jobs
+	KernelLog         KernelLog // nil: XIDs come from the driver's events alone
 	// Sources returns the states of sources outside the loop; nil: there are none.
 	Sources func() []gpu.SourceState
 	// HungElsewhere counts hung driver calls of this process outside the loop; nil: there are none.
@@ -73,6 +74,7 @@ type Poller struct {
 	profiling        profilerState
 	jobs             jobState
 	pacer            pacer
+	log              logState
 }
 
 // ErrStopped is returned by Poll once Run has returned.
@@ -224,6 +226,7 @@ func (p *Poller) runCycle(ctx context.Context) error {
 	if err := p.readGPUs(now, expired); err != nil {
 		return err
 	}
+	p.readKernelLog(now) // after the readings, which have the GPUs' addresses
 	if p.opts.Jobs != nil {
 		p.jobs.request(now, p.opts.Jobs, p.jobDevices())
 	}

@@ -29,6 +29,9 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	}
 	s.Sources = append(s.Sources, p.profiling.sources(gpu.SourceDCGM)...)
 	s.Sources = append(s.Sources, p.jobs.sources(gpu.SourceJobs)...)
+	if p.opts.KernelLog != nil {
+		s.Sources = append(s.Sources, p.log.state)
+	}
 	s.GPUs, s.Unread = p.listGPUs(now)
 	attachJobs(s.GPUs, p.jobs.last, p.jobs.readAt)
 	if p.pods.known {
@@ -93,7 +96,11 @@ func (p *Poller) listGPUs(now time.Time) (list []gpu.GPU, unread []int) {
 			unread = append(unread, t.last.Index)
 			continue
 		}
-		list = append(list, t.snapshotGPU(now, p.staleAfter()))
+		g := t.snapshotGPU(now, p.staleAfter())
+		if !p.xidsAreKnown(t) {
+			g.Totals.XIDs = gpu.Counter{}
+		}
+		list = append(list, g)
 	}
 	for _, t := range p.missing {
 		if len(t.failure) == 0 {
@@ -126,9 +133,6 @@ func (t *trackedGPU) snapshotGPU(now time.Time, staleAfter time.Duration) gpu.GP
 		g.Errors = t.failure
 	}
 	g.Totals = t.totals
-	if g.NoXIDs {
-		g.Totals.XIDs = gpu.Counter{}
-	}
 	if g.ReportsUnavailable {
 		g.Totals.Unavailable = gpu.Some(t.unavailable)
 	}

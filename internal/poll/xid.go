@@ -145,11 +145,29 @@ func removeXID(list []gpu.XIDCount, xid uint64) []gpu.XIDCount {
 	return slices.Delete(list, i, i+1)
 }
 
-// addXID adds to the count of an XID in a list that is ordered by XID. An increment of 0 adds no XID to the list.
-func addXID(list []gpu.XIDCount, e gpu.Event, increment float64) []gpu.XIDCount {
-	i, found := slices.BinarySearchFunc(list, e.XID, func(c gpu.XIDCount, xid uint64) int {
+// findXID returns the place of an XID in a list that is ordered by XID, and whether it is in it.
+func findXID(list []gpu.XIDCount, xid uint64) (i int, found bool) {
+	return slices.BinarySearchFunc(list, xid, func(c gpu.XIDCount, xid uint64) int {
 		return cmp.Compare(c.XID, xid)
 	})
+}
+
+// setLastXID sets the time of the last XID in a list, unless a later one is known. If it is the first, its counter
+// begins at 0.
+func setLastXID(list []gpu.XIDCount, e *gpu.Event, since time.Time) []gpu.XIDCount {
+	i, found := findXID(list, e.XID)
+	if !found {
+		list = slices.Insert(list, i, gpu.XIDCount{XID: e.XID, Counter: gpu.Counter{Since: since}})
+	}
+	if e.Time.After(list[i].Last) {
+		list[i].Last = e.Time
+	}
+	return list
+}
+
+// addXID adds to the count of an XID in a list that is ordered by XID. An increment of 0 adds no XID to the list.
+func addXID(list []gpu.XIDCount, e gpu.Event, increment float64) []gpu.XIDCount {
+	i, found := findXID(list, e.XID)
 	if !found && increment == 0 {
 		return list
 	}

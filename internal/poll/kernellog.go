@@ -1,0 +1,122 @@
+package poll
+
+import (
+	"slices"
+	"time"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+const (
+	// logDelay is how old a line of the kernel's log is when it is counted: the driver's event about the same XID, which
+	// names the instance where the line may not, is known by then, whichever of them came first.
+	logDelay = time.Second
+	// maxWaiting bounds the lines that wait for their GPUs; the oldest are forgotten.
+	maxWaiting = 1024
+)
+
+// KernelLog reads the XIDs that the driver prints to the kernel's log. Its methods do not block.
+type KernelLog interface {
+	// Take returns the XIDs since the last call, and whether some of them may have been lost.
+	Take() (lines []gpu.LoggedXID, lost bool)
+	// State returns whether the log is read now.
+	State() gpu.SourceState
+}
+
+// logState is what the loop has of the kernel's log.
+type logState struct {
+	state   gpu.SourceState
+	waiting []gpu.LoggedXID // lines that are too young, or whose GPU is not known
+	// strangers are the addresses of GPUs that the driver does not list, of which a line was logged.
+	strangers []gpu.PCIAddress
+}
+
+// readKernelLog counts the XIDs of the kernel's log that are due in a cycle. The events of the driver that came before
+// the cycle are counted already.
+func (p *Poller) readKernelLog(now time.Time) {
+	if p.opts.KernelLog == nil {
+		return
+	}
+
+	lines, lost := p.opts.KernelLog.Take()
+	p.log.state = p.opts.KernelLog.State()
+	if lost {
+		p.countLost("lost lines of the kernel's log; XIDs may be missing from the counts", now)
+	}
+
+	p.log.waiting = append(p.log.waiting, lines...)
+	p.log.waiting = slices.DeleteFunc(p.log.waiting, func(x gpu.LoggedXID) bool {
+		age := now.Sub(x.Time)
+		if !x.BeforeStart && age >= 0 && age < logDelay {
+			return false
+		}
+
+		t := p.findByAddress(x.PCI)
+		if t == nil {
+			p.warnOfStranger(x)
+			return false // the driver may list it later
+		}
+
+		t.recordLogged(p, x)
+		return true
+	})
+	if more := len(p.log.waiting) - maxWaiting; more > 0 {
+		p.log.waiting = slices.Delete(p.log.waiting, 0, more)
+	}
+}
+
+// findByAddress returns the GPU at a PCI address, the one that was read last if there were several. It is nil if no GPU
+// with this address was ever read.
+func (p *Poller) findByAddress(at gpu.PCIAddress) *trackedGPU {
+	var found *trackedGPU
+	for _, t := range p.gpus {
+		address, ok := gpu.ParsePCIAddress(t.last.PCIBusID)
+		if ok && address == at && (found == nil || t.receivedAt.After(found.receivedAt)) {
+			found = t
+		}
+	}
+	return found
+}
+
+// warnOfStranger logs, once, that there are XIDs of a GPU that the driver does not list. They wait until it does.
+func (p *Poller) warnOfStranger(x gpu.LoggedXID) {
+	if len(p.gpus) == 0 || slices.Contains(p.log.strangers, x.PCI) || len(p.log.strangers) >= maxWaiting {
+		return
+	}
+	p.log.strangers = append(p.log.strangers, x.PCI)
+	level.Warn(p.opts.Logger).Log("msg", "the kernel's log has an XID of a GPU that has not been read", "pci", x.PCI,
+		"xid", x.XID)
+}
+
+// recordLogged counts an XID of the kernel's log. One from before the GPU was first seen only sets the time of the
+// last: the counts begin with the GPU, and an instance that the line names may be another one now.
+func (t *trackedGPU) recordLogged(p *Poller, x gpu.LoggedXID) {
+	e := gpu.Event{Kind: gpu.EventXID, GPU: t.last.UUID, Instance: x.Instance, Compute: x.Compute, XID: x.XID,
+		Logged: true, Time: x.Time}
+	if !x.BeforeStart && !x.Time.Before(t.firstSeen) {
+		p.recordXID(t, e)
+		return
+	}
+
+	xid := gpu.XIDByNumber(x.XID)
+	if xid.PerChannel {
+		t.incidents.recordBefore(&e)
+	}
+	t.totals.XIDErrors = setLastXID(t.totals.XIDErrors, &e, t.firstSeen)
+	if xid.Scope == gpu.XIDOfGPU || !x.Instance.Present() {
+		t.totals.GPUXIDs = setLastXID(t.totals.GPUXIDs, &e, t.firstSeen)
+	}
+}
+
+// xidsAreKnown reports whether a count of 0 means that the GPU had no XID: the driver reports them, or the kernel's log
+// is read and would show them.
+func (p *Poller) xidsAreKnown(t *trackedGPU) bool {
+	if !t.last.NoXIDs {
+		return true
+	}
+
+	_, ok := gpu.ParsePCIAddress(t.last.PCIBusID)
+	return ok && p.log.state.Up
+}
