@@ -12,10 +12,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// TestHealthEvents: a GPU that is unavailable and another recovery action come as events of their own.
+// TestHealthEvents: a GPU that is unavailable and another recovery action come as events of their own. Of the XID 79 of
+// an idle GPU there is no other.
 func TestHealthEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t, strings.Replace(xidScenario, "xid: 74}", "xid: 79, recovery: reset}", 1))
+		n := startNode(t, strings.Replace(xidScenario, "xid: 74}", "xid: 79, recovery: reset}", 1)+
+			"  - {at: 2m, gpu: 0, kind: xid, xid: 74}\n")
 		ids := n.discover()
 		g := n.read(ids[0])
 		cmptest.Equal(t, "reported", [2]bool{g.ReportsUnavailable, g.ReportsRecovery}, [2]bool{true, true})
@@ -25,6 +27,9 @@ func TestHealthEvents(t *testing.T) {
 			e := n.next()
 			cmptest.Equal(t, "kind", e.Kind, want)
 			cmptest.Equal(t, "GPU", e.GPU, ids[0])
+			if e.Kind == gpu.EventXID {
+				cmptest.Equal(t, "XID", e.XID, 74)
+			}
 		}
 		n.source.Close(t.Context())
 	})

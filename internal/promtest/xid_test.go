@@ -80,6 +80,8 @@ func TestXIDThatLosesItsGPU(t *testing.T) {
 node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}
 seed: 1
 gpus: [{model: H100-80GB, mig: true, layout: ["7g.80gb@0"]}, {model: H100-80GB, mig: true, layout: ["7g.80gb@0"]}]
+workloads: [{name: w, memory: 1GiB, sm: 10}]
+processes: [{device: "1/7g.80gb@0", workload: w}]
 faults:
   - {at: 75s, gpu: 1, kind: xid, xid: 79}
   - {at: 76s, gpu: 1, kind: lost}

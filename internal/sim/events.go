@@ -137,13 +137,14 @@ func (s *Subscription) Close() {
 	s.node.settled()
 }
 
-// Settle waits, at most until the context ends, until every event has been taken and the reader is in Next again:
-// what a client does with an event before it asks for the next is done then. A client whose queue has failed is waited
-// for until it has found a queue to work; those that have gone away otherwise do not count.
+// Settle waits, at most until the context ends, until every event has been taken and the reader is in Next again: what
+// a client does with an event before it asks for the next is done then. The same holds for records of the kernel's log.
+// A client whose queue has failed is waited for until it has found a queue to work; those that have gone away otherwise
+// do not count.
 func (n *Node) Settle(ctx context.Context) {
 	for {
 		n.lock()
-		busy := n.failed > 0 || slices.ContainsFunc(n.watches, func(s *Subscription) bool {
+		busy := n.failed > 0 || n.kernel.isBusy() || slices.ContainsFunc(n.watches, func(s *Subscription) bool {
 			return len(s.watched) > 0 && (len(s.queue) > 0 || !s.waiting)
 		})
 		idle := n.idle

@@ -149,7 +149,7 @@ func TestSettleWaitsForWhoeverTakesEvents(t *testing.T) {
 node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}
 seed: 1
 gpus: [{model: A30, count: 1}]
-faults: [{at: 1s, gpu: 0, kind: xid, xid: 13}, {at: 1s, gpu: 0, kind: xid, xid: 79}]
+faults: [{at: 1s, gpu: 0, kind: xid, xid: 13}, {at: 1s, gpu: 0, kind: xid, xid: 48}]
 `)
 	n.Settle(t.Context()) // there is no reader
 	s := n.Subscribe()

@@ -275,19 +275,40 @@ func (n *Node) scheduleSpan(f *FaultSpec, rank int, begin, end func()) {
 	}
 }
 
-// xid reports an XID error. With those after which the driver cannot use the GPU any more it says so first, by an event
-// of its own (open-gpu-kernel-modules 595.45.04: 79 in osinit.c, 119 in kernel_gsp.c,
-// NV2080_NOTIFIERS_GPU_UNAVAILABLE).
+// channelsPerProcess is how many channels a simulated process has; a CUDA program has several.
+const channelsPerProcess = 4
+
+// xid reports an XID error in the kernel's log and by the driver's events. With those after which the driver cannot use
+// the GPU any more it says so first, by an event of its own (open-gpu-kernel-modules 595.45.04: 79 in osinit.c, 119 in
+// kernel_gsp.c, NV2080_NOTIFIERS_GPU_UNAVAILABLE).
 func (n *Node) xid(f *FaultSpec) {
 	index := f.GPU.Or(0)
 	n.gpus[index].errors.count(f.XID)
+	n.printXID(f)
 	if f.XID == 79 || f.XID == 119 {
 		n.emit(Event{Kind: gpu.EventUnavailable, GPU: index, Time: n.at})
 	}
 	if f.Recovery != "" {
 		n.emit(Event{Kind: gpu.EventRecoveryAction, GPU: index, Time: n.at})
 	}
-	n.emit(Event{Kind: gpu.EventXID, GPU: index, Instance: f.Instance, Compute: f.Compute, XID: f.XID, Time: n.at})
+	for range n.xidEvents(f) {
+		n.emit(Event{Kind: gpu.EventXID, GPU: index, Instance: f.Instance, Compute: f.Compute, XID: f.XID, Time: n.at})
+	}
+}
+
+// xidEvents returns how many events the driver sends for an XID. NVML's event is made of the notifier of a channel that
+// fails (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/rc/kernel_rc_notification.c 463). 79 and 120
+// strike all channels of the GPU, so that an idle one sends none (kernel_rc.c 690-760, osinit.c 367-392). 62, which GSP
+// reports, is only printed (kernel_gsp.c 735-771); of a 119 the GPU being unavailable is all that is sent (kernel_gsp.c
+// 2618; NVIDIA/DCGM#235).
+func (n *Node) xidEvents(f *FaultSpec) int {
+	switch f.XID {
+	case 62, 119:
+		return 0
+	case 79, 120:
+		return channelsPerProcess * len(n.gpus[f.GPU.Or(0)].tasks)
+	}
+	return 1
 }
 
 // errorCounts are a GPU's memory errors.

@@ -85,6 +85,7 @@ func (n *Node) Reboot() error {
 
 func (n *Node) reboot() {
 	n.boots++
+	n.kernel.clear()
 	for _, g := range n.gpus {
 		for _, t := range slices.Clone(g.tasks) {
 			n.kill(t.proc, "the node was rebooted")

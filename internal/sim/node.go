@@ -42,6 +42,7 @@ type Node struct {
 	records      []Record
 	failures     []Truth // of processes that were killed
 	watches      []*Subscription
+	kernel       kernelLog
 	replacements int                 // of pods, so far
 	failed       int                 // queues of events that have failed and whose owner is not back yet
 	triggered    map[*FaultSpec]bool // faults that waited for a call and got it

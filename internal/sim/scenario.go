@@ -33,7 +33,9 @@ type NodeSpec struct {
 	Privileged bool `default:"true"` // whether the driver's callers have root's rights
 	// PIDNamespace is that of the driver's callers: the host's, or a container's own, in which nothing of the node runs.
 	PIDNamespace PIDNamespace `yaml:"pidNamespace" default:"host" oneof:"host container"`
-	Allocator    Allocator    `default:"device-plugin" oneof:"device-plugin gke hami dra"`
+	// KernelLog is whether this process may read the kernel's log.
+	KernelLog bool      `yaml:"kernelLog" default:"true"`
+	Allocator Allocator `default:"device-plugin" oneof:"device-plugin gke hami dra"`
 	// Strategy is the device plugin's MIG strategy. With single, MIG devices are offered as nvidia.com/gpu.
 	Strategy string `default:"mixed" oneof:"mixed single"`
 	// MIGUUIDs is the form of MIG devices' UUIDs. Legacy is that of drivers before R470, MIG-GPU-<uuid>/<gi>/<ci>.

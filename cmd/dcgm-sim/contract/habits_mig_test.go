@@ -160,7 +160,7 @@ faults:
 - {kind: xid, gpu: 0, xid: 31, gi: 2, ci: 0, at: 2s}
 - {kind: xid, gpu: 0, xid: 43, gi: 2, ci: 0, at: 10s}
 - {kind: xid, gpu: 0, xid: 45, gi: 2, ci: 0, at: 12s}
-- {kind: xid, gpu: 0, xid: 79, at: 20s}
+- {kind: xid, gpu: 0, xid: 74, at: 20s}
 `)
 	if !inChild(t, environment(t, path)...) {
 		return
@@ -181,7 +181,7 @@ faults:
 		{0, 0, 0, nil, "those before the watch are lost"},
 		{8 * time.Second, 45, 0, []int64{43, 45}, "two of the GPU instance"},
 		{1 * time.Second, 45, 0, nil, "none"},
-		{8 * time.Second, 45, 79, []int64{79}, "one of the GPU"},
+		{8 * time.Second, 45, 74, []int64{74}, "one of the GPU"},
 	} {
 		step(t, n, tt.at)
 		for of, want := range map[dcgm.GroupEntityPair]int64{gi: tt.gi, device: tt.device} {
