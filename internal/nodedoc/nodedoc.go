@@ -104,7 +104,12 @@ type GPU struct {
 	ExclusiveCompute gpu.Opt[bool]               `json:"exclusiveCompute,omitzero"`
 	PersistenceMode  gpu.Opt[bool]               `json:"persistenceMode,omitzero"`
 	Use
-	XIDs         *XIDs         `json:"xids,omitempty"`
+	XIDs *XIDs `json:"xids,omitempty"`
+	// Events by which the driver says that it cannot use the GPU any more, and that its RecoveryAction has changed, since
+	// the exporter started; absent if they are not received.
+	UnavailableEvents    gpu.Opt[uint64] `json:"unavailableEvents,omitzero"`
+	RecoveryActionEvents gpu.Opt[uint64] `json:"recoveryActionEvents,omitzero"`
+
 	Capacity     *Capacity     `json:"capacity,omitempty"`
 	Profiles     []gpu.Profile `json:"profiles,omitempty"`
 	Containers   []Container   `json:"containers,omitempty"`

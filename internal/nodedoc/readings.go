@@ -75,6 +75,14 @@ func newNVLink(g *gpu.GPU) NVLink {
 	}
 }
 
+func countEvents(c gpu.Opt[gpu.Counter]) gpu.Opt[uint64] {
+	counter, ok := c.Get()
+	if !ok {
+		return gpu.None[uint64]()
+	}
+	return gpu.Some(uint64(counter.Value))
+}
+
 func newXIDs(g *gpu.GPU) *XIDs {
 	if g.Totals.XIDs.Since.IsZero() {
 		return nil

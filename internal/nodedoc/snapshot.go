@@ -116,12 +116,16 @@ func newGPU(g *gpu.GPU) GPU {
 		PersistenceMode:  r.PersistenceMode,
 		Use:              newUse(count(r.Processes), g.Allocated, g.ConfirmedFree, g.Holders, g.Jobs),
 		XIDs:             newXIDs(g),
-		Capacity:         newCapacity(g.Capacity),
-		Profiles:         g.Profiles,
-		Containers:       each(g.Containers, newContainer),
-		Errors:           each(g.Errors, newError),
-		ReadErrors:       each(g.Totals.ReadErrors, newErrorCount),
-		GPUInstances:     each(g.Instances, newInstance),
+
+		UnavailableEvents:    countEvents(g.Totals.Unavailable),
+		RecoveryActionEvents: countEvents(g.Totals.RecoveryActions),
+
+		Capacity:     newCapacity(g.Capacity),
+		Profiles:     g.Profiles,
+		Containers:   each(g.Containers, newContainer),
+		Errors:       each(g.Errors, newError),
+		ReadErrors:   each(g.Totals.ReadErrors, newErrorCount),
+		GPUInstances: each(g.Instances, newInstance),
 	}
 }
 

@@ -128,6 +128,8 @@ func wholeGPU(index int) gpu.GPU {
 		XIDs: gpu.Counter{Value: 2, Since: since},
 		XIDErrors: []gpu.XIDCount{{XID: 31, Counter: gpu.Counter{Value: 2, Since: since},
 			Last: fixtureTime.Add(-time.Minute)}},
+		Unavailable:     gpu.Some(gpu.Counter{Value: 1, Since: since}),
+		RecoveryActions: gpu.Some(gpu.Counter{Value: 2, Since: since}),
 		ReadErrors: []gpu.ErrorCount{{Reading: gpu.ReadingPower, Reason: gpu.ReasonTimeout,
 			Counter: gpu.Counter{Value: 1, Since: since}}},
 		ClockEvents: []gpu.ReasonSeconds{{Reason: "sw_power_cap", Active: true,

@@ -119,6 +119,14 @@ func gpuBadges(g *gpu.GPU) []badge {
 		badges = append(badges,
 			badge{Text: plural(int(n), "XID"), Class: "warn", Title: "XID errors since the exporter started"})
 	}
+	if n := g.Totals.Unavailable.Or(gpu.Counter{}).Value; n > 0 {
+		badges = append(badges, badge{Text: plural(int(n), "unavailable event"), Class: "bad",
+			Title: "since the exporter started, the driver has said that it cannot use the GPU any more"})
+	}
+	if n := g.Totals.RecoveryActions.Or(gpu.Counter{}).Value; n > 0 {
+		badges = append(badges, badge{Text: plural(int(n), "recovery event"), Class: "warn",
+			Title: "changes of what the driver asks to be done about the GPU, since the exporter started"})
+	}
 	return badges
 }
 

@@ -40,7 +40,7 @@ func TestPageShowsTheNode(t *testing.T) {
 		"mig-exporter 1.2.3", "dgx-a100", "simulated node", "driver 580.95.05", "CUDA 13.0", "nvml", "kubelet stale",
 		"Read 1 s ago",
 		"GPUs 8 1 does not answer", "Free 2 held by no pod",
-		"GPU 0 NVIDIA A100-SXM4-40GB", "row remap pending", "2 XIDs", "Memory 31 GiB of 40 GiB 78 %",
+		"GPU 0 NVIDIA A100-SXM4-40GB", "row remap pending", "2 XIDs", "1 unavailable event", "2 recovery events", "Memory 31 GiB of 40 GiB 78 %",
 		"SM activity 75 % 75 % Utilization 87 %", "Power 318 W of 400 W",
 		"Temperature 61 °C", "Held by vision/resnet-0",
 		"Free: no pod holds it",
