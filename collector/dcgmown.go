@@ -31,11 +31,12 @@ type xidCounts struct {
 	window time.Duration
 }
 
-// writeLastXID writes the XID that was seen last, 0 if none was.
+// writeLastXID writes the XID that was seen last since the start, 0 if none was: the value stays until the next one, so
+// one that the kernel's log has from before would raise an alert for ever.
 func writeLastXID(x *xidCounts, emit emitFunc) {
 	var last gpu.XIDCount
 	for _, one := range x.list {
-		if !one.Last.Before(last.Last) {
+		if one.Value > 0 && !one.Last.Before(last.Last) {
 			last = one
 		}
 	}

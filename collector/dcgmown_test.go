@@ -79,6 +79,12 @@ func TestDCGMLastXID(t *testing.T) {
 		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
 		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0
 	`)
+	d.publishXID(48, 0, 0) // of the kernel's log, from before the start
+	d.publishAfter(time.Second)
+	d.expectSeries(allXIDsText(0, "") + `
+		# TYPE DCGM_FI_DEV_XID_ERRORS gauge
+		DCGM_FI_DEV_XID_ERRORS{UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0
+	`)
 	d.publishXID(31, 2, time.Second)
 	d.publishXID(999, 1, 0)
 	d.publishAfter(2 * time.Second)

@@ -8,7 +8,8 @@ func newExporter(c *catalog) collectFunc {
 	generation := c.newFamily("mig_exporter_snapshot_generation",
 		"Number of the Snapshot that is served, from 1 at the start.", "")
 	up := c.newFamily("mig_exporter_source_up",
-		"1 when the source (nvml, dcgm, kubelet, kubelet_checkpoint, kubernetes, hpc_jobs) answered last, else 0.", "",
+		"1 when the source (nvml, dcgm, kubelet, kubelet_checkpoint, kubernetes, hpc_jobs, kernel_log) answered last, "+
+			"else 0.", "",
 		"source")
 	stale := c.newFamily("mig_exporter_source_stale",
 		"1 while what the source said last is still in use although it no longer answers, else 0.", "", "source")

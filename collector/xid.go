@@ -3,11 +3,12 @@ package collector
 func newXID(c *catalog) collectFunc {
 	all := c.newFamily("nvidia_gpu_xids_total",
 		"XID errors of the GPU since the exporter started, all XIDs together; 0 before the first. Absent if they are not "+
-			"received: the driver does not report them, or the GPU is in MIG mode and the exporter has no right to them.",
+			"received: the driver does not report them, or the GPU is in MIG mode and the exporter has no right to them; and "+
+			"the kernel's log is not read.",
 		"Those of its instances are counted here too.")
 	byXID := c.newFamily("nvidia_gpu_xid_errors_total",
 		"XID errors of the GPU by XID. It begins with the first at 1, which increase() does not see: alerts take the "+
-			"timestamp.",
+			"timestamp. 0 for one that the kernel's log has from before the start.",
 		"Those of its instances are counted here too.", "xid")
 	last := c.newFamily("nvidia_gpu_xid_last_timestamp_seconds", "When the XID was last seen on the GPU, as Unix time.",
 		"Those of its instances count too.", "xid")

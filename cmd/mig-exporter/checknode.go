@@ -66,6 +66,7 @@ func checkNode(ctx context.Context, cfg *Config, control ControlConfig, logger l
 	if host.dcgm == nil { // an engine in this process could take the profiling from the service's
 		node.openProfiler(cfg)
 	}
+	node.openKernelLog(cfg)
 
 	run := pollRun{command: commandCheckNode, cfg: cfg, node: node, polls: nodeCheckPolls, isPending: isPending}
 	if node.profiler != nil {

@@ -121,6 +121,9 @@ func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 			c.Remedy = rightsRemedy
 		}
 	}
+	if s := j.source(gpu.SourceKernelLog); s != nil && s.Up && c.State != checkOK {
+		c.Found += "; XIDs come from the kernel's log"
+	}
 	j.add(c)
 }
 

@@ -18,6 +18,7 @@ type hostFacts struct {
 	// Whether the capability files of MIG's monitor and configuration can be opened; absent if the driver has none.
 	migMonitor, migConfig gpu.Opt[bool]
 	cgroup                string            // its version; empty if unknown
+	logRestricted         gpu.Opt[bool]     // whether the kernel's log is for CAP_SYSLOG alone
 	sleeping              gpu.Opt[[]string] // the PCI addresses of GPUs that Linux has suspended
 	dcgm                  *dcgmFiles        // nil if an engine was asked instead
 	podsErr               error             // of the sources of pods
@@ -44,6 +45,7 @@ func readHostFacts(cfg *Config, proc, sys, dev string) hostFacts {
 	h := hostFacts{root: os.Geteuid() == 0, capabilities: readCapabilities(proc)}
 	h.migMonitor, h.migConfig = readMIGRights(proc, dev)
 	h.sleeping = readSleeping(sys)
+	h.logRestricted = readLogRestricted(proc)
 	h.cgroup = readCgroupVersion(sys)
 	if cfg.DCGMMode == dcgmEmbedded {
 		h.dcgm = findDCGM()
@@ -96,6 +98,15 @@ func readSleeping(sys string) gpu.Opt[[]string] {
 	return gpu.Some(sleeping)
 }
 
+// readLogRestricted reports whether reading the kernel's log takes CAP_SYSLOG, absent if that cannot be read.
+func readLogRestricted(proc string) gpu.Opt[bool] {
+	text, err := os.ReadFile(filepath.Join(proc, "sys", "kernel", "dmesg_restrict"))
+	if err != nil {
+		return gpu.None[bool]()
+	}
+	return gpu.Some(strings.TrimSpace(string(text)) != "0")
+}
+
 // readCgroupVersion tells the versions apart by the file that only the second one's root folder has.
 func readCgroupVersion(sys string) string {
 	_, err := os.Stat(filepath.Join(sys, "fs", "cgroup", "cgroup.controllers"))
@@ -133,13 +144,18 @@ func (s simulation) readHost(*Config) hostFacts {
 	if privileged {
 		rights = 1<<capDACReadSearch | 1<<capSysPtrace | 1<<capSysAdmin
 	}
+	if s.Scenario().Node.KernelLog {
+		rights |= 1 << capSyslog
+	}
 	return hostFacts{
 		root:         privileged,
 		capabilities: gpu.Some(rights),
 		migMonitor:   gpu.Some(privileged),
 		migConfig:    gpu.Some(privileged),
 		cgroup:       "2",
-		sleeping:     gpu.Some([]string{}),
+
+		logRestricted: gpu.Some(true),
+		sleeping:      gpu.Some([]string{}),
 	}
 }
 

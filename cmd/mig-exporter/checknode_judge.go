@@ -44,6 +44,7 @@ func (j *nodeJudge) judge() {
 			Found: "the driver lists it, and has not answered in time"})
 	}
 	j.judgeExtras()
+	j.judgeKernelLog()
 	j.judgeDCGM()
 	j.judgePods()
 }

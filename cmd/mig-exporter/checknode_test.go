@@ -73,6 +73,11 @@ var checkNodeCases = []struct {
 			"--control.socket=/nonexistent/control.sock"}},
 	{name: "dense", code: 1, scenario: "node: {}\ngpus: [{model: A100-SXM4-40GB, mig: true, count: 2, layout: [1g.5gb@0, " +
 		"1g.5gb@1, 1g.5gb@2, {gi: 2g.10gb@4, ci: []}, 1g.5gb@6]}]"},
+	{name: "kernel-log", args: []string{"--xid.kernel-log"}, code: 1, scenario: "node: {privileged: false}\n" +
+		"gpus: [{model: H100-SXM5-80GB, mig: true, layout: [3g.40gb@0]}, {model: H100-SXM5-80GB}]\n" +
+		"faults: [{kind: xid, gpu: 1, xid: 79}, {kind: xid, gpu: 1, xid: 119}]"},
+	{name: "no-kernel-log", args: []string{"--xid.kernel-log"}, code: 1,
+		scenario: "node: {kernelLog: false}\ngpus: [{model: H100-SXM5-80GB}]"},
 	{name: "confidential", code: 1,
 		scenario: "node: {confidentialComputing: true, persistenceMode: false}\ngpus: [{model: H100-SXM5-80GB}]"},
 }

@@ -59,6 +59,7 @@ type Config struct {
 	Profiling   string
 	DCGMMode    string
 	DCGMAddress string
+	KernelLog   bool   // XIDs are taken from the kernel's log, too
 	JobDir      string // empty: there are no batch jobs
 
 	Names           collector.Names

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/common/version"
 
 	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/mig-exporter/mig-exporter/internal/kernellog"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/web"
@@ -151,6 +152,10 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 		"PID namespace of this process, in which the driver lists processes: auto, host (all processes that can be on the "+
 			"GPUs are in it, as on a node that is a container itself) or container (there may be others: none is listed).",
 		pidNamespaceAuto, &cfg.PIDNamespace, pidNamespaceAuto, pidNamespaceHost, pidNamespaceContainer)
+	app.Flag("xid.kernel-log",
+		"Take XIDs from the kernel's log, too: some are no events of the driver, such as 62 and 119, and 79 on an idle GPU. "+
+			"Needs "+kernellog.Path+", and CAP_SYSLOG where kernel.dmesg_restrict is 1 (docs/image.md).").
+		BoolVar(&cfg.KernelLog)
 	app.Flag("path.procfs", "The host's process table, to find the containers that share a GPU.").Default("/proc").
 		StringVar(&cfg.ProcDir)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/owners"
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/kernellog"
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/pidns"
@@ -41,6 +42,8 @@ func (n *node) openMachine(cfg *Config) error {
 		n.confidential.Store(guard.isConfidential(confidential))
 		return guard.mayOpen(confidential)
 	}
+	n.openLog = func() (kernellog.Device, error) { return kernellog.OpenFile(kernellog.Path) }
+	n.uptime = kernellog.Uptime
 	n.admin = isAdmin("/proc")
 	n.processesHidden = pidns.CheckInitial("/proc/self")
 	return nil

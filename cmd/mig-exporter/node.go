@@ -17,6 +17,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/hpcjobs"
+	"github.com/mig-exporter/mig-exporter/internal/kernellog"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
@@ -54,8 +55,9 @@ type node struct {
 	containers   poll.Containers                        // nil: the containers of processes are not known
 	// processesHidden is why the driver's lists of processes may lack some; nil if they are complete.
 	processesHidden error
-	profiler        poll.Profiler // nil: DCGM is not asked
-	jobs            poll.Jobs     // nil: there are no batch jobs
+	profiler        poll.Profiler  // nil: DCGM is not asked
+	jobs            poll.Jobs      // nil: there are no batch jobs
+	kernelLog       poll.KernelLog // nil: it is not read
 
 	// What partition control asks; each but bootID may be nil. The kind of the node sets those after releaser.
 	devices  control.Assignments
@@ -67,11 +69,13 @@ type node struct {
 
 	devicePlugin control.DevicePlugin // nil: partition control does not restart it
 
-	profilerCalls func() uint64        // nil if DCGM is not asked
-	retryProfiler func()               // nil if DCGM is not asked
-	polled        func()               // is called after each poll
-	kubelet       *podresources.Client // nil if it is not asked
-	metadata      metadata             // nil if the API server is not asked
+	profilerCalls func() uint64                    // nil if DCGM is not asked
+	retryProfiler func()                           // nil if DCGM is not asked
+	polled        func()                           // is called after each poll
+	openLog       func() (kernellog.Device, error) // opens the kernel's log
+	uptime        func() time.Duration             // of the kernel, by the clock of its log
+	kubelet       *podresources.Client             // nil if it is not asked
+	metadata      metadata                         // nil if the API server is not asked
 	running       runningContainers
 	closers       []func() error
 	logger        log.Logger
@@ -88,10 +92,23 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 		return nil, err
 	}
 	n.openProfiler(cfg)
+	n.openKernelLog(cfg)
 	if cfg.JobDir != "" {
 		n.jobs = hpcjobs.New(cfg.JobDir, logger)
 	}
 	return n, nil
+}
+
+// openKernelLog begins to read the kernel's log, if that is asked for. A log that cannot be read is a source that is
+// down, and tried again: GPUs are worth serving without it.
+func (n *node) openKernelLog(cfg *Config) {
+	if !cfg.KernelLog {
+		return
+	}
+
+	opened := kernellog.Start(kernellog.Options{Open: n.openLog, Now: n.now, Uptime: n.uptime})
+	n.onClose(opened.Close)
+	n.kernelLog = opened
 }
 
 // openDriver opens a node without the sources of its pods.

@@ -10,6 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/capture"
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/kernellog"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
@@ -31,6 +32,9 @@ func (n *node) openRecording(cfg *Config) error {
 	n.kind, n.hostname, n.now, n.library = recording{replay}, file.Node.Hostname, replay.Now, replay.Library()
 	n.processesHidden = file.ProcessesHidden()
 	n.mayOpen = func(gpu.Opt[bool]) error { return nil } // the capture was allowed to; the driver is asked as it was then
+	n.openLog = func() (kernellog.Device, error) {
+		return nil, fmt.Errorf("a recording has nothing of its kernel's log: %w", gpu.ErrNotSupported)
+	}
 	n.closers = append(n.closers, replay.Close)
 	if !cfg.stepped() {
 		n.polled = replay.Next

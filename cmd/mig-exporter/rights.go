@@ -14,6 +14,7 @@ const (
 	capDACReadSearch = 2
 	capSysPtrace     = 19
 	capSysAdmin      = 21
+	capSyslog        = 34
 )
 
 // hostUsers is the target of /proc/<pid>/ns/user in the host's user namespace: the kernel's PROC_USER_INIT_INO.

@@ -299,6 +299,7 @@ func pollOptions(
 		Containers:     node.containers,
 		Profiler:       node.profiler,
 		Jobs:           node.jobs,
+		KernelLog:      node.kernelLog,
 		Observe:        observe,
 
 		ProcessContainers: cfg.servesProcesses(),

@@ -16,6 +16,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/kernellog"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/sim/kubelet"
@@ -46,6 +47,8 @@ func (n *node) openSimulation(cfg *Config) error {
 		cfg.SimScenario)
 	kind := simulation{simulated, newEvaluation(simulated)}
 	n.kind, n.hostname, n.now, n.library = kind, scenario.Node.Hostname, simulated.Now, simnvml.New(simulated)
+	n.openLog = func() (kernellog.Device, error) { return simulated.OpenKernelLog() }
+	n.uptime = simulated.Uptime
 	n.mayOpen, n.polled = kind.mayOpen, kind.evaluation.addOutcomes
 	if scenario.Node.PIDNamespace == sim.PIDNamespaceContainer {
 		n.processesHidden = gpu.ErrPIDNamespace

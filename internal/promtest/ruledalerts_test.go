@@ -121,7 +121,7 @@ faults:
 // is not complete, each for as long as it takes.
 func TestRulesOnOutages(t *testing.T) {
 	t.Parallel()
-	n := startRuledNode(t, outages, "--poll.timeout=100ms")
+	n := startRuledNode(t, outages, "--poll.timeout=100ms", "--xid.kernel-log") // GPU 4 is idle
 	n.run(140*time.Minute, 30*time.Second)
 	n.expectStory("GpuDown", "GpuReadErrors", "GpuXidHardware", "GpuEccUncorrectable", "GpuRecoveryActionRequired",
 		"GpuXidApplication", "GpuXidNode", "GpuUnavailable", "GpuRecoveryActionChanged",

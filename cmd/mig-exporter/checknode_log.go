@@ -1,0 +1,59 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// judgeKernelLog judges whether the kernel's log can be read, and says which XIDs of this boot it has.
+func (j *nodeJudge) judgeKernelLog() {
+	c := nodeCheck{Name: "kernel-log", State: checkOff, Asked: j.cfg.KernelLog,
+		Found: "not asked (--xid.kernel-log): XIDs that the driver only prints are not seen"}
+	state := j.source(gpu.SourceKernelLog)
+	switch {
+	case !j.cfg.KernelLog:
+	case state == nil:
+		c.State, c.Found = checkUnknown, "the node was not read"
+	case state.Up:
+		c.State, c.Found = checkOK, "it is read; "+describeXIDs(j.last.GPUs)
+	default:
+		c.State, c.Found, c.Remedy = checkMissing, state.Err.Error(), j.remedyOfLog(state.Err)
+	}
+	j.add(c)
+}
+
+// remedyOfLog says what to change if the kernel's log cannot be read.
+func (j *nodeJudge) remedyOfLog(err error) string {
+	restricted, mayRead := j.host.logRestricted.Or(true), j.host.has(capSyslog).Or(false)
+	switch {
+	case errors.Is(err, gpu.ErrNotFound):
+		return "put the host's /dev/kmsg into the container (docs/image.md)"
+	case errors.Is(err, gpu.ErrNoPermission) && restricted && !mayRead:
+		return "grant CAP_SYSLOG, which kernel.dmesg_restrict=1 asks for; in a container /dev/kmsg as a device, too " +
+			"(docs/image.md)"
+	case errors.Is(err, gpu.ErrNoPermission):
+		return "let the container open the device /dev/kmsg, which a mount of it alone does not (docs/image.md)"
+	}
+	return ""
+}
+
+// describeXIDs lists the XIDs that were seen of each GPU: those of the log, from the boot on.
+func describeXIDs(gpus []gpu.GPU) string {
+	var list []string
+	for i := range gpus {
+		var xids []string
+		for _, x := range gpus[i].Totals.XIDErrors {
+			xids = append(xids, fmt.Sprint(x.XID))
+		}
+		if len(xids) > 0 {
+			list = append(list, fmt.Sprintf("gpu %d had XID %s", gpus[i].Index, strings.Join(xids, ", ")))
+		}
+	}
+	if len(list) == 0 {
+		return "it has no XID of a GPU"
+	}
+	return strings.Join(list, "; ")
+}
