@@ -54,7 +54,9 @@ func unitFolder(t *testing.T, dropIn string) string {
 }
 
 // dropIns are the forms of the service: as it is, and with each drop-in.
-func dropIns() []string { return []string{"", "partition-control.conf", "unprivileged.conf"} }
+func dropIns() []string {
+	return []string{"", "partition-control.conf", "unprivileged.conf", "xid-kernel-log.conf"}
+}
 
 // TestExposure holds the figures of docs/deploy-server.md, which systemd-analyze computes from the units.
 func TestExposure(t *testing.T) {

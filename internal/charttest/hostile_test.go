@@ -15,7 +15,8 @@ import (
 
 // harmless are texts that the schema accepts for one value or another. All of them have a part that is replaced.
 func harmless() []string {
-	return []string{replaced, "/" + replaced, replaced + ":5555", "--" + replaced, "vendor/class=" + replaced}
+	return []string{replaced, "/" + replaced, replaced + ":5555", "--" + replaced, "vendor/class=" + replaced,
+		"vendor/" + replaced}
 }
 
 const replaced = "qqq"
@@ -61,6 +62,7 @@ func besides(t *testing.T) func(path string) values {
 		"nameOverride":         set("fullnameOverride", "name"),
 		"driver.nriDevice":     set("runtimeClassName", ""),
 		"driver.hostPath":      set("privileged", true),
+		"kernelLog":            set("kernelLog.enabled", true),
 		"podMonitor.labels{}":  merge(set("serviceMonitor.enabled", false), set("podMonitor.enabled", true)),
 		"prometheusRule":       set("prometheusRule.enabled", true),
 		"dashboards":           set("dashboards.enabled", true),
@@ -151,7 +153,7 @@ func replaceTexts(value any, from, to string) any {
 	case map[string]any:
 		changed := map[string]any{}
 		for key := range v {
-			changed[key] = replaceTexts(v[key], from, to)
+			changed[strings.ReplaceAll(key, from, to)] = replaceTexts(v[key], from, to)
 		}
 		return changed
 	}

@@ -42,6 +42,11 @@ func TestRefusedValues(t *testing.T) {
 		"MIG, not root": {merge(set("mig.monitor", true), set("runAsUser", 65532)), "runAsUser: mig.monitor needs root"},
 		"relative folder of the checkpoint": {set("kubelet.checkpoint.hostPath", "device-plugins"),
 			"at '/kubelet/checkpoint/hostPath': 'device-plugins' does not match pattern"},
+		"kernel log, not root": {merge(set("kernelLog.enabled", true), set("privileged", true), set("runAsUser", 65532)),
+			"runAsUser: kernelLog.enabled needs root"},
+		"kernel log without a device": {set("kernelLog.enabled", true), "kernelLog.deviceResource: without privileged"},
+		"a resource without a domain": {merge(set("kernelLog.enabled", true), set("kernelLog.deviceResource", "kmsg")),
+			"at '/kernelLog/deviceResource': 'kmsg' does not match pattern"},
 		"evidence, not root": {merge(set("advise.keepEvidence", true), set("runAsUser", 65532)),
 			"runAsUser: advise.keepEvidence needs root"},
 		"control, no kubelet": {merge(set("control.enabled", true), set("kubelet.podResources.enabled", false)),
@@ -155,6 +160,7 @@ func TestValuesWithoutEffect(t *testing.T) {
 		{"networkPolicy.controlFrom", []any{values{}}, control, "control.network.enabled: networkPolicy.controlFrom"},
 		{"control.network.hostPort", 9402, nil, "control.network.enabled: control.network.hostPort"},
 		{"podMetadata.enabled", true, noPods, "kubelet.podResources.enabled: podMetadata.enabled"},
+		{"kernelLog.deviceResource", "squat.ai/kmsg", nil, "kernelLog.enabled: kernelLog.deviceResource"},
 		{"hostProcesses.enabled", true, noPods, "kubelet.podResources.enabled: hostProcesses.enabled"},
 	} {
 		_, err := renderFiles(loadChart(t), merge(tc.with, set(tc.value, tc.to)))

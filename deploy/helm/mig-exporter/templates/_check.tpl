@@ -16,6 +16,15 @@
 {{- if and .Values.mig.monitor (not $root) -}}
 {{ fail "runAsUser: mig.monitor needs root (runAsUser: 0); Kubernetes gives capabilities to root only, with privileged, too" }}
 {{- end -}}
+{{- if and .Values.kernelLog.enabled (not $root) -}}
+{{ fail "runAsUser: kernelLog.enabled needs root (runAsUser: 0); Kubernetes gives CAP_SYSLOG to root only" }}
+{{- end -}}
+{{- if and .Values.kernelLog.enabled (not .Values.kernelLog.deviceResource) (not .Values.privileged) -}}
+{{ fail "kernelLog.deviceResource: without privileged: true a container may not open /dev/kmsg, even if it is mounted; name the resource of a device plugin that offers it (docs/deploy-kubernetes.md)" }}
+{{- end -}}
+{{- if and .Values.kernelLog.deviceResource (not .Values.kernelLog.enabled) -}}
+{{ fail "kernelLog.enabled: kernelLog.deviceResource needs it" }}
+{{- end -}}
 {{- if and .Values.advise.keepEvidence (not $root) -}}
 {{ fail "runAsUser: advise.keepEvidence needs root (runAsUser: 0), whose state.hostPath is" }}
 {{- end -}}

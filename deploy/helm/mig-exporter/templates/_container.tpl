@@ -16,6 +16,9 @@
 - {{ printf "--dcgm.address=%s" . | quote }}
 {{- end }}
 {{- end }}
+{{- if $v.kernelLog.enabled }}
+- --xid.kernel-log
+{{- end }}
 {{- if not $v.kubelet.podResources.enabled }}
 - --kubernetes.labels=off
 {{- end }}
@@ -101,6 +104,9 @@ httpGet: {path: {{ index . 1 }}, port: metrics, scheme: {{ default "HTTP" $root.
 - {name: driver, mountPath: /usr/local/nvidia, readOnly: true, mountPropagation: HostToContainer}
 - {name: dev, mountPath: /dev}
 {{- end }}
+{{- if include "mig-exporter.mountsKernelLog" . }}
+- {name: kmsg, mountPath: /dev/kmsg, readOnly: true}
+{{- end }}
 {{- if include "mig-exporter.keepsState" . }}
 - {name: state, mountPath: /var/lib/mig-exporter}
 {{- end }}
@@ -135,6 +141,9 @@ httpGet: {path: {{ index . 1 }}, port: metrics, scheme: {{ default "HTTP" $root.
 {{- if $v.driver.hostPath }}
 - {name: driver, hostPath: {path: {{ $v.driver.hostPath | quote }}, type: Directory}}
 - {name: dev, hostPath: {path: /dev, type: Directory}}
+{{- end }}
+{{- if include "mig-exporter.mountsKernelLog" . }}
+- {name: kmsg, hostPath: {path: /dev/kmsg, type: CharDevice}}
 {{- end }}
 {{- if include "mig-exporter.keepsState" . }}
 - {name: state, hostPath: {path: {{ $v.state.hostPath | quote }}, type: DirectoryOrCreate}}

@@ -44,6 +44,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "mig-exporter.seesProcesses" -}}
 {{ if or .Values.hostProcesses.enabled .Values.control.enabled }}yes{{ end }}
 {{- end }}
+{{/* Neither where a device plugin puts it in, nor where all of /dev is mounted. */}}
+{{- define "mig-exporter.mountsKernelLog" -}}
+{{ if and .Values.kernelLog.enabled (not .Values.kernelLog.deviceResource) (not .Values.driver.hostPath) }}yes{{ end }}
+{{- end }}
 {{- define "mig-exporter.readsCheckpoint" -}}
 {{ if and .Values.kubelet.checkpoint.enabled .Values.kubelet.podResources.enabled (eq (int .Values.runAsUser) 0) }}yes{{ end }}
 {{- end }}
@@ -82,7 +86,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - SYS_PTRACE
 - DAC_READ_SEARCH
 {{- end }}
+{{- if .Values.kernelLog.enabled }}
+- SYSLOG
 {{- end }}
+{{- end }}
+
+{{/* Requests and limits, with the device of the kernel's log. */}}
+{{- define "mig-exporter.resources" -}}
+{{- $resources := deepCopy (.Values.resources | default dict) -}}
+{{- with .Values.kernelLog.deviceResource -}}
+{{- $resources = mergeOverwrite $resources (dict "limits" (dict . "1")) -}}
+{{- end -}}
+{{ if $resources }}{{ toYaml $resources }}{{ end }}
+{{- end }}
+
 {{/* A duration as Prometheus writes it, such as 1m30s, in milliseconds. */}}
 {{- define "mig-exporter.milliseconds" -}}
 {{- $units := dict "y" 31536000000 "w" 604800000 "d" 86400000 "h" 3600000 "m" 60000 "s" 1000 "ms" 1 -}}
