@@ -25,6 +25,7 @@ type incident struct {
 	instance gpu.Opt[gpu.InstanceID]
 	logged   bool // its first report is of the kernel's log
 	paired   bool // the other source has reported it, too
+	before   bool // it began before the GPU was first seen, and was not counted
 
 	first, last time.Time // of its reports
 }
@@ -68,8 +69,9 @@ func (l *incidents) record(e *gpu.Event) (isNew, located bool) {
 		if e.Time.Before(known.first) {
 			known.first = e.Time
 		}
-		if located = e.Instance.Present() && !known.instance.Present(); located {
+		if e.Instance.Present() && !known.instance.Present() {
 			known.instance = e.Instance // one of another instance is another incident from now on
+			located = !known.before
 		}
 		return false, located
 	}
@@ -79,6 +81,14 @@ func (l *incidents) record(e *gpu.Event) (isNew, located bool) {
 	}
 	*l = append(*l, incident{xid: e.XID, instance: e.Instance, first: e.Time, last: e.Time, logged: e.Logged})
 	return true, false
+}
+
+// recordBefore records a report from before the GPU was first seen: what comes of its burst from then on is no incident
+// of its own.
+func (l *incidents) recordBefore(e *gpu.Event) {
+	if isNew, _ := l.record(e); isNew {
+		(*l)[len(*l)-1].before = true
+	}
 }
 
 // find returns the first incident of an event's XID and GPU instance that matches, else the first one that matches if

@@ -102,7 +102,7 @@ func (t *trackedGPU) recordLogged(p *Poller, x gpu.LoggedXID) {
 
 	xid := gpu.XIDByNumber(x.XID)
 	if xid.PerChannel {
-		t.incidents.isNew(&e) // what comes of its burst from now on is no incident of its own
+		t.incidents.recordBefore(&e)
 	}
 	t.totals.XIDErrors = setLastXID(t.totals.XIDErrors, &e, t.firstSeen)
 	if xid.Scope == gpu.XIDOfGPU || !x.Instance.Present() {

@@ -259,3 +259,17 @@ func TestLinesAfterTheClockWasSetBack(t *testing.T) {
 	s := n.pollAfter(-time.Hour)
 	cmptest.Equal(t, "counts", xidsOf(findGPU(t, s, uuidB).Totals.XIDErrors), map[uint64]float64{79: 1})
 }
+
+// TestBurstFromBeforeTheStartIsLocated: an event that names the instance of a burst from before the start moves no count.
+func TestBurstFromBeforeTheStartIsLocated(t *testing.T) {
+	n := newLoggingNode(t)
+	n.log.lines = []gpu.LoggedXID{{PCI: addressA(), XID: 94, Time: n.clock.Now(), BeforeStart: true}}
+	defer n.startLoop()()
+	n.pollAfter(0)
+
+	n.src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 94, Instance: gpu.Some(gpu.InstanceID(2)),
+		Time: n.clock.Now().Add(time.Second)}
+	g := findGPU(t, n.pollAfter(time.Second), uuidA)
+	cmptest.Equal(t, "of the GPU alone", xidsOf(g.Totals.GPUXIDs), map[uint64]float64{94: 0})
+	cmptest.Equal(t, "of the instance", len(g.Instances[0].XIDErrors), 0)
+}
