@@ -12,7 +12,8 @@ func newContainers(c *catalog) collectFunc {
 	memory := declare("memory_used_bytes",
 		"Framebuffer memory that a container uses: all of a device that it has to itself, that of the "+
 			"processes there if this is a part of a split GPU instance, and that of the container's own processes on a "+
-			"device that containers share.")
+			"device that containers share. The processes are those of the driver's last list, which is read when the memory in "+
+			"use of the GPU or of one of its instances moves, and every 15 seconds.")
 	ratios := []struct {
 		family *family
 		of     func(*gpu.Activity) gpu.Opt[float64]

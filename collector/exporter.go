@@ -18,7 +18,8 @@ func newExporter(c *catalog) collectFunc {
 		"", "source")
 	calls := c.newFamily("mig_exporter_driver_calls_total",
 		"Calls made to the driver (nvml) and to the DCGM host engine (dcgm), by whom they keep waiting while they run: "+
-			"exclusive (every process on the node), gpu (those that use the same GPU), mapped (none), or unknown.", "",
+			"exclusive (every process on the node), gpu (those that use the same GPU), mapped (none), or unknown. Some need "+
+			"several calls of the C library: that for a GPU instance's compute instances one for each of their profiles.", "",
 		"source", "class")
 	seconds := c.newFamily("mig_exporter_driver_seconds_total",
 		"Time spent in calls of the driver that have returned, added up over threads, by class as in "+

@@ -125,7 +125,8 @@ func writeDevice(p *page, d *deviceToConfirm) {
 	}
 	switch n, listed := d.use.Processes.Get(); {
 	case !listed:
-		p.para("  ", yellow, "what runs on it is not known: mig-exporter sees no processes there, as in a pod without hostPID")
+		p.para("  ", yellow, "what runs on it is not known: mig-exporter sees no processes there, as in a "+
+			"pod without hostPID")
 	case n > 0:
 		p.para("  in use: ", red, plural(n, "process", "processes"))
 	}

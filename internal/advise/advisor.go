@@ -153,20 +153,20 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 		}
 		d := a.deviceOf(deviceKey{Instance: g.Key(instance)})
 		processes, known := instance.Processes.Get()
-		if holders := holdersOf(instance); known || !d.isHeldByProcesses(holders, instance.Jobs) {
-			a.setHolder(d, g, instance.Profile, holders, instance.Jobs, processes, passed.held)
-		} else {
+		holders := holdersOf(instance)
+		if !known && d.isHeldByProcesses(holders, instance.Jobs) {
 			d.observeGap(a.now, passed.held)
 			continue
 		}
+		a.setHolder(d, g, instance.Profile, holders, instance.Jobs, processes, passed.held)
 		d.observeInstance(instance, elapsed, g.ActivitySource)
 		held = held || d.workload != nil
 	}
 	a.observeTenants(g, held, elapsed)
 }
 
-// isHeldByProcesses reports whether only processes have shown that a device is in use, now and when they were read last.
-// While they are not known, they may run on, or not.
+// isHeldByProcesses reports whether only processes have shown that a device is in use, now and when they were read
+// last. While they are not known, they may run on, or not.
 func (d *device) isHeldByProcesses(holders []gpu.Holder, jobs []string) bool {
 	return d.holder.Processes && len(holders) == 0 && len(jobs) == 0
 }

@@ -90,8 +90,10 @@ type workload struct {
 	Media            [mediaKinds]int64
 	// Seconds in which these could not be read, and in which clocks were lowered from outside, with the weights of the
 	// histograms.
-	MemoryUnread, MediaUnread, ActivityUnread, GraphicsUnread, Throttled float64
-	Untrusted                                                            bool // busy time of its GPU instance was seen below SM activity
+	MemoryUnread, MediaUnread, ActivityUnread, Throttled float64
+
+	GraphicsUnread float64 // likewise
+	Untrusted      bool    // busy time of its GPU instance was seen below SM activity
 	// Answer is what was last recommended; Next is another answer that has been computed since NextSince without a break.
 	Answer, Next answer
 	NextSince    float64 // Observed when it was first computed

@@ -22,7 +22,8 @@ func LargestFirst(list []Process) []Process {
 // ReadCues are what the caller knows that makes the driver's lists of processes due, which are too expensive to be read
 // in each reading.
 type ReadCues struct {
-	// Asked is set if somebody waits for what there is now: everything is read anew, the layout included.
+	// Asked is set if a caller waits for what there is now, as partition control does: everything is read anew, the
+	// layout included.
 	Asked bool
 	// Changed is set if the holders of the GPU, or whether one of its devices is active, have changed since the last
 	// reading: the lists are read.

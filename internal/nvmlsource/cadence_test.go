@@ -220,7 +220,7 @@ func TestLateReportsAreTrusted(t *testing.T) {
 	cmptest.Equal(t, "the tree is scanned", calls["GetGpuInstances"] > 0, false)
 }
 
-// Whoever asks for what there is now gets it, also before the report of a change has been received.
+// A caller that asks for what there is now gets it, also before the report of a change has been received.
 func TestTreeIsScannedWhenAsked(t *testing.T) {
 	n := newNode(t, "", oneHalf)
 	id := n.discover()[0]

@@ -15,12 +15,13 @@ import (
 // computed of the window between two samples. Each reading samples every entity once, and its window goes from the
 // previous reading to this one.
 //
-// Ids and handles are reused after a layout change, and a window between samples of two instances has meaningless
-// values. So the samples of a reading are taken before its scan of the tree, by the tree of the reading before, and
-// the scan confirms them: if it finds the tree unchanged, no instance was another one at the time of the sample.
-// Otherwise all windows of the GPU start again. A reading that keeps the tree confirms nothing by itself: it relies on
-// the driver to report a change (mayKeepTree). Until the report has arrived, or where there is none, a window of two
-// instances is told only by values that make no sense, which the next reading scans for.
+// Ids and handles are reused after a layout change, and a window between samples of two instances has
+// meaningless values. So the samples of a reading are taken before its scan of the tree, by the tree of the
+// reading before, and the scan confirms them: if it finds the tree unchanged, no instance was another one at
+// the time of the sample. Otherwise all windows of the GPU start again. A reading that keeps the tree
+// confirms nothing by itself: it relies on the driver to report a change (mayKeepTree). Until the report has
+// arrived, or where there is none, only values that make no sense show a window of two instances; the next
+// reading scans then.
 
 // minWindow is the least time between two samples that nvml.h asks for.
 const minWindow = 100 * time.Millisecond

@@ -6,9 +6,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// placeComputes adds the placements of compute instances, which only lists that take the driver's exclusive lock have:
-// those of the last build, unless the layout has changed or was reported to have, the lists were not read completely, or
-// a compute instance is not what it was.
+// placeComputes adds the placements of compute instances, which only lists that take the driver's exclusive
+// lock have: those of the last build, unless the layout has changed or was reported to have, the lists were
+// not read completely, or a compute instance is not what it was.
 func (r *gpuRead) placeComputes(q *querier, t *tree, list []gpu.GPUInstance, changed bool) {
 	anew := changed || !t.placed
 	failures := len(q.errs)

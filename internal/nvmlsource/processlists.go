@@ -75,8 +75,8 @@ func (r *gpuRead) processesDue(used []gpu.Opt[uint64]) bool {
 	return false
 }
 
-// showsProcesses reports whether a process that starts or ends moves any of the memory in use that is known: that of the
-// GPU, or without it that of all its instances.
+// showsProcesses reports whether a process that starts or ends moves any of the memory in use that is known:
+// that of the GPU, or without it that of all its instances.
 func showsProcesses(used []gpu.Opt[uint64]) bool {
 	isUnknown := func(bytes gpu.Opt[uint64]) bool { return !bytes.Present() }
 

@@ -25,10 +25,11 @@ type migEntry struct {
 	identity
 }
 
-// identity identifies a MIG device. Its UUID is made of the GPU instance's id and of the engine at which the compute
-// instance begins, not of its size (open-gpu-kernel-modules 595.45.04, kmigmgrGenerateComputeInstanceUuid); the legacy
-// form has only their ids. The profile of the GPU instance, of which several fit some placements, is in the name, and in the list
-// of GPU instances if the process may read that.
+// identity identifies a MIG device. Its UUID is made of the GPU instance's id and of the engine at which the
+// compute instance begins, not of its size (open-gpu-kernel-modules 595.45.04,
+// kmigmgrGenerateComputeInstanceUuid); the legacy form has only their ids. The profile of the GPU instance,
+// of which several fit some placements, is in the name, and in the list of GPU instances if the process may
+// read that.
 type identity struct {
 	computeKey
 	uuid  gpu.MIGUUID

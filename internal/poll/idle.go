@@ -12,9 +12,10 @@ import (
 // idlePower estimates a GPU's idle power: the lowest power after two windows in a row in which nothing ran, or until
 // then a default for the model.
 //
-// A window is the time between two readings. Nothing ran in it if it is known of the whole GPU whether anything did
-// (hasActivity), and no activity that is known, no media engine and no traffic shows work. The list of processes has no part in it: it can
-// be empty because the processes are hidden, and it is seldom empty where services wait for requests.
+// A window is the time between two readings. Nothing ran in it if it is known of the whole GPU whether
+// anything did (hasActivity), and no activity that is known, no media engine and no traffic shows work. The
+// list of processes has no part in it: it can be empty because the processes are hidden, and it is seldom
+// empty where services wait for requests.
 type idlePower struct {
 	lowest gpu.Opt[float64]
 	from   evidence // of lowest
