@@ -41,6 +41,8 @@ func (n *node) openMachine(cfg *Config) error {
 		n.confidential.Store(guard.isConfidential(confidential))
 		return guard.mayOpen(confidential)
 	}
+	n.boundGPUs = func() ([]string, error) { return listBoundGPUs(cfg.ProcDir) }
+	n.openMinors = func() ([]int, error) { return listOpenMinors("/proc/self/fd") }
 	n.admin = isAdmin("/proc")
 	n.processesHidden = pidns.CheckInitial("/proc/self")
 	return nil

@@ -46,6 +46,7 @@ func (n *node) openSimulation(cfg *Config) error {
 		cfg.SimScenario)
 	kind := simulation{simulated, newEvaluation(simulated)}
 	n.kind, n.hostname, n.now, n.library = kind, scenario.Node.Hostname, simulated.Now, simnvml.New(simulated)
+	n.boundGPUs, n.openMinors = kind.boundGPUs, kind.openMinors
 	n.mayOpen, n.polled = kind.mayOpen, kind.evaluation.addOutcomes
 	if scenario.Node.PIDNamespace == sim.PIDNamespaceContainer {
 		n.processesHidden = gpu.ErrPIDNamespace

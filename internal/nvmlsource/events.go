@@ -43,6 +43,8 @@ type eventQueue struct {
 
 	registering sync.WaitGroup // calls under way that register GPUs
 
+	haltedAt time.Time // when reset was called; zero if it was not
+
 	overflow bool // events were dropped, and EventsLost was not sent yet; only the goroutine uses it
 }
 
@@ -69,6 +71,9 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	unused := !q.running && q.stopped
 	q.running = q.running || starts
 	quit, ended := q.quit, q.ended
+	if starts && !q.haltedAt.IsZero() {
+		q.overflow = time.Since(q.haltedAt) >= maxSetGap // events may have been missed
+	}
 	q.mu.Unlock()
 	if starts {
 		go q.waitForEvents(quit, ended)
@@ -155,7 +160,7 @@ func (q *eventQueue) reset() {
 	q.quit, q.ended = make(chan struct{}), make(chan struct{})
 	q.running, q.stopped, q.lostGPU, q.setErr = false, false, false, nil
 	q.gpus, q.registrations = nil, map[Device]*registration{}
-	q.overflow = true // events may have been missed
+	q.haltedAt = time.Now()
 }
 
 // waitForEvents is the goroutine: it receives events until the queue is stopped.
