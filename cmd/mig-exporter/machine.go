@@ -42,6 +42,7 @@ func (n *node) openMachine(cfg *Config) error {
 		return guard.mayOpen(confidential)
 	}
 	n.boundGPUs = func() ([]string, error) { return listBoundGPUs(cfg.ProcDir) }
+	n.migRights = func() string { return describeMIGRights(cfg.ProcDir, "/dev") }
 	n.openMinors = func() ([]int, error) { return listOpenMinors("/proc/self/fd") }
 	n.admin = isAdmin("/proc")
 	n.processesHidden = pidns.CheckInitial("/proc/self")

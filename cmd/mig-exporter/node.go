@@ -55,6 +55,7 @@ type node struct {
 	// boundGPUs and openMinors are nvmlsource.Opening's; nil: GPUs are not released.
 	boundGPUs  func() ([]string, error)
 	openMinors func() ([]int, error)
+	migRights  func() string // nvmlsource.Opening's Rights
 	// processesHidden is why the driver's lists of processes may lack some; nil if they are complete.
 	processesHidden error
 	profiler        poll.Profiler // nil: DCGM is not asked

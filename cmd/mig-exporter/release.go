@@ -28,7 +28,8 @@ import (
 
 // opening is what the source needs to let go of GPUs of this node.
 func (x *exporter) opening() nvmlsource.Opening {
-	return nvmlsource.Opening{BoundGPUs: x.node.boundGPUs, OpenMinors: x.node.openMinors, Pause: x.pauseOthers}
+	return nvmlsource.Opening{BoundGPUs: x.node.boundGPUs, OpenMinors: x.node.openMinors,
+		Rights: x.node.migRights, Pause: x.pauseOthers}
 }
 
 // pauseOthers keeps partition control from beginning operations, and ends an embedded DCGM, which uses NVML, too. That
@@ -232,6 +233,12 @@ func listOpenMinors(files string) ([]int, error) {
 	slices.Sort(minors)
 
 	return slices.Compact(minors), nil
+}
+
+// describeMIGRights is readMIGRights in one text.
+func describeMIGRights(proc, dev string) string {
+	monitor, config := readMIGRights(proc, dev)
+	return fmt.Sprint("monitor ", monitor.Or(false), ", config ", config.Or(false))
 }
 
 func (s simulation) boundGPUs() ([]string, error) {

@@ -93,6 +93,7 @@ func (s *Source) initialise() error {
 			return fmt.Errorf("nvmlInit: %w", err)
 		}
 	}
+	s.session.rights = s.readRights()
 	open := s.lib.Init
 	if s.session.targets != nil {
 		open = s.lib.InitNoAttach

@@ -24,6 +24,9 @@ type Opening struct {
 	BoundGPUs func() ([]string, error)
 	// OpenMinors lists the minor numbers of the GPUs that this process has open.
 	OpenMinors func() ([]int, error)
+	// Rights returns what this process may open of MIG's capabilities, in any form. The driver probably looks at them at
+	// nvmlInit alone: if they change while readings are denied, NVML is opened again.
+	Rights func() string
 	// Pause ends other uses of the GPUs in this process, or refuses: before NVML is shut down, and until the function is
 	// called that it returns. That is given whether all GPUs may be opened again: while one is released, no other use of
 	// NVML may attach it.
@@ -40,6 +43,7 @@ type session struct {
 	// targets are the GPUs to look up by their PCI bus ids, by index, while some are skipped; else nil.
 	targets map[int]string
 	bound   []string         // what the kernel driver listed when NVML was opened; nil if that is unknown
+	rights  string           // when NVML was opened
 	count   int              // of GPUs, by the highest index of targets
 	resume  []func(all bool) // of other uses of the GPUs in this process
 	waits   string           // why a change that is due has not been made; it is in the log
@@ -262,6 +266,10 @@ func (s *Source) dueChange(released map[gpu.UUID]*gpu.ReleasedGPU, skip map[gpu.
 		return "close a released GPU that is open again"
 	}
 
+	if s.readRights() != s.session.rights && s.privilege.lacksAny() {
+		return "use MIG rights that have changed"
+	}
+
 	bound, err := s.listBound()
 	if err != nil {
 		return ""
@@ -278,6 +286,13 @@ func (s *Source) dueChange(released map[gpu.UUID]*gpu.ReleasedGPU, skip map[gpu.
 	}
 
 	return ""
+}
+
+func (s *Source) readRights() string {
+	if s.opts.Opening.Rights == nil {
+		return ""
+	}
+	return s.opts.Opening.Rights()
 }
 
 // isReleased reports whether a GPU is released.

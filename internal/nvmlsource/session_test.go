@@ -26,6 +26,7 @@ type openNode struct {
 	pauses  []string // what was paused and resumed
 	refuses error    // why other uses of the GPUs do not end
 	mayOpen error
+	rights  string
 }
 
 func startOpenNode(t *testing.T, options, faults string) *openNode {
@@ -55,6 +56,7 @@ func startOpenNode(t *testing.T, options, faults string) *openNode {
 				}
 				return list, nil
 			},
+			Rights:     func() string { return n.rights },
 			OpenMinors: func() ([]int, error) { return simulated.OpenGPUs(), nil },
 			Pause: func(context.Context) (func(bool), error) {
 				n.pauses = append(n.pauses, "pause")
@@ -313,6 +315,21 @@ func TestGPUBoundLater(t *testing.T) {
 	n.advance(time.Minute)
 	n.spy.taken()
 	cmptest.Equal(t, "GPUs", len(n.readAll()), 3)
+	n.readAll()
+	cmptest.Equal(t, "nvmlInit", n.spy.taken()["Init"], 1)
+}
+
+// TestRightsThatAreGranted: MIG's capabilities are opened by nvmlInit, so that one is made once they have changed, and
+// none again and again.
+func TestRightsThatAreGranted(t *testing.T) {
+	n := startOpenNode(t, ", privileged: false", "  - {model: H100-80GB, mig: true, layout: [7g.80gb@0]}\n")
+	n.readAll()
+	n.spy.taken()
+	n.readAll()
+	cmptest.Equal(t, "nvmlInit", n.spy.taken()["Init"], 0)
+
+	n.rights = "monitor"
+	n.readAll()
 	n.readAll()
 	cmptest.Equal(t, "nvmlInit", n.spy.taken()["Init"], 1)
 }
