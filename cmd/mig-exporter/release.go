@@ -37,7 +37,7 @@ func (x *exporter) opening() nvmlsource.Opening {
 func (x *exporter) pauseOthers(ctx context.Context) (resume func(all bool), err error) {
 	release := func() {}
 	if x.control != nil {
-		if release, err = x.control.engine.HoldOperations(); err != nil {
+		if release, err = x.control.engine.HoldOperations(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -132,6 +132,7 @@ func (c *Config) releaseSocket() string {
 // releaseServer serves releases of GPUs on a socket of its own, which is there without partition control.
 type releaseServer struct {
 	options server.Options
+	ready   chan struct{} // closed once the socket is there
 	logger  log.Logger
 }
 
@@ -142,6 +143,7 @@ func newReleaseServer(cfg *Config, x *exporter) *releaseServer {
 	}
 	return &releaseServer{
 		logger: x.logger,
+		ready:  make(chan struct{}),
 		options: server.Options{
 			Socket:          cfg.releaseSocket(),
 			Releaser:        x.releaser(),
@@ -161,7 +163,11 @@ func (s *releaseServer) run(ctx context.Context) error {
 	}
 
 	told := ""
-	s.options.Ready = func([]net.Addr) { told = "" }
+	listening := sync.OnceFunc(func() { close(s.ready) })
+	s.options.Ready = func([]net.Addr) {
+		told = ""
+		listening()
+	}
 	for {
 		err := server.ServeReleases(ctx, s.options, s.logger)
 		if ctx.Err() != nil {

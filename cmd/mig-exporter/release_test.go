@@ -70,13 +70,11 @@ func startReleasing(t *testing.T, flags ...string) (*exporter, *releaseClient) {
 
 	c := &releaseClient{t: t}
 	c.http.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		for {
-			conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
-			if err == nil || ctx.Err() != nil {
-				return conn, err
-			}
-			time.Sleep(time.Millisecond) // the socket is created concurrently
+		select {
+		case <-x.releases.ready:
+		case <-ctx.Done():
 		}
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}
 	t.Cleanup(c.http.CloseIdleConnections)
 	return x, c
@@ -139,7 +137,7 @@ func TestReleaseBySocket(t *testing.T) {
 func TestReleaseDuringOperation(t *testing.T) {
 	x, c := startReleasing(t, "--sim.scenario=../../testdata/scenarios/h100-56.yaml", "--control.enabled",
 		"--control.socket="+filepath.Join(t.TempDir(), "c.sock"), "--control.state-dir="+t.TempDir())
-	release, err := holdOperations(t, x)
+	release, err := x.control.engine.HoldOperations(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,16 +151,4 @@ func TestReleaseDuringOperation(t *testing.T) {
 	if len(simulatedNode(x).OpenGPUs()) != 7 {
 		t.Errorf("open: %v", simulatedNode(x).OpenGPUs())
 	}
-}
-
-// holdOperations takes the place of an operation, once partition control has started.
-func holdOperations(t *testing.T, x *exporter) (release func(), err error) {
-	t.Helper()
-	for range 1000 {
-		if release, err = x.control.engine.HoldOperations(); err == nil {
-			break
-		}
-		time.Sleep(time.Millisecond) // it looks first for what the last run has left
-	}
-	return release, err
 }
