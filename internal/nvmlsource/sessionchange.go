@@ -179,18 +179,29 @@ func (c *sessionChange) open() error {
 		return nil // Discover looks up the GPUs
 	}
 
-	if err := s.listGPUs(); err == nil {
-		err = s.checkClosed(c.skip)
-		if err == nil {
-			return nil
-		}
-		s.session.down = fmt.Errorf("%w, although only the others were looked up", err)
-	} else {
-		s.session.down = fmt.Errorf("%w: the other GPUs cannot be looked up: %w", gpu.ErrLibraryClosed, err)
+	_ = s.listGPUs() // so does that for an error of a lookup
+	if err := s.checkClosed(c.skip); err != nil {
+		return c.closeAgain(fmt.Errorf("%w, although only the others were looked up", err))
 	}
-	c.shutDown()
 
 	return s.session.down
+}
+
+// closeAgain shuts NVML down for a reason, so that it stays closed. If a call hangs, the next Discover tries again.
+func (c *sessionChange) closeAgain(reason error) error {
+	s := c.source
+	err := s.pauseCalls()
+	if err == nil {
+		err = s.haltQueue()
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", reason, err)
+	}
+
+	s.session.down = reason
+	c.shutDown()
+
+	return reason
 }
 
 // setTargets sets which GPUs are looked up by their PCI bus ids, at the indexes that they have had.
@@ -209,13 +220,13 @@ func (c *sessionChange) setTargets() {
 	defer s.mu.Unlock()
 	s.session.targets = map[int]string{}
 	taken := map[int]bool{}
-	var left []string // bound, and never read
+	var left []string // bound, and never read, or at an index that another GPU has had since
 	for _, busID := range c.candidates(bound) {
 		index, known := c.indexOf(busID)
 		switch {
-		case !known:
+		case !known || taken[index]:
 			left = append(left, busID)
-		case !taken[index]:
+		default:
 			s.session.targets[index], taken[index] = busID, true
 		}
 	}
