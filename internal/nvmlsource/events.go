@@ -117,8 +117,8 @@ func (q *eventQueue) stop() {
 	}
 }
 
-// haltQueue makes the goroutine end, and returns once no call of the queue is under way and it can be started again. If a
-// call hangs, it returns an error, and the queue goes on once that call has returned.
+// haltQueue makes the goroutine end, and returns once no call of the queue is under way and it can be started again. If
+// a call hangs, it returns an error, and the queue goes on once that call has returned.
 func (s *Source) haltQueue() error {
 	q := &s.queue
 	q.mu.Lock()

@@ -92,7 +92,7 @@ func (n *openNode) readAll() []gpu.UUID {
 func (n *openNode) result(request <-chan nvmlsource.Released) nvmlsource.Released {
 	n.t.Helper()
 	for range 10 { // one Discover waits for at most a second
-		n.source.Discover() //nolint:errcheck // the answer says what became of it
+		n.source.Discover() // the answer says what became of it
 		select {
 		case r := <-request:
 			return r

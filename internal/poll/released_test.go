@@ -14,7 +14,7 @@ func TestReleasedGPU(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	h := newHarness(t, src, nil)
 	stop := h.startLoop()
-	defer stop() //nolint:errcheck // the polls say what is wrong
+	defer stop()
 	h.pollAfter(time.Second)
 
 	released := gpu.ReleasedGPU{FoundGPU: gpu.FoundGPU{Index: 0, UUID: uuidA}, Release: gpu.Release{Cause: "operator"}}
