@@ -65,6 +65,7 @@ func TestFamiliesAreWhatIsServed(t *testing.T) {
 	split.ComputeInstances = append(split.ComputeInstances, split.ComputeInstances[0])
 	split.ComputeInstances[1].ID++
 	s.GPUs[2].Instances = append(s.GPUs[2].Instances, split)
+	s.GPUs[1].Released = gpu.Some(gpu.Release{Since: s.Time, Cause: gpu.ReleasedByOperator})
 	c.Observe(s)
 	families, err := c.Gather(s)
 	if err != nil {

@@ -49,7 +49,7 @@ func unservedAliases() []alias {
 			advice: "on always"},
 		{name: "enable-gpu-bind-unbind-watch", env: "DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH", switches: true,
 			accepted: always,
-			advice:   "on always; every poll looks for GPUs and instances"},
+			advice:   "on always: a GPU that is bound later is found; migctl release lets go of one"},
 		{name: "disable-startup-validate", env: "DISABLE_STARTUP_VALIDATE", switches: true, accepted: always,
 			advice: "on always; the program starts without a driver, too"},
 	}
@@ -71,7 +71,8 @@ func harmlessAliases() []alias {
 		{name: "container-runtime-socket", env: "DCGM_CONTAINER_RUNTIME_SOCKET", verdict: warned, accepted: []string{""},
 			advice: "no container runtime is asked"},
 		{name: "gpu-bind-unbind-poll-interval", env: "DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL", verdict: warned,
-			accepted: []string{"1s"}, advice: "every poll looks for GPUs and instances; see --poll.interval"},
+			accepted: []string{"1s"},
+			advice:   "every poll compares the GPUs that the kernel driver has bound; migctl release lets go of one"},
 		{name: "web-read-timeout", env: "DCGM_EXPORTER_WEB_READ_TIMEOUT", verdict: warned, accepted: []string{"10s"},
 			advice: "requests are bounded always"},
 		{name: "web-write-timeout", env: "DCGM_EXPORTER_WEB_WRITE_TIMEOUT", verdict: warned, accepted: []string{"30s"},

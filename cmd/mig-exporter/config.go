@@ -85,6 +85,7 @@ type Config struct {
 	readyMaxAgeSet bool
 	Pprof          bool
 
+	ReleaseSocket    string // empty: GPUs are not released by hand; see releaseSocket
 	KubeletSocket    string // empty: there is no kubelet
 	kubeletSocketSet bool
 	WitnessPod       string // empty: the exporter's own pod
@@ -146,6 +147,8 @@ func (c *Config) Validate() error {
 		}
 	}
 	add(!c.Control.Cordon || c.NodeName != "", "--control.cordon: expected --kubernetes.node-name with it")
+	add(len(filepath.Dir(c.ReleaseSocket)) <= longestSocketDir,
+		"--release.socket=%s: expected a path whose folder has at most %d characters", c.ReleaseSocket, longestSocketDir)
 	add(c.Control.DevicePlugin == "" || c.KubeletSocket != "",
 		"--control.device-plugin=%s: expected a path in --kubernetes.socket: the kubelet says when the plugin has followed",
 		c.Control.DevicePlugin)

@@ -132,6 +132,10 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag("nvml.library-path",
 		"Path of the NVML library; by default libnvidia-ml.so.1 as the dynamic linker finds it.").
 		StringVar(&cfg.NVMLLibrary)
+	app.Flag("release.socket",
+		"Unix socket on which root releases GPUs by migctl, with or without partition control: auto is "+
+			defaultReleaseSocket+", and none on a simulated node. Empty is none.").
+		Default(autoSocket).StringVar(&cfg.ReleaseSocket)
 	app.Flag("sim.scenario", "Scenario file of the simulated node, or a file written by capture.").
 		StringVar(&cfg.SimScenario)
 	enumFlag(app, "sim.clock", "How simulated time passes: real, step (only by POST /-/sim/advance?by=1s), or x60.",

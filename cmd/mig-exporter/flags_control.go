@@ -48,8 +48,8 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 	app.Flag("control.socket", "Unix socket of partition control, for root and --control.allow-gid.").
 		Default("/run/mig-exporter/control.sock").StringVar(&cfg.Socket)
 	intFlag(app, "control.allow-gid",
-		"Group whose members may read, plan, apply and change the MIG mode on the socket, without force and take-over; -1 "+
-			"is none.",
+		"Group whose members may read, plan, apply and change the MIG mode on the socket, without force, take-over and "+
+			"release; -1 is none.",
 		"-1", &cfg.AllowGID)
 	app.Flag("control.listen-address",
 		"Address on which partition control is served over TLS too; needs --control.config.file.").

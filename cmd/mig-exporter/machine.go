@@ -44,6 +44,9 @@ func (n *node) openMachine(cfg *Config) error {
 	}
 	n.openLog = func() (kernellog.Device, error) { return kernellog.OpenFile(kernellog.Path) }
 	n.uptime = kernellog.Uptime
+	n.boundGPUs = func() ([]string, error) { return listBoundGPUs(cfg.ProcDir) }
+	n.migRights = func() string { return describeMIGRights(cfg.ProcDir, "/dev") }
+	n.openMinors = func() ([]int, error) { return listOpenMinors("/proc/self/fd") }
 	n.admin = isAdmin("/proc")
 	n.processesHidden = pidns.CheckInitial("/proc/self")
 	return nil

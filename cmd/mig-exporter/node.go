@@ -53,6 +53,10 @@ type node struct {
 	mayOpen      func(confidential gpu.Opt[bool]) error // nil: always
 	pods         poll.Pods                              // nil: holders are not known
 	containers   poll.Containers                        // nil: the containers of processes are not known
+	// boundGPUs and openMinors are nvmlsource.Opening's; nil: GPUs are not released.
+	boundGPUs  func() ([]string, error)
+	openMinors func() ([]int, error)
+	migRights  func() string // nvmlsource.Opening's Rights
 	// processesHidden is why the driver's lists of processes may lack some; nil if they are complete.
 	processesHidden error
 	profiler        poll.Profiler  // nil: DCGM is not asked
@@ -62,6 +66,7 @@ type node struct {
 	// What partition control asks; each but bootID may be nil. The kind of the node sets those after releaser.
 	devices  control.Assignments
 	releaser control.Profiling
+	embedded bool // releaser is an engine in this process, which holds NVML
 	handles  control.Handles
 	cluster  control.Cluster
 	reviewer server.Reviewer

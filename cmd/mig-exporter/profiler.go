@@ -28,6 +28,7 @@ func (n *node) openProfiler(cfg *Config) {
 		User:       user,
 		Logger:     n.logger,
 	})
+	n.embedded = cfg.DCGMMode == dcgmEmbedded
 	n.profiler, n.profilerCalls, n.retryProfiler, n.releaser = source, source.Calls, source.Retry, source
 	n.closers = append(n.closers, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)

@@ -77,7 +77,7 @@ func (x *exporter) askLoop(ctx context.Context) error {
 
 // backgroundParts returns the parts of the program that neither poll nor serve metrics.
 func (x *exporter) backgroundParts() []func(context.Context) error {
-	var parts []func(context.Context) error
+	parts := []func(context.Context) error{x.releases.run}
 	if x.rightsizing != nil {
 		parts = append(parts, x.rightsizing.run)
 	}
@@ -98,6 +98,7 @@ type exporter struct {
 	handler     http.Handler
 	rightsizing *rightsizing // nil if it is off
 	control     *controller  // nil if it is off
+	releases    *releaseServer
 	activity    *activityNote
 	persistence *persistenceNote
 	logger      log.Logger
@@ -120,7 +121,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		x.rightsizing.published = s.evaluation.recordPredictions
 	}
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{
-		Now: node.now, HangsAfter: cfg.PollTimeout, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger,
+		Now: node.now, HangsAfter: cfg.PollTimeout, MayOpen: node.mayOpen, Opening: x.opening(), Admin: node.admin, Logger: logger,
 		GPM:             cfg.asksGPM(),
 		ProcessesHidden: node.processesHidden, ProcessUtilization: cfg.servesProcesses(),
 		Extras: func() nvmlsource.Extras { return x.metrics.extras() }, WholeGPUMedia: cfg.Advise.Enabled,
@@ -154,6 +155,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 			return nil, err
 		}
 	}
+	x.releases = newReleaseServer(cfg, x)
 	x.handler = web.NewHandler(x.webOptions(cfg), x.poller, x.metrics, x.fresh, logger)
 	return x, nil
 }

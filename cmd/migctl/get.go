@@ -209,7 +209,9 @@ func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c co
 		p.para("  ! ", red, blockedText(list, g.UUID))
 	}
 	writeUnrestored(p, "  ", findUnrestored(list.Unrestored, g.UUID))
-	if !g.Up {
+	if r := g.Released; r != nil {
+		p.para("  ! ", yellow, releasedText(r, now))
+	} else if !g.Up {
 		t := "not answering"
 		if !g.LastRead.IsZero() {
 			t += fmt.Sprintf(", last read %s earlier", now.Sub(g.LastRead).Round(time.Second))
@@ -239,6 +241,16 @@ func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c co
 	for i := range g.GPUInstances {
 		drawInstance(p, node, &g.GPUInstances[i], c)
 	}
+}
+
+// releasedText says that the exporter has let go of a GPU.
+func releasedText(r *nodedoc.Release, now time.Time) string {
+	text := fmt.Sprintf("released %s ago: the exporter keeps it closed and reads nothing of it",
+		now.Sub(r.Since).Round(time.Second))
+	if r.Unbound {
+		return text + "; the driver does not list it any more"
+	}
+	return text + "; migctl reacquire opens it again"
 }
 
 // drawGPUHead draws the line of a GPU. A GPU without MIG has no other.

@@ -26,6 +26,8 @@ const (
 	commandLayouts    = "layouts"
 	commandRecommend  = "recommend"
 	commandEvaluate   = "evaluate"
+	commandRelease    = "release"
+	commandReacquire  = "reacquire"
 )
 
 // The forms of output.
@@ -39,6 +41,7 @@ const (
 
 const (
 	defaultAddress = "unix:///run/mig-exporter/control.sock"
+	releaseAddress = "unix:///run/mig-exporter/release.sock"
 	programHelp    = "Show and repartition the GPUs of a node: a client of mig-exporter's partition control " +
 		"(--control.enabled). A plan changes nothing; apply shows the plan, asks, and says how to undo it. GPUs are named " +
 		"by index, UUID or PCI bus id, profiles by name or id.\n\n" + exitHelp + "\n\n" + setupHelp
@@ -153,6 +156,9 @@ func (o *options) checkFlags() error {
 	if o.Command == commandRecommend {
 		return o.checkRecommend()
 	}
+	if (o.Command == commandRelease || o.Command == commandReacquire) && o.Address == defaultAddress {
+		o.Address = releaseAddress
+	}
 	if o.Command != commandPlan && o.Command != commandApply {
 		return nil
 	}
@@ -218,8 +224,19 @@ func newApp(o *options) *kingpin.Application {
 	mode.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
 	addYesFlag(mode, o)
 	addRestoreCommand(app, o)
+	addReleaseCommands(app, o)
 	addFleetCommand(app, o)
 	return app
+}
+
+// addReleaseCommands declares the commands that have a socket of their own, which is there without partition control.
+func addReleaseCommands(app *kingpin.Application, o *options) {
+	release := app.Command(commandRelease, "Let go of GPUs, so that they can be reset, unbound from the driver or passed "+
+		"to a virtual machine: the exporter closes them and reads nothing of them. Unless --address is given, by "+
+		releaseAddress+", which needs no partition control. Root alone, or the right release.")
+	release.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
+	reacquire := app.Command(commandReacquire, "Open released GPUs again.")
+	reacquire.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
 }
 
 func addRestoreCommand(app *kingpin.Application, o *options) {

@@ -254,6 +254,9 @@ func unreachableHint(e *unreachable) string {
 	case errors.Is(e, errForeign):
 		return "check --address: control is not on the port of the metrics."
 	case errors.Is(e, syscall.ECONNREFUSED), errors.Is(e, fs.ErrNotExist):
+		if e.address == releaseAddress {
+			return "is mig-exporter running on this node, as root? Its --release.socket must be --address (or MIGCTL_ADDRESS)."
+		}
 		if socket {
 			return "is mig-exporter running on this node, with --control.enabled? Its --control.socket must be --address (or " +
 				"MIGCTL_ADDRESS)."

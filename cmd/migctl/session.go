@@ -73,6 +73,8 @@ func (s *session) runCommand(ctx context.Context) error {
 		return s.setMode(ctx)
 	case commandRestore:
 		return s.restoreLayouts(ctx)
+	case commandRelease, commandReacquire:
+		return s.releaseGPUs(ctx)
 	case commandProfiles:
 		return s.showProfiles(ctx)
 	case commandOperations:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 
@@ -19,8 +20,10 @@ type library struct {
 	calls  []call // by number
 
 	mu        sync.Mutex
-	users     int    // calls of nvmlInit less those of nvmlShutdown
-	lastError string // the last line on stderr
+	users     int // calls of nvmlInit less those of nvmlShutdown
+	client    *sim.Client
+	files     map[int]*os.File // of the simulated GPUs that are open, by index
+	lastError string           // the last line on stderr
 	node      *sim.Node
 	sets      map[int]*eventSet
 	samples   map[uintptr]sample // of nvmlGpmSampleAlloc, by address
@@ -28,7 +31,8 @@ type library struct {
 }
 
 func newLibrary(getenv func(string) string) *library {
-	l := &library{getenv: getenv, sets: map[int]*eventSet{}, samples: map[uintptr]sample{}, streaming: map[int]bool{}}
+	l := &library{getenv: getenv, sets: map[int]*eventSet{}, samples: map[uintptr]sample{}, streaming: map[int]bool{},
+		files: map[int]*os.File{}}
 	always, initialized := initCalls(), tables()
 	for _, name := range functionNames() {
 		do, ok := always[name]
@@ -79,16 +83,24 @@ func initCalls() map[string]call {
 	return map[string]call{
 		"nvmlInit":          (*library).init,
 		"nvmlInit_v2":       (*library).init,
-		"nvmlInitWithFlags": (*library).init,
+		"nvmlInitWithFlags": (*library).initWithFlags,
 		"nvmlShutdown":      (*library).shutdown,
 	}
 }
 
-func (l *library) init(args) result {
+func (l *library) init(args) result { return l.begin(true) }
+
+// initFlagNoAttach is NVML_INIT_FLAG_NO_ATTACH.
+const initFlagNoAttach = 1 << 1
+
+func (l *library) initWithFlags(a args) result { return l.begin(a.uint(0)&initFlagNoAttach == 0) }
+
+// begin initialises the library, and attaches all GPUs if attach is set.
+func (l *library) begin(attach bool) result {
 	if !l.start() {
 		return driverNotLoaded
 	}
-	if err := l.node.Driver(); err != nil { // not under the lock: it may block for long
+	if err := l.client.Begin(attach); err != nil { // not under the lock: it may block for long
 		return l.failed(err)
 	}
 	l.mu.Lock()
@@ -109,8 +121,33 @@ func (l *library) start() bool {
 		l.printError(err)
 		return false
 	}
-	l.node = node
+	l.node, l.client = node, node.NewClient(l.openDevice)
 	return true
+}
+
+// devicesVariable names a folder with files nvidia0, nvidia1 and so on, by minor number, which stand for the device
+// nodes of the GPUs: the library keeps those of attached GPUs open, so that /proc/self/fd shows them.
+const devicesVariable = "MIG_SIM_DEVICES"
+
+// openDevice opens or closes the file that stands for the device node of a GPU.
+func (l *library) openDevice(index int, open bool) {
+	folder := l.getenv(devicesVariable)
+	if folder == "" {
+		return
+	}
+
+	if !open {
+		l.files[index].Close()
+		delete(l.files, index)
+		return
+	}
+
+	file, err := os.Open(filepath.Join(folder, fmt.Sprintf("nvidia%d", l.node.Minor(index))))
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "libnvidia-ml.so.1 (simulated node): %s: %v\n", devicesVariable, err)
+		return
+	}
+	l.files[index] = file
 }
 
 // failed returns NVML's code for an error of the node. What is wrong with the state file is written to stderr, too.
@@ -138,6 +175,7 @@ func (l *library) shutdown(args) result {
 	if l.users == 0 {
 		return uninitialized
 	}
+	l.client.End()
 	if l.users--; l.users == 0 {
 		for number, set := range l.sets { // a call that waits for one returns uninitialized
 			set.free()

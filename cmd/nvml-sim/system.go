@@ -13,7 +13,7 @@ import (
 
 // systemCalls answer about the node as a whole, and find devices.
 func systemCalls() map[string]call {
-	count := askDriver(func(l *library, a args) result { return put(a, 0, uint32(l.node.Count())) }, 0)
+	count := askDriver(func(l *library, a args) result { return put(a, 0, uint32(l.client.Count())) }, 0)
 	cuda := askDriver(func(l *library, a args) result { return put(a, 0, int32(l.node.Scenario().Node.CUDAVersion())) }, 0)
 	none := askDriver(func(_ *library, a args) result { return put[uint32](a, 0, 0) }, 0)
 	return map[string]call{
@@ -80,15 +80,15 @@ func driverBranch(l *library, a args) result {
 }
 
 func handleByIndex(l *library, a args) result {
-	index := a.uint(0)
-	if index >= uint32(l.node.Count()) {
-		return invalidArgument
+	index, err := l.client.At(int(a.uint(0)))
+	if err == nil {
+		_, err = l.node.Read(index, gpu.ReadingDevice)
 	}
-	_, err := l.node.Read(int(index), gpu.ReadingDevice)
 	if err != nil {
 		return l.failed(err)
 	}
-	return putHandle(a, 1, handle{kind: aGPU, gpu: int(index)})
+
+	return putHandle(a, 1, handle{kind: aGPU, gpu: index})
 }
 
 // findDevice answers with the first device that is meant. A GPU that cannot be read is skipped; its error is the answer
@@ -102,6 +102,9 @@ func findDevice(l *library, a args, meant func(s *sim.GPUState) (handle, bool)) 
 			continue
 		}
 		if h, ok := meant(&s); ok {
+			if err := l.client.Open(h.gpu); err != nil {
+				return l.failed(err)
+			}
 			return putHandle(a, 1, h)
 		}
 	}

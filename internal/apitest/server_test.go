@@ -134,6 +134,14 @@ func (e engine) ForgetLayout(_ context.Context, _ control.Actor, id gpu.UUID) (*
 	return &api.ForgottenLayout{APIVersion: api.Version, GPU: id, Forgotten: e.plan("", nil).GPUs[0].After}, nil
 }
 
+func (engine) Release(_ context.Context, id gpu.UUID) (*api.Release, error) {
+	return &api.Release{APIVersion: api.Version, GPU: id, Released: true, Seconds: 0.2, Closed: "it is still open"}, nil
+}
+
+func (engine) Reacquire(_ context.Context, id gpu.UUID) (*api.Release, error) {
+	return &api.Release{APIVersion: api.Version, GPU: id, Seconds: 0.2}, nil
+}
+
 func (e engine) EndSettling(ctx context.Context, by control.Actor, id string) (*api.Operation, error) {
 	return e.Rollback(ctx, by, id)
 }
@@ -199,6 +207,7 @@ func serve(t *testing.T) *http.Client {
 				_, _ = io.WriteString(w, `{"apiVersion":"mig-exporter/v1","gpus":[]}`)
 			}),
 			Recommendations: recommendations,
+			Releaser:        engine{},
 			Current:         func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{Facts: gpu.Facts{UUID: gpu0}}}} },
 		}, engine{}, log.NewNopLogger())
 	}()
@@ -298,6 +307,10 @@ func restores() []exchange {
 		{"POST", "/gpus/9/forget-layout", "", 404},
 		{"POST", "/gpus/0/restore", `{"force":true}`, 400},
 		{"POST", "/gpus/0/forget-layout", `{"x":1}`, 400},
+		{"POST", "/gpus/0/release", "{}", 200},
+		{"POST", "/gpus/0/reacquire", "", 200},
+		{"POST", "/gpus/9/release", "", 404},
+		{"POST", "/gpus/0/reacquire", `{"x":1}`, 400},
 	}
 }
 

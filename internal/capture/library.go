@@ -55,6 +55,19 @@ func (l *library) Shutdown() nvml.Return {
 	return l.driver.Shutdown()
 }
 
+// InitNoAttach is not recorded: a program that records lets go of no GPU.
+func (l *library) InitNoAttach() nvml.Return {
+	if l.time.replays {
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	return l.driver.InitNoAttach()
+}
+
+// DeviceGetHandleByPciBusId is for a program that lets go of a GPU, which neither records nor replays.
+func (l *library) DeviceGetHandleByPciBusId(string) (nvmlsource.Device, nvml.Return) {
+	return nil, nvml.ERROR_NOT_SUPPORTED
+}
+
 func (l *library) DeviceGetCount() (int, nvml.Return) {
 	n, ret := query(l.entity, "nvmlDeviceGetCount", func() (handleCount, nvml.Return) {
 		n, ret := l.driver.DeviceGetCount()

@@ -197,5 +197,5 @@ type Actor struct {
 
 // Rights are what an actor may do; none of them includes another.
 type Rights struct {
-	Read, Plan, Apply, Mode, Force, TakeOver bool
+	Read, Plan, Apply, Mode, Force, TakeOver, Release bool
 }

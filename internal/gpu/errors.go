@@ -31,6 +31,11 @@ var (
 	ErrNoDriver = errors.New("no NVIDIA driver")
 	// ErrVersionMismatch: the loaded library and the kernel driver differ; only a restart of this process helps.
 	ErrVersionMismatch = errors.New("driver and library version mismatch")
+	// ErrLibraryClosed: the driver's library is closed in this process for a while, to let go of a GPU. Nothing is known
+	// to be wrong with the GPUs.
+	ErrLibraryClosed = errors.New("NVML is closed in this process")
+	// ErrReleased: this process has let go of the GPU, and reads nothing of it.
+	ErrReleased = errors.New("GPU is released")
 	// ErrUnavailable: a dependency (kubelet, host engine) does not answer.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrNoKubelet: the node has no kubelet: none is expected, and there is no trace of one.

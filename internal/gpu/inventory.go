@@ -1,5 +1,7 @@
 package gpu
 
+import "time"
+
 // Inventory lists the GPUs that a driver has.
 type Inventory struct {
 	Driver Driver
@@ -7,7 +9,33 @@ type Inventory struct {
 	GPUs []FoundGPU
 	// Missing are the indexes without a handle, with the reason.
 	Missing []MissingGPU
+	// Released are those that this process has let go of. GPUs and Missing have none of them.
+	Released []ReleasedGPU
 }
+
+// ReleasedGPU is a GPU that this process has let go of. Its index is the last one that it had.
+type ReleasedGPU struct {
+	FoundGPU
+	Release
+}
+
+// Release is why this process has let go of a GPU and keeps it closed: so that the GPU can be reset, unbound from the
+// driver, or passed to a virtual machine.
+type Release struct {
+	Since time.Time
+	Cause ReleaseCause
+	// Unbound is set once the kernel driver does not list the GPU any more.
+	Unbound bool
+}
+
+// ReleaseCause is what made this process let go of a GPU.
+type ReleaseCause string
+
+// The causes.
+const (
+	ReleasedByOperator ReleaseCause = "operator"
+	ReleasedByDriver   ReleaseCause = "driver" // an event: the GPU is being unbound
+)
 
 // FoundGPU is a GPU that the driver gives a handle for.
 type FoundGPU struct {

@@ -82,7 +82,10 @@ type Facts struct {
 type GPU struct {
 	Facts
 	// Up is false when the last reading failed as a whole or did not end in time.
-	Up       bool
+	Up bool
+	// Released is set while this process has let go of the GPU. It is not up then, which says nothing about its health,
+	// and only Facts and Totals are known of it.
+	Released Opt[Release]
 	LastRead time.Time // of the last reading that succeeded; zero before the first
 	Errors   []ReadError
 	// Readings are zero (all absent) while the GPU is stale.

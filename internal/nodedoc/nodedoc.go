@@ -70,12 +70,20 @@ type SourceState struct {
 	Error       string    `json:"error,omitempty"`
 }
 
+// Release is why the exporter has let go of a GPU, and reads nothing of it. The GPU is not up then.
+type Release struct {
+	Since   time.Time        `json:"since"`
+	By      gpu.ReleaseCause `json:"by"`
+	Unbound bool             `json:"unbound"` // the kernel driver does not list it any more
+}
+
 // GPU is a physical GPU with all that is known of it.
 type GPU struct {
 	Index            int                         `json:"index"`
 	UUID             gpu.UUID                    `json:"uuid,omitempty"` // a GPU without a handle has none
 	Name             string                      `json:"name,omitempty"`
 	Up               bool                        `json:"up"`
+	Released         *Release                    `json:"released,omitempty"`
 	LastRead         time.Time                   `json:"lastRead,omitzero"`
 	Architecture     string                      `json:"architecture,omitempty"`
 	PCIBusID         string                      `json:"pciBusId,omitempty"`

@@ -80,6 +80,14 @@ func newUnmatched(a *gpu.Assignment) Unmatched {
 	}
 }
 
+func newRelease(released gpu.Opt[gpu.Release]) *Release {
+	r, ok := released.Get()
+	if !ok {
+		return nil
+	}
+	return &Release{Since: utc(r.Since), By: r.Cause, Unbound: r.Unbound}
+}
+
 func newGPU(g *gpu.GPU) GPU {
 	r := &g.Readings
 	return GPU{
@@ -87,6 +95,7 @@ func newGPU(g *gpu.GPU) GPU {
 		UUID:             g.UUID,
 		Name:             g.Name,
 		Up:               g.Up,
+		Released:         newRelease(g.Released),
 		LastRead:         utc(g.LastRead),
 		Architecture:     g.Architecture,
 		PCIBusID:         g.PCIBusID,

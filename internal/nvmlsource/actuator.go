@@ -140,7 +140,7 @@ func runQueued[T any](ctx context.Context, a *Actuator, key queueKey, do func() 
 func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
 	g := a.source.stateOf(id)
 	if g == nil || !g.isUsable() {
-		inventory, err := a.source.Discover()
+		inventory, err := a.source.rediscover()
 		if err != nil {
 			return nil, err
 		}
@@ -171,6 +171,9 @@ func (a *Actuator) rediscovered(id gpu.UUID, before *gpuState, missing []gpu.Mis
 		if before != nil && int(before.index.Load()) == m.Index {
 			return nil, m.Err
 		}
+	}
+	if a.source.isReleased(id) {
+		return nil, fmt.Errorf("GPU %s: %w", id, gpu.ErrReleased)
 	}
 	return nil, fmt.Errorf("GPU %s: %w", id, gpu.ErrNotFound)
 }

@@ -35,7 +35,17 @@ type library struct {
 
 // Init loads the library, which may appear after a first call, and initialises it. go-nvml counts a failed nvmlInit
 // like a successful one, so the library then stays mapped for the life of the process; that is harmless.
-func (l *library) Init() nvml.Return {
+func (l *library) Init() nvml.Return { return l.load(l.nvml.Init, "nvmlInit", "nvmlInit_v2") }
+
+// InitNoAttach also succeeds without GPUs: another one than those that are left alone may not be there.
+func (l *library) InitNoAttach() nvml.Return {
+	return l.load(func() nvml.Return {
+		return l.nvml.InitWithFlags(nvml.INIT_FLAG_NO_ATTACH | nvml.INIT_FLAG_NO_GPUS)
+	}, "nvmlInitWithFlags")
+}
+
+// load loads the library and initialises it by one of some symbols.
+func (l *library) load(init func() nvml.Return, symbols ...string) nvml.Return {
 	err := probe(l.path)
 	l.mu.Lock()
 	l.loadErr = err
@@ -43,12 +53,32 @@ func (l *library) Init() nvml.Return {
 	if err != nil {
 		return nvml.ERROR_LIBRARY_NOT_FOUND
 	}
-	ret := l.nvml.Init()
+	if found, err := exports(l.path, symbols...); err != nil || found == 0 {
+		return nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+
+	ret := init()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if ret == nvml.SUCCESS && !l.loaded {
 		l.loaded, l.symbols = true, map[string]bool{}
 	}
+	return ret
+}
+
+// Shutdown unloads the library: the next Init may find another one at the same path.
+func (l *library) Shutdown() nvml.Return {
+	if !l.has("nvmlShutdown") {
+		return nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+
+	ret := l.nvml.Shutdown()
+	if ret == nvml.SUCCESS {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.loaded = false
+	}
+
 	return ret
 }
 
@@ -146,6 +176,14 @@ func (l *library) DeviceGetHandleByIndex(index int) (Device, nvml.Return) {
 		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 	d, ret := l.nvml.DeviceGetHandleByIndex(index)
+	return device{entity{l, d}}, ret
+}
+
+func (l *library) DeviceGetHandleByPciBusId(busID string) (Device, nvml.Return) {
+	if !l.has("nvmlDeviceGetHandleByPciBusId", "nvmlDeviceGetHandleByPciBusId_v2") {
+		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+	d, ret := l.nvml.DeviceGetHandleByPciBusId(busID)
 	return device{entity{l, d}}, ret
 }
 

@@ -6,13 +6,6 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-func (l *library) Shutdown() (ret nvml.Return) {
-	if !l.has("nvmlShutdown") {
-		return nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-	return l.nvml.Shutdown()
-}
-
 func (l *library) SystemGetDriverVersion() (v0 string, ret nvml.Return) {
 	if !l.has("nvmlSystemGetDriverVersion") {
 		return v0, nvml.ERROR_FUNCTION_NOT_FOUND

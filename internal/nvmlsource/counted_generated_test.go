@@ -18,6 +18,11 @@ func (l countedLibrary) Init() (ret nvml.Return) {
 	return l.Library.Init()
 }
 
+func (l countedLibrary) InitNoAttach() (ret nvml.Return) {
+	l.note(ofNode, "nvmlInitNoAttach")
+	return l.Library.InitNoAttach()
+}
+
 func (l countedLibrary) Shutdown() (ret nvml.Return) {
 	l.note(ofNode, "nvmlShutdown")
 	return l.Library.Shutdown()

@@ -12,25 +12,62 @@ import (
 
 // slot is the GPU at one index of the driver, or the error because of which there is none.
 type slot struct {
-	state *gpuState
-	err   error
+	state   *gpuState
+	err     error
+	skipped bool // the GPU is released
 }
 
 // usable reports whether the GPU needs no new lookup.
 func (s slot) usable() bool { return s.state != nil && s.state.isUsable() }
 
 // Discover lists the GPUs that can be read now. It initialises NVML unless that has succeeded before, and looks up GPUs
-// again that were lost. While nothing changes it costs one driver call.
+// again that were lost. While nothing changes it costs one driver call. It lets go of GPUs as requested, and opens them
+// again; with gpu.ErrLibraryClosed only Released of the inventory is known.
 func (s *Source) Discover() (gpu.Inventory, error) {
-	if err := s.beginCall(); err != nil {
+	if err := s.enter(); err != nil {
 		return gpu.Inventory{}, err
 	}
-	defer s.endCall()
+	defer s.leave()
 	s.discovering.Lock()
 	defer s.discovering.Unlock()
+
+	if err := s.advanceSession(); err != nil {
+		return gpu.Inventory{Released: s.listReleased()}, err
+	}
+	return s.list()
+}
+
+// rediscover is Discover for a caller that uses GPUs, and so changes nothing of the session.
+func (s *Source) rediscover() (gpu.Inventory, error) {
+	s.discovering.Lock()
+	defer s.discovering.Unlock()
+	if s.session.change != nil {
+		return gpu.Inventory{}, gpu.ErrLibraryClosed
+	}
+	if s.session.down != nil {
+		return gpu.Inventory{}, s.session.down
+	}
+
+	return s.list()
+}
+
+// list initialises NVML unless that has succeeded before, and lists the GPUs.
+func (s *Source) list() (gpu.Inventory, error) {
 	if err := s.initialise(); err != nil {
 		return gpu.Inventory{}, err
 	}
+	if err := s.listGPUs(); err != nil {
+		return gpu.Inventory{}, err
+	}
+
+	inventory := s.inventory
+	inventory.Released = s.listReleased()
+
+	return inventory, nil
+}
+
+// listGPUs updates the inventory.
+func (s *Source) listGPUs() error {
 	err := s.readVersions()
 	if err == nil {
 		err = s.enumerate()
@@ -40,9 +77,10 @@ func (s *Source) Discover() (gpu.Inventory, error) {
 			s.initialised, s.versioned = false, false
 			s.replaceSlots(nil)
 		}
-		return gpu.Inventory{}, fmt.Errorf("discover GPUs: %w", err)
+		return fmt.Errorf("discover GPUs: %w", err)
 	}
-	return s.inventory, nil
+
+	return nil
 }
 
 // initialise calls nvmlInit, once: NVML counts the calls.
@@ -55,7 +93,12 @@ func (s *Source) initialise() error {
 			return fmt.Errorf("nvmlInit: %w", err)
 		}
 	}
-	if err := s.checkReturn("nvmlInit", s.lib.Init()); err != nil {
+	s.session.rights = s.readRights()
+	open := s.lib.Init
+	if s.session.targets != nil {
+		open = s.lib.InitNoAttach
+	}
+	if err := s.checkReturn("nvmlInit", open()); err != nil {
 		if l, ok := s.lib.(interface{ LoadError() error }); ok && l.LoadError() != nil {
 			return fmt.Errorf("%w: %w", gpu.ErrNoDriver, l.LoadError())
 		}
@@ -65,6 +108,9 @@ func (s *Source) initialise() error {
 	s.loaded = true
 	s.mu.Unlock()
 	s.initialised = true
+	if s.session.targets == nil {
+		s.session.bound, _ = s.listBound() // nil if that is unknown
+	}
 	return nil
 }
 
@@ -107,8 +153,11 @@ func (s *Source) enumerate() error {
 	if err := s.checkReturn("nvmlDeviceGetCount", ret); err != nil {
 		return err
 	}
+	if s.session.targets != nil {
+		count = s.session.count
+	}
 	same := count == len(s.slots)
-	if same && !slices.ContainsFunc(s.slots, func(at slot) bool { return !at.usable() }) {
+	if same && !slices.ContainsFunc(s.slots, func(at slot) bool { return !at.skipped && !at.usable() }) {
 		if s.inventory.Driver != s.driver { // the first, of a node without GPUs
 			s.replaceSlots(s.slots)
 		}
@@ -120,9 +169,12 @@ func (s *Source) enumerate() error {
 	next := make([]slot, count)
 	var unknown []int
 	for i := range next {
-		if same && s.slots[i].usable() {
+		switch {
+		case s.session.targets != nil && s.session.targets[i] == "":
+			next[i] = slot{skipped: true}
+		case same && s.slots[i].usable():
 			next[i] = s.slots[i]
-		} else {
+		default:
 			unknown = append(unknown, i)
 		}
 	}
@@ -144,6 +196,9 @@ func (s *Source) replaceSlots(next []slot) {
 	gpus := make(map[gpu.UUID]*gpuState, len(next))
 	var list []*gpuState
 	for i, at := range next {
+		if at.skipped {
+			continue
+		}
 		if at.state == nil {
 			missing := gpu.MissingGPU{Index: i, Err: at.err, Hung: s.lookups[i] != nil}
 			s.inventory.Missing = append(s.inventory.Missing, missing)

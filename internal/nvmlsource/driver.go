@@ -17,12 +17,16 @@ type Library interface {
 	// shuts it down again.
 	SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return)
 	Init() nvml.Return
+	// InitNoAttach is Init without opening any GPU. Each is opened when it is looked up.
+	InitNoAttach() nvml.Return
 	Shutdown() nvml.Return
 	SystemGetDriverVersion() (string, nvml.Return)
 	SystemGetNVMLVersion() (string, nvml.Return)
 	SystemGetCudaDriverVersion() (int, nvml.Return)
 	DeviceGetCount() (int, nvml.Return)
 	DeviceGetHandleByIndex(index int) (Device, nvml.Return)
+	// DeviceGetHandleByPciBusId takes a bus id as the kernel writes it, 0000:07:00.0.
+	DeviceGetHandleByPciBusId(busID string) (Device, nvml.Return)
 	EventSetCreate() (EventSet, nvml.Return)
 	// GpmSampleAlloc allocates a sample, which belongs to the caller until it is freed.
 	GpmSampleAlloc() (GPMSample, nvml.Return)

@@ -2,6 +2,7 @@ package nvmlsource
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -42,6 +43,8 @@ type eventQueue struct {
 
 	registering sync.WaitGroup // calls under way that register GPUs
 
+	haltedAt time.Time // when reset was called; zero if it was not
+
 	overflow bool // events were dropped, and EventsLost was not sent yet; only the goroutine uses it
 }
 
@@ -67,9 +70,13 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	starts := !q.running && !q.stopped
 	unused := !q.running && q.stopped
 	q.running = q.running || starts
+	quit, ended := q.quit, q.ended
+	if starts && !q.haltedAt.IsZero() {
+		q.overflow = time.Since(q.haltedAt) >= maxSetGap // events may have been missed
+	}
 	q.mu.Unlock()
 	if starts {
-		go q.waitForEvents()
+		go q.waitForEvents(quit, ended)
 	}
 	if unused { // Close was called meanwhile, and the set will not be waited on
 		q.dropSet()
@@ -110,21 +117,67 @@ func (q *eventQueue) stop() {
 	}
 }
 
+// haltQueue makes the goroutine end, and returns once no call of the queue is under way and it can be started again. If
+// a call hangs, it returns an error, and the queue goes on once that call has returned.
+func (s *Source) haltQueue() error {
+	q := &s.queue
+	q.mu.Lock()
+	gpus := q.gpus
+	q.mu.Unlock()
+	if err := s.enter(); err != nil {
+		return err
+	}
+
+	q.stop()
+	halted := make(chan struct{})
+	go func() {
+		defer s.leave()
+		defer close(halted)
+		<-q.ended
+		q.registering.Wait()
+		q.reset()
+	}()
+
+	timer := time.NewTimer(lookupTimeout)
+	defer timer.Stop()
+	select {
+	case <-halted:
+		return nil
+	case <-timer.C:
+	}
+
+	go func() {
+		<-halted
+		q.startRegistering(gpus)
+	}()
+	return fmt.Errorf("NVML must not be shut down: %w", errCallHangs)
+}
+
+// reset makes a queue that has ended as good as new, with its watcher. What was in it is lost.
+func (q *eventQueue) reset() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.quit, q.ended = make(chan struct{}), make(chan struct{})
+	q.running, q.stopped, q.lostGPU, q.setErr = false, false, false, nil
+	q.gpus, q.registrations = nil, map[Device]*registration{}
+	q.haltedAt = time.Now()
+}
+
 // waitForEvents is the goroutine: it receives events until the queue is stopped.
-func (q *eventQueue) waitForEvents() {
-	defer close(q.ended)
+func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) {
+	defer close(ended)
 	defer q.dropSet()
 	backoff, broken := minBackoff, false
 	for {
 		select {
-		case <-q.quit:
+		case <-quit:
 			return
 		default:
 		}
 		set := q.currentSet()
 		if set == nil {
 			broken = true
-			if !q.sleep(backoff) {
+			if !sleep(backoff, quit) {
 				return
 			}
 			if q.restoreSet() {
@@ -210,11 +263,11 @@ func (q *eventQueue) restoreSet() bool {
 }
 
 // sleep waits, and returns false if the queue was stopped meanwhile.
-func (q *eventQueue) sleep(d time.Duration) bool {
+func sleep(d time.Duration, quit <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
-	case <-q.quit:
+	case <-quit:
 		return false
 	case <-t.C:
 		return true

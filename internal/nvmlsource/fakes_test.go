@@ -118,6 +118,9 @@ func (s *spy) LoadError() error { return s.loadErr }
 
 func (s *spy) Shutdown() nvml.Return {
 	s.passes("Shutdown")
+	s.mu.Lock()
+	clear(s.devices) // the next Init may number them otherwise
+	s.mu.Unlock()
 	return s.Library.Shutdown()
 }
 
@@ -138,6 +141,25 @@ func (s *spy) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return)
 		s.devices[index] = spyDevice{d, s}
 	}
 	return s.devices[index], ret
+}
+
+// DeviceGetHandleByPciBusId gives the handle that a lookup by index gives.
+func (s *spy) DeviceGetHandleByPciBusId(busID string) (nvmlsource.Device, nvml.Return) {
+	d, ret := via(s, "DeviceGetHandleByPciBusId", func() (nvmlsource.Device, nvml.Return) {
+		return s.Library.DeviceGetHandleByPciBusId(busID)
+	})
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, known := range s.devices {
+		if known.Device == d {
+			return known, ret
+		}
+	}
+	s.devices[1000+len(s.devices)] = spyDevice{d, s}
+	return spyDevice{d, s}, ret
 }
 
 func (s *spy) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {

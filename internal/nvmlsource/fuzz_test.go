@@ -75,6 +75,7 @@ func (n noise) GetMigMode() (current, pending int, ret nvml.Return) {
 }
 
 func (n noise) Init() nvml.Return                             { return nvml.SUCCESS }
+func (n noise) InitNoAttach() nvml.Return                     { return nvml.SUCCESS }
 func (n noise) Shutdown() nvml.Return                         { return nvml.SUCCESS }
 func (n noise) SystemGetDriverVersion() (string, nvml.Return) { return n.text(), nvml.SUCCESS }
 func (n noise) DeviceGetCount() (int, nvml.Return)            { return 1, nvml.SUCCESS }
@@ -87,6 +88,10 @@ func (n noise) GetGpuInstanceId() (int, nvml.Return)     { return int(n.u8() % 4
 func (n noise) GetComputeInstanceId() (int, nvml.Return) { return int(n.u8() % 4), n.ret() }
 
 func (n noise) DeviceGetHandleByIndex(int) (nvmlsource.Device, nvml.Return) { return n, nvml.SUCCESS }
+
+func (n noise) DeviceGetHandleByPciBusId(string) (nvmlsource.Device, nvml.Return) {
+	return n, nvml.SUCCESS
+}
 
 func (n noise) RegisterEvents(uint64, nvmlsource.EventSet) nvml.Return { return n.ret() }
 

@@ -86,14 +86,15 @@ func (s *Source) handles() map[Device]gpu.UUID {
 func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) lookup {
 	l := make(lookup, 1)
 	known = maps.Clone(known)
-	if err := s.beginCall(); err != nil {
+	busID, byBus := s.session.targets[index]
+	if err := s.beginLookupCall(); err != nil {
 		l <- found{err: err}
 		return l
 	}
 	go func() {
 		defer s.endCall()
-		h, ret := s.lib.DeviceGetHandleByIndex(index)
-		if err := s.checkReturn("nvmlDeviceGetHandleByIndex", ret); err != nil {
+		h, err := s.findHandle(index, busID, byBus)
+		if err != nil {
 			l <- found{err: err}
 			return
 		}
@@ -105,6 +106,27 @@ func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) lookup {
 		l <- found{handle: h, uuid: gpu.UUID(validUTF8(uuid)), err: s.checkReturn("nvmlDeviceGetUUID", ret)}
 	}()
 	return l
+}
+
+// beginLookupCall is beginCall for a lookup, which a change of the session makes, too.
+func (s *Source) beginLookupCall() error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session.using++
+	return nil
+}
+
+// findHandle looks up a GPU by its PCI bus id if byBus is set, else by its index.
+func (s *Source) findHandle(index int, busID string, byBus bool) (Device, error) {
+	if byBus {
+		h, ret := s.lib.DeviceGetHandleByPciBusId(busID)
+		return h, s.checkReturn("nvmlDeviceGetHandleByPciBusId", ret)
+	}
+	h, ret := s.lib.DeviceGetHandleByIndex(index)
+	return h, s.checkReturn("nvmlDeviceGetHandleByIndex", ret)
 }
 
 // slotOf returns the slot of the result of a lookup. A GPU that is known and not lost keeps its state, whatever its

@@ -43,6 +43,15 @@ func (l observedLibrary) DeviceGetHandleByIndex(index int) (Device, nvml.Return)
 	return l.observe(d), ret
 }
 
+func (l observedLibrary) DeviceGetHandleByPciBusId(busID string) (Device, nvml.Return) {
+	const function = "nvmlDeviceGetHandleByPciBusId"
+	defer l.observer.EndCall(function, l.observer.BeginCall(function))
+
+	d, ret := l.Library.DeviceGetHandleByPciBusId(busID)
+
+	return l.observe(d), ret
+}
+
 // observe returns a GPU whose calls are observed, with the methods that change it if it has them. Those of equal
 // handles are equal.
 func (l observedLibrary) observe(d Device) Device {

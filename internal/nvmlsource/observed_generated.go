@@ -16,6 +16,11 @@ func (l observedLibrary) Init() (ret nvml.Return) {
 	return l.Library.Init()
 }
 
+func (l observedLibrary) InitNoAttach() (ret nvml.Return) {
+	defer l.observer.EndCall("nvmlInitNoAttach", l.observer.BeginCall("nvmlInitNoAttach"))
+	return l.Library.InitNoAttach()
+}
+
 func (l observedLibrary) Shutdown() (ret nvml.Return) {
 	defer l.observer.EndCall("nvmlShutdown", l.observer.BeginCall("nvmlShutdown"))
 	return l.Library.Shutdown()

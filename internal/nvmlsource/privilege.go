@@ -27,6 +27,18 @@ const (
 // hiddenDevices stands for MIG devices whose handles are denied, which is worse than other denials under MIG.
 const hiddenDevices gpu.Reading = "mig_devices"
 
+// lacksAny reports whether a reading is denied.
+func (p *privilege) lacksAny() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for reading, denied := range p.logged {
+		if denied && reading != hiddenProcesses {
+			return true
+		}
+	}
+	return false
+}
+
 // markMissing logs what is missing because a reading was denied.
 func (p *privilege) markMissing(reading gpu.Reading) {
 	p.mu.Lock()

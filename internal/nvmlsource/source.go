@@ -39,6 +39,8 @@ type Options struct {
 	// MayOpen, if not nil, returns why this process may not open the GPUs, before each nvmlInit. confidential is whether
 	// they are in confidential-computing mode, absent if the driver does not say.
 	MayOpen func(confidential gpu.Opt[bool]) error
+	// Opening is what is needed to let go of GPUs.
+	Opening Opening
 	// WholeGPUMedia reads the media engines of GPUs without MIG even if Extras does not ask for them.
 	WholeGPUMedia bool
 	Logger        log.Logger
@@ -74,13 +76,14 @@ type Source struct {
 	slots       []slot         // by index
 	lookups     map[int]lookup // under way, by index
 	inventory   gpu.Inventory
+	session     session
 
 	// mu guards what follows and is never held during a driver call.
 	mu       sync.Mutex
 	gpus     map[gpu.UUID]*gpuState
 	loaded   bool // Init has succeeded before
 	closed   bool
-	active   int           // Discovers and Reads under way
+	active   int           // Discovers, Reads and changes of the session under way
 	finished chan struct{} // closed when closed and active is 0
 }
 
@@ -99,6 +102,7 @@ func New(lib Library, opts Options) *Source {
 		lookups:   map[int]lookup{},
 		gpus:      map[gpu.UUID]*gpuState{},
 		finished:  make(chan struct{}),
+		session:   session{known: map[gpu.UUID]gpu.Facts{}},
 	}
 	s.queue = newEventQueue(lib, opts)
 	s.actuator = newActuator(s)
@@ -111,8 +115,35 @@ func (s *Source) Events() <-chan gpu.Event { return s.queue.out }
 
 var errClosed = errors.New("nvmlsource: closed")
 
-// beginCall counts a Discover or Read, so that Close does not unload the driver's library under it.
+// beginCall counts a call that uses handles of GPUs, so that neither Close nor a change of the session unloads the
+// driver's library under it.
 func (s *Source) beginCall() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return errClosed
+	case s.session.paused:
+		return gpu.ErrLibraryClosed
+	}
+	s.active++
+	s.session.using++
+	return nil
+}
+
+func (s *Source) endCall() {
+	s.mu.Lock()
+	s.session.using--
+	if s.session.using == 0 && s.session.unused != nil {
+		close(s.session.unused)
+		s.session.unused = nil
+	}
+	s.mu.Unlock()
+	s.leave()
+}
+
+// enter counts a Discover, a change of the session or what is part of one, so that Close waits for it.
+func (s *Source) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -122,7 +153,7 @@ func (s *Source) beginCall() error {
 	return nil
 }
 
-func (s *Source) endCall() {
+func (s *Source) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.active--
@@ -183,6 +214,7 @@ func (s *Source) readGPU(id gpu.UUID, read func(*gpuState) (gpu.GPU, error)) (gp
 		g.advanceTo(phaseLost)
 		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, err)
 	}
+	s.noteFacts(result.Facts)
 	return result, nil
 }
 
@@ -195,7 +227,6 @@ func (s *Source) Close(ctx context.Context) error {
 		return nil
 	}
 	s.closed = true
-	loaded := s.loaded
 	if s.active == 0 {
 		close(s.finished)
 	}
@@ -205,9 +236,13 @@ func (s *Source) Close(ctx context.Context) error {
 	go func() {
 		s.queue.stop()
 		<-s.finished
+		s.queue.stop() // a change of the session may have started it again
 		<-s.queue.ended
 		s.queue.registering.Wait()
 		var err error
+		s.mu.Lock()
+		loaded := s.loaded
+		s.mu.Unlock()
 		if loaded && ctx.Err() == nil {
 			s.freeSamples()
 			err = s.checkReturn("nvmlShutdown", s.lib.Shutdown())

@@ -22,6 +22,13 @@ func (s *spy) Init() (ret nvml.Return) {
 	return s.Library.Init()
 }
 
+func (s *spy) InitNoAttach() (ret nvml.Return) {
+	if ret, ok := s.passes("InitNoAttach"); !ok {
+		return ret
+	}
+	return s.Library.InitNoAttach()
+}
+
 func (s *spy) SystemGetDriverVersion() (v0 string, ret nvml.Return) {
 	if ret, ok := s.passes("SystemGetDriverVersion"); !ok {
 		return v0, ret

@@ -67,6 +67,7 @@ type Poller struct {
 	discovery        asyncCall[gpu.Inventory]
 	inventory        gpu.Inventory
 	driverErr        error
+	libraryClosed    error // why the driver's library is closed for a while; nil if it is not
 	driverAnsweredAt time.Time
 	gpus             map[gpu.UUID]*trackedGPU
 	missing          map[int]*trackedGPU // GPUs without a handle, by index

@@ -3,6 +3,7 @@ package poll
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -17,21 +18,36 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 	}
 	r, ok := p.discovery.receive(wait)
 	switch {
+	case ok && errors.Is(r.err, gpu.ErrLibraryClosed):
+		p.recordClosed(r.value, r.err, now)
 	case !ok && p.discovery.isHung(p.opts.Now(), p.opts.Timeout):
 		p.driverErr = fmt.Errorf("discover GPUs: %w", gpu.ErrTimeout)
 	case !ok:
 	case errors.Is(r.err, gpu.ErrVersionMismatch):
 		return r.err
 	case r.err != nil:
-		p.driverErr = r.err
+		p.driverErr, p.libraryClosed = r.err, nil
 		if errors.Is(r.err, gpu.ErrNoDriver) {
 			p.inventory = gpu.Inventory{}
 		}
 	default:
-		p.driverErr, p.inventory, p.driverAnsweredAt = nil, r.value, r.started
+		p.driverErr, p.libraryClosed, p.inventory, p.driverAnsweredAt = nil, nil, r.value, r.started
 	}
 	p.updateTracked(now)
 	return nil
+}
+
+// recordClosed records that the driver's library is closed for a while. Nothing is known to be wrong with the driver or
+// the GPUs: it counts as a failure once the last readings are stale.
+func (p *Poller) recordClosed(inventory gpu.Inventory, err error, now time.Time) {
+	p.libraryClosed = err
+	p.inventory.Released = inventory.Released
+	p.inventory.GPUs = slices.DeleteFunc(slices.Clone(p.inventory.GPUs), func(found gpu.FoundGPU) bool {
+		return slices.ContainsFunc(inventory.Released, func(r gpu.ReleasedGPU) bool { return r.UUID == found.UUID })
+	})
+	if p.driverAnsweredAt.IsZero() || now.Sub(p.driverAnsweredAt) >= p.opts.StaleAfter {
+		p.driverErr = err
+	}
 }
 
 // updateTracked creates a trackedGPU for every new GPU of the inventory and marks those that the inventory lacks as
@@ -48,9 +64,10 @@ func (p *Poller) updateTracked(now time.Time) {
 		}
 		t.last.Index, t.displacedSince = found.Index, time.Time{}
 	}
+	p.updateReleased(now)
 	for id, t := range p.gpus {
 		switch {
-		case present[id]:
+		case present[id] || t.released.Present():
 			continue
 		case t.last.LastRead.IsZero(): // it never answered
 			delete(p.gpus, id)
@@ -65,6 +82,27 @@ func (p *Poller) updateTracked(now time.Time) {
 		}
 	}
 	p.updateMissing(now)
+}
+
+// updateReleased marks the GPUs that the source has let go of.
+func (p *Poller) updateReleased(now time.Time) {
+	released := make(map[gpu.UUID]gpu.Release, len(p.inventory.Released))
+	for _, r := range p.inventory.Released {
+		released[r.UUID] = r.Release
+		if p.gpus[r.UUID] == nil {
+			p.gpus[r.UUID] = newTrackedGPU(r.UUID, now, &p.opts)
+			p.gpus[r.UUID].last.Index = r.Index
+		}
+	}
+
+	for id, t := range p.gpus {
+		if r, is := released[id]; is {
+			t.up, t.failure, t.hangCounted, t.released = false, nil, false, gpu.Some(r)
+		} else if t.released.Present() { // until a reading succeeds, it is down
+			t.released = gpu.None[gpu.Release]()
+			t.failure = []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: p.absenceReason(id, t.last.Index)}}
+		}
+	}
 }
 
 // keepDisplaced is how long a lost GPU is kept after another GPU got its index: its counts of XIDs must be scraped, and
@@ -113,6 +151,15 @@ func (p *Poller) updateMissing(now time.Time) {
 	}
 }
 
+// absenceReason returns why a GPU that is not released any more has not been read yet.
+func (p *Poller) absenceReason(id gpu.UUID, index int) error {
+	listed := slices.ContainsFunc(p.inventory.GPUs, func(f gpu.FoundGPU) bool { return f.UUID == id })
+	if listed || p.libraryClosed != nil {
+		return errNoAnswerYet
+	}
+	return p.lossReason(index)
+}
+
 // lossReason returns why a GPU that answered before is no longer in the inventory.
 func (p *Poller) lossReason(index int) error {
 	for _, m := range p.inventory.Missing {
@@ -132,6 +179,11 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 	fresh := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
 	for _, found := range p.inventory.GPUs {
 		t := p.gpus[found.UUID]
+		if p.libraryClosed != nil {
+			fresh[found.UUID] = false
+			t.markUnread(p.libraryClosed, now, p.opts.StaleAfter)
+			continue
+		}
 		if err := p.receiveReading(t, found.Index, now, nil); err != nil { // a reading that outlasted its cycle
 			return err
 		}
@@ -220,6 +272,8 @@ func (p *Poller) receiveReading(t *trackedGPU, index int, now time.Time, expired
 		return nil
 	case errors.Is(r.err, gpu.ErrVersionMismatch):
 		return r.err
+	case errors.Is(r.err, gpu.ErrLibraryClosed), t.released.Present():
+		// Nothing was read, or it is of the time before the GPU was released.
 	case r.err != nil:
 		t.markDown(r.err, r.started)
 	case r.value.extent == layoutOnly:

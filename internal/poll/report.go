@@ -22,6 +22,10 @@ func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 		info.Log("msg", "GPU answers again", "gpu", id)
 	}
 	for _, id := range d.WentDown {
+		if r, ok := p.gpus[id].released.Get(); ok {
+			info.Log("msg", "GPU is released", "gpu", id, "by", r.Cause)
+			continue
+		}
 		warn.Log("msg", "GPU does not answer", "gpu", id, "err", p.gpus[id].failure[0].Err)
 	}
 	for _, id := range d.ModeChanged {

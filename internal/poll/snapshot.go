@@ -92,7 +92,7 @@ func (p *Poller) hungCalls() int {
 func (p *Poller) listGPUs(now time.Time) (list []gpu.GPU, unread []int) {
 	list = make([]gpu.GPU, 0, len(p.gpus)+len(p.missing))
 	for _, t := range p.gpus {
-		if t.last.LastRead.IsZero() && len(t.failure) == 0 {
+		if t.last.LastRead.IsZero() && len(t.failure) == 0 && !t.released.Present() {
 			unread = append(unread, t.last.Index)
 			continue
 		}
@@ -157,6 +157,10 @@ func (t *trackedGPU) snapshotGPU(now time.Time, staleAfter time.Duration) gpu.GP
 	}
 	if t.isStale(now, staleAfter) {
 		dropReadings(&g)
+	}
+	if g.Released = t.released; g.Released.Present() {
+		dropReadings(&g)
+		g.Instances, g.MIG.Enabled = nil, gpu.None[bool]() // which its next user may change
 	}
 	return g
 }

@@ -27,6 +27,7 @@ type trackedGPU struct {
 	hangCounted bool            // the current hang has been counted
 	progress    time.Time       // Options.Progress when it was last seen to change
 	progressed  time.Time       // that, or when it was seen if it was in the future then
+	released    gpu.Opt[gpu.Release]
 	// displacedSince is when another GPU was first seen with the index of this lost one; zero if none is.
 	displacedSince time.Time
 	incidents      incidents // XIDs that were counted lately
@@ -153,6 +154,13 @@ func (t *trackedGPU) markDown(err error, at time.Time) {
 	t.up, t.failure, t.hangCounted = false, []gpu.ReadError{e}, false
 	t.derived, t.idle.rest = derivedPower{}, energyWindow{} // its energy counter may begin anew
 	t.countError(e, at)
+}
+
+// markUnread records that a GPU is not read at present, and why: it is down once its last reading is stale.
+func (t *trackedGPU) markUnread(err error, now time.Time, staleAfter time.Duration) {
+	if t.up && now.Sub(t.receivedAt) >= staleAfter {
+		t.markDown(err, now)
+	}
 }
 
 // markHung marks a GPU as down because a call that began at a time has not returned; each hang counts once.

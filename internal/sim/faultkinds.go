@@ -18,6 +18,7 @@ func faultKeys() map[FaultKind][2][]string {
 		FaultKubeletSlow:   {{"delay"}, nil},
 		FaultPluginSlow:    {{"delay"}, nil},
 		FaultAPIServerSlow: {{"delay"}, nil},
+		FaultUnbind:        {{"gpu"}, nil},
 		FaultClockJump:     {{"by"}, nil},
 	}
 	for _, kind := range []FaultKind{FaultHang, FaultLost, FaultResetRequired} {

@@ -30,6 +30,8 @@ const (
 	// a process begins on a compute instance as it is to be destroyed
 	FaultProcessStarts FaultKind = "process-starts"
 	FaultReboot        FaultKind = "reboot" // the node reboots
+	// the GPU is unbound from the driver, as soon as no client has it open, and bound again at the end
+	FaultUnbind FaultKind = "unbind"
 	// every queue of events fails once, and what was in it is lost
 	FaultEventsLost  FaultKind = "events-lost"
 	FaultKubeletDown FaultKind = "kubelet-down" // no process listens on the kubelet's socket

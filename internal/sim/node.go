@@ -48,6 +48,8 @@ type Node struct {
 	triggered    map[*FaultSpec]bool // faults that waited for a call and got it
 	calls        map[*FaultSpec]int  // changes that faults have counted
 	idle         chan struct{}       // closed and replaced whenever a queue is found empty
+	open         map[int]int         // how many clients of this process have each GPU open
+	unbound      map[int]bool        // GPUs that the kernel driver has not bound
 
 	kubeletOutages, apiOutages outages // never change
 
@@ -104,6 +106,8 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 		triggered: make(map[*FaultSpec]bool),
 		calls:     make(map[*FaultSpec]int),
 		idle:      make(chan struct{}),
+		open:      make(map[int]int),
+		unbound:   make(map[int]bool),
 
 		driverCalls: newCallMeter(s.DriverCosts),
 

@@ -45,6 +45,8 @@ type NodeSpec struct {
 	PassThrough bool `yaml:"passThrough,omitempty"`
 	// PersistenceMode is that of all GPUs.
 	PersistenceMode bool `yaml:"persistenceMode" default:"true"`
+	// LookupOpens is which GPUs a lookup by PCI bus id opens.
+	LookupOpens LookupScope `yaml:"lookupOpens" default:"own" oneof:"own all"`
 	// ConfidentialComputing makes the node a confidential virtual machine whose GPUs are in confidential-computing mode.
 	ConfidentialComputing bool `yaml:"confidentialComputing,omitempty"`
 }

@@ -93,6 +93,9 @@ func newGPUView(g *gpu.GPU, now time.Time, kubelet bool) gpuView {
 func gpuBadges(g *gpu.GPU) []badge {
 	var badges []badge
 	switch {
+	case g.Released.Present():
+		badges = append(badges, badge{Text: "released", Class: "warn",
+			Title: "The exporter keeps the GPU closed, so that it can be reset, unbound or passed to a virtual machine."})
 	case !g.Up && len(g.Errors) > 0 && g.Errors[0].Reason() == gpu.ReasonLost:
 		badges = append(badges, badge{Text: "lost", Class: "bad"})
 	case !g.Up:
@@ -205,6 +208,13 @@ func memoryGauge(m gpu.Memory) *gauge {
 
 // downText says when a GPU answered last, and whether readings of that time are shown.
 func downText(g *gpu.GPU, now time.Time) string {
+	if r, ok := g.Released.Get(); ok {
+		text := "Released " + ageText(now.Sub(r.Since)) + " ago: the exporter keeps it closed and reads nothing of it."
+		if r.Unbound {
+			text += " The driver does not list it any more."
+		}
+		return text
+	}
 	if g.UUID == "" {
 		return "The driver counts this GPU but returns no handle for it."
 	}

@@ -205,7 +205,7 @@ func (c *Cluster) reviewRights(ctx context.Context, u user) (control.Rights, err
 		right *bool
 	}{{"get", &rights.Read}, {"plan", &rights.Plan}, {"apply", &rights.Apply}, {"mode", &rights.Mode},
 		{"force", &rights.Force},
-		{"take-over", &rights.TakeOver}}
+		{"take-over", &rights.TakeOver}, {"release", &rights.Release}}
 	errs := make(chan error, len(verbs))
 	for _, v := range verbs {
 		go func() {

@@ -39,7 +39,7 @@ type configClient struct {
 
 // configRights are what a caller may do.
 type configRights struct {
-	Rights []verb `range:"1..6" expected:"some of read, plan, apply, mode, force, take-over"`
+	Rights []verb `range:"1..7" expected:"some of read, plan, apply, mode, force, take-over, release"`
 }
 
 // configTokens are given by their hashes; the file has nothing that admits a caller.

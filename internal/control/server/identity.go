@@ -27,15 +27,16 @@ const (
 	verbMode     verb = "mode"
 	verbForce    verb = "force"
 	verbTakeOver verb = "take-over"
+	verbRelease  verb = "release"
 )
 
 // UnmarshalText reads the name of a right.
 func (v *verb) UnmarshalText(text []byte) error {
 	switch *v = verb(text); *v {
-	case verbRead, verbPlan, verbApply, verbMode, verbForce, verbTakeOver:
+	case verbRead, verbPlan, verbApply, verbMode, verbForce, verbTakeOver, verbRelease:
 		return nil
 	}
-	return errors.New("one of read, plan, apply, mode, force, take-over")
+	return errors.New("one of read, plan, apply, mode, force, take-over, release")
 }
 
 // identity is the caller's name, how it was authenticated, and its rights.
@@ -83,6 +84,8 @@ func rightOf(r *control.Rights, v verb) *bool {
 		return &r.Force
 	case verbTakeOver:
 		return &r.TakeOver
+	case verbRelease:
+		return &r.Release
 	}
 	return new(bool)
 }

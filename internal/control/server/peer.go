@@ -87,7 +87,7 @@ func (d peerAuthenticator) identifyCaller(r *http.Request) (identity, error) {
 		id.rights = allRights()
 	case d.gid >= 0 && (int(p.gid) == d.gid || slices.Contains(p.groups, uint32(d.gid))):
 		id.rights = allRights()
-		id.rights.Force, id.rights.TakeOver = false, false
+		id.rights.Force, id.rights.TakeOver, id.rights.Release = false, false, false
 	}
 	return id, nil
 }
@@ -100,5 +100,6 @@ func (d peerAuthenticator) review(context.Context, string) (identity, error) {
 func (d peerAuthenticator) from(*http.Request) string { return "socket" }
 
 func allRights() control.Rights {
-	return control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true}
+	return control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true,
+		Release: true}
 }

@@ -43,15 +43,23 @@ func routes() []route {
 		{pattern: "POST /api/v1/gpus/{gpu}/restore", verb: verbApply, bodyOptional: true, answer: (*call).restoreLayout},
 		{pattern: "POST /api/v1/gpus/{gpu}/forget-layout", verb: verbApply, bodyOptional: true,
 			answer: (*call).forgetLayout},
+		{pattern: "POST /api/v1/gpus/{gpu}/release", verb: verbRelease, bodyOptional: true, answer: (*call).releaseGPU},
+		{pattern: "POST /api/v1/gpus/{gpu}/reacquire", verb: verbRelease, bodyOptional: true,
+			answer: (*call).reacquireGPU},
 	}
+}
+
+// releaseRoutes are those of routes that need no partition control.
+func releaseRoutes() []route {
+	return slices.DeleteFunc(routes(), func(r route) bool { return r.verb != verbRelease })
 }
 
 // newRouter returns the handler that answers a call, which is in the context of the request (see withCall), by its
 // route. A path that has no route is answered with 404, and one that has routes for other methods with 405.
-func newRouter() http.Handler {
+func newRouter(list []route) http.Handler {
 	mux := http.NewServeMux()
 	methods := make(map[string][]string) // by path
-	for _, r := range routes() {
+	for _, r := range list {
 		mux.Handle(r.pattern, callHandler(func(c *call) error { return c.answerRoute(&r) }))
 		method, of, _ := strings.Cut(r.pattern, " ")
 		methods[of] = append(methods[of], method)
@@ -74,6 +82,10 @@ func newRouter() http.Handler {
 }
 
 func (c *call) refusePath() error {
+	if c.s.backend == nil {
+		return problem(api.NotFound, http.StatusNotFound,
+			"partition control is off on this node (--control.enabled): this socket releases and reacquires GPUs alone")
+	}
 	return problem(api.NotFound, http.StatusNotFound, "there is no such path; /api/v1/openapi.yaml lists them")
 }
 

@@ -61,8 +61,8 @@ type Observer interface {
 
 // Options configure where to listen and which callers to trust. Socket or ListenAddress may be empty, but not both.
 type Options struct {
-	// Socket is the path of the unix socket. Root has all rights there; members of the group AllowGID have all but force
-	// and take-over. -1 is no group.
+	// Socket is the path of the unix socket. Root has all rights there; members of the group AllowGID have all but force,
+	// take-over and release. -1 is no group.
 	Socket   string
 	AllowGID int
 	// ListenAddress is host:port; port 0 is any free port. It is served with TLS only, configured by ConfigFile.
@@ -78,6 +78,8 @@ type Options struct {
 	// Recommendations returns the last report about right-sizing, or the part of it about one GPU; nil if there is none
 	// yet. If it is nil, right-sizing is off.
 	Recommendations func(gpu.UUID) any
+	// Releaser lets go of GPUs; nil if that is not possible here.
+	Releaser Releaser
 	// Current returns the last Snapshot, in which GPUs are found by index or PCI bus id.
 	Current func() *gpu.Snapshot
 	// Audit receives a line of JSON for each call that changes something or is refused; see NewAudit. If it has a method
@@ -170,7 +172,10 @@ func newServer(o Options, backend Backend, logger log.Logger, l limits) *server 
 	if o.Observer != nil {
 		s.audit.observe = o.Observer.Audited
 	}
-	s.router = newRouter()
+	s.router = newRouter(routes())
+	if backend == nil {
+		s.router = newRouter(releaseRoutes())
+	}
 	return s
 }
 
@@ -179,6 +184,18 @@ func newServer(o Options, backend Backend, logger log.Logger, l limits) *server 
 // because of which it could not start or continue.
 func Serve(ctx context.Context, o Options, backend Backend, logger log.Logger) error {
 	s := newServer(o, backend, logger, defaultLimits())
+	listeners, err := s.openListeners(ctx)
+	if err != nil {
+		return err
+	}
+	return s.serve(ctx, listeners)
+}
+
+// ServeReleases serves, until ctx ends, the part of the API that needs no partition control, for root alone: GPUs are
+// released and reacquired on the socket of the options. Errors are those of Serve.
+func ServeReleases(ctx context.Context, o Options, logger log.Logger) error {
+	o.AllowGID, o.ListenAddress = -1, ""
+	s := newServer(o, nil, logger, defaultLimits())
 	listeners, err := s.openListeners(ctx)
 	if err != nil {
 		return err
@@ -212,7 +229,7 @@ func (s *server) openListeners(ctx context.Context) ([]apiListener, error) {
 			for _, open := range all {
 				_ = open.listener.Close()
 			}
-			return nil, fmt.Errorf("--control.socket=%s: %w", s.o.Socket, err)
+			return nil, fmt.Errorf("socket %s: %w", s.o.Socket, err)
 		}
 		e := apiListener{listener: newConnPool(s.limits).listen(l),
 			server: s.newHTTPServer(s.newHandler(peerAuthenticator{gid: s.o.AllowGID}))}
@@ -273,7 +290,7 @@ func (s *server) serve(ctx context.Context, listeners []apiListener) error {
 	addresses := make([]net.Addr, 0, len(listeners))
 	for _, e := range listeners {
 		addresses = append(addresses, e.listener.Addr())
-		_ = level.Info(s.logger).Log("msg", "partition control is listening", "address", e.listener.Addr())
+		_ = level.Info(s.logger).Log("msg", s.listeningText(), "address", e.listener.Addr())
 		go func() { ended <- e.serve(e.listener) }()
 	}
 	if s.o.Ready != nil {
@@ -296,6 +313,13 @@ func (s *server) serve(ctx context.Context, listeners []apiListener) error {
 		return fmt.Errorf("serve partition control: %w", failure)
 	}
 	return nil
+}
+
+func (s *server) listeningText() string {
+	if s.backend == nil {
+		return "listening for requests to release GPUs"
+	}
+	return "partition control is listening"
 }
 
 func (s *server) shutdown(listeners []apiListener) {

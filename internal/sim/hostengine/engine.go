@@ -115,6 +115,7 @@ type Engine struct {
 	node *sim.Node
 	kind Kind
 	meta map[uint16]Field // by id
+	nvml *sim.Client      // an embedded engine uses NVML, and so keeps all GPUs open
 
 	mu       sync.Mutex
 	restarts int // of the node's, that have been seen
@@ -152,7 +153,7 @@ type fieldGroup struct {
 
 // New makes an engine, which is started by the first session.
 func New(node *sim.Node, kind Kind) *Engine {
-	e := &Engine{node: node, kind: kind, meta: make(map[uint16]Field)}
+	e := &Engine{node: node, kind: kind, meta: make(map[uint16]Field), nvml: node.NewClient(nil)}
 	for _, f := range Fields() {
 		e.meta[f.ID] = f
 	}
@@ -185,6 +186,7 @@ func (e *Engine) alive() error {
 	state := e.node.HostEngine()
 	if state.Down {
 		e.began = false
+		e.nvml.End()
 		return ConnectionNotValid
 	}
 	if e.began && state.Restarts == e.restarts {
@@ -193,6 +195,12 @@ func (e *Engine) alive() error {
 	mode, err := e.modes(state.NonRoot)
 	if err != nil {
 		return err
+	}
+	if e.kind == Embedded {
+		e.nvml.End() // of the engine before a restart
+		if err := e.nvml.Begin(true); err != nil {
+			return NVMLError
+		}
 	}
 	e.restarts, e.began = state.Restarts, true
 	e.life++
@@ -277,6 +285,7 @@ func (s *Session) Close() {
 	defer s.engine.mu.Unlock()
 	if s.engine.opened--; s.engine.opened == 0 && s.engine.kind == Embedded {
 		s.engine.began = false
+		s.engine.nvml.End()
 	}
 	for id, g := range s.engine.groups {
 		if g.session == s.number {

@@ -17,7 +17,7 @@ import (
 // New makes a simulated node look like NVML. The node counts the calls of the C library that each call stands for. The
 // caller keeps the node and closes it.
 func New(node *sim.Node) nvmlsource.Library {
-	l := &library{node: node}
+	l := &library{node: node, client: node.NewClient(nil)}
 	states := &sync.Pool{}
 	for i := range node.Count() {
 		l.devices = append(l.devices, &device{node: node, index: i, states: states})
@@ -27,6 +27,7 @@ func New(node *sim.Node) nvmlsource.Library {
 
 type library struct {
 	node    *sim.Node
+	client  *sim.Client
 	devices []*device // one handle for each GPU, as NVML gives
 }
 
@@ -72,9 +73,16 @@ func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml
 	return state, nvml.SUCCESS
 }
 
-func (l *library) Init() nvml.Return { return returnOf(l.node.Driver()) }
+func (l *library) Init() nvml.Return { return returnOf(l.client.Begin(true)) }
 
-func (l *library) Shutdown() nvml.Return { return nvml.SUCCESS }
+func (l *library) InitNoAttach() nvml.Return { return returnOf(l.client.Begin(false)) }
+
+func (l *library) Shutdown() nvml.Return {
+	if !l.client.End() {
+		return nvml.ERROR_UNINITIALIZED
+	}
+	return nvml.SUCCESS
+}
 
 func (l *library) SystemGetDriverVersion() (string, nvml.Return) {
 	return l.node.Scenario().Node.Driver, returnOf(l.node.Driver())
@@ -90,14 +98,37 @@ func (l *library) SystemGetCudaDriverVersion() (int, nvml.Return) {
 }
 
 func (l *library) DeviceGetCount() (int, nvml.Return) {
-	return l.node.Count(), returnOf(l.node.Driver())
+	return l.client.Count(), returnOf(l.node.Driver())
 }
 
 func (l *library) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
-	if _, err := l.node.Read(index, gpu.ReadingDevice); err != nil {
+	at, err := l.client.At(index)
+	if err == nil {
+		_, err = l.node.Read(at, gpu.ReadingDevice)
+	}
+	if err != nil {
 		return nil, returnOf(err)
 	}
-	return l.devices[index], nvml.SUCCESS
+
+	return l.devices[at], nvml.SUCCESS
+}
+
+func (l *library) DeviceGetHandleByPciBusId(busID string) (nvmlsource.Device, nvml.Return) {
+	for index := range l.node.Count() {
+		if l.node.BusID(index) != busID {
+			continue
+		}
+		err := l.client.Open(index)
+		if err == nil {
+			_, err = l.node.Read(index, gpu.ReadingDevice)
+		}
+		if err != nil {
+			return nil, returnOf(err)
+		}
+		return l.devices[index], nvml.SUCCESS
+	}
+
+	return nil, nvml.ERROR_NOT_FOUND
 }
 
 func (l *library) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {

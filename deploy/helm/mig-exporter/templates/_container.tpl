@@ -110,9 +110,7 @@ httpGet: {path: {{ index . 1 }}, port: metrics, scheme: {{ default "HTTP" $root.
 {{- if include "mig-exporter.keepsState" . }}
 - {name: state, mountPath: /var/lib/mig-exporter}
 {{- end }}
-{{- if $v.control.enabled }}
 - {name: control-socket, mountPath: /run/mig-exporter}
-{{- end }}
 {{- if $v.control.layouts.existingConfigMap }}
 - {name: layouts, mountPath: /etc/mig-exporter/layouts, readOnly: true}
 {{- end }}
@@ -150,6 +148,9 @@ httpGet: {path: {{ index . 1 }}, port: metrics, scheme: {{ default "HTTP" $root.
 {{- end }}
 {{- if $v.control.enabled }}
 - {name: control-socket, hostPath: {path: {{ $v.control.socketHostPath | quote }}, type: DirectoryOrCreate}}
+{{- else }}
+{{/* The socket on which root releases GPUs, by migctl in this container. */}}
+- {name: control-socket, emptyDir: {sizeLimit: 1Mi}}
 {{- end }}
 {{- with $v.control.layouts.existingConfigMap }}
 - {name: layouts, configMap: {name: {{ . | quote }}}}

@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/control/server"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/poll"
+)
+
+// opening is what the source needs to let go of GPUs of this node.
+func (x *exporter) opening() nvmlsource.Opening {
+	return nvmlsource.Opening{BoundGPUs: x.node.boundGPUs, OpenMinors: x.node.openMinors,
+		Rights: x.node.migRights, Pause: x.pauseOthers}
+}
+
+// pauseOthers keeps partition control from beginning operations, and ends an embedded DCGM, which uses NVML, too. That
+// one is resumed once all GPUs may be opened.
+func (x *exporter) pauseOthers(ctx context.Context) (resume func(all bool), err error) {
+	release := func() {}
+	if x.control != nil {
+		if release, err = x.control.engine.HoldOperations(ctx); err != nil {
+			return nil, err
+		}
+	}
+
+	resumeProfiler := func() {}
+	if x.node.embedded {
+		if resumeProfiler, err = x.node.releaser.Release(ctx); err != nil {
+			release()
+			return nil, err
+		}
+	}
+
+	release, resumeProfiler = sync.OnceFunc(release), sync.OnceFunc(resumeProfiler)
+	return func(all bool) {
+		release()
+		if all {
+			resumeProfiler()
+		}
+	}, nil
+}
+
+// gpuReleaser has the source let go of GPUs, which the poll loop carries out.
+type gpuReleaser struct {
+	source *nvmlsource.Source
+	poller *poll.Poller
+}
+
+// releaser returns nil for a node whose GPUs cannot be released.
+func (x *exporter) releaser() server.Releaser {
+	if x.node.openMinors == nil {
+		return nil
+	}
+	return gpuReleaser{x.source, x.poller}
+}
+
+func (r gpuReleaser) Release(ctx context.Context, id gpu.UUID) (*api.Release, error) {
+	return r.await(ctx, id, true, r.source.Release(id, gpu.ReleasedByOperator))
+}
+
+func (r gpuReleaser) Reacquire(ctx context.Context, id gpu.UUID) (*api.Release, error) {
+	return r.await(ctx, id, false, r.source.Reacquire(id))
+}
+
+// await polls until a request is answered, and once more: the Snapshot then shows what has become of it.
+func (r gpuReleaser) await(ctx context.Context, id gpu.UUID, released bool,
+	answer <-chan nvmlsource.Released) (*api.Release, error) {
+	for {
+		if err := r.poller.Poll(ctx, nil); err != nil {
+			return nil, releaseProblem(fmt.Errorf("the poll loop has not answered: %w", err))
+		}
+		select {
+		case result := <-answer:
+			if result.Err != nil {
+				return nil, releaseProblem(result.Err)
+			}
+			document := &api.Release{APIVersion: api.Version, GPU: id, Released: released, Seconds: result.Took.Seconds()}
+			if result.Closed != nil {
+				document.Closed = result.Closed.Error()
+			}
+			return document, nil
+		default:
+		}
+	}
+}
+
+// releaseProblem tells a client why a GPU is not released.
+func releaseProblem(err error) *api.Problem {
+	if p := (*api.Problem)(nil); errors.As(err, &p) {
+		return p
+	}
+	return &api.Problem{Type: api.Busy, Title: "Nothing was changed", Status: http.StatusConflict, Detail: err.Error()}
+}
+
+// autoSocket is --release.socket's default: on a machine defaultReleaseSocket, and none on a simulated node, of which
+// there may be many on one machine.
+const (
+	autoSocket           = "auto"
+	defaultReleaseSocket = "/run/mig-exporter/release.sock"
+)
+
+// releaseSocket returns the path of the socket on which GPUs are released; empty is none.
+func (c *Config) releaseSocket() string {
+	switch {
+	case c.ReleaseSocket != autoSocket:
+		return c.ReleaseSocket
+	case c.Driver == driverSim:
+		return ""
+	}
+	return defaultReleaseSocket
+}
+
+// releaseServer serves releases of GPUs on a socket of its own, which is there without partition control.
+type releaseServer struct {
+	options server.Options
+	ready   chan struct{} // closed once the socket is there
+	logger  log.Logger
+}
+
+func newReleaseServer(cfg *Config, x *exporter) *releaseServer {
+	audit := io.Writer(logAudit{x.logger})
+	if x.control != nil {
+		audit = x.control.server.Audit
+	}
+	return &releaseServer{
+		logger: x.logger,
+		ready:  make(chan struct{}),
+		options: server.Options{
+			Socket:          cfg.releaseSocket(),
+			Releaser:        x.releaser(),
+			Current:         x.poller.Current,
+			Audit:           audit,
+			ShutdownTimeout: shutdownTimeout,
+			Now:             time.Now,
+		},
+	}
+}
+
+// run serves until ctx ends. A socket that cannot be used does not end the program; it is tried again.
+func (s *releaseServer) run(ctx context.Context) error {
+	if s.options.Socket == "" || s.options.Releaser == nil {
+		<-ctx.Done()
+		return nil
+	}
+
+	told := ""
+	listening := sync.OnceFunc(func() { close(s.ready) })
+	s.options.Ready = func([]net.Addr) {
+		told = ""
+		listening()
+	}
+	for {
+		err := server.ServeReleases(ctx, s.options, s.logger)
+		if ctx.Err() != nil {
+			return err
+		}
+		if text := err.Error(); text != told {
+			told = text
+			level.Warn(s.logger).Log("msg", "GPUs cannot be released by migctl; trying again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retryServing):
+		}
+	}
+}
+
+// logAudit writes the audit log to the program's log.
+type logAudit struct{ logger log.Logger }
+
+func (a logAudit) Write(line []byte) (int, error) {
+	entry := json.RawMessage(line)
+	if err := level.Info(a.logger).Log("msg", "audit", "entry", string(entry[:len(entry)-1])); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
+// listBoundGPUs lists the PCI bus ids of the GPUs that the kernel driver has bound.
+func listBoundGPUs(proc string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(proc, "driver", "nvidia", "gpus"))
+	if err != nil {
+		return nil, err
+	}
+	list := make([]string, 0, len(entries))
+	for _, e := range entries {
+		list = append(list, e.Name())
+	}
+	return list, nil
+}
+
+// listOpenMinors lists the minor numbers of the GPUs whose device nodes are among the open files of a folder of /proc.
+func listOpenMinors(files string) ([]int, error) {
+	entries, err := os.ReadDir(files)
+	if err != nil {
+		return nil, err
+	}
+
+	node := regexp.MustCompile(`/nvidia([0-9]+)( \(deleted\))?$`)
+	var minors []int
+	for _, e := range entries {
+		target, err := os.Readlink(filepath.Join(files, e.Name()))
+		if errors.Is(err, os.ErrNotExist) {
+			continue // it was closed meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		found := node.FindStringSubmatch(target)
+		if found == nil {
+			continue
+		}
+		minor, err := strconv.Atoi(found[1])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", target, err)
+		}
+		minors = append(minors, minor)
+	}
+	slices.Sort(minors)
+
+	return slices.Compact(minors), nil
+}
+
+// describeMIGRights is readMIGRights in one text.
+func describeMIGRights(proc, dev string) string {
+	monitor, config := readMIGRights(proc, dev)
+	return fmt.Sprint("monitor ", monitor.Or(false), ", config ", config.Or(false))
+}
+
+func (s simulation) boundGPUs() ([]string, error) {
+	var list []string
+	for _, index := range s.BoundGPUs() {
+		list = append(list, s.BusID(index))
+	}
+	return list, nil
+}
+
+func (s simulation) openMinors() ([]int, error) {
+	var list []int
+	for _, index := range s.OpenGPUs() {
+		list = append(list, s.Minor(index))
+	}
+	return list, nil
+}

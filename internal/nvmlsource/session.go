@@ -1,0 +1,352 @@
+package nvmlsource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// NVML keeps all GPUs open from nvmlInit to nvmlShutdown, so that none can be unbound from the driver, reset or passed
+// to a virtual machine meanwhile, and does not list a GPU that is bound later. So we let go of one GPU by shutting NVML
+// down and initialising it again without attaching that GPU. Only Discover does so: the poll loop is its only caller.
+
+// Opening is what a Source needs to know of the machine to let go of GPUs.
+type Opening struct {
+	// BoundGPUs lists the PCI bus ids of the GPUs that the kernel driver has bound. It opens none of them.
+	BoundGPUs func() ([]string, error)
+	// OpenMinors lists the minor numbers of the GPUs that this process has open.
+	OpenMinors func() ([]int, error)
+	// Rights returns what this process may open of MIG's capabilities, in any form. The driver probably looks at them at
+	// nvmlInit alone: if they change while readings are denied, NVML is opened again.
+	Rights func() string
+	// Pause ends other uses of the GPUs in this process, or refuses: before NVML is shut down, and until the function is
+	// called that it returns. That is given whether all GPUs may be opened again: while one is released, no other use of
+	// NVML may attach it.
+	Pause func(ctx context.Context) (resume func(all bool), err error)
+}
+
+// session is whether NVML is open, and which GPUs are left alone.
+type session struct {
+	// Discover, and the change that it has begun, own what follows.
+	change  chan struct{} // closed when the change under way is over; nil if there is none
+	began   time.Time     // when it began
+	down    error         // why NVML stays closed, nil if it does not
+	skipped map[gpu.UUID]bool
+	// targets are the GPUs to look up by their PCI bus ids, by index, while some are skipped; else nil.
+	targets map[int]string
+	bound   []string         // what the kernel driver listed when NVML was opened; nil if that is unknown
+	rights  string           // when NVML was opened
+	count   int              // of GPUs, by the highest index of targets
+	resume  []func(all bool) // of other uses of the GPUs in this process
+	waits   string           // why a change that is due has not been made; it is in the log
+
+	// The Source's mu guards what follows.
+	released map[gpu.UUID]*gpu.ReleasedGPU
+	known    map[gpu.UUID]gpu.Facts // of all GPUs that were read
+	requests []*releaseRequest
+	paused   bool
+	using    int           // calls under way that use handles of the driver
+	unused   chan struct{} // closed when using is 0; nil unless a change waits for that
+}
+
+// releaseRequest is a request to release a GPU, or to open it again.
+type releaseRequest struct {
+	id     gpu.UUID
+	opens  bool
+	cause  gpu.ReleaseCause
+	result chan Released // buffered
+}
+
+// Released is what became of a request.
+type Released struct {
+	Err error // why the request was refused
+	// Closed is why NVML stays closed, so that no GPU is read until the released one is opened again; nil if it does not.
+	Closed error
+	// Took is how long NVML was closed.
+	Took time.Duration
+}
+
+// maxPause is how long a change waits for calls under way and for other uses of the GPUs to end.
+const maxPause = 5 * time.Second
+
+// Release requests that this process lets go of a GPU. The next Discover carries it out or refuses it; the result is
+// sent then. A GPU that is released already is no error.
+func (s *Source) Release(id gpu.UUID, cause gpu.ReleaseCause) <-chan Released {
+	return s.request(&releaseRequest{id: id, cause: cause, result: make(chan Released, 1)})
+}
+
+// Reacquire requests that a released GPU is opened again.
+func (s *Source) Reacquire(id gpu.UUID) <-chan Released {
+	return s.request(&releaseRequest{id: id, opens: true, result: make(chan Released, 1)})
+}
+
+func (s *Source) request(r *releaseRequest) <-chan Released {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session.requests = append(s.session.requests, r)
+	return r.result
+}
+
+// advanceSession makes the changes of the session that are due. It waits for them for at most lookupTimeout; the error
+// is why NVML cannot be used now.
+func (s *Source) advanceSession() error {
+	if s.session.change == nil {
+		if none := s.followKernel(); none && len(s.session.resume) > 0 {
+			s.resumeOthers(true)
+		}
+		s.beginChange()
+	}
+
+	if s.session.change != nil {
+		timer := time.NewTimer(lookupTimeout)
+		defer timer.Stop()
+		select {
+		case <-s.session.change:
+			s.session.change = nil
+		case <-timer.C:
+			return fmt.Errorf("%w: it is being opened again, since %s", gpu.ErrLibraryClosed,
+				s.opts.Now().Sub(s.session.began).Round(time.Second))
+		}
+	}
+
+	return s.session.down
+}
+
+// followKernel compares the GPUs that the kernel driver has bound with what is known: a released one that was unbound
+// and is bound again is opened again.
+// It reports whether no released GPU is known to be bound.
+func (s *Source) followKernel() (none bool) {
+	bound, err := s.listBound()
+	if err != nil || bound == nil {
+		return false
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := 0
+	for id, r := range s.session.released {
+		listed := slices.Contains(bound, shortBusID(s.session.known[id].PCIBusID))
+		if listed && r.Unbound {
+			delete(s.session.released, id)
+		}
+		r.Unbound = !listed
+		if listed {
+			left++
+		}
+	}
+
+	return left == 0
+}
+
+// listBound lists the PCI bus ids of the GPUs that the kernel driver has bound, in their short form; nil if that is
+// unknown.
+func (s *Source) listBound() ([]string, error) {
+	if s.opts.Opening.BoundGPUs == nil {
+		return nil, nil
+	}
+	list, err := s.opts.Opening.BoundGPUs()
+	if err != nil {
+		return nil, fmt.Errorf("list the GPUs that the kernel driver has bound: %w", err)
+	}
+
+	bound := make([]string, 0, len(list))
+	for _, id := range list {
+		bound = append(bound, shortBusID(id))
+	}
+	slices.Sort(bound)
+
+	return bound, nil
+}
+
+// shortBusID returns a PCI bus id in the kernel's form, 0000:07:00.0 of NVML's 00000000:07:00.0.
+func shortBusID(id string) string {
+	id = strings.ToLower(id)
+	if domain, rest, ok := strings.Cut(id, ":"); ok && len(domain) > 4 {
+		if short, ok := strings.CutPrefix(domain, "0000"); ok {
+			return short + ":" + rest
+		}
+	}
+	return id
+}
+
+// beginChange takes the requests and begins a change if one is due.
+func (s *Source) beginChange() {
+	requests, released := s.takeRequests()
+	skip := map[gpu.UUID]bool{}
+	for id, r := range released {
+		if !r.Unbound {
+			skip[id] = true
+		}
+	}
+
+	due := s.dueChange(released, skip)
+	if due == "" {
+		s.mu.Lock()
+		s.session.released = released
+		s.mu.Unlock()
+		for _, r := range requests {
+			r.result <- Released{Closed: s.session.down}
+		}
+		return
+	}
+
+	change := &sessionChange{source: s, reason: due, released: released, skip: skip, requests: requests}
+	done := make(chan struct{})
+	s.session.change, s.session.began = done, s.opts.Now()
+	if err := s.enter(); err != nil {
+		close(done)
+		change.refuse(err)
+		return
+	}
+	go func() {
+		defer s.leave()
+		defer close(done)
+		change.run()
+	}()
+}
+
+// takeRequests returns the requests that can be carried out, and the GPUs that are released if they are.
+func (s *Source) takeRequests() ([]*releaseRequest, map[gpu.UUID]*gpu.ReleasedGPU) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	released := maps.Clone(s.session.released)
+	if released == nil {
+		released = map[gpu.UUID]*gpu.ReleasedGPU{}
+	}
+
+	var taken []*releaseRequest
+	for _, r := range s.session.requests {
+		facts, known := s.session.known[r.id]
+		switch {
+		case !known || facts.PCIBusID == "" || !facts.Minor.Present():
+			r.result <- Released{Err: fmt.Errorf("GPU %s: %w: its PCI bus id and its minor number were never read", r.id,
+				gpu.ErrNotFound)}
+			continue
+		case r.opens:
+			delete(released, r.id)
+		case released[r.id] == nil:
+			released[r.id] = &gpu.ReleasedGPU{
+				FoundGPU: gpu.FoundGPU{Index: facts.Index, UUID: r.id},
+				Release:  gpu.Release{Since: s.opts.Now(), Cause: r.cause},
+			}
+		}
+		taken = append(taken, r)
+	}
+	s.session.requests = nil
+
+	return taken, released
+}
+
+// dueChange returns why NVML is to be shut down and opened again, without the GPUs of skip; empty if it is not.
+func (s *Source) dueChange(released map[gpu.UUID]*gpu.ReleasedGPU, skip map[gpu.UUID]bool) string {
+	for id := range skip {
+		if !s.session.skipped[id] {
+			return "release GPU " + string(id)
+		}
+	}
+	for id := range s.session.skipped {
+		// One that was unbound is only looked up again with another change, unless NVML is closed because of it.
+		if !skip[id] && (s.session.down != nil || released[id] == nil) {
+			return "open GPU " + string(id) + " again"
+		}
+	}
+
+	if !s.initialised {
+		return ""
+	}
+	if err := s.checkClosed(skip); err != nil {
+		return "close a released GPU that is open again"
+	}
+
+	if s.readRights() != s.session.rights && s.privilege.lacksAny() {
+		return "use MIG rights that have changed"
+	}
+
+	bound, err := s.listBound()
+	if err != nil {
+		return ""
+	}
+	for _, id := range bound {
+		if s.session.bound != nil && !slices.Contains(s.session.bound, id) && !s.skipsBusID(skip, id) {
+			return "open GPU " + id + ", which was bound"
+		}
+	}
+	if bound != nil {
+		s.session.bound = slices.DeleteFunc(slices.Clone(s.session.bound), func(id string) bool {
+			return !slices.Contains(bound, id) // it may come back
+		})
+	}
+
+	return ""
+}
+
+func (s *Source) readRights() string {
+	if s.opts.Opening.Rights == nil {
+		return ""
+	}
+	return s.opts.Opening.Rights()
+}
+
+// isReleased reports whether a GPU is released.
+func (s *Source) isReleased(id gpu.UUID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.session.released[id] != nil
+}
+
+// skipsBusID reports whether the GPU at a PCI bus id is one of those to skip.
+func (s *Source) skipsBusID(skip map[gpu.UUID]bool, busID string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range skip {
+		if shortBusID(s.session.known[id].PCIBusID) == busID {
+			return true
+		}
+	}
+	return false
+}
+
+// noteFacts keeps the facts of a GPU for the time when it is released.
+func (s *Source) noteFacts(f gpu.Facts) {
+	if f.PCIBusID == "" {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old, ok := s.session.known[f.UUID]; ok && old.Index == f.Index && old.Minor == f.Minor &&
+		old.PCIBusID == f.PCIBusID {
+		return
+	}
+	s.session.known[f.UUID] = gpu.Facts{UUID: f.UUID, Index: f.Index, Minor: f.Minor, PCIBusID: f.PCIBusID}
+}
+
+// listReleased returns the GPUs that are released, by index.
+func (s *Source) listReleased() []gpu.ReleasedGPU {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []gpu.ReleasedGPU
+	for _, r := range s.session.released {
+		list = append(list, *r)
+	}
+	slices.SortFunc(list, func(a, b gpu.ReleasedGPU) int { return a.Index - b.Index })
+	return list
+}
+
+// deferred logs, once, why a change that is due is not made yet.
+func (s *Source) deferred(reason string, err error) {
+	if text := err.Error(); text != s.session.waits {
+		s.session.waits = text
+		level.Warn(s.opts.Logger).Log("msg", "NVML is not opened again yet", "to", reason, "err", err)
+	}
+}
+
+// errCallHangs is why NVML cannot be shut down: unloading it under a running call would kill the process.
+var errCallHangs = errors.New("a driver call has not returned")

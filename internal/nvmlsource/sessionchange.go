@@ -1,0 +1,300 @@
+package nvmlsource
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// sessionChange shuts NVML down and opens it again without some GPUs.
+type sessionChange struct {
+	source   *Source
+	reason   string
+	released map[gpu.UUID]*gpu.ReleasedGPU // once the change is made
+	skip     map[gpu.UUID]bool             // those of them that the kernel driver has bound
+	requests []*releaseRequest
+}
+
+// run makes the change, or refuses it and leaves everything as it is. It answers the requests.
+func (c *sessionChange) run() {
+	s := c.source
+	ctx, cancel := context.WithTimeout(context.Background(), maxPause)
+	defer cancel()
+
+	resume, err := c.prepare(ctx)
+	if err != nil {
+		s.deferred(c.reason, err)
+		c.refuse(err)
+		return
+	}
+
+	began := time.Now()
+	c.shutDown()
+	s.mu.Lock()
+	s.session.released = c.released
+	s.mu.Unlock()
+	err = c.open()
+	took := time.Since(began)
+
+	s.resumeCalls()
+	s.session.waits = ""
+	s.session.resume = append(s.session.resume, resume)
+	s.resumeOthers(len(c.skip) == 0)
+	if err != nil {
+		level.Warn(s.opts.Logger).Log("msg", "NVML stays closed", "to", c.reason, "err", err)
+	} else {
+		level.Info(s.opts.Logger).Log("msg", "NVML was closed and opened again", "to", c.reason, "seconds",
+			took.Seconds())
+	}
+	c.answer(Released{Closed: err, Took: took})
+}
+
+func (c *sessionChange) answer(r Released) {
+	for _, request := range c.requests {
+		request.result <- r
+	}
+}
+
+// refuse answers the requests of operators. One that follows an event of the driver waits.
+func (c *sessionChange) refuse(err error) {
+	s := c.source
+	for _, request := range c.requests {
+		if request.cause != gpu.ReleasedByDriver {
+			request.result <- Released{Err: err}
+			continue
+		}
+		s.mu.Lock()
+		s.session.requests = append(s.session.requests, request)
+		s.mu.Unlock()
+	}
+}
+
+// resumeOthers lets other uses of NVML in this process go on that changes have ended: all if no GPU is left alone.
+func (s *Source) resumeOthers(all bool) {
+	for _, resume := range s.session.resume {
+		resume(all)
+	}
+	if all {
+		s.session.resume = nil
+	}
+}
+
+// prepare ends all uses of NVML in this process, or returns why NVML must stay open. Without an error, resume is to be
+// called once NVML is open again.
+func (c *sessionChange) prepare(ctx context.Context) (resume func(all bool), err error) {
+	s := c.source
+	if s.initialised && s.opts.MayOpen != nil {
+		// Under confidential computing the GPUs can become unusable when the last process closes them.
+		if err := s.opts.MayOpen(s.askConfidential()); err != nil {
+			return nil, fmt.Errorf("NVML must not be shut down: %w", err)
+		}
+	}
+
+	resume = func(bool) {}
+	if s.opts.Opening.Pause != nil {
+		if resume, err = s.opts.Opening.Pause(ctx); err != nil {
+			return nil, err
+		}
+	}
+
+	if err = s.pauseCalls(); err == nil {
+		err = s.haltQueue()
+	}
+	if err != nil {
+		s.resumeCalls()
+		resume(true)
+		return nil, err
+	}
+
+	return resume, nil
+}
+
+// pauseCalls refuses calls that use handles of the driver from now on, and waits until none is under way.
+func (s *Source) pauseCalls() error {
+	s.mu.Lock()
+	unused := make(chan struct{})
+	s.session.paused, s.session.unused = true, unused
+	if s.session.using == 0 {
+		close(unused)
+		s.session.unused = nil
+	}
+	s.mu.Unlock()
+
+	timer := time.NewTimer(lookupTimeout)
+	defer timer.Stop()
+	select {
+	case <-unused:
+		return nil
+	case <-timer.C:
+	}
+
+	return fmt.Errorf("NVML must not be shut down: %w", errCallHangs)
+}
+
+// resumeCalls lets calls use handles of the driver again, unless NVML stays closed.
+func (s *Source) resumeCalls() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session.paused, s.session.unused = s.session.down != nil, nil
+}
+
+// shutDown frees what was allocated, and shuts NVML down. No call is under way, and no wait for events.
+func (c *sessionChange) shutDown() {
+	s := c.source
+	if !s.initialised {
+		return
+	}
+
+	s.replaceSlots(nil)
+	s.freeSamples()
+	if err := s.checkReturn("nvmlShutdown", s.lib.Shutdown()); err != nil {
+		level.Warn(s.opts.Logger).Log("msg", "cannot shut NVML down", "err", err)
+	}
+	s.initialised, s.versioned, s.lookups = false, false, map[int]lookup{}
+	s.mu.Lock()
+	s.loaded = false
+	s.mu.Unlock()
+}
+
+// open opens NVML without the GPUs to skip, and looks up the others. The error is why NVML stays closed: a GPU to skip
+// is still open.
+func (c *sessionChange) open() error {
+	s := c.source
+	s.session.skipped, s.session.down = c.skip, nil
+	c.setTargets()
+	if err := s.checkClosed(c.skip); err != nil {
+		s.session.down = fmt.Errorf("%w, although it was shut down", err)
+		return s.session.down
+	}
+
+	if err := s.initialise(); err != nil {
+		return nil //nolint:nilerr // the next Discover tries again, and its error is the source's
+	}
+	if len(c.skip) == 0 {
+		return nil // Discover looks up the GPUs
+	}
+
+	_ = s.listGPUs() // so does that for an error of a lookup
+	if err := s.checkClosed(c.skip); err != nil {
+		return c.closeAgain(fmt.Errorf("%w, although only the others were looked up", err))
+	}
+
+	return s.session.down
+}
+
+// closeAgain shuts NVML down for a reason, so that it stays closed. If a call hangs, the next Discover tries again.
+func (c *sessionChange) closeAgain(reason error) error {
+	s := c.source
+	err := s.pauseCalls()
+	if err == nil {
+		err = s.haltQueue()
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", reason, err)
+	}
+
+	s.session.down = reason
+	c.shutDown()
+
+	return reason
+}
+
+// setTargets sets which GPUs are looked up by their PCI bus ids, at the indexes that they have had.
+func (c *sessionChange) setTargets() {
+	s := c.source
+	bound, err := s.listBound()
+	if err != nil {
+		bound = nil
+	}
+	s.session.bound, s.session.targets, s.session.count = bound, nil, 0
+	if len(c.skip) == 0 {
+		return
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session.targets = map[int]string{}
+	taken := map[int]bool{}
+	var left []string // bound, and never read, or at an index that another GPU has had since
+	for _, busID := range c.candidates(bound) {
+		index, known := c.indexOf(busID)
+		switch {
+		case !known || taken[index]:
+			left = append(left, busID)
+		default:
+			s.session.targets[index], taken[index] = busID, true
+		}
+	}
+	for id := range c.released {
+		taken[s.session.known[id].Index] = true
+	}
+	for index := 0; len(left) > 0; index++ {
+		if !taken[index] {
+			s.session.targets[index], left = left[0], left[1:]
+		}
+	}
+	for index := range s.session.targets {
+		s.session.count = max(s.session.count, index+1)
+	}
+}
+
+// candidates lists the PCI bus ids of the GPUs that are not released: those that the kernel driver has bound, or all
+// that were read if it does not say. The caller holds mu.
+func (c *sessionChange) candidates(bound []string) []string {
+	var list []string
+	for _, facts := range c.source.session.known {
+		if bound == nil && c.released[facts.UUID] == nil {
+			list = append(list, shortBusID(facts.PCIBusID))
+		}
+	}
+	for _, busID := range bound {
+		skipped := false
+		for id := range c.released {
+			skipped = skipped || shortBusID(c.source.session.known[id].PCIBusID) == busID
+		}
+		if !skipped {
+			list = append(list, busID)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// indexOf returns the index that the GPU at a PCI bus id had when it was read last. The caller holds mu.
+func (c *sessionChange) indexOf(busID string) (int, bool) {
+	for _, facts := range c.source.session.known {
+		if shortBusID(facts.PCIBusID) == busID {
+			return facts.Index, true
+		}
+	}
+	return 0, false
+}
+
+// checkClosed returns an error unless this process is known to have none of some released GPUs open.
+func (s *Source) checkClosed(skip map[gpu.UUID]bool) error {
+	if len(skip) == 0 {
+		return nil
+	}
+	if s.opts.Opening.OpenMinors == nil {
+		return fmt.Errorf("%w: it is not known which GPUs this process has open", gpu.ErrLibraryClosed)
+	}
+	open, err := s.opts.Opening.OpenMinors()
+	if err != nil {
+		return fmt.Errorf("%w: it is not known which GPUs this process has open: %w", gpu.ErrLibraryClosed, err)
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range skip {
+		if minor, ok := s.session.known[id].Minor.Get(); ok && slices.Contains(open, minor) {
+			return fmt.Errorf("%w: it keeps the released GPU %s open (/dev/nvidia%d)", gpu.ErrLibraryClosed, id, minor)
+		}
+	}
+
+	return nil
+}

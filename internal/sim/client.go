@@ -1,0 +1,188 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// LookupScope is which GPUs a client opens that looks one up by its PCI bus id.
+type LookupScope string
+
+// The scopes. nvml.h names the first for lookups by index and PCI bus id ("causes NVML to initialize the target GPU"),
+// and the second for those by UUID and serial number ("may initialize additional GPUs as it searches"). Which of them
+// opens /dev/nvidia* is up to a library that is closed, so that clients have to take either.
+const (
+	LookupOwn LookupScope = "own" // only that one
+	LookupAll LookupScope = "all" // all of them
+)
+
+// Client is a process that uses the driver: it sees the GPUs that were bound when it began, and keeps those open that
+// it has attached, until it ends. So does NVML: from nvmlInit, which attaches all GPUs unless
+// NVML_INIT_FLAG_NO_ATTACH is set, to nvmlShutdown (kubernetes-sigs/dra-driver-nvidia-gpu#1076,
+// NVIDIA/dcgm-exporter#706 and #716). It is safe for concurrent use.
+type Client struct {
+	node *Node
+	// opened, if not nil, is called for each GPU that is opened or closed.
+	opened func(index int, open bool)
+
+	mu    sync.Mutex
+	users int   // calls of Begin less those of End: NVML counts them
+	list  []int // the GPUs that it sees
+	open  map[int]bool
+}
+
+// NewClient returns a client that has not begun. opened may be nil.
+func (n *Node) NewClient(opened func(index int, open bool)) *Client {
+	return &Client{node: n, opened: opened, open: map[int]bool{}}
+}
+
+// Begin begins to use the driver, and attaches all GPUs if attach is set. Only the first of several Begins counts.
+func (c *Client) Begin(attach bool) error {
+	if err := c.node.Driver(); err != nil { // not under the lock: it may block for long
+		return err
+	}
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.users++
+	if c.users > 1 {
+		return nil
+	}
+
+	c.list = c.node.BoundGPUs()
+	if attach {
+		c.attach(c.list)
+	}
+
+	return nil
+}
+
+// End ends a Begin. With the last, all GPUs are closed. It reports whether there was a Begin.
+func (c *Client) End() (begun bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.users == 0 {
+		return false
+	}
+
+	c.users--
+	if c.users == 0 {
+		for index := range c.open {
+			c.setOpen(index, false)
+		}
+		clear(c.open)
+		c.list = nil
+	}
+
+	return true
+}
+
+// Count returns how many GPUs the client sees.
+func (c *Client) Count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.list)
+}
+
+// At returns the GPU at an index of the client, and attaches it.
+func (c *Client) At(index int) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if index < 0 || index >= len(c.list) {
+		return 0, gpu.ErrInvalidArgument
+	}
+
+	c.attach(c.list[index : index+1])
+	return c.list[index], nil
+}
+
+// Open attaches a GPU that was looked up by another name than its index, or all GPUs if the scenario wants that.
+func (c *Client) Open(index int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Contains(c.list, index) {
+		return gpu.ErrNotFound
+	}
+
+	if c.node.scenario.Node.LookupOpens == LookupAll {
+		c.attach(c.list)
+	}
+	c.attach([]int{index})
+
+	return nil
+}
+
+// attach opens GPUs. The caller holds mu.
+func (c *Client) attach(list []int) {
+	for _, index := range list {
+		if !c.open[index] {
+			c.open[index] = true
+			c.setOpen(index, true)
+		}
+	}
+}
+
+func (c *Client) setOpen(index int, open bool) {
+	c.node.countOpen(index, open)
+	if c.opened != nil {
+		c.opened(index, open)
+	}
+}
+
+// countOpen counts the clients that have a GPU open.
+func (n *Node) countOpen(index int, open bool) {
+	n.lock()
+	defer n.mu.Unlock()
+	if open {
+		n.open[index]++
+	} else {
+		n.open[index]--
+	}
+}
+
+// OpenGPUs lists the GPUs that clients of this process have open, by index.
+func (n *Node) OpenGPUs() []int {
+	n.lock()
+	defer n.mu.Unlock()
+
+	var list []int
+	for index, clients := range n.open {
+		if clients > 0 {
+			list = append(list, index)
+		}
+	}
+	slices.Sort(list)
+
+	return list
+}
+
+// BoundGPUs lists the GPUs that the kernel driver has bound, by index. One that is to be unbound (FaultUnbind) is so
+// once no client has it open: the kernel waits for them.
+func (n *Node) BoundGPUs() []int {
+	now := n.lock()
+	defer n.mu.Unlock()
+
+	var list []int
+	for index := range n.gpus {
+		leaves := false
+		n.eachActiveFault(index, now, func(f *FaultSpec) { leaves = leaves || f.Kind == FaultUnbind })
+		n.unbound[index] = leaves && (n.unbound[index] || n.open[index] == 0)
+		if !n.unbound[index] {
+			list = append(list, index)
+		}
+	}
+
+	return list
+}
+
+// BusID returns the PCI bus id of a GPU as the kernel writes it, without a call of the driver.
+func (n *Node) BusID(index int) string {
+	domain, bus := pciBus(index, n.gpus[index].model.arch)
+	return fmt.Sprintf("%04x:%02x:00.0", domain, bus)
+}
+
+// Minor returns the minor number of a GPU's device node, without a call of the driver.
+func (n *Node) Minor(index int) int { return n.gpus[index].minor }
