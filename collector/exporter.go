@@ -7,15 +7,7 @@ func newExporter(c *catalog) collectFunc {
 		"When the Snapshot that is served was made, as Unix time.", "")
 	generation := c.newFamily("mig_exporter_snapshot_generation",
 		"Number of the Snapshot that is served, from 1 at the start.", "")
-	up := c.newFamily("mig_exporter_source_up",
-		"1 when the source (nvml, dcgm, kubelet, kubelet_checkpoint, kubernetes, hpc_jobs, kernel_log) answered last, "+
-			"else 0.", "",
-		"source")
-	stale := c.newFamily("mig_exporter_source_stale",
-		"1 while what the source said last is still in use although it no longer answers, else 0.", "", "source")
-	success := c.newFamily("mig_exporter_source_last_success_timestamp_seconds",
-		"When the source last answered, as Unix time.",
-		"", "source")
+	addSources := newSources(c)
 	calls := c.newFamily("mig_exporter_driver_calls_total",
 		"Calls made to the driver (nvml) and to the DCGM host engine (dcgm), by whom they keep waiting while they run: "+
 			"exclusive (every process on the node), gpu (those that use the same GPU), mapped (none), or unknown. Some need "+
@@ -42,12 +34,7 @@ func newExporter(c *catalog) collectFunc {
 	return func(w *metricWriter, v *view) {
 		w.addTimestamp(at, nil, v.Time)
 		w.add(generation, nil, float64(v.Generation))
-		for _, s := range v.Sources {
-			l := v.root.extend("source", s.Name)
-			w.addBool(up, l, s.Up)
-			w.addBool(stale, l, s.Stale)
-			w.addTimestamp(success, l, s.LastSuccess)
-		}
+		addSources(w, v)
 		w.add(hung, nil, float64(v.HungCalls))
 		addPace(w, v, interval, configured)
 		w.add(unmatched, nil, float64(len(v.Unmatched)))
@@ -60,6 +47,25 @@ func newExporter(c *catalog) collectFunc {
 		addDriverUse(w, v, calls, seconds, driverUse)
 		if profilerCalls != nil { // what the host engine asks the driver for is not known
 			w.add(calls, v.root.extend("source", gpu.SourceDCGM, "class", string(gpu.CallUnknown)), float64(profilerCalls()))
+		}
+	}
+}
+
+// newSources declares what is served about the sources that readings come from.
+func newSources(c *catalog) collectFunc {
+	up := c.newFamily("mig_exporter_source_up",
+		"1 when the source (nvml, dcgm, kubelet, kubelet_checkpoint, kubernetes, hpc_jobs, kernel_log) answered last, "+
+			"else 0.", "", "source")
+	stale := c.newFamily("mig_exporter_source_stale",
+		"1 while what the source said last is still in use although it no longer answers, else 0.", "", "source")
+	success := c.newFamily("mig_exporter_source_last_success_timestamp_seconds",
+		"When the source last answered, as Unix time.", "", "source")
+	return func(w *metricWriter, v *view) {
+		for _, s := range v.Sources {
+			l := v.root.extend("source", s.Name)
+			w.addBool(up, l, s.Up)
+			w.addBool(stale, l, s.Stale)
+			w.addTimestamp(success, l, s.LastSuccess)
 		}
 	}
 }

@@ -8,8 +8,8 @@ func newUp(c *catalog) collectFunc {
 			"A GPU that is released has none.",
 		"About the GPU as a whole; its instances have their own.")
 	released := c.newFamily("nvidia_gpu_released_timestamp_seconds",
-		"When the exporter let go of the GPU, as Unix time: it keeps the GPU closed and reads nothing of it, so that it can be "+
-			"reset, unbound or passed to a virtual machine. By the `operator` (migctl release), or the `driver` as it was "+
+		"When the exporter let go of the GPU, as Unix time: it keeps the GPU closed and reads nothing of it, so that it can "+
+			"be reset, unbound or passed to a virtual machine. By the `operator` (migctl release), or the `driver` as it was "+
 			"unbound. Only GPUs that are released now have it.",
 		"Its instances have no series meanwhile.", "by")
 	readErrors := c.newFamily("nvidia_gpu_read_errors_total",

@@ -80,8 +80,8 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 	j.judgeActivity(of, g.ActivitySource, i.Activity, append(slices.Clone(g.Errors), i.Errors...))
 }
 
-// judgeReadings reports the readings of a device that fail, each once. What the GPU does not have is no failure; that it
-// has no power is worth a line, since nothing can be estimated then. The PID namespace has a line of its own.
+// judgeReadings reports the readings of a device that fail, each once. What the GPU does not have is no failure; that
+// it has no power is worth a line, since nothing can be estimated then. The PID namespace has a line of its own.
 func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
 	var seen []string
 	for _, e := range errs {

@@ -121,7 +121,8 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		x.rightsizing.published = s.evaluation.recordPredictions
 	}
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{
-		Now: node.now, HangsAfter: cfg.PollTimeout, MayOpen: node.mayOpen, Opening: x.opening(), Admin: node.admin, Logger: logger,
+		Now: node.now, HangsAfter: cfg.PollTimeout, Logger: logger,
+		MayOpen: node.mayOpen, Opening: x.opening(), Admin: node.admin,
 		GPM:             cfg.asksGPM(),
 		ProcessesHidden: node.processesHidden, ProcessUtilization: cfg.servesProcesses(),
 		Extras: func() nvmlsource.Extras { return x.metrics.extras() }, WholeGPUMedia: cfg.Advise.Enabled,

@@ -102,8 +102,8 @@ func findDevice(l *library, a args, meant func(s *sim.GPUState) (handle, bool)) 
 			continue
 		}
 		if h, ok := meant(&s); ok {
-			if err := l.client.Open(h.gpu); err != nil {
-				return l.failed(err)
+			if failed := l.client.Open(h.gpu); failed != nil {
+				return l.failed(failed)
 			}
 			return putHandle(a, 1, h)
 		}

@@ -134,7 +134,8 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 		return nil, fmt.Errorf("profile by DCGM: %w: closed", gpu.ErrUnavailable)
 	}
 	if s.paused.Load() > 0 {
-		return nil, fmt.Errorf("profile by DCGM: %w: released while a MIG mode changes or a GPU is released", gpu.ErrUnavailable)
+		return nil, fmt.Errorf("profile by DCGM: %w: released while a MIG mode changes or a GPU is released",
+			gpu.ErrUnavailable)
 	}
 	now := s.opts.Now()
 	s.cannotStart = s.needsRoot(snapshot)

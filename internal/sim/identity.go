@@ -37,8 +37,8 @@ func noise(key uint64, step int64) float64 {
 
 // migUUID names a MIG device. The driver makes the modern form of the chip, the id of the GPU instance and the first
 // graphics engine of the compute instance (open-gpu-kernel-modules 595.45.04: kmigmgrGenerateComputeInstanceUuid,
-// nvGenerateSmcUuid). A device that is made again under the same id, from the same engine on, has its UUID, whatever its
-// size.
+// nvGenerateSmcUuid). A device that is made again under the same id, from the same engine on, has its UUID,
+// whatever its size.
 func (n *Node) migUUID(g *simGPU, i *Instance, c *Compute) gpu.MIGUUID {
 	if n.scenario.Node.MIGUUIDs == "legacy" {
 		return gpu.MIGUUID(fmt.Sprintf("MIG-%s/%d/%d", g.uuid, i.ID, c.ID))

@@ -14,8 +14,8 @@
 // If a right is missing, errors name it: they are, or contain, a *kubeapi.RefusedError.
 //
 // Users of partition control in a cluster need verbs on partitions of the group mig-exporter.io, whose names are
-// those of nodes: get reads; plan, apply, mode, force, take-over and release are as in docs/partition-control.md. The API
-// server has no such resource; it only authorizes.
+// those of nodes: get reads; plan, apply, mode, force, take-over and release are as in docs/partition-control.md. The
+// API server has no such resource; it only authorizes.
 package cluster
 
 import (
