@@ -102,8 +102,9 @@ func findDevice(l *library, a args, meant func(s *sim.GPUState) (handle, bool)) 
 			continue
 		}
 		if h, ok := meant(&s); ok {
-			if failed := l.client.Open(h.gpu); failed != nil {
-				return l.failed(failed)
+			err = l.client.Open(h.gpu)
+			if err != nil {
+				return l.failed(err)
 			}
 			return putHandle(a, 1, h)
 		}
