@@ -98,13 +98,14 @@ func mappedCalls() []string {
 // unknownCalls returns the calls of which neither the kernel's half of the driver nor a measurement shows the locks.
 func unknownCalls() []string {
 	return []string{
-		"nvmlInit", "nvmlShutdown",
+		"nvmlInit", "nvmlInitNoAttach", "nvmlShutdown",
 		"nvmlSystemGetConfComputeState", "nvmlSystemGetCudaDriverVersion", "nvmlSystemGetDriverVersion",
 		"nvmlSystemGetNVMLVersion",
 
 		"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait", "nvmlDeviceRegisterEvents",
 
-		"nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetName",
+		"nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByPciBusId",
+		"nvmlDeviceGetMinorNumber", "nvmlDeviceGetName",
 		"nvmlDeviceGetPciInfo", "nvmlDeviceGetSerial", "nvmlDeviceGetUUID", "nvmlDeviceGetVbiosVersion",
 		"nvmlDeviceGetArchitecture", "nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetNumGpuCores",
 

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -48,7 +49,10 @@ func TestTally(t *testing.T) {
 	if len(all) != 3 {
 		t.Fatalf("%d outcomes, want 3: %+v", len(all), all)
 	}
-	wide, service, leak := all[0], all[1], all[2]
+	of := func(workload string) Outcome {
+		return all[slices.IndexFunc(all, func(o Outcome) bool { return o.Workload == workload })]
+	}
+	wide, service, leak := of("wide"), of("service"), of("leak")
 
 	// On 60 SMs half the kernels take twice as long: 0.2 of the time becomes 0.3, 0.8 becomes 1.2, of which 1 is done.
 	work := (599*0.2 + 601*0.8/1.2) / (599*0.2 + 601*0.8)
