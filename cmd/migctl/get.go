@@ -338,6 +338,8 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	case whole:
 		cells[3], cells[4] = strconv.Itoa(int(inst.ComputeInstances[0].ID)), c.id(string(inst.ComputeInstances[0].UUID))
 		cells[7] = node.instanceUse(inst).summary()
+	case inst.ComputesHidden:
+		cells[7] = "CIs are hidden"
 	case len(inst.ComputeInstances) == 0:
 		cells[7] = "no compute instance"
 	default:

@@ -34,6 +34,19 @@ func TestGetDrawsTheNode(t *testing.T) {
 	}
 }
 
+// TestGetHiddenComputeInstances: those that the exporter may not see are not none.
+func TestGetHiddenComputeInstances(t *testing.T) {
+	snap := &gpu.Snapshot{GPUs: []gpu.GPU{{
+		Up: true, MIG: gpu.MIGState{Enabled: gpu.Some(true)},
+		Instances: []gpu.GPUInstance{
+			{ID: 1, Profile: "3g.20gb", Up: true, ComputesHidden: true}, {ID: 2, Profile: "3g.20gb", Up: true},
+		},
+	}}}
+	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": answer(nodedoc.New(snap))})
+	out := runner{}.run(t, address, "get").out
+	cmptest.HasTexts(t, out, "CIs are hidden", "no compute instance")
+}
+
 // TestGetGPUsThatWereNotRead: right after a start of the exporter, GPUs that are not there yet are not no GPUs.
 func TestGetGPUsThatWereNotRead(t *testing.T) {
 	get := func(snap *gpu.Snapshot, args ...string) outcome {

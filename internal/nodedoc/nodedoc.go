@@ -303,6 +303,8 @@ type Instance struct {
 	XIDErrors        []XID             `json:"xidErrors,omitempty"`
 	Errors           []Error           `json:"errors"`
 	ComputeInstances []ComputeInstance `json:"computeInstances"`
+	// ComputesHidden is true if ComputeInstances may lack some: this exporter may not see MIG devices.
+	ComputesHidden bool `json:"computesHidden,omitempty"`
 }
 
 // ComputeInstance is a compute instance.

@@ -169,6 +169,7 @@ func newInstance(i *gpu.GPUInstance) Instance {
 		XIDErrors:            each(i.XIDErrors, newXID),
 		Errors:               each(i.Errors, newError),
 		ComputeInstances:     each(i.ComputeInstances, newCompute),
+		ComputesHidden:       i.ComputesHidden,
 	}
 }
 
