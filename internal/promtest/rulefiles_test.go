@@ -81,7 +81,7 @@ func withoutNumber() map[string]string {
 		"MigHolderUnconfirmed": state, "MigWitnessMissing": state,
 		"MigControlDegraded": state, "MigControlStuck": state, "MigControlReadOnly": state, "MigControlOff": state,
 		"GpuRowRemapFailed": state, "GpuRowRemapPending": state, "GpuRecoveryActionRequired": state, "MigModePending": state,
-		"MigGpuInstanceDown": state, "GpuXidsNotReceived": state,
+		"MigGpuInstanceDown": state, "GpuXidsNotReceived": state, "GpuReleased": state,
 	}
 }
 
@@ -119,6 +119,7 @@ func noHolder() map[string]string {
 		"GpuMissing":         "its index is not known any more, and its holders end with it",
 		"MigEventsLost":      "it is about what the exporter may not know; no pod is struck",
 		"GpuXidsNotReceived": "it is about what the exporter may not know; no pod is struck",
+		"GpuReleased":        "nothing is read of it, its holders neither",
 		"MigSlicesStranded":  "it is about the slices that cannot be held",
 	}
 }
