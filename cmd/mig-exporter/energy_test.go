@@ -33,7 +33,7 @@ faults: [{at: 10s, for: 30s, kind: no-permission}]
 	if len(before) != 2 {
 		t.Fatalf("energy of %v, want two instances", before)
 	}
-	for range 60 {
+	for range 110 { // a right that was refused is tried once a minute
 		p.advance(time.Second)
 	}
 	after := energy()

@@ -16,8 +16,22 @@ workloads: [{name: train, memory: 20GiB, width: 60, busy: 0.98, bandwidth: 0.4, 
 processes: [{device: "0/3g.40gb@4", workload: train}]
 `
 
-// processesHidden is the one log line of docs/faults.md that belongs to a node, which no fault brings about.
-const processesHidden = "processes are not known; all else is read"
+// Log lines of docs/faults.md that belong to a node or a model, which no fault brings about.
+const (
+	processesHidden = "processes are not known; all else is read"
+	powerMissing    = "the driver reports neither power nor energy in MIG mode"
+)
+
+// TestPowerMissingUnderMIG: a B200 in MIG mode without energy says once that nothing is estimated of it.
+func TestPowerMissingUnderMIG(t *testing.T) {
+	p := simulate(t, "b200-power")
+	for range 20 {
+		p.advance(time.Second)
+	}
+	if n := p.said(powerMissing); n != 1 {
+		t.Errorf("said %d times that power is missing:\n%s", n, p.logText())
+	}
+}
 
 // TestOutsideTheHostsPIDNamespace: the driver lists no process, with success. That nothing runs is not concluded from
 // it: neither the power of the busy GPU is taken for that of an idle one, nor is it said that no process is there.

@@ -229,7 +229,7 @@ func (s *server) openListeners(ctx context.Context) ([]apiListener, error) {
 			for _, open := range all {
 				_ = open.listener.Close()
 			}
-			return nil, fmt.Errorf("socket %s: %w", s.o.Socket, err)
+			return nil, fmt.Errorf("%s=%s: %w", s.socketFlag(), s.o.Socket, err)
 		}
 		e := apiListener{listener: newConnPool(s.limits).listen(l),
 			server: s.newHTTPServer(s.newHandler(peerAuthenticator{gid: s.o.AllowGID}))}
@@ -313,6 +313,14 @@ func (s *server) serve(ctx context.Context, listeners []apiListener) error {
 		return fmt.Errorf("serve partition control: %w", failure)
 	}
 	return nil
+}
+
+// socketFlag is the flag that names the unix socket.
+func (s *server) socketFlag() string {
+	if s.backend == nil {
+		return "--release.socket"
+	}
+	return "--control.socket"
 }
 
 func (s *server) listeningText() string {
