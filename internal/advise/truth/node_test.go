@@ -64,6 +64,7 @@ func (n *node) snapshot() *gpu.Snapshot {
 		}
 		g.Readings.Memory.Total = gpu.Some(uint64(n.model.gib * gib))
 		g.Readings.PowerLimitWatts = gpu.Some(n.model.limitWatts)
+		g.Readings.Processes = gpu.Some([]gpu.Process{}) // the exporter sees the host's, and none draws
 		g.Readings.PCIe = gpu.PCIe{LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(n.model.pcieGen)}
 		s.GPUs = append(s.GPUs, g)
 	}
