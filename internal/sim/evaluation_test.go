@@ -3,6 +3,7 @@ package sim
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,10 +50,8 @@ func TestTally(t *testing.T) {
 	if len(all) != 3 {
 		t.Fatalf("%d outcomes, want 3: %+v", len(all), all)
 	}
-	of := func(workload string) Outcome {
-		return all[slices.IndexFunc(all, func(o Outcome) bool { return o.Workload == workload })]
-	}
-	wide, service, leak := of("wide"), of("service"), of("leak")
+	slices.SortFunc(all, func(a, b Outcome) int { return strings.Compare(b.Workload, a.Workload) })
+	wide, service, leak := all[0], all[1], all[2]
 
 	// On 60 SMs half the kernels take twice as long: 0.2 of the time becomes 0.3, 0.8 becomes 1.2, of which 1 is done.
 	work := (599*0.2 + 601*0.8/1.2) / (599*0.2 + 601*0.8)
