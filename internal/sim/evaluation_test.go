@@ -38,7 +38,7 @@ func TestTally(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { n.Close() })
+	defer n.Close()
 	var tally Tally
 	for range 1200 {
 		if err := n.Advance(time.Second); err != nil {
@@ -47,9 +47,7 @@ func TestTally(t *testing.T) {
 		tally.Add(n.Now(), n.Truth())
 	}
 	all := tally.Outcomes()
-	if len(all) != 3 {
-		t.Fatalf("%d outcomes, want 3: %+v", len(all), all)
-	}
+	cmptest.Equal(t, "outcomes", len(all), 3)
 	slices.SortFunc(all, func(a, b Outcome) int { return strings.Compare(b.Workload, a.Workload) })
 	wide, service, leak := all[0], all[1], all[2]
 
