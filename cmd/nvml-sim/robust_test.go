@@ -76,6 +76,37 @@ func TestUnansweredFunctionsTouchNothing(t *testing.T) {
 	}
 }
 
+// GPUs that nvmlInit has attached stay open until the last nvmlShutdown; nvmlInitWithFlags can leave them closed.
+func TestLastShutdownClosesGPUs(t *testing.T) {
+	for _, c := range []struct {
+		first, second string
+		open          int
+	}{
+		{"nvmlInit_v2", "nvmlInitWithFlags", 8},
+		{"nvmlInitWithFlags", "nvmlInit_v2", 0},
+		{"nvmlInitWithFlags", "nvmlInitWithFlags", 0},
+	} {
+		l := onScenario(t)
+		for _, init := range []string{c.first, c.second} {
+			if ret := l.do(init, initFlagNoAttach); ret != success {
+				t.Fatalf("%s: %d", init, ret)
+			}
+		}
+
+		for range 2 {
+			if open := l.node.OpenGPUs(); len(open) != c.open {
+				t.Errorf("%s, then %s: GPUs %v are open, want %d", c.first, c.second, open, c.open)
+			}
+			if ret := l.do("nvmlShutdown"); ret != success {
+				t.Fatalf("nvmlShutdown: %d", ret)
+			}
+		}
+		if open := l.node.OpenGPUs(); len(open) != 0 {
+			t.Errorf("%s, then %s: GPUs %v are open after the last nvmlShutdown", c.first, c.second, open)
+		}
+	}
+}
+
 // takesHandle reports whether a function's first argument is a handle.
 func takesHandle(name string) bool {
 	return !regexp.MustCompile(`^nvml(System|Unit|GetEx|EventSetCreate|DeviceGetHandleBy|DeviceGetCount|GpmSampleAlloc|GpmMetricsGet)`).MatchString(name)

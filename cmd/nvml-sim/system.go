@@ -152,20 +152,19 @@ func handleByUUIDV(l *library, a args) result {
 	return invalidArgument
 }
 
-// handleByPCI takes "domain:bus:device.function", or that without the domain.
 func handleByPCI(l *library, a args) result {
-	text := C.GoString(at[C.char](a, 0))
-	var domain, bus, dev, function uint32
-	if n, err := fmt.Sscanf(text, "%x:%x:%x.%x", &domain, &bus, &dev, &function); n < 3 || (n == 3 && err == nil) {
-		domain = 0
-		if n, _ := fmt.Sscanf(text, "%x:%x.%x", &bus, &dev, &function); n < 2 {
-			return invalidArgument
-		}
+	index, err := l.node.FindBusID(C.GoString(at[C.char](a, 0)))
+	if err == nil {
+		err = l.client.Open(index)
 	}
-	return findDevice(l, a, func(s *sim.GPUState) (handle, bool) {
-		return handle{kind: aGPU, gpu: s.Index}, s.PCI.Domain == domain && s.PCI.Bus == bus && s.PCI.Device == dev &&
-			function == 0
-	})
+	if err == nil {
+		_, err = l.node.Read(index, gpu.ReadingDevice)
+	}
+	if err != nil {
+		return l.failed(err)
+	}
+
+	return putHandle(a, 1, handle{kind: aGPU, gpu: index})
 }
 
 func handleBySerial(l *library, a args) result {

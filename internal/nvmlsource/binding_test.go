@@ -83,10 +83,26 @@ func readOldLibrary(t *testing.T, path string) {
 	e := <-s.Events()
 	cmptest.Equal(t, "event of the whole GPU", e, gpu.Event{Kind: gpu.EventXID, GPU: inventory.GPUs[0].UUID, XID: 31,
 		Time: e.Time})
+	checkInitialisationsAreCounted(t, lib)
 	checkGoneInstance(t, lib)
 	checkNothingIsChanged(t, s.Actuator(), inventory.GPUs[0].UUID)
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A shutdown ends one initialisation: the library answers those who have not shut it down.
+func checkInitialisationsAreCounted(t *testing.T, lib nvmlsource.Library) {
+	t.Helper()
+	if ret := lib.Init(); ret != nvml.SUCCESS {
+		t.Fatalf("a second Init: %d", ret)
+	}
+	if ret := lib.Shutdown(); ret != nvml.SUCCESS {
+		t.Fatalf("one Shutdown after two Inits: %d", ret)
+	}
+
+	if _, ret := lib.DeviceGetHandleByIndex(0); ret != nvml.SUCCESS {
+		t.Errorf("a handle after one Shutdown of two Inits: %d", ret)
 	}
 }
 

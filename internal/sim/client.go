@@ -39,7 +39,8 @@ func (n *Node) NewClient(opened func(index int, open bool)) *Client {
 	return &Client{node: n, opened: opened, open: map[int]bool{}}
 }
 
-// Begin begins to use the driver, and attaches all GPUs if attach is set. Only the first of several Begins counts.
+// Begin begins to use the driver, and attaches all GPUs if attach is set. Of several Begins the first says whether they
+// are attached: nvml.h has a flag of its own, NVML_INIT_FLAG_FORCE_INIT, for a later one that is to do so.
 func (c *Client) Begin(attach bool) error {
 	if err := c.node.Driver(); err != nil { // not under the lock: it may block for long
 		return err
@@ -182,6 +183,27 @@ func (n *Node) BoundGPUs() []int {
 func (n *Node) BusID(index int) string {
 	domain, bus := pciBus(index, n.gpus[index].model.arch)
 	return fmt.Sprintf("%04x:%02x:00.0", domain, bus)
+}
+
+// FindBusID returns the index of the GPU of a PCI bus id, without a call of the driver. The forms are those of
+// nvmlDeviceGetHandleByPciBusId_v2 in nvml.h: domain:bus:device.function, domain:bus:device and bus:device.function.
+func (n *Node) FindBusID(busID string) (int, error) {
+	var domain, bus, device, function uint32
+	if count, _ := fmt.Sscanf(busID, "%x:%x:%x.%x", &domain, &bus, &device, &function); count < 3 {
+		domain = 0
+		if count, _ := fmt.Sscanf(busID, "%x:%x.%x", &bus, &device, &function); count < 3 {
+			return 0, gpu.ErrInvalidArgument
+		}
+	}
+
+	at := fmt.Sprintf("%04x:%02x:%02x.%x", domain, bus, device, function)
+	for index := range n.gpus {
+		if n.BusID(index) == at {
+			return index, nil
+		}
+	}
+
+	return 0, gpu.ErrNotFound
 }
 
 // Minor returns the minor number of a GPU's device node, without a call of the driver.

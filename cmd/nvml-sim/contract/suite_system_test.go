@@ -3,6 +3,7 @@ package contract
 import (
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -13,6 +14,7 @@ import (
 func systemChecks() []checkOf {
 	return []checkOf{
 		{name: "Library.Init", methods: []string{"Library.Shutdown"}, check: checkInit},
+		{name: "Library.InitNoAttach", check: checkInitNoAttach},
 		{name: "Library.SystemGetConfComputeState", check: func(s *subject) {
 			if state, ret := s.lib.SystemGetConfComputeState(); s.has("Library.SystemGetConfComputeState", ret) {
 				s.want(state.CcFeature <= nvml.CC_SYSTEM_FEATURE_ENABLED, "confidential computing %d", state.CcFeature)
@@ -26,6 +28,7 @@ func systemChecks() []checkOf {
 		}},
 		{name: "Library.SystemGetCudaDriverVersion", check: checkCUDA},
 		{name: "Library.DeviceGetCount", methods: []string{"Library.DeviceGetHandleByIndex"}, check: checkHandles},
+		{name: "Library.DeviceGetHandleByPciBusId", check: checkBusIDs},
 		{name: "Library.EventSetCreate", methods: []string{"Device.RegisterEvents", "EventSet.Wait", "EventSet.Free"},
 			check: checkEvents},
 	}
@@ -39,6 +42,29 @@ func checkInit(s *subject) {
 	s.must("Library.Shutdown", s.lib.Shutdown())
 	_, ret := s.lib.DeviceGetCount()
 	s.want(ret == nvml.SUCCESS, "after one shutdown of two initialisations: %d", ret)
+}
+
+// checkInitNoAttach: but for the flags it is "completely similar" to Init (nvml.h). It counts, and GPUs are looked up.
+func checkInitNoAttach(s *subject) {
+	before := s.devices()
+	if !s.has("Library.InitNoAttach", s.lib.InitNoAttach()) {
+		return
+	}
+	s.must("Library.Shutdown", s.lib.Shutdown())
+	s.want(slices.Equal(s.devices(), before), "after its shutdown the first initialisation has other handles")
+
+	// A library without another initialisation, in process.
+	alone := s.open()
+	if !s.has("Library.InitNoAttach", alone.InitNoAttach()) {
+		return
+	}
+	count, ret := alone.DeviceGetCount()
+	s.want(ret == nvml.SUCCESS && count == len(before), "%d GPUs of %d, %d", count, len(before), ret)
+	for i := range before {
+		d, ret := alone.DeviceGetHandleByIndex(i)
+		s.want(ret == nvml.SUCCESS && uuidOf(d) == uuidOf(before[i]), "GPU %d is another, %d", i, ret)
+	}
+	s.must("Library.Shutdown", alone.Shutdown())
 }
 
 func (s *subject) version(function, form string, call func() (string, nvml.Return)) {
@@ -69,6 +95,29 @@ func checkHandles(s *subject) {
 	}
 	_, ret = s.lib.DeviceGetHandleByIndex(count)
 	s.want(ret == nvml.ERROR_INVALID_ARGUMENT, "the index after the last: %d", ret)
+}
+
+// checkBusIDs: the PCI bus id leads to the handle of the index, in the forms of nvml.h that name the domain.
+func checkBusIDs(s *subject) {
+	for i, d := range s.devices() {
+		pci, ret := d.GetPciInfo()
+		if !s.has("Device.GetPciInfo", ret) {
+			continue
+		}
+		kernel := strings.ToLower(text(pci.BusIdLegacy[:])) // as the seam takes it
+		for _, id := range []string{kernel, strings.ToUpper(kernel), "0000" + kernel, strings.TrimSuffix(kernel, ".0")} {
+			same, ret := s.lib.DeviceGetHandleByPciBusId(id)
+			if s.has("Library.DeviceGetHandleByPciBusId", ret) {
+				s.want(same == d, "GPU %d by %s is another", i, id)
+			}
+		}
+	}
+
+	// There is no GPU at the last address of a bus: GPUs are device 0 of theirs.
+	_, ret := s.lib.DeviceGetHandleByPciBusId("0000:ff:1f.7")
+	s.want(ret == nvml.ERROR_NOT_FOUND, "a bus id that there is not: %d", ret)
+	_, ret = s.lib.DeviceGetHandleByPciBusId("there")
+	s.want(ret == nvml.ERROR_INVALID_ARGUMENT, "no bus id: %d", ret)
 }
 
 func checkEvents(s *subject) {

@@ -114,21 +114,18 @@ func (l *library) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Ret
 }
 
 func (l *library) DeviceGetHandleByPciBusId(busID string) (nvmlsource.Device, nvml.Return) {
-	for index := range l.node.Count() {
-		if l.node.BusID(index) != busID {
-			continue
-		}
-		err := l.client.Open(index)
-		if err == nil {
-			_, err = l.node.Read(index, gpu.ReadingDevice)
-		}
-		if err != nil {
-			return nil, returnOf(err)
-		}
-		return l.devices[index], nvml.SUCCESS
+	index, err := l.node.FindBusID(busID)
+	if err == nil {
+		err = l.client.Open(index)
+	}
+	if err == nil {
+		_, err = l.node.Read(index, gpu.ReadingDevice)
+	}
+	if err != nil {
+		return nil, returnOf(err)
 	}
 
-	return nil, nvml.ERROR_NOT_FOUND
+	return l.devices[index], nvml.SUCCESS
 }
 
 func (l *library) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
