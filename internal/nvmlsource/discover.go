@@ -34,6 +34,8 @@ func (s *Source) Discover() (gpu.Inventory, error) {
 	if err := s.advanceSession(); err != nil {
 		return gpu.Inventory{Released: s.listReleased()}, err
 	}
+	s.resumeQueue()
+
 	return s.list()
 }
 

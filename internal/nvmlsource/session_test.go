@@ -27,6 +27,7 @@ type openNode struct {
 	refuses error    // why other uses of the GPUs do not end
 	mayOpen error
 	rights  string
+	awaits  <-chan struct{} // closed once a call hangs
 }
 
 func startOpenNode(t *testing.T, options, faults string) *openNode {
@@ -66,16 +67,19 @@ func startOpenNode(t *testing.T, options, faults string) *openNode {
 			},
 		},
 	})
-	t.Cleanup(func() {
-		if err := source.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-		if open := simulated.OpenGPUs(); len(open) > 0 {
-			t.Errorf("GPUs %v are still open after Close", open)
-		}
-	})
 	n.node = &node{Node: simulated, t: t, spy: lib, source: source, logged: logged}
+	t.Cleanup(n.close)
 	return n
+}
+
+// close closes the Source, which closes all GPUs.
+func (n *openNode) close() {
+	if err := n.source.Close(context.Background()); err != nil {
+		n.t.Error(err)
+	}
+	if open := n.OpenGPUs(); len(open) > 0 {
+		n.t.Errorf("GPUs %v are still open after Close", open)
+	}
 }
 
 // readAll is what a poll reads.

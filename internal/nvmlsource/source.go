@@ -236,8 +236,7 @@ func (s *Source) Close(ctx context.Context) error {
 	go func() {
 		s.queue.stop()
 		<-s.finished
-		s.queue.stop() // a change of the session may have started it again
-		<-s.queue.ended
+		<-s.queue.stop() // a change of the session may have started it again
 		s.queue.registering.Wait()
 		var err error
 		s.mu.Lock()
