@@ -28,7 +28,6 @@ func (c *sessionChange) run() {
 
 	resume, err := c.prepare(ctx)
 	if err != nil {
-		s.deferred(c.reason, err)
 		c.refuse(err)
 		return
 	}
@@ -42,7 +41,7 @@ func (c *sessionChange) run() {
 	took := time.Since(began)
 
 	s.resumeCalls()
-	s.session.waits = ""
+	s.session.waits, s.session.pause = "", 0
 	s.session.resume = append(s.session.resume, resume)
 	s.resumeOthers(len(c.skip) == 0)
 	if err != nil {
@@ -60,18 +59,37 @@ func (c *sessionChange) answer(r Released) {
 	}
 }
 
-// refuse answers the requests of operators. One that follows an event of the driver waits.
+// isRequested reports whether an operator requests the change.
+func (c *sessionChange) isRequested() bool {
+	return slices.ContainsFunc(c.requests, (*releaseRequest).isOperators)
+}
+
+// refuse answers the requests of operators, and lets those that follow an event of the driver wait. It logs, once, why
+// the change is not made yet.
 func (c *sessionChange) refuse(err error) {
 	s := c.source
-	for _, request := range c.requests {
-		if request.cause != gpu.ReleasedByDriver {
-			request.result <- Released{Err: err}
-			continue
-		}
-		s.mu.Lock()
-		s.session.requests = append(s.session.requests, request)
-		s.mu.Unlock()
+	s.session.triedAt = s.opts.Now()
+	s.session.pause = min(max(2*s.session.pause, minChangePause), maxChangePause)
+	if text := err.Error(); text != s.session.waits {
+		s.session.waits = text
+		level.Warn(s.opts.Logger).Log("msg", "NVML is not opened again yet", "to", c.reason, "err", err)
 	}
+
+	for _, request := range c.requests {
+		if request.isOperators() {
+			request.result <- Released{Err: err}
+		}
+	}
+	c.requests = slices.DeleteFunc(c.requests, (*releaseRequest).isOperators)
+	c.requeue()
+}
+
+// requeue lets the requests wait for the next change.
+func (c *sessionChange) requeue() {
+	s := c.source
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session.requests = append(s.session.requests, c.requests...)
 }
 
 // resumeOthers lets other uses of NVML in this process go on that changes have ended: all if no GPU is left alone.
@@ -119,7 +137,7 @@ func (s *Source) pauseCalls() error {
 	s.mu.Lock()
 	unused := make(chan struct{})
 	s.session.paused, s.session.unused = true, unused
-	if s.session.using == 0 {
+	if len(s.session.using) == 0 {
 		close(unused)
 		s.session.unused = nil
 	}

@@ -1,6 +1,7 @@
 package nvmlsource_test
 
 import (
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -82,14 +83,90 @@ func TestReleaseAsEventCallReturns(t *testing.T) {
 				n.release(ids[1])
 			}
 
-			last := n.source.Release(ids[1], gpu.ReleasedByDriver) // is tried again until it succeeds
 			var others sync.WaitGroup
 			others.Go(letGo)
-			if r := n.result(last); r.Err != nil || r.Closed != nil {
+			r := n.release(ids[1])
+			others.Wait()
+			for r.Err != nil { // it came too early
+				r = n.release(ids[1])
+			}
+			if r.Closed != nil {
 				t.Errorf("release: %+v", r)
 			}
-			others.Wait()
 			cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
 		})
 	}
+}
+
+// TestChangeWhileReadHangs: while a call is known to hang, a change that is due disturbs nothing, however often it is
+// tried.
+func TestChangeWhileReadHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startOpenNode(t, "", "")
+		ids := n.readAll()
+		letGo := n.hang("GetPowerUsage")
+		read := make(chan error)
+		go func() {
+			_, err := n.source.Read(ids[2])
+			read <- err
+		}()
+		<-n.awaits
+		time.Sleep(time.Second)
+
+		due := n.source.Release(ids[1], gpu.ReleasedByDriver)
+		began := time.Now()
+		for range 5 {
+			cmptest.Equal(t, "GPUs", n.discover(), ids)
+			n.read(ids[0])
+			if r := n.release(ids[1]); r.Err == nil {
+				t.Errorf("release: %+v", r)
+			}
+		}
+		cmptest.Equal(t, "time taken", time.Since(began), 0)
+		cmptest.Equal(t, "pauses", len(n.pauses), 0)
+		cmptest.Equal(t, "log lines", strings.Count(n.logged.String(), "NVML is not opened again yet"), 1)
+
+		letGo()
+		if err := <-read; err != nil {
+			t.Error(err)
+		}
+		n.advance(time.Minute)
+		if r := n.result(due); r.Err != nil || r.Closed != nil {
+			t.Errorf("release: %+v", r)
+		}
+		cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
+		n.close()
+	})
+}
+
+// TestRefusedChangePauses: what no operator requests is tried again seldom, and what one requests at once.
+func TestRefusedChangePauses(t *testing.T) {
+	n := startOpenNode(t, "", "")
+	ids := n.readAll()
+	n.refuses = errors.New("an operation is under way")
+	due := n.source.Release(ids[1], gpu.ReleasedByDriver)
+	var tries []int
+	for range 5 {
+		n.advance(59 * time.Second)
+		before := len(n.pauses)
+		for range 4 {
+			n.readAll()
+			n.advance(250 * time.Millisecond)
+		}
+		tries = append(tries, len(n.pauses)-before)
+	}
+	cmptest.Equal(t, "tries by minute", tries, []int{1, 1, 1, 1, 1})
+	before := len(n.pauses)
+	if r := n.release(ids[2]); !errors.Is(r.Err, n.refuses) || len(n.pauses) != before+1 {
+		t.Errorf("release: %+v, after %d tries", r, len(n.pauses)-before)
+	}
+
+	n.refuses = nil
+	if r := n.release(ids[2]); r.Err != nil {
+		t.Errorf("release: %+v", r)
+	}
+	if r := n.result(due); r.Err != nil {
+		t.Errorf("release that follows an event: %+v", r)
+	}
+	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0})
 }
