@@ -37,6 +37,7 @@ type session struct {
 	change  chan struct{} // closed when the change under way is over; nil if there is none
 	began   time.Time     // when it began
 	down    error         // why NVML stays closed, nil if it does not
+	failed  bool          // it does because nvmlInit has failed, which is tried again
 	skipped map[gpu.UUID]bool
 	// targets are the GPUs to look up by their PCI bus ids, by index, while some are skipped; else nil.
 	targets map[int]string
@@ -202,6 +203,10 @@ func (s *Source) beginChange() {
 	}
 
 	due := s.dueChange(released, skip)
+	reopens := due == "" && s.session.failed
+	if reopens {
+		due = "open it again"
+	}
 	if due == "" {
 		s.mu.Lock()
 		s.session.released = released
@@ -212,7 +217,8 @@ func (s *Source) beginChange() {
 		return
 	}
 
-	change := &sessionChange{source: s, reason: due, released: released, skip: skip, requests: requests}
+	change := &sessionChange{source: s, reason: due, released: released, skip: skip, requests: requests,
+		reopens: reopens}
 	if s.pausesChanges() && !change.isRequested() {
 		change.requeue()
 		return

@@ -353,3 +353,53 @@ func TestReleaseNeedsNoAttach(t *testing.T) {
 		t.Errorf("GPUs %v", got)
 	}
 }
+
+// TestReleaseWhenInitFails: the operator is told that NVML stays closed, nothing is said of the other GPUs, and the
+// nvmlInit is tried again, but not with every poll.
+func TestReleaseWhenInitFails(t *testing.T) {
+	n := startOpenNode(t, "", "")
+	ids := n.readAll()
+	n.spy.set("InitNoAttach", nvml.ERROR_UNKNOWN)
+	if r := n.release(ids[1]); r.Err != nil || !errors.Is(r.Closed, gpu.ErrLibraryClosed) {
+		t.Fatalf("release: %+v", r)
+	}
+	if !strings.Contains(n.logged.String(), "NVML stays closed") {
+		t.Errorf("log: %s", n.logged)
+	}
+
+	n.spy.taken()
+	for range 5 {
+		inventory, err := n.source.Discover()
+		if !errors.Is(err, gpu.ErrLibraryClosed) || len(inventory.Released) != 1 {
+			t.Errorf("Discover: %+v, %v", inventory, err)
+		}
+		if _, err := n.source.Read(ids[0]); !errors.Is(err, gpu.ErrLibraryClosed) {
+			t.Errorf("Read: %v", err)
+		}
+	}
+	cmptest.Equal(t, "calls of nvmlInit", n.spy.taken()["InitNoAttach"], 0)
+
+	n.spy.set("InitNoAttach", nvml.SUCCESS)
+	n.advance(time.Minute)
+	cmptest.Equal(t, "GPUs", n.readAll(), []gpu.UUID{ids[0], ids[2]})
+	cmptest.Equal(t, "pauses", n.pauses, []string{"pause", "resume all but DCGM", "resume all but DCGM"})
+	n.result(n.source.Reacquire(ids[1]))
+	cmptest.Equal(t, "GPUs", n.readAll(), ids)
+}
+
+// TestReleasedWithEveryError: which GPUs are released is known whatever fails.
+func TestReleasedWithEveryError(t *testing.T) {
+	for _, ret := range []nvml.Return{nvml.ERROR_UNKNOWN, nvml.ERROR_UNINITIALIZED} {
+		n := startOpenNode(t, "", "")
+		ids := n.readAll()
+		n.release(ids[1])
+		n.spy.set("DeviceGetCount", ret)
+		n.spy.set("InitNoAttach", ret)
+		for range 2 { // the second after a driver that is gone
+			inventory, err := n.source.Discover()
+			if err == nil || len(inventory.Released) != 1 {
+				t.Errorf("Discover: %+v, %v", inventory, err)
+			}
+		}
+	}
+}
