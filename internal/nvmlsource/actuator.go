@@ -100,14 +100,15 @@ func runQueued[T any](ctx context.Context, a *Actuator, key queueKey, do func() 
 	if err != nil {
 		return none, err
 	}
-	if err := a.source.beginCall(); err != nil {
+	use, err := a.source.beginCall()
+	if err != nil {
 		<-q.slot
 		return none, err
 	}
 	var value T
 	done := make(chan struct{})
 	go func() {
-		defer a.source.endCall()
+		defer a.source.endCall(use)
 		value, err = do()
 		a.mu.Lock()
 		defer a.mu.Unlock()

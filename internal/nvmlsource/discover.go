@@ -22,10 +22,10 @@ func (s slot) usable() bool { return s.state != nil && s.state.isUsable() }
 
 // Discover lists the GPUs that can be read now. It initialises NVML unless that has succeeded before, and looks up GPUs
 // again that were lost. While nothing changes it costs one driver call. It lets go of GPUs as requested, and opens them
-// again; with gpu.ErrLibraryClosed only Released of the inventory is known.
+// again. With an error only Released of the inventory is known.
 func (s *Source) Discover() (gpu.Inventory, error) {
 	if err := s.enter(); err != nil {
-		return gpu.Inventory{}, err
+		return gpu.Inventory{Released: s.listReleased()}, err
 	}
 	defer s.leave()
 	s.discovering.Lock()
@@ -34,6 +34,8 @@ func (s *Source) Discover() (gpu.Inventory, error) {
 	if err := s.advanceSession(); err != nil {
 		return gpu.Inventory{Released: s.listReleased()}, err
 	}
+	s.resumeQueue()
+
 	return s.list()
 }
 
@@ -53,15 +55,16 @@ func (s *Source) rediscover() (gpu.Inventory, error) {
 
 // list initialises NVML unless that has succeeded before, and lists the GPUs.
 func (s *Source) list() (gpu.Inventory, error) {
+	released := s.listReleased()
 	if err := s.initialise(); err != nil {
-		return gpu.Inventory{}, err
+		return gpu.Inventory{Released: released}, err
 	}
 	if err := s.listGPUs(); err != nil {
-		return gpu.Inventory{}, err
+		return gpu.Inventory{Released: released}, err
 	}
 
 	inventory := s.inventory
-	inventory.Released = s.listReleased()
+	inventory.Released = released
 
 	return inventory, nil
 }

@@ -2,7 +2,6 @@ package nvmlsource
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -23,14 +22,16 @@ const (
 
 // eventQueue receives the driver's events, in a goroutine of its own that starts with the first GPU.
 type eventQueue struct {
-	lib   Library
-	opts  Options
-	out   chan gpu.Event
-	quit  chan struct{}
-	ended chan struct{} // closed when the goroutine has ended, or never started and never will
+	lib  Library
+	opts Options
+	out  chan gpu.Event
 
 	// mu guards what follows up to registering. It is never held during a driver call.
 	mu            sync.Mutex
+	quit          chan struct{}
+	ended         chan struct{} // closed when the goroutine has ended, or never started and never will
+	halted        chan struct{} // closed when no call is under way after a halt; nil if none was begun since the last reset
+	haltedAt      time.Time     // when the last halt was begun; zero if none was
 	running       bool
 	stopped       bool
 	set           *queueSet // nil until there is a GPU, and after a failure
@@ -42,8 +43,6 @@ type eventQueue struct {
 	watcher       mig.LayoutWatcher // nil if there is none
 
 	registering sync.WaitGroup // calls under way that register GPUs
-
-	haltedAt time.Time // when reset was called; zero if it was not
 
 	overflow bool // events were dropped, and EventsLost was not sent yet; only the goroutine uses it
 }
@@ -103,64 +102,25 @@ func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 	return !errors.Is(err, gpu.ErrNotSupported) // readings find changes of the layout, too
 }
 
-// stop makes the goroutine end; ended is closed when it has.
-func (q *eventQueue) stop() {
+// stop makes the goroutine end; the channel is closed when it has.
+func (q *eventQueue) stop() (ended <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	return q.stopLocked()
+}
+
+// stopLocked is stop for a caller that holds mu.
+func (q *eventQueue) stopLocked() (ended <-chan struct{}) {
 	if q.stopped {
-		return
+		return q.ended
 	}
 	q.stopped = true
 	close(q.quit)
 	if !q.running {
 		close(q.ended)
 	}
-}
 
-// haltQueue makes the goroutine end, and returns once no call of the queue is under way and it can be started again. If
-// a call hangs, it returns an error, and the queue goes on once that call has returned.
-func (s *Source) haltQueue() error {
-	q := &s.queue
-	q.mu.Lock()
-	gpus := q.gpus
-	q.mu.Unlock()
-	if err := s.enter(); err != nil {
-		return err
-	}
-
-	q.stop()
-	halted := make(chan struct{})
-	go func() {
-		defer s.leave()
-		defer close(halted)
-		<-q.ended
-		q.registering.Wait()
-		q.reset()
-	}()
-
-	timer := time.NewTimer(lookupTimeout)
-	defer timer.Stop()
-	select {
-	case <-halted:
-		return nil
-	case <-timer.C:
-	}
-
-	go func() {
-		<-halted
-		q.startRegistering(gpus)
-	}()
-	return fmt.Errorf("NVML must not be shut down: %w", errCallHangs)
-}
-
-// reset makes a queue that has ended as good as new, with its watcher. What was in it is lost.
-func (q *eventQueue) reset() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.quit, q.ended = make(chan struct{}), make(chan struct{})
-	q.running, q.stopped, q.lostGPU, q.setErr = false, false, false, nil
-	q.gpus, q.registrations = nil, map[Device]*registration{}
-	q.haltedAt = time.Now()
+	return q.ended
 }
 
 // waitForEvents is the goroutine: it receives events until the queue is stopped.

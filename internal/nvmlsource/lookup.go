@@ -87,12 +87,13 @@ func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) lookup {
 	l := make(lookup, 1)
 	known = maps.Clone(known)
 	busID, byBus := s.session.targets[index]
-	if err := s.beginLookupCall(); err != nil {
+	use, err := s.beginLookupCall()
+	if err != nil {
 		l <- found{err: err}
 		return l
 	}
 	go func() {
-		defer s.endCall()
+		defer s.endCall(use)
 		h, err := s.findHandle(index, busID, byBus)
 		if err != nil {
 			l <- found{err: err}
@@ -109,14 +110,13 @@ func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) lookup {
 }
 
 // beginLookupCall is beginCall for a lookup, which a change of the session makes, too.
-func (s *Source) beginLookupCall() error {
-	if err := s.enter(); err != nil {
-		return err
-	}
+func (s *Source) beginLookupCall() (*usage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.session.using++
-	return nil
+	if s.closed {
+		return nil, errClosed
+	}
+	return s.countCall(), nil
 }
 
 // findHandle looks up a GPU by its PCI bus id if byBus is set, else by its index.

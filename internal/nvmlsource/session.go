@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-kit/log/level"
-
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -39,6 +37,7 @@ type session struct {
 	change  chan struct{} // closed when the change under way is over; nil if there is none
 	began   time.Time     // when it began
 	down    error         // why NVML stays closed, nil if it does not
+	failed  bool          // it does because nvmlInit has failed, which is tried again
 	skipped map[gpu.UUID]bool
 	// targets are the GPUs to look up by their PCI bus ids, by index, while some are skipped; else nil.
 	targets map[int]string
@@ -47,14 +46,21 @@ type session struct {
 	count   int              // of GPUs, by the highest index of targets
 	resume  []func(all bool) // of other uses of the GPUs in this process
 	waits   string           // why a change that is due has not been made; it is in the log
+	triedAt time.Time        // when the last change failed or was refused
+	pause   time.Duration    // until the next one that no operator requests; 0 if the last one succeeded
 
 	// The Source's mu guards what follows.
 	released map[gpu.UUID]*gpu.ReleasedGPU
 	known    map[gpu.UUID]gpu.Facts // of all GPUs that were read
 	requests []*releaseRequest
 	paused   bool
-	using    int           // calls under way that use handles of the driver
-	unused   chan struct{} // closed when using is 0; nil unless a change waits for that
+	using    map[*usage]bool // calls under way that use handles of the driver
+	unused   chan struct{}   // closed when using is empty; nil unless a change waits for that
+}
+
+// usage is a call under way that uses handles of the driver.
+type usage struct {
+	began time.Time // in real time
 }
 
 // releaseRequest is a request to release a GPU, or to open it again.
@@ -64,6 +70,8 @@ type releaseRequest struct {
 	cause  gpu.ReleaseCause
 	result chan Released // buffered
 }
+
+func (r *releaseRequest) isOperators() bool { return r.cause != gpu.ReleasedByDriver }
 
 // Released is what became of a request.
 type Released struct {
@@ -76,6 +84,13 @@ type Released struct {
 
 // maxPause is how long a change waits for calls under way and for other uses of the GPUs to end.
 const maxPause = 5 * time.Second
+
+// A change that fails or is refused is tried again after a pause that doubles, unless an operator requests one: each
+// try disturbs the reading of all GPUs.
+const (
+	minChangePause = time.Second
+	maxChangePause = time.Minute
+)
 
 // Release requests that this process lets go of a GPU. The next Discover carries it out or refuses it; the result is
 // sent then. A GPU that is released already is no error.
@@ -188,6 +203,10 @@ func (s *Source) beginChange() {
 	}
 
 	due := s.dueChange(released, skip)
+	reopens := due == "" && s.session.failed
+	if reopens {
+		due = "open it again"
+	}
 	if due == "" {
 		s.mu.Lock()
 		s.session.released = released
@@ -198,19 +217,52 @@ func (s *Source) beginChange() {
 		return
 	}
 
-	change := &sessionChange{source: s, reason: due, released: released, skip: skip, requests: requests}
-	done := make(chan struct{})
-	s.session.change, s.session.began = done, s.opts.Now()
-	if err := s.enter(); err != nil {
-		close(done)
+	change := &sessionChange{source: s, reason: due, released: released, skip: skip, requests: requests,
+		reopens: reopens}
+	if s.pausesChanges() && !change.isRequested() {
+		change.requeue()
+		return
+	}
+	if err := s.findHang(); err != nil {
 		change.refuse(err)
 		return
 	}
+	if err := s.enter(); err != nil {
+		change.refuse(err)
+		return
+	}
+	done := make(chan struct{})
+	s.session.change, s.session.began = done, s.opts.Now()
 	go func() {
 		defer s.leave()
 		defer close(done)
 		change.run()
 	}()
+}
+
+// pausesChanges reports whether a change has failed or was refused so recently that the next one waits.
+func (s *Source) pausesChanges() bool {
+	since := s.opts.Now().Sub(s.session.triedAt)
+	return since >= 0 && since < s.session.pause // the clock may have been set back
+}
+
+// findHang returns an error if a call is known to hang, without waiting for any: NVML cannot be shut down then.
+func (s *Source) findHang() error {
+	hangs := false
+	if halts, ended := s.queue.isHalting(); halts && !ended {
+		hangs = true
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for use := range s.session.using {
+		hangs = hangs || time.Since(use.began) >= lookupTimeout
+	}
+	if hangs {
+		return fmt.Errorf("NVML must not be shut down: %w", errCallHangs)
+	}
+
+	return nil
 }
 
 // takeRequests returns the requests that can be carried out, and the GPUs that are released if they are.
@@ -338,14 +390,6 @@ func (s *Source) listReleased() []gpu.ReleasedGPU {
 	}
 	slices.SortFunc(list, func(a, b gpu.ReleasedGPU) int { return a.Index - b.Index })
 	return list
-}
-
-// deferred logs, once, why a change that is due is not made yet.
-func (s *Source) deferred(reason string, err error) {
-	if text := err.Error(); text != s.session.waits {
-		s.session.waits = text
-		level.Warn(s.opts.Logger).Log("msg", "NVML is not opened again yet", "to", reason, "err", err)
-	}
 }
 
 // errCallHangs is why NVML cannot be shut down: unloading it under a running call would kill the process.

@@ -27,6 +27,7 @@ type openNode struct {
 	refuses error    // why other uses of the GPUs do not end
 	mayOpen error
 	rights  string
+	awaits  <-chan struct{} // closed once a call hangs
 }
 
 func startOpenNode(t *testing.T, options, faults string) *openNode {
@@ -66,16 +67,19 @@ func startOpenNode(t *testing.T, options, faults string) *openNode {
 			},
 		},
 	})
-	t.Cleanup(func() {
-		if err := source.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-		if open := simulated.OpenGPUs(); len(open) > 0 {
-			t.Errorf("GPUs %v are still open after Close", open)
-		}
-	})
 	n.node = &node{Node: simulated, t: t, spy: lib, source: source, logged: logged}
+	t.Cleanup(n.close)
 	return n
+}
+
+// close closes the Source, which closes all GPUs.
+func (n *openNode) close() {
+	if err := n.source.Close(context.Background()); err != nil {
+		n.t.Error(err)
+	}
+	if open := n.OpenGPUs(); len(open) > 0 {
+		n.t.Errorf("GPUs %v are still open after Close", open)
+	}
 }
 
 // readAll is what a poll reads.
@@ -347,5 +351,55 @@ func TestReleaseNeedsNoAttach(t *testing.T) {
 	n.result(n.source.Reacquire(ids[1]))
 	if got := n.readAll(); !slices.Equal(got, ids) {
 		t.Errorf("GPUs %v", got)
+	}
+}
+
+// TestReleaseWhenInitFails: the operator is told that NVML stays closed, nothing is said of the other GPUs, and the
+// nvmlInit is tried again, but not with every poll.
+func TestReleaseWhenInitFails(t *testing.T) {
+	n := startOpenNode(t, "", "")
+	ids := n.readAll()
+	n.spy.set("InitNoAttach", nvml.ERROR_UNKNOWN)
+	if r := n.release(ids[1]); r.Err != nil || !errors.Is(r.Closed, gpu.ErrLibraryClosed) {
+		t.Fatalf("release: %+v", r)
+	}
+	if !strings.Contains(n.logged.String(), "NVML stays closed") {
+		t.Errorf("log: %s", n.logged)
+	}
+
+	n.spy.taken()
+	for range 5 {
+		inventory, err := n.source.Discover()
+		if !errors.Is(err, gpu.ErrLibraryClosed) || len(inventory.Released) != 1 {
+			t.Errorf("Discover: %+v, %v", inventory, err)
+		}
+		if _, err := n.source.Read(ids[0]); !errors.Is(err, gpu.ErrLibraryClosed) {
+			t.Errorf("Read: %v", err)
+		}
+	}
+	cmptest.Equal(t, "calls of nvmlInit", n.spy.taken()["InitNoAttach"], 0)
+
+	n.spy.set("InitNoAttach", nvml.SUCCESS)
+	n.advance(time.Minute)
+	cmptest.Equal(t, "GPUs", n.readAll(), []gpu.UUID{ids[0], ids[2]})
+	cmptest.Equal(t, "pauses", n.pauses, []string{"pause", "resume all but DCGM", "resume all but DCGM"})
+	n.result(n.source.Reacquire(ids[1]))
+	cmptest.Equal(t, "GPUs", n.readAll(), ids)
+}
+
+// TestReleasedWithEveryError: which GPUs are released is known whatever fails.
+func TestReleasedWithEveryError(t *testing.T) {
+	for _, ret := range []nvml.Return{nvml.ERROR_UNKNOWN, nvml.ERROR_UNINITIALIZED} {
+		n := startOpenNode(t, "", "")
+		ids := n.readAll()
+		n.release(ids[1])
+		n.spy.set("DeviceGetCount", ret)
+		n.spy.set("InitNoAttach", ret)
+		for range 2 { // the second after a driver that is gone
+			inventory, err := n.source.Discover()
+			if err == nil || len(inventory.Released) != 1 {
+				t.Errorf("Discover: %+v, %v", inventory, err)
+			}
+		}
 	}
 }

@@ -2,6 +2,7 @@ package nvmlsource
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -18,6 +19,7 @@ type sessionChange struct {
 	released map[gpu.UUID]*gpu.ReleasedGPU // once the change is made
 	skip     map[gpu.UUID]bool             // those of them that the kernel driver has bound
 	requests []*releaseRequest
+	reopens  bool // it only tries again to open NVML, which nothing uses now
 }
 
 // run makes the change, or refuses it and leaves everything as it is. It answers the requests.
@@ -28,7 +30,6 @@ func (c *sessionChange) run() {
 
 	resume, err := c.prepare(ctx)
 	if err != nil {
-		s.deferred(c.reason, err)
 		c.refuse(err)
 		return
 	}
@@ -42,36 +43,70 @@ func (c *sessionChange) run() {
 	took := time.Since(began)
 
 	s.resumeCalls()
-	s.session.waits = ""
-	s.session.resume = append(s.session.resume, resume)
+	if !c.reopens {
+		s.session.resume = append(s.session.resume, resume)
+	}
 	s.resumeOthers(len(c.skip) == 0)
+	c.answer(err, took)
+}
+
+// answer logs what became of the change, and answers the requests. err is why NVML stays closed.
+func (c *sessionChange) answer(err error, took time.Duration) {
+	s := c.source
+	s.session.waits = ""
+	if s.session.failed {
+		s.lengthenPause()
+	} else {
+		s.session.pause = 0
+	}
+
 	if err != nil {
 		level.Warn(s.opts.Logger).Log("msg", "NVML stays closed", "to", c.reason, "err", err)
 	} else {
 		level.Info(s.opts.Logger).Log("msg", "NVML was closed and opened again", "to", c.reason, "seconds",
 			took.Seconds())
 	}
-	c.answer(Released{Closed: err, Took: took})
-}
-
-func (c *sessionChange) answer(r Released) {
 	for _, request := range c.requests {
-		request.result <- r
+		request.result <- Released{Closed: err, Took: took}
 	}
 }
 
-// refuse answers the requests of operators. One that follows an event of the driver waits.
+// isRequested reports whether an operator requests the change.
+func (c *sessionChange) isRequested() bool {
+	return slices.ContainsFunc(c.requests, (*releaseRequest).isOperators)
+}
+
+// refuse answers the requests of operators, and lets those that follow an event of the driver wait. It logs, once, why
+// the change is not made yet.
 func (c *sessionChange) refuse(err error) {
 	s := c.source
-	for _, request := range c.requests {
-		if request.cause != gpu.ReleasedByDriver {
-			request.result <- Released{Err: err}
-			continue
-		}
-		s.mu.Lock()
-		s.session.requests = append(s.session.requests, request)
-		s.mu.Unlock()
+	s.lengthenPause()
+	if text := err.Error(); text != s.session.waits {
+		s.session.waits = text
+		level.Warn(s.opts.Logger).Log("msg", "NVML is not opened again yet", "to", c.reason, "err", err)
 	}
+
+	for _, request := range c.requests {
+		if request.isOperators() {
+			request.result <- Released{Err: err}
+		}
+	}
+	c.requests = slices.DeleteFunc(c.requests, (*releaseRequest).isOperators)
+	c.requeue()
+}
+
+// lengthenPause notes that a change was refused or has failed.
+func (s *Source) lengthenPause() {
+	s.session.triedAt = s.opts.Now()
+	s.session.pause = min(max(2*s.session.pause, minChangePause), maxChangePause)
+}
+
+// requeue lets the requests wait for the next change.
+func (c *sessionChange) requeue() {
+	s := c.source
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session.requests = append(s.session.requests, c.requests...)
 }
 
 // resumeOthers lets other uses of NVML in this process go on that changes have ended: all if no GPU is left alone.
@@ -88,6 +123,9 @@ func (s *Source) resumeOthers(all bool) {
 // called once NVML is open again.
 func (c *sessionChange) prepare(ctx context.Context) (resume func(all bool), err error) {
 	s := c.source
+	if c.reopens {
+		return func(bool) {}, nil
+	}
 	if s.initialised && s.opts.MayOpen != nil {
 		// Under confidential computing the GPUs can become unusable when the last process closes them.
 		if err := s.opts.MayOpen(s.askConfidential()); err != nil {
@@ -119,7 +157,7 @@ func (s *Source) pauseCalls() error {
 	s.mu.Lock()
 	unused := make(chan struct{})
 	s.session.paused, s.session.unused = true, unused
-	if s.session.using == 0 {
+	if len(s.session.using) == 0 {
 		close(unused)
 		s.session.unused = nil
 	}
@@ -165,7 +203,7 @@ func (c *sessionChange) shutDown() {
 // is still open.
 func (c *sessionChange) open() error {
 	s := c.source
-	s.session.skipped, s.session.down = c.skip, nil
+	s.session.skipped, s.session.down, s.session.failed = c.skip, nil, false
 	c.setTargets()
 	if err := s.checkClosed(c.skip); err != nil {
 		s.session.down = fmt.Errorf("%w, although it was shut down", err)
@@ -173,7 +211,8 @@ func (c *sessionChange) open() error {
 	}
 
 	if err := s.initialise(); err != nil {
-		return nil //nolint:nilerr // the next Discover tries again, and its error is the source's
+		s.session.down, s.session.failed = closedError(err), true
+		return s.session.down
 	}
 	if len(c.skip) == 0 {
 		return nil // Discover looks up the GPUs
@@ -185,6 +224,15 @@ func (c *sessionChange) open() error {
 	}
 
 	return s.session.down
+}
+
+// closedError returns the error of a failed nvmlInit, before which a change has shut NVML down: nothing is known to be
+// wrong with the GPUs, unless there is no driver any more, or another one.
+func closedError(err error) error {
+	if errors.Is(err, gpu.ErrNoDriver) || errors.Is(err, gpu.ErrVersionMismatch) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", gpu.ErrLibraryClosed, err)
 }
 
 // closeAgain shuts NVML down for a reason, so that it stays closed. If a call hangs, the next Discover tries again.

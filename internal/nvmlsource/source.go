@@ -102,7 +102,7 @@ func New(lib Library, opts Options) *Source {
 		lookups:   map[int]lookup{},
 		gpus:      map[gpu.UUID]*gpuState{},
 		finished:  make(chan struct{}),
-		session:   session{known: map[gpu.UUID]gpu.Facts{}},
+		session:   session{known: map[gpu.UUID]gpu.Facts{}, using: map[*usage]bool{}},
 	}
 	s.queue = newEventQueue(lib, opts)
 	s.actuator = newActuator(s)
@@ -117,24 +117,30 @@ var errClosed = errors.New("nvmlsource: closed")
 
 // beginCall counts a call that uses handles of GPUs, so that neither Close nor a change of the session unloads the
 // driver's library under it.
-func (s *Source) beginCall() error {
+func (s *Source) beginCall() (*usage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.closed:
-		return errClosed
+		return nil, errClosed
 	case s.session.paused:
-		return gpu.ErrLibraryClosed
+		return nil, gpu.ErrLibraryClosed
 	}
-	s.active++
-	s.session.using++
-	return nil
+	return s.countCall(), nil
 }
 
-func (s *Source) endCall() {
+// countCall counts a call that uses handles of GPUs until endCall. The caller holds mu.
+func (s *Source) countCall() *usage {
+	s.active++
+	u := &usage{began: time.Now()}
+	s.session.using[u] = true
+	return u
+}
+
+func (s *Source) endCall(u *usage) {
 	s.mu.Lock()
-	s.session.using--
-	if s.session.using == 0 && s.session.unused != nil {
+	delete(s.session.using, u)
+	if len(s.session.using) == 0 && s.session.unused != nil {
 		close(s.session.unused)
 		s.session.unused = nil
 	}
@@ -192,10 +198,11 @@ func (s *Source) ReadLayout(id gpu.UUID) (result gpu.GPU, whole bool, err error)
 
 // readGPU calls read for a GPU that Discover has listed, one call at a time.
 func (s *Source) readGPU(id gpu.UUID, read func(*gpuState) (gpu.GPU, error)) (gpu.GPU, error) {
-	if err := s.beginCall(); err != nil {
+	use, err := s.beginCall()
+	if err != nil {
 		return gpu.GPU{}, err
 	}
-	defer s.endCall()
+	defer s.endCall(use)
 	s.mu.Lock()
 	g := s.gpus[id]
 	s.mu.Unlock()
@@ -236,8 +243,7 @@ func (s *Source) Close(ctx context.Context) error {
 	go func() {
 		s.queue.stop()
 		<-s.finished
-		s.queue.stop() // a change of the session may have started it again
-		<-s.queue.ended
+		<-s.queue.stop() // a change of the session may have started it again
 		s.queue.registering.Wait()
 		var err error
 		s.mu.Lock()
