@@ -45,7 +45,7 @@ func (p *Poller) recordClosed(inventory gpu.Inventory, err error, now time.Time)
 	p.inventory.GPUs = slices.DeleteFunc(slices.Clone(p.inventory.GPUs), func(found gpu.FoundGPU) bool {
 		return slices.ContainsFunc(inventory.Released, func(r gpu.ReleasedGPU) bool { return r.UUID == found.UUID })
 	})
-	if p.driverAnsweredAt.IsZero() || now.Sub(p.driverAnsweredAt) >= p.opts.StaleAfter {
+	if p.driverAnsweredAt.IsZero() || now.Sub(p.driverAnsweredAt) >= p.staleAfter() {
 		p.driverErr = err
 	}
 }
@@ -181,7 +181,7 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 		t := p.gpus[found.UUID]
 		if p.libraryClosed != nil {
 			fresh[found.UUID] = false
-			t.markUnread(p.libraryClosed, now, p.opts.StaleAfter)
+			t.markUnread(p.libraryClosed, now, p.staleAfter())
 			continue
 		}
 		if err := p.receiveReading(t, found.Index, now, nil); err != nil { // a reading that outlasted its cycle

@@ -3,7 +3,10 @@ package poll
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
@@ -46,4 +49,32 @@ func TestReleasedGPU(t *testing.T) {
 			t.Errorf("opened again: %+v", g)
 		}
 	}
+}
+
+// TestClosedLibraryFollowsThePace: while readings are stretched to 5 s, the last ones stay for three of those intervals
+// after the driver's library was closed.
+func TestClosedLibraryFollowsThePace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA)
+		h, stop := stretchedLoop(t, src, log.NewNopLogger())
+
+		src.set(func() { src.invErr = fmt.Errorf("%w: a reason", gpu.ErrLibraryClosed) })
+		kept := 0
+		for range 30 {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if s := h.Current(); s.GPUs[0].Up && s.Sources[0].Up {
+				kept++
+			}
+		}
+		if kept < 9 || kept > 20 {
+			t.Errorf("the GPU is up for %d s after the library was closed, want 9 to 20", kept)
+		}
+		if h.Current().GPUs[0].Readings.PowerWatts.Present() {
+			t.Error("expected no readings after 30 s")
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
 }
