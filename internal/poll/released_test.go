@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-kit/log"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -77,4 +78,50 @@ func TestClosedLibraryFollowsThePace(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestHoldersOfReleasedGPU: the pods of a released MIG GPU keep its devices by its last layout, although that is not
+// shown; without a holder it is not known whether a released GPU is free.
+func TestHoldersOfReleasedGPU(t *testing.T) {
+	src := newFakeSource(uuidA, uuidB)
+	src.gpus[uuidA] = migGPU()
+	pods := &fakePods{list: gpu.Assignments{List: []gpu.Assignment{
+		newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "held", 1),
+		newAssignment(legacyRef(2, 0), "part", 1),
+	}}}
+	logged := &logLines{text: "not on this node"}
+	h := newHarness(t, src, func(o *Options) { o.Pods, o.Logger = pods, logged })
+	stop := h.startLoop()
+	defer stop()
+	s := h.pollAfter(time.Second)
+	cmptest.Equal(t, "allocated before", s.GPUs[0].Allocated, gpu.Some(true))
+	if useOf(&s.GPUs[0], "held", gpu.Some(gpu.InstanceID(1)), gpu.Some(gpu.ComputeID(0))) == nil {
+		t.Fatalf("uses before: %+v", s.GPUs[0].Containers)
+	}
+
+	released := make([]gpu.ReleasedGPU, 2)
+	for i, found := range foundGPUs(uuidA, uuidB) {
+		released[i] = gpu.ReleasedGPU{FoundGPU: found, Release: gpu.Release{Cause: gpu.ReleasedByOperator}}
+	}
+	src.set(func() { src.inv = gpu.Inventory{Released: released} })
+	for range 3 {
+		s = h.pollAfter(time.Second)
+		a, b := &s.GPUs[0], &s.GPUs[1]
+		cmptest.Equal(t, "allocated", a.Allocated, gpu.Some(true))
+		cmptest.Equal(t, "instances", len(a.Instances), 0)
+		cmptest.Equal(t, "MIG mode", a.MIG.Enabled, gpu.None[bool]())
+		cmptest.Equal(t, "unmatched", len(s.Unmatched), 0)
+		cmptest.Equal(t, "allocated, without a pod", b.Allocated, gpu.None[bool]())
+		if useOf(a, "held", gpu.Some(gpu.InstanceID(1)), gpu.Some(gpu.ComputeID(0))) == nil {
+			t.Errorf("the pod's holding has ended: %+v", a.Containers)
+		}
+	}
+
+	pods.list.List = append(pods.list.List, newAssignment(legacyRef(9, 0), "new layout", 2),
+		newAssignment(gpu.DeviceRef{MIG: "MIG-gone"}, "gone", 2))
+	s = h.pollAfter(time.Second)
+	if len(s.Unmatched) != 1 || s.Unmatched[0].Holder.Pod != "gone" {
+		t.Errorf("unmatched: %+v, want that of another GPU alone", s.Unmatched)
+	}
+	cmptest.Equal(t, "messages", logged.count.Load(), int64(1))
 }
