@@ -125,3 +125,32 @@ func TestHoldersOfReleasedGPU(t *testing.T) {
 	}
 	cmptest.Equal(t, "messages", logged.count.Load(), int64(1))
 }
+
+// TestReleasedGPUWithoutDriver: a GPU stays released, and becomes so, while the driver does not answer or is unloaded.
+func TestReleasedGPUWithoutDriver(t *testing.T) {
+	released := gpu.ReleasedGPU{FoundGPU: gpu.FoundGPU{Index: 0, UUID: uuidA}, Release: gpu.Release{Cause: "operator"}}
+	for _, err := range []error{gpu.ErrDriver, gpu.ErrNoDriver} {
+		src := newFakeSource(uuidA, uuidB)
+		h := newHarness(t, src, nil)
+		stop := h.startLoop()
+		h.pollAfter(time.Second)
+
+		src.set(func() { src.inv, src.invErr = gpu.Inventory{Released: []gpu.ReleasedGPU{released}}, err })
+		for range 3 {
+			s := h.pollAfter(time.Second)
+			a, b := &s.GPUs[0], &s.GPUs[1]
+			if !a.Released.Present() || len(a.Errors) > 0 || s.Sources[0].Up {
+				t.Errorf("%v: the released GPU: %+v, sources %+v", err, a, s.Sources)
+			}
+			cmptest.Equal(t, "released: the other GPU", b.Released.Present(), false)
+		}
+
+		src.set(func() { src.inv, src.invErr = gpu.Inventory{}, err })
+		if s := h.pollAfter(time.Second); s.GPUs[0].Released.Present() || s.GPUs[0].Up {
+			t.Errorf("%v: not released any more, without an answer: %+v", err, s.GPUs[0])
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	}
+}
