@@ -72,7 +72,7 @@ func (c *controller) openParts(cfg *Config, x *exporter) error {
 		recommendations = x.rightsizing.report
 	}
 	c.server = server.Options{
-		Releaser:        x.releaser(),
+		Releaser:        x.servedReleaser(),
 		Socket:          cfg.Control.Socket,
 		AllowGID:        cfg.Control.AllowGID,
 		ListenAddress:   cfg.Control.ListenAddress,

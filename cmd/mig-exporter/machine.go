@@ -44,7 +44,7 @@ func (n *node) openMachine(cfg *Config) error {
 	}
 	n.openLog = func() (kernellog.Device, error) { return kernellog.OpenFile(kernellog.Path) }
 	n.uptime = kernellog.Uptime
-	n.boundGPUs = func() ([]string, error) { return listBoundGPUs(cfg.ProcDir) }
+	n.boundGPUs = (&boundGPUs{sys: "/sys", proc: cfg.ProcDir, now: time.Now}).list
 	n.migRights = func() string { return describeMIGRights(cfg.ProcDir, "/dev") }
 	n.openMinors = func() ([]int, error) { return listOpenMinors("/proc/self/fd") }
 	n.admin = isAdmin("/proc")

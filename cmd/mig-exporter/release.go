@@ -23,7 +23,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
-	"github.com/mig-exporter/mig-exporter/internal/poll"
 )
 
 // opening is what the source needs to let go of GPUs of this node.
@@ -61,54 +60,96 @@ func (x *exporter) pauseOthers(ctx context.Context) (resume func(all bool), err 
 
 // gpuReleaser has the source let go of GPUs, which the poll loop carries out.
 type gpuReleaser struct {
-	source *nvmlsource.Source
-	poller *poll.Poller
+	source releaseSource
+	poll   func(context.Context) error
+	// turn is held by the request under way, so that none is answered by what another has changed.
+	turn chan struct{}
 }
 
-// releaser returns nil for a node whose GPUs cannot be released.
-func (x *exporter) releaser() server.Releaser {
+// releaseSource is the part of nvmlsource.Source that lets go of GPUs.
+type releaseSource interface {
+	Release(id gpu.UUID, cause gpu.ReleaseCause) <-chan nvmlsource.Released
+	Reacquire(id gpu.UUID) <-chan nvmlsource.Released
+}
+
+func newGPUReleaser(source releaseSource, poll func(context.Context) error) *gpuReleaser {
+	return &gpuReleaser{source: source, poll: poll, turn: make(chan struct{}, 1)}
+}
+
+// servedReleaser returns nil for a node whose GPUs cannot be released.
+func (x *exporter) servedReleaser() server.Releaser {
 	if x.node.openMinors == nil {
 		return nil
 	}
-	return gpuReleaser{x.source, x.poller}
+	return x.releaser
 }
 
-func (r gpuReleaser) Release(ctx context.Context, id gpu.UUID) (*api.Release, error) {
-	return r.await(ctx, id, true, r.source.Release(id, gpu.ReleasedByOperator))
+func (r *gpuReleaser) Release(ctx context.Context, id gpu.UUID) (*api.Release, error) {
+	return r.change(ctx, id, true, func() <-chan nvmlsource.Released {
+		return r.source.Release(id, gpu.ReleasedByOperator)
+	})
 }
 
-func (r gpuReleaser) Reacquire(ctx context.Context, id gpu.UUID) (*api.Release, error) {
-	return r.await(ctx, id, false, r.source.Reacquire(id))
+func (r *gpuReleaser) Reacquire(ctx context.Context, id gpu.UUID) (*api.Release, error) {
+	return r.change(ctx, id, false, func() <-chan nvmlsource.Released { return r.source.Reacquire(id) })
 }
 
-// await polls until a request is answered, and once more: the Snapshot then shows what has become of it.
-func (r gpuReleaser) await(ctx context.Context, id gpu.UUID, released bool,
-	answer <-chan nvmlsource.Released) (*api.Release, error) {
+// change makes a request once no other is under way, and returns what became of it.
+func (r *gpuReleaser) change(ctx context.Context, id gpu.UUID, released bool,
+	request func() <-chan nvmlsource.Released) (*api.Release, error) {
+	select {
+	case r.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, refusedRelease(errors.New("another release or reacquisition has not ended in time"))
+	}
+	defer func() { <-r.turn }()
+
+	result, err := r.await(ctx, request())
+	if err != nil {
+		return nil, unansweredRelease(id, err)
+	}
+	if result.Err != nil {
+		return nil, refusedRelease(result.Err)
+	}
+
+	document := &api.Release{APIVersion: api.Version, GPU: id, Released: released, Seconds: result.Took.Seconds()}
+	if result.Closed != nil {
+		document.Closed = result.Closed.Error()
+	}
+	return document, nil
+}
+
+// await polls until a request is answered. The error is why the poll loop does not go on; it may still carry the request
+// out.
+func (r *gpuReleaser) await(ctx context.Context, answer <-chan nvmlsource.Released) (nvmlsource.Released, error) {
 	for {
-		if err := r.poller.Poll(ctx, nil); err != nil {
-			return nil, releaseProblem(fmt.Errorf("the poll loop has not answered: %w", err))
-		}
+		err := r.poll(ctx)
 		select {
 		case result := <-answer:
-			if result.Err != nil {
-				return nil, releaseProblem(result.Err)
-			}
-			document := &api.Release{APIVersion: api.Version, GPU: id, Released: released, Seconds: result.Took.Seconds()}
-			if result.Closed != nil {
-				document.Closed = result.Closed.Error()
-			}
-			return document, nil
+			return result, nil
 		default:
+		}
+		if err != nil {
+			return nvmlsource.Released{}, err
 		}
 	}
 }
 
-// releaseProblem tells a client why a GPU is not released.
-func releaseProblem(err error) *api.Problem {
+// refusedRelease tells a client why a GPU is not released, or not opened again.
+func refusedRelease(err error) *api.Problem {
 	if p := (*api.Problem)(nil); errors.As(err, &p) {
 		return p
 	}
 	return &api.Problem{Type: api.Busy, Title: "Nothing was changed", Status: http.StatusConflict, Detail: err.Error()}
+}
+
+// unansweredRelease tells a client that it is not known what becomes of a request.
+func unansweredRelease(id gpu.UUID, err error) *api.Problem {
+	return &api.Problem{
+		Type: api.InProgress, Title: "Still being carried out", Status: http.StatusGatewayTimeout,
+		Detail: fmt.Sprintf("GPU %s: the request was not answered in time (%v), and is not withdrawn: mig-exporter "+
+			"carries it out or refuses it once the driver's calls return", id, err),
+	}
 }
 
 // autoSocket is --release.socket's default: on a machine defaultReleaseSocket, and none on a simulated node, of which
@@ -146,7 +187,7 @@ func newReleaseServer(cfg *Config, x *exporter) *releaseServer {
 		ready:  make(chan struct{}),
 		options: server.Options{
 			Socket:          cfg.releaseSocket(),
-			Releaser:        x.releaser(),
+			Releaser:        x.servedReleaser(),
 			Current:         x.poller.Current,
 			Audit:           audit,
 			ShutdownTimeout: shutdownTimeout,
@@ -194,19 +235,6 @@ func (a logAudit) Write(line []byte) (int, error) {
 		return 0, err
 	}
 	return len(line), nil
-}
-
-// listBoundGPUs lists the PCI bus ids of the GPUs that the kernel driver has bound.
-func listBoundGPUs(proc string) ([]string, error) {
-	entries, err := os.ReadDir(filepath.Join(proc, "driver", "nvidia", "gpus"))
-	if err != nil {
-		return nil, err
-	}
-	list := make([]string, 0, len(entries))
-	for _, e := range entries {
-		list = append(list, e.Name())
-	}
-	return list, nil
 }
 
 // listOpenMinors lists the minor numbers of the GPUs whose device nodes are among the open files of a folder of /proc.

@@ -36,22 +36,6 @@ func TestOpenMinors(t *testing.T) {
 	}
 }
 
-// TestBoundGPUs: the kernel driver lists the GPUs by their PCI bus ids.
-func TestBoundGPUs(t *testing.T) {
-	proc := t.TempDir()
-	if _, err := listBoundGPUs(proc); err == nil {
-		t.Error("expected an error without the driver's folder")
-	}
-	if err := os.MkdirAll(filepath.Join(proc, "driver/nvidia/gpus/0000:1b:00.0"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	got, err := listBoundGPUs(proc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmptest.Equal(t, "bound GPUs", got, []string{"0000:1b:00.0"})
-}
-
 // releaseClient posts to the socket on which GPUs are released.
 type releaseClient struct {
 	t    *testing.T

@@ -98,6 +98,7 @@ type exporter struct {
 	handler     http.Handler
 	rightsizing *rightsizing // nil if it is off
 	control     *controller  // nil if it is off
+	releaser    *gpuReleaser
 	releases    *releaseServer
 	activity    *activityNote
 	persistence *persistenceNote
@@ -149,6 +150,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	})
 	followSource(&opts, cfg, x.source)
 	x.poller = poll.New(x.source, opts)
+	x.releaser = newGPUReleaser(x.source, func(ctx context.Context) error { return x.poller.Poll(ctx, nil) })
 	node.running.current = x.poller.Current
 	if cfg.Control.Enabled {
 		if x.control, err = openControl(cfg, x); err != nil {

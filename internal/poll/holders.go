@@ -20,7 +20,7 @@ func attachHolders(gpus []gpu.GPU, known gpu.Assignments, asked time.Time, conta
 	var held []gpu.DeviceIndex
 	for _, a := range known.List {
 		d, match := index.Resolve(a.Device)
-		if match != gpu.MatchDevice && a.Holder.Unconfirmed == "" {
+		if match != gpu.MatchDevice && a.Holder.Unconfirmed == "" && !isPartOfReleased(gpus, d, match) {
 			unmatched = append(unmatched, a)
 		}
 		switch d = narrowToCompute(gpus, d); {
@@ -49,6 +49,11 @@ func attachHolders(gpus []gpu.GPU, known gpu.Assignments, asked time.Time, conta
 		}
 	}
 	return unmatched
+}
+
+// isPartOfReleased reports whether an assignment names a part of a released GPU, which may have a new layout.
+func isPartOfReleased(gpus []gpu.GPU, d gpu.DeviceIndex, match gpu.Match) bool {
+	return match == gpu.MatchParent && gpus[d.GPU].Released.Present()
 }
 
 // narrowToCompute returns the only compute instance of a GPU instance, or d if it has none or several: the compute
@@ -273,6 +278,9 @@ func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 	}
 	if len(parts) == 0 || len(g.Holders) > 0 {
 		parts = append(parts, v.allocated(gpu.DeviceIndex{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}, g.Holders))
+	}
+	if g.Released.Present() { // what has no known holder may have a user that no kubelet knows
+		parts = append(parts, gpu.None[bool]())
 	}
 	g.Allocated = anyAllocated(parts)
 }

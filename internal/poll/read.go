@@ -10,7 +10,7 @@ import (
 )
 
 // discoverGPUs updates the inventory of GPUs. While the driver does not answer, the last inventory stays; without a
-// driver it is empty.
+// driver it has the released GPUs alone.
 func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 	wait := expired
 	if !p.discovery.start(now, p.source.Discover) {
@@ -19,7 +19,8 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 	r, ok := p.discovery.receive(wait)
 	switch {
 	case ok && errors.Is(r.err, gpu.ErrLibraryClosed):
-		p.recordClosed(r.value, r.err, now)
+		p.keepReleased(r.value.Released)
+		p.recordClosed(r.err, now)
 	case !ok && p.discovery.isHung(p.opts.Now(), p.opts.Timeout):
 		p.driverErr = fmt.Errorf("discover GPUs: %w", gpu.ErrTimeout)
 	case !ok:
@@ -30,6 +31,7 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 		if errors.Is(r.err, gpu.ErrNoDriver) {
 			p.inventory = gpu.Inventory{}
 		}
+		p.keepReleased(r.value.Released)
 	default:
 		p.driverErr, p.libraryClosed, p.inventory, p.driverAnsweredAt = nil, nil, r.value, r.started
 	}
@@ -39,15 +41,19 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 
 // recordClosed records that the driver's library is closed for a while. Nothing is known to be wrong with the driver or
 // the GPUs: it counts as a failure once the last readings are stale.
-func (p *Poller) recordClosed(inventory gpu.Inventory, err error, now time.Time) {
+func (p *Poller) recordClosed(err error, now time.Time) {
 	p.libraryClosed = err
-	p.inventory.Released = inventory.Released
-	p.inventory.GPUs = slices.DeleteFunc(slices.Clone(p.inventory.GPUs), func(found gpu.FoundGPU) bool {
-		return slices.ContainsFunc(inventory.Released, func(r gpu.ReleasedGPU) bool { return r.UUID == found.UUID })
-	})
-	if p.driverAnsweredAt.IsZero() || now.Sub(p.driverAnsweredAt) >= p.opts.StaleAfter {
+	if p.driverAnsweredAt.IsZero() || now.Sub(p.driverAnsweredAt) >= p.staleAfter() {
 		p.driverErr = err
 	}
+}
+
+// keepReleased takes over which GPUs are released, which the source knows also when it cannot list the others.
+func (p *Poller) keepReleased(released []gpu.ReleasedGPU) {
+	p.inventory.Released = released
+	p.inventory.GPUs = slices.DeleteFunc(slices.Clone(p.inventory.GPUs), func(found gpu.FoundGPU) bool {
+		return slices.ContainsFunc(released, func(r gpu.ReleasedGPU) bool { return r.UUID == found.UUID })
+	})
 }
 
 // updateTracked creates a trackedGPU for every new GPU of the inventory and marks those that the inventory lacks as
@@ -181,7 +187,7 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 		t := p.gpus[found.UUID]
 		if p.libraryClosed != nil {
 			fresh[found.UUID] = false
-			t.markUnread(p.libraryClosed, now, p.opts.StaleAfter)
+			t.markUnread(p.libraryClosed, now, p.staleAfter())
 			continue
 		}
 		if err := p.receiveReading(t, found.Index, now, nil); err != nil { // a reading that outlasted its cycle

@@ -35,14 +35,7 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	s.GPUs, s.Unread = p.listGPUs(now)
 	attachJobs(s.GPUs, p.jobs.last, p.jobs.readAt)
 	if p.pods.known {
-		unmatched := attachHolders(s.GPUs, p.pods.last, p.pods.success, p.opts.Containers)
-		if !p.driverAnsweredAt.IsZero() && len(s.Unread) == 0 { // else they may be of a GPU that we have not read yet
-			s.Unmatched = unmatched
-		}
-		s.Witness = gpu.Some(p.pods.last.Witness)
-		if s.HoldersIncomplete = p.pods.last.Incomplete; s.HoldersIncomplete != "" {
-			markConfirmedFree(s.GPUs)
-		}
+		p.addPods(s)
 	}
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
@@ -56,9 +49,36 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 			setProcessContainers(&s.GPUs[i], p.opts.Containers)
 		}
 	}
+	hideReleasedLayouts(s.GPUs)
 	s.HungCalls = p.hungCalls()
 	s.Pace = p.pacer.pace()
 	return s
+}
+
+// addPods stores the holders of devices that a kubelet has named.
+func (p *Poller) addPods(s *gpu.Snapshot) {
+	unmatched := attachHolders(s.GPUs, p.pods.last, p.pods.success, p.opts.Containers)
+	// A device that is not found may be of a GPU whose layout was never read.
+	unknown := slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.Released.Present() && g.LastRead.IsZero() })
+	if !p.driverAnsweredAt.IsZero() && len(s.Unread) == 0 && !unknown {
+		s.Unmatched = unmatched
+	}
+
+	s.Witness = gpu.Some(p.pods.last.Witness)
+	if s.HoldersIncomplete = p.pods.last.Incomplete; s.HoldersIncomplete != "" {
+		markConfirmedFree(s.GPUs)
+	}
+}
+
+// hideReleasedLayouts removes the MIG mode and the layout of released GPUs, which their next users may change. The last
+// layout serves to find the pods that hold a part of them.
+func hideReleasedLayouts(gpus []gpu.GPU) {
+	for i := range gpus {
+		if g := &gpus[i]; g.Released.Present() {
+			g.Instances = nil
+			g.MIG.Enabled = gpu.None[bool]()
+		}
+	}
 }
 
 // hungCalls returns the number of driver calls that have not returned in time.
@@ -160,7 +180,6 @@ func (t *trackedGPU) snapshotGPU(now time.Time, staleAfter time.Duration) gpu.GP
 	}
 	if g.Released = t.released; g.Released.Present() {
 		dropReadings(&g)
-		g.Instances, g.MIG.Enabled = nil, gpu.None[bool]() // which its next user may change
 	}
 	return g
 }

@@ -98,7 +98,7 @@ func TestUseWithoutKubelet(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(inst *gpu.GPUInstance)
-		want   string // class of the block, and of its part
+		want   string // class of the block, and of its part if there is one
 	}{
 		{"idle", func(*gpu.GPUInstance) {}, "idle, w3"},
 		{"processes", func(inst *gpu.GPUInstance) {
@@ -115,6 +115,9 @@ func TestUseWithoutKubelet(t *testing.T) {
 		{"nothing can run", func(inst *gpu.GPUInstance) {
 			inst.Processes, inst.ComputeInstances = gpu.None[int](), nil
 		}, "idle, w3 none"},
+		{"hidden MIG devices", func(inst *gpu.GPUInstance) {
+			inst.Processes, inst.ComputeInstances, inst.ComputesHidden = gpu.None[int](), nil, true
+		}, "unknown"},
 	} {
 		inst := instance(1, "3g.20gb", 3, 0, 4, 5*mib, nil)
 		inst.Allocated, inst.ComputeInstances[0].Allocated = gpu.None[bool](), gpu.None[bool]()
@@ -124,7 +127,11 @@ func TestUseWithoutKubelet(t *testing.T) {
 
 		view := newGPUView(&g, fixtureTime, false)
 		block := view.Axis[0]
-		if got := block.Class + ", " + block.Parts[0].Class; got != tt.want {
+		classes := []string{block.Class}
+		for i := range block.Parts {
+			classes = append(classes, block.Parts[i].Class)
+		}
+		if got := strings.Join(classes, ", "); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 		if isUnknown := block.Class == "unknown"; strings.Contains(block.Title, "whether anything runs") != isUnknown ||

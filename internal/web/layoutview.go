@@ -107,7 +107,7 @@ func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 
 // instanceUse returns the class of a GPU instance by its use.
 func instanceUse(inst *gpu.GPUInstance, kubelet bool) string {
-	if !kubelet && len(inst.ComputeInstances) == 0 && len(inst.Jobs) == 0 {
+	if !kubelet && inst.IsEmpty() && len(inst.Jobs) == 0 {
 		return "idle" // nothing can run there
 	}
 
