@@ -62,7 +62,7 @@ func TestOneIncidentIsOneCount(t *testing.T) {
 			if r.instance >= 0 && gpu.XIDByNumber(r.xid).Scope != gpu.XIDOfGPU {
 				e.Instance = gpu.Some(gpu.InstanceID(r.instance))
 			}
-			tracked.countXID(e)
+			tracked.countXID(e, e.Time)
 		}
 		cmptest.Equal(t, name, tracked.totals.XIDs.Value, tc.want)
 	}
@@ -73,7 +73,8 @@ func TestIncidentsAreBounded(t *testing.T) {
 	var l incidents
 	counted := 0
 	for i := range 10 * maxIncidents {
-		if l.isNew(&gpu.Event{XID: 13, Time: time.Unix(1e9, int64(i))}) {
+		at := time.Unix(1e9, int64(i))
+		if isNew, _ := l.record(&gpu.Event{XID: 13, Time: at}, at); isNew {
 			counted++
 		}
 	}

@@ -101,8 +101,8 @@ func (t *trackedGPU) recordLogged(p *Poller, x gpu.LoggedXID) {
 	}
 
 	xid := gpu.XIDByNumber(x.XID)
-	if xid.PerChannel {
-		t.incidents.recordBefore(&e)
+	if xid.PerChannel && t.firstSeen.Sub(x.Time) <= burstGap { // else its burst has ended
+		t.incidents.recordBefore(&e, p.opts.Now())
 	}
 	t.totals.XIDErrors = setLastXID(t.totals.XIDErrors, &e, t.firstSeen)
 	if xid.Scope == gpu.XIDOfGPU || !x.Instance.Present() {

@@ -169,6 +169,23 @@ func TestBurstAcrossTheStart(t *testing.T) {
 	cmptest.Equal(t, "after it", xidsOf(findGPU(t, s, uuidA).Totals.XIDErrors), map[uint64]float64{79: 1})
 }
 
+// TestOldLinesForgetNoIncident: what the log has of an hour ago makes no second incident of a report that follows.
+func TestOldLinesForgetNoIncident(t *testing.T) {
+	n := newLoggingNode(t)
+	defer n.startLoop()()
+	n.pollAfter(time.Second)
+	n.src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 79, Time: n.clock.Now()}
+	n.pollAfter(0)
+
+	n.logXIDs(addressA(), 94, 31)
+	for i := range n.log.lines {
+		n.log.lines[i].Time, n.log.lines[i].BeforeStart = n.clock.Now().Add(-time.Hour), i == 0
+	}
+	n.logXIDs(addressA(), 79)
+	s := n.pollAfter(logDelay)
+	cmptest.Equal(t, "counts", xidsOf(findGPU(t, s, uuidA).Totals.XIDErrors), map[uint64]float64{31: 0, 79: 1, 94: 0})
+}
+
 // TestFilteredEventsAndTheLog: XIDs of a GPU whose events are not delivered are known for as long as the log is read.
 func TestFilteredEventsAndTheLog(t *testing.T) {
 	n := newLoggingNode(t)
