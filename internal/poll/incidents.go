@@ -12,9 +12,9 @@ const (
 	burstGap = 10 * time.Second
 	// pairGap is how far apart the driver's event and the line of the kernel's log about one XID may be.
 	pairGap = 5 * time.Second
-	// keepIncidents is for how long an incident is remembered: reports of one source may be handled a poll later than
-	// those of the other, so not in the order of their times.
-	keepIncidents = 10 * time.Minute
+	// keepIncidents is for how long an incident is remembered. Reports are not handled in the order of their times: a
+	// kernel's log that could not be read for hours has the lines of XIDs whose events were counted then.
+	keepIncidents = 24 * time.Hour
 	// maxIncidents bounds how many incidents of one GPU are remembered; the oldest are forgotten.
 	maxIncidents = 1024
 )
@@ -45,7 +45,8 @@ type incidents []incident
 // number counts. Incidents that are old now are forgotten, however old the report is.
 func (l *incidents) record(e *gpu.Event, now time.Time) (isNew, located bool) {
 	*l = slices.DeleteFunc(*l, func(known incident) bool {
-		return now.Sub(known.last).Abs() > keepIncidents // in the future, if the clock was set back
+		age := now.Sub(known.last)
+		return age > keepIncidents || age < -burstGap // in the future, if the clock was set back
 	})
 
 	perChannel := gpu.XIDByNumber(e.XID).PerChannel

@@ -186,6 +186,23 @@ func TestOldLinesForgetNoIncident(t *testing.T) {
 	cmptest.Equal(t, "counts", xidsOf(findGPU(t, s, uuidA).Totals.XIDErrors), map[uint64]float64{31: 0, 79: 1, 94: 0})
 }
 
+// TestLogThatIsOpenedAgain hours later has lines of XIDs whose events were counted long ago.
+func TestLogThatIsOpenedAgain(t *testing.T) {
+	n := newLoggingNode(t)
+	defer n.startLoop()()
+	n.pollAfter(time.Second)
+	n.logXIDs(addressA(), 79)
+	late := n.log.lines
+	n.log.lines = nil
+	n.src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 79, Time: n.clock.Now()}
+	n.pollAfter(0)
+
+	n.clock.advance(3 * time.Hour)
+	n.log.lines = late
+	s := n.pollAfter(0)
+	cmptest.Equal(t, "counts", xidsOf(findGPU(t, s, uuidA).Totals.XIDErrors), map[uint64]float64{79: 1})
+}
+
 // TestFilteredEventsAndTheLog: XIDs of a GPU whose events are not delivered are known for as long as the log is read.
 func TestFilteredEventsAndTheLog(t *testing.T) {
 	n := newLoggingNode(t)
