@@ -1,6 +1,7 @@
 package poll
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -65,6 +66,26 @@ func (p *Poller) readKernelLog(now time.Time) {
 	if more := len(p.log.waiting) - maxWaiting; more > 0 {
 		p.log.waiting = slices.Delete(p.log.waiting, 0, more)
 	}
+}
+
+// unlistedXIDs returns the last of the lines that wait about each XID of a GPU that was never read, in the order of
+// their addresses and XIDs.
+func (p *Poller) unlistedXIDs() (list []gpu.LoggedXID) {
+	for _, x := range p.log.waiting {
+		if p.findByAddress(x.PCI) != nil { // it is only too young
+			continue
+		}
+		i, found := slices.BinarySearchFunc(list, x, func(a, b gpu.LoggedXID) int {
+			return cmp.Or(a.PCI.Compare(b.PCI), cmp.Compare(a.XID, b.XID))
+		})
+		switch {
+		case !found:
+			list = slices.Insert(list, i, x)
+		case x.Time.After(list[i].Time):
+			list[i] = x
+		}
+	}
+	return list
 }
 
 // findByAddress returns the GPU at a PCI address, the one that was read last if there were several. It is nil if no GPU

@@ -3,6 +3,7 @@ package poll
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -237,16 +238,21 @@ func TestLinesOfAGPUThatIsReadLater(t *testing.T) {
 	defer n.startLoop()()
 	n.pollAfter(time.Second)
 
-	n.logXIDs(addressB(), 119)
+	n.logXIDs(addressB(), 119, 62, 119)
 	n.logXIDs(gpu.PCIAddress{Domain: 1}, 79)
 	n.pollAfter(logDelay)
 	n.pollAfter(time.Second)
 	cmptest.HasTexts(t, n.out.String(), "pci=0000:43:00", "pci=0001:00:00")
-	cmptest.Equal(t, "lines that wait", len(n.Poller.log.waiting), 2)
+	var unlisted []string
+	for _, x := range n.Current().UnlistedXIDs {
+		unlisted = append(unlisted, fmt.Sprintf("%s %d", x.PCI, x.XID))
+	}
+	cmptest.Equal(t, "XIDs of GPUs that were not read", unlisted, []string{"0000:43:00 62", "0000:43:00 119", "0001:00:00 79"})
 
 	n.src.set(func() { n.src.errs[uuidB] = nil })
-	g := findGPU(t, n.pollAfter(time.Second), uuidB)
-	cmptest.Equal(t, "counts", xidsOf(g.Totals.XIDErrors), map[uint64]float64{119: 1})
+	s := n.pollAfter(time.Second)
+	cmptest.Equal(t, "counts", xidsOf(findGPU(t, s, uuidB).Totals.XIDErrors), map[uint64]float64{62: 1, 119: 1})
+	cmptest.Equal(t, "XIDs of GPUs that are still not read", len(s.UnlistedXIDs), 1)
 }
 
 // TestLinesThatWaitAreBounded: a GPU that is never listed does not fill the memory.

@@ -277,6 +277,7 @@ func (p *Poller) runCycleWithoutReading(ctx context.Context) error {
 // publish makes a Snapshot the current one.
 func (p *Poller) publish(s *gpu.Snapshot, took time.Duration) {
 	before := p.current.Load()
+	s.UnlistedXIDs = p.unlistedXIDs()
 	if p.opts.Observe != nil {
 		p.opts.Observe(s, took)
 	}
