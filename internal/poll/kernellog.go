@@ -34,8 +34,8 @@ type logState struct {
 	strangers []gpu.PCIAddress
 }
 
-// readKernelLog counts the XIDs of the kernel's log that are due in a cycle. The events of the driver that came before
-// the cycle are counted already.
+// readKernelLog counts the XIDs of the kernel's log that are due in a cycle that began now. The events of the driver
+// that came before it are counted already; those that came since wait, and so do lines of that time.
 func (p *Poller) readKernelLog(now time.Time) {
 	if p.opts.KernelLog == nil {
 		return
@@ -47,10 +47,11 @@ func (p *Poller) readKernelLog(now time.Time) {
 		p.countLost("lost lines of the kernel's log; XIDs may be missing from the counts", now)
 	}
 
+	later := p.opts.Now() // the cycle has read the GPUs since
 	p.log.waiting = append(p.log.waiting, lines...)
 	p.log.waiting = slices.DeleteFunc(p.log.waiting, func(x gpu.LoggedXID) bool {
-		age := now.Sub(x.Time)
-		if !x.BeforeStart && age >= 0 && age < logDelay {
+		isOfFuture := x.Time.After(later) // the clock was set back
+		if !x.BeforeStart && !isOfFuture && now.Sub(x.Time) < logDelay {
 			return false
 		}
 

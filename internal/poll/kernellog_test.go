@@ -18,9 +18,13 @@ type fakeKernelLog struct {
 	lines []gpu.LoggedXID
 	lost  bool
 	err   error
+	taken func() // is called by Take
 }
 
 func (l *fakeKernelLog) Take() ([]gpu.LoggedXID, bool) {
+	if l.taken != nil {
+		l.taken()
+	}
 	lines, lost := l.lines, l.lost
 	l.lines, l.lost = nil, false
 	return lines, lost
@@ -106,6 +110,41 @@ func TestOrderOfBothSources(t *testing.T) {
 	cmptest.Equal(t, "of the GPU and its instances", xidsOf(g.Totals.XIDErrors), map[uint64]float64{13: 1})
 	cmptest.Equal(t, "of the instance", xidsOf(g.Instances[0].XIDErrors), map[uint64]float64{13: 1})
 	cmptest.Equal(t, "of the GPU alone", len(g.Totals.GPUXIDs), 0)
+}
+
+// TestLinesDuringReadings wait for their events, too: a line that is printed after a cycle has begun is not one from the
+// future.
+func TestLinesDuringReadings(t *testing.T) {
+	n := newLoggingNode(t)
+	defer n.startLoop()()
+	n.pollAfter(time.Second)
+
+	n.log.taken = func() {
+		n.clock.advance(2 * logDelay)
+		n.logXIDs(addressB(), 13)
+		n.log.taken = nil
+	}
+	counted := func(s *gpu.Snapshot) float64 { return findGPU(t, s, uuidB).Totals.XIDs.Value }
+	cmptest.Equal(t, "XIDs in the cycle", counted(n.pollAfter(time.Second)), 0)
+	cmptest.Equal(t, "XIDs in the next", counted(n.pollAfter(logDelay)), 1)
+}
+
+// TestLinesBetweenReadings count while the GPUs are read less often.
+func TestLinesBetweenReadings(t *testing.T) {
+	n := newLoggingNode(t)
+	stop := n.startLoop()
+	n.pollAfter(time.Second)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	n.logXIDs(addressB(), 79)
+	n.clock.advance(logDelay)
+	if err := n.runCycleWithoutReading(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g := findGPU(t, n.Current(), uuidB)
+	cmptest.Equal(t, "counts", xidsOf(g.Totals.XIDErrors), map[uint64]float64{79: 1})
 }
 
 // TestLinesNameInstances: an XID of a program is its instance's, and one of the GPU is not, whatever the line says.

@@ -258,6 +258,7 @@ func (p *Poller) runCycleWithoutReading(ctx context.Context) error {
 	if err := p.receiveLateReadings(now); err != nil {
 		return err
 	}
+	p.readKernelLog(now)
 	if p.opts.Jobs != nil {
 		p.jobs.request(now, p.opts.Jobs, p.jobDevices())
 	}
