@@ -288,6 +288,23 @@ func TestOpenFile(t *testing.T) {
 	}
 }
 
+// TestOpenOfAnotherFile: some containers link /dev/kmsg to a console, which never has a record.
+func TestOpenOfAnotherFile(t *testing.T) {
+	path := t.TempDir() + "/kmsg"
+	if err := os.Symlink(os.DevNull, path); err != nil {
+		t.Fatal(err)
+	}
+	_, err := OpenFile(path)
+	if !errors.Is(err, gpu.ErrNotFound) {
+		t.Fatalf("a link to %s: %v", os.DevNull, err)
+	}
+	cmptest.HasTexts(t, err.Error(), path, "1:11", "1:3")
+
+	if _, err := OpenFile(t.TempDir()); !errors.Is(err, gpu.ErrNotFound) {
+		t.Errorf("a folder: %v", err)
+	}
+}
+
 // TestReadOfFile reads a pipe as it reads the log: without a record it returns or waits, and Close ends that.
 func TestReadOfFile(t *testing.T) {
 	path := t.TempDir() + "/kmsg"
@@ -299,7 +316,7 @@ func TestReadOfFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer writer.Close()
-	d, err := OpenFile(path)
+	d, err := openFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
