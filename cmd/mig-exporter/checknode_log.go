@@ -18,7 +18,7 @@ func (j *nodeJudge) judgeKernelLog() {
 	case state == nil:
 		c.State, c.Found = checkUnknown, "the node was not read"
 	case state.Up:
-		c.State, c.Found = checkOK, "it is read; "+describeXIDs(j.last.GPUs)
+		c.State, c.Found = checkOK, "it is read; "+describeXIDs(j.last)
 	default:
 		c.State, c.Found, c.Remedy = checkMissing, state.Err.Error(), j.remedyOfLog(state.Err)
 	}
@@ -40,17 +40,26 @@ func (j *nodeJudge) remedyOfLog(err error) string {
 	return ""
 }
 
-// describeXIDs lists the XIDs that were seen of each GPU: those of the log, from the boot on.
-func describeXIDs(gpus []gpu.GPU) string {
+// describeXIDs lists the XIDs that were seen of each GPU: those of the log, from the boot on. A GPU that has fallen off
+// the bus is one that the driver does not list.
+func describeXIDs(s *gpu.Snapshot) string {
 	var list []string
-	for i := range gpus {
+	for i := range s.GPUs {
 		var xids []string
-		for _, x := range gpus[i].Totals.XIDErrors {
+		for _, x := range s.GPUs[i].Totals.XIDErrors {
 			xids = append(xids, fmt.Sprint(x.XID))
 		}
 		if len(xids) > 0 {
-			list = append(list, fmt.Sprintf("gpu %d had XID %s", gpus[i].Index, strings.Join(xids, ", ")))
+			list = append(list, fmt.Sprintf("gpu %d had XID %s", s.GPUs[i].Index, strings.Join(xids, ", ")))
 		}
+	}
+
+	for i, x := range s.UnlistedXIDs {
+		if i > 0 && s.UnlistedXIDs[i-1].PCI == x.PCI {
+			list[len(list)-1] += fmt.Sprintf(", %d", x.XID)
+			continue
+		}
+		list = append(list, fmt.Sprintf("%s, at which no GPU answers, had XID %d", x.PCI, x.XID))
 	}
 	if len(list) == 0 {
 		return "it has no XID of a GPU"

@@ -78,6 +78,9 @@ var checkNodeCases = []struct {
 	{name: "kernel-log", args: []string{"--xid.kernel-log"}, code: 1, scenario: "node: {privileged: false}\n" +
 		"gpus: [{model: H100-SXM5-80GB, mig: true, layout: [3g.40gb@0]}, {model: H100-SXM5-80GB}]\n" +
 		"faults: [{kind: xid, gpu: 1, xid: 79}, {kind: xid, gpu: 1, xid: 119}]"},
+	{name: "kernel-log-lost", args: []string{"--xid.kernel-log"}, code: 1, scenario: "node: {}\n" +
+		"gpus: [{model: H100-SXM5-80GB}, {model: H100-SXM5-80GB}]\nfaults: [{kind: xid, gpu: 1, xid: 119}, " +
+		"{kind: xid, gpu: 1, xid: 79}, {kind: lost, gpu: 1}]"},
 	{name: "no-kernel-log", args: []string{"--xid.kernel-log"}, code: 1,
 		scenario: "node: {kernelLog: false}\ngpus: [{model: H100-SXM5-80GB}]"},
 	{name: "confidential", code: 1,

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -25,6 +26,11 @@ func ParsePCIAddress(text string) (PCIAddress, bool) {
 	device, err3 := strconv.ParseUint(parts[2], 16, 8)
 	ok := err1 == nil && err2 == nil && err3 == nil
 	return PCIAddress{Domain: uint32(domain), Bus: uint8(bus), Device: uint8(device)}, ok
+}
+
+// Compare orders addresses by domain, bus and device.
+func (a PCIAddress) Compare(b PCIAddress) int {
+	return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Bus, b.Bus), cmp.Compare(a.Device, b.Device))
 }
 
 // String returns the address as the kernel writes it.

@@ -19,6 +19,7 @@ type Readings struct {
 	PowerWatts         Opt[float64]
 	PowerLimitWatts    Opt[float64]
 	EnergyJoules       Opt[float64]
+	EnergyAt           time.Time // when EnergyJoules was read: much else of a reading may come before it
 	TemperatureCelsius Opt[float64]
 	MemoryCelsius      Opt[float64]
 	// TemperatureMarginCelsius is how far the GPU is below the temperature at which it slows down, negative above it.

@@ -31,10 +31,52 @@ type file struct {
 }
 
 // OpenFile opens the log of this machine for reading. It wraps gpu.ErrNoPermission if this process may not read it, and
-// gpu.ErrNotFound if there is none.
+// gpu.ErrNotFound if there is none, or something else in its place: some containers link /dev/kmsg to a console.
 func OpenFile(path string) (Device, error) {
-	// Without O_NONBLOCK a read would block a thread, which Close cannot end.
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := openFile(path)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := f.checkKind(path); err != nil {
+		_ = f.Close() // it was only opened for reading
+		return nil, err
+	}
+	return f, nil
+}
+
+// The number of the device that is the kernel's log (Documentation/admin-guide/devices.txt).
+const (
+	logMajor = 1
+	logMinor = 11
+)
+
+// checkKind returns an error unless the file is the kernel's log.
+func (f *file) checkKind(path string) error {
+	var stat unix.Stat_t
+	var failure error
+	if err := f.conn.Control(func(fd uintptr) { failure = unix.Fstat(int(fd), &stat) }); err != nil {
+		return err
+	}
+	if failure != nil {
+		return fmt.Errorf("stat %s: %w", path, failure)
+	}
+
+	major, minor := unix.Major(stat.Rdev), unix.Minor(stat.Rdev)
+	switch {
+	case stat.Mode&unix.S_IFMT != unix.S_IFCHR:
+		return fmt.Errorf("%w: %s is no character device; want %d:%d", gpu.ErrNotFound, path, logMajor, logMinor)
+	case major != logMajor || minor != logMinor:
+		return fmt.Errorf("%w: %s is the character device %d:%d, want %d:%d", gpu.ErrNotFound, path, major, minor,
+			logMajor, logMinor)
+	}
+	return nil
+}
+
+// openFile opens a file that is read as the log is.
+func openFile(path string) (*file, error) {
+	// Without O_NONBLOCK a read would block a thread, which Close cannot end. A console must not become ours.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
 	switch {
 	case errors.Is(err, os.ErrPermission): // EPERM without the right to the log, EACCES to the file
 		return nil, fmt.Errorf("%w: %w", gpu.ErrNoPermission, err)

@@ -46,17 +46,21 @@ type Log struct {
 	lines  []gpu.LoggedXID // that were not taken
 	lost   bool
 
+	startedAt time.Duration // the kernel's uptime at the start
+
 	// Owned by Start, and then by the goroutine.
+	started  bool   // what is read was not there at the start, or could not be read then
 	next     uint64 // the sequence number after that of the last record
-	caughtUp bool   // the records from before the start were read
+	caughtUp bool   // the log was read to its end
 	repeats  repeats
 }
 
 // Start reads what the log has, and begins to follow it. Close ends that. A log that cannot be read is tried again, and
 // State has the reason.
 func Start(opts Options) *Log {
-	l := &Log{opts: opts, quit: make(chan struct{}), done: make(chan struct{})}
+	l := &Log{opts: opts, quit: make(chan struct{}), done: make(chan struct{}), startedAt: opts.Uptime()}
 	failure := l.begin()
+	l.started = true
 	if failure != nil {
 		l.drop(failure)
 	}
@@ -182,13 +186,14 @@ func (l *Log) readRecords(wait bool) error {
 			return fmt.Errorf("read the kernel's log: %w", io.ErrUnexpectedEOF)
 		default:
 			skipped = 0
-			l.addRecord(string(buffer[:n]))
+			l.addRecord(string(buffer[:n]), wait)
 		}
 	}
 }
 
-// addRecord adds what a record says to the lines. A log that was opened again begins with its oldest record, too.
-func (l *Log) addRecord(record string) {
+// addRecord adds what a record says to the lines. live is whether it was waited for, so that it was printed now. A log
+// that was opened again begins with its oldest record, too.
+func (l *Log) addRecord(record string, live bool) {
 	h, text, ok := splitRecord(record)
 	if !ok || h.sequence < l.next {
 		return
@@ -204,14 +209,17 @@ func (l *Log) addRecord(record string) {
 		return
 	}
 
-	now := l.opts.Now()
-	x := gpu.LoggedXID{PCI: found.pci, Instance: found.instance, Compute: found.compute, XID: found.xid, Time: now}
+	x := gpu.LoggedXID{
+		PCI: found.pci, Instance: found.instance, Compute: found.compute, XID: found.xid, Time: l.opts.Now(),
+		BeforeStart: !live && (!l.started || h.uptime < l.startedAt),
+	}
+	if !live {
+		x.Time = x.Time.Add(-max(0, l.opts.Uptime()-h.uptime))
+	}
 	switch {
-	case !l.caughtUp:
-		x.BeforeStart = true
-		x.Time = now.Add(-max(0, l.opts.Uptime()-h.uptime))
+	case x.BeforeStart:
 		l.addOld(x)
-	case l.repeats.isRepeat(&found, now):
+	case l.repeats.isRepeat(&found, x.Time):
 	case len(l.lines) >= maxLines:
 		l.lost = true
 	default:
@@ -222,7 +230,7 @@ func (l *Log) addRecord(record string) {
 // addOld adds an XID from before the start, in the place of an earlier one. The caller holds mu.
 func (l *Log) addOld(x gpu.LoggedXID) {
 	l.lines = slices.DeleteFunc(l.lines, func(known gpu.LoggedXID) bool {
-		return known.PCI == x.PCI && known.XID == x.XID && known.Instance.Present() == x.Instance.Present()
+		return known.BeforeStart && known.PCI == x.PCI && known.XID == x.XID && known.Instance.Present() == x.Instance.Present()
 	})
 	l.lines = append(l.lines, x)
 }

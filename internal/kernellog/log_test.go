@@ -164,6 +164,7 @@ func TestReopen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := newFakeDevice(record(1, 1))
 		denied := fmt.Errorf("%w: open /dev/kmsg", gpu.ErrNoPermission)
+		begun := time.Now()
 		l := startLog(broken, denied, denied, newFakeDevice(record(1, 1), record(2, 3620), record(3, 3621)))
 		defer l.Close()
 		l.Take()
@@ -186,13 +187,15 @@ func TestReopen(t *testing.T) {
 		if len(lines) != 2 || lost || lines[0].BeforeStart || !l.State().Up {
 			t.Errorf("%+v, lost %v, %+v", lines, lost, l.State())
 		}
+		cmptest.Equal(t, "when they were printed", times(lines, begun), []float64{20, 21})
 	})
 }
 
-// TestLogThatCannotBeRead from the start on: what it has later is from before the start.
+// TestLogThatCannotBeRead from the start on: what it has later is from before the start or after it by its time.
 func TestLogThatCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := startLog(gpu.ErrNoPermission, newFakeDevice(record(1, 1)))
+		begun := time.Now()
+		l := startLog(gpu.ErrNoPermission, newFakeDevice(record(1, 1), record(2, 3610), record(3, 3610)))
 		defer l.Close()
 		state := l.State()
 		if state.Up || !errors.Is(state.Err, gpu.ErrNoPermission) || !state.LastSuccess.IsZero() {
@@ -202,9 +205,10 @@ func TestLogThatCannotBeRead(t *testing.T) {
 		time.Sleep(retryEvery)
 		synctest.Wait()
 		lines, _ := l.Take()
-		if len(lines) != 1 || !lines[0].BeforeStart {
+		if len(lines) != 3 || !lines[0].BeforeStart || lines[1].BeforeStart || lines[2].BeforeStart {
 			t.Errorf("%+v", lines)
 		}
+		cmptest.Equal(t, "when they were printed", times(lines, begun), []float64{1 - 3600, 10, 10})
 	})
 }
 
@@ -284,6 +288,23 @@ func TestOpenFile(t *testing.T) {
 	}
 }
 
+// TestOpenOfAnotherFile: some containers link /dev/kmsg to a console, which never has a record.
+func TestOpenOfAnotherFile(t *testing.T) {
+	path := t.TempDir() + "/kmsg"
+	if err := os.Symlink(os.DevNull, path); err != nil {
+		t.Fatal(err)
+	}
+	_, err := OpenFile(path)
+	if !errors.Is(err, gpu.ErrNotFound) {
+		t.Fatalf("a link to %s: %v", os.DevNull, err)
+	}
+	cmptest.HasTexts(t, err.Error(), path, "1:11", "1:3")
+
+	if _, err := OpenFile(t.TempDir()); !errors.Is(err, gpu.ErrNotFound) {
+		t.Errorf("a folder: %v", err)
+	}
+}
+
 // TestReadOfFile reads a pipe as it reads the log: without a record it returns or waits, and Close ends that.
 func TestReadOfFile(t *testing.T) {
 	path := t.TempDir() + "/kmsg"
@@ -295,7 +316,7 @@ func TestReadOfFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer writer.Close()
-	d, err := OpenFile(path)
+	d, err := openFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}

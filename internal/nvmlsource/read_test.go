@@ -206,6 +206,20 @@ func TestOneFailedReadingIsAnErrorAndNothingElseIsMissing(t *testing.T) {
 	}
 }
 
+// TestTimeOfTheEnergyCounter: power is derived from its growth, and what is read before it may take long.
+func TestTimeOfTheEnergyCounter(t *testing.T) {
+	n := newNode(t, "", whole)
+	id := n.discover()[0]
+	first := n.read(id).Readings
+	n.spy.do("GetMigMode", func() { n.advance(2 * time.Second) })
+	second := n.read(id).Readings
+
+	cmptest.Equal(t, "time between both", second.EnergyAt.Sub(first.EnergyAt), 2*time.Second)
+
+	n.spy.set("GetTotalEnergyConsumption", nvml.ERROR_NOT_SUPPORTED)
+	cmptest.Equal(t, "time of none", n.read(id).Readings.EnergyAt, time.Time{})
+}
+
 func TestProfilesWithoutAnEnd(t *testing.T) {
 	n := newNode(t, "", whole)
 	n.spy.set("GetGpuInstanceProfileInfo", nvml.ERROR_NOT_SUPPORTED)

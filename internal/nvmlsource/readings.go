@@ -27,6 +27,9 @@ func (r *gpuRead) readFast() tier {
 	to.PowerWatts = queryScaled(&q, "nvmlDeviceGetPowerUsage", gpu.ReadingPower, r.dev.GetPowerUsage, 1000)
 	to.EnergyJoules = queryScaled(&q, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy,
 		r.dev.GetTotalEnergyConsumption, 1000)
+	if to.EnergyJoules.Present() {
+		to.EnergyAt = r.source.opts.Now()
+	}
 	to.TemperatureCelsius = queryScaled(&q, "nvmlDeviceGetTemperature", gpu.ReadingTemperature, r.dev.GetTemperature, 1)
 	to.ClockHertz = gpu.Clocks{
 		SM:       r.queryClock(&q, "nvmlDeviceGetClockInfo(SM)", nvml.CLOCK_SM),

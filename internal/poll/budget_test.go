@@ -275,3 +275,39 @@ func TestProgressKeepsAGPUUp(t *testing.T) {
 		}
 	})
 }
+
+// What a reading of minutes says is of long ago when it ends: the GPU stays down, and its next reading counts.
+func TestReadingOfMinutesIsNotFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newFakeSource(uuidA)
+		h := newHarness(t, src, func(o *Options) {
+			o.Interval, o.Now, o.Grace = time.Second, time.Now, 500*time.Millisecond
+			o.Progress = func(gpu.UUID) time.Time { return time.Now() }
+		})
+		release := make(chan struct{})
+		src.set(func() { src.hang[uuidA] = release })
+		stop := h.startLoop()
+		isUp := func() bool {
+			synctest.Wait()
+			g := findGPU(t, h.Current(), uuidA)
+			return g.Up || g.Readings.PowerWatts.Present()
+		}
+		time.Sleep(5 * time.Minute)
+		cmptest.Equal(t, "while it goes on", isUp(), false)
+
+		next := make(chan struct{})
+		src.set(func() { src.hang[uuidA] = next })
+		close(release)
+		time.Sleep(2 * time.Second)
+		cmptest.Equal(t, "when it has ended", isUp(), false)
+		cmptest.Equal(t, "hangs", errorCount(findGPU(t, h.Current(), uuidA), gpu.ReadingDevice, gpu.ReasonTimeout), 1)
+
+		src.set(func() { delete(src.hang, uuidA) })
+		close(next)
+		time.Sleep(2 * time.Second)
+		cmptest.Equal(t, "after the next reading", isUp(), true)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -54,8 +54,8 @@ type derivedPower struct {
 
 // derivePower sets the power of a GPU that reports none to the mean over the last window, if its energy counter shows
 // one, and reports whether it did.
-func (t *trackedGPU) derivePower(g *gpu.GPU, at time.Time) bool {
-	d := &t.derived
+func (t *trackedGPU) derivePower(g *gpu.GPU) bool {
+	d, at := &t.derived, g.Readings.EnergyAt
 	joules, counts := g.Readings.EnergyJoules.Get()
 	if g.Readings.PowerWatts.Present() {
 		*d = derivedPower{}
@@ -79,7 +79,7 @@ func (t *trackedGPU) derivePower(g *gpu.GPU, at time.Time) bool {
 
 // measureRest returns the power that idle power may be learned from, of a reading after enough windows without work:
 // the driver's own, or the mean by the energy counter over a longer time of rest.
-func (p *idlePower) measureRest(g *gpu.GPU, at time.Time) gpu.Opt[float64] {
+func (p *idlePower) measureRest(g *gpu.GPU) gpu.Opt[float64] {
 	joules, counts := g.Readings.EnergyJoules.Get()
 	if p.quiet < quietWindows {
 		p.rest = energyWindow{}
@@ -92,5 +92,5 @@ func (p *idlePower) measureRest(g *gpu.GPU, at time.Time) gpu.Opt[float64] {
 		return gpu.None[float64]()
 	}
 
-	return p.rest.measure(joules, at, minIdleWindow, maxIdleWindow)
+	return p.rest.measure(joules, g.Readings.EnergyAt, minIdleWindow, maxIdleWindow)
 }

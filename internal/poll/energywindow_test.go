@@ -1,6 +1,7 @@
 package poll
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -13,12 +14,13 @@ import (
 // energyReader reads an idle GPU that reports no power.
 type energyReader struct {
 	*trackedGPU
-	at time.Time
+	at   time.Time
+	late time.Duration // how long after its beginning a reading reads the counter
 }
 
 func newEnergyReader() *energyReader {
 	opts := &Options{StaleAfter: 3 * time.Second, Logger: log.NewNopLogger()}
-	return &energyReader{newTrackedGPU(uuidA, time.Time{}, opts), time.Unix(1000, 0)}
+	return &energyReader{newTrackedGPU(uuidA, time.Time{}, opts), time.Unix(1000, 0), 0}
 }
 
 // after reads the energy counter some time after the last reading, and returns the power.
@@ -26,6 +28,7 @@ func (r *energyReader) after(d time.Duration, joules float64) gpu.Opt[float64] {
 	r.at = r.at.Add(d)
 	g := idleSlices(0)
 	g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.None[float64](), gpu.Some(joules)
+	g.Readings.EnergyAt = r.at.Add(r.late)
 	r.recordReading(g, r.at)
 	return r.last.Readings.PowerWatts
 }
@@ -80,6 +83,30 @@ func TestPowerOfFrequentReadings(t *testing.T) {
 	r.after(time.Second, 5100)
 	cmptest.Equal(t, "an event after a poll", r.after(100*time.Millisecond, 5190), gpu.Some(100.0))
 	cmptest.Equal(t, "the next poll", r.after(900*time.Millisecond, 5300), gpu.Some(200.0))
+}
+
+// TestPowerOfLateCounters is the growth over the time between two reads of the counter, not between the beginnings of
+// their readings: every slow tier reads much else before it.
+func TestPowerOfLateCounters(t *testing.T) {
+	r := newEnergyReader()
+	r.after(0, 5000)
+	joules, read := 5000.0, time.Duration(0)
+	for i := range 30 {
+		late := 10 * time.Millisecond
+		if i%5 == 0 {
+			late = 400 * time.Millisecond
+		}
+		joules += 128 * (time.Second + late - read).Seconds()
+		r.late, read = late, late
+
+		watts := r.after(time.Second, joules).Or(0)
+		if math.Abs(watts-128) > 1e-6 {
+			t.Fatalf("reading %d: %v W, want 128", i, watts)
+		}
+		if idle := r.last.Power.IdleWatts.Or(128); i > 15 && math.Abs(idle-128) > 1e-6 {
+			t.Fatalf("reading %d: idle power %v W, want 128", i, idle)
+		}
+	}
 }
 
 // TestIdlePowerByTheEnergyCounter: the lowest of many short means is what the counter's updates make of them. It is

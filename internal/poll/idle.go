@@ -61,7 +61,7 @@ func (p *idlePower) update(g *gpu.GPU, totals *gpu.Totals, at, windowEnd time.Ti
 	p.compareEvidence(g)
 	p.countQuiet(moved || !hasActivity(g) || showsWork(g), windowEnd)
 
-	if watts, ok := p.measureRest(g, at).Get(); ok && watts > 0 {
+	if watts, ok := p.measureRest(g).Get(); ok && watts > 0 {
 		p.lowest, p.from = gpu.Some(min(watts, p.lowest.Or(watts))), p.seen
 	}
 	if p.lowest.Present() {

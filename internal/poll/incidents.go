@@ -12,9 +12,9 @@ const (
 	burstGap = 10 * time.Second
 	// pairGap is how far apart the driver's event and the line of the kernel's log about one XID may be.
 	pairGap = 5 * time.Second
-	// keepIncidents is for how long an incident is remembered: reports of one source may be handled a poll later than
-	// those of the other, so not in the order of their times.
-	keepIncidents = 10 * time.Minute
+	// keepIncidents is for how long an incident is remembered. Reports are not handled in the order of their times: a
+	// kernel's log that could not be read for hours has the lines of XIDs whose events were counted then.
+	keepIncidents = 24 * time.Hour
 	// maxIncidents bounds how many incidents of one GPU are remembered; the oldest are forgotten.
 	maxIncidents = 1024
 )
@@ -38,20 +38,15 @@ func (k *incident) isNear(at time.Time, gap time.Duration) bool {
 // incidents are the last incidents of a GPU, in their order.
 type incidents []incident
 
-// isNew records a report of an XID, and reports whether it is of a new incident. See record.
-func (l *incidents) isNew(e *gpu.Event) bool {
-	isNew, _ := l.record(e)
-	return isNew
-}
-
 // record records a report of an XID, and reports whether it is of a new incident, or is the first to name the instance
 // of a known one. An XID that is reported for each channel is a burst of reports from both sources, which ends after
 // burstGap without one. Each report of any other XID is an incident, but a line of the kernel's log and an event of the
 // driver are the same one if they come within pairGap: they pair one to one, so that of n events and m lines the larger
-// number counts.
-func (l *incidents) record(e *gpu.Event) (isNew, located bool) {
+// number counts. Incidents that are old now are forgotten, however old the report is.
+func (l *incidents) record(e *gpu.Event, now time.Time) (isNew, located bool) {
 	*l = slices.DeleteFunc(*l, func(known incident) bool {
-		return e.Time.Sub(known.last).Abs() > keepIncidents // in the future, if the clock was set back
+		age := now.Sub(known.last)
+		return age > keepIncidents || age < -burstGap // in the future, if the clock was set back
 	})
 
 	perChannel := gpu.XIDByNumber(e.XID).PerChannel
@@ -85,8 +80,8 @@ func (l *incidents) record(e *gpu.Event) (isNew, located bool) {
 
 // recordBefore records a report from before the GPU was first seen: what comes of its burst from then on is no incident
 // of its own.
-func (l *incidents) recordBefore(e *gpu.Event) {
-	if isNew, _ := l.record(e); isNew {
+func (l *incidents) recordBefore(e *gpu.Event, now time.Time) {
+	if isNew, _ := l.record(e, now); isNew {
 		(*l)[len(*l)-1].before = true
 	}
 }

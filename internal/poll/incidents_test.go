@@ -57,12 +57,14 @@ func TestOneIncidentIsOneCount(t *testing.T) {
 			{s, 31, -1, true}}, 2},
 	} {
 		var tracked trackedGPU
+		var now time.Time
 		for _, r := range tc.reports {
 			e := gpu.Event{Kind: gpu.EventXID, XID: r.xid, Logged: r.logged, Time: time.Unix(1e9, 0).Add(r.at)}
 			if r.instance >= 0 && gpu.XIDByNumber(r.xid).Scope != gpu.XIDOfGPU {
 				e.Instance = gpu.Some(gpu.InstanceID(r.instance))
 			}
-			tracked.countXID(e)
+			now = laterOf(now, e.Time)
+			tracked.countXID(e, now)
 		}
 		cmptest.Equal(t, name, tracked.totals.XIDs.Value, tc.want)
 	}
@@ -73,7 +75,8 @@ func TestIncidentsAreBounded(t *testing.T) {
 	var l incidents
 	counted := 0
 	for i := range 10 * maxIncidents {
-		if l.isNew(&gpu.Event{XID: 13, Time: time.Unix(1e9, int64(i))}) {
+		at := time.Unix(1e9, int64(i))
+		if isNew, _ := l.record(&gpu.Event{XID: 13, Time: at}, at); isNew {
 			counted++
 		}
 	}

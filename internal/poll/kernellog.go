@@ -1,6 +1,7 @@
 package poll
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -33,8 +34,8 @@ type logState struct {
 	strangers []gpu.PCIAddress
 }
 
-// readKernelLog counts the XIDs of the kernel's log that are due in a cycle. The events of the driver that came before
-// the cycle are counted already.
+// readKernelLog counts the XIDs of the kernel's log that are due in a cycle that began now. The events of the driver
+// that came before it are counted already; those that came since wait, and so do lines of that time.
 func (p *Poller) readKernelLog(now time.Time) {
 	if p.opts.KernelLog == nil {
 		return
@@ -46,10 +47,11 @@ func (p *Poller) readKernelLog(now time.Time) {
 		p.countLost("lost lines of the kernel's log; XIDs may be missing from the counts", now)
 	}
 
+	later := p.opts.Now() // the cycle has read the GPUs since
 	p.log.waiting = append(p.log.waiting, lines...)
 	p.log.waiting = slices.DeleteFunc(p.log.waiting, func(x gpu.LoggedXID) bool {
-		age := now.Sub(x.Time)
-		if !x.BeforeStart && age >= 0 && age < logDelay {
+		isOfFuture := x.Time.After(later) // the clock was set back
+		if !x.BeforeStart && !isOfFuture && now.Sub(x.Time) < logDelay {
 			return false
 		}
 
@@ -65,6 +67,26 @@ func (p *Poller) readKernelLog(now time.Time) {
 	if more := len(p.log.waiting) - maxWaiting; more > 0 {
 		p.log.waiting = slices.Delete(p.log.waiting, 0, more)
 	}
+}
+
+// unlistedXIDs returns the last of the lines that wait about each XID of a GPU that was never read, in the order of
+// their addresses and XIDs.
+func (p *Poller) unlistedXIDs() (list []gpu.LoggedXID) {
+	for _, x := range p.log.waiting {
+		if p.findByAddress(x.PCI) != nil { // it is only too young
+			continue
+		}
+		i, found := slices.BinarySearchFunc(list, x, func(a, b gpu.LoggedXID) int {
+			return cmp.Or(a.PCI.Compare(b.PCI), cmp.Compare(a.XID, b.XID))
+		})
+		switch {
+		case !found:
+			list = slices.Insert(list, i, x)
+		case x.Time.After(list[i].Time):
+			list[i] = x
+		}
+	}
+	return list
 }
 
 // findByAddress returns the GPU at a PCI address, the one that was read last if there were several. It is nil if no GPU
@@ -101,8 +123,8 @@ func (t *trackedGPU) recordLogged(p *Poller, x gpu.LoggedXID) {
 	}
 
 	xid := gpu.XIDByNumber(x.XID)
-	if xid.PerChannel {
-		t.incidents.recordBefore(&e)
+	if xid.PerChannel && t.firstSeen.Sub(x.Time) <= burstGap { // else its burst has ended
+		t.incidents.recordBefore(&e, p.opts.Now())
 	}
 	t.totals.XIDErrors = setLastXID(t.totals.XIDErrors, &e, t.firstSeen)
 	if xid.Scope == gpu.XIDOfGPU || !x.Instance.Present() {

@@ -3,6 +3,7 @@ package poll
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -17,9 +18,13 @@ type fakeKernelLog struct {
 	lines []gpu.LoggedXID
 	lost  bool
 	err   error
+	taken func() // is called by Take
 }
 
 func (l *fakeKernelLog) Take() ([]gpu.LoggedXID, bool) {
+	if l.taken != nil {
+		l.taken()
+	}
 	lines, lost := l.lines, l.lost
 	l.lines, l.lost = nil, false
 	return lines, lost
@@ -107,6 +112,41 @@ func TestOrderOfBothSources(t *testing.T) {
 	cmptest.Equal(t, "of the GPU alone", len(g.Totals.GPUXIDs), 0)
 }
 
+// TestLinesDuringReadings wait for their events, too: a line that is printed after a cycle has begun is not one from the
+// future.
+func TestLinesDuringReadings(t *testing.T) {
+	n := newLoggingNode(t)
+	defer n.startLoop()()
+	n.pollAfter(time.Second)
+
+	n.log.taken = func() {
+		n.clock.advance(2 * logDelay)
+		n.logXIDs(addressB(), 13)
+		n.log.taken = nil
+	}
+	counted := func(s *gpu.Snapshot) float64 { return findGPU(t, s, uuidB).Totals.XIDs.Value }
+	cmptest.Equal(t, "XIDs in the cycle", counted(n.pollAfter(time.Second)), 0)
+	cmptest.Equal(t, "XIDs in the next", counted(n.pollAfter(logDelay)), 1)
+}
+
+// TestLinesBetweenReadings count while the GPUs are read less often.
+func TestLinesBetweenReadings(t *testing.T) {
+	n := newLoggingNode(t)
+	stop := n.startLoop()
+	n.pollAfter(time.Second)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	n.logXIDs(addressB(), 79)
+	n.clock.advance(logDelay)
+	if err := n.runCycleWithoutReading(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g := findGPU(t, n.Current(), uuidB)
+	cmptest.Equal(t, "counts", xidsOf(g.Totals.XIDErrors), map[uint64]float64{79: 1})
+}
+
 // TestLinesNameInstances: an XID of a program is its instance's, and one of the GPU is not, whatever the line says.
 func TestLinesNameInstances(t *testing.T) {
 	n := newLoggingNode(t)
@@ -169,6 +209,40 @@ func TestBurstAcrossTheStart(t *testing.T) {
 	cmptest.Equal(t, "after it", xidsOf(findGPU(t, s, uuidA).Totals.XIDErrors), map[uint64]float64{79: 1})
 }
 
+// TestOldLinesForgetNoIncident: what the log has of an hour ago makes no second incident of a report that follows.
+func TestOldLinesForgetNoIncident(t *testing.T) {
+	n := newLoggingNode(t)
+	defer n.startLoop()()
+	n.pollAfter(time.Second)
+	n.src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 79, Time: n.clock.Now()}
+	n.pollAfter(0)
+
+	n.logXIDs(addressA(), 94, 31)
+	for i := range n.log.lines {
+		n.log.lines[i].Time, n.log.lines[i].BeforeStart = n.clock.Now().Add(-time.Hour), i == 0
+	}
+	n.logXIDs(addressA(), 79)
+	s := n.pollAfter(logDelay)
+	cmptest.Equal(t, "counts", xidsOf(findGPU(t, s, uuidA).Totals.XIDErrors), map[uint64]float64{31: 0, 79: 1, 94: 0})
+}
+
+// TestLogThatIsOpenedAgain hours later has lines of XIDs whose events were counted long ago.
+func TestLogThatIsOpenedAgain(t *testing.T) {
+	n := newLoggingNode(t)
+	defer n.startLoop()()
+	n.pollAfter(time.Second)
+	n.logXIDs(addressA(), 79)
+	late := n.log.lines
+	n.log.lines = nil
+	n.src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 79, Time: n.clock.Now()}
+	n.pollAfter(0)
+
+	n.clock.advance(3 * time.Hour)
+	n.log.lines = late
+	s := n.pollAfter(0)
+	cmptest.Equal(t, "counts", xidsOf(findGPU(t, s, uuidA).Totals.XIDErrors), map[uint64]float64{79: 1})
+}
+
 // TestFilteredEventsAndTheLog: XIDs of a GPU whose events are not delivered are known for as long as the log is read.
 func TestFilteredEventsAndTheLog(t *testing.T) {
 	n := newLoggingNode(t)
@@ -203,16 +277,21 @@ func TestLinesOfAGPUThatIsReadLater(t *testing.T) {
 	defer n.startLoop()()
 	n.pollAfter(time.Second)
 
-	n.logXIDs(addressB(), 119)
+	n.logXIDs(addressB(), 119, 62, 119)
 	n.logXIDs(gpu.PCIAddress{Domain: 1}, 79)
 	n.pollAfter(logDelay)
 	n.pollAfter(time.Second)
 	cmptest.HasTexts(t, n.out.String(), "pci=0000:43:00", "pci=0001:00:00")
-	cmptest.Equal(t, "lines that wait", len(n.Poller.log.waiting), 2)
+	var unlisted []string
+	for _, x := range n.Current().UnlistedXIDs {
+		unlisted = append(unlisted, fmt.Sprintf("%s %d", x.PCI, x.XID))
+	}
+	cmptest.Equal(t, "XIDs of GPUs that were not read", unlisted, []string{"0000:43:00 62", "0000:43:00 119", "0001:00:00 79"})
 
 	n.src.set(func() { n.src.errs[uuidB] = nil })
-	g := findGPU(t, n.pollAfter(time.Second), uuidB)
-	cmptest.Equal(t, "counts", xidsOf(g.Totals.XIDErrors), map[uint64]float64{119: 1})
+	s := n.pollAfter(time.Second)
+	cmptest.Equal(t, "counts", xidsOf(findGPU(t, s, uuidB).Totals.XIDErrors), map[uint64]float64{62: 1, 119: 1})
+	cmptest.Equal(t, "XIDs of GPUs that are still not read", len(s.UnlistedXIDs), 1)
 }
 
 // TestLinesThatWaitAreBounded: a GPU that is never listed does not fill the memory.

@@ -258,6 +258,7 @@ func (p *Poller) runCycleWithoutReading(ctx context.Context) error {
 	if err := p.receiveLateReadings(now); err != nil {
 		return err
 	}
+	p.readKernelLog(now)
 	if p.opts.Jobs != nil {
 		p.jobs.request(now, p.opts.Jobs, p.jobDevices())
 	}
@@ -277,6 +278,7 @@ func (p *Poller) runCycleWithoutReading(ctx context.Context) error {
 // publish makes a Snapshot the current one.
 func (p *Poller) publish(s *gpu.Snapshot, took time.Duration) {
 	before := p.current.Load()
+	s.UnlistedXIDs = p.unlistedXIDs()
 	if p.opts.Observe != nil {
 		p.opts.Observe(s, took)
 	}

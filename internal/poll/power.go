@@ -14,7 +14,7 @@ import (
 
 // estimatePower shares the GPU's power and energy among the GPU instances and the compute instances of split ones.
 func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
-	g.Power = gpu.PowerEstimate{FromEnergy: t.derivePower(g, at)}
+	g.Power = gpu.PowerEstimate{FromEnergy: t.derivePower(g)}
 	g.Power.IdleWatts = t.idle.update(g, &t.totals, at, t.windowEnd(g, at))
 	idle := g.Power.IdleWatts
 	defer t.writeEnergy(g)

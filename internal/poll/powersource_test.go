@@ -19,6 +19,7 @@ func TestPowerByTheEnergyCounter(t *testing.T) {
 			g.Instances[i].Activity.GraphicsEngine = gpu.Some(0.5)
 		}
 		g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.None[float64](), joules
+		g.Readings.EnergyAt = at
 		g.ActivitySource = gpu.ActivityGPM
 		tr.recordReading(g, at)
 		at = at.Add(2 * time.Second)
@@ -82,6 +83,7 @@ func TestMissingPowerIsSaid(t *testing.T) {
 		g := migGPU()
 		g.MIG.Enabled = gpu.Some(c.mig)
 		g.Readings.PowerWatts, g.Readings.EnergyJoules = c.watts, c.joules
+		g.Readings.EnergyAt = at
 		if c.denied {
 			g.Errors = append(g.Errors, gpu.ReadError{Reading: gpu.ReadingPower, Err: gpu.ErrNoPermission})
 		}

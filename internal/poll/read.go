@@ -282,6 +282,9 @@ func (p *Poller) receiveReading(t *trackedGPU, index int, now time.Time, expired
 		// Nothing was read, or it is of the time before the GPU was released.
 	case r.err != nil:
 		t.markDown(r.err, r.started)
+	case now.Sub(r.started) >= readLimit*p.opts.Timeout: // it says how the GPU was that long ago
+		t.markHung(r.started)
+		t.hangCounted = false
 	case r.value.extent == layoutOnly:
 		t.recordLayout(r.value.GPU, r.started)
 	default:

@@ -31,9 +31,10 @@ func (p *Poller) recordXID(t *trackedGPU, e gpu.Event) {
 	if gpu.XIDByNumber(e.XID).Scope == gpu.XIDOfGPU || t.namesNoInstance(&e) {
 		e.Instance, e.Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
 	}
-	t.countXID(e)
+	now := p.opts.Now()
+	t.countXID(e, now)
 
-	if !t.shouldLog(&e, p.opts.Now()) {
+	if !t.shouldLog(&e, now) {
 		return
 	}
 	fields := []any{"msg", "XID error", "gpu", e.GPU, "index", t.last.Index, "xid", e.XID}
@@ -110,8 +111,8 @@ func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 // countXID counts a report of an XID, for the GPU and for the GPU instance that it names or else among those of the GPU
 // alone. Another report of an XID that was counted only makes its time later; if it names the instance, which earlier
 // ones did not, the count moves there.
-func (t *trackedGPU) countXID(e gpu.Event) {
-	isNew, located := t.incidents.record(&e)
+func (t *trackedGPU) countXID(e gpu.Event, now time.Time) {
+	isNew, located := t.incidents.record(&e, now)
 	increment := 0.0
 	if isNew {
 		increment = 1

@@ -30,7 +30,7 @@ func TestCountMovesToItsInstance(t *testing.T) {
 		{}, {}, gpu.Some(gpu.InstanceID(1)), // the first line is the event's, the second is one of its own
 	} {
 		at = at.Add(time.Second)
-		tr.countXID(gpu.Event{XID: 31, Instance: instance, Logged: !instance.Present(), Time: at})
+		tr.countXID(gpu.Event{XID: 31, Instance: instance, Logged: !instance.Present(), Time: at}, at)
 	}
 
 	cmptest.Equal(t, "all", countsOf(tr.totals.XIDErrors), map[uint64]float64{31: 2})
@@ -40,7 +40,7 @@ func TestCountMovesToItsInstance(t *testing.T) {
 	cmptest.Equal(t, "its time", gi.XIDErrors[0].Last, at)
 
 	at = at.Add(time.Second)
-	tr.countXID(gpu.Event{XID: 31, Instance: gpu.Some(gpu.InstanceID(2)), Time: at})
+	tr.countXID(gpu.Event{XID: 31, Instance: gpu.Some(gpu.InstanceID(2)), Time: at}, at)
 	cmptest.Equal(t, "of the GPU alone, once both are located", len(tr.totals.GPUXIDs), 0)
 	cmptest.Equal(t, "of the other instance", countsOf(findInstance(tr.layout.instances, 2).XIDErrors),
 		map[uint64]float64{31: 1})
