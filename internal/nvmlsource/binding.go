@@ -28,7 +28,7 @@ type library struct {
 	nvml nvml.Interface
 
 	mu      sync.Mutex
-	loaded  bool // Init has succeeded, and symbols can be looked up
+	inits   int // how often Init has succeeded without a Shutdown yet; symbols can be looked up while it is not 0
 	loadErr error
 	symbols map[string]bool
 }
@@ -60,13 +60,16 @@ func (l *library) load(init func() nvml.Return, symbols ...string) nvml.Return {
 	ret := init()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if ret == nvml.SUCCESS && !l.loaded {
-		l.loaded, l.symbols = true, map[string]bool{}
+	if ret == nvml.SUCCESS {
+		if l.inits == 0 {
+			l.symbols = map[string]bool{}
+		}
+		l.inits++
 	}
 	return ret
 }
 
-// Shutdown unloads the library: the next Init may find another one at the same path.
+// Shutdown undoes an Init. The last one unloads the library: the next Init may find another one at the same path.
 func (l *library) Shutdown() nvml.Return {
 	if !l.has("nvmlShutdown") {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
@@ -76,7 +79,7 @@ func (l *library) Shutdown() nvml.Return {
 	if ret == nvml.SUCCESS {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.loaded = false
+		l.inits--
 	}
 
 	return ret
@@ -146,7 +149,7 @@ func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml
 func (l *library) has(symbols ...string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.loaded {
+	if l.inits == 0 {
 		return false
 	}
 	for _, symbol := range symbols {

@@ -108,7 +108,7 @@ func (s *Source) initialise() error {
 		return err
 	}
 	s.mu.Lock()
-	s.loaded = true
+	s.inits++
 	s.mu.Unlock()
 	s.initialised = true
 	if s.session.targets == nil {

@@ -403,3 +403,45 @@ func TestReleasedWithEveryError(t *testing.T) {
 		}
 	}
 }
+
+// TestReleaseAfterDriverWasAway: NVML counts its initialisations, and is shut down as often.
+func TestReleaseAfterDriverWasAway(t *testing.T) {
+	n := startOpenNode(t, "", "")
+	ids := n.readAll()
+	n.spy.set("DeviceGetCount", nvml.ERROR_UNINITIALIZED)
+	if _, err := n.source.Discover(); !errors.Is(err, gpu.ErrNoDriver) {
+		t.Fatal(err)
+	}
+	n.spy.set("DeviceGetCount", nvml.SUCCESS)
+	cmptest.Equal(t, "GPUs", n.readAll(), ids)
+	if calls := n.spy.taken()["Init"]; calls != 2 {
+		t.Fatalf("nvmlInit was called %d times", calls)
+	}
+
+	if r := n.release(ids[1]); r.Err != nil || r.Closed != nil {
+		t.Errorf("release: %+v", r)
+	}
+	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
+}
+
+// TestReleaseWhenShutdownFails: NVML is still open, so that another nvmlInit would only be counted.
+func TestReleaseWhenShutdownFails(t *testing.T) {
+	n := startOpenNode(t, "", "")
+	ids := n.readAll()
+	n.spy.taken()
+	n.spy.set("Shutdown", nvml.ERROR_UNKNOWN)
+	if r := n.release(ids[1]); !errors.Is(r.Err, gpu.ErrDriver) {
+		t.Errorf("release: %+v", r)
+	}
+	cmptest.Equal(t, "GPUs", n.readAll(), ids)
+	calls := n.spy.taken()
+	if calls["Init"] != 0 || calls["InitNoAttach"] != 0 {
+		t.Errorf("calls: %v", calls)
+	}
+
+	n.spy.set("Shutdown", nvml.SUCCESS)
+	if r := n.release(ids[1]); r.Err != nil || r.Closed != nil {
+		t.Errorf("release: %+v", r)
+	}
+	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
+}

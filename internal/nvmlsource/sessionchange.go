@@ -35,7 +35,12 @@ func (c *sessionChange) run() {
 	}
 
 	began := time.Now()
-	c.shutDown()
+	if err := c.shutDown(); err != nil {
+		s.resumeCalls()
+		resume(true)
+		c.refuse(err) // the next Discover looks up the GPUs of an NVML that is still open
+		return
+	}
 	s.mu.Lock()
 	s.session.released = c.released
 	s.mu.Unlock()
@@ -54,7 +59,7 @@ func (c *sessionChange) run() {
 func (c *sessionChange) answer(err error, took time.Duration) {
 	s := c.source
 	s.session.waits = ""
-	if s.session.failed {
+	if s.session.failed || err != nil && s.initialised { // it is to be opened, or closed, again
 		s.lengthenPause()
 	} else {
 		s.session.pause = 0
@@ -181,22 +186,22 @@ func (s *Source) resumeCalls() {
 	s.session.paused, s.session.unused = s.session.down != nil, nil
 }
 
-// shutDown frees what was allocated, and shuts NVML down. No call is under way, and no wait for events.
-func (c *sessionChange) shutDown() {
+// shutDown frees what was allocated, and shuts NVML down. No call is under way, and no wait for events. With an error
+// NVML is still open.
+func (c *sessionChange) shutDown() error {
 	s := c.source
-	if !s.initialised {
-		return
+	if s.countInits() == 0 {
+		return nil
 	}
 
 	s.replaceSlots(nil)
 	s.freeSamples()
-	if err := s.checkReturn("nvmlShutdown", s.lib.Shutdown()); err != nil {
-		level.Warn(s.opts.Logger).Log("msg", "cannot shut NVML down", "err", err)
+	if err := s.shutDown(); err != nil {
+		return err
 	}
 	s.initialised, s.versioned, s.lookups = false, false, map[int]lookup{}
-	s.mu.Lock()
-	s.loaded = false
-	s.mu.Unlock()
+
+	return nil
 }
 
 // open opens NVML without the GPUs to skip, and looks up the others. The error is why NVML stays closed: a GPU to skip
@@ -247,7 +252,9 @@ func (c *sessionChange) closeAgain(reason error) error {
 	}
 
 	s.session.down = reason
-	c.shutDown()
+	if err := c.shutDown(); err != nil {
+		return fmt.Errorf("%w: %w", reason, err)
+	}
 
 	return reason
 }
