@@ -303,6 +303,14 @@ func TestUnboundGPU(t *testing.T) {
 		t.Errorf("%v: DCGM cannot open a GPU that is not bound", n.pauses)
 	}
 
+	if r := n.result(n.source.Reacquire(ids[1])); r.Err == nil || !strings.Contains(r.Err.Error(), "bind it") {
+		t.Errorf("reacquire: %+v", r)
+	}
+	inventory, err = n.source.Discover()
+	if err != nil || len(inventory.Released) != 1 {
+		t.Errorf("%+v, %v", inventory, err)
+	}
+
 	n.advance(time.Minute)
 	cmptest.Equal(t, "GPUs", n.readAll(), ids)
 	inventory, err = n.source.Discover()

@@ -124,6 +124,34 @@ func (s *Source) resumeOthers(all bool) {
 	}
 }
 
+// errCallHangs is why NVML cannot be shut down: unloading it under a running call would kill the process.
+var errCallHangs = errors.New("a driver call has not returned")
+
+// pausesChanges reports whether a change has failed or was refused so recently that the next one waits.
+func (s *Source) pausesChanges() bool {
+	since := s.opts.Now().Sub(s.session.triedAt)
+	return since >= 0 && since < s.session.pause // the clock may have been set back
+}
+
+// findHang returns an error if a call is known to hang, without waiting for any: NVML cannot be shut down then.
+func (s *Source) findHang() error {
+	hangs := false
+	if halts, ended := s.queue.isHalting(); halts && !ended {
+		hangs = true
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for use := range s.session.using {
+		hangs = hangs || time.Since(use.began) >= lookupTimeout
+	}
+	if hangs {
+		return fmt.Errorf("NVML must not be shut down: %w", errCallHangs)
+	}
+
+	return nil
+}
+
 // prepare ends all uses of NVML in this process, or returns why NVML must stay open. Without an error, resume is to be
 // called once NVML is open again.
 func (c *sessionChange) prepare(ctx context.Context) (resume func(all bool), err error) {
