@@ -251,7 +251,7 @@ func (c *sessionChange) open() error {
 		return nil // Discover looks up the GPUs
 	}
 
-	_ = s.listGPUs() // so does that for an error of a lookup
+	_ = s.listGPUs(attachTimeout) // so does that for an error of a lookup
 	if err := s.checkClosed(c.skip); err != nil {
 		return c.closeAgain(fmt.Errorf("%w, although only the others were looked up", err))
 	}
