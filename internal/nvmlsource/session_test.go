@@ -362,7 +362,7 @@ func TestReleaseNeedsNoAttach(t *testing.T) {
 	}
 }
 
-// TestReleaseWhenInitFails: the operator is told that NVML stays closed, nothing is said of the other GPUs, and the
+// TestReleaseWhenInitFails: the answer says that NVML stays closed, nothing is concluded of the other GPUs, and the
 // nvmlInit is tried again, but not with every poll.
 func TestReleaseWhenInitFails(t *testing.T) {
 	n := startOpenNode(t, "", "")
