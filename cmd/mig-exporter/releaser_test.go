@@ -37,8 +37,8 @@ func expectProblem(t *testing.T, err error, kind api.ProblemType, status int) {
 	cmptest.Equal(t, "status", p.Status, status)
 }
 
-// TestReleaseWithoutAnswer: a request that is not answered in time is not withdrawn, and nobody is told that nothing was
-// changed; one that came too late for the last poll is told what became of it.
+// TestReleaseWithoutAnswer: a request that is not answered in time is not withdrawn, and the answer does not claim that
+// nothing was changed; one that came too late for the last poll gets what became of it.
 func TestReleaseWithoutAnswer(t *testing.T) {
 	queue := queuedReleases{make(chan chan nvmlsource.Released, 1)}
 	hung := newGPUReleaser(queue, func(context.Context) error { return context.DeadlineExceeded })

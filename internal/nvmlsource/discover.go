@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -59,7 +60,7 @@ func (s *Source) list() (gpu.Inventory, error) {
 	if err := s.initialise(); err != nil {
 		return gpu.Inventory{Released: released}, err
 	}
-	if err := s.listGPUs(); err != nil {
+	if err := s.listGPUs(lookupTimeout); err != nil {
 		return gpu.Inventory{Released: released}, err
 	}
 
@@ -69,11 +70,11 @@ func (s *Source) list() (gpu.Inventory, error) {
 	return inventory, nil
 }
 
-// listGPUs updates the inventory.
-func (s *Source) listGPUs() error {
+// listGPUs updates the inventory. It waits for lookups until a timeout.
+func (s *Source) listGPUs(timeout time.Duration) error {
 	err := s.readVersions()
 	if err == nil {
-		err = s.enumerate()
+		err = s.enumerate(timeout)
 	}
 	if err != nil {
 		if errors.Is(err, gpu.ErrNoDriver) { // the driver was unloaded: all handles are invalid
@@ -108,7 +109,7 @@ func (s *Source) initialise() error {
 		return err
 	}
 	s.mu.Lock()
-	s.loaded = true
+	s.inits++
 	s.mu.Unlock()
 	s.initialised = true
 	if s.session.targets == nil {
@@ -151,7 +152,7 @@ func (s *Source) readVersions() error {
 }
 
 // enumerate looks up all GPUs if their number has changed, otherwise those that are missing or lost.
-func (s *Source) enumerate() error {
+func (s *Source) enumerate(timeout time.Duration) error {
 	count, ret := s.lib.DeviceGetCount()
 	if err := s.checkReturn("nvmlDeviceGetCount", ret); err != nil {
 		return err
@@ -181,7 +182,7 @@ func (s *Source) enumerate() error {
 			unknown = append(unknown, i)
 		}
 	}
-	for i, found := range s.lookUp(unknown) {
+	for i, found := range s.lookUp(unknown, timeout) {
 		next[i] = s.slotOf(i, found)
 		if errors.Is(next[i].err, gpu.ErrVersionMismatch) || errors.Is(next[i].err, gpu.ErrNoDriver) {
 			return next[i].err

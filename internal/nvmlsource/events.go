@@ -30,7 +30,7 @@ type eventQueue struct {
 	mu            sync.Mutex
 	quit          chan struct{}
 	ended         chan struct{} // closed when the goroutine has ended, or never started and never will
-	halted        chan struct{} // closed when no call is under way after a halt; nil if none was begun since the last reset
+	halted        chan struct{} // closed when no call is under way after a halt; nil if none was begun since reset
 	haltedAt      time.Time     // when the last halt was begun; zero if none was
 	running       bool
 	stopped       bool

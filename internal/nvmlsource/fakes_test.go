@@ -117,7 +117,9 @@ func via[T any](s *spy, call string, f func() (T, nvml.Return)) (T, nvml.Return)
 func (s *spy) LoadError() error { return s.loadErr }
 
 func (s *spy) Shutdown() nvml.Return {
-	s.passes("Shutdown")
+	if ret, ok := s.passes("Shutdown"); !ok {
+		return ret
+	}
 	s.mu.Lock()
 	clear(s.devices) // the next Init may number them otherwise
 	s.mu.Unlock()

@@ -12,6 +12,11 @@ import (
 // the others.
 const lookupTimeout = time.Second
 
+// attachTimeout is lookupTimeout for a change of the session: after an nvmlInit that attaches none, the lookup of a GPU
+// does, which takes about a second without persistence mode, for one GPU after the other. The last readings stay
+// meanwhile. On the largest machines there are 16 GPUs.
+const attachTimeout = 20 * time.Second
+
 // lookup receives the result of a call for the GPU at an index, which may never return. It is buffered.
 type lookup chan found
 
@@ -24,7 +29,7 @@ type found struct {
 
 // lookUp looks up the GPUs at some indexes, concurrently. A lookup that does not return in time goes on, and the next
 // call returns its answer.
-func (s *Source) lookUp(indexes []int) map[int]found {
+func (s *Source) lookUp(indexes []int, timeout time.Duration) map[int]found {
 	known := s.handles()
 	began := false
 	for _, index := range indexes {
@@ -35,7 +40,7 @@ func (s *Source) lookUp(indexes []int) map[int]found {
 	}
 	var expired <-chan time.Time
 	if began {
-		timer := time.NewTimer(lookupTimeout)
+		timer := time.NewTimer(timeout)
 		defer timer.Stop()
 		expired = timer.C
 	}

@@ -2,7 +2,6 @@ package nvmlsource
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -240,31 +239,6 @@ func (s *Source) beginChange() {
 	}()
 }
 
-// pausesChanges reports whether a change has failed or was refused so recently that the next one waits.
-func (s *Source) pausesChanges() bool {
-	since := s.opts.Now().Sub(s.session.triedAt)
-	return since >= 0 && since < s.session.pause // the clock may have been set back
-}
-
-// findHang returns an error if a call is known to hang, without waiting for any: NVML cannot be shut down then.
-func (s *Source) findHang() error {
-	hangs := false
-	if halts, ended := s.queue.isHalting(); halts && !ended {
-		hangs = true
-	}
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for use := range s.session.using {
-		hangs = hangs || time.Since(use.began) >= lookupTimeout
-	}
-	if hangs {
-		return fmt.Errorf("NVML must not be shut down: %w", errCallHangs)
-	}
-
-	return nil
-}
-
 // takeRequests returns the requests that can be carried out, and the GPUs that are released if they are.
 func (s *Source) takeRequests() ([]*releaseRequest, map[gpu.UUID]*gpu.ReleasedGPU) {
 	s.mu.Lock()
@@ -281,6 +255,10 @@ func (s *Source) takeRequests() ([]*releaseRequest, map[gpu.UUID]*gpu.ReleasedGP
 		case !known || facts.PCIBusID == "" || !facts.Minor.Present():
 			r.result <- Released{Err: fmt.Errorf("GPU %s: %w: its PCI bus id and its minor number were never read", r.id,
 				gpu.ErrNotFound)}
+			continue
+		case r.opens && released[r.id] != nil && released[r.id].Unbound:
+			r.result <- Released{Err: fmt.Errorf("GPU %s: %w: the kernel driver does not list it; bind it, then it is opened "+
+				"by itself", r.id, gpu.ErrNotFound)}
 			continue
 		case r.opens:
 			delete(released, r.id)
@@ -391,6 +369,3 @@ func (s *Source) listReleased() []gpu.ReleasedGPU {
 	slices.SortFunc(list, func(a, b gpu.ReleasedGPU) int { return a.Index - b.Index })
 	return list
 }
-
-// errCallHangs is why NVML cannot be shut down: unloading it under a running call would kill the process.
-var errCallHangs = errors.New("a driver call has not returned")

@@ -303,6 +303,14 @@ func TestUnboundGPU(t *testing.T) {
 		t.Errorf("%v: DCGM cannot open a GPU that is not bound", n.pauses)
 	}
 
+	if r := n.result(n.source.Reacquire(ids[1])); r.Err == nil || !strings.Contains(r.Err.Error(), "bind it") {
+		t.Errorf("reacquire: %+v", r)
+	}
+	inventory, err = n.source.Discover()
+	if err != nil || len(inventory.Released) != 1 {
+		t.Errorf("%+v, %v", inventory, err)
+	}
+
 	n.advance(time.Minute)
 	cmptest.Equal(t, "GPUs", n.readAll(), ids)
 	inventory, err = n.source.Discover()
@@ -354,7 +362,7 @@ func TestReleaseNeedsNoAttach(t *testing.T) {
 	}
 }
 
-// TestReleaseWhenInitFails: the operator is told that NVML stays closed, nothing is said of the other GPUs, and the
+// TestReleaseWhenInitFails: the answer says that NVML stays closed, nothing is concluded of the other GPUs, and the
 // nvmlInit is tried again, but not with every poll.
 func TestReleaseWhenInitFails(t *testing.T) {
 	n := startOpenNode(t, "", "")
@@ -402,4 +410,46 @@ func TestReleasedWithEveryError(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestReleaseAfterDriverWasAway: NVML counts its initialisations, and is shut down as often.
+func TestReleaseAfterDriverWasAway(t *testing.T) {
+	n := startOpenNode(t, "", "")
+	ids := n.readAll()
+	n.spy.set("DeviceGetCount", nvml.ERROR_UNINITIALIZED)
+	if _, err := n.source.Discover(); !errors.Is(err, gpu.ErrNoDriver) {
+		t.Fatal(err)
+	}
+	n.spy.set("DeviceGetCount", nvml.SUCCESS)
+	cmptest.Equal(t, "GPUs", n.readAll(), ids)
+	if calls := n.spy.taken()["Init"]; calls != 2 {
+		t.Fatalf("nvmlInit was called %d times", calls)
+	}
+
+	if r := n.release(ids[1]); r.Err != nil || r.Closed != nil {
+		t.Errorf("release: %+v", r)
+	}
+	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
+}
+
+// TestReleaseWhenShutdownFails: NVML is still open, so that another nvmlInit would only be counted.
+func TestReleaseWhenShutdownFails(t *testing.T) {
+	n := startOpenNode(t, "", "")
+	ids := n.readAll()
+	n.spy.taken()
+	n.spy.set("Shutdown", nvml.ERROR_UNKNOWN)
+	if r := n.release(ids[1]); !errors.Is(r.Err, gpu.ErrDriver) {
+		t.Errorf("release: %+v", r)
+	}
+	cmptest.Equal(t, "GPUs", n.readAll(), ids)
+	calls := n.spy.taken()
+	if calls["Init"] != 0 || calls["InitNoAttach"] != 0 {
+		t.Errorf("calls: %v", calls)
+	}
+
+	n.spy.set("Shutdown", nvml.SUCCESS)
+	if r := n.release(ids[1]); r.Err != nil || r.Closed != nil {
+		t.Errorf("release: %+v", r)
+	}
+	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
 }

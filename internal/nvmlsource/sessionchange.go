@@ -35,7 +35,12 @@ func (c *sessionChange) run() {
 	}
 
 	began := time.Now()
-	c.shutDown()
+	if err := c.shutDown(); err != nil {
+		s.resumeCalls()
+		resume(true)
+		c.refuse(err) // the next Discover looks up the GPUs of an NVML that is still open
+		return
+	}
 	s.mu.Lock()
 	s.session.released = c.released
 	s.mu.Unlock()
@@ -54,7 +59,7 @@ func (c *sessionChange) run() {
 func (c *sessionChange) answer(err error, took time.Duration) {
 	s := c.source
 	s.session.waits = ""
-	if s.session.failed {
+	if s.session.failed || err != nil && s.initialised { // it is to be opened, or closed, again
 		s.lengthenPause()
 	} else {
 		s.session.pause = 0
@@ -119,6 +124,34 @@ func (s *Source) resumeOthers(all bool) {
 	}
 }
 
+// errCallHangs is why NVML cannot be shut down: unloading it under a running call would kill the process.
+var errCallHangs = errors.New("a driver call has not returned")
+
+// pausesChanges reports whether a change has failed or was refused so recently that the next one waits.
+func (s *Source) pausesChanges() bool {
+	since := s.opts.Now().Sub(s.session.triedAt)
+	return since >= 0 && since < s.session.pause // the clock may have been set back
+}
+
+// findHang returns an error if a call is known to hang, without waiting for any: NVML cannot be shut down then.
+func (s *Source) findHang() error {
+	hangs := false
+	if halts, ended := s.queue.isHalting(); halts && !ended {
+		hangs = true
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for use := range s.session.using {
+		hangs = hangs || time.Since(use.began) >= lookupTimeout
+	}
+	if hangs {
+		return fmt.Errorf("NVML must not be shut down: %w", errCallHangs)
+	}
+
+	return nil
+}
+
 // prepare ends all uses of NVML in this process, or returns why NVML must stay open. Without an error, resume is to be
 // called once NVML is open again.
 func (c *sessionChange) prepare(ctx context.Context) (resume func(all bool), err error) {
@@ -181,22 +214,22 @@ func (s *Source) resumeCalls() {
 	s.session.paused, s.session.unused = s.session.down != nil, nil
 }
 
-// shutDown frees what was allocated, and shuts NVML down. No call is under way, and no wait for events.
-func (c *sessionChange) shutDown() {
+// shutDown frees what was allocated, and shuts NVML down. No call is under way, and no wait for events. With an error
+// NVML is still open.
+func (c *sessionChange) shutDown() error {
 	s := c.source
-	if !s.initialised {
-		return
+	if s.countInits() == 0 {
+		return nil
 	}
 
 	s.replaceSlots(nil)
 	s.freeSamples()
-	if err := s.checkReturn("nvmlShutdown", s.lib.Shutdown()); err != nil {
-		level.Warn(s.opts.Logger).Log("msg", "cannot shut NVML down", "err", err)
+	if err := s.shutDown(); err != nil {
+		return err
 	}
 	s.initialised, s.versioned, s.lookups = false, false, map[int]lookup{}
-	s.mu.Lock()
-	s.loaded = false
-	s.mu.Unlock()
+
+	return nil
 }
 
 // open opens NVML without the GPUs to skip, and looks up the others. The error is why NVML stays closed: a GPU to skip
@@ -218,7 +251,7 @@ func (c *sessionChange) open() error {
 		return nil // Discover looks up the GPUs
 	}
 
-	_ = s.listGPUs() // so does that for an error of a lookup
+	_ = s.listGPUs(attachTimeout) // so does that for an error of a lookup
 	if err := s.checkClosed(c.skip); err != nil {
 		return c.closeAgain(fmt.Errorf("%w, although only the others were looked up", err))
 	}
@@ -247,7 +280,9 @@ func (c *sessionChange) closeAgain(reason error) error {
 	}
 
 	s.session.down = reason
-	c.shutDown()
+	if err := c.shutDown(); err != nil {
+		return fmt.Errorf("%w: %w", reason, err)
+	}
 
 	return reason
 }

@@ -170,3 +170,68 @@ func TestRefusedChangePauses(t *testing.T) {
 	}
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0})
 }
+
+// TestReleaseWithSlowLookups: without persistence mode the lookups attach the GPUs, one after the other. Discover says
+// that NVML is closed until they are there, not that GPUs hang.
+func TestReleaseWithSlowLookups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startOpenNode(t, "", "")
+		ids := n.readAll()
+		attaching := make(chan struct{}, 1)
+		var attach func()
+		attach = func() {
+			n.spy.do("DeviceGetHandleByPciBusId", attach)
+			attaching <- struct{}{}
+			time.Sleep(1500 * time.Millisecond)
+			<-attaching
+		}
+		attach()
+
+		request := n.source.Release(ids[1], gpu.ReleasedByOperator)
+		for {
+			inventory, err := n.source.Discover()
+			if err == nil {
+				cmptest.Equal(t, "missing", len(inventory.Missing), 0)
+				cmptest.Equal(t, "GPUs", len(inventory.GPUs), 2)
+				break
+			}
+			if !errors.Is(err, gpu.ErrLibraryClosed) {
+				t.Fatal(err)
+			}
+		}
+		if r := <-request; r.Err != nil || r.Closed != nil || r.Took < 3*time.Second {
+			t.Errorf("release: %+v", r)
+		}
+		n.close()
+	})
+}
+
+// TestReleaseWhileLookupHangs: the other GPUs do not wait for one that hangs for ever.
+func TestReleaseWhileLookupHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startOpenNode(t, "", "")
+		ids := n.readAll()
+		letGo := n.hang("DeviceGetHandleByPciBusId")
+		request := n.source.Release(ids[1], gpu.ReleasedByOperator)
+		began := time.Now()
+		for {
+			inventory, err := n.source.Discover()
+			if err == nil {
+				cmptest.Equal(t, "GPUs", len(inventory.GPUs), 1)
+				cmptest.Equal(t, "missing", len(inventory.Missing), 1)
+				break
+			}
+		}
+		if took := time.Since(began); took > 30*time.Second {
+			t.Errorf("no GPU was listed for %s", took)
+		}
+		if r := <-request; r.Err != nil || r.Closed != nil {
+			t.Errorf("release: %+v", r)
+		}
+
+		letGo()
+		synctest.Wait()
+		cmptest.Equal(t, "GPUs", n.discover(), []gpu.UUID{ids[0], ids[2]})
+		n.close()
+	})
+}

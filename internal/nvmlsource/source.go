@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -81,7 +82,7 @@ type Source struct {
 	// mu guards what follows and is never held during a driver call.
 	mu       sync.Mutex
 	gpus     map[gpu.UUID]*gpuState
-	loaded   bool // Init has succeeded before
+	inits    int // how often nvmlInit has succeeded without an nvmlShutdown yet: NVML counts them
 	closed   bool
 	active   int           // Discovers, Reads and changes of the session under way
 	finished chan struct{} // closed when closed and active is 0
@@ -225,6 +226,31 @@ func (s *Source) readGPU(id gpu.UUID, read func(*gpuState) (gpu.GPU, error)) (gp
 	return result, nil
 }
 
+func (s *Source) countInits() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inits
+}
+
+// shutDown calls nvmlShutdown as often as nvmlInit has succeeded: only the last call closes the GPUs.
+func (s *Source) shutDown() error {
+	for s.countInits() > 0 {
+		ret := s.lib.Shutdown()
+		if ret != nvml.SUCCESS && ret != nvml.ERROR_UNINITIALIZED {
+			return s.checkReturn("nvmlShutdown", ret)
+		}
+
+		s.mu.Lock()
+		s.inits--
+		if ret == nvml.ERROR_UNINITIALIZED {
+			s.inits = 0
+		}
+		s.mu.Unlock()
+	}
+
+	return nil
+}
+
 // Close ends the event queue and shuts NVML down, once. If a driver call still hangs when ctx ends, it returns an
 // error and leaves NVML as it is: unloading it under a running call would kill the process.
 func (s *Source) Close(ctx context.Context) error {
@@ -246,12 +272,9 @@ func (s *Source) Close(ctx context.Context) error {
 		<-s.queue.stop() // a change of the session may have started it again
 		s.queue.registering.Wait()
 		var err error
-		s.mu.Lock()
-		loaded := s.loaded
-		s.mu.Unlock()
-		if loaded && ctx.Err() == nil {
+		if s.countInits() > 0 && ctx.Err() == nil {
 			s.freeSamples()
-			err = s.checkReturn("nvmlShutdown", s.lib.Shutdown())
+			err = s.shutDown()
 		}
 		done <- err
 	}()
