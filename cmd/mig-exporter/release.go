@@ -119,8 +119,8 @@ func (r *gpuReleaser) change(ctx context.Context, id gpu.UUID, released bool,
 	return document, nil
 }
 
-// await polls until a request is answered. The error is why the poll loop does not go on; it may still carry the request
-// out.
+// await polls until a request is answered. The error is why the poll loop does not go on; it may still carry the
+// request out.
 func (r *gpuReleaser) await(ctx context.Context, answer <-chan nvmlsource.Released) (nvmlsource.Released, error) {
 	for {
 		err := r.poll(ctx)
