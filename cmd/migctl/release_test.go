@@ -50,7 +50,7 @@ func TestReleaseRefused(t *testing.T) {
 	}{
 		{api.Forbidden, http.StatusForbidden, "root alone"},
 		{api.Unauthenticated, http.StatusUnauthorized, "root alone"},
-		{api.InProgress, http.StatusGatewayTimeout, "migctl get shows"},
+		{api.InProgress, http.StatusConflict, "migctl get shows"},
 		{api.Busy, http.StatusConflict, "Try again once"},
 		{api.NotFound, http.StatusNotFound, "never read"},
 	} {
@@ -62,7 +62,7 @@ func TestReleaseRefused(t *testing.T) {
 		}
 	}
 
-	refused := api.Problem{Type: api.InProgress, Title: "Still being carried out", Status: http.StatusGatewayTimeout}
+	refused := api.Problem{Type: api.InProgress, Title: "Still being carried out", Status: http.StatusConflict}
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /gpus/3/release": refuse(refused)})
 	got := runner{}.run(t, address, "release", "3")
 	cmptest.Equal(t, "exit code", got.code, exitFailed)

@@ -152,16 +152,8 @@ func problemHint(p *api.Problem, o *options) string {
 		}
 	}
 	switch p.Type {
-	case api.Unauthenticated:
-		return "authenticate with --token-file, or with --cert-file and --key-file. On the node itself, use the unix " +
-			"socket as root or as a member of the group of --control.allow-gid."
-	case api.Forbidden:
-		if !strings.HasPrefix(o.Address, "https:") {
-			return "on the socket root has all rights, the group of --control.allow-gid all but force, take-over and " +
-				"release, other users none: use sudo, or join that group."
-		}
-		return "ask the node's administrator for the right that is missing; read, plan, apply, mode, take-over, force " +
-			"and release are separate."
+	case api.Unauthenticated, api.Forbidden:
+		return rightsHint(p, o)
 	case api.PlanOnly:
 		return "this node only plans. To allow changes restart mig-exporter with --control.mode=apply."
 	case api.NotFound:
@@ -209,6 +201,20 @@ func problemHint(p *api.Problem, o *options) string {
 		return "see which step failed and what the driver said."
 	}
 	return specHint(p, o)
+}
+
+// rightsHint says what to do about a caller who is not known, or lacks a right.
+func rightsHint(p *api.Problem, o *options) string {
+	if p.Type == api.Unauthenticated {
+		return "authenticate with --token-file, or with --cert-file and --key-file. On the node itself, use the unix " +
+			"socket as root or as a member of the group of --control.allow-gid."
+	}
+	if !strings.HasPrefix(o.Address, "https:") {
+		return "on the socket root has all rights, the group of --control.allow-gid all but force, take-over and " +
+			"release, other users none: use sudo, or join that group."
+	}
+	return "ask the node's administrator for the right that is missing; read, plan, apply, mode, take-over, force " +
+		"and release are separate."
 }
 
 // onlyRoot is who may release GPUs on a socket.

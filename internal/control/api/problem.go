@@ -52,7 +52,7 @@ const (
 	NoMethod        ProblemType = "urn:mig-exporter:problem:method"          // 405
 	StalePlan       ProblemType = "urn:mig-exporter:problem:stale-plan"      // 409: the node has changed since
 	Busy            ProblemType = "urn:mig-exporter:problem:busy"            // 409: an instance or a GPU is in use
-	InProgress      ProblemType = "urn:mig-exporter:problem:in-progress"     // 409: another operation runs; 504: a release is not answered yet
+	InProgress      ProblemType = "urn:mig-exporter:problem:in-progress"     // 409: another operation runs
 	KeyReused       ProblemType = "urn:mig-exporter:problem:idempotency-key" // 422: the key belongs to another request
 	TooLarge        ProblemType = "urn:mig-exporter:problem:too-large"       // 413
 	MediaType       ProblemType = "urn:mig-exporter:problem:media-type"      // 415
