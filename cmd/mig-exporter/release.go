@@ -146,7 +146,7 @@ func refusedRelease(err error) *api.Problem {
 // unansweredRelease tells a client that it is not known what becomes of a request.
 func unansweredRelease(id gpu.UUID, err error) *api.Problem {
 	return &api.Problem{
-		Type: api.InProgress, Title: "Still being carried out", Status: http.StatusGatewayTimeout,
+		Type: api.InProgress, Title: "Still being carried out", Status: http.StatusConflict,
 		Detail: fmt.Sprintf("GPU %s: the request was not answered in time (%v), and is not withdrawn: mig-exporter "+
 			"carries it out or refuses it once the driver's calls return", id, err),
 	}

@@ -37,13 +37,13 @@ func expectProblem(t *testing.T, err error, kind api.ProblemType, status int) {
 	cmptest.Equal(t, "status", p.Status, status)
 }
 
-// TestReleaseWithoutAnswer: a request that is not answered in time is not withdrawn, and the answer does not claim that
-// nothing was changed; one that came too late for the last poll gets what became of it.
+// TestReleaseWithoutAnswer: a request that is not answered in time is not withdrawn, and its answer does not say that
+// nothing was changed; one that ended with the last poll has its own answer.
 func TestReleaseWithoutAnswer(t *testing.T) {
 	queue := queuedReleases{make(chan chan nvmlsource.Released, 1)}
 	hung := newGPUReleaser(queue, func(context.Context) error { return context.DeadlineExceeded })
 	_, err := hung.Release(t.Context(), "GPU-a")
-	expectProblem(t, err, api.InProgress, http.StatusGatewayTimeout)
+	expectProblem(t, err, api.InProgress, http.StatusConflict)
 	<-queue.requests
 
 	late := newGPUReleaser(queue, func(context.Context) error {

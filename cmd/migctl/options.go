@@ -151,12 +151,17 @@ func asksForHelp(arg string) bool {
 		strings.HasPrefix(arg, "--completion-")
 }
 
+// releases reports whether the command lets go of GPUs, or opens them again.
+func (o *options) releases() bool {
+	return o.Command == commandRelease || o.Command == commandReacquire
+}
+
 // checkFlags returns an error if flags contradict each other.
 func (o *options) checkFlags() error {
 	if o.Command == commandRecommend {
 		return o.checkRecommend()
 	}
-	if (o.Command == commandRelease || o.Command == commandReacquire) && o.Address == defaultAddress {
+	if o.releases() && o.Address == defaultAddress {
 		o.Address = releaseAddress
 	}
 	if o.Command != commandPlan && o.Command != commandApply {

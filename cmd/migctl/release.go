@@ -23,6 +23,10 @@ func (s *session) releaseGPUs(ctx context.Context) error {
 		switch {
 		case done.Closed != "":
 			s.page.para("  ! ", yellow, "no GPU of this node is read until this one is reacquired, or unbound: "+done.Closed)
+		case done.Seconds == 0 && done.Released:
+			s.page.para("  ", green, "it is released already: NVML stayed open")
+		case done.Seconds == 0:
+			s.page.para("  ", green, "it is not released: NVML stayed open")
 		case done.Released:
 			s.page.para("  ", green, fmt.Sprintf("released: the exporter has closed it. NVML was closed for %s", took))
 		default:

@@ -89,7 +89,7 @@ func reportProblem(p *page, problem *api.Problem, o *options) {
 func writeCommands(p *page, problem *api.Problem, o *options) {
 	id := cmp.Or(problem.Operation, "OPERATION")
 	switch {
-	case problem.Type == api.InProgress:
+	case problem.Type == api.InProgress && !o.releases():
 		p.command("To follow it", "migctl operations --follow", id)
 	case problem.Type == api.DriverFailed:
 		p.command("To see its steps", "migctl operations", id)
@@ -146,17 +146,14 @@ func exitCodeOf(p *api.Problem) int {
 
 // problemHint says what to do about a refusal. The particulars are in its Detail.
 func problemHint(p *api.Problem, o *options) string {
-	switch p.Type {
-	case api.Unauthenticated:
-		return "authenticate with --token-file, or with --cert-file and --key-file. On the node itself, use the unix " +
-			"socket as root or as a member of the group of --control.allow-gid."
-	case api.Forbidden:
-		if !strings.HasPrefix(o.Address, "https:") {
-			return "on the socket root has all rights, the group of --control.allow-gid all but force and take-over, other " +
-				"users none: use sudo, or join that group."
+	if o.releases() {
+		if hint := releaseHint(p, o); hint != "" {
+			return hint
 		}
-		return "ask the node's administrator for the right that is missing; read, plan, apply, mode, take-over and force " +
-			"are separate."
+	}
+	switch p.Type {
+	case api.Unauthenticated, api.Forbidden:
+		return rightsHint(p, o)
 	case api.PlanOnly:
 		return "this node only plans. To allow changes restart mig-exporter with --control.mode=apply."
 	case api.NotFound:
@@ -204,6 +201,43 @@ func problemHint(p *api.Problem, o *options) string {
 		return "see which step failed and what the driver said."
 	}
 	return specHint(p, o)
+}
+
+// rightsHint says what to do about a caller who is not known, or lacks a right.
+func rightsHint(p *api.Problem, o *options) string {
+	if p.Type == api.Unauthenticated {
+		return "authenticate with --token-file, or with --cert-file and --key-file. On the node itself, use the unix " +
+			"socket as root or as a member of the group of --control.allow-gid."
+	}
+	if !strings.HasPrefix(o.Address, "https:") {
+		return "on the socket root has all rights, the group of --control.allow-gid all but force, take-over and " +
+			"release, other users none: use sudo, or join that group."
+	}
+	return "ask the node's administrator for the right that is missing; read, plan, apply, mode, take-over, force " +
+		"and release are separate."
+}
+
+// onlyRoot is who may release GPUs on a socket.
+const onlyRoot = "on a socket root alone may release GPUs and open them again, members of no group: use sudo."
+
+// releaseHint says what to do about a release that was refused; empty if the hint of other commands holds.
+func releaseHint(p *api.Problem, o *options) string {
+	switch p.Type {
+	case api.Unauthenticated, api.Forbidden:
+		if !strings.HasPrefix(o.Address, "https:") {
+			return onlyRoot
+		}
+	case api.InProgress:
+		return "migctl get shows the GPU as released once it is. To repeat the command does no harm. If a driver call hangs, " +
+			"mig-exporter's log names it."
+	case api.Busy:
+		if p.Status == http.StatusConflict && len(p.Blocking) == 0 {
+			return "the GPU is as it was. Try again once the reason is gone."
+		}
+	case api.NotFound:
+		return "migctl get lists the GPUs. One that was never read cannot be released."
+	}
+	return ""
 }
 
 // staleHint says what to do about a node that has changed, or may have.
@@ -262,6 +296,8 @@ func unreachableHint(e *unreachable) string {
 				"MIGCTL_ADDRESS)."
 		}
 		return "is mig-exporter running there, with --control.enabled and --control.listen-address?"
+	case errors.Is(e, fs.ErrPermission) && e.address == releaseAddress:
+		return onlyRoot
 	case errors.Is(e, fs.ErrPermission):
 		return "the socket is for root, and for members of the group of --control.allow-gid: use sudo, or join that group."
 	case errors.Is(e, os.ErrDeadlineExceeded):
