@@ -67,6 +67,7 @@ func newGPURead(s *Source, g *gpuState, cues gpu.ReadCues) *gpuRead {
 
 // read reads everything, step by step.
 func (r *gpuRead) read() (gpu.GPU, error) {
+	defer r.state.meter.endReading()
 	mode, modeErrs := r.readMode()           // first: a change of the mode makes everything else new
 	facts, factErrs := r.readFacts()         // the profiles among them are needed to read the tree
 	sampled, sampleErrs := r.takeSamples()   // before the tree, whose scan confirms the samples
