@@ -230,7 +230,8 @@ func (l *Log) addRecord(record string, live bool) {
 // addOld adds an XID from before the start, in the place of an earlier one. The caller holds mu.
 func (l *Log) addOld(x gpu.LoggedXID) {
 	l.lines = slices.DeleteFunc(l.lines, func(known gpu.LoggedXID) bool {
-		return known.BeforeStart && known.PCI == x.PCI && known.XID == x.XID && known.Instance.Present() == x.Instance.Present()
+		return known.BeforeStart && known.PCI == x.PCI && known.XID == x.XID &&
+			known.Instance.Present() == x.Instance.Present()
 	})
 	l.lines = append(l.lines, x)
 }

@@ -67,7 +67,8 @@ func (p *Poller) readKernelLog(now time.Time) {
 	p.boundWaiting(now)
 }
 
-// boundWaiting forgets the oldest lines if too many wait, those of GPUs that were never read first, and counts the loss.
+// boundWaiting forgets the oldest lines if too many wait, those of GPUs that were never read first, and counts the
+// loss.
 func (p *Poller) boundWaiting(now time.Time) {
 	more := len(p.log.waiting) - maxWaiting
 	if more <= 0 {
