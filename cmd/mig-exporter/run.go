@@ -122,7 +122,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		x.rightsizing.published = s.evaluation.recordPredictions
 	}
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{
-		Now: node.now, HangsAfter: cfg.PollTimeout, Logger: logger,
+		Now: node.now, HangsAfter: cfg.PollTimeout, LongReading: poll.LongestInterval(cfg.PollInterval), Logger: logger,
 		MayOpen: node.mayOpen, Opening: x.opening(), Admin: node.admin,
 		GPM:             cfg.asksGPM(),
 		ProcessesHidden: node.processesHidden, ProcessUtilization: cfg.servesProcesses(),

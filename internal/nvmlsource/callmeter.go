@@ -58,6 +58,12 @@ func (m *callMeter) of(function string) *classMeter {
 	return m.classes[gpu.CallUnknown]
 }
 
+// add adds a reading, and what its calls took.
+func (m *tierMeter) add(took time.Duration) {
+	m.readings.Add(1)
+	m.nanos.Add(int64(took))
+}
+
 // BeginCall counts a call before it is made, so that one that hangs is counted too.
 func (m *callMeter) BeginCall(function string) time.Time {
 	m.of(function).calls.Add(1)

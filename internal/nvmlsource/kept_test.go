@@ -157,6 +157,23 @@ pods:
 	}
 }
 
+// A list that fails once has its last answer, however seldom the slow tier is read.
+func TestListThatFailsOnceInAStretchedTier(t *testing.T) {
+	n := newNode(t, "", whole)
+	id := n.discover()[0]
+	cues := gpu.ReadCues{SlowEvery: 2 * time.Minute}
+	for i, tt := range []struct {
+		ret   nvml.Return
+		known bool
+	}{{nvml.SUCCESS, true}, {nvml.ERROR_UNKNOWN, true}, {nvml.ERROR_UNKNOWN, false}, {nvml.SUCCESS, true}} {
+		n.spy.set("GetGraphicsRunningProcesses", tt.ret)
+		n.advance(2 * time.Minute)
+		g, err := n.source.ReadWith(id, cues)
+		must(t, err)
+		cmptest.Equal(t, fmt.Sprintf("reading %d: processes are known", i), g.Readings.Processes.Present(), tt.known)
+	}
+}
+
 // Lists that fail are read again with the slow tier, on a cue and after a report, not in each reading; what they said
 // remains in between, as an error that is not new.
 func TestListsThatFail(t *testing.T) {

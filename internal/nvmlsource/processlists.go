@@ -33,16 +33,23 @@ type keptList struct {
 	failed bool      // a later try has failed
 }
 
-// isRecent reports whether the answer is less than listValid old.
-func (l *keptList) isRecent(now time.Time) bool {
+// isRecent reports whether the answer is less old than a limit.
+func (l *keptList) isRecent(now time.Time, limit time.Duration) bool {
 	since := now.Sub(l.at)
 
-	return !l.at.IsZero() && since >= 0 && since < listValid
+	return !l.at.IsZero() && since >= 0 && since < limit
 }
 
-// listValid is how long an answer is used: the clients of MPS are listed once in it on a GPU that nothing shows to have
-// any, and a list that fails has its last answer for so long.
-const listValid = time.Minute
+const (
+	// mpsEvery is how often the clients of MPS are listed on a GPU that nothing shows to have any.
+	mpsEvery = time.Minute
+	// leastValid is how long the last answer of a list that fails is used at least.
+	leastValid = time.Minute
+)
+
+// listValid returns how long the last answer of a list that fails is used: lists are read with the slow tier, and one
+// failure must not be the end of it.
+func (r *gpuRead) listValid() time.Duration { return max(leastValid, 2*r.slowEvery) }
 
 // idleMemory is more than a GPU or an instance without processes has in use, and less than a process that computes
 // needs: with idle MIG devices 55 MiB were seen of an H200 as a whole and 22 MiB of the largest of them, and a context
@@ -127,7 +134,7 @@ func (r *gpuRead) readProcessLists(used []gpu.Opt[uint64], hasHandles bool) (van
 // queryMPS lists the clients of MPS if that is due: once a minute, after a failure, and where devices are shared.
 func (r *gpuRead) queryMPS(q *querier) ([]nvml.ProcessInfo, error) {
 	kept := &r.state.processes.mps
-	if kept.isRecent(r.now) && !kept.failed && !r.cues.MPS && len(kept.infos) == 0 {
+	if kept.isRecent(r.now, mpsEvery) && !kept.failed && !r.cues.MPS && len(kept.infos) == 0 {
 		return nil, nil
 	}
 
@@ -161,7 +168,7 @@ func (r *gpuRead) queryKept(q *querier, kept *keptList, call string,
 	case err == nil, errors.Is(err, gpu.ErrNotSupported):
 		*kept = keptList{infos: infos, at: r.now}
 		return infos, nil
-	case kept.isRecent(r.now):
+	case kept.isRecent(r.now, r.listValid()):
 		kept.failed = true
 		q.recordError(gpu.ReadingProcesses, err)
 		return kept.infos, nil

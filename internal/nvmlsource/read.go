@@ -17,9 +17,11 @@ type gpuRead struct {
 	dev    Device
 	now    time.Time
 	slow   bool // the slow tier is due
-	extras Extras
-	cues   gpu.ReadCues
-	memory gpu.Memory // of the GPU as a whole, once it was read
+	// slowEvery is how often it is due now.
+	slowEvery time.Duration
+	extras    Extras
+	cues      gpu.ReadCues
+	memory    gpu.Memory // of the GPU as a whole, once it was read
 
 	layoutOnly bool // the reading is of the layout alone
 	reported   bool // a change of the GPU was reported since the last reading
@@ -51,15 +53,17 @@ func newGPURead(s *Source, g *gpuState, cues gpu.ReadCues) *gpuRead {
 	slow := g.slowAt.IsZero() || since < 0 || since >= slowEvery
 	g.meter.beginReading(slow, g.slowAt.IsZero() || retryAll || change != unchanged)
 	return &gpuRead{
-		source:   s,
-		state:    g,
-		dev:      g.dev,
-		now:      now,
-		slow:     slow,
-		extras:   extras,
-		cues:     cues,
-		reported: change != unchanged,
-		retryAll: retryAll,
+		source: s,
+		state:  g,
+		dev:    g.dev,
+		now:    now,
+		slow:   slow,
+
+		slowEvery: slowEvery,
+		extras:    extras,
+		cues:      cues,
+		reported:  change != unchanged,
+		retryAll:  retryAll,
 
 		retryDenied: slow && g.retriesDenied(now),
 	}
@@ -67,6 +71,7 @@ func newGPURead(s *Source, g *gpuState, cues gpu.ReadCues) *gpuRead {
 
 // read reads everything, step by step.
 func (r *gpuRead) read() (gpu.GPU, error) {
+	defer r.state.meter.endReading()
 	mode, modeErrs := r.readMode()           // first: a change of the mode makes everything else new
 	facts, factErrs := r.readFacts()         // the profiles among them are needed to read the tree
 	sampled, sampleErrs := r.takeSamples()   // before the tree, whose scan confirms the samples

@@ -16,12 +16,17 @@ type readMeter struct {
 	origin time.Time
 	began  atomic.Int64 // when the last call began, in nanoseconds after origin; 0 before the first
 
-	tier readTier // of the call under way; owned by the reading
+	// Owned by the reading.
+	tier       readTier                 // of the call under way
+	spent      [tierCount]time.Duration // by its calls
+	fast, slow bool                     // it counts for the tier
+	long       time.Duration            // Options.LongReading
 }
 
 // newReadMeter returns a meter for the readings of one GPU.
 func newReadMeter(node *callMeter, opts *Options) *readMeter {
-	return &readMeter{callMeter: node, now: opts.Now, hangs: opts.HangsAfter, origin: opts.Now().Add(-1)}
+	return &readMeter{callMeter: node, now: opts.Now, hangs: opts.HangsAfter, long: opts.LongReading,
+		origin: opts.Now().Add(-1)}
 }
 
 // BeginCall counts a call, and notes when it began.
@@ -39,7 +44,7 @@ func (m *readMeter) EndCall(function string, began time.Time) {
 		return
 	}
 
-	m.tiers[m.tier].nanos.Add(int64(burden))
+	m.spent[m.tier] += burden
 }
 
 // beginReading begins a reading of which the slow tier is due, or not. A reading that is the first of its GPU, or the
@@ -48,12 +53,20 @@ func (m *readMeter) beginReading(slow, once bool) {
 	m.tier = tierFast
 	if once {
 		m.tier = tierOnce
-		return
 	}
 
-	m.tiers[tierFast].readings.Add(1)
-	if slow {
-		m.tiers[tierSlow].readings.Add(1)
+	m.fast, m.slow = !once, slow && !once
+	m.spent = [tierCount]time.Duration{}
+}
+
+// endReading adds what the reading has cost. Whether its fast tier counts is known at its end.
+func (m *readMeter) endReading() {
+	isLong := m.long > 0 && m.spent[tierFast] >= m.long
+	if m.fast && !isLong {
+		m.tiers[tierFast].add(m.spent[tierFast])
+	}
+	if m.slow {
+		m.tiers[tierSlow].add(m.spent[tierSlow])
 	}
 }
 

@@ -30,7 +30,7 @@ driverCosts: `+costs+"\n"))
 		t.Fatal(err)
 	}
 	source := nvmlsource.New(simnvml.New(n), nvmlsource.Options{
-		Now: n.Now, HangsAfter: hangsAfter, Logger: log.NewNopLogger(),
+		Now: n.Now, HangsAfter: hangsAfter, LongReading: 5 * time.Second, Logger: log.NewNopLogger(),
 	})
 	t.Cleanup(func() {
 		if err := source.Close(t.Context()); err != nil && t.Context().Err() == nil {
@@ -92,6 +92,19 @@ func TestHungCallsCostNothing(t *testing.T) {
 		read(t, source, id, gpu.ReadCues{})
 		read(t, source, id, gpu.ReadCues{})
 		cmptest.Equal(t, "cost of a poll", source.ReadCosts().Fast.Took, 4*time.Second)
+	})
+}
+
+// A reading that lasts longer than readings are ever apart is made as often whatever the pace, so it is no reason for one.
+// Its slow tier is.
+func TestLongReadingsCostNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = "nvmlDeviceGetEnforcedPowerLimit" // of the slow tier
+		source, id := costedSource(t, "{nvmlDeviceGetPowerUsage: 3s, nvmlDeviceGetTemperature: 3s, "+limit+": 10s}", 0)
+		read(t, source, id, gpu.ReadCues{})
+		time.Sleep(15 * time.Second)
+		read(t, source, id, gpu.ReadCues{})
+		cmptest.Equal(t, "costs", source.ReadCosts(), gpu.ReadCosts{Slow: gpu.TierCost{Readings: 1, Took: 10 * time.Second}})
 	})
 }
 

@@ -22,6 +22,9 @@ type Options struct {
 	SlowEvery time.Duration
 	// HangsAfter is how long a call of a reading may take, in real time, to count for ReadCosts; 0 is no limit.
 	HangsAfter time.Duration
+	// LongReading is how long the calls of the fast tier may take in a reading of a GPU to count for ReadCosts; 0 is no
+	// limit. Longer readings follow each other without a pause: no pace makes them cost less.
+	LongReading time.Duration
 	// Admin is set if this process has the rights that the driver takes for an administrator's: CAP_SYS_ADMIN in the
 	// host's user namespace.
 	Admin bool

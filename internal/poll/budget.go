@@ -33,6 +33,10 @@ const (
 	longestSlow = 2 * time.Minute
 )
 
+// LongestInterval returns how far readings are apart at most, however dear they are, that are made every interval while
+// they are cheap.
+func LongestInterval(interval time.Duration) time.Duration { return max(interval, longestFast) }
+
 // pacer decides how often the tiers are read. Its clock is the real one, as the driver's time is.
 type pacer struct {
 	budget     Budget

@@ -14,7 +14,7 @@ const (
 	// logDelay is how old a line of the kernel's log is when it is counted: the driver's event about the same XID, which
 	// names the instance where the line may not, is known by then, whichever of them came first.
 	logDelay = time.Second
-	// maxWaiting bounds the lines that wait for their GPUs; the oldest are forgotten.
+	// maxWaiting bounds the lines that wait for their GPUs.
 	maxWaiting = 1024
 )
 
@@ -64,9 +64,26 @@ func (p *Poller) readKernelLog(now time.Time) {
 		t.recordLogged(p, x)
 		return true
 	})
-	if more := len(p.log.waiting) - maxWaiting; more > 0 {
-		p.log.waiting = slices.Delete(p.log.waiting, 0, more)
+	p.boundWaiting(now)
+}
+
+// boundWaiting forgets the oldest lines if too many wait, those of GPUs that were never read first, and counts the
+// loss.
+func (p *Poller) boundWaiting(now time.Time) {
+	more := len(p.log.waiting) - maxWaiting
+	if more <= 0 {
+		return
 	}
+	p.countLost("too many lines of the kernel's log wait for their GPUs; XIDs will be missing from the counts", now)
+
+	p.log.waiting = slices.DeleteFunc(p.log.waiting, func(x gpu.LoggedXID) bool {
+		if more == 0 || p.findByAddress(x.PCI) != nil {
+			return false
+		}
+		more--
+		return true
+	})
+	p.log.waiting = slices.Delete(p.log.waiting, 0, more)
 }
 
 // unlistedXIDs returns the last of the lines that wait about each XID of a GPU that was never read, in the order of

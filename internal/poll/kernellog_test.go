@@ -294,12 +294,13 @@ func TestLinesOfAGPUThatIsReadLater(t *testing.T) {
 	cmptest.Equal(t, "XIDs of GPUs that are still not read", len(s.UnlistedXIDs), 1)
 }
 
-// TestLinesThatWaitAreBounded: a GPU that is never listed does not fill the memory.
+// TestLinesThatWaitAreBounded: a GPU that is never listed does not fill the memory, nor take the place of others' lines.
 func TestLinesThatWaitAreBounded(t *testing.T) {
 	n := newLoggingNode(t)
 	defer n.startLoop()()
 	n.pollAfter(time.Second)
 
+	n.logXIDs(addressB(), 13)
 	for range maxWaiting + 10 {
 		n.logXIDs(gpu.PCIAddress{Domain: 1}, 79)
 	}
@@ -307,11 +308,13 @@ func TestLinesThatWaitAreBounded(t *testing.T) {
 	n.pollAfter(0)
 	n.pollAfter(time.Minute)
 	s := n.pollAfter(time.Second)
+	lost := errorCount(findGPU(t, s, uuidB), gpu.ReadingEvents, gpu.ReasonOther)
+	cmptest.Equal(t, "losses", lost, 1)
 
 	if waiting := len(n.Poller.log.waiting); waiting > maxWaiting {
 		t.Errorf("%d lines wait, want %d at most", waiting, maxWaiting)
 	}
-	cmptest.Equal(t, "counts", xidsOf(findGPU(t, s, uuidB).Totals.XIDErrors), map[uint64]float64{31: 1})
+	cmptest.Equal(t, "counts", xidsOf(findGPU(t, s, uuidB).Totals.XIDErrors), map[uint64]float64{13: 1, 31: 1})
 }
 
 // TestLostLines are counted for each GPU, and said.
