@@ -228,8 +228,8 @@ func releaseHint(p *api.Problem, o *options) string {
 			return onlyRoot
 		}
 	case api.InProgress:
-		return "migctl get shows the GPU as released once it is. To repeat the command does no harm. If a driver call hangs, " +
-			"mig-exporter's log names it."
+		return "migctl get shows the GPU as released once it is. To repeat the command does no harm. If a driver call " +
+			"hangs, mig-exporter's log names it."
 	case api.Busy:
 		if p.Status == http.StatusConflict && len(p.Blocking) == 0 {
 			return "the GPU is as it was. Try again once the reason is gone."
