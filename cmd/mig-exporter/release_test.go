@@ -46,7 +46,7 @@ type releaseClient struct {
 func startReleasing(t *testing.T, flags ...string) (*exporter, *releaseClient) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("the socket is for root alone")
+		t.Skip("NOT TESTED: only root may use the socket on which GPUs are released")
 	}
 	socket := filepath.Join(t.TempDir(), "release.sock")
 	x := startInProcess(t, append([]string{"--release.socket=" + socket, "--sim.clock=step"}, flags...)...)

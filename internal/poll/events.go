@@ -102,7 +102,7 @@ func (p *Poller) read(ctx context.Context, reads eventReads) error {
 
 	switch {
 	case reads.everything:
-		return p.runCycle(ctx)
+		return p.runCycle(ctx, true)
 	case len(reads.gpus) > 0:
 		return p.readSome(ctx, reads.gpus)
 	}

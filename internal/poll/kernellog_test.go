@@ -140,7 +140,7 @@ func TestLinesBetweenReadings(t *testing.T) {
 
 	n.logXIDs(addressB(), 79)
 	n.clock.advance(logDelay)
-	if err := n.runCycleWithoutReading(t.Context()); err != nil {
+	if err := n.runCycle(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	g := findGPU(t, n.Current(), uuidB)

@@ -154,7 +154,7 @@ func (p *Poller) Run(ctx context.Context) error {
 	}
 	defer close(p.stopped)
 	defer p.waitForCalls()
-	if err := p.runCycle(ctx); err != nil {
+	if err := p.runCycle(ctx, true); err != nil {
 		return err
 	}
 	for {
@@ -193,40 +193,36 @@ func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
 	return err
 }
 
-// tick runs the cycle that is due with a tick of the loop: one that reads the GPUs or, while their tiers are stretched,
-// one that does not.
+// tick runs the cycle that is due with a tick of the loop. While the tiers are stretched, not each
+// cycle reads the GPUs: only what calls the driver is stretched.
 func (p *Poller) tick(ctx context.Context) error {
-	run := p.runCycle
-	if !p.pacer.isDue() {
-		run = p.runCycleWithoutReading
-	}
-	err := run(ctx)
+	err := p.runCycle(ctx, p.pacer.isDue())
 	p.keepToBudget()
 	return err
 }
 
-// runCycle reads, merges and publishes once. Events that arrive meanwhile are handled after it: they may concern a
-// layout that it has not seen.
-func (p *Poller) runCycle(ctx context.Context) error {
+// runCycle merges and publishes once what there is now: of the GPUs if it reads them, else what readings that began
+// earlier have found, and who holds the devices.
+func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 	began := time.Now()
 	now := p.opts.Now()
 	p.adjustForClockSetBack(now)
-	p.pacer.skipped = 0
-	p.followPace()
 	expired, stop := closedAfter(ctx, p.opts.Grace)
 	defer stop()
-	p.drainEvents(&eventReads{}) // the cycle reads whatever they ask for
 	if p.opts.Pods != nil {
 		p.pods.request(ctx, now, &p.opts)
 	}
-	p.requestProfiling(ctx, now)
-	p.chooseSources(now)
-	if err := p.discoverGPUs(now, expired); err != nil {
+
+	var err error
+	if readsGPUs {
+		err = p.readInCycle(ctx, now, expired)
+	} else {
+		err = p.skipReading(now)
+	}
+	if err != nil {
 		return err
 	}
-	if err := p.readGPUs(now, expired); err != nil {
-		return err
-	}
+
 	p.readKernelLog(now) // after the readings, which have the GPUs' addresses
 	if p.opts.Jobs != nil {
 		p.jobs.request(now, p.opts.Jobs, p.jobDevices())
@@ -236,43 +232,32 @@ func (p *Poller) runCycle(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil // the cycle was interrupted
 	}
+
 	s := p.buildSnapshot(now)
+	s.BetweenPolls = !readsGPUs
 	p.updateCues(s)
 	p.publish(s, time.Since(began))
 	return nil
 }
 
-// runCycleWithoutReading publishes who holds the devices now and what readings that began earlier have found. The GPUs
-// are not read: only what calls the driver is stretched.
-func (p *Poller) runCycleWithoutReading(ctx context.Context) error {
-	began := time.Now()
-	now := p.opts.Now()
-	p.adjustForClockSetBack(now)
-	p.pacer.skipped++
-	expired, stop := closedAfter(ctx, p.opts.Grace)
-	defer stop()
-	if p.opts.Pods != nil {
-		p.pods.request(ctx, now, &p.opts)
-	}
-
-	if err := p.receiveLateReadings(now); err != nil {
+// readInCycle finds and reads the GPUs. Events that arrive meanwhile are handled after the cycle: they may concern a
+// layout that it has not seen.
+func (p *Poller) readInCycle(ctx context.Context, now time.Time, expired <-chan struct{}) error {
+	p.pacer.skipped = 0
+	p.followPace()
+	p.drainEvents(&eventReads{}) // the cycle reads whatever they ask for
+	p.requestProfiling(ctx, now)
+	p.chooseSources(now)
+	if err := p.discoverGPUs(now, expired); err != nil {
 		return err
 	}
-	p.readKernelLog(now)
-	if p.opts.Jobs != nil {
-		p.jobs.request(now, p.opts.Jobs, p.jobDevices())
-	}
-	p.pods.collect(now, expired, p.opts.PodsStaleAfter)
-	p.jobs.collect(now, expired, p.opts.Timeout)
-	if ctx.Err() != nil {
-		return nil // the cycle was interrupted
-	}
+	return p.readGPUs(now, expired)
+}
 
-	s := p.buildSnapshot(now)
-	s.BetweenPolls = true
-	p.updateCues(s)
-	p.publish(s, time.Since(began))
-	return nil
+// skipReading takes in the readings of earlier cycles that have ended since.
+func (p *Poller) skipReading(now time.Time) error {
+	p.pacer.skipped++
+	return p.receiveLateReadings(now)
 }
 
 // publish makes a Snapshot the current one.

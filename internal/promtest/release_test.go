@@ -15,7 +15,7 @@ import (
 func TestRulesOnRelease(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {
-		t.Skip("the socket is for root alone")
+		t.Skip("NOT TESTED: only root may use the socket on which GPUs are released")
 	}
 	socket := filepath.Join(t.TempDir(), "release.sock")
 	n := startRuledNode(t, `
