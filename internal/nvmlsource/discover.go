@@ -203,6 +203,9 @@ func (s *Source) replaceSlots(next []slot) {
 		if at.skipped {
 			continue
 		}
+		if at.state == nil && s.isForeign(i, at.err) {
+			continue
+		}
 		if at.state == nil {
 			missing := gpu.MissingGPU{Index: i, Err: at.err, Hung: s.lookups[i] != nil}
 			s.inventory.Missing = append(s.inventory.Missing, missing)
@@ -228,4 +231,23 @@ func (s *Source) replaceSlots(next []slot) {
 		}
 	}
 	s.queue.startRegistering(list)
+}
+
+// isForeign reports whether the GPU that is looked up by its PCI bus id may belong to another container: NVML does not
+// find it, and it was never read.
+func (s *Source) isForeign(index int, err error) bool {
+	busID := s.session.targets[index]
+	if busID == "" || !errors.Is(err, gpu.ErrNotFound) {
+		return false
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, facts := range s.session.known {
+		if shortBusID(facts.PCIBusID) == busID {
+			return false
+		}
+	}
+
+	return true
 }

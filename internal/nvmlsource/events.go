@@ -71,7 +71,7 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	q.running = q.running || starts
 	quit, ended := q.quit, q.ended
 	if starts && !q.haltedAt.IsZero() {
-		q.overflow = time.Since(q.haltedAt) >= maxSetGap // events may have been missed
+		q.overflow = q.overflow || time.Since(q.haltedAt) >= maxSetGap // events may have been missed
 	}
 	q.mu.Unlock()
 	if starts {

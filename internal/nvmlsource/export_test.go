@@ -22,3 +22,6 @@ func (a *Actuator) Do(ctx context.Context, s mig.Step) (mig.Done, error) {
 	}
 	return out.Done, nil
 }
+
+// IsPausing reports whether a change of the session waits for calls under way to end.
+func (s *Source) IsPausing() bool { return s.session.paused.Load() }

@@ -20,7 +20,7 @@ func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayo
 	failed := map[gpu.UUID]error{}
 	ids := slices.Compact(slices.Sorted(slices.Values(only)))
 	if len(only) == 0 {
-		inventory, err := runQueued(ctx, a, queueKey{}, a.source.Discover)
+		inventory, err := runQueued(ctx, a, queueKey{}, a.source.rediscover)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read layouts: %w", err)
 		}
@@ -29,6 +29,9 @@ func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayo
 		}
 		for _, missing := range inventory.Missing {
 			failed[gpu.UUID(strconv.Itoa(missing.Index))] = missing.Err
+		}
+		for _, released := range inventory.Released {
+			failed[released.UUID] = gpu.ErrReleased
 		}
 	}
 	list := make([]mig.GPULayout, len(ids))

@@ -140,6 +140,10 @@ func (q *querier) classifyError(call string, reading gpu.Reading, err error) err
 	case losesEntity(err):
 		q.stale = true
 	}
+	if q.lost == nil && q.source.session.paused.Load() {
+		q.lost = gpu.ErrLibraryClosed // NVML is to be shut down: the reading ends here
+	}
+
 	return err
 }
 

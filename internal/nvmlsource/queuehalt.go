@@ -1,9 +1,6 @@
 package nvmlsource
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // haltQueue makes the goroutine end, and returns once no call of the queue is under way and it can be started again. If
 // a call hangs, it returns an error; the halt goes on, a later haltQueue joins it, and Discover starts the queue again
@@ -23,7 +20,7 @@ func (s *Source) haltQueue() error {
 	case <-timer.C:
 	}
 
-	return fmt.Errorf("NVML must not be shut down: %w", errCallHangs)
+	return errInUse
 }
 
 // beginHalt stops the queue unless a halt is under way. The channel is closed once no call of the queue is.

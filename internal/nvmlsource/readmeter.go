@@ -17,6 +17,7 @@ type readMeter struct {
 	began  atomic.Int64 // when the last call began, in nanoseconds after origin; 0 before the first
 
 	// Owned by the reading.
+	use        *usage                   // what it counts as
 	tier       readTier                 // of the call under way
 	spent      [tierCount]time.Duration // by its calls
 	fast, slow bool                     // it counts for the tier
@@ -26,14 +27,16 @@ type readMeter struct {
 // newReadMeter returns a meter for the readings of one GPU.
 func newReadMeter(node *callMeter, opts *Options) *readMeter {
 	return &readMeter{callMeter: node, now: opts.Now, hangs: opts.HangsAfter, long: opts.LongReading,
-		origin: opts.Now().Add(-1)}
+		origin: opts.Now().Add(-1), use: &usage{}}
 }
 
 // BeginCall counts a call, and notes when it began.
 func (m *readMeter) BeginCall(function string) time.Time {
 	m.began.Store(int64(m.now().Sub(m.origin)))
+	began := m.callMeter.BeginCall(function)
+	m.use.noteCall(began)
 
-	return m.callMeter.BeginCall(function)
+	return began
 }
 
 // EndCall adds the time that a call took to that of its class and of the tier. One that hangs says nothing of what

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -13,7 +15,8 @@ import (
 
 // NVML keeps all GPUs open from nvmlInit to nvmlShutdown, so that none can be unbound from the driver, reset or passed
 // to a virtual machine meanwhile, and does not list a GPU that is bound later. So we let go of one GPU by shutting NVML
-// down and initialising it again without attaching that GPU. Only Discover does so: the poll loop is its only caller.
+// down and initialising it again without attaching that GPU. Only Discover does so, which the poll loop alone calls:
+// what partition control looks up is looked up by rediscover.
 
 // Opening is what a Source needs to know of the machine to let go of GPUs.
 type Opening struct {
@@ -33,6 +36,7 @@ type Opening struct {
 // session is whether NVML is open, and which GPUs are left alone.
 type session struct {
 	// Discover, and the change that it has begun, own what follows.
+	pausing *pausing      // what waits for other uses of the GPUs to end, with NVML open; nil if nothing does
 	change  chan struct{} // closed when the change under way is over; nil if there is none
 	began   time.Time     // when it began
 	down    error         // why NVML stays closed, nil if it does not
@@ -41,6 +45,7 @@ type session struct {
 	// targets are the GPUs to look up by their PCI bus ids, by index, while some are skipped; else nil.
 	targets map[int]string
 	bound   []string         // what the kernel driver listed when NVML was opened; nil if that is unknown
+	foreign map[string]bool  // of these, what NVML did not list when it listed all: this container does not have them
 	rights  string           // when NVML was opened
 	count   int              // of GPUs, by the highest index of targets
 	resume  []func(all bool) // of other uses of the GPUs in this process
@@ -52,14 +57,29 @@ type session struct {
 	released map[gpu.UUID]*gpu.ReleasedGPU
 	known    map[gpu.UUID]gpu.Facts // of all GPUs that were read
 	requests []*releaseRequest
-	paused   bool
-	using    map[*usage]bool // calls under way that use handles of the driver
+	using    map[*usage]bool // what uses handles of the driver now
 	unused   chan struct{}   // closed when using is empty; nil unless a change waits for that
+
+	// paused refuses new uses of handles, and makes readings under way end with their present call. It is set under mu.
+	paused atomic.Bool
 }
 
-// usage is a call under way that uses handles of the driver.
+// usage is a use of the driver's handles: a reading, a lookup or a request of partition control.
 type usage struct {
 	began time.Time // in real time
+	// last is when its last call began, in nanoseconds after began. Only readings note it: of others the whole counts.
+	last atomic.Int64
+}
+
+// noteCall notes that a call begins.
+func (u *usage) noteCall(now time.Time) { u.last.Store(int64(now.Sub(u.began))) }
+
+// noteWait notes that no call of it is under way until the next one begins.
+func (u *usage) noteWait() { u.last.Store(math.MaxInt64) }
+
+// isHung reports whether its last call has not returned for too long.
+func (u *usage) isHung() bool {
+	return time.Since(u.began)-time.Duration(u.last.Load()) >= lookupTimeout
 }
 
 // releaseRequest is a request to release a GPU, or to open it again.
@@ -81,8 +101,13 @@ type Released struct {
 	Took time.Duration
 }
 
-// maxPause is how long a change waits for calls under way and for other uses of the GPUs to end.
-const maxPause = 5 * time.Second
+const (
+	// maxPause is how long a change waits for other uses of the GPUs to end. NVML is open meanwhile.
+	maxPause = 5 * time.Second
+	// maxDrain is how long it then waits for calls under way to end, while no GPU is read: shorter than after which
+	// readings are stale.
+	maxDrain = 2 * time.Second
+)
 
 // A change that fails or is refused is tried again after a pause that doubles, unless an operator requests one: each
 // try disturbs the reading of all GPUs.
@@ -112,12 +137,13 @@ func (s *Source) request(r *releaseRequest) <-chan Released {
 // advanceSession makes the changes of the session that are due. It waits for them for at most lookupTimeout; the error
 // is why NVML cannot be used now.
 func (s *Source) advanceSession() error {
-	if s.session.change == nil {
+	if s.session.change == nil && s.session.pausing == nil {
 		if none := s.followKernel(); none && len(s.session.resume) > 0 {
 			s.resumeOthers(true)
 		}
 		s.beginChange()
 	}
+	s.endPausing()
 
 	if s.session.change != nil {
 		timer := time.NewTimer(lookupTimeout)
@@ -230,13 +256,7 @@ func (s *Source) beginChange() {
 		change.refuse(err)
 		return
 	}
-	done := make(chan struct{})
-	s.session.change, s.session.began = done, s.opts.Now()
-	go func() {
-		defer s.leave()
-		defer close(done)
-		change.run()
-	}()
+	s.session.pausing = change.beginPausing()
 }
 
 // takeRequests returns the requests that can be carried out, and the GPUs that are released if they are.

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -27,6 +29,8 @@ type openNode struct {
 	refuses error    // why other uses of the GPUs do not end
 	mayOpen error
 	rights  string
+	foreign string          // the PCI bus id of a bound GPU that NVML does not list
+	lingers chan struct{}   // if not nil, other uses of the GPUs end once it is closed
 	awaits  <-chan struct{} // closed once a call hangs
 }
 
@@ -52,6 +56,9 @@ func startOpenNode(t *testing.T, options, faults string) *openNode {
 		Opening: nvmlsource.Opening{
 			BoundGPUs: func() ([]string, error) {
 				var list []string
+				if n.foreign != "" {
+					list = append(list, n.foreign)
+				}
 				for _, index := range simulated.BoundGPUs() {
 					list = append(list, simulated.BusID(index))
 				}
@@ -61,6 +68,9 @@ func startOpenNode(t *testing.T, options, faults string) *openNode {
 			OpenMinors: func() ([]int, error) { return simulated.OpenGPUs(), nil },
 			Pause: func(context.Context) (func(bool), error) {
 				n.pauses = append(n.pauses, "pause")
+				if n.lingers != nil {
+					<-n.lingers
+				}
 				return func(all bool) {
 					n.pauses = append(n.pauses, map[bool]string{true: "resume", false: "resume all but DCGM"}[all])
 				}, n.refuses
@@ -249,7 +259,7 @@ func TestReleaseWhileCallHangs(t *testing.T) {
 	}()
 	<-hangs
 	n.spy.taken()
-	if r := n.release(ids[1]); r.Err == nil || !strings.Contains(r.Err.Error(), "has not returned") {
+	if r := n.release(ids[1]); r.Err == nil || !strings.Contains(r.Err.Error(), "have not returned") {
 		t.Errorf("release: %+v", r)
 	}
 	cmptest.Equal(t, "shutdowns", n.spy.taken()["Shutdown"], 0)
@@ -449,6 +459,128 @@ func TestReleaseWhenShutdownFails(t *testing.T) {
 
 	n.spy.set("Shutdown", nvml.SUCCESS)
 	if r := n.release(ids[1]); r.Err != nil || r.Closed != nil {
+		t.Errorf("release: %+v", r)
+	}
+	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
+}
+
+// TestLayoutsWhileReleasing: partition control, which reads the node's layouts while a request waits for the next poll,
+// does not carry the request out, and names the released GPU afterwards.
+func TestLayoutsWhileReleasing(t *testing.T) {
+	n := startOpenNode(t, "", "")
+	ids := n.readAll()
+	request := n.source.Release(ids[1], gpu.ReleasedByOperator)
+	list, failed, err := n.source.Actuator().Layouts(t.Context())
+	if err != nil || len(list) != 3 || len(failed) > 0 {
+		t.Errorf("before the release: %d layouts, %v, %v", len(list), failed, err)
+	}
+	cmptest.Equal(t, "shutdowns", n.spy.taken()["Shutdown"], 0)
+
+	if r := n.result(request); r.Err != nil {
+		t.Fatalf("release: %+v", r)
+	}
+	list, failed, err = n.source.Actuator().Layouts(t.Context())
+	if err != nil || len(list) != 2 || !errors.Is(failed[ids[1]], gpu.ErrReleased) {
+		t.Errorf("after the release: %d layouts, %v, %v", len(list), failed, err)
+	}
+}
+
+// TestReleaseWithForeignGPU: a GPU that the kernel driver has bound and this container does not have is not missing
+// while another one is released.
+func TestReleaseWithForeignGPU(t *testing.T) {
+	n := startOpenNode(t, "", "")
+	n.foreign = "0000:fe:00.0"
+	ids := n.readAll()
+	if r := n.release(ids[1]); r.Err != nil || r.Closed != nil {
+		t.Fatalf("release: %+v", r)
+	}
+	inventory, err := n.source.Discover()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmptest.Equal(t, "missing", inventory.Missing, nil)
+
+	// One that is bound meanwhile may be foreign, too.
+	n.foreign = "0000:ff:00.0"
+	if r := n.release(ids[2]); r.Err != nil || r.Closed != nil {
+		t.Fatalf("release: %+v", r)
+	}
+	if inventory, err = n.source.Discover(); err != nil {
+		t.Fatal(err)
+	}
+	cmptest.Equal(t, "missing", inventory.Missing, nil)
+	cmptest.Equal(t, "GPUs", inventory.GPUs, []gpu.FoundGPU{{Index: 0, UUID: ids[0]}})
+}
+
+// TestReadingsWhileOthersEnd: while other uses of the GPUs end, all GPUs are read.
+func TestReadingsWhileOthersEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startOpenNode(t, "", "")
+		ids := n.readAll()
+		n.lingers = make(chan struct{})
+		request := n.source.Release(ids[1], gpu.ReleasedByOperator)
+		for range 3 {
+			cmptest.Equal(t, "GPUs", n.readAll(), ids)
+		}
+		cmptest.Equal(t, "shutdowns", n.spy.taken()["Shutdown"], 0)
+
+		close(n.lingers)
+		synctest.Wait()
+		if r := n.result(request); r.Err != nil || r.Closed != nil {
+			t.Errorf("release: %+v", r)
+		}
+		cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
+		n.close()
+	})
+}
+
+// TestCloseWhileOthersEnd: Close waits for no Discover, and no GPU is left open.
+func TestCloseWhileOthersEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startOpenNode(t, "", "")
+		ids := n.readAll()
+		n.lingers = make(chan struct{})
+		n.source.Release(ids[1], gpu.ReleasedByOperator)
+		n.discover()
+
+		closed := make(chan error)
+		go func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			closed <- n.source.Close(ctx)
+		}()
+		synctest.Wait()
+		close(n.lingers)
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		cmptest.Equal(t, "open GPUs", n.OpenGPUs(), nil)
+	})
+}
+
+// TestReadingEndsForRelease: a reading under way ends with its present call when a GPU is to be released.
+func TestReadingEndsForRelease(t *testing.T) {
+	n := startOpenNode(t, "", "")
+	ids := n.readAll()
+	letGo := n.hang("GetPowerUsage")
+	read := make(chan error)
+	go func() {
+		_, err := n.source.Read(ids[2])
+		read <- err
+	}()
+	<-n.awaits
+	n.spy.taken()
+	released := make(chan nvmlsource.Released)
+	go func() { released <- n.release(ids[1]) }()
+	for !n.source.IsPausing() {
+		runtime.Gosched()
+	}
+
+	letGo()
+	if err := <-read; !errors.Is(err, gpu.ErrLibraryClosed) {
+		t.Errorf("read: %v", err)
+	}
+	if r := <-released; r.Err != nil || r.Closed != nil {
 		t.Errorf("release: %+v", r)
 	}
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})

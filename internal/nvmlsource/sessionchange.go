@@ -22,25 +22,120 @@ type sessionChange struct {
 	reopens  bool // it only tries again to open NVML, which nothing uses now
 }
 
-// run makes the change, or refuses it and leaves everything as it is. It answers the requests.
-func (c *sessionChange) run() {
-	s := c.source
+// pausing is a change that waits for other uses of the GPUs in this process to end. NVML is open and in use meanwhile.
+type pausing struct {
+	change *sessionChange
+	ended  chan struct{} // closed once the rest is set
+	waited bool          // a Discover has waited for it
+	resume func(all bool)
+	err    error // why the other uses do not end
+}
+
+// beginPausing ends other uses of the GPUs in this process, in a goroutine that uses nothing of the session. The caller
+// has entered the Source; the goroutine leaves it.
+func (c *sessionChange) beginPausing() *pausing {
+	p := &pausing{change: c, ended: make(chan struct{})}
+	mayOpen := c.source.opts.MayOpen
+	if !c.source.initialised {
+		mayOpen = nil
+	}
+
+	go func() {
+		defer c.source.leave()
+		defer close(p.ended)
+		p.resume, p.err = c.pauseOthers(mayOpen)
+	}()
+
+	return p
+}
+
+// pauseOthers ends other uses of the GPUs in this process, or returns why they go on. mayOpen is nil if NVML is not open.
+func (c *sessionChange) pauseOthers(mayOpen func(confidential gpu.Opt[bool]) error) (resume func(all bool), err error) {
+	if c.reopens {
+		return func(bool) {}, nil
+	}
+	if mayOpen != nil {
+		// Under confidential computing the GPUs can become unusable when the last process closes them.
+		if err := mayOpen(c.source.askConfidential()); err != nil {
+			return nil, fmt.Errorf("NVML must not be shut down: %w", err)
+		}
+	}
+	if c.source.opts.Opening.Pause == nil {
+		return func(bool) {}, nil
+	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), maxPause)
 	defer cancel()
 
-	resume, err := c.prepare(ctx)
-	if err != nil {
-		c.refuse(err)
+	return c.source.opts.Opening.Pause(ctx)
+}
+
+// hasEnded reports whether the other uses have ended, or go on. It waits for that once, for at most lookupTimeout.
+func (p *pausing) hasEnded() bool {
+	if !p.waited {
+		timer := time.NewTimer(lookupTimeout)
+		defer timer.Stop()
+		select {
+		case <-p.ended:
+		case <-timer.C:
+		}
+	}
+	p.waited = true
+
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// endPausing begins the change for which other uses of the GPUs have ended, or refuses it if they go on.
+func (s *Source) endPausing() {
+	p := s.session.pausing
+	if p == nil || !p.hasEnded() {
 		return
 	}
 
+	s.session.pausing = nil
+	if p.err != nil {
+		p.change.refuse(p.err)
+		return
+	}
+	if err := s.enter(); err != nil { // Close was called meanwhile
+		p.resume(true)
+		p.change.refuse(err)
+		return
+	}
+
+	done := make(chan struct{})
+	s.session.change, s.session.began = done, s.opts.Now()
+	go func() {
+		defer s.leave()
+		defer close(done)
+		p.change.run(p.resume)
+	}()
+}
+
+// run makes the change, or refuses it and leaves everything as it is. It answers the requests.
+func (c *sessionChange) run(resume func(all bool)) {
+	s := c.source
 	began := time.Now()
-	if err := c.shutDown(); err != nil {
+	err := s.pauseCalls()
+	if err == nil {
+		err = s.haltQueue()
+	}
+	if err == nil {
+		s.noteForeign()
+		err = c.shutDown()
+	}
+	if err != nil {
 		s.resumeCalls()
 		resume(true)
 		c.refuse(err) // the next Discover looks up the GPUs of an NVML that is still open
 		return
 	}
+
 	s.mu.Lock()
 	s.session.released = c.released
 	s.mu.Unlock()
@@ -124,8 +219,8 @@ func (s *Source) resumeOthers(all bool) {
 	}
 }
 
-// errCallHangs is why NVML cannot be shut down: unloading it under a running call would kill the process.
-var errCallHangs = errors.New("a driver call has not returned")
+// errInUse is why NVML cannot be shut down: unloading it under a running call would kill the process.
+var errInUse = errors.New("NVML must not be shut down: calls of the driver have not returned")
 
 // pausesChanges reports whether a change has failed or was refused so recently that the next one waits.
 func (s *Source) pausesChanges() bool {
@@ -133,70 +228,37 @@ func (s *Source) pausesChanges() bool {
 	return since >= 0 && since < s.session.pause // the clock may have been set back
 }
 
-// findHang returns an error if a call is known to hang, without waiting for any: NVML cannot be shut down then.
+// findHang returns an error if a call is known not to return, without waiting for any: NVML cannot be shut down then.
 func (s *Source) findHang() error {
-	hangs := false
 	if halts, ended := s.queue.isHalting(); halts && !ended {
-		hangs = true
+		return errInUse
 	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for use := range s.session.using {
-		hangs = hangs || time.Since(use.began) >= lookupTimeout
-	}
-	if hangs {
-		return fmt.Errorf("NVML must not be shut down: %w", errCallHangs)
+		if use.isHung() {
+			return errInUse
+		}
 	}
 
 	return nil
 }
 
-// prepare ends all uses of NVML in this process, or returns why NVML must stay open. Without an error, resume is to be
-// called once NVML is open again.
-func (c *sessionChange) prepare(ctx context.Context) (resume func(all bool), err error) {
-	s := c.source
-	if c.reopens {
-		return func(bool) {}, nil
-	}
-	if s.initialised && s.opts.MayOpen != nil {
-		// Under confidential computing the GPUs can become unusable when the last process closes them.
-		if err := s.opts.MayOpen(s.askConfidential()); err != nil {
-			return nil, fmt.Errorf("NVML must not be shut down: %w", err)
-		}
-	}
-
-	resume = func(bool) {}
-	if s.opts.Opening.Pause != nil {
-		if resume, err = s.opts.Opening.Pause(ctx); err != nil {
-			return nil, err
-		}
-	}
-
-	if err = s.pauseCalls(); err == nil {
-		err = s.haltQueue()
-	}
-	if err != nil {
-		s.resumeCalls()
-		resume(true)
-		return nil, err
-	}
-
-	return resume, nil
-}
-
-// pauseCalls refuses calls that use handles of the driver from now on, and waits until none is under way.
+// pauseCalls refuses calls that use handles of the driver from now on, and waits until none is under way. A reading ends
+// with its present call.
 func (s *Source) pauseCalls() error {
 	s.mu.Lock()
 	unused := make(chan struct{})
-	s.session.paused, s.session.unused = true, unused
+	s.session.paused.Store(true)
+	s.session.unused = unused
 	if len(s.session.using) == 0 {
 		close(unused)
 		s.session.unused = nil
 	}
 	s.mu.Unlock()
 
-	timer := time.NewTimer(lookupTimeout)
+	timer := time.NewTimer(maxDrain)
 	defer timer.Stop()
 	select {
 	case <-unused:
@@ -204,14 +266,15 @@ func (s *Source) pauseCalls() error {
 	case <-timer.C:
 	}
 
-	return fmt.Errorf("NVML must not be shut down: %w", errCallHangs)
+	return errInUse
 }
 
 // resumeCalls lets calls use handles of the driver again, unless NVML stays closed.
 func (s *Source) resumeCalls() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.session.paused, s.session.unused = s.session.down != nil, nil
+	s.session.paused.Store(s.session.down != nil)
+	s.session.unused = nil
 }
 
 // shutDown frees what was allocated, and shuts NVML down. No call is under way, and no wait for events. With an error
@@ -287,6 +350,32 @@ func (c *sessionChange) closeAgain(reason error) error {
 	return reason
 }
 
+// noteForeign notes which GPUs the kernel driver has bound that NVML does not list, as in a container that was given some
+// GPUs of its machine. They are not known while NVML does not list all, or lists one that was never read.
+func (s *Source) noteForeign() {
+	if s.session.targets != nil {
+		return
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	listed := map[string]bool{}
+	for _, facts := range s.session.known {
+		listed[shortBusID(facts.PCIBusID)] = true
+	}
+	s.session.foreign = map[string]bool{}
+	for _, at := range s.slots {
+		if at.state == nil || s.session.known[at.state.uuid].PCIBusID == "" {
+			return
+		}
+	}
+	for _, busID := range s.session.bound {
+		if !listed[busID] {
+			s.session.foreign[busID] = true
+		}
+	}
+}
+
 // setTargets sets which GPUs are looked up by their PCI bus ids, at the indexes that they have had.
 func (c *sessionChange) setTargets() {
 	s := c.source
@@ -326,8 +415,8 @@ func (c *sessionChange) setTargets() {
 	}
 }
 
-// candidates lists the PCI bus ids of the GPUs that are not released: those that the kernel driver has bound, or all
-// that were read if it does not say. The caller holds mu.
+// candidates lists the PCI bus ids of the GPUs that are not released: those that the kernel driver has bound but for
+// foreign ones, or all that were read if it does not say. The caller holds mu.
 func (c *sessionChange) candidates(bound []string) []string {
 	var list []string
 	for _, facts := range c.source.session.known {
@@ -336,7 +425,7 @@ func (c *sessionChange) candidates(bound []string) []string {
 		}
 	}
 	for _, busID := range bound {
-		skipped := false
+		skipped := c.source.session.foreign[busID]
 		for id := range c.released {
 			skipped = skipped || shortBusID(c.source.session.known[id].PCIBusID) == busID
 		}

@@ -51,7 +51,7 @@ func releaseWhileEventCallHangs(t *testing.T, call string) {
 	ids := n.readAll()
 	<-n.awaits
 	for range 3 {
-		if r := n.release(ids[1]); r.Err == nil || !strings.Contains(r.Err.Error(), "has not returned") {
+		if r := n.release(ids[1]); r.Err == nil || !strings.Contains(r.Err.Error(), "have not returned") {
 			t.Errorf("release: %+v", r)
 		}
 	}

@@ -127,7 +127,7 @@ func (s *Source) beginCall() (*usage, error) {
 	switch {
 	case s.closed:
 		return nil, errClosed
-	case s.session.paused:
+	case s.session.paused.Load():
 		return nil, gpu.ErrLibraryClosed
 	}
 	return s.countCall(), nil
@@ -218,8 +218,12 @@ func (s *Source) readGPU(id gpu.UUID, read func(*gpuState) (gpu.GPU, error)) (gp
 			s.retireGPU(g)
 		}
 	}()
+
+	use.noteWait()
 	g.reading.Lock()
 	defer g.reading.Unlock()
+	use.noteCall(time.Now())
+	g.meter.use = use
 	result, err := read(g)
 	if err != nil {
 		g.advanceTo(phaseLost)
