@@ -45,7 +45,11 @@ func Serve(ctx context.Context, opts ServerOptions, handler http.Handler, logger
 	if err := CheckConfig(opts.ConfigFile); err != nil {
 		return err
 	}
+
 	listeners, err := openListeners(ctx, opts)
+	if errors.Is(err, context.Canceled) {
+		return nil // the program was told to stop while it started
+	}
 	if err != nil {
 		return err
 	}

@@ -183,23 +183,26 @@ func newServer(o Options, backend Backend, logger log.Logger, l limits) *server 
 // ShutdownTimeout for calls in flight and closes the remaining connections. It returns nil after that, or the error
 // because of which it could not start or continue.
 func Serve(ctx context.Context, o Options, backend Backend, logger log.Logger) error {
-	s := newServer(o, backend, logger, defaultLimits())
-	listeners, err := s.openListeners(ctx)
-	if err != nil {
-		return err
-	}
-	return s.serve(ctx, listeners)
+	return newServer(o, backend, logger, defaultLimits()).listenAndServe(ctx)
 }
 
 // ServeReleases serves, until ctx ends, the part of the API that needs no partition control, for root alone: GPUs are
 // released and reacquired on the socket of the options. Errors are those of Serve.
 func ServeReleases(ctx context.Context, o Options, logger log.Logger) error {
 	o.AllowGID, o.ListenAddress = -1, ""
-	s := newServer(o, nil, logger, defaultLimits())
+
+	return newServer(o, nil, logger, defaultLimits()).listenAndServe(ctx)
+}
+
+func (s *server) listenAndServe(ctx context.Context) error {
 	listeners, err := s.openListeners(ctx)
+	if errors.Is(err, context.Canceled) {
+		return nil // the program was told to stop while it started
+	}
 	if err != nil {
 		return err
 	}
+
 	return s.serve(ctx, listeners)
 }
 
