@@ -98,7 +98,8 @@ func launchAnyhow(t testing.TB, args ...string) *program {
 	t.Helper()
 	p := &program{t: t, done: make(chan error, 1), heard: make(chan struct{})}
 	p.cmd = exec.Command(binary, args...)
-	p.cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
+	own := t.TempDir() // programs that serve this machine's driver at the same time have a socket each
+	p.cmd.Env = append(os.Environ(), "TMPDIR="+own, "MIG_EXPORTER_RELEASE_SOCKET="+filepath.Join(own, "release.sock"))
 	return p
 }
 

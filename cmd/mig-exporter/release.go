@@ -45,7 +45,7 @@ func (x *exporter) pauseOthers(ctx context.Context) (resume func(all bool), err 
 	if x.node.embedded {
 		if resumeProfiler, err = x.node.releaser.Release(ctx); err != nil {
 			release()
-			return nil, err
+			return nil, fmt.Errorf("end the embedded DCGM, which uses the GPUs, too: %w", err)
 		}
 	}
 
@@ -119,6 +119,9 @@ func (r *gpuReleaser) change(ctx context.Context, id gpu.UUID, released bool,
 	return document, nil
 }
 
+// releasePollEvery is how often we poll while a request waits for other uses of the GPUs to end.
+const releasePollEvery = 200 * time.Millisecond
+
 // await polls until a request is answered. The error is why the poll loop does not go on; it may still carry the
 // request out.
 func (r *gpuReleaser) await(ctx context.Context, answer <-chan nvmlsource.Released) (nvmlsource.Released, error) {
@@ -131,6 +134,12 @@ func (r *gpuReleaser) await(ctx context.Context, answer <-chan nvmlsource.Releas
 		}
 		if err != nil {
 			return nvmlsource.Released{}, err
+		}
+
+		select {
+		case result := <-answer:
+			return result, nil
+		case <-time.After(releasePollEvery):
 		}
 	}
 }
@@ -203,16 +212,21 @@ func (s *releaseServer) run(ctx context.Context) error {
 		return nil
 	}
 
-	told := ""
+	told, listens := "", false
 	listening := sync.OnceFunc(func() { close(s.ready) })
 	s.options.Ready = func([]net.Addr) {
-		told = ""
+		told, listens = "", true
 		listening()
 	}
+
 	for {
+		listens = false
 		err := server.ServeReleases(ctx, s.options, s.logger)
+		if ctx.Err() != nil && listens {
+			return err // of the shutdown
+		}
 		if ctx.Err() != nil {
-			return err
+			return nil
 		}
 		if text := err.Error(); text != told {
 			told = text

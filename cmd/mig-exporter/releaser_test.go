@@ -3,11 +3,20 @@ package main
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
@@ -90,4 +99,102 @@ func TestReleasesTakeTurns(t *testing.T) {
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
+}
+
+// TestSocketOfAnotherProcess: a socket that another process listens on is not served, and does not end the program or
+// change its exit code.
+func TestSocketOfAnotherProcess(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "release.sock")
+	other, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	warned := warnings{first: make(chan struct{})}
+	s := &releaseServer{
+		logger:  log.NewLogfmtLogger(&warned),
+		ready:   make(chan struct{}),
+		options: server.Options{Socket: socket, Releaser: newGPUReleaser(nil, nil), Now: time.Now},
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.run(ctx) }()
+	<-warned.first
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("run: %v", err)
+	}
+
+	if err := s.run(ctx); err != nil { // it is stopped as it starts
+		t.Errorf("run when stopped: %v", err)
+	}
+}
+
+// warnings is a log that closes first with its first line.
+type warnings struct {
+	once  sync.Once
+	first chan struct{}
+}
+
+func (w *warnings) Write(line []byte) (int, error) {
+	w.once.Do(func() { close(w.first) })
+	return len(line), nil
+}
+
+// lingeringDCGM is an embedded DCGM with a call that does not return.
+type lingeringDCGM struct{}
+
+func (lingeringDCGM) Release(ctx context.Context) (func(), error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+// TestRefusedReleaseKeepsReading: while a release waits for DCGM, and after it was refused, all GPUs are read.
+func TestRefusedReleaseKeepsReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := startInProcess(t, "--sim.scenario="+costedBench(t, "{}"))
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		x.node.embedded, x.node.releaser = true, lingeringDCGM{}
+
+		refused := make(chan error, 1)
+		go func() {
+			_, err := x.releaser.Release(t.Context(), x.poller.Current().GPUs[0].UUID)
+			refused <- err
+		}()
+		for range 60 {
+			time.Sleep(200 * time.Millisecond)
+			synctest.Wait()
+			for _, g := range x.poller.Current().GPUs {
+				if age := x.poller.Current().Time.Sub(g.LastRead); !g.Up || age > 2*time.Second {
+					t.Fatalf("GPU %d: up %t, read %s ago, %v", g.Index, g.Up, age, g.Errors)
+				}
+			}
+		}
+		err := <-refused
+		expectProblem(t, err, api.Busy, http.StatusConflict)
+		if !strings.Contains(err.Error(), "end the embedded DCGM") {
+			t.Error(err)
+		}
+	})
+}
+
+// TestReleaseWhileReadingsAreLong: a release does not wait for the end of readings that take half a minute each.
+func TestReleaseWhileReadingsAreLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := startInProcess(t, "--sim.scenario="+costedBench(t, everyCall("150ms")))
+		time.Sleep(90 * time.Second)
+		synctest.Wait()
+
+		began := time.Now()
+		done, err := x.releaser.Release(t.Context(), x.poller.Current().GPUs[1].UUID)
+		if err != nil || !done.Released {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
 }
