@@ -220,16 +220,14 @@ func (s *releaseServer) run(ctx context.Context) error {
 	}
 
 	for {
-		listens = false
 		err := server.ServeReleases(ctx, s.options, s.logger)
-		if ctx.Err() != nil && listens {
+		if listens && ctx.Err() != nil {
 			return err // of the shutdown
 		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		if text := err.Error(); text != told {
-			told = text
+		listens = false
+
+		if err != nil && ctx.Err() == nil && err.Error() != told {
+			told = err.Error()
 			level.Warn(s.logger).Log("msg", "GPUs cannot be released by migctl; trying again", "err", err)
 		}
 		select {

@@ -49,7 +49,8 @@ func (c *sessionChange) beginPausing() *pausing {
 	return p
 }
 
-// pauseOthers ends other uses of the GPUs in this process, or returns why they go on. mayOpen is nil if NVML is not open.
+// pauseOthers ends other uses of the GPUs in this process, or returns why they go on. mayOpen is nil if NVML is not
+// open.
 func (c *sessionChange) pauseOthers(mayOpen func(confidential gpu.Opt[bool]) error) (resume func(all bool), err error) {
 	if c.reopens {
 		return func(bool) {}, nil
@@ -245,8 +246,8 @@ func (s *Source) findHang() error {
 	return nil
 }
 
-// pauseCalls refuses calls that use handles of the driver from now on, and waits until none is under way. A reading ends
-// with its present call.
+// pauseCalls refuses calls that use handles of the driver from now on, and waits until none is under way. A reading
+// ends with its present call.
 func (s *Source) pauseCalls() error {
 	s.mu.Lock()
 	unused := make(chan struct{})
@@ -350,8 +351,8 @@ func (c *sessionChange) closeAgain(reason error) error {
 	return reason
 }
 
-// noteForeign notes which GPUs the kernel driver has bound that NVML does not list, as in a container that was given some
-// GPUs of its machine. They are not known while NVML does not list all, or lists one that was never read.
+// noteForeign notes which GPUs the kernel driver has bound that NVML does not list, as in a container that was given
+// some GPUs of its machine. They are not known while NVML does not list all, or lists one that was never read.
 func (s *Source) noteForeign() {
 	if s.session.targets != nil {
 		return
