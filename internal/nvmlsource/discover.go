@@ -232,22 +232,3 @@ func (s *Source) replaceSlots(next []slot) {
 	}
 	s.queue.startRegistering(list)
 }
-
-// isForeign reports whether the GPU that is looked up by its PCI bus id may belong to another container: NVML does not
-// find it, and it was never read.
-func (s *Source) isForeign(index int, err error) bool {
-	busID := s.session.targets[index]
-	if busID == "" || !errors.Is(err, gpu.ErrNotFound) {
-		return false
-	}
-
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, facts := range s.session.known {
-		if shortBusID(facts.PCIBusID) == busID {
-			return false
-		}
-	}
-
-	return true
-}
