@@ -97,7 +97,7 @@ func (r *gpuRead) memoryInUse(instances []gpu.GPUInstance) []gpu.Opt[uint64] {
 	used = append(used, r.memory.Used)
 	for i := range instances {
 		bytes := instances[i].Memory.Used
-		if len(instances[i].ComputeInstances) == 0 {
+		if instances[i].IsEmpty() {
 			bytes = gpu.Some(uint64(0))
 		}
 		used = append(used, bytes)
