@@ -75,6 +75,7 @@ func TestProcessesBesideDeniedDevices(t *testing.T) {
 		n.advance(time.Minute)
 
 		g := n.read(id)
+		cmptest.Equal(t, "MIG devices are hidden", g.MIG.DevicesHidden, denied)
 		cmptest.Equal(t, "the GPU's processes are known", g.Readings.Processes.Present(), !denied)
 		cmptest.Equal(t, "the reason is a missing right",
 			errors.Is(errorOf(g.Errors, gpu.ReadingProcesses), gpu.ErrNoPermission), denied)
