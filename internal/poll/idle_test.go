@@ -74,6 +74,19 @@ func TestShortWindowsAreOne(t *testing.T) {
 	}
 }
 
+// TestAnOutageIsNoWindow: what ran while the GPU did not answer is not known, and its power may be in the reading after.
+func TestAnOutageIsNoWindow(t *testing.T) {
+	tr := newTestGPU()
+	readEverySecond(tr, idleGPU(80))
+	tr.markDown(gpu.ErrTimeout, tr.last.LastRead.Add(time.Second))
+	if got := readEverySecond(tr, idleGPU(500)); got != gpu.Some(70.0) {
+		t.Errorf("after one window: idle power %v, want the default of 70", got)
+	}
+	if got := readEverySecond(tr, idleGPU(85)); got != gpu.Some(85.0) {
+		t.Errorf("after two: idle power %v, want 85", got)
+	}
+}
+
 // TestWorkIsNotTakenForIdle: whichever reading shows work, and if no activity is known, power says nothing of an idle
 // GPU, however short the list of processes is.
 func TestWorkIsNotTakenForIdle(t *testing.T) {
