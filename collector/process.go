@@ -9,7 +9,7 @@ func newProcess(c *catalog) collectFunc {
 		"Framebuffer memory that a process uses, by its id on the host. A part of the device's: never add them up.", onDevice+
 			"A process on several MIG devices has one series for each.", of...)
 	busy := c.newFamily("nvidia_gpu_process_sm_utilization_ratio",
-		"Part of the SMs' time that a process used by the driver's last samples of it, 0-1.",
+		"Part of the SMs' time that a process used by the driver's last sample of it, 0-1. Absent if that is impossible.",
 		onDevice+"Absent while MIG is on: the driver gives none.", of...)
 	omitted := c.newFamily("nvidia_gpu_processes_omitted",
 		"Processes of the GPU that have no series of their own: only the 256 that use most memory have.",

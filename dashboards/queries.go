@@ -203,9 +203,17 @@ func (s scope) sliceState() string {
 		worst(constant(stateDown, s.slice("nvidia_mig_gpu_instance_up")+" == 0")),
 		worst(constant(stateFatalXID, recent(s.slice(xidOfSlice, `xid=~"`+fatalXIDs+`"`)))),
 		worst(constant(stateXID, recent(s.slice(xidOfSlice)))),
-		worst(constant(stateOrphan, s.sliceInfo()+" unless on ("+onSlice+") "+s.slice("nvidia_mig_compute_instance_info"))),
+		worst(constant(stateOrphan, s.orphans())),
 		worst(constant(stateFine, s.slice("nvidia_mig_gpu_instance_up"))),
 	}, " or ")
+}
+
+// orphans selects the slices that have no compute instance. Where the driver has denied MIG devices, those that are not
+// listed may exist.
+func (s scope) orphans() string {
+	return s.sliceInfo() + " unless on (" + onSlice + ") " + s.slice("nvidia_mig_compute_instance_info") +
+		" unless on (" + onGPU + ") " +
+		s.slice("nvidia_gpu_read_errors_total", `reading="mig"`, `reason="no_permission"`) + " > 0"
 }
 
 // podInfo is which containers hold GPUs, slices and compute instances: one series for each container and device.

@@ -58,6 +58,7 @@ type device struct {
 	history                   *history
 	answer                    GPU
 	last                      time.Time // end of the last step of which anything is known; zero if there is none
+	untold                    bool      // whether anything held it is not known, unlike of others in its cluster
 }
 
 // maxPoints is how many points a query may return: well below the 50 million samples that a query may load by default

@@ -42,9 +42,7 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 func (a *analysis) summarize(g *device) GPU {
 	h := g.history
 	g.last = h.lastSeen()
-	if !a.holdersKnown[g.cluster] {
-		h.holdAlways()
-	}
+	a.assumeHeld(g)
 	answer := GPU{
 		UUID: g.uuid, Cluster: g.cluster, Node: g.node, Model: shortName(g.name), Exporter: g.dialect.name,
 		Namespace: h.mainNamespace(), Namespaces: len(h.namespaces), Action: advise.ActionKeep,
@@ -80,6 +78,17 @@ func (a *analysis) summarize(g *device) GPU {
 	}
 	answer.Explanation = ReasonText(answer.Reason, o.Advise)
 	return answer
+}
+
+// assumeHeld takes a GPU for held all the time if it is not known whether anything held it: no series of a pod, a job or
+// a process is evidence only if the exporter can see them.
+func (a *analysis) assumeHeld(g *device) {
+	known := a.holdersKnown[g.cluster]
+	g.untold = known && g.dialect.told != "" && !g.history.told && !g.history.isHeld()
+
+	if !known || g.untold {
+		g.history.holdAlways()
+	}
 }
 
 // record returns the evidence on the GPU, and in how many steps it was held. A step without any sample between two in

@@ -27,6 +27,7 @@ func narrow(o Options) *device {
 		h.memory[i] = 6 << 30
 	}
 	h.total, h.nvlink, h.namespaces["vision"] = 81559<<20, 0, len(h.held)
+	h.told = true
 	d := native()
 	return &device{uuid: "GPU-1", cluster: "a", node: "n", name: "NVIDIA H100 80GB HBM3", modelCount: 1, dialect: &d,
 		history: h}
@@ -183,6 +184,29 @@ func TestHoldersUnknown(t *testing.T) {
 	cmptest.Equal(t, "action", g.Action, advise.ActionSlice)
 	cmptest.Equal(t, "held hours per week", g.HeldHoursPerWeek, 168)
 	cmptest.Equal(t, "namespace", g.Namespace, "")
+}
+
+// TestHoldersUntold: a GPU of which the exporter can see neither pods nor processes is not free for lack of them, also if
+// others of its cluster have some.
+func TestHoldersUntold(t *testing.T) {
+	for name, told := range map[string]bool{"told": true, "untold": false} {
+		o := weekly()
+		d := narrow(o)
+		clear(d.history.held)
+		clear(d.history.namespaces)
+		d.history.told = told
+		a := analysisOf(o)
+		a.client, a.gpus = &Client{}, []*device{d}
+		d.answer = a.summarize(d)
+
+		want := advise.ActionSlice
+		if told {
+			want = advise.ActionFree
+		}
+		cmptest.Equal(t, name+": action", d.answer.Action, want)
+		said := strings.Contains(strings.Join(a.notes(&Report{}), " "), "neither nvidia_gpu_allocated nor")
+		cmptest.Equal(t, name+": it is said that this is not known", said, !told)
+	}
 }
 
 // TestStrict: thresholds of the operator are those of the choice.

@@ -22,6 +22,9 @@ type dialect struct {
 	// media engines and the share of the scrapes that have it, by engine; and what has a value only if it was so at any
 	// time, MIG mode.
 	total, nvlink, media, mediaSeen, mig string
+	// told has a value for each GPU of which it was known at any time of the window whether anything holds it; empty if
+	// the exporter does not say that it isn't.
+	told string
 	// At steps of five minutes: means of busy time, of utilization for the steps without it, and of what kernels use of
 	// SMs and memory bandwidth.
 	busy, utilization, sms, bandwidth measure
@@ -79,6 +82,8 @@ func native() dialect {
 		inventory: "sum by (uuid, name, $places) (count_over_time(nvidia_gpu_info{$sel}[$w]))",
 		holders: "group by ($places) (present_over_time(nvidia_gpu_pod_info{$sel}[$w]) or " +
 			"present_over_time(nvidia_gpu_hpc_job_info{$sel}[$w]) or present_over_time(nvidia_gpu_processes{$sel}[$w]))",
+		told: "max by (uuid) (present_over_time(nvidia_gpu_allocated{$sel}[$w]) or " +
+			"present_over_time(nvidia_gpu_processes{$sel}[$w]))",
 		total:  most("nvidia_gpu_memory_total_bytes"),
 		nvlink: rate("nvidia_gpu_nvlink_transmit_bytes_total") + " + " + rate("nvidia_gpu_nvlink_receive_bytes_total"),
 		media:  "max by (uuid, engine) (max_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w]))",

@@ -16,7 +16,7 @@ const coarser = "The rules are those of migctl recommend, the evidence is coarse
 // counts are how many GPUs lack what.
 type counts struct {
 	blind, links, unheld, unpriced int
-	gone                           int
+	untold, gone                   int
 	last                           time.Time      // end of the last step in which any GPU has a sample
 	exporters                      map[string]int // GPUs that are known under an exporter's names alone
 	prices                         map[string]bool
@@ -29,6 +29,7 @@ func (a *analysis) count(r *Report) counts {
 		c.blind += count(answer.ActivityUnread)
 		c.links += count(answer.NVLinkUnread)
 		c.unheld += count(!a.holdersKnown[g.cluster])
+		c.untold += count(g.untold)
 		c.exporters[g.dialect.name]++
 		c.gone += count(!g.last.After(a.end.Add(-hour)))
 		if g.last.After(c.last) {
@@ -71,6 +72,9 @@ func (a *analysis) notes(r *Report) []string {
 		"which its default one leaves out.")
 	add(c.links, "%d GPUs have no NVLink traffic in the history: it is taken for none.", c.links)
 	add(c.unheld, "%d GPUs are in a cluster whose history names no pod or job: they count as held all the time.", c.unheld)
+	add(c.untold, "%d GPUs count as held all the time: the history has neither nvidia_gpu_allocated nor "+
+		"nvidia_gpu_processes of them, as if mig-exporter saw no kubelet and only the processes of its own PID namespace.",
+		c.untold)
 	add(r.Fleet.NotChecked, "%d of the slices lack media engines whose use is not in the history: check that these "+
 		"workloads use none (video, JPEG, optical flow). mig-exporter serves it with --collector.media.",
 		r.Fleet.NotChecked)

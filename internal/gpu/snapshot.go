@@ -122,6 +122,9 @@ type GPU struct {
 // MIGState is a GPU's MIG mode, absent if the GPU has none, and its layout.
 type MIGState struct {
 	Enabled, Pending Opt[bool]
+	// DevicesHidden is set if MIG devices of the GPU are denied: there may be others, and GPU instances of which nothing
+	// else shows.
+	DevicesHidden bool
 	// LayoutGeneration grows by one with every observed change of the GPU and compute instances; 1 is the first layout.
 	LayoutGeneration uint64
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
@@ -181,6 +182,57 @@ func TestProcessListsOverlap(t *testing.T) {
 		if got[i] != want[i] {
 			t.Errorf("process %d: %+v, want %+v", i, got[i], want[i])
 		}
+	}
+}
+
+// TestProcessesThatAreNotLocated: a process of which the driver does not say where it runs leaves no instance without one.
+func TestProcessesThatAreNotLocated(t *testing.T) {
+	on := func(gi gpu.InstanceID) gpu.Process { return gpu.Process{PID: 1, Instance: gpu.Some(gi)} }
+	inside := on(2)
+	inside.Compute = gpu.Some[gpu.ComputeID](1)
+	unknown := gpu.None[int]()
+	for what, c := range map[string]struct {
+		list []gpu.Process
+		want [5]gpu.Opt[int] // instance 1 and its only compute instance, instance 2 and both of its own
+	}{
+		"none":         {want: [5]gpu.Opt[int]{gpu.Some(0), gpu.Some(0), gpu.Some(0), gpu.Some(0), gpu.Some(0)}},
+		"located":      {[]gpu.Process{inside}, [5]gpu.Opt[int]{gpu.Some(0), gpu.Some(0), gpu.Some(1), gpu.Some(0), gpu.Some(1)}},
+		"anywhere":     {[]gpu.Process{inside, {PID: 2}}, [5]gpu.Opt[int]{unknown, unknown, unknown, unknown, unknown}},
+		"in the whole": {[]gpu.Process{on(1)}, [5]gpu.Opt[int]{gpu.Some(1), gpu.Some(1), gpu.Some(0), gpu.Some(0), gpu.Some(0)}},
+		"in one of two": {[]gpu.Process{inside, on(2)},
+			[5]gpu.Opt[int]{gpu.Some(0), gpu.Some(0), gpu.Some(2), unknown, unknown}},
+	} {
+		instances := []gpu.GPUInstance{
+			{ID: 1, ComputeInstances: []gpu.ComputeInstance{{ID: 0}}},
+			{ID: 2, ComputeInstances: []gpu.ComputeInstance{{ID: 0}, {ID: 1}}},
+		}
+		countProcesses(instances, c.list)
+
+		one, two := &instances[0], &instances[1]
+		cmptest.Equal(t, what, [5]gpu.Opt[int]{
+			one.Processes, one.ComputeInstances[0].Processes,
+			two.Processes, two.ComputeInstances[0].Processes, two.ComputeInstances[1].Processes,
+		}, c.want)
+	}
+}
+
+// TestUseByTheNewestSample: a sample with an impossible value is neither the use of its process nor none.
+func TestUseByTheNewestSample(t *testing.T) {
+	sample := func(at uint64, percent uint32) nvml.ProcessUtilizationSample {
+		return nvml.ProcessUtilizationSample{Pid: 7, TimeStamp: at, SmUtil: percent}
+	}
+	for what, c := range map[string]struct {
+		samples []nvml.ProcessUtilizationSample
+		want    gpu.Opt[float64]
+	}{
+		"no sample":          {nil, gpu.Some(0.0)},
+		"another process":    {[]nvml.ProcessUtilizationSample{{Pid: 8, TimeStamp: 9, SmUtil: 50}}, gpu.Some(0.0)},
+		"the newest":         {[]nvml.ProcessUtilizationSample{sample(2, 40), sample(1, 90)}, gpu.Some(0.4)},
+		"impossible":         {[]nvml.ProcessUtilizationSample{sample(1, 4e9)}, gpu.None[float64]()},
+		"impossible, before": {[]nvml.ProcessUtilizationSample{sample(1, 4e9), sample(2, 40)}, gpu.Some(0.4)},
+		"impossible, after":  {[]nvml.ProcessUtilizationSample{sample(1, 40), sample(2, 4e9)}, gpu.None[float64]()},
+	} {
+		cmptest.Equal(t, what, newestUse(c.samples, 7), c.want)
 	}
 }
 

@@ -2,6 +2,7 @@ package nvmlsource_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,6 +56,31 @@ func TestActivityBesideDeniedDevices(t *testing.T) {
 			cmptest.Equal(t, gi.Profile+": is known to be empty", gi.IsEmpty(), false)
 			cmptest.Equal(t, gi.Profile+": has compute instances", len(gi.ComputeInstances) > 0, !denied)
 			cmptest.Equal(t, gi.Profile+": activity", gi.Activity.SM.Present(), true)
+		}
+	}
+}
+
+// TestProcessesBesideDeniedDevices: MIG devices whose handles are denied have no lists of their own. What runs on them is
+// not known then; it is not nothing.
+func TestProcessesBesideDeniedDevices(t *testing.T) {
+	n := startNode(t, strings.Replace(hiddenWork, "NAMESPACE", "host", 1))
+	id := n.discover()[1]
+	for _, denied := range []bool{true, false} {
+		answer := nvml.SUCCESS
+		if denied {
+			answer = nvml.ERROR_NO_PERMISSION
+		}
+		n.spy.set("GetMigDeviceHandleByIndex", answer)
+		n.spy.set("GetComputeRunningProcesses", answer)
+		n.advance(time.Minute)
+
+		g := n.read(id)
+		cmptest.Equal(t, "MIG devices are hidden", g.MIG.DevicesHidden, denied)
+		cmptest.Equal(t, "the GPU's processes are known", g.Readings.Processes.Present(), !denied)
+		cmptest.Equal(t, "the reason is a missing right",
+			errors.Is(errorOf(g.Errors, gpu.ReadingProcesses), gpu.ErrNoPermission), denied)
+		for _, gi := range g.Instances {
+			cmptest.Equal(t, gi.Profile+": its processes are known", gi.Processes.Present(), !denied)
 		}
 	}
 }

@@ -29,18 +29,30 @@ func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) []gpu.Process {
 
 	list = slices.Clone(list) // the last lists are kept
 	for i := range list {
-		p := &list[i]
-		var newest uint64
-		p.SM = gpu.Some(0.0)
-		for _, s := range samples {
-			if s.Pid == p.PID && s.TimeStamp >= newest && s.SmUtil <= 100 {
-				newest, p.SM = s.TimeStamp, gpu.Some(float64(s.SmUtil)/100)
-			}
-		}
+		list[i].SM = newestUse(samples, list[i].PID)
 	}
 	for _, s := range samples {
 		r.state.processesSeen = max(r.state.processesSeen, s.TimeStamp)
 	}
 
 	return list
+}
+
+// newestUse returns the SM utilization in the newest sample of a process, 0 without one. Drivers give samples with
+// impossible values at times; one that is the newest says nothing.
+func newestUse(samples []nvml.ProcessUtilizationSample, pid uint32) gpu.Opt[float64] {
+	use := gpu.Some(0.0)
+	newest := uint64(0)
+	for _, s := range samples {
+		if s.Pid != pid || s.TimeStamp < newest {
+			continue
+		}
+
+		newest, use = s.TimeStamp, gpu.None[float64]()
+		if s.SmUtil <= 100 {
+			use = gpu.Some(float64(s.SmUtil) / 100)
+		}
+	}
+
+	return use
 }

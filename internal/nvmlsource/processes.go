@@ -112,26 +112,38 @@ func processOf(info nvml.ProcessInfo) gpu.Process {
 	return p
 }
 
-// countProcesses counts the processes of each instance.
+// countProcesses counts the processes of each instance, as far as the list tells them apart: a process without a GPU
+// instance may be on any, and one without a compute instance on any of its GPU instance.
 func countProcesses(instances []gpu.GPUInstance, list []gpu.Process) {
+	if slices.ContainsFunc(list, func(p gpu.Process) bool { return !p.Instance.Present() }) {
+		return
+	}
+
 	for i := range instances {
 		gi := &instances[i]
-		count := 0
+		count, located := 0, true
 		counts := make([]int, len(gi.ComputeInstances))
 		for _, p := range list {
 			if p.Instance != gpu.Some(gi.ID) {
 				continue
 			}
 			count++
+			located = located && p.Compute.Present()
 			for c := range gi.ComputeInstances {
 				if p.Compute == gpu.Some(gi.ComputeInstances[c].ID) {
 					counts[c]++
 				}
 			}
 		}
+
 		gi.Processes = gpu.Some(count)
+		if !located && len(counts) == 1 {
+			counts[0], located = count, true
+		}
 		for c := range gi.ComputeInstances {
-			gi.ComputeInstances[c].Processes = gpu.Some(counts[c])
+			if located {
+				gi.ComputeInstances[c].Processes = gpu.Some(counts[c])
+			}
 		}
 	}
 }

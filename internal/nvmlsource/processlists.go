@@ -97,7 +97,7 @@ func (r *gpuRead) memoryInUse(instances []gpu.GPUInstance) []gpu.Opt[uint64] {
 	used = append(used, r.memory.Used)
 	for i := range instances {
 		bytes := instances[i].Memory.Used
-		if len(instances[i].ComputeInstances) == 0 {
+		if instances[i].IsEmpty() {
 			bytes = gpu.Some(uint64(0))
 		}
 		used = append(used, bytes)
@@ -116,7 +116,7 @@ func (r *gpuRead) readProcessLists(used []gpu.Opt[uint64], hasHandles bool) (van
 	for e := range r.state.tree.entities() {
 		e.own = ownList{}
 	}
-	if err != nil && hasHandles && r.state.tree.known && r.source.opts.ProcessesHidden == nil {
+	if err != nil && hasHandles && r.hasOwnLists() {
 		own, gone, ownErr := r.queryOwnProcesses()
 		vanished = gone
 		if ownErr == nil {
@@ -129,6 +129,14 @@ func (r *gpuRead) readProcessLists(used []gpu.Opt[uint64], hasHandles bool) (van
 	lists.list, lists.errs = list, q.errs
 	lists.err, lists.errKept = err, false
 	return vanished
+}
+
+// hasOwnLists reports whether the MIG devices' own lists have all processes of the GPU. MIG devices that are denied, or
+// that the driver cannot count, may run others.
+func (r *gpuRead) hasOwnLists() bool {
+	t := &r.state.tree
+
+	return r.source.opts.ProcessesHidden == nil && t.known && !t.hidden && r.state.static.mostMIG.Present()
 }
 
 // queryMPS lists the clients of MPS if that is due: once a minute, after a failure, and where devices are shared.

@@ -91,7 +91,7 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 	markRemembered(factErrs, slow.errs, layout.detailErrs)
 	g := gpu.GPU{
 		Facts: facts, Up: true, Errors: errs,
-		Readings: readings, MIG: gpu.MIGState{Enabled: mode.enabled, Pending: mode.pending}, Instances: layout.instances,
+		Readings: readings, MIG: r.migState(mode), Instances: layout.instances,
 		Activity: activity.ratios, ActivitySource: activity.source, Rates: activity.rates, InvalidActivity: activity.invalid,
 	}
 
@@ -137,8 +137,13 @@ func (r *gpuRead) readLayout() (layout gpu.GPU, known bool, err error) {
 
 	return gpu.GPU{
 		Facts:  gpu.Facts{UUID: r.state.uuid},
-		Errors: errs, MIG: gpu.MIGState{Enabled: mode.enabled, Pending: mode.pending}, Instances: instances,
+		Errors: errs, MIG: r.migState(mode), Instances: instances,
 	}, true, nil
+}
+
+// migState returns what the reading has found of MIG, besides the instances.
+func (r *gpuRead) migState(mode modeState) gpu.MIGState {
+	return gpu.MIGState{Enabled: mode.enabled, Pending: mode.pending, DevicesHidden: r.state.tree.hidden}
 }
 
 // markRemembered marks errors that are reported again until what failed is read again.

@@ -2,7 +2,9 @@ package poll
 
 import (
 	"testing"
+	"time"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -48,5 +50,32 @@ func TestMemoryOfAPartByWhatIsKnown(t *testing.T) {
 		if got := memoryOfProcesses(&g, 2, 0); got != tt.want {
 			t.Errorf("processes %v: memory %v, want %v", tt.processes, got, tt.want)
 		}
+	}
+}
+
+// TestAllocationBesideHiddenDevices: a GPU none of whose instances show is not free if they are denied; one that has none
+// is, and one of which a holder is known is held.
+func TestAllocationBesideHiddenDevices(t *testing.T) {
+	held := []gpu.Assignment{newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)}
+	for _, tt := range []struct {
+		what   string
+		hidden bool
+		list   []gpu.Assignment
+		seen   bool
+		want   gpu.Opt[bool]
+	}{
+		{"no instance", false, nil, false, gpu.Some(false)},
+		{"none shows", true, nil, false, gpu.None[bool]()},
+		{"none of those that show is held", true, nil, true, gpu.None[bool]()},
+		{"one that shows is held", true, held, true, gpu.Some(true)},
+	} {
+		g := migGPU()
+		g.MIG.DevicesHidden = tt.hidden
+		if !tt.seen {
+			g.Instances = nil
+		}
+		gpus := []gpu.GPU{g}
+		attachHolders(gpus, gpu.Assignments{List: tt.list}, time.Unix(1, 0), nil)
+		cmptest.Equal(t, tt.what, gpus[0].Allocated, tt.want)
 	}
 }

@@ -279,6 +279,9 @@ func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 	if len(parts) == 0 || len(g.Holders) > 0 {
 		parts = append(parts, v.allocated(gpu.DeviceIndex{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}, g.Holders))
 	}
+	if g.MIG.DevicesHidden { // those that do not show may be held
+		parts = append(parts, gpu.None[bool]())
+	}
 	if g.Released.Present() { // what has no known holder may have a user that no kubelet knows
 		parts = append(parts, gpu.None[bool]())
 	}

@@ -26,7 +26,7 @@ type idlePower struct {
 
 	rest energyWindow // the time of rest, if power comes from the energy counter
 
-	windowEnd time.Time               // of the last window
+	windowEnd time.Time               // of the last window that counted, or that showed work
 	readAt    time.Time               // when the last reading was
 	traffic   [4]gpu.Opt[gpu.Counter] // totals then
 }
@@ -43,6 +43,9 @@ type evidence struct {
 // quietWindows are the windows in a row without work before power is that of an idle GPU: power is a mean over up to a
 // second, and may have some of the work before the first of them.
 const quietWindows = 2
+
+// leastWindow is the least time that counts as a window, so that two of them are as long as that mean.
+const leastWindow = 500 * time.Millisecond
 
 // changedAfter is the number of readings in a row with other evidence after which what was learned before is dropped: a
 // single one may lack what was restarted.
@@ -85,17 +88,24 @@ func (p *idlePower) compareEvidence(g *gpu.GPU) {
 	}
 }
 
-// countQuiet counts the windows without work. The profiler's answer may be that of the reading before: a window counts
-// once.
+// countQuiet counts the windows without work. The profiler's answer may be that of the reading before, and readings can
+// be much more frequent than the driver's values change: a window counts once, and what is shorter than leastWindow is
+// a part of one.
 func (p *idlePower) countQuiet(worked bool, windowEnd time.Time) {
+	since := windowEnd.Sub(p.windowEnd)
 	switch {
 	case worked:
 		p.quiet = 0
-	case !windowEnd.Equal(p.windowEnd):
+	case since >= 0 && since < leastWindow:
+		return // it belongs to the window that has begun
+	default:
 		p.quiet++
 	}
 	p.windowEnd = windowEnd
 }
+
+// interrupt begins the windows without work anew: what ran until the next reading is not known.
+func (p *idlePower) interrupt() { p.quiet, p.rest = 0, energyWindow{} }
 
 // countTraffic reports whether more was transferred since the last reading than the driver itself does.
 func (p *idlePower) countTraffic(totals *gpu.Totals, at time.Time) bool {
@@ -131,9 +141,10 @@ func evidenceOf(g *gpu.GPU) evidence {
 
 // hasActivity reports whether it is known of the whole GPU whether anything ran: by the graphics engine, the SMs or the
 // driver's utilization, one of which all work keeps busy. That a single pipe was idle shows nothing. Under MIG activity
-// is rolled up from the instances, and known only if all of them can be seen and report it.
+// is rolled up from the instances, and known only if all of them can be seen and report it. A GPU whose mode cannot be
+// read may be in MIG mode.
 func hasActivity(g *gpu.GPU) bool {
-	if g.MIG.Enabled.Or(false) && readingFailed(g, gpu.ReadingMIG) {
+	if g.MIG.Enabled.Or(true) && readingFailed(g, gpu.ReadingMIG) {
 		return false
 	}
 

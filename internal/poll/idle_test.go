@@ -50,6 +50,43 @@ func TestIdlePowerIsLearnedFromTwoWindows(t *testing.T) {
 	}
 }
 
+// TestShortWindowsAreOne: power is a mean over up to a second, so that readings in quick succession say no more than one.
+func TestShortWindowsAreOne(t *testing.T) {
+	tr := newTestGPU()
+	at := time.Unix(1000, 0)
+	read := func(after time.Duration, watts, activity float64) gpu.Opt[float64] {
+		g := idleGPU(watts)
+		g.Activity.SM = gpu.Some(activity)
+		at = at.Add(after)
+		tr.recordReading(g, at)
+
+		return tr.last.Power.IdleWatts
+	}
+
+	read(time.Second, 600, 1)
+	for n := range 9 {
+		if got := read(100*time.Millisecond, 500-50*float64(n), 0); got != gpu.Some(70.0) {
+			t.Errorf("%d ms after the work: idle power %v, want the default of 70", 100*(n+1), got)
+		}
+	}
+	if got := read(100*time.Millisecond, 85, 0); got != gpu.Some(85.0) {
+		t.Errorf("a second after the work: idle power %v, want 85", got)
+	}
+}
+
+// TestAnOutageIsNoWindow: what ran while the GPU did not answer is not known, and its power may be in the reading after.
+func TestAnOutageIsNoWindow(t *testing.T) {
+	tr := newTestGPU()
+	readEverySecond(tr, idleGPU(80))
+	tr.markDown(gpu.ErrTimeout, tr.last.LastRead.Add(time.Second))
+	if got := readEverySecond(tr, idleGPU(500)); got != gpu.Some(70.0) {
+		t.Errorf("after one window: idle power %v, want the default of 70", got)
+	}
+	if got := readEverySecond(tr, idleGPU(85)); got != gpu.Some(85.0) {
+		t.Errorf("after two: idle power %v, want 85", got)
+	}
+}
+
 // TestWorkIsNotTakenForIdle: whichever reading shows work, and if no activity is known, power says nothing of an idle
 // GPU, however short the list of processes is.
 func TestWorkIsNotTakenForIdle(t *testing.T) {
@@ -83,6 +120,10 @@ func TestWorkIsNotTakenForIdle(t *testing.T) {
 		"a slice is not known": {slices: true, work: func(g *gpu.GPU) { g.Instances[1].Activity = gpu.Activity{} }},
 		"slices are not seen": {slices: true, work: func(g *gpu.GPU) {
 			g.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrNoPermission, Remembered: true}}
+		}},
+		"the mode is not known": {work: func(g *gpu.GPU) {
+			g.MIG.Enabled = gpu.None[bool]()
+			g.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrUnavailable}}
 		}},
 	} {
 		tr := newTestGPU()

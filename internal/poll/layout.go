@@ -71,7 +71,9 @@ func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
 	}
 
 	g := before
-	g.MIG.Enabled, g.MIG.Pending = read.MIG.Enabled, read.MIG.Pending
+	generation := g.MIG.LayoutGeneration
+	g.MIG = read.MIG
+	g.MIG.LayoutGeneration = generation
 	g.Instances = read.Instances
 	g.Errors = slices.DeleteFunc(slices.Clone(before.Errors), isOfLayout)
 	g.Errors = append(g.Errors, read.Errors...)

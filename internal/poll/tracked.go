@@ -152,7 +152,8 @@ func readingFailed(g *gpu.GPU, reading gpu.Reading) bool {
 func (t *trackedGPU) markDown(err error, at time.Time) {
 	e := gpu.ReadError{Reading: gpu.ReadingDevice, Err: err}
 	t.up, t.failure, t.hangCounted = false, []gpu.ReadError{e}, false
-	t.derived, t.idle.rest = derivedPower{}, energyWindow{} // its energy counter may begin anew
+	t.derived = derivedPower{} // its energy counter may begin anew
+	t.idle.interrupt()
 	t.countError(e, at)
 }
 

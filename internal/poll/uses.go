@@ -82,20 +82,34 @@ func (u *useCollector) addShared(holders []gpu.Holder, job string, use gpu.Conta
 		added[h.Container] = true
 		shared := gpu.ContainerUse{Container: h.Container, Job: job, Instance: use.Instance, Compute: use.Compute,
 			Sharing: h.Sharing}
-		if len(u.processes) > 0 { // the host's processes are visible: a container without one uses nothing
-			shared.MemoryUsed = gpu.Some(uint64(0))
-		}
-		for p := range u.processes {
-			if by := &u.processes[p]; by.Container == h.Container && by.Instance == use.Instance && by.Compute == use.Compute {
-				shared.MemoryUsed = by.MemoryUsed
-			}
+		if len(u.processes) > 0 { // the host's processes are visible
+			shared.MemoryUsed = u.sharedMemory(h.Container, &use)
 		}
 		u.list = append(u.list, shared)
 	}
 }
 
+// sharedMemory returns the memory of a container on a device that it shares: 0 if it has no process there, and absent if
+// that of one of its processes is not known, or whether it is on the device.
+func (u *useCollector) sharedMemory(of gpu.Container, use *gpu.ContainerUse) gpu.Opt[uint64] {
+	memory := gpu.Some(uint64(0))
+	for i := range u.processes {
+		by := &u.processes[i]
+		switch {
+		case by.Container != of:
+		case by.Instance == use.Instance && by.Compute == use.Compute:
+			memory = by.MemoryUsed
+		case use.Instance.Present() && !by.Instance.Present(),
+			by.Instance == use.Instance && use.Compute.Present() && !by.Compute.Present():
+			return gpu.None[uint64]()
+		}
+	}
+
+	return memory
+}
+
 // memoryOfProcesses returns the memory of the processes on a compute instance, which has no reading of its own. It is
-// absent if the processes are not known: what is not listed may run all the same.
+// absent if the processes are not known, or one of them may be on it or not: what is not listed may run all the same.
 func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeID) gpu.Opt[uint64] {
 	list, known := g.Readings.Processes.Get()
 	if !known {
@@ -104,10 +118,11 @@ func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeI
 
 	sum := uint64(0)
 	for _, p := range list {
-		if p.Instance != gpu.Some(instance) || p.Compute != gpu.Some(compute) {
+		if p.Instance.Or(instance) != instance || p.Compute.Or(compute) != compute {
 			continue
 		}
 		used, ok := p.MemoryBytes.Get()
+		ok = ok && p.Instance.Present() && p.Compute.Present() // else it may be on another
 		if !ok {
 			return gpu.None[uint64]()
 		}
@@ -116,26 +131,32 @@ func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeI
 	return gpu.Some(sum)
 }
 
-// sumMemoryByContainer returns the memory of each container on a GPU and its devices, by their processes.
+// sumMemoryByContainer returns the memory of each container on a GPU and its devices, by their processes; absent if that
+// of one of them is not known.
 func sumMemoryByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
 	var list []gpu.ContainerUse
 	for _, p := range g.Readings.Processes.Or(nil) {
-		used, ok := p.MemoryBytes.Get()
-		if !ok {
-			continue
-		}
 		c, ok := containers.ContainerOf(p.PID)
 		if !ok {
 			continue
 		}
+
 		i := slices.IndexFunc(list, func(o gpu.ContainerUse) bool {
 			return o.Container == c && o.Instance == p.Instance && o.Compute == p.Compute
 		})
 		if i < 0 {
 			i = len(list)
-			list = append(list, gpu.ContainerUse{Container: c, Instance: p.Instance, Compute: p.Compute})
+			list = append(list, gpu.ContainerUse{
+				Container: c, Instance: p.Instance, Compute: p.Compute, MemoryUsed: gpu.Some(uint64(0)),
+			})
 		}
-		list[i].MemoryUsed = gpu.Some(list[i].MemoryUsed.Or(0) + used)
+
+		used, known := p.MemoryBytes.Get()
+		sum, knownSum := list[i].MemoryUsed.Get()
+		list[i].MemoryUsed = gpu.None[uint64]()
+		if known && knownSum {
+			list[i].MemoryUsed = gpu.Some(sum + used)
+		}
 	}
 	return list
 }

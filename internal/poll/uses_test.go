@@ -82,6 +82,69 @@ func TestUses(t *testing.T) {
 	}
 }
 
+// TestMemoryOfSharedDevices: a container that shares a device uses 0 bytes of it if it has no process there, not if the
+// memory of its processes, or where they run, is not known.
+func TestMemoryOfSharedDevices(t *testing.T) {
+	containers := fakeContainers{11: {Namespace: "ns", Pod: "p", Name: "main"}, 12: {Namespace: "ns", Pod: "q", Name: "main"}}
+	memory := gpu.Some(uint64(100))
+	at := func(pid uint32, used gpu.Opt[uint64]) gpu.Process {
+		return gpu.Process{PID: pid, MemoryBytes: used, Instance: gpu.Some[gpu.InstanceID](2), Compute: gpu.Some[gpu.ComputeID](0)}
+	}
+	beside := at(12, memory)
+	anywhere, inInstance := at(11, memory), at(11, memory)
+	anywhere.Instance, anywhere.Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
+	inInstance.Compute = gpu.None[gpu.ComputeID]()
+	for what, c := range map[string]struct {
+		list []gpu.Process
+		want gpu.Opt[uint64]
+	}{
+		"no process of its own":     {[]gpu.Process{beside}, gpu.Some(uint64(0))},
+		"two":                       {[]gpu.Process{beside, at(11, memory), at(11, memory)}, gpu.Some(uint64(200))},
+		"its memory is unknown":     {[]gpu.Process{beside, at(11, gpu.None[uint64]())}, gpu.None[uint64]()},
+		"that of one is unknown":    {[]gpu.Process{beside, at(11, gpu.None[uint64]()), at(11, memory)}, gpu.None[uint64]()},
+		"it may be on any instance": {[]gpu.Process{beside, anywhere}, gpu.None[uint64]()},
+		"it may be on any part":     {[]gpu.Process{beside, inInstance}, gpu.None[uint64]()},
+	} {
+		gpus := []gpu.GPU{migGPU()}
+		gpus[0].Readings.Processes = gpu.Some(c.list)
+		device := gpu.DeviceRef{MIG: "MIG-1"}
+		attachHolders(gpus, gpu.Assignments{List: []gpu.Assignment{
+			replicaAssignment(device, "p", "0"), replicaAssignment(device, "q", "1"),
+		}}, time.Time{}, containers)
+		var h holdings
+		gpus[0].Containers = h.collectUses(&gpus[0], containers, false)
+
+		use := useOf(&gpus[0], "p", gpu.Some[gpu.InstanceID](2), gpu.Some[gpu.ComputeID](0))
+		if use == nil {
+			t.Fatalf("%s: no use of p: %+v", what, gpus[0].Containers)
+		}
+		cmptest.Equal(t, what, use.MemoryUsed, c.want)
+	}
+}
+
+// TestMemoryOfAPart: a part of a split GPU instance uses what its processes do, if it is known which these are.
+func TestMemoryOfAPart(t *testing.T) {
+	here := gpu.Process{
+		MemoryBytes: gpu.Some(uint64(100)), Instance: gpu.Some[gpu.InstanceID](2), Compute: gpu.Some[gpu.ComputeID](1),
+	}
+	elsewhere, anywhere, inInstance := here, here, here
+	elsewhere.Instance = gpu.Some[gpu.InstanceID](1)
+	anywhere.Instance, anywhere.Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
+	inInstance.Compute = gpu.None[gpu.ComputeID]()
+	for what, c := range map[string]struct {
+		list gpu.Opt[[]gpu.Process]
+		want gpu.Opt[uint64]
+	}{
+		"an unknown list": {gpu.None[[]gpu.Process](), gpu.None[uint64]()},
+		"none":            {gpu.Some([]gpu.Process{elsewhere}), gpu.Some(uint64(0))},
+		"one":             {gpu.Some([]gpu.Process{here, elsewhere}), gpu.Some(uint64(100))},
+		"one anywhere":    {gpu.Some([]gpu.Process{here, anywhere}), gpu.None[uint64]()},
+		"one on any part": {gpu.Some([]gpu.Process{here, inInstance}), gpu.None[uint64]()},
+	} {
+		cmptest.Equal(t, what, memoryOfProcesses(&gpu.GPU{Readings: gpu.Readings{Processes: c.list}}, 2, 1), c.want)
+	}
+}
+
 // TestUsesOfJobs: a batch job has all of the GPU or GPU instance that it was given.
 func TestUsesOfJobs(t *testing.T) {
 	g := migGPU()

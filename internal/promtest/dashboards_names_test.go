@@ -41,6 +41,37 @@ func hostileNode(time.Duration) string {
 	return text
 }
 
+// deniedNode serves two GPUs with a slice each, of which no compute instance is known: those of the second are denied.
+func deniedNode(time.Duration) string {
+	text := ""
+	for i, denied := range []int{0, 1} {
+		on := fmt.Sprintf(`{gpu="%d",uuid="GPU-%d"`, i, i)
+		slice := on + `,gpu_instance="1",mig_profile="3g.40gb"`
+		text += fmt.Sprintf("nvidia_gpu_up%[1]s} 1\nnvidia_gpu_mig_enabled%[1]s} 1\n"+
+			"nvidia_mig_gpu_instance_info%[2]s,placement=\"0:4\"} 1\nnvidia_mig_gpu_instance_up%[2]s} 1\n"+
+			"nvidia_gpu_read_errors_total%[1]s,reading=\"mig\",reason=\"no_permission\"} %[3]d\n", on, slice, denied)
+	}
+	return text
+}
+
+// TestDeniedComputeInstances: a slice whose MIG devices the driver denies is not called one without a compute instance,
+// which the operator is asked to delete.
+func TestDeniedComputeInstances(t *testing.T) {
+	t.Parallel()
+	f := &fleet{Prometheus: NewPrometheus(t)}
+	v := loadBad(t, f, "denied", deniedNode)
+	table := loadDashboards(t)["mig-node"].panel(t, "GPUs and slices, and the pods that hold them")
+	states := map[string]float64{}
+	for _, s := range f.query(t, table, "State", v).series {
+		if s.Metric.Get("slice") == "3g.40gb@0:4" {
+			states[s.Metric.Get("gpu")] = s.Floats[0].F
+		}
+	}
+	if states["0"] != 6 || states["1"] != 9 || len(states) != 2 {
+		t.Errorf("states %v, want no compute instance (6) of GPU 0 and ok (9) of GPU 1", states)
+	}
+}
+
 // TestHostileNames: names of pods reach legends, cells and links as they are, and are no patterns.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
