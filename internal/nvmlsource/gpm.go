@@ -55,52 +55,70 @@ type window struct {
 	media    gpu.Media // of a GPU instance
 }
 
-// samplePool has the samples that no window uses, and all, to be freed.
+// samplePool has the samples that no window uses, by GPU, and all, to be freed. A GPU takes none that another has put
+// there: GPUs are read at the same time, and how many samples a node allocates must not depend on which comes first.
 type samplePool struct {
 	mu    sync.Mutex
-	spare []GPMSample
+	spare map[gpu.UUID][]GPMSample
 	all   []GPMSample
 }
 
-// spareSample removes a sample from the pool, or allocates one.
-func (s *Source) spareSample() (GPMSample, error) {
-	p := &s.samples
-	p.mu.Lock()
-	if n := len(p.spare); n > 0 {
-		sample := p.spare[n-1]
-		p.spare = p.spare[:n-1]
-		p.mu.Unlock()
-		return sample, nil
-	}
-	p.mu.Unlock()
-	sample, ret := s.lib.GpmSampleAlloc()
-	if err := s.checkReturn("nvmlGpmSampleAlloc", ret); err != nil {
-		return nil, err
-	}
-	p.mu.Lock()
-	p.all = append(p.all, sample)
-	p.mu.Unlock()
-	return sample, nil
-}
-
-// put adds the samples of a window to the pool.
-func (p *samplePool) put(w *window) {
+// take removes a spare sample of a GPU from the pool; nil if there is none.
+func (p *samplePool) take(id gpu.UUID) GPMSample {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
+	spare := p.spare[id]
+	if len(spare) == 0 {
+		return nil
+	}
+
+	last := len(spare) - 1
+	p.spare[id] = spare[:last]
+
+	return spare[last]
+}
+
+// put adds the samples of a window of a GPU to the pool.
+func (p *samplePool) put(id gpu.UUID, w *window) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if p.spare == nil {
+		p.spare = map[gpu.UUID][]GPMSample{}
+	}
 	for i, sample := range w.samples {
 		if sample != nil {
-			p.spare = append(p.spare, sample)
+			p.spare[id] = append(p.spare[id], sample)
 		}
 		w.samples[i] = nil
 	}
 	*w = window{}
 }
 
-// putAll adds the samples of all instances of a tree to the pool.
-func (p *samplePool) putAll(t *tree) {
+// putAll adds the samples of all instances of a GPU to the pool.
+func (p *samplePool) putAll(id gpu.UUID, t *tree) {
 	for e := range t.entities() {
-		p.put(&e.window)
+		p.put(id, &e.window)
 	}
+}
+
+// spareSample takes a sample of a GPU from the pool, or allocates one.
+func (s *Source) spareSample(id gpu.UUID) (GPMSample, error) {
+	if sample := s.samples.take(id); sample != nil {
+		return sample, nil
+	}
+
+	sample, ret := s.lib.GpmSampleAlloc()
+	if err := s.checkReturn("nvmlGpmSampleAlloc", ret); err != nil {
+		return nil, err
+	}
+
+	s.samples.mu.Lock()
+	defer s.samples.mu.Unlock()
+	s.samples.all = append(s.samples.all, sample)
+
+	return sample, nil
 }
 
 // freeSamples frees every sample, when no call is under way.
@@ -126,8 +144,8 @@ func (s *Source) retireGPU(g *gpuState) {
 
 // emptyWindows returns the samples of a GPU to the pool. The caller holds its reading lock.
 func (s *Source) emptyWindows(g *gpuState) {
-	s.samples.put(&g.gpm.own)
-	s.samples.putAll(&g.tree)
+	s.samples.put(g.uuid, &g.gpm.own)
+	s.samples.putAll(g.uuid, &g.tree)
 }
 
 // takeSamples takes the samples of a reading, before its tree is scanned, and reports whether it did: not if GPM is
@@ -212,7 +230,7 @@ func (r *gpuRead) sampleInto(w *window, cached answers, call string, take func(G
 		return
 	}
 	if w.samples[0] == nil {
-		sample, err := r.source.spareSample()
+		sample, err := r.source.spareSample(r.state.uuid)
 		if err != nil {
 			w.reset([]gpu.ReadError{{Reading: gpu.ReadingActivity, Err: err}})
 			return
