@@ -65,6 +65,7 @@ type world struct {
 	silent     gpu.UUID // of a GPU that hangs: calls for it return when their time is over
 	unversion  bool     // Snapshots have no driver version yet
 	unrestored []gpu.UUID
+	whenRead   func() // changes the Snapshot of PollGPUs
 }
 
 var (
@@ -327,7 +328,24 @@ func (w *world) Poll(context.Context, func() error) error {
 	return nil
 }
 
-func (w *world) PollGPUs(ctx context.Context, _ ...gpu.UUID) error { return w.Poll(ctx, nil) }
+func (w *world) PollGPUs(context.Context, ...gpu.UUID) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.look()
+	if w.whenRead != nil {
+		w.whenRead()
+	}
+
+	return nil
+}
+
+// age makes the last reading of a GPU older, as if calls of the driver were dear.
+func (w *world) age(id gpu.UUID, by time.Duration) {
+	s := w.snapshot
+	s.Pace.Fast = gpu.TierPace{Configured: time.Second, Now: 5 * time.Second}
+	at := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == id })
+	s.GPUs[at].LastRead = s.Time.Add(-by)
+}
 
 // folder is the state folder of a world.
 type folder struct{ *world }

@@ -132,6 +132,14 @@ func uses() map[string]use {
 		"activity of": {func(w *world) {
 			seen(w).ComputeInstances = []gpu.ComputeInstance{{Activity: gpu.Activity{Tensor: gpu.Some(0.5)}}}
 		}, api.HoldActivity},
+		"activity since a reading of seconds ago": {func(w *world) {
+			w.age(gpu1, 5*time.Second)
+			w.whenRead = func() { seen(w).Activity.SM = gpu.Some(0.01) }
+		}, api.HoldActivity},
+		"activity was last read long ago": {func(w *world) {
+			w.age(gpu1, 2*time.Minute)
+			w.whenRead = func() { w.age(gpu1, 2*time.Minute) } // the reading does not end in time
+		}, api.HoldUnknown},
 		"activity cannot be read": {func(w *world) {
 			seen(w).Errors = []gpu.ReadError{{Reading: gpu.ReadingActivity, Err: gpu.ErrTimeout}}
 		}, api.HoldUnknown},
