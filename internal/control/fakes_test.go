@@ -328,25 +328,6 @@ func (w *world) Poll(context.Context, func() error) error {
 	return nil
 }
 
-func (w *world) PollGPUs(context.Context, ...gpu.UUID) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.look()
-	if w.whenRead != nil {
-		w.whenRead()
-	}
-
-	return nil
-}
-
-// age makes the last reading of a GPU older, as if calls of the driver were dear.
-func (w *world) age(id gpu.UUID, by time.Duration) {
-	s := w.snapshot
-	s.Pace.Fast = gpu.TierPace{Configured: time.Second, Now: 5 * time.Second}
-	at := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == id })
-	s.GPUs[at].LastRead = s.Time.Add(-by)
-}
-
 // folder is the state folder of a world.
 type folder struct{ *world }
 

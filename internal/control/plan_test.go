@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -107,7 +108,7 @@ type use struct {
 // uses are all ways in which the 7g can be in use.
 func uses() map[string]use {
 	seen := func(w *world) *gpu.GPUInstance { return &w.snapshot.GPUs[1].Instances[0] }
-	return map[string]use{
+	all := map[string]use{
 		"process on the compute instance": {func(w *world) {
 			w.processes[gpu1] = []gpu.Process{{PID: 9, Instance: gpu.Some(gpu.InstanceID(3)),
 				Compute: gpu.Some(gpu.ComputeID(0))}}
@@ -132,14 +133,6 @@ func uses() map[string]use {
 		"activity of": {func(w *world) {
 			seen(w).ComputeInstances = []gpu.ComputeInstance{{Activity: gpu.Activity{Tensor: gpu.Some(0.5)}}}
 		}, api.HoldActivity},
-		"activity since a reading of seconds ago": {func(w *world) {
-			w.age(gpu1, 5*time.Second)
-			w.whenRead = func() { seen(w).Activity.SM = gpu.Some(0.01) }
-		}, api.HoldActivity},
-		"activity was last read long ago": {func(w *world) {
-			w.age(gpu1, 2*time.Minute)
-			w.whenRead = func() { w.age(gpu1, 2*time.Minute) } // the reading does not end in time
-		}, api.HoldUnknown},
 		"activity cannot be read": {func(w *world) {
 			seen(w).Errors = []gpu.ReadError{{Reading: gpu.ReadingActivity, Err: gpu.ErrTimeout}}
 		}, api.HoldUnknown},
@@ -169,6 +162,9 @@ func uses() map[string]use {
 			w.pods.List[0].Holder.Unconfirmed = notListed
 		}, api.HoldUnconfirmed},
 	}
+	maps.Copy(all, usesSinceOldReadings())
+
+	return all
 }
 
 // TestBusy has each way in which an instance is in use, or cannot be checked, keep it from being destroyed.
