@@ -125,7 +125,9 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 	if g.UUID == "" {
 		return
 	}
-	if !g.Up {
+	// Where calls of the driver are slow, a reading may be under way for long: that of before says nothing of now.
+	isOld := !g.LastRead.IsZero() && a.now.Sub(g.LastRead) > a.options.MaxGap
+	if !g.Up || isOld {
 		a.observeGap(g.UUID, passed.held)
 		return
 	}

@@ -83,3 +83,30 @@ func (a *Advisor) deviceIn(t *testing.T) *device {
 	t.Fatal("no device")
 	return nil
 }
+
+// A GPU stays up while one of its readings lasts, and every Snapshot repeats the one before: that is no evidence of the
+// time in between.
+func TestReadingsThatAreOldAreAGap(t *testing.T) {
+	g := wholeGPU(t, "H100-80GB", 0, slight())
+	g.Holders = []gpu.Holder{pod("ml", "Deployment/a")}
+	options := fastOptions()
+	options.MaxGap = 15 * time.Second
+	a := New(options)
+	at := time.Date(2026, 11, 24, 0, 0, 0, 0, time.UTC)
+	observe := func(seconds int, isRead bool) {
+		for range seconds {
+			at = at.Add(time.Second)
+			if isRead {
+				g.LastRead = at
+			}
+			a.Observe(&gpu.Snapshot{Time: at, Hostname: "n", GPUs: []gpu.GPU{g}})
+		}
+	}
+
+	observe(11, true)
+	observe(40, false)
+	d := a.deviceIn(t)
+	cmptest.Equal(t, "seconds observed", d.open.observed, 25.0)
+	cmptest.Equal(t, "seconds held", d.open.held, 50.0)
+	cmptest.Equal(t, "is idle", d.idle.IsZero(), true)
+}

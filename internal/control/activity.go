@@ -113,10 +113,40 @@ func (e *Engine) addLastPoll(u *usage, g mig.GPULayout, check activityCheck) {
 		}
 		return
 	}
+	if limit := max(e.o.IdleFor, s.Pace.Fast.Now); check == allActivity && s.Time.Sub(s.GPUs[at].LastRead) > limit {
+		u.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "activity: the last reading is older than " + limit.String()})
+	}
 	e.addActivity(u, g, &s.GPUs[at], s.Time, check)
 }
 
-// pollAndAdd is addLastPoll, after a poll if there was none yet, as right after the start.
+// readAnew reads those of some GPUs at once that the last cycle of the loop has not read: while calls of the driver are
+// dear, or slow, readings are apart, and what began to run since the last one is in none. What cannot be read stays as
+// old as it is.
+func (e *Engine) readAnew(ctx context.Context, gpus []mig.GPULayout) {
+	s := e.o.Poller.Current()
+	if s == nil {
+		return
+	}
+
+	var old []gpu.UUID
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		isMeant := slices.ContainsFunc(gpus, func(l mig.GPULayout) bool { return l.UUID == g.UUID })
+		if isMeant && g.Up && s.Pace.Fast.Configured > 0 && s.Time.Sub(g.LastRead) > s.Pace.Fast.Configured {
+			old = append(old, g.UUID)
+		}
+	}
+	if len(old) == 0 {
+		return
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	defer cancel()
+	_ = e.o.Poller.PollGPUs(ctx, old...) // addLastPoll says of which GPUs the readings are too old
+}
+
+// pollAndAdd is addLastPoll, after a poll if there was none yet, as right after the start, and after a reading if the
+// last one is old and activity counts.
 func (e *Engine) pollAndAdd(ctx context.Context, u *usage, g mig.GPULayout, check activityCheck) {
 	if e.o.Poller.Current() == nil {
 		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
@@ -125,6 +155,9 @@ func (e *Engine) pollAndAdd(ctx context.Context, u *usage, g mig.GPULayout, chec
 			u.addToGPU(g, unknownHold("activity and batch jobs", err))
 			return
 		}
+	}
+	if check != noActivity {
+		e.readAnew(ctx, []mig.GPULayout{g})
 	}
 	e.addLastPoll(u, g, check)
 }

@@ -1,6 +1,8 @@
 package control
 
 import (
+	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -28,4 +30,37 @@ func TestAnInstanceWithoutReadingsIsNotIdle(t *testing.T) {
 	cmptest.Equal(t, "holds with a compute instance that was read", holds(read, allActivity, before), 0)
 	cmptest.Equal(t, "holds with one that was not", holds(read, allActivity, before, later), 1)
 	cmptest.Equal(t, "holds of the operation's own", holds(read.Add(time.Second), seenActivity), 0)
+}
+
+// usesSinceOldReadings are ways in which the 7g can be in use that an old reading does not show.
+func usesSinceOldReadings() map[string]use {
+	return map[string]use{
+		"activity since a reading of seconds ago": {func(w *world) {
+			w.age(gpu1, 5*time.Second)
+			w.whenRead = func() { w.snapshot.GPUs[1].Instances[0].Activity.SM = gpu.Some(0.01) }
+		}, api.HoldActivity},
+		"activity was last read long ago": {func(w *world) {
+			w.age(gpu1, 2*time.Minute)
+			w.whenRead = func() { w.age(gpu1, 2*time.Minute) } // the reading does not end in time
+		}, api.HoldUnknown},
+	}
+}
+
+func (w *world) PollGPUs(context.Context, ...gpu.UUID) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.look()
+	if w.whenRead != nil {
+		w.whenRead()
+	}
+
+	return nil
+}
+
+// age makes the last reading of a GPU older, as if calls of the driver were dear.
+func (w *world) age(id gpu.UUID, by time.Duration) {
+	s := w.snapshot
+	s.Pace.Fast = gpu.TierPace{Configured: time.Second, Now: 5 * time.Second}
+	at := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == id })
+	s.GPUs[at].LastRead = s.Time.Add(-by)
 }

@@ -65,6 +65,7 @@ type world struct {
 	silent     gpu.UUID // of a GPU that hangs: calls for it return when their time is over
 	unversion  bool     // Snapshots have no driver version yet
 	unrestored []gpu.UUID
+	whenRead   func() // changes the Snapshot of PollGPUs
 }
 
 var (
@@ -326,8 +327,6 @@ func (w *world) Poll(context.Context, func() error) error {
 	w.look()
 	return nil
 }
-
-func (w *world) PollGPUs(ctx context.Context, _ ...gpu.UUID) error { return w.Poll(ctx, nil) }
 
 // folder is the state folder of a world.
 type folder struct{ *world }

@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -107,7 +108,7 @@ type use struct {
 // uses are all ways in which the 7g can be in use.
 func uses() map[string]use {
 	seen := func(w *world) *gpu.GPUInstance { return &w.snapshot.GPUs[1].Instances[0] }
-	return map[string]use{
+	all := map[string]use{
 		"process on the compute instance": {func(w *world) {
 			w.processes[gpu1] = []gpu.Process{{PID: 9, Instance: gpu.Some(gpu.InstanceID(3)),
 				Compute: gpu.Some(gpu.ComputeID(0))}}
@@ -161,6 +162,9 @@ func uses() map[string]use {
 			w.pods.List[0].Holder.Unconfirmed = notListed
 		}, api.HoldUnconfirmed},
 	}
+	maps.Copy(all, usesSinceOldReadings())
+
+	return all
 }
 
 // TestBusy has each way in which an instance is in use, or cannot be checked, keep it from being destroyed.

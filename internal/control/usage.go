@@ -84,6 +84,7 @@ func (e *Engine) collectUsage(ctx context.Context, needed func(gpu.Facts) bool, 
 
 	u := e.collectHolders(ctx, gpus)
 	u.unreadable, u.marks = unreadable, marks
+	e.readAnew(ctx, gpus)
 	e.addLastPolls(u)
 	for id, err := range u.unreadable {
 		u.warnings = append(u.warnings, fmt.Sprintf("%s cannot be read and is left out: %v", id, err))

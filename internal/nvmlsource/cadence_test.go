@@ -70,7 +70,7 @@ func TestProcessesAreListedOnACue(t *testing.T) {
 	}{
 		{gpu.ReadCues{}, 0, 0},
 		{gpu.ReadCues{Changed: true}, 1, 0},
-		{gpu.ReadCues{Asked: true}, 1, 0},
+		{gpu.ReadCues{Asked: true}, 1, 1},
 		{gpu.ReadCues{MPS: true}, 0, 0},
 		{gpu.ReadCues{Changed: true, MPS: true}, 1, 1},
 		{gpu.ReadCues{FollowMemory: true}, 0, 0}, // no memory has moved

@@ -3,7 +3,6 @@ package nvmlsource
 import (
 	"errors"
 	"math"
-	"sync"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -55,64 +54,6 @@ type window struct {
 	media    gpu.Media // of a GPU instance
 }
 
-// samplePool has the samples that no window uses, and all, to be freed.
-type samplePool struct {
-	mu    sync.Mutex
-	spare []GPMSample
-	all   []GPMSample
-}
-
-// spareSample removes a sample from the pool, or allocates one.
-func (s *Source) spareSample() (GPMSample, error) {
-	p := &s.samples
-	p.mu.Lock()
-	if n := len(p.spare); n > 0 {
-		sample := p.spare[n-1]
-		p.spare = p.spare[:n-1]
-		p.mu.Unlock()
-		return sample, nil
-	}
-	p.mu.Unlock()
-	sample, ret := s.lib.GpmSampleAlloc()
-	if err := s.checkReturn("nvmlGpmSampleAlloc", ret); err != nil {
-		return nil, err
-	}
-	p.mu.Lock()
-	p.all = append(p.all, sample)
-	p.mu.Unlock()
-	return sample, nil
-}
-
-// put adds the samples of a window to the pool.
-func (p *samplePool) put(w *window) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for i, sample := range w.samples {
-		if sample != nil {
-			p.spare = append(p.spare, sample)
-		}
-		w.samples[i] = nil
-	}
-	*w = window{}
-}
-
-// putAll adds the samples of all instances of a tree to the pool.
-func (p *samplePool) putAll(t *tree) {
-	for e := range t.entities() {
-		p.put(&e.window)
-	}
-}
-
-// freeSamples frees every sample, when no call is under way.
-func (s *Source) freeSamples() {
-	s.samples.mu.Lock()
-	defer s.samples.mu.Unlock()
-	for _, sample := range s.samples.all {
-		s.checkReturn("nvmlGpmSampleFree", sample.Free()) //nolint:errcheck // the library is shut down next
-	}
-	s.samples.all, s.samples.spare = nil, nil
-}
-
 // retireGPU returns the samples of a GPU that is no longer in use to the pool. If a Read of it is under way, that
 // Read does so when it returns.
 func (s *Source) retireGPU(g *gpuState) {
@@ -126,8 +67,8 @@ func (s *Source) retireGPU(g *gpuState) {
 
 // emptyWindows returns the samples of a GPU to the pool. The caller holds its reading lock.
 func (s *Source) emptyWindows(g *gpuState) {
-	s.samples.put(&g.gpm.own)
-	s.samples.putAll(&g.tree)
+	s.samples.put(g.uuid, &g.gpm.own)
+	s.samples.putAll(g.uuid, &g.tree)
 }
 
 // takeSamples takes the samples of a reading, before its tree is scanned, and reports whether it did: not if GPM is
@@ -212,7 +153,7 @@ func (r *gpuRead) sampleInto(w *window, cached answers, call string, take func(G
 		return
 	}
 	if w.samples[0] == nil {
-		sample, err := r.source.spareSample()
+		sample, err := r.source.spareSample(r.state.uuid)
 		if err != nil {
 			w.reset([]gpu.ReadError{{Reading: gpu.ReadingActivity, Err: err}})
 			return

@@ -145,6 +145,31 @@ func TestSamplesOfLostGPUs(t *testing.T) {
 	}
 }
 
+// A GPU allocates the samples that it needs, whichever other GPU has put its own back before: which of two that are read
+// at the same time comes first must not show in the calls of the driver.
+func TestSamplesAreOfOneGPU(t *testing.T) {
+	n := profiledNode(t, gpmScenario)
+	ids := n.discover()
+	n.poll(ids[0])
+	n.spy.taken()
+	n.poll(ids[1])
+	alone := n.spy.taken()["GpmSampleAlloc"]
+
+	n = profiledNode(t, gpmScenario)
+	ids = n.discover()
+	n.poll(ids[0])
+	n.spy.set("GetMemoryInfo", nvml.ERROR_GPU_IS_LOST)
+	if _, err := n.source.Read(ids[0]); !errors.Is(err, gpu.ErrLost) {
+		t.Fatal(err)
+	}
+	n.spy.set("GetMemoryInfo", nvml.SUCCESS)
+	n.discover() // puts the samples of the lost GPU back
+	n.spy.taken()
+	n.poll(ids[1])
+
+	cmptest.Equal(t, "samples allocated beside a GPU that has spare ones", n.spy.taken()["GpmSampleAlloc"], alone)
+}
+
 // TestNoSampleIsFreedUnderACall: where sampling hangs, Close leaves the samples and NVML as they are.
 func TestNoSampleIsFreedUnderACall(t *testing.T) {
 	n := profiledNode(t, gpmScenario)

@@ -139,10 +139,11 @@ func (r *gpuRead) hasOwnLists() bool {
 	return r.source.opts.ProcessesHidden == nil && t.known && !t.hidden && r.state.static.mostMIG.Present()
 }
 
-// queryMPS lists the clients of MPS if that is due: once a minute, after a failure, and where devices are shared.
+// queryMPS lists the clients of MPS if that is due: once a minute, after a failure, where devices are shared, and for
+// callers that need what there is now.
 func (r *gpuRead) queryMPS(q *querier) ([]nvml.ProcessInfo, error) {
 	kept := &r.state.processes.mps
-	if kept.isRecent(r.now, mpsEvery) && !kept.failed && !r.cues.MPS && len(kept.infos) == 0 {
+	if kept.isRecent(r.now, mpsEvery) && !kept.failed && !r.cues.MPS && !r.cues.Asked && len(kept.infos) == 0 {
 		return nil, nil
 	}
 

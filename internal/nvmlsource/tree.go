@@ -80,7 +80,7 @@ func (t *tree) entities() iter.Seq[*entityState] {
 
 // dropTree drops all that is known of the tree.
 func (r *gpuRead) dropTree() {
-	r.source.samples.putAll(&r.state.tree)
+	r.source.samples.putAll(r.state.uuid, &r.state.tree)
 	r.state.tree = tree{}
 }
 
@@ -227,7 +227,7 @@ func (r *gpuRead) buildTree(t *tree, changed bool) (vanished bool) {
 	r.placeComputes(&q, t, list, changed)
 	sortInstances(list)
 	if changed {
-		r.source.samples.putAll(t)
+		r.source.samples.putAll(r.state.uuid, t)
 		t.states = newStates(list, &t.scan)
 	}
 	if changed || len(q.errs) == 0 && !q.stale && r.lost == nil {
