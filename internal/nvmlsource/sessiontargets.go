@@ -1,0 +1,129 @@
+package nvmlsource
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// noteForeign notes which GPUs the kernel driver has bound that NVML does not list, as in a container that was given some
+// GPUs of its machine. They are not known while NVML does not list all, or lists one that was never read.
+func (s *Source) noteForeign() {
+	if s.session.targets != nil {
+		return
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	listed := map[string]bool{}
+	for _, facts := range s.session.known {
+		listed[shortBusID(facts.PCIBusID)] = true
+	}
+	s.session.foreign = map[string]bool{}
+	for _, at := range s.slots {
+		if at.state == nil || s.session.known[at.state.uuid].PCIBusID == "" {
+			return
+		}
+	}
+	for _, busID := range s.session.bound {
+		if !listed[busID] {
+			s.session.foreign[busID] = true
+		}
+	}
+}
+
+// setTargets sets which GPUs are looked up by their PCI bus ids, at the indexes that they have had.
+func (c *sessionChange) setTargets() {
+	s := c.source
+	bound, err := s.listBound()
+	if err != nil {
+		bound = nil
+	}
+	s.session.bound, s.session.targets, s.session.count = bound, nil, 0
+	if len(c.skip) == 0 {
+		return
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session.targets = map[int]string{}
+	taken := map[int]bool{}
+	var left []string // bound, and never read, or at an index that another GPU has had since
+	for _, busID := range c.candidates(bound) {
+		index, known := c.indexOf(busID)
+		switch {
+		case !known || taken[index]:
+			left = append(left, busID)
+		default:
+			s.session.targets[index], taken[index] = busID, true
+		}
+	}
+	for id := range c.released {
+		taken[s.session.known[id].Index] = true
+	}
+	for index := 0; len(left) > 0; index++ {
+		if !taken[index] {
+			s.session.targets[index], left = left[0], left[1:]
+		}
+	}
+	for index := range s.session.targets {
+		s.session.count = max(s.session.count, index+1)
+	}
+}
+
+// candidates lists the PCI bus ids of the GPUs that are not released: those that the kernel driver has bound but for
+// foreign ones, or all that were read if it does not say. The caller holds mu.
+func (c *sessionChange) candidates(bound []string) []string {
+	var list []string
+	for _, facts := range c.source.session.known {
+		if bound == nil && c.released[facts.UUID] == nil {
+			list = append(list, shortBusID(facts.PCIBusID))
+		}
+	}
+	for _, busID := range bound {
+		skipped := c.source.session.foreign[busID]
+		for id := range c.released {
+			skipped = skipped || shortBusID(c.source.session.known[id].PCIBusID) == busID
+		}
+		if !skipped {
+			list = append(list, busID)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// indexOf returns the index that the GPU at a PCI bus id had when it was read last. The caller holds mu.
+func (c *sessionChange) indexOf(busID string) (int, bool) {
+	for _, facts := range c.source.session.known {
+		if shortBusID(facts.PCIBusID) == busID {
+			return facts.Index, true
+		}
+	}
+	return 0, false
+}
+
+// checkClosed returns an error unless this process is known to have none of some released GPUs open.
+func (s *Source) checkClosed(skip map[gpu.UUID]bool) error {
+	if len(skip) == 0 {
+		return nil
+	}
+	if s.opts.Opening.OpenMinors == nil {
+		return fmt.Errorf("%w: it is not known which GPUs this process has open", gpu.ErrLibraryClosed)
+	}
+	open, err := s.opts.Opening.OpenMinors()
+	if err != nil {
+		return fmt.Errorf("%w: it is not known which GPUs this process has open: %w", gpu.ErrLibraryClosed, err)
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range skip {
+		if minor, ok := s.session.known[id].Minor.Get(); ok && slices.Contains(open, minor) {
+			return fmt.Errorf("%w: it keeps the released GPU %s open (/dev/nvidia%d)", gpu.ErrLibraryClosed, id, minor)
+		}
+	}
+
+	return nil
+}
