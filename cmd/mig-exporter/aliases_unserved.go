@@ -49,7 +49,7 @@ func unservedAliases() []alias {
 			advice: "on always"},
 		{name: "enable-gpu-bind-unbind-watch", env: "DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH", switches: true,
 			accepted: always,
-			advice:   "on always: a GPU that is bound later is found; migctl release lets go of one"},
+			advice:   "on always: a GPU that is being unbound is released, and one that is bound later is found"},
 		{name: "disable-startup-validate", env: "DISABLE_STARTUP_VALIDATE", switches: true, accepted: always,
 			advice: "on always; the program starts without a driver, too"},
 	}
@@ -72,7 +72,7 @@ func harmlessAliases() []alias {
 			advice: "no container runtime is asked"},
 		{name: "gpu-bind-unbind-poll-interval", env: "DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL", verdict: warned,
 			accepted: []string{"1s"},
-			advice:   "every poll compares the GPUs that the kernel driver has bound; migctl release lets go of one"},
+			advice:   "every poll asks the driver for events, and the kernel which GPUs are bound"},
 		{name: "web-read-timeout", env: "DCGM_EXPORTER_WEB_READ_TIMEOUT", verdict: warned, accepted: []string{"10s"},
 			advice: "requests are bounded always"},
 		{name: "web-write-timeout", env: "DCGM_EXPORTER_WEB_WRITE_TIMEOUT", verdict: warned, accepted: []string{"30s"},

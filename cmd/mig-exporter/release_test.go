@@ -12,6 +12,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // TestOpenMinors: the open files of a process show which GPUs it has open, also those whose device nodes are gone.
@@ -134,5 +135,33 @@ func TestReleaseDuringOperation(t *testing.T) {
 	c.post("gpus/3/release", http.StatusOK)
 	if len(simulatedNode(x).OpenGPUs()) != 7 {
 		t.Errorf("open: %v", simulatedNode(x).OpenGPUs())
+	}
+}
+
+// TestUnbindReleases: a GPU that the kernel driver begins to unbind is released by itself, embedded DCGM included, and
+// comes back once it is bound.
+func TestUnbindReleases(t *testing.T) {
+	scenario := filepath.Join(t.TempDir(), "unbind.yaml")
+	text := "version: 1\nnode: {hostname: n1}\ngpus:\n  - {model: H100-80GB, count: 2}\n" +
+		"faults:\n  - {at: 1m, for: 1m, gpu: 1, kind: unbind}\n"
+	if err := os.WriteFile(scenario, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	x := startInProcess(t, "--release.socket=", "--sim.clock=step", "--sim.scenario="+scenario, "--dcgm.mode=embedded")
+	pollOnce(t, x)
+	advanceBy(t, x, 30*time.Second)
+	cmptest.Equal(t, "open", simulatedNode(x).OpenGPUs(), []int{0, 1})
+
+	advanceBy(t, x, 40*time.Second)
+	cmptest.Equal(t, "open", simulatedNode(x).OpenGPUs(), []int{0})
+	g := &x.poller.Current().GPUs[1]
+	if r, ok := g.Released.Get(); !ok || r.Cause != gpu.ReleasedByDriver || g.Up {
+		t.Errorf("up %t, released %+v", g.Up, g.Released)
+	}
+
+	advanceBy(t, x, time.Minute)
+	advanceBy(t, x, time.Second)
+	if g := &x.poller.Current().GPUs[1]; !g.Up || g.Released.Present() {
+		t.Errorf("bound again: %+v", g)
 	}
 }

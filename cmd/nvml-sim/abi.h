@@ -158,6 +158,9 @@ enum {
 	SIM_nvmlEventTypeGpuUnavailableError = 0x4000,
 	SIM_nvmlEventTypeGpuRecoveryAction = 0x8000,
 
+	SIM_nvmlSystemEventTypeGpuDriverUnbind = 0x1,
+	SIM_nvmlSystemEventTypeGpuDriverBind = 0x2,
+
 	SIM_nvmlClocksEventReasonGpuIdle = 0x1,
 	SIM_nvmlClocksEventReasonSwPowerCap = 0x4,
 	SIM_nvmlClocksEventReasonSwThermalSlowdown = 0x20,
@@ -275,6 +278,39 @@ typedef struct {
 	sim_u64 eventType, eventData;
 	sim_u32 gpuInstanceId, computeInstanceId;
 } sim_nvmlEventData_t;
+
+/* The set is a struct with nothing but a handle. */
+typedef struct {
+	sim_u32 version;
+	void *set;
+} sim_nvmlSystemEventSetCreateRequest_v1_t;
+#define SIM_nvmlSystemEventSetCreateRequest_v1 SIM_VERSION(sim_nvmlSystemEventSetCreateRequest_v1_t, 1)
+
+typedef struct {
+	sim_u32 version;
+	void *set;
+} sim_nvmlSystemEventSetFreeRequest_v1_t;
+#define SIM_nvmlSystemEventSetFreeRequest_v1 SIM_VERSION(sim_nvmlSystemEventSetFreeRequest_v1_t, 1)
+
+typedef struct {
+	sim_u32 version;
+	sim_u64 eventTypes;
+	void *set;
+} sim_nvmlSystemRegisterEventRequest_v1_t;
+#define SIM_nvmlSystemRegisterEventRequest_v1 SIM_VERSION(sim_nvmlSystemRegisterEventRequest_v1_t, 1)
+
+typedef struct {
+	sim_u64 eventType;
+	sim_u32 gpuId;
+} sim_nvmlSystemEventData_v1_t;
+
+typedef struct {
+	sim_u32 version, timeoutms;
+	void *set;
+	sim_nvmlSystemEventData_v1_t *data;
+	sim_u32 dataSize, numEvent;
+} sim_nvmlSystemEventSetWaitRequest_v1_t;
+#define SIM_nvmlSystemEventSetWaitRequest_v1 SIM_VERSION(sim_nvmlSystemEventSetWaitRequest_v1_t, 1)
 
 typedef struct {
 	sim_u32 version, type;

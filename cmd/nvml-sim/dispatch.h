@@ -16,7 +16,7 @@ int sim_call(int function, uintptr_t *args);
  * Handles are addresses in this array, which is never read or written: they are valid pointers of C, stay the same for
  * the life of the process, and encode what they stand for by their offset.
  */
-#define SIM_HANDLES (5 * 4096 * 32 * 8)
+#define SIM_HANDLES (6 * 4096 * 32 * 8)
 extern char sim_handles[SIM_HANDLES];
 
 #define P void *

@@ -19,6 +19,7 @@ const (
 	aGPUInstance
 	aComputeInstance
 	anEventSet
+	aSystemEventSet
 )
 
 // handle is what an opaque handle of NVML stands for: a place, whether anything is there or not. That of a destroyed

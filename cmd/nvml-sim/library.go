@@ -26,12 +26,13 @@ type library struct {
 	lastError string           // the last line on stderr
 	node      *sim.Node
 	sets      map[int]*eventSet
+	binding   map[int]*systemEventSet
 	samples   map[uintptr]sample // of nvmlGpmSampleAlloc, by address
 	streaming map[int]bool       // the GPUs in GPM's streaming mode
 }
 
 func newLibrary(getenv func(string) string) *library {
-	l := &library{getenv: getenv, sets: map[int]*eventSet{}, samples: map[uintptr]sample{}, streaming: map[int]bool{},
+	l := &library{getenv: getenv, sets: map[int]*eventSet{}, binding: map[int]*systemEventSet{}, samples: map[uintptr]sample{}, streaming: map[int]bool{},
 		files: map[int]*os.File{}}
 	always, initialized := initCalls(), tables()
 	for _, name := range functionNames() {
@@ -47,7 +48,7 @@ func newLibrary(getenv func(string) string) *library {
 // whileInitialized refuses calls of a function before nvmlInit and after nvmlShutdown. A nil function is not supported.
 // The others cost what the scenario says, but for waiting for events, which holds no lock.
 func whileInitialized(name string, do call) call {
-	waits := strings.HasPrefix(name, "nvmlEventSetWait")
+	waits := strings.HasPrefix(name, "nvmlEventSetWait") || name == "nvmlSystemEventSetWait"
 	return func(l *library, a args) result {
 		l.mu.Lock()
 		ready := l.users > 0
@@ -71,6 +72,7 @@ func tables() map[string]call {
 	for _, table := range []map[string]call{
 		systemCalls(), deviceCalls(), readingCalls(), memoryCalls(), processCalls(), fieldCalls(),
 		linkCalls(), eventCalls(), migCalls(), instanceCalls(), computeCalls(), gpmCalls(), coolingCalls(), mediaCalls(),
+		systemEventCalls(),
 		temperatureCalls(),
 	} {
 		maps.Copy(all, table)
@@ -181,6 +183,7 @@ func (l *library) shutdown(args) result {
 			set.free()
 			delete(l.sets, number)
 		}
+		clear(l.binding)
 	}
 	return success
 }

@@ -18,6 +18,7 @@ func generatedLibraryCalls() []callType {
 		{"nvmlSystemGetDriverVersion", nil, reflect.TypeFor[string]()},
 		{"nvmlSystemGetNVMLVersion", nil, reflect.TypeFor[string]()},
 		{"nvmlSystemGetCudaDriverVersion", nil, reflect.TypeFor[int]()},
+		{"nvmlSystemEventSetWait", nil, reflect.TypeFor[[]nvml.SystemEventData_v1]()},
 	}
 }
 
@@ -797,6 +798,10 @@ func (l *library) SystemGetNVMLVersion() (v0 string, ret nvml.Return) {
 
 func (l *library) SystemGetCudaDriverVersion() (v0 int, ret nvml.Return) {
 	return query(l.entity, "nvmlSystemGetCudaDriverVersion", func() (int, nvml.Return) { return l.driver.SystemGetCudaDriverVersion() })
+}
+
+func (l *library) SystemEventSetWait() (v0 []nvml.SystemEventData_v1, ret nvml.Return) {
+	return query(l.entity, "nvmlSystemEventSetWait", func() ([]nvml.SystemEventData_v1, nvml.Return) { return l.driver.SystemEventSetWait() })
 }
 
 func (d *device) GetUUID() (v0 string, ret nvml.Return) {

@@ -103,6 +103,7 @@ func unknownCalls() []string {
 		"nvmlSystemGetNVMLVersion",
 
 		"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait", "nvmlDeviceRegisterEvents",
+		"nvmlSystemEventSetCreate", "nvmlSystemEventSetFree", "nvmlSystemEventSetWait", "nvmlSystemRegisterEvents",
 
 		"nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByPciBusId",
 		"nvmlDeviceGetMinorNumber", "nvmlDeviceGetName",

@@ -31,6 +31,8 @@ type library struct {
 	users   int // calls of Init and InitNoAttach that succeeded less those of Shutdown: NVML counts them
 	loadErr error
 	symbols map[string]bool
+
+	system *nvml.SystemEventSet // nil until it is asked for; used by one call at a time
 }
 
 // Init loads the library, which may appear after a first call, and initialises it. go-nvml counts a failed nvmlInit
@@ -78,6 +80,7 @@ func (l *library) Shutdown() nvml.Return {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 
+	l.freeSystemEvents()
 	ret := l.nvml.Shutdown()
 	if ret == nvml.SUCCESS {
 		l.mu.Lock()

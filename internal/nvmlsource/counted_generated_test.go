@@ -48,6 +48,11 @@ func (l countedLibrary) DeviceGetCount() (v0 int, ret nvml.Return) {
 	return l.Library.DeviceGetCount()
 }
 
+func (l countedLibrary) SystemEventSetWait() (v0 []nvml.SystemEventData_v1, ret nvml.Return) {
+	l.note(ofNode, "nvmlSystemEventSetWait")
+	return l.Library.SystemEventSetWait()
+}
+
 func (d countedDevice) GetUUID() (v0 string, ret nvml.Return) {
 	d.calls.note(d.name, "nvmlDeviceGetUUID")
 	return d.Device.GetUUID()

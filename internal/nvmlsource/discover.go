@@ -98,6 +98,7 @@ func (s *Source) initialise() error {
 		}
 	}
 	s.session.rights = s.readRights()
+	before, _ := s.listBound() // nil if that is unknown
 	open := s.lib.Init
 	if s.session.targets != nil {
 		open = s.lib.InitNoAttach
@@ -112,9 +113,18 @@ func (s *Source) initialise() error {
 	s.inits++
 	s.mu.Unlock()
 	s.initialised = true
-	if s.session.targets == nil {
-		s.session.bound, _ = s.listBound() // nil if that is unknown
+
+	// A GPU that was bound while nvmlInit ran may not be among NVML's. If nothing was known before, nvmlInit may have
+	// loaded the driver.
+	if s.session.targets == nil && before == nil {
+		before, _ = s.listBound()
 	}
+	if s.session.targets == nil {
+		s.session.bound = before
+	}
+	s.session.noEventsAt = time.Time{}
+	s.followBinding()
+
 	return nil
 }
 

@@ -28,6 +28,10 @@ type Library interface {
 	// DeviceGetHandleByPciBusId takes a bus id as the kernel writes it, 0000:07:00.0.
 	DeviceGetHandleByPciBusId(busID string) (Device, nvml.Return)
 	EventSetCreate() (EventSet, nvml.Return)
+	// SystemEventSetWait returns, without waiting, the events since the last call of GPUs that are unbound from the kernel
+	// driver, or bound to it. The first call after an Init makes the queue, which Shutdown frees: events before are lost.
+	// ERROR_TIMEOUT is that there was none.
+	SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return)
 	// GpmSampleAlloc allocates a sample, which belongs to the caller until it is freed.
 	GpmSampleAlloc() (GPMSample, nvml.Return)
 	// GpmMetricsGet computes metrics of the window between two samples of one entity: it fills in the value and the

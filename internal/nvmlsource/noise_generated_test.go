@@ -18,6 +18,10 @@ func (n noise) SystemGetCudaDriverVersion() (v0 int, ret nvml.Return) {
 	return random[int](n), n.ret()
 }
 
+func (n noise) SystemEventSetWait() (v0 []nvml.SystemEventData_v1, ret nvml.Return) {
+	return random[[]nvml.SystemEventData_v1](n), n.ret()
+}
+
 func (n noise) GetName() (v0 string, ret nvml.Return) {
 	return random[string](n), n.ret()
 }

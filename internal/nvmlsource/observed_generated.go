@@ -46,6 +46,11 @@ func (l observedLibrary) DeviceGetCount() (v0 int, ret nvml.Return) {
 	return l.Library.DeviceGetCount()
 }
 
+func (l observedLibrary) SystemEventSetWait() (v0 []nvml.SystemEventData_v1, ret nvml.Return) {
+	defer l.observer.EndCall("nvmlSystemEventSetWait", l.observer.BeginCall("nvmlSystemEventSetWait"))
+	return l.Library.SystemEventSetWait()
+}
+
 func (d observedDevice) GetUUID() (v0 string, ret nvml.Return) {
 	defer d.observer.EndCall("nvmlDeviceGetUUID", d.observer.BeginCall("nvmlDeviceGetUUID"))
 	return d.Device.GetUUID()

@@ -50,8 +50,10 @@ type session struct {
 	count   int              // of GPUs, by the highest index of targets
 	resume  []func(all bool) // of other uses of the GPUs in this process
 	waits   string           // why a change that is due has not been made; it is in the log
-	triedAt time.Time        // when the last change failed or was refused
-	pause   time.Duration    // until the next one that no operator requests; 0 if the last one succeeded
+	// noEventsAt is when the library had no system events, or failed to tell them; zero if it has not since nvmlInit.
+	noEventsAt time.Time
+	triedAt    time.Time     // when the last change failed or was refused
+	pause      time.Duration // until the next one that no operator requests; 0 if the last one succeeded
 
 	// The Source's mu guards what follows.
 	released map[gpu.UUID]*gpu.ReleasedGPU
@@ -138,6 +140,7 @@ func (s *Source) request(r *releaseRequest) <-chan Released {
 // is why NVML cannot be used now.
 func (s *Source) advanceSession() error {
 	if s.session.change == nil && s.session.pausing == nil {
+		s.followBinding()
 		if none := s.followKernel(); none && len(s.session.resume) > 0 {
 			s.resumeOthers(true)
 		}

@@ -57,6 +57,13 @@ func (s *spy) DeviceGetCount() (v0 int, ret nvml.Return) {
 	return s.Library.DeviceGetCount()
 }
 
+func (s *spy) SystemEventSetWait() (v0 []nvml.SystemEventData_v1, ret nvml.Return) {
+	if ret, ok := s.passes("SystemEventSetWait"); !ok {
+		return v0, ret
+	}
+	return s.Library.SystemEventSetWait()
+}
+
 func (d spyDevice) GetUUID() (v0 string, ret nvml.Return) {
 	if ret, ok := d.spy.passes("GetUUID"); !ok {
 		return v0, ret

@@ -179,6 +179,67 @@ func (n *Node) BoundGPUs() []int {
 	return list
 }
 
+// BindEvent is that the kernel driver begins to unbind a GPU, or has bound it.
+type BindEvent struct {
+	Index int
+	Bound bool
+}
+
+// BindWatch tells of GPUs that are unbound from the kernel driver, or bound to it. It is safe for concurrent use.
+type BindWatch struct {
+	node *Node
+
+	mu    sync.Mutex
+	leave map[int]bool // the GPUs that are to be unbound, or are, by the events so far
+}
+
+// WatchBinding returns a BindWatch that tells of what happens from now on.
+func (n *Node) WatchBinding() *BindWatch { return &BindWatch{node: n, leave: n.leavingGPUs()} }
+
+// Events returns the events since the last call, by GPU: at most so many.
+func (w *BindWatch) Events(most int) []BindEvent {
+	leave := w.node.leavingGPUs()
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var events []BindEvent
+	for index := range w.node.Count() {
+		if leave[index] != w.leave[index] && len(events) < most {
+			events = append(events, BindEvent{Index: index, Bound: !leave[index]})
+			w.leave[index] = leave[index]
+		}
+	}
+
+	return events
+}
+
+// leavingGPUs returns the GPUs that are to be unbound, or are.
+func (n *Node) leavingGPUs() map[int]bool {
+	now := n.lock()
+	defer n.mu.Unlock()
+
+	leaving := map[int]bool{}
+	for index := range n.gpus {
+		n.eachActiveFault(index, now, func(f *FaultSpec) {
+			if f.Kind == FaultUnbind {
+				leaving[index] = true
+			}
+		})
+	}
+
+	return leaving
+}
+
+// PCIID returns the number by which the driver's system events name a GPU (OGKM, gpuGenerate32BitId).
+func (n *Node) PCIID(index int) uint32 {
+	domain, bus := pciBus(index, n.gpus[index].model.arch)
+	return domain<<16 | bus<<8
+}
+
+// ReportsBinding reports whether the driver has events of GPUs that are unbound or bound. That it is so from 580 on is
+// assumed.
+func (n *Node) ReportsBinding() bool { return n.scenario.Node.DriverBranch() >= 580 }
+
 // BusID returns the PCI bus id of a GPU as the kernel writes it, without a call of the driver.
 func (n *Node) BusID(index int) string {
 	domain, bus := pciBus(index, n.gpus[index].model.arch)

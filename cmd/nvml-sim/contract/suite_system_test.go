@@ -31,6 +31,7 @@ func systemChecks() []checkOf {
 		{name: "Library.DeviceGetHandleByPciBusId", check: checkBusIDs},
 		{name: "Library.EventSetCreate", methods: []string{"Device.RegisterEvents", "EventSet.Wait", "EventSet.Free"},
 			check: checkEvents},
+		{name: "Library.SystemEventSetWait", check: checkSystemEvents},
 	}
 }
 
@@ -149,6 +150,21 @@ func checkEvents(s *subject) {
 	again, ret := s.lib.EventSetCreate()
 	if s.must("Library.EventSetCreate", ret) {
 		s.must("EventSet.Free", again.Free())
+	}
+}
+
+// checkSystemEvents: without an event, the call ends at once with a timeout.
+func checkSystemEvents(s *subject) {
+	for range 2 {
+		list, ret := s.lib.SystemEventSetWait()
+		if ret == nvml.ERROR_TIMEOUT {
+			s.want(len(list) == 0, "%d events, and none", len(list))
+			s.answered["Library.SystemEventSetWait"] = true
+			continue
+		}
+		if s.has("Library.SystemEventSetWait", ret) {
+			s.want(len(list) > 0, "no event, and no timeout")
+		}
 	}
 }
 

@@ -29,6 +29,9 @@ type library struct {
 	node    *sim.Node
 	client  *sim.Client
 	devices []*device // one handle for each GPU, as NVML gives
+
+	mu      sync.Mutex
+	binding *sim.BindWatch // nil until it is asked for
 }
 
 // returnOf is NVML's code for an error of the node.
@@ -81,6 +84,11 @@ func (l *library) Shutdown() nvml.Return {
 	if !l.client.End() {
 		return nvml.ERROR_UNINITIALIZED
 	}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.binding = nil
+
 	return nvml.SUCCESS
 }
 
@@ -126,6 +134,36 @@ func (l *library) DeviceGetHandleByPciBusId(busID string) (nvmlsource.Device, nv
 	}
 
 	return l.devices[index], nvml.SUCCESS
+}
+
+func (l *library) SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return) {
+	if err := l.node.Driver(); err != nil {
+		return nil, returnOf(err)
+	}
+	if !l.node.ReportsBinding() {
+		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
+	}
+
+	l.mu.Lock()
+	if l.binding == nil {
+		l.binding = l.node.WatchBinding()
+	}
+	binding := l.binding
+	l.mu.Unlock()
+
+	var list []nvml.SystemEventData_v1
+	for _, e := range binding.Events(l.node.Count()) {
+		kind := uint64(nvml.SystemEventTypeGpuDriverUnbind)
+		if e.Bound {
+			kind = nvml.SystemEventTypeGpuDriverBind
+		}
+		list = append(list, nvml.SystemEventData_v1{EventType: kind, GpuId: l.node.PCIID(e.Index)})
+	}
+	if list == nil {
+		return nil, nvml.ERROR_TIMEOUT
+	}
+
+	return list, nvml.SUCCESS
 }
 
 func (l *library) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {

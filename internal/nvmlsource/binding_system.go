@@ -1,0 +1,75 @@
+package nvmlsource
+
+import (
+	"runtime"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// maxSystemEvents is how many system events one call takes. What is left, the next one takes.
+const maxSystemEvents = 64
+
+func (l *library) SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return) {
+	if l.system == nil {
+		if ret := l.openSystemEvents(); ret != nvml.SUCCESS {
+			return nil, ret
+		}
+	}
+
+	var events [maxSystemEvents]nvml.SystemEventData_v1
+	request := nvml.SystemEventSetWaitRequest{Set: *l.system, Data: &events[0], DataSize: maxSystemEvents}
+	request.Version = nvml.STRUCT_VERSION(request, 1)
+
+	// The request, which cgo checks, points to memory of Go.
+	var pinned runtime.Pinner
+	defer pinned.Unpin()
+	pinned.Pin(&events[0])
+	ret := l.nvml.SystemEventSetWait(&request)
+	if ret != nvml.SUCCESS && ret != nvml.ERROR_TIMEOUT {
+		l.freeSystemEvents() // the next call makes another one
+	}
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+
+	return events[:min(request.NumEvent, maxSystemEvents)], nvml.SUCCESS
+}
+
+// openSystemEvents makes the queue of system events.
+func (l *library) openSystemEvents() nvml.Return {
+	for _, symbol := range []string{
+		"nvmlSystemEventSetCreate", "nvmlSystemRegisterEvents", "nvmlSystemEventSetWait", "nvmlSystemEventSetFree",
+	} {
+		if !l.has(symbol) {
+			return nvml.ERROR_FUNCTION_NOT_FOUND
+		}
+	}
+
+	create := nvml.SystemEventSetCreateRequest{}
+	create.Version = nvml.STRUCT_VERSION(create, 1)
+	if ret := l.nvml.SystemEventSetCreate(&create); ret != nvml.SUCCESS {
+		return ret
+	}
+
+	l.system = &create.Set
+	register := nvml.SystemRegisterEventRequest{EventTypes: systemEventKinds, Set: create.Set}
+	register.Version = nvml.STRUCT_VERSION(register, 1)
+	ret := l.nvml.SystemRegisterEvents(&register)
+	if ret != nvml.SUCCESS {
+		l.freeSystemEvents()
+	}
+
+	return ret
+}
+
+// freeSystemEvents frees the queue, which is not used any more whether that succeeds or not.
+func (l *library) freeSystemEvents() {
+	if l.system == nil {
+		return
+	}
+
+	free := nvml.SystemEventSetFreeRequest{Set: *l.system}
+	free.Version = nvml.STRUCT_VERSION(free, 1)
+	_ = l.nvml.SystemEventSetFree(&free)
+	l.system = nil
+}
