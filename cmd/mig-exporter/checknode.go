@@ -120,8 +120,8 @@ func readExtras(cfg *Config, logger log.Logger) (nvmlsource.Extras, error) {
 	return extrasOf(c), nil
 }
 
-// kubeletFinder remembers whether the node turned out to have no kubelet. The sources of a Snapshot do not tell that from
-// a kubelet that has not answered yet.
+// kubeletFinder remembers whether the node turned out to have no kubelet. The sources of a Snapshot do not tell that
+// from a kubelet that has not answered yet.
 type kubeletFinder struct {
 	poll.Pods
 

@@ -107,12 +107,14 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 		c.State, c.Asked, c.Found = checkMissing, true, i.Profile+" does not answer"
 		j.add(c)
 	}
+
 	j.judgeReadings(of, i.Errors)
 	for k := range i.ComputeInstances {
 		if i.Up { // else all of them fail for its reason
 			j.judgeCompute(of, g, i, &i.ComputeInstances[k])
 		}
 	}
+
 	if i.IsEmpty() {
 		if j.cfg.Profiling != profilingOff {
 			c := of.about("activity")
@@ -173,6 +175,7 @@ func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 		c.State = checkUnknown
 		c.Found = "no XID is received: the driver does not report them, or nothing shows whether it delivers them"
 	}
+
 	for _, e := range g.Errors {
 		if e.Reading != gpu.ReadingEvents {
 			continue
@@ -182,6 +185,7 @@ func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 			c.Remedy = rightsRemedy
 		}
 	}
+
 	if s := j.source(gpu.SourceKernelLog); s != nil && s.Up && c.State != checkOK {
 		c.Found += "; XIDs come from the kernel's log"
 	}
@@ -233,6 +237,7 @@ func (j *nodeJudge) judgeExtras() {
 		}
 		return false
 	}
+
 	for _, of := range []struct {
 		name  string
 		asked bool
@@ -255,12 +260,14 @@ func (j *nodeJudge) judgeExtras() {
 		if !of.asked {
 			continue
 		}
+
 		var with []string
 		for i := range j.last.GPUs {
 			if of.has(&j.last.GPUs[i]) {
 				with = append(with, fmt.Sprint(j.last.GPUs[i].Index))
 			}
 		}
+
 		c := nodeCheck{Name: "collector." + of.name, State: checkOK, Asked: true,
 			Found: "reported by GPUs " + strings.Join(with, ", ")}
 		if len(with) == 0 {

@@ -80,14 +80,15 @@ func failedChecks(j *nodeJudge) map[string]checkState {
 	return states
 }
 
-// TestCheckNodeOfSilentSources: a kubelet, an API server and jobs that have not answered yet are not taken for ones that
-// are not there.
+// TestCheckNodeOfSilentSources: a kubelet, an API server and jobs that have not answered yet are not taken for ones
+// that are not there.
 func TestCheckNodeOfSilentSources(t *testing.T) {
 	cfg := &Config{Profiling: profilingOff, KubeletSocket: "/kubelet.sock", NodeName: "n", JobDir: "/jobs"}
 	silent := nodeJudge{cfg: cfg, last: &gpu.Snapshot{}}
 	none := nodeJudge{cfg: cfg, last: &gpu.Snapshot{}, host: hostFacts{noKubelet: true}}
 
-	cmptest.Equal(t, "silent", failedChecks(&silent), map[string]checkState{"driver": checkMissing, "kubelet": checkUnknown,
+	cmptest.Equal(t, "silent", failedChecks(&silent), map[string]checkState{
+		"driver": checkMissing, "kubelet": checkUnknown,
 		"witness": checkUnknown, "api-server": checkUnknown, "batch-jobs": checkUnknown})
 	cmptest.Equal(t, "without a kubelet", failedChecks(&none), map[string]checkState{"driver": checkMissing,
 		"api-server": checkUnknown, "batch-jobs": checkUnknown})

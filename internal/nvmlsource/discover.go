@@ -92,11 +92,13 @@ func (s *Source) initialise() error {
 	if s.initialised {
 		return nil
 	}
+
 	if s.opts.MayOpen != nil {
 		if err := s.opts.MayOpen(s.askConfidential()); err != nil {
 			return fmt.Errorf("nvmlInit: %w", err)
 		}
 	}
+
 	s.session.rights = s.readRights()
 	open := s.lib.Init
 	if s.session.targets != nil {
@@ -108,6 +110,7 @@ func (s *Source) initialise() error {
 		}
 		return err
 	}
+
 	s.mu.Lock()
 	s.inits++
 	s.mu.Unlock()
