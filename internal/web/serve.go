@@ -48,7 +48,7 @@ func Serve(ctx context.Context, opts ServerOptions, handler http.Handler, logger
 
 	listeners, err := openListeners(ctx, opts)
 	if errors.Is(err, context.Canceled) {
-		return nil // the program was told to stop while it started
+		return nil // stopped while the program started
 	}
 	if err != nil {
 		return err

@@ -197,7 +197,7 @@ func ServeReleases(ctx context.Context, o Options, logger log.Logger) error {
 func (s *server) listenAndServe(ctx context.Context) error {
 	listeners, err := s.openListeners(ctx)
 	if errors.Is(err, context.Canceled) {
-		return nil // the program was told to stop while it started
+		return nil // stopped while the program started
 	}
 	if err != nil {
 		return err
