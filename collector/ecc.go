@@ -56,11 +56,13 @@ func newInstanceECC(c *catalog) collectFunc {
 		"severity", "lifetime", "location")
 	compute := c.newFamily("nvidia_mig_compute_instance_ecc_errors_total", help, splitOnly,
 		"severity", "lifetime", "location")
+
 	write := func(w *metricWriter, f *family, l labels, counts []gpu.ECCCount) {
 		for _, e := range counts {
 			w.add(f, l.extend("severity", e.Severity, "lifetime", e.Lifetime, "location", e.Location), float64(e.Count))
 		}
 	}
+
 	return func(w *metricWriter, v *view) {
 		for gi, of := range v.instances() {
 			if len(gi.ComputeInstances) == 1 && !gi.IsSplit() {

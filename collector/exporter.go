@@ -31,6 +31,7 @@ func newExporter(c *catalog) collectFunc {
 	driver := c.newFamily("nvidia_driver_info", "Versions of the driver, of NVML and of CUDA, with the value 1.", "",
 		"driver_version", "nvml_version", "cuda_version")
 	driverUse, profilerCalls := c.driverUse, c.profilerCalls
+
 	return func(w *metricWriter, v *view) {
 		w.addTimestamp(at, nil, v.Time)
 		w.add(generation, nil, float64(v.Generation))

@@ -16,6 +16,7 @@ func newFabric(c *catalog) collectFunc {
 	health := c.newFamily("nvidia_gpu_fabric_health",
 		"How the fabric is for this GPU (healthy, unhealthy or limited_capacity), with the value 1. Absent if the driver "+
 			"does not report it.", gpuWide, "health")
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
@@ -23,6 +24,7 @@ func newFabric(c *catalog) collectFunc {
 			if !ok {
 				continue
 			}
+
 			if clique, ok := fabric.Clique.Get(); ok {
 				w.add(info, g.labels.extend("cluster_uuid", fabric.ClusterUUID,
 					"clique", strconv.FormatUint(uint64(clique), 10)), 1)

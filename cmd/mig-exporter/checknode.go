@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-kit/log"
@@ -11,6 +13,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/poll"
 )
 
 // The forms of the report of check-node.
@@ -67,6 +70,11 @@ func checkNode(ctx context.Context, cfg *Config, control ControlConfig, logger l
 		node.openProfiler(cfg)
 	}
 	node.openKernelLog(cfg)
+	node.openJobs(cfg)
+	kubelet := &kubeletFinder{Pods: node.pods}
+	if node.pods != nil {
+		node.pods = kubelet
+	}
 
 	run := pollRun{command: commandCheckNode, cfg: cfg, node: node, polls: nodeCheckPolls, isPending: isPending}
 	if node.profiler != nil {
@@ -89,6 +97,7 @@ func checkNode(ctx context.Context, cfg *Config, control ControlConfig, logger l
 		last = &gpu.Snapshot{Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrVersionMismatch}}}
 	}
 
+	host.noKubelet = node.pods == nil || kubelet.none.Load()
 	list := calls.list()
 	judge := nodeJudge{cfg: cfg, control: control, extras: extras, host: host, processesHidden: node.processesHidden,
 		confidential: node.confidential.Load(), last: last, lastPoll: run.lastPoll, calls: list}
@@ -109,6 +118,22 @@ func readExtras(cfg *Config, logger log.Logger) (nvmlsource.Extras, error) {
 	}
 
 	return extrasOf(c), nil
+}
+
+// kubeletFinder remembers whether the node turned out to have no kubelet. The sources of a Snapshot do not tell that
+// from a kubelet that has not answered yet.
+type kubeletFinder struct {
+	poll.Pods
+
+	none atomic.Bool
+}
+
+// List implements poll.Pods.
+func (f *kubeletFinder) List(ctx context.Context) (gpu.Assignments, error) {
+	answer, err := f.Pods.List(ctx)
+	f.none.Store(errors.Is(err, gpu.ErrNoKubelet))
+
+	return answer, err
 }
 
 // isPending reports whether a reading of the last poll, or one that began before, has not ended: the GPU may hang.

@@ -36,14 +36,10 @@ func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 	j.judgeCore(name, g)
 	j.judgeEvents(name, g)
 	j.judgePersistence(name, g)
-	if j.cfg.Profiling == profilingOff {
-		return
-	}
-	if len(g.Instances) == 0 && g.MIG.Enabled.Or(false) {
-		j.add(nodeCheck{Name: name + " activity", State: checkOff, Found: "MIG is on, and there is no instance"})
-		return
-	}
-	if len(g.Instances) == 0 {
+
+	if g.MIG.Enabled.Or(false) {
+		j.judgeMIGActivity(name, g)
+	} else if len(g.Instances) == 0 {
 		j.judgeActivity(nodeCheck{Name: name}, g.ActivitySource, g.Activity, g.Errors)
 	}
 	for i := range g.Instances {
@@ -51,14 +47,55 @@ func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 	}
 }
 
+// judgeMIGActivity judges what GPM says of a GPU in MIG mode besides the activity of its instances: its traffic, which
+// takes a right of its own, and whether there is an instance at all.
+func (j *nodeJudge) judgeMIGActivity(name string, g *gpu.GPU) {
+	if j.cfg.Profiling == profilingOff {
+		return
+	}
+
+	if len(g.Instances) == 0 {
+		c := nodeCheck{Name: name + " activity", State: checkOff, Found: "MIG is on, and there is no instance"}
+		if errorOf(gpu.ReadingMIG, g.Errors) != nil {
+			c.State, c.Asked, c.Found = checkUnknown, true, "MIG is on, and its instances are not known"
+		}
+		j.add(c)
+	}
+
+	err := errorOf(gpu.ReadingActivity, g.Errors)
+	if err == nil || g.ActivitySource == gpu.ActivityUnknown {
+		return
+	}
+	c := nodeCheck{Name: name + " traffic", State: checkMissing, Asked: true,
+		Found: "no rates of PCIe and NVLink by GPM: " + err.Error()}
+	if errors.Is(err, gpu.ErrNoPermission) {
+		c.Remedy = rightsRemedy
+	}
+	j.add(c)
+}
+
+// errorOf returns the last error of a reading, nil if it has none.
+func errorOf(reading gpu.Reading, errs []gpu.ReadError) error {
+	var last error
+	for _, e := range errs {
+		if e.Reading == reading {
+			last = e.Err
+		}
+	}
+
+	return last
+}
+
 func describeLayout(g *gpu.GPU) string {
 	switch enabled, known := g.MIG.Enabled.Get(); {
-	case !known && slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == gpu.ReadingMIG }):
+	case !known && errorOf(gpu.ReadingMIG, g.Errors) != nil:
 		return "MIG mode unknown"
 	case !known:
 		return "without MIG"
 	case !enabled:
 		return "MIG is off"
+	case errorOf(gpu.ReadingMIG, g.Errors) != nil: // others may be hidden
+		return "MIG is on, " + countOf(len(g.Instances), "GPU instance") + " seen"
 	}
 	return "MIG is on, " + countOf(len(g.Instances), "GPU instance")
 }
@@ -70,14 +107,39 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 		c.State, c.Asked, c.Found = checkMissing, true, i.Profile+" does not answer"
 		j.add(c)
 	}
+
 	j.judgeReadings(of, i.Errors)
+	for k := range i.ComputeInstances {
+		if i.Up { // else all of them fail for its reason
+			j.judgeCompute(of, g, i, &i.ComputeInstances[k])
+		}
+	}
+
 	if i.IsEmpty() {
-		c := of.about("activity")
-		c.State, c.Found = checkOff, i.Profile+" has no compute instance: there is nothing to profile"
-		j.add(c)
+		if j.cfg.Profiling != profilingOff {
+			c := of.about("activity")
+			c.State, c.Found = checkOff, i.Profile+" has no compute instance: there is nothing to profile"
+			j.add(c)
+		}
 		return
 	}
 	j.judgeActivity(of, g.ActivitySource, i.Activity, append(slices.Clone(g.Errors), i.Errors...))
+}
+
+// judgeCompute judges a compute instance: its own readings, and its activity if it is a part of its GPU instance.
+func (j *nodeJudge) judgeCompute(of nodeCheck, g *gpu.GPU, i *gpu.GPUInstance, ci *gpu.ComputeInstance) {
+	part := fmt.Sprintf("compute instance %d", ci.ID)
+	if !ci.Up {
+		c := of.about(part)
+		c.State, c.Asked, c.Found = checkMissing, true, ci.Profile+" does not answer"
+		j.add(c)
+	}
+
+	of = of.about(part)
+	j.judgeReadings(of, ci.Errors)
+	if len(i.ComputeInstances) > 1 {
+		j.judgeActivity(of, g.ActivitySource, ci.Activity, append(slices.Clone(g.Errors), ci.Errors...))
+	}
 }
 
 // judgeReadings reports the readings of a device that fail, each once. What the GPU does not have is no failure; that
@@ -113,6 +175,7 @@ func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 		c.State = checkUnknown
 		c.Found = "no XID is received: the driver does not report them, or nothing shows whether it delivers them"
 	}
+
 	for _, e := range g.Errors {
 		if e.Reading != gpu.ReadingEvents {
 			continue
@@ -122,6 +185,7 @@ func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 			c.Remedy = rightsRemedy
 		}
 	}
+
 	if s := j.source(gpu.SourceKernelLog); s != nil && s.Up && c.State != checkOK {
 		c.Found += "; XIDs come from the kernel's log"
 	}
@@ -173,6 +237,7 @@ func (j *nodeJudge) judgeExtras() {
 		}
 		return false
 	}
+
 	for _, of := range []struct {
 		name  string
 		asked bool
@@ -195,12 +260,14 @@ func (j *nodeJudge) judgeExtras() {
 		if !of.asked {
 			continue
 		}
+
 		var with []string
 		for i := range j.last.GPUs {
 			if of.has(&j.last.GPUs[i]) {
 				with = append(with, fmt.Sprint(j.last.GPUs[i].Index))
 			}
 		}
+
 		c := nodeCheck{Name: "collector." + of.name, State: checkOK, Asked: true,
 			Found: "reported by GPUs " + strings.Join(with, ", ")}
 		if len(with) == 0 {
@@ -227,14 +294,17 @@ func (j *nodeJudge) judgePersistence(name string, g *gpu.GPU) {
 	j.add(c)
 }
 
-// judgeActivity judges the activity of a GPU without instances, or of an instance.
+// judgeActivity judges the activity of a GPU without instances, or of an instance, unless it is not asked for.
 func (j *nodeJudge) judgeActivity(of nodeCheck, from gpu.ActivitySource, a gpu.Activity, errs []gpu.ReadError) {
+	if j.cfg.Profiling == profilingOff {
+		return
+	}
+
 	c := of.about("activity")
 	c.State, c.Asked, c.Found = checkMissing, true, "none"
-	for _, e := range errs {
-		if e.Reading == gpu.ReadingActivity {
-			c.Found = e.Err.Error()
-		}
+	err := errorOf(gpu.ReadingActivity, errs)
+	if err != nil {
+		c.Found = err.Error()
 	}
 	switch {
 	case a.GraphicsEngine.Present() || a.SM.Present():
@@ -242,6 +312,9 @@ func (j *nodeJudge) judgeActivity(of nodeCheck, from gpu.ActivitySource, a gpu.A
 	case j.host.dcgm != nil && from == gpu.ActivityUnknown:
 		c.State, c.Found = checkUnknown, "the driver has no GPM for it; DCGM, which is embedded, was not started here"
 		c.Asked = j.host.dcgm.engine == "" || j.host.dcgm.profiling == ""
+	case errors.Is(err, gpu.ErrNoPermission):
+		c.Remedy = rightsRemedy
+	case err != nil && !errors.Is(err, gpu.ErrNotSupported): // it could not be asked: the GPU may have GPM
 	case j.cfg.DCGMMode == dcgmOff:
 		c.Remedy = "A100 and A30 have activity by DCGM alone: --dcgm.mode=embedded or remote, with " +
 			"datacenter-gpu-manager-4-proprietary; or accept it: --profiling.source=off"

@@ -20,8 +20,10 @@ type hostFacts struct {
 	cgroup                string            // its version; empty if unknown
 	logRestricted         gpu.Opt[bool]     // whether the kernel's log is for CAP_SYSLOG alone
 	sleeping              gpu.Opt[[]string] // the PCI addresses of GPUs that Linux has suspended
+	bound                 gpu.Opt[[]string] // the PCI addresses of GPUs that the kernel driver has
 	dcgm                  *dcgmFiles        // nil if an engine was asked instead
 	podsErr               error             // of the sources of pods
+	noKubelet             bool              // the node has none, or none was to be asked
 }
 
 // dcgmFiles are where the libraries of an embedded DCGM are; empty if they were not found.
@@ -45,6 +47,9 @@ func readHostFacts(cfg *Config, proc, sys, dev string) hostFacts {
 	h := hostFacts{root: os.Geteuid() == 0, capabilities: readCapabilities(proc)}
 	h.migMonitor, h.migConfig = readMIGRights(proc, dev)
 	h.sleeping = readSleeping(sys)
+	if bound, err := listBoundGPUs(sys, proc); err == nil {
+		h.bound = gpu.Some(bound)
+	}
 	h.logRestricted = readLogRestricted(proc)
 	h.cgroup = readCgroupVersion(sys)
 	if cfg.DCGMMode == dcgmEmbedded {
@@ -147,7 +152,9 @@ func (s simulation) readHost(*Config) hostFacts {
 	if s.Scenario().Node.KernelLog {
 		rights |= 1 << capSyslog
 	}
+	bound, _ := s.boundGPUs() // it does not fail
 	return hostFacts{
+		bound:        gpu.Some(bound),
 		root:         privileged,
 		capabilities: gpu.Some(rights),
 		migMonitor:   gpu.Some(privileged),

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +33,7 @@ func (j *nodeJudge) add(c nodeCheck) { j.checks = append(j.checks, c) }
 
 func (j *nodeJudge) judge() {
 	j.judgeDriver()
+	j.judgeBound()
 	j.judgeCalls()
 	j.judgePIDNamespace()
 	j.judgeHost()
@@ -84,6 +86,25 @@ func (j *nodeJudge) judgeDriver() {
 		c.State, c.Found = checkMissing, c.Found+": the driver lists none"
 	}
 	j.add(c)
+}
+
+// judgeBound reports GPUs that the kernel driver has and that its library does not list. In a container which was given
+// some of the GPUs alone that is as it should be, so it is not asked for.
+func (j *nodeJudge) judgeBound() {
+	bound, known := j.host.bound.Get()
+	if !known || len(bound) <= len(j.last.GPUs) || len(j.last.GPUs) == 0 || len(j.last.Unread) > 0 {
+		return
+	}
+
+	missing := slices.DeleteFunc(slices.Clone(bound), func(id string) bool {
+		return slices.ContainsFunc(j.last.GPUs, func(g gpu.GPU) bool {
+			return g.PCIBusID != "" && strings.HasSuffix(strings.ToLower(g.PCIBusID), strings.ToLower(id))
+		})
+	})
+	j.add(nodeCheck{Name: "unlisted-gpus", State: checkMissing,
+		Found: fmt.Sprintf("the kernel driver has %d GPUs; not among those that are listed: %s", len(bound),
+			strings.Join(missing, ", ")),
+		Remedy: "nothing in a container that was given the others alone; else look for XIDs of these GPUs in dmesg"})
 }
 
 // judgeCalls judges whether the driver answers: a call that hangs can be about a GPU whose last reading is good.
@@ -144,7 +165,7 @@ func (j *nodeJudge) judgeHost() {
 	if sleeping, ok := j.host.sleeping.Get(); ok {
 		c.State, c.Found = checkOK, "no GPU slept"
 		if len(sleeping) > 0 {
-			c.State, c.Found = checkOff, "slept until this command woke them: "+strings.Join(sleeping, ", ")
+			c.State, c.Found = checkOff, "slept before this command: "+strings.Join(sleeping, ", ")
 			c.Remedy = "the exporter keeps them awake (docs/faults.md)"
 		}
 	}
@@ -253,8 +274,9 @@ func (j *nodeJudge) judgePods() {
 	kubelet := j.judgeSource(gpu.SourceKubelet, j.cfg.KubeletSocket,
 		"mount /var/lib/kubelet/pod-resources, and run as root or in the socket's group")
 	kubelet.Name = "kubelet"
-	if kubelet.State == checkOff && j.cfg.KubeletSocket != "" {
-		kubelet.Asked, kubelet.Found = false, "this host has no kubelet: "+j.cfg.KubeletSocket+" is not there"
+	if kubelet.Asked && j.host.noKubelet {
+		kubelet.State, kubelet.Asked = checkOff, false
+		kubelet.Found = "this host has no kubelet: " + j.cfg.KubeletSocket + " is not there"
 	}
 	if j.host.podsErr != nil {
 		kubelet.State, kubelet.Asked, kubelet.Found = checkMissing, true, j.host.podsErr.Error()
@@ -263,12 +285,15 @@ func (j *nodeJudge) judgePods() {
 
 	c := j.judgeSource(gpu.SourceCheckpoint, j.cfg.Checkpoint, "run as root and mount /var/lib/kubelet/device-plugins")
 	c.Name = "checkpoint"
-	if c.State == checkOff && c.Asked {
+	if c.Asked && j.source(gpu.SourceCheckpoint) == nil {
 		c.State, c.Asked, c.Found = checkUnknown, false, "it is read once the kubelet has answered"
 	}
 	j.add(c)
 
 	c = nodeCheck{Name: "witness", State: checkOff, Asked: kubelet.State != checkOff, Found: "there is no kubelet"}
+	if c.Asked {
+		c.State, c.Found = checkUnknown, "the kubelet has not answered yet"
+	}
 	if named, ok := j.last.Witness.Get(); ok {
 		c.State, c.Found = checkOK, "the kubelet's list is complete"
 		if !named {
@@ -286,6 +311,10 @@ func (j *nodeJudge) judgePods() {
 		c.Found = "not asked (--kubernetes.node-name)"
 	}
 	j.add(c)
+
+	c = j.judgeSource(gpu.SourceJobs, j.cfg.JobDir, "docs/deploy-slurm.md has the folder and the prolog that fills it")
+	c.Name = "batch-jobs"
+	j.add(c)
 }
 
 // judgeSource judges a source by its state. An empty setting means that it is not asked for.
@@ -293,6 +322,8 @@ func (j *nodeJudge) judgeSource(name, setting, remedy string) nodeCheck {
 	c := nodeCheck{State: checkOff, Asked: setting != "", Found: "not asked"}
 	state := j.source(name)
 	switch {
+	case state == nil && c.Asked:
+		c.State, c.Found = checkUnknown, "it has not answered yet"
 	case state == nil:
 	case state.Up:
 		c.State, c.Asked, c.Found = checkOK, true, "it answers"

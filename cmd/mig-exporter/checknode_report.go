@@ -42,7 +42,7 @@ type nodeCheck struct {
 // about returns a check of one subject of the device that c is of.
 func (c nodeCheck) about(subject string) nodeCheck {
 	c.Name += " " + subject
-	c.subject = subject
+	c.subject = strings.TrimSpace(c.subject + " " + subject)
 	return c
 }
 

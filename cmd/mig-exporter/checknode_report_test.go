@@ -61,14 +61,65 @@ func TestCheckNodeOfASlowGPU(t *testing.T) {
 	last.LastRead = last.LastRead.Add(1)
 	s := &gpu.Snapshot{GPUs: []gpu.GPU{last}, HungCalls: 1}
 	j := nodeJudge{cfg: &Config{Profiling: profilingOff}, last: s, lastPoll: last.LastRead.Add(6e9)}
-	j.judge()
 
+	states := failedChecks(&j)
+	cmptest.Equal(t, "a slow GPU", states["gpu 0"], checkUnknown)
+	cmptest.Equal(t, "a reading that hangs", states["driver-calls"], checkMissing)
+}
+
+// failedChecks returns the states of the checks that fail, by name.
+func failedChecks(j *nodeJudge) map[string]checkState {
+	j.judge()
 	states := map[string]checkState{}
 	for _, c := range j.checks {
 		if c.fails() {
 			states[c.Name] = c.State
 		}
 	}
-	cmptest.Equal(t, "a slow GPU", states["gpu 0"], checkUnknown)
-	cmptest.Equal(t, "a reading that hangs", states["driver-calls"], checkMissing)
+
+	return states
+}
+
+// TestCheckNodeOfSilentSources: a kubelet, an API server and jobs that have not answered yet are not taken for ones
+// that are not there.
+func TestCheckNodeOfSilentSources(t *testing.T) {
+	cfg := &Config{Profiling: profilingOff, KubeletSocket: "/kubelet.sock", NodeName: "n", JobDir: "/jobs"}
+	silent := nodeJudge{cfg: cfg, last: &gpu.Snapshot{}}
+	none := nodeJudge{cfg: cfg, last: &gpu.Snapshot{}, host: hostFacts{noKubelet: true}}
+
+	cmptest.Equal(t, "silent", failedChecks(&silent), map[string]checkState{
+		"driver": checkMissing, "kubelet": checkUnknown,
+		"witness": checkUnknown, "api-server": checkUnknown, "batch-jobs": checkUnknown})
+	cmptest.Equal(t, "without a kubelet", failedChecks(&none), map[string]checkState{"driver": checkMissing,
+		"api-server": checkUnknown, "batch-jobs": checkUnknown})
+}
+
+// TestCheckNodeOfUnknownInstances: instances that could not be listed are not taken for none.
+func TestCheckNodeOfUnknownInstances(t *testing.T) {
+	of := gpu.GPU{Up: true, MIG: gpu.MIGState{Enabled: gpu.Some(true)}}
+	of.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}}
+	j := nodeJudge{cfg: &Config{}, last: &gpu.Snapshot{GPUs: []gpu.GPU{of}}}
+
+	cmptest.Equal(t, "activity", failedChecks(&j)["gpu 0 activity"], checkUnknown)
+}
+
+// TestCheckNodeNamesUnlistedGPUs: a GPU that has fallen off the bus is in the kernel driver's list alone.
+func TestCheckNodeNamesUnlistedGPUs(t *testing.T) {
+	var of gpu.GPU
+	of.PCIBusID = "00000000:1B:00.0"
+	j := nodeJudge{cfg: &Config{}, last: &gpu.Snapshot{GPUs: []gpu.GPU{of}},
+		host: hostFacts{bound: gpu.Some([]string{"0000:1b:00.0", "0000:43:00.0"})}}
+	j.judgeBound()
+
+	if len(j.checks) != 1 || j.checks[0].fails() || !strings.HasSuffix(j.checks[0].Found, "listed: 0000:43:00.0") {
+		t.Errorf("got %+v, want a line that names the other GPU", j.checks)
+	}
+}
+
+// TestCheckNodeWithoutProfiling: instances that do not answer are reported although their activity is not asked for.
+func TestCheckNodeWithoutProfiling(t *testing.T) {
+	of := gpu.GPU{Up: true, MIG: gpu.MIGState{Enabled: gpu.Some(true)}, Instances: []gpu.GPUInstance{{ID: 3}}}
+	j := nodeJudge{cfg: &Config{Profiling: profilingOff}, last: &gpu.Snapshot{GPUs: []gpu.GPU{of}}}
+
+	cmptest.Equal(t, "the instance", failedChecks(&j)["gpu 0 instance 3"], checkMissing)
 }

@@ -83,6 +83,11 @@ var checkNodeCases = []struct {
 		"{kind: xid, gpu: 1, xid: 79}, {kind: lost, gpu: 1}]"},
 	{name: "no-kernel-log", args: []string{"--xid.kernel-log"}, code: 1,
 		scenario: "node: {kernelLog: false}\ngpus: [{model: H100-SXM5-80GB}]"},
+	// Refused activity is not that of an A100, and each part of a split instance is judged.
+	{name: "no-activity", code: 1, args: []string{"--hpc.job-mapping-dir=/nonexistent"},
+		scenario: "node: {}\ngpus: [{model: H100-SXM5-80GB, mig: true, layout: [3g.40gb@0, {gi: 3g.40gb@4, ci: [1c, 2c]}]}]\n" +
+			"faults: [{kind: no-permission, reading: activity}]"},
+	{name: "no-match", code: 1, scenario: "node: {}\ngpus: [{model: H100-SXM5-80GB}]\nfaults: [{kind: version-mismatch}]"},
 	{name: "confidential", code: 1,
 		scenario: "node: {confidentialComputing: true, persistenceMode: false}\ngpus: [{model: H100-SXM5-80GB}]"},
 }

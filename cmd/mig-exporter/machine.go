@@ -37,11 +37,13 @@ func (n *node) openMachine(cfg *Config) error {
 	}
 	n.kind = machine{hostname: name, inCluster: os.Getenv("KUBERNETES_SERVICE_HOST") != ""}
 	n.hostname, n.now, n.library = name, time.Now, nvmlsource.Open(cfg.NVMLLibrary)
+
 	n.mayOpen = func(confidential gpu.Opt[bool]) error {
 		guard := openingGuard{proc: cfg.ProcDir, sys: "/sys", handles: handles.New(cfg.ProcDir, n.processesHidden)}
 		n.confidential.Store(guard.isConfidential(confidential))
 		return guard.mayOpen(confidential)
 	}
+
 	n.openLog = func() (kernellog.Device, error) { return kernellog.OpenFile(kernellog.Path) }
 	n.uptime = kernellog.Uptime
 	n.boundGPUs = (&boundGPUs{sys: "/sys", proc: cfg.ProcDir, now: time.Now}).list
@@ -49,6 +51,7 @@ func (n *node) openMachine(cfg *Config) error {
 	n.openMinors = func() ([]int, error) { return listOpenMinors("/proc/self/fd") }
 	n.admin = isAdmin("/proc")
 	n.processesHidden = pidns.CheckInitial("/proc/self")
+
 	return nil
 }
 

@@ -98,10 +98,15 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 	}
 	n.openProfiler(cfg)
 	n.openKernelLog(cfg)
-	if cfg.JobDir != "" {
-		n.jobs = hpcjobs.New(cfg.JobDir, logger)
-	}
+	n.openJobs(cfg)
 	return n, nil
+}
+
+// openJobs sets what reads the batch jobs, if there are any.
+func (n *node) openJobs(cfg *Config) {
+	if cfg.JobDir != "" {
+		n.jobs = hpcjobs.New(cfg.JobDir, n.logger)
+	}
 }
 
 // openKernelLog begins to read the kernel's log, if that is asked for. A log that cannot be read is a source that is

@@ -87,7 +87,7 @@ func sampleDevice(l *library, h handle, a args) result {
 		if h.kind == aMIGDevice {
 			return l.node.ComputeCounters(h.gpu, h.instance, h.compute)
 		}
-		return l.node.GPUCounters(h.gpu)
+		return l.node.MonitorGPU(h.gpu)
 	})
 }
 

@@ -172,6 +172,7 @@ func (l *Log) drop(failure error) bool {
 func (l *Log) readRecords(wait bool) error {
 	buffer := make([]byte, maxRecord)
 	skipped := 0
+
 	for {
 		n, err := l.device.Read(buffer, wait) // only this goroutine sets it
 		switch {

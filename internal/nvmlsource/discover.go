@@ -92,11 +92,13 @@ func (s *Source) initialise() error {
 	if s.initialised {
 		return nil
 	}
+
 	if s.opts.MayOpen != nil {
 		if err := s.opts.MayOpen(s.askConfidential()); err != nil {
 			return fmt.Errorf("nvmlInit: %w", err)
 		}
 	}
+
 	s.session.rights = s.readRights()
 	before, _ := s.listBound() // nil if that is unknown
 	open := s.lib.Init
@@ -109,6 +111,7 @@ func (s *Source) initialise() error {
 		}
 		return err
 	}
+
 	s.mu.Lock()
 	s.inits++
 	s.mu.Unlock()

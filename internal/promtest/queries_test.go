@@ -37,6 +37,41 @@ DCGM_FI_DEV_FB_USED{UUID="GPU-3"} 5
 `
 )
 
+// Queries of docs/compatibility.md for other programs, word for word.
+const (
+	kedaQuery     = `avg(nvidia_gpu_container_sm_activity_ratio{namespace="llm",pod=~"chat-.*"})`
+	openCostQuery = `sum by (namespace, pod) (increase(nvidia_gpu_container_energy_estimate_joules_total[1d]))`
+)
+
+// TestQueriesOfOtherProgramsAnswer: KEDA gets one number, OpenCost a share for each pod.
+func TestQueriesOfOtherProgramsAnswer(t *testing.T) {
+	t.Parallel()
+	page := readFile(t, "../../docs/compatibility.md")
+	for _, query := range []string{kedaQuery, openCostQuery} {
+		if !strings.Contains(page, query+"`") {
+			t.Errorf("docs/compatibility.md has no %s", query)
+		}
+	}
+
+	e := NewPrometheus(t)
+	text := []byte(readFile(t, goldens+"/b200-power.prom"))
+	e.AddScrape(t, scraped(), Text, text)
+	e.AddScrape(t, scraped().Add(time.Minute), Text, text)
+
+	if got := e.Query(t, kedaQuery); len(got) != 1 || got[0].F <= 0 || got[0].F > 1 {
+		t.Errorf("KEDA: got %v, want the mean activity of two pods", got)
+	}
+	shares := e.Query(t, openCostQuery)
+	if len(shares) == 0 {
+		t.Error("OpenCost: no pod has a share")
+	}
+	for _, share := range shares {
+		if share.Metric.Get("pod") == "" || share.Metric.Get("namespace") == "" {
+			t.Errorf("OpenCost: %v names no pod", share.Metric)
+		}
+	}
+}
+
 func TestTeamsAreJoined(t *testing.T) {
 	t.Parallel()
 	e := NewPrometheus(t)

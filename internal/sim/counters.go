@@ -21,20 +21,38 @@ type Counters struct {
 	PCIe, NVLink float64
 }
 
-// GPUCounters reads those of a whole GPU.
+// MonitorGPU reads the counters of a whole GPU for a client of the driver. In MIG mode they show what runs in all
+// instances, so they take root's rights, as the memory of the whole GPU does.
+func (n *Node) MonitorGPU(index int) (Counters, error) {
+	now, err := n.beginCall(index, gpu.ReadingActivity)
+	if err != nil {
+		return Counters{}, err
+	}
+	defer n.mu.Unlock()
+
+	if n.gpus[index].migOn && !n.privileged(index, now) {
+		return Counters{}, gpu.ErrNoPermission
+	}
+	return n.countersOf(n.gpus[index], now), nil
+}
+
+// GPUCounters reads those of a whole GPU, with root's rights.
 func (n *Node) GPUCounters(index int) (Counters, error) {
 	now, err := n.beginCall(index, gpu.ReadingActivity)
 	if err != nil {
 		return Counters{}, err
 	}
 	defer n.mu.Unlock()
-	g := n.gpus[index]
-	seconds := now.Sub(n.at).Seconds()
-	t := g.totals.after(g.sample, seconds)
+
+	return n.countersOf(n.gpus[index], now), nil
+}
+
+func (n *Node) countersOf(g *simGPU, now time.Time) Counters {
+	t := g.totals.after(g.sample, now.Sub(n.at).Seconds())
 	return Counters{
-		Time: now, Of: CountersOf{GPU: index}, Odd: n.odd(index, now), Activity: t.activity, Engines: g.engines(),
+		Time: now, Of: CountersOf{GPU: g.index}, Odd: n.odd(g.index, now), Activity: t.activity, Engines: g.engines(),
 		PCIe: t.pcie, NVLink: t.nvlink,
-	}, nil
+	}
 }
 
 // InstanceCounters reads those of a GPU instance; gpu.ErrNotFound if there is none with this id, gpu.ErrDriver if it

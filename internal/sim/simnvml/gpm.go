@@ -39,7 +39,7 @@ func (d *device) fillSample(into nvmlsource.GPMSample, counters sim.Counters, er
 }
 
 func (d *device) GpmSampleGet(s nvmlsource.GPMSample) nvml.Return {
-	counters, err := d.node.GPUCounters(d.index)
+	counters, err := d.node.MonitorGPU(d.index)
 	return d.fillSample(s, counters, err)
 }
 

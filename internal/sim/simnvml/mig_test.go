@@ -170,6 +170,20 @@ func TestWithoutRights(t *testing.T) {
 	ok[nvml.GpuInstanceProfileInfo_v3](t)(split.GetGpuInstanceProfileInfo(nvml.GPU_INSTANCE_PROFILE_3_SLICE))
 }
 
+// TestProfilingWithoutRights: of a GPU in MIG mode the instances alone can be profiled.
+func TestProfilingWithoutRights(t *testing.T) {
+	l, _ := start(t, "version: 1\nnode: {privileged: false}\ngpus: [{model: H100-80GB, mig: true, layout: "+
+		"[\"3g.40gb@0\"]}, {model: H100-80GB}]\n")
+	sample := ok[nvmlsource.GPMSample](t)(l.GpmSampleAlloc())
+	split, whole := handle(t, l, 0), handle(t, l, 1)
+
+	cmptest.Equal(t, "a GPU in MIG mode", split.GpmSampleGet(sample), nvml.ERROR_NO_PERMISSION)
+	cmptest.Equal(t, "its instance", split.GpmMigSampleGet(1, sample), nvml.SUCCESS)
+	m := ok[nvmlsource.MIGDevice](t)(split.GetMigDeviceHandleByIndex(0))
+	cmptest.Equal(t, "its MIG device", m.GpmSampleGet(sample), nvml.SUCCESS)
+	cmptest.Equal(t, "a GPU whose MIG mode is off", whole.GpmSampleGet(sample), nvml.SUCCESS)
+}
+
 func TestMIGModePending(t *testing.T) {
 	l, _ := start(t, "version: 1\ngpus: [{model: A30, mig: pending}]\n")
 	current, pending, ret := handle(t, l, 0).GetMigMode()
