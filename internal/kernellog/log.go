@@ -199,7 +199,9 @@ func (l *Log) addRecord(record string, live bool) {
 	if !ok || h.sequence < l.next {
 		return
 	}
-	missed := l.caughtUp && h.sequence > l.next
+	// Records from before the start are not missed, also if the log could be read only later.
+	isAfterStart := l.caughtUp || l.started && h.uptime >= l.startedAt
+	missed := isAfterStart && h.sequence > l.next
 	l.next = h.sequence + 1
 
 	l.mu.Lock()

@@ -212,6 +212,21 @@ func TestLogThatCannotBeRead(t *testing.T) {
 	})
 }
 
+// TestRecordsThatWereOverwrittenMeanwhile are lost if the log cannot be read at the start, unless the oldest one left is
+// from before it.
+func TestRecordsThatWereOverwrittenMeanwhile(t *testing.T) {
+	for seconds, want := range map[int]bool{3599: false, 3610: true} {
+		synctest.Test(t, func(t *testing.T) {
+			l := startLog(gpu.ErrNoPermission, newFakeDevice(record(100, seconds), record(101, 3620)))
+			defer l.Close()
+			time.Sleep(retryEvery)
+			synctest.Wait()
+			_, lost := l.Take()
+			cmptest.Equal(t, fmt.Sprintf("lost if the oldest is of second %d", seconds), lost, want)
+		})
+	}
+}
+
 // TestEndlessFailures do not occupy a processor: a log that returns nothing but failures is opened again later.
 func TestEndlessFailures(t *testing.T) {
 	for _, failure := range []answer{{err: syscall.EINVAL}, {}} {

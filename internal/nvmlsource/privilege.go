@@ -16,7 +16,8 @@ type privilege struct {
 	logged map[gpu.Reading]bool
 }
 
-// What a process needs for readings that are denied. One with CAP_SYS_ADMIN has all of it.
+// What a process needs for readings that are denied. Root on the host may open both device nodes. In a container
+// CAP_SYS_ADMIN alone is not enough for what needs the MIG monitor capability, except for events.
 const (
 	needsConfig = "root, or the MIG config capability: read access to the device node that " +
 		"/proc/driver/nvidia/capabilities/mig/config names (containers: NVIDIA_MIG_CONFIG_DEVICES=all with CAP_SYS_ADMIN)"

@@ -34,13 +34,12 @@ func (r *eventReads) add(id gpu.UUID, e extent) {
 // handleEvent records one event, and adds what it asks for.
 func (p *Poller) handleEvent(e gpu.Event, reads *eventReads) {
 	switch e.Kind {
-	case gpu.EventXID:
+	case gpu.EventXID, gpu.EventUnavailable, gpu.EventRecoveryAction:
 		if t := p.gpus[e.GPU]; t != nil {
-			p.recordXID(t, e)
-		}
-	case gpu.EventUnavailable, gpu.EventRecoveryAction:
-		if t := p.gpus[e.GPU]; t != nil {
-			p.recordHealthEvent(t, e)
+			p.recordFault(t, e)
+		} else if e.GPU == "" { // a GPU that is lost does not say any more which one it is
+			p.countLost("the driver reported an event of a GPU that it does not identify; it is missing from the counts",
+				e.Time)
 		}
 	case gpu.EventMIGChange:
 		reads.add(e.GPU, layoutOnly)
@@ -56,6 +55,15 @@ func (p *Poller) countLost(msg string, at time.Time) {
 	for _, t := range p.gpus {
 		t.countError(gpu.ReadError{Reading: gpu.ReadingEvents, Err: gpu.ErrUnavailable}, at)
 	}
+}
+
+// recordFault records an event about a fault of a GPU.
+func (p *Poller) recordFault(t *trackedGPU, e gpu.Event) {
+	if e.Kind == gpu.EventXID {
+		p.recordXID(t, e)
+		return
+	}
+	p.recordHealthEvent(t, e)
 }
 
 // recordHealthEvent counts and logs what the driver reports of the health of a GPU beside XIDs.

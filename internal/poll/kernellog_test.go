@@ -355,3 +355,31 @@ func TestBurstFromBeforeTheStartIsLocated(t *testing.T) {
 	cmptest.Equal(t, "of the GPU alone", xidsOf(g.Totals.GPUXIDs), map[uint64]float64{94: 0})
 	cmptest.Equal(t, "of the instance", len(g.Instances[0].XIDErrors), 0)
 }
+
+// TestLinesThatAreOlderThanTheInstance name another one, which had its id: neither the instance nor the pod that holds
+// it now is blamed.
+func TestLinesThatAreOlderThanTheInstance(t *testing.T) {
+	n := newLoggingNode(t)
+	defer n.startLoop()()
+	n.pollAfter(time.Second)
+	n.logXIDs(addressA(), 13)
+	n.log.lines[0].Instance = gpu.Some(gpu.InstanceID(2))
+	late := n.log.lines
+	n.log.lines = nil
+
+	for _, instances := range [][]gpu.GPUInstance{nil, n.src.gpus[uuidA].Instances} {
+		n.src.set(func() {
+			g := n.src.gpus[uuidA]
+			g.Instances = instances
+			n.src.gpus[uuidA] = g
+		})
+		n.pollAfter(time.Second)
+	}
+	n.log.lines = late
+	g := findGPU(t, n.pollAfter(logDelay), uuidA)
+
+	cmptest.Equal(t, "of the GPU and its instances", xidsOf(g.Totals.XIDErrors), map[uint64]float64{13: 1})
+	cmptest.Equal(t, "of the GPU alone", xidsOf(g.Totals.GPUXIDs), map[uint64]float64{13: 1})
+	cmptest.Equal(t, "of the instance that has the id now", len(g.Instances[0].XIDErrors), 0)
+	cmptest.HasTexts(t, n.out.String(), "gpu_instance=2")
+}

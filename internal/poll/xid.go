@@ -73,7 +73,8 @@ func (t *trackedGPU) shouldLog(e *gpu.Event, now time.Time) bool {
 }
 
 // podsOnDevice returns the pods that hold the device of an event, as "namespace/pod" joined by commas. An event that
-// names no instance concerns all of the GPU.
+// names no instance concerns all of the GPU. A line of the kernel's log can be hours old: what holds the device only
+// since then, or an instance that has got the id since then, is not concerned.
 func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	if s == nil {
 		return ""
@@ -85,16 +86,18 @@ func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	var pods []string
 	add := func(holders []gpu.Holder) {
 		for _, h := range holders {
-			if pod := h.Namespace + "/" + h.Pod; !slices.Contains(pods, pod) {
+			pod := h.Namespace + "/" + h.Pod
+			if !h.Since.After(e.Time) && !slices.Contains(pods, pod) {
 				pods = append(pods, pod)
 			}
 		}
 	}
 	add(s.GPUs[i].Holders)
 	for _, gi := range s.GPUs[i].Instances {
-		if id, ok := e.Instance.Get(); ok && id != gi.ID {
+		if id, ok := e.Instance.Get(); ok && id != gi.ID || gi.Since.After(e.Time) {
 			continue
 		}
+
 		add(gi.Holders)
 		for _, ci := range gi.ComputeInstances {
 			if id, ok := e.Compute.Get(); !ok || id == ci.ID {
@@ -120,17 +123,31 @@ func (t *trackedGPU) countXID(e gpu.Event, now time.Time) {
 	t.totals.XIDs.Value += increment
 	t.totals.XIDErrors = addXID(t.totals.XIDErrors, e, increment)
 
-	if id, ok := e.Instance.Get(); ok {
-		if gi := findInstance(t.layout.instances, id); gi != nil {
-			if located {
-				increment = 1
-				t.totals.GPUXIDs = removeXID(t.totals.GPUXIDs, e.XID)
-			}
-			gi.XIDErrors = addXID(gi.XIDErrors, e, increment)
-			return
+	if gi := t.instanceOf(&e); gi != nil {
+		if located {
+			increment = 1
+			t.totals.GPUXIDs = removeXID(t.totals.GPUXIDs, e.XID)
 		}
+		gi.XIDErrors = addXID(gi.XIDErrors, e, increment)
+
+		return
 	}
 	t.totals.GPUXIDs = addXID(t.totals.GPUXIDs, e, increment)
+}
+
+// instanceOf returns the GPU instance that an event names. It is nil if there is none, and if the one that has the id
+// now is younger than the event: ids are reused, and a line of the kernel's log may be from an earlier layout.
+func (t *trackedGPU) instanceOf(e *gpu.Event) *gpu.GPUInstance {
+	id, ok := e.Instance.Get()
+	if !ok {
+		return nil
+	}
+
+	gi := findInstance(t.layout.instances, id)
+	if gi == nil || gi.Since.After(e.Time) {
+		return nil
+	}
+	return gi
 }
 
 // removeXID takes one from the count of an XID in a list. The last one takes the XID from the list.

@@ -154,6 +154,56 @@ func TestXIDIsLogged(t *testing.T) {
 	}
 }
 
+// TestXIDOfAnEarlierHolder: a line of the kernel's log from before a pod held the device names it not.
+func TestXIDOfAnEarlierHolder(t *testing.T) {
+	n := newLoggingNode(t)
+	heldBy := func(pod string) gpu.Assignments {
+		return gpu.Assignments{List: []gpu.Assignment{newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, pod, 1)}}
+	}
+	pods := &fakePods{list: heldBy("train-0"), now: n.clock.Now}
+	n.opts.Pods = pods
+	defer n.startLoop()()
+	n.pollAfter(time.Second)
+	n.logXIDs(addressA(), 13)
+	n.log.lines[0].Instance = gpu.Some(n.src.gpus[uuidA].Instances[0].ID)
+	late := n.log.lines
+	n.log.lines = nil
+
+	pods.list = heldBy("train-1")
+	n.pollAfter(time.Second)
+	n.pollAfter(time.Minute)
+	n.log.lines = late
+	n.logXIDs(addressA(), 31)
+	n.pollAfter(logDelay)
+
+	named := map[string]bool{}
+	for line := range strings.Lines(n.out.String()) {
+		for _, xid := range []string{"xid=13", "xid=31"} {
+			if strings.Contains(line, xid) {
+				named[xid] = strings.Contains(line, "pod=ns/train-1")
+			}
+		}
+	}
+	cmptest.Equal(t, "lines that name the pod", named, map[string]bool{"xid=13": false, "xid=31": true})
+}
+
+// TestEventsOfAnUnknownGPU may be of any: that one is missing is counted for each.
+func TestEventsOfAnUnknownGPU(t *testing.T) {
+	n := newLoggingNode(t)
+	defer n.startLoop()()
+	n.pollAfter(time.Second)
+
+	for _, kind := range []gpu.EventKind{gpu.EventXID, gpu.EventUnavailable, gpu.EventRecoveryAction} {
+		n.src.events <- gpu.Event{Kind: kind, XID: 79, Time: n.clock.Now()}
+	}
+	s := n.pollAfter(time.Second)
+	for _, id := range []gpu.UUID{uuidA, uuidB} {
+		g := findGPU(t, s, id)
+		cmptest.Equal(t, "XIDs of "+string(id), g.Totals.XIDs.Value, 0)
+		cmptest.Equal(t, "losses of "+string(id), errorCount(g, gpu.ReadingEvents, gpu.ReasonOther), 3)
+	}
+}
+
 func gpuUUIDs(s *gpu.Snapshot) []gpu.UUID {
 	var ids []gpu.UUID
 	for i := range s.GPUs {
