@@ -54,12 +54,14 @@ type device struct {
 	nvlink   gpu.Opt[float64] // bytes at the last Snapshot
 	pcie     gpu.Opt[float64]
 	idle     time.Time // since when it is known that no kernel runs
+	engines  gpu.Opt[gpu.Engines]
 }
 
 // minute is the mean activity of a window.
 type minute struct {
 	busy, sm, dram float32
 	unread         bool // SM or DRAM activity
+	engines        [mediaKinds]float32
 }
 
 // holderID distinguishes the holders of a device over time.
@@ -159,7 +161,7 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 			continue
 		}
 		a.setHolder(d, g, instance.Profile, holders, instance.Jobs, processes, passed.held)
-		d.observeInstance(instance, elapsed, g.ActivitySource)
+		d.observeInstance(g, instance, elapsed)
 		held = held || d.workload != nil
 	}
 	a.observeTenants(g, held, elapsed)
@@ -320,6 +322,7 @@ func (a *Advisor) closeWindow(d *device, at time.Time) {
 		if o := d.open.observed; o > 0 {
 			d.addMinutes(int(o/windowLength.Seconds()+0.5), minute{
 				float32(d.open.busy / o), float32(d.open.sm / o), float32(d.open.dram / o), d.open.activityUnread > 0,
+				d.open.meanEngines(),
 			})
 		}
 		d.memory = d.open.memory
@@ -341,11 +344,20 @@ func (d *device) addMinutes(n int, m minute) {
 // meanOfLast returns the means over the last ten minutes. What is missing of a shorter time counts as idle.
 func (d *device) meanOfLast() minute {
 	var mean minute
-	for _, m := range d.last10 {
-		mean = minute{mean.busy + m.busy, mean.sm + m.sm, mean.dram + m.dram, mean.unread || m.unread}
+	for i := range d.last10 {
+		m := &d.last10[i]
+		mean.busy, mean.sm, mean.dram = mean.busy+m.busy, mean.sm+m.sm, mean.dram+m.dram
+		mean.unread = mean.unread || m.unread
+		for kind, busy := range m.engines {
+			mean.engines[kind] += busy
+		}
 	}
 	n := float32(len(d.last10))
-	return minute{mean.busy / n, mean.sm / n, mean.dram / n, mean.unread}
+	mean.busy, mean.sm, mean.dram = mean.busy/n, mean.sm/n, mean.dram/n
+	for kind := range mean.engines {
+		mean.engines[kind] /= n
+	}
+	return mean
 }
 
 // forget drops devices that have gone, and workloads and pods that were not seen for long.

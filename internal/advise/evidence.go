@@ -35,10 +35,9 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	if observed > 0 {
 		e.ThrottledRatio = min(1, w.Throttled/observed)
 	}
-	for kind, name := range mediaNames() {
-		if isRecent(w.Media[kind], now) {
-			e.MediaEngines = append(e.MediaEngines, name)
-		}
+	e.MediaUse = w.mediaUseOf(now)
+	for i := range e.MediaUse {
+		e.MediaEngines = append(e.MediaEngines, e.MediaUse[i].Engine)
 	}
 	return e
 }

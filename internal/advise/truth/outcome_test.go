@@ -100,13 +100,13 @@ func (o *outcome) began() int {
 // needs are what a workload must have of any slice.
 type needs struct {
 	gib   float64
-	media [4]bool
+	media [4]bool // any engine of the kind
 }
 
-func (n *needs) add(gib float64, media [4]bool) {
+func (n *needs) add(gib float64, media kernels.Engines) {
 	n.gib = max(n.gib, gib)
 	for kind, used := range media {
-		n.media[kind] = n.media[kind] || used
+		n.media[kind] = n.media[kind] || used > 0
 	}
 }
 
@@ -114,8 +114,7 @@ func (n *needs) add(gib float64, media [4]bool) {
 func (n *needs) outOfMemory(p *gpu.Profile) bool { return n.gib*gib+ownBytes > float64(p.MemoryBytes) }
 
 func lacks(p *gpu.Profile, used [4]bool) bool {
-	have := p.Engines.Or(gpu.Engines{})
-	for kind, n := range [4]int{have.Encoder, have.Decoder, have.JPEG, have.OFA} {
+	for kind, n := range enginesOf(p) {
 		if used[kind] && n == 0 {
 			return true
 		}
@@ -142,10 +141,16 @@ type foreseen struct {
 	work, allWork float64
 }
 
-// add counts a minute of a busy time, with the stretch that its means let expect.
-func (f *foreseen) add(busy, stretch float64) {
-	f.stretch.add(stretch, busy)
-	f.work, f.allWork = f.work+busy/max(1, busy*stretch), f.allWork+busy
+// add counts a minute of a demand, with the stretch that its means let expect, in a size with so many engines.
+func (f *foreseen) add(d kernels.Demand, stretch float64, have kernels.Engines) {
+	f.stretch.add(stretch, d.Busy)
+	done := 1 / max(1, d.Busy*stretch)
+	for kind, used := range d.Media {
+		if used > have[kind] {
+			done = min(done, have[kind]/used)
+		}
+	}
+	f.work, f.allWork = f.work+d.Busy*done, f.allWork+d.Busy
 }
 
 // does reports whether a size would have done in the time that was observed, with no reserve.
