@@ -3,6 +3,7 @@ package advise
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -178,6 +179,22 @@ func (w *workload) mediaUseOf(now time.Time) []MediaUse {
 	return list
 }
 
+// setMediaUse sets what is known of engines.
+func (e *Evidence) setMediaUse(list []MediaUse) {
+	e.MediaUse, e.MediaEngines = list, nil
+	for i := range list {
+		e.MediaEngines = append(e.MediaEngines, list[i].Engine)
+	}
+}
+
+// AddUnknownUse adds that media engines of a kind were used, and that it is not known how many, unless their use is in
+// the evidence already.
+func (e *Evidence) AddUnknownUse(engine string) {
+	if !slices.Contains(e.MediaEngines, engine) {
+		e.setMediaUse(append(e.MediaUse, MediaUse{Engine: engine, Unknown: true}))
+	}
+}
+
 // countEngines fills in how many engines the device has.
 func (e *Evidence) countEngines(of capacity) {
 	counts := of.counts()
@@ -316,6 +333,49 @@ func (d *device) shortEngines(of capacity, profiles []gpu.Profile) (short [media
 	return short
 }
 
+// WindowEngines are the media engines of a kind that were used in a part of the time.
+type WindowEngines struct {
+	Engine string // encoder, decoder, jpeg or ofa
+	// Mean and Most say how busy they were, as shares of the device's engines of the kind: on average, and at most in a
+	// sample.
+	Mean, Most float64
+}
+
+// addEngines adds the media engines of a window. The largest sample stands for the window, as a poll does for the time
+// since the one before.
+func (r *Record) addEngines(v *Window, seconds float64) {
+	var most [mediaKinds]float64
+	for i := range v.Engines {
+		used := &v.Engines[i]
+		kind := kindOf(used.Engine)
+		most[kind] = min(max(used.Most, used.Mean), 1)
+		r.engines[kind] = max(r.engines[kind], min(used.Mean, 1))
+	}
+
+	for kind, share := range most {
+		r.workload.addEngines(kind, share, seconds, v.End)
+	}
+}
+
+// mediaUse returns what is known of the kinds of engines that were used at any time.
+func (r *Record) mediaUse() []MediaUse {
+	var list []MediaUse
+	for kind, name := range mediaNames() {
+		if use := r.workload.engineOf(kind); use != nil {
+			list = append(list, MediaUse{
+				Engine: name, BusyP99: round3(use.Busy.quantile(0.99)), BusyMaxMinute: round3(r.engines[kind]),
+			})
+		}
+	}
+	return list
+}
+
+// HasEngine reports whether a GPU with some profiles can have media engines of a kind: not if none of them has any.
+func HasEngine(profiles []gpu.Profile, engine string) bool {
+	most := mostEngines(profiles)
+	return !most.Present() || countsOf(most)[kindOf(engine)] > 0
+}
+
 // PredictedEngines are the media engines of a kind that a workload uses in the recommended profile.
 type PredictedEngines struct {
 	Engine string `json:"engine"`
@@ -351,7 +411,7 @@ func EngineName(engine string, n int) string {
 }
 
 // String returns how many engines of a kind were used, as part of a sentence: "5.0 of 7 decoders busy at p99 and 5.2
-// in the busiest minute".
+// at the busiest time".
 func (u *MediaUse) String() string {
 	if u.Unknown {
 		return EngineName(u.Engine, 2) + " in use, it is not known how many at once"
@@ -360,7 +420,7 @@ func (u *MediaUse) String() string {
 		return EngineName(u.Engine, 2) + " in use, it is not known of how many"
 	}
 	count := float64(u.Count)
-	return fmt.Sprintf("%.1f of %d %s busy at p99 and %.1f in the busiest minute", u.BusyP99*count, u.Count,
+	return fmt.Sprintf("%.1f of %d %s busy at p99 and %.1f at the busiest time", u.BusyP99*count, u.Count,
 		EngineName(u.Engine, u.Count), u.BusyMaxMinute*count)
 }
 

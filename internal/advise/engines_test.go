@@ -52,8 +52,8 @@ func TestEnginesAreQuantities(t *testing.T) {
 // TestEnginesAreExplained: answer and refusal say how many engines are used, and how many there are.
 func TestEnginesAreExplained(t *testing.T) {
 	for busy, want := range map[float64]string{
-		1.7: "1.7 of 7 decoders busy at p99 and 1.7 in the busiest minute: 3g.40gb does the work with 3 decoders",
-		5: "5.0 of 7 decoders busy at p99 and 5.0 in the busiest minute; no smaller profile is known to have what it needs: " +
+		1.7: "1.7 of 7 decoders busy at p99 and 1.7 at the busiest time: 3g.40gb does the work with 3 decoders",
+		5: "5.0 of 7 decoders busy at p99 and 5.0 at the busiest time; no smaller profile is known to have what it needs: " +
 			"6.2 decoders",
 	} {
 		if r := recommendFor(fastOptions(), longEnough, video(t, busy/7)); !strings.Contains(r.Explanation, want) {

@@ -35,10 +35,7 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	if observed > 0 {
 		e.ThrottledRatio = min(1, w.Throttled/observed)
 	}
-	e.MediaUse = w.mediaUseOf(now)
-	for i := range e.MediaUse {
-		e.MediaEngines = append(e.MediaEngines, e.MediaUse[i].Engine)
-	}
+	e.setMediaUse(w.mediaUseOf(now))
 	return e
 }
 
