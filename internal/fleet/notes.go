@@ -72,7 +72,8 @@ func (a *analysis) notes(r *Report) []string {
 	add(c.links, "%d GPUs have no NVLink traffic in the history: it is taken for none.", c.links)
 	add(c.unheld, "%d GPUs are in a cluster whose history names no pod or job: they count as held all the time.", c.unheld)
 	add(r.Fleet.NotChecked, "%d of the slices have fewer media engines than the GPU, and their use is not in the "+
-		"history: check what these workloads use of them (video, JPEG, optical flow). mig-exporter serves it with --collector.media.",
+		"history: check what these workloads use of them (video, JPEG, optical flow). mig-exporter serves it "+
+		"with --collector.media.",
 		r.Fleet.NotChecked)
 	add(r.Fleet.Idle, "%d of the GPUs that could be slices were held and ran nothing at all: ask whether they are needed.",
 		r.Fleet.Idle)
