@@ -53,7 +53,7 @@ type device struct {
 	count    int              // minutes of closed windows since the holder came
 	nvlink   gpu.Opt[float64] // bytes at the last Snapshot
 	pcie     gpu.Opt[float64]
-	idle     time.Time // since when it is known that no kernel runs
+	idle     time.Time // since when it is known that no kernel runs, and no media engine that is read
 	engines  gpu.Opt[gpu.Engines]
 }
 

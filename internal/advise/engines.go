@@ -102,7 +102,10 @@ func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
 			continue
 		}
 		share = min(max(share, 0), 1)
-		d.open.media[kind] = d.open.media[kind] || share > 0
+		if share > 0 {
+			d.open.media[kind] = true
+			d.idle = time.Time{} // without any kernel: graphics-engine activity has nothing of media engines
+		}
 		d.open.engines[kind] += share * elapsed
 		d.open.enginesRead[kind] += elapsed
 		if d.workload != nil {

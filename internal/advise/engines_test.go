@@ -223,6 +223,25 @@ func TestSliceWithTooFewEngines(t *testing.T) {
 	}
 }
 
+// TestDecodingIsNotIdle: a slice that decodes without any kernel, in a part of its polls, is not idle.
+func TestDecodingIsNotIdle(t *testing.T) {
+	for about, c := range map[string]struct {
+		every int // minutes
+		want  Action
+	}{"decodes": {1, ActionKeep}, "now and then": {30, ActionKeep}, "not any more": {1 << 20, ActionIdle}} {
+		a, g := New(fastOptions()), videoSlice(t, "H100-80GB", "1g.10gb", 0)
+		setInstanceActivity(&g, 0, 0)
+		minute := 0
+		s := show(a, start(), 2*time.Hour, g, func(_ time.Time, g *gpu.GPU) {
+			instance := g.Instances[0]
+			instance.Media.Decoder = gpu.Some(0.3 * float64(1/(1+minute%c.every)))
+			g.Instances = []gpu.GPUInstance{instance}
+			minute++
+		})
+		cmptest.Equal(t, about, recommend(a, s).Devices[0].Action, c.want)
+	}
+}
+
 func setInstanceActivity(g *gpu.GPU, busy, sm float64) {
 	g.Instances[0].Activity.GraphicsEngine, g.Instances[0].Activity.SM = gpu.Some(busy), gpu.Some(sm)
 }

@@ -203,6 +203,19 @@ func TestJudgment(t *testing.T) {
 	}
 }
 
+// TestDecodingIsNotIdle: a GPU that decodes without any kernel was not held in vain.
+func TestDecodingIsNotIdle(t *testing.T) {
+	o := weekly()
+	for decoders, idle := range map[float64]bool{0: true, 0.05: false} {
+		d := narrow(o)
+		for at := range d.history.busy {
+			d.history.busy[at], d.history.sms[at], d.history.bandwidth[at] = 0, 0, 0
+		}
+		d.history.useEngines("decoder", decoders, decoders, 1)
+		cmptest.Equal(t, "idle", analysisOf(o).summarize(d).Idle, idle)
+	}
+}
+
 // TestHoldersUnknown: in a cluster without any holder a GPU counts as held whenever it is seen.
 func TestHoldersUnknown(t *testing.T) {
 	o := weekly()

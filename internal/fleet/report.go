@@ -106,7 +106,8 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 	g.BusyMax = round(e.Busy10Minutes)
 	g.MemoryBytes, g.MemoryTrend = e.MemoryBytes, math.Round(e.MemoryTrend)
 	g.MediaUse = e.MediaUse
-	g.ActivityUnread, g.NVLinkUnread, g.Idle = f.ActivityUnread, nvlinkUnread, e.Busy10Minutes <= advise.IdleShare
+	g.ActivityUnread, g.NVLinkUnread = f.ActivityUnread, nvlinkUnread
+	g.Idle = e.Busy10Minutes <= advise.IdleShare && len(e.MediaUse) == 0
 	if !f.ActivityUnread {
 		g.Kernels = &advise.Kernels{Width: round(e.P95.Width), Bandwidth: round(e.P95.Bandwidth)}
 	}

@@ -49,8 +49,10 @@ func (d *distribution) quantile(q float64) float64 {
 type outcome struct {
 	stretch       distribution // busy-weighted, of one minute
 	work, allWork float64      // done in the slice, and on the whole GPU
-	hour          struct{ work, allWork, stretched float64 }
-	worstHour     float64 // throughput of the worst hour
+	// engineWork is what the media engines of the slice do of the work.
+	engineWork float64
+	hour       struct{ work, allWork, stretched float64 }
+	worstHour  float64 // throughput of the worst hour
 	// the first minute of the first hour that lost more than a twentieth, or passed its stretch; -1 if there is none
 	firstLoss int
 	hourLoss  int // the first minute of the open hour with a loss
@@ -69,6 +71,7 @@ func (o *outcome) add(d kernels.Demand, on kernels.Device, whole kernels.Result,
 		all, done := whole.Throughput*d.Busy, r.Throughput*d.Busy
 		o.stretch.add(r.Stretch, d.Busy)
 		o.work, o.allWork = o.work+done, o.allWork+all
+		o.engineWork += all * enginesDo(d.Media, on.Engines)
 		o.hour.work, o.hour.allWork, o.hour.stretched = o.hour.work+done, o.hour.allWork+all, o.hour.stretched+all*r.Stretch
 		if o.hourLoss < 0 && (done < minThroughput*all || r.Stretch > maxStretch) {
 			o.hourLoss = minute
@@ -87,6 +90,18 @@ func (o *outcome) add(d kernels.Demand, on kernels.Device, whole kernels.Result,
 		}
 	}
 	o.hour, o.hourLoss = struct{ work, allWork, stretched float64 }{}, -1
+}
+
+// enginesDo returns how much of its work a workload does that uses so many media engines at full speed, with those that
+// there are.
+func enginesDo(used, have kernels.Engines) float64 {
+	done := 1.
+	for kind, n := range used {
+		if n > have[kind] {
+			done = min(done, have[kind]/n)
+		}
+	}
+	return done
 }
 
 // began returns the minute from which a regret could be noticed.
@@ -144,12 +159,7 @@ type foreseen struct {
 // add counts a minute of a demand, with the stretch that its means let expect, in a size with so many engines.
 func (f *foreseen) add(d kernels.Demand, stretch float64, have kernels.Engines) {
 	f.stretch.add(stretch, d.Busy)
-	done := 1 / max(1, d.Busy*stretch)
-	for kind, used := range d.Media {
-		if used > have[kind] {
-			done = min(done, have[kind]/used)
-		}
-	}
+	done := min(1/max(1, d.Busy*stretch), enginesDo(d.Media, have))
 	f.work, f.allWork = f.work+d.Busy*done, f.allWork+d.Busy
 }
 
