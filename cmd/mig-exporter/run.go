@@ -126,7 +126,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		MayOpen: node.mayOpen, Opening: x.opening(), Admin: node.admin,
 		GPM:             cfg.asksGPM(),
 		ProcessesHidden: node.processesHidden, ProcessUtilization: cfg.servesProcesses(),
-		Extras: func() nvmlsource.Extras { return x.metrics.extras() }, WholeGPUMedia: cfg.Advise.Enabled,
+		Extras: func() nvmlsource.Extras { return x.metrics.extras() }, Media: cfg.Advise.Enabled,
 		GPMFor: func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },
 	})
 	if err := x.openMetrics(cfg); err != nil {

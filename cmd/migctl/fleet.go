@@ -211,7 +211,7 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 		"media_not_checked", "idle", "stretch_p95_low", "stretch_p95_expected", "stretch_p95_high", "busy_mean", "busy_p99",
 		"busy_max_10m",
 		"width_p95", "bandwidth_p95", "memory_max_bytes", "memory_trend_bytes_per_day", "observed_hours", "coverage",
-		"held_hours_per_week", "exporter", "explanation"}}
+		"held_hours_per_week", "exporter", "explanation", "media_use"}}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
 		stretch, kernels := [3]string{}, [2]string{}
@@ -231,9 +231,20 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 			stretch[1], stretch[2],
 			number(g.BusyMean), number(g.BusyP99), number(g.BusyMax), kernels[0], kernels[1], number(g.MemoryBytes),
 			number(g.MemoryTrend),
-			number(g.ObservedHours), number(g.Coverage), number(g.HeldHoursPerWeek), g.Exporter, g.Explanation))
+			number(g.ObservedHours), number(g.Coverage), number(g.HeldHoursPerWeek), g.Exporter, g.Explanation,
+			fleetMediaText(g.MediaUse)))
 	}
 	return errors.Join(out.WriteAll(rows), out.Error())
+}
+
+// fleetMediaText says how many media engines were used of each kind that was.
+func fleetMediaText(list []advise.MediaUse) string {
+	var uses []string
+	for i := range list {
+		uses = append(uses, list[i].String())
+	}
+
+	return strings.Join(uses, "; ")
 }
 
 // noFormula keeps a spreadsheet from taking a text for a formula.

@@ -190,8 +190,8 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 	}
 	p.para("", dim, "GIB: most memory in use. BUSY: mean time in which kernels ran. STRETCH: how many times as long as "+
 		"now requests take in the slice at p95, if all kernels are alike and at worst; the expected value between them "+
-		"decides. NOTE: p, provisional (evidence of less than seven days); m, the slice lacks media engines that may be in "+
-		"use; i, idle: held, and ran nothing.")
+		"decides. NOTE: p, provisional (evidence of less than seven days); m, the slice has fewer media engines, which "+
+		"may be in use; i, idle: held, and ran nothing.")
 	p.line()
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,8 +37,8 @@ func explainDevice(p *page, r *advise.Recommendation, strict bool) {
 		p.para("  ", yellow, "provisional: less than seven days of evidence")
 	}
 	if r.NotChecked {
-		p.para("  ", yellow, "not checked: the use of media engines that the profile lacks cannot be read. Make sure "+
-			"that the workload needs no video engines")
+		p.para("  ", yellow, "not checked: the use of media engines cannot be read, and the profile has fewer than "+
+			"the device. Make sure that the workload needs no more of them")
 	}
 	if r.Evidence != nil {
 		writeEvidence(p, r)
@@ -105,11 +106,7 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 		writeFact(p, "power, PCIe", shareText(e.PowerP95)+" of the power limit above idle at p95; "+shareText(e.PCIeMax)+
 			" of the link in the busiest minute")
 	}
-	media := cmp.Or(strings.Join(e.MediaEngines, ", "), "not used")
-	if e.MediaUnread {
-		media = strings.TrimPrefix(media+", the use of some cannot be read", "not used, ")
-	}
-	writeFact(p, "media", media)
+	writeFact(p, "media", mediaText(e))
 	if e.ThrottledRatio > 0 {
 		writeFact(p, "throttled", shareText(e.ThrottledRatio)+" of the time: the figures may be too low")
 	}
@@ -119,6 +116,22 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 		busy, width := p.histogramRow(i, e.BusyHistogram[i]), p.histogramRow(i, e.WidthHistogram[i])
 		p.line(text("  %s  %s", p.cell(busy, 36), width))
 	}
+}
+
+// mediaText says how much is used of the media engines.
+func mediaText(e *advise.Evidence) string {
+	var uses []string
+	for i := range e.MediaUse {
+		uses = append(uses, e.MediaUse[i].String())
+	}
+	if len(uses) == 0 { // of an exporter that knows only that they were used
+		uses = slices.Clone(e.MediaEngines)
+	}
+	if e.MediaUnread {
+		uses = append(uses, "the use of some cannot be read")
+	}
+
+	return cmp.Or(strings.Join(uses, "; "), "not used")
 }
 
 // histogramRow draws the share of one of ten equal ranges of 0-1.
@@ -180,7 +193,7 @@ func consideredText(reason advise.Reason, strict bool) string {
 	case advise.ReasonMemory:
 		return "too little memory"
 	case advise.ReasonMedia:
-		return "lacks media engines in use"
+		return "too few media engines"
 	case advise.ReasonStretch:
 		if strict {
 			return "requests could take too long"
@@ -202,6 +215,20 @@ func writePredicted(p *page, r *advise.Recommendation) {
 		median.Low, median.High, median.Expected, p95.Low, p95.High, p95.Expected))
 	writeFact(p, "busy", fmt.Sprintf("%s at p99, %s in the busiest 10 minutes; %s of its SMs on average",
 		shareText(e.BusyP99), shareText(e.Busy10Minutes), shareText(e.SMActivity)))
+	if len(e.MediaEngines) > 0 {
+		writeFact(p, "media", neededEnginesText(e.MediaEngines))
+	}
 	writeFact(p, "throughput", fmt.Sprintf("%s of today's", shareText(e.ThroughputRatio)))
 	writeFact(p, "set free", fmt.Sprintf("%s of the SMs, if something else uses them", shareText(r.Reclaimable)))
+}
+
+// neededEnginesText says how many media engines are needed of those that a profile has.
+func neededEnginesText(engines []advise.PredictedEngines) string {
+	var list []string
+	for i := range engines {
+		e := &engines[i]
+		list = append(list, fmt.Sprintf("needs %.1f of its %d %s", e.Needed, e.Count, advise.EngineName(e.Engine, e.Count)))
+	}
+
+	return strings.Join(list, "; ")
 }

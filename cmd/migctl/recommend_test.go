@@ -84,6 +84,7 @@ func slice(profile string, place gpu.Placement, l load, holders ...gpu.Holder) g
 		Allocated: gpu.Some(len(holders) > 0), Holders: holders,
 		Memory:           gpu.Memory{Used: gpu.Some(uint64(l.gib * (1 << 30)))},
 		Activity:         gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)},
+		Media:            gpu.Media{Decoder: gpu.Some(0.), JPEG: gpu.Some(0.), OFA: gpu.Some(0.)},
 		ComputeInstances: []gpu.ComputeInstance{{UUID: uuid, Profile: profile, Up: true}},
 	}
 }

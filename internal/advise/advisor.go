@@ -53,13 +53,8 @@ type device struct {
 	count    int              // minutes of closed windows since the holder came
 	nvlink   gpu.Opt[float64] // bytes at the last Snapshot
 	pcie     gpu.Opt[float64]
-	idle     time.Time // since when it is known that no kernel runs
-}
-
-// minute is the mean activity of a window.
-type minute struct {
-	busy, sm, dram float32
-	unread         bool // SM or DRAM activity
+	idle     time.Time // since when it is known that no kernel runs, and no media engine that is read
+	engines  gpu.Opt[gpu.Engines]
 }
 
 // holderID distinguishes the holders of a device over time.
@@ -161,7 +156,7 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 			continue
 		}
 		a.setHolder(d, g, instance.Profile, holders, instance.Jobs, processes, passed.held)
-		d.observeInstance(instance, elapsed, g.ActivitySource)
+		d.observeInstance(g, instance, elapsed)
 		held = held || d.workload != nil
 	}
 	a.observeTenants(g, held, elapsed)
@@ -322,6 +317,7 @@ func (a *Advisor) closeWindow(d *device, at time.Time) {
 		if o := d.open.observed; o > 0 {
 			d.addMinutes(int(o/windowLength.Seconds()+0.5), minute{
 				float32(d.open.busy / o), float32(d.open.sm / o), float32(d.open.dram / o), d.open.activityUnread > 0,
+				d.open.meanEngines(),
 			})
 		}
 		d.memory = d.open.memory
@@ -329,25 +325,6 @@ func (a *Advisor) closeWindow(d *device, at time.Time) {
 		d.workload.seen(d.holder.UID, at)
 	}
 	d.open = window{}
-}
-
-// addMinutes adds the means of a window of some minutes, one at least: windows are longer than a minute if polls are
-// further apart.
-func (d *device) addMinutes(n int, m minute) {
-	for range min(max(n, 1), len(d.last10)) {
-		d.last10[d.count%len(d.last10)] = m
-		d.count++
-	}
-}
-
-// meanOfLast returns the means over the last ten minutes. What is missing of a shorter time counts as idle.
-func (d *device) meanOfLast() minute {
-	var mean minute
-	for _, m := range d.last10 {
-		mean = minute{mean.busy + m.busy, mean.sm + m.sm, mean.dram + m.dram, mean.unread || m.unread}
-	}
-	n := float32(len(d.last10))
-	return minute{mean.busy / n, mean.sm / n, mean.dram / n, mean.unread}
 }
 
 // forget drops devices that have gone, and workloads and pods that were not seen for long.

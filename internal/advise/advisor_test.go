@@ -184,7 +184,7 @@ func TestMediaEngines(t *testing.T) {
 		candidate bool
 	}{
 		{"not used", gpu.Some(0.), "1g.5gb", true},
-		{"used", gpu.Some(0.2), "1g.5gb+me", true},
+		{"used", gpu.Some(0.1), "1g.5gb+me", true},
 		{"unread", gpu.None[float64](), "1g.5gb", false},
 	} {
 		g := wholeGPU(t, "A100-40GB", 0, load{busy: 0.4, sm: 0.02, gib: 2}, pod("video", "Deployment/transcode"))

@@ -34,7 +34,7 @@ func (a *Advisor) Checkpoint() *Checkpoint {
 		Workloads: make([]workload, 0, len(a.workloads))}
 	for _, w := range a.workloads {
 		w := *w
-		w.Pods = slices.Clone(w.Pods)
+		w.Pods, w.Engines = slices.Clone(w.Pods), slices.Clone(w.Engines)
 		c.Workloads = append(c.Workloads, w)
 	}
 	return c
@@ -124,7 +124,17 @@ func (w *workload) validate(at time.Time) error {
 	}
 	numbers := []float64{w.Observed, w.NextSince, w.MemoryUnread, w.MediaUnread, w.ActivityUnread, w.GraphicsUnread,
 		w.Throttled, float64(w.FirstMemory), w.Before.Width, w.Before.Bandwidth}
-	for _, h := range []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power} {
+	histograms := []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power}
+	for i := range w.Engines {
+		if w.engineOf(int(w.Engines[i].Kind)) != &w.Engines[i] || w.Engines[i].Kind >= mediaKinds {
+			return fmt.Errorf("has the media engines %d; expected 0 to %d, each once", w.Engines[i].Kind, mediaKinds-1)
+		}
+		histograms = append(histograms, &w.Engines[i].Busy)
+		for _, v := range w.Engines[i].Days {
+			numbers = append(numbers, float64(v))
+		}
+	}
+	for _, h := range histograms {
 		numbers = append(numbers, float64(h.Max), h.total())
 		for _, weight := range h.Weights {
 			if !(weight >= 0) {

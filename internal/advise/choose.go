@@ -25,6 +25,7 @@ type Facts struct {
 func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name, Action: ActionKeep, Evidence: f.Evidence}
 	of := wholeOf(g)
+	f.Evidence.countEngines(of)
 	if r.Reason = f.disqualified(g, of, o); r.Reason == ReasonNone {
 		trials := tryAll(g, f.Evidence, of, limits{strict: o.Strict, stretch: o.MaxStretch}, o)
 		decided := decide(trials, f, of, o)

@@ -56,6 +56,9 @@ func (w *workload) shift(by time.Duration, days int32) {
 	for kind := range w.Media {
 		shiftSeconds(by, &w.Media[kind])
 	}
+	for i := range w.Engines {
+		w.Engines[i].shift(by, days, &w.Days)
+	}
 	sums := w.Days
 	w.Days = [keptDays]daySums{}
 	for _, d := range sums {

@@ -35,11 +35,7 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	if observed > 0 {
 		e.ThrottledRatio = min(1, w.Throttled/observed)
 	}
-	for kind, name := range mediaNames() {
-		if isRecent(w.Media[kind], now) {
-			e.MediaEngines = append(e.MediaEngines, name)
-		}
-	}
+	e.setMediaUse(w.mediaUseOf(now))
 	return e
 }
 

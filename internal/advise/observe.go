@@ -17,6 +17,7 @@ func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 	}
 	d.observeActivity(busy, g.Activity.SM, g.Activity.DRAM, elapsed)
 	d.observeMemory(r.Memory.Used, elapsed)
+	d.findEngines(g, "")
 	d.observeMedia(&r.Media, elapsed)
 	d.observeLinks(g, elapsed)
 	d.observePower(g, elapsed)
@@ -54,12 +55,13 @@ const slowdowns gpu.ClockEvents = 0x8 | 0x20 | 0x40 | 0x80
 
 // observeInstance adds what a Snapshot says of a GPU instance. Its power is an estimate and is not used. DCGM's busy
 // time of an instance is trusted unless SM activity passes it: an A100's 2g was seen to reach 50 % at most.
-func (d *device) observeInstance(i *gpu.GPUInstance, elapsed float64, source gpu.ActivitySource) {
-	if busy, ok := i.Activity.GraphicsEngine.Get(); ok && source != gpu.ActivityGPM && d.workload != nil {
+func (d *device) observeInstance(g *gpu.GPU, i *gpu.GPUInstance, elapsed float64) {
+	if busy, ok := i.Activity.GraphicsEngine.Get(); ok && g.ActivitySource != gpu.ActivityGPM && d.workload != nil {
 		d.workload.Untrusted = d.workload.Untrusted || i.Activity.SM.Or(0) > busy+0.02
 	}
 	d.observeActivity(i.Activity.GraphicsEngine, i.Activity.SM, i.Activity.DRAM, elapsed)
 	d.observeMemory(i.Memory.Used, elapsed)
+	d.findEngines(g, i.Profile)
 	d.observeMedia(&i.Media, elapsed)
 }
 
@@ -96,18 +98,6 @@ func (d *device) observeActivity(busy, sm, dram gpu.Opt[float64], elapsed float6
 
 // idleShare is the busy time up to which a device counts as idle: what the driver's own work amounts to.
 const idleShare = 0.001
-
-func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
-	unread := false
-	for kind, used := range [mediaKinds]gpu.Opt[float64]{m.Encoder, m.Decoder, m.JPEG, m.OFA} {
-		share, ok := used.Get()
-		unread = unread || !ok
-		d.open.media[kind] = d.open.media[kind] || share > 0
-	}
-	if unread {
-		d.open.mediaUnread += elapsed
-	}
-}
 
 // linkFloor is the traffic in bytes per second up to which a link counts as unused.
 const linkFloor = 1 << 20

@@ -27,6 +27,11 @@ func explainReason(r *Recommendation, o Options) string {
 		if r.Instance.Present() {
 			return "kernels take longer than on the whole GPU already"
 		}
+	case ReasonMedia:
+		if r.Action == ActionGrow {
+			return "all media engines of a kind were busy for ten minutes: " + e.describeMedia()
+		}
+		return e.explainMedia()
 	case ReasonSaturated:
 		return "busy all the time for ten minutes, on all its SMs or with kernels that take longer than on the whole GPU"
 	case ReasonBandwidth:
@@ -62,7 +67,7 @@ func fixedText(reason Reason) string {
 	case ReasonMemoryUnread:
 		return "the use of memory could not be read for some of the time: what the workload needs is not known"
 	case ReasonMedia:
-		return "media engines were used that no smaller profile has"
+		return "more media engines were used than any smaller profile has to spare"
 	case ReasonStretch:
 		return "kernels fill more of the GPU than any slice has: requests would take too long"
 	case ReasonBusy:

@@ -43,7 +43,7 @@ const (
 	ReasonPreallocated   Reason = "preallocated"    // the framework takes all memory in advance: the need cannot be seen
 	ReasonMemoryUnread   Reason = "memory-unread"   // its use could not be read for some of the time
 	ReasonMemory         Reason = "memory"          // no smaller profile has enough
-	ReasonMedia          Reason = "media-engines"   // no smaller profile has the engines
+	ReasonMedia          Reason = "media-engines"   // no smaller profile has enough engines, or a slice too few
 	ReasonStretch        Reason = "stretch"         // a request would take too long in a slice
 	ReasonBusy           Reason = "busy"            // a slice could not keep up
 	ReasonSingleStrategy Reason = "single-strategy" // no one profile fits every pod of the node
@@ -143,8 +143,10 @@ type Evidence struct {
 	PowerP95       float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
 	PCIeMax        float64  `json:"pcieMaxRatio,omitempty"`         // of the link
 	MediaEngines   []string `json:"mediaEngines,omitempty"`         // that were used
-	MediaUnread    bool     `json:"mediaEnginesUnread,omitempty"`
-	ThrottledRatio float64  `json:"throttledRatio,omitempty"` // of the observed time
+	// MediaUse says how much of them, in the order of MediaEngines.
+	MediaUse       []MediaUse `json:"mediaUse,omitempty"`
+	MediaUnread    bool       `json:"mediaEnginesUnread,omitempty"`
+	ThrottledRatio float64    `json:"throttledRatio,omitempty"` // of the observed time
 	// BusyHistogram and WidthHistogram have the shares of ten equal ranges of 0-1.
 	BusyHistogram  [10]float64 `json:"busyHistogram"`
 	WidthHistogram [10]float64 `json:"widthHistogram"`
@@ -159,6 +161,8 @@ type Predicted struct {
 	SMActivity      float64 `json:"smActivityRatio"`
 	ThroughputRatio float64 `json:"throughputRatio"`
 	MemoryFree      float64 `json:"memoryFreeBytes"` // at the largest use that was seen
+	// MediaEngines are those that it uses.
+	MediaEngines []PredictedEngines `json:"mediaEngines,omitempty"`
 }
 
 // Considered is a profile and why it is not recommended; Reason is empty for the recommended one.

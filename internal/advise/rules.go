@@ -19,11 +19,13 @@ type Window struct {
 	// Busy, SM and DRAM are mean activities, 0-1. A window without Busy is a gap.
 	Busy, SM, DRAM gpu.Opt[float64]
 	Memory         gpu.Opt[float64] // largest use, in bytes
+	// Engines are the media engines that were used. Other kinds were not.
+	Engines []WindowEngines
 }
 
 // Record is the evidence on a whole GPU from a history that was kept elsewhere, in windows of one length. It has an
 // Advisor's rules, with longer windows, and one exception: the largest use of memory, the busiest ten minutes, the mean
-// of busy time and the coverage are of the whole history, not of its last eight days.
+// of busy time, the use of media engines and the coverage are of the whole history, not of its last eight days.
 type Record struct {
 	length   time.Duration
 	workload workload
@@ -32,6 +34,7 @@ type Record struct {
 
 	held, observed, busy float64 // busy is an integral over the observed seconds
 	memory, busiest      float64
+	engines              [mediaKinds]float64 // the largest mean of a window
 }
 
 // NewRecord returns a Record without evidence, of a GPU that is held since a time. A window is whole minutes long.
@@ -65,19 +68,21 @@ func (r *Record) Add(v Window) {
 		r.observed += seconds
 		r.busy += sum.busy
 		r.device.addMinutes(int(r.length/time.Minute), minute{
-			float32(busy), float32(sum.sm / seconds), float32(sum.dram / seconds), unread,
+			float32(busy), float32(sum.sm / seconds), float32(sum.dram / seconds), unread, sum.meanEngines(),
 		})
 	}
+	r.addEngines(&v, seconds)
 	last := r.device.meanOfLast()
 	r.busiest = max(r.busiest, float64(last.busy))
 	r.workload.close(v.End, &sum, last)
 }
 
-// Facts returns what the evidence says at a time of a GPU with so much memory. Traffic of links and the use of media
-// engines are the caller's to add.
+// Facts returns what the evidence says at a time of a GPU with so much memory. Traffic of links, and whether the use of
+// media engines is known, are the caller's to add.
 func (r *Record) Facts(now time.Time, totalBytes float64) *Facts {
 	e := evidenceOf(&r.workload, now)
 	e.MemoryBytes, e.Busy10Minutes = r.memory, r.busiest
+	e.setMediaUse(r.mediaUse())
 	if r.observed > 0 {
 		e.BusyMean, e.CoverageRatio = r.busy/r.observed, r.observed/r.held
 	}

@@ -69,7 +69,7 @@ func TestVideoThatBeginsLater(t *testing.T) {
 	a, g := New(fastOptions()), wholeGPU(t, "A100-40GB", 0, load{busy: 0.5, sm: 0.01, gib: 1}, pod("ml", "Deployment/a"))
 	s := observeFor(a, start(), longEnough, g)
 	cmptest.Equal(t, "before", recommend(a, s).Devices[0].Recommended, "1g.5gb")
-	g.Readings.Media.Decoder = gpu.Some(0.5)
+	g.Readings.Media.Decoder = gpu.Some(0.1)
 	s = observeFor(a, s.Time.Add(time.Minute), time.Minute, g)
 	r := recommend(a, s)
 	cmptest.Equal(t, "with video", r.Devices[0].Recommended, "1g.5gb+me")
@@ -83,7 +83,7 @@ func TestShrinkOfASliceThatDoes(t *testing.T) {
 		change        func(*gpu.GPUInstance)
 		before, after string
 	}{
-		"decodes":           {func(i *gpu.GPUInstance) { i.Media.Decoder = gpu.Some(0.5) }, "1g.5gb", "1g.5gb+me"},
+		"decodes":           {func(i *gpu.GPUInstance) { i.Media.Decoder = gpu.Some(0.3) }, "1g.5gb", "1g.5gb+me"},
 		"runs wide kernels": {func(i *gpu.GPUInstance) { i.Activity.SM = gpu.Some(0.35) }, "1g.5gb", "2g.10gb"},
 	} {
 		a := New(fastOptions())

@@ -26,7 +26,12 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	r.Evidence, r.Confidence = &e, confidence(&e)
 	r.Provisional = w.isProvisional(a.now)
 	of := instanceCapacity(g, i)
+	e.countEngines(of)
 	reason := d.saturation(of, d.stretchedBy(of, wholeOf(g)), a.limitsOf(hints))
+	short := d.shortEngines(of, g.Profiles)
+	if reason == ReasonNone && short != [mediaKinds]bool{} {
+		reason = ReasonMedia
+	}
 	if reason == ReasonMemoryFull && isPreallocated(w, &e, of.memoryBytes) {
 		reason = ReasonNone // a larger one would be full, too
 	}
@@ -35,7 +40,7 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 		r.Action, r.Reason = ActionKeep, ReasonOptedOut
 	case reason != ReasonNone:
 		r.Action, r.Reason, r.Recommended = ActionGrow, reason, largerProfile(g, of, reason,
-			needBytes(&e, a.options.Headroom), e.MediaEngines)
+			needBytes(&e, a.options.Headroom), a.largerEngines(&e, w, of, g, short))
 	case !d.idle.IsZero() && a.now.Sub(d.idle) >= idleAfter:
 		r.Action = ActionIdle
 	case w.Key.Shared || i.IsSplit():
@@ -148,13 +153,9 @@ func (d *device) saturation(of capacity, stretch float64, limits limits) Reason 
 	return ReasonNone
 }
 
-// largerProfile returns the smallest profile that has more of what is short, the memory that is needed and the media
-// engines that were used; empty if there is none but the whole GPU.
-func largerProfile(g *gpu.GPU, than capacity, short Reason, need float64, engines []string) string {
-	var used [mediaKinds]bool
-	for kind, name := range mediaNames() {
-		used[kind] = slices.Contains(engines, name)
-	}
+// largerProfile returns the smallest profile that has more of what is short, and the memory and media engines that are
+// needed; empty if there is none but the whole GPU.
+func largerProfile(g *gpu.GPU, than capacity, short Reason, need float64, engines engineNeeds) string {
 	var best *gpu.Profile
 	for i := range g.Profiles {
 		p := &g.Profiles[i]
@@ -162,7 +163,10 @@ func largerProfile(g *gpu.GPU, than capacity, short Reason, need float64, engine
 		if short == ReasonBandwidth || short == ReasonMemoryFull {
 			more = p.MemorySlices > than.memorySlices && p.SMs >= than.sms
 		}
-		if more && len(p.Placements) > 0 && need <= float64(p.MemoryBytes) && !lacksEngines(p, than, used) &&
+		if short == ReasonMedia { // the engines are more
+			more = p.MemorySlices >= than.memorySlices && p.SMs >= than.sms
+		}
+		if more && len(p.Placements) > 0 && need <= float64(p.MemoryBytes) && !lacksEngines(p, engines) &&
 			(best == nil || compareProfiles(p, best) < 0) {
 			best = p
 		}

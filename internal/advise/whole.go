@@ -27,7 +27,7 @@ type answer struct {
 type trial struct {
 	profile    *gpu.Profile
 	reason     Reason  // why it does not do; empty if it does
-	notChecked bool    // it lacks media engines of which the use cannot be read
+	notChecked bool    // it has fewer media engines than the device, and their use cannot be read
 	share      float64 // of the device's SMs that it has
 	median     Stretch
 	p95        Stretch
@@ -44,11 +44,9 @@ func wholeOf(g *gpu.GPU) capacity {
 	c := capacity{whole: true, sms: g.SMs.Or(0), memoryBytes: float64(g.Readings.Memory.Total.Or(0))}
 	for i := range g.Profiles {
 		p := &g.Profiles[i]
-		if p.MemorySlices > c.memorySlices || p.MemorySlices == c.memorySlices && p.SMs > 0 && !c.engines.Present() {
-			c.memorySlices, c.engines = p.MemorySlices, p.Engines
-		}
-		c.sms = max(c.sms, p.SMs)
+		c.sms, c.memorySlices = max(c.sms, p.SMs), max(c.memorySlices, p.MemorySlices)
 	}
+	c.engines = mostEngines(g.Profiles)
 	return c
 }
 
@@ -79,15 +77,11 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 	slice := Slice{SMs: float64(p.SMs) / float64(of.sms), Bandwidth: float64(p.MemorySlices) / float64(of.memorySlices)}
 	t := trial{profile: p, share: slice.SMs, median: StretchOf(e.Median, slice), p95: StretchOf(e.decisive, slice)}
 	stretch := t.p95.deciding(limits.strict)
-	t.notChecked = e.MediaUnread && lacksEngines(p, of, [mediaKinds]bool{true, true, true, true})
-	var used [mediaKinds]bool
-	for kind, name := range mediaNames() {
-		used[kind] = slices.Contains(e.MediaEngines, name)
-	}
+	t.notChecked = e.MediaUnread && lacksEngines(p, of.allEngines())
 	switch {
 	case needBytes(e, o.Headroom) > float64(p.MemoryBytes):
 		t.reason = ReasonMemory
-	case lacksEngines(p, of, used):
+	case lacksEngines(p, e.engineNeeds()):
 		t.reason = ReasonMedia
 	case stretch > limits.stretch:
 		t.reason = ReasonStretch
@@ -95,21 +89,6 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 		t.reason = ReasonBusy
 	}
 	return t
-}
-
-// lacksEngines reports whether a profile has no engine of a kind that is used and that the device has. A profile of
-// which the engines are unknown is taken to lack them.
-func lacksEngines(p *gpu.Profile, of capacity, used [mediaKinds]bool) bool {
-	have := p.Engines.Or(gpu.Engines{})
-	whole := of.engines.Or(gpu.Engines{Encoder: 1, Decoder: 1, JPEG: 1, OFA: 1})
-	for kind, n := range [mediaKinds][2]int{
-		{have.Encoder, whole.Encoder}, {have.Decoder, whole.Decoder}, {have.JPEG, whole.JPEG}, {have.OFA, whole.OFA},
-	} {
-		if used[kind] && n[0] == 0 && n[1] > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // limits are those of one workload: its pod can override the node's.
@@ -129,6 +108,7 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hel
 	r.Evidence, r.Confidence = &e, confidence(&e)
 	r.Provisional = w.isProvisional(a.now)
 	of := wholeOf(g)
+	e.countEngines(of)
 	facts := a.factsOf(w, &e, of, hints)
 	facts.MultiGPU = held.hasSeveral(g)
 	if reason := facts.disqualified(g, of, a.options); reason != ReasonNone {
@@ -245,6 +225,7 @@ func (r *Recommendation) predict(t *trial) {
 		ThroughputRatio: round3(min(1, 1/max(busy, 1e-9))),
 		MemoryFree:      float64(t.profile.MemoryBytes) - e.MemoryBytes,
 	}
+	r.Predicted.MediaEngines = e.predictedEngines(t.profile)
 	r.Reclaimable, r.NotChecked = round3(1-t.share), t.notChecked
 }
 
@@ -254,9 +235,10 @@ func (r *Recommendation) explain(o Options) string {
 	gib := func(bytes float64) string { return fmt.Sprintf("%.1f GiB", bytes/(1<<30)) }
 	switch {
 	case r.Action == ActionSlice:
-		return fmt.Sprintf("at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs: %s does the "+
-			"work, requests take %.2f to %.2f times as long at p95", gib(e.MemoryBytes), 100*e.BusyMean,
-			100*e.decisive.Width, r.Recommended, r.Predicted.StretchP95.Low, r.Predicted.StretchP95.High)
+		return fmt.Sprintf("at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs%s: %s does the "+
+			"work%s, requests take %.2f to %.2f times as long at p95", gib(e.MemoryBytes), 100*e.BusyMean,
+			100*e.decisive.Width, prefixed(", ", e.describeMedia()), r.Recommended,
+			prefixed(" with ", r.Predicted.describeEngines()), r.Predicted.StretchP95.Low, r.Predicted.StretchP95.High)
 	case r.Action == ActionShare:
 		return fmt.Sprintf("busy %.0f %% of the time at p99, with kernels on %.0f %% of the SMs: a slice would stretch "+
 			"requests; MPS or time-slicing would not", 100*e.BusyP99, 100*e.decisive.Width)

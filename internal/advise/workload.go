@@ -88,6 +88,8 @@ type workload struct {
 	// was none.
 	NVLink, Graphics int64
 	Media            [mediaKinds]int64
+	// Engines says how busy the engines were of each kind that was used since that is counted.
+	Engines []engineUse
 	// Seconds in which these could not be read, and in which clocks were lowered from outside, with the weights of the
 	// histograms.
 	MemoryUnread, MediaUnread, ActivityUnread, Throttled float64
@@ -120,7 +122,8 @@ type window struct {
 	memory                      float64 // largest, in MiB
 	throttled                   float64
 	nvlink, graphics            bool
-	media                       [mediaKinds]bool
+	media                       [mediaKinds]bool    // used
+	engines, enginesRead        [mediaKinds]float64 // integral of how busy they were, over these seconds
 	memoryUnread                float64
 	mediaUnread, activityUnread float64
 	graphicsUnread              float64
@@ -147,6 +150,7 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	for kind := range v.media {
 		mark(&w.Media[kind], v.media[kind], now)
 	}
+	w.closeEngines(now, v)
 	if v.observed == 0 {
 		return
 	}
@@ -230,6 +234,7 @@ func (w *workload) today(now time.Time) *daySums {
 	d := w.slotOf(number)
 	if d.Day != number {
 		*d = daySums{Day: number}
+		w.clearEngines(slotOf(number))
 	}
 	return d
 }
@@ -238,9 +243,10 @@ func (w *workload) today(now time.Time) *daySums {
 func dayOf(at time.Time) int32 { return int32(math.Floor(float64(at.Unix()) / (24 * 60 * 60))) }
 
 // slotOf returns where the sums of a day are kept; they can be those of another day.
-func (w *workload) slotOf(day int32) *daySums {
-	return &w.Days[((day%keptDays)+keptDays)%keptDays]
-}
+func (w *workload) slotOf(day int32) *daySums { return &w.Days[slotOf(day)] }
+
+// slotOf returns the index in an array of days of where a day is kept.
+func slotOf(day int32) int32 { return (day%keptDays + keptDays) % keptDays }
 
 // maxWeight is the weight at which all weights are scaled down, far below what float32 can hold.
 const maxWeight = 1 << 20
@@ -253,6 +259,9 @@ func (w *workload) weight(now time.Time) float64 {
 	}
 	for _, h := range []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power} {
 		h.scale(1 / weight)
+	}
+	for i := range w.Engines {
+		w.Engines[i].Busy.scale(1 / weight)
 	}
 	for _, sum := range []*float64{&w.MemoryUnread, &w.MediaUnread, &w.ActivityUnread, &w.GraphicsUnread,
 		&w.Throttled} {

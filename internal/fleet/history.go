@@ -24,8 +24,15 @@ type history struct {
 	total              float64
 	nvlink             float64             // the largest rate in bytes per second; NaN if it is unknown
 	media              map[string]mediaUse // by engine
+	engines            map[string]*engineSteps
 	mig, shared, multi bool
 	told               bool // it is known whether anything held it
+}
+
+// engineSteps says how busy the media engines of a kind were in each step of five minutes, as shares of all of them; 0
+// if they were not used, or that is unknown.
+type engineSteps struct {
+	mean, most []float32
 }
 
 // mediaUse is what is known of the media engines of a kind.
@@ -38,7 +45,7 @@ func newHistory(start time.Time, window time.Duration) *history {
 	steps := int(window / step)
 	h := &history{
 		start: start, held: make([]bool, steps), holders: make([]uint8, steps), namespaces: map[string]int{},
-		nvlink: math.NaN(), media: map[string]mediaUse{},
+		nvlink: math.NaN(), media: map[string]mediaUse{}, engines: map[string]*engineSteps{},
 		memory: make([]float64, int(window/hour)),
 	}
 	h.busy, h.sms, h.bandwidth = unknownMeans(steps), unknownMeans(steps), unknownMeans(steps)
@@ -145,6 +152,7 @@ func (q *querier) queryMeans(gpus []*device) {
 	q.means(q.dialect.utilization, unlike(gpus, (*history).isComplete), func(h *history) []float32 { return h.busy })
 	q.means(q.dialect.sms, gpus, func(h *history) []float32 { return h.sms })
 	q.means(q.dialect.bandwidth, gpus, func(h *history) []float32 { return h.bandwidth })
+	q.queryEngines(gpus)
 	all := holdings{}
 	for _, held := range q.dialect.held {
 		q.series(held, gpus, steps, all.add)
@@ -157,6 +165,43 @@ func (q *querier) queryMeans(gpus []*device) {
 	q.series(q.dialect.memory, gpus, q.of.hours(), func(h *history, at int, _ model.Metric, v float64) {
 		h.memory[at] = v
 	})
+}
+
+// queryEngines queries how many media engines the GPUs use that use any.
+func (q *querier) queryEngines(gpus []*device) {
+	using := unlike(gpus, func(h *history) bool { return !h.usesMedia() })
+	for _, of := range []struct {
+		template string
+		values   func(*engineSteps) []float32
+	}{
+		{q.dialect.engines, func(e *engineSteps) []float32 { return e.mean }},
+		{q.dialect.enginesMost, func(e *engineSteps) []float32 { return e.most }},
+	} {
+		q.series(of.template, using, q.of.steps(), func(h *history, at int, labels model.Metric, v float64) {
+			steps := of.values(h.engineOf(string(labels["engine"])))
+			steps[at] = max(steps[at], float32(min(v, 1)))
+		})
+	}
+}
+
+// usesMedia reports whether any media engine was used.
+func (h *history) usesMedia() bool {
+	for _, m := range h.media {
+		if m.most > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// engineOf returns the steps of the media engines of a kind.
+func (h *history) engineOf(name string) *engineSteps {
+	e := h.engines[name]
+	if e == nil {
+		e = &engineSteps{make([]float32, len(h.busy)), make([]float32, len(h.busy))}
+		h.engines[name] = e
+	}
+	return e
 }
 
 // means fills in what is not known yet of a mean of GPUs. Series are not aggregated by the server, which would take it

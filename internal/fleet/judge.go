@@ -70,7 +70,7 @@ func (a *analysis) summarize(g *device) GPU {
 		answer.Action, answer.Namespace = advise.ActionFree, ""
 		return answer
 	default:
-		h.addLinks(facts)
+		h.addLinks(facts, known.Profiles)
 		answer.model = known
 		answer.addEvidence(facts, math.IsNaN(h.nvlink), advise.Choose(gpuOf(&known, total), facts, o.Advise))
 		answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(a.end)
@@ -116,10 +116,24 @@ func (h *history) record() (record *advise.Record, held int) {
 			window.Busy, window.SM = optOf(float64(h.busy[at])), optOf(float64(h.sms[at]))
 			window.DRAM = optOf(float64(h.bandwidth[at]))
 		}
+		window.Engines = h.enginesAt(at)
 		record.Add(window)
 	}
 	return record, held
 }
+
+// enginesAt returns the media engines that were used in a step.
+func (h *history) enginesAt(at int) []advise.WindowEngines {
+	var list []advise.WindowEngines
+	for _, name := range engineNames() {
+		if e := h.engines[name]; e != nil && e.most[at] > 0 {
+			list = append(list, advise.WindowEngines{Engine: name, Mean: float64(e.mean[at]), Most: float64(e.most[at])})
+		}
+	}
+	return list
+}
+
+func engineNames() []string { return []string{"encoder", "decoder", "jpeg", "ofa"} }
 
 // stepsPerHour is how many steps have one maximum of memory.
 const stepsPerHour = int(hour / step)
@@ -136,14 +150,16 @@ func optOf(v float64) gpu.Opt[float64] {
 // readings.
 const minMediaSeen = 0.95
 
-// addLinks adds what was seen of NVLink, of media engines, and of other holders and GPUs.
-func (h *history) addLinks(f *advise.Facts) {
+// addLinks adds what was seen of NVLink, of media engines, and of other holders and GPUs. Engines that were used, in no
+// step in which something held the GPU, are a use of unknown quantity. Kinds that the model does not have need not be
+// read.
+func (h *history) addLinks(f *advise.Facts, profiles []gpu.Profile) {
 	f.Shared, f.MultiGPU, f.NVLink = h.shared, h.multi, h.nvlink > advise.LinkFloor
-	for _, engine := range []string{"encoder", "decoder", "jpeg", "ofa"} {
+	for _, engine := range engineNames() {
 		m := h.media[engine]
-		f.Evidence.MediaUnread = f.Evidence.MediaUnread || m.seen < minMediaSeen
+		f.Evidence.MediaUnread = f.Evidence.MediaUnread || m.seen < minMediaSeen && advise.HasEngine(profiles, engine)
 		if m.most > 0 {
-			f.Evidence.MediaEngines = append(f.Evidence.MediaEngines, engine)
+			f.Evidence.AddUnknownUse(engine)
 		}
 	}
 }

@@ -141,7 +141,6 @@ func judgmentsOfLoads() map[string]judgment {
 				h.memory[at] = float64(4<<30) + float64(at)*(2<<30)/24
 			}
 		}, "slice  3g.40gb"},
-		"a decoder": {func(_ *device, h *history) { h.media["decoder"] = mediaUse{most: 0.1, seen: 1} }, "slice  1g.10gb"},
 		"rare and wide": {func(_ *device, h *history) {
 			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0.05, 0.049, 0.03 })
 		}, "share stretch "},
@@ -151,9 +150,41 @@ func judgmentsOfLoads() map[string]judgment {
 	}
 }
 
+// useEngines sets how busy the media engines of a kind were in one of so many steps: on average and at most.
+func (h *history) useEngines(engine string, mean, most float64, oneOf int) {
+	e := h.engineOf(engine)
+	for at := 0; at < len(e.mean); at += oneOf {
+		e.mean[at], e.most[at] = float32(mean), float32(most)
+	}
+	h.media[engine] = mediaUse{most: most, seen: 1}
+}
+
+// judgmentsOfEngines are those of GPUs whose media engines are used.
+func judgmentsOfEngines() map[string]judgment {
+	return map[string]judgment{
+		"a decoder":     {func(_ *device, h *history) { h.useEngines("decoder", 0.1, 0.1, 1) }, "slice  1g.10gb"},
+		"two decoders":  {func(_ *device, h *history) { h.useEngines("decoder", 2./7, 2./7, 1) }, "slice  3g.40gb"},
+		"five decoders": {func(_ *device, h *history) { h.useEngines("decoder", 5./7, 5./7, 1) }, "keep media-engines "},
+		"five decoders in a scrape of each half hour": {func(_ *device, h *history) {
+			h.useEngines("decoder", 1./7, 5./7, 6)
+		}, "keep media-engines "},
+		"five decoders for five minutes": {func(_ *device, h *history) {
+			h.useEngines("decoder", 0.05, 0.05, 1)
+			h.engines["decoder"].mean[1000], h.engines["decoder"].most[1000] = 5./7, 5./7
+		}, "keep media-engines "},
+		"decoders of which the steps are unknown": {func(_ *device, h *history) {
+			h.media["decoder"] = mediaUse{most: 0.1, seen: 1}
+		}, "keep media-engines "},
+		"an encoder that is not read, and that the model does not have": {func(_ *device, h *history) {
+			delete(h.media, "encoder")
+		}, "slice  1g.10gb"},
+	}
+}
+
 func TestJudgment(t *testing.T) {
 	all := judgmentsOfHistories()
 	maps.Copy(all, judgmentsOfLoads())
+	maps.Copy(all, judgmentsOfEngines())
 	for name, c := range all {
 		t.Run(name, func(t *testing.T) {
 			o := weekly()
@@ -170,6 +201,19 @@ func TestJudgment(t *testing.T) {
 				t.Errorf("%s has no text", g.Reason)
 			}
 		})
+	}
+}
+
+// TestDecodingIsNotIdle: a GPU that decodes without any kernel was not held in vain.
+func TestDecodingIsNotIdle(t *testing.T) {
+	o := weekly()
+	for decoders, idle := range map[float64]bool{0: true, 0.05: false} {
+		d := narrow(o)
+		for at := range d.history.busy {
+			d.history.busy[at], d.history.sms[at], d.history.bandwidth[at] = 0, 0, 0
+		}
+		d.history.useEngines("decoder", decoders, decoders, 1)
+		cmptest.Equal(t, "idle", analysisOf(o).summarize(d).Idle, idle)
 	}
 }
 

@@ -25,6 +25,9 @@ type dialect struct {
 	// told has a value for each GPU of which it was known at any time of the window whether anything holds it; empty if
 	// the exporter does not say that it isn't.
 	told string
+	// engines are, at steps of five minutes, how busy media engines were that were used at all, by engine: means, and
+	// the largest samples.
+	engines, enginesMost string
 	// At steps of five minutes: means of busy time, of utilization for the steps without it, and of what kernels use of
 	// SMs and memory bandwidth.
 	busy, utilization, sms, bandwidth measure
@@ -89,6 +92,8 @@ func native() dialect {
 		media:  "max by (uuid, engine) (max_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w]))",
 		mediaSeen: "sum by (uuid, engine) (count_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w])) / on (uuid) " +
 			"group_left () sum by (uuid) (count_over_time(nvidia_gpu_memory_used_bytes{$sel}[$w]))",
+		engines:     "avg_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m]) > 0",
+		enginesMost: "max_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m]) > 0",
 		mig:         most("nvidia_gpu_mig_enabled") + " > 0",
 		busy:        mean("nvidia_gpu_graphics_engine_activity_ratio"),
 		utilization: mean("nvidia_gpu_utilization_ratio"),
@@ -140,6 +145,13 @@ func dcgm(n dcgmNames) dialect {
 	engine := func(name, family string) string {
 		return `label_replace(` + most(family) + n.percent + `, "engine", "` + name + `", "", "")`
 	}
+	engines := func(function string) string {
+		of := func(name, family string) string {
+			return `label_replace(` + function + `(` + family + `{$sel,GPU_I_ID=""}[5m])` + n.percent + ` > 0, "engine", "` +
+				name + `", "", "")`
+		}
+		return of("encoder", n.encoder) + " or " + of("decoder", n.decode)
+	}
 	exported := n.used + `{$sel,GPU_I_ID="",exported_pod!=""}`
 	own := n.used + `{$sel,GPU_I_ID="",exported_pod="",pod!="",pod!~".*exporter.*"}`
 	return dialect{
@@ -148,10 +160,11 @@ func dcgm(n dcgmNames) dialect {
 		holders:   "group by ($places) (present_over_time(" + exported + "[$w]) or present_over_time(" + own + "[$w]))",
 		total: `max by (UUID) (last_over_time(` + n.used + `{$sel,GPU_I_ID=""}[$w]) + last_over_time(` + n.free +
 			`{$sel,GPU_I_ID=""}[$w]))` + n.mebibytes,
-		nvlink: most(n.nvlink) + n.megabytes + " or on (UUID) " + most("DCGM_FI_PROF_NVLINK_TX_BYTES"),
-		media:  engine("encoder", n.encoder) + " or " + engine("decoder", n.decode),
-		mig:    `max by (UUID) (present_over_time(` + n.used + `{$sel,GPU_I_ID!=""}[$w]))`,
-		busy:   mean(n.busy, ""), utilization: mean(n.utilization, n.percent), sms: mean(n.sms, ""),
+		nvlink:  most(n.nvlink) + n.megabytes + " or on (UUID) " + most("DCGM_FI_PROF_NVLINK_TX_BYTES"),
+		media:   engine("encoder", n.encoder) + " or " + engine("decoder", n.decode),
+		engines: engines("avg_over_time"), enginesMost: engines("max_over_time"),
+		mig:  `max by (UUID) (present_over_time(` + n.used + `{$sel,GPU_I_ID!=""}[$w]))`,
+		busy: mean(n.busy, ""), utilization: mean(n.utilization, n.percent), sms: mean(n.sms, ""),
 		bandwidth: mean(n.bandwidth, ""),
 		held:      []string{"present_over_time(" + exported + "[5m])", "present_over_time(" + own + "[5m])"},
 		memory:    "max by (UUID) (max_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,

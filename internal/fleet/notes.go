@@ -75,8 +75,9 @@ func (a *analysis) notes(r *Report) []string {
 	add(c.untold, "%d GPUs count as held all the time: the history has neither nvidia_gpu_allocated nor "+
 		"nvidia_gpu_processes of them, as if mig-exporter saw no kubelet and only the processes of its own PID namespace.",
 		c.untold)
-	add(r.Fleet.NotChecked, "%d of the slices lack media engines whose use is not in the history: check that these "+
-		"workloads use none (video, JPEG, optical flow). mig-exporter serves it with --collector.media.",
+	add(r.Fleet.NotChecked, "%d of the slices have fewer media engines than the GPU, and their use is not in the "+
+		"history: check what these workloads use of them (video, JPEG, optical flow). mig-exporter serves it "+
+		"with --collector.media.",
 		r.Fleet.NotChecked)
 	add(r.Fleet.Idle, "%d of the GPUs that could be slices were held and ran nothing at all: ask whether they are needed.",
 		r.Fleet.Idle)

@@ -89,6 +89,9 @@ type GPU struct {
 	Kernels          *advise.Kernels `json:"kernelsP95,omitempty"`
 	MemoryBytes      float64         `json:"memoryMaxBytes,omitempty"`
 	MemoryTrend      float64         `json:"memoryTrendBytesPerDay,omitempty"`
+	// MediaUse says how many media engines were used, of each kind that was: P99 is of the largest samples of five minutes
+	// each, and the busiest time the five minutes with the largest mean.
+	MediaUse []advise.MediaUse `json:"mediaUse,omitempty"`
 	// ActivityUnread and NVLinkUnread: SM or DRAM activity, and NVLink's traffic, are not in the history.
 	ActivityUnread bool `json:"activityUnread,omitempty"`
 	NVLinkUnread   bool `json:"nvlinkUnread,omitempty"`
@@ -102,7 +105,9 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 	g.Coverage, g.BusyMean, g.BusyP99 = round(e.CoverageRatio), round(e.BusyMean), round(e.BusyP99)
 	g.BusyMax = round(e.Busy10Minutes)
 	g.MemoryBytes, g.MemoryTrend = e.MemoryBytes, math.Round(e.MemoryTrend)
-	g.ActivityUnread, g.NVLinkUnread, g.Idle = f.ActivityUnread, nvlinkUnread, e.Busy10Minutes <= advise.IdleShare
+	g.MediaUse = e.MediaUse
+	g.ActivityUnread, g.NVLinkUnread = f.ActivityUnread, nvlinkUnread
+	g.Idle = e.Busy10Minutes <= advise.IdleShare && len(e.MediaUse) == 0
 	if !f.ActivityUnread {
 		g.Kernels = &advise.Kernels{Width: round(e.P95.Width), Bandwidth: round(e.P95.Bandwidth)}
 	}

@@ -14,7 +14,7 @@ import (
 
 // queryMedia queries the utilization of the media engines of a GPU without MIG, if that is enabled.
 func (r *gpuRead) queryMedia(q *querier) gpu.Media {
-	if !r.extras.Media && !r.source.opts.WholeGPUMedia || r.state.mode.enabled.Or(false) {
+	if !r.wantsMedia() || r.state.mode.enabled.Or(false) {
 		return gpu.Media{}
 	}
 	return gpu.Media{
@@ -24,6 +24,8 @@ func (r *gpuRead) queryMedia(q *querier) gpu.Media {
 		OFA:     queryScaled(q, "nvmlDeviceGetOfaUtilization", gpu.ReadingMedia, r.dev.GetOfaUtilization, 100),
 	}
 }
+
+func (r *gpuRead) wantsMedia() bool { return r.extras.Media || r.source.opts.Media }
 
 // mediaKind is a kind of media engine with its metrics of GPM, one for each engine that a GPU can have.
 type mediaKind struct {
@@ -58,7 +60,7 @@ func mediaKinds() [kindsOfMedia]mediaKind {
 func (r *gpuRead) computeMedia(gi *gpu.GPUInstance, state *entityState) (invalid int) {
 	w := &state.window
 	w.media = gpu.Media{}
-	if !r.extras.Media || w.count < 2 || len(w.errs) > 0 {
+	if !r.wantsMedia() || w.count < 2 || len(w.errs) > 0 {
 		return 0
 	}
 	q := r.newQuerier(state.answers)

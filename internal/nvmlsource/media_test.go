@@ -90,11 +90,11 @@ func TestMediaEngines(t *testing.T) {
 	}
 }
 
-// TestWholeGPUMedia: right-sizing needs the media engines of whole GPUs, and no more calls for GPU instances.
-func TestWholeGPUMedia(t *testing.T) {
+// TestMediaForRightSizing: right-sizing needs the media engines of GPUs and of GPU instances, whatever is served.
+func TestMediaForRightSizing(t *testing.T) {
 	n := startNode(t, mediaScenario)
 	n.source = nvmlsource.New(n.spy, nvmlsource.Options{
-		Now: n.Now, SlowEvery: time.Hour, GPM: true, WholeGPUMedia: true, Logger: log.NewNopLogger(),
+		Now: n.Now, SlowEvery: time.Hour, GPM: true, Media: true, Logger: log.NewNopLogger(),
 	})
 	t.Cleanup(func() {
 		if err := n.source.Close(t.Context()); err != nil && t.Context().Err() == nil {
@@ -102,9 +102,11 @@ func TestWholeGPUMedia(t *testing.T) {
 		}
 	})
 	ids := n.discover()
+	n.poll(ids[1])
+	n.advance(time.Second)
 	whole, split := n.poll(ids[0]), n.poll(ids[1])
 	cmptest.Equal(t, "decoders of a whole GPU", whole.Readings.Media.Decoder, gpu.Some(0.25))
-	cmptest.Equal(t, "a GPU instance", split.Instances[0].Media, gpu.Media{})
+	cmptest.Equal(t, "decoders of a GPU instance", split.Instances[0].Media.Decoder, gpu.Some(0.5), approx())
 }
 
 // Nothing is asked for media engines while they are not served, and they are there or gone with the poll after that

@@ -45,9 +45,9 @@ type Options struct {
 	MayOpen func(confidential gpu.Opt[bool]) error
 	// Opening is what is needed to let go of GPUs.
 	Opening Opening
-	// WholeGPUMedia reads the media engines of GPUs without MIG even if Extras does not ask for them.
-	WholeGPUMedia bool
-	Logger        log.Logger
+	// Media reads the media engines even if Extras does not ask for them.
+	Media  bool
+	Logger log.Logger
 }
 
 // Extras are readings that cost driver calls of their own, and that few need.

@@ -10,13 +10,13 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-// served is a node of eight whole GPUs. What runs on the last two is what migctl fleet says that it cannot see: pods of
+// served is a node of ten whole GPUs. What runs on the sixth and the seventh, counted from 0, is what migctl fleet says that it cannot see: pods of
 // two owners that follow each other, and wide kernels in one minute of five.
 const served = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
 seed: 3
 gpus:
-  - {model: H100-80GB, count: 8}
+  - {model: H100-80GB, count: 10}
 workloads:
   - {name: narrow, memory: 6GiB, width: 20, busy: {sine: {min: 0.1, max: 0.9, period: 24h}}, bandwidth: 0.06}
   - {name: medium, memory: 16GiB, width: 50, busy: 0.4, bandwidth: 0.152}
@@ -27,6 +27,8 @@ workloads:
   - {name: large, memory: 30GiB, width: 20, busy: 0.5, bandwidth: 0.06}
   - {name: small, memory: 4GiB, width: 10, busy: 0.5, bandwidth: 0.03}
   - {name: bursts, memory: 4GiB, width: {steps: [{at: 0s, value: 132}, {at: 1m, value: 8}], repeat: 5m}, busy: 0.3, bandwidth: 0.03}
+  - {name: decode, memory: 4GiB, width: 10, busy: 0.3, bandwidth: 0.03, decoder: 1.9}
+  - {name: transcode, memory: 4GiB, width: 10, busy: 0.3, bandwidth: 0.03, decoder: 5}
 pods:
   - {namespace: a, name: narrow-0, owner: StatefulSet/narrow, resource: nvidia.com/gpu, device: "0", workload: narrow}
   - {namespace: a, name: medium-0, owner: StatefulSet/medium, resource: nvidia.com/gpu, device: "1", workload: medium}
@@ -37,6 +39,8 @@ pods:
   - {namespace: a, name: large-0, owner: Job/large, resource: nvidia.com/gpu, device: "6", workload: large, for: 72h}
   - {namespace: a, name: small-0, owner: Job/small, resource: nvidia.com/gpu, device: "6", workload: small, at: 73h}
   - {namespace: a, name: bursts-0, owner: StatefulSet/bursts, resource: nvidia.com/gpu, device: "7", workload: bursts}
+  - {namespace: a, name: decode-0, owner: StatefulSet/decode, resource: nvidia.com/gpu, device: "8", workload: decode}
+  - {namespace: a, name: transcode-0, owner: StatefulSet/transcode, resource: nvidia.com/gpu, device: "9", workload: transcode}
 `
 
 // device is what both answers say of a GPU.
@@ -88,6 +92,13 @@ func TestFleetAgreesWithTheAdvisor(t *testing.T) {
 	if len(r.GPUs) != len(want) {
 		t.Fatalf("%d GPUs, the advisor has %d", len(r.GPUs), len(want))
 	}
+	for index, decodes := range map[int]device{
+		8: {Action: "slice", RecommendedProfile: "3g.40gb"}, 9: {Action: "keep", Reason: "media-engines"},
+	} {
+		if got := byIndex(want, index); got != decodes {
+			t.Errorf("GPU %d, which decodes: the advisor says %+v, want %+v", index, got, decodes)
+		}
+	}
 	for _, g := range r.GPUs {
 		advised := want[g.UUID]
 		got := device{g.Action, g.Reason, g.RecommendedProfile, g.Provisional, g.MediaNotChecked}
@@ -107,6 +118,16 @@ func TestFleetAgreesWithTheAdvisor(t *testing.T) {
 type advised struct {
 	device
 	Index int
+}
+
+// byIndex returns what the advisor says of the GPU of an index.
+func byIndex(all map[string]advised, index int) device {
+	for _, a := range all {
+		if a.Index == index {
+			return a.device
+		}
+	}
+	return device{}
 }
 
 // advice returns what the advisor of the node says of its GPUs.

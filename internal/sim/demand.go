@@ -41,11 +41,11 @@ func (n *Node) demand(t *task) kernels.Demand {
 		return kernels.Demand{}
 	}
 	l := &t.workload.Demand
-	d := kernels.Demand{Phases: l.Phases}
+	d := kernels.Demand{Phases: l.Phases, Media: kernels.Engines(t.media(n))}
 	if d.Phases == nil {
 		p := kernels.Phase{Share: 1, Width: t.now(n, l.Width.Signal), Bandwidth: t.now(n, l.Bandwidth.Signal)}
 		if p.Width == 0 && p.Bandwidth == 0 {
-			return kernels.Demand{}
+			return d
 		}
 		t.kernels[0] = p
 		d.Phases = t.kernels[:]
@@ -61,9 +61,23 @@ func (n *Node) demand(t *task) kernels.Demand {
 // kernelDevice returns what a device has for kernels. Those of a slice suffer a loss.
 func (p place) kernelDevice(loss float64) kernels.Device {
 	if p.compute == nil {
-		return kernels.Device{SMs: float64(p.gpu.model.sms), Bandwidth: 1}
+		return kernels.Device{SMs: float64(p.gpu.model.sms), Bandwidth: 1, Engines: p.engines()}
 	}
-	return kernels.Device{SMs: float64(p.compute.SMs), Bandwidth: p.instance.bandwidth(p.gpu), Loss: loss}
+	return kernels.Device{SMs: float64(p.compute.SMs), Bandwidth: p.instance.bandwidth(p.gpu), Engines: p.engines(),
+		Loss: loss}
+}
+
+// engines returns the media engines of a device. Compute instances share those of their GPU instance.
+func (p place) engines() kernels.Engines {
+	have := p.gpu.engines()
+	if p.instance != nil {
+		have = p.instance.Profile.Engines.Or(gpu.Engines{})
+	}
+	var engines kernels.Engines
+	for kind, count := range mediaCounts(have) {
+		engines[kind] = float64(count)
+	}
+	return engines
 }
 
 // bandwidth returns an instance's share of its GPU's memory bandwidth, which is in proportion to its memory.
@@ -89,8 +103,23 @@ func (n *Node) runKernels(g *simGPU) {
 			contend(tasks, kernels.Device{SMs: float64(g.model.sms), Bandwidth: i.bandwidth(g)}, true)
 		}
 	}
+	n.contendForEngines(g)
 	for _, t := range g.tasks {
 		t.sms, t.speed = t.does.SMs, t.does.Throughput
+	}
+}
+
+// contendForEngines slows down the tasks that share the media engines of a GPU instance, or of a GPU without MIG.
+func (n *Node) contendForEngines(g *simGPU) {
+	for _, tasks := range tasksBy(g.tasks, func(t *task) *Instance { return t.on.instance }) {
+		if len(tasks) < 2 {
+			continue
+		}
+		results, demands := make([]*kernels.Result, len(tasks)), make([]kernels.Demand, len(tasks))
+		for i, t := range tasks {
+			results[i], demands[i] = &t.does, n.demand(t)
+		}
+		kernels.ContendForEngines(results, demands, tasks[0].on.engines())
 	}
 }
 

@@ -63,8 +63,8 @@ func (e MediaEngine) String() string {
 	return [...]string{"encoder", "decoder", "JPEG engine", "optical flow accelerator"}[e]
 }
 
-// useMedia shares the media engines of each GPU instance, or of a GPU without MIG, among the tasks there. Tasks that
-// want more than there are keep all of them busy.
+// useMedia adds up the media engines that the tasks of each GPU instance, or of a GPU without MIG, keep busy: what they
+// want, as far as they get on with their work. Tasks that want more than there are keep all of them busy.
 func (n *Node) useMedia(g *simGPU) {
 	wanted := make(map[*Instance]Media)
 	for _, t := range g.tasks {
@@ -73,7 +73,7 @@ func (n *Node) useMedia(g *simGPU) {
 		}
 		sum := wanted[t.on.instance]
 		for kind, demand := range t.media(n) {
-			sum[kind] += demand
+			sum[kind] += demand * t.speed
 		}
 		wanted[t.on.instance] = sum
 	}

@@ -122,6 +122,45 @@ processes:
 	}
 }
 
+// TestTooFewMediaEngines: a workload that keeps five decoders busy on a whole H100 does three fifths of its work on the
+// three of a 3g.40gb, whose decoders are busy all the time; beside another one that decodes it does less. Its kernels,
+// and its traffic, wait for the decoders.
+func TestTooFewMediaEngines(t *testing.T) {
+	n := start(t, `
+version: 1
+node: {kubernetes: false}
+gpus:
+- {model: H100-80GB}
+- {model: H100-80GB, mig: true, layout: ["3g.40gb@0", {gi: "3g.40gb@4", ci: ["1c", "1c", "1c"]}]}
+workloads:
+- {name: five, memory: 1GiB, width: 4, busy: 0.5, decoder: 5, pcie: 1GiB}
+- {name: one, memory: 1GiB, width: 4, busy: 0.5, decoder: 1}
+- {name: none, memory: 1GiB, width: 4, busy: 0.5}
+processes:
+- {device: 0, workload: five}
+- {device: 1/3g.40gb@0, workload: five}
+- {device: 1/3g.40gb@4/0, workload: five}
+- {device: 1/3g.40gb@4/1, workload: one}
+- {device: 1/3g.40gb@4/2, workload: none}
+`)
+	for i, want := range []float64{1, 0.6, 0.45, 0.75, 1} {
+		got := n.Truth()[i]
+		if math.Abs(got.Throughput-want) > 1e-9 || math.Abs(got.Busy-want/2) > 1e-9 || got.Stretch != 1 {
+			t.Errorf("%s on %s: throughput %v, busy %v, stretch %v; want %v, %v, 1",
+				got.Workload, got.Profile, got.Throughput, got.Busy, got.Stretch, want, want/2)
+		}
+	}
+	s := stateOf(t, n, 1)
+	for i := range s.Instances {
+		if got := s.Instances[i].Activity.Media[MediaDecoder]; math.Abs(got-1) > 1e-9 {
+			t.Errorf("instance %d: decoders busy for %v of the time, want 1", i, got)
+		}
+	}
+	if got, want := s.Instances[0].Activity.PCIe, 0.6*(1<<30); math.Abs(got-want) > 1 {
+		t.Errorf("PCIe %v, want %v", got, want)
+	}
+}
+
 // A metric of an engine is there if the device has the engine, on GPUs that have GPM.
 func TestMediaEnginesByGPM(t *testing.T) {
 	n := start(t, mediaScenario)

@@ -142,7 +142,8 @@ type Workload struct {
 	FP16      signalOf[share] `yaml:"fp16,omitempty"`
 	Occupancy signalOf[share] `default:"0.5"`
 
-	// Media are the media engines of each kind that it keeps busy: 1.5 is one all the time and another half of it.
+	// Media are the media engines of each kind that it keeps busy at full speed: 1.5 is one all the time and another half
+	// of it. With fewer, all of its work is slower.
 	Media [mediaEngines]Signal `yaml:"-"`
 
 	PCIe   signalOf[memorySize] `yaml:"pcie,omitempty"`   // per second and direction at full speed

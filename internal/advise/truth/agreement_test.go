@@ -50,6 +50,10 @@ func figures() []figure {
 			"GPM and DCGM round, windows end a millisecond early"},
 		{"width, p95", evidence(func(e *advise.Evidence) float64 { return e.P95.Width }), 0.01, bucket, firstBucket},
 		{"bandwidth, p95", evidence(func(e *advise.Evidence) float64 { return e.P95.Bandwidth }), 0.01, bucket, firstBucket},
+		{"decoders, p99", evidence(func(e *advise.Evidence) float64 { return decodersOf(e).BusyP99 }), 0.01, bucket,
+			"the driver reports whole percents; " + oneBucket},
+		{"decoders, busiest minute", evidence(func(e *advise.Evidence) float64 { return decodersOf(e).BusyMaxMinute }), 0.01, 0,
+			"the driver reports whole percents"},
 		{"dynamic power, p95", evidence(func(e *advise.Evidence) float64 { return e.PowerP95 }), 0.025, bucket,
 			"the idle power of a GPU that was never idle is a default; the full simulator's power ripples by 1 %"},
 		{"PCIe traffic", evidence(func(e *advise.Evidence) float64 { return e.PCIeMax }), 0.002, 0,
@@ -61,6 +65,16 @@ func figures() []figure {
 		{"stretch predicted, high", stretch(func(s advise.Stretch) float64 { return s.High }), 0.001, bucket,
 			"that of width and bandwidth"},
 	}
+}
+
+// decodersOf returns what was seen of decoders; nothing if they were not used.
+func decodersOf(e *advise.Evidence) advise.MediaUse {
+	for _, u := range e.MediaUse {
+		if u.Engine == "decoder" {
+			return u
+		}
+	}
+	return advise.MediaUse{}
 }
 
 // agreement is how far two ways of observing the same nodes agree.

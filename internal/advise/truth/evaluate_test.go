@@ -203,7 +203,7 @@ func (s *subject) foresee(n *node, minute int) {
 	d := s.work.demand(minute)
 	s.naive.add(1+d.Busy, 1)
 	for _, z := range s.sizes {
-		z.foreseen.add(d.Busy, z.expected[s.work.stateAt(minute)])
+		z.foreseen.add(d, z.expected[s.work.stateAt(minute)], z.on.Engines)
 	}
 }
 

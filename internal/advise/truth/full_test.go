@@ -63,7 +63,7 @@ func startFull(t *testing.T, scenario *sim.Scenario) *fullNode {
 	}
 	logger := log.NewNopLogger()
 	source := nvmlsource.New(simnvml.New(n), nvmlsource.Options{
-		Now: n.Now, GPM: true, WholeGPUMedia: true, Logger: logger,
+		Now: n.Now, GPM: true, Media: true, Logger: logger,
 		Extras: func() nvmlsource.Extras { return nvmlsource.Extras{Media: true} },
 	})
 	profiler := dcgmsource.New(simdcgm.New(n), dcgmsource.Options{

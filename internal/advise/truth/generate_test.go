@@ -3,17 +3,17 @@ package truth
 import (
 	"math"
 	"math/rand/v2"
-	"strings"
 
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/sim/kernels"
 )
 
 // model is a GPU that can be partitioned into slices.
 type model struct {
 	mig.Model
 	modelFacts
-	// encoders says that it has any: data-center GPUs have decoders alone.
-	encoders bool
+	engines kernels.Engines
 }
 
 // modelFacts are what a data sheet says of a model, and its power without work.
@@ -37,13 +37,29 @@ func models() []model {
 		{"RTX PRO 6000 Blackwell 96GB", modelFacts{188, 95.6, 5, 35, 600}},
 	} {
 		if found, ok := mig.FindModel(m.name); ok {
-			list = append(list, model{found, m.modelFacts, strings.HasPrefix(m.name, "RTX")})
+			list = append(list, model{found, m.modelFacts, mostEngines(found.Profiles)})
 		}
 	}
 	return list
 }
 
-// kinds are what a node's GPUs do, with how often.
+// mostEngines returns the engines of a GPU: as many as the profile with the most has.
+func mostEngines(profiles []gpu.Profile) kernels.Engines {
+	var most kernels.Engines
+	for i := range profiles {
+		for kind, n := range enginesOf(&profiles[i]) {
+			most[kind] = max(most[kind], n)
+		}
+	}
+	return most
+}
+
+func enginesOf(p *gpu.Profile) kernels.Engines {
+	e := p.Engines.Or(gpu.Engines{})
+	return kernels.Engines{float64(e.Encoder), float64(e.Decoder), float64(e.JPEG), float64(e.OFA)}
+}
+
+// kinds are what a node's GPUs do, with how often. A part of video is transcoding or rare-decoding.
 func kinds() []struct {
 	name   string
 	weight int
@@ -54,7 +70,7 @@ func kinds() []struct {
 	}{
 		{"narrow-busy", 10}, {"rare-wide", 10}, {"image-fleet", 12}, {"daily", 11}, {"weekly", 7}, {"bursty", 7},
 		{"phases", 6}, {"growing-load", 4}, {"leaking", 5}, {"growing-memory", 3}, {"preallocating", 7}, {"video", 5},
-		{"late-video", 2}, {"pcie-bound", 3},
+		{"late-video", 2}, {"transcoding", 0}, {"rare-decoding", 0}, {"pcie-bound", 3},
 		{"multi-gpu", 2}, {"shared", 2}, {"short-lived", 6}, {"voice", 3}, {"training", 5}, {"new-version", 2},
 	}
 }
@@ -163,6 +179,37 @@ func (w *workload) shapePhases(r *rand.Rand, m *model) {
 	w.busy = func(minute int) float64 { return [2]float64{quiet, loud}[w.stateAt(minute)] }
 }
 
+// shapeVideo gives a workload that uses media engines a number of each kind, up to all of the GPU's: many use less than
+// one decoder. A part of them decodes with the load of the day, another for some minutes of the day alone.
+func (w *workload) shapeVideo(m *model, kinds [4]bool) {
+	r := rand.New(rand.NewPCG(w.seed, 0)) // of its own: the node's other workloads are the same whatever is drawn
+	for kind, used := range kinds {
+		if used {
+			w.media[kind] = m.engines[kind] * math.Pow(between(r, 0.1, 1), 2)
+		}
+	}
+	if w.kind != "video" {
+		return
+	}
+	switch r.IntN(4) {
+	case 0:
+		w.kind, w.mediaAt = "transcoding", daily(between(r, 0, 0.5), 1)
+	case 1:
+		begins, length := r.IntN(23*60), 3+r.IntN(12)
+		w.kind = "rare-decoding"
+		w.mediaAt = func(minute int) float64 {
+			return boolToFloat(minute%dayMinutes >= begins && minute%dayMinutes < begins+length)
+		}
+	}
+}
+
+func boolToFloat(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 // shapeOther has the kinds that differ by more than their load.
 func (w *workload) shapeOther(r *rand.Rand, m *model) {
 	switch w.kind {
@@ -178,16 +225,19 @@ func (w *workload) shapeOther(r *rand.Rand, m *model) {
 	case "preallocating":
 		w.taken = m.gib * between(r, 0.75, 0.95)
 	case "video":
-		w.media, w.busy = [4]bool{r.IntN(2) == 0, true, r.IntN(3) == 0, r.IntN(8) == 0}, steady(between(r, 0.05, 0.5))
-		w.media[0] = w.media[0] && m.encoders
+		kinds := [4]bool{r.IntN(2) == 0, true, r.IntN(3) == 0, r.IntN(8) == 0}
+		w.busy = steady(between(r, 0.05, 0.5))
 		hours := 1 + r.IntN(24)
-		w.mediaAt = func(minute int) bool { return minute/60%24 < hours }
+		w.mediaAt = func(minute int) float64 { return boolToFloat(minute/60%24 < hours) }
+		w.shapeVideo(m, kinds)
 	case "late-video": // from some time after the eighth day on, up to an hour before the advice is taken
-		w.media, w.busy, w.states = [4]bool{false, true, r.IntN(3) == 0, false}, steady(between(r, 0.05, 0.5)), nil
+		kinds := [4]bool{false, true, r.IntN(3) == 0, false}
+		w.busy, w.states = steady(between(r, 0.05, 0.5)), nil
 		w.addState(r, m, between(r, 0.01, 0.1))
 		w.needGiB = steady(m.gib * between(r, 0.03, 0.1))
 		begins := 8*dayMinutes + r.IntN(observedMinutes-8*dayMinutes-60)
-		w.mediaAt = func(minute int) bool { return minute >= begins }
+		w.mediaAt = func(minute int) float64 { return boolToFloat(minute >= begins) }
+		w.shapeVideo(m, kinds)
 	case "pcie-bound":
 		w.pcie, w.busy = between(r, 0.2, 0.8), steady(between(r, 0.1, 0.4))
 	case "multi-gpu":

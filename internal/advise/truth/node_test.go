@@ -41,12 +41,14 @@ func newNode(seed uint64, index int) *node {
 func start() time.Time { return time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC) }
 
 func (n *node) wholeDevice() kernels.Device {
-	return kernels.Device{SMs: float64(n.model.sms), Bandwidth: 1}
+	return kernels.Device{SMs: float64(n.model.sms), Bandwidth: 1, Engines: n.model.engines}
 }
 
 // device returns what a profile is to the workload model.
 func (n *node) device(p *gpu.Profile, loss float64) kernels.Device {
-	return kernels.Device{SMs: float64(p.SMs), Bandwidth: float64(p.MemorySlices) / float64(n.model.AxisUnits), Loss: loss}
+	return kernels.Device{
+		SMs: float64(p.SMs), Bandwidth: float64(p.MemorySlices) / float64(n.model.AxisUnits), Engines: enginesOf(p), Loss: loss,
+	}
 }
 
 // snapshot returns what the exporter publishes of the node before the first minute.
@@ -92,16 +94,16 @@ func (n *node) advance(s *gpu.Snapshot, minute int) {
 		}
 		g.Holders, g.Allocated = nil, gpu.Some(running)
 		used := uint64(0)
-		media := [4]bool{}
+		wanted := kernels.Engines{}
 		if running {
 			r = kernels.Run(w.demand(minute), n.wholeDevice())
 			g.Holders = w.holders(i, number)
-			used, media = uint64(w.takes(minute)*gib), w.uses(minute)
+			used, wanted = uint64(w.takes(minute)*gib), w.uses(minute)
 		}
 		g.Activity.GraphicsEngine, g.Activity.SM = gpu.Some(r.Busy), gpu.Some(r.SMs/float64(n.model.sms))
 		g.Activity.DRAM = gpu.Some(r.Bandwidth)
 		g.Readings.Memory.Used = gpu.Some(used)
-		g.Readings.Media = mediaOf(media)
+		g.Readings.Media = mediaOf(wanted, n.model.engines, r)
 		g.Readings.PowerWatts = gpu.Some(n.model.watts(r))
 		if w != nil {
 			addTo(&g.Totals.PCIeReceive, w.pcie*r.Busy*linkBytes(&n.model)*60)
@@ -118,14 +120,16 @@ func addTo(c *gpu.Opt[gpu.Counter], amount float64) {
 	*c = gpu.Some(v)
 }
 
-func mediaOf(used [4]bool) gpu.Media {
-	share := func(on bool) gpu.Opt[float64] {
-		if on {
-			return gpu.Some(0.2)
+// mediaOf returns how busy the engines of a device are of which a workload uses so many at full speed. Some that it does
+// not have are never busy.
+func mediaOf(used, have kernels.Engines, r kernels.Result) gpu.Media {
+	share := func(kind int) gpu.Opt[float64] {
+		if have[kind] == 0 {
+			return gpu.Some(0.)
 		}
-		return gpu.Some(0.)
+		return gpu.Some(min(1, used[kind]*r.Throughput/have[kind]))
 	}
-	return gpu.Media{Encoder: share(used[0]), Decoder: share(used[1]), JPEG: share(used[2]), OFA: share(used[3])}
+	return gpu.Media{Encoder: share(0), Decoder: share(1), JPEG: share(2), OFA: share(3)}
 }
 
 // holders returns who holds a GPU: one container, or two that share it. They are the same slice until the pod is
@@ -189,15 +193,16 @@ func (n *node) advanceSlices(s *gpu.Snapshot, slices []slice, minute int) {
 		i := &s.GPUs[k].Instances[0]
 		running, number := w.runs(minute)
 		i.Holders, i.Allocated = nil, gpu.Some(running)
-		r, used, media := kernels.Result{}, uint64(0), [4]bool{}
+		r, used := kernels.Result{}, uint64(0)
+		wanted := kernels.Engines{}
 		on := n.device(p, slices[k].loss)
 		if running {
 			r = kernels.Run(w.demand(minute), on)
 			i.Holders = w.holders(slices[k].index, number)
-			used, media = uint64(w.need(minute)*gib), w.uses(minute)
+			used, wanted = uint64(w.need(minute)*gib), w.uses(minute)
 		}
 		i.Memory.Used = gpu.Some(min(used, p.MemoryBytes))
-		i.Media = mediaOf(media)
+		i.Media = mediaOf(wanted, on.Engines, r)
 		i.Activity = gpu.Activity{
 			GraphicsEngine: gpu.Some(r.Busy), SM: gpu.Some(r.SMs / on.SMs), DRAM: gpu.Some(r.Bandwidth / on.Bandwidth),
 		}

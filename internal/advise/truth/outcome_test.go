@@ -49,8 +49,10 @@ func (d *distribution) quantile(q float64) float64 {
 type outcome struct {
 	stretch       distribution // busy-weighted, of one minute
 	work, allWork float64      // done in the slice, and on the whole GPU
-	hour          struct{ work, allWork, stretched float64 }
-	worstHour     float64 // throughput of the worst hour
+	// engineWork is what the media engines of the slice do of the work.
+	engineWork float64
+	hour       struct{ work, allWork, stretched float64 }
+	worstHour  float64 // throughput of the worst hour
 	// the first minute of the first hour that lost more than a twentieth, or passed its stretch; -1 if there is none
 	firstLoss int
 	hourLoss  int // the first minute of the open hour with a loss
@@ -69,6 +71,7 @@ func (o *outcome) add(d kernels.Demand, on kernels.Device, whole kernels.Result,
 		all, done := whole.Throughput*d.Busy, r.Throughput*d.Busy
 		o.stretch.add(r.Stretch, d.Busy)
 		o.work, o.allWork = o.work+done, o.allWork+all
+		o.engineWork += all * enginesDo(d.Media, on.Engines)
 		o.hour.work, o.hour.allWork, o.hour.stretched = o.hour.work+done, o.hour.allWork+all, o.hour.stretched+all*r.Stretch
 		if o.hourLoss < 0 && (done < minThroughput*all || r.Stretch > maxStretch) {
 			o.hourLoss = minute
@@ -89,6 +92,18 @@ func (o *outcome) add(d kernels.Demand, on kernels.Device, whole kernels.Result,
 	o.hour, o.hourLoss = struct{ work, allWork, stretched float64 }{}, -1
 }
 
+// enginesDo returns how much of its work a workload does that uses so many media engines at full speed, with those that
+// there are.
+func enginesDo(used, have kernels.Engines) float64 {
+	done := 1.
+	for kind, n := range used {
+		if n > have[kind] {
+			done = min(done, have[kind]/n)
+		}
+	}
+	return done
+}
+
 // began returns the minute from which a regret could be noticed.
 func (o *outcome) began() int {
 	if o.firstLoss >= 0 {
@@ -100,13 +115,13 @@ func (o *outcome) began() int {
 // needs are what a workload must have of any slice.
 type needs struct {
 	gib   float64
-	media [4]bool
+	media [4]bool // any engine of the kind
 }
 
-func (n *needs) add(gib float64, media [4]bool) {
+func (n *needs) add(gib float64, media kernels.Engines) {
 	n.gib = max(n.gib, gib)
 	for kind, used := range media {
-		n.media[kind] = n.media[kind] || used
+		n.media[kind] = n.media[kind] || used > 0
 	}
 }
 
@@ -114,8 +129,7 @@ func (n *needs) add(gib float64, media [4]bool) {
 func (n *needs) outOfMemory(p *gpu.Profile) bool { return n.gib*gib+ownBytes > float64(p.MemoryBytes) }
 
 func lacks(p *gpu.Profile, used [4]bool) bool {
-	have := p.Engines.Or(gpu.Engines{})
-	for kind, n := range [4]int{have.Encoder, have.Decoder, have.JPEG, have.OFA} {
+	for kind, n := range enginesOf(p) {
 		if used[kind] && n == 0 {
 			return true
 		}
@@ -142,10 +156,11 @@ type foreseen struct {
 	work, allWork float64
 }
 
-// add counts a minute of a busy time, with the stretch that its means let expect.
-func (f *foreseen) add(busy, stretch float64) {
-	f.stretch.add(stretch, busy)
-	f.work, f.allWork = f.work+busy/max(1, busy*stretch), f.allWork+busy
+// add counts a minute of a demand, with the stretch that its means let expect, in a size with so many engines.
+func (f *foreseen) add(d kernels.Demand, stretch float64, have kernels.Engines) {
+	f.stretch.add(stretch, d.Busy)
+	done := min(1/max(1, d.Busy*stretch), enginesDo(d.Media, have))
+	f.work, f.allWork = f.work+d.Busy*done, f.allWork+d.Busy
 }
 
 // does reports whether a size would have done in the time that was observed, with no reserve.

@@ -32,6 +32,7 @@ type verdict struct {
 // effect is what a slice did to a workload.
 type effect struct {
 	throughput, stretch, worstHour float64
+	engines                        float64 // throughput by media engines alone
 	regret                         bool
 	// delay is the time in minutes from the first loss to the advice to grow; -1 if there was no such advice. grew says
 	// that there was.
@@ -70,6 +71,10 @@ func (o *outcome) effect(noticed int) effect {
 	e := effect{
 		throughput: o.throughput(), stretch: o.stretch.quantile(0.95), worstHour: o.worstHour,
 		regret: o.regret(), delay: -1, grew: noticed >= 0,
+	}
+	e.engines = 1
+	if o.allWork > 0 {
+		e.engines = o.engineWork / o.allWork
 	}
 	if e.grew && o.began() >= 0 {
 		e.delay = max(0, noticed-o.began())

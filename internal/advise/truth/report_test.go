@@ -66,7 +66,8 @@ behave.
 
 %d nodes of eight GPUs (%s), %d workloads. Each is observed on its whole GPU for 14 days at
 windows of 60 s. Then what is recommended is applied, and the same workload runs on for 7 days in its slice; it is compared
-with the whole GPU minute by minute. Work that a slice has no time for is lost, not queued. A regret is a loss of more than
+with the whole GPU minute by minute. Work that a slice has no time for is lost, not queued; so is what its media engines cannot do of a workload that
+keeps more of them busy than it has. A regret is a loss of more than
 5 %% of throughput over the 7 days, or a p95 of stretch above 2. Workloads that get a new version after the advice, which
 nothing foretells, are counted apart.
 
@@ -107,6 +108,9 @@ memory.
 	row("workloads recommended a slice", func(*verdict) bool { return true })
 	row("ran out of memory", func(v *verdict) bool { return v.outOfMemory })
 	row("lacked a media engine", func(v *verdict) bool { return v.engineMissing })
+	row("lost more than 5 % for too few media engines", func(v *verdict) bool {
+		return !v.engineMissing && v.seen.engines < minThroughput
+	})
 	row("lost more than 5 % of throughput", func(v *verdict) bool { return v.seen.throughput < minThroughput })
 	row("passed a stretch of 2 at p95", func(v *verdict) bool { return v.seen.stretch > maxStretch })
 	row("any of these", (*verdict).harmed)

@@ -157,12 +157,9 @@ func (w *scenarioWriter) addLoad(name string, work *workload, state, from, until
 		return fmt.Sprintf("%.0fB", work.takes(minute)*gib)
 	}))
 	for kind, key := range [4]string{"encoder", "decoder", "jpeg", "ofa"} {
-		if work.media[kind] {
+		if work.media[kind] > 0 {
 			fmt.Fprintf(&w.loads, "    %s: %s\n", key, w.trace(from, until, func(minute int) string {
-				if work.uses(minute)[kind] {
-					return "1"
-				}
-				return "0"
+				return fmt.Sprint(work.uses(minute)[kind])
 			}))
 		}
 	}

@@ -28,9 +28,11 @@ type workload struct {
 	noise   float64
 	needGiB func(minute int) float64
 	// taken is the memory that the framework takes in advance, in GiB; 0 if it takes what it needs.
-	taken   float64
-	media   [4]bool // uses encoders, decoders, JPEG, OFA
-	mediaAt func(minute int) bool
+	taken float64
+	// media are the encoders, decoders, JPEG and OFA engines that it keeps busy at full speed; mediaAt is the share of
+	// them in a minute.
+	media   kernels.Engines
+	mediaAt func(minute int) float64
 	pcie    float64 // share of the link at full load
 	nvlink  float64 // bytes per second
 	// lifetime of a pod in minutes and the pause after it; 0 for a pod that stays.
@@ -81,7 +83,7 @@ func (w *workload) demand(minute int) kernels.Demand {
 	if w.changed(minute) {
 		busy *= 1.5
 	}
-	return kernels.Demand{Phases: w.states[w.stateOf(minute)], Busy: min(max(busy, 0), 1)}
+	return kernels.Demand{Phases: w.states[w.stateOf(minute)], Busy: min(max(busy, 0), 1), Media: w.uses(minute)}
 }
 
 // need returns the memory that it must have, in GiB.
@@ -96,12 +98,15 @@ func (w *workload) need(minute int) float64 {
 // takes returns the memory that it takes of a whole GPU, in GiB.
 func (w *workload) takes(minute int) float64 { return max(w.need(minute), w.taken) }
 
-// uses reports which media engines are in use.
-func (w *workload) uses(minute int) [4]bool {
-	if w.mediaAt == nil || !w.mediaAt(minute) {
-		return [4]bool{}
+// uses returns how many media engines it keeps busy at full speed.
+func (w *workload) uses(minute int) kernels.Engines {
+	used := w.media
+	for kind := range used {
+		if used[kind] > 0 {
+			used[kind] *= w.mediaAt(minute)
+		}
 	}
-	return w.media
+	return used
 }
 
 // Mixes of kernel widths, by name.

@@ -1,7 +1,8 @@
 // Package kernels is the model of what a workload does on a GPU or a slice of one. Its kernels fill a number of SMs,
 // the width, and draw a share of the memory bandwidth while they run, for a part of the time. A device with fewer SMs
 // or less bandwidth stretches them by the larger of the two ratios (a roofline), so they run for more of the time;
-// beyond all of the time, throughput falls.
+// beyond all of the time, throughput falls. Media engines work beside the kernels: where a device has fewer of a kind
+// than the workload keeps busy, it does its work as slowly as they do theirs.
 //
 // The model is deterministic and consistent with published runs; it is no measurement.
 package kernels
@@ -24,6 +25,21 @@ type Demand struct {
 	// Busy is how much of the time kernels run, 0-1. It is not used if Requests are given.
 	Busy     float64
 	Requests Requests
+	Media    Engines // those that it keeps busy
+}
+
+// Engines are numbers of media engines: encoders, decoders, JPEG and optical flow engines.
+type Engines [4]float64
+
+// throughput returns how much of the work of a demand engines do, 0-1.
+func (e Engines) throughput(wanted Engines) float64 {
+	done := 1.0
+	for kind, have := range e {
+		if wanted[kind] > have {
+			done = min(done, have/wanted[kind])
+		}
+	}
+	return done
 }
 
 // Requests are a load in requests of which each needs the GPU for a time, and the host for another. Concurrency above
@@ -42,6 +58,7 @@ func (r Requests) Given() bool { return r.GPU > 0 && (r.Concurrency > 0 || r.Rat
 type Device struct {
 	SMs       float64
 	Bandwidth float64 // its share of the GPU's, 0-1
+	Engines   Engines
 	// Loss lengthens all kernels by a share: what no metric shows, such as a smaller share of the L2 cache, or lower
 	// clocks.
 	Loss float64
@@ -81,7 +98,9 @@ func Run(d Demand, on Device) Result {
 		bandwidth += p.Share * p.Bandwidth
 	}
 	if r.Stretch == 0 {
-		return Result{Stretch: 1, Throughput: 1}
+		r = Result{Stretch: 1, Throughput: 1}
+		r.limit(on.Engines.throughput(d.Media), d.Requests)
+		return r
 	}
 	demand := d.Busy
 	if d.Requests.Given() {
@@ -100,8 +119,58 @@ func Run(d Demand, on Device) Result {
 	}
 	done := r.Throughput * demand // busy time on a device large enough that is worked off
 	r.SMs, r.Bandwidth = done*width, done*bandwidth
+	r.limit(on.Engines.throughput(d.Media), d.Requests)
 	return r
 }
+
+// limit lowers the throughput to that of what the kernels wait for. They run for less of the time then.
+func (r *Result) limit(throughput float64, q Requests) {
+	if throughput >= r.Throughput {
+		return
+	}
+	r.slow(r.Throughput / max(throughput, smallestThroughput))
+	if !q.Given() {
+		return
+	}
+	r.Latency = MaxLatency // requests of an open load come faster than they are served
+	if q.Concurrency > 0 && r.PerSecond > 0 {
+		r.Latency = min(MaxLatency, seconds(float64(q.Concurrency)/r.PerSecond))
+	}
+}
+
+// smallestThroughput is that of a workload that waits for what its device does not have.
+const smallestThroughput = 1e-9
+
+// slow divides by a factor what is done in a time.
+func (r *Result) slow(by float64) {
+	r.Throughput, r.PerSecond = r.Throughput/by, r.PerSecond/by
+	r.Busy, r.SMs, r.Bandwidth = r.Busy/by, r.SMs/by, r.Bandwidth/by
+}
+
+// ContendForEngines slows down workloads that share the media engines of a device, if they keep more of them busy
+// together than there are: each has as large a share of the engines of a kind as of what all want of it.
+func ContendForEngines(sharing []*Result, demands []Demand, have Engines) {
+	var used Engines
+	for i, r := range sharing {
+		for kind, wanted := range demands[i].Media {
+			used[kind] += wanted * r.Throughput
+		}
+	}
+	for i, r := range sharing {
+		worst := 1.0
+		for kind, wanted := range demands[i].Media {
+			if wanted > 0 && have[kind] > 0 {
+				worst = max(worst, used[kind]/have[kind])
+			}
+		}
+		if worst > 1+tolerance {
+			r.limit(r.Throughput/worst, demands[i].Requests)
+		}
+	}
+}
+
+// tolerance is for sums of floating point.
+const tolerance = 1e-9
 
 // busy returns how much of the time the device works on requests that need it stretch times as long.
 func (r Requests) busy(stretch float64) float64 {

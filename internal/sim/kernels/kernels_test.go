@@ -117,3 +117,62 @@ func TestShare(t *testing.T) {
 		}
 	}
 }
+
+// TestMediaEngines: a workload that keeps five of seven decoders busy does 3/5 of its work with three, and its kernels
+// run for as much less of the time.
+func TestMediaEngines(t *testing.T) {
+	decodes := Demand{Phases: wide(10), Busy: 0.2, Media: Engines{1: 5}}
+	closed := decodes
+	closed.Requests = Requests{Concurrency: 2, GPU: 10 * time.Millisecond}
+	open := decodes
+	open.Requests = Requests{Rate: 20, GPU: 10 * time.Millisecond}
+	onlyDecodes := Demand{Media: Engines{1: 5}}
+	for _, c := range []struct {
+		about  string
+		demand Demand
+		have   float64
+		want   Result
+	}{
+		{"enough", decodes, 7, Result{Throughput: 1, Busy: 0.2, SMs: 2}},
+		{"just enough", decodes, 5, Result{Throughput: 1, Busy: 0.2, SMs: 2}},
+		{"three", decodes, 3, Result{Throughput: 0.6, Busy: 0.12, SMs: 1.2}},
+		{"no kernels", onlyDecodes, 3, Result{Throughput: 0.6}},
+		{"a closed loop", closed, 3, Result{Throughput: 0.6, Busy: 0.6, SMs: 6, PerSecond: 60, Latency: 33_333_333}},
+		{"an open load", open, 3, Result{Throughput: 0.6, Busy: 0.12, SMs: 1.2, PerSecond: 12, Latency: MaxLatency}},
+	} {
+		got := Run(c.demand, Device{SMs: 16, Bandwidth: 1, Engines: Engines{1: c.have}})
+		for name, v := range map[string][2]float64{
+			"throughput": {got.Throughput, c.want.Throughput}, "busy": {got.Busy, c.want.Busy}, "SMs": {got.SMs, c.want.SMs},
+			"per second": {got.PerSecond, c.want.PerSecond}, "stretch": {got.Stretch, 1},
+		} {
+			if c.want.PerSecond == 0 && name == "per second" {
+				continue
+			}
+			if math.Abs(v[0]-v[1]) > 1e-9 {
+				t.Errorf("%s: %s %v, want %v", c.about, name, v[0], v[1])
+			}
+		}
+		if c.want.Latency > 0 && (got.Latency-c.want.Latency).Abs() > time.Microsecond {
+			t.Errorf("%s: latency %v, want %v", c.about, got.Latency, c.want.Latency)
+		}
+	}
+	cmptest.Equal(t, "none", Run(decodes, Device{SMs: 16, Bandwidth: 1}).Throughput < 1e-6, true)
+}
+
+// TestSharedMediaEngines: two that decode share the decoders; one that does not keeps its pace.
+func TestSharedMediaEngines(t *testing.T) {
+	on := Device{SMs: 16, Bandwidth: 1, Engines: Engines{1: 2}}
+	demands := []Demand{{Busy: 0.1, Phases: wide(4), Media: Engines{1: 2}}, {Busy: 0.1, Phases: wide(4), Media: Engines{1: 1}},
+		{Busy: 0.1, Phases: wide(4)}}
+	sharing := make([]*Result, len(demands))
+	for i, d := range demands {
+		r := Run(d, on)
+		sharing[i] = &r
+	}
+	ContendForEngines(sharing, demands, on.Engines)
+	for i, want := range []float64{2. / 3, 2. / 3, 1} {
+		if got := sharing[i].Throughput; math.Abs(got-want) > 1e-9 {
+			t.Errorf("workload %d: throughput %v, want %v", i, got, want)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package promtest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+)
+
+// engineFamilies are what an exporter serves of a GPU that is held, with its decoders busy for a share of the time.
+type engineFamilies struct {
+	labels   func(uuid string) []string
+	families func(decoders float64) map[string]float64
+}
+
+func engineExporters() map[string]engineFamilies {
+	dcgm := func(uuid string) []string {
+		return []string{"UUID", uuid, "Hostname", "n", "modelName", "NVIDIA H100 80GB HBM3", "namespace", "video", "pod", "p-" + uuid}
+	}
+	return map[string]engineFamilies{
+		"dcgm-exporter": {dcgm, func(decoders float64) map[string]float64 {
+			return map[string]float64{
+				"DCGM_FI_DEV_FB_USED": 4096, "DCGM_FI_DEV_FB_FREE": h100Bytes/(1<<20) - 4096,
+				"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.2, "DCGM_FI_PROF_SM_ACTIVE": 0.01, "DCGM_FI_PROF_DRAM_ACTIVE": 0.01,
+				"DCGM_FI_DEV_ENC_UTIL": 0, "DCGM_FI_DEV_DEC_UTIL": 100 * decoders,
+			}
+		}},
+		"dcgm-exporter 4.9": {dcgm, func(decoders float64) map[string]float64 {
+			return map[string]float64{
+				"DCGM_FI_DEV_FB_USED_BYTES": 4 << 30, "DCGM_FI_DEV_FB_FREE_BYTES": h100Bytes - 4<<30,
+				"DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO": 0.2, "DCGM_FI_PROF_SM_UTIL_RATIO": 0.01,
+				"DCGM_FI_PROF_DRAM_UTIL_RATIO": 0.01, "DCGM_FI_DEV_ENC_UTIL_RATIO": 0, "DCGM_FI_DEV_DEC_UTIL_RATIO": decoders,
+			}
+		}},
+	}
+}
+
+// TestFleetCountsEngines: by a real Prometheus' history of dcgm-exporter, a GPU gets a slice with as many decoders as it
+// uses, in bursts too, and none if no slice has them.
+func TestFleetCountsEngines(t *testing.T) {
+	t.Parallel()
+	uses := map[string]func(minute int) float64{
+		"GPU-0": func(int) float64 { return 0 },
+		"GPU-1": func(int) float64 { return 0.1 },
+		"GPU-2": func(int) float64 { return 0.3 },
+		"GPU-3": func(int) float64 { return 0.71 },
+		"GPU-4": func(minute int) float64 { return 0.71 * boolValue(minute%5 == 2) },
+		"GPU-5": func(minute int) float64 { return 0.71 * boolValue(minute >= 1000 && minute < 1010) },
+	}
+	keep := "keep media-engines "
+	want := map[string]string{"GPU-0": "slice  1g.10gb", "GPU-1": "slice  1g.10gb", "GPU-2": "slice  3g.40gb",
+		"GPU-3": keep, "GPU-4": keep, "GPU-5": keep}
+	for name, exporter := range engineExporters() {
+		e := NewPrometheus(t)
+		const minutes = 2 * 24 * 60
+		app := e.db.Appender(t.Context())
+		for minute := range minutes {
+			at := scraped().Add(time.Duration(minute)*time.Minute + 30*time.Second).UnixMilli()
+			for uuid, use := range uses {
+				for family, v := range exporter.families(use(minute)) {
+					series := labels.FromStrings(append(exporter.labels(uuid), "__name__", family, "instance", "n:9400", "job", "gpus")...)
+					if _, err := app.Append(0, series, at, v); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		}
+		if err := app.Commit(); err != nil {
+			t.Fatal(err)
+		}
+
+		_, url := serveAPI(t, e)
+		r := askFleet(t, url, "2d", scraped().Add(minutes*time.Minute))
+		if len(r.GPUs) != len(uses) {
+			t.Errorf("%s: %d GPUs", name, len(r.GPUs))
+		}
+		for _, g := range r.GPUs {
+			if got := fmt.Sprint(g.Action, " ", g.Reason, " ", g.RecommendedProfile); got != want[g.UUID] {
+				t.Errorf("%s: %s: %q, want %q", name, g.UUID, got, want[g.UUID])
+			}
+		}
+	}
+}
