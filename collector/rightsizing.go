@@ -43,7 +43,7 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 		"How much the evidence on a whole GPU's workload can be relied on, 0-1: a week of complete observation is 1.", whole)
 	f.stretch = c.newFamily("nvidia_gpu_rightsizing_stretch_ratio",
 		"How many times as long as now a candidate's requests take in the recommended slice, at p95: at least (low), and "+
-			"with the worst mix of kernels (high).", whole, "bound")
+			"with the worst mix of kernels (high). Absent if nothing ran: it is unknown.", whole, "bound")
 	f.reclaimable = c.newFamily("nvidia_gpu_rightsizing_reclaimable_ratio",
 		"Share of a candidate's SMs that the recommended slice would set free, 0-1.", whole)
 	f.instance = c.newFamily("nvidia_mig_gpu_instance_rightsizing_candidate",

@@ -222,8 +222,9 @@ func adviceOf(report *advise.Report) []collector.Advice {
 		}
 		if d.Candidate() {
 			a.Action, a.Reclaimable = string(d.Action), gpu.Some(d.Reclaimable)
-			stretch := d.Predicted.StretchP95
-			a.StretchLow, a.StretchHigh = roundedStretch(stretch.Low), roundedStretch(stretch.High)
+			if stretch := d.Predicted.StretchP95; stretch != (advise.Stretch{}) {
+				a.StretchLow, a.StretchHigh = roundedStretch(stretch.Low), roundedStretch(stretch.High)
+			}
 		} else if a.Rejected = rejection(d); a.Rejected == "" {
 			continue
 		}

@@ -23,11 +23,20 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		PCIeMax:        float64(days.PCIe),
 		MemoryUnread:   isUnread(w.MemoryUnread, observed),
 		MediaUnread:    isUnread(w.MediaUnread, observed),
-		activityUnread: isUnread(w.ActivityUnread, observed),
+		ActivityUnread: w.isActivityUnread(now),
+		NeverBusy:      w.isNeverBusy(),
 		graphicsUnread: isUnread(w.GraphicsUnread, observed),
 		BusyHistogram:  w.Busy.tenths(),
 		WidthHistogram: w.Width.tenths(),
 	}
+	if w.isSampled() {
+		e.ActivityHours = float64(days.Measured) / 3600
+	}
+
+	if e.stretchUnknown() {
+		e.Median, e.P95, e.decisive, e.WidthHistogram = Kernels{}, Kernels{}, Kernels{}, [10]float64{}
+	}
+
 	e.BusyMean = w.Busy.mean()
 	if days.Held > 0 {
 		e.CoverageRatio = min(1, float64(days.Observed/days.Held))

@@ -10,7 +10,7 @@ import (
 type Action string
 
 // The actions. Those on a whole GPU: ActionSlice, ActionShare, ActionKeep and, if nothing holds it, ActionFree; on a
-// GPU instance: ActionShrink, ActionGrow, ActionIdle, ActionKeep and ActionFree.
+// GPU instance: ActionShrink, ActionGrow, ActionIdle, ActionKeep and ActionFree; on both ActionUnknown.
 const (
 	ActionSlice Action = "slice" // a GPU instance of the recommended profile does the work
 	// its kernels are wide and rare: a slice stretches them too far, sharing the GPU would not
@@ -20,6 +20,8 @@ const (
 	ActionShrink Action = "shrink" // a smaller profile does the work
 	ActionGrow   Action = "grow"   // the slice is too small
 	ActionIdle   Action = "idle"   // it is held, and nothing has run on it for an hour
+	// what decides was not measured; the reason says what, and the explanation how to measure it
+	ActionUnknown Action = "unknown"
 )
 
 // Reason is why a device is kept as it is, or why a slice has to grow.
@@ -38,8 +40,9 @@ const (
 	ReasonNVLink         Reason = "nvlink"
 	ReasonGraphics       Reason = "graphics"
 	ReasonGraphicsUnread Reason = "graphics-unread" // the processes are hidden, some of which may draw
-	// only utilization is known: width and bandwidth are taken for the whole GPU
+	// only utilization is known: how much of the GPU kernels fill, and so their stretch in a slice, is unknown
 	ReasonNoActivity     Reason = "no-activity"
+	ReasonNoBusyTime     Reason = "no-busy-time"    // strictly: nothing ran, so that stretch is unknown
 	ReasonPreallocated   Reason = "preallocated"    // the framework takes all memory in advance: the need cannot be seen
 	ReasonMemoryUnread   Reason = "memory-unread"   // its use could not be read for some of the time
 	ReasonMemory         Reason = "memory"          // no smaller profile has enough
@@ -132,12 +135,17 @@ type Evidence struct {
 	BusyP50       float64   `json:"busyP50Ratio"`
 	BusyP99       float64   `json:"busyP99Ratio"`
 	Busy10Minutes float64   `json:"busyMax10MinutesRatio"`
-	// Median and P95 are of the time in which kernels ran.
-	Median Kernels `json:"kernelsMedian"`
-	P95    Kernels `json:"kernelsP95"`
-	// MemoryUnread: the use of memory could not be read for some of the time.
+	// Median and P95 are of the time in which kernels ran; absent with ActivityUnread or NeverBusy.
+	Median Kernels `json:"kernelsMedian,omitzero"`
+	P95    Kernels `json:"kernelsP95,omitzero"`
+	// MemoryUnread: the use of memory could not be read for some of the time. ActivityUnread: nor could SM or DRAM
+	// activity, so that it is unknown how much of the device kernels fill.
 	MemoryUnread   bool `json:"memoryUnread,omitempty"`
-	activityUnread bool
+	ActivityUnread bool `json:"activityUnread,omitempty"`
+	// ActivityHours are those of the last eight days in which SM and DRAM activity were read, if that is a sample.
+	ActivityHours float64 `json:"activityHours,omitempty"`
+	// NeverBusy: no kernel was seen, so that it is unknown what a slice would do to one.
+	NeverBusy      bool `json:"neverBusy,omitempty"`
 	graphicsUnread bool
 	decisive       Kernels  // what the p95 of stretch is computed from
 	PowerP95       float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
@@ -145,27 +153,32 @@ type Evidence struct {
 	MediaEngines   []string `json:"mediaEngines,omitempty"`         // that were used
 	MediaUnread    bool     `json:"mediaEnginesUnread,omitempty"`
 	ThrottledRatio float64  `json:"throttledRatio,omitempty"` // of the observed time
-	// BusyHistogram and WidthHistogram have the shares of ten equal ranges of 0-1.
+	// BusyHistogram and WidthHistogram have the shares of ten equal ranges of 0-1. WidthHistogram is absent where P95 is.
 	BusyHistogram  [10]float64 `json:"busyHistogram"`
-	WidthHistogram [10]float64 `json:"widthHistogram"`
+	WidthHistogram [10]float64 `json:"widthHistogram,omitzero"`
 }
 
-// Predicted is what is expected of the workload in the recommended profile.
+// stretchUnknown reports whether the evidence says nothing of what a slice would do to kernels.
+func (e *Evidence) stretchUnknown() bool { return e.ActivityUnread || e.NeverBusy }
+
+// Predicted is what is expected of the workload in the recommended profile. Stretch and throughput are absent if they
+// are unknown, see Evidence.NeverBusy.
 type Predicted struct {
-	StretchMedian   Stretch `json:"stretchMedian"`
-	StretchP95      Stretch `json:"stretchP95"`
+	StretchMedian   Stretch `json:"stretchMedian,omitzero"`
+	StretchP95      Stretch `json:"stretchP95,omitzero"`
 	BusyP99         float64 `json:"busyP99Ratio"`
 	Busy10Minutes   float64 `json:"busyMax10MinutesRatio"`
 	SMActivity      float64 `json:"smActivityRatio"`
-	ThroughputRatio float64 `json:"throughputRatio"`
+	ThroughputRatio float64 `json:"throughputRatio,omitzero"`
 	MemoryFree      float64 `json:"memoryFreeBytes"` // at the largest use that was seen
 }
 
-// Considered is a profile and why it is not recommended; Reason is empty for the recommended one.
+// Considered is a profile and why it is not recommended; Reason is empty for the recommended one. StretchP95 is absent
+// if it is unknown.
 type Considered struct {
 	Profile    string  `json:"profile"`
 	Reason     Reason  `json:"reason,omitempty"`
-	StretchP95 Stretch `json:"stretchP95"`
+	StretchP95 Stretch `json:"stretchP95,omitzero"`
 }
 
 // Packing is how all recommended slices of a node fit on the fewest of its GPUs.

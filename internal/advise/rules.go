@@ -58,6 +58,8 @@ func (r *Record) Add(v Window) {
 		unread := !v.SM.Present() || !v.DRAM.Present()
 		if unread {
 			sum.activityUnread = seconds
+		} else {
+			sum.measured, sum.measuredBusy, sum.measuredSM, sum.measuredDRAM = seconds, sum.busy, sum.sm, sum.dram
 		}
 		if !memoryOK {
 			sum.memoryUnread = seconds
@@ -83,7 +85,6 @@ func (r *Record) Facts(now time.Time, totalBytes float64) *Facts {
 	}
 	return &Facts{
 		Evidence: &e, Preallocated: isPreallocated(&r.workload, &e, totalBytes), MemoryUnread: e.MemoryUnread,
-		ActivityUnread: e.activityUnread,
 	}
 }
 

@@ -32,7 +32,7 @@ func fullReport() *advise.Report {
 				Since: time.Unix(1, 0).UTC(), ObservedHours: 1, CoverageRatio: 1, MemoryBytes: 1, MemoryTrend: 1, BusyMean: 1,
 				BusyP50: 1, BusyP99: 1,
 				Busy10Minutes: 1, Median: kernels, P95: kernels, PowerP95: 1, PCIeMax: 1, MediaEngines: []string{"decoder"},
-				MediaUnread: true, MemoryUnread: true,
+				MediaUnread: true, MemoryUnread: true, ActivityUnread: true, ActivityHours: 1, NeverBusy: true,
 				ThrottledRatio: 1, BusyHistogram: [10]float64{1}, WidthHistogram: [10]float64{1},
 			},
 			Predicted: &advise.Predicted{

@@ -65,8 +65,8 @@ func (a *analysis) notes(r *Report) []string {
 		fromDCGM += n
 		add(n, "%d GPUs are known from %s alone, which has nothing on JPEG and optical flow engines.", n, d.name)
 	}
-	add(c.blind, "%d GPUs have no SM or DRAM activity in the history: their kernels are taken to fill the whole GPU.",
-		c.blind)
+	add(c.blind, "%d GPUs have no SM or DRAM activity in the history: how much of them kernels fill is unknown, and "+
+		"nothing is recommended.", c.blind)
 	add(min(c.blind, fromDCGM), "dcgm-exporter serves SM activity if DCGM_FI_PROF_SM_ACTIVE is in its counters file, "+
 		"which its default one leaves out.")
 	add(c.links, "%d GPUs have no NVLink traffic in the history: it is taken for none.", c.links)

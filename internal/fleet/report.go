@@ -75,10 +75,11 @@ type GPU struct {
 	Explanation string `json:"explanation,omitempty"`
 	Profile     string `json:"recommendedProfile,omitempty"`
 	// Provisional and NotChecked are as in advise.Recommendation.
-	Provisional bool            `json:"provisional,omitempty"`
-	NotChecked  bool            `json:"mediaNotChecked,omitempty"`
-	Idle        bool            `json:"idle,omitempty"`
-	StretchP95  *advise.Stretch `json:"stretchP95,omitempty"`
+	Provisional bool `json:"provisional,omitempty"`
+	NotChecked  bool `json:"mediaNotChecked,omitempty"`
+	Idle        bool `json:"idle,omitempty"`
+	// StretchP95 is absent of a GPU on which nothing ran: it is unknown.
+	StretchP95 *advise.Stretch `json:"stretchP95,omitempty"`
 
 	ObservedHours    float64         `json:"observedHours"` // while it was held
 	HeldHoursPerWeek float64         `json:"heldHoursPerWeek"`
@@ -86,7 +87,7 @@ type GPU struct {
 	BusyMean         float64         `json:"busyMeanRatio,omitempty"`
 	BusyP99          float64         `json:"busyP99Ratio,omitempty"`
 	BusyMax          float64         `json:"busyMax10MinutesRatio,omitempty"`
-	Kernels          *advise.Kernels `json:"kernelsP95,omitempty"`
+	Kernels          *advise.Kernels `json:"kernelsP95,omitempty"` // absent if nothing ran or their activity is unread
 	MemoryBytes      float64         `json:"memoryMaxBytes,omitempty"`
 	MemoryTrend      float64         `json:"memoryTrendBytesPerDay,omitempty"`
 	// ActivityUnread and NVLinkUnread: SM or DRAM activity, and NVLink's traffic, are not in the history.
@@ -102,13 +103,16 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 	g.Coverage, g.BusyMean, g.BusyP99 = round(e.CoverageRatio), round(e.BusyMean), round(e.BusyP99)
 	g.BusyMax = round(e.Busy10Minutes)
 	g.MemoryBytes, g.MemoryTrend = e.MemoryBytes, math.Round(e.MemoryTrend)
-	g.ActivityUnread, g.NVLinkUnread, g.Idle = f.ActivityUnread, nvlinkUnread, e.Busy10Minutes <= advise.IdleShare
-	if !f.ActivityUnread {
+	g.ActivityUnread, g.NVLinkUnread, g.Idle = e.ActivityUnread, nvlinkUnread, e.Busy10Minutes <= advise.IdleShare
+	if e.P95 != (advise.Kernels{}) {
 		g.Kernels = &advise.Kernels{Width: round(e.P95.Width), Bandwidth: round(e.P95.Bandwidth)}
 	}
 	g.Action, g.Reason, g.Explanation = r.Action, r.Reason, r.Explanation
 	if r.Predicted != nil {
-		g.Profile, g.NotChecked, g.StretchP95 = r.Recommended, r.NotChecked, &r.Predicted.StretchP95
+		g.Profile, g.NotChecked = r.Recommended, r.NotChecked
+		if r.Predicted.StretchP95 != (advise.Stretch{}) {
+			g.StretchP95 = &r.Predicted.StretchP95
+		}
 	}
 }
 

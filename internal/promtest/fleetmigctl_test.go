@@ -190,8 +190,10 @@ func decisions(n naming) map[string]string {
 		"training": "keep multi-gpu ",
 		"nvlink":   "keep nvlink ", "sliced": "keep mig-mode ", "changed": "keep model-changed ",
 	}
-	if n.noSMs { // kernels are taken to fill the GPU
-		d["narrow"], d["visitor"], d["rare"] = "keep no-activity ", "keep no-activity ", "keep no-activity "
+	if n.noSMs { // how much of the GPU kernels fill is unknown
+		for _, kind := range []string{"narrow", "visitor", "rare", "idle"} {
+			d[kind] = "unknown no-activity "
+		}
 	}
 	return d
 }
