@@ -156,7 +156,15 @@ func fleetLegend(r *fleet.Report) string {
 	return legend + " NAMESPACE: the one that held the GPU longest; " + unknown + " if nothing did or it is not known."
 }
 
-// writeFleetSlices lists GPUs for which a slice is enough: those that are least busy first.
+// freedBy returns the share of a GPU that is set free.
+func freedBy(g *fleet.GPU) float64 {
+	if g.Gain == nil {
+		return 0
+	}
+	return g.Gain.FreedGPUs
+}
+
+// writeFleetSlices lists GPUs for which a slice is enough: those that free most first, then those that are least busy.
 func writeFleetSlices(p *page, r *fleet.Report) {
 	var list []*fleet.GPU
 	for i := range r.GPUs {
@@ -167,7 +175,9 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 	if len(list) == 0 {
 		return
 	}
-	slices.SortStableFunc(list, func(a, b *fleet.GPU) int { return cmp.Compare(a.BusyMean, b.BusyMean) })
+	slices.SortStableFunc(list, func(a, b *fleet.GPU) int {
+		return cmp.Or(cmp.Compare(freedBy(b), freedBy(a)), cmp.Compare(a.BusyMean, b.BusyMean))
+	})
 	p.line(text("%-13s %-14s %-13s %-11s %5s %4s %9s %s", "GPU", "NODE", "NAMESPACE", "SLICE", "GIB", "BUSY", "STRETCH",
 		"NOTE").in(dim))
 	for _, g := range list[:min(len(list), maxListed)] {

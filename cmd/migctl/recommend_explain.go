@@ -189,7 +189,7 @@ func writeConsidered(p *page, r *advise.Recommendation, strict bool) {
 		switch {
 		case c.Profile == r.Recommended:
 			why, color, passed = "recommended", green, true
-		case c.Reason == advise.ReasonNone && passed:
+		case c.Reason == advise.ReasonNone && (passed || r.Reason == advise.ReasonNoGain):
 			why = "does as well"
 		case c.Reason == advise.ReasonNone:
 			why = "does; recommended once that has held for as long as the first answer needed"

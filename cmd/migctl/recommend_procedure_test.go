@@ -239,7 +239,7 @@ func TestHostileNames(t *testing.T) {
 		holder := podOf(evil, evil, kind+"/"+evil)
 		holder.Name = evil
 		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour,
-			wholeH100(t, 0, tiny, holder), wholeH100(t, 1, load{})))
+			wholeH100(t, 0, tiny, holder), slicedH100(t, 1)))
 		report.Node = evil
 		_, address := serve(t, recommended(report, s))
 		for _, env := range []map[string]string{{"LANG": "C"}, {"LANG": "C.UTF-8"}} {

@@ -71,6 +71,8 @@ func fixedText(reason Reason) string {
 		return "a slice could not keep up at busy times"
 	case ReasonSingleStrategy:
 		return "the device plugin's single strategy gives all GPUs one profile, and none fits every pod of the node"
+	case ReasonNoGain:
+		return "a slice would do, and " + NoGainText
 	case ReasonHoldersUnknown:
 		return "it is not known what holds the device"
 	}

@@ -33,15 +33,12 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 	}
 	for i := range report.Devices {
 		r := &report.Devices[i]
-		r.Explanation = r.explain(a.options)
+		r.sentence = r.explain(a.options)
+		r.Explanation = r.sentence
 	}
 	report.Notes = notes(s)
 	return report
 }
-
-// Pack adds how the recommendations for the devices of a Snapshot fit on the fewest GPUs. It can take a second and
-// needs no Advisor.
-func (r *Report) Pack(s *gpu.Snapshot) { r.Packing = pack(r, s.GPUs) }
 
 // addTenants adds what the workloads on the GPU instances of a GPU draw.
 func (a *Advisor) addTenants(report *Report, g *gpu.GPU) {

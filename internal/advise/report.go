@@ -50,6 +50,7 @@ const (
 	ReasonStretch        Reason = "stretch"         // a request would take too long in a slice
 	ReasonBusy           Reason = "busy"            // a slice could not keep up
 	ReasonSingleStrategy Reason = "single-strategy" // no one profile fits every pod of the node
+	ReasonNoGain         Reason = "no-gain"         // a slice would do, and neither frees a GPU nor makes room
 	ReasonHoldersUnknown Reason = "holders-unknown"
 	ReasonSaturated      Reason = "saturated" // SMs: busy all the time on all SMs
 	ReasonBandwidth      Reason = "bandwidth"
@@ -103,12 +104,16 @@ type Recommendation struct {
 	Provisional bool `json:"provisional,omitempty"`
 	NotChecked  bool `json:"mediaNotChecked,omitempty"`
 	// Reclaimable is the share of the GPU's SMs that is set free, 0-1.
-	Reclaimable float64    `json:"reclaimableRatio,omitempty"`
-	Confidence  float64    `json:"confidenceRatio,omitempty"`
-	Evidence    *Evidence  `json:"evidence,omitempty"`
-	Predicted   *Predicted `json:"predicted,omitempty"`
+	Reclaimable float64 `json:"reclaimableRatio,omitempty"`
+	// Gain is what the move to the slice brings, for a candidate that the packing has placed.
+	Gain       *Gain      `json:"gain,omitempty"`
+	Confidence float64    `json:"confidenceRatio,omitempty"`
+	Evidence   *Evidence  `json:"evidence,omitempty"`
+	Predicted  *Predicted `json:"predicted,omitempty"`
 	// Considered are the profiles smaller than the device, with why each is not recommended.
 	Considered []Considered `json:"considered,omitempty"`
+
+	sentence string // Explanation without the gain
 }
 
 // Candidate reports whether the metrics and alerts name the device as one that should be a slice.

@@ -27,7 +27,7 @@ func fullReport() *advise.Report {
 				Profile: "3g.20gb"},
 			Action: advise.ActionShrink, Reason: advise.ReasonBusy, Explanation: "a sentence", Recommended: "1g.5gb",
 			Provisional: true, NotChecked: true,
-			Reclaimable: 0.5, Confidence: 0.25,
+			Reclaimable: 0.5, Confidence: 0.25, Gain: &advise.Gain{FreedGPUs: 0.5, Room: "1g.5gb"},
 			Evidence: &advise.Evidence{
 				Since: time.Unix(1, 0).UTC(), ObservedHours: 1, CoverageRatio: 1, MemoryBytes: 1, MemoryTrend: 1, BusyMean: 1,
 				BusyP50: 1, BusyP99: 1,

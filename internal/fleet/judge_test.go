@@ -275,7 +275,7 @@ func TestPacking(t *testing.T) {
 		{repeat(2, "1g.10gb+me"), 2},
 		{repeat(1600, "1g.10gb"), 229},
 	} {
-		if got := gpusFor(m.Profiles, c.wanted); got != c.gpus {
+		if got := len(pack(m.Profiles, c.wanted)); got != c.gpus {
 			t.Errorf("%d slices such as %v: %d GPUs, want %d", len(c.wanted), c.wanted[:min(len(c.wanted), 3)], got, c.gpus)
 		}
 	}

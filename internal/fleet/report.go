@@ -74,6 +74,8 @@ type GPU struct {
 	// Explanation says in a sentence what the action follows from.
 	Explanation string `json:"explanation,omitempty"`
 	Profile     string `json:"recommendedProfile,omitempty"`
+	// Gain is what the slice brings, packed with those of all GPUs of the cluster and model.
+	Gain *advise.Gain `json:"gain,omitempty"`
 	// Provisional and NotChecked are as in advise.Recommendation.
 	Provisional bool `json:"provisional,omitempty"`
 	NotChecked  bool `json:"mediaNotChecked,omitempty"`
@@ -128,6 +130,7 @@ func (a *analysis) report() *Report {
 		nodes[[2]string{g.cluster, g.node}] = true
 	}
 	r.Nodes = len(nodes)
+	weighGains(r.GPUs)
 	r.Groups = a.group(r.GPUs, func(g *GPU) string { return g.Namespace })
 	r.Totals = a.group(r.GPUs, func(*GPU) string { return "" })
 	r.Fleet.Reasons = map[advise.Reason]int{}
@@ -182,7 +185,7 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 	}
 	group.Slices = len(wanted)
 	if group.Slices > 0 {
-		group.FreedGPUs = group.Slices - gpusFor(known.Profiles, wanted)
+		group.FreedGPUs = group.Slices - len(pack(known.Profiles, wanted))
 		group.GPUHoursPerWeek = math.Round(held*float64(group.FreedGPUs)/float64(group.Slices)*10) / 10
 	}
 	if p, ok := priceOf(a.options.Prices, key.model, known.Name); ok {
