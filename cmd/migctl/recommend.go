@@ -12,6 +12,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/fleet"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -20,14 +21,16 @@ const recommendHint = "mig-exporter makes the first report when it has read the 
 
 func addRecommendCommand(app *kingpin.Application, o *options) {
 	c := app.Command(commandRecommend,
-		"Show which GPUs are larger than their work needs, which slices would do, and the procedure. Changes nothing. "+
-			"STRETCH is how many times as long requests would take in the slice, FREED the part of the GPU that becomes free.")
+		"Show which GPUs are larger than their work needs, which slices would do, what is gained, and the procedure. "+
+			"Changes nothing. A legend below the table explains its columns.")
 	gpus := o.completions(listGPUs)
 	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(gpus).StringsVar(&o.GPUs)
 	c.Flag("spec", "Print the recommended layouts, with what the GPUs have now, as a spec for migctl apply -f.").
 		BoolVar(&o.WantSpec)
 	c.Flag("explain", "Explain the answer for a GPU: evidence, profiles that were considered, expected effect.").
 		PlaceHolder("GPU").HintAction(gpus).StringVar(&o.Explain)
+	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.").
+		PlaceHolder("MODEL=NUMBER").StringsVar(&o.Prices)
 	addOutputFlag(c, o, formText, formJSON, formYAML)
 }
 
@@ -38,6 +41,12 @@ func (o *options) checkRecommend() error {
 		return usageError{"--explain, --spec and -o json or yaml cannot be combined"}
 	case o.Explain != "" && len(o.GPUs) > 0:
 		return usageError{"--explain takes the GPU: name no other GPUs"}
+	case len(o.Prices) > 0 && (o.Explain != "" || o.WantSpec || o.Output != formText || len(o.GPUs) > 0):
+		return usageError{"--price goes with the text for the whole node alone"}
+	}
+
+	if _, err := fleet.ParsePrices(o.Prices); err != nil {
+		return usageError{err.Error()}
 	}
 	return nil
 }
@@ -85,7 +94,11 @@ func (s *session) recommend(ctx context.Context) error {
 	}
 	writeRecommendations(s.page, &report, devices)
 	if len(s.opts.GPUs) == 0 {
-		writeSummary(s.page, &report)
+		prices, err := fleet.ParsePrices(s.opts.Prices)
+		if err != nil {
+			return usageError{err.Error()}
+		}
+		writeSummary(s.page, &report, prices)
 		w := newProcedure(s.page, &report)
 		w.write()
 		if err := s.writeSliceProcedure(ctx, w); err != nil {
@@ -158,42 +171,6 @@ func writeRecommendations(p *page, report *advise.Report, devices []advise.Recom
 	writeSlices(p, devices)
 }
 
-// writeWholeGPUs lists the whole GPUs.
-func writeWholeGPUs(p *page, devices []advise.Recommendation) {
-	cells := func(c [8]string) string {
-		return p.right(c[0], 3) + " " + p.cell(c[1], 19) + " " + p.cell(c[2], 5) + " " + p.cell(c[3], 11) + " " +
-			p.right(c[4], 5) + " " + p.right(c[5], 9) + " " + p.right(c[6], 4) + " " + p.cell(c[7], 17)
-	}
-	head := false
-	for i := range devices {
-		r := &devices[i]
-		if r.Instance.Present() {
-			continue
-		}
-		if !head {
-			head = true
-			p.line()
-			titles := [...]string{"GPU", "WORKLOAD", "NOW", "RECOMMENDED", "FREED", "STRETCH", "CONF", "REASON"}
-			p.line(span{cells(titles), dim})
-		}
-		row := [...]string{
-			fmt.Sprint(r.Index), workloadName(r), "whole", string(r.Action), "", "", confidenceText(r), string(r.Reason),
-		}
-		c := plain
-		switch r.Action {
-		case advise.ActionSlice:
-			c = green
-			row[3], row[4], row[5] = r.Recommended, shareText(r.Reclaimable), stretchText(r.Predicted)
-			row[7] = caveat(r)
-		case advise.ActionFree:
-			c = dim
-		case advise.ActionShare, advise.ActionUnknown:
-			c = yellow
-		}
-		p.line(span{cells(row), c})
-	}
-}
-
 // caveat says why a recommended slice is no candidate of the metrics and alerts.
 func caveat(r *advise.Recommendation) string {
 	switch {
@@ -233,42 +210,6 @@ func writeNotes(p *page, notes []string) {
 	for _, n := range notes {
 		p.para("! ", dim, n)
 	}
-}
-
-// writeSummary says what the recommendations come to.
-func writeSummary(p *page, report *advise.Report) {
-	p.line()
-	packing := report.Packing
-	switch {
-	case packing == nil:
-		p.line(text("No workload is to move from a whole GPU to a slice."))
-	case len(packing.GPUs) == 0:
-		p.para("", yellow, "The recommended slices were not placed: they do not fit on GPUs that are free or become "+
-			"free, or the search was stopped at its limit.")
-	default:
-		writePacking(p, packing)
-	}
-	provisional, left := unplaced(report)
-	if len(provisional) > 0 {
-		p.para("", yellow, fmt.Sprintf("Provisionally recommended and not moved yet, with less than seven days of "+
-			"evidence: %s, for GPU %s.", plural(len(provisional), "slice", "slices"), joinNumbers(provisional)))
-	}
-	if len(left) > 0 {
-		p.para("", yellow, fmt.Sprintf("Not moved, although a slice would do: GPU %s.", joinNumbers(left)))
-	}
-}
-
-func writePacking(p *page, packing *advise.Packing) {
-	freed := "none"
-	if len(packing.FreedGPUs) > 0 {
-		freed = "GPU " + joinNumbers(packing.FreedGPUs)
-	}
-	t := fmt.Sprintf("The workloads to move hold %s now and need %d afterwards, not counting GPUs in MIG mode. Freed: %s.",
-		plural(packing.InUse, "GPU", "GPUs"), packing.Needed, freed)
-	if !packing.Proven {
-		t += " Not proven optimal: the search was stopped at its limit, or a model was left out."
-	}
-	p.para("", bold, t)
 }
 
 // unplaced returns the whole GPUs that are recommended a slice and that the packing does not move: those with a

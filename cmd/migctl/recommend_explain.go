@@ -80,8 +80,9 @@ func writeFact(p *page, name, fact string) {
 func writeEvidence(p *page, r *advise.Recommendation) {
 	e := r.Evidence
 	p.line()
-	writeFact(p, "observed", fmt.Sprintf("%.1f h since %s, %s of the time that it was held; confidence %s",
-		e.ObservedHours, e.Since.UTC().Format(time.RFC3339), shareText(e.CoverageRatio), shareText(r.Confidence)))
+	writeFact(p, "observed", fmt.Sprintf("%.1f h since %s, %s of the time that it was held; confidence %s%s",
+		e.ObservedHours, e.Since.UTC().Format(time.RFC3339), shareText(e.CoverageRatio), shareText(r.Confidence),
+		knownText(e.KnownDays)))
 	writeFact(p, "busy", fmt.Sprintf("%s on average, %s at the median, %s at p99, %s in the busiest 10 minutes",
 		shareText(e.BusyMean), shareText(e.BusyP50), shareText(e.BusyP99), shareText(e.Busy10Minutes)))
 	writeFact(p, "kernels", kernelsText(e))
@@ -127,6 +128,17 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 		}
 		p.line(text("  %s  %s", p.cell(p.histogramRow(i, e.BusyHistogram[i]), 36), width))
 	}
+}
+
+// knownText says what the evidence is too short for; a server that does not name it says nothing.
+func knownText(days float64) string {
+	switch {
+	case days == 0:
+		return ""
+	case days < 1.05:
+		return fmt.Sprintf("; nothing rarer than %.0f hours is known", 24*days)
+	}
+	return fmt.Sprintf("; nothing rarer than %.3g days is known", days)
 }
 
 // kernelsText says what kernels use of the device while they run.
@@ -237,6 +249,9 @@ func writePredicted(p *page, r *advise.Recommendation) {
 		writeFact(p, "busy", fmt.Sprintf("%s at p99, %s in the busiest 10 minutes; %s of its SMs on average",
 			shareText(e.BusyP99), shareText(e.Busy10Minutes), shareText(e.SMActivity)))
 		writeFact(p, "throughput", fmt.Sprintf("%s of today's", shareText(e.ThroughputRatio)))
+	}
+	if e.Decided.Figure != "" {
+		writeFact(p, "decided by", decidedText(e.Decided)+", the figure that is nearest to its limit")
 	}
 	writeFact(p, "set free", fmt.Sprintf("%s of the SMs, if something else uses them", shareText(r.Reclaimable)))
 }

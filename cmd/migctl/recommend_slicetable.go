@@ -8,6 +8,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
+// sliceLegend explains the columns of the table of slices.
+const sliceLegend = "FREED: the part of the slice's SMs that becomes free. STRETCH: how many times as long as now " +
+	"requests take in the smaller slice at p95. CONF: how far the evidence can be relied on."
+
 // writeSlices lists the GPU instances that should become smaller or larger or are idle. Free ones have one line for
 // each GPU, those that stay one for each GPU and reason.
 func writeSlices(p *page, devices []advise.Recommendation) {
@@ -48,6 +52,9 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 	}
 	for _, row := range rows {
 		p.line(row)
+	}
+	if slices.ContainsFunc(devices, func(r advise.Recommendation) bool { return r.Action == advise.ActionShrink }) {
+		p.para("", dim, sliceLegend)
 	}
 	for _, o := range others {
 		count := plural(len(o.slices), o.what+" slice", o.what+" slices")

@@ -11,6 +11,7 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	e := Evidence{
 		Since:          w.First,
 		ObservedHours:  w.Observed / 3600,
+		KnownDays:      min(keptDays, max(0, round3(now.Sub(w.First).Hours()/24))),
 		MemoryBytes:    float64(days.Memory) * (1 << 20),
 		MemoryTrend:    w.trendBytesPerDay(now),
 		BusyP50:        w.Busy.quantile(0.5),

@@ -39,17 +39,20 @@ func SharedGain(workloads, gpus int) Gain {
 	return Gain{FreedGPUs: round3(float64(workloads-gpus) / float64(workloads))}
 }
 
-// RoomBeside returns the largest of the profiles that can be created on a GPU beside some instances, and that is none
-// of those that could be created before; empty if there is none.
-func RoomBeside(profiles []gpu.Profile, instances []mig.Placed, before map[string]bool) string {
+// RoomBeside returns the largest of the profiles that can be created on an empty GPU beside an instance of another one,
+// wherever that is placed, and that is none of those that could be created before; empty if there is none.
+func RoomBeside(profiles []gpu.Profile, instance *gpu.Profile, before map[string]bool) string {
 	var best *gpu.Profile
-	for i := range profiles {
-		p := &profiles[i]
-		if before[p.Name] || len(mig.FreePlacements(profiles, instances, *p)) == 0 {
-			continue
-		}
-		if best == nil || isLarger(p, best) {
-			best = p
+	for _, place := range mig.FreePlacements(profiles, nil, *instance) {
+		placed := []mig.Placed{{ProfileID: instance.ID, Profile: instance.Name, Placement: place}}
+		for i := range profiles {
+			p := &profiles[i]
+			if before[p.Name] || best != nil && !isLarger(p, best) {
+				continue
+			}
+			if len(mig.FreePlacements(profiles, placed, *p)) > 0 {
+				best = p
+			}
 		}
 	}
 
@@ -81,7 +84,7 @@ func (p *packer) weighGains(report *Report) (idle []int) {
 
 		gain := SharedGain(len(t.taken), t.cost)
 		if gain.FreedGPUs == 0 {
-			gain.Room = RoomBeside(p.profiles, p.arrangeTarget(i), before)
+			gain.Room = RoomBeside(p.profiles, p.moved[t.taken[0]].profile, before)
 		}
 		idle = append(idle, p.setGain(report, gain, t.taken)...)
 	}

@@ -65,6 +65,8 @@ type Report struct {
 	Strict     bool      `json:"strict,omitempty"`
 	// SingleStrategy says that all GPUs of the node have one mode and one profile.
 	SingleStrategy bool `json:"singleStrategy,omitempty"`
+	// WithoutKubernetes says that the node has neither a kubelet nor pods.
+	WithoutKubernetes bool `json:"withoutKubernetes,omitempty"`
 	// Devices are the whole GPUs and GPU instances, by GPU index and placement.
 	Devices []Recommendation `json:"devices"`
 	// Packing is how the recommendations fit on the fewest GPUs; absent if nothing is to be moved.
@@ -133,6 +135,7 @@ type Pod struct {
 type Evidence struct {
 	Since         time.Time `json:"since"`
 	ObservedHours float64   `json:"observedHours"`
+	KnownDays     float64   `json:"knownDays"`     // nothing rarer is known: eight, or the time since Since
 	CoverageRatio float64   `json:"coverageRatio"` // of the time held in the last eight days
 	MemoryBytes   float64   `json:"memoryMaxBytes"`
 	MemoryTrend   float64   `json:"memoryTrendBytesPerDay,omitempty"`
@@ -176,6 +179,7 @@ type Predicted struct {
 	SMActivity      float64 `json:"smActivityRatio"`
 	ThroughputRatio float64 `json:"throughputRatio,omitzero"`
 	MemoryFree      float64 `json:"memoryFreeBytes"` // at the largest use that was seen
+	Decided         Decided `json:"decidedBy"`
 }
 
 // Considered is a profile and why it is not recommended; Reason is empty for the recommended one. StretchP95 is absent

@@ -31,6 +31,7 @@ type trial struct {
 	share      float64 // of the device's SMs that it has
 	median     Stretch // zero if it is unknown
 	p95        Stretch
+	decided    Decided
 }
 
 // minCoverage is the share of the held time that must have been observed.
@@ -82,6 +83,7 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 		t.median, t.p95 = StretchOf(e.Median, slice), StretchOf(e.decisive, slice)
 	}
 
+	t.decided = t.decidedBy(e, limits, o)
 	stretch := t.p95.deciding(limits.strict)
 	t.notChecked = e.MediaUnread && lacksEngines(p, of, [mediaKinds]bool{true, true, true, true})
 	var used [mediaKinds]bool
@@ -251,6 +253,7 @@ func (r *Recommendation) predict(t *trial) {
 		BusyP99: round3(min(1, busy)), Busy10Minutes: round3(min(1, e.Busy10Minutes*stretch)),
 		SMActivity: round3(min(1, e.BusyMean*e.Median.Width/t.share)),
 		MemoryFree: float64(t.profile.MemoryBytes) - e.MemoryBytes,
+		Decided:    t.decided,
 	}
 	if !e.stretchUnknown() {
 		r.Predicted.ThroughputRatio = round3(min(1, 1/max(busy, 1e-9)))

@@ -103,6 +103,8 @@ type workload struct {
 	// Before is what kernels used at least on the whole GPU, as shares of it, if the workload runs on a GPU instance now
 	// and was seen there.
 	Before Kernels
+
+	halfLife time.Duration // of a Record; 0 is halfLife
 }
 
 // podSeen is a pod and the end of its last window, in Unix seconds.
@@ -254,7 +256,7 @@ const maxWeight = 1 << 20
 
 // weight returns what an observation of now counts, relative to one of the reference time.
 func (w *workload) weight(now time.Time) float64 {
-	weight := math.Exp2(now.Sub(w.Reference).Hours() / halfLife.Hours())
+	weight := math.Exp2(now.Sub(w.Reference).Hours() / cmp.Or(w.halfLife, halfLife).Hours())
 	if weight <= maxWeight {
 		return weight
 	}

@@ -1,9 +1,6 @@
 package fleet
 
-import (
-	"github.com/mig-exporter/mig-exporter/internal/advise"
-	"github.com/mig-exporter/mig-exporter/internal/mig"
-)
+import "github.com/mig-exporter/mig-exporter/internal/advise"
 
 // weighGains fills in what the slice of each GPU gains, packed with those of all GPUs of its cluster and model. One
 // that would have a GPU for itself frees none. It makes room, unless a GPU stands free: then nothing comes of it, and
@@ -31,25 +28,13 @@ func weighGains(gpus []GPU) {
 		for _, on := range pack(profiles, wanted) {
 			gain := advise.SharedGain(len(on.wanted), 1)
 			if gain.FreedGPUs == 0 && !free[key] {
-				gain.Room = roomBeside(&list[0].model, on.profiles[0])
+				gain.Room = advise.RoomBeside(profiles, &profiles[on.profiles[0]], nil)
 			}
 			for _, at := range on.wanted {
 				list[at].setGain(gain)
 			}
 		}
 	}
-}
-
-// roomBeside returns the largest profile that can be created beside another one on an empty GPU.
-func roomBeside(m *mig.Model, profile int) string {
-	p := m.Profiles[profile]
-	for _, at := range mig.FreePlacements(m.Profiles, nil, p) {
-		placed := mig.Placed{ProfileID: p.ID, Profile: p.Name, Placement: at}
-		if room := advise.RoomBeside(m.Profiles, []mig.Placed{placed}, nil); room != "" {
-			return room
-		}
-	}
-	return ""
 }
 
 // setGain fills in the gain; without any, the GPU stays as it is.
@@ -62,5 +47,5 @@ func (g *GPU) setGain(gain advise.Gain) {
 
 	g.Explanation = g.Profile + " would do, and " + advise.NoGainText
 	g.Action, g.Reason, g.Profile = advise.ActionKeep, advise.ReasonNoGain, ""
-	g.Provisional, g.NotChecked, g.StretchP95 = false, false, nil
+	g.Provisional, g.NotChecked, g.StretchP95, g.Decided = false, false, nil, nil
 }

@@ -17,7 +17,7 @@ const coarser = "The rules are those of migctl recommend, the evidence is coarse
 type counts struct {
 	blind, links, unheld, unpriced int
 	gone                           int
-	last                           time.Time      // end of the last step in which any GPU has a sample
+	first, last                    time.Time      // start and end of the steps in which any GPU has a sample
 	exporters                      map[string]int // GPUs that are known under an exporter's names alone
 	prices                         map[string]bool
 }
@@ -31,6 +31,9 @@ func (a *analysis) count(r *Report) counts {
 		c.unheld += count(!a.holdersKnown[g.cluster])
 		c.exporters[g.dialect.name]++
 		c.gone += count(!g.last.After(a.end.Add(-hour)))
+		if c.first.IsZero() || !g.first.IsZero() && g.first.Before(c.first) {
+			c.first = g.first
+		}
 		if g.last.After(c.last) {
 			c.last = g.last
 		}
@@ -44,6 +47,21 @@ func (a *analysis) count(r *Report) counts {
 		}
 	}
 	return c
+}
+
+// longWindow is what is named as a way to see what is rare.
+const longWindow = 30 * 24 * time.Hour
+
+// rarest says what the history is too short for: what comes less often than it reaches back.
+func rarest(reach, window time.Duration) string {
+	known := fmt.Sprintf("Nothing rarer than %.3g days is known", reach.Hours()/24)
+	switch {
+	case reach < window-time.Hour:
+		return known + ": the history begins there."
+	case window < longWindow:
+		return known + ". --window=30d looks further back, as far as Prometheus keeps it."
+	}
+	return known + "."
 }
 
 // notes say what could not be seen, and what to do about it.
@@ -89,6 +107,9 @@ func (a *analysis) notes(r *Report) []string {
 	}
 	for _, w := range a.client.Warnings() {
 		notes = append(notes, "Prometheus warns: "+w)
+	}
+	if !c.first.IsZero() {
+		notes = append(notes, rarest(a.end.Sub(c.first), a.options.Window))
 	}
 	if a.options.Window < 7*24*time.Hour {
 		notes = append(notes, fmt.Sprintf("The window is %s: every answer is provisional. Expected 7d or more.",

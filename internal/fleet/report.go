@@ -74,6 +74,8 @@ type GPU struct {
 	// Explanation says in a sentence what the action follows from.
 	Explanation string `json:"explanation,omitempty"`
 	Profile     string `json:"recommendedProfile,omitempty"`
+	// Decided is the figure of the slice that is nearest to its limit.
+	Decided *advise.Decided `json:"decidedBy,omitempty"`
 	// Gain is what the slice brings, packed with those of all GPUs of the cluster and model.
 	Gain *advise.Gain `json:"gain,omitempty"`
 	// Provisional and NotChecked are as in advise.Recommendation.
@@ -111,7 +113,7 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 	}
 	g.Action, g.Reason, g.Explanation = r.Action, r.Reason, r.Explanation
 	if r.Predicted != nil {
-		g.Profile, g.NotChecked = r.Recommended, r.NotChecked
+		g.Profile, g.NotChecked, g.Decided = r.Recommended, r.NotChecked, &r.Predicted.Decided
 		if r.Predicted.StretchP95 != (advise.Stretch{}) {
 			g.StretchP95 = &r.Predicted.StretchP95
 		}
