@@ -191,15 +191,15 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 	slices.SortStableFunc(list, func(a, b *fleet.GPU) int {
 		return cmp.Or(cmp.Compare(freedBy(b), freedBy(a)), cmp.Compare(a.BusyMean, b.BusyMean))
 	})
-	p.line(text("%-12s %-11s %-11s %-11s %4s %9s %-12s %s", "GPU", "NODE", "NAMESPACE", "SLICE", "BUSY", "STRETCH",
+	p.line(text("%-12s %-10s %-10s %-11s %4s %9s %-12s %s", "GPU", "NODE", "NAMESPACE", "SLICE", "BUSY", "STRETCH",
 		"DECIDED BY", "NOTE").in(dim))
 	for _, g := range list[:min(len(list), maxListed)] {
 		stretch := "unknown"
 		if t := g.StretchP95; t != nil {
 			stretch = fleetStretchText(t.Low) + "-" + fleetStretchText(t.High)
 		}
-		p.line(text("%s %s %s %s %3.0f%% %9s %s %s", p.cell(shortUUID(g.UUID), 12), p.cell(orUnknown(g.Node), 11),
-			p.cell(orUnknown(g.Namespace), 11), p.cell(g.Profile, 11), 100*g.BusyMean, stretch,
+		p.line(text("%s %s %s %s %3.0f%% %9s %s %s", p.cell(shortUUID(g.UUID), 12), p.cell(orUnknown(g.Node), 10),
+			p.cell(orUnknown(g.Namespace), 10), p.cell(g.Profile, 11), 100*g.BusyMean, stretch,
 			p.cell(fleetDecided(g.Decided), 12), fleetMarks(g)))
 	}
 	if more := len(list) - maxListed; more > 0 {

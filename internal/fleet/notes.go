@@ -83,18 +83,19 @@ func (a *analysis) notes(r *Report) []string {
 		fromDCGM += n
 		add(n, "%d GPUs are known from %s alone, which has nothing on JPEG and optical flow engines.", n, d.name)
 	}
-	add(c.blind, "%d GPUs have no SM or DRAM activity in the history: how much of them kernels fill is unknown, and "+
-		"nothing is recommended.", c.blind)
+	add(c.blind, "Of %d of the GPUs the history has no SM or DRAM activity: how much of them kernels fill is unknown, "+
+		"and nothing is recommended.", c.blind)
 	add(min(c.blind, fromDCGM), "dcgm-exporter serves SM activity if DCGM_FI_PROF_SM_ACTIVE is in its counters file, "+
 		"which its default one leaves out.")
-	add(c.links, "%d GPUs have no NVLink traffic in the history: it is taken for none.", c.links)
+	add(c.links, "Of %d of the GPUs the history has no NVLink traffic: it is taken for none.", c.links)
 	add(c.unheld, "%d GPUs are in a cluster whose history names no pod or job: they count as held all the time.", c.unheld)
 	add(r.Fleet.NotChecked, "%d of the slices lack media engines whose use is not in the history: check that these "+
 		"workloads use none (video, JPEG, optical flow). mig-exporter serves it with --collector.media.",
 		r.Fleet.NotChecked)
-	add(r.Fleet.Idle, "%d of the GPUs that could be slices were held and ran nothing at all: ask whether they are needed.",
+	add(r.Fleet.Idle, "Nothing at all ran on %d of the GPUs that could be slices, although they were held: ask whether they "+
+		"are needed.",
 		r.Fleet.Idle)
-	add(r.Fleet.Share, "%d of the GPUs that stay as they are run wide kernels, seldom: a slice would stretch their "+
+	add(r.Fleet.Share, "Wide kernels run on %d of the GPUs that stay as they are, seldom: a slice would stretch their "+
 		"requests, but several such workloads could share a GPU (MPS or time-slicing).", r.Fleet.Share)
 	add(r.Fleet.Provisional, "%d of the slices are provisional: there is evidence of less than seven days.",
 		r.Fleet.Provisional)
