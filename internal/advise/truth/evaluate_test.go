@@ -175,6 +175,7 @@ func observe(n *node, res *result) {
 		res.checkPacking(report, s.GPUs)
 		report.Pack(s)
 		res.checkRecommended(report)
+		res.checkMeasured(report)
 		res.packing[mode] = report.Packing
 		res.countGains(mode, report)
 	}
