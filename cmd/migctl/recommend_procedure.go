@@ -61,7 +61,7 @@ func (w *procedure) write() {
 		w.writeSingle()
 		return
 	}
-	if !w.report.WithoutKubernetes {
+	if !w.report.WithoutKubernetes && !w.usesClaims() {
 		w.writeNote("The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one partition " +
 			"size: a pool with gpuPartitionSize takes the place of all this, pods keep nvidia.com/gpu and get the node " +
 			"selector cloud.google.com/gke-gpu-partition-size.")

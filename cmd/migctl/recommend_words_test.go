@@ -54,6 +54,7 @@ func TestPluginIsNamedByNoNamespace(t *testing.T) {
 		out := runner{}.run(t, address, "recommend").out
 		cmptest.LacksTexts(t, out, "gpu-operator")
 		cmptest.Equal(t, resource, strings.Contains(out, "delete pod --all-namespaces"), restarted)
+		cmptest.Equal(t, resource+": strategy", strings.Contains(flat(out), "The device plugin must run"), restarted)
 	}
 }
 
