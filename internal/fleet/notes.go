@@ -92,8 +92,8 @@ func (a *analysis) notes(r *Report) []string {
 	add(r.Fleet.NotChecked, "%d of the slices lack media engines whose use is not in the history: check that these "+
 		"workloads use none (video, JPEG, optical flow). mig-exporter serves it with --collector.media.",
 		r.Fleet.NotChecked)
-	add(r.Fleet.Idle, "Nothing at all ran on %d of the GPUs that could be slices, although they were held: ask whether they "+
-		"are needed.",
+	add(r.Fleet.Idle, "Nothing at all ran on %d of the GPUs that could be slices, although they were held: ask whether "+
+		"they are needed.",
 		r.Fleet.Idle)
 	add(r.Fleet.Share, "Wide kernels run on %d of the GPUs that stay as they are, seldom: a slice would stretch their "+
 		"requests, but several such workloads could share a GPU (MPS or time-slicing).", r.Fleet.Share)
