@@ -22,11 +22,15 @@ type Advice struct {
 	Rejected                string
 	Confidence, Reclaimable gpu.Opt[float64]
 	StretchLow, StretchHigh gpu.Opt[float64]
+	// Deciding is the figure, "stretch", "busy" or "memory", of a candidate that is nearest to its limit; FreedGPUs its
+	// share of the whole GPUs that become free.
+	Figure              string
+	Deciding, FreedGPUs gpu.Opt[float64]
 }
 
 // rightsizingFamilies are the families of the group.
 type rightsizingFamilies struct {
-	candidate, rejected, confidence, stretch, reclaimable, instance *family
+	candidate, rejected, confidence, stretch, deciding, reclaimable, freed, instance *family
 }
 
 func declareRightsizing(c *catalog) *rightsizingFamilies {
@@ -43,9 +47,15 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 		"How much the evidence on a whole GPU's workload can be relied on, 0-1: a week of complete observation is 1.", whole)
 	f.stretch = c.newFamily("nvidia_gpu_rightsizing_stretch_ratio",
 		"How many times as long as now a candidate's requests take in the recommended slice, at p95: at least (low), and "+
-			"with the worst mix of kernels (high).", whole, "bound")
+			"with the worst mix of kernels (high). Absent if nothing ran: it is unknown.", whole, "bound")
+	f.deciding = c.newFamily("nvidia_gpu_rightsizing_deciding_ratio",
+		"The figure of a candidate that is nearest to its limit in the recommended slice: stretch at p95, p99 of busy time, "+
+			"or the share of the slice's memory that is needed with headroom and growth.", whole, "figure")
 	f.reclaimable = c.newFamily("nvidia_gpu_rightsizing_reclaimable_ratio",
 		"Share of a candidate's SMs that the recommended slice would set free, 0-1.", whole)
+	f.freed = c.newFamily("nvidia_gpu_rightsizing_freed_gpus",
+		"A candidate's share of the whole GPUs that its node has free after all candidates have moved; 0 if it only makes "+
+			"room.", whole)
 	f.instance = c.newFamily("nvidia_mig_gpu_instance_rightsizing_candidate",
 		"1 for a GPU instance that should be smaller (action shrink) or larger (grow), or on which nothing has run for an "+
 			"hour although it is held (idle).",
@@ -93,6 +103,10 @@ func (f *rightsizingFamilies) writeWhole(w *metricWriter, l labels, a *Advice, p
 	}
 	addOpt(w, f.confidence, l, a.Confidence)
 	addOpt(w, f.reclaimable, l, a.Reclaimable)
+	addOpt(w, f.freed, l, a.FreedGPUs)
+	if a.Deciding.Present() {
+		addOpt(w, f.deciding, l.extend("figure", a.Figure), a.Deciding)
+	}
 	if a.StretchLow.Present() {
 		addOpt(w, f.stretch, l.extend("bound", "low"), a.StretchLow)
 		addOpt(w, f.stretch, l.extend("bound", "high"), a.StretchHigh)

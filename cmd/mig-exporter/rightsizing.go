@@ -222,8 +222,13 @@ func adviceOf(report *advise.Report) []collector.Advice {
 		}
 		if d.Candidate() {
 			a.Action, a.Reclaimable = string(d.Action), gpu.Some(d.Reclaimable)
-			stretch := d.Predicted.StretchP95
-			a.StretchLow, a.StretchHigh = roundedStretch(stretch.Low), roundedStretch(stretch.High)
+			a.Figure, a.Deciding = d.Predicted.Decided.Figure, gpu.Some(d.Predicted.Decided.Ratio)
+			if d.Gain != nil {
+				a.FreedGPUs = gpu.Some(d.Gain.FreedGPUs)
+			}
+			if stretch := d.Predicted.StretchP95; stretch != (advise.Stretch{}) {
+				a.StretchLow, a.StretchHigh = roundedStretch(stretch.Low), roundedStretch(stretch.High)
+			}
 		} else if a.Rejected = rejection(d); a.Rejected == "" {
 			continue
 		}

@@ -67,10 +67,10 @@ func TestRightsizing(t *testing.T) {
 		cmptest.Equal(t, fmt.Sprintf("GPU %d is a candidate", d.Index), candidate, d.Candidate())
 		cmptest.Equal(t, fmt.Sprintf("GPU %d is rejected", d.Index), has("nvidia_gpu_rightsizing_rejected", ""),
 			!d.Candidate() && d.Action != advise.ActionFree)
-		for _, family := range []string{"stretch_ratio", "reclaimable_ratio"} {
-			cmptest.Equal(t, fmt.Sprintf("GPU %d has %s", d.Index, family), has("nvidia_gpu_rightsizing_"+family, ""),
-				d.Candidate())
-		}
+		cmptest.Equal(t, fmt.Sprintf("GPU %d has a stretch", d.Index), has("nvidia_gpu_rightsizing_stretch_ratio", ""),
+			d.Candidate() && !d.Evidence.NeverBusy)
+		cmptest.Equal(t, fmt.Sprintf("GPU %d has a part to reclaim", d.Index),
+			has("nvidia_gpu_rightsizing_reclaimable_ratio", ""), d.Candidate())
 	}
 	cmptest.Equal(t, "devices of one GPU", len(p.recommendations("?gpu=5").Devices), 1)
 	cmptest.Equal(t, "of a GPU that does not exist", p.get("/api/v1/recommendations?gpu=8").status, http.StatusNotFound)

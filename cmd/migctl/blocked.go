@@ -66,13 +66,22 @@ func usedHint(p *api.Problem, o *options) string {
 		return "end the work on these instances, destroy them (migctl apply --gpus GPU --devices none), then repeat the " +
 			"command."
 	case o.Command == commandMode:
-		return "end whatever has the GPU open, or move it to another node (kubectl drain), then repeat the command."
+		return "end whatever has the GPU open, or move it to another node" + drainHint(p) + ", then repeat the command."
 	case len(p.Blocking) == 0:
 		return "ask for less, or name more GPUs. migctl get shows the room, migctl profiles what could be created."
 	case o.Command == commandRollback:
-		return "end the work of the holders, or move it to another node (kubectl drain), then repeat the command."
+		return "end the work of the holders, or move it to another node" + drainHint(p) + ", then repeat the command."
 	}
-	return "end the work of the holders, or move it to another node (kubectl drain), and plan again."
+	return "end the work of the holders, or move it to another node" + drainHint(p) + ", and plan again."
+}
+
+// drainHint names the command that moves pods, if a pod is in the way.
+func drainHint(p *api.Problem) string {
+	isPod := func(h api.Hold) bool { return h.Kind == api.HoldPod || h.Unconfirmed() }
+	if slices.ContainsFunc(p.Blocking, func(b api.Blocker) bool { return slices.ContainsFunc(b.Holders, isPod) }) {
+		return " (kubectl drain)"
+	}
+	return ""
 }
 
 // writeForced prints the same command with --force for each instance in the way, uncut so that it can be copied.

@@ -168,7 +168,7 @@ func writeOutcomes(p *page, list []sim.Outcome) {
 			row[6], row[7], row[8], row[9] = t.Profile, ratioText(t.Low), ratioText(t.Middle), ratioText(t.High)
 			if t.Profile == o.Profile {
 				c = green
-				if o.Stretch.P95 > t.High*1.005 { // the width of a bucket of the quantile
+				if t.High > 0 && o.Stretch.P95 > t.High*1.005 { // the width of a bucket of the quantile
 					c = red
 				}
 			}
@@ -177,7 +177,13 @@ func writeOutcomes(p *page, list []sim.Outcome) {
 	}
 }
 
-func ratioText(v float64) string { return fmt.Sprintf("%.2f", v) }
+// ratioText is a stretch; none is 0, which stands for an unknown one.
+func ratioText(v float64) string {
+	if v == 0 {
+		return unknown
+	}
+	return fmt.Sprintf("%.2f", v)
+}
 
 // writeRequests lists the loads in requests.
 func writeRequests(p *page, list []sim.Outcome) {

@@ -97,12 +97,8 @@ func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
 			return o, fmt.Errorf("--time is %q; expected a time such as 2026-03-04T12:00:00Z", f.Time)
 		}
 	}
-	for _, text := range f.Prices {
-		price, err := fleet.ParsePrice(text)
-		if err != nil {
-			return o, err
-		}
-		o.Prices = append(o.Prices, price)
+	if o.Prices, err = fleet.ParsePrices(f.Prices); err != nil {
+		return o, err
 	}
 	if f.Timeout <= 0 {
 		return o, fmt.Errorf("--prometheus.timeout is %s; expected more than 0", f.Timeout)
@@ -210,14 +206,21 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 		"recommended_profile", "provisional",
 		"media_not_checked", "idle", "stretch_p95_low", "stretch_p95_expected", "stretch_p95_high", "busy_mean", "busy_p99",
 		"busy_max_10m",
+		"freed_gpus", "room", "decided_by", "decided_ratio", "decided_limit",
 		"width_p95", "bandwidth_p95", "memory_max_bytes", "memory_trend_bytes_per_day", "observed_hours", "coverage",
 		"held_hours_per_week", "exporter", "explanation", "media_use"}}
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
-		stretch, kernels := [3]string{}, [2]string{}
+		stretch, gain, decided, kernels := [3]string{}, [2]string{}, [3]string{}, [2]string{}
 		if g.StretchP95 != nil {
 			stretch = [3]string{fleetStretchText(g.StretchP95.Low), fleetStretchText(g.StretchP95.Expected),
 				fleetStretchText(g.StretchP95.High)}
+		}
+		if g.Gain != nil {
+			gain = [2]string{number(g.Gain.FreedGPUs), g.Gain.Room}
+		}
+		if d := g.Decided; d != nil {
+			decided = [3]string{d.Figure, number(d.Ratio), number(d.Limit)}
 		}
 		if g.Kernels != nil {
 			kernels = [2]string{number(g.Kernels.Width), number(g.Kernels.Bandwidth)}
@@ -229,7 +232,8 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 		rows = append(rows, append(row, strconv.Itoa(g.Namespaces), string(g.Action), string(g.Reason), g.Profile,
 			strconv.FormatBool(g.Provisional), strconv.FormatBool(g.NotChecked), strconv.FormatBool(g.Idle), stretch[0],
 			stretch[1], stretch[2],
-			number(g.BusyMean), number(g.BusyP99), number(g.BusyMax), kernels[0], kernels[1], number(g.MemoryBytes),
+			number(g.BusyMean), number(g.BusyP99), number(g.BusyMax), gain[0], gain[1], decided[0], decided[1], decided[2],
+			kernels[0], kernels[1], number(g.MemoryBytes),
 			number(g.MemoryTrend),
 			number(g.ObservedHours), number(g.Coverage), number(g.HeldHoursPerWeek), g.Exporter, g.Explanation,
 			fleetMediaText(g.MediaUse)))

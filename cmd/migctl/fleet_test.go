@@ -44,13 +44,13 @@ func fakeGPUs() []fakeGPU {
 }
 
 // fakePrometheus answers the queries of migctl fleet about a week of GPUs that do the same all the time.
-func fakePrometheus(t *testing.T) string {
+func fakePrometheus(t *testing.T, gpus ...fakeGPU) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		query := r.FormValue("query")
 		var rows []any
-		for _, g := range fakeGPUs() {
+		for _, g := range gpus {
 			if labels, v, ok := g.answer(query); ok {
 				rows = append(rows, row(r, labels, v))
 			}
@@ -99,7 +99,7 @@ func (g fakeGPU) answer(query string) (labels map[string]string, v float64, ok b
 	case strings.Contains(query, "nvidia_gpu_graphics_engine_activity_ratio"):
 		return labels, g.busy, true
 	case strings.Contains(query, "nvidia_gpu_sm_activity_ratio"):
-		return labels, g.sms, true
+		return labels, g.sms, g.sms >= 0 // below 0 it is not read
 	case strings.Contains(query, "nvidia_gpu_dram_activity_ratio"):
 		return labels, g.dram, true
 	case strings.Contains(query, "nvidia_gpu_memory_used_bytes"):
@@ -113,7 +113,7 @@ func (g fakeGPU) answer(query string) (labels map[string]string, v float64, ok b
 
 // TestFleetOutput: every form is as it was, and no name of a label is a command to a terminal, a spreadsheet or a page.
 func TestFleetOutput(t *testing.T) {
-	url := fakePrometheus(t)
+	url := fakePrometheus(t, fakeGPUs()...)
 	for form, file := range map[string]string{formText: "fleet.txt", formMarkdown: "fleet.md", formCSV: "fleet.csv", formJSON: ""} {
 		t.Run(form, func(t *testing.T) {
 			got := runner{}.run(t, defaultAddress, "fleet", "--prometheus.url="+url, "--time=2026-03-04T12:00:00Z", "--price=H100=2.5", "-o", form)
@@ -171,7 +171,7 @@ func checkFleetCSV(t *testing.T, out string) {
 
 // TestFleetProgress: a terminal sees how far it is, and nothing of it stays.
 func TestFleetProgress(t *testing.T) {
-	got := runner{terminal: true}.run(t, defaultAddress, "fleet", "--prometheus.url="+fakePrometheus(t), "--time=2026-03-04T12:00:00Z", "--color=never")
+	got := runner{terminal: true}.run(t, defaultAddress, "fleet", "--prometheus.url="+fakePrometheus(t, fakeGPUs()...), "--time=2026-03-04T12:00:00Z", "--color=never")
 	cmptest.Equal(t, "exit code", got.code, exitOK)
 	cmptest.HasTexts(t, got.err, "[##############################] 29/29 GPUs")
 	if !strings.HasSuffix(got.err, " \r") {

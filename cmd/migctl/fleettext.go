@@ -128,20 +128,33 @@ func writeFleet(p *page, r *fleet.Report) {
 
 // fleetTitle says what was asked, and the answer in a sentence.
 func fleetTitle(r *fleet.Report) string {
-	window := fmt.Sprintf("%.0f hours", r.WindowHours)
+	window := plural(int(r.WindowHours), "hour", "hours")
 	if days := r.WindowHours / 24; days == math.Trunc(days) {
-		window = fmt.Sprintf("%.0f days", days)
+		window = plural(int(days), "day", "days")
 	}
 	f := &r.Fleet
-	answer := fmt.Sprintf("%d GPUs on %d nodes, by the history of %s in the %s before %s: %d could be MIG slices",
-		f.GPUs, r.Nodes, r.Prometheus, window, r.Time.Format("2006-01-02 15:04 UTC"), f.Slices)
-	if f.FreedGPUs > 0 {
-		answer += fmt.Sprintf(", which would free %d GPUs, held for %.0f hours a week", f.FreedGPUs, f.GPUHoursPerWeek)
+	return fmt.Sprintf("%s on %s, by the history of %s in the %s before %s: %s.", plural(f.GPUs, "GPU", "GPUs"),
+		plural(r.Nodes, "node", "nodes"), r.Prometheus, strings.TrimPrefix(window, "1 "),
+		r.Time.Format("2006-01-02 15:04 UTC"), fleetAnswer(f))
+}
+
+// fleetAnswer says how many GPUs could be slices, and what that frees.
+func fleetAnswer(f *fleet.Group) string {
+	if f.Slices == 0 {
+		return "none could be a MIG slice"
 	}
+
+	answer := plural(f.Slices, "could be a MIG slice", "could be MIG slices")
+	if f.FreedGPUs == 0 {
+		return answer + ", which would free no whole GPU"
+	}
+
+	answer += fmt.Sprintf(", which would free %s, held for %.0f hours a week", plural(f.FreedGPUs, "GPU", "GPUs"),
+		f.GPUHoursPerWeek)
 	if f.CostPerWeek != nil {
 		answer += fmt.Sprintf(" that cost %.2f", *f.CostPerWeek)
 	}
-	return answer + "."
+	return answer
 }
 
 // fleetLegend explains the columns of the table of groups.
@@ -156,7 +169,15 @@ func fleetLegend(r *fleet.Report) string {
 	return legend + " NAMESPACE: the one that held the GPU longest; " + unknown + " if nothing did or it is not known."
 }
 
-// writeFleetSlices lists GPUs for which a slice is enough: those that are least busy first.
+// freedBy returns the share of a GPU that is set free.
+func freedBy(g *fleet.GPU) float64 {
+	if g.Gain == nil {
+		return 0
+	}
+	return g.Gain.FreedGPUs
+}
+
+// writeFleetSlices lists GPUs for which a slice is enough: those that free most first, then those that are least busy.
 func writeFleetSlices(p *page, r *fleet.Report) {
 	var list []*fleet.GPU
 	for i := range r.GPUs {
@@ -167,32 +188,54 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 	if len(list) == 0 {
 		return
 	}
-	slices.SortStableFunc(list, func(a, b *fleet.GPU) int { return cmp.Compare(a.BusyMean, b.BusyMean) })
-	p.line(text("%-13s %-14s %-13s %-11s %5s %4s %9s %s", "GPU", "NODE", "NAMESPACE", "SLICE", "GIB", "BUSY", "STRETCH",
-		"NOTE").in(dim))
+	slices.SortStableFunc(list, func(a, b *fleet.GPU) int {
+		return cmp.Or(cmp.Compare(freedBy(b), freedBy(a)), cmp.Compare(a.BusyMean, b.BusyMean))
+	})
+	p.line(text("%-12s %-10s %-10s %-11s %4s %9s %-12s %s", "GPU", "NODE", "NAMESPACE", "SLICE", "BUSY", "STRETCH",
+		"DECIDED BY", "NOTE").in(dim))
 	for _, g := range list[:min(len(list), maxListed)] {
-		marks := ""
-		if g.Provisional {
-			marks += "p"
+		stretch := "unknown"
+		if t := g.StretchP95; t != nil {
+			stretch = fleetStretchText(t.Low) + "-" + fleetStretchText(t.High)
 		}
-		if g.NotChecked {
-			marks += "m"
-		}
-		if g.Idle {
-			marks += "i"
-		}
-		p.line(text("%s %s %s %s %5.1f %3.0f%% %s-%s %s", p.cell(shortUUID(g.UUID), 13), p.cell(orUnknown(g.Node), 14),
-			p.cell(orUnknown(g.Namespace), 13), p.cell(g.Profile, 11), g.MemoryBytes/(1<<30), 100*g.BusyMean,
-			fleetStretchText(g.StretchP95.Low), fleetStretchText(g.StretchP95.High), marks))
+		p.line(text("%s %s %s %s %3.0f%% %9s %s %s", p.cell(shortUUID(g.UUID), 12), p.cell(orUnknown(g.Node), 10),
+			p.cell(orUnknown(g.Namespace), 10), p.cell(g.Profile, 11), 100*g.BusyMean, stretch,
+			p.cell(fleetDecided(g.Decided), 12), fleetMarks(g)))
 	}
 	if more := len(list) - maxListed; more > 0 {
 		p.para("", plain, fmt.Sprintf("... and %d more: -o csv lists all GPUs, with the evidence.", more))
 	}
-	p.para("", dim, "GIB: most memory in use. BUSY: mean time in which kernels ran. STRETCH: how many times as long as "+
-		"now requests take in the slice at p95, if all kernels are alike and at worst; the expected value between them "+
-		"decides. NOTE: p, provisional (evidence of less than seven days); m, the slice has fewer media engines, which "+
-		"may be in use; i, idle: held, and ran nothing.")
+	p.para("", dim, "BUSY: mean time in which kernels ran. STRETCH: how many times as long as now requests take in the "+
+		"slice at p95, if all kernels are alike and at worst. DECIDED BY: the figure nearest to its limit: the expected "+
+		"stretch (with --strict the worst), p99 of busy time, or the share of the slice's memory that is needed with "+
+		"headroom. NOTE: p, provisional (evidence of less than seven days); m, the slice has fewer media engines, "+
+		"which may be in use; i, idle: held, and ran nothing; r, frees no whole GPU, and makes room.")
 	p.line()
+}
+
+// fleetMarks are the letters of the column NOTE.
+func fleetMarks(g *fleet.GPU) string {
+	marks := ""
+	for _, m := range []struct {
+		set    bool
+		letter string
+	}{{g.Provisional, "p"}, {g.NotChecked, "m"}, {g.Idle, "i"}, {g.Gain != nil && freedBy(g) == 0, "r"}} {
+		if m.set {
+			marks += m.letter
+		}
+	}
+	return marks
+}
+
+// fleetDecided is the figure that decided.
+func fleetDecided(d *advise.Decided) string {
+	switch {
+	case d == nil:
+		return ""
+	case d.Figure == advise.FigureStretch:
+		return "stretch " + fleetStretchText(d.Ratio)
+	}
+	return d.Figure + " " + shareText(d.Ratio)
 }
 
 func fleetStretchText(v float64) string { return strconv.FormatFloat(v, 'f', 2, 64) }

@@ -80,9 +80,10 @@ type options struct {
 	TakeOver  bool
 	Forget    bool // restore
 
-	Explain  string // recommend: the GPU
-	WantSpec bool   // recommend
-	URL      string // evaluate
+	Explain  string   // recommend: the GPU
+	WantSpec bool     // recommend
+	Prices   []string // recommend, as they are written
+	URL      string   // evaluate
 	Fleet    fleetOptions
 }
 

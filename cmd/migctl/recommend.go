@@ -12,6 +12,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/fleet"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -20,14 +21,16 @@ const recommendHint = "mig-exporter makes the first report when it has read the 
 
 func addRecommendCommand(app *kingpin.Application, o *options) {
 	c := app.Command(commandRecommend,
-		"Show which GPUs are larger than their work needs, which slices would do, and the procedure. Changes nothing. "+
-			"STRETCH is how many times as long requests would take in the slice, FREED the part of the GPU that becomes free.")
+		"Show which GPUs are larger than their work needs, which slices would do, what is gained, and the procedure. "+
+			"Changes nothing. A legend below the table explains its columns.")
 	gpus := o.completions(listGPUs)
 	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(gpus).StringsVar(&o.GPUs)
 	c.Flag("spec", "Print the recommended layouts, with what the GPUs have now, as a spec for migctl apply -f.").
 		BoolVar(&o.WantSpec)
 	c.Flag("explain", "Explain the answer for a GPU: evidence, profiles that were considered, expected effect.").
 		PlaceHolder("GPU").HintAction(gpus).StringVar(&o.Explain)
+	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.").
+		PlaceHolder("MODEL=NUMBER").StringsVar(&o.Prices)
 	addOutputFlag(c, o, formText, formJSON, formYAML)
 }
 
@@ -38,6 +41,12 @@ func (o *options) checkRecommend() error {
 		return usageError{"--explain, --spec and -o json or yaml cannot be combined"}
 	case o.Explain != "" && len(o.GPUs) > 0:
 		return usageError{"--explain takes the GPU: name no other GPUs"}
+	case len(o.Prices) > 0 && (o.Explain != "" || o.WantSpec || o.Output != formText || len(o.GPUs) > 0):
+		return usageError{"--price goes with the text for the whole node alone"}
+	}
+
+	if _, err := fleet.ParsePrices(o.Prices); err != nil {
+		return usageError{err.Error()}
 	}
 	return nil
 }
@@ -85,7 +94,11 @@ func (s *session) recommend(ctx context.Context) error {
 	}
 	writeRecommendations(s.page, &report, devices)
 	if len(s.opts.GPUs) == 0 {
-		writeSummary(s.page, &report)
+		prices, err := fleet.ParsePrices(s.opts.Prices)
+		if err != nil {
+			return usageError{err.Error()}
+		}
+		writeSummary(s.page, &report, prices)
 		w := newProcedure(s.page, &report)
 		w.write()
 		if err := s.writeSliceProcedure(ctx, w); err != nil {
@@ -158,131 +171,6 @@ func writeRecommendations(p *page, report *advise.Report, devices []advise.Recom
 	writeSlices(p, devices)
 }
 
-// writeWholeGPUs lists the whole GPUs.
-func writeWholeGPUs(p *page, devices []advise.Recommendation) {
-	cells := func(c [8]string) string {
-		return p.right(c[0], 3) + " " + p.cell(c[1], 19) + " " + p.cell(c[2], 5) + " " + p.cell(c[3], 11) + " " +
-			p.right(c[4], 5) + " " + p.right(c[5], 9) + " " + p.right(c[6], 4) + " " + p.cell(c[7], 17)
-	}
-	head := false
-	for i := range devices {
-		r := &devices[i]
-		if r.Instance.Present() {
-			continue
-		}
-		if !head {
-			head = true
-			p.line()
-			titles := [...]string{"GPU", "WORKLOAD", "NOW", "RECOMMENDED", "FREED", "STRETCH", "CONF", "REASON"}
-			p.line(span{cells(titles), dim})
-		}
-		row := [...]string{
-			fmt.Sprint(r.Index), workloadName(r), "whole", string(r.Action), "", "", confidenceText(r), string(r.Reason),
-		}
-		c := plain
-		switch r.Action {
-		case advise.ActionSlice:
-			c = green
-			row[3], row[4], row[5] = r.Recommended, shareText(r.Reclaimable), stretchText(r.Predicted)
-			row[7] = caveat(r)
-		case advise.ActionFree:
-			c = dim
-		case advise.ActionShare:
-			c = yellow
-		}
-		p.line(span{cells(row), c})
-	}
-}
-
-// writeSlices lists the GPU instances that should become smaller or larger or are idle. Free ones have one line for
-// each GPU, those that stay one for each GPU and reason.
-func writeSlices(p *page, devices []advise.Recommendation) {
-	cells := func(c [8]string) string {
-		return p.right(c[0], 3) + " " + p.cell(c[1], 24) + " " + p.cell(c[2], 12) + " " + p.cell(c[3], 6) + " " +
-			p.cell(c[4], 10) + " " + p.right(c[5], 5) + " " + p.right(c[6], 9) + " " + p.right(c[7], 4)
-	}
-	var rows []span
-	for i := range devices {
-		r := &devices[i]
-		if !r.Instance.Present() || r.Action == advise.ActionKeep || r.Action == advise.ActionFree {
-			continue
-		}
-		row := [...]string{
-			fmt.Sprint(r.Index), workloadName(r), sliceText(r), string(r.Action), r.Recommended, "", "", confidenceText(r),
-		}
-		c := yellow
-		switch r.Action {
-		case advise.ActionShrink:
-			c, row[5], row[6] = green, shareText(r.Reclaimable), stretchText(r.Predicted)
-		case advise.ActionGrow:
-			if r.Recommended == "" {
-				row[4] = "whole GPU"
-			}
-		}
-		rows = append(rows, span{cells(row), c})
-		if r.Explanation != "" && r.Action != advise.ActionShrink {
-			rows = append(rows, span{"    " + r.Explanation, dim})
-		}
-	}
-	others := unchangedSlices(devices)
-	if len(rows)+len(others) == 0 {
-		return
-	}
-	p.line()
-	if len(rows) > 0 {
-		p.line(span{cells([...]string{"GPU", "WORKLOAD", "SLICE", "ACTION", "TO", "FREED", "STRETCH", "CONF"}), dim})
-	}
-	for _, row := range rows {
-		p.line(row)
-	}
-	for _, o := range others {
-		count := plural(len(o.slices), o.what+" slice", o.what+" slices")
-		if o.reason != "" {
-			count += " (" + o.reason + ")"
-		}
-		p.para(p.right(fmt.Sprint(o.index), 3)+" ", dim, count+": "+strings.Join(o.slices, ", "))
-	}
-}
-
-// unchanged are the slices of a GPU that are free, or stay as they are for one reason.
-type unchanged struct {
-	index        int
-	what, reason string
-	slices       []string
-}
-
-func unchangedSlices(devices []advise.Recommendation) []unchanged {
-	var list []unchanged
-	for i := range devices {
-		r := &devices[i]
-		o := unchanged{index: r.Index, what: "free", reason: string(r.Reason)}
-		switch {
-		case !r.Instance.Present():
-			continue
-		case r.Action == advise.ActionKeep:
-			o.what = "kept"
-		case r.Action != advise.ActionFree:
-			continue
-		}
-		at := slices.IndexFunc(list, func(u unchanged) bool {
-			return u.index == o.index && u.what == o.what && u.reason == o.reason
-		})
-		if at < 0 {
-			at, list = len(list), append(list, o)
-		}
-		list[at].slices = append(list[at].slices, sliceText(r))
-	}
-	return list
-}
-
-// sliceText is a slice's profile and where it begins.
-func sliceText(r *advise.Recommendation) string {
-	if place, ok := r.Placement.Get(); ok {
-		return fmt.Sprintf("%s@%d", orUnknown(r.Profile), place.Start)
-	}
-	return orUnknown(r.Profile)
-}
-
 // caveat says why a recommended slice is no candidate of the metrics and alerts.
 func caveat(r *advise.Recommendation) string {
 	switch {
@@ -308,6 +196,10 @@ func stretchText(predicted *advise.Predicted) string {
 	if predicted == nil {
 		return ""
 	}
+
+	if predicted.StretchP95 == (advise.Stretch{}) {
+		return "unknown"
+	}
 	return fmt.Sprintf("%.2f-%.2f", predicted.StretchP95.Low, predicted.StretchP95.High)
 }
 
@@ -318,42 +210,6 @@ func writeNotes(p *page, notes []string) {
 	for _, n := range notes {
 		p.para("! ", dim, n)
 	}
-}
-
-// writeSummary says what the recommendations come to.
-func writeSummary(p *page, report *advise.Report) {
-	p.line()
-	packing := report.Packing
-	switch {
-	case packing == nil:
-		p.line(text("No workload is to move from a whole GPU to a slice."))
-	case len(packing.GPUs) == 0:
-		p.para("", yellow, "The recommended slices were not placed: they do not fit on GPUs that are free or become "+
-			"free, or the search was stopped at its limit.")
-	default:
-		writePacking(p, packing)
-	}
-	provisional, left := unplaced(report)
-	if len(provisional) > 0 {
-		p.para("", yellow, fmt.Sprintf("Provisionally recommended and not moved yet, with less than seven days of "+
-			"evidence: %s, for GPU %s.", plural(len(provisional), "slice", "slices"), joinNumbers(provisional)))
-	}
-	if len(left) > 0 {
-		p.para("", yellow, fmt.Sprintf("Not moved, although a slice would do: GPU %s.", joinNumbers(left)))
-	}
-}
-
-func writePacking(p *page, packing *advise.Packing) {
-	freed := "none"
-	if len(packing.FreedGPUs) > 0 {
-		freed = "GPU " + joinNumbers(packing.FreedGPUs)
-	}
-	t := fmt.Sprintf("The workloads to move hold %s now and need %d afterwards, not counting GPUs in MIG mode. Freed: %s.",
-		plural(packing.InUse, "GPU", "GPUs"), packing.Needed, freed)
-	if !packing.Proven {
-		t += " Not proven optimal: the search was stopped at its limit, or a model was left out."
-	}
-	p.para("", bold, t)
 }
 
 // unplaced returns the whole GPUs that are recommended a slice and that the packing does not move: those with a

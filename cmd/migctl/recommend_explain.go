@@ -81,12 +81,12 @@ func writeFact(p *page, name, fact string) {
 func writeEvidence(p *page, r *advise.Recommendation) {
 	e := r.Evidence
 	p.line()
-	writeFact(p, "observed", fmt.Sprintf("%.1f h since %s, %s of the time that it was held; confidence %s",
-		e.ObservedHours, e.Since.UTC().Format(time.RFC3339), shareText(e.CoverageRatio), shareText(r.Confidence)))
+	writeFact(p, "observed", fmt.Sprintf("%.1f h since %s, %s of the time that it was held; confidence %s%s",
+		e.ObservedHours, e.Since.UTC().Format(time.RFC3339), shareText(e.CoverageRatio), shareText(r.Confidence),
+		knownText(e.KnownDays)))
 	writeFact(p, "busy", fmt.Sprintf("%s on average, %s at the median, %s at p99, %s in the busiest 10 minutes",
 		shareText(e.BusyMean), shareText(e.BusyP50), shareText(e.BusyP99), shareText(e.Busy10Minutes)))
-	writeFact(p, "kernels", fmt.Sprintf("%s of the SMs and %s of the bandwidth at the median, %s and %s at p95",
-		shareText(e.Median.Width), shareText(e.Median.Bandwidth), shareText(e.P95.Width), shareText(e.P95.Bandwidth)))
+	writeFact(p, "kernels", kernelsText(e))
 	memory := "at most " + gibText(e.MemoryBytes)
 	if e.MemoryTrend > 0 {
 		memory += ", growing by " + gibText(e.MemoryTrend) + " a day"
@@ -111,11 +111,48 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 		writeFact(p, "throttled", shareText(e.ThrottledRatio)+" of the time: the figures may be too low")
 	}
 	p.line()
-	p.line(text("  %s  %s", p.cell("BUSY TIME, share of minutes", 36), "SMs IN USE, share of busy time").in(dim))
-	for i := range e.BusyHistogram {
-		busy, width := p.histogramRow(i, e.BusyHistogram[i]), p.histogramRow(i, e.WidthHistogram[i])
-		p.line(text("  %s  %s", p.cell(busy, 36), width))
+	hasWidth := e.WidthHistogram != [10]float64{}
+	title := "SMs IN USE, share of busy time"
+	if !hasWidth {
+		title = ""
 	}
+
+	p.line(text("  %s  %s", p.cell("BUSY TIME, share of minutes", 36), title).in(dim))
+	for i := range e.BusyHistogram {
+		width := ""
+		if hasWidth {
+			width = p.histogramRow(i, e.WidthHistogram[i])
+		}
+		p.line(text("  %s  %s", p.cell(p.histogramRow(i, e.BusyHistogram[i]), 36), width))
+	}
+}
+
+// knownText says what the evidence is too short for; a server that does not name it says nothing.
+func knownText(days float64) string {
+	switch {
+	case days == 0:
+		return ""
+	case days < 1.05:
+		return fmt.Sprintf("; nothing rarer than %.0f hours is known", 24*days)
+	}
+	return fmt.Sprintf("; nothing rarer than %.3g days is known", days)
+}
+
+// kernelsText says what kernels use of the device while they run.
+func kernelsText(e *advise.Evidence) string {
+	if e.ActivityUnread {
+		return "how much of the SMs and the bandwidth they fill was not measured"
+	}
+
+	if e.NeverBusy {
+		return "none ran"
+	}
+	t := fmt.Sprintf("%s of the SMs and %s of the bandwidth at the median, %s and %s at p95",
+		shareText(e.Median.Width), shareText(e.Median.Bandwidth), shareText(e.P95.Width), shareText(e.P95.Bandwidth))
+	if e.ActivityHours > 0 {
+		t += fmt.Sprintf(", by a sample of %.1f h", e.ActivityHours)
+	}
+	return t
 }
 
 // mediaText says how much is used of the media engines.
@@ -177,13 +214,16 @@ func writeConsidered(p *page, r *advise.Recommendation, strict bool) {
 		switch {
 		case c.Profile == r.Recommended:
 			why, color, passed = "recommended", green, true
-		case c.Reason == advise.ReasonNone && passed:
+		case c.Reason == advise.ReasonNone && (passed || r.Reason == advise.ReasonNoGain):
 			why = "does as well"
 		case c.Reason == advise.ReasonNone:
 			why = "does; recommended once that has held for as long as the first answer needed"
 		}
-		t := c.StretchP95
-		p.para(fmt.Sprintf("  %s %16.2f %8.2f %5.2f  ", p.cell(c.Profile, 15), t.Low, t.Expected, t.High), color, why)
+		stretch := fmt.Sprintf("%16s %8s %5s", unknown, unknown, unknown)
+		if t := c.StretchP95; t != (advise.Stretch{}) {
+			stretch = fmt.Sprintf("%16.2f %8.2f %5.2f", t.Low, t.Expected, t.High)
+		}
+		p.para(fmt.Sprintf("  %s %s  ", p.cell(c.Profile, 15), stretch), color, why)
 	}
 }
 
@@ -201,6 +241,10 @@ func consideredText(reason advise.Reason, strict bool) string {
 		return "requests would take too long"
 	case advise.ReasonBusy:
 		return "could not keep up"
+	case advise.ReasonNoActivity:
+		return "unknown: SM activity was not measured"
+	case advise.ReasonNoBusyTime:
+		return "unknown: nothing ran"
 	}
 	return string(reason)
 }
@@ -209,16 +253,22 @@ func writePredicted(p *page, r *advise.Recommendation) {
 	e := r.Predicted
 	p.line()
 	p.line(text("  EXPECTED IN %s", r.Recommended).in(dim))
-	median, p95 := e.StretchMedian, e.StretchP95
-	writeFact(p, "requests", fmt.Sprintf(
-		"%.2f to %.2f times as long at the median (expected %.2f), %.2f to %.2f at p95 (%.2f)",
-		median.Low, median.High, median.Expected, p95.Low, p95.High, p95.Expected))
-	writeFact(p, "busy", fmt.Sprintf("%s at p99, %s in the busiest 10 minutes; %s of its SMs on average",
-		shareText(e.BusyP99), shareText(e.Busy10Minutes), shareText(e.SMActivity)))
+	if median, p95 := e.StretchMedian, e.StretchP95; p95 == (advise.Stretch{}) {
+		writeFact(p, "requests", "unknown: nothing ran that could show how long they take")
+	} else {
+		writeFact(p, "requests", fmt.Sprintf(
+			"%.2f to %.2f times as long at the median (expected %.2f), %.2f to %.2f at p95 (%.2f)",
+			median.Low, median.High, median.Expected, p95.Low, p95.High, p95.Expected))
+		writeFact(p, "busy", fmt.Sprintf("%s at p99, %s in the busiest 10 minutes; %s of its SMs on average",
+			shareText(e.BusyP99), shareText(e.Busy10Minutes), shareText(e.SMActivity)))
+		writeFact(p, "throughput", fmt.Sprintf("%s of today's", shareText(e.ThroughputRatio)))
+	}
 	if len(e.MediaEngines) > 0 {
 		writeFact(p, "media", neededEnginesText(e.MediaEngines))
 	}
-	writeFact(p, "throughput", fmt.Sprintf("%s of today's", shareText(e.ThroughputRatio)))
+	if e.Decided.Figure != "" {
+		writeFact(p, "decided by", decidedText(e.Decided)+", the figure that is nearest to its limit")
+	}
 	writeFact(p, "set free", fmt.Sprintf("%s of the SMs, if something else uses them", shareText(r.Reclaimable)))
 }
 

@@ -14,6 +14,10 @@ func holderText(r *advise.Recommendation) string {
 	if r.Pod != nil {
 		return "pod " + r.Pod.Namespace + "/" + r.Pod.Name
 	}
+
+	if isOwnedBy(r, ownerProcesses) {
+		return "the work on it"
+	}
 	return workloadName(r)
 }
 

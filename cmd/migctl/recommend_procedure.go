@@ -61,9 +61,11 @@ func (w *procedure) write() {
 		w.writeSingle()
 		return
 	}
-	w.writeNote("The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one partition " +
-		"size: a pool with gpuPartitionSize takes the place of all this, pods keep nvidia.com/gpu and get the node " +
-		"selector cloud.google.com/gke-gpu-partition-size.")
+	if !w.report.WithoutKubernetes && !w.usesClaims() {
+		w.writeNote("The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one partition " +
+			"size: a pool with gpuPartitionSize takes the place of all this, pods keep nvidia.com/gpu and get the node " +
+			"selector cloud.google.com/gke-gpu-partition-size.")
+	}
 	w.keepLayouts()
 	w.writeNote("migctl plan with the same arguments as migctl apply below shows where the slices will be placed.")
 	ready, waiting := w.targets()
@@ -85,7 +87,7 @@ func (w *procedure) writeCommand(command string) { w.p.whole("      " + command)
 
 // keepLayouts writes how the layouts are kept. They come from a request of their own, and so may their report.
 func (w *procedure) keepLayouts() {
-	w.step("Keep the layouts: later reports differ, since pods have moved.")
+	w.step("Keep the layouts: later reports differ, since work has moved.")
 	w.writeCommand("migctl recommend --spec > " + specFile)
 	w.writeNote(fmt.Sprintf("Its first line has the time of its report, here %s. If they differ, compare the "+
 		"layouts with "+
@@ -172,19 +174,23 @@ func (w *procedure) writeReady(ready []target) {
 		}
 	}
 	if len(changing) > 0 {
-		w.step("GPU %s: create the slices, while no new pods come.", joinNumbers(indexesOf(changing)))
-		w.writeCommand("kubectl cordon " + w.node)
+		w.step("GPU %s: create the slices, while no new %s.", joinNumbers(indexesOf(changing)), w.arrivals())
+		w.cordon()
 		w.switchOn(off)
 		for _, t := range changing {
 			w.apply(t.Index)
 		}
 		w.restartPlugin()
-		w.writeCommand("kubectl uncordon " + w.node)
+		w.uncordon()
 	}
 	for _, t := range ready {
 		w.done[t.Index] = true
 	}
-	w.step("Move to GPU %s what gets a slice there: its owner asks for a slice instead of a GPU.", joinNumbers(all))
+	asks := "its owner asks for a slice instead of a GPU"
+	if w.report.WithoutKubernetes {
+		asks = "it starts again on a slice instead of a GPU"
+	}
+	w.step("Move to GPU %s what gets a slice there: %s.", joinNumbers(all), asks)
 	for _, t := range ready {
 		w.writeArrivals(&t, -1)
 	}
@@ -211,7 +217,7 @@ func (w *procedure) writeHeld(t target) {
 		w.step("GPU %d: %s has moved to GPU %d. Wait until the old one has left.", t.Index, holderText(t.own),
 			w.targetOf(t.Index))
 	}
-	w.writeCommand("kubectl cordon " + w.node)
+	w.cordon()
 	if waits {
 		w.change(t.own)
 		w.remove(t.own)
@@ -229,7 +235,7 @@ func (w *procedure) writeHeld(t target) {
 	w.switchOn([]int{t.Index})
 	w.apply(t.Index)
 	w.restartPlugin()
-	w.writeCommand("kubectl uncordon " + w.node)
+	w.uncordon()
 	w.done[t.Index] = true
 	if len(t.Slices) > 1 || t.Slices[0].From != t.Index {
 		w.step("Move to GPU %d what gets a slice there.", t.Index)
@@ -275,12 +281,59 @@ func (w *procedure) apply(index int) {
 
 // restartPlugin writes how the device plugin is made to offer the new devices. migctl apply waits for that.
 func (w *procedure) restartPlugin() {
+	if w.report.WithoutKubernetes || w.usesClaims() {
+		return
+	}
+
 	if !w.warnedOfPlugin {
 		w.writeNote("While migctl apply waits for the kubelet, unless a hook does it (--control.hook), restart the device " +
-			"plugin. This is the GPU operator's; the plugin's own Helm chart has another namespace, and the label " +
-			"app.kubernetes.io/name=nvidia-device-plugin.")
+			"plugin, in whatever namespace it is. The first label is the GPU operator's, the second that of the plugin's own " +
+			"Helm chart: a command that finds no pod changes nothing.")
 		w.warnedOfPlugin = true
 	}
-	w.writeCommand(kubectl("gpu-operator", "delete", "pod", "--selector=app=nvidia-device-plugin-daemonset",
-		"--field-selector=spec.nodeName="+w.report.Node))
+	for _, label := range []string{"app=nvidia-device-plugin-daemonset", "app.kubernetes.io/name=nvidia-device-plugin"} {
+		w.writeCommand("kubectl delete pod --all-namespaces " + shellQuote("--selector="+label) + " " +
+			shellQuote("--field-selector=spec.nodeName="+w.report.Node))
+	}
+}
+
+// usesClaims reports whether all pods have their devices by claims (DRA), for which no device plugin is asked.
+func (w *procedure) usesClaims() bool {
+	claims := false
+	for i := range w.report.Devices {
+		pod := w.report.Devices[i].Pod
+		if pod == nil || pod.Resource == "" {
+			continue
+		}
+		if !strings.HasPrefix(pod.Resource, "claim/") {
+			return false
+		}
+		claims = true
+	}
+	return claims
+}
+
+// arrivals names what must not come while GPUs are repartitioned.
+func (w *procedure) arrivals() string {
+	if w.report.WithoutKubernetes {
+		return "work comes"
+	}
+	return "pods come"
+}
+
+// cordon writes how new work is kept away; without Kubernetes there is no command that all schedulers have.
+func (w *procedure) cordon() {
+	if w.report.WithoutKubernetes {
+		w.writeNote("Let no new work start on this node until then.")
+		return
+	}
+	w.writeCommand("kubectl cordon " + w.node)
+}
+
+func (w *procedure) uncordon() {
+	if w.report.WithoutKubernetes {
+		w.writeNote("New work may start again.")
+		return
+	}
+	w.writeCommand("kubectl uncordon " + w.node)
 }

@@ -239,7 +239,7 @@ func TestHostileNames(t *testing.T) {
 		holder := podOf(evil, evil, kind+"/"+evil)
 		holder.Name = evil
 		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour,
-			wholeH100(t, 0, tiny, holder), wholeH100(t, 1, load{})))
+			wholeH100(t, 0, tiny, holder), slicedH100(t, 1)))
 		report.Node = evil
 		_, address := serve(t, recommended(report, s))
 		for _, env := range []map[string]string{{"LANG": "C"}, {"LANG": "C.UTF-8"}} {
@@ -257,7 +257,7 @@ func TestHostileNames(t *testing.T) {
 					want := []string{"--namespace=" + evil, "patch", strings.ToLower(kind) + "/" + evil, "--type=strategic"}
 					cmptest.Equal(t, "object", argv[1:5], want)
 					checkPatch(t, strings.TrimPrefix(argv[5], "--patch="), kind == "CronJob", evil)
-				case argv[2] == "delete" && argv[3] == "pod":
+				case argv[1] == "delete":
 					cmptest.Equal(t, "node of the plugin", argv[len(argv)-1], "--field-selector=spec.nodeName="+evil)
 				case argv[2] == "delete":
 					cmptest.Equal(t, "pod", argv[1:4], []string{"--namespace=" + evil, "delete", "pod/" + evil})

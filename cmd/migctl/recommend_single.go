@@ -64,7 +64,7 @@ func (w *procedure) writeSingle() {
 		"and what they ask for (%s) stays.", singleProfile(w.report), wholeResource))
 	w.keepLayouts()
 	w.step("Empty the node.")
-	w.writeCommand("kubectl cordon " + w.node)
+	w.cordon()
 	all, held := w.wholeGPUs()
 	for _, r := range held {
 		if isOwnedBy(r, "DaemonSet") {
@@ -80,7 +80,7 @@ func (w *procedure) writeSingle() {
 	w.writeCommand("migctl apply -f " + specFile)
 	w.restartPlugin()
 	w.step("Let the pods come back, each on a slice.")
-	w.writeCommand("kubectl uncordon " + w.node)
+	w.uncordon()
 }
 
 // wholeGPUs returns the GPUs without MIG mode, and the answers for those that are held. What must be waited for comes

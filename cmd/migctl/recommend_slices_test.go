@@ -38,8 +38,8 @@ func sliceCommands(t *testing.T, out string) []string {
 			list = append(list, strings.Join(argv[1:], " "))
 		case argv[1] == "cordon", argv[1] == "uncordon":
 			list = append(list, argv[1])
-		case argv[3] == "pod":
-			list = append(list, "restart the plugin")
+		case argv[1] == "delete": // the label is the last but one
+			list = append(list, "restart "+argv[len(argv)-2])
 		case argv[2] == "patch":
 			var to string
 			for _, p := range append(strings.Split(argv[5], `"`), "?") {
@@ -65,7 +65,8 @@ type sliceCase struct {
 }
 
 func sliceCases() []sliceCase {
-	created := []string{"restart the plugin", "uncordon"}
+	created := []string{"restart --selector=app=nvidia-device-plugin-daemonset",
+		"restart --selector=app.kubernetes.io/name=nvidia-device-plugin", "uncordon"}
 	return []sliceCase{
 		{about: "a free slice stands", gpus: func(t *testing.T) []gpu.GPU {
 			return []gpu.GPU{

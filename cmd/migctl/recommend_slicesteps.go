@@ -25,13 +25,17 @@ func (w *procedure) writeSlicePlan(plan slicePlan) {
 		w.waitForChanges(plan.direct)
 	}
 	if len(plan.moved) > 0 && plan.room {
-		w.createSlices(plan, "create the slices beside those that are held, while no new pods come.")
+		w.createSlices(plan, "create the slices beside those that are held, while no new "+w.arrivals()+".")
 		w.step("Move to them: the owners ask for them. The slices that they leave are free then.")
 		w.moveSlices(plan.moved)
 		w.waitForChanges(plan.moved)
 	} else if len(plan.moved) > 0 {
-		w.step("These pods leave, and wait for their slices until the GPUs are repartitioned: there is no room beside them.")
-		w.writeCommand("kubectl cordon " + w.node)
+		what := "These pods leave, and wait for their slices"
+		if w.report.WithoutKubernetes {
+			what = "This work leaves, and waits for its slices"
+		}
+		w.step("%s until the GPUs are repartitioned: there is no room beside them.", what)
+		w.cordon()
 		w.emptySlices(plan.moved)
 		w.createSlices(plan, "repartition. migctl apply refuses, and changes nothing, while a pod or a process is on a "+
 			"slice that it destroys.")
@@ -50,14 +54,14 @@ func (w *procedure) createSlices(plan slicePlan, what string) {
 	indices := sortedKeys(plan.layouts)
 	w.step("GPU %s: %s", joinNumbers(indices), what)
 	if plan.room {
-		w.writeCommand("kubectl cordon " + w.node)
+		w.cordon()
 	}
 	for _, index := range indices {
 		w.writeCommand(fmt.Sprintf("migctl apply --gpus %d --devices %s", index,
 			shellQuote(layoutWords(plan.layouts[index]))))
 	}
 	w.restartPlugin()
-	w.writeCommand("kubectl uncordon " + w.node)
+	w.uncordon()
 }
 
 // moveSlices writes how pods come to existing slices.

@@ -129,7 +129,7 @@ func profileCases() []profileCase {
 		{about: "a short time", load: narrow, duration: 23 * time.Hour, want: answer{Action: ActionKeep, Reason: ReasonLittleEvidence}},
 		{
 			about: "no SM activity", load: load{busy: 0.1, gib: 4}, change: func(g *gpu.GPU) { g.Activity = gpu.Activity{GraphicsEngine: gpu.Some(0.1)} },
-			want: answer{Action: ActionKeep, Reason: ReasonNoActivity},
+			want: answer{Action: ActionUnknown, Reason: ReasonNoActivity},
 		},
 		{
 			about: "opted out", load: narrow, change: func(g *gpu.GPU) { g.Holders[0].Rightsizing.OptOut = true },

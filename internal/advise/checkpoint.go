@@ -143,7 +143,8 @@ func (w *workload) validate(at time.Time) error {
 		}
 	}
 	for _, d := range w.Days {
-		for _, v := range []float32{d.Observed, d.Held, d.Memory, d.Busy10, d.PCIe, d.MinWidth, d.MinBandwidth} {
+		for _, v := range []float32{d.Observed, d.Held, d.Memory, d.Busy10, d.PCIe, d.MinWidth, d.MinBandwidth,
+			d.Measured} {
 			numbers = append(numbers, float64(v))
 		}
 	}

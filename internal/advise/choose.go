@@ -16,8 +16,6 @@ type Facts struct {
 	// Preallocated: a framework took nearly all memory at its start.
 	Preallocated bool
 	MemoryUnread bool
-	// ActivityUnread: SM or DRAM activity could not be read, so Evidence takes kernels to fill the whole GPU.
-	ActivityUnread bool
 }
 
 // Choose returns what is recommended for a whole GPU that is held. Of the GPU it uses the profiles, the number of

@@ -11,6 +11,7 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	e := Evidence{
 		Since:          w.First,
 		ObservedHours:  w.Observed / 3600,
+		KnownDays:      min(keptDays, max(0, round3(now.Sub(w.First).Hours()/24))),
 		MemoryBytes:    float64(days.Memory) * (1 << 20),
 		MemoryTrend:    w.trendBytesPerDay(now),
 		BusyP50:        w.Busy.quantile(0.5),
@@ -23,11 +24,20 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		PCIeMax:        float64(days.PCIe),
 		MemoryUnread:   isUnread(w.MemoryUnread, observed),
 		MediaUnread:    isUnread(w.MediaUnread, observed),
-		activityUnread: isUnread(w.ActivityUnread, observed),
+		ActivityUnread: w.isActivityUnread(now),
+		NeverBusy:      w.isNeverBusy(),
 		graphicsUnread: isUnread(w.GraphicsUnread, observed),
 		BusyHistogram:  w.Busy.tenths(),
 		WidthHistogram: w.Width.tenths(),
 	}
+	if w.isSampled() {
+		e.ActivityHours = float64(days.Measured) / 3600
+	}
+
+	if e.stretchUnknown() {
+		e.Median, e.P95, e.decisive, e.WidthHistogram = Kernels{}, Kernels{}, Kernels{}, [10]float64{}
+	}
+
 	e.BusyMean = w.Busy.mean()
 	if days.Held > 0 {
 		e.CoverageRatio = min(1, float64(days.Observed/days.Held))

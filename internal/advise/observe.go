@@ -84,11 +84,16 @@ func (d *device) observeActivity(busy, sm, dram gpu.Opt[float64], elapsed float6
 	share = min(max(share, 0), 1)
 	d.open.observed += elapsed
 	d.open.busy += share * elapsed
-	if !sm.Present() || !dram.Present() {
-		d.open.activityUnread += elapsed
-	}
 	d.open.sm += min(sm.Or(share), 1) * elapsed
 	d.open.dram += min(dram.Or(share), 1) * elapsed
+	if sm.Present() && dram.Present() {
+		d.open.measured += elapsed
+		d.open.measuredBusy += share * elapsed
+		d.open.measuredSM += min(sm.Or(share), 1) * elapsed
+		d.open.measuredDRAM += min(dram.Or(share), 1) * elapsed
+	} else {
+		d.open.activityUnread += elapsed
+	}
 	if share > idleShare {
 		d.idle = time.Time{}
 	} else if d.idle.IsZero() {

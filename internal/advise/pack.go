@@ -23,6 +23,7 @@ const maxPackingSteps = 500_000
 // moved is a workload that is to leave its whole GPU for a slice.
 type moved struct {
 	from    int // index of the GPU in the Snapshot
+	device  int // index of its Recommendation in the Report
 	owner   owner
 	profile *gpu.Profile
 	draw    draw
@@ -35,11 +36,13 @@ func ownerOf(r *Recommendation) owner { return owner{r.Workload.Namespace, r.Wor
 
 // target is a GPU that can get slices.
 type target struct {
-	at    int // index of the GPU in the Snapshot
-	cost  int // 1 if it is a whole GPU now, 0 if MIG is on
-	fixed []mig.Placed
-	free  []mig.Placed // GPU instances that exist and that nothing holds
-	idle  float64      // its power, as a share of the limit
+	at   int // index of the GPU in the Snapshot
+	cost int // 1 if it is a whole GPU now, 0 if MIG is on
+	// drained: a workload must leave it first.
+	drained bool
+	fixed   []mig.Placed
+	free    []mig.Placed // GPU instances that exist and that nothing holds
+	idle    float64      // its power, as a share of the limit
 	// What stays on it: whether anything does, what that draws, and its replicas.
 	tenants bool
 	draw    draw
@@ -60,10 +63,37 @@ type packer struct {
 	fits     map[string][]mig.Placed // by target and profiles; nil if they do not fit
 }
 
-// pack places the recommended slices of a node on the fewest of its GPUs. It returns nil if nothing is to be moved, or
-// if the node uses the single strategy and not all of it can move. Slices for which no placement was found are left
-// out, and Proven is false then.
-func pack(report *Report, gpus []gpu.GPU) *Packing {
+// Pack adds how the recommendations for the devices of a Snapshot fit on the fewest GPUs, and what each gains. Those
+// that gain nothing become ReasonNoGain. It can take a second and needs no Advisor.
+func (r *Report) Pack(s *gpu.Snapshot) {
+	for {
+		for i := range r.Devices {
+			r.Devices[i].Gain = nil
+		}
+
+		packing, idle := pack(r, s.GPUs)
+		r.Packing = packing
+		if len(idle) == 0 {
+			break
+		}
+
+		// Without them the others may be packed another way.
+		for _, at := range idle {
+			r.Devices[at].refuseGain()
+		}
+	}
+
+	for i := range r.Devices {
+		if d := &r.Devices[i]; d.Gain != nil {
+			d.Explanation = d.sentence + "; " + d.Gain.String()
+		}
+	}
+}
+
+// pack places the recommended slices of a node on the fewest of its GPUs, and fills in their gains. It returns nil if
+// nothing is to be moved, or if the node uses the single strategy and not all of it can move. Slices for which no
+// placement was found are left out, and Proven is false then. It also returns the devices that gain nothing.
+func pack(report *Report, gpus []gpu.GPU) (found *Packing, idle []int) {
 	devices, single := report.Devices, report.SingleStrategy
 	packing := &Packing{Proven: true, GPUs: []PackedGPU{}, FreedGPUs: []int{}}
 	models := map[string]bool{}
@@ -73,7 +103,7 @@ func pack(report *Report, gpus []gpu.GPU) *Packing {
 			continue
 		}
 		if single && !r.Candidate() {
-			return nil // the node cannot move in part
+			return nil, nil // the node cannot move in part
 		}
 		if !r.Candidate() || models[r.Model] {
 			continue
@@ -86,14 +116,15 @@ func pack(report *Report, gpus []gpu.GPU) *Packing {
 			continue
 		}
 		packing.Proven = packing.Proven && p.steps < maxPackingSteps
+		idle = append(idle, p.weighGains(report)...)
 		p.addTo(packing, gpus)
 	}
 	if len(models) == 0 {
-		return nil
+		return nil, nil
 	}
 	slices.SortFunc(packing.GPUs, func(a, b PackedGPU) int { return cmp.Compare(a.Index, b.Index) })
 	slices.Sort(packing.FreedGPUs)
-	return packing
+	return packing, idle
 }
 
 // newPacker collects the moved workloads and the targets of one model. Targets are sorted by what their use costs an
@@ -122,9 +153,10 @@ func newPacker(model string, report *Report, gpus []gpu.GPU) *packer {
 				continue
 			}
 			p.moved = append(p.moved, moved{
-				from: i, owner: ownerOf(r), profile: &g.Profiles[at], draw: draw{r.Evidence.PowerP95, r.Evidence.PCIeMax},
+				from: i, device: indexOf(report.Devices, g.UUID), owner: ownerOf(r), profile: &g.Profiles[at],
+				draw: draw{r.Evidence.PowerP95, r.Evidence.PCIeMax},
 			})
-			drained = append(drained, target{at: i, cost: 1, idle: idleShareOf(g)})
+			drained = append(drained, target{at: i, cost: 1, drained: true, idle: idleShareOf(g)})
 		}
 	}
 	p.targets = slices.Concat(partitioned, free, drained)
@@ -141,11 +173,16 @@ func newPacker(model string, report *Report, gpus []gpu.GPU) *packer {
 
 // recommendationOf returns the recommendation for a whole GPU.
 func recommendationOf(devices []Recommendation, id gpu.UUID) *Recommendation {
-	at := slices.IndexFunc(devices, func(r Recommendation) bool { return r.GPU == id && !r.Instance.Present() })
+	at := indexOf(devices, id)
 	if at < 0 {
 		return nil
 	}
 	return &devices[at]
+}
+
+// indexOf returns the index of the recommendation for a whole GPU; -1 if there is none.
+func indexOf(devices []Recommendation, id gpu.UUID) int {
+	return slices.IndexFunc(devices, func(r Recommendation) bool { return r.GPU == id && !r.Instance.Present() })
 }
 
 // partitionedTarget returns a GPU in MIG mode with what stays on it. Until its power has been observed, what it draws

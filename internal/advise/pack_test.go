@@ -53,7 +53,7 @@ func TestPackingNeedsTheFewestGPUs(t *testing.T) {
 				continue
 			}
 			gpus, devices := node(t, model, names...)
-			packing := pack(&Report{Devices: devices}, gpus)
+			packing, _ := pack(&Report{Devices: devices}, gpus)
 			if want := fewestGPUs(m.Profiles, names); packing.Needed != want || !packing.Proven {
 				t.Fatalf("%s: %v need %d GPUs, proven %v; want %d", model, names, packing.Needed, packing.Proven, want)
 			}
@@ -124,7 +124,7 @@ func checkPacking(t *testing.T, packing *Packing, gpus []gpu.GPU, devices []Reco
 
 func TestPackingPrefersWhatIsFree(t *testing.T) {
 	gpus, devices := node(t, "H100-80GB", "1g.10gb", "1g.10gb", "", "3g.40gb")
-	packing := pack(&Report{Devices: devices}, gpus)
+	packing, _ := pack(&Report{Devices: devices}, gpus)
 	cmptest.Equal(t, "GPUs that get slices", len(packing.GPUs), 1)
 	cmptest.Equal(t, "the free one", packing.GPUs[0].Index, 2)
 	cmptest.Equal(t, "freed", packing.FreedGPUs, []int{0, 1, 3})
@@ -139,12 +139,12 @@ func TestPackingUsesSlicesThatExist(t *testing.T) {
 		ComputeInstances: make([]gpu.ComputeInstance, 1),
 	}}
 	devices[1].Instance = gpu.Some(gpu.InstanceID(9))
-	packing := pack(&Report{Devices: devices}, gpus)
+	packing, _ := pack(&Report{Devices: devices}, gpus)
 	cmptest.Equal(t, "slices", packing.GPUs[0].Slices,
 		[]PackedSlice{{Profile: "1g.10gb", Exists: true}})
 	cmptest.Equal(t, "whole GPUs needed", packing.Needed, 0)
 	devices[1].Action = ActionIdle // no pod holds it, but a process of the host
-	packing = pack(&Report{Devices: devices}, gpus)
+	packing, _ = pack(&Report{Devices: devices}, gpus)
 	cmptest.Equal(t, "beside a slice in use", packing.GPUs[0].Slices[0].Exists, false)
 }
 
@@ -165,7 +165,8 @@ func TestPackingKeepsTheBounds(t *testing.T) {
 		for i := range devices {
 			c.change(&devices[i])
 		}
-		cmptest.Equal(t, c.about+": GPUs needed", pack(&Report{Devices: devices}, gpus).Needed, c.want)
+		packing, _ := pack(&Report{Devices: devices}, gpus)
+		cmptest.Equal(t, c.about+": GPUs needed", packing.Needed, c.want)
 	}
 }
 
@@ -177,7 +178,7 @@ func TestPackingIsBounded(t *testing.T) {
 		profiles = append(profiles, names[i%len(names)])
 	}
 	gpus, devices := node(t, "H100-80GB", profiles...)
-	packing := pack(&Report{Devices: devices}, gpus)
+	packing, _ := pack(&Report{Devices: devices}, gpus)
 	if !packing.Proven || packing.Needed != 5 {
 		t.Errorf("needs %d GPUs, proven %v; want 5", packing.Needed, packing.Proven)
 	}

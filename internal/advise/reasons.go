@@ -63,7 +63,9 @@ func fixedText(reason Reason) string {
 	case ReasonGraphicsUnread:
 		return "the GPU can draw, and its processes could not be read for some of the time: a graphics process may have run"
 	case ReasonNoActivity:
-		return "SM or memory activity could not be read, or contradicts busy time: kernels are taken to fill the whole GPU"
+		return noActivityText
+	case ReasonNoBusyTime:
+		return "nothing ran on it: how far a slice would stretch its requests is unknown, and strictly that is no slice"
 	case ReasonMemoryUnread:
 		return "the use of memory could not be read for some of the time: what the workload needs is not known"
 	case ReasonMedia:
@@ -74,6 +76,8 @@ func fixedText(reason Reason) string {
 		return "a slice could not keep up at busy times"
 	case ReasonSingleStrategy:
 		return "the device plugin's single strategy gives all GPUs one profile, and none fits every pod of the node"
+	case ReasonNoGain:
+		return "a slice would do, and " + NoGainText
 	case ReasonHoldersUnknown:
 		return "it is not known what holds the device"
 	}

@@ -1,6 +1,7 @@
 package advise
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -33,15 +34,27 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 	}
 	for i := range report.Devices {
 		r := &report.Devices[i]
-		r.Explanation = r.explain(a.options)
+		r.sentence = r.explain(a.options)
+		r.Explanation = r.sentence
 	}
+	report.WithoutKubernetes = !hasKubernetes(s)
 	report.Notes = notes(s)
 	return report
 }
 
-// Pack adds how the recommendations for the devices of a Snapshot fit on the fewest GPUs. It can take a second and
-// needs no Advisor.
-func (r *Report) Pack(s *gpu.Snapshot) { r.Packing = pack(r, s.GPUs) }
+// hasKubernetes reports whether a node has a kubelet, or anything else that knows of pods.
+func hasKubernetes(s *gpu.Snapshot) bool {
+	sources := []string{gpu.SourceKubelet, gpu.SourceCheckpoint, gpu.SourceKubernetes}
+	if slices.ContainsFunc(s.Sources, func(o gpu.SourceState) bool { return slices.Contains(sources, o.Name) }) {
+		return true
+	}
+
+	return slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool {
+		return len(g.Holders) > 0 || slices.ContainsFunc(g.Instances, func(i gpu.GPUInstance) bool {
+			return len(holdersOf(&i)) > 0
+		})
+	})
+}
 
 // addTenants adds what the workloads on the GPU instances of a GPU draw.
 func (a *Advisor) addTenants(report *Report, g *gpu.GPU) {
@@ -217,6 +230,8 @@ func notes(s *gpu.Snapshot) []string {
 	if kubernetes && !described {
 		list = append(list, "the API server is not asked: pods of one owner do not add up, and annotations are not seen")
 	}
+	list = append(list, fmt.Sprintf("nothing rarer than %d days is known: what comes once a month was not seen, or is "+
+		"forgotten. migctl fleet --window=30d looks further back, as far as Prometheus keeps it", keptDays))
 	if s.HoldersIncomplete != "" {
 		list = append(list, "devices without a holder may be held: "+s.HoldersIncomplete)
 	}

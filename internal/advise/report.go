@@ -10,7 +10,7 @@ import (
 type Action string
 
 // The actions. Those on a whole GPU: ActionSlice, ActionShare, ActionKeep and, if nothing holds it, ActionFree; on a
-// GPU instance: ActionShrink, ActionGrow, ActionIdle, ActionKeep and ActionFree.
+// GPU instance: ActionShrink, ActionGrow, ActionIdle, ActionKeep and ActionFree; on both ActionUnknown.
 const (
 	ActionSlice Action = "slice" // a GPU instance of the recommended profile does the work
 	// its kernels are wide and rare: a slice stretches them too far, sharing the GPU would not
@@ -20,6 +20,8 @@ const (
 	ActionShrink Action = "shrink" // a smaller profile does the work
 	ActionGrow   Action = "grow"   // the slice is too small
 	ActionIdle   Action = "idle"   // it is held, and nothing has run on it for an hour
+	// what decides was not measured; the reason says what, and the explanation how to measure it
+	ActionUnknown Action = "unknown"
 )
 
 // Reason is why a device is kept as it is, or why a slice has to grow.
@@ -38,8 +40,9 @@ const (
 	ReasonNVLink         Reason = "nvlink"
 	ReasonGraphics       Reason = "graphics"
 	ReasonGraphicsUnread Reason = "graphics-unread" // the processes are hidden, some of which may draw
-	// only utilization is known: width and bandwidth are taken for the whole GPU
+	// only utilization is known: how much of the GPU kernels fill, and so their stretch in a slice, is unknown
 	ReasonNoActivity     Reason = "no-activity"
+	ReasonNoBusyTime     Reason = "no-busy-time"    // strictly: nothing ran, so that stretch is unknown
 	ReasonPreallocated   Reason = "preallocated"    // the framework takes all memory in advance: the need cannot be seen
 	ReasonMemoryUnread   Reason = "memory-unread"   // its use could not be read for some of the time
 	ReasonMemory         Reason = "memory"          // no smaller profile has enough
@@ -47,6 +50,7 @@ const (
 	ReasonStretch        Reason = "stretch"         // a request would take too long in a slice
 	ReasonBusy           Reason = "busy"            // a slice could not keep up
 	ReasonSingleStrategy Reason = "single-strategy" // no one profile fits every pod of the node
+	ReasonNoGain         Reason = "no-gain"         // a slice would do, and neither frees a GPU nor makes room
 	ReasonHoldersUnknown Reason = "holders-unknown"
 	ReasonSaturated      Reason = "saturated" // SMs: busy all the time on all SMs
 	ReasonBandwidth      Reason = "bandwidth"
@@ -61,6 +65,8 @@ type Report struct {
 	Strict     bool      `json:"strict,omitempty"`
 	// SingleStrategy says that all GPUs of the node have one mode and one profile.
 	SingleStrategy bool `json:"singleStrategy,omitempty"`
+	// WithoutKubernetes says that the node has neither a kubelet nor pods.
+	WithoutKubernetes bool `json:"withoutKubernetes,omitempty"`
 	// Devices are the whole GPUs and GPU instances, by GPU index and placement.
 	Devices []Recommendation `json:"devices"`
 	// Packing is how the recommendations fit on the fewest GPUs; absent if nothing is to be moved.
@@ -100,12 +106,16 @@ type Recommendation struct {
 	Provisional bool `json:"provisional,omitempty"`
 	NotChecked  bool `json:"mediaNotChecked,omitempty"`
 	// Reclaimable is the share of the GPU's SMs that is set free, 0-1.
-	Reclaimable float64    `json:"reclaimableRatio,omitempty"`
-	Confidence  float64    `json:"confidenceRatio,omitempty"`
-	Evidence    *Evidence  `json:"evidence,omitempty"`
-	Predicted   *Predicted `json:"predicted,omitempty"`
+	Reclaimable float64 `json:"reclaimableRatio,omitempty"`
+	// Gain is what the move to the slice brings, for a candidate that the packing has placed.
+	Gain       *Gain      `json:"gain,omitempty"`
+	Confidence float64    `json:"confidenceRatio,omitempty"`
+	Evidence   *Evidence  `json:"evidence,omitempty"`
+	Predicted  *Predicted `json:"predicted,omitempty"`
 	// Considered are the profiles smaller than the device, with why each is not recommended.
 	Considered []Considered `json:"considered,omitempty"`
+
+	sentence string // Explanation without the gain
 }
 
 // Candidate reports whether the metrics and alerts name the device as one that should be a slice.
@@ -125,6 +135,7 @@ type Pod struct {
 type Evidence struct {
 	Since         time.Time `json:"since"`
 	ObservedHours float64   `json:"observedHours"`
+	KnownDays     float64   `json:"knownDays"`     // nothing rarer is known: eight, or the time since Since
 	CoverageRatio float64   `json:"coverageRatio"` // of the time held in the last eight days
 	MemoryBytes   float64   `json:"memoryMaxBytes"`
 	MemoryTrend   float64   `json:"memoryTrendBytesPerDay,omitempty"`
@@ -132,12 +143,17 @@ type Evidence struct {
 	BusyP50       float64   `json:"busyP50Ratio"`
 	BusyP99       float64   `json:"busyP99Ratio"`
 	Busy10Minutes float64   `json:"busyMax10MinutesRatio"`
-	// Median and P95 are of the time in which kernels ran.
-	Median Kernels `json:"kernelsMedian"`
-	P95    Kernels `json:"kernelsP95"`
-	// MemoryUnread: the use of memory could not be read for some of the time.
+	// Median and P95 are of the time in which kernels ran; absent with ActivityUnread or NeverBusy.
+	Median Kernels `json:"kernelsMedian,omitzero"`
+	P95    Kernels `json:"kernelsP95,omitzero"`
+	// MemoryUnread: the use of memory could not be read for some of the time. ActivityUnread: nor could SM or DRAM
+	// activity, so that it is unknown how much of the device kernels fill.
 	MemoryUnread   bool `json:"memoryUnread,omitempty"`
-	activityUnread bool
+	ActivityUnread bool `json:"activityUnread,omitempty"`
+	// ActivityHours are those of the last eight days in which SM and DRAM activity were read, if that is a sample.
+	ActivityHours float64 `json:"activityHours,omitempty"`
+	// NeverBusy: no kernel was seen, so that it is unknown what a slice would do to one.
+	NeverBusy      bool `json:"neverBusy,omitempty"`
 	graphicsUnread bool
 	decisive       Kernels  // what the p95 of stretch is computed from
 	PowerP95       float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
@@ -147,29 +163,35 @@ type Evidence struct {
 	MediaUse       []MediaUse `json:"mediaUse,omitempty"`
 	MediaUnread    bool       `json:"mediaEnginesUnread,omitempty"`
 	ThrottledRatio float64    `json:"throttledRatio,omitempty"` // of the observed time
-	// BusyHistogram and WidthHistogram have the shares of ten equal ranges of 0-1.
+	// BusyHistogram and WidthHistogram have the shares of ten equal ranges of 0-1. WidthHistogram is absent where P95 is.
 	BusyHistogram  [10]float64 `json:"busyHistogram"`
-	WidthHistogram [10]float64 `json:"widthHistogram"`
+	WidthHistogram [10]float64 `json:"widthHistogram,omitzero"`
 }
 
-// Predicted is what is expected of the workload in the recommended profile.
+// stretchUnknown reports whether the evidence says nothing of what a slice would do to kernels.
+func (e *Evidence) stretchUnknown() bool { return e.ActivityUnread || e.NeverBusy }
+
+// Predicted is what is expected of the workload in the recommended profile. Stretch and throughput are absent if they
+// are unknown, see Evidence.NeverBusy.
 type Predicted struct {
-	StretchMedian   Stretch `json:"stretchMedian"`
-	StretchP95      Stretch `json:"stretchP95"`
+	StretchMedian   Stretch `json:"stretchMedian,omitzero"`
+	StretchP95      Stretch `json:"stretchP95,omitzero"`
 	BusyP99         float64 `json:"busyP99Ratio"`
 	Busy10Minutes   float64 `json:"busyMax10MinutesRatio"`
 	SMActivity      float64 `json:"smActivityRatio"`
-	ThroughputRatio float64 `json:"throughputRatio"`
+	ThroughputRatio float64 `json:"throughputRatio,omitzero"`
 	MemoryFree      float64 `json:"memoryFreeBytes"` // at the largest use that was seen
+	Decided         Decided `json:"decidedBy"`
 	// MediaEngines are those that it uses.
 	MediaEngines []PredictedEngines `json:"mediaEngines,omitempty"`
 }
 
-// Considered is a profile and why it is not recommended; Reason is empty for the recommended one.
+// Considered is a profile and why it is not recommended; Reason is empty for the recommended one. StretchP95 is absent
+// if it is unknown.
 type Considered struct {
 	Profile    string  `json:"profile"`
 	Reason     Reason  `json:"reason,omitempty"`
-	StretchP95 Stretch `json:"stretchP95"`
+	StretchP95 Stretch `json:"stretchP95,omitzero"`
 }
 
 // Packing is how all recommended slices of a node fit on the fewest of its GPUs.

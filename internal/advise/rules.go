@@ -37,9 +37,13 @@ type Record struct {
 	engines              [mediaKinds]float64 // the largest mean of a window
 }
 
-// NewRecord returns a Record without evidence, of a GPU that is held since a time. A window is whole minutes long.
-func NewRecord(since time.Time, length time.Duration) *Record {
-	return &Record{length: length, workload: workload{First: since, Last: since, Reference: since}, end: since}
+// NewRecord returns a Record without evidence, of a GPU that is held since a time. A window is whole minutes long. What
+// is as much older as the history is long counts half, and not less than a week: otherwise what comes once a month
+// would be forgotten in a history of a month.
+func NewRecord(since time.Time, length, history time.Duration) *Record {
+	return &Record{length: length, end: since, workload: workload{
+		First: since, Last: since, Reference: since, halfLife: max(history, halfLife),
+	}}
 }
 
 // Add adds a window. Windows are added in order; in the time between two of them nothing held the GPU.
@@ -61,6 +65,8 @@ func (r *Record) Add(v Window) {
 		unread := !v.SM.Present() || !v.DRAM.Present()
 		if unread {
 			sum.activityUnread = seconds
+		} else {
+			sum.measured, sum.measuredBusy, sum.measuredSM, sum.measuredDRAM = seconds, sum.busy, sum.sm, sum.dram
 		}
 		if !memoryOK {
 			sum.memoryUnread = seconds
@@ -82,13 +88,13 @@ func (r *Record) Add(v Window) {
 func (r *Record) Facts(now time.Time, totalBytes float64) *Facts {
 	e := evidenceOf(&r.workload, now)
 	e.MemoryBytes, e.Busy10Minutes = r.memory, r.busiest
+	e.KnownDays = round3(max(0, now.Sub(r.workload.First).Hours()/24))
 	e.setMediaUse(r.mediaUse())
 	if r.observed > 0 {
 		e.BusyMean, e.CoverageRatio = r.busy/r.observed, r.observed/r.held
 	}
 	return &Facts{
 		Evidence: &e, Preallocated: isPreallocated(&r.workload, &e, totalBytes), MemoryUnread: e.MemoryUnread,
-		ActivityUnread: e.activityUnread,
 	}
 }
 

@@ -19,7 +19,7 @@ func TestRecordIsAnAdvisorsEvidence(t *testing.T) {
 		return load{busy: busy, sm: busy * float64(5+step*31%60) / 132, dram: busy * float64(step%7) / 20,
 			gib: 4 + float64(day)/4}
 	}
-	a, r := New(fastOptions()), NewRecord(start(), length)
+	a, r := New(fastOptions()), NewRecord(start(), length, week)
 	g := wholeGPU(t, "H100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
 	show(a, start(), week+time.Minute, g, func(at time.Time, g *gpu.GPU) {
 		l := loadOf(int(at.Add(-1).Sub(start()) / length)) // a Snapshot is about the time before it
@@ -56,4 +56,25 @@ func TestRecordIsAnAdvisorsEvidence(t *testing.T) {
 			e.BusyHistogram, e.WidthHistogram}
 	}
 	cmptest.Equal(t, "quantiles", of(&got), of(&want))
+}
+
+// TestRecordOfAMonth: what came for two days at the beginning of a month counts like what came since, and how far the
+// history reaches back is known.
+func TestRecordOfAMonth(t *testing.T) {
+	const length, month = 5 * time.Minute, 30 * 24 * time.Hour
+	r := NewRecord(start(), length, month)
+	for step := range int(month / length) {
+		width := 0.05
+		if day := step / 288; day == 2 || day == 3 {
+			width = 0.9 // for a fifteenth of the time
+		}
+		r.Add(Window{End: start().Add(time.Duration(step+1) * length), Busy: gpu.Some(0.5), SM: gpu.Some(0.5 * width),
+			DRAM: gpu.Some(0.), Memory: gpu.Some(4. * (1 << 30))})
+	}
+
+	e := r.Facts(start().Add(month), 80<<30).Evidence
+	if e.decisive.Width < 0.89 {
+		t.Errorf("the width to decide by is %v; want that of the two wide days", e.decisive.Width)
+	}
+	cmptest.Equal(t, "known days", e.KnownDays, 30)
 }

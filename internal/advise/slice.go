@@ -23,7 +23,7 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	hints gpu.RightsizingHints) {
 	w := d.workload
 	e := evidenceOf(w, a.now)
-	r.Evidence, r.Confidence = &e, confidence(&e)
+	r.Evidence, r.Confidence = &e, e.limitConfidence(confidence(&e))
 	r.Provisional = w.isProvisional(a.now)
 	of := instanceCapacity(g, i)
 	e.countEngines(of)
@@ -66,8 +66,8 @@ func (a *Advisor) recommendShrink(
 		r.Reason = ReasonPreallocated
 	case e.MemoryUnread:
 		r.Reason = ReasonMemoryUnread
-	case e.activityUnread || w.Untrusted:
-		r.Reason = ReasonNoActivity
+	case e.ActivityUnread || w.Untrusted:
+		r.Action, r.Reason = ActionUnknown, ReasonNoActivity
 	case e.P95.Width >= saturatedWidth:
 		w.Answer, w.Next = answer{Action: ActionKeep}, answer{}
 		return

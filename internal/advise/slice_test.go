@@ -75,7 +75,7 @@ func sliceCases() []sliceCase {
 		},
 		{
 			about: "busy time below SM activity, from DCGM", profile: "3g.40gb", load: load{busy: 0.3, sm: 0.5, gib: 3},
-			change: func(g *gpu.GPU) { g.ActivitySource = gpu.ActivityDCGM }, want: answer{Action: ActionKeep,
+			change: func(g *gpu.GPU) { g.ActivitySource = gpu.ActivityDCGM }, want: answer{Action: ActionUnknown,
 				Reason: ReasonNoActivity},
 		},
 		{

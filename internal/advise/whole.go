@@ -29,8 +29,9 @@ type trial struct {
 	reason     Reason  // why it does not do; empty if it does
 	notChecked bool    // it has fewer media engines than the device, and their use cannot be read
 	share      float64 // of the device's SMs that it has
-	median     Stretch
+	median     Stretch // zero if it is unknown
 	p95        Stretch
+	decided    Decided
 }
 
 // minCoverage is the share of the held time that must have been observed.
@@ -75,7 +76,12 @@ func compareProfiles(a, b *gpu.Profile) int {
 // try says what a profile would do to a workload that was seen on a whole GPU.
 func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) trial {
 	slice := Slice{SMs: float64(p.SMs) / float64(of.sms), Bandwidth: float64(p.MemorySlices) / float64(of.memorySlices)}
-	t := trial{profile: p, share: slice.SMs, median: StretchOf(e.Median, slice), p95: StretchOf(e.decisive, slice)}
+	t := trial{profile: p, share: slice.SMs}
+	if !e.stretchUnknown() {
+		t.median, t.p95 = StretchOf(e.Median, slice), StretchOf(e.decisive, slice)
+	}
+
+	t.decided = t.decidedBy(e, limits, o)
 	stretch := t.p95.deciding(limits.strict)
 	t.notChecked = e.MediaUnread && lacksEngines(p, of.allEngines())
 	switch {
@@ -83,6 +89,10 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 		t.reason = ReasonMemory
 	case lacksEngines(p, e.engineNeeds()):
 		t.reason = ReasonMedia
+	case e.ActivityUnread:
+		t.reason = ReasonNoActivity
+	case e.NeverBusy && limits.strict:
+		t.reason = ReasonNoBusyTime // strictly, what is unknown is not within the limit
 	case stretch > limits.stretch:
 		t.reason = ReasonStretch
 	case stretch > unchangedStretch && (e.BusyP99*stretch > o.TargetBusy || e.Busy10Minutes*stretch > 1):
@@ -105,7 +115,7 @@ func (a *Advisor) limitsOf(h gpu.RightsizingHints) limits {
 func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, held gpuCounts,
 	hints gpu.RightsizingHints) []trial {
 	e := evidenceOf(w, a.now)
-	r.Evidence, r.Confidence = &e, confidence(&e)
+	r.Evidence, r.Confidence = &e, e.limitConfidence(confidence(&e))
 	r.Provisional = w.isProvisional(a.now)
 	of := wholeOf(g)
 	e.countEngines(of)
@@ -144,7 +154,6 @@ func (a *Advisor) factsOf(w *workload, e *Evidence, of capacity, hints gpu.Right
 		GraphicsUnread: e.graphicsUnread,
 		Preallocated:   isPreallocated(w, e, of.memoryBytes),
 		MemoryUnread:   e.MemoryUnread,
-		ActivityUnread: e.activityUnread,
 	}
 }
 
@@ -162,8 +171,8 @@ func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 	reason := trials[len(trials)-1].reason
 	slow := reason == ReasonStretch || reason == ReasonBusy
 	switch {
-	case slow && f.ActivityUnread:
-		return answer{Action: ActionKeep, Reason: ReasonNoActivity}
+	case reason.isUnknown():
+		return answer{Action: ActionUnknown, Reason: reason}
 	case slow && e.BusyP99 <= o.TargetBusy/2 && e.Busy10Minutes <= 0.5 && needBytes(e, o.Headroom) <= of.memoryBytes/2:
 		return answer{Action: ActionShare, Reason: reason}
 	}
@@ -177,7 +186,7 @@ func (a *Advisor) settleAnswer(w *workload, now answer, trials []trial) answer {
 	switch {
 	case now == w.Answer:
 		w.Next = answer{}
-	case w.Answer == answer{} || now.Profile == "" || !w.Answer.does(trials):
+	case w.Answer == answer{} || w.Answer.Action == ActionUnknown || now.Profile == "" || !w.Answer.does(trials):
 		w.Answer, w.Next = now, answer{}
 	case now != w.Next:
 		w.Next, w.NextSince = now, w.Observed
@@ -217,13 +226,17 @@ func sizeOf(name string, profiles []gpu.Profile) int {
 // predict fills in what is expected of a workload in a profile.
 func (r *Recommendation) predict(t *trial) {
 	e := r.Evidence
-	busy := e.BusyP99 * t.p95.Expected
+	stretch := max(1, t.p95.Expected) // which is 0 if it is unknown
+	busy := e.BusyP99 * stretch
 	r.Predicted = &Predicted{
 		StretchMedian: t.median, StretchP95: t.p95,
-		BusyP99: round3(min(1, busy)), Busy10Minutes: round3(min(1, e.Busy10Minutes*t.p95.Expected)),
-		SMActivity:      round3(min(1, e.BusyMean*e.Median.Width/t.share)),
-		ThroughputRatio: round3(min(1, 1/max(busy, 1e-9))),
-		MemoryFree:      float64(t.profile.MemoryBytes) - e.MemoryBytes,
+		BusyP99: round3(min(1, busy)), Busy10Minutes: round3(min(1, e.Busy10Minutes*stretch)),
+		SMActivity: round3(min(1, e.BusyMean*e.Median.Width/t.share)),
+		MemoryFree: float64(t.profile.MemoryBytes) - e.MemoryBytes,
+		Decided:    t.decided,
+	}
+	if !e.stretchUnknown() {
+		r.Predicted.ThroughputRatio = round3(min(1, 1/max(busy, 1e-9)))
 	}
 	r.Predicted.MediaEngines = e.predictedEngines(t.profile)
 	r.Reclaimable, r.NotChecked = round3(1-t.share), t.notChecked
@@ -234,6 +247,9 @@ func (r *Recommendation) explain(o Options) string {
 	e := r.Evidence
 	gib := func(bytes float64) string { return fmt.Sprintf("%.1f GiB", bytes/(1<<30)) }
 	switch {
+	case r.Action == ActionSlice && e.NeverBusy:
+		return fmt.Sprintf("at most %s of memory, and nothing ran on it: %s has the memory; how far it would stretch "+
+			"requests is unknown", gib(e.MemoryBytes), r.Recommended)
 	case r.Action == ActionSlice:
 		return fmt.Sprintf("at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs%s: %s does the "+
 			"work%s, requests take %.2f to %.2f times as long at p95", gib(e.MemoryBytes), 100*e.BusyMean,

@@ -56,6 +56,9 @@ type daySums struct {
 	// MinWidth and MinBandwidth are the smallest means over ten minutes while kernels ran, as shares of the device; 0 if
 	// none ran.
 	MinWidth, MinBandwidth float32
+	// Measured are the seconds of Observed in which SM and DRAM activity were read. An exporter that did not count them
+	// has written 0.
+	Measured float32
 }
 
 // Engines that are counted by the time of their last use, in the order of mediaUse.
@@ -102,6 +105,8 @@ type workload struct {
 	// Before is what kernels used at least on the whole GPU, as shares of it, if the workload runs on a GPU instance now
 	// and was seen there.
 	Before Kernels
+
+	halfLife time.Duration // of a Record; 0 is halfLife
 }
 
 // podSeen is a pod and the end of its last window, in Unix seconds.
@@ -117,6 +122,9 @@ const maxPods = 128
 type window struct {
 	held, observed              float64 // seconds
 	busy, sm, dram              float64 // integrals over the observed seconds
+	measured                    float64 // seconds in which SM and DRAM activity were read, too
+	measuredBusy                float64 // integrals over these, as measuredSM and measuredDRAM
+	measuredSM, measuredDRAM    float64
 	power, pcie                 float64 // integrals, shares of the limit and of the link
 	powered, linked             float64 // seconds in which these were known
 	memory                      float64 // largest, in MiB
@@ -162,9 +170,10 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 		day.MinBandwidth = lesser(day.MinBandwidth, last.dram/last.busy)
 	}
 	w.Busy.add(busy, weight*v.observed)
-	if v.busy > 0 {
-		w.Width.add(min(v.sm/v.busy, 1), weight*v.busy)
-		w.Bandwidth.add(min(v.dram/v.busy, 1), weight*v.busy)
+	day.Measured += float32(v.measured)
+	if v.measuredBusy > 0 {
+		w.Width.add(min(v.measuredSM/v.measuredBusy, 1), weight*v.measuredBusy)
+		w.Bandwidth.add(min(v.measuredDRAM/v.measuredBusy, 1), weight*v.measuredBusy)
 	}
 	if v.powered > 0 {
 		w.Power.add(v.power/v.powered, weight*v.powered)
@@ -253,7 +262,7 @@ const maxWeight = 1 << 20
 
 // weight returns what an observation of now counts, relative to one of the reference time.
 func (w *workload) weight(now time.Time) float64 {
-	weight := math.Exp2(now.Sub(w.Reference).Hours() / halfLife.Hours())
+	weight := math.Exp2(now.Sub(w.Reference).Hours() / cmp.Or(w.halfLife, halfLife).Hours())
 	if weight <= maxWeight {
 		return weight
 	}
@@ -281,6 +290,7 @@ func (w *workload) sums(now time.Time) daySums {
 		}
 		all.Observed += d.Observed
 		all.Held += d.Held
+		all.Measured += d.Measured
 		all.Memory = max(all.Memory, d.Memory)
 		all.Busy10, all.PCIe = max(all.Busy10, d.Busy10), max(all.PCIe, d.PCIe)
 		all.MinWidth, all.MinBandwidth = lesser(all.MinWidth, d.MinWidth), lesser(all.MinBandwidth, d.MinBandwidth)
@@ -300,9 +310,10 @@ func (w *workload) observedDays(now time.Time) int {
 }
 
 // isProvisional reports whether the evidence is of less than a week: it began later, or misses too many of the last
-// days.
+// days, or of SM activity there is but a sample.
 func (w *workload) isProvisional(now time.Time) bool {
-	return now.Sub(w.First) < provisionalBefore || w.observedDays(now) < minObservedDays
+	return now.Sub(w.First) < provisionalBefore || w.observedDays(now) < minObservedDays ||
+		w.isSampled() && w.measuredDays(now) < minObservedDays
 }
 
 // minObservedDays leaves out a weekend.

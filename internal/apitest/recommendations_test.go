@@ -18,7 +18,8 @@ func fullReport() *advise.Report {
 	kernels := advise.Kernels{Width: 0.25, Bandwidth: 0.125}
 	return &advise.Report{
 		APIVersion: "mig-exporter/v1", Time: time.Unix(1, 5).UTC(), Node: "node-1", Strict: true, SingleStrategy: true,
-		Notes: []string{"a note"},
+		WithoutKubernetes: true,
+		Notes:             []string{"a note"},
 		Devices: []advise.Recommendation{{
 			GPU: gpu0, Index: 1, Instance: gpu.Some(gpu.InstanceID(2)), Placement: gpu.Some(place), MIGDevice: mig0,
 			Model: "A100", Profile: "3g.20gb",
@@ -27,18 +28,18 @@ func fullReport() *advise.Report {
 				Profile: "3g.20gb"},
 			Action: advise.ActionShrink, Reason: advise.ReasonBusy, Explanation: "a sentence", Recommended: "1g.5gb",
 			Provisional: true, NotChecked: true,
-			Reclaimable: 0.5, Confidence: 0.25,
+			Reclaimable: 0.5, Confidence: 0.25, Gain: &advise.Gain{FreedGPUs: 0.5, Room: "1g.5gb"},
 			Evidence: &advise.Evidence{
-				Since: time.Unix(1, 0).UTC(), ObservedHours: 1, CoverageRatio: 1, MemoryBytes: 1, MemoryTrend: 1, BusyMean: 1,
+				Since: time.Unix(1, 0).UTC(), ObservedHours: 1, KnownDays: 1, CoverageRatio: 1, MemoryBytes: 1, MemoryTrend: 1, BusyMean: 1,
 				BusyP50: 1, BusyP99: 1,
 				Busy10Minutes: 1, Median: kernels, P95: kernels, PowerP95: 1, PCIeMax: 1, MediaEngines: []string{"decoder"},
 				MediaUse:    []advise.MediaUse{{Engine: "decoder", Count: 7, BusyP99: 0.5, BusyMaxMinute: 0.75, Unknown: true}},
-				MediaUnread: true, MemoryUnread: true,
+				MediaUnread: true, MemoryUnread: true, ActivityUnread: true, ActivityHours: 1, NeverBusy: true,
 				ThrottledRatio: 1, BusyHistogram: [10]float64{1}, WidthHistogram: [10]float64{1},
 			},
 			Predicted: &advise.Predicted{
 				StretchMedian: stretch, StretchP95: stretch, BusyP99: 1, Busy10Minutes: 1, SMActivity: 1, ThroughputRatio: 1,
-				MemoryFree:   1,
+				MemoryFree: 1, Decided: advise.Decided{Figure: advise.FigureStretch, Ratio: 1.5, Limit: 2},
 				MediaEngines: []advise.PredictedEngines{{Engine: "decoder", Needed: 6.25, Count: 7}},
 			},
 			Considered: []advise.Considered{{Profile: "1g.5gb", Reason: advise.ReasonMemory, StretchP95: stretch}},

@@ -57,7 +57,7 @@ type device struct {
 	samples                   float64 // of the series that cluster and name are taken from, which has the most
 	history                   *history
 	answer                    GPU
-	last                      time.Time // end of the last step of which anything is known; zero if there is none
+	first, last               time.Time // of what is known, by step; zero if there is nothing
 	untold                    bool      // whether anything held it is not known, unlike of others in its cluster
 }
 

@@ -41,7 +41,7 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 // summarize judges a GPU.
 func (a *analysis) summarize(g *device) GPU {
 	h := g.history
-	g.last = h.lastSeen()
+	g.first, g.last = h.firstSeen(), h.lastSeen()
 	a.assumeHeld(g)
 	answer := GPU{
 		UUID: g.uuid, Cluster: g.cluster, Node: g.node, Model: shortName(g.name), Exporter: g.dialect.name,
@@ -104,7 +104,7 @@ func (h *history) record() (record *advise.Record, held int) {
 	if since.Before(h.start.Add(hour)) {
 		since = h.start // the history of seven days is one of a week, if its first scrapes are missing, too
 	}
-	record = advise.NewRecord(since, step)
+	record = advise.NewRecord(since, step, time.Duration(len(h.held))*step)
 	for at := max(first, 0); at <= last; at++ {
 		known := !isNaN(h.busy[at])
 		if !h.held[at] && known {
@@ -169,6 +169,15 @@ func (h *history) holdAlways() {
 	for at, v := range h.busy {
 		h.held[at] = !isNaN(v)
 	}
+}
+
+// firstSeen returns the start of the first step of which anything is known; zero if there is none.
+func (h *history) firstSeen() time.Time {
+	at := slices.IndexFunc(h.busy, func(v float32) bool { return !isNaN(v) })
+	if at < 0 {
+		return time.Time{}
+	}
+	return h.start.Add(time.Duration(at) * step)
 }
 
 // lastSeen returns the end of the last step of which anything is known; zero if there is none.

@@ -3,6 +3,7 @@ package fleet
 import (
 	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -92,18 +93,11 @@ func judgmentsOfHistories() map[string]judgment {
 
 // judgmentsOfLoads are about what ran on a GPU.
 func judgmentsOfLoads() map[string]judgment {
-	nan := float32(math.NaN())
 	return map[string]judgment{
 		"shared":    {func(_ *device, h *history) { h.shared = true }, "keep shared-device "},
 		"multi-GPU": {func(_ *device, h *history) { h.multi = true }, "keep multi-gpu "},
 		"NVLink":    {func(_ *device, h *history) { h.nvlink = 2 << 20 }, "keep nvlink "},
 		"no NVLink": {func(_ *device, h *history) { h.nvlink = math.NaN() }, "slice  1g.10gb"},
-		"utilization alone": {func(_ *device, h *history) {
-			hours(0, 168, func(at int) { h.sms[at], h.bandwidth[at] = nan, nan })
-		}, "keep no-activity "},
-		"utilization alone, and idle": {func(_ *device, h *history) {
-			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0, nan, nan })
-		}, "slice  1g.10gb"},
 		"all memory": {func(_ *device, h *history) {
 			for at := range h.memory {
 				h.memory[at] = 75 << 30
@@ -181,10 +175,37 @@ func judgmentsOfEngines() map[string]judgment {
 	}
 }
 
+// judgmentsOfActivity are about what is known of kernels.
+func judgmentsOfActivity() map[string]judgment {
+	nan := float32(math.NaN())
+	return map[string]judgment{
+		"utilization alone": {func(_ *device, h *history) {
+			hours(0, 168, func(at int) { h.sms[at], h.bandwidth[at] = nan, nan })
+		}, "unknown no-activity "},
+		"utilization alone, and idle": {func(_ *device, h *history) {
+			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0, nan, nan })
+		}, "unknown no-activity "},
+		"utilization, and SM activity of the last two hours": {func(_ *device, h *history) {
+			hours(0, 166, func(at int) { h.sms[at], h.bandwidth[at] = nan, nan })
+		}, "slice  1g.10gb"},
+		"utilization, and SM activity of half an hour": {func(_ *device, h *history) {
+			hours(0, 168, func(at int) {
+				if at < len(h.sms)-6 {
+					h.sms[at], h.bandwidth[at] = nan, nan
+				}
+			})
+		}, "unknown no-activity "},
+		"idle": {func(_ *device, h *history) {
+			hours(0, 168, func(at int) { h.busy[at], h.sms[at], h.bandwidth[at] = 0, 0, 0 })
+		}, "slice  1g.10gb"},
+	}
+}
+
 func TestJudgment(t *testing.T) {
 	all := judgmentsOfHistories()
 	maps.Copy(all, judgmentsOfLoads())
 	maps.Copy(all, judgmentsOfEngines())
+	maps.Copy(all, judgmentsOfActivity())
 	for name, c := range all {
 		t.Run(name, func(t *testing.T) {
 			o := weekly()
@@ -194,7 +215,10 @@ func TestJudgment(t *testing.T) {
 			if got := string(g.Action) + " " + string(g.Reason) + " " + g.Profile; got != c.want {
 				t.Errorf("%q, want %q: %+v", got, c.want, g)
 			}
-			if g.Provisional != (name == "new" || name == "held on two days of a week") {
+			provisional := []string{
+				"new", "held on two days of a week", "utilization, and SM activity of the last two hours",
+			}
+			if g.Provisional != slices.Contains(provisional, name) {
 				t.Errorf("provisional: %v", g.Provisional)
 			}
 			if g.Reason != "" && ReasonText(g.Reason, o.Advise) == "" {
@@ -319,7 +343,7 @@ func TestPacking(t *testing.T) {
 		{repeat(2, "1g.10gb+me"), 2},
 		{repeat(1600, "1g.10gb"), 229},
 	} {
-		if got := gpusFor(m.Profiles, c.wanted); got != c.gpus {
+		if got := len(pack(m.Profiles, c.wanted)); got != c.gpus {
 			t.Errorf("%d slices such as %v: %d GPUs, want %d", len(c.wanted), c.wanted[:min(len(c.wanted), 3)], got, c.gpus)
 		}
 	}

@@ -84,6 +84,11 @@ func words(name string) []string {
 	})
 }
 
+// PriceOf returns the price of a GPU by the name that its driver reports.
+func PriceOf(prices []Price, name string) (Price, bool) {
+	return priceOf(prices, shortName(name), modelNamed(name).Name)
+}
+
 // priceOf returns the price of a GPU: of those whose words are all in its name or its model's, the one with the most
 // words.
 func priceOf(prices []Price, name, modelName string) (Price, bool) {

@@ -17,7 +17,7 @@ const coarser = "The rules are those of migctl recommend, the evidence is coarse
 type counts struct {
 	blind, links, unheld, unpriced int
 	untold, gone                   int
-	last                           time.Time      // end of the last step in which any GPU has a sample
+	first, last                    time.Time      // start and end of the steps in which any GPU has a sample
 	exporters                      map[string]int // GPUs that are known under an exporter's names alone
 	prices                         map[string]bool
 }
@@ -32,6 +32,9 @@ func (a *analysis) count(r *Report) counts {
 		c.untold += count(g.untold)
 		c.exporters[g.dialect.name]++
 		c.gone += count(!g.last.After(a.end.Add(-hour)))
+		if c.first.IsZero() || !g.first.IsZero() && g.first.Before(c.first) {
+			c.first = g.first
+		}
 		if g.last.After(c.last) {
 			c.last = g.last
 		}
@@ -45,6 +48,21 @@ func (a *analysis) count(r *Report) counts {
 		}
 	}
 	return c
+}
+
+// longWindow is what is named as a way to see what is rare.
+const longWindow = 30 * 24 * time.Hour
+
+// rarest says what the history is too short for: what comes less often than it reaches back.
+func rarest(reach, window time.Duration) string {
+	known := fmt.Sprintf("Nothing rarer than %.3g days is known", reach.Hours()/24)
+	switch {
+	case reach < window-time.Hour:
+		return known + ": the history begins there."
+	case window < longWindow:
+		return known + ". --window=30d looks further back, as far as Prometheus keeps it."
+	}
+	return known + "."
 }
 
 // notes say what could not be seen, and what to do about it.
@@ -66,11 +84,11 @@ func (a *analysis) notes(r *Report) []string {
 		fromDCGM += n
 		add(n, "%d GPUs are known from %s alone, which has nothing on JPEG and optical flow engines.", n, d.name)
 	}
-	add(c.blind, "%d GPUs have no SM or DRAM activity in the history: their kernels are taken to fill the whole GPU.",
-		c.blind)
+	add(c.blind, "Of %d of the GPUs the history has no SM or DRAM activity: how much of them kernels fill is unknown, "+
+		"and nothing is recommended.", c.blind)
 	add(min(c.blind, fromDCGM), "dcgm-exporter serves SM activity if DCGM_FI_PROF_SM_ACTIVE is in its counters file, "+
 		"which its default one leaves out.")
-	add(c.links, "%d GPUs have no NVLink traffic in the history: it is taken for none.", c.links)
+	add(c.links, "Of %d of the GPUs the history has no NVLink traffic: it is taken for none.", c.links)
 	add(c.unheld, "%d GPUs are in a cluster whose history names no pod or job: they count as held all the time.", c.unheld)
 	add(c.untold, "%d GPUs count as held all the time: the history has neither nvidia_gpu_allocated nor "+
 		"nvidia_gpu_processes of them, as if mig-exporter saw no kubelet and only the processes of its own PID namespace.",
@@ -79,9 +97,10 @@ func (a *analysis) notes(r *Report) []string {
 		"history: check what these workloads use of them (video, JPEG, optical flow). mig-exporter serves it "+
 		"with --collector.media.",
 		r.Fleet.NotChecked)
-	add(r.Fleet.Idle, "%d of the GPUs that could be slices were held and ran nothing at all: ask whether they are needed.",
+	add(r.Fleet.Idle, "Nothing at all ran on %d of the GPUs that could be slices, although they were held: ask whether "+
+		"they are needed.",
 		r.Fleet.Idle)
-	add(r.Fleet.Share, "%d of the GPUs that stay as they are run wide kernels, seldom: a slice would stretch their "+
+	add(r.Fleet.Share, "Wide kernels run on %d of the GPUs that stay as they are, seldom: a slice would stretch their "+
 		"requests, but several such workloads could share a GPU (MPS or time-slicing).", r.Fleet.Share)
 	add(r.Fleet.Provisional, "%d of the slices are provisional: there is evidence of less than seven days.",
 		r.Fleet.Provisional)
@@ -94,6 +113,9 @@ func (a *analysis) notes(r *Report) []string {
 	}
 	for _, w := range a.client.Warnings() {
 		notes = append(notes, "Prometheus warns: "+w)
+	}
+	if !c.first.IsZero() {
+		notes = append(notes, rarest(a.end.Sub(c.first), a.options.Window))
 	}
 	if a.options.Window < 7*24*time.Hour {
 		notes = append(notes, fmt.Sprintf("The window is %s: every answer is provisional. Expected 7d or more.",

@@ -59,16 +59,8 @@ func (o *Options) Validate() error {
 			return err
 		}
 	}
-	priced := map[string]string{}
-	for _, p := range o.Prices {
-		if !(p.Hour >= 0) || math.IsInf(p.Hour, 0) || len(words(p.Model)) == 0 {
-			return fmt.Errorf("--price is %s=%v; expected a model and a number from 0 on, as in H100=2.50", p.Model, p.Hour)
-		}
-		name := strings.Join(words(p.Model), " ")
-		if other, twice := priced[name]; twice {
-			return fmt.Errorf("--price has %q and %q; expected one price for each model", other, p.Model)
-		}
-		priced[name] = p.Model
+	if err := checkPrices(o.Prices); err != nil {
+		return err
 	}
 	if err := o.Advise.Validate(); err != nil {
 		return fmt.Errorf("--%w", err)
@@ -84,6 +76,35 @@ func ParsePrice(text string) (Price, error) {
 		return Price{}, fmt.Errorf("--price is %q; expected MODEL=NUMBER, as in H100=2.50", text)
 	}
 	return Price{Model: name, Hour: hour}, nil
+}
+
+// ParsePrices reads prices of different models.
+func ParsePrices(texts []string) ([]Price, error) {
+	prices := make([]Price, 0, len(texts))
+	for _, text := range texts {
+		price, err := ParsePrice(text)
+		if err != nil {
+			return nil, err
+		}
+		prices = append(prices, price)
+	}
+	return prices, checkPrices(prices)
+}
+
+func checkPrices(prices []Price) error {
+	priced := map[string]string{}
+	for _, p := range prices {
+		if !(p.Hour >= 0) || math.IsInf(p.Hour, 0) || len(words(p.Model)) == 0 {
+			return fmt.Errorf("--price is %s=%v; expected a model and a number from 0 on, as in H100=2.50", p.Model, p.Hour)
+		}
+
+		name := strings.Join(words(p.Model), " ")
+		if other, twice := priced[name]; twice {
+			return fmt.Errorf("--price has %q and %q; expected one price for each model", other, p.Model)
+		}
+		priced[name] = p.Model
+	}
+	return nil
 }
 
 // checkMatchers returns an error unless a text is one label matcher or several with commas. It goes into queries as

@@ -9,35 +9,45 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// gpusFor returns how many GPUs hold slices of the given profiles: each, the largest first, goes to the first GPU on
-// which it fits. Fewer GPUs may do.
-func gpusFor(profiles []gpu.Profile, wanted []string) int {
+// place is a GPU and the slices that it gets.
+type place struct {
+	profiles []int // indices of the model's profiles
+	wanted   []int // indices of the slices
+}
+
+// pack places slices of the given profiles: each, the largest first, goes to the first GPU on which it fits. Fewer GPUs
+// may do.
+func pack(profiles []gpu.Profile, wanted []string) []place {
 	p := packer{profiles: profiles, fits: map[string]bool{}}
-	list := make([]int, 0, len(wanted))
-	for _, name := range wanted {
+	type slice struct{ profile, wanted int }
+	list := make([]slice, 0, len(wanted))
+	for i, name := range wanted {
 		if at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == name }); at >= 0 {
-			list = append(list, at)
+			list = append(list, slice{at, i})
 		}
 	}
-	slices.SortFunc(list, func(a, b int) int {
-		x, y := &profiles[a], &profiles[b]
-		return cmp.Or(cmp.Compare(y.MemorySlices, x.MemorySlices), cmp.Compare(y.SMs, x.SMs), cmp.Compare(a, b))
+
+	slices.SortFunc(list, func(a, b slice) int {
+		x, y := &profiles[a.profile], &profiles[b.profile]
+		return cmp.Or(cmp.Compare(y.MemorySlices, x.MemorySlices), cmp.Compare(y.SMs, x.SMs),
+			cmp.Compare(a.profile, b.profile), cmp.Compare(a.wanted, b.wanted))
 	})
-	var gpus [][]int // the profiles on each
+
+	var gpus []place
 	refused := map[string]int{}
-	for _, profile := range list {
-		name := profiles[profile].Name
+	for _, s := range list {
+		name := profiles[s.profile].Name
 		at := refused[name] // the GPUs before have no room for this profile, and get no more
-		for at < len(gpus) && !p.holds(append(slices.Clone(gpus[at]), profile)) {
+		for at < len(gpus) && !p.holds(append(slices.Clone(gpus[at].profiles), s.profile)) {
 			at++
 		}
 		refused[name] = at
 		if at == len(gpus) {
-			gpus = append(gpus, nil)
+			gpus = append(gpus, place{})
 		}
-		gpus[at] = append(gpus[at], profile)
+		gpus[at].profiles, gpus[at].wanted = append(gpus[at].profiles, s.profile), append(gpus[at].wanted, s.wanted)
 	}
-	return len(gpus)
+	return gpus
 }
 
 // packer knows which slices fit on a GPU together.

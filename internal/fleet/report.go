@@ -74,11 +74,16 @@ type GPU struct {
 	// Explanation says in a sentence what the action follows from.
 	Explanation string `json:"explanation,omitempty"`
 	Profile     string `json:"recommendedProfile,omitempty"`
+	// Decided is the figure of the slice that is nearest to its limit.
+	Decided *advise.Decided `json:"decidedBy,omitempty"`
+	// Gain is what the slice brings, packed with those of all GPUs of the cluster and model.
+	Gain *advise.Gain `json:"gain,omitempty"`
 	// Provisional and NotChecked are as in advise.Recommendation.
-	Provisional bool            `json:"provisional,omitempty"`
-	NotChecked  bool            `json:"mediaNotChecked,omitempty"`
-	Idle        bool            `json:"idle,omitempty"`
-	StretchP95  *advise.Stretch `json:"stretchP95,omitempty"`
+	Provisional bool `json:"provisional,omitempty"`
+	NotChecked  bool `json:"mediaNotChecked,omitempty"`
+	Idle        bool `json:"idle,omitempty"`
+	// StretchP95 is absent of a GPU on which nothing ran: it is unknown.
+	StretchP95 *advise.Stretch `json:"stretchP95,omitempty"`
 
 	ObservedHours    float64         `json:"observedHours"` // while it was held
 	HeldHoursPerWeek float64         `json:"heldHoursPerWeek"`
@@ -86,7 +91,7 @@ type GPU struct {
 	BusyMean         float64         `json:"busyMeanRatio,omitempty"`
 	BusyP99          float64         `json:"busyP99Ratio,omitempty"`
 	BusyMax          float64         `json:"busyMax10MinutesRatio,omitempty"`
-	Kernels          *advise.Kernels `json:"kernelsP95,omitempty"`
+	Kernels          *advise.Kernels `json:"kernelsP95,omitempty"` // absent if nothing ran or their activity is unread
 	MemoryBytes      float64         `json:"memoryMaxBytes,omitempty"`
 	MemoryTrend      float64         `json:"memoryTrendBytesPerDay,omitempty"`
 	// MediaUse says how many media engines were used, of each kind that was: P99 is of the largest samples of five minutes
@@ -106,14 +111,17 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 	g.BusyMax = round(e.Busy10Minutes)
 	g.MemoryBytes, g.MemoryTrend = e.MemoryBytes, math.Round(e.MemoryTrend)
 	g.MediaUse = e.MediaUse
-	g.ActivityUnread, g.NVLinkUnread = f.ActivityUnread, nvlinkUnread
+	g.ActivityUnread, g.NVLinkUnread = e.ActivityUnread, nvlinkUnread
 	g.Idle = e.Busy10Minutes <= advise.IdleShare && len(e.MediaUse) == 0
-	if !f.ActivityUnread {
+	if e.P95 != (advise.Kernels{}) {
 		g.Kernels = &advise.Kernels{Width: round(e.P95.Width), Bandwidth: round(e.P95.Bandwidth)}
 	}
 	g.Action, g.Reason, g.Explanation = r.Action, r.Reason, r.Explanation
 	if r.Predicted != nil {
-		g.Profile, g.NotChecked, g.StretchP95 = r.Recommended, r.NotChecked, &r.Predicted.StretchP95
+		g.Profile, g.NotChecked, g.Decided = r.Recommended, r.NotChecked, &r.Predicted.Decided
+		if r.Predicted.StretchP95 != (advise.Stretch{}) {
+			g.StretchP95 = &r.Predicted.StretchP95
+		}
 	}
 }
 
@@ -129,6 +137,7 @@ func (a *analysis) report() *Report {
 		nodes[[2]string{g.cluster, g.node}] = true
 	}
 	r.Nodes = len(nodes)
+	weighGains(r.GPUs)
 	r.Groups = a.group(r.GPUs, func(g *GPU) string { return g.Namespace })
 	r.Totals = a.group(r.GPUs, func(*GPU) string { return "" })
 	r.Fleet.Reasons = map[advise.Reason]int{}
@@ -183,7 +192,7 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 	}
 	group.Slices = len(wanted)
 	if group.Slices > 0 {
-		group.FreedGPUs = group.Slices - gpusFor(known.Profiles, wanted)
+		group.FreedGPUs = group.Slices - len(pack(known.Profiles, wanted))
 		group.GPUHoursPerWeek = math.Round(held*float64(group.FreedGPUs)/float64(group.Slices)*10) / 10
 	}
 	if p, ok := priceOf(a.options.Prices, key.model, known.Name); ok {

@@ -53,12 +53,14 @@ func TestRightsizingLoop(t *testing.T) {
 	if err := os.WriteFile(layouts, []byte(migctl(t, socket, "recommend", "--spec")), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	expectAdviceShown(t, socket)
 	pods := movedPods(t, socket)
 	if len(pods) != 4 {
 		t.Errorf("pods that move: %v, want 4", pods)
 	}
 	migctl(t, socket, "mode", "on", "7", "--yes")
-	migctl(t, socket, "apply", "-f", layouts, "--layout", "gpu-7", "--yes")
+	applied := printed(t, socket, "apply", "-f", layouts, "--layout", "gpu-7", "--yes")
+	examplePage().expect(t, "room left for", applied, "GPU 7  H100", "\n\nOperation")
 	for _, p := range pods {
 		q := url.Values{"namespace": {p.namespace}, "pod": {p.name}, "resource": {p.resource}}
 		n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?"+q.Encode())
@@ -80,10 +82,32 @@ func TestRightsizingLoop(t *testing.T) {
 		t.Errorf("SM activity of the slices is %.3f; that of the GPUs was %.3f", after, before)
 	}
 	n.expectPredicted(4)
+	expectEffectShown(t, socket, n.exporters[0].url)
 	// it is given up
 	n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?namespace=ml&pod=notebook-ben&resource=example.com/none")
 	n.runLong(188 * time.Hour)
 	n.expectStory("GpuRightsizingCandidate", "GpuAllocatedIdle", "MigSliceRightsizingIdle", "MigSliceAllocatedIdle")
+}
+
+// examplePage tells the story that TestRightsizingLoop goes through.
+func examplePage() page { return page{"../../docs/rightsizing-example.md"} }
+
+// expectAdviceShown checks what the page shows of the advice.
+func expectAdviceShown(t *testing.T, socket string) {
+	t.Helper()
+	advice := printed(t, socket, "recommend")
+	examplePage().expect(t, "0 vision/classifier   1g", advice, "Node ", "\nProcedure")
+	examplePage().expect(t, "PROFILE         STRETCH", printed(t, socket, "recommend", "--explain", "2"), "GPU 2", "\n! ")
+	examplePage().expectLines(t, "kubectl cordon", advice)
+	examplePage().expectLines(t, "patch statefulset/reranker", advice)
+}
+
+// expectEffectShown checks what the page shows of the effect.
+func expectEffectShown(t *testing.T, socket, url string) {
+	t.Helper()
+	examplePage().expectLines(t, "MIG UUID", printed(t, socket, "get", "7"))
+	examplePage().expectLines(t, "PREDICTED", printed(t, "none", "evaluate", "--url="+url))
+	examplePage().expect(t, "SLICE        ACTION", printed(t, socket, "recommend"), "GPU WORKLOAD", "\n\nProcedure")
 }
 
 // valueNow returns the one sample of a query.

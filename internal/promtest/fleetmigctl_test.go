@@ -190,8 +190,10 @@ func decisions(n naming) map[string]string {
 		"training": "keep multi-gpu ",
 		"nvlink":   "keep nvlink ", "sliced": "keep mig-mode ", "changed": "keep model-changed ",
 	}
-	if n.noSMs { // kernels are taken to fill the GPU
-		d["narrow"], d["visitor"], d["rare"] = "keep no-activity ", "keep no-activity ", "keep no-activity "
+	if n.noSMs { // how much of the GPU kernels fill is unknown
+		for _, kind := range []string{"narrow", "visitor", "rare", "idle"} {
+			d[kind] = "unknown no-activity "
+		}
 	}
 	return d
 }
@@ -261,7 +263,7 @@ func checkUnits(t *testing.T, r fleetReport, units []unit, n naming, minutes int
 
 // checkGroups holds the groups against what was counted by hand. Of the ten nodes' H100 15 do with 1g.20gb and 7 with
 // 1g.10gb in serving, 8 with 1g.10gb in research, which hold theirs for two thirds of the time. Four 1g.20gb fit on a
-// GPU, or seven 1g.10gb, or three and two. If SM activity is unknown, the 7 that are idle remain.
+// GPU, or seven 1g.10gb, or three and two. If SM activity is unknown, none remains.
 func checkGroups(t *testing.T, r fleetReport, n naming) {
 	t.Helper()
 	type counted struct {
@@ -272,8 +274,8 @@ func checkGroups(t *testing.T, r fleetReport, n naming) {
 		"training": {9, 0, 0, 0}, "": {16, 0, 0, 0}}
 	fleet := counted{80, 30, 24, 0.8 * (22*168 + 8*112)}
 	if n.noSMs {
-		want["serving"], want["research"] = counted{47, 7, 6, 6 * 168}, counted{8, 0, 0, 0}
-		fleet = counted{80, 7, 6, 6 * 168}
+		want["serving"], want["research"] = counted{47, 0, 0, 0}, counted{8, 0, 0, 0}
+		fleet = counted{80, 0, 0, 0}
 	}
 	got := map[string]counted{}
 	for _, g := range r.Groups {

@@ -57,6 +57,8 @@ type result struct {
 	packing  [2]*advise.Packing
 	records  []record
 	wrong    []string // what contradicts itself in a report, or packs worse than is possible
+	// gainless counts the slices that would do and gain nothing, roomy those that free no GPU and make room, by mode.
+	gainless, roomy [2]int
 	// smallPackings were compared with an optimum; sharedPackings need fewer GPUs than they hold.
 	smallPackings, sharedPackings int
 }
@@ -161,10 +163,7 @@ func observe(n *node, res *result) {
 	}
 	for mode, a := range [2]*advise.Advisor{a, restarted(a, s)} {
 		report := a.Recommend(s)
-		report.Pack(s)
-		res.checkRecommended(report)
-		res.checkPacking(report, s.GPUs)
-		res.packing[mode] = report.Packing
+		// What a slice does is judged of every one that would be recommended, whether it gains anything here or not.
 		for _, subject := range res.subjects {
 			r := report.Devices[subject.gpu]
 			subject.report[mode] = r
@@ -172,6 +171,13 @@ func observe(n *node, res *result) {
 				subject.answers[mode] = subject.find(r.Recommended)
 			}
 		}
+
+		res.checkPacking(report, s.GPUs)
+		report.Pack(s)
+		res.checkRecommended(report)
+		res.checkMeasured(report)
+		res.packing[mode] = report.Packing
+		res.countGains(mode, report)
 	}
 	for _, subject := range res.subjects {
 		subject.answers[naively] = subject.naiveAnswer()
@@ -253,6 +259,25 @@ func (res *result) checkRecommended(report *advise.Report) {
 				res.wrong = append(res.wrong, fmt.Sprintf("%s GPU %d at %v: %s is recommended, and considered as %s",
 					report.Node, r.Index, report.Time, r.Recommended, c.Reason))
 			}
+		}
+	}
+}
+
+// countGains counts what a packed node gains, and notes the candidates that gain nothing.
+func (res *result) countGains(mode int, report *advise.Report) {
+	for i := range report.Devices {
+		r := &report.Devices[i]
+		if r.Reason == advise.ReasonNoGain {
+			res.gainless[mode]++
+		}
+		if !r.Candidate() {
+			continue
+		}
+
+		if r.Gain == nil {
+			res.wrong = append(res.wrong, fmt.Sprintf("%s GPU %d: a candidate without gain", report.Node, r.Index))
+		} else if r.Gain.FreedGPUs == 0 {
+			res.roomy[mode]++
 		}
 	}
 }

@@ -17,7 +17,7 @@ const smallNode = 4
 func (res *result) checkPacking(report *advise.Report, gpus []gpu.GPU) {
 	for from := 0; from < len(gpus); from += smallNode {
 		half := *report
-		half.Devices, half.Packing = report.Devices[from:from+smallNode], nil
+		half.Devices, half.Packing = slices.Clone(report.Devices[from:from+smallNode]), nil
 		half.Pack(&gpu.Snapshot{GPUs: gpus[from : from+smallNode]})
 		want, placed := fewestGPUs(half.Devices, gpus[from:from+smallNode])
 		res.smallPackings++

@@ -15,7 +15,9 @@ type summary struct {
 	// inUse and freed count whole GPUs that moved workloads held, and those of them that are free after packing, by
 	// mode.
 	inUse, freed [2]int
-	unproven     int
+	// gainless and roomy are those of result.
+	gainless, roomy [2]int
+	unproven        int
 	// smallPackings were compared with the exhaustive optimum; sharedPackings of them need fewer GPUs than they hold.
 	smallPackings, sharedPackings int
 	full                          *agreement
@@ -27,6 +29,8 @@ func summarize(results []*result) *summary {
 		s.records = append(s.records, r.records...)
 		s.smallPackings, s.sharedPackings = s.smallPackings+r.smallPackings, s.sharedPackings+r.sharedPackings
 		for mode, p := range r.packing {
+			s.gainless[mode] += r.gainless[mode]
+			s.roomy[mode] += r.roomy[mode]
 			if p == nil {
 				continue
 			}
@@ -115,7 +119,10 @@ memory.
 	row("passed a stretch of 2 at p95", func(v *verdict) bool { return v.seen.stretch > maxStretch })
 	row("any of these", (*verdict).harmed)
 	row("lost more than 5 % in their worst hour", func(v *verdict) bool { return v.seen.worstHour < minThroughput })
-	fmt.Fprintf(b, "| GPUs of these workloads | %d | %d | |\n| of them free after packing | %d | %d | |\n\n",
+	fmt.Fprintf(b, "| not recommended in the end, since it gains nothing on its node | %d | %d | |\n"+
+		"| frees no GPU, and makes room | %d | %d | |\n", s.gainless[byDefault], s.gainless[strictly],
+		s.roomy[byDefault], s.roomy[strictly])
+	fmt.Fprintf(b, "| GPUs of what moves | %d | %d | |\n| of them free after packing | %d | %d | |\n\n",
 		s.inUse[byDefault], s.inUse[strictly], s.freed[byDefault], s.freed[strictly])
 	strict := s.count(strictly, func(v *verdict) bool { return v.seen.worstHour < minThroughput })
 	fmt.Fprintf(b, "Strict promises that no workload falls below 95 %% of its throughput over the 7 days, and holds it; "+

@@ -1,0 +1,130 @@
+package advise
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// withoutSMs returns an A100 as the exporter sees it without DCGM: utilization, and no SM activity.
+func withoutSMs(t *testing.T, utilization float64) gpu.GPU {
+	g := wholeGPU(t, "A100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
+	g.Activity, g.Readings.Utilization = gpu.Activity{}, gpu.Some(utilization)
+	return g
+}
+
+// measured returns the same GPU once SM activity is read.
+func measured(g gpu.GPU, l load) gpu.GPU {
+	g.Activity = gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)}
+	return g
+}
+
+// TestUnmeasuredIsUnknown: without SM activity nothing is recommended, whether the worst case would do or nothing ran.
+// The answer is unknown and says what would measure it; what memory alone decides is decided.
+func TestUnmeasuredIsUnknown(t *testing.T) {
+	for _, utilization := range []float64{0, 0.001, 0.05, 0.9} {
+		for _, strict := range []bool{false, true} {
+			o := fastOptions()
+			o.Strict, o.MaxStretch = strict, 100 // the worst case is within the limit
+			r := recommendFor(o, 8*24*time.Hour, withoutSMs(t, utilization))
+			cmptest.Equal(t, "answer", answer{r.Action, r.Reason, r.Recommended}, answer{ActionUnknown, ReasonNoActivity, ""})
+			cmptest.Equal(t, "candidate", r.Candidate(), false)
+			cmptest.HasTexts(t, r.Explanation, "unknown", "An hour", "--dcgm.mode", "DCGM_FI_PROF_SM_ACTIVE")
+			cmptest.LacksTexts(t, asJSON(t, r), `"stretch`, "kernelsP95", "widthHistogram")
+			if r.Confidence > maxUnknownConfidence {
+				t.Errorf("the confidence is %v", r.Confidence)
+			}
+		}
+	}
+
+	g := withoutSMs(t, 0.05)
+	g.Readings.Memory.Used = gpu.Some(uint64(44 << 30))
+	r := recommendFor(fastOptions(), 8*24*time.Hour, g)
+	cmptest.Equal(t, "too much memory", answer{r.Action, r.Reason, r.Recommended}, answer{ActionKeep, ReasonMemory, ""})
+}
+
+func asJSON(t *testing.T, r Recommendation) string {
+	t.Helper()
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestSampleOfAnHour: an hour with SM activity after a week without gives a provisional answer, by that hour alone, and
+// five days a candidate. The restart of an exporter in between changes nothing.
+func TestSampleOfAnHour(t *testing.T) {
+	a := New(fastOptions())
+	at := start()
+	var last *gpu.Snapshot
+	blind := withoutSMs(t, 0.3)
+	seen := measured(blind, load{busy: 0.3, sm: 0.3 * 0.1, dram: 0.01})
+	show := func(g gpu.GPU, d time.Duration) Recommendation {
+		last = observeFor(a, at, d, g)
+		at = last.Time.Add(time.Minute)
+		return recommend(a, last).Devices[0]
+	}
+
+	show(blind, 8*24*time.Hour)
+	r := show(seen, 45*time.Minute)
+	cmptest.Equal(t, "after 45 minutes", r.Action, ActionUnknown)
+
+	a = restarted(t, a, last)
+	r = show(seen, 20*time.Minute)
+	cmptest.Equal(t, "after an hour", answer{r.Action, r.Reason, r.Recommended}, answer{ActionSlice, ReasonNone, "1g.10gb"})
+	cmptest.Equal(t, "provisional", r.Provisional, true)
+	if r.Evidence.P95.Width > 0.12 || r.Evidence.ActivityHours < 1 || r.Evidence.ActivityHours > 1.2 {
+		t.Errorf("width %v by a sample of %v h", r.Evidence.P95.Width, r.Evidence.ActivityHours)
+	}
+
+	r = show(seen, 5*24*time.Hour)
+	cmptest.Equal(t, "after five days", r.Candidate(), true)
+}
+
+// TestEvidenceWithoutMeasuredTime: an older exporter has not counted for how long activity was read. What it read all
+// the time stays known; where it was unread for long, it is unknown.
+func TestEvidenceWithoutMeasuredTime(t *testing.T) {
+	for _, tt := range []struct {
+		g    gpu.GPU
+		want Action
+	}{
+		{measured(withoutSMs(t, 0), load{busy: 0.3, sm: 0.03, dram: 0.01}), ActionSlice},
+		{withoutSMs(t, 0.3), ActionUnknown},
+	} {
+		a := New(fastOptions())
+		s := observeFor(a, start(), 8*24*time.Hour, tt.g)
+		for _, w := range a.workloads {
+			for i := range w.Days {
+				w.Days[i].Measured = 0
+			}
+		}
+		a = restarted(t, a, s)
+		s.Time = s.Time.Add(time.Minute)
+		a.Observe(s)
+		cmptest.Equal(t, "action", recommend(a, s).Devices[0].Action, tt.want)
+	}
+}
+
+// TestNothingRan: what a slice would do to requests is unknown where none ran: no figure, and half the confidence at
+// most. Strictly it is no slice.
+func TestNothingRan(t *testing.T) {
+	idle := wholeGPU(t, "H100-80GB", 0, load{busy: idleShare, sm: idleShare, gib: 0.6}, pod("ml", "Deployment/a"))
+	r := recommendFor(fastOptions(), 8*24*time.Hour, idle)
+	cmptest.Equal(t, "answer", answer{r.Action, r.Reason, r.Recommended}, answer{ActionSlice, ReasonNone, "1g.10gb"})
+	cmptest.Equal(t, "never busy", r.Evidence.NeverBusy, true)
+	cmptest.HasTexts(t, r.Explanation, "nothing ran", "unknown")
+	cmptest.LacksTexts(t, asJSON(t, r), `"stretch`, "throughputRatio", "kernelsP95", "widthHistogram")
+	if r.Confidence > maxUnknownConfidence {
+		t.Errorf("the confidence is %v", r.Confidence)
+	}
+
+	o := fastOptions()
+	o.Strict = true
+	r = recommendFor(o, 8*24*time.Hour, idle)
+	cmptest.Equal(t, "strictly", answer{r.Action, r.Reason, r.Recommended}, answer{ActionUnknown, ReasonNoBusyTime, ""})
+	cmptest.HasTexts(t, r.Explanation, "nothing ran")
+}
