@@ -103,7 +103,7 @@ func unknownCalls() []string {
 		"nvmlSystemGetNVMLVersion",
 
 		"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait", "nvmlDeviceRegisterEvents",
-		"nvmlSystemEventSetCreate", "nvmlSystemEventSetFree", "nvmlSystemEventSetWait", "nvmlSystemRegisterEvents",
+		"nvmlSystemEventSetWait",
 
 		"nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByPciBusId",
 		"nvmlDeviceGetMinorNumber", "nvmlDeviceGetName",
