@@ -40,15 +40,16 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 		"1 with the reason for which no slice is recommended for a whole GPU; absent while there is too little evidence.",
 		whole, "reason")
 	f.confidence = c.newFamily("nvidia_gpu_rightsizing_confidence_ratio",
-		"How much the evidence on a whole GPU's workload can be relied on, 0-1: a week of complete observation is 1.", whole)
+		"How much the evidence on a whole GPU's workload can be relied on, 0-1: 1 is a week of complete observation with an "+
+			"hour of kernels and a start that was seen; what is known least decides.", whole)
 	f.stretch = c.newFamily("nvidia_gpu_rightsizing_stretch_ratio",
 		"How many times as long as now a candidate's requests take in the recommended slice, at p95: at least (low), and "+
 			"with the worst mix of kernels (high).", whole, "bound")
 	f.reclaimable = c.newFamily("nvidia_gpu_rightsizing_reclaimable_ratio",
 		"Share of a candidate's SMs that the recommended slice would set free, 0-1.", whole)
 	f.instance = c.newFamily("nvidia_mig_gpu_instance_rightsizing_candidate",
-		"1 for a GPU instance that should be smaller (action shrink) or larger (grow), or on which nothing has run for an "+
-			"hour although it is held (idle).",
+		"1 for a GPU instance that should be smaller (action shrink) or larger (grow), or whose container has held its "+
+			"memory for a day and run nothing (idle).",
 		"recommended_profile is a profile of the same GPU; absent if no other one is recommended.",
 		append([]string{"action"}, pod...)...)
 	return f

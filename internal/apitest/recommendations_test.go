@@ -30,6 +30,7 @@ func fullReport() *advise.Report {
 			Reclaimable: 0.5, Confidence: 0.25,
 			Evidence: &advise.Evidence{
 				Since: time.Unix(1, 0).UTC(), ObservedHours: 1, CoverageRatio: 1, MemoryBytes: 1, MemoryTrend: 1, BusyMean: 1,
+				StartMemory: 1, Starts: 1, BusyMinutes: 1,
 				BusyP50: 1, BusyP99: 1,
 				Busy10Minutes: 1, Median: kernels, P95: kernels, PowerP95: 1, PCIeMax: 1, MediaEngines: []string{"decoder"},
 				MediaUnread: true, MemoryUnread: true,

@@ -25,6 +25,8 @@ type history struct {
 	nvlink             float64             // the largest rate in bytes per second; NaN if it is unknown
 	media              map[string]mediaUse // by engine
 	mig, shared, multi bool
+	// arrived: the last holder came within the window. stayed: some holder that did had the GPU for an hour.
+	arrived, stayed bool
 }
 
 // mediaUse is what is known of the media engines of a kind.
@@ -148,6 +150,7 @@ func (q *querier) queryMeans(gpus []*device) {
 		q.series(held, gpus, steps, all.add)
 	}
 	all.finish(q.gpus)
+	all.findStarts()
 	if q.dialect.used != "" {
 		q.series(q.dialect.used, unlike(gpus, (*history).isHeld), steps,
 			func(h *history, at int, _ model.Metric, _ float64) { h.held[at] = true })

@@ -159,6 +159,7 @@ type slice struct {
 	work    *workload
 	profile *gpu.Profile
 	loss    float64
+	moved   int // the minute in which it was moved
 }
 
 // sliced returns a node on which each slice is on a GPU of its own: MIG isolates what the workload model knows of.
@@ -193,10 +194,14 @@ func (n *node) advanceSlices(s *gpu.Snapshot, slices []slice, minute int) {
 		on := n.device(p, slices[k].loss)
 		if running {
 			r = kernels.Run(w.demand(minute), on)
-			i.Holders = w.holders(slices[k].index, number)
-			used, media = uint64(w.need(minute)*gib), w.uses(minute)
+			i.Holders = slices[k].movedHolders(number)
+			media = w.uses(minute)
+			alive := false
+			if used, alive = slices[k].uses(minute); !alive {
+				r, media = kernels.Result{}, [4]bool{}
+			}
 		}
-		i.Memory.Used = gpu.Some(min(used, p.MemoryBytes))
+		i.Memory.Used = gpu.Some(used)
 		i.Media = mediaOf(media)
 		i.Activity = gpu.Activity{
 			GraphicsEngine: gpu.Some(r.Busy), SM: gpu.Some(r.SMs / on.SMs), DRAM: gpu.Some(r.Bandwidth / on.Bandwidth),

@@ -1,0 +1,358 @@
+package advise
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// A start is the time in which a new container, or a new process, takes its memory. It can need more than ever after:
+// weights are loaded in 32 bits and then halved, an engine is built with large work spaces. A move to a slice starts
+// the container again, so what a start needed is needed there, however long ago it was.
+
+const (
+	// contextMemory is the memory in MiB that the contexts of a process without data take at most. Memory that falls to
+	// it shows that the process has ended.
+	contextMemory = 1 << 10
+	// unusedMemory is what a device without any process shows at most, in MiB.
+	unusedMemory = 100
+
+	// A start is seen once memory has fallen below fallenShare of its largest, or has not grown by growthStep for
+	// settledAfter: for settledAtContext if it never passed the size of a context.
+	fallenShare      = 0.9
+	growthStep       = 1.01
+	settledAfter     = time.Hour
+	settledAtContext = 24 * time.Hour
+
+	// keptStarts is how many starts of a workload count.
+	keptStarts = 5
+	// upWithin is how long a container in a slice may hold no memory before it counts as one that did not come up.
+	upWithin = 30 * time.Minute
+)
+
+// starts are the starts of a workload that were seen from their beginning. The zero value is that of a workload of
+// which none was seen.
+type starts struct {
+	Seen int32
+	// Peaks are the largest uses of memory of the last ones, in MiB; start number n is at n modulo keptStarts.
+	Peaks [keptStarts]float32
+	// Again counts the processes that another one of the same container followed within an hour, as in a notebook.
+	Again int32
+}
+
+// add counts a start.
+func (s *starts) add(peak float64) {
+	s.Peaks[s.Seen%keptStarts] = float32(peak)
+	s.Seen++
+}
+
+// raise raises the peak of the last start, which has not quite ended.
+func (s *starts) raise(peak float64) {
+	last := &s.Peaks[(s.Seen-1)%keptStarts]
+	*last = max(*last, float32(peak))
+}
+
+// peak returns the largest use of memory in the last starts, in MiB.
+func (s *starts) peak() float64 { return float64(slices.Max(s.Peaks[:])) }
+
+// starting is the start of the container that holds a device.
+type starting struct {
+	open    bool // it has been watched since its beginning, and has not ended
+	counted bool // the workload has it; its peak may still grow, as when an engine is built in several rounds
+	began   time.Time
+	peak    float64   // largest use of memory, in MiB
+	level   float64   // use of memory when it last grew
+	grown   time.Time // when that was
+}
+
+// follow adds a reading of memory, in MiB, and ends the start if it shows that.
+func (s *starting) follow(used float64, now time.Time, of *starts) {
+	if used > s.level*growthStep {
+		s.level, s.grown = used, now
+	}
+
+	s.peak = max(s.peak, used)
+	if s.counted {
+		of.raise(s.peak)
+	}
+
+	settled := now.Sub(s.grown)
+	switch {
+	case s.peak <= unusedMemory: // nothing has started yet
+	case s.peak <= contextMemory:
+		s.count(settled >= settledAtContext, of)
+	case settled >= settledAfter:
+		s.count(true, of)
+		s.open = false
+	default:
+		s.count(used < fallenShare*s.peak, of)
+	}
+}
+
+func (s *starting) count(isSeen bool, of *starts) {
+	if isSeen && !s.counted {
+		s.counted = true
+		of.add(s.peak)
+	}
+}
+
+// end ends the start of a container that has gone, and reports whether it came up: its memory had not grown for half
+// of its life, as that of a short job has not. A start that failed is none of those that count, since its need
+// is not known.
+func (s *starting) end(now time.Time, of *starts) bool {
+	up := s.counted || s.peak > unusedMemory && now.Sub(s.grown) >= max(now.Sub(s.began)/2, 1)
+	s.count(up, of)
+	s.open = false
+
+	return up
+}
+
+// maxPIDs is how many processes of a device are remembered. With more of them, a restart shows in memory alone.
+const maxPIDs = 16
+
+// processes are the processes that were last seen on a device.
+type processes struct {
+	count int
+	pids  [maxPIDs]uint32
+}
+
+// replace remembers the processes of a device and reports whether none of them was there before, while others were.
+// Hidden processes replace nothing.
+func (p *processes) replace(list []gpu.Process, of gpu.Opt[gpu.InstanceID]) bool {
+	var now processes
+	survives := false
+	for i := range list {
+		if list[i].Instance != of && of.Present() {
+			continue
+		}
+		survives = survives || slices.Contains(p.pids[:min(p.count, maxPIDs)], list[i].PID)
+		if now.count < maxPIDs {
+			now.pids[now.count] = list[i].PID
+		}
+		now.count++
+	}
+	if now.count == 0 {
+		return false
+	}
+
+	replaced := !survives && p.count > 0 && max(p.count, now.count) <= maxPIDs
+	*p = now
+
+	return replaced
+}
+
+// isWatched reports whether the memory of a device was read so lately that nothing was missed since.
+func (a *Advisor) isWatched(d *device) bool {
+	return !d.memoryRead.IsZero() && a.now.Sub(d.memoryRead) <= a.options.MaxGap
+}
+
+// sawArrival reports whether the container that holds a device from now on came while the device was watched. If memory
+// was in use before anything was known to hold it, the container is older than our knowledge of it.
+func (a *Advisor) sawArrival(d *device) bool {
+	if !a.isWatched(d) {
+		return false
+	}
+
+	used, known := d.used.Get()
+	return d.arrived || d.holder.Pod != "" || d.holder.Job != "" || !known || used <= contextMemory
+}
+
+// isSameContainer reports whether two holders of a device, one after the other, are one container of which more or less
+// is known.
+func (h *holderID) isSameContainer(before *holderID) bool {
+	return h.Pod != "" && h.Container == before.Container && (h.UID == before.UID || h.UID == "" || before.UID == "")
+}
+
+// followMemory follows the start of what holds a device, by its memory and its processes.
+func (a *Advisor) followMemory(d *device, memory gpu.Opt[uint64], list []gpu.Process, of gpu.Opt[gpu.InstanceID]) {
+	bytes, ok := memory.Get()
+	if !ok {
+		return
+	}
+
+	used, watched := float64(bytes)/(1<<20), a.isWatched(d)
+	before, known := d.used.Get()
+	d.used, d.memoryRead = gpu.Some(used), a.now
+	if d.workload == nil {
+		return
+	}
+
+	isNew := d.processes.replace(list, of) && watched
+	switch {
+	case isNew, known && hasEnded(before, used):
+		d.endStart(a.now, true)
+		d.beginStart(a.now)
+	case used <= contextMemory && !known:
+		d.beginStart(a.now)
+	case !watched:
+		d.start.open = false // its peak may have been missed
+		if known {
+			d.up, d.empty = time.Time{}, time.Time{} // else they are from before a restart of the exporter
+		}
+	}
+
+	if d.start.open {
+		d.start.follow(used, a.now, &d.workload.Starts)
+	}
+	d.followUp(used, a.now)
+}
+
+// hasEnded reports whether memory fell from one reading to the next as it does when a process has ended: to nothing, or
+// by most of it to the size of a context, that of the next process.
+func hasEnded(before, now float64) bool {
+	return before > unusedMemory && (now <= unusedMemory || now <= contextMemory && now <= before/4)
+}
+
+// followUp keeps since when a container has held memory, or none.
+func (d *device) followUp(used float64, now time.Time) {
+	if used <= unusedMemory {
+		d.up = time.Time{}
+		if d.empty.IsZero() {
+			d.empty = now
+		}
+
+		return
+	}
+
+	d.empty = time.Time{}
+	if d.up.IsZero() {
+		d.up = now
+	}
+	if now.Sub(d.up) >= settledAfter {
+		d.failed, d.again = 0, 0
+	}
+}
+
+// beginStart begins a start.
+func (d *device) beginStart(now time.Time) {
+	d.start = starting{open: true, began: now, grown: now}
+	d.up = time.Time{}
+}
+
+// endStart ends the start of a container that has gone, or of its process if another one is to follow.
+func (d *device) endStart(now time.Time, again bool) {
+	if !d.start.open || d.workload == nil {
+		return
+	}
+
+	up := d.start.end(now, &d.workload.Starts)
+	switch {
+	case !up:
+		d.failed++
+	case again:
+		d.again++
+		d.workload.Starts.Again++
+	}
+}
+
+// change gives a device to another holder, which nothing may be.
+func (a *Advisor) change(d *device, id holderID) {
+	next := device{key: d.key, seen: a.now, since: a.now, holder: id, memoryRead: d.memoryRead}
+	next.failed, next.again = d.failed, d.again
+	if id.isSameContainer(&d.holder) {
+		next.start, next.processes, next.used, next.up, next.empty = d.start, d.processes, d.used, d.up, d.empty
+		*d = next
+
+		return
+	}
+
+	if a.isWatched(d) {
+		d.endStart(a.now, false)
+		next.failed = d.failed
+	}
+	if a.sawArrival(d) {
+		next.beginStart(a.now)
+	} else {
+		next.used = d.used
+	}
+
+	*d = next
+}
+
+// isIdle reports whether nothing has run for a day on a container that was up and held its memory.
+func (d *device) isIdle(now time.Time) bool {
+	return !d.idle.IsZero() && now.Sub(d.idle) >= idleAfter && !d.up.IsZero() && now.Sub(d.up) >= idleAfter
+}
+
+// isDown reports whether the container of a slice did not come up: it was killed or restarted within an hour, which is
+// usual of some workloads, or holds no memory although no other of its workload has come up in such a slice.
+func (d *device) isDown(now time.Time, usual bool) bool {
+	if d.failed > 0 || d.again > 0 && !usual {
+		return true
+	}
+
+	return d.workload.Starts.Seen == 0 && !d.empty.IsZero() && now.Sub(d.empty) >= upWithin
+}
+
+// before is what is known of a workload from larger devices of its GPU's model.
+type before struct {
+	known bool
+	need  float64 // memory in bytes
+	again bool    // its processes followed each other in one container
+}
+
+// seenBefore returns what is known of a workload from devices larger than its slice.
+func (a *Advisor) seenBefore(g *gpu.GPU, key Key, than capacity) before {
+	var b before
+	larger := func(name string) {
+		k := key
+		k.Profile = name
+		if w := a.workloads[k]; w != nil {
+			e := evidenceOf(w, a.now)
+			b = before{true, max(b.need, needBytes(&e, a.options.Headroom)), b.again || w.Starts.Again > 0}
+		}
+	}
+
+	larger("")
+	for i := range g.Profiles {
+		if p := &g.Profiles[i]; p.MemorySlices > than.memorySlices {
+			larger(p.Name)
+		}
+	}
+
+	return b
+}
+
+// recommendDown fills in the recommendation for a GPU instance if its container did not come up, and reports whether it
+// has. After a move, the slice is too small for its start: more memory may do, and what it had before does.
+func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, of capacity) bool {
+	before := a.seenBefore(g, d.workload.Key, of)
+	if d.workload.Key.Shared || !d.isDown(a.now, before.again || !before.known) {
+		return false
+	}
+
+	r.Action, r.Reason = ActionKeep, ReasonNotUp
+	if before.known {
+		r.Action = ActionGrow
+		r.Recommended = largerProfile(g, of, ReasonMemoryFull, max(before.need, needBytes(r.Evidence, a.options.Headroom)),
+			r.Evidence.MediaEngines)
+	}
+
+	return true
+}
+
+// withStart returns the answer to show: no move is recommended while it is not known what a start needs. The answer by
+// the rest of the evidence is kept, so that it counts as soon as a start is seen.
+func withStart(decided answer, e *Evidence) answer {
+	if e.Starts == 0 && (decided.Action == ActionSlice || decided.Action == ActionShrink) {
+		return answer{Action: ActionKeep, Reason: ReasonStartUnseen}
+	}
+
+	return decided
+}
+
+// explainStart returns a sentence on a workload of which no start was seen, with what to do about it.
+func explainStart(e *Evidence) string {
+	if e.MemoryBytes <= unusedMemory<<20 {
+		return "it holds no memory: what it needs is known once it has loaded its work while it is observed"
+	}
+
+	return fmt.Sprintf("it holds %.1f GiB, and was not observed when it started, which can need more. %s",
+		e.MemoryBytes/(1<<30), startRemedy)
+}
+
+// startRemedy is how to make the need of a start visible.
+const startRemedy = "Restart one replica while it is observed: there is an answer once its memory has fallen by a " +
+	"tenth or has not grown for an hour"
