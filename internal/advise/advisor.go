@@ -66,8 +66,7 @@ type device struct {
 	start      starting
 	processes  processes
 	up, empty  time.Time // since when its container has held memory, or none; zero if it has not, or was not watched
-	failed     int       // starts of the workload that failed since one was up for an hour
-	again      int       // processes since then that another one followed in the same container
+	ended      endings
 }
 
 // minute is the mean activity of a window.
@@ -294,7 +293,6 @@ func (a *Advisor) setHolder(
 	id.Model = g.Name
 	if id != d.holder || d.since.IsZero() {
 		a.closeWindow(d, a.now)
-		workload := d.workload
 		a.change(d, id)
 		if key, ok := keyOf(g, profile, holders, jobs, processes); ok {
 			d.workload = a.workloadOf(key)
@@ -303,9 +301,6 @@ func (a *Advisor) setHolder(
 			}
 			d.workload.resume(id.UID, a.now)
 			a.compareWithWhole(d.workload)
-		}
-		if d.workload != workload {
-			d.failed, d.again = 0, 0
 		}
 		return
 	}

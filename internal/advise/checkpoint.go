@@ -132,7 +132,7 @@ func (w *workload) validate(at time.Time) error {
 			}
 		}
 	}
-	numbers = append(numbers, float64(w.Starts.Seen), float64(w.Starts.Again))
+	numbers = append(numbers, float64(w.Starts.Seen), float64(w.Starts.Again), float64(w.Starts.Short))
 	for _, peak := range w.Starts.Peaks {
 		numbers = append(numbers, float64(peak))
 	}

@@ -38,8 +38,9 @@ type starts struct {
 	Seen int32
 	// Peaks are the largest uses of memory of the last ones, in MiB; start number n is at n modulo keptStarts.
 	Peaks [keptStarts]float32
-	// Again counts the processes that another one of the same container followed within an hour, as in a notebook.
-	Again int32
+	// Again counts the processes that came up and that another one of the same container followed within an hour, as in a
+	// notebook. Short counts the pods that ended while their memory grew, as jobs may.
+	Again, Short int32
 }
 
 // add counts a start.
@@ -102,7 +103,7 @@ func (s *starting) count(isSeen bool, of *starts) {
 // of its life, as that of a short job has not. A start that failed is none of those that count, since its need
 // is not known.
 func (s *starting) end(now time.Time, of *starts) bool {
-	up := s.counted || s.peak > unusedMemory && now.Sub(s.grown) >= max(now.Sub(s.began)/2, 1)
+	up := s.counted || now.Sub(s.grown) >= max(now.Sub(s.began)/2, 1)
 	s.count(up, of)
 	s.open = false
 
@@ -159,9 +160,13 @@ func (a *Advisor) sawArrival(d *device) bool {
 	return d.arrived || d.holder.Pod != "" || d.holder.Job != "" || !known || used <= contextMemory
 }
 
-// isSameContainer reports whether two holders of a device, one after the other, are one container of which more or less
-// is known.
+// isSameContainer reports whether two holders of a device, one after the other, are one container or job of which more
+// or less is known.
 func (h *holderID) isSameContainer(before *holderID) bool {
+	if h.Job != "" || before.Job != "" {
+		return h.Job == before.Job && h.Container == before.Container
+	}
+
 	return h.Pod != "" && h.Container == before.Container && (h.UID == before.UID || h.UID == "" || before.UID == "")
 }
 
@@ -221,7 +226,7 @@ func (d *device) followUp(used float64, now time.Time) {
 		d.up = now
 	}
 	if now.Sub(d.up) >= settledAfter {
-		d.failed, d.again = 0, 0
+		d.ended = endings{}
 	}
 }
 
@@ -231,26 +236,48 @@ func (d *device) beginStart(now time.Time) {
 	d.up = time.Time{}
 }
 
-// endStart ends the start of a container that has gone, or of its process if another one is to follow.
+// endStart ends the start of a container that has gone, or of its process if another one is to follow in it. One that
+// has taken no memory has started nothing.
 func (d *device) endStart(now time.Time, again bool) {
-	if !d.start.open || d.workload == nil {
+	if !d.start.open || d.workload == nil || d.start.peak <= unusedMemory {
 		return
 	}
 
-	up := d.start.end(now, &d.workload.Starts)
-	switch {
-	case !up:
-		d.failed++
-	case again:
-		d.again++
-		d.workload.Starts.Again++
+	if d.ended.of != d.workload {
+		d.ended = endings{of: d.workload}
 	}
+
+	of := &d.workload.Starts
+	up := d.start.end(now, of)
+	switch {
+	case again && up:
+		d.ended.again++
+		of.Again++
+	case again:
+		d.ended.killed++
+	case !up:
+		d.ended.short++
+		of.Short++
+	}
+}
+
+// endings count the starts of a workload on a device that ended early since one of its containers was up for an hour.
+type endings struct {
+	of     *workload // nil if there is none
+	killed int       // while memory grew, with another process in the same container: it was killed
+	again  int       // see starts.Again
+	short  int       // see starts.Short
+}
+
+// failed reports whether the starts of a workload failed that ended early, by what was usual of it before.
+func (e *endings) failed(of *workload, usual starts) bool {
+	return e.of == of && (e.killed > 0 || e.again > 0 && usual.Again == 0 || e.short > 0 && usual.Short == 0)
 }
 
 // change gives a device to another holder, which nothing may be.
 func (a *Advisor) change(d *device, id holderID) {
 	next := device{key: d.key, seen: a.now, since: a.now, holder: id, memoryRead: d.memoryRead}
-	next.failed, next.again = d.failed, d.again
+	next.ended = d.ended
 	if id.isSameContainer(&d.holder) {
 		next.start, next.processes, next.used, next.up, next.empty = d.start, d.processes, d.used, d.up, d.empty
 		*d = next
@@ -260,7 +287,7 @@ func (a *Advisor) change(d *device, id holderID) {
 
 	if a.isWatched(d) {
 		d.endStart(a.now, false)
-		next.failed = d.failed
+		next.ended = d.ended
 	}
 	if a.sawArrival(d) {
 		next.beginStart(a.now)
@@ -276,10 +303,10 @@ func (d *device) isIdle(now time.Time) bool {
 	return !d.idle.IsZero() && now.Sub(d.idle) >= idleAfter && !d.up.IsZero() && now.Sub(d.up) >= idleAfter
 }
 
-// isDown reports whether the container of a slice did not come up: it was killed or restarted within an hour, which is
-// usual of some workloads, or holds no memory although no other of its workload has come up in such a slice.
-func (d *device) isDown(now time.Time, usual bool) bool {
-	if d.failed > 0 || d.again > 0 && !usual {
+// isDown reports whether the container of a slice did not come up: it was killed or restarted within an hour, unless
+// that was usual before, or holds no memory although no other of its workload has come up in such a slice.
+func (d *device) isDown(now time.Time, usual starts) bool {
+	if d.ended.failed(d.workload, usual) {
 		return true
 	}
 
@@ -288,9 +315,9 @@ func (d *device) isDown(now time.Time, usual bool) bool {
 
 // before is what is known of a workload from larger devices of its GPU's model.
 type before struct {
-	known bool
-	need  float64 // memory in bytes
-	again bool    // its processes followed each other in one container
+	known  bool
+	need   float64 // memory in bytes
+	starts starts  // what they have in common with those in the slice, if all is well
 }
 
 // seenBefore returns what is known of a workload from devices larger than its slice.
@@ -301,7 +328,9 @@ func (a *Advisor) seenBefore(g *gpu.GPU, key Key, than capacity) before {
 		k.Profile = name
 		if w := a.workloads[k]; w != nil {
 			e := evidenceOf(w, a.now)
-			b = before{true, max(b.need, needBytes(&e, a.options.Headroom)), b.again || w.Starts.Again > 0}
+			b.known, b.need = true, max(b.need, needBytes(&e, a.options.Headroom))
+			b.starts.Again += w.Starts.Again
+			b.starts.Short += w.Starts.Short
 		}
 	}
 
@@ -318,8 +347,15 @@ func (a *Advisor) seenBefore(g *gpu.GPU, key Key, than capacity) before {
 // recommendDown fills in the recommendation for a GPU instance if its container did not come up, and reports whether it
 // has. After a move, the slice is too small for its start: more memory may do, and what it had before does.
 func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, of capacity) bool {
+	if d.workload.Key.Shared || !d.isDown(a.now, starts{}) {
+		return false
+	}
+
 	before := a.seenBefore(g, d.workload.Key, of)
-	if d.workload.Key.Shared || !d.isDown(a.now, before.again || !before.known) {
+	if !before.known {
+		before.starts = starts{Again: 1, Short: 1} // what is usual is not known
+	}
+	if !d.isDown(a.now, before.starts) {
 		return false
 	}
 

@@ -302,6 +302,53 @@ func TestMovesThatFail(t *testing.T) {
 	}
 }
 
+// TestUsualEndings: what ended early on the whole GPU, too, and did not fail there, is no failed move.
+func TestUsualEndings(t *testing.T) {
+	notebook := []stage{held(40, 4), held(1, 0.3), held(40, 4), held(1, 0.3), held(40, 4)}
+	job := []stage{heldBy("uid-1", 10, 1), heldBy("uid-1", 1, 4), free(1), heldBy("uid-2", 10, 1), heldBy("uid-2", 1, 4)}
+	service := []stage{held(200, 4)}
+	for about, c := range map[string]struct {
+		before, after []stage
+		want          Action
+	}{
+		"notebook":                  {notebook, notebook, ActionKeep},
+		"service, as if a notebook": {service, notebook, ActionGrow},
+		"job":                       {job, append(job, free(1), heldBy("uid-3", 2, 1)), ActionKeep},
+		"service, as if a job":      {service, append(job, free(1), heldBy("uid-3", 2, 1)), ActionGrow},
+	} {
+		a := New(fastOptions())
+		s := play(t, a, start(), append([]stage{free(1)}, c.before...)...)
+		s = play(t, a, s.Time.Add(time.Minute), free(1))
+		at := s.Time.Add(time.Minute)
+		for _, stage := range c.after {
+			g := slicedGPU(t, "H100-80GB", "1g.20gb", load{gib: stage.gib}, pod("ml", "Deployment/a"))
+			if stage.change != nil {
+				g.Holders = g.Instances[0].Holders
+				stage.change(&g)
+				g.Instances[0].Holders, g.Holders = g.Holders, nil
+				g.Instances[0].Allocated = g.Allocated
+			}
+			s = observeFor(a, at, time.Duration(stage.minutes-1)*time.Minute, g)
+			at = s.Time.Add(time.Minute)
+		}
+		cmptest.Equal(t, about, a.Recommend(s).Devices[0].Action, c.want)
+	}
+}
+
+// TestStartOfABatchJob: a job's start goes on when its first process comes.
+func TestStartOfABatchJob(t *testing.T) {
+	job := func(minutes int, gib float64, list ...gpu.Process) stage {
+		return stage{minutes, gib, func(g *gpu.GPU) {
+			g.Holders, g.Jobs, g.Readings.Processes = nil, []string{"4711"}, gpu.Some(list)
+		}}
+	}
+	a := New(fastOptions())
+	play(t, a, start(), free(1), job(3, 0), job(62, 8, gpu.Process{PID: 7}))
+	for _, w := range a.workloads {
+		cmptest.Equal(t, "starts", w.Starts, starts{Seen: 1, Peaks: [keptStarts]float32{8 << 10}})
+	}
+}
+
 // TestSliceThatIsHeldAndEmpty: a workload that was nowhere else and holds nothing gets no advice to grow, and is not idle.
 func TestSliceThatIsHeldAndEmpty(t *testing.T) {
 	g := slicedGPU(t, "H100-80GB", "1g.20gb", load{}, pod("ml", "Deployment/a"))
