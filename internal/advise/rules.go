@@ -14,10 +14,11 @@ const LinkFloor = linkFloor
 const KeptStarts = keptStarts
 
 // ContextBytes is the memory that the contexts of a process without data take at most, UnusedBytes what a device
-// without any process shows at most.
+// without any process shows at most. What grows from the former to LoadedFrom times as much has loaded its data.
 const (
 	ContextBytes = contextMemory << 20
 	UnusedBytes  = unusedMemory << 20
+	LoadedFrom   = loadedFrom
 )
 
 // IdleShare is the busy time up to which a device counts as idle.

@@ -20,8 +20,10 @@ const (
 	unusedMemory = 100
 
 	// A start is seen once memory has fallen below fallenShare of its largest, or has not grown by growthStep for
-	// settledAfter: for settledAtContext if it never passed the size of a context.
+	// settledAfter: for settledAtContext if it never passed the size of a context. One that was first seen with no more
+	// than that may be of a small workload that has settled, unless its memory grows to loadedFrom times as much.
 	fallenShare      = 0.9
+	loadedFrom       = 4
 	growthStep       = 1.01
 	settledAfter     = time.Hour
 	settledAtContext = 24 * time.Hour
@@ -60,9 +62,10 @@ func (s *starts) peak() float64 { return float64(slices.Max(s.Peaks[:])) }
 
 // starting is the start of the container that holds a device.
 type starting struct {
-	open    bool // it has been watched since its beginning, and has not ended
-	counted bool // the workload has it; its peak may still grow, as when an engine is built in several rounds
-	began   time.Time
+	open    bool      // it has been watched since its beginning, and has not ended
+	counted bool      // the workload has it; its peak may still grow, as when an engine is built in several rounds
+	late    float64   // memory in MiB when it was first seen, if it may not be the beginning; 0 if it is
+	began   time.Time // when it took memory first
 	peak    float64   // largest use of memory, in MiB
 	level   float64   // use of memory when it last grew
 	grown   time.Time // when that was
@@ -70,6 +73,9 @@ type starting struct {
 
 // follow adds a reading of memory, in MiB, and ends the start if it shows that.
 func (s *starting) follow(used float64, now time.Time, of *starts) {
+	if s.peak <= unusedMemory {
+		s.began = now
+	}
 	if used > s.level*growthStep {
 		s.level, s.grown = used, now
 	}
@@ -81,7 +87,7 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 
 	settled := now.Sub(s.grown)
 	switch {
-	case s.peak <= unusedMemory: // nothing has started yet
+	case s.peak <= unusedMemory, s.peak < loadedFrom*s.late: // nothing is known to have started yet
 	case s.peak <= contextMemory:
 		s.count(settled >= settledAtContext, of)
 	case settled >= settledAfter:
@@ -104,7 +110,7 @@ func (s *starting) count(isSeen bool, of *starts) {
 // is not known.
 func (s *starting) end(now time.Time, of *starts) bool {
 	up := s.counted || now.Sub(s.grown) >= max(now.Sub(s.began)/2, 1)
-	s.count(up, of)
+	s.count(up && s.peak >= loadedFrom*s.late, of)
 	s.open = false
 
 	return up
@@ -191,6 +197,9 @@ func (a *Advisor) followMemory(d *device, memory gpu.Opt[uint64], list []gpu.Pro
 		d.beginStart(a.now)
 	case used <= contextMemory && !known:
 		d.beginStart(a.now)
+		if !watched && used > unusedMemory {
+			d.start.late = used
+		}
 	case !watched:
 		d.start.open = false // its peak may have been missed
 		if known {

@@ -70,7 +70,16 @@ func judgmentsOfHistories() map[string]judgment {
 			h.arrived, h.memory[70] = false, 600<<20
 		}, "slice  1g.10gb"},
 		"without memory for an hour": {func(_ *device, h *history) { h.arrived, h.memory[70] = false, 0 },
-			"keep start-unseen "},
+			"slice  1g.10gb"},
+		"at a context's size in the end": {func(_ *device, h *history) {
+			h.arrived, h.memory[167] = false, 600<<20
+		}, "keep start-unseen "},
+		"small all the time": {func(_ *device, h *history) {
+			h.arrived = false
+			for at := range h.memory {
+				h.memory[at] = 900 << 20
+			}
+		}, "keep start-unseen "},
 		"without memory": {func(_ *device, h *history) {
 			for at := range h.memory {
 				h.memory[at] = 9 << 20

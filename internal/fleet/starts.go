@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"math"
-	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
@@ -52,9 +51,10 @@ func beginOf(steps []bool, h *history, end int) int {
 }
 
 // sawStart reports whether a start of what holds the GPU lies within the window. Without names of holders, processes
-// show it, or an hour with no more memory than a context takes: it lies before the start, if there is another.
+// show it. So does an hour with no more memory than a context takes, and a small part of what was taken later: the
+// start lies after it.
 func (h *history) sawStart() bool {
-	if math.IsNaN(h.mostMemory()) || h.mostMemory() <= advise.UnusedBytes {
+	if !(mostOf(h.memory) > advise.UnusedBytes) {
 		return false // nothing was loaded
 	}
 	if h.arrived && h.stayed {
@@ -70,15 +70,18 @@ func (h *history) sawStart() bool {
 		return true
 	}
 
-	return slices.ContainsFunc(h.memory[begin/stepsPerHour:last/stepsPerHour], func(bytes float64) bool {
-		return bytes > advise.UnusedBytes && bytes <= advise.ContextBytes
-	})
+	for at := begin / stepsPerHour; at < last/stepsPerHour; at++ {
+		if h.memory[at] <= min(advise.ContextBytes, mostOf(h.memory[at+1:])/advise.LoadedFrom) {
+			return true
+		}
+	}
+	return false
 }
 
-// mostMemory returns the largest use of memory in bytes, NaN if none is known.
-func (h *history) mostMemory() float64 {
+// mostOf returns the largest use of memory of some hours in bytes, NaN if none is known.
+func mostOf(memory []float64) float64 {
 	most := math.NaN()
-	for _, bytes := range h.memory {
+	for _, bytes := range memory {
 		if !(bytes <= most) && !math.IsNaN(bytes) {
 			most = bytes
 		}

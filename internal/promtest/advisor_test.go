@@ -166,8 +166,8 @@ seed: 1
 gpus:
   - {model: H100-80GB, mig: true, layout: ["3g.40gb@0", "3g.40gb@4"]}
 workloads:
-  - {name: narrow, memory: 4GiB, sm: 5, dram: 0.05, tensor: 0.1}
-  - {name: right, memory: 26GiB, sm: {sine: {min: 30, max: 50, period: 24h}}, dram: 0.3, tensor: 0.3}
+  - {name: narrow, memory: {steps: [{at: 0s, value: 500MiB}, {at: 1s, value: 4GiB}]}, sm: 5, dram: 0.05, tensor: 0.1}
+  - {name: right, memory: {steps: [{at: 0s, value: 500MiB}, {at: 1s, value: 26GiB}]}, sm: {sine: {min: 30, max: 50, period: 24h}}, dram: 0.3, tensor: 0.3}
 pods:
   - {namespace: ml, name: narrow-0, resource: nvidia.com/mig-3g.40gb, device: "0/3g.40gb@0", workload: narrow}
   - {namespace: ml, name: right-0, resource: nvidia.com/mig-3g.40gb, device: "0/3g.40gb@4", workload: right}

@@ -72,6 +72,9 @@ func (u unit) noise(minute int, of string) float64 {
 func (u unit) at(minute, minutes int) reading {
 	r := reading{up: true, held: true, namespace: "serving", model: h100, memory: 6 << 30, nvlink: 1000 * float64(minute)}
 	r.pod = fmt.Sprintf("%s-%d-%d", u.kind, u.node, u.index)
+	if minute < minutes/4 {
+		r.pod += "-before" // the start of the pod that follows is in the history
+	}
 	wave := 0.5 + 0.5*math.Sin(float64(minute)/1440*2*math.Pi+float64(u.index))
 	noise := u.noise(minute, "load")
 	load := func(busy, width, bandwidth float64) {
