@@ -15,7 +15,8 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		Starts:         int(w.Starts.Seen),
 		StartMemory:    w.Starts.peak() * (1 << 20),
 		BusyMinutes:    w.busyMinutes(now),
-		settledBytes:   float64(days.Settled) * (1 << 20),
+		settledBytes:   float64(days.settled()) * (1 << 20),
+		startNeed:      w.Starts.need(float64(days.Settled)) * (1 << 20),
 		MemoryTrend:    w.trendBytesPerDay(now),
 		BusyP50:        w.Busy.quantile(0.5),
 		BusyP99:        w.Busy.quantile(0.99),
@@ -78,7 +79,9 @@ const preallocatedShare = 0.7
 
 // needBytes returns the memory that a slice must have.
 func needBytes(e *Evidence, headroom float64) float64 {
-	return max(e.MemoryBytes*(1+headroom), e.MemoryBytes+minHeadroomBytes) + 7*e.MemoryTrend
+	most := max(e.MemoryBytes, e.startNeed)
+
+	return max(most*(1+headroom), most+minHeadroomBytes) + 7*e.MemoryTrend
 }
 
 // minHeadroomBytes is kept free for the context and what a slice takes itself.

@@ -40,21 +40,35 @@ type starts struct {
 	Seen int32
 	// Peaks are the largest uses of memory of the last ones, in MiB; start number n is at n modulo keptStarts.
 	Peaks [keptStarts]float32
+	// Levels are the uses of memory when these had ended, in MiB.
+	Levels [keptStarts]float32
 	// Again counts the processes that came up and that another one of the same container followed within an hour, as in a
 	// notebook. Short counts the pods that ended while their memory grew, as jobs may.
 	Again, Short int32
 }
 
 // add counts a start.
-func (s *starts) add(peak float64) {
-	s.Peaks[s.Seen%keptStarts] = float32(peak)
+func (s *starts) add(peak, level float64) {
+	s.Peaks[s.Seen%keptStarts], s.Levels[s.Seen%keptStarts] = float32(peak), float32(level)
 	s.Seen++
 }
 
-// raise raises the peak of the last start, which has not quite ended.
-func (s *starts) raise(peak float64) {
-	last := &s.Peaks[(s.Seen-1)%keptStarts]
-	*last = max(*last, float32(peak))
+// raise raises the peak of the last start, which has not quite ended, and follows its level.
+func (s *starts) raise(peak, level float64) {
+	at := (s.Seen - 1) % keptStarts
+	s.Peaks[at], s.Levels[at] = max(s.Peaks[at], float32(peak)), float32(level)
+}
+
+// need returns the memory that a start needs now, in MiB, if so much is in use between starts: as much more than in the
+// last ones as that has grown since they ended.
+func (s *starts) need(settled float64) float64 {
+	most := 0.
+	for i, peak := range s.Peaks {
+		if peak > 0 {
+			most = max(most, float64(peak)+max(0, settled-float64(s.Levels[i])))
+		}
+	}
+	return most
 }
 
 // peak returns the largest use of memory in the last starts, in MiB.
@@ -67,6 +81,7 @@ type starting struct {
 	late    float64   // memory in MiB when it was first seen, if it may not be the beginning; 0 if it is
 	began   time.Time // when it took memory first
 	peak    float64   // largest use of memory, in MiB
+	used    float64   // last use of memory
 	level   float64   // use of memory when it last grew
 	grown   time.Time // when that was
 }
@@ -80,9 +95,9 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 		s.level, s.grown = used, now
 	}
 
-	s.peak = max(s.peak, used)
+	s.peak, s.used = max(s.peak, used), used
 	if s.counted {
-		of.raise(s.peak)
+		of.raise(s.peak, used)
 	}
 
 	settled := now.Sub(s.grown)
@@ -101,7 +116,7 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 func (s *starting) count(isSeen bool, of *starts) {
 	if isSeen && !s.counted {
 		s.counted = true
-		of.add(s.peak)
+		of.add(s.peak, s.used)
 	}
 }
 

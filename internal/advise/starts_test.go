@@ -151,6 +151,15 @@ func TestStartIsNeeded(t *testing.T) {
 	cmptest.Equal(t, "once that has held", recommend(a, s).Devices[0].Recommended, "1g.10gb")
 }
 
+// TestStartGrows: a workload that uses more than after its last start needs as much more in the next one.
+func TestStartGrows(t *testing.T) {
+	a := New(fastOptions())
+	s := play(t, a, start(), free(1), held(5, 16), held(200, 8), held(20*24*60, 12))
+	e := recommend(a, s).Devices[0].Evidence
+	cmptest.Equal(t, "seen, GiB", e.MemoryBytes/(1<<30), 16)
+	cmptest.Equal(t, "needs, GiB", needBytes(e, 0.5)/(1<<30), 30)
+}
+
 // TestStartIsNoGrowth: a start that needs much, after days that needed little, is no memory that grows.
 func TestStartIsNoGrowth(t *testing.T) {
 	a := New(fastOptions())
@@ -349,7 +358,8 @@ func TestStartOfABatchJob(t *testing.T) {
 	a := New(fastOptions())
 	play(t, a, start(), free(1), job(3, 0), job(62, 8, gpu.Process{PID: 7}))
 	for _, w := range a.workloads {
-		cmptest.Equal(t, "starts", w.Starts, starts{Seen: 1, Peaks: [keptStarts]float32{8 << 10}})
+		cmptest.Equal(t, "starts", w.Starts,
+			starts{Seen: 1, Peaks: [keptStarts]float32{8 << 10}, Levels: [keptStarts]float32{8 << 10}})
 	}
 }
 

@@ -299,7 +299,7 @@ func (w *workload) sums(now time.Time) daySums {
 		all.Observed += d.Observed
 		all.Held += d.Held
 		all.Memory = max(all.Memory, d.Memory)
-		all.Settled = max(all.Settled, d.settled())
+		all.Settled = max(all.Settled, d.Settled)
 		all.Busy10, all.PCIe = max(all.Busy10, d.Busy10), max(all.PCIe, d.PCIe)
 		all.MinWidth, all.MinBandwidth = lesser(all.MinWidth, d.MinWidth), lesser(all.MinBandwidth, d.MinBandwidth)
 	}

@@ -73,7 +73,7 @@ func (u unit) at(minute, minutes int) reading {
 	r := reading{up: true, held: true, namespace: "serving", model: h100, memory: 6 << 30, nvlink: 1000 * float64(minute)}
 	r.pod = fmt.Sprintf("%s-%d-%d", u.kind, u.node, u.index)
 	if minute < minutes/4 {
-		r.pod += "-before" // the start of the pod that follows is in the history
+		r.pod += before // the start of the pod that follows is in the history
 	}
 	wave := 0.5 + 0.5*math.Sin(float64(minute)/1440*2*math.Pi+float64(u.index))
 	noise := u.noise(minute, "load")
@@ -132,6 +132,9 @@ func (u unit) at(minute, minutes int) reading {
 	r.utilizationPercent = math.Round(100 * r.busy)
 	return r
 }
+
+// before ends the name of the pod that was there first.
+const before = "-before"
 
 // naming is how an exporter names what it serves.
 type naming struct {
@@ -223,7 +226,12 @@ func (w *writer) native(u unit, r *reading, at int64) error {
 	if err != nil {
 		return err
 	}
-	pod := seriesID{node: u.node, index: u.index, family: "nvidia_gpu_pod_info"}
+	pod := seriesID{node: u.node, index: u.index, family: "nvidia_gpu_pod_info", pod: r.pod}
+	earlier := pod
+	earlier.pod += before
+	if err := w.end(at, earlier); err != nil {
+		return err
+	}
 	if !r.held || r.mig { // pods hold its slices
 		return w.end(at, pod)
 	}
