@@ -44,7 +44,8 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 		"1 with the reason for which no slice is recommended for a whole GPU; absent while there is too little evidence.",
 		whole, "reason")
 	f.confidence = c.newFamily("nvidia_gpu_rightsizing_confidence_ratio",
-		"How much the evidence on a whole GPU's workload can be relied on, 0-1: a week of complete observation is 1.", whole)
+		"How much the evidence on a whole GPU's workload can be relied on, 0-1: 1 is a week of complete observation with an "+
+			"hour of kernels and a start that was seen; what is known least decides.", whole)
 	f.stretch = c.newFamily("nvidia_gpu_rightsizing_stretch_ratio",
 		"How many times as long as now a candidate's requests take in the recommended slice, at p95: at least (low), and "+
 			"with the worst mix of kernels (high). Absent if nothing ran: it is unknown.", whole, "bound")
@@ -57,8 +58,8 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 		"A candidate's share of the whole GPUs that its node has free after all candidates have moved; 0 if it only makes "+
 			"room.", whole)
 	f.instance = c.newFamily("nvidia_mig_gpu_instance_rightsizing_candidate",
-		"1 for a GPU instance that should be smaller (action shrink) or larger (grow), or on which nothing has run for an "+
-			"hour although it is held (idle).",
+		"1 for a GPU instance that should be smaller (action shrink) or larger (grow), or whose container has held its "+
+			"memory for a day and run nothing (idle).",
 		"recommended_profile is a profile of the same GPU; absent if no other one is recommended.",
 		append([]string{"action"}, pod...)...)
 	return f

@@ -133,8 +133,9 @@ func candidateTable(s scope) panel {
 		kind: table, title: "Whole GPUs that should be slices", hue: fine, w: 24, h: 10,
 		description: "Candidates, the largest gain first. Request: how many times as long as now a request would take in " +
 			"the slice, if all kernels are alike (at least) and with the worst mix of kernels (at most); 1 costs nothing. " +
-			"Confidence: 100 % is a week of complete observation. migctl recommend --explain GPU on the node has the evidence " +
-			"and the procedure. Click a GPU for its evidence below." + advisor,
+			"Confidence: 100 % is a week of complete observation, an hour with kernels and a start that was seen; the least " +
+			"of them decides. migctl recommend --explain GPU on the node has the evidence and the procedure. Click a GPU for " +
+			"its evidence below." + advisor,
 		queries: []query{
 			{ref: "Gain", expr: of(reclaimable)},
 			{ref: "Low", expr: of(stretch, `bound="low"`)},
@@ -160,7 +161,8 @@ func keptByReason(s scope) panel {
 	return panel{kind: barGauge, title: "Why GPUs stay whole", unit: "none", hue: countHue, w: 9, h: 9,
 		description: "GPUs for which no slice is recommended, by reason. stretch, busy: a slice would be too slow. memory: " +
 			"no slice has enough. preallocated: the framework takes all memory in advance; limit it there so that the need " +
-			"can be seen. GPUs with too little evidence are not counted." + advisor,
+			"can be seen. start-unseen: a slice would do, but how much a start needs is not known; restart one replica. GPUs " +
+			"with too little evidence are not counted." + advisor,
 		queries: []query{{expr: "sort_desc(" + aggregate("count", "reason", s.rejections()) + ")", legend: "{{reason}}"}}}
 }
 
@@ -186,7 +188,8 @@ func keptTable(s scope) panel {
 
 func slicesByAction(s scope) panel {
 	return panel{kind: barGauge, title: "Slices by what they should do", unit: "none", hue: countHue, w: 6, h: 9,
-		description: "grow: too small; shrink: a smaller profile would do; idle: held, and nothing has run for an hour. " +
+		description: "grow: too small, or its container did not come up; shrink: a smaller profile would do; idle: its " +
+			"container has held memory for a day and run nothing. " +
 			"Slices that are right are not in it." + advisor,
 		queries: []query{{expr: "sort_desc(" + aggregate("count", "action", s.sliceActions()) + ")",
 			legend: "{{action}}"}}}

@@ -232,7 +232,7 @@ func adviceOf(report *advise.Report) []collector.Advice {
 		} else if a.Rejected = rejection(d); a.Rejected == "" {
 			continue
 		}
-		if d.Confidence > 0 {
+		if d.Evidence != nil && d.Evidence.ObservedHours > 0 {
 			a.Confidence = gpu.Some(d.Confidence)
 		}
 		list = append(list, a)

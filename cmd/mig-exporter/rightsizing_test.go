@@ -43,7 +43,10 @@ func TestRightsizing(t *testing.T) {
 	p := simulate(t, "h100-underused", "--poll.interval=1h")
 	cmptest.LacksTexts(t, string(p.get("/metrics").body), "nvidia_gpu_rightsizing_")
 	cmptest.HasTexts(t, p.logText(), "a restart loses it")
-	for range 7*4 - 1 {
+	for range 25 {
+		p.advance(time.Hour) // that the notebook takes a context alone is seen after a day, the starts of the others earlier
+	}
+	for range 23 {
 		p.advance(6 * time.Hour) // of which an hour counts
 	}
 	before := string(p.get("/metrics").body)

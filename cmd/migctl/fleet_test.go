@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -31,7 +32,7 @@ func fakeGPUs() []fakeGPU {
 	const h100 = "NVIDIA H100 80GB HBM3"
 	gpus := []fakeGPU{
 		{uuid: hostile, node: hostile, cluster: hostile, model: hostile, namespace: hostile, busy: 0.1, memory: 1 << 30},
-		{uuid: "GPU-00000009-1", node: hostile, cluster: "a", model: h100, namespace: hostile, busy: 0.2, sms: 0.016, dram: 0.01, memory: 6 << 30},
+		{uuid: "GPU-00000009-1", node: hostile, cluster: "a", model: h100, namespace: hostile, pod: "hostile", busy: 0.2, sms: 0.016, dram: 0.01, memory: 6 << 30},
 		{uuid: "GPU-00000010-1", node: "node-9", cluster: "a", model: h100, busy: 0, memory: 0},
 		{uuid: "GPU-00000011-1", node: "node-9", cluster: "a", model: h100, namespace: "training", pod: "trainer", busy: 0.9, sms: 0.9, dram: 0.5, memory: 30 << 30},
 		{uuid: "GPU-00000012-1", node: "node-9", cluster: "a", model: h100, namespace: "training", pod: "trainer", busy: 0.9, sms: 0.9, dram: 0.5, memory: 30 << 30},
@@ -43,7 +44,8 @@ func fakeGPUs() []fakeGPU {
 	return gpus
 }
 
-// fakePrometheus answers the queries of migctl fleet about a week of GPUs that do the same all the time.
+// fakePrometheus answers the queries of migctl fleet about a week of GPUs that do the same all the time. All pods but
+// classifier-23 take the place of another one after the first step.
 func fakePrometheus(t *testing.T, gpus ...fakeGPU) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -53,6 +55,11 @@ func fakePrometheus(t *testing.T, gpus ...fakeGPU) string {
 		for _, g := range gpus {
 			if labels, v, ok := g.answer(query); ok {
 				rows = append(rows, row(r, labels, v))
+				if pod := labels["pod"]; pod != "" && pod != "classifier-23" {
+					earlier := maps.Clone(labels)
+					earlier["pod"] += before
+					rows = append(rows, row(r, earlier, v))
+				}
 			}
 		}
 		kind := "vector"
@@ -65,6 +72,9 @@ func fakePrometheus(t *testing.T, gpus ...fakeGPU) string {
 	return server.URL
 }
 
+// before ends the name of the pod that was there before another one.
+const before = "-before"
+
 // row is a series with the same value at all steps.
 func row(r *http.Request, labels map[string]string, v float64) map[string]any {
 	if r.URL.Path == "/api/v1/query" {
@@ -74,6 +84,11 @@ func row(r *http.Request, labels map[string]string, v float64) map[string]any {
 	start, _ := strconv.ParseFloat(r.FormValue("start"), 64)
 	end, _ := strconv.ParseFloat(r.FormValue("end"), 64)
 	step, _ := strconv.ParseFloat(r.FormValue("step"), 64)
+	if strings.HasSuffix(labels["pod"], before) {
+		end = start
+	} else if pod := labels["pod"]; pod != "" && pod != "classifier-23" {
+		start += step
+	}
 	for at := start; at <= end; at += step {
 		values = append(values, []any{at, fmt.Sprint(v)})
 	}
@@ -148,7 +163,7 @@ func checkFleetJSON(t *testing.T, out string) {
 		t.Fatalf("%d GPUs, want %d", len(r.GPUs), want)
 	}
 	cmptest.Equal(t, "first GPU", r.GPUs[0].UUID, hostile)
-	cmptest.Equal(t, "slices", r.Fleet.Slices, 25)
+	cmptest.Equal(t, "slices", r.Fleet.Slices, 24)
 	if r.Fleet.CostPerWeek == nil {
 		t.Error("the fleet has no cost per week")
 	}

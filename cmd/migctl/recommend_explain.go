@@ -102,6 +102,7 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 			p.line(text("  %s %s of %s", bar, shareText(share), gibText(total)))
 		}
 	}
+	writeFact(p, "starts", startsText(e))
 	if e.PowerP95 > 0 || e.PCIeMax > 0 {
 		writeFact(p, "power, PCIe", shareText(e.PowerP95)+" of the power limit above idle at p95; "+shareText(e.PCIeMax)+
 			" of the link in the busiest minute")
@@ -171,6 +172,18 @@ func mediaText(e *advise.Evidence) string {
 	return cmp.Or(strings.Join(uses, "; "), "not used")
 }
 
+// startsText says which starts of the workload were seen, and what they needed.
+func startsText(e *advise.Evidence) string {
+	switch e.Starts {
+	case 0:
+		return "none was seen"
+	case 1:
+		return "1 seen: at most " + gibText(e.StartMemory)
+	}
+	return fmt.Sprintf("%d seen: at most %s in the last %d", e.Starts, gibText(e.StartMemory),
+		min(e.Starts, advise.KeptStarts))
+}
+
 // histogramRow draws the share of one of ten equal ranges of 0-1.
 func (p *page) histogramRow(tenth int, share float64) string {
 	percent := shareText(share)
@@ -212,6 +225,8 @@ func writeConsidered(p *page, r *advise.Recommendation, strict bool) {
 		c := &r.Considered[i]
 		why, color := consideredText(c.Reason, strict), dim
 		switch {
+		case c.Reason == advise.ReasonNone && r.Reason == advise.ReasonStartUnseen:
+			why = "does, unless a start needs more"
 		case c.Profile == r.Recommended:
 			why, color, passed = "recommended", green, true
 		case c.Reason == advise.ReasonNone && (passed || r.Reason == advise.ReasonNoGain):

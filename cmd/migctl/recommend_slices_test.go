@@ -139,7 +139,7 @@ func refusedSlices() []sliceCase {
 		}, says: []string{"GPU 0 gets slices by the procedure above. Run migctl recommend again after it."}},
 		{about: "idle", gpus: func(t *testing.T) []gpu.GPU {
 			return []gpu.GPU{slicedH100(t, 0, slice("3g.40gb", at(0, 4), asleep, serviceOf("a")))}
-		}, want: []string{"scale deployment/a"}, says: []string{"nothing has run on it for an hour", "ends its replicas on"}},
+		}, want: []string{"scale deployment/a"}, says: []string{"it has held its memory for a day and run nothing", "ends its replicas on"}},
 		{about: "an idle one of two replicas", gpus: func(t *testing.T) []gpu.GPU {
 			other := serviceOf("a")
 			other.Pod, other.PodUID = "a-1", "uid-a-1"

@@ -128,8 +128,8 @@ func (w *procedure) waitForChanges(changes []sliceChange) {
 
 // writeIdle writes how a slice on which nothing runs is given up.
 func (w *procedure) writeIdle(r *advise.Recommendation) {
-	w.step("GPU %d, %s, %s: nothing has run on it for an hour. If its work is not needed, its owner gives it up.",
-		r.Index, sliceText(r), holderText(r))
+	w.step("GPU %d, %s, %s: it has held its memory for a day and run nothing. If its work is not needed, its "+
+		"owner gives it up.", r.Index, sliceText(r), holderText(r))
 	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
 	others := slices.ContainsFunc(w.report.Devices, func(o advise.Recommendation) bool {
 		return o.Workload != nil && *o.Workload == *r.Workload && (o.Index != r.Index || o.Instance != r.Instance)

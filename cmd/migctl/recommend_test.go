@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,12 +90,27 @@ func slice(profile string, place gpu.Placement, l load, holders ...gpu.Holder) g
 	}
 }
 
+// unheld returns GPUs as they are before anything holds them.
+func unheld(gpus []gpu.GPU) []gpu.GPU {
+	free := slices.Clone(gpus)
+	for i := range free {
+		g := &free[i]
+		g.Holders, g.Allocated, g.Readings.Memory.Used = nil, gpu.Some(false), gpu.Some(uint64(0))
+		g.Instances = slices.Clone(g.Instances)
+		for k := range g.Instances {
+			n := &g.Instances[k]
+			n.Holders, n.Allocated, n.Memory.Used = nil, gpu.Some(false), gpu.Some(uint64(0))
+		}
+	}
+	return free
+}
+
 // observed returns the report of an Advisor that has seen the same GPUs every minute for a time, and the last Snapshot.
 func observed(o advise.Options, duration time.Duration, gpus ...gpu.GPU) (*advise.Report, *gpu.Snapshot) {
 	return observedWith(o, duration, func(int) {}, gpus...)
 }
 
-// observedWith lets change alter the GPUs before each minute.
+// observedWith lets change alter the GPUs before each minute. The start of what holds them is seen.
 func observedWith(
 	o advise.Options, duration time.Duration, change func(minute int), gpus ...gpu.GPU,
 ) (*advise.Report, *gpu.Snapshot) {
@@ -102,6 +118,7 @@ func observedWith(
 	a := advise.New(o)
 	s := &gpu.Snapshot{Hostname: "node-a", GPUs: gpus}
 	from := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
+	a.Observe(&gpu.Snapshot{Hostname: "node-a", Time: from.Add(-time.Minute), GPUs: unheld(gpus)})
 	for s.Time = from; s.Time.Before(from.Add(duration)); s.Time = s.Time.Add(time.Minute) {
 		change(int(s.Time.Sub(from).Minutes()))
 		a.Observe(s)

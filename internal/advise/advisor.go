@@ -40,6 +40,11 @@ type deviceKey struct {
 	Whole    bool
 }
 
+// wholeKey identifies a whole GPU.
+func wholeKey(id gpu.UUID) deviceKey {
+	return deviceKey{Instance: gpu.InstanceKey{GPU: id}, Whole: true}
+}
+
 // device is a device that can be given to a pod, and what its open window has seen.
 type device struct {
 	key      deviceKey
@@ -55,6 +60,14 @@ type device struct {
 	pcie     gpu.Opt[float64]
 	idle     time.Time // since when it is known that no kernel runs, and no media engine that is read
 	engines  gpu.Opt[gpu.Engines]
+
+	used       gpu.Opt[float64] // memory of the last reading, in MiB; absent if that was another holder's
+	memoryRead time.Time        // when it was read
+	arrived    bool             // a holder that is not described yet came while the device was watched
+	start      starting
+	processes  processes
+	up, empty  time.Time // since when its container has held memory, or none; zero if it has not, or was not watched
+	ended      endings
 }
 
 // holderID distinguishes the holders of a device over time.
@@ -129,13 +142,14 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 	defer a.dropGone(g.UUID)
 	elapsed := passed.observed
 	if !g.MIG.Enabled.Or(false) {
-		d := a.deviceOf(deviceKey{Instance: gpu.InstanceKey{GPU: g.UUID}, Whole: true})
+		d := a.deviceOf(wholeKey(g.UUID))
 		list, known := g.Readings.Processes.Get()
 		if !known && d.isHeldByProcesses(g.Holders, g.Jobs) {
 			d.observeGap(a.now, passed.held)
 			return
 		}
 		a.setHolder(d, g, "", g.Holders, g.Jobs, len(list), passed.held)
+		a.followMemory(d, g.Readings.Memory.Used, list, gpu.None[gpu.InstanceID]())
 		d.observeWhole(g, elapsed)
 		return
 	}
@@ -156,6 +170,7 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 			continue
 		}
 		a.setHolder(d, g, instance.Profile, holders, instance.Jobs, processes, passed.held)
+		a.followMemory(d, instance.Memory.Used, g.Readings.Processes.Or(nil), gpu.Some(instance.ID))
 		d.observeInstance(g, instance, elapsed)
 		held = held || d.workload != nil
 	}
@@ -171,7 +186,7 @@ func (d *device) isHeldByProcesses(holders []gpu.Holder, jobs []string) bool {
 // observeTenants adds what the workloads on the GPU instances of a GPU draw together, while there are any: power and
 // traffic are measured for the GPU alone.
 func (a *Advisor) observeTenants(g *gpu.GPU, held bool, elapsed float64) {
-	d := a.deviceOf(deviceKey{Instance: gpu.InstanceKey{GPU: g.UUID}, Whole: true})
+	d := a.deviceOf(wholeKey(g.UUID))
 	if id := (holderID{Model: g.Name, Tenants: held}); id != d.holder {
 		a.closeWindow(d, a.now)
 		*d = device{key: d.key, seen: a.now, since: a.now, holder: id}
@@ -179,6 +194,7 @@ func (a *Advisor) observeTenants(g *gpu.GPU, held bool, elapsed float64) {
 			d.workload = a.workloadOf(tenantsKey(g))
 		}
 	}
+	d.memoryRead = a.now // the GPU instances of the next reading are new
 	if !held {
 		return
 	}
@@ -216,6 +232,9 @@ func (a *Advisor) dropGone(id gpu.UUID) {
 			return false
 		}
 		a.closeWindow(d, a.now)
+		if a.isWatched(d) {
+			d.endStart(a.now, false)
+		}
 		delete(a.devices, d.key)
 		return true
 	})
@@ -238,6 +257,9 @@ func (a *Advisor) deviceOf(key deviceKey) *device {
 	d := a.devices[key]
 	if d == nil {
 		d = &device{key: key}
+		if whole := a.devices[wholeKey(key.Instance.GPU)]; whole != nil {
+			d.memoryRead = whole.memoryRead // a GPU instance that was not there then
+		}
 		a.devices[key] = d
 		a.order = append(a.order, d)
 	}
@@ -253,6 +275,7 @@ func (a *Advisor) setHolder(
 	if len(holders) > 0 {
 		h := &holders[0]
 		if h.Undescribed {
+			d.arrived = d.arrived || h.PodUID != d.holder.UID && a.sawArrival(d)
 			return // its owner is known in a second
 		}
 		id.Container, id.UID, id.Processes = h.Container, h.PodUID, false
@@ -267,9 +290,12 @@ func (a *Advisor) setHolder(
 	id.Model = g.Name
 	if id != d.holder || d.since.IsZero() {
 		a.closeWindow(d, a.now)
-		*d = device{key: d.key, seen: a.now, since: a.now, holder: id}
+		a.change(d, id)
 		if key, ok := keyOf(g, profile, holders, jobs, processes); ok {
 			d.workload = a.workloadOf(key)
+			if d.memoryRead.IsZero() {
+				d.workload.takeUp(d, a.now)
+			}
 			d.workload.resume(id.UID, a.now)
 			a.compareWithWhole(d.workload)
 		}
@@ -322,50 +348,7 @@ func (a *Advisor) closeWindow(d *device, at time.Time) {
 		}
 		d.memory = d.open.memory
 		d.workload.close(at, &d.open, d.meanOfLast())
-		d.workload.seen(d.holder.UID, at)
+		d.workload.seen(d, at)
 	}
 	d.open = window{}
-}
-
-// forget drops devices that have gone, and workloads and pods that were not seen for long.
-func (a *Advisor) forget() {
-	a.order = slices.DeleteFunc(a.order, func(d *device) bool {
-		gone := a.now.Sub(d.seen) > time.Hour
-		if gone {
-			delete(a.devices, d.key)
-		}
-		return gone
-	})
-	held := a.held()
-	for key, w := range a.workloads {
-		if a.now.Sub(w.Last) > forgetAfter && !held[w] {
-			delete(a.workloads, key)
-		}
-		w.forgetPods(a.now)
-	}
-}
-
-// held returns the workloads that hold a device.
-func (a *Advisor) held() map[*workload]bool {
-	held := map[*workload]bool{}
-	for _, d := range a.order {
-		held[d.workload] = true
-	}
-	return held
-}
-
-// forgetOldest drops the tenth of the workloads that were not seen for the longest time, except those that hold a
-// device.
-func (a *Advisor) forgetOldest() {
-	held := a.held()
-	var all []*workload
-	for _, w := range a.workloads {
-		if !held[w] {
-			all = append(all, w)
-		}
-	}
-	slices.SortFunc(all, func(x, y *workload) int { return cmp.Or(x.Last.Compare(y.Last), x.Key.compare(y.Key)) })
-	for _, w := range all[:len(all)/10+min(len(all), 1)] {
-		delete(a.workloads, w.Key)
-	}
 }

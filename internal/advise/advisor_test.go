@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,9 +66,31 @@ func fastOptions() Options {
 	return o
 }
 
-// observeFor shows the same GPUs every minute for a time, and returns the last Snapshot.
+// unheld returns GPUs as they are before anything holds them.
+func unheld(gpus []gpu.GPU) []gpu.GPU {
+	free := slices.Clone(gpus)
+	for i := range free {
+		g := &free[i]
+		g.Holders, g.Jobs, g.Allocated, g.Readings.Memory.Used = nil, nil, gpu.Some(false), gpu.Some(uint64(0))
+		if g.Readings.Processes.Present() {
+			g.Readings.Processes = gpu.Some([]gpu.Process{})
+		}
+		g.Instances = slices.Clone(g.Instances)
+		for k := range g.Instances {
+			n := &g.Instances[k]
+			n.Holders, n.Jobs, n.Allocated, n.Memory.Used = nil, nil, gpu.Some(false), gpu.Some(uint64(0))
+		}
+	}
+	return free
+}
+
+// observeFor shows the same GPUs every minute for a time, and returns the last Snapshot. An Advisor that has observed
+// nothing yet sees them unheld first, so that it sees the start of what holds them.
 func observeFor(a *Advisor, from time.Time, duration time.Duration, gpus ...gpu.GPU) *gpu.Snapshot {
 	var s *gpu.Snapshot
+	if a.now.IsZero() {
+		a.Observe(&gpu.Snapshot{Time: from.Add(-time.Minute), Hostname: "node-a", GPUs: unheld(gpus)})
+	}
 	for at := from; !at.After(from.Add(duration)); at = at.Add(time.Minute) {
 		s = &gpu.Snapshot{Time: at, Hostname: "node-a", GPUs: gpus}
 		a.Observe(s)

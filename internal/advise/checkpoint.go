@@ -142,8 +142,12 @@ func (w *workload) validate(at time.Time) error {
 			}
 		}
 	}
+	numbers = append(numbers, float64(w.Starts.Seen), float64(w.Starts.Again), float64(w.Starts.Short))
+	for i, peak := range w.Starts.Peaks {
+		numbers = append(numbers, float64(peak), float64(w.Starts.Levels[i]))
+	}
 	for _, d := range w.Days {
-		for _, v := range []float32{d.Observed, d.Held, d.Memory, d.Busy10, d.PCIe, d.MinWidth, d.MinBandwidth,
+		for _, v := range []float32{d.Observed, d.Held, d.Memory, d.Settled, d.Busy10, d.PCIe, d.MinWidth, d.MinBandwidth,
 			d.Measured} {
 			numbers = append(numbers, float64(v))
 		}

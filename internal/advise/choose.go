@@ -26,7 +26,7 @@ func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 	f.Evidence.countEngines(of)
 	if r.Reason = f.disqualified(g, of, o); r.Reason == ReasonNone {
 		trials := tryAll(g, f.Evidence, of, limits{strict: o.Strict, stretch: o.MaxStretch}, o)
-		decided := decide(trials, f, of, o)
+		decided := withStart(decide(trials, f, of, o), f.Evidence)
 		r.Action, r.Reason, r.Recommended = decided.Action, decided.Reason, decided.Profile
 		for i := range trials {
 			if trials[i].profile.Name == r.Recommended {

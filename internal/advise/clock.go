@@ -35,7 +35,7 @@ func (a *Advisor) followClock(now time.Time) {
 	by := now.Sub(a.now)
 	gap := a.restored && by > 0
 	for _, d := range a.order {
-		shiftTimes(by, &d.seen, &d.since, &d.idle)
+		shiftTimes(by, &d.seen, &d.since, &d.idle, &d.memoryRead, &d.up, &d.empty, &d.start.began, &d.start.grown)
 	}
 	a.unshifted += by
 	days := int32(math.Round(a.unshifted.Hours() / 24))
@@ -71,7 +71,7 @@ func (w *workload) shift(by time.Duration, days int32) {
 
 func (w *workload) shiftPods(by time.Duration) {
 	for i := range w.Pods {
-		shiftSeconds(by, &w.Pods[i].Last)
+		shiftSeconds(by, &w.Pods[i].Last, &w.Pods[i].Idle)
 	}
 }
 

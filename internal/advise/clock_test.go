@@ -228,7 +228,8 @@ func TestClockThatIsSetBackOften(t *testing.T) {
 		for _, restart := range []bool{false, true} {
 			about := fmt.Sprintf("set back by %v, restart %v", back, restart)
 			a := New(fastOptions())
-			s := observeFor(a, start(), 2*time.Hour, large)
+			s := observeFor(a, start(), 2*time.Hour, small) // its start, in which it needs no more than later
+			s = observeFor(a, s.Time.Add(time.Minute), 2*time.Hour, large)
 			for range 12 {
 				s = observeFor(a, s.Time.Add(-back), time.Hour, small)
 				if restart {
@@ -254,7 +255,7 @@ func TestClockThatIsSetBackOften(t *testing.T) {
 
 // TestClockThatWasWrongAtFirst: what was seen before the clock was right is as old as it is.
 func TestClockThatWasWrongAtFirst(t *testing.T) {
-	g := wholeGPU(t, "A100-40GB", 0, load{busy: 0.5, sm: 0.02, gib: 1}, pod("ml", "Deployment/a"))
+	g := wholeGPU(t, "A100-40GB", 0, load{busy: 0.5, sm: 0.02, gib: 2}, pod("ml", "Deployment/a"))
 	used := g
 	used.Readings.Media.OFA = gpu.Some(0.4)
 	used.Readings.Processes = gpu.Some([]gpu.Process{{Graphics: true}})
@@ -262,7 +263,7 @@ func TestClockThatWasWrongAtFirst(t *testing.T) {
 		for _, restart := range []bool{false, true} {
 			about := fmt.Sprintf("first %v, restart %v", first, restart)
 			a := New(fastOptions())
-			s := observeFor(a, first, 30*time.Minute, used)
+			s := observeFor(a, first, 70*time.Minute, used) // its start is seen
 			if restart {
 				a = restarted(t, a, s)
 			}

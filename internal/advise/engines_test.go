@@ -232,7 +232,7 @@ func TestDecodingIsNotIdle(t *testing.T) {
 		a, g := New(fastOptions()), videoSlice(t, "H100-80GB", "1g.10gb", 0)
 		setInstanceActivity(&g, 0, 0)
 		minute := 0
-		s := show(a, start(), 2*time.Hour, g, func(_ time.Time, g *gpu.GPU) {
+		s := show(a, start(), 26*time.Hour, g, func(_ time.Time, g *gpu.GPU) {
 			instance := g.Instances[0]
 			instance.Media.Decoder = gpu.Some(0.3 * float64(1/(1+minute%c.every)))
 			g.Instances = []gpu.GPUInstance{instance}
@@ -318,7 +318,7 @@ func TestEnginesAreKept(t *testing.T) {
 	}
 }
 
-// TestEnginesTakeLittle: 10,000 workloads that decode a day stay below 22 MiB: each takes 0.3 KiB more than one that
+// TestEnginesTakeLittle: 10,000 workloads that decode a day stay below 23 MiB: each takes 0.3 KiB more than one that
 // does not. Counting allocates nothing.
 func TestEnginesTakeLittle(t *testing.T) {
 	a := New(fastOptions())
@@ -334,8 +334,8 @@ func TestEnginesTakeLittle(t *testing.T) {
 		g.Holders = []gpu.Holder{pod("batch", fmt.Sprintf("Job/video-%d", i))}
 		observeFor(a, start().Add(time.Duration(i)*9*time.Second), 0, g)
 	}
-	if grown := heap() - before; grown > 22<<20 || len(a.workloads) < 8000 {
-		t.Errorf("%d workloads take %.1f MiB; expected 22 at most", len(a.workloads), float64(grown)/(1<<20))
+	if grown := heap() - before; grown > 23<<20 || len(a.workloads) < 8000 {
+		t.Errorf("%d workloads take %.1f MiB; expected 23 at most", len(a.workloads), float64(grown)/(1<<20))
 	}
 	var saved bytes.Buffer
 	if err := a.Checkpoint().Write(&saved); err != nil {

@@ -12,7 +12,12 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		Since:          w.First,
 		ObservedHours:  w.Observed / 3600,
 		KnownDays:      min(keptDays, max(0, round3(now.Sub(w.First).Hours()/24))),
-		MemoryBytes:    float64(days.Memory) * (1 << 20),
+		MemoryBytes:    max(float64(days.Memory), w.Starts.peak()) * (1 << 20),
+		Starts:         int(w.Starts.Seen),
+		StartMemory:    w.Starts.peak() * (1 << 20),
+		BusyMinutes:    w.busyMinutes(now),
+		settledBytes:   float64(days.settled()) * (1 << 20),
+		startNeed:      w.Starts.need(float64(days.Settled)) * (1 << 20),
 		MemoryTrend:    w.trendBytesPerDay(now),
 		BusyP50:        w.Busy.quantile(0.5),
 		BusyP99:        w.Busy.quantile(0.99),
@@ -62,10 +67,16 @@ func isRecent(at int64, now time.Time) bool {
 	return at != 0 && age >= 0 && age < keptDays*24*time.Hour
 }
 
+// busyMinutes returns for how long kernels have run, older minutes counting less.
+func (w *workload) busyMinutes(now time.Time) float64 {
+	return w.Width.total() / 60 / math.Exp2(now.Sub(w.Reference).Hours()/halfLife.Hours())
+}
+
 // isPreallocated reports whether a framework took nearly all memory of a device at its start, and the same since.
 func isPreallocated(w *workload, e *Evidence, deviceBytes float64) bool {
 	first := float64(w.FirstMemory) * (1 << 20)
-	return e.MemoryBytes >= preallocatedShare*deviceBytes && first >= 0.95*e.MemoryBytes
+	return e.MemoryBytes >= preallocatedShare*deviceBytes && first >= 0.95*e.MemoryBytes &&
+		e.settledBytes >= fallenShare*first
 }
 
 // preallocatedShare is the share of a device's memory from which on it counts as taken in advance: frameworks take 75
@@ -74,16 +85,23 @@ const preallocatedShare = 0.7
 
 // needBytes returns the memory that a slice must have.
 func needBytes(e *Evidence, headroom float64) float64 {
-	return max(e.MemoryBytes*(1+headroom), e.MemoryBytes+minHeadroomBytes) + 7*e.MemoryTrend
+	most := max(e.MemoryBytes, e.startNeed)
+
+	return max(most*(1+headroom), most+minHeadroomBytes) + 7*e.MemoryTrend
 }
 
 // minHeadroomBytes is kept free for the context and what a slice takes itself.
 const minHeadroomBytes = 512 << 20
 
-// confidence returns how much a recommendation can be relied on, 0-1: a week of complete observation is 1, growing
-// memory takes a fifth.
+// confidence returns how much a recommendation can be relied on, 0-1. What is known least decides: of the hours for
+// which the workload was observed, the minutes in which kernels ran, and its starts. Gaps lower it, and growing memory
+// takes a fifth.
 func confidence(e *Evidence) float64 {
-	c := min(1, e.ObservedHours/provisionalBefore.Hours()) * e.CoverageRatio
+	c := min(1, e.BusyMinutes/enoughBusyMinutes)
+	if e.Starts == 0 {
+		c = min(c, unseenConfidence)
+	}
+	c = min(c, hoursKnown(e)) * e.CoverageRatio
 	if e.MemoryTrend > 0.01*e.MemoryBytes {
 		c *= 0.8
 	}
@@ -92,6 +110,20 @@ func confidence(e *Evidence) float64 {
 
 // provisionalBefore is the age of the evidence below which an answer is provisional.
 const provisionalBefore = 7 * 24 * time.Hour
+
+// idleConfidence returns how much the answer can be relied on that a device is idle. Neither kernels nor starts can
+// show that.
+func idleConfidence(e *Evidence) float64 { return round3(hoursKnown(e) * e.CoverageRatio) }
+
+// hoursKnown returns for which share of the hours that are needed a workload was observed.
+func hoursKnown(e *Evidence) float64 { return min(1, e.ObservedHours/provisionalBefore.Hours()) }
+
+// enoughBusyMinutes are the minutes with kernels that show what they are like. Without a start that was seen, the
+// confidence is unseenConfidence at most.
+const (
+	enoughBusyMinutes = 60
+	unseenConfidence  = 0.5
+)
 
 // mean returns the mean of the ratios, each taken as the middle of its bucket.
 func (h *histogram) mean() float64 {

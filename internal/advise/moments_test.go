@@ -12,6 +12,9 @@ import (
 // show observes a GPU every minute of a time, with what it does at each moment, and returns the last Snapshot.
 func show(a *Advisor, from time.Time, duration time.Duration, g gpu.GPU, at func(time.Time, *gpu.GPU)) *gpu.Snapshot {
 	var s *gpu.Snapshot
+	if a.now.IsZero() {
+		a.Observe(&gpu.Snapshot{Time: from.Add(-time.Minute), Hostname: "node-a", GPUs: unheld([]gpu.GPU{g})})
+	}
 	for now := from; now.Before(from.Add(duration)); now = now.Add(time.Minute) {
 		at(now, &g)
 		s = &gpu.Snapshot{Time: now, Hostname: "node-a", GPUs: []gpu.GPU{g}}

@@ -70,7 +70,11 @@ func (d *device) observeMemory(used gpu.Opt[uint64], elapsed float64) {
 	if !ok {
 		d.open.memoryUnread += elapsed
 	}
-	d.open.memory = max(d.open.memory, float64(bytes)/(1<<20))
+	inUse := float64(bytes) / (1 << 20)
+	d.open.memory = max(d.open.memory, inUse)
+	if !d.start.open {
+		d.open.settled = max(d.open.settled, inUse)
+	}
 }
 
 // observeActivity adds busy time, and what kernels used while they ran. Activity above 1, which is published for some

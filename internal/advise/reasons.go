@@ -36,6 +36,8 @@ func explainReason(r *Recommendation, o Options) string {
 		return "busy all the time for ten minutes, on all its SMs or with kernels that take longer than on the whole GPU"
 	case ReasonBandwidth:
 		return "draws all its memory bandwidth for ten minutes"
+	case ReasonStartUnseen:
+		return explainStart(e)
 	case ReasonMemoryFull:
 		return fmt.Sprintf("%.1f GiB are in use, less than 5 %% are free", e.MemoryBytes/(1<<30))
 	}
@@ -78,6 +80,8 @@ func fixedText(reason Reason) string {
 		return "the device plugin's single strategy gives all GPUs one profile, and none fits every pod of the node"
 	case ReasonNoGain:
 		return "a slice would do, and " + NoGainText
+	case ReasonNotUp:
+		return "it did not come up: the container was restarted or killed while it started, or holds no memory"
 	case ReasonHoldersUnknown:
 		return "it is not known what holds the device"
 	}

@@ -115,7 +115,7 @@ func (c gpuCounts) hasSeveral(g *gpu.GPU) bool {
 
 func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, held gpuCounts) (Recommendation, []trial) {
 	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name}
-	d := a.devices[deviceKey{Instance: gpu.InstanceKey{GPU: g.UUID}, Whole: true}]
+	d := a.devices[wholeKey(g.UUID)]
 	if d == nil || d.workload == nil {
 		r.setUnheld(s, g.Allocated, g.Readings.Processes.Present())
 		return r, nil

@@ -19,7 +19,7 @@ const (
 	ActionFree   Action = "free"   // nothing holds the device
 	ActionShrink Action = "shrink" // a smaller profile does the work
 	ActionGrow   Action = "grow"   // the slice is too small
-	ActionIdle   Action = "idle"   // it is held, and nothing has run on it for an hour
+	ActionIdle   Action = "idle"   // its container has held memory for a day, and nothing has run
 	// what decides was not measured; the reason says what, and the explanation how to measure it
 	ActionUnknown Action = "unknown"
 )
@@ -55,6 +55,8 @@ const (
 	ReasonSaturated      Reason = "saturated" // SMs: busy all the time on all SMs
 	ReasonBandwidth      Reason = "bandwidth"
 	ReasonMemoryFull     Reason = "memory-full"
+	ReasonStartUnseen    Reason = "start-unseen" // a slice would do, but what a start needs is not known
+	ReasonNotUp          Reason = "not-up"       // the container of a slice did not come up
 )
 
 // Report is what is recommended for the devices of a node.
@@ -138,11 +140,16 @@ type Evidence struct {
 	KnownDays     float64   `json:"knownDays"`     // nothing rarer is known: eight, or the time since Since
 	CoverageRatio float64   `json:"coverageRatio"` // of the time held in the last eight days
 	MemoryBytes   float64   `json:"memoryMaxBytes"`
-	MemoryTrend   float64   `json:"memoryTrendBytesPerDay,omitempty"`
-	BusyMean      float64   `json:"busyMeanRatio"`
-	BusyP50       float64   `json:"busyP50Ratio"`
-	BusyP99       float64   `json:"busyP99Ratio"`
-	Busy10Minutes float64   `json:"busyMax10MinutesRatio"`
+	// StartMemory is the largest use in the last starts, which counts however long ago they were. Starts are those that
+	// were seen from their beginning.
+	StartMemory   float64 `json:"startMemoryMaxBytes,omitempty"`
+	Starts        int     `json:"startsSeen"`
+	BusyMinutes   float64 `json:"busyMinutes"` // with kernels; older ones count less
+	MemoryTrend   float64 `json:"memoryTrendBytesPerDay,omitempty"`
+	BusyMean      float64 `json:"busyMeanRatio"`
+	BusyP50       float64 `json:"busyP50Ratio"`
+	BusyP99       float64 `json:"busyP99Ratio"`
+	Busy10Minutes float64 `json:"busyMax10MinutesRatio"`
 	// Median and P95 are of the time in which kernels ran; absent with ActivityUnread or NeverBusy.
 	Median Kernels `json:"kernelsMedian,omitzero"`
 	P95    Kernels `json:"kernelsP95,omitzero"`
@@ -155,6 +162,8 @@ type Evidence struct {
 	// NeverBusy: no kernel was seen, so that it is unknown what a slice would do to one.
 	NeverBusy      bool `json:"neverBusy,omitempty"`
 	graphicsUnread bool
+	settledBytes   float64  // the largest use outside of starts
+	startNeed      float64  // what a start needs now, in bytes
 	decisive       Kernels  // what the p95 of stretch is computed from
 	PowerP95       float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
 	PCIeMax        float64  `json:"pcieMaxRatio,omitempty"`         // of the link

@@ -10,6 +10,17 @@ import (
 // LinkFloor is the traffic in bytes per second up to which a link counts as unused.
 const LinkFloor = linkFloor
 
+// KeptStarts is how many starts of a workload count.
+const KeptStarts = keptStarts
+
+// ContextBytes is the memory that the contexts of a process without data take at most, UnusedBytes what a device
+// without any process shows at most. What grows from the former to LoadedFrom times as much has loaded its data.
+const (
+	ContextBytes = contextMemory << 20
+	UnusedBytes  = unusedMemory << 20
+	LoadedFrom   = loadedFrom
+)
+
 // IdleShare is the busy time up to which a device counts as idle.
 const IdleShare = idleShare
 
@@ -111,6 +122,8 @@ func (r Reason) Summary(o Options) string {
 		return fmt.Sprintf("observed for less than %.0f %% of the time that it was held", 100*minCoverage)
 	case ReasonPreallocated:
 		return "its framework takes its memory in advance, and what it needs cannot be seen. " + preallocatedRemedy
+	case ReasonStartUnseen:
+		return "a smaller profile would do by what was observed, but no start was, which can need more memory. " + startRemedy
 	case ReasonMemory:
 		return "no smaller profile has the memory that it needs with headroom and growth"
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// idleAfter is how long nothing must have run on a held device before it is called idle.
-const idleAfter = time.Hour
+// idleAfter is how long a container must have held its memory, and run nothing, before its slice is called idle.
+const idleAfter = 24 * time.Hour
 
 // A slice is saturated from these means over ten minutes on: of busy time, of the width of its kernels, and of the
 // bandwidth that can be reached; and full from this share of memory on.
@@ -38,11 +38,12 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	switch {
 	case hints.OptOut:
 		r.Action, r.Reason = ActionKeep, ReasonOptedOut
+	case !i.IsSplit() && a.recommendDown(r, g, d, of):
 	case reason != ReasonNone:
 		r.Action, r.Reason, r.Recommended = ActionGrow, reason, largerProfile(g, of, reason,
 			needBytes(&e, a.options.Headroom), a.largerEngines(&e, w, of, g, short))
-	case !d.idle.IsZero() && a.now.Sub(d.idle) >= idleAfter:
-		r.Action = ActionIdle
+	case d.isIdle(a.now):
+		r.Action, r.Confidence = ActionIdle, idleConfidence(&e)
 	case w.Key.Shared || i.IsSplit():
 		r.Action, r.Reason = ActionKeep, ReasonShared
 	case time.Duration(w.Observed*float64(time.Second)) < a.options.MinEvidence:
@@ -87,7 +88,7 @@ func (a *Advisor) recommendShrink(
 	if decided.Action != ActionShrink {
 		decided = answer{Action: ActionKeep} // whatever refused it before
 	}
-	r.setAnswer(decided, trials)
+	r.setAnswer(withStart(decided, e), trials)
 }
 
 // instanceCapacity returns what a GPU instance has: its profile's if the driver reports it, else its own.

@@ -57,15 +57,19 @@ func sliceCases() []sliceCase {
 			about: "full from its start, as a framework takes it", profile: "1g.10gb", load: load{busy: 0.2, sm: 0.1, gib: 9.5},
 			want: answer{Action: ActionKeep, Reason: ReasonPreallocated},
 		},
-		{about: "idle for an hour", profile: "1g.10gb", load: load{gib: 1}, duration: 61 * time.Minute,
+		{about: "idle for a day, with its memory", profile: "1g.10gb", load: load{gib: 1}, duration: 24*time.Hour + time.Minute,
 			want: answer{Action: ActionIdle}},
 		{
-			about: "idle for less", profile: "1g.10gb", load: load{gib: 1}, duration: 58 * time.Minute,
+			about: "idle for less", profile: "1g.10gb", load: load{gib: 1}, duration: 24*time.Hour - 2*time.Minute,
 			want: answer{Action: ActionKeep, Reason: ReasonLittleEvidence},
 		},
 		{
+			about: "holds nothing", profile: "1g.10gb", load: load{}, duration: 25 * time.Hour,
+			want: answer{Action: ActionKeep, Reason: ReasonNotUp},
+		},
+		{
 			about: "activity that is not reported is not idleness", profile: "1g.10gb", load: load{gib: 1},
-			duration: 61 * time.Minute,
+			duration: 25 * time.Hour,
 			change:   func(g *gpu.GPU) { g.Instances[0].Activity = gpu.Activity{} }, want: answer{Action: ActionKeep,
 				Reason: ReasonLittleEvidence},
 		},
@@ -115,6 +119,18 @@ func TestSlices(t *testing.T) {
 			r := recommendFor(fastOptions(), c.duration, g)
 			cmptest.Equal(t, r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
 		})
+	}
+}
+
+// TestIdleOverARestart: an exporter that was away for minutes goes on with an idle slice where it was; after an hour it
+// does not know that nothing has run meanwhile.
+func TestIdleOverARestart(t *testing.T) {
+	g := slicedGPU(t, "H100-80GB", "1g.10gb", load{gib: 3}, pod("ml", "Deployment/a"))
+	for away, want := range map[time.Duration]Action{5 * time.Minute: ActionIdle, time.Hour: ActionKeep} {
+		a := New(fastOptions())
+		a = restarted(t, a, observeFor(a, start(), 20*time.Hour, g))
+		s := observeFor(a, a.now.Add(away), 5*time.Hour, g)
+		cmptest.Equal(t, away.String(), a.Recommend(s).Devices[0].Action, want)
 	}
 }
 

@@ -25,6 +25,7 @@ func targetOf(t *testing.T, gpus []gpu.GPU, change func(minute int)) *Packing {
 	t.Helper()
 	const minutes = 8 * 24 * 60
 	a, s := New(fastOptions()), &gpu.Snapshot{Hostname: "node-a", GPUs: gpus}
+	a.Observe(&gpu.Snapshot{Hostname: "node-a", Time: start().Add(-time.Minute), GPUs: unheld(gpus)})
 	for minute := range minutes {
 		change(minute)
 		s.Time = start().Add(time.Duration(minute) * time.Minute)

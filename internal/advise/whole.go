@@ -127,7 +127,8 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hel
 		return nil
 	}
 	trials := tryAll(g, &e, of, a.limitsOf(hints), a.options)
-	r.setAnswer(a.settleAnswer(w, decide(trials, &facts, of, a.options), trials), trials)
+	settled := a.settleAnswer(w, decide(trials, &facts, of, a.options), trials)
+	r.setAnswer(withStart(settled, &e), trials)
 	return trials
 }
 

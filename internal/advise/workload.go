@@ -51,6 +51,7 @@ type daySums struct {
 	Day            int32   // since 1970; 0 is no day
 	Observed, Held float32 // seconds
 	Memory         float32 // largest, in MiB
+	Settled        float32 // largest while no start was under way; 0 if there was no such time, or it is not known
 	Busy10         float32 // largest mean over 10 minutes
 	PCIe           float32 // largest mean over 1 minute, as a share of the link
 	// MinWidth and MinBandwidth are the smallest means over ten minutes while kernels ran, as shares of the device; 0 if
@@ -99,6 +100,7 @@ type workload struct {
 
 	GraphicsUnread float64 // likewise
 	Untrusted      bool    // busy time of its GPU instance was seen below SM activity
+	Starts         starts  // none is known of evidence that an older version has written
 	// Answer is what was last recommended; Next is another answer that has been computed since NextSince without a break.
 	Answer, Next answer
 	NextSince    float64 // Observed when it was first computed
@@ -113,6 +115,9 @@ type workload struct {
 type podSeen struct {
 	UID  string
 	Last int64
+	// Idle is since when it has held memory on its device and run nothing; 0 if that is not so, or not known, as of a pod
+	// of several devices.
+	Idle int64
 }
 
 // maxPods bounds the pods of a workload: no node has more slices.
@@ -127,7 +132,7 @@ type window struct {
 	measuredSM, measuredDRAM    float64
 	power, pcie                 float64 // integrals, shares of the limit and of the link
 	powered, linked             float64 // seconds in which these were known
-	memory                      float64 // largest, in MiB
+	memory, settled             float64 // largest, in MiB; settled while no start was under way
 	throttled                   float64
 	nvlink, graphics            bool
 	media                       [mediaKinds]bool    // used
@@ -142,6 +147,7 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	day := w.today(now)
 	day.Held += float32(v.held)
 	day.Memory = max(day.Memory, float32(v.memory))
+	day.Settled = max(day.Settled, float32(v.settled))
 	weight := w.weight(now)
 	w.MemoryUnread += weight * v.memoryUnread
 	w.MediaUnread += weight * v.mediaUnread
@@ -211,11 +217,31 @@ func (w *workload) resume(uid string, now time.Time) {
 	w.Pods = append(w.Pods, podSeen{UID: uid, Last: now.Unix()})
 }
 
-// seen notes that a window of a pod ended at a time.
-func (w *workload) seen(uid string, at time.Time) {
-	if i := w.podAt(uid); i >= 0 {
-		w.Pods[i].Last = at.Unix()
+// seen notes that a window of a pod on a device ended at a time.
+func (w *workload) seen(d *device, at time.Time) {
+	i := w.podAt(d.holder.UID)
+	if i < 0 {
+		return
 	}
+
+	p := &w.Pods[i]
+	several := p.Last == at.Unix()
+	p.Last, p.Idle = at.Unix(), 0
+	if !several && !d.idle.IsZero() && !d.up.IsZero() {
+		p.Idle = max(d.idle.Unix(), d.up.Unix())
+	}
+}
+
+// shortRestart is for how long an exporter can be away without that an idle device counts as one that may have worked.
+const shortRestart = 15 * time.Minute
+
+// takeUp takes over since when the pod of a device has been up and idle, from before a restart of the exporter.
+func (w *workload) takeUp(d *device, now time.Time) {
+	i := w.podAt(d.holder.UID)
+	if i < 0 || w.Pods[i].Idle == 0 || now.Unix()-w.Pods[i].Last > int64(shortRestart.Seconds()) {
+		return
+	}
+	d.idle, d.up = time.Unix(w.Pods[i].Idle, 0), time.Unix(w.Pods[i].Idle, 0)
 }
 
 func (w *workload) podAt(uid string) int {
@@ -292,6 +318,7 @@ func (w *workload) sums(now time.Time) daySums {
 		all.Held += d.Held
 		all.Measured += d.Measured
 		all.Memory = max(all.Memory, d.Memory)
+		all.Settled = max(all.Settled, d.Settled)
 		all.Busy10, all.PCIe = max(all.Busy10, d.Busy10), max(all.PCIe, d.PCIe)
 		all.MinWidth, all.MinBandwidth = lesser(all.MinWidth, d.MinWidth), lesser(all.MinBandwidth, d.MinBandwidth)
 	}
@@ -319,7 +346,12 @@ func (w *workload) isProvisional(now time.Time) bool {
 // minObservedDays leaves out a weekend.
 const minObservedDays = 5
 
-// trendBytesPerDay returns the slope of the daily maxima of memory: the steepest of those by least squares over the
+// settled returns the largest use of memory while no start was under way, in MiB; the largest of all if that is not
+// known.
+func (d *daySums) settled() float32 { return cmp.Or(d.Settled, d.Memory) }
+
+// trendBytesPerDay returns the slope of the daily maxima of memory, starts left out: the steepest of those by least
+// squares over the
 // last days, however many of them, since growth can have begun lately. It is 0 if they shrink or are known for less
 // than a day and a half.
 func (w *workload) trendBytesPerDay(now time.Time) float64 {
@@ -332,7 +364,7 @@ func (w *workload) trendBytesPerDay(now time.Time) float64 {
 		if d.Day != today-back || d.Memory == 0 {
 			continue
 		}
-		x, y := min(0, float64(1-back)-(days-float64(today))), float64(d.Memory) // its end; of today, now
+		x, y := min(0, float64(1-back)-(days-float64(today))), float64(d.settled()) // its end; of today, now
 		n, sx, sy, sxx, sxy = n+1, sx+x, sy+y, sxx+x*x, sxy+x*y
 		if n >= 3 && x <= -1.5 {
 			steepest = max(steepest, (n*sxy-sx*sy)/(n*sxx-sx*sx))

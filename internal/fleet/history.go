@@ -27,6 +27,8 @@ type history struct {
 	engines            map[string]*engineSteps
 	mig, shared, multi bool
 	told               bool // it is known whether anything held it
+	// arrived: the last holder came within the window. stayed: some holder that did had the GPU for an hour.
+	arrived, stayed bool
 }
 
 // engineSteps says how busy the media engines of a kind were in each step of five minutes, as shares of all of them; 0
@@ -158,6 +160,7 @@ func (q *querier) queryMeans(gpus []*device) {
 		q.series(held, gpus, steps, all.add)
 	}
 	all.finish(q.gpus)
+	all.findStarts()
 	if q.dialect.used != "" {
 		q.series(q.dialect.used, unlike(gpus, (*history).isHeld), steps,
 			func(h *history, at int, _ model.Metric, _ float64) { h.held[at] = true })

@@ -71,6 +71,9 @@ func (a *analysis) summarize(g *device) GPU {
 		return answer
 	default:
 		h.addLinks(facts, known.Profiles)
+		if h.sawStart() {
+			facts.Evidence.Starts = 1
+		}
 		answer.model = known
 		answer.addEvidence(facts, math.IsNaN(h.nvlink), advise.Choose(gpuOf(&known, total), facts, o.Advise))
 		answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(a.end)

@@ -29,6 +29,7 @@ func narrow(o Options) *device {
 	}
 	h.total, h.nvlink, h.namespaces["vision"] = 81559<<20, 0, len(h.held)
 	h.told = true
+	h.arrived, h.stayed = true, true
 	d := native()
 	return &device{uuid: "GPU-1", cluster: "a", node: "n", name: "NVIDIA H100 80GB HBM3", modelCount: 1, dialect: &d,
 		history: h}
@@ -64,7 +65,29 @@ func judgmentsOfHistories() map[string]judgment {
 		"no total":        {func(_ *device, h *history) { h.total = 0 }, "slice  1g.10gb"},
 		"another size":    {func(_ *device, h *history) { h.total = 64 << 30 }, "keep model-unknown "},
 		"profiles unsaid": {func(d *device, _ *history) { d.name = "NVIDIA B300" }, "keep model-unknown "},
-		"no busy time":    {func(_ *device, h *history) { lose(h, 0, 168) }, "keep no-history "},
+		"held since before the window": {func(_ *device, h *history) { h.arrived, h.stayed = false, false },
+			"keep start-unseen "},
+		"a new pod, of half an hour": {func(_ *device, h *history) { h.stayed = false }, "keep start-unseen "},
+		"at a context's size for an hour": {func(_ *device, h *history) {
+			h.arrived, h.memory[70] = false, 600<<20
+		}, "slice  1g.10gb"},
+		"without memory for an hour": {func(_ *device, h *history) { h.arrived, h.memory[70] = false, 0 },
+			"slice  1g.10gb"},
+		"at a context's size in the end": {func(_ *device, h *history) {
+			h.arrived, h.memory[167] = false, 600<<20
+		}, "keep start-unseen "},
+		"small all the time": {func(_ *device, h *history) {
+			h.arrived = false
+			for at := range h.memory {
+				h.memory[at] = 900 << 20
+			}
+		}, "keep start-unseen "},
+		"without memory": {func(_ *device, h *history) {
+			for at := range h.memory {
+				h.memory[at] = 9 << 20
+			}
+		}, "keep start-unseen "},
+		"no busy time": {func(_ *device, h *history) { lose(h, 0, 168) }, "keep no-history "},
 		"no memory": {func(_ *device, h *history) {
 			for at := range h.memory {
 				h.memory[at] = math.NaN()
@@ -248,6 +271,13 @@ func TestHoldersUnknown(t *testing.T) {
 	d.cluster = "b"
 	clear(d.history.held)
 	clear(d.history.namespaces)
+	d.history.arrived = false
+	unseen := *d
+	history := *d.history
+	unseen.history = &history
+	cmptest.Equal(t, "in use all the time", analysisOf(o).summarize(&unseen).Reason, advise.ReasonStartUnseen)
+
+	d.history.memory[70] = 600 << 20
 	g := analysisOf(o).summarize(d)
 	cmptest.Equal(t, "action", g.Action, advise.ActionSlice)
 	cmptest.Equal(t, "held hours per week", g.HeldHoursPerWeek, 168)

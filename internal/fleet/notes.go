@@ -5,13 +5,15 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
 // coarser says how the answer differs from an Advisor's.
 const coarser = "The rules are those of migctl recommend, the evidence is coarser: a GPU is judged with all that " +
 	"ran on it, by means over 5 minutes instead of one, and profiles and SMs come from a table of models, not from the " +
-	"driver. Not seen are graphics processes, annotations of pods, the device plugin's strategy, peer-to-peer traffic " +
-	"over PCIe, L2 cache and clocks. Before you change a node, ask migctl recommend there."
+	"driver. Not seen are starts from before the window, graphics processes, annotations of pods, the device plugin's " +
+	"strategy, peer-to-peer traffic over PCIe, L2 cache and clocks. Before you change a node, ask migctl recommend there."
 
 // counts are how many GPUs lack what.
 type counts struct {
@@ -100,6 +102,11 @@ func (a *analysis) notes(r *Report) []string {
 	add(r.Fleet.Idle, "Nothing at all ran on %d of the GPUs that could be slices, although they were held: ask whether "+
 		"they are needed.",
 		r.Fleet.Idle)
+	unseen := r.Fleet.Reasons[advise.ReasonStartUnseen]
+	add(unseen, "%d of the GPUs stay as they are although a slice would do by what is in the history: what holds them "+
+		"started before it, and a start can need more memory than ever after. A longer --window may have their starts, "+
+		"and restarting one replica shows them; migctl recommend on the node remembers those that its exporter has seen. "+
+		"Peaks between two scrapes are in no history.", unseen)
 	add(r.Fleet.Share, "Wide kernels run on %d of the GPUs that stay as they are, seldom: a slice would stretch their "+
 		"requests, but several such workloads could share a GPU (MPS or time-slicing).", r.Fleet.Share)
 	add(r.Fleet.Provisional, "%d of the slices are provisional: there is evidence of less than seven days.",

@@ -65,7 +65,7 @@ func TestRightsizingLoop(t *testing.T) {
 		q := url.Values{"namespace": {p.namespace}, "pod": {p.name}, "resource": {p.resource}}
 		n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?"+q.Encode())
 	}
-	n.runLong(184 * time.Hour)
+	n.runLong(204 * time.Hour) // a day in which the notebook's slice is idle
 	if got := n.gpusOf("GpuRightsizingCandidate"); got != "" {
 		t.Errorf("GpuRightsizingCandidate still fires for GPUs %q", got)
 	}
@@ -85,7 +85,7 @@ func TestRightsizingLoop(t *testing.T) {
 	expectEffectShown(t, socket, n.exporters[0].url)
 	// it is given up
 	n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?namespace=ml&pod=notebook-ben&resource=example.com/none")
-	n.runLong(188 * time.Hour)
+	n.runLong(208 * time.Hour)
 	n.expectStory("GpuRightsizingCandidate", "GpuAllocatedIdle", "MigSliceRightsizingIdle", "MigSliceAllocatedIdle")
 }
 
@@ -157,23 +157,28 @@ workloads:
   - {name: full, memory: {steps: [{at: 0s, value: 2GiB}, {at: 90m, value: 9600MiB}]}, sm: 4}
   - {name: notebook, memory: 600MiB}
 pods:
-  - {namespace: ml, name: greedy-0, resource: nvidia.com/mig-2g.20gb, device: "0/2g.20gb@4", workload: greedy, for: 12h}
-  - {namespace: ml, name: full-0, resource: nvidia.com/mig-1g.10gb, device: "0/1g.10gb@6", workload: full, for: 12h}
-  - {namespace: ml, name: idle-0, resource: nvidia.com/mig-3g.40gb, device: "1/3g.40gb@0", workload: notebook, for: 12h}
+  - {namespace: ml, name: greedy-0, resource: nvidia.com/mig-2g.20gb, device: "0/2g.20gb@4", workload: greedy, for: 40h}
+  - {namespace: ml, name: full-0, resource: nvidia.com/mig-1g.10gb, device: "0/1g.10gb@6", workload: full, for: 40h}
+  - {namespace: ml, name: idle-0, resource: nvidia.com/mig-3g.40gb, device: "1/3g.40gb@0", workload: notebook, for: 40h}
 `
 
-// TestAdvisorOnSlices: slices that are too small and idle ones are reported within four hours, free ones never.
+// TestAdvisorOnSlices: slices that are too small are reported within four hours, idle ones after a day, free ones never.
 func TestAdvisorOnSlices(t *testing.T) {
 	t.Parallel()
 	n := newRollout(t, sized, advisorPolls)
 	n.start("gpu-node-1:9401", "mig-exporter-a")
 	n.runLong(4 * time.Hour)
-	for name, want := range map[string]string{"MigSliceRightsizingGrow": "0 0", "MigSliceRightsizingIdle": "1"} {
+	fires := func(name, want string) {
+		t.Helper()
 		if got := n.gpusOf(name); got != want {
 			t.Errorf("%s fires for slices of GPUs %q, want %q", name, got, want)
 		}
 	}
-	n.runLong(16 * time.Hour)
+	fires("MigSliceRightsizingGrow", "0 0")
+	fires("MigSliceRightsizingIdle", "")
+	n.runLong(28 * time.Hour)
+	fires("MigSliceRightsizingIdle", "1")
+	n.runLong(44 * time.Hour)
 	n.expectStory("MigSliceRightsizingGrow", "MigSliceRightsizingIdle",
 		"MigSliceSaturated", "MigSliceMemoryNearlyFull", "MigSliceAllocatedIdle")
 }
@@ -185,8 +190,8 @@ seed: 1
 gpus:
   - {model: H100-80GB, mig: true, layout: ["3g.40gb@0", "3g.40gb@4"]}
 workloads:
-  - {name: narrow, memory: 4GiB, sm: 5, dram: 0.05, tensor: 0.1}
-  - {name: right, memory: 26GiB, sm: {sine: {min: 30, max: 50, period: 24h}}, dram: 0.3, tensor: 0.3}
+  - {name: narrow, memory: {steps: [{at: 0s, value: 500MiB}, {at: 1s, value: 4GiB}]}, sm: 5, dram: 0.05, tensor: 0.1}
+  - {name: right, memory: {steps: [{at: 0s, value: 500MiB}, {at: 1s, value: 26GiB}]}, sm: {sine: {min: 30, max: 50, period: 24h}}, dram: 0.3, tensor: 0.3}
 pods:
   - {namespace: ml, name: narrow-0, resource: nvidia.com/mig-3g.40gb, device: "0/3g.40gb@0", workload: narrow}
   - {namespace: ml, name: right-0, resource: nvidia.com/mig-3g.40gb, device: "0/3g.40gb@4", workload: right}

@@ -71,7 +71,7 @@ func (u unit) noise(minute int, of string) float64 {
 // at returns what is true in a minute of the history, which has so many minutes.
 func (u unit) at(minute, minutes int) reading {
 	r := reading{up: true, held: true, namespace: "serving", model: h100, memory: 6 << 30, nvlink: 1000 * float64(minute)}
-	r.pod = fmt.Sprintf("%s-%d-%d", u.kind, u.node, u.index)
+	r.pod = u.podAt(minute, minutes)
 	wave := 0.5 + 0.5*math.Sin(float64(minute)/1440*2*math.Pi+float64(u.index))
 	noise := u.noise(minute, "load")
 	load := func(busy, width, bandwidth float64) {
@@ -129,6 +129,18 @@ func (u unit) at(minute, minutes int) reading {
 	r.utilizationPercent = math.Round(100 * r.busy)
 	return r
 }
+
+// podAt returns the name of the pod of a GPU. One follows another, so that its start is in the history.
+func (u unit) podAt(minute, minutes int) string {
+	name := fmt.Sprintf("%s-%d-%d", u.kind, u.node, u.index)
+	if minute < minutes/4 {
+		name += before
+	}
+	return name
+}
+
+// before ends the name of the pod that was there first.
+const before = "-before"
 
 // naming is how an exporter names what it serves.
 type naming struct {
@@ -220,7 +232,12 @@ func (w *writer) native(u unit, r *reading, at int64) error {
 	if err != nil {
 		return err
 	}
-	pod := seriesID{node: u.node, index: u.index, family: "nvidia_gpu_pod_info"}
+	pod := seriesID{node: u.node, index: u.index, family: "nvidia_gpu_pod_info", pod: r.pod}
+	earlier := pod
+	earlier.pod += before
+	if err := w.end(at, earlier); err != nil {
+		return err
+	}
 	if !r.held || r.mig { // pods hold its slices
 		return w.end(at, pod)
 	}

@@ -71,7 +71,8 @@ func adviceAfter(t *testing.T, scenario string, o advise.Options, duration time.
 	defer n.Close()
 	o.MaxGap = 2 * time.Minute
 	a := advise.New(o)
-	var last *gpu.Snapshot
+	last := snapshot(t, n) // containers have not loaded anything yet
+	a.Observe(last)
 	for range int(duration / time.Minute) {
 		if err := n.Advance(time.Minute); err != nil {
 			t.Fatal(err)

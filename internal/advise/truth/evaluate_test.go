@@ -98,7 +98,7 @@ func (s *subject) apply(n *node, minute int) {
 	}
 	d := s.work.demand(minute)
 	whole := kernels.Run(d, n.wholeDevice())
-	s.next.add(s.work.need(minute), s.work.uses(minute))
+	s.next.add(s.work.needMoved(minute, observedMinutes), s.work.uses(minute))
 	for _, size := range s.sizes {
 		size.real.add(d, size.on, whole, minute)
 		size.hidden.add(d, size.lossy, whole, minute)
@@ -311,7 +311,7 @@ func (s *subject) knowsAll(c *candidate) bool { return !s.harms(c) }
 
 // knowsPast is the oracle that knows all that could be observed.
 func (s *subject) knowsPast(c *candidate) bool {
-	return !s.past.outOfMemory(c.profile) && !lacks(c.profile, s.past.media) && c.foreseen.does()
+	return s.work.startSeen() && !s.past.outOfMemory(c.profile) && !lacks(c.profile, s.past.media) && c.foreseen.does()
 }
 
 // watch runs what was recommended in slices, for the same adviser to watch, and keeps when it says that one must grow.
@@ -320,7 +320,7 @@ func watch(n *node, res *result, way int, hidden bool, which func(*candidate) bo
 	var of []*subject
 	for _, s := range res.subjects {
 		if c := s.answers[way]; c != nil && which(c) {
-			one := slice{index: s.gpu, work: s.work, profile: c.profile}
+			one := slice{index: s.gpu, work: s.work, profile: c.profile, moved: observedMinutes}
 			if hidden {
 				one.loss = s.work.loss
 			}

@@ -165,7 +165,9 @@ func compareNode(t *testing.T, n *node, minutes, slicedMinutes int) *agreement {
 	var list []slice
 	for _, s := range n.subjects() {
 		if r := &advice[s.gpu]; r.Action == advise.ActionSlice {
-			list = append(list, slice{index: s.gpu, work: s.work, profile: s.find(r.Recommended).profile})
+			list = append(list, slice{
+				index: s.gpu, work: s.work, profile: s.find(r.Recommended).profile, moved: minutes,
+			})
 		}
 	}
 	if len(list) == 0 {

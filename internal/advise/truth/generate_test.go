@@ -95,6 +95,7 @@ func newWorkload(r *rand.Rand, m *model) *workload {
 	w.needGiB = steady(m.gib * (0.03 + 0.35*r.Float64()*r.Float64()))
 	w.addState(r, m, between(r, 0.02, 0.5))
 	w.shape(r, m)
+	w.addStart(m)
 	return w
 }
 

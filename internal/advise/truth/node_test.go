@@ -163,6 +163,7 @@ type slice struct {
 	work    *workload
 	profile *gpu.Profile
 	loss    float64
+	moved   int // the minute in which it was moved
 }
 
 // sliced returns a node on which each slice is on a GPU of its own: MIG isolates what the workload model knows of.
@@ -198,10 +199,14 @@ func (n *node) advanceSlices(s *gpu.Snapshot, slices []slice, minute int) {
 		on := n.device(p, slices[k].loss)
 		if running {
 			r = kernels.Run(w.demand(minute), on)
-			i.Holders = w.holders(slices[k].index, number)
-			used, wanted = uint64(w.need(minute)*gib), w.uses(minute)
+			i.Holders = slices[k].movedHolders(number)
+			wanted = w.uses(minute)
+			alive := false
+			if used, alive = slices[k].uses(minute); !alive {
+				r, wanted = kernels.Result{}, kernels.Engines{}
+			}
 		}
-		i.Memory.Used = gpu.Some(min(used, p.MemoryBytes))
+		i.Memory.Used = gpu.Some(used)
 		i.Media = mediaOf(wanted, on.Engines, r)
 		i.Activity = gpu.Activity{
 			GraphicsEngine: gpu.Some(r.Busy), SM: gpu.Some(r.SMs / on.SMs), DRAM: gpu.Some(r.Bandwidth / on.Bandwidth),

@@ -9,6 +9,9 @@ import (
 // record is what is kept of a workload.
 type record struct {
 	name, kind, mix, model string
+	// start is how its pods start, startSeen whether one did while it was observed.
+	start     string
+	startSeen bool
 	// foreseeable is false if a new version came after the advice: nothing that was observed shows it.
 	foreseeable bool
 	// all and past say whether the oracles, that knows all and that knows what could be observed, have a slice for it.
@@ -44,6 +47,7 @@ type effect struct {
 func (s *subject) record(n *node) record {
 	r := record{
 		name: fmt.Sprintf("%s GPU %d", n.name, s.gpu), kind: s.work.kind, mix: s.work.mix, model: n.model.Name,
+		start: s.work.start.name, startSeen: s.work.startSeen(),
 		foreseeable: s.work.changes == 0, flaps: s.flaps, all: s.best(s.knowsAll) != nil, past: s.best(s.knowsPast) != nil,
 		reason: string(s.report[byDefault].Reason),
 	}
@@ -107,6 +111,9 @@ func violations(records []record) []string {
 				continue
 			}
 			about := fmt.Sprintf("%s (%s, %s, %s) in %s, way %d", r.name, r.model, r.kind, r.mix, v.profile, way)
+			if !r.startSeen {
+				found = append(found, about+": is recommended although no start was observed")
+			}
 			if v.dies() {
 				found = append(found, fmt.Sprintf("%s: out of memory %v, engine missing %v", about, v.outOfMemory, v.engineMissing))
 			}

@@ -70,7 +70,7 @@ behave.
 
 %d nodes of eight GPUs (%s), %d workloads. Each is observed on its whole GPU for 14 days at
 windows of 60 s. Then what is recommended is applied, and the same workload runs on for 7 days in its slice; it is compared
-with the whole GPU minute by minute. Work that a slice has no time for is lost, not queued; so is what its media engines cannot do of a workload that
+with the whole GPU minute by minute. The move starts its pod again. Work that a slice has no time for is lost, not queued; so is what its media engines cannot do of a workload that
 keeps more of them busy than it has. A regret is a loss of more than
 5 %% of throughput over the 7 days, or a p95 of stretch above 2. Workloads that get a new version after the advice, which
 nothing foretells, are counted apart.
@@ -81,6 +81,7 @@ nothing foretells, are counted apart.
 	s.renderStretch(&b)
 	s.renderRegrets(&b)
 	s.renderHidden(&b)
+	s.renderStarts(&b)
 	s.renderKinds(&b)
 	s.full.render(&b)
 	return b.String()
@@ -144,8 +145,8 @@ func (s *summary) flapsPerWeek() float64 {
 func (s *summary) renderOracles(b *strings.Builder) {
 	b.WriteString(`## Against two oracles
 
-One knows what will happen. The other knows every minute that was observed, decides by the expected stretch and keeps no
-reserve. Precision: of the slices recommended, those that the oracle agrees to. Recall: of the workloads that the oracle has a
+One knows what will happen. The other knows every minute that was observed, decides by the expected stretch, keeps no
+reserve, and moves nothing of which it saw no start. Precision: of the slices recommended, those that the oracle agrees to. Recall: of the workloads that the oracle has a
 slice for, those that were recommended one that it agrees to.
 
 | oracle | workloads with a slice | precision, default | recall, default | precision, strict | recall, strict |
@@ -301,6 +302,48 @@ hour.
 of memory and %d regret it; %d of these are advised to grow within an hour.
 
 `, given, dead, bad, noticed)
+}
+
+// renderStarts has the ways in which pods start.
+func (s *summary) renderStarts(b *strings.Builder) {
+	b.WriteString(`## By kind of start
+
+A move starts the pods again, so each slice has to do for the start. Some starts lie before the time that is observed: nothing is
+recommended then.
+
+| start | workloads | recommended: default | strict | naive | killed: default | strict | naive | start not observed | of them recommended |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
+`)
+	for _, name := range startNames() {
+		total, unseen, given, killed, blind := 0, 0, [ways]int{}, [ways]int{}, 0
+		for i := range s.records {
+			r := &s.records[i]
+			if r.start != name || !r.foreseeable {
+				continue
+			}
+
+			total++
+			if !r.startSeen {
+				unseen++
+			}
+			for way := range ways {
+				v := &r.verdicts[way]
+				if !v.given {
+					continue
+				}
+				given[way]++
+				if v.outOfMemory {
+					killed[way]++
+				}
+				if !r.startSeen && way == byDefault {
+					blind++
+				}
+			}
+		}
+		fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d | %d | %d | %d | %d |\n", name, total, given[0], given[1], given[2],
+			killed[0], killed[1], killed[2], unseen, blind)
+	}
+	b.WriteString("\n")
 }
 
 // renderKinds has the kinds of workloads.

@@ -17,12 +17,13 @@ type scenarioWriter struct {
 	from, to                   int // minutes of the workloads; the scenario begins with the first
 	gpus, loads, pods, running strings.Builder
 	traces                     int
+	memory                     func(work *workload, minute int) float64 // in use, in GiB
 }
 
 // wholeScenario returns a node on whole GPUs as a scenario of some minutes.
 func wholeScenario(t *testing.T, n *node, minutes int) *sim.Scenario {
 	t.Helper()
-	w := &scenarioWriter{t: t, dir: t.TempDir(), to: minutes}
+	w := &scenarioWriter{t: t, dir: t.TempDir(), to: minutes, memory: (*workload).takes}
 	for i, work := range n.gpus {
 		sharing := ""
 		if work != nil && work.shared {
@@ -43,6 +44,7 @@ func wholeScenario(t *testing.T, n *node, minutes int) *sim.Scenario {
 func slicedScenario(t *testing.T, n *node, slices []slice, from, minutes int) *sim.Scenario {
 	t.Helper()
 	w := &scenarioWriter{t: t, dir: t.TempDir(), from: from, to: from + minutes}
+	w.memory = func(work *workload, minute int) float64 { return work.needMoved(minute, from) }
 	for k, s := range slices {
 		at := s.profile.Placements[0].Start
 		fmt.Fprintf(&w.gpus, "  - {model: %q, mig: true, layout: [%s@%d]}\n", n.model.Name, s.profile.Name, at)
@@ -154,7 +156,7 @@ func (w *scenarioWriter) addLoad(name string, work *workload, state, from, until
 		return
 	}
 	fmt.Fprintf(&w.loads, "    memory: %s\n", w.trace(from, until, func(minute int) string {
-		return fmt.Sprintf("%.0fB", work.takes(minute)*gib)
+		return fmt.Sprintf("%.0fB", w.memory(work, minute)*gib)
 	}))
 	for kind, key := range [4]string{"encoder", "decoder", "jpeg", "ofa"} {
 		if work.media[kind] > 0 {

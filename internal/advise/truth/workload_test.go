@@ -47,6 +47,7 @@ type workload struct {
 	// changes is the minute of a new version that has other kernels, load and memory; 0 if there is none. Nothing
 	// foretells it.
 	changes int
+	start   starting
 }
 
 // random returns a number of 0-1 for a moment, the same at each call.
@@ -60,6 +61,12 @@ func (w *workload) random(minute int, purpose uint64) float64 {
 // runs reports whether a pod of the workload is there, and the number of the pod.
 func (w *workload) runs(minute int) (bool, int) {
 	if w.lifetime == 0 {
+		if minute < w.start.began {
+			return false, 0
+		}
+		if w.start.every > 0 {
+			return true, (minute - w.start.began) / w.start.every
+		}
 		return true, 0
 	}
 	cycle := w.lifetime + w.pause
@@ -86,8 +93,11 @@ func (w *workload) demand(minute int) kernels.Demand {
 	return kernels.Demand{Phases: w.states[w.stateOf(minute)], Busy: min(max(busy, 0), 1), Media: w.uses(minute)}
 }
 
-// need returns the memory that it must have, in GiB.
-func (w *workload) need(minute int) float64 {
+// need returns the memory that it must have on its whole GPU, in GiB.
+func (w *workload) need(minute int) float64 { return w.needAfter(minute, w.startedAt(minute)) }
+
+// settledNeed returns the memory that it must have once its pod has started, in GiB.
+func (w *workload) settledNeed(minute int) float64 {
 	need := w.needGiB(minute)
 	if w.changed(minute) {
 		need *= 1.3

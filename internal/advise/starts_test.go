@@ -1,0 +1,383 @@
+package advise
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/gob"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// stage is what a GPU shows for some minutes: the memory in GiB that what holds it uses, if anything does.
+type stage struct {
+	minutes int
+	gib     float64
+	change  func(*gpu.GPU)
+}
+
+// held is a stage of a pod, free one of a GPU that nothing holds, gone one that is not observed.
+func held(minutes int, gib float64) stage { return stage{minutes: minutes, gib: gib} }
+
+func heldBy(uid string, minutes int, gib float64) stage {
+	return stage{minutes, gib, func(g *gpu.GPU) { g.Holders[0].PodUID = uid }}
+}
+
+func free(minutes int) stage {
+	return stage{minutes, 0, func(g *gpu.GPU) { g.Holders, g.Allocated = nil, gpu.Some(false) }}
+}
+
+func gone(minutes int) stage { return stage{minutes, 0, func(g *gpu.GPU) { g.UUID = "" }} }
+
+func runs(pid uint32, minutes int, gib float64) stage {
+	return stage{minutes, gib, func(g *gpu.GPU) { g.Readings.Processes = gpu.Some([]gpu.Process{{PID: pid}}) }}
+}
+
+// play shows a GPU in stages, a minute at a time, and returns the last Snapshot.
+func play(t testing.TB, a *Advisor, at time.Time, stages ...stage) *gpu.Snapshot {
+	t.Helper()
+
+	var s *gpu.Snapshot
+	for _, stage := range stages {
+		g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.01, gib: stage.gib}, pod("ml", "Deployment/a"))
+		if stage.change != nil {
+			stage.change(&g)
+		}
+
+		for range stage.minutes {
+			s = &gpu.Snapshot{Time: at, Hostname: "node-a", GPUs: []gpu.GPU{g}}
+			if at = at.Add(time.Minute); g.UUID != "" {
+				a.Observe(s)
+			}
+		}
+	}
+
+	return s
+}
+
+// seenStart is how many starts of the workload were seen, and the largest use of memory in them, in GiB.
+type seenStart struct {
+	count int
+	gib   float64
+}
+
+func startCases() map[string]struct {
+	stages []stage
+	want   seenStart
+} {
+	const day = 24 * 60
+	undescribed := stage{1, 3, func(g *gpu.GPU) { g.Holders[0].Undescribed, g.Holders[0].Workload = true, "" }}
+	unnamed := stage{5, 30, func(g *gpu.GPU) { g.Holders, g.Allocated = nil, gpu.None[bool]() }}
+	labeled := stage{60, 8, func(g *gpu.GPU) { g.Holders[0].Rightsizing.Workload = "b" }}
+
+	return map[string]struct {
+		stages []stage
+		want   seenStart
+	}{
+		"falls by a tenth":                {[]stage{free(1), held(5, 30), held(1, 26)}, seenStart{1, 30}},
+		"falls by less":                   {[]stage{free(1), held(5, 30), held(30, 28)}, seenStart{}},
+		"flat for an hour":                {[]stage{free(1), held(62, 8)}, seenStart{1, 8}},
+		"flat for less":                   {[]stage{free(1), held(58, 8)}, seenStart{}},
+		"grows for an hour and more":      {[]stage{free(1), held(40, 8), held(40, 20), held(40, 30), held(62, 34)}, seenStart{1, 34}},
+		"grows in rounds":                 {[]stage{free(1), held(5, 20), held(5, 12), held(5, 33), held(200, 9)}, seenStart{1, 33}},
+		"grows long after its start":      {[]stage{free(1), held(5, 20), held(200, 12), held(5, 33)}, seenStart{1, 20}},
+		"was there before the exporter":   {[]stage{held(9*day, 8)}, seenStart{}},
+		"came while nothing was observed": {[]stage{free(1), gone(5), held(9*day, 8)}, seenStart{}},
+		"was not observed in its start":   {[]stage{free(1), held(5, 8), gone(5), held(9*day, 8)}, seenStart{}},
+		"used memory before it was named": {[]stage{free(1), unnamed, held(9*day, 30)}, seenStart{}},
+		"was described a poll later":      {[]stage{free(1), undescribed, held(62, 8)}, seenStart{1, 8}},
+		"its label changes":               {[]stage{held(100, 8), labeled, held(100, 8)}, seenStart{}},
+		"takes the place of another": {[]stage{heldBy("uid-1", 100, 8), heldBy("uid-2", 5, 30), heldBy("uid-2", 5, 8)},
+			seenStart{1, 30}},
+		"is restarted":                     {[]stage{held(100, 8), held(1, 0.3), held(5, 30), held(5, 8)}, seenStart{1, 30}},
+		"is restarted between two polls":   {[]stage{runs(7, 100, 8), runs(8, 5, 30), runs(8, 5, 8)}, seenStart{1, 30}},
+		"has another worker":               {[]stage{runs(7, 100, 8), {5, 30, twoProcesses}, runs(8, 5, 8)}, seenStart{}},
+		"ends early, as a short job":       {[]stage{free(1), held(10, 8), free(1)}, seenStart{1, 8}},
+		"is killed while it loads":         {[]stage{free(1), held(5, 10), held(1, 20), held(1, 0)}, seenStart{}},
+		"holds a context for a day":        {[]stage{free(1), held(day+2, 0.5)}, seenStart{1, 0.5}},
+		"holds a context for less":         {[]stage{free(1), held(day-2, 0.5)}, seenStart{}},
+		"held a context before":            {[]stage{held(2*day, 0.5)}, seenStart{}},
+		"held a context, and then loads":   {[]stage{held(200, 0.5), held(5, 30), held(5, 8)}, seenStart{1, 30}},
+		"held a context, and grows little": {[]stage{held(200, 0.9), held(200, 1.2)}, seenStart{}},
+		"held nothing before it loads":     {[]stage{held(200, 0), held(5, 30), held(5, 8)}, seenStart{1, 30}},
+		"holds nothing":                    {[]stage{free(1), held(9*day, 0)}, seenStart{}},
+		"has waited before it loads":       {[]stage{free(1), held(300, 0), held(5, 30), held(5, 8)}, seenStart{1, 30}},
+	}
+}
+
+func twoProcesses(g *gpu.GPU) { g.Readings.Processes = gpu.Some([]gpu.Process{{PID: 7}, {PID: 8}}) }
+
+// TestStarts: a start counts once all of it was seen, with its largest use of memory.
+func TestStarts(t *testing.T) {
+	for about, c := range startCases() {
+		a := New(fastOptions())
+		play(t, a, start(), c.stages...)
+
+		var got seenStart
+		for _, w := range a.workloads {
+			got.count += int(w.Starts.Seen)
+			got.gib = max(got.gib, w.Starts.peak()/1024)
+		}
+		if got.count != c.want.count || got.gib < c.want.gib-0.01 || got.gib > c.want.gib+0.01 {
+			t.Errorf("%s: %+v, want %+v", about, got, c.want)
+		}
+	}
+}
+
+// TestStartIsNeeded: what a start needed is needed in a slice, where the container starts again, however long ago it
+// was; five later ones take its place.
+func TestStartIsNeeded(t *testing.T) {
+	const day = 24 * 60
+	a := New(fastOptions())
+	s := play(t, a, start(), free(1), held(5, 30), held(20*day, 8))
+	r := recommend(a, s).Devices[0]
+	cmptest.Equal(t, "after 20 days", r.Recommended, "3g.40gb")
+	cmptest.Equal(t, "needs GiB", r.Evidence.MemoryBytes/(1<<30), 30)
+	cmptest.Equal(t, "grows by", r.Evidence.MemoryTrend, 0)
+
+	a = restarted(t, a, s)
+	at := s.Time.Add(time.Minute)
+	for i := range keptStarts + 1 { // the first of them came while the exporter was away
+		s = play(t, a, at, heldBy(fmt.Sprint("uid-", i), 5, 8.1), heldBy(fmt.Sprint("uid-", i), 2*day, 8))
+		at = s.Time.Add(time.Minute)
+	}
+	cmptest.Equal(t, "after five others", recommend(a, s).Devices[0].Recommended, "3g.40gb")
+
+	s = play(t, a, at, heldBy("uid-last", 2*day, 8))
+	cmptest.Equal(t, "once that has held", recommend(a, s).Devices[0].Recommended, "1g.10gb")
+}
+
+// TestStartGrows: a workload that uses more than after its last start needs as much more in the next one.
+func TestStartGrows(t *testing.T) {
+	a := New(fastOptions())
+	s := play(t, a, start(), free(1), held(5, 16), held(200, 8), held(20*24*60, 12))
+	e := recommend(a, s).Devices[0].Evidence
+	cmptest.Equal(t, "seen, GiB", e.MemoryBytes/(1<<30), 16)
+	cmptest.Equal(t, "needs, GiB", needBytes(e, 0.5)/(1<<30), 30)
+}
+
+// TestStartIsNoGrowth: a start that needs much, after days that needed little, is no memory that grows.
+func TestStartIsNoGrowth(t *testing.T) {
+	a := New(fastOptions())
+	s := play(t, a, start(), free(1), held(5*24*60, 8), held(1, 0), held(5, 16), held(120, 8))
+	e := recommend(a, s).Devices[0].Evidence
+	cmptest.Equal(t, "grows by", e.MemoryTrend, 0)
+	cmptest.Equal(t, "needs GiB", e.MemoryBytes/(1<<30), 16)
+}
+
+// TestUnseenStart: a workload that was there before the exporter is no candidate, and the answer says what to do. As
+// soon as a replica has been restarted, it is.
+func TestUnseenStart(t *testing.T) {
+	const day = 24 * 60
+	a := New(fastOptions())
+	s := play(t, a, start(), held(9*day, 6))
+	r := recommend(a, s).Devices[0]
+	cmptest.Equal(t, "before", answer{r.Action, r.Reason, r.Recommended}, answer{ActionKeep, ReasonStartUnseen, ""})
+	cmptest.HasTexts(t, r.Explanation, "6.0 GiB", "Restart one replica")
+	cmptest.Equal(t, "confidence", r.Confidence, 0.5)
+	cmptest.Equal(t, "packed", recommend(a, s).Packing == nil, true)
+
+	s = play(t, a, s.Time.Add(time.Minute), heldBy("uid-new", 5, 6.3), heldBy("uid-new", 62, 6))
+	r = recommend(a, s).Devices[0]
+	cmptest.Equal(t, "after a restart", answer{r.Action, r.Reason, r.Recommended}, answer{ActionSlice, "", "1g.10gb"})
+	cmptest.Equal(t, "confidence", r.Confidence, 1)
+}
+
+// oldWorkload is what version 0.1 kept of a workload, of what matters here.
+type oldWorkload struct {
+	Key                           Key
+	First, Last, Reference        time.Time
+	Busy, Width, Bandwidth, Power histogram
+	Days                          [keptDays]struct {
+		Day                    int32
+		Observed, Held, Memory float32
+	}
+	Observed float64
+}
+
+// TestOldEvidenceHasNoStarts: evidence from before starts were followed says nothing of them.
+func TestOldEvidenceHasNoStarts(t *testing.T) {
+	a := New(fastOptions())
+	s := play(t, a, start(), free(1), held(9*24*60, 8))
+	cmptest.Equal(t, "of today", recommend(a, s).Devices[0].Action, ActionSlice)
+
+	now := a.Checkpoint()
+	old := struct {
+		Node      string
+		GPUs      []gpu.UUID
+		Time      time.Time
+		Workloads []oldWorkload
+	}{Node: now.Node, GPUs: now.GPUs, Time: now.Time}
+	for _, w := range now.Workloads {
+		o := oldWorkload{Key: w.Key, First: w.First, Last: w.Last, Reference: w.Reference, Busy: w.Busy, Width: w.Width,
+			Bandwidth: w.Bandwidth, Power: w.Power, Observed: w.Observed}
+		for i, d := range w.Days {
+			o.Days[i].Day, o.Days[i].Observed, o.Days[i].Held, o.Days[i].Memory = d.Day, d.Observed, d.Held, d.Memory
+		}
+		old.Workloads = append(old.Workloads, o)
+	}
+
+	var file bytes.Buffer
+	_, _ = io.WriteString(&file, checkpointHeader)
+	z := gzip.NewWriter(&file)
+	if err := gob.NewEncoder(z).Encode(&old); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	c, err := ReadCheckpoint(&file)
+	if err != nil || len(c.Dropped()) > 0 {
+		t.Fatal(err, c.Dropped())
+	}
+	a = New(fastOptions())
+	a.Restore(c)
+	s.Time = s.Time.Add(time.Minute)
+	a.Observe(s)
+	r := recommend(a, s).Devices[0]
+	cmptest.Equal(t, "of old evidence", answer{r.Action, r.Reason, r.Recommended}, answer{ActionKeep, ReasonStartUnseen, ""})
+	cmptest.Equal(t, "memory, GiB", r.Evidence.MemoryBytes/(1<<30), 8)
+}
+
+// TestConfidence: what is known least decides.
+func TestConfidence(t *testing.T) {
+	known := Evidence{ObservedHours: 200, CoverageRatio: 1, BusyMinutes: 500, Starts: 1, MemoryBytes: 8 << 30}
+	for about, c := range map[string]struct {
+		change func(*Evidence)
+		want   float64
+	}{
+		"all is known":      {func(*Evidence) {}, 1},
+		"half a week":       {func(e *Evidence) { e.ObservedHours = 84 }, 0.5},
+		"gaps":              {func(e *Evidence) { e.CoverageRatio = 0.96 }, 0.96},
+		"15 minutes busy":   {func(e *Evidence) { e.BusyMinutes = 15 }, 0.25},
+		"never busy":        {func(e *Evidence) { e.BusyMinutes = 0 }, 0},
+		"no start":          {func(e *Evidence) { e.Starts = 0 }, 0.5},
+		"memory that grows": {func(e *Evidence) { e.MemoryTrend = 1 << 30 }, 0.8},
+		"a day, no start":   {func(e *Evidence) { e.ObservedHours, e.Starts = 16.8, 0 }, 0.1},
+	} {
+		e := known
+		c.change(&e)
+		cmptest.Equal(t, about, confidence(&e), c.want)
+	}
+}
+
+// moves are what a workload does on a slice after a move from a whole GPU, and what the advisor says of it.
+func moves() map[string]struct {
+	profile string
+	stages  []stage
+	want    answer
+} {
+	keep := answer{Action: ActionKeep, Reason: ReasonLittleEvidence}
+	grow := answer{Action: ActionGrow, Reason: ReasonNotUp, Profile: "3g.40gb"}
+
+	return map[string]struct {
+		profile string
+		stages  []stage
+		want    answer
+	}{
+		"comes up":                         {"1g.20gb", []stage{held(5, 8), held(20, 4)}, keep},
+		"loads for most of an hour":        {"1g.20gb", []stage{held(20, 2), held(20, 3), held(15, 4)}, keep},
+		"is killed once":                   {"1g.20gb", []stage{held(3, 5), held(2, 9), held(4, 0)}, grow},
+		"is killed again and again":        {"1g.20gb", []stage{held(3, 9), held(1, 15), held(4, 0), held(3, 9), held(1, 15), held(5, 0)}, grow},
+		"is killed and restarted at once":  {"1g.20gb", []stage{held(3, 5), held(1, 9), held(1, 0.4), held(2, 9)}, grow},
+		"comes up the second time":         {"1g.20gb", []stage{held(3, 5), held(1, 9), held(1, 0), held(3, 9), held(9, 4)}, grow},
+		"has been up for an hour since":    {"1g.20gb", []stage{held(3, 5), held(1, 9), held(1, 0), held(3, 9), held(62, 4)}, keep},
+		"is killed when it has loaded":     {"1g.20gb", []stage{held(3, 5), held(30, 9), held(1, 0), held(3, 9)}, grow},
+		"holds no memory":                  {"1g.20gb", []stage{held(31, 0)}, grow},
+		"holds none for some minutes":      {"1g.20gb", []stage{held(25, 0)}, keep},
+		"comes up, and is restarted later": {"1g.20gb", []stage{held(90, 4), held(1, 0), held(4, 4)}, keep},
+		"comes up, and unloads its model":  {"1g.20gb", []stage{held(90, 4), held(120, 0)}, keep},
+		"needs a whole GPU": {"4g.40gb", []stage{held(31, 0)},
+			answer{Action: ActionGrow, Reason: ReasonNotUp, Profile: "7g.80gb"}},
+	}
+}
+
+// TestMovesThatFail: a container that did not come up in its slice must grow. It is never idle.
+func TestMovesThatFail(t *testing.T) {
+	for about, c := range moves() {
+		a := New(fastOptions())
+		s := play(t, a, start(), held(2*24*60, 4))
+
+		at := s.Time.Add(time.Minute)
+		for _, stage := range c.stages {
+			g := slicedGPU(t, "H100-80GB", c.profile, load{gib: stage.gib}, pod("ml", "Deployment/a"))
+			g.Instances[0].Holders[0].PodUID = "uid-moved"
+			s = observeFor(a, at, time.Duration(stage.minutes-1)*time.Minute, g)
+			at = s.Time.Add(time.Minute)
+		}
+		r := a.Recommend(s).Devices[0]
+		cmptest.Equal(t, about, answer{r.Action, r.Reason, r.Recommended}, c.want)
+	}
+}
+
+// TestUsualEndings: what ended early on the whole GPU, too, and did not fail there, is no failed move.
+func TestUsualEndings(t *testing.T) {
+	notebook := []stage{held(40, 4), held(1, 0.3), held(40, 4), held(1, 0.3), held(40, 4)}
+	job := []stage{heldBy("uid-1", 10, 1), heldBy("uid-1", 1, 4), free(1), heldBy("uid-2", 10, 1), heldBy("uid-2", 1, 4)}
+	service := []stage{held(200, 4)}
+	for about, c := range map[string]struct {
+		before, after []stage
+		want          Action
+	}{
+		"notebook":                  {notebook, notebook, ActionKeep},
+		"service, as if a notebook": {service, notebook, ActionGrow},
+		"job":                       {job, append(job, free(1), heldBy("uid-3", 2, 1)), ActionKeep},
+		"service, as if a job":      {service, append(job, free(1), heldBy("uid-3", 2, 1)), ActionGrow},
+	} {
+		a := New(fastOptions())
+		s := play(t, a, start(), append([]stage{free(1)}, c.before...)...)
+		s = play(t, a, s.Time.Add(time.Minute), free(1))
+		at := s.Time.Add(time.Minute)
+		for _, stage := range c.after {
+			g := slicedGPU(t, "H100-80GB", "1g.20gb", load{gib: stage.gib}, pod("ml", "Deployment/a"))
+			if stage.change != nil {
+				g.Holders = g.Instances[0].Holders
+				stage.change(&g)
+				g.Instances[0].Holders, g.Holders = g.Holders, nil
+				g.Instances[0].Allocated = g.Allocated
+			}
+			s = observeFor(a, at, time.Duration(stage.minutes-1)*time.Minute, g)
+			at = s.Time.Add(time.Minute)
+		}
+		cmptest.Equal(t, about, a.Recommend(s).Devices[0].Action, c.want)
+	}
+}
+
+// TestStartOfABatchJob: a job's start goes on when its first process comes.
+func TestStartOfABatchJob(t *testing.T) {
+	job := func(minutes int, gib float64, list ...gpu.Process) stage {
+		return stage{minutes, gib, func(g *gpu.GPU) {
+			g.Holders, g.Jobs, g.Readings.Processes = nil, []string{"4711"}, gpu.Some(list)
+		}}
+	}
+	a := New(fastOptions())
+	play(t, a, start(), free(1), job(3, 0), job(62, 8, gpu.Process{PID: 7}))
+	for _, w := range a.workloads {
+		cmptest.Equal(t, "starts", w.Starts,
+			starts{Seen: 1, Peaks: [keptStarts]float32{8 << 10}, Levels: [keptStarts]float32{8 << 10}})
+	}
+}
+
+// TestSliceThatIsHeldAndEmpty: a workload that was nowhere else and holds nothing gets no advice to grow, and is not idle.
+func TestSliceThatIsHeldAndEmpty(t *testing.T) {
+	g := slicedGPU(t, "H100-80GB", "1g.20gb", load{}, pod("ml", "Deployment/a"))
+	r := recommendFor(fastOptions(), longEnough, g)
+	cmptest.Equal(t, "answer", answer{r.Action, r.Reason, r.Recommended}, answer{ActionKeep, ReasonNotUp, ""})
+}
+
+// TestStartsOfSlices: a slice is not made smaller before a start in it was seen.
+func TestStartsOfSlices(t *testing.T) {
+	g := slicedGPU(t, "H100-80GB", "3g.40gb", load{busy: 0.5, sm: 0.05, gib: 3}, pod("ml", "Deployment/a"))
+	a, s := New(fastOptions()), &gpu.Snapshot{}
+	for minute := range 9 * 24 * 60 {
+		s = &gpu.Snapshot{Time: start().Add(time.Duration(minute) * time.Minute), Hostname: "node-a", GPUs: []gpu.GPU{g}}
+		a.Observe(s)
+	}
+	r := a.Recommend(s).Devices[0]
+	cmptest.Equal(t, "answer", answer{r.Action, r.Reason, r.Recommended}, answer{ActionKeep, ReasonStartUnseen, ""})
+}
