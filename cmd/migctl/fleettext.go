@@ -181,9 +181,13 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 		if g.Idle {
 			marks += "i"
 		}
-		p.line(text("%s %s %s %s %5.1f %3.0f%% %s-%s %s", p.cell(shortUUID(g.UUID), 13), p.cell(orUnknown(g.Node), 14),
-			p.cell(orUnknown(g.Namespace), 13), p.cell(g.Profile, 11), g.MemoryBytes/(1<<30), 100*g.BusyMean,
-			fleetStretchText(g.StretchP95.Low), fleetStretchText(g.StretchP95.High), marks))
+		stretch := unknown
+		if g.StretchP95 != nil {
+			stretch = fleetStretchText(g.StretchP95.Low) + "-" + fleetStretchText(g.StretchP95.High)
+		}
+		p.line(text("%s %s %s %s %5.1f %3.0f%% %9s %s", p.cell(shortUUID(g.UUID), 13), p.cell(orUnknown(g.Node), 14),
+			p.cell(orUnknown(g.Namespace), 13), p.cell(orUnknown(g.Profile), 11), g.MemoryBytes/(1<<30), 100*g.BusyMean,
+			stretch, marks))
 	}
 	if more := len(list) - maxListed; more > 0 {
 		p.para("", plain, fmt.Sprintf("... and %d more: -o csv lists all GPUs, with the evidence.", more))

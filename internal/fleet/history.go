@@ -25,6 +25,7 @@ type history struct {
 	nvlink             float64             // the largest rate in bytes per second; NaN if it is unknown
 	media              map[string]mediaUse // by engine
 	mig, shared, multi bool
+	advised            advised
 }
 
 // mediaUse is what is known of the media engines of a kind.
@@ -100,6 +101,7 @@ func (q *querier) facts(template string, set func(*history, *model.Sample)) {
 }
 
 func (q *querier) queryFacts() {
+	q.queryAdvice()
 	q.facts(q.dialect.mig, func(h *history, _ *model.Sample) { h.mig = true })
 	q.facts(q.dialect.total, func(h *history, row *model.Sample) { h.total = float64(row.Value) })
 	q.facts(q.dialect.nvlink, func(h *history, row *model.Sample) { h.nvlink = float64(row.Value) })

@@ -22,6 +22,9 @@ type dialect struct {
 	// media engines and the share of the scrapes that have it, by engine; and what has a value only if it was so at any
 	// time, MIG mode.
 	total, nvlink, media, mediaSeen, mig string
+	// What the right-sizing advisor says at the end of the window: the profile of a candidate, or the reason for which the
+	// GPU is none.
+	advised string
 	// At steps of five minutes: means of busy time, of utilization for the steps without it, and of what kernels use of
 	// SMs and memory bandwidth.
 	busy, utilization, sms, bandwidth measure
@@ -84,7 +87,9 @@ func native() dialect {
 		media:  "max by (uuid, engine) (max_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w]))",
 		mediaSeen: "sum by (uuid, engine) (count_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w])) / on (uuid) " +
 			"group_left () sum by (uuid) (count_over_time(nvidia_gpu_memory_used_bytes{$sel}[$w]))",
-		mig:         most("nvidia_gpu_mig_enabled") + " > 0",
+		mig: most("nvidia_gpu_mig_enabled") + " > 0",
+		advised: "max by (uuid, recommended_profile) (nvidia_gpu_rightsizing_candidate{$sel}) or on (uuid) " +
+			"max by (uuid, reason) (nvidia_gpu_rightsizing_rejected{$sel})",
 		busy:        mean("nvidia_gpu_graphics_engine_activity_ratio"),
 		utilization: mean("nvidia_gpu_utilization_ratio"),
 		sms:         mean("nvidia_gpu_sm_activity_ratio"),

@@ -16,6 +16,7 @@ const coarser = "The rules are those of migctl recommend, the evidence is coarse
 // counts are how many GPUs lack what.
 type counts struct {
 	blind, links, unheld, unpriced int
+	advised                        int
 	gone                           int
 	last                           time.Time      // end of the last step in which any GPU has a sample
 	exporters                      map[string]int // GPUs that are known under an exporter's names alone
@@ -28,6 +29,7 @@ func (a *analysis) count(r *Report) counts {
 		answer := &g.answer
 		c.blind += count(answer.ActivityUnread)
 		c.links += count(answer.NVLinkUnread)
+		c.advised += count(answer.Advised)
 		c.unheld += count(!a.holdersKnown[g.cluster])
 		c.exporters[g.dialect.name]++
 		c.gone += count(!g.last.After(a.end.Add(-hour)))
@@ -69,6 +71,7 @@ func (a *analysis) notes(r *Report) []string {
 		c.blind)
 	add(min(c.blind, fromDCGM), "dcgm-exporter serves SM activity if DCGM_FI_PROF_SM_ACTIVE is in its counters file, "+
 		"which its default one leaves out.")
+	add(c.advised, "%d GPUs are judged by the right-sizing advisor of their node, whose evidence is finer.", c.advised)
 	add(c.links, "%d GPUs have no NVLink traffic in the history: it is taken for none.", c.links)
 	add(c.unheld, "%d GPUs are in a cluster whose history names no pod or job: they count as held all the time.", c.unheld)
 	add(r.Fleet.NotChecked, "%d of the slices lack media engines whose use is not in the history: check that these "+

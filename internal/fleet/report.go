@@ -75,10 +75,12 @@ type GPU struct {
 	Explanation string `json:"explanation,omitempty"`
 	Profile     string `json:"recommendedProfile,omitempty"`
 	// Provisional and NotChecked are as in advise.Recommendation.
-	Provisional bool            `json:"provisional,omitempty"`
-	NotChecked  bool            `json:"mediaNotChecked,omitempty"`
-	Idle        bool            `json:"idle,omitempty"`
-	StretchP95  *advise.Stretch `json:"stretchP95,omitempty"`
+	Provisional bool `json:"provisional,omitempty"`
+	// Advised: the right-sizing advisor of the GPU's node decided.
+	Advised    bool            `json:"advised,omitempty"`
+	NotChecked bool            `json:"mediaNotChecked,omitempty"`
+	Idle       bool            `json:"idle,omitempty"`
+	StretchP95 *advise.Stretch `json:"stretchP95,omitempty"`
 
 	ObservedHours    float64         `json:"observedHours"` // while it was held
 	HeldHoursPerWeek float64         `json:"heldHoursPerWeek"`
@@ -163,22 +165,27 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 	}
 	var wanted []string
 	var known mig.Model
-	held := 0.
+	held, unknown := 0., 0
 	for _, g := range list {
 		if g.Action != advise.ActionSlice {
 			group.Reasons[cmp.Or(g.Reason, ReasonFree)]++
 			group.Share += count(g.Action == advise.ActionShare)
 			continue
 		}
-		wanted, known = append(wanted, g.Profile), g.model
+		// A slice whose profile is not known is taken for a whole GPU.
+		if known = g.model; g.Profile != "" {
+			wanted = append(wanted, g.Profile)
+		} else {
+			unknown++
+		}
 		held += g.HeldHoursPerWeek
 		group.Provisional += count(g.Provisional)
 		group.NotChecked += count(g.NotChecked)
 		group.Idle += count(g.Idle)
 	}
-	group.Slices = len(wanted)
+	group.Slices = len(wanted) + unknown
 	if group.Slices > 0 {
-		group.FreedGPUs = group.Slices - gpusFor(known.Profiles, wanted)
+		group.FreedGPUs = len(wanted) - gpusFor(known.Profiles, wanted)
 		group.GPUHoursPerWeek = math.Round(held*float64(group.FreedGPUs)/float64(group.Slices)*10) / 10
 	}
 	if p, ok := priceOf(a.options.Prices, key.model, known.Name); ok {
