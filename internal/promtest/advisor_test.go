@@ -27,7 +27,8 @@ func (r *ruler) gpusOf(name string) string {
 }
 
 // TestRightsizingLoop goes all the way on the shipped story of underused GPUs: after seven days the advisor's alert
-// fires for four GPUs, and what migctl recommend prints is carried out. The free GPU gets the slices, the owners ask
+// fires for four GPUs, the dashboards, migctl recommend and migctl fleet name the same four, and what migctl recommend
+// prints is planned and carried out. The free GPU gets the slices, the owners ask
 // for them. Then the pods work in slices of one GPU, four GPUs are free, and the advice is gone and does not come
 // back.
 func TestRightsizingLoop(t *testing.T) {
@@ -37,6 +38,7 @@ func TestRightsizingLoop(t *testing.T) {
 	n := newRollout(t, readFile(t, "../../testdata/scenarios/h100-underused.yaml"), advisorPolls, "--control.enabled",
 		"--control.mode=apply", "--control.socket="+socket, "--control.state-dir="+dir)
 	n.start("gpu-node-1:9401", "mig-exporter-a")
+	n.exporters[0].target.keep = nil // migctl fleet asks for more than the rules
 	for ; n.elapsed < 160*time.Hour; n.elapsed += 15 * time.Minute { // before there is a Prometheus
 		n.exporters[0].request(http.MethodPost, "/-/sim/advance?by=15m")
 	}
@@ -48,6 +50,9 @@ func TestRightsizingLoop(t *testing.T) {
 	if got := n.gpusOf("GpuRightsizingCandidate"); got != "0 1 2 5" {
 		t.Errorf("GpuRightsizingCandidate fires for GPUs %q, want 0 1 2 5", got)
 	}
+	n.expectSummary("GpuRightsizingCandidate", "GPU 1 of gpu-node-1:9401 is larger than its work needs: 1g.20gb would do and "+
+		"set 80.3% of its SMs free (held by search/embedder-0).")
+	n.expectOneAnswer(socket, "0 1 2 5", false)
 	before := n.valueNow(`avg(nvidia_gpu_sm_activity_ratio{gpu=~"[0125]"})`)
 	layouts := filepath.Join(dir, "layouts.yaml")
 	if err := os.WriteFile(layouts, []byte(migctl(t, socket, "recommend", "--spec")), 0o600); err != nil {
@@ -58,6 +63,9 @@ func TestRightsizingLoop(t *testing.T) {
 		t.Errorf("pods that move: %v, want 4", pods)
 	}
 	migctl(t, socket, "mode", "on", "7", "--yes")
+	if plan := migctl(t, socket, "plan", "-f", layouts, "--layout", "gpu-7"); !strings.Contains(plan, "1g.20gb") {
+		t.Errorf("the plan creates no 1g.20gb:\n%s", plan)
+	}
 	migctl(t, socket, "apply", "-f", layouts, "--layout", "gpu-7", "--yes")
 	for _, p := range pods {
 		q := url.Values{"namespace": {p.namespace}, "pod": {p.name}, "resource": {p.resource}}
@@ -67,6 +75,7 @@ func TestRightsizingLoop(t *testing.T) {
 	if got := n.gpusOf("GpuRightsizingCandidate"); got != "" {
 		t.Errorf("GpuRightsizingCandidate still fires for GPUs %q", got)
 	}
+	n.expectOneAnswer(socket, "", false)
 	if got := n.gpusOf("MigSliceRightsizingGrow") + n.gpusOf("MigSliceRightsizingShrink"); got != "" {
 		t.Errorf("the advisor wants other slices now: %q", got)
 	}
@@ -83,7 +92,8 @@ func TestRightsizingLoop(t *testing.T) {
 	// it is given up
 	n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?namespace=ml&pod=notebook-ben&resource=example.com/none")
 	n.runLong(188 * time.Hour)
-	n.expectStory("GpuRightsizingCandidate", "GpuAllocatedIdle", "MigSliceRightsizingIdle", "MigSliceAllocatedIdle")
+	n.expectStory("GpuUnderused", "GpuRightsizingCandidate", "GpuAllocatedIdle", "MigSliceRightsizingIdle",
+		"MigSliceAllocatedIdle")
 }
 
 // valueNow returns the one sample of a query.
