@@ -84,8 +84,8 @@ func fleetProblems() panel {
 	return panel{
 		kind: table, title: "Problems and affected pods", hue: fine, w: 24, h: 10,
 		description: "GPUs and slices with a problem, the worst first, with the pods that hold them, and nodes that " +
-			"stopped reporting within the last day; left: after a drain, which is no fault. One row with ok: nothing is wrong on the nodes that report. Empty: there " +
-			"is no data at all. Click a node for its dashboard, a holder for the pod.",
+			"stopped reporting within the last day; left: after a drain, which is no fault. One row with ok: nothing is wrong " +
+			"on the nodes that report. Empty: there is no data at all. Click a node for its dashboard, a holder for the pod.",
 		queries: []query{
 			{ref: "State", expr: wrong + " or " + nodes + " or on () " + healthy},
 			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") (" + wrong + ") or " + allPods(nodes)},
@@ -231,7 +231,8 @@ func fleetUnderused() panel {
 			{ref: "Memory", expr: of("max_over_time(mig:gpu_memory:used_ratio_max5m[2d])")},
 			{ref: "Known", expr: aggregate("max", rows+", known", wholeGPUs(evidence))},
 			{ref: "Profile", expr: aggregate("max", rows+", recommended_profile", wholeGPUs(profile))},
-			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") " + aggregate("max", rows, wholeGPUs(s.underused()))},
+			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") " +
+				aggregate("max", rows, wholeGPUs(s.underused()))},
 		},
 		columns: append(deviceColumns(toEvidence()),
 			column{field: "known", title: "Known by", width: 190},

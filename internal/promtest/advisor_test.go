@@ -38,7 +38,7 @@ func TestRightsizingLoop(t *testing.T) {
 	n := newRollout(t, readFile(t, "../../testdata/scenarios/h100-underused.yaml"), advisorPolls, "--control.enabled",
 		"--control.mode=apply", "--control.socket="+socket, "--control.state-dir="+dir)
 	n.start("gpu-node-1:9401", "mig-exporter-a")
-	n.exporters[0].target.keep = nil // migctl fleet asks for more than the rules
+	n.exporters[0].target.keep = nil                                 // migctl fleet asks for more than the rules
 	for ; n.elapsed < 160*time.Hour; n.elapsed += 15 * time.Minute { // before there is a Prometheus
 		n.exporters[0].request(http.MethodPost, "/-/sim/advance?by=15m")
 	}
