@@ -79,21 +79,28 @@ func TestRightsizingLoop(t *testing.T) {
 	if got := n.gpusOf("MigSliceRightsizingGrow") + n.gpusOf("MigSliceRightsizingShrink"); got != "" {
 		t.Errorf("the advisor wants other slices now: %q", got)
 	}
-	if got := n.valueNow(`count(nvidia_mig_gpu_instance_pod_info)`); got != 4 {
-		t.Errorf("%v slices are held, want 4", got)
-	}
-	if got := n.valueNow(`count(nvidia_gpu_allocated == 0)`); got != 4 {
-		t.Errorf("%v GPUs are free, want 4", got)
-	}
-	if after := n.valueNow(`avg(nvidia_mig_gpu_instance_sm_activity_ratio)`); after < 3*before {
-		t.Errorf("SM activity of the slices is %.3f; that of the GPUs was %.3f", after, before)
-	}
+	n.expectMoreActivity(before)
 	n.expectPredicted(4)
 	// it is given up
 	n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?namespace=ml&pod=notebook-ben&resource=example.com/none")
 	n.runLong(188 * time.Hour)
 	n.expectStory("GpuUnderused", "GpuRightsizingCandidate", "GpuAllocatedIdle", "MigSliceRightsizingIdle",
 		"MigSliceAllocatedIdle")
+}
+
+// expectMoreActivity fails the test unless four pods work in slices, which are used more than their GPUs were before,
+// and four GPUs are free.
+func (r *rollout) expectMoreActivity(before float64) {
+	r.t.Helper()
+	if got := r.valueNow(`count(nvidia_mig_gpu_instance_pod_info)`); got != 4 {
+		r.t.Errorf("%v slices are held, want 4", got)
+	}
+	if got := r.valueNow(`count(nvidia_gpu_allocated == 0)`); got != 4 {
+		r.t.Errorf("%v GPUs are free, want 4", got)
+	}
+	if after := r.valueNow(`avg(nvidia_mig_gpu_instance_sm_activity_ratio)`); after < 3*before {
+		r.t.Errorf("SM activity of the slices is %.3f; that of the GPUs was %.3f", after, before)
+	}
 }
 
 // valueNow returns the one sample of a query.
@@ -136,16 +143,16 @@ const sized = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
 seed: 1
 gpus:
-  - {model: H100-80GB, mig: true, layout: ["3g.40gb@0", "2g.20gb@4", "1g.10gb@6"]}
-  - {model: H100-80GB, mig: true, layout: ["3g.40gb@0", "1g.10gb@4", "1g.10gb@6"]}
+  - {model: H100-80GB, mig: true, layout: ["2g.20gb@0", "1g.10gb@2", "3g.40gb@4"]}
+  - {model: H100-80GB, mig: true, layout: ["1g.10gb@0", "1g.10gb@1", "3g.40gb@4"]}
 workloads:
   - {name: greedy, memory: 4GiB, sm: 132, dram: 0.3, tensor: 0.3}
   - {name: full, memory: {steps: [{at: 0s, value: 2GiB}, {at: 90m, value: 9600MiB}]}, sm: 4}
   - {name: notebook, memory: 600MiB}
 pods:
-  - {namespace: ml, name: greedy-0, resource: nvidia.com/mig-2g.20gb, device: "0/2g.20gb@4", workload: greedy, for: 12h}
-  - {namespace: ml, name: full-0, resource: nvidia.com/mig-1g.10gb, device: "0/1g.10gb@6", workload: full, for: 12h}
-  - {namespace: ml, name: idle-0, resource: nvidia.com/mig-3g.40gb, device: "1/3g.40gb@0", workload: notebook, for: 12h}
+  - {namespace: ml, name: greedy-0, resource: nvidia.com/mig-2g.20gb, device: "0/2g.20gb@0", workload: greedy, for: 12h}
+  - {namespace: ml, name: full-0, resource: nvidia.com/mig-1g.10gb, device: "0/1g.10gb@2", workload: full, for: 12h}
+  - {namespace: ml, name: idle-0, resource: nvidia.com/mig-3g.40gb, device: "1/3g.40gb@4", workload: notebook, for: 12h}
 `
 
 // TestAdvisorOnSlices: slices that are too small and idle ones are reported within four hours, free ones never.

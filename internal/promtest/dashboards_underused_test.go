@@ -131,6 +131,12 @@ func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 		t.Errorf("the alert fires for %q, want %q", want, expected)
 	}
 
+	f.expectUnderused(t, want, end)
+}
+
+// expectUnderused fails the test unless the fleet's table has these rows, by pod and evidence, and its number is theirs.
+func (f *fleet) expectUnderused(t *testing.T, want []string, end time.Time) {
+	t.Helper()
 	board := loadDashboards(t)["mig-fleet"]
 	v := view{from: end.Add(-time.Hour), to: end.Add(time.Second), step: fleetStep}
 	p := board.panel(t, underusedPanel)
