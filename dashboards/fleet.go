@@ -1,7 +1,5 @@
 package dashboards
 
-import "strings"
-
 const (
 	inFleet   = `cluster=~"$cluster",instance=~"$node"`
 	nodeRows  = "cluster, instance"
@@ -24,7 +22,7 @@ func fleet() dashboard {
 		rows: []row{
 			{title: "Right now", panels: append(fleetStats(), fleetProblems(), fleetNodes())},
 			{title: "Use", panels: fleetUse()},
-			{title: "Underused whole GPUs: candidates for MIG", panels: []panel{fleetUnderused()}},
+			{title: "Underused whole GPUs", panels: []panel{fleetUnderused()}},
 			{title: "Right-sizing (see the dashboard GPU right-sizing)", panels: fleetRightsizing()},
 			{title: "Free and stranded slices", panels: fleetRoom()},
 			{title: "Power and energy", panels: fleetPower()},
@@ -34,14 +32,11 @@ func fleet() dashboard {
 	}
 }
 
-// stopped is the nodes that reported within a day and do not now. As in the alert MigNodeGone, one of whose GPUs
-// another target reports now is not gone: its exporter has got another address.
-const (
-	seen    = "last_over_time(mig:gpu_seen:timestamp_seconds{" + inFleet + "}[1d])"
-	stopped = "(count by (" + nodeRows + ") (topk by (cluster, uuid) (1, max by (" + nodeRows + ", uuid) (" + seen +
-		"))) unless on (" + nodeRows + ") (" + seen + " and on (cluster, uuid) nvidia_gpu_up) unless on (" + nodeRows +
-		") nvidia_gpu_up)"
-)
+// gone returns the nodes that reported within a day and do not now, by what became of them: "down" and "died", as for
+// the alerts MigExporterDown and MigNodeGone, or "left", as after a drain.
+func gone(states string) string {
+	return selectFamily("mig:node_gone:count", inFleet, `state=~"`+states+`"`)
+}
 
 func fleetStats() []panel {
 	up := fleetScope().eachGPU("nvidia_gpu_up")
@@ -50,10 +45,14 @@ func fleetStats() []panel {
 			description: "Nodes whose exporter reports GPUs now.",
 			queries:     []query{{expr: "count(count by (" + nodeRows + ") (" + up + "))", legend: "report"}}},
 		{kind: stat, title: "Nodes without data", unit: "none", hue: fine, steps: problemFrom(red), w: 4, h: 4,
-			description: "Nodes that reported within the last day and do not now, and whose GPUs no other target reports, as " +
-				"for the alert MigNodeGone. They are in the table below; look at Exporter health, and whether they were taken " +
-				"away on purpose." + ruled,
-			queries: []query{{expr: "count(" + stopped + ") or 0 * count(" + up + ")", legend: "stopped"}}},
+			colors: map[string]string{"left": slate},
+			description: "Nodes that reported within the last day and do not now, and whose GPUs no other target reports. " +
+				"without data: they do not answer, or died, as the alerts MigExporterDown and MigNodeGone say; look at Exporter " +
+				"health. left: they were drained and removed from service discovery, which is no fault." + ruled,
+			queries: []query{
+				{expr: "count(" + gone("down|died") + ") or 0 * count(" + up + ")", legend: "without data"},
+				{expr: "count(" + gone("left") + ") or 0 * count(" + up + ")", legend: "left"},
+			}},
 		{kind: stat, title: "GPUs", unit: "none", hue: countHue, w: 4, h: 4,
 			description: "GPUs of the nodes that report.",
 			queries:     []query{{expr: "count(" + up + ")", legend: "GPUs"}}},
@@ -76,17 +75,20 @@ func fleetScope() scope { return scope{gpus: inFleet, slices: inFleet} }
 func fleetProblems() panel {
 	s := fleetScope()
 	wrong := "(" + s.state() + ") < " + stateFine
-	gone := setLabel(setLabel(constant(stateGone, stopped), "slice", "(node)"), "gpu", "All")
+	ofNode := func(state, expr string) string {
+		return setLabel(setLabel(constant(state, aggregate("max", nodeRows, expr)), "slice", "(node)"), "gpu", "All")
+	}
+	nodes := either(ofNode(stateGone, gone("down|died")), ofNode(stateLeft, gone("left")))
 	healthy := setLabel(constant(stateFine, "count("+selectFamily("nvidia_gpu_up", inFleet)+")"), "slice",
 		"(all that report)")
 	return panel{
 		kind: table, title: "Problems and affected pods", hue: fine, w: 24, h: 10,
 		description: "GPUs and slices with a problem, the worst first, with the pods that hold them, and nodes that " +
-			"stopped reporting within the last day. One row with ok: nothing is wrong on the nodes that report. Empty: there " +
-			"is no data at all. Click a node for its dashboard, a holder for the pod.",
+			"stopped reporting within the last day; left: after a drain, which is no fault. One row with ok: nothing is wrong " +
+			"on the nodes that report. Empty: there is no data at all. Click a node for its dashboard, a holder for the pod.",
 		queries: []query{
-			{ref: "State", expr: wrong + " or " + gone + " or on () " + healthy},
-			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") (" + wrong + ") or " + allPods(gone)},
+			{ref: "State", expr: wrong + " or " + nodes + " or on () " + healthy},
+			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") (" + wrong + ") or " + allPods(nodes)},
 		},
 		columns: []column{
 			{field: "State", title: "State", width: 170, hue: fine, values: stateNames()},
@@ -142,7 +144,7 @@ func fleetNodes() panel {
 			{field: "Power", title: "Power", unit: "watt", hue: powerHue, width: 110},
 			{field: "Stranded", title: "Stranded", unit: "none", width: 100, hue: fine},
 		},
-		sortBy: []string{"Node"},
+		sortBy: []string{"Held and idle", "Node"}, descending: true,
 	}
 }
 
@@ -192,51 +194,56 @@ func fleetUse() []panel {
 	}
 }
 
-// underused joins a value of whole GPUs with the pods for which the alert GpuUnderused fires: the conditions are the
-// alert's, on what its rules record.
-func underused(value string) string {
-	const busy = "mig:gpu_busy:avg5m{" + inFleet + "}[2d]"
-	conditions := strings.Join([]string{
-		"avg_over_time(mig:gpu_sm_activity:avg5m{" + inFleet + "}[2d]) < 0.3",
-		"avg_over_time(" + busy + ") < 0.5",
-		"avg_over_time(" + busy + ") >= 0.005",
-		"max_over_time(mig:gpu_memory:used_ratio_max5m{" + inFleet + "}[2d]) < 0.45",
-		"count_over_time(" + busy + ") > 500",
-	}, " and on (cluster, uuid) ")
-	const sole = "mig:gpu_holder:sole"
-	holder := sole + " and on (cluster, uuid, namespace, pod) " + sole +
-		" offset 1d and on (cluster, uuid, namespace, pod) " + sole +
-		" offset 2d unless on (cluster, namespace, pod) count by (cluster, namespace, pod) (" + sole + ") > 1"
-	return "max by (" + onGPU + ", namespace, pod) ((" + value + " and on (cluster, uuid) (" + conditions +
-		")) * on (cluster, uuid) group_left (namespace, pod) (" + holder +
-		") * on (cluster, uuid) group_left (instance, gpu) mig:gpu_target:sole)"
+// underused returns the whole GPUs that are larger than their work needs, by the one definition of the rules, which is
+// that of the alerts GpuUnderused and GpuRightsizingCandidate.
+func (s scope) underused() string {
+	return "max by (" + onGPU + ", evidence) (mig:gpu_underused:info * on (cluster, uuid) group_left (instance, gpu) " +
+		s.gpu("mig:gpu_target:sole") + ")"
 }
 
+const underusedTitle = "Whole GPUs that are larger than their work needs"
+
 func fleetUnderused() panel {
-	sm := "mig:gpu_sm_activity:avg5m{" + inFleet + "}[2d]"
+	s := fleetScope()
+	of := func(value string) string {
+		known := aggregate("max", rows, wholeGPUs(s.underused()+" * on (cluster, uuid) group_left () "+value))
+		return either(known, aggregate("max", rows, wholeGPUs(s.underused()+" * NaN")))
+	}
+	sm := "mig:gpu_sm_activity:avg5m[2d]"
+	evidence := s.underused()
+	for _, named := range [][2]string{{"week", "advisor, a week"}, {"provisional", "advisor, less than a week"},
+		{"means", "five-minute means alone"}} {
+		evidence = `label_replace(` + evidence + `, "known", "` + named[1] + `", "evidence", "` + named[0] + `")`
+	}
+	profile := `label_replace(` + oneOf(onGPU, "recommended_profile", s.gpu(candidate)) + ` and on (` + onGPU + `) ` +
+		s.underused() + ` or on (` + onGPU + `) ` + s.underused() +
+		`, "recommended_profile", "n/a", "recommended_profile", "")`
 	return panel{
-		kind: table, title: "Whole GPUs for which a slice would do", hue: fine, w: 24, h: 8,
-		description: "GPUs without MIG that one pod has held for the last two days, whatever the time range, with SM " +
-			"activity below 30 %, a kernel running less than half of the time, and memory always below 45 % of the GPU's: " +
-			"those for which the alert GpuUnderused fires. Look at the memory and the highest activity, choose a profile that " +
-			"has them, and try it. Needs the recording rules of the alerts (deploy/prometheus/alerts-recording.rules.yaml).",
+		kind: table, title: underusedTitle, hue: fine, w: 24, h: 8,
+		description: "GPUs without MIG for which the alerts GpuRightsizingCandidate (after a week of evidence) and " +
+			"GpuUnderused fire. Known by: the right-sizing advisor of the node, or, where it has no answer, means of five " +
+			"minutes over two days, which know no starts and no latency. A GPU that the advisor keeps whole is not in it. " +
+			"Values are of the last two days in which the GPU was held, whatever the time range. n/a: the profile is not " +
+			"known before a week has passed; migctl recommend on the node has it." + ruled,
 		queries: []query{
-			{ref: "Mean", expr: underused("avg_over_time(" + sm + ")")},
-			{ref: "Highest", expr: underused("max_over_time(" + sm + ")")},
-			{ref: "Memory", expr: underused("max_over_time(mig:gpu_memory:used_ratio_max5m{" + inFleet + "}[2d])")},
+			{ref: "Mean", expr: of("avg_over_time(" + sm + ")")},
+			{ref: "Highest", expr: of("max_over_time(" + sm + ")")},
+			{ref: "Memory", expr: of("max_over_time(mig:gpu_memory:used_ratio_max5m[2d])")},
+			{ref: "Known", expr: aggregate("max", rows+", known", wholeGPUs(evidence))},
+			{ref: "Profile", expr: aggregate("max", rows+", recommended_profile", wholeGPUs(profile))},
+			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") " +
+				aggregate("max", rows, wholeGPUs(s.underused()))},
 		},
-		columns: []column{
-			{field: "instance", title: "Node",
-				links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
-			{field: "gpu", title: "GPU", width: 60},
-			{field: "namespace", title: "Namespace"},
-			{field: "pod", title: "Pod",
-				links: []object{linkTo("This pod", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
-			{field: "Mean", title: "Mean SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 190},
-			{field: "Highest", title: "Highest 5 minutes", unit: "percentunit", hue: activityHue, gauge: true, max: 1,
-				width: 190},
-			{field: "Memory", title: "Most memory used", unit: "percentunit", hue: memoryHue, gauge: true, max: 1, width: 190},
-		},
+		columns: append(deviceColumns(toEvidence()),
+			column{field: "known", title: "Known by", width: 190},
+			column{field: "recommended_profile", title: "Slice that would do", width: 150},
+			column{field: "Mean", title: "Mean SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1,
+				width: 160},
+			column{field: "Highest", title: "Highest 5 minutes", unit: "percentunit", hue: activityHue, gauge: true, max: 1,
+				width: 160},
+			column{field: "Memory", title: "Most memory used", unit: "percentunit", hue: memoryHue, gauge: true, max: 1,
+				width: 160},
+		),
 		sortBy: []string{"Mean SM activity"},
 	}
 }
@@ -263,7 +270,7 @@ func fleetRoom() []panel {
 					links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
 				{field: "gpu", title: "GPU", width: 60}, {field: "Slices", title: "Slices", unit: "none", hue: countHue, width: 70},
 			},
-			sortBy: []string{"Slices"}},
+			sortBy: []string{"Slices"}, descending: true},
 	}
 }
 

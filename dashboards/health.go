@@ -125,7 +125,7 @@ func healthTable() panel {
 			{field: "Series", title: "Series", unit: "none", width: 80, hue: fine},
 			{field: "cluster", title: "Cluster"},
 		},
-		sortBy: []string{"Node"},
+		sortBy: []string{"Scrape", "Node"},
 	}
 }
 

@@ -92,12 +92,13 @@ func nodeTable(s scope) panel {
 	used := s.onInventory(s.memoryRatios())
 	return panel{
 		kind: table, title: "GPUs and slices, and the pods that hold them", hue: fine, w: 24, h: 12,
-		description: "One row for each GPU, then one for each slice of it. n/a: the hardware or the driver does not report " +
-			"it, or a slice has no such reading. State is the worst that holds: red: act now; amber: look into it. fatal XID: " +
-			"the GPU or the node has to be reset, as the alerts GpuXidHardware and GpuXidNode say; XID: another one, of the " +
-			"slice that the driver blames or else of the GPU. Click a GPU to see it alone below, a holder to see the pod. " +
-			"The values of a GPU with slices are of the whole GPU, slices included. \"by slice\": its slices are held one by " +
-			"one. no compute instance: the slice exists, but no container can use it; delete it or add a compute instance.",
+		description: "One row for each GPU and each slice, what is wrong first. n/a: the hardware or the driver does not " +
+			"report it, or a slice has no such reading. State is the worst that holds: red: act now; amber: look " +
+			"into it. fatal XID: the GPU or the node has to be reset, as the alerts GpuXidHardware and GpuXidNode " +
+			"say; XID: another one, of the slice that the driver blames or else of the GPU. Click a GPU to see it " +
+			"alone below, a holder to see the pod. The values of a GPU with slices are of the whole GPU, slices " +
+			"included. \"by slice\": its slices are held one by one. no compute instance: the slice exists, but " +
+			"no container can use it; delete it or add a compute instance.",
 		queries: []query{
 			{ref: "State", expr: s.state()},
 			{ref: "Holder", expr: s.holders()},
@@ -131,6 +132,6 @@ func nodeTable(s scope) panel {
 			{field: "namespace", hidden: true},
 			{field: "pod", hidden: true},
 		},
-		sortBy: []string{"GPU", "Slice"},
+		sortBy: []string{"State", "GPU", "Slice"},
 	}
 }

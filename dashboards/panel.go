@@ -20,7 +20,7 @@ type panel struct {
 	queries            []query
 	columns            []column // of a table, in this order
 	sortBy             []string // columns of a table
-	descending         bool     // the order of sortBy
+	descending         bool     // the order of the first of sortBy
 	stacked, events    bool
 	max                float64 // of the axis; 0 lets Grafana choose
 	decimals           int
@@ -152,8 +152,8 @@ func (p panel) options() object {
 		}
 	case table:
 		sorting := []object{}
-		for _, by := range p.sortBy {
-			sorting = append(sorting, object{"displayName": by, "desc": p.descending})
+		for i, by := range p.sortBy {
+			sorting = append(sorting, object{"displayName": by, "desc": p.descending && i == 0})
 		}
 		return object{"showHeader": true, "cellHeight": "sm",
 			"footer": object{"show": false, "reducer": []string{}, "countRows": false, "fields": ""}, "sortBy": sorting}

@@ -134,16 +134,17 @@ func (s scope) only(label, none, expr string) string {
 
 // The states of a device, the worst first: the least of them is shown.
 const (
-	stateGone      = "0" // of a node
 	stateDown      = "1"
 	stateRecovery  = "2"
 	stateMemory    = "3"
 	stateFatalXID  = "4"
-	stateXID       = "5"
-	stateOrphan    = "6"
-	stateThrottled = "7"
-	statePending   = "8"
-	stateFine      = "9"
+	stateGone      = "5" // of a node
+	stateXID       = "6"
+	stateOrphan    = "7"
+	stateThrottled = "8"
+	statePending   = "9"
+	stateLeft      = "10" // of a node
+	stateFine      = "11"
 )
 
 // fatalXIDs are those after which the GPU or the node has to be reset: those of the alerts GpuXidNode and
@@ -152,10 +153,12 @@ const fatalXIDs = "54|79|151|46|48|62|64|74|95|109|110|119|120|136|140|143|14[4-
 
 func stateNames() []valueMap {
 	return []valueMap{
-		{stateGone, "no data", red}, {stateDown, "does not answer", red}, {stateRecovery, "reset or drain", red},
-		{stateMemory, "memory failed", red}, {stateFatalXID, "fatal XID", red}, {stateXID, "XID", amber},
+		{stateDown, "does not answer", red}, {stateRecovery, "reset or drain", red},
+		{stateMemory, "memory failed", red}, {stateFatalXID, "fatal XID", red}, {stateGone, "no data", red},
+		{stateXID, "XID", amber},
 		{stateOrphan, "no compute instance", amber},
-		{stateThrottled, "slowed down", amber}, {statePending, "reset pending", amber}, {stateFine, "ok", "transparent"},
+		{stateThrottled, "slowed down", amber}, {statePending, "reset pending", amber},
+		{stateLeft, "left", slate}, {stateFine, "ok", "transparent"},
 	}
 }
 

@@ -98,9 +98,12 @@ func rightsizingStats(s scope) []panel {
 	return []panel{
 		number("Whole GPUs that are held", "none", "observed", count,
 			"GPUs without MIG whose use the advisor observes. \"no data\": none is held, or no advisor runs."),
-		number("A slice would do", "none", "candidates", s.zeroIfJudged("count("+s.candidates()+")"),
-			"GPUs whose work fits a slice, by evidence of seven days or more: those for which the alert "+
-				"GpuRightsizingCandidate fires. They are in the table below."+advisor),
+		number("Larger than their work needs", "none", "{{evidence}}",
+			aggregate("count", "evidence", s.underused())+" or on () "+
+				setLabel("(0 * count("+s.eachGPU("nvidia_gpu_up")+"))", "evidence", "GPUs"),
+			"Whole GPUs, by how that is known. week: the advisor's evidence of seven days, the alert GpuRightsizingCandidate; "+
+				"provisional: less; means: means of five minutes alone, where the advisor has no answer. For the last two "+
+				"GpuUnderused fires. They are the rows of the fleet's table of underused GPUs."+ruled),
 		gained,
 		number("SMs to be gained", "percentunit", "of GPUs held",
 			"("+s.zeroIfJudged("sum("+s.ofCandidates(reclaimable)+")")+") / "+count,

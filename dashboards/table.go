@@ -60,10 +60,11 @@ func (p panel) overrides() []object {
 		}
 		list = append(list, object{"matcher": object{"id": "byName", "options": name}, "properties": properties})
 	}
-	for _, name := range slices.Sorted(maps.Keys(p.colors)) {
+	colors := p.lineColors()
+	for _, name := range slices.Sorted(maps.Keys(colors)) {
 		list = append(list, object{
 			"matcher":    object{"id": "byRegexp", "options": "/" + name + "$/"},
-			"properties": []object{{"id": "color", "value": object{"mode": "fixed", "fixedColor": p.colors[name]}}},
+			"properties": []object{{"id": "color", "value": object{"mode": "fixed", "fixedColor": colors[name]}}},
 		})
 	}
 	return list

@@ -115,7 +115,7 @@ func workloadTable() panel {
 			{field: "Memory", title: "Memory used", unit: "bytes", hue: memoryHue, width: 130},
 			{field: "Power", title: "Power", unit: "watt", hue: powerHue, width: 110},
 		},
-		sortBy: []string{"Namespace", "Pod"},
+		sortBy: []string{"State", "Namespace", "Pod"},
 	}
 }
 

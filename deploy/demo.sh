@@ -53,7 +53,7 @@ node() {
 }
 
 node a100-mixed --sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml --dcgm.mode=embedded
-# GpuUnderused judges two days.
+# GpuUnderused fires once the advisor has seen a day.
 node h100-underused --sim.scenario=testdata/scenarios/h100-underused.yaml
 
 prometheus=$(command -v prometheus || true)

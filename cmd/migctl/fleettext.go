@@ -199,7 +199,7 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 			stretch = fleetStretchText(t.Low) + "-" + fleetStretchText(t.High)
 		}
 		p.line(text("%s %s %s %s %3.0f%% %9s %s %s", p.cell(shortUUID(g.UUID), 12), p.cell(orUnknown(g.Node), 10),
-			p.cell(orUnknown(g.Namespace), 10), p.cell(g.Profile, 11), 100*g.BusyMean, stretch,
+			p.cell(orUnknown(g.Namespace), 10), p.cell(orUnknown(g.Profile), 11), 100*g.BusyMean, stretch,
 			p.cell(fleetDecided(g.Decided), 12), fleetMarks(g)))
 	}
 	if more := len(list) - maxListed; more > 0 {

@@ -12,7 +12,9 @@ func weighGains(gpus []GPU) {
 		key := Key{g.Cluster, g.Model, ""}
 		switch g.Action {
 		case advise.ActionSlice:
-			members[key] = append(members[key], g)
+			if g.Profile != "" { // of an advisor's provisional answer it is not known
+				members[key] = append(members[key], g)
+			}
 		case advise.ActionFree:
 			free[key] = true
 		}
@@ -37,11 +39,15 @@ func weighGains(gpus []GPU) {
 	}
 }
 
-// setGain fills in the gain; without any, the GPU stays as it is.
+// setGain fills in the gain; without any, the GPU stays as it is, unless the advisor of its node decided: that one has
+// weighed what its node gains.
 func (g *GPU) setGain(gain advise.Gain) {
 	if gain != (advise.Gain{}) {
 		g.Gain = &gain
 		g.Explanation += "; " + gain.String()
+		return
+	}
+	if g.Advised {
 		return
 	}
 

@@ -27,6 +27,7 @@ type history struct {
 	engines            map[string]*engineSteps
 	mig, shared, multi bool
 	told               bool // it is known whether anything held it
+	advised            advised
 	// arrived: the last holder came within the window. stayed: some holder that did had the GPU for an hour.
 	arrived, stayed bool
 }
@@ -111,6 +112,7 @@ func (q *querier) facts(template string, set func(*history, *model.Sample)) {
 
 func (q *querier) queryFacts() {
 	q.facts(q.dialect.told, func(h *history, _ *model.Sample) { h.told = true })
+	q.queryAdvice()
 	q.facts(q.dialect.mig, func(h *history, _ *model.Sample) { h.mig = true })
 	q.facts(q.dialect.total, func(h *history, row *model.Sample) { h.total = float64(row.Value) })
 	q.facts(q.dialect.nvlink, func(h *history, row *model.Sample) { h.nvlink = float64(row.Value) })

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -34,8 +35,10 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 		return "the history has neither its busy time nor its utilization"
 	case ReasonGone:
 		return "it has no sample in the last hour"
+	case reasonMediaNotChecked:
+		return "a slice would do, if media engines that it lacks are not used; their use cannot be read on its node"
 	}
-	return r.Summary(o)
+	return cmp.Or(r.Summary(o), "the right-sizing advisor of its node keeps it whole")
 }
 
 // summarize judges a GPU.
@@ -77,6 +80,7 @@ func (a *analysis) summarize(g *device) GPU {
 		answer.model = known
 		answer.addEvidence(facts, math.IsNaN(h.nvlink), advise.Choose(gpuOf(&known, total), facts, o.Advise))
 		answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(a.end)
+		answer.follow(h.advised, o.Advise)
 		return answer
 	}
 	answer.Explanation = ReasonText(answer.Reason, o.Advise)

@@ -28,6 +28,9 @@ type dialect struct {
 	// engines are, at steps of five minutes, how busy media engines were that were used at all, by engine: means, and
 	// the largest samples.
 	engines, enginesMost string
+	// What the right-sizing advisor says at the end of the window: the profile of a candidate, or the reason for which the
+	// GPU is none.
+	advised string
 	// At steps of five minutes: means of busy time, of utilization for the steps without it, and of what kernels use of
 	// SMs and memory bandwidth.
 	busy, utilization, sms, bandwidth measure
@@ -95,6 +98,8 @@ func native() dialect {
 		engines:     "avg_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m]) > 0",
 		enginesMost: "max_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m]) > 0",
 		mig:         most("nvidia_gpu_mig_enabled") + " > 0",
+		advised: "max by (uuid, recommended_profile) (nvidia_gpu_rightsizing_candidate{$sel}) or on (uuid) " +
+			"max by (uuid, reason) (nvidia_gpu_rightsizing_rejected{$sel})",
 		busy:        mean("nvidia_gpu_graphics_engine_activity_ratio"),
 		utilization: mean("nvidia_gpu_utilization_ratio"),
 		sms:         mean("nvidia_gpu_sm_activity_ratio"),

@@ -18,6 +18,7 @@ const coarser = "The rules are those of migctl recommend, the evidence is coarse
 // counts are how many GPUs lack what.
 type counts struct {
 	blind, links, unheld, unpriced int
+	advised                        int
 	untold, gone                   int
 	first, last                    time.Time      // start and end of the steps in which any GPU has a sample
 	exporters                      map[string]int // GPUs that are known under an exporter's names alone
@@ -30,6 +31,7 @@ func (a *analysis) count(r *Report) counts {
 		answer := &g.answer
 		c.blind += count(answer.ActivityUnread)
 		c.links += count(answer.NVLinkUnread)
+		c.advised += count(answer.Advised)
 		c.unheld += count(!a.holdersKnown[g.cluster])
 		c.untold += count(g.untold)
 		c.exporters[g.dialect.name]++
@@ -90,6 +92,7 @@ func (a *analysis) notes(r *Report) []string {
 		"and nothing is recommended.", c.blind)
 	add(min(c.blind, fromDCGM), "dcgm-exporter serves SM activity if DCGM_FI_PROF_SM_ACTIVE is in its counters file, "+
 		"which its default one leaves out.")
+	add(c.advised, "%d GPUs are judged by the right-sizing advisor of their node, whose evidence is finer.", c.advised)
 	add(c.links, "Of %d of the GPUs the history has no NVLink traffic: it is taken for none.", c.links)
 	add(c.unheld, "%d GPUs are in a cluster whose history names no pod or job: they count as held all the time.", c.unheld)
 	add(c.untold, "%d GPUs count as held all the time: the history has neither nvidia_gpu_allocated nor "+

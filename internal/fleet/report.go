@@ -80,8 +80,10 @@ type GPU struct {
 	Gain *advise.Gain `json:"gain,omitempty"`
 	// Provisional and NotChecked are as in advise.Recommendation.
 	Provisional bool `json:"provisional,omitempty"`
-	NotChecked  bool `json:"mediaNotChecked,omitempty"`
-	Idle        bool `json:"idle,omitempty"`
+	// Advised: the right-sizing advisor of the GPU's node decided.
+	Advised    bool `json:"advised,omitempty"`
+	NotChecked bool `json:"mediaNotChecked,omitempty"`
+	Idle       bool `json:"idle,omitempty"`
 	// StretchP95 is absent of a GPU on which nothing ran: it is unknown.
 	StretchP95 *advise.Stretch `json:"stretchP95,omitempty"`
 
@@ -177,22 +179,27 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 	}
 	var wanted []string
 	var known mig.Model
-	held := 0.
+	held, unknown := 0., 0
 	for _, g := range list {
 		if g.Action != advise.ActionSlice {
 			group.Reasons[cmp.Or(g.Reason, ReasonFree)]++
 			group.Share += count(g.Action == advise.ActionShare)
 			continue
 		}
-		wanted, known = append(wanted, g.Profile), g.model
+		// A slice whose profile is not known is taken for a whole GPU.
+		if known = g.model; g.Profile != "" {
+			wanted = append(wanted, g.Profile)
+		} else {
+			unknown++
+		}
 		held += g.HeldHoursPerWeek
 		group.Provisional += count(g.Provisional)
 		group.NotChecked += count(g.NotChecked)
 		group.Idle += count(g.Idle)
 	}
-	group.Slices = len(wanted)
+	group.Slices = len(wanted) + unknown
 	if group.Slices > 0 {
-		group.FreedGPUs = group.Slices - len(pack(known.Profiles, wanted))
+		group.FreedGPUs = len(wanted) - len(pack(known.Profiles, wanted))
 		group.GPUHoursPerWeek = math.Round(held*float64(group.FreedGPUs)/float64(group.Slices)*10) / 10
 	}
 	if p, ok := priceOf(a.options.Prices, key.model, known.Name); ok {

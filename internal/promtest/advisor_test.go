@@ -27,7 +27,8 @@ func (r *ruler) gpusOf(name string) string {
 }
 
 // TestRightsizingLoop goes all the way on the shipped story of underused GPUs: after seven days the advisor's alert
-// fires for four GPUs, and what migctl recommend prints is carried out. The free GPU gets the slices, the owners ask
+// fires for four GPUs, the dashboards, migctl recommend and migctl fleet name the same four, and what migctl recommend
+// prints is planned and carried out. The free GPU gets the slices, the owners ask
 // for them. Then the pods work in slices of one GPU, four GPUs are free, and the advice is gone and does not come
 // back.
 func TestRightsizingLoop(t *testing.T) {
@@ -37,6 +38,7 @@ func TestRightsizingLoop(t *testing.T) {
 	n := newRollout(t, readFile(t, "../../testdata/scenarios/h100-underused.yaml"), advisorPolls, "--control.enabled",
 		"--control.mode=apply", "--control.socket="+socket, "--control.state-dir="+dir)
 	n.start("gpu-node-1:9401", "mig-exporter-a")
+	n.exporters[0].target.keep = nil                                 // migctl fleet asks for more than the rules
 	for ; n.elapsed < 160*time.Hour; n.elapsed += 15 * time.Minute { // before there is a Prometheus
 		n.exporters[0].request(http.MethodPost, "/-/sim/advance?by=15m")
 	}
@@ -48,6 +50,9 @@ func TestRightsizingLoop(t *testing.T) {
 	if got := n.gpusOf("GpuRightsizingCandidate"); got != "0 1 2 5" {
 		t.Errorf("GpuRightsizingCandidate fires for GPUs %q, want 0 1 2 5", got)
 	}
+	n.expectSummary("GpuRightsizingCandidate", "GPU 1 of gpu-node-1:9401 is larger than its work needs: 1g.20gb would do and "+
+		"set 80.3% of its SMs free (held by search/embedder-0).")
+	n.expectOneAnswer(socket, "0 1 2 5", false)
 	before := n.valueNow(`avg(nvidia_gpu_sm_activity_ratio{gpu=~"[0125]"})`)
 	layouts := filepath.Join(dir, "layouts.yaml")
 	if err := os.WriteFile(layouts, []byte(migctl(t, socket, "recommend", "--spec")), 0o600); err != nil {
@@ -59,6 +64,9 @@ func TestRightsizingLoop(t *testing.T) {
 		t.Errorf("pods that move: %v, want 4", pods)
 	}
 	migctl(t, socket, "mode", "on", "7", "--yes")
+	if plan := migctl(t, socket, "plan", "-f", layouts, "--layout", "gpu-7"); !strings.Contains(plan, "1g.20gb") {
+		t.Errorf("the plan creates no 1g.20gb:\n%s", plan)
+	}
 	applied := printed(t, socket, "apply", "-f", layouts, "--layout", "gpu-7", "--yes")
 	examplePage().expect(t, "room left for", applied, "GPU 7  H100", "\n\nOperation")
 	for _, p := range pods {
@@ -69,24 +77,33 @@ func TestRightsizingLoop(t *testing.T) {
 	if got := n.gpusOf("GpuRightsizingCandidate"); got != "" {
 		t.Errorf("GpuRightsizingCandidate still fires for GPUs %q", got)
 	}
+	n.expectOneAnswer(socket, "", false)
 	if got := n.gpusOf("MigSliceRightsizingGrow") + n.gpusOf("MigSliceRightsizingShrink"); got != "" {
 		t.Errorf("the advisor wants other slices now: %q", got)
 	}
-	if got := n.valueNow(`count(nvidia_mig_gpu_instance_pod_info)`); got != 4 {
-		t.Errorf("%v slices are held, want 4", got)
-	}
-	if got := n.valueNow(`count(nvidia_gpu_allocated == 0)`); got != 4 {
-		t.Errorf("%v GPUs are free, want 4", got)
-	}
-	if after := n.valueNow(`avg(nvidia_mig_gpu_instance_sm_activity_ratio)`); after < 3*before {
-		t.Errorf("SM activity of the slices is %.3f; that of the GPUs was %.3f", after, before)
-	}
+	n.expectMoreActivity(before)
 	n.expectPredicted(4)
 	expectEffectShown(t, socket, n.exporters[0].url)
 	// it is given up
 	n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?namespace=ml&pod=notebook-ben&resource=example.com/none")
 	n.runLong(208 * time.Hour)
-	n.expectStory("GpuRightsizingCandidate", "GpuAllocatedIdle", "MigSliceRightsizingIdle", "MigSliceAllocatedIdle")
+	n.expectStory("GpuUnderused", "GpuRightsizingCandidate", "GpuAllocatedIdle", "MigSliceRightsizingIdle",
+		"MigSliceAllocatedIdle")
+}
+
+// expectMoreActivity fails the test unless four pods work in slices, which are used more than their GPUs were before,
+// and four GPUs are free.
+func (r *rollout) expectMoreActivity(before float64) {
+	r.t.Helper()
+	if got := r.valueNow(`count(nvidia_mig_gpu_instance_pod_info)`); got != 4 {
+		r.t.Errorf("%v slices are held, want 4", got)
+	}
+	if got := r.valueNow(`count(nvidia_gpu_allocated == 0)`); got != 4 {
+		r.t.Errorf("%v GPUs are free, want 4", got)
+	}
+	if after := r.valueNow(`avg(nvidia_mig_gpu_instance_sm_activity_ratio)`); after < 3*before {
+		r.t.Errorf("SM activity of the slices is %.3f; that of the GPUs was %.3f", after, before)
+	}
 }
 
 // examplePage tells the story that TestRightsizingLoop goes through.
@@ -150,16 +167,16 @@ const sized = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
 seed: 1
 gpus:
-  - {model: H100-80GB, mig: true, layout: ["3g.40gb@0", "2g.20gb@4", "1g.10gb@6"]}
-  - {model: H100-80GB, mig: true, layout: ["3g.40gb@0", "1g.10gb@4", "1g.10gb@6"]}
+  - {model: H100-80GB, mig: true, layout: ["2g.20gb@0", "1g.10gb@2", "3g.40gb@4"]}
+  - {model: H100-80GB, mig: true, layout: ["1g.10gb@0", "1g.10gb@1", "3g.40gb@4"]}
 workloads:
   - {name: greedy, memory: 4GiB, sm: 132, dram: 0.3, tensor: 0.3}
   - {name: full, memory: {steps: [{at: 0s, value: 2GiB}, {at: 90m, value: 9600MiB}]}, sm: 4}
   - {name: notebook, memory: 600MiB}
 pods:
-  - {namespace: ml, name: greedy-0, resource: nvidia.com/mig-2g.20gb, device: "0/2g.20gb@4", workload: greedy, for: 40h}
-  - {namespace: ml, name: full-0, resource: nvidia.com/mig-1g.10gb, device: "0/1g.10gb@6", workload: full, for: 40h}
-  - {namespace: ml, name: idle-0, resource: nvidia.com/mig-3g.40gb, device: "1/3g.40gb@0", workload: notebook, for: 40h}
+  - {namespace: ml, name: greedy-0, resource: nvidia.com/mig-2g.20gb, device: "0/2g.20gb@0", workload: greedy, for: 40h}
+  - {namespace: ml, name: full-0, resource: nvidia.com/mig-1g.10gb, device: "0/1g.10gb@2", workload: full, for: 40h}
+  - {namespace: ml, name: idle-0, resource: nvidia.com/mig-3g.40gb, device: "1/3g.40gb@4", workload: notebook, for: 40h}
 `
 
 // TestAdvisorOnSlices: slices that are too small are reported within four hours, idle ones after a day, free ones never.

@@ -120,7 +120,7 @@ func TestXIDColors(t *testing.T) {
 			if color == "transparent" {
 				continue
 			}
-			gpu, want := s.Metric.Get("gpu"), colors["7"] // as a GPU that is slowed down
+			gpu, want := s.Metric.Get("gpu"), colors["8"] // as a GPU that is slowed down
 			if fatal[gpu] {
 				want = colors["1"] // as a GPU that does not answer
 			}
@@ -148,7 +148,8 @@ func TestRolledOutNodeIsNotGone(t *testing.T) {
 	old, replaced, dead := fleetNode{name: "10.0.0.1:9400"}, fleetNode{name: "10.0.0.2:9400"}, fleetNode{name: "10.0.0.3:9400"}
 	serve := func(node fleetNode, uuid string, at time.Time) {
 		on := fmt.Sprintf(`{gpu="0",uuid="%s"`, uuid)
-		f.addScrapeOf(t, node.target("pod"), at, Text, []byte("nvidia_gpu_up"+on+"} 1\nnvidia_gpu_info"+on+",name=\"A30\",pci_bus_id=\"0\"} 1\n"))
+		f.addScrapeOf(t, node.target("pod"), at, Text, []byte("nvidia_gpu_up"+on+"} 1\nnvidia_gpu_info"+on+",name=\"A30\",pci_bus_id=\"0\"} 1\n"+
+			"nvidia_gpu_pod_info"+on+",namespace=\"ml\",pod=\"train-0\",container=\"c\",sharing=\"exclusive\",confirmed=\"true\"} 1\n"))
 	}
 	for at := scraped().Add(scrapeInterval); !at.After(to); at = at.Add(scrapeInterval) {
 		first := at.Before(scraped().Add(badRuns / 2))

@@ -195,7 +195,7 @@ func extraColumns(uid string) []string {
 	if uid == "mig-workloads" {
 		return []string{"workload"}
 	}
-	return []string{"holder", "namespace", "pod", "version", "recommended_profile", "reason"}
+	return []string{"holder", "namespace", "pod", "version", "recommended_profile", "reason", "known"}
 }
 
 func (f *fleet) variablesAnswer(t *testing.T, boards map[string]grafanaDashboard) {

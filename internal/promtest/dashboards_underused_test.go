@@ -3,12 +3,15 @@ package promtest
 import (
 	"fmt"
 	"slices"
-	"strings"
+	"strconv"
 	"testing"
 	"time"
 )
 
-const underusedPanel = "Whole GPUs for which a slice would do"
+const underusedPanel = "Whole GPUs that are larger than their work needs"
+
+// underusedStat is the number of the rows of that table.
+const underusedStat = "Larger than their work needs"
 
 // underusedGPU is a GPU that is a candidate for MIG, or that fails one condition for it.
 type underusedGPU struct {
@@ -18,6 +21,7 @@ type underusedGPU struct {
 	sharing          string
 	unconfirmed, mig bool
 	absent           bool
+	rejected         string // the advisor's reason
 }
 
 const underusedRuns = 50 * time.Hour
@@ -38,7 +42,9 @@ func underusedGPUs() []underusedGPU {
 		well("candidate"),
 		with("nearly", func(g *underusedGPU) { g.sm, g.busy, g.memory = 0.29, 0.49, 0.44 }),
 		with("sm", func(g *underusedGPU) { g.sm = 0.31 }),
-		with("busy", func(g *underusedGPU) { g.busy = 0.51 }),
+		with("wide", func(g *underusedGPU) { g.sm, g.busy = 0.25, 0.28 }),
+		with("narrow-busy", func(g *underusedGPU) { g.sm, g.busy = 0.1, 0.95 }),
+		with("half", func(g *underusedGPU) { g.sm, g.busy = 0.28, 0.51 }),
 		with("idle", func(g *underusedGPU) { g.busy = 0.004 }),
 		with("memory", func(g *underusedGPU) { g.memory = 0.46 }),
 		with("shared", func(g *underusedGPU) { g.sharing = "time-slicing" }),
@@ -50,12 +56,15 @@ func underusedGPUs() []underusedGPU {
 				g.memory = 0.5
 			}
 		}),
+		at("rolled", func(g *underusedGPU, since time.Duration) { g.pod = fmt.Sprintf("rolled-%d", since/(24*time.Hour)) }),
 		at("new", func(g *underusedGPU, since time.Duration) {
 			if since < 36*time.Hour {
-				g.pod = "before"
+				g.pod = ""
 			}
 		}),
 		at("back", func(g *underusedGPU, since time.Duration) { g.absent = since > 12*time.Hour && since < 24*time.Hour }),
+		with("rejected", func(g *underusedGPU) { g.rejected = "stretch" }),
+		with("provisional", func(g *underusedGPU) { g.sm, g.busy, g.rejected = 0.5, 0.9, "provisional" }),
 	}
 }
 
@@ -67,16 +76,22 @@ func (g underusedGPU) serve(i int) string {
 	if g.mig {
 		mig = 1
 	}
-	return fmt.Sprintf("nvidia_gpu_up%[1]s} 1\nnvidia_gpu_mig_enabled%[1]s} %[2]d\nnvidia_gpu_sm_activity_ratio%[1]s} "+
+	held := ""
+	if g.pod != "" {
+		held = fmt.Sprintf("nvidia_gpu_pod_info%s,namespace=\"ml\",pod=\"%s\",container=\"c\",sharing=\"%s\",confirmed=\"%v\"} 1\n",
+			on, g.pod, g.sharing, !g.unconfirmed)
+	}
+	if g.rejected != "" {
+		held += fmt.Sprintf("nvidia_gpu_rightsizing_rejected%s,reason=%q} 1\n", on, g.rejected)
+	}
+	return held + fmt.Sprintf("nvidia_gpu_allocated%[1]s} %[6]d\nnvidia_gpu_up%[1]s} 1\nnvidia_gpu_mig_enabled%[1]s} %[2]d\nnvidia_gpu_sm_activity_ratio%[1]s} "+
 		"%[3]v\n"+
 		"nvidia_gpu_graphics_engine_activity_ratio%[1]s} %[4]v\nnvidia_gpu_memory_used_bytes%[1]s} "+
-		"%[5]v\nnvidia_gpu_memory_total_bytes%[1]s} 1\n"+
-		"nvidia_gpu_pod_info%[1]s,namespace=\"ml\",pod=\"%[6]s\",container=\"c\",sharing=\"%[7]s\",confirmed=\"%[8]v\"} 1\n",
-		on, mig, g.sm, g.busy, g.memory, g.pod, g.sharing, !g.unconfirmed)
+		"%[5]v\nnvidia_gpu_memory_total_bytes%[1]s} 1\n",
+		on, mig, g.sm, g.busy, g.memory, len(g.pod)/max(1, len(g.pod)))
 }
 
-// TestUnderusedPanelAgreesWithTheAlert: the table of candidates for MIG lists the GPUs and pods for which
-// GpuUnderused fires.
+// TestUnderusedPanelAgreesWithTheAlert: the fleet's table and its number list the GPUs for which GpuUnderused fires.
 func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 	t.Parallel()
 	f, node := &fleet{Prometheus: NewPrometheus(t)}, fleetNode{name: "days"}
@@ -95,29 +110,53 @@ func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 			f.recordRules(t, alertRecords, to.Add(5*time.Minute-10*time.Hour), to, 5*time.Minute)
 		}
 	}
+	f.recordRules(t, alertRecords, end.Add(time.Second), end.Add(time.Second), time.Minute) // what reads what was recorded
 
-	fires, err := f.EvalAt(alertExpr(t, "GpuUnderused"), end)
+	fires, err := f.EvalAt(alertExpr(t, "GpuUnderused"), end.Add(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var want []string
 	for _, s := range fires {
-		want = append(want, s.Metric.Get("gpu")+" "+s.Metric.Get("namespace")+"/"+s.Metric.Get("pod"))
+		gpu, err := strconv.Atoi(s.Metric.Get("gpu"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, underusedGPUs()[gpu].pod+" "+s.Metric.Get("evidence"))
 	}
 	slices.Sort(want)
-	if got := strings.Join(want, ", "); got != "0 ml/candidate, 1 ml/nearly" {
-		t.Errorf("the alert fires for %s", got)
+	expected := []string{"back means", "candidate means", "narrow-busy means", "nearly means", "provisional provisional", "rolled means",
+		"unconfirmed means"}
+	if !slices.Equal(want, expected) {
+		t.Errorf("the alert fires for %q, want %q", want, expected)
 	}
-	p := loadDashboards(t)["mig-fleet"].panel(t, underusedPanel)
-	for ref, value := range map[string]float64{"Mean": 0.1, "Highest": 0.1, "Memory": 0.3} {
+
+	f.expectUnderused(t, want, end)
+}
+
+// expectUnderused fails the test unless the fleet's table has these rows, by pod and evidence, and its number is theirs.
+func (f *fleet) expectUnderused(t *testing.T, want []string, end time.Time) {
+	t.Helper()
+	board := loadDashboards(t)["mig-fleet"]
+	v := view{from: end.Add(-time.Hour), to: end.Add(time.Second), step: fleetStep}
+	p := board.panel(t, underusedPanel)
+	for ref, value := range map[string]float64{"Mean": 0.1, "Highest": 0.1, "Memory": 0.3, "Known": 1} {
 		var got []string
-		a := f.query(t, p, ref, view{from: end.Add(-time.Hour), to: end, step: fleetStep})
+		a := f.query(t, p, ref, v)
 		if n := a.samples / int64(len(underusedGPUs())) * 8 * fleetSize; n > mostSamples {
 			t.Errorf("%s reads %d samples of %d nodes with eight GPUs, want at most %d", ref, n, fleetSize, mostSamples)
 		}
 		for _, s := range a.series {
-			got = append(got, s.Metric.Get("gpu")+" "+s.Metric.Get("namespace")+"/"+s.Metric.Get("pod"))
-			if s.Metric.Get("pod") == "candidate" && !same(s.Floats[0].F, value) {
+			gpu, err := strconv.Atoi(s.Metric.Get("gpu"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			evidence := "means"
+			if underusedGPUs()[gpu].rejected != "" {
+				evidence = "provisional"
+			}
+			got = append(got, underusedGPUs()[gpu].pod+" "+evidence)
+			if underusedGPUs()[gpu].pod == "candidate" && !same(s.Floats[0].F, value) {
 				t.Errorf("%s of the candidate is %v, want %v", ref, s.Floats[0].F, value)
 			}
 		}
@@ -125,5 +164,9 @@ func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%s lists %q, the alert fires for %q", ref, got, want)
 		}
+	}
+
+	if n := f.query(t, board.panel(t, underusedStat), "A", v).totalAt(v.to); n != float64(len(want)) {
+		t.Errorf("the number is %v, the alert fires for %d", n, len(want))
 	}
 }

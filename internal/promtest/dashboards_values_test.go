@@ -217,21 +217,21 @@ func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
 		return values
 	}
 	sick := state("sick")
-	for row, want := range map[string]float64{"0 (whole GPU)": 1, "1 (whole GPU)": 2, "1 3g.40gb@0:4": 5,
-		"1 3g.40gb@4:4": 9, "2 (whole GPU)": 9, "3 (whole GPU)": 1, "3 3g.40gb@0:4": 1} {
+	for row, want := range map[string]float64{"0 (whole GPU)": 1, "1 (whole GPU)": 2, "1 3g.40gb@0:4": 6,
+		"1 3g.40gb@4:4": 11, "2 (whole GPU)": 11, "3 (whole GPU)": 1, "3 3g.40gb@0:4": 1} {
 		if sick[row] != want {
 			t.Errorf("state of %s is %v, want %v", row, sick[row], want)
 		}
 	}
-	if got := state("mixed")["4 3g.20gb@4:4"]; got != 6 {
+	if got := state("mixed")["4 3g.20gb@4:4"]; got != 7 {
 		t.Errorf("state of a slice without a compute instance is %v", got)
 	}
-	if got := state("a30")["1 (whole GPU)"]; got != 8 {
+	if got := state("a30")["1 (whole GPU)"]; got != 9 {
 		t.Errorf("state of a GPU whose MIG mode is pending is %v", got)
 	}
 	for _, node := range []string{"underused", "full", "shared", "bare"} {
 		for row, got := range state(node) {
-			if got != 9 {
+			if got != 11 {
 				t.Errorf("state of %s on %s is %v, want ok", row, node, got)
 			}
 		}

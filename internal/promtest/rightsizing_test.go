@@ -159,7 +159,6 @@ func (f *fleet) rightsizing(t *testing.T, boards map[string]grafanaDashboard) {
 		want       float64
 	}{
 		{"Whole GPUs that are held", "A", sum["judged"]},
-		{"A slice would do", "A", sum["candidates"]},
 		{"GPUs to be gained", "A", sum["freed"]},
 		{"SMs to be gained", "A", sum["freed"] / sum["judged"]},
 		{"Slices to change", "A", 4}, {changes, "Action", 1 + 2 + 3 + 1},
@@ -237,7 +236,11 @@ func (f *fleet) adviceInWords(t *testing.T, boards map[string]grafanaDashboard, 
 		{said(board, "Slices by what they should do", "A", "action"), []string{"grow 2", "idle 1", "shrink 1"}},
 		{said(boards["mig-fleet"], "Slices by what they should do", "A", "action"), []string{"grow 2", "idle 1", "shrink 1"}},
 		{said(boards["mig-fleet"], "Why GPUs stay whole", "A", "reason"), []string{"nvlink 1", "stretch 2"}},
-		{said(boards["mig-fleet"], "A slice would do", "A"), []string{" 3"}},
+		{said(board, "Larger than their work needs", "A", "evidence"), []string{"week 3"}},
+		{said(boards["mig-fleet"], "Larger than their work needs", "A", "evidence"), []string{"week 3"}},
+		{said(boards["mig-fleet"], underusedPanel, "Profile", "gpu", "recommended_profile"), profiles},
+		{said(boards["mig-fleet"], underusedPanel, "Known", "gpu", "known"), []string{
+			"0 advisor, a week", "1 advisor, a week", "2 advisor, a week"}},
 	} {
 		if !slices.Equal(c.got, c.want) {
 			t.Errorf("got %q, want %q", c.got, c.want)

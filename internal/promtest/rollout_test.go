@@ -117,7 +117,7 @@ node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
 seed: 1
 gpus:
   - {model: H100-80GB, count: 4}
-  - {model: H100-80GB, mig: true, layout: ["1g.20gb@0", "1g.20gb@2", "1g.20gb@4", "1g.20gb@6"]}
+  - {model: H100-80GB, mig: true, layout: ["1g.20gb@0", "1g.20gb@2", "1g.20gb@4", "1g.10gb@6"]}
 workloads:
   - {name: train, memory: 60GiB, sm: 100, dram: 0.3, tensor: 0.3}
   - {name: notebook, memory: 600MiB}

@@ -76,7 +76,7 @@ func TestRulesOnChaos(t *testing.T) {
 	n := startRuledNode(t, scenario, "--poll.timeout=1s")
 	n.run(80*time.Minute, 30*time.Second)
 	n.expectStory("GpuReadErrors", "GpuEccUncorrectable", "GpuXidMemory", "MigEventsLost", "GpuXidApplication",
-		"GpuRecoveryActionChanged", "MigDeviceGone")
+		"GpuRecoveryActionChanged", "MigDeviceGone", "MigReadsTimedOut")
 	n.expectSummary("GpuXidMemory",
 		"XID 94 on GPU 6 instance 4 of gpu-node-1:9401: memory errors were contained (held by prod/slice-3).")
 	// The pod of GPU 7 ends at 9:05 and has a successor at 9:07; the XID was at 7:10.
@@ -157,7 +157,8 @@ func TestRulesOnA30(t *testing.T) {
 }
 
 // idlers are devices that are held and not used: a GPU and a slice by one pod, a GPU by pods that follow each other
-// inside one scrape interval, a GPU by two at a time; and a layout that wastes three of seven compute slices. Another
+// inside one scrape interval, a GPU by two at a time; and a layout that wastes a compute slice: with 1g.10gb
+// at 0 another one would fit. Another
 // program repartitions that GPU in the end.
 const idlers = `version: 1
 node: {hostname: n, driver: "580.95.05", kubernetes: true, privileged: true}
@@ -166,7 +167,7 @@ gpus:
   - {model: H100-80GB}
   - {model: H100-80GB}
   - {model: H100-80GB, sharing: {kind: time-slicing, replicas: 2, rename: true}}
-  - {model: H100-80GB, mig: true, layout: ["1g.20gb@0", "1g.20gb@2", "1g.20gb@4", "1g.20gb@6"]}
+  - {model: H100-80GB, mig: true, layout: ["1g.20gb@0", "1g.20gb@2", "1g.20gb@4", "1g.10gb@6"]}
 workloads:
   - {name: notebook, memory: 600MiB}
   - {name: burst, memory: 600MiB, sm: {steps: [{at: 0s, value: 30}, {at: 1m, value: 0}], repeat: 10m}}
@@ -200,8 +201,8 @@ func TestRulesOnIdlers(t *testing.T) {
 		"1g.20gb (instance 3) on GPU 3 of gpu-node-1:9401 is allocated and idle, at most 0% busy (held by ml/slice-0).")
 }
 
-// TestRulesOnUnderused: the shipped story of underused GPUs, for three days. Pods are named with the GPU; the one
-// that has its GPU for a notebook is idle, and the last one ends.
+// TestRulesOnUnderused: the shipped story of underused GPUs without an advisor, for three days. Pods are named with the
+// GPU; the one that has its GPU for a notebook is idle, the kernels of the last one are wide, and all of them end.
 func TestRulesOnUnderused(t *testing.T) {
 	t.Parallel()
 	scenario := readFile(t, "../../testdata/scenarios/h100-underused.yaml")
@@ -209,15 +210,19 @@ func TestRulesOnUnderused(t *testing.T) {
 		scenario = strings.Replace(scenario, "nvidia.com/gpu, workload: "+pod+"}",
 			"nvidia.com/gpu, workload: "+pod+", for: 60h}", 1)
 	}
-	n := newRollout(t, scenario)
+	n := newRollout(t, scenario, "--no-advise.enabled")
 	n.start("gpu-node-1:9401", "mig-exporter-a")
+	n.runLong(44 * time.Hour)
+	if got := n.gpusOf("GpuUnderused"); got != "0 1 2 4" {
+		t.Errorf("GpuUnderused fires for GPUs %q, want 0 1 2 4", got)
+	}
 	n.runLong(64 * time.Hour)
 	n.expectStory("GpuUnderused", "GpuAllocatedIdle")
 	n.expectSummary("GpuUnderused",
-		"GPU 0 of gpu-node-1:9401 is too large for vision/classifier-0, which keeps 6.818% of its SMs active: a MIG slice "+
-			"would do.")
-	n.expectSummary("GpuUnderused", "GPU 4 of gpu-node-1:9401 is too large for chat/medium-llm-0, which keeps 28.41% of "+
-		"its SMs active: a MIG slice would do.")
+		"GPU 0 of gpu-node-1:9401 looks larger than its work needs, by five-minute means alone: 6.818% of its SMs are active "+
+			"on average (held by vision/classifier-0).")
+	n.expectSummary("GpuUnderused", "GPU 4 of gpu-node-1:9401 looks larger than its work needs, by five-minute means alone: "+
+		"28.41% of its SMs are active on average (held by chat/medium-llm-0).")
 }
 
 // TestRulesOverHandOvers: while devices of all levels change hands inside one scrape interval no rule fails and none
@@ -231,7 +236,7 @@ func TestRulesOverHandOvers(t *testing.T) {
 		n.run(16*time.Minute, 30*time.Second)
 		n.expectStory()
 		holders, err := n.EvalAt(`count(count by (pod) (
-			max_over_time(mig:gpu_holder:sole[20m]) or max_over_time(mig:gpu_instance_holder:sole[20m])))`, n.now())
+			max_over_time(mig:holder:info{sole="true"}[20m])))`, n.now())
 		if got, err := singleValue(holders, err); err != nil || got != 8 {
 			t.Errorf("holders of whole devices: got %v (%v), want 8", got, err)
 		}

@@ -127,10 +127,11 @@ func noHolder() map[string]string {
 // withoutStory are the alerts that fire on samples alone, and why.
 func withoutStory() map[string]string {
 	return map[string]string{
-		"MigPollSlow":         "a poll of the simulated node is slow in real time only",
-		"MigReadsStretched":   "calls of the simulated node cost real time only",
-		"MigCollectorFailing": "the simulated node has no value that cannot be served",
-		"MigWitnessMissing":   "the exporter of the simulated node is in a pod, its own witness",
+		"MigPollSlow":             "a poll of the simulated node is slow in real time only",
+		"MigReadsStretched":       "calls of the simulated node cost real time only",
+		"MigCollectorFailing":     "the simulated node has no value that cannot be served",
+		"MigSliceRequestsWaiting": "servers of the simulated node have no metrics of their own",
+		"MigWitnessMissing":       "the exporter of the simulated node is in a pod, its own witness",
 	}
 }
 

@@ -1,0 +1,74 @@
+package fleet
+
+import (
+	"slices"
+
+	"github.com/prometheus/common/model"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// The reasons that the series of an advisor have, besides those of package advise.
+const (
+	reasonProvisional     advise.Reason = "provisional"
+	reasonMediaNotChecked advise.Reason = "media-not-checked"
+)
+
+// advised is what the right-sizing advisor of a GPU's node says of it at the end of the window. It has seen every poll
+// of the workload, its starts included, and so has the last word. The zero value: no advisor has an answer.
+type advised struct {
+	profile string        // of a candidate
+	reason  advise.Reason // for which the GPU is no candidate
+}
+
+// queryAdvice asks what advisors say.
+func (q *querier) queryAdvice() {
+	q.facts(q.dialect.advised, func(h *history, row *model.Sample) {
+		h.advised.profile = string(row.Metric["recommended_profile"])
+		h.advised.reason = advise.Reason(row.Metric["reason"])
+	})
+}
+
+// follow replaces the answer of the history by that of the node's advisor, if there is one.
+func (g *GPU) follow(said advised, o advise.Options) {
+	switch {
+	case said.profile != "":
+		g.followCandidate(said)
+	case said.reason == "", said.reason == advise.ReasonLittleEvidence:
+		return
+	case said.reason == reasonProvisional:
+		g.followProvisional()
+	case g.Action == advise.ActionShare && g.Reason == said.reason:
+	default:
+		g.Action, g.Reason, g.Explanation = advise.ActionKeep, said.reason, ReasonText(said.reason, o)
+		g.Profile, g.StretchP95, g.Provisional, g.NotChecked = "", nil, false, false
+	}
+
+	g.Advised = true
+}
+
+// followCandidate takes the profile that the advisor recommends. One that the model's table lacks cannot be packed.
+func (g *GPU) followCandidate(said advised) {
+	if g.Action != advise.ActionSlice || g.Profile != said.profile {
+		g.Profile, g.StretchP95 = "", nil // that of the history is of another profile
+		g.Explanation = "the right-sizing advisor of its node recommends " + said.profile
+	}
+
+	if slices.ContainsFunc(g.model.Profiles, func(p gpu.Profile) bool { return p.Name == said.profile }) {
+		g.Profile = said.profile
+	}
+
+	g.Action, g.Reason, g.Provisional, g.NotChecked = advise.ActionSlice, advise.ReasonNone, false, false
+}
+
+// followProvisional says that a slice would do, by the advisor's evidence of less than seven days. Its series do not
+// name the profile: if the history has none either, it is not known.
+func (g *GPU) followProvisional() {
+	if g.Action != advise.ActionSlice {
+		g.Action, g.Reason, g.Profile, g.StretchP95 = advise.ActionSlice, advise.ReasonNone, "", nil
+		g.Explanation = "the right-sizing advisor of its node knows a slice that would do; ask migctl recommend there"
+	}
+
+	g.Provisional, g.NotChecked = true, false
+}

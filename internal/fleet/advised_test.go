@@ -1,0 +1,49 @@
+package fleet
+
+import (
+	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+)
+
+// TestAdvisorHasTheLastWord: what the advisor of a node says of its GPU replaces what the history says.
+func TestAdvisorHasTheLastWord(t *testing.T) {
+	slice := GPU{Action: advise.ActionSlice, Profile: "1g.10gb", StretchP95: &advise.Stretch{Low: 1, Expected: 1, High: 2},
+		Explanation: "fits", model: modelNamed("H100-80GB")}
+	kept := GPU{Action: advise.ActionKeep, Reason: advise.ReasonBusy, Explanation: "busy", model: modelNamed("H100-80GB")}
+	shared := GPU{Action: advise.ActionShare, Reason: advise.ReasonStretch}
+
+	for name, c := range map[string]struct {
+		g                   GPU
+		said                advised
+		action              advise.Action
+		reason              advise.Reason
+		profile             string
+		provisional, decide bool
+	}{
+		"none":             {slice, advised{}, advise.ActionSlice, "", "1g.10gb", false, false},
+		"too little":       {slice, advised{reason: advise.ReasonLittleEvidence}, advise.ActionSlice, "", "1g.10gb", false, false},
+		"agrees":           {slice, advised{profile: "1g.10gb"}, advise.ActionSlice, "", "1g.10gb", false, true},
+		"another profile":  {slice, advised{profile: "3g.40gb"}, advise.ActionSlice, "", "3g.40gb", false, true},
+		"unknown profile":  {slice, advised{profile: "9g.99gb"}, advise.ActionSlice, "", "", false, true},
+		"candidate":        {kept, advised{profile: "1g.10gb"}, advise.ActionSlice, "", "1g.10gb", false, true},
+		"provisional":      {slice, advised{reason: reasonProvisional}, advise.ActionSlice, "", "1g.10gb", true, true},
+		"provisional, too": {kept, advised{reason: reasonProvisional}, advise.ActionSlice, "", "", true, true},
+		"rejected":         {slice, advised{reason: "start-unseen"}, advise.ActionKeep, "start-unseen", "", false, true},
+		"not checked":      {slice, advised{reason: reasonMediaNotChecked}, advise.ActionKeep, reasonMediaNotChecked, "", false, true},
+		"to share":         {shared, advised{reason: advise.ReasonStretch}, advise.ActionShare, advise.ReasonStretch, "", false, true},
+	} {
+		g := c.g
+		g.follow(c.said, advise.Options{})
+		if g.Action != c.action || g.Reason != c.reason || g.Profile != c.profile || g.Provisional != c.provisional ||
+			g.Advised != c.decide {
+			t.Errorf("%s: %+v", name, g)
+		}
+		if g.Action == advise.ActionSlice && g.Profile != "1g.10gb" && g.StretchP95 != nil {
+			t.Errorf("%s: the stretch is of another profile", name)
+		}
+		if g.Action == advise.ActionKeep && g.Explanation == "fits" {
+			t.Errorf("%s: %s", name, g.Explanation)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package promtest
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/common/promslog"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+// mostRecorded is how many series the shipped rules may add to those of a node.
+const mostRecorded = 200
+
+// recordedNames are the names of the series that the shipped rules record.
+func recordedNames(t *testing.T) []string {
+	t.Helper()
+	var names []string
+	for _, file := range findFiles(t, "../../deploy/prometheus/*.rules.yaml") {
+		groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}),
+			promslog.NewNopLogger())
+		if len(errs) > 0 {
+			t.Fatalf("%s: %v", file, errs)
+		}
+
+		for _, g := range groups.Groups {
+			for _, rule := range g.Rules {
+				if rule.Record != "" {
+					names = append(names, rule.Record)
+				}
+			}
+		}
+	}
+
+	return names
+}
+
+// TestRulesCost: for a node of eight GPUs with seven slices each, all of them held, the rules record few series, and
+// for one of eight whole GPUs, too.
+func TestRulesCost(t *testing.T) {
+	t.Parallel()
+	for _, scenario := range []string{"h100-56", "h100-underused"} {
+		n := startNode(t, readFile(t, "../../testdata/scenarios/"+scenario+".yaml"))
+		node := fleetNode{name: "n"}
+		for n.elapsed < 70*time.Minute {
+			n.elapsed += time.Minute
+			n.request("POST", "/-/sim/advance?by=1m")
+			n.scrapePods(t, n, node)
+		}
+		n.recordAll(t, time.Minute, n.now())
+
+		byName := map[string]int{}
+		all := 0
+		for _, name := range recordedNames(t) {
+			v, err := n.EvalAt(`last_over_time({__name__="`+name+`"}[1h])`, n.now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			byName[name] = len(v)
+			all += len(v)
+		}
+		for _, name := range slices.Sorted(maps.Keys(byName)) {
+			t.Logf("%4d %s", byName[name], name)
+		}
+		t.Logf("%s: %d series", scenario, all)
+		if all > mostRecorded {
+			t.Errorf("%s: the rules record %d series, want at most %d", scenario, all, mostRecorded)
+		}
+	}
+}

@@ -1,0 +1,32 @@
+package promtest
+
+import (
+	"net/url"
+	"testing"
+
+	"github.com/VictoriaMetrics/VictoriaMetrics/app/vmalert/config"
+	"github.com/VictoriaMetrics/VictoriaMetrics/app/vmalert/notifier"
+	"github.com/VictoriaMetrics/VictoriaMetrics/app/vmalert/templates"
+)
+
+// TestVmalertTakesTheRules does what `vmalert -dryRun -rule=deploy/prometheus/*.rules.yaml` does, with the same
+// packages: it parses the files strictly, each expression as MetricsQL, and the templates of the annotations.
+func TestVmalertTakesTheRules(t *testing.T) {
+	if err := templates.Load(nil, url.URL{}); err != nil {
+		t.Fatal(err)
+	}
+
+	files := findFiles(t, "../../deploy/prometheus/*.rules.yaml")
+	groups, err := config.Parse(files, notifier.ValidateTemplates, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	rules := 0
+	for _, g := range groups {
+		rules += len(g.Rules)
+	}
+	if want := len(recordedNames(t)) + len(shippedAlerts(t)); rules != want {
+		t.Errorf("vmalert takes %d rules, want %d", rules, want)
+	}
+}
