@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -109,8 +110,11 @@ func (f *fullNode) snapshots(began time.Time, minutes int) iter.Seq[*gpu.Snapsho
 	return func(yield func(*gpu.Snapshot) bool) {
 		by := time.Minute - time.Millisecond
 		for range minutes {
-			s := *f.advance(by)
-			s.Time = s.Time.Add(began.Sub(sim.StepStart()))
+			s, later := *f.advance(by), began.Sub(sim.StepStart())
+			s.Time, s.GPUs = s.Time.Add(later), slices.Clone(s.GPUs)
+			for i := range s.GPUs {
+				s.GPUs[i].LastRead = s.GPUs[i].LastRead.Add(later)
+			}
 			if !yield(&s) {
 				return
 			}
