@@ -98,7 +98,7 @@ func TestUnmeasuredInWords(t *testing.T) {
 	_, address := serve(t, recommended(report, s))
 
 	out := runner{}.run(t, address, "recommend").out
-	cmptest.HasTexts(t, flat(out), "0 ml/a unknown 50% no-activity", "1 ml/b 1g.10gb none unknown 50% memory 15%",
+	cmptest.HasTexts(t, flat(out), "0 ml/a unknown 0% no-activity", "1 ml/b 1g.10gb none unknown 0% memory 15%",
 		"The move from GPU 1 frees no whole GPU, room for 4g.40gb.", "nothing rarer than 8 days is known", "--window=30d")
 	fits(t, withoutCommands(out))
 

@@ -67,10 +67,8 @@ func isRecent(at int64, now time.Time) bool {
 	return at != 0 && age >= 0 && age < keptDays*24*time.Hour
 }
 
-// busyMinutes returns for how long kernels have run, older minutes counting less.
-func (w *workload) busyMinutes(now time.Time) float64 {
-	return w.Width.total() / 60 / math.Exp2(now.Sub(w.Reference).Hours()/halfLife.Hours())
-}
+// busyMinutes returns for how long kernels have run whose use of the device was measured, older minutes counting less.
+func (w *workload) busyMinutes(now time.Time) float64 { return w.Width.total() / 60 / w.growth(now) }
 
 // isPreallocated reports whether a framework took nearly all memory of a device at its start, and the same since.
 func isPreallocated(w *workload, e *Evidence, deviceBytes float64) bool {

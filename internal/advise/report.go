@@ -144,7 +144,7 @@ type Evidence struct {
 	// were seen from their beginning.
 	StartMemory   float64 `json:"startMemoryMaxBytes,omitempty"`
 	Starts        int     `json:"startsSeen"`
-	BusyMinutes   float64 `json:"busyMinutes"` // with kernels; older ones count less
+	BusyMinutes   float64 `json:"busyMinutes"` // with kernels that were measured; older ones count less
 	MemoryTrend   float64 `json:"memoryTrendBytesPerDay,omitempty"`
 	BusyMean      float64 `json:"busyMeanRatio"`
 	BusyP50       float64 `json:"busyP50Ratio"`

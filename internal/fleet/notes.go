@@ -105,6 +105,7 @@ func (a *analysis) notes(r *Report) []string {
 	add(r.Fleet.Idle, "Nothing at all ran on %d of the GPUs that could be slices, although they were held: ask whether "+
 		"they are needed.",
 		r.Fleet.Idle)
+
 	unseen := r.Fleet.Reasons[advise.ReasonStartUnseen]
 	add(unseen, "%d of the GPUs stay as they are although a slice would do by what is in the history: what holds them "+
 		"started before it, and a start can need more memory than ever after. A longer --window may have their starts, "+
@@ -114,13 +115,8 @@ func (a *analysis) notes(r *Report) []string {
 		"requests, but several such workloads could share a GPU (MPS or time-slicing).", r.Fleet.Share)
 	add(r.Fleet.Provisional, "%d of the slices are provisional: there is evidence of less than seven days.",
 		r.Fleet.Provisional)
-	if len(a.options.Prices) > 0 {
-		add(c.unpriced, "%d of the freed GPUs have no --price: COST/WEEK leaves them out.", c.unpriced)
-	}
-	for _, p := range a.options.Prices {
-		add(count(!c.prices[p.Model]), "--price=%s=%g is used for no GPU: no model's name has these words, or another "+
-			"--price has more of them.", p.Model, p.Hour)
-	}
+	a.notePrices(c, add)
+
 	for _, w := range a.client.Warnings() {
 		notes = append(notes, "Prometheus warns: "+w)
 	}
@@ -132,4 +128,16 @@ func (a *analysis) notes(r *Report) []string {
 			model.Duration(a.options.Window)))
 	}
 	return notes
+}
+
+// notePrices adds notes on prices that are missing, and on those that are not used.
+func (a *analysis) notePrices(c counts, add func(n int, format string, args ...any)) {
+	if len(a.options.Prices) > 0 {
+		add(c.unpriced, "%d of the freed GPUs have no --price: COST/WEEK leaves them out.", c.unpriced)
+	}
+
+	for _, p := range a.options.Prices {
+		add(count(!c.prices[p.Model]), "--price=%s=%g is used for no GPU: no model's name has these words, or another "+
+			"--price has more of them.", p.Model, p.Hour)
+	}
 }

@@ -17,7 +17,7 @@ func decodingNode(decoders ...float64) *node {
 	n.model = all[slices.IndexFunc(all, func(m model) bool { return m.Name == "H100-80GB" })]
 	for i, used := range decoders {
 		n.gpus[i] = &workload{
-			kind: "video", mix: mixAlike, seed: uint64(i), pods: 1, needGiB: steady(2), busy: steady(0.2),
+			kind: "video", mix: mixAlike, seed: uint64(i), pods: 1, needGiB: steady(2), busy: steady(0.2), start: starting{name: startPlain, peak: 1, began: 1},
 			states:  [][]kernels.Phase{{{Share: 1, Width: 4, Bandwidth: 0.02}}},
 			stateAt: func(int) int { return 0 }, media: kernels.Engines{1: used}, mediaAt: steady(1),
 		}
