@@ -32,7 +32,8 @@ type library struct {
 }
 
 func newLibrary(getenv func(string) string) *library {
-	l := &library{getenv: getenv, sets: map[int]*eventSet{}, binding: map[int]*systemEventSet{}, samples: map[uintptr]sample{}, streaming: map[int]bool{},
+	l := &library{getenv: getenv, sets: map[int]*eventSet{}, binding: map[int]*systemEventSet{},
+		samples: map[uintptr]sample{}, streaming: map[int]bool{},
 		files: map[int]*os.File{}}
 	always, initialized := initCalls(), tables()
 	for _, name := range functionNames() {

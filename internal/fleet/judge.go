@@ -87,8 +87,8 @@ func (a *analysis) summarize(g *device) GPU {
 	return answer
 }
 
-// assumeHeld takes a GPU for held all the time if it is not known whether anything held it: no series of a pod, a job or
-// a process is evidence only if the exporter can see them.
+// assumeHeld takes a GPU for held all the time if it is not known whether anything held it: no series of a pod, a job
+// or a process is evidence only if the exporter can see them.
 func (a *analysis) assumeHeld(g *device) {
 	known := a.holdersKnown[g.cluster]
 	g.untold = known && g.dialect.told != "" && !g.history.told && !g.history.isHeld()

@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The kernel unbinds a GPU from the driver once no process has it open. NVML tells its clients that it waits, so that they
-// let go of the GPU, and tells them when one is bound.
+// The kernel unbinds a GPU from the driver once no process has it open. NVML tells its clients that it waits, so that
+// they let go of the GPU, and tells them when one is bound.
 
 // systemEventKinds are the system events that we ask for.
 const systemEventKinds = nvml.SystemEventTypeGpuDriverUnbind | nvml.SystemEventTypeGpuDriverBind
@@ -87,8 +87,8 @@ func (s *Source) noteBound(id gpu.UUID) {
 	}
 }
 
-// findByPCI returns the GPU of a PCI id as the driver makes them (OGKM, gpuGenerate32BitId): domain, bus and device, from
-// the high bits to the low ones. It is empty if no such GPU was read.
+// findByPCI returns the GPU of a PCI id as the driver makes them (OGKM, gpuGenerate32BitId): domain, bus and device,
+// from the high bits to the low ones. It is empty if no such GPU was read.
 func (s *Source) findByPCI(pciID uint32) gpu.UUID {
 	s.mu.Lock()
 	defer s.mu.Unlock()

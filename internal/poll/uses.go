@@ -89,8 +89,8 @@ func (u *useCollector) addShared(holders []gpu.Holder, job string, use gpu.Conta
 	}
 }
 
-// sharedMemory returns the memory of a container on a device that it shares: 0 if it has no process there, and absent if
-// that of one of its processes is not known, or whether it is on the device.
+// sharedMemory returns the memory of a container on a device that it shares: 0 if it has no process there, and absent
+// if that of one of its processes is not known, or whether it is on the device.
 func (u *useCollector) sharedMemory(of gpu.Container, use *gpu.ContainerUse) gpu.Opt[uint64] {
 	memory := gpu.Some(uint64(0))
 	for i := range u.processes {
@@ -131,8 +131,8 @@ func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeI
 	return gpu.Some(sum)
 }
 
-// sumMemoryByContainer returns the memory of each container on a GPU and its devices, by their processes; absent if that
-// of one of them is not known.
+// sumMemoryByContainer returns the memory of each container on a GPU and its devices, by their processes; absent if
+// that of one of them is not known.
 func sumMemoryByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
 	var list []gpu.ContainerUse
 	for _, p := range g.Readings.Processes.Or(nil) {
