@@ -51,7 +51,7 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 			"with the worst mix of kernels (high). Absent if nothing ran: it is unknown.", whole, "bound")
 	f.deciding = c.newFamily("nvidia_gpu_rightsizing_deciding_ratio",
 		"The figure of a candidate that is nearest to its limit in the recommended slice: stretch at p95, p99 of busy time, "+
-			"or the share of the slice's memory that is needed with headroom and growth.", whole, "figure")
+			"or the share of the slice's memory or media engines that is needed, with headroom and growth.", whole, "figure")
 	f.reclaimable = c.newFamily("nvidia_gpu_rightsizing_reclaimable_ratio",
 		"Share of a candidate's SMs that the recommended slice would set free, 0-1.", whole)
 	f.freed = c.newFamily("nvidia_gpu_rightsizing_freed_gpus",

@@ -207,8 +207,8 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 	}
 	p.para("", dim, "BUSY: mean time in which kernels ran. STRETCH: how many times as long as now requests take in the "+
 		"slice at p95, if all kernels are alike and at worst. DECIDED BY: the figure nearest to its limit: the expected "+
-		"stretch (with --strict the worst), p99 of busy time, or the share of the slice's memory that is needed with "+
-		"headroom. NOTE: p, provisional (evidence of less than seven days); m, the slice has fewer media engines, "+
+		"stretch (with --strict the worst), busy time, or the share of the slice's memory or media engines that is needed, "+
+		"with headroom. NOTE: p, provisional (evidence of less than seven days); m, the slice has fewer media engines, "+
 		"which may be in use; i, idle: held, and ran nothing; r, frees no whole GPU, and makes room.")
 	p.line()
 }

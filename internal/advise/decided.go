@@ -3,36 +3,45 @@ package advise
 // Decided is the figure of the recommended profile that is nearest to its limit: the one that a smaller profile, or
 // more work, passes first.
 type Decided struct {
-	Figure string  `json:"figure"` // FigureStretch, FigureBusy or FigureMemory
+	Figure string  `json:"figure"` // FigureStretch, FigureBusy, FigureMemory or FigureMedia
 	Ratio  float64 `json:"ratio"`
 	Limit  float64 `json:"limit"`
 }
 
-// The figures: the stretch of requests at p95, of which the limit is the pod's or the node's; p99 of busy time in the
-// slice, where it stretches requests; and the share of the slice's memory that the workload needs with headroom and
-// growth.
+// The figures: the stretch of requests at p95, of which the limit is the pod's or the node's; busy time in the slice,
+// at p99 or in the busiest ten minutes, where it stretches requests; the share of the slice's memory that the workload
+// needs with headroom and growth; and that of its media engines of a kind.
 const (
 	FigureStretch = "stretch"
 	FigureBusy    = "busy"
 	FigureMemory  = "memory"
+	FigureMedia   = "media"
 )
 
 // decidedBy returns the figure of a trial that is nearest to its limit.
 func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 	best := Decided{FigureMemory, round3(needBytes(e, o.Headroom) / float64(t.profile.MemoryBytes)), 1}
-	if e.stretchUnknown() {
-		return best
+	var others []Decided
+	needs := e.engineNeeds()
+	for kind, have := range countsOf(t.profile.Engines) {
+		if needs[kind] > 0 && have > 0 {
+			others = append(others, Decided{FigureMedia, round3(needs[kind] / float64(have)), 1})
+		}
 	}
 
-	stretch := t.p95.deciding(limits.strict)
-	others := []Decided{{FigureStretch, round3(stretch), limits.stretch}}
-	if stretch > unchangedStretch {
-		others = append(others, Decided{FigureBusy, round3(e.BusyP99 * stretch), o.TargetBusy})
+	if stretch := t.p95.deciding(limits.strict); !e.stretchUnknown() {
+		others = append(others, Decided{FigureStretch, round3(stretch), limits.stretch})
+		if stretch > unchangedStretch {
+			others = append(others, Decided{FigureBusy, round3(e.BusyP99 * stretch), o.TargetBusy},
+				Decided{FigureBusy, round3(e.Busy10Minutes * stretch), 1})
+		}
 	}
+
 	for _, d := range others {
 		if d.Ratio/d.Limit > best.Ratio/best.Limit {
 			best = d
 		}
 	}
+
 	return best
 }

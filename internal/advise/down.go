@@ -80,7 +80,7 @@ func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, of cap
 		return false
 	}
 
-	r.Action, r.Reason = ActionKeep, ReasonNotUp
+	r.Action, r.Reason, r.Confidence = ActionKeep, ReasonNotUp, idleConfidence(r.Evidence)
 	if before.known {
 		r.Action = ActionGrow
 		r.Recommended = largerProfile(g, of, ReasonMemoryFull, max(before.need, needBytes(r.Evidence, a.options.Headroom)),

@@ -109,8 +109,8 @@ func confidence(e *Evidence) float64 {
 // provisionalBefore is the age of the evidence below which an answer is provisional.
 const provisionalBefore = 7 * 24 * time.Hour
 
-// idleConfidence returns how much the answer can be relied on that a device is idle. Neither kernels nor starts can
-// show that.
+// idleConfidence returns how much the answer can be relied on that a device is idle, or that its container did not come
+// up. Neither kernels nor starts can show that.
 func idleConfidence(e *Evidence) float64 { return round3(hoursKnown(e) * e.CoverageRatio) }
 
 // hoursKnown returns for which share of the hours that are needed a workload was observed.

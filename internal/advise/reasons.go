@@ -67,7 +67,7 @@ func fixedText(reason Reason) string {
 	case ReasonNoActivity:
 		return noActivityText
 	case ReasonNoBusyTime:
-		return "nothing ran on it: how far a slice would stretch its requests is unknown, and strictly that is no slice"
+		return "no kernel ran on it: how far a slice would stretch its requests is unknown, and strictly that is no slice"
 	case ReasonMemoryUnread:
 		return "the use of memory could not be read for some of the time: what the workload needs is not known"
 	case ReasonMedia:

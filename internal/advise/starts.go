@@ -78,6 +78,7 @@ func (s *starts) peak() float64 { return float64(slices.Max(s.Peaks[:])) }
 type starting struct {
 	open    bool      // it has been watched since its beginning, and has not ended
 	counted bool      // the workload has it; its peak may still grow, as when an engine is built in several rounds
+	of      *starts   // of the workload that counts it
 	late    float64   // memory in MiB when it was first seen, if it may not be the beginning; 0 if it is
 	began   time.Time // when it took memory first
 	peak    float64   // largest use of memory, in MiB
@@ -88,6 +89,7 @@ type starting struct {
 
 // follow adds a reading of memory, in MiB, and ends the start if it shows that.
 func (s *starting) follow(used float64, now time.Time, of *starts) {
+	s.giveTo(of)
 	if s.peak <= unusedMemory {
 		s.began = now
 	}
@@ -113,6 +115,14 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 	}
 }
 
+// giveTo makes a start that of a workload. The same container is another workload once its owner or label is known, or
+// once it shares its device: it has not counted the start then.
+func (s *starting) giveTo(of *starts) {
+	if s.of != of {
+		s.of, s.counted = of, false
+	}
+}
+
 func (s *starting) count(isSeen bool, of *starts) {
 	if isSeen && !s.counted {
 		s.counted = true
@@ -124,6 +134,7 @@ func (s *starting) count(isSeen bool, of *starts) {
 // of its life, as that of a short job has not. A start that failed is none of those that count, since its need
 // is not known.
 func (s *starting) end(now time.Time, of *starts) bool {
+	s.giveTo(of)
 	up := s.counted || now.Sub(s.grown) >= max(now.Sub(s.began)/2, 1)
 	s.count(up && s.peak >= loadedFrom*s.late, of)
 	s.open = false
@@ -290,7 +301,8 @@ func (a *Advisor) change(d *device, id holderID) {
 	next := device{key: d.key, seen: a.now, since: a.now, holder: id, memoryRead: d.memoryRead}
 	next.ended = d.ended
 	if id.isSameContainer(&d.holder) {
-		next.start, next.processes, next.used, next.up, next.empty = d.start, d.processes, d.used, d.up, d.empty
+		next.start, next.processes, next.used = d.start, d.processes, d.used
+		next.up, next.empty, next.idle = d.up, d.empty, d.idle
 		*d = next
 
 		return

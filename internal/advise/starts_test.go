@@ -90,6 +90,7 @@ func startCases() map[string]struct {
 		"was not observed in its start":   {[]stage{free(1), held(5, 8), gone(5), held(9*day, 8)}, seenStart{}},
 		"used memory before it was named": {[]stage{free(1), unnamed, held(9*day, 30)}, seenStart{}},
 		"was described a poll later":      {[]stage{free(1), undescribed, held(62, 8)}, seenStart{1, 8}},
+		"its label changes while it starts": {[]stage{free(1), held(5, 30), held(5, 20), labeled}, seenStart{2, 30}},
 		"its label changes":               {[]stage{held(100, 8), labeled, held(100, 8)}, seenStart{}},
 		"takes the place of another": {[]stage{heldBy("uid-1", 100, 8), heldBy("uid-2", 5, 30), heldBy("uid-2", 5, 8)},
 			seenStart{1, 30}},

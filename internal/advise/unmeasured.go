@@ -42,14 +42,3 @@ func (w *workload) measuredDays(now time.Time) int {
 	}
 	return days
 }
-
-// maxUnknownConfidence is the highest confidence in an answer whose stretch is unknown.
-const maxUnknownConfidence = 0.5
-
-// limitConfidence lowers the confidence in what follows from the evidence if nothing is known of stretch.
-func (e *Evidence) limitConfidence(confidence float64) float64 {
-	if e.stretchUnknown() {
-		return min(confidence, maxUnknownConfidence)
-	}
-	return confidence
-}

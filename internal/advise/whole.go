@@ -115,7 +115,7 @@ func (a *Advisor) limitsOf(h gpu.RightsizingHints) limits {
 func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, held gpuCounts,
 	hints gpu.RightsizingHints) []trial {
 	e := evidenceOf(w, a.now)
-	r.Evidence, r.Confidence = &e, e.limitConfidence(confidence(&e))
+	r.Evidence, r.Confidence = &e, confidence(&e)
 	r.Provisional = w.isProvisional(a.now)
 	of := wholeOf(g)
 	e.countEngines(of)
@@ -185,6 +185,10 @@ func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 // last does not do any more, at once.
 func (a *Advisor) settleAnswer(w *workload, now answer, trials []trial) answer {
 	switch {
+	case now.Action == ActionUnknown && w.Answer != answer{}:
+		w.Next = answer{}
+
+		return now // what was known before decides how bold the next answer is
 	case now == w.Answer:
 		w.Next = answer{}
 	case w.Answer == answer{} || w.Answer.Action == ActionUnknown || now.Profile == "" || !w.Answer.does(trials):

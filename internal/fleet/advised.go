@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"slices"
+	"time"
 
 	"github.com/prometheus/common/model"
 
@@ -30,9 +31,16 @@ func (q *querier) queryAdvice() {
 	})
 }
 
-// follow replaces the answer of the history by that of the node's advisor, if there is one.
-func (g *GPU) follow(said advised, o advise.Options) {
+// follow replaces the answer of the history by that of the node's advisor, if there is one. A refusal by the history of
+// what the advisor does not know stands: of days that it has forgotten, or by options that are stricter than its own
+// can be expected to be.
+func (g *GPU) follow(said advised, o *Options) {
+	knowsMore := o.Window > advisorWindow || isStricter(o.Advise)
+	refuses := knowsMore && g.Action != advise.ActionSlice && slices.Contains(refusalsByWork(), g.Reason)
+
 	switch {
+	case said.profile != "" && refuses:
+		return
 	case said.profile != "":
 		g.followCandidate(said)
 	case said.reason == "", said.reason == advise.ReasonLittleEvidence:
@@ -41,8 +49,11 @@ func (g *GPU) follow(said advised, o advise.Options) {
 		g.followProvisional()
 	case g.Action == advise.ActionShare && g.Reason == said.reason:
 	default:
-		g.Action, g.Reason, g.Explanation = advise.ActionKeep, said.reason, ReasonText(said.reason, o)
-		g.Profile, g.StretchP95, g.Provisional, g.NotChecked = "", nil, false, false
+		g.Action, g.Reason, g.Explanation = advise.ActionKeep, said.reason, ReasonText(said.reason, o.Advise)
+		if said.reason == advise.ReasonNoActivity || said.reason == advise.ReasonNoBusyTime {
+			g.Action = advise.ActionUnknown
+		}
+		g.Profile, g.StretchP95, g.Decided, g.Provisional, g.NotChecked = "", nil, nil, false, false
 	}
 
 	g.Advised = true
@@ -51,7 +62,7 @@ func (g *GPU) follow(said advised, o advise.Options) {
 // followCandidate takes the profile that the advisor recommends. One that the model's table lacks cannot be packed.
 func (g *GPU) followCandidate(said advised) {
 	if g.Action != advise.ActionSlice || g.Profile != said.profile {
-		g.Profile, g.StretchP95 = "", nil // that of the history is of another profile
+		g.Profile, g.StretchP95, g.Decided = "", nil, nil // that of the history is of another profile
 		g.Explanation = "the right-sizing advisor of its node recommends " + said.profile
 	}
 
@@ -67,8 +78,26 @@ func (g *GPU) followCandidate(said advised) {
 func (g *GPU) followProvisional() {
 	if g.Action != advise.ActionSlice {
 		g.Action, g.Reason, g.Profile, g.StretchP95 = advise.ActionSlice, advise.ReasonNone, "", nil
+		g.Decided, g.NotChecked = nil, false
 		g.Explanation = "the right-sizing advisor of its node knows a slice that would do; ask migctl recommend there"
 	}
 
-	g.Provisional, g.NotChecked = true, false
+	g.Provisional = true
+}
+
+// advisorWindow is for how long an advisor remembers the most that a workload did.
+const advisorWindow = 8 * 24 * time.Hour
+
+// isStricter reports whether options refuse more than those that an advisor has by default.
+func isStricter(o advise.Options) bool {
+	usual := advise.DefaultOptions()
+
+	return o.Strict && !usual.Strict || o.MaxStretch < usual.MaxStretch || o.Headroom > usual.Headroom ||
+		o.TargetBusy < usual.TargetBusy
+}
+
+// refusalsByWork are the reasons for which a GPU stays as it is that follow from what its workload did.
+func refusalsByWork() []advise.Reason {
+	return []advise.Reason{advise.ReasonMemory, advise.ReasonMedia, advise.ReasonStretch, advise.ReasonBusy,
+		advise.ReasonPreallocated, advise.ReasonNVLink, advise.ReasonMultiGPU}
 }

@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"testing"
+	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
@@ -9,7 +10,7 @@ import (
 // TestAdvisorHasTheLastWord: what the advisor of a node says of its GPU replaces what the history says.
 func TestAdvisorHasTheLastWord(t *testing.T) {
 	slice := GPU{Action: advise.ActionSlice, Profile: "1g.10gb", StretchP95: &advise.Stretch{Low: 1, Expected: 1, High: 2},
-		Explanation: "fits", model: modelNamed("H100-80GB")}
+		Explanation: "fits", Decided: &advise.Decided{}, model: modelNamed("H100-80GB")}
 	kept := GPU{Action: advise.ActionKeep, Reason: advise.ReasonBusy, Explanation: "busy", model: modelNamed("H100-80GB")}
 	shared := GPU{Action: advise.ActionShare, Reason: advise.ReasonStretch}
 
@@ -31,19 +32,53 @@ func TestAdvisorHasTheLastWord(t *testing.T) {
 		"provisional, too": {kept, advised{reason: reasonProvisional}, advise.ActionSlice, "", "", true, true},
 		"rejected":         {slice, advised{reason: "start-unseen"}, advise.ActionKeep, "start-unseen", "", false, true},
 		"not checked":      {slice, advised{reason: reasonMediaNotChecked}, advise.ActionKeep, reasonMediaNotChecked, "", false, true},
+		"not measured":     {slice, advised{reason: advise.ReasonNoActivity}, advise.ActionUnknown, advise.ReasonNoActivity, "", false, true},
 		"to share":         {shared, advised{reason: advise.ReasonStretch}, advise.ActionShare, advise.ReasonStretch, "", false, true},
 	} {
 		g := c.g
-		g.follow(c.said, advise.Options{})
+		g.follow(c.said, &Options{Advise: advise.DefaultOptions(), Window: 7 * 24 * time.Hour})
 		if g.Action != c.action || g.Reason != c.reason || g.Profile != c.profile || g.Provisional != c.provisional ||
 			g.Advised != c.decide {
 			t.Errorf("%s: %+v", name, g)
 		}
-		if g.Action == advise.ActionSlice && g.Profile != "1g.10gb" && g.StretchP95 != nil {
+		if (g.Action != advise.ActionSlice || g.Profile != "1g.10gb") && (g.StretchP95 != nil || g.Decided != nil) {
 			t.Errorf("%s: the stretch is of another profile", name)
 		}
 		if g.Action == advise.ActionKeep && g.Explanation == "fits" {
 			t.Errorf("%s: %s", name, g.Explanation)
 		}
+	}
+}
+
+// TestRefusalsThatAnAdvisorCannotKnow: a refusal by a longer history than the advisor has, or by stricter options than it
+// has by default, stands.
+func TestRefusalsThatAnAdvisorCannotKnow(t *testing.T) {
+	strict := advise.DefaultOptions()
+	strict.Strict = true
+
+	for name, o := range map[string]Options{
+		"longer": {Advise: advise.DefaultOptions(), Window: 30 * 24 * time.Hour},
+		"strict": {Advise: strict, Window: 7 * 24 * time.Hour},
+	} {
+		g := GPU{Action: advise.ActionKeep, Reason: advise.ReasonMemory, model: modelNamed("H100-80GB")}
+		g.follow(advised{profile: "1g.10gb"}, &o)
+		if g.Action != advise.ActionKeep || g.Reason != advise.ReasonMemory || g.Advised {
+			t.Errorf("%s: %+v", name, g)
+		}
+
+		unseen := GPU{Action: advise.ActionKeep, Reason: advise.ReasonStartUnseen, model: modelNamed("H100-80GB")}
+		unseen.follow(advised{profile: "1g.10gb"}, &o)
+		if unseen.Profile != "1g.10gb" || !unseen.Advised {
+			t.Errorf("%s: a start that the advisor has seen: %+v", name, unseen)
+		}
+	}
+}
+
+// TestMediaStayUnchecked: a provisional answer of an advisor does not say whether media engines were checked.
+func TestMediaStayUnchecked(t *testing.T) {
+	g := GPU{Action: advise.ActionSlice, Profile: "1g.10gb", NotChecked: true, model: modelNamed("H100-80GB")}
+	g.follow(advised{reason: reasonProvisional}, &Options{Advise: advise.DefaultOptions(), Window: 7 * 24 * time.Hour})
+	if !g.NotChecked || !g.Provisional {
+		t.Errorf("%+v", g)
 	}
 }

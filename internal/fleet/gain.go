@@ -39,8 +39,8 @@ func weighGains(gpus []GPU) {
 	}
 }
 
-// setGain fills in the gain; without any, the GPU stays as it is, unless the advisor of its node decided: that one has
-// weighed what its node gains.
+// setGain fills in the gain; without any, the GPU stays as it is, unless the advisor of its node decided: that one
+// weighs what its node gains, once its answer is not provisional any more.
 func (g *GPU) setGain(gain advise.Gain) {
 	if gain != (advise.Gain{}) {
 		g.Gain = &gain

@@ -80,7 +80,7 @@ func (a *analysis) summarize(g *device) GPU {
 		answer.model = known
 		answer.addEvidence(facts, math.IsNaN(h.nvlink), advise.Choose(gpuOf(&known, total), facts, o.Advise))
 		answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(a.end)
-		answer.follow(h.advised, o.Advise)
+		answer.follow(h.advised, o)
 		return answer
 	}
 	answer.Explanation = ReasonText(answer.Reason, o.Advise)

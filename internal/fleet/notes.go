@@ -19,7 +19,7 @@ const coarser = "The rules are those of migctl recommend, the evidence is coarse
 type counts struct {
 	blind, links, unheld, unpriced int
 	advised                        int
-	untold, gone                   int
+	untold, gone, unseen           int
 	first, last                    time.Time      // start and end of the steps in which any GPU has a sample
 	exporters                      map[string]int // GPUs that are known under an exporter's names alone
 	prices                         map[string]bool
@@ -29,7 +29,8 @@ func (a *analysis) count(r *Report) counts {
 	c := counts{exporters: map[string]int{}, prices: map[string]bool{}}
 	for _, g := range a.gpus {
 		answer := &g.answer
-		c.blind += count(answer.ActivityUnread)
+		c.blind += count(answer.ActivityUnread && !answer.Advised)
+		c.unseen += count(answer.Reason == advise.ReasonStartUnseen && !answer.Advised)
 		c.links += count(answer.NVLinkUnread)
 		c.advised += count(answer.Advised)
 		c.unheld += count(!a.holdersKnown[g.cluster])
@@ -106,11 +107,10 @@ func (a *analysis) notes(r *Report) []string {
 		"they are needed.",
 		r.Fleet.Idle)
 
-	unseen := r.Fleet.Reasons[advise.ReasonStartUnseen]
-	add(unseen, "%d of the GPUs stay as they are although a slice would do by what is in the history: what holds them "+
+	add(c.unseen, "%d of the GPUs stay as they are although a slice would do by what is in the history: what holds them "+
 		"started before it, and a start can need more memory than ever after. A longer --window may have their starts, "+
 		"and restarting one replica shows them; migctl recommend on the node remembers those that its exporter has seen. "+
-		"Peaks between two scrapes are in no history.", unseen)
+		"Peaks between two scrapes are in no history.", c.unseen)
 	add(r.Fleet.Share, "Wide kernels run on %d of the GPUs that stay as they are, seldom: a slice would stretch their "+
 		"requests, but several such workloads could share a GPU (MPS or time-slicing).", r.Fleet.Share)
 	add(r.Fleet.Provisional, "%d of the slices are provisional: there is evidence of less than seven days.",

@@ -67,8 +67,8 @@ func TestDeniedComputeInstances(t *testing.T) {
 			states[s.Metric.Get("gpu")] = s.Floats[0].F
 		}
 	}
-	if states["0"] != 6 || states["1"] != 9 || len(states) != 2 {
-		t.Errorf("states %v, want no compute instance (6) of GPU 0 and ok (9) of GPU 1", states)
+	if states["0"] != 7 || states["1"] != 11 || len(states) != 2 {
+		t.Errorf("states %v, want no compute instance (7) of GPU 0 and ok (11) of GPU 1", states)
 	}
 }
 
