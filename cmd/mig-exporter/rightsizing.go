@@ -232,7 +232,7 @@ func adviceOf(report *advise.Report) []collector.Advice {
 		} else if a.Rejected = rejection(d); a.Rejected == "" {
 			continue
 		}
-		if d.Evidence != nil && d.Evidence.ObservedHours > 0 {
+		if d.Confidence > 0 || d.Evidence != nil && d.Evidence.ObservedHours >= 1 { // 0 says something after an hour
 			a.Confidence = gpu.Some(d.Confidence)
 		}
 		list = append(list, a)
