@@ -32,7 +32,7 @@ func (r *rollout) reboot(scenario, pod string) {
 }
 
 // TestRulesOverRestarts: rows of memory, until the node is restarted; an exporter that ends and whose target stays;
-// one whose target leaves service discovery; and a node that comes back with one GPU fewer, until that is back, too.
+// one whose target leaves service discovery; a node that dies and leaves it then; and a node that comes back with one GPU fewer, until that is back, too.
 func TestRulesOverRestarts(t *testing.T) {
 	t.Parallel()
 	sound, _, _ := strings.Cut(worn, "faults:")
@@ -59,10 +59,20 @@ func TestRulesOverRestarts(t *testing.T) {
 	r.expectStory("MigExporterAbsent") // no pod held its GPUs: the node has left in an orderly way
 
 	clear(r.fired)
-	r.reboot(strings.Replace(sound, "count: 3", "count: 2", 1), "mig-exporter-b")
-	r.run(105 * time.Minute)
-	r.reboot(sound, "mig-exporter-b")
+	r.stopPod(true)
+	r.run(100 * time.Minute)
+	r.dropTarget() // after ten minutes without an answer: the node has died
 	r.run(120 * time.Minute)
+	r.start("gpu-node-1", "mig-exporter-b")
+	r.run(130 * time.Minute)
+	r.expectStory("MigNodeGone", "MigExporterDown", "MigExporterAbsent")
+	r.expectSummary("MigNodeGone", "gpu-node-1 is no longer scraped (GPUs without readings: 3).")
+
+	clear(r.fired)
+	r.reboot(strings.Replace(sound, "count: 3", "count: 2", 1), "mig-exporter-b")
+	r.run(145 * time.Minute)
+	r.reboot(sound, "mig-exporter-b")
+	r.run(160 * time.Minute)
 	r.expectStory("GpuMissing")
 }
 

@@ -64,9 +64,14 @@ func (r *rollout) stopPod(keepTarget bool) {
 	x.stop()
 	x.stop = nil
 	if !keepTarget {
-		x.target.remove(r.t, r.now().Add(time.Second)) // Prometheus does so at the next scrape that there is not
-		r.exporters = r.exporters[1:]
+		r.dropTarget()
 	}
+}
+
+// dropTarget has service discovery drop the target of the oldest exporter, which has stopped.
+func (r *rollout) dropTarget() {
+	r.exporters[0].target.remove(r.t, r.now().Add(time.Second)) // Prometheus does so at the next scrape that there is not
+	r.exporters = r.exporters[1:]
 }
 
 func (r *rollout) now() time.Time { return r.ruler.start.Add(r.elapsed) }
