@@ -39,6 +39,9 @@ func (w *workload) addStart(m *model) {
 	if r.IntN(8) == 0 {
 		w.start.began = -1 - r.IntN(60*dayMinutes)
 	}
+	if w.pods > 1 {
+		w.start.began = 61 // after all others: in a scenario, its pod gets the devices that are free
+	}
 	if r.IntN(4) == 0 {
 		w.start.every = (3 + r.IntN(7)) * dayMinutes
 	}
