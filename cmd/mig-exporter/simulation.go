@@ -16,6 +16,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/podmeta"
 	"github.com/mig-exporter/mig-exporter/internal/kernellog"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
@@ -158,8 +159,9 @@ type simulatedMetadata struct {
 // PodMetadata implements podresources.Metadata: a pod's owner and those of its labels that were chosen.
 func (m simulatedMetadata) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
 	p, ok := m.node.PodByName(namespace, pod, since)
-	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner,
-		Rightsizing: gpu.RightsizingHints{Workload: p.Labels[m.workload]}}
+	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner}
+	known.Rightsizing, _ = podmeta.ParseHints(p.Annotations)
+	known.Rightsizing.Workload = p.Labels[m.workload]
 	for _, name := range m.labels {
 		if value, has := p.Labels[name]; has {
 			known.Labels = append(known.Labels, gpu.Label{Name: name, Value: value})

@@ -185,6 +185,7 @@ func (e *Evidence) stretchUnknown() bool { return e.ActivityUnread || e.NeverBus
 type Predicted struct {
 	StretchMedian   Stretch `json:"stretchMedian,omitzero"`
 	StretchP95      Stretch `json:"stretchP95,omitzero"`
+	Latency         Latency `json:"latency,omitzero"`
 	BusyP99         float64 `json:"busyP99Ratio"`
 	Busy10Minutes   float64 `json:"busyMax10MinutesRatio"`
 	SMActivity      float64 `json:"smActivityRatio"`
@@ -193,6 +194,18 @@ type Predicted struct {
 	Decided         Decided `json:"decidedBy"`
 	// MediaEngines are those that it uses.
 	MediaEngines []PredictedEngines `json:"mediaEngines,omitempty"`
+}
+
+// Latency is how many times longer a request takes in a slice than on the whole GPU, at p95: waiting included. Without
+// the service time of a request it is only known to lie between Low and High. The zero value is that of a workload that
+// answers no requests, or of which it is unknown.
+type Latency struct {
+	Low  float64 `json:"low"`
+	High float64 `json:"high"`
+	// Figure lies between them; 0 if the service time is not known.
+	Figure float64 `json:"figure,omitzero"`
+	// Load is the slice's in the busiest hour, 0-1.
+	Load float64 `json:"loadRatio"`
 }
 
 // Considered is a profile and why it is not recommended; Reason is empty for the recommended one. StretchP95 is absent

@@ -78,6 +78,12 @@ type RightsizingHints struct {
 	OptOut     bool         // rightsizing: "off"
 	Strict     bool         // strict: "true"
 	MaxStretch Opt[float64] // max-stretch: "1.5"
+	// ServiceTime is how long the GPU works on a request if it has nothing else to do, service-time: "120ms". With
+	// Closed, service-time: "none", nobody waits for single requests: throughput is what counts.
+	ServiceTime Opt[time.Duration]
+	Closed      bool
+	ModelMemory Opt[uint64] // bytes of a model's weights, model-memory: "14Gi"
+	MultiGPU    Opt[bool]   // whether the pod is part of a job on several GPUs, multi-gpu: "true" or "false"
 }
 
 // ExclusiveHolder returns the holder that has a device to itself: the only one, or the only confirmed one besides

@@ -1,8 +1,12 @@
 package podmeta
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/go-kit/log/level"
 
@@ -14,40 +18,107 @@ type rightsizingAnnotations struct {
 	Rightsizing string `json:"mig-exporter.dev/rightsizing"`
 	Strict      string `json:"mig-exporter.dev/strict"`
 	MaxStretch  string `json:"mig-exporter.dev/max-stretch"`
+	ServiceTime string `json:"mig-exporter.dev/service-time"`
+	ModelMemory string `json:"mig-exporter.dev/model-memory"`
+	MultiGPU    string `json:"mig-exporter.dev/multi-gpu"`
 }
 
 // The values that mig-exporter.dev/max-stretch may have, as those of --advise.max-stretch.
 const leastStretch, mostStretch = 1, 100
 
+// mostServiceTime is the longest time that mig-exporter.dev/service-time may name.
+const mostServiceTime = time.Hour
+
 // parse returns what the annotations say, and a text for each that is ignored because its value is invalid.
 func (a *rightsizingAnnotations) parse() (hints gpu.RightsizingHints, invalid []string) {
-	complain := func(name, value, expected string) {
-		invalid = append(invalid, fmt.Sprintf("mig-exporter.dev/%s=%.64q: expected %s", name, value, expected))
+	for _, one := range []struct {
+		name, value string
+		parse       func(value string) error // the error says what is expected
+	}{
+		{"rightsizing", a.Rightsizing, func(v string) error { return parseSwitch(v, "off", "on", &hints.OptOut) }},
+		{"strict", a.Strict, func(v string) error { return parseSwitch(v, "true", "false", &hints.Strict) }},
+		{"max-stretch", a.MaxStretch, func(v string) error { return parseStretch(v, &hints) }},
+		{"service-time", a.ServiceTime, func(v string) error { return parseServiceTime(v, &hints) }},
+		{"model-memory", a.ModelMemory, func(v string) error { return parseModelMemory(v, &hints) }},
+		{"multi-gpu", a.MultiGPU, func(v string) error { return parseMultiGPU(v, &hints) }},
+	} {
+		if one.value == "" {
+			continue
+		}
+		if err := one.parse(one.value); err != nil {
+			invalid = append(invalid, fmt.Sprintf("mig-exporter.dev/%s=%.64q: expected %s", one.name, one.value, err))
+		}
 	}
-	switch a.Rightsizing {
-	case "", "on":
-	case "off":
-		hints.OptOut = true
-	default:
-		complain("rightsizing", a.Rightsizing, `"off" or "on"`)
+	return hints, invalid
+}
+
+// parseSwitch sets a switch to whether a value is the first of two, which are all that it may be.
+func parseSwitch(value, on, off string, to *bool) error {
+	if value != on && value != off {
+		return fmt.Errorf("%q or %q", on, off)
 	}
-	switch a.Strict {
-	case "", "false":
-	case "true":
-		hints.Strict = true
-	default:
-		complain("strict", a.Strict, `"true" or "false"`)
-	}
-	if a.MaxStretch == "" {
-		return hints, invalid
-	}
-	stretch, err := strconv.ParseFloat(a.MaxStretch, 64)
+	*to = value == on
+	return nil
+}
+
+func parseStretch(value string, hints *gpu.RightsizingHints) error {
+	stretch, err := strconv.ParseFloat(value, 64)
 	if err != nil || !(stretch >= leastStretch && stretch <= mostStretch) { // NaN is invalid
-		complain("max-stretch", a.MaxStretch, fmt.Sprintf("a number from %d to %d", leastStretch, mostStretch))
-		return hints, invalid
+		return fmt.Errorf("a number from %d to %d", leastStretch, mostStretch)
 	}
 	hints.MaxStretch = gpu.Some(stretch)
-	return hints, invalid
+	return nil
+}
+
+func parseMultiGPU(value string, hints *gpu.RightsizingHints) error {
+	var several bool
+	if err := parseSwitch(value, "true", "false", &several); err != nil {
+		return err
+	}
+	hints.MultiGPU = gpu.Some(several)
+	return nil
+}
+
+func parseServiceTime(value string, hints *gpu.RightsizingHints) error {
+	if value == "none" {
+		hints.Closed = true
+		return nil
+	}
+	service, err := time.ParseDuration(value)
+	if err != nil || service <= 0 || service > mostServiceTime {
+		return fmt.Errorf(`a duration up to %s, such as "120ms", or "none"`, mostServiceTime)
+	}
+	hints.ServiceTime = gpu.Some(service)
+	return nil
+}
+
+// parseModelMemory reads a number of bytes in the binary units of Kubernetes.
+func parseModelMemory(value string, hints *gpu.RightsizingHints) error {
+	number, unit := value, 1.
+	for suffix, bytes := range map[string]float64{"Mi": 1 << 20, "Gi": 1 << 30} {
+		if cut, ok := strings.CutSuffix(value, suffix); ok {
+			number, unit = cut, bytes
+		}
+	}
+	size, err := strconv.ParseFloat(number, 64)
+	if bytes := size * unit; err == nil && bytes >= 1 && bytes < 1<<50 { // NaN is invalid
+		hints.ModelMemory = gpu.Some(uint64(bytes))
+		return nil
+	}
+	return errors.New(`a number of bytes, such as "14Gi" or "800Mi"`)
+}
+
+// ParseHints returns what a pod's annotations say about right-sizing, and a text for each that is ignored because its
+// value is invalid.
+func ParseHints(annotations map[string]string) (hints gpu.RightsizingHints, invalid []string) {
+	var a rightsizingAnnotations
+	if text, err := json.Marshal(annotations); err == nil {
+		err = json.Unmarshal(text, &a)
+		if err != nil {
+			return hints, []string{err.Error()}
+		}
+	}
+	return a.parse()
 }
 
 // invalidAnnotation is an annotation that is ignored.

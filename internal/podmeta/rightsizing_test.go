@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-kit/log"
 
@@ -22,14 +23,25 @@ func TestRightsizingAnnotations(t *testing.T) {
 		invalid     []string
 	}{
 		{rightsizingAnnotations{}, gpu.RightsizingHints{}, nil},
-		{rightsizingAnnotations{"off", "true", "1.5"},
+		{rightsizingAnnotations{Rightsizing: "off", Strict: "true", MaxStretch: "1.5"},
 			gpu.RightsizingHints{OptOut: true, Strict: true, MaxStretch: gpu.Some(1.5)}, nil},
-		{rightsizingAnnotations{"on", "false", "1"}, stretch(1), nil},
-		{rightsizingAnnotations{"no", "", "100"}, stretch(100), []string{"rightsizing"}},
-		{rightsizingAnnotations{"", "yes", "0.5"}, gpu.RightsizingHints{}, []string{"strict", "max-stretch"}},
-		{rightsizingAnnotations{"off", "", "NaN"}, gpu.RightsizingHints{OptOut: true}, []string{"max-stretch"}},
-		{rightsizingAnnotations{"", "", "100.1"}, gpu.RightsizingHints{}, []string{"max-stretch"}},
-		{rightsizingAnnotations{"", "", "2x"}, gpu.RightsizingHints{}, []string{"max-stretch"}},
+		{rightsizingAnnotations{Rightsizing: "on", Strict: "false", MaxStretch: "1"}, stretch(1), nil},
+		{rightsizingAnnotations{Rightsizing: "no", MaxStretch: "100"}, stretch(100), []string{"rightsizing"}},
+		{rightsizingAnnotations{Strict: "yes", MaxStretch: "0.5"}, gpu.RightsizingHints{}, []string{"strict", "max-stretch"}},
+		{rightsizingAnnotations{Rightsizing: "off", MaxStretch: "NaN"}, gpu.RightsizingHints{OptOut: true},
+			[]string{"max-stretch"}},
+		{rightsizingAnnotations{MaxStretch: "100.1"}, gpu.RightsizingHints{}, []string{"max-stretch"}},
+		{rightsizingAnnotations{MaxStretch: "2x"}, gpu.RightsizingHints{}, []string{"max-stretch"}},
+		{rightsizingAnnotations{ServiceTime: "120ms", ModelMemory: "1.5Gi", MultiGPU: "false"}, gpu.RightsizingHints{
+			ServiceTime: gpu.Some(120 * time.Millisecond), ModelMemory: gpu.Some[uint64](3 << 29), MultiGPU: gpu.Some(false),
+		}, nil},
+		{rightsizingAnnotations{ServiceTime: "none", ModelMemory: "800Mi", MultiGPU: "true"}, gpu.RightsizingHints{
+			Closed: true, ModelMemory: gpu.Some[uint64](800 << 20), MultiGPU: gpu.Some(true),
+		}, nil},
+		{rightsizingAnnotations{ServiceTime: "-1s", ModelMemory: "NaN", MultiGPU: "1"}, gpu.RightsizingHints{},
+			[]string{"service-time", "model-memory", "multi-gpu"}},
+		{rightsizingAnnotations{ServiceTime: "61m", ModelMemory: "14GB"}, gpu.RightsizingHints{},
+			[]string{"service-time", "model-memory"}},
 	} {
 		got, invalid := c.annotations.parse()
 		cmptest.Equal(t, "hints", got, c.want)

@@ -6,12 +6,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// APIPod is a pod of the node as the API server has it. Its labels must not be modified.
+// APIPod is a pod of the node as the API server has it. Its labels and annotations must not be modified.
 type APIPod struct {
 	Namespace, Name string
 	UID             string
 	Owner           string // "Deployment/resnet"; empty for a bare pod, and for a static one, which its node owns
 	Labels          map[string]string
+	Annotations     map[string]string
 	Ended           bool
 }
 
@@ -68,7 +69,7 @@ func (n *Node) apiPod(now time.Time, meant func(p *pod) bool) (APIPod, bool) {
 		if p.known <= asOf && asOf < p.deleted && meant(p) {
 			return APIPod{
 				Namespace: p.spec.Namespace, Name: p.name, UID: p.uid,
-				Owner: p.spec.Owner, Labels: p.spec.Labels, Ended: p.endKnown <= asOf,
+				Owner: p.spec.Owner, Labels: p.spec.Labels, Annotations: p.spec.Annotations, Ended: p.endKnown <= asOf,
 			}, true
 		}
 	}

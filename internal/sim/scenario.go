@@ -152,13 +152,15 @@ type Workload struct {
 
 // PodSpec is a pod that asks for devices at a time.
 type PodSpec struct {
-	Namespace  string            `default:"default" match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and ."`
-	Name       string            `match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and . as in resnet-0"`
-	Owner      string            `yaml:",omitempty"` // "Deployment/resnet"
-	Static     bool              `yaml:",omitempty"` // from a file of the node instead of the API server
-	Labels     map[string]string `yaml:",omitempty"`
-	Containers []ContainerSpec   `yaml:",omitempty"`
-	At         time.Duration     `yaml:",omitempty"`
+	Namespace string            `default:"default" match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and ."`
+	Name      string            `match:"[a-z0-9.-]+" expected:"lower-case letters, digits, - and . as in resnet-0"`
+	Owner     string            `yaml:",omitempty"` // "Deployment/resnet"
+	Static    bool              `yaml:",omitempty"` // from a file of the node instead of the API server
+	Labels    map[string]string `yaml:",omitempty"`
+	// Annotations are those that mig-exporter reads, such as mig-exporter.dev/service-time.
+	Annotations map[string]string `yaml:",omitempty"`
+	Containers  []ContainerSpec   `yaml:",omitempty"`
+	At          time.Duration     `yaml:",omitempty"`
 	// Created is when the API server got the pod, which is bound to the node at At; 0: then, too.
 	Created time.Duration `yaml:",omitempty" nonzero:"more than no time; leave it out for a pod that is bound at once"`
 	// For is 0 for a pod that stays.
