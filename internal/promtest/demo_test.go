@@ -111,11 +111,10 @@ func (d *demo) interrupt() {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	tools, kept := t.TempDir(), filepath.Join(t.TempDir(), "prometheus.yml")
-	if err := os.WriteFile(filepath.Join(tools, "prometheus"), []byte(fakePrometheus), 0o700); err != nil { //nolint:gosec // it is run
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(tools, "promtool"), []byte(fakePromtool), 0o700); err != nil { //nolint:gosec // it is run
-		t.Fatal(err)
+	for name, script := range map[string]string{"prometheus": fakePrometheus, "promtool": fakePromtool} {
+		if err := os.WriteFile(filepath.Join(tools, name), []byte(script), 0o700); err != nil { //nolint:gosec // it is run
+			t.Fatal(err)
+		}
 	}
 	history := filepath.Join(t.TempDir(), "history")
 	d := startDemo(t, tools, "KEPT_CONFIG="+kept, "KEPT_HISTORY="+history, "DEMO_PAST_SECONDS=3600")
@@ -128,20 +127,7 @@ func TestDemo(t *testing.T) {
 	if len(loaded.RuleFiles) != 1 {
 		t.Errorf("rule files %v", loaded.RuleFiles)
 	}
-	waits := regexp.MustCompile(`(?m)^ +for: (.*)$`)
-	for _, pattern := range loaded.RuleFiles {
-		files, err := filepath.Glob(pattern)
-		if err != nil || len(files) == 0 {
-			t.Errorf("no rules in %s: %v", pattern, err)
-		}
-		for _, file := range files {
-			for _, wait := range waits.FindAllStringSubmatch(readFile(t, file), -1) {
-				if wait[1] != "15s" {
-					t.Errorf("%s: an alert waits for %s", file, wait[1])
-				}
-			}
-		}
-	}
+	expectShortWaits(t, loaded.RuleFiles)
 	for _, job := range loaded.ScrapeConfigs {
 		if !job.HonorLabels {
 			t.Errorf("job %s has no honor_labels", job.JobName)
@@ -171,6 +157,25 @@ func TestDemo(t *testing.T) {
 		t.Errorf("%d nodes:\n%s", nodes, strings.Join(d.said, "\n"))
 	}
 	d.interrupt()
+}
+
+// expectShortWaits fails the test unless there are rules, of which all alerts wait for 15 s.
+func expectShortWaits(t *testing.T, patterns []string) {
+	t.Helper()
+	waits := regexp.MustCompile(`(?m)^ +for: (.*)$`)
+	for _, pattern := range patterns {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Errorf("no rules in %s: %v", pattern, err)
+		}
+		for _, file := range files {
+			for _, wait := range waits.FindAllStringSubmatch(readFile(t, file), -1) {
+				if wait[1] != "15s" {
+					t.Errorf("%s: an alert waits for %s", file, wait[1])
+				}
+			}
+		}
+	}
 }
 
 // expectPast fails the test unless promtool can read a history, and it has so many samples of a GPU, the last one of now.
