@@ -118,6 +118,7 @@ type Recommendation struct {
 	Considered []Considered `json:"considered,omitempty"`
 
 	sentence string // Explanation without the gain
+	job      string // a sentence on the job on several GPUs that the pod is a part of; empty if it is of none
 }
 
 // Candidate reports whether the metrics and alerts name the device as one that should be a slice.

@@ -112,15 +112,14 @@ func (a *Advisor) limitsOf(h gpu.RightsizingHints) limits {
 }
 
 // recommendWhole fills in the recommendation for a whole GPU that is held.
-func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, held gpuCounts,
-	hints gpu.RightsizingHints) []trial {
+func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hints gpu.RightsizingHints) []trial {
 	e := evidenceOf(w, a.now)
 	r.Evidence, r.Confidence = &e, confidence(&e)
 	r.Provisional = w.isProvisional(a.now)
 	of := wholeOf(g)
 	e.countEngines(of)
 	facts := a.factsOf(w, &e, of, hints)
-	facts.MultiGPU = held.hasSeveral(g)
+	facts.MultiGPU = r.job != ""
 	if reason := facts.disqualified(g, of, a.options); reason != ReasonNone {
 		w.settleRefusal(reason)
 		r.Action, r.Reason = ActionKeep, reason
