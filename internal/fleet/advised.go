@@ -36,7 +36,7 @@ func (q *querier) queryAdvice() {
 // can be expected to be.
 func (g *GPU) follow(said advised, o *Options) {
 	knowsMore := o.Window > advisorWindow || isStricter(o.Advise)
-	refuses := knowsMore && g.Action != advise.ActionSlice && slices.Contains(refusalsByWork(), g.Reason)
+	refuses := knowsMore && g.Action != advise.ActionSlice && slices.Contains(refusalsByWork(), g.Reason) && !g.byLabel
 
 	switch {
 	case said.profile != "" && refuses:
