@@ -165,6 +165,7 @@ type Evidence struct {
 	graphicsUnread bool
 	settledBytes   float64  // the largest use outside of starts
 	startNeed      float64  // what a start needs now, in bytes
+	growthRate     float64  // of memory that grows steadily by a share of itself, per day
 	decisive       Kernels  // what the p95 of stretch is computed from
 	PowerP95       float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
 	PCIeMax        float64  `json:"pcieMaxRatio,omitempty"`         // of the link
