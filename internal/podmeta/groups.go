@@ -38,27 +38,32 @@ type groupAnnotations struct {
 // groupOf returns the job that a pod is part of. No label says how many pods a job of Kubeflow, a JobSet, a RayCluster
 // or an indexed Job has; an index above 0 shows that there are others.
 func (a *groupAnnotations) groupOf(labels map[string]string) gpu.PodGroup {
-	index := cmp.Or(labels[labelJobIndex], a.JobIndex)
+	index, indexed := parseCount(cmp.Or(labels[labelJobIndex], a.JobIndex)) // an annotation can have any length
 	group := func(kind, label string, size int) gpu.PodGroup {
 		return gpu.PodGroup{Name: kind + "/" + labels[label], Label: label + "=" + labels[label], Size: size}
 	}
 
 	switch {
 	case labels[labelTrainingJob] != "":
-		return group("kubeflow", labelTrainingJob, sizeByIndex(labels[labelReplicaIndex]))
+		replica, _ := parseCount(labels[labelReplicaIndex])
+		return group("kubeflow", labelTrainingJob, sizeByIndex(replica))
 	case labels[labelJobSet] != "":
-		return group("jobset", labelJobSet, max(severalOrUnknown(labels[labelJobSetJobs]), sizeByIndex(index)))
+		jobs, _ := parseCount(labels[labelJobSetJobs])
+		return group("jobset", labelJobSet, max(sizeByIndex(jobs-1), sizeByIndex(index)))
 	case labels[labelLeaderWorker] != "":
-		g := group("leaderworkerset", labelLeaderWorker, cmp.Or(parseCount(a.LWSSize), sizeByIndex(labels[labelLWSWorker])))
+		size, _ := parseCount(a.LWSSize)
+		worker, _ := parseCount(labels[labelLWSWorker])
+		g := group("leaderworkerset", labelLeaderWorker, cmp.Or(size, sizeByIndex(worker)))
 		if replica := labels[labelLWSGroup]; replica != "" {
 			g.Name += "/" + replica
 		}
 		return g
 	case labels[labelRayCluster] != "":
 		return group("ray", labelRayCluster, 0)
-	case index != "":
+	case indexed:
 		name := cmp.Or(labels[labelJobName], labels[labelJobNameLegacy])
-		return gpu.PodGroup{Name: "job/" + name, Label: labelJobIndex + "=" + index, Size: sizeByIndex(index)}
+		label := labelJobIndex + "=" + strconv.Itoa(index)
+		return gpu.PodGroup{Name: "job/" + name, Label: label, Size: sizeByIndex(index)}
 	}
 	return gpu.PodGroup{}
 }
@@ -69,28 +74,20 @@ func ParseGroup(labels, annotations map[string]string) gpu.PodGroup {
 	return a.groupOf(labels)
 }
 
-// sizeByIndex returns how many pods there are at least, by the index of one of them, and 0 if that is the first one,
-// which can be the only one.
-func sizeByIndex(index string) int {
-	if at := parseCount(index); at > 0 {
-		return at + 1
+// sizeByIndex returns how many pods there are at least, by the index of one of them; 0 if that is the first one, which
+// can be the only one.
+func sizeByIndex(index int) int {
+	if index > 0 {
+		return index + 1
 	}
 	return 0
 }
 
-// severalOrUnknown returns a number of parts with one pod or more each; 0 if that can be a single pod.
-func severalOrUnknown(parts string) int {
-	if n := parseCount(parts); n > 1 {
-		return n
-	}
-	return 0
-}
-
-// parseCount returns a number of pods, 0 if the text is none: labels can have any value.
-func parseCount(text string) int {
-	n, err := strconv.ParseUint(text, 10, 31)
+// parseCount returns a number of pods, and false if the text is none.
+func parseCount(text string) (n int, ok bool) {
+	parsed, err := strconv.ParseUint(text, 10, 31)
 	if err != nil {
-		return 0
+		return 0, false
 	}
-	return int(n)
+	return int(parsed), true
 }

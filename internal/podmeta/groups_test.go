@@ -3,6 +3,7 @@ package podmeta
 import (
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
@@ -38,6 +39,8 @@ func TestGroups(t *testing.T) {
 		"indexed Job":   {texts{index: "0", "batch.kubernetes.io/job-name": "sweep"}, nil, gpu.PodGroup{Name: "job/sweep", Label: index + "=0"}, true},
 		"older cluster": {texts{"job-name": "sweep"}, texts{index: "7"}, gpu.PodGroup{Name: "job/sweep", Label: index + "=7", Size: 8}, true},
 		"no index":      {texts{"ray.io/cluster": "", index: ""}, nil, gpu.PodGroup{}, false},
+		"no number":     {nil, texts{index: "first\x1b[2J"}, gpu.PodGroup{}, false},
+		"zeros":         {nil, texts{index: strings.Repeat("0", 1000)}, gpu.PodGroup{Name: "job/", Label: index + "=0"}, true},
 		"invalid index": {texts{kubeflow + "job-name": "bert", kubeflow + "replica-index": "99999999999999"}, nil,
 			gpu.PodGroup{Name: "kubeflow/bert", Label: kubeflow + "job-name=bert"}, true},
 	} {
