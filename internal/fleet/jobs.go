@@ -7,7 +7,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// jobLabels are the labels of pods that are parts of a job. mig-exporter serves those that --kubernetes.pod-label names.
+// jobLabels are the labels of pods that are parts of a job. mig-exporter serves those that --kubernetes.pod-label
+// names.
 func jobLabels() []string {
 	return []string{"training.kubeflow.org/job-name", "jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name",
 		"ray.io/cluster", "batch.kubernetes.io/job-completion-index"}

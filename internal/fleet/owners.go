@@ -36,10 +36,13 @@ func followWeakest(gpus []GPU) {
 				list[at].Explanation))
 			continue
 		}
-		takeLargest(moving)
-		takeDoubts(moving, len(moving) < len(list))
+		takeLargest(list, moving)
+		takeDoubts(moving, slices.ContainsFunc(list, func(g *GPU) bool { return g.needs() == "" || g.Provisional }))
 	}
 }
+
+// needs returns the profile that does for a GPU; empty if it is not known.
+func (g *GPU) needs() string { return cmp.Or(g.Profile, g.fits) }
 
 // keepsReplicas reports whether the replica on a GPU must stay whole. One that has been there for less than a day, or
 // gains nothing where it is, can move.
@@ -56,50 +59,42 @@ func stayAll(list []*GPU, reason advise.Reason, why string) {
 	}
 }
 
-// takeLargest gives GPUs the largest profile that is recommended for any of them. There is none that does for all if
-// they are of several models, or if a smaller one has what it has not, such as media engines.
-func takeLargest(list []*GPU) {
-	known := slices.DeleteFunc(slices.Clone(list), func(g *GPU) bool { return g.Profile == "" })
-	if len(known) == 0 {
-		return
-	}
-	first := known[0]
-	differ := func(g *GPU) bool { return g.Profile != first.Profile }
-	if !slices.ContainsFunc(known, differ) {
+// takeLargest gives the GPUs that move the largest profile that does for any replica of their owner. There is none that
+// does for all if they are of several models, or if a smaller one has what it has not, such as media engines.
+func takeLargest(list, moving []*GPU) {
+	known := slices.DeleteFunc(slices.Clone(list), func(g *GPU) bool { return g.needs() == "" })
+	if len(known) == 0 || !slices.ContainsFunc(known, func(g *GPU) bool { return g.needs() != known[0].needs() }) {
 		return
 	}
 
-	another := func(g *GPU) bool { return g.Model != first.Model || strings.Contains(g.Profile, "+") }
+	another := func(g *GPU) bool { return g.Model != known[0].Model || strings.Contains(g.needs(), "+") }
 	if slices.ContainsFunc(known, another) {
-		stayAll(list, ReasonReplicasDiffer, "no one profile is known to do for all of them")
+		stayAll(moving, ReasonReplicasDiffer, "no one profile is known to do for all of them")
 		return
 	}
-	most := slices.MaxFunc(known, func(a, b *GPU) int { return cmp.Compare(a.profileSize(), b.profileSize()) })
-	for _, g := range list {
-		if g.Profile != most.Profile {
-			g.Profile, g.StretchP95, g.Decided, g.ByReplica = most.Profile, nil, nil, true
+	most := slices.MaxFunc(known, func(a, b *GPU) int { return cmp.Compare(a.neededSize(), b.neededSize()) })
+	for _, g := range moving {
+		if g.Profile != most.needs() {
+			g.Profile, g.StretchP95, g.Decided, g.ByReplica = most.needs(), nil, nil, true
 			g.Explanation += fmt.Sprintf("; a patch moves all replicas of %s, and the one on node %s needs %s", g.Owner,
-				cmp.Or(most.Node, "-"), most.Profile)
+				cmp.Or(most.Node, "-"), most.needs())
 		}
 	}
 }
 
-// profileSize orders profiles of a model by memory and SMs.
-func (g *GPU) profileSize() int {
-	at := slices.IndexFunc(g.model.Profiles, func(p gpu.Profile) bool { return p.Name == g.Profile })
+// neededSize orders profiles of a model by memory and SMs.
+func (g *GPU) neededSize() int {
+	at := slices.IndexFunc(g.model.Profiles, func(p gpu.Profile) bool { return p.Name == g.needs() })
 	if at < 0 {
 		return 0
 	}
 	return g.model.Profiles[at].MemorySlices<<16 + g.model.Profiles[at].SMs
 }
 
-// takeDoubts makes an answer provisional, or unchecked, for all replicas if it is for one.
-func takeDoubts(list []*GPU, isProvisional bool) {
-	isUnchecked := false
-	for _, g := range list {
-		isProvisional, isUnchecked = isProvisional || g.Provisional, isUnchecked || g.NotChecked
-	}
-	for _, g := range list {
+// takeDoubts makes the answer for GPUs that move provisional, or unchecked if it is for one.
+func takeDoubts(moving []*GPU, isProvisional bool) {
+	isUnchecked := slices.ContainsFunc(moving, func(g *GPU) bool { return g.NotChecked })
+	for _, g := range moving {
 		if g.Action == advise.ActionSlice {
 			g.Provisional, g.NotChecked = isProvisional, isUnchecked
 		}

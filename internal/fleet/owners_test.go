@@ -28,6 +28,7 @@ func replica(node string, action advise.Action, word string, change ...func(*GPU
 func TestTheWeakestReplicaDecides(t *testing.T) {
 	const slice, keep, unknown = advise.ActionSlice, advise.ActionKeep, advise.ActionUnknown
 	provisional, unchecked := func(g *GPU) { g.Provisional = true }, func(g *GPU) { g.NotChecked = true }
+	fits := func(profile string) func(*GPU) { return func(g *GPU) { g.fits = profile } }
 	another := func(g *GPU) { g.Owner = "vision/Deployment/other" }
 	elsewhere := func(g *GPU) { g.Cluster = "b" }
 	a100 := func(g *GPU) { g.Model, g.model = "A100-SXM4-80GB", modelNamed("A100-80GB") }
@@ -36,19 +37,21 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 		want  string // of all replicas
 		names string // in the explanation of the first
 	}{
-		"alike":              {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb")}, "slice  1g.10gb; slice  1g.10gb", ""},
-		"a larger one":       {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "2g.20gb")}, "slice  2g.20gb replica; slice  2g.20gb", "node n2 needs 2g.20gb"},
-		"rejected":           {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy")}, "keep busy  replica; keep busy ", "node n2 stays whole: as n2 has it"},
-		"a start unseen":     {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "start-unseen")}, "keep start-unseen  replica; keep start-unseen ", "node n2"},
-		"unknown":            {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", unknown, "no-activity")}, "keep no-activity  replica; unknown no-activity ", "node n2"},
-		"to share":           {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", advise.ActionShare, "stretch")}, "keep stretch  replica; share stretch ", "node n2"},
-		"a new replica":      {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "little-evidence")}, "slice  1g.10gb provisional; keep little-evidence ", ""},
-		"without gain there": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain")}, "slice  1g.10gb provisional; keep no-gain ", ""},
-		"gone":               {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "gone")}, "slice  1g.10gb; keep gone ", ""},
-		"provisional":        {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", provisional)}, "slice  1g.10gb provisional; slice  1g.10gb provisional", ""},
-		"unchecked":          {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", unchecked)}, "slice  1g.10gb unchecked; slice  1g.10gb unchecked", ""},
-		"another owner":      {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", another)}, "slice  1g.10gb; keep busy ", ""},
-		"another cluster":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", elsewhere)}, "slice  1g.10gb; keep busy ", ""},
+		"alike":            {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb")}, "slice  1g.10gb; slice  1g.10gb", ""},
+		"a larger one":     {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "2g.20gb")}, "slice  2g.20gb replica; slice  2g.20gb", "node n2 needs 2g.20gb"},
+		"rejected":         {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy")}, "keep busy  replica; keep busy ", "node n2 stays whole: as n2 has it"},
+		"a start unseen":   {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "start-unseen")}, "keep start-unseen  replica; keep start-unseen ", "node n2"},
+		"unknown":          {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", unknown, "no-activity")}, "keep no-activity  replica; unknown no-activity ", "node n2"},
+		"to share":         {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", advise.ActionShare, "stretch")}, "keep stretch  replica; share stretch ", "node n2"},
+		"a new replica":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "little-evidence")}, "slice  1g.10gb provisional; keep little-evidence ", ""},
+		"no gain there":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain", fits("1g.10gb"))}, "slice  1g.10gb; keep no-gain ", ""},
+		"no gain, larger":  {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain", fits("2g.20gb"))}, "slice  2g.20gb replica; keep no-gain ", "node n2 needs 2g.20gb"},
+		"no gain, unknown": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain")}, "slice  1g.10gb provisional; keep no-gain ", ""},
+		"gone":             {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "gone")}, "slice  1g.10gb; keep gone ", ""},
+		"provisional":      {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", provisional)}, "slice  1g.10gb provisional; slice  1g.10gb provisional", ""},
+		"unchecked":        {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", unchecked)}, "slice  1g.10gb unchecked; slice  1g.10gb unchecked", ""},
+		"another owner":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", another)}, "slice  1g.10gb; keep busy ", ""},
+		"another cluster":  {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", elsewhere)}, "slice  1g.10gb; keep busy ", ""},
 		"another model": {[]GPU{replica("n1", slice, "3g.40gb"), replica("n2", slice, "2g.20gb", a100)},
 			"keep replicas-differ  replica; keep replicas-differ  replica", "no one profile"},
 		"engines that a larger one may lack": {[]GPU{replica("n1", slice, "1g.10gb+me"), replica("n2", slice, "1g.20gb")},

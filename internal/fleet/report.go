@@ -109,6 +109,8 @@ type GPU struct {
 
 	model   mig.Model
 	byLabel bool // only labels or an owner show that its pod is part of a job
+	// fits is the profile that does by the history, where the advisor of the node says that it gains nothing.
+	fits string
 }
 
 // addEvidence fills in the evidence and what follows from it.
