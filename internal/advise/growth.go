@@ -16,30 +16,24 @@ const (
 	// steadyPoints are the ends of three days and the beginning of the first.
 	steadyPoints            = 4
 	leastOfMean, mostOfMean = 2. / 3, 1.5
-	// minSpacing is the part of a day from which on today's maximum counts as that of a day.
-	minSpacing = 0.5
 )
 
 // dailyMaximum is the largest use of memory of a day, starts left out.
-type dailyMaximum struct{ at, size float64 } // days from now, MiB
+type dailyMaximum struct{ at, size float64 } // days from today, MiB
 
 func (p dailyMaximum) log() float64  { return math.Log(p.size) }
 func (p dailyMaximum) line() float64 { return p.size }
 
-// dailyMaxima returns the largest use of memory of the days up to a time without a break, today's first unless it has
-// just begun.
+// dailyMaxima returns the largest use of memory of the days before that of a time, the last one first, without a break.
+// What a day adds at once, as a nightly job does, would be the growth of an hour in the day that has just begun.
 func (w *workload) dailyMaxima(now time.Time) (list [keptDays]dailyMaximum, n int) {
-	days, today := float64(now.Unix())/(24*60*60), dayOf(now)
-	for back := range int32(keptDays) {
+	today := dayOf(now)
+	for back := int32(1); back < keptDays; back++ {
 		d := w.slotOf(today - back)
 		if d.Day != today-back || d.settled() <= 0 {
 			break
 		}
-		p := dailyMaximum{at: min(0, float64(1-back)-(days-float64(today))), size: float64(d.settled())}
-		if n == 1 && list[0].at-p.at < minSpacing {
-			n = 0
-		}
-		list[n], n = p, n+1
+		list[n], n = dailyMaximum{at: -float64(back), size: float64(d.settled())}, n+1
 	}
 	return list, n
 }

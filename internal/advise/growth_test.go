@@ -55,12 +55,13 @@ func TestGrowthOfOtherKinds(t *testing.T) {
 		"a leak":            func(day float64) float64 { return 4 + 0.3*day },
 		"a leak that began": func(day float64) float64 { return 4 + 0.3*max(0, day-9.5) },
 		"a fast one":        func(day float64) float64 { return 4 + 2*max(0, day-11.5) },
+		"a step each night": func(day float64) float64 { return 4 + 2*math.Floor(max(0, day-9.9)) },
 		"flat":              func(float64) float64 { return 4 },
 		"ended":             func(day float64) float64 { return 4 * math.Exp(0.08*min(day, 12)) },
 		"slower each day":   func(day float64) float64 { return 8 - 5*math.Exp(-day/3) },
 		"at random":         func(day float64) float64 { return levels[int(day)] },
 	} {
-		for _, days := range []float64{14, 14.4} {
+		for _, days := range []float64{13.6, 14, 14.4, 14.7} {
 			if e := grownFor(t, days, gib); e.growthRate != 0 {
 				t.Errorf("%s, %v days: grows by %v a day, want 0", about, days, e.growthRate)
 			}
