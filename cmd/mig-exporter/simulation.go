@@ -172,6 +172,7 @@ func (m simulatedMetadata) PodMetadata(namespace, pod string, since time.Time) (
 	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner}
 	known.Rightsizing, _ = podmeta.ParseHints(p.Annotations)
 	known.Rightsizing.Workload = p.Labels[m.workload]
+	known.Group = podmeta.ParseGroup(p.Labels, p.Annotations)
 	for _, name := range m.labels {
 		if value, has := p.Labels[name]; has {
 			known.Labels = append(known.Labels, gpu.Label{Name: name, Value: value})

@@ -19,7 +19,7 @@ func documentedGPUs() []fakeGPU {
 			g.uuid, g.node = fmt.Sprintf("GPU-5e%06d-0000", at), fmt.Sprintf("node-%d", at/8)
 			g.cluster, g.model, g.namespace, g.pod = "a", "NVIDIA H100 80GB HBM3", namespace, pod
 			if pod != "trainer" {
-				g.pod = fmt.Sprintf("%s-%d", pod, i)
+				g.pod, g.owner = fmt.Sprintf("%s-%d", pod, i), "Deployment/"+pod
 			}
 			gpus = append(gpus, g)
 		}

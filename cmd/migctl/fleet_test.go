@@ -24,7 +24,7 @@ const hostile = "=cmd|' /C calc'!A1\x1b[2J\u202e\u009b`|<b>\n"
 // fakeGPU is a GPU of the fake Prometheus.
 type fakeGPU struct {
 	uuid, node, cluster, model, namespace string
-	pod                                   string
+	pod, owner                            string
 	busy, sms, dram, memory               float64
 }
 
@@ -121,6 +121,9 @@ func (g fakeGPU) answer(query string) (labels map[string]string, v float64, ok b
 		return labels, g.memory, true
 	case strings.Contains(query, "present_over_time(nvidia_gpu_pod_info"):
 		labels["namespace"], labels["pod"] = g.namespace, g.pod
+		if g.owner != "" {
+			labels["workload"] = g.owner
+		}
 		return labels, 1, g.namespace != ""
 	}
 	return nil, 0, false

@@ -209,7 +209,8 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 		"slice at p95, if all kernels are alike and at worst. DECIDED BY: the figure nearest to its limit: the expected "+
 		"stretch (with --strict the worst), busy time, or the share of the slice's memory or media engines that is needed, "+
 		"with headroom. NOTE: p, provisional (evidence of less than seven days); m, the slice has fewer media engines, "+
-		"which may be in use; i, idle: held, and ran nothing; r, frees no whole GPU, and makes room.")
+		"which may be in use; i, idle: held, and ran nothing; r, frees no whole GPU, and makes room; o, another "+
+		"replica of its owner needs this larger slice.")
 	p.line()
 }
 
@@ -219,7 +220,8 @@ func fleetMarks(g *fleet.GPU) string {
 	for _, m := range []struct {
 		set    bool
 		letter string
-	}{{g.Provisional, "p"}, {g.NotChecked, "m"}, {g.Idle, "i"}, {g.Gain != nil && freedBy(g) == 0, "r"}} {
+	}{{g.Provisional, "p"}, {g.NotChecked, "m"}, {g.Idle, "i"}, {g.Gain != nil && freedBy(g) == 0, "r"},
+		{g.ByReplica, "o"}} {
 		if m.set {
 			marks += m.letter
 		}

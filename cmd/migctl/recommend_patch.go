@@ -51,16 +51,15 @@ func changeOf(r *advise.Recommendation) ownerChange {
 			"device.attributes['gpu.nvidia.com'].profile == '%s', and let the owner make the pod again.", claim, r.Recommended)}
 	}
 	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
-	const replicas = "All replicas ask for the slice then, those on other nodes too."
 	c := ownerChange{command: patchCommand(r, strings.ToLower(kind)+"/"+name, was, kind == "CronJob")}
 	switch kind {
 	case "Deployment":
-		c.words, c.replaces = replicas, true
+		c.replaces = true
 	case "StatefulSet":
-		c.words, c.replaces = replicas+" With the update strategy OnDelete the pod must be deleted.", true
+		c.words, c.replaces = "With the update strategy OnDelete the pod must be deleted.", true
 	case "DaemonSet":
-		c.words, c.replaces = "Its pods on all nodes ask for the slice then: a node without such slices runs none. With "+
-			"the update strategy OnDelete the pod must be deleted.", true
+		c.words, c.replaces = "A node without such slices runs none of its pods then. With the update strategy OnDelete "+
+			"the pod must be deleted.", true
 	case "ReplicaSet", "ReplicationController":
 		c.words = "It replaces no pod by itself."
 	case "CronJob":

@@ -28,10 +28,13 @@ func (w *procedure) change(r *advise.Recommendation) ownerChange {
 		w.writeNote("Its owner asks for the slice already, see above.")
 		return c
 	}
+	w.writeReach(r)
 	if c.command != "" {
 		w.writeCommand(c.command)
 	}
-	w.writeNote(c.words)
+	if c.words != "" {
+		w.writeNote(c.words)
+	}
 	if other := w.otherProfile(r); other != "" {
 		w.writeNote(fmt.Sprintf("Another pod of this owner is recommended %s: one template cannot ask for both. Let it ask "+
 			"for the larger one.", other))
@@ -43,6 +46,26 @@ func (w *procedure) change(r *advise.Recommendation) ownerChange {
 	}
 	w.changed[*r.Workload] = true
 	return c
+}
+
+// writeReach writes which pods a change of an owner moves beside those of this node, which alone were looked at. A Job,
+// a pod without an owner, and work without Kubernetes are changed one by one.
+func (w *procedure) writeReach(r *advise.Recommendation) {
+	if isOwnedBy(r, "Job", ownerPod, ownerBatch, ownerProcesses) {
+		return
+	}
+
+	w.writeNote(fmt.Sprintf("This moves all replicas of %s in %s, on every node. The other nodes were not asked.",
+		r.Workload.Owner, orUnknown(r.Workload.Namespace)))
+	whole := !r.Instance.Present()
+	if whole && !w.warnedOfReach {
+		w.writeNote("migctl fleet reads the answers of all nodes, of which the weakest decides.")
+		w.warnedOfReach = true
+	}
+	if !whole && !w.warnedOfSliceReach {
+		w.writeNote("If it has replicas there, see migctl recommend of these nodes first.")
+		w.warnedOfSliceReach = true
+	}
 }
 
 // otherProfile returns a profile that is recommended for another pod of the same owner and container; empty if there

@@ -37,7 +37,7 @@ type procedure struct {
 	done    map[int]bool // indices of targets that have their slices
 	changed map[advise.Key]bool
 	// Said once each.
-	warnedOfRequests, warnedOfPlugin, warnedOfMode, warnedOfRollout bool
+	warnedOfRequests, warnedOfPlugin, warnedOfMode, warnedOfRollout, warnedOfReach, warnedOfSliceReach bool
 }
 
 func newProcedure(p *page, report *advise.Report) *procedure {

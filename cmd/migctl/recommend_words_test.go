@@ -58,6 +58,34 @@ func TestPluginIsNamedByNoNamespace(t *testing.T) {
 	}
 }
 
+// TestReachOfAPatch: before a patch stands what it moves on other nodes, which were not asked, once for each owner, and
+// where their answers are. What is changed one by one moves nothing there.
+func TestReachOfAPatch(t *testing.T) {
+	for owner, moves := range map[string]bool{
+		"Deployment/a": true, "StatefulSet/a": true, "DaemonSet/a": true, "CronJob/a": true, "Job/a": false, "": false,
+	} {
+		var gpus []gpu.GPU
+		for i, name := range []string{"a-0", "a-1", "a-2"} {
+			gpus = append(gpus, wholeH100(t, i, tiny, podOf("ml", name, owner)))
+		}
+		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, gpus...))
+		_, address := serve(t, recommended(report, s))
+		out := flat(runner{}.run(t, address, "recommend").out)
+		reach := "This moves all replicas of " + owner + " in ml, on every node. The other nodes were not asked. " +
+			"migctl fleet reads the answers of all nodes, of which the weakest decides."
+
+		if !moves {
+			cmptest.LacksTexts(t, out, "on every node", "migctl fleet reads")
+			cmptest.HasTexts(t, out, "Procedure.")
+			continue
+		}
+		before, after, ok := strings.Cut(out, reach)
+		if !ok || strings.Contains(before, " patch ") || !strings.Contains(after, " patch ") || strings.Contains(after, "on every node") {
+			t.Errorf("%s: want %q once, before the patch, in:\n%s", owner, reach, out)
+		}
+	}
+}
+
 // TestPricesOfANode: what becomes free on balance costs its price; a model without one is counted apart.
 func TestPricesOfANode(t *testing.T) {
 	var gpus []gpu.GPU

@@ -69,6 +69,9 @@ type device struct {
 	processes  processes
 	up, empty  time.Time // since when its container has held memory, or none; zero if it has not, or was not watched
 	ended      endings
+
+	traffic   traffic
+	exchanges []exchange // with the other whole GPUs, since its holder came
 }
 
 // holderID distinguishes the holders of a device over time.
@@ -118,6 +121,7 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 		a.gpus = append(a.gpus, s.GPUs[i].UUID)
 		a.observeGPU(&s.GPUs[i], passed)
 	}
+	a.compareTraffic()
 	if hourPassed {
 		a.forget()
 	}
@@ -215,7 +219,7 @@ func (a *Advisor) observeGap(id gpu.UUID, held float64) {
 }
 
 func (d *device) observeGap(now time.Time, held float64) {
-	d.seen = now
+	d.seen, d.traffic = now, traffic{}
 	if d.workload != nil {
 		d.open.held += held
 		d.idle = time.Time{}

@@ -8,7 +8,9 @@ type Facts struct {
 	Evidence *Evidence
 	OptedOut bool
 	Shared   bool // by several containers
-	MultiGPU bool // its pod holds others, too
+	MultiGPU bool // its pod holds others, too, or is part of a job that does
+	// Job is a sentence on that job; empty if there is only the general one.
+	Job      string
 	NVLink   bool // data was exchanged over it
 	Graphics bool // a graphics process ran
 	// GraphicsUnread: the GPU can draw, and its processes could not be read.
@@ -21,7 +23,7 @@ type Facts struct {
 // Choose returns what is recommended for a whole GPU that is held. Of the GPU it uses the profiles, the number of
 // SMs, the MIG mode, current and pending, and the total memory. Unlike an Advisor, it keeps no previous answer.
 func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
-	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name, Action: ActionKeep, Evidence: f.Evidence}
+	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name, Action: ActionKeep, Evidence: f.Evidence, job: f.Job}
 	of := wholeOf(g)
 	f.Evidence.countEngines(of)
 	if r.Reason = f.disqualified(g, of, o); r.Reason == ReasonNone {

@@ -36,6 +36,7 @@ func (a *Advisor) followClock(now time.Time) {
 	gap := a.restored && by > 0
 	for _, d := range a.order {
 		shiftTimes(by, &d.seen, &d.since, &d.idle, &d.memoryRead, &d.up, &d.empty, &d.start.began, &d.start.grown)
+		d.traffic = traffic{}
 	}
 	a.unshifted += by
 	days := int32(math.Round(a.unshifted.Hours() / 24))
@@ -52,7 +53,7 @@ func (a *Advisor) followClock(now time.Time) {
 // shift adds a duration to all times of a workload but those of its pods, and a number of days to its days.
 func (w *workload) shift(by time.Duration, days int32) {
 	shiftTimes(by, &w.First, &w.Last, &w.Reference)
-	shiftSeconds(by, &w.NVLink, &w.Graphics)
+	shiftSeconds(by, &w.NVLink, &w.Graphics, &w.InStep)
 	for kind := range w.Media {
 		shiftSeconds(by, &w.Media[kind])
 	}

@@ -19,6 +19,7 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		settledBytes:   float64(days.settled()) * (1 << 20),
 		startNeed:      w.Starts.need(float64(days.Settled)) * (1 << 20),
 		MemoryTrend:    w.trendBytesPerDay(now),
+		growthRate:     w.growthRate(now),
 		BusyP50:        w.Busy.quantile(0.5),
 		BusyP99:        w.Busy.quantile(0.99),
 		Busy10Minutes:  float64(days.Busy10),
@@ -87,7 +88,7 @@ const preallocatedShare = 0.7
 func needBytes(e *Evidence, headroom float64) float64 {
 	most := max(e.MemoryBytes, e.startNeed)
 
-	return max(most*(1+headroom), most+minHeadroomBytes) + 7*e.MemoryTrend
+	return max(most*(1+headroom), most+minHeadroomBytes) + growthIn(e.settledBytes, e.MemoryTrend, e.growthRate)
 }
 
 // minHeadroomBytes is kept free for the context and what a slice takes itself.

@@ -9,6 +9,7 @@ import (
 // forget drops devices that have gone, and workloads and pods that were not seen for long.
 func (a *Advisor) forget() {
 	a.order = slices.DeleteFunc(a.order, func(d *device) bool {
+		d.forgetExchanges(a.now)
 		gone := a.now.Sub(d.seen) > time.Hour
 		if gone {
 			delete(a.devices, d.key)

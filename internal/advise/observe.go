@@ -21,6 +21,7 @@ func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 	d.findEngines(g, "")
 	d.observeMedia(&r.Media, elapsed)
 	d.observeLinks(g, elapsed)
+	d.followTraffic(g, busy)
 	d.observePower(g, elapsed)
 	if events, ok := r.ClockEvents.Get(); ok && events&slowdowns != 0 {
 		d.open.throttled += elapsed

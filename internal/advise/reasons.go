@@ -1,6 +1,9 @@
 package advise
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // explainReason returns a sentence on why a device is kept, or what is wrong with a slice.
 func explainReason(r *Recommendation, o Options) string {
@@ -9,6 +12,8 @@ func explainReason(r *Recommendation, o Options) string {
 		e = &Evidence{}
 	}
 	switch r.Reason {
+	case ReasonMultiGPU:
+		return cmp.Or(r.job, fixedText(r.Reason))
 	case ReasonLittleEvidence:
 		return fmt.Sprintf("observed for %.1f h; expected %.1f h or more", e.ObservedHours, o.MinEvidence.Hours())
 	case ReasonLowCoverage:
@@ -58,7 +63,7 @@ func fixedText(reason Reason) string {
 	case ReasonShared:
 		return "several containers share the device; what each of them needs cannot be told apart"
 	case ReasonMultiGPU:
-		return "the pod holds several GPUs: slices cannot exchange data directly"
+		return "the pod holds several GPUs, or is one of several of a job: slices cannot exchange data directly"
 	case ReasonModePending:
 		return "MIG mode is pending: it needs a reset of the GPU, which ends everything on it. Once the GPU was emptied " +
 			"and reset, or the pending mode is off, there is an answer again"

@@ -121,7 +121,8 @@ func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, held gpuCounts) (Rec
 		return r, nil
 	}
 	r.Workload, r.Pod = &d.workload.Key, podOf(g.Holders)
-	tried := a.recommendWhole(&r, g, d.workload, held, hintsOf(g.Holders))
+	r.job = a.findJob(s, g, d.workload, held)
+	tried := a.recommendWhole(&r, g, d.workload, hintsOf(g.Holders))
 	return r, tried
 }
 
@@ -138,6 +139,7 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 		return r
 	}
 	holders := holdersOf(i)
+	r.job = findJobOfInstance(holders)
 	r.Workload, r.Pod = &d.workload.Key, podOf(holders)
 	a.recommendInstance(&r, g, i, d, hintsOf(holders))
 	return r

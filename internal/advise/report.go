@@ -119,6 +119,7 @@ type Recommendation struct {
 	Considered []Considered `json:"considered,omitempty"`
 
 	sentence string // Explanation without the gain
+	job      string // a sentence on the job on several GPUs that the pod is a part of; empty if it is of none
 }
 
 // Candidate reports whether the metrics and alerts name the device as one that should be a slice.
@@ -168,6 +169,7 @@ type Evidence struct {
 	queueOf        func(sms, memorySlices int) *queueUse // nil without an Advisor
 	now            time.Time
 	requests       requests
+	growthRate     float64  // of memory that grows steadily by a share of itself, per day
 	decisive       Kernels  // what the p95 of stretch is computed from
 	PowerP95       float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
 	PCIeMax        float64  `json:"pcieMaxRatio,omitempty"`         // of the link

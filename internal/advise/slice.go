@@ -45,6 +45,8 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 			needBytes(&e, a.options.Headroom), a.largerEngines(&e, w, of, g, short))
 	case d.isIdle(a.now):
 		r.Action, r.Confidence = ActionIdle, idleConfidence(&e)
+	case r.job != "":
+		r.Action, r.Reason = ActionKeep, ReasonMultiGPU
 	case w.Key.Shared || i.IsSplit():
 		r.Action, r.Reason = ActionKeep, ReasonShared
 	case time.Duration(w.Observed*float64(time.Second)) < a.options.MinEvidence:

@@ -116,7 +116,7 @@ func TestNothingRan(t *testing.T) {
 	r := recommendFor(fastOptions(), 8*24*time.Hour, idle)
 	cmptest.Equal(t, "answer", answer{r.Action, r.Reason, r.Recommended}, answer{ActionSlice, ReasonNone, "1g.10gb"})
 	cmptest.Equal(t, "never busy", r.Evidence.NeverBusy, true)
-	cmptest.HasTexts(t, r.Explanation, "nothing ran", "unknown")
+	cmptest.HasTexts(t, r.Explanation, "no kernel ran", "unknown")
 	cmptest.LacksTexts(t, asJSON(t, r), `"stretch`, "throughputRatio", "kernelsP95", "widthHistogram")
 	if r.Confidence > 0.2 {
 		t.Errorf("the confidence is %v", r.Confidence)

@@ -122,8 +122,7 @@ func (a *Advisor) limitsOf(h gpu.RightsizingHints) limits {
 }
 
 // recommendWhole fills in the recommendation for a whole GPU that is held.
-func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, held gpuCounts,
-	hints gpu.RightsizingHints) []trial {
+func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hints gpu.RightsizingHints) []trial {
 	e := evidenceOf(w, a.now)
 	r.Evidence, r.Confidence = &e, confidence(&e)
 	r.Provisional = w.isProvisional(a.now)
@@ -131,7 +130,7 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hel
 	e.countEngines(of)
 	e.requests = requestsOf(w, &e, hints)
 	facts := a.factsOf(w, &e, of, hints)
-	facts.MultiGPU = held.hasSeveral(g)
+	facts.MultiGPU = r.job != ""
 	if reason := facts.disqualified(g, of, a.options); reason != ReasonNone {
 		w.settleRefusal(reason)
 		r.Action, r.Reason = ActionKeep, reason

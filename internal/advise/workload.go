@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // keptDays is how many daily maxima are kept, today included.
@@ -55,7 +57,10 @@ type workload struct {
 	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix seconds; 0 if there
 	// was none.
 	NVLink, Graphics int64
-	Media            [mediaKinds]int64
+	// InStep is the same of traffic over PCIe that was in step with that of another GPU, InStepWith that GPU.
+	InStep     int64
+	InStepWith gpu.UUID
+	Media      [mediaKinds]int64
 	// Engines says how busy the engines were of each kind that was used since that is counted.
 	Engines []engineUse
 	// Seconds in which these could not be read, and in which clocks were lowered from outside, with the weights of the

@@ -36,7 +36,7 @@ func (q *querier) queryAdvice() {
 // can be expected to be.
 func (g *GPU) follow(said advised, o *Options) {
 	knowsMore := o.Window > advisorWindow || isStricter(o.Advise)
-	refuses := knowsMore && g.Action != advise.ActionSlice && slices.Contains(refusalsByWork(), g.Reason)
+	refuses := knowsMore && g.Action != advise.ActionSlice && slices.Contains(refusalsByWork(), g.Reason) && !g.byLabel
 
 	switch {
 	case said.profile != "" && refuses:
@@ -49,6 +49,9 @@ func (g *GPU) follow(said advised, o *Options) {
 		g.followProvisional()
 	case g.Action == advise.ActionShare && g.Reason == said.reason:
 	default:
+		if said.reason == advise.ReasonNoGain {
+			g.fits = g.Profile
+		}
 		g.Action, g.Reason, g.Explanation = advise.ActionKeep, said.reason, ReasonText(said.reason, o.Advise)
 		if said.reason == advise.ReasonNoActivity || said.reason == advise.ReasonNoBusyTime {
 			g.Action = advise.ActionUnknown

@@ -28,6 +28,11 @@ type history struct {
 	mig, shared, multi bool
 	told               bool // it is known whether anything held it
 	advised            advised
+	job                string // what shows that a pod that held it is part of a job; empty if nothing does
+	// owner is that of the pod that holds it at the end of the window, until the step ownedUntil; empty if there is none,
+	// or it is not known.
+	owner      string
+	ownedUntil int
 	// arrived: the last holder came within the window. stayed: some holder that did had the GPU for an hour.
 	arrived, stayed bool
 }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/prometheus/common/model"
@@ -10,6 +11,7 @@ import (
 type holding struct {
 	gpu   *history
 	steps []bool
+	owner string // of a pod, "vision/Deployment/resnet"; empty if it is not known
 }
 
 // holdings are what held some GPUs, by node and the holder's name.
@@ -40,6 +42,10 @@ func (all holdings) add(h *history, at int, labels model.Metric, _ float64) {
 		of = &holding{gpu: h, steps: make([]bool, len(h.held))}
 		all[name] = append(all[name], of)
 	}
+	if workload := labels["workload"]; workload != "" && pod != "" {
+		of.owner = string(namespace + "/" + workload)
+	}
+	h.job = cmp.Or(h.job, jobOf(labels))
 	h.held[at] = true
 	if !of.steps[at] {
 		of.steps[at] = true
@@ -76,6 +82,7 @@ func (all holdings) finish(gpus map[string]*history) {
 			h.gpu.multi = h.gpu.multi || together >= minTogether
 		}
 	}
+	all.findOwners()
 	for _, h := range gpus {
 		run := 0
 		for _, count := range h.holders {
@@ -83,6 +90,19 @@ func (all holdings) finish(gpus map[string]*history) {
 				run = 0
 			}
 			h.shared = h.shared || run >= minShared
+		}
+	}
+}
+
+// findOwners fills in the owners of what holds the GPUs at the end of the window.
+func (all holdings) findOwners() {
+	for _, list := range all {
+		for _, one := range list {
+			h, last := one.gpu, lastTrue(one.steps)
+			later := last > h.ownedUntil || last == h.ownedUntil && one.owner > h.owner
+			if last >= len(one.steps)-stepsPerHour && later {
+				h.owner, h.ownedUntil = one.owner, last
+			}
 		}
 	}
 }

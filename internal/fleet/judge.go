@@ -35,6 +35,8 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 		return "the history has neither its busy time nor its utilization"
 	case ReasonGone:
 		return "it has no sample in the last hour"
+	case ReasonReplicasDiffer:
+		return "a slice would do, but no one profile is known to do for all replicas of its owner, which have one template"
 	case reasonMediaNotChecked:
 		return "a slice would do, if media engines that it lacks are not used; their use cannot be read on its node"
 	}
@@ -48,7 +50,8 @@ func (a *analysis) summarize(g *device) GPU {
 	a.assumeHeld(g)
 	answer := GPU{
 		UUID: g.uuid, Cluster: g.cluster, Node: g.node, Model: shortName(g.name), Exporter: g.dialect.name,
-		Namespace: h.mainNamespace(), Namespaces: len(h.namespaces), Action: advise.ActionKeep,
+		Namespace: h.mainNamespace(), Namespaces: len(h.namespaces), Owner: h.owner, Action: advise.ActionKeep,
+		byLabel: h.job != "" && !h.multi,
 	}
 	a.mu.Lock()
 	known, total, ok := a.models.find(g.name, h.total)
@@ -161,7 +164,10 @@ const minMediaSeen = 0.95
 // step in which something held the GPU, are a use of unknown quantity. Kinds that the model does not have need not be
 // read.
 func (h *history) addLinks(f *advise.Facts, profiles []gpu.Profile) {
-	f.Shared, f.MultiGPU, f.NVLink = h.shared, h.multi, h.nvlink > advise.LinkFloor
+	f.Shared, f.MultiGPU, f.NVLink = h.shared, h.multi || h.job != "", h.nvlink > advise.LinkFloor
+	if h.job != "" && !h.multi {
+		f.Job = jobText(h.job)
+	}
 	for _, engine := range engineNames() {
 		m := h.media[engine]
 		f.Evidence.MediaUnread = f.Evidence.MediaUnread || m.seen < minMediaSeen && advise.HasEngine(profiles, engine)

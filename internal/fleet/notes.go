@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
@@ -20,6 +21,7 @@ type counts struct {
 	blind, links, unheld, unpriced int
 	advised                        int
 	untold, gone, unseen           int
+	byReplica, ownerless, hidden   int
 	first, last                    time.Time      // start and end of the steps in which any GPU has a sample
 	exporters                      map[string]int // GPUs that are known under an exporter's names alone
 	prices                         map[string]bool
@@ -45,6 +47,15 @@ func (a *analysis) count(r *Report) counts {
 		}
 		if p, ok := priceOf(a.options.Prices, answer.Model, answer.model.Name); ok {
 			c.prices[p.Model] = true
+		}
+	}
+	for i := range r.GPUs {
+		g := &r.GPUs[i]
+		c.byReplica += count(g.ByReplica)
+		if g.Action == advise.ActionSlice {
+			c.ownerless += count(g.Owner == "")
+			_, workload, _ := strings.Cut(g.Owner, "/")
+			c.hidden += count(!g.Advised && mayHideJob(workload))
 		}
 	}
 	for i := range r.Totals {
@@ -113,6 +124,7 @@ func (a *analysis) notes(r *Report) []string {
 		"Peaks between two scrapes are in no history.", c.unseen)
 	add(r.Fleet.Share, "Wide kernels run on %d of the GPUs that stay as they are, seldom: a slice would stretch their "+
 		"requests, but several such workloads could share a GPU (MPS or time-slicing).", r.Fleet.Share)
+	noteOwners(&c, add)
 	add(r.Fleet.Provisional, "%d of the slices are provisional: there is evidence of less than seven days.",
 		r.Fleet.Provisional)
 	a.notePrices(c, add)
@@ -128,6 +140,17 @@ func (a *analysis) notes(r *Report) []string {
 			model.Duration(a.options.Window)))
 	}
 	return notes
+}
+
+// noteOwners adds notes on what a patch moves beside what was looked at.
+func noteOwners(c *counts, add func(n int, format string, args ...any)) {
+	add(c.byReplica, "%d of the GPUs have the answer of another replica of their owner, which is weaker: a patch moves "+
+		"all replicas, on every node.", c.byReplica)
+	add(c.ownerless, "Of %d of the slices the owners are not in the history. A patch moves all replicas of an owner, on "+
+		"every node: compare the answers for them first.", c.ownerless)
+	add(c.hidden, "Of %d of the slices it is unknown whether their pods are parts of one job: the history has neither an "+
+		"advisor's answer nor labels that show it. Those of JobSet, LeaderWorkerSet and indexed Jobs are in it if "+
+		"--kubernetes.pod-label names them; migctl recommend on the node sees all.", c.hidden)
 }
 
 // notePrices adds notes on prices that are missing, and on those that are not used.

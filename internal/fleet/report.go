@@ -68,9 +68,13 @@ type GPU struct {
 	Exporter  string `json:"exporter"`
 	Namespace string `json:"namespace,omitempty"`
 	// Namespaces is how many held it.
-	Namespaces int           `json:"namespaces"`
-	Action     advise.Action `json:"action"`
-	Reason     advise.Reason `json:"reason,omitempty"`
+	Namespaces int `json:"namespaces"`
+	// Owner is that of the pod that holds it at the end of the window, "vision/Deployment/resnet".
+	Owner string `json:"owner,omitempty"`
+	// ByReplica: another replica of the owner decided, since a patch moves all of them.
+	ByReplica bool          `json:"byReplica,omitempty"`
+	Action    advise.Action `json:"action"`
+	Reason    advise.Reason `json:"reason,omitempty"`
 	// Explanation says in a sentence what the action follows from.
 	Explanation string `json:"explanation,omitempty"`
 	Profile     string `json:"recommendedProfile,omitempty"`
@@ -103,7 +107,10 @@ type GPU struct {
 	ActivityUnread bool `json:"activityUnread,omitempty"`
 	NVLinkUnread   bool `json:"nvlinkUnread,omitempty"`
 
-	model mig.Model
+	model   mig.Model
+	byLabel bool // only labels or an owner show that its pod is part of a job
+	// fits is the profile that does by the history, where the advisor of the node says that it gains nothing.
+	fits string
 }
 
 // addEvidence fills in the evidence and what follows from it.
@@ -139,6 +146,7 @@ func (a *analysis) report() *Report {
 		nodes[[2]string{g.cluster, g.node}] = true
 	}
 	r.Nodes = len(nodes)
+	followWeakest(r.GPUs)
 	weighGains(r.GPUs)
 	r.Groups = a.group(r.GPUs, func(g *GPU) string { return g.Namespace })
 	r.Totals = a.group(r.GPUs, func(*GPU) string { return "" })

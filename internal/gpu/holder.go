@@ -28,6 +28,7 @@ type PodMetadata struct {
 	Labels   []Label
 	// Rightsizing is what its annotations and labels say about right-sizing.
 	Rightsizing RightsizingHints
+	Group       PodGroup // the job that it is part of
 	// MIGDevices are those that HAMi reserved: for each container that has any, in the order of the pod's spec.
 	MIGDevices [][]DeviceRef
 }
@@ -67,6 +68,7 @@ type Holder struct {
 	Unconfirmed string
 	// Rightsizing is what the pod's annotations and labels say about right-sizing.
 	Rightsizing RightsizingHints
+	Group       PodGroup // the job that the pod is part of
 	// Undescribed is set for at most a second while the API server is asked about the pod of a new holder: no series
 	// names the holder yet.
 	Undescribed bool

@@ -101,6 +101,7 @@ type podMetadata struct {
 			// The kubelet's UID of a static pod, whose object in the API server has another one.
 			StaticUID string `json:"kubernetes.io/config.mirror"`
 			rightsizingAnnotations
+			groupAnnotations
 		} `json:"annotations"`
 	} `json:"metadata"`
 }
@@ -141,6 +142,7 @@ func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 			Workload:    workloadOf(m.OwnerReferences, m.Labels, m.Created),
 			Labels:      a.selectLabels(m.Labels),
 			Rightsizing: hints,
+			Group:       m.Annotations.groupOf(m.Labels),
 			MIGDevices:  migDevices(m.Annotations.MIG),
 		}
 	})

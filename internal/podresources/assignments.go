@@ -52,7 +52,7 @@ func (g *ledger) assignmentOf(h *holding, state *podState, awaited bool, now tim
 	a.Holder.PodUID = g.pods.podUID(h)
 	if state.isOfPod(h) {
 		a.Holder.Workload, a.Holder.Labels = state.metadata.Workload, state.metadata.Labels
-		a.Holder.Rightsizing = state.metadata.Rightsizing
+		a.Holder.Rightsizing, a.Holder.Group = state.metadata.Rightsizing, state.metadata.Group
 	}
 	a.Holder.Undescribed = awaited
 	running := (h.dismissed || !h.missingSince.IsZero()) && g.isRunning(&h.Assignment) // a listed one needs no process

@@ -136,8 +136,8 @@ func (u *unlistedDevices) listAssignments(settled bool, read time.Time) []gpu.As
 		a := gpu.Assignment{ID: d.id, Device: parsed.ref, Seen: device.listCount, Listed: read, Holder: gpu.Holder{
 			Container: gpu.Container{Namespace: device.pod.Namespace, Pod: device.pod.Name, Name: d.container},
 			PodUID:    d.uid, Workload: device.metadata.Workload, Labels: device.metadata.Labels,
-			Rightsizing: device.metadata.Rightsizing,
-			Resource:    d.resource, Sharing: parsed.sharing, Replica: parsed.replica,
+			Rightsizing: device.metadata.Rightsizing, Group: device.metadata.Group,
+			Resource: d.resource, Sharing: parsed.sharing, Replica: parsed.replica,
 		}}
 		switch {
 		case device.alive && settled:

@@ -1,0 +1,96 @@
+package advise
+
+import (
+	"math"
+	"time"
+)
+
+// Memory that grows by a share of itself each day grows by more than a line through its last days says: 8 % a day is
+// 71 % in a week, where the line has 52 %. It is taken for such growth if it is steady, on each of three days or more
+// at a rate between two thirds of the mean and half as much again, and if a constant rate fits better than a line, also
+// without the first day, in which it may have begun. That is not so for a leak, and hardly ever for daily maxima that
+// go up and down at random.
+
+const (
+	growthDays = 7 // for which memory must have room to grow
+	// steadyPoints are the ends of three days and the beginning of the first.
+	steadyPoints            = 4
+	leastOfMean, mostOfMean = 2. / 3, 1.5
+)
+
+// dailyMaximum is the largest use of memory of a day, starts left out.
+type dailyMaximum struct{ at, size float64 } // days from today, MiB
+
+func (p dailyMaximum) log() float64  { return math.Log(p.size) }
+func (p dailyMaximum) line() float64 { return p.size }
+
+// dailyMaxima returns the largest use of memory of the days before that of a time, the last one first, without a break.
+// What a day adds at once, as a nightly job does, would be the growth of an hour in the day that has just begun.
+func (w *workload) dailyMaxima(now time.Time) (list [keptDays]dailyMaximum, n int) {
+	today := dayOf(now)
+	for back := int32(1); back < keptDays; back++ {
+		d := w.slotOf(today - back)
+		if d.Day != today-back || d.settled() <= 0 {
+			break
+		}
+		list[n], n = dailyMaximum{at: -float64(back), size: float64(d.settled())}, n+1
+	}
+	return list, n
+}
+
+// growthRate returns the rate at which memory grows steadily, see steadyGrowth.
+func (w *workload) growthRate(now time.Time) float64 {
+	points, n := w.dailyMaxima(now)
+	return steadyGrowth(points[:n])
+}
+
+// steadyGrowth returns the rate at which daily maxima of memory have grown steadily up to a time, 0.08 for 8 % a day:
+// the largest of those by least squares over the last days, however many of them. It is 0 if they have not.
+func steadyGrowth(points []dailyMaximum) float64 {
+	largest := 0.
+	for n := steadyPoints; n <= len(points) && isSteady(points[:n]); n++ {
+		if isCurved(points[:n]) && isCurved(points[:n-1]) {
+			rate, _ := regress(points[:n], dailyMaximum.log)
+			largest = max(largest, rate)
+		}
+	}
+	return largest
+}
+
+// isCurved reports whether a constant rate fits better than a line.
+func isCurved(points []dailyMaximum) bool {
+	_, rate := regress(points, dailyMaximum.log)
+	_, line := regress(points, dailyMaximum.line)
+	return rate > line
+}
+
+// isSteady reports whether all maxima grew, the latest one first, none much faster or slower than the mean.
+func isSteady(points []dailyMaximum) bool {
+	rate := func(to, from dailyMaximum) float64 { return (to.log() - from.log()) / (to.at - from.at) }
+	last := len(points) - 1
+	mean := rate(points[0], points[last])
+	for i := range last {
+		if r := rate(points[i], points[i+1]); !(mean > 0 && r >= leastOfMean*mean && r <= mostOfMean*mean) {
+			return false
+		}
+	}
+	return true
+}
+
+// regress returns the slope per day of a line through a value of points, by least squares, and the share of the
+// variance that it explains.
+func regress(points []dailyMaximum, value func(dailyMaximum) float64) (slope, explained float64) {
+	var n, sx, sy, sxx, sxy, syy float64
+	for _, p := range points {
+		x, y := p.at, value(p)
+		n, sx, sy, sxx, sxy, syy = n+1, sx+x, sy+y, sxx+x*x, sxy+x*y, syy+y*y
+	}
+	xx, xy, yy := n*sxx-sx*sx, n*sxy-sx*sy, n*syy-sy*sy
+	return xy / xx, xy * xy / (xx * yy)
+}
+
+// growthIn returns by how many bytes memory of a size grows in growthDays, by its slope in bytes per day or, if that is
+// more, by its steady rate.
+func growthIn(bytes, perDay, rate float64) float64 {
+	return max(growthDays*perDay, bytes*math.Expm1(growthDays*rate))
+}

@@ -1,0 +1,71 @@
+package advise
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// A pod that is one of several of a job is never moved to a slice on its own: the others wait for it in each step, and
+// libraries such as NCCL refuse several ranks on one GPU. Labels name jobs, or traffic in step shows them. Busy time in
+// step shows none: replicas behind a load balancer move together, and are the best candidates that there are.
+
+// findJob returns a sentence on the job on several GPUs that a whole GPU's work is a part of; empty if it is of none.
+// The pod's annotation overrides labels and traffic, but not that the pod holds several GPUs.
+func (a *Advisor) findJob(s *gpu.Snapshot, g *gpu.GPU, w *workload, held gpuCounts) string {
+	if held.hasSeveral(g) {
+		return "the pod holds several GPUs: slices cannot exchange data directly"
+	}
+	if said, ok := hintsOf(g.Holders).MultiGPU.Get(); ok {
+		return annotatedJob(said)
+	}
+	if text := labeledJob(g.Holders); text != "" {
+		return text
+	}
+	if !isRecent(w.InStep, a.now) {
+		return ""
+	}
+
+	with := "another GPU"
+	if at := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == w.InStepWith }); at >= 0 {
+		with = fmt.Sprintf("GPU %d", s.GPUs[at].Index)
+	}
+	return fmt.Sprintf("what it exchanges over PCIe was in step with %s, by more than their load explains: they work on "+
+		"one job, and slices cannot exchange data directly. %s", with, jobRemedy)
+}
+
+// findJobOfInstance is findJob for a GPU instance, which has no traffic of its own.
+func findJobOfInstance(holders []gpu.Holder) string {
+	if said, ok := hintsOf(holders).MultiGPU.Get(); ok {
+		return annotatedJob(said)
+	}
+	return labeledJob(holders)
+}
+
+func annotatedJob(said bool) string {
+	if !said {
+		return ""
+	}
+	return "the pod is part of a job on several GPUs, by its annotation mig-exporter.dev/multi-gpu: slices cannot " +
+		"exchange data directly"
+}
+
+// labeledJob returns a sentence on the job that labels name; empty if they name none, or one of a single pod.
+func labeledJob(holders []gpu.Holder) string {
+	at := slices.IndexFunc(holders, func(h gpu.Holder) bool { return h.Group.MayHaveOthers() })
+	if at < 0 {
+		return ""
+	}
+
+	group := &holders[at].Group
+	if group.Size > 1 {
+		return fmt.Sprintf("the pod is one of %d or more of a job, by its label %s: the others would wait for it, and "+
+			"slices cannot exchange data directly", group.Size, group.Label)
+	}
+	return fmt.Sprintf("the pod is part of a job, by its label %s, and how many pods that has is not known here: others "+
+		"would wait for it, and slices cannot exchange data directly. %s", group.Label, jobRemedy)
+}
+
+// jobRemedy is what to do if a pod that looks like a part of a job is none.
+const jobRemedy = "If its pods do not work together, annotate them with mig-exporter.dev/multi-gpu: \"false\""

@@ -1,0 +1,163 @@
+package fleet
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/common/model"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+)
+
+// replica returns the answer for a replica of an owner on a node: an action and a profile or a reason.
+func replica(node string, action advise.Action, word string, change ...func(*GPU)) GPU {
+	g := GPU{Cluster: "a", Node: node, Model: "H100 80GB HBM3", Owner: "vision/Deployment/resnet", Action: action,
+		Explanation: "as " + node + " has it", model: modelNamed("H100-80GB")}
+	if g.Reason = advise.Reason(word); action == advise.ActionSlice {
+		g.Reason, g.Profile, g.Decided, g.StretchP95 = "", word, &advise.Decided{}, &advise.Stretch{}
+	}
+	for _, c := range change {
+		c(&g)
+	}
+	return g
+}
+
+// TestTheWeakestReplicaDecides: one template moves all replicas of an owner, on whatever nodes they are.
+func TestTheWeakestReplicaDecides(t *testing.T) {
+	const slice, keep, unknown = advise.ActionSlice, advise.ActionKeep, advise.ActionUnknown
+	provisional, unchecked := func(g *GPU) { g.Provisional = true }, func(g *GPU) { g.NotChecked = true }
+	fits := func(profile string) func(*GPU) { return func(g *GPU) { g.fits = profile } }
+	another := func(g *GPU) { g.Owner = "vision/Deployment/other" }
+	elsewhere := func(g *GPU) { g.Cluster = "b" }
+	a100 := func(g *GPU) { g.Model, g.model = "A100-SXM4-80GB", modelNamed("A100-80GB") }
+	for about, c := range map[string]struct {
+		gpus  []GPU
+		want  string // of all replicas
+		names string // in the explanation of the first
+	}{
+		"alike":            {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb")}, "slice  1g.10gb; slice  1g.10gb", ""},
+		"a larger one":     {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "2g.20gb")}, "slice  2g.20gb replica; slice  2g.20gb", "node n2 needs 2g.20gb"},
+		"rejected":         {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy")}, "keep busy  replica; keep busy ", "node n2 stays whole: as n2 has it"},
+		"a start unseen":   {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "start-unseen")}, "keep start-unseen  replica; keep start-unseen ", "node n2"},
+		"unknown":          {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", unknown, "no-activity")}, "keep no-activity  replica; unknown no-activity ", "node n2"},
+		"to share":         {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", advise.ActionShare, "stretch")}, "keep stretch  replica; share stretch ", "node n2"},
+		"a new replica":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "little-evidence")}, "slice  1g.10gb provisional; keep little-evidence ", ""},
+		"no gain there":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain", fits("1g.10gb"))}, "slice  1g.10gb; keep no-gain ", ""},
+		"no gain, larger":  {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain", fits("2g.20gb"))}, "slice  2g.20gb replica; keep no-gain ", "node n2 needs 2g.20gb"},
+		"no gain, unknown": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "no-gain")}, "slice  1g.10gb provisional; keep no-gain ", ""},
+		"gone":             {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "gone")}, "slice  1g.10gb; keep gone ", ""},
+		"provisional":      {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", provisional)}, "slice  1g.10gb provisional; slice  1g.10gb provisional", ""},
+		"unchecked":        {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "1g.10gb", unchecked)}, "slice  1g.10gb unchecked; slice  1g.10gb unchecked", ""},
+		"another owner":    {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", another)}, "slice  1g.10gb; keep busy ", ""},
+		"another cluster":  {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", keep, "busy", elsewhere)}, "slice  1g.10gb; keep busy ", ""},
+		"another model": {[]GPU{replica("n1", slice, "3g.40gb"), replica("n2", slice, "2g.20gb", a100)},
+			"keep replicas-differ  replica; keep replicas-differ  replica", "no one profile"},
+		"engines that a larger one may lack": {[]GPU{replica("n1", slice, "1g.10gb+me"), replica("n2", slice, "1g.20gb")},
+			"keep replicas-differ  replica; keep replicas-differ  replica", "no one profile"},
+		"an advisor's profile is not in the history": {[]GPU{replica("n1", slice, "1g.10gb"), replica("n2", slice, "", provisional)},
+			"slice  1g.10gb provisional; slice   provisional", ""},
+	} {
+		followWeakest(c.gpus)
+		var got []string
+		for i := range c.gpus {
+			g := &c.gpus[i]
+			text := fmt.Sprintf("%s %s %s", g.Action, g.Reason, g.Profile)
+			for _, mark := range []struct {
+				set  bool
+				name string
+			}{{g.ByReplica, "replica"}, {g.Provisional, "provisional"}, {g.NotChecked, "unchecked"}} {
+				if mark.set {
+					text += " " + mark.name
+				}
+			}
+			if g.ByReplica && (g.Decided != nil || g.StretchP95 != nil) {
+				t.Errorf("%s: the figures are of another profile: %+v", about, g)
+			}
+			got = append(got, text)
+		}
+		cmptest.Equal(t, about, strings.Join(got, "; "), c.want)
+		cmptest.HasTexts(t, c.gpus[0].Explanation, c.names)
+	}
+}
+
+// TestOwners: the owner is that of the pod that holds the GPU at the end of the window, if there is one.
+func TestOwners(t *testing.T) {
+	o := weekly()
+	all, d := holdings{}, narrow(o)
+	h := d.history
+	steps := len(h.held)
+	hold := func(pod, workload string, from, to int) {
+		for at := from; at < to; at++ {
+			all.add(h, at, model.Metric{"namespace": "ml", "pod": model.LabelValue(pod), "workload": model.LabelValue(workload)}, 1)
+		}
+	}
+	hold("a-0", "StatefulSet/a", 0, 100)
+	all.finish(map[string]*history{"GPU-1": h})
+	cmptest.Equal(t, "owner of a pod that has left", h.owner, "")
+	hold("b-0", "Deployment/b", 100, steps)
+	all.finish(map[string]*history{"GPU-1": h})
+	cmptest.Equal(t, "owner", h.owner, "ml/Deployment/b")
+	answer := analysisOf(o).summarize(d)
+	cmptest.Equal(t, "owner in the answer", answer.Owner, "ml/Deployment/b")
+}
+
+// TestJobsInHistories: labels and owners that show a job keep a GPU whole, unless the advisor of its node knows better.
+func TestJobsInHistories(t *testing.T) {
+	o := weekly()
+	for about, c := range map[string]struct {
+		labels model.Metric
+		want   string
+		names  string
+	}{
+		"a Deployment": {model.Metric{"workload": "Deployment/resnet"}, "slice  1g.10gb", ""},
+		"a label": {model.Metric{"workload": "Job/train-0", "label_jobset_sigs_k8s_io_jobset_name": "train"}, "keep multi-gpu ",
+			"label jobset.sigs.k8s.io/jobset-name=train"},
+		"an index":                   {model.Metric{"label_batch_kubernetes_io_job_completion_index": "0"}, "keep multi-gpu ", "job-completion-index=0"},
+		"an owner":                   {model.Metric{"workload": "PyTorchJob/bert"}, "keep multi-gpu ", "owner PyTorchJob/bert"},
+		"a label that shows nothing": {model.Metric{"workload": "Job/train-0", "label_app": "train"}, "slice  1g.10gb", ""},
+	} {
+		d := narrow(o)
+		all := holdings{}
+		labels := model.Metric{"namespace": "ml", "pod": "p"}
+		for name, value := range c.labels {
+			labels[name] = value
+		}
+		for at := range d.history.held {
+			all.add(d.history, at, labels, 1)
+		}
+		all.finish(map[string]*history{d.uuid: d.history})
+		answer := analysisOf(o).summarize(d)
+		cmptest.Equal(t, about, fmt.Sprintf("%s %s %s", answer.Action, answer.Reason, answer.Profile), c.want)
+		cmptest.HasTexts(t, answer.Explanation, c.names)
+
+		d.history.advised.profile = "1g.10gb"
+		long := o
+		long.Window = 2 * advisorWindow
+		answer.follow(d.history.advised, &long)
+		cmptest.Equal(t, about+": with an advisor", answer.Action, advise.ActionSlice)
+	}
+}
+
+// TestNotesOnOwnersAndJobs: what the history does not say of slices is counted.
+func TestNotesOnOwnersAndJobs(t *testing.T) {
+	s := analysisOf(weekly())
+	s.client = &Client{}
+	for about, c := range map[string]struct {
+		gpu        GPU
+		has, lacks string
+	}{
+		"owner unknown":     {GPU{Action: advise.ActionSlice}, "Of 1 of the slices the owners are not in the history", "another replica"},
+		"owner known":       {GPU{Action: advise.ActionSlice, Owner: "ml/Deployment/a"}, "", "owners are not"},
+		"may be of a job":   {GPU{Action: advise.ActionSlice, Owner: "ml/Job/a"}, "Of 1 of the slices it is unknown whether", ""},
+		"advisor decided":   {GPU{Action: advise.ActionSlice, Owner: "ml/Job/a", Advised: true}, "", "it is unknown whether"},
+		"stays":             {GPU{Action: advise.ActionKeep}, "", "owners are not"},
+		"a replica decided": {GPU{Action: advise.ActionKeep, ByReplica: true}, "1 of the GPUs have the answer of another replica", ""},
+	} {
+		text := strings.Join(s.notes(&Report{GPUs: []GPU{c.gpu}}), "\n")
+		if !strings.Contains(text, c.has) || c.lacks != "" && strings.Contains(text, c.lacks) {
+			t.Errorf("%s: want %q and not %q in:\n%s", about, c.has, c.lacks, text)
+		}
+	}
+}
