@@ -1,0 +1,37 @@
+package gpu
+
+import "time"
+
+// ServerKind is the program that serves a model.
+type ServerKind string
+
+// The inference servers whose metrics are read.
+const (
+	ServerVLLM   ServerKind = "vllm"
+	ServerSGLang ServerKind = "sglang"
+	ServerTGI    ServerKind = "tgi" // text-generation-inference
+	ServerTriton ServerKind = "triton"
+)
+
+// ServerFigures are what an inference server says of itself. They are the word of the tenant that runs the pod, and may
+// be wrong on purpose: they only ever inform advice.
+type ServerFigures struct {
+	Kind             ServerKind
+	Running, Waiting Opt[float64] // requests
+	// CacheUse is the share of the key-value cache that requests use, 0-1, and CacheTokens for how many tokens it has
+	// room.
+	CacheUse, CacheTokens Opt[float64]
+	// Since the server has started: tokens, the requests that have ended, and the seconds that these took, without those
+	// in which they waited.
+	PromptTokens, GeneratedTokens    Opt[float64]
+	FinishedRequests, ServiceSeconds Opt[float64]
+	// Fraction is the share of the device's memory that it is configured to reserve, 0-1.
+	Fraction Opt[float64]
+}
+
+// PodServer is the inference server of a pod, and when it was asked.
+type PodServer struct {
+	PodUID string
+	Time   time.Time
+	ServerFigures
+}
