@@ -68,6 +68,7 @@ type device struct {
 	processes  processes
 	up, empty  time.Time // since when its container has held memory, or none; zero if it has not, or was not watched
 	ended      endings
+	server     serverSample
 }
 
 // holderID distinguishes the holders of a device over time.
@@ -117,6 +118,7 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 		a.gpus = append(a.gpus, s.GPUs[i].UUID)
 		a.observeGPU(&s.GPUs[i], passed)
 	}
+	a.observeServers(s)
 	if hourPassed {
 		a.forget()
 	}

@@ -15,6 +15,9 @@ func explainReason(r *Recommendation, o Options) string {
 		return fmt.Sprintf("observed for %.1f %% of the time that it was held; expected %.0f %% or more",
 			100*e.CoverageRatio, 100*minCoverage)
 	case ReasonPreallocated:
+		if e.Server != nil && e.Server.reserves {
+			return e.Server.explain()
+		}
 		return fmt.Sprintf("%.1f GiB were taken at the start and stayed: the framework takes its memory in advance, and "+
 			"what it needs cannot be seen. ", e.MemoryBytes/(1<<30)) + preallocatedRemedy
 	case ReasonMemory:

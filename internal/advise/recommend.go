@@ -34,7 +34,7 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 	}
 	for i := range report.Devices {
 		r := &report.Devices[i]
-		r.sentence = r.explain(a.options)
+		r.sentence = r.explain(a.options) + r.serverAdvice()
 		r.Explanation = r.sentence
 	}
 	report.WithoutKubernetes = !hasKubernetes(s)

@@ -97,6 +97,8 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 		t.reason = ReasonStretch
 	case stretch > unchangedStretch && (e.BusyP99*stretch > o.TargetBusy || e.Busy10Minutes*stretch > 1):
 		t.reason = ReasonBusy
+	case e.Server.lacksCache(p, stretch):
+		t.reason = ReasonMemory
 	}
 	return t
 }
@@ -115,6 +117,7 @@ func (a *Advisor) limitsOf(h gpu.RightsizingHints) limits {
 func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, held gpuCounts,
 	hints gpu.RightsizingHints) []trial {
 	e := evidenceOf(w, a.now)
+	a.addServer(w, &e, hints)
 	r.Evidence, r.Confidence = &e, confidence(&e)
 	r.Provisional = w.isProvisional(a.now)
 	of := wholeOf(g)
@@ -237,13 +240,14 @@ func (r *Recommendation) predict(t *trial) {
 		StretchMedian: t.median, StretchP95: t.p95,
 		BusyP99: round3(min(1, busy)), Busy10Minutes: round3(min(1, e.Busy10Minutes*stretch)),
 		SMActivity: round3(min(1, e.BusyMean*e.Median.Width/t.share)),
-		MemoryFree: float64(t.profile.MemoryBytes) - e.MemoryBytes,
+		MemoryFree: float64(t.profile.MemoryBytes) - e.HeldBytes(),
 		Decided:    t.decided,
 	}
 	if !e.stretchUnknown() {
 		r.Predicted.ThroughputRatio = round3(min(1, 1/max(busy, 1e-9)))
 	}
 	r.Predicted.MediaEngines = e.predictedEngines(t.profile)
+	r.Predicted.Server = e.predictServer(t.profile, stretch)
 	r.Reclaimable, r.NotChecked = round3(1-t.share), t.notChecked
 }
 
@@ -254,10 +258,10 @@ func (r *Recommendation) explain(o Options) string {
 	switch {
 	case r.Action == ActionSlice && e.NeverBusy:
 		return fmt.Sprintf("at most %s of memory, and nothing ran on it: %s has the memory; how far it would stretch "+
-			"requests is unknown", gib(e.MemoryBytes), r.Recommended)
+			"requests is unknown", gib(e.HeldBytes()), r.Recommended)
 	case r.Action == ActionSlice:
 		return fmt.Sprintf("at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs%s: %s does the "+
-			"work%s, requests take %.2f to %.2f times as long at p95", gib(e.MemoryBytes), 100*e.BusyMean,
+			"work%s, requests take %.2f to %.2f times as long at p95", gib(e.HeldBytes()), 100*e.BusyMean,
 			100*e.decisive.Width, prefixed(", ", e.describeMedia()), r.Recommended,
 			prefixed(" with ", r.Predicted.describeEngines()), r.Predicted.StretchP95.Low, r.Predicted.StretchP95.High)
 	case r.Action == ActionShare:

@@ -65,6 +65,8 @@ type workload struct {
 	GraphicsUnread float64 // likewise
 	Untrusted      bool    // busy time of its GPU instance was seen below SM activity
 	Starts         starts  // none is known of evidence that an older version has written
+	// Reserve is what its inference server says; nil if none has answered.
+	Reserve *reserve
 	// Answer is what was last recommended; Next is another answer that has been computed since NextSince without a break.
 	Answer, Next answer
 	NextSince    float64 // Observed when it was first computed
