@@ -233,6 +233,9 @@ func (s *ServerEvidence) explain() string {
 			"or restart one replica while it is observed"
 	}
 	switch {
+	case s.isKnown():
+		text += fmt.Sprintf(". Of that %.1f GiB are needed; a bolder answer follows once this has held for as long as the "+
+			"first one needed", s.Need/(1<<30))
 	case s.Kind == "":
 		text += ". How much of its cache is used is not known: --advise.server-metrics asks the server"
 	case s.AskedHours == 0:

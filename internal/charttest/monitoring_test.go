@@ -161,6 +161,31 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
+// TestServerMetrics: servers of pods are asked if that is switched on: by a flag, where a policy holds by a rule for the
+// pods, and with no other right than the owners of pods need.
+func TestServerMetrics(t *testing.T) {
+	without := merge(set("networkPolicy.enabled", true), set("podMetadata.enabled", true))
+	on := merge(without, set("advise.serverMetrics", true))
+	hasFlag := func(v values) bool {
+		_, c := container(t, render(t, v))
+		return slices.Contains(asList(c["args"]), any("--advise.server-metrics"))
+	}
+	equal(t, "the flag by default", hasFlag(without), false)
+	equal(t, "the flag", hasFlag(on), true)
+	equal(t, "rights", find(t, render(t, on), "ClusterRole")["rules"], find(t, render(t, without), "ClusterRole")["rules"])
+
+	apiServer := object{"ports": []any{
+		object{"port": 443, "protocol": "TCP"}, object{"port": 6443, "protocol": "TCP"}}}
+	egress := func(v values) any { return at(find(t, render(t, v), "NetworkPolicy")["spec"], "egress") }
+	equal(t, "egress by default", egress(without), []any{apiServer})
+	equal(t, "egress", egress(on), []any{apiServer, object{"to": []any{object{"namespaceSelector": object{}}}}})
+
+	chat := []any{values{"namespaceSelector": values{"matchLabels": values{"name": "chat"}}}}
+	equal(t, "egress to some", egress(merge(on, set("networkPolicy.serversTo", chat),
+		set("networkPolicy.serverPorts", []any{8000}))),
+		[]any{apiServer, object{"to": chat, "ports": []any{object{"port": 8000, "protocol": "TCP"}}}})
+}
+
 // TestVersion: the chart has the version of the project.
 func TestVersion(t *testing.T) {
 	version := strings.TrimSpace(readFile(t, "VERSION"))

@@ -29,6 +29,12 @@ type ServerFigures struct {
 	Fraction Opt[float64]
 }
 
+// ServerEndpoint is a port of a pod and a path of HTTP, "/metrics".
+type ServerEndpoint struct {
+	Port uint16
+	Path string
+}
+
 // PodServer is the inference server of a pod, and when it was asked.
 type PodServer struct {
 	PodUID string
