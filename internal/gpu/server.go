@@ -1,6 +1,10 @@
 package gpu
 
-import "time"
+import (
+	"strconv"
+	"strings"
+	"time"
+)
 
 // ServerKind is the program that serves a model.
 type ServerKind string
@@ -40,4 +44,20 @@ type PodServer struct {
 	PodUID string
 	Time   time.Time
 	ServerFigures
+}
+
+// ParseModelMemory reads a number of bytes in the binary units of Kubernetes, "14Gi" or "800Mi", as the annotation
+// mig-exporter.dev/model-memory has it.
+func ParseModelMemory(value string) (bytes uint64, ok bool) {
+	number, unit := value, 1.
+	for suffix, bytes := range map[string]float64{"Mi": 1 << 20, "Gi": 1 << 30} {
+		if cut, ok := strings.CutSuffix(value, suffix); ok {
+			number, unit = cut, bytes
+		}
+	}
+	size, err := strconv.ParseFloat(number, 64)
+	if v := size * unit; err == nil && v >= 1 && v < 1<<50 { // NaN is invalid
+		return uint64(v), true
+	}
+	return 0, false
 }

@@ -94,20 +94,13 @@ func parseServiceTime(value string, hints *gpu.RightsizingHints) error {
 	return nil
 }
 
-// parseModelMemory reads a number of bytes in the binary units of Kubernetes.
 func parseModelMemory(value string, hints *gpu.RightsizingHints) error {
-	number, unit := value, 1.
-	for suffix, bytes := range map[string]float64{"Mi": 1 << 20, "Gi": 1 << 30} {
-		if cut, ok := strings.CutSuffix(value, suffix); ok {
-			number, unit = cut, bytes
-		}
+	bytes, ok := gpu.ParseModelMemory(value)
+	if !ok {
+		return errors.New(`a number of bytes, such as "14Gi" or "800Mi"`)
 	}
-	size, err := strconv.ParseFloat(number, 64)
-	if bytes := size * unit; err == nil && bytes >= 1 && bytes < 1<<50 { // NaN is invalid
-		hints.ModelMemory = gpu.Some(uint64(bytes))
-		return nil
-	}
-	return errors.New(`a number of bytes, such as "14Gi" or "800Mi"`)
+	hints.ModelMemory = gpu.Some(bytes)
+	return nil
 }
 
 // parseServer reads a port and a path, ":8000/metrics". A host is none of its parts: only the pod itself is asked.
