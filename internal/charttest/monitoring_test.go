@@ -38,6 +38,7 @@ func links(t *testing.T, dir string) map[string]string {
 func TestFilesAreTheProjects(t *testing.T) {
 	for dir, pattern := range map[string]string{
 		"files/rules": root + "/deploy/prometheus/*.rules.yaml", "files/dashboards": root + "/dashboards/*.json",
+		"files/optional": root + "/deploy/prometheus/optional/*.rules.yaml",
 	} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil || len(paths) == 0 {
@@ -68,6 +69,15 @@ func TestPrometheusRule(t *testing.T) {
 		t.Fatalf("%d groups", len(want))
 	}
 	equal(t, "groups", at(rule, "spec", "groups"), want)
+
+	objects, err := decodeObjects(readFile(t, "deploy/prometheus/optional/inference.rules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := find(t, render(t, merge(set("prometheusRule.enabled", true), set("prometheusRule.inference", true))),
+		"PrometheusRule")
+	equal(t, "groups with those of inference servers", at(all, "spec", "groups"),
+		append(want, asList(objects[0]["groups"])...))
 	if at(rule, "metadata", "labels", "release") != "p" {
 		t.Errorf("labels: %v", at(rule, "metadata", "labels"))
 	}

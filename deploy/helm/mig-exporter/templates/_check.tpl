@@ -55,6 +55,9 @@
 {{- if and .Values.advise.keepEvidence (not .Values.advise.enabled) -}}
 {{ fail "advise.enabled: advise.keepEvidence needs it" }}
 {{- end -}}
+{{- if and .Values.prometheusRule.inference (not .Values.prometheusRule.enabled) -}}
+{{ fail "prometheusRule.enabled: prometheusRule.inference needs it" }}
+{{- end -}}
 {{- if and .Values.advise.serverMetrics (not .Values.advise.enabled) -}}
 {{ fail "advise.enabled: advise.serverMetrics needs it" }}
 {{- end -}}
