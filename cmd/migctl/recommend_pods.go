@@ -28,6 +28,9 @@ func (w *procedure) change(r *advise.Recommendation) ownerChange {
 		w.writeNote("Its owner asks for the slice already, see above.")
 		return c
 	}
+	if note := serverNote(r); note != "" {
+		w.writeNote(note)
+	}
 	if c.command != "" {
 		w.writeCommand(c.command)
 	}

@@ -34,3 +34,13 @@ func predictedServerText(s *advise.PredictedServer) string {
 	}
 	return t + fmt.Sprintf(", at most %s of it used, %.0f requests wait", shareText(s.CacheUse), s.Waiting)
 }
+
+// serverNote says how an inference server is to be started in its slice; empty if nothing is known of one.
+func serverNote(r *advise.Recommendation) string {
+	if r.Predicted == nil || r.Predicted.Server == nil {
+		return ""
+	}
+	s := r.Predicted.Server
+	return fmt.Sprintf("Its server reserves a fraction of its device. In the same change, set %s to %.2f, of %s.", s.Flag,
+		s.Value, r.Recommended)
+}

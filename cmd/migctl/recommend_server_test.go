@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
@@ -20,4 +21,29 @@ func TestServerTexts(t *testing.T) {
 	cmptest.Equal(t, "predicted", predictedServerText(&advise.PredictedServer{Flag: "--gpu-memory-utilization", Value: 0.9,
 		CacheBytes: 20 * gib, CacheTokens: 141000, CacheUse: 0.28}), "start it with --gpu-memory-utilization=0.90: "+
 		"20.00 GiB for its cache, room for 141000 tokens, at most 28% of it used, 0 requests wait")
+}
+
+// TestProcedureSetsTheFraction: the owner of an inference server changes its request and what it reserves at once; that
+// of another workload its request alone.
+func TestProcedureSetsTheFraction(t *testing.T) {
+	for _, c := range []struct {
+		server *advise.PredictedServer
+		says   bool
+	}{{&advise.PredictedServer{Flag: "--gpu-memory-utilization", Value: 0.85}, true}, {nil, false}} {
+		var out bytes.Buffer
+		p := newPage(&out, false, true)
+		newProcedure(p, &advise.Report{Node: "n"}).change(&advise.Recommendation{
+			Recommended: "3g.40gb", Workload: &advise.Key{Namespace: "chat", Owner: "Deployment/chat", Container: "main"},
+			Predicted: &advise.Predicted{Server: c.server},
+		})
+		if err := p.flush(); err != nil {
+			t.Fatal(err)
+		}
+		const note = "In the same change, set --gpu-memory-utilization to 0.85, of 3g.40gb."
+		if c.says {
+			cmptest.HasTexts(t, flat(out.String()), note)
+		} else {
+			cmptest.LacksTexts(t, flat(out.String()), "reserves a fraction")
+		}
+	}
 }
