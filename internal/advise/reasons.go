@@ -42,6 +42,9 @@ func explainReason(r *Recommendation, o Options) string {
 	case ReasonStartUnseen:
 		return explainStart(e)
 	case ReasonMemoryFull:
+		if e.Server != nil && e.Server.full {
+			return "the cache of its inference server has been full for ten minutes, and requests wait, by its own word"
+		}
 		return fmt.Sprintf("%.1f GiB are in use, less than 5 %% are free", e.MemoryBytes/(1<<30))
 	}
 	return fixedText(r.Reason)

@@ -28,6 +28,15 @@ type reserveDay struct {
 type serverSample struct {
 	at               time.Time
 	finished, served gpu.Opt[float64]
+	full             time.Time // since when its cache is full and requests wait; zero if that is not so
+}
+
+// fullCache is the use of a cache from which on it is full.
+const fullCache = 0.95
+
+// isFull reports whether the cache of a server has been full for ten minutes, and requests waited, by its last answer.
+func (s *serverSample) isFull(now time.Time) bool {
+	return !s.full.IsZero() && s.at.Sub(s.full) >= 10*time.Minute && now.Sub(s.at) <= maxServerGap
 }
 
 // maxServerGap is the longest time between two answers of a server that counts as asked.
@@ -80,7 +89,14 @@ func (r *reserve) add(answer *gpu.PodServer, before serverSample, now time.Time)
 		d.Served += float32(served)
 	}
 
-	return serverSample{answer.Time, answer.FinishedRequests, answer.ServiceSeconds}
+	next := serverSample{at: answer.Time, finished: answer.FinishedRequests, served: answer.ServiceSeconds}
+	if answer.CacheUse.Or(0) >= fullCache && answer.Waiting.Or(0) >= 1 {
+		next.full = answer.Time
+		if !before.full.IsZero() && answer.Time.Sub(before.at) <= maxServerGap {
+			next.full = before.full
+		}
+	}
+	return next
 }
 
 // sums are the days of the last keptDays added up.

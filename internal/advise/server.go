@@ -39,6 +39,7 @@ type ServerEvidence struct {
 	Need float64 `json:"needBytes,omitempty"`
 
 	reserves bool
+	full     bool    // the cache of its slice is, and requests wait
 	load     float64 // largest use while the weights were loaded
 }
 

@@ -245,8 +245,9 @@ func TestInvalidServerIsDropped(t *testing.T) {
 	}
 }
 
-// TestServerOfASlice: a slice that is full of a reservation is not too small, and can be too large.
-func TestServerOfASlice(t *testing.T) {
+// answersOfASlice shows a server on a slice for eight days, with an answer each minute, and returns the recommendation.
+func answersOfASlice(t *testing.T, answerAt func(minute int) gpu.ServerFigures) Recommendation {
+	t.Helper()
 	a := New(fastOptions())
 	holder := pod("ml", "Deployment/a")
 	holder.Rightsizing = modelMemory(4)
@@ -263,10 +264,42 @@ func TestServerOfASlice(t *testing.T) {
 			g.Instances[0].Memory.Used = gpu.Some(uint64(gib[min(i-1, len(gib)-1)] * (1 << 30)))
 		}
 		s = &gpu.Snapshot{Time: at, Hostname: "node-a", GPUs: []gpu.GPU{g},
-			Servers: []gpu.PodServer{{PodUID: "uid-a", Time: at, ServerFigures: usesCache(0.05)}}}
+			Servers: []gpu.PodServer{{PodUID: "uid-a", Time: at, ServerFigures: answerAt(i)}}}
 		a.Observe(s)
 	}
-	r := recommend(a, s).Devices[0]
-	cmptest.Equal(t, "answer", answer{r.Action, r.Reason, r.Recommended}, answer{ActionShrink, ReasonNone, "1g.10gb"})
-	cmptest.Equal(t, "flag", r.Predicted.Server.Flag, "--gpu-memory-utilization")
+	return recommend(a, s).Devices[0]
+}
+
+// TestServerOfASlice: a slice that is full of a reservation is not too small, and can be too large. It is too small
+// once the cache has been full for ten minutes and requests wait.
+func TestServerOfASlice(t *testing.T) {
+	last := int(longEnough.Minutes()) - 1
+	from := func(minute int, waiting float64) func(int) gpu.ServerFigures {
+		return func(at int) gpu.ServerFigures {
+			f := usesCache(0.05)
+			if at >= minute {
+				f = usesCache(0.99)
+				f.Waiting = gpu.Some(waiting)
+			}
+			return f
+		}
+	}
+	for about, c := range map[string]struct {
+		answers func(int) gpu.ServerFigures
+		want    answer
+	}{
+		"little is used":             {from(last+1, 0), answer{ActionShrink, ReasonNone, "1g.10gb"}},
+		"full, and requests wait":    {from(last-10, 2), answer{ActionGrow, ReasonMemoryFull, "7g.80gb"}},
+		"full for nine minutes":      {from(last-9, 2), answer{ActionKeep, ReasonNone, ""}},
+		"full, and no request waits": {from(last-10, 0), answer{ActionKeep, ReasonNone, ""}},
+	} {
+		r := answersOfASlice(t, c.answers)
+		cmptest.Equal(t, about, answer{r.Action, r.Reason, r.Recommended}, c.want)
+		if r.Action == ActionGrow {
+			cmptest.HasTexts(t, r.Explanation, "the cache of its inference server has been full")
+		}
+		if r.Action == ActionShrink {
+			cmptest.Equal(t, "flag", r.Predicted.Server.Flag, "--gpu-memory-utilization")
+		}
+	}
 }

@@ -33,6 +33,9 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	if reason == ReasonMemoryFull && (isPreallocated(w, &e, of.memoryBytes) || e.Server.isKnown()) {
 		reason = ReasonNone // a larger one would be full, too
 	}
+	if reason == ReasonNone && e.Server != nil && d.server.isFull(a.now) {
+		reason, e.Server.full = ReasonMemoryFull, true
+	}
 	if reason == ReasonNone && short != [mediaKinds]bool{} {
 		reason = ReasonMedia
 	}
