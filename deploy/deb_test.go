@@ -160,19 +160,20 @@ func TestPackageContents(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for name, want := range map[string]string{
-		"usr/share/doc/mig-exporter/copyright":                           "Apache License",
-		"usr/share/doc/mig-exporter/THIRD_PARTY_LICENSES":                "github.com/NVIDIA/go-nvml ",
-		"usr/share/doc/mig-exporter/sbom.cdx.json":                       `"pkg:golang/github.com/NVIDIA/go-nvml@`,
-		"usr/lib/systemd/system/mig-exporter.service":                    "ExecStart=/usr/bin/mig-exporter",
-		"usr/share/bash-completion/completions/migctl":                   "complete",
-		"usr/share/zsh/vendor-completions/_mig-exporter":                 "#compdef mig-exporter",
-		"usr/share/mig-exporter/prometheus/alerts-gpu.rules.yaml":        "alert:",
-		"usr/share/mig-exporter/dashboards/mig-fleet.json":               `"title"`,
-		"usr/share/mig-exporter/dashboards/provisioning/dashboards.yaml": "/var/lib/grafana/dashboards/mig-exporter",
-		"usr/share/mig-exporter/slurm/prolog.sh":                         "/folder.sh",
-		"usr/share/mig-exporter/slurm/epilog.sh":                         "/folder.sh",
-		"usr/share/mig-exporter/slurm/folder.sh":                         "trusted() {",
-		"usr/lib/tmpfiles.d/mig-exporter.conf":                           "d /run/mig-exporter-jobs 0755 root root",
+		"usr/share/doc/mig-exporter/copyright":                            "Apache License",
+		"usr/share/doc/mig-exporter/THIRD_PARTY_LICENSES":                 "github.com/NVIDIA/go-nvml ",
+		"usr/share/doc/mig-exporter/sbom.cdx.json":                        `"pkg:golang/github.com/NVIDIA/go-nvml@`,
+		"usr/lib/systemd/system/mig-exporter.service":                     "ExecStart=/usr/bin/mig-exporter",
+		"usr/share/bash-completion/completions/migctl":                    "complete",
+		"usr/share/zsh/vendor-completions/_mig-exporter":                  "#compdef mig-exporter",
+		"usr/share/mig-exporter/prometheus/alerts-gpu.rules.yaml":         "alert:",
+		"usr/share/mig-exporter/prometheus/optional/inference.rules.yaml": "record:",
+		"usr/share/mig-exporter/dashboards/mig-fleet.json":                `"title"`,
+		"usr/share/mig-exporter/dashboards/provisioning/dashboards.yaml":  "/var/lib/grafana/dashboards/mig-exporter",
+		"usr/share/mig-exporter/slurm/prolog.sh":                          "/folder.sh",
+		"usr/share/mig-exporter/slurm/epilog.sh":                          "/folder.sh",
+		"usr/share/mig-exporter/slurm/folder.sh":                          "trusted() {",
+		"usr/lib/tmpfiles.d/mig-exporter.conf":                            "d /run/mig-exporter-jobs 0755 root root",
 	} {
 		if text := readFile(t, filepath.Join(dir, name)); !strings.Contains(text, want) {
 			t.Errorf("%s lacks %q", name, want)

@@ -57,7 +57,7 @@ pack() {
 	cp "$stage"/*.1.gz "$tree/man"
 	cp "$stage"/*.bash "$stage"/*.zsh "$tree/completion"
 	cp -r deploy/systemd deploy/slurm "$tree"
-	cp deploy/prometheus/*.rules.yaml "$tree/prometheus"
+	cp -r deploy/prometheus/*.rules.yaml deploy/prometheus/optional "$tree/prometheus"
 	cp -r dashboards/*.json dashboards/provisioning "$tree/dashboards"
 	archive bin/release "$name" >"$DIST/$name.tar.gz"
 	cp "$stage/sbom.cdx.json" "$DIST/$name.cdx.json"

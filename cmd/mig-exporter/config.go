@@ -161,6 +161,8 @@ func (c *Config) Validate() error {
 	}
 	add(c.Advise.WorkloadLabel == "" || c.NodeName != "" || c.Driver == driverSim,
 		"--advise.workload-label: expected --kubernetes.node-name too: labels come from the API server")
+	add(!c.Advise.ServerMetrics || c.NodeName != "" || c.Driver == driverSim,
+		"--advise.server-metrics: expected --kubernetes.node-name too: annotations and addresses come from the API server")
 	return errors.Join(append(errs, c.Advise.validate(), c.Control.validate())...)
 }
 

@@ -18,6 +18,7 @@ type AdviseConfig struct {
 	StateDir      string // empty: the evidence ends with the process
 	WorkloadLabel string // empty: the pods' owners alone name workloads
 	Strategy      string
+	ServerMetrics bool // ask the pods' inference servers
 	Options       advise.Options
 }
 
@@ -50,6 +51,9 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
 	app.Flag("advise.workload-label",
 		"Pod label that names the workload of the pods that have it, in place of their owners: pods of one "+
 			"workload add up. Needs --kubernetes.node-name.").StringVar(&cfg.WorkloadLabel)
+	app.Flag("advise.server-metrics",
+		"Ask the inference servers of pods for their metrics, at the pod's address and the port and path of its annotation "+
+			`mig-exporter.dev/server-metrics (":8000/metrics"). Needs --kubernetes.node-name.`).BoolVar(&cfg.ServerMetrics)
 	enumFlag(app, "advise.strategy",
 		"The device plugin's MIG strategy on this node: mixed, or single (all GPUs have one profile).",
 		strategyMixed, &cfg.Strategy, strategyMixed, strategySingle)

@@ -104,7 +104,7 @@ func (n *node) openMetadata(cfg *Config) error {
 		return err
 	}
 	n.onClose(m.Close)
-	n.metadata = m
+	n.metadata, n.serverPods = m, m
 	return nil
 }
 

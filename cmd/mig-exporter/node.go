@@ -21,6 +21,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
+	"github.com/mig-exporter/mig-exporter/internal/servermetrics"
 )
 
 // nodeKind is what a node is: this machine, a simulation, or the recording of another machine.
@@ -81,6 +82,8 @@ type node struct {
 	uptime        func() time.Duration             // of the kernel, by the clock of its log
 	kubelet       *podresources.Client             // nil if it is not asked
 	metadata      metadata                         // nil if the API server is not asked
+	serverPods    servermetrics.Pods               // finds pods; nil if the API server is not asked
+	servers       *servermetrics.Asker             // nil if inference servers are not asked
 	running       runningContainers
 	closers       []func() error
 	logger        log.Logger
@@ -96,6 +99,7 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 		n.close()
 		return nil, err
 	}
+	n.openServers(cfg)
 	n.openProfiler(cfg)
 	n.openKernelLog(cfg)
 	n.openJobs(cfg)

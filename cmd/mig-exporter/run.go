@@ -81,6 +81,9 @@ func (x *exporter) backgroundParts() []func(context.Context) error {
 	if x.rightsizing != nil {
 		parts = append(parts, x.rightsizing.run)
 	}
+	if x.node.servers != nil {
+		parts = append(parts, x.node.servers.Run)
+	}
 	if x.control != nil {
 		parts = append(parts, x.control.run)
 	}
@@ -141,6 +144,9 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		x.persistence.observe(s)
 		if s.BetweenPolls {
 			return // evidence, durations and recordings go by whole polls
+		}
+		if node.servers != nil {
+			node.servers.Observe(s)
 		}
 		if x.rightsizing != nil {
 			x.rightsizing.observe(s)
@@ -309,6 +315,9 @@ func pollOptions(
 
 		ProcessContainers: cfg.servesProcesses(),
 		Logger:            logger,
+	}
+	if node.servers != nil {
+		opts.Servers = node.servers.Answers
 	}
 	if cfg.stepped() { // simulated time does not pass while the poll waits
 		opts.Interval = 0

@@ -93,6 +93,7 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 	}
 	n.closers = append(n.closers, server.Close)
 	n.metadata = simulatedMetadata{node: s.Node, labels: cfg.PodLabelNames, workload: cfg.Advise.WorkloadLabel}
+	n.serverPods = &simulatedServers{node: s.Node}
 	containers := podresources.NewContainers(podresources.ContainersOptions{
 		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
 	})

@@ -96,11 +96,14 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 	}
 	writeFact(p, "memory", memory)
 	if r.Predicted != nil {
-		if total := e.MemoryBytes + r.Predicted.MemoryFree; total > 0 {
-			share := e.MemoryBytes / total
+		if total := e.HeldBytes() + r.Predicted.MemoryFree; total > 0 {
+			share := e.HeldBytes() / total
 			bar := p.cell("", factColumns) + p.bar(share, 3*barColumns)
 			p.line(text("  %s %s of %s", bar, shareText(share), gibText(total)))
 		}
+	}
+	if e.Server != nil {
+		writeFact(p, "server", serverText(e.Server))
 	}
 	writeFact(p, "starts", startsText(e))
 	if e.PowerP95 > 0 || e.PCIeMax > 0 {
@@ -285,6 +288,9 @@ func writePredicted(p *page, r *advise.Recommendation) {
 	}
 	if len(e.MediaEngines) > 0 {
 		writeFact(p, "media", neededEnginesText(e.MediaEngines))
+	}
+	if e.Server != nil {
+		writeFact(p, "server", predictedServerText(e.Server))
 	}
 	if e.Decided.Figure != "" {
 		writeFact(p, "decided by", decidedText(e.Decided)+", the figure that is nearest to its limit")

@@ -29,6 +29,9 @@ func (w *procedure) change(r *advise.Recommendation) ownerChange {
 		return c
 	}
 	w.writeReach(r)
+	if note := serverNote(r); note != "" {
+		w.writeNote(note)
+	}
 	if c.command != "" {
 		w.writeCommand(c.command)
 	}

@@ -72,6 +72,9 @@ type device struct {
 
 	traffic   traffic
 	exchanges []exchange // with the other whole GPUs, since its holder came
+	// inStepWith is the GPU with which its traffic was in step last; empty if that is not known.
+	inStepWith gpu.UUID
+	server     serverSample
 }
 
 // holderID distinguishes the holders of a device over time.
@@ -122,6 +125,7 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 		a.observeGPU(&s.GPUs[i], passed)
 	}
 	a.compareTraffic()
+	a.observeServers(s)
 	if hourPassed {
 		a.forget()
 	}

@@ -36,9 +36,19 @@ func (a *Advisor) Checkpoint() *Checkpoint {
 		w := *w
 		w.Pods, w.Engines = slices.Clone(w.Pods), slices.Clone(w.Engines)
 		w.Queues = slices.Clone(w.Queues)
+		w.Reserve, w.Starts.Loads = copyOf(w.Reserve), copyOf(w.Starts.Loads)
 		c.Workloads = append(c.Workloads, w)
 	}
 	return c
+}
+
+// copyOf returns a copy of what a pointer points to; nil of nil.
+func copyOf[T any](p *T) *T {
+	if p == nil {
+		return nil
+	}
+	v := *p
+	return &v
 }
 
 // Write encodes the evidence, in the order of its keys.
@@ -155,6 +165,9 @@ func (w *workload) validate(at time.Time) error {
 	for i, peak := range w.Starts.Peaks {
 		numbers = append(numbers, float64(peak), float64(w.Starts.Levels[i]))
 	}
+	numbers = append(numbers, float64(w.Starts.Least))
+	numbers = append(numbers, w.Starts.Loads.numbers()...)
+	numbers = append(numbers, w.Reserve.numbers()...)
 	for _, d := range w.Days {
 		for _, v := range []float32{d.Observed, d.Held, d.Memory, d.Settled, d.Busy10, d.PCIe, d.MinWidth, d.MinBandwidth,
 			d.Measured} {

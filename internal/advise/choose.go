@@ -36,7 +36,7 @@ func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 			}
 		}
 	}
-	r.Explanation = r.explain(o)
+	r.Explanation = r.explain(o) + r.serverAdvice()
 	return r
 }
 

@@ -49,6 +49,7 @@ func (a *Advisor) seenBefore(g *gpu.GPU, key Key, than capacity) before {
 		k.Profile = name
 		if w := a.workloads[k]; w != nil {
 			e := evidenceOf(w, a.now)
+			a.addServer(w, &e, gpu.RightsizingHints{})
 			b.known, b.need = true, max(b.need, needBytes(&e, a.options.Headroom))
 			b.starts.Again += w.Starts.Again
 			b.starts.Short += w.Starts.Short

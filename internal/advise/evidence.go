@@ -73,8 +73,17 @@ func isRecent(at int64, now time.Time) bool {
 // busyMinutes returns for how long kernels have run whose use of the device was measured, older minutes counting less.
 func (w *workload) busyMinutes(now time.Time) float64 { return w.Width.total() / 60 / w.growth(now) }
 
-// isPreallocated reports whether a framework took nearly all memory of a device at its start, and the same since.
+// isPreallocated reports whether what a workload holds is a reservation of which it is not known what is needed: that
+// of an inference server, or of a framework that took nearly all memory of a device at its start, and the same since.
+// Without a word of a server, memory that is flat at less is ordinary.
 func isPreallocated(w *workload, e *Evidence, deviceBytes float64) bool {
+	if s := e.Server; s != nil && s.reserves {
+		return !s.isKnown()
+	}
+	if e.settledBytes >= preallocatedShare*deviceBytes && w.isFlat(e) {
+		return true // however long it loads
+	}
+
 	first := float64(w.FirstMemory) * (1 << 20)
 	return e.MemoryBytes >= preallocatedShare*deviceBytes && first >= 0.95*e.MemoryBytes &&
 		e.settledBytes >= fallenShare*first
@@ -87,6 +96,9 @@ const preallocatedShare = 0.7
 // needBytes returns the memory that a slice must have.
 func needBytes(e *Evidence, headroom float64) float64 {
 	most := max(e.MemoryBytes, e.startNeed)
+	if e.Server.isKnown() {
+		most = e.Server.Need
+	}
 
 	return max(most*(1+headroom), most+minHeadroomBytes) + growthIn(e.settledBytes, e.MemoryTrend, e.growthRate)
 }

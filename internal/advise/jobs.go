@@ -13,7 +13,7 @@ import (
 
 // findJob returns a sentence on the job on several GPUs that a whole GPU's work is a part of; empty if it is of none.
 // The pod's annotation overrides labels and traffic, but not that the pod holds several GPUs.
-func (a *Advisor) findJob(s *gpu.Snapshot, g *gpu.GPU, w *workload, held gpuCounts) string {
+func (a *Advisor) findJob(s *gpu.Snapshot, g *gpu.GPU, d *device, held gpuCounts) string {
 	if held.hasSeveral(g) {
 		return "the pod holds several GPUs: slices cannot exchange data directly"
 	}
@@ -23,12 +23,12 @@ func (a *Advisor) findJob(s *gpu.Snapshot, g *gpu.GPU, w *workload, held gpuCoun
 	if text := labeledJob(g.Holders); text != "" {
 		return text
 	}
-	if !isRecent(w.InStep, a.now) {
+	if !isRecent(d.workload.InStep, a.now) {
 		return ""
 	}
 
 	with := "another GPU"
-	if at := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == w.InStepWith }); at >= 0 {
+	if at := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == d.inStepWith }); at >= 0 {
 		with = fmt.Sprintf("GPU %d", s.GPUs[at].Index)
 	}
 	return fmt.Sprintf("what it exchanges over PCIe was in step with %s, by more than their load explains: they work on "+

@@ -113,8 +113,8 @@ func (a *Advisor) compare(from, to *device) {
 	}
 
 	if x.isInStep() {
-		from.workload.InStep, from.workload.InStepWith = a.now.Unix(), to.key.Instance.GPU
-		to.workload.InStep, to.workload.InStepWith = a.now.Unix(), from.key.Instance.GPU
+		from.workload.InStep, from.inStepWith = a.now.Unix(), to.key.Instance.GPU
+		to.workload.InStep, to.inStepWith = a.now.Unix(), from.key.Instance.GPU
 	}
 	*x = exchange{to: to, since: to.since}
 }

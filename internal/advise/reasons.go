@@ -20,6 +20,9 @@ func explainReason(r *Recommendation, o Options) string {
 		return fmt.Sprintf("observed for %.1f %% of the time that it was held; expected %.0f %% or more",
 			100*e.CoverageRatio, 100*minCoverage)
 	case ReasonPreallocated:
+		if e.Server != nil && e.Server.reserves {
+			return e.Server.explain()
+		}
 		return fmt.Sprintf("%.1f GiB were taken at the start and stayed: the framework takes its memory in advance, and "+
 			"what it needs cannot be seen. ", e.MemoryBytes/(1<<30)) + preallocatedRemedy
 	case ReasonMemory:
@@ -48,6 +51,9 @@ func explainReason(r *Recommendation, o Options) string {
 	case ReasonStartUnseen:
 		return explainStart(e)
 	case ReasonMemoryFull:
+		if e.Server != nil && e.Server.full {
+			return "the cache of its inference server has been full for ten minutes, and requests wait, by its own word"
+		}
 		return fmt.Sprintf("%.1f GiB are in use, less than 5 %% are free", e.MemoryBytes/(1<<30))
 	}
 	return fixedText(r.Reason)

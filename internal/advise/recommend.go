@@ -34,7 +34,7 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 	}
 	for i := range report.Devices {
 		r := &report.Devices[i]
-		r.sentence = r.explain(a.options)
+		r.sentence = r.explain(a.options) + r.serverAdvice()
 		r.Explanation = r.sentence
 	}
 	report.WithoutKubernetes = !hasKubernetes(s)
@@ -121,7 +121,7 @@ func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, held gpuCounts) (Rec
 		return r, nil
 	}
 	r.Workload, r.Pod = &d.workload.Key, podOf(g.Holders)
-	r.job = a.findJob(s, g, d.workload, held)
+	r.job = a.findJob(s, g, d, held)
 	tried := a.recommendWhole(&r, g, d.workload, hintsOf(g.Holders))
 	return r, tried
 }

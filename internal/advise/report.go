@@ -178,6 +178,8 @@ type Evidence struct {
 	MediaUse       []MediaUse `json:"mediaUse,omitempty"`
 	MediaUnread    bool       `json:"mediaEnginesUnread,omitempty"`
 	ThrottledRatio float64    `json:"throttledRatio,omitempty"` // of the observed time
+	// Server is what is known of the inference server, by its own word; absent if there is none.
+	Server *ServerEvidence `json:"server,omitempty"`
 	// BusyHistogram and WidthHistogram have the shares of ten equal ranges of 0-1. WidthHistogram is absent where P95 is.
 	BusyHistogram  [10]float64 `json:"busyHistogram"`
 	WidthHistogram [10]float64 `json:"widthHistogram,omitzero"`
@@ -200,6 +202,7 @@ type Predicted struct {
 	Decided         Decided `json:"decidedBy"`
 	// MediaEngines are those that it uses.
 	MediaEngines []PredictedEngines `json:"mediaEngines,omitempty"`
+	Server       *PredictedServer   `json:"server,omitempty"`
 }
 
 // Latency is how many times longer a request takes in a slice than on the device before, at p95 of the busiest hour:

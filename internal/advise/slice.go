@@ -23,6 +23,7 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	hints gpu.RightsizingHints) {
 	w := d.workload
 	e := evidenceOf(w, a.now)
+	a.addServer(w, &e, hints)
 	r.Evidence, r.Confidence = &e, confidence(&e)
 	r.Provisional = w.isProvisional(a.now)
 	of := instanceCapacity(g, i)
@@ -30,8 +31,11 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	e.requests = requestsOf(w, &e, hints)
 	reason := d.saturation(of, d.stretchedBy(of, wholeOf(g)), a.limitsOf(hints), e.requests)
 	short := d.shortEngines(of, g.Profiles)
-	if reason == ReasonMemoryFull && isPreallocated(w, &e, of.memoryBytes) {
+	if reason == ReasonMemoryFull && (isPreallocated(w, &e, of.memoryBytes) || e.Server.isKnown()) {
 		reason = ReasonNone // a larger one would be full, too
+	}
+	if reason == ReasonNone && e.Server != nil && d.server.isFull(a.now) {
+		reason, e.Server.full = ReasonMemoryFull, true
 	}
 	if reason == ReasonNone && short != [mediaKinds]bool{} {
 		reason = ReasonMedia

@@ -42,21 +42,39 @@ type starts struct {
 	Peaks [keptStarts]float32
 	// Levels are the uses of memory when these had ended, in MiB.
 	Levels [keptStarts]float32
+	// Least is the smallest use of memory since the last one, in MiB, outside of starts; 0 if there was no such time.
+	Least float32
 	// Again counts the processes that came up and that another one of the same container followed within an hour, as in a
 	// notebook. Short counts the pods that ended while their memory grew, as jobs may.
 	Again, Short int32
+	// Loads are what the starts have shown of weights; nil if none has.
+	Loads *loads
 }
 
 // add counts a start.
-func (s *starts) add(peak, level float64) {
-	s.Peaks[s.Seen%keptStarts], s.Levels[s.Seen%keptStarts] = float32(peak), float32(level)
+func (s *starts) add(peak, level float64, l *loading) {
+	at := s.Seen % keptStarts
+	s.Peaks[at], s.Levels[at], s.Least = float32(peak), float32(level), 0
 	s.Seen++
+	s.addLoad(at, l)
 }
 
 // raise raises the peak of the last start, which has not quite ended, and follows its level.
-func (s *starts) raise(peak, level float64) {
+func (s *starts) raise(peak, level float64, l *loading) {
 	at := (s.Seen - 1) % keptStarts
 	s.Peaks[at], s.Levels[at] = max(s.Peaks[at], float32(peak)), float32(level)
+	s.addLoad(at, l)
+}
+
+// addLoad notes what a start has shown of weights.
+func (s *starts) addLoad(at int32, l *loading) {
+	weights, peak := l.weights()
+	if s.Loads == nil && weights > 0 {
+		s.Loads = &loads{}
+	}
+	if s.Loads != nil {
+		s.Loads.Weights[at], s.Loads.Peaks[at] = float32(weights), float32(peak)
+	}
 }
 
 // need returns the memory that a start needs now, in MiB, if so much is in use between starts: as much more than in the
@@ -85,11 +103,13 @@ type starting struct {
 	used    float64   // last use of memory
 	level   float64   // use of memory when it last grew
 	grown   time.Time // when that was
+	loading loading
 }
 
 // follow adds a reading of memory, in MiB, and ends the start if it shows that.
 func (s *starting) follow(used float64, now time.Time, of *starts) {
 	s.giveTo(of)
+	s.loading.follow(used, now)
 	if s.peak <= unusedMemory {
 		s.began = now
 	}
@@ -99,7 +119,7 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 
 	s.peak, s.used = max(s.peak, used), used
 	if s.counted {
-		of.raise(s.peak, used)
+		of.raise(s.peak, used, &s.loading)
 	}
 
 	settled := now.Sub(s.grown)
@@ -126,7 +146,7 @@ func (s *starting) giveTo(of *starts) {
 func (s *starting) count(isSeen bool, of *starts) {
 	if isSeen && !s.counted {
 		s.counted = true
-		of.add(s.peak, s.used)
+		of.add(s.peak, s.used, &s.loading)
 	}
 }
 
@@ -235,6 +255,9 @@ func (a *Advisor) followMemory(d *device, memory gpu.Opt[uint64], list []gpu.Pro
 
 	if d.start.open {
 		d.start.follow(used, a.now, &d.workload.Starts)
+	} else {
+		of := &d.workload.Starts
+		of.Least = lesser(of.Least, float32(used))
 	}
 	d.followUp(used, a.now)
 }

@@ -360,7 +360,7 @@ func TestStartOfABatchJob(t *testing.T) {
 	play(t, a, start(), free(1), job(3, 0), job(62, 8, gpu.Process{PID: 7}))
 	for _, w := range a.workloads {
 		cmptest.Equal(t, "starts", w.Starts,
-			starts{Seen: 1, Peaks: [keptStarts]float32{8 << 10}, Levels: [keptStarts]float32{8 << 10}})
+			starts{Seen: 1, Peaks: [keptStarts]float32{8 << 10}, Levels: [keptStarts]float32{8 << 10}, Least: 8 << 10})
 	}
 }
 

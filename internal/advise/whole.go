@@ -102,6 +102,8 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 		t.reason = ReasonBusy
 	case latency > limits.stretch:
 		t.reason = ReasonLatency
+	case e.Server.lacksCache(p, max(stretch, latency)): // as many more requests are there at once
+		t.reason = ReasonMemory
 	}
 	return t
 }
@@ -124,6 +126,7 @@ func (a *Advisor) limitsOf(h gpu.RightsizingHints) limits {
 // recommendWhole fills in the recommendation for a whole GPU that is held.
 func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hints gpu.RightsizingHints) []trial {
 	e := evidenceOf(w, a.now)
+	a.addServer(w, &e, hints)
 	r.Evidence, r.Confidence = &e, confidence(&e)
 	r.Provisional = w.isProvisional(a.now)
 	of := wholeOf(g)
@@ -247,13 +250,14 @@ func (r *Recommendation) predict(t *trial) {
 		StretchMedian: t.median, StretchP95: t.p95, Latency: t.latency,
 		BusyP99: round3(min(1, busy)), Busy10Minutes: round3(min(1, e.Busy10Minutes*stretch)),
 		SMActivity: round3(min(1, e.BusyMean*e.Median.Width/t.share)),
-		MemoryFree: float64(t.profile.MemoryBytes) - e.MemoryBytes,
+		MemoryFree: float64(t.profile.MemoryBytes) - e.HeldBytes(),
 		Decided:    t.decided,
 	}
 	if !e.stretchUnknown() {
 		r.Predicted.ThroughputRatio = round3(min(1, 1/max(busy, 1e-9)))
 	}
 	r.Predicted.MediaEngines = e.predictedEngines(t.profile)
+	r.Predicted.Server = e.predictServer(t.profile, stretch)
 	r.Reclaimable, r.NotChecked = round3(1-t.share), t.notChecked
 }
 
@@ -264,11 +268,11 @@ func (r *Recommendation) explain(o Options) string {
 	switch {
 	case r.Action == ActionSlice && e.NeverBusy:
 		return fmt.Sprintf("at most %s of memory, and no kernel ran on it%s: %s has the memory%s; how far it would stretch "+
-			"requests is unknown", gib(e.MemoryBytes), prefixed("; ", e.describeMedia()), r.Recommended,
+			"requests is unknown", gib(e.HeldBytes()), prefixed("; ", e.describeMedia()), r.Recommended,
 			prefixed(", and ", r.Predicted.describeEngines()))
 	case r.Action == ActionSlice:
 		return fmt.Sprintf("at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs%s: %s does the "+
-			"work%s, %s", gib(e.MemoryBytes), 100*e.BusyMean,
+			"work%s, %s", gib(e.HeldBytes()), 100*e.BusyMean,
 			100*e.decisive.Width, prefixed(", ", e.describeMedia()), r.Recommended,
 			prefixed(" with ", r.Predicted.describeEngines()), r.Predicted.describeTime())
 	case r.Action == ActionShare:

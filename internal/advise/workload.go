@@ -5,8 +5,6 @@ import (
 	"math"
 	"slices"
 	"time"
-
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // keptDays is how many daily maxima are kept, today included.
@@ -54,13 +52,13 @@ type workload struct {
 	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes all memory in advance
 	// shows there.
 	FirstMemory float32
+	Untrusted   bool // busy time of its GPU instance was seen below SM activity
 	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix seconds; 0 if there
 	// was none.
 	NVLink, Graphics int64
-	// InStep is the same of traffic over PCIe that was in step with that of another GPU, InStepWith that GPU.
-	InStep     int64
-	InStepWith gpu.UUID
-	Media      [mediaKinds]int64
+	// InStep is the same of traffic over PCIe that was in step with that of another GPU.
+	InStep int64
+	Media  [mediaKinds]int64
 	// Engines says how busy the engines were of each kind that was used since that is counted.
 	Engines []engineUse
 	// Seconds in which these could not be read, and in which clocks were lowered from outside, with the weights of the
@@ -68,9 +66,10 @@ type workload struct {
 	MemoryUnread, MediaUnread, ActivityUnread, Throttled float64
 
 	GraphicsUnread float64    // likewise
-	Untrusted      bool       // busy time of its GPU instance was seen below SM activity
 	Starts         starts     // none is known of evidence that an older version has written
 	Queues         []queueUse // by profile; empty for what ends by itself
+	// Reserve is what its inference server says; nil if none has answered.
+	Reserve *reserve
 	// Answer is what was last recommended; Next is another answer that has been computed since NextSince without a break.
 	Answer, Next answer
 	NextSince    float64 // Observed when it was first computed

@@ -247,7 +247,7 @@ func everything(t *testing.T) values {
 		"podMetadata":       values{"labels": []any{"team"}},
 		"dcgm":              values{"mode": "remote", "address": "nvidia-dcgm.gpu-operator.svc:5555"},
 		"initContainers":    []any{values{"name": "wait", "image": "registry.example.com/wait:1"}},
-		"advise":            values{"keepEvidence": true},
+		"advise":            values{"keepEvidence": true, "serverMetrics": true},
 		"priorityClassName": "", "runtimeClassName": "nvidia",
 	})
 }

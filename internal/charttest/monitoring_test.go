@@ -38,6 +38,7 @@ func links(t *testing.T, dir string) map[string]string {
 func TestFilesAreTheProjects(t *testing.T) {
 	for dir, pattern := range map[string]string{
 		"files/rules": root + "/deploy/prometheus/*.rules.yaml", "files/dashboards": root + "/dashboards/*.json",
+		"files/optional": root + "/deploy/prometheus/optional/*.rules.yaml",
 	} {
 		paths, err := filepath.Glob(pattern)
 		if err != nil || len(paths) == 0 {
@@ -68,6 +69,15 @@ func TestPrometheusRule(t *testing.T) {
 		t.Fatalf("%d groups", len(want))
 	}
 	equal(t, "groups", at(rule, "spec", "groups"), want)
+
+	objects, err := decodeObjects(readFile(t, "deploy/prometheus/optional/inference.rules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := find(t, render(t, merge(set("prometheusRule.enabled", true), set("prometheusRule.inference", true))),
+		"PrometheusRule")
+	equal(t, "groups with those of inference servers", at(all, "spec", "groups"),
+		append(want, asList(objects[0]["groups"])...))
 	if at(rule, "metadata", "labels", "release") != "p" {
 		t.Errorf("labels: %v", at(rule, "metadata", "labels"))
 	}
@@ -159,6 +169,31 @@ func TestNetworkPolicy(t *testing.T) {
 			"NetworkPolicy")["spec"]
 		equal(t, address, at(spec, "egress"), want)
 	}
+}
+
+// TestServerMetrics: servers of pods are asked if that is switched on: by a flag, where a policy holds by a rule for the
+// pods, and with no other right than the owners of pods need.
+func TestServerMetrics(t *testing.T) {
+	without := merge(set("networkPolicy.enabled", true), set("podMetadata.enabled", true))
+	on := merge(without, set("advise.serverMetrics", true))
+	hasFlag := func(v values) bool {
+		_, c := container(t, render(t, v))
+		return slices.Contains(asList(c["args"]), any("--advise.server-metrics"))
+	}
+	equal(t, "the flag by default", hasFlag(without), false)
+	equal(t, "the flag", hasFlag(on), true)
+	equal(t, "rights", find(t, render(t, on), "ClusterRole")["rules"], find(t, render(t, without), "ClusterRole")["rules"])
+
+	apiServer := object{"ports": []any{
+		object{"port": 443, "protocol": "TCP"}, object{"port": 6443, "protocol": "TCP"}}}
+	egress := func(v values) any { return at(find(t, render(t, v), "NetworkPolicy")["spec"], "egress") }
+	equal(t, "egress by default", egress(without), []any{apiServer})
+	equal(t, "egress", egress(on), []any{apiServer, object{"to": []any{object{"namespaceSelector": object{}}}}})
+
+	chat := []any{values{"namespaceSelector": values{"matchLabels": values{"name": "chat"}}}}
+	equal(t, "egress to some", egress(merge(on, set("networkPolicy.serversTo", chat),
+		set("networkPolicy.serverPorts", []any{8000}))),
+		[]any{apiServer, object{"to": chat, "ports": []any{object{"port": 8000, "protocol": "TCP"}}}})
 }
 
 // TestVersion: the chart has the version of the project.

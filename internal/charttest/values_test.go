@@ -160,6 +160,10 @@ func TestValuesWithoutEffect(t *testing.T) {
 		{"networkPolicy.controlFrom", []any{values{}}, control, "control.network.enabled: networkPolicy.controlFrom"},
 		{"control.network.hostPort", 9402, nil, "control.network.enabled: control.network.hostPort"},
 		{"podMetadata.enabled", true, noPods, "kubelet.podResources.enabled: podMetadata.enabled"},
+		{"prometheusRule.inference", true, nil, "prometheusRule.enabled: prometheusRule.inference"},
+		{"advise.serverMetrics", true, nil, "podMetadata.enabled: advise.serverMetrics"},
+		{"advise.serverMetrics", true, set("advise.enabled", false), "advise.enabled: advise.serverMetrics"},
+		{"networkPolicy.serversTo", []any{values{}}, nil, "advise.serverMetrics: networkPolicy.serversTo"},
 		{"kernelLog.deviceResource", "squat.ai/kmsg", nil, "kernelLog.enabled: kernelLog.deviceResource"},
 		{"hostProcesses.enabled", true, noPods, "kubelet.podResources.enabled: hostProcesses.enabled"},
 	} {

@@ -14,6 +14,8 @@ import (
 
 	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
 // Analyze queries the history of all GPUs and returns what is recommended for each.
@@ -24,6 +26,9 @@ func Analyze(ctx context.Context, c *Client, o Options) (*Report, error) {
 	a := &analysis{client: c, options: o, end: o.End.Truncate(step), chunk: firstChunk(o.Window),
 		holdersKnown: map[string]bool{}, models: models{}}
 	if err := a.listGPUs(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.queryServers(ctx); err != nil {
 		return nil, err
 	}
 	a.formNodes()
@@ -42,6 +47,7 @@ type analysis struct {
 	// holdersKnown are the clusters of which the history names holders of GPUs.
 	holdersKnown map[string]bool
 	models       models // guarded by mu
+	servers      map[podKey]*advise.ServerHistory
 
 	mu    sync.Mutex
 	nodes [][]*device // those that remain to be queried

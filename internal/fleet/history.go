@@ -17,9 +17,10 @@ type history struct {
 	// By step of five minutes.
 	busy, sms, bandwidth []float32
 	held                 []bool
-	holders              []uint8        // how many: 0, 1, or 2 for more
-	namespaces           map[string]int // steps that each held it
-	memory               []float64      // by hour, in bytes; NaN if there is no sample
+	holders              []uint8         // how many: 0, 1, or 2 for more
+	pods                 map[podKey]bool // that held it, without their cluster
+	namespaces           map[string]int  // steps that each held it
+	memory               []float64       // by hour, in bytes; NaN if there is no sample
 
 	total              float64
 	nvlink             float64             // the largest rate in bytes per second; NaN if it is unknown
@@ -53,7 +54,7 @@ func newHistory(start time.Time, window time.Duration) *history {
 	steps := int(window / step)
 	h := &history{
 		start: start, held: make([]bool, steps), holders: make([]uint8, steps), namespaces: map[string]int{},
-		nvlink: math.NaN(), media: map[string]mediaUse{}, engines: map[string]*engineSteps{},
+		pods: map[podKey]bool{}, nvlink: math.NaN(), media: map[string]mediaUse{}, engines: map[string]*engineSteps{},
 		memory: make([]float64, int(window/hour)),
 	}
 	h.busy, h.sms, h.bandwidth = unknownMeans(steps), unknownMeans(steps), unknownMeans(steps)

@@ -77,6 +77,9 @@ func (a *analysis) summarize(g *device) GPU {
 		return answer
 	default:
 		h.addLinks(facts, known.Profiles)
+		if s := a.serverOf(g); s != nil {
+			facts.AddServer(s, o.Advise)
+		}
 		if h.sawStart() {
 			facts.Evidence.Starts = 1
 		}

@@ -103,6 +103,10 @@ type GPU struct {
 	// MediaUse says how many media engines were used, of each kind that was: P99 is of the largest samples of five minutes
 	// each, and the busiest time the five minutes with the largest mean.
 	MediaUse []advise.MediaUse `json:"mediaUse,omitempty"`
+	// Server is what the inference server of its pods says, if Prometheus scrapes it, and StartWith how to start it in
+	// the slice.
+	Server    *advise.ServerEvidence  `json:"server,omitempty"`
+	StartWith *advise.PredictedServer `json:"predictedServer,omitempty"`
 	// ActivityUnread and NVLinkUnread: SM or DRAM activity, and NVLink's traffic, are not in the history.
 	ActivityUnread bool `json:"activityUnread,omitempty"`
 	NVLinkUnread   bool `json:"nvlinkUnread,omitempty"`
@@ -119,7 +123,7 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 	g.Coverage, g.BusyMean, g.BusyP99 = round(e.CoverageRatio), round(e.BusyMean), round(e.BusyP99)
 	g.BusyMax = round(e.Busy10Minutes)
 	g.MemoryBytes, g.MemoryTrend = e.MemoryBytes, math.Round(e.MemoryTrend)
-	g.MediaUse = e.MediaUse
+	g.MediaUse, g.Server = e.MediaUse, e.Server
 	g.ActivityUnread, g.NVLinkUnread = e.ActivityUnread, nvlinkUnread
 	g.Idle = e.Busy10Minutes <= advise.IdleShare && len(e.MediaUse) == 0
 	if e.P95 != (advise.Kernels{}) {
@@ -128,6 +132,7 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 	g.Action, g.Reason, g.Explanation = r.Action, r.Reason, r.Explanation
 	if r.Predicted != nil {
 		g.Profile, g.NotChecked, g.Decided = r.Recommended, r.NotChecked, &r.Predicted.Decided
+		g.StartWith = r.Predicted.Server
 		if r.Predicted.StretchP95 != (advise.Stretch{}) {
 			g.StretchP95 = &r.Predicted.StretchP95
 		}

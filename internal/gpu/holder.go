@@ -85,7 +85,9 @@ type RightsizingHints struct {
 	ServiceTime Opt[time.Duration]
 	Closed      bool
 	ModelMemory Opt[uint64] // bytes of a model's weights, model-memory: "14Gi"
-	MultiGPU    Opt[bool]   // whether the pod is part of a job on several GPUs, multi-gpu: "true" or "false"
+	// Server is where the pod's inference server has its metrics, server-metrics: ":8000/metrics"; zero if nowhere.
+	Server   ServerEndpoint
+	MultiGPU Opt[bool] // whether the pod is part of a job on several GPUs, multi-gpu: "true" or "false"
 }
 
 // ExclusiveHolder returns the holder that has a device to itself: the only one, or the only confirmed one besides

@@ -25,6 +25,9 @@ type Snapshot struct {
 	HoldersIncomplete string
 	// Witness is Assignments.Witness; absent if the node has no kubelet, or none is asked.
 	Witness Opt[bool]
+	// Servers are the last answers of the inference servers of pods: their own word. A server that does not answer any
+	// more is not among them.
+	Servers []PodServer
 	// UnlistedXIDs are the last lines of the kernel's log about each XID of a GPU that was never read, such as one that
 	// had fallen off the bus before. No GPU has counted them.
 	UnlistedXIDs []LoggedXID

@@ -21,6 +21,7 @@ type rightsizingAnnotations struct {
 	ServiceTime string `json:"mig-exporter.dev/service-time"`
 	ModelMemory string `json:"mig-exporter.dev/model-memory"`
 	MultiGPU    string `json:"mig-exporter.dev/multi-gpu"`
+	Server      string `json:"mig-exporter.dev/server-metrics"`
 }
 
 // The values that mig-exporter.dev/max-stretch may have, as those of --advise.max-stretch.
@@ -41,6 +42,7 @@ func (a *rightsizingAnnotations) parse() (hints gpu.RightsizingHints, invalid []
 		{"service-time", a.ServiceTime, func(v string) error { return parseServiceTime(v, &hints) }},
 		{"model-memory", a.ModelMemory, func(v string) error { return parseModelMemory(v, &hints) }},
 		{"multi-gpu", a.MultiGPU, func(v string) error { return parseMultiGPU(v, &hints) }},
+		{"server-metrics", a.Server, func(v string) error { return parseServer(v, &hints) }},
 	} {
 		if one.value == "" {
 			continue
@@ -92,21 +94,35 @@ func parseServiceTime(value string, hints *gpu.RightsizingHints) error {
 	return nil
 }
 
-// parseModelMemory reads a number of bytes in the binary units of Kubernetes.
 func parseModelMemory(value string, hints *gpu.RightsizingHints) error {
-	number, unit := value, 1.
-	for suffix, bytes := range map[string]float64{"Mi": 1 << 20, "Gi": 1 << 30} {
-		if cut, ok := strings.CutSuffix(value, suffix); ok {
-			number, unit = cut, bytes
-		}
+	bytes, ok := gpu.ParseModelMemory(value)
+	if !ok {
+		return errors.New(`a number of bytes, such as "14Gi" or "800Mi"`)
 	}
-	size, err := strconv.ParseFloat(number, 64)
-	if bytes := size * unit; err == nil && bytes >= 1 && bytes < 1<<50 { // NaN is invalid
-		hints.ModelMemory = gpu.Some(uint64(bytes))
-		return nil
-	}
-	return errors.New(`a number of bytes, such as "14Gi" or "800Mi"`)
+	hints.ModelMemory = gpu.Some(bytes)
+	return nil
 }
+
+// parseServer reads a port and a path, ":8000/metrics". A host is none of its parts: only the pod itself is asked.
+func parseServer(value string, hints *gpu.RightsizingHints) error {
+	expected := errors.New(`a port and a path of the pod, such as ":8000/metrics"`)
+	rest, ok := strings.CutPrefix(value, ":")
+	number, path, slash := strings.Cut(rest, "/")
+	port, err := strconv.ParseUint(number, 10, 16)
+	isPlain := len(path) <= mostServerPath && strings.Trim(path, serverPathBytes) == ""
+	if !ok || !slash || err != nil || port == 0 || !isPlain {
+		return expected
+	}
+	hints.Server = gpu.ServerEndpoint{Port: uint16(port), Path: "/" + path}
+	return nil
+}
+
+// What the path of mig-exporter.dev/server-metrics may have, up to mostServerPath bytes: no query, no fragment and
+// nothing that is encoded.
+const (
+	serverPathBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._~/-"
+	mostServerPath  = 200
+)
 
 // ParseHints returns what a pod's annotations say about right-sizing, and a text for each that is ignored because its
 // value is invalid.

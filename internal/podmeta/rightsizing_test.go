@@ -17,6 +17,9 @@ import (
 
 func TestRightsizingAnnotations(t *testing.T) {
 	stretch := func(x float64) gpu.RightsizingHints { return gpu.RightsizingHints{MaxStretch: gpu.Some(x)} }
+	server := func(port uint16, path string) gpu.RightsizingHints {
+		return gpu.RightsizingHints{Server: gpu.ServerEndpoint{Port: port, Path: path}}
+	}
 	for _, c := range []struct {
 		annotations rightsizingAnnotations
 		want        gpu.RightsizingHints
@@ -42,6 +45,8 @@ func TestRightsizingAnnotations(t *testing.T) {
 			[]string{"service-time", "model-memory", "multi-gpu"}},
 		{rightsizingAnnotations{ServiceTime: "61m", ModelMemory: "14GB"}, gpu.RightsizingHints{},
 			[]string{"service-time", "model-memory"}},
+		{rightsizingAnnotations{Server: ":8000/metrics"}, server(8000, "/metrics"), nil},
+		{rightsizingAnnotations{Server: ":65535/"}, server(65535, "/"), nil},
 	} {
 		got, invalid := c.annotations.parse()
 		cmptest.Equal(t, "hints", got, c.want)
@@ -52,6 +57,19 @@ func TestRightsizingAnnotations(t *testing.T) {
 		}
 		if !slices.Equal(names, c.invalid) {
 			t.Errorf("%+v: invalid are %q, want %q", c.annotations, invalid, c.invalid)
+		}
+	}
+}
+
+// TestServerAnnotationNamesNoHost: a pod can name a port and a path of its own, and nothing else.
+func TestServerAnnotationNamesNoHost(t *testing.T) {
+	for _, bad := range []string{"8000/metrics", "10.0.0.1:8000/metrics", "http://10.0.0.1:8000/", ":8000", ":0/", ":65536/",
+		":-1/", ":8000@10.0.0.1/", ":8000//a?b", ":8000/a#b", ":8000/%2e%2e", ":8000/a b", ":8000/a\r\nX: y", ":http/metrics",
+		":8000/" + strings.Repeat("a", 201), ":8000/\x00", ":8000/\u00fc"} {
+		a := rightsizingAnnotations{Server: bad}
+		got, invalid := a.parse()
+		if got != (gpu.RightsizingHints{}) || len(invalid) != 1 || !strings.Contains(invalid[0], `":8000/metrics"`) {
+			t.Errorf("%q: %+v, invalid are %q", bad, got, invalid)
 		}
 	}
 }

@@ -43,6 +43,8 @@ type Options struct {
 	KernelLog         KernelLog // nil: XIDs come from the driver's events alone
 	// Sources returns the states of sources outside the loop; nil: there are none.
 	Sources func() []gpu.SourceState
+	// Servers returns the last answers of the inference servers of pods; nil: none are asked. It does not block.
+	Servers func() []gpu.PodServer
 	// HungElsewhere counts hung driver calls of this process outside the loop; nil: there are none.
 	HungElsewhere func() int
 	// Observe is called with every Snapshot just before it is published, and with the real time that its readings took.

@@ -50,6 +50,9 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 		}
 	}
 	hideReleasedLayouts(s.GPUs)
+	if p.opts.Servers != nil {
+		s.Servers = p.opts.Servers()
+	}
 	s.HungCalls = p.hungCalls()
 	s.Pace = p.pacer.pace()
 	return s

@@ -28,6 +28,14 @@ type fleetReport struct {
 		BusyMeanRatio, BusyP99Ratio, BusyMax10MinutesRatio    float64
 		KernelsP95                                            *struct{ WidthRatio, BandwidthRatio float64 }
 		MemoryMaxBytes                                        float64
+		Explanation                                           string
+		Server                                                *struct {
+			CacheUseMaxRatio, AskedHours, NeedBytes float64
+		}
+		PredictedServer *struct {
+			Flag  string
+			Value float64
+		}
 	}
 	Groups, Totals []fleetGroup
 	Fleet          fleetGroup

@@ -15,11 +15,18 @@ import (
 // mostRecorded is how many series the shipped rules may add to those of a node.
 const mostRecorded = 200
 
+// recordingFiles are all shipped rule files, those included that are loaded only if an operator adds them.
+func recordingFiles(t *testing.T) []string {
+	t.Helper()
+	return append(findFiles(t, "../../deploy/prometheus/*.rules.yaml"),
+		findFiles(t, "../../deploy/prometheus/optional/*.rules.yaml")...)
+}
+
 // recordedNames are the names of the series that the shipped rules record.
 func recordedNames(t *testing.T) []string {
 	t.Helper()
 	var names []string
-	for _, file := range findFiles(t, "../../deploy/prometheus/*.rules.yaml") {
+	for _, file := range recordingFiles(t) {
 		groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}),
 			promslog.NewNopLogger())
 		if len(errs) > 0 {

@@ -130,7 +130,7 @@ func withoutStory() map[string]string {
 		"MigPollSlow":             "a poll of the simulated node is slow in real time only",
 		"MigReadsStretched":       "calls of the simulated node cost real time only",
 		"MigCollectorFailing":     "the simulated node has no value that cannot be served",
-		"MigSliceRequestsWaiting": "servers of the simulated node have no metrics of their own",
+		"MigSliceRequestsWaiting": "the metrics of servers of the simulated node have no port to scrape",
 		"MigWitnessMissing":       "the exporter of the simulated node is in a pod, its own witness",
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/promqltest"
 	"github.com/prometheus/prometheus/rules"
 	"go.yaml.in/yaml/v2"
@@ -32,6 +33,18 @@ type ruleTest struct {
 		Values string `yaml:"values"`
 	} `yaml:"input_series"`
 	AlertRuleTests []alertTest `yaml:"alert_rule_test"`
+	QueryTests     []queryTest `yaml:"promql_expr_test"`
+}
+
+type queryTest struct {
+	Expr       string           `yaml:"expr"`
+	EvalTime   model.Duration   `yaml:"eval_time"`
+	ExpSamples []expectedSample `yaml:"exp_samples"`
+}
+
+type expectedSample struct {
+	Labels string  `yaml:"labels"` // a series, with its name
+	Value  float64 `yaml:"value"`
 }
 
 type alertTest struct {
@@ -107,6 +120,14 @@ func runRuleTest(t *testing.T, file ruleTests, test ruleTest) {
 		steps[want.EvalTime] = append(steps[want.EvalTime], want)
 		last = max(last, want.EvalTime)
 	}
+	queries := map[model.Duration][]queryTest{}
+	for _, want := range test.QueryTests {
+		if want.EvalTime%file.EvaluationInterval != 0 {
+			t.Fatalf("%s at %s: rules are evaluated every %s", want.Expr, want.EvalTime, file.EvaluationInterval)
+		}
+		queries[want.EvalTime] = append(queries[want.EvalTime], want)
+		last = max(last, want.EvalTime)
+	}
 	for elapsed := model.Duration(0); elapsed <= last; elapsed += file.EvaluationInterval {
 		at := time.Unix(0, 0).UTC().Add(time.Duration(elapsed))
 		suite.WithSamplesTill(at, func(err error) {
@@ -119,6 +140,9 @@ func runRuleTest(t *testing.T, file ruleTests, test ruleTest) {
 		})
 		for _, want := range steps[elapsed] {
 			compareAlerts(t, want, groups)
+		}
+		for _, want := range queries[elapsed] {
+			compareSamples(t, want, rules.EngineQueryFunc(suite.QueryEngine(), suite.Storage()), at)
 		}
 	}
 }
@@ -142,6 +166,33 @@ func isTested(g *rules.Group, test ruleTest) bool {
 	return slices.ContainsFunc(g.AlertingRules(), func(r *rules.AlertingRule) bool {
 		return slices.ContainsFunc(test.AlertRuleTests, func(a alertTest) bool { return a.Alertname == r.Name() })
 	})
+}
+
+// compareSamples compares what an expression gives with what is expected, to a millionth.
+func compareSamples(t *testing.T, want queryTest, query rules.QueryFunc, at time.Time) {
+	t.Helper()
+	found, err := query(context.Background(), want.Expr, at)
+	if err != nil {
+		t.Fatalf("%s: %v", want.Expr, err)
+	}
+
+	var got, expected []string
+	for _, s := range found {
+		got = append(got, fmt.Sprintf("%s %.6g", s.Metric, s.F))
+	}
+	for _, s := range want.ExpSamples {
+		series, err := parser.NewParser(parser.Options{}).ParseMetric(s.Labels)
+		if err != nil {
+			t.Fatalf("%s: %v", s.Labels, err)
+		}
+		expected = append(expected, fmt.Sprintf("%s %.6g", series, s.Value))
+	}
+	slices.Sort(got)
+	slices.Sort(expected)
+	if !slices.Equal(got, expected) {
+		t.Errorf("%s at %s:\n got %s\nwant %s", want.Expr, want.EvalTime, strings.Join(got, "\n     "),
+			strings.Join(expected, "\n     "))
+	}
 }
 
 func compareAlerts(t *testing.T, want alertTest, groups []*rules.Group) {

@@ -16,7 +16,7 @@ func TestVmalertTakesTheRules(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	files := findFiles(t, "../../deploy/prometheus/*.rules.yaml")
+	files := recordingFiles(t)
 	groups, err := config.Parse(files, notifier.ValidateTemplates, true)
 	if err != nil {
 		t.Fatal(err)

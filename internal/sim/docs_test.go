@@ -43,7 +43,7 @@ func TestPageOfTheSimulatedNode(t *testing.T) {
 	for _, section := range []any{
 		&scenarioFile{}, &NodeSpec{}, &gpuEntry{}, &SharingSpec{}, &layoutEntry{}, &workloadEntry{}, &signalShape[share]{},
 		&sineEntry[share]{},
-		&stepEntry[share]{}, &podEntry{}, &ContainerSpec{}, &processEntry{}, &faultEntry{}, &phaseEntry{}, &Requests{},
+		&stepEntry[share]{}, &podEntry{}, &ContainerSpec{}, &processEntry{}, &faultEntry{}, &phaseEntry{}, &Requests{}, &Server{},
 	} {
 		names = append(names, keysOf(t, section)...)
 	}

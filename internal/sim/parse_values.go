@@ -19,6 +19,8 @@ type (
 
 	reachableShare float64 // of the memory bandwidth, as far as kernels reach it
 	requestsPerSec float64
+	requestCount   float64
+	tokenCount     float64
 )
 
 // UnmarshalText reads an amount of memory.
@@ -47,6 +49,12 @@ func (c *smCount) UnmarshalText(text []byte) error { return parseNumber(text, 1e
 
 // UnmarshalText reads a number of media engines.
 func (c *engineCount) UnmarshalText(text []byte) error { return parseNumber(text, 64, (*float64)(c)) }
+
+// UnmarshalText reads a number of requests.
+func (c *requestCount) UnmarshalText(text []byte) error { return parseNumber(text, 1e6, (*float64)(c)) }
+
+// UnmarshalText reads a number of tokens.
+func (c *tokenCount) UnmarshalText(text []byte) error { return parseNumber(text, 1e9, (*float64)(c)) }
 
 // parseNumber reads a number from 0 to a highest value.
 func parseNumber(text []byte, highest float64, into *float64) error {

@@ -29,6 +29,9 @@ func (e *workloadEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key
 		r.FailAt(n, key, "name", "is %q; a workload above has this name", e.Name)
 	}
 	e.checkDemand(r, n, key)
+	if e.Server != nil && strictyaml.HasKey(n, "memory") {
+		r.FailAt(n, key, "memory", "is set together with server; expected either, as a server takes a fraction of the device")
+	}
 	e.Media = [mediaEngines]Signal{e.Encoder.Signal, e.Decoder.Signal, e.JPEG.Signal, e.OFA.Signal}
 	workloads[e.Name] = &e.Workload
 }

@@ -146,6 +146,9 @@ type Workload struct {
 	// of it. With fewer, all of its work is slower.
 	Media [mediaEngines]Signal `yaml:"-"`
 
+	// Server makes it an inference server, which takes its memory by itself.
+	Server *Server `yaml:",omitempty"`
+
 	PCIe   signalOf[memorySize] `yaml:"pcie,omitempty"`   // per second and direction at full speed
 	NVLink signalOf[memorySize] `yaml:"nvlink,omitempty"` // per second and direction at full speed
 }

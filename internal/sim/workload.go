@@ -128,6 +128,9 @@ func (n *Node) useMemory(g *simGPU) {
 		t.memory = 0
 		if t.workload != nil {
 			t.memory = uint64(t.now(n, t.workload.Memory.Signal))
+			if s := t.workload.Server; s != nil {
+				t.memory = s.memoryAfter(n.at.Sub(t.started), uint64(float64(size)*t.share))
+			}
 		}
 		if t.memory > uint64(float64(size)*t.share) || used[domain]+t.memory > size {
 			n.kill(t.proc, fmt.Sprintf("out of memory on GPU %d: it wants %d MiB of %d", g.index, t.memory>>20, size>>20))

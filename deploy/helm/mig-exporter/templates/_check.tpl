@@ -55,6 +55,20 @@
 {{- if and .Values.advise.keepEvidence (not .Values.advise.enabled) -}}
 {{ fail "advise.enabled: advise.keepEvidence needs it" }}
 {{- end -}}
+{{- if and .Values.prometheusRule.inference (not .Values.prometheusRule.enabled) -}}
+{{ fail "prometheusRule.enabled: prometheusRule.inference needs it" }}
+{{- end -}}
+{{- if and .Values.advise.serverMetrics (not .Values.advise.enabled) -}}
+{{ fail "advise.enabled: advise.serverMetrics needs it" }}
+{{- end -}}
+{{- if and .Values.advise.serverMetrics (not (include "mig-exporter.asksAPIServer" .)) -}}
+{{ fail "podMetadata.enabled: advise.serverMetrics needs it" }}
+{{- end -}}
+{{- range $value := list "serversTo" "serverPorts" -}}
+{{- if and (index $.Values.networkPolicy $value) (not $.Values.advise.serverMetrics) -}}
+{{ printf "advise.serverMetrics: networkPolicy.%s needs it" $value | fail }}
+{{- end -}}
+{{- end -}}
 {{- if and (or .Values.podMetadata.labels .Values.podMetadata.resourceClaims) (not (include "mig-exporter.asksAPIServer" .)) -}}
 {{ fail "podMetadata.enabled: podMetadata.labels and podMetadata.resourceClaims need it" }}
 {{- end -}}

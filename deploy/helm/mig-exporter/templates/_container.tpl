@@ -30,6 +30,9 @@
 {{- else if $v.advise.keepEvidence }}
 - --advise.state-dir=/var/lib/mig-exporter/advise
 {{- end }}
+{{- if $v.advise.serverMetrics }}
+- --advise.server-metrics
+{{- end }}
 {{- if $v.control.enabled }}
 - --control.enabled
 - --control.mode={{ $v.control.mode }}

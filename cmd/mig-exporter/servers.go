@@ -1,0 +1,39 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/inference"
+	"github.com/mig-exporter/mig-exporter/internal/servermetrics"
+)
+
+// openServers sets what asks the pods' inference servers, if that is asked for and pods can be found. On a stepped
+// clock they are asked after a poll, since no time passes between two.
+func (n *node) openServers(cfg *Config) {
+	if !cfg.Advise.Enabled || !cfg.Advise.ServerMetrics || n.serverPods == nil {
+		return
+	}
+	opts := servermetrics.Options{
+		Pods: n.serverPods, Read: inference.Parse, Now: n.now, Interval: servermetrics.Interval / cfg.clockSpeed(),
+		Logger: log.With(n.logger, "component", "servers"),
+	}
+	if s, ok := n.serverPods.(*simulatedServers); ok {
+		opts.Dial = s.dial
+	}
+	n.servers = servermetrics.New(opts)
+
+	if cfg.stepped() {
+		var asked time.Time
+		polled := n.polled
+		n.polled = func() {
+			polled()
+			if now := n.now(); now.Sub(asked) >= servermetrics.Interval {
+				asked = now
+				n.servers.AskAll(context.Background())
+			}
+		}
+	}
+}

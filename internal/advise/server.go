@@ -1,0 +1,251 @@
+package advise
+
+import (
+	"fmt"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Where the weights of a server's model are known from.
+const (
+	WeightsFromAnnotation = "annotation" // mig-exporter.dev/model-memory
+	WeightsFromStart      = "start"      // memory was flat before the cache was taken
+)
+
+// ServerEvidence is what an inference server said of itself, a tenant's word, and what follows. What it holds is a
+// reservation: weights, activations and cache.
+type ServerEvidence struct {
+	// Kind is empty if no server has answered, and only the pod's annotation says that there is a model.
+	Kind        gpu.ServerKind `json:"kind,omitempty"`
+	Reservation float64        `json:"reservationBytes"`
+	// Fraction is the share of the device that it is configured to take, as its flag says; 0 if that is not known.
+	Fraction float64 `json:"fraction,omitempty"`
+	// Weights are those of the model, 0 if they are not known, and WeightsFrom where they are known from. Activations are
+	// an allowance. The rest of the reservation is the cache.
+	Weights     float64 `json:"weightsBytes,omitempty"`
+	WeightsFrom string  `json:"weightsFrom,omitempty"`
+	Activations float64 `json:"activationsBytes,omitempty"`
+	CacheBytes  float64 `json:"cacheBytes,omitempty"`
+	CacheTokens float64 `json:"cacheTokens,omitempty"`
+	// AskedHours is for how long it was known how much of the cache is used.
+	AskedHours float64 `json:"askedHours,omitempty"`
+	CacheUse   float64 `json:"cacheUseMaxRatio,omitempty"`
+	Running    float64 `json:"runningRequestsMax,omitempty"`
+	Waiting    float64 `json:"waitingRequestsMax,omitempty"`
+	// ServiceSeconds is how long requests take on average, without the time in which they wait. Several are served at
+	// once.
+	ServiceSeconds float64 `json:"serviceSecondsMean,omitempty"`
+	// Need is what of the reservation was in use at most; 0 if it is not known.
+	Need float64 `json:"needBytes,omitempty"`
+
+	reserves bool
+	full     bool    // the cache of its slice is, and requests wait
+	load     float64 // largest use while the weights were loaded
+}
+
+// PredictedServer is what is expected of an inference server in the recommended profile.
+type PredictedServer struct {
+	// Flag is what sets the reservation, and Value what to set it to there: a fraction of the slice.
+	Flag  string  `json:"flag"`
+	Value float64 `json:"value"`
+	// CacheBytes and CacheTokens are what that leaves for the cache, CacheUse the largest use of it, above 1 if not all
+	// requests fit that did before, and Waiting the most requests that wait.
+	CacheBytes  float64 `json:"cacheBytes"`
+	CacheTokens float64 `json:"cacheTokens,omitempty"`
+	CacheUse    float64 `json:"cacheUseMaxRatio"`
+	Waiting     float64 `json:"waitingRequestsMax"`
+}
+
+const (
+	// Activations are taken for this share of the weights, and for minActivations at least: nothing says what they are.
+	activationShare = 0.1
+	minActivations  = 1 << 30
+	// mostReserved is the share of a slice that a server is to reserve at most; the rest is for contexts and graphs.
+	mostReserved = 0.9
+)
+
+// addServer adds what is known of the inference server of a workload. The memory that it needs is known if its weights
+// are, and if it has said how much of its cache is used for as long as any evidence must be.
+func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints) {
+	r := w.Reserve
+	answers := r != nil && isRecent(r.Last, a.now)
+	annotated := hints.ModelMemory.Present() && w.isFlat(e)
+	if !answers && !annotated {
+		return
+	}
+
+	s := &ServerEvidence{Reservation: e.settledBytes, reserves: annotated}
+	if answers {
+		s.addAnswers(r, r.sums(a.now))
+	}
+	e.Server = s
+	if !s.reserves {
+		return
+	}
+
+	weights, load := w.Starts.Loads.weights()
+	s.load, s.WeightsFrom = load, WeightsFromStart
+	if e.StartMemory*flatShare > s.Reservation && load == 0 {
+		s.load = e.StartMemory // more than ever after
+	}
+	if bytes, ok := hints.ModelMemory.Get(); ok {
+		weights, s.WeightsFrom = float64(bytes), WeightsFromAnnotation
+	}
+	s.solve(weights, a.options.MinEvidence.Hours())
+}
+
+// addAnswers adds what a server has answered.
+func (s *ServerEvidence) addAnswers(r *reserve, days reserveDay) {
+	s.Kind, s.Fraction, s.CacheTokens = r.Kind, r.Fraction, r.Tokens
+	s.reserves = s.reserves || r.reserves()
+	s.AskedHours, s.CacheUse = round3(float64(days.Asked)/3600), round3(float64(days.CacheUse))
+	s.Running, s.Waiting = float64(days.Running), float64(days.Waiting)
+	s.ServiceSeconds = mean(days.Served, days.Requests)
+}
+
+// solve divides the reservation, if the weights are known, and computes the need, if the use of the cache is, too.
+// Weights that do not fit into the reservation are none.
+func (s *ServerEvidence) solve(weights, minHours float64) {
+	activations := max(activationShare*weights, minActivations)
+	if weights <= 0 || weights+activations >= s.Reservation {
+		s.WeightsFrom = ""
+		return
+	}
+
+	s.Weights, s.Activations = weights, activations
+	s.CacheBytes = s.Reservation - weights - activations
+	if s.Kind != "" && s.AskedHours >= minHours {
+		s.Need = s.needAt(1)
+	}
+}
+
+// needAt returns the memory that is needed if requests take so many times as long: as many more of them are served at
+// once, and use the cache.
+func (s *ServerEvidence) needAt(stretch float64) float64 {
+	return max(s.load, s.Weights+s.Activations+s.CacheUse*stretch*s.CacheBytes)
+}
+
+// isKnown reports whether the memory that a server needs is known.
+func (s *ServerEvidence) isKnown() bool { return s != nil && s.Need > 0 }
+
+// lacksCache reports whether a slice that has the memory for what was seen lacks it once it stretches requests.
+func (s *ServerEvidence) lacksCache(p *gpu.Profile, stretch float64) bool {
+	return s.isKnown() && s.needAt(max(1, stretch)) > mostReserved*float64(p.MemoryBytes)
+}
+
+// HeldBytes returns the memory that was in use at most: of a server the part of its reservation, if that is known.
+func (e *Evidence) HeldBytes() float64 {
+	if e.Server.isKnown() {
+		return e.Server.Need
+	}
+	return e.MemoryBytes
+}
+
+// predictServer returns what is expected of the server in a profile that stretches requests; nil if it is not known.
+func (e *Evidence) predictServer(p *gpu.Profile, stretch float64) *PredictedServer {
+	s := e.Server
+	if !s.isKnown() {
+		return nil
+	}
+
+	memory := float64(p.MemoryBytes)
+	reserved := min(mostReserved*memory, s.Reservation)
+	cache := reserved - s.Weights - s.Activations
+	used := s.CacheUse * max(1, stretch) * s.CacheBytes
+	predicted := &PredictedServer{CacheBytes: cache, CacheUse: round3(used / cache), Waiting: s.Waiting}
+	predicted.Flag, predicted.Value = s.flag(memory, reserved)
+	if s.CacheTokens > 0 {
+		predicted.CacheTokens = float64(int64(cache / (s.CacheBytes / s.CacheTokens)))
+	}
+	if used > cache {
+		predicted.Waiting += round3(s.Running * max(1, stretch) * (1 - cache/used))
+	}
+	return predicted
+}
+
+// flag returns what makes a server reserve so much of a device's memory, and its value. SGLang's fraction is without
+// the activations, that of TensorRT-LLM of what the weights leave free.
+func (s *ServerEvidence) flag(memory, reserved float64) (name string, value float64) {
+	name = flagOf(s.Kind)
+	switch s.Kind {
+	case gpu.ServerSGLang:
+		return name, ceilCents((reserved - s.Activations) / memory)
+	case gpu.ServerTriton:
+		return name, ceilCents((reserved - s.Weights - s.Activations) / (memory - s.Weights - s.Activations))
+	}
+	return name, ceilCents(reserved / memory)
+}
+
+// flagOf returns the flag, or for Triton the parameter of the model's configuration, that sets what a server reserves.
+//
+// https://docs.vllm.ai/en/latest/configuration/engine_args.html
+// https://docs.sglang.ai/advanced_features/server_arguments.html
+// https://huggingface.co/docs/text-generation-inference/reference/launcher
+// https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/model_config.md
+func flagOf(kind gpu.ServerKind) string {
+	switch kind {
+	case gpu.ServerVLLM:
+		return "--gpu-memory-utilization"
+	case gpu.ServerSGLang:
+		return "--mem-fraction-static"
+	case gpu.ServerTGI:
+		return "--cuda-memory-fraction"
+	case gpu.ServerTriton:
+		return "kv_cache_free_gpu_mem_fraction"
+	}
+	return ""
+}
+
+func nameOf(kind gpu.ServerKind) string {
+	switch kind {
+	case gpu.ServerVLLM:
+		return "vLLM"
+	case gpu.ServerSGLang:
+		return "SGLang"
+	case gpu.ServerTGI:
+		return "TGI"
+	case gpu.ServerTriton:
+		return "Triton"
+	}
+	return "the server"
+}
+
+// serverAdvice returns what to change with a move to the recommended slice; empty if nothing is known of a server.
+func (r *Recommendation) serverAdvice() string {
+	if r.Predicted == nil || r.Predicted.Server == nil {
+		return ""
+	}
+
+	s, p := r.Evidence.Server, r.Predicted.Server
+	return fmt.Sprintf("; %s says of itself that at most %.0f %% of its cache is used, which makes %.1f of %.1f GiB: "+
+		"start it there with %s=%.2f, which leaves %.1f GiB for the cache, %.0f %% of it used", nameOf(s.Kind),
+		100*s.CacheUse, s.Need/(1<<30), s.Reservation/(1<<30), p.Flag, p.Value, p.CacheBytes/(1<<30), 100*p.CacheUse)
+}
+
+// explain returns a sentence on a reservation of which it is not known what is needed, with what would tell it.
+func (s *ServerEvidence) explain() string {
+	text := fmt.Sprintf("%s reserves %.1f GiB, whatever it needs", nameOf(s.Kind), s.Reservation/(1<<30))
+	if s.Fraction > 0 {
+		text += fmt.Sprintf(" (%s=%.2f)", flagOf(s.Kind), s.Fraction)
+	}
+
+	if s.Weights == 0 {
+		text += ". The memory of the model's weights is not known: set the pod's annotation mig-exporter.dev/model-memory, " +
+			"or restart one replica while it is observed"
+	}
+	switch {
+	case s.isKnown():
+		text += fmt.Sprintf(". Of that %.1f GiB are needed; a bolder answer follows once this has held for as long as the "+
+			"first one needed", s.Need/(1<<30))
+	case s.Kind == "":
+		text += ". How much of its cache is used is not known: --advise.server-metrics asks the server"
+	case s.AskedHours == 0:
+		text += ". It does not say how much of its cache is used"
+	case s.Weights > 0:
+		text += fmt.Sprintf(". How much of its cache is used is known for %.1f h, which is too short", s.AskedHours)
+	}
+	if flag := flagOf(s.Kind); flag != "" {
+		text += fmt.Sprintf(". %s is a fraction of the device: a slice needs another one", flag)
+	}
+	return text
+}

@@ -1,0 +1,110 @@
+package advise
+
+import "time"
+
+// An inference server loads the weights of its model, prepares, and then takes the memory of its cache at once. While
+// it prepares (it compiles, or profiles a batch), memory is flat: that plateau is the weights.
+
+const (
+	// A plateau is memory that stays within plateauShare for plateauTime and plateauReadings at least. Two that differ
+	// by less than plateauStep are one: a server also captures graphs.
+	plateauShare    = 1.01
+	plateauStep     = 1.1
+	plateauTime     = 20 * time.Second
+	plateauReadings = 4
+	// The memory of a cache is taken within cacheTime, or from one reading to the second one after it: a model that goes
+	// on loading after a pause takes longer.
+	cacheTime     = 15 * time.Second
+	cacheReadings = 2
+)
+
+// loads are what the last starts of a workload have shown, in MiB; start number n is at n modulo keptStarts.
+type loads struct {
+	// Weights are the plateaus before the rest was taken, 0 of a start without one; Peaks the largest uses until then.
+	Weights, Peaks [keptStarts]float32
+}
+
+// weights returns the weights of the model in bytes, the largest of the starts in which they were seen, and the largest
+// use while they were loaded; 0 if no start has shown them.
+func (l *loads) weights() (bytes, peak float64) {
+	if l == nil {
+		return 0, 0
+	}
+	for i, mib := range l.Weights {
+		bytes, peak = max(bytes, float64(mib)), max(peak, float64(l.Peaks[i]))
+	}
+	return bytes * (1 << 20), peak * (1 << 20)
+}
+
+// numbers returns all numbers, none of which can be negative.
+func (l *loads) numbers() []float64 {
+	if l == nil {
+		return nil
+	}
+	var list []float64
+	for i := range l.Weights {
+		list = append(list, float64(l.Weights[i]), float64(l.Peaks[i]))
+	}
+	return list
+}
+
+// plateau is a time in which memory was flat.
+type plateau struct {
+	level    float64 // largest use of memory, in MiB
+	first    time.Time
+	last     time.Time // last reading of it
+	readings int
+	from, to int     // numbers of its first and of its last reading
+	before   float64 // largest use of memory until it ended
+}
+
+// isLong reports whether memory was flat for long enough.
+func (p *plateau) isLong() bool {
+	return p.readings >= plateauReadings && p.last.Sub(p.first) >= plateauTime
+}
+
+// loading follows the memory of a start for its plateaus. The zero value is that of a start without a reading.
+type loading struct {
+	readings      int
+	peak          float64
+	now           plateau
+	last, earlier plateau // long ones
+}
+
+// follow adds a reading of memory, in MiB.
+func (l *loading) follow(used float64, now time.Time) {
+	l.readings++
+	l.peak = max(l.peak, used)
+	if used > l.now.level*plateauShare || used*plateauShare < l.now.level {
+		l.now = plateau{first: now, from: l.readings}
+	}
+	l.now.level = max(l.now.level, used)
+	l.now.last, l.now.to, l.now.before = now, l.readings, l.peak
+	l.now.readings++
+	if !l.now.isLong() {
+		return
+	}
+
+	isSame := l.now.level < l.last.level*plateauStep && l.now.level*plateauStep > l.last.level
+	switch {
+	case l.now.from == l.last.from: // it goes on
+		l.last = l.now
+	case isSame:
+		first, from := l.last.first, l.last.from
+		l.last = l.now
+		l.last.first, l.last.from = first, from
+	default:
+		l.earlier, l.last = l.last, l.now
+	}
+}
+
+// weights returns the memory in MiB that was flat before all of the rest was taken at once, and the largest use until
+// then; 0 if that was not seen.
+func (l *loading) weights() (level, before float64) {
+	of, rest := &l.earlier, &l.last
+	atOnce := rest.first.Sub(of.last) <= cacheTime || rest.from-of.to <= cacheReadings
+	if of.level <= contextMemory || rest.level < of.level*plateauStep || !atOnce {
+		return 0, 0
+	}
+	return of.level, of.before
+}

@@ -1,0 +1,173 @@
+package fleet
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// serverMetrics are the names of an inference server's metrics, by which Prometheus knows it if it scrapes its pod.
+// Their sources are those of package inference. Triton has a cache with TensorRT-LLM alone, whose metrics differ by a
+// label; other servers there take memory as they need it.
+type serverMetrics struct {
+	kind gpu.ServerKind
+	// any is a metric that each has; cache says how much of the cache is used, 0-1, by older names too, and tokens for
+	// how many it has room. Empty: it does not say so.
+	any     string
+	cache   []string
+	tokens  string
+	running string
+	waiting string
+}
+
+func knownServers() []serverMetrics {
+	const trt = "nv_trt_llm_kv_cache_block_metrics"
+	state := func(s string) string { return `nv_trt_llm_request_metrics{request_type="` + s + `"}` }
+	return []serverMetrics{
+		{kind: gpu.ServerVLLM, any: "vllm:num_requests_running",
+			cache: []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}, running: "vllm:num_requests_running",
+			waiting: "vllm:num_requests_waiting"},
+		{kind: gpu.ServerSGLang, any: "sglang:num_running_reqs", cache: []string{"sglang:token_usage"},
+			tokens: "sglang:max_total_num_tokens", running: "sglang:num_running_reqs", waiting: "sglang:num_queue_reqs"},
+		{kind: gpu.ServerTGI, any: "tgi_queue_size", running: "tgi_batch_current_size", waiting: "tgi_queue_size"},
+		{kind: gpu.ServerTriton, any: trt + `{kv_cache_block_type="max"}`, running: state("scheduled"),
+			waiting: state("waiting")},
+	}
+}
+
+// Figures of a server in the answer to its query, in the label "figure".
+const (
+	figureSeen    = "seen"
+	figureCache   = "cache"
+	figureHours   = "hours" // in which the use of the cache has a sample
+	figureTokens  = "tokens"
+	figureRunning = "running"
+	figureWaiting = "waiting"
+)
+
+// query returns one expression for all figures of the servers of a kind, by pod: the largest in the window.
+func (s *serverMetrics) query(by string) string {
+	most := func(selector string) string { return "max by (" + by + ") (max_over_time(" + selector + "[$w]))" }
+	var parts []string
+	add := func(figure, expression string) {
+		parts = append(parts, `label_replace(`+expression+`, "figure", "`+figure+`", "", "")`)
+	}
+
+	add(figureSeen, most(s.any))
+	for _, selector := range s.cache {
+		add(figureCache, most(selector))
+		add(figureHours, "max by ("+by+") (count_over_time("+selector+"[$w:1h]))")
+	}
+	for _, one := range []struct{ figure, selector string }{
+		{figureTokens, s.tokens}, {figureRunning, s.running}, {figureWaiting, s.waiting},
+	} {
+		if one.selector != "" {
+			add(one.figure, most(one.selector))
+		}
+	}
+	return strings.Join(parts, " or ")
+}
+
+// weightsQuery has the annotation mig-exporter.dev/model-memory of pods, if kube-state-metrics serves it
+// (--metric-annotations-allowlist=pods=[mig-exporter.dev/model-memory]).
+//
+// https://github.com/kubernetes/kube-state-metrics/blob/main/docs/metrics/workload/pod-metrics.md
+const (
+	weightsLabel = "annotation_mig_exporter_dev_model_memory"
+	weightsQuery = "group by ($places, namespace, pod, " + weightsLabel + ") (last_over_time(kube_pod_annotations{" +
+		weightsLabel + `!=""}[$w]))`
+)
+
+// podKey names a pod of a cluster.
+type podKey struct{ cluster, namespace, pod string }
+
+// queryServers finds what inference servers say in the window, a day at a time. Without an answer nothing is known of
+// them; a server that cannot evaluate a query because it is too much does not know, either.
+func (a *analysis) queryServers(ctx context.Context) error {
+	a.servers = map[podKey]*advise.ServerHistory{}
+	by := a.options.ClusterLabel + ", namespace, pod"
+	for _, s := range knownServers() {
+		query := s.query(by)
+		for from := time.Duration(0); from < a.options.Window; from += 24 * time.Hour {
+			window := min(24*time.Hour, a.options.Window-from)
+			rows, err := a.client.vector(ctx, render(query, "", window, by), a.end.Add(-from))
+			if err != nil && !isTooMuch(err) {
+				return err
+			}
+			for _, row := range rows {
+				a.addServer(s.kind, row)
+			}
+			if from == 0 && err == nil && len(rows) == 0 {
+				break // there is none now
+			}
+		}
+	}
+	if len(a.servers) == 0 {
+		return nil
+	}
+
+	rows, err := a.client.vector(ctx, render(weightsQuery, "", a.options.Window, a.options.ClusterLabel), a.end)
+	if err != nil && !isTooMuch(err) {
+		return err
+	}
+	for _, row := range rows {
+		if s := a.servers[a.podOf(row)]; s != nil {
+			bytes, _ := gpu.ParseModelMemory(string(row.Metric[weightsLabel]))
+			s.Weights = float64(bytes)
+		}
+	}
+	return nil
+}
+
+func (a *analysis) podOf(row *model.Sample) podKey {
+	return podKey{string(row.Metric[model.LabelName(a.options.ClusterLabel)]), string(row.Metric["namespace"]),
+		string(row.Metric["pod"])}
+}
+
+// addServer adds a figure of a server.
+func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
+	key, value := a.podOf(row), float64(row.Value)
+	if key.pod == "" || !(value >= 0) {
+		return
+	}
+	s := a.servers[key]
+	if s == nil {
+		s = &advise.ServerHistory{Kind: kind}
+		a.servers[key] = s
+	}
+	switch string(row.Metric["figure"]) {
+	case figureCache:
+		s.CacheUse = max(s.CacheUse, min(value, 1))
+	case figureHours:
+		s.CacheHours += value
+	case figureTokens:
+		s.CacheTokens = max(s.CacheTokens, value)
+	case figureRunning:
+		s.Running = max(s.Running, value)
+	case figureWaiting:
+		s.Waiting = max(s.Waiting, value)
+	}
+}
+
+// serverOf returns what is known of the server on a GPU, from all pods that held it; nil if none has one.
+func (a *analysis) serverOf(g *device) *advise.ServerHistory {
+	var all *advise.ServerHistory
+	for pod := range g.history.pods {
+		pod.cluster = g.cluster
+		one := a.servers[pod]
+		switch {
+		case one == nil:
+		case all == nil:
+			copied := *one
+			all = &copied
+		default:
+			all.Add(one)
+		}
+	}
+	return all
+}

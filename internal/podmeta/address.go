@@ -1,0 +1,88 @@
+package podmeta
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
+)
+
+// addressedPod has the decoded fields of a pod that is asked for by its name.
+type addressedPod struct {
+	Metadata struct {
+		UID         string `json:"uid"`
+		Annotations struct {
+			StaticUID string `json:"kubernetes.io/config.mirror"`
+		} `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		HostNetwork bool `json:"hostNetwork"`
+	} `json:"spec"`
+	Status struct {
+		PodIP   string `json:"podIP"`
+		HostIP  string `json:"hostIP"`
+		HostIPs []struct {
+			IP string `json:"ip"`
+		} `json:"hostIPs"`
+	} `json:"status"`
+}
+
+// PodAddress returns the address of a pod of this node, and those of the node itself. It lists the one pod, so that the
+// right to list pods is enough. An error wraps gpu.ErrNotFound if there is no such pod with the UID,
+// gpu.ErrInvalidArgument if it has no address of its own, and gpu.ErrUnavailable or gpu.ErrNoPermission if the API
+// server does not answer.
+func (p *Poller) PodAddress(ctx context.Context, namespace, name, uid string) (pod netip.Addr, node []netip.Addr,
+	err error) {
+	list, err := p.api.podNamed(ctx, namespace, name)
+	if err != nil {
+		return netip.Addr{}, nil, err
+	}
+	for i := range list {
+		if uid != "" && (list[i].Metadata.UID == uid || list[i].Metadata.Annotations.StaticUID == uid) {
+			return list[i].addresses()
+		}
+	}
+	return netip.Addr{}, nil, fmt.Errorf("pod %s/%s with UID %s: %w", namespace, name, uid, gpu.ErrNotFound)
+}
+
+// podNamed lists the pods of the node that have a name, of which there is one at most.
+func (a *api) podNamed(ctx context.Context, namespace, name string) ([]addressedPod, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNoAnswer)
+	defer cancel()
+	request := kubeapi.Request{
+		Method: http.MethodGet,
+		Path:   "/api/v1/namespaces/" + url.PathEscape(namespace) + "/pods",
+		Query: url.Values{"fieldSelector": {a.nodeSelector + ",metadata.name=" + name},
+			"resourceVersion": {"0"}},
+	}
+
+	var list []addressedPod
+	err := kubeapi.List(ctx, a.client, request, func(pod *addressedPod) { list = append(list, *pod) })
+	return list, err
+}
+
+// addresses returns the address of a pod and those of its node.
+func (p *addressedPod) addresses() (pod netip.Addr, node []netip.Addr, err error) {
+	if p.Spec.HostNetwork {
+		return netip.Addr{}, nil, fmt.Errorf("it is in the network of its node: %w", gpu.ErrInvalidArgument)
+	}
+	pod, err = netip.ParseAddr(p.Status.PodIP)
+	if err != nil {
+		return netip.Addr{}, nil, fmt.Errorf("its podIP is %.64q: %w", p.Status.PodIP, gpu.ErrInvalidArgument)
+	}
+
+	texts := []string{p.Status.HostIP}
+	for _, host := range p.Status.HostIPs {
+		texts = append(texts, host.IP)
+	}
+	for _, text := range texts {
+		if address, err := netip.ParseAddr(text); err == nil {
+			node = append(node, address)
+		}
+	}
+	return pod, node, nil
+}

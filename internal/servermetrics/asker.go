@@ -1,0 +1,236 @@
+// Package servermetrics asks the inference servers of a node's pods for their metrics. What it asks is decided by the
+// node: the pod's own address by the API server, over HTTP, with neither redirects nor a proxy nor credentials. A pod
+// chooses a port and a path. What a server answers is a tenant's word.
+package servermetrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+const (
+	// Interval is the time between two questions to a server.
+	Interval = 30 * time.Second
+	// atOnce is how many servers are asked at a time, and maxPods how many in a round: no node has more devices.
+	atOnce  = 2
+	maxPods = 256
+	// keepAnswer is how long an answer counts.
+	keepAnswer = 3 * Interval
+	// findWithin bounds the time for the address of a pod, askWithin that for all of its answer.
+	findWithin = 10 * time.Second
+	askWithin  = time.Second
+)
+
+// Pods finds pods.
+type Pods interface {
+	// PodAddress returns the address of the pod of a UID, and those of its node.
+	PodAddress(ctx context.Context, namespace, name, uid string) (pod netip.Addr, node []netip.Addr, err error)
+}
+
+// Options configures an Asker.
+type Options struct {
+	Pods Pods
+	// Read reads metrics in Prometheus' text format.
+	Read func([]byte) (gpu.ServerFigures, error)
+	// Now is the clock of the answers.
+	Now func() time.Time
+	// Interval is that of the machine's clock; 0 is Interval.
+	Interval time.Duration
+	// Dial connects to a pod, whose address is checked before; nil: by TCP, where it is checked again.
+	Dial   func(ctx context.Context, network, address string) (net.Conn, error)
+	Logger log.Logger
+}
+
+// Asker asks servers on a goroutine of its own. Observe and Answers are safe for concurrent use and do not block.
+type Asker struct {
+	opts Options
+	ask  *client
+
+	mu      sync.Mutex
+	pods    []pod // of the last Snapshot
+	answers []gpu.PodServer
+	failed  map[string]bool // servers that did not answer, by UID
+}
+
+// pod is a pod that has a server.
+type pod struct {
+	namespace, name, uid string
+	endpoint             gpu.ServerEndpoint
+}
+
+// New returns an Asker that has asked no server.
+func New(opts Options) *Asker {
+	if opts.Interval == 0 {
+		opts.Interval = Interval
+	}
+	return &Asker{opts: opts, ask: newClient(opts.Dial), failed: map[string]bool{}}
+}
+
+// Observe notes which pods hold devices and say where their servers are.
+func (a *Asker) Observe(s *gpu.Snapshot) {
+	var pods []pod
+	add := func(holders []gpu.Holder) {
+		for i := range holders {
+			h := &holders[i]
+			p := pod{h.Namespace, h.Pod, h.PodUID, h.Rightsizing.Server}
+			if p.uid != "" && p.endpoint.Port != 0 && len(pods) < maxPods && !slices.Contains(pods, p) {
+				pods = append(pods, p)
+			}
+		}
+	}
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		add(g.Holders)
+		for k := range g.Instances {
+			add(g.Instances[k].Holders)
+			for c := range g.Instances[k].ComputeInstances {
+				add(g.Instances[k].ComputeInstances[c].Holders)
+			}
+		}
+	}
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.pods = pods
+}
+
+// Answers returns the last answer of each server, by UID, unless it is too old. It must not be modified.
+func (a *Asker) Answers() []gpu.PodServer {
+	oldest := a.opts.Now().Add(-keepAnswer)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !slices.ContainsFunc(a.answers, func(s gpu.PodServer) bool { return s.Time.Before(oldest) }) {
+		return a.answers
+	}
+	return slices.DeleteFunc(slices.Clone(a.answers), func(s gpu.PodServer) bool { return s.Time.Before(oldest) })
+}
+
+// Run asks all servers every Interval until ctx ends. It returns nil.
+func (a *Asker) Run(ctx context.Context) error {
+	ticker := time.NewTicker(a.opts.Interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			a.AskAll(ctx)
+		}
+	}
+}
+
+// AskAll asks all servers once, two at a time, and returns when all have answered or failed.
+func (a *Asker) AskAll(ctx context.Context) {
+	a.mu.Lock()
+	pods := a.pods
+	a.mu.Unlock()
+
+	found := make([]gpu.Opt[gpu.PodServer], len(pods))
+	var running sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for i := range pods {
+		slots <- struct{}{}
+		running.Go(func() {
+			defer func() { <-slots }()
+			figures, err := a.askPod(ctx, &pods[i])
+			a.note(&pods[i], err)
+			if err == nil {
+				found[i] = gpu.Some(gpu.PodServer{PodUID: pods[i].uid, Time: a.opts.Now(), ServerFigures: figures})
+			}
+		})
+	}
+	running.Wait()
+	a.keep(pods, found)
+}
+
+// keep replaces the answers of pods by those that were found; others of theirs stay.
+func (a *Asker) keep(pods []pod, found []gpu.Opt[gpu.PodServer]) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var next []gpu.PodServer
+	failed := map[string]bool{}
+	for i := range pods {
+		uid := pods[i].uid
+		if a.failed[uid] {
+			failed[uid] = true
+		}
+		if answer, ok := found[i].Get(); ok {
+			next = append(next, answer)
+			continue
+		}
+		at := slices.IndexFunc(a.answers, func(s gpu.PodServer) bool { return s.PodUID == uid })
+		if at >= 0 {
+			next = append(next, a.answers[at])
+		}
+	}
+	a.answers, a.failed = next, failed
+}
+
+// askPod finds a pod and asks its server.
+func (a *Asker) askPod(ctx context.Context, p *pod) (gpu.ServerFigures, error) {
+	address, err := a.find(ctx, p)
+	if err != nil {
+		return gpu.ServerFigures{}, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, askWithin, errNoAnswer)
+	defer cancel()
+	body, err := a.ask.get(ctx, address, p.endpoint.Path)
+	if err != nil {
+		return gpu.ServerFigures{}, err
+	}
+	return a.opts.Read(body)
+}
+
+// errNoAnswer is the cancellation cause of a question that was not answered in time.
+var errNoAnswer = errors.New("it did not answer within " + askWithin.String())
+
+// find returns the address of a pod's server, unless it must not be asked.
+func (a *Asker) find(ctx context.Context, p *pod) (netip.AddrPort, error) {
+	ctx, cancel := context.WithTimeout(ctx, findWithin)
+	defer cancel()
+	address, node, err := a.opts.Pods.PodAddress(ctx, p.namespace, p.name, p.uid)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	own, err := ownAddresses()
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	if err := check(address, append(node, own...)); err != nil {
+		return netip.AddrPort{}, err
+	}
+	return netip.AddrPortFrom(address.Unmap(), p.endpoint.Port), nil
+}
+
+// note logs that a server does not answer any more, and that it does again: a pod that is restarted for ever, or
+// answers something else each time, fills no log.
+func (a *Asker) note(p *pod, err error) {
+	a.mu.Lock()
+	failed := a.failed[p.uid]
+	if err != nil {
+		a.failed[p.uid] = true
+	} else {
+		delete(a.failed, p.uid)
+	}
+	a.mu.Unlock()
+
+	name := p.namespace + "/" + p.name
+	switch {
+	case err != nil && !failed && !errors.Is(err, context.Canceled):
+		level.Warn(a.opts.Logger).Log("msg", "cannot read the metrics of a pod's inference server", "pod", name,
+			"err", fmt.Sprintf("%.300s", err), "see", "--advise.server-metrics")
+	case err == nil && failed:
+		level.Info(a.opts.Logger).Log("msg", "the metrics of a pod's inference server can be read again", "pod", name)
+	}
+}

@@ -1,0 +1,108 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Server is an inference server: it loads the weights of a model, prepares, and then takes a fraction of its device,
+// whatever it needs. What it has beside the weights is its cache.
+type Server struct {
+	// Kind decides the names of its metrics.
+	Kind     string        `default:"vllm" oneof:"vllm sglang"`
+	Weights  memorySize    `expected:"the memory of the model, such as 14GiB"`
+	Fraction share         `default:"0.9"`
+	Load     time.Duration `default:"1m" nonzero:"more than no time"`
+	Prepare  time.Duration `default:"40s" nonzero:"more than no time"`
+	// Token is what each token takes in the cache, and Tokens how many the requests hold that are there at once.
+	Token  memorySize             `default:"128KiB"`
+	Tokens signalOf[tokenCount]   `yaml:",omitempty"`
+	Active signalOf[requestCount] `yaml:",omitempty"` // requests that are there at once
+	// Rate is how many requests end in a second, each after Each, with Answer tokens.
+	Rate   requestsPerSec `default:"0"`
+	Each   time.Duration  `default:"2s"`
+	Answer tokenCount     `default:"200"`
+}
+
+// serverContext is what a server takes before it has loaded anything.
+const serverContext = 500 << 20
+
+// memoryAfter returns the memory that a server wants some time after its start, of a device of a size. Weights for
+// which its fraction has no room are more than the device has.
+func (s *Server) memoryAfter(t time.Duration, size uint64) uint64 {
+	weights := serverContext + float64(s.Weights)
+	switch reserved := float64(s.Fraction) * float64(size); {
+	case t < s.Load:
+		return uint64(serverContext + float64(s.Weights)*t.Seconds()/s.Load.Seconds())
+	case t < s.Load+s.Prepare:
+		return uint64(weights)
+	case reserved <= weights:
+		return size + 1
+	default:
+		return uint64(reserved)
+	}
+}
+
+// cacheTokens returns for how many tokens the cache has room on a device of a size.
+func (s *Server) cacheTokens(size uint64) float64 {
+	return max(0, (float64(s.Fraction)*float64(size)-serverContext-float64(s.Weights))/float64(s.Token))
+}
+
+// ServerMetrics returns what the inference server of a running pod serves as metrics, in Prometheus' text format; false
+// if it has none, or has not started to serve yet.
+func (n *Node) ServerMetrics(podUID string) (text string, ok bool) {
+	n.lock()
+	defer n.mu.Unlock()
+	for _, g := range n.gpus {
+		for _, t := range g.tasks {
+			if t.workload == nil || t.workload.Server == nil || t.proc.of == nil || t.proc.of.uid != podUID {
+				continue
+			}
+			s, passed := t.workload.Server, n.at.Sub(t.started)-t.workload.Server.Load-t.workload.Server.Prepare
+			if passed < 0 {
+				return "", false
+			}
+			size := memoryDomain{g, t.on.instance}.usable()
+			return s.metrics(passed, uint64(float64(size)*t.share), t.now(n, s.Tokens.Signal), t.now(n, s.Active.Signal)), true
+		}
+	}
+	return "", false
+}
+
+// metrics returns what a server says of itself that has served for some time: requests for whose tokens the cache has
+// no room wait.
+func (s *Server) metrics(passed time.Duration, size uint64, tokens, active float64) string {
+	room := s.cacheTokens(size)
+	fits := 1.
+	if tokens > room {
+		fits = room / tokens
+	}
+	running := float64(int(active * fits))
+	waiting := float64(int(active)) - running
+	ended := float64(int64(float64(s.Rate) * passed.Seconds()))
+	use := min(1, tokens/max(room, 1))
+
+	var b strings.Builder
+	put := func(name string, value float64) { fmt.Fprintf(&b, "%s %v\n", name, value) }
+	if s.Kind == "sglang" {
+		put("sglang:num_running_reqs", running)
+		put("sglang:num_queue_reqs", waiting)
+		put("sglang:token_usage", use)
+		put("sglang:max_total_num_tokens", room)
+		put("sglang:generation_tokens_total", ended*float64(s.Answer))
+		put("sglang:e2e_request_latency_seconds_count", ended)
+		put("sglang:e2e_request_latency_seconds_sum", ended*s.Each.Seconds())
+		put("sglang:queue_time_seconds_sum", 0)
+		return b.String()
+	}
+	put("vllm:num_requests_running", running)
+	put("vllm:num_requests_waiting", waiting)
+	put("vllm:kv_cache_usage_perc", use)
+	put("vllm:generation_tokens_total", ended*float64(s.Answer))
+	put("vllm:request_inference_time_seconds_count", ended)
+	put("vllm:request_inference_time_seconds_sum", ended*s.Each.Seconds())
+	put(fmt.Sprintf(`vllm:cache_config_info{block_size="16",gpu_memory_utilization="%v",num_gpu_blocks="%d"}`,
+		float64(s.Fraction), int64(room/16)), 1)
+	return b.String()
+}
