@@ -27,10 +27,16 @@ type Load struct {
 
 // Kind is one kind of requests.
 type Kind struct {
-	Share     float64 // of the requests, relative to the other kinds
+	Share   float64 // of the requests, relative to the other kinds
+	Phases  []Phase // that each of its requests goes through
+	Service Service // on the whole GPU, if nothing else is served
+}
+
+// Phase is a part of a request in which its kernels are alike.
+type Phase struct {
+	Share     float64 // of the service time on the whole GPU; those of a kind add up to 1
 	Width     float64 // SMs that its kernels fill
 	Bandwidth float64 // of the whole GPU's nominal bandwidth, 0 to reachable
-	Service   Service // on the whole GPU, if nothing else is served
 }
 
 // Shape is how service times vary.
@@ -71,27 +77,42 @@ type Device struct {
 // reachable is the share of nominal bandwidth that kernels can draw.
 const reachable = 0.9
 
-// slowdown returns how many times longer the device works on a request of a kind than the whole GPU.
-func (d Device) slowdown(k *Kind) float64 {
+// slowdown returns how many times longer the device works on a phase than the whole GPU.
+func (d Device) slowdown(p Phase) float64 {
 	factor := 1.
-	if d.SMs < k.Width {
-		factor = k.Width / d.SMs
+	if d.SMs < p.Width {
+		factor = p.Width / d.SMs
 	}
-	if can := reachable * d.Bandwidth; can < k.Bandwidth {
-		factor = max(factor, k.Bandwidth/can)
+	if can := reachable * d.Bandwidth; can < p.Bandwidth {
+		factor = max(factor, p.Bandwidth/can)
 	}
 	return factor * (1 + d.Loss)
 }
 
-// Result is what became of the requests that arrived in a time. Latency is the time from arrival to answer.
+// serve returns what the device does for requests of a kind. Kernels that are stretched for want of SMs fill the
+// device; of those that are stretched for want of bandwidth, fewer SMs are at work at a time.
+func (d Device) serve(k *Kind) served {
+	var s served
+	for _, p := range k.Phases {
+		slow := d.slowdown(p)
+		s.slow += p.Share * slow
+		s.sms += p.Share * min(d.SMs*slow, p.Width*(1+d.Loss))
+		s.bandwidth += p.Share * p.Bandwidth
+	}
+	if s.slow > 0 {
+		s.sms, s.bandwidth = s.sms/s.slow, s.bandwidth/s.slow
+	}
+	return s
+}
+
+// Result is what became of the requests that arrived in a time.
 type Result struct {
-	Requests            int // that arrived; all of them are answered in the end
-	Mean                float64
-	P50, P95, P99       float64 // of latency
-	Throughput          float64 // requests answered in the time, per second
-	Busy                float64 // share of the time
-	Intervals           []Interval
-	latencies, finished []float64
+	// Latencies are the times from arrival to answer of all requests, in the order of their answers: those that wait at
+	// the end of the time are served after it.
+	Latencies  []float64
+	Throughput float64 // requests answered in the time, per second
+	Busy       float64 // share of the time
+	Intervals  []Interval
 }
 
 // Interval is what a device does in an interval of the time. SMs at work and bandwidth drawn are means over the
@@ -110,11 +131,8 @@ func Run(seed uint64, load Load, on Device, time, interval float64) Result {
 	}
 	s.result.Intervals = make([]Interval, int(math.Ceil(time/interval-1e-9)))
 	for i := range load.Kinds {
-		k := &load.Kinds[i]
-		s.shares += k.Share
-		slow := on.slowdown(k)
-		// Kernels that are stretched by the SMs fill the device; by the bandwidth, fewer SMs are at work at a time.
-		s.served = append(s.served, served{slow, min(on.SMs, k.Width*(1+on.Loss)/slow), k.Bandwidth / slow})
+		s.shares += load.Kinds[i].Share
+		s.served = append(s.served, on.serve(&load.Kinds[i]))
 	}
 
 	if load.Batch > 1 {
@@ -122,37 +140,39 @@ func Run(seed uint64, load Load, on Device, time, interval float64) Result {
 	} else {
 		s.serveInTurn()
 	}
-	return s.result.sum(time, interval)
-}
 
-// sum computes what is asked of the latencies.
-func (r *Result) sum(time, interval float64) Result {
-	r.Requests = len(r.latencies)
-	for _, at := range r.finished {
-		if at <= time {
-			r.Throughput += 1 / time
-		}
-	}
+	r := &s.result
+	r.Throughput /= time
 	for i := range r.Intervals {
 		v := &r.Intervals[i]
 		r.Busy += v.Busy / time
 		length := min(interval, time-float64(i)*interval)
 		v.Busy, v.SMs, v.Bandwidth = min(1, v.Busy/length), v.SMs/length, v.Bandwidth/length
 	}
-
-	slices.Sort(r.latencies)
-	for _, l := range r.latencies {
-		r.Mean += l / float64(r.Requests)
-	}
-	r.P50, r.P95, r.P99 = r.Quantile(0.5), r.Quantile(0.95), r.Quantile(0.99)
-	return *r
+	return s.result
 }
 
-// Quantile returns the smallest latency that a share q of the requests does not pass; 0 without requests.
-func (r *Result) Quantile(q float64) float64 {
-	if len(r.latencies) == 0 {
-		return 0
+// Summary are the mean and quantiles of latencies.
+type Summary struct {
+	Mean, P50, P95, P99 float64
+}
+
+// Summarize returns the mean and the quantiles of the latencies of several results; zeros without any.
+func Summarize(results ...Result) Summary {
+	var all []float64
+	for i := range results {
+		all = append(all, results[i].Latencies...)
 	}
-	at := int(math.Ceil(q*float64(len(r.latencies)))) - 1
-	return r.latencies[min(max(at, 0), len(r.latencies)-1)]
+	if len(all) == 0 {
+		return Summary{}
+	}
+	slices.Sort(all)
+
+	sum := 0.
+	for _, l := range all {
+		sum += l
+	}
+	// The smallest latency that a share of the requests does not pass.
+	quantile := func(q float64) float64 { return all[int(math.Ceil(q*float64(len(all))))-1] }
+	return Summary{sum / float64(len(all)), quantile(0.5), quantile(0.95), quantile(0.99)}
 }

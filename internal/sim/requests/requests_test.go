@@ -6,6 +6,7 @@ import (
 	"math"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -15,8 +16,10 @@ var whole = Device{SMs: 132, Bandwidth: 1}
 
 // one returns a load of one kind that no device slows down.
 func one(a Arrivals, service float64, shape Shape) Load {
-	return Load{Arrivals: a, Kinds: []Kind{{Share: 1, Width: 1, Service: Service{Mean: service, Shape: shape}}}}
+	return Load{Arrivals: a, Kinds: []Kind{{1, kernels(1, 0), Service{Mean: service, Shape: shape}}}}
 }
+
+func kernels(width, bandwidth float64) []Phase { return []Phase{{1, width, bandwidth}} }
 
 func near(t *testing.T, what string, got, want, tolerance float64) {
 	t.Helper()
@@ -35,19 +38,19 @@ func TestQueuesOfTheory(t *testing.T) {
 		for shape, variation := range variations {
 			r := Run(7, one(arrivals, service, shape), whole, time, time)
 			wait := load * service * (1 + variation) / (2 * (1 - load))
-			near(t, "mean", r.Mean, service+wait, 0.02)
+			near(t, "mean", Summarize(r).Mean, service+wait, 0.02)
 			near(t, "busy", r.Busy, load, 0.01)
 			near(t, "throughput", r.Throughput, load/service, 0.01)
 		}
 
-		r := Run(7, one(arrivals, service, Exponential), whole, time, time)
+		r := Summarize(Run(7, one(arrivals, service, Exponential), whole, time, time))
 		mean := service / (1 - load)
 		for q, got := range map[float64]float64{0.5: r.P50, 0.95: r.P95, 0.99: r.P99} {
 			near(t, "quantile of the sojourn", got, -mean*math.Log(1-q), 0.04)
 		}
 		l := one(arrivals, service, LogNormal)
 		l.Kinds[0].Service.Sigma = 0.8
-		near(t, "mean, log-normal", Run(7, l, whole, time, time).Mean,
+		near(t, "mean, log-normal", Summarize(Run(7, l, whole, time, time)).Mean,
 			service+load*service*math.Exp(0.64)/(2*(1-load)), 0.03)
 	}
 }
@@ -57,18 +60,20 @@ func TestMixturesOfTheory(t *testing.T) {
 	t.Parallel()
 	const rate, narrow, wide, time = 3., 0.1, 0.2, 300_000.
 	l := Load{Arrivals: Poisson(rate), Kinds: []Kind{
-		{Share: 3, Width: 30, Service: Service{Mean: narrow}},
-		{Share: 1, Width: 120, Bandwidth: 0.2, Service: Service{Mean: wide}},
+		{3, kernels(30, 0), Service{Mean: narrow}},
+		{1, []Phase{{0.5, 120, 0.2}, {0.5, 60, 0}}, Service{Mean: wide}},
 	}}
-	for slowed, on := range map[float64]Device{1: whole, 2: {SMs: 60, Bandwidth: 0.5}, 1.25 * 1.2: {SMs: 96, Bandwidth: 0.5, Loss: 0.2}} {
+	for slowed, on := range map[float64]Device{
+		1: whole, 1.5: {SMs: 60, Bandwidth: 0.5}, 1.125 * 1.2: {SMs: 96, Bandwidth: 0.5, Loss: 0.2},
+	} {
 		first := narrow * (1 + on.Loss)
 		mean := 0.75*first + 0.25*wide*slowed
 		square := 0.75*first*first + 0.25*wide*wide*slowed*slowed
 		r := Run(3, l, on, time, time)
-		near(t, "mean", r.Mean, mean+rate*square/(2*(1-rate*mean)), 0.02)
+		near(t, "mean", Summarize(r).Mean, mean+rate*square/(2*(1-rate*mean)), 0.02)
 		near(t, "busy", r.Busy, rate*mean, 0.01)
 	}
-	if got := (Device{SMs: 132, Bandwidth: 0.125}).slowdown(&l.Kinds[1]); math.Abs(got-0.2/(0.9*0.125)) > 1e-9 {
+	if got := (Device{SMs: 132, Bandwidth: 0.125}).slowdown(l.Kinds[1].Phases[0]); math.Abs(got-0.2/(0.9*0.125)) > 1e-9 {
 		t.Errorf("slowed down by the bandwidth: %v", got)
 	}
 }
@@ -83,7 +88,7 @@ func TestClosedLoops(t *testing.T) {
 	}
 	for _, clients := range []int{2, 5, 12} {
 		r := Run(5, one(Closed(clients, think), service, Exponential), whole, time, time)
-		near(t, "clients, by Little's law", r.Throughput*(r.Mean+think), float64(clients), 0.02)
+		near(t, "clients, by Little's law", r.Throughput*(Summarize(r).Mean+think), float64(clients), 0.02)
 		if most := min(float64(clients)/(service+think), 1/service); r.Throughput > 1.01*most {
 			t.Errorf("%d clients: %v a second, at most %v are possible", clients, r.Throughput, most)
 		}
@@ -96,19 +101,20 @@ func TestBatches(t *testing.T) {
 	t.Parallel()
 	l := one(Poisson(0.01), 0.5, Constant)
 	l.Batch, l.Step, l.Growth = 8, 0.05, 0.25
-	near(t, "lone request", Run(1, l, whole, 50_000, 50_000).P50, 0.5, 0.001)
+	near(t, "lone request", Summarize(Run(1, l, whole, 50_000, 50_000)).P50, 0.5, 0.001)
 
 	l.Arrivals = Closed(32, 0)
 	perSecond := 8 / (0.5 * (1 + 0.25*7))
 	r := Run(1, l, whole, 2_000, 2_000)
 	near(t, "throughput of full batches", r.Throughput, perSecond, 0.01)
-	near(t, "latency of full batches", r.Mean, 32/perSecond, 0.02)
+	near(t, "latency of full batches", Summarize(r).Mean, 32/perSecond, 0.02)
 
 	l.Arrivals, l.Batch, l.Growth = Poisson(20), 1000, 0
 	r = Run(1, l, whole, 10_000, 10_000)
-	near(t, "without growth", r.P95, 0.55, 0.1) // up to one step until it joins
-	l.Kinds[0].Width = 120
-	near(t, "in a slice", Run(1, l, Device{SMs: 60, Bandwidth: 1}, 10_000, 10_000).P95, 2*0.55, 0.1)
+	near(t, "without growth", Summarize(r).P95, 0.55, 0.1) // up to one step until it joins
+	l.Kinds[0].Phases = kernels(120, 0)
+	r = Run(1, l, Device{SMs: 60, Bandwidth: 1}, 10_000, 10_000)
+	near(t, "in a slice", Summarize(r).P95, 2*0.55, 0.1)
 }
 
 // TestArrivals: bursts and traces keep their mean rates; bursts make waits longer; a trace has its rate in each bin.
@@ -119,9 +125,9 @@ func TestArrivals(t *testing.T) {
 	bursty := Poisson(rate)
 	bursty.Burst = Burst{Factor: 6, Within: 5, Between: 40}
 	r := Run(2, one(bursty, service, Constant), whole, time, time)
-	near(t, "rate with bursts", float64(r.Requests)/time, rate, 0.02)
-	if r.P95 < 2*steady.P95 {
-		t.Errorf("p95 with bursts is %v, and %v without: expected twice as much", r.P95, steady.P95)
+	near(t, "rate with bursts", float64(len(r.Latencies))/time, rate, 0.02)
+	if with, without := Summarize(r).P95, Summarize(steady).P95; with < 2*without {
+		t.Errorf("p95 with bursts is %v, and %v without: expected twice as much", with, without)
 	}
 
 	r = Run(2, one(Trace([]float64{2, 0, 10}, 60), service, Constant), whole, 180_000, 60)
@@ -140,7 +146,8 @@ func TestArrivals(t *testing.T) {
 // has.
 func TestIntervals(t *testing.T) {
 	t.Parallel()
-	l := Load{Arrivals: Poisson(2), Kinds: []Kind{{Share: 1, Width: 120, Bandwidth: 0.3, Service: Service{Mean: 0.2, Shape: Exponential}}}}
+	l := one(Poisson(2), 0.2, Exponential)
+	l.Kinds[0].Phases = kernels(120, 0.3)
 	const time = 10_000.
 	for _, on := range []Device{whole, {SMs: 60, Bandwidth: 0.5}, {SMs: 60, Bandwidth: 1. / 6}} {
 		r := Run(9, l, on, time, 5)
@@ -165,16 +172,18 @@ func TestSeeds(t *testing.T) {
 	if !reflect.DeepEqual(a, b) {
 		t.Error("the same seed gives another result")
 	}
-	if a.Mean == c.Mean {
+	if reflect.DeepEqual(a, c) {
 		t.Error("another seed gives the same result")
 	}
-	l.Kinds[0].Width = 132
-	if d := Run(1, l, Device{SMs: 66, Bandwidth: 1}, 1000, 10); d.Requests != a.Requests || d.Quantile(0) < 2*a.Quantile(0)-1e-9 {
+	l.Kinds[0].Phases = kernels(132, 0)
+	d := Run(1, l, Device{SMs: 66, Bandwidth: 1}, 1000, 10)
+	if len(d.Latencies) != len(a.Latencies) || slices.Min(d.Latencies) < 2*slices.Min(a.Latencies)-1e-9 {
 		t.Errorf("in a slice %d requests, the quickest in %v; on the whole GPU %d and %v",
-			d.Requests, d.Quantile(0), a.Requests, a.Quantile(0))
+			len(d.Latencies), slices.Min(d.Latencies), len(a.Latencies), slices.Min(a.Latencies))
 	}
-	if r := Run(1, one(Poisson(0), 0.1, Constant), whole, 100, 10); r.Requests != 0 || r.P95 != 0 || r.Busy != 0 {
-		t.Errorf("no arrivals: %+v", r)
+	none := Run(1, one(Poisson(0), 0.1, Constant), whole, 100, 10)
+	if none.Latencies != nil || Summarize(none, none) != (Summary{}) || none.Busy != 0 {
+		t.Errorf("no arrivals: %+v", none)
 	}
 }
 

@@ -46,7 +46,10 @@ func (s *server) next() request {
 
 // answer ends a request.
 func (s *server) answer(r *request, at float64) {
-	s.result.latencies, s.result.finished = append(s.result.latencies, at-r.arrived), append(s.result.finished, at)
+	s.result.Latencies = append(s.result.Latencies, at-r.arrived)
+	if at <= s.time {
+		s.result.Throughput++
+	}
 	s.source.answered(at)
 }
 
