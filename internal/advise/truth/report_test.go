@@ -79,6 +79,7 @@ nothing foretells, are counted apart.
 	s.renderWays(&b)
 	s.renderOracles(&b)
 	s.renderStretch(&b)
+	s.renderLatency(&b)
 	s.renderRegrets(&b)
 	s.renderHidden(&b)
 	s.renderStarts(&b)
@@ -118,6 +119,7 @@ memory.
 	})
 	row("lost more than 5 % of throughput", func(v *verdict) bool { return v.seen.throughput < minThroughput })
 	row("passed a stretch of 2 at p95", func(v *verdict) bool { return v.seen.stretch > maxStretch })
+	row("p95 of latency above 2, or throughput of clients that wait", func(v *verdict) bool { return v.seen.late })
 	row("any of these", (*verdict).harmed)
 	row("lost more than 5 % in their worst hour", func(v *verdict) bool { return v.seen.worstHour < minThroughput })
 	fmt.Fprintf(b, "| not recommended in the end, since it gains nothing on its node | %d | %d | |\n"+
@@ -238,7 +240,7 @@ func (s *summary) renderRegrets(b *strings.Builder) {
 		r := &s.records[i]
 		for way := range naively {
 			v := &r.verdicts[way]
-			if !v.given || !r.foreseeable || !v.seen.regret {
+			if !v.given || !r.foreseeable || !v.seen.slow {
 				continue
 			}
 			name := r.model
@@ -270,16 +272,15 @@ func (s *summary) renderHidden(b *strings.Builder) {
 	lost := s.count(byDefault, func(v *verdict) bool { return v.hidden.throughput < minThroughput })
 	passed := s.count(byDefault, func(v *verdict) bool { return v.hidden.stretch > maxStretch })
 	regrets := s.count(byDefault, func(v *verdict) bool { return v.hidden.regret })
-	soon := s.count(byDefault, func(v *verdict) bool {
-		return v.hidden.regret && v.hidden.delay >= 0 && v.hidden.delay <= noticeWithin
-	})
+	late := s.count(byDefault, func(v *verdict) bool { return v.hidden.late })
+	soon := s.count(byDefault, func(v *verdict) bool { return v.hidden.regret && v.hidden.noticed() })
 	fmt.Fprintf(b, `## What cannot be seen
 
 With a hidden loss of 0 to 20 %% in each slice (its share of the L2 cache, clocks), of the %d workloads recommended by default
-%d lose more than 5 %% of throughput and %d pass their stretch: %s regret it, and %d of these %d are advised to grow within an
-hour.
+%d lose more than 5 %% of throughput, %d pass a stretch of 2, and the requests of %d wait too long: %s regret it, and %d of these %d are
+advised to grow within an hour.
 
-`, s.given(byDefault), lost, passed, percent(regrets, s.given(byDefault)), soon, regrets)
+`, s.given(byDefault), lost, passed, late, percent(regrets, s.given(byDefault)), soon, regrets)
 	given, dead, bad, noticed := 0, 0, 0, 0
 	for i := range s.records {
 		r := &s.records[i]
@@ -293,7 +294,7 @@ hour.
 		}
 		if v.seen.regret {
 			bad++
-			if v.seen.delay >= 0 && v.seen.delay <= noticeWithin {
+			if v.seen.noticed() {
 				noticed++
 			}
 		}

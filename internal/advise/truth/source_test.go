@@ -122,7 +122,7 @@ func TestGeneratedMixes(t *testing.T) {
 	t.Parallel()
 	kindsSeen, mixes := map[string]bool{}, map[string]float64{}
 	count := map[string]float64{}
-	for index := range 60 {
+	for index := range 80 {
 		n := newNode(4, index)
 		for _, s := range n.subjects() {
 			kindsSeen[s.work.kind] = true

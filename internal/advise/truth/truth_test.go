@@ -4,12 +4,13 @@ import (
 	"flag"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 )
 
 var (
-	nodes     = flag.Int("nodes", 48, "nodes to evaluate")
+	nodes     = flag.Int("nodes", 24, "nodes to evaluate")
 	fullNodes = flag.Int("full", 1, "nodes to observe with the full simulator, too")
 	fullHours = flag.Int("full-hours", 26, "hours for which the full simulator runs them on whole GPUs, and an eighth of "+
 		"it in slices")
@@ -46,7 +47,7 @@ func TestAdviceIsTrue(t *testing.T) {
 		}
 	}
 	s := summarize(results)
-	for _, v := range violations(s.records) {
+	for _, v := range slices.Concat(violations(s.records), s.latencyViolations()) {
 		t.Error(v)
 	}
 	if s.given(byDefault) == 0 || s.given(strictly) == 0 {

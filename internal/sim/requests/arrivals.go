@@ -1,9 +1,10 @@
 package requests
 
 import (
-	"container/heap"
+	"cmp"
 	"math"
 	"math/rand/v2"
+	"slices"
 )
 
 // Arrivals are when requests arrive. If Clients is 0, the loop is open: requests arrive by Rates whatever becomes of
@@ -107,39 +108,27 @@ func (o *openLoop) pop() {
 	}
 }
 
-// closedLoop has the next request of each client that thinks.
+// closedLoop has when each client that thinks sends its next request, the earliest last.
 type closedLoop struct {
 	think, end float64
 	random     *rand.Rand
-	next       times
+	next       []float64
 }
 
 func (c *closedLoop) peek() float64 {
 	if len(c.next) == 0 {
 		return math.Inf(1)
 	}
-	return c.next[0]
+	return c.next[len(c.next)-1]
 }
 
-func (c *closedLoop) pop() { heap.Pop(&c.next) }
+func (c *closedLoop) pop() { c.next = c.next[:len(c.next)-1] }
 
 func (c *closedLoop) answered(at float64) {
-	if next := at + c.think*c.random.ExpFloat64(); next < c.end {
-		heap.Push(&c.next, next)
+	next := at + c.think*c.random.ExpFloat64()
+	if next >= c.end {
+		return
 	}
-}
-
-// times is a heap, the earliest first.
-type times []float64
-
-func (t times) Len() int           { return len(t) }
-func (t times) Less(i, j int) bool { return t[i] < t[j] }
-func (t times) Swap(i, j int)      { t[i], t[j] = t[j], t[i] }
-func (t *times) Push(x any)        { *t = append(*t, x.(float64)) }
-
-// Pop implements heap.Interface.
-func (t *times) Pop() any {
-	last := (*t)[len(*t)-1]
-	*t = (*t)[:len(*t)-1]
-	return last
+	place, _ := slices.BinarySearchFunc(c.next, next, func(other, next float64) int { return cmp.Compare(next, other) })
+	c.next = slices.Insert(c.next, place, next)
 }
