@@ -47,7 +47,7 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 		"How much the evidence on a whole GPU's workload can be relied on, 0-1: 1 is a week of complete observation with an "+
 			"hour of kernels and a start that was seen; what is known least decides.", whole)
 	f.stretch = c.newFamily("nvidia_gpu_rightsizing_stretch_ratio",
-		"How many times as long as now a candidate's requests take in the recommended slice, at p95: at least (low), and "+
+		"How many times as long as now a candidate's kernels take in the recommended slice, at p95: at least (low), and "+
 			"with the worst mix of kernels (high). Absent if nothing ran: it is unknown.", whole, "bound")
 	f.deciding = c.newFamily("nvidia_gpu_rightsizing_deciding_ratio",
 		"The figure of a candidate that is nearest to its limit in the recommended slice: stretch at p95, p99 of busy time, "+

@@ -48,9 +48,10 @@ func (e *evaluation) recordPredictions(report *advise.Report) {
 		if d.Action != advise.ActionSlice || d.Predicted == nil || d.Workload == nil {
 			continue
 		}
-		stretch := d.Predicted.StretchP95
+		stretch, latency := d.Predicted.StretchP95, d.Predicted.Latency
 		e.predicted[workloadName{d.Workload.Namespace, d.Workload.Owner, d.Workload.Container}] = &sim.Prediction{
 			Time: report.Time, Profile: d.Recommended, Throughput: d.Predicted.ThroughputRatio,
+			LatencyLow: latency.Low, LatencyFigure: latency.Figure, LatencyHigh: latency.High,
 			Low: stretch.Low, Middle: stretch.Expected, High: stretch.High,
 		}
 	}

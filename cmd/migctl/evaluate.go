@@ -203,6 +203,28 @@ func writeRequests(p *page, list []sim.Outcome) {
 			})))
 		}
 	}
+	for i := range list {
+		writePredictedLatency(p, &list[i])
+	}
+}
+
+// writePredictedLatency compares the latency of requests with what was predicted for the slice that they are served on.
+func writePredictedLatency(p *page, o *sim.Outcome) {
+	q, t := o.Requests, o.Predicted
+	if q == nil || t == nil || t.Profile != o.Profile || t.LatencyHigh == 0 || q.AloneLatency.P95 == 0 {
+		return
+	}
+
+	happened, color := q.Latency.P95/q.AloneLatency.P95, green
+	if happened < t.LatencyLow || happened > t.LatencyHigh {
+		color = red
+	}
+	predicted := fmt.Sprintf("%.2f to %.2f", t.LatencyLow, t.LatencyHigh)
+	if t.LatencyFigure > 0 {
+		predicted = fmt.Sprintf("%.2f", t.LatencyFigure)
+	}
+	p.para(p.right(fmt.Sprint(o.Index), 3)+" ", color, fmt.Sprintf("%s: at p95 requests take %.2f times as long as alone; "+
+		"predicted %s times", outcomeName(o), happened, predicted))
 }
 
 // latencyText is a time of a request, or that a queue grows without end.

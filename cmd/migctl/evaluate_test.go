@@ -31,6 +31,15 @@ func evaluation() sim.Evaluation {
 			Index: 1, Profile: "2g.20gb", Namespace: "a-namespace-with-a-long-name", Pod: "p-0", Throughput: 1,
 			Stretch: sim.Quantiles{P50: 1.56, P95: 2.8}, Predicted: predicted,
 		},
+		{
+			Index: 1, Profile: "2g.20gb", Namespace: "speech", Pod: "asr-0", Owner: "Deployment/asr", Throughput: 1,
+			Stretch: sim.Quantiles{P50: 1.85, P95: 1.85}, Predicted: &sim.Prediction{Profile: "2g.20gb", Low: 1.5, Middle: 1.9,
+				High: 2.42, LatencyLow: 1.5, LatencyHigh: 7.9, Throughput: 1},
+			Requests: &sim.RequestOutcome{
+				PerSecond: 8, AlonePerSecond: 8, Latency: sim.Quantiles{P50: 0.2, P95: 0.339},
+				AloneLatency: sim.Quantiles{P50: 0.07, P95: 0.1},
+			},
+		},
 		{Index: 2, PID: 4711, Throughput: 1, Stretch: sim.Quantiles{P50: 1, P95: 1}},
 		{
 			Index: 2, Profile: "1g.10gb", Namespace: "ml", Pod: "leak-0", Owner: "Deployment/leak",

@@ -205,7 +205,7 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 	if more := len(list) - maxListed; more > 0 {
 		p.para("", plain, fmt.Sprintf("... and %d more: -o csv lists all GPUs, with the evidence.", more))
 	}
-	p.para("", dim, "BUSY: mean time in which kernels ran. STRETCH: how many times as long as now requests take in the "+
+	p.para("", dim, "BUSY: mean time in which kernels ran. STRETCH: how many times as long as now kernels take in the "+
 		"slice at p95, if all kernels are alike and at worst. DECIDED BY: the figure nearest to its limit: the expected "+
 		"stretch (with --strict the worst), busy time, or the share of the slice's memory or media engines that is needed, "+
 		"with headroom. NOTE: p, provisional (evidence of less than seven days); m, the slice has fewer media engines, "+
@@ -232,8 +232,8 @@ func fleetDecided(d *advise.Decided) string {
 	switch {
 	case d == nil:
 		return ""
-	case d.Figure == advise.FigureStretch:
-		return "stretch " + fleetStretchText(d.Ratio)
+	case d.Figure == advise.FigureStretch, d.Figure == advise.FigureLatency, d.Figure == advise.FigureThroughput:
+		return d.Figure + " " + fleetStretchText(d.Ratio)
 	}
 	return d.Figure + " " + shareText(d.Ratio)
 }

@@ -251,9 +251,11 @@ func consideredText(reason advise.Reason, strict bool) string {
 		return "too few media engines"
 	case advise.ReasonStretch:
 		if strict {
-			return "requests could take too long"
+			return "kernels could take too long"
 		}
-		return "requests would take too long"
+		return "kernels would take too long"
+	case advise.ReasonLatency:
+		return "requests would wait too long"
 	case advise.ReasonBusy:
 		return "could not keep up"
 	case advise.ReasonNoActivity:
@@ -269,11 +271,14 @@ func writePredicted(p *page, r *advise.Recommendation) {
 	p.line()
 	p.line(text("  EXPECTED IN %s", r.Recommended).in(dim))
 	if median, p95 := e.StretchMedian, e.StretchP95; p95 == (advise.Stretch{}) {
-		writeFact(p, "requests", "unknown: nothing ran that could show how long they take")
+		writeFact(p, "kernels", "unknown: nothing ran that could show how long they take")
 	} else {
-		writeFact(p, "requests", fmt.Sprintf(
+		writeFact(p, "kernels", fmt.Sprintf(
 			"%.2f to %.2f times as long at the median (expected %.2f), %.2f to %.2f at p95 (%.2f)",
 			median.Low, median.High, median.Expected, p95.Low, p95.High, p95.Expected))
+		if e.Latency != (advise.Latency{}) {
+			writeFact(p, "requests", describeLatency(e.Latency))
+		}
 		writeFact(p, "busy", fmt.Sprintf("%s at p99, %s in the busiest 10 minutes; %s of its SMs on average",
 			shareText(e.BusyP99), shareText(e.Busy10Minutes), shareText(e.SMActivity)))
 		writeFact(p, "throughput", fmt.Sprintf("%s of today's", shareText(e.ThroughputRatio)))
@@ -285,6 +290,16 @@ func writePredicted(p *page, r *advise.Recommendation) {
 		writeFact(p, "decided by", decidedText(e.Decided)+", the figure that is nearest to its limit")
 	}
 	writeFact(p, "set free", fmt.Sprintf("%s of the SMs, if something else uses them", shareText(r.Reclaimable)))
+}
+
+// describeLatency says what a slice does to the latency of requests.
+func describeLatency(l advise.Latency) string {
+	const of = "times as long at p95 of the busiest hour, waiting included"
+	if l.Figure > 0 {
+		return fmt.Sprintf("%.2f %s", l.Figure, of)
+	}
+	return fmt.Sprintf("%.2f to %.2f %s (expected %.2f); a figure needs their service time, see "+
+		"mig-exporter.dev/service-time", l.Low, l.High, of, l.Expected)
 }
 
 // neededEnginesText says how many media engines are needed of those that a profile has.

@@ -10,7 +10,7 @@ import (
 
 // wholeLegend explains the columns of the table of whole GPUs.
 const wholeLegend = "FREED: whole GPUs that the move sets free, packed with the others. STRETCH: how many times as " +
-	"long as now requests take in the slice at p95, if all kernels are alike and with the worst mix. CONF: how far the " +
+	"long as now kernels take in the slice at p95, if all kernels are alike and with the worst mix. CONF: how far the " +
 	"evidence can be relied on. DECIDED BY: of a slice the figure nearest to its limit (stretch, p99 of busy time, or " +
 	"the share of its memory that is needed with headroom), else why the GPU stays as it is."
 
@@ -80,8 +80,8 @@ func decidedText(d advise.Decided) string {
 	switch d.Figure {
 	case "":
 		return ""
-	case advise.FigureStretch:
-		return fmt.Sprintf("stretch %.2f of %.2f", d.Ratio, d.Limit)
+	case advise.FigureStretch, advise.FigureLatency, advise.FigureThroughput:
+		return fmt.Sprintf("%s %.2f of %.2f", d.Figure, d.Ratio, d.Limit)
 	}
 	if d.Limit == 1 {
 		return d.Figure + " " + shareText(d.Ratio)

@@ -107,7 +107,7 @@ func TestUnmeasuredInWords(t *testing.T) {
 		"1g.10gb - - - unknown: SM activity was not measured")
 	cmptest.LacksTexts(t, explained, "EXPECTED IN", "SMs IN USE")
 	explained = runner{}.run(t, address, "recommend", "--explain=1").out
-	cmptest.HasTexts(t, flat(explained), "kernels none ran", "requests unknown: nothing ran", "decided by memory 15%",
+	cmptest.HasTexts(t, flat(explained), "kernels none ran", "kernels unknown: nothing ran", "decided by memory 15%",
 		"nothing rarer than 8 days is known")
 	cmptest.LacksTexts(t, explained, "throughput", "1.00 to")
 }

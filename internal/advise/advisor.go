@@ -60,6 +60,7 @@ type device struct {
 	pcie     gpu.Opt[float64]
 	idle     time.Time // since when it is known that no kernel runs, and no media engine that is read
 	engines  gpu.Opt[gpu.Engines]
+	hour     hour
 
 	used       gpu.Opt[float64] // memory of the last reading, in MiB; absent if that was another holder's
 	memoryRead time.Time        // when it was read
@@ -232,6 +233,7 @@ func (a *Advisor) dropGone(id gpu.UUID) {
 			return false
 		}
 		a.closeWindow(d, a.now)
+		d.closeHour(a.now)
 		if a.isWatched(d) {
 			d.endStart(a.now, false)
 		}
@@ -335,6 +337,9 @@ func (a *Advisor) compareWithWhole(w *workload) {
 func (a *Advisor) closeWindows(at time.Time) {
 	for _, d := range a.order {
 		a.closeWindow(d, at)
+		if hourOf(at) > d.hour.number {
+			d.closeHour(at)
+		}
 	}
 }
 

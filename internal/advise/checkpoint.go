@@ -35,6 +35,7 @@ func (a *Advisor) Checkpoint() *Checkpoint {
 	for _, w := range a.workloads {
 		w := *w
 		w.Pods, w.Engines = slices.Clone(w.Pods), slices.Clone(w.Engines)
+		w.Queues = slices.Clone(w.Queues)
 		c.Workloads = append(c.Workloads, w)
 	}
 	return c
@@ -132,6 +133,14 @@ func (w *workload) validate(at time.Time) error {
 		histograms = append(histograms, &w.Engines[i].Busy)
 		for _, v := range w.Engines[i].Days {
 			numbers = append(numbers, float64(v))
+		}
+	}
+	for i := range w.Queues {
+		for _, s := range w.Queues[i].Spans {
+			h := &s.Hour
+			for _, v := range []float32{h.Load, h.Busy, h.Wait, h.PollVariance, h.MinuteVariance} {
+				numbers = append(numbers, float64(v))
+			}
 		}
 	}
 	for _, h := range histograms {

@@ -59,6 +59,9 @@ func (w *workload) shift(by time.Duration, days int32) {
 	for i := range w.Engines {
 		w.Engines[i].shift(by, days, &w.Days)
 	}
+	for i := range w.Queues {
+		w.Queues[i].shift(days)
+	}
 	sums := w.Days
 	w.Days = [keptDays]daySums{}
 	for _, d := range sums {

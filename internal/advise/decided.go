@@ -3,19 +3,22 @@ package advise
 // Decided is the figure of the recommended profile that is nearest to its limit: the one that a smaller profile, or
 // more work, passes first.
 type Decided struct {
-	Figure string  `json:"figure"` // FigureStretch, FigureBusy, FigureMemory or FigureMedia
+	Figure string  `json:"figure"` // FigureLatency, FigureThroughput, FigureStretch, FigureBusy, FigureMemory, FigureMedia
 	Ratio  float64 `json:"ratio"`
 	Limit  float64 `json:"limit"`
 }
 
-// The figures: the stretch of requests at p95, of which the limit is the pod's or the node's; busy time in the slice,
+// The figures: the latency of requests at p95, or of what answers none the time for its work, or where it is not known
+// which of them counts the stretch of kernels, of which the limit is the pod's or the node's; busy time in the slice,
 // at p99 or in the busiest ten minutes, where it stretches requests; the share of the slice's memory that the workload
 // needs with headroom and growth; and that of its media engines of a kind.
 const (
-	FigureStretch = "stretch"
-	FigureBusy    = "busy"
-	FigureMemory  = "memory"
-	FigureMedia   = "media"
+	FigureLatency    = "latency"
+	FigureThroughput = "throughput"
+	FigureStretch    = "stretch"
+	FigureBusy       = "busy"
+	FigureMemory     = "memory"
+	FigureMedia      = "media"
 )
 
 // decidedBy returns the figure of a trial that is nearest to its limit.
@@ -30,7 +33,7 @@ func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 	}
 
 	if stretch := t.p95.deciding(limits.strict); !e.stretchUnknown() {
-		others = append(others, Decided{FigureStretch, round3(stretch), limits.stretch})
+		others = append(others, t.decidedByTime(e, limits))
 		if stretch > unchangedStretch {
 			others = append(others, Decided{FigureBusy, round3(e.BusyP99 * stretch), o.TargetBusy},
 				Decided{FigureBusy, round3(e.Busy10Minutes * stretch), 1})
@@ -44,4 +47,17 @@ func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 	}
 
 	return best
+}
+
+// decidedByTime returns the figure of a trial that says how much longer its work takes.
+func (t *trial) decidedByTime(e *Evidence, limits limits) Decided {
+	if latency, known := t.latency.deciding(limits.strict); known {
+		return Decided{FigureLatency, round3(latency), limits.stretch}
+	}
+
+	figure := FigureStretch
+	if e.requests.closed {
+		figure = FigureThroughput
+	}
+	return Decided{figure, round3(t.p95.deciding(limits.strict)), limits.stretch}
 }

@@ -31,6 +31,8 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		MediaUnread:    isUnread(w.MediaUnread, observed),
 		ActivityUnread: w.isActivityUnread(now),
 		NeverBusy:      w.isNeverBusy(),
+		queueOf:        w.queueOf,
+		now:            now,
 		graphicsUnread: isUnread(w.GraphicsUnread, observed),
 		BusyHistogram:  w.Busy.tenths(),
 		WidthHistogram: w.Width.tenths(),

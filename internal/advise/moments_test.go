@@ -91,7 +91,7 @@ func movedCases() []movedCase {
 		},
 		{
 			about: "the same kernels with time left", profile: "2g.20gb",
-			before: [3]float64{0.5, 0.5 * 16.8 / 132, 0.03}, after: [3]float64{0.66, 0.66 * 16.8 / 1.32 / 32, 0.1},
+			before: [3]float64{0.5, 0.5 * 16.8 / 132, 0.03}, after: [3]float64{0.66, 0.66 * 16.8 / 1.32 / 32, 0.12},
 			want: answer{Action: ActionKeep, Reason: ReasonLittleEvidence},
 		},
 		{

@@ -16,6 +16,7 @@ func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 		busy = r.Utilization // width and bandwidth are then taken for the whole GPU
 	}
 	d.observeActivity(busy, g.Activity.SM, g.Activity.DRAM, elapsed)
+	d.observeQueues(g, nil, &g.Activity, elapsed)
 	d.observeMemory(r.Memory.Used, elapsed)
 	d.findEngines(g, "")
 	d.observeMedia(&r.Media, elapsed)
@@ -60,6 +61,7 @@ func (d *device) observeInstance(g *gpu.GPU, i *gpu.GPUInstance, elapsed float64
 		d.workload.Untrusted = d.workload.Untrusted || i.Activity.SM.Or(0) > busy+0.02
 	}
 	d.observeActivity(i.Activity.GraphicsEngine, i.Activity.SM, i.Activity.DRAM, elapsed)
+	d.observeQueues(g, i, &i.Activity, elapsed)
 	d.observeMemory(i.Memory.Used, elapsed)
 	d.findEngines(g, i.Profile)
 	d.observeMedia(&i.Media, elapsed)

@@ -27,6 +27,10 @@ func explainReason(r *Recommendation, o Options) string {
 		if r.Instance.Present() {
 			return "kernels take longer than on the whole GPU already"
 		}
+	case ReasonLatency:
+		if r.Action == ActionGrow {
+			return "requests wait for each other, and take longer than on the whole GPU by more than the limit, for ten minutes"
+		}
 	case ReasonMedia:
 		if r.Action == ActionGrow {
 			return "all media engines of a kind were busy for ten minutes: " + e.describeMedia()
@@ -73,7 +77,9 @@ func fixedText(reason Reason) string {
 	case ReasonMedia:
 		return "more media engines were used than any smaller profile has to spare"
 	case ReasonStretch:
-		return "kernels fill more of the GPU than any slice has: requests would take too long"
+		return "kernels fill more of the GPU than any slice has: they would take too long"
+	case ReasonLatency:
+		return "requests would wait too long for each other in a slice, in the busiest hour"
 	case ReasonBusy:
 		return "a slice could not keep up at busy times"
 	case ReasonSingleStrategy:

@@ -48,6 +48,7 @@ const (
 	ReasonMemory         Reason = "memory"          // no smaller profile has enough
 	ReasonMedia          Reason = "media-engines"   // no smaller profile has enough engines, or a slice too few
 	ReasonStretch        Reason = "stretch"         // a request would take too long in a slice
+	ReasonLatency        Reason = "latency"         // requests would wait too long in a slice, or do
 	ReasonBusy           Reason = "busy"            // a slice could not keep up
 	ReasonSingleStrategy Reason = "single-strategy" // no one profile fits every pod of the node
 	ReasonNoGain         Reason = "no-gain"         // a slice would do, and neither frees a GPU nor makes room
@@ -162,8 +163,11 @@ type Evidence struct {
 	// NeverBusy: no kernel was seen, so that it is unknown what a slice would do to one.
 	NeverBusy      bool `json:"neverBusy,omitempty"`
 	graphicsUnread bool
-	settledBytes   float64  // the largest use outside of starts
-	startNeed      float64  // what a start needs now, in bytes
+	settledBytes   float64                               // the largest use outside of starts
+	startNeed      float64                               // what a start needs now, in bytes
+	queueOf        func(sms, memorySlices int) *queueUse // nil without an Advisor
+	now            time.Time
+	requests       requests
 	decisive       Kernels  // what the p95 of stretch is computed from
 	PowerP95       float64  `json:"dynamicPowerP95Ratio,omitempty"` // of the power limit
 	PCIeMax        float64  `json:"pcieMaxRatio,omitempty"`         // of the link
@@ -196,15 +200,18 @@ type Predicted struct {
 	MediaEngines []PredictedEngines `json:"mediaEngines,omitempty"`
 }
 
-// Latency is how many times longer a request takes in a slice than on the whole GPU, at p95: waiting included. Without
-// the service time of a request it is only known to lie between Low and High. The zero value is that of a workload that
-// answers no requests, or of which it is unknown.
+// Latency is how many times longer a request takes in a slice than on the device before, at p95 of the busiest hour:
+// waiting included. Without the service time of a request it is only known to lie between Low and High. Expected holds
+// if requests come at random and take exponentially spread times. The zero value is that of a workload that answers no
+// requests, or of which it is unknown; 1000 stands for a queue that grows without bound.
 type Latency struct {
-	Low  float64 `json:"low"`
-	High float64 `json:"high"`
+	Low      float64 `json:"low"`
+	Expected float64 `json:"expected"`
+	High     float64 `json:"high"`
 	// Figure lies between them; 0 if the service time is not known.
 	Figure float64 `json:"figure,omitzero"`
-	// Load is the slice's in the busiest hour, 0-1.
+	// Load is the slice's in the busiest spells of that hour, in which a tenth of the work comes: from 1 on it falls
+	// behind.
 	Load float64 `json:"loadRatio"`
 }
 

@@ -84,7 +84,7 @@ func TestShrinkOfASliceThatDoes(t *testing.T) {
 		before, after string
 	}{
 		"decodes":           {func(i *gpu.GPUInstance) { i.Media.Decoder = gpu.Some(0.3) }, "1g.5gb", "1g.5gb+me"},
-		"runs wide kernels": {func(i *gpu.GPUInstance) { i.Activity.SM = gpu.Some(0.35) }, "1g.5gb", "2g.10gb"},
+		"runs wide kernels": {func(i *gpu.GPUInstance) { i.Activity.SM = gpu.Some(0.25) }, "1g.5gb", "2g.10gb"},
 	} {
 		a := New(fastOptions())
 		g := slicedGPU(t, "A100-40GB", "3g.20gb", load{busy: 0.5, sm: 0.02, gib: 1}, pod("ml", "Deployment/a"))

@@ -27,7 +27,8 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	r.Provisional = w.isProvisional(a.now)
 	of := instanceCapacity(g, i)
 	e.countEngines(of)
-	reason := d.saturation(of, d.stretchedBy(of, wholeOf(g)), a.limitsOf(hints))
+	e.requests = requestsOf(w, &e, hints)
+	reason := d.saturation(of, d.stretchedBy(of, wholeOf(g)), a.limitsOf(hints), e.requests)
 	short := d.shortEngines(of, g.Profiles)
 	if reason == ReasonMemoryFull && isPreallocated(w, &e, of.memoryBytes) {
 		reason = ReasonNone // a larger one would be full, too
@@ -134,7 +135,8 @@ func (w *workload) stretch(width, drawn float64, of, whole capacity) float64 {
 const minBandwidth = 0.02
 
 // saturation returns what a slice has had too little of for the last ten minutes.
-func (d *device) saturation(of capacity, stretch float64, limits limits) Reason {
+func (d *device) saturation(of capacity, stretch float64, limits limits, requests requests,
+) Reason {
 	if used := d.memory * (1 << 20); of.memoryBytes > 0 && used >= fullMemory*of.memoryBytes {
 		return ReasonMemoryFull
 	}
@@ -150,6 +152,8 @@ func (d *device) saturation(of capacity, stretch float64, limits limits) Reason 
 		return ReasonSaturated
 	case stretch > limits.stretch:
 		return ReasonStretch
+	case !requests.closed && stretchedLatency(stretch, busy) > limits.stretch:
+		return ReasonLatency
 	}
 	return ReasonNone
 }

@@ -31,6 +31,7 @@ type trial struct {
 	share      float64 // of the device's SMs that it has
 	median     Stretch // zero if it is unknown
 	p95        Stretch
+	latency    Latency
 	decided    Decided
 }
 
@@ -75,14 +76,16 @@ func compareProfiles(a, b *gpu.Profile) int {
 
 // try says what a profile would do to a workload that was seen on a whole GPU.
 func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) trial {
-	slice := Slice{SMs: float64(p.SMs) / float64(of.sms), Bandwidth: float64(p.MemorySlices) / float64(of.memorySlices)}
+	slice := sliceOf(p, of)
 	t := trial{profile: p, share: slice.SMs}
 	if !e.stretchUnknown() {
 		t.median, t.p95 = StretchOf(e.Median, slice), StretchOf(e.decisive, slice)
 	}
 
+	t.latency = e.predictLatency(p, t.p95)
 	t.decided = t.decidedBy(e, limits, o)
 	stretch := t.p95.deciding(limits.strict)
+	latency, _ := t.latency.deciding(limits.strict)
 	t.notChecked = e.MediaUnread && lacksEngines(p, of.allEngines())
 	switch {
 	case needBytes(e, o.Headroom) > float64(p.MemoryBytes):
@@ -97,8 +100,15 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 		t.reason = ReasonStretch
 	case stretch > unchangedStretch && (e.BusyP99*stretch > o.TargetBusy || e.Busy10Minutes*stretch > 1):
 		t.reason = ReasonBusy
+	case latency > limits.stretch:
+		t.reason = ReasonLatency
 	}
 	return t
+}
+
+// sliceOf returns the share of a device that a profile has.
+func sliceOf(p *gpu.Profile, of capacity) Slice {
+	return Slice{SMs: float64(p.SMs) / float64(of.sms), Bandwidth: float64(p.MemorySlices) / float64(of.memorySlices)}
 }
 
 // limits are those of one workload: its pod can override the node's.
@@ -119,6 +129,7 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hel
 	r.Provisional = w.isProvisional(a.now)
 	of := wholeOf(g)
 	e.countEngines(of)
+	e.requests = requestsOf(w, &e, hints)
 	facts := a.factsOf(w, &e, of, hints)
 	facts.MultiGPU = held.hasSeveral(g)
 	if reason := facts.disqualified(g, of, a.options); reason != ReasonNone {
@@ -170,7 +181,7 @@ func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 		return answer{Action: ActionKeep, Reason: ReasonNoMIG}
 	}
 	reason := trials[len(trials)-1].reason
-	slow := reason == ReasonStretch || reason == ReasonBusy
+	slow := reason == ReasonStretch || reason == ReasonLatency || reason == ReasonBusy
 	switch {
 	case reason.isUnknown():
 		return answer{Action: ActionUnknown, Reason: reason}
@@ -234,7 +245,7 @@ func (r *Recommendation) predict(t *trial) {
 	stretch := max(1, t.p95.Expected) // which is 0 if it is unknown
 	busy := e.BusyP99 * stretch
 	r.Predicted = &Predicted{
-		StretchMedian: t.median, StretchP95: t.p95,
+		StretchMedian: t.median, StretchP95: t.p95, Latency: t.latency,
 		BusyP99: round3(min(1, busy)), Busy10Minutes: round3(min(1, e.Busy10Minutes*stretch)),
 		SMActivity: round3(min(1, e.BusyMean*e.Median.Width/t.share)),
 		MemoryFree: float64(t.profile.MemoryBytes) - e.MemoryBytes,
@@ -257,9 +268,9 @@ func (r *Recommendation) explain(o Options) string {
 			"requests is unknown", gib(e.MemoryBytes), r.Recommended)
 	case r.Action == ActionSlice:
 		return fmt.Sprintf("at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs%s: %s does the "+
-			"work%s, requests take %.2f to %.2f times as long at p95", gib(e.MemoryBytes), 100*e.BusyMean,
+			"work%s, %s", gib(e.MemoryBytes), 100*e.BusyMean,
 			100*e.decisive.Width, prefixed(", ", e.describeMedia()), r.Recommended,
-			prefixed(" with ", r.Predicted.describeEngines()), r.Predicted.StretchP95.Low, r.Predicted.StretchP95.High)
+			prefixed(" with ", r.Predicted.describeEngines()), r.Predicted.describeTime())
 	case r.Action == ActionShare:
 		return fmt.Sprintf("busy %.0f %% of the time at p99, with kernels on %.0f %% of the SMs: a slice would stretch "+
 			"requests; MPS or time-slicing would not", 100*e.BusyP99, 100*e.decisive.Width)

@@ -62,9 +62,10 @@ type workload struct {
 	// histograms.
 	MemoryUnread, MediaUnread, ActivityUnread, Throttled float64
 
-	GraphicsUnread float64 // likewise
-	Untrusted      bool    // busy time of its GPU instance was seen below SM activity
-	Starts         starts  // none is known of evidence that an older version has written
+	GraphicsUnread float64    // likewise
+	Untrusted      bool       // busy time of its GPU instance was seen below SM activity
+	Starts         starts     // none is known of evidence that an older version has written
+	Queues         []queueUse // by profile; empty for what ends by itself
 	// Answer is what was last recommended; Next is another answer that has been computed since NextSince without a break.
 	Answer, Next answer
 	NextSince    float64 // Observed when it was first computed

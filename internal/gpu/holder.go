@@ -79,7 +79,7 @@ type RightsizingHints struct {
 	Strict     bool         // strict: "true"
 	MaxStretch Opt[float64] // max-stretch: "1.5"
 	// ServiceTime is how long the GPU works on a request if it has nothing else to do, service-time: "120ms". With
-	// Closed, service-time: "none", nobody waits for single requests: throughput is what counts.
+	// Closed, service-time: "none", no client waits for single requests: throughput is what counts.
 	ServiceTime Opt[time.Duration]
 	Closed      bool
 	ModelMemory Opt[uint64] // bytes of a model's weights, model-memory: "14Gi"

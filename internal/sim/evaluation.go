@@ -74,6 +74,11 @@ type Prediction struct {
 	Low     float64   `json:"stretchLow"`
 	Middle  float64   `json:"stretchExpected"`
 	High    float64   `json:"stretchHigh"`
+	// LatencyLow and LatencyHigh are that of requests, as a multiple of that on the device that the workload had then;
+	// LatencyFigure lies between them if their service time is known. 0 if nothing was predicted.
+	LatencyLow    float64 `json:"latencyLow,omitzero"`
+	LatencyFigure float64 `json:"latencyFigure,omitzero"`
+	LatencyHigh   float64 `json:"latencyHigh,omitzero"`
 	// Throughput is relative to the device that the workload had then.
 	Throughput float64 `json:"throughputRatio"`
 }

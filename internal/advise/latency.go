@@ -1,0 +1,190 @@
+package advise
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// The stretch of kernels is that of a request's service; its waiting comes on top. With the load rho, of requests that
+// come at random one waits for v/(2(1-rho)) seconds on average, if v is the variance of the work that comes per second
+// (Pollaczek and Khinchine; for other arrivals it is Kingman's approximation). In a slice that stretches kernels by k,
+// v is k^2 times as large and the load k times. So the waits are known from busy time, and their ratio is k^2
+// (1-rho)/(1-k rho); that of the service is k. Which of them a request's latency consists of is known with its service
+// time alone.
+//
+// These waits are those between two polls. Of bursts that last longer, the backlog of the virtual queue is the wait,
+// see backlog.go.
+
+const (
+	// mostLatency stands for a queue that grows without bound.
+	mostLatency = 1000
+	// closedFrom is the median of busy time from which on a workload is taken for a closed loop: requests that come
+	// whether others are served or not would pile up.
+	closedFrom = 0.9
+	// shortestService is the service time in seconds that is assumed where no variance shows any.
+	shortestService = 1e-3
+	// fullLoad is the load from which on a wait is that of the virtual queue.
+	fullLoad = 0.95
+	// shortService is the longest service time in seconds of which polls of a second show the variance.
+	shortService = 0.25
+	// quantile95 is that of the standard normal distribution.
+	quantile95 = 1.645
+)
+
+// requests are what is known of those that a workload answers.
+type requests struct {
+	closed  bool                   // no client waits for a single one: throughput is what counts
+	service gpu.Opt[time.Duration] // of one, on the device that it has
+}
+
+// requestsOf returns what is known of the requests of a workload. What ends by itself answers none.
+func requestsOf(w *workload, e *Evidence, hints gpu.RightsizingHints) requests {
+	closed := hints.Closed || w.Key.endsByItself() || e.BusyP50 >= closedFrom
+	return requests{closed: closed && !hints.ServiceTime.Present(), service: hints.ServiceTime}
+}
+
+// endsByItself reports whether a workload is a job, whose pods end when their work is done.
+func (k Key) endsByItself() bool {
+	kind, _, _ := strings.Cut(k.Owner, "/")
+	return kind == "batch" || strings.HasSuffix(kind, "Job")
+}
+
+// predictLatency returns what a profile does to the latency of requests of which the kernels are stretched like that;
+// the zero value if the workload answers none, or no hour of it was observed.
+func (e *Evidence) predictLatency(p *gpu.Profile, k Stretch) Latency {
+	if e.requests.closed || e.stretchUnknown() || e.queueOf == nil {
+		return Latency{}
+	}
+	use := e.queueOf(p.SMs, p.MemorySlices)
+	if use == nil {
+		return Latency{}
+	}
+	h := use.busiest(e.now)
+	if h.Busy == 0 {
+		return Latency{}
+	}
+
+	l := Latency{Low: k.Low, High: h.mostStretched(k), Load: float64(h.Load / h.Busy * h.Met)}
+	l.Expected = min(max(h.stretched(k.Expected, h.expectedService(), 1), l.Low), l.High)
+	if l.Load >= 1 {
+		l.Expected = l.High // it falls behind
+	}
+	if service, ok := e.requests.service.Get(); ok {
+		l.Figure = min(max(h.stretchedBy(k.Expected, service.Seconds()), l.Low), l.High)
+	}
+	return l
+}
+
+// deciding returns the ratio that decisions use; false if nothing is known.
+func (l Latency) deciding(strict bool) (ratio float64, known bool) {
+	switch {
+	case l == Latency{}:
+		return 0, false
+	case l.Figure > 0:
+		return l.Figure, true
+	case strict:
+		return l.High, true
+	}
+	return l.Expected, true
+}
+
+// variance returns that of the work per second, at the larger of the two scales.
+func (h *queueHour) variance() float64 { return float64(max(h.PollVariance, h.MinuteVariance)) }
+
+// expectedService returns the service time of requests that come at random and take exponentially spread times.
+func (h *queueHour) expectedService() float64 {
+	return max(h.variance()/(2*float64(h.Busy)), shortestService)
+}
+
+// stretchedBy returns by how much the latency of requests is stretched of which the service time is known, in seconds.
+// What their work varies by beyond that of single requests comes from their arrivals.
+func (h *queueHour) stretchedBy(k, service float64) float64 {
+	known := *h
+	if h.PollVariance > 0 && service <= shortService {
+		known.MinuteVariance = 0
+	}
+	spread := known.variance()/(float64(known.Busy)*service) - 1
+	return known.stretched(k, service, min(max(spread, 0), 1))
+}
+
+// stretched returns the p95 of latency in a slice as a multiple of that on the device, for requests of a service time
+// in seconds and its squared coefficient of variation.
+func (h *queueHour) stretched(k, service, spread float64) float64 {
+	rho, mean := min(float64(h.Met), fullLoad), float64(h.Load/h.Busy)
+	load := min(mean*rho, fullLoad)
+	v := max(h.variance(), rho*service*(1+spread)) // that of arrivals at random at least
+
+	// While the device is busy all the time, what waits there cannot be seen: it came at once, or when it could be served.
+	hidden := max(0, float64(h.Run)-service-5) / 4
+	behind := max(0, float64(h.Wait)-(mean-1)*service) // others, and not the request itself
+	whole := max(longest(service, spread, waitAt(rho, v), rho), service+hidden)
+	slice := max(longest(k*service, spread, waitAt(load, mean*mean*v), load), k*service+hidden+behind)
+	return min(slice/whole, mostLatency)
+}
+
+// mostStretched returns the ratio of waits, which no latency passes.
+func (h *queueHour) mostStretched(k Stretch) float64 {
+	rho, most := float64(h.Met), mostLatency/1.
+	if k.High*rho < 1 {
+		most = min(most, k.High*k.High*(1-rho)/(1-k.High*rho))
+	}
+	if h.Wait > 0 {
+		service := max(float64(h.PollVariance)/(2*float64(h.Busy)), shortestService)
+		whole := longest(service, 1, waitAt(rho, 2*rho*service), rho)
+		most = max(most, float64(h.Wait)/whole)
+	}
+	return min(max(most, k.High), mostLatency)
+}
+
+// stretchedLatency returns by how much the mean latency of requests is stretched that come at random and take
+// exponentially spread times, in a slice that is busy for a share of the time and stretches kernels.
+func stretchedLatency(stretch, busy float64) float64 {
+	if busy >= 1 {
+		return mostLatency
+	}
+	return min((stretch-busy)/(1-busy), mostLatency)
+}
+
+// waitAt returns the mean wait in seconds under a load up to fullLoad, for work of a variance per second.
+func waitAt(load, variance float64) float64 {
+	load = min(load, fullLoad)
+	return variance / (2 * (1 - load))
+}
+
+// longest returns the p95 of the sum of a service time, of which the mean and the squared coefficient of variation are
+// given, and a wait, which a share load of the requests have, spread exponentially. It is that of the gamma
+// distribution with the same mean and variance, by Wilson and Hilferty.
+func longest(service, spread, wait, load float64) float64 {
+	mean := service + wait
+	variance := spread*service*service + wait*wait*(2/max(load, 1e-6)-1)
+	inverse := variance / (9 * mean * mean) // of nine times the shape
+	root := 1 - inverse + quantile95*math.Sqrt(inverse)
+	return mean * max(root, 0) * max(root, 0) * max(root, 0)
+}
+
+// describeTime returns what a slice does to the time that the workload takes.
+func (p *Predicted) describeTime() string {
+	kernels := fmt.Sprintf("kernels take %.2f to %.2f times as long at p95", p.StretchP95.Low, p.StretchP95.High)
+	switch l := p.Latency; {
+	case l == Latency{}:
+		return kernels
+	case l.Figure > 0:
+		return fmt.Sprintf("%s, requests %.2f times, waiting included", kernels, l.Figure)
+	case l.High >= mostLatency:
+		return fmt.Sprintf("%s, requests %.2f times or more, waiting included", kernels, l.Low)
+	default:
+		return fmt.Sprintf("%s, requests %.2f to %.2f times, waiting included", kernels, l.Low, l.High)
+	}
+}
+
+// MarshalJSON rounds to three decimals, as for Stretch.
+func (l Latency) MarshalJSON() ([]byte, error) {
+	type plain Latency
+	return json.Marshal(plain{Low: round3(l.Low), Expected: round3(l.Expected), High: round3(l.High),
+		Figure: round3(l.Figure), Load: round3(l.Load)})
+}

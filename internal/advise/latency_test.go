@@ -1,0 +1,272 @@
+package advise
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// stream is a stream of requests: how long each works on the whole GPU, and when it comes, in seconds.
+type stream struct {
+	at, service []float64
+}
+
+// poisson returns requests that come at random for a time, with a mean service time and a squared coefficient of
+// variation of it that is 0 or 1.
+func poisson(r *rand.Rand, load, service, spread, seconds float64) stream {
+	var s stream
+	for at := r.ExpFloat64() * service / load; at < seconds; at += r.ExpFloat64() * service / load {
+		needs := service
+		if spread > 0 {
+			needs *= r.ExpFloat64()
+		}
+		s.at, s.service = append(s.at, at), append(s.service, needs)
+	}
+	return s
+}
+
+// inBursts moves a share of all requests to the end of each ten spells, of so many seconds.
+func (s stream) inBursts(r *rand.Rand, share, seconds float64) stream {
+	for i := range s.at {
+		if spell := math.Floor(s.at[i] / seconds); r.Float64() < share {
+			s.at[i] += seconds * (math.Ceil((spell+1)/10)*10 - 1 - spell)
+		}
+	}
+	slices.Sort(s.at)
+	return s
+}
+
+// serve serves requests one after the other, each stretched, and returns the p95 of their latencies and how busy each
+// second was.
+func (s stream) serve(stretch, seconds float64) (p95 float64, busy []float64) {
+	latencies, free := make([]float64, len(s.at)), 0.
+	busy = make([]float64, int(seconds))
+	for i, at := range s.at {
+		begin := max(at, free)
+		free = begin + stretch*s.service[i]
+		latencies[i] = free - at
+		for t := begin; t < free; {
+			next := min(math.Floor(t)+1, free)
+			if second := int(t); second < len(busy) {
+				busy[second] += next - t
+			}
+			t = next
+		}
+	}
+	slices.Sort(latencies)
+	return latencies[int(0.95*float64(len(latencies)))], busy
+}
+
+// predictedFor shows a GPU that serves requests to an Advisor, every second, and returns what is predicted for a profile.
+func predictedFor(t *testing.T, busy []float64, width float64, service gpu.Opt[time.Duration], profile string) Latency {
+	t.Helper()
+	a := New(DefaultOptions())
+	h := pod("ml", "Deployment/a")
+	h.Rightsizing.ServiceTime = service
+	g := wholeGPU(t, "H100-80GB", 0, load{gib: 4}, h)
+	s := &gpu.Snapshot{Time: start(), GPUs: []gpu.GPU{g}}
+	for _, share := range busy {
+		s.GPUs[0].Activity.GraphicsEngine, s.GPUs[0].Activity.SM = gpu.Some(share), gpu.Some(share*width)
+		s.GPUs[0].Activity.DRAM = gpu.Some(0.)
+		a.Observe(s)
+		s.Time = s.Time.Add(time.Second)
+	}
+
+	w := a.devices[wholeKey(g.UUID)].workload
+	e := evidenceOf(w, a.now)
+	e.requests = requestsOf(w, &e, h.Rightsizing)
+	for _, tried := range tryAll(&g, &e, wholeOf(&g), limits{stretch: 100}, a.options) {
+		if tried.profile.Name == profile {
+			return tried.latency
+		}
+	}
+	t.Fatalf("no profile %s", profile)
+	return Latency{}
+}
+
+// queueCase is a load of requests that stretches to a multiple of its latency in a slice of three sevenths.
+type queueCase struct {
+	width, service, load, spread float64
+	burst, seconds               float64 // the share of the requests that comes in bursts, and how long those are
+}
+
+func queueCases() (cases []queueCase) {
+	for _, width := range []float64{0.4, 0.6} {
+		for _, service := range []float64{0.005, 0.02, 0.1, 0.5, 2, 5} {
+			for _, load := range []float64{0.05, 0.2, 0.4} {
+				for _, spread := range []float64{0, 1} {
+					for _, burst := range [][2]float64{{0, 1}, {0.15, 10}, {0.5, 10}, {0.15, 60}, {0.4, 60}, {0.15, 300}} {
+						cases = append(cases, queueCase{width, service, load, spread, burst[0], burst[1]})
+					}
+				}
+			}
+		}
+	}
+	return cases
+}
+
+// TestLatencyOfQueues holds predictions against requests that are served one by one. Of a burst that keeps the whole GPU
+// busy it cannot be seen what waits there.
+func TestLatencyOfQueues(t *testing.T) {
+	const seconds = 3660
+	var contained, known, near [2]int // of requests that come at random, and in bursts
+	var all [2]int
+	for _, c := range queueCases() {
+		r := rand.New(rand.NewPCG(1, 2))
+		s := poisson(r, c.load, c.service, c.spread, seconds)
+		kind := 0
+		if c.burst > 0 {
+			s, kind = s.inBursts(r, c.burst, c.seconds), 1
+		}
+		k := StretchOf(Kernels{Width: c.width}, Slice{SMs: 60. / 132, Bandwidth: 0.5})
+		whole, busy := s.serve(1, seconds)
+		slice, _ := s.serve(k.Expected, seconds)
+
+		l, want := predictedFor(t, busy, c.width, gpu.Some(time.Duration(c.service*1e9)), "3g.40gb"), slice/whole
+		all[kind]++
+		if want >= l.Low && want <= l.High {
+			contained[kind]++
+		}
+		if l.Load <= 0.8 {
+			known[kind]++
+			if math.Abs(l.Figure/want-1) <= 0.25 {
+				near[kind]++
+			}
+		}
+	}
+
+	t.Logf("of %d: %d in the interval, %d of %d figures within a quarter", all, contained, near, known)
+	for kind, least := range [2]struct{ contained, near float64 }{{1, 0.95}, {0.95, 0.75}} {
+		if float64(contained[kind]) < least.contained*float64(all[kind]) ||
+			float64(near[kind]) < least.near*float64(known[kind]) {
+			t.Errorf("%d of %d in the interval, %d of %d figures within a quarter; expected %.0f and %.0f %%", contained[kind],
+				all[kind], near[kind], known[kind], 100*least.contained, 100*least.near)
+		}
+	}
+}
+
+// served returns a GPU that answers requests.
+func served(t testing.TB, busy, width float64, change func(*gpu.Holder)) gpu.GPU {
+	t.Helper()
+	h := pod("ml", "Deployment/a")
+	if change != nil {
+		change(&h)
+	}
+	return wholeGPU(t, "H100-80GB", 0, load{busy: busy, sm: busy * width, gib: 25}, h)
+}
+
+// TestLatencyDecides: kernels that a slice stretches within the limit make requests wait beyond it, unless it is known
+// that none does.
+func TestLatencyDecides(t *testing.T) {
+	refused := answer{Action: ActionKeep, Reason: ReasonLatency}
+	sliced := answer{Action: ActionSlice, Profile: "3g.40gb"}
+	for _, c := range []struct {
+		about  string
+		change func(*gpu.Holder)
+		strict bool
+		want   answer
+		figure string
+	}{
+		{about: "requests of unknown length", want: refused},
+		{about: "strictly", strict: true, want: refused},
+		{about: "requests that hardly wait", change: func(h *gpu.Holder) { h.Rightsizing.MaxStretch = gpu.Some(4.) }, want: sliced,
+			figure: FigureBusy},
+		{about: "a job", change: func(h *gpu.Holder) { h.Workload = "Job/a" }, want: sliced, figure: FigureBusy},
+		{about: "said to answer none", change: func(h *gpu.Holder) { h.Rightsizing.Closed = true }, want: sliced, figure: FigureBusy},
+	} {
+		g := served(t, 0.45, 0.6, c.change)
+		o := fastOptions()
+		o.Strict = c.strict
+		r := recommendFor(o, longEnough, g)
+		cmptest.Equal(t, c.about+": "+r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
+		if r.Predicted != nil {
+			cmptest.Equal(t, c.about+": figure", r.Predicted.Decided.Figure, c.figure)
+		}
+	}
+}
+
+// TestLatencyOfAJobIsNotKept: no queue is followed of what ends by itself.
+func TestLatencyOfAJobIsNotKept(t *testing.T) {
+	for owner, want := range map[string]int{"Job/a": 0, "CronJob/a": 0, "PyTorchJob/a": 0, "Deployment/a": 5} {
+		a := New(fastOptions())
+		g := served(t, 0.4, 0.6, func(h *gpu.Holder) { h.Workload = owner })
+		observeFor(a, start(), 2*time.Hour, g)
+		cmptest.Equal(t, owner, len(a.devices[wholeKey(g.UUID)].workload.Queues), want)
+	}
+}
+
+// TestSlowRequestsInASlice: requests that wait too long show by busy time, though their kernels do not.
+func TestSlowRequestsInASlice(t *testing.T) {
+	for closed, want := range map[bool]answer{
+		false: {Action: ActionGrow, Reason: ReasonLatency, Profile: "4g.40gb"},
+		true:  {Action: ActionKeep, Reason: ReasonLittleEvidence},
+	} {
+		a := New(fastOptions())
+		change := func(h *gpu.Holder) { h.Rightsizing.Closed = closed }
+		s := observeFor(a, start(), 48*time.Hour, served(t, 0.45, 0.6, change))
+
+		h := pod("ml", "Deployment/a")
+		change(&h)
+		// The kernels take 1.62 times as long, and work on as many SMs together.
+		moved := slicedGPU(t, "H100-80GB", "3g.40gb", load{0.73, 0.73 * 0.6 / 1.62 * 132 / 60, 0, 25}, h)
+		s = observeFor(a, s.Time.Add(time.Minute), 15*time.Minute, moved)
+		r := recommend(a, s).Devices[0]
+		cmptest.Equal(t, r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, want)
+	}
+}
+
+// TestBusiestHourIsKept: of each span of days the busiest hour stays, by a clock that is set, too, until it is too old.
+func TestBusiestHourIsKept(t *testing.T) {
+	var u queueUse
+	day := 24 * time.Hour
+	u.add(queueHour{Load: 0.5, Busy: 0.4}, start())
+	u.add(queueHour{Load: 0.3, Busy: 0.2}, start().Add(time.Hour))
+	cmptest.Equal(t, "of a day", u.busiest(start()).Load, float32(0.5))
+	u.shift(30)
+	cmptest.Equal(t, "after the clock was set", u.busiest(start().Add(30*day)).Load, float32(0.5))
+	u.add(queueHour{Load: 0.1, Busy: 0.1}, start().Add(38*day))
+	cmptest.Equal(t, "eight days later", u.busiest(start().Add(38*day)).Load, float32(0.5))
+	cmptest.Equal(t, "sixteen days later", u.busiest(start().Add(46*day)).Load, float32(0.1))
+	cmptest.Equal(t, "a month later", u.busiest(start().Add(70*day)), queueHour{})
+}
+
+// TestQueuesTakeLittle: 10,000 workloads that answer requests stay below 26 MiB. Following their queues allocates
+// nothing.
+func TestQueuesTakeLittle(t *testing.T) {
+	a := New(fastOptions())
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before, at := heap(), start()
+	for i := range 12_000 {
+		observeFor(a, at, time.Minute, served(t, 0.5, 0.03, func(h *gpu.Holder) {
+			h.Workload = fmt.Sprintf("Deployment/model-of-a-candidate-%d", i)
+		}))
+		at = at.Add(61 * time.Second)
+	}
+	if grown := heap() - before; grown > 26<<20 || len(a.workloads) < 8000 {
+		t.Errorf("%d workloads take %.1f MiB; expected 26 at most", len(a.workloads), float64(grown)/(1<<20))
+	}
+
+	s := &gpu.Snapshot{Time: at, GPUs: []gpu.GPU{served(t, 0.5, 0.6, nil)}}
+	for range 3700 {
+		s.Time = s.Time.Add(time.Second)
+		a.Observe(s)
+	}
+	if allocs := testing.AllocsPerRun(4000, func() {
+		s.Time = s.Time.Add(time.Second)
+		a.Observe(s)
+	}); allocs > 0 {
+		t.Errorf("%v allocations", allocs)
+	}
+}
