@@ -379,8 +379,8 @@ func watch(n *node, res *result, way int, hidden bool, which func(*subject, *can
 }
 
 // polledFrom is the minute from which on a node is polled before the advice is taken: until then each Snapshot is of a
-// minute.
-const polledFrom = observedMinutes - weekMinutes
+// minute. The advisor forgets the queues of hours after twelve days at the latest.
+const polledFrom = observedMinutes - 12*dayMinutes
 
 // watchedBefore is how much of the time on whole GPUs an adviser of slices has seen.
 const watchedBefore = 2 * dayMinutes

@@ -13,6 +13,8 @@ const (
 	figureError   = 0.25 // of a figure, relative to what was seen, up to a load of figureLoad
 	figureLoad    = 0.8
 	minFigureGood = 0.9
+	// minSample is how many predictions a share has to be of to be held against its limit.
+	minSample = 150
 )
 
 // prediction is one of the latency of requests, and what was seen.
@@ -28,6 +30,20 @@ func (p *prediction) contains(seen float64) bool {
 
 // isPredicted reports whether an answer has a prediction of latency.
 func isPredicted(l advise.Latency) bool { return l != advise.Latency{} }
+
+// recall returns how many workloads have a slice by what can be observed, and how many of them are recommended one that
+// does by that.
+func (s *summary) recall(way int) (total, recalled int) {
+	for i := range s.records {
+		if r := &s.records[i]; r.foreseeable && r.past {
+			total++
+			if v := &r.verdicts[way]; v.given && v.past {
+				recalled++
+			}
+		}
+	}
+	return total, recalled
+}
 
 // predictions returns those of the slices recommended by default, and the number of workloads that answer requests of
 // which nothing was predicted. Clients that wait are left out if annotations say that they do.
@@ -85,18 +101,25 @@ func within(errors []float64, limit float64) int {
 	return n
 }
 
-// latencyViolations returns which limits of the predictions of latency do not hold.
-func (s *summary) latencyViolations() []string {
+// shareViolations returns which limits do not hold of shares: of predictions of latency, and of recall.
+func (s *summary) shareViolations() []string {
 	var found []string
 	list, _ := s.predictions()
-	if _, after := contained(list); float64(after) < minContained*float64(len(list)) {
+	if _, after := contained(list); len(list) >= minSample && float64(after) < minContained*float64(len(list)) {
 		found = append(found, fmt.Sprintf("%d of %d intervals contain the p95 of latency that was seen; expected %.0f %%",
 			after, len(list), 100*minContained))
 	}
 	_, errors := figureErrors(list)
-	if good := within(errors, figureError); float64(good) < minFigureGood*float64(len(errors)) {
+	good := within(errors, figureError)
+	if len(errors) >= minSample && float64(good) < minFigureGood*float64(len(errors)) {
 		found = append(found, fmt.Sprintf("%d of %d figures of latency are within %.0f %% of what was seen; expected %.0f %%",
 			good, len(errors), 100*figureError, 100*minFigureGood))
+	}
+
+	total, recalled := s.recall(byDefault)
+	if total >= minSample && float64(recalled) < minRecall*float64(total) {
+		found = append(found, fmt.Sprintf("%d of the %d workloads that have a slice by what can be observed are recommended one; "+
+			"expected %.0f %%", recalled, total, 100*minRecall))
 	}
 	return found
 }
@@ -108,7 +131,7 @@ func (s *summary) renderLatency(b *strings.Builder) {
 %d of the workloads answer requests. These are simulated one by one, by code that shares nothing with the advisor
 (internal/sim/requests): arrivals are Poisson with the rate of each minute, in bursts of seconds, with a rate of each ten seconds, or
 of clients that wait for their answers; service times of 8 ms to 5 s on the whole GPU are constant, exponential or log-normal, of one kind
-of request or of several; one is served after the other, or up to 32 together. In the last 7 days before the advice the advisor is shown a
+of request or of several; one is served after the other, or up to 32 together. In the last 12 days before the advice the advisor is shown a
 poll every %d s, with the busy time that the simulation gives; before that, one Snapshot a minute. Compared is the p95
 of latency in the slice with that on the whole GPU, over the same requests of the %d busiest hours of the week after the move. A
 regret by latency is a ratio above %v; of clients that wait, a loss of more than 5 %% of throughput. Half of the workloads carry

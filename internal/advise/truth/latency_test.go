@@ -17,8 +17,10 @@ const (
 
 // judged are the requests of a workload in the busiest hours of a week on its whole GPU.
 type judged struct {
-	hours []int
-	whole []*servedHour
+	hours    []int
+	whole    []*servedHour
+	answered float64
+	p95      float64 // of latency
 }
 
 // waits is how the requests of a workload fare in a slice, in the hours that are judged.
@@ -26,7 +28,7 @@ type waits struct {
 	known         bool    // false if there were too few requests
 	latency, load float64 // p95 relative to the whole GPU; busy time in the slice
 	throughput    float64 // relative to the whole GPU
-	// bad is the first minute of the first hour that passed a limit; -1 if none did.
+	// bad is the first minute of the first hour that passed a limit, if all of them together do; -1 otherwise.
 	bad int
 }
 
@@ -55,33 +57,44 @@ func (s *subject) judge(n *node, week int) *judged {
 
 	j := &judged{hours: hours}
 	s.judged[week] = j
+	var all []requests.Result
 	for _, hour := range hours {
-		j.whole = append(j.whole, s.work.serve(hour, requestsDevice(n.wholeDevice())))
+		served := s.work.serve(hour, requestsDevice(n.wholeDevice()))
+		j.whole, all = append(j.whole, served), append(all, served.results...)
+		j.answered += served.answered()
 	}
+	j.p95 = p95(all)
 	return j
 }
 
 // waitsIn returns how the requests fare on a device.
 func (j *judged) waitsIn(w *workload, on kernels.Device) waits {
 	v := waits{bad: -1, throughput: 1, latency: 1}
-	var whole, slice []requests.Result
-	all, done := 0., 0.
-	for i, hour := range j.hours {
+	if j.answered < minRequests {
+		return v
+	}
+	var served []*servedHour
+	var all []requests.Result
+	done := 0.
+	for _, hour := range j.hours {
 		got := w.serve(hour, requestsDevice(on))
-		before, after := p95(j.whole[i].results), p95(got.results)
-		if w.serves.exceeds(after, before, got.answered(), j.whole[i].answered()) && v.bad < 0 {
-			v.bad = hour * 60
-		}
-		whole, slice = append(whole, j.whole[i].results...), append(slice, got.results...)
-		all, done = all+j.whole[i].answered(), done+got.answered()
+		served, all, done = append(served, got), append(all, got.results...), done+got.answered()
 		for _, p := range got.polls {
 			v.load += p.Busy / float64(len(got.polls)*len(j.hours))
 		}
 	}
-	if all < minRequests {
+
+	v.known, v.latency, v.throughput = true, p95(all)/j.p95, done/j.answered
+	if !v.regret(w) {
 		return v
 	}
-	v.known, v.latency, v.throughput = true, p95(slice)/p95(whole), done/all
+	for i, got := range served {
+		whole := j.whole[i]
+		if w.serves.exceeds(p95(got.results), p95(whole.results), got.answered(), whole.answered()) {
+			v.bad = j.hours[i] * 60
+			break
+		}
+	}
 	return v
 }
 

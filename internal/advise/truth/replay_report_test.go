@@ -8,6 +8,31 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 )
 
+// renderReplays has traces in the shape of published ones.
+func (s *summary) renderReplays(b *strings.Builder) {
+	b.WriteString(`
+## Replayed traces
+
+A replay shows the advisor the first half of a trace and holds its advice against the second. These traces are synthetic, in the shape of
+three published ones, which are not shipped: [rightsizing-replay.md](rightsizing-replay.md) says how to run those, or your own. What
+kernels use of the GPU is in none of the published ones; it was drawn at random. Without it nothing is advised.
+
+| shape | | moved | killed | lost more than 5 % in an hour | kernels stretched above 2 at p95 | p95 of latency above 2 |
+|---|---|--:|--:|--:|--:|--:|
+`)
+	all := append(shapes(1, true), shapes(1, false)...)
+	for i, r := range s.replays {
+		about := all[i].name + ", " + all[i].about + ", " + all[i].model
+		if !r.measured {
+			about += ", without width"
+		}
+		b.WriteString("| " + about + " ")
+		r.renderCounts(b, "advised", func(a *replayed) *moved { return a.advised })
+		b.WriteString("| ")
+		r.renderCounts(b, "naive rule", func(a *replayed) *moved { return a.naive })
+	}
+}
+
 // render writes what the advice would have done, with each workload that moves if all are wanted.
 func (r *replay) render(b *strings.Builder, all bool) {
 	fmt.Fprintf(b, "%d workloads on %s, a row every %v; advised at half time, %s, and judged by the rest.\n\n", len(r.answers),
@@ -37,7 +62,8 @@ func (r *replay) render(b *strings.Builder, all bool) {
 			"(`STARTS=seen` takes the beginning for a start).\n")
 	}
 
-	b.WriteString("\n| | moved | killed | lost more than 5 % in an hour | p95 of latency above 2 |\n|---|--:|--:|--:|--:|\n")
+	b.WriteString("\n| | moved | killed | lost more than 5 % in an hour | kernels stretched above 2 at p95 | " +
+		"p95 of latency above 2 |\n|---|--:|--:|--:|--:|--:|\n")
 	r.renderCounts(b, "advised", func(a *replayed) *moved { return a.advised })
 	r.renderCounts(b, "naive rule", func(a *replayed) *moved { return a.naive })
 	b.WriteString("\n")
@@ -45,8 +71,8 @@ func (r *replay) render(b *strings.Builder, all bool) {
 		return
 	}
 
-	b.WriteString("| workload | | slice | memory, GiB | killed | busy | worst hour | work that waits, p95 | on the whole GPU | " +
-		"latency, p95 |\n|---|---|---|--:|---|--:|--:|--:|--:|--:|\n")
+	b.WriteString("| workload | | slice | memory, GiB | killed | busy | stretch, p95 | worst hour | work that waits, p95 | on the whole GPU | " +
+		"latency, p95 |\n|---|---|---|--:|---|--:|--:|--:|--:|--:|--:|\n")
 	for i := range r.answers {
 		a := &r.answers[i]
 		a.advised.render(b, a.name, "advised")
@@ -57,7 +83,7 @@ func (r *replay) render(b *strings.Builder, all bool) {
 }
 
 func (r *replay) renderCounts(b *strings.Builder, name string, of func(*replayed) *moved) {
-	given, killed, slow, late := 0, 0, 0, 0
+	given, killed, slow, stretched, late := 0, 0, 0, 0, 0
 	for i := range r.answers {
 		m := of(&r.answers[i])
 		if m == nil {
@@ -70,15 +96,21 @@ func (r *replay) renderCounts(b *strings.Builder, name string, of func(*replayed
 		if m.worstHour < minThroughput {
 			slow++
 		}
-		if m.latency > maxStretch*resolution {
+		if m.isStretched() {
+			stretched++
+		}
+		if m.isLate() {
 			late++
 		}
 	}
-	lateText := "–"
-	if r.service > 0 {
-		lateText = fmt.Sprint(late)
+	text := func(count int, known bool) string {
+		if !known {
+			return "–"
+		}
+		return fmt.Sprint(count)
 	}
-	fmt.Fprintf(b, "| %s | %d | %d | %d | %s |\n", name, given, killed, slow, lateText)
+	fmt.Fprintf(b, "| %s | %d | %d | %d | %s | %s |\n", name, given, killed, slow, text(stretched, r.measured),
+		text(late, r.service > 0 && r.measured))
 }
 
 func (m *moved) render(b *strings.Builder, name, by string) {
@@ -95,6 +127,7 @@ func (m *moved) render(b *strings.Builder, name, by string) {
 	if m.latency > 0 {
 		latency = fmt.Sprintf("%.2f", m.latency)
 	}
-	fmt.Fprintf(b, "| %s | %s | %s | %.1f | %s | %s%.2f | %s%.3f | %s%.1f s | %.1f s | %s |\n", name, by, m.profile.Name,
-		m.memory/gib, killed, about, m.busy, about, m.worstHour, about, m.waits, m.waitsWhole, latency)
+	fmt.Fprintf(b, "| %s | %s | %s | %.1f | %s | %s%.2f | %s%.2f | %s%.3f | %s%.1f s | %.1f s | %s |\n", name, by,
+		m.profile.Name, m.memory/gib, killed, about, m.busy, about, m.stretch, about, m.worstHour, about, m.waits, m.waitsWhole,
+		latency)
 }

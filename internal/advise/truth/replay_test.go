@@ -16,8 +16,8 @@ import (
 )
 
 var (
-	traceFile   = flag.String("trace", "", "CSV file to replay")
-	traceModel  = flag.String("model", "A100-80GB", "model of the GPUs that the workloads of the trace have")
+	traceFile   = flag.String("replay", "", "CSV file to replay")
+	traceModel  = flag.String("replay-model", "A100-80GB", "model of the GPUs that the workloads of the trace have")
 	startsSeen  = flag.Bool("starts-seen", false, "workloads that run at the beginning of the trace were started there")
 	serviceTime = flag.Duration("service-time", 0, "of the requests of all workloads, on the whole GPU; 0 if unknown")
 )
@@ -25,7 +25,7 @@ var (
 // TestReplay replays a trace and prints what the advice would have done.
 func TestReplay(t *testing.T) {
 	if *traceFile == "" {
-		t.Skip("needs -trace, a file")
+		t.Skip("needs -replay, a file")
 	}
 	at := slices.IndexFunc(models(), func(m model) bool { return m.Name == *traceModel })
 	if at < 0 {
@@ -33,7 +33,7 @@ func TestReplay(t *testing.T) {
 		for _, m := range models() {
 			names = append(names, m.Name)
 		}
-		t.Fatalf("-model %q: expected one of %s", *traceModel, strings.Join(names, ", "))
+		t.Fatalf("model %q: expected one of %s", *traceModel, strings.Join(names, ", "))
 	}
 	f, err := os.Open(*traceFile)
 	if err != nil {
@@ -58,6 +58,7 @@ type replay struct {
 	service    time.Duration
 	from, half time.Time
 	started    bool // what runs at the beginning was started there
+	measured   bool // the trace has what kernels use of the GPU
 	answers    []replayed
 }
 
@@ -75,14 +76,21 @@ type moved struct {
 	killed     bool
 	known      bool // what kernels use of the GPU; figures of time are those of the widest that is possible, if not
 	busy       float64
+	stretch    float64 // of kernels at p95
 	worstHour  float64 // throughput
 	waits      float64 // of work in the slice's queue at p95, in seconds
 	waitsWhole float64 // on the whole GPU
 	latency    float64 // p95 relative to the whole GPU, of simulated requests; 0 if the service time is not known
 }
 
-// harmed reports whether a move kills a workload, or makes it lose more than a twentieth of its busiest hour.
-func (m *moved) harmed() bool { return m != nil && (m.killed || m.worstHour < minThroughput) }
+// harmed reports whether a move kills a workload, costs it more than a twentieth of an hour's throughput, or stretches its
+// kernels or requests beyond their limit.
+func (m *moved) harmed() bool {
+	return m != nil && (m.killed || m.worstHour < minThroughput || m.isStretched() || m.isLate())
+}
+
+func (m *moved) isStretched() bool { return m.known && m.stretch > maxStretch*resolution }
+func (m *moved) isLate() bool      { return m.latency > maxStretch*resolution }
 
 // newReplay replays a trace.
 func newReplay(m *model, list []*traced, started bool, service time.Duration) *replay {
@@ -99,6 +107,7 @@ func newReplay(m *model, list []*traced, started bool, service time.Duration) *r
 	}
 	r.half = r.from.Add(last.Sub(r.from) / 2)
 	for _, w := range list {
+		r.measured = r.measured || slices.ContainsFunc(w.rows, func(row traceRow) bool { return row.width.Present() })
 		r.answers = append(r.answers, r.replay(w))
 	}
 	return r
@@ -227,7 +236,7 @@ const reachableBandwidth = 0.9
 func (r *replay) move(rows []traceRow, profile string) *moved {
 	at := slices.IndexFunc(r.model.Profiles, func(p gpu.Profile) bool { return p.Name == profile })
 	m := &moved{profile: &r.model.Profiles[at], worstHour: 1, known: true}
-	var hour, whole, slice, worked, wholeQueue, sliceQueue []float64
+	var hour, whole, slice, worked, stretches []float64
 	began := rows[0].time
 	for i := range rows {
 		row := &rows[i]
@@ -238,7 +247,8 @@ func (r *replay) move(rows []traceRow, profile string) *moved {
 		m.memory = max(m.memory, row.memory)
 		m.known = m.known && row.width.Present() && row.bandwidth.Present()
 		work := row.busy * seconds
-		stretched := work * r.stretch(row, m.profile)
+		stretches = append(stretches, r.stretch(row, m.profile))
+		stretched := work * stretches[i]
 		whole, slice, worked = append(whole, work-seconds), append(slice, stretched-seconds), append(worked, work)
 		m.busy += min(stretched, seconds)
 		for len(hour) <= int(row.time.Sub(began)/time.Hour) {
@@ -252,8 +262,8 @@ func (r *replay) move(rows []traceRow, profile string) *moved {
 	for _, stretched := range hour {
 		m.worstHour = min(m.worstHour, 3600/max(3600, stretched))
 	}
-	wholeQueue, sliceQueue = queue(whole), queue(slice)
-	m.waitsWhole, m.waits = weighted(wholeQueue, worked, 0.95), weighted(sliceQueue, worked, 0.95)
+	m.stretch = weighted(stretches, worked, 0.95)
+	m.waitsWhole, m.waits = weighted(queue(whole), worked, 0.95), weighted(queue(slice), worked, 0.95)
 	if r.service > 0 && m.known {
 		m.latency = r.latency(rows, m.profile)
 	}

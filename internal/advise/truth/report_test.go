@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
+	"time"
 )
 
 // summary is what all nodes gave.
@@ -21,6 +23,8 @@ type summary struct {
 	// smallPackings were compared with the exhaustive optimum; sharedPackings of them need fewer GPUs than they hold.
 	smallPackings, sharedPackings int
 	full                          *agreement
+	took                          time.Duration // for the nodes, without those of the full simulator
+	replays                       []*replay     // of the shapes with what kernels use of the GPU, and then without
 }
 
 func summarize(results []*result) *summary {
@@ -85,6 +89,9 @@ nothing foretells, are counted apart.
 	s.renderStarts(&b)
 	s.renderKinds(&b)
 	s.full.render(&b)
+	s.renderReplays(&b)
+	fmt.Fprintf(&b, "\n## Time\n\nThe evaluation of the nodes took %v on %d processors, the comparison with the full simulator "+
+		"left out.\n", s.took.Round(time.Minute), runtime.GOMAXPROCS(0))
 	return b.String()
 }
 

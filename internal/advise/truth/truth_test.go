@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 )
 
 var (
@@ -40,14 +41,16 @@ func evaluateAll(seed uint64, count int) []*result {
 
 // TestAdviceIsTrue: what is recommended is applied, and the limits hold.
 func TestAdviceIsTrue(t *testing.T) {
+	began := time.Now()
 	results := evaluateAll(*seed, *nodes)
+	took := time.Since(began)
 	for _, r := range results {
 		for _, wrong := range r.wrong {
 			t.Error(wrong)
 		}
 	}
 	s := summarize(results)
-	for _, v := range slices.Concat(violations(s.records), s.latencyViolations()) {
+	for _, v := range slices.Concat(violations(s.records), s.shareViolations()) {
 		t.Error(v)
 	}
 	if s.given(byDefault) == 0 || s.given(strictly) == 0 {
@@ -61,6 +64,11 @@ func TestAdviceIsTrue(t *testing.T) {
 		t.Error("the naive rule harmed no workload: the generator has none that can be harmed")
 	}
 	if *report != "" {
+		s.took = took
+		for _, one := range append(shapes(1, true), shapes(1, false)...) {
+			r, _ := mustReplay(t, &one)
+			s.replays = append(s.replays, r)
+		}
 		s.full = compareNodes(t, *seed, *fullNodes, *fullHours*60, *fullHours*60/8)
 		if err := os.WriteFile(*report, []byte(s.render()), 0o644); err != nil {
 			t.Fatal(err)
