@@ -76,7 +76,8 @@ behave.
 windows of 60 s. Then what is recommended is applied, and the same workload runs on for 7 days in its slice; it is compared
 with the whole GPU minute by minute. The move starts its pod again. Work that a slice has no time for is lost, not queued; so is what its media engines cannot do of a workload that
 keeps more of them busy than it has. A regret is a loss of more than
-5 %% of throughput over the 7 days, or a p95 of stretch above 2. Workloads that get a new version after the advice, which
+5 %% of throughput over the 7 days, a p95 of stretch above 2, or a p95 of latency more than twice that on the whole GPU, by [requests](#requests).
+Workloads that get a new version after the advice, which
 nothing foretells, are counted apart.
 
 `, s.nodes, strings.Join(s.models(), ", "), len(s.records))
@@ -155,7 +156,8 @@ func (s *summary) renderOracles(b *strings.Builder) {
 	b.WriteString(`## Against two oracles
 
 One knows what will happen. The other knows every minute that was observed, decides by the expected stretch, keeps no
-reserve, and moves nothing of which it saw no start. Precision: of the slices recommended, those that the oracle agrees to. Recall: of the workloads that the oracle has a
+reserve, and moves nothing of which it saw no start. Both know the latency of requests in each slice in the busiest hours of their time, whether
+service times are known or not. Precision: of the slices recommended, those that the oracle agrees to. Recall: of the workloads that the oracle has a
 slice for, those that were recommended one that it agrees to.
 
 | oracle | workloads with a slice | precision, default | recall, default | precision, strict | recall, strict |
@@ -225,7 +227,8 @@ seen.
 			f.name, 100*quantile(errors, 0.5), 100*quantile(errors, 0.95), percent(above, len(errors)))
 	}
 	below := s.count(byDefault, func(v *verdict) bool { return v.seen.stretch*resolution < v.predicted.Low })
-	fmt.Fprintf(b, "\nSeen below *low*: %s.\n\n", percent(below, s.given(byDefault)))
+	fmt.Fprintf(b, "\nSeen below *low*: %s. Minutes differ where requests are of several kinds: the p95 of what was observed in them is "+
+		"above the mean.\n\n", percent(below, s.given(byDefault)))
 }
 
 func quantile(values []float64, q float64) float64 {
