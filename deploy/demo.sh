@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Two simulated nodes, a Prometheus that scrapes them with the rules of deploy/prometheus, and Grafana with the dashboards, until Ctrl-C.
-# Prometheus and Grafana are used if they are installed; what is missing is named. Nothing outside a temporary folder is changed.
+# One of the nodes has eight days behind it, so that right-sizing has its answers at once. Prometheus and Grafana are used if they are
+# installed; what is missing is named. Nothing outside a temporary folder is changed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -41,10 +42,47 @@ wait_for() {
 	return 1
 }
 
-# node NAME FLAGS... starts a simulated node and appends it to the targets.
+# write_history ADDRESS FROM SECONDS lets a stepped clock pass from a time in Unix seconds on, and prints what the node shows every five
+# minutes, as OpenMetrics with timestamps.
+step=300
+write_history() {
+	local steps=$(($3 / step))
+	for _ in $(seq "$steps"); do
+		printf 'next\nurl = "http://%s/-/sim/advance?by=%ss"\nrequest = POST\noutput = /dev/null\n' "$1" "$step"
+		printf 'next\nurl = "http://%s/metrics"\nheader = "Accept: application/openmetrics-text;version=1.0.0"\n' "$1"
+	done | curl --silent --fail --config - |
+		awk -v at=$(($2 + step)) -v step="$step" -v labels='instance="h100-underused",cluster="demo",job="mig-exporter"' '
+			/^# EOF/ { at += step; next }
+			/^#/ { next }
+			{
+				name = $1; value = $NF
+				brace = index($0, "{")
+				if (brace && brace < index($0 " ", " ")) {
+					close_at = match($0, /} [^}]*$/)
+					print substr($0, 1, brace) labels (substr($0, brace + 1, 1) == "}" ? "" : ",") substr($0, brace + 1, close_at - brace) " " value " " at
+				} else {
+					print name "{" labels "} " value " " at
+				}
+			}
+			END { print "# EOF" }'
+}
+
+# move_clock ADDRESS FROM lets a stepped clock pass as the wall clock does, from a time in Unix seconds on.
+move_clock() {
+	local now from=$2
+	while sleep 15; do
+		now=$(date +%s)
+		curl --silent --fail --request POST --output /dev/null "http://$1/-/sim/advance?by=$((now - from))s" || continue
+		from=$now
+	done
+}
+export -f move_clock
+
+# node NAME FLAGS... starts a simulated node, in address, and appends it to the targets.
 targets=()
+address=
 node() {
-	local name=$1 address
+	local name=$1
 	shift
 	start "$name" "$program" --driver=sim --web.listen-address=127.0.0.1:0 "$@"
 	address=$(wait_for "$name" 'msg=listening .*address=([^ ]+)')
@@ -52,21 +90,50 @@ node() {
 	targets+=("{targets: [\"$address\"], labels: {instance: $name, cluster: demo}}")
 }
 
-node a100-mixed --sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml --dcgm.mode=embedded
-# GpuUnderused fires once the advisor has seen a day.
-node h100-underused --sim.scenario=testdata/scenarios/h100-underused.yaml
-
 prometheus=$(command -v prometheus || true)
+promtool=$(command -v promtool || true)
+past=0
+if [ -n "$prometheus" ] && [ -n "$promtool" ] && command -v curl >/dev/null && command -v awk >/dev/null; then
+	past=${DEMO_PAST_SECONDS:-691200}
+elif [ -n "$prometheus" ]; then
+	say "promtool, curl or awk is missing, so the nodes begin without a past: GpuUnderused fires after a day"
+fi
+
+node a100-mixed --sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml --dcgm.mode=embedded
+underused=(--sim.scenario=testdata/scenarios/h100-underused.yaml)
+if [ "$past" = 0 ]; then
+	node h100-underused "${underused[@]}"
+else
+	# Its clock is moved from here: through the past at once, then as time passes.
+	clock=$(($(date +%s) - past))
+	export MIG_SIM_START
+	MIG_SIM_START=$(date -u -d "@$clock" +%Y-%m-%dT%H:%M:%SZ)
+	node h100-underused "${underused[@]}" --sim.clock=step --poll.interval=${step}s
+	say "the last $((past / 3600)) hours of h100-underused pass now"
+	write_history "$address" "$clock" "$past" >"$dir/history"
+	"$promtool" tsdb create-blocks-from openmetrics --quiet --max-block-duration=192h "$dir/history" "$dir/data" >"$dir/promtool.log" 2>&1 || {
+		tail -n 5 "$dir/promtool.log"
+		exit 1
+	}
+	rm "$dir/history"
+	start clock bash -c 'move_clock "$@"' move_clock "$address" $((clock + past / step * step))
+fi
+
 if [ -z "$prometheus" ]; then
 	say "there is no prometheus on the PATH, so there are no rules and no dashboards. Debian's: apt-get install prometheus"
 	say "Ctrl-C ends the demo"
 	wait -n || true
 	exit 1
 fi
+# Alerts wait for minutes to hours: 15 s are enough to see them here.
+mkdir "$dir/rules"
+for rules in deploy/prometheus/*.rules.yaml; do
+	sed -E 's/^( +for:) .*/\1 15s/' "$rules" >"$dir/rules/${rules##*/}"
+done
 config=$dir/prometheus.yml
 {
 	echo "global: {scrape_interval: 15s, evaluation_interval: 15s}"
-	echo "rule_files: [\"$PWD/deploy/prometheus/*.rules.yaml\"]"
+	echo "rule_files: [\"$dir/rules/*.rules.yaml\"]"
 	echo "scrape_configs:"
 	echo "  - {job_name: mig-exporter, honor_labels: true, static_configs: [$(IFS=,; echo "${targets[*]}")]}"
 } >"$config"

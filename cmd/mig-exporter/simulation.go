@@ -28,6 +28,9 @@ import (
 // stateVariable names the file by which processes share a simulated node, among them those that load its C library.
 const stateVariable = "MIG_SIM_STATE"
 
+// startVariable names the time at which a stepped clock begins, so that a demonstration can have a past.
+const startVariable = "MIG_SIM_START"
+
 // simulation is the kind of a node whose GPUs, pods and host engine do not exist.
 type simulation struct {
 	*sim.Node
@@ -62,6 +65,13 @@ func (n *node) openSimulation(cfg *Config) error {
 func startSimulated(scenario *sim.Scenario, clock sim.ClockMode) (*sim.Node, error) {
 	if path := os.Getenv(stateVariable); path != "" {
 		return sim.Join(scenario, clock, path)
+	}
+	if text := os.Getenv(startVariable); text != "" && clock == sim.ClockStep {
+		start, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			return nil, fmt.Errorf("%s=%.64q: expected a time such as 2026-01-01T00:00:00Z", startVariable, text)
+		}
+		return sim.New(scenario, sim.NewSteppedClock(start))
 	}
 	return sim.New(scenario, sim.NewClock(clock))
 }

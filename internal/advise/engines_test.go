@@ -353,3 +353,11 @@ func TestEnginesTakeLittle(t *testing.T) {
 		t.Errorf("%v allocations", allocs)
 	}
 }
+
+// TestExplanationWithoutKernels: what decodes and runs no kernel is not said to do nothing.
+func TestExplanationWithoutKernels(t *testing.T) {
+	g := video(t, 0.1)
+	g.Activity = gpu.Activity{GraphicsEngine: gpu.Some(0.), SM: gpu.Some(0.), DRAM: gpu.Some(0.)}
+	r := recommendFor(fastOptions(), longEnough, g)
+	cmptest.HasTexts(t, r.Explanation, "no kernel ran on it; 0.7 of 7 decoders busy at p99", "1g.10gb has the memory, and 1 decoder;")
+}

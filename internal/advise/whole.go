@@ -264,8 +264,9 @@ func (r *Recommendation) explain(o Options) string {
 	gib := func(bytes float64) string { return fmt.Sprintf("%.1f GiB", bytes/(1<<30)) }
 	switch {
 	case r.Action == ActionSlice && e.NeverBusy:
-		return fmt.Sprintf("at most %s of memory, and nothing ran on it: %s has the memory; how far it would stretch "+
-			"requests is unknown", gib(e.MemoryBytes), r.Recommended)
+		return fmt.Sprintf("at most %s of memory, and no kernel ran on it%s: %s has the memory%s; how far it would stretch "+
+			"requests is unknown", gib(e.MemoryBytes), prefixed("; ", e.describeMedia()), r.Recommended,
+			prefixed(", and ", r.Predicted.describeEngines()))
 	case r.Action == ActionSlice:
 		return fmt.Sprintf("at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs%s: %s does the "+
 			"work%s, %s", gib(e.MemoryBytes), 100*e.BusyMean,

@@ -50,8 +50,8 @@ func TestRightsizingLoop(t *testing.T) {
 	if got := n.gpusOf("GpuRightsizingCandidate"); got != "0 1 2 5" {
 		t.Errorf("GpuRightsizingCandidate fires for GPUs %q, want 0 1 2 5", got)
 	}
-	n.expectSummary("GpuRightsizingCandidate", "GPU 1 of gpu-node-1:9401 is larger than its work needs: 1g.20gb would do and "+
-		"set 80.3% of its SMs free (held by search/embedder-0).")
+	n.expectSummary("GpuRightsizingCandidate", "GPU 1 of gpu-node-1:9401 is larger than its work needs: 2g.20gb would do and "+
+		"set 75.8% of its SMs free (held by search/embedder-0).")
 	n.expectOneAnswer(socket, "0 1 2 5", false)
 	before := n.valueNow(`avg(nvidia_gpu_sm_activity_ratio{gpu=~"[0125]"})`)
 	layouts := filepath.Join(dir, "layouts.yaml")
@@ -64,11 +64,11 @@ func TestRightsizingLoop(t *testing.T) {
 		t.Errorf("pods that move: %v, want 4", pods)
 	}
 	migctl(t, socket, "mode", "on", "7", "--yes")
-	if plan := migctl(t, socket, "plan", "-f", layouts, "--layout", "gpu-7"); !strings.Contains(plan, "1g.20gb") {
-		t.Errorf("the plan creates no 1g.20gb:\n%s", plan)
+	if plan := migctl(t, socket, "plan", "-f", layouts, "--layout", "gpu-7"); !strings.Contains(plan, "3g.40gb") {
+		t.Errorf("the plan creates no 3g.40gb:\n%s", plan)
 	}
 	applied := printed(t, socket, "apply", "-f", layouts, "--layout", "gpu-7", "--yes")
-	examplePage().expect(t, "room left for", applied, "GPU 7  H100", "\n\nOperation")
+	examplePage().expect(t, "Takes    8 steps", applied, "GPU 7  H100", "\n\nOperation")
 	for _, p := range pods {
 		q := url.Values{"namespace": {p.namespace}, "pod": {p.name}, "resource": {p.resource}}
 		n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?"+q.Encode())

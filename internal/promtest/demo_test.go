@@ -2,16 +2,24 @@ package promtest
 
 import (
 	"bufio"
+	"errors"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/common/promslog"
 	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
 )
 
 // fakePrometheus stands in for the real one: it keeps its configuration and says that it is ready.
@@ -19,6 +27,12 @@ const fakePrometheus = `#!/bin/sh
 for arg; do case $arg in --config.file=*) cp "${arg#*=}" "$KEPT_CONFIG" ;; esac; done
 echo "Server is ready to receive web requests."
 exec sleep 600
+`
+
+// fakePromtool keeps the history that it is given, the last argument but one.
+const fakePromtool = `#!/bin/sh
+while [ $# -gt 2 ]; do shift; done
+cp "$1" "$KEPT_HISTORY"
 `
 
 // demo is a running deploy/demo.sh.
@@ -33,8 +47,8 @@ type demo struct {
 // startDemo starts the demo with nothing on its PATH but what is in tools and the programs that every Debian has.
 func startDemo(t *testing.T, tools string, env ...string) *demo {
 	t.Helper()
-	for _, name := range []string{"bash", "sh", "basename", "cp", "dirname", "head", "mktemp", "rm", "sed", "seq",
-		"setsid", "sleep", "tail"} {
+	for _, name := range []string{"awk", "bash", "sh", "basename", "cp", "curl", "date", "dirname", "head", "mkdir", "mktemp",
+		"rm", "sed", "seq", "setsid", "sleep", "tail"} {
 		path, err := exec.LookPath(name)
 		if err != nil {
 			t.Fatal(err)
@@ -97,11 +111,15 @@ func (d *demo) interrupt() {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	tools, kept := t.TempDir(), filepath.Join(t.TempDir(), "prometheus.yml")
-	if err := os.WriteFile(filepath.Join(tools, "prometheus"), []byte(fakePrometheus), 0o700); err != nil { //nolint:gosec // it is run
-		t.Fatal(err)
+	for name, script := range map[string]string{"prometheus": fakePrometheus, "promtool": fakePromtool} {
+		if err := os.WriteFile(filepath.Join(tools, name), []byte(script), 0o700); err != nil { //nolint:gosec // it is run
+			t.Fatal(err)
+		}
 	}
-	d := startDemo(t, tools, "KEPT_CONFIG="+kept)
+	history := filepath.Join(t.TempDir(), "history")
+	d := startDemo(t, tools, "KEPT_CONFIG="+kept, "KEPT_HISTORY="+history, "DEMO_PAST_SECONDS=3600")
 	d.until("Ctrl-C")
+	expectPast(t, readFile(t, history), 12)
 	loaded, err := config.LoadFile(kept, false, promslog.NewNopLogger())
 	if err != nil {
 		t.Fatal(err)
@@ -109,11 +127,7 @@ func TestDemo(t *testing.T) {
 	if len(loaded.RuleFiles) != 1 {
 		t.Errorf("rule files %v", loaded.RuleFiles)
 	}
-	for _, pattern := range loaded.RuleFiles {
-		if files, err := filepath.Glob(pattern); err != nil || len(files) == 0 {
-			t.Errorf("no rules in %s: %v", pattern, err)
-		}
-	}
+	expectShortWaits(t, loaded.RuleFiles)
 	for _, job := range loaded.ScrapeConfigs {
 		if !job.HonorLabels {
 			t.Errorf("job %s has no honor_labels", job.JobName)
@@ -143,6 +157,59 @@ func TestDemo(t *testing.T) {
 		t.Errorf("%d nodes:\n%s", nodes, strings.Join(d.said, "\n"))
 	}
 	d.interrupt()
+}
+
+// expectShortWaits fails the test unless there are rules, of which all alerts wait for 15 s.
+func expectShortWaits(t *testing.T, patterns []string) {
+	t.Helper()
+	waits := regexp.MustCompile(`(?m)^ +for: (.*)$`)
+	for _, pattern := range patterns {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Errorf("no rules in %s: %v", pattern, err)
+		}
+		for _, file := range files {
+			for _, wait := range waits.FindAllStringSubmatch(readFile(t, file), -1) {
+				if wait[1] != "15s" {
+					t.Errorf("%s: an alert waits for %s", file, wait[1])
+				}
+			}
+		}
+	}
+}
+
+// expectPast fails the test unless promtool can read a history, and it has so many samples of a GPU, the last one of now.
+func expectPast(t *testing.T, text string, samples int) {
+	t.Helper()
+	p := textparse.NewOpenMetricsParser([]byte(text), labels.NewSymbolTable())
+	var times []int64
+	for {
+		entry, err := p.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if entry != textparse.EntrySeries {
+			continue
+		}
+		var l labels.Labels
+		p.Labels(&l)
+		_, at, _ := p.Series()
+		if at == nil || l.Get("instance") != "h100-underused" || l.Get("job") != "mig-exporter" {
+			t.Fatalf("%s at %v", l, at)
+		}
+		if l.Get(model.MetricNameLabel) == "nvidia_gpu_sm_activity_ratio" && l.Get("gpu") == "1" {
+			times = append(times, *at)
+		}
+	}
+	if len(times) != samples || !slices.IsSorted(times) {
+		t.Fatalf("samples at %v; expected %d", times, samples)
+	}
+	if age := time.Since(time.UnixMilli(times[samples-1])); age < 0 || age > 10*time.Minute {
+		t.Errorf("the last sample is of %s ago", age)
+	}
 }
 
 // TestDemoWithoutPrometheus: it says what is missing and how to get it, and serves the nodes all the same.

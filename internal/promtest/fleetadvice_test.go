@@ -84,6 +84,8 @@ func TestFleetAgreesWithTheAdvisor(t *testing.T) {
 	_, server := serveAPI(t, n.Prometheus)
 	r := askFleet(t, server, "8d", scraped().Add(week))
 	explained := map[int]device{
+		// the history of five-minute means knows no latency
+		1: {Action: "slice", RecommendedProfile: "2g.20gb"},
 		// a GPU is judged with all that ran on it
 		6: {Action: "slice", RecommendedProfile: "3g.40gb"},
 		// means over five minutes hide what lasts one

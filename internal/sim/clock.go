@@ -55,6 +55,13 @@ func NewClock(mode ClockMode) *Clock {
 	return c
 }
 
+// NewSteppedClock returns a stepped clock that begins at a time.
+func NewSteppedClock(start time.Time) *Clock {
+	c := NewClock(ClockStep)
+	c.start, c.now = start, start
+	return c
+}
+
 // Start is the time at which the clock began; a scenario's times count from it.
 func (c *Clock) Start() time.Time { return c.start }
 

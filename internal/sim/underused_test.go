@@ -8,6 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/podmeta"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
@@ -50,6 +51,8 @@ func snapshot(t *testing.T, n *sim.Node) *gpu.Snapshot {
 				Container: gpu.Container{Namespace: c.Namespace, Pod: c.Pod, Name: c.Name}, PodUID: c.PodUID, Workload: c.Owner,
 				Resource: c.Devices[0].Resource, Sharing: gpu.SharingExclusive,
 			}}
+			pod, _ := n.PodByName(c.Namespace, c.Pod, time.Time{})
+			g.Holders[0].Rightsizing, _ = podmeta.ParseHints(pod.Annotations)
 			g.Allocated = gpu.Some(true)
 		}
 		s.GPUs = append(s.GPUs, g)
@@ -95,8 +98,8 @@ func adviceAfter(t *testing.T, scenario string, o advise.Options, duration time.
 func TestUnderusedNodeHasEveryAnswer(t *testing.T) {
 	cmptest.Equal(t, "advice", adviceAfter(t, "h100-underused", advise.DefaultOptions(), 25*time.Hour), map[string]string{
 		"classifier-0": "slice  1g.10gb+me",
-		"embedder-0":   "slice  1g.20gb",
-		"reranker-0":   "slice  2g.20gb",
+		"embedder-0":   "slice  2g.20gb",
+		"reranker-0":   "slice  3g.40gb",
 		"small-llm-0":  "keep preallocated ",
 		"medium-llm-0": "keep busy ",
 		"notebook-ben": "slice  1g.10gb",
