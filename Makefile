@@ -126,6 +126,16 @@ evaluate: toolchain ## evaluate right-sizing on 1,000 simulated nodes and write 
 	go test -count=1 -timeout 1h -run '^TestAdviceIsTrue$$' ./internal/advise/truth -nodes $(EVALUATE_NODES) $(EVALUATE_FULL) \
 		-report $(CURDIR)/docs/rightsizing-evaluation.md
 
+# TRACE is a CSV file, see docs/rightsizing-replay.md.
+MODEL        ?= A100-80GB
+SERVICE_TIME ?= 0s
+STARTS       ?=
+.PHONY: replay
+replay: toolchain ## replay a trace, TRACE=FILE.csv, on GPUs of a MODEL, and print what right-sizing would have done
+	@[ -n "$(TRACE)" ] || { echo "no trace; give one: make $@ TRACE=FILE.csv MODEL=A100-80GB"; exit 1; }
+	@go test -count=1 -timeout 1h -v -run '^TestReplay$$' ./internal/advise/truth -replay '$(abspath $(TRACE))' \
+		-replay-model '$(MODEL)' -service-time '$(SERVICE_TIME)' $(if $(filter seen,$(STARTS)),-starts-seen)
+
 # Without the race detector: it would slow the hundreds of processes that are killed, and the engine's own tests have it.
 .PHONY: test-crash
 test-crash: toolchain

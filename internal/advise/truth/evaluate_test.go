@@ -26,6 +26,7 @@ type size struct {
 	real, hidden *outcome // what really happens, without and with a hidden loss
 	foreseen     foreseen
 	expected     []float64 // stretch by state of the workload, from the means that can be observed
+	waits        [3]*waits // of requests, by week and loss; nil until asked for
 }
 
 // candidate is a profile that is smaller than the GPU.
@@ -48,6 +49,7 @@ type subject struct {
 	last       [2]string // action and profile of the last hour
 	// noticed is the minute of the first advice to grow, by way and with a hidden loss or not; -1 if there was none.
 	noticed [2][2]int
+	judged  [2]*judged // requests before and after the move; nil until asked for
 }
 
 // result is what one node gave.
@@ -79,10 +81,12 @@ func evaluate(n *node) *result {
 			s.apply(n, minute)
 		}
 	}
-	all := func(*candidate) bool { return true }
+	all := func(*subject, *candidate) bool { return true }
 	watch(n, res, byDefault, false, all)
-	watch(n, res, strictly, false, func(c *candidate) bool { return c.real.regret() })
-	watch(n, res, byDefault, true, func(c *candidate) bool { return c.hidden.regret() })
+	watch(n, res, strictly, false, func(s *subject, c *candidate) bool { return s.regrets(n, c.size) })
+	watch(n, res, byDefault, true, func(s *subject, c *candidate) bool {
+		return c.hidden.regret(s.work.promised()) || s.waitsOf(n, c.size, afterWithLoss).regret(s.work)
+	})
 	for _, s := range res.subjects {
 		res.records = append(res.records, s.record(n))
 	}
@@ -148,10 +152,15 @@ func (s *subject) sizeOf(n *node, p *gpu.Profile) *size {
 // observe shows a node to an adviser of each mode for two weeks, and keeps what they recommend at the end.
 func observe(n *node, res *result) {
 	a := advise.New(options(false))
-	s := n.snapshot()
+	s, p := n.snapshot(), &poller{n: n}
+	see := func(s *gpu.Snapshot) { a.Observe(s) }
 	for minute := range observedMinutes {
-		n.advance(s, minute)
-		a.Observe(s)
+		if minute >= polledFrom {
+			p.minute(s, minute, see)
+		} else {
+			n.advance(s, minute)
+			a.Observe(s)
+		}
 		for _, subject := range res.subjects {
 			subject.foresee(n, minute)
 		}
@@ -286,12 +295,12 @@ func (res *result) countGains(mode int, report *advise.Report) {
 func (w *workload) cuttable() bool { return w.pods == 1 && !w.shared }
 
 // best returns the smallest profile of which an oracle says that it does; nil if none does.
-func (s *subject) best(does func(*candidate) bool) *candidate {
+func (s *subject) best(n *node, does func(*node, *candidate) bool) *candidate {
 	if !s.work.cuttable() {
 		return nil
 	}
 	for i := range s.candidates {
-		if does(&s.candidates[i]) {
+		if does(n, &s.candidates[i]) {
 			return &s.candidates[i]
 		}
 	}
@@ -299,7 +308,7 @@ func (s *subject) best(does func(*candidate) bool) *candidate {
 }
 
 // harms reports whether a workload dies in a profile or passes a limit.
-func (s *subject) harms(c *candidate) bool { return s.dies(c) || c.real.regret() }
+func (s *subject) harms(n *node, c *candidate) bool { return s.dies(c) || s.regrets(n, c.size) }
 
 // dies reports whether a profile lacks memory or an engine.
 func (s *subject) dies(c *candidate) bool {
@@ -307,19 +316,20 @@ func (s *subject) dies(c *candidate) bool {
 }
 
 // knowsAll is the oracle that knows what will happen.
-func (s *subject) knowsAll(c *candidate) bool { return !s.harms(c) }
+func (s *subject) knowsAll(n *node, c *candidate) bool { return !s.harms(n, c) }
 
-// knowsPast is the oracle that knows all that could be observed.
-func (s *subject) knowsPast(c *candidate) bool {
-	return s.work.startSeen() && !s.past.outOfMemory(c.profile) && !lacks(c.profile, s.past.media) && c.foreseen.does()
+// knowsPast is the oracle that knows all that could be observed. What a server needs of what it has reserved cannot.
+func (s *subject) knowsPast(n *node, c *candidate) bool {
+	return s.work.startSeen() && s.work.fraction == 0 && !s.past.outOfMemory(c.profile) &&
+		!lacks(c.profile, s.past.media) && s.foreseeably(n, c.size)
 }
 
 // watch runs what was recommended in slices, for the same adviser to watch, and keeps when it says that one must grow.
-func watch(n *node, res *result, way int, hidden bool, which func(*candidate) bool) {
+func watch(n *node, res *result, way int, hidden bool, which func(*subject, *candidate) bool) {
 	var list []slice
 	var of []*subject
 	for _, s := range res.subjects {
-		if c := s.answers[way]; c != nil && which(c) {
+		if c := s.answers[way]; c != nil && which(s, c) {
 			one := slice{index: s.gpu, work: s.work, profile: c.profile, moved: observedMinutes}
 			if hidden {
 				one.loss = s.work.loss
@@ -341,9 +351,22 @@ func watch(n *node, res *result, way int, hidden bool, which func(*candidate) bo
 	if hidden {
 		at = 1
 	}
+	polled, p := map[int]bool{}, &poller{n: n}
+	for _, s := range of {
+		if s.work.serves == nil {
+			continue
+		}
+		for _, hour := range s.judge(n, after).hours {
+			polled[hour] = true
+		}
+	}
 	for minute := observedMinutes; minute < observedMinutes+appliedMinutes; minute++ {
-		n.advanceSlices(s, list, minute)
-		a.Observe(s)
+		if polled[minute/60] {
+			p.minuteIn(s, list, minute, func(s *gpu.Snapshot) { a.Observe(s) })
+		} else {
+			n.advanceSlices(s, list, minute)
+			a.Observe(s)
+		}
 		if minute%15 != 14 {
 			continue
 		}
@@ -354,6 +377,10 @@ func watch(n *node, res *result, way int, hidden bool, which func(*candidate) bo
 		}
 	}
 }
+
+// polledFrom is the minute from which on a node is polled before the advice is taken: until then each Snapshot is of a
+// minute. The advisor forgets the queues of hours after twelve days at the latest.
+const polledFrom = observedMinutes - 12*dayMinutes
 
 // watchedBefore is how much of the time on whole GPUs an adviser of slices has seen.
 const watchedBefore = 2 * dayMinutes

@@ -31,8 +31,23 @@ type fullNode struct {
 	poller *poll.Poller
 }
 
-// holders lists the holders of a simulated node's devices.
-type holders struct{ *sim.Node }
+// holders lists the holders of a simulated node's devices, with what annotations say of their owners.
+type holders struct {
+	*sim.Node
+	hints map[string]gpu.RightsizingHints
+}
+
+// hints returns what the annotations of each owner's pods say.
+func (n *node) hints() map[string]gpu.RightsizingHints {
+	all := map[string]gpu.RightsizingHints{}
+	for i, w := range n.gpus {
+		if w != nil {
+			h := w.newHolders(i, 0)[0]
+			all[h.Workload] = h.Rightsizing
+		}
+	}
+	return all
+}
 
 // List implements poll.Pods.
 func (h holders) List(context.Context) (gpu.Assignments, error) {
@@ -49,6 +64,7 @@ func (h holders) List(context.Context) (gpu.Assignments, error) {
 			Holder: gpu.Holder{
 				Container: gpu.Container{Namespace: held.Namespace, Pod: held.Pod, Name: held.Container},
 				PodUID:    held.PodUID, Workload: c.Owner, Resource: c.Devices[0].Resource, Sharing: gpu.SharingExclusive,
+				Rightsizing: h.hints[c.Owner],
 			},
 		})
 	}
@@ -56,7 +72,7 @@ func (h holders) List(context.Context) (gpu.Assignments, error) {
 }
 
 // startFull starts the node of a scenario, and its loop.
-func startFull(t *testing.T, scenario *sim.Scenario) *fullNode {
+func startFull(t *testing.T, scenario *sim.Scenario, hints map[string]gpu.RightsizingHints) *fullNode {
 	t.Helper()
 	n, err := sim.New(scenario, sim.NewClock(sim.ClockStep))
 	if err != nil {
@@ -72,7 +88,7 @@ func startFull(t *testing.T, scenario *sim.Scenario) *fullNode {
 	})
 	f := &fullNode{t: t, node: n, poller: poll.New(source, poll.Options{
 		Hostname: scenario.Node.Hostname, Grace: time.Minute, Timeout: time.Hour, StaleAfter: time.Hour,
-		PodsStaleAfter: time.Hour, Now: n.Now, Pods: holders{n}, Profiler: profiler, Logger: logger,
+		PodsStaleAfter: time.Hour, Now: n.Now, Pods: holders{n, hints}, Profiler: profiler, Logger: logger,
 		Sources: func() []gpu.SourceState { return []gpu.SourceState{{Name: gpu.SourceKubernetes, Up: true}} },
 	})}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -161,7 +177,7 @@ func skipFirst(source iter.Seq[*gpu.Snapshot]) iter.Seq[*gpu.Snapshot] {
 func compareNode(t *testing.T, n *node, minutes, slicedMinutes int) *agreement {
 	a := &agreement{nodes: 1, models: map[string]bool{n.model.Name: true}}
 	fast, full := advise.New(options(false)), advise.New(options(false))
-	f := startFull(t, wholeScenario(t, n, minutes))
+	f := startFull(t, wholeScenario(t, n, minutes), n.hints())
 	advice := adviceOn(fast, skipFirst(fastPath(n, minutes)))
 	a.compare(n.name, advice, adviceOn(full, skipFirst(f.snapshots(start(), minutes))))
 	a.checkRecords(n, f)
@@ -177,7 +193,7 @@ func compareNode(t *testing.T, n *node, minutes, slicedMinutes int) *agreement {
 	if len(list) == 0 {
 		return a
 	}
-	f = startFull(t, slicedScenario(t, n, list, minutes, slicedMinutes))
+	f = startFull(t, slicedScenario(t, n, list, minutes, slicedMinutes), n.hints())
 	after := start().Add(time.Duration(minutes) * time.Minute)
 	at := minutes
 	seen := func(yield func(*gpu.Snapshot) bool) {

@@ -72,6 +72,7 @@ func kinds() []struct {
 		{"phases", 6}, {"growing-load", 4}, {"leaking", 5}, {"growing-memory", 3}, {"preallocating", 7}, {"video", 5},
 		{"late-video", 2}, {"transcoding", 0}, {"rare-decoding", 0}, {"pcie-bound", 3},
 		{"multi-gpu", 2}, {"shared", 2}, {"short-lived", 6}, {"voice", 3}, {"training", 5}, {"new-version", 2},
+		{"balanced", 4}, {"mixture", 6}, {"server", 5},
 	}
 }
 
@@ -96,6 +97,7 @@ func newWorkload(r *rand.Rand, m *model) *workload {
 	w.addState(r, m, between(r, 0.02, 0.5))
 	w.shape(r, m)
 	w.addStart(m)
+	w.addServing()
 	return w
 }
 
@@ -204,6 +206,15 @@ func (w *workload) shapeVideo(m *model, kinds [4]bool) {
 	}
 }
 
+// shapeServer reserves a fraction of its device's memory once its weights are loaded, for weights and cache: as much in
+// a slice, which therefore has to be larger than what is needed of it.
+func (w *workload) shapeServer(r *rand.Rand, m *model) {
+	w.fraction, w.loading = between(r, 0.4, 0.9), 5+r.IntN(56)
+	w.taken = w.fraction * m.gib
+	weights, cache := between(r, 0.2, 0.85)*w.taken, between(r, 0.02, 0.15)*w.taken
+	w.needGiB = steady(weights + cache)
+}
+
 func boolToFloat(b bool) float64 {
 	if b {
 		return 1
@@ -253,6 +264,14 @@ func (w *workload) shapeOther(r *rand.Rand, m *model) {
 		one := [3][3]float64{{73. / 80, 0.91, 0.8}, {9.6 / 80, 0.12, 0.3}, {13.4 / 80, 0.17, 0.3}}[r.IntN(3)]
 		w.needGiB, w.busy, w.states = steady(one[0]*m.gib), steady(one[1]), nil
 		w.addState(r, m, one[2])
+	case "mixture": // of requests, the rare ones of which are long and wide
+		w.mix, w.states = mixTwoPoint, nil
+		w.addState(r, m, between(r, 0.02, 0.4))
+	case "balanced": // replicas behind a load balancer; node adds the others
+		w.copies = 2 + r.IntN(3)
+		w.pcie = 0
+	case "server":
+		w.shapeServer(r, m)
 	case "new-version":
 		w.addState(r, m, between(r, 0.3, 1))
 		w.changes = observedMinutes + r.IntN(appliedMinutes-dayMinutes)

@@ -28,11 +28,16 @@ func newNode(seed uint64, index int) *node {
 			continue
 		}
 		w := newWorkload(r, &n.model)
-		w.pods = min(w.pods, len(n.gpus)-i)
+		w.pods, w.copies = min(w.pods, len(n.gpus)-i), min(w.copies, len(n.gpus)-i)
 		for k := range w.pods {
 			n.gpus[i+k] = w
 		}
-		i += w.pods - 1
+		for k := 1; k < w.copies; k++ {
+			other := *w
+			other.replica = k
+			n.gpus[i+k] = &other
+		}
+		i += max(w.pods, w.copies) - 1
 	}
 	return n
 }
@@ -86,31 +91,40 @@ func (m *model) watts(r kernels.Result) float64 {
 func (n *node) advance(s *gpu.Snapshot, minute int) {
 	s.Time = start().Add(time.Duration(minute+1) * time.Minute)
 	for i, w := range n.gpus {
-		g := &s.GPUs[i]
-		r := kernels.Result{}
-		running, number := false, 0
-		if w != nil {
-			running, number = w.runs(minute)
-		}
-		g.Holders, g.Allocated = nil, gpu.Some(running)
-		used := uint64(0)
-		wanted := kernels.Engines{}
-		if running {
-			r = kernels.Run(w.demand(minute), n.wholeDevice())
-			g.Holders = w.holders(i, number)
-			used, wanted = uint64(w.takes(minute)*gib), w.uses(minute)
-		}
-		g.Activity.GraphicsEngine, g.Activity.SM = gpu.Some(r.Busy), gpu.Some(r.SMs/float64(n.model.sms))
-		g.Activity.DRAM = gpu.Some(r.Bandwidth)
-		g.Readings.Memory.Used = gpu.Some(used)
-		g.Readings.Media = mediaOf(wanted, n.model.engines, r)
-		g.Readings.PowerWatts = gpu.Some(n.model.watts(r))
-		if w != nil {
-			addTo(&g.Totals.PCIeReceive, w.pcie*r.Busy*linkBytes(&n.model)*60)
-			addTo(&g.Totals.PCIeTransmit, 0)
-			addTo(&g.Totals.NVLinkReceive, w.nvlink*r.Busy*60)
-			addTo(&g.Totals.NVLinkTransmit, w.nvlink*r.Busy*60)
-		}
+		n.work(&s.GPUs[i], w, n.hold(&s.GPUs[i], w, minute), 60)
+	}
+}
+
+// hold gives a GPU its holders, memory and media engines in a minute, and returns what its kernels do.
+func (n *node) hold(g *gpu.GPU, w *workload, minute int) kernels.Result {
+	r := kernels.Result{}
+	running, number := false, 0
+	if w != nil {
+		running, number = w.runs(minute)
+	}
+	g.Holders, g.Allocated = nil, gpu.Some(running)
+	used := uint64(0)
+	wanted := kernels.Engines{}
+	if running {
+		r = kernels.Run(w.demand(minute), n.wholeDevice())
+		g.Holders = w.holders(g.Index, number)
+		used, wanted = uint64(w.takes(minute)*gib), w.uses(minute)
+	}
+	g.Readings.Memory.Used = gpu.Some(used)
+	g.Readings.Media = mediaOf(wanted, n.model.engines, r)
+	return r
+}
+
+// work gives a GPU what its kernels do in some seconds.
+func (n *node) work(g *gpu.GPU, w *workload, r kernels.Result, seconds float64) {
+	g.Activity.GraphicsEngine, g.Activity.SM = gpu.Some(r.Busy), gpu.Some(r.SMs/float64(n.model.sms))
+	g.Activity.DRAM = gpu.Some(r.Bandwidth)
+	g.Readings.PowerWatts = gpu.Some(n.model.watts(r))
+	if w != nil {
+		addTo(&g.Totals.PCIeReceive, w.pcie*r.Busy*linkBytes(&n.model)*seconds)
+		addTo(&g.Totals.PCIeTransmit, 0)
+		addTo(&g.Totals.NVLinkReceive, w.nvlink*r.Busy*seconds)
+		addTo(&g.Totals.NVLinkTransmit, w.nvlink*r.Busy*seconds)
 	}
 }
 
@@ -146,7 +160,10 @@ func (w *workload) newHolders(index, number int) []gpu.Holder {
 	h := gpu.Holder{
 		Container: gpu.Container{Namespace: "ml", Pod: fmt.Sprintf("%s-%d", name, number), Name: "main"},
 		PodUID:    fmt.Sprintf("uid-%s-%d", name, number), Workload: "Deployment/" + name,
-		Resource: "nvidia.com/gpu", Sharing: gpu.SharingExclusive,
+		Resource: "nvidia.com/gpu", Sharing: gpu.SharingExclusive, Rightsizing: w.hints(),
+	}
+	if w.replica > 0 {
+		h.Pod, h.PodUID = fmt.Sprintf("%s-r%d", h.Pod, w.replica), fmt.Sprintf("%s-r%d", h.PodUID, w.replica)
 	}
 	if !w.shared {
 		return []gpu.Holder{h}
@@ -190,26 +207,37 @@ func (n *node) sliced(slices []slice) *gpu.Snapshot {
 func (n *node) advanceSlices(s *gpu.Snapshot, slices []slice, minute int) {
 	s.Time = start().Add(time.Duration(minute+1) * time.Minute)
 	for k := range slices {
-		w, p := slices[k].work, slices[k].profile
 		i := &s.GPUs[k].Instances[0]
-		running, number := w.runs(minute)
-		i.Holders, i.Allocated = nil, gpu.Some(running)
-		r, used := kernels.Result{}, uint64(0)
-		wanted := kernels.Engines{}
-		on := n.device(p, slices[k].loss)
-		if running {
-			r = kernels.Run(w.demand(minute), on)
-			i.Holders = slices[k].movedHolders(number)
-			wanted = w.uses(minute)
-			alive := false
-			if used, alive = slices[k].uses(minute); !alive {
-				r, wanted = kernels.Result{}, kernels.Engines{}
-			}
+		n.workIn(i, &slices[k], n.holdSlice(i, &slices[k], minute))
+	}
+}
+
+// holdSlice gives a GPU instance its holders, memory and media engines in a minute, and returns what its kernels do.
+func (n *node) holdSlice(i *gpu.GPUInstance, s *slice, minute int) kernels.Result {
+	w := s.work
+	running, number := w.runs(minute)
+	i.Holders, i.Allocated = nil, gpu.Some(running)
+	r, used := kernels.Result{}, uint64(0)
+	wanted := kernels.Engines{}
+	on := n.device(s.profile, s.loss)
+	if running {
+		r = kernels.Run(w.demand(minute), on)
+		i.Holders = s.movedHolders(number)
+		wanted = w.uses(minute)
+		alive := false
+		if used, alive = s.uses(minute); !alive {
+			r, wanted = kernels.Result{}, kernels.Engines{}
 		}
-		i.Memory.Used = gpu.Some(used)
-		i.Media = mediaOf(wanted, on.Engines, r)
-		i.Activity = gpu.Activity{
-			GraphicsEngine: gpu.Some(r.Busy), SM: gpu.Some(r.SMs / on.SMs), DRAM: gpu.Some(r.Bandwidth / on.Bandwidth),
-		}
+	}
+	i.Memory.Used = gpu.Some(used)
+	i.Media = mediaOf(wanted, on.Engines, r)
+	return r
+}
+
+// workIn gives a GPU instance what its kernels do.
+func (n *node) workIn(i *gpu.GPUInstance, s *slice, r kernels.Result) {
+	on := n.device(s.profile, s.loss)
+	i.Activity = gpu.Activity{
+		GraphicsEngine: gpu.Some(r.Busy), SM: gpu.Some(r.SMs / on.SMs), DRAM: gpu.Some(r.Bandwidth / on.Bandwidth),
 	}
 }

@@ -44,17 +44,21 @@ func (res *result) checkPacking(report *advise.Report, gpus []gpu.GPU) {
 // assignment is a part of the candidates of a small node on its GPUs.
 type assignment struct {
 	gpus  []gpu.GPU
+	all   map[string]int // replicas by their owner
 	moved []*advise.Recommendation
 	on    [smallNode][]*advise.Recommendation
 }
 
 // fewestGPUs tries every assignment of the candidates to GPUs that they hold or that are free, and returns on how many
-// GPUs the best of them is. The owners of the generated candidates have one pod each.
+// GPUs the best of them is.
 func fewestGPUs(devices []advise.Recommendation, gpus []gpu.GPU) (fewest int, placed bool) {
-	a := assignment{gpus: gpus}
+	a := assignment{gpus: gpus, all: map[string]int{}}
 	usable := [smallNode]bool{}
 	for i := range devices {
 		r := &devices[i]
+		if r.Workload != nil {
+			a.all[r.Workload.Owner]++
+		}
 		usable[i] = r.Candidate() || r.Action == advise.ActionFree
 		if r.Candidate() {
 			a.moved = append(a.moved, r)
@@ -63,7 +67,7 @@ func fewestGPUs(devices []advise.Recommendation, gpus []gpu.GPU) (fewest int, pl
 	var try func(k int)
 	try = func(k int) {
 		if k == len(a.moved) {
-			if used := a.used(); !placed || used < fewest {
+			if used := a.used(); a.spreads() && (!placed || used < fewest) {
 				fewest, placed = used, true
 			}
 			return
@@ -92,6 +96,20 @@ func (a *assignment) used() int {
 		}
 	}
 	return n
+}
+
+// spreads reports whether no GPU gets all replicas of an owner that has several.
+func (a *assignment) spreads() bool {
+	for _, list := range a.on {
+		on := map[string]int{}
+		for _, r := range list {
+			owner := r.Workload.Owner
+			if on[owner]++; on[owner] > 1 && on[owner] == a.all[owner] {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // holds reports whether a GPU has places for its slices, and power and traffic for them if there are several.

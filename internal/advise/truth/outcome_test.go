@@ -144,9 +144,9 @@ func (o *outcome) throughput() float64 {
 	return o.work / o.allWork
 }
 
-// regret reports whether the workload lost more than a twentieth of its throughput, or passed its stretch.
-func (o *outcome) regret() bool {
-	return o.throughput() < minThroughput || o.stretch.quantile(0.95) > maxStretch
+// regret reports whether the workload lost more than a twentieth of its throughput, or passed a stretch.
+func (o *outcome) regret(stretch float64) bool {
+	return o.throughput() < minThroughput || o.stretch.quantile(0.95) > stretch
 }
 
 // foreseen is what an adviser with a perfect memory would say of a size: every minute that was observed, and the
@@ -164,6 +164,6 @@ func (f *foreseen) add(d kernels.Demand, stretch float64, have kernels.Engines) 
 }
 
 // does reports whether a size would have done in the time that was observed, with no reserve.
-func (f *foreseen) does() bool {
-	return f.work >= minThroughput*f.allWork && f.stretch.quantile(0.95) <= maxStretch
+func (f *foreseen) does(stretch float64) bool {
+	return f.work >= minThroughput*f.allWork && f.stretch.quantile(0.95) <= stretch
 }

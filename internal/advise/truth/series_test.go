@@ -45,7 +45,7 @@ func TestWriteSeries(t *testing.T) {
 			f := factOf(res.node, &res.records[i])
 			for _, c := range s.candidates {
 				if 2*c.profile.MemorySlices == res.node.model.AxisUnits {
-					f.HalfHarms, f.HalfKills = f.HalfHarms || s.harms(&c), f.HalfKills || s.dies(&c)
+					f.HalfHarms, f.HalfKills = f.HalfHarms || s.harms(res.node, &c), f.HalfKills || s.dies(&c)
 				}
 			}
 			facts = append(facts, f)

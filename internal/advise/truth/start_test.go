@@ -45,6 +45,9 @@ func (w *workload) addStart(m *model) {
 	if r.IntN(4) == 0 {
 		w.start.every = (3 + r.IntN(7)) * dayMinutes
 	}
+	if w.loading > 0 {
+		w.start.minutes = w.loading
+	}
 	if w.taken > 0 || w.shared || r.IntN(3) == 0 {
 		return
 	}
@@ -116,10 +119,15 @@ func (w *workload) needAfter(minute, started int) float64 {
 	return max(contextGiB, w.settledNeed(minute)*w.start.factor(w, minute-started))
 }
 
-// needMoved returns the memory that a pod needs in a minute, in GiB, if it was moved to a slice, and so started again,
-// in an earlier one.
+// needMoved returns the memory that a slice must have for a pod in a minute, in GiB, if it was moved to it, and so
+// started again, in an earlier one.
 func (w *workload) needMoved(minute, moved int) float64 {
-	return w.needAfter(minute, max(w.startedAt(minute), moved))
+	started := max(w.startedAt(minute), moved)
+	need := w.needAfter(minute, started)
+	if w.fraction > 0 && minute-started >= w.loading {
+		need /= w.fraction
+	}
+	return need
 }
 
 // backoff is how long a container that was killed waits for its next start, in minutes.

@@ -4,12 +4,14 @@ import (
 	"flag"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 )
 
 var (
-	nodes     = flag.Int("nodes", 48, "nodes to evaluate")
+	nodes     = flag.Int("nodes", 24, "nodes to evaluate")
 	fullNodes = flag.Int("full", 1, "nodes to observe with the full simulator, too")
 	fullHours = flag.Int("full-hours", 26, "hours for which the full simulator runs them on whole GPUs, and an eighth of "+
 		"it in slices")
@@ -39,14 +41,16 @@ func evaluateAll(seed uint64, count int) []*result {
 
 // TestAdviceIsTrue: what is recommended is applied, and the limits hold.
 func TestAdviceIsTrue(t *testing.T) {
+	began := time.Now()
 	results := evaluateAll(*seed, *nodes)
+	took := time.Since(began)
 	for _, r := range results {
 		for _, wrong := range r.wrong {
 			t.Error(wrong)
 		}
 	}
 	s := summarize(results)
-	for _, v := range violations(s.records) {
+	for _, v := range slices.Concat(violations(s.records), s.shareViolations()) {
 		t.Error(v)
 	}
 	if s.given(byDefault) == 0 || s.given(strictly) == 0 {
@@ -60,6 +64,11 @@ func TestAdviceIsTrue(t *testing.T) {
 		t.Error("the naive rule harmed no workload: the generator has none that can be harmed")
 	}
 	if *report != "" {
+		s.took = took
+		for _, one := range append(shapes(1, true), shapes(1, false)...) {
+			r, _ := mustReplay(t, &one)
+			s.replays = append(s.replays, r)
+		}
 		s.full = compareNodes(t, *seed, *fullNodes, *fullHours*60, *fullHours*60/8)
 		if err := os.WriteFile(*report, []byte(s.render()), 0o644); err != nil {
 			t.Fatal(err)

@@ -27,8 +27,10 @@ type workload struct {
 	busy    func(minute int) float64 // on a GPU large enough; noise comes on top
 	noise   float64
 	needGiB func(minute int) float64
-	// taken is the memory that the framework takes in advance, in GiB; 0 if it takes what it needs.
-	taken float64
+	// taken is the memory that the framework takes in advance, in GiB; 0 if it takes what it needs. If it is a fraction
+	// of whatever device it has, it takes it once it has been loading for some minutes.
+	taken, fraction float64
+	loading         int
 	// media are the encoders, decoders, JPEG and OFA engines that it keeps busy at full speed; mediaAt is the share of
 	// them in a minute.
 	media   kernels.Engines
@@ -48,11 +50,15 @@ type workload struct {
 	// foretells it.
 	changes int
 	start   starting
+	serves  *serving // nil if it answers no requests
+	// replica is the number of the workload among the copies of its owner, which have the same load, each with its own
+	// noise and requests.
+	replica, copies int
 }
 
 // random returns a number of 0-1 for a moment, the same at each call.
 func (w *workload) random(minute int, purpose uint64) float64 {
-	x := w.seed + uint64(minute)*0x9e3779b97f4a7c15 + purpose*0xd1b54a32d192ed03
+	x := w.seed + uint64(minute)*0x9e3779b97f4a7c15 + (purpose+uint64(w.replica)<<8)*0xd1b54a32d192ed03
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return float64((x^x>>31)>>11) / (1 << 53)
@@ -86,11 +92,14 @@ func (w *workload) changed(minute int) bool { return w.changes > 0 && minute >= 
 
 // demand returns what the workload wants to do in a minute.
 func (w *workload) demand(minute int) kernels.Demand {
-	busy := w.busy(minute) * (1 + w.noise*(2*w.random(minute, 1)-1))
+	busy, most := w.busy(minute)*(1+w.noise*(2*w.random(minute, 1)-1)), 1.
 	if w.changed(minute) {
 		busy *= 1.5
 	}
-	return kernels.Demand{Phases: w.states[w.stateOf(minute)], Busy: min(max(busy, 0), 1), Media: w.uses(minute)}
+	if w.open() {
+		most = maxOffered
+	}
+	return kernels.Demand{Phases: w.states[w.stateOf(minute)], Busy: min(max(busy, 0), most), Media: w.uses(minute)}
 }
 
 // need returns the memory that it must have on its whole GPU, in GiB.
@@ -106,7 +115,13 @@ func (w *workload) settledNeed(minute int) float64 {
 }
 
 // takes returns the memory that it takes of a whole GPU, in GiB.
-func (w *workload) takes(minute int) float64 { return max(w.need(minute), w.taken) }
+func (w *workload) takes(minute int) float64 {
+	since := minute - w.startedAt(minute)
+	if since < w.loading {
+		return max(contextGiB, w.need(minute)*float64(since+1)/float64(w.loading))
+	}
+	return max(w.need(minute), w.taken)
+}
 
 // uses returns how many media engines it keeps busy at full speed.
 func (w *workload) uses(minute int) kernels.Engines {
