@@ -20,6 +20,8 @@ const (
 	spanDays, keptSpans = 4, 3
 	// shortestHour is how much of an hour must have been observed for it to count, in seconds.
 	shortestHour = 60
+	// enoughOfHour is how much of an hour shows what requests wait in it, in seconds.
+	enoughOfHour = 1200
 )
 
 // queueHour is an hour of a workload, as it would have been in a profile.
@@ -107,6 +109,7 @@ type hour struct {
 	runs           waitHistogram
 	inMinute       float64 // busy seconds of the open minute
 	minuteObserved float64
+	before         queueHour // the hour before
 	queues         []queue
 }
 
@@ -149,6 +152,9 @@ type spells struct {
 
 const (
 	spellSeconds = 10
+	// clearly is how much larger the variance from spell to spell must be than that of single requests: both are
+	// estimates.
+	clearly      = 1.5
 	spellBuckets = 40
 )
 
@@ -228,7 +234,7 @@ func (d *device) observeQueues(g *gpu.GPU, i *gpu.GPUInstance, activity *gpu.Act
 	d.hour.add(busy, elapsed)
 	for i := range d.hour.queues {
 		q := &d.hour.queues[i]
-		q.add(work, work*StretchOf(kernels, q.slice).Expected, elapsed)
+		q.add(work, work*StretchOf(kernels, q.slice).likely(), elapsed)
 	}
 }
 
@@ -325,6 +331,7 @@ func (h *waitHistogram) longest() float64 {
 // closeHour gives the open hour of a device to its workload, and begins the next one. Backlogs go on.
 func (d *device) closeHour(at time.Time) {
 	h := &d.hour
+	h.before = h.summary()
 	if d.workload != nil && h.seconds >= shortestHour && h.work > 0 {
 		d.workload.Queues = slices.Grow(d.workload.Queues, max(0, len(h.queues)-len(d.workload.Queues)))
 		for i := range h.queues {
@@ -349,11 +356,28 @@ func (w *workload) addHour(q *queue, h *hour, at time.Time) {
 		w.Queues = append(w.Queues, queueUse{SMs: uint16(q.sms), MemorySlices: uint16(q.memorySlices)})
 		use = &w.Queues[len(w.Queues)-1]
 	}
-	use.add(queueHour{
-		Load: float32(q.load / h.seconds), Busy: float32(h.work / h.seconds), Met: h.met(),
-		Run: float32(h.runs.longest()), Wait: float32(q.waits.longest()),
+	summary := h.before
+	summary.Load, summary.Wait = float32(q.load/h.seconds), float32(q.waits.longest())
+	use.add(summary, at)
+}
+
+// summary returns what the hour so far says of the device itself.
+func (h *hour) summary() queueHour {
+	if h.seconds == 0 || h.work == 0 {
+		return queueHour{}
+	}
+	return queueHour{
+		Busy: float32(h.work / h.seconds), Met: h.met(), Run: float32(h.runs.longest()),
 		PollVariance: h.poll.variance(), MinuteVariance: h.minute.variance(),
-	}, at)
+	}
+}
+
+// latest returns what the open hour says, or the one before while that is short.
+func (h *hour) latest() queueHour {
+	if h.seconds < enoughOfHour {
+		return h.before
+	}
+	return h.summary()
 }
 
 // met returns the busy time in which the work comes, see queueHour.Met. Requests that are longer than a poll show in
@@ -365,7 +389,7 @@ func (h *hour) met() float32 {
 		random = max(random, busy*2*busy/max(partly, 1e-3))
 	}
 	variance := h.spell.squares/h.seconds - busy*busy
-	bursts := max(0, variance-random/spellSeconds)
+	bursts := max(0, variance-clearly*random/spellSeconds)
 	if bursts == 0 {
 		return float32(busy)
 	}

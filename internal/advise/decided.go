@@ -32,12 +32,8 @@ func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 		}
 	}
 
-	if stretch := t.p95.deciding(limits.strict); !e.stretchUnknown() {
-		others = append(others, t.decidedByTime(e, limits))
-		if stretch > unchangedStretch {
-			others = append(others, Decided{FigureBusy, round3(e.BusyP99 * stretch), o.TargetBusy},
-				Decided{FigureBusy, round3(e.Busy10Minutes * stretch), 1})
-		}
+	if !e.stretchUnknown() {
+		others = append(others, t.decidedByTime(e, limits, o)...)
 	}
 
 	for _, d := range others {
@@ -49,15 +45,23 @@ func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 	return best
 }
 
-// decidedByTime returns the figure of a trial that says how much longer its work takes.
-func (t *trial) decidedByTime(e *Evidence, limits limits) Decided {
+// decidedByTime returns the figures of a trial that say how much longer its work takes, and whether it keeps up.
+func (t *trial) decidedByTime(e *Evidence, limits limits, o Options) []Decided {
 	if latency, known := t.latency.deciding(limits.strict); known {
-		return Decided{FigureLatency, round3(latency), limits.stretch}
+		return []Decided{
+			{FigureLatency, round3(latency), limits.stretch},
+			{FigureBusy, round3(e.Busy10Minutes * t.throughputStretch(limits)), 1},
+		}
 	}
 
-	figure := FigureStretch
+	stretch, figure := t.p95.deciding(limits.strict), FigureStretch
 	if e.requests.closed {
 		figure = FigureThroughput
 	}
-	return Decided{figure, round3(t.p95.deciding(limits.strict)), limits.stretch}
+	list := []Decided{{figure, round3(stretch), limits.stretch}}
+	if stretch > unchangedStretch {
+		list = append(list, Decided{FigureBusy, round3(e.BusyP99 * stretch), o.TargetBusy},
+			Decided{FigureBusy, round3(e.Busy10Minutes * stretch), 1})
+	}
+	return list
 }

@@ -46,6 +46,7 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		e.Median, e.P95, e.decisive, e.WidthHistogram = Kernels{}, Kernels{}, Kernels{}, [10]float64{}
 	}
 
+	e.flat = w.isFlat(&e)
 	e.BusyMean = w.Busy.mean()
 	if days.Held > 0 {
 		e.CoverageRatio = min(1, float64(days.Observed/days.Held))
@@ -75,7 +76,7 @@ func (w *workload) busyMinutes(now time.Time) float64 { return w.Width.total() /
 
 // isPreallocated reports whether what a workload holds is a reservation of which it is not known what is needed: that
 // of an inference server, or of a framework that took nearly all memory of a device at its start, and the same since.
-// Without a word of a server, memory that is flat at less is ordinary.
+// Flat memory that is less than that, see mayBeReserved, counts as a reservation only where a slice would do otherwise.
 func isPreallocated(w *workload, e *Evidence, deviceBytes float64) bool {
 	if s := e.Server; s != nil && s.reserves {
 		return !s.isKnown()
@@ -89,6 +90,15 @@ func isPreallocated(w *workload, e *Evidence, deviceBytes float64) bool {
 		e.settledBytes >= fallenShare*first
 }
 
+// mayBeReserved reports whether memory that is flat since the end of the start may be a fraction of the device, as that
+// of a server that was given one: it would be the same fraction of a slice, in which the weights may not fit.
+func (e *Evidence) mayBeReserved(of capacity) bool {
+	return e.flat && !e.Server.isKnown() && e.settledBytes >= reservedShare*of.memoryBytes
+}
+
+// reservedShare is the share of a device's memory from which on flat memory may be a reservation.
+const reservedShare = 0.4
+
 // preallocatedShare is the share of a device's memory from which on it counts as taken in advance: frameworks take 75
 // to 95 %.
 const preallocatedShare = 0.7
@@ -100,7 +110,11 @@ func needBytes(e *Evidence, headroom float64) float64 {
 		most = e.Server.Need
 	}
 
-	return max(most*(1+headroom), most+minHeadroomBytes) + growthIn(e.settledBytes, e.MemoryTrend, e.growthRate)
+	growth := growthIn(e.settledBytes, e.MemoryTrend, e.growthRate)
+	if e.settledBytes > 0 && e.startNeed > e.settledBytes {
+		growth *= e.startNeed / e.settledBytes // what a start needs grows with what it loads
+	}
+	return max(most*(1+headroom), most+minHeadroomBytes) + growth
 }
 
 // minHeadroomBytes is kept free for the context and what a slice takes itself.

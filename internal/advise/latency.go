@@ -30,6 +30,10 @@ const (
 	shortestService = 1e-3
 	// fullLoad is the load from which on a wait is that of the virtual queue.
 	fullLoad = 0.95
+	// shortRun is how long a device may be busy all the time, in seconds, without that anything waits for long.
+	shortRun = 5
+	// figureMargin is how far what happens lies from a figure at most, in nine of ten.
+	figureMargin = 1.25
 	// shortService is the longest service time in seconds of which polls of a second show the variance.
 	shortService = 0.25
 	// quantile95 is that of the standard normal distribution.
@@ -54,9 +58,9 @@ func (k Key) endsByItself() bool {
 	return kind == "batch" || strings.HasSuffix(kind, "Job")
 }
 
-// predictLatency returns what a profile does to the latency of requests of which the kernels are stretched like that;
-// the zero value if the workload answers none, or no hour of it was observed.
-func (e *Evidence) predictLatency(p *gpu.Profile, k Stretch) Latency {
+// predictLatency returns what a profile does to the latency of requests of which the kernels are stretched like that,
+// at the median and at p95; the zero value if the workload answers none, or no hour of it was observed.
+func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 	if e.requests.closed || e.stretchUnknown() || e.queueOf == nil {
 		return Latency{}
 	}
@@ -69,13 +73,18 @@ func (e *Evidence) predictLatency(p *gpu.Profile, k Stretch) Latency {
 		return Latency{}
 	}
 
-	l := Latency{Low: k.Low, High: h.mostStretched(k), Load: float64(h.Load / h.Busy * h.Met)}
-	l.Expected = min(max(h.stretched(k.Expected, h.expectedService(), 1), l.Low), l.High)
+	l := Latency{
+		Low: min(median.Low, p95.Low), High: h.mostStretched(p95.High), Load: float64(h.Load / h.Busy * h.Met),
+	}
+	likely, slow := median.likely(), max(median.likely(), p95.Low)
+	l.Expected = h.stretched(slow, h.expectedService(), 1)
+	if service, ok := e.requests.service.Get(); ok {
+		l.Figure = min(max(h.stretchedBy(likely, service.Seconds()), l.Low), l.High)
+		l.Expected = h.stretchedBy(slow, service.Seconds())
+	}
+	l.Expected = min(max(l.Expected, l.Low), l.High)
 	if l.Load >= 1 {
 		l.Expected = l.High // it falls behind
-	}
-	if service, ok := e.requests.service.Get(); ok {
-		l.Figure = min(max(h.stretchedBy(k.Expected, service.Seconds()), l.Low), l.High)
 	}
 	return l
 }
@@ -85,8 +94,8 @@ func (l Latency) deciding(strict bool) (ratio float64, known bool) {
 	switch {
 	case l == Latency{}:
 		return 0, false
-	case l.Figure > 0:
-		return l.Figure, true
+	case strict && l.Figure > 0:
+		return min(figureMargin*l.Expected, l.High), true
 	case strict:
 		return l.High, true
 	}
@@ -120,25 +129,49 @@ func (h *queueHour) stretched(k, service, spread float64) float64 {
 	v := max(h.variance(), rho*service*(1+spread)) // that of arrivals at random at least
 
 	// While the device is busy all the time, what waits there cannot be seen: it came at once, or when it could be served.
-	hidden := max(0, float64(h.Run)-service-5) / 4
+	hidden := h.hidden(service)
 	behind := max(0, float64(h.Wait)-(mean-1)*service) // others, and not the request itself
 	whole := max(longest(service, spread, waitAt(rho, v), rho), service+hidden)
 	slice := max(longest(k*service, spread, waitAt(load, mean*mean*v), load), k*service+hidden+behind)
 	return min(slice/whole, mostLatency)
 }
 
-// mostStretched returns the ratio of waits, which no latency passes.
-func (h *queueHour) mostStretched(k Stretch) float64 {
+// hidden returns how long requests of a service time in seconds may have waited while the device was busy all the time:
+// of a run a quarter, if it is longer than a few requests.
+func (h *queueHour) hidden(service float64) float64 {
+	return max(0, float64(h.Run)-service-shortRun) / 4
+}
+
+// mostStretched returns the ratio of waits, which no latency passes, if kernels are stretched by k at most.
+func (h *queueHour) mostStretched(k float64) float64 {
 	rho, most := float64(h.Met), mostLatency/1.
-	if k.High*rho < 1 {
-		most = min(most, k.High*k.High*(1-rho)/(1-k.High*rho))
+	if k*rho < 1 {
+		most = min(most, k*k*(1-rho)/(1-k*rho))
 	}
 	if h.Wait > 0 {
 		service := max(float64(h.PollVariance)/(2*float64(h.Busy)), shortestService)
 		whole := longest(service, 1, waitAt(rho, 2*rho*service), rho)
 		most = max(most, float64(h.Wait)/whole)
 	}
-	return min(max(most, k.High), mostLatency)
+	return min(max(most, k), mostLatency)
+}
+
+// slowedBy returns by how much the latency of requests is stretched at p95 in a slice that stretches kernels by k, in
+// the last hour; 1 if that is not known.
+func (d *device) slowedBy(k float64, r requests) float64 {
+	h := d.hour.latest()
+	if h.Busy == 0 || k <= unchangedStretch {
+		return 1
+	}
+
+	service, spread := h.expectedService()/k, 1.
+	if known, ok := r.service.Get(); ok {
+		service = known.Seconds()
+		spread = min(max(h.variance()/(float64(h.Busy)*service*k)-1, 0), 1)
+	}
+	load, v := min(float64(h.Met), fullLoad), h.variance()
+	slice := longest(k*service, spread, waitAt(load, v), load) + h.hidden(k*service)
+	return slice / longest(service, spread, waitAt(load/k, v/(k*k)), load/k)
 }
 
 // stretchedLatency returns by how much the mean latency of requests is stretched that come at random and take

@@ -127,7 +127,7 @@ func TestLatencyOfQueues(t *testing.T) {
 		}
 		k := StretchOf(Kernels{Width: c.width}, Slice{SMs: 60. / 132, Bandwidth: 0.5})
 		whole, busy := s.serve(1, seconds)
-		slice, _ := s.serve(k.Expected, seconds)
+		slice, _ := s.serve(k.likely(), seconds)
 
 		l, want := predictedFor(t, busy, c.width, gpu.Some(time.Duration(c.service*1e9)), "3g.40gb"), slice/whole
 		all[kind]++
@@ -177,7 +177,7 @@ func TestLatencyDecides(t *testing.T) {
 		{about: "requests of unknown length", want: refused},
 		{about: "strictly", strict: true, want: refused},
 		{about: "requests that hardly wait", change: func(h *gpu.Holder) { h.Rightsizing.MaxStretch = gpu.Some(4.) }, want: sliced,
-			figure: FigureBusy},
+			figure: FigureMemory},
 		{about: "a job", change: func(h *gpu.Holder) { h.Workload = "Job/a" }, want: sliced, figure: FigureBusy},
 		{about: "said to answer none", change: func(h *gpu.Holder) { h.Rightsizing.Closed = true }, want: sliced, figure: FigureBusy},
 	} {

@@ -164,6 +164,7 @@ type Evidence struct {
 	// NeverBusy: no kernel was seen, so that it is unknown what a slice would do to one.
 	NeverBusy      bool `json:"neverBusy,omitempty"`
 	graphicsUnread bool
+	flat           bool                                  // memory has not changed since the end of the last start
 	settledBytes   float64                               // the largest use outside of starts
 	startNeed      float64                               // what a start needs now, in bytes
 	queueOf        func(sms, memorySlices int) *queueUse // nil without an Advisor
@@ -206,9 +207,10 @@ type Predicted struct {
 }
 
 // Latency is how many times longer a request takes in a slice than on the device before, at p95 of the busiest hour:
-// waiting included. Without the service time of a request it is only known to lie between Low and High. Expected holds
-// if requests come at random and take exponentially spread times. The zero value is that of a workload that answers no
-// requests, or of which it is unknown; 1000 stands for a queue that grows without bound.
+// waiting included. Without the service time of a request it is only known to lie between Low and High. Expected
+// decides: of requests that come at random, with the kernels of p95 and, without a service time, with times that spread
+// exponentially. The zero value is that of a workload that answers no requests, or of which it is unknown; 1000 stands
+// for a queue that grows without bound.
 type Latency struct {
 	Low      float64 `json:"low"`
 	Expected float64 `json:"expected"`

@@ -158,7 +158,7 @@ func (d *device) saturation(of capacity, stretch float64, limits limits, request
 		return ReasonSaturated
 	case stretch > limits.stretch:
 		return ReasonStretch
-	case !requests.closed && stretchedLatency(stretch, busy) > limits.stretch:
+	case !requests.closed && max(stretchedLatency(stretch, busy), d.slowedBy(stretch, requests)) > limits.stretch:
 		return ReasonLatency
 	}
 	return ReasonNone

@@ -56,6 +56,9 @@ func (s Stretch) deciding(strict bool) float64 {
 	return s.Expected
 }
 
+// likely is between kernels that are all alike and widths that spread exponentially: what most mixes have.
+func (s Stretch) likely() float64 { return math.Sqrt(s.Low * s.Expected) }
+
 // MarshalJSON rounds to three decimals: more would suggest a precision that no evidence has.
 func (s Stretch) MarshalJSON() ([]byte, error) {
 	type plain Stretch

@@ -82,10 +82,8 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 		t.median, t.p95 = StretchOf(e.Median, slice), StretchOf(e.decisive, slice)
 	}
 
-	t.latency = e.predictLatency(p, t.p95)
+	t.latency = e.predictLatency(p, t.median, t.p95)
 	t.decided = t.decidedBy(e, limits, o)
-	stretch := t.p95.deciding(limits.strict)
-	latency, _ := t.latency.deciding(limits.strict)
 	t.notChecked = e.MediaUnread && lacksEngines(p, of.allEngines())
 	switch {
 	case needBytes(e, o.Headroom) > float64(p.MemoryBytes):
@@ -96,16 +94,56 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 		t.reason = ReasonNoActivity
 	case e.NeverBusy && limits.strict:
 		t.reason = ReasonNoBusyTime // strictly, what is unknown is not within the limit
-	case stretch > limits.stretch:
-		t.reason = ReasonStretch
-	case stretch > unchangedStretch && (e.BusyP99*stretch > o.TargetBusy || e.Busy10Minutes*stretch > 1):
-		t.reason = ReasonBusy
-	case latency > limits.stretch:
-		t.reason = ReasonLatency
-	case e.Server.lacksCache(p, max(stretch, latency)): // as many more requests are there at once
-		t.reason = ReasonMemory
+	default:
+		t.reason = t.judgeTime(e, limits, o)
+	}
+
+	latency, _ := t.latency.deciding(limits.strict)
+	if longest := max(t.p95.deciding(limits.strict), latency); t.reason == ReasonNone && e.Server.lacksCache(p, longest) {
+		t.reason = ReasonMemory // as many more requests are there at once
+	}
+	if t.reason == ReasonNone && e.mayBeReserved(of) {
+		t.reason = ReasonPreallocated
 	}
 	return t
+}
+
+// judgeTime returns why a profile takes too long; empty if it does not. Of requests the latency decides, as long as the
+// slice does not fall behind, and the kernels of p95 are not stretched beyond the limit even if they are all alike.
+func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
+	stretch := t.p95.deciding(limits.strict)
+	latency, known := t.latency.deciding(limits.strict)
+	switch {
+	case known && t.p95.Low > limits.stretch:
+		return ReasonStretch // of one request in twenty, however short the others are
+	case known && t.fallsBehind(e, limits, o):
+		return ReasonBusy
+	case known && latency > limits.stretch:
+		return ReasonLatency
+	case known:
+		return ReasonNone
+	case stretch > limits.stretch:
+		return ReasonStretch
+	case stretch > unchangedStretch && (e.BusyP99*stretch > o.TargetBusy || e.Busy10Minutes*stretch > 1):
+		return ReasonBusy
+	}
+	return ReasonNone
+}
+
+// fallsBehind reports whether a profile that stretches kernels has no time left in the busiest ten minutes, or in the
+// spells in which a tenth of the work comes.
+func (t *trial) fallsBehind(e *Evidence, limits limits, o Options) bool {
+	stretch := t.throughputStretch(limits)
+	load := t.latency.Load * stretch / t.p95.likely()
+	return stretch > unchangedStretch && (load > o.TargetBusy || e.Busy10Minutes*stretch > 1)
+}
+
+// throughputStretch is the stretch by which the busy time of many requests grows.
+func (t *trial) throughputStretch(limits limits) float64 {
+	if limits.strict {
+		return t.p95.High
+	}
+	return t.p95.likely()
 }
 
 // sliceOf returns the share of a device that a profile has.

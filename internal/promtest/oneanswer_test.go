@@ -119,5 +119,5 @@ func TestOneAnswerOnOneDay(t *testing.T) {
 
 	n.expectOneAnswer(socket, "0 1 2 5", true)
 	n.expectSummary("GpuUnderused", "GPU 1 of gpu-node-1:9401 is larger than its work needs, by what the advisor has seen "+
-		"in less than seven days: 7.197% of its SMs are active on average (held by search/embedder-0).")
+		"in less than seven days: 4.545% of its SMs are active on average (held by search/embedder-0).")
 }

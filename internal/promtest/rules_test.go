@@ -167,8 +167,12 @@ func (r *ruler) expectStory(names ...string) {
 func (r *ruler) expectSummary(name, summary string) {
 	r.t.Helper()
 	f := r.fired[name]
-	if f == nil || !slices.Contains(slices.Collect(maps.Values(f.alerts)), summary) {
-		r.t.Errorf("%s never says %q", name, summary)
+	if f == nil {
+		r.t.Errorf("%s never fires, to say %q", name, summary)
+		return
+	}
+	if said := slices.Collect(maps.Values(f.alerts)); !slices.Contains(said, summary) {
+		r.t.Errorf("%s never says %q:\n%s", name, summary, strings.Join(said, "\n"))
 	}
 }
 
