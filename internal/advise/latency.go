@@ -76,7 +76,7 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 	l := Latency{
 		Low: min(median.Low, p95.Low), High: h.mostStretched(p95.High), Load: float64(h.Load / h.Busy * h.Met),
 	}
-	likely, slow := median.likely(), max(median.likely(), p95.Low)
+	likely, slow := median.likely(), max(median.likely(), p95.likely())
 	l.Expected = h.stretched(slow, h.expectedService(), 1)
 	if service, ok := e.requests.service.Get(); ok {
 		l.Figure = min(max(h.stretchedBy(likely, service.Seconds()), l.Low), l.High)
@@ -130,7 +130,7 @@ func (h *queueHour) stretched(k, service, spread float64) float64 {
 
 	// While the device is busy all the time, what waits there cannot be seen: it came at once, or when it could be served.
 	hidden := h.hidden(service)
-	behind := max(0, float64(h.Wait)-(mean-1)*service) // others, and not the request itself
+	behind := max(0, float64(h.Wait)-(mean-1)*service/2) // others, and not the request itself
 	whole := max(longest(service, spread, waitAt(rho, v), rho), service+hidden)
 	slice := max(longest(k*service, spread, waitAt(load, mean*mean*v), load), k*service+hidden+behind)
 	return min(slice/whole, mostLatency)
@@ -144,7 +144,7 @@ func (h *queueHour) hidden(service float64) float64 {
 
 // mostStretched returns the ratio of waits, which no latency passes, if kernels are stretched by k at most.
 func (h *queueHour) mostStretched(k float64) float64 {
-	rho, most := float64(h.Met), mostLatency/1.
+	rho, most := float64(h.Met), float64(mostLatency)
 	if k*rho < 1 {
 		most = min(most, k*k*(1-rho)/(1-k*rho))
 	}
