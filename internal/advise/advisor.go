@@ -224,6 +224,7 @@ func (a *Advisor) observeGap(id gpu.UUID, held float64) {
 
 func (d *device) observeGap(now time.Time, held float64) {
 	d.seen, d.traffic = now, traffic{}
+	d.hour.interrupt()
 	if d.workload != nil {
 		d.open.held += held
 		d.idle = time.Time{}
@@ -345,7 +346,7 @@ func (a *Advisor) compareWithWhole(w *workload) {
 func (a *Advisor) closeWindows(at time.Time) {
 	for _, d := range a.order {
 		a.closeWindow(d, at)
-		if hourOf(at) > d.hour.number {
+		if hourOf(at) != d.hour.number {
 			d.closeHour(at)
 		}
 	}

@@ -145,7 +145,7 @@ func profileCases() []profileCase {
 		},
 		{
 			about: "the same, strictly", load: load{busy: 0.2, sm: 0.1, gib: 4}, options: func(o *Options) { o.Strict, o.MaxStretch = true, 1.3 },
-			want: answer{Action: ActionShare, Reason: ReasonLatency},
+			want: answer{Action: ActionShare, Reason: ReasonStretch},
 		},
 		{about: "too much memory", load: load{busy: 0.2, sm: 0.01, gib: 44}, want: answer{Action: ActionKeep, Reason: ReasonMemory}},
 		{about: "all memory at once", load: load{busy: 0.2, sm: 0.01, gib: 72}, want: answer{Action: ActionKeep, Reason: ReasonPreallocated}},

@@ -18,9 +18,8 @@ const (
 	// spanDays is how many days share the busiest hour that is kept; the last keptSpans of them count, eight to twelve
 	// days.
 	spanDays, keptSpans = 4, 3
-	// shortestHour is how much of an hour must have been observed for it to count, in seconds.
-	shortestHour = 60
-	// enoughOfHour is how much of an hour shows what requests wait in it, in seconds.
+	// enoughOfHour is how much of an hour shows what requests wait in it, in seconds. The first minutes of a pod, in which
+	// it warms up, do not.
 	enoughOfHour = 1200
 )
 
@@ -50,18 +49,26 @@ type queueUse struct {
 	}
 }
 
-// busiest returns the hour with the highest load of those that are kept.
+// spellLoad returns the load of the slice in the busiest spells, in which a tenth of the work comes.
+func (h *queueHour) spellLoad() float32 {
+	if h.Busy == 0 {
+		return 0
+	}
+	return h.Load / h.Busy * h.Met
+}
+
+// busiest returns the hour with the busiest spells of those that are kept.
 func (u *queueUse) busiest(now time.Time) queueHour {
 	var worst queueHour
 	for _, s := range u.Spans {
-		if s.Number > spanOf(now)-keptSpans && s.Hour.Load > worst.Load {
+		if s.Number > spanOf(now)-keptSpans && s.Hour.spellLoad() > worst.spellLoad() {
 			worst = s.Hour
 		}
 	}
 	return worst
 }
 
-// add keeps an hour if its load is the highest of its span.
+// add keeps an hour if its spells are the busiest of its span.
 func (u *queueUse) add(h queueHour, at time.Time) { u.addIn(h, spanOf(at)) }
 
 func (u *queueUse) addIn(h queueHour, number int32) {
@@ -69,7 +76,7 @@ func (u *queueUse) addIn(h queueHour, number int32) {
 	if s.Number != number {
 		s.Number, s.Hour = number, queueHour{}
 	}
-	if h.Load > s.Hour.Load {
+	if h.spellLoad() > s.Hour.spellLoad() {
 		s.Hour = h
 	}
 }
@@ -332,7 +339,7 @@ func (h *waitHistogram) longest() float64 {
 func (d *device) closeHour(at time.Time) {
 	h := &d.hour
 	h.before = h.summary()
-	if d.workload != nil && h.seconds >= shortestHour && h.work > 0 {
+	if d.workload != nil && h.seconds >= enoughOfHour && h.work > 0 {
 		d.workload.Queues = slices.Grow(d.workload.Queues, max(0, len(h.queues)-len(d.workload.Queues)))
 		for i := range h.queues {
 			d.workload.addHour(&h.queues[i], h, at)

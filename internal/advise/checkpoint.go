@@ -146,9 +146,12 @@ func (w *workload) validate(at time.Time) error {
 		}
 	}
 	for i := range w.Queues {
+		if u := &w.Queues[i]; w.queueOf(int(u.SMs), int(u.MemorySlices)) != u {
+			return fmt.Errorf("has the queue of %d SMs and %d memory slices twice", u.SMs, u.MemorySlices)
+		}
 		for _, s := range w.Queues[i].Spans {
 			h := &s.Hour
-			for _, v := range []float32{h.Load, h.Busy, h.Wait, h.PollVariance, h.MinuteVariance} {
+			for _, v := range []float32{h.Load, h.Busy, h.Met, h.Run, h.Wait, h.PollVariance, h.MinuteVariance} {
 				numbers = append(numbers, float64(v))
 			}
 		}

@@ -48,10 +48,15 @@ func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 // decidedByTime returns the figures of a trial that say how much longer its work takes, and whether it keeps up.
 func (t *trial) decidedByTime(e *Evidence, limits limits, o Options) []Decided {
 	if latency, known := t.latency.deciding(limits.strict); known {
-		return []Decided{
+		list := []Decided{
 			{FigureLatency, round3(latency), limits.stretch},
-			{FigureBusy, round3(e.Busy10Minutes * t.throughputStretch(limits)), 1},
+			{FigureStretch, round3(t.surelyStretched(limits)), limits.stretch},
 		}
+		if stretch := t.throughputStretch(limits); stretch > unchangedStretch {
+			list = append(list, Decided{FigureBusy, round3(t.spellLoad(limits)), o.TargetBusy},
+				Decided{FigureBusy, round3(e.Busy10Minutes * stretch), 1})
+		}
+		return list
 	}
 
 	stretch, figure := t.p95.deciding(limits.strict), FigureStretch

@@ -93,7 +93,10 @@ func isPreallocated(w *workload, e *Evidence, deviceBytes float64) bool {
 // mayBeReserved reports whether memory that is flat since the end of the start may be a fraction of the device, as that
 // of a server that was given one: it would be the same fraction of a slice, in which the weights may not fit.
 func (e *Evidence) mayBeReserved(of capacity) bool {
-	return e.flat && !e.Server.isKnown() && e.settledBytes >= reservedShare*of.memoryBytes
+	if e.Server.isKnown() || e.Server != nil && !e.Server.reserves {
+		return false
+	}
+	return e.flat && e.settledBytes >= reservedShare*of.memoryBytes
 }
 
 // reservedShare is the share of a device's memory from which on flat memory may be a reservation.
@@ -110,11 +113,11 @@ func needBytes(e *Evidence, headroom float64) float64 {
 		most = e.Server.Need
 	}
 
-	growth := growthIn(e.settledBytes, e.MemoryTrend, e.growthRate)
-	if e.settledBytes > 0 && e.startNeed > e.settledBytes {
-		growth *= e.startNeed / e.settledBytes // what a start needs grows with what it loads
+	grows := e.settledBytes
+	if !e.Server.isKnown() {
+		grows = max(grows, e.startNeed) // what a start needs grows at the rate of what it loads
 	}
-	return max(most*(1+headroom), most+minHeadroomBytes) + growth
+	return max(most*(1+headroom), most+minHeadroomBytes) + growthIn(grows, e.MemoryTrend, e.growthRate)
 }
 
 // minHeadroomBytes is kept free for the context and what a slice takes itself.

@@ -46,10 +46,17 @@ type requests struct {
 	service gpu.Opt[time.Duration] // of one, on the device that it has
 }
 
-// requestsOf returns what is known of the requests of a workload. What ends by itself answers none.
-func requestsOf(w *workload, e *Evidence, hints gpu.RightsizingHints) requests {
-	closed := hints.Closed || w.Key.endsByItself() || e.BusyP50 >= closedFrom
+// requestsOf returns what is known of the requests of a workload whose kernels are stretched on the device that it has.
+// What ends by itself answers none.
+func requestsOf(w *workload, e *Evidence, hints gpu.RightsizingHints, stretch float64) requests {
+	closed := hints.Closed || w.Key.endsByItself() || e.BusyP50/stretch >= closedFrom
 	return requests{closed: closed && !hints.ServiceTime.Present(), service: hints.ServiceTime}
+}
+
+// lacksLatency reports whether a workload answers requests, and no hour of it has shown how long these would wait: the
+// exporter has begun, or was updated, less than an hour ago.
+func (e *Evidence) lacksLatency(w *workload) bool {
+	return !e.requests.closed && !e.stretchUnknown() && len(w.Queues) == 0
 }
 
 // endsByItself reports whether a workload is a job, whose pods end when their work is done.
@@ -74,7 +81,7 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 	}
 
 	l := Latency{
-		Low: min(median.Low, p95.Low), High: h.mostStretched(p95.High), Load: float64(h.Load / h.Busy * h.Met),
+		Low: min(median.Low, p95.Low), High: h.mostStretched(p95.High), Load: float64(h.spellLoad()),
 	}
 	likely, slow := median.likely(), max(median.likely(), p95.likely())
 	l.Expected = h.stretched(slow, h.expectedService(), 1)
@@ -113,12 +120,18 @@ func (h *queueHour) expectedService() float64 {
 // stretchedBy returns by how much the latency of requests is stretched of which the service time is known, in seconds.
 // What their work varies by beyond that of single requests comes from their arrivals.
 func (h *queueHour) stretchedBy(k, service float64) float64 {
-	known := *h
-	if h.PollVariance > 0 && service <= shortService {
-		known.MinuteVariance = 0
-	}
+	known := h.of(service)
 	spread := known.variance()/(float64(known.Busy)*service) - 1
 	return known.stretched(k, service, min(max(spread, 0), 1))
+}
+
+// of returns the hour of requests of a service time in seconds: of short ones polls show the variance, and minutes vary
+// by their arrivals alone.
+func (h queueHour) of(service float64) queueHour {
+	if h.PollVariance > 0 && service <= shortService {
+		h.MinuteVariance = 0
+	}
+	return h
 }
 
 // stretched returns the p95 of latency in a slice as a multiple of that on the device, for requests of a service time
@@ -164,14 +177,16 @@ func (d *device) slowedBy(k float64, r requests) float64 {
 		return 1
 	}
 
-	service, spread := h.expectedService()/k, 1.
+	service, spread := h.expectedService(), 1. // in the slice
 	if known, ok := r.service.Get(); ok {
-		service = known.Seconds()
-		spread = min(max(h.variance()/(float64(h.Busy)*service*k)-1, 0), 1)
+		service = k * known.Seconds()
+		h = h.of(service)
+		spread = min(max(h.variance()/(float64(h.Busy)*service)-1, 0), 1)
 	}
-	load, v := min(float64(h.Met), fullLoad), h.variance()
-	slice := longest(k*service, spread, waitAt(load, v), load) + h.hidden(k*service)
-	return slice / longest(service, spread, waitAt(load/k, v/(k*k)), load/k)
+	load, v, hidden := min(float64(h.Met), fullLoad), h.variance(), h.hidden(service)
+	slice := max(longest(service, spread, waitAt(load, v), load), service+hidden)
+	whole := max(longest(service/k, spread, waitAt(load/k, v/(k*k)), load/k), (service+hidden)/k)
+	return slice / whole
 }
 
 // stretchedLatency returns by how much the mean latency of requests is stretched that come at random and take

@@ -81,7 +81,7 @@ func predictedFor(t *testing.T, busy []float64, width float64, service gpu.Opt[t
 
 	w := a.devices[wholeKey(g.UUID)].workload
 	e := evidenceOf(w, a.now)
-	e.requests = requestsOf(w, &e, h.Rightsizing)
+	e.requests = requestsOf(w, &e, h.Rightsizing, 1)
 	for _, tried := range tryAll(&g, &e, wholeOf(&g), limits{stretch: 100}, a.options) {
 		if tried.profile.Name == profile {
 			return tried.latency
@@ -112,8 +112,8 @@ func queueCases() (cases []queueCase) {
 	return cases
 }
 
-// TestLatencyOfQueues holds predictions against requests that are served one by one. Of a burst that keeps the whole GPU
-// busy it cannot be seen what waits there.
+// TestLatencyOfQueues holds predictions of waiting against requests that are served one by one; their kernels are
+// stretched as predicted. Of a burst that keeps the whole GPU busy it cannot be seen what waits there.
 func TestLatencyOfQueues(t *testing.T) {
 	const seconds = 3660
 	var contained, known, near [2]int // of requests that come at random, and in bursts
@@ -177,7 +177,7 @@ func TestLatencyDecides(t *testing.T) {
 		{about: "requests of unknown length", want: refused},
 		{about: "strictly", strict: true, want: refused},
 		{about: "requests that hardly wait", change: func(h *gpu.Holder) { h.Rightsizing.MaxStretch = gpu.Some(4.) }, want: sliced,
-			figure: FigureMemory},
+			figure: FigureBusy},
 		{about: "a job", change: func(h *gpu.Holder) { h.Workload = "Job/a" }, want: sliced, figure: FigureBusy},
 		{about: "said to answer none", change: func(h *gpu.Holder) { h.Rightsizing.Closed = true }, want: sliced, figure: FigureBusy},
 	} {
@@ -226,12 +226,12 @@ func TestSlowRequestsInASlice(t *testing.T) {
 func TestBusiestHourIsKept(t *testing.T) {
 	var u queueUse
 	day := 24 * time.Hour
-	u.add(queueHour{Load: 0.5, Busy: 0.4}, start())
-	u.add(queueHour{Load: 0.3, Busy: 0.2}, start().Add(time.Hour))
+	u.add(queueHour{Load: 0.5, Busy: 0.4, Met: 0.4}, start())
+	u.add(queueHour{Load: 0.3, Busy: 0.2, Met: 0.2}, start().Add(time.Hour))
 	cmptest.Equal(t, "of a day", u.busiest(start()).Load, float32(0.5))
 	u.shift(30)
 	cmptest.Equal(t, "after the clock was set", u.busiest(start().Add(30*day)).Load, float32(0.5))
-	u.add(queueHour{Load: 0.1, Busy: 0.1}, start().Add(38*day))
+	u.add(queueHour{Load: 0.1, Busy: 0.1, Met: 0.1}, start().Add(38*day))
 	cmptest.Equal(t, "eight days later", u.busiest(start().Add(38*day)).Load, float32(0.5))
 	cmptest.Equal(t, "sixteen days later", u.busiest(start().Add(46*day)).Load, float32(0.1))
 	cmptest.Equal(t, "a month later", u.busiest(start().Add(70*day)), queueHour{})
@@ -269,4 +269,45 @@ func TestQueuesTakeLittle(t *testing.T) {
 	}); allocs > 0 {
 		t.Errorf("%v allocations", allocs)
 	}
+}
+
+// TestOverloadedSliceIsNoClosedLoop: requests that fill a slice, since it takes longer for each, still wait too long.
+func TestOverloadedSliceIsNoClosedLoop(t *testing.T) {
+	a := New(fastOptions())
+	s := observeFor(a, start(), 48*time.Hour, served(t, 0.58, 0.6, nil))
+	moved := slicedGPU(t, "H100-80GB", "3g.40gb", load{0.94, 0.94 * 0.6 / 1.62 * 132 / 60, 0, 25}, pod("ml", "Deployment/a"))
+	s = observeFor(a, s.Time.Add(time.Minute), 15*time.Minute, moved)
+	r := recommend(a, s).Devices[0]
+	cmptest.Equal(t, r.Explanation, answer{Action: r.Action, Reason: r.Reason}, answer{Action: ActionGrow, Reason: ReasonLatency})
+}
+
+// TestHourAfterTheClockWasSet: the open hour ends, whichever way the clock was set; and a gap ends its backlog.
+func TestHourAfterTheClockWasSet(t *testing.T) {
+	a := New(fastOptions())
+	g := served(t, 0.9, 0.9, nil) // a slice of three sevenths falls behind
+	s := observeFor(a, start().AddDate(0, 0, 30), 90*time.Minute, g)
+	d := a.devices[wholeKey(g.UUID)]
+	if d.hour.queues[0].backlog == 0 {
+		t.Fatal("there is no backlog")
+	}
+	s = observeFor(a, start(), 65*time.Minute, g)
+	cmptest.Equal(t, "number of the hour", d.hour.number, hourOf(s.Time))
+	if d.hour.seconds > 10*60 {
+		t.Errorf("the hour is %v s old after five minutes", d.hour.seconds)
+	}
+
+	down := g
+	down.Up = false
+	observeFor(a, s.Time.Add(time.Minute), 30*time.Minute, down)
+	cmptest.Equal(t, "backlog after a gap", d.hour.queues[0].backlog, 0)
+}
+
+// TestLatencyIsUnknownAtFirst: evidence of before there were queues gives a provisional answer.
+func TestLatencyIsUnknownAtFirst(t *testing.T) {
+	a := New(fastOptions())
+	g := served(t, 0.3, 0.3, nil)
+	s := observeFor(a, start(), longEnough, g)
+	cmptest.Equal(t, "with queues", recommend(a, s).Devices[0].Provisional, false)
+	a.devices[wholeKey(g.UUID)].workload.Queues = nil
+	cmptest.Equal(t, "without", recommend(a, s).Devices[0].Provisional, true)
 }

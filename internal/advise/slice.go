@@ -28,8 +28,10 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	r.Provisional = w.isProvisional(a.now)
 	of := instanceCapacity(g, i)
 	e.countEngines(of)
-	e.requests = requestsOf(w, &e, hints)
-	reason := d.saturation(of, d.stretchedBy(of, wholeOf(g)), a.limitsOf(hints), e.requests)
+	stretch := d.stretchedBy(of, wholeOf(g))
+	e.requests = requestsOf(w, &e, hints, stretch)
+	defer func() { e.queueOf = nil }()
+	reason := d.saturation(of, stretch, a.limitsOf(hints), e.requests)
 	short := d.shortEngines(of, g.Profiles)
 	if reason == ReasonMemoryFull && (isPreallocated(w, &e, of.memoryBytes) || e.Server.isKnown()) {
 		reason = ReasonNone // a larger one would be full, too
@@ -141,8 +143,7 @@ func (w *workload) stretch(width, drawn float64, of, whole capacity) float64 {
 const minBandwidth = 0.02
 
 // saturation returns what a slice has had too little of for the last ten minutes.
-func (d *device) saturation(of capacity, stretch float64, limits limits, requests requests,
-) Reason {
+func (d *device) saturation(of capacity, stretch float64, limits limits, requests requests) Reason {
 	if used := d.memory * (1 << 20); of.memoryBytes > 0 && used >= fullMemory*of.memoryBytes {
 		return ReasonMemoryFull
 	}
@@ -158,7 +159,7 @@ func (d *device) saturation(of capacity, stretch float64, limits limits, request
 		return ReasonSaturated
 	case stretch > limits.stretch:
 		return ReasonStretch
-	case !requests.closed && max(stretchedLatency(stretch, busy), d.slowedBy(stretch, requests)) > limits.stretch:
+	case !requests.closed && stretch > unchangedStretch && max(stretchedLatency(stretch, busy), d.slowedBy(stretch, requests)) > limits.stretch:
 		return ReasonLatency
 	}
 	return ReasonNone

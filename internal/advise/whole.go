@@ -114,7 +114,7 @@ func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	stretch := t.p95.deciding(limits.strict)
 	latency, known := t.latency.deciding(limits.strict)
 	switch {
-	case known && t.p95.Low > limits.stretch:
+	case known && t.surelyStretched(limits) > limits.stretch:
 		return ReasonStretch // of one request in twenty, however short the others are
 	case known && t.fallsBehind(e, limits, o):
 		return ReasonBusy
@@ -130,12 +130,24 @@ func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	return ReasonNone
 }
 
+// surelyStretched returns the stretch of kernels that no figure of latency outweighs: strictly that of the worst mix.
+func (t *trial) surelyStretched(limits limits) float64 {
+	if limits.strict {
+		return t.p95.High
+	}
+	return t.p95.Low
+}
+
 // fallsBehind reports whether a profile that stretches kernels has no time left in the busiest ten minutes, or in the
 // spells in which a tenth of the work comes.
 func (t *trial) fallsBehind(e *Evidence, limits limits, o Options) bool {
-	stretch := t.throughputStretch(limits)
-	load := t.latency.Load * stretch / t.p95.likely()
-	return stretch > unchangedStretch && (load > o.TargetBusy || e.Busy10Minutes*stretch > 1)
+	return t.throughputStretch(limits) > unchangedStretch &&
+		(t.spellLoad(limits) > o.TargetBusy || e.Busy10Minutes*t.throughputStretch(limits) > 1)
+}
+
+// spellLoad is the load in the spells in which a tenth of the work comes.
+func (t *trial) spellLoad(limits limits) float64 {
+	return t.latency.Load * t.throughputStretch(limits) / t.p95.likely()
 }
 
 // throughputStretch is the stretch by which the busy time of many requests grows.
@@ -167,9 +179,11 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hin
 	a.addServer(w, &e, hints)
 	r.Evidence, r.Confidence = &e, confidence(&e)
 	r.Provisional = w.isProvisional(a.now)
+	defer func() { e.queueOf = nil }() // the report outlives what it holds on to
 	of := wholeOf(g)
 	e.countEngines(of)
-	e.requests = requestsOf(w, &e, hints)
+	e.requests = requestsOf(w, &e, hints, 1)
+	r.Provisional = r.Provisional || e.lacksLatency(w)
 	facts := a.factsOf(w, &e, of, hints)
 	facts.MultiGPU = r.job != ""
 	if reason := facts.disqualified(g, of, a.options); reason != ReasonNone {
