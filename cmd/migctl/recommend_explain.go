@@ -302,7 +302,7 @@ func writePredicted(p *page, r *advise.Recommendation) {
 func describeLatency(l advise.Latency) string {
 	const of = "times as long at p95 of the busiest hour, waiting included"
 	if l.Figure > 0 {
-		return fmt.Sprintf("%.2f %s", l.Figure, of)
+		return fmt.Sprintf("%.2f %s; %.2f with the kernels of p95, which decides", l.Figure, of, l.Expected)
 	}
 	return fmt.Sprintf("%.2f to %.2f %s (expected %.2f); a figure needs their service time, see "+
 		"mig-exporter.dev/service-time", l.Low, l.High, of, l.Expected)

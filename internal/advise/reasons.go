@@ -37,7 +37,7 @@ func explainReason(r *Recommendation, o Options) string {
 		}
 	case ReasonLatency:
 		if r.Action == ActionGrow {
-			return "requests wait for each other, and take longer than on the whole GPU by more than the limit, for ten minutes"
+			return "requests wait for each other, and take longer than on the whole GPU by more than the limit"
 		}
 	case ReasonMedia:
 		if r.Action == ActionGrow {

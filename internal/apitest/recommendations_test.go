@@ -42,7 +42,8 @@ func fullReport() *advise.Report {
 				ThrottledRatio: 1, BusyHistogram: [10]float64{1}, WidthHistogram: [10]float64{1},
 			},
 			Predicted: &advise.Predicted{
-				StretchMedian: stretch, StretchP95: stretch, BusyP99: 1, Busy10Minutes: 1, SMActivity: 1, ThroughputRatio: 1,
+				StretchMedian: stretch, StretchP95: stretch,
+				Latency: advise.Latency{Low: 1, Expected: 1, High: 1, Figure: 1, Load: 1}, BusyP99: 1, Busy10Minutes: 1, SMActivity: 1, ThroughputRatio: 1,
 				MemoryFree: 1, Decided: advise.Decided{Figure: advise.FigureStretch, Ratio: 1.5, Limit: 2},
 				MediaEngines: []advise.PredictedEngines{{Engine: "decoder", Needed: 6.25, Count: 7}},
 				Server: &advise.PredictedServer{Flag: "--gpu-memory-utilization", Value: 0.9, CacheBytes: 1, CacheTokens: 1,
