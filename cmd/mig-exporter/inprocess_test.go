@@ -46,7 +46,7 @@ func startInProcess(tb testing.TB, flags ...string) *exporter {
 		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	parts := append(x.backgroundParts(), x.poller.Run)
+	parts := append(x.backgroundParts(&inv.Config), x.poller.Run)
 	ended := make(chan error, 1)
 	go func() { ended <- runTogether(ctx, parts) }()
 	tb.Cleanup(func() {

@@ -63,7 +63,7 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 			OnListening:     func() { close(listening) },
 		}, x.handler, logger)
 	}, func(ctx context.Context) error { return files.run(ctx, hangups) }}
-	return runTogether(ctx, append(parts, x.backgroundParts()...))
+	return runTogether(ctx, append(parts, x.backgroundParts(cfg)...))
 }
 
 // askLoop returns nil once the poll loop has come to the end of a cycle. A driver call that hangs does not stop the
@@ -75,13 +75,14 @@ func (x *exporter) askLoop(ctx context.Context) error {
 	return nil
 }
 
-// backgroundParts returns the parts of the program that neither poll nor serve metrics.
-func (x *exporter) backgroundParts() []func(context.Context) error {
+// backgroundParts returns the parts of the program that neither poll nor serve metrics. On a
+// stepped clock a poll asks the servers (openServers).
+func (x *exporter) backgroundParts(cfg *Config) []func(context.Context) error {
 	parts := []func(context.Context) error{x.releases.run}
 	if x.rightsizing != nil {
 		parts = append(parts, x.rightsizing.run)
 	}
-	if x.node.servers != nil {
+	if x.node.servers != nil && !cfg.stepped() {
 		parts = append(parts, x.node.servers.Run)
 	}
 	if x.control != nil {

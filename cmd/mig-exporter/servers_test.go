@@ -7,6 +7,8 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/servermetrics"
+	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
 // TestServersOfASimulatedNode: the program asks the pods of a simulated node, and advises by what their servers say and
@@ -45,6 +47,15 @@ func TestServersOfASimulatedNode(t *testing.T) {
 		}
 		cmptest.Equal(t, "weights from", assistant.Evidence.Server.WeightsFrom, advise.WeightsFromStart)
 		cmptest.LacksTexts(t, string(p.get("/metrics").body), "vllm", "sglang")
+	}
+}
+
+// TestServersAreAskedOnce: by their own part of the program, or on a stepped clock by polls alone.
+func TestServersAreAskedOnce(t *testing.T) {
+	with, without := &exporter{node: &node{servers: servermetrics.New(servermetrics.Options{})}}, &exporter{node: &node{}}
+	for clock, want := range map[sim.ClockMode]int{sim.ClockStep: 0, sim.ClockReal: 1} {
+		cfg := &Config{Driver: driverSim, SimClock: clock}
+		cmptest.Equal(t, string(clock), len(with.backgroundParts(cfg))-len(without.backgroundParts(cfg)), want)
 	}
 }
 

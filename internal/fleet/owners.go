@@ -55,7 +55,8 @@ func stayAll(list []*GPU, reason advise.Reason, why string) {
 	for _, g := range list {
 		g.Action, g.Reason, g.ByReplica = advise.ActionKeep, reason, true
 		g.Explanation = fmt.Sprintf("a patch moves all replicas of %s, and %s", g.Owner, why)
-		g.Profile, g.StretchP95, g.Decided, g.Provisional, g.NotChecked = "", nil, nil, false, false
+		g.clearPrediction()
+		g.Provisional, g.NotChecked = false, false
 	}
 }
 
@@ -75,9 +76,10 @@ func takeLargest(list, moving []*GPU) {
 	most := slices.MaxFunc(known, func(a, b *GPU) int { return cmp.Compare(a.neededSize(), b.neededSize()) })
 	for _, g := range moving {
 		if g.Profile != most.needs() {
-			g.Profile, g.StretchP95, g.Decided, g.ByReplica = most.needs(), nil, nil, true
-			g.Explanation += fmt.Sprintf("; a patch moves all replicas of %s, and the one on node %s needs %s", g.Owner,
-				cmp.Or(most.Node, "-"), most.needs())
+			g.clearPrediction()
+			g.Profile, g.ByReplica = most.needs(), true
+			g.Explanation = fmt.Sprintf("a patch moves all replicas of %s, and the one on node %s needs %s", g.Owner,
+				cmp.Or(most.Node, "-"), g.Profile)
 		}
 	}
 }

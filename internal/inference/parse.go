@@ -16,11 +16,13 @@ import (
 )
 
 // Bounds of what is read: of a text in bytes, of the lines that count, and of each of those in bytes. A server with a
-// few models has dozens of them.
+// few models has dozens of them. The parser compares each label of a line with those before it, so that the squares of
+// the numbers of labels are bounded too: 2,000 lines may have 16 each.
 const (
-	MaxBytes = 1 << 20
-	maxLines = 2000
-	maxLine  = 4 << 10
+	MaxBytes         = 1 << 20
+	maxLines         = 2000
+	maxLine          = 4 << 10
+	maxSquaredLabels = 1 << 19
 )
 
 // ErrNoServer is the error for metrics of none of the servers that are known.
@@ -59,7 +61,7 @@ func knownLines(text []byte) (io.Reader, error) {
 	}
 
 	var known bytes.Buffer
-	lines := 0
+	lines, squaredLabels := 0, 0
 	for line := range bytes.Lines(text) {
 		name := line
 		if end := bytes.IndexAny(line, "{ \t\n"); end >= 0 {
@@ -71,6 +73,10 @@ func knownLines(text []byte) (io.Reader, error) {
 		if lines++; lines > maxLines || len(line) > maxLine {
 			return nil, fmt.Errorf("has more than %d lines of its server's metrics, or one of more than %d bytes", maxLines,
 				maxLine)
+		}
+		labels := bytes.Count(line, []byte("=")) // at most, since a value may have some
+		if squaredLabels += labels * labels; squaredLabels > maxSquaredLabels {
+			return nil, fmt.Errorf("has too many labels; expected 16 at most in each of %d lines", maxLines)
 		}
 		known.Write(line)
 	}

@@ -94,7 +94,8 @@ func TestParseRefuses(t *testing.T) {
 		"invalid UTF-8": {"vllm:num_requests_running{model_name=\"\xff\xfe\"} 4\n", "text format"},
 		"too long":      {strings.Repeat("x", MaxBytes+1), "more than 1048576 bytes"},
 		"long line":     {"tgi_queue_size{a=\"" + strings.Repeat("x", maxLine) + "\"} 1\n", "more than 4096 bytes"},
-		"many labels":   {manySamples(maxLines + 1), "more than 2000 lines"},
+		"many samples":  {manySamples(maxLines + 1), "more than 2000 lines"},
+		"many labels":   {strings.Repeat(labeledLine(600, maxLine), 2), "too many labels"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse([]byte(c.text))
@@ -116,16 +117,46 @@ func manySamples(n int) string {
 	return b.String()
 }
 
-// TestParseIsBoundedInMemory gives the largest texts that pass: they take a few megabytes.
+// labeledLine returns a line of a known metric with labels of different names of two letters, and of so many bytes.
+func labeledLine(labels, size int) string {
+	const letters = "abcdefghijklmnopqrstuvwxyz"
+	var b strings.Builder
+	b.WriteString("tgi_queue_size{")
+	for i := range labels {
+		fmt.Fprintf(&b, `%c%c="",`, letters[i/len(letters)], letters[i%len(letters)])
+	}
+	b.WriteString("} ")
+	return b.String() + strings.Repeat(" ", size-b.Len()-2) + "1\n"
+}
+
+// TestParseIsBoundedInMemory gives the texts that take the most, whether they pass or not.
 func TestParseIsBoundedInMemory(t *testing.T) {
-	for _, line := range []string{"vllm:num_requests_running 1\n", "a 1\n", "\n", "vllm:x{} 1\n"} {
-		text := []byte(strings.Repeat(line, MaxBytes/len(line)))
+	for about, c := range map[string]struct {
+		line   string
+		lines  int
+		passes bool
+	}{
+		"no labels":            {"vllm:num_requests_running 1\n", maxLines, true},
+		"too many lines":       {"vllm:num_requests_running 1\n", MaxBytes / 28, false},
+		"another program's":    {"a 1\n", MaxBytes / 4, false},
+		"empty lines":          {"\n", MaxBytes, false},
+		"unknown names":        {"vllm:x{} 1\n", MaxBytes / 11, false},
+		"16 labels in each":    {labeledLine(16, 520), maxLines, true},
+		"80 labels in each":    {labeledLine(80, 520), maxLines, false},
+		"675 labels in each":   {labeledLine(675, 4095), 256, false},
+		"one with 675 labels":  {labeledLine(675, 4095), 1, true},
+		"long lines, no label": {labeledLine(0, 4095), 256, true},
+	} {
+		text := []byte(strings.Repeat(c.line, c.lines))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, _ = Parse(text)
+		_, err := Parse(text)
 		runtime.ReadMemStats(&after)
-		if took := after.TotalAlloc - before.TotalAlloc; took > 8<<20 {
-			t.Errorf("%d MiB for lines of %q; expected 8 at most", took>>20, line)
+		if (err == nil) != c.passes {
+			t.Errorf("%s: error %v; expected that it passes: %v", about, err, c.passes)
+		}
+		if took := after.TotalAlloc - before.TotalAlloc; took > 24<<20 {
+			t.Errorf("%s: %d MiB; expected 24 at most", about, took>>20)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 type addressedPod struct {
 	Metadata struct {
 		UID         string `json:"uid"`
+		Deletion    string `json:"deletionTimestamp"`
 		Annotations struct {
 			StaticUID string `json:"kubernetes.io/config.mirror"`
 		} `json:"annotations"`
@@ -23,6 +24,7 @@ type addressedPod struct {
 		HostNetwork bool `json:"hostNetwork"`
 	} `json:"spec"`
 	Status struct {
+		Phase   string `json:"phase"`
 		PodIP   string `json:"podIP"`
 		HostIP  string `json:"hostIP"`
 		HostIPs []struct {
@@ -32,7 +34,7 @@ type addressedPod struct {
 }
 
 // PodAddress returns the address of a pod of this node, and those of the node itself. It lists the one pod, so that the
-// right to list pods is enough. An error wraps gpu.ErrNotFound if there is no such pod with the UID,
+// right to list pods is enough. An error wraps gpu.ErrNotFound if there is no such pod with the UID or it does not run,
 // gpu.ErrInvalidArgument if it has no address of its own, and gpu.ErrUnavailable or gpu.ErrNoPermission if the API
 // server does not answer.
 func (p *Poller) PodAddress(ctx context.Context, namespace, name, uid string) (pod netip.Addr, node []netip.Addr,
@@ -67,6 +69,10 @@ func (a *api) podNamed(ctx context.Context, namespace, name string) ([]addressed
 
 // addresses returns the address of a pod and those of its node.
 func (p *addressedPod) addresses() (pod netip.Addr, node []netip.Addr, err error) {
+	if p.Status.Phase != "Running" || p.Metadata.Deletion != "" { // its address may be another pod's by now
+		return netip.Addr{}, nil, fmt.Errorf("its phase is %.64q or it is being deleted; expected Running: %w",
+			p.Status.Phase, gpu.ErrNotFound)
+	}
 	if p.Spec.HostNetwork {
 		return netip.Addr{}, nil, fmt.Errorf("it is in the network of its node: %w", gpu.ErrInvalidArgument)
 	}

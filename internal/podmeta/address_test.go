@@ -12,10 +12,16 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// podListOf returns what the API server says of one pod.
+// podListOf returns what the API server says of one pod that runs.
 func podListOf(spec, status string) string {
+	return podListIn("Running", "", spec, status)
+}
+
+// podListIn returns what the API server says of one pod in a phase, with more of its metadata.
+func podListIn(phase, metadata, spec, status string) string {
 	return fmt.Sprintf(`{"kind": "PodList", "metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "chat-0",
-		"uid": "2f0b", "annotations": {"kubernetes.io/config.mirror": "b7d2"}}, "spec": {%s}, "status": {%s}}]}`, spec, status)
+		"uid": "2f0b", %s"annotations": {"kubernetes.io/config.mirror": "b7d2"}}, "spec": {%s}, "status": {"phase": %q, %s}}]}`,
+		metadata, spec, phase, status)
 }
 
 // TestPodAddress: the address of a pod of this node and those of the node, by the right to list pods alone.
@@ -34,7 +40,11 @@ func TestPodAddress(t *testing.T) {
 		"host network": {podListOf(`"hostNetwork": true`, status), "2f0b", "", gpu.ErrInvalidArgument},
 		"no address":   {podListOf("", `"podIP": ""`), "2f0b", "", gpu.ErrInvalidArgument},
 		"a name":       {podListOf("", `"podIP": "metadata.internal"`), "2f0b", "", gpu.ErrInvalidArgument},
-		"no list":      {`{"kind": "Pod"}`, "2f0b", "", gpu.ErrUnavailable},
+		"ended":        {podListIn("Succeeded", "", "", status), "2f0b", "", gpu.ErrNotFound},
+		"failed":       {podListIn("Failed", "", "", status), "2f0b", "", gpu.ErrNotFound},
+		"deleted": {podListIn("Running", `"deletionTimestamp": "2026-01-02T03:04:05Z", `, "", status), "2f0b", "",
+			gpu.ErrNotFound},
+		"no list": {`{"kind": "Pod"}`, "2f0b", "", gpu.ErrUnavailable},
 	} {
 		t.Run(about, func(t *testing.T) {
 			var path, selector string

@@ -27,6 +27,8 @@ const (
 	maxPods = 256
 	// keepAnswer is how long an answer counts.
 	keepAnswer = 3 * Interval
+	// warnEvery is the time between two warnings of a server, at least.
+	warnEvery = time.Hour
 	// findWithin bounds the time for the address of a pod, askWithin that for all of its answer.
 	findWithin = 10 * time.Second
 	askWithin  = time.Second
@@ -60,7 +62,14 @@ type Asker struct {
 	mu      sync.Mutex
 	pods    []pod // of the last Snapshot
 	answers []gpu.PodServer
-	failed  map[string]bool // servers that did not answer, by UID
+	logged  map[string]logged // by UID
+}
+
+// logged is what the log says of a server that did not answer: when it was warned of last, and whether it still says
+// that the server does not answer.
+type logged struct {
+	warned  time.Time
+	failing bool
 }
 
 // pod is a pod that has a server.
@@ -74,7 +83,7 @@ func New(opts Options) *Asker {
 	if opts.Interval == 0 {
 		opts.Interval = Interval
 	}
-	return &Asker{opts: opts, ask: newClient(opts.Dial), failed: map[string]bool{}}
+	return &Asker{opts: opts, ask: newClient(opts.Dial), logged: map[string]logged{}}
 }
 
 // Observe notes which pods hold devices and say where their servers are.
@@ -130,7 +139,8 @@ func (a *Asker) Run(ctx context.Context) error {
 	}
 }
 
-// AskAll asks all servers once, two at a time, and returns when all have answered or failed.
+// AskAll asks all servers once, two at a time, and returns when all have answered or failed. It is not safe
+// for concurrent use with itself.
 func (a *Asker) AskAll(ctx context.Context) {
 	a.mu.Lock()
 	pods := a.pods
@@ -159,11 +169,11 @@ func (a *Asker) keep(pods []pod, found []gpu.Opt[gpu.PodServer]) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var next []gpu.PodServer
-	failed := map[string]bool{}
+	still := map[string]logged{}
 	for i := range pods {
 		uid := pods[i].uid
-		if a.failed[uid] {
-			failed[uid] = true
+		if l, ok := a.logged[uid]; ok {
+			still[uid] = l
 		}
 		if answer, ok := found[i].Get(); ok {
 			next = append(next, answer)
@@ -174,7 +184,7 @@ func (a *Asker) keep(pods []pod, found []gpu.Opt[gpu.PodServer]) {
 			next = append(next, a.answers[at])
 		}
 	}
-	a.answers, a.failed = next, failed
+	a.answers, a.logged = next, still
 }
 
 // askPod finds a pod and asks its server.
@@ -213,24 +223,21 @@ func (a *Asker) find(ctx context.Context, p *pod) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(address.Unmap(), p.endpoint.Port), nil
 }
 
-// note logs that a server does not answer any more, and that it does again: a pod that is restarted for ever, or
-// answers something else each time, fills no log.
+// note logs that a server does not answer any more, and that it does again, once in warnEvery at most: one that is
+// restarted for ever, or answers something else each time, fills no log.
 func (a *Asker) note(p *pod, err error) {
+	now, name := a.opts.Now(), p.namespace+"/"+p.name
 	a.mu.Lock()
-	failed := a.failed[p.uid]
-	if err != nil {
-		a.failed[p.uid] = true
-	} else {
-		delete(a.failed, p.uid)
-	}
-	a.mu.Unlock()
-
-	name := p.namespace + "/" + p.name
+	defer a.mu.Unlock()
+	last, known := a.logged[p.uid]
 	switch {
-	case err != nil && !failed && !errors.Is(err, context.Canceled):
+	case err != nil && !last.failing && !errors.Is(err, context.Canceled) &&
+		(!known || now.Sub(last.warned) >= warnEvery):
+		a.logged[p.uid] = logged{warned: now, failing: true}
 		level.Warn(a.opts.Logger).Log("msg", "cannot read the metrics of a pod's inference server", "pod", name,
 			"err", fmt.Sprintf("%.300s", err), "see", "--advise.server-metrics")
-	case err == nil && failed:
+	case err == nil && last.failing:
+		a.logged[p.uid] = logged{warned: last.warned}
 		level.Info(a.opts.Logger).Log("msg", "the metrics of a pod's inference server can be read again", "pod", name)
 	}
 }

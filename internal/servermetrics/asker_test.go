@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-kit/log"
@@ -177,7 +178,7 @@ func TestAddressesThatAreNotAsked(t *testing.T) {
 		"127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "169.254.169.254", "::ffff:169.254.169.254",
 		"fe80::1", "fe80::1%eth0", "0.0.0.0", "::", "::ffff:0.0.0.0", "224.0.0.1", "ff02::1",
 		"ff01::1", "255.255.255.255", "192.0.2.7", "::ffff:192.0.2.7", "2001:db8::7", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe",
-		"::127.0.0.1",
+		"::127.0.0.1", "64:ff9b::192.0.2.7", "::192.0.2.7", "64:ff9b::", "64:ff9b::224.0.0.1", "::255.255.255.255",
 	}
 	for _, a := range own {
 		list = append(list, a.String())
@@ -231,36 +232,62 @@ func TestPodsThatAreNotFound(t *testing.T) {
 
 // TestTwoAtOnce: many servers that hang are asked two at a time, and neither Observe nor Answers waits for them.
 func TestTwoAtOnce(t *testing.T) {
-	var now, most atomic.Int32
-	release := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		n := now.Add(1)
-		defer now.Add(-1)
-		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+	synctest.Test(t, func(t *testing.T) {
+		var now, most, asked int
+		var mu sync.Mutex
+		release := make(chan struct{})
+		hang := func(context.Context, string, string) (net.Conn, error) {
+			mu.Lock()
+			asked++
+			now++
+			most = max(most, now)
+			mu.Unlock()
+			<-release
+			mu.Lock()
+			now--
+			mu.Unlock()
+			return nil, errors.New("is down")
 		}
-		select {
-		case <-release:
-		case <-r.Context().Done():
-		}
-	}))
-	defer server.Close()
-	a := New(Options{Pods: fakePods{address: "10.1.2.3"}, Read: readLength, Now: time.Now, Dial: dialTo(server, nil),
-		Logger: log.NewNopLogger()})
-	a.Observe(snapshotOf("a", "b", "c", "d"))
-	var asking sync.WaitGroup
-	asking.Go(func() { a.AskAll(t.Context()) })
-	began := time.Now()
-	for range 100 {
+
+		a := New(Options{Pods: fakePods{address: "10.1.2.3"}, Read: readLength, Now: time.Now, Dial: hang,
+			Logger: log.NewNopLogger()})
+		a.Observe(snapshotOf("a", "b", "c", "d"))
+		var asking sync.WaitGroup
+		asking.Go(func() { a.AskAll(t.Context()) })
+		synctest.Wait() // all that can be asked hang now
+		cmptest.Equal(t, "asked while they hang", now, 2)
 		a.Observe(snapshotOf("a", "b"))
-		a.Answers()
-	}
-	if took := time.Since(began); took > 500*time.Millisecond {
-		t.Errorf("Observe and Answers took %s beside servers that hang", took)
-	}
-	close(release)
-	asking.Wait()
-	if m := most.Load(); m > atOnce {
-		t.Errorf("%d were asked at once; expected %d at most", m, atOnce)
+		cmptest.Equal(t, "answers while they hang", len(a.Answers()), 0)
+
+		close(release)
+		asking.Wait()
+		cmptest.Equal(t, "asked in all", asked, 4)
+		cmptest.Equal(t, "most at once", most, 2)
+	})
+}
+
+// TestLogOfAFlappingServer: one that answers every other time has two lines an hour; one that fails for good, one.
+func TestLogOfAFlappingServer(t *testing.T) {
+	status := http.StatusOK
+	a, lines := askerOf(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+	now := time.Unix(1e9, 0)
+	a.opts.Now = func() time.Time { return now }
+	for _, c := range []struct {
+		statuses       []int // are answered in turn
+		warned, better int   // lines so far
+	}{
+		{[]int{500, 200, 500, 200, 500, 200}, 1, 1},
+		{[]int{500}, 2, 1}, // an hour later
+		{[]int{500}, 2, 1},
+		{[]int{200}, 2, 2},
+	} {
+		for _, status = range c.statuses {
+			a.AskAll(t.Context())
+			now = now.Add(Interval)
+		}
+		cmptest.Equal(t, "warnings", strings.Count(lines.String(), "cannot read"), c.warned)
+		cmptest.Equal(t, "recoveries", strings.Count(lines.String(), "can be read again"), c.better)
+		now = now.Add(warnEvery)
 	}
 }
 

@@ -85,23 +85,33 @@ func unansweredError(ctx context.Context, err error) error {
 // address.
 func check(address netip.Addr, own []netip.Addr) error {
 	plain := address.Unmap()
-	isOwn := func(a netip.Addr) bool { return a.Unmap().WithZone("") == plain.WithZone("") }
-	kind := ""
-	switch {
-	case !plain.IsValid(), plain.IsUnspecified():
-		kind = "no address of a host"
-	case plain.IsLoopback(), embedded(plain).IsLoopback():
-		kind = "a loopback address"
-	case plain.IsLinkLocalUnicast(), plain.Zone() != "", embedded(plain).IsLinkLocalUnicast():
-		kind = "a link-local address"
-	case plain.IsMulticast(), plain == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		kind = "an address of several hosts"
-	case slices.ContainsFunc(own, isOwn):
-		kind = "an address of this node"
-	default:
+	kind := refusedKind(plain, own)
+	if v4 := embedded(plain); kind == "" && v4.IsValid() {
+		kind = refusedKind(v4, own)
+	}
+	if kind == "" {
 		return nil
 	}
 	return fmt.Errorf("address %s is %s, which is not asked: %w", address, kind, gpu.ErrInvalidArgument)
+}
+
+// refusedKind returns why an address is not one that a pod has to itself; empty if it can be.
+func refusedKind(plain netip.Addr, own []netip.Addr) string {
+	isOwn := func(a netip.Addr) bool { return a.Unmap().WithZone("") == plain.WithZone("") }
+	switch {
+	case !plain.IsValid(), plain.IsUnspecified():
+		return "no address of a host"
+	case plain.IsLoopback():
+		return "a loopback address"
+	case plain.IsLinkLocalUnicast(), plain.Zone() != "":
+		return "a link-local address"
+	case plain.IsMulticast(), plain == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return "an address of several hosts"
+	case slices.ContainsFunc(own, isOwn):
+		return "an address of this node"
+	default:
+		return ""
+	}
 }
 
 // embedded returns the IPv4 address in one that a translator makes of it, 64:ff9b::/96, or that is compatible with
