@@ -83,7 +83,7 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 	l := Latency{
 		Low: min(median.Low, p95.Low), High: h.mostStretched(p95.High), Load: float64(h.spellLoad()),
 	}
-	likely, slow := median.likely(), max(median.likely(), p95.likely())
+	likely, slow := median.likely(), max(median.likely(), p95.Low)
 	l.Expected = h.stretched(slow, h.expectedService(), 1)
 	if service, ok := e.requests.service.Get(); ok {
 		l.Figure = min(max(h.stretchedBy(likely, service.Seconds()), l.Low), l.High)
