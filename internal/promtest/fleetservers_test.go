@@ -14,6 +14,7 @@ type servedGPU struct {
 	server     map[string]float64 // by metric
 	annotation string             // about the model's memory, by kube-state-metrics
 	want       string
+	later      float64 // GiB that another pod holds on the second day, which is no server; 0: the server stays
 }
 
 func servedGPUs() map[string]servedGPU {
@@ -21,15 +22,16 @@ func servedGPUs() map[string]servedGPU {
 		return map[string]float64{"vllm:num_requests_running": 6, "vllm:num_requests_waiting": 0, name: use}
 	}
 	return map[string]servedGPU{
-		"GPU-0": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "14Gi", "slice  3g.40gb"},
-		"GPU-1": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "", "keep preallocated "},
-		"GPU-2": {32, vllm("vllm:gpu_cache_usage_perc", 0.05), "14Gi", "slice  1g.20gb"},
-		"GPU-3": {32, vllm("vllm:gpu_cache_usage_perc", 0.05), "", "keep preallocated "},
-		"GPU-4": {32, nil, "", "slice  3g.40gb"},
+		"GPU-0": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "14Gi", "slice  3g.40gb", 0},
+		"GPU-1": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "", "keep preallocated ", 0},
+		"GPU-2": {32, vllm("vllm:gpu_cache_usage_perc", 0.05), "14Gi", "slice  3g.40gb", 0},
+		"GPU-3": {32, vllm("vllm:gpu_cache_usage_perc", 0.05), "", "keep preallocated ", 0},
+		"GPU-4": {32, nil, "", "slice  3g.40gb", 0},
 		"GPU-5": {72, map[string]float64{"sglang:num_running_reqs": 40, "sglang:token_usage": 1,
-			"sglang:max_total_num_tokens": 4e5}, "14Gi", "keep memory "},
-		"GPU-6": {32, map[string]float64{"tgi_queue_size": 0, "tgi_batch_current_size": 3}, "14Gi", "keep preallocated "},
-		"GPU-7": {4, map[string]float64{"nv_inference_request_success": 7}, "", "slice  1g.10gb"},
+			"sglang:max_total_num_tokens": 4e5}, "14Gi", "keep memory ", 0},
+		"GPU-6": {32, map[string]float64{"tgi_queue_size": 0, "tgi_batch_current_size": 3}, "14Gi", "keep preallocated ", 0},
+		"GPU-7": {4, map[string]float64{"nv_inference_request_success": 7}, "", "slice  1g.10gb", 0},
+		"GPU-8": {32, vllm("vllm:kv_cache_usage_perc", 0.05), "14Gi", "keep preallocated ", 70},
 	}
 }
 
@@ -39,6 +41,9 @@ func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 	pod := "p-" + uuid
 	if minute < 10 {
 		pod += "-before" // the pod that is judged comes within the window: its start is seen
+	}
+	if g.later > 0 && minute >= 24*60 {
+		pod, g.gib, g.server, g.annotation = pod+"-later", g.later, nil, ""
 	}
 	put := func(name string, v float64, pairs ...string) error {
 		_, err := app.Append(0, labels.FromStrings(append(pairs, "__name__", name, "namespace", "chat", "pod", pod)...), at, v)
