@@ -56,7 +56,7 @@ func (g *GPU) follow(said advised, o *Options) {
 		if said.reason == advise.ReasonNoActivity || said.reason == advise.ReasonNoBusyTime {
 			g.Action = advise.ActionUnknown
 		}
-		g.Profile, g.StretchP95, g.Decided, g.Provisional, g.NotChecked = "", nil, nil, false, false
+		g.clearPrediction()
 	}
 
 	g.Advised = true
@@ -65,7 +65,7 @@ func (g *GPU) follow(said advised, o *Options) {
 // followCandidate takes the profile that the advisor recommends. One that the model's table lacks cannot be packed.
 func (g *GPU) followCandidate(said advised) {
 	if g.Action != advise.ActionSlice || g.Profile != said.profile {
-		g.Profile, g.StretchP95, g.Decided = "", nil, nil // that of the history is of another profile
+		g.clearPrediction() // that of the history is of another profile
 		g.Explanation = "the right-sizing advisor of its node recommends " + said.profile
 	}
 
@@ -80,8 +80,8 @@ func (g *GPU) followCandidate(said advised) {
 // name the profile: if the history has none either, it is not known.
 func (g *GPU) followProvisional() {
 	if g.Action != advise.ActionSlice {
-		g.Action, g.Reason, g.Profile, g.StretchP95 = advise.ActionSlice, advise.ReasonNone, "", nil
-		g.Decided, g.NotChecked = nil, false
+		g.clearPrediction()
+		g.Action, g.Reason = advise.ActionSlice, advise.ReasonNone
 		g.Explanation = "the right-sizing advisor of its node knows a slice that would do; ask migctl recommend there"
 	}
 

@@ -52,6 +52,6 @@ func (g *GPU) setGain(gain advise.Gain) {
 	}
 
 	g.Explanation = g.Profile + " would do, and " + advise.NoGainText
-	g.Action, g.Reason, g.Profile = advise.ActionKeep, advise.ReasonNoGain, ""
-	g.Provisional, g.NotChecked, g.StretchP95, g.Decided = false, false, nil, nil
+	g.Action, g.Reason = advise.ActionKeep, advise.ReasonNoGain
+	g.clearPrediction()
 }

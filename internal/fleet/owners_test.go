@@ -17,6 +17,7 @@ func replica(node string, action advise.Action, word string, change ...func(*GPU
 		Explanation: "as " + node + " has it", model: modelNamed("H100-80GB")}
 	if g.Reason = advise.Reason(word); action == advise.ActionSlice {
 		g.Reason, g.Profile, g.Decided, g.StretchP95 = "", word, &advise.Decided{}, &advise.Stretch{}
+		g.StartWith, g.Explanation = &advise.PredictedServer{}, "start it there with --gpu-memory-utilization=0.90"
 	}
 	for _, c := range change {
 		c(&g)
@@ -72,7 +73,8 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 					text += " " + mark.name
 				}
 			}
-			if g.ByReplica && (g.Decided != nil || g.StretchP95 != nil) {
+			if g.ByReplica && (g.Decided != nil || g.StretchP95 != nil || g.StartWith != nil ||
+				strings.Contains(g.Explanation, "start it there")) {
 				t.Errorf("%s: the figures are of another profile: %+v", about, g)
 			}
 			got = append(got, text)
