@@ -38,12 +38,12 @@ func servedGPUs() map[string]servedGPU {
 // append adds a scrape of a GPU and its pod.
 func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 	at := scraped().Add(time.Duration(minute)*time.Minute + 30*time.Second).UnixMilli()
-	pod := "p-" + uuid
+	pod, now := "p-"+uuid, g
 	if minute < 10 {
 		pod += "-before" // the pod that is judged comes within the window: its start is seen
 	}
 	if g.later > 0 && minute >= 24*60 {
-		pod, g.gib, g.server, g.annotation = pod+"-later", g.later, nil, ""
+		pod, now = pod+"-later", servedGPU{gib: g.later}
 	}
 	put := func(name string, v float64, pairs ...string) error {
 		_, err := app.Append(0, labels.FromStrings(append(pairs, "__name__", name, "namespace", "chat", "pod", pod)...), at, v)
@@ -51,7 +51,7 @@ func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 	}
 
 	for name, v := range map[string]float64{
-		"DCGM_FI_DEV_FB_USED": g.gib * 1024, "DCGM_FI_DEV_FB_FREE": h100Bytes/(1<<20) - g.gib*1024,
+		"DCGM_FI_DEV_FB_USED": now.gib * 1024, "DCGM_FI_DEV_FB_FREE": h100Bytes/(1<<20) - now.gib*1024,
 		"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.2, "DCGM_FI_PROF_SM_ACTIVE": 0.005, "DCGM_FI_PROF_DRAM_ACTIVE": 0.005,
 		"DCGM_FI_DEV_ENC_UTIL": 0, "DCGM_FI_DEV_DEC_UTIL": 0,
 	} {
@@ -60,15 +60,15 @@ func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 			return err
 		}
 	}
-	for name, v := range g.server {
+	for name, v := range now.server {
 		if err := put(name, v, "instance", "10.1.2.3:8000", "job", "chat"); err != nil {
 			return err
 		}
 	}
-	if g.annotation == "" {
+	if now.annotation == "" {
 		return nil
 	}
-	return put("kube_pod_annotations", 1, "annotation_mig_exporter_dev_model_memory", g.annotation, "job", "ksm")
+	return put("kube_pod_annotations", 1, "annotation_mig_exporter_dev_model_memory", now.annotation, "job", "ksm")
 }
 
 // TestFleetKnowsServers: by a real Prometheus that scrapes the pods, what an inference server reserves is no need: that
