@@ -122,7 +122,7 @@ func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, held gpuCounts) (Rec
 	}
 	r.Workload, r.Pod = &d.workload.Key, podOf(g.Holders)
 	r.job = a.findJob(s, g, d, held)
-	tried := a.recommendWhole(&r, g, d.workload, hintsOf(g.Holders))
+	tried := a.recommendWhole(&r, g, d.workload, hintsHere(s, g.Holders))
 	return r, tried
 }
 
@@ -141,7 +141,7 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 	holders := holdersOf(i)
 	r.job = findJobOfInstance(holders)
 	r.Workload, r.Pod = &d.workload.Key, podOf(holders)
-	a.recommendInstance(&r, g, i, d, hintsOf(holders))
+	a.recommendInstance(&r, g, i, d, hintsHere(s, holders))
 	return r
 }
 

@@ -2,6 +2,7 @@ package advise
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -52,10 +53,46 @@ func (r *reserve) today(now time.Time) *reserveDay {
 	return d
 }
 
-// observeServers adds what the inference servers of pods have answered since the Snapshot before.
+// holdsSeveral reports whether a pod holds several whole GPUs and GPU instances, or parts of them: on which of them its
+// inference server is, is not known.
+func holdsSeveral(s *gpu.Snapshot, uid string) bool {
+	count := 0
+	isIn := func(holders []gpu.Holder) bool {
+		return slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.PodUID == uid })
+	}
+
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		if isIn(g.Holders) {
+			count++
+		}
+		for k := range g.Instances {
+			instance := &g.Instances[k]
+			if isIn(instance.Holders) || slices.ContainsFunc(instance.ComputeInstances,
+				func(c gpu.ComputeInstance) bool { return isIn(c.Holders) }) {
+				count++
+			}
+		}
+	}
+	return count > 1
+}
+
+// hintsHere returns the hints of a device's pod. What they say of a server holds for the only device of a pod.
+func hintsHere(s *gpu.Snapshot, holders []gpu.Holder) gpu.RightsizingHints {
+	hints := hintsOf(holders)
+	if hints.ModelMemory.Present() && holdsSeveral(s, holders[0].PodUID) {
+		hints.ModelMemory = gpu.None[uint64]()
+	}
+	return hints
+}
+
+// observeServers adds what the inference servers of pods with one device have answered since the Snapshot before.
 func (a *Advisor) observeServers(s *gpu.Snapshot) {
 	for i := range s.Servers {
 		answer := &s.Servers[i]
+		if holdsSeveral(s, answer.PodUID) {
+			continue
+		}
 		for _, d := range a.order {
 			if d.workload != nil && d.holder.UID == answer.PodUID && answer.PodUID != "" && answer.Time.After(d.server.at) {
 				if d.workload.Reserve == nil {

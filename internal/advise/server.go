@@ -40,7 +40,7 @@ type ServerEvidence struct {
 
 	reserves bool
 	full     bool    // the cache of its slice is, and requests wait
-	load     float64 // largest use while the weights were loaded
+	load     float64 // largest use while the weights were loaded; less than these if it was not seen
 }
 
 // PredictedServer is what is expected of an inference server in the recommended profile.
@@ -60,6 +60,9 @@ const (
 	// Activations are taken for this share of the weights, and for minActivations at least: nothing says what they are.
 	activationShare = 0.1
 	minActivations  = 1 << 30
+	// While weights are loaded so many times as much is taken for held, if that was not seen: in 32 bits before they are
+	// halved, or in 16 before they are quantized.
+	unseenLoad = 2
 	// mostReserved is the share of a slice that a server is to reserve at most; the rest is for contexts and graphs.
 	mostReserved = 0.9
 )
@@ -85,8 +88,8 @@ func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints
 
 	weights, load := w.Starts.Loads.weights()
 	s.load, s.WeightsFrom = load, WeightsFromStart
-	if e.StartMemory*flatShare > s.Reservation && load == 0 {
-		s.load = e.StartMemory // more than ever after
+	if e.StartMemory*flatShare > s.Reservation && weights == 0 {
+		s.load = max(load, e.StartMemory) // more than ever after
 	}
 	if bytes, ok := hints.ModelMemory.Get(); ok {
 		weights, s.WeightsFrom = float64(bytes), WeightsFromAnnotation
@@ -114,6 +117,9 @@ func (s *ServerEvidence) solve(weights, minHours float64) {
 
 	s.Weights, s.Activations = weights, activations
 	s.CacheBytes = s.Reservation - weights - activations
+	if s.load < weights {
+		s.load = min(unseenLoad*weights, s.Reservation) // a start took no more than that
+	}
 	if s.Kind != "" && s.AskedHours >= minHours {
 		s.Need = s.needAt(1)
 	}

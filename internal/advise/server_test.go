@@ -110,6 +110,15 @@ func TestServers(t *testing.T) {
 				"mig-exporter.dev/model-memory"}},
 		"reserves 40 %, weights annotated": {serverStory{start: memoryOf(held(1, 14), held(1, 32)), answer: usesCache(0.05),
 			hints: modelMemory(14)}, slice("1g.20gb"), []string{"16.2 of 32.0 GiB", "--gpu-memory-utilization=0.90"}},
+		"reserves 40 %, annotated, loads in 32 bits without a pause": {
+			serverStory{start: memoryOf(held(1, 20), held(1, 28), held(1, 32)), answer: usesCache(0.05), hints: modelMemory(14)},
+			slice("3g.40gb"), []string{"28.0 of 32.0 GiB"}},
+		"reserves 40 %, annotated, load not seen": {
+			serverStory{start: memoryOf(held(1, 32)), answer: usesCache(0.05), hints: modelMemory(14)},
+			slice("3g.40gb"), []string{"28.0 of 32.0 GiB"}},
+		"reserves 40 %, annotated, more in its start than ever after": {
+			serverStory{start: memoryOf(held(1, 20), held(8, 32), held(1, 60), held(1, 32)), answer: usesCache(0.05),
+				hints: modelMemory(14)}, kept(ReasonMemory), []string{"needs 69.0 GiB"}},
 		"reserves 40 %, annotated, does not answer": {serverStory{start: memoryOf(held(1, 14), held(1, 32)),
 			hints: modelMemory(14)}, kept(ReasonPreallocated), []string{"--advise.server-metrics"}},
 		"flat at 40 %, maybe a fraction": {serverStory{start: memoryOf(held(1, 14), held(1, 32))}, kept(ReasonPreallocated), nil},
@@ -303,5 +312,20 @@ func TestServerOfASlice(t *testing.T) {
 		if r.Action == ActionShrink {
 			cmptest.Equal(t, "flag", r.Predicted.Server.Flag, "--gpu-memory-utilization")
 		}
+	}
+}
+
+// TestServerRequestsTakeLonger: the cache in the slice is predicted by what decides whether it is large enough: requests
+// take longer than their kernels, since they wait for each other.
+func TestServerRequestsTakeLonger(t *testing.T) {
+	hints := gpu.RightsizingHints{MaxStretch: gpu.Some(9.)}
+	r := serverStory{start: vllmStart(72), answer: usesCache(0.05), busy: 0.4, sm: 0.28, hints: hints}.tell(t, New(fastOptions()))
+	s, p := r.Evidence.Server, r.Predicted
+	if p.Latency.Expected <= 1.1*p.StretchP95.likely() {
+		t.Fatalf("requests take %v times as long, and their kernels %v times", p.Latency, p.StretchP95)
+	}
+	want := s.CacheUse * p.Latency.Expected * s.CacheBytes / p.Server.CacheBytes
+	if d := p.Server.CacheUse/want - 1; d > 0.01 || d < -0.01 {
+		t.Errorf("%v of the cache in the slice is used, want %v", p.Server.CacheUse, want)
 	}
 }

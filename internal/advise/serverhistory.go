@@ -12,15 +12,21 @@ type ServerHistory struct {
 	Weights                           float64 // bytes; 0 if they are not known
 }
 
-// Add adds what is known of another server of the same workload.
+// Add adds what is known of another server of the same kind. The weights are those of the larger model, 0 if one is not
+// known.
 func (s *ServerHistory) Add(o *ServerHistory) {
 	s.CacheUse, s.CacheHours = max(s.CacheUse, o.CacheUse), s.CacheHours+o.CacheHours
-	s.CacheTokens, s.Weights = max(s.CacheTokens, o.CacheTokens), max(s.Weights, o.Weights)
+	s.CacheTokens = max(s.CacheTokens, o.CacheTokens)
+	if s.Weights > 0 && o.Weights > 0 {
+		s.Weights = max(s.Weights, o.Weights)
+	} else {
+		s.Weights = 0
+	}
 	s.Running, s.Waiting = max(s.Running, o.Running), max(s.Waiting, o.Waiting)
 }
 
 // AddServer adds what is known of the workload's server, by the equation of an Advisor. Starts are not seen, and so
-// weights are known from annotations alone.
+// weights are known from annotations alone, and what is held while they are loaded is not.
 func (f *Facts) AddServer(s *ServerHistory, o Options) {
 	e := f.Evidence
 	known := &ServerEvidence{

@@ -47,7 +47,7 @@ type starts struct {
 	// Again counts the processes that came up and that another one of the same container followed within an hour, as in a
 	// notebook. Short counts the pods that ended while their memory grew, as jobs may.
 	Again, Short int32
-	// Loads are what the starts have shown of weights; nil if none has.
+	// Loads are what the starts have shown of weights; nil if none has shown anything.
 	Loads *loads
 }
 
@@ -69,7 +69,7 @@ func (s *starts) raise(peak, level float64, l *loading) {
 // addLoad notes what a start has shown of weights.
 func (s *starts) addLoad(at int32, l *loading) {
 	weights, peak := l.weights()
-	if s.Loads == nil && weights > 0 {
+	if s.Loads == nil && peak > 0 {
 		s.Loads = &loads{}
 	}
 	if s.Loads != nil {

@@ -20,18 +20,28 @@ const (
 
 // loads are what the last starts of a workload have shown, in MiB; start number n is at n modulo keptStarts.
 type loads struct {
-	// Weights are the plateaus before the rest was taken, 0 of a start without one; Peaks the largest uses until then.
+	// Weights are the plateaus before the rest was taken, 0 of a start without one; Peaks the largest uses until then. Of
+	// a start without a plateau these are the largest before memory was flat last: what was taken in between counts, too.
 	Weights, Peaks [keptStarts]float32
 }
 
-// weights returns the weights of the model in bytes, the largest of the starts in which they were seen, and the largest
-// use while they were loaded; 0 if no start has shown them.
+// weights returns the weights of the model in bytes, the largest of the starts in which they were seen, 0 if no start
+// has shown them; and the largest use while they were loaded, in these starts if there are any; 0 if it is not known.
 func (l *loads) weights() (bytes, peak float64) {
 	if l == nil {
 		return 0, 0
 	}
+
+	others := 0. // of the starts without a plateau
 	for i, mib := range l.Weights {
-		bytes, peak = max(bytes, float64(mib)), max(peak, float64(l.Peaks[i]))
+		if mib > 0 {
+			bytes, peak = max(bytes, float64(mib)), max(peak, float64(l.Peaks[i]))
+		} else {
+			others = max(others, float64(l.Peaks[i]))
+		}
+	}
+	if bytes == 0 {
+		peak = others
 	}
 	return bytes * (1 << 20), peak * (1 << 20)
 }
@@ -55,6 +65,7 @@ type plateau struct {
 	last     time.Time // last reading of it
 	readings int
 	from, to int     // numbers of its first and of its last reading
+	earlier  float64 // largest use of memory until it began
 	before   float64 // largest use of memory until it ended
 }
 
@@ -74,10 +85,10 @@ type loading struct {
 // follow adds a reading of memory, in MiB.
 func (l *loading) follow(used float64, now time.Time) {
 	l.readings++
-	l.peak = max(l.peak, used)
 	if used > l.now.level*plateauShare || used*plateauShare < l.now.level {
-		l.now = plateau{first: now, from: l.readings}
+		l.now = plateau{first: now, from: l.readings, earlier: l.peak}
 	}
+	l.peak = max(l.peak, used)
 	l.now.level = max(l.now.level, used)
 	l.now.last, l.now.to, l.now.before = now, l.readings, l.peak
 	l.now.readings++
@@ -90,21 +101,21 @@ func (l *loading) follow(used float64, now time.Time) {
 	case l.now.from == l.last.from: // it goes on
 		l.last = l.now
 	case isSame:
-		first, from := l.last.first, l.last.from
+		first, from, earlier := l.last.first, l.last.from, l.last.earlier
 		l.last = l.now
-		l.last.first, l.last.from = first, from
+		l.last.first, l.last.from, l.last.earlier = first, from, earlier
 	default:
 		l.earlier, l.last = l.last, l.now
 	}
 }
 
-// weights returns the memory in MiB that was flat before all of the rest was taken at once, and the largest use until
-// then; 0 if that was not seen.
+// weights returns the memory in MiB that was flat before all of the rest was taken at once, 0 if that was not seen, and
+// the largest use until then, or else until memory was flat last.
 func (l *loading) weights() (level, before float64) {
 	of, rest := &l.earlier, &l.last
 	atOnce := rest.first.Sub(of.last) <= cacheTime || rest.from-of.to <= cacheReadings
 	if of.level <= contextMemory || rest.level < of.level*plateauStep || !atOnce {
-		return 0, 0
+		return 0, rest.earlier
 	}
 	return of.level, of.before
 }

@@ -32,7 +32,10 @@ type trial struct {
 	median     Stretch // zero if it is unknown
 	p95        Stretch
 	latency    Latency
-	decided    Decided
+	// served is how many times as long requests take: as many more of them use the cache of a server at once. It is 0 if
+	// that is unknown.
+	served  float64
+	decided Decided
 }
 
 // minCoverage is the share of the held time that must have been observed.
@@ -99,7 +102,8 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 	}
 
 	latency, _ := t.latency.deciding(limits.strict)
-	if longest := max(t.p95.deciding(limits.strict), latency); t.reason == ReasonNone && e.Server.lacksCache(p, longest) {
+	t.served = max(t.p95.deciding(limits.strict), latency)
+	if t.reason == ReasonNone && e.Server.lacksCache(p, t.served) {
 		t.reason = ReasonMemory // as many more requests are there at once
 	}
 	if t.reason == ReasonNone && e.mayBeReserved(of) {
@@ -309,7 +313,7 @@ func (r *Recommendation) predict(t *trial) {
 		r.Predicted.ThroughputRatio = round3(min(1, 1/max(busy, 1e-9)))
 	}
 	r.Predicted.MediaEngines = e.predictedEngines(t.profile)
-	r.Predicted.Server = e.predictServer(t.profile, stretch)
+	r.Predicted.Server = e.predictServer(t.profile, t.served)
 	r.Reclaimable, r.NotChecked = round3(1-t.share), t.notChecked
 }
 

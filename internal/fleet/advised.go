@@ -57,7 +57,6 @@ func (g *GPU) follow(said advised, o *Options) {
 			g.Action = advise.ActionUnknown
 		}
 		g.clearPrediction()
-		g.Provisional, g.NotChecked = false, false
 	}
 
 	g.Advised = true
@@ -82,7 +81,7 @@ func (g *GPU) followCandidate(said advised) {
 func (g *GPU) followProvisional() {
 	if g.Action != advise.ActionSlice {
 		g.clearPrediction()
-		g.Action, g.Reason, g.NotChecked = advise.ActionSlice, advise.ReasonNone, false
+		g.Action, g.Reason = advise.ActionSlice, advise.ReasonNone
 		g.Explanation = "the right-sizing advisor of its node knows a slice that would do; ask migctl recommend there"
 	}
 

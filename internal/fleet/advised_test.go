@@ -10,7 +10,7 @@ import (
 // TestAdvisorHasTheLastWord: what the advisor of a node says of its GPU replaces what the history says.
 func TestAdvisorHasTheLastWord(t *testing.T) {
 	slice := GPU{Action: advise.ActionSlice, Profile: "1g.10gb", StretchP95: &advise.Stretch{Low: 1, Expected: 1, High: 2},
-		Explanation: "fits", Decided: &advise.Decided{}, model: modelNamed("H100-80GB")}
+		Explanation: "fits", Decided: &advise.Decided{}, StartWith: &advise.PredictedServer{}, model: modelNamed("H100-80GB")}
 	kept := GPU{Action: advise.ActionKeep, Reason: advise.ReasonBusy, Explanation: "busy", model: modelNamed("H100-80GB")}
 	shared := GPU{Action: advise.ActionShare, Reason: advise.ReasonStretch}
 
@@ -41,8 +41,9 @@ func TestAdvisorHasTheLastWord(t *testing.T) {
 			g.Advised != c.decide {
 			t.Errorf("%s: %+v", name, g)
 		}
-		if (g.Action != advise.ActionSlice || g.Profile != "1g.10gb") && (g.StretchP95 != nil || g.Decided != nil) {
-			t.Errorf("%s: the stretch is of another profile", name)
+		if (g.Action != advise.ActionSlice || g.Profile != "1g.10gb") &&
+			(g.StretchP95 != nil || g.Decided != nil || g.StartWith != nil) {
+			t.Errorf("%s: what is expected is of another profile", name)
 		}
 		if g.Action == advise.ActionKeep && g.Explanation == "fits" {
 			t.Errorf("%s: %s", name, g.Explanation)

@@ -52,6 +52,6 @@ func (g *GPU) setGain(gain advise.Gain) {
 	}
 
 	g.Explanation = g.Profile + " would do, and " + advise.NoGainText
+	g.Action, g.Reason = advise.ActionKeep, advise.ReasonNoGain
 	g.clearPrediction()
-	g.Action, g.Reason, g.Provisional, g.NotChecked = advise.ActionKeep, advise.ReasonNoGain, false, false
 }

@@ -18,9 +18,9 @@ func TestGains(t *testing.T) {
 	gpus := func(cluster string, profiles ...string) (list []GPU) {
 		for _, profile := range profiles {
 			g := GPU{Cluster: cluster, Model: m.Name, Action: advise.ActionSlice, Profile: profile, model: m,
-				Provisional: true, StretchP95: &advise.Stretch{}}
+				Provisional: true, StretchP95: &advise.Stretch{}, StartWith: &advise.PredictedServer{}}
 			if profile == "" {
-				g.Action, g.Provisional, g.StretchP95 = advise.ActionFree, false, nil
+				g.Action, g.Provisional, g.StretchP95, g.StartWith = advise.ActionFree, false, nil, nil
 			}
 			list = append(list, g)
 		}
@@ -44,5 +44,6 @@ func TestGains(t *testing.T) {
 
 	g := &all[6]
 	cmptest.HasTexts(t, g.Explanation, "4g.40gb would do", "gain nothing")
-	cmptest.Equal(t, "what is left of the slice", g.Provisional || g.StretchP95 != nil || g.Gain != nil, false)
+	left := g.Provisional || g.StretchP95 != nil || g.StartWith != nil || g.Gain != nil
+	cmptest.Equal(t, "what is left of the slice", left, false)
 }

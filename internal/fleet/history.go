@@ -18,7 +18,7 @@ type history struct {
 	busy, sms, bandwidth []float32
 	held                 []bool
 	holders              []uint8         // how many: 0, 1, or 2 for more
-	pods                 map[podKey]bool // that held it, without their cluster
+	pods                 map[podKey]bool // that held it, without their cluster; without a name what is no pod
 	namespaces           map[string]int  // steps that each held it
 	memory               []float64       // by hour, in bytes; NaN if there is no sample
 

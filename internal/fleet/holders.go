@@ -47,9 +47,7 @@ func (all holdings) add(h *history, at int, labels model.Metric, _ float64) {
 	}
 	h.job = cmp.Or(h.job, jobOf(labels))
 	h.held[at] = true
-	if pod != "" {
-		h.pods[podKey{namespace: string(namespace), pod: string(pod)}] = true
-	}
+	h.pods[podKey{namespace: string(namespace), pod: string(pod)}] = true
 	if !of.steps[at] {
 		of.steps[at] = true
 		h.holders[at] = min(h.holders[at]+1, 2)

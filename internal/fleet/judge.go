@@ -77,15 +77,16 @@ func (a *analysis) summarize(g *device) GPU {
 		return answer
 	default:
 		h.addLinks(facts, known.Profiles)
-		if s := a.serverOf(g); s != nil {
-			facts.AddServer(s, o.Advise)
-		}
+		isMixed := a.addServerOf(g, facts)
 		if h.sawStart() {
 			facts.Evidence.Starts = 1
 		}
 		answer.model = known
 		answer.addEvidence(facts, math.IsNaN(h.nvlink), advise.Choose(gpuOf(&known, total), facts, o.Advise))
 		answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(a.end)
+		if isMixed && answer.Reason == advise.ReasonPreallocated {
+			answer.Explanation = mixedText
+		}
 		answer.follow(h.advised, o)
 		return answer
 	}

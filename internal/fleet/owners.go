@@ -56,8 +56,12 @@ func stayAll(list []*GPU, reason advise.Reason, why string) {
 		g.Action, g.Reason, g.ByReplica = advise.ActionKeep, reason, true
 		g.Explanation = fmt.Sprintf("a patch moves all replicas of %s, and %s", g.Owner, why)
 		g.clearPrediction()
-		g.Provisional, g.NotChecked = false, false
 	}
+}
+
+// clearPrediction drops the slice, and all that is expected in it: another one is to be taken, or none.
+func (g *GPU) clearPrediction() {
+	g.Profile, g.StretchP95, g.Decided, g.StartWith, g.Provisional, g.NotChecked = "", nil, nil, nil, false, false
 }
 
 // takeLargest gives the GPUs that move the largest profile that does for any replica of their owner. There is none that
@@ -76,10 +80,11 @@ func takeLargest(list, moving []*GPU) {
 	most := slices.MaxFunc(known, func(a, b *GPU) int { return cmp.Compare(a.neededSize(), b.neededSize()) })
 	for _, g := range moving {
 		if g.Profile != most.needs() {
+			provisional, unchecked := g.Provisional, g.NotChecked
 			g.clearPrediction()
-			g.Profile, g.ByReplica = most.needs(), true
+			g.Profile, g.Provisional, g.NotChecked, g.ByReplica = most.needs(), provisional, unchecked, true
 			g.Explanation = fmt.Sprintf("a patch moves all replicas of %s, and the one on node %s needs %s", g.Owner,
-				cmp.Or(most.Node, "-"), g.Profile)
+				cmp.Or(most.Node, "-"), most.needs())
 		}
 	}
 }

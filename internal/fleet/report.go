@@ -139,11 +139,6 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 	}
 }
 
-// clearPrediction removes the profile and what follows from it, of an answer that another one replaces.
-func (g *GPU) clearPrediction() {
-	g.Profile, g.StretchP95, g.Decided, g.StartWith = "", nil, nil, nil
-}
-
 // report sums up.
 func (a *analysis) report() *Report {
 	r := &Report{

@@ -140,6 +140,9 @@ func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
 		s = &advise.ServerHistory{Kind: kind}
 		a.servers[key] = s
 	}
+	if s.Kind != kind {
+		s.Kind = "" // of two servers it is not known which one holds the cache
+	}
 	switch string(row.Metric["figure"]) {
 	case figureCache:
 		s.CacheUse = max(s.CacheUse, min(value, 1))
@@ -154,20 +157,37 @@ func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
 	}
 }
 
-// serverOf returns what is known of the server on a GPU, from all pods that held it; nil if none has one.
-func (a *analysis) serverOf(g *device) *advise.ServerHistory {
+// addServerOf adds what is known of the server on a GPU, from all pods that held it. It reports whether something else
+// held it, too: a pod that has none, or one of another kind. Then what the server says is not the need of all.
+func (a *analysis) addServerOf(g *device, f *advise.Facts) (isMixed bool) {
 	var all *advise.ServerHistory
+	others := false
 	for pod := range g.history.pods {
 		pod.cluster = g.cluster
 		one := a.servers[pod]
 		switch {
 		case one == nil:
+			others = true
 		case all == nil:
 			copied := *one
 			all = &copied
 		default:
+			others = others || one.Kind != all.Kind
 			all.Add(one)
 		}
 	}
-	return all
+
+	switch {
+	case all == nil:
+		return false
+	case others:
+		f.Preallocated = true
+	default:
+		f.AddServer(all, a.options.Advise)
+	}
+	return others
 }
+
+// mixedText explains why a GPU stays of which one pod's server says nothing of the others.
+const mixedText = "an inference server reserves memory, and held it for only a part of the window: what the others " +
+	"need cannot be told from what it reserves"

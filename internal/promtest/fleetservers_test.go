@@ -14,6 +14,7 @@ type servedGPU struct {
 	server     map[string]float64 // by metric
 	annotation string             // about the model's memory, by kube-state-metrics
 	want       string
+	later      float64 // GiB that another pod holds on the second day, which is no server; 0: the server stays
 }
 
 func servedGPUs() map[string]servedGPU {
@@ -21,24 +22,28 @@ func servedGPUs() map[string]servedGPU {
 		return map[string]float64{"vllm:num_requests_running": 6, "vllm:num_requests_waiting": 0, name: use}
 	}
 	return map[string]servedGPU{
-		"GPU-0": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "14Gi", "slice  3g.40gb"},
-		"GPU-1": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "", "keep preallocated "},
-		"GPU-2": {32, vllm("vllm:gpu_cache_usage_perc", 0.05), "14Gi", "slice  1g.20gb"},
-		"GPU-3": {32, vllm("vllm:gpu_cache_usage_perc", 0.05), "", "keep preallocated "},
-		"GPU-4": {32, nil, "", "slice  3g.40gb"},
+		"GPU-0": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "14Gi", "slice  3g.40gb", 0},
+		"GPU-1": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "", "keep preallocated ", 0},
+		"GPU-2": {32, vllm("vllm:gpu_cache_usage_perc", 0.05), "14Gi", "slice  3g.40gb", 0},
+		"GPU-3": {32, vllm("vllm:gpu_cache_usage_perc", 0.05), "", "keep preallocated ", 0},
+		"GPU-4": {32, nil, "", "slice  3g.40gb", 0},
 		"GPU-5": {72, map[string]float64{"sglang:num_running_reqs": 40, "sglang:token_usage": 1,
-			"sglang:max_total_num_tokens": 4e5}, "14Gi", "keep memory "},
-		"GPU-6": {32, map[string]float64{"tgi_queue_size": 0, "tgi_batch_current_size": 3}, "14Gi", "keep preallocated "},
-		"GPU-7": {4, map[string]float64{"nv_inference_request_success": 7}, "", "slice  1g.10gb"},
+			"sglang:max_total_num_tokens": 4e5}, "14Gi", "keep memory ", 0},
+		"GPU-6": {32, map[string]float64{"tgi_queue_size": 0, "tgi_batch_current_size": 3}, "14Gi", "keep preallocated ", 0},
+		"GPU-7": {4, map[string]float64{"nv_inference_request_success": 7}, "", "slice  1g.10gb", 0},
+		"GPU-8": {32, vllm("vllm:kv_cache_usage_perc", 0.05), "14Gi", "keep preallocated ", 70},
 	}
 }
 
 // append adds a scrape of a GPU and its pod.
 func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 	at := scraped().Add(time.Duration(minute)*time.Minute + 30*time.Second).UnixMilli()
-	pod := "p-" + uuid
+	pod, now := "p-"+uuid, g
 	if minute < 10 {
 		pod += "-before" // the pod that is judged comes within the window: its start is seen
+	}
+	if g.later > 0 && minute >= 24*60 {
+		pod, now = pod+"-later", servedGPU{gib: g.later}
 	}
 	put := func(name string, v float64, pairs ...string) error {
 		_, err := app.Append(0, labels.FromStrings(append(pairs, "__name__", name, "namespace", "chat", "pod", pod)...), at, v)
@@ -46,7 +51,7 @@ func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 	}
 
 	for name, v := range map[string]float64{
-		"DCGM_FI_DEV_FB_USED": g.gib * 1024, "DCGM_FI_DEV_FB_FREE": h100Bytes/(1<<20) - g.gib*1024,
+		"DCGM_FI_DEV_FB_USED": now.gib * 1024, "DCGM_FI_DEV_FB_FREE": h100Bytes/(1<<20) - now.gib*1024,
 		"DCGM_FI_PROF_GR_ENGINE_ACTIVE": 0.2, "DCGM_FI_PROF_SM_ACTIVE": 0.005, "DCGM_FI_PROF_DRAM_ACTIVE": 0.005,
 		"DCGM_FI_DEV_ENC_UTIL": 0, "DCGM_FI_DEV_DEC_UTIL": 0,
 	} {
@@ -55,15 +60,15 @@ func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 			return err
 		}
 	}
-	for name, v := range g.server {
+	for name, v := range now.server {
 		if err := put(name, v, "instance", "10.1.2.3:8000", "job", "chat"); err != nil {
 			return err
 		}
 	}
-	if g.annotation == "" {
+	if now.annotation == "" {
 		return nil
 	}
-	return put("kube_pod_annotations", 1, "annotation_mig_exporter_dev_model_memory", g.annotation, "job", "ksm")
+	return put("kube_pod_annotations", 1, "annotation_mig_exporter_dev_model_memory", now.annotation, "job", "ksm")
 }
 
 // TestFleetKnowsServers: by a real Prometheus that scrapes the pods, what an inference server reserves is no need: that
