@@ -223,8 +223,8 @@ func writePredictedLatency(p *page, o *sim.Outcome) {
 	if t.LatencyFigure > 0 {
 		predicted = fmt.Sprintf("%.2f", t.LatencyFigure)
 	}
-	p.para(p.right(fmt.Sprint(o.Index), 3)+" ", color, fmt.Sprintf("%s: at p95 requests take %.2f times as long as alone; "+
-		"predicted %s times", outcomeName(o), happened, predicted))
+	p.para(p.right(fmt.Sprint(o.Index), 3)+" ", color, fmt.Sprintf(
+		"%s: at p95 requests take %.2f times as long as alone; predicted %s times", outcomeName(o), happened, predicted))
 }
 
 // latencyText is a time of a request, or that a queue grows without end.

@@ -285,12 +285,12 @@ func TestOverloadedSliceIsNoClosedLoop(t *testing.T) {
 func TestHourAfterTheClockWasSet(t *testing.T) {
 	a := New(fastOptions())
 	g := served(t, 0.9, 0.9, nil) // a slice of three sevenths falls behind
-	s := observeFor(a, start().AddDate(0, 0, 30), 90*time.Minute, g)
+	observeFor(a, start().AddDate(0, 0, 30), 90*time.Minute, g)
 	d := a.devices[wholeKey(g.UUID)]
 	if d.hour.queues[0].backlog == 0 {
 		t.Fatal("there is no backlog")
 	}
-	s = observeFor(a, start(), 65*time.Minute, g)
+	s := observeFor(a, start(), 65*time.Minute, g)
 	cmptest.Equal(t, "number of the hour", d.hour.number, hourOf(s.Time))
 	if d.hour.seconds > 10*60 {
 		t.Errorf("the hour is %v s old after five minutes", d.hour.seconds)

@@ -159,7 +159,8 @@ func (d *device) saturation(of capacity, stretch float64, limits limits, request
 		return ReasonSaturated
 	case stretch > limits.stretch:
 		return ReasonStretch
-	case !requests.closed && stretch > unchangedStretch && max(stretchedLatency(stretch, busy), d.slowedBy(stretch, requests)) > limits.stretch:
+	case !requests.closed && stretch > unchangedStretch &&
+		max(stretchedLatency(stretch, busy), d.slowedBy(stretch, requests)) > limits.stretch:
 		return ReasonLatency
 	}
 	return ReasonNone

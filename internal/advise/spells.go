@@ -1,0 +1,62 @@
+package advise
+
+import "math"
+
+// spells counts work by the busy share of the ten seconds in which it comes.
+type spells struct {
+	busy, observed float64               // of the open one, in seconds
+	squares        float64               // of the shares, times the seconds
+	partly         float64               // seconds of polls that were neither idle nor busy all the time
+	work           [spellBuckets]float32 // by busy share
+}
+
+const (
+	spellSeconds = 10
+	// clearly is how much larger the variance from spell to spell must be than that of single requests: both are
+	// estimates.
+	clearly      = 1.5
+	spellBuckets = 40
+)
+
+func (s *spells) add(busy, elapsed float64) {
+	s.busy, s.observed = s.busy+busy*elapsed, s.observed+elapsed
+	if busy > 1-alwaysBusy && busy < alwaysBusy {
+		s.partly += elapsed
+	}
+	if s.observed >= spellSeconds {
+		s.squares += s.busy * s.busy / s.observed
+		s.work[min(int(s.busy/s.observed*spellBuckets), spellBuckets-1)] += float32(s.busy)
+		s.busy, s.observed = 0, 0
+	}
+}
+
+// busiest returns the busy share in which nine tenths of the work comes at most.
+func (s *spells) busiest() float64 {
+	var all, sum float64
+	for _, work := range s.work {
+		all += float64(work)
+	}
+	for bucket, work := range s.work {
+		sum += float64(work)
+		if sum >= 0.9*all {
+			return (float64(bucket) + 0.5) / spellBuckets
+		}
+	}
+	return 0
+}
+
+// met returns the busy time in which the work comes, see queueHour.Met. Requests that are longer than a poll show in
+// polls that are idle or busy all the time: those between are where one begins or ends.
+func (h *hour) met() float32 {
+	busy := h.work / h.seconds
+	random := float64(h.poll.variance())
+	if partly := h.spell.partly / h.seconds; partly < 0.5 {
+		random = max(random, busy*2*busy/max(partly, 1e-3))
+	}
+	variance := h.spell.squares/h.seconds - busy*busy
+	bursts := max(0, variance-clearly*random/spellSeconds)
+	if bursts == 0 {
+		return float32(busy)
+	}
+	return float32(min(busy+max(0, h.spell.busiest()-busy)*math.Sqrt(bursts/variance), 1))
+}
