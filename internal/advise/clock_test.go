@@ -162,7 +162,7 @@ func TestClockThatIsWrongForATime(t *testing.T) {
 	}
 	want := [2]Recommendation{recommend(through, twoPhases(t, through, right, soon)).Devices[0]}
 	want[1] = recommend(through, twoPhases(t, through, right, later)).Devices[0]
-	cmptest.Equal(t, "reason", want[1].Reason, ReasonBusy)
+	cmptest.Equal(t, "reason", want[1].Reason, ReasonStretch)
 	for _, w := range wrongClocks() {
 		about := fmt.Sprintf("%+v", w)
 		c, err := ReadCheckpoint(bytes.NewReader(saved.Bytes()))

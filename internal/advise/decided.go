@@ -47,23 +47,15 @@ func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 
 // decidedByTime returns the figures of a trial that say how much longer its work takes, and whether it keeps up.
 func (t *trial) decidedByTime(e *Evidence, limits limits, o Options) []Decided {
-	if latency, known := t.latency.deciding(limits.strict); known {
-		list := []Decided{
-			{FigureLatency, round3(latency), limits.stretch},
-			{FigureStretch, round3(t.surelyStretched(limits)), limits.stretch},
-		}
-		if stretch := t.throughputStretch(limits); stretch > unchangedStretch {
-			list = append(list, Decided{FigureBusy, round3(t.spellLoad(limits)), o.TargetBusy},
-				Decided{FigureBusy, round3(e.Busy10Minutes * stretch), 1})
-		}
-		return list
-	}
-
 	stretch, figure := t.p95.deciding(limits.strict), FigureStretch
 	if e.requests.closed {
 		figure = FigureThroughput
 	}
+
 	list := []Decided{{figure, round3(stretch), limits.stretch}}
+	if latency, known := t.latency.deciding(limits.strict); known {
+		list = append(list, Decided{FigureLatency, round3(latency), limits.stretch})
+	}
 	if stretch > unchangedStretch {
 		list = append(list, Decided{FigureBusy, round3(e.BusyP99 * stretch), o.TargetBusy},
 			Decided{FigureBusy, round3(e.Busy10Minutes * stretch), 1})

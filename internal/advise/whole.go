@@ -112,54 +112,20 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 	return t
 }
 
-// judgeTime returns why a profile takes too long; empty if it does not. Of requests the latency decides, as long as the
-// slice does not fall behind, and the kernels of p95 are not stretched beyond the limit even if they are all alike.
+// judgeTime returns why a profile takes too long; empty if it does not. Latency is asked beside the stretch of kernels and
+// the time that is left: each of them sees what the others do not.
 func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	stretch := t.p95.deciding(limits.strict)
-	latency, known := t.latency.deciding(limits.strict)
+	latency, _ := t.latency.deciding(limits.strict)
 	switch {
-	case known && t.surelyStretched(limits) > limits.stretch:
-		return ReasonStretch // of one request in twenty, however short the others are
-	case known && t.fallsBehind(e, limits, o):
-		return ReasonBusy
-	case known && latency > limits.stretch:
-		return ReasonLatency
-	case known:
-		return ReasonNone
 	case stretch > limits.stretch:
 		return ReasonStretch
 	case stretch > unchangedStretch && (e.BusyP99*stretch > o.TargetBusy || e.Busy10Minutes*stretch > 1):
 		return ReasonBusy
+	case latency > limits.stretch:
+		return ReasonLatency
 	}
 	return ReasonNone
-}
-
-// surelyStretched returns the stretch of kernels that no figure of latency outweighs: strictly that of the worst mix.
-func (t *trial) surelyStretched(limits limits) float64 {
-	if limits.strict {
-		return t.p95.High
-	}
-	return t.p95.Low
-}
-
-// fallsBehind reports whether a profile that stretches kernels has no time left in the busiest ten minutes, or in the
-// spells in which a tenth of the work comes.
-func (t *trial) fallsBehind(e *Evidence, limits limits, o Options) bool {
-	return t.throughputStretch(limits) > unchangedStretch &&
-		(t.spellLoad(limits) > o.TargetBusy || e.Busy10Minutes*t.throughputStretch(limits) > 1)
-}
-
-// spellLoad is the load in the spells in which a tenth of the work comes.
-func (t *trial) spellLoad(limits limits) float64 {
-	return t.latency.Load * t.throughputStretch(limits) / t.p95.likely()
-}
-
-// throughputStretch is the stretch by which the busy time of many requests grows.
-func (t *trial) throughputStretch(limits limits) float64 {
-	if limits.strict {
-		return t.p95.High
-	}
-	return t.p95.likely()
 }
 
 // sliceOf returns the share of a device that a profile has.

@@ -86,7 +86,6 @@ func TestFleetAgreesWithTheAdvisor(t *testing.T) {
 	explained := map[int]device{
 		// the history of five-minute means knows no latency
 		1: {Action: "slice", RecommendedProfile: "2g.20gb"},
-		2: {Action: "share", Reason: "stretch"},
 		// a GPU is judged with all that ran on it
 		6: {Action: "slice", RecommendedProfile: "3g.40gb"},
 		// means over five minutes hide what lasts one

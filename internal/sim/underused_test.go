@@ -103,7 +103,7 @@ func TestUnderusedNodeHasEveryAnswer(t *testing.T) {
 		"small-llm-0":  "keep preallocated ",
 		"medium-llm-0": "keep busy ",
 		"notebook-ben": "slice  1g.10gb",
-		"asr-0":        "share latency ",
+		"asr-0":        "share stretch ",
 		"GPU 7":        "free  ",
 	})
 }

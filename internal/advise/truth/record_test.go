@@ -111,7 +111,6 @@ func (v *verdict) dies() bool { return v.outOfMemory || v.engineMissing }
 // The limits. Figures are bounded by the resolution of the distributions, half a percent.
 const (
 	maxRegrets   = 0.01
-	fewRegrets   = 3 // that a sample of a hundred workloads may have by chance
 	noticeWithin = 60
 	resolution   = 1.006
 	minRecall    = 0.8
@@ -164,7 +163,7 @@ func violations(records []record) []string {
 			}
 		}
 	}
-	if regrets > fewRegrets && float64(regrets) > maxRegrets*float64(given) {
+	if regrets > 1 && float64(regrets) > maxRegrets*float64(given) {
 		found = append(found, fmt.Sprintf("%d regrets of %d recommended workloads; expected %.0f %% at most",
 			regrets, given, 100*maxRegrets))
 	}
