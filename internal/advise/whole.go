@@ -112,8 +112,8 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 	return t
 }
 
-// judgeTime returns why a profile takes too long; empty if it does not. Latency is asked beside the stretch of kernels and
-// the time that is left: each of them sees what the others do not.
+// judgeTime returns why a profile takes too long; empty if it does not. Latency is asked beside the stretch of kernels
+// and the time that is left: each of them sees what the others do not.
 func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	stretch := t.p95.deciding(limits.strict)
 	latency, _ := t.latency.deciding(limits.strict)
