@@ -34,7 +34,8 @@ EVALUATE_FULL  ?= -full 20 -full-hours 48
 PROMETHEUS    ?= /usr/bin/prometheus
 TEST_TIMEOUT  ?= 15m
 # Many repetitions and long simulated times, which the race detector would make ten times as slow and learn nothing from.
-LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|TestLayoutChangesLeakNothing|TestLayoutChangeUnderLoad|TestRightsizing\b|TestUnderusedNodeHas|TestSingleStrategyHas|TestCodecRefusesWhatTakes
+# Of TestWatchdogAbort's program, Go's runtime cannot always print the stacks where the race detector's C code runs.
+LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|TestLayoutChangesLeakNothing|TestLayoutChangeUnderLoad|TestRightsizing\b|TestUnderusedNodeHas|TestSingleStrategyHas|TestCodecRefusesWhatTakes|TestWatchdogAbort
 # Two of these run at the same time, since half of them wait for processes; the output of each comes when it ends.
 AT_ONCE       := test-e2e test-promql test-crash test-growth test-truth test-openapi test-docs
 # Packages without goroutines: the race detector makes their tests four times as slow, and has nothing to find.
@@ -156,7 +157,7 @@ test-hardware: build ## print what check-node says and what this node's driver a
 
 .PHONY: test-growth
 test-growth: toolchain
-	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes, nor over 320 layout changes under scrapes, nor over 10,000 that are only read; rendered text and holders over whole scenarios; layout changes under load; the allocations of a scrape; whole weeks; messages that take too much memory"
+	@echo "==> nothing grows over 10,000 polls and 1,000 scrapes, nor over 320 layout changes under scrapes, nor over 10,000 that are only read; rendered text and holders over whole scenarios; layout changes under load; the allocations of a scrape; whole weeks; messages that take too much memory; the watchdog's abort"
 	go test -count=1 -timeout $(TEST_TIMEOUT) -run '$(LONG)' $$(grep -rlE '^func ($(LONG))' --include='*_test.go' cmd internal | xargs dirname | sort -u | sed 's|^|./|')
 
 .PHONY: test-docs
