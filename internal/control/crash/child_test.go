@@ -58,9 +58,11 @@ type killer struct {
 func (k *killer) pass(point string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	k.points = append(k.points, point)
 	if len(k.points) == k.at {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+
 		select {} // the signal is on its way
 	}
 }
@@ -75,6 +77,7 @@ func (s killedStore) SaveOperation(document []byte) error {
 	point := "save of an operation that is " + stateOf(document)
 	s.killer.pass("before the " + point)
 	defer s.killer.pass("after the " + point)
+
 	return s.Store.SaveOperation(document)
 }
 
@@ -84,12 +87,14 @@ func stateOf(document []byte) string {
 	if json.Unmarshal(document, &record) != nil {
 		return "unreadable"
 	}
+
 	return record.Operation.State
 }
 
 func (s killedStore) SaveHistory(document []byte) error {
 	s.killer.pass("before the save of the history")
 	defer s.killer.pass("after the save of the history")
+
 	return s.Store.SaveHistory(document)
 }
 
@@ -103,6 +108,7 @@ func (a killedActuator) PerformStep(ctx context.Context, s mig.Step, expected []
 	a.killer.pass("before " + string(s.Op))
 	defer a.killer.pass("after " + string(s.Op))
 	*a.changes++
+
 	return a.Actuator.PerformStep(ctx, s, expected)
 }
 
@@ -110,6 +116,7 @@ func (a killedActuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (m
 	a.killer.pass("before mode")
 	defer a.killer.pass("after mode")
 	*a.changes++
+
 	return a.Actuator.SetMIGMode(ctx, id, on)
 }
 
@@ -122,6 +129,7 @@ func (r readiness) State(state string) {
 	if state == "running" {
 		return
 	}
+
 	select {
 	case <-r:
 	default:
@@ -134,10 +142,12 @@ func play(role string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	dir := os.Getenv(dirVariable)
+
 	at, err := strconv.Atoi(os.Getenv(pointVariable))
 	if err != nil {
 		return err
 	}
+
 	kill := &killer{at: at}
 	logger := log.NewLogfmtLogger(log.NewSyncWriter(os.Stderr))
 	source := nvmlsource.New(nvmlsource.Open(filepath.Join(dir, "libnvidia-ml.so.1")),
@@ -148,6 +158,7 @@ func play(role string) (err error) {
 	folder := store.New(filepath.Join(dir, "state"))
 	ready := make(readiness)
 	var r report
+
 	engine, err := control.New(control.Options{
 		Hostname: "crash", BootID: os.Getenv(bootVariable), Apply: true,
 		Actuator: killedActuator{source.Actuator(), kill, &r.Changes}, Poller: poller, Store: killedStore{folder, kill},
@@ -157,32 +168,40 @@ func play(role string) (err error) {
 	if err != nil {
 		return err
 	}
+
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 2)
 	go func() { ended <- poller.Run(ctx) }()
+
 	if err := poller.Poll(ctx, nil); err != nil {
 		return err
 	}
+
 	go func() { ended <- engine.Run(ctx) }()
 	<-ready
+
 	if role == roleOperate {
 		if err := operate(ctx, engine, poller.Current(), filepath.Join(dir, "operation.json")); err != nil {
 			return err
 		}
 	}
+
 	for _, op := range engine.Operations().Operations {
 		if err := waitFor(ctx, engine, op.ID); err != nil {
 			return err
 		}
 	}
+
 	r.State, r.Operations = engine.State(), engine.Operations().Operations
 	stop()
 	// The source is not closed: that waits for the driver's events, and the process ends.
 	if err := errors.Join(<-ended, <-ended, folder.Close()); err != nil {
 		return err
 	}
+
 	r.Points = kill.points
+
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
@@ -192,12 +211,15 @@ func operate(ctx context.Context, engine *control.Engine, snapshot *gpu.Snapshot
 	if err != nil {
 		return err
 	}
+
 	var todo task
 	if err := json.Unmarshal(data, &todo); err != nil {
 		return err
 	}
+
 	root := control.Actor{Name: "uid:0", Rights: control.Rights{Read: true, Plan: true, Apply: true, Mode: true,
 		Force: true, TakeOver: true}}
+
 	var op *api.Operation
 	if todo.Mode != nil {
 		op, err = engine.SetMode(ctx, root, snapshot.GPUs[todo.Mode.GPU].UUID, api.ModeRequest{Enabled: todo.Mode.Enabled})
@@ -206,11 +228,14 @@ func operate(ctx context.Context, engine *control.Engine, snapshot *gpu.Snapshot
 		if plan, err = engine.Plan(ctx, root, api.PlanRequest{Spec: todo.Spec}); err != nil {
 			return fmt.Errorf("plan: %w", err)
 		}
+
 		op, err = engine.Start(ctx, root, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
 	}
+
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
+
 	return waitFor(ctx, engine, op.ID)
 }
 
@@ -220,7 +245,9 @@ func waitFor(ctx context.Context, engine *control.Engine, id string) error {
 	if err != nil {
 		return err
 	}
+
 	for range events {
 	}
+
 	return ctx.Err()
 }

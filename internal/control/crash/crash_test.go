@@ -38,18 +38,22 @@ const (
 func newNode(t *testing.T, scenario string, todo task) *node {
 	t.Helper()
 	n := &node{t: t, dir: memoryDir(t), boot: "boot-1"}
+
 	text, err := json.Marshal(todo)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for name, content := range map[string][]byte{scenarioFile: []byte(scenario), "operation.json": text} {
 		if err := os.WriteFile(filepath.Join(n.dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if err := os.Symlink(libraryPath, filepath.Join(n.dir, "libnvidia-ml.so.1")); err != nil {
 		t.Fatal(err)
 	}
+
 	return n
 }
 
@@ -57,11 +61,14 @@ func newNode(t *testing.T, scenario string, todo task) *node {
 // there after it, on any file system, and syncing takes no time.
 func memoryDir(t *testing.T) string {
 	t.Helper()
+
 	dir, err := os.MkdirTemp("/dev/shm", "crash-") //nolint:usetesting // t.TempDir is on a disk
 	if err != nil {
 		return t.TempDir()
 	}
+
 	t.Cleanup(func() { os.RemoveAll(dir) })
+
 	return dir
 }
 
@@ -76,30 +83,37 @@ func (n *node) run(role string, point int) (r report, killed bool) {
 	var out, log bytes.Buffer
 	child.Stdout, child.Stderr = &out, &log
 	err := child.Run()
+
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL {
 		return report{}, true
 	}
+
 	if err != nil {
 		n.t.Fatalf("%s, point %d: %v\n%s", role, point, err, log.String())
 	}
+
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		n.t.Fatalf("%s, point %d: %v\n%s\n%s", role, point, err, out.String(), log.String())
 	}
+
 	return r, false
 }
 
 // join is the node itself.
 func (n *node) join() *sim.Node {
 	n.t.Helper()
+
 	scenario, err := sim.Load(filepath.Join(n.dir, scenarioFile))
 	if err != nil {
 		n.t.Fatal(err)
 	}
+
 	shared, err := sim.Join(scenario, sim.ClockStep, filepath.Join(n.dir, stateFile))
 	if err != nil {
 		n.t.Fatal(err)
 	}
+
 	return shared
 }
 
@@ -109,23 +123,28 @@ func (n *node) layout() []string {
 	shared := n.join()
 	defer shared.Close()
 	list := []string{}
+
 	for i := range shared.Count() {
 		s, err := shared.Read(i, gpu.ReadingMIG)
 		if err != nil {
 			n.t.Fatal(err)
 		}
+
 		list = append(list, fmt.Sprintf("GPU %d MIG %v pending %v, %d processes", i, s.MIGEnabled, s.MIGPending,
 			len(s.Processes)))
 		for _, gi := range s.Instances {
 			line := fmt.Sprintf("GPU %d %s@%s:", i, gi.Profile.Name, gi.Placement)
+
 			computes := slices.SortedFunc(slices.Values(gi.ComputeInstances),
 				func(a, b *sim.Compute) int { return a.Placement.Start - b.Placement.Start })
 			for _, ci := range computes {
 				line += fmt.Sprintf(" %s@%s", ci.Profile, ci.Placement)
 			}
+
 			list = append(list, line)
 		}
 	}
+
 	return list
 }
 
@@ -139,11 +158,13 @@ func TestEveryCrash(t *testing.T) {
 	for _, op := range operations() {
 		t.Run(op.name, func(t *testing.T) {
 			t.Parallel()
+
 			before, after, points := op.whole(t)
 			for point := 1; point <= len(points); point++ {
 				if points[point-1] == committed {
 					before = after
 				}
+
 				n := op.killed(t, point)
 				n.expectWhole(fmt.Sprintf("killed %s (point %d)", points[point-1], point), before, after)
 			}
@@ -158,28 +179,35 @@ func (op operation) whole(t *testing.T) (before, after, points []string) {
 	before = n.layout()
 	r, _ := n.run(roleOperate, 0)
 	after = n.layout()
+
 	if len(r.Operations) != 1 || r.Operations[0].State != op.end {
 		t.Fatalf("without a crash: got %+v, want one operation that is %s", r.Operations, op.end)
 	}
+
 	if len(r.Points) < op.points {
 		t.Fatalf("without a crash: %d points, want %d at least", len(r.Points), op.points)
 	}
+
 	if (op.end == api.Succeeded) == slices.Equal(before, after) {
 		t.Fatalf("the operation is %s, and the layout %q", op.end, after)
 	}
+
 	if (op.end == api.Succeeded && op.todo.Mode == nil) != slices.Contains(r.Points, committed) {
 		t.Fatalf("the operation is %s, with the points %q", op.end, r.Points)
 	}
+
 	return before, after, r.Points
 }
 
 // killed is a node on which the operation was killed at a point.
 func (op operation) killed(t *testing.T, point int) *node {
 	t.Helper()
+
 	n := newNode(t, op.scenario, op.todo)
 	if _, killed := n.run(roleOperate, point); !killed {
 		t.Fatalf("point %d: not reached", point)
 	}
+
 	return n
 }
 
@@ -187,28 +215,35 @@ func (op operation) killed(t *testing.T, point int) *node {
 func (n *node) expectWhole(when string, before, after []string) {
 	n.t.Helper()
 	r, _ := n.run(roleRecover, 0)
+
 	got := n.layout()
 	if !slices.Equal(got, before) && !slices.Equal(got, after) {
 		n.t.Errorf("%s: the layout is neither the one before nor the one after:\n%q\nbefore %q\nafter  %q", when, got,
 			before, after)
 	}
+
 	if r.State != "idle" {
 		n.t.Errorf("%s: state %s", when, r.State)
 	}
+
 	for _, op := range r.Operations {
 		if op.State != api.Succeeded && op.State != api.RolledBack && op.State != api.Failed {
 			n.t.Errorf("%s: operation %s is %s", when, op.ID, op.State)
 		}
+
 		want := before
 		if op.State == api.Succeeded {
 			want = after
 		}
+
 		cmptest.Equal(n.t, fmt.Sprintf("%s: layout with operation %s %s", when, op.ID, op.State), got, want)
 	}
+
 	again, _ := n.run(roleRecover, 0)
 	if again.Changes != 0 || again.State != "idle" {
 		n.t.Errorf("%s: the start after it made %d changes and is %s, want none and idle", when, again.Changes, again.State)
 	}
+
 	cmptest.Equal(n.t, when+": the layout after another start", n.layout(), got)
 }
 
@@ -218,18 +253,22 @@ const stride = 7
 // TestCrashInRecovery kills the start after a crash too, before and after everything that it does.
 func TestCrashInRecovery(t *testing.T) {
 	op := operations()[1]
+
 	before, after, points := op.whole(t)
 	for first := 3; first <= len(points); first += stride {
 		t.Run(fmt.Sprintf("point %d", first), func(t *testing.T) {
 			t.Parallel()
+
 			for second := 1; ; second++ {
 				n := op.killed(t, first)
 				if _, killed := n.run(roleRecover, second); !killed {
 					if second == 1 {
 						t.Error("the start after has no point to be killed at")
 					}
+
 					return
 				}
+
 				n.expectWhole(fmt.Sprintf("killed %s (point %d), then at point %d", points[first-1], first, second), before, after)
 			}
 		})
@@ -239,16 +278,20 @@ func TestCrashInRecovery(t *testing.T) {
 // TestRebootAfterCrash: instances do not outlive a reboot. There is nothing to roll back, nor to commit.
 func TestRebootAfterCrash(t *testing.T) {
 	op := operations()[1]
+
 	_, _, points := op.whole(t)
 	for point := 1; point <= len(points); point += stride {
 		n := op.killed(t, point)
 		n.reboot()
 		empty := n.layout()
+
 		r, _ := n.run(roleRecover, 0)
 		if r.Changes != 0 || r.State != "idle" {
 			t.Errorf("point %d: got %d changes and state %s, want none and idle", point, r.Changes, r.State)
 		}
+
 		cmptest.Equal(t, fmt.Sprintf("point %d: the layout", point), n.layout(), empty)
+
 		for _, o := range r.Operations {
 			if !o.State.Final() {
 				t.Errorf("point %d: %s", point, o.State)
@@ -262,8 +305,10 @@ func (n *node) reboot() {
 	n.t.Helper()
 	shared := n.join()
 	defer shared.Close()
+
 	if err := shared.Reboot(); err != nil {
 		n.t.Fatal(err)
 	}
+
 	n.boot = "boot-2"
 }

@@ -41,6 +41,7 @@ func playRole(role string) error {
 	if role == rolePartitioner {
 		return playPartitioner(in, out)
 	}
+
 	return playProgram(in, out)
 }
 
@@ -49,7 +50,9 @@ func playPartitioner(in *json.Decoder, out *json.Encoder) error {
 	if err != nil {
 		return err
 	}
+
 	p := newPartitioner(face)
+
 	for {
 		var o order
 		if err := in.Decode(&o); errors.Is(err, io.EOF) {
@@ -57,6 +60,7 @@ func playPartitioner(in *json.Decoder, out *json.Encoder) error {
 		} else if err != nil {
 			return err
 		}
+
 		if err := out.Encode(p.step(o)); err != nil {
 			return err
 		}
@@ -68,11 +72,13 @@ func playProgram(in *json.Decoder, out *json.Encoder) error {
 	verdicts, requests := make(chan verdict), make(chan request)
 	go func() {
 		defer close(requests)
+
 		for {
 			var m message
 			if in.Decode(&m) != nil {
 				return
 			}
+
 			if m.Verdict != nil {
 				verdicts <- *m.Verdict
 			} else {
@@ -83,27 +89,34 @@ func playProgram(in *json.Decoder, out *json.Encoder) error {
 	h := &hook{func(p point) verdict {
 		asking.Lock()
 		defer asking.Unlock()
+
 		if out.Encode(message{Point: &p}) != nil {
 			return die
 		}
+
 		return <-verdicts
 	}}
+
 	s, err := startSession(nvmlsource.Open(libraryFile), h, stateFolder, "boot-1")
 	if err != nil {
 		return err
 	}
+
 	if err := out.Encode(message{Answer: &answer{}}); err != nil {
 		return err
 	}
+
 	for r := range requests {
 		a := s.do(r)
 		asking.Lock()
 		err := out.Encode(message{Answer: &a})
 		asking.Unlock()
+
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -125,23 +138,29 @@ func startChild(t testing.TB, role, dir string) *child {
 	c.cmd.Env = append(os.Environ(), roleVariable+"="+role, "MIG_SIM_SCENARIO="+scenarioFile, "MIG_SIM_STATE="+stateFile,
 		"MIG_SIM_CLOCK=step")
 	c.cmd.Stderr = os.Stderr
+
 	var err error
 	if c.to, err = c.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
+
 	from, err := c.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := c.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	c.in, c.out = json.NewEncoder(c.to), json.NewDecoder(from)
+
 	return c
 }
 
 func (c *child) send(what any) {
 	c.t.Helper()
+
 	if err := c.in.Encode(what); err != nil {
 		c.t.Fatalf("%s: %v", c.name, err)
 	}
@@ -149,6 +168,7 @@ func (c *child) send(what any) {
 
 func (c *child) receive(what any) {
 	c.t.Helper()
+
 	if err := c.out.Decode(what); err != nil {
 		c.t.Fatalf("%s: %v, %v", c.name, err, c.cmd.Wait())
 	}
@@ -163,6 +183,7 @@ func (c *child) kill() {
 // end lets the process end by itself.
 func (c *child) end() {
 	c.t.Helper()
+
 	if err := errors.Join(c.to.Close(), c.cmd.Wait()); err != nil {
 		c.t.Errorf("%s: %v", c.name, err)
 	}
@@ -179,8 +200,10 @@ func (p *otherPartitioner) step(o order) (m move) {
 	if p.c == nil {
 		p.c = startChild(p.t, rolePartitioner, p.dir)
 	}
+
 	p.c.send(o)
 	p.c.receive(&m)
+
 	return m
 }
 
@@ -201,6 +224,7 @@ type otherProcess struct {
 func (p *otherProcess) start() bool {
 	p.c = startChild(p.h.t, roleProgram, p.dir)
 	_, alive := p.awaitAnswer()
+
 	return alive
 }
 
@@ -209,14 +233,17 @@ func (p *otherProcess) awaitAnswer() (answer, bool) {
 	for {
 		var m message
 		p.c.receive(&m)
+
 		if m.Answer != nil {
 			return *m.Answer, true
 		}
+
 		v := p.h.decideAt(*m.Point)
 		if v == die {
 			p.c.kill()
 			return answer{}, false
 		}
+
 		p.c.send(message{Verdict: &v})
 	}
 }
@@ -231,16 +258,20 @@ func (p *otherProcess) end() { p.c.end() }
 // newProcesses returns a harness whose sides are processes of their own, over the simulated driver's C library.
 func newProcesses(t testing.TB, text string, seed uint64) *harness {
 	t.Helper()
+
 	dir := newMemoryDir(t)
 	if err := os.WriteFile(filepath.Join(dir, scenarioFile), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.Symlink(libraryPath, filepath.Join(dir, libraryFile)); err != nil {
 		t.Fatal(err)
 	}
+
 	h := newHarness(t, joinNode(t, dir), seed)
 	rival := &otherPartitioner{t: t, dir: dir}
 	t.Cleanup(rival.kill)
 	h.rival, h.ours = rival, &otherProcess{h: h, dir: dir}
+
 	return h
 }

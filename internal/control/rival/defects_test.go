@@ -51,15 +51,18 @@ func (h *harness) layAnew(index int) {
 	for _, g := range treeOf(h.t, h.node, index) {
 		layout = append(layout, whole(g.Profile, g.Start))
 	}
+
 	h.runToEnd(order{GPU: index, Program: clearAndBuild, Layout: layout})
 }
 
 // expect compares the state of the latest operation, and that the node is free.
 func (h *harness) expect(t *testing.T, state api.OperationState) {
 	t.Helper()
+
 	if len(h.judge.ops) == 0 {
 		t.Fatal("there is no operation")
 	}
+
 	if op := h.judge.ops[len(h.judge.ops)-1]; op.state != state {
 		t.Errorf("operation %s is %s, want %s", op.id, op.state, state)
 	}
@@ -68,6 +71,7 @@ func (h *harness) expect(t *testing.T, state api.OperationState) {
 // expectLayout compares the current layout with the one that the rival has created.
 func (h *harness) expectLayout(t *testing.T, index int, want string) {
 	t.Helper()
+
 	if got := treeOf(t, h.node, index).String(); got != want {
 		t.Errorf("GPU %d has %s, and the rival had made %s", index, got, want)
 	}
@@ -82,6 +86,7 @@ func (h *harness) degrade(t *testing.T) {
 	h.makeRequest(fourInstances())
 	h.chance = chance{}
 	h.expect(t, api.Degraded)
+
 	if n := len(treeOf(t, h.node, 0)); n != 4 {
 		t.Fatalf("%d instances are left of the operation, want 4", n)
 	}
@@ -158,12 +163,15 @@ func TestFirstStepFindsItsInstanceGone(t *testing.T) {
 				h.makeRequest(apply("1", map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}))
 				h.expectLayout(t, 1, want)
 				h.expect(t, api.Failed)
+
 				if e := h.last.Operations.Operations[0].Error; e == nil || e.Type != api.LayoutChanged {
 					t.Errorf("the operation failed with %v, want a problem %s", e, api.LayoutChanged)
 				}
+
 				if h.last.Operations.State != "idle" || len(h.last.Operations.Blocked) > 0 {
 					t.Errorf("the node is %s, blocked are %v", h.last.Operations.State, h.last.Operations.Blocked)
 				}
+
 				h.makeRequest(fourInstances())
 				h.expect(t, api.Succeeded)
 			})
@@ -183,9 +191,11 @@ func TestSimulatedClientTakesFirstInstance(t *testing.T) {
 				h.expect(t, api.Failed)
 				want := map[string]string{"nothing left": "{}", "GPU instance left": "{19@0:1[]}"}[name]
 				h.expectLayout(t, 1, want)
+
 				if h.last.Operations.State != "idle" {
 					t.Errorf("the node is %s", h.last.Operations.State)
 				}
+
 				h.ours.end()
 			})
 		})

@@ -35,12 +35,14 @@ func newProgram(folder, boot string, a control.Actuator, node *poll.Poller, logg
 		Hostname: "rival", BootID: boot, Apply: true, Actuator: a, Poller: node, Store: p.store, Observer: p.ready,
 		CallTimeout: limit, Now: time.Now, Logger: logger,
 	})
+
 	return p, err
 }
 
 // run runs the engine, and returns when it has finished what the last process left.
 func (p *program) run(ctx context.Context, ended chan<- error) error {
 	go func() { ended <- p.engine.Run(ctx) }()
+
 	select {
 	case <-p.ready.is:
 		return nil
@@ -82,6 +84,7 @@ func (i hookedInstance) GetComputeInstancesOf(profile uint32,
 	capacity int) ([]nvmlsource.ComputeInstance, nvml.Return) {
 	p := i.at(listCIs)
 	p.Slices = map[uint32]int{0: 1, 1: 2, 2: 3, 3: 4, 4: 7}[profile]
+
 	list, ret := read(i.device.hook, p, func() ([]nvmlsource.ComputeInstance, nvml.Return) {
 		return i.MutableInstance.GetComputeInstancesOf(profile, capacity)
 	})
@@ -89,5 +92,6 @@ func (i hookedInstance) GetComputeInstancesOf(profile uint32,
 		info, _ := list[k].GetInfo()
 		list[k] = hookedCompute{list[k], i, info.ID}
 	}
+
 	return list, ret
 }

@@ -22,28 +22,36 @@ func TestRivalAtEveryPoint(t *testing.T) {
 		if o.Layout != nil {
 			name = fmt.Sprint(name, " ", len(o.Layout))
 		}
+
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var gaps [3]int
+
 			for n := 1; ; n++ {
 				h, reached := disturbed(t, o, n)
 				if !reached {
 					break
 				}
+
 				h.report(t)
+
 				for i, k := range h.judge.gaps {
 					gaps[i] += k
 				}
+
 				if t.Failed() {
 					t.Fatalf("at point %d", n)
 				}
 			}
+
 			t.Logf("destroyed through the gaps: %d rebuilt identically, %d after the last reading", gaps[gapIdentical],
 				gaps[gapAfterReading])
+
 			same := o.Program == rebuildTheSame
 			if mistaken := gaps[gapIdentical]; same != (mistaken > 0) {
 				t.Errorf("%d identical trees were mistaken for our own, want some: %v", mistaken, same)
 			}
+
 			if same && gaps[gapAfterReading] == 0 {
 				t.Error("no identical tree was destroyed after the last reading, want some")
 			}
@@ -71,6 +79,7 @@ func disturbed(t *testing.T, o order, n int) (h *harness, reached bool) {
 			if p.GPU != o.GPU || p.Kind == wholeRead || p.Kind == planned {
 				return
 			}
+
 			if points++; points == n {
 				h.runToEnd(o)
 			}
@@ -80,5 +89,6 @@ func disturbed(t *testing.T, o order, n int) (h *harness, reached bool) {
 		h.ours.end()
 		h.judge.finish()
 	})
+
 	return h, reached
 }

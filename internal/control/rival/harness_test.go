@@ -70,16 +70,20 @@ func newHarness(t testing.TB, node *sim.Node, seed uint64) *harness {
 	t.Helper()
 	h := &harness{t: t, node: node, rng: rand.New(rand.NewPCG(seed, 1)), seed: seed}
 	var uuids []gpu.UUID
+
 	for i := range node.Count() {
 		s, err := node.Read(i, gpu.ReadingDevice)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		uuids = append(uuids, s.UUID)
 		h.rngs = append(h.rngs, rand.New(rand.NewPCG(seed, uint64(i)+2)))
 	}
+
 	h.orders = make([]uint64, len(uuids))
 	h.judge = newOracle(uuids, func(i int) tree { return treeOf(t, node, i) }, h.isBusy)
+
 	return h
 }
 
@@ -88,11 +92,13 @@ func (h *harness) isBusy(index int, of, id uint32) bool {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+
 	for _, p := range s.Processes {
 		if p.Instance == gpu.Some(gpu.InstanceID(of)) && p.Compute == gpu.Some(gpu.ComputeID(id)) {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -100,50 +106,63 @@ func (h *harness) isBusy(index int, of, id uint32) bool {
 func (h *harness) decideAt(p point) verdict {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	c := &h.chance
 	if p.GPU == c.dieOn {
 		c.points++
 	}
+
 	if c.dieAt > 0 && c.points > c.dieAt {
 		return die
 	}
+
 	if p.After {
 		h.judge.passed(p)
 	}
+
 	if h.script != nil {
 		h.script(p)
 	} else {
 		h.handOver(p)
 	}
+
 	refuse := false
+
 	if p.changes() && !p.After {
 		c.changes++
 		refuse = c.failAt > 0 && c.changes >= c.failAt && c.changes < c.failAt+c.failures
 	}
+
 	if c.dieAt > 0 && c.points == c.dieAt {
 		h.kills++
 		h.judge.crashed(p)
+
 		return die
 	}
+
 	if !p.After {
 		h.judge.passed(p)
 	}
+
 	if refuse {
 		h.judge.refusedByDriver(p)
 		return fail
 	}
+
 	return proceed
 }
 
 // handOver gives the rival its turn on the GPU that the point is about, or does not.
 func (h *harness) handOver(p point) {
 	odds := h.chance.atRead
+
 	switch {
 	case p.Kind == wholeRead || p.Kind == planned:
 		return
 	case p.changes():
 		odds = h.chance.atChange
 	}
+
 	if odds > 0 && h.rngs[p.GPU].Float64() < odds {
 		h.takeTurn(p.GPU)
 	}
@@ -154,16 +173,20 @@ func (h *harness) takeTurn(index int) {
 	if h.alone {
 		return
 	}
+
 	h.judge.handovers++
+
 	rng := h.rngs[index]
 	if rng.IntN(40) == 0 {
 		h.judge.note("the rival is killed")
 		h.rival.kill()
 	}
+
 	calls := 1 + rng.IntN(6)
 	if rng.IntN(2) == 0 {
 		calls = 64
 	}
+
 	for range calls {
 		h.orders[index]++
 		if m := h.moveRival(order{GPU: index, Seed: h.seed<<32 + h.orders[index]<<8 + uint64(index)}); m.Ended {
@@ -175,6 +198,7 @@ func (h *harness) takeTurn(index int) {
 func (h *harness) moveRival(o order) move {
 	m := h.rival.step(o)
 	h.judge.moved(m)
+
 	return m
 }
 
@@ -191,6 +215,7 @@ func (h *harness) runToEnd(o order) {
 func (h *harness) drawChance() chance {
 	r := h.rng
 	c := chance{}
+
 	switch r.IntN(4) {
 	case 0:
 		c.atChange = 0.25
@@ -199,15 +224,18 @@ func (h *harness) drawChance() chance {
 	case 2:
 		c.atRead, c.atChange = 0.003, 0.1
 	}
+
 	if r.IntN(8) == 0 {
 		c.dieAt, c.dieOn = 1+r.IntN(500), r.IntN(h.node.Count())
 	}
+
 	switch r.IntN(10) {
 	case 0, 1:
 		c.failAt, c.failures = 1+r.IntN(5), 1
 	case 2:
 		c.failAt, c.failures = 1+r.IntN(5), 12
 	}
+
 	return c
 }
 
@@ -218,12 +246,15 @@ func (h *harness) request() request {
 			if h.rng.IntN(2) == 0 {
 				return request{Kind: doAccept, ID: op.id}
 			}
+
 			return request{Kind: doRollback, ID: op.id}
 		}
 	}
+
 	if n := len(h.judge.ops); n > 0 && h.rng.IntN(6) == 0 && h.judge.ops[n-1].state == api.Succeeded {
 		return request{Kind: doRollback, ID: h.judge.ops[n-1].id}
 	}
+
 	return request{Kind: doApply, Spec: specs()[h.rng.IntN(len(specs()))]}
 }
 
@@ -231,12 +262,14 @@ func (h *harness) request() request {
 func (h *harness) makeRequests(requests int) {
 	h.t.Helper()
 	alive := false
+
 	for n := 0; n < requests && len(h.judge.broken) == 0; n++ {
 		h.chance = h.drawChance()
 		if !alive {
 			alive = h.startProgram()
 			continue
 		}
+
 		alive = h.makeRequest(h.request())
 		if !alive {
 			for range h.rng.IntN(3) {
@@ -244,10 +277,12 @@ func (h *harness) makeRequests(requests int) {
 			}
 		}
 	}
+
 	h.chance = chance{}
 	if alive {
 		h.ours.end()
 	}
+
 	h.judge.finish()
 }
 
@@ -260,26 +295,32 @@ func (h *harness) startProgram() (alive bool) {
 func (h *harness) makeRequest(r request) (alive bool) {
 	h.requests++
 	h.judge.note(fmt.Sprintf("%s %s %v", r.Kind, r.ID, r.Spec))
+
 	if r.Kind == doRollback {
 		h.judge.rollingBack(r.ID)
 	}
+
 	if op := h.judge.byID(r.ID); r.Kind == doAccept {
 		op.accepted = true
 	}
+
 	a, alive := h.ours.do(r)
 	if alive {
 		h.judge.answered(r, a)
 		h.last = a
 	}
+
 	return alive
 }
 
 // report fails the test if a rule was broken, with the calls that led to the first.
 func (h *harness) report(t *testing.T) {
 	t.Helper()
+
 	if len(h.judge.broken) == 0 {
 		return
 	}
+
 	log := h.judge.log
 	t.Errorf("seed %d: %s\nthe last calls:\n%s", h.seed, strings.Join(h.judge.broken, "\n"),
 		strings.Join(log[max(len(log)-*shown, 0):], "\n"))
@@ -291,6 +332,7 @@ func specs() []api.Spec {
 		return api.Spec{GPUs: []api.Selector{index}, Devices: devices}
 	}
 	type devices = map[string]api.DeviceRequest
+
 	return []api.Spec{
 		one("0", devices{"3g.20gb": {Count: 1}, "1g.5gb": {Count: 3}}),
 		one("0", devices{"3g.20gb": {Count: 2}}),

@@ -39,9 +39,11 @@ func (p point) String() string {
 	if p.After {
 		when = "after"
 	}
+
 	if p.Kind == wholeRead || p.Kind == planned {
 		return fmt.Sprintf("ours: %s %v%s", p.Kind, p.Read, planText(p.Plan))
 	}
+
 	return fmt.Sprintf("ours: GPU %d %s %s profile %d gi %d ci %d at %d:%d %s", p.GPU, when, p.Kind, p.Profile, p.GI,
 		p.CI, p.Start, p.Size, p.Error)
 }
@@ -50,9 +52,11 @@ func planText(p *api.Plan) (text string) {
 	if p == nil {
 		return ""
 	}
+
 	for _, g := range p.GPUs {
 		text += fmt.Sprintf("GPU %d: %s -> %s; ", g.Index, treeOfAPI(g.Before), treeOfAPI(g.After))
 	}
+
 	return text
 }
 
@@ -80,6 +84,7 @@ func (h *hook) after(running *atomic.Bool) *hook {
 		if !running.Load() {
 			return proceed
 		}
+
 		return h.decideAt(p)
 	}}
 }
@@ -95,6 +100,7 @@ func (l hooked) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Retur
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	return hookedDevice{d.(nvmlsource.MutableDevice), l.hook, index}, ret
 }
 
@@ -110,28 +116,34 @@ func read[T any](h *hook, p point, call func() (T, nvml.Return)) (T, nvml.Return
 		var none T
 		return none, nvml.ERROR_UNINITIALIZED
 	}
+
 	return call()
 }
 
 // change makes a call that changes instances.
 func change[T any](h *hook, p point, call func() (T, nvml.Return), created func(T, *point)) (T, nvml.Return) {
 	var none T
+
 	switch h.decideAt(p) {
 	case fail:
 		return none, nvml.ERROR_UNKNOWN
 	case die:
 		return none, nvml.ERROR_UNINITIALIZED
 	}
+
 	value, ret := call()
+
 	p.After = true
 	if ret != nvml.SUCCESS {
 		p.Error = ret.Error()
 	} else if created != nil {
 		created(value, &p)
 	}
+
 	if h.decideAt(p) == die {
 		return none, nvml.ERROR_UNINITIALIZED
 	}
+
 	return value, ret
 }
 
@@ -143,6 +155,7 @@ func (d hookedDevice) GetGpuInstances(profile uint32, capacity int) ([]nvmlsourc
 	for i := range list {
 		list[i] = d.instance(list[i].(nvmlsource.MutableInstance))
 	}
+
 	return list, ret
 }
 
@@ -170,8 +183,10 @@ func (d hookedDevice) CreateGpuInstanceWithPlacement(id uint32,
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
+
 		return d.instance(i), ret
 	}, func(i nvmlsource.MutableInstance, p *point) { p.GI = i.(hookedInstance).id })
+
 	return made, ret
 }
 
@@ -197,12 +212,15 @@ func (i hookedInstance) CreateComputeInstanceWithPlacement(id uint32,
 	at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
 	p := i.at(createCI)
 	p.Start, p.Size = int(at.Start), int(at.Size)
+
 	return change(i.device.hook, p, func() (nvmlsource.ComputeInstance, nvml.Return) {
 		c, ret := i.MutableInstance.CreateComputeInstanceWithPlacement(id, at)
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
+
 		info, _ := c.GetInfo()
+
 		return hookedCompute{c, i, info.ID}, ret
 	}, func(c nvmlsource.ComputeInstance, p *point) { p.CI = c.(hookedCompute).id })
 }
@@ -211,6 +229,7 @@ func (i hookedInstance) Destroy() nvml.Return {
 	_, ret := change(i.device.hook, i.at(destroyGI), func() (bool, nvml.Return) {
 		return true, i.MutableInstance.Destroy()
 	}, nil)
+
 	return ret
 }
 
@@ -225,5 +244,6 @@ func (c hookedCompute) Destroy() nvml.Return {
 	p.CI = c.id
 	_, ret := change(c.instance.device.hook, p, func() (bool, nvml.Return) { return true, c.ComputeInstance.Destroy() },
 		nil)
+
 	return ret
 }

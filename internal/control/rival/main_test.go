@@ -30,8 +30,10 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+
 		os.Exit(0)
 	}
+
 	os.Exit(buildAndRun(m))
 }
 
@@ -40,10 +42,12 @@ const sideBySide = "8"
 
 func buildAndRun(m *testing.M) int {
 	flag.Parse()
+
 	if err := flag.Set("test.parallel", sideBySide); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+
 	dir, err := os.MkdirTemp("", "rival-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -51,11 +55,13 @@ func buildAndRun(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	libraryPath = filepath.Join(dir, "libnvidia-ml.so.1")
+
 	build := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags=-extldflags=-Wl,-soname,libnvidia-ml.so.1",
 		"-o", libraryPath, "../../../cmd/nvml-sim")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}
+
 	return m.Run()
 }

@@ -54,6 +54,7 @@ func failed(call string, ret nvml.Return) error {
 	if ret == nvml.SUCCESS {
 		return nil
 	}
+
 	return fmt.Errorf("%s: %w", call, ret)
 }
 
@@ -62,50 +63,62 @@ func (f nvmlClient) list(index int) (tree, error) {
 	if ret != nvml.SUCCESS {
 		return nil, failed("device", ret)
 	}
+
 	list := tree{}
+
 	for profile := range nvml.GPU_INSTANCE_PROFILE_COUNT {
 		info, ret := d.GetGpuInstanceProfileInfo(profile)
 		if ret != nvml.SUCCESS {
 			continue
 		}
+
 		instances, ret := d.GetGpuInstances(&info)
 		if ret != nvml.SUCCESS {
 			return nil, failed("list GPU instances", ret)
 		}
+
 		for _, handle := range instances {
 			at, ret := handle.GetInfo()
 			if ret != nvml.SUCCESS {
 				return nil, failed("info of a GPU instance", ret)
 			}
+
 			g := gi{ID: at.Id, Profile: at.ProfileId, Start: int(at.Placement.Start), Size: int(at.Placement.Size)}
 			if g.CIs, ret = listComputes(handle); ret != nvml.SUCCESS {
 				return nil, failed("list compute instances", ret)
 			}
+
 			list = append(list, g)
 		}
 	}
+
 	return list, nil
 }
 
 func listComputes(of nvml.GpuInstance) ([]ci, nvml.Return) {
 	var list []ci
+
 	for profile := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 		info, ret := of.GetComputeInstanceProfileInfo(profile, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
 		if ret != nvml.SUCCESS {
 			continue
 		}
+
 		handles, ret := of.GetComputeInstances(&info)
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
+
 		for _, h := range handles {
 			at, ret := h.GetInfo()
 			if ret != nvml.SUCCESS {
 				return nil, ret
 			}
+
 			list = append(list, ci{ID: at.Id, Start: int(at.Placement.Start), Slices: int(info.SliceCount)})
 		}
 	}
+
 	return list, nvml.SUCCESS
 }
 
@@ -114,7 +127,9 @@ func (f nvmlClient) instance(index int, id uint32) (nvml.GpuInstance, error) {
 	if ret != nvml.SUCCESS {
 		return nil, failed("device", ret)
 	}
+
 	g, ret := d.GetGpuInstanceById(int(id))
+
 	return g, failed("GPU instance", ret)
 }
 
@@ -123,12 +138,16 @@ func (f nvmlClient) createGI(index int, profile uint32, start, size int) (uint32
 	if ret != nvml.SUCCESS {
 		return 0, failed("device", ret)
 	}
+
 	info := nvml.GpuInstanceProfileInfo{Id: profile}
+
 	g, ret := d.CreateGpuInstanceWithPlacement(&info, &nvml.GpuInstancePlacement{Start: uint32(start), Size: uint32(size)})
 	if ret != nvml.SUCCESS {
 		return 0, failed("create GPU instance", ret)
 	}
+
 	at, ret := g.GetInfo()
+
 	return at.Id, failed("info of a GPU instance", ret)
 }
 
@@ -137,12 +156,16 @@ func (f nvmlClient) createCI(index int, of uint32, slices int) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	profile := map[int]uint32{1: 0, 2: 1, 3: 2, 4: 3, 7: 4}[slices]
+
 	c, ret := g.CreateComputeInstance(&nvml.ComputeInstanceProfileInfo{Id: profile})
 	if ret != nvml.SUCCESS {
 		return 0, failed("create compute instance", ret)
 	}
+
 	at, ret := c.GetInfo()
+
 	return at.Id, failed("info of a compute instance", ret)
 }
 
@@ -151,6 +174,7 @@ func (f nvmlClient) destroyGI(index int, id uint32) error {
 	if err != nil {
 		return err
 	}
+
 	return failed("destroy GPU instance", g.Destroy())
 }
 
@@ -159,9 +183,11 @@ func (f nvmlClient) destroyCI(index int, of, id uint32) error {
 	if err != nil {
 		return err
 	}
+
 	c, ret := g.GetComputeInstanceById(int(id))
 	if ret != nvml.SUCCESS {
 		return failed("compute instance", ret)
 	}
+
 	return failed("destroy compute instance", c.Destroy())
 }

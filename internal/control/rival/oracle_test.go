@@ -80,6 +80,7 @@ func (c *changedGPU) expects(t tree) tree {
 			return e
 		}
 	}
+
 	return nil
 }
 
@@ -107,10 +108,12 @@ func newOracle(uuids []gpu.UUID, truth func(int) tree, busy func(int, uint32, ui
 		o.views = append(o.views, &view{ever: map[uint32]bool{}})
 		o.seen = append(o.seen, map[string]bool{o.trees[i].String(): true})
 		o.forget(i)
+
 		for _, p := range partsOf(i, o.trees[i]) {
 			o.parts[p] = &origin{}
 		}
 	}
+
 	return o
 }
 
@@ -122,6 +125,7 @@ func partsOf(index int, t tree) []part {
 			list = append(list, part{index, g.ID, c.ID, true})
 		}
 	}
+
 	return list
 }
 
@@ -146,39 +150,49 @@ func (o *oracle) forget(index int) {
 // refresh takes in the layout of a GPU after a call, and accounts for what is new and what is not there any more.
 func (o *oracle) refresh(index int, foreign bool) {
 	o.trees[index] = o.truth(index)
+
 	now := partsOf(index, o.trees[index])
 	for p := range o.parts {
 		if p.gpu == index && !slices.Contains(now, p) {
 			delete(o.parts, p)
 		}
 	}
+
 	for _, p := range now {
 		if o.parts[p] == nil {
 			o.parts[p] = &origin{foreign: foreign, at: o.now}
 		}
 	}
+
 	o.seen[index][o.trees[index].String()] = true
 }
 
 // moved takes in what the foreign partitioner has done.
 func (o *oracle) moved(m move) {
 	o.note(m)
+
 	if m.Ended {
 		if m.Layout == nil {
 			return
 		}
+
 		if got := o.truth(m.GPU).String(); got != m.Layout.String() {
 			o.fault("the rival says that GPU %d has %s, and it has %s", m.GPU, m.Layout, got)
 		}
+
 		for p, from := range o.parts {
 			from.claimed = from.claimed || p.gpu == m.GPU && from.foreign
 		}
+
 		return
 	}
+
 	if m.Error != "" || m.Op == listTree {
 		return
 	}
+
 	o.refresh(m.GPU, true)
+
 	if op := o.owner(m.GPU); op != nil {
 		op.gpus[m.GPU].disturbed = true
 	}
@@ -189,11 +203,13 @@ func (o *oracle) owner(index int) *operation {
 	if o.begun != nil && o.begun.gpus[index] != nil {
 		return o.begun
 	}
+
 	for _, op := range slices.Backward(o.ops) {
 		if !op.closed && op.gpus[index] != nil {
 			return op
 		}
 	}
+
 	return nil
 }
 
@@ -204,7 +220,9 @@ func (o *oracle) passed(p point) {
 	} else {
 		o.note(p)
 	}
+
 	v := o.views
+
 	switch {
 	case p.Kind == planned:
 		o.plan(p.Plan)
@@ -238,6 +256,7 @@ func (v *view) tree() (t tree, complete bool) {
 		if _, ok := v.when[profile]; !ok {
 			complete = false
 		}
+
 		for _, g := range v.gis[profile] {
 			list, ok := v.cis[g.key()]
 			complete = complete && ok
@@ -245,16 +264,19 @@ func (v *view) tree() (t tree, complete bool) {
 			t = append(t, g)
 		}
 	}
+
 	return t, complete
 }
 
 // noteRead notes that the engine has read another tree than the one that its operation has left.
 func (o *oracle) noteRead(index int) {
 	op := o.owner(index)
+
 	t, complete := o.views[index].tree()
 	if op == nil || !complete {
 		return
 	}
+
 	c := op.gpus[index]
 	switch {
 	case c.expected == nil: // of a rollback, which has no plan: it begins with what it reads first
@@ -270,6 +292,7 @@ func (o *oracle) changing(p point) {
 	if p.Kind == destroyCI && o.busy(p.GPU, p.GI, p.CI) {
 		o.fault("ours destroys compute instance %d of GPU instance %d on GPU %d, which a process is on", p.CI, p.GI, p.GPU)
 	}
+
 	if op := o.owner(p.GPU); op != nil {
 		op.gpus[p.GPU].touched = true
 	}
@@ -280,14 +303,18 @@ func (o *oracle) changed(p point) {
 	index := p.GPU
 	target := o.parts[part{index, p.GI, p.CI, p.Kind == destroyCI}]
 	destroys := p.Kind == destroyGI || p.Kind == destroyCI
+
 	op := o.owner(index)
 	if op == nil {
 		o.fault("ours changes GPU %d, and no operation is under way there", index)
 		o.refresh(index, false)
+
 		return
 	}
+
 	c := op.gpus[index]
 	strange := destroys && target != nil && target.foreign && target.at > op.since
+
 	seen, complete := o.views[index].tree()
 	switch {
 	case c.read != "":
@@ -301,16 +328,21 @@ func (o *oracle) changed(p point) {
 	case strange:
 		o.classify(p, target)
 	}
+
 	o.refresh(index, false)
+
 	if complete && c.expects(seen) != nil {
 		c.left = seen
 	}
+
 	c.last, c.read = c.left, ""
 	c.left = c.left.after(p)
+
 	c.expected = []tree{c.left}
 	if destroys { // drivers are known to say so of what is still there: rebuilt, it cannot be told from that
 		c.expected = append(c.expected, c.last)
 	}
+
 	c.changes++
 	o.seen[index] = map[string]bool{o.trees[index].String(): true}
 	o.forget(index)
@@ -320,10 +352,12 @@ func (o *oracle) changed(p point) {
 // makes the very change at that moment, the GPU is as if the call had made it: what counts is what reading back says.
 func (o *oracle) refusedByDriver(p point) {
 	o.note("the driver refuses it")
+
 	op := o.owner(p.GPU)
 	if op == nil {
 		return
 	}
+
 	c := op.gpus[p.GPU]
 	c.expected = append(c.expected, c.left.after(p))
 }
@@ -335,15 +369,19 @@ func (o *oracle) classify(p point, target *origin) {
 	if !target.claimed {
 		return
 	}
+
 	v, g := o.views[p.GPU], o.trees[p.GPU].find(p.GI)
+
 	listed := v.when[g.Profile]
 	if p.Kind == destroyCI {
 		listed = min(listed, v.whenC[g.key()])
 	}
+
 	gap := gapIdentical
 	if target.at > listed {
 		gap = gapAfterReading
 	}
+
 	o.gaps[gap]++
 	o.note(fmt.Sprintf("gap %d: rebuilt at %d, listed at %d", gap, target.at, listed))
 }
@@ -357,6 +395,7 @@ func (o *oracle) plan(p *api.Plan) {
 			last: left}
 		o.seen[g.Index] = map[string]bool{o.trees[g.Index].String(): true}
 	}
+
 	o.begun = op
 }
 
@@ -366,11 +405,13 @@ func (o *oracle) rollingBack(id string) {
 	if at < 0 || !o.ops[at].closed {
 		return // it is tried again
 	}
+
 	op := &operation{verb: api.VerbRollback, gpus: map[int]*changedGPU{}, since: o.ops[at].end}
 	for index, c := range o.ops[at].gpus {
 		op.gpus[index] = &changedGPU{before: c.before, after: c.after}
 		o.seen[index] = map[string]bool{o.trees[index].String(): true}
 	}
+
 	o.begun = op
 }
 
@@ -382,9 +423,11 @@ func pointOf(s mig.Step, t tree) point {
 			p.GI = g.ID
 		}
 	}
+
 	if at, ok := s.Compute.Get(); ok {
 		p.CI, p.Start, p.Size = uint32(s.ComputeID.Or(0)), at.Start, at.Size
 	}
+
 	return p
 }
 
@@ -392,22 +435,28 @@ func pointOf(s mig.Step, t tree) point {
 // not know whether a change was made that it was about to make.
 func (o *oracle) crashed(p point) {
 	o.note("ours is killed")
+
 	if op := o.owner(p.GPU); op != nil && p.changes() && !p.After {
 		op.gpus[p.GPU].expected = append(op.gpus[p.GPU].expected, op.gpus[p.GPU].left.after(p))
 	}
+
 	for i := range o.views {
 		o.forget(i)
 	}
+
 	for _, op := range append(slices.Clone(o.ops), o.begun) {
 		if op == nil || op.closed {
 			continue
 		}
+
 		for _, c := range op.gpus {
 			if c.changes > 0 {
 				c.expected = append(c.expected, c.last)
 			}
+
 			c.read = ""
 		}
+
 		for _, s := range op.steps { // one of them may have been written down as about to be done
 			index := slices.Index(o.uuids, s.GPU)
 			op.gpus[index].expected = append(op.gpus[index].expected, op.gpus[index].left.after(pointOf(s, op.gpus[index].left)))

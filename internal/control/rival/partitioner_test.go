@@ -47,6 +47,7 @@ func (m move) String() string {
 	} else if m.Ended {
 		text = fmt.Sprintf("rival: GPU %d %s: failed: %s", m.GPU, m.Program, m.Error)
 	}
+
 	return text
 }
 
@@ -74,16 +75,20 @@ func (p *partitioner) step(o order) move {
 	if p.next[o.GPU] == nil {
 		p.next[o.GPU], p.stop[o.GPU] = iter.Pull(p.program(o))
 	}
+
 	m, ok := p.next[o.GPU]()
 	if !ok {
 		p.stop[o.GPU]()
 		delete(p.next, o.GPU)
+
 		return p.step(o)
 	}
+
 	if m.Ended {
 		p.stop[o.GPU]()
 		delete(p.next, o.GPU)
 	}
+
 	return m
 }
 
@@ -92,6 +97,7 @@ func (p *partitioner) kill() {
 	for _, stop := range p.stop {
 		stop()
 	}
+
 	clear(p.next)
 	clear(p.stop)
 }
@@ -108,31 +114,39 @@ const (
 
 func (p *partitioner) program(o order) iter.Seq[move] {
 	rng := rand.New(rand.NewPCG(o.Seed, 0))
+
 	name := o.Program
 	if name == "" {
 		programs := []string{clearAndBuild, clearAndBuild, editComputes, rebuildTheSame, rebuildTheSame, failHalfWay}
 		name = programs[rng.IntN(len(programs))]
 	}
+
 	layout := o.Layout
 	if layout == nil {
 		layout = layouts()[rng.IntN(len(layouts()))]
 	}
+
 	return func(yield func(move) bool) {
 		r := &run{driver: p.driver, gpu: o.GPU, name: name, yield: yield, left: -1}
 		if name == failHalfWay {
 			r.left = 1 + rng.IntN(maxCallsToGoWell)
 		}
+
 		err := r.do(rng, layout)
+
 		end := move{GPU: o.GPU, Program: name, Ended: true}
 		if err == nil {
 			end.Layout, err = p.driver.list(o.GPU)
 		}
+
 		if err == nil && !r.intact(end.Layout) {
 			err = fmt.Errorf("another client has changed the GPU meanwhile: %s", end.Layout)
 		}
+
 		if err != nil {
 			end.Error, end.Layout = err.Error(), nil
 		}
+
 		if !r.stopped {
 			yield(end)
 		}
@@ -160,15 +174,19 @@ func (r *run) called(m move, err error) error {
 	if err != nil {
 		m.Error = err.Error()
 	}
+
 	if !r.stopped && !r.yield(m) {
 		r.stopped = true
 	}
+
 	if r.left--; r.left == 0 {
 		return fmt.Errorf("%s: out of order", m.Op)
 	}
+
 	if r.stopped {
 		return stopError{}
 	}
+
 	return err
 }
 
@@ -177,24 +195,29 @@ func (r *run) do(rng *rand.Rand, layout tree) error {
 	if err := r.called(move{Op: listTree}, err); err != nil {
 		return err
 	}
+
 	switch r.name {
 	case editComputes, destroyOne:
 		return r.edit(current, rng)
 	case rebuildTheSame:
 		layout = current
 	}
+
 	kept, err := r.clear(current)
 	if err != nil {
 		return err
 	}
+
 	for _, g := range layout {
 		if kept.find(g.ID) != nil && r.name == rebuildTheSame {
 			continue
 		}
+
 		if err := r.build(g); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -202,22 +225,27 @@ func (r *run) do(rng *rand.Rand, layout tree) error {
 func (r *run) clear(current tree) (kept tree, err error) {
 	for _, g := range current {
 		used := false
+
 		for _, c := range g.CIs {
 			err := r.driver.destroyCI(r.gpu, g.ID, c.ID)
+
 			used = used || isInUse(err)
 			if err := r.called(move{Op: destroyCI, GI: g.ID, CI: c.ID}, err); err != nil && !isInUse(err) {
 				return nil, err
 			}
 		}
+
 		if used {
 			kept = append(kept, g)
 			continue
 		}
+
 		err := r.driver.destroyGI(r.gpu, g.ID)
 		if err := r.called(move{Op: destroyGI, GI: g.ID}, err); err != nil {
 			return nil, err
 		}
 	}
+
 	return kept, nil
 }
 
@@ -227,7 +255,9 @@ func (r *run) build(g gi) error {
 	if err := r.called(move{Op: createGI, GI: id}, err); err != nil {
 		return err
 	}
+
 	r.made = append(r.made, gi{ID: id, Profile: g.Profile, Start: g.Start, Size: g.Size})
+
 	computes := slices.SortedFunc(slices.Values(g.CIs), func(a, b ci) int { return a.Start - b.Start })
 	for _, c := range computes {
 		made, err := r.driver.createCI(r.gpu, id, c.Slices)
@@ -235,6 +265,7 @@ func (r *run) build(g gi) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -243,23 +274,28 @@ func (r *run) edit(current tree, rng *rand.Rand) error {
 	if len(current) == 0 {
 		return nil
 	}
+
 	g := current[rng.IntN(len(current))]
 	slots := 0
+
 	for _, c := range g.CIs {
 		err := r.driver.destroyCI(r.gpu, g.ID, c.ID)
 		if err := r.called(move{Op: destroyCI, GI: g.ID, CI: c.ID}, err); err != nil {
 			return err
 		}
+
 		if slots += c.Slices; r.name == destroyOne {
 			return nil
 		}
 	}
+
 	for range min(max(slots, 1), 2) {
 		id, err := r.driver.createCI(r.gpu, g.ID, 1)
 		if err := r.called(move{Op: createCI, GI: g.ID, CI: id}, err); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -270,6 +306,7 @@ func (r *run) intact(now tree) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -285,12 +322,14 @@ const (
 func whole(profile uint32, start int) gi {
 	slices := map[uint32]int{profile1g: 1, profile2g: 2, profile3g: 3, profile4g: 4, profile7g: 7}[profile]
 	size := map[uint32]int{profile1g: 1, profile2g: 2, profile3g: 4, profile4g: 4, profile7g: 8}[profile]
+
 	return gi{Profile: profile, Start: start, Size: size, CIs: []ci{{Slices: slices}}}
 }
 
 // layouts are those that the partitioner knows.
 func layouts() []tree {
 	split := gi{Profile: profile3g, Start: 4, Size: 4, CIs: []ci{{Slices: 1}, {Start: 1, Slices: 2}}}
+
 	return []tree{
 		{whole(profile3g, 0), whole(profile3g, 4)},
 		{whole(profile2g, 0), whole(profile2g, 2), whole(profile3g, 4)},

@@ -22,9 +22,11 @@ func (h *harness) expectRefusal(t *testing.T, r request) {
 	t.Helper()
 	want := treeOf(t, h.node, 0).String()
 	h.makeRequest(r)
+
 	if p := h.last.Refused; p == nil || p.Type != api.StalePlan {
 		t.Errorf("%s: %v, want a problem %s", r.Kind, p, api.StalePlan)
 	}
+
 	h.expectLayout(t, 0, want)
 }
 
@@ -58,6 +60,7 @@ func TestRollbackOfOurOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newSameProcess(t, twoGPUs, 1)
 		h.startProgram()
+
 		for _, later := range []time.Duration{0, time.Second, time.Hour} {
 			h.makeRequest(fourInstances())
 			h.expect(t, api.Succeeded)
@@ -65,12 +68,15 @@ func TestRollbackOfOurOwn(t *testing.T) {
 			time.Sleep(later)
 			h.build(1, tree{whole(profile7g, 0)}) // another GPU
 			h.makeRequest(request{Kind: doRollback, ID: id})
+
 			if h.last.Refused != nil {
 				t.Errorf("rollback after %s: %v", later, h.last.Refused)
 			}
+
 			h.expect(t, api.Succeeded)
 			h.expectLayout(t, 0, "{}")
 		}
+
 		h.ours.end()
 		h.report(t)
 	})

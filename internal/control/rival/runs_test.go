@@ -16,6 +16,7 @@ func nodes(t *testing.T, requests int, run func(t *testing.T, seed uint64) *harn
 	t.Helper()
 	sum := &summary{outcomes: map[string]int{}}
 	t.Cleanup(func() { sum.check(t) })
+
 	for n := range (requests + requestsPerNode - 1) / requestsPerNode {
 		seed := *firstSeed + uint64(n)
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -34,6 +35,7 @@ func TestInOneProcess(t *testing.T) {
 			h = newSameProcess(t, scenario, seed)
 			h.makeRequests(requestsPerNode)
 		})
+
 		return h
 	})
 }
@@ -44,6 +46,7 @@ func TestInProcesses(t *testing.T) {
 	nodes(t, *processRuns, func(t *testing.T, seed uint64) *harness {
 		h := newProcesses(t, scenario, seed)
 		h.makeRequests(requestsPerNode)
+
 		return h
 	})
 }
@@ -57,6 +60,7 @@ func TestAlone(t *testing.T) {
 			h.alone = true
 			h.makeRequests(requestsPerNode)
 		})
+
 		return h
 	})
 }
@@ -77,13 +81,16 @@ func (s *summary) add(h *harness) {
 	s.requests += h.requests
 	s.kills += h.kills
 	s.alone = h.alone
+
 	s.handovers += h.judge.handovers
 	if len(h.judge.broken) > 0 {
 		s.broken++
 	}
+
 	for i, n := range h.judge.gaps {
 		s.gaps[i] += n
 	}
+
 	for name, n := range h.judge.outcomes {
 		s.outcomes[name] += n
 	}
@@ -92,24 +99,30 @@ func (s *summary) add(h *harness) {
 // check logs the totals, and fails if too little happened in the runs to show anything.
 func (s *summary) check(t *testing.T) {
 	t.Helper()
+
 	names := []string{}
 	for name, n := range s.outcomes {
 		names = append(names, fmt.Sprintf("%s: %d", name, n))
 	}
+
 	slices.Sort(names)
 	t.Logf("%d requests, %d kills of our process, %d turns of the rival; instances of the rival's destroyed through the "+
 		"gaps: %d rebuilt "+
 		"identically between two readings, %d after the last reading; %d nodes with a broken rule; operations %v",
 		s.requests, s.kills, s.handovers, s.gaps[gapIdentical], s.gaps[gapAfterReading], s.broken, names)
+
 	if s.requests < 10*requestsPerNode {
 		return
 	}
+
 	if s.outcomes["apply succeeded"] == 0 {
 		t.Error("these runs show nothing: no operation has succeeded")
 	}
+
 	if s.kills == 0 {
 		t.Error("these runs show nothing: no process was killed")
 	}
+
 	if s.handovers == 0 && !s.alone {
 		t.Error("these runs show nothing: the rival had no turn")
 	}

@@ -62,6 +62,7 @@ func startSession(lib nvmlsource.Library, h *hook, folder, boot string) (*sessio
 	if os.Getenv("RIVAL_TEST_LOG") != "" {
 		logger = log.NewLogfmtLogger(log.NewSyncWriter(os.Stderr))
 	}
+
 	options := nvmlsource.Options{Now: time.Now, Logger: logger}
 	seen := nvmlsource.New(lib, options)
 	running := &atomic.Bool{}
@@ -72,26 +73,32 @@ func startSession(lib nvmlsource.Library, h *hook, folder, boot string) (*sessio
 	s := &session{hook: h, ended: make(chan error, 2), sources: []*nvmlsource.Source{seen, changed}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	go func() { s.ended <- poller.Run(s.ctx) }()
+
 	if err := poller.Poll(s.ctx, nil); err != nil {
 		return nil, err
 	}
+
 	if err := readAll(changed); err != nil {
 		return nil, err
 	}
+
 	running.Store(true)
 
 	var err error
 	if s.program, err = newProgram(folder, boot, observedActuator{changed.Actuator(), h}, poller, logger); err != nil {
 		return nil, err
 	}
+
 	if err := s.run(s.ctx, s.ended); err != nil {
 		return nil, err
 	}
+
 	for _, op := range s.engine.Operations().Operations {
 		if err := s.wait(op.ID); err != nil {
 			return nil, err
 		}
 	}
+
 	return s, nil
 }
 
@@ -101,23 +108,27 @@ func readAll(source *nvmlsource.Source) error {
 	if err != nil {
 		return err
 	}
+
 	for _, g := range inventory.GPUs {
 		if _, err := source.Read(g.UUID); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
 // end stops the program as a signal to it would.
 func (s *session) end() error {
 	s.stop()
+
 	err := errors.Join(<-s.ended, <-s.ended, s.release())
 	for _, source := range s.sources {
 		closing, cancel := context.WithTimeout(context.Background(), limit)
 		err = errors.Join(err, source.Close(closing))
 		cancel()
 	}
+
 	return err
 }
 
@@ -127,6 +138,7 @@ func (s *session) do(r request) answer {
 		Force: true}}
 	var op *api.Operation
 	var err error
+
 	switch r.Kind {
 	case doLook:
 	case doApply:
@@ -140,15 +152,19 @@ func (s *session) do(r request) answer {
 	case doAccept:
 		op, err = accept(s.ctx, s.engine, root, r.ID)
 	}
+
 	var a answer
 	if op != nil {
 		a.Operation = op.ID
 		err = s.wait(op.ID)
 	}
+
 	if err != nil && !errors.As(err, &a.Refused) {
 		a.Error = fmt.Sprintf("%s: %v", r.Kind, err)
 	}
+
 	a.Operations = s.engine.Operations()
+
 	return a
 }
 
@@ -156,24 +172,31 @@ func (s *session) do(r request) answer {
 func (s *session) wait(id string) error {
 	ctx, cancel := context.WithTimeout(s.ctx, limit)
 	defer cancel()
+
 	events, err := s.engine.Events(ctx, id, 0)
 	if err != nil {
 		return err
 	}
+
 	for range events {
 	}
+
 	return ctx.Err()
 }
 
 func (a observedActuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
 	list, failed, err := a.Actuator.Layouts(ctx, only...)
+
 	var read []int
 	for _, g := range list {
 		read = append(read, g.Index)
 	}
+
 	slices.Sort(read)
+
 	if len(read) > 0 && a.hook.decideAt(point{Kind: wholeRead, Read: read}) == die {
 		return nil, nil, gpu.ErrLost
 	}
+
 	return list, failed, err
 }

@@ -10,18 +10,23 @@ import (
 // answered judges what our program says of its operations after a request.
 func (o *oracle) answered(r request, a answer) {
 	o.note(r.Kind + " is over: " + a.Operation + refusal(a))
+
 	if a.Error != "" {
 		o.fault("%s", a.Error)
 	}
+
 	if a.Refused != nil {
 		o.refused(a.Refused)
 	}
+
 	if a.Operations == nil {
 		return
 	}
+
 	for _, doc := range slices.Backward(a.Operations.Operations) {
 		o.adopt(&doc, a.Operation)
 	}
+
 	o.begun = nil
 	for id, by := range a.Operations.Blocked {
 		if op := o.byID(by); op == nil || op.gpus[slices.Index(o.uuids, id)] == nil ||
@@ -29,6 +34,7 @@ func (o *oracle) answered(r request, a answer) {
 			o.fault("%s is blocked by operation %s, which has not touched it", id, by)
 		}
 	}
+
 	if a.Operations.State == "read-only" {
 		o.fault("control is read-only: %s", a.Operations.Reason)
 	}
@@ -38,6 +44,7 @@ func refusal(a answer) string {
 	if a.Refused == nil {
 		return ""
 	}
+
 	return "refused: " + a.Refused.Error()
 }
 
@@ -47,6 +54,7 @@ func (o *oracle) byID(id string) *operation {
 			return op
 		}
 	}
+
 	return nil
 }
 
@@ -55,12 +63,14 @@ func (o *oracle) refused(p *api.Problem) {
 	if p.Type != api.DegradedNode && p.Type != api.StuckNode || o.begun == nil {
 		return
 	}
+
 	op := o.byID(p.Operation)
 	for index := range o.begun.gpus {
 		if op != nil && op.gpus[index] != nil && op.gpus[index].touched {
 			return
 		}
 	}
+
 	o.fault("a plan is refused (%s) for an operation that has touched none of its GPUs", p.Error())
 }
 
@@ -72,16 +82,20 @@ func (o *oracle) adopt(doc *api.Operation, started string) {
 			o.fault("operation %s (%s) was not asked for", doc.ID, doc.Verb)
 			return
 		}
+
 		op, o.begun = o.begun, nil
 		op.id = doc.ID
 		o.ops = append(o.ops, op)
 	}
+
 	if op.closed || doc.State == op.state && doc.ID != started {
 		return
 	}
+
 	op.state = doc.State
 	o.outcomes[string(doc.Verb)+" "+string(doc.State)]++
 	o.judge(op, doc)
+
 	if op.end = o.now; doc.State.Final() {
 		op.closed = true
 	}
@@ -92,11 +106,13 @@ func (o *oracle) judge(op *operation, doc *api.Operation) {
 	if !doc.State.Final() && (doc.State != api.Degraded && doc.State != api.Stuck || doc.Error == nil) {
 		o.fault("operation %s ends as %s, with the reason %v", doc.ID, doc.State, doc.Error)
 	}
+
 	for index, c := range op.gpus {
 		state, current, listed := stateOf(doc, o.uuids[index])
 		if !listed && doc.State != api.Succeeded && !op.accepted { // it says that it has nothing to do with the GPU
 			state = api.Failed
 		}
+
 		switch {
 		case listed || doc.Verb != api.VerbRollback:
 		case c.changes > 0:
@@ -105,6 +121,7 @@ func (o *oracle) judge(op *operation, doc *api.Operation) {
 		default:
 			continue
 		}
+
 		switch state {
 		case api.Succeeded:
 			if !o.seen[index][c.after] {
@@ -129,6 +146,7 @@ func (o *oracle) judge(op *operation, doc *api.Operation) {
 			if !c.disturbed {
 				o.fault("GPU %d: operation %s is interrupted, and nothing has happened", index, doc.ID)
 			}
+
 			if !o.seen[index][current.String()] {
 				o.fault("GPU %d: operation %s says that %s exists, which it never did; %s does", index, doc.ID, current,
 					o.trees[index])
@@ -144,6 +162,7 @@ func stateOf(doc *api.Operation, id gpu.UUID) (state api.OperationState, current
 	if at < 0 {
 		return doc.State, nil, false
 	}
+
 	return doc.GPUs[at].State, treeOfAPI(doc.GPUs[at].Current), true
 }
 
